@@ -1,4 +1,4 @@
-"""The cases of `benches` in eager PyTorch: prints `"case",seconds` a line, the median of the rounds, by device events."""
+"""The cases of `benches` in eager PyTorch. Prints `"case",seconds` lines: the rounds' median by device events."""
 
 import argparse
 import math
@@ -17,7 +17,7 @@ arguments.add_argument("--filter", default="")
 options = arguments.parse_args()
 groups, shrink = options.groups.split(","), options.shrink
 
-# True f32, as the rows of the other backends.
+# Full f32 precision, as in the other backends' rows.
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.cudnn.allow_tf32 = False
 torch.backends.cudnn.benchmark = True
@@ -65,7 +65,7 @@ def measure(group, name, body):
     print(f"PyTorch: {name}", file=sys.stderr)
     for _ in range(3):
         host_seconds(body)
-    # As the other side: at least 4, of which only the first begins on an idle device.
+    # As the other backends do: at least 4, of which only the first begins on an idle device.
     calls = min(1000, max(4, math.ceil(0.02 / max(host_seconds(body), 1e-7))))
     times = sorted(round_seconds(body, calls) for _ in range(options.iterations))
     say(name, times[len(times) // 2])
@@ -75,7 +75,7 @@ BEYOND_CACHES = 512 << 20
 
 
 def rotated(operand_bytes, make, op):
-    """A body whose operands no call finds in a cache."""
+    """A body that uses other operands in each call, so that no call finds them in a cache."""
     count = max(1, min(8, math.ceil(BEYOND_CACHES / max(1, operand_bytes))))
     states, at = [make() for _ in range(count)], [0]
 

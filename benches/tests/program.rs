@@ -1,4 +1,4 @@
-//! The program itself, over the cases of a GPU made small: what it writes can be read again.
+//! Runs the program itself over the GPU's cases in small sizes. Its output can be read again.
 
 use std::process::Command;
 
@@ -60,7 +60,8 @@ fn every_group_of_a_gpus_cases_runs() {
     }
 }
 
-/// The losses of a training run are compared with another's step by step, and the greatest difference is told.
+/// The losses of a training run are compared with another run's step by step, and the largest
+/// difference is reported.
 #[test]
 fn losses_that_part_are_told() {
     let folder = std::env::temp_dir().join(format!("burn-rocm-losses-{}", std::process::id()));
@@ -68,7 +69,7 @@ fn losses_that_part_are_told() {
     let path = |name: &str| folder.join(name).to_str().expect("a path in UTF-8").to_string();
     let (csv, other) = (path("run.csv"), path("other.csv"));
     let loss = |step: usize| format!("\"loss {step} of MLP Adam step, batch 64\",");
-    // A run that does not learn.
+    // A run whose loss does not fall.
     let rows: String = (0..=20).map(|step| loss(step) + "2.5\n").collect();
     std::fs::write(&other, rows).expect("a file can be written");
     let common = ["--train", "--filter", "MLP", "--shrink", "65536", "--iterations", "1", "--warmup", "0"];

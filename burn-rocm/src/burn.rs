@@ -1,5 +1,5 @@
-//! Burn's plain types where its versions differ: the one module besides [`backend`](crate::backend) that each version
-//! of Burn has of its own.
+//! Burn's plain types where its versions differ. Each version of Burn has its own copy of this
+//! module and of [`backend`](crate::backend), and of no other.
 
 use core::mem::MaybeUninit;
 
@@ -38,7 +38,7 @@ pub(crate) fn set_bytes(data: &mut TensorData, bytes: Bytes) {
     data.bytes = bytes;
 }
 
-/// How the scales of a tensor of shape `dims` lie. A block is so many values that follow on each other.
+/// How the scales of a tensor of shape `dims` are laid out. A block is a run of consecutive values.
 ///
 /// # Errors
 /// None: Burn 0.21 has no scheme with more than one level of scales.
@@ -58,29 +58,31 @@ pub(crate) fn scales(_op: &'static str, scheme: &QuantScheme, _dims: &[usize]) -
     Ok(Scales { run, param, grid: None, up: None, relative_to: None })
 }
 
-/// A scheme after the axes of its tensor were permuted: 0.21's blocks are no matter of axes.
+/// The scheme of a tensor whose axes were permuted. In Burn 0.21 blocks do not depend on axes.
 pub(crate) fn permuted(scheme: QuantScheme, _axes: &[usize]) -> QuantScheme {
     scheme
 }
 
-/// The bytes of so many block scales in host data.
+/// The bytes of `count` block scales in host data.
 pub(crate) fn scale_bytes(_scheme: &QuantScheme, count: usize) -> usize {
     4 * count
 }
 
-/// The block scales in host data of that shape, and the scale that they are relative to.
+/// The block scales in host data of that shape, and the scale of the whole tensor that they are
+/// relative to, if any.
 pub(crate) fn read_scales(bytes: &[u8], _scheme: &QuantScheme, _shape: &Shape) -> (Vec<f32>, Option<f32>) {
     (bytemuck::pod_collect_to_vec(bytes), None)
 }
 
-/// Scales as [`read_scales`] takes them.
+/// Encodes scales in the format that [`read_scales`] decodes.
 pub(crate) fn write_scales(scales: &[f32], _global: Option<f32>, _scheme: &QuantScheme) -> Vec<u8> {
     bytemuck::cast_slice(scales).to_vec()
 }
 
-/// The result of a reduction of no elements, of floats or of integers, `all` of a tensor or along an axis; `None` where
-/// it is refused. The results are burn-flex's. A mean along an axis is an error, like a maximum or minimum, as in
-/// Burn's CPU backends: Burn would compute a variance of 0 from a NaN mean.
+/// The result of a reduction of no elements, of floats or of integers. `all` says whether it
+/// reduces the whole tensor or an axis. `None` means that the op refuses. The results are those of
+/// burn-flex. A mean along an axis is an error, like a maximum or minimum, as in Burn's CPU
+/// backends: Burn would compute a variance of 0 from a NaN mean.
 pub(crate) fn of_nothing(functor: Functor, float: bool, all: bool) -> Option<Scalar> {
     match (functor, float) {
         (Functor::Sum, _) => Some(0i64.into()),
@@ -93,7 +95,8 @@ pub(crate) fn of_nothing(functor: Functor, float: bool, all: bool) -> Option<Sca
     }
 }
 
-/// Whether the index of an extreme along an axis without elements is refused also if the result has no elements.
+/// Whether the index of an extreme along an axis without elements is refused even if the result has
+/// no elements.
 pub(crate) const NO_INDEX_OF_NOTHING: bool = false;
 
 impl AllocationController for Pinned {
@@ -106,7 +109,7 @@ impl AllocationController for Pinned {
     }
 
     unsafe fn memory_mut(&mut self) -> &mut [MaybeUninit<u8>] {
-        // SAFETY: what the caller of this function promises.
+        // SAFETY: this function's caller promises the same.
         unsafe { self.uninit_mut() }
     }
 

@@ -47,7 +47,7 @@
 //!   the dtype. Bounds that are not finite are [`RocmError::Invalid`]. Burn's CPU backends panic
 //!   for both.
 
-// Some ops are asked for by the other version of Burn alone, whose build finds what nothing asks for.
+// Only the other version of Burn uses some ops. Its build still finds unused ones.
 #![allow(dead_code)]
 
 mod arg;

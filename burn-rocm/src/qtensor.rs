@@ -20,19 +20,21 @@ pub struct RocmQTensor {
     values: RocmTensor,
     /// The view. It counts values, and offset 0 is the first stored value.
     layout: Layout,
-    /// What a stored value is multiplied with, in f32; rounded to the scheme's type of scales when they are made.
+    /// The factors of the stored values, in f32. They are rounded to the scheme's scale type when
+    /// they are made.
     scales: RocmTensor,
     levels: Option<Levels>,
     scheme: QuantScheme,
     format: Format,
 }
 
-/// The scales as Burn's data has them, where values are multiplied with others: those were made of these.
+/// The scales as Burn's data holds them, if the values are multiplied by other numbers. Those
+/// factors were made from these scales.
 #[derive(Clone, Debug)]
 pub(crate) struct Levels {
-    /// A scale a block, in f32.
+    /// One scale for each block, in f32.
     pub(crate) blocks: RocmTensor,
-    /// What the block scales are relative to, `[1]` in f32.
+    /// The scale that the block scales are relative to, `[1]` in f32.
     pub(crate) global: Option<RocmTensor>,
 }
 
@@ -65,7 +67,7 @@ impl RocmQTensor {
         Self { layout, ..self }
     }
 
-    /// The same values under this one's layout with its axes permuted.
+    /// The same values under another layout, which is this tensor's layout with its axes permuted.
     pub(crate) fn permuted(self, axes: &[usize], layout: Layout) -> Self {
         Self { layout, scheme: burn::permuted(self.scheme, axes), ..self }
     }
@@ -76,7 +78,7 @@ impl RocmQTensor {
         Self { values, scales, levels, ..self }
     }
 
-    /// Whether the stored scales are those of the scheme's blocks in a tensor of shape `dims` too.
+    /// Whether the stored scales are also those of the scheme's blocks in a tensor of shape `dims`.
     pub(crate) fn blocks_fit(&self, dims: &[usize]) -> bool {
         self.format.block.is_none()
             || self.levels.is_none()
@@ -94,12 +96,12 @@ impl RocmQTensor {
         &self.values
     }
 
-    /// The scales as Burn's data has them, where they are not [`Self::scales`].
+    /// The scales as Burn's data holds them, if they differ from [`Self::scales`].
     pub(crate) fn levels(&self) -> Option<&Levels> {
         self.levels.as_ref()
     }
 
-    /// What the stored values are multiplied with, in their order.
+    /// The factors of the stored values, in the order of the blocks.
     pub fn scales(&self) -> &RocmTensor {
         &self.scales
     }

@@ -1,28 +1,29 @@
-//! How a quantisation scheme's scales lie over a tensor's values.
+//! How the scales of a quantisation scheme are laid out over a tensor's values.
 
-/// What the kernels and [`crate::ops::quantized`] know of a scheme's scales.
+/// The properties of a scheme's scales that the kernels and [`crate::ops::quantized`] use.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scales {
-    /// Values in row-major order that share a scale; `None` where all do.
+    /// The number of values in row-major order that share a scale; `None` if all values do.
     pub(crate) run: Option<usize>,
-    /// The scales' precision as `quantize.hip` numbers it: what its rounding is for.
+    /// The precision to which scales are rounded, numbered as in `quantize.hip`.
     pub(crate) param: u32,
-    /// The number of blocks along each axis and of a block's elements there, as far as the axis in which a run ends;
-    /// `None` where a block is one run.
+    /// For each axis, the number of blocks and the number of a block's elements along that axis.
+    /// The list ends with the axis in which a run ends. `None` if a block is one run.
     pub(crate) grid: Option<Vec<[usize; 2]>>,
-    /// Where scales are rounded up instead.
+    /// The type to which scales are rounded up instead, if any.
     pub(crate) up: Option<Narrow>,
-    /// The greatest block scale, where block scales are relative to a scale of the whole tensor.
+    /// The largest block scale, if block scales are relative to a scale of the whole tensor.
     pub(crate) relative_to: Option<f32>,
 }
 
-/// A type of scales that is narrower than f32, by the f32 numbers that it holds.
+/// A scale type that is narrower than f32, described by the f32 numbers that it holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Narrow {
-    /// The distance between the bits of two neighbours.
+    /// The difference between the f32 bits of two neighbouring numbers.
     pub(crate) step: u32,
-    /// The greatest number.
+    /// The largest number.
     pub(crate) most: f32,
-    /// The least normal number, and the distance between the smaller ones; `None` where those are f32's.
+    /// The smallest normal number, and the distance between the numbers below it. `None` if both
+    /// are those of f32.
     pub(crate) subnormal: Option<[f32; 2]>,
 }

@@ -153,15 +153,15 @@ settings! {
             ("cpu", Some(ProviderKind::Cpu)),
         ]);
         "`auto`, `rocm`, `cuda`, `cpu`", "`auto`",
-        "which provider runs the ops. `auto` (here `None`) tries `rocm`, `cuda` and `cpu` in this order and takes the \
-        first with a device; `rocm` forbids any fallback";
+        "which provider runs the ops. `auto` (`None` in `Config`) tries `rocm`, `cuda` and `cpu` in this order and \
+        takes the first with a device; `rocm` forbids any fallback";
     deterministic(bool): bool = false, "BURN_ROCM_DETERMINISTIC", flag;
         "`0`, `1`", "`0`",
         "whether the same seed gives the same bits, by deterministic library algorithms and without float atomics";
     conv(Route): Route = Route::Auto, "BURN_ROCM_CONV", |name, value| route(name, value, "miopen");
         "`auto`, `miopen`, `own`", "`auto`",
-        "who convolves. `auto`: MIOpen wherever it takes dtype and options, else kernels of this project; \
-        `miopen`: MIOpen alone; `own`: the kernels alone";
+        "which code computes convolutions. `auto`: MIOpen if it supports the dtype and the options, else kernels of \
+        this project; `miopen`: only MIOpen; `own`: only the kernels";
     conv_find(FindMode): FindMode = FindMode::Auto, "BURN_ROCM_CONV_FIND", |name, value|
         choice(name, value, &[
             ("auto", FindMode::Auto),
@@ -171,17 +171,17 @@ settings! {
         "`auto`, `immediate`, `find`", "`auto`",
         "how MIOpen's convolution algorithm is chosen. `immediate`: from its database. `find`: by timing the \
         candidates at a shape's first use. `auto`: the first two calls with a shape use the database, the third \
-        times the candidates and keeps the fastest (never where `deterministic` is set)";
+        times the candidates and keeps the fastest (never with `deterministic`)";
     matmul(Route): Route = Route::Auto, "BURN_ROCM_MATMUL", |name, value| route(name, value, "rocblas");
         "`auto`, `rocblas`, `own`", "`auto`",
-        "who multiplies matrices of floats. `auto`: rocBLAS, and a kernel of this project where rocBLAS fails or \
-        has no kernels for the GPU; `rocblas`: rocBLAS alone; `own`: the kernel alone";
+        "which code multiplies float matrices. `auto`: rocBLAS, or a kernel of this project if rocBLAS fails or has no \
+        kernels for the GPU; `rocblas`: only rocBLAS; `own`: only the kernel";
     norm(Route): Route = Route::Auto, "BURN_ROCM_NORM", |name, value| route(name, value, "miopen");
         "`auto`, `miopen`, `own`", "`auto`",
-        "what computes `layer_norm`, and `burn-rocm-nn`'s batch, layer, RMS and group norm. `auto`: MIOpen in f32 \
-        and f16 where it is right for the shape, and a kernel that recomputes rows whose mean is more than 4 \
-        deviations from 0; this project's kernels do the rest, and everything on NVIDIA GPUs. \
-        `miopen`: MIOpen alone, and what it can't do is an error. `own`: the kernels alone";
+        "which code computes `layer_norm`, and `burn-rocm-nn`'s batch, layer, RMS and group norm. `auto`: MIOpen for \
+        f32 and f16 if its result is right for the shape, and a kernel that recomputes rows whose mean is more than 4 \
+        deviations from 0; this project's kernels compute the rest, and everything on NVIDIA GPUs. \
+        `miopen`: only MIOpen, and anything that it can't do is an error. `own`: only the kernels";
     f16_alternative(F16Alternative): F16Alternative = F16Alternative::Gradients, "BURN_ROCM_F16_ALTERNATIVE",
         |name, value| choice(name, value, &[
             ("gradients", F16Alternative::Gradients),
@@ -199,11 +199,11 @@ settings! {
         kernels recompute them";
     chain(impl Into<Option<usize>>): Option<usize> = None, "BURN_ROCM_CHAIN", chain;
         "`auto`, `0` to `16`", "`auto`",
-        "how many small element-wise ops join into one launch at most. `auto` is 16 on GPUs and 0 on the CPU \
-        device. Results have the same bits either way";
+        "how many small element-wise ops share one launch at most. `auto` is 16 on GPUs and 0 on the CPU device. \
+        Results have the same bits with any value";
     memory_limit(impl Into<Option<usize>>): Option<usize> = None, "BURN_ROCM_MEMORY_LIMIT", |name, value|
         bytes(name, value).map(Some);
-        "bytes", "all there is",
+        "bytes", "no limit",
         "how many bytes each device's memory pool may hold";
     cache(bool): bool = true, "BURN_ROCM_CACHE", flag;
         "`0`, `1`", "`1`",
@@ -215,7 +215,7 @@ settings! {
     // About 10,000 kernels of 50 KB.
     cache_limit(usize): usize = 512 << 20, "BURN_ROCM_CACHE_LIMIT", bytes;
         "bytes", "`512M`",
-        "how many bytes of compiled kernels are kept. The files used longest ago go first";
+        "how many bytes of compiled kernels are kept. The least recently used files are deleted first";
     trace(bool): bool = false, "BURN_ROCM_TRACE", flag;
         "`0`, `1`", "`0`",
         "whether the library call or kernel that served each op is logged, under the target `burn_rocm::trace`";

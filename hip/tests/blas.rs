@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::{Tensor, close, device, output, random_tensor, read, tensor, tolerance};
 use hip::{Buffer, DType, Device, Error, MatrixView};
 
-/// How a matrix lies in memory.
+/// The layout of a matrix in memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Order {
     Rows,
@@ -17,7 +17,7 @@ enum Order {
     Padded,
 }
 
-/// A batch of matrices: strides, offset and elements that it needs.
+/// A batch of matrices: strides, offset, and the number of elements in memory.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     rows: usize,

@@ -1,4 +1,5 @@
-//! MIOpen's convolutions through `hip::Dnn` against plain references, on whatever provider the process has.
+//! MIOpen's convolutions through `hip::Dnn` against plain references, on whatever provider the
+//! process has.
 #![allow(clippy::unwrap_used)] // A test may.
 
 mod common;
@@ -127,14 +128,14 @@ fn all_directions(device: &Arc<Device>, case: &Case) {
     });
     let dnn = device.dnn().expect("MIOpen");
     let (xa, wa, ya) = (TensorArg::new(&x.buffer), TensorArg::new(&w.buffer), TensorArg::new(&y.buffer));
-    // Twice: the second time from the cache.
+    // The second call uses the cache.
     for _ in 0..2 {
         let out = output(device, dtype, ny);
         dnn.conv_forward(&desc, xa, wa, TensorArg::new(&out)).expect(case.name);
         close(&format!("{} forward", case.name), &read(device, &out, dtype, ny), &want_y, tolerance(dtype));
         let out = output(device, dtype, nx);
         let done = dnn.conv_backward_data(&desc, ya, wa, TensorArg::new(&out));
-        // cuDNN is not asked where stride and dilation have a common divisor: docs/h200.md.
+        // cuDNN does not compute these if stride and dilation have a common divisor: docs/h200.md.
         let meet =
             desc.stride.iter().zip(&desc.dilation).any(|(&s, &d)| s.is_multiple_of(2) && d.is_multiple_of(2));
         match done {
@@ -164,8 +165,8 @@ fn convolutions() {
     }
 }
 
-/// Where MIOpen has a fusion plan for a case, it computes it; where not, it says so each time. The CPU device has
-/// one for f32 in 2-D.
+/// If MIOpen has a fusion plan for a case, the plan computes it. If not, every call returns the
+/// refusal. The CPU device has plans for f32 in 2-D.
 #[test]
 fn fused_with_bias_and_activation() {
     let device = device();
@@ -189,7 +190,7 @@ fn fused_with_bias_and_activation() {
             let want: Vec<f64> = sums.iter().map(|&sum| of(sum)).collect();
             let (xa, wa) = (TensorArg::new(&x.buffer), TensorArg::new(&w.buffer));
             let add = biased.then_some(TensorArg::new(&bias.buffer));
-            // Twice: the second time from the cache.
+            // The second call uses the cache.
             for _ in 0..2 {
                 let out = output(&device, dtype, ny);
                 match dnn.conv_bias_activation(&desc, activation, xa, wa, add, TensorArg::new(&out)) {
@@ -205,7 +206,7 @@ fn fused_with_bias_and_activation() {
                         }
                         served += 1;
                     }
-                    // MIOpen's plans are wrong there.
+                    // MIOpen's plans are wrong for groups.
                     Err(Error::Unsupported { .. }) if desc.groups > 1 => {}
                     Err(Error::Miopen { .. }) if device.provider().kind() != ProviderKind::Cpu => {}
                     Err(Error::Miopen { call, .. }) => {

@@ -1,4 +1,5 @@
-//! The CUDA provider where there is no NVIDIA GPU: why it can't be used. Where there is one, what it is.
+//! The CUDA provider. Without an NVIDIA GPU: the reason why it can't be used. With one: its
+//! description.
 
 use hip::{Config, Error, ProviderKind, survey};
 
@@ -32,6 +33,6 @@ fn the_survey_says_why_cuda_is_not_usable_or_what_it_has() {
         }
         Some(other) => panic!("{other}"),
     }
-    // A survey is no use of a device.
+    // A survey does not use a device, so the settings are not fixed yet.
     Config::default().install().unwrap();
 }

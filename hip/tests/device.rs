@@ -27,7 +27,7 @@ __global__ void spin(u64 rounds, u64 *x) {
     options: &[],
 };
 
-/// The device, or `None` (said once) on a machine whose build has no provider at all.
+/// The first device of the process's provider.
 fn device() -> Arc<Device> {
     Device::get(0).expect("a provider with a device")
 }
@@ -115,7 +115,7 @@ fn memory_of_an_upload_is_not_overwritten_while_it_is_read() {
         unsafe { launch.submit(device.grid(1), 0).unwrap() };
         let copy = device.alloc(data.len()).unwrap();
         device.copy(&upload, 0, &copy, 0, data.len()).unwrap();
-        // Freed while the copy is still to come: the next upload gets the same memory.
+        // Freed before the copy has run, so the next upload gets the same memory.
         drop(upload);
         let next = device.upload(&bytes(300_000, round + 100)).unwrap();
         assert!(read(&copy) == data, "round {round}");
@@ -243,7 +243,7 @@ fn float(launch: hip::Launch<'_>, dtype: DType, value: f64) -> hip::Launch<'_> {
     if dtype == DType::F64 { launch.value(value) } else { launch.value(value as f32) }
 }
 
-/// Applications may make threads with small stacks.
+/// Applications may create threads with small stacks.
 #[test]
 fn attention_takes_little_of_its_callers_stack() {
     const STACK: usize = 256 << 10;
@@ -335,7 +335,7 @@ fn threads_share_a_device() {
 fn two_devices_copy_between_each_other() {
     const DEVICES: &str = "BURN_ROCM_CPU_DEVICES";
     let Ok(second) = Device::get(1) else {
-        // The CPU provider has two devices in a process that asks for two.
+        // In a process that asks for two, the CPU provider has two devices.
         assert!(std::env::var_os(DEVICES).is_none(), "one device only");
         let child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "two_devices_copy_between_each_other"])

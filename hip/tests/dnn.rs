@@ -1,4 +1,5 @@
-//! MIOpen's other ops through `hip::Dnn` against plain references, on whatever provider the process has.
+//! MIOpen's other ops through `hip::Dnn` against plain references, on whatever provider the process
+//! has.
 #![allow(clippy::unwrap_used)] // A test may.
 
 mod common;
@@ -33,7 +34,7 @@ fn softmax(device: &Arc<Device>, desc: SoftmaxDesc) {
         for i in 0..len {
             want[at(row, i)] = if log { v(i) - max - sum.ln() } else { (v(i) - max).exp() / sum };
         }
-        // From the y that the device has, as it computes.
+        // Computed from the device's y, as the device does.
         let (y, g) = (|i| got[at(row, i)], |i| dy.values[at(row, i)]);
         let s: f64 = (0..len).map(|i| if log { g(i) } else { g(i) * y(i) }).sum();
         for i in 0..len {
@@ -164,7 +165,7 @@ fn batch_norms() {
     batch_norm(&device, BatchNormDesc { dtype: DType::F16, batch: 4, channels: 6, spatial: 64 });
 }
 
-/// MIOpen cuts bf16's norms off instead of rounding them: none is asked of it.
+/// MIOpen's norms truncate bf16 instead of rounding, so they are not called for bf16.
 #[test]
 fn norms_of_bf16_are_refused() {
     let device = device();
@@ -212,7 +213,8 @@ fn batch_norm_without_statistics() {
     close("y", &read(&device, &y, DType::F32, 4), &[-1.5 / s, -0.5 / s, 0.5 / s, 1.5 / s], 1e-5);
 }
 
-/// The reference of layer and group norm: `rows` of `len`, the weight of an element at `weight_of(element)`.
+/// The reference of layer and group norm for `rows` of `len` elements. The weight of an element is
+/// at `weight_of(element)`.
 fn normalised(
     x: &[f64],
     rows: usize,
@@ -238,7 +240,7 @@ fn normalised(
 #[test]
 fn layer_norms() {
     let device = device();
-    // ROCm 5.7's MIOpen and the CUDA provider have no such function, and say so.
+    // The MIOpen of ROCm 5.7 and the CUDA provider lack this function and say so.
     let has = device.dnn().unwrap().has_layer_norm(DType::F32).is_ok();
     for (dtype, rows, len) in [
         (DType::F32, 4, 90),
@@ -313,7 +315,7 @@ fn rms_norms() {
 #[test]
 fn group_norms() {
     let device = device();
-    // The last: one pixel an image, so that each element of a group has a weight of its own.
+    // The last case has one pixel per image, so each element of a group has its own weight.
     for (dtype, batch, channels, spatial, groups) in
         [(DType::F32, 3, 64, 64, 32), (DType::F16, 2, 64, 64, 32), (DType::F32, 3, 256, 1, 32)]
     {
@@ -353,7 +355,7 @@ fn activations() {
     type Function = fn(f64) -> f64;
     type Derivative = fn(f64, f64) -> f64;
     let sigmoid: Function = |v| 1.0 / (1.0 + (-v).exp());
-    // Function, and its derivative from x and y.
+    // The function, and its derivative from x and y.
     let cases: [(Activation, Function, Derivative); 8] = [
         (Activation::Sigmoid, sigmoid, |_, y| y * (1.0 - y)),
         (Activation::Tanh, f64::tanh, |_, y| 1.0 - y * y),
@@ -385,7 +387,8 @@ fn activations() {
                 let got = read(&device, &y, dtype, len);
                 let want: Vec<f64> = x.values.iter().map(|&v| function(v)).collect();
                 let name = format!("{activation:?} {dtype:?} {len}");
-                // MIOpen adds 1 before it takes the logarithm: the error is that of a value of 1.
+                // MIOpen adds 1 before it takes the logarithm, so the error is that of a value of
+                // 1.
                 let largest = want.iter().fold(1e-3f64, |m, v| m.max(v.abs()));
                 close(&name, &got, &want, 2.0 * tolerance(dtype) / largest.min(1.0));
                 dnn.activation_backward(
@@ -467,7 +470,7 @@ fn reduce(device: &Arc<Device>, desc: &ReduceDesc, indices: bool) {
     let values: Vec<f64> = want.iter().map(|w| w.1).collect();
     close(&name, &read(device, &y, dtype, ny), &values, 5.0 * tolerance(dtype));
     if indices {
-        // Equal elements may be found in any order, so the place is checked by what is there.
+        // Equal elements may be found in any order, so the test compares the element at the index.
         for (o, place) in read(device, &kept, DType::U32, ny).into_iter().enumerate() {
             let found = groups[o]
                 .iter()

@@ -1,4 +1,5 @@
-//! MIOpen's pooling through `hip::Dnn` against plain references, on whatever provider the process has.
+//! MIOpen's pooling through `hip::Dnn` against plain references, on whatever provider the process
+//! has.
 #![allow(clippy::unwrap_used)] // A test may.
 
 mod common;
@@ -38,14 +39,15 @@ fn pool(
     let count = |shape: &[usize]| shape.iter().product::<usize>();
     let (nx, ny, inputs, outputs) =
         (count(x_shape), count(&y_shape), count(&x_shape[2..]), count(&y_shape[2..]));
-    // Distinct values in each plane, so that every maximum has one place; exact in bf16 to 256.
+    // Each plane has distinct values, so every maximum has one index. The values are exact in bf16
+    // up to 256.
     let values: Vec<f64> = (0..nx).map(|i| ((i * 89 + i / inputs) % 251) as f64 - 100.0).collect();
     let x = tensor(device, dtype, &values);
     let dy = random_tensor(device, 2, dtype, ny);
     let (mut want_y, mut want_i, mut want_dx) = (vec![0.0; ny], vec![0.0; ny], vec![0.0; nx]);
     for o in 0..ny {
         let at = |i: usize| o / outputs * inputs + i;
-        // The places of the plane that the window covers, in order, axis by axis.
+        // The positions in the plane that the window covers, in order, axis by axis.
         let (mut inside, mut counted) = (vec![0], 1);
         for i in 0..axes {
             let size = x_shape[i + 2];
@@ -140,7 +142,7 @@ fn pooling_refuses_what_does_not_fit() {
     let y = output(&device, DType::F32, 16);
     let (x, y) = (TensorArg::new(&x), TensorArg::new(&y));
     let dnn = device.dnn().unwrap();
-    // 4 bytes an index where 8 are asked for.
+    // 4 bytes for each index, where 8 are required.
     assert!(matches!(dnn.pool_forward(&desc, x, y, Some(y)), Err(Error::Invalid { .. })));
     assert!(matches!(dnn.pool_backward(&desc, y, x, None), Err(Error::Invalid { .. })));
     for dtype in [DType::I32, DType::BF16] {

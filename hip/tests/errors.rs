@@ -1,5 +1,5 @@
-//! What is reported when, what is counted and what is given back. A process of its own, one test at a time, because
-//! all this belongs to the device that all tests of a process share.
+//! When errors are reported, what is counted, and what is given back. These tests have their own
+//! process and run one at a time, because all tests of a process share the device.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use hip::{Buffer, DType, Device, Error, Fault, Functor, Program, Template};
@@ -33,7 +33,7 @@ fn cleanup_gives_memory_back_to_the_driver() {
     let reserved = device.pool().stats().reserved;
     let buffer = device.alloc(200 << 20).unwrap();
     drop(buffer);
-    // What the driver says is free is not compared: the CPU device's is the whole machine's.
+    // The driver's free memory is not compared: for the CPU device it is that of the whole machine.
     assert_eq!(device.pool().stats().reserved, reserved + (200 << 20));
     device.memory_cleanup().unwrap();
     assert_eq!(device.pool().stats().reserved, reserved);
@@ -208,7 +208,7 @@ fn a_fault_is_in_what_the_launch_writes_and_what_is_made_of_it() {
     assert_eq!(device.fault_words(), words);
 }
 
-/// A launch that is dropped unsubmitted leaves no fault, and its word is free again.
+/// A launch that is dropped without being submitted leaves no fault, and its word is free again.
 #[test]
 #[serial]
 fn a_launch_that_is_not_made_leaves_no_fault() {

@@ -1,5 +1,5 @@
-//! What depends on the environment: which provider, from where, with which cache. Each case runs in a process of
-//! its own, because a process chooses once.
+//! What depends on the environment: the choice of the provider, its libraries, and its cache. Each
+//! case runs in a separate process, because a process chooses once.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;
@@ -21,7 +21,7 @@ __global__ void add_one(u64 n, u32 *x) {
     options: &[],
 };
 
-/// What a child process does; not a test of its own.
+/// The body of a child process; not a test by itself.
 #[test]
 #[ignore = "run by the other tests, in a process of its own"]
 fn child() {
@@ -83,7 +83,7 @@ fn run_kernel() -> hip::Result<String> {
     ))
 }
 
-/// Two devices, and other code that knows nothing of this crate and makes the wrong one current.
+/// Two devices, and other code that does not know this crate and makes the wrong device current.
 #[cfg(feature = "cpu")]
 fn beside_another_user_of_hip() -> hip::Result<String> {
     let devices = [Device::get(0)?, Device::get(1)?];
@@ -92,7 +92,7 @@ fn beside_another_user_of_hip() -> hip::Result<String> {
         let buffer = device.upload(&[at as u8; 4])?;
         // SAFETY: the function is HIP's.
         assert_eq!(unsafe { (hip_cpu::hip_table().hipSetDevice)(1 - at as i32) }, 0);
-        // The kernel must be loaded onto this device and launched on its stream all the same.
+        // The kernel must still be loaded onto this device and launched on its stream.
         let kernel = device.kernel(&PROGRAM, "add_one")?;
         let launch = device.launch_kernel(&kernel)?.value(1u64).buffer(&buffer, 0);
         // SAFETY: the parameters are the count and a pointer to so many u32.
@@ -103,7 +103,7 @@ fn beside_another_user_of_hip() -> hip::Result<String> {
     Ok("each on its own".into())
 }
 
-/// Which block sizes a launch takes.
+/// The block sizes that a launch accepts.
 fn blocks_of_threads() -> hip::Result<String> {
     let device = Device::get(0)?;
     let buffer = device.upload(&[0; 4])?;
@@ -123,7 +123,7 @@ fn blocks_of_threads() -> hip::Result<String> {
     Ok(said)
 }
 
-/// A process that does one case; its result line and what it wrote to stderr.
+/// A process that runs one case.
 fn command(case: &str, variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"]);
@@ -181,14 +181,16 @@ fn the_first_choice_stays() {
         result.starts_with(r#"Config { what: "provider""#) && result.contains("in use already"),
         "{result}"
     );
-    // The environment asks for another: the choice counts, whether it can be had or not.
+    // The environment asks for another provider. The explicit choice counts, whether or not that
+    // provider is available.
     let (result, _) = run("early choice", &[("BURN_ROCM_PROVIDER", "cpu")]);
     let not_here = result.starts_with("NotAvailable")
         && ["cuda", "NVIDIA", "NVRTC"].iter().any(|name| result.contains(name));
     assert!(not_here || result == "ok a CUDA device", "{result}");
 }
 
-/// Makes a library of C functions under `ROOT/lib`: those in `bodies` as given, the other names returning `status`.
+/// Makes a library of C functions under `ROOT/lib`. The functions in `bodies` have the given
+/// bodies; the other names return `status`.
 fn make_library(root: &Path, file: &str, names: &[&std::ffi::CStr], status: u32, bodies: &[(&str, &str)]) {
     let lib = root.join("lib");
     fs::create_dir_all(&lib).unwrap();
@@ -208,7 +210,7 @@ fn make_library(root: &Path, file: &str, names: &[&std::ffi::CStr], status: u32,
     assert!(made.expect("a C compiler, which this test needs").success());
 }
 
-/// ROCm libraries that load, have every function they must have, and find no device.
+/// ROCm libraries that load, have every required function, and find no device.
 fn libraries_without_a_device(scratch: &Scratch) -> String {
     let make = |file: &str, names| make_library(&scratch.0, file, names, hip_sys::hipErrorNoDevice, &[]);
     make("libamdhip64.so.7", hip_sys::Hip::REQUIRED);
@@ -216,7 +218,8 @@ fn libraries_without_a_device(scratch: &Scratch) -> String {
     scratch.0.display().to_string()
 }
 
-/// HIP 5.7 has one symbol for the properties, in the old layout, and hipRTC's functions in its own library too.
+/// HIP 5.7 has one symbol for the properties, with the old layout. Its hipRTC functions are in a
+/// library of their own too.
 #[test]
 fn an_old_hip_is_read_in_its_own_layout() {
     let scratch = Scratch::new("old");
@@ -264,7 +267,7 @@ fn libraries_that_load_but_have_no_device() {
 fn a_library_that_lacks_a_function_is_named() {
     let scratch = Scratch::new("lacking");
     let root = libraries_without_a_device(&scratch);
-    // The other library under HIP's name: it loads, and has none of HIP's functions.
+    // Another library under HIP's name: it loads but has none of HIP's functions.
     fs::copy(scratch.0.join("lib/libhiprtc.so.7"), scratch.0.join("lib/libamdhip64.so.7")).unwrap();
     let (result, _) = run("device", &[("BURN_ROCM_PROVIDER", "rocm"), ("ROCM_PATH", &root)]);
     assert!(result.contains("HIP lacks the symbol hipInit"), "{result}");
@@ -274,7 +277,7 @@ fn a_library_that_lacks_a_function_is_named() {
 fn falling_back_to_the_cpu_is_said_once() {
     let scratch = Scratch::new("fallback");
     let root = libraries_without_a_device(&scratch);
-    // Without the setting an NVIDIA GPU would be used rather than the CPU.
+    // Without this setting an NVIDIA GPU would be used instead of the CPU.
     let hidden = ("CUDA_VISIBLE_DEVICES", "-1");
     let (result, stderr) = run("twice", &[("BURN_ROCM_PROVIDER", "auto"), ("ROCM_PATH", &root), hidden]);
     assert_eq!(result, "ok twice");
@@ -319,7 +322,7 @@ fn a_kernel_is_compiled_once_and_again_when_its_file_is_damaged() {
     fs::write(&files[0], &bytes).unwrap();
     assert_eq!(kernel(), "ok hits 0 compiled 1 damaged 1 refused 0 ");
     assert_eq!(kernel(), "ok hits 1 compiled 0 damaged 0 refused 0 ");
-    // Off: neither read nor written.
+    // With the cache off, it is neither read nor written.
     let off = run("kernel", &[("BURN_ROCM_CACHE_DIR", &cache), ("BURN_ROCM_CACHE", "0")]).0;
     assert_eq!(off, "ok hits 0 compiled 1 damaged 0 refused 0 ");
 }
@@ -330,7 +333,7 @@ fn what_others_may_have_written_is_refused() {
     let cache = scratch.path("cache");
     let kernel = || run("kernel", &[("BURN_ROCM_CACHE_DIR", &cache)]).0;
     kernel();
-    // Only root may give a file away.
+    // Only root can give a file to another user.
     if std::os::unix::fs::chown(&cache_files(&cache)[0], Some(12_345), None).is_ok() {
         let result = kernel();
         assert!(result.starts_with("ok hits 0 compiled 1 damaged 0 refused 1 "), "{result}");

@@ -1,4 +1,5 @@
-//! The random-number kernels: Philox's known answers, and the same bits whatever the provider and the launch.
+//! The random-number kernels: Philox's known answers, and equal bits on every provider and for
+//! every grid.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::Arc;
@@ -69,7 +70,7 @@ fn values_do_not_depend_on_the_launch() {
     }
 }
 
-/// FNV-1a over elements, as the reference was hashed.
+/// FNV-1a over elements, which also made the reference.
 fn hash(state: u64, elements: impl Iterator<Item = u64>) -> u64 {
     elements.fold(state, |h, x| (h ^ x).wrapping_mul(1_099_511_628_211))
 }
@@ -82,6 +83,7 @@ fn normals_have_the_same_bits_on_every_provider() {
     let words = narrow.chunks_exact(4).map(|x| u64::from(u32::from_le_bytes(x.try_into().unwrap())));
     let state = hash(1_469_598_103_934_665_603, words);
     let state = hash(state, wide.chunks_exact(8).map(|x| u64::from_le_bytes(x.try_into().unwrap())));
-    // From the kernel's source built by g++ 12 for x86-64, v3 and v4 alike, -ffp-contract=off.
+    // Computed from the kernel's source built by g++ 12 with -ffp-contract=off; the same for
+    // x86-64, v3 and v4.
     assert_eq!(state, 0x3548_566e_1c37_62e4);
 }

@@ -1,7 +1,8 @@
-//! Uploads of which one step fails: an error, after which every other buffer holds what it should and nothing is in
-//! flight any more.
+//! Uploads in which one step fails. The upload is an error, every other buffer keeps its contents,
+//! and no copy is left in flight.
 //!
-//! What fails is named by `BURN_ROCM_CPU_FAIL`, which a process reads once: each case is a process of its own.
+//! `BURN_ROCM_CPU_FAIL` names the failing function. A process reads it once, so each case is a
+//! separate process.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::process::Command;
@@ -9,12 +10,12 @@ use std::sync::Arc;
 
 use hip::{Buffer, Device, Error};
 
-/// Above what goes through the compute stream, in several chunks.
+/// More than goes through the compute stream, in several chunks.
 const LARGE: usize = 9 << 20;
-/// Some of these fill a page.
+/// A few uploads of this size fill a page.
 const SMALL: usize = 60_000;
 
-/// Uploads until it is done, and counts failures.
+/// Repeats the upload until it succeeds, and counts the failures.
 fn upload(device: &Arc<Device>, value: u8, bytes: usize, failures: &mut u32) -> Buffer {
     loop {
         let waits = device.counters().waits;
@@ -22,7 +23,7 @@ fn upload(device: &Arc<Device>, value: u8, bytes: usize, failures: &mut u32) -> 
             Ok(buffer) => return buffer,
             Err(error) => {
                 assert!(matches!(error, Error::Device { .. } | Error::OutOfMemory { .. }), "{error}");
-                // The memory is another buffer's next, and copies of chunks may still write it.
+                // Another buffer gets the memory next, and copies of chunks may still write to it.
                 let waited = device.counters().waits > waits;
                 assert!(waited || bytes < LARGE, "copies were left in flight: {error}");
                 *failures += 1;
@@ -42,7 +43,7 @@ fn upload(device: &Arc<Device>, value: u8, bytes: usize, failures: &mut u32) -> 
 fn many_uploads() {
     let device = match Device::get(0) {
         Ok(device) => device,
-        // It needs some pinned memory itself.
+        // This call needs some pinned memory itself.
         Err(error) => {
             assert!(matches!(error, Error::Device { call: "hipHostMalloc", .. }), "{error}");
             Device::get(0).unwrap()

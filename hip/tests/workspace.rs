@@ -1,5 +1,5 @@
-//! A convolution when there is no memory for the workspace of the solution chosen first. Alone in its binary: the
-//! pool's limit holds for the whole process.
+//! A convolution without memory for the workspace of the solution that was chosen first. This test
+//! has its own binary, because the pool's limit holds for the whole process.
 #![allow(clippy::unwrap_used)] // A test may.
 
 mod common;
@@ -25,8 +25,8 @@ fn a_solution_that_needs_less_is_taken_or_the_error_is_typed() {
         Ok::<_, Error>(read(&device, &y, dtype, n))
     };
     let want = run().unwrap();
-    // Everything that is left goes into one block; what `run` allocates for itself was freed, and
-    // is kept apart.
+    // One block takes all memory that is left. The memory that `run` allocated for itself was
+    // freed, and is in separate segments.
     device.sync().unwrap();
     let small = device.alloc(4 * n).unwrap();
     device.pool().clear().unwrap();
@@ -46,7 +46,7 @@ fn a_solution_that_needs_less_is_taken_or_the_error_is_typed() {
         Err(Error::OutOfMemory { .. }) => {}
         Err(other) => panic!("{other}"),
     }
-    // And with memory again.
+    // With memory again.
     drop(hoard);
     device.pool().set_limit(None);
     close("memory again", &run().unwrap(), &want, tolerance(dtype));

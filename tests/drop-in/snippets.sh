@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The manifests that README and guide show, resolved from this repository as a git dependency, as their readers do.
+# Resolves the manifests in README and guide with this repository as a git dependency, as their readers would.
 #
 #   snippets.sh [--build]
 #
-# Each must get this repository's crate of the right version of Burn; and where a patch does not apply, cargo must fail
-# and name the feature that says so. --build builds a program by each too (minutes: the crates of a git repository share
-# no build with those of a checkout). What is committed counts.
+# Each must get this repository's crate for the right version of Burn. If a patch does not apply, cargo must fail and
+# name the marker feature. --build also builds a program with each, which takes minutes because a git dependency shares
+# no build with a checkout. Only committed files count.
 # Exit status: 0 all is well, 1 something is not.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/../.."
@@ -13,7 +13,7 @@ repository=file://$PWD
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
-# The block of a Markdown file that begins with ```$2 and contains $3, with this repository's address in it.
+# Prints the block of a Markdown file that begins with ```$2 and contains $3, with this repository's address in it.
 block() {
     awk -v kind="\`\`\`$2" -v has="$3" '
         $0 == "```" && inside { if (index(text, has)) { printf "%s", text; exit } inside = 0; next }
@@ -22,7 +22,7 @@ block() {
     ' "$1" | sed "s|<the address of this repository>|$repository|"
 }
 
-# A project by the blocks of $2 whose manifest has $3 and whose program has $4.
+# Makes a project from the blocks of $2: the manifest that contains $3 and the program that contains $4.
 project() {
     mkdir -p "$out/$1/src"
     {
@@ -34,7 +34,7 @@ project() {
     test -s "$out/$1/src/main.rs" || { echo "no program with $4 in $2" >&2; exit 1; }
 }
 
-# That the only package $2 that a project builds is this repository's, of the version $3.
+# Checks that the only package $2 that a project builds is this repository's, in version $3.
 has() {
     found=$(cargo tree --quiet --manifest-path "$out/$1/Cargo.toml" --prefix none |
         sed -n "s/^\($2 v[^)]*)\{0,1\}\).*/\1/p" | sort -u)
@@ -56,7 +56,7 @@ for document in README.md docs/guide/burn-0.22.md; do
     has next cubecl-hip 0.11.3
 done
 
-# Without the patches, or with one of them.
+# Without the patches, and with only one of them.
 for kept in none burn-cubecl; do
     cp -r "$out/next" "$out/$kept"
     sed -i "/^\[patch/,\$ { /^$kept/! { /^\[patch/! d } }" "$out/$kept/Cargo.toml"

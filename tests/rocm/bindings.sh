@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Holds the raw bindings (hip-sys, rocblas-sys, miopen-sys) against AMD's headers, and shows that the check can fail.
+# Compares the raw bindings (hip-sys, rocblas-sys, miopen-sys) with AMD's headers, and shows that the check can fail.
 #
 #   tests/rocm/bindings.sh [--write] INCLUDE...
 #
-# Each INCLUDE is a root that tests/rocm/root.sh made, or a folder that holds hip/ and, where there are any, rocblas/
-# and miopen/ of one ROCm; one of them must have all three. What was found is kept in tests/rocm/bindings.txt, item by
-# item, for 5.7, 6.4 and 7.2: an item that changes must be held against all three again (--write). rocBLAS 5.7 and
-# MIOpen 5.7 are in no Debian; their headers come from AMD's repositories (tag rocm-5.7.1: library/include of rocBLAS,
-# include of MIOpen, with what CMake makes of config.h, export.h and version.h).
+# Each INCLUDE is a root that tests/rocm/root.sh made, or a folder with hip/ and, if present, rocblas/ and miopen/ of
+# one ROCm release. One of them must have all three. tests/rocm/bindings.txt keeps the findings, item by item, for 5.7,
+# 6.4 and 7.2: an item that changes must be compared with all three again (--write). No Debian has rocBLAS 5.7 or
+# MIOpen 5.7; their headers come from AMD's repositories (tag rocm-5.7.1: library/include of rocBLAS, include of
+# MIOpen, with the config.h, export.h and version.h that CMake generates).
 set -euo pipefail
 includes=() write=()
 for argument; do
@@ -19,7 +19,7 @@ for argument; do
         ;;
     esac
 done
-# The folder with the most libraries first: the changes below are held against that one.
+# The folder with the most libraries comes first: the changes below are compared with it.
 for i in "${!includes[@]}"; do
     if [ -d "${includes[i]}/miopen" ]; then
         first=${includes[i]} && includes[i]=${includes[0]} && includes[0]=$first && break
@@ -36,7 +36,7 @@ cd "$(dirname "$(realpath "$0")")/../.."
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-# A program of its own: no need to build the kernels for it.
+# A separate program, which does not need the kernels.
 program=${BINDINGS:-}
 if [ -z "$program" ]; then
     program=$(cargo build --release -p burn-rocm-bindings --message-format json |
@@ -44,7 +44,7 @@ if [ -z "$program" ]; then
 fi
 "$program" "${write[@]}" "${includes[@]}" | tee "$scratch/said"
 
-# The crates once more, counted by their text: nothing may have been left out.
+# Counts the items in the crates' text: none may have been left out.
 crates="hip/hip-sys/src hip/rocblas-sys/src hip/miopen-sys/src"
 # shellcheck disable=SC2086 # three words
 functions=$(grep -rhE '^ {12}fn (hip|rocblas_|miopen)' $crates | wc -l)
@@ -53,8 +53,7 @@ constants=$(grep -rhE '^(pub const [a-zA-Z]| {8}[a-zA-Z_0-9]+ = [0-9a-fx]+,$)' $
 grep -q ": $functions functions, $constants constants, " "$scratch/said" ||
     { echo "the crates' text has $functions functions and $constants constants" >&2; exit 1; }
 
-# One change at a time, of every kind, must be found: by the headers where the library's are there, by the list alone
-# too.
+# A change of any kind must be found, by the headers if the library's are present, and by the list alone too.
 changes=(
     'hip-sys/src/hip.rs|s/\(fn hipMalloc(ptr: \*mut \*mut c_void, size\): usize)/\1: u32)/'
     'hip-sys/src/hip.rs|s/(ms: \*mut f32, start/(ms: *mut f64, start/'
@@ -83,7 +82,7 @@ for change in "${changes[@]}"; do
         exit 1
     fi
     if "$program" --crates "$scratch/hip" >/dev/null 2>&1; then echo "not found by the list: $change" >&2; exit 1; fi
-    # With the list written anew only the headers can tell: those of the first folder, for time.
+    # With a new list only the headers can show the change. To save time, only the first folder's are used.
     "$program" --crates "$scratch/hip" --facts "$scratch/facts" --write "${includes[0]}" \
         >/dev/null 2>"$scratch/why" && true
     grep -qE 'static assertion failed|error:|must be optional|has no member|is none of' "$scratch/why" ||

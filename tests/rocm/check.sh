@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# All that can be known of AMD's real ROCm on a machine without a GPU, by one command:
+# Runs every check against AMD's real ROCm that needs no GPU:
 #
 #   check.sh [ROOTS] [options of kernels.sh]
 #
-# Makes the roots of ROCm 7.2, 6.4 and 5.7 in the folder ROOTS (BURN_ROCM_ROOTS, or ~/.cache/burn-rocm-roots), or
-# finds them made: 4.5 GB, six minutes with a good network. Then holds the raw bindings against their headers, opens
-# the real libraries through the product's loader, and compiles every kernel, by the hipRTC of 5.7 too, for one
-# architecture. Needs Debian or Ubuntu, and to be root. Exit status 0: all is well.
+# Unless they exist, makes the roots of ROCm 7.2, 6.4 and 5.7 in the folder ROOTS (default BURN_ROCM_ROOTS, or else
+# ~/.cache/burn-rocm-roots): 4.5 GB, six minutes with a good network. Then compares the raw bindings with the headers,
+# opens the real libraries with the product's loader, and compiles every kernel for one architecture, also by the
+# hipRTC of 5.7. Needs Debian or Ubuntu, and must be run as root. Exit status 0: all is well.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 roots=${BURN_ROCM_ROOTS:-${XDG_CACHE_HOME:-$HOME/.cache}/burn-rocm-roots}

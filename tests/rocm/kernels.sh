@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# Every kernel of the table through AMD's own hipRTC, with no GPU: compiled as the product compiles, no scratch, no
-# spills, room for enough waves, 16 bytes an access where it matters, no header on disk, and how long it takes.
+# Compiles every kernel of the table by AMD's own hipRTC, as the product does, without a GPU. Checks that there is no
+# scratch, no spill, room for enough waves, 16 bytes per access where it matters, and no header on disk; measures time.
 #
 #   kernels.sh ROOT [--arch a,b | --full | --changed] [--family f,g] [--write] [--keep FILE]
 #
-#   ROOT        a root made by root.sh: of ROCm 7.2, by whose compiler the kernels are shaped. Of an older one is
-#               asked only that each kernel compiles and is found by its name; what spills is listed
-#   --arch      these architectures; else those that every run does (tests/rocm/src/architecture.rs lists all), by an
-#               older ROCm gfx1030
-#   --full      all of them
-#   --changed   all of them where what makes a kernel is not what docs/kernels.md says that it was made of, else those
-#               that every run does. By an older ROCm: gfx1030 where it differs, else nothing
-#   --family    the kernels of these families only: no tables, no times
-#   --write     puts the tables into docs/kernels.md instead of comparing; with --full, and where all is well, what it
-#               was made of too
-#   --keep      takes from FILE what an earlier run found of families whose sources are the same, and puts all of it
-#               there: so `--full --write --keep FILE` compiles only what changed since
+#   ROOT        a root made by root.sh, of ROCm 7.2, for whose compiler the kernels are written. With an older one each
+#               kernel must only compile and be found by its name; spills are listed
+#   --arch      these architectures. Default: those of every run (tests/rocm/src/architecture.rs lists all), or gfx1030
+#               with an older ROCm
+#   --full      all architectures
+#   --changed   all architectures if the kernels' ingredients differ from those in docs/kernels.md, else those of every
+#               run. With an older ROCm: gfx1030 if they differ, else nothing
+#   --family    only the kernels of these families: no tables, no times
+#   --write     writes the tables into docs/kernels.md instead of comparing; with --full, and if all is well, the
+#               ingredients too
+#   --keep      reuses the findings in FILE for families whose sources have not changed, and stores all findings there,
+#               so that `--full --write --keep FILE` compiles only what changed
 #
-# Exit status: 0 all is well, 1 something is not (each thing has a line), 2 wrong use. Needs root, for chroot.
+# Exit status: 0 all is well, 1 something is not (one line for each problem), 2 wrong use. Needs root, for chroot.
 set -euo pipefail
 usage="usage: kernels.sh ROOT [--arch a,b | --full | --changed] [--family f,g] [--write] [--keep FILE]"
 root=$(realpath "${1:?$usage}")
@@ -26,11 +26,11 @@ shift
 from=$PWD
 cd "$(dirname "$(realpath "$0")")/../.."
 
-# What a kernel is made of: its sources and their table, the options and headers, and how it is asked for by its name.
+# The ingredients of a kernel: its sources and their table, the options and headers, and how it is requested by name.
 sources() {
     {
         find hip/kernels -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
-        # Without the paths by which it imports: they change no kernel.
+        # Without the import paths, which change no kernel.
         grep -v '^use crate::' hip/src/compile/rtc.rs
         sed -n '/^pub(crate) fn spelled_out/,/^}/p' hip/src/workarounds.rs
     } | sha256sum | cut -c1-64
@@ -66,7 +66,7 @@ while [ $# -gt 0 ]; do
 done
 if [ $shaped = 0 ] && [ $arch = 0 ]; then options+=(--arch gfx1030); fi
 
-# The path of a program, built if need be; KERNEL_CHECK and STEPS name others.
+# The path of a program, which is built if needed. KERNEL_CHECK and STEPS name existing ones.
 built() {
     cargo build --release --quiet --message-format json "$@" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1
 }
@@ -74,7 +74,7 @@ check=${KERNEL_CHECK:-$(built -p burn-rocm-kernel-check)}
 if [ $shaped = 1 ]; then steps=${STEPS:-$(built -p burn-rocm-tests --bin steps)}; fi
 chroot=$(PATH=$PATH:/usr/sbin command -v chroot)
 
-# A root within the root: its libraries and LLVM's tool, hard links that cost nothing, and no header anywhere.
+# A root within the root without any header. Its libraries and LLVM's tool are hard links, which take no space.
 mkdir -p "$root/opt"
 bare=$(mktemp -d "$root/opt/kernels.XXXXXX")
 trap 'rm -rf "$bare"' EXIT
@@ -93,7 +93,7 @@ if [ -n "$(find "$bare" -name '*.h' -o -name '*.hpp' -o -name '*.hip' | head -1)
     exit 1
 fi
 
-# What a small training run needs: the kernels that two steps of the example's convolutional network launch.
+# The kernels of a small training run: those that two steps of the example's convolutional network launch.
 : >"$bare/trace"
 if [ $shaped = 1 ]; then BURN_ROCM_PROVIDER=cpu BURN_ROCM_TRACE_FILE=$bare/trace "$steps" cnn 2 >/dev/null; fi
 sed -n 's/.*: kernel //p' "$bare/trace" | sort -u >"$bare/training.txt"

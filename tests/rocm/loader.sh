@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The real libraries of a ROCm root through the product's loader, with no device: versions, functions, and what a
-# program is told.
+# Opens the real libraries of a ROCm root with the product's loader, without a device. Checks versions, functions and
+# what a program is told.
 #
 #   tests/rocm/loader.sh ROOT...       ROOT is what tests/rocm/root.sh made
 set -euo pipefail
@@ -14,7 +14,7 @@ trap 'rm -rf "$said"' EXIT
 # LOADER and DEVICE_INFO name the programs where they are built already.
 loader=${LOADER:-} info=${DEVICE_INFO:-}
 if [ -z "$loader" ] || [ -z "$info" ]; then
-    # Together, so that the kernels are built with one set of features. CARGO_FLAGS may name another profile.
+    # Built together, so that the kernels have one set of features. CARGO_FLAGS may name another profile.
     # shellcheck disable=SC2086 # none or some words
     cargo ${CARGO_FLAGS:-} build --release -p burn-rocm-tests -p burn-rocm-examples --bin loader \
         --example device-info --message-format json >"$said/built"
@@ -27,13 +27,13 @@ for root in "${roots[@]}"; do
         "$root/usr/include/hip/hip_version.h" | paste -sd.)
     echo "== ROCm $version: $root"
     install -D -t "$root/opt/burn-rocm" "$loader" "$info"
-    # Prints what a program says on standard output; its standard error is kept.
+    # Prints a program's standard output and keeps its standard error.
     inside() { env -i HOME=/opt/burn-rocm "$@" 2>"$said/errors"; }
     chroot=$(PATH=$PATH:/usr/sbin command -v chroot)
     fail() { echo "$1" >&2; cat "$said/errors" >&2; exit 1; }
 
     inside "$chroot" "$root" /opt/burn-rocm/loader "$version" || fail "the loader's test failed"
-    # One line on standard error says what was taken and why.
+    # One line on standard error says which provider was chosen, and why.
     line='^burn-rocm: using the cpu provider (passed over rocm: HIP is installed but finds no device'
     { [ "$(grep -c '^burn-rocm:' "$said/errors")" = 1 ] && grep -q "$line" "$said/errors"; } ||
         fail "the fallback was not said in one line"
@@ -49,8 +49,8 @@ for root in "${roots[@]}"; do
     done
     echo "device-info says all of it"
 
-    # Whether rocBLAS has kernels for a chip, which is looked at before it would end the process: where its kernels
-    # are in the root.
+    # Whether rocBLAS has kernels for a chip. Without this test rocBLAS would end the process. Only for roots that hold
+    # its kernels.
     kernels=$(find "$root/usr/lib" -type d -path '*/rocblas/*/library' | head -1)
     [ -n "$kernels" ] || { echo "no kernels of rocBLAS here"; continue; }
     shipped=()

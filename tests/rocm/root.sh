@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a folder that holds AMD's real ROCm from Debian's packages, to be entered with chroot. No GPU, no debootstrap.
+# Makes a folder with AMD's real ROCm from Debian's packages, for use with chroot. Needs neither a GPU nor debootstrap.
 #
 #   root.sh ROOT [7.2|6.4|5.7]
 #
@@ -7,11 +7,11 @@
 #   6.4   HIP, hipRTC, rocBLAS without its GPU kernels, MIOpen: sid                                 0.5 GB
 #   5.7   HIP and hipRTC: trixie                                                                    0.3 GB
 #
-# Any Debian or Ubuntu does. apt chooses the packages with a state of its own, and they are unpacked without running
-# their scripts: the machine's own packages stay as they are. ROOT/.rocm tells of a finished root, which is found
-# again and left alone; a folder that is no such root, or one of another version, is never touched. BURN_ROCM_DEBIAN
-# names another mirror, for instance one of snapshot.debian.org once Debian has moved on.
-# Exit status: 0 made or found, 1 it can't be had (one line says why), 2 wrong use.
+# Runs on any Debian or Ubuntu. apt chooses the packages with a state of its own, and they are unpacked without running
+# their scripts, so the machine's own packages do not change. ROOT/.rocm marks a complete root, which is used as it is.
+# A folder that is not such a root, or has another version, is never changed. BURN_ROCM_DEBIAN names another mirror, for
+# instance snapshot.debian.org once Debian has newer packages.
+# Exit status: 0 made or found, 1 not available (one line says why), 2 wrong use.
 set -euo pipefail
 
 fail() {
@@ -68,7 +68,7 @@ if [ ! -e $keyring ]; then
     { apt-get update -q && apt-get install -y -q --no-install-recommends $package; } >/dev/null 2>&1 || true
     [ -e $keyring ] || fail "the keys of Debian's archive are missing, and the package $package can't be installed"
 fi
-# This machine's, or Debian's own.
+# The keyring of this machine, or else Debian's own.
 sources="/etc/apt/sources.list /etc/apt/sources.list.d"
 # shellcheck disable=SC2086 # two paths
 mirror=${BURN_ROCM_DEBIAN:-$(grep -rhoE 'https?://[^ ]+/debian/?( |$)' $sources 2>/dev/null | head -1 || true)}
@@ -93,7 +93,7 @@ options=(-q
     -o Acquire::Check-Valid-Until=false -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false
     -o DPkg::Post-Invoke::= -o APT::Update::Post-Invoke::=)
 log=$apt/log
-# The line of apt's that says what went wrong.
+# Apt's line that says what went wrong.
 why() { grep -m1 '^E: ' "$log" || tail -1 "$log"; }
 
 echo "$root: asking $mirror for ROCm $version ($suites)"
@@ -110,7 +110,7 @@ if ! LC_ALL=C apt-get "${options[@]}" install -y --download-only $packages >"$lo
     fail "the packages of ROCm $version can't be had: $(why)"
 fi
 
-# As Debian lays it out: the packages hold everything under usr.
+# Debian's layout: the packages hold everything under usr.
 mkdir -p "$part"/usr/{bin,sbin,lib,lib64} "$part"/{dev,proc,etc,opt,root,tmp}
 chmod 1777 "$part/tmp"
 for name in bin sbin lib lib64; do ln -s "usr/$name" "$part/$name"; done
@@ -123,7 +123,7 @@ for package in "$apt"/cache/archives/*.deb; do
     rm "$package"
 done
 rm -rf "$apt"
-# Programs expect it; a container may forbid making it, and then a file does.
+# Programs expect this device. If a container forbids making it, a plain file serves.
 mknod -m 666 "$part/dev/null" c 1 3 2>/dev/null || : >"$part/dev/null"
 
 library=$(find "$part/usr/lib/x86_64-linux-gnu" -name 'libamdhip64.so.*.*.*' -print -quit)

@@ -3,23 +3,22 @@
 #
 #   tests/rocm/run.sh ROOT [FILTER...]     the op tests (those whose names contain a FILTER, if any)
 #   tests/rocm/run.sh ROOT --nn [FILTER...]
-#                                          the tests of burn-rocm-nn: its programs nn, nn_faults and memory
+#                                          the tests of burn-rocm-nn: the programs nn, nn_faults and memory
 #   tests/rocm/run.sh ROOT --train         20 training steps of the MLP and of the CNN, beside the CPU provider's
 #   tests/rocm/run.sh ROOT --routes        one training step of each: AMD's own logs must show every product in
 #                                          rocBLAS, every convolution and pooling in MIOpen
 #   tests/rocm/run.sh ROOT --missing       rocBLAS without its kernels, MIOpen whose kernels do not compile: the
 #                                          process lives, and every result is right, by kernels of this crate
 #
-# On 2026-11-24 the op tests of commit c95b3b7, 274 of them, passed in 12 minutes of one core, with an empty code cache.
-# The simulator's `v_div_fixup` had been mended first: it gave NaN for a quotient that overflows, where AMD's
-# instruction set has infinity. None is too slow to run. On an older machine the slowest were
-# `compare::casts_between_all_types` with 321 s, `reduce::int_reductions` with 120 s and `conv_drawn::own_kernels` with
-# 76 s.
+# On 2026-11-24 all 274 op tests of commit c95b3b7 passed in 12 minutes on one core, with an empty code cache. This
+# needs a simulator whose `v_div_fixup` gives infinity for a quotient that overflows, as AMD's instruction set does; an
+# older one gave NaN. On an older machine the slowest tests were `compare::casts_between_all_types` with 321 s,
+# `reduce::int_reductions` with 120 s and `conv_drawn::own_kernels` with 76 s.
 #
-# STEPS, MISSING, OPS, NN, NN_FAULTS and MEMORY name the programs of the tests where they are built already.
+# STEPS, MISSING, OPS, NN, NN_FAULTS and MEMORY name the test programs if they are already built.
 #
-# ROOT is a Debian root that holds the real ROCm and, in /opt/vgpu, the virtual GPU's libhsa-runtime64.so.1. On a
-# machine with an AMD GPU and ROCm none of this is needed: `BURN_ROCM_PROVIDER=rocm cargo test --release -p
+# ROOT is a Debian root with the real ROCm and, in /opt/vgpu, the virtual GPU's libhsa-runtime64.so.1. On a machine
+# with an AMD GPU and ROCm none of this is needed: `BURN_ROCM_PROVIDER=rocm cargo test --release -p
 # burn-rocm-tests`.
 set -euo pipefail
 usage="usage: tests/rocm/run.sh ROOT [FILTER... | --nn [FILTER...] | --train | --routes | --missing]"
@@ -41,11 +40,11 @@ inside() {
         ${ROCM_ENV:-} "/opt/burn-rocm/$(basename "$program")" "$@"
 }
 
-# The path of the program so named that `cargo test|build` made, from its JSON messages.
+# The path of the program with this name that `cargo test|build` made, from cargo's JSON messages.
 built() { sed -n 's|.*"executable":"\([^"]*/'"$1"'\(-[0-9a-f]*\)\{0,1\}\)".*|\1|p' | tail -1; }
 tests_of() { cargo test --release -p burn-rocm-tests --test "$1" --no-run --message-format json | built "$1"; }
 
-# What starts programs of the CPU device, and what takes minutes here.
+# Tests that start programs on the CPU device, and tests that take minutes here.
 native=(--skip lockstep --skip on_the_cpu_device --skip a_batch_in_parts --skip long_sequences)
 
 case "${1:-}" in
@@ -68,16 +67,16 @@ case "${1:-}" in
                 }'
         done
     else
-        # What one step must log. The MLP's three layers: a product forward, one for each weight's gradient, one for
-        # each hidden input's. The CNN: the same of its two linear layers with an input's gradient each; its
-        # convolutions forward, by weights, and by the second's input; its pools' gradients (their maxima are a
-        # kernel's).
+        # What one step must log. The MLP has three layers: a product forward for each, one for each weight's gradient
+        # and one for the gradient of each hidden input. The CNN logs the same for its two linear layers, with a
+        # gradient of each input; its convolutions forward, their weights' gradients and the gradient of the second
+        # one's input; and the gradients of its pools (a kernel computes their maxima).
         for expected in mlp:8:0:0 cnn:6:5:2; do
             IFS=: read -r model gemms convs pools <<<"$expected"
             ROCM_ENV="ROCBLAS_LAYER=2 MIOPEN_ENABLE_LOGGING_CMD=1" \
                 inside "$program" "$model" 1 >"/tmp/routes-$model.txt" 2>&1
             count() { grep -cE "$1" "/tmp/routes-$model.txt" || true; }
-            # gemm_ex is MIOpen's own use of rocBLAS.
+            # MIOpen itself calls rocBLAS's gemm_ex.
             found=$(count 'rocblas-bench -f gemm(_strided_batched)? ')
             found+=:$(count 'MIOpenDriver conv '):$(count 'MIOpenDriver pool ')
             echo "$model: rocBLAS products : MIOpen convolutions : MIOpen poolings = $found"
@@ -102,8 +101,8 @@ case "${1:-}" in
     ;;
 --missing)
     program=${MISSING:-$(tests_of missing)}
-    # An empty folder in place of rocBLAS's kernels; an architecture that AMD's compiler does not know in place of the
-    # device's for MIOpen.
+    # rocBLAS gets an empty folder instead of its kernels. MIOpen gets an architecture that AMD's compiler does not know
+    # instead of the device's.
     mkdir -p "$root/opt/burn-rocm/empty"
     rocblas='matrix products run on a kernel of this crate where rocBLAS fails: not available: '
     rocblas+='this rocBLAS has no kernels for gfx1030'

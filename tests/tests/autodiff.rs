@@ -1,11 +1,12 @@
-//! Gradients through `Autodiff`, against the oracle's.
+//! Compares gradients through `Autodiff` with the oracle's.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn::backend::Autodiff;
 use burn::tensor::{Tensor, activation, backend::AutodiffBackend};
 use burn_rocm_tests::*;
 
-/// The gradients of `body`'s output, weighted elementwise by fixed numbers and summed, by each input.
+/// The gradients of `body`'s output, which is weighted elementwise by fixed numbers and summed,
+/// with respect to each input.
 fn gradients<B: AutodiffBackend, const N: usize>(
     inputs: &[TensorData; N],
     body: impl Fn([Tensor<B, 2>; N]) -> Tensor<B, 2>,

@@ -1,7 +1,7 @@
-//! Element-wise ops that are put off and launched together give the bits that they give one by one, whatever comes
-//! between.
+//! Deferred element-wise ops that are launched together give the same bits as ops with separate
+//! launches, whatever comes between them.
 //!
-//! `BURN_ROCM_CHAIN` is read once: each setting has a process of its own.
+//! A process reads `BURN_ROCM_CHAIN` once, so each setting has its own process.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn_backend::tensor::FloatTensor;
@@ -9,7 +9,7 @@ use burn_rocm_tests::*;
 
 const CHILD: &str = "BURN_ROCM_TEST_CHAIN_CHILD";
 
-/// The lines that the named test says in a process with this setting.
+/// The lines that the named test prints in a process with this setting.
 fn said(test: &str, chain: &str, seed: &str, wave: Option<&str>) -> Vec<String> {
     let mut environment = vec![(CHILD, "1"), ("BURN_ROCM_CHAIN", chain), ("BURN_ROCM_TEST_SEED", seed)];
     environment.extend(wave.map(|wave| ("BURN_ROCM_CPU_WAVE", wave)));
@@ -21,13 +21,13 @@ fn is_child() -> bool {
     std::env::var_os(CHILD).is_some()
 }
 
-/// The elements' bits; of a NaN that it is one, since processors differ in its sign.
+/// The elements' bits. Every NaN has the same bits here, because processors differ in its sign.
 fn bits_of(tensor: FloatTensor<R>) -> Vec<u64> {
     let bits = |x: f64| if x.is_nan() { u64::MAX } else { x.to_bits() };
     read_float::<R>(tensor).iter::<f64>().map(bits).collect()
 }
 
-/// One random op that may be put off, of tensors of one shape.
+/// One random op that may be deferred, on tensors of one shape.
 fn element_wise(random: &Random, x: FloatTensor<R>, y: FloatTensor<R>) -> FloatTensor<R> {
     let scalar = Scalar::Float(random.uniform(-1.5, 1.5));
     match random.below(24) {
@@ -57,11 +57,12 @@ fn element_wise(random: &Random, x: FloatTensor<R>, y: FloatTensor<R>) -> FloatT
             let (shape, dtype) = (x.shape(), float_dtype(x.dtype()));
             R::float_add(x, R::float_full(shape, scalar, &Default::default(), dtype))
         }
-        _ => R::float_cos(x), // launched at once
+        _ => R::float_cos(x), // not deferred
     }
 }
 
-/// Ops in an order that puts off, overwrites, frees, cuts, moves and reads; says the bytes of everything in the end.
+/// Ops in an order that defers, overwrites, frees, slices, moves and reads. At the end prints the
+/// bytes of all tensors.
 fn random_program(random: &Random, dtype: DType) {
     let d = Default::default();
     let shapes = [[4, 33], [7, 96], [1, 5], [64, 64]];
@@ -75,14 +76,14 @@ fn random_program(random: &Random, dtype: DType) {
         let other = alike[random.below(alike.len())];
         let y = tensors[other].1.clone();
         let made = match random.below(24) {
-            // As its only owner, so that the op may write in its place.
+            // The tensor has no other owner, so the op may overwrite it.
             0..=7 => {
                 drop(x);
                 let x = tensors.swap_remove(at).1;
                 element_wise(random, x, y)
             }
             8..=17 => element_wise(random, x, y),
-            // A view at an offset into the tensor: what is written next may overlap what was read.
+            // A view at an offset into the tensor: the next write may overlap what was read.
             18 => {
                 let rows = shapes[shape][0] as isize;
                 let first = random.below(rows as usize) as isize;
@@ -97,7 +98,7 @@ fn random_program(random: &Random, dtype: DType) {
                 println!("tensor read {:?}", bits_of(x.clone()));
                 x
             }
-            // Another thread goes on with it.
+            // Another thread continues with it.
             _ => std::thread::scope(|scope| {
                 scope.spawn(|| R::float_add(R::float_mul_scalar(x, Scalar::Float(0.5)), y)).join().unwrap()
             }),
@@ -145,7 +146,8 @@ fn bits_are_those_of_single_launches() {
     }
 }
 
-/// Every functor against burn-flex, as steps of one list, over odd sizes and views' remainders.
+/// Compares every functor with burn-flex, as steps of one list, over odd sizes and the remainders
+/// of views.
 #[test]
 fn functors_give_what_burn_flex_gives() {
     if !is_child() {
@@ -163,7 +165,7 @@ fn functors_give_what_burn_flex_gives() {
                 let (x, y) = (x.float::<B>(&device), y.float::<B>(&device));
                 let (x, y) = (|| x.clone(), || y.clone());
                 let scalar = Scalar::Float(-0.75);
-                // All are asked for before the first is read: they are steps of the same lists.
+                // All ops are called before the first read, so they are steps of the same lists.
                 let asked = vec![
                     B::float_add(x(), y()),
                     B::float_sub(x(), y()),

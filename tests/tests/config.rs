@@ -1,4 +1,4 @@
-//! Settings as a value: where they come from, what is refused, and that the guide lists each.
+//! Settings as a value: their sources, what is refused, and that the guide lists each.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn_rocm::{Config, ProviderKind, RocmDevice, RocmError};
@@ -6,20 +6,21 @@ use burn_rocm_tests::*;
 
 const CHILD: &str = "BURN_ROCM_TEST_CONFIG_CHILD";
 
-/// Runs `body` in a process of its own, with this environment: a process fixes its settings once.
+/// Runs `body` in a separate process with this environment, because a process fixes its settings
+/// once.
 #[track_caller]
 fn alone(test: &str, environment: &[(&str, &str)], body: impl FnOnce()) {
     if std::env::var_os(CHILD).is_some() {
         return body();
     }
-    // An empty variable is not set: what this run was started with does not reach the child.
+    // An empty variable counts as not set, so this run's environment does not reach the child.
     let mut all: Vec<_> = hip::SETTINGS.iter().map(|setting| (setting.variable, "")).collect();
     all.extend_from_slice(&[(CHILD, "1"), ("BURN_ROCM_CPU_DEVICES", "2"), ("BURN_ROCM_LAUNCH_REACH", "")]);
     all.extend_from_slice(environment);
     again(&["--exact", test, "--nocapture"], &all);
 }
 
-/// The variable that an error names, what it may be and what was found.
+/// The variable that an error names, its allowed values and the value found.
 fn config_error<T: std::fmt::Debug>(result: Result<T, RocmError>) -> (String, String, String) {
     match result {
         Err(RocmError::Config { what, expected, found }) => (what, expected, found),
@@ -121,7 +122,7 @@ fn devices_are_listed_and_one_is_the_default() {
     });
 }
 
-/// The guide's first table is what the settings' table says, and then variables of others.
+/// The guide's first table equals the settings' table, followed by variables of other projects.
 #[test]
 fn the_guide_lists_the_settings() {
     let guide = include_str!("../../docs/guide/configuration.md");

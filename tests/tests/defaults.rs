@@ -1,5 +1,4 @@
-//! Burn keeps default dtypes by device: what a second type of the backend gets there, and the
-//! warning about it.
+//! Burn keeps default dtypes for each device: what a second backend type gets, and its warning.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::sync::{Mutex, PoisonError};
@@ -33,7 +32,8 @@ fn said() -> Vec<String> {
     all.into_iter().filter(|line| line.contains("by default")).collect()
 }
 
-/// In a process of its own: default dtypes are global, and the number of CPU devices is read once.
+/// In a separate process, because default dtypes are global, and a process reads the number of CPU
+/// devices once.
 #[test]
 fn a_type_that_finds_other_default_dtypes_than_its_own_says_so_once() {
     const CHILD: &str = "BURN_ROCM_TEST_DEFAULTS_CHILD";
@@ -72,13 +72,13 @@ fn a_type_that_finds_other_default_dtypes_than_its_own_says_so_once() {
     assert_eq!(Tensor::<Rocm, 1>::ones([2], &device).dtype(), DType::F32);
     assert_eq!(said(), [""; 0]);
 
-    // Data with a dtype of their own set no default.
+    // Data with an explicit dtype does not set defaults.
     let device = RocmDevice::new(2);
     assert_eq!(Tensor::<Rocm, 1>::from_data([1.0f64], (&device, DType::F64)).dtype(), DType::F64);
     assert_eq!(Tensor::<Rocm, 1>::ones([2], &device).dtype(), DType::F32);
     assert_eq!(said(), [""; 0]);
 
-    // They may still be set after a tensor of a given dtype.
+    // Defaults may still be set after a tensor with an explicit dtype.
     let device = RocmDevice::new(4);
     Tensor::<Rocm, 1>::from_data([1.0f64], (&device, DType::F64));
     Tensor::<Rocm, 1>::zeros([2], (&device, DType::F64));

@@ -1,11 +1,11 @@
-//! What `BURN_ROCM_DETERMINISTIC=1` promises of updates that meet in one element: the same bits on every run, and
-//! their own order.
+//! What `BURN_ROCM_DETERMINISTIC=1` guarantees for several updates of one element: the same bits in
+//! every run, and the order of the updates.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn_backend::tensor::IndexingUpdateOp;
 use burn_rocm_tests::*;
 
-/// In a process of its own: the setting is read once.
+/// In a separate process, because a process reads the setting once.
 #[test]
 fn updates_that_meet() {
     const SETTING: &str = "BURN_ROCM_DETERMINISTIC";
@@ -29,7 +29,7 @@ fn updates_that_meet() {
                 for _ in 0..3 {
                     assert_eq!(run(), first, "{update:?} {dtype:?}");
                 }
-                // The last of several assignments stays, as where one thread makes them all.
+                // The last of several assignments stays, as if one thread made them all.
                 if matches!(update, IndexingUpdateOp::Assign) {
                     differential!(format!("assign {dtype:?}"), Tolerance::EXACT, |B, device| {
                         let (a, v) = (a.float::<B>(&device), v.float::<B>(&device));
@@ -39,7 +39,7 @@ fn updates_that_meet() {
             }
         }
     }
-    // Sums along an axis too.
+    // Also sums along an axis.
     let a = float(&random, &[5, 4], DType::F32, View::Contiguous, -1.0, 1.0);
     let v = float(&random, &[3000, 4], DType::F32, View::Contiguous, -1.0, 1.0);
     let places = int(&random, &[3000], DType::I64, View::Contiguous, 0, 5);

@@ -4,7 +4,8 @@
 use burn_rocm::{Rocm, RocmDevice};
 use burn_rocm_tests::*;
 
-/// Runs on the CPU provider in a process of its own: the number of its devices is read once.
+/// Runs on the CPU provider in a separate process, because a process reads the number of devices
+/// once.
 #[test]
 fn two_devices() {
     const CHILD: &str = "BURN_ROCM_TEST_TWO_DEVICES_CHILD";
@@ -27,7 +28,8 @@ fn two_devices() {
             assert_eq!(R::float_device(&there), second);
             let copies = lines.iter().filter(|line| line.contains("copy from another device")).count();
             assert_eq!(copies, usize::from(!expected.bytes.is_empty()), "{shape:?} {view:?}: {lines:?}");
-            // Work queued on the second device sees the copy, and the way back sees that work.
+            // Work that is queued on the second device sees the copy, and the copy back sees that
+            // work.
             let doubled = R::float_mul_scalar(there, Scalar::Float(2.0));
             let back = R::float_div_scalar(R::float_to_device(doubled, &first), Scalar::Float(2.0));
             assert_eq!(R::float_device(&back), first);
@@ -37,7 +39,7 @@ fn two_devices() {
     operands_on_two_devices(&first, &second);
 }
 
-/// Operands on different devices are refused, and all stay whole.
+/// Operands on different devices are refused, and all stay intact.
 fn operands_on_two_devices(first: &RocmDevice, second: &RocmDevice) {
     let floats = |device: &RocmDevice, shape: &[usize]| {
         R::float_ones(Shape::from(shape.to_vec()), device, FloatDType::F32)
@@ -114,7 +116,7 @@ fn threads_share_a_device() {
     assert!(read_float::<R>(shared).to_vec::<f32>().unwrap().iter().all(|&v| v == 1.0));
 }
 
-/// A tensor made on one thread, used on another, dropped on a third.
+/// A tensor is made on one thread, used on another, and dropped on a third.
 #[test]
 fn tensors_travel_between_threads() {
     let device = RocmDevice::default();

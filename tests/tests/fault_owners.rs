@@ -1,7 +1,7 @@
-//! Which reads report a fault: those of the op's result and of what is computed from it, in every
-//! thread and every time; no others. `faults.rs` tests what the errors say.
+//! Which reads report a fault: reads of the op's result and of everything computed from it, in
+//! every thread and every time; no others. `faults.rs` tests the errors' contents.
 //!
-//! A program of its own that runs one test at a time: a sync reports the faults of the whole
+//! These tests have their own program and run one at a time: a sync reports the faults of the whole
 //! device, and the tests count its words.
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -38,8 +38,8 @@ fn is_index(error: &RocmError, op: &str, wrong: i32) -> bool {
         if *found == op && *index == format!("index {wrong}"))
 }
 
-/// Checks that a read fails with the offender's error, typed too, and that a second read fails
-/// alike.
+/// Checks that a read fails with the offender's error, also as a typed error, and that a second
+/// read fails in the same way.
 fn faulty(what: &str, tensor: &FloatTensor<R>, wrong: i32) {
     for time in ["first", "second"] {
         let text = block_on(R::float_into_data(tensor.clone()));
@@ -179,7 +179,7 @@ fn a_fault_in_place_stays_out_of_clones_made_before() {
     assert!(block_on(R::float_into_data(scattered)).is_err());
 }
 
-/// Both are read while other threads' faults are under way.
+/// Each thread reads its own results while other threads' faults occur.
 #[test]
 #[serial]
 fn each_thread_reads_its_own_faults() {
@@ -300,8 +300,8 @@ fn what_a_read_panics_with_is_kept() {
     assert!(is_index(&take_last_error().expect("sync keeps it too"), "float_select", 5));
 }
 
-/// A training loop looks up embeddings, updates their table and never reads: the words that it
-/// holds are bounded.
+/// A training loop looks up embeddings, updates their table and never reads. The number of fault
+/// words that it holds is bounded.
 #[test]
 #[serial]
 fn ten_thousand_look_ups_without_a_read() {
@@ -340,7 +340,7 @@ fn ten_thousand_look_ups_without_a_read() {
     assert!(hip.fault_words() <= 1024);
 }
 
-/// In a process of its own, on two CPU devices: their number is read once.
+/// In a separate process with two CPU devices, because a process reads their number once.
 #[test]
 #[serial]
 fn faults_travel_between_devices() {

@@ -1,8 +1,8 @@
 //! Faults that kernels find in the values they read: indices out of range, division by zero. Reads
-//! of the result report them with the op's name; memory stays as it was, and the device works on.
-//! `fault_owners.rs` tests which reads report a fault.
+//! of the result report them with the op's name. Memory is unchanged, and the device goes on
+//! working. `fault_owners.rs` tests which reads report a fault.
 //!
-//! A program of its own that runs one test at a time: a sync reports the faults of the whole
+//! These tests have their own program and run one at a time: a sync reports the faults of the whole
 //! device.
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -35,7 +35,7 @@ fn counting(n: usize) -> Vec<f64> {
     (1..=n).map(|i| i as f64).collect()
 }
 
-/// The error of reading the result, and its elements.
+/// The error of reading the result, and the result's elements.
 fn fault_of(result: FloatTensor<R>, bystander: FloatTensor<R>) -> (String, Vec<f64>) {
     let error = block_on(R::float_into_data(result.clone())).expect_err("the fault is reported").to_string();
     assert_eq!(read_float::<R>(bystander.clone()).to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0]);
@@ -47,7 +47,8 @@ fn fault_of(result: FloatTensor<R>, bystander: FloatTensor<R>) -> (String, Vec<f
     (error, data.iter::<f64>().collect())
 }
 
-/// That a body raises a fault which names `op` and says all of `texts`, and what its result holds.
+/// Asserts that a body raises a fault which names `op` and contains all of `texts`. Returns the
+/// result's elements.
 fn expect(op: &str, texts: &[&str], body: impl FnOnce() -> FloatTensor<R>) -> Vec<f64> {
     let bystander = floats(&[4]);
     let before = hip::Device::get(0).unwrap().counters();
@@ -219,8 +220,8 @@ fn negative_and_far_indices() {
     }
 }
 
-/// The place of a maximum is written by the forward op, but a caller may pass any: MIOpen drops what it does not
-/// find, the own kernel says so.
+/// The forward op writes the indices of maxima, but a caller may pass any. MIOpen ignores indices
+/// outside the input; this project's kernel reports them.
 #[test]
 #[serial]
 fn places_of_a_pooling() {
@@ -252,7 +253,7 @@ fn division_by_zero() {
                 of_int(run(typed(&[7, 8, 9], &[3], dtype), typed(&[2, 0, 3], &[3], dtype)))
             });
             assert_eq!(got, if remainder { [1.0, 0.0, 0.0] } else { [3.0, 0.0, 3.0] }, "{op} {dtype:?}");
-            // Broadcast, so by the strided kernel.
+            // Broadcast, so the strided kernel runs.
             let got = expect(op, &["division by zero"], || {
                 of_int(run(typed(&[7, 8, 9], &[3, 1], dtype), typed(&[0, 4], &[1, 2], dtype)))
             });
@@ -262,10 +263,10 @@ fn division_by_zero() {
             );
         }
     }
-    // The least number over -1 wraps; it is no fault.
+    // The smallest number divided by -1 wraps and is not a fault.
     let least = R::int_div(typed(&[i32::MIN.into()], &[1], DType::I32), ints(&[-1], &[1]));
     assert_eq!(read_int::<R>(least).to_vec::<i32>().unwrap(), [i32::MIN]);
-    // Floats have their infinities.
+    // Floats give infinities.
     let float = R::float_div(
         floats(&[1]),
         R::float_zeros(Shape::from(vec![1]), &Default::default(), FloatDType::F32),
@@ -296,7 +297,7 @@ fn several_faults_keep_their_names() {
 fn every_kind_of_read_reports() {
     let device = RocmDevice::default();
     let bad = |n: usize| R::float_gather(0, floats(&[3]), ints(&vec![5; n], &[n]));
-    // Large reads go by another stream.
+    // Large reads use another stream.
     for n in [1, 1 << 16] {
         let float = bad(n);
         let int = R::float_into_int(bad(n), IntDType::I32);
@@ -315,7 +316,7 @@ fn every_kind_of_read_reports() {
     assert!(block_on(R::float_into_data(floats(&[2]))).is_ok());
 }
 
-/// Faults are found in every part of a large launch, and none where there is none.
+/// Faults are found in every part of a large launch, and none if there is none.
 #[test]
 #[serial]
 fn one_among_many() {
@@ -337,10 +338,12 @@ fn one_among_many() {
     }
 }
 
-/// Targets, input lengths and target lengths with something wrong in the last sequence, and what is said of it.
+/// Targets, input lengths and target lengths with a mistake in the last sequence, and the expected
+/// texts of the error.
 type Wrong<'a> = (&'a [i64], &'a [i64], &'a [i64], &'a str, &'a str);
 
-/// A label that is no class, and lengths past their tensors: NaN for the sequence, the others as they are.
+/// A label that is not a class, and lengths beyond their tensors: NaN for that sequence, the
+/// correct loss for the others.
 #[test]
 #[serial]
 fn labels_that_are_no_class() {
@@ -354,7 +357,7 @@ fn labels_that_are_no_class() {
             let (targets, inputs, lengths) = (at(targets, &[3, 2]), at(inputs, &[3]), at(lengths, &[3]));
             R::ctc_loss_backward(log_probs(), targets, inputs, lengths, floats(&[3]), 0)
         };
-        // Behind a target's length labels are not looked at.
+        // Labels after a target's length are not checked.
         let good = read_float::<R>(loss(&[1, 2, 2, 99, 99, -5], &[4, 3, 2], &[2, 1, 0]));
         let good: Vec<f64> = good.iter::<f64>().collect();
         read_float::<R>(slope(&[1, 2, 2, 99, 99, -5], &[4, 3, 2], &[2, 1, 0]));

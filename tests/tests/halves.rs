@@ -1,8 +1,9 @@
-//! f16 on gfx90a, whose matrix instructions take subnormal values for 0: gradients go by the libraries' alternative
-//! implementation.
+//! f16 on gfx90a, whose matrix instructions flush subnormal values to 0. Gradients use the
+//! libraries' alternative implementation.
 //!
-//! The CPU device says that it is a gfx90a and does what that chip does, so what is passed to the libraries shows
-//! in the values, beside the trace. A process reads `BURN_ROCM_CPU_ARCH` once: each case is a process of its own.
+//! The CPU device reports gfx90a and imitates that chip, so the values show the flags that the
+//! libraries got, and the trace shows them too. A process reads `BURN_ROCM_CPU_ARCH` once, so each
+//! case has its own process.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::process::Command;
@@ -20,7 +21,7 @@ use burn_rocm_tests::*;
 /// A subnormal f16 that bf16 holds exactly: 2^-18.
 const TINY: f32 = 1.0 / 262_144.0;
 
-/// `value` everywhere.
+/// A tensor filled with `value`.
 fn full(shape: &[usize], value: f32) -> burn_rocm::RocmTensor {
     let shape = Shape::from(shape.to_vec());
     R::float_full(shape, Scalar::from(value), &Default::default(), FloatDType::F16)
@@ -34,14 +35,14 @@ fn opposite(axis: usize, first: f32) -> burn_rocm::RocmTensor {
     R::float_from_data(data, &Default::default())
 }
 
-/// The first element that an op gives, and whether its trace names the alternative.
+/// The first element of an op's result, and whether its trace names the alternative.
 fn run(op: impl FnOnce() -> burn_rocm::RocmTensor) -> (f32, bool) {
     let (out, lines) = during(op);
     let first = read_float::<R>(out).iter::<f32>().next().unwrap();
     (first, lines.iter().any(|line| line.contains("fp16_alt_impl") || line.contains("FP16_ALT_IMPL")))
 }
 
-/// One op, by name, for operands full of `TINY` and 1: the results are multiples of `TINY`.
+/// One op, by name, with operands full of `TINY` and 1. The results are multiples of `TINY`.
 fn case(name: &str) -> (f32, bool) {
     let conv = || ConvOptions::<2>::new([1, 1], [0, 0], [1, 1], 1);
     let transposed = || ConvTransposeOptions::<2>::new([1, 1], [0, 0], [0, 0], [1, 1], 1);
@@ -56,7 +57,7 @@ fn case(name: &str) -> (f32, bool) {
             let (a, b) = (full(&[2, 3, 1], TINY), full(&[2, 1, 3], 1.0));
             run(|| R::float_matmul(a, b))
         }
-        // By Burn's autodiff, which asks `float_matmul` for it.
+        // Computed by Burn's autodiff, which calls `float_matmul` for it.
         "gradient of float_matmul" => {
             let tracked = |value| {
                 let inner = Tensor::<R, 2>::from_primitive(TensorPrimitive::Float(full(&[1, 1], value)));
@@ -90,7 +91,7 @@ fn case(name: &str) -> (f32, bool) {
             let (x, w, g) = (image(1.0), window(1.0), out(TINY));
             run(|| R::conv2d_weight_backward(x, w, g, conv()))
         }
-        // MIOpen's backward direction, but no gradient.
+        // MIOpen's backward direction, but not a gradient.
         "conv_transpose2d" => {
             let (x, w) = (out(TINY), window(1.0));
             run(|| R::conv_transpose2d(x, w, None, transposed()))
@@ -104,15 +105,15 @@ fn case(name: &str) -> (f32, bool) {
             let (x, w, g) = (out(1.0), window(1.0), image(TINY));
             run(|| R::conv_transpose2d_weight_backward(x, w, g, transposed()))
         }
-        // One key, whose weight is 1: the output is its value, and the value's gradient the
+        // One key, whose weight is 1. The output is its value, and the value's gradient is the
         // output's.
         "fused::attention" => {
             let (q, k, v) = (out(1.0), out(1.0), out(TINY));
             run(|| attention(q, k, v, None, &composed()).unwrap().out)
         }
         "fused::attention_backward by value" => by_attention([(); 3].map(|()| out(1.0)), out(TINY), 2),
-        // Two keys of weight 1/2 each, whose values are 1 and -1: the scores' gradients are half
-        // the output's, and half of it with the other sign.
+        // Two keys of weight 1/2 each, whose values are 1 and -1. The scores' gradients are plus
+        // and minus half the output's gradient.
         "fused::attention_backward by query" => {
             let inputs = [out(0.0), opposite(2, 1.0), opposite(2, 1.0)];
             by_attention(inputs, out(TINY), 0)
@@ -148,7 +149,7 @@ fn case(name: &str) -> (f32, bool) {
     }
 }
 
-/// The gradient of attention by one of its inputs.
+/// The gradient of attention with respect to one of its inputs.
 fn by_attention(inputs: [burn_rocm::RocmTensor; 3], grad: burn_rocm::RocmTensor, of: usize) -> (f32, bool) {
     let [q, k, v] = inputs.clone();
     let kept = attention(q, k, v, None, &composed()).unwrap().kept;
@@ -159,13 +160,13 @@ fn by_attention(inputs: [burn_rocm::RocmTensor; 3], grad: burn_rocm::RocmTensor,
     })
 }
 
-/// Queries, keys and values that are the token.
+/// Projections by which queries, keys and values equal the token.
 fn projections() -> Projections {
     let of = |shape: &[usize], value| [(); 3].map(|()| full(shape, value));
     Projections { weights: of(&[1, 1], 1.0), biases: of(&[1], 0.0), heads: 1 }
 }
 
-/// The gradient of self-attention by tokens, or by the weight that makes values.
+/// The gradient of self-attention with respect to the tokens, or to the weight of the values.
 fn by_self_attention([tokens, weights]: [bool; 2]) -> (f32, bool) {
     let x = full(&[1, 1, 1], 1.0);
     let kept = self_attention(x.clone(), projections(), None, &composed()).unwrap().kept;
@@ -180,19 +181,19 @@ fn deformed() -> DeformConvOptions<2> {
     DeformConvOptions::new([1, 1], [0, 0], [1, 1], 1, 1)
 }
 
-/// A gradient of a deformable convolution of one element that is not displaced.
+/// A gradient of a deformable convolution of one element without a displacement.
 fn by_deformed(one: fn(DeformConv2dBackward<R>) -> burn_rocm::RocmTensor) -> (f32, bool) {
     let element = |value| full(&[1, 1, 1, 1], value);
     let (x, offset, w, g) = (element(1.0), full(&[1, 2, 1, 1], 0.0), element(1.0), element(TINY));
     run(|| one(R::deform_conv2d_backward(x, offset, w, None, None, g, deformed())))
 }
 
-/// By products of rocBLAS: the tiled kernels use no matrix instructions.
+/// The composed path, because the tiled kernels use no matrix instructions.
 fn composed() -> AttentionOptions {
     AttentionOptions { path: AttentionPath::Composed, ..Default::default() }
 }
 
-/// No gradients, and one that nothing tells from them.
+/// No gradients, and one gradient that the backend can't tell from other products.
 const FORWARD: [&str; 9] = [
     "float_matmul",
     "batched float_matmul",
@@ -221,7 +222,8 @@ const GRADIENTS: [&str; 14] = [
     "deform_conv2d_backward by weight",
 ];
 
-/// Says of each op whether the alternative served it; that values are kept there and lost elsewhere is asserted.
+/// Prints for each op whether the alternative served it. Asserts that the values are kept if it
+/// did, and flushed if not.
 #[test]
 #[ignore = "run by the tests below, as a gfx90a"]
 fn each_op() {
@@ -230,12 +232,12 @@ fn each_op() {
         assert_eq!(value, if alternative { TINY } else { 0.0 }, "{name}");
         println!("served: {name}: {alternative}");
     }
-    // The alternative has bf16's digits: 1 + 2^-10 is 1 there.
+    // The alternative has bf16's digits, so 1 + 2^-10 becomes 1.
     let fine = 1.0 + 1.0 / 1024.0;
     let (x, g) = (full(&[1, 1], fine), full(&[1, 1], 1.0));
     let (value, alternative) = run(|| R::linear_weight_backward(x, g));
     assert_eq!(value, if alternative { 1.0 } else { fine });
-    // No other type goes by it.
+    // No other dtype uses it.
     let options = || ConvOptions::<2>::new([1, 1], [0, 0], [1, 1], 1);
     for dtype in [FloatDType::F32, FloatDType::BF16] {
         let ones = |shape: &[usize]| {
@@ -256,7 +258,7 @@ fn none_is_lost_nor_named() {
     }
 }
 
-/// Runs an ignored test in a process of its own, and gives the ops that went by the alternative.
+/// Runs an ignored test in a separate process, and returns the ops that used the alternative.
 fn served(test: &str, variables: &[(&str, &str)]) -> Vec<String> {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", test, "--nocapture"])

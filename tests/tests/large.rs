@@ -1,4 +1,5 @@
-//! Tensors of more elements than 31 bits count. Ignored: they need so much memory.
+//! Tensors with more elements than 31 bits can count. Ignored by default, because they need so much
+//! memory.
 
 use burn_rocm::fused::{
     BatchNormed, batch_norm_backward, batch_norm_infer, batch_norm_train, group_norm, group_norm_backward,
@@ -6,10 +7,10 @@ use burn_rocm::fused::{
 use burn_rocm::{RocmError, RocmTensor};
 use burn_rocm_tests::*;
 
-/// Past 2^31 elements (4.3 GB), each plane well below.
+/// More than 2^31 elements (4.3 GB), but far fewer in each plane.
 const SHAPE: [usize; 4] = [2, 2, 23_172, 23_174];
 
-/// Zeros but for the last element of each plane, which has its plane's number from 1.
+/// Zeros except for the last element of each plane, which has its plane's number, counted from 1.
 fn marked() -> burn_rocm::RocmTensor {
     let device = Default::default();
     let [batch, channels, height, width] = SHAPE;
@@ -23,7 +24,7 @@ fn marked() -> burn_rocm::RocmTensor {
     x
 }
 
-/// The last element of each plane, and the sum of all.
+/// The last element of each plane, and the sum of all elements.
 fn corners(x: burn_rocm::RocmTensor) -> (Vec<f64>, f64) {
     let dims = x.dims().to_vec();
     let [height, width] = [dims[2], dims[3]];
@@ -70,11 +71,11 @@ fn convolutions_of_more_than_31_bits() {
     let (corner, sum) = corners(R::conv2d_x_backward(marked(), ones(&[2, 1, 1, 1]), marked(), options()));
     assert_eq!((corner, sum), ((1..=4).map(f64::from).collect(), 10.0));
     let grad = R::conv2d_weight_backward(marked(), ones(&[2, 1, 1, 1]), marked(), options());
-    // Of the channels' planes 1, 3 and 2, 4, each by itself.
+    // The sums of planes 1 and 3 and of planes 2 and 4, which are the channels.
     assert_eq!(read_float::<R>(grad).iter::<f64>().collect::<Vec<_>>(), [10.0, 20.0]);
 }
 
-/// The number of elements whose bytes, at 8 each, 32 bits can't count.
+/// The number of elements whose bytes 32 bits can't count, at 8 bytes an element.
 const COUNTED: usize = 1 << 29;
 
 /// Zeros of `shape` in f16, except for `values` at `places`.
@@ -111,9 +112,9 @@ fn values(x: RocmTensor) -> Vec<f64> {
     read_float::<R>(x).iter::<f64>().collect()
 }
 
-/// Channels of 2^29 elements and more, no multiple of a piece. With an epsilon of 1, data that are
-/// almost all 0 are their own norm, so gamma's gradient is the sum of products of those few values
-/// with the output's gradient.
+/// Channels of at least 2^29 elements, not a multiple of a piece. With an epsilon of 1, data that
+/// are almost all 0 equal their norm. So gamma's gradient is the sum of products of those few
+/// values with the output's gradient.
 #[test]
 #[ignore = "needs 9 GB"]
 fn norms_of_channels_of_2_29_elements() -> Result<(), RocmError> {
@@ -124,7 +125,7 @@ fn norms_of_channels_of_2_29_elements() -> Result<(), RocmError> {
         let grads = [1.0, 2.0, 3.0, 4.0];
         let new = || sparse(shape, &places, &grads);
         let what = format!("{shape:?}");
-        // Of each channel.
+        // For each channel.
         let (by_gamma, by_beta) =
             if channels == 1 { (vec![30.0], vec![10.0]) } else { (vec![5.0, 25.0], vec![3.0, 7.0]) };
         let (dx, sums) = group_norm_backward(new(), None, new(), channels, 1.0, true)?;
@@ -155,8 +156,8 @@ fn norms_of_channels_of_2_29_elements() -> Result<(), RocmError> {
     Ok(())
 }
 
-/// 2^29 channels and more of one element each: gamma's gradient is a product with the output's
-/// gradient, beta's is that gradient itself.
+/// At least 2^29 channels of one element each. Gamma's gradient is a product with the output's
+/// gradient; beta's is that gradient itself.
 #[test]
 #[ignore = "needs 14 GB"]
 fn a_norm_of_2_29_channels() -> Result<(), RocmError> {

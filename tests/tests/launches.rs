@@ -1,6 +1,6 @@
-//! What is one kernel: a launch, and no copy of a view before it.
+//! Ops that are one kernel: one launch, and no copy of a view before it.
 //!
-//! One test in a program of its own: the counters are the device's.
+//! One test in its own program, because the counters belong to the device.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn_rocm_tests::*;
@@ -42,8 +42,8 @@ fn one_launch_each() {
                 check("softmin", &|| R::softmin(x.clone(), dim));
             }
         }
-        // [batch, sequence, heads, features] seen as [batch, heads, sequence, features], as models
-        // have it.
+        // [batch, sequence, heads, features] as a view [batch, heads, sequence, features], as in
+        // models.
         let of = |width| R::float_swap_dims(of(&[2, 40, 3, width], view), 1, 2);
         let (q, k, v, bias) =
             (of(8), of(8), of(6), float(&random, &[1, 3, 1, 40], DType::F32, view, -1.0, 1.0));

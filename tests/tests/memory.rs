@@ -1,7 +1,7 @@
-//! What the backend does beside ops: reads of many tensors, staged uploads, persistent allocations, clean-up,
-//! seeds, devices. Burn's dispatch does not forward most of it.
+//! The backend's functions beside ops: reads of many tensors, staged uploads, persistent
+//! allocations, clean-up, seeds, devices. Burn's dispatch does not forward most of these.
 //!
-//! One test at a time: they look at the device's counters and its pool's statistics.
+//! One test at a time, because they read the device's counters and its pool's statistics.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,7 +29,7 @@ fn floats(random: &Random, n: usize) -> TensorData {
 fn a_transaction_waits_once() {
     let (device, hip) = device();
     let random = Random::new();
-    // Small and large, odd and empty, and one that must be made contiguous first.
+    // Small and large, odd and empty sizes, and one tensor that must be made contiguous first.
     let sizes = [1, 3, 0, 1000, 70_001, 2_000_003];
     let data: Vec<TensorData> = sizes.iter().map(|&n| floats(&random, n)).collect();
     let upload = |data: &TensorData| R::float_from_data(data.clone(), &device);
@@ -87,7 +87,8 @@ fn staged_data_is_pinned_and_uploads_the_same() {
     assert_eq!(data, plain, "staging changes no value");
     assert_eq!(data[1].bytes.property(), AllocationProperty::Pinned);
     assert_eq!(data[2].bytes.property(), AllocationProperty::Pinned);
-    // Twice is once, a clone is data like any other, and the host may still change it.
+    // Staging twice has the same effect as once, a clone is ordinary data, and the host may still
+    // change it.
     R::staging(data.iter_mut(), &device);
     let copy = data[1].clone();
     let before = hip.counters();
@@ -100,7 +101,7 @@ fn staged_data_is_pinned_and_uploads_the_same() {
     }
     assert_eq!(hip.counters().host_to_device - before.host_to_device, 3, "one copy each, none of nothing");
     assert_eq!(read_float::<R>(R::float_from_data(copy, &device)), plain[1]);
-    // Blocks are used again, and data that is never uploaded gives its block back.
+    // Blocks are reused, and data that is never uploaded gives its block back.
     for _ in 0..4 {
         let mut data = [floats(&random, 300_000)];
         let expected = data[0].to_vec::<f32>().unwrap();
@@ -137,7 +138,7 @@ fn persistent_allocations_are_apart() {
     let held = during.persistent - before.persistent;
     assert!(held >= bytes && held < bytes + bytes / 16, "{held} bytes for {bytes}");
     assert!(during.persistent_reserved >= during.persistent);
-    // What comes and goes does not touch them, and clean-up gives back nothing that is in use.
+    // Short-lived tensors do not touch them, and clean-up frees nothing that is in use.
     for n in [100, 5000, 400_000, 3_000_000] {
         let x = R::float_zeros(Shape::from(vec![n]), &device, FloatDType::F32);
         drop(R::float_add(x.clone(), x));
@@ -151,7 +152,7 @@ fn persistent_allocations_are_apart() {
     for (weight, data) in weights.iter().zip(&data) {
         assert_eq!(read_float::<R>(weight.clone()), *data);
     }
-    // Freed ones stay for the next of their kind: no new memory is asked for.
+    // Freed blocks stay for the next persistent allocation, so no new memory is requested.
     drop(weights);
     let freed = hip.pool().stats();
     assert_eq!(freed.persistent, before.persistent);
@@ -242,7 +243,7 @@ fn devices_are_counted_and_a_wrong_one_is_an_error() {
     config(&|| R::memory_persistent_allocations(&past, (), |()| ()));
 }
 
-/// What a dtype is said to be good for is what the ops do with it.
+/// Ops do with a dtype what `dtype_usage` promises.
 #[test]
 #[serial]
 fn dtypes_are_what_they_are_said_to_be() {

@@ -1,7 +1,8 @@
-//! What AMD's libraries lack or fail at: a typed error where only they may serve, else kernels of this crate, said
-//! once.
+//! What AMD's libraries lack, and failures in them: a typed error if only the library may serve,
+//! else kernels of this crate and one warning.
 //!
-//! What fails is named by `BURN_ROCM_CPU_FAIL`, which a process reads once: each case is a process of its own.
+//! `BURN_ROCM_CPU_FAIL` names the failing functions. A process reads it once, so each case has its
+//! own process.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,10 +11,10 @@ use std::process::Command;
 use burn_rocm_tests::limits::{self, Terms, exact};
 use burn_rocm_tests::*;
 
-/// What the warnings of a child begin with on its standard output.
+/// The prefix of a child's warnings on its standard output.
 const SAID: &str = "said: ";
 
-/// Runs an ignored test of this program in a process of its own, and gives the warnings that it logged.
+/// Runs an ignored test of this program in a separate process, and returns its warnings.
 fn said_by(test: &str, variables: &[(&str, &str)]) -> Vec<String> {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", test, "--nocapture", "--test-threads", "1"])
@@ -69,7 +70,7 @@ fn products(random: &Random) {
     }
 }
 
-/// Convolutions, poolings and a norm, both ways.
+/// Convolutions, poolings and a norm, forward and backward.
 fn layers(random: &Random) {
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         let input = |shape: &[usize]| float(random, shape, dtype, View::Contiguous, -1.0, 1.0);
@@ -188,7 +189,7 @@ fn one_shape_many_times() {
 fn a_shape_is_refused_by_its_first_run_alone() {
     const REFUSED: &str = "kernels of this crate take the place of MIOpen where it fails: ";
     let mut seen = [false; 2];
-    // Some are asked for the solutions ahead of the first run.
+    // Some calls ask for solutions before the first run.
     for call in 1..=8 {
         let fail = format!("miopen_kernels:{call}");
         let variables = [("BURN_ROCM_CPU_FAIL", fail.as_str()), ("BURN_ROCM_CONV_FIND", "immediate")];

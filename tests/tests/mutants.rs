@@ -1,6 +1,7 @@
-//! Lockstep mode finds what it is there for: each of five mistakes, planted in a right kernel, fails.
+//! Lockstep mode finds the mistakes for which it exists: each of five mistakes, planted in a
+//! correct kernel, makes a run fail.
 //!
-//! Each run is a process of its own: the wave size is read once.
+//! Each run has its own process, because a process reads the wave size once.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn_rocm_tests::again;
@@ -26,7 +27,8 @@ template <class T> __global__ void row_sum(u32 rows, u32 n, const T *in, T *out)
 }
 "#;
 
-/// A mistake: its name, what it replaces and by what, and the wave sizes at which it must show.
+/// A mistake: its name, the replaced text and its replacement, and the wave sizes with which it
+/// must be found.
 const MUTANTS: &[(&str, &str, &str, &[u32])] = &[
     ("a missing barrier", "sync_threads(); // the partial sums are written", "", &[32, 64]),
     (
@@ -81,7 +83,8 @@ fn row_sums(source: &str) -> hip::Result<Vec<f32>> {
     Ok(sums)
 }
 
-/// Runs one mutant (or, for an empty name, the right kernel) in a process of its own; gives what went wrong there.
+/// Runs one mutant (or, if the name is empty, the correct kernel) in its own process. Returns what
+/// went wrong there.
 fn outcome(mutant: &str, wave: u32) -> Result<(), String> {
     // A mistake is an error there, not a crash.
     let text = again(

@@ -1,11 +1,12 @@
-//! Tensors with more elements, or wider offsets, than a kernel's 32 bits: with the limit lowered by the
-//! environment, so that small tensors are split, and (ignored, for its 2.2 GB) a tensor that truly is so large.
+//! Tensors whose elements or offsets exceed a kernel's 32 bits. The environment lowers the limit,
+//! so that small tensors are split. One ignored test uses a tensor that is really that large (2.2
+//! GB).
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn_rocm_tests::limits::Terms;
 use burn_rocm_tests::*;
 
-/// The ops that split launches or lines, in a process whose limit is low.
+/// The ops that split launches or lines, in a process with a low limit.
 #[test]
 fn small_tensors_under_a_low_limit() {
     const LIMIT: &str = "BURN_ROCM_LAUNCH_REACH";
@@ -60,7 +61,7 @@ fn small_tensors_under_a_low_limit() {
                 let at = || places.int::<B>(&device);
                 vec![
                     read_int::<B>(B::int_gather(dim, x(), at())),
-                    // One thread a line adds what has no atomics.
+                    // Types without atomics are added by one thread per line.
                     read_int::<B>(B::int_scatter_add(dim, x(), at(), w.int::<B>(&device))),
                     read_index::<B>(B::int_argmax(x(), dim)),
                     read_index::<B>(B::int_argmin(x(), dim)),
@@ -71,7 +72,7 @@ fn small_tensors_under_a_low_limit() {
     }
 }
 
-/// A product with more rows than one call takes: over all batches, and in one matrix.
+/// Products with more rows than one call takes: over all batches, and in one matrix.
 fn products(random: &Random) {
     for (left, right) in [
         (&[300, 2][..], &[2, 4][..]),
@@ -99,7 +100,7 @@ fn an_axis_past_31_bits() {
     let far = [5i64, n as i64 - 1, 1 << 31, (1 << 31) - 1];
     let at = || R::int_from_data(TensorData::from(far), &device);
     let values = R::int_from_data(TensorData::from([1u8, 9, 3, 4]), &device);
-    // u8 has no atomics: one thread walks.
+    // u8 has no atomics, so one thread per line adds.
     let x = R::int_scatter_add(0, x, at(), values);
     let got = read_int::<R>(R::int_gather(0, x.clone(), at())).to_vec::<u8>().unwrap();
     assert_eq!(got, [1, 9, 3, 4]);

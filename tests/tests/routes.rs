@@ -1,4 +1,4 @@
-//! Where the ops go: asserted by the backend's trace.
+//! Which kernels and library calls serve the ops, asserted by the backend's trace.
 
 use burn_backend::TensorMetadata;
 use burn_backend::ops::{ConvOptions, ConvTransposeOptions};
@@ -6,12 +6,12 @@ use burn_rocm_tests::trace::during;
 use burn_rocm_tests::*;
 use burn_std::Slice;
 
-/// The lines of the trace while `body` runs, its tensors made beforehand.
+/// The trace's lines while `body` runs. Its tensors are made beforehand.
 fn routes<T>(body: impl FnOnce() -> T) -> Vec<String> {
     during(body).1
 }
 
-/// That the lines begin as told, one each.
+/// Asserts that there are as many lines as expected texts, and that each begins with its text.
 #[track_caller]
 fn assert_routes(lines: &[String], expected: &[&str]) {
     let agree = lines.len() == expected.len()
@@ -29,7 +29,7 @@ fn integers(shape: &[usize]) -> Input {
 
 #[test]
 fn an_elementwise_op_is_one_kernel() {
-    // Chains have no f64.
+    // Chains do not support f64.
     let (a, b) = (tensor(&[8, 16], DType::F64), tensor(&[8, 16], DType::F64));
     assert_routes(&routes(|| R::float_add(a, b)), &["float_add f64: kernel binary_contiguous<Add, f64>"]);
     let (a, b) = (tensor(&[8, 16], DType::F32), tensor(&[8, 16], DType::F32));
@@ -70,10 +70,10 @@ fn products_are_one_rocblas_call_without_a_copy() {
         );
         let (a, b) = (tensor(&[8, 16], dtype), tensor(&[16, 4], dtype));
         assert_routes(&routes(|| R::float_matmul(a, b)), &[&single]);
-        // A transposed view is read in place.
+        // A transposed view is read without a copy.
         let (a, b) = (R::float_transpose(tensor(&[16, 8], dtype)), tensor(&[16, 4], dtype));
         assert_routes(&routes(|| R::float_matmul(a, b)), &[&single]);
-        // A batch of products, the second operand of each the same: stride 0.
+        // A batch of products that all have the same second operand, with stride 0.
         let (a, b) = (tensor(&[3, 8, 16], dtype), R::float_transpose(tensor(&[1, 4, 16], dtype)));
         let b = R::float_expand(b, [3, 16, 4].into());
         let lines = routes(|| R::float_matmul(a, b));
@@ -108,7 +108,7 @@ fn convolutions_are_miopens_in_every_direction() {
             &by_weight,
             &[&format!("conv2d_weight_backward {}: miopenConvolutionBackwardWeights", dtype.name())],
         );
-        // One dim is two of which one is 1.
+        // One dim is passed as two dims of which one is 1.
         let (x, w) = (tensor(&[2, 3, 9], dtype), tensor(&[4, 3, 3], dtype));
         let forward = routes(|| R::conv1d(x, w, None, ConvOptions::new([1], [1], [1], 1)));
         assert_routes(&forward, &[&format!("conv1d {}: miopenConvolutionForward", dtype.name())]);
@@ -124,11 +124,11 @@ fn poolings_are_miopens_where_it_takes_them() {
     let x = tensor(&[2, 3, 8, 8], DType::F32);
     let lines = routes(|| R::avg_pool2d(x.clone(), [3, 3], [1, 1], [1, 1], true, false));
     assert_routes(&lines, &["avg_pool2d f32: miopenPoolingForward"]);
-    // Its maxima differ from Burn's over NaN and -inf.
+    // MIOpen's maxima differ from Burn's where there is NaN or -inf.
     let lines = routes(|| R::max_pool2d(x.clone(), [2, 2], [2, 2], [0, 0], [1, 1], false));
     assert_routes(&lines, &["max_pool2d f32: kernel max_pool2d<f32"]);
     let x = tensor(&[2, 3, 8, 8], DType::F64);
-    // It has neither f64 nor Burn's ceil mode.
+    // MIOpen has neither f64 nor Burn's ceil mode.
     let lines = routes(|| R::avg_pool2d(x, [2, 2], [2, 2], [0, 0], true, false));
     assert_routes(&lines, &["avg_pool2d f64: kernel avg_pool2d<f64"]);
 }
@@ -199,7 +199,7 @@ fn heads([batch, heads, sequence, features]: [usize; 4], dtype: DType) -> burn_r
     R::float_swap_dims(tensor(&[batch, sequence, heads, features], dtype), 1, 2)
 }
 
-/// Counts the lines that contain each text; each line contains one of them.
+/// Counts the lines that contain each text, and asserts that each line contains one of them.
 fn said(lines: &[String], what: &[&str]) -> Vec<usize> {
     let counts: Vec<usize> =
         what.iter().map(|what| lines.iter().filter(|line| line.contains(what)).count()).collect();
@@ -227,7 +227,7 @@ fn what_nobody_else_holds_is_written_in_place() {
         let lines = routes(|| R::float_slice_assign(cache, &cut, value));
         assert_eq!(said(&lines, &[written]), [1], "{name}");
     }
-    // Whoever else holds the tensor still reads its old contents.
+    // Another owner of the tensor still reads its old contents.
     let (cache, value) = (tensor(&[2, 3, 8, 4], DType::F32), value());
     let lines = routes(|| R::float_slice_assign(cache.clone(), &cut, value));
     assert_routes(&lines, &["float_slice_assign f32: kernel cat"]);
@@ -249,7 +249,8 @@ fn tensors_one_after_the_other_are_one_kernel() {
     assert!(lines.len() <= 5, "{} launches for 200 tensors", lines.len());
 }
 
-/// The products of Burn's rotary embedding: all heads and positions share a right side of 2 x 4.
+/// The products of Burn's rotary embedding: all heads and positions share a right-hand side of 2 x
+/// 4.
 #[test]
 fn a_shared_right_side_is_one_tall_product() {
     for heads_of in [[1, 4, 10, 16], [2, 12, 10, 16], [1, 32, 1, 16]] {
@@ -265,7 +266,8 @@ fn a_shared_right_side_is_one_tall_product() {
     }
 }
 
-/// The products of attention over several rows of tokens: the heads are not equally spaced.
+/// The products of attention over several rows of tokens, where one stride does not reach all
+/// heads.
 #[test]
 fn batches_that_one_stride_does_not_lead_through_are_one_call() {
     let of = |last| heads([4, 12, 8, last], DType::F32);
@@ -276,7 +278,7 @@ fn batches_that_one_stride_does_not_lead_through_are_one_call() {
         ("context", 1, scores.clone(), v.clone()),
         ("weights' gradient", 2, q.clone(), R::float_transpose(v.clone())),
         ("values' gradient", 1, R::float_transpose(scores.clone()), q.clone()),
-        // No stride of rocBLAS steps through a flipped batch.
+        // rocBLAS can't step through a flipped batch with any stride.
         ("flipped", 1, R::float_flip(scores.clone(), &[1]), scores.clone()),
     ] {
         let lines = routes(|| R::float_matmul(a, b));

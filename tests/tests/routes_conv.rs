@@ -1,9 +1,11 @@
-//! Where convolutions and poolings go that MIOpen does not take: asserted by the backend's trace.
+//! Which kernels and calls serve the convolutions and poolings that MIOpen does not take, asserted
+//! by the backend's trace.
 
 use burn_rocm_tests::trace::during;
 use burn_rocm_tests::*;
 
-/// What served `body`, without the op's name and what follows the kernel's or call's.
+/// The kernels and calls that served `body`, without the op's name and what follows the kernel's
+/// name.
 fn served<T>(body: impl FnOnce() -> T) -> Vec<String> {
     let lines = during(body).1;
     let name = |line: &String| {
@@ -32,7 +34,7 @@ fn f64_is_convolved_by_products_or_by_direct_sums() {
     let by = served(|| R::conv2d_weight_backward(x.clone(), w, g, options()));
     assert_eq!(by[..2], ["conv_patches<u64>", "rocblas_dgemm_strided_batched"]);
     assert!(by[2..].iter().all(|by| by.starts_with("reduce_")), "{by:?}");
-    // A channel a group has no matrices to multiply.
+    // Groups of one channel have no matrices to multiply.
     let w = tensor(&[3, 1, 3, 3], DType::F64);
     let by = served(|| R::conv2d(x.clone(), w, None, ConvOptions::new([1, 1], [1, 1], [1, 1], 3)));
     assert_eq!(by, ["conv_forward<f64>"]);
@@ -44,8 +46,8 @@ fn f64_is_convolved_by_products_or_by_direct_sums() {
     assert_eq!(by, ["rocblas_dgemm_strided_batched"]);
 }
 
-/// The gradient of maxima is MIOpen's, in one dimension too; what it has not is one kernel each, as are lines and
-/// patches.
+/// MIOpen computes the gradient of maxima, also in one dimension. Where it can't, one kernel does;
+/// lines and patches take one kernel each too.
 #[test]
 fn one_launch_a_pool() {
     for (dtype, gradient) in [(DType::F32, "miopenPoolingBackward"), (DType::F64, "max_pool2d_backward<f64")]
@@ -78,14 +80,15 @@ fn one_launch_a_pool() {
     }
 }
 
-/// At a shape's third use its algorithms are timed, and the fastest is taken; what is computed stays the same.
+/// At the third use of a shape its algorithms are timed and the fastest is kept; the result stays
+/// the same.
 #[test]
 fn a_shape_that_comes_again_is_timed() {
     let (x, w) = (tensor(&[2, 3, 11, 9], DType::F32), tensor(&[4, 3, 3, 3], DType::F32));
     let g = tensor(&[2, 4, 11, 9], DType::F32);
     let options = || ConvOptions::<2>::new([1, 1], [1, 1], [1, 1], 1);
     // Two sums of at most 198 products of at most 1, each within its bound. A weight's gradient has
-    // as many: two images of 11 x 9 places.
+    // as many products: two images of 11 x 9 places.
     let bound = 2.0 * limits::growth(198, DType::F32) * 198.0;
     let check = |immediate: &str, timed: &str, conv: &dyn Fn() -> burn_rocm::RocmTensor| {
         let (values, lines): (Vec<TensorData>, Vec<String>) =

@@ -1,15 +1,18 @@
-//! The shape of the source: no two modules import each other, and no line is wider than 120 columns.
+//! The shape of the source: no two modules import each other, and no line is wider than 120
+//! columns.
 //!
-//! A module is a file. File `a` imports file `b` if a `use` or a path in `a` leads to an item that `b` defines. Paths
-//! through a re-export lead to the file that defines the item, not to the one that passes it on. These rules say what
-//! does not count:
+//! A module is a file. File `a` imports file `b` if a `use` or a path in `a` leads to an item that
+//! `b` defines. Paths through a re-export lead to the file that defines the item, not to the one
+//! that passes it on. These rules say what does not count:
 //!
-//! - `mod b;` is no import, nor is a re-export (`pub use`) of what the module's own children define.
+//! - `mod b;` is no import, nor is a re-export (`pub use`) of what the module's own children
+//!   define.
 //! - Code under `#[cfg(test)]` may import anything.
-//! - Calls of methods are no imports: only paths are looked at. In macros' arguments and bodies only paths that begin
-//!   with `crate` count.
-//! - A parent and its children are one subject: an import of what one's own ancestor defines is none. So `mod.rs` may
-//!   list in a table what its children define, and share a constant with them.
+//! - Calls of methods are no imports: only paths are looked at. In macros' arguments and bodies
+//!   only paths that begin with `crate` count.
+//! - A parent and its children are one subject: an import of what one's own ancestor defines is
+//!   none. So `mod.rs` may list in a table what its children define, and share a constant with
+//!   them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fs;
@@ -18,28 +21,28 @@ use std::process::Command;
 
 use syn::visit::{self, Visit};
 
-/// The most columns of a line.
+/// The maximum number of columns in a line.
 const COLUMNS: usize = 120;
 
 type ModulePath = Vec<String>;
 
-/// What one module holds: a file, or a block `mod name { .. }` of one.
+/// The contents of one module: a file, or a block `mod name { .. }` of a file.
 #[derive(Default)]
 struct Module {
     file: PathBuf,
-    /// The items that it defines, each with its file.
+    /// The items that the module defines, each with its file.
     items: BTreeSet<String>,
-    /// The names that a `use` brings, each with the path that it leads to.
+    /// The names that a `use` brings into scope, each with the path that it leads to.
     uses: HashMap<String, Vec<String>>,
-    /// The modules whose every name a `use` brings.
+    /// The modules whose names are all imported by a `use` with `*`.
     globs: Vec<Vec<String>>,
 }
 
-/// A path that a module names.
+/// A path that occurs in a module.
 struct Mention {
     module: ModulePath,
     path: Vec<String>,
-    /// A re-export: no import if a child defines what it leads to.
+    /// Whether this is a re-export: no import if a child defines what it leads to.
     exported: bool,
 }
 
@@ -57,7 +60,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the repository's root")
 }
 
-/// The files that git knows; in a copy of the sources without git all of them.
+/// The files that git tracks; in a copy of the sources without git, all files.
 fn tracked() -> Vec<PathBuf> {
     let out = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output();
     let Some(out) = out.ok().filter(|out| out.status.success()) else {
@@ -119,7 +122,8 @@ impl Crate {
         reader.visit_file(&tree);
     }
 
-    /// The file that defines what a path leads to, seen from a module; `None` where another crate does.
+    /// The file that defines what a path leads to, seen from a module; `None` if another crate
+    /// defines it.
     fn resolve(
         &self,
         from: &ModulePath,
@@ -161,7 +165,8 @@ impl Crate {
                 Some(target) => self.resolve(&at, target, seen),
                 None => module.globs.iter().find_map(|glob| {
                     let through: Vec<String> = glob.iter().chain([name]).cloned().collect();
-                    // A path that does not begin with a module of this crate is another crate's.
+                    // A path that does not begin with a module of this crate leads to another
+                    // crate.
                     self.resolve(&at, &through, seen)
                 }),
             };
@@ -207,7 +212,7 @@ enum Found {
     Module(ModulePath),
 }
 
-/// Collects what a file defines and mentions.
+/// Collects what a file defines and which paths occur in it.
 struct Reader<'a> {
     own: &'a mut Crate,
     file: &'a Path,
@@ -249,7 +254,7 @@ impl Reader<'_> {
             Some(last) if of_self && name == "self" => last.clone(),
             _ => name.to_string(),
         };
-        // `use x::x;` of another crate's would lead to itself.
+        // `use x::x;` of another crate would lead to itself.
         if path.first() != Some(&name) || path.len() == 1 {
             self.here().uses.insert(name, path.clone());
         }
@@ -306,7 +311,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
             Some(place) => vec![place],
             None => vec![self.children.join(format!("{name}.rs")), self.children.join(&name).join("mod.rs")],
         };
-        // None is there where a build script makes it.
+        // A file that a build script generates does not exist in the tree.
         if let Some(file) = places.into_iter().find(|place| root().join(place).is_file()) {
             self.own.read(&file, module, false);
         }
@@ -319,7 +324,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let names: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-        // A name alone was imported by a `use`, or is of this module.
+        // A single name was imported by a `use`, or belongs to this module.
         if names.len() > 1 && path.leading_colon.is_none() {
             self.mention(names, false);
         }
@@ -350,7 +355,7 @@ fn is_of_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// The files that a file leads to, itself among them only over a cycle.
+/// The files that a file leads to. The file itself is among them only if there is a cycle.
 fn reach<'a>(graph: &'a Graph, from: &'a Path) -> BTreeSet<&'a Path> {
     let mut reached = BTreeSet::new();
     let mut next = vec![from];
@@ -377,7 +382,7 @@ fn cycles(graph: &Graph) -> Vec<Vec<&Path>> {
     groups
 }
 
-/// The shortest way from a file back to itself within its group.
+/// The shortest path from a file back to itself within its group.
 fn way_back<'a>(graph: &'a Graph, group: &[&'a Path]) -> Vec<&'a Path> {
     let from = group[0];
     let mut before: BTreeMap<&Path, &Path> = BTreeMap::new();
@@ -401,7 +406,7 @@ fn way_back<'a>(graph: &'a Graph, group: &[&'a Path]) -> Vec<&'a Path> {
     way
 }
 
-/// The first line of a file's code that has a name.
+/// The first line of a file's code that contains the name.
 fn line_of(file: &Path, name: &str) -> usize {
     let text = fs::read_to_string(root().join(file)).unwrap_or_default();
     let has = |line: &str| line.split(|c| !is_of_name(c)).any(|word| word == name);
@@ -409,7 +414,7 @@ fn line_of(file: &Path, name: &str) -> usize {
     found.map_or(0, |at| at + 1)
 }
 
-/// A group in words: a cycle of it, with the line of each import.
+/// Describes a group in words: one cycle of it, with the line of each import.
 fn describe(graph: &Graph, group: &[&Path]) -> String {
     let way = way_back(graph, group);
     let names: Vec<_> = way.iter().map(|file| file.display().to_string()).collect();
@@ -456,7 +461,7 @@ fn no_line_is_too_wide() {
         for (number, line) in text.lines().enumerate() {
             let said = line.trim_start();
             let said = ["//!", "///"].iter().find_map(|mark| said.strip_prefix(mark)).unwrap_or(said);
-            // A table's row can't be broken.
+            // The row of a table can't be broken.
             if line.chars().count() > COLUMNS && !said.trim_start().starts_with('|') {
                 wide.push(format!("{}:{}", file.display(), number + 1));
             }

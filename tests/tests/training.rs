@@ -1,4 +1,5 @@
-//! What a training run relies on: the oracle's losses, steady memory, no hidden waits, repeatability.
+//! What a training run relies on: the oracle's losses, constant memory, no hidden waits,
+//! repeatability.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn::backend::Autodiff;
@@ -61,7 +62,7 @@ fn memory_is_steady_and_steps_do_not_wait() {
     assert_eq!(after.waits - before.waits, 0, "a training step waits for nothing");
 }
 
-/// In a process of its own: the setting is read once.
+/// In a process of its own, because the setting is read once.
 #[test]
 #[serial(device)]
 fn deterministic_runs_give_the_same_bits() {

@@ -1,10 +1,11 @@
-//! Drawn chains of views, against the oracle: what one op leaves as strides the next must read right.
+//! Random chains of views against the oracle: each op must read the strides that the op before
+//! left.
 #![allow(missing_docs)]
 
 use burn_rocm_tests::*;
 use proptest::prelude::*;
 
-/// One step of a chain; the numbers are taken modulo what the shape at that point allows.
+/// One step of a chain. Its numbers are taken modulo what the shape at that point allows.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Swap(usize, usize),
@@ -14,7 +15,7 @@ enum Step {
     Unfold(usize, usize, usize),
     Merge(usize),
     Split(usize),
-    /// Something computed, so that a new tensor takes the layout over.
+    /// A computed result, so that a new tensor gets the layout.
     Double,
 }
 
@@ -88,7 +89,7 @@ proptest! {
         differential!(format!("{dims:?} through {steps:?}"), Tolerance::EXACT, |B, device| {
             let tensor = B::float_from_data(data.clone(), &device);
             let viewed = steps.iter().fold(tensor, |tensor, &step| apply::<B>(tensor, step));
-            // Read as it lies, reduced, and combined with itself turned round.
+            // The tensor is read as it is, reduced, and added to a flipped view of itself.
             let last = viewed.shape().num_dims() - 1;
             vec![
                 read_float::<B>(viewed.clone()),

@@ -1,6 +1,7 @@
-//! No op reads back or waits, outside the named list.
+//! No op reads back or waits, except those in the list below.
 //!
-//! One test in a program of its own: the counters are the device's, and other tests read results.
+//! This is one test in a program of its own, because the counters belong to the device and other
+//! tests read results.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn_backend::Distribution;
@@ -8,7 +9,7 @@ use burn_backend::tensor::IndexingUpdateOp;
 use burn_rocm_tests::*;
 use burn_std::future::block_on;
 
-/// The ops whose output's shape depends on values: they read its size, once.
+/// The ops whose output's shape depends on values. Each reads the size of its output once.
 const READ_A_SIZE: &[&str] = &["bool_argwhere"];
 
 macro_rules! each_op {
@@ -134,7 +135,7 @@ fn no_op_waits() {
         layer_norm => R::layer_norm(x.clone(), R::float_ones(Shape::from(vec![8]), &d, f32), None, 1e-5);
         attention => R::attention(x.clone(), x.clone(), x.clone(), None, None, Default::default());
     }
-    // The counters do count.
+    // Shows that the counters do count.
     let before = hip.counters();
     read_float::<R>(x);
     assert!(hip.counters().device_to_host > before.device_to_host, "reading data is counted");

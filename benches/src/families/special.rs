@@ -115,7 +115,7 @@ pub(super) fn deformable(family: &mut Family<'_>) {
     }
 }
 
-/// Log-probabilities, targets, and both lengths.
+/// The log-probabilities, the targets and both lengths.
 type Speech<B> = (Tensor<B, 3>, Tensor<B, 2, Int>, Tensor<B, 1, Int>, Tensor<B, 1, Int>);
 
 fn speech<B: Backend>(device: &B::Device, [steps, batch, classes, labels]: [usize; 4]) -> Speech<B> {

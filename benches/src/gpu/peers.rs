@@ -52,7 +52,7 @@ pub(crate) fn torch(
 /// If this program was built without the feature `burn-cuda`.
 #[cfg(feature = "burn-cuda")]
 pub(crate) fn burn_cuda(options: &Options, groups: &[Group]) -> Result<BTreeMap<String, f64>, String> {
-    // Gives the memory that this backend's pool holds back, so that the peer can use it.
+    // Returns the memory that this backend's pool holds, so that the peer can use it.
     let device = hip::Device::get(0).map_err(|error| error.to_string())?;
     device.memory_cleanup().map_err(|error| error.to_string())?;
     Ok(in_process::<burn_cuda::Cuda>(options, groups))

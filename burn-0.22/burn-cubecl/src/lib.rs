@@ -1,8 +1,9 @@
-//! burn-rocm in the place of Burn 0.22's CubeCL backend.
+//! burn-rocm as a replacement of Burn 0.22's CubeCL backend.
 //!
-//! Burn's dispatch is closed: its ROCm device computes on whatever crate is called `burn-cubecl`. An app that patches
-//! in this crate and `cubecl-hip` of the same repository has [burn-rocm](burn_rocm) behind `Device::rocm(0)`.
-//! The other runtimes that Burn's crate has are not here: an app can't have, say, `burn/wgpu` beside this `burn/rocm`.
+//! Burn's dispatch has a closed list of backends: its ROCm device computes on the crate named
+//! `burn-cubecl`. An app that patches in this crate and `cubecl-hip` of the same repository has
+//! [burn-rocm](burn_rocm) behind `Device::rocm(0)`. This crate has no other runtime of Burn's
+//! crate. For example, an app can't use `burn/wgpu` beside this `burn/rocm`.
 
 #[cfg(any(
     feature = "cpu",
@@ -23,7 +24,7 @@ pub use burn_rocm::{RocmTensor as CubeTensor, *};
 pub use cubecl;
 pub use cubecl::Device as CubeDevice;
 
-/// What Burn's crates for signals ask of a backend's kernels.
+/// The kernels that Burn's signal crates call in a backend.
 pub mod kernel {
     /// Fourier transforms.
     pub mod fft {

@@ -1,5 +1,5 @@
-//! Burn's plain types where its versions differ: the one module besides [`backend`](crate::backend) that each version
-//! of Burn has of its own.
+//! Burn's plain types where its versions differ. Each version of Burn has its own copy of this
+//! module and of [`backend`](crate::backend), and of no other.
 
 use core::mem::MaybeUninit;
 
@@ -46,17 +46,18 @@ pub(crate) fn set_bytes(data: &mut TensorData, bytes: Bytes) {
     });
 }
 
-/// How the scales of a tensor of shape `dims` lie. A block is a rectangle.
+/// How the scales of a tensor of shape `dims` are laid out. A block is a rectangle.
 ///
 /// # Errors
-/// `Unsupported` for tables of values, of which Burn's data has none, and for the two levels of scales that Burn finds
-/// no backend able to hold; `Invalid` where an axis is no whole number of blocks.
+/// `Unsupported` for lookup tables of values, which Burn's data format can't hold, and for a pair
+/// of scale levels that no backend of Burn can hold; `Invalid` if an axis does not consist of whole
+/// blocks.
 pub(crate) fn scales(op: &'static str, scheme: &QuantScheme, dims: &[usize]) -> hip::Result<Scales> {
     if scheme.mode != QuantMode::Symmetric || !quantizable(scheme) {
         return unsupported(op, format!("quantised values of {scheme:?}"));
     }
     let dtype = scheme.scale_dtype();
-    // The kernel rounds powers of two up, the others to the nearest.
+    // The kernel rounds powers of two up and other scales to the nearest.
     let (param, up) = match dtype {
         ScaleDtype::F32 => (0, None),
         ScaleDtype::UE8M0 => (3, None),
@@ -74,7 +75,8 @@ pub(crate) fn scales(op: &'static str, scheme: &QuantScheme, dims: &[usize]) -> 
     if dims.iter().zip(&block).any(|(dim, block)| !dim.is_multiple_of(*block)) {
         return invalid(op, format!("axes in whole blocks of {block:?}"), format!("{dims:?}"));
     }
-    // A run goes on as long as a block spans whole axes.
+    // A run extends over the innermost axes, up to and including the first with more than one
+    // block.
     let spans = dims.iter().zip(&block).rev().take_while(|(dim, block)| dim == block).count();
     let ends = dims.len().saturating_sub(spans + 1);
     let run = block.iter().skip(ends).product();
@@ -87,33 +89,35 @@ pub(crate) fn scales(op: &'static str, scheme: &QuantScheme, dims: &[usize]) -> 
     Ok(Scales { run: Some(run), param, grid, up, relative_to })
 }
 
-/// A scheme after the axes of its tensor were permuted.
+/// The scheme of a tensor whose axes were permuted.
 pub(crate) fn permuted(mut scheme: QuantScheme, axes: &[usize]) -> QuantScheme {
     scheme.permute_block_dims(axes.len(), axes);
     scheme
 }
 
-/// The bytes of so many block scales in host data, and of the scale that they are relative to.
+/// The bytes in host data of `count` block scales and of the scale that they are relative to.
 pub(crate) fn scale_bytes(scheme: &QuantScheme, count: usize) -> usize {
     count * scale_size(scheme.scale_dtype()) + global_scale_size(scheme)
 }
 
-/// The block scales in host data of that shape, and the scale that they are relative to.
+/// The block scales in host data of that shape, and the scale of the whole tensor that they are
+/// relative to, if any.
 pub(crate) fn read_scales(bytes: &[u8], scheme: &QuantScheme, shape: &Shape) -> (Vec<f32>, Option<f32>) {
-    // Burn's codec, of data with no values.
+    // Burn's decoder, for data without values.
     let bytes = Bytes::from_elems(bytes.to_vec());
     let scheme = scheme.with_store(QuantStore::Native);
     let (_, scales) = QuantizedBytes { bytes, scheme, shape: shape.clone() }.into_vec_i8();
     (scales.block, scales.global)
 }
 
-/// Scales as [`read_scales`] takes them.
+/// Encodes scales in the format that [`read_scales`] decodes.
 pub(crate) fn write_scales(scales: &[f32], global: Option<f32>, scheme: &QuantScheme) -> Vec<u8> {
     QuantizedBytes::new(Vec::<i8>::new(), [0], *scheme, scales, global).bytes.to_vec()
 }
 
-/// The result of a reduction of no elements, of floats or of integers, `all` of a tensor or along an axis; `None` where
-/// it is refused. An extreme has no identity, and a mean of integers no NaN.
+/// The result of a reduction of no elements, of floats or of integers. `all` says whether it
+/// reduces the whole tensor or an axis. `None` means that the op refuses: an extreme has no
+/// identity, and integers have no NaN for a mean.
 pub(crate) fn of_nothing(functor: Functor, float: bool, _all: bool) -> Option<Scalar> {
     match (functor, float) {
         (Functor::Sum, _) => Some(0i64.into()),
@@ -123,7 +127,8 @@ pub(crate) fn of_nothing(functor: Functor, float: bool, _all: bool) -> Option<Sc
     }
 }
 
-/// Whether the index of an extreme along an axis without elements is refused also if the result has no elements.
+/// Whether the index of an extreme along an axis without elements is refused even if the result has
+/// no elements.
 pub(crate) const NO_INDEX_OF_NOTHING: bool = true;
 
 impl AllocationController for Pinned {
@@ -136,7 +141,7 @@ impl AllocationController for Pinned {
     }
 
     unsafe fn memory_mut(&mut self, _policy: AccessPolicy) -> Result<&mut [MaybeUninit<u8>], AccessError> {
-        // SAFETY: what the caller of this function promises.
+        // SAFETY: this function's caller promises the same.
         Ok(unsafe { self.uninit_mut() })
     }
 

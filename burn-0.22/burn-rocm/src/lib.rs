@@ -1,8 +1,9 @@
 //! burn-rocm for Burn 0.22: a backend for AMD GPUs on rocBLAS, MIOpen and HIP kernels.
 //!
-//! An app reaches it through Burn's own names, `Device::rocm(0)` and `BURN_DEVICE=rocm`, once its manifest patches in
-//! `burn-cubecl` and `cubecl-hip` of this repository (docs/guide/burn-0.22.md). This crate holds the backend itself.
-//! Everything but the implementation of Burn 0.22's traits is the source of burn-rocm for Burn 0.21, compiled again.
+//! An app uses it through Burn's own names, `Device::rocm(0)` and `BURN_DEVICE=rocm`. Its manifest
+//! patches in `burn-cubecl` and `cubecl-hip` of this repository (docs/guide/burn-0.22.md). This
+//! crate is the backend itself. It compiles the source of burn-rocm for Burn 0.21 again, except for
+//! the implementation of Burn's traits.
 
 #[path = "../../../burn-rocm/src/arg.rs"]
 mod arg;
@@ -48,25 +49,27 @@ pub use ops::transfer::read_with_fault;
 pub use qtensor::RocmQTensor;
 pub use tensor::RocmTensor;
 
-/// Fourier transforms, for Burn's crate of signals.
+/// Fourier transforms, for Burn's signal crate.
 pub mod fft {
     use crate::error::OrRaise;
     use crate::ops::fft;
     use crate::tensor::RocmTensor;
 
-    /// The real and imaginary parts of the `n / 2 + 1` bins of `signal` along `dim`, cut or filled with zeros to `n`
-    /// samples (all of it without `n`).
+    /// The real and imaginary parts of the `n / 2 + 1` frequency bins of `signal` along `dim`. The
+    /// signal is cut, or padded with zeros, to `n` samples. Without `n` all samples count.
     ///
     /// # Panics
-    /// As Burn's ops: raises `Invalid` for a dim that the tensor does not have or a type that is no float's.
+    /// Like Burn's ops: raises `Invalid` for a dim beyond the rank or a dtype that is not a float
+    /// type.
     pub fn rfft(signal: RocmTensor, dim: usize, n: Option<usize>) -> (RocmTensor, RocmTensor) {
         fft::rfft(signal, dim, n).or_raise()
     }
 
-    /// The `n` samples of the real signal that has these bins along `dim`; twice as many as bins less two without `n`.
+    /// The `n` samples of the real signal with these frequency bins along `dim`. Without `n` there
+    /// are `2 * (bins - 1)` samples.
     ///
     /// # Panics
-    /// As [`rfft`], and for parts that differ in shape or dtype.
+    /// As [`rfft`], and if the parts differ in shape or dtype.
     pub fn irfft(re: RocmTensor, im: RocmTensor, dim: usize, n: Option<usize>) -> RocmTensor {
         fft::irfft(re, im, dim, n).or_raise()
     }

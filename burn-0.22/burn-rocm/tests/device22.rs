@@ -1,6 +1,6 @@
-//! What Burn 0.22 asks of a device: windows of profiling, the state of the pool, and how often it waits.
+//! What Burn 0.22 needs of a device: profiling windows, the pool's state, and few waits.
 //!
-//! One test at a time: they read counters of the device.
+//! One test at a time, because the tests read the device's counters.
 #![allow(missing_docs, clippy::unwrap_used, clippy::useless_conversion)]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -50,7 +50,7 @@ fn windows_measure_the_devices_time() {
     let outside = begun.elapsed();
     assert!(taken > Duration::ZERO && taken <= outside, "{taken:?} of {outside:?}");
 
-    // Nested: the outer window holds the inner one.
+    // The outer window contains the inner one.
     let inside = device.clone();
     let (inner, outer) = R::profile(&device, ProfileOptions::default().flush(), move || {
         work(&inside);
@@ -79,7 +79,7 @@ fn windows_are_closed_once() {
         assert!(R::profile_end(&device, token, ProfileOptions::default()).is_err());
         assert!(matches!(take_last_error(), Some(RocmError::Invalid { op: "profile_end", .. })));
     }
-    // A window whose work panics is abandoned, and another may be opened.
+    // If the work of a window panics, the window is abandoned and another can be opened.
     let panicked = std::panic::catch_unwind(|| {
         let device = RocmDevice::new(0).into();
         R::profile(&device, ProfileOptions::default(), || panic!("the work's own"))
@@ -111,7 +111,7 @@ fn the_pool_is_counted() {
     assert!(after.bytes_reserved >= before.bytes_reserved);
 }
 
-/// A selection by a mask reads its size and nothing else.
+/// A selection by a mask only waits to read the size of its result.
 #[test]
 fn mask_select_waits_once() {
     let (_lock, rocm, device) = alone();
@@ -125,7 +125,8 @@ fn mask_select_waits_once() {
     assert_eq!(after.device_to_host - before.device_to_host, 1);
 }
 
-/// Axes that lie together are summed by one launch, others by one a run; each border's axis is one launch.
+/// One launch sums axes that are adjacent in memory; other axes take one launch for each run.
+/// Padding takes one launch for each axis.
 #[test]
 fn few_launches() {
     let (_lock, rocm, device) = alone();
@@ -140,7 +141,7 @@ fn few_launches() {
     assert_eq!(launches(&|| drop(R::float_sum_dims(x.clone(), &[2, 3]))), 1);
     let turned = R::float_permute(x.clone(), &[2, 0, 3, 1]);
     assert_eq!(launches(&|| drop(R::float_sum_dims(turned.clone(), &[0, 2]))), 1);
-    // Few long lines are summed in two steps: at most two launches a run.
+    // A few long lines are summed in two steps: at most two launches for each run.
     assert!(launches(&|| drop(R::float_sum_dims(x.clone(), &[0, 2, 3]))) <= 4);
     let padding = [(0, 0), (0, 0), (1, 2), (2, 1)];
     for mode in [burn_std::PadMode::Reflect, burn_std::PadMode::Edge] {
@@ -151,8 +152,9 @@ fn few_launches() {
     assert_eq!(launches(&|| drop(R::float_topk_with_indices(x.clone(), 1, 3, IntDType::I32))), one);
 }
 
-/// Statistics, the normalised tensor and gradients are MIOpen's; own kernels finish what it leaves. As on the CPU
-/// provider: elsewhere own kernels do where the library would leave most of a GPU idle.
+/// MIOpen computes the statistics, the normalised tensor and the gradients; own kernels do the
+/// rest. This holds on the CPU provider. Elsewhere own kernels compute everything if the library
+/// would leave most of a GPU idle.
 #[test]
 fn batch_norm_asks_miopen() {
     let (_lock, _, device) = alone();
@@ -162,12 +164,13 @@ fn batch_norm_asks_miopen() {
     let (x, gamma) = (ones(&device, [16, 3, 8, 8]), ones(&device, [3]));
     R::sync(&device).unwrap();
     let (out, counts) = counting(|| R::batch_norm_train(x.clone(), gamma.clone(), gamma.clone(), 1e-5));
-    // Besides: zeros in the place of running statistics, and what makes those and lost variances.
+    // Also zeros for the running statistics, and the kernel that makes these and repairs variances.
     assert_eq!((counts.library_calls, counts.kernels), (1, 1));
     let (_, counts) = counting(|| {
         R::batch_norm_train_backward(x.clone(), gamma.clone(), out.mean, out.variance, 1e-5, x.clone())
     });
-    // Besides: the root's inverse, a chain of three steps or a launch each, and joining it to the mean.
+    // Also the reciprocal root, as a chain of three steps or one launch each, and joining it to the
+    // mean.
     assert_eq!(counts.library_calls, 1);
     assert!(counts.kernels <= 4, "{}", counts.kernels);
     let (_, counts) = counting(|| {
@@ -176,7 +179,7 @@ fn batch_norm_asks_miopen() {
     assert_eq!((counts.library_calls, counts.kernels), (1, 0));
 }
 
-/// Whether a tensor may be overwritten: while nobody else holds its memory.
+/// A tensor may be overwritten only while nobody else holds its memory.
 #[test]
 fn can_mut() {
     let (_lock, _, device) = alone();

@@ -1,8 +1,9 @@
-//! burn-rocm's devices where Burn 0.22 looks for those of CubeCL's HIP runtime.
+//! burn-rocm's devices as a replacement of CubeCL's HIP runtime for Burn 0.22.
 //!
-//! Burn lists, names and describes ROCm devices through `cubecl_hip`. This crate answers from burn-rocm's provider.
-//! It runs no CubeCL kernel: a launch through a [`Client`] does nothing, and the read, check or sync behind it fails.
-//! Burn's tensors go to `burn-cubecl`, the other crate that burn-rocm patches in.
+//! Burn lists, names and describes ROCm devices through `cubecl_hip`. This crate answers from
+//! burn-rocm's provider. It runs no CubeCL kernel: a launch through a [`Client`] does nothing, and
+//! each read, check and sync fails. Burn's tensors use `burn-cubecl`, the other crate that
+//! burn-rocm patches in.
 
 mod server;
 
@@ -14,7 +15,7 @@ use cubecl_zspace::{Shape, Strides};
 
 use crate::server::Inert;
 
-/// What stands for CubeCL's HIP runtime.
+/// Replaces CubeCL's HIP runtime.
 #[derive(Debug, Clone)]
 pub struct HipRuntime;
 
@@ -22,7 +23,7 @@ impl HipRuntime {
     /// A client that has the device's properties and computes nothing.
     ///
     /// # Panics
-    /// Where the provider has no such device.
+    /// If the provider has no such device.
     pub fn client(device: &AmdDevice) -> Client {
         Client::load::<Inert>(device.to_id())
     }
@@ -32,21 +33,21 @@ impl HipRuntime {
         true
     }
 
-    /// The devices of burn-rocm's provider; none where no provider can be had.
+    /// The devices of burn-rocm's provider; none if no provider is available.
     pub fn enumerate_all_devices() -> Vec<DeviceId> {
         let count = hip::Device::count().unwrap_or(0);
         (0..count).map(|index| AmdDevice::new(index).to_id()).collect()
     }
 
-    /// The devices of the same kind: all there are.
+    /// The devices of the same kind, which are all devices.
     pub fn enumerate_devices_like(_device: DeviceId) -> Vec<DeviceId> {
         Self::enumerate_all_devices()
     }
 
-    /// Whether the provider has this device.
+    /// Checks that the provider has this device.
     ///
     /// # Errors
-    /// The number of devices that it has, where this is none of them.
+    /// The number of the provider's devices, if this is none of them.
     pub fn find_device(device: DeviceId) -> Result<(), usize> {
         let devices = Self::enumerate_all_devices();
         if devices.contains(&device) { Ok(()) } else { Err(devices.len()) }
@@ -58,7 +59,7 @@ impl HipRuntime {
     }
 
     /// # Errors
-    /// Always: burn-rocm reads no such counter.
+    /// Always: burn-rocm reads no utilization counter.
     pub fn utilization(_device: &AmdDevice) -> Result<DeviceUtilization, UtilizationUnavailable> {
         Err(UtilizationUnavailable::RuntimeReadsNoCounter)
     }

@@ -1,5 +1,5 @@
-//! The server behind a [`Client`](cubecl_runtime::client::Client): the properties of a device, and an error for
-//! whatever would compute.
+//! The server behind a [`Client`](cubecl_runtime::client::Client). It has a device's properties and
+//! returns an error for every computation.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use cubecl_runtime::server::{
 use cubecl_runtime::storage::{ComputeStorage, ManagedResource, StorageHandle, StorageId};
 use cubecl_zspace::{Shape, Strides};
 
-/// Has the properties of a device and refuses to compute.
+/// Has a device's properties and refuses to compute.
 #[derive(Debug)]
 pub(crate) struct Inert {
     utilities: Arc<ServerUtilities>,
@@ -46,7 +46,7 @@ fn no_storage() -> IoError {
 }
 
 /// # Panics
-/// Where the provider has no such device: `init` of a device's service returns no error.
+/// If the provider has no such device, because a device service's `init` returns no error.
 fn properties(index: usize) -> DeviceProperties {
     let device = hip::Device::get(index).unwrap_or_else(|error| panic!("rocm:{index}: {error}"));
     let info = device.info();
@@ -72,7 +72,7 @@ fn properties(index: usize) -> DeviceProperties {
         max_vector_size: 16,
         cube_mma_reserved_shared_memory: 0,
     };
-    // A device of another provider is no AMD card.
+    // Only the provider `rocm` has AMD cards.
     let mut card = PhysicalDevice::default();
     card.vendor = Some(PciVendor::Amd);
     let physical = (device.provider().kind() == hip::ProviderKind::Rocm).then_some(card);
@@ -108,7 +108,7 @@ fn row_major(shape: &Shape) -> Vec<usize> {
     strides
 }
 
-/// Nothing is laid out where nothing is stored.
+/// The layout policy of a server that stores nothing.
 struct NoLayout;
 
 impl MemoryLayoutPolicy for NoLayout {
@@ -191,7 +191,7 @@ impl Server for Inert {
     fn allocation_mode(&mut self, _: MemoryAllocationMode, _: StreamId) {}
 }
 
-/// No memory.
+/// A storage without memory.
 pub(crate) struct NoStorage;
 
 impl ComputeStorage for NoStorage {

@@ -29,7 +29,7 @@ use burn_rocm_nn::{
 
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// A logger that keeps what this crate says.
+/// A logger that keeps this crate's messages.
 struct Keeper;
 
 impl log::Log for Keeper {
@@ -46,18 +46,18 @@ impl log::Log for Keeper {
     fn flush(&self) {}
 }
 
-/// What is said while this runs.
+/// The messages logged while `run` runs.
 fn said(run: impl FnOnce()) -> Vec<String> {
     run();
     std::mem::take(&mut *SAID.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Runs what Burn refuses.
+/// Runs something that Burn refuses.
 fn refused<T>(run: impl FnOnce() -> T) {
     assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
 }
 
-/// A forward pass, or several.
+/// One or several forward passes.
 type Passes = fn();
 
 fn ones<B: Backend, const D: usize>(shape: [usize; D]) -> Tensor<B, D> {
@@ -68,8 +68,8 @@ fn classes<B: Backend, const D: usize>(shape: [usize; D]) -> Tensor<B, D, Int> {
     Tensor::ones(shape, &Default::default())
 }
 
-/// Each module of this crate that runs forward, with every way to run it that has a fused op. Those
-/// that another module has inside come before it.
+/// Each module of this crate that has a forward pass, with every way to run it that has a fused op.
+/// A module that another module contains comes before that module.
 fn modules<B: Backend>() -> Vec<(&'static str, Passes)> {
     vec![
         ("AddAct", || drop(AddAct::new(Act::Relu).forward(ones::<B, 2>([2, 3]), ones([2, 3])))),
@@ -149,7 +149,7 @@ fn modules<B: Backend>() -> Vec<(&'static str, Passes)> {
             }
         }),
         ("CrossEntropyLoss", || {
-            // As many pad tokens as the fused op takes.
+            // The most pad tokens that the fused op takes.
             let config = CrossEntropyLossConfig::new().with_pad_tokens(Some((2..10).collect()));
             for weights in [None, Some(vec![1.0; 3])] {
                 let loss = config.clone().with_weights(weights).init::<B>(&Default::default());
@@ -163,11 +163,11 @@ fn modules<B: Backend>() -> Vec<(&'static str, Passes)> {
                 loss.forward(ones([2, 3]), classes([2]));
             }
         }),
-        // With dropout, which a fused op has.
+        // With dropout, which the fused op supports.
         ("MultiHeadAttention", || {
             let attention = MultiHeadAttentionConfig::new(4, 2).init::<B>(&Default::default());
             let tokens = ones([2, 3, 4]);
-            // Both ways to make queries, keys and values: by one product, and by three.
+            // Both ways to make queries, keys and values: by one product and by three.
             drop(attention.forward(MhaInput::self_attn(ones([2, 30, 4]))).weights.into_tensor());
             let input = MhaInput::new(tokens.clone(), tokens.clone(), tokens);
             drop(attention.forward(input).weights.into_tensor());
@@ -196,8 +196,8 @@ fn encoder<B: Backend>(dropout: f64) {
     config.init::<B>(&Default::default()).forward(TransformerEncoderInput::new(ones([2, 3, 4])));
 }
 
-/// The losses of classes and labels with these weights, of which a gradient is asked for, and pad
-/// tokens.
+/// The losses of classes and of labels with these weights, which require a gradient, and with these
+/// pad tokens.
 fn class_losses<B: AutodiffBackend>(weights: Option<Vec<f32>>, pad_tokens: Option<Vec<usize>>) {
     let tracked = |weights: Option<Tensor<B, 1>>| weights.map(Tensor::require_grad);
     let config = CrossEntropyLossConfig::new().with_weights(weights.clone());
@@ -221,7 +221,7 @@ fn batch_means<B: Backend>() {
     refused(|| huber.forward(ones::<B, 2>([2, 3]), ones([2, 3]), Reduction::BatchMean));
 }
 
-/// A step of each optimizer, and one in f16 that scales the loss.
+/// A step of each optimizer, and one step in f16 with a scaled loss.
 fn train<B: AutodiffBackend>() {
     let linear: Linear<B> = LinearConfig::new(3, 2).init(&Default::default());
     let grads = |linear: &Linear<B>| {
@@ -237,11 +237,11 @@ fn train<B: AutodiffBackend>() {
 
 const ELSEWHERE: &str = "burn-rocm-nn has no fused ops for this backend type";
 
-/// Passes that compose: the modules that say so, in this order, and why. What a row before said is
-/// not said again.
+/// Passes that compose: the modules that say so, in this order, and the reason. A message of an
+/// earlier row is not repeated.
 const COMPOSED: &[(&[&str], &str, Passes)] = &[
     (&["Adam", "AdamW", "Sgd", "Precision", "GradScaler"], ELSEWHERE, train::<Autodiff<Flex>>),
-    // Whatever else would be a reason there.
+    // This reason counts, whatever other reasons there are.
     (&["MseLoss", "HuberLoss"], ELSEWHERE, batch_means::<Autodiff<Flex>>),
     (&["PositionWiseFeedForward"], ELSEWHERE, || {
         feed_forward::<Autodiff<Flex>>(0.5, ActivationConfig::Tanh);

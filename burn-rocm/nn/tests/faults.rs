@@ -1,5 +1,5 @@
-//! Targets that are no class and places outside the input: the kernel finds them; reads of the loss
-//! and its gradients report them with the op's name.
+//! Targets that are not classes, and indices outside the input. The kernel detects them; reads of
+//! the loss and of its gradients report them with the op's name.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn::backend::Autodiff;
@@ -32,7 +32,7 @@ fn fault_of(loss: Tensor<B, 1>, scores: &Tensor<B, 2>) -> (String, f32, (Vec<f32
     (error, regardless(loss.inner()).0[0], regardless(grad))
 }
 
-/// In one test: each fault is the device's.
+/// One test, because faults belong to the device.
 #[test]
 fn targets_that_are_no_class() {
     let device = Default::default();
@@ -64,7 +64,8 @@ fn targets_that_are_no_class() {
     places_that_are_no_element();
 }
 
-/// The gradient of a maximum that says it comes from elsewhere; in f64, which is the kernel's.
+/// The gradient of a maximum whose index lies outside the input; in f64, which this project's
+/// kernel computes.
 fn places_that_are_no_element() {
     let device = Default::default();
     let (kernel_size, stride) = ([2; 3], [2; 3]);

@@ -1,4 +1,5 @@
-//! Memory that a step takes: in a program of its own, one test at a time, because the pool is the device's.
+//! The memory that a step takes. These tests have their own program and run one at a time, because
+//! the pool belongs to the device.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn::backend::Autodiff;
@@ -31,14 +32,14 @@ fn a_step_is_taken_in_place() {
     let grads = gradients(&layer);
     layer = optimizer.step(1e-3, layer, grads);
 
-    // Alone: parameters and both moments where they are.
+    // Without other owners, parameters and both moments are updated in place.
     let grads = gradients(&layer);
     pool.pool().reset_peak();
     let before = pool.pool().stats().allocated;
     layer = optimizer.step(1e-3, layer, grads);
     assert_eq!(pool.pool().stats().peak, before);
 
-    // With a clone and a record that are kept: new tensors in the place of all three.
+    // With a clone and a record that are kept, all three get new tensors.
     let kept = (layer.clone(), optimizer.to_record());
     let grads = gradients(&layer);
     pool.pool().reset_peak();
@@ -49,8 +50,8 @@ fn a_step_is_taken_in_place() {
     drop((kept, layer));
 }
 
-/// The most bytes beyond what was there before that attention takes, forward and backward, for sequences of each
-/// length.
+/// The most bytes that attention takes beyond those in use before, forward and backward, for each
+/// sequence length.
 fn attention_takes(lengths: [usize; 3]) -> [usize; 3] {
     let device = Default::default();
     let pool = hip::Device::get(0).unwrap();
@@ -60,7 +61,7 @@ fn attention_takes(lengths: [usize; 3]) -> [usize; 3] {
             let x = Tensor::<B, 3>::ones([1, length, 16], &device).require_grad();
             module.forward(MhaInput::self_attn(x)).context.sum().backward()
         };
-        drop(run()); // what stays, such as a workspace, is there before
+        drop(run()); // allocates what stays, such as a workspace
         pool.pool().reset_peak();
         let before = pool.pool().stats().allocated;
         drop(run());
@@ -68,15 +69,15 @@ fn attention_takes(lengths: [usize; 3]) -> [usize; 3] {
     })
 }
 
-/// Up to the bytes of scores that `BURN_ROCM_ATTENTION_SCORES` allows memory grows with the square of the sequence;
-/// beyond, a sequence twice as long takes twice the memory.
+/// Up to the bytes of scores that `BURN_ROCM_ATTENTION_SCORES` allows, memory grows with the square
+/// of the sequence. Beyond, a sequence of twice the length takes twice the memory.
 #[test]
 fn memory_is_linear_in_the_sequence_beyond_the_scores_that_are_kept() {
     if std::env::var_os("BURN_ROCM_ATTENTION_SCORES").is_none() {
         let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let [short, medium, long] = attention_takes([512, 1024, 2048]);
         assert!(medium > 3 * short && long > 3 * medium, "kept by default: {short}, {medium}, {long}");
-        // The setting is read once.
+        // A process reads the setting once.
         let name = "memory_is_linear_in_the_sequence_beyond_the_scores_that_are_kept";
         let text = again(&["--exact", name, "--nocapture"], &[("BURN_ROCM_ATTENTION_SCORES", "1M")]);
         assert!(text.contains("1 passed"), "{text}");

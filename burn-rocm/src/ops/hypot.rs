@@ -1,4 +1,4 @@
-//! The length of a vector of two.
+//! The Euclidean length of a vector with two components.
 
 use burn_backend::Scalar;
 use burn_std::DType;
@@ -9,8 +9,8 @@ use super::cast::cast;
 use super::unary::{clamp, unary};
 use crate::tensor::{RocmTensor, one_dtype};
 
-/// `sqrt(x^2 + y^2)` by the larger one and the ratio of the two, so that no square leaves the range. Types narrower
-/// than f32 are computed in f32 and rounded once.
+/// `sqrt(x^2 + y^2)`, computed from the larger magnitude and the ratio of the two, so that no
+/// square overflows or underflows. Types narrower than f32 are computed in f32 and rounded once.
 pub(crate) fn hypot(lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor> {
     const OP: &str = "float_hypot";
     let dtype = one_dtype(OP, &[&lhs, &rhs])?;
@@ -21,7 +21,7 @@ pub(crate) fn hypot(lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor>
     let [lhs, rhs] = [unary(OP, Functor::Abs, lhs)?, unary(OP, Functor::Abs, rhs)?];
     let larger = binary(OP, Functor::Max, lhs.clone(), rhs.clone())?;
     let smaller = binary(OP, Functor::Min, lhs, rhs)?;
-    // Neither 0 / 0 nor inf / inf.
+    // Avoids 0 / 0 and inf / inf.
     let (least, most) = match dtype {
         DType::F64 => (f64::from_bits(1), f64::MAX),
         _ => (f32::from_bits(1).into(), f32::MAX.into()),

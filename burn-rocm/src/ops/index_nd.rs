@@ -170,7 +170,8 @@ pub(crate) fn scatter(
     Ok(out)
 }
 
-/// Joins each slice of `value` along an axis with the slice of the tensor that a list of indices names.
+/// Combines each slice of `value` along an axis with the tensor's slice at the corresponding index
+/// of a list.
 pub(crate) fn select_assign(
     op: &'static str,
     tensor: RocmTensor,
@@ -190,7 +191,8 @@ pub(crate) fn select_assign(
     swap_dims(out, 0, axis)
 }
 
-/// Joins each element of `value` with the one that its index names along an axis, at its own place in the others.
+/// Combines each element of `value` with the element at its index along an axis and at its own
+/// position in the other axes.
 pub(crate) fn scatter_along(
     op: &'static str,
     axis: usize,
@@ -206,7 +208,7 @@ pub(crate) fn scatter_along(
     if indices.dims() != value.dims() {
         return invalid(op, format!("values of shape {:?}", indices.dims()), format!("{:?}", value.dims()));
     }
-    // Each element's tuple: its own place in every axis, and its index along the one.
+    // The tuple of an element: its own position in every axis but one, and its index in that axis.
     let (shape, count) = (indices.dims().to_vec(), indices.len());
     let indices = index::index(op, indices)?;
     let (device, dtype) = (indices.device(), indices.dtype_of());

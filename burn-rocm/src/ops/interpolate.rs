@@ -15,7 +15,8 @@ use crate::tensor::{RocmTensor, one_device, one_dtype};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Nearest = 0,
-    /// The pixel that holds the output pixel's centre; `Nearest` takes the one that holds its upper left corner.
+    /// The pixel that holds the output pixel's centre. ([`Self::Nearest`] takes the pixel that
+    /// holds its upper left corner.)
     NearestExact = -1,
     Bilinear = 1,
     Bicubic = 2,
@@ -60,8 +61,8 @@ fn u(value: usize) -> Arg {
 /// The distance between neighbouring outputs, in input pixels.
 fn ratio(mode: Mode, input: usize, output: usize, align_corners: bool) -> f64 {
     match mode {
-        // A pixel's centre is the corner of every second one of twice as many pixels. The quotient
-        // is rounded up: where it is exact, a multiple of it must not fall below a whole number.
+        // The centre of a pixel is a corner in a grid of twice as many pixels. The quotient is
+        // rounded up, so that a product which should be a whole number does not fall below it.
         Mode::NearestExact => (input as f64 / (2 * output) as f64).next_up(),
         Mode::Nearest => input as f64 / output as f64,
         _ if align_corners => (input - 1) as f64 / output.saturating_sub(1).max(1) as f64,
@@ -168,7 +169,7 @@ pub(crate) fn grid_sample(
     align_corners: bool,
 ) -> hip::Result<RocmTensor> {
     let op = "grid_sample_2d";
-    // A sample's nearest pixel is already the one whose centre is nearest.
+    // `Nearest` already samples the pixel whose centre is nearest.
     let mode = if mode == Mode::NearestExact { Mode::Nearest } else { mode };
     one_device(op, &[&x, &grid])?;
     one_dtype(op, &[&x, &grid])?;

@@ -1,4 +1,4 @@
-//! A border around a tensor.
+//! Padding of a tensor.
 
 use burn_backend::Scalar;
 
@@ -9,18 +9,18 @@ use super::view::{expand, flip, narrow};
 use crate::error::invalid;
 use crate::tensor::RocmTensor;
 
-/// What a border holds.
+/// The contents of a border.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Border {
     Constant(Scalar),
-    /// The tensor reflected in its outermost elements, which are not repeated.
+    /// The tensor's elements mirrored at its first and last element, which are not repeated.
     Reflect,
-    /// The outermost elements.
+    /// Copies of the outermost element.
     Edge,
 }
 
-/// The tensor with so many elements before and behind it along each axis: one launch for each axis that gets a border,
-/// or a fill and a copy where the border is constant.
+/// Adds the given number of elements before and after the tensor along each axis. Takes one launch
+/// for each axis that gets a border, or a fill and a copy if the border is constant.
 pub(crate) fn pad(
     op: &'static str,
     tensor: RocmTensor,
@@ -60,7 +60,7 @@ pub(crate) fn pad(
             continue;
         }
         let size = dims[axis];
-        // `count` elements outside `edge`, the first or the last element.
+        // `count` border elements next to `edge`, the first or the last element.
         let side = |edge: usize, count: usize| match border {
             Border::Reflect => {
                 let first = if edge == 0 { 1 } else { edge - count };

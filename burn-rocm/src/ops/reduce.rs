@@ -273,8 +273,8 @@ pub(crate) fn sum_two_dims(
     lines.restore(lines.reduce(op, Functor::Sum, dtype)?)
 }
 
-/// The sums along several axes, which stay with size 1: a pass for each run of axes that lie together in memory,
-/// rounded once, also in types narrower than f32.
+/// The sums along several axes, which stay with size 1. Takes one pass for each run of axes that
+/// are adjacent in memory. The result is rounded once, also in types narrower than f32.
 pub(crate) fn sum_dims(op: &'static str, tensor: RocmTensor, axes: &[usize]) -> hip::Result<RocmTensor> {
     let dtype = tensor.dtype_of();
     let mut kept = tensor.dims().to_vec();
@@ -288,7 +288,7 @@ pub(crate) fn sum_dims(op: &'static str, tensor: RocmTensor, axes: &[usize]) -> 
     let order = tensor.layout().dense_order().unwrap_or_else(|| (0..kept.len()).collect());
     let mut sums = packed(permute(tensor, &order)?)?;
     let shape: Vec<usize> = order.iter().map(|&axis| kept[axis]).collect();
-    // Neighbours that are both summed, or both kept, as one.
+    // Merges neighbouring axes that are both summed or both kept.
     let mut runs: Vec<(bool, usize)> = Vec::new();
     for (&axis, &size) in order.iter().zip(sums.dims()) {
         let summed = axes.contains(&axis);
@@ -299,7 +299,7 @@ pub(crate) fn sum_dims(op: &'static str, tensor: RocmTensor, axes: &[usize]) -> 
         }
     }
     sums = reshape(sums, &runs.iter().map(|(_, size)| *size).collect::<Vec<_>>())?;
-    // The longest first: the others then read least.
+    // The longest run first, so that the other passes read least.
     let mut left: Vec<usize> = (0..runs.len()).filter(|&run| runs[run].0).collect();
     left.sort_by_key(|&run| runs[run].1);
     while let Some(run) = left.pop() {

@@ -1,13 +1,13 @@
-// What a GPU compiler has built in, for kernels that the host's C++ compiler builds for the CPU
-// device. Every such translation unit includes it before the kernels, in the same namespace; it
-// includes nothing.
+// The built-ins of a GPU compiler, for kernels that the host's C++ compiler builds for the CPU
+// device. Every such translation unit includes this file before the kernels, in the same namespace.
+// It includes nothing.
 //
-// Native: a block is one thread. Lockstep (HIP_CPU_LOCKSTEP): a block has all its threads, each a
-// coroutine of the CPU device's, which schedules them through the hooks below.
+// Native mode: a block is one thread. Lockstep (HIP_CPU_LOCKSTEP): a block has all its threads;
+// each is a coroutine of the CPU device, which schedules them through the hooks below.
 #pragma once
 
-// Kept out of the loop over blocks: inlined there, gcc loses track of the pointers. Everything that
-// a kernel calls is inlined into it: a loop with a call in it isn't vectorised.
+// A kernel is not inlined into the loop over blocks, because gcc then loses track of the pointers.
+// Everything that a kernel calls is inlined into it, because a loop with a call isn't vectorised.
 #define __global__ __attribute__((noinline, flatten))
 #define __device__
 #define __host__
@@ -20,8 +20,8 @@ struct dim3 {
     unsigned x, y, z;
 };
 
-// What the CPU device tells a launch, and in lockstep what a kernel asks of it: laid out as in the
-// device's abi.rs.
+// The CPU device's description of a launch and, in lockstep, the functions that a kernel calls. The
+// layout is that in the device's abi.rs.
 struct hip_cpu_launch {
     dim3 grid, block_dim;
     unsigned long long first, count; // the blocks to run, counted x first
@@ -50,8 +50,8 @@ static const hip_cpu_launch *hip_cpu_now;
 #define warpSize ((int)hip_cpu_now->wave)
 #define hip_cpu_lane (hip_cpu_now->lane)
 
-// Never inlined, and their calls not duplicated: the return address tells the calls in a kernel
-// apart.
+// These functions are never inlined and their calls never duplicated, because the return address
+// identifies the call in the kernel.
 #ifdef __clang__
 #define HIP_CPU_CALL __attribute__((noinline, noduplicate, unused)) static
 #else
@@ -66,7 +66,7 @@ HIP_CPU_CALL unsigned long long hip_cpu_ballot(int predicate) {
 }
 HIP_CPU_INLINE void __syncthreads() { hip_cpu_sync(); }
 HIP_CPU_INLINE unsigned long long __ballot(int predicate) { return hip_cpu_ballot(predicate); }
-// clang-format off: it takes the reference for a call
+// clang-format off: it mistakes the reference for a call
 #define HIP_CPU_SHARED(T, name, count)                                                                 \
     static char name##_key;                                                                            \
     T(&name)[count] = *reinterpret_cast<T(*)[count]>(                                                  \
@@ -98,7 +98,7 @@ HIP_CPU_INLINE void hip_cpu_shuffle(const void *in, void *out, unsigned bytes, i
 
 #endif
 
-// Shuffles as AMD defines them: lanes outside `width` give a lane its own value back.
+// Shuffles as AMD defines them: a lane whose source lies outside `width` gets its own value.
 template <class T> HIP_CPU_INLINE T hip_cpu_exchange(T value, int source) {
     T result;
     hip_cpu_shuffle(&value, &result, sizeof(T), source);
@@ -124,8 +124,8 @@ HIP_CPU_INLINE int __all(int predicate) { return __ballot(predicate == 0) == 0; 
 HIP_CPU_INLINE void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 HIP_CPU_INLINE void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
-// Blocks run on several cores: atomics are real. The bits are compared, so that a NaN ends the loop
-// too.
+// Blocks run on several cores, so atomics are real. The loops compare bits, so that they end for a
+// NaN too.
 template <unsigned long long BYTES> struct hip_cpu_word;
 template <> struct hip_cpu_word<4> {
     using type = unsigned int;

@@ -1,5 +1,5 @@
-// Ends a translation unit of kernels: how the CPU device calls one through a table. In the kernels'
-// own namespace, so that no two translation units share an instantiation.
+// Ends a translation unit of kernels with the table through which the CPU device calls them. It is
+// in the kernels' own namespace, so that no two translation units share an instantiation.
 #pragma once
 
 struct hip_cpu_entry {

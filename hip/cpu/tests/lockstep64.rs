@@ -1,5 +1,4 @@
-//! Lockstep: right kernels give right results whatever the order, and each kind of mistake is found. With waves of 64:
-//! the cases of `lockstep.rs`.
+//! Lockstep with waves of 64: the cases of `lockstep.rs`.
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #![allow(clippy::undocumented_unsafe_blocks, clippy::unwrap_used, clippy::macro_metavars_in_unsafe)]
 

@@ -122,14 +122,14 @@ fn one_by_one_filters() {
             _ => check::<f32>(&case, &mut random),
         }
     }
-    // More than one wave of images where they are written out.
+    // More than one wave of images, for which planes are written out.
     for (batch, stride) in [(3, 1), (9, 2)] {
         let case =
             Case::new(&[batch, 96, 101, 99], &[9, 96, 1, 1], &[stride; 2], &[0; 2], &[1; 2], 1).unwrap();
         check::<f32>(&case, &mut random);
         check::<f16>(&case, &mut random);
     }
-    // Two waves whose weights' gradient is summed in runs of pixels.
+    // Two waves, whose weight gradient is summed in runs of pixels.
     let case = Case::new(&[2, 32, 160, 160], &[64, 32, 1, 1], &[1; 2], &[0; 2], &[1; 2], 1).unwrap();
     check::<f16>(&case, &mut random);
 }
@@ -137,8 +137,8 @@ fn one_by_one_filters() {
 #[test]
 fn sums_and_images_of_several_blocks() {
     let mut random = Random::new("convolution, blocks");
-    // More terms of a sum than a block holds, more pixels, more output channels than a task takes,
-    // and strides that make several passes.
+    // More terms in a sum than a block holds, more pixels, more output channels than a task takes,
+    // and strides that need several passes.
     for (x, w, stride, pad) in [
         ([3, 40, 20, 18], [70, 40, 3, 3], 1, 1),
         ([2, 34, 21, 20], [33, 34, 3, 3], 2, 1),
@@ -179,8 +179,8 @@ fn an_image_gives_alone_what_it_gives_in_a_batch() {
 
 #[test]
 fn what_is_not_finite_stays_where_it_is() {
-    // An infinity in an image's corner, which in memory lies beside the next image: only its own
-    // windows may read it.
+    // An infinity in an image's corner. In memory it is next to the following image, but only
+    // windows that cover it may read it.
     let case = Case::new(&[2, 9, 7, 7], &[9, 9, 3, 3], &[1; 2], &[0; 2], &[1; 2], 1).unwrap();
     let count = |dims: &[usize]| dims.iter().product::<usize>();
     let (mut x, w) = (vec![1f32; count(&case.x)], vec![1f32; count(&case.w)]);
@@ -219,8 +219,8 @@ fn the_same_bits_every_time() {
     assert!((0..5).all(|_| run() == first));
 }
 
-/// Shapes of every way through the CPU's MIOpen. The 1x1 ones gave other bits with other numbers of
-/// cores while those cut their products.
+/// Shapes for every implementation in the CPU's MIOpen. With 1x1 filters, products that are cut by
+/// the number of cores would give other bits.
 #[test]
 fn the_same_bits_for_any_number_of_cores() {
     const CHILD: &str = "HIP_CPU_TEST_CORES_CHILD";

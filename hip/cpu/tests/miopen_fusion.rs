@@ -1,5 +1,5 @@
-//! MIOpen's fusion plans through its C table: what they refuse, and one that runs by the call with and without a
-//! workspace.
+//! MIOpen's fusion plans through its C table: what they refuse, and a plan that runs with a
+//! workspace and without.
 #![allow(clippy::unwrap_used)]
 #![allow(non_upper_case_globals)] // AMD's names.
 
@@ -23,7 +23,7 @@ fn plans() {
     let dnn = Dnn::new();
     let t = &dnn.table;
     let tensor = |data, dims: &[usize]| dnn.tensor(data, dims);
-    // A 1 x 1 window doubles and adds two channels.
+    // A 1 x 1 window that doubles two channels and adds them.
     let (x, w) = (tensor(miopenFloat, &[1, 2, 2, 2]), tensor(miopenFloat, &[1, 2, 1, 1]));
     let (bias, y) = (tensor(miopenFloat, &[1, 1, 1, 1]), tensor(miopenFloat, &[1, 1, 2, 2]));
     let bx = Device::new(&[1f32, -2.0, 3.0, -4.0, 10.0, -20.0, 0.0, 1.0]);
@@ -43,7 +43,7 @@ fn plans() {
         assert_eq!((t.miopenCreateFusionPlan)(&mut plan, miopenVerticalFusion, x.get()), miopenStatusSuccess);
         let (mut multiply, mut add, mut last) = (null_mut(), null_mut(), null_mut());
         let compile = || (t.miopenCompileFusionPlan)(dnn.handle, plan);
-        // In the order of the ops.
+        // The ops are added in order.
         assert_eq!(compile(), miopenStatusUnsupportedOp);
         assert_eq!((t.miopenCreateOpConvForward)(plan, null_mut(), conv, w.get()), miopenStatusBadParm);
         assert_eq!((t.miopenCreateOpConvForward)(plan, &mut multiply, conv, w.get()), miopenStatusSuccess);
@@ -74,7 +74,7 @@ fn plans() {
         let status = (t.miopenFusionPlanGetWorkSpaceSize)(dnn.handle, plan, &mut size, algorithm);
         assert_eq!(status, miopenStatusSuccess);
         let space = Device::new(&vec![0u8; size.max(1)]);
-        // Without a workspace only where none is needed.
+        // Without a workspace, the call succeeds only if none is needed.
         let expected = if size == 0 { miopenStatusSuccess } else { miopenStatusBadParm };
         assert_eq!(run(args, x.get(), y.get()), expected);
         let with_space = t.miopenExecuteFusionPlan_v2.unwrap();
@@ -86,7 +86,7 @@ fn plans() {
         assert_eq!((t.miopenDestroyFusionPlan)(plan), miopenStatusSuccess);
         assert_eq!((t.miopenDestroyFusionPlan)(null_mut()), miopenStatusBadParm);
 
-        // f16 has none, as on most chips.
+        // f16 has no plans, as on most chips.
         let half = tensor(miopenHalf, &[1, 2, 2, 2]);
         assert_eq!(
             (t.miopenCreateFusionPlan)(&mut plan, miopenVerticalFusion, half.get()),

@@ -9,7 +9,7 @@ use library::dnn::{Dnn, Typed};
 use library::{Device, Random, close, wide};
 use miopen_sys::*;
 
-/// Mean, 1/deviation and variance of some elements.
+/// Mean, reciprocal deviation and variance of some elements.
 fn moments(x: &[f64], group: &[usize], epsilon: f64) -> (f64, f64, f64) {
     let count = group.len() as f64;
     let mean = group.iter().map(|&i| x[i]).sum::<f64>() / count;
@@ -30,8 +30,8 @@ fn batch_norm<T: Typed>(random: &mut Random) {
         (0..n).flat_map(|image| (0..each).map(move |i| (image * channels + channel) * each + i)).collect()
     };
     let (x, dy) = (random.values::<T>(n * c * pixels), random.values::<T>(n * c * pixels));
-    // Images apart from each other: three values that fall together have next to no variance, and
-    // dividing by it makes any rounding large.
+    // Moves the images apart. Three values that happen to be close have almost no variance, and
+    // dividing by it magnifies rounding errors.
     let apart = |(i, value): (usize, &T)| T::of(value.f64() + 2.0 * (i / (c * pixels)) as f64);
     let x: Vec<T> = x.iter().enumerate().map(apart).collect();
     let (fx, fdy) = (wide(&x), wide(&dy));
@@ -116,13 +116,14 @@ fn batch_norm<T: Typed>(random: &mut Random) {
             inverse.void(),
         );
         assert_eq!(status, miopenStatusSuccess);
-        // Deviations near zero magnify rounding by 1/deviation: the scale of the normalised values
-        // is their own.
+        // Small deviations magnify rounding errors. So the errors are measured relative to the
+        // normalised values.
         close("training", &by.get(), &y, 10.0);
         for (found, expected) in [(&saved, 0), (&inverse, 1), (&bmean, 2), (&bvariance, 3)] {
             close(&format!("statistic {expected}"), &found.get(), &statistics[expected], 1.0);
         }
-        // With the saved statistics, and without: they are computed again then.
+        // With the saved statistics, and without them. In the latter case MIOpen computes them
+        // again.
         for (mean, deviation) in
             [(saved.void(), inverse.void()), (core::ptr::null_mut(), core::ptr::null_mut())]
         {
@@ -238,7 +239,7 @@ fn layer_norm<T: Typed>(random: &mut Random) {
     for row in 0..rows {
         let group: Vec<usize> = (row * len..(row + 1) * len).collect();
         let (mean, inverse, _) = moments(&fx, &group, f64::from(epsilon));
-        // The gradient takes the statistics as they were stored.
+        // The gradient uses the statistics as they were stored, rounded.
         let stored = (T::of(mean).f64(), T::of(inverse).f64());
         means.push(mean);
         inverses.push(inverse);

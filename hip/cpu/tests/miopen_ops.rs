@@ -1,4 +1,5 @@
-//! MIOpen's softmax, activations, reductions and plain tensor functions, against references in `f64`.
+//! MIOpen's softmax, activations, reductions and plain tensor functions, against references in
+//! `f64`.
 #![allow(clippy::unwrap_used)]
 #![allow(non_upper_case_globals)] // AMD's names.
 
@@ -27,7 +28,7 @@ fn softmax<T: Typed>(random: &mut Random) {
     let len = n * c * pixels;
     let (x, old, dy) = (random.values::<T>(len), random.values::<T>(len), random.values::<T>(len));
     let (fx, fdy, fold) = (wide(&x), wide(&dy), wide(&old));
-    // The elements that sum to one, by their places.
+    // The indices of the elements that sum to one.
     let groups: Vec<Vec<usize>> = if mode == MIOPEN_SOFTMAX_MODE_INSTANCE {
         (0..n).map(|image| (image * c * pixels..(image + 1) * c * pixels).collect()).collect()
     } else {
@@ -54,7 +55,7 @@ fn softmax<T: Typed>(random: &mut Random) {
         new.iter().zip(&fold).map(|(new, old)| f64::from(alpha) * new + f64::from(beta) * old).collect()
     };
     let desc = dnn.tensor(T::DATA, &dims);
-    // With beta zero the old values are not read.
+    // If beta is zero, the old values are not read.
     let start = if beta == 0.0 { vec![T::of(f64::NAN); len] } else { old.clone() };
     let (bx, by, bdx) = (Device::new(&x), Device::new(&start), Device::new(&start));
     let (bs, bdy) = (Device::new(&stored), Device::new(&dy));
@@ -291,8 +292,8 @@ fn reductions() {
     }
 }
 
-/// What MIOpen 3.5 answers for bf16, for which it finds no solver, and what its ReLU makes of the numbers that a
-/// selection would keep.
+/// For bf16 MIOpen 3.5 finds no solver. Its ReLU multiplies, so -inf becomes NaN and negative
+/// numbers become -0.
 #[test]
 fn no_bf16_and_relu_by_multiplication() {
     let dnn = Dnn::new();
@@ -374,8 +375,8 @@ fn descriptors_and_names() {
         let none = core::ptr::null();
         assert_eq!((t.miopenSetTensorDescriptor)(c.get(), miopenFloat, 4, none, none), miopenStatusBadParm);
         assert_eq!((t.miopenSetTensorDescriptor)(c.get(), miopenFloat, -1, none, none), miopenStatusBadParm);
-        // Elements or strides whose bytes no address space holds; as the second, products may wrap
-        // around to 0.
+        // Elements or strides whose bytes exceed the address space. If they were multiplied without
+        // a check, products could wrap around to 0.
         let set = |dims: [i32; 4], strides: *const i32| {
             (t.miopenSetTensorDescriptor)(c.get(), miopenFloat, 4, dims.as_ptr(), strides)
         };

@@ -29,7 +29,8 @@ struct Pool {
 }
 
 impl Pool {
-    /// The places of an output of a window along an axis, in the input and in the window.
+    /// The positions that a window at output `at` covers along an axis, in the input and in the
+    /// window.
     fn covered(&self, axis: usize, at: usize) -> impl Iterator<Item = (usize, usize)> + Clone {
         let (size, pad, first) = (self.x[axis + 2], self.pad[axis], at * self.stride[axis]);
         (0..self.window[axis])
@@ -147,7 +148,7 @@ fn pool<T: Typed>(case: &Pool, random: &mut Random) {
 fn pooling() {
     let mut random = Random::new("pooling");
     for round in 0..200 {
-        // Two by two without padding has a loop of its own.
+        // Windows of two by two without padding have a separate loop.
         let (axes, halves) = (if round % 3 == 0 { 3 } else { 2 }, round % 4 == 0);
         let mut draw = |n: usize| (0..axes).map(|_| random.below(n)).collect::<Vec<_>>();
         let window = draw(3).iter().map(|w| w + 1).collect::<Vec<_>>();
@@ -185,7 +186,7 @@ fn pooling() {
     pool::<f32>(&small, &mut random);
 }
 
-/// Strides of axes of length 1 say nothing: the same tensors, set with and without them.
+/// Strides of axes of length 1 do not matter. The same tensors have them set to different values.
 #[test]
 fn a_gradients_tensors_may_differ_in_strides_that_do_not_matter() {
     let dnn = Dnn::new();
@@ -249,7 +250,7 @@ fn pooling_refusals() {
         assert_eq!(set(2, 0, 2), miopenStatusSuccess);
         let image = miopenPoolingWorkspaceIndexImage;
         assert_eq!((t.miopenSetPoolingWorkSpaceIndexMode)(desc, image), miopenStatusSuccess);
-        // 32 x 32 pixels can't be counted in a byte.
+        // 32 x 32 pixels need more than a byte to count.
         let (x, y) = (dnn.tensor(miopenFloat, &[1, 1, 32, 32]), dnn.tensor(miopenFloat, &[1, 1, 16, 16]));
         let (bx, by, space) =
             (Device::new(&[0f32; 1024]), Device::new(&[0f32; 256]), Device::new(&[0u8; 2048]));

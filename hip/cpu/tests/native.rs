@@ -1,4 +1,5 @@
-//! The HIP runtime and hipRTC by their C API: built-in and run-time compiled kernels, memory, handles, refusals.
+//! The HIP runtime and hipRTC through their C API: built-in kernels and kernels compiled at run
+//! time, memory, handles, refusals.
 #![allow(clippy::undocumented_unsafe_blocks, clippy::unwrap_used, clippy::macro_metavars_in_unsafe)]
 
 mod common;
@@ -12,7 +13,7 @@ use std::{
     sync::Once,
 };
 
-/// Two devices for the whole process.
+/// Gives the whole process two devices.
 fn start() {
     static START: Once = Once::new();
     START.call_once(|| unsafe { std::env::set_var("BURN_ROCM_CPU_DEVICES", "2") });
@@ -280,7 +281,7 @@ fn other_sources_go_to_the_hosts_compiler() {
     let code =
         compile(source, &header, &["scale<float>", "scale<long long>"], &["-DTWO=2", "--offload-arch=x"])
             .unwrap();
-    // Another process would read it from a file.
+    // As another process would read it from a file.
     let module = load(&code.clone()).unwrap();
     let x = Memory::of(&[1.0f32, 4.0, 9.0]);
     let scale = function(module, "scale<float>").unwrap();

@@ -75,7 +75,7 @@ impl Case {
         [0, 1, 2].map(|i| self.stride[i] * (self.batch - 1) + [self.lda, self.ldb, self.ldc][i] * columns[i])
     }
 
-    /// What `c` should hold afterwards; what lies between columns and matrices stays.
+    /// The expected contents of `c`. Elements between columns and matrices keep their values.
     fn expected(&self, a: &[f64], b: &[f64], c: &[f64]) -> Vec<f64> {
         let mut all = c.to_vec();
         for i in 0..self.batch {
@@ -191,7 +191,7 @@ fn ex<I: Number, O: Number>(random: &mut Random, case: &Case, in_place: bool, ty
 #[test]
 fn gemm_ex_low_precision() {
     let mut random = Random::new("gemm_ex");
-    // Results of several tasks, with gaps between columns and without.
+    // Results that several tasks compute, with gaps between columns and without.
     let large = [300, 303].map(|ldc| Case {
         a: NONE,
         b: TRANSPOSE,
@@ -436,7 +436,7 @@ fn refusals() {
         // Too long for the allocation.
         (|call| call.sizes[0..3].copy_from_slice(&[4, 4, 400]), rocblas_status_invalid_size),
         (|call| (call.sizes[1], call.sizes[5]) = (400, 4), rocblas_status_invalid_pointer),
-        // Nothing to compute: pointers are not looked at.
+        // Nothing to compute, so pointers are not checked.
         (|call| (call.sizes[0], call.a) = (0, core::ptr::null()), rocblas_status_success),
         (|call| (call.batch, call.alpha) = (0, core::ptr::null()), rocblas_status_success),
     ];
@@ -512,7 +512,7 @@ fn refusals() {
             )
         };
         assert_eq!(ex(1, f64r, i8r, f64r, c.void()), rocblas_status_not_implemented);
-        // No result, though nothing would change it.
+        // A null result is refused even if nothing would change it.
         assert_eq!(ex(0, f32r, f32r, f32r, core::ptr::null_mut()), rocblas_status_invalid_pointer);
         let gemv = |a: *const f32, increment: i32| {
             (blas.table.rocblas_sgemv)(
@@ -532,12 +532,12 @@ fn refusals() {
         };
         assert_eq!(gemv(a.ptr(), 0), rocblas_status_invalid_size);
         assert_eq!(gemv(null, 1), rocblas_status_invalid_pointer);
-        // The greatest step backwards.
+        // The largest negative increment.
         assert_eq!(gemv(a.ptr(), i32::MIN), rocblas_status_invalid_pointer);
-        // The library manages its own workspace then.
+        // Without an address the library manages its own workspace.
         let unset = (blas.table.rocblas_set_workspace)(blas.handle, core::ptr::null_mut(), 64);
         assert_eq!(unset, rocblas_status_success);
-        // In place with a transpose.
+        // In place, with a transpose.
         assert_eq!(
             (blas.table.rocblas_sgeam)(
                 blas.handle,

@@ -1,5 +1,5 @@
-// What hipRTC's compiler has built in and NVRTC spells otherwise. NVRTC reads this ahead of every
-// program; prelude.h sees to the other differences.
+// hipRTC's built-ins that NVRTC names differently. NVRTC reads this file before every program.
+// hip/kernels/prelude_*.h handle the other differences.
 #pragma once
 
 #define __builtin_memcpy(to, from, bytes) memcpy(to, from, bytes)

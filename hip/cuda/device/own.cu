@@ -1,5 +1,6 @@
-// What AMD's libraries compute and NVIDIA's do not: products of 8-bit integers whose sizes are no multiples of 4, maximum
-// pooling that keeps each maximum's place, norms of rows and groups, and activations that cuDNN has not.
+// Functions that AMD's libraries have and NVIDIA's lack: products of 8-bit integers whose sizes are
+// not multiples of 4, maximum pooling that stores the index of each maximum, norms of rows and
+// groups, and some activations.
 
 typedef signed char i8;
 typedef unsigned short u16;
@@ -43,7 +44,7 @@ struct Gemm {
     i32 alpha, beta;
 };
 
-// Sums wrap. c may be d.
+// Sums wrap. c may be the same as d.
 extern "C" __global__ void gemm_i8(Gemm g, const i8 *a, const i8 *b, const i32 *c, i32 *d) {
     u64 plane = (u64)g.m * g.n;
     for_each<u64>(plane * g.batch, [=](u64 i) {
@@ -61,7 +62,7 @@ extern "C" __global__ void gemm_i8(Gemm g, const i8 *a, const i8 *b, const i32 *
 struct Axis {
     i32 size, out, window, stride, pad;
 
-    // The windows that hold place i: from first, to last inclusive.
+    // The windows that contain index i: from first to last, inclusive.
     __device__ i32 first(i32 i) const { return i + pad < window ? 0 : (i + pad - window) / stride + 1; }
     __device__ i32 last(i32 i) const { return min((i + pad) / stride, out - 1); }
 };
@@ -69,7 +70,7 @@ struct Axis {
 struct Pool {
     i64 planes;
     Axis d, h, w;
-    i32 masked; // an index counts within the window, else within the plane
+    i32 masked; // whether an index counts within the window instead of the plane
 
     // In 2-D the compiler knows that there is one slice.
     template <int AXES> __device__ Axis depth() const {
@@ -78,7 +79,7 @@ struct Pool {
     }
 };
 
-// The first of the greatest, beginning at the lowest finite number: MIOpen's maximum.
+// MIOpen's maximum: the first of the largest elements, starting from the lowest finite number.
 template <int AXES, class T, class I> __global__ void max_forward(Pool p, const T *x, T *y, I *indices) {
     Axis d = p.depth<AXES>(), h = p.h, w = p.w;
     u64 outputs = (u64)d.out * h.out * w.out;
@@ -109,7 +110,8 @@ template <int AXES, class T, class I> __global__ void max_forward(Pool p, const 
     });
 }
 
-// Each pixel of the input gathers from the windows that hold it: a fixed order, one rounding. N counts the pixels of all planes and divides.
+// Each pixel of the input gathers from the windows that contain it, so the order is fixed and the
+// sum is rounded once. N is the type that counts the pixels of all planes, and that divides.
 template <class N, int AXES, class T, class I> __device__ void gather_max(Pool p, const T *dy, const I *indices, T *dx) {
     Axis d = p.depth<AXES>(), h = p.h, w = p.w;
     N area = (N)h.size * (N)w.size, inputs = area * (N)d.size;
@@ -133,19 +135,19 @@ template <class N, int AXES, class T, class I> __device__ void gather_max(Pool p
 }
 
 template <int AXES, class T, class I> __global__ void max_backward(Pool p, const T *dy, const I *indices, T *dx) {
-    // A step past 2^31 is less than 2^32: no more threads than that run.
+    // One step past 2^31 stays below 2^32, because at most 2^31 threads run.
     if ((u64)p.depth<AXES>().size * p.h.size * p.w.size * p.planes <= 0x80000000u) gather_max<u32, AXES>(p, dy, indices, dx);
     else gather_max<u64, AXES>(p, dy, indices, dx);
 }
 
 struct Norm {
     i64 rows, length;
-    // A value's weight: row % groups * channels + its place / share.
+    // The weight of a value is at row % groups * channels + its index / share.
     i64 groups, channels, share;
     float epsilon;
 };
 
-// A sum over the block's threads, in each of them. 256 threads.
+// The sum over a block's 256 threads, returned to each of them.
 __device__ double block_sum(double value) {
     __shared__ double part[8];
     for (i32 distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffffu, value, distance);
@@ -157,7 +159,8 @@ __device__ double block_sum(double value) {
     return sum;
 }
 
-// One block a row: the mean first, then the deviations from it. Not CENTRED, T5's norm: the mean is taken as 0. What is null is left out.
+// One block normalises a row: first the mean, then the deviations from it. If not CENTRED (T5's
+// norm), the mean is taken as 0. Pointers may be null: those tensors are left out.
 template <class T, bool CENTRED>
 __global__ void norm_forward(Norm p, const T *x, const T *weight, const T *bias, T *y, T *mean, T *rstd) {
     for (i64 row = blockIdx.x; row < p.rows; row += gridDim.x) {
@@ -174,7 +177,7 @@ __global__ void norm_forward(Norm p, const T *x, const T *weight, const T *bias,
             sum += off;
             squares += off * off;
         }
-        // Corrected by the first power: the mean was rounded.
+        // The mean was rounded, so the mean deviation corrects the variance.
         double first = CENTRED ? block_sum(sum) / (double)p.length : 0.0;
         double variance = block_sum(squares) / (double)p.length - first * first;
         float scale = (float)rsqrt((variance < 0.0 ? 0.0 : variance) + (double)p.epsilon);
@@ -193,7 +196,7 @@ __global__ void norm_forward(Norm p, const T *x, const T *weight, const T *bias,
     }
 }
 
-// 16 bytes.
+// 16 bytes, read or written by one access.
 template <class T> struct Piece {
     static constexpr i32 WIDTH = 16 / sizeof(T);
     T lane[WIDTH];
@@ -211,7 +214,8 @@ template <class T> struct Piece {
     }
 };
 
-// The sums of both over the TEAM threads of a row, a warp or a block of 256, in each of them.
+// Both components' sums over the TEAM threads of a row (a warp or a block of 256), returned to each
+// of them.
 template <i32 TEAM> __device__ float2 team_sum(float2 value) {
     for (i32 distance = 16; distance > 0; distance /= 2) {
         value.x += __shfl_xor_sync(0xffffffffu, value.x, distance);
@@ -228,9 +232,10 @@ template <i32 TEAM> __device__ float2 team_sum(float2 value) {
     return value;
 }
 
-// norm_forward where a row is at most PIECES times 16 bytes a thread, everything lies at multiples of 16 bytes, and each place has a weight of
-// its own: a row is read once and stays in registers. Mean and variance come of the distances to the row's first element, as near to the mean
-// as any, so that one reduction gives both and a large mean costs no digits.
+// norm_forward for rows of at most PIECES times 16 bytes per thread, if all addresses are multiples
+// of 16 bytes and each element has a weight of its own. A row is read once and stays in registers.
+// Mean and variance are computed from differences to the row's first element, so that one reduction
+// gives both and a large mean costs no digits.
 template <class T, bool CENTRED, i32 TEAM, i32 PIECES>
 __global__ void __launch_bounds__(256) row_norm(Norm p, const T *x, const T *weight, const T *bias, T *y, T *mean, T *rstd) {
     constexpr i32 WIDTH = Piece<T>::WIDTH;
@@ -280,7 +285,7 @@ __global__ void __launch_bounds__(256) row_norm(Norm p, const T *x, const T *wei
     }
 }
 
-// The gradient by x from the statistics as they were stored, one block a row. weight may be null.
+// The gradient of x from the stored statistics, one block for each row. weight may be null.
 template <class T>
 __global__ void norm_backward(Norm p, const T *dy, const T *x, const T *weight, const T *mean, const T *rstd, T *dx) {
     for (i64 row = blockIdx.x; row < p.rows; row += gridDim.x) {
@@ -300,7 +305,8 @@ __global__ void norm_backward(Norm p, const T *dy, const T *x, const T *weight, 
     }
 }
 
-// The gradients by weight and bias: a block takes 32 places, each of its 8 warps every eighth row.
+// The gradients of weight and bias. A block takes 32 columns, and each of its 8 warps every eighth
+// row.
 template <class T>
 __global__ void norm_parameters(Norm p, const T *dy, const T *x, const T *mean, const T *rstd, T *weight, T *bias) {
     __shared__ double parts[2][8][32];
@@ -313,7 +319,7 @@ __global__ void norm_parameters(Norm p, const T *dy, const T *x, const T *mean, 
             by_weight += gradient * ((load(x[row * p.length + at]) - load(mean[row])) * load(rstd[row]));
             by_bias += gradient;
         }
-        __syncthreads(); // the last places' parts may still be read
+        __syncthreads(); // the last columns' parts may still be read
         parts[0][warp][column] = by_weight;
         parts[1][warp][column] = by_bias;
         __syncthreads();
@@ -327,7 +333,7 @@ __global__ void norm_parameters(Norm p, const T *dy, const T *x, const T *mean, 
     }
 }
 
-// MIOpen's numbers of the modes, and its formulas.
+// MIOpen's numbers for the modes, and its formulas.
 struct Activation {
     i32 mode;
     float alpha, beta, gamma;

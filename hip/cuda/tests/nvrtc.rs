@@ -26,7 +26,8 @@ fn need_nvrtc() {
     assert_eq!(missing_symbol(Library::Nvrtc), None);
 }
 
-/// Compiles a family's kernels in one program; the log where that fails, else each kernel's symbol and the code's size.
+/// Compiles a family's kernels in one program. Returns each kernel's symbol and the code's size, or
+/// the log.
 fn compile(
     source: &str,
     name: &str,
@@ -99,7 +100,7 @@ fn every_kernel_compiles() {
     for arch in archs.split(',') {
         for family in &families {
             let expressions: Vec<_> = family.instantiations().map(|name| name.to_string()).collect();
-            // Some hundreds at a time: a family has thousands.
+            // Some hundreds at a time, because a family has thousands.
             for part in expressions.chunks(256) {
                 match compile(family.source, &format!("{}.hip", family.name), part, arch) {
                     Ok((symbols, size)) => {

@@ -48,7 +48,7 @@ impl Event {
     ///
     /// # Errors
     ///
-    /// `Device` where HIP reports a failure of the device's work, also for the functions below.
+    /// `Device` if HIP reports a failure of the device's work, also for the functions below.
     pub fn query(&self) -> Result<bool> {
         // SAFETY: the function is HIP's, the handle is ours.
         let status = unsafe { (self.context.hip().hipEventQuery)(self.raw) };

@@ -148,7 +148,7 @@ impl Device {
     }
 
     /// Gives cached device memory, cached pinned memory and the modules of unused kernels back to
-    /// the driver, after waiting for the device where needed.
+    /// the driver, after waiting for the device if needed.
     pub fn memory_cleanup(&self) -> Result<()> {
         self.pool.clear()?;
         self.staging.clear();
@@ -175,10 +175,10 @@ impl Device {
         &self.compute
     }
 
-    /// Launches the element-wise ops that were put off, without waiting for them.
+    /// Launches the deferred element-wise ops without waiting for them.
     ///
     /// # Errors
-    /// That of a launch, or what else was kept for the next read or sync.
+    /// The error of a launch, or an error that was kept for the next read or sync.
     pub fn flush(&self) -> Result<()> {
         self.compute.catch_up();
         self.context.take_error()

@@ -56,11 +56,11 @@ impl Stream {
         &self.context
     }
 
-    /// Records an event behind the work enqueued so far.
+    /// Records an event after the work enqueued so far.
     ///
     /// # Errors
     ///
-    /// `Device` where HIP fails, also for the functions below.
+    /// `Device` if HIP fails, also for the functions below.
     pub fn record(&self, event: &Event) -> Result<()> {
         self.record_on(event, self.raw())
     }
@@ -72,22 +72,22 @@ impl Stream {
         self.context.check("hipEventRecord", status)
     }
 
-    /// Records a new event behind the work enqueued so far, for streams to wait for.
+    /// Records a new event after the work enqueued so far, for streams to wait for.
     pub(crate) fn mark(&self) -> Result<Event> {
         let event = Event::new(&self.context, EventKind::Ordering)?;
         self.record(&event)?;
         Ok(event)
     }
 
-    /// Records a new event behind the work enqueued so far. After a wait for the event, the host
-    /// may read what that work wrote into host memory.
+    /// Records a new event after the work enqueued so far. After a wait for the event, the host may
+    /// read what that work wrote into host memory.
     pub(crate) fn mark_for_host(&self) -> Result<Event> {
         let event = Event::new(&self.context, EventKind::ToHost)?;
         self.record(&event)?;
         Ok(event)
     }
 
-    /// Records a new event behind the work that HIP has been given so far, without launching the
+    /// Records a new event after the work that HIP has received so far, without launching the
     /// deferred ops.
     pub(crate) fn mark_queued(&self) -> Result<Event> {
         let event = Event::new(&self.context, EventKind::Ordering)?;

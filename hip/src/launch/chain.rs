@@ -93,7 +93,7 @@ impl Device {
             Operands::Scalar(a, value) => (Some(a), None, value),
             Operands::Two(a, b) => (Some(a), Some(b), 0.0),
         };
-        // Before the list is locked: this may record an event, which launches the list.
+        // Before the list is locked, because this may record an event, which launches the list.
         carry_faults([a, b].into_iter().flatten().map(|read| read.buffer), [step.out.buffer]);
         let place = |elements: Option<Elements<'_>>| match elements {
             None => Ok((SCALAR, u64::from(value.to_bits()))),
@@ -116,7 +116,8 @@ impl Device {
             pending.grid = self.grid_bytes(step.len * size_of::<f32>());
             pending.dtype = step.dtype;
             pending.steps.len = step.len as u32;
-            // The thread that begins the list counts the kernel, as another thread may launch it.
+            // The thread that begins the list counts the kernel, because another thread may launch
+            // it.
             trace::count(trace::Kind::Kernel);
         }
         pending.steps.push(next);

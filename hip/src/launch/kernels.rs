@@ -24,7 +24,7 @@ use crate::provider::library;
 /// recently used kernels are unloaded.
 const MOST_LOADED: usize = 256 << 20;
 
-/// Retired modules, each group with an event behind its last launches, oldest first.
+/// Retired modules, each group with an event after its last launches, oldest first.
 type Passing = VecDeque<(Vec<RetiredModule>, Event)>;
 
 /// The kernels that are loaded onto one device.
@@ -139,7 +139,8 @@ impl Kernels {
             self.unload_oldest(&mut loaded);
         }
         drop(loaded);
-        // Loading may retire kernels, so this is the place to unload those that the device is past.
+        // Loading may retire kernels, so this is the place to unload those that the device no
+        // longer runs.
         self.unload_passed();
         Ok(kernel)
     }
@@ -235,8 +236,8 @@ impl Kernels {
         passing + self.retired.list().len()
     }
 
-    /// Unloads the modules that the device is past, and records an event behind the newly retired
-    /// ones. Does not wait.
+    /// Unloads the modules that the device no longer runs, and records an event after the newly
+    /// retired ones. Does not wait.
     fn unload_passed(&self) {
         let mut over = Vec::new();
         let mut passing = self.passing();
@@ -280,7 +281,7 @@ impl Kernels {
     fn unload(&self, modules: Vec<RetiredModule>) {
         for retired in modules {
             // SAFETY: the function is HIP's. Nobody else has the handle, and the stream is past its
-            // last launch: `unload_passed` has queried an event behind it, `unload_behind` has
+            // last launch: `unload_passed` has queried an event after it, `unload_behind` has
             // waited.
             let status = unsafe { (self.context.hip().hipModuleUnload)(retired.module) };
             self.context.record_status("hipModuleUnload", status);

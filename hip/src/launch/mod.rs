@@ -216,7 +216,7 @@ impl<'d> Launch<'d> {
     /// # Errors
     /// `Invalid` for a buffer of another device, an offset past a buffer's end, too many arguments,
     /// a misplaced flag, or a block size that is no multiple of the warp size, because shuffles
-    /// with missing lanes are undefined. `Device` where HIP refuses the launch.
+    /// with missing lanes are undefined. `Device` if HIP refuses the launch.
     #[inline]
     pub unsafe fn submit(mut self, grid: Grid, shared_bytes: u32) -> Result<()> {
         if let Some(wrong) = self.wrong.take() {

@@ -76,7 +76,7 @@ pub(crate) fn free_and_total(context: &Context) -> Result<(usize, usize)> {
 }
 
 /// Numbered points of the compute stream. A freed transfer block carries the number of the point
-/// behind its last use, so that the copy stream waits for that point only.
+/// after its last use, so that the copy stream waits for that point only.
 #[derive(Default)]
 pub(crate) struct TransferFences(Mutex<Fences>);
 
@@ -88,7 +88,7 @@ struct Fences {
 }
 
 impl TransferFences {
-    /// The number of a new fence behind all work of the stream so far.
+    /// The number of a new fence after all work of the stream so far.
     pub(crate) fn behind(&self, stream: &Stream, context: &Context) -> u64 {
         let mut fences = self.fences();
         // Recorded under the lock, so that the queue has the events in stream order.

@@ -152,7 +152,7 @@ struct State {
     free: Vec<u32>,
     /// Words whose tickets are dropped, each with the number of the launch that may still write it.
     retired: Vec<(u64, u32)>,
-    /// Numbers of launches, each with an event behind it, oldest first.
+    /// Numbers of launches, each with an event after it, oldest first.
     events: VecDeque<(u64, Event)>,
     /// Unreported faults of results that were dropped: the last one for each op.
     untold: Vec<Complaint>,
@@ -241,7 +241,7 @@ impl Faults {
         }
     }
 
-    /// Finds out how far the device is: queries the events, and records one behind the newly
+    /// Finds out how far the device is: queries the events, and records one after the newly
     /// enqueued launches.
     fn poll(&self) {
         let launched = self.launched();

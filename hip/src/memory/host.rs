@@ -73,7 +73,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `OutOfMemory`; `Device` where HIP fails.
+    /// `OutOfMemory`; `Device` if HIP fails.
     pub unsafe fn upload_owned<O>(self: &Arc<Self>, owner: O) -> Result<Buffer>
     where
         O: Deref<Target = [u8]> + Send + 'static,
@@ -88,8 +88,7 @@ impl Device {
         let source = owner.as_ptr();
         let queued = self.fences.wait(&self.copies, fence).and_then(|()| {
             // SAFETY: the buffer has `length` bytes. The source lives until the owner is dropped,
-            // which is after the stream has passed the event behind the copy, or after `joined` has
-            // waited.
+            // which is after the stream has passed the copy's event, or after `joined` has waited.
             unsafe { self.staging.copy_to_device(&self.copies, buffer.address(), source, length)? };
             let event = self.copies.mark()?;
             self.compute.wait(&event)?;

@@ -108,9 +108,9 @@ pub(crate) struct Staging {
 struct State {
     /// The page that small uploads fill, and how much of it is filled.
     page: Option<(PinnedBlock, usize)>,
-    /// Full pages and the events behind their last copy, oldest first.
+    /// Full pages and the events after their last copies, oldest first.
     full_pages: VecDeque<(PinnedBlock, Event)>,
-    /// Chunks and the events behind their copies, oldest first.
+    /// Chunks and the events after their copies, oldest first.
     in_flight: VecDeque<(PinnedBlock, Event)>,
     free_pages: Vec<PinnedBlock>,
     free_chunks: Vec<PinnedBlock>,
@@ -118,7 +118,7 @@ struct State {
     /// Blocks that callers gave back, and the addresses and sizes of the blocks that callers have.
     free_host: Vec<PinnedBlock>,
     used_host: Vec<(usize, usize)>,
-    /// The owners of memory that copies read directly, and the events behind these copies, oldest
+    /// The owners of memory that copies read directly, and the events after these copies, oldest
     /// first.
     kept: VecDeque<(Box<dyn Send>, Event)>,
 }
@@ -206,7 +206,7 @@ impl Staging {
         let room = state.page.as_ref().is_some_and(|(_, used)| used + bytes.len() <= PAGE);
         if !room {
             if state.page.is_some() {
-                // Before `take`: without an event behind its copies, the page must not be freed.
+                // Before `take`: without an event after its copies, the page must not be freed.
                 let event = stream.mark()?;
                 let page = state.page.take();
                 state.full_pages.extend(page.map(|(page, _)| (page, event)));
@@ -247,7 +247,7 @@ impl Staging {
         for (index, chunk) in bytes.chunks(CHUNK).enumerate() {
             let mut block = self.take_chunk()?;
             block.bytes()[..chunk.len()].copy_from_slice(chunk);
-            // SAFETY: the block goes into the queue with the event behind the copy; the caller
+            // SAFETY: the block goes into the queue with the event after the copy; the caller
             // vouches for the destination.
             let copied = unsafe {
                 self.copy_to_device(stream, destination + index * CHUNK, block.address(), chunk.len())
@@ -256,8 +256,8 @@ impl Staging {
             match event {
                 Ok(event) => self.state().in_flight.push_back((block, event)),
                 Err(error) => {
-                    // Without an event nothing tells when the copy has finished, so wait before the
-                    // block is freed.
+                    // Without an event the host can't know when the copy has finished, so it waits
+                    // before the block is freed.
                     let _ = stream.synchronize();
                     self.give_chunk(block);
                     return Err(error);
@@ -362,7 +362,7 @@ impl Staging {
             state.free_host.push(block);
             return;
         }
-        // hipHostFree may wait for the device: not under the lock.
+        // Outside the lock, because hipHostFree may wait for the device.
         drop(state);
         drop(block);
     }
@@ -374,7 +374,7 @@ impl Staging {
         blocks.iter().any(|&(address, size)| start >= address && start + bytes.len() <= address + size)
     }
 
-    /// Keeps the owner of memory that a copy reads until the stream has passed the event behind the
+    /// Keeps the owner of memory that a copy reads until the stream has passed the event after the
     /// copy.
     pub(crate) fn keep(&self, owner: Box<dyn Send>, event: Event) {
         self.state().kept.push_back((owner, event));
@@ -396,7 +396,7 @@ impl Staging {
     pub(crate) fn clear(&self) -> usize {
         self.drop_kept();
         let free = self.state().take_free();
-        // hipHostFree may wait for the device: not under the lock.
+        // Outside the lock, because hipHostFree may wait for the device.
         freed(free)
     }
 

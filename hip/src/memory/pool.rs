@@ -42,20 +42,20 @@ pub struct PoolStats {
     pub persistent_reserved: usize,
     /// The number of blocks in use.
     pub blocks: u64,
-    /// Bytes of the blocks in use that nobody asked for: sizes are rounded up. A part of `allocated`.
+    /// Bytes that rounding up adds to the requests of the blocks in use. A part of `allocated`.
     pub padding: usize,
 }
 
 /// The segments of one size that a pool cuts into blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SegmentStats {
-    /// Bytes of a segment.
+    /// The bytes of one segment.
     pub size: usize,
-    /// The segments held.
+    /// The number of segments that the pool holds.
     pub held: u64,
-    /// The most segments that were ever held at once.
+    /// The most segments that the pool has held at once.
     pub peak: u64,
-    /// The most bytes that were ever asked for at once and came from such segments.
+    /// The largest request that such a segment has served, in bytes.
     pub largest: usize,
 }
 
@@ -64,8 +64,8 @@ pub struct SegmentStats {
 pub(crate) enum Purpose {
     /// Written by the compute stream.
     Compute,
-    /// Written by the copy stream. These blocks are kept apart, and each has a fence behind its
-    /// last use, so that an upload waits for that fence only.
+    /// Written by the copy stream. These blocks are kept apart, and each has a fence after its last
+    /// use, so that an upload waits for that fence only.
     Transfer,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct PoolBlock {
     pub(crate) fence: u64,
     arena: usize,
     id: BlockId,
-    /// Bytes that were asked for.
+    /// The requested bytes.
     requested: usize,
 }
 
@@ -132,8 +132,9 @@ impl MemoryPool {
         self.state().stats
     }
 
-    /// The segments that blocks are cut from: for small blocks, large ones, uploads, and what is allocated
-    /// [persistently](Self::persistently). Larger blocks have segments of their own, which are not counted.
+    /// The segments that the pool cuts into blocks: for small blocks, for large ones, for uploads,
+    /// and for [persistent allocations](Self::persistently). A block that has a segment of its own
+    /// is not counted.
     pub fn segments(&self) -> Vec<SegmentStats> {
         self.state().segments.to_vec()
     }
@@ -432,7 +433,7 @@ mod tests {
         // Neither the cached 200 MiB block nor the 56 MiB left hold 240 MiB.
         let block = take(&pool, 240 << 20).unwrap();
         assert_eq!(pool.stats().reserved, 240 << 20);
-        // A small one no longer gets a whole segment, but gets what it needs.
+        // A small request no longer gets a whole segment, but it gets the memory that it needs.
         let tiny = take(&pool, 8 << 20).unwrap();
         assert_eq!(pool.stats().reserved, 248 << 20);
         assert_eq!(

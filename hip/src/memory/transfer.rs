@@ -48,8 +48,7 @@ impl Piece {
                 at += bytes;
                 filled += bytes;
             }
-            // The next copy starts on a boundary that every copy engine likes; `CHUNK` is a
-            // multiple of it.
+            // Aligns the next copy for the copy engines; `CHUNK` is a multiple of this alignment.
             filled = filled.next_multiple_of(64);
         }
         pieces
@@ -62,7 +61,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `OutOfMemory`; `Device` where HIP fails.
+    /// `OutOfMemory`; `Device` if HIP fails.
     pub fn upload(self: &Arc<Self>, bytes: &[u8]) -> Result<Buffer> {
         if bytes.len() <= SMALL {
             let buffer = self.alloc(bytes.len())?;
@@ -181,7 +180,7 @@ impl Device {
         let start = |index: usize, block: &PinnedBlock| {
             let at = index * CHUNK;
             // SAFETY: the source range was checked by `read`; the block has CHUNK bytes and is read
-            // only behind the event.
+            // only after the event.
             let status = unsafe {
                 (self.context.hip().hipMemcpyAsync)(
                     block.address().cast(),
@@ -325,7 +324,7 @@ impl Device {
     /// Events order the copy after the work that computes the source. The host does not wait.
     ///
     /// # Errors
-    /// `Invalid` for a range past the end; `OutOfMemory`; `Device` where HIP fails.
+    /// `Invalid` for a range past the end; `OutOfMemory`; `Device` if HIP fails.
     pub fn copy_from_device(
         self: &Arc<Self>,
         source: &Buffer,
@@ -347,7 +346,7 @@ impl Device {
         self.context.bind()?;
         // SAFETY: the function is HIP's; both ranges lie inside their buffers, each on the device
         // named. The new buffer's memory is reused only later in this stream, the source's only
-        // behind the event below.
+        // after the event below.
         let status = unsafe {
             (self.context.hip().hipMemcpyPeerAsync)(
                 buffer.address() as *mut _,

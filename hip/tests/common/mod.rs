@@ -1,4 +1,4 @@
-//! Tensors in device memory with their values in f64 beside them, for tests against plain references.
+//! Tensors in device memory, each with its values in f64, for comparison with plain references.
 #![allow(dead_code, unreachable_pub)] // Each test binary uses its part.
 
 use std::sync::Arc;
@@ -10,13 +10,13 @@ pub fn device() -> Arc<Device> {
     Device::get(0).expect("a device")
 }
 
-/// A tensor on the device and what it holds.
+/// A tensor on the device and its values.
 pub struct Tensor {
     pub buffer: Buffer,
     pub values: Vec<f64>,
 }
 
-/// Uploads `values`, rounded to `dtype`; what is kept beside is rounded too.
+/// Uploads `values`, rounded to `dtype`. The values that are kept are rounded too.
 pub fn tensor(device: &Arc<Device>, dtype: DType, values: &[f64]) -> Tensor {
     let bytes = encode(dtype, values);
     let values = decode(dtype, &bytes);
@@ -52,7 +52,7 @@ pub fn read(device: &Arc<Device>, buffer: &Buffer, dtype: DType, count: usize) -
     decode(dtype, &bytes)
 }
 
-/// `tolerance` is for a value of the largest expected magnitude.
+/// Asserts that the values are close. `tolerance` is for a value of the largest expected magnitude.
 #[track_caller]
 pub fn close(name: &str, got: &[f64], want: &[f64], tolerance: f64) {
     assert_eq!(got.len(), want.len(), "{name}");

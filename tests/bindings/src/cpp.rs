@@ -1,4 +1,4 @@
-//! The items as static assertions in C++, compiled against one ROCm's headers.
+//! Checks the items by static assertions in C++, compiled against the headers of one ROCm.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -8,67 +8,69 @@ use std::process::{Command, Output};
 use crate::items::{Declared, What, cpp};
 use crate::{Fact, Result};
 
-/// What one ROCm's headers say.
+/// The findings for the headers of one ROCm.
 pub(crate) struct Found {
-    /// Of HIP, such as `7.2`.
+    /// HIP's version, such as `7.2`.
     pub(crate) version: String,
-    /// For each item; `None` where the library's headers are not there.
+    /// One for each item; `None` if the library's headers are absent.
     pub(crate) facts: Vec<Option<Fact>>,
     /// The assertions that failed.
     pub(crate) disagree: Vec<String>,
-    /// How much was compared.
+    /// The number of comparisons, in words.
     pub(crate) summary: String,
 }
 
-/// The headers of each library, from an include folder.
+/// The headers of each library, in an include folder.
 const HEADERS: [(&str, &[&str]); 3] = [
     ("hip", &["hip/hip_runtime_api.h", "hip/hiprtc.h"]),
     ("rocblas", &["rocblas/rocblas.h"]),
     ("miopen", &["miopen/miopen.h"]),
 ];
 
-/// The rocBLAS of each ROCm. Debian 13 has one of 5.5 beside HIP 5.7: its headers are not looked at.
+/// The rocBLAS of each ROCm. Debian 13 has rocBLAS 5.5 beside HIP 5.7; its headers are not
+/// compared.
 const ROCBLAS: [(&str, &str); 3] = [("5.7", "3.1"), ("6.4", "4.4"), ("7.2", "5.2")];
 
-/// HIP 6 gave the device properties another layout and the old one's function another name in the headers; the
-/// symbol stayed.
+/// HIP 6 changed the layout of the device properties. In the headers, the function of the old
+/// layout got another name. Its symbol stayed.
 const OLD_PROPERTIES: (&str, &str, &str) =
     ("hipGetDeviceProperties", "hipGetDevicePropertiesR0000", "hip/hip_deprecated.h");
-/// The old layout's name before there was a new one.
+/// The name of the old layout before the new one existed.
 const OLD_STRUCT: (&str, &str) = ("hipDeviceProp_tR0000", "hipDeviceProp_t");
-/// Arrays of texts that are `const` in the headers since HIP 7 only: the same to a caller.
+/// Arrays of texts that are `const` in the headers since HIP 7. Callers see no difference.
 const SINCE_7: (&[&str], &str, &str) =
     (&["hiprtcCreateProgram", "hiprtcCompileProgram"], "char const* const*", "char const**");
-/// Fields that stand for those that are not used: only where the others lie, and the size, is asked.
+/// Fields that stand for unused fields. Only the offsets of the other fields and the size are
+/// checked.
 const TRIMMED: [&str; 2] = ["before", "after"];
-/// In C a union without a name within this struct; here a type and a field of it.
+/// In C an unnamed union in this struct; here a type, and a field of that type.
 const UNNAMED: (&str, &str, &str) = ("miopenConvAlgoPerf_algorithm", "miopenConvAlgoPerf_t", "algorithm");
 
 const TEMPLATES: &str = "
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
-// Another name of a type; of an enum, the integer that it is.
+// Another name of a type or, for an enum, of the integer that represents it.
 template <class Theirs, class Ours> constexpr bool alias() {
     if constexpr (std::is_enum_v<Theirs>) return std::is_same_v<std::underlying_type_t<Theirs>, Ours>;
     else return std::is_same_v<Theirs, Ours>;
 }
-// A constant that is declared with an enum's type is that enum's.
+// A constant that is declared with an enum's type has that type.
 template <class Theirs, class Ours> constexpr bool constant() {
     return !std::is_enum_v<Ours> || std::is_same_v<Theirs, Ours>;
 }
 template <class T> constexpr bool enumeration() { return std::is_enum_v<T> && sizeof(T) == 4 && alignof(T) == 4; }
 ";
 
-/// Holds every item whose library is under `include` against its headers.
+/// Compares every item whose library has headers under `include` with these headers.
 pub(crate) fn compare(include: &Path, items: &[Declared]) -> Result<Found> {
     let mut there: Vec<_> =
         HEADERS.into_iter().filter(|(_, headers)| include.join(headers[0]).exists()).collect();
     if !there.iter().any(|(library, _)| *library == "hip") {
         return Err(format!("{} has no hip/hip_runtime_api.h", include.display()).into());
     }
-    // Without the overloads for C++ a function is one symbol; MIOpen declares what is not settled
-    // only when asked.
+    // Without the overloads for C++, a function is one symbol. MIOpen declares its beta API only on
+    // request.
     let mut prelude = String::from(
         "#define __HIP_PLATFORM_AMD__ 1\n#define __HIP_DISABLE_CPP_FUNCTIONS__ 1\n#define MIOPEN_BETA_API 1\n",
     );
@@ -115,7 +117,7 @@ pub(crate) fn compare(include: &Path, items: &[Declared]) -> Result<Found> {
         };
         facts.push(fact);
     }
-    // Nothing may be left out: one assertion with each item's text, no more and no fewer.
+    // Every item must have exactly one assertion that contains its text.
     let asserted: HashSet<&str> =
         source.lines().filter_map(|line| line.split_once(", \"")?.1.strip_suffix("\");")).collect();
     if asserted.len() != compared || compared + lacking + elsewhere != items.len() {
@@ -140,7 +142,7 @@ pub(crate) fn compare(include: &Path, items: &[Declared]) -> Result<Found> {
     Ok(Found { version, facts, disagree, summary })
 }
 
-/// One item's assertions; each has the item's text.
+/// The assertions of one item. Each contains the item's text.
 fn assert(source: &mut String, item: &Declared, old_texts: bool) -> Result<()> {
     let (name, text) = (&item.name, item.text());
     let mut holds = |condition: String| writeln!(source, "static_assert({condition}, \"{text}\");");
@@ -171,8 +173,8 @@ fn assert(source: &mut String, item: &Declared, old_texts: bool) -> Result<()> {
             writeln!(source, " }}; }}")?;
             let mut holds = |condition: String| writeln!(source, "static_assert({condition}, \"{text}\");");
             if name == UNNAMED.0 {
-                // Its size is known by the field behind it, which the struct's own assertions
-                // place; the struct comes later.
+                // The offset of the field after the union, which the struct's own assertions check,
+                // gives the union's size. The struct comes later.
                 for (field, ty) in fields {
                     holds(format!("std::is_same_v<decltype({}::{field}), {}>", UNNAMED.1, cpp(ty)))?;
                     holds(format!("offsetof({}, {field}) == 0 && sizeof(ours::{name}) == 4", UNNAMED.1))?;
@@ -198,7 +200,7 @@ fn assert(source: &mut String, item: &Declared, old_texts: bool) -> Result<()> {
     Ok(())
 }
 
-/// The headers' text, with what they define.
+/// The headers' text after preprocessing, with their definitions.
 fn preprocessed(include: &Path, prelude: &str) -> Result<String> {
     let output = compiled(include, prelude, &["-E", "-dD"])?;
     if !output.status.success() {
@@ -207,8 +209,8 @@ fn preprocessed(include: &Path, prelude: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs the host's C++ compiler over a text. Only the libraries' folders are shown to it: the rest of a root has
-/// another C library.
+/// Runs the host's C++ compiler on a text. It sees only the folders of the libraries, because the
+/// rest of a root has another C library.
 fn compiled(include: &Path, source: &str, flags: &[&str]) -> Result<Output> {
     let scratch = std::env::temp_dir().join(format!("burn-rocm-bindings-{}", std::process::id()));
     let shown = scratch.join("include");

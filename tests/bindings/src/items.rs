@@ -1,4 +1,4 @@
-//! What the raw crates declare: every function, type and constant, read from their sources.
+//! Reads every function, type and constant that the raw crates declare from their sources.
 
 use std::fs;
 use std::path::Path;
@@ -8,9 +8,9 @@ use syn::{ForeignItemFn, Ident, Item, ItemEnum, LitInt, Token, Type, braced};
 
 use crate::Result;
 
-/// One thing that AMD's headers must say too. Types are written as in C++.
+/// An item that AMD's headers must declare too. Types are in C++ notation.
 pub(crate) struct Declared {
-    /// `hip`, `rocblas` or `miopen`: whose header has it.
+    /// `hip`, `rocblas` or `miopen`: the library whose header declares it.
     pub(crate) library: &'static str,
     pub(crate) name: String,
     pub(crate) what: What,
@@ -22,7 +22,7 @@ pub(crate) enum What {
         result: String,
         optional: bool,
     },
-    /// An integer, and the type that it is declared with.
+    /// An integer, and its declared type.
     Constant {
         of: String,
         value: String,
@@ -31,9 +31,9 @@ pub(crate) enum What {
     Enum,
     /// Another name of a type.
     Alias(String),
-    /// A type that is only pointed to.
+    /// A type that is only used through pointers.
     Opaque,
-    /// A struct or union: the fields in order, the alignment if it is forced.
+    /// A struct or union: the fields in order, and the alignment if it is forced.
     Record {
         union: bool,
         align: Option<String>,
@@ -42,7 +42,7 @@ pub(crate) enum What {
 }
 
 impl Declared {
-    /// The item on one line: what the list of facts keeps.
+    /// The item on one line, as in the list of facts.
     pub(crate) fn text(&self) -> String {
         let Self { library, name, what } = self;
         match what {
@@ -68,7 +68,7 @@ const CRATES: [(&str, &str); 3] = [("hip-sys", "hip"), ("rocblas-sys", "rocblas"
 
 /// Everything that the raw crates under `directory` declare, in the order of the sources.
 ///
-/// An item of a kind that is not known here is an error: nothing may be left out.
+/// An item of an unknown kind is an error, because no item may be left out.
 pub(crate) fn declared(directory: &Path) -> Result<Vec<Declared>> {
     let mut all = Vec::new();
     for (name, library) in CRATES {
@@ -112,7 +112,7 @@ fn read(library: &'static str, item: Item, all: &mut Vec<Declared>) -> Result<()
                 What::Record { union: true, align: alignment(&item.attrs)?, fields },
             );
         }
-        // The macros' own definitions.
+        // The definitions of the macros themselves.
         Item::Macro(item) if item.ident.is_some() => {}
         Item::Macro(item) => {
             let macro_name =
@@ -171,7 +171,7 @@ fn argument(argument: &syn::FnArg) -> Result<String> {
     }
 }
 
-/// `repr(C, align(n))`'s n.
+/// The `n` of `repr(C, align(n))`.
 fn alignment(attributes: &[syn::Attribute]) -> Result<Option<String>> {
     let mut align = None;
     let mut c = false;
@@ -200,13 +200,13 @@ fn literal(value: &syn::Expr) -> Option<String> {
     }
 }
 
-/// As [`cpp`], but a type that has no C++ name is an error.
+/// As [`cpp`], but a type without a C++ name is an error.
 fn checked(ty: &Type) -> Result<String> {
     let name = cpp(ty);
     if name.contains('?') { Err(format!("no C++ type is known for {name}").into()) } else { Ok(name) }
 }
 
-/// A type of the raw crates in C++.
+/// The C++ notation for a type of the raw crates.
 pub(crate) fn cpp(ty: &Type) -> String {
     match ty {
         Type::Ptr(pointer) if pointer.mutability.is_some() => format!("{}*", cpp(&pointer.elem)),

@@ -1,11 +1,12 @@
-//! Holds the raw crates (hip-sys, rocblas-sys, miopen-sys) against AMD's headers, by the C++ compiler: every
-//! signature, every struct's size and offsets, every constant and its type.
+//! Compares the raw crates (hip-sys, rocblas-sys, miopen-sys) with AMD's headers, by the C++
+//! compiler: every signature, every struct's size and offsets, every constant and its type.
 //!
-//! `bindings [--crates DIR] [--facts FILE] [--write] [INCLUDE...]`: DIR holds the raw crates (`hip/`), each INCLUDE
-//! the folders `hip` and, where there are any, `rocblas` and `miopen` of one ROCm. FILE (`tests/rocm/bindings.txt`)
-//! lists every item with the versions whose headers agree with it, `-` for one that lacks it; `--write` writes down
-//! what was found. What the crates declare must be what the list says, headers or not, so that a change cannot pass
-//! where some headers are not to be had.
+//! `bindings [--crates DIR] [--facts FILE] [--write] [INCLUDE...]`: DIR holds the raw crates
+//! (`hip/`). Each INCLUDE holds the folders `hip` and, if they exist, `rocblas` and `miopen` of one
+//! ROCm. FILE (`tests/rocm/bindings.txt`) lists every item with the versions whose headers agree
+//! with it, and `-` for a version that lacks it. `--write` updates the list. The crates'
+//! declarations must match the list even without any headers, so that a change can't pass where
+//! headers are missing.
 
 mod cpp;
 mod items;
@@ -18,17 +19,17 @@ use items::{Declared, What, declared};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// The versions of ROCm whose headers count, one column of the list each.
+/// The versions of ROCm whose headers are compared, one column of the list each.
 const VERSIONS: [&str; 3] = ["5.7", "6.4", "7.2"];
 
-/// What the headers of one version say of an item.
+/// The finding for an item in the headers of one version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fact {
-    /// The same.
+    /// The headers agree.
     Agrees,
-    /// Nothing.
+    /// The headers lack the item.
     Lacks,
-    /// They were not looked at since the item changed.
+    /// Not compared since the item changed.
     Unknown,
 }
 
@@ -60,7 +61,7 @@ fn run() -> Result<()> {
     let before = std::fs::read_to_string(&list).unwrap_or_default();
     let before =
         before.lines().filter(|line| !line.starts_with('#')).map(parse).collect::<Result<Vec<_>>>()?;
-    // What is known of each item: nothing, where it is not in the list as it is declared.
+    // The known facts of each item. There are none if the list lacks the item in its present form.
     let known = |item: &Declared| {
         let text = item.text();
         before.iter().find(|(known, _)| *known == text).map_or([Fact::Unknown; 3], |(_, facts)| *facts)

@@ -1,5 +1,6 @@
-//! Trains a small classifier through `burn::backend::Rocm` and through Burn's dispatch, and fails where the loss does
-//! not fall. An ordinary Burn 0.21 app: it runs as it is on Burn's own ROCm backend too.
+//! Trains a small classifier through `burn::backend::Rocm` and through Burn's dispatch, and fails
+//! if the loss does not fall. This is an ordinary Burn 0.21 app: it also runs unchanged on Burn's
+//! own ROCm backend.
 
 use burn::backend::{Autodiff, Rocm};
 use burn::module::Module;
@@ -12,7 +13,7 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Distribution, Int, Tensor, activation};
 use burn::{Dispatch, DispatchDevice};
 
-/// Side of the square images, and how many classes of them there are.
+/// The side of the square images, and the number of classes.
 const SIDE: usize = 8;
 const CLASSES: usize = 4;
 const BATCH: usize = 32;
@@ -43,7 +44,7 @@ impl<B: Backend> Model<B> {
     }
 }
 
-/// Noisy images, each with the quarter lit that its class names, and their classes.
+/// Noisy images, and their classes. The class says which quarter of the image is bright.
 fn batch<B: Backend>(device: &B::Device) -> (Tensor<B, 4>, Tensor<B, 1, Int>) {
     let half = SIDE / 2;
     let mut images = Tensor::random([BATCH, 1, SIDE, SIDE], Distribution::Normal(0.0, 0.5), device);

@@ -1,37 +1,39 @@
-//! The architectures that are compiled for, and what their registers and LDS allow.
+//! The architectures for which kernels are compiled, and the limits of their registers and LDS.
 //!
-//! Source of every number: LLVM 22, `llvm/lib/Target/AMDGPU/Utils/AMDGPUBaseInfo.cpp` (`getVGPRAllocGranule`,
-//! `getTotalNumVGPRs`, `getMaxWavesPerEU`, `getNumWavesPerEUWithNumVGPRs`), held against what `llc-22` prints as
-//! `Occupancy` for kernels of 24 to 97 registers; LDS sizes from the "Processors" table of LLVM's AMDGPU guide.
+//! Source of every number: LLVM 22, `llvm/lib/Target/AMDGPU/Utils/AMDGPUBaseInfo.cpp`
+//! (`getVGPRAllocGranule`, `getTotalNumVGPRs`, `getMaxWavesPerEU`, `getNumWavesPerEUWithNumVGPRs`),
+//! compared with the `Occupancy` that `llc-22` prints for kernels of 24 to 97 registers. LDS sizes
+//! are from the "Processors" table of LLVM's AMDGPU guide.
 
 use crate::notes::Notes;
 
-/// Threads a block in most of this backend's launches.
+/// Threads of a block in most of this backend's launches.
 const BLOCK: u32 = 256;
 
 /// The register files and LDS of one generation.
 #[derive(Debug)]
 pub(crate) struct Generation {
-    /// Waves that a SIMD holds at most.
+    /// The most waves of a SIMD.
     pub(crate) waves: u32,
-    /// Waves that a kernel bound by memory must leave room for.
+    /// The waves for which a memory-bound kernel must leave room.
     pub(crate) enough: u32,
-    /// Vector registers a lane that a SIMD's waves share.
+    /// Vector registers for each lane, which a SIMD's waves share.
     vgprs: u32,
-    /// They are given out in groups of as many.
+    /// Registers are allocated in groups of this size.
     granule: u32,
     /// Whether scalar registers limit the waves too.
     scalars_count: bool,
-    /// Bytes of LDS of what shares it: a CU, or a WGP.
+    /// Bytes of LDS of the unit that shares it: a CU or a WGP.
     lds: u32,
-    /// SIMDs that share it.
+    /// The SIMDs of that unit.
     simds: u32,
 }
 
-/// Half of CDNA 2's registers: ten waves need kernels of at most 24, addresses of 64 bits included, which hardly
-/// any with 16 bytes a thread has. Asked for are the four waves that 64 registers leave, with which CDNA 2 has all
-/// of its own: 16 KB in flight in a CU whose share of the bandwidth, at some 600 ns of latency, is 4.5 KB (gfx900),
-/// 10 KB (gfx906) or 6 KB (gfx908).
+/// GCN has half of CDNA 2's registers. Ten waves would need kernels of at most 24 registers,
+/// including 64-bit addresses. Hardly any kernel with 16 bytes a thread fits that. So the rule asks
+/// for the four waves that 64 registers allow (with 64 registers CDNA 2 has all its waves). These
+/// keep 16 KB in flight in a CU, whose share of the bandwidth, at some 600 ns of latency, is 4.5 KB
+/// (gfx900), 10 KB (gfx906) or 6 KB (gfx908).
 const GCN: Generation =
     Generation { waves: 10, enough: 4, vgprs: 256, granule: 4, scalars_count: true, lds: 64 << 10, simds: 4 };
 const CDNA2: Generation =
@@ -50,12 +52,12 @@ const RDNA2: Generation = Generation { waves: 16, enough: 16, granule: 16, ..RDN
 /// RDNA 3 and 4 with the larger register file.
 const RDNA3: Generation = Generation { vgprs: 1536, granule: 24, ..RDNA2 };
 
-/// An architecture that is compiled for.
+/// An architecture for which kernels are compiled.
 #[derive(Debug)]
 pub(crate) struct Architecture {
     /// `gfx1030` and so on.
     pub(crate) name: &'static str,
-    /// Whether every CI run compiles everything for it.
+    /// Whether every CI run compiles all kernels for it.
     pub(crate) always: bool,
     /// Its registers and LDS.
     pub(crate) generation: &'static Generation,
@@ -89,14 +91,14 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
 ];
 
 impl Generation {
-    /// The waves of a kernel that a SIMD holds.
+    /// The waves of a kernel that fit on a SIMD.
     pub(crate) fn waves_of(&self, kernel: &Notes) -> u32 {
-        // Where the two kinds share a file, the notes count both as vector registers.
+        // If the two kinds of registers share a file, the notes count both as vector registers.
         let registers = kernel.vgprs.max(kernel.agprs).max(1).next_multiple_of(self.granule);
         let mut waves = (self.vgprs / registers).min(self.waves);
         if self.scalars_count {
-            // `getNumWavesPerEUWithNumSGPRs` of GFX9: 800 in groups of 16, VCC and the like
-            // included.
+            // `getNumWavesPerEUWithNumSGPRs` of GFX9: 800 registers in groups of 16, including VCC
+            // and similar ones.
             waves = waves.min(match kernel.sgprs {
                 0..=80 => 10,
                 81..=88 => 9,
@@ -121,7 +123,7 @@ mod tests {
         Notes { symbol, vgprs, agprs, sgprs, vgpr_spills, sgpr_spills, scratch, lds, wave, dynamic_stack }
     }
 
-    /// What `llc-22 -mcpu=...` prints as occupancy.
+    /// The occupancy that `llc-22 -mcpu=...` prints.
     #[test]
     fn registers_limit_the_waves_as_llvm_says() {
         for (name, vgprs, waves) in [

@@ -1,4 +1,4 @@
-//! How kernels reach memory, counted in their disassembly.
+//! Counts how kernels access memory, in their disassembly.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 /// Global memory instructions of one kernel.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub(crate) struct Accesses {
-    /// Loads of 16 bytes a lane.
+    /// Loads of 16 bytes for each lane.
     pub(crate) wide_loads: u32,
-    /// Stores of 16 bytes a lane.
+    /// Stores of 16 bytes for each lane.
     pub(crate) wide_stores: u32,
 }
 
-/// Disassembles a code object by LLVM's tool and counts for each symbol.
+/// Disassembles a code object with LLVM's tool, and counts for each symbol.
 pub(crate) fn accesses_of(file: &Path) -> Result<HashMap<String, Accesses>, String> {
     let tool = "/usr/bin/llvm-objdump-22";
     let output = Command::new(tool)

@@ -1,16 +1,18 @@
-//! Compiles every kernel of the table by AMD's own hipRTC, with no GPU, and reads what the code objects say.
+//! Compiles every kernel of the table with AMD's own hipRTC, without a GPU, and evaluates the notes
+//! of the code objects.
 //!
-//! Runs inside a ROCm root (`root.sh`); `kernels.sh` puts it there and calls it:
+//! Runs inside a ROCm root (`root.sh`). `kernels.sh` copies it there and calls it:
 //!
 //! ```text
 //! check DIRECTORY [--arch a,b | --full] [--family f,g] [--write] [--keep FILE] [--found]
 //! ```
 //!
-//! `DIRECTORY` holds `exceptions.txt`, `kernels.md` and `training.txt`, the kernels that a small training run
-//! needs. `--write` puts new tables into `kernels.md` instead of comparing. `--keep` takes what FILE has of an
-//! earlier run of families that are still the same, compiles the rest and writes all of it back. `--found` asks
-//! only that each kernel compiles and is found by its name, and says which spill or take scratch: for compilers
-//! that the kernels are not shaped for.
+//! `DIRECTORY` holds `exceptions.txt`, `kernels.md` and `training.txt`, which lists the kernels of
+//! a small training run. `--write` writes new tables into `kernels.md` instead of comparing them.
+//! `--keep` reuses the results that FILE has of an earlier run for families that did not change,
+//! compiles the rest, and writes all results back. `--found` only checks that each kernel compiles
+//! and is found by its name, and prints which kernels spill or use scratch. It is for compilers for
+//! which the kernels are not tuned.
 
 mod architecture;
 mod assembly;
@@ -33,7 +35,7 @@ use hip_kernels::Family;
 use report::Table;
 use work::{Compiled, Mode};
 
-/// What the roots say of themselves: the second line.
+/// The second line of this file describes a root.
 const ROOT: &str = "/.rocm";
 
 fn main() -> ExitCode {
@@ -105,7 +107,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Whether every family is compiled, for all the architectures that are wanted.
+    /// Whether the run compiles every family, for all wanted architectures.
     fn has(&self, wanted: impl Fn(&Architecture) -> bool) -> bool {
         let whole = self.families.len() == hip_kernels::families().len();
         whole
@@ -116,13 +118,13 @@ impl Options {
     }
 }
 
-/// The compiler's version, as the root says it.
+/// The compiler's version, from the root's description.
 fn made_with() -> Result<String, String> {
     let text = std::fs::read_to_string(ROOT).map_err(|error| format!("{ROOT}: {error}"))?;
     Ok(text.lines().nth(1).ok_or("/.rocm has no second line")?.to_owned())
 }
 
-/// Runs everything; returns how many things are wrong, having said which.
+/// Runs everything and prints each problem. Returns the number of problems.
 fn check(directory: &Path, options: &Options) -> Result<usize, String> {
     let read = |name: &str| {
         std::fs::read_to_string(directory.join(name)).map_err(|error| format!("{name}: {error}"))
@@ -138,8 +140,7 @@ fn check(directory: &Path, options: &Options) -> Result<usize, String> {
         Some(file) => work::kept(file)?,
         None => Vec::new(),
     };
-    // What is current goes back at once and what is compiled as soon as it is: a run that is
-    // stopped goes on there.
+    // Results are written as soon as they are known, so a stopped run can continue.
     let kept = match &options.keep {
         Some(path) => {
             let mut file = File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;

@@ -1,4 +1,4 @@
-//! What a code object says of its kernels: the metadata in its ELF note.
+//! The metadata of kernels in the ELF note of a code object.
 //!
 //! The format is in LLVM's "User Guide for AMDGPU Backend", "Code Object V3 to V6 Metadata".
 
@@ -7,7 +7,7 @@ use object::elf::{FileHeader64, NoteType};
 use object::read::elf::{FileHeader, SectionHeader};
 use serde::{Deserialize, Serialize};
 
-/// The type of the note that holds the metadata.
+/// The type of the note with the metadata.
 const NT_AMDGPU_METADATA: NoteType = NoteType(32);
 
 /// A kernel's entry in `amdhsa.kernels`.
@@ -16,13 +16,14 @@ pub(crate) struct Notes {
     /// The symbol of the kernel's code.
     #[serde(rename = ".name")]
     pub(crate) symbol: String,
-    /// Vector registers a lane, the accumulation registers that share their file (gfx90a and later) included.
+    /// Vector registers for each lane, including the accumulation registers that share their file
+    /// (gfx90a and later).
     #[serde(rename = ".vgpr_count")]
     pub(crate) vgprs: u32,
-    /// Accumulation registers a lane.
+    /// Accumulation registers for each lane.
     #[serde(rename = ".agpr_count", default)]
     pub(crate) agprs: u32,
-    /// Scalar registers a wave.
+    /// Scalar registers for each wave.
     #[serde(rename = ".sgpr_count")]
     pub(crate) sgprs: u32,
     /// Vector registers spilled to memory.
@@ -31,13 +32,13 @@ pub(crate) struct Notes {
     /// Scalar registers spilled to vector registers or memory.
     #[serde(rename = ".sgpr_spill_count", default)]
     pub(crate) sgpr_spills: u32,
-    /// Bytes of scratch memory a lane.
+    /// Bytes of scratch memory for each lane.
     #[serde(rename = ".private_segment_fixed_size")]
     pub(crate) scratch: u32,
-    /// Bytes of LDS a workgroup.
+    /// Bytes of LDS for each workgroup.
     #[serde(rename = ".group_segment_fixed_size")]
     pub(crate) lds: u32,
-    /// Lanes a wave.
+    /// Lanes of a wave.
     #[serde(rename = ".wavefront_size")]
     pub(crate) wave: u32,
     /// Whether the stack grows while the kernel runs (calls through pointers, recursion).
@@ -54,7 +55,7 @@ struct Metadata {
 /// Reads the notes of every kernel of a code object.
 ///
 /// # Errors
-/// What is wrong with the file, in words.
+/// A description of the file's defect.
 pub(crate) fn notes_of(code: &[u8]) -> Result<Vec<Notes>, String> {
     let header = FileHeader64::<LittleEndian>::parse(code).map_err(|error| error.to_string())?;
     let endian = LittleEndian;

@@ -7,7 +7,7 @@ use crate::architecture::{ARCHITECTURES, Architecture};
 use crate::rules::template_of;
 use crate::work::Compiled;
 
-/// The greatest of what the instantiations of a template need on one architecture.
+/// The largest needs of a template's instantiations on one architecture.
 #[derive(Default, Clone, Copy)]
 struct Needs {
     vgprs: u32,
@@ -28,14 +28,14 @@ impl Needs {
     }
 }
 
-/// One of the tables: which, and its text.
+/// One of the tables: its name and its text.
 pub(crate) struct Table {
     /// The name in the document's markers.
     pub(crate) name: &'static str,
     text: String,
 }
 
-/// A row a template, for the architectures that every run compiles.
+/// A row for each template, on the architectures that every run compiles.
 pub(crate) fn templates(made_with: &str, compiled: &[Compiled]) -> Table {
     let always: Vec<&Architecture> = ARCHITECTURES.iter().filter(|one| one.always).collect();
     let mut rows: BTreeMap<(&str, &str), Vec<Needs>> = BTreeMap::new();
@@ -64,7 +64,7 @@ pub(crate) fn templates(made_with: &str, compiled: &[Compiled]) -> Table {
     Table { name: "templates", text }
 }
 
-/// A row an architecture, for all of them.
+/// A row for each architecture.
 pub(crate) fn architectures(
     made_with: &str,
     compiled: &[Compiled],
@@ -99,7 +99,8 @@ pub(crate) fn architectures(
     Table { name: "architectures", text }
 }
 
-/// A line for each template of which instantiations spill or take scratch: how many, and the greatest figures.
+/// A line for each template with instantiations that spill or use scratch: their number, and the
+/// largest figures.
 pub(crate) fn spilling(compiled: &[Compiled]) -> Vec<String> {
     let mut templates: BTreeMap<(&str, &str), (usize, [u32; 3])> = BTreeMap::new();
     for one in compiled {
@@ -125,14 +126,14 @@ pub(crate) fn spilling(compiled: &[Compiled]) -> Vec<String> {
 }
 
 impl Table {
-    /// The document with this table in its place.
+    /// The document with this table at its place.
     pub(crate) fn put_into(&self, document: &str) -> Result<String, String> {
         let (before, _, after) = self.find_in(document)?;
         Ok(format!("{before}\n{}{after}", self.text))
     }
 
-    /// Whether the document has just this table; `None` where it was made with something else, so that it can't be
-    /// said.
+    /// Whether the document has exactly this table. `None` if another compiler made the document's
+    /// table, so that they can't be compared.
     pub(crate) fn is_in(&self, document: &str) -> Result<Option<bool>, String> {
         let (_, there, _) = self.find_in(document)?;
         let first = |text: &str| text.trim_start().lines().next().map(str::to_owned);

@@ -1,4 +1,4 @@
-//! What is asked of a kernel, and the exceptions.
+//! The rules for kernels, and the exceptions.
 
 use hip::Template;
 
@@ -6,8 +6,8 @@ use crate::architecture::Architecture;
 use crate::wide::wide;
 use crate::work::Compiled;
 
-/// Templates whose time goes into arithmetic, LDS or chains of dependent steps rather than into memory: their
-/// occupancy is listed, but nothing is asked of it.
+/// Templates that are limited by arithmetic, LDS or chains of dependent steps instead of memory.
+/// Their occupancy is listed, but has no rule.
 const NOT_BOUND_BY_MEMORY: &[Template] = &[
     Template::attention,
     Template::attention_backward_keys,
@@ -28,7 +28,7 @@ const NOT_BOUND_BY_MEMORY: &[Template] = &[
     Template::sort_tiles,
 ];
 
-/// What a kernel does that it must not, in short; empty where all is well.
+/// The rules that a kernel breaks, in short; empty if there are none.
 pub(crate) fn violations(architecture: &Architecture, compiled: &Compiled) -> Vec<(&'static str, String)> {
     let notes = &compiled.notes;
     let mut found = Vec::new();
@@ -84,8 +84,8 @@ pub(crate) struct Exception {
     kinds: String,
 }
 
-/// Reads `exceptions.txt`: `architectures | kernels | kinds | reason`, where the first two may hold `*`. Several
-/// architectures and kinds are separated by blanks, several kernels by semicolons.
+/// Reads `exceptions.txt`: `architectures | kernels | kinds | reason`. The first two may contain
+/// `*`. Blanks separate architectures and kinds, semicolons separate kernels.
 pub(crate) fn read_exceptions(text: &str) -> Result<Vec<Exception>, String> {
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -116,7 +116,8 @@ impl Exception {
             && self.kinds.split_whitespace().any(|one| one == kind)
     }
 
-    /// Whether all that it could cover was compiled: only then can it be called stale.
+    /// Whether everything that the exception may cover was compiled. Only then can it be found
+    /// unnecessary.
     pub(crate) fn decided_by(&self, architectures: &[&str], whole: bool) -> bool {
         whole
             && crate::architecture::ARCHITECTURES
@@ -125,13 +126,13 @@ impl Exception {
                 .all(|one| architectures.contains(&one.name))
     }
 
-    /// How it is named in messages.
+    /// The exception's name in messages.
     pub(crate) fn place(&self) -> String {
         format!("exceptions.txt:{} ({} | {} | {})", self.line, self.architectures, self.kernels, self.kinds)
     }
 }
 
-/// Whether a text is what a pattern with `*` says.
+/// Whether a text matches a pattern with `*`.
 fn matches(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,

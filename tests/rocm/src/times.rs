@@ -1,4 +1,4 @@
-//! How long compiling takes, kernel by kernel, as the product compiles.
+//! Compile times, kernel by kernel, with the backend's own options.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -9,15 +9,18 @@ use crate::notes::notes_of;
 use crate::rules::template_of;
 use crate::work::Compiled;
 
-/// No kernel may take longer: twice the aim of 2 s, since processors that check differ by as much.
+/// The most time for one kernel: twice the aim of 2 s, because the checking processors differ by as
+/// much.
 const ONE_KERNEL: Duration = Duration::from_secs(4);
-/// What a small training run needs may take as long with an empty cache: twice the aim of 15 s, likewise.
+/// The most time for the kernels of a small training run with an empty cache: twice the aim of 15
+/// s, for the same reason.
 const COLD: Duration = Duration::from_secs(30);
-/// And as long from the cache on disk.
+/// The most time for these kernels from the cache on disk.
 const WARM: Duration = Duration::from_millis(100);
 
-/// Compiles the largest instantiation of each template on its own, and then what a training run needs, with the
-/// cache empty and with it full. Processor time counts, so that other work on the machine does not.
+/// Compiles the largest instantiation of each template alone, and then the kernels of a training
+/// run, with an empty cache and with a full one. Counts processor time, so that other work on the
+/// machine does not matter.
 pub(crate) fn check(architecture: &str, compiled: &[Compiled], needed: &str) -> Result<Vec<String>, String> {
     let names: HashMap<String, KernelName> = hip_kernels::families()
         .iter()
@@ -41,7 +44,7 @@ pub(crate) fn check(architecture: &str, compiled: &[Compiled], needed: &str) -> 
         if time > slowest.0 {
             slowest = (time, one.kernel.clone());
         }
-        // What is read of kernels that were compiled together is true of each. Kernels that are no
+        // The notes of kernels that were compiled together apply to each. Kernels that are not
         // templates are always there.
         let notes = notes_of(&object.code)?;
         if !notes.contains(&one.notes) {
@@ -94,7 +97,8 @@ pub(crate) fn check(architecture: &str, compiled: &[Compiled], needed: &str) -> 
     Ok(problems)
 }
 
-/// The instantiation of each template with most registers on an architecture, which is among the slowest to compile.
+/// The instantiation of each template with the most registers on an architecture. It is among the
+/// slowest to compile.
 fn most_registers<'a>(architecture: &str, compiled: &'a [Compiled]) -> Vec<&'a Compiled> {
     let mut found: HashMap<&str, &Compiled> = HashMap::new();
     for one in compiled.iter().filter(|one| one.architecture == architecture) {
@@ -108,7 +112,7 @@ fn most_registers<'a>(architecture: &str, compiled: &'a [Compiled]) -> Vec<&'a C
     found
 }
 
-/// Processor time of this process so far.
+/// The processor time of this process so far.
 fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the function writes one timespec.

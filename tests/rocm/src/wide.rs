@@ -1,11 +1,11 @@
-//! Which kernels are asked for 16-byte accesses.
+//! The kernels that need 16-byte accesses.
 
 use hip::{DType, KernelName, Template};
 use hip_kernels::Arg;
 
-/// Templates that go through contiguous memory on the hot path, and whether 16 bytes a lane are asked of their
-/// loads and of their stores. A reduction stores one element a row; what a cast or a comparison makes narrower is
-/// stored narrower.
+/// Templates that access contiguous memory on the hot path, and whether their loads and their
+/// stores must have 16 bytes for each lane. A reduction stores one element for each row. Casts and
+/// comparisons store narrower results in narrower accesses.
 const WIDE: &[(Template, bool, bool)] = &[
     (Template::binary_contiguous, true, true),
     (Template::binary_scalar, true, true),
@@ -40,7 +40,8 @@ const WIDE: &[(Template, bool, bool)] = &[
     (Template::silu_mul, true, true),
 ];
 
-/// Whether 16-byte loads and stores are asked of a kernel: those named above, in f32 and 16 bits.
+/// Whether a kernel must have 16-byte loads and stores: the templates above, in f32 and 16-bit
+/// types.
 pub(crate) fn wide(name: &KernelName) -> Option<(bool, bool)> {
     let &(_, loads, stores) = WIDE.iter().find(|(template, ..)| *template == name.template())?;
     let types: Vec<DType> = name
@@ -53,7 +54,7 @@ pub(crate) fn wide(name: &KernelName) -> Option<(bool, bool)> {
     let of_width =
         |dtype: DType| matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::U32 | DType::U16);
     match (name.template(), types.as_slice()) {
-        // 16 bytes of the wider type a lane.
+        // 16 bytes of the wider type for each lane.
         (Template::cast_contiguous, &[from, to]) => {
             (of_width(from) && of_width(to) && from.is_float() && to.is_float())
                 .then_some((from.size() >= to.size(), to.size() >= from.size()))
@@ -61,7 +62,7 @@ pub(crate) fn wide(name: &KernelName) -> Option<(bool, bool)> {
         (Template::mask_where_contiguous | Template::mask_fill_contiguous, &[raw, bools]) => {
             (of_width(raw) && (raw.size() >= bools.size())).then_some((true, true))
         }
-        // The type of a norm's rows; its parameters' type does not count.
+        // The type of a norm's rows counts, and its parameters' type does not.
         (_, &[dtype] | &[dtype, DType::F32 | DType::F16 | DType::BF16]) => {
             of_width(dtype).then_some((loads, stores))
         }

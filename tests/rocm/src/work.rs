@@ -1,4 +1,5 @@
-//! Compiling, spread over processes of this program: hipRTC compiles one thing at a time in a process.
+//! Distributes the compilation over processes of this program, because in one process hipRTC
+//! compiles only one program at a time.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -18,7 +19,8 @@ use crate::made_with;
 use crate::notes::{Notes, notes_of};
 use crate::wide::wide;
 
-/// Kernels that are compiled together: the compiler's own start takes as long as ten of them.
+/// The number of kernels that are compiled together: the compiler's start takes as long as ten
+/// kernels.
 const TOGETHER: usize = 120;
 
 /// One kernel on one architecture.
@@ -26,29 +28,30 @@ const TOGETHER: usize = 120;
 pub(crate) struct Compiled {
     /// The architecture.
     pub(crate) architecture: String,
-    /// The family, that is the source file.
+    /// The family, which is the source file.
     pub(crate) family: String,
-    /// What it was compiled of, as [`sources_of`] gives it.
+    /// The hash of its sources, from [`sources_of`].
     pub(crate) sources: u64,
     /// The instantiation.
     pub(crate) kernel: String,
-    /// What its code object says.
+    /// The notes of its code object.
     pub(crate) notes: Notes,
-    /// How it reaches memory; `None` where nothing is asked of that.
+    /// Its memory accesses; `None` if no rule is about them.
     pub(crate) accesses: Option<Accesses>,
 }
 
-/// What is done with the kernels of a job.
+/// What a job does with its kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// They are compiled as for the compiler that they are shaped for.
+    /// Compiles them with the compiler for which they are tuned.
     Read,
-    /// By an older one: what it wants names like is found out with one kernel first, and nothing is disassembled.
+    /// Compiles them with an older compiler. First finds out, with one kernel, which form of names
+    /// this compiler expects. Disassembles nothing.
     Find,
 }
 
 impl Mode {
-    /// How it is told to a process.
+    /// The word that tells a process its mode.
     fn word(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -70,8 +73,8 @@ struct Job {
     first: usize,
 }
 
-/// A number for all that makes a family's code objects: the compiler, its options, the source, the headers that it
-/// includes, and which instantiations are asked for.
+/// A hash of everything that determines a family's code objects: the compiler, its options, the
+/// source, the included headers, and the requested instantiations.
 pub(crate) fn sources_of(family: &Family) -> u64 {
     let mut hasher = DefaultHasher::new();
     (made_with().ok(), Compiler::OPTIONS, family.source).hash(&mut hasher);
@@ -91,9 +94,9 @@ pub(crate) fn sources_of(family: &Family) -> u64 {
     hasher.finish()
 }
 
-/// Compiles every kernel of these families for these architectures, `processes` at a time; returns what was
-/// compiled and what failed. Left out are the jobs of which all is in `known`. `finished` gets what each job
-/// compiled when it has.
+/// Compiles every kernel of these families for these architectures with `processes` processes.
+/// Returns the results and the failures. Skips jobs whose results are all in `known`. Calls
+/// `finished` with the results of each job when it ends.
 pub(crate) fn compile_all(
     architectures: &[&'static str],
     families: &[&'static Family],
@@ -140,7 +143,8 @@ pub(crate) fn compile_all(
     done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// What an earlier run left in a file of families that are made of the same still; nothing where there is none.
+/// The results in a file from an earlier run, for families whose sources did not change; empty if
+/// there is no file.
 pub(crate) fn kept(file: &Path) -> Result<Vec<Compiled>, String> {
     let text = match std::fs::read_to_string(file) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -150,7 +154,7 @@ pub(crate) fn kept(file: &Path) -> Result<Vec<Compiled>, String> {
         hip_kernels::families().iter().map(|family| (family.name, sources_of(family))).collect();
     let mut found = Vec::new();
     for line in text.lines() {
-        // A line that an earlier version of this program wrote is not one of these.
+        // A line that an earlier version of this program wrote may have another format.
         let Ok(one) = serde_json::from_str::<Compiled>(line) else { continue };
         if current.get(one.family.as_str()) == Some(&one.sources) {
             found.push(one);
@@ -159,7 +163,7 @@ pub(crate) fn kept(file: &Path) -> Result<Vec<Compiled>, String> {
     Ok(found)
 }
 
-/// Adds to a file.
+/// Appends results to a file.
 pub(crate) fn keep(file: &mut File, compiled: &[Compiled]) -> Result<(), String> {
     let mut lines = String::new();
     for one in compiled {
@@ -169,12 +173,12 @@ pub(crate) fn keep(file: &mut File, compiled: &[Compiled]) -> Result<(), String>
     file.write_all(lines.as_bytes()).map_err(|error| error.to_string())
 }
 
-/// Runs a job in a process of its own and reads what it writes: a line a kernel.
+/// Runs a job in a separate process and reads its output: one line for each kernel.
 fn in_process(job: &Job, mode: Mode) -> Result<Vec<Compiled>, String> {
     let program = std::env::args().next().ok_or("no program name")?;
     let mut child = Command::new(&program)
         .args([mode.word(), job.architecture, job.family.name, &job.first.to_string()])
-        // LLVM's own cache would hide what is compiled.
+        // LLVM's own cache would hide compilations.
         .env("AMD_COMGR_CACHE", "0")
         .stdout(Stdio::piped())
         .spawn()
@@ -198,7 +202,7 @@ fn in_process(job: &Job, mode: Mode) -> Result<Vec<Compiled>, String> {
     Ok(compiled)
 }
 
-/// What the process of a job does: writes a line a kernel, or what went wrong.
+/// The work of a job's process: writes one line for each kernel, or the error.
 pub(crate) fn worker(mode: Mode, architecture: &str, family: &str, first: &str) -> Result<(), String> {
     let family = hip_kernels::families().iter().find(|one| one.name == family).ok_or("no such family")?;
     let first: usize = first.parse().map_err(|_| "no number")?;

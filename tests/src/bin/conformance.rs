@@ -19,7 +19,7 @@ use syn::visit::Visit;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// The traits, in the order of the document, each with its file in `burn-backend`.
+/// The traits in the order of the document, each with its file in `burn-backend`.
 const TRAITS: [(&str, &str); 8] = [
     ("Backend", "src/backend/base.rs"),
     ("FloatTensorOps", "src/backend/ops/tensor.rs"),
@@ -269,11 +269,12 @@ fn document(rows: &[(&str, Vec<Method>)], parts: &[String]) -> Result<String> {
     writeln!(
         out,
         "# Conformance\n\n\
-         Every method of burn-backend {}'s traits, {count} of them: what serves it on this backend, the dtypes of \
-         the first\noperand that the tests ran it on, and the test files that name it.\n\n\
-         Made by the program `conformance` of `tests` from the trace of the op tests on the CPU provider\n\
-         (`BURN_ROCM_TEST_SEED=1`); `.ci/run` fails where it differs. \"Burn's default\" is composed by Burn of \
-         the methods named.\nA kernel is one of `hip/kernels`. An op that is a view launches nothing.",
+         This page lists every method of burn-backend {}'s traits ({count}): what computes it on this backend, the \
+         dtypes of\nthe first operand in the tests, and the test files that name it.\n\n\
+         The program `conformance` of `tests` makes this page from the trace of the op tests on the CPU provider\n\
+         (`BURN_ROCM_TEST_SEED=1`). `.ci/run` fails if the file differs. \"Burn's default\" means that Burn \
+         composes the method\nfrom the methods named. A kernel is one of `hip/kernels`. An op that is a view \
+         launches nothing.",
         env!("CARGO_PKG_VERSION"),
     )?;
     for (name, methods) in rows {

@@ -1,5 +1,5 @@
-//! Empty tensors through every op of the three tensor traits: as burn-flex has it, or, where that panics too, a
-//! typed error.
+//! Empty tensors in every op of the three tensor traits: the result of burn-flex or, if burn-flex
+//! panics too, a typed error.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,7 +8,7 @@ use burn_rocm::take_last_error;
 use burn_rocm_tests::*;
 use burn_std::future::block_on;
 
-/// One of each: with nothing before, behind and around an axis.
+/// Empty shapes of each kind: nothing before, after and around an axis.
 const EMPTY: &[&[usize]] = &[&[0], &[0, 3], &[3, 0], &[2, 0, 3], &[0, 0]];
 
 fn f<B: Backend>(tensor: FloatTensor<B>) -> Vec<TensorData> {
@@ -31,7 +31,7 @@ fn ii<B: Backend>(pair: (IntTensor<B>, IntTensor<B>)) -> Vec<TensorData> {
     vec![read_index::<B>(pair.0), read_index::<B>(pair.1)]
 }
 
-/// What an op gives, or the typed error behind its panic.
+/// The results of an op, or the typed error of its panic.
 type Outcome = Result<Vec<TensorData>, Option<String>>;
 
 /// Every op's outcome on one backend.

@@ -1,4 +1,5 @@
-//! Bad input: a typed error, the process and the other tensors whole, the next op fine.
+//! Bad input gives a typed error. The process and the other tensors stay intact, and the next op
+//! works.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod empty;
@@ -8,7 +9,8 @@ use burn_rocm::{RocmDevice, RocmError, take_last_error};
 use burn_rocm_tests::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs a body that must panic, gives the typed error, and checks that the next op works and `bystander` is whole.
+/// Runs a body that must panic, returns the typed error, and checks that the next op works and
+/// `bystander` is intact.
 fn error_of<T>(body: impl FnOnce() -> T) -> RocmError {
     let device = Default::default();
     let bystander = R::float_from_data(TensorData::from([1.0f32, 2.0, 3.0]), &device);
@@ -162,7 +164,7 @@ fn device_names() {
     }
 }
 
-/// In processes of their own: the provider is chosen once.
+/// In separate processes, because a process chooses its provider once.
 #[test]
 fn providers_that_cannot_be_had() {
     const CHILD: &str = "BURN_ROCM_TEST_PROVIDER_CHILD";

@@ -1,4 +1,5 @@
-//! Shapes, dtypes and dims that do not fit, for every family of ops: an error that names the op and what was wrong.
+//! Shapes, dtypes and dims that do not fit, for every family of ops. The error names the op and the
+//! mistake.
 
 use burn_backend::ops::{InterpolateMode, InterpolateOptions};
 use burn_backend::tensor::{BoolTensor, FloatTensor, IndexingUpdateOp, IntTensor};
@@ -27,7 +28,7 @@ fn bools(shape: &[usize]) -> BoolTensor<R> {
     R::bool_zeros(Shape::from(shape.to_vec()), &Default::default(), BoolDType::Native)
 }
 
-/// Each body must raise `Invalid` with the op's name, and say the text.
+/// Each body must raise `Invalid` with the op's name and the given text.
 macro_rules! refused {
     ($($op:literal, $text:literal: $body:expr;)*) => {$(
         let error = error_of(|| drop($body));
@@ -166,7 +167,7 @@ fn layers() {
     }
 }
 
-/// An axis without elements has no index at all: known at once, without a kernel.
+/// An axis without elements has no valid index. The host knows this without a kernel.
 #[test]
 fn axes_without_elements() {
     let add = IndexingUpdateOp::Add;
@@ -181,7 +182,7 @@ fn axes_without_elements() {
     }
 }
 
-/// Scalars that an op can't take.
+/// Scalars that an op does not support.
 #[test]
 fn scalars() {
     let a = &[2, 3][..];

@@ -1,4 +1,5 @@
-//! Drawn chains of ops on a pool of tensors that share buffers: no op may change a tensor that it was not given.
+//! Random chains of ops on a pool of tensors that share buffers. No op may change a tensor that it
+//! did not get.
 
 use crate::run;
 use burn_backend::tensor::FloatTensor;
@@ -6,13 +7,15 @@ use burn_rocm_tests::*;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestError};
 
-/// One op of a chain: its operands are places in the pool, its numbers are taken modulo what is possible.
+/// One op of a chain. Its operands are indices into the pool. Its numbers are taken modulo what is
+/// possible.
 #[derive(Clone, Debug)]
 struct Step {
     op: usize,
     operands: [usize; 2],
     numbers: [usize; 4],
-    /// Whether the first operand leaves the pool: the op may have its buffer, unless a view of it lives on.
+    /// Whether the first operand leaves the pool. The op may then reuse its buffer, unless a view
+    /// of it lives on.
     takes: bool,
 }
 
@@ -20,7 +23,7 @@ struct Step {
 struct Chain {
     dims: Vec<usize>,
     steps: Vec<Step>,
-    /// Whether the tensors are read after the last step only, so that nothing waits in between.
+    /// Whether the tensors are read only after the last step, so that nothing waits in between.
     late: bool,
 }
 
@@ -32,7 +35,7 @@ fn chain() -> impl Strategy<Value = Chain> {
         .prop_map(|(dims, steps, late)| Chain { dims, steps, late })
 }
 
-/// The ops, each exact in f32: views first, for they make the sharing.
+/// The ops, each exact in f32. Views come first, because they share buffers.
 const OPS: &[&str] = &[
     "clone",
     "slice",
@@ -83,7 +86,7 @@ fn apply<B: Backend>(step: &Step, a: FloatTensor<B>, b: FloatTensor<B>) -> Float
         };
         shape.iter().enumerate().map(cut).collect()
     };
-    // A partner of the same shape, or the tensor itself.
+    // Another tensor of the same shape, or the tensor itself.
     let partner = |b: FloatTensor<B>, a: &FloatTensor<B>| if b.shape() == a.shape() { b } else { a.clone() };
     let mask = |shape: &[usize]| {
         let count = shape.iter().product();
@@ -168,7 +171,7 @@ fn apply<B: Backend>(step: &Step, a: FloatTensor<B>, b: FloatTensor<B>) -> Float
     }
 }
 
-/// A tensor of the pool on both sides, and what it held when it was made.
+/// A tensor of the pool on both sides, and its contents when it was made.
 struct Pooled {
     ours: FloatTensor<R>,
     theirs: FloatTensor<O>,

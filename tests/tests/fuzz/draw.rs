@@ -1,18 +1,19 @@
-//! What a case is drawn from, and the operands that ops make of it.
+//! The random numbers of a case, and the operands that ops make from them.
 
 use burn_rocm_tests::*;
 use proptest::prelude::*;
 use std::cell::RefCell;
 
-/// The operands that a case lays out on its own; further ones lie as the first ones do.
+/// The operands that have their own layout in a case. Further ones reuse the layouts of the first
+/// ones.
 const OPERANDS: usize = 3;
 
-/// How one axis of an operand comes out of memory.
+/// How one axis of an operand is read from memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Axis {
-    /// As it lies.
+    /// Unchanged.
     Whole,
-    /// Cut out of a longer one, every `step`-th element; backwards for a negative step.
+    /// Sliced from a longer axis, every `step`-th element; backwards for a negative step.
     Slice(isize),
     /// Flipped.
     Flip,
@@ -20,37 +21,40 @@ pub(crate) enum Axis {
     Expand,
 }
 
-/// How one operand lies in memory.
+/// The layout of one operand in memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Lie {
-    /// A drawn permutation of the axes (0: none).
+    /// The number of a permutation of the axes (0: none).
     order: usize,
     axes: [Axis; 6],
 }
 
-/// A case. Each op reads of it what it needs, numbers modulo what is possible; everything shrinks to the plainest.
+/// A case. Each op takes the numbers that it needs, modulo what is possible. Everything shrinks to
+/// the simplest value.
 #[derive(Clone, Debug)]
 pub(crate) struct Draw {
     pub(crate) op: usize,
     pub(crate) dims: Vec<usize>,
     pub(crate) dtype: usize,
     pub(crate) lies: [Lie; OPERANDS],
-    /// For each operand the axes along which it is broadcast, as bits.
+    /// For each operand, a bit for each axis along which it is broadcast.
     pub(crate) broadcast: [u8; OPERANDS],
-    /// How wild the values are: 0 small whole numbers, 1 in a range, 2 with NaN and infinities, 3 with extremes.
+    /// The kind of values: 0 small whole numbers, 1 in a range, 2 with NaN and infinities, 3 with
+    /// extremes.
     pub(crate) wild: usize,
     pub(crate) knobs: [usize; 12],
-    /// Whether clones of the operands live on, so that the op must not write in place; they are compared too.
+    /// Whether clones of the operands live on, so that the op must not write in place. The clones
+    /// are compared too.
     pub(crate) keep: bool,
-    /// Of the operands' values.
+    /// The seed of the operands' values.
     pub(crate) seed: u64,
-    /// Whether the float operands have one sign and similar magnitudes, so that nothing cancels
-    /// out.
+    /// Whether the float operands have one sign and similar magnitudes, so that nothing cancels.
     pub(crate) one_sign: bool,
 }
 
 fn lie() -> impl Strategy<Value = Lie> {
-    // Numbers, not a choice of strategies: those of a case lie on the stack side by side.
+    // A number instead of a choice of strategies, because the strategies of a case are side by side
+    // on the stack.
     let axis = (0usize..20).prop_map(|n| match n {
         10 | 11 => Axis::Slice(1),
         12 => Axis::Slice(2),
@@ -100,7 +104,7 @@ pub(crate) fn draw(ops: usize) -> impl Strategy<Value = Draw> {
 }
 
 impl Draw {
-    /// A case with drawn numbers whose operands are contiguous.
+    /// A case with random numbers whose operands are contiguous.
     pub(crate) fn plain(random: &Random, dtype: usize, wild: usize, one_sign: bool) -> Self {
         let shapes: [&[usize]; 4] = [&[60], &[14, 23], &[4, 3, 9], &[2, 3, 5, 8]];
         let lie = Lie { order: 0, axes: [Axis::Whole; 6] };
@@ -118,10 +122,10 @@ impl Draw {
         }
     }
 
-    /// The drawn shape, its largest dims halved until it has at most `most` elements.
+    /// The case's shape, with its largest dims halved until it has at most `most` elements.
     pub(crate) fn shape(&self, most: usize) -> Vec<usize> {
         let mut dims = self.dims.clone();
-        // An op may fill an empty dim: it counts as one.
+        // An op may fill an empty dim, so it counts as one.
         while dims.iter().map(|&n| n.max(1)).product::<usize>() > most {
             let largest = dims.iter_mut().max().expect("a shape has a dim");
             *largest = largest.div_ceil(2);
@@ -129,14 +133,14 @@ impl Draw {
         dims
     }
 
-    /// A shape of exactly `rank` dims: the first drawn ones, then ones.
+    /// A shape of exactly `rank` dims: the case's first dims, then ones.
     pub(crate) fn of_rank(&self, rank: usize, most: usize) -> Vec<usize> {
         let mut dims = self.dims.clone();
         dims.resize(rank, 1);
         Self { dims, ..self.clone() }.shape(most)
     }
 
-    /// `shape` for operand `k` that broadcasts to it: some of its dims are 1.
+    /// A shape for operand `k` that broadcasts to `shape`: some of its dims are 1.
     pub(crate) fn narrowed(&self, k: usize, shape: &[usize]) -> Vec<usize> {
         let bits = self.broadcast[k % OPERANDS];
         shape.iter().enumerate().map(|(d, &n)| if bits >> d & 1 == 1 { 1 } else { n }).collect()
@@ -147,7 +151,7 @@ impl Draw {
         self.knobs[0] % shape.len()
     }
 
-    /// Knob `k`, below `n`.
+    /// The case's number `k`, modulo `n`.
     pub(crate) fn knob(&self, k: usize, n: usize) -> usize {
         self.knobs[k] % n.max(1)
     }
@@ -162,16 +166,16 @@ impl Draw {
         INTS[self.dtype % 8]
     }
 
-    /// One of Burn's stores of bools that both backends have.
+    /// A bool store that both backends have.
     pub(crate) fn store(&self) -> BoolDType {
         [BoolDType::Native, BoolDType::U8][self.knobs[11] % 2]
     }
 
-    /// A float scalar, as wild as the case's values; most of them are no exact f16 or bf16.
+    /// A float scalar of the case's kind of values. Most scalars are not exact in f16 or bf16.
     pub(crate) fn scalar(&self, k: usize) -> Scalar {
         let n = self.knobs[k];
         Scalar::Float(match self.wild {
-            // The case's values are whole numbers: f16 and bf16, and even f32, round some of these
+            // The case's values are whole numbers. f16, bf16 and even f32 round some of these
             // scalars to one of them.
             0 => [1.0, 2.0, -1.0, 3.0, 0.5, 1.0001, -1.9999, 3.00000001][n % 8],
             1 => n as f64 / 100.0 - 5.0,
@@ -181,7 +185,7 @@ impl Draw {
                 1 => -0.0009765625,
                 2 => -49152.0,
                 3 => 2.5,
-                // Every type rounds the smallest to 0; every type but f64 rounds the greatest to an
+                // Every type rounds the smallest to 0. Every type but f64 rounds the largest to
                 // infinity.
                 _ => {
                     let random = Random::from_seed(self.seed ^ n as u64);
@@ -192,7 +196,7 @@ impl Draw {
         })
     }
 
-    /// The same, but never NaN.
+    /// [`Self::scalar`], but never NaN.
     pub(crate) fn number(&self, k: usize) -> Scalar {
         match self.scalar(k) {
             Scalar::Float(value) if value.is_nan() => Scalar::Float(1.5),
@@ -200,7 +204,7 @@ impl Draw {
         }
     }
 
-    /// The least and the greatest value of the case's integer type.
+    /// The smallest and the largest value of the case's integer type.
     fn int_ends(&self) -> (i128, i128) {
         let bits = 8 * self.int_type().size() as u32;
         match self.int_type() {
@@ -209,8 +213,8 @@ impl Draw {
         }
     }
 
-    /// An integer scalar. One that the case's type can't hold wraps into it. Unsigned types get
-    /// none below 0, and narrow ones none above the greatest i64, which the oracle does not take.
+    /// An integer scalar. One that the case's type can't hold wraps. Unsigned types get no negative
+    /// scalar, and narrow ones none above the largest i64, because the oracle does not take these.
     pub(crate) fn int_scalar(&self, k: usize) -> Scalar {
         let n = self.knobs[k];
         let (least, most) = self.int_ends();
@@ -238,12 +242,12 @@ impl Draw {
     }
 }
 
-/// The values that an op's floats are drawn from.
+/// The range from which an op's floats are drawn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
     pub(crate) low: f64,
     pub(crate) high: f64,
-    /// The wildest kind the op can be compared on.
+    /// The highest kind of values for which the op can be compared.
     pub(crate) wildest: usize,
     pub(crate) nan: bool,
 }
@@ -257,13 +261,13 @@ impl Range {
     }
 }
 
-/// All floats there are.
+/// All floats.
 pub(crate) const ANY: Range = Range { low: -10.0, high: 10.0, wildest: 3, nan: true };
-/// All but NaN, which the oracle drops or keeps by op and type.
+/// All floats but NaN, which the oracle drops or keeps by op and type.
 pub(crate) const NUMBERS: Range = Range { nan: false, ..ANY };
-/// Those without extremes, whose sums depend on the order of their terms.
+/// Floats without extremes, for sums, which otherwise depend on the order of their terms.
 pub(crate) const SUMMED: Range = Range { low: -2.0, high: 2.0, wildest: 2, nan: true };
-/// Finite ones in a small range.
+/// Finite floats in a small range.
 pub(crate) const TAME: Range = Range { low: -2.0, high: 2.0, wildest: 1, nan: true };
 
 fn float_value(random: &Random, dtype: DType, wild: usize, range: Range) -> f64 {
@@ -326,7 +330,8 @@ fn permutation(mut n: usize, rank: usize) -> Vec<usize> {
     axes
 }
 
-/// The shape in memory of an operand of `shape`, and the slices that cut it out (in the operand's order of axes).
+/// The shape in memory of an operand of `shape`, and the slices that cut it out (in the operand's
+/// order of axes).
 fn base(shape: &[usize], lie: &Lie) -> (Vec<usize>, Vec<Slice>) {
     let along = |(d, &n): (usize, &usize)| match lie.axes[d % 6] {
         Axis::Slice(step) => {
@@ -340,7 +345,7 @@ fn base(shape: &[usize], lie: &Lie) -> (Vec<usize>, Vec<Slice>) {
     shape.iter().enumerate().map(along).unzip()
 }
 
-/// One side of a comparison: a case and the tensors that one backend makes of it.
+/// One side of a comparison: a case, and the tensors that one backend makes from it.
 pub(crate) struct Side<'a, B: Backend> {
     pub(crate) d: &'a Draw,
     pub(crate) device: burn_backend::tensor::Device<B>,
@@ -399,7 +404,7 @@ macro_rules! laid_out {
 }
 
 impl<'a, B: Backend> Side<'a, B> {
-    /// The case on `B`'s first device; `widened`: the oracle gets f16 and bf16 operands in f32.
+    /// The case on `B`'s first device. If `widened`, the oracle gets f16 and bf16 operands in f32.
     pub(crate) fn new(d: &'a Draw, widened: bool) -> Self {
         Self { d, device: Default::default(), kept: RefCell::default(), widened }
     }
@@ -450,13 +455,13 @@ impl<'a, B: Backend> Side<'a, B> {
         tensor
     }
 
-    /// Whether this is the oracle's side.
+    /// Whether this side is the oracle.
     pub(crate) fn oracle(&self) -> bool {
         std::any::TypeId::of::<B>() == std::any::TypeId::of::<O>()
     }
 
-    /// For the oracle the tensor without its strides, which it follows out of its memory in some ops; for ours as
-    /// it is.
+    /// For the oracle, the tensor without its strides, because some of its ops follow strides
+    /// beyond the tensor's memory. For this backend, the tensor itself.
     pub(crate) fn settled(
         &self,
         tensor: burn_backend::tensor::FloatTensor<B>,
@@ -467,7 +472,8 @@ impl<'a, B: Backend> Side<'a, B> {
         tensor
     }
 
-    /// Operand `k` of the case's integer type, as wild as the case but at most `wildest`.
+    /// Operand `k` of the case's integer type. Its kind of values is the case's, but at most
+    /// `wildest`.
     pub(crate) fn int(
         &self,
         k: usize,
@@ -518,7 +524,7 @@ impl<'a, B: Backend> Side<'a, B> {
         })
     }
 
-    /// What the clones of the operands hold by now.
+    /// The contents of the operands' clones at the end.
     pub(crate) fn kept(self) -> Vec<TensorData> {
         let read = |kept| match kept {
             Kept::Float(tensor) => read_float::<B>(tensor),

@@ -7,10 +7,11 @@ use burn_backend::tensor::FloatTensor;
 use burn_rocm_tests::*;
 
 const MOST: usize = 3000;
-/// What functions with steep slopes or far periods are compared on.
+/// The range for functions with steep slopes or long periods.
 const SMALL: Range = Range { low: -10.0, high: 10.0, wildest: 2, nan: true };
 
-/// Nearer to 1 the oracle's atanh is off: -4.107646 of -0.99945909 where -4.107565 is right.
+/// The oracle's atanh is off nearer to 1: it gives -4.107646 for -0.99945909, where -4.107565 is
+/// right.
 const INSIDE: Range = Range { low: -0.98, high: 0.98, wildest: 1, nan: true };
 
 const UNIFORM: Range = Range { low: -10.0, high: 10.0, wildest: 1, nan: true };
@@ -66,7 +67,7 @@ fn element<B: Backend>(c: &Side<'_, B>, k: usize) -> Scalar {
     let data = TensorData::new(vec![scalar.elem::<f64>()], [1]).convert_dtype(c.d.float_type());
     Scalar::Float(data.iter::<f64>().next().expect("one element"))
 }
-/// Whether a divisor is neither 0 nor NaN and of a size like the values'.
+/// Whether a divisor is neither 0 nor NaN and has a magnitude like the values'.
 fn is_middling(scalar: Scalar) -> bool {
     (0.1..=10.0).contains(&scalar.elem::<f64>().abs())
 }
@@ -106,17 +107,18 @@ macro_rules! gradient {
     }};
 }
 
-/// What has no element has no extreme: an error here, an infinity there. `any_dim` fails there.
+/// An empty tensor has no extreme: an error here, an infinity in the oracle. The oracle's `any_dim`
+/// fails.
 fn empty(d: &Draw) -> bool {
     d.dims.contains(&0)
 }
 
-/// The same along the op's axis.
+/// As [`empty`], along the op's axis.
 fn empty_axis(d: &Draw) -> bool {
     d.dims[d.axis(&d.dims)] == 0
 }
 
-/// A sum or mean along an axis; for the oracle's errors on views see `float_sum`.
+/// A sum or mean along an axis. `float_sum` describes the oracle's errors on views.
 macro_rules! summed_along {
     ($c:ident, $B:ident, $op:ident) => {{
         let (a, dim) = axis($c, SUMMED);
@@ -184,7 +186,7 @@ table! { |c, B|
     float_sub, Near(2.0) => binary!(c, B, float_sub, ANY);
     float_mul, Near(2.0) => binary!(c, B, float_mul, ANY);
     float_div, Near(2.0) => binary!(c, B, float_div, ANY);
-    // By an infinity, and where the quotient is long, the oracle's is not the remainder.
+    // The oracle is wrong for an infinite divisor and for a long quotient.
     float_remainder, Near(16.0) => binary!(c, B, float_remainder, UNIFORM);
     float_powf, Near(32.0) => binary!(c, B, float_powf, ANY);
     float_atan2, Near(8.0) => binary!(c, B, float_atan2, ANY);
@@ -195,7 +197,7 @@ table! { |c, B|
     float_remainder_scalar, Near(16.0), unless |d| d.wild >= 2 && !is_middling(d.scalar(1)) => {
         f::<B>(B::float_remainder_scalar(one(c, UNIFORM), element(c, 1)))
     };
-    // The oracle panics for a power that no i64 holds.
+    // The oracle panics for a power that i64 can't hold.
     float_powf_scalar, Near(32.0), unless |d| d.scalar(1).elem::<f64>().abs() >= i64::MAX as f64 => {
         scalar!(c, B, float_powf_scalar, ANY)
     };
@@ -255,8 +257,8 @@ table! { |c, B|
         let a = c.float(0, &c.d.shape(most), Range { low: -1.5, high: 1.5, wildest: 2, nan: true });
         multiplied(c, a.shape().num_elements(), [&a], |[a]| B::float_prod(a))
     };
-    // The oracle reads some views that begin inside their memory from elsewhere, and repeated rows
-    // past its end.
+    // The oracle reads some views that begin inside their memory at a wrong address, and repeated
+    // rows past their end.
     float_sum_dim, Within => summed_along!(c, B, float_sum_dim);
     float_mean_dim, Within, unless empty_axis => summed_along!(c, B, float_mean_dim);
     float_prod_dim, Within => multiplied_along!(c, B, float_prod_dim);
@@ -296,7 +298,7 @@ table! { |c, B|
         f::<B>(B::float_topk(a, dim, k))
     };
     float_sort_with_indices, Exact => {
-        // The oracle's sort is not stable: the indices are followed to their values.
+        // The oracle's sort is not stable, so the values at the indices are compared.
         let (a, dim) = axis(c, ANY);
         let (values, at) = B::float_sort_with_indices(a.clone(), dim, c.d.knob(1, 2) == 1, int_out(c));
         vec![read_float::<B>(values), read_float::<B>(B::float_gather(dim, a, at))]
@@ -328,7 +330,7 @@ table! { |c, B|
         let dtype = float_dtype(c.d.float_type());
         f::<B>(B::float_full(Shape::from(c.d.shape(MOST)), c.d.scalar(1), &c.device, dtype))
     };
-    // The oracle makes one product of no batches and reads past its operands.
+    // The oracle computes a product of no batches as one product, and reads past its operands.
     float_matmul, Within, unless |d| d.of_rank(6, 60)[..d.knob(1, 4)].contains(&0) => {
         // Up to three dims of batch, broadcast, in front of a product.
         let batch = &c.d.of_rank(6, 60)[..c.d.knob(1, 4)];

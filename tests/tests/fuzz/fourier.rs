@@ -1,15 +1,15 @@
-//! Fourier transforms by their definition, in f64: the oracle uses f32 tables.
+//! Fourier transforms by their definition, in f64. (The oracle uses f32 tables.)
 
 use burn_rocm_tests::limits;
 use burn_rocm_tests::*;
 use std::f64::consts::TAU;
 
-/// The sizes before a dim, of the dim and behind it.
+/// The product of the sizes before a dim, its own size, and the product of those after it.
 fn lines(shape: &[usize], dim: usize) -> [usize; 3] {
     [shape[..dim].iter().product(), shape[dim], shape[dim + 1..].iter().product()]
 }
 
-/// Data of `shape` with size `n` in dim `dim`; `number` gets a line's index and the place in the
+/// Data of `shape` with size `n` in dim `dim`. `number` gets a line's index and the position in the
 /// line.
 fn along(shape: &[usize], dim: usize, n: usize, number: impl Fn(usize, usize) -> f64) -> TensorData {
     let [outer, _, inner] = lines(shape, dim);
@@ -52,7 +52,7 @@ pub(crate) fn rfft(x: &TensorData, dim: usize, dtype: DType) -> Vec<TensorData> 
     [part(1.0, 0), part(-1.0, 1)].concat()
 }
 
-/// The real signal for the first half of its spectrum, with its limits.
+/// The real signal with this first half of the spectrum, with its limits.
 pub(crate) fn irfft(parts: &[TensorData; 2], dim: usize, dtype: DType) -> Vec<TensorData> {
     let n = 2 * (parts[0].shape[dim] - 1);
     let [re, im] = parts.each_ref().map(|part| split(part, dim));

@@ -8,7 +8,7 @@ use burn_rocm_tests::*;
 
 const MOST: usize = 3000;
 
-/// A drawn range of every axis, some with steps, some backwards, some empty.
+/// A random range of every axis: some with steps, some backwards, some empty.
 fn slices(d: &Draw, shape: &[usize]) -> Vec<Slice> {
     let along = |(axis, &n): (usize, &usize)| {
         let knob = d.knobs[(2 + axis) % 12];
@@ -16,12 +16,12 @@ fn slices(d: &Draw, shape: &[usize]) -> Vec<Slice> {
         let step = [1, 1, 1, 2, 3, -1, -2][knob / 100 % 7];
         Slice::new(start.min(end) as isize, Some(start.max(end) as isize), step)
     };
-    // Now and then fewer slices than axes: the rest stay whole.
+    // Sometimes fewer slices than axes. The remaining axes stay whole.
     let named = if d.knob(1, 4) == 1 { shape.len().div_ceil(2) } else { shape.len() };
     shape.iter().enumerate().take(named).map(along).collect()
 }
 
-/// The shape that slices leave.
+/// The shape of the sliced tensor.
 fn sliced(shape: &[usize], slices: &[Slice]) -> Vec<usize> {
     let mut out = shape.to_vec();
     for (n, slice) in out.iter_mut().zip(slices) {
@@ -49,7 +49,7 @@ fn reshaped(d: &Draw, shape: &[usize]) -> Vec<usize> {
     to
 }
 
-/// Every axis once, in a drawn order.
+/// Every axis once, in a random order.
 fn axes(d: &Draw, rank: usize) -> Vec<usize> {
     let mut axes: Vec<usize> = (0..rank).collect();
     axes.sort_by_key(|&axis| d.knobs[axis]);
@@ -63,7 +63,7 @@ fn with(shape: &[usize], dim: usize, n: usize) -> Vec<usize> {
     shape
 }
 
-/// An axis for indexing: one with elements, if any.
+/// An axis to index: one with elements if there is one.
 fn indexed(d: &Draw) -> (Vec<usize>, usize) {
     let mut shape = d.shape(MOST);
     let dim = d.axis(&shape);
@@ -71,7 +71,7 @@ fn indexed(d: &Draw) -> (Vec<usize>, usize) {
     (shape, dim)
 }
 
-/// `body` with `make` for a tensor of each kind, by the case.
+/// `body` with `make` for a tensor of the case's kind.
 macro_rules! each_kind {
     ($c:ident, $B:ident, |$make:ident, $op:ident| float $float:expr, int $int:expr, bool $bool:expr) => {
         match $c.d.knob(9, 3) {
@@ -104,13 +104,12 @@ macro_rules! of_one {
     }};
 }
 
-/// Places that tuples of indices name: into a shape, tuples of some length, so many; each once where `once` is
-/// asked for.
+/// Tuples of indices into a shape. If `once`, no tuple occurs twice.
 struct Places {
     shape: Vec<usize>,
-    /// The shape of the tuples, their own length last.
+    /// The shape of the tuples, with their length last.
     tuples: Vec<usize>,
-    /// The shape of what lies there.
+    /// The shape of the elements at the tuples.
     taken: Vec<usize>,
     data: TensorData,
 }
@@ -155,7 +154,7 @@ table! { |c, B|
             _ => vec![read_int::<B>(B::int_gather_nd(c.int(0, &p.shape, 3), p.tensor(c)))],
         }
     };
-    // Which of several assignments to a place stays is open: each place once.
+    // Which of several assignments to an index is kept is not defined, so each index occurs once.
     scatter_nd_assign, Exact => {
         let p = Places::of(c.d, true);
         let update = IndexingUpdateOp::Assign;
@@ -166,7 +165,7 @@ table! { |c, B|
                 c.int(0, &p.shape, 3), p.tensor(c), c.int(2, &p.taken, 3), update))],
         }
     };
-    // Without NaN, which the oracle's comparisons drop or keep by the side it is on.
+    // Without NaN, which the oracle's comparisons drop or keep depending on the side.
     scatter_nd_extreme, Exact => {
         let p = Places::of(c.d, false);
         let update = [IndexingUpdateOp::Min, IndexingUpdateOp::Max][c.d.knob(8, 2)];
@@ -186,7 +185,7 @@ table! { |c, B|
         let p = Places::of(c.d, false);
         let range = Range { low: -1.0, high: 1.0, wildest: 1, nan: true };
         let (x, y) = (c.float(0, &p.shape, range), c.float(2, &p.taken, range));
-        // Up to 40 factors to a place.
+        // Up to 40 factors for each index.
         multiplied(c, 41, [&x, &y], |[x, y]| B::float_scatter_nd(x, p.tensor(c), y, IndexingUpdateOp::Mul))
     };
     int_scatter_nd, Exact => {

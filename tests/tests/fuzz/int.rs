@@ -46,7 +46,7 @@ macro_rules! binary {
         i::<$B>($B::$op(x, y))
     }};
 }
-/// With a right-hand side of small positive numbers, as shifts, divisors and powers must be.
+/// With a right-hand side of small positive numbers, which shifts, divisors and powers require.
 macro_rules! by_small {
     ($c:ident, $B:ident, $op:ident, $range:expr) => {{
         let shape = $c.d.shape(MOST);
@@ -100,24 +100,25 @@ macro_rules! bool_binary {
     }};
 }
 
-/// What has no element has no extreme: an error here, some number there. `any_dim` fails there.
+/// An empty tensor has no extreme: an error here, some number in the oracle. The oracle's `any_dim`
+/// fails.
 fn empty(d: &Draw) -> bool {
     d.dims.contains(&0)
 }
 
-/// The same along the op's axis.
+/// As [`empty`], along the op's axis.
 fn empty_axis(d: &Draw) -> bool {
     d.dims[d.axis(&d.dims)] == 0
 }
 
-/// A bound of a clamp. A bound past the type's end counts as that end; the oracle would wrap it, so
-/// it gets the end itself.
+/// A bound of a clamp. A bound beyond the type's range counts as the end of the range. The oracle
+/// would wrap it, so it gets the end itself.
 fn end<B: Backend>(c: &Side<'_, B>, k: usize) -> Scalar {
     if c.oracle() { c.d.held(k) } else { c.d.int_scalar(k) }
 }
 
-/// The oracle's operand in the order of `x`, as the widest signed type: the oracle can't find
-/// extremes of some types.
+/// The oracle's operand in the order of `x`, as the widest signed type, because the oracle can't
+/// find extremes of some types.
 fn ordered<B: Backend>(x: IntTensor<B>, c: &Side<'_, B>) -> IntTensor<B> {
     if c.d.int_type() != DType::U64 {
         return B::int_cast(x, IntDType::I64);
@@ -136,7 +137,7 @@ fn shifted<B: Backend>(c: &Side<'_, B>, x: IntTensor<B>, by: IntTensor<B>) -> Ve
     i::<B>(B::int_from_data(TensorData::new(out, shape), &c.device))
 }
 
-/// Whether the host computes the oracle's side: for u64.
+/// Whether the host computes the oracle's side, as for u64.
 fn by_host<B: Backend>(c: &Side<'_, B>) -> bool {
     c.oracle() && c.d.int_type() == DType::U64
 }
@@ -207,7 +208,7 @@ table! { |c, B|
         if !c.oracle() {
             return i::<B>(B::int_mean(x));
         }
-        // The oracle has no mean of unsigned types except along a dim.
+        // The oracle has means of unsigned types only along a dim.
         let count = x.shape().num_elements();
         i::<B>(B::int_mean_dim(B::int_reshape(x, Shape::from(vec![count])), 0))
     };
@@ -286,7 +287,8 @@ table! { |c, B|
         if !c.oracle() {
             return i::<B>(B::int_matmul(a, b));
         }
-        // It multiplies two types only; products wrap the same in the widest and cut.
+        // The oracle multiplies two types only. Products in the widest type, cut to the dtype, wrap
+        // in the same way.
         let wide = B::int_matmul(B::int_cast(a, IntDType::I64), B::int_cast(b, IntDType::I64));
         i::<B>(B::int_cast(wide, int_dtype(c.d.int_type())))
     };
@@ -298,7 +300,7 @@ table! { |c, B|
     int_full, Exact => {
         let dtype = int_dtype(c.d.int_type());
         if by_host(c) {
-            // The oracle takes no scalar past i64.
+            // The oracle takes no scalar above i64.
             let shape = c.d.shape(MOST);
             let values = vec![c.d.int_scalar(1).elem::<u64>(); shape.iter().product()];
             return vec![TensorData::new(values, Shape::from(shape))];

@@ -1,12 +1,12 @@
-//! Drawn cases: any op, in drawn shapes, layouts, dtypes and values, against `burn-flex`.
+//! Random cases: any op, with random shapes, layouts, dtypes and values, compared with `burn-flex`.
 //!
-//! `BURN_ROCM_FUZZ_CASES` sets the number of cases (10,000 without it), shared out over the families of ops;
-//! `BURN_ROCM_TEST_SEED` repeats a run, and `BURN_ROCM_FUZZ_OP` keeps to the ops whose names contain it. A failure
-//! is reduced to a plainer case before it is shown; with `BURN_ROCM_FUZZ_SURVEY=1` each is printed as it is drawn,
-//! and the run goes on.
+//! `BURN_ROCM_FUZZ_CASES` sets the number of cases (default 10,000), which the families of ops
+//! share. `BURN_ROCM_TEST_SEED` repeats a run, and `BURN_ROCM_FUZZ_OP` selects the ops whose names
+//! contain it. A failure is reduced to a simpler case before it is shown. With
+//! `BURN_ROCM_FUZZ_SURVEY=1` each failure is printed as it occurs, and the run continues.
 //!
-//! The program has its own harness: a family counts as ignored if `BURN_ROCM_FUZZ_OP` names none of
-//! its ops.
+//! The program has its own harness: a family counts as ignored if `BURN_ROCM_FUZZ_OP` selects none
+//! of its ops.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod chain;
@@ -27,7 +27,7 @@ use run::Op;
 use std::process::ExitCode;
 use std::thread::Builder;
 
-/// The families: name, ops, share of all cases in percent, and how many types the ops have.
+/// The families: name, ops, percentage of all cases, and the number of types of the ops.
 const FAMILIES: &[(&str, &[Op], u32, usize)] = &[
     ("float_ops", float::OPS, 40, 4),
     ("int_and_bool_ops", int::OPS, 20, 8),
@@ -37,7 +37,7 @@ const FAMILIES: &[(&str, &[Op], u32, usize)] = &[
     ("deformable_convolutions_and_sequences", sequence::OPS, 4, 4),
 ];
 
-/// A test on a thread with the test's name, on which its random numbers depend.
+/// A test on a thread with the test's name, which determines its random numbers.
 fn test(name: &'static str, body: impl FnOnce() -> Completion + Send + 'static) -> Trial {
     let run = move || {
         let thread = Builder::new().name(name.into()).spawn(body).expect("a thread starts");

@@ -25,12 +25,12 @@ fn biased(d: &Draw, count: usize) -> Terms {
     biased_parts(d, count, 0)
 }
 
-/// [`biased`] for a convolution whose parts a library may round, so many times each.
+/// [`biased`] for a convolution whose parts a library may round, each up to `roundings` times.
 fn biased_parts(d: &Draw, count: usize, roundings: usize) -> Terms {
     Terms { bias: true, ..Terms::in_parts(count, roundings, d.float_type()) }
 }
 
-/// A drawn window along one axis and a length that it fits into.
+/// A random window along one axis, and an axis length that it fits.
 #[derive(Clone, Copy)]
 struct Window {
     size: usize,
@@ -61,12 +61,12 @@ impl Window {
         Self { dilation: 1, ..self }
     }
 
-    /// The number of its places.
+    /// The number of the window's positions.
     fn out(self) -> usize {
         self.reach() / self.stride + 1
     }
 
-    /// How much of the input the steps leave over.
+    /// The number of input elements after the last step.
     fn rest(self) -> usize {
         self.reach() % self.stride
     }
@@ -75,7 +75,7 @@ impl Window {
         self.size + 2 * self.padding - self.dilation * (self.kernel - 1) - 1
     }
 
-    /// The size that a transposed convolution gives.
+    /// The output size of a transposed convolution.
     fn transposed(self, extra: usize) -> usize {
         ((self.size - 1) * self.stride + self.dilation * (self.kernel - 1) + extra + 1)
             .saturating_sub(2 * self.padding)
@@ -86,7 +86,7 @@ fn windows<const N: usize>(d: &Draw) -> [Window; N] {
     std::array::from_fn(|n| Window::of(d, n))
 }
 
-/// Batch, groups, and channels in and out of each group.
+/// The batch, the groups, and the input and output channels of each group.
 fn channels(d: &Draw) -> (usize, usize, usize, usize) {
     (1 + d.knob(0, 3), 1 + d.knob(9, 3), 1 + d.knob(10, 3), 1 + d.knob(11, 4))
 }
@@ -126,8 +126,8 @@ macro_rules! conv {
         results.extend(summed_as($c, biased($c.d, places), [&x, &bias, &grad], |[x, bias, grad]| {
             $B::$b(x, bias, grad)
         }));
-        // With groups and a part of the input that no step reaches the oracle's gradient of the
-        // weights is wrong (found here, and told apart by the defining sum).
+        // With groups, and input elements that no step reaches, the oracle's gradient of the
+        // weights is wrong (found by this test, and decided by the defining sum).
         if groups == 1 || windows.iter().all(|w| w.rest() == 0) {
             results.extend(summed_as(
                 $c,
@@ -189,7 +189,7 @@ macro_rules! conv_transpose {
     }};
 }
 
-/// The largest magnitudes of a plane lie inside: a shape of planes.
+/// The shape of random planes.
 fn planes(d: &Draw, sizes: [usize; 2]) -> [usize; 4] {
     [1 + d.knob(0, 3), 1 + d.knob(9, 3), sizes[0], sizes[1]]
 }
@@ -211,7 +211,7 @@ fn held(inputs: usize, outputs: usize) -> usize {
     inputs / outputs + 2
 }
 
-/// The maxima from both ops, their places, and the gradient.
+/// The maxima from both ops, their indices, and the gradient.
 fn maxima<B: Backend>(
     c: &Side<'_, B>,
     plain: FloatTensor<B>,
@@ -223,8 +223,8 @@ fn maxima<B: Backend>(
     exact.into_iter().flat_map(|data| exactly(c, data)).chain(back).collect()
 }
 
-/// With a last window that reaches past the padding the oracle's gradient divides by the whole window, its forward pass
-/// by the part inside.
+/// If the last window reaches beyond the padding, the oracle's gradient divides by the whole window
+/// and its forward pass by the part inside.
 fn divides_otherwise(d: &Draw) -> bool {
     d.knob(8, 2) == 1 && d.knob(10, 2) == 1
 }
@@ -355,7 +355,7 @@ table! { |c, B|
         let weights = c.float(0, &[rows, width], UNIT);
         added(c, [&weights, &grad], |[weights, grad]| B::embedding_backward(weights, grad, indices.clone()))
     };
-    // Without elements the oracle reads what is not there.
+    // For empty tensors the oracle reads invalid memory.
     linear, Within, unless |d| d.dims.contains(&0) => {
         let mut shape = c.d.of_rank(1 + c.d.knob(1, 4), 200);
         let (from, to) = (1 + c.d.knob(2, 24), 1 + c.d.knob(3, 24));

@@ -1,7 +1,7 @@
-//! Quantised tensors: making and reading them, layouts, choices, products.
+//! Quantised tensors: quantisation, reads, layouts, selections, products.
 //!
-//! Where `burn-flex` quantises blocks again and this backend moves views, the reference is the float op on the
-//! values that the operand stands for.
+//! Where `burn-flex` quantises blocks again and this backend moves views, the reference is the
+//! float op on the dequantised operand.
 
 use crate::draw::{ANY, Draw, Range, Side, TAME};
 use crate::run::{Bound::*, table};
@@ -19,10 +19,10 @@ const MOST: usize = 1500;
 const VALUES: [QuantValue; 6] =
     [QuantValue::Q8S, QuantValue::Q8F, QuantValue::Q4S, QuantValue::Q4F, QuantValue::Q2S, QuantValue::Q2F];
 
-/// A drawn scheme for a tensor of `shape`; `knob` is a number of its own.
+/// A random scheme for a tensor of `shape`, from the number `knob`.
 fn scheme(knob: usize, shape: &[usize]) -> QuantScheme {
     let count: usize = shape.iter().product();
-    // Blocks are whole in number, of any length that fits; the oracle has no scale for no block.
+    // The tensor has whole blocks of any fitting length. The oracle does not support zero blocks.
     let lengths: Vec<usize> = (1..=count.min(255)).filter(|&n| count.is_multiple_of(n)).collect();
     let level = match (knob / 12 % 3, lengths.is_empty()) {
         (0, _) | (_, true) => QuantLevel::Tensor,
@@ -45,12 +45,12 @@ fn own_scheme(d: &Draw, shape: &[usize]) -> QuantScheme {
     scheme(d.knobs[11] + 1000 * d.knobs[10], shape)
 }
 
-/// Operand `k`, quantised by its own range.
+/// Operand `k`, quantised with scales from its own range.
 fn quantized<B: Backend>(c: &Side<'_, B>, k: usize, shape: &[usize]) -> QuantizedTensor<B> {
     B::quantize_dynamic(c.float(k, shape, TAME), &own_scheme(c.d, shape))
 }
 
-/// The values as they are stored, and their scales.
+/// The stored values and their scales.
 fn parts<B: Backend>(tensor: QuantizedTensor<B>) -> Vec<TensorData> {
     let data = burn_std::future::block_on(B::q_into_data(tensor)).expect("the data can be read");
     let DType::QFloat(scheme) = data.dtype else { panic!("quantised data, not {:?}", data.dtype) };
@@ -68,7 +68,7 @@ fn read<B: Backend>(tensor: QuantizedTensor<B>) -> TensorData {
     read_float::<B>(floats::<B>(tensor))
 }
 
-/// A view: which, by one number, and what it takes, by another.
+/// A view: one number selects it, another one its arguments.
 #[derive(Clone, Copy)]
 struct Step(usize, usize);
 
@@ -140,8 +140,8 @@ viewed!(
     float_transpose
 );
 
-/// The two right results of values stored anew: the values themselves, or, in blocks, the values
-/// quantised again by the range of their new neighbours. The values stay if whole blocks move. A
+/// The two correct results of storing values again: the values themselves or, in blocks, the values
+/// quantised again with the range of their new neighbours. The values stay if whole blocks move. A
 /// limit of half a step would be too wide: a two-bit value of one and a half steps is stored as one
 /// step, and twice that is off by half a step too.
 fn anew<B: Backend>(expected: FloatTensor<B>, scheme: &QuantScheme) -> Vec<TensorData> {
@@ -153,7 +153,7 @@ fn anew<B: Backend>(expected: FloatTensor<B>, scheme: &QuantScheme) -> Vec<Tenso
     vec![kept, again]
 }
 
-/// Whether a tensor of this shape has a whole number of the scheme's blocks, one at least.
+/// Whether a tensor of this shape has a whole number of the scheme's blocks, at least one.
 fn whole(shape: &[usize], scheme: &QuantScheme) -> bool {
     let count: usize = shape.iter().product();
     match scheme.level {
@@ -181,11 +181,11 @@ fn factors(d: &Draw) -> [Vec<usize>; 2] {
     })
 }
 
-/// What a factor's values are between.
+/// The range of a factor's values.
 const FACTOR: Range = Range { low: -2.0, high: 2.0, wildest: 1, nan: true };
 
-/// A factor: floats, or quantised, stored as it is or with its matrices transposed. The oracle, which quantises
-/// blocks anew to transpose them, gets the values.
+/// A factor: floats, or quantised values, stored directly or with its matrices transposed. The
+/// oracle quantises blocks again to transpose them, so it gets the dequantised values.
 fn factor<B: Backend>(c: &Side<'_, B>, side: usize, shape: &[usize], float: bool) -> TensorPrimitive<B> {
     if float {
         return TensorPrimitive::Float(c.float(side, shape, FACTOR));
@@ -204,15 +204,15 @@ fn factor<B: Backend>(c: &Side<'_, B>, side: usize, shape: &[usize], float: bool
     TensorPrimitive::QFloat(if turned { B::q_transpose(q) } else { q })
 }
 
-/// The types of scales that the oracle keeps in f32 all the same.
+/// The scale types that the oracle keeps in f32.
 const PARAMS: [QuantParam; 4] = [QuantParam::F16, QuantParam::BF16, QuantParam::UE8M0, QuantParam::UE4M3];
 
-/// A scale in the precision of its type: what a scheme's blocks are divided by.
+/// A scale rounded to its type: the divisor of the values in a block.
 fn rounded(scale: f32, param: QuantParam) -> f32 {
     match param {
         QuantParam::F16 => f16::from_f32(scale).to_f32().clamp(2f32.powi(-24), 65504.0),
         QuantParam::BF16 => bf16::from_f32(scale).to_f32(),
-        // The next power of two: nothing is clipped.
+        // The next power of two, so nothing is clipped.
         QuantParam::UE8M0 => {
             (-126..=127).map(|e| 2f32.powi(e)).find(|&p| p >= scale).expect("scales are small")
         }
@@ -226,7 +226,7 @@ fn rounded(scale: f32, param: QuantParam) -> f32 {
 }
 
 table! { |c, B|
-    // By the definition, on the host.
+    // By the definition, computed on the host.
     quantize_in_params, Exact => {
         let shape = c.d.shape(MOST);
         let param = PARAMS[c.d.knob(1, 4)];
@@ -268,7 +268,7 @@ table! { |c, B|
             QuantLevel::Tensor => 1,
             QuantLevel::Block(block) => shape.iter().product::<usize>() / block.num_elements(),
         };
-        // Scales that clip some values; of whole numbers some are no scales.
+        // Scales that clip some values. With whole numbers, some scales are invalid.
         let scales = c.float(1, &[count], Range { low: 0.0, high: 0.8, wildest: 2, nan: true });
         let q = B::quantize(c.float(0, &shape, ANY), &scheme, QuantizationParametersPrimitive { scales });
         let mut results = parts::<B>(q.clone());
@@ -293,7 +293,7 @@ table! { |c, B|
         };
         vec![out, read::<B>(before)]
     };
-    // Views stored, as data.
+    // Views, read as data.
     q_into_data, Either => {
         let shape = c.d.shape(MOST);
         let (q, steps, scheme) = (quantized(c, 0, &shape), steps(c.d, 2), own_scheme(c.d, &shape));
@@ -360,7 +360,8 @@ table! { |c, B|
             false => vec![read::<B>(B::q_gather(dim, q, indices))],
         }
     };
-    // The oracle's indices of extremes compare bytes across scales: floats are asked.
+    // The oracle's indices of extremes compare bytes across scales, so its float op is the
+    // reference.
     q_argmax_argmin, Exact => {
         let (shape, dim) = indexed(c.d);
         let q = quantized(c, 0, &shape);
@@ -389,7 +390,7 @@ table! { |c, B|
         });
         let product = |[a, b]: [FloatTensor<B>; 2]| read_float::<B>(B::float_matmul(a, b));
         let (reference, magnitude) = (product(exact.clone()), product(exact.map(B::float_abs)));
-        // Scales times values, and floats of f64, are rounded to f32: as if there were more terms.
+        // Scales times values, and f64 floats, are rounded to f32, as if there were more terms.
         let terms = Terms { wide: DType::F32, ..Terms::of(left[left.len() - 1] + 4, dtype) };
         let limits = limits::sums(&reference, &magnitude, terms);
         vec![reference, limits]

@@ -1,4 +1,4 @@
-//! Running cases on both sides, and comparing.
+//! Runs cases on both sides and compares the results.
 
 use crate::draw::{Draw, Side, draw};
 use burn_rocm_tests::*;
@@ -8,33 +8,34 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-/// How near the results must be.
+/// How close the results must be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bound {
     /// The same bits.
     Exact,
-    /// This many times the error of one operation in the type that computes it; for f16 and bf16
-    /// also the result's rounding. The oracle computes those in f32 too.
+    /// Within this many times the error of one operation in the compute type, plus the result's
+    /// rounding for f16 and bf16. The oracle computes these in f32 too.
     Near(f64),
-    /// By limits of their own: for each result the oracle gives a reference in f64 and how far each element may be off.
+    /// Within given limits: for each result the oracle gives a reference in f64 and the limit of
+    /// each element's error.
     Within,
-    /// The same values as one of two results: the oracle gives both for each result.
+    /// Equal to one of two results, which the oracle gives for each result.
     Either,
 }
 
-/// One op: its body for each backend.
+/// An op, and its body for each backend.
 pub(crate) struct Op {
     pub(crate) name: &'static str,
     pub(crate) ours: fn(&Draw) -> Vec<TensorData>,
     pub(crate) theirs: fn(&Draw) -> Vec<TensorData>,
     pub(crate) bound: Bound,
-    /// Cases for which the oracle is known to be wrong or to have no answer. Ours then only has to
+    /// Cases for which the oracle is known to be wrong or to have no answer. Ours must then only
     /// return a result or a typed error.
     pub(crate) known: fn(&Draw) -> bool,
 }
 
-/// `name, bound: body;` for each op, the body seeing one side of the comparison as `c` and its backend as `B`;
-/// `unless` names the cases that the oracle gets wrong.
+/// `name, bound: body;` for each op. The body sees one side of the comparison as `c` and its
+/// backend as `B`. `unless` selects the cases that the oracle gets wrong.
 macro_rules! table {
     (|$c:ident, $B:ident| $($name:ident, $bound:expr $(, unless $known:expr)? => $body:expr;)*) => {
         pub(crate) const OPS: &[$crate::run::Op] = &[$({
@@ -60,7 +61,7 @@ macro_rules! table {
 }
 pub(crate) use table;
 
-/// The results, and what became of the operands' clones.
+/// The results, followed by the operands' clones.
 pub(crate) fn finish<B: Backend>(mut results: Vec<TensorData>, side: Side<'_, B>) -> Vec<TensorData> {
     results.extend(side.kept());
     results
@@ -96,7 +97,7 @@ pub(crate) fn cases(hundredths: u32) -> u32 {
     (all * u64::from(hundredths) / 100).clamp(1, u64::from(u32::MAX)) as u32
 }
 
-/// A runner of so many cases whose numbers come from the run's printed seed.
+/// A runner of `cases` cases whose numbers come from the run's printed seed.
 pub(crate) fn runner(cases: u32) -> TestRunner {
     let random = Random::new();
     let mut seed = [0; 32];
@@ -105,12 +106,12 @@ pub(crate) fn runner(cases: u32) -> TestRunner {
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed))
 }
 
-/// What became of an op's cases.
+/// The outcomes of an op's cases.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     /// Both sides gave results, which were compared.
     compared: u32,
-    /// The oracle is known to have no right answer.
+    /// The oracle is known to have no correct answer.
     known: u32,
     /// Both sides failed, ours with a typed error.
     failed: u32,
@@ -136,13 +137,13 @@ enum Fate {
     Failed,
 }
 
-/// The ops of a table that `BURN_ROCM_FUZZ_OP` names.
+/// The ops of a table that `BURN_ROCM_FUZZ_OP` selects.
 pub(crate) fn named(all: &'static [Op]) -> Vec<&'static Op> {
     let part = std::env::var("BURN_ROCM_FUZZ_OP").unwrap_or_default();
     all.iter().filter(|op| op.name.contains(&part)).collect()
 }
 
-/// Runs drawn cases of these ops.
+/// Runs random cases of these ops.
 ///
 /// # Panics
 /// If a case fails, or if fewer than half of an op's cases were compared.
@@ -150,7 +151,7 @@ pub(crate) fn family(ops: &[&Op], hundredths: u32) {
     let mut tallies = run(ops, cases(hundredths));
     let mut low = Vec::new();
     for (op, tally) in ops.iter().zip(&mut tallies) {
-        // Of a few cases the greater part may be known by chance.
+        // With few cases, most of them may be known ones by chance.
         if tally.is_too_low() {
             tally.add(run(&[*op], 200)[0]);
         }
@@ -163,7 +164,7 @@ pub(crate) fn family(ops: &[&Op], hundredths: u32) {
     assert!(low.is_empty(), "fewer than half were compared: {low:#?}");
 }
 
-/// What became of so many cases drawn for these ops.
+/// The outcomes of `cases` random cases of these ops.
 fn run(ops: &[&Op], cases: u32) -> Vec<Tally> {
     let survey = std::env::var_os("BURN_ROCM_FUZZ_SURVEY").is_some();
     let tallies = RefCell::new(vec![Tally::default(); ops.len()]);
@@ -222,7 +223,7 @@ pub(crate) fn both(op: &Op, case: &Draw) -> Result<Option<[Vec<TensorData>; 2]>,
     Ok(ours.ok().zip(caught(|| (op.theirs)(case)).ok()).map(|(ours, theirs)| [ours, theirs]))
 }
 
-/// How far an op's result of `dtype` may be off.
+/// The error allowed to an op's result of `dtype`.
 fn tolerance(bound: Bound, dtype: DType) -> Tolerance {
     match bound {
         Bound::Exact | Bound::Within | Bound::Either => Tolerance::EXACT,
@@ -268,7 +269,7 @@ fn within(name: &str, ours: &[TensorData], theirs: &[TensorData]) {
     });
 }
 
-/// Compares results that each have two right answers.
+/// Compares results that each have two correct values.
 fn either(name: &str, ours: &[TensorData], theirs: &[TensorData]) {
     by_pairs(name, ours, theirs, |what, found, answers| {
         let same = |answer: &TensorData| {

@@ -12,7 +12,7 @@ const UNIT: Range = Range { low: -1.0, high: 1.0, wildest: 1, nan: true };
 /// Sizes and options of a deformable convolution.
 struct Deform {
     batch: usize,
-    /// Of the weight, of the offsets.
+    /// The groups of the weight and of the offsets.
     groups: [usize; 2],
     channels: [usize; 2],
     size: [usize; 2],
@@ -49,8 +49,8 @@ impl Deform {
         let taps = self.kernel[0] * self.kernel[1];
         let ([oh, ow], points) = (self.out, self.groups[1] * taps);
         let dtype = c.d.float_type();
-        // Eighths are exact in every type, and keep off the pixels, where the gradient jumps; in
-        // the wilder cases points on them, on the edges and far away.
+        // Eighths are exact in every type and avoid the pixels, where the gradient jumps. Wilder
+        // cases have points on pixels, on the edges and far away.
         let wild = c.d.wild;
         let place = |random: &Random| match (wild, random.below(6)) {
             (2 | 3, 0) => random.below(9) as f64 - 4.0,
@@ -76,7 +76,7 @@ impl Deform {
     }
 }
 
-/// Few and short sequences of log-probabilities `[steps, batch, classes]`, and what they are to say.
+/// A few short sequences of log-probabilities `[steps, batch, classes]`, and their targets.
 struct Sequences {
     dims: [usize; 3],
     labels: usize,
@@ -95,8 +95,7 @@ impl Sequences {
             2 + d.knob(2, if most > 9 { 20 } else { 3 }),
         ];
         let (blank, labels) = (d.knob(3, dims[2]), 1 + d.knob(4, most / 2 + 1));
-        // Blanks among the labels too, one in some cases. Padding is a class: the oracle gathers
-        // it.
+        // Some labels are blanks. The padding is a class, because the oracle gathers it.
         let label = || match random.below(dims[2] - 1) {
             below if below < blank => below as i64,
             above => above as i64 + 1,
@@ -125,7 +124,8 @@ impl Sequences {
         ]
     }
 
-    /// The gradients of the log-probabilities for losses weighted by `grad`, by going through every alignment.
+    /// The gradients of the log-probabilities for losses weighted by `grad`, from an enumeration of
+    /// every alignment.
     fn by_enumeration(&self, log_probs: &[f64], grad: &[f64]) -> Vec<f64> {
         let Self { dims, labels, blank, .. } = *self;
         let (targets, input_lengths, target_lengths) = (&self.targets, &self.inputs, &self.lengths);
@@ -149,7 +149,7 @@ table! { |c, B|
         let [x, offset, weight, mask, bias, _] = case.operands(c);
         let terms = case.channels[0] / case.groups[0] * case.kernel[0] * case.kernel[1];
         let dtype = c.d.float_type();
-        // Four products and a mask for each sample, which is kept in the result's type.
+        // Four products and a mask for each sample, which is stored in the result's type.
         let terms = Terms { roundings: 1, bias: true, ..Terms::of(6 * terms, dtype) };
         summed_as(c, terms, [&x, &weight, &mask, &bias], |[x, weight, mask, bias]| {
             let offset = if c.oracle() { B::float_cast(offset.clone(), FloatDType::F64) } else { offset.clone() };
@@ -176,7 +176,7 @@ table! { |c, B|
         let terms = (case.channels[0] * case.channels[1] * case.kernel[0] * case.kernel[1]).max(places);
         deform::limited::<B>(operands, terms, dtype, &c.device, gradients)
     };
-    // Burn's composition in f64 is the oracle.
+    // The oracle is Burn's composition in f64.
     ctc_loss, Within => {
         let case = Sequences::of(c.d, 24);
         let dtype = c.d.float_type();
@@ -187,7 +187,7 @@ table! { |c, B|
     };
     ctc_loss_backward, Within => {
         let mut case = Sequences::of(c.d, 6);
-        // A blank among the labels is said by nothing that repetitions and blanks are taken out of.
+        // No alignment gives a blank among the labels, because blanks are removed.
         let other = (case.blank + 1) % case.dims[2];
         case.targets.iter_mut().filter(|label| **label == case.blank as i64).for_each(|label| *label = other as i64);
         let dtype = c.d.float_type();

@@ -1,13 +1,13 @@
-//! Results of ops that have limits of their own: ours gives a result, the oracle a reference in f64
-//! and the limits.
+//! Results of ops with their own limits. This backend gives a result; the oracle gives a reference
+//! in f64 and the limits.
 
 use crate::draw::Side;
 use burn_backend::tensor::FloatTensor;
 use burn_rocm_tests::limits::{self, Terms, wide};
 use burn_rocm_tests::*;
 
-/// A result of ours, or of the oracle the reference in f64 and the limits: `sum`, of `terms` products each, is
-/// taken of the operands, and for the oracle also of their magnitudes.
+/// Our result, or the oracle's reference in f64 and its limits. `sum`, of `terms` products in each
+/// element, is computed from the operands, and on the oracle also from their magnitudes.
 pub(crate) fn summed<B: Backend, const N: usize>(
     c: &Side<'_, B>,
     terms: usize,
@@ -17,7 +17,7 @@ pub(crate) fn summed<B: Backend, const N: usize>(
     summed_as(c, Terms::of(terms, c.d.float_type()), operands, sum)
 }
 
-/// [`summed`] for terms that say all.
+/// [`summed`] for given terms.
 pub(crate) fn summed_as<B: Backend, const N: usize>(
     c: &Side<'_, B>,
     terms: Terms,
@@ -30,8 +30,8 @@ pub(crate) fn summed_as<B: Backend, const N: usize>(
     limited(c, operands, sum, limits)
 }
 
-/// Our result, or the oracle's reference and limits, for terms that are added to the first operand
-/// one by one.
+/// Our result, or the oracle's reference and limits, for terms that are added one by one to the
+/// first operand.
 pub(crate) fn added<B: Backend, const N: usize>(
     c: &Side<'_, B>,
     operands: [&FloatTensor<B>; N],
@@ -41,7 +41,7 @@ pub(crate) fn added<B: Backend, const N: usize>(
     limited(c, operands, add, |_, of| limits::additions(&of(Kind::Magnitude), &of(Kind::Number), dtype))
 }
 
-/// The same for products of at most `count` factors.
+/// As [`added`], for products of at most `count` factors.
 pub(crate) fn multiplied<B: Backend, const N: usize>(
     c: &Side<'_, B>,
     count: usize,
@@ -52,7 +52,7 @@ pub(crate) fn multiplied<B: Backend, const N: usize>(
     limited(c, operands, multiply, |reference, _| limits::products(reference, count, dtype))
 }
 
-/// The same for results that are computed within `tolerance` and rounded once.
+/// As [`added`], for results that are computed within `tolerance` and rounded once.
 pub(crate) fn rounded<B: Backend, const N: usize>(
     c: &Side<'_, B>,
     tolerance: Tolerance,
@@ -63,7 +63,7 @@ pub(crate) fn rounded<B: Backend, const N: usize>(
     limited(c, operands, op, |reference, _| limits::rounded(reference, wide(dtype), dtype, tolerance))
 }
 
-/// What replaces the operands.
+/// The values that replace the operands.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     /// Their magnitudes.
@@ -114,7 +114,7 @@ pub(crate) fn exactly<B: Backend>(c: &Side<'_, B>, data: TensorData) -> Vec<Tens
     vec![data.convert_dtype(DType::F64), limits]
 }
 
-/// A result of ours, or of the oracle the same in f64 and limits by `tolerance`.
+/// Our result, or the oracle's in f64 with limits from `tolerance`.
 pub(crate) fn near<B: Backend>(
     c: &Side<'_, B>,
     out: FloatTensor<B>,

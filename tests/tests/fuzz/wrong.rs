@@ -1,4 +1,4 @@
-//! The test of the tests: the comparison must reject zeros, the right values in another order,
+//! A test of the tests: the comparison must reject zeros, the right values in another order,
 //! doubled values, and values that are off by 1 % (bf16: 2 %).
 
 use crate::draw::Draw;
@@ -74,7 +74,7 @@ fn has_enough(data: &TensorData) -> bool {
         >= DISTINCT
 }
 
-/// The same for an op of [`FEW`]: no number is so small that it may underflow.
+/// As [`has_enough`] for an op of [`FEW`]: no number is so small that it may underflow.
 fn is_clear(data: &TensorData) -> bool {
     !is_float(data.dtype) || data.iter::<f64>().all(|x| x == 0.0 || x.abs() > 1e-4)
 }
@@ -86,7 +86,7 @@ fn wrong(data: &TensorData) -> Vec<(&'static str, TensorData)> {
     turned.rotate_left(1.min(data.num_elements()));
     let mut all = vec![("zeros", zeros), ("in another order", of_bytes(data, turned.concat()))];
     if !is_float(data.dtype) {
-        // The next integer, the other bool.
+        // The next integer, or the other bool.
         let off = elements(data)
             .flat_map(|e| e.iter().enumerate().map(|(n, byte)| if n == 0 { byte ^ 1 } else { *byte }));
         all.push(("off by one", of_bytes(data, off.collect())));
@@ -150,7 +150,7 @@ fn of_type(op: &Op, dtype: usize, random: &Random) -> Result<(), String> {
     Err(format!("{} of type {dtype}: results with enough distinct elements: {done:?}", op.name))
 }
 
-/// Makes each op's results of each type wrong: the comparison with the oracle's must then fail.
+/// Makes each op's results of each type wrong. The comparison with the oracle's must then fail.
 pub(crate) fn results_fail(tables: &[(&[Op], usize)]) {
     let random = Random::new();
     let all = tables.iter().flat_map(|&(ops, types)| ops.iter().map(move |op| (op, types)));

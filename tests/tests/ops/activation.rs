@@ -1,4 +1,5 @@
-//! Activations: special values by Burn's own definitions, and what `unary.rs` does not cover.
+//! Activations: special values as Burn's own definitions give them, and the activations that
+//! `unary.rs` does not cover.
 
 use burn_rocm::{RocmError, take_last_error};
 use burn_rocm_tests::*;
@@ -6,7 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 type T = burn_backend::tensor::FloatTensor<R>;
 
-/// Every method, every view, alphas of one value, one a channel and one an element.
+/// Every method and every view, with alphas of one value, of one value per channel and of one value
+/// per element.
 #[test]
 fn prelu() {
     let random = Random::new();
@@ -30,10 +32,10 @@ fn prelu() {
     }
 }
 
-/// What Burn's definitions give in f64.
+/// The error function in f64, from which Burn's definitions are computed.
 fn erf(x: f64) -> f64 {
-    // 1 - erfc by its continued fraction is too coarse near 0; the series is exact enough below 3,
-    // and 1 beyond 6.
+    // Near 0, 1 - erfc by its continued fraction is too coarse. The series is exact enough below 3;
+    // beyond 6 the result is 1.
     if x.is_nan() {
         return x;
     }
@@ -52,7 +54,7 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// NaN stays NaN, the infinities go where Burn's definitions send them, in every float type.
+/// In every float type NaN stays NaN, and the infinities give what Burn's definitions give.
 #[test]
 fn special_values() {
     let inf = f64::INFINITY;
@@ -87,7 +89,7 @@ fn special_values() {
             keep(x, (0.2 * x + 0.5).clamp(0.0, 1.0))
         });
         check("log_sigmoid", R::log_sigmoid(x()), &|x| keep(x, x.min(0.0) - (-x.abs()).exp().ln_1p()));
-        // Where the output is not at most 0 the gradient passes: Burn's mask.
+        // Burn's mask: the gradient passes unless the output is at most 0 (so it passes for NaN).
         check("relu_backward", R::relu_backward(x(), grad()), &|x| if x <= 0.0 { 0.0 } else { 1.0 });
         check("sigmoid_backward", R::sigmoid_backward(x(), grad()), &|y| y * (1.0 - y));
         check("log_sigmoid_backward", R::log_sigmoid_backward(x(), grad()), &|x| sigmoid(-x));
@@ -98,7 +100,7 @@ fn special_values() {
     }
 }
 
-/// Rows and columns that hold NaN, the infinities, or nothing but -inf.
+/// Rows and columns that hold NaN, infinities, or nothing but -inf.
 #[test]
 fn softmax_of_special_values() {
     let inf = f64::INFINITY;
@@ -107,7 +109,7 @@ fn softmax_of_special_values() {
     let device = Default::default();
     for dtype in FLOATS {
         for columns in [false, true] {
-            // Lines that lie together, or apart.
+            // The lines to normalise are contiguous, or strided.
             let values = match columns {
                 false => lines.concat(),
                 true => (0..15).map(|i| lines[i % 5][i / 5]).collect(),

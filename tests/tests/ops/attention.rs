@@ -1,4 +1,5 @@
-//! Scaled dot-product attention: the tiled kernel, and the composed path that heads too wide for it take.
+//! Scaled dot-product attention: the tiled kernel, and the composed path for heads that are too
+//! wide for it.
 
 use burn_rocm::{RocmError, take_last_error};
 use burn_rocm_tests::attention::Operands;
@@ -6,7 +7,7 @@ use burn_rocm_tests::limits::{assert_within, exact};
 use burn_rocm_tests::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Sizes of one call.
+/// The sizes of one call.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     batch: usize,
@@ -22,8 +23,8 @@ const fn case(sizes: [usize; 6]) -> Case {
     Case { batch, heads, queries, keys, width, values }
 }
 
-/// Few queries, which are composed; past a tile of queries, of keys, of features, of each; as wide as the kernel
-/// takes, and wider.
+/// Few queries, which take the composed path; more than a tile of queries, of keys, of features, of
+/// all three; heads as wide as the kernel takes, and wider.
 const CASES: &[Case] = &[
     case([1, 1, 1, 1, 4, 4]),
     case([2, 3, 5, 5, 8, 8]),
@@ -52,7 +53,7 @@ impl Case {
     }
 }
 
-/// A mask's or bias's shape: the scores', with some axes 1.
+/// The shape of a mask or a bias: the scores' shape with some axes set to 1.
 fn broadcast(random: &Random, mut shape: [usize; 4]) -> [usize; 4] {
     for dim in &mut shape {
         if random.below(3) == 0 {
@@ -67,7 +68,7 @@ fn bools(random: &Random, shape: &[usize], view: View, hidden: f64) -> Input {
     Input::new(shape, dtype, view, || (random.uniform(0.0, 1.0) < hidden) as u8 as f64)
 }
 
-/// Compares a call with the oracle's result in f64.
+/// Checks a call against the oracle's result in f64, within its rounding bounds.
 fn within_its_limits(
     what: &str,
     dtype: DType,
@@ -110,7 +111,7 @@ fn against_the_oracle(dtype: DType) {
                 let (q, k, v) =
                     (of(case.query(), views[0]), of(case.key(), views[1]), of(case.value(), views[2]));
                 let bias = of(broadcast(&random, case.scores()), views[3]);
-                // Some rows may be hidden whole: zeros.
+                // Rows that the mask hides entirely give zeros.
                 let mask = bools(&random, &broadcast(&random, case.scores()), views[4], 0.3);
                 let what = format!("attention {dtype:?} {case:?} {options:?} {views:?}");
                 for (with_mask, with_bias) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -146,19 +147,20 @@ fn tensor(values: &[f64], shape: [usize; 4], dtype: DType) -> burn_backend::tens
     R::float_from_data(TensorData::new(values.to_vec(), shape).convert_dtype(dtype), &Default::default())
 }
 
-/// Burn's own definition, step by step on this backend, where its answer is exact.
+/// Special values, compared with Burn's own definition, computed step by step on this backend where
+/// it is exact.
 #[test]
 fn attention_of_special_values() {
     let device = Default::default();
     let inf = f64::INFINITY;
-    // Few queries, and enough for the kernel: the first four, again and again.
+    // The four queries alone, which are composed, and repeated often enough for the kernel.
     for (dtype, rounds) in FLOATS.into_iter().flat_map(|dtype| [(dtype, 1), (dtype, 12)]) {
         let rows = 4 * rounds;
         let query = [0.5, 1.0, f64::NAN, 1.0, 1.0, 1.0, 1.0, 2.0];
         let q = || tensor(&query.repeat(rounds), [1, 1, rows, 2], dtype);
         let k = || tensor(&[1.0, 0.0, 0.0, 1.0, 1.0, 1.0], [1, 1, 3, 2], dtype);
         let v = || tensor(&[1.0, 2.0, 3.0], [1, 1, 3, 1], dtype);
-        // Row 0 as it is; row 1 has a NaN query; row 2 is hidden by the bias alone; row 3 has a
+        // Row 0 is ordinary. Row 1 has a NaN query. Row 2 is hidden by the bias alone. Row 3 has a
         // score of +inf.
         let bias = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -inf, -inf, -inf, 0.0, inf, 0.0];
         let bias = tensor(&bias.repeat(rounds), [1, 1, rows, 3], dtype);
@@ -169,7 +171,7 @@ fn attention_of_special_values() {
             assert!(out[1].is_nan() && out[3].is_nan(), "{dtype:?} {out:?}");
             assert_eq!(out[2], 0.0, "{dtype:?} {out:?}");
         }
-        // No keys, no queries, no values.
+        // Calls without keys, without queries, or without features.
         for (queries, keys, values) in [(2, 0, 3), (40, 0, 3), (0, 2, 3), (40, 2, 0)] {
             let empty = |shape: [usize; 4]| R::float_zeros(Shape::from(shape), &device, dtype.into());
             let out = R::attention(
@@ -187,7 +189,7 @@ fn attention_of_special_values() {
     }
 }
 
-/// Keys and values that all heads share, and a mask of four-byte bools.
+/// All heads share the keys and values, and the mask has four-byte bools.
 #[test]
 fn attention_broadcasts() {
     let (random, device) = (Random::new(), Default::default());

@@ -1,8 +1,8 @@
-//! Element-wise operations of two operands.
+//! Element-wise operations with two operands.
 
 use burn_rocm_tests::*;
 
-/// Right-hand shapes that broadcast against `shape`.
+/// The right-hand shapes that broadcast against `shape`.
 fn broadcasts(shape: &[usize]) -> Vec<Vec<usize>> {
     let mut shapes = vec![shape.to_vec()];
     for d in 0..shape.len() {
@@ -32,7 +32,8 @@ macro_rules! float_ops {
                             let b = float(&random, &other, dtype, right, $low, $high);
                             let what = format!("{} {dtype:?} {shape:?} {left:?}, {other:?} {right:?}", stringify!($op));
                             differential!(what, Tolerance::of(dtype).times($factor), |B, device| {
-                                // Both orders: either operand may be the one that is broadcast.
+                                // Both orders, because either operand may be the one that is
+                                // broadcast.
                                 let there = B::$op(a.float::<B>(&device), b.float::<B>(&device));
                                 let back = B::$op(b.float::<B>(&device), a.float::<B>(&device));
                                 vec![read_float::<B>(there), read_float::<B>(back)]
@@ -89,8 +90,8 @@ float_scalar_ops! {
     float_clamp_max in -10.0 .. 10.0 by [1.5f64, -3.0];
 }
 
-/// Of sixteenths, which every type has: next to a multiple of the divisor a last place decides between nothing and
-/// all of it.
+/// On multiples of 1/16, which every type represents exactly. Otherwise, near a multiple of the
+/// divisor, the last place would decide whether the remainder is almost 0 or almost the divisor.
 #[test]
 fn float_remainder_scalar() {
     let random = Random::new();
@@ -112,8 +113,8 @@ fn float_remainder_scalar() {
     }
 }
 
-/// A remainder takes its divisor as an element of the dtype, as the oracle does. Near a multiple of
-/// the divisor its last place decides, and a number's remainder by itself is 0.
+/// A remainder rounds its divisor to the dtype first, as the oracle does. Near a multiple of the
+/// divisor the last place decides the result, and a number's remainder by itself must be 0.
 #[test]
 fn a_remainders_scalar_is_rounded_first() {
     let random = Random::new();
@@ -248,8 +249,8 @@ macro_rules! bool_ops {
 
 bool_ops!(bool_and bool_or bool_xor bool_equal bool_not_equal);
 
-/// An op on a tensor whose buffer a clone shares must leave the clone as it was; one on the only owner may write in
-/// place.
+/// An op on a tensor that shares its buffer with a clone must leave the clone unchanged. An op on a
+/// buffer's only owner may write in place.
 #[test]
 fn in_place_leaves_clones_alone() {
     let device = Default::default();

@@ -79,7 +79,8 @@ fn comparisons_with_nan_and_infinities() {
     }
 }
 
-/// A scalar is compared as an element of the tensor's dtype: as `full` and the oracle round it.
+/// A scalar is rounded to the tensor's dtype before it is compared, as `full` and the oracle round
+/// it.
 #[test]
 fn a_scalar_is_rounded_before_it_is_compared() {
     let random = Random::new();
@@ -89,7 +90,7 @@ fn a_scalar_is_rounded_before_it_is_compared() {
         let mut scalars = vec![0.1, -0.3, 1.0 / 3.0, 2049.0, 1e-8, 1e-41, 1e39, -65520.0, 3.4e38, 1e-320];
         scalars.extend((0..20).map(|_| random.uniform(-1.0, 1.0) * 10f64.powf(random.uniform(-9.0, 9.0))));
         for value in scalars {
-            // The scalar itself, values near it, 0 and its negative.
+            // The scalar itself, values near it, 0, and the scalar's negative.
             let near = [1.0, 1.0 - 1e-2, 1.0 + 1e-2, 1.0 - 1e-3, 1.0 + 1e-3, 0.0, -1.0];
             let data = TensorData::from(near.map(|times| times * value)).convert_dtype(dtype);
             let scalar = Scalar::Float(value);
@@ -117,15 +118,14 @@ fn a_scalar_is_rounded_before_it_is_compared() {
     }
 }
 
-/// An integer scalar that the dtype can't hold wraps into it, as it does when a tensor is made from
-/// it.
+/// An integer scalar that does not fit the dtype wraps, as it does when a tensor is made from it.
 #[test]
 fn an_integer_scalar_wraps_before_it_is_compared() {
     let device = Default::default();
     let out = BoolDType::Native;
     for dtype in INTS {
         let data = TensorData::from([0i64, 1, 44, 100, 127]).convert_dtype(dtype);
-        // The oracle takes no negative scalar with u64.
+        // The oracle does not accept a negative scalar with u64.
         let least = if dtype == DType::U64 { 0 } else { i64::MIN };
         for value in [300, 256, -1, -212, 65_636, 1 << 32, (1 << 32) + 44, -(1 << 40) + 1, i64::MAX, i64::MIN]
         {
@@ -225,7 +225,7 @@ fn casts_between_all_types() {
     }
 }
 
-/// Rust's `as`: truncates, saturates, NaN to 0.
+/// Casts behave as Rust's `as`: they truncate and saturate, and NaN becomes 0.
 #[test]
 fn float_to_int_saturates() {
     let values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 3e38, -3e38, 2.9, -2.9, 127.5, 255.5, 65535.5];

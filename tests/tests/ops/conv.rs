@@ -1,4 +1,4 @@
-//! Convolutions: forward, transposed, and the gradients, in 1, 2 and 3 dims.
+//! Convolutions, transposed convolutions and their gradients in 1, 2 and 3 dimensions.
 
 use burn_rocm_tests::limits::Terms;
 use burn_rocm_tests::*;
@@ -35,8 +35,8 @@ const CASES: &[Case] = &[
 ];
 
 impl Case {
-    /// The most products in one sum: a group's channels (0: of the input, 1: of the output) times
-    /// the window's elements.
+    /// The most products in one sum: a group's channels (`channels` 0: of the input, 1: of the
+    /// output) times the window's elements.
     fn terms(&self, channels: usize, dims: u32) -> usize {
         self.channels[channels] / self.groups * self.kernel.pow(dims)
     }
@@ -156,7 +156,7 @@ macro_rules! conv_transpose {
                         c.groups,
                     );
                     let name = format!("transposed {}", c.name($dims, dtype));
-                    // A transposed convolution is the input's gradient of a convolution.
+                    // A transposed convolution is the gradient of a convolution's input.
                     let there = Terms::in_parts(c.terms(0, $dims), 1, dtype);
                     sums!(name, there, |B, device, [x = &x, w = &w]| {
                         B::$conv(x, w, None, options.clone())
@@ -200,10 +200,11 @@ conv_transpose!(
     conv_transpose3d_weight_backward
 );
 
-/// In narrow types the gradient of a bias is one sum, rounded once: not one of each image's rounded sums.
+/// In narrow types a bias gradient is one sum that is rounded once, and not a sum over images of
+/// rounded sums.
 #[test]
 fn bias_gradients_are_rounded_once() {
-    // The first number of each type after which 1 is lost.
+    // For each type, the first number to which adding 1 changes nothing.
     for (dtype, large) in [(DType::F16, 2048.0), (DType::BF16, 256.0)] {
         let tensor = |values: Vec<f64>, shape: &[usize]| {
             let data = TensorData::new(values, Shape::from(shape.to_vec())).convert_dtype(dtype);
@@ -213,7 +214,7 @@ fn bias_gradients_are_rounded_once() {
         let (x, bias) = (tensor(vec![0.0; 4], &[2, 1, 2]), tensor(vec![0.0], &[1]));
         let found = read_float::<R>(R::conv1d_bias_backward(x, bias, grad));
         assert_eq!(found.iter::<f64>().collect::<Vec<_>>(), [1.0], "{dtype:?}");
-        // Enough for lines to be summed in parts.
+        // Enough that lines are summed in parts.
         let places = 70_000;
         let mut long = vec![0.0; 3 * places];
         (long[0], long[places - 1], long[places], long[2 * places]) = (large, 1.0, -large, 1.0);

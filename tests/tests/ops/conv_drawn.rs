@@ -1,12 +1,13 @@
-//! Convolutions with drawn options, of which each axis has its own; and the kernels of this crate in MIOpen's place.
+//! Convolutions with random options that differ by axis, and the kernels of this crate that replace
+//! MIOpen.
 
 use std::process::Command;
 
 use burn_rocm_tests::limits::{self, Terms, exact};
 use burn_rocm_tests::*;
 
-/// Cases of each rank and dtype. MIOpen compiles kernels for each, which takes a virtual GPU seconds; lockstep
-/// takes its time too.
+/// The number of cases for each rank and dtype. MIOpen compiles kernels for each case, which takes
+/// a virtual GPU seconds; lockstep is slow too.
 fn cases() -> usize {
     match (std::env::var("BURN_ROCM_PROVIDER").as_deref(), std::env::var_os("BURN_ROCM_CPU_WAVE")) {
         (Ok("rocm"), _) => 2,
@@ -29,7 +30,7 @@ struct Case<const D: usize> {
 }
 
 impl<const D: usize> Case<D> {
-    /// A case whose window fits both the input and what a transposed convolution makes of it.
+    /// A random case whose window fits both the input and the output of a transposed convolution.
     fn draw(random: &Random) -> Self {
         loop {
             let each = |low: usize, below: usize| [(); D].map(|()| low + random.below(below - low));
@@ -48,8 +49,8 @@ impl<const D: usize> Case<D> {
             };
             let fits = (0..D).all(|d| {
                 let reach = case.dilation[d] * (case.window[d] - 1) + 1;
-                // Burn: the output's padding must be below the stride or the dilation, and an
-                // output must be left.
+                // Burn requires that the output's padding is below the stride or the dilation, and
+                // that the output is not empty.
                 case.size[d] + 2 * case.padding[d] >= reach
                     && (case.padding_out[d] < case.stride[d] || case.padding_out[d] < case.dilation[d])
                     && (case.size[d] - 1) * case.stride[d] + reach + case.padding_out[d] > 2 * case.padding[d]
@@ -60,9 +61,9 @@ impl<const D: usize> Case<D> {
         }
     }
 
-    /// Whether pixels are left past the last window. The gradient of grouped weights that burn-flex has from
-    /// burn-backend's defaults runs past the window there in one dimension (not in two or three):
-    /// [`grouped_lines_with_a_rest`] is about that.
+    /// Whether pixels remain after the last window. burn-flex takes the gradient of grouped weights
+    /// from burn-backend's defaults, which in one dimension (but not in two or three) read past the
+    /// window in this case: see [`grouped_lines_with_a_rest`].
     fn leaves_a_rest(&self) -> bool {
         (0..D).any(|d| {
             let reach = self.dilation[d] * (self.window[d] - 1) + 1;
@@ -131,7 +132,7 @@ macro_rules! drawn {
                     let w = draw(&shape(from, to / c.groups, &c.window), view(random.below(4)));
                     let g = draw(&shape(c.batch, to, &c.transposed()), view(random.below(4)));
                     let name = format!(concat!(stringify!($transposed), " {:?} {:?}"), dtype, c);
-                    // A transposed convolution is the input's gradient of a convolution.
+                    // A transposed convolution is the gradient of a convolution's input.
                     let there = Terms { bias: true, ..Terms::in_parts(from / c.groups * taps, 1, dtype) };
                     sums!(name, there, |B, device, [x = &x, w = &w, b = &b]| {
                         B::$transposed(x, w, Some(b), c.transposed_options())
@@ -167,7 +168,8 @@ drawn!(
     conv_transpose3d conv_transpose3d_x_backward conv_transpose3d_weight_backward
 );
 
-/// The oracle is burn-flex's convolution of planes of one row.
+/// Grouped convolutions in one dimension whose last pixels no window reaches. The oracle is
+/// burn-flex's two-dimensional convolution of planes of one row.
 #[test]
 fn grouped_lines_with_a_rest() {
     let random = Random::new();
@@ -196,13 +198,13 @@ fn grouped_lines_with_a_rest() {
                 Shape::new([9, 2, 3]),
             ))
         });
-        // Each weight's gradient is a sum over one place of each of two images.
+        // Each weight's gradient sums one place of each of two images.
         let limits = limits::sums(&reference, &magnitude, Terms::in_parts(2, 2, dtype));
         limits::assert_within(&format!("{dtype:?}"), &read_float::<R>(ours), &reference, &limits);
     }
 }
 
-/// Long sums and wide lines: what the kernels cut into parts.
+/// Long sums and wide lines, which the kernels split into parts.
 #[test]
 fn lines_longer_than_a_piece() {
     let random = Random::new();
@@ -230,12 +232,12 @@ fn lines_longer_than_a_piece() {
     }
 }
 
-/// More patches than are written out at once: in lockstep that takes minutes.
+/// A batch with more patches than are written out at once. Lockstep would take minutes.
 #[test]
 fn a_batch_in_parts_natively() {
     let random = Random::new();
     let draw = |shape: &[usize]| float(&random, shape, DType::F64, View::Contiguous, -1.0, 1.0);
-    // 3.2 MB of patches an image.
+    // The patches of an image take 3.2 MB.
     let (x, w, g) = (draw(&[43, 16, 32, 32]), draw(&[8, 16, 5, 5]), draw(&[43, 8, 32, 32]));
     let options = ConvOptions::<2>::new([1, 1], [2, 2], [1, 1], 1);
     let terms = |count| Terms::of(count, DType::F64);
@@ -248,7 +250,7 @@ fn a_batch_in_parts_natively() {
     });
 }
 
-/// Padding past what the kernels count is refused before anything is launched.
+/// Padding beyond the range of the kernels' counters is refused before anything is launched.
 #[test]
 fn axes_beyond_the_kernels_count_are_refused() {
     let zeros =
@@ -299,7 +301,8 @@ fn nothing_to_convolve() {
     }
 }
 
-/// What does not fit is refused with the shapes by name, in every dtype, and the next convolution works.
+/// In every dtype, shapes that do not fit are refused with an error that names them, and the next
+/// convolution works.
 #[test]
 fn what_does_not_fit_is_refused() {
     for dtype in FLOATS {
@@ -328,14 +331,15 @@ fn what_does_not_fit_is_refused() {
     }
 }
 
-/// The tests of convolutions again in a process in which kernels of this crate alone convolve.
+/// Runs the tests of convolutions again in a process that uses only this crate's kernels.
 #[test]
 fn own_kernels() {
     let tests = std::env::current_exe().expect("the test program has a path");
     let output = Command::new(tests)
         .args(["conv::", "conv_drawn::", "--skip", "own_kernels", "--skip", "miopen_alone"])
         .env("BURN_ROCM_CONV", "own")
-        // What a trace of the tests says is how ops are served by default.
+        // The trace of these tests must show how ops are served by default, so the child does not
+        // write to it.
         .env_remove("BURN_ROCM_TRACE_FILE")
         .output()
         .expect("the test program starts");
@@ -344,7 +348,7 @@ fn own_kernels() {
     assert!(!text.contains(" 0 passed"), "{text}");
 }
 
-/// MIOpen alone: it has no f64, which is said; f32 it has.
+/// With MIOpen alone, f64 is refused with an error that says so, and f32 works.
 #[test]
 fn miopen_alone() {
     let convolve = |dtype: DType| {

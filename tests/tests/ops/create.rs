@@ -1,4 +1,4 @@
-//! Creation, reading back, and moves between devices' memory.
+//! Creation, reading back, and moves between devices.
 
 use burn_rocm_tests::*;
 
@@ -27,7 +27,7 @@ fn data_comes_back_as_it_went() {
             let data = read_bool::<O>(bools.bool::<O>(&Default::default())).convert_dtype(DType::Bool(store));
             let tensor = R::bool_from_data(data.clone(), &device);
             assert_eq!(tensor.dtype(), data.dtype);
-            // To the host both one-byte stores are Rust's bools.
+            // Reading gives the host Rust's bools for both one-byte stores.
             let read = if store == BoolStore::U8 { BoolStore::Native } else { store };
             assert_eq!(read_bool::<R>(tensor), data.convert_dtype(DType::Bool(read)), "{store:?} {shape:?}");
         }

@@ -1,4 +1,5 @@
-//! The cross product, and the signs and special cases of the arithmetic that Burn defines as Python does.
+//! The cross product, and those arithmetic ops whose signs and special cases Burn defines as Python
+//! does.
 
 use burn_rocm_tests::*;
 
@@ -19,7 +20,7 @@ fn float_cross() {
         for (left, right, axis) in shapes {
             for _ in 0..3 {
                 let view = |shape: &[usize]| match View::ALL[random.below(5)] {
-                    View::Expanded if axis == 0 && shape.len() > 1 => View::Flipped, // all components equal otherwise
+                    View::Expanded if axis == 0 && shape.len() > 1 => View::Flipped, // else all components are equal
                     view => view,
                 };
                 let a = float(&random, left, dtype, view(left), -2.0, 2.0);
@@ -33,7 +34,8 @@ fn float_cross() {
     }
 }
 
-/// Of a vector and itself exactly zero: the products are rounded before they are subtracted.
+/// The cross product of a vector with itself is exactly zero, because the products are rounded
+/// before they are subtracted.
 #[test]
 fn float_cross_with_itself() {
     let random = Random::new();
@@ -45,7 +47,8 @@ fn float_cross_with_itself() {
     }
 }
 
-/// Every pairing of signs, of multiples of a quarter: exact in every type, multiples of the divisor among them.
+/// Every combination of signs, on multiples of 1/4, which every type represents exactly; multiples
+/// of the divisor are among them.
 #[test]
 fn remainders_have_the_divisors_sign() {
     let values: Vec<f64> = (-9..=9).map(|k| f64::from(k) / 4.0).collect();
@@ -71,7 +74,8 @@ fn remainders_have_the_divisors_sign() {
     }
 }
 
-/// The four quadrants, the axes with either zero, and infinities: as the C library's, which IEEE 754 defines.
+/// All four quadrants, the axes with either zero, and infinities, as IEEE 754 defines them for the
+/// C library.
 #[test]
 fn atan2_in_every_quadrant() {
     let values = [0.0, -0.0, 1.0, -1.0, 2.5, -0.25, f64::INFINITY, f64::NEG_INFINITY];
@@ -91,7 +95,7 @@ fn atan2_in_every_quadrant() {
     }
 }
 
-/// Integer powers of either sign of base and exponent, and of zero.
+/// Integer powers with bases and exponents of either sign, and zero.
 #[test]
 fn powers_by_integers() {
     let values = [-3.0, -1.5, -1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 2.0, 3.5];

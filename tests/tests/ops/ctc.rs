@@ -1,10 +1,11 @@
-//! The CTC loss and its gradient: by enumeration of all alignments, and against Burn's composition and its autodiff.
+//! The CTC loss and its gradient, checked by enumeration of all alignments and against Burn's
+//! composition and its autodiff.
 
 use burn::backend::Autodiff;
 use burn::tensor::{Int, Tensor, activation::log_softmax, module::ctc_loss};
 use burn_rocm_tests::*;
 
-/// Log-probabilities `[steps, batch, classes]` and what they are to say.
+/// The log-probabilities `[steps, batch, classes]`, the targets and the lengths of one call.
 #[derive(Clone, Debug)]
 struct Case {
     dims: [usize; 3],
@@ -17,7 +18,8 @@ struct Case {
 }
 
 impl Case {
-    /// Random log-probabilities, not normalised: nothing rests on that. Padding labels are out of range: never read.
+    /// Random log-probabilities, which are not normalised, because nothing depends on that. Padding
+    /// labels are out of range: they must not be read.
     fn new(random: &Random, dims: [usize; 3], labels: usize, blank: usize) -> Self {
         let [steps, batch, classes] = dims;
         let count = |n: usize| (0..n).map(|_| random.uniform(-3.0, 0.0)).collect();
@@ -25,7 +27,7 @@ impl Case {
         let mut targets = vec![-1; batch * labels];
         for n in 0..batch {
             for j in 0..target_lengths[n] as usize {
-                // Few classes, so that labels repeat.
+                // There are few classes, so labels repeat.
                 targets[n * labels + j] = random.below(classes) as i64;
                 while targets[n * labels + j] == blank as i64 {
                     targets[n * labels + j] = random.below(classes) as i64;
@@ -51,7 +53,7 @@ impl Case {
         B::int_cast(B::int_from_data(data, &Default::default()), int_dtype(dtype))
     }
 
-    /// The integers, in `dtype`.
+    /// The targets and both lengths as integers of `dtype`.
     fn integers<B: Backend>(&self, dtype: DType) -> [burn_backend::tensor::IntTensor<B>; 3] {
         let batch = self.dims[1];
         [
@@ -74,7 +76,8 @@ impl Case {
         read_float::<R>(R::ctc_loss_backward(log_probs, targets, inputs, lengths, grad, self.blank))
     }
 
-    /// Losses, and gradients for losses weighted by `grad`, by going through every alignment.
+    /// The losses, and the gradients for losses weighted by `grad`, by enumeration of every
+    /// alignment.
     fn by_enumeration(&self, log_probs: &TensorData, grad: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let Self { dims, labels, blank, .. } = *self;
         let (targets, input_lengths, target_lengths) =
@@ -83,14 +86,14 @@ impl Case {
         sequences.by_enumeration(&log_probs.iter::<f64>().collect::<Vec<_>>(), grad)
     }
 
-    /// Padding that Burn's composition may read: it gathers every label.
+    /// Replaces padding labels by valid ones, because Burn's composition gathers every label.
     fn padded(mut self) -> Self {
         self.targets.iter_mut().for_each(|label| *label = (*label).max(0));
         self
     }
 }
 
-/// For sums of logarithms and for what comes from their differences.
+/// The tolerance for sums of logarithms and for what is computed from their differences.
 fn near(dtype: DType) -> Tolerance {
     match dtype {
         DType::F64 => Tolerance::of(dtype).times(100.0),
@@ -124,7 +127,8 @@ fn ctc_loss_by_enumeration() {
     }
 }
 
-/// Longer sequences, against Burn's composition in f64 from the same numbers, in every type of targets and lengths.
+/// Longer sequences against Burn's composition in f64 of the same numbers, with every integer type
+/// for targets and lengths.
 #[test]
 fn ctc_loss_as_composed() {
     let random = Random::new();
@@ -141,14 +145,14 @@ fn ctc_loss_as_composed() {
     }
 }
 
-/// The gradient is the slope of the loss along a random direction.
+/// The gradient equals the slope of the loss along a random direction.
 #[test]
 fn ctc_loss_backward_by_differences() {
     assert!(R::has_ctc_loss_backward());
     let random = Random::new();
     for (dims, labels) in [([20, 3, 5], 6), ([33, 2, 3], 12), ([9, 4, 12], 3)] {
         let mut case = Case::new(&random, dims, labels, 0);
-        case.input_lengths.fill(dims[0] as i64); // so that every target has alignments
+        case.input_lengths.fill(dims[0] as i64); // every target then has alignments
         case.target_lengths.iter_mut().for_each(|n| *n = (*n).min(dims[0] as i64 / 2));
         let grad: Vec<f64> = (0..dims[1]).map(|_| random.uniform(-1.0, 1.0)).collect();
         let along: Vec<f64> = (0..case.log_probs.len()).map(|_| random.uniform(-1.0, 1.0)).collect();
@@ -168,13 +172,14 @@ fn ctc_loss_backward_by_differences() {
     }
 }
 
-/// Through a log-softmax and a view, and straight from the log-probabilities, as Burn's autodiff of its composition.
+/// Through a log-softmax and a view, and directly from the log-probabilities, the gradients equal
+/// those of Burn's autodiff of its composition.
 #[test]
 fn ctc_loss_through_autodiff() {
     fn gradient<B: burn::tensor::backend::AutodiffBackend>(case: &Case, softmax: bool) -> Vec<TensorData> {
         let device = Default::default();
         let [steps, batch, classes] = case.dims;
-        // [batch, steps, classes], as a model gives it, with two steps to spare.
+        // `[batch, steps, classes]`, as a model outputs it, with two steps more than needed.
         let values =
             case.log_probs.iter().copied().cycle().take(batch * (steps + 2) * classes).collect::<Vec<_>>();
         let data = TensorData::new(values, [batch, steps + 2, classes]).convert_dtype(DType::F32);
@@ -191,7 +196,7 @@ fn ctc_loss_through_autodiff() {
     let random = Random::new();
     for softmax in [false, true] {
         let mut case = Case::new(&random, [14, 3, 4], 5, 2).padded();
-        // Where there is no alignment Burn's autodiff gives what it happens to give.
+        // Without an alignment, the gradient of Burn's autodiff has no defined value.
         case.input_lengths.iter_mut().for_each(|n| *n = (*n).max(11));
         let (ours, theirs) =
             (gradient::<Autodiff<R>>(&case, softmax), gradient::<Autodiff<O>>(&case, softmax));
@@ -200,7 +205,8 @@ fn ctc_loss_through_autodiff() {
     }
 }
 
-/// Alignments that do not exist, empty targets, empty sequences, probabilities of zero, and a label that is the blank.
+/// The edges: no possible alignment, empty targets, empty sequences, probabilities of zero, and a
+/// label that equals the blank.
 #[test]
 fn ctc_loss_at_the_ends() {
     let half = 0.5f64.ln();
@@ -231,7 +237,7 @@ fn ctc_loss_at_the_ends() {
             assert_eq!(of(n), [0.0; 6], "sequence {n} in {dtype:?}");
         }
     }
-    // A class of probability 0 on the one way there is.
+    // The only possible alignment has a class of probability 0.
     let mut sure =
         Case { log_probs: vec![0.0, f64::NEG_INFINITY], dims: [1, 1, 2], labels: 1, ..case.clone() };
     (sure.targets, sure.input_lengths, sure.target_lengths) = (vec![1], vec![1], vec![1]);
@@ -249,7 +255,7 @@ fn ctc_loss_at_the_ends() {
     assert_close(&"a blank label", &[ours], &[theirs], near(DType::F64));
 }
 
-/// More states than a block keeps beside it.
+/// More states than fit a block's shared memory.
 #[test]
 fn ctc_loss_of_many_states() {
     let random = Random::new();
@@ -261,15 +267,15 @@ fn ctc_loss_of_many_states() {
     let theirs = case.loss::<O>(log_probs.clone(), DType::I64);
     assert_close(&"ctc_loss", &[case.loss::<R>(log_probs.clone(), DType::I64)], &[theirs], near(DType::F64));
     let grads: Vec<f64> = case.gradient(log_probs, &[1.0], DType::I64).iter().collect();
-    // At every step an alignment is at some class.
+    // At every step an alignment occupies exactly one class, so the gradients of a step sum to -1.
     let worst = grads.chunks(3).map(|step| (step.iter().sum::<f64>() + 1.0).abs()).fold(0.0, f64::max);
     assert!(worst < 1e-9, "{worst}");
 }
 
 /// Over a thousand steps the logarithms of products reach thousands, where f32 has four digits
-/// behind the point. Each step's gradients must still sum to -1 within the rounding of one sum.
-/// Each gradient must be near f64's; two thousand roundings of the logarithms, which go up as often
-/// as down, set the limit.
+/// after the decimal point. Each step's gradients must still sum to -1 within the rounding of one
+/// sum. Each gradient must be close to f64's. The limit follows from two thousand roundings of the
+/// logarithms, whose signs are random.
 #[test]
 fn ctc_gradients_of_long_sequences_keep_their_digits() {
     let (steps, classes, labels, least) = (1000, 30, 200, -7.0);
@@ -290,14 +296,14 @@ fn ctc_gradients_of_long_sequences_keep_their_digits() {
         let sum: f64 = grads.iter().sum();
         assert!((sum + 1.0).abs() <= of_sums, "step {step} sums to {sum}, bound {of_sums:e}");
     }
-    // A variable is rounded twice a step, and is at most as large as 16 steps can make it.
+    // A variable is rounded twice in each step, and is at most as large as 16 steps can make it.
     let of_steps = (2.0 * steps as f64).sqrt() * 2.0 * unit * 16.0 * -least;
     let differences = found.iter().zip(&exact).map(|(found, exact)| (found - exact).abs());
     let worst = differences.fold(0.0, f64::max);
     assert!(worst <= of_steps, "off by {worst:e}, bound {of_steps:e}");
 }
 
-/// Nothing: no sequences, and no steps.
+/// Batches without sequences, and sequences without steps.
 #[test]
 fn ctc_loss_of_nothing() {
     let random = Random::new();

@@ -4,7 +4,7 @@ use burn_backend::tensor::{Device, FloatTensor};
 use burn_rocm_tests::limits::{self, Terms, exact};
 use burn_rocm_tests::*;
 
-/// Sizes and options.
+/// The sizes and options of a case.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     batch: usize,
@@ -14,7 +14,7 @@ struct Case {
     stride: [usize; 2],
     padding: [usize; 2],
     dilation: [usize; 2],
-    /// Of the weight, of the offsets.
+    /// The groups of the weight and of the offsets.
     groups: [usize; 2],
     mask: bool,
     bias: bool,
@@ -46,7 +46,7 @@ const CASES: &[Case] = &[
     Case { channels: [1, 1], size: [1, 1], padding: [1, 1], ..PLAIN },
 ];
 
-/// The inputs of one case, in views.
+/// The inputs of a case, in random views.
 struct Inputs {
     x: Input,
     offset: Input,
@@ -69,8 +69,8 @@ impl Case {
         })
     }
 
-    /// What an output is the sum of: six products for each sample, those of its four pixels, of its
-    /// mask and of its weight. The sample is rounded to the result's type.
+    /// The terms of an output's sum: six products for each sample, from its four pixels, its mask
+    /// and its weight. The sample is rounded to the result's type.
     fn terms(&self, dtype: DType) -> Terms {
         let samples = self.channels[0] / self.groups[0] * self.kernel[0] * self.kernel[1];
         Terms { roundings: 1, bias: true, ..Terms::of(6 * samples, dtype) }
@@ -80,8 +80,8 @@ impl Case {
         let view = || if views { View::ALL[random.below(5)] } else { View::Contiguous };
         let any = |shape: &[usize]| float(random, shape, dtype, view(), -1.0, 1.0);
         let ([oh, ow], taps) = (self.out(), self.kernel[0] * self.kernel[1]);
-        // Eighths are exact in every type and keep off the pixels, where the derivative by the
-        // offset jumps.
+        // Multiples of 1/8 are exact in every type, and these avoid the pixels, where the
+        // derivative with respect to the offset jumps.
         let eighths = || random.below(6) as f64 - 3.0 + (1 + random.below(7)) as f64 / 8.0;
         Inputs {
             x: any(&[self.batch, self.channels[0], self.size[0], self.size[1]]),
@@ -107,14 +107,14 @@ impl Inputs {
         read_float::<B>(B::deform_conv2d(x, offset, weight, mask, bias, options))
     }
 
-    /// Input, offsets, weight, mask, bias and the output's gradient. The input stands in for a mask
-    /// or bias that is absent.
+    /// The input, the offsets, the weight, the mask, the bias and the output's gradient. The input
+    /// takes the place of an absent mask or bias.
     fn operands<B: Backend>(&self, device: &Device<B>) -> [FloatTensor<B>; 6] {
         let [mask, bias] = [&self.mask, &self.bias].map(|t| t.as_ref().unwrap_or(&self.x));
         [&self.x, &self.offset, &self.weight, mask, bias, &self.grad].map(|t| t.float::<B>(device))
     }
 
-    /// The gradients from [`Self::operands`].
+    /// The gradients of [`Self::operands`].
     fn gradients<B: Backend>(
         &self,
         [x, offset, weight, mask, bias, grad]: [FloatTensor<B>; 6],
@@ -188,7 +188,7 @@ fn deform_conv2d_backward() {
     }
 }
 
-/// Every gradient in f64 is the slope of the output along a random direction.
+/// Every gradient, in f64, equals the slope of the output along a random direction.
 #[test]
 fn deform_conv2d_backward_by_differences() {
     let random = Random::new();
@@ -236,7 +236,8 @@ fn deform_conv2d_backward_by_differences() {
     }
 }
 
-/// Points on pixels, on the ends, past them, and far away: as the oracle, which has the same one-sided derivatives.
+/// Points on pixels, on the border, just past it and far away. The oracle has the same one-sided
+/// derivatives.
 #[test]
 fn deform_conv2d_at_odd_points() {
     let random = Random::new();
@@ -253,7 +254,7 @@ fn deform_conv2d_at_odd_points() {
     }
 }
 
-/// An offset that is no number: what is sampled there is none either, and nothing else is touched.
+/// An offset of NaN makes its sample NaN and changes nothing else.
 #[test]
 fn deform_conv2d_at_nan() {
     let random = Random::new();
@@ -269,7 +270,7 @@ fn deform_conv2d_at_nan() {
     assert!(grads[0].iter::<f32>().all(f32::is_finite), "the input's gradient: {:?}", grads[0]);
 }
 
-/// A window that no offset moves and no mask scales is a convolution.
+/// With zero offsets and no mask the result is an ordinary convolution.
 #[test]
 fn deform_conv2d_without_offsets() {
     let random = Random::new();
@@ -289,7 +290,8 @@ fn deform_conv2d_without_offsets() {
     limits::assert_within(&"deform_conv2d", &found, &reference, &limits);
 }
 
-/// No images, and no pixels: as many zeros or biases as there are outputs.
+/// Without images the output is empty and the gradients are zeros; without pixels each output is
+/// its bias.
 #[test]
 fn deform_conv2d_of_nothing() {
     let random = Random::new();

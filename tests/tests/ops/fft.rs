@@ -1,5 +1,5 @@
-//! Fourier transforms: against the oracle where it has them (powers of two), and against the defining sum in f64
-//! for every length.
+//! Fourier transforms: against the oracle where it supports the length (powers of two), and against
+//! the defining sum in f64 for every length.
 
 use burn_rocm_tests::*;
 use std::f64::consts::TAU;
@@ -9,7 +9,7 @@ fn roots(n: usize) -> Vec<(f64, f64)> {
     (0..n).map(|k| (TAU * k as f64 / n as f64).sin_cos()).map(|(sin, cos)| (cos, -sin)).collect()
 }
 
-/// The first `n / 2 + 1` bins of the signal, cut or filled with zeros to `n`.
+/// The first `n / 2 + 1` bins of the signal, which is cut or padded with zeros to `n`.
 fn bins(signal: &[f64], n: usize) -> Vec<(f64, f64)> {
     let roots = roots(n);
     let bin = |k: usize| {
@@ -19,7 +19,7 @@ fn bins(signal: &[f64], n: usize) -> Vec<(f64, f64)> {
     (0..n / 2 + 1).map(bin).collect()
 }
 
-/// The `n` samples of the real signal with these bins.
+/// The `n` samples of the real signal that has these bins.
 fn samples(bins: &[(f64, f64)], n: usize) -> Vec<f64> {
     let roots = roots(n);
     let sample = |j: usize| {
@@ -33,7 +33,8 @@ fn samples(bins: &[(f64, f64)], n: usize) -> Vec<f64> {
     (0..n).map(sample).collect()
 }
 
-/// The greatest distance as a share of the expected values' norm.
+/// Asserts that the largest difference, as a share of the expected values' norm, is within
+/// `tolerance`.
 #[track_caller]
 fn near(what: &str, found: &[f64], expected: &[f64], tolerance: f64) {
     assert_eq!(found.len(), expected.len(), "{what}: length");
@@ -46,7 +47,8 @@ fn values(data: &TensorData) -> Vec<f64> {
     data.iter::<f64>().collect()
 }
 
-/// Both transforms of lines along the axis of `[outer, len, inner]`, with `n` samples.
+/// Checks both transforms, with `n` samples, of lines along the middle axis of the shape
+/// `[outer, len, inner]`.
 fn against_the_sum(random: &Random, shape: [usize; 3], n: Option<usize>, dtype: DType, view: View) {
     let device = Default::default();
     let what = format!("{dtype:?} {shape:?} n {n:?} {view:?}");
@@ -132,20 +134,20 @@ fn fft_cut_and_filled() {
     }
 }
 
-/// How far apart two transforms of `n` numbers may be, and two round trips of them, as shares of
-/// the results' norm.
+/// The allowed difference between two implementations' transforms of `n` numbers, and between their
+/// round trips, as shares of the results' norms.
 ///
-/// Each side is off by the share that [`limits::fourier`] has, with f32's unit: the oracle's roots
-/// are f32, and it computes its inverse of f64 in f32. A round trip is off by the shares of both
-/// transforms and the rounding of the bins. Each side rounds its result once. A hundredth is for
-/// the products of such shares.
+/// Each side's error is the share that [`limits::fourier`] gives, with f32's unit, because the
+/// oracle's roots are f32 and it computes the inverse of f64 in f32. A round trip adds the shares
+/// of both transforms and the rounding of the bins. Each side rounds its result once. One percent
+/// allows for the products of such shares.
 fn apart(n: usize, dtype: DType) -> [f64; 2] {
     let share = 7.0 * ((n as f64).log2().ceil() + 1.0) * limits::unit(DType::F32);
     let rounding = if matches!(dtype, DType::F16 | DType::BF16) { limits::unit(dtype) } else { 0.0 };
     [share + rounding, 2.0 * (share + rounding)].map(|side| 2.02 * side)
 }
 
-/// Real and imaginary parts of the bins one after the other, and the samples of the round trip.
+/// The real parts of the bins, then the imaginary parts; and the samples of the round trip.
 fn there_and_back<B: Backend>(x: &Input, dtype: DType, dim: usize, n: usize) -> [Vec<f64>; 2] {
     let read = |tensor| {
         let data = read_float::<B>(tensor);
@@ -194,7 +196,7 @@ fn fft_without_lines() {
     let (re, im) = R::rfft(x(), 1, None);
     assert_eq!((re.shape(), im.shape()), (Shape::from([0, 4]), Shape::from([0, 4])));
     assert_eq!(R::irfft(x(), x(), 1, None).shape(), Shape::from([0, 10]));
-    // No sample at all, filled with zeros.
+    // A signal without samples, padded with zeros.
     let none = R::float_zeros(Shape::from([2, 0]), &device, FloatDType::F32);
     assert_eq!(values(&read_float::<R>(R::rfft(none, 1, Some(4)).0)), [0.0; 6]);
 }

@@ -75,8 +75,8 @@ fn gather_and_scatter() {
     }
 }
 
-/// The result of a scatter, element by element: `indices` and `values` have shape `put`, which fits
-/// into `shape` in every axis but `dim`.
+/// The result of a scatter, computed element by element. `indices` and `values` have shape `put`,
+/// which fits into `shape` in every axis but `dim`.
 fn scattered(shape: &[usize], dim: usize, put: &[usize], indices: &[i64], values: &[f64]) -> Vec<f64> {
     let mut out = vec![0.0; shape.iter().product()];
     for (n, (&index, &value)) in indices.iter().zip(values).enumerate() {
@@ -92,8 +92,8 @@ fn scattered(shape: &[usize], dim: usize, put: &[usize], indices: &[i64], values
     out
 }
 
-/// Indices and values may be narrower than the tensor in every axis. The oracle does not take that,
-/// so a loop computes the expected result.
+/// Indices and values may be narrower than the tensor in every axis. The oracle does not accept
+/// that, so a loop computes the expected result.
 #[test]
 fn scatter_and_gather_by_indices_narrower_than_the_tensor() {
     let random = Random::new();
@@ -113,7 +113,7 @@ fn scatter_and_gather_by_indices_narrower_than_the_tensor() {
         for index in [DType::I64, DType::I32] {
             let at = int(&random, put, index, View::Contiguous, 0, shape[dim] as i64);
             let places: Vec<i64> = read_index::<R>(at.int::<R>(&device)).iter().collect();
-            // Whole numbers whose sums every type can hold.
+            // Integers whose sums every type represents exactly.
             let values: Vec<f64> = (0..n).map(|_| random.below(4) as f64).collect();
             let data =
                 |dtype| TensorData::new(values.clone(), Shape::from(put.to_vec())).convert_dtype(dtype);
@@ -132,7 +132,7 @@ fn scatter_and_gather_by_indices_narrower_than_the_tensor() {
                     &[expected],
                     Tolerance::EXACT,
                 );
-                // A gather by the same indices has their shape.
+                // A gather has the shape of its indices.
                 let back = read_float::<R>(R::float_gather(dim, out, at.int::<R>(&device)));
                 assert_eq!(back.shape.as_slice(), put, "{}", what("float_gather", dtype));
             }

@@ -1,4 +1,4 @@
-//! Gather and scatter by tuples of indices, and where bools are true.
+//! Gather and scatter by index tuples, and the indices where bools are true.
 
 use burn_backend::tensor::IndexingUpdateOp;
 use burn_rocm_tests::*;
@@ -12,7 +12,7 @@ const UPDATES: [IndexingUpdateOp; 5] = [
     IndexingUpdateOp::Max,
 ];
 
-/// Tuples of `length` indices into `shape`; all different where `once` is asked for.
+/// `count` tuples of `length` indices into `shape`. With `once` all tuples differ.
 fn tuples(random: &Random, shape: &[usize], count: usize, length: usize, once: bool) -> Vec<i64> {
     let slices: usize = shape[..length].iter().product();
     let mut all: Vec<usize> = (0..slices).collect();
@@ -41,7 +41,8 @@ fn gather_and_scatter_nd() {
         for length in 1..=shape.len() {
             for update in UPDATES {
                 let slices: usize = shape[..length].iter().product();
-                // Which of several assignments stays is open; nothing else depends on that.
+                // If several assignments go to one element, any may win, so each element is
+                // assigned once.
                 let once = matches!(update, IndexingUpdateOp::Assign);
                 let count = if once { random.below(slices + 1).max(1) } else { 1 + random.below(2 * slices) };
                 let index = [DType::I64, DType::I32, DType::I16][random.below(3)];
@@ -101,7 +102,7 @@ fn gather_and_scatter_nd() {
     }
 }
 
-/// The integer types wrap, as their arithmetic does everywhere.
+/// Integer sums and products wrap, as in all integer arithmetic of this backend.
 #[test]
 fn sums_and_products_wrap() {
     let device = Default::default();
@@ -125,7 +126,7 @@ fn sums_and_products_wrap() {
     }
 }
 
-/// Nothing to pick, nothing to put, no index at all.
+/// Empty gathers and scatters, and tuples without an index.
 #[test]
 fn nd_without_elements() {
     let device = Default::default();
@@ -140,7 +141,7 @@ fn nd_without_elements() {
         IndexingUpdateOp::Mul,
     );
     assert_eq!(read_float::<R>(kept).to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0]);
-    // Tuples of no index name the whole.
+    // A tuple without an index names the whole tensor.
     let whole = R::float_gather_nd(x(), at([3, 0]));
     assert_eq!(whole.dims(), [3, 2, 2]);
     assert_eq!(read_float::<R>(whole).to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0].repeat(3));
@@ -175,7 +176,7 @@ fn argwhere() {
             }
         }
     }
-    // Bools of four bytes, and none that is true.
+    // Four-byte bools, and bools of which none is true.
     let device = Default::default();
     let wide = R::bool_from_data(TensorData::new(vec![0u32, 1, 0, 1], Shape::from(vec![2, 2])), &device);
     let found = read_int::<R>(block_on(R::bool_argwhere(wide, IntDType::I64)));

@@ -1,4 +1,4 @@
-//! Resizing, its gradient, and sampling at points.
+//! Resizing, its gradient, and sampling at grid points.
 
 use burn_rocm_tests::*;
 
@@ -10,7 +10,8 @@ const MODES: [InterpolateMode; 4] = [
 ];
 const PADDINGS: [GridSamplePaddingMode; 3] =
     [GridSamplePaddingMode::Zeros, GridSamplePaddingMode::Border, GridSamplePaddingMode::Reflection];
-/// An input and the size it gets: larger, smaller, one of each, the same, from and to a single pixel, nothing.
+/// Input shapes and the sizes that they are resized to: larger, smaller, larger in one axis and
+/// smaller in the other, equal, from and to a single pixel, and empty.
 const CASES: &[([usize; 4], [usize; 2])] = &[
     ([1, 2, 4, 5], [9, 8]),
     ([2, 3, 9, 11], [4, 3]),
@@ -27,12 +28,12 @@ fn options(mode: &InterpolateMode, align: bool) -> InterpolateOptions {
     InterpolateOptions::new(mode.clone()).with_align_corners(align)
 }
 
-/// A resized shape.
+/// The shape after resizing.
 fn resized(shape: [usize; 4], size: [usize; 2]) -> [usize; 4] {
     [shape[0], shape[1], size[0], size[1]]
 }
 
-/// `body` for every case of resizing.
+/// Calls `body` for every case of resizing.
 fn each_case(modes: &[InterpolateMode], mut body: impl FnMut([usize; 4], [usize; 2], InterpolateOptions)) {
     for mode in modes {
         for align in [false, true] {
@@ -53,7 +54,7 @@ fn interpolate_as_the_oracle() {
     for dtype in FLOATS {
         each_case(&MODES, |shape, size, options| {
             if shape.contains(&0) || size.contains(&0) {
-                return; // the oracle divides by the planes' size
+                return; // the oracle divides by the plane's size
             }
             let view = a_view(&random);
             let x = float(&random, &shape, dtype, view, -1.0, 1.0);
@@ -68,7 +69,7 @@ fn interpolate_as_the_oracle() {
 #[test]
 fn interpolate_backward_as_the_oracle() {
     let random = Random::new();
-    // The oracle has no gradient of Lanczos.
+    // The oracle has no gradient for Lanczos.
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
         each_case(&MODES[..3], |shape, size, options| {
             if shape.contains(&0) || size.contains(&0) {
@@ -93,7 +94,7 @@ fn product(a: &TensorData, b: &TensorData) -> f64 {
     a.iter::<f64>().zip(b.iter::<f64>()).map(|(a, b)| a * b).sum()
 }
 
-/// Resizing is linear: `<A x, g> = <x, A^T g>` for any `x` and `g`.
+/// Resizing is linear, so its gradient is the adjoint: `<A x, g> = <x, A^T g>` for any `x` and `g`.
 #[test]
 fn interpolate_backward_is_the_adjoint() {
     let random = Random::new();
@@ -113,7 +114,7 @@ fn interpolate_backward_is_the_adjoint() {
     });
 }
 
-/// The gradient of every dtype is that of f64, rounded; and the same bits on every run.
+/// The gradient in every dtype equals f64's, rounded, and has the same bits in every run.
 #[test]
 fn interpolate_backward_in_every_type() {
     let random = Random::new();
@@ -147,7 +148,7 @@ fn grid_sample_as_the_oracle() {
                     {
                         let view = a_view(&random);
                         let x = float(&random, &shape, dtype, view, -1.0, 1.0);
-                        // Mostly past the ends, and far past them.
+                        // Most points lie past the border, some far past it.
                         let reach = [1.0, 2.5, 40.0][random.below(3)];
                         let grid = [shape[0], out[0], out[1], 2];
                         let grid = float(&random, &grid, dtype, a_view(&random), -reach, reach);
@@ -166,7 +167,7 @@ fn grid_sample_as_the_oracle() {
     }
 }
 
-/// Points that are no numbers, ties between two pixels, and the ends themselves.
+/// Points that are not finite, points midway between two pixels, and the border itself.
 #[test]
 fn grid_sample_at_odd_points() {
     let points = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, 1.0, 0.0, 0.5, -0.25, 1e30];
@@ -176,7 +177,7 @@ fn grid_sample_at_odd_points() {
             for align in [false, true] {
                 let options =
                     GridSampleOptions::new(mode.clone()).with_padding_mode(padding).with_align_corners(align);
-                // The oracle steps past an integer's end from an infinite point between pixels.
+                // From an infinite point between pixels, the oracle's index overflows.
                 let finite = |pair: &[f64]| {
                     matches!(mode, InterpolateMode::Nearest) || pair.iter().all(|p| p.abs() < 1e9)
                 };
@@ -193,7 +194,8 @@ fn grid_sample_at_odd_points() {
     }
 }
 
-/// The modes that the oracle lacks, on a grid that is a resizing's: equal to it wherever no tap passes the ends.
+/// The modes that the oracle lacks, on the grid of a resizing: wherever no tap passes the border,
+/// the result equals the resizing's.
 #[test]
 fn grid_sample_of_the_wide_modes() {
     let random = Random::new();
@@ -212,7 +214,7 @@ fn grid_sample_of_the_wide_modes() {
             let grid = TensorData::new(grid, [shape[0], size[0], size[1], 2]);
             let x = float(&random, &shape, DType::F64, View::Contiguous, -1.0, 1.0);
             let whole = R::interpolate(x.float::<R>(&device), size, options(mode, align));
-            // Three input pixels from either end are six output ones.
+            // Three input pixels at either end are six output pixels.
             let cut = [0..shape[0], 0..shape[1], 7..size[0] - 7, 7..size[1] - 7]
                 .map(|r| Slice::new(r.start as isize, Some(r.end as isize), 1));
             for padding in PADDINGS {
@@ -220,7 +222,8 @@ fn grid_sample_of_the_wide_modes() {
                     GridSampleOptions::new(mode.clone()).with_padding_mode(padding).with_align_corners(align);
                 let grid = R::float_from_data(grid.clone(), &device);
                 let found = R::float_grid_sample_2d(x.float::<R>(&device), grid, options.clone());
-                // The border repeated is what bicubic resizing does too: equal up to the ends.
+                // Bicubic resizing repeats the border too, so with that padding the results are
+                // equal everywhere.
                 let all =
                     padding == GridSamplePaddingMode::Border && matches!(mode, InterpolateMode::Bicubic);
                 let inner = |t| if all { t } else { R::float_slice(t, &cut) };
@@ -233,8 +236,8 @@ fn grid_sample_of_the_wide_modes() {
     }
 }
 
-/// Of a plane of ones, a wide mode's sample is one wherever padding repeats pixels, and zero far outside where it
-/// does not.
+/// On a plane of ones, a sample of a wide mode is one wherever padding repeats pixels. With zero
+/// padding it is zero far outside.
 #[test]
 fn grid_sample_of_the_wide_modes_past_the_ends() {
     let random = Random::new();

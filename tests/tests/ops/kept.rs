@@ -1,4 +1,4 @@
-//! What is kept from one call for another may be a view.
+//! A tensor that one call returns for a later one may come back as a view.
 
 use burn_rocm::RocmTensor;
 use burn_rocm::fused::optim::{Clip, Momentum, Rule, Sgd, State, Step};

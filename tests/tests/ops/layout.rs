@@ -1,8 +1,8 @@
-//! Ops that move or view data without computing.
+//! Ops that move data or make views, without computing.
 
 use burn_rocm_tests::*;
 
-/// A random split of `count` into `rank` factors.
+/// A random factorisation of `count` into `rank` factors.
 fn reshaped(random: &Random, count: usize) -> Vec<usize> {
     let mut shape = vec![];
     let mut rest = count;
@@ -79,7 +79,7 @@ fn permute_swap_flip() {
     }
 }
 
-/// A slice of each dim, with steps of either sign where the dim has elements.
+/// A slice for each dim. Where the dim has elements, its step may have either sign.
 fn slices(random: &Random, shape: &[usize]) -> Vec<Slice> {
     let slice = |&n: &usize| {
         let start = random.below(n);
@@ -106,7 +106,8 @@ fn slice_and_assign() {
                 Tolerance::EXACT,
                 |B, device| {
                     let part = B::float_slice(a.float::<B>(&device), &cut);
-                    // Written back doubled, into a tensor that is shared and one that is not.
+                    // The doubled part is written back, into a shared tensor and into one that is
+                    // not shared.
                     let doubled = B::float_mul_scalar(part.clone(), Scalar::Float(2.0));
                     let shared = a.float::<B>(&device);
                     let assigned = B::float_slice_assign(shared.clone(), &cut, doubled.clone());
@@ -204,7 +205,7 @@ fn unfold_windows() {
     }
 }
 
-/// Transposes large enough for the tiled kernel, at edges of its tiles.
+/// Transposes large enough for the tiled kernel, with sizes near multiples of its tiles.
 #[test]
 fn large_transposes() {
     let random = Random::new();
@@ -220,8 +221,8 @@ fn large_transposes() {
     }
 }
 
-/// Outer axes permuted, flipped and cut, so that runs of elements stay side by side: of whole units of 16 bytes,
-/// from a multiple of them on or not.
+/// Outer axes are permuted, flipped and sliced while runs of elements stay contiguous. The runs
+/// have a multiple of 16 bytes or not, and begin at such a multiple or not.
 #[test]
 fn runs_that_stay_together() {
     let random = Random::new();
@@ -242,7 +243,7 @@ fn runs_that_stay_together() {
     }
 }
 
-/// Transposed bytes, whose squares are of 8 x 8.
+/// Transposes of bytes, which the kernel moves in squares of 8 x 8.
 #[test]
 fn transposed_bytes() {
     let random = Random::new();

@@ -1,5 +1,5 @@
-//! Sums of many terms, and of terms beside a far outlier, stay accurate: references in f64, limits
-//! from the number of additions that one number goes through.
+//! Sums of many terms, and of terms beside a far outlier, stay accurate. The references are in f64,
+//! and the limits follow from the number of additions that one number goes through.
 
 use burn_rocm::fused::{
     ClassScores, ClassTargets, cross_entropy, group_norm, group_norm_backward, layer_norm_backward,
@@ -8,7 +8,7 @@ use burn_rocm::{RocmError, RocmTensor};
 use burn_rocm_tests::limits::{growth, in_turn};
 use burn_rocm_tests::*;
 
-/// The error allowed to a norm of a row or to its gradient, as a share of their terms' magnitudes.
+/// The error allowed in a row's norm or in its gradient, as a share of their terms' magnitudes.
 ///
 /// The factor 4.0 bounds a result that goes through four sums, as a gradient does: of x, of its
 /// squared deviations, of the output's gradient, and of that times the normalised x. A norm goes
@@ -16,11 +16,11 @@ use burn_rocm_tests::*;
 ///
 /// A sum's own share comes from [`in_turn`].
 fn share(len: usize, dtype: DType) -> f64 {
-    // The reference has its own roundings, in f64.
+    // The reference has its own roundings in f64.
     4.0 * (growth(in_turn(len), dtype) + growth(len / 256 + 256, DType::F64))
 }
 
-/// The mean by sums of 256 numbers each: it has few roundings too.
+/// The mean from sums of 256 numbers each, so that it too has few roundings.
 fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     let values: Vec<f64> = values.collect();
     values.chunks(256).map(|near| near.iter().sum::<f64>()).sum::<f64>() / values.len() as f64
@@ -32,8 +32,8 @@ fn upload(values: &[f64], shape: &[usize], dtype: DType) -> (RocmTensor, Vec<f64
     (R::float_from_data(data, &Default::default()), rounded)
 }
 
-/// A row whose first element is 1,000 deviations from its mean: sums of squared differences from
-/// that element would be off by up to `1e6 * 2^-24` of the others' variance.
+/// Rows whose first element is 1,000 deviations from the mean. Sums of squared differences from
+/// that element would be wrong by up to `1e6 * 2^-24` of the others' variance.
 fn with_an_outlier(random: &Random, rows: usize, len: usize) -> Vec<f64> {
     (0..rows * len).map(|i| if i % len == 0 { 1000.0 } else { random.uniform(-1.7, 1.7) }).collect()
 }
@@ -70,7 +70,7 @@ fn assert_rows(what: &str, x: &[f64], found: &TensorData, len: usize, epsilon: f
     }
 }
 
-/// Rows that a block's threads keep, and longer ones.
+/// Rows that fit the registers of a block's threads, and longer ones.
 const LENS: [usize; 3] = [1000, 8192, 70_000];
 
 #[test]
@@ -87,7 +87,7 @@ fn group_norm_of_a_far_outlier() -> Result<(), RocmError> {
 #[test]
 fn layer_norm_of_a_far_outlier() {
     let random = Random::new();
-    // MIOpen lacks f64: a kernel of this project normalises it.
+    // MIOpen lacks f64, so a kernel of this project normalises it.
     for (len, dtype) in LENS.into_iter().flat_map(|len| [(len, DType::F32), (len, DType::F64)]) {
         let (x, values) = upload(&with_an_outlier(&random, 2, len), &[2, len], dtype);
         let ones = R::float_ones(Shape::from([len]), &Default::default(), dtype.into());
@@ -96,8 +96,8 @@ fn layer_norm_of_a_far_outlier() {
     }
 }
 
-/// Rows with three far outliers, the first element among them; or of one value but for 32 such, so
-/// that roundings are alike and add up.
+/// Rows with three far outliers, of which one is the first element; or rows of one value with 32
+/// outliers, so that roundings are alike and add up.
 fn with_outliers(random: &Random, rows: usize, len: usize, alike: bool) -> Vec<f64> {
     let mut x = with_an_outlier(random, rows, len);
     let places = if alike { 32 } else { 3 };
@@ -110,20 +110,21 @@ fn with_outliers(random: &Random, rows: usize, len: usize, alike: bool) -> Vec<f
     x
 }
 
-/// [`share`] for a norm's gradient of [`with_outliers`] on a GPU, whose kernels sum differences from
-/// the row's first element and, beyond 4 deviations from the mean, again from the mean: as here, by
-/// 5 deviations or more. A thread adds at most `len / 256` numbers, and 10 more while the threads'
-/// sums are joined. (In rows of 1000 it adds 8, which the factor 4.0 allows for.)
+/// [`share`] for the gradient of a norm of [`with_outliers`] on a GPU. Its kernels sum differences
+/// from the row's first element; if that element is more than 4 deviations from the mean (here it
+/// is 5 or more), they sum again, from the mean. A thread adds at most `len / 256` numbers, and 10
+/// more when the threads' sums are joined. (In rows of 1000 it adds 8, which the factor 4.0 allows
+/// for.)
 fn gradient_share(len: usize) -> f64 {
-    // A core takes whole rows, from their mean.
+    // A core of the CPU device takes whole rows and sums from their mean.
     if hip::Device::get(0).unwrap().info().warp_size == 1 {
         return share(len, DType::F32);
     }
     4.0 * growth(len / 256 + 10, DType::F32)
 }
 
-/// `dx = rstd * (h - mean(h) - n * mean(h * n))` with `h = dy * gamma`, each factor within its
-/// share.
+/// Checks `dx = rstd * (h - mean(h) - n * mean(h * n))` with `h = dy * gamma`, with each factor
+/// within its share.
 fn assert_gradient(x: &[f64], h: &[f64], found: &[f64], epsilon: f64, share: f64) {
     let len = x.len();
     let Row { mean: mean_of, rstd, magnitude } = statistics(x, epsilon);
@@ -132,7 +133,7 @@ fn assert_gradient(x: &[f64], h: &[f64], found: &[f64], epsilon: f64, share: f64
     let slope = mean(x.iter().zip(h).map(|(&x, h)| normal(x) * h));
     let of_shift = mean(h.iter().map(|h| h.abs()));
     let of_slope = mean(x.iter().zip(h).map(|(&x, h)| (normal(x) * h).abs()));
-    let moved = magnitude * rstd; // what the mean's error is a share of, in deviations
+    let moved = magnitude * rstd; // the mean's error is a share of this, in deviations
     for (at, ((&x, h), found)) in x.iter().zip(h).zip(found).enumerate() {
         let expected = rstd * (h - shift - normal(x) * slope);
         let size =
@@ -145,8 +146,8 @@ fn assert_gradient(x: &[f64], h: &[f64], found: &[f64], epsilon: f64, share: f64
     }
 }
 
-/// Rows that a block's threads keep, one that no wide access fits and a longer one; whether all but
-/// their outliers are alike.
+/// The lengths of the rows: several that fit a block's registers, one that no wide access fits, and
+/// longer ones. The bool says whether all elements but the outliers are equal.
 const GRADIENTS: [(usize, bool); 6] =
     [(1000, false), (1000, true), (8192, false), (8192, true), (70_001, true), (300_000, true)];
 
@@ -154,7 +155,7 @@ const GRADIENTS: [(usize, bool); 6] =
 fn gradients_of_group_norm_beside_far_outliers() -> Result<(), RocmError> {
     let (random, epsilon) = (Random::new(), 1e-5);
     for (len, alike) in GRADIENTS {
-        // Channels of one group; an odd length has one.
+        // Channels in one group. An odd length has one channel.
         let channels = if len % 4 == 0 { 4 } else { 1 };
         let shape = [2, channels, len / channels];
         let (x, values) = upload(&with_outliers(&random, 2, len, alike), &shape, DType::F32);
@@ -190,7 +191,7 @@ fn gradients_of_layer_norm_beside_far_outliers() -> Result<(), RocmError> {
         let read = |tensor| read_float::<R>(tensor).iter::<f64>().collect::<Vec<f64>>();
         let found = read(dx);
         let [dgamma, dbeta] = params.expect("they were asked for").map(read);
-        // dgamma is the sum over rows of dy * n: its limit, and the sum.
+        // dgamma is the sum over rows of `dy * n`. Each pair holds the limit and the sum.
         let mut of_gamma = vec![(0.0, 0.0); len];
         for ((x, dy), found) in values.chunks(len).zip(grad.chunks(len)).zip(found.chunks(len)) {
             let h: Vec<f64> = dy.iter().zip(&scale).map(|(dy, gamma)| dy * gamma).collect();
@@ -218,8 +219,8 @@ fn gradients_of_layer_norm_beside_far_outliers() -> Result<(), RocmError> {
     Ok(())
 }
 
-/// Sums over millions of elements of a channel, or of rows. One running sum of them all would be
-/// off by a thousandth: once it is large, every addition is rounded in the same direction.
+/// Sums over millions of elements of a channel, or of rows. A single running sum would be wrong by
+/// a thousandth: once it is large, every addition is rounded in the same direction.
 #[test]
 fn sums_of_millions_of_terms_natively() -> Result<(), RocmError> {
     let device = Default::default();
@@ -227,8 +228,8 @@ fn sums_of_millions_of_terms_natively() -> Result<(), RocmError> {
         R::float_full(Shape::from(shape.to_vec()), value.into(), &device, FloatDType::F32)
     };
     let value = f64::from(1.1f32);
-    // `terms`: the additions that one number goes through. A core adds a few hundred numbers at a
-    // time and then those sums; a GPU's thread adds far fewer.
+    // `terms` is the number of additions that one number goes through. A core adds a few hundred
+    // numbers at a time and then those sums; a GPU's thread adds far fewer.
     let near = |what: &str, found: TensorData, expected: f64, terms: usize| {
         let limit = growth(terms, DType::F32) * expected.abs();
         for found in found.iter::<f64>() {

@@ -1,4 +1,4 @@
-//! Masks.
+//! `mask_where` and `mask_fill`.
 
 use burn_rocm_tests::*;
 

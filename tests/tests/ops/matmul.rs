@@ -1,4 +1,4 @@
-//! Matrix products: transposed, broadcast, strided, thin and empty.
+//! Matrix products of transposed, broadcast, strided, thin and empty operands.
 
 use burn_rocm_tests::limits::Terms;
 use burn_rocm_tests::*;
@@ -40,7 +40,7 @@ fn float_matmul() {
     }
 }
 
-/// Transposed in the last two dims, as backward passes do it.
+/// Operands with the last two dims transposed, as in backward passes.
 #[test]
 fn transposed_operands() {
     let random = Random::new();
@@ -67,8 +67,8 @@ fn int_matmul() {
         {
             let a = int(&random, &left, dtype, View::ALL[random.below(5)], 0, 3);
             let b = int(&random, &right, dtype, View::ALL[random.below(5)], 0, 3);
-            // The oracle multiplies the two larger types only: the values stay small, so it may do
-            // so for all.
+            // The oracle multiplies only the two larger types. The values are small, so i64 serves
+            // for all types.
             let ours = R::int_matmul(a.int::<R>(&Default::default()), b.int::<R>(&Default::default()));
             assert_eq!(ours.dtype(), dtype);
             let wide = |input: &Input| O::int_cast(input.int::<O>(&Default::default()), IntDType::I64);

@@ -1,12 +1,12 @@
-//! Normalisations of rows: by MIOpen where it takes the dtype, and by the own kernel where `BURN_ROCM_NORM` asks
-//! for it.
+//! Normalisations of rows: by MIOpen if it supports the dtype, and by this crate's kernel if
+//! `BURN_ROCM_NORM` asks for it.
 
 use burn_rocm::{RocmError, take_last_error};
 use burn_rocm_tests::limits;
 use burn_rocm_tests::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Asserts that the layer norm of `x` is within the limits of its roundings.
+/// Asserts that the layer norm of `x` is within its rounding bounds.
 fn assert_normed(what: &str, x: &Input, gamma: &Input, beta: Option<&Input>, epsilon: f64) {
     let device = Default::default();
     let operand = |input: &Input| input.float::<R>(&device);
@@ -26,7 +26,7 @@ fn layer_norm() {
             [&[4usize, 8] as &[usize], &[2, 3, 33], &[1, 1], &[7], &[3, 1000], &[2, 4097], &[0, 5], &[5, 0]]
         {
             let width = shape[shape.len() - 1];
-            // One row of one value repeated would be rounding alone, scaled up.
+            // A single row expanded from one value would give only rounding errors, scaled up.
             let view = View::ALL[random.below(if shape.len() == 1 { 4 } else { 5 })];
             let x = float(&random, shape, dtype, view, -2.0, 2.0);
             let gamma = float(&random, &[width], dtype, View::ALL[random.below(5)], 0.5, 1.5);
@@ -39,7 +39,7 @@ fn layer_norm() {
     }
 }
 
-/// The variance of rows far from 0, and of rows of one value, for which it is 0.
+/// The variance of rows far from 0, and of constant rows, whose variance is 0.
 #[test]
 fn layer_norm_of_a_large_mean() {
     let (random, device) = (Random::new(), Default::default());
@@ -58,7 +58,7 @@ fn layer_norm_of_a_large_mean() {
             let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / len as f64;
             for (x, y) in row.iter().zip(found) {
                 let expected = (x - mean) / (variance + 1e-5).sqrt() + 1.0;
-                // The mean's own rounding, in standard deviations.
+                // The rounding of the mean, in standard deviations.
                 let tolerance = if dtype == DType::F64 { 1e-6 } else { 0.2 };
                 assert!((y - expected).abs() < tolerance, "{dtype:?}: {y} instead of {expected} for {x}");
             }
@@ -89,19 +89,20 @@ fn layer_norm_refuses_what_does_not_fit() {
     check("f16", &|| run(&[3], &[3], FloatDType::F16));
 }
 
-/// Runs tests of this file in a process in which `BURN_ROCM_NORM` says who normalises.
+/// Runs tests of this file in a process with this `BURN_ROCM_NORM`.
 fn child(test: &str, norm: &str) -> String {
     again(&[test, "--include-ignored", "--test-threads", "1", "--nocapture"], &[("BURN_ROCM_NORM", norm)])
 }
 
-/// This file's tests again, by the own kernel.
+/// Runs tests of this file again with this crate's kernel.
 #[test]
 fn by_the_own_kernel_natively() {
     let text = child("norm::layer_norm", "own");
     assert!(text.contains("3 passed"), "{text}");
 }
 
-/// MIOpen alone: what it takes agrees with the kernel's, a dtype that it has not is an error.
+/// MIOpen alone: where it supports the dtype it agrees with the kernel, and other dtypes are
+/// errors.
 #[test]
 fn by_miopen_alone_natively() {
     let text = child("norm::miopen_or_an_error", "miopen");

@@ -1,9 +1,9 @@
-//! Pooling both ways.
+//! Pooling, forward and backward.
 
 use burn_rocm_tests::limits::Terms;
 use burn_rocm_tests::*;
 
-/// Batch, channels, plane; window; stride; padding.
+/// The shape `[batch, channels, height, width]`, the window, the stride and the padding.
 type Case = ([usize; 4], [usize; 2], [usize; 2], [usize; 2]);
 const CASES: &[Case] = &[
     ([1, 1, 4, 4], [2, 2], [2, 2], [0, 0]),
@@ -32,10 +32,10 @@ fn max_pool2d_both_ways() {
                 let x = || x.float::<B>(&device);
                 let plain = B::max_pool2d(x(), window, stride, padding, [1, 1], false);
                 let found = B::max_pool2d_with_indices(x(), window, stride, padding, [1, 1], false);
-                // Index types differ by backend: the values must not.
+                // The index types differ by backend, but the values must not.
                 vec![read_float::<B>(plain), read_float::<B>(found.output), read_index::<B>(found.indices)]
             });
-            // The gradient of the maxima, each side with its own places, which are the same.
+            // The gradient of the maxima. Each side uses its own indices, which are equal.
             let terms = Terms::of_max_pool(window[0] * window[1], dtype);
             sums!(what, terms, |B, device, [g = &g]| {
                 let x = x.float::<B>(&device);

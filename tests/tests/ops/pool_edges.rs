@@ -1,10 +1,10 @@
-//! Pooling where libraries differ: infinities, NaN, large planes, outputs rounded up, dilation; lines; patches of
-//! images.
+//! Pooling where libraries differ: infinities, NaN, large planes, outputs rounded up, dilation and
+//! lines. Also patches of images.
 
 use burn_rocm_tests::limits::{self, Terms};
 use burn_rocm_tests::*;
 
-/// A window over planes: size, stride, padding, dilation.
+/// A pooling window: size, stride, padding, dilation.
 type Window = [[usize; 2]; 4];
 
 const WINDOWS: &[Window] = &[
@@ -25,8 +25,8 @@ fn axis(window: &Window, d: usize) -> [usize; 4] {
     window.map(|pair| pair[d])
 }
 
-/// Compares the maxima of `x` and their places, by every op of Burn that finds them, and the
-/// gradient within a sum's limits.
+/// Compares the maxima of `x` and their indices, by every op of Burn that finds them, and checks
+/// the gradient within its rounding bound.
 fn against_the_oracle(what: &str, x: &Input, g: &Input, w: &Window, ceil: bool) {
     let &[size, stride, padding, dilation] = w;
     differential!(what, Tolerance::EXACT, |B, device| {
@@ -64,9 +64,9 @@ fn max_with_dilation_and_rounded_up() {
     }
 }
 
-/// A maximum of nothing but -inf is -inf, at the window's first element; NaN stays where a window begins with it,
-/// and is passed over elsewhere. MIOpen gives the lowest finite number and place 0 for the one, and passes over
-/// every NaN.
+/// If a window holds nothing but -inf, its maximum is -inf at the window's first element. A NaN is
+/// the maximum if the window begins with it, and is ignored elsewhere. MIOpen differs: it gives the
+/// lowest finite number and index 0 for a window of -inf, and ignores every NaN.
 #[test]
 fn max_of_infinities_and_nan() {
     let random = Random::new();
@@ -93,7 +93,7 @@ fn max_of_infinities_and_nan() {
     }
 }
 
-/// Planes of more pixels than 16 bits count, the maxima past that.
+/// Planes with more than 2^16 pixels, whose maxima have larger indices than that.
 #[test]
 fn max_in_large_planes() {
     let random = Random::new();
@@ -113,12 +113,13 @@ fn max_in_large_planes() {
     }
 }
 
-/// Averages by definition, in f64, and the gradient: each element of a window gets its share of the window's
-/// gradient, which is one over what the average was divided by.
+/// Checks averages against their definition in f64, and the gradient: each element of a window gets
+/// the window's gradient divided by the same number as the average.
 ///
-/// With outputs rounded up, the windows that reach past the padded input are divided by their part within it, as
-/// Burn's own test of `avg_pool2d` with `ceil_mode` and `count_include_pad` has it (and PyTorch). The gradient
-/// follows from that; burn-flex divides it by the whole window instead, and is no oracle for it.
+/// If outputs are rounded up, windows that reach past the padded input are divided by the size of
+/// their part within it, as in PyTorch and in Burn's own test of `avg_pool2d` with `ceil_mode` and
+/// `count_include_pad`. The gradient follows from that. burn-flex divides the gradient by the whole
+/// window instead, so it can't be the oracle.
 fn averages(
     x: &[f64],
     g: &[f64],
@@ -197,7 +198,7 @@ fn averages_with_every_divisor() {
     }
 }
 
-/// An infinity or NaN reaches the windows that hold it and no other.
+/// An infinity or a NaN reaches the windows that hold it, and no others.
 #[test]
 fn averages_of_infinities_and_nan() {
     let random = Random::new();
@@ -337,7 +338,7 @@ fn what_does_not_fit_is_refused() {
     refused("unfold4d", &|| {
         drop(R::unfold4d(zeros(&[1, 1, 2, 2]), [3, 3], UnfoldOptions::new([1, 1], [0, 0], [1, 1])));
     });
-    // The device works on.
+    // The device still works.
     let out = R::max_pool2d(zeros(&[1, 1, 4, 4]), [2, 2], [2, 2], [0, 0], [1, 1], false);
     assert_eq!(read_float::<R>(out).iter::<f64>().sum::<f64>(), 0.0);
 }

@@ -1,5 +1,5 @@
-//! Quantisation and back, data to and from the host: every scheme against `burn-flex`, whose data this backend
-//! reads and which reads this backend's.
+//! Quantisation, dequantisation and transfers: every scheme against `burn-flex`. Each of the two
+//! backends reads the other's data.
 
 use burn_backend::quantization::{
     QuantLevel, QuantParam, QuantScheme, QuantStore, QuantValue, QuantizationParametersPrimitive,
@@ -9,13 +9,14 @@ use burn_backend::tensor::QuantizedTensor;
 use burn_rocm_tests::*;
 use burn_std::{bf16, f16};
 
-/// The values that integers stand for.
+/// The value types of quantised integers.
 pub(crate) const VALUES: [QuantValue; 6] =
     [QuantValue::Q8S, QuantValue::Q8F, QuantValue::Q4S, QuantValue::Q4F, QuantValue::Q2S, QuantValue::Q2F];
-/// How they are stored.
+/// How the integers are stored.
 pub(crate) const STORES: [QuantStore; 2] = [QuantStore::Native, QuantStore::PackedU32(0)];
 
-/// Shapes with the blocks that they are whole numbers of: what ends within a word, within a wave and within a chunk.
+/// Shapes, each with the block sizes that divide it. Some end within a word, within a wave or
+/// within a chunk.
 const CASES: &[(&[usize], &[&[u8]])] = &[
     (&[0], &[&[4]]),
     (&[0, 3], &[&[4], &[2, 3]]),
@@ -31,7 +32,7 @@ const CASES: &[(&[usize], &[&[u8]])] = &[
     (&[33, 64], &[&[32], &[64], &[3, 32]]),
 ];
 
-/// Every scheme for a shape's blocks.
+/// Every scheme for a shape with these block sizes.
 pub(crate) fn schemes(blocks: &[&[u8]]) -> Vec<QuantScheme> {
     let levels: Vec<QuantLevel> = std::iter::once(QuantLevel::Tensor)
         .chain(blocks.iter().filter(|block| !block.is_empty()).map(QuantLevel::block))
@@ -47,12 +48,12 @@ pub(crate) fn schemes(blocks: &[&[u8]]) -> Vec<QuantScheme> {
     schemes
 }
 
-/// The quantised data on the host.
+/// Reads the quantised data to the host.
 pub(crate) fn read_q<B: Backend>(tensor: QuantizedTensor<B>) -> TensorData {
     burn_std::future::block_on(B::q_into_data(tensor)).expect("the data can be read")
 }
 
-/// Its values and scales.
+/// The values and scales in the data.
 pub(crate) fn parts(data: TensorData) -> (Vec<i8>, Vec<f32>) {
     let DType::QFloat(scheme) = data.dtype else { panic!("quantised data, not {:?}", data.dtype) };
     let num_elements = data.num_elements();
@@ -60,7 +61,7 @@ pub(crate) fn parts(data: TensorData) -> (Vec<i8>, Vec<f32>) {
     (values, params.scales)
 }
 
-/// That two quantised tensors have the same values and scales, to the bit.
+/// Asserts that two quantised tensors have the same values and scales, to the bit.
 #[track_caller]
 pub(crate) fn same(what: &str, ours: TensorData, theirs: TensorData) {
     assert_eq!(ours.shape, theirs.shape, "{what}");
@@ -79,7 +80,7 @@ fn scheme_of(data: &TensorData) -> QuantScheme {
     }
 }
 
-/// burn-flex has no scale for no block.
+/// burn-flex has no scale for a tensor without blocks.
 fn flex_takes(shape: &[usize], scheme: &QuantScheme) -> bool {
     !shape.contains(&0) || scheme.level == QuantLevel::Tensor
 }
@@ -130,7 +131,7 @@ fn quantized_by_given_scales() {
             };
             let dtype = FLOATS[random.below(4)];
             let x = float(&random, shape, dtype, View::ALL[random.below(5)], -3.0, 2.0);
-            // Scales that clip some values, and one that is no scale.
+            // Scales that clip some values, and one that is not a valid scale.
             let scales = Input::new(&[count], dtype, View::Contiguous, || match random.below(8) {
                 0 => 0.0,
                 _ => random.uniform(0.004, 0.7),
@@ -151,7 +152,8 @@ fn quantized_by_given_scales() {
     }
 }
 
-/// Rounding, clipping, and what has no range: ties, zeros, NaN, infinities, the ends of f32.
+/// Rounding, clipping, and values without a range: ties, zeros, NaN, infinities, the extremes of
+/// f32.
 #[test]
 fn special_values() {
     let rows: &[&[f32]] = &[
@@ -181,13 +183,13 @@ fn special_values() {
     }
 }
 
-/// The nearest number of the parameter's type that can be a scale.
+/// The nearest number of the parameter's type that is a valid scale.
 fn rounded(scale: f32, param: QuantParam) -> f32 {
     let among = |candidates: &mut dyn Iterator<Item = f32>| {
         let mut best = (f32::INFINITY, 0.0, 0);
         for (i, candidate) in candidates.enumerate() {
             let distance = (candidate - scale).abs();
-            // A tie goes to the even mantissa: the encodings come in order.
+            // A tie goes to the even mantissa. The loop visits the encodings in order.
             if distance < best.0 || (distance == best.0 && best.2 % 2 == 1) {
                 best = (distance, candidate, i + 1);
             }
@@ -200,7 +202,7 @@ fn rounded(scale: f32, param: QuantParam) -> f32 {
         QuantParam::BF16 => bf16::from_f32(scale).to_f32().min(bf16::MAX.to_f32()),
         QuantParam::UE8M0 => (-126..=127).map(|e| 2f32.powi(e)).find(|&p| p >= scale).unwrap(),
         QuantParam::UE4M3 => {
-            // Encodings 1 to 0x7e, subnormal below 8; the first is odd.
+            // The encodings 1 to 0x7e; those below 8 are subnormal. The first one is odd.
             let decode = |code: u32| match code {
                 0..8 => code as f32 * 2f32.powi(-9),
                 _ => (8 + code % 8) as f32 * 2f32.powi((code / 8) as i32 - 10),
@@ -260,11 +262,11 @@ fn data_goes_to_burn_flex_and_comes_from_it() {
             let floats = [read_float::<R>(R::dequantize(ours, FloatDType::F32))];
             let loaded = read_float::<O>(O::dequantize(there.clone(), FloatDType::F32));
             assert_close(&what, &floats, &[loaded], Tolerance::EXACT);
-            // And back: burn-flex writes every value as a byte.
+            // And in the other direction: burn-flex writes every value as a byte.
             let back = R::q_from_data(read_q::<O>(there), &Default::default());
             let again = read_float::<R>(R::dequantize(back, FloatDType::F32));
             assert_close(&what, &floats, &[again], Tolerance::EXACT);
-            // Its own data, unchanged.
+            // This backend's own data comes back unchanged.
             let again = read_q::<R>(R::q_from_data(data.clone(), &Default::default()));
             assert_eq!(again.dtype, data.dtype, "{what}");
             assert_eq!(again.as_bytes(), data.as_bytes(), "{what}");

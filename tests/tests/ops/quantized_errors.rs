@@ -1,4 +1,4 @@
-//! Bad input to quantised ops: a typed error that names the op and what was wrong.
+//! Bad input to quantised ops gives a typed error that names the op and the mistake.
 
 use super::quantized::read_q;
 use burn_backend::TensorPrimitive;
@@ -40,7 +40,8 @@ fn blocks_that_do_not_divide() {
         let scheme = QuantScheme::default().with_level(QuantLevel::block(&block));
         invalid(error_of(|| R::quantize_dynamic(floats(&[4, 5]), &scheme)), "quantize_dynamic", "[4, 5]");
     }
-    // A view may hold any part; only what is stored anew must be whole.
+    // A view may hold parts of blocks. Only a tensor that is stored anew must consist of whole
+    // blocks.
     let scheme = QuantScheme::default().with_level(QuantLevel::block([4]));
     let q = || {
         R::q_slice(

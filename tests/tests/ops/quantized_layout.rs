@@ -1,11 +1,12 @@
-//! Layout ops on quantised tensors: values stay what they are, bit by bit, and data is what `burn-flex` makes of it.
+//! Layout ops on quantised tensors keep the values bit by bit, and the data equals that of
+//! `burn-flex`.
 
 use super::quantized::{STORES, VALUES, parts, read_q, same};
 use burn_backend::quantization::{QuantLevel, QuantScheme};
 use burn_backend::tensor::QuantizedTensor;
 use burn_rocm_tests::*;
 
-/// One op on both kinds of tensors: (name, on floats, on quantised ones).
+/// Defines each op on float and on quantised tensors: its name, and its body for either kind.
 macro_rules! layout_ops {
     (|$B:ident, $t:ident, $device:ident| $(($name:literal, $float:expr, $quantized:expr)),* $(,)?) => {
         fn names() -> Vec<&'static str> {
@@ -40,7 +41,7 @@ fn indices<B: Backend>(
 
 const SHAPE: [usize; 3] = [4, 6, 16];
 
-// All keep whole blocks of 16 and of 32, and of 4, in number.
+// The ops' results hold whole blocks of 4, of 16 and of 32.
 layout_ops! { |B, t, device|
     ("reshape", B::float_reshape(t, Shape::from(vec![12, 32])), B::q_reshape(t, Shape::from(vec![12, 32]))),
     ("flatten", B::float_reshape(t, Shape::from(vec![384])), B::q_reshape(t, Shape::from(vec![384]))),
@@ -83,7 +84,8 @@ const GATHER: [i64; 64] = {
     list
 };
 
-/// Ops that store anew what no view can say, and not in whole blocks.
+/// Whether the op stores its result anew, because no view can express it and it moves parts of
+/// blocks.
 fn stores(name: &str, level: QuantLevel) -> bool {
     let of_16 = name == "select 1" && level == QuantLevel::block([2, 16]);
     of_16 || ["gather", "select 2", "repeat_dim 0", "repeat_dim 2"].contains(&name)
@@ -113,13 +115,14 @@ fn values_keep_their_scale() {
                     if level == QuantLevel::Tensor || !stores(name, level) {
                         assert_close(&what, std::slice::from_ref(&back), &[expected], Tolerance::EXACT);
                     } else {
-                        // Once more by the range of the new neighbours, which half a step has
-                        // widened: half a step of that.
+                        // The values are quantised again by the range of their new neighbours,
+                        // which the first rounding widened by half a step. The error is half a step
+                        // of that range.
                         let steps = f64::from(value.range().1 - value.range().0);
                         let step = Tolerance { absolute: (3.0 + 3.0 / steps) / steps * 1.01, relative: 0.0 };
                         assert_close(&what, std::slice::from_ref(&back), &[expected], step);
                     }
-                    // Stored anew as data, for all that views may say.
+                    // Reading stores the data anew, whatever the tensor's views.
                     let data = read_q::<R>(ours);
                     if level == QuantLevel::Tensor {
                         let read = R::q_from_data(data, &Default::default());
@@ -153,8 +156,8 @@ fn data_is_that_of_burn_flex() {
                         same(&what, ours, theirs);
                         continue;
                     }
-                    // What moves whole keeps its scale here; there it is measured again, by one
-                    // step less where the range is uneven.
+                    // Here a block that moves as a whole keeps its scale. The oracle measures it
+                    // again, which may change values by one step if the range is asymmetric.
                     assert_eq!(ours.shape, theirs.shape, "{what}");
                     let ((ours, scales), (theirs, their_scales)) = (parts(ours), parts(theirs));
                     assert_eq!(scales.len(), their_scales.len(), "{what}");
@@ -170,7 +173,7 @@ fn data_is_that_of_burn_flex() {
     }
 }
 
-/// Of sizes that end within a word, every view of a view.
+/// Sizes that end within a word, and every view of a view.
 #[test]
 fn chains_of_views() {
     let random = Random::new();

@@ -1,5 +1,5 @@
-//! Products of quantised matrices: every scheme on either side and both, views, batches, against a product in f64
-//! of the values that the operands stand for.
+//! Products with quantised matrices on either side or both: every scheme, views and batches,
+//! against a product in f64 of the values that the operands represent.
 
 use super::quantized::{STORES, VALUES, parts, read_q};
 use burn_backend::TensorPrimitive;
@@ -26,15 +26,15 @@ fn as_f64(tensor: FTensor) -> TensorData {
     read_float::<R>(R::float_cast(tensor, FloatDType::F64))
 }
 
-/// The oracle's product in f64, and that of the magnitudes.
+/// The oracle's product in f64, and the product of the magnitudes.
 fn expected(lhs: FTensor, rhs: FTensor) -> [TensorData; 2] {
     let there = [lhs, rhs].map(|tensor| O::float_from_data(as_f64(tensor), &Default::default()));
     let product = |[lhs, rhs]: [FloatTensor<O>; 2]| read_float::<O>(O::float_matmul(lhs, rhs));
     [product(there.clone()), product(there.map(O::float_abs))]
 }
 
-/// Checks `lhs x rhs` where each may be quantised, against the rounding bound of sums of `terms` products in f32 that
-/// are rounded to `dtype`.
+/// Checks `lhs x rhs`, where either may be quantised, within the rounding bound of sums of `terms`
+/// products in f32 that are rounded to `dtype`.
 #[track_caller]
 fn check(what: &str, lhs: TensorPrimitive<R>, rhs: TensorPrimitive<R>, terms: usize, dtype: DType) {
     let float = |t: &TensorPrimitive<R>| match t.clone() {
@@ -44,13 +44,14 @@ fn check(what: &str, lhs: TensorPrimitive<R>, rhs: TensorPrimitive<R>, terms: us
     let [reference, magnitude] = expected(float(&lhs), float(&rhs));
     let out = product(lhs, rhs);
     assert_eq!(out.dtype(), dtype, "{what}");
-    // Scales times values, and floats of f64, are rounded to f32: four more terms allow for that.
+    // Products of scales and values, and floats of f64, are rounded to f32. Four more terms allow
+    // for that.
     let terms = Terms { wide: DType::F32, ..Terms::of(terms + 4, dtype) };
     let limits = limits::sums(&reference, &magnitude, terms);
     limits::assert_within(&what, &read_float::<R>(out), &reference, &limits);
 }
 
-/// Each value and store, one scale and blocks of 1-d and 2-d.
+/// Each value type and store, with one scale and with 1-d and 2-d blocks.
 fn schemes() -> Vec<QuantScheme> {
     let mut schemes = Vec::new();
     for value in VALUES {
@@ -74,7 +75,7 @@ const NARROW: [DType; 4] = FLOATS;
 fn every_scheme_by_floats_and_by_its_like() {
     let random = Random::new();
     for scheme in schemes() {
-        // Whole blocks of 8 and of 3; tiles and their edges.
+        // Whole blocks of 8 and of 3; whole tiles and parts of tiles.
         for (m, k, n) in [(1, 24, 48), (6, 24, 1), (5, 48, 24), (70, 72, 96)] {
             let dtype = NARROW[random.below(4)];
             let a = float(&random, &[m, k], dtype, View::ALL[random.below(5)], -3.0, 3.0);
@@ -105,7 +106,7 @@ fn different_schemes() {
     }
 }
 
-/// Views of the stored values are multiplied as they are.
+/// Views of quantised tensors are multiplied without a copy.
 #[test]
 fn views_and_batches() {
     let random = Random::new();
@@ -121,7 +122,7 @@ fn views_and_batches() {
     for scheme in schemes().into_iter().filter(|s| s.level != QuantLevel::block([3])) {
         for &(left, right) in cases {
             let view = random.below(4);
-            // Stored transposed, flipped, or sliced out of more.
+            // The tensor is stored transposed or flipped, or is a slice of a larger one.
             let make = |shape: &[usize]| {
                 let mut stored = shape.to_vec();
                 let rank = stored.len();
@@ -158,7 +159,7 @@ fn views_and_batches() {
     }
 }
 
-/// Bytes of one scale are multiplied as integers: the sums are exact whatever their length.
+/// Bytes with one scale are multiplied as integers, so sums of any length are exact.
 #[test]
 fn bytes_are_summed_as_integers() {
     let random = Random::new();

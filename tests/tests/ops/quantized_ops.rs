@@ -1,4 +1,5 @@
-//! Every other method on quantised tensors: Burn's own compositions, which must come out as on `burn-flex`.
+//! Every other method on quantised tensors. Burn composes these, and the results must equal those
+//! of `burn-flex`.
 
 use super::quantized::{STORES, parts, read_q};
 use burn_backend::TensorPrimitive;
@@ -13,7 +14,7 @@ fn either<B: Backend>(tensor: TensorPrimitive<B>) -> TensorData {
     }
 }
 
-/// The floats that a quantised tensor stands for.
+/// The floats that a quantised tensor represents.
 fn plain<B: Backend>(tensor: QuantizedTensor<B>) -> TensorData {
     read_float::<B>(B::dequantize(tensor, FloatDType::F32))
 }
@@ -21,7 +22,8 @@ fn plain<B: Backend>(tensor: QuantizedTensor<B>) -> TensorData {
 const BOOL: BoolDType = BoolDType::Native;
 const INT: IntDType = IntDType::I32;
 
-/// Ops by name. `half` results are quantised again: half a step of the result's range apart at most.
+/// Runs an op by name. Some results are quantised again, which costs half a step of the result's
+/// range at most.
 fn run<B: Backend>(
     name: &str,
     a: QuantizedTensor<B>,
@@ -165,7 +167,8 @@ const NAMES: &[&str] = &[
     "argsort",
 ];
 
-/// 32 values that no two quantise alike, in some order: indices of extremes and of a sort have one answer.
+/// 32 values that all quantise differently, in random order, so that indices of extremes and of a
+/// sort are unique.
 fn apart(random: &Random, low: f64, high: f64) -> TensorData {
     let mut values: Vec<f32> = (0..32).map(|i| (low + (high - low) * f64::from(i) / 31.0) as f32).collect();
     for i in (1..32).rev() {
@@ -194,8 +197,8 @@ fn composed_of_float_ops() {
     }
 }
 
-/// Blocks: against the float ops of the oracle on the values that the operands stand for. The oracle's own indices
-/// of extremes compare bytes across scales.
+/// Tensors with blocks against the oracle's float ops on the values that the operands represent.
+/// The oracle's own indices of extremes compare bytes without their scales.
 #[test]
 fn composed_of_float_ops_in_blocks() {
     let random = Random::new();
@@ -219,7 +222,8 @@ fn composed_of_float_ops_in_blocks() {
             let make =
                 |data: &TensorData| R::quantize_dynamic(R::float_from_data(data.clone(), &here), &scheme);
             let (a, b) = (make(&a), make(&b));
-            // As floats that 8 bits of one scale each hold: blocks of one row are as good as that.
+            // The oracle gets the values that the operands represent. `wide` gives each of them a
+            // scale of its own, so that quantising them again loses nothing.
             let (there_a, there_b) = (plain::<R>(a.clone()), plain::<R>(b.clone()));
             let ours = run::<R>(name, a, b, &here);
             let there = Default::default();
@@ -236,7 +240,8 @@ fn composed_of_float_ops_in_blocks() {
             } else {
                 run::<O>(name, make(there_a), make(there_b), &there)
             };
-            // Results that are quantised again lose half a step; `wide` loses nothing.
+            // Results that are quantised again are off by up to half a step on this side. With
+            // `wide` the oracle's are exact.
             let again = ["abs", "cat", "topk", "sort", "sort_with_indices"].contains(name);
             let step = if again { 2.2 / 254.0 } else { 0.0 };
             let mut tolerance = Tolerance::of(DType::F32).times(40.0);
@@ -246,7 +251,7 @@ fn composed_of_float_ops_in_blocks() {
     }
 }
 
-/// The oracle has none.
+/// `argtopk` is compared with the head of `argsort`, because the oracle lacks it.
 #[test]
 fn argtopk_is_the_head_of_argsort() {
     let random = Random::new();
@@ -261,7 +266,7 @@ fn argtopk_is_the_head_of_argsort() {
     }
 }
 
-/// Gradients are autodiff's affair: here the flags are no-ops.
+/// Autodiff keeps track of gradients, so here these flags do nothing.
 #[test]
 fn flags_of_autodiff() {
     let scheme = QuantScheme::default();

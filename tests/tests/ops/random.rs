@@ -1,4 +1,5 @@
-//! Random numbers: their statistics, their repeatability, and Philox itself against its published vectors.
+//! Random numbers: their statistics, their repeatability, and Philox itself against its published
+//! test vectors.
 
 use burn_backend::Distribution;
 use burn_rocm_tests::*;
@@ -22,7 +23,7 @@ fn distributions_have_their_moments() {
     R::seed(&Default::default(), Random::new().bits());
     let n = 200_000;
     for dtype in FLOATS {
-        // Six standard errors, and the rounding of the type itself.
+        // Six standard errors, plus the rounding of the type.
         let slack = if matches!(dtype, DType::F16 | DType::BF16) { 4e-3 } else { 0.0 };
         let bound = |deviation: f64| 6.0 * deviation / (n as f64).sqrt() + slack;
         let values = draw(&[n], Distribution::Uniform(-1.0, 3.0), dtype);
@@ -44,8 +45,8 @@ fn distributions_have_their_moments() {
     }
 }
 
-/// Ranges whose width overflows the type that computes, and f16 ranges beyond f16's numbers, which
-/// end at its greatest and least.
+/// Ranges whose width overflows the type of the computation, and ranges that exceed f16's, whose
+/// samples end at its least and greatest number.
 #[test]
 #[serial(seed)]
 fn uniform_over_ranges_too_wide_for_the_type() {
@@ -62,7 +63,7 @@ fn uniform_over_ranges_too_wide_for_the_type() {
         let values = draw(&[n], Distribution::Uniform(-bound, bound), dtype);
         assert!(values.iter().all(|v| v.abs() <= end), "{dtype:?}: uniform leaves {end:e}");
         // As shares of the range: six standard errors of the mean of (-1, 1) and of the mean of its
-        // squares, and the type's rounding.
+        // squares, plus the type's rounding.
         let (mean, variance) = moments(&values.iter().map(|v| v / end).collect::<Vec<_>>());
         let error = |deviation: f64| 6.0 * deviation / (n as f64).sqrt() + 2f64.powi(-9);
         assert!(
@@ -73,7 +74,7 @@ fn uniform_over_ranges_too_wide_for_the_type() {
     }
 }
 
-/// Infinite or NaN bounds have no uniform distribution.
+/// No uniform distribution exists with bounds that are infinite or NaN.
 #[test]
 fn uniform_refuses_bounds_that_are_not_finite() {
     for (low, high) in [(f64::NAN, 1.0), (0.0, f64::NAN), (f64::NEG_INFINITY, 0.0), (0.0, f64::INFINITY)] {
@@ -100,7 +101,7 @@ fn a_seed_repeats_and_calls_differ() {
     assert_ne!(a.0, a.2);
 }
 
-/// The value of an element depends on its index alone, not on the tensor's size.
+/// An element's value depends only on its index, not on the tensor's size.
 #[test]
 #[serial(seed)]
 fn counters_are_element_indices() {

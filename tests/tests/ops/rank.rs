@@ -1,4 +1,5 @@
-//! More dims than a kernel takes: of a permuted tensor none merge with their neighbours.
+//! Tensors with more dims than a kernel takes. Because they are permuted, no two neighbouring dims
+//! can be merged.
 
 use burn_rocm_tests::limits::Terms;
 use burn_rocm_tests::*;
@@ -19,7 +20,7 @@ fn ranks_nine_to_twelve() {
             let mut shape = vec![2; rank];
             shape[random.below(rank)] = 3;
             shape[random.below(rank)] = 1;
-            // `a` is what `base` becomes in this order of its axes.
+            // `a` is `base` with its axes in this order.
             let axes = permutation(&random, rank);
             let mut base = vec![0; rank];
             for (d, &axis) in axes.iter().enumerate() {

@@ -56,7 +56,7 @@ fn float_reductions() {
     }
 }
 
-/// A long sum in f32 against f64: partial sums keep the error near one unit in the last place.
+/// A long sum in f32 against f64: with partial sums the error is about one unit in the last place.
 #[test]
 fn long_sums_are_precise() {
     let random = Random::new();
@@ -91,7 +91,8 @@ fn int_reductions() {
     for dtype in INTS {
         for shape in shapes() {
             let view = View::ALL[random.below(5)];
-            // Small enough that no sum leaves the type: what happens then is not defined by Burn.
+            // Small enough that no sum overflows the type: Burn does not define the result of an
+            // overflow.
             let high = if matches!(dtype, DType::I8 | DType::U8 | DType::I16 | DType::U16) { 2 } else { 50 };
             let count: usize = shape.iter().product();
             if high == 2 && count > 100 {
@@ -122,8 +123,8 @@ fn int_reductions() {
                         ]
                     }
                 );
-                // The oracle has no arg reductions of some types: it takes the same small values as
-                // I64.
+                // The oracle has no arg reductions for some types, so it takes the same small
+                // values as I64.
                 let ours = a.int::<R>(&Default::default());
                 let theirs = O::int_cast(a.int::<O>(&Default::default()), IntDType::I64);
                 let places =
@@ -160,7 +161,7 @@ fn any_and_all() {
                     read_bool::<B>(B::int_all(i.int::<B>(&device), out)),
                 ]
             });
-            // Along a dim of no elements the oracle fails; with none elsewhere, too.
+            // Along an empty dim the oracle fails, and so it does if another dim is empty.
             for dim in (0..shape.len()).filter(|_| !shape.contains(&0)) {
                 differential!(
                     format!("any, all {shape:?} {view:?} dim {dim}"),
@@ -192,8 +193,8 @@ fn sums_of_nothing() {
     }
 }
 
-/// An empty axis has no mean, as on Burn's CPU backends. So Burn's `var` of nothing fails too,
-/// instead of giving 0.
+/// An empty axis has no mean, as on Burn's CPU backends. So Burn's `var` of an empty axis fails
+/// too, and does not give 0.
 #[test]
 fn means_and_variances_along_an_empty_axis_are_refused() {
     use burn::tensor::Tensor;
@@ -219,8 +220,8 @@ fn means_and_variances_along_an_empty_axis_are_refused() {
     assert!(empty().mean().into_scalar().is_nan());
 }
 
-/// What a GPU reduces in ways of its own: columns that fill 16 bytes side by side, in one part and in several, and
-/// rows enough for a warp each.
+/// The reductions that a GPU does in special ways: columns that fill 16 bytes side by side, in one
+/// part and in several, and many rows, for each of which it uses a warp.
 #[test]
 fn columns_side_by_side_and_many_rows() {
     let random = Random::new();

@@ -1,4 +1,4 @@
-//! What Burn's traits compose by default, and methods that no other file's subject covers.
+//! Methods that Burn's traits compose by default, and methods that no other file covers.
 
 use burn_rocm_tests::limits::{self, Terms};
 use burn_rocm_tests::*;
@@ -141,7 +141,7 @@ fn bools_against_a_scalar() {
     }
 }
 
-/// Views of the other two kinds of tensors; those of floats are the subject of `layout`.
+/// Views of int and bool tensors. `layout` covers views of floats.
 #[test]
 fn views_of_ints_and_bools() {
     let random = Random::new();
@@ -163,7 +163,7 @@ fn views_of_ints_and_bools() {
     }
 }
 
-/// A plain backend records no graph: what concerns gradients changes nothing.
+/// A backend without autodiff records no graph, so its gradient methods change nothing.
 #[test]
 fn gradients_are_not_this_backends() {
     let device = Default::default();
@@ -199,7 +199,7 @@ fn uninitialised_tensors_have_the_shape_and_dtype_asked_for() {
     }
 }
 
-/// The bias' gradient of a transposed convolution is the sum over batch and space.
+/// The gradient of a transposed convolution's bias is the sum over batch and space.
 #[test]
 fn bias_gradients_of_transposed_convolutions() {
     let random = Random::new();

@@ -1,5 +1,5 @@
-//! What a library computes in f16 and bf16 is rounded to nearest: a result is at most half a unit
-//! in its last place away from the result of the same op in f32.
+//! Results that a library computes in f16 and bf16 are rounded to nearest: they are at most half a
+//! unit in the last place from the result of the same op in f32.
 
 use burn_rocm::fused::{
     Act, Conv2dOptions, batch_norm_backward, batch_norm_infer, batch_norm_train, conv_act, group_norm,
@@ -9,15 +9,15 @@ use burn_rocm::{RocmError, RocmTensor};
 use burn_rocm_tests::limits;
 use burn_rocm_tests::*;
 
-/// Half a unit in the last place of `y` in `dtype`, plus the rounding error of sums of up to 192
-/// terms in f32, the longest here.
+/// Half a unit in the last place of `y` in `dtype`, plus the rounding error of f32 sums of up to
+/// 192 terms, the most in these tests.
 fn half_a_unit(y: f64, dtype: DType) -> f64 {
     2f64.powi(y.abs().max(limits::least(dtype)).log2().floor() as i32) * limits::unit(dtype)
         + 1e-5 * (1.0 + y.abs())
 }
 
 /// Compares `found`, of `dtype`, with the same result in f32. If elements differ by more than
-/// [`half_a_unit`], says how many and shows the first.
+/// [`half_a_unit`], returns a text that counts them and shows the first.
 fn misrounded(what: &str, dtype: DType, found: RocmTensor, exact: RocmTensor) -> Option<String> {
     let [found, exact] = [found, exact].map(read_float::<R>);
     assert_eq!((found.dtype, exact.dtype), (dtype, DType::F32), "{what}");
@@ -65,7 +65,7 @@ fn halves_are_rounded_to_nearest() -> Result<(), RocmError> {
         let normed = rms_norm(rows.clone(), scale.clone(), 1e-5)?;
         check("rms_norm", normed, rms_norm(wide(rows), wide(scale), 1e-5)?);
 
-        // MIOpen has kernels for group norms of 32 groups and more.
+        // MIOpen has kernels only for group norms with 32 groups or more.
         let normed = group_norm(x.clone(), Some([gamma.clone(), beta.clone()]), 32, 1e-5)?;
         let params = [wide(gamma.clone()), wide(beta.clone())];
         check("group_norm", normed, group_norm(wide(x.clone()), Some(params), 32, 1e-5)?);

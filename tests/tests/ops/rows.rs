@@ -1,4 +1,5 @@
-//! Rows that begin anywhere between 16-byte boundaries, in length below and above what a block keeps in registers.
+//! Rows that begin anywhere between 16-byte boundaries, shorter and longer than the registers of a
+//! block hold.
 
 use burn_rocm_tests::limits::{self, Terms};
 use burn_rocm_tests::*;
@@ -12,8 +13,8 @@ fn rows_that_begin_anywhere() {
             let rows = first + 2 + random.below(3);
             let x = float(&random, &[rows, len], dtype, View::Contiguous, -4.0, 4.0);
             let gamma = float(&random, &[len], dtype, View::Contiguous, 0.5, 1.5);
-            // Whole rows from the first or a later one on: no copy, and an offset of a multiple of
-            // the length.
+            // Whole rows from the first or a later one on. They are not copied, and their offset is
+            // a multiple of the length.
             let from = [Slice::new(first as isize, None, 1), Slice::new(0, None, 1)];
             let what = format!("rows {dtype:?} [{rows}, {len}] from {first}");
             differential!(what, Tolerance::EXACT, |B, device| {

@@ -15,7 +15,7 @@ fn float_scans() {
     for dtype in FLOATS {
         for shape in shapes() {
             let view = View::ALL[random.below(5)];
-            // Near one, so that products neither vanish nor overflow.
+            // Values near one, so that products neither vanish nor overflow.
             let a = float(&random, shape, dtype, view, -1.02, 1.02);
             for dim in 0..shape.len() {
                 let what = format!("{dtype:?} {shape:?} {view:?} dim {dim}");
@@ -44,7 +44,7 @@ fn int_scans() {
             let (sums, products) =
                 (int(&random, shape, dtype, view, 0, 2), int(&random, shape, dtype, view, 1, 2));
             let values = int(&random, shape, dtype, view, 0, 100);
-            // What a sum that leaves the type becomes is not defined by Burn.
+            // Burn does not define sums that overflow the type.
             let narrow = matches!(dtype, DType::I8 | DType::U8);
             for dim in (0..shape.len()).filter(|&dim| !narrow || shape[dim] < 127) {
                 differential!(
@@ -64,9 +64,9 @@ fn int_scans() {
     }
 }
 
-/// Rows that several blocks share, `[rows, len]`, cut into tiles of a few thousand elements. The
-/// last one uses each level of what the tiles publish on a GPU (1024 tiles of f32); lockstep is too
-/// slow for it.
+/// Shapes `[rows, len]` whose rows several blocks share, in tiles of a few thousand elements. The
+/// last shape uses each level at which tiles publish their sums on a GPU (1024 tiles of f32);
+/// lockstep is too slow for it.
 fn long_rows() -> Vec<[usize; 2]> {
     let mut shapes = vec![[1, 16_384], [1, 70_001], [3, 33_333]];
     if std::env::var_os("BURN_ROCM_CPU_WAVE").is_none() {
@@ -75,7 +75,7 @@ fn long_rows() -> Vec<[usize; 2]> {
     shapes
 }
 
-/// The running results of each row in f64, for inputs whose partial results f64 holds exactly.
+/// The running results of each row in f64, for inputs whose partial results f64 represents exactly.
 fn running(values: &[f64], len: usize, apply: impl Fn(f64, f64) -> f64) -> Vec<f64> {
     let mut out = values.to_vec();
     for row in out.chunks_mut(len) {
@@ -91,19 +91,20 @@ fn long_rows_are_scanned_exactly_whatever_blocks_share_them() {
     let random = Random::new();
     let device = Default::default();
     for [rows, len] in long_rows() {
-        // -1, 0 and 1: the sums stay near 0 and are compared in the types that hold all of them.
+        // The steps are -1, 0 and 1, so the sums stay near 0. They are compared in the types that
+        // represent all of them.
         let steps: Vec<f64> = (0..rows * len).map(|_| random.below(3) as f64 - 1.0).collect();
         let sums = running(&steps, len, |a, b| a + b);
         let signs: Vec<f64> = (0..rows * len).map(|_| [-1.0, 1.0][random.below(2)]).collect();
         let products = running(&signs, len, |a, b| a * b);
-        // Each element is a little greater or less than the last, so extremes change along the
-        // whole row.
+        // Each element is a little greater or less than the one before, so that extremes change
+        // along the whole row.
         let heights: Vec<f64> = sums.iter().map(|sum| sum + random.below(4) as f64).collect();
         let [highest, lowest] = [f64::max, f64::min].map(|apply| running(&heights, len, apply));
         for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
             let fits = |all: &[f64]| {
                 let most = all.iter().fold(0.0f64, |most, x| most.max(x.abs()));
-                // The integers that a type holds without a gap: up to 2 to the power of its
+                // The integers that a type represents without gaps: up to 2 to the power of its
                 // significand's bits.
                 most <= match dtype {
                     DType::BF16 => 256.0,
@@ -139,7 +140,7 @@ fn long_rows_are_scanned_exactly_whatever_blocks_share_them() {
     }
 }
 
-/// On a GPU, and so in lockstep, a group is 256 tiles of 2048 elements of f64, or more.
+/// On a GPU, and so in lockstep, a group has at least 256 tiles of 2048 elements of f64.
 #[test]
 fn a_row_of_more_than_one_group_of_tiles_is_summed_exactly() {
     let random = Random::new();
@@ -152,7 +153,7 @@ fn a_row_of_more_than_one_group_of_tiles_is_summed_exactly() {
     assert_eq!(found.iter().zip(&sums).position(|(a, b)| a != b), None);
 }
 
-/// A core scans one element after the other; on a GPU a tile's own product would overflow.
+/// A core scans one element after the other. (On a GPU a tile's own product would overflow.)
 #[test]
 fn on_the_cpu_device_partial_results_beyond_the_type_change_nothing() {
     const CHILD: &str = "BURN_ROCM_TEST_SCAN_CHILD";

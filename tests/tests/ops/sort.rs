@@ -1,21 +1,22 @@
-//! Sorts and what is made of them.
+//! Sorts and the ops that are based on them.
 
 use burn_rocm_tests::*;
 
-/// Around a block's tile of 1,024 and beyond the 16,384 that one thread of the CPU sorts: one run, an odd number of
-/// them.
+/// Lengths near a block's tile of 1,024, and beyond the 16,384 elements that one thread of the CPU
+/// device sorts: a single run, and an odd number of runs.
 const LONG: &[&[usize]] = &[&[2, 1024], &[1025], &[3, 5000], &[2500, 2], &[50_001]];
 
 fn shapes() -> impl Iterator<Item = &'static [usize]> {
     SHAPES.iter().chain(LONG).copied().filter(|shape| !shape.contains(&0))
 }
 
-/// A dim of a shape, not one of many short lines of a long shape for every dtype.
+/// The dims of a shape.
 fn dims(shape: &[usize]) -> impl Iterator<Item = usize> {
     0..shape.len()
 }
 
-/// The order that stable sorting gives: the oracle's is not stable. Computed from the values of one tensor.
+/// The order that a stable sort gives, computed from the values of one tensor. (The oracle's sort
+/// is not stable.)
 fn expected(values: &TensorData, shape: &[usize], dim: usize, descending: bool) -> Vec<i64> {
     fn order(at: &mut [usize], descending: bool, compare: impl Fn(usize, usize) -> std::cmp::Ordering) {
         at.sort_by(|&a, &b| if descending { compare(b, a) } else { compare(a, b) });
@@ -61,8 +62,8 @@ fn floats() {
     for dtype in FLOATS {
         for shape in shapes() {
             let view = View::ALL[random.below(5)];
-            // Half of the values are among few, so that many are equal; NaN, infinities and both
-            // zeros among them.
+            // Half of the values are from a short list, so that many are equal. NaN, infinities and
+            // both zeros are in that list.
             let few = [f64::NAN, -f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1.0, -1.0];
             let a = Input::new(shape, dtype, view, || match random.below(2) {
                 0 => few[random.below(few.len())],
@@ -106,8 +107,7 @@ fn integers() {
             let view = View::ALL[random.below(5)];
             let signed = matches!(dtype, DType::I64 | DType::I32 | DType::I16 | DType::I8);
             let low = if signed { -120 } else { 0 };
-            // The ends of the range too: f64 holds a power of two, and conversion to the type
-            // saturates or keeps it.
+            // Also the extremes of the 8-bit types.
             let ends = [0.0, if signed { -128.0 } else { 255.0 }, 127.0];
             let a = Input::new(shape, dtype, view, || match random.below(8) {
                 0 => ends[random.below(3)],
@@ -145,7 +145,7 @@ fn integers() {
     }
 }
 
-/// Keys whose upper and lower halves both count.
+/// Keys whose upper and lower halves both matter.
 #[test]
 fn eight_byte_keys() {
     let random = Random::new();

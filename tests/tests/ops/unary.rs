@@ -1,4 +1,4 @@
-//! Element-wise operations of one operand, activations among them.
+//! Element-wise operations with one operand, among them activations.
 
 use burn_rocm_tests::*;
 
@@ -70,8 +70,8 @@ fn special_values() {
         }
         each!(float_exp float_sqrt float_tanh float_erf float_abs float_neg float_floor float_round float_recip);
         each!(float_log sigmoid);
-        // The oracle's relu drops NaN; Burn's own definition (a mask of what is at most 0) keeps
-        // it, and so do we.
+        // The oracle's relu drops NaN. Burn's own definition masks values that are at most 0 and so
+        // keeps NaN, as this backend does.
         let relu = read_float::<R>(R::relu(R::float_from_data(data.clone(), &Default::default())));
         for (x, y) in data.iter::<f64>().zip(relu.iter::<f64>()) {
             assert!(if x.is_nan() { y.is_nan() } else { y == x.max(0.0) }, "relu {dtype:?} of {x}: {y}");
@@ -90,7 +90,7 @@ macro_rules! backward_ops {
                     let a = float(&random, shape, dtype, left, $low, $high);
                     let b = float(&random, shape, dtype, right, -2.0, 2.0);
                     let what = format!("{} {dtype:?} {shape:?} {left:?}, {right:?}", stringify!($op));
-                    // The oracle rounds low-precision types at every step.
+                    // In low-precision types the oracle rounds at every step.
                     let tolerance = Tolerance::of(dtype).times(16.0);
                     differential!(what, tolerance, |B, device| {
                         vec![read_float::<B>(B::$op(a.float::<B>(&device), b.float::<B>(&device)))]
@@ -191,8 +191,8 @@ fn bool_not() {
     }
 }
 
-/// A NaN bound is ignored, by Burn's own definition of clamp: masks of what is lower or greater
-/// than the bound.
+/// A NaN bound is ignored, as Burn's own definition of clamp does: it masks the values below or
+/// above the bound.
 #[test]
 fn a_clamp_ignores_a_bound_that_is_nan() {
     let values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -3.0, 0.5, 7.0];
@@ -200,7 +200,7 @@ fn a_clamp_ignores_a_bound_that_is_nan() {
     let device = Default::default();
     for dtype in FLOATS {
         let x = || R::float_from_data(TensorData::from(values).convert_dtype(dtype), &device);
-        // `FloatTensorOps::float_clamp_min` and `float_clamp_max` as burn-backend has them.
+        // `FloatTensorOps::float_clamp_min` and `float_clamp_max` as burn-backend defines them.
         let least = |x: burn_rocm::RocmTensor, min| {
             let mask = R::float_lower_elem(x.clone(), min, BoolDType::Native);
             R::float_mask_fill(x, mask, min)

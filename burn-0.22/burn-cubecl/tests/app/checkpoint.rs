@@ -1,4 +1,4 @@
-//! A checkpoint of Burn 0.21 in Burn 0.22, by way of safetensors.
+//! Loads a checkpoint of Burn 0.21 into Burn 0.22 through safetensors.
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -25,7 +25,7 @@ mod before {
         second: Linear<B>,
     }
 
-    /// Saves a new model and gives what it computes.
+    /// Saves a new model and returns its output.
     pub(super) fn save(path: &std::path::Path, x: [[f32; 3]; 2]) -> Vec<f32> {
         let device = Default::default();
         let model = Model::<Flex> {
@@ -53,7 +53,7 @@ fn a_checkpoint_of_burn_0_21() {
     assert!(result.missing.is_empty() && result.errors.is_empty(), "{result:?}");
     let y = model.second.forward(model.first.forward(Tensor::<2>::from_floats(x, &device)));
     for (a, b) in y.into_data().try_to_vec::<f32>().unwrap().iter().zip(&expected) {
-        // Two sums of 4 and of 5 terms of at most 4, in any order: weights are below 1.
+        // Two sums, of 4 and of 5 terms of at most 4, in any order; the weights are below 1.
         assert!((a - b).abs() <= 9.0 * 20.0 / (1u32 << 24) as f32, "{a}, expected {b}");
     }
 }

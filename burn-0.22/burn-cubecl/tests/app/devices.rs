@@ -51,6 +51,6 @@ fn a_device_that_is_not_there() {
     let text = caught.map(drop).unwrap_err();
     let text = text.downcast_ref::<String>().expect("a text");
     assert!(text.contains("device"), "{text}");
-    // And the process goes on.
+    // The process can still use the device.
     assert_eq!(Tensor::<1>::ones([2], &Device::rocm(0)).sum().into_scalar::<f32>(), 2.0);
 }

@@ -1,4 +1,4 @@
-//! Apps of Burn 0.22, as their users write them: no name of this repository appears but in the manifest.
+//! Apps of Burn 0.22 as users write them. Only the manifest names this repository.
 
 #[expect(unreachable_pub, reason = "the file is a module of a library, too")]
 #[path = "../../../../tests/src/again.rs"]

@@ -1,4 +1,4 @@
-//! Modules, autodiff, optimizers and the extensions of Burn 0.22, unmodified, beside burn-flex.
+//! Compares unmodified modules, autodiff, optimizers and extensions of Burn 0.22 with burn-flex.
 
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -36,7 +36,7 @@ fn numbers(count: usize, step: f32) -> Vec<f32> {
     (0..count).map(|i| (i as f32 * step).sin()).collect()
 }
 
-/// The loss before each of some SGD steps.
+/// Trains by SGD and returns the loss before each step.
 fn losses(model: Model, device: &Device) -> Vec<f32> {
     let images = Tensor::<4>::from_data(TensorData::new(numbers(5 * 2 * 6 * 6, 0.7), [5, 2, 6, 6]), device);
     let labels = Tensor::<1, Int>::from_data([0, 2, 1, 2, 0], device);
@@ -57,14 +57,15 @@ fn a_network_trains_as_on_flex() {
     let (ours, flex) = (Device::rocm(0).autodiff(), Device::flex().autodiff());
     flex.seed(1);
     let model = Model::new(&flex);
-    // A copy with parameters of its own: `to_device` would be part of the graph.
+    // A copy with separate parameters. `to_device` would be part of the graph.
     let copy = model.clone().fork(&ours);
     let expected = losses(model, &flex);
     let found = losses(copy, &ours);
     assert!(expected[3] < expected[0], "it learns: {expected:?}");
     for (step, (a, b)) in found.iter().zip(&expected).enumerate() {
-        // Sums of at most 180 terms in each layer, forward and back, and each step adds its own error to what the
-        // step before left in the weights: a first-order bound with every term of the same sign.
+        // Each layer sums at most 180 terms, forward and backward. Each step adds its own error to
+        // that of the weights from the previous step. The bound is of first order, with all errors
+        // of the same sign.
         let bound = (step + 1) as f64 * 6.0 * 180.0 * U;
         assert!((a - b).abs() as f64 <= bound, "step {step}: {a}, expected {b} within {bound:.1e}");
     }
@@ -90,6 +91,6 @@ fn the_extensions_compute_here() {
         burn::linalg::det::<3, 2, 1>(x).into_scalar::<f32>()
     };
     let (found, expected) = (determinant(&ours), determinant(&flex));
-    // Four products of entries of at most 4, after eliminations whose pivots are at least 2.
+    // Four products of entries of at most 4, after eliminations with pivots of at least 2.
     assert!((found - expected).abs() as f64 <= 64.0 * 256.0 * U, "{found}, expected {expected}");
 }

@@ -16,7 +16,7 @@ use crate::ops::{
 };
 use crate::tensor::RocmTensor;
 
-/// Limits each element to the bounds; a bound that is NaN makes all NaN.
+/// Clamps each element to the bounds. A NaN bound makes every element NaN.
 fn clamp(
     op: &'static str,
     tensor: RocmTensor,
@@ -454,7 +454,7 @@ impl FloatTensorOps<Self> for Rocm {
         unary::unary("float_erf", Functor::Erf, tensor).or_raise()
     }
 
-    /// 0 for NaN, which the kernel keeps.
+    /// 0 for NaN. (The kernel would keep NaN.)
     fn float_sign(tensor: RocmTensor) -> RocmTensor {
         let sign = unary::unary("float_sign", Functor::Sign, tensor).or_raise();
         let nan = compare::predicate("float_sign", Functor::IsNan, sign.clone(), BoolStore::U8).or_raise();
@@ -476,8 +476,8 @@ impl FloatTensorOps<Self> for Rocm {
 
     fn float_powf_scalar(tensor: RocmTensor, value: Scalar) -> RocmTensor {
         match value {
-            // Burn takes an infinity, or a power greater than every i64, for a whole number and
-            // then fails to convert it.
+            // Burn would take an infinity, or a power greater than every i64, for a whole number,
+            // and then fail to convert it.
             Scalar::Float(power) if power.abs() >= i64::MAX as f64 => {
                 Self::float_powf_scalar_impl(tensor, value)
             }

@@ -17,18 +17,19 @@ use crate::ops::{
 };
 use crate::tensor::RocmTensor;
 
-/// The bits of a number less one: a shift takes its amount modulo the number's width, as burn-flex does.
+/// The number of the dtype's bits less one, as a mask: a shift amount counts modulo the bits, as in
+/// burn-flex.
 fn width_mask(tensor: &RocmTensor) -> Scalar {
     (8 * tensor.dtype_size() as i64 - 1).into()
 }
 
-/// Each element shifted by another tensor's.
+/// Shifts each element by the corresponding element of another tensor.
 fn shift(op: &'static str, functor: Functor, lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor> {
     let amount = binary::scalar(op, Functor::BitAnd, rhs, width_mask(&lhs))?;
     binary::binary(op, functor, lhs, amount)
 }
 
-/// Each element shifted by one amount.
+/// Shifts each element by one amount.
 fn shift_scalar(
     op: &'static str,
     functor: Functor,

@@ -28,7 +28,7 @@ use crate::tensor::RocmTensor;
 pub use primitive::BurnDevice;
 use primitive::own;
 
-/// Burn's mode of padding as the engine's.
+/// Burn's padding mode as [`Border`].
 fn border(mode: PadMode) -> Border {
     match mode {
         PadMode::Constant(value) => Border::Constant(value.into()),
@@ -37,7 +37,8 @@ fn border(mode: PadMode) -> Border {
     }
 }
 
-/// The backend. Any tensor may have any dtype; where nothing is said they are f32, i32 and one-byte bools.
+/// The backend. A tensor may have any supported dtype. The default dtypes are f32, i32 and one-byte
+/// bools.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rocm;
 
@@ -62,7 +63,7 @@ impl Backend for Rocm {
         random::seed(&own(device), seed);
     }
 
-    /// Launches the small element-wise ops that were put off.
+    /// Launches the deferred element-wise ops.
     fn flush(device: &BurnDevice) -> Result<(), ExecutionError> {
         own(device).open().and_then(|device| device.flush()).map_err(execution)
     }
@@ -71,7 +72,8 @@ impl Backend for Rocm {
         own(device).open().and_then(|device| device.sync()).map_err(execution)
     }
 
-    /// What `func` allocates comes from memory of its own, which only such allocations share.
+    /// Allocations of `func` on this thread come from memory that only such persistent allocations
+    /// share.
     fn memory_persistent_allocations<Output: Send, Input: Send, Func: Fn(Input) -> Output + Send>(
         device: &BurnDevice,
         input: Input,
@@ -83,7 +85,8 @@ impl Backend for Rocm {
         }
     }
 
-    /// Gives what the device's memory pool holds in reserve back to the driver, pinned host memory too.
+    /// Waits for the device, then returns the memory pool's unused memory and unused pinned host
+    /// memory to the driver.
     fn memory_cleanup(device: &BurnDevice) {
         let cleared = own(device).open().and_then(|device| {
             fft::forget_tables(&device);
@@ -94,8 +97,8 @@ impl Backend for Rocm {
         }
     }
 
-    /// The segments that the pool cuts blocks from: for small blocks, large ones, uploads, and persistent allocations.
-    /// `None` where the device can't be opened.
+    /// The pool's segments: for small blocks, for large ones, for uploads, and for persistent
+    /// allocations. `None` if the device can't be opened.
     fn memory_pool_report(device: &BurnDevice) -> Option<Vec<SlicedPoolReport>> {
         let device = own(device).open().ok()?;
         let report = |segments: hip::SegmentStats| SlicedPoolReport {
@@ -107,7 +110,7 @@ impl Backend for Rocm {
         Some(device.pool().segments().into_iter().map(report).collect())
     }
 
-    /// What the pool's blocks hold now. `None` where the device can't be opened.
+    /// The current contents of the pool's blocks. `None` if the device can't be opened.
     fn memory_pool_usage(device: &BurnDevice) -> Option<MemoryPoolUsage> {
         let stats = own(device).open().ok()?.pool().stats();
         Some(MemoryPoolUsage {
@@ -118,7 +121,8 @@ impl Backend for Rocm {
         })
     }
 
-    /// Device time. Ops that were put off count to the window in which they were called, whatever `options` say.
+    /// Measures device time. A deferred op counts in the window in which it was called, whatever
+    /// `options` say.
     fn profile<O: Send + 'static>(
         device: &BurnDevice,
         options: ProfileOptions,
@@ -143,7 +147,8 @@ impl Backend for Rocm {
         profile::abandon(token);
     }
 
-    /// Moves the data into pinned memory, from which `from_data` on that device uploads without another copy.
+    /// Moves the data into pinned memory, from which `from_data` on that device uploads without
+    /// another copy.
     fn staging<'a, Iter>(data: Iter, device: &BurnDevice)
     where
         Iter: Iterator<Item = &'a mut TensorData>,
@@ -156,16 +161,17 @@ impl Backend for Rocm {
 
     fn dtype_usage(_device: &BurnDevice, dtype: DType) -> DTypeUsageSet {
         match dtype {
-            // A quantised type's arithmetic is its own products, and floats' for the rest.
+            // Quantised types have products of their own. Their other ops compute on dequantised
+            // floats.
             DType::QFloat(scheme) if Format::of("dtype_usage", &scheme, &[]).is_err() => {
                 DTypeUsageSet::empty()
             }
-            // None is promised a matrix unit, which not every GPU has.
+            // No dtype promises matrix units, because not every GPU has them.
             _ => DTypeUsage::Storage | DTypeUsage::Arithmetic,
         }
     }
 
-    /// The devices of the provider that was chosen, whichever it is; 0 where none was found.
+    /// The number of devices of the chosen provider, 0 if no provider has a device.
     fn device_count(_type_id: u16) -> usize {
         hip::Device::count().unwrap_or(0)
     }

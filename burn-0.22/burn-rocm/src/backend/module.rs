@@ -21,13 +21,13 @@ use crate::ops::pool::{self, Window, pool1d};
 use crate::ops::{embedding, interpolate, linear, view};
 use crate::tensor::RocmTensor;
 
-/// An input that is padded by as much before as behind: where the two differ, the input itself is padded, and the
-/// options ask for no more.
+/// Converts padding that differs before and after an axis. If it does, this pads the input itself
+/// and returns options without padding. Otherwise both stay as they are.
 fn padded<const N: usize>(x: RocmTensor, options: ConvOptions<N>) -> (RocmTensor, ConvOptions<N>) {
     pad_asymmetric_conv_input::<Rocm, N>(x, options)
 }
 
-/// The gradient of a convolution's input of shape `x`.
+/// The gradient with respect to a convolution's input, whose shape is `x`.
 fn x_backward<const N: usize>(
     op: &'static str,
     x: &[usize],
@@ -51,7 +51,7 @@ fn x_backward<const N: usize>(
         .try_fold(grad, |grad, (axis, &(before, _))| view::narrow(grad, axis + 2, before, x[axis + 2]))
 }
 
-/// Burn's options of a convolution as the engine's; the padding is the same before and behind.
+/// Burn's options of a convolution as those of [`conv`]. The padding is the same before and after.
 fn plain<const N: usize>(options: ConvOptions<N>) -> conv::options::Options {
     conv::options::Options {
         stride: options.stride.to_vec(),
@@ -63,7 +63,7 @@ fn plain<const N: usize>(options: ConvOptions<N>) -> conv::options::Options {
     }
 }
 
-/// Burn's options of a transposed convolution as the engine's.
+/// Burn's options of a transposed convolution as those of [`conv`].
 fn transposed<const N: usize>(options: ConvTransposeOptions<N>) -> conv::options::Options {
     conv::options::Options {
         stride: options.stride.to_vec(),
@@ -75,7 +75,7 @@ fn transposed<const N: usize>(options: ConvTransposeOptions<N>) -> conv::options
     }
 }
 
-/// Burn's options of a deformable convolution as the engine's.
+/// Burn's options of a deformable convolution as those of [`deform`].
 fn deformed(options: DeformConvOptions<2>) -> deform::Options {
     deform::Options {
         stride: options.stride,
@@ -86,7 +86,7 @@ fn deformed(options: DeformConvOptions<2>) -> deform::Options {
     }
 }
 
-/// Burn's interpolation as the engine's.
+/// Burn's interpolation mode as the kernels' [`Mode`].
 pub(super) fn mode(mode: InterpolateMode) -> Mode {
     match mode {
         InterpolateMode::Nearest => Mode::Nearest,

@@ -8,14 +8,16 @@ use crate::device::RocmDevice;
 use crate::qtensor::RocmQTensor;
 use crate::tensor::RocmTensor;
 
-/// The type of a device in Burn's traits: with the feature `dispatch` that of Burn's dispatch, else [`RocmDevice`].
+/// The device type in Burn's traits: the type of Burn's dispatch with the feature `dispatch`, else
+/// [`RocmDevice`].
 #[cfg(feature = "dispatch")]
 pub type BurnDevice = burn_backend::cubecl::Device;
-/// The type of a device in Burn's traits: with the feature `dispatch` that of Burn's dispatch, else [`RocmDevice`].
+/// The device type in Burn's traits: the type of Burn's dispatch with the feature `dispatch`, else
+/// [`RocmDevice`].
 #[cfg(not(feature = "dispatch"))]
 pub type BurnDevice = RocmDevice;
 
-/// The device of this backend that Burn means.
+/// This backend's device for a device of Burn.
 ///
 /// # Panics
 /// Raises `Config` for a device of another runtime.
@@ -31,7 +33,7 @@ pub(super) fn own(device: &BurnDevice) -> RocmDevice {
     }
 }
 
-/// The device of this backend that Burn means.
+/// This backend's device for a device of Burn.
 #[cfg(not(feature = "dispatch"))]
 pub(super) fn own(device: &BurnDevice) -> RocmDevice {
     device.clone()

@@ -11,15 +11,15 @@ use hip::{Device, Event};
 use crate::device::RocmDevice;
 use crate::error::invalid;
 
-/// A window that is open.
+/// An open window.
 struct Window {
     device: Arc<Device>,
     start: Event,
-    /// When the host opened it: Burn's durations begin at a time of the host's clock.
+    /// The host's time when it opened. Burn's durations begin at a time of the host's clock.
     opened: Instant,
 }
 
-/// The open windows by their tokens, and the number of the next.
+/// The open windows by their tokens, and the number of the next token.
 struct Windows {
     open: BTreeMap<u64, Window>,
     next: u64,
@@ -30,7 +30,7 @@ fn windows() -> MutexGuard<'static, Windows> {
     WINDOWS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An event with timing behind all work of the device so far, what was put off included.
+/// Records an event with timing after all work that the device has so far, including deferred ops.
 fn now(device: &Arc<Device>) -> hip::Result<Event> {
     let event = device.timing_event()?;
     device.compute_stream().record(&event)?;
@@ -50,10 +50,10 @@ pub(super) fn start(device: &RocmDevice) -> hip::Result<ProfileToken> {
     Ok(ProfileToken { id, opened_on: device.index as u64 })
 }
 
-/// Closes a window. Its duration waits for the device when it is resolved.
+/// Closes a window. Resolving its duration waits for the device.
 ///
 /// # Errors
-/// `Invalid` for a window that is not open on the device.
+/// `Invalid` if the window is not open on the device.
 pub(super) fn end(device: &RocmDevice, token: ProfileToken) -> hip::Result<ProfileDuration> {
     let window = match token.opened_on == device.index as u64 {
         true => windows().open.remove(&token.id),
@@ -77,7 +77,7 @@ pub(super) fn end(device: &RocmDevice, token: ProfileToken) -> hip::Result<Profi
     }))
 }
 
-/// Closes a window without measuring it.
+/// Closes a window without a measurement.
 pub(super) fn abandon(token: ProfileToken) {
     windows().open.remove(&token.id);
 }

@@ -1,5 +1,5 @@
-//! Quantised tensor ops. The element-wise ones that are not here are Burn's, composed of these: float ops on
-//! dequantised values.
+//! Quantised tensor ops. The element-wise ops that are not here are Burn's defaults, which run
+//! float ops on dequantised values.
 
 use burn_backend::ops::{FloatTensorOps, QTensorOps};
 use burn_backend::quantization::{QuantPropagation, QuantScheme, QuantizationParametersPrimitive};
@@ -96,7 +96,8 @@ impl QTensorOps<Self> for Rocm {
     }
 
     fn q_matmul(lhs: TensorPrimitive<Self>, rhs: TensorPrimitive<Self>) -> TensorPrimitive<Self> {
-        // As Burn's default has it: the dtype of an operand of floats, the right side's scheme if both have one.
+        // As in Burn's default: the result has the dtype of the float operand. If both operands are
+        // quantised, the right one's scheme counts.
         let quantized = match (&lhs, &rhs) {
             (_, TensorPrimitive::QFloat(q)) | (TensorPrimitive::QFloat(q), _) => Some(q),
             _ => None,

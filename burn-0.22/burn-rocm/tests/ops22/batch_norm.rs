@@ -1,8 +1,10 @@
-//! Batch norm by explicit statistics, with the batch's own, and its gradients: against f64, within rounding bounds.
+//! Batch norm with given statistics, with the batch's own statistics, and its gradients, compared
+//! with f64 within rounding bounds.
 
 use crate::harness::*;
 
-/// Ranks 2 to 5; channels whose elements lie together and apart; sizes that MIOpen computes and sizes that it mixes up
+/// Ranks 2 to 5; channels whose elements are contiguous and channels whose elements are not; sizes
+/// that MIOpen computes correctly and sizes for which it mixes channels
 /// (<https://github.com/ROCm/rocm-libraries/pull/6765>).
 const SHAPES: &[&[usize]] = &[
     &[8, 3],
@@ -22,7 +24,7 @@ struct Case {
     x: Input,
     gamma: Input,
     beta: Input,
-    /// The values of these, as the dtypes have rounded them.
+    /// The values of the inputs after rounding to their dtypes.
     exact: [Vec<f64>; 3],
     epsilon: f64,
     dtype: DType,
@@ -55,7 +57,7 @@ fn cases() -> Vec<(Random, Case)> {
 }
 
 impl Case {
-    /// The places of a channel's elements.
+    /// The positions of a channel's elements.
     fn channel(&self, c: usize) -> impl Iterator<Item = usize> {
         let [batch, channels, spatial] = self.dims;
         (0..batch * spatial).map(move |i| (i / spatial * channels + c) * spatial + i % spatial)
@@ -65,7 +67,7 @@ impl Case {
         (self.dims[0] * self.dims[2]) as f64
     }
 
-    /// A unit of what is computed in, and of the results beyond that.
+    /// The unit roundoff of the compute type, and that of the results' type if it is narrower.
     fn units(&self) -> [f64; 2] {
         [unit(wide(self.dtype)), rounding(self.dtype)]
     }
@@ -74,10 +76,11 @@ impl Case {
         input.float::<B>(device)
     }
 
-    /// Per channel: mean, biased variance, and limits of what these may be computed as.
+    /// For each channel: mean and biased variance, and the limits of their errors.
     ///
-    /// A sum of n terms is off by `(n + 2) u` of the terms' magnitudes (Higham 2002, section 3.1). MIOpen's variance
-    /// is the mean of squares less the squared mean, each off by such a share of the greatest square.
+    /// A sum of n terms is off by `(n + 2) u` of the terms' magnitudes (Higham 2002, section 3.1).
+    /// MIOpen's variance is the mean of squares less the squared mean. Each of the two is off by
+    /// that share of the largest square.
     fn statistics(&self) -> Vec<[f64; 4]> {
         let (n, [u, _]) = (self.count(), self.units());
         (0..self.dims[1])
@@ -93,7 +96,8 @@ impl Case {
     }
 }
 
-/// `(x - mean) * rstd * gamma + beta` and its limit, from how far mean and variance may be off.
+/// `(x - mean) * rstd * gamma + beta` and the limit of its error, from the errors of mean and
+/// variance.
 fn normalised(
     case: &Case,
     c: usize,
@@ -104,7 +108,7 @@ fn normalised(
     let [gamma, beta] = [case.exact[1][c], case.exact[2][c]];
     let rstd = 1.0 / (variance + case.epsilon).sqrt();
     let off = mean_off + u * (x - mean).abs();
-    // Beyond first order where little is left of the variance.
+    // Adds higher orders, which count if little of the variance is left.
     let share = (variance_off * rstd * rstd).min(1.0) + 5.0 * u;
     let n = (x - mean) * rstd;
     let y = n * gamma + beta;
@@ -127,7 +131,7 @@ fn training() {
         let own = if case.param == wide(case.dtype) { 0.0 } else { unit(case.param) };
         for (row, (found, name)) in [(out.mean, "mean"), (out.variance, "variance")].into_iter().enumerate() {
             let expected: Vec<f64> = statistics.iter().map(|all| all[row]).collect();
-            // MIOpen gives 1 / sqrt(variance + epsilon): the variance is off by shares of the sum, too.
+            // MIOpen returns 1 / sqrt(variance + epsilon), so the errors of that sum count too.
             let limits: Vec<f64> = statistics
                 .iter()
                 .map(|all| {
@@ -169,7 +173,7 @@ fn inference() {
     }
 }
 
-/// The formula is that of the statistics given, as the forward pass rounded them.
+/// The formula uses the given statistics, as the forward pass rounded them.
 #[test]
 fn gradients() {
     for (random, case) in cases() {
@@ -202,7 +206,7 @@ fn gradients() {
         for c in 0..case.dims[1] {
             let (mean, rstd) = (means[c], 1.0 / (variances[c] + case.epsilon).sqrt());
             let n_of = |at: usize| (case.exact[0][at] - mean) * rstd;
-            // 1 for the difference, 4 for the root and its inverse, 1 for the product.
+            // 1 for the difference, 4 for the root and its reciprocal, 1 for the product.
             let (mut dgamma, mut dbeta, mut both, mut alone) = (0.0, 0.0, 0.0, 0.0);
             for at in case.channel(c) {
                 dgamma += grad[at] * n_of(at);
@@ -241,7 +245,7 @@ fn gradients() {
     }
 }
 
-/// A channel without elements has a mean that is NaN, as a mean of nothing is, and gradients of 0.
+/// A channel without elements has a NaN mean, like any mean of nothing, and gradients of 0.
 #[test]
 fn of_nothing() {
     let device = device();

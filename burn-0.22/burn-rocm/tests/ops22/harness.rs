@@ -1,4 +1,4 @@
-//! The two backends, what both are given, and the comparison.
+//! The two backends, their common inputs, and the comparison.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -19,7 +19,7 @@ pub(crate) type O = burn_flex::Flex;
 pub(crate) const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
 pub(crate) const INTS: [DType; 8] =
     [DType::I64, DType::I32, DType::I16, DType::I8, DType::U64, DType::U32, DType::U16, DType::U8];
-/// Empty, of one element, odd, around 16-byte vectors and block edges.
+/// Shapes that are empty, of one element, odd, and around 16-byte vectors and block edges.
 pub(crate) const SHAPES: &[&[usize]] = &[
     &[0],
     &[1],
@@ -35,13 +35,13 @@ pub(crate) const SHAPES: &[&[usize]] = &[
     &[2, 2, 3, 2, 3],
 ];
 
-/// The device under test, as Burn's traits take it.
+/// The device under test, in the type of Burn's traits.
 pub(crate) fn device() -> burn_rocm_022::BurnDevice {
     burn_rocm_022::RocmDevice::new(0).into()
 }
 
-/// Runs one body on both backends, `B` and `device` being each one's, and asserts the same bits (any NaN equals any
-/// other).
+/// Runs one body on both backends, each with its own `B` and `device`, and asserts the same bits.
+/// Any NaN equals any other.
 #[macro_export]
 macro_rules! same {
     ($what:expr, |$B:ident, $device:ident| $body:expr) => {{
@@ -75,18 +75,19 @@ pub(crate) fn read_int<B: Backend>(tensor: IntTensor<B>) -> TensorData {
     wait(B::int_into_data(tensor)).unwrap()
 }
 
-/// The oracle calls some of its bools bytes and keeps the store's name; here all are Rust's.
+/// Reads a bool tensor as Rust's bools. The oracle returns some bools as bytes under the name of
+/// their store.
 pub(crate) fn read_bool<B: Backend>(tensor: BoolTensor<B>) -> TensorData {
     let (bytes, shape, _) = wait(B::bool_into_data(tensor)).unwrap().into_parts();
     TensorData::from_bytes(bytes, shape, DType::Bool(BoolStore::Native))
 }
 
-/// An integer tensor whose type is the backend's own choice, as `I64`.
+/// Reads an integer tensor as `I64`, if the backend chooses its type.
 pub(crate) fn read_index<B: Backend>(tensor: IntTensor<B>) -> TensorData {
     read_int::<B>(B::int_cast(tensor, IntDType::I64))
 }
 
-/// The elements of a float input in f64, in row-major order, as its dtype has rounded them.
+/// The elements of a float input in f64, in row-major order, after rounding to its dtype.
 pub(crate) fn exact(input: &Input) -> Vec<f64> {
     values(&read_float::<O>(O::float_cast(input.float::<O>(&Default::default()), FloatDType::F64)))
 }
@@ -105,17 +106,17 @@ pub(crate) fn unit(dtype: DType) -> f64 {
     }
 }
 
-/// What a kernel computes `dtype` in.
+/// The type in which a kernel computes `dtype`.
 pub(crate) fn wide(dtype: DType) -> DType {
     if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
-/// The share of a result that its own type's rounding may be off, where it was computed in a wider one.
+/// The relative error of rounding a result to `dtype`, if it was computed in a wider type.
 pub(crate) fn rounding(dtype: DType) -> f64 {
     if wide(dtype) == dtype { 0.0 } else { unit(dtype) }
 }
 
-/// Half the distance between the least numbers of a type.
+/// Half the distance between the smallest numbers of a type.
 pub(crate) fn least(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 2f64.powi(-25),
@@ -144,7 +145,7 @@ pub(crate) fn assert_same(what: &impl std::fmt::Display, ours: &[TensorData], th
     }
 }
 
-/// Asserts that each result is within its limit of what is expected.
+/// Asserts that each result is within its limit of the expected value.
 #[track_caller]
 pub(crate) fn assert_within(
     what: &impl std::fmt::Display,
@@ -160,7 +161,7 @@ pub(crate) fn assert_within(
     }
 }
 
-/// Asserts that `body` panics with a typed error of this backend, and returns that.
+/// Asserts that `body` panics with a typed error of this backend, and returns the error.
 #[track_caller]
 pub(crate) fn refused<T>(what: &str, body: impl FnOnce() -> T) -> RocmError {
     take_last_error();
@@ -173,12 +174,12 @@ pub(crate) fn panics<T>(body: impl FnOnce() -> T) -> bool {
     catch_unwind(AssertUnwindSafe(body)).is_err()
 }
 
-/// A view drawn for a shape.
+/// A random view of a shape.
 pub(crate) fn view(random: &Random) -> View {
     View::ALL[random.below(View::ALL.len())]
 }
 
-/// Floats among which there are NaN, infinities, both zeros and ties.
+/// Random floats with NaN, infinities, both zeros and ties.
 pub(crate) fn special(random: &Random, shape: &[usize], dtype: DType) -> Input {
     Input::new(shape, dtype, view(random), || match random.below(12) {
         0 => f64::NAN,

@@ -1,4 +1,5 @@
-//! The methods that Burn 0.22's traits added or changed, against burn-flex 0.22.1 or a reference in f64.
+//! Compares the methods that Burn 0.22's traits added or changed with burn-flex 0.22.1 or a
+//! reference in f64.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::useless_conversion)]
 
 mod batch_norm;

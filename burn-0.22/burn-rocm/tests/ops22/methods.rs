@@ -1,10 +1,11 @@
-//! Every method of Burn 0.22's traits is this backend's own, or stands here with the reason why Burn's default is kept.
+//! Checks that this backend implements every method of Burn 0.22's traits, except for those listed
+//! here with the reason for keeping Burn's default.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The traits, and the file of `burn-backend` that has each.
+/// Each trait, and its file in `burn-backend`.
 const TRAITS: [(&str, &str); 9] = [
     ("Backend", "src/backend/base.rs"),
     ("FloatTensorOps", "src/backend/ops/tensor.rs"),
@@ -17,8 +18,8 @@ const TRAITS: [(&str, &str); 9] = [
     ("DistributedOps", "src/backend/distributed/ops.rs"),
 ];
 
-/// Methods left at Burn's default, by the reason. A name that begins or ends with `*` stands for all that end or
-/// begin with the rest.
+/// The methods left at Burn's default, by reason. A `*` at the start or end of a name stands for
+/// any text.
 const DEFAULTS: &[(&str, &[&str])] = &[
     (
         "this backend records no gradients",
@@ -54,7 +55,7 @@ const DEFAULTS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The directory of `burn-backend` 0.22.1's sources, as cargo knows it.
+/// The directory of `burn-backend` 0.22.1's sources, from cargo's metadata.
 fn burn_backend() -> PathBuf {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--locked"])
@@ -76,7 +77,7 @@ fn parsed(path: &Path) -> syn::File {
     syn::parse_file(&text).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
 }
 
-/// The methods that the `impl` blocks in `folder` have, by trait.
+/// The methods in the `impl` blocks of `folder`, by trait.
 fn implemented(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for entry in std::fs::read_dir(folder).expect("the backend's folder") {

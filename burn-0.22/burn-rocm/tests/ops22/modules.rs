@@ -1,16 +1,17 @@
-//! Ops of layers that 0.22 added or that take more than in 0.21.
+//! Ops of layers that Burn 0.22 added, or that have more options than in 0.21.
 
 use burn_std::ops::{ConvOptions, GridSampleOptions, InterpolateMode, InterpolateOptions, UnfoldOptions};
 
 use crate::harness::*;
 use crate::same;
 
-/// Whole numbers: sums of their products round nowhere, so that every way to compute them gives the same bits.
+/// Whole numbers. Sums of their products are exact, so every way to compute them gives the same
+/// bits.
 fn whole(random: &Random, shape: &[usize], dtype: DType) -> Input {
     Input::new(shape, dtype, view(random), || random.below(5) as f64 - 2.0)
 }
 
-/// What patches were cut from, each element as often as it was cut.
+/// Folding adds each element as often as it was cut.
 #[test]
 fn fold4d() {
     let random = Random::new();
@@ -44,7 +45,8 @@ fn fold4d() {
     }
 }
 
-/// The convolution of `x` with `w`, and the gradients of both for the output's signs, summed term by term.
+/// The convolution of `x` with `w`, and the gradients of both for a gradient of the output's signs,
+/// summed term by term.
 fn convolved(
     [x, w]: [(&[f64], &[usize]); 2],
     bias: &[f64],
@@ -59,7 +61,8 @@ fn convolved(
         .collect();
     let (batch, outputs, inputs) = (x.1[0], w.1[0], w.1[1]);
     let (places, taps): (usize, usize) = (out.iter().product(), w.1[2..].iter().product());
-    // Each output's place among `n * outputs * places` with the places of its terms in x and w.
+    // For each output, its index in `n * outputs * places`, and the indices of its terms in x and
+    // w.
     let mut terms = Vec::new();
     for (n, o, place) in
         (0..batch * outputs * places).map(|i| (i / places / outputs, i / places % outputs, i % places))
@@ -93,7 +96,8 @@ fn convolved(
     [y, dx, dw]
 }
 
-/// A convolution of each rank with more before than behind, and its gradients. Sums of whole numbers: no rounding.
+/// A convolution of each rank with more padding before than after, and its gradients. Sums of whole
+/// numbers are exact.
 macro_rules! padded_conv {
     ($random:ident, $dtype:ident, $what:expr, $rank:literal, $x:expr, $w:expr, $pads:expr, $options:ident,
      $conv:ident, $x_backward:ident, $weight_backward:ident) => {{
@@ -178,7 +182,8 @@ fn asymmetric_padding() {
     }
 }
 
-/// Means of up to 27 * 2 elements, and the gradient that shares each out: 60 roundings of magnitudes up to 2.
+/// Means of up to 27 * 2 elements, and the gradient that divides each among them: 60 roundings of
+/// magnitudes up to 2.
 #[test]
 fn adaptive_avg_pool3d() {
     let random = Random::new();
@@ -197,11 +202,11 @@ fn adaptive_avg_pool3d() {
             let expected = values(&read_float::<O>(O::adaptive_avg_pool3d(in_f64(&x), to)));
             let back_expected =
                 values(&read_float::<O>(O::adaptive_avg_pool3d_backward(in_f64(&x), in_f64(&grad))));
-            // The pools of two axes and of the third are two steps, each rounded to the dtype.
+            // The pool is two steps, over two axes and over the third, each rounded to the dtype.
             let limit =
                 |y: &f64| 2.0 * 60.0 * 2.0 * unit(wide(dtype)) + 2.0 * rounding(dtype) * (y.abs() + 2.0);
             assert_within(&what, &found, &expected, &expected.iter().map(limit).collect::<Vec<_>>());
-            // An input is in at most 8 windows where the output is larger.
+            // If the output is larger, an input is in at most 8 windows.
             let limit = |y: &f64| 8.0 * limit(y);
             assert_within(
                 &what,
@@ -213,13 +218,13 @@ fn adaptive_avg_pool3d() {
     }
 }
 
-/// The pixel that holds the output pixel's centre: copies and sums of whole numbers, so no
-/// rounding. burn-flex has none.
+/// The pixel that holds the output pixel's centre. Copies and sums of whole numbers are exact.
+/// burn-flex has no such mode.
 #[test]
 fn nearest_exact() {
     let random = Random::new();
     for dtype in FLOATS {
-        // In the last two a centre lies on the border of two pixels.
+        // In the last two cases a centre lies on the border of two pixels.
         for (from, to) in [
             ([5, 7], [10, 14]),
             ([5, 7], [3, 4]),
@@ -249,7 +254,8 @@ fn nearest_exact() {
             assert_within(&what, &found, &expected, &vec![0.0; expected.len()]);
             assert_within(&what, &back, &sums, &vec![0.0; sums.len()]);
         }
-        // Burn's own sampling has no nearest pixel. A sample's is the one whose centre is nearest in both modes.
+        // Burn's own sampling has no nearest mode. A sample's pixel is the one with the nearest
+        // centre in both modes.
         let (x, grid) = (
             whole(&random, &[2, 3, 5, 6], dtype),
             float(&random, &[2, 4, 7, 2], dtype, view(&random), -1.2, 1.2),
@@ -264,7 +270,7 @@ fn nearest_exact() {
     }
 }
 
-/// Places of maxima, of the type asked for; no window has NaN or ties.
+/// The indices of maxima have the requested type. No window has NaN or ties.
 #[test]
 fn max_pool_indices() {
     let random = Random::new();
@@ -290,7 +296,7 @@ fn max_pool_indices() {
     }
 }
 
-/// A query that may attend to no key gets 0, not NaN, with a mask alone and with a causal one.
+/// A query without visible keys gets 0 instead of NaN, with a mask alone and with a causal mask.
 #[test]
 fn attention_to_nothing() {
     let random = Random::new();
@@ -299,7 +305,8 @@ fn attention_to_nothing() {
             let shape = [2, 2, 5, 8];
             let [query, key, value] =
                 [(); 3].map(|()| float(&random, &shape, dtype, view(&random), -1.0, 1.0));
-            // Of every head: query 1 sees nothing, query 0 nothing but, where it is causal, masked keys.
+            // In every head query 1 sees no key. Query 0 sees only masked keys if attention is
+            // causal.
             let mut at = 0..;
             let mask = Input::new(&[2, 2, 5, 5], DType::Bool(BoolStore::Native), View::Contiguous, || {
                 let i: usize = at.next().unwrap();

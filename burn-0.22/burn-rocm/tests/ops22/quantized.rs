@@ -1,6 +1,8 @@
-//! Quantised tensors: blocks that are rectangles, two levels of scales, scales in their own type, and what is refused.
+//! Quantised tensors: rectangular blocks, two levels of scales, scales in their own type, and
+//! refused schemes.
 //!
-//! Values and scales are computed in the same order as burn-flex computes them, in f32: they have the same bits.
+//! Values and scales are computed in f32 in the same order as in burn-flex, so they have the same
+//! bits.
 
 use burn_backend::quantization::{
     Calibration, QuantMode, QuantScheme, QuantStore, QuantValue, ScaleDtype, compute_q_params, compute_range,
@@ -13,7 +15,8 @@ use crate::same;
 const SCALES: [ScaleDtype; 5] =
     [ScaleDtype::F32, ScaleDtype::F16, ScaleDtype::BF16, ScaleDtype::UE8M0, ScaleDtype::UE4M3];
 
-/// Schemes of bytes with the shapes that they fit: all of a tensor, runs, rectangles, and two levels of each.
+/// Schemes with byte values, and shapes that fit them: one scale for the tensor, runs, rectangles,
+/// and two levels of each.
 fn schemes() -> Vec<(QuantScheme, Vec<usize>)> {
     let native = |value| QuantScheme::default().with_value(value).with_store(QuantStore::Native);
     let mut all = Vec::new();
@@ -42,9 +45,10 @@ fn schemes() -> Vec<(QuantScheme, Vec<usize>)> {
     all
 }
 
-/// Magnitudes over many powers of two, so that blocks' scales are far apart; some blocks are zeros. The scale of
-/// nothing but zeros is the least one: in UE8M0 2^-126 here, which is no subnormal number, and 2^-127 in burn-flex. Nor
-/// are the two levels of a tensor of zeros the same; both are positive.
+/// Magnitudes over many powers of two, so that the blocks' scales differ much. Some blocks are
+/// zeros. The scale of a block of zeros is the smallest scale. In UE8M0 it is 2^-126 here, which is
+/// not a subnormal number, and 2^-127 in burn-flex. Nor do both backends have the same two levels
+/// for a tensor of zeros; both levels are positive.
 fn input(random: &Random, shape: &[usize], dtype: DType, scheme: &QuantScheme) -> Input {
     let zeros = random.below(3) == 0 && scheme.scale_dtype() != ScaleDtype::UE8M0;
     loop {
@@ -81,7 +85,7 @@ fn quantise_and_back() {
     }
 }
 
-/// With Burn's own calibration, whose scales have the shape of the blocks.
+/// Uses Burn's own calibration, whose scales have the shape of the blocks.
 #[test]
 fn calibrated() {
     let random = Random::new();
@@ -89,7 +93,7 @@ fn calibrated() {
         for dtype in [DType::F32, DType::F16] {
             let x = input(&random, &shape, dtype, &scheme);
             let parameters = |x: &Input| {
-                // Calibrated once: an own division of f16 need not have the oracle's bits.
+                // Calibrates once, because a division of f16 here need not have the oracle's bits.
                 let x = x.float::<O>(&Default::default());
                 let (min, max) = compute_range::<O>(&scheme, x, &Calibration::MinMax);
                 let given = compute_q_params::<O>(&scheme, min, max);
@@ -108,7 +112,7 @@ fn calibrated() {
     }
 }
 
-/// Host data goes to the device and comes back as it was, and means what burn-flex takes it to mean.
+/// Host data returns from the device unchanged, and burn-flex reads the same values in it.
 #[test]
 fn data_round_trips() {
     let random = Random::new();
@@ -122,7 +126,8 @@ fn data_round_trips() {
     }
 }
 
-/// Words of small values: what burn-flex unpacks is what is dequantised here, and the words come back as they were.
+/// Packed words of small values: burn-flex unpacks the values that are dequantised here, and the
+/// words return unchanged.
 #[test]
 fn packed_data_round_trips() {
     let random = Random::new();
@@ -141,7 +146,7 @@ fn packed_data_round_trips() {
     }
 }
 
-/// burn-flex refuses to quantise nothing; here it is quantised as all else.
+/// An empty tensor can be quantised here, like any other. burn-flex refuses it.
 #[test]
 fn nothing_round_trips() {
     let device = device();
@@ -159,7 +164,8 @@ fn nothing_round_trips() {
     }
 }
 
-/// Views move nothing: their elements are the tensor's. What is stored anew is within a step of the scale of its block.
+/// Views move no data and have the tensor's elements. Values that are stored again are within one
+/// step of their block's scale.
 #[test]
 fn views() {
     let random = Random::new();
@@ -193,7 +199,7 @@ fn views() {
         for (found, expected, name) in pairs {
             assert_same(&format!("{name} of {what}"), &[found], &[expected]);
         }
-        // The scheme's block goes with the axes.
+        // The scheme's block axes are permuted with the tensor's axes.
         let mut turned = scheme;
         turned.permute_block_dims(shape.len(), &axes);
         assert_eq!(R::q_permute(q(), &axes).dtype(), DType::QFloat(turned), "{what}");
@@ -201,13 +207,13 @@ fn views() {
             O::q_permute(O::quantize_dynamic(x.float::<O>(&Default::default()), &scheme), &axes).dtype(),
             DType::QFloat(turned)
         );
-        // Stored anew: by the turned scheme, as burn-flex stores its own.
+        // Values that are stored again use the permuted scheme, as in burn-flex.
         let stored = read::<R>(R::q_permute(q(), &axes));
         assert_eq!(stored.dtype(), DType::QFloat(turned), "{what}");
         let oracle = O::q_permute(O::q_from_data(read::<R>(q()), &Default::default()), &axes);
         let expected = values(&read_float::<O>(O::dequantize(oracle, FloatDType::F32)));
         let again = R::dequantize(R::q_from_data(stored, &device), FloatDType::F32);
-        // Both quantise the same numbers by the same formula.
+        // Both backends quantise the same numbers by the same formula.
         assert_within(
             &format!("stored permuted {what}"),
             &read_float::<R>(again),
@@ -215,7 +221,8 @@ fn views() {
             &vec![0.0; count],
         );
         let list = int(&random, &[3], DType::I32, View::Contiguous, 0, shape[0] as i64);
-        // Whole blocks are moved as they are, others quantised again: within half a step and the rounding of scales.
+        // Whole blocks move unchanged. Others are quantised again, within half a step and the
+        // rounding of scales.
         if scheme.block_size().is_none() {
             let picked = floats(R::q_select(q(), 0, list.int::<R>(&device)));
             let expected = read_float::<R>(R::float_select(plain(), 0, list.int::<R>(&device)));
@@ -224,7 +231,8 @@ fn views() {
     }
 }
 
-/// A reshape that keeps the blocks is a view; one that cuts them quantises again, as burn-flex does.
+/// A reshape that keeps the blocks is a view. One that cuts blocks quantises again, as in
+/// burn-flex.
 #[test]
 fn reshapes() {
     let random = Random::new();
@@ -269,7 +277,7 @@ fn reshapes() {
     }
 }
 
-/// A product of what dequantises to whole numbers: the same bits whichever kernel multiplies.
+/// Products of values that dequantise to whole numbers have the same bits in every kernel.
 #[test]
 fn products() {
     let random = Random::new();
@@ -289,7 +297,7 @@ fn products() {
         for (row, column) in (0..16).flat_map(|row| (0..8).map(move |column| (row, column))) {
             let terms = || (0..24).map(|k| c[row * 24 + k] * d[k * 8 + column]);
             expected.push(terms().sum());
-            // Each factor's scale may be multiplied behind the sum: 4 roundings more.
+            // The scale of each factor may be applied after the sum: 4 roundings more.
             limits.push((24.0 + 6.0) * unit(DType::F32) * terms().map(f64::abs).sum::<f64>());
         }
         let TensorPrimitive::Float(out) = R::q_matmul(TensorPrimitive::QFloat(a), TensorPrimitive::QFloat(b))
@@ -312,7 +320,7 @@ fn topk() {
     });
 }
 
-/// What Burn's data can't hold, and what no backend can quantise against.
+/// The schemes that Burn's data can't hold, and those that no backend can quantise to.
 #[test]
 fn what_is_refused() {
     let device = device();
@@ -323,7 +331,7 @@ fn what_is_refused() {
         native.with_value(QuantValue::E4M3),
         native.with_value(QuantValue::E2M1).per_block([8], ScaleDtype::UE8M0),
         native.with_store(QuantStore::PackedU32(1)),
-        // Scales of a tensor that would round, and block scales that reach f32's range.
+        // Tensor scales that would be rounded, and block scales that span f32's range.
         native.per_block([8], ScaleDtype::UE4M3).per_tensor(ScaleDtype::F16),
         native.per_block([8], ScaleDtype::F32).per_tensor(ScaleDtype::F32),
         native.per_block([8], ScaleDtype::UE8M0).per_tensor(ScaleDtype::F32),
@@ -343,7 +351,7 @@ fn what_is_refused() {
         let error = refused(&format!("{scheme:?}"), || R::quantize_dynamic(x(), &scheme));
         assert!(matches!(error, RocmError::Invalid { op: "quantize_dynamic", .. }), "{scheme:?}: {error:?}");
     }
-    // A level too few or too many.
+    // One level too few or too many.
     let two = native.per_block([8], ScaleDtype::UE4M3).per_tensor(ScaleDtype::F32);
     let ones = |count: usize| R::float_ones(Shape::from([count]), &device, FloatDType::F32);
     for (scheme, global) in [(two, None), (native.per_block([8], ScaleDtype::F32), Some(ones(1)))] {

@@ -1,4 +1,4 @@
-//! What picks, orders, writes or surrounds elements.
+//! Ops that select, sort, write or pad elements.
 
 use burn_std::{PadMode, Slice};
 
@@ -44,7 +44,7 @@ fn mask_select() {
     assert!(matches!(error, RocmError::Invalid { op: "float_mask_select", .. }), "{error:?}");
 }
 
-/// That no line of `k` places, along the last axis, has a place twice.
+/// Asserts that no line of `k` indices along the last axis has an index twice.
 fn assert_distinct(what: &str, places: &TensorData, k: usize) {
     for line in values(places).chunks(k.max(1)) {
         let mut sorted = line.to_vec();
@@ -53,7 +53,8 @@ fn assert_distinct(what: &str, places: &TensorData, k: usize) {
     }
 }
 
-/// Of equals, burn-flex's places may be any: what lies there is compared.
+/// Equal elements may have burn-flex's indices in any order, so the elements at the indices are
+/// compared.
 #[test]
 fn topk_with_indices() {
     let random = Random::new();
@@ -153,7 +154,8 @@ fn pad() {
     }
 }
 
-/// Indices below `size` for places of `shape`, along `dim` none twice, if there are no more of them there than `size`.
+/// Indices below `size`, of shape `shape`. No line along `dim` has an index twice, unless the line
+/// is longer than `size`.
 fn rotated(random: &Random, shape: &[usize], dim: usize, size: usize) -> Input {
     let (line, behind) = (shape[dim], shape[dim + 1..].iter().product::<usize>());
     let starts: Vec<usize> = (0..shape.iter().product::<usize>()).map(|_| random.below(size)).collect();
@@ -165,8 +167,8 @@ fn rotated(random: &Random, shape: &[usize], dim: usize, size: usize) -> Input {
     })
 }
 
-/// Each update; with indices that name places several times, but where these are assigned: which of several values is
-/// kept is then nobody's promise.
+/// Tests each update. Indices repeat, except for assignments: which of several values is kept is
+/// not defined.
 #[test]
 fn scatter_and_select_assign() {
     use IndexingUpdateOp::{Add, Assign, Max, Min, Mul};
@@ -188,12 +190,13 @@ fn scatter_and_select_assign() {
                         int(&random, &values[dim..=dim], DType::I64, View::Contiguous, 0, shape[dim] as i64),
                     ),
                 };
-                // Small whole numbers and powers of two: sums and products of these round nowhere, in any order.
+                // Small whole numbers and powers of two. Their sums and products are exact in any
+                // order.
                 let number = |random: &Random| match update {
                     Mul => [1.0, -1.0, 0.5, 2.0][random.below(4)],
                     _ => random.below(9) as f64 - 4.0,
                 };
-                // Mul of repeated places would overflow f16 beyond 2^15.
+                // With more repetitions, products would overflow f16 beyond 2^15.
                 let few = at_most(&at, dim, 12) && list.shape()[0] <= 24;
                 for dtype in FLOATS.into_iter().filter(|dtype| few || *dtype != DType::F16 || update != Mul) {
                     let x = Input::new(shape, dtype, view(&random), || number(&random));
@@ -224,7 +227,7 @@ fn scatter_and_select_assign() {
                     let x = int(&random, shape, dtype, view(&random), 0, 100);
                     let v = int(&random, &smaller, dtype, view(&random), 0, 100);
                     let w = int(&random, &values, dtype, view(&random), 0, 100);
-                    // Both wrap.
+                    // Both backends wrap.
                     same!(format!("int_scatter {update:?} {dtype:?} {shape:?} {dim}"), |B, device| {
                         let [x, v] = [x.int::<B>(&device), v.int::<B>(&device)];
                         vec![read_int::<B>(B::int_scatter(dim, x, at.int::<B>(&device), v, update))]
@@ -239,12 +242,12 @@ fn scatter_and_select_assign() {
     }
 }
 
-/// Whether the indices have at most so many entries along the axis.
+/// Whether the indices have at most `most` entries along the axis.
 fn at_most(indices: &Input, dim: usize, most: usize) -> bool {
     indices.shape()[dim] <= most
 }
 
-/// NaN and infinities under `Min` and `Max`: a NaN that comes in never replaces a number.
+/// NaN and infinities under `Min` and `Max`: a NaN value never replaces a number.
 #[test]
 fn scattered_extremes_of_nan() {
     let random = Random::new();
@@ -260,7 +263,7 @@ fn scattered_extremes_of_nan() {
     }
 }
 
-/// Windows: their number where a size is no multiple of the step, or is less than a window.
+/// The number of windows, if a size is not a multiple of the step or is less than a window.
 #[test]
 fn unfold() {
     let random = Random::new();
@@ -272,7 +275,7 @@ fn unfold() {
     }
 }
 
-/// A slice with a step that is negative, as 0.22 writes it.
+/// A slice with a negative step, in the notation of 0.22.
 #[test]
 fn slices() {
     let random = Random::new();

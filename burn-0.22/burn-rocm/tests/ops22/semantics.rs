@@ -1,4 +1,4 @@
-//! What Burn 0.22 says of NaN, of nothing, of signs and of shifts.
+//! What Burn 0.22 defines for NaN, empty reductions, signs and shifts.
 
 use crate::harness::*;
 use crate::same;
@@ -86,7 +86,8 @@ fn signs_and_bounds_of_nan() {
     }
 }
 
-/// A sum, product or mean of no elements is the fold's identity, or NaN; an extreme and a mean of integers are refused.
+/// A sum or product of no elements is the op's identity, and a mean of floats is NaN. An extreme
+/// and a mean of integers are refused.
 #[test]
 fn reductions_of_nothing() {
     let device = device();
@@ -143,7 +144,7 @@ fn reductions_of_nothing() {
     }
 }
 
-/// Amounts past the width count modulo it, and a right shift keeps what kind of number it is.
+/// Shift amounts count modulo the width. A right shift of a signed number keeps the sign.
 #[test]
 fn shifts() {
     let random = Random::new();
@@ -167,7 +168,7 @@ fn shifts() {
     }
 }
 
-/// Floor modulo: the sign of the divisor, less than it in size.
+/// Floor modulo: the result has the divisor's sign and a smaller magnitude.
 #[test]
 fn remainders() {
     let random = Random::new();
@@ -186,7 +187,7 @@ fn remainders() {
             all
         });
     }
-    // Quarters: nothing is rounded. A zero's sign is not compared.
+    // Quarters are exact. The sign of a zero is not compared.
     for dtype in FLOATS {
         let quarter = |random: &Random| (random.below(64) as f64 - 31.5) / 4.0;
         let x = Input::new(&[40, 7], dtype, view(&random), || quarter(&random));
@@ -202,7 +203,7 @@ fn remainders() {
     }
 }
 
-/// Whole powers, by tensors and by numbers, of numbers whose powers are exact.
+/// Whole powers, by tensors and by numbers, of bases whose powers are exact.
 #[test]
 fn powers() {
     let random = Random::new();
@@ -221,7 +222,8 @@ fn powers() {
         let by = read_int::<O>(powers.int::<O>(&Default::default()));
         let expected: Vec<f64> =
             exact(&x).iter().zip(by.iter::<i32>()).map(|(x, power)| x.powi(power)).collect();
-        // A power function of f32 is within 16 units in the last place (OpenCL's bound, which HIP's keeps to).
+        // A power function of f32 is within 16 units in the last place (OpenCL's bound, which HIP
+        // keeps).
         let limits: Vec<f64> =
             expected.iter().map(|y| (32.0 * unit(wide(dtype)) + rounding(dtype)) * y.abs()).collect();
         assert_within(&format!("float_powi {dtype:?}"), &found, &expected, &limits);
@@ -234,8 +236,8 @@ fn powers() {
     }
 }
 
-/// 3.25 units: the ratio, its square, the sum (half of these, and half of it all by the root), the root, the product;
-/// types narrower than f32 are rounded once more.
+/// 3.25 units: the ratio, its square, the sum (half of these, halved again by the root), the root,
+/// the product. Types narrower than f32 are rounded once more.
 #[test]
 fn hypot() {
     let random = Random::new();
@@ -245,7 +247,7 @@ fn hypot() {
             DType::F16 => 100.0,
             _ => 1e18,
         };
-        // Of f64, which the reference has no wider type than: as far as it may be off by itself.
+        // The reference has no type wider than f64, so its own error counts for f64.
         let least = if dtype == DType::F64 { 1e-323 } else { 4.0 * least(dtype) };
         for shape in SHAPES {
             let magnitude = [1.0, scale, scale * scale / 4.0, 1.0 / scale, 0.1 / (scale * scale)];

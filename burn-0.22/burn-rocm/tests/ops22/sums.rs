@@ -33,7 +33,8 @@ fn sum_dims() {
                     sums[at] += value;
                     magnitudes[at] += value.abs();
                 }
-                // `n u` of the terms (Higham 2002, section 3.1), and the sum rounded once.
+                // `n u` of the terms' magnitudes (Higham 2002, section 3.1), and one rounding of
+                // the sum.
                 let limits: Vec<f64> = sums
                     .iter()
                     .zip(&magnitudes)
@@ -48,7 +49,7 @@ fn sum_dims() {
     }
 }
 
-/// The default of Burn rounds after each axis: 2048 ones and 2048 ones more are 2048 in f16 where the parts were.
+/// Burn's default rounds after each axis. In f16, 2048 ones plus 2048 more ones would give 2048.
 #[test]
 fn sums_of_f16_are_rounded_once() {
     let ones = Input::new(&[64, 3, 65], DType::F16, View::Contiguous, || 1.0);

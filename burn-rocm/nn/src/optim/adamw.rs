@@ -43,7 +43,7 @@ pub struct AdamWConfig {
     #[config(default = 1e-4)]
     weight_decay: f32,
     /// Whether only elements decay that have the sign of their first moment
-    /// ([2025](https://arxiv.org/abs/2510.12402)).
+    /// (["Cautious Weight Decay", 2025](https://arxiv.org/abs/2510.12402)).
     #[config(default = false)]
     cautious_weight_decay: bool,
     /// Whether to divide by the largest second moment so far.

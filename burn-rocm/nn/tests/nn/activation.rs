@@ -5,8 +5,8 @@ use burn_rocm_tests::{FLOATS, SHAPES};
 
 use crate::support::*;
 
-/// By the formula in f64. Another memory-bound op, which is exact, stands on either side, so that
-/// recomputation has a chain to go back.
+/// Compares with the formula in f64. Another memory-bound op, which is exact, comes before and
+/// after, so that recomputation has to go back through a chain.
 #[test]
 fn silu_and_its_gradient() {
     let random = Random::new();
@@ -22,7 +22,7 @@ fn silu_and_its_gradient() {
                 all.iter_mut().zip(values).for_each(|(all, value)| all.push(value));
             }
             let [out, by_x, magnitude] = all.map(|values| TensorData::new(values, shape.to_vec()));
-            // Each of 16 functions, products and sums rounds in the type that is computed in.
+            // Each of 16 functions, products and sums rounds in the compute type.
             let limited = |reference: TensorData, magnitude: &TensorData| {
                 let limits = limits::sums(&reference, magnitude, Terms::of(16, dtype));
                 [reference, limits]

@@ -47,7 +47,7 @@ impl<B: AutodiffBackend> Net<B> {
         net
     }
 
-    /// In the parameters' dtype, the norm in f32; the result in f32.
+    /// Computes in the parameters' dtype, the norm in f32. The result is f32.
     fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
         let dtype: FloatDType = self.first.weight.val().dtype().into();
         let x = self.first.forward(x.cast(dtype));
@@ -70,7 +70,7 @@ fn a_converted_module_is_a_copy_of_the_same_ids() {
     for dtype in [FloatDType::F16, FloatDType::BF16] {
         let net = Net::<Ours>::new();
         let before = net.first.weight.val().into_data();
-        // Parameters are made when they are first asked for.
+        // Burn initialises parameters at their first use.
         drop(Precision::new(dtype).convert(&net));
         let ((half, counts), lines) = during(|| trace::counting(|| Precision::new(dtype).convert(&net)));
         // Six parameters of linear layers.
@@ -89,7 +89,7 @@ fn a_converted_module_is_a_copy_of_the_same_ids() {
         assert!(!all.first.weight.val().is_require_grad());
         let kept = Precision::new(dtype).keep("Linear").convert(&Net::<Ours>::new());
         assert_eq!(kept.first.weight.val().dtype(), DType::F32);
-        // What the original draws when it is first asked is what the copy has.
+        // A lazy parameter of the copy has the value that the original draws at its first use.
         let lazy = LinearConfig::new(5, 3).init::<Ours>(&Default::default());
         let copy = Precision::new(dtype).keep("Linear").convert(&lazy);
         let [theirs, ours] = [&lazy, &copy].map(|linear| linear.weight.val().into_data());
@@ -119,7 +119,8 @@ impl<B: AutodiffBackend> Layers<B> {
         }
     }
 
-    /// Of the linear layer, the one with an activation, the convolution, the norm's scale and its running mean.
+    /// The dtypes of the linear layer, the layer with an activation, the convolution, the norm's
+    /// scale and its running mean.
     fn dtypes(&self) -> [DType; 5] {
         let Self { linear, linear_act, conv_act, norm } = self;
         [
@@ -132,8 +133,8 @@ impl<B: AutodiffBackend> Layers<B> {
     }
 }
 
-/// The layers that stand for one of Burn's are kept by either name; a name that no module has is refused with those
-/// there are.
+/// Layers that replace one of Burn's are kept by either name. A name that no module has is refused,
+/// and the error lists the existing names.
 #[test]
 fn modules_are_kept_by_their_names() {
     fn check<B: AutodiffBackend>() {
@@ -161,7 +162,7 @@ fn modules_are_kept_by_their_names() {
                 other => panic!("{wrong}: {other:?}"),
             }
         }
-        // No batch norm is no mistake.
+        // A model without a batch norm is not an error.
         let linear = bf16().convert(&net.linear);
         assert_eq!(linear.weight.val().dtype(), half);
         assert_eq!(net.dtypes(), [full; 5]);
@@ -170,7 +171,8 @@ fn modules_are_kept_by_their_names() {
     check::<Oracle>();
 }
 
-/// With everything converted the original evaluates as before, and learns its statistics by the copy.
+/// If everything is converted, the original evaluates as before, and gets its statistics from the
+/// copy.
 #[test]
 fn running_statistics_stay_where_everything_is_converted() {
     fn check<B: AutodiffBackend>() {
@@ -201,7 +203,7 @@ fn running_statistics_stay_where_everything_is_converted() {
         assert_close(&"after a step", &statistics(&net), &statistics(&other), tolerance);
         assert_eq!(statistics(&net)[0].dtype, full);
         assert!(statistics(&net) != before);
-        // Frozen parameters are converted, and the original's stay.
+        // Frozen parameters are converted, and those of the original stay.
         let frozen = net.clone().no_grad();
         let copy = Precision::new(FloatDType::BF16).keep_none().convert(&frozen);
         assert_eq!((copy.dtypes(), frozen.dtypes()), ([half, half, half, half, full], [full; 5]));
@@ -210,7 +212,7 @@ fn running_statistics_stay_where_everything_is_converted() {
     check::<Oracle>();
 }
 
-/// Losses of so many steps, in a precision or in f32.
+/// The losses of `steps` steps, in a precision or in f32.
 fn train<B: AutodiffBackend>(dtype: Option<FloatDType>, scaler: &mut GradScaler, steps: usize) -> Vec<f64> {
     let mut net = Net::<B>::new();
     let mut optimizer = AdamConfig::new().init();
@@ -241,7 +243,8 @@ fn halves_train_as_f32_does() {
     near("f16, composed", train::<Oracle>(Some(FloatDType::F16), &mut scaler(), 40), 0.05);
 }
 
-/// The weights after ten steps with the gradients of a converted model: as they are, or in f32 by a scaler of scale 1.
+/// The weights after ten steps with the gradients of a converted model: unscaled, or converted to
+/// f32 by a scaler of scale 1.
 fn weights<B: AutodiffBackend>(
     dtype: FloatDType,
     mut optimizer: impl Optimizer<Net<B>, B>,
@@ -285,7 +288,7 @@ fn bf16_needs_no_scaler() {
     check::<Oracle>();
 }
 
-/// Gradients of two devices' worth are summed in the parameters' dtype.
+/// The gradients of two devices are summed in the parameters' dtype.
 #[test]
 fn gradients_of_several_sources_are_summed_in_f32() {
     fn check<B: AutodiffBackend>() {
@@ -329,7 +332,7 @@ fn step<B: AutodiffBackend, O: Optimizer<Net<B>, B>>(
     let mut grads = GradientsParams::new();
     let device = Default::default();
     let mut values = vec![1.0f32; 48];
-    // In the middle, where a kernel's last piece is no excuse.
+    // In the middle, outside the last piece that a kernel computes.
     values[29] = value;
     let data = TensorData::new(values, [6, 8]);
     grads.register(net.first.weight.id, Tensor::<B::InnerBackend, 2>::from_data(data, (&device, dtype)));
@@ -363,7 +366,7 @@ fn skips_and_scales<B: AutodiffBackend>() {
         assert_eq!(scaler.factor(), 1.0);
         let net = step(&mut scaler, &mut optimizer, net, dtype, 0.5);
         assert_eq!((scaler.factor(), scaler.skipped()), (2.0, 3));
-        // A skipped step begins the count again.
+        // A skipped step restarts the count.
         let net = step(&mut scaler, &mut optimizer, net, dtype, 0.5);
         let net = step(&mut scaler, &mut optimizer, net, dtype, f32::NAN);
         assert_eq!(scaler.factor(), 1.0);
@@ -388,10 +391,10 @@ fn a_step_reads_one_flag() {
         let grads = GradientsParams::from_grads(scaler.scale(half.loss(input())).backward(), &half);
         trace::counting(|| scaler.step(&mut optimizer, 0.1, net, grads))
     };
-    // Parameters are made when they are first asked for.
+    // Burn initialises parameters at their first use.
     let (net, _) = once(&mut scaler, net);
     let (_, counts) = once(&mut scaler, net);
-    // The flag's zero, f16 gradients, the norm's f32 ones, and the optimizer's step.
+    // The flag's zero, the f16 gradients, the norm's f32 gradients, and the optimizer's step.
     assert_eq!((counts.launches(), counts.transfers), (4, 1), "{counts:?}");
 }
 
@@ -423,8 +426,8 @@ fn the_scale_stays_positive_and_finite() {
     assert!(std::panic::catch_unwind(bad).is_err());
 }
 
-/// A run of nine steps, two of which overflow, in one go or resumed after so many steps from what recorders gave:
-/// the scales, and the last weights.
+/// Nine steps, two of which overflow, without a break or resumed from records after `resumed_after`
+/// steps. Returns the scales and the last weights.
 fn scales<B: AutodiffBackend>(resumed_after: Option<usize>) -> (Vec<(f32, usize)>, TensorData) {
     let config = GradScalerConfig::new().with_initial_scale(8.0).with_growth_interval(3);
     let new = || (config.init(), AdamConfig::new().init::<B, Net<B>>(), Net::<B>::new());
@@ -433,7 +436,7 @@ fn scales<B: AutodiffBackend>(resumed_after: Option<usize>) -> (Vec<(f32, usize)
     for (i, value) in [1.0, 1.0, f32::NAN, 1.0, 1.0, 1.0, 1.0, f32::INFINITY, 1.0].into_iter().enumerate() {
         if resumed_after == Some(i) {
             let device = Default::default();
-            // A scale is whole in half precision too.
+            // A scale is stored exactly, even by a recorder of half precision.
             let scale = BinBytesRecorder::<HalfPrecisionSettings>::default();
             let scale_bytes = Recorder::<B>::record(&scale, scaler.to_record(), ()).unwrap();
             let full = BinBytesRecorder::<FullPrecisionSettings>::default();
@@ -456,7 +459,7 @@ fn a_resumed_run_goes_on_with_the_same_scale() {
     assert_eq!(expected[2], (4.0, 1), "backed off");
     assert_eq!(expected[5], (8.0, 1), "grown after three steps");
     assert_eq!(expected[8], (4.0, 2));
-    // Before and after a skipped step, amid a count, and where it has just ended.
+    // Before and after a skipped step, in the middle of a count, and right after its end.
     for after in 1..9 {
         let (found, resumed) = scales::<Ours>(Some(after));
         assert_eq!(found, expected, "resumed after {after} steps");

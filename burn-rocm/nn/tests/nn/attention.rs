@@ -1,4 +1,4 @@
-//! `MultiHeadAttention` against Burn's: values, gradients of inputs and parameters, records.
+//! Compares `MultiHeadAttention` with Burn's: values, gradients of inputs and parameters, records.
 
 use burn::module::Module;
 use burn::nn::attention as theirs;
@@ -18,7 +18,8 @@ pub(crate) fn saved<B: Backend, M: Module<B>>(module: M) -> Vec<u8> {
     NamedMpkBytesRecorder::<FullPrecisionSettings>::new().record(module.into_record(), ()).unwrap()
 }
 
-/// The module with its parameters made: a new one makes them when they are first looked at, and a clone makes others.
+/// The module with initialised parameters. Burn initialises them at their first use, and a clone of
+/// an uninitialised module would draw others.
 pub(crate) fn made<B: Backend, M: Module<B>>(module: M) -> M {
     let bytes = saved(module.clone());
     loaded(module, &bytes)
@@ -40,14 +41,14 @@ pub(crate) fn drawn_bools(random: &Random, shape: &[usize], share: f64) -> Tenso
     TensorData::new(values, shape.to_vec())
 }
 
-/// One call: two sequences, and masks if any.
+/// One call: two sequences, and masks if there are any.
 pub(crate) struct Call {
     pub(crate) query: TensorData,
     pub(crate) key: TensorData,
     pub(crate) value: TensorData,
     pub(crate) mask_pad: Option<TensorData>,
     pub(crate) mask_attn: Option<TensorData>,
-    /// What context and weights are multiplied by ahead of their sum.
+    /// The factors of the context before it is summed.
     pub(crate) context: TensorData,
     pub(crate) weights: TensorData,
 }
@@ -70,7 +71,8 @@ impl Call {
     }
 }
 
-/// Context, weights, and the gradients of inputs and parameters, with the weights in the loss too.
+/// The context, the weights, and the gradients of inputs and parameters. The loss uses the weights
+/// too.
 macro_rules! mha_of {
     ($B:ident, $module:expr, $Input:ident of $api:ident, $call:expr) => {{
         let (module, call) = ($module, $call);
@@ -137,8 +139,8 @@ fn attention_and_its_gradients() {
     }
 }
 
-/// Every key of a batch is padding: Burn's finite score for them gives each the same weight. And a score that is
-/// not far below the others'.
+/// If every key of a batch is padding, Burn's finite score for padding gives each key the same
+/// weight. Also a score that is not far below the others.
 #[test]
 fn rows_of_masked_keys_alone() {
     let random = Random::new();
@@ -188,7 +190,7 @@ fn it_prints_as_burns() {
     assert_eq!(ours.to_string(), theirs.to_string());
 }
 
-/// Token by token gives what the whole sequence gives under an autoregressive mask.
+/// Decoding token by token gives the same as the whole sequence with an autoregressive mask.
 #[test]
 fn autoregressive_decoding() {
     fn decode<B: Backend>(module: &MultiHeadAttention<B>, x: Tensor<B, 3>) -> [TensorData; 2] {
@@ -208,7 +210,7 @@ fn autoregressive_decoding() {
     let x = Tensor::<burn_rocm::Rocm, 3>::from_data(data.clone().convert::<f32>(), &Default::default());
     let [whole, tokens] = decode(&plain(0.1), x);
     assert_close(&"decoded", &[tokens], &[whole], Tolerance::of(DType::F32).times(100.0));
-    // With a memory that stays.
+    // With constant keys and values.
     let (module, mut cache) = (plain::<Ours>(0.0), MhaCache::autoregressive_cross_attention());
     let of = |len| {
         Tensor::<Ours, 3>::from_data(data.clone().convert::<f32>(), &Default::default()).narrow(1, 0, len)
@@ -229,7 +231,7 @@ fn autoregressive_decoding() {
     assert_close(&"two tokens", &[two.into_data()], &[whole.into_data()], tolerance);
 }
 
-/// Without looking at them, weights cost nothing; looked at twice, one computation.
+/// Weights cost nothing until they are used. Two uses take one computation.
 #[test]
 fn weights_are_made_when_they_are_asked_for() {
     let module = plain::<Ours>(0.0);
@@ -245,7 +247,7 @@ fn weights_are_made_when_they_are_asked_for() {
     assert!(sums.iter::<f32>().all(|sum| (sum - 1.0).abs() < 1e-5), "{sums:?}");
 }
 
-/// More scores than are kept: the tiled kernels compute them without storing any. 10^8 scores are
+/// With more scores than the limit, the tiled kernels compute without storing any. 10^8 scores are
 /// too many for lockstep's coroutines.
 #[test]
 fn long_sequences_keep_no_scores_natively() {
@@ -263,7 +265,7 @@ fn long_sequences_keep_no_scores_natively() {
     }
 }
 
-/// A backend that has no route: Burn's own ops.
+/// On a backend without a route, Burn's own ops run.
 #[test]
 fn other_backends_compose_it() {
     let random = Random::new();

@@ -1,4 +1,4 @@
-//! Masks, keys and values that broadcast, as with Burn's modules.
+//! Masks, keys and values that broadcast, as in Burn's modules.
 
 use burn::nn::attention as theirs;
 use burn::nn::transformer as their_transformer;
@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::attention::{Call, bools, drawn_bools, loaded, made, mha_of, saved};
 use crate::support::*;
 
-/// The same call on Burn's module and on this one, with 12 features and 3 heads.
+/// Runs the same call on Burn's module and on this one, with 12 features and 3 heads.
 fn compare(what: &str, call: &Call) {
     let config = theirs::MultiHeadAttentionConfig::new(12, 3).with_dropout(0.0);
     let record = saved(config.init::<Oracle>(&Default::default()));
@@ -24,7 +24,7 @@ fn compare(what: &str, call: &Call) {
     );
 }
 
-/// Each axis of either mask is whole or has size 1.
+/// Each axis of both masks has its full size or size 1.
 #[test]
 fn masks_broadcast_as_burns() {
     let random = Random::new();
@@ -68,7 +68,7 @@ fn keys_and_values_of_one_batch_serve_all_queries() {
     }
 }
 
-/// Batches that don't fit give an error; Burn's module panics too.
+/// Batches that do not fit give an error. Burn's module panics too.
 #[test]
 fn what_does_not_broadcast_is_refused() {
     fn refused(what: &str, module: &ours::MultiHeadAttention<Ours>, input: ours::MhaInput<Ours>) {

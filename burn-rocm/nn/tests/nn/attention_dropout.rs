@@ -1,4 +1,5 @@
-//! Dropout of scores: how many, which, and that the gradient is that of what was computed.
+//! Dropout of scores: how many scores are dropped, which ones, and that the gradient belongs to the
+//! computed function.
 
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
@@ -9,8 +10,8 @@ use burn_rocm_tests::{FloatTensorOps, R, Shape, again, assert_close, read_float}
 use crate::attention::made;
 use crate::support::*;
 
-/// Whether this process is a test's own: other tests draw from the device's one stream of numbers. Else one is
-/// started for it.
+/// Whether this process runs only this test. If not, starts such a process, because other tests
+/// draw from the device's one stream of random numbers.
 pub(crate) fn is_alone(test: &str) -> bool {
     if std::env::var_os("BURN_ROCM_TEST_ALONE").is_some() {
         return true;
@@ -20,7 +21,7 @@ pub(crate) fn is_alone(test: &str) -> bool {
     false
 }
 
-/// All scores are 1: a row has one weight for dropped keys and one for the others.
+/// All scores are 1, so a row has one weight for dropped keys and one for the others.
 #[test]
 fn as_many_are_dropped_as_asked_for() {
     let (pairs, queries, keys) = (6, 40, 300);
@@ -37,7 +38,7 @@ fn as_many_are_dropped_as_asked_for() {
         for (at, row) in weights.chunks(keys).enumerate() {
             let least = row.iter().copied().fold(f64::INFINITY, f64::min);
             let count = row.iter().filter(|&&weight| weight == least).count();
-            // exp(1 / (1 - prob)) and exp(0) over their sum.
+            // exp(1 / (1 - prob)) and exp(0), each divided by their sum.
             let kept = (1.0 / (1.0 - prob)).exp();
             if prob > 0.0 && prob < 1.0 {
                 let sum = count as f64 + (keys - count) as f64 * kept;
@@ -97,7 +98,7 @@ fn a_device_that_is_seeded_drops_the_same_again() {
     assert!(first != second, "each call drops others");
 }
 
-/// The weights are those that the context was made with.
+/// The weights have the same dropout as the context.
 #[test]
 fn the_weights_have_the_same_dropout() {
     let (q, kv) = (uniform(&Random::new(), &[1, 7, 6]), uniform(&Random::new(), &[1, 9, 6]));
@@ -111,7 +112,7 @@ fn the_weights_have_the_same_dropout() {
     assert_close(&"from the weights", &[context], &[output.context.into_data()], tolerance);
 }
 
-/// No dropout where nothing is trained.
+/// Nothing is dropped in inference.
 #[test]
 fn inference_drops_nothing() {
     let module = module::<burn_rocm::Rocm>(0.9);
@@ -120,7 +121,7 @@ fn inference_drops_nothing() {
     assert_eq!(run(), run());
 }
 
-/// Differences of the loss, with the same seed ahead of each, against the gradient; in f64.
+/// Compares the gradient with differences of the loss, each computed after the same seed; in f64.
 #[test]
 fn the_gradient_is_that_of_the_function() {
     type B = Autodiff<burn_rocm::Rocm<f64>>;

@@ -1,4 +1,4 @@
-//! `TransformerEncoder` against Burn's: values, gradients, records, decoding and training.
+//! Compares `TransformerEncoder` with Burn's: values, gradients, records, decoding and training.
 
 use burn::module::AutodiffModule;
 use burn::nn::activation::ActivationConfig;
@@ -16,7 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::attention::{bools, drawn_bools, loaded, made, saved};
 use crate::support::*;
 
-/// The encoder of either API.
+/// The encoder, with Burn's config or with this crate's.
 macro_rules! encoder {
     ($api:ident, $B:ident, $norm_first:expr) => {
         $api::TransformerEncoderConfig::new(8, 12, 2, 2)
@@ -26,7 +26,7 @@ macro_rules! encoder {
     };
 }
 
-/// The output and the gradients of the input and of some parameters of each kind.
+/// The output, and the gradients of the input and of one parameter of each kind.
 macro_rules! encoded {
     ($B:ident, $api:ident, $norm_first:expr, $record:expr, $data:expr, $masks:expr) => {{
         let module = loaded(encoder!($api, $B, $norm_first), $record);
@@ -43,7 +43,8 @@ macro_rules! encoded {
     }};
 }
 
-/// With rows enough that one product makes queries, keys and values, and with fewer; of one batch and of one token too.
+/// With enough rows for one product of queries, keys and values, and with fewer; also with one
+/// batch and with one token.
 #[test]
 fn encoder_and_its_gradients() {
     let random = Random::new();
@@ -66,7 +67,7 @@ fn encoder_and_its_gradients() {
     }
 }
 
-/// A layer by itself is as the encoder of that one layer.
+/// A layer gives the same as an encoder that consists of it.
 #[test]
 fn one_layer() {
     let random = Random::new();
@@ -82,8 +83,9 @@ fn one_layer() {
     }
 }
 
-/// What runs in a step of two layers: one copy each way at either end, none between products but those that pack a
-/// layer's parameters and take their gradients apart; and each sub-layer's sum is one kernel with its bias.
+/// The kernels of a training step of two layers: one copy before and one after the layers, none
+/// between products except those that pack a layer's parameters and split their gradients. In each
+/// sub-layer, one kernel adds the bias and the sum.
 #[test]
 fn which_kernels_run() {
     for norm_first in [false, true] {
@@ -105,15 +107,16 @@ fn which_kernels_run() {
             assert_eq!(all, 4 + 2 * 3, "{lines:#?}");
         }
         assert_eq!(of("nn_bias_add f32: kernel bias_add<f32>"), 2 * 2, "{lines:#?}");
-        // Of gradients alone: a sub-layer's input has two. A norm adds its own to the other.
+        // Only gradients are added: a sub-layer's input has two. A norm adds its own gradient to
+        // the other.
         assert_eq!(of("float_add"), if norm_first { 0 } else { 2 * 2 }, "{lines:#?}");
-        // The products of the output layers and of the position-wise ones have their bias
-        // elsewhere.
+        // The biases of the output layers and of the position-wise layers are added elsewhere.
         assert!(!lines.iter().any(|line| line.starts_with("linear f32: kernel")), "{lines:#?}");
     }
 }
 
-/// Dropout comes between a sub-layer's bias and its sum, in training; in inference the two are one kernel.
+/// In training, dropout comes between a sub-layer's bias and its sum. In inference one kernel
+/// computes both.
 #[test]
 fn sums_are_joined_where_nothing_is_dropped() {
     let config = ours::TransformerEncoderConfig::new(8, 12, 2, 1).with_dropout(0.3);
@@ -179,7 +182,7 @@ fn a_cache_of_another_encoder_is_an_error() {
     assert!(matches!(take_last_error(), Some(RocmError::Invalid { op: "transformer_encoder", .. })));
 }
 
-/// Fifty steps of Adam from the same parameters.
+/// The losses of fifty steps of Adam from the same parameters.
 macro_rules! losses {
     ($B:ident, $api:ident, $record:expr, $input:expr, $target:expr) => {{
         let device = Default::default();
@@ -213,8 +216,8 @@ fn it_trains_as_burns() {
     }
 }
 
-/// The position-wise layers with each kind of activation: those that are joined to the first layer's bias, and one
-/// that is not.
+/// The position-wise layers with each kind of activation: those that are fused with the first
+/// layer's bias, and one that is not.
 #[test]
 fn position_wise_layers() {
     let random = Random::new();
@@ -252,7 +255,7 @@ fn position_wise_layers() {
     }
 }
 
-/// Each option and each mask by itself.
+/// Each option and each mask separately.
 #[test]
 fn options_one_by_one() {
     let random = Random::new();
@@ -296,17 +299,18 @@ fn options_one_by_one() {
     }
 }
 
-/// In training each call drops others, and every parameter has its gradient; in inference nothing is dropped.
+/// In training each call drops other scores, and every parameter has a gradient. In inference
+/// nothing is dropped.
 #[test]
 fn dropout_is_of_training_alone() {
     let random = Random::new();
     let config = |dropout| ours::TransformerEncoderConfig::new(8, 12, 2, 2).with_dropout(dropout);
     let record = saved(config(0.0).init::<Ours>(&Default::default()));
     let x = tensor::<Ours, 3>(&uniform(&random, &[3, 7, 8]), DType::F32);
-    // A module for each pass: while one thread records an op on parameters that had a backward pass
-    // before, another's clean-up may drop their graph (burn-autodiff 0.21,
-    // `GraphMutexClient::register` between its two locks), and a gradient is missing. Other tests
-    // are such threads.
+    // A new module for each pass. While one thread records an op on parameters that had a backward
+    // pass before, another thread's clean-up may drop their graph (burn-autodiff 0.21,
+    // `GraphMutexClient::register` between its two locks), and a gradient is then missing. Other
+    // tests are such threads.
     let fresh = |p| loaded(config(p).init::<Ours>(&Default::default()), &record);
     let run = |module: ours::TransformerEncoder<Ours>| {
         let module = &module;

@@ -1,11 +1,11 @@
-//! Attention and its gradients by the formulas in f64, and how far results may be from them.
+//! The formulas of attention and its gradients in f64, with the limits of the results' errors.
 
 use burn_rocm::fused::{AttentionDropout, AttentionOptions};
 
 use crate::bounded::{Bounded, Roundings, Sum};
 use crate::support::*;
 
-/// Sizes of one call.
+/// The sizes of one call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
     pub(crate) batch: usize,
@@ -35,7 +35,7 @@ fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// What the score of a row and a key is multiplied by.
+/// The factor that dropout gives to the score of a row and a key.
 fn kept(dropout: &AttentionDropout, row: usize, keys: usize, key: usize) -> f64 {
     let block = (row * keys.div_ceil(64) * 16 + key / 64 * 16 + key % 16) as u64;
     let AttentionDropout { prob, seed, call } = *dropout;
@@ -47,12 +47,12 @@ fn kept(dropout: &AttentionDropout, row: usize, keys: usize, key: usize) -> f64 
     if dropped { 0.0 } else { 1.0 / (1.0 - prob) }
 }
 
-/// Weights, output and gradients of one call.
+/// The weights, output and gradients of one call.
 pub(crate) struct Expected {
     pub(crate) weights: Vec<Bounded>,
     pub(crate) out: Vec<Bounded>,
     pub(crate) grads: [Vec<Bounded>; 3],
-    /// By query and key, of `sum(weights * grad)`.
+    /// The gradients of `sum(weights * grad)` with respect to query and key.
     pub(crate) grads_of_weights: [Vec<Bounded>; 2],
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Given<'a> {
     pub(crate) options: &'a AttentionOptions,
 }
 
-/// The scores of a row, and their derivatives by the product of query and key.
+/// The scores of a row, and their derivatives with respect to the product of query and key.
 fn scores(given: &Given<'_>, row: usize, roundings: Roundings) -> Vec<(Bounded, f64)> {
     let Given { case, q, k, mask, options, .. } = *given;
     let Case { queries, keys, width, .. } = case;
@@ -84,7 +84,7 @@ fn scores(given: &Given<'_>, row: usize, roundings: Roundings) -> Vec<(Bounded, 
             }
             let factor = scale * options.dropout.map_or(1.0, |dropout| kept(&dropout, row, keys, key));
             let product = roundings.dot(q, &k[(pair * keys + key) * width..][..width]);
-            // Scaled, and by the factor of dropout.
+            // Scaled, and multiplied by the factor of dropout.
             let score = product.times(Bounded::exact(factor), 2.0 * roundings.step);
             (roundings.stored(score), factor)
         })
@@ -93,9 +93,9 @@ fn scores(given: &Given<'_>, row: usize, roundings: Roundings) -> Vec<(Bounded, 
 
 /// The weights of a row.
 ///
-/// Errors of the scores are factors `exp(off)` of each exponential and of the sum. An exponential's
-/// own come from its argument's roundings and from the function; one kept number may stand for
-/// maximum and sum.
+/// Errors of the scores are factors `exp(off)` of each exponential and of the sum. The error of an
+/// exponential itself comes from rounding its argument and from the function. A kernel may keep one
+/// number instead of both maximum and sum.
 fn softmax(scores: &[(Bounded, f64)], quiet: bool, roundings: Roundings) -> Vec<Bounded> {
     let top = scores.iter().map(|s| s.0.value).fold(f64::NEG_INFINITY, f64::max);
     let base = if top == f64::NEG_INFINITY { 0.0 } else { top };
@@ -107,7 +107,7 @@ fn softmax(scores: &[(Bounded, f64)], quiet: bool, roundings: Roundings) -> Vec<
         .iter()
         .map(|&(score, _)| {
             let value = (score.value - base).exp() / sum;
-            // A hidden key; none is seen; or the added 1 is all that counts.
+            // The key is hidden; or no key is visible; or only the added 1 counts.
             if sum == 0.0 || value == 0.0 {
                 return Bounded::default();
             }
@@ -119,7 +119,7 @@ fn softmax(scores: &[(Bounded, f64)], quiet: bool, roundings: Roundings) -> Vec<
         .collect()
 }
 
-/// By the formulas, with limits for results of `dtype`.
+/// The results of the formulas, with limits for results of `dtype`.
 pub(crate) fn expected(given: &Given<'_>, dtype: DType) -> Expected {
     let Given { case, q, k, v, grad, weights_grad, options, .. } = *given;
     let Case { batch, heads, queries, keys, width, values } = case;
@@ -160,8 +160,8 @@ pub(crate) fn expected(given: &Given<'_>, dtype: DType) -> Expected {
             }
         };
         let by_weights: Vec<Bounded> = v.chunks(values).map(|v| roundings.dot(grad, v)).collect();
-        // The sum of weights and their gradients is that of output and its gradient too: the
-        // kernels take either.
+        // The sum of products of weights and their gradients equals that of output and its
+        // gradient. Kernels use either.
         let dot = roundings.summed(&Sum::of(weights.iter().copied(), by_weights.iter().copied()));
         let other = roundings.summed(&Sum::of(out, grad.iter().copied()));
         back(&by_weights, Bounded { off: dot.off.max(other.off), ..dot }, &mut grads);
@@ -190,7 +190,7 @@ impl Layer {
         self.weight.len() / self.bias.len()
     }
 
-    /// Of each row of `x`, the stored product's sum with the bias.
+    /// For each row of `x`, the stored product plus the bias.
     pub(crate) fn biased(&self, x: &[Bounded], roundings: Roundings) -> Vec<Bounded> {
         let outputs = self.bias.len();
         let of = |row: &[Bounded], column: usize| {
@@ -201,19 +201,19 @@ impl Layer {
         x.chunks(self.inputs()).flat_map(|row| (0..outputs).map(move |column| of(row, column))).collect()
     }
 
-    /// The same, stored.
+    /// [`biased`](Self::biased), stored.
     pub(crate) fn forward(&self, x: &[Bounded], roundings: Roundings) -> Vec<Bounded> {
         self.biased(x, roundings).into_iter().map(|sum| roundings.stored(sum)).collect()
     }
 
-    /// The gradient by the input, whose terms are not added yet.
+    /// The gradient with respect to the input, as sums of terms that are not added yet.
     pub(crate) fn by_input(&self, grad: &[Bounded]) -> Vec<Sum> {
         let outputs = self.bias.len();
         let of = |grad: &[Bounded], weight: &[Bounded]| Sum::of(grad.iter().copied(), weight.iter().copied());
         grad.chunks(outputs).flat_map(|grad| self.weight.chunks(outputs).map(move |w| of(grad, w))).collect()
     }
 
-    /// The gradients by weight and bias.
+    /// The gradients with respect to weight and bias.
     pub(crate) fn by_parameters(
         &self,
         x: &[Bounded],
@@ -235,8 +235,8 @@ impl Layer {
     }
 }
 
-/// `[batch, sequence, heads, width]` as `[batch, heads, sequence, width]`; the way back exchanges
-/// `sequence` and `heads`.
+/// Turns `[batch, sequence, heads, width]` into `[batch, heads, sequence, width]`. To undo this,
+/// swap `sequence` and `heads`.
 pub(crate) fn turned(x: &[Bounded], [sequence, heads, width]: [usize; 3]) -> Vec<Bounded> {
     let of = |at: usize| {
         let (at, column) = (at / width, at % width);
@@ -247,15 +247,15 @@ pub(crate) fn turned(x: &[Bounded], [sequence, heads, width]: [usize; 3]) -> Vec
     (0..x.len()).map(of).collect()
 }
 
-/// Self-attention behind linear layers, and its gradients from `grad`, the result's.
+/// Self-attention after linear layers, and its gradients from `grad`, the gradient of the result.
 pub(crate) struct SelfAttention<'a> {
     /// `[batch, sequence, features]`.
     pub(crate) x: &'a [Bounded],
     pub(crate) batch: usize,
     pub(crate) heads: usize,
-    /// Of queries, keys and values.
+    /// The layers of queries, keys and values.
     pub(crate) layers: [&'a Layer; 3],
-    /// Of the result, which otherwise is the contexts of all heads.
+    /// The layer of the result. Without it, the result is the contexts of all heads.
     pub(crate) output: Option<&'a Layer>,
     pub(crate) grad: &'a [Bounded],
     /// `[batch, sequence]`; true hides a key.
@@ -264,9 +264,9 @@ pub(crate) struct SelfAttention<'a> {
 }
 
 impl SelfAttention<'_> {
-    /// The result, then the gradients by `x` and by each layer's weight and bias.
+    /// The result, then the gradients with respect to `x` and to each layer's weight and bias.
     ///
-    /// The gradient by `x` is one product, or three whose results are added.
+    /// The gradient with respect to `x` is one product, or three products whose results are added.
     pub(crate) fn expected(&self, dtype: DType) -> Vec<Vec<Bounded>> {
         let Self { x, batch, heads, layers, output, grad, hidden, options } = *self;
         let roundings = Roundings::of(dtype);

@@ -1,4 +1,4 @@
-//! The fused ops alone, by either path, against the formulas in f64.
+//! Compares the fused ops alone, on either path, with the formulas in f64.
 
 use burn_backend::tensor::FloatTensor;
 use burn_rocm::fused::{
@@ -15,8 +15,8 @@ use crate::attention_formulas::{Case, Given, case, expected};
 use crate::bounded::{Bounded, assert_bounded, exact};
 use crate::support::*;
 
-/// Past a tile of queries, of keys, of features, of each; as wide as the tiled kernels take; rows longer than a
-/// block keeps in registers.
+/// Sizes beyond one tile of queries, of keys, of features, and of all; the widest heads that the
+/// tiled kernels take; rows that are too long for a block's registers.
 const CASES: &[Case] = &[
     case([1, 1, 1, 1, 4, 4]),
     case([2, 3, 5, 5, 8, 8]),
@@ -32,13 +32,15 @@ fn rounded(data: &TensorData, dtype: DType) -> Vec<Bounded> {
     exact(data.clone().convert_dtype(dtype).iter::<f64>())
 }
 
-/// How the axes `[batch, heads, sequence, features]` follow each other in memory.
+/// The order of the axes `[batch, heads, sequence, features]` in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lies {
     Packed,
-    /// As heads of `[batch, sequence, features]` lie: no one stride leads from each to the next.
+    /// The order of heads in `[batch, sequence, features]`: no single stride leads from each to the
+    /// next.
     BatchFirst,
-    /// As heads of `[sequence, batch, features]` lie: one does.
+    /// The order of heads in `[sequence, batch, features]`: a single stride leads from each to the
+    /// next.
     SequenceFirst,
 }
 
@@ -85,7 +87,7 @@ fn against_the_formulas(case: Case, dtype: DType, path: AttentionPath, random: &
         let (q, k) = (draw([batch, heads, queries, width]), draw([batch, heads, keys, width]));
         let (v, grad) = (draw([batch, heads, keys, values]), draw([batch, heads, queries, values]));
         let weights_grad = draw(scores);
-        // A mask of one row for all heads, as a padding is; some rows may be hidden whole.
+        // A mask of one row for all heads, like a padding mask. It may hide whole rows.
         let hidden: Vec<bool> = (0..batch * queries * keys).map(|_| random.uniform(0.0, 1.0) < 0.3).collect();
         let mask = (trial > 0).then(|| {
             let shape = Shape::from([batch, 1, queries, keys]);
@@ -157,14 +159,14 @@ fn tiled_attention_and_its_gradients() {
 fn composed_attention_and_its_gradients() {
     let random = Random::new();
     for dtype in FLOATS {
-        // And a head wider than the tiled kernels take.
+        // Also a head that is wider than the tiled kernels take.
         for &case in CASES.iter().chain(&[case([1, 2, 3, 4, 200, 9])]) {
             against_the_formulas(case, dtype, AttentionPath::Composed, &random);
         }
     }
 }
 
-/// Neither scores nor a mask of dropout are in memory: the kernels are these four.
+/// The scores and the dropout mask are never in memory: these four kernels run.
 #[test]
 fn the_tiled_path_is_four_kernels() {
     let random = Random::new();
@@ -190,8 +192,8 @@ fn the_tiled_path_is_four_kernels() {
     assert_eq!(lines.len(), 4, "{lines:#?}");
 }
 
-/// Heads that one stride reaches over all batches are multiplied where they lie, and what comes out lies likewise;
-/// others are packed.
+/// Heads that a single stride reaches over all batches are multiplied in place, and the result has
+/// the same layout. Others are packed.
 #[test]
 fn operands_are_packed_where_they_must_be() {
     let random = Random::new();
@@ -204,7 +206,7 @@ fn operands_are_packed_where_they_must_be() {
         let inputs = [q.clone(), k.clone(), v.clone()];
         let (attended, lines) = during(|| attention(q, k, v, None, &options).unwrap());
         let copies = |lines: &[String]| lines.iter().filter(|line| line.contains("kernel copy_")).count();
-        // The kernel in rocBLAS's place writes packed, from where it is copied.
+        // This project's kernel writes packed results, which are then copied.
         let own = hip::matmul_route() == Ok(hip::Route::Own) && matches!(lies, Lies::SequenceFirst);
         assert_eq!(copies(&lines), forward + usize::from(own), "{lies:?}: {lines:#?}");
         let kept = attended.kept.clone();
@@ -245,7 +247,8 @@ fn empty_sizes() {
     }
 }
 
-/// A NaN reaches the rows that see it, and a row of masked keys alone is zeros, with gradients of zero.
+/// A NaN reaches the rows that see it. A row whose keys are all masked is zeros, with zero
+/// gradients.
 #[test]
 fn special_values() {
     for path in [AttentionPath::Tiled, AttentionPath::Composed] {

@@ -1,6 +1,7 @@
-//! The kernels that join attention's softmax and its gradient to the products ahead of them, against the formulas
-//! in f64, and where they are taken. On a device whose blocks have one thread, the CPU's, there are none: the same
-//! results are asked of what stands in their place.
+//! The kernels that compute attention's softmax or its gradient together with the product before
+//! it: compared with the formulas in f64, and the conditions under which they run. The CPU device,
+//! whose blocks have one thread, does not use these kernels; there the ops that run instead must
+//! give the same results.
 
 use burn_rocm::RocmTensor;
 use burn_rocm::fused::{AttentionOptions, AttentionPath, attention, attention_backward};
@@ -14,7 +15,7 @@ use crate::support::*;
 
 const KERNELS: [&str; 2] = ["attention_softmax<f32", "attention_softmax_backward<f32"];
 
-/// Whether a device of this kind takes the kernels at all.
+/// Whether a device of this kind uses the kernels at all.
 fn joins() -> bool {
     let device = hip::Device::get(0).unwrap();
     device.block_threads() == 256
@@ -22,7 +23,7 @@ fn joins() -> bool {
         && hip::matmul_route() != Ok(hip::Route::Library)
 }
 
-/// A tile for each compute unit, of so many tiles a head: the batch that makes as many of 2 heads.
+/// The batch size for which 2 heads of `tiles` tiles each give every compute unit a tile.
 fn batch(tiles: usize) -> usize {
     (hip::Device::get(0).unwrap().info().compute_units as usize).div_ceil(2 * tiles)
 }
@@ -36,7 +37,7 @@ fn drawn(random: &Random, shape: [usize; 4], span: f64) -> TensorData {
     TensorData::new::<f64, _>(values, shape)
 }
 
-/// Output and gradients of a call, and which of the kernels ran.
+/// The output and the gradients of a call, and which of the kernels ran.
 fn run(
     inputs: [RocmTensor; 3],
     grad: RocmTensor,
@@ -53,8 +54,8 @@ fn run(
     (found, counted)
 }
 
-/// Sizes at which the kernels are taken: whole tiles, tiles with rows and columns to spare, the last of several,
-/// sums of 4 to 64 terms.
+/// Sizes for which the kernels run: whole tiles, tiles with unused rows and columns, the last of
+/// several tiles, and sums of 4 to 64 terms.
 #[test]
 fn the_kernels_against_the_formulas() {
     let random = Random::new();
@@ -73,7 +74,7 @@ fn the_kernels_against_the_formulas() {
         for (trial, lies) in [Lies::Packed, Lies::SequenceFirst, Lies::BatchFirst].into_iter().enumerate() {
             let options =
                 AttentionOptions { scale: (trial == 1).then_some(-0.7), quiet: trial == 2, ..options() };
-            // Scores of tens: rows of which few weights count, too.
+            // Large scores too, for which only a few weights of a row count.
             let span = [1.0, 3.0, 8.0][random.below(3)];
             let q = drawn(&random, [batch, heads, queries, width], span);
             let k = drawn(&random, [batch, heads, keys, width], 1.0);
@@ -103,7 +104,7 @@ fn the_kernels_against_the_formulas() {
     }
 }
 
-/// Shapes that these kernels don't take go to products and a kernel over their rows;
+/// Shapes that these kernels do not take are computed by products and a kernel over the rows.
 /// `attention_fused.rs` compares those results.
 #[test]
 fn other_sizes_types_and_options_are_products() {
@@ -130,7 +131,7 @@ fn other_sizes_types_and_options_are_products() {
         assert_eq!(counted, [0; 2], "{what}");
         assert!(found.iter().all(|data| data.iter::<f32>().all(f32::is_finite)), "{what}");
     }
-    // Rows that do not begin at 16 bytes.
+    // Rows that do not begin at multiples of 16 bytes.
     let wide = draw([batch, 2, 512, 9], DType::F32, packed);
     let cut = |rows: usize| {
         let of_rows = [(0, batch), (0, 2), (0, rows), (1, 9)]
@@ -141,7 +142,7 @@ fn other_sizes_types_and_options_are_products() {
     assert_eq!(counted, [0; 2], "rows that begin anywhere");
 }
 
-/// A row with a NaN is NaN throughout, one of -inf alone is 0; others are not touched.
+/// A row with a NaN becomes NaN, a row of -inf becomes 0, and other rows are not affected.
 #[test]
 fn special_rows() {
     let (batch, queries, keys) = (batch(1), 64, 512);

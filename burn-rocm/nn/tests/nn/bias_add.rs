@@ -1,4 +1,5 @@
-//! A sum with its bias, in every float type: what joins a sub-layer's product to its input.
+//! `bias_add`, which adds a sub-layer's product, its bias and the sub-layer's input, in every float
+//! type.
 
 use burn_rocm::fused::{bias_add, bias_add_backward};
 use burn_rocm::{RocmError, RocmTensor};
@@ -12,7 +13,7 @@ fn on_device(data: &TensorData, dtype: DType) -> RocmTensor {
     R::float_from_data(data.clone().convert_dtype(dtype), &Default::default())
 }
 
-/// Shorter and longer than a thread's share, and rows that begin inside one.
+/// Rows that are shorter and longer than a thread's share, and rows that begin inside a share.
 #[test]
 fn a_sum_with_its_bias() {
     let random = Random::new();
@@ -39,7 +40,7 @@ fn a_sum_with_its_bias() {
             let what = format!("{shape:?} {dtype:?}");
             let read = |tensor: &RocmTensor| read_float::<R>(tensor.clone());
             let before = [&residual, &x, &bias].map(read);
-            // Others hold both; then the product's place is free, then the residual's.
+            // First other code holds both tensors; then only the residual; then only the product.
             let out = bias_add(residual.clone(), x.clone(), bias.clone()).unwrap();
             check(&what, out);
             assert_close(&what, &[&residual, &x, &bias].map(read), &before, Tolerance::EXACT);
@@ -49,7 +50,7 @@ fn a_sum_with_its_bias() {
             let out = bias_add(fresh(&before[0]), x.clone(), bias.clone()).unwrap();
             check(&what, out);
             assert_close(&what, &[&residual, &x, &bias].map(read), &before, Tolerance::EXACT);
-            // The bias' gradient of this as of an output's.
+            // The bias' gradient, from a gradient of the output's shape.
             let [mut columns, mut sums] = [(); 2].map(|()| vec![0.0; features]);
             for (at, value) in p.iter().enumerate() {
                 columns[at % features] += value;

@@ -1,12 +1,11 @@
-//! Numbers and how far results may be from them: the running error analysis of Higham 2002, section
-//! 3.3.
+//! Numbers with limits of their errors: the running error analysis of Higham 2002, section 3.3.
 
 use burn::tensor::{bf16, f16};
 use burn_rocm_tests::limits::{assert_within, growth, least, unit, wide};
 
 use crate::support::*;
 
-/// A number, and how far a result may be from it.
+/// A number, and the limit of a result's distance from it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Bounded {
     pub(crate) value: f64,
@@ -70,13 +69,13 @@ impl Sum {
     }
 }
 
-/// How results of `dtype` are rounded: computed in f32 (f64 for f64), and stored in `dtype`.
+/// How results of `dtype` are rounded: computed in f32 (f64 for f64), then stored in `dtype`.
 #[derive(Clone, Copy)]
 pub(crate) struct Roundings {
     dtype: DType,
-    /// Of one operation.
+    /// The rounding error of one operation.
     pub(crate) step: f64,
-    /// Of one number that is stored.
+    /// The rounding error of one stored number.
     store: f64,
 }
 
@@ -104,7 +103,7 @@ impl Roundings {
         Bounded { value: x.value, off: x.off + self.store * (x.value.abs() + x.off) + least(self.dtype) }
     }
 
-    /// The error of an operation whose result is about as large as `x`, and is stored.
+    /// The error of an operation whose result is about as large as `x` and is stored.
     pub(crate) fn once(self, x: Bounded) -> f64 {
         (self.step + self.store) * (x.value.abs() + x.off) + least(self.dtype)
     }
@@ -119,7 +118,7 @@ impl Roundings {
         self.stored(self.summed(&Sum::of(a.iter().copied(), b.iter().copied())))
     }
 
-    /// A sum in `parts` that are stored, as are their sums.
+    /// A sum in `parts`. The parts and their sums are stored.
     pub(crate) fn in_parts(self, sum: &Sum, parts: usize) -> Bounded {
         let Bounded { value, off } = self.summed(sum);
         let each = (self.step + self.store) * (sum.magnitude + off) + 2.0 * least(self.dtype);
@@ -140,7 +139,7 @@ pub(crate) fn bounded(expected: &[[TensorData; 2]]) -> Vec<Vec<Bounded>> {
     expected.iter().map(of).collect()
 }
 
-/// Asserts that each of some results is within its limits.
+/// Asserts that each result is within its limits.
 pub(crate) fn assert_bounded(what: &str, found: &[TensorData], expected: &[Vec<Bounded>]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (result, (found, expected)) in found.iter().zip(expected).enumerate() {
@@ -184,7 +183,7 @@ pub(crate) fn assert_narrow(what: &str, found: &[TensorData], expected: &[Vec<Bo
     checked
 }
 
-/// Asserts that the limits reject zeros, another order, and what a factor makes of the values.
+/// Asserts that the limits reject zeros, another order, and the values times a factor.
 fn assert_rejected(what: &str, found: &TensorData, expected: &[Bounded], (way, factor): (&str, f64)) {
     let values: Vec<f64> = found.iter::<f64>().collect();
     let mut turned = values.clone();

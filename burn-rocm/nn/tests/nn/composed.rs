@@ -1,5 +1,6 @@
-//! Every layer and loss on a backend that this crate does not know (`burn-flex` under autodiff): composed of Burn's
-//! ops, with the values and gradients of Burn's own modules, and nothing launched here.
+//! Every layer and loss on a backend that this crate does not know (`burn-flex` under autodiff):
+//! composed of Burn's ops, with the values and gradients of Burn's own modules, and nothing
+//! launched here.
 
 use burn::module::{Initializer, Module};
 use burn::nn::activation::ActivationConfig;
@@ -30,7 +31,8 @@ fn inputs<const N: usize>(data: &[TensorData; N]) -> [[Tensor<B, 3>; 2]; N] {
     })
 }
 
-/// What a module gives for tracked inputs, and the gradients of a sum of squares by inputs and by all parameters.
+/// The output of a module for tracked inputs, and the gradients of the sum of its squares with
+/// respect to the inputs and to all parameters.
 fn all_of<M: Module<B>, const N: usize, const OUT: usize>(
     module: &M,
     data: &[TensorData; N],
@@ -58,8 +60,9 @@ fn same(what: &str, (found, lines): (Vec<TensorData>, Vec<String>), expected: &[
     assert!(lines.is_empty(), "{what}: {lines:#?}");
 }
 
-/// How parameters begin: all the same, in modules that were never run (whose parameters are not there yet), or
-/// drawn, in modules loaded from one record.
+/// The initializer of a module's parameters. If `fresh`, all start with the same value, because the
+/// parameters of a module that never ran do not exist yet. Otherwise they are random, and both
+/// modules load one record.
 fn initializer(fresh: bool) -> Initializer {
     if fresh { Initializer::Constant { value: 0.2 } } else { Initializer::Uniform { min: -0.5, max: 0.5 } }
 }

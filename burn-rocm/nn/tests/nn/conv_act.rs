@@ -52,12 +52,12 @@ impl Case {
         (of(&self.x), [of(&self.w), of(&self.w[..1])])
     }
 
-    /// Output and gradients against Burn's in f64.
+    /// Compares output and gradients with Burn's in f64.
     fn check(&self, random: &Random) {
         self.check_against(random, DType::F64, &FLOATS);
     }
 
-    /// Output and gradients against Burn's in `wide`.
+    /// Compares output and gradients with Burn's in `wide`.
     fn check_against(&self, random: &Random, wide: DType, dtypes: &[DType]) {
         burn_rocm_tests::trace::to_file();
         for &dtype in dtypes {
@@ -88,11 +88,11 @@ impl Case {
             // the output, and over all places.
             let (window, places) = (self.w[2] * self.w[3], out[0] * out[2] * out[3]);
             let terms = (self.w[1].max(self.w[0]) * window).max(places);
-            // A library may round parts of a gradient's sum, whose terms are at most 1.13 times the
-            // magnitudes.
+            // A library may round the parts of a gradient's sum, whose terms are at most 1.13 times
+            // the magnitudes.
             let roundings = Terms::in_parts(terms, self.x[0], dtype).roundings as f64;
             let share = layer_share(terms, dtype) + 1.13 * roundings * unit(dtype);
-            // A reference in f32 is off as much as the result.
+            // A reference in f32 has the same error as the result.
             let sides = if wide == DType::F64 { 1.0 } else { 2.0 };
             let expected = limited(reference, &magnitude, sides * share, dtype);
             let what = format!("{self:?} {dtype:?}");
@@ -128,15 +128,15 @@ fn against_burn_in_f64() {
         Case { biased, stride: [2, 1], groups: 2, ..groups }.check(&random);
         Case { biased, groups: 8, ..Case::new([1, 8, 6, 6], [8, 1, 3, 3]) }.check(&random);
     }
-    // More padding behind than in front, which Burn sees to: in its usual dtype alone.
+    // More padding after than before an axis. Burn pads these in its default dtype only.
     for padding in [PaddingConfig2d::Explicit(0, 1, 2, 1), PaddingConfig2d::Same] {
         let uneven = Case { padding, ..Case::new([1, 2, 6, 5], [3, 2, 2, 4]) };
         uneven.check_against(&random, DType::F32, &[DType::F32]);
     }
 }
 
-/// One call where there is a plan, else the convolution and one kernel. The CPU device has plans
-/// for f32.
+/// One call if there is a plan, else the convolution and one kernel. The CPU device has plans for
+/// f32.
 #[test]
 fn the_trace_tells_which_path_ran() {
     let random = Random::new();
@@ -146,7 +146,7 @@ fn the_trace_tells_which_path_ran() {
         let (x, params) = case.values(&random, dtype);
         let layer = ConvAct::from_burn(case.conv::<Ours>(&params, dtype), Act::Relu);
         let x = tensor::<Ours, 4>(&x, dtype);
-        // Twice: a shape without a plan is not asked for again, and takes the same path.
+        // Twice: a shape without a plan is not tried again, and takes the same path.
         for _ in 0..2 {
             let (_, lines) = during(|| layer.forward(x.clone()));
             let lines: Vec<_> = lines.iter().filter(|line| line.starts_with("nn_conv_act ")).collect();
@@ -165,7 +165,7 @@ fn the_trace_tells_which_path_ran() {
     }
 }
 
-/// The same bits with and without a graph, and NaN goes through.
+/// Inference gives the same bits with and without a graph, and NaN stays NaN.
 #[test]
 fn inference_and_values_that_are_not_finite() {
     let random = Random::new();
@@ -183,7 +183,7 @@ fn inference_and_values_that_are_not_finite() {
     let spoilt = x.slice_fill([0..1, 0..1, 0..1, 0..1], f32::NAN);
     let values = layer.forward(spoilt).into_data().to_vec::<f32>().unwrap();
     assert!(values[0].is_nan(), "{values:?}");
-    // A Fourier transform, which a GPU's library may choose, spreads it.
+    // A Fourier transform, which a GPU's library may choose, spreads NaN.
     if hip::provider().unwrap().kind() == ProviderKind::Cpu {
         assert!(!values[24].is_nan(), "{values:?}");
     }
@@ -229,7 +229,7 @@ fn folding_what_does_not_fit_is_an_error() {
             other => panic!("{what}: {other:?}"),
         }
     };
-    // One channel would broadcast.
+    // A tensor of one channel would broadcast.
     for wrong in [1, 5] {
         refused(6, [wrong, 6, 6, 6], "scale");
         refused(6, [6, wrong, 6, 6], "shift");
@@ -239,7 +239,7 @@ fn folding_what_does_not_fit_is_an_error() {
     }
 }
 
-/// A convolution in a half and the norm in f32, as `amp` leaves them.
+/// A convolution in f16 or bf16 and the norm in f32, as `amp` converts them.
 #[test]
 fn a_half_folds_in_f32() {
     let random = Random::new();

@@ -1,4 +1,4 @@
-//! Modules in every float type against the formulas in f64: values and all gradients.
+//! Compares modules in every float type with the formulas in f64: values and all gradients.
 
 use burn::module::{ModuleMapper, Param};
 use burn::nn::Linear;
@@ -14,7 +14,7 @@ use crate::bounded::{Bounded, assert_bounded, assert_narrow, assert_wrong_fails,
 use crate::encoder_formulas::EncoderLayer;
 use crate::support::*;
 
-/// Gives all parameters the values that they have in `by`, in `dtype`.
+/// Gives all parameters their values in `by`, converted to `dtype`.
 pub(crate) struct Rounded {
     pub(crate) by: DType,
     pub(crate) dtype: DType,
@@ -40,8 +40,8 @@ fn set<B: AutodiffBackend>(layer: &mut Linear<B>, [weight, bias]: &Parameters, d
     layer.bias = Some(Param::from_tensor(tensor(bias, dtype)));
 }
 
-/// Self-attention with padding, its layers with these weights and biases: the output and the
-/// gradients of the input and of all parameters.
+/// Self-attention with padding and with these weights and biases: the output, and the gradients of
+/// the input and of all parameters.
 fn attended<B: AutodiffBackend>(
     config: &attention::MultiHeadAttentionConfig,
     parameters: &[Parameters; 4],
@@ -67,7 +67,7 @@ fn attended<B: AutodiffBackend>(
 #[test]
 fn multi_head_attention() {
     let random = Random::new();
-    // Rows enough that one product makes queries, keys and values, and fewer.
+    // Enough rows for one product of queries, keys and values, and fewer rows.
     for ([batch, sequence, d_model, heads], quiet) in
         [([2, 5, 8, 2], false), ([2, 5, 8, 2], true), ([5, 9, 8, 2], false), ([2, 34, 12, 3], true)]
     {
@@ -111,8 +111,8 @@ fn multi_head_attention() {
     }
 }
 
-/// The place of the gradient of the key's bias, after the output and four gradients. It is 0 or small:
-/// a softmax does not see what is added to all of its scores.
+/// The index of the gradient of the key's bias, after the output and four gradients. This gradient
+/// is 0 or small, because a softmax does not depend on a term that all its scores share.
 const KEY_BIAS: usize = 5;
 
 /// A layer of an encoder: weights and biases of queries, keys, values, the attention's output and
@@ -165,8 +165,8 @@ impl EncoderCase {
     }
 }
 
-/// Places of results: the output, the gradient of the input, and those of the weights of values, of
-/// the attention's output and of the position-wise layers.
+/// Indices of results: the output, the gradient of the input, and the gradients of the weights of
+/// values, of the attention's output and of the position-wise layers.
 const OUTPUT: usize = 0;
 const BY_X: usize = 1;
 const BY_WEIGHTS: [usize; 4] = [6, 8, 10, 12];
@@ -178,7 +178,7 @@ const BY_WEIGHTS: [usize; 4] = [6, 8, 10, 12];
 fn transformer_encoder() {
     let random = Random::new();
     let mut checked = 0;
-    // Fewer rows than one product for queries, keys and values takes, and enough.
+    // Too few rows for one product of queries, keys and values, and enough rows.
     for (batch, sequence, norm_first) in [(2, 4, false), (2, 4, true), (3, 6, false), (3, 6, true)] {
         let (d_model, d_ff) = (4, 6);
         let small = |shape: &[usize]| multiples(&random, shape, 1, 0.25);
@@ -189,7 +189,7 @@ fn transformer_encoder() {
             [TensorData::new(gamma, [d_model]), multiples(&random, &[d_model], 2, 0.25)]
         };
         let shape = [batch, sequence, d_model];
-        // No row of nearly equal elements, whose norm would magnify every error.
+        // Avoids rows of nearly equal elements, whose norm would magnify every error.
         let apart = |(at, x): (usize, f64)| if at % 2 == 0 { x + 1.5 } else { x - 1.5 };
         let x = multiples(&random, &shape, 2, 0.5).iter::<f64>().enumerate().map(apart).collect::<Vec<_>>();
         let case = EncoderCase {
@@ -225,8 +225,8 @@ fn transformer_encoder() {
     assert!(checked > 0, "no result shows that the limits are narrow");
 }
 
-/// Sums and means of more elements than a block's, in every float type: the oracle's own sums of 16-bit floats lose
-/// bits.
+/// Sums and means of more elements than a block's, in every float type: the oracle's own sums of
+/// 16-bit floats lose bits.
 #[test]
 fn losses_of_many_differences() {
     let random = Random::new();

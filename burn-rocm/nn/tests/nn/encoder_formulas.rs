@@ -1,5 +1,5 @@
-//! A layer of the transformer's encoder and its gradients by the formulas in f64, and how far
-//! results may be from them.
+//! The formulas of a layer of the transformer's encoder and its gradients in f64, with the limits
+//! of the results' errors.
 
 use burn_rocm::fused::AttentionOptions;
 
@@ -14,16 +14,17 @@ pub(crate) struct EncoderLayer {
     pub(crate) x: Vec<Bounded>,
     pub(crate) batch: usize,
     pub(crate) heads: usize,
-    /// Of queries, keys, values and the attention's output.
+    /// The layers of queries, keys, values and the attention's output.
     pub(crate) attention: [Layer; 4],
     /// The position-wise layers, with GELU between them.
     pub(crate) linear: [Layer; 2],
-    /// Gamma and beta: of the norm between attention and position-wise layers, and of the other.
+    /// Gamma and beta of the norm between attention and position-wise layers, and of the other
+    /// norm.
     pub(crate) norms: [[Vec<Bounded>; 2]; 2],
     pub(crate) epsilon: f64,
-    /// Whether a norm comes ahead of each sub-layer, and not after it.
+    /// Whether a norm comes before each sub-layer instead of after it.
     pub(crate) norm_first: bool,
-    /// Of the result.
+    /// The gradient of the result.
     pub(crate) grad: Vec<Bounded>,
 }
 
@@ -63,16 +64,16 @@ fn sum(a: &[Bounded], b: &[Bounded], roundings: Roundings) -> Vec<Bounded> {
     a.iter().zip(b).map(|(&a, &b)| roundings.stored(a.plus(b, roundings.step))).collect()
 }
 
-/// What each stage of a layer gives from the exact results of the stages before.
+/// The results of each stage of a layer, computed from the exact results of the stages before.
 struct Stages {
     /// All stages' results, with the errors of their own stage.
     results: Vec<Bounded>,
-    /// A result by its place, and what is added to it.
+    /// A result's index, and the number that is added to it.
     nudge: Option<(usize, f64)>,
 }
 
 impl Stages {
-    /// Keeps a stage's results, and gives them to later stages without their errors.
+    /// Keeps a stage's results, and passes them to later stages without their errors.
     fn pass(&mut self, stage: Vec<Bounded>) -> Vec<Bounded> {
         let first = self.results.len();
         let mut values: Vec<Bounded> = stage.iter().map(|x| Bounded::exact(x.value)).collect();
@@ -87,11 +88,12 @@ impl Stages {
 }
 
 impl EncoderLayer {
-    /// The result and the gradients by x and by all parameters: of the attention's layers, of the
-    /// position-wise ones and of the norms.
+    /// The result, and the gradients with respect to x and to all parameters: of the attention's
+    /// layers, of the position-wise layers and of the norms.
     ///
-    /// Their limits to first order: the error of each stage's own results, times what it changes in
-    /// the results here, which is measured. A quarter more allows for products of errors.
+    /// The limits are of first order: the error of each stage's own results, times the measured
+    /// change that it causes in the final results. They are enlarged by a quarter for products of
+    /// errors.
     pub(crate) fn expected(&self, dtypes: &[DType]) -> Vec<Vec<Vec<Bounded>>> {
         let values = |nudge| {
             let mut stages = Stages { results: Vec::new(), nudge };
@@ -121,7 +123,8 @@ impl EncoderLayer {
         all
     }
 
-    /// The result and the gradients of what is given for it, as a layer of `attention` has them.
+    /// The attention's result, and its gradients from `grad`, in the order of a layer of
+    /// `attention`.
     fn attention(&self, x: &[Bounded], grad: &[Bounded], dtype: DType) -> Vec<Vec<Bounded>> {
         let [query, key, value, output] = &self.attention;
         let of = SelfAttention {
@@ -149,7 +152,7 @@ impl EncoderLayer {
         norm.forward(&norm.statistics())
     }
 
-    /// The gradients by x, and by gamma and beta.
+    /// The gradients with respect to x, gamma and beta.
     fn norm_back(&self, which: usize, x: &[Bounded], grad: &[Bounded], dtype: DType) -> [Vec<Bounded>; 3] {
         let norm = self.norm(which, x, dtype);
         norm.backward(&norm.statistics(), grad)
@@ -171,7 +174,8 @@ impl EncoderLayer {
         let last = stages.pass(outer.forward(&hidden, roundings));
         let after = stages.pass(sum(onto, &last, roundings));
 
-        // Back, from the result to the second sum, to the position-wise layers, to the first sum.
+        // Backward: from the result to the second sum, to the position-wise layers, to the first
+        // sum.
         let (result, by_sum, norm_2) = if first {
             (after, self.grad.clone(), None)
         } else {
@@ -205,7 +209,7 @@ impl EncoderLayer {
             by_tokens = by_x;
             [by_gamma, by_beta]
         });
-        // The sum's gradient may be the first of up to four parts that are added.
+        // The sum's gradient may be the first of up to four added parts.
         let of_first = |x: &Bounded| Bounded { off: 2.0 * roundings.once(*x), ..*x };
         let by_x = sum(&by_tokens, &by_first.iter().map(of_first).collect::<Vec<_>>(), roundings);
         let by_x = stages.pass(by_x);

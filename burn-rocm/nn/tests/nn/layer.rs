@@ -1,5 +1,5 @@
-//! Layers that end in an activation, sums, products and softmax: against Burn's ops; and their records against
-//! Burn's layers'.
+//! Compares layers that end in an activation, sums, products and softmax with Burn's ops, and their
+//! records with those of Burn's layers.
 
 use burn::module::{AutodiffModule, Module, Param};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -29,8 +29,8 @@ pub(crate) fn by_burn<B: Backend, const D: usize>(act: Act, x: Tensor<B, D>) -> 
     }
 }
 
-/// What an op of tensors of one shape gives, and the gradients of a sum of its products with fixed numbers, through
-/// an op on either side.
+/// The output of an op of tensors of one shape, and the gradients of the sum of its products with
+/// fixed numbers. Another op comes before and after.
 macro_rules! gradients {
     ($B:ident, $D:literal, $data:expr, $dtype:expr, |$x:ident| $out:expr) => {{
         let leaves: Vec<Tensor<$B, $D>> =
@@ -93,8 +93,8 @@ fn shapes_that_broadcast_are_composed() {
     );
 }
 
-/// What an op of the negative gives, and the gradient of its products with fixed weights. The negative is exact, and
-/// the weights are the gradient that the op gets.
+/// The output of an op of the negated input, and the gradient of its products with fixed weights.
+/// The negation is exact, and the weights are the gradient that the op gets.
 macro_rules! weighted {
     ($B:ident, $data:expr, $weights:expr, $dtype:expr, |$x:ident| $out:expr) => {{
         let leaf = tensor::<$B, 3>($data, $dtype).require_grad();
@@ -105,15 +105,18 @@ macro_rules! weighted {
     }};
 }
 
-/// The limits for a softmax `y` along `dim` of numbers from -2 to 2, or for its logarithm, and for the gradient. The
-/// gradient is computed from the stored `y`: `y (g - sum(y g))`, or `g - exp(y) sum(g)` for the logarithm.
+/// The limits for a softmax `y` along `dim` of numbers from -2 to 2, or for its logarithm, and for
+/// the gradient. The gradient is computed from the stored `y`: `y (g - sum(y g))`, or
+/// `g - exp(y) sum(g)` for the logarithm.
 ///
 /// `growth(n)` is the error of a sum over `n` elements, `u` the unit of `dtype`, and `r` that of
-/// the type it is computed in. A sum of exponentials is off by four times `growth(n)`: kernels scale
-/// it for each new maximum. Each function is off by less than `8 r`. To first order:
+/// the type it is computed in. A sum of exponentials is off by four times `growth(n)`: kernels
+/// scale it for each new maximum. Each function is off by less than `8 r`. To first order:
 /// - `y` is off by a share of `4 growth(n) + 16 r`, and is stored.
-/// - Its gradient has `y`'s error and the sum's: a share of `5 growth(n) + 17 r + 2 u` of `y (|g| + 2 sum(y |g|))`.
-/// - The logarithm has the sum's share as its error, and 3 roundings of numbers of at most `4 + ln(n) < 13`.
+/// - Its gradient has `y`'s error and the sum's: a share of `5 growth(n) + 17 r + 2 u` of
+///   `y (|g| + 2 sum(y |g|))`.
+/// - The logarithm has the sum's share as its error, and 3 roundings of numbers of at most
+///   `4 + ln(n) < 13`.
 /// - The exponential in its gradient has the logarithm's error as its share.
 fn softmax_limits(
     reference: Vec<TensorData>,
@@ -150,7 +153,7 @@ fn softmax_and_its_logarithm() {
     for shape in [[3, 4, 5], [2, 1, 700], [7, 33, 1], [2, 5000, 3]] {
         for dim in 0..3 {
             for dtype in FLOATS {
-                // In lockstep a long shape takes its time.
+                // Long shapes take long in lockstep.
                 if shape.iter().product::<usize>() > 3000 && dtype != DType::F32 {
                     continue;
                 }
@@ -195,7 +198,7 @@ fn softmax_of_a_transposed_view() {
     }
 }
 
-/// A parameter of fixed values.
+/// A parameter with fixed values.
 fn param<B: burn::tensor::backend::AutodiffBackend, const D: usize>(
     data: &TensorData,
     dtype: DType,
@@ -203,7 +206,7 @@ fn param<B: burn::tensor::backend::AutodiffBackend, const D: usize>(
     Param::from_tensor(tensor::<B, D>(data, dtype))
 }
 
-/// A layer's output, and the gradients by its input, weight and bias.
+/// A layer's output, and the gradients with respect to its input, weight and bias.
 macro_rules! layer_gradients {
     ($B:ident, $input:expr, $layer:expr, |$x:ident| $forward:expr) => {{
         let leaf = $input.require_grad();
@@ -309,8 +312,8 @@ fn convolution_and_activation() {
                 let reference = burns!(data, |out| by_burn(act, out));
                 let signless = data.each_ref().map(magnitudes);
                 let magnitude = burns!(signless, |out| out);
-                // The longest sum is a weight's gradient: over the places of three images, which
-                // are no more than the pixels.
+                // The longest sum is that of a weight's gradient, over the positions of three
+                // images, which are no more than the pixels.
                 let share = layer_share(3 * size[0] * size[1], dtype);
                 let expected = limited(reference, &magnitude, share, dtype);
                 within_limits!(what, dtype, expected, |B| {
@@ -330,7 +333,7 @@ fn a_batch_norm_folds_into_the_convolution_before_it() {
     for bias in [true, false] {
         let conv = Conv2dConfig::new([3, 5], [3, 3]).with_bias(bias).init::<Ours>(&device);
         let norm = BatchNormConfig::new(5).init::<Ours>(&device);
-        // Training gives it statistics other than 0 and 1.
+        // Training changes the statistics from 0 and 1.
         let train = tensor::<Ours, 4>(&uniform(&random, &[4, 3, 8, 8]), DType::F32);
         norm.forward(conv.forward(train) * 3.0 + 0.5);
         let (conv, mut norm) = (conv.valid(), norm.valid());
@@ -351,7 +354,7 @@ fn a_batch_norm_folds_into_the_convolution_before_it() {
         // Both sides sum 27 products and have at most 10 roundings more, of the norm.
         let limits = limits::shares(&magnitude, 2.0 * growth(27 + 10, DType::F32), DType::F32);
         limits::assert_within(&"folded", &ours.into_data(), &theirs, &limits);
-        // One call where MIOpen has a fusion plan, else a kernel after the convolution.
+        // One call if MIOpen has a fusion plan, else a kernel after the convolution.
         let last = ["kernel bias_act<Relu, f32>", "miopenExecuteFusionPlan"];
         let found = lines.iter().filter(|line| last.iter().any(|last| line.contains(last))).count();
         assert_eq!(found, 1, "{lines:#?}");
@@ -363,13 +366,14 @@ fn swiglu() {
     let random = Random::new();
     let config = burn::nn::SwiGluConfig::new(6, 9).with_bias(true);
     let theirs = config.init::<Oracle>(&Default::default());
-    theirs.num_params(); // initialises: a clone of what is not would start with other numbers
+    theirs.num_params(); // initialises: a clone of an uninitialised module would draw other numbers
     let recorder = BinBytesRecorder::<FullPrecisionSettings>::default();
     let bytes = recorder.record(theirs.clone().into_record(), ()).unwrap();
     let x = uniform(&random, &[4, 5, 6]);
     for dtype in FLOATS {
         let x = x.clone().convert_dtype(dtype);
-        // By the definition in f64; without signs and without the activation.
+        // The definition in f64. The magnitudes are computed without signs and without the
+        // activation.
         let [reference, magnitude] = [false, true].map(|signless| {
             let of = |data: TensorData| {
                 let data = data.convert_dtype(dtype);
@@ -417,10 +421,10 @@ fn swiglu() {
     burn_rocm_tests::assert_close(&"composed", &[ours], &[theirs], Tolerance::EXACT);
 }
 
-/// Without autodiff: there Burn's own `Linear` of column layout can't be loaded.
+/// Without autodiff, with which Burn's own `Linear` of column layout can't be loaded.
 type Inference = burn_rocm::Rocm;
 
-/// A record's bytes, by a recorder with field names and by one without.
+/// A record's bytes, from a recorder with field names and from one without.
 fn both_records<M: Module<Inference>>(module: M) -> [Vec<u8>; 2] {
     [
         NamedMpkBytesRecorder::<FullPrecisionSettings>::default()
@@ -445,7 +449,7 @@ fn records_are_those_of_burns_layers() {
     let device = Default::default();
     for layout in [LinearLayout::Row, LinearLayout::Col] {
         let theirs = LinearConfig::new(3, 4).with_layout(layout).init::<Inference>(&device);
-        theirs.num_params(); // initialises: a clone of what is not would start with other numbers
+        theirs.num_params(); // initialises: a clone of an uninitialised module would draw other numbers
         let config = LinearActConfig::new(3, 4, Act::Gelu).with_layout(layout);
         let records = both_records(theirs.clone());
         for ours in loaded(config.init(&device), records.clone()).unwrap() {

@@ -1,4 +1,4 @@
-//! The same tests in lockstep, for waves of 32 and of 64.
+//! Runs the same tests in lockstep, with waves of 32 and of 64.
 
 use burn_rocm_tests::lockstep::whole_program;
 

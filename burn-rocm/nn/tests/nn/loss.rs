@@ -1,4 +1,4 @@
-//! Losses of rows with one class each: against sums in f64, and against Burn's module.
+//! Compares losses over rows that have one class each with sums in f64 and with Burn's module.
 
 use burn::nn::loss as burns;
 use burn::tensor::Int;
@@ -38,7 +38,7 @@ fn options(classes: usize, random: &Random) -> Vec<Options> {
     ]
 }
 
-/// The loss and its gradient by the scores, in f64 from the formula.
+/// The loss and its gradient with respect to the scores, in f64 from the formula.
 fn reference(kind: Scores, x: &[f64], targets: &[i64], of: &Options, least: f64) -> (f64, Vec<f64>) {
     let (rows, len) = (targets.len(), x.len() / targets.len());
     let weight = |class: usize| of.weights.as_ref().map_or(1.0, |weights| f64::from(weights[class]));
@@ -55,7 +55,7 @@ fn reference(kind: Scores, x: &[f64], targets: &[i64], of: &Options, least: f64)
         let scores = &x[row * len..][..len];
         let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let log_sum = max + scores.iter().map(|v| (v - max).exp()).sum::<f64>().ln();
-        // How much of the loss is minus the log-probability of each class.
+        // The share of minus each class' log-probability in the loss.
         let share: Vec<f64> = (0..len)
             .map(|class| {
                 let a = of.smoothing.map_or(0.0, f64::from);
@@ -83,7 +83,7 @@ pub(crate) fn targets<B: AutodiffBackend>(targets: &[i64], dtype: DType) -> Tens
     Tensor::from_data(TensorData::new(targets.to_vec(), [targets.len()]), (&Default::default(), dtype))
 }
 
-/// The loss and the gradient of three times it.
+/// The loss, and the gradient of three times the loss.
 pub(crate) fn run<B: AutodiffBackend>(
     kind: Scores,
     x: &TensorData,
@@ -164,7 +164,7 @@ fn cross_entropy_as_burn() {
         let classes: Vec<i64> = (0..rows).map(|_| random.below(len) as i64).collect();
         for of in options(len, &random) {
             for logits in [true, false] {
-                // The oracle's smoothing is of f32 alone.
+                // The oracle's smoothing works in f32 only.
                 for dtype in if of.smoothing.is_some() { vec![DType::F32] } else { FLOATS.to_vec() } {
                     macro_rules! loss_of {
                         ($B:ident, $from:ident) => {{
@@ -193,8 +193,8 @@ fn cross_entropy_as_burn() {
     }
 }
 
-/// Where no target weighs anything the loss is 0 / 0, here as in Burn's. Rows that do not count have no gradient
-/// all the same.
+/// If no target has a weight, the loss is 0 / 0, as in Burn. Rows that do not count still have
+/// gradient 0.
 #[test]
 fn rows_that_are_all_padded_have_no_gradient() {
     let random = Random::new();
@@ -202,7 +202,7 @@ fn rows_that_are_all_padded_have_no_gradient() {
         [(6, None, true), (6, Some(0.1), true), (70, None, true), (70, Some(0.1), true), (6, None, false)]
     {
         let x = uniform(&random, &[5, len]);
-        // The weight that a config would refuse.
+        // A weight of 0, which a config would refuse.
         let weights: Vec<f64> = (0..len).map(|class| if class == 2 { 0.0 } else { 1.5 }).collect();
         let weights = TensorData::new(weights, [len]);
         macro_rules! loss_of {
@@ -227,7 +227,7 @@ fn rows_that_are_all_padded_have_no_gradient() {
             assert_eq!(grad.iter::<f32>().collect::<Vec<_>>(), zeros, "{what}");
         }
     }
-    // A pad token that is no class, which Burn's does not take beside weights.
+    // A pad token that is not a class. Burn does not take it together with weights.
     let of = Options { weights: Some(vec![1.5; 6]), smoothing: None, pad_tokens: Some(vec![99]) };
     let x = uniform(&random, &[5, 6]).convert_dtype(DType::F32);
     for kind in [Scores::Logits, Scores::Probabilities, Scores::LogProbabilities] {
@@ -237,7 +237,7 @@ fn rows_that_are_all_padded_have_no_gradient() {
     }
 }
 
-/// Both paths of a module, the fused and the composed.
+/// Compares the fused and the composed path of a module.
 #[test]
 fn the_composed_paths_agree() {
     let random = Random::new();
@@ -251,7 +251,7 @@ fn the_composed_paths_agree() {
             let ours = run::<Ours>(kind, &x, &classes, DType::I64, &of);
             let what = format!("{kind:?} {of:?}");
             burn_rocm_tests::assert_close(&what, &ours, &theirs, Tolerance::of(DType::F32).times(30.0));
-            // More pad tokens than the kernel takes, all but the first few no class at all.
+            // More pad tokens than the kernel takes. All but the first few are not classes.
             let tokens = of.pad_tokens.clone().unwrap_or_default().into_iter().chain(100..110).collect();
             let more = Options { pad_tokens: Some(tokens), ..of.clone() };
             let ours = run::<Ours>(kind, &x, &classes, DType::I64, &more);
@@ -260,8 +260,8 @@ fn the_composed_paths_agree() {
     }
 }
 
-/// Weights that are a leaf, and such as follow from one: their gradient is Burn's, as are the loss and the scores'
-/// gradient.
+/// Weights that are a leaf, and weights that are computed from one. The loss and all gradients are
+/// Burn's.
 #[test]
 fn weights_that_require_a_gradient_have_burns() {
     let random = Random::new();
@@ -325,7 +325,7 @@ fn weights_that_require_a_gradient_have_burns() {
                         ours loss_of!(B, cross_entropy, derived, (kind, &of))
                     );
                 }
-                // Burn has no such loss: its cross entropy of the logits is the same.
+                // Burn has no such loss. Its cross entropy of the logits is the same.
                 against_burn!(format!("nll {what}"), Tolerance::of(DType::F32).times(30.0), |B|
                     theirs loss_of!(B, burns_cross_entropy, derived, (Scores::Logits, &of)),
                     ours loss_of!(B, nll, derived, (Scores::LogProbabilities, &of))
@@ -365,7 +365,7 @@ fn logits_of_any_size_do_not_overflow() {
     let (loss, grad) = reference(Scores::Logits, &x, &classes, &of, 0.0);
     let grad: Vec<f64> = grad.iter().map(|g| 3.0 * g).collect();
     for columns in [3, 40] {
-        // The same rows, and with elements that add nothing: those are a block's work each.
+        // The same rows, and rows extended by elements that add nothing, which a block computes.
         let wide = |row: &[f64], rest: f64| -> Vec<f64> {
             row.iter().copied().chain(std::iter::repeat(rest)).take(columns).collect()
         };
@@ -445,7 +445,7 @@ fn one_kernel_each_way() {
         "nn_cross_entropy_backward f32: kernel cross_entropy_short_backward<Logits, f32, i32>",
     ];
     assert_eq!(of(64, 10), [forward, backward]);
-    // Of several blocks, one more joins the sums.
+    // With several blocks, one more launch joins the sums.
     assert_eq!(of(2048, 16), [forward, "nn_cross_entropy f32: kernel loss_total<f32>", backward]);
 }
 

@@ -13,7 +13,7 @@ use burn_rocm_tests::{FLOATS, SHAPES};
 use crate::bounded::{assert_narrow, bounded};
 use crate::support::*;
 
-/// What a loss gives, and both gradients of its square.
+/// A loss, and both gradients of its square.
 macro_rules! gradients {
     ($B:ident, $data:expr, $dtype:expr, |$a:ident, $b:ident| $loss:expr) => {{
         let [first, second] = [0, 1].map(|k: usize| tensor::<$B, 2>(&$data[k], $dtype).require_grad());
@@ -30,7 +30,8 @@ fn pairs(random: &Random) -> Vec<[TensorData; 2]> {
     shapes.iter().map(|shape| [0, 1].map(|_| uniform(random, shape))).collect()
 }
 
-/// Operands of which every type has 1.5 times the first, and that less the second.
+/// Operands that every type represents exactly, with 1.5 times the first operand and that less the
+/// second.
 fn held_pairs(random: &Random) -> Vec<[TensorData; 2]> {
     let shapes: Vec<&[usize]> = SHAPES.iter().copied().filter(|shape| shape.len() == 2).collect();
     shapes.iter().map(|shape| [0, 1].map(|_| multiples(random, shape, 8, 0.25))).collect()
@@ -78,7 +79,7 @@ fn squared_error() {
         let signless = rounded.each_ref().map(magnitudes);
         for reduction in [Reduction::Mean, Reduction::Sum, Reduction::Auto] {
             let sum = matches!(reduction, Reduction::Sum);
-            // The gradients of such a sum's square are past f16's greatest number.
+            // In f16 the gradients of such a sum's square exceed the largest number.
             if dtype == DType::F16 && data[0].num_elements() > 100 && sum {
                 continue;
             }
@@ -161,7 +162,7 @@ fn broadcast_targets_are_composed() {
     let huber = (burns::HuberLossConfig::new(0.5).init(), own::HuberLossConfig::new(0.5).init());
     let data = data.map(|data| data.convert_dtype(DType::F32));
     let signless = data.each_ref().map(magnitudes);
-    // A sum of all elements, and in the second gradient one of each column.
+    // A sum over all elements, and in the second gradient a sum over each column.
     let share = loss_share(30 + 6, DType::F32);
     let reference =
         gradients!(Oracle, data, DType::F64, |a, b| { burns::MseLoss::new().forward(a, b, Reduction::Sum) });
@@ -183,7 +184,7 @@ fn a_mean_by_batch_is_refused_as_by_burn() {
     own::MseLoss::new().forward(x.clone(), x, Reduction::BatchMean);
 }
 
-/// Of so many elements that several blocks sum them.
+/// Enough elements for several blocks.
 #[test]
 fn means_of_many_elements() {
     let random = Random::new();
@@ -193,7 +194,8 @@ fn means_of_many_elements() {
         let squares: Vec<f64> = a.iter().zip(&b).map(|(a, b)| (a - b) * (a - b)).collect();
         let mean_of = |squares: &[f64]| squares.iter().sum::<f64>() / a.len() as f64;
         let mean = mean_of(&squares);
-        // What is left of blocks of 256. A mean in bf16 has too few digits to show so few elements.
+        // The elements that remain after whole blocks of 256. A mean in bf16 has too few digits to
+        // show the loss of so few elements, so a larger tail is used there.
         let tail = if dtype == DType::BF16 { 1_000 } else { 70_001 % 256 };
         let lost = mean_of(&squares[squares.len() - tail..]);
         let [a, b] = [0, 1].map(|k: usize| tensor::<Ours, 1>(&data[k], dtype));
@@ -210,7 +212,7 @@ fn labels<const D: usize>(random: &Random, shape: [usize; D]) -> TensorData {
     TensorData::new((0..count).map(|_| random.below(2) as i64).collect::<Vec<_>>(), shape)
 }
 
-/// What a binary loss gives, and the gradient of its square.
+/// A binary loss, and the gradient of its square.
 macro_rules! binary {
     ($B:ident, $D:literal, $case:expr) => {{
         let (x, labels, dtype, index, logits, smoothing, weights) = &$case;
@@ -228,8 +230,9 @@ macro_rules! binary {
     }};
 }
 
-/// Of each element the loss and its slope by the formulas in f64, each with the magnitude that its
-/// roundings are shares of. A smoothed target is rounded, and 1 less it: as much as if both were 1.
+/// The loss of each element and its slope, by the formulas in f64. Each comes with the magnitude of
+/// which its roundings are shares. A smoothed target is rounded, and so is 1 minus it, by as much
+/// as if both were 1.
 fn binary_elements(
     x: &TensorData,
     labels: &TensorData,
@@ -254,7 +257,7 @@ fn binary_elements(
     x.iter::<f64>().zip(labels.iter::<f64>()).map(each).collect()
 }
 
-/// The gradient of a loss' square: twice the loss times `of`, the loss' own gradient. It has the
+/// The gradient of a loss' square: twice the loss times `of`, the gradient of the loss. It has the
 /// errors of both.
 fn of_square(loss: &[TensorData; 2], of: &[TensorData; 2], dtype: DType) -> [TensorData; 2] {
     let [value, off] = loss.each_ref().map(|data| data.iter::<f64>().next().unwrap());
@@ -266,7 +269,8 @@ fn of_square(loss: &[TensorData; 2], of: &[TensorData; 2], dtype: DType) -> [Ten
     [squares, limits].map(|values| TensorData::new(values, of[0].shape.clone()))
 }
 
-/// What [`binary!`] gives for elements that are [`binary_elements`] and weigh so much.
+/// The expected values and limits of [`binary!`] for elements from [`binary_elements`] with these
+/// weights.
 fn binary_limits(
     elements: &[[[f64; 2]; 2]],
     weights: impl Fn(usize) -> f64,
@@ -399,7 +403,7 @@ fn binary_cross_entropy_in_every_float_type() {
 }
 
 /// For a large score of the right sign, loss and gradient are `log(1 + exp(-|x|))` and
-/// `exp(-|x|) / (1 + exp(-|x|))`. Neither may be lost to rounding beside 1 or x.
+/// `exp(-|x|) / (1 + exp(-|x|))`. Neither may be lost when 1 or x is added.
 #[test]
 fn the_loss_of_a_sure_and_right_score_keeps_its_digits() {
     let random = Random::new();
@@ -466,7 +470,7 @@ fn the_trace_names_the_fused_ops() {
     );
 }
 
-/// One launch each way, none that fills zeros to take from them.
+/// One launch forward and one backward. No launch fills a tensor of zeros to subtract.
 #[test]
 fn residuals_alone_are_read_alone() {
     let x = tensor::<Ours, 2>(&uniform(&Random::new(), &[8, 9]), DType::F32).require_grad();
@@ -478,7 +482,7 @@ fn residuals_alone_are_read_alone() {
     assert_eq!(of_loss, ["nn_huber_loss_backward f32: kernel residual_loss_backward<Huber, f32>"]);
 }
 
-/// Gradients by either side alone, and by both: the same.
+/// The gradient with respect to one side is the same whether or not the other is wanted.
 #[test]
 fn gradients_by_one_side_are_those_by_both() {
     let random = Random::new();

@@ -1,4 +1,4 @@
-//! Cross entropy of logits that are large beside their differences. A softmax depends on the
+//! Cross entropy of logits that are large compared with their differences. A softmax depends on the
 //! differences alone, so loss and gradient must stay accurate.
 
 use burn::nn::loss as burns;
@@ -8,7 +8,7 @@ use burn_rocm_nn::loss::{self as own, NllLossConfig};
 use crate::loss::{Options, Scores, run, targets};
 use crate::support::*;
 
-/// A value, and how far rounding may move it.
+/// A value, and the limit of its rounding error.
 #[derive(Clone, Copy)]
 struct Bounded {
     value: f64,
@@ -18,7 +18,7 @@ struct Bounded {
 /// The error of one exponential or logarithm, in units of rounding: 4 ulp.
 const FUNCTION: f64 = 8.0;
 
-/// The unit of rounding of the type that computes, and of the dtype itself.
+/// The unit roundoff of the compute type, and that of the dtype itself.
 fn units(dtype: DType) -> [f64; 2] {
     let single = 2f64.powi(-24);
     match dtype {
@@ -106,7 +106,7 @@ fn centres() -> impl Iterator<Item = (DType, f64)> {
     .flat_map(|(dtype, all)| all.into_iter().map(move |centre| (dtype, centre)))
 }
 
-/// `[c, c, c - 8]`, alone and in rows whose lengths take other kernels.
+/// `[c, c, c - 8]`, alone and in rows whose lengths other kernels take.
 #[test]
 fn gradients_are_of_the_differences_alone() {
     for (dtype, centre) in centres() {
@@ -133,7 +133,7 @@ fn the_gradient_of_three_large_logits() {
     }
 }
 
-/// Smoothing, class weights and both, over rows that a thread, a warp or a block takes.
+/// Smoothing, class weights and both, over rows that a thread, a warp or a block computes.
 #[test]
 fn label_smoothing_does_not_cancel() {
     let random = Random::new();
@@ -187,7 +187,7 @@ fn a_log_softmax_keeps_its_digits_too() {
 }
 
 /// Smoothing of 1 spreads all of a target's weight over the classes. One class of probability 0
-/// makes the loss infinite, whether it is the target or not.
+/// makes the loss infinite, even if it is not the target.
 #[test]
 fn smoothing_of_one_over_an_impossible_class_is_infinite_as_burns() {
     for (len, smoothing) in [3, 40, 1100, 20_000].into_iter().flat_map(|len| [0.25, 1.0].map(|a| (len, a))) {

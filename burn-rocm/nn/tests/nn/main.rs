@@ -1,5 +1,5 @@
-//! The modules of this crate against Burn's own on `burn-flex`: values, gradients and records; natively and in
-//! lockstep.
+//! Compares the modules of this crate with Burn's own on `burn-flex`: values, gradients and
+//! records; natively and in lockstep.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod activation;

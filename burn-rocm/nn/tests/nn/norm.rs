@@ -14,7 +14,7 @@ use crate::bounded::{Bounded, Roundings, assert_bounded, assert_narrow, exact, i
 use crate::norm_formulas::{Norm, Places, negated};
 use crate::support::*;
 
-/// An input, parameters a channel and the gradient of the output.
+/// An input, parameters for each channel, and the gradient of the output.
 #[derive(Clone)]
 pub(crate) struct Case {
     x: TensorData,
@@ -24,14 +24,14 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// Values that `dtype` has, `channels` of each parameter.
+    /// Values that `dtype` represents exactly, with `channels` elements in each parameter.
     pub(crate) fn new(random: &Random, shape: &[usize], channels: usize, dtype: DType) -> Self {
         let values = |shape: &[usize]| uniform(random, shape).convert_dtype(dtype);
         Self { x: values(shape), gamma: values(&[channels]), beta: values(&[channels]), grad: values(shape) }
     }
 
-    /// The input behind another memory-bound op, so that recomputation has a chain to go back, in another order of
-    /// axes where `turned`; and the leaf that it comes from.
+    /// The leaf, and the input that a memory-bound op makes from it, so that recomputation has to
+    /// go back through a chain. If `turned`, the input has another order of axes.
     pub(crate) fn input<B: AutodiffBackend, const D: usize>(
         &self,
         dtype: DType,
@@ -39,7 +39,7 @@ impl Case {
     ) -> [Tensor<B, D>; 2] {
         let x = tensor::<B, D>(&self.x, dtype);
         if turned {
-            // In memory the other way round, which `swap_dims` alone undoes.
+            // In reverse order in memory; `swap_dims` restores it.
             let leaf = tensor::<B, D>(&x.swap_dims(0, D - 1).into_data(), dtype).require_grad();
             [leaf.clone().swap_dims(0, D - 1).neg(), leaf]
         } else {
@@ -48,7 +48,7 @@ impl Case {
         }
     }
 
-    /// What the loss is made of: a sum weighted by the output's gradient.
+    /// The loss: the output's sum, weighted by the output's gradient.
     pub(crate) fn loss<B: AutodiffBackend, const D: usize>(
         &self,
         out: Tensor<B, D>,
@@ -69,8 +69,8 @@ impl Case {
         Norm { gamma, beta, ..Norm::new(places, epsilon, negated(&self.x), dtypes) }
     }
 
-    /// What [`run!`] gives: the output, the gradient with respect to the leaf, and those with
-    /// respect to the norm's parameters.
+    /// The expected results of [`run!`]: the output, the gradient with respect to the leaf, and
+    /// those with respect to the norm's parameters.
     pub(crate) fn expected(&self, norm: &Norm) -> Vec<Vec<Bounded>> {
         let statistics = norm.statistics();
         let [by_x, by_gamma, by_beta] = norm.backward(&statistics, &negated(&self.grad));
@@ -102,8 +102,8 @@ macro_rules! run {
 }
 pub(crate) use run;
 
-/// A body on the oracle in f64, and in `dtype` here with each checkpointing strategy, against the
-/// formulas: `expected` gives the results of a dtype.
+/// Runs a body on the oracle in f64, and here in `dtype` with each checkpointing strategy, and
+/// compares both with the formulas. `expected` gives the results for a dtype.
 macro_rules! against_formulas {
     ($what:expr, $dtype:expr, $expected:expr, |$B:ident, $nn:ident, $of:ident| $body:expr) => {
         against_formulas!($what, $dtype, $expected, |$B, $of|
@@ -166,8 +166,8 @@ macro_rules! layer_norm_of {
     }};
 }
 
-/// Rows that fit the registers of a block, that do not begin at 16-byte boundaries, and longer ones; more rows than
-/// blocks.
+/// Rows that fit a block's registers, rows that do not begin at 16-byte boundaries, and longer
+/// rows; more rows than blocks.
 #[test]
 fn layer_norm() {
     let random = Random::new();
@@ -210,8 +210,8 @@ macro_rules! rms_norm_of {
                 case.expected(&Norm { centred: false, beta: None, ..norm })
             };
             against_formulas!(what, dtype, expected, |B, of|
-                // By the formula: Burn's module takes the mean of squares in f32, whatever the
-                // input has.
+                // Computed by the formula, because Burn's module computes the mean of squares in
+                // f32 for every input type.
                 theirs {
                     let gamma = case.param::<B>(&case.gamma, of).val();
                     run!(case, B, $D, of, turned, |x| {
@@ -265,7 +265,8 @@ fn normalised<B: Backend>(rows: Tensor<B, 2>, epsilon: f64) -> Tensor<B, 2> {
     rows.clone() / (rows.square().mean_dim(1) + epsilon).sqrt()
 }
 
-/// By the formula: in the gradient of Burn's module the reciprocal of a group's size is f32's, whatever the input has.
+/// Computed by the formula, because in the gradient of Burn's module the reciprocal of a group's
+/// size is f32 for every input type.
 fn group_norm_by_formula<B: Backend, const D: usize>(
     x: Tensor<B, D>,
     params: [Option<Tensor<B, 1>>; 2],
@@ -323,7 +324,8 @@ macro_rules! group_norm_of {
     }};
 }
 
-/// Few groups, for which MIOpen has no kernel; many, for which it has; a group for each channel, and one for all.
+/// Few groups, for which MIOpen has no kernel; many groups, for which it has one; one group for
+/// each channel; and one group for all.
 #[test]
 fn group_norm_and_instance_norm() {
     let random = Random::new();
@@ -337,7 +339,7 @@ fn group_norm_and_instance_norm() {
     group_norm_of!(random, 5, [2, 4, 3, 2, 3], 2);
 }
 
-/// Values far from 0, whose variance MIOpen's formula loses.
+/// Values far from 0, whose variance MIOpen's formula loses to rounding.
 #[test]
 fn values_far_from_zero() {
     let random = Random::new();
@@ -371,7 +373,7 @@ fn the_trace_tells_which_path_ran() {
     let case = Case::new(&Random::new(), &[4, 6, 16], 16, DType::F32);
     let rms = ours::RmsNormConfig::new(16).init::<Ours>(&device);
     let (_, lines) = during(|| run!(case, Ours, 3, DType::F32, false, rms, []));
-    // The CPU device's MIOpen has it; another may not.
+    // The CPU device's MIOpen has RMS norm. Another MIOpen may not.
     let forward: Vec<_> = lines.iter().filter(|line| line.starts_with("nn_rms_norm f32: ")).collect();
     let own = std::env::var("BURN_ROCM_NORM").as_deref() == Ok("own");
     let library = |line: &str| line.starts_with("nn_rms_norm f32: miopenT5LayerNormForward");
@@ -397,7 +399,8 @@ fn the_trace_tells_which_path_ran() {
     assert_eq!(of(&lines, "nn_group_norm_backward f32: "), 3, "{lines:#?}");
 }
 
-/// The gradient by `x` of `sum((x + norm(x)) * weights)`, and what ran for it.
+/// The gradient with respect to `x` of `sum((x + norm(x)) * weights)`, and the kernels that ran for
+/// it.
 macro_rules! around {
     ($api:ident, $B:ident, $config:ident, $data:expr, $weights:expr, $dtype:expr) => {{
         let len = $data.shape[2];
@@ -409,13 +412,13 @@ macro_rules! around {
     }};
 }
 
-/// Where a residual block adds a norm's input to what comes of it, the input's gradient has two parts: in f32 the
-/// norm's kernel gives their sum.
+/// If a residual block adds a norm's input to the block's result, the input's gradient has two
+/// parts. In f32 the norm's kernel computes their sum.
 #[test]
 fn a_norm_beside_its_input() {
     let random = Random::new();
-    // Rows that a block keeps, that it reads twice, that are not aligned; one row; one element a
-    // row.
+    // Rows that a block keeps in registers, rows that it reads twice, unaligned rows; one row; rows
+    // of one element.
     for shape in [[3, 5, 16], [2, 3, 20], [2, 2, 9000], [3, 7, 33], [1, 1, 8], [4, 2, 1]] {
         for dtype in [DType::F32, DType::F16, DType::BF16] {
             let round = |data: TensorData| data.convert_dtype(dtype).convert_dtype(DType::F32);
@@ -431,7 +434,7 @@ fn a_norm_beside_its_input() {
             let compare = |centred,
                            (ours, lines): (TensorData, Vec<String>),
                            (theirs, _): (TensorData, Vec<String>)| {
-                // Burn adds a row one element after the other.
+                // Burn adds the elements of a row one after the other.
                 let burns = Norm { centred, in_turn: |n| n, ..norm(DType::F32) };
                 let burns = expected(burns, DType::F32);
                 assert_bounded(&format!("{what}, by Burn in f32"), &[theirs], &burns);
@@ -499,7 +502,8 @@ fn bad_shapes_are_errors() {
     assert_eq!(x.into_data(), TensorData::new(vec![1f32; 30], [2, 3, 5]));
 }
 
-/// What tests of this program say in a process in which `BURN_ROCM_NORM` is set; `None` in such a process.
+/// Runs tests of this program in a child process with `BURN_ROCM_NORM` set, and asserts that some
+/// ran.
 pub(crate) fn child(more: &[&str], norm: &str) {
     let arguments =
         [&["--skip", "lockstep", "--skip", "::by_", "--skip", "natively", "--nocapture"], more].concat();
@@ -507,9 +511,8 @@ pub(crate) fn child(more: &[&str], norm: &str) {
     assert!(!text.contains(" 0 passed"), "{text}");
 }
 
-/// Runs the channel norms again with a smaller limit on a part's elements, so that small tensors
-/// are cut as large ones are: into parts of several samples, of one sample, and of less than a
-/// sample.
+/// Runs the channel norms again with a smaller limit on a part's elements. Small tensors are then
+/// cut as large ones are: into parts of several samples, of one sample, and of less than a sample.
 #[test]
 fn channels_of_more_elements_than_are_counted_natively() {
     for reach in ["5", "30", "300", "2000"] {
@@ -525,7 +528,7 @@ fn channels_of_more_elements_than_are_counted_natively() {
     }
 }
 
-/// The norms' tests again by own kernels alone.
+/// Runs the norms' tests again on own kernels only.
 #[test]
 fn by_the_own_kernels() {
     child(&["norm"], "own");

@@ -23,8 +23,8 @@ fn means_and_variances(statistics: &[Statistics]) -> [Vec<Bounded>; 2] {
     [statistics.iter().map(|of| of.mean).collect(), statistics.iter().map(|of| of.variance).collect()]
 }
 
-/// Two steps of training with the first's parameters, each with the running statistics after it,
-/// then inference of the first's input.
+/// Two training steps with the same parameters, each with the running statistics after it, then
+/// inference of the first step's input.
 pub(crate) fn two_steps(
     steps: &[Case; 2],
     shape: &[usize],
@@ -54,7 +54,7 @@ pub(crate) fn two_steps(
     all
 }
 
-/// Two steps of training, then inference with the statistics that they left.
+/// Two training steps, then inference with the resulting statistics.
 macro_rules! batch_norm_of {
     ($random:expr, $D:literal, $shape:expr) => {{
         let shape: [usize; $D] = $shape;
@@ -98,8 +98,8 @@ macro_rules! batch_norm_of {
     }};
 }
 
-/// Channels side by side in memory, channels of few elements, and of many; one element a channel; more channels
-/// than blocks.
+/// Channels that are adjacent in memory; channels of few elements and of many; one element in a
+/// channel; more channels than blocks.
 #[test]
 fn batch_norm() {
     let random = Random::new();
@@ -116,8 +116,9 @@ fn batch_norm() {
     batch_norm_of!(random, 5, [2, 3, 2, 3, 4]);
 }
 
-/// Burn's running statistics at a batch of 4 over ten steps: of one element a channel and sample, where its biased
-/// variance is a quarter below the unbiased one, and of 8, which go to MIOpen.
+/// Burn's running statistics over ten steps with a batch of 4: for one element in each channel and
+/// sample, where its biased variance is a quarter below the unbiased one, and for 8 elements, which
+/// MIOpen computes.
 #[test]
 fn running_statistics_at_batch_4() {
     let random = Random::new();
@@ -149,7 +150,8 @@ fn running_statistics_at_batch_4() {
     }
 }
 
-/// With a strategy that computes memory-bound ops again, a forward and backward pass normalises and updates once.
+/// With a strategy that recomputes memory-bound ops, a forward and backward pass normalises and
+/// updates once.
 #[test]
 fn recomputation_does_not_update_again() {
     let case = Case::new(&Random::new(), &[4, 3, 8], 3, DType::F32);
@@ -157,7 +159,7 @@ fn recomputation_does_not_update_again() {
     let module = ours::BatchNormConfig::new(3).with_momentum(0.25).init::<Balanced>(&device);
     let ((out, before), lines) = during(|| {
         let [x, leaf] = case.input::<Balanced, 3>(DType::F32, false);
-        // Memory-bound on both sides: what is not kept of them is computed again from the norm's
+        // Memory-bound ops on both sides. Those that are not kept are recomputed from the norm's
         // output.
         let out = module.forward(x.exp()).exp();
         let before = module.running_mean.value_sync().into_data();
@@ -202,7 +204,7 @@ fn inference_is_one_step_and_changes_nothing() {
     assert_eq!(module.running_var.value_sync().into_data(), TensorData::new(vec![1f32; 3], [3]));
 }
 
-/// Statistics of nothing are no numbers, and there is no gradient to speak of.
+/// The statistics of an empty batch are NaN, and there are no gradients.
 #[test]
 fn batch_norm_of_nothing() {
     let module = ours::BatchNormConfig::new(3).init::<Ours>(&Default::default());
@@ -232,8 +234,8 @@ fn what_miopen_gets_wrong_goes_to_own_kernels() {
     }
 }
 
-/// MIOpen alone: what it takes agrees with Burn's module, a dtype that it has not and a shape that it gets wrong
-/// are errors.
+/// With MIOpen alone: supported cases agree with Burn's module. An unsupported dtype, and a shape
+/// that MIOpen computes wrong, are errors.
 #[test]
 fn by_miopen_alone() {
     child(&["norm_batch::miopen_or_an_error", "--ignored"], "miopen");

@@ -1,10 +1,11 @@
-//! Norms and their gradients by the formulas in f64, and how far results may be from them.
+//! The formulas of norms and their gradients in f64, with the limits of the results' errors.
 //!
 //! With `n = (x - mean) / sqrt(variance + epsilon)`, where a norm that does not centre has the mean
 //! 0, and with `h = grad * gamma`:
 //! - the output is `n * gamma + beta`;
-//! - the gradient with respect to x is `(h - mean(h) - n * mean(h * n)) / sqrt(variance +
-//!   epsilon)`, without `mean(h)` if the norm does not centre;
+//! - the gradient with respect to x is
+//!   `(h - mean(h) - n * mean(h * n)) / sqrt(variance + epsilon)`, without `mean(h)` if the norm
+//!   does not centre;
 //! - those with respect to gamma and beta are the sums of `grad * n` and of `grad`.
 
 use burn_rocm_tests::limits::in_turn;
@@ -28,7 +29,8 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Parameters along `axis`; `group` of an element's places before that axis and along it.
+    /// The parameters lie along `axis`. `group` maps an element's positions before that axis and
+    /// along it to its group.
     fn new(shape: &[usize], axis: usize, group: impl Fn(usize, usize) -> usize) -> Self {
         let (channels, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
         let (mut groups, mut channel) = (Vec::<Vec<usize>>::new(), Vec::new());
@@ -42,17 +44,17 @@ impl Places {
         Self { groups, channel, channels }
     }
 
-    /// Of layer and RMS norm: the last axis.
+    /// Layer and RMS norm: groups along the last axis.
     pub(crate) fn rows(shape: &[usize]) -> Self {
         Self::new(shape, shape.len() - 1, |row, _| row)
     }
 
-    /// Of group norm: each sample's groups of channels.
+    /// Group norm: each sample's groups of channels.
     pub(crate) fn groups(shape: &[usize], groups: usize) -> Self {
         Self::new(shape, 1, |sample, channel| sample * groups + channel / (shape[1] / groups))
     }
 
-    /// Of batch norm: each channel, of all samples.
+    /// Batch norm: each channel over all samples.
     pub(crate) fn channels(shape: &[usize]) -> Self {
         Self::new(shape, 1, |_, channel| channel)
     }
@@ -67,9 +69,9 @@ pub(crate) struct Norm {
     pub(crate) x: Vec<Bounded>,
     pub(crate) gamma: Option<Vec<Bounded>>,
     pub(crate) beta: Option<Vec<Bounded>>,
-    /// Of x and of the parameters.
+    /// The dtypes of x and of the parameters.
     pub(crate) dtypes: [DType; 2],
-    /// How many of so many numbers are added one after the other.
+    /// How many of `n` numbers are added one after the other.
     pub(crate) in_turn: fn(usize) -> usize,
 }
 
@@ -82,8 +84,9 @@ pub(crate) struct Statistics {
 }
 
 impl Norm {
-    /// Of x by kernels, which cut a channel into any number of parts where a test says how long one
-    /// may be; without parameters. `dtypes` are those of x and of the parameters.
+    /// A norm of x as kernels compute it, without parameters. If a test sets the length of a part,
+    /// the kernels cut a channel into any number of parts. `dtypes` are those of x and of the
+    /// parameters.
     pub(crate) fn new(places: Places, epsilon: f64, x: Vec<Bounded>, dtypes: [DType; 2]) -> Self {
         let in_turn = if std::env::var_os("BURN_ROCM_LAUNCH_REACH").is_some() { |n| n } else { in_turn };
         Self { places, centred: true, epsilon, x, gamma: None, beta: None, dtypes, in_turn }
@@ -94,8 +97,8 @@ impl Norm {
         STEPS * Roundings::of(self.dtypes[0]).step
     }
 
-    /// The error bound of a sum of so many numbers or products, as a share of their magnitudes'
-    /// sum. The reference adds one number after the other, in f64.
+    /// The error bound of a sum of `terms` numbers or products, as a share of the sum of their
+    /// magnitudes. The reference adds one number after the other, in f64.
     fn growth(&self, terms: usize) -> f64 {
         let terms = if self.dtypes[0] == DType::F64 { terms } else { (self.in_turn)(terms) };
         Roundings::of(self.dtypes[0]).growth(terms) + self.steps()
@@ -106,11 +109,11 @@ impl Norm {
         Bounded { value: sum.value / n, off: (sum.off + self.growth(sum.terms) * sum.magnitude) / n }
     }
 
-    /// What comes of a mean and a variance.
+    /// The statistics that follow from a mean and a variance.
     pub(crate) fn given(&self, mean: Bounded, variance: Bounded) -> Statistics {
         let square = variance.value + self.epsilon;
         let value = square.sqrt().recip();
-        // No variance is below 0.
+        // A variance is never below 0.
         let most = (square - variance.off).max(self.epsilon).sqrt().recip();
         let scale = Bounded { value, off: most - value + self.steps() * most };
         Statistics { mean, variance, scale }
@@ -142,7 +145,7 @@ impl Norm {
                     ends.map(|end| from_mean(end) + 1.0).into_iter().fold(from_mean(0.0).min(4.0), f64::max);
                 mean_off = mean_of(&|x| x.off) + growth * magnitude + steps * mean.abs();
             }
-            // The mean of d^2, and the root of it times twice that of d, in squares of a deviation.
+            // The mean of d^2, and twice its root times the mean of d, in squares of a deviation.
             let spread = 1.0 + far * far;
             let sums = growth * (spread + 2.0 * far * spread.sqrt()) * square;
             let differences = mean_of(&|x| {
@@ -223,7 +226,7 @@ impl Norm {
         [by_x, by_gamma, by_beta]
     }
 
-    /// Running statistics of which a batch replaces the share `momentum`.
+    /// The running statistics after a batch replaced the share `momentum` of them.
     pub(crate) fn running(&self, before: &[Bounded], batch: &[Bounded], momentum: f64) -> Vec<Bounded> {
         let steps = self.steps();
         let share = |x: &Bounded, share: f64| x.times(Bounded::exact(share), steps);
@@ -235,7 +238,7 @@ impl Norm {
     }
 }
 
-/// Numbers of other data, and no errors.
+/// The negated numbers of some data, without errors.
 pub(crate) fn negated(data: &TensorData) -> Vec<Bounded> {
     exact(data.iter::<f64>().map(|x| -x))
 }

@@ -1,5 +1,5 @@
-//! Norms of f16 and bf16 with parameters in f32, as `amp` leaves them, within rounding bounds of
-//! the formulas: values, gradients and running statistics. What is f32 has f32's bounds.
+//! Norms of f16 and bf16 with parameters in f32, as `amp` converts them, within rounding bounds of
+//! the formulas: values, gradients and running statistics. f32 results have the bounds of f32.
 
 use burn::module::{AutodiffModule, Module};
 use burn::nn::{Linear, LinearConfig};
@@ -19,16 +19,16 @@ use crate::support::*;
 
 const HALVES: [DType; 2] = [DType::F16, DType::BF16];
 
-/// An input that `dtype` has, and parameters that only f32 has.
+/// An input that `dtype` represents exactly, and parameters that only f32 does.
 fn case(random: &Random, shape: &[usize], channels: usize, dtype: DType) -> Case {
     let mut case = Case::new(random, shape, channels, dtype);
     [case.gamma, case.beta] = [(); 2].map(|()| uniform(random, &[channels]).convert_dtype(DType::F32));
     case
 }
 
-/// A body with an input of `dtype` and parameters in f32, here with each checkpointing strategy and
-/// composed, against the formulas: `expected` gives the results of a norm that a function gives its
-/// dtypes.
+/// Runs a body with an input of `dtype` and parameters in f32, here with each checkpointing
+/// strategy and composed, and compares it with the formulas. `expected` gives the results of a
+/// norm; a function gives that norm its dtypes.
 macro_rules! against_formulas {
     ($what:expr, $dtype:expr, $expected:expr, |$B:ident, $x:ident, $params:ident| $body:expr) => {{
         burn_rocm_tests::trace::to_file();
@@ -48,12 +48,12 @@ macro_rules! against_formulas {
         }
         on!(Ours, |norm| norm);
         on!(Balanced, |norm| norm);
-        // Burn adds one element after the other.
+        // Burn adds the elements one after the other.
         on!(Oracle, |norm| Norm { in_turn: |n| n, ..norm });
     }};
 }
 
-/// By MIOpen, by own kernels for what that gets wrong, and with channels side by side.
+/// On MIOpen, on own kernels where MIOpen is wrong, and with channels that are adjacent in memory.
 #[test]
 fn batch_norm() {
     let random = Random::new();
@@ -97,8 +97,8 @@ fn batch_norm() {
     }
 }
 
-/// Layer norm with and without a shift, RMS norm, group norm of few groups and of as many as MIOpen wants, and
-/// instance norm.
+/// Layer norm with and without a shift, RMS norm, group norm with few groups and with as many as
+/// MIOpen requires, and instance norm.
 #[test]
 fn other_norms() {
     let random = Random::new();
@@ -121,7 +121,7 @@ fn other_norms() {
                 });
             }};
         }
-        // Until `against_formulas` sets them.
+        // `against_formulas` replaces these.
         const TYPES: [DType; 2] = [DType::F64; 2];
         for shape in [[7, 5, 33], [2, 9, 64], [2, 1, 8200]] {
             let rows = |case: &Case| case.norm(Places::rows(&shape), 1e-3, TYPES);
@@ -165,7 +165,7 @@ fn other_norms() {
 fn rounded_once(what: &str, len: usize, found: &[TensorData], exact: &[TensorData]) {
     let sums = 8.0 * len as f64 * 2f64.powi(-24);
     for (k, (found, exact)) in found.iter().zip(exact).enumerate() {
-        // The significand's bits after the first, and the least exponent.
+        // The bits of the significand after the first, and the smallest exponent.
         let (digits, least) = match found.dtype {
             DType::F16 => (10, -14),
             DType::BF16 => (7, -126),
@@ -317,8 +317,8 @@ struct Net<B: Backend> {
     last: Linear<B>,
 }
 
-/// A converted model with a batch norm in it runs without a cast, by the same launches as in f32, and its original
-/// has the statistics.
+/// A converted model with a batch norm in it runs without a cast, by the same launches as in f32,
+/// and its original has the statistics.
 #[test]
 fn a_converted_model_needs_no_casts() {
     let device = Default::default();
@@ -366,7 +366,7 @@ fn other_dtypes_beside_each_other_are_errors() {
         let mut batch = ours::BatchNormConfig::new(4).init::<Ours>(&Default::default());
         batch.gamma = case.param(&case.gamma, params);
         batch.beta = case.param(&case.beta, params);
-        // One that fits alone is not enough.
+        // All parameters must fit, not only one.
         refused("batch_norm_train", &|| batch.forward(x.clone()));
         let mut layer = ours::LayerNormConfig::new(4).init::<Ours>(&Default::default());
         layer.gamma = case.param(&case.gamma, params);

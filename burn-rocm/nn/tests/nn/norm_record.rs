@@ -1,5 +1,5 @@
-//! The norms' records: what Burn's modules saved loads here, and back. And their path on backends that this crate
-//! does not know.
+//! The norms' records: they load what Burn's modules saved, and Burn's modules load theirs. Also
+//! the norms' path on backends that this crate does not know.
 
 use burn::module::{Module, Param, RunningState};
 use burn::nn as theirs;
@@ -13,8 +13,8 @@ use burn_rocm_tests::trace::during;
 use crate::norm::Case;
 use crate::support::*;
 
-/// `$theirs`' record with each recorder, loaded into `$ours`, whose record `$blank` then loads: all give the same
-/// for `$x`.
+/// Saves `$theirs` with each recorder and loads the record into `$ours`, whose record `$blank` then
+/// loads. All give the same result for `$x`.
 macro_rules! both_ways {
     ($name:literal, $x:expr, $theirs:expr, $ours:expr, $blank:expr) => {{
         let (theirs, device) = ($theirs, Default::default());
@@ -85,8 +85,8 @@ fn records_of_burns_modules_load_and_back() {
     both_ways!("batch norm", x.clone(), module, here(), config.init::<Flex>(&flex));
 }
 
-/// On a backend that is not this project's, the composed path gives what Burn's modules give, running statistics
-/// too, and nothing is launched.
+/// On another project's backend, the composed path gives the results of Burn's modules, with
+/// running statistics, and launches nothing.
 #[test]
 fn other_backends_compose() {
     let case = Case::new(&Random::new(), &[4, 6, 6], 6, DType::F32);
@@ -95,7 +95,8 @@ fn other_backends_compose() {
             ($name:literal, $config:ident($($size:expr),*)) => {{
                 macro_rules! of {
                     ($nn:ident) => {{
-                        // Fresh: no parameter is initialised ahead of the forward pass.
+                        // New modules, whose parameters are not initialised before the forward
+                        // pass.
                         let module = $nn::$config::new($($size),*).init::<Oracle>(&Default::default());
                         let [x, leaf] = case.input::<Oracle, 3>(DType::F32, true);
                         let out = module.forward(x);
@@ -129,7 +130,7 @@ fn other_backends_compose() {
     assert!(lines.is_empty(), "{lines:#?}");
 }
 
-/// A program's output does not change with the import.
+/// A program prints the same after it changes its imports.
 #[test]
 fn displays_as_burns() {
     let device = Default::default();

@@ -11,7 +11,7 @@ use burn_rocm_tests::trace::during;
 
 use crate::support::*;
 
-/// Parameters of several ranks, one that gets no gradient, and more small ones than a launch takes.
+/// Parameters of several ranks, one without a gradient, and more small ones than a launch takes.
 #[derive(Module, Debug)]
 pub(crate) struct Params<B: Backend> {
     one: Param<Tensor<B, 1>>,
@@ -166,8 +166,8 @@ fn load<B: Backend, R: Record<B>>(bytes: Vec<u8>) -> R {
     BinBytesRecorder::<FullPrecisionSettings>::default().load(bytes, &Default::default()).unwrap()
 }
 
-/// Burn's optimizer goes on from what ours saved, and ours from what Burn's did, as if there had been one; Burn's
-/// on this backend too, whose record is of the same type.
+/// Burn's optimizer goes on from what ours saved, and ours from what Burn's did, as if there had
+/// been one; Burn's on this backend too, whose record is of the same type.
 macro_rules! records {
     ($Config:ident $(, $with:ident($value:expr))*) => {{
         let random = Random::new();

@@ -1,4 +1,4 @@
-//! Gradients from two devices in one step: as Burn's optimizer takes them.
+//! Gradients from two devices in one step, as Burn's optimizer takes them.
 
 use burn::module::{Module, Param, ParamId};
 use burn::nn::Linear;
@@ -34,7 +34,7 @@ fn a_step_by_gradients_of_two_devices() {
     let draw = || [uniform(&random, &[3, 2]), uniform(&random, &[2])].map(|data| data.convert::<f32>());
     let start = draw();
     let last = draw();
-    // Of each step, of each device.
+    // For each step, the gradients on each device.
     let steps: Vec<[[TensorData; 2]; 2]> = (0..3).map(|_| [draw(), draw()]).collect();
     macro_rules! run {
         ($api:path) => {{
@@ -61,7 +61,7 @@ fn a_step_by_gradients_of_two_devices() {
                 }
                 layer = optimizer.step_multi(0.01, layer, all);
             }
-            // A step on one device again, wherever the parameters are now.
+            // Another step on one device, wherever the parameters are now.
             let mut grads = GradientsParams::new();
             let [weight, bias] = last.clone();
             grads.register(ParamId::from(1), Tensor::<Inner, 2>::from_data(weight, &devices[0]));

@@ -1,4 +1,4 @@
-//! Steps that fail: the optimizer is what it was.
+//! A step that fails leaves the optimizer unchanged.
 
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
@@ -13,7 +13,7 @@ use crate::support::*;
 
 type Inner = <Ours as AutodiffBackend>::InnerBackend;
 
-/// Gradients of a layer's weight, and of its bias where that has `outputs` elements.
+/// Gradients of a layer's weight, and of its bias if that has `outputs` elements.
 fn gradients(random: &Random, layer: &Linear<Ours>, outputs: usize) -> GradientsParams {
     let mut grads = GradientsParams::new();
     let [weight, bias] =
@@ -24,14 +24,14 @@ fn gradients(random: &Random, layer: &Linear<Ours>, outputs: usize) -> Gradients
     grads
 }
 
-/// The weight is gathered before the bias, whose gradient has another shape than it.
+/// The weight is gathered before the bias, whose gradient has the wrong shape.
 #[test]
 fn a_step_that_fails_leaves_the_moments_as_they_were() {
     macro_rules! check {
         ($op:literal, $config:expr, $before:expr) => {{
             let random = Random::new();
             let layer = LinearConfig::new(3, 2).init::<Ours>(&Default::default());
-            layer.num_params(); // initialises: a clone of what is not would start with other numbers
+            layer.num_params(); // initialises: a clone of an uninitialised module would draw other numbers
             let steps: Vec<[TensorData; 2]> =
                 (0..6).map(|_| [uniform(&random, &[3, 2]), uniform(&random, &[2])]).collect();
             let run = |fail: bool| {

@@ -1,4 +1,4 @@
-//! The steps themselves, against their formulas in f64, over dtypes, sizes and layouts.
+//! Compares the steps themselves with their formulas in f64, over dtypes, sizes and layouts.
 
 use burn::tensor::TensorPrimitive;
 use burn_rocm::fused::optim::{Adam, Clip, Decay, Momentum, Rule, Sgd, State, Step};
@@ -12,7 +12,7 @@ fn float(data: &TensorData, dtype: DType) -> RocmTensor {
     tensor.into_primitive().tensor()
 }
 
-/// The same values as the columns of a larger tensor's every other.
+/// The same values in every other column of a larger tensor.
 fn strided(data: &TensorData, dtype: DType) -> RocmTensor {
     let tensor = Tensor::<Rocm, 2>::from_data(data.clone(), (&Default::default(), dtype));
     let [rows, columns] = tensor.dims();
@@ -29,7 +29,7 @@ fn values(data: &TensorData) -> Vec<f64> {
     data.iter::<f64>().collect()
 }
 
-/// The new parameter and states, by the rules' definitions.
+/// The new parameter and states by the definition of the rule.
 fn expected(
     rule: Rule,
     clip: Clip,
@@ -94,7 +94,7 @@ fn expected(
 fn steps_are_their_formulas() {
     let random = Random::new();
     let adam = |amsgrad, decay| {
-        // A second moment whose halves are not lost in f16.
+        // A second moment that f16 and bf16 can represent.
         Rule::Adam(Adam { lr: 0.125, beta_1: 0.75, beta_2: 0.5, epsilon: 1e-3, amsgrad, decay })
     };
     let sgd = |momentum| Rule::Sgd(Sgd { lr: 0.125, penalty: 0.25, momentum });
@@ -109,7 +109,8 @@ fn steps_are_their_formulas() {
         sgd(momentum(true)),
     ];
     let shapes = [[1, 1], [3, 5], [0, 4], [64, 64], [1, 4097], [5, 2459], [1, 7]];
-    // Parameters, and gradients; those of every other tensor where they are narrower.
+    // The dtypes of parameters and gradients. If the gradients are narrower, only every other
+    // tensor has them.
     let dtypes = FLOATS.map(|dtype| (dtype, dtype)).into_iter().chain([
         (DType::F32, DType::F16),
         (DType::F32, DType::BF16),
@@ -129,7 +130,7 @@ fn steps_are_their_formulas() {
                         let one = |low, dtype| {
                             let n = shape.iter().product();
                             let data: Vec<f64> = (0..n).map(|_| random.uniform(low, 2.0)).collect();
-                            // As the dtype has it.
+                            // Rounded to the dtype.
                             read(float(&TensorData::new(data, shape.to_vec()), dtype))
                         };
                         let (param, grad) = (one(-2.0, dtype), one(-2.0, by));
@@ -184,7 +185,7 @@ fn a_gradient_that_is_not_finite_is_not_hidden() {
         step.run().unwrap();
         let found = values(&read(param));
         assert!(found[1].is_nan(), "{clip:?}: {found:?}");
-        // Clipped to a norm, all of the tensor is lost, as in Burn's.
+        // If gradients are clipped to a norm, a NaN spreads to the whole tensor, as in Burn.
         assert_eq!(found[0].is_nan(), matches!(clip, Clip::Norm(_)), "{clip:?}: {found:?}");
     }
 }
@@ -208,7 +209,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         assert!(matches!(error, burn_rocm::RocmError::Invalid { op: "adam", .. }), "{error}");
     };
     refused(float(&data([3, 2]), f32), State::default());
-    // Rounding a gradient is left to who asks for it.
+    // The step refuses a wider gradient: the caller decides whether to round it.
     refused(float(&data([2, 3]), DType::F64), State::default());
     let state = |shape| State { time: 1, tensors: vec![float(&data([2, 3]), f32), float(&data(shape), f32)] };
     refused(float(&data([2, 3]), f32), state([1, 3]));

@@ -1,4 +1,5 @@
-//! Pooling over three axes: on this backend and on `burn-flex`, where it is composed, against sums in f64.
+//! Compares pooling over three axes with sums in f64, on this backend and on `burn-flex`, where it
+//! is composed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -15,11 +16,11 @@ use crate::support::*;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Max,
-    /// Whether zeros of the padding count.
+    /// Whether the padding's zeros count.
     Average(bool),
 }
 
-/// A window, and the shape that it moves over.
+/// A window, and the input's shape.
 #[derive(Debug)]
 struct Case {
     kind: Kind,
@@ -64,7 +65,7 @@ impl Case {
         }
     }
 
-    /// What is padded before an axis, after it, and whether that is the input's own from there on.
+    /// The padding before and after an axis.
     fn padding(&self, axis: usize) -> (usize, usize) {
         match self.padding {
             PaddingConfig3d::Valid => (0, 0),
@@ -78,8 +79,8 @@ impl Case {
         }
     }
 
-    /// The output's size along an axis, and for each output the places that its window covers and how many more of
-    /// the padding.
+    /// The output's size along an axis. For each output, the positions that its window covers, and
+    /// how many more of the padding.
     fn axis(&self, axis: usize) -> Vec<(Vec<usize>, usize)> {
         let (before, after) = self.padding(axis);
         let (size, stride, dilation) = (self.shape[axis + 2], self.stride[axis], self.dilation[axis]);
@@ -97,7 +98,8 @@ impl Case {
         (0..outputs).map(window).collect()
     }
 
-    /// Outputs, and the gradient by the input of their sum weighted by `weights`; the output's shape.
+    /// The outputs, the gradient with respect to the input of their sum weighted by `weights`, and
+    /// the output's shape.
     fn by_sums(&self, x: &[f64], weights: &dyn Fn(usize) -> f64) -> (Vec<f64>, Vec<f64>, Vec<usize>) {
         let [batch, channels, _, height, width] = self.shape;
         let [d, h, w] = [0, 1, 2].map(|axis| self.axis(axis));
@@ -122,7 +124,8 @@ impl Case {
                         y.push(best.map_or(f64::NEG_INFINITY, |best| x[best]));
                     }
                     Kind::Average(include) => {
-                        // Padding that differs on both sides is made part of the input.
+                        // Padding that differs before and after an axis becomes a part of the
+                        // input.
                         let part = self.padding == PaddingConfig3d::Same
                             && [0, 1, 2].iter().any(|&axis| self.padding(axis).0 != self.padding(axis).1);
                         let count = match include || part {
@@ -139,7 +142,8 @@ impl Case {
         (y, dx, [batch, channels, d.len(), h.len(), w.len()].into())
     }
 
-    /// The module's output and gradient on a backend, for the weights; the input is `turned` in memory or not.
+    /// The module's output and gradient on a backend, for the weights. If `turned`, the input has
+    /// another order in memory.
     fn run<B: AutodiffBackend>(
         &self,
         x: &TensorData,
@@ -149,7 +153,7 @@ impl Case {
     ) -> Vec<TensorData> {
         let x = tensor::<B, 5>(x, dtype);
         let leaf = if turned { tensor(&x.swap_dims(1, 4).into_data(), dtype) } else { x }.require_grad();
-        // Behind a memory-bound op, so that recomputation has a chain to go back.
+        // After a memory-bound op, so that recomputation has to go back through a chain.
         let x = if turned { leaf.clone().swap_dims(1, 4).neg() } else { leaf.clone().neg() };
         let out = self.forward(x);
         let grads = (out.clone() * tensor::<B, 5>(weights, dtype)).sum().backward();
@@ -166,13 +170,13 @@ impl Case {
             let weights = uniform(random, &shape).convert_dtype(dtype);
             let each: Vec<f64> = weights.iter::<f64>().collect();
             let (y, dx, _) = self.by_sums(&wide, &|o| each[o]);
-            // The maxima's places depend on the signs.
+            // The positions of the maxima depend on the signs.
             let signless: Vec<f64> = match self.kind {
                 Kind::Max => wide.clone(),
                 Kind::Average(_) => wide.iter().map(|x| x.abs()).collect(),
             };
             let (y_sum, dx_sum, _) = self.by_sums(&signless, &|o| each[o].abs());
-            // The composition divides twice.
+            // The composed path divides twice.
             let terms = Terms::of(self.size.iter().product::<usize>() + 2, dtype);
             let limited = |values: Vec<f64>, sums: Vec<f64>, shape: &[usize]| {
                 let of = |values: Vec<f64>| TensorData::new(values, shape.to_vec());
@@ -188,8 +192,8 @@ impl Case {
             assert_limits(&what, dtype, &found, &expected);
             let found = self.run::<Balanced>(&x, &weights, dtype, turned);
             assert_limits(&format!("{what}, recomputed"), dtype, &found, &expected);
-            // Other backends round between the two poolings, and this one divides the gradients of
-            // incomplete windows otherwise.
+            // Other backends round between the two poolings. They also divide the gradients of
+            // incomplete windows differently.
             let same = self.kind == Kind::Max || !self.ceil;
             if same && matches!(dtype, DType::F32 | DType::F64) {
                 let found = self.run::<Oracle>(&x, &weights, dtype, turned);
@@ -199,7 +203,7 @@ impl Case {
     }
 }
 
-/// Every combination of entries, the last list's fastest.
+/// Every combination of entries. The last list varies fastest.
 fn triples<'a, T>(d: &'a [T], h: &'a [T], w: &'a [T]) -> impl Iterator<Item = (&'a T, &'a T, &'a T)> {
     d.iter().flat_map(move |d| h.iter().flat_map(move |h| w.iter().map(move |w| (d, h, w))))
 }
@@ -232,7 +236,7 @@ fn windows_that_it_has_not() {
         let incomplete = Case::new(kind, [1, 2, 6, 5, 7], [3, 2, 3]);
         Case { stride: [2; 3], padding: PaddingConfig3d::Explicit(1, 1, 1), ceil: true, ..incomplete }
             .check(&random);
-        // More padding behind than in front.
+        // More padding after than before an axis.
         let even = Case::new(kind, [1, 2, 5, 4, 6], [2, 4, 3]);
         Case { stride: [1, 2, 1], padding: PaddingConfig3d::Same, ..even }.check(&random);
     }
@@ -260,8 +264,8 @@ fn shapes_and_windows_drawn() {
     }
 }
 
-/// Of equal elements the first has the gradient; a window of nothing but -inf gives that, and one that begins with
-/// NaN gives NaN.
+/// Of equal elements the first gets the gradient. A window of only -inf gives -inf, and one that
+/// begins with NaN gives NaN.
 #[test]
 fn ties_and_values_that_are_not_finite() {
     let device = Default::default();
@@ -333,7 +337,7 @@ fn the_trace_tells_which_path_ran() {
     }
 }
 
-/// Without autodiff there are no indices: the same maxima.
+/// Without autodiff there are no indices, and the maxima are the same.
 #[test]
 fn without_a_gradient() {
     let x = uniform(&Random::new(), &[2, 3, 5, 6, 7]);

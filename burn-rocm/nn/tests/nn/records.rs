@@ -1,5 +1,5 @@
-//! Records of the modules whose own tests have none: what Burn's module saved loads here, and back, with each kind
-//! of recorder.
+//! Records of the modules whose own tests have none. They load what Burn's modules saved, and
+//! Burn's modules load theirs, with each kind of recorder.
 
 use burn::module::Module;
 use burn::nn;
@@ -14,9 +14,10 @@ use burn_rocm_tests::assert_close;
 
 use crate::support::*;
 
-/// Burn's module with what ours saved, and ours with what Burn's did, by each recorder; the bytes of both are the same.
+/// Burn's module with the record of this crate's, and this crate's with the record of Burn's, by
+/// each recorder. The bytes of both records are the same.
 fn exchanged<T: Module<Flex>, O: Module<Rocm>>(what: &str, theirs: &T, ours: &O, blank: &T) -> Vec<(T, O)> {
-    // Initialises: a clone of what is not would start with other numbers.
+    // Initialises both modules: a clone of an uninitialised module would draw other numbers.
     assert_eq!(theirs.num_params(), ours.num_params(), "{what}");
     let mut all = Vec::new();
     macro_rules! with {
@@ -44,7 +45,7 @@ fn on<B: burn::tensor::backend::Backend>(data: &TensorData) -> Tensor<B, 2> {
     Tensor::from_data(data.clone(), &Default::default())
 }
 
-/// What both give for the same input, beside what `$theirs` gave before.
+/// Asserts that both give the same result for the same input as `$theirs` gave before.
 macro_rules! same {
     ($what:expr, $theirs:expr, $ours:expr, $blank:expr, $x:expr, |$module:ident, $input:ident| $forward:expr) => {{
         let (theirs, ours, blank) = ($theirs, $ours, $blank);
@@ -131,7 +132,7 @@ fn losses() {
         let targets = TensorData::new(classes.clone(), [5]);
         module.forward(x, Tensor::<_, 1, Int>::from_data(targets, &Default::default()))
     });
-    // The record of Burn's cross entropy, which has the same fields but one.
+    // The record of Burn's cross entropy, which has all but one of the fields.
     let own = loss::NllLossConfig::new().with_weights(Some(weights.clone())).init::<Rocm>(&rocm);
     let recorder = BinBytesRecorder::<FullPrecisionSettings>::default();
     let bytes = Recorder::<Rocm>::record(&recorder, own.clone().into_record(), ()).unwrap();
@@ -159,7 +160,7 @@ fn losses() {
     same!("Huber's", theirs(), own, theirs(), x, |module, x| module.forward_residuals(x));
 }
 
-/// Modules that Burn has not, or has without parameters: nothing is kept, and nothing asked for.
+/// Modules that Burn lacks, or that have no parameters in Burn: records store nothing for them.
 #[test]
 fn modules_without_parameters() {
     fn check<M: Module<Rocm> + ToString>(module: M) {

@@ -1,5 +1,5 @@
-//! What configs and modules refuse: a panic as of Burn's ops, with an error that says what was expected and what
-//! was found.
+//! What configs and modules refuse. They panic like Burn's ops, with an error that names the
+//! expected and the found value.
 
 use burn::module::Module;
 use burn::nn::{PaddingConfig2d, PaddingConfig3d};
@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::support::*;
 
-/// That the body ends in an `Invalid` of this op, which says what was found.
+/// Asserts that the body ends in an `Invalid` of this op, which names the found value.
 fn refused<T>(op: &str, what: &str, body: impl FnOnce() -> T) {
     assert!(catch_unwind(AssertUnwindSafe(|| drop(body()))).is_err(), "{op} took {what}");
     match take_last_error() {
@@ -109,7 +109,7 @@ fn inputs<B: AutodiffBackend>(of_max: &str, of_average: &str) {
         let what = format!("[2, {count}, 4]");
         refused("autoregressive cache", &what, || attention.forward_cache(tokens(count), &mut cache));
     }
-    // Keys that don't follow the cached ones are refused before the queries are cached.
+    // Keys that do not continue the cached ones are refused before the queries are cached.
     let uneven = MhaInput::new(
         Tensor::<B, 3>::ones([2, 3, 4], &device),
         Tensor::ones([2, 3, 4], &device),
@@ -129,7 +129,7 @@ fn inputs<B: AutodiffBackend>(of_max: &str, of_average: &str) {
     assert_eq!(step(3).dims(), [2, 3, 4]);
 }
 
-/// Burn's module takes the last of several new tokens, and panics where it misses the others.
+/// Burn's module takes only the last of several new tokens, and panics when it needs the others.
 #[test]
 fn burns_module_takes_one_new_token_too() {
     let device = Default::default();

@@ -1,5 +1,5 @@
-//! Which path runs: on every autodiff backend of this project's the fused one, and memory-bound ops again where the
-//! strategy does not keep them.
+//! Which path runs. On every autodiff backend of this project it is the fused one. Memory-bound ops
+//! run again if the strategy does not keep them.
 
 use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
 use burn::nn::LinearLayout;
@@ -11,7 +11,7 @@ use burn_rocm_tests::trace::during;
 
 use crate::support::*;
 
-/// Runs SiLU both ways, and says what is wrong with the trace, if anything.
+/// Runs SiLU forward and backward. Returns what is wrong with the trace, if anything.
 fn not_fused<B: AutodiffBackend>() -> Option<String> {
     let x = Tensor::<B, 1>::from_data([0.5, -1.0], &Default::default()).require_grad();
     let (grad, lines) = during(|| {
@@ -23,12 +23,12 @@ fn not_fused<B: AutodiffBackend>() -> Option<String> {
     (!fused).then(|| format!("{}: {lines:?}", std::any::type_name::<B>()))
 }
 
-/// Each float, each int and each bool type, with both strategies. (That all 192 backends have a route is a test of
-/// `fuse.rs`.)
+/// Each float, int and bool type, with both strategies. (A test of `fuse.rs` shows that all 192
+/// backends have a route.)
 #[test]
 fn every_element_type_and_strategy_is_fused() {
-    // The first backend that uses a device sets the dtypes of its parameters for the process: the
-    // one that the other tests expect.
+    // The first backend type that uses a device sets the dtypes of its parameters for the process.
+    // So the type that the other tests expect comes first.
     let mut wrong = Vec::from_iter(not_fused::<Ours>());
     macro_rules! both {
         ($rocm:ty) => {
@@ -47,7 +47,8 @@ fn every_element_type_and_strategy_is_fused() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Each memory-bound op between two others whose gradients read their inputs: kept it runs once, else once more.
+/// Each memory-bound op, between two others whose gradients read their inputs. It runs once if it
+/// is kept, else twice.
 #[test]
 fn memory_bound_ops_are_computed_again() {
     let data = uniform(&Random::new(), &[3, 4, 8]);
@@ -57,7 +58,7 @@ fn memory_bound_ops_are_computed_again() {
             let $x = leaf.clone().exp();
             let (grads, lines) = during(|| $out.exp().sum().backward());
             assert!(leaf.grad(&grads).is_some());
-            // By a kernel or by MIOpen.
+            // Computed by a kernel or by MIOpen.
             lines.iter().filter(|line| line.starts_with(concat!($op, " f32: "))).count()
         }};
     }

@@ -1,5 +1,5 @@
-//! Self-attention by one product for queries, keys and values, and tokens sequence first: against Burn's, and which
-//! path runs.
+//! Self-attention with one product for queries, keys and values, and tokens with the sequence
+//! first: compared with Burn's, and which path runs.
 
 use burn::nn::attention as theirs;
 use burn::tensor::backend::{AutodiffBackend, Backend};
@@ -21,14 +21,14 @@ type Sizes = [usize; 4];
 const JOINED: &[Sizes] = &[
     [5, 9, 8, 2],
     [4, 7, 6, 2], // heads of three features
-    [3, 9, 5, 5], // of one
+    [3, 9, 5, 5], // heads of one feature
     [2, 14, 7, 1],
     [1, 40, 8, 2],
     [40, 1, 8, 2],
     [2, 37, 8, 4],
 ];
 
-/// Too few.
+/// Too few rows for one product.
 const APART: &[Sizes] = &[[2, 3, 8, 2], [1, 31, 8, 2], [31, 1, 8, 4], [3, 9, 9, 3]];
 
 struct Call {
@@ -52,7 +52,7 @@ impl Call {
     }
 }
 
-/// What hides keys: nothing, padding, a drawn mask, both, what comes later.
+/// Which masks hide keys: none, padding, a random mask, both, or a causal mask.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Hides {
     Nothing,
@@ -62,8 +62,8 @@ enum Hides {
     Later,
 }
 
-/// Context, weights if they are looked at, and the gradients of the tokens and of all parameters. The tokens are a
-/// view in which nothing lies in order.
+/// The context, the weights if they are used, and the gradients of the tokens and of all
+/// parameters. The tokens are a view without any order in memory.
 macro_rules! all_of {
     ($B:ident, $api:ident, $module:expr, $call:expr, $hides:expr, $looks:expr) => {{
         let (module, call) = ($module, $call);
@@ -96,13 +96,13 @@ macro_rules! all_of {
     }};
 }
 
-/// What of the modules is other than by default.
+/// The settings that differ from the default.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     hides: Hides,
     quiet: bool,
     looks: bool,
-    /// A layer that has no bias: 0 to 3.
+    /// A layer without a bias: 0 to 3.
     without: Option<usize>,
 }
 
@@ -150,7 +150,7 @@ fn values_and_gradients() {
     }
 }
 
-/// The weights are made of other products, whose gradients join those of the context.
+/// Other products compute the weights, and their gradients are added to those of the context.
 #[test]
 fn weights_that_are_looked_at() {
     let random = Random::new();
@@ -169,7 +169,8 @@ fn layers_without_a_bias() {
     }
 }
 
-/// The two tests above where scores are never in memory, and on the kernel that stands in for rocBLAS.
+/// The two tests above with scores that are never in memory, and on the kernel that replaces
+/// rocBLAS.
 #[test]
 fn by_tiles_and_by_the_own_product() {
     const TILED: [(&str, &str); 1] = [("BURN_ROCM_ATTENTION_SCORES", "0")];
@@ -182,7 +183,7 @@ fn by_tiles_and_by_the_own_product() {
     }
 }
 
-/// The lines of forward and backward passes, of context alone.
+/// The trace of the forward and backward pass of the context alone.
 fn lines_of(sizes: Sizes, alike: bool) -> Vec<String> {
     let random = Random::new();
     let [batch, sequence, d_model, heads] = sizes;
@@ -193,11 +194,11 @@ fn lines_of(sizes: Sizes, alike: bool) -> Vec<String> {
         true => MhaInput::self_attn(x.clone()),
         false => MhaInput::new(x.clone(), x.clone(), x.clone()),
     };
-    module.forward(input()).context.sum().backward(); // the parameters are made
+    module.forward(input()).context.sum().backward(); // initialises the parameters
     during(|| module.forward(input()).context.sum().backward()).1
 }
 
-/// How many copies each op makes, by their kernels.
+/// The copies that each op makes, from their kernels.
 fn copies<'a>(lines: &'a [String], op: &str) -> Vec<&'a str> {
     let kernel = |line: &'a String| line.strip_prefix(op)?.strip_prefix(" f32: kernel ");
     lines.iter().filter_map(kernel).filter(|kernel| kernel.starts_with("copy_")).collect()
@@ -208,7 +209,7 @@ fn which_path_runs() {
     let tiled = hip::attention_scores() == Ok(0);
     let own = hip::matmul_route() == Ok(hip::Route::Own);
     let of = |lines: &[String], op: &str| lines.iter().filter(|line| line.starts_with(op)).count();
-    // As many queries as the tiled kernels are taken for.
+    // The fewest queries for which the tiled kernels run.
     let sizes = [2, 37, 8, 2];
     let lines = lines_of(sizes, true);
     if tiled {
@@ -219,8 +220,8 @@ fn which_path_runs() {
             assert_eq!(of(&lines, kernel), 1, "{lines:#?}");
         }
     } else {
-        // The weight transposed, gradients of weights and of biases apart. The own product's places
-        // are packed, and copied from.
+        // One copy transposes the weight, and one each splits the gradients of weights and of
+        // biases. The own product writes packed results, which are then copied.
         let copied = |op| copies(&lines, op).len();
         assert_eq!(copied("nn_self_attention"), usize::from(own), "{lines:#?}");
         assert_eq!(of(&lines, "nn_self_attention f32: kernel pack_heads<"), 1, "{lines:#?}");
@@ -235,7 +236,7 @@ fn which_path_runs() {
         }
     }
     assert_eq!(of(&lines, "nn_attention"), 0, "{lines:#?}");
-    // Too few rows: each layer has its product, and nothing but the tokens is copied.
+    // With too few rows, each layer has its own product, and only the tokens are copied.
     let lines = lines_of([2, 33, 24, 2], true);
     assert!(of(&lines, "nn_attention f32") > 0 && of(&lines, "nn_self_attention") == 0, "{lines:#?}");
     if !own && !tiled {
@@ -243,10 +244,10 @@ fn which_path_runs() {
         let all = lines.iter().filter(|line| line.contains("kernel copy_")).count();
         assert_eq!(all, 4, "{lines:#?}");
     }
-    // Three tensors, though they are the same ones.
+    // Three tensors, although they are equal.
     let lines = lines_of(sizes, false);
     assert_eq!(of(&lines, "nn_self_attention") + of(&lines, "nn_swap_leading"), 0, "{lines:#?}");
-    // One batch or one token: sequence first as it lies.
+    // With one batch or one token, the tokens already have the sequence first.
     for sizes in [[1, 40, 8, 2], [40, 1, 8, 2]] {
         let lines = lines_of(sizes, true);
         assert!(
@@ -256,7 +257,7 @@ fn which_path_runs() {
     }
 }
 
-/// Nothing is recorded: the general path, tokens as they lie.
+/// If nothing is recorded, the general path runs, and the tokens keep their layout.
 #[test]
 fn inference_is_as_it_was() {
     let module = MultiHeadAttentionConfig::new(8, 2).init::<burn_rocm::Rocm>(&Default::default());
@@ -266,7 +267,8 @@ fn inference_is_as_it_was() {
     assert!(ops("nn_attention f32") > 0 && ops("nn_self_attention") + ops("nn_swap") == 0, "{lines:#?}");
 }
 
-/// Which scores are dropped is a function of their place, not of the path; and so for the weights.
+/// Which scores are dropped depends on their position and not on the path. The same holds for the
+/// weights.
 #[test]
 fn dropout_is_the_same_on_every_path() {
     if !is_alone("self_attention::dropout_is_the_same_on_every_path") {
@@ -294,7 +296,7 @@ fn dropout_is_the_same_on_every_path() {
     assert_close(&"dropout", &run(true), &run(false), Tolerance::of(DType::F32).times(300.0));
 }
 
-/// Parameters that are frozen get no gradient; the others, and the tokens, theirs.
+/// Frozen parameters get no gradient. The others, and the tokens, get theirs.
 #[test]
 fn frozen_parameters() {
     let random = Random::new();
@@ -320,7 +322,7 @@ fn frozen_parameters() {
     }
 }
 
-/// A batch of nothing, and sequences of nothing.
+/// An empty batch, and empty sequences.
 #[test]
 fn nothing_to_attend_to() {
     fn check<B: AutodiffBackend>() {

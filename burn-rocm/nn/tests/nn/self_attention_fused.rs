@@ -1,4 +1,4 @@
-//! The op by itself: self-attention of packed weights, in every float type, by either path.
+//! The op alone: self-attention with packed weights, in every float type, on either path.
 
 use burn_rocm::fused::{
     AttentionDropout, AttentionOptions, AttentionPath, Projections, self_attention, self_attention_backward,
@@ -32,7 +32,7 @@ impl Call {
     fn new(random: &Random, [sequence, batch, d_model, heads, d_k]: [usize; 5], dtype: DType) -> Self {
         let width = heads * d_k;
         let draw = |shape: &[usize]| drawn(random, shape, dtype);
-        // Small, so that bf16 has most scores and the limits stay narrow.
+        // Small, so that bf16 represents most scores exactly and the limits stay narrow.
         let small = |shape: &[usize]| on_device(&multiples(random, shape, 1, 0.25), dtype);
         let hidden: Vec<bool> = (0..batch * sequence).map(|_| random.uniform(0.0, 1.0) < 0.3).collect();
         let mask = TensorData::new(hidden, [batch, 1, 1, sequence]);
@@ -48,7 +48,7 @@ impl Call {
         }
     }
 
-    /// The output and the gradients that are wanted: of tokens, weights, biases.
+    /// The output, and the wanted gradients of tokens, weights and biases.
     fn run(&self, options: &AttentionOptions, wanted: [bool; 3]) -> Vec<Option<TensorData>> {
         let Self { x, projections, mask, grad } = self;
         let attended = self_attention(x.clone(), projections.clone(), mask.clone(), options).unwrap();
@@ -65,7 +65,7 @@ impl Call {
             .collect()
     }
 
-    /// What [`run`](Self::run) gives, by the formulas.
+    /// The expected results of [`run`](Self::run), from the formulas.
     fn expected(&self, options: &AttentionOptions, dtype: DType) -> Vec<Vec<Bounded>> {
         let read = |tensor: &RocmTensor| exact(read_float::<R>(tensor.clone()).iter::<f64>());
         let Self { x, projections: Projections { weights, biases, heads }, mask, grad } = self;
@@ -95,13 +95,13 @@ fn all(found: Vec<Option<TensorData>>) -> Vec<TensorData> {
     found.into_iter().map(Option::unwrap).collect()
 }
 
-/// The places of the gradients of the queries' and the keys' biases. The latter is 0 or small: a
-/// softmax does not see what is added to all of its scores. The former has a few elements only, whose
-/// terms cancel: in 16 bits its limits may hide it.
+/// The indices of the gradients of the queries' and the keys' biases. The latter gradient is 0 or
+/// small, because a softmax does not depend on a term that all its scores share. The former has
+/// only a few elements, whose terms cancel, so in 16 bits its limits may hide it.
 const QUERY_BIAS: usize = 5;
 const KEY_BIAS: usize = 6;
 
-/// Either path, in every float type, against the formulas.
+/// Compares either path, in every float type, with the formulas.
 #[test]
 fn either_path_in_every_float_type() {
     let random = Random::new();
@@ -123,7 +123,7 @@ fn either_path_in_every_float_type() {
                     assert!(found.iter().all(|data| data.dtype == dtype), "{what}");
                     let expected = call.expected(&options, dtype);
                     assert_bounded(&what, &found, &expected);
-                    // Of one key the softmax is 1, whatever queries and keys are.
+                    // With one key the softmax is 1, whatever queries and keys are.
                     let scored = sizes[0] > 1;
                     let wide = matches!(dtype, DType::F32 | DType::F64);
                     for (result, (found, expected)) in found.iter().zip(&expected).enumerate() {
@@ -137,7 +137,8 @@ fn either_path_in_every_float_type() {
     }
 }
 
-/// What is not wanted is not there, and leaves the others as they are; none wanted is no work.
+/// A gradient that is not wanted is absent and does not affect the others. If none is wanted,
+/// nothing runs.
 #[test]
 fn only_wanted_gradients() {
     let call = Call::new(&Random::new(), [9, 5, 8, 2, 3], DType::F32);

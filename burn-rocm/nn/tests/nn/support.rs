@@ -31,7 +31,7 @@ pub(crate) fn multiples(random: &Random, shape: &[usize], most: usize, unit: f64
     TensorData::new((0..shape.iter().product()).map(of).collect::<Vec<f64>>(), shape.to_vec())
 }
 
-/// The magnitudes of data, in f64.
+/// The magnitudes of the data, in f64.
 pub(crate) fn magnitudes(data: &TensorData) -> TensorData {
     TensorData::new(data.iter::<f64>().map(f64::abs).collect(), data.shape.clone())
 }
@@ -133,7 +133,7 @@ pub(crate) fn assert_limits(
     }
 }
 
-/// The gradients of all parameters of a module, in their order; one that has none fails the test.
+/// The gradients of all parameters of a module, in order. A parameter without one fails the test.
 pub(crate) fn gradients_of<B: AutodiffBackend>(
     module: &impl Module<B>,
     grads: &B::Gradients,
@@ -142,7 +142,7 @@ pub(crate) fn gradients_of<B: AutodiffBackend>(
     impl<B: AutodiffBackend> ModuleVisitor<B> for Read<'_, B> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
             let value = param.val();
-            // Running statistics are none.
+            // Running statistics have no gradient.
             if value.is_require_grad() {
                 let grad = value.grad(self.0).unwrap_or_else(|| panic!("no gradient of {}", param.id));
                 self.1.push(grad.into_data());
@@ -154,8 +154,8 @@ pub(crate) fn gradients_of<B: AutodiffBackend>(
     read.1
 }
 
-/// Asserts that what a body gives here, with each checkpointing strategy, is within a tolerance of
-/// what it gives on the oracle.
+/// Asserts that the results of a body on this backend, with each checkpointing strategy, are within
+/// a tolerance of its results on the oracle.
 ///
 /// The body sees the backend as `B`, and returns a `Vec<TensorData>`.
 macro_rules! against_burn {
@@ -179,8 +179,8 @@ macro_rules! against_burn {
 }
 pub(crate) use against_burn;
 
-/// Asserts that what a body gives here, with each checkpointing strategy, has `dtype` and is within
-/// its limits. `expected` has a reference and limits for each result.
+/// Asserts that the results of a body on this backend, with each checkpointing strategy, have
+/// `dtype` and are within their limits. `expected` has a reference and limits for each result.
 ///
 /// The body sees the backend as `B`, and returns a `Vec<TensorData>`.
 macro_rules! within_limits {

@@ -1,6 +1,6 @@
-//! Models trained for fifty steps with these modules, losses and optimizers, beside Burn's own on
-//! `burn-flex`: the losses agree; and a model and an optimizer saved by either go on as the
-//! other's.
+//! Models trained for fifty steps with these modules, losses and optimizers, and with Burn's own on
+//! `burn-flex`. The losses agree, and a model and an optimizer that one saved continue with the
+//! other.
 
 use burn::module::{AutodiffModule, Module, ModuleMapper, Param};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -17,13 +17,13 @@ use burn_rocm_nn::{Act, AddAct};
 use crate::attention::{loaded, made, saved};
 use crate::support::*;
 
-/// What a step is given.
+/// The input of a step.
 struct Batch {
     input: TensorData,
     targets: Vec<i64>,
 }
 
-/// A model of either API.
+/// A model, with Burn's modules or with this crate's.
 trait Model<B: Backend>: Module<B> {
     fn new() -> Self;
     fn loss(&self, batch: &Batch) -> Tensor<B, 1>;
@@ -33,7 +33,7 @@ fn targets<B: Backend>(batch: &Batch) -> Tensor<B, 1, Int> {
     Tensor::from_data(TensorData::new(batch.targets.clone(), [batch.targets.len()]), &Default::default())
 }
 
-/// The models with `burn::nn` or with this crate, whose residual join is `$join`.
+/// The models with `burn::nn` or with this crate. `$join` computes the residual's sum.
 macro_rules! models {
     ($name:ident, $nn:path, $transformer:path, $loss:path, |$a:ident, $b:ident| $join:expr) => {
         mod $name {
@@ -86,7 +86,7 @@ macro_rules! models {
                 }
             }
 
-            /// Two layers of an encoder, and a classifier of each place.
+            /// Two layers of an encoder, and a classifier for each position.
             #[derive(Module, Debug)]
             pub(super) struct Encoder<B: Backend> {
                 encoder: transformer::TransformerEncoder<B>,
@@ -124,7 +124,7 @@ fn sequences(random: &Random) -> Batch {
     Batch { input: uniform(random, &[4, 6, 8]), targets: (0..24).map(|_| random.below(5) as i64).collect() }
 }
 
-/// Takes steps, and gives the losses before each.
+/// Takes steps and returns the loss before each.
 fn train<B: AutodiffBackend, M: Model<B> + AutodiffModule<B>>(
     model: &mut Option<M>,
     optimizer: &mut impl Optimizer<M, B>,
@@ -142,7 +142,7 @@ fn train<B: AutodiffBackend, M: Model<B> + AutodiffModule<B>>(
     (0..steps).map(&mut step).collect()
 }
 
-/// Fifty; fewer in lockstep, where a step is some hundred times slower.
+/// Fifty steps; fewer in lockstep, where a step takes some hundred times as long.
 fn steps() -> usize {
     if std::env::var_os("BURN_ROCM_CPU_WAVE").is_some() { 10 } else { 50 }
 }
@@ -182,7 +182,7 @@ fn agree(what: &str, ours: &[f64], theirs: &[f64], nudged: &[f64]) {
     }
 }
 
-/// Fifty steps from the same parameters, with an optimizer of each API.
+/// Fifty steps from the same parameters with Burn's optimizer and with this crate's.
 macro_rules! fifty_steps {
     ($Model:ident, $batch:ident, $lr:expr, |$optim:ident| $optimizer:expr) => {{
         let random = Random::new();
@@ -235,7 +235,8 @@ fn load<B: Backend, R: Record<B>>(bytes: Vec<u8>) -> R {
     BinBytesRecorder::<FullPrecisionSettings>::default().load(bytes, &Default::default()).unwrap()
 }
 
-/// Ten steps with Burn's on the oracle, ten here, ten there again: as thirty there.
+/// Ten steps with Burn's modules on the oracle, ten here, and ten there again give the same as
+/// thirty there.
 #[test]
 fn checkpoints_go_on_elsewhere_and_come_back() {
     macro_rules! there_and_back {

@@ -1,4 +1,5 @@
-//! Inputs that lie otherwise in memory, batches of nothing, targets that are all padded, masks of four bytes a bool.
+//! Inputs with other layouts in memory, empty batches, targets that are all padding, masks of four
+//! bytes a bool.
 
 use burn::module::Param;
 use burn::nn::conv::Conv2dConfig;
@@ -17,8 +18,8 @@ use crate::attention::{bools, drawn_bools, loaded, saved};
 use crate::layer::{ACTS, by_burn};
 use crate::support::*;
 
-/// What a body gives for a view `[4, 5, 3]` of every other and the middle of a leaf `[7, 5, 8]`, and the leaf's
-/// gradient.
+/// The result of a body for a view `[4, 5, 3]` of a leaf `[7, 5, 8]`, which takes every other row
+/// and the middle columns, and the leaf's gradient.
 macro_rules! of_view {
     ($B:ident, $data:expr, $dtype:expr, |$x:ident| $out:expr) => {{
         let leaf = tensor::<$B, 3>($data, $dtype).require_grad();
@@ -124,7 +125,7 @@ fn losses_of_elements_take_views() {
     );
 }
 
-/// A batch of nothing gives nothing, or the mean of nothing; what it leaves of gradients is zeros.
+/// An empty batch gives an empty result or the mean of nothing. Gradients of parameters are zeros.
 #[test]
 fn batches_of_nothing() {
     fn check<B: AutodiffBackend>() {
@@ -165,7 +166,7 @@ fn batches_of_nothing() {
     check::<Balanced>();
 }
 
-/// Rows that are all padded have no loss and no gradient; they count in the mean.
+/// Rows that are all padding have no loss and no gradient, but count in the mean.
 #[test]
 fn targets_that_are_all_padded() {
     let data = uniform(&Random::new(), &[6, 5]);
@@ -211,7 +212,7 @@ fn masks_of_four_bytes_a_bool() {
     assert_close(&"masks", &wide, &narrow, Tolerance::EXACT);
 }
 
-/// A bias that is frozen gets no gradient, and no kernel sums one.
+/// A frozen bias gets no gradient, and no kernel sums one.
 #[test]
 fn a_frozen_bias_is_not_summed() {
     let random = Random::new();

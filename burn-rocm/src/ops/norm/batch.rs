@@ -262,21 +262,22 @@ pub fn batch_norm_train(
     done(output)
 }
 
-/// [`batch_norm_train`] without running statistics: the normalised tensor, and the batch's mean and biased variance of
-/// gamma's dtype.
+/// [`batch_norm_train`] without running statistics. Returns the normalised tensor, and the batch's
+/// mean and biased variance in gamma's dtype.
 pub(crate) fn batch_norm_statistics(
     x: RocmTensor,
     gamma: RocmTensor,
     beta: RocmTensor,
     epsilon: f64,
 ) -> hip::Result<(RocmTensor, [RocmTensor; 2])> {
-    // All of a running statistic is replaced.
+    // The momentum is 1, so the running statistics are replaced entirely.
     let before = full_on(x.hip_device(), gamma.layout().shape().clone(), 0i64.into(), gamma.dtype_of())?;
     let done = batch_norm_train(x, gamma, beta, [before.clone(), before], 1.0, epsilon)?;
     Ok((done.output, done.running))
 }
 
-/// A mean and a variance as the statistics of an `x` of `dtype` that [`batch_norm_backward`] takes.
+/// Converts a mean and a variance to the statistics that [`batch_norm_backward`] takes for an `x`
+/// of `dtype`.
 pub(crate) fn with_rstd(
     mean: RocmTensor,
     variance: RocmTensor,

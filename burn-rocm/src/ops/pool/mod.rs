@@ -405,8 +405,9 @@ pub(crate) fn adaptive_backward(
     Ok(out)
 }
 
-/// [`adaptive`] of `[batch, channels, depth, height, width]`: means of the planes, then along the depth. Each is over
-/// windows of one size, so the two are the mean of the box.
+/// [`adaptive`] of `[batch, channels, depth, height, width]`. Takes the means of the planes, then
+/// the means of these along the depth. In each step all windows have one size, so the result is the
+/// mean of the box.
 pub(crate) fn adaptive3d(op: &'static str, x: RocmTensor, size: [usize; 3]) -> hip::Result<RocmTensor> {
     let &[batch, channels, depth, height, width] = x.dims() else {
         return invalid(op, "an input of rank 5", format!("{:?}", x.dims()));
@@ -418,7 +419,7 @@ pub(crate) fn adaptive3d(op: &'static str, x: RocmTensor, size: [usize; 3]) -> h
     reshape(adaptive(op, planes, [out_depth, rows * columns])?, &[batch, channels, out_depth, rows, columns])
 }
 
-/// The gradient of the input of [`adaptive3d`].
+/// The gradient with respect to the input of [`adaptive3d`].
 pub(crate) fn adaptive3d_backward(
     op: &'static str,
     x: RocmTensor,

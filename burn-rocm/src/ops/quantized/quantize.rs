@@ -37,9 +37,9 @@ fn float(op: &'static str, tensor: &RocmTensor) -> hip::Result<hip::DType> {
     }
 }
 
-/// Quantises `tensor` by the scheme, with the given scales (one for each block, and the scale that
-/// those are relative to) or with scales from its own range. The latter are those of `burn-flex`'s
-/// `quantize_dynamic`: `scale = 2 * max |x| / (high - low)` over each block.
+/// Quantises `tensor` by the scheme. The scales are given (one for each block, and the scale that
+/// those are relative to) or computed from the tensor's range. The computed scales are those of
+/// `burn-flex`'s `quantize_dynamic`: `scale = 2 * max |x| / (high - low)` over each block.
 pub(crate) fn quantize(
     op: &'static str,
     tensor: RocmTensor,
@@ -90,7 +90,7 @@ pub(crate) fn quantize(
 }
 
 impl Scales {
-    /// The number of blocks of a tensor with so many elements.
+    /// The number of blocks of a tensor with `len` elements.
     fn count(&self, len: usize) -> usize {
         match (&self.grid, self.run) {
             (Some(grid), _) => grid.iter().map(|[blocks, _]| blocks).product(),
@@ -100,8 +100,8 @@ impl Scales {
     }
 }
 
-/// What values are multiplied with: block scales times what those are relative to, one a run of values. And the scales
-/// that they were made of, where those are others.
+/// The factors of the values: each block scale times the scale that it is relative to, one factor
+/// for each run of values. Also the scales that the factors were made of, if those differ.
 fn of_levels(
     op: &'static str,
     blocks: RocmTensor,
@@ -124,11 +124,11 @@ fn of_levels(
     Ok((packed(scales)?, Some(Levels { blocks, global })))
 }
 
-/// Positive scales as the least numbers of a narrower type that are no less.
+/// Rounds positive scales up to numbers that a narrower type holds.
 fn rounded_up(op: &'static str, scales: RocmTensor, to: Option<Narrow>) -> hip::Result<RocmTensor> {
     let Some(Narrow { step, most, subnormal }) = to.filter(|_| !scales.is_empty()) else { return Ok(scales) };
     let scales = clamp(op, scales, None, Some(f64::from(most).into()))?;
-    // The bits of positive floats order as integers do.
+    // Positive floats have the same order as their bits have as integers.
     let bits = scalar(op, Functor::Add, scales.clone().reinterpret(DType::I32), i64::from(step - 1).into())?;
     let mask = i64::from(!(step - 1) as i32);
     let up = scalar(op, Functor::BitAnd, bits, mask.into())?.reinterpret(DType::F32);
@@ -174,7 +174,7 @@ fn measured(
 ) -> hip::Result<RocmTensor> {
     let (device, n) = (tensor.hip_device(), tensor.len());
     if let (Some(grid), Some(run)) = (&levels.grid, levels.run) {
-        // The elements block by block.
+        // Separates the tensor's axes into blocks.
         let apart: Vec<usize> = grid.iter().flatten().copied().chain([run]).collect();
         let order: Vec<usize> =
             (0..apart.len() - 1).step_by(2).chain((1..apart.len() - 1).step_by(2)).collect();
@@ -307,7 +307,7 @@ pub(crate) fn dense(op: &'static str, tensor: RocmQTensor) -> hip::Result<RocmQT
     let format = tensor.format();
     let (layout, n) = (tensor.layout().clone(), tensor.len());
     let count = format.scales(op, tensor.dims())?;
-    // Blocks of a view that is the whole storage are those it was made with: reshapes keep to that.
+    // A view of the whole storage keeps its blocks, because a reshape keeps them.
     let whole = layout.is_contiguous()
         && layout.offset() == 0
         && tensor.values().len() == format.bytes(n)

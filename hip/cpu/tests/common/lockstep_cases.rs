@@ -1,4 +1,4 @@
-// Included by lockstep.rs and lockstep64.rs: settings are read once a process.
+// lockstep.rs and lockstep64.rs include this file, because a process reads its settings once.
 
 use common::*;
 use hip_kernels::{DType, Functor, Template};
@@ -9,7 +9,7 @@ use std::{
     sync::{Mutex, MutexGuard, Once, PoisonError},
 };
 
-/// Faults and their texts belong to the process: one test at a time.
+/// Runs one test at a time, because faults and their texts belong to the process.
 fn start() -> MutexGuard<'static, ()> {
     static START: Once = Once::new();
     static ALONE: Mutex<()> = Mutex::new(());
@@ -19,7 +19,8 @@ fn start() -> MutexGuard<'static, ()> {
 
 const PRELUDE: &str = "#include \"prelude.h\"\n";
 
-/// Launches a kernel that is wrong: the launch itself is accepted, the next call reports, the one after works.
+/// Launches a wrong kernel. The launch itself is accepted, the next call reports the fault, and the
+/// one after it works.
 fn fault(source: &str, name: &str, blocks: u32, threads: u32, arguments: &mut [*mut c_void]) -> (hipError_t, String) {
     let kernel = kernel(&format!("{PRELUDE}{source}"), name);
     assert_eq!(launch(kernel, blocks, threads, arguments), hipSuccess);
@@ -95,7 +96,7 @@ fn warps_have_the_size_that_was_asked_for() {
         out.try_read::<u32>().map(|out| out[..256 / WAVE].to_vec())
     };
     assert_eq!(total(source), Ok(vec![WAVE as u32; 256 / WAVE]));
-    // A kernel that takes a warp for the other size is wrong or refused.
+    // A kernel that assumes the other warp size computes wrong results or is refused.
     let other = if WAVE == 32 { "64" } else { "32" };
     let mutant = source.replace("warpSize", other);
     assert_ne!(total(&mutant), Ok(vec![WAVE as u32; 256 / WAVE]));
@@ -121,7 +122,7 @@ fn shuffles_up_xor_and_ballot() {
 #[test]
 fn divergent_warps_meet_again() {
     let _alone = start();
-    // Lanes take turns of different length before a shuffle of them all.
+    // Lanes loop a different number of times before a shuffle of all lanes.
     let source = "__global__ void diverge(u32 *out) {
         u32 lane = threadIdx.x % warpSize, v = 0;
         if (lane < 8) { v = (u32)__ballot(1); } else { for (u32 i = 0; i < lane; ++i) v += (u32)__popcount(i); }
@@ -207,7 +208,7 @@ fn wild_accesses_and_divisions_by_zero() {
         fault("__global__ void zero(i32 *x) { x[0] = 7 / x[threadIdx.x]; }", "zero", 1, 64, &mut [arg(&x.0)]);
     assert_eq!(status, hipErrorLaunchFailure);
     assert!(text.contains("by zero"), "{text}");
-    // A stack that is too small, too.
+    // Also a stack that is too small.
     let (status, text) = fault(
         "__global__ void deep(i32 *x) {
             volatile i32 all[32768];
@@ -220,7 +221,7 @@ fn wild_accesses_and_divisions_by_zero() {
     assert!(text.contains("accesses the address"), "{text}");
 }
 
-/// Whatever the lockstep mode was about when the stack ended, the next launch works.
+/// Whatever lockstep was doing when the stack ended, the next launch works.
 #[test]
 fn a_stack_that_ends_while_shared_memory_is_made() {
     let _alone = start();
@@ -237,7 +238,7 @@ fn a_stack_that_ends_while_shared_memory_is_made() {
     let reverse = kernel(&format!("{PRELUDE}{REVERSE}"), "reverse");
     let x = Memory::of(&[0u32; 64]);
     let mut overrun = Vec::new();
-    // A frame has 80 bytes or more: the last depth is past the end of the stack.
+    // A frame has at least 80 bytes, so the last depth is past the end of the stack.
     for depth in 200u32..900 {
         assert_eq!(launch(deep, 1, 1, &mut [arg(&depth), arg(&x.0)]), hipSuccess, "depth {depth}");
         overrun.push(call!(HIP, hipDeviceSynchronize) != hipSuccess);
@@ -305,7 +306,7 @@ fn block_reductions_of_the_prelude() {
     }";
     let total = kernel(&format!("{PRELUDE}{source}"), "total");
     let x = Memory::of(&(0..1000).map(|i| i as f32).collect::<Vec<_>>());
-    // Of whole warps, as a device's grids have them.
+    // Whole warps, as in a device's grids.
     for threads in [1, 2, 3, 4, 5, 8, 1024 / WAVE].map(|warps| (warps * WAVE) as u32) {
         let out = Memory::of(&[0f32; 4]);
         assert_eq!(launch(total, 2, threads, &mut [arg(&1000u32), arg(&x.0), arg(&out.0)]), hipSuccess);

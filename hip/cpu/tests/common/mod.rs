@@ -18,7 +18,7 @@ use std::{
 pub static HIP: LazyLock<Hip> = LazyLock::new(hip_cpu::hip_table);
 pub static RTC: LazyLock<Hiprtc> = LazyLock::new(hip_cpu::hiprtc_table);
 
-/// Calls a function of a table in an unsafe block of its own: the tests own what they pass.
+/// Calls a table's function in its own unsafe block. The tests own the arguments.
 #[macro_export]
 macro_rules! call {
     ($table:expr, $function:ident $(, $argument:expr)* $(,)?) => {
@@ -82,7 +82,7 @@ impl Drop for Memory {
     }
 }
 
-/// Compiles; `Err` has the log.
+/// Compiles a program. `Err` has the log.
 pub fn compile(
     source: &str,
     headers: &[(&str, &str)],
@@ -147,7 +147,7 @@ pub fn function(module: hipModule_t, name: &str) -> Result<hipFunction_t, hipErr
     if status == hipSuccess { Ok(function) } else { Err(status) }
 }
 
-/// Compiles with this workspace's prelude at hand and finds one kernel.
+/// Compiles a program that may include this workspace's prelude, and finds one kernel.
 pub fn kernel(source: &str, name: &str) -> hipFunction_t {
     let code = compile(source, hip_kernels::HEADERS, &[name], &[]).unwrap_or_else(|log| panic!("{log}"));
     function(load(&code).unwrap(), name).unwrap()

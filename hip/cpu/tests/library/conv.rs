@@ -5,7 +5,7 @@ use super::{Device, Random};
 use core::ffi::c_void;
 use miopen_sys::*;
 
-/// A convolution; `x`, `w`, `y` are its shapes.
+/// A convolution. `x`, `w` and `y` are the shapes of its tensors.
 pub struct Case {
     pub x: Vec<usize>,
     pub w: Vec<usize>,
@@ -59,7 +59,7 @@ impl Case {
         Case::new(&x, &w, &stride, &pad, &dilation, groups)
     }
 
-    /// Calls `visit(x, w, y)` with the places of the factors of every product.
+    /// Calls `visit(x, w, y)` with the indices of the factors of every product.
     pub fn products(&self, mut visit: impl FnMut(usize, usize, usize)) {
         let axes = self.stride.len();
         let flat =

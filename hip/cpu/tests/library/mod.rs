@@ -1,4 +1,5 @@
-//! What the library tests share: device buffers, random input with a printed seed, comparison with an `f64` reference.
+//! Shared by the tests of libraries: device buffers, random input with a printed seed, comparison
+//! with an `f64` reference.
 #![allow(dead_code, unreachable_pub)] // Each test program uses its part.
 
 pub mod conv;
@@ -56,7 +57,7 @@ impl<T> Drop for Device<T> {
     }
 }
 
-/// A random stream; its seed is printed, and taken from `SEED` where that is set.
+/// A stream of random numbers. The seed is printed; the variable `SEED` sets it.
 pub struct Random(u64);
 
 impl Random {
@@ -117,7 +118,8 @@ number! {
     bf16, 1.2e-2, bf16::from_f64, bf16::to_f64;
 }
 
-/// Compares with a reference: the error is relative to the largest value of the reference, at least `floor`.
+/// Compares with a reference. Errors are relative to the reference's largest value, or to `floor`
+/// if that is larger.
 pub fn close<T: Number>(what: &str, found: &[T], expected: &[f64], floor: f64) {
     assert_eq!(found.len(), expected.len(), "{what}: length");
     let scale = expected.iter().fold(floor, |scale, value| scale.max(value.abs()));

@@ -18,7 +18,7 @@ use hip_provider::require;
 use miopen_sys::*;
 use std::ptr;
 
-/// Two descriptors of cuDNN's, because f32 and 16-bit data need different math types.
+/// Two of cuDNN's descriptors, because f32 and 16-bit data need different math types.
 pub(super) struct Raw {
     single: cudnn::cudnnConvolutionDescriptor_t,
     half: cudnn::cudnnConvolutionDescriptor_t,

@@ -3,8 +3,8 @@
 //! A convolution function of cuDNN 9 takes 35 to 100 us of the host's time (H200, 64x32x14x14, see
 //! `benches/README.md`), whatever it launches. A graph of the same launches takes 6 us. A training
 //! loop repeats the same calls at every step. It also has the same buffers, because the pool
-//! answers the same requests in the same way. So the second call is captured as a graph, which
-//! later calls launch.
+//! answers the same requests in the same way. So the second call is captured as a graph, which that
+//! call and all later ones launch.
 
 use super::status::answered;
 use crate::runtime::{Status, capturing, from_cuda};

@@ -1,4 +1,4 @@
-//! Tensor descriptors of cuDNN's.
+//! cuDNN's tensor descriptors.
 
 use super::status::{answered, stamp};
 use core::ffi::c_int;
@@ -8,7 +8,7 @@ use hip_provider::require;
 use miopen_sys::*;
 use std::ptr;
 
-/// The ranks that a descriptor of cuDNN's may have.
+/// The ranks that a cuDNN descriptor may have.
 const DIMS: std::ops::RangeInclusive<usize> = 4..=8;
 
 /// cuDNN's descriptors.

@@ -1,5 +1,6 @@
-//! The same convolution again and again, which is launched as a graph from the third call on: with other numbers in
-//! its buffers, behind other work, and after its descriptors were set to something else.
+//! The same convolution many times, which is launched as a graph from the second call on: with
+//! other numbers in its buffers, after other work, and after its descriptors were set to something
+//! else.
 
 use std::ptr::{null, null_mut};
 
@@ -10,7 +11,7 @@ use miopen_sys::*;
 use crate::norms::values;
 use crate::{Memory, gpu, ok};
 
-/// Images of one channel and a window of 3 x 3, nothing around them.
+/// Images of one channel, and a window of 3 x 3 without padding.
 struct Shape {
     images: usize,
     side: usize,
@@ -78,7 +79,7 @@ pub(crate) fn repeated_calls_follow_what_they_are_given() {
     let small = Shape { images: 2, side: 7, outputs: 3 };
     let [x, w, y] = [4 * 12 * 12, 8 * 9, 4 * 8 * 10 * 10].map(|count| Memory::new(&hip, count * 4));
     let mut seed = 0;
-    // The shapes in turn: the descriptors and buffers are the same ones, what they say is not.
+    // The shapes in turn. The descriptors and buffers are the same objects with other contents.
     for shape in [&large, &small, &large] {
         let (reach, side) = (shape.reach() as i32, shape.side as i32);
         let (images, outputs) = (shape.images as i32, shape.outputs as i32);
@@ -142,7 +143,7 @@ pub(crate) fn repeated_calls_follow_what_they_are_given() {
                 let (found, expected) = (y.read::<f32>(), shape.expected(&pixels, &window));
                 for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
                     let error = (f64::from(*found) - expected).abs();
-                    // NaN is no match; Winograd's transforms lose a few digits.
+                    // NaN is not a match. Winograd's transforms lose a few digits.
                     let id = solution.solution_id;
                     assert!(error <= 1e-4, "solution {id}, call {call}, at {at}: {found} for {expected}");
                 }

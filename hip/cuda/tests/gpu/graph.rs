@@ -20,7 +20,7 @@ pub(crate) fn what_was_captured_runs_at_each_launch() {
     // `count` words.
     unsafe {
         ok((hip.hipStreamCreateWithFlags)(&mut stream, hipStreamNonBlocking));
-        // Of this thread alone: other tests allocate meanwhile.
+        // Captures only this thread, because other tests allocate meanwhile.
         ok(hip.hipStreamBeginCapture.unwrap()(stream, hipStreamCaptureModeThreadLocal));
         ok((hip.hipMemsetD32Async)(x.address, 5, count as usize, stream));
         for _ in 0..2 {
@@ -56,7 +56,7 @@ pub(crate) fn a_capture_that_fails_gives_no_graph() {
         assert_eq!(end(stream, null_mut()), hipErrorInvalidValue);
         assert_ne!(end(stream, &mut graph), hipSuccess, "nothing was begun");
         ok(begin(stream, hipStreamCaptureModeThreadLocal));
-        // What is captured does not run, so nobody can wait for it.
+        // Captured work does not run, so no thread can wait for it.
         assert_eq!((hip.hipStreamSynchronize)(stream), hipErrorStreamCaptureUnsupported);
         assert_eq!(end(stream, &mut graph), hipErrorStreamCaptureInvalidated);
         assert!(graph.is_null());

@@ -20,7 +20,7 @@ use std::ptr::{null, null_mut};
 use hip_cuda::{Library, hip_table, hiprtc_table, missing_symbol};
 use hip_sys::*;
 
-/// Opens a library for good, from CUDA's folders or the loader's path.
+/// Opens a library from CUDA's folders or the loader's path, and never closes it.
 fn open(names: &[&str]) -> bool {
     let roots = ["CUDA_PATH", "CUDA_HOME"].into_iter().filter_map(std::env::var_os);
     let folders: Vec<_> = roots
@@ -65,7 +65,7 @@ fn gpu(more: &[Library]) -> Hip {
             Library::Driver => &["libcuda.so.1"][..],
             Library::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12"],
             Library::Cublas => {
-                // cuBLAS needs it, and does not always look beside itself.
+                // cuBLAS needs it, and does not always search its own folder.
                 open(&["libcublasLt.so.13", "libcublasLt.so.12"]);
                 &["libcublas.so.13", "libcublas.so.12"]
             }
@@ -87,7 +87,7 @@ fn gpu(more: &[Library]) -> Hip {
     hip
 }
 
-/// Asserts that a call of HIP's succeeded.
+/// Asserts that a HIP call succeeded.
 #[track_caller]
 fn ok(status: hipError_t) {
     assert_eq!(status, hipSuccess);
@@ -119,7 +119,7 @@ impl Memory {
         memory
     }
 
-    /// What it holds, behind all work of the device.
+    /// The contents after all work of the device.
     fn read<T: Copy + Default>(&self) -> Vec<T> {
         let mut values = vec![T::default(); self.bytes / size_of::<T>()];
         // SAFETY: both ranges have as many bytes; the wait keeps the destination alive.
@@ -140,7 +140,7 @@ impl Drop for Memory {
     }
 }
 
-/// The one kernel of a program, compiled for the first GPU; its module stays loaded.
+/// The only kernel of a program, compiled for the first GPU. Its module stays loaded.
 fn kernel(hip: &Hip, source: &CStr, name: &CStr) -> hipFunction_t {
     let rtc = hiprtc_table();
     let mut properties = hipDeviceProp_tR0600 { before: [0; 1160], gcnArchName: [0; 256], after: [0; 56] };

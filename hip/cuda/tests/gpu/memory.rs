@@ -1,4 +1,4 @@
-//! Allocations of nothing.
+//! Allocations of 0 bytes, and a free of null.
 
 use std::ptr::null_mut;
 
@@ -6,7 +6,7 @@ use cudarc::driver::sys as cuda;
 
 use crate::{gpu, ok};
 
-/// HIP documents that a free of null initialises; programs call it for that.
+/// HIP documents that freeing null initialises the runtime, and programs do so for that purpose.
 pub(crate) fn a_free_of_null_makes_the_threads_context() {
     let hip = gpu(&[]);
     let context = || {

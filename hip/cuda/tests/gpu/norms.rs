@@ -1,5 +1,5 @@
-//! Layer norm and T5's on this provider's own kernels, against sums in `f64`: rows that a warp keeps, that a block
-//! keeps, and that neither does.
+//! Layer norm and T5 layer norm on this provider's own kernels, compared with sums in `f64`: rows
+//! that a warp keeps in registers, rows that a block keeps, and rows that neither keeps.
 
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
@@ -48,7 +48,7 @@ impl Dnn {
         Self { table, handle, hip }
     }
 
-    /// A descriptor, which the test leaves to the process.
+    /// A descriptor, which the test never destroys.
     fn tensor(&self, data: miopenDataType_t, dims: &[usize]) -> miopenTensorDescriptor_t {
         let dims: Vec<i32> = dims.iter().map(|&dim| dim as i32).collect();
         let mut made = null_mut();
@@ -63,7 +63,7 @@ impl Dnn {
     }
 }
 
-/// Values in -1..1 around `offset`, as the type holds them.
+/// Values in -1..1 around `offset`, rounded to the type.
 pub(crate) fn values<T: Number>(seed: u64, count: usize, offset: f64) -> Vec<T> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -81,7 +81,7 @@ fn close<T: Number>(what: &str, found: &Memory, expected: &[f64], factor: f64) {
     let scale = expected.iter().fold(1.0f64, |scale, value| scale.max(value.abs()));
     for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
         let error = (found.wide() - expected).abs() / scale;
-        // NaN is no match.
+        // NaN is not a match.
         assert!(error <= factor * T::ERROR, "{what}: at {at} found {} expected {expected}", found.wide());
     }
 }
@@ -90,7 +90,7 @@ fn wide<T: Number>(values: &[T]) -> Vec<f64> {
     values.iter().map(|value| value.wide()).collect()
 }
 
-/// Rows of `len`, whose values lie around `offset`.
+/// Rows of `len` values around `offset`.
 fn layer_norm<T: Number>(dnn: &Dnn, rows: usize, len: usize, offset: f64, with_parameters: bool) {
     let what =
         format!("{} bytes, {rows} x {len} around {offset}, parameters {with_parameters}", size_of::<T>());
@@ -111,7 +111,7 @@ fn layer_norm<T: Number>(dnn: &Dnn, rows: usize, len: usize, offset: f64, with_p
         let mean = fx[own.clone()].iter().sum::<f64>() / len as f64;
         let variance = fx[own.clone()].iter().map(|x| (x - mean).powi(2)).sum::<f64>() / len as f64;
         let rstd = 1.0 / (variance + f64::from(epsilon)).sqrt();
-        // The gradient takes the statistics as they were stored.
+        // The gradient uses the statistics as they were stored, rounded.
         let (centre, scale) = (T::of(mean).wide(), T::of(rstd).wide());
         let normal = |i: usize| (fx[i] - centre) * scale;
         let sum = own.clone().map(|i| fdy[i] * fw[i % len]).sum::<f64>() / len as f64;
@@ -136,8 +136,8 @@ fn layer_norm<T: Number>(dnn: &Dnn, rows: usize, len: usize, offset: f64, with_p
         unsafe { call(handle, mode, d, x, p, weight, p, bias, epsilon, axis, d, y, s, mean, s, rstd) }
     };
     assert_eq!(forward(1, by.address, bm.address), miopenStatusSuccess, "{what}");
-    // A mean that is no multiple of the type's step there is off by as much in y of 16 bits: y
-    // itself was computed from the exact one.
+    // If the mean is not a multiple of the type's step, rounding it would change a 16-bit y by as
+    // much. The kernel computed y from the exact mean.
     close::<T>(&format!("{what}: y"), &by, &y, 4.0 * (1.0 + offset / 100.0));
     close::<T>(&format!("{what}: mean"), &bm, &means, 1.0);
     close::<T>(&format!("{what}: 1/deviation"), &br, &rstds, 4.0 * (1.0 + offset / 100.0));
@@ -154,8 +154,8 @@ fn layer_norm<T: Number>(dnn: &Dnn, rows: usize, len: usize, offset: f64, with_p
     // SAFETY: live descriptors, an out-pointer.
     let status = unsafe { size(handle, mode, d, d, p, s, s, 1, d, p, p, &mut bytes) };
     assert_eq!((status, bytes), (miopenStatusSuccess, 0));
-    // The statistics rounded once, not the kernel's: an error in their last place is another's of
-    // `dx` where the mean is large.
+    // The statistics rounded once, not those that the kernel stored. If the mean is large, an error
+    // in their last place would change `dx`.
     let [rounded_mean, rounded_rstd] = [&means, &rstds]
         .map(|all| Memory::of(hip, &all.iter().map(|&value| T::of(value)).collect::<Vec<_>>()));
     let backward = |dw: *mut c_void, db: *mut c_void| {
@@ -202,7 +202,8 @@ fn t5_norm<T: Number>(dnn: &Dnn, rows: usize, len: usize) {
     close::<T>(&format!("{what}: 1/rms"), &br, &rstds, 4.0);
 }
 
-/// Lengths with and without pieces of 16 bytes, in each of the kernels' ranges for 4 and for 2 bytes.
+/// Lengths that are multiples of 16-byte pieces and lengths that are not, in each range of the
+/// kernels for elements of 4 and of 2 bytes.
 const SHAPES: [(usize, usize); 11] = [
     (1, 1),
     (5, 33),
@@ -219,7 +220,8 @@ const SHAPES: [(usize, usize); 11] = [
 
 fn every_shape<T: Number>(dnn: &Dnn) {
     for (rows, len) in SHAPES {
-        // A length of one normalises to nothing but the shift, whose gradient is of rounding alone.
+        // A row of length 1 normalises to the bias alone, so its gradient consists of rounding
+        // errors.
         if len > 1 {
             layer_norm::<T>(dnn, rows, len, 0.0, true);
             layer_norm::<T>(dnn, rows, len, 0.0, false);

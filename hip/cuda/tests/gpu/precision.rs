@@ -9,7 +9,8 @@ use crate::{Memory, gpu};
 /// Rows, columns and terms.
 const N: i32 = 256;
 
-/// An f32 product by `gemm` (or by `gemm_ex`): sums of 256 times 1 + 2^-11, which takes 12 bits, by 1.
+/// An f32 product by `gemm` or `gemm_ex`: sums of 256 products of 1 + 2^-11, which takes 12 bits,
+/// and 1.
 fn product(extended: bool) -> f32 {
     let hip = gpu(&[Library::Cublas]);
     let rocblas = rocblas_table();
@@ -64,11 +65,11 @@ fn product(extended: bool) -> f32 {
     }
 }
 
-/// The product where every bit counts, and what TF32's 11 bits make of it: the operand rounded either way.
+/// The exact product, and the products of TF32's 11 bits, with the operand rounded down or up.
 const EXACT: f32 = 256.125;
 const ROUNDED: [f32; 2] = [256.0, 256.25];
 
-/// The test below runs it with the setting in the environment.
+/// The test below runs this in a child process with the setting in the environment.
 pub(crate) fn products() {
     let allowed = std::env::var("BURN_ROCM_TEST_TF32").as_deref() == Ok("1");
     hip_cuda::allow_tf32(allowed);

@@ -7,7 +7,8 @@ use rocblas_sys::*;
 
 use crate::gpu;
 
-/// MIOpen with a handle, and what was made with it; all leaked, as the process ends soon.
+/// MIOpen with a handle, and the descriptors made with it. All are leaked, because the process ends
+/// soon.
 struct Dnn {
     table: Miopen,
     handle: miopenHandle_t,
@@ -27,7 +28,7 @@ impl Dnn {
         Self { table, handle }
     }
 
-    /// A tensor descriptor; each row of the last axis has `gap` elements behind it.
+    /// A tensor descriptor. Each row of the last axis is followed by a gap of `gap` elements.
     fn tensor(&self, data: miopenDataType_t, dims: [c_int; 4], gap: c_int) -> miopenTensorDescriptor_t {
         let mut strides = [1; 4];
         for axis in (0..3).rev() {
@@ -60,8 +61,8 @@ impl Dnn {
         made
     }
 
-    /// What forward and the data gradient of a convolution 3x3 answer: 9x9 to 4x4 by strides of 2, or to 3x3 where
-    /// the window is dilated.
+    /// The statuses of the forward direction and the data gradient of a 3x3 convolution: 9x9 to 4x4
+    /// with strides of 2, or to 3x3 if the window is dilated.
     fn solutions(&self, data: miopenDataType_t, dilation: c_int, gap: c_int) -> [miopenStatus_t; 2] {
         let out = (9 - 2 * dilation - 1) / 2 + 1;
         let [x, w, y] =
@@ -84,7 +85,7 @@ impl Dnn {
         }
     }
 
-    /// What an average pool answers without memory, which is looked at last.
+    /// The status of an average pooling without memory, which is checked last.
     fn pooling(&self, data: miopenDataType_t, gap: c_int) -> miopenStatus_t {
         let [x, y] = [[2, 3, 8, 8], [2, 3, 4, 4]].map(|dims| self.tensor(data, dims, gap));
         let (mut pool, one, zero) = (null_mut(), 1.0f32, 0.0f32);
@@ -121,7 +122,7 @@ pub(crate) fn convolutions_that_neither_takes_are_not_implemented() {
     let dnn = Dnn::new();
     for data in [miopenFloat, miopenHalf, miopenBFloat16] {
         assert_eq!(dnn.solutions(data, 1, 0), [miopenStatusSuccess; 2], "{data:?}");
-        // Strides and dilations of 2: their data gradient fails in cuDNN 9.14.
+        // Strides and dilations of 2. cuDNN 9.14 fails in the data gradient of these.
         let expected = [miopenStatusSuccess, miopenStatusNotImplemented];
         assert_eq!(dnn.solutions(data, 2, 0), expected, "{data:?}");
         // Weights with gaps.
@@ -145,7 +146,7 @@ pub(crate) fn pooling_of_other_types_and_layouts_is_not_implemented() {
     }
 }
 
-/// cuDNN would be given the strides of another tensor.
+/// Otherwise cuDNN would get the strides of another tensor.
 pub(crate) fn strides_past_32_bits_are_not_implemented() {
     let dnn = Dnn::new();
     let large = dnn.tensor(miopenFloat, [1; 4], 0);

@@ -6,7 +6,7 @@ use hip_sys::*;
 
 use crate::{Memory, gpu, kernel, launch, ok};
 
-/// 96 values of a thread that all live until the end.
+/// 96 values of a thread, which all live until the end.
 const WIDE: &CStr = c"
 template <class T> __device__ void wide(const T *x, T *out) {
     T v[96];
@@ -25,7 +25,7 @@ __global__ void unbound(const float *x, float *out) { wide(x, out); }
 __global__ __launch_bounds__(256) void bound(const float *x, float *out) { wide(x, out); }
 ";
 
-/// Every kernel without launch bounds starts with blocks of 1024 threads, as one that AMD's hipRTC compiled does.
+/// Every kernel without launch bounds can start with blocks of 1024 threads, as with AMD's hipRTC.
 pub(crate) fn blocks_of_1024_threads_start() {
     let hip = gpu(&[]);
     let [unbound, bound] = [c"unbound", c"bound"].map(|name| kernel(&hip, WIDE, name));

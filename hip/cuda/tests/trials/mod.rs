@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial, run};
 
-/// Something that a test needs and does not find.
+/// A requirement of a test that is absent.
 struct Absent(String);
 
-/// Ends the calling test as ignored: `what` is absent.
+/// Ends the calling test as ignored, because `what` is absent.
 pub(crate) fn absent(what: impl Into<String>) -> ! {
     resume_unwind(Box::new(Absent(what.into())))
 }

@@ -64,7 +64,7 @@ struct Compiled<F> {
     biased: bool,
 }
 
-/// The object behind a `miopenOperatorArgs_t`: the arguments of the ops, by the ops' places.
+/// The object behind a `miopenOperatorArgs_t`: the ops' arguments, each at its op's index.
 #[derive(Default)]
 struct Args(Vec<Option<Arg>>);
 
@@ -133,8 +133,7 @@ unsafe fn add<H: Fusions>(
         let index = ops.len();
         ops.push(Box::new(Operator { index, op: op()? }));
         // Taken after the push, because moving a box invalidates pointers into it.
-        // SAFETY: the
-        // caller's out-pointer.
+        // SAFETY: the caller's out-pointer.
         unsafe { answer(to, (&raw mut *ops[index]).cast()) }
     })
 }

@@ -41,10 +41,10 @@ pub struct Gemv<T> {
 }
 
 impl<T: Copy + PartialEq + From<i8>> Gemv<T> {
-    /// rocBLAS's checks; `false` where nothing changes.
+    /// rocBLAS's checks; `false` if the call changes nothing.
     ///
     /// # Safety
-    /// The scalars are readable where they are on the host and not null.
+    /// The scalars are readable if they are on the host and not null.
     pub(super) unsafe fn check<H: Handle>(&mut self, handle: &H) -> Outcome<bool> {
         let Gemv { trans, m, n, alpha, a, lda, x, beta, y, .. } = *self;
         require(trans.name().is_some(), rocblas_status_invalid_value)?;
@@ -54,7 +54,7 @@ impl<T: Copy + PartialEq + From<i8>> Gemv<T> {
             return Ok(false);
         }
         require(!alpha.is_null() && !beta.is_null(), rocblas_status_invalid_pointer)?;
-        // SAFETY: not null; the caller's scalars, read where they are on the host.
+        // SAFETY: not null; the caller's scalars, read only if they are on the host.
         let (reads, stays) = unsafe {
             let on_host = handle.scalars_on_host();
             (!on_host || *alpha != T::from(0), on_host && *beta == T::from(1))
@@ -110,10 +110,10 @@ pub struct Geam<T> {
 }
 
 impl<T: Copy + PartialEq + From<i8>> Geam<T> {
-    /// rocBLAS's checks; `false` where nothing changes.
+    /// rocBLAS's checks; `false` if the call changes nothing.
     ///
     /// # Safety
-    /// The scalars are readable where they are on the host and not null.
+    /// The scalars are readable if they are on the host and not null.
     pub(super) unsafe fn check<H: Handle>(&mut self, handle: &H) -> Outcome<bool> {
         let Geam { trans, m, n, factors, operands, c, batch, .. } = *self;
         require(trans.iter().all(|trans| trans.name().is_some()), rocblas_status_invalid_value)?;
@@ -131,7 +131,7 @@ impl<T: Copy + PartialEq + From<i8>> Geam<T> {
         }
         let present = factors.iter().all(|factor| !factor.is_null()) && !c.at.is_null();
         require(present, rocblas_status_invalid_pointer)?;
-        // SAFETY: not null; the caller's scalars, read where they are on the host.
+        // SAFETY: not null; the caller's scalars, read only if they are on the host.
         let reads = factors.map(|factor| !handle.scalars_on_host() || unsafe { *factor != T::from(0) });
         for (operand, reads) in operands.iter().zip(reads) {
             require(!reads || !operand.at.is_null(), rocblas_status_invalid_pointer)?;

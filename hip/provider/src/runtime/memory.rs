@@ -8,11 +8,11 @@ use std::{
     sync::{PoisonError, RwLock, RwLockReadGuard},
 };
 
-/// A provider's live allocations by address, each with its size in bytes and a value `T` of the
-/// provider's.
+/// A provider's live allocations by address, each with its size in bytes and the provider's own
+/// value `T`.
 pub struct Allocations<T>(RwLock<BTreeMap<usize, (usize, T)>>);
 
-/// Where a range of memory lies.
+/// The position of a range of memory among the allocations.
 pub enum Place {
     /// Wholly inside one allocation.
     Inside,
@@ -41,7 +41,7 @@ impl<T: Copy> Allocations<T> {
         (address - start < bytes).then_some((start, bytes, own))
     }
 
-    /// Where a range lies.
+    /// The position of a range among the allocations.
     pub fn place(&self, pointer: *const c_void, bytes: usize) -> Place {
         match self.find(pointer as usize) {
             Some((start, all, _)) if bytes <= all - (pointer as usize - start) => Place::Inside,

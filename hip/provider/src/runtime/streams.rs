@@ -45,7 +45,7 @@ pub trait Streams {
     /// As [`Streams::destroy_stream`].
     unsafe fn destroy_event(event: hipEvent_t) -> Status;
 
-    /// Records an event behind the work of a stream.
+    /// Records an event after the work of a stream.
     ///
     /// # Safety
     /// As [`Streams::destroy_stream`].
