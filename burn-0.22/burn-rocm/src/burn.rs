@@ -37,6 +37,11 @@ pub(crate) fn dtype(data: &TensorData) -> DType {
     data.dtype()
 }
 
+/// The dtype of host data read from a tensor of `dtype`: the same, else burn-store does not save the tensor.
+pub(crate) fn read_dtype(dtype: DType) -> DType {
+    dtype
+}
+
 /// Lets host data keep the same bytes in other memory.
 pub(crate) fn set_bytes(data: &mut TensorData, bytes: Bytes) {
     TensorData::with_bytes_mut([data], |mut all| {
@@ -72,7 +77,7 @@ pub(crate) fn scales(op: &'static str, scheme: &QuantScheme, dims: &[usize]) -> 
         return Ok(Scales { run: None, param, grid: None, up, relative_to });
     };
     let block: Vec<usize> = block.to_dim_vec(dims.len()).into_iter().map(usize::from).collect();
-    if dims.iter().zip(&block).any(|(dim, block)| !dim.is_multiple_of(*block)) {
+    if dims.iter().zip(&block).any(|(dim, block)| *block == 0 || !dim.is_multiple_of(*block)) {
         return invalid(op, format!("axes in whole blocks of {block:?}"), format!("{dims:?}"));
     }
     // A run extends over the innermost axes, up to and including the first with more than one

@@ -25,6 +25,10 @@ impl HipRuntime {
     /// # Panics
     /// If the provider has no such device.
     pub fn client(device: &AmdDevice) -> Client {
+        // Here, where the caller sees the reason: CubeCL only logs a panic of the service's own thread.
+        if let Err(error) = hip::Device::get(device.index) {
+            panic!("rocm:{}: {error}", device.index);
+        }
         Client::load::<Inert>(device.to_id())
     }
 

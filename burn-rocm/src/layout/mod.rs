@@ -270,7 +270,7 @@ impl Layout {
     /// # Errors
     /// `Invalid` for an axis past the rank or a range past its size.
     pub fn narrow(&self, op: &'static str, axis: usize, start: usize, len: usize) -> hip::Result<Self> {
-        if axis >= self.rank() || start + len > self.dims()[axis] {
+        if axis >= self.rank() || start.checked_add(len).is_none_or(|end| end > self.dims()[axis]) {
             return invalid(
                 op,
                 format!("a range inside {:?}", self.dims()),
@@ -359,25 +359,28 @@ impl Layout {
     }
 
     /// Windows of `size` elements, one every `step` elements along `axis`. That axis then counts
-    /// windows, and a new last axis runs within a window.
+    /// windows, of which an axis shorter than a window has none, and a new last axis runs within a
+    /// window.
     ///
     /// # Errors
-    /// `Invalid` for an axis past the rank, a zero size or step, or a window longer than the axis.
+    /// `Invalid` for an axis past the rank or a step of 0.
     pub fn unfold(&self, op: &'static str, axis: usize, size: usize, step: usize) -> hip::Result<Self> {
-        let dim = self.dims().get(axis).copied().unwrap_or(0);
-        if axis >= self.rank() || step == 0 || size > dim {
+        if axis >= self.rank() || step == 0 {
             return invalid(
                 op,
-                format!("an axis of {:?} at least as long as the window, a step from 1", self.dims()),
-                format!("axis {axis}, window {size}, step {step}"),
+                format!("an axis of {:?} and a step from 1", self.dims()),
+                format!("axis {axis}, step {step}"),
             );
         }
         let mut dims = self.dims().to_vec();
         let mut strides = self.strides.clone();
-        dims[axis] = (dim - size) / step + 1;
+        dims[axis] = dims[axis].checked_sub(size).map_or(0, |rest| rest / step + 1);
         dims.push(size);
         strides.push(strides[axis]);
-        strides[axis] *= step as isize;
+        // Only a second window is a step away; the step is then less than the axis.
+        if dims[axis] > 1 {
+            strides[axis] *= step as isize;
+        }
         Ok(Self { shape: Shape::from(dims), strides, offset: self.offset })
     }
 }

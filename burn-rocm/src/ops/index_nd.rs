@@ -185,6 +185,11 @@ pub(crate) fn select_assign(
     }
     check_axis(op, &tensor, axis)?;
     check_list(op, &indices)?;
+    let mut shape = tensor.dims().to_vec();
+    shape[axis] = indices.len();
+    if value.dims() != shape {
+        return invalid(op, format!("values of shape {shape:?}"), format!("{:?}", value.dims()));
+    }
     let tuples = [indices.len(), 1];
     let indices = reshape(indices, &tuples)?;
     let out = scatter(op, swap_dims(tensor, 0, axis)?, indices, swap_dims(value, 0, axis)?, update)?;

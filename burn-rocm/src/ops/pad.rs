@@ -43,9 +43,16 @@ pub(crate) fn pad(
         };
         return invalid(op, expected, format!("{padding:?} around {dims:?}"));
     }
+    let sizes = dims.iter().zip(padding);
+    let sizes = sizes.map(|(size, (before, behind))| before.checked_add(*size)?.checked_add(*behind));
+    let Some(sizes) = sizes.collect::<Option<Vec<usize>>>() else {
+        return invalid(
+            op,
+            format!("axes of at most {} elements", usize::MAX),
+            format!("{padding:?} around {dims:?}"),
+        );
+    };
     if let Border::Constant(value) = border {
-        let sizes: Vec<usize> =
-            dims.iter().zip(padding).map(|(size, (before, behind))| before + size + behind).collect();
         let out = full_on(tensor.hip_device(), sizes, value, tensor.dtype_of())?;
         let mut inner = out.clone();
         for (axis, (&(before, _), &size)) in padding.iter().zip(&dims).enumerate() {

@@ -80,13 +80,7 @@ impl Elements {
             Self::Words(elements) => Bytes::from_elems(elements),
             Self::Doubles(elements) => Bytes::from_elems(elements),
         };
-        // One-byte bools are 0 or 1 in either store, and the host reads Rust's bools. Burn's own
-        // test suite compares with Rust's bools, also if its dispatch has asked for `U8`.
-        let dtype = match tensor.dtype_of() {
-            DType::Bool(BoolStore::U8) => DType::Bool(BoolStore::Native),
-            dtype => dtype,
-        };
-        TensorData::from_bytes(bytes, tensor.layout().shape().clone(), dtype)
+        TensorData::from_bytes(bytes, tensor.layout().shape().clone(), burn::read_dtype(tensor.dtype_of()))
     }
 }
 

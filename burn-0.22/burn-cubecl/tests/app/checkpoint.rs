@@ -1,14 +1,33 @@
-//! Loads a checkpoint of Burn 0.21 into Burn 0.22 through safetensors.
+//! Checkpoints: of Burn 0.21 in Burn 0.22 by way of safetensors, and of every kind of tensor.
 
-use burn::module::Module;
+use burn::module::{Module, Param, ParamId};
 use burn::nn::{Linear, LinearConfig};
 use burn::store::{ModuleSnapshot, SafetensorsStore};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Bool, Device, Int, Tensor};
 
 #[derive(Module, Debug)]
 struct Model {
     first: Linear,
     second: Linear,
+}
+
+/// A tensor of each kind.
+#[derive(Module, Debug)]
+struct Kinds {
+    weights: Param<Tensor<1>>,
+    counts: Param<Tensor<1, Int>>,
+    mask: Param<Tensor<1, Bool>>,
+}
+
+impl Kinds {
+    fn new(numbers: [i32; 3], mask: [bool; 3], device: &Device) -> Self {
+        let weights = Tensor::from_floats(numbers.map(|n| n as f32), device);
+        Self {
+            weights: Param::initialized(ParamId::new(), weights),
+            counts: Param::initialized(ParamId::new(), Tensor::from_ints(numbers, device)),
+            mask: Param::initialized(ParamId::new(), Tensor::from_data(mask, device)),
+        }
+    }
 }
 
 mod before {
@@ -56,4 +75,21 @@ fn a_checkpoint_of_burn_0_21() {
         // Two sums, of 4 and of 5 terms of at most 4, in any order; the weights are below 1.
         assert!((a - b).abs() <= 9.0 * 20.0 / (1u32 << 24) as f32, "{a}, expected {b}");
     }
+}
+
+#[test]
+fn every_kind_is_saved_and_loaded() {
+    let path =
+        std::env::temp_dir().join(format!("burn-rocm-app022-kinds-{}.safetensors", std::process::id()));
+    let device = Device::rocm(0);
+    Kinds::new([3, -5, 7], [true, false, true], &device)
+        .save_into(&mut SafetensorsStore::from_file(&path))
+        .expect("saved");
+    let mut loaded = Kinds::new([0; 3], [false; 3], &device);
+    let result = loaded.load_from(&mut SafetensorsStore::from_file(&path)).expect("loaded");
+    std::fs::remove_file(&path).expect("it is there");
+    assert!(result.missing.is_empty() && result.errors.is_empty(), "{result:?}");
+    assert_eq!(loaded.weights.val().into_data().iter::<f32>().collect::<Vec<_>>(), [3.0, -5.0, 7.0]);
+    assert_eq!(loaded.counts.val().into_data().iter::<i32>().collect::<Vec<_>>(), [3, -5, 7]);
+    assert_eq!(loaded.mask.val().into_data().iter::<bool>().collect::<Vec<_>>(), [true, false, true]);
 }

@@ -10,7 +10,7 @@ use burn_rocm_macros::traced;
 use burn_std::IntDType;
 
 use super::Rocm;
-use crate::error::OrRaise;
+use crate::error::{OrRaise, invalid};
 use crate::ops::attention::inference;
 use crate::ops::conv::{self, deform, direct};
 use crate::ops::interpolate::Mode;
@@ -39,8 +39,15 @@ fn x_backward<const N: usize>(
         return conv::x_backward(op, x, weight, grad, &plain(options));
     }
     let mut whole = x.to_vec();
-    for (size, (before, behind)) in whole[2..].iter_mut().zip(options.padding) {
-        *size += before + behind;
+    let mut spatial = whole.iter_mut().skip(2).zip(options.padding);
+    let fits = spatial.all(|(size, (before, behind))| {
+        let sum = size.checked_add(before).and_then(|sum| sum.checked_add(behind));
+        sum.map(|sum| *size = sum).is_some()
+    });
+    if x.len() != N + 2 || !fits {
+        let expected =
+            format!("an input of rank {} with padded axes of at most {} elements", N + 2, usize::MAX);
+        return invalid(op, expected, format!("{x:?} and a padding of {:?}", options.padding));
     }
     let unpadded = ConvOptions::new(options.stride, [0; N], options.dilation, options.groups);
     let grad = conv::x_backward(op, &whole, weight, grad, &plain(unpadded))?;

@@ -182,8 +182,22 @@ fn asymmetric_padding() {
     }
 }
 
-/// Means of up to 27 * 2 elements, and the gradient that divides each among them: 60 roundings of
-/// magnitudes up to 2.
+/// Ranks and paddings that no convolution has.
+#[test]
+fn asymmetric_padding_is_checked() {
+    let ones = |shape: &[usize]| R::float_ones(Shape::from(shape.to_vec()), &device(), FloatDType::F32);
+    let options = |padding| ConvOptions::<2>::new_with_padding([1, 1], padding, [1, 1], 1);
+    for (x, padding) in
+        [(&[3usize] as &[usize], [(1, 0), (0, 2)]), (&[1, 2, 5, 5], [(usize::MAX, 0), (0, 2)])]
+    {
+        let error = refused("an input's gradient", || {
+            R::conv2d_x_backward(ones(x), ones(&[2, 2, 3, 3]), ones(&[1, 2, 4, 5]), options(padding))
+        });
+        assert!(matches!(error, RocmError::Invalid { op: "conv2d_x_backward", .. }), "{x:?}: {error:?}");
+    }
+}
+
+/// Means of up to 27 * 2 elements, and the gradient that shares each out: 60 roundings of magnitudes up to 2.
 #[test]
 fn adaptive_avg_pool3d() {
     let random = Random::new();
@@ -202,12 +216,17 @@ fn adaptive_avg_pool3d() {
             let expected = values(&read_float::<O>(O::adaptive_avg_pool3d(in_f64(&x), to)));
             let back_expected =
                 values(&read_float::<O>(O::adaptive_avg_pool3d_backward(in_f64(&x), in_f64(&grad))));
-            // The pool is two steps, over two axes and over the third, each rounded to the dtype.
-            let limit =
-                |y: &f64| 2.0 * 60.0 * 2.0 * unit(wide(dtype)) + 2.0 * rounding(dtype) * (y.abs() + 2.0);
+            // The pools of two axes and of the third are two steps, of which the second is rounded to the dtype.
+            let limit = |y: &f64| {
+                let computed = 2.0 * 60.0 * 2.0 * unit(wide(dtype));
+                computed + rounding(dtype) * (y.abs() + computed) + least(dtype)
+            };
             assert_within(&what, &found, &expected, &expected.iter().map(limit).collect::<Vec<_>>());
-            // If the output is larger, an input is in at most 8 windows.
-            let limit = |y: &f64| 8.0 * limit(y);
+            // An input is in at most 8 windows where the output is larger.
+            let limit = |y: &f64| {
+                let computed = 8.0 * 2.0 * 60.0 * 2.0 * unit(wide(dtype));
+                computed + rounding(dtype) * (y.abs() + computed) + least(dtype)
+            };
             assert_within(
                 &what,
                 &read_float::<R>(back),
@@ -218,8 +237,24 @@ fn adaptive_avg_pool3d() {
     }
 }
 
-/// The pixel that holds the output pixel's centre. Copies and sums of whole numbers are exact.
-/// burn-flex has no such mode.
+/// 300 windows of 300 along the depth sum to more than f16 holds, before nine pixels share the sum.
+#[test]
+fn adaptive_avg_pool3d_sums_beyond_f16() {
+    let ones = |shape: &[usize], value: f64| {
+        let scalar = Scalar::Float(value);
+        R::float_full(Shape::from(shape.to_vec()), scalar, &device(), FloatDType::F16)
+    };
+    let back = R::adaptive_avg_pool3d_backward(ones(&[1, 1, 1, 3, 3], 1.0), ones(&[1, 1, 300, 1, 1], 300.0));
+    // 90,000 / 9.
+    assert_eq!(values(&read_float::<R>(back)), [10_000.0; 9]);
+    let error = refused("a gradient of another batch", || {
+        R::adaptive_avg_pool3d_backward(ones(&[2, 3, 4, 4, 4], 1.0), ones(&[3, 2, 2, 2, 2], 1.0))
+    });
+    assert!(matches!(error, RocmError::Invalid { op: "adaptive_avg_pool3d_backward", .. }), "{error:?}");
+}
+
+/// The pixel that holds the output pixel's centre: copies and sums of whole numbers, so no
+/// rounding. burn-flex has none.
 #[test]
 fn nearest_exact() {
     let random = Random::new();

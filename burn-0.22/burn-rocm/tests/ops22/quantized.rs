@@ -343,6 +343,11 @@ fn what_is_refused() {
         );
         assert!(!R::dtype_usage(&device, DType::QFloat(scheme)).contains(DTypeUsage::Storage), "{scheme:?}");
     }
+    // Blocks of nothing.
+    let nothing = R::float_zeros(Shape::from([0, 8]), &device, FloatDType::F32);
+    let error =
+        refused("a block of 0", || R::quantize_dynamic(nothing, &native.per_block([0, 8], ScaleDtype::F32)));
+    assert!(matches!(error, RocmError::Invalid { op: "quantize_dynamic", .. }), "{error:?}");
     for scheme in [native.per_block([3], ScaleDtype::F32), native.per_block([3, 8], ScaleDtype::F32)] {
         assert!(panics(|| O::quantize_dynamic(
             O::float_ones(Shape::from([4, 8]), &Default::default(), FloatDType::F32),

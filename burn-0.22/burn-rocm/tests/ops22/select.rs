@@ -263,7 +263,7 @@ fn scattered_extremes_of_nan() {
     }
 }
 
-/// The number of windows, if a size is not a multiple of the step or is less than a window.
+/// Windows: their number where a size is no multiple of the step.
 #[test]
 fn unfold() {
     let random = Random::new();
@@ -275,7 +275,61 @@ fn unfold() {
     }
 }
 
-/// A slice with a negative step, in the notation of 0.22.
+/// An axis shorter than a window has none, as Burn's documentation says; burn-flex refuses it.
+#[test]
+fn no_windows() {
+    let device = device();
+    let of = |shape: &[usize]| Shape::from(shape.to_vec());
+    for (size, window, step) in [(3, 5, 1), (0, 1, 2), (4, 1 << 40, 1)] {
+        let shape = [2, size, 3];
+        let expected = [2, 0, 3, window];
+        let floats = R::float_unfold(R::float_ones(of(&shape), &device, FloatDType::F16), 1, window, step);
+        let ints = R::int_unfold(R::int_ones(of(&shape), &device, IntDType::I64), 1, window, step);
+        let bools = R::bool_unfold(R::bool_ones(of(&shape), &device, BoolStore::U8), 1, window, step);
+        for found in [floats.shape(), ints.shape(), bools.shape()] {
+            assert_eq!(found.as_slice(), expected, "{window} of {size}");
+        }
+        assert!(read_float::<R>(floats).num_elements() == 0);
+    }
+}
+
+/// A padded size that no integer holds is refused before anything is allocated.
+#[test]
+fn padding_beyond_every_size() {
+    for (padding, mode) in
+        [([(usize::MAX, 0), (1, 1)], PadMode::Constant(0.0)), ([(0, 0), (usize::MAX - 1, 2)], PadMode::Edge)]
+    {
+        let x = R::float_ones(Shape::from([2, 3]), &device(), FloatDType::F32);
+        let error = refused("too much", || R::float_pad(x, &padding, mode));
+        assert!(matches!(error, RocmError::Invalid { op: "float_pad", .. }), "{mode:?}: {error:?}");
+    }
+}
+
+/// The message names the shape that the caller's values should have, whatever the update and the axis.
+#[test]
+fn values_of_another_shape() {
+    use IndexingUpdateOp::{Add, Assign, Max, Min, Mul};
+    let device = device();
+    let ones = |shape: &[usize]| R::float_ones(Shape::from(shape.to_vec()), &device, FloatDType::F32);
+    for update in [Assign, Add, Mul, Min, Max] {
+        for values in [&[3usize, 4] as &[usize], &[2, 3], &[3]] {
+            let list = R::int_zeros(Shape::from([2]), &device, IntDType::I32);
+            let error = refused("another shape", || {
+                R::float_select_assign(ones(&[3, 5]), 1, list, ones(values), update)
+            });
+            let RocmError::Invalid { op: "float_select_assign", expected, found } = error else {
+                panic!("{update:?} {values:?}: {error:?}");
+            };
+            assert_eq!(
+                (expected, found),
+                ("values of shape [3, 2]".into(), format!("{values:?}")),
+                "{update:?}"
+            );
+        }
+    }
+}
+
+/// A slice with a step that is negative, as 0.22 writes it.
 #[test]
 fn slices() {
     let random = Random::new();

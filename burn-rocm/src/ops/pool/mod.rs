@@ -386,37 +386,51 @@ pub(crate) fn adaptive_backward(
 ) -> hip::Result<RocmTensor> {
     one_device(op, &[&x, &grad])?;
     one_dtype(op, &[&x, &grad])?;
-    let (x, y) = (x.dims().to_vec(), grad.dims().to_vec());
+    adaptive_gradient(op, x.dims(), grad)
+}
+
+/// The gradient with respect to the input, of shape `x`, of [`adaptive`].
+fn adaptive_gradient(op: &'static str, x: &[usize], grad: RocmTensor) -> hip::Result<RocmTensor> {
+    let y = grad.dims().to_vec();
     if x.len() != 4 || y.len() != 4 || x[..2] != y[..2] {
         return invalid(op, format!("a gradient for an input of shape {x:?}"), format!("{y:?}"));
     }
-    check_planes(op, &x, [y[2], y[3]])?;
+    check_planes(op, x, [y[2], y[3]])?;
     let grad = packed(grad)?;
     if grad.is_empty() {
-        return full_on(grad.hip_device(), x, 0i64.into(), grad.dtype_of());
+        return full_on(grad.hip_device(), x.to_vec(), 0i64.into(), grad.dtype_of());
     }
-    let out = RocmTensor::empty(grad.hip_device(), x.clone(), grad.dtype_of())?;
+    let out = RocmTensor::empty(grad.hip_device(), x.to_vec(), grad.dtype_of())?;
     if !out.is_empty() {
         let name = Template::adaptive_avg_pool2d_backward.ty(grad.kernel_type()?);
         let device = grad.hip_device();
-        let sizes = adaptive_dims(&x, [y[2], y[3]]);
+        let sizes = adaptive_dims(x, [y[2], y[3]]);
         rows(op, device, name, device.grid(out.len()), &sizes, &[&grad], &[], &[&out])?;
     }
     Ok(out)
 }
 
-/// [`adaptive`] of `[batch, channels, depth, height, width]`. Takes the means of the planes, then
-/// the means of these along the depth. In each step all windows have one size, so the result is the
-/// mean of the box.
+/// [`adaptive`] of `[batch, channels, depth, height, width]`: means of the planes, then along the
+/// depth. Each is over windows of one size, so the two are the mean of the box. Types narrower than
+/// f32 are computed in f32 and rounded once.
 pub(crate) fn adaptive3d(op: &'static str, x: RocmTensor, size: [usize; 3]) -> hip::Result<RocmTensor> {
     let &[batch, channels, depth, height, width] = x.dims() else {
         return invalid(op, "an input of rank 5", format!("{:?}", x.dims()));
     };
     let [out_depth, rows, columns] = size;
+    let (x, dtype) = in_f32(x)?;
     let planes = reshape(x, &[batch, channels * depth, height, width])?;
     let planes = adaptive(op, planes, [rows, columns])?;
     let planes = reshape(planes, &[batch, channels, depth, rows * columns])?;
-    reshape(adaptive(op, planes, [out_depth, rows * columns])?, &[batch, channels, out_depth, rows, columns])
+    let out = adaptive(op, planes, [out_depth, rows * columns])?;
+    reshape(cast(out, dtype)?, &[batch, channels, out_depth, rows, columns])
+}
+
+/// A float tensor as f32 if its type is narrower, and its type.
+fn in_f32(tensor: RocmTensor) -> hip::Result<(RocmTensor, DType)> {
+    let dtype = tensor.dtype_of();
+    let tensor = if matches!(dtype, DType::F16 | DType::BF16) { cast(tensor, DType::F32)? } else { tensor };
+    Ok((tensor, dtype))
 }
 
 /// The gradient with respect to the input of [`adaptive3d`].
@@ -426,19 +440,18 @@ pub(crate) fn adaptive3d_backward(
     grad: RocmTensor,
 ) -> hip::Result<RocmTensor> {
     one_device(op, &[&x, &grad])?;
-    let (&[batch, channels, depth, height, width], &[_, _, out_depth, rows, columns]) =
-        (x.dims(), grad.dims())
-    else {
-        return invalid(
-            op,
-            "an input and a gradient of rank 5",
-            format!("{:?} and {:?}", x.dims(), grad.dims()),
-        );
+    one_dtype(op, &[&x, &grad])?;
+    let (x, y) = (x.dims(), grad.dims());
+    let (&[batch, channels, depth, height, width], &[_, _, out_depth, rows, columns]) = (x, y) else {
+        return invalid(op, "an input and a gradient of rank 5", format!("{x:?} and {y:?}"));
     };
-    let between = RocmTensor::empty(x.hip_device(), [batch, channels, depth, rows * columns], x.dtype_of())?;
+    if x[..2] != y[..2] {
+        return invalid(op, format!("a gradient for an input of shape {x:?}"), format!("{y:?}"));
+    }
+    let (grad, dtype) = in_f32(grad)?;
     let grad = reshape(grad, &[batch, channels, out_depth, rows * columns])?;
-    let grad = adaptive_backward(op, between, grad)?;
+    let grad = adaptive_gradient(op, &[batch, channels, depth, rows * columns], grad)?;
     let grad = reshape(grad, &[batch, channels * depth, rows, columns])?;
-    let planes = reshape(x, &[batch, channels * depth, height, width])?;
-    reshape(adaptive_backward(op, planes, grad)?, &[batch, channels, depth, height, width])
+    let grad = adaptive_gradient(op, &[batch, channels * depth, height, width], grad)?;
+    reshape(cast(grad, dtype)?, &[batch, channels, depth, height, width])
 }
