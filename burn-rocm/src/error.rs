@@ -36,6 +36,8 @@ pub fn take_last_error() -> Option<Error> {
 #[track_caller]
 pub fn raise(error: Error) -> ! {
     let text = error.to_string();
+    // Burn has no guard that would stop a capture after the panic.
+    hip::abandon_captures();
     LAST.with(|last| *last.borrow_mut() = Some(error));
     panic!("{text}")
 }
@@ -74,6 +76,10 @@ pub(crate) fn invalid<T>(
 #[cold]
 pub(crate) fn execution(error: Error) -> ExecutionError {
     let reason = error.to_string();
+    if matches!(error, Error::Capture { .. }) {
+        // As in `raise`: Burn panics with it next.
+        hip::abandon_captures();
+    }
     LAST.with(|last| *last.borrow_mut() = Some(error));
     ExecutionError::WithContext { reason }
 }

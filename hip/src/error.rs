@@ -97,6 +97,16 @@ pub enum Error {
         /// What was found.
         found: String,
     },
+    /// This thread captures a graph, and the call can't be a part of one: it waits for the device,
+    /// or needs another stream than the captured one. Or another thread captures, and this one can't
+    /// begin a capture, end that one or use its results.
+    #[error("{op} during a graph's capture: {reason}")]
+    Capture {
+        /// What was called.
+        op: &'static str,
+        /// Why not.
+        reason: String,
+    },
     /// An op's arguments do not fit together or are out of range.
     #[error("{op}: expected {expected}, found {found}")]
     Invalid {

@@ -19,6 +19,7 @@ mod compile;
 mod device;
 mod dnn;
 mod error;
+mod graph;
 mod hash;
 mod launch;
 mod memory;
@@ -43,6 +44,7 @@ pub use dnn::{
     Reduction, SoftmaxDesc, TensorArg,
 };
 pub use error::{Error, Result};
+pub use graph::{Graph, abandon_captures};
 pub use hip_kernels::{DType, Functor, KernelName, Template};
 pub use launch::chain::{ElementWise, Elements, Operands};
 pub use launch::grid::Grid;

@@ -35,6 +35,12 @@ impl<T> Once<T> {
             value => self.value.get_or_init(|| value).as_ref().map_err(Error::clone),
         }
     }
+
+    /// The value, if it has been made.
+    #[inline]
+    pub(crate) fn made(&self) -> Option<&T> {
+        self.value.get()?.as_ref().ok()
+    }
 }
 
 /// As [`Once`], for a value of any type. A device keeps its `Blas` and `Dnn` in such values. Its

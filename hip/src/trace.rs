@@ -37,17 +37,31 @@ pub struct Counts {
     pub copies: u64,
     /// Copies from the host or to it.
     pub transfers: u64,
+    /// Captured graphs, each of which is launched as a whole.
+    pub graphs: u64,
 }
 
 impl Counts {
     /// Kernels, library calls and copies: all but the transfers.
     pub const fn launches(&self) -> u64 {
-        self.kernels + self.library_calls + self.copies
+        self.kernels + self.library_calls + self.copies + self.graphs
+    }
+
+    /// What was asked since `before`.
+    pub(crate) const fn since(&self, before: &Self) -> Self {
+        Self {
+            kernels: self.kernels - before.kernels,
+            library_calls: self.library_calls - before.library_calls,
+            copies: self.copies - before.copies,
+            transfers: self.transfers - before.transfers,
+            graphs: self.graphs - before.graphs,
+        }
     }
 }
 
 thread_local! {
-    static COUNTS: Cell<Counts> = const { Cell::new(Counts { kernels: 0, library_calls: 0, copies: 0, transfers: 0 }) };
+    static COUNTS: Cell<Counts> =
+        const { Cell::new(Counts { kernels: 0, library_calls: 0, copies: 0, transfers: 0, graphs: 0 }) };
 }
 
 /// The calling thread's counts so far. They are kept whether ops are traced or not.
@@ -59,14 +73,7 @@ pub fn counts() -> Counts {
 pub fn counting<T>(body: impl FnOnce() -> T) -> (T, Counts) {
     let before = counts();
     let result = body();
-    let after = counts();
-    let counts = Counts {
-        kernels: after.kernels - before.kernels,
-        library_calls: after.library_calls - before.library_calls,
-        copies: after.copies - before.copies,
-        transfers: after.transfers - before.transfers,
-    };
-    (result, counts)
+    (result, counts().since(&before))
 }
 
 /// The kinds of work that [`Counts`] tells apart.
@@ -76,6 +83,7 @@ pub(crate) enum Kind {
     Library,
     Copy,
     Transfer,
+    Graph,
 }
 
 /// The outermost op that the thread runs, and how many records it has logged.
@@ -176,6 +184,7 @@ pub(crate) fn count(kind: Kind) {
             Kind::Library => &mut now.library_calls,
             Kind::Copy => &mut now.copies,
             Kind::Transfer => &mut now.transfers,
+            Kind::Graph => &mut now.graphs,
         } += 1;
         counts.set(now);
     });

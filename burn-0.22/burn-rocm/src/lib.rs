@@ -32,7 +32,7 @@ mod staging;
 #[path = "../../../burn-rocm/src/tensor.rs"]
 mod tensor;
 
-pub use backend::{BurnDevice, Rocm};
+pub use backend::{BurnDevice, Rocm, RocmGraph};
 pub use burn_std::{bf16, f16};
 pub use device::{DeviceInfo, RocmDevice};
 #[doc(hidden)]

@@ -101,7 +101,6 @@ impl Kernel {
     ///
     /// # Safety
     /// `arguments` has a pointer to each of the kernel's arguments.
-    #[cfg(lockstep)]
     pub(crate) unsafe fn segment(&self, arguments: *mut *mut c_void) -> Vec<u128> {
         let end = self
             .layout

@@ -41,16 +41,28 @@ pub(crate) enum Failure {
     EventRecord,
     /// `hipHostMalloc`, as if the host could pin no more memory.
     HostMalloc,
+    /// `hipModuleLaunchKernel`, as without memory for it.
+    Launch,
+    /// `hipStreamBeginCapture`, as without memory for it.
+    BeginCapture,
+    /// `hipStreamEndCapture`, as where a call before it spoilt the capture.
+    EndCapture,
+    /// `hipGraphInstantiateWithFlags`, as where the device has no memory for the graph.
+    GraphInstantiate,
 }
 
 impl Failure {
-    const ALL: [(&str, Self); 6] = [
+    const ALL: [(&str, Self); 10] = [
         ("rocblas_create_handle", Self::RocblasHandle),
         ("rocblas_products", Self::RocblasProducts),
         ("miopenCreateWithStream", Self::MiopenHandle),
         ("miopen_kernels", Self::MiopenKernels),
         ("hipEventRecord", Self::EventRecord),
         ("hipHostMalloc", Self::HostMalloc),
+        ("hipModuleLaunchKernel", Self::Launch),
+        ("hipStreamBeginCapture", Self::BeginCapture),
+        ("hipStreamEndCapture", Self::EndCapture),
+        ("hipGraphInstantiateWithFlags", Self::GraphInstantiate),
     ];
 
     /// Counts a call, and says whether `BURN_ROCM_CPU_FAIL` makes it fail.

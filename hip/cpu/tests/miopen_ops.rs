@@ -436,6 +436,7 @@ fn a_handle_that_was_destroyed_is_refused() {
         let foreign: miopenHandle_t = (&raw mut number).cast();
         for stale in [handle, core::ptr::null_mut(), foreign] {
             assert_eq!(softmax(stale), miopenStatusBadParm);
+            assert_eq!((table.miopenSetStream)(stale, core::ptr::null_mut()), miopenStatusBadParm);
             assert_eq!((table.miopenDestroy)(stale), miopenStatusBadParm);
         }
         (table.miopenDestroyTensorDescriptor)(descriptor);

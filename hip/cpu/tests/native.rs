@@ -385,3 +385,50 @@ fn threads_keep_a_devices_order() {
     });
     assert_eq!(x.read::<i32>(), [4000]);
 }
+
+#[test]
+fn captures_end_as_amds_do() {
+    start();
+    let hip = hip_cpu::hip_table();
+    let (begin, end) = (hip.hipStreamBeginCapture.unwrap(), hip.hipStreamEndCapture.unwrap());
+    let (mut stream, mut graph, mut exec) = (null_mut(), std::ptr::dangling_mut(), null_mut());
+    let memory = Memory::of(&[1u32; 4]);
+    unsafe {
+        assert_eq!(begin(null_mut(), hipStreamCaptureModeRelaxed), hipErrorStreamCaptureUnsupported);
+        assert_eq!(end(null_mut(), &mut graph), hipErrorIllegalState);
+        assert_eq!((hip.hipStreamCreateWithFlags)(&mut stream, hipStreamNonBlocking), hipSuccess);
+        assert_eq!(begin(stream, 3), hipErrorInvalidValue);
+        assert_eq!(end(stream, null_mut()), hipErrorInvalidValue);
+        assert_eq!(end(stream, &mut graph), hipErrorIllegalState, "nothing was begun");
+        assert_eq!(begin(stream, hipStreamCaptureModeThreadLocal), hipSuccess);
+        assert_eq!(begin(stream, hipStreamCaptureModeRelaxed), hipErrorIllegalState);
+        // Another thread can't end it.
+        let address = stream as usize;
+        let ended = std::thread::spawn(move || {
+            let mut graph = null_mut();
+            end(address as hipStream_t, &mut graph)
+        });
+        assert_eq!(ended.join().unwrap(), hipErrorStreamCaptureWrongThread);
+        assert_eq!((hip.hipMemsetD32Async)(memory.0, 5, 4, stream), hipSuccess);
+        // Captured work does not run, so nobody can wait for it.
+        assert_eq!((hip.hipStreamSynchronize)(stream), hipErrorStreamCaptureUnsupported);
+        assert_eq!(end(stream, &mut graph), hipErrorStreamCaptureInvalidated);
+        assert!(graph.is_null());
+        assert_eq!((hip.hipStreamSynchronize)(stream), hipSuccess);
+        assert_eq!(memory.read::<u32>(), [1; 4]);
+        // A call that is refused is not captured, and spoils nothing.
+        assert_eq!(begin(stream, hipStreamCaptureModeRelaxed), hipSuccess);
+        assert_ne!((hip.hipMemsetD32Async)(memory.0, 7, 400, stream), hipSuccess);
+        assert_eq!((hip.hipMemsetD32Async)(memory.0, 6, 4, stream), hipSuccess);
+        assert_eq!(end(stream, &mut graph), hipSuccess);
+        assert_eq!(hip.hipGraphInstantiateWithFlags.unwrap()(&mut exec, graph, 0), hipSuccess);
+        assert_eq!(hip.hipGraphDestroy.unwrap()(graph), hipSuccess);
+        assert_eq!(hip.hipGraphDestroy.unwrap()(graph), hipErrorInvalidValue);
+        assert_eq!(memory.read::<u32>(), [1; 4]);
+        assert_eq!(hip.hipGraphLaunch.unwrap()(exec, stream), hipSuccess);
+        assert_eq!(memory.read::<u32>(), [6; 4]);
+        assert_eq!(hip.hipGraphExecDestroy.unwrap()(exec), hipSuccess);
+        assert_eq!(hip.hipGraphLaunch.unwrap()(exec, stream), hipErrorInvalidValue);
+        assert_eq!((hip.hipStreamDestroy)(stream), hipSuccess);
+    }
+}

@@ -12,6 +12,7 @@ hip_sys::function_table! {
             fn miopenGetErrorString(error: miopenStatus_t) -> *const c_char;
             fn miopenGetVersion(major: *mut usize, minor: *mut usize, patch: *mut usize) -> miopenStatus_t;
             fn miopenCreateWithStream(handle: *mut miopenHandle_t, stream: miopenAcceleratorQueue_t) -> miopenStatus_t;
+            fn miopenSetStream(handle: miopenHandle_t, streamID: miopenAcceleratorQueue_t) -> miopenStatus_t;
             fn miopenDestroy(handle: miopenHandle_t) -> miopenStatus_t;
             fn miopenCreateTensorDescriptor(tensorDesc: *mut miopenTensorDescriptor_t) -> miopenStatus_t;
             fn miopenSetTensorDescriptor(

@@ -50,6 +50,12 @@ pub trait Handle: Sized + 'static {
     /// Creates a handle for a stream.
     fn create(stream: miopenAcceleratorQueue_t) -> Outcome<miopenHandle_t>;
 
+    /// Sets the stream of a handle's calls.
+    ///
+    /// # Safety
+    /// A non-null handle came from [`Handle::create`] and is not destroyed; no call uses it meanwhile.
+    unsafe fn set_stream(handle: miopenHandle_t, stream: miopenAcceleratorQueue_t) -> Outcome;
+
     /// Destroys a handle.
     ///
     /// # Safety

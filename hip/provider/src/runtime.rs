@@ -1,7 +1,9 @@
-//! The HIP runtime's C functions, over a provider's devices, memory, streams, events and modules.
+//! The HIP runtime's C functions, over a provider's devices, memory, streams, events, modules and
+//! graphs.
 
 mod copies;
 mod devices;
+mod graphs;
 mod memory;
 mod modules;
 mod status;
@@ -9,6 +11,7 @@ mod streams;
 
 pub use copies::Copies;
 pub use devices::{Devices, device};
+pub use graphs::Graphs;
 pub use memory::{Allocations, Memory, Place};
 pub use modules::{Launch, Modules};
 pub use status::{Status, api, is_named, put};
@@ -16,8 +19,8 @@ pub use streams::Streams;
 
 use hip_sys::*;
 
-/// HIP's function table for a provider, without the functions of graphs.
-pub fn table<R: Devices + Memory + Copies + Streams + Modules>() -> Hip {
+/// HIP's function table for a provider.
+pub fn table<R: Devices + Memory + Copies + Streams + Modules + Graphs>() -> Hip {
     Hip {
         hipInit: devices::hipInit::<R>,
         hipGetDeviceCount: devices::hipGetDeviceCount::<R>,
@@ -62,11 +65,11 @@ pub fn table<R: Devices + Memory + Copies + Streams + Modules>() -> Hip {
         hipModuleOccupancyMaxActiveBlocksPerMultiprocessor: Some(
             modules::hipModuleOccupancyMaxActiveBlocksPerMultiprocessor::<R>,
         ),
-        hipStreamBeginCapture: None,
-        hipStreamEndCapture: None,
-        hipGraphInstantiateWithFlags: None,
-        hipGraphLaunch: None,
-        hipGraphExecDestroy: None,
-        hipGraphDestroy: None,
+        hipStreamBeginCapture: Some(graphs::hipStreamBeginCapture::<R>),
+        hipStreamEndCapture: Some(graphs::hipStreamEndCapture::<R>),
+        hipGraphInstantiateWithFlags: Some(graphs::hipGraphInstantiateWithFlags::<R>),
+        hipGraphLaunch: Some(graphs::hipGraphLaunch::<R>),
+        hipGraphExecDestroy: Some(graphs::hipGraphExecDestroy::<R>),
+        hipGraphDestroy: Some(graphs::hipGraphDestroy::<R>),
     }
 }

@@ -1,16 +1,16 @@
-//! Matrix products by rocBLAS. A device has one handle, which is bound to its compute stream for
-//! life.
+//! Matrix products by rocBLAS. A device has one handle, which is bound to its compute stream.
 
 mod layout;
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use hip_sys::hipStream_t;
 use rocblas_sys::*;
 
 use crate::device::Device;
+use crate::device::library::Bound;
 use crate::error::static_text;
 use crate::memory::span::Span;
 use crate::provider::library;
@@ -55,6 +55,17 @@ struct Handle {
 // Guide, "Thread safety"). The mutex in `Blas` ensures this.
 unsafe impl Send for Handle {}
 
+impl Bound for Handle {
+    /// A product does not need more than the handle's workspace, which so stays where it is: rocBLAS
+    /// chooses among the algorithms that fit it (`get_available_workspace` in its
+    /// `tensile_host.cpp`).
+    fn bind(&self, stream: hipStream_t) -> Result<()> {
+        // SAFETY: the handle is valid; the caller keeps the stream alive.
+        let status = unsafe { (self.table.rocblas_set_stream)(self.raw, stream) };
+        check(self.table, "rocblas_set_stream", status, String::new)
+    }
+}
+
 impl Blas {
     /// Creates the handle for the current device.
     ///
@@ -75,9 +86,7 @@ impl Blas {
         drop(held);
         check(table, "rocblas_create_handle", status, || arch.to_string())?;
         let handle = Handle { table, raw };
-        // SAFETY: the handle was just created; the caller keeps the stream alive.
-        let status = unsafe { (table.rocblas_set_stream)(handle.raw, stream) };
-        check(table, "rocblas_set_stream", status, String::new)?;
+        handle.bind(stream)?;
         // SAFETY: the handle is valid.
         let status = unsafe { (table.rocblas_set_pointer_mode)(handle.raw, rocblas_pointer_mode_host) };
         check(table, "rocblas_set_pointer_mode", status, String::new)?;
@@ -136,8 +145,7 @@ impl Blas {
             Some(true) => rocblas_gemm_flags_fp16_alt_impl,
             _ => rocblas_gemm_flags_none,
         };
-        c.buffer.device().make_current()?;
-        let handle = self.lock();
+        let handle = c.buffer.device().call(&self.handle)?;
         // SAFETY: `span` checked that every element of the views lies inside its buffer, and `plan`
         // describes those elements. The pool keeps the memory until the stream has passed this
         // call.
@@ -171,15 +179,9 @@ impl Blas {
         let (a, b) = (self.span("geam", &a, batch, dtype)?, self.span("geam", &b, batch, dtype)?);
         let out = self.span("geam", &c, batch, dtype)?.apart_from("geam", &[a, b])?;
         carry_faults(read, [c.buffer]);
-        c.buffer.device().make_current()?;
-        let handle = self.lock();
+        let handle = c.buffer.device().call(&self.handle)?;
         // SAFETY: as in `gemm`.
         unsafe { handle.geam(dtype, &plan, a.ptr, b.ptr, out.ptr, alpha, beta) }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Handle> {
-        // A panic between two calls leaves the handle as it was.
-        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The range of its buffer that a batch of matrices covers.
@@ -200,13 +202,7 @@ impl Device {
         self.blas.get(|| {
             let table = self.provider().rocblas()?;
             self.make_current()?;
-            Blas::new(
-                table,
-                &self.info().arch,
-                self.info().index,
-                self.compute_stream().raw(),
-                deterministic(),
-            )
+            Blas::new(table, &self.info().arch, self.info().index, self.compute.handle(), deterministic())
         })
     }
 }

@@ -20,8 +20,10 @@ pub struct Counters {
     pub host_to_device: u64,
     /// Times that the host waited for the device.
     pub waits: u64,
-    /// Kernels launched, without those that AMD's libraries launch.
+    /// Kernels launched, without those that AMD's libraries launch and without captured ones.
     pub launches: u64,
+    /// Graphs launched.
+    pub graphs: u64,
 }
 
 #[derive(Default)]
@@ -30,6 +32,7 @@ pub(crate) struct CounterCells {
     pub(crate) host_to_device: AtomicU64,
     pub(crate) waits: AtomicU64,
     pub(crate) launches: AtomicU64,
+    pub(crate) graphs: AtomicU64,
 }
 
 /// Adds one. Relaxed: a counter orders no other access.

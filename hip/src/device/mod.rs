@@ -1,8 +1,10 @@
 //! Devices: memory, copies, launches and waits on one GPU.
 
+pub(crate) mod capture;
 pub(crate) mod context;
 pub(crate) mod event;
 pub(crate) mod info;
+pub(crate) mod library;
 pub(crate) mod stream;
 pub(crate) mod survey;
 
@@ -13,6 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use hip_kernels::KernelName;
 
 use crate::compile::program::Program;
+use crate::device::capture::Captures;
 use crate::device::context::{Context, Counters, EventKind};
 use crate::device::event::Event;
 use crate::device::info::DeviceInfo;
@@ -50,6 +53,7 @@ pub struct Device {
     pub(crate) context: Arc<Context>,
     pub(crate) compute: Arc<Stream>,
     pub(crate) copies: Arc<Stream>,
+    pub(crate) captures: Captures,
     pub(crate) pool: MemoryPool,
     pub(crate) staging: Staging,
     pub(crate) fences: TransferFences,
@@ -106,6 +110,7 @@ impl Device {
             // deferred.
             chain_limit: settings()?.chain.unwrap_or(if info.max_threads_per_block == 1 { 0 } else { STEPS }),
             peers: Mutex::new(Vec::new()),
+            captures: Captures::default(),
             kernels,
             copies,
             compute,
@@ -167,6 +172,7 @@ impl Device {
             host_to_device: of(&cells.host_to_device),
             waits: of(&cells.waits),
             launches: of(&cells.launches),
+            graphs: of(&cells.graphs),
         }
     }
 
@@ -175,12 +181,28 @@ impl Device {
         &self.compute
     }
 
+    /// The stream that this thread's ops are enqueued on: the compute stream, or the captured one if
+    /// this thread captures a graph.
+    #[inline]
+    pub(crate) fn stream(&self) -> &Arc<Stream> {
+        self.captures.here().unwrap_or(&self.compute)
+    }
+
+    /// Returns an error if this thread captures a graph, for what can't be captured. The capture
+    /// then gives no graph, because the graph would lack what was refused.
+    pub(crate) fn refuse_captured(&self, op: &'static str, reason: &str) -> Result<()> {
+        let Some(stream) = self.captures.here() else { return Ok(()) };
+        let error = Error::Capture { op, reason: reason.into() };
+        stream.spoil(error.clone());
+        Err(error)
+    }
+
     /// Launches the deferred element-wise ops without waiting for them.
     ///
     /// # Errors
     /// The error of a launch, or an error that was kept for the next read or sync.
     pub fn flush(&self) -> Result<()> {
-        self.compute.catch_up();
+        self.stream().catch_up();
         self.context.take_error()
     }
 
@@ -190,15 +212,16 @@ impl Device {
     }
 
     /// Launches all deferred ops and makes the device current for this thread. Call it before AMD's
-    /// libraries, which use the current device and enqueue on the compute stream themselves.
+    /// libraries, which use the current device and enqueue on its streams themselves.
     pub(crate) fn make_current(&self) -> Result<()> {
-        self.compute.catch_up();
+        self.stream().catch_up();
         self.context.bind()
     }
 
     /// A block of the pool. If the pool has too little, this frees cached pinned host memory and
     /// tries again, because some devices share the host's memory.
     pub(crate) fn allocate(&self, bytes: usize, purpose: Purpose) -> Result<PoolBlock> {
+        let purpose = if self.captures.here().is_some() { Purpose::Captured } else { purpose };
         match self.pool.allocate(bytes, purpose) {
             Err(Error::OutOfMemory { .. }) if self.staging.clear() > 0 => self.pool.allocate(bytes, purpose),
             result => result,
@@ -218,7 +241,12 @@ impl Device {
     /// Waits for all work enqueued so far. Reports errors that `Drop` recorded and faults that no
     /// read has reported, also those of dropped results, each once. Reads of faulty results still
     /// fail afterwards.
+    ///
+    /// # Errors
+    ///
+    /// The above; `Capture` if this thread captures a graph.
     pub fn sync(&self) -> Result<()> {
+        self.refuse_captured("sync", "what is captured does not run yet")?;
         let launched = self.faults.launched();
         self.kernels.unload_behind(|| {
             self.compute.synchronize()?;

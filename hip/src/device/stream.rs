@@ -1,17 +1,19 @@
 //! Streams: queues of a device's work.
 
 use std::ffi::c_void;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hip_sys::hipStream_t;
 
+use crate::device::capture::{Recording, Template, no_graphs};
 use crate::device::context::{Context, EventKind, count};
 use crate::device::event::Event;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::launch::grid::Grid;
 use crate::launch::kernel::Kernel;
 use crate::launch::steps::{Chain, Pending, Steps};
+use crate::trace;
 
 /// A queue of a device's work, which runs in order.
 pub struct Stream {
@@ -19,6 +21,8 @@ pub struct Stream {
     raw: hipStream_t,
     /// Deferred ops, which are launched before any other work is enqueued.
     pub(crate) chain: Chain,
+    /// The capture under way, if the stream is one that is only captured.
+    recording: Option<Mutex<Recording>>,
 }
 
 // SAFETY: "HIP APIs are thread safe" (HIP programming guide): several threads may enqueue on one
@@ -29,9 +33,19 @@ unsafe impl Sync for Stream {}
 
 impl Stream {
     pub(crate) fn new(context: &Arc<Context>) -> Result<Self> {
+        Self::with(context, None)
+    }
+
+    /// A stream that only captures use, one at a time.
+    pub(crate) fn to_capture(context: &Arc<Context>) -> Result<Self> {
+        Self::with(context, Some(Mutex::default()))
+    }
+
+    fn with(context: &Arc<Context>, recording: Option<Mutex<Recording>>) -> Result<Self> {
         context.bind()?;
-        let mut stream =
-            Self { context: context.clone(), raw: std::ptr::null_mut(), chain: Chain::default() };
+        let (context, chain) = (context.clone(), Chain::default());
+        let mut stream = Self { context, raw: std::ptr::null_mut(), chain, recording };
+        let context = &stream.context;
         let flags = hip_sys::hipStreamNonBlocking;
         // SAFETY: the function is HIP's; it writes one handle, owned here from then on.
         let status = unsafe { (context.hip().hipStreamCreateWithFlags)(&mut stream.raw, flags) };
@@ -114,8 +128,64 @@ impl Stream {
     }
 }
 
+/// A captured stream.
 impl Stream {
-    /// Launches the deferred ops. An error is kept for the next read or sync.
+    /// Makes HIP record what the stream is given, instead of running it. Relaxed, because the other
+    /// modes refuse `hipMalloc` and the loading of modules, which are safe here: neither waits for
+    /// the stream, and neither becomes a part of the graph.
+    pub(crate) fn begin_capture(&self) -> Result<()> {
+        let Some(begin) = self.context.hip().hipStreamBeginCapture else { return Err(no_graphs()) };
+        if let Some(mut recording) = self.recording() {
+            *recording = Recording { before: trace::counts(), ..Recording::default() };
+        }
+        self.context.bind()?;
+        // SAFETY: the function is HIP's, the handle is ours.
+        let status = unsafe { begin(self.raw, hip_sys::hipStreamCaptureModeRelaxed) };
+        self.context.check("hipStreamBeginCapture", status)
+    }
+
+    /// Ends the capture, also where this fails.
+    pub(crate) fn end_capture(&self) -> (Recording, Result<Template<'_>>) {
+        self.catch_up();
+        let template = self.end_recording();
+        let recording = self.recording().map(|mut recording| std::mem::take(&mut *recording));
+        (recording.unwrap_or_default(), template)
+    }
+
+    fn end_recording(&self) -> Result<Template<'_>> {
+        let Some(end) = self.context.hip().hipStreamEndCapture else { return Err(no_graphs()) };
+        self.context.bind()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the function is HIP's, the handle is ours; it writes one handle or null.
+        let status = unsafe { end(self.raw, &mut raw) };
+        let template = Template::new(&self.context, raw);
+        self.context.check("hipStreamEndCapture", status)?;
+        Ok(template)
+    }
+
+    /// Keeps what captured work uses until the graph is dropped. On another stream drops it.
+    pub(crate) fn keep<T: Send + 'static>(&self, used: T) {
+        if let Some(mut recording) = self.recording() {
+            recording.kept.push(Box::new(used));
+        }
+    }
+
+    /// Keeps the error for the end of the capture, which then gives no graph. The first one counts.
+    pub(crate) fn spoil(&self, error: Error) {
+        if let Some(mut recording) = self.recording() {
+            recording.spoiled.get_or_insert(error);
+        }
+    }
+
+    fn recording(&self) -> Option<MutexGuard<'_, Recording>> {
+        // Every statement that changes the lists leaves them whole.
+        Some(self.recording.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Stream {
+    /// Launches the deferred ops. An error is kept for the next read or sync, or for the end of the
+    /// capture.
     #[inline]
     pub(crate) fn catch_up(&self) {
         if self.chain.any.load(Ordering::Acquire) {
@@ -128,14 +198,17 @@ impl Stream {
         if let Some(kernel) = pending.kernel.take()
             && let Err(error) = self.launch_steps(&kernel, pending.grid, &mut pending.steps)
         {
-            self.context().record(error);
+            match &self.recording {
+                None => self.context().record(error),
+                Some(_) => self.spoil(error),
+            }
         }
         pending.steps.count = 0;
         // After the launch: a caller that finds an empty list knows that its work comes after it.
         self.chain.any.store(false, Ordering::Release);
     }
 
-    fn launch_steps(&self, kernel: &Kernel, grid: Grid, steps: &mut Steps) -> Result<()> {
+    fn launch_steps(&self, kernel: &Arc<Kernel>, grid: Grid, steps: &mut Steps) -> Result<()> {
         let mut parameters = [std::ptr::from_mut(steps).cast::<c_void>()];
         // SAFETY: the one argument is laid out as the kernel's parameter; `put_off` checked that
         // the tensors lie inside their buffers, whose memory the pool gives out again only to work
@@ -152,14 +225,18 @@ impl Stream {
     #[inline]
     pub(crate) unsafe fn launch(
         &self,
-        kernel: &Kernel,
+        kernel: &Arc<Kernel>,
         grid: Grid,
         shared_bytes: u32,
         parameters: &mut [*mut c_void],
     ) -> Result<()> {
         let context = kernel.context();
         context.bind()?;
-        count(&context.counters.launches);
+        match &self.recording {
+            None => count(&context.counters.launches),
+            // Its module stays loaded for as long as the graph may run.
+            Some(_) => self.keep(kernel.clone()),
+        }
         // SAFETY: the function is HIP's; it copies the arguments before it returns. That they fit
         // the kernel is the caller's promise; the kernel's module stays loaded until the stream is
         // past this launch.

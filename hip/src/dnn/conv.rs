@@ -357,8 +357,9 @@ impl Dnn {
         at: &Buffer,
     ) -> Result<Vec<Choice>> {
         // Find mode tries every algorithm, also those that call rocBLAS, which must not run without
-        // its kernels.
-        if settings()?.conv_find != FindMode::Find || !self.products {
+        // its kernels. In a capture nothing runs, so nothing can be timed.
+        let captured = at.device().captures.here().is_some();
+        if settings()?.conv_find != FindMode::Find || !self.products || captured {
             let handle = self.begin(at)?;
             return prepared.operands(&handle, direction, spans).solutions(desc, self.products);
         }
@@ -380,7 +381,10 @@ impl Dnn {
         if !auto || self.deterministic || !self.products || prepared.choices.is_empty() {
             return &prepared.choices;
         }
-        if prepared.timed.get().is_none() && prepared.uses.fetch_add(1, Ordering::Relaxed) == USES_BEFORE_FIND
+        let captured = at.device().captures.here().is_some();
+        if !captured
+            && prepared.timed.get().is_none()
+            && prepared.uses.fetch_add(1, Ordering::Relaxed) == USES_BEFORE_FIND
         {
             // If there is no memory for an algorithm's workspace, the first choices serve.
             let timed = match self.find(prepared, direction, desc, spans, at) {

@@ -1,5 +1,5 @@
 //! Ops by MIOpen, one file for each op family. A device has one handle, which is bound to its
-//! compute stream for life.
+//! compute stream.
 
 mod activation;
 mod conv;
@@ -22,6 +22,8 @@ use hip_sys::hipStream_t;
 use miopen_sys::*;
 
 use crate::device::Device;
+use crate::device::capture::is_capturing;
+use crate::device::library::{Bound, Call};
 use crate::error::static_text;
 use crate::memory::span::Span;
 use crate::provider::library;
@@ -82,6 +84,15 @@ struct Handle {
 // "miopenHandle_t"). The mutex in `Dnn` ensures this.
 unsafe impl Send for Handle {}
 
+impl Bound for Handle {
+    /// The handle keeps the kernels that it has found and compiled.
+    fn bind(&self, stream: hipStream_t) -> Result<()> {
+        // SAFETY: the handle is valid; the caller keeps the stream alive.
+        let status = unsafe { (self.table.miopenSetStream)(self.raw, stream) };
+        check(self.table, "miopenSetStream", status, String::new)
+    }
+}
+
 impl Dnn {
     /// Creates the handle for the current device.
     ///
@@ -118,10 +129,8 @@ impl Dnn {
     }
 
     /// Makes the device current and locks the handle for one call. `at` is memory of the call.
-    fn begin(&self, at: &Buffer) -> Result<MutexGuard<'_, Handle>> {
-        at.device().make_current()?;
-        // A panic between two calls leaves the handle as it was.
-        Ok(self.handle.lock().unwrap_or_else(PoisonError::into_inner))
+    fn begin<'a>(&'a self, at: &'a Buffer) -> Result<Call<'a, Handle>> {
+        at.device().call(&self.handle)
     }
 
     /// The range of its buffer that a tensor of `elements` elements covers.
@@ -166,7 +175,7 @@ impl Device {
                 .map_or(true, |rocblas| workarounds::rocblas_has_kernels(rocblas, &self.info().arch).is_ok());
             self.make_current()?;
             let info = self.info();
-            Dnn::new(table, &info.arch, info.index, self.compute_stream().raw(), deterministic(), products)
+            Dnn::new(table, &info.arch, info.index, self.compute.handle(), deterministic(), products)
         })
     }
 }
@@ -287,8 +296,9 @@ impl Refusal {
                 self.worked.fetch_or(bit, Ordering::Relaxed);
                 Ok(())
             }
-            // A lack of memory may be temporary, and another kernel may need less.
-            Err(error) if is_short_of_memory(&error) => Err(error),
+            // A lack of memory may be temporary, and another kernel may need less. What a capture
+            // refuses may work outside it.
+            Err(error) if is_short_of_memory(&error) || is_capturing() => Err(error),
             Err(Error::Miopen { call, status, name, detail, .. })
                 if self.worked.load(Ordering::Relaxed) & bit != 0 =>
             {

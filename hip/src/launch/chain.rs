@@ -105,7 +105,7 @@ impl Device {
         if next.tensors().any(|address| !address.is_multiple_of(ALIGNMENT as u64)) {
             return Ok(false);
         }
-        let stream = self.compute_stream();
+        let stream = self.stream();
         let mut pending = stream.chain.pending();
         let same = pending.dtype == step.dtype && pending.steps.len as usize == step.len;
         if pending.steps.count > 0 && !(same && pending.steps.fits(&next, bytes as u64)) {

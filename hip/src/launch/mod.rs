@@ -72,6 +72,8 @@ pub struct Launch<'d> {
     ticket: Option<Arc<Ticket>>,
     /// Whether an output was added.
     writes: bool,
+    /// Whether a thread captures a graph, so that the buffers must be told of their use.
+    captured: bool,
 }
 
 impl Drop for Launch<'_> {
@@ -100,6 +102,7 @@ impl<'d> Launch<'d> {
             faults: None,
             ticket: None,
             writes: false,
+            captured: device.captures.any(),
         }
     }
 
@@ -138,7 +141,8 @@ impl<'d> Launch<'d> {
         if byte_offset > buffer.len() || !std::ptr::eq(Arc::as_ptr(buffer.device()), self.device) {
             self.refuse_buffer(buffer, byte_offset);
         }
-        self.push((buffer.address() + byte_offset) as u64);
+        let address = if self.captured { buffer.address() } else { buffer.place() };
+        self.push((address + byte_offset) as u64);
     }
 
     /// Adds a value.
@@ -207,7 +211,7 @@ impl<'d> Launch<'d> {
         self.wrong.get_or_insert_with(|| Box::new(Error::invalid("launch", expected, found)));
     }
 
-    /// Enqueues the kernel on the device's compute stream.
+    /// Enqueues the kernel on the device's compute stream, or captures it.
     ///
     /// # Safety
     /// The arguments match the kernel's parameters in number, order and type. Every access that the
@@ -236,15 +240,28 @@ impl<'d> Launch<'d> {
             // SAFETY: `push` wrote an argument at this offset of the storage.
             *parameter = unsafe { base.add(usize::from(offset)).cast() };
         }
-        let stream = self.device.compute_stream();
+        let stream = if self.captured { self.device.stream() } else { &self.device.compute };
         stream.catch_up();
         // SAFETY: that the arguments fit the kernel is the caller's promise.
         unsafe { stream.launch(&self.kernel, grid, shared_bytes, &mut parameters)? };
         if let Some(ticket) = self.ticket.take() {
-            ticket.launched();
+            match self.captured.then(|| self.device.captures.here()).flatten() {
+                None => ticket.launched(),
+                Some(captured) => captured.keep(Repeated(ticket)),
+            }
         }
         trace::served(trace::Kind::Kernel, || format!("kernel {}", self.kernel.name()));
         Ok(())
+    }
+}
+
+/// The ticket of a launch that a graph repeats: it is never over while the graph may run, so that
+/// reads of its outputs look at its word each time.
+struct Repeated(Arc<Ticket>);
+
+impl Drop for Repeated {
+    fn drop(&mut self) {
+        self.0.cancelled();
     }
 }
 

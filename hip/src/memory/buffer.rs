@@ -42,15 +42,39 @@ impl Buffer {
 
     /// The address on the device; never null, even for 0 bytes. A kernel that gets addresses in a
     /// table needs a call of [`carry_faults`](crate::carry_faults) for these buffers.
+    ///
+    /// A graph that this thread captures keeps the memory: who asks for the address gives it to
+    /// captured work.
     #[inline]
     pub fn address(&self) -> usize {
+        if self.device.captures.any() {
+            self.used();
+        }
         self.address
+    }
+
+    /// The address, for a caller that knows that no thread captures a graph.
+    #[inline]
+    pub(crate) fn place(&self) -> usize {
+        self.address
+    }
+
+    /// Keeps the memory for the graph that this thread captures. If another thread captures, its
+    /// results are not there yet, so the next read or sync reports their use.
+    #[cold]
+    fn used(&self) {
+        let (Some(block), Device { captures, pool, .. }) = (&self.block, &*self.device) else { return };
+        if captures.here().is_some() {
+            pool.hold(block);
+        } else if pool.is_captured(block) {
+            self.device.record(captures.others("the use of a captured tensor"));
+        }
     }
 
     /// The address on the device as AMD's libraries take it.
     #[inline]
     pub(crate) fn as_ptr(&self) -> *mut c_void {
-        self.address as *mut c_void
+        self.address() as *mut c_void
     }
 
     /// Adds a set to the buffer's own.

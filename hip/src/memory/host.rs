@@ -6,6 +6,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::device::Device;
+use crate::device::stream::Stream;
 use crate::error::Result;
 use crate::memory::buffer::Buffer;
 use crate::memory::pinned::PinnedBlock;
@@ -63,9 +64,32 @@ impl Device {
         self.staging.holds(bytes)
     }
 
+    /// Makes each launch of the graph that this thread captures copy bytes into a new buffer. The
+    /// graph keeps the owner.
+    ///
+    /// # Safety
+    ///
+    /// There are `length` bytes at `source`. They stay there unchanged until the owner is dropped,
+    /// also if the owner is moved.
+    pub(crate) unsafe fn upload_captured<O: Send + 'static>(
+        self: &Arc<Self>,
+        captured: &Stream,
+        source: *const u8,
+        length: usize,
+        owner: O,
+    ) -> Result<Buffer> {
+        let buffer = self.alloc(length)?;
+        if length > 0 {
+            // SAFETY: the buffer has just as many bytes; the graph keeps the owner.
+            unsafe { self.staging.copy_to_device(captured, buffer.address(), source, length)? };
+        }
+        captured.keep(owner);
+        Ok(buffer)
+    }
+
     /// Copies bytes into a new buffer directly, without waiting and without a staging buffer; they
     /// should be pinned, as those of a [`HostBuffer`] are. The owner is dropped some time after the
-    /// copy has finished.
+    /// copy has finished. A graph that this thread captures keeps the owner.
     ///
     /// # Safety
     /// The bytes neither move nor change until the owner is dropped, even if the owner itself is
@@ -79,6 +103,11 @@ impl Device {
         O: Deref<Target = [u8]> + Send + 'static,
     {
         let length = owner.len();
+        if let Some(captured) = self.captures.here() {
+            let source = owner.as_ptr();
+            // SAFETY: the caller's promise.
+            return unsafe { self.upload_captured(captured, source, length, owner) };
+        }
         let block = self.allocate(length, Purpose::Transfer)?;
         let fence = block.fence;
         let buffer = Buffer::new(self.clone(), block, length);

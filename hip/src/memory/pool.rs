@@ -4,11 +4,14 @@
 //! #11690). A device has one compute stream, so the pool can give out a freed block at once: work
 //! that still reads it comes earlier in the same stream.
 
+mod graphs;
+
 use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::memory::arena::{Arena, BlockId, rounded};
+use crate::memory::arena::{Arena, BlockId, Taken, rounded};
+use graphs::Graphs;
 
 /// The source of the pool's memory: the driver, or an imitation in tests.
 pub(crate) trait Backing: Send + Sync {
@@ -44,6 +47,8 @@ pub struct PoolStats {
     pub blocks: u64,
     /// Bytes that rounding up adds to the requests of the blocks in use. A part of `allocated`.
     pub padding: usize,
+    /// Bytes kept for captured graphs, a part of `allocated`.
+    pub graphs: usize,
 }
 
 /// The segments of one size that a pool cuts into blocks.
@@ -67,6 +72,8 @@ pub(crate) enum Purpose {
     /// Written by the copy stream. These blocks are kept apart, and each has a fence after its last
     /// use, so that an upload waits for that fence only.
     Transfer,
+    /// Written by work that this thread captures into a graph.
+    Captured,
 }
 
 /// A block in use. The owner hands it back to [`MemoryPool::free`].
@@ -85,7 +92,7 @@ impl PoolBlock {
     /// Whether the copy stream may write this memory next, so that [`MemoryPool::free`] needs a
     /// fence.
     pub(crate) fn fenced(&self) -> bool {
-        self.arena >= TRANSFER
+        matches!(self.arena, TRANSFER | PERSISTENT)
     }
 }
 
@@ -107,6 +114,7 @@ thread_local! {
 struct State {
     arenas: [Arena; ARENAS],
     segments: [SegmentStats; ARENAS],
+    graphs: Graphs,
     stats: PoolStats,
     limit: Option<usize>,
 }
@@ -123,7 +131,8 @@ impl MemoryPool {
     pub(crate) fn new(backing: Box<dyn Backing>, limit: Option<usize>) -> Self {
         let arenas = std::array::from_fn(|_| Arena::new());
         let segments = SEGMENTS.map(|size| SegmentStats { size, ..SegmentStats::default() });
-        let state = Mutex::new(State { arenas, segments, stats: PoolStats::default(), limit });
+        let (graphs, stats) = (Graphs::default(), PoolStats::default());
+        let state = Mutex::new(State { arenas, segments, graphs, stats, limit });
         Self { backing, state, clearing: Mutex::new(()) }
     }
 
@@ -155,6 +164,10 @@ impl MemoryPool {
     /// Returns the bytes given back.
     ///
     /// If another thread is in this function, waits for that thread first.
+    ///
+    /// # Errors
+    ///
+    /// `Device` where HIP fails.
     pub fn clear(&self) -> Result<usize> {
         // Held to the end. Otherwise a second thread would find neither free segments nor free
         // memory, and report out of memory.
@@ -212,10 +225,15 @@ impl MemoryPool {
     pub(crate) fn allocate(&self, bytes: usize, purpose: Purpose) -> Result<PoolBlock> {
         let Some(size) = rounded(bytes) else { return Err(self.out_of_memory(bytes)) };
         let arena = match purpose {
+            Purpose::Captured => return self.allocate_captured(bytes, size),
             _ if self.is_persistent() => PERSISTENT,
             Purpose::Compute => usize::from(size > SMALL),
             Purpose::Transfer => TRANSFER,
         };
+        self.allocate_in(arena, bytes, size)
+    }
+
+    fn allocate_in(&self, arena: usize, bytes: usize, size: usize) -> Result<PoolBlock> {
         let mut state = self.state();
         if let Some(taken) = state.arenas[arena].take(size) {
             state.stats.hits += 1;
@@ -241,15 +259,11 @@ impl MemoryPool {
         Ok(state.hand_out(taken, arena, bytes))
     }
 
-    /// Frees a block. The next block from the same memory carries `fence`.
+    /// Frees a block, once no graph holds it. The next block from the same memory carries `fence`.
     pub(crate) fn free(&self, block: PoolBlock, fence: u64) {
         let mut state = self.state();
-        let size = state.arenas[block.arena].free(block.id, fence);
-        state.stats.allocated -= size;
-        state.stats.blocks -= 1;
-        state.stats.padding -= size - block.requested;
-        if block.arena == PERSISTENT {
-            state.stats.persistent -= size;
+        if let Some(block) = state.graphs.keep(block, fence) {
+            state.free(block, fence);
         }
     }
 
@@ -305,7 +319,7 @@ impl MemoryPool {
 }
 
 impl State {
-    fn hand_out(&mut self, taken: crate::memory::arena::Taken, arena: usize, requested: usize) -> PoolBlock {
+    fn hand_out(&mut self, taken: Taken, arena: usize, requested: usize) -> PoolBlock {
         self.stats.allocated += taken.size;
         self.stats.blocks += 1;
         self.stats.padding += taken.size - requested;
@@ -318,6 +332,19 @@ impl State {
             *largest = (*largest).max(requested);
         }
         PoolBlock { address: taken.address, fence: taken.fence, arena, id: taken.id, requested }
+    }
+
+    fn free(&mut self, block: PoolBlock, fence: u64) {
+        if block.arena >= ARENAS {
+            return self.free_captured(block);
+        }
+        let size = self.arenas[block.arena].free(block.id, fence);
+        self.stats.allocated -= size;
+        self.stats.blocks -= 1;
+        self.stats.padding -= size - block.requested;
+        if block.arena == PERSISTENT {
+            self.stats.persistent -= size;
+        }
     }
 }
 

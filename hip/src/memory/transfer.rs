@@ -13,6 +13,9 @@ use crate::trace;
 /// The blocks that a read of many ranges fills before it waits.
 const WAVE: usize = (64 << 20) / CHUNK;
 
+/// Why a read can't be captured.
+const NOT_YET: &str = "captured work has not run yet";
+
 /// One range of [`Device::read_all`]: `out.len()` bytes of a buffer from `byte_offset` on.
 #[derive(Debug)]
 pub struct Read<'a> {
@@ -59,10 +62,20 @@ impl Device {
     /// Copies bytes into a new buffer through pinned memory, normally without waiting for the
     /// device. Uploads of more than 64 KiB use the copy stream and overlap computation.
     ///
+    /// If this thread captures a graph, the graph keeps a copy of the bytes, and each launch of the
+    /// graph uploads them again.
+    ///
     /// # Errors
     ///
     /// `OutOfMemory`; `Device` if HIP fails.
     pub fn upload(self: &Arc<Self>, bytes: &[u8]) -> Result<Buffer> {
+        if let Some(captured) = self.captures.here() {
+            let mut copy = self.host_buffer(bytes.len())?;
+            copy.bytes_mut().copy_from_slice(bytes);
+            let source = copy.bytes().as_ptr();
+            // SAFETY: the copy's own bytes, whose place does not depend on where the owner lies.
+            return unsafe { self.upload_captured(captured, source, bytes.len(), copy) };
+        }
         if bytes.len() <= SMALL {
             let buffer = self.alloc(bytes.len())?;
             if !bytes.is_empty() {
@@ -101,7 +114,8 @@ impl Device {
     /// # Errors
     /// `Invalid` for a range past the end or a buffer of another device; once, the error that
     /// `Drop` recorded. Every read also returns `Invalid` if a kernel found a fault while it
-    /// computed the buffer or anything that the buffer was computed from.
+    /// computed the buffer or anything that the buffer was computed from. `Capture` if this thread
+    /// captures a graph, or if another one captures the work that computes the buffer.
     pub fn read(&self, buffer: &Buffer, byte_offset: usize, out: &mut [u8]) -> Result<()> {
         self.read_with_fault(buffer, byte_offset, out)?.map_or(Ok(()), Err)
     }
@@ -115,6 +129,7 @@ impl Device {
         out: &mut [u8],
     ) -> Result<Option<Error>> {
         self.check_range("read", buffer, byte_offset, out.len())?;
+        self.refuse_captured("a read", NOT_YET)?;
         let launched = self.faults.launched();
         count(&self.context.counters.device_to_host);
         trace::served(trace::Kind::Transfer, || "copy to the host");
@@ -217,6 +232,7 @@ impl Device {
         for read in &reads {
             self.check_range("read", read.buffer, read.byte_offset, read.out.len())?;
         }
+        self.refuse_captured("a read", NOT_YET)?;
         for _ in &reads {
             count(&self.context.counters.device_to_host);
             trace::count(trace::Kind::Transfer);
@@ -303,7 +319,7 @@ impl Device {
                 from as *const _,
                 bytes,
                 hip_sys::hipMemcpyDeviceToDevice,
-                self.compute.raw(),
+                self.stream().raw(),
             )
         };
         self.context.check("hipMemcpyAsync", status)?;
@@ -324,7 +340,8 @@ impl Device {
     /// Events order the copy after the work that computes the source. The host does not wait.
     ///
     /// # Errors
-    /// `Invalid` for a range past the end; `OutOfMemory`; `Device` if HIP fails.
+    /// `Invalid` for a range past the end; `OutOfMemory`; `Device` if HIP fails; `Capture` if
+    /// this thread captures a graph on either device.
     pub fn copy_from_device(
         self: &Arc<Self>,
         source: &Buffer,
@@ -340,6 +357,9 @@ impl Device {
         if Arc::ptr_eq(&other, self) {
             self.copy(source, source_offset, &buffer, 0, bytes)?;
             return Ok(buffer);
+        }
+        for device in [self, &other] {
+            device.refuse_captured("a copy between devices", "a graph is of one device")?;
         }
         self.reach(&other);
         self.compute.wait(&other.compute.mark()?)?;
@@ -404,7 +424,7 @@ impl Device {
                 (buffer.address() + byte_offset) as *mut _,
                 i32::from(value),
                 bytes,
-                self.compute.raw(),
+                self.stream().raw(),
             )
         };
         self.context.check("hipMemsetAsync", status)?;

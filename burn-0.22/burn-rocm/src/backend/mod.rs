@@ -3,6 +3,7 @@
 mod activation;
 mod bool;
 mod float;
+mod graph;
 mod int;
 mod module;
 mod primitive;
@@ -10,10 +11,12 @@ mod profile;
 mod quantized;
 mod transaction;
 
+use std::sync::Arc;
+
 use burn_backend::distributed::DistributedOps;
 use burn_backend::{
-    Backend, BackendTypes, DTypeUsage, DTypeUsageSet, ExecutionError, GraphUnsupported, MemoryPoolUsage,
-    ProfileDuration, ProfileOptions, ProfileToken, SlicedPoolReport, TensorData, profile_with_tokens,
+    Backend, BackendTypes, DTypeUsage, DTypeUsageSet, ExecutionError, MemoryPoolUsage, ProfileDuration,
+    ProfileOptions, ProfileToken, SlicedPoolReport, TensorData, profile_with_tokens,
 };
 use burn_ir::{BackendIr, HandleKind, TensorHandle};
 use burn_rocm_macros::traced;
@@ -25,6 +28,7 @@ use crate::ops::{fft, random};
 use crate::qtensor::{Format, RocmQTensor};
 use crate::staging;
 use crate::tensor::RocmTensor;
+pub use graph::RocmGraph;
 pub use primitive::BurnDevice;
 use primitive::own;
 
@@ -48,7 +52,7 @@ impl BackendTypes for Rocm {
     type IntTensorPrimitive = RocmTensor;
     type BoolTensorPrimitive = RocmTensor;
     type QuantizedTensorPrimitive = RocmQTensor;
-    type GraphPrimitive = GraphUnsupported;
+    type GraphPrimitive = RocmGraph;
 }
 
 impl DistributedOps<Self> for Rocm {}
@@ -70,6 +74,32 @@ impl Backend for Rocm {
 
     fn sync(device: &BurnDevice) -> Result<(), ExecutionError> {
         own(device).open().and_then(|device| device.sync()).map_err(execution)
+    }
+
+    /// Ends a capture that this thread left behind, as by a panic. The caller then runs the work
+    /// once or more, which compiles the kernels and lets MIOpen choose its algorithms.
+    fn graph_prepare(device: &BurnDevice) -> Result<(), ExecutionError> {
+        own(device).open().map(|device| device.abandon_capture()).map_err(execution)
+    }
+
+    /// Records what this thread launches on the device, instead of running it. Other threads' work
+    /// runs meanwhile. Reads and `sync` fail and end the capture, as the panic that follows would
+    /// leave it open. Ends a capture that this thread left behind.
+    fn graph_start_capture(device: &BurnDevice) -> Result<(), ExecutionError> {
+        let start = |device: Arc<hip::Device>| {
+            device.abandon_capture();
+            device.start_capture()
+        };
+        own(device).open().and_then(start).map_err(execution)
+    }
+
+    fn graph_stop_capture(device: &BurnDevice) -> Result<RocmGraph, ExecutionError> {
+        own(device).open().and_then(|device| device.stop_capture()).map(RocmGraph::new).map_err(execution)
+    }
+
+    /// One launch. The graph keeps the memory of all tensors that it uses, also of dropped ones.
+    unsafe fn graph_replay(device: &BurnDevice, graph: &RocmGraph) -> Result<(), ExecutionError> {
+        graph.replay(&own(device)).map_err(execution)
     }
 
     /// Allocations of `func` on this thread come from memory that only such persistent allocations

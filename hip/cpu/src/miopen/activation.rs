@@ -2,9 +2,9 @@
 
 use super::Shared;
 use super::handle::{Handle, Operand, packed};
-use super::status::{by_single, input, output};
+use super::status::{by_single, input, known, output};
 use crate::numeric::element::Single;
-use crate::runtime::parallel_ranges;
+use crate::runtime::{enqueue, parallel_ranges};
 use core::ffi::c_void;
 use hip_provider::miopen::{self as provider, Activations, Described, Outcome};
 use miopen_sys::*;
@@ -149,7 +149,11 @@ impl Activations for Handle {
 
     unsafe fn activation_forward(&self, activation: &Own, x: &Operand<'_>, y: &Operand<'_>) -> Outcome {
         packed(&[x, y])?;
-        by_single!(x.data, forward((&**activation).into(), x.count(), x.at, y.at))
+        let (data, len, x, y) = (x.data, x.count(), x.at, y.at);
+        by_single!(data, known())?;
+        let activation = Activation::from(&**activation);
+        // SAFETY: it holds the addresses of the caller's buffers and plain values.
+        unsafe { enqueue(move || by_single!(data, forward(activation, len, x, y))) }
     }
 
     unsafe fn activation_backward(
@@ -161,6 +165,10 @@ impl Activations for Handle {
         dx: &Operand<'_>,
     ) -> Outcome {
         packed(&[x, y, dy, dx])?;
-        by_single!(x.data, backward((&**activation).into(), x.count(), (y.at, dy.at, x.at, dx.at)))
+        let (data, len, gradients) = (x.data, x.count(), (y.at, dy.at, x.at, dx.at));
+        by_single!(data, known())?;
+        let activation = Activation::from(&**activation);
+        // SAFETY: as in `activation_forward`.
+        unsafe { enqueue(move || by_single!(data, backward(activation, len, gradients))) }
     }
 }

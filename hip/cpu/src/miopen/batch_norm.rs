@@ -2,16 +2,31 @@
 
 use super::Shared;
 use super::handle::{Handle, Operand, packed};
-use super::status::{by_float, input, output};
+use super::status::{by_float, input, known, output};
 use crate::numeric::element::Single;
 use crate::numeric::rows::{affine, affine_pair, deviations, narrowed, products, widened};
 use crate::numeric::scratch::with_scratch;
-use crate::runtime::parallel;
+use crate::runtime::{enqueue, parallel};
 use core::ffi::c_void;
 use hip_provider::miopen::{BatchGradient, BatchNorms, Inference, Outcome, Training};
 use miopen_sys::*;
 
 type BatchNorm<'a> = hip_provider::miopen::BatchNorm<'a, Handle>;
+
+/// What every call has.
+#[derive(Clone, Copy)]
+struct Norm {
+    data: miopenDataType_t,
+    x: *mut c_void,
+    scale: *const c_void,
+    epsilon: f64,
+}
+
+impl Norm {
+    fn new(norm: &BatchNorm<'_>) -> Self {
+        Self { data: norm.x.data, x: norm.x.at, scale: norm.scale, epsilon: norm.epsilon }
+    }
+}
 
 /// A call as spatial batch norm. Per-activation norm is spatial norm with `C*H*W` channels of one
 /// pixel.
@@ -85,11 +100,11 @@ unsafe fn optional(pointer: *mut c_void, len: usize) -> Outcome<Option<Shared<f3
     Ok(Some(Shared(values.as_mut_ptr())))
 }
 
-fn train<T: Single>(shape: Shape, norm: &BatchNorm<'_>, y: *mut c_void, call: &Training) -> Outcome {
+fn train<T: Single>(shape: Shape, norm: Norm, y: *mut c_void, call: &Training) -> Outcome {
     // SAFETY: the caller's buffers.
     let (x, y, scale, bias, running, saved) = unsafe {
         (
-            input::<T>(norm.x.at, shape.len())?,
+            input::<T>(norm.x, shape.len())?,
             Shared(output::<T>(y, shape.len())?.as_mut_ptr()),
             input::<f32>(norm.scale, shape.channels)?,
             input::<f32>(call.bias, shape.channels)?,
@@ -129,11 +144,11 @@ fn train<T: Single>(shape: Shape, norm: &BatchNorm<'_>, y: *mut c_void, call: &T
     Ok(())
 }
 
-fn infer<T: Single>(shape: Shape, norm: &BatchNorm<'_>, y: *mut c_void, call: &Inference) -> Outcome {
+fn infer<T: Single>(shape: Shape, norm: Norm, y: *mut c_void, call: &Inference) -> Outcome {
     // SAFETY: the caller's buffers.
     let (x, y, scale, bias, mean, variance) = unsafe {
         (
-            input::<T>(norm.x.at, shape.len())?,
+            input::<T>(norm.x, shape.len())?,
             Shared(output::<T>(y, shape.len())?.as_mut_ptr()),
             input::<f32>(norm.scale, shape.channels)?,
             input::<f32>(call.bias, shape.channels)?,
@@ -160,7 +175,7 @@ fn infer<T: Single>(shape: Shape, norm: &BatchNorm<'_>, y: *mut c_void, call: &I
 
 fn backward<T: Single>(
     shape: Shape,
-    norm: &BatchNorm<'_>,
+    norm: Norm,
     (dy, dx): (*mut c_void, *mut c_void),
     call: &BatchGradient,
 ) -> Outcome {
@@ -172,7 +187,7 @@ fn backward<T: Single>(
             Some((input::<f32>(call.saved[0], shape.channels)?, input::<f32>(call.saved[1], shape.channels)?))
         };
         (
-            input::<T>(norm.x.at, shape.len())?,
+            input::<T>(norm.x, shape.len())?,
             input::<T>(dy, shape.len())?,
             Shared(output::<T>(dx, shape.len())?.as_mut_ptr()),
             input::<f32>(norm.scale, shape.channels)?,
@@ -227,7 +242,10 @@ fn backward<T: Single>(
 impl BatchNorms for Handle {
     unsafe fn batch_norm_training(&self, norm: &BatchNorm<'_>, y: &Operand<'_>, call: &Training) -> Outcome {
         let shape = Shape::new(norm, &[y])?;
-        by_float!(norm.x.data, train(shape, norm, y.at, call))
+        let (norm, y, call) = (Norm::new(norm), y.at, *call);
+        by_float!(norm.data, known())?;
+        // SAFETY: it holds the addresses of the caller's buffers and plain values.
+        unsafe { enqueue(move || by_float!(norm.data, train(shape, norm, y, &call))) }
     }
 
     unsafe fn batch_norm_inference(
@@ -237,7 +255,10 @@ impl BatchNorms for Handle {
         call: &Inference,
     ) -> Outcome {
         let shape = Shape::new(norm, &[y])?;
-        by_float!(norm.x.data, infer(shape, norm, y.at, call))
+        let (norm, y, call) = (Norm::new(norm), y.at, *call);
+        by_float!(norm.data, known())?;
+        // SAFETY: it holds the addresses of the caller's buffers and plain values.
+        unsafe { enqueue(move || by_float!(norm.data, infer(shape, norm, y, &call))) }
     }
 
     unsafe fn batch_norm_backward(
@@ -248,6 +269,9 @@ impl BatchNorms for Handle {
         gradient: &BatchGradient,
     ) -> Outcome {
         let shape = Shape::new(norm, &[dy, dx])?;
-        by_float!(norm.x.data, backward(shape, norm, (dy.at, dx.at), gradient))
+        let (norm, gradients, call) = (Norm::new(norm), (dy.at, dx.at), *gradient);
+        by_float!(norm.data, known())?;
+        // SAFETY: as in `batch_norm_training`.
+        unsafe { enqueue(move || by_float!(norm.data, backward(shape, norm, gradients, &call))) }
     }
 }

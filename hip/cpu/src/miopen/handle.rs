@@ -7,12 +7,13 @@ use crate::settings::Failure;
 use hip_provider::miopen::{self as provider, Outcome};
 use hip_provider::require;
 use miopen_sys::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The object behind a `miopenHandle_t`.
 pub(super) struct Handle {
     /// The handle of its stream, as a number.
-    stream: usize,
+    stream: AtomicUsize,
     /// The convolutions that find mode has been run for.
     pub(super) found: Mutex<Vec<Call>>,
 }
@@ -34,8 +35,14 @@ impl provider::Handle for Handle {
 
     fn create(stream: miopenAcceleratorQueue_t) -> Outcome<miopenHandle_t> {
         require(!Failure::MiopenHandle.is_asked(), miopenStatusNotInitialized)?;
-        let own = Handle { stream: stream as usize, found: Mutex::default() };
+        let own = Handle { stream: AtomicUsize::new(stream as usize), found: Mutex::default() };
         Ok(HANDLES.insert(Arc::new(own)) as miopenHandle_t)
+    }
+
+    unsafe fn set_stream(handle: miopenHandle_t, stream: miopenAcceleratorQueue_t) -> Outcome {
+        let handle = HANDLES.get(handle as usize).ok_or(miopenStatusBadParm)?;
+        handle.stream.store(stream as usize, Ordering::Relaxed);
+        Ok(())
     }
 
     unsafe fn destroy(handle: miopenHandle_t) -> Outcome {
@@ -46,7 +53,7 @@ impl provider::Handle for Handle {
     unsafe fn with(handle: miopenHandle_t, body: impl FnOnce(&Self) -> Outcome) -> Outcome {
         let handle = HANDLES.get(handle as usize).ok_or(miopenStatusBadParm)?;
         require(!Failure::MiopenKernels.is_asked(), miopenStatusUnknownError)?;
-        in_stream(handle.stream as miopenAcceleratorQueue_t, || body(&handle))
+        in_stream(handle.stream.load(Ordering::Relaxed) as miopenAcceleratorQueue_t, || body(&handle))
             .unwrap_or(Err(miopenStatusInternalError))
     }
 }

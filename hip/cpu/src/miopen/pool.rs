@@ -1,9 +1,9 @@
 //! Pooling.
 
 use super::handle::{Handle, Operand};
-use super::status::{by_float, by_single, input, output};
+use super::status::{by_float, by_single, input, known, output};
 use crate::numeric::element::Single;
-use crate::runtime::parallel;
+use crate::runtime::{enqueue, parallel};
 use core::ffi::c_void;
 use hip_provider::miopen::{Described, Outcome, Pooling, Poolings, Tensor};
 use miopen_sys::*;
@@ -338,15 +338,21 @@ impl Poolings for Handle {
         indices: Option<*mut c_void>,
     ) -> Outcome {
         let shape = Shape::new(pooling, x, y);
-        if pooling.mode != miopenPoolingMax {
-            return by_single!(x.data, average_forward(&shape, x.at, y.at));
-        }
-        match pooling.index {
-            miopenIndexUint8 => by_single!(x.data, max_u8(&shape, x.at, y.at, indices)),
-            miopenIndexUint16 => by_single!(x.data, max_u16(&shape, x.at, y.at, indices)),
-            miopenIndexUint32 => by_single!(x.data, max_u32(&shape, x.at, y.at, indices)),
-            _ => by_single!(x.data, max_u64(&shape, x.at, y.at, indices)),
-        }
+        let (data, index, x, y) = (x.data, pooling.index, x.at, y.at);
+        by_single!(data, known())?;
+        let run = move || {
+            if shape.mode != miopenPoolingMax {
+                return by_single!(data, average_forward(&shape, x, y));
+            }
+            match index {
+                miopenIndexUint8 => by_single!(data, max_u8(&shape, x, y, indices)),
+                miopenIndexUint16 => by_single!(data, max_u16(&shape, x, y, indices)),
+                miopenIndexUint32 => by_single!(data, max_u32(&shape, x, y, indices)),
+                _ => by_single!(data, max_u64(&shape, x, y, indices)),
+            }
+        };
+        // SAFETY: it holds the addresses of the caller's buffers and plain values.
+        unsafe { enqueue(run) }
     }
 
     unsafe fn pool_backward(
@@ -358,14 +364,20 @@ impl Poolings for Handle {
         indices: *mut c_void,
     ) -> Outcome {
         let shape = Shape::new(pooling, dx, dy);
-        if pooling.mode != miopenPoolingMax {
-            return by_float!(dx.data, average_backward(&shape, dy.at, dx.at));
-        }
-        match pooling.index {
-            miopenIndexUint8 => by_float!(dx.data, max_back_u8(&shape, dy.at, dx.at, indices)),
-            miopenIndexUint16 => by_float!(dx.data, max_back_u16(&shape, dy.at, dx.at, indices)),
-            miopenIndexUint32 => by_float!(dx.data, max_back_u32(&shape, dy.at, dx.at, indices)),
-            _ => by_float!(dx.data, max_back_u64(&shape, dy.at, dx.at, indices)),
-        }
+        let (data, index, dy, dx) = (dx.data, pooling.index, dy.at, dx.at);
+        by_float!(data, known())?;
+        let run = move || {
+            if shape.mode != miopenPoolingMax {
+                return by_float!(data, average_backward(&shape, dy, dx));
+            }
+            match index {
+                miopenIndexUint8 => by_float!(data, max_back_u8(&shape, dy, dx, indices)),
+                miopenIndexUint16 => by_float!(data, max_back_u16(&shape, dy, dx, indices)),
+                miopenIndexUint32 => by_float!(data, max_back_u32(&shape, dy, dx, indices)),
+                _ => by_float!(data, max_back_u64(&shape, dy, dx, indices)),
+            }
+        };
+        // SAFETY: as in `pool_forward`.
+        unsafe { enqueue(run) }
     }
 }

@@ -4,7 +4,9 @@ use super::Shared;
 use super::handle::{Handle, Operand};
 use super::status::{input, output};
 use crate::numeric::element::{Element, Real};
-use crate::runtime::parallel;
+use crate::runtime::{enqueue, parallel};
+use core::ffi::c_void;
+use core::ops::Deref;
 use half::{bf16, f16};
 use hip_provider::miopen::{Described, Outcome, Reduction, ReductionMemory, Reductions, Tensor, scalar};
 use hip_provider::require;
@@ -43,24 +45,41 @@ fn at(tensor: &Tensor, index: &[usize]) -> usize {
         .sum()
 }
 
-/// # Safety
-/// The scalars of `memory` are readable.
-unsafe fn reduce<T: Element>(
-    reduction: &Reduction,
-    a: &Operand<'_>,
-    c: &Operand<'_>,
-    memory: &ReductionMemory,
+/// A tensor of a call, without its descriptor.
+struct Side {
+    tensor: Tensor,
+    at: *mut c_void,
+}
+
+impl Side {
+    fn new(operand: &Operand<'_>) -> Self {
+        Self { tensor: Tensor::clone(operand), at: operand.at }
+    }
+}
+
+impl Deref for Side {
+    type Target = Tensor;
+
+    fn deref(&self) -> &Tensor {
+        &self.tensor
+    }
+}
+
+fn reduce<T: Element>(
+    reduction: Reduction,
+    [a, c]: &[Side; 2],
+    indices: *mut c_void,
+    [alpha, beta]: [f64; 2],
 ) -> Outcome {
-    // SAFETY: the caller's buffers and scalars.
-    let (values, to, indices, [alpha, beta]) = unsafe {
+    // SAFETY: the caller's buffers.
+    let (values, to, indices) = unsafe {
         (
             input::<T>(a.at, a.span())?,
             Shared(output::<T>(c.at, c.span())?.as_mut_ptr()),
             match reduction.indices {
-                true => Some(Shared(output::<i32>(memory.indices, c.count())?.as_mut_ptr())),
+                true => Some(Shared(output::<i32>(indices, c.count())?.as_mut_ptr())),
                 false => None,
             },
-            [scalar(memory.scalars[0], a.data)?, scalar(memory.scalars[1], a.data)?],
         )
     };
     // `offsets` has the offsets of one result's elements from its first element. `results` has the
@@ -163,15 +182,17 @@ impl Reductions for Handle {
     ) -> Outcome {
         // f64 data need f64 sums. Other types are summed in f32, whatever the descriptor says.
         require(a.data != miopenDouble || reduction.compute == miopenDouble, miopenStatusBadParm)?;
+        let run = match a.data {
+            miopenFloat => reduce::<f32>,
+            miopenHalf => reduce::<f16>,
+            miopenBFloat16 => reduce::<bf16>,
+            miopenDouble => reduce::<f64>,
+            _ => return Err(miopenStatusNotImplemented),
+        };
         // SAFETY: the provider read the scalars.
-        unsafe {
-            match a.data {
-                miopenFloat => reduce::<f32>(reduction, a, c, memory),
-                miopenHalf => reduce::<f16>(reduction, a, c, memory),
-                miopenBFloat16 => reduce::<bf16>(reduction, a, c, memory),
-                miopenDouble => reduce::<f64>(reduction, a, c, memory),
-                _ => Err(miopenStatusNotImplemented),
-            }
-        }
+        let scalars = unsafe { [scalar(memory.scalars[0], a.data)?, scalar(memory.scalars[1], a.data)?] };
+        let (reduction, indices, sides) = (**reduction, memory.indices, [Side::new(a), Side::new(c)]);
+        // SAFETY: it holds the addresses of the caller's buffers and plain values.
+        unsafe { enqueue(move || run(reduction, &sides, indices, scalars)) }
     }
 }

@@ -2,29 +2,67 @@
 
 use super::Shared;
 use super::handle::{Handle, Operand};
-use super::status::{by_float, input, output};
+use super::status::{by_float, input, known, output};
 use crate::numeric::element::Single;
 use crate::numeric::rows::{Normalise, affine, moments, narrowed, normalise, widened};
 use crate::numeric::scratch::with_scratch;
-use crate::runtime::parallel;
+use crate::runtime::{enqueue, parallel};
 use core::ffi::c_void;
 use hip_provider::miopen::{Normalised, Outcome, RowGradient, RowNorms, Rows};
 use miopen_sys::*;
 
-fn forward<T: Single>(rows: &Rows<'_, Handle>, to: &Normalised<'_, Handle>) -> Outcome {
-    let Rows { rows: count, length: len, groups, share, epsilon, ref x } = *rows;
+/// Rows that are normalised together, as `Rows` of a call.
+#[derive(Clone, Copy)]
+struct Shape {
+    data: miopenDataType_t,
+    rows: usize,
+    length: usize,
+    groups: usize,
+    share: usize,
+    epsilon: f32,
+}
+
+impl Shape {
+    fn new(rows: &Rows<'_, Handle>) -> Self {
+        let Rows { rows, length, groups, share, epsilon, ref x } = *rows;
+        Self { data: x.data, rows, length, groups, share, epsilon }
+    }
+}
+
+/// The addresses of a forward call.
+#[derive(Clone, Copy)]
+struct Forward {
+    x: *mut c_void,
+    y: *mut c_void,
+    mean: *mut c_void,
+    rstd: *mut c_void,
+    parameters: Option<[*mut c_void; 2]>,
+}
+
+/// The addresses of a gradient's call.
+#[derive(Clone, Copy)]
+struct Backward {
+    x: *mut c_void,
+    dy: *mut c_void,
+    mean: *mut c_void,
+    rstd: *mut c_void,
+    dx: *mut c_void,
+    weight: Option<*mut c_void>,
+    parameters: Option<[*mut c_void; 2]>,
+}
+
+fn forward<T: Single>(shape: Shape, at: Forward) -> Outcome {
+    let Shape { rows: count, length: len, groups, share, epsilon, .. } = shape;
     let weights = groups * len / share;
     // SAFETY: the caller's buffers.
     let (x, y, mean, rstd, parameters) = unsafe {
         (
-            input::<T>(x.at, count * len)?,
-            Shared(output::<T>(to.y.at, count * len)?.as_mut_ptr()),
-            Shared(output::<T>(to.mean.at, count)?.as_mut_ptr()),
-            Shared(output::<T>(to.rstd.at, count)?.as_mut_ptr()),
-            match &to.parameters {
-                Some([weight, bias]) => {
-                    Some((input::<T>(weight.at, weights)?, input::<T>(bias.at, weights)?))
-                }
+            input::<T>(at.x, count * len)?,
+            Shared(output::<T>(at.y, count * len)?.as_mut_ptr()),
+            Shared(output::<T>(at.mean, count)?.as_mut_ptr()),
+            Shared(output::<T>(at.rstd, count)?.as_mut_ptr()),
+            match at.parameters {
+                Some([weight, bias]) => Some((input::<T>(weight, weights)?, input::<T>(bias, weights)?)),
                 None => None,
             },
         )
@@ -115,17 +153,17 @@ fn normalised<T: Single>(
     });
 }
 
-fn backward<T: Single>(rows: &Rows<'_, Handle>, call: &RowGradient<'_, Handle>) -> Outcome {
-    let Rows { rows, length: len, ref x, .. } = *rows;
+fn backward<T: Single>(shape: Shape, at: Backward) -> Outcome {
+    let Shape { rows, length: len, .. } = shape;
     // SAFETY: the caller's buffers.
     let (dy, x, mean, rstd, dx, weight) = unsafe {
         (
-            input::<T>(call.dy.at, rows * len)?,
-            input::<T>(x.at, rows * len)?,
-            input::<T>(call.mean.at, rows)?,
-            input::<T>(call.rstd.at, rows)?,
-            Shared(output::<T>(call.dx.at, rows * len)?.as_mut_ptr()),
-            call.weight.as_ref().map(|weight| input::<T>(weight.at, len)).transpose()?,
+            input::<T>(at.dy, rows * len)?,
+            input::<T>(at.x, rows * len)?,
+            input::<T>(at.mean, rows)?,
+            input::<T>(at.rstd, rows)?,
+            Shared(output::<T>(at.dx, rows * len)?.as_mut_ptr()),
+            at.weight.map(|weight| input::<T>(weight, len)).transpose()?,
         )
     };
     let each = (1usize << 12).div_ceil(len);
@@ -150,9 +188,9 @@ fn backward<T: Single>(rows: &Rows<'_, Handle>, call: &RowGradient<'_, Handle>) 
             }
         }
     });
-    let Some([dw, db]) = &call.parameters else { return Ok(()) };
+    let Some([dw, db]) = at.parameters else { return Ok(()) };
     // SAFETY: the caller's buffers.
-    let (dw, db) = unsafe { (output::<T>(dw.at, len)?, output::<T>(db.at, len)?) };
+    let (dw, db) = unsafe { (output::<T>(dw, len)?, output::<T>(db, len)?) };
     let (dw, db) = (Shared(dw.as_mut_ptr()), Shared(db.as_mut_ptr()));
     // A task computes neighbouring columns, so that it reads whole cache lines.
     const COLUMNS: usize = 64;
@@ -185,21 +223,22 @@ fn backward<T: Single>(rows: &Rows<'_, Handle>, call: &RowGradient<'_, Handle>) 
 
 /// T5 layer norm (RMS norm).
 fn t5<T: Single>(
-    rows: &Rows<'_, Handle>,
+    shape: Shape,
+    x: *const c_void,
     weight: *const c_void,
     y: *mut c_void,
-    rstd: Option<&Operand<'_>>,
+    rstd: Option<*mut c_void>,
 ) -> Outcome {
-    let Rows { rows, length: len, epsilon, ref x, .. } = *rows;
+    let Shape { rows, length: len, epsilon, .. } = shape;
     // SAFETY: the caller's buffers.
     let (x, weight, y, rstd) = unsafe {
         (
-            input::<T>(x.at, rows * len)?,
+            input::<T>(x, rows * len)?,
             input::<T>(weight, len)?,
             Shared(output::<T>(y, rows * len)?.as_mut_ptr()),
             match rstd {
                 None => None,
-                Some(rstd) => Some(Shared(output::<T>(rstd.at, rows)?.as_mut_ptr())),
+                Some(rstd) => Some(Shared(output::<T>(rstd, rows)?.as_mut_ptr())),
             },
         )
     };
@@ -225,7 +264,17 @@ fn t5<T: Single>(
 
 impl RowNorms for Handle {
     unsafe fn norm_forward(&self, rows: &Rows<'_, Self>, to: &Normalised<'_, Self>) -> Outcome {
-        by_float!(rows.x.data, forward(rows, to))
+        let shape = Shape::new(rows);
+        by_float!(shape.data, known())?;
+        let at = Forward {
+            x: rows.x.at,
+            y: to.y.at,
+            mean: to.mean.at,
+            rstd: to.rstd.at,
+            parameters: to.parameters.as_ref().map(|[weight, bias]| [weight.at, bias.at]),
+        };
+        // SAFETY: it holds the addresses of the caller's buffers and plain values.
+        unsafe { enqueue(move || by_float!(shape.data, forward(shape, at))) }
     }
 
     unsafe fn t5_norm(
@@ -235,10 +284,26 @@ impl RowNorms for Handle {
         y: &Operand<'_>,
         rstd: Option<&Operand<'_>>,
     ) -> Outcome {
-        by_float!(rows.x.data, t5(rows, weight.at, y.at, rstd))
+        let shape = Shape::new(rows);
+        by_float!(shape.data, known())?;
+        let (x, weight, y, rstd) = (rows.x.at, weight.at, y.at, rstd.map(|rstd| rstd.at));
+        // SAFETY: as in `norm_forward`.
+        unsafe { enqueue(move || by_float!(shape.data, t5(shape, x, weight, y, rstd))) }
     }
 
     unsafe fn layer_norm_backward(&self, rows: &Rows<'_, Self>, call: &RowGradient<'_, Self>) -> Outcome {
-        by_float!(rows.x.data, backward(rows, call))
+        let shape = Shape::new(rows);
+        by_float!(shape.data, known())?;
+        let at = Backward {
+            x: rows.x.at,
+            dy: call.dy.at,
+            mean: call.mean.at,
+            rstd: call.rstd.at,
+            dx: call.dx.at,
+            weight: call.weight.as_ref().map(|weight| weight.at),
+            parameters: call.parameters.as_ref().map(|[weight, bias]| [weight.at, bias.at]),
+        };
+        // SAFETY: as in `norm_forward`.
+        unsafe { enqueue(move || by_float!(shape.data, backward(shape, at))) }
     }
 }

@@ -2,10 +2,10 @@
 
 use super::Shared;
 use super::handle::{Handle, Operand, packed};
-use super::status::{by_single, input, output};
+use super::status::{by_single, input, known, output};
 use crate::numeric::element::Single;
 use crate::numeric::scratch::with_scratch;
-use crate::runtime::parallel;
+use crate::runtime::{enqueue, parallel};
 use core::ffi::c_void;
 use hip_provider::miopen::{Outcome, Softmax, Softmaxes, scalar};
 use miopen_sys::*;
@@ -145,7 +145,10 @@ impl Softmaxes for Handle {
         packed(&[x, y])?;
         // SAFETY: the C function has read the scalars.
         let shape = unsafe { Shape::new(softmax, x) }?;
-        by_single!(x.data, forward(&shape, x.at, y.at))
+        let (data, x, y) = (x.data, x.at, y.at);
+        by_single!(data, known())?;
+        // SAFETY: it holds the addresses of the caller's buffers and plain values.
+        unsafe { enqueue(move || by_single!(data, forward(&shape, x, y))) }
     }
 
     unsafe fn softmax_backward(
@@ -158,6 +161,9 @@ impl Softmaxes for Handle {
         packed(&[y, dy, dx])?;
         // SAFETY: as above.
         let shape = unsafe { Shape::new(softmax, y) }?;
-        by_single!(y.data, backward(&shape, y.at, dy.at, dx.at))
+        let (data, y, dy, dx) = (y.data, y.at, dy.at, dx.at);
+        by_single!(data, known())?;
+        // SAFETY: as in `softmax_forward`.
+        unsafe { enqueue(move || by_single!(data, backward(&shape, y, dy, dx))) }
     }
 }

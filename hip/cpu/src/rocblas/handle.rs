@@ -3,8 +3,10 @@
 use super::{gemm, gemm_ex, vector};
 use crate::numeric::device::{in_stream, is_device_memory};
 use crate::numeric::multiply::Scalar;
+use crate::runtime::enqueue;
 use crate::settings::Failure;
 use core::ffi::{CStr, c_void};
+use half::f16;
 use hip_provider::require;
 use hip_provider::rocblas::{Geam, Gemm, Gemv, Mixed, Outcome, Real, Types};
 use hip_sys::hipStream_t;
@@ -72,30 +74,67 @@ impl hip_provider::rocblas::Handle for Handle {
     }
 }
 
+/// Runs a product, or takes it down with copies of its scalars, which are of `S`.
+///
+/// # Safety
+/// The call was checked, for scalars of `S`; `run` may run it.
+unsafe fn product<S: Copy + 'static>(call: &Gemm, run: impl Fn(&Gemm) + 'static) -> Outcome {
+    // SAFETY: the caller's scalars.
+    let scalars =
+        unsafe { [call.alpha.cast::<S>().read_unaligned(), call.beta.cast::<S>().read_unaligned()] };
+    let call = *call;
+    let again = move || {
+        let [alpha, beta] = [0, 1].map(|at| (&raw const scalars[at]).cast());
+        run(&Gemm { alpha, beta, ..call });
+        Ok(())
+    };
+    // SAFETY: it holds the addresses of the call's buffers and plain values.
+    unsafe { enqueue(again) }
+}
+
 impl Mixed for Handle {
     unsafe fn gemm_ex(&mut self, call: &Gemm, types: Types) -> Outcome {
         // SAFETY: the caller's checked call.
-        unsafe { gemm_ex::run_types(call, types) };
-        Ok(())
+        let run = move |call: &Gemm| unsafe { gemm_ex::run_types(call, types) };
+        // SAFETY: as above.
+        unsafe {
+            match types {
+                Types::F64 => product::<f64>(call, run),
+                Types::F16InF16 => product::<f16>(call, run),
+                Types::I8 => product::<i32>(call, run),
+                _ => product::<f32>(call, run),
+            }
+        }
     }
 }
 
 impl<T: Scalar + core::ops::Add<Output = T>> Real<T> for Handle {
     unsafe fn gemm(&mut self, call: &Gemm) -> Outcome {
         // SAFETY: the caller's checked call.
-        unsafe { gemm::run::<T>(call) };
-        Ok(())
+        unsafe { product::<T>(call, |call| gemm::run::<T>(call)) }
     }
 
     unsafe fn gemv(&mut self, call: &Gemv<T>) -> Outcome {
         // SAFETY: the caller's checked call.
-        unsafe { vector::gemv(call) };
-        Ok(())
+        let (alpha, beta, call) = unsafe { (*call.alpha, *call.beta, *call) };
+        // SAFETY: it holds the addresses of the call's buffers and plain values.
+        unsafe {
+            enqueue(move || {
+                vector::gemv(&Gemv { alpha: &alpha, beta: &beta, ..call });
+                Ok(())
+            })
+        }
     }
 
     unsafe fn geam(&mut self, call: &Geam<T>) -> Outcome {
         // SAFETY: the caller's checked call.
-        unsafe { vector::geam(call) };
-        Ok(())
+        let (factors, call) = unsafe { (call.factors.map(|factor| *factor), *call) };
+        // SAFETY: it holds the addresses of the call's buffers and plain values.
+        unsafe {
+            enqueue(move || {
+                vector::geam(&Geam { factors: [&factors[0], &factors[1]], ..call });
+                Ok(())
+            })
+        }
     }
 }

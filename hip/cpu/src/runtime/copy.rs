@@ -2,6 +2,7 @@
 
 use super::{
     Host,
+    capture::enqueue,
     device::device,
     memory::{LIVE, Own},
     pool::parallel_ranges,
@@ -74,8 +75,12 @@ impl Copies for Host {
 
     unsafe fn copy(to: *mut c_void, from: *const c_void, bytes: usize, _: hipStream_t) -> Status {
         // SAFETY: the caller's ranges.
-        unsafe { move_bytes(to, from, bytes) };
-        Ok(())
+        unsafe {
+            enqueue(move || {
+                move_bytes(to, from, bytes);
+                Ok(())
+            })
+        }
     }
 
     unsafe fn copy_between(
@@ -91,14 +96,16 @@ impl Copies for Host {
 
     unsafe fn fill(to: *mut c_void, value: u8, bytes: usize, _: hipStream_t) -> Status {
         // SAFETY: `fill` gives parts of the caller's range.
-        fill(to, bytes, |at, bytes| unsafe { at.write_bytes(value, bytes) })
+        unsafe { enqueue(move || fill(to, bytes, |at, bytes| at.write_bytes(value, bytes))) }
     }
 
     unsafe fn fill_words(to: *mut c_void, value: u32, bytes: usize, _: hipStream_t) -> Status {
-        fill(to, bytes, |at, bytes| {
-            // SAFETY: `fill` gives parts of the caller's range, in whole words as chunks are
-            // multiples of 4.
-            unsafe { std::slice::from_raw_parts_mut(at.cast::<u32>(), bytes / 4) }.fill(value);
-        })
+        // SAFETY: `fill` gives parts of the caller's range, in whole words as chunks are multiples
+        // of 4.
+        let words = move |at: *mut u8, bytes| unsafe {
+            std::slice::from_raw_parts_mut(at.cast::<u32>(), bytes / 4).fill(value);
+        };
+        // SAFETY: the caller's range.
+        unsafe { enqueue(move || fill(to, bytes, words)) }
     }
 }

@@ -3,8 +3,9 @@
 
 use super::{
     Handles, Host,
+    capture::Capture,
     device::current,
-    stream::{STREAMS, Stream, on_stream, stream_device},
+    stream::{STREAMS, Stream, on_stream, ordered, place},
 };
 use crate::settings::Failure;
 use hip_provider::require;
@@ -30,7 +31,8 @@ fn get(event: hipEvent_t) -> Result<Arc<Event>, hipError_t> {
 
 impl Streams for Host {
     fn create_stream(_: c_uint) -> Status<hipStream_t> {
-        Ok(STREAMS.insert(Arc::new(Stream { device: current()? })) as hipStream_t)
+        Ok(STREAMS.insert(Arc::new(Stream { device: current()?, capture: Capture::default() }))
+            as hipStream_t)
     }
 
     unsafe fn destroy_stream(stream: hipStream_t) -> Status {
@@ -38,17 +40,21 @@ impl Streams for Host {
     }
 
     unsafe fn synchronize_stream(stream: hipStream_t) -> Status {
-        on_stream(stream, |_| Ok(()))
+        let place = place(stream, hipErrorContextIsDestroyed)?;
+        // What is captured does not run, so nobody can wait for it.
+        place.refuse(hipErrorStreamCaptureUnsupported)?;
+        ordered(&place, |_| Ok(()))
     }
 
     fn synchronize_device() -> Status {
         on_stream(std::ptr::null_mut(), |_| Ok(()))
     }
 
-    /// Does not wait, because a recorded event has always passed.
+    /// Does not wait, because a recorded event has always passed. It is of no capture, so a
+    /// captured stream can't wait for it.
     unsafe fn wait_for(stream: hipStream_t, event: hipEvent_t) -> Status {
         get(event)?;
-        stream_device(stream, hipErrorContextIsDestroyed).map(|_| ())
+        place(stream, hipErrorContextIsDestroyed)?.refuse(hipErrorStreamCaptureIsolation)
     }
 
     fn create_event(flags: c_uint) -> Status<hipEvent_t> {
@@ -64,10 +70,13 @@ impl Streams for Host {
         EVENTS.remove(event as usize).map(|_| ()).ok_or(hipErrorContextIsDestroyed)
     }
 
+    /// A captured stream refuses events, unlike AMD's: a graph here has no branches.
     unsafe fn record(event: hipEvent_t, stream: hipStream_t) -> Status {
         let event = get(event)?;
         require(!Failure::EventRecord.is_asked(), hipErrorOutOfMemory)?;
-        on_stream(stream, |device| {
+        let place = place(stream, hipErrorContextIsDestroyed)?;
+        place.refuse(hipErrorStreamCaptureUnsupported)?;
+        ordered(&place, |device| {
             require(device.index == event.device, hipErrorInvalidHandle)?;
             *event.recorded.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             Ok(())

@@ -2,22 +2,25 @@
 
 use super::{
     Host,
+    capture::{enqueue, is_captured},
     device::{Device, blocks_per_unit, max_block},
     module::{self, Function, function},
     pool::{parallel, threads},
     settings,
-    stream::stream_device,
+    stream::{ordered, place},
 };
 use crate::abi::{Dim3, Kernel, LaunchRecord, LaunchShape, SHARED_BYTES};
+use crate::settings::Failure;
 use hip_provider::require;
 use hip_provider::runtime::{Launch, Modules, Status};
 use hip_sys::*;
 use std::{
     cell::RefCell,
     ffi::{CStr, c_int, c_void},
+    sync::Arc,
 };
 
-/// The most arguments that a launch may pack in one buffer.
+/// The most arguments that a launch may pack in one buffer, or that a captured launch may have.
 const MAX_PACKED: usize = 64;
 
 thread_local! {
@@ -63,9 +66,10 @@ impl Modules for Host {
     }
 
     unsafe fn launch(launch: &Launch) -> Status {
-        let device = stream_device(launch.stream, hipErrorInvalidValue)?;
+        let place = place(launch.stream, hipErrorInvalidValue)?;
         let function = function(launch.function).ok_or(hipErrorInvalidHandle)?;
-        check(launch, &function, device)?;
+        require(!Failure::Launch.is_asked(), hipErrorOutOfMemory)?;
+        check(launch, &function, place.device)?;
         let side = |[x, y, z]: [u32; 3]| Dim3 { x, y, z };
         let (grid, block) = (side(launch.grid), side(launch.block));
         let shape = LaunchShape { grid, block, shared_bytes: launch.shared_bytes };
@@ -73,13 +77,13 @@ impl Modules for Host {
         let Some((buffer, size)) = launch.packed()? else {
             require(!launch.params.is_null() || kernel.layout.is_empty(), hipErrorInvalidValue)?;
             // SAFETY: one pointer for each parameter, by HIP's contract.
-            return unsafe { run(device, kernel, &shape, launch.params) };
+            return ordered(&place, |device| unsafe { run(device, &function, shape, launch.params) });
         };
         let mut pointers = [std::ptr::null_mut(); MAX_PACKED];
         // SAFETY: the caller's pointer to the size, by HIP's contract.
         unpack(kernel, buffer, unsafe { *size }, &mut pointers)?;
         // SAFETY: one pointer for each parameter, into the caller's buffer.
-        unsafe { run(device, kernel, &shape, pointers.as_mut_ptr()) }
+        ordered(&place, |device| unsafe { run(device, &function, shape, pointers.as_mut_ptr()) })
     }
 
     unsafe fn occupancy(handle: hipFunction_t, threads: c_int, _: usize) -> Status<c_int> {
@@ -111,16 +115,42 @@ fn unpack(kernel: &Kernel, buffer: *mut c_void, size: usize, out: &mut [*mut c_v
     require(!buffer.is_null() && offset <= size, hipErrorInvalidValue)
 }
 
+/// Runs a kernel, or takes it down with its arguments where the stream is captured.
+///
 /// # Safety
 /// `arguments` has a pointer to each of the kernel's arguments.
 unsafe fn run(
+    device: &'static Device,
+    function: &Arc<Function>,
+    shape: LaunchShape,
+    arguments: *mut *mut c_void,
+) -> Status {
+    if !is_captured() {
+        // SAFETY: the caller's.
+        return unsafe { execute(device, &function.kernel, &shape, arguments) };
+    }
+    let function = function.clone();
+    // SAFETY: the caller's.
+    let arguments = unsafe { function.kernel.segment(arguments) };
+    let again = move || {
+        let mut pointers = [std::ptr::null_mut(); MAX_PACKED];
+        let values = arguments.as_ptr().cast_mut().cast();
+        unpack(&function.kernel, values, size_of_val(&arguments[..]), &mut pointers)?;
+        // SAFETY: one pointer an argument, into the copy, which kernels do not change.
+        unsafe { execute(device, &function.kernel, &shape, pointers.as_mut_ptr()) }
+    };
+    // SAFETY: it holds copies of the arguments, and the kernel's code.
+    unsafe { enqueue(again) }
+}
+
+/// # Safety
+/// `arguments` has a pointer to each of the kernel's arguments.
+unsafe fn execute(
     device: &'static Device,
     kernel: &Kernel,
     shape: &LaunchShape,
     arguments: *mut *mut c_void,
 ) -> Status {
-    let _order = device.lock();
-    device.check()?;
     if let Some(wave) = settings()?.wave {
         // SAFETY: the caller's.
         unsafe { run_in_lockstep(device, kernel, shape, arguments, wave) };

@@ -1,13 +1,16 @@
 //! The HIP runtime: devices, memory, streams, events, modules and launches.
 //!
 //! Each call does its work at once, under the device's lock. So every stream is always idle, and
-//! every order that AMD's runtime guarantees holds. Errors are AMD's (checked against the source of
+//! every order that AMD's runtime guarantees holds. A captured stream keeps the work, with copies
+//! of its arguments, until the graph is launched. Errors are AMD's (checked against the source of
 //! its runtime, `hipamd` of ROCm 7.1).
 
+mod capture;
 mod copy;
 mod device;
 mod error;
 mod event;
+mod graph;
 mod handles;
 mod launch;
 mod machine;
@@ -23,6 +26,7 @@ pub use error::last_fault;
 pub(crate) use handles::Handles;
 #[allow(unused_imports, reason = "rocBLAS and MIOpen call these")]
 pub(crate) use {
+    capture::{enqueue, is_captured},
     memory::check_range,
     pool::{parallel, parallel_ranges, threads},
     stream::on_stream,
@@ -43,8 +47,7 @@ pub(crate) fn settings() -> Result<&'static crate::settings::Settings, hipError_
 /// Implements the runtime's traits in this process.
 struct Host;
 
-/// The CPU device's HIP, without graphs: burn-rocm uses none, and a graph would not make launches
-/// cheaper here.
+/// The CPU device's HIP.
 pub fn hip_table() -> Hip {
     table::<Host>()
 }

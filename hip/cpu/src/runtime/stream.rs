@@ -1,32 +1,58 @@
-//! Streams. Work in a stream runs at once, in the order of the device's lock.
+//! Streams. Work in a stream runs at once, in the order of the device's lock, unless the stream is
+//! captured.
 
 use super::{
     Handles,
+    capture::Capture,
     device::{Device, current},
 };
 use hip_provider::runtime::Status;
 use hip_sys::*;
+use std::sync::Arc;
 
 pub(super) struct Stream {
     pub(super) device: &'static Device,
+    pub(super) capture: Capture,
 }
 
 pub(super) static STREAMS: Handles<Stream> = Handles::new(0xa1);
 
-/// The stream's device; the current device for the default stream. `missing` is the error for an
-/// unknown stream.
-pub(super) fn stream_device(stream: hipStream_t, missing: hipError_t) -> Result<&'static Device, hipError_t> {
-    if stream.is_null() {
-        return current();
-    }
-    STREAMS.get(stream as usize).map(|stream| stream.device).ok_or(missing)
+/// Where a call's work goes.
+pub(super) struct Place {
+    pub(super) device: &'static Device,
+    /// The stream, if it is captured.
+    captured: Option<Arc<Stream>>,
 }
 
-/// Runs work in a stream, while the device's other work waits. If an earlier kernel failed, returns
-/// that failure instead.
+impl Place {
+    /// Returns this status for a call that can't be captured, and makes the capture fail.
+    pub(super) fn refuse(&self, status: hipError_t) -> Status {
+        self.captured.as_ref().map_or(Ok(()), |stream| stream.capture.refuse(status))
+    }
+}
+
+/// The place of a stream's work. For the default stream it is that of the current device. `missing`
+/// is the error for an unknown stream.
+pub(super) fn place(stream: hipStream_t, missing: hipError_t) -> Status<Place> {
+    if stream.is_null() {
+        return Ok(Place { device: current()?, captured: None });
+    }
+    let stream = STREAMS.get(stream as usize).ok_or(missing)?;
+    Ok(Place { device: stream.device, captured: stream.capture.is_on().then_some(stream) })
+}
+
+/// Runs a call's work in its place, or keeps it where the stream is captured. The device's other
+/// work waits. If an earlier kernel failed, returns that failure instead.
+pub(super) fn ordered(place: &Place, work: impl FnOnce(&'static Device) -> Status) -> Status {
+    let _order = place.device.lock();
+    place.device.check()?;
+    match &place.captured {
+        Some(stream) => stream.capture.take_down(|| work(place.device)),
+        None => work(place.device),
+    }
+}
+
+/// As [`ordered`], in a stream's place.
 pub(crate) fn on_stream(stream: hipStream_t, work: impl FnOnce(&'static Device) -> Status) -> Status {
-    let device = stream_device(stream, hipErrorContextIsDestroyed)?;
-    let _order = device.lock();
-    device.check()?;
-    work(device)
+    ordered(&place(stream, hipErrorContextIsDestroyed)?, work)
 }

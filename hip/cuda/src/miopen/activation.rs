@@ -100,7 +100,7 @@ unsafe fn launch<const N: usize>(handle: &Handle, mut own: Kernel, operands: [&O
     let mut arguments = vec![(&raw mut own).cast(), (&raw mut count).cast()];
     arguments.extend(buffers.iter_mut().map(|buffer| ptr::from_mut(buffer).cast()));
     // SAFETY: the kernel's arguments; the buffers are the caller's.
-    unsafe { own_kernels::launch(name, count, handle.stream, &mut arguments) }
+    unsafe { own_kernels::launch(name, count, handle.stream(), &mut arguments) }
         .map_err(|_| miopenStatusInternalError)
 }
 

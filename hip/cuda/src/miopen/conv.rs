@@ -339,7 +339,7 @@ impl<'a> Call<'a> {
         };
         // SAFETY: by MIOpen's contract only the caller uses the handle. Equal stamps mean that a
         // descriptor has not changed.
-        unsafe { handle.convolutions.run(same, handle.raw, handle.stream.cast(), call) }
+        unsafe { handle.convolutions.run(same, handle.raw, handle.stream().cast(), call) }
     }
 }
 

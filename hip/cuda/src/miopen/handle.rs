@@ -7,18 +7,32 @@ use crate::runtime::{ensure, uncaptured};
 use cudarc::cudnn::sys as cudnn;
 use hip_provider::miopen::{self as provider, Outcome, object, take};
 use miopen_sys::*;
+use std::cell::Cell;
 use std::ptr;
 
 /// What a `miopenHandle_t` points to.
 pub(super) struct Handle {
     pub(super) raw: cudnn::cudnnHandle_t,
-    pub(super) stream: miopenAcceleratorQueue_t,
+    stream: Cell<miopenAcceleratorQueue_t>,
     /// The captured graphs of repeated convolutions.
     pub(super) convolutions: Replays,
 }
 
 /// A tensor of a call.
 pub(super) type Operand<'a> = provider::Operand<'a, Handle>;
+
+impl Handle {
+    pub(super) fn stream(&self) -> miopenAcceleratorQueue_t {
+        self.stream.get()
+    }
+
+    fn set(&self, stream: miopenAcceleratorQueue_t) -> Outcome {
+        // SAFETY: the handle is alive, the stream the caller's.
+        answered(unsafe { cudnn::cudnnSetStream(self.raw, stream.cast()) })?;
+        self.stream.set(stream);
+        Ok(())
+    }
+}
 
 impl Drop for Handle {
     fn drop(&mut self) {
@@ -44,10 +58,16 @@ impl provider::Handle for Handle {
         // SAFETY: the function is cuDNN's, the pointer valid.
         answered(unsafe { cudnn::cudnnCreate(&mut raw) })?;
         // Owned from here on, even if a later call fails.
-        let own = Handle { raw, stream, convolutions: Replays::default() };
-        // SAFETY: the handle is alive, the stream the caller's.
-        answered(unsafe { cudnn::cudnnSetStream(own.raw, stream.cast()) })?;
+        let own = Handle { raw, stream: Cell::new(stream), convolutions: Replays::default() };
+        own.set(stream)?;
         Ok(Box::into_raw(Box::new(own)).cast())
+    }
+
+    unsafe fn set_stream(handle: miopenHandle_t, stream: miopenAcceleratorQueue_t) -> Outcome {
+        // SAFETY: the caller vouches for the handle.
+        let handle = unsafe { object::<Handle, _>(handle) }?;
+        ensure().map_err(|_| miopenStatusNotInitialized)?;
+        handle.set(stream)
     }
 
     unsafe fn destroy(handle: miopenHandle_t) -> Outcome {

@@ -133,7 +133,7 @@ unsafe fn launch(
     let mut arguments =
         [(&raw mut shape).cast(), ptr::from_mut(a).cast(), ptr::from_mut(b).cast(), ptr::from_mut(c).cast()];
     // SAFETY: the kernel's arguments; the buffers are the caller's.
-    unsafe { own_kernels::launch(name, items as u64, handle.stream, &mut arguments) }
+    unsafe { own_kernels::launch(name, items as u64, handle.stream(), &mut arguments) }
         .map_err(|_| miopenStatusInternalError)
 }
 

@@ -116,7 +116,7 @@ unsafe fn launch(handle: &Handle, centred: bool, rows: &Rows<'_, Handle>, call: 
         (&raw mut rstd).cast(),
     ];
     // SAFETY: the kernel's arguments; the buffers are the caller's.
-    unsafe { own_kernels::launch(kernel.name, items, handle.stream, &mut arguments) }
+    unsafe { own_kernels::launch(kernel.name, items, handle.stream(), &mut arguments) }
         .map_err(|_| miopenStatusInternalError)
 }
 
@@ -165,7 +165,7 @@ impl RowNorms for Handle {
             let mut arguments = vec![ptr::from_mut(&mut norm).cast()];
             arguments.extend(buffers.iter_mut().map(|buffer| ptr::from_mut(buffer).cast()));
             // SAFETY: the kernel's arguments; the buffers are checked.
-            unsafe { own_kernels::launch(name, blocks as u64 * BLOCK, self.stream, &mut arguments) }
+            unsafe { own_kernels::launch(name, blocks as u64 * BLOCK, self.stream(), &mut arguments) }
                 .map_err(|_| miopenStatusInternalError)
         };
         if let Some([dw, db]) = parameters {

@@ -1,102 +1,56 @@
 //! Graphs by the CUDA driver: a stream's captured work, which can be launched many times.
 
-use super::{device::ensure, error::from_cuda};
+use super::{Driver, device::ensure, error::from_cuda};
 use cudarc::driver::sys as cuda;
 use cudarc::driver::sys::CUstreamCaptureMode_enum as Mode;
-use hip_provider::runtime::{api, put};
+use hip_provider::runtime::{Graphs, Status};
 use hip_sys::*;
 use std::{ffi::c_ulonglong, ptr};
 
-pub(super) unsafe extern "C" fn hipStreamBeginCapture(
-    stream: hipStream_t,
-    mode: hipStreamCaptureMode,
-) -> hipError_t {
-    api(|| {
-        // The default stream can't be captured.
-        if stream.is_null() {
-            return Err(hipErrorStreamCaptureUnsupported);
-        }
+impl Graphs for Driver {
+    unsafe fn begin_capture(stream: hipStream_t, mode: hipStreamCaptureMode) -> Status {
         let mode = match mode {
             hipStreamCaptureModeGlobal => Mode::CU_STREAM_CAPTURE_MODE_GLOBAL,
             hipStreamCaptureModeThreadLocal => Mode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
-            hipStreamCaptureModeRelaxed => Mode::CU_STREAM_CAPTURE_MODE_RELAXED,
-            _ => return Err(hipErrorInvalidValue),
+            _ => Mode::CU_STREAM_CAPTURE_MODE_RELAXED,
         };
         ensure()?;
-        // SAFETY: the caller's stream, by HIP's contract.
+        // SAFETY: the caller's stream and graphs, by HIP's contract, here and below.
         from_cuda(unsafe { cuda::cuStreamBeginCapture_v2(stream.cast(), mode) })
-    })
-}
+    }
 
-pub(super) unsafe extern "C" fn hipStreamEndCapture(
-    stream: hipStream_t,
-    graph: *mut hipGraph_t,
-) -> hipError_t {
-    api(|| {
-        if graph.is_null() {
-            return Err(hipErrorInvalidValue);
-        }
-        if stream.is_null() {
-            return Err(hipErrorIllegalState);
-        }
+    unsafe fn end_capture(stream: hipStream_t) -> Status<hipGraph_t> {
         ensure()?;
         let mut made = ptr::null_mut();
-        // SAFETY: the caller's stream, by HIP's contract.
-        let ended = from_cuda(unsafe { cuda::cuStreamEndCapture(stream.cast(), &mut made) });
-        // `made` is null if the capture failed.
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(graph, made.cast()) }?;
-        ended
-    })
-}
+        // SAFETY: as above.
+        from_cuda(unsafe { cuda::cuStreamEndCapture(stream.cast(), &mut made) })?;
+        Ok(made.cast())
+    }
 
-pub(super) unsafe extern "C" fn hipGraphInstantiateWithFlags(
-    exec: *mut hipGraphExec_t,
-    graph: hipGraph_t,
-    flags: c_ulonglong,
-) -> hipError_t {
-    api(|| {
-        if exec.is_null() || graph.is_null() {
-            return Err(hipErrorInvalidValue);
-        }
+    /// HIP's flags are CUDA's.
+    unsafe fn instantiate(graph: hipGraph_t, flags: c_ulonglong) -> Status<hipGraphExec_t> {
         ensure()?;
         let mut made = ptr::null_mut();
-        // SAFETY: the caller's graph, by HIP's contract; HIP's flags are CUDA's.
+        // SAFETY: as above.
         from_cuda(unsafe { cuda::cuGraphInstantiateWithFlags(&mut made, graph.cast(), flags) })?;
-        // SAFETY: the caller's, by HIP's contract.
-        unsafe { put(exec, made.cast()) }
-    })
-}
+        Ok(made.cast())
+    }
 
-pub(super) unsafe extern "C" fn hipGraphLaunch(exec: hipGraphExec_t, stream: hipStream_t) -> hipError_t {
-    api(|| {
-        if exec.is_null() {
-            return Err(hipErrorInvalidValue);
-        }
+    unsafe fn launch_graph(exec: hipGraphExec_t, stream: hipStream_t) -> Status {
         ensure()?;
-        // SAFETY: the caller's graph and stream, by HIP's contract.
+        // SAFETY: as above.
         from_cuda(unsafe { cuda::cuGraphLaunch(exec.cast(), stream.cast()) })
-    })
-}
+    }
 
-pub(super) unsafe extern "C" fn hipGraphExecDestroy(exec: hipGraphExec_t) -> hipError_t {
-    api(|| {
-        if exec.is_null() {
-            return Err(hipErrorInvalidValue);
-        }
+    unsafe fn destroy_exec(exec: hipGraphExec_t) -> Status {
         ensure()?;
-        // SAFETY: the caller's graph, by HIP's contract.
+        // SAFETY: as above.
         from_cuda(unsafe { cuda::cuGraphExecDestroy(exec.cast()) })
-    })
-}
+    }
 
-pub(super) unsafe extern "C" fn hipGraphDestroy(graph: hipGraph_t) -> hipError_t {
-    api(|| {
-        if graph.is_null() {
-            return Err(hipErrorInvalidValue);
-        }
+    unsafe fn destroy_graph(graph: hipGraph_t) -> Status {
         ensure()?;
-        // SAFETY: the caller's graph, by HIP's contract.
+        // SAFETY: as above.
         from_cuda(unsafe { cuda::cuGraphDestroy(graph.cast()) })
-    })
+    }
 }

@@ -26,13 +26,5 @@ struct Driver;
 
 /// HIP for NVIDIA GPUs.
 pub fn hip_table() -> Hip {
-    Hip {
-        hipStreamBeginCapture: Some(graph::hipStreamBeginCapture),
-        hipStreamEndCapture: Some(graph::hipStreamEndCapture),
-        hipGraphInstantiateWithFlags: Some(graph::hipGraphInstantiateWithFlags),
-        hipGraphLaunch: Some(graph::hipGraphLaunch),
-        hipGraphExecDestroy: Some(graph::hipGraphExecDestroy),
-        hipGraphDestroy: Some(graph::hipGraphDestroy),
-        ..table::<Driver>()
-    }
+    table::<Driver>()
 }

@@ -22,6 +22,7 @@ pub struct BatchNorm<'a, H: Handle> {
 }
 
 /// The other arguments of training. The statistics may be null.
+#[derive(Clone, Copy)]
 pub struct Training {
     /// The bias.
     pub bias: *const c_void,
@@ -34,6 +35,7 @@ pub struct Training {
 }
 
 /// The other arguments of inference.
+#[derive(Clone, Copy)]
 pub struct Inference {
     /// The bias.
     pub bias: *const c_void,
@@ -44,6 +46,7 @@ pub struct Inference {
 }
 
 /// The other arguments of the gradient.
+#[derive(Clone, Copy)]
 pub struct BatchGradient {
     /// The gradient with respect to the scale.
     pub scale: *mut c_void,

@@ -22,6 +22,7 @@ where
         miopenGetErrorString,
         miopenGetVersion: miopenGetVersion::<H>,
         miopenCreateWithStream: miopenCreateWithStream::<H>,
+        miopenSetStream: miopenSetStream::<H>,
         miopenDestroy: miopenDestroy::<H>,
         miopenCreateTensorDescriptor: create::<Tensor, H::Tensor, _>,
         miopenSetTensorDescriptor: miopenSetTensorDescriptor::<H::Tensor>,
@@ -147,6 +148,14 @@ unsafe extern "C" fn miopenCreateWithStream<H: Handle>(
         // SAFETY: the caller's out-pointer.
         unsafe { answer(handle, new) }
     })
+}
+
+unsafe extern "C" fn miopenSetStream<H: Handle>(
+    handle: miopenHandle_t,
+    stream: miopenAcceleratorQueue_t,
+) -> miopenStatus_t {
+    // SAFETY: the caller's handle and stream.
+    status(|| unsafe { H::set_stream(handle, stream) })
 }
 
 unsafe extern "C" fn miopenDestroy<H: Handle>(handle: miopenHandle_t) -> miopenStatus_t {

@@ -139,6 +139,7 @@ pub(super) unsafe extern "C" fn miopenGetReductionWorkspaceSize<H: Reductions>(
 }
 
 /// The memory and the scalars of a reduction.
+#[derive(Clone, Copy)]
 pub struct ReductionMemory {
     /// The indices of the picked elements, of [`Reduction::index_bytes`] bytes; null if none are
     /// wanted.

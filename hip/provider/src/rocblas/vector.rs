@@ -17,6 +17,7 @@ pub struct Vector<T> {
 }
 
 /// The arguments of a `gemv`.
+#[derive(Clone, Copy)]
 pub struct Gemv<T> {
     /// The operation on the matrix.
     pub trans: rocblas_operation,
@@ -90,6 +91,7 @@ pub struct Matrix<T> {
 }
 
 /// The arguments of a `geam`.
+#[derive(Clone, Copy)]
 pub struct Geam<T> {
     /// The operation on each operand.
     pub trans: [rocblas_operation; 2],

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 
 use crate::numeric::element::Single;
 use crate::numeric::halves::Halves;
+use crate::runtime::enqueue;
 
 /// A checked call.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -96,10 +97,20 @@ impl Call {
         (operations / 50e6) as f32
     }
 
-    /// Runs the call.
+    /// Runs the call in its stream's order.
     ///
     /// # Safety
     /// No other code uses the buffers meanwhile, and the written one overlaps no other.
+    pub(super) unsafe fn enqueue(self, buffers: ConvolutionBuffers) -> Outcome {
+        require(buffers.workspace_size >= self.workspace(), miopenStatusBadParm)?;
+        // SAFETY: it holds the addresses of the caller's buffers and plain values.
+        unsafe { enqueue(move || self.run(buffers)) }
+    }
+
+    /// Runs the call at once.
+    ///
+    /// # Safety
+    /// As [`Call::enqueue`].
     pub(super) unsafe fn run(&self, buffers: ConvolutionBuffers) -> Outcome {
         let needed = self.workspace();
         require(buffers.workspace_size >= needed, miopenStatusBadParm)?;

@@ -5,7 +5,7 @@ use super::super::activation::Activation;
 use super::super::handle::Handle;
 use super::super::status::{input, output};
 use super::call::Call;
-use crate::runtime::parallel;
+use crate::runtime::{enqueue, parallel};
 use core::ffi::c_void;
 use hip_provider::miopen::{
     self as provider, Convolution, ConvolutionBuffers, Fusions, Kind, Outcome, Tensor,
@@ -29,11 +29,16 @@ impl Fusions for Handle {
         bias: Option<*const c_void>,
         activation: provider::Activation,
     ) -> Outcome {
-        // SAFETY: the caller's buffers; the written one overlaps no other.
-        unsafe {
-            call.run(buffers)?;
-            finish(output, buffers.y, bias, (&activation).into())
-        }
+        let (call, count, planes) = (call.clone(), output.count(), output.planes()?);
+        let run = move || {
+            // SAFETY: the caller's buffers; the written one overlaps no other.
+            unsafe {
+                call.run(buffers)?;
+                finish(count, planes, buffers.y, bias, (&activation).into())
+            }
+        };
+        // SAFETY: it holds the addresses of the caller's buffers and plain values.
+        unsafe { enqueue(run) }
     }
 }
 
@@ -42,15 +47,15 @@ impl Fusions for Handle {
 /// # Safety
 /// `y` is the output's buffer, and no other code uses it meanwhile.
 unsafe fn finish(
-    output_of: &Tensor,
+    count: usize,
+    (batch, channels, pixels): (usize, usize, usize),
     y: *mut c_void,
     bias: Option<*const c_void>,
     activation: Activation,
 ) -> Outcome {
-    let (batch, channels, pixels) = output_of.planes()?;
     // SAFETY: the caller's buffers, whose sizes are checked here.
     let (y, bias) = unsafe {
-        let y = output::<f32>(y, output_of.count())?;
+        let y = output::<f32>(y, count)?;
         (y, bias.map(|bias| input::<f32>(bias, channels)).transpose()?)
     };
     let y = Shared(y.as_mut_ptr());

@@ -3,6 +3,7 @@
 
 use super::super::handle::Handle;
 use super::call::Call;
+use crate::runtime::is_captured;
 use hip_provider::miopen::{ConvolutionBuffers, Convolutions, FoundAlgorithm, Outcome};
 use hip_provider::require;
 use miopen_sys::*;
@@ -50,11 +51,12 @@ impl Convolutions for Handle {
         let call = checked(call)?;
         require(solution == SOLUTION, miopenStatusBadParm)?;
         // SAFETY: the caller's buffers.
-        unsafe { call.run(buffers) }
+        unsafe { call.enqueue(buffers) }
     }
 
-    /// Runs the only solution once, to time it.
+    /// Runs the only solution once, to time it. Fails in a captured stream, where nothing runs.
     unsafe fn find(&self, call: &Convolve<'_>, buffers: ConvolutionBuffers) -> Outcome<Vec<FoundAlgorithm>> {
+        require(!is_captured(), miopenStatusUnknownError)?;
         let call = checked(call)?;
         let start = Instant::now();
         // SAFETY: the caller's buffers.
@@ -75,6 +77,6 @@ impl Convolutions for Handle {
         let known = self.found.lock().unwrap_or_else(PoisonError::into_inner).contains(&call);
         require(known, miopenStatusUnknownError)?;
         // SAFETY: the caller's buffers.
-        unsafe { call.run(buffers) }
+        unsafe { call.enqueue(buffers) }
     }
 }

@@ -1,0 +1,37 @@
+//! A captured graph as Burn holds it.
+
+use std::sync::Arc;
+
+use hip::Graph;
+
+use crate::device::RocmDevice;
+use crate::error::invalid;
+
+/// Work that was captured on a device. One launch replays it.
+#[derive(Clone, Debug)]
+pub struct RocmGraph(Arc<Graph>);
+
+impl RocmGraph {
+    pub(super) fn new(graph: Graph) -> Self {
+        Self(Arc::new(graph))
+    }
+
+    /// Launches the graph. `device` must be the device that it was captured on.
+    pub(super) fn replay(&self, device: &RocmDevice) -> hip::Result<()> {
+        let own = RocmDevice::new(self.0.device().info().index);
+        match own == *device {
+            true => self.0.replay(),
+            false => invalid(
+                "graph_replay",
+                format!("a graph captured on {device}"),
+                format!("one captured on {own}"),
+            ),
+        }
+    }
+
+    /// The kernels, library calls and copies that were captured. A replay launches none of them by
+    /// itself.
+    pub fn recorded(&self) -> hip::trace::Counts {
+        self.0.recorded()
+    }
+}

@@ -1,0 +1,62 @@
+//! Graphs: the work that a captured stream was given, in its order, to be run at each launch.
+
+use super::{
+    Handles, Host,
+    capture::Work,
+    device::Device,
+    stream::{STREAMS, ordered, place},
+};
+use crate::settings::Failure;
+use hip_provider::require;
+use hip_provider::runtime::{Graphs, Status};
+use hip_sys::*;
+use std::{ffi::c_ulonglong, sync::Arc};
+
+/// A graph, launchable or not.
+struct Graph {
+    device: &'static Device,
+    work: Vec<Work>,
+}
+
+static GRAPHS: Handles<Graph> = Handles::new(0xa6);
+static LAUNCHABLE: Handles<Graph> = Handles::new(0xa7);
+
+impl Graphs for Host {
+    unsafe fn begin_capture(stream: hipStream_t, mode: hipStreamCaptureMode) -> Status {
+        let stream = STREAMS.get(stream as usize).ok_or(hipErrorContextIsDestroyed)?;
+        require(!Failure::BeginCapture.is_asked(), hipErrorOutOfMemory)?;
+        let _order = stream.device.lock();
+        stream.capture.begin(mode)
+    }
+
+    unsafe fn end_capture(stream: hipStream_t) -> Status<hipGraph_t> {
+        let stream = STREAMS.get(stream as usize).ok_or(hipErrorContextIsDestroyed)?;
+        let _order = stream.device.lock();
+        let work = stream.capture.end()?;
+        require(!Failure::EndCapture.is_asked(), hipErrorStreamCaptureInvalidated)?;
+        Ok(GRAPHS.insert(Arc::new(Graph { device: stream.device, work })) as hipGraph_t)
+    }
+
+    unsafe fn instantiate(graph: hipGraph_t, _flags: c_ulonglong) -> Status<hipGraphExec_t> {
+        let graph = GRAPHS.get(graph as usize).ok_or(hipErrorInvalidValue)?;
+        require(!Failure::GraphInstantiate.is_asked(), hipErrorOutOfMemory)?;
+        Ok(LAUNCHABLE.insert(graph) as hipGraphExec_t)
+    }
+
+    unsafe fn launch_graph(exec: hipGraphExec_t, stream: hipStream_t) -> Status {
+        let graph = LAUNCHABLE.get(exec as usize).ok_or(hipErrorInvalidValue)?;
+        let place = place(stream, hipErrorContextIsDestroyed)?;
+        require(place.device.index == graph.device.index, hipErrorInvalidValue)?;
+        // A graph within another is not of use to anybody above.
+        place.refuse(hipErrorStreamCaptureUnsupported)?;
+        ordered(&place, |_| require(graph.work.iter().all(|work| work.run()), hipErrorLaunchFailure))
+    }
+
+    unsafe fn destroy_exec(exec: hipGraphExec_t) -> Status {
+        LAUNCHABLE.remove(exec as usize).map(drop).ok_or(hipErrorInvalidValue)
+    }
+
+    unsafe fn destroy_graph(graph: hipGraph_t) -> Status {
+        GRAPHS.remove(graph as usize).map(drop).ok_or(hipErrorInvalidValue)
+    }
+}

@@ -1,0 +1,171 @@
+//! The memory of captured graphs, which run again and again on the same addresses.
+//!
+//! What a capture allocates comes from an arena of the graph's own, so that its work may use a block
+//! for one tensor after the other, and nobody else may. Other blocks that its work uses are held:
+//! one that is freed is given out again only when the graph has ended.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{ARENAS, MemoryPool, PoolBlock, SMALL, State};
+use crate::error::{Error, Result};
+use crate::memory::arena::{Arena, Taken};
+
+/// Bytes that a graph takes from the other arenas at once for its small requests; larger ones it
+/// takes as they are.
+const SEGMENT: usize = 2 << 20;
+
+/// A pool's graphs.
+#[derive(Default)]
+pub(super) struct Graphs {
+    /// By the arena's number, from [`ARENAS`] on.
+    memory: HashMap<usize, GraphMemory>,
+    /// How many there have been.
+    begun: usize,
+    /// The number of the one that is being captured.
+    captured: Option<usize>,
+    /// By address.
+    held: HashMap<usize, Held>,
+}
+
+struct GraphMemory {
+    arena: Arena,
+    /// Blocks of the other arenas that this one is made of.
+    segments: Vec<PoolBlock>,
+    /// The addresses of the blocks that are held.
+    held: HashSet<usize>,
+    /// Whether the graph has ended; its tensors may live on.
+    ended: bool,
+}
+
+/// A block that graphs hold.
+#[derive(Default)]
+struct Held {
+    graphs: usize,
+    /// The block and its fence, once its owner has freed it.
+    freed: Option<(PoolBlock, u64)>,
+}
+
+impl MemoryPool {
+    /// Memory of the graph that is being captured.
+    pub(super) fn allocate_captured(&self, bytes: usize, size: usize) -> Result<PoolBlock> {
+        let mut state = self.state();
+        let (arena, graph) = state.graphs.captured()?;
+        let of_graph =
+            |Taken { address, id, .. }| PoolBlock { address, fence: 0, arena, id, requested: bytes };
+        if let Some(taken) = graph.arena.take(size) {
+            state.stats.hits += 1;
+            return Ok(of_graph(taken));
+        }
+        drop(state);
+        let (segment, from) = if size > SMALL { (size, 1) } else { (SEGMENT, 0) };
+        let block = self.allocate_in(from, segment, segment)?;
+        let mut state = self.state();
+        let (_, graph) = state.graphs.captured()?;
+        let taken = graph.arena.add_segment(block.address, segment, size);
+        graph.segments.push(block);
+        state.stats.graphs += segment;
+        Ok(of_graph(taken))
+    }
+
+    /// Begins the memory of a graph: its number, for the calls below. One graph is captured at a
+    /// time.
+    pub(crate) fn begin_graph(&self) -> usize {
+        let Graphs { memory, begun, captured, .. } = &mut self.state().graphs;
+        let number = ARENAS + *begun;
+        *begun += 1;
+        let (arena, segments, held) = (Arena::new(), Vec::new(), HashSet::new());
+        memory.insert(number, GraphMemory { arena, segments, held, ended: false });
+        *captured = Some(number);
+        number
+    }
+
+    /// Ends the capture: the graph's memory stays as it is.
+    pub(crate) fn end_capture(&self) {
+        self.state().graphs.captured = None;
+    }
+
+    /// Says that captured work uses a block.
+    pub(crate) fn hold(&self, block: &PoolBlock) {
+        let graphs = &mut self.state().graphs;
+        let Ok((number, graph)) = graphs.captured() else { return };
+        if block.arena != number && graph.held.insert(block.address) {
+            graphs.held.entry(block.address).or_default().graphs += 1;
+        }
+    }
+
+    /// Whether a block belongs to the graph that is being captured.
+    pub(crate) fn is_captured(&self, block: &PoolBlock) -> bool {
+        self.state().graphs.captured == Some(block.arena)
+    }
+
+    /// Ends a graph whose work the device is past, or will not be given.
+    pub(crate) fn end_graph(&self, number: usize) {
+        let mut state = self.state();
+        for (block, fence) in state.graphs.end(number) {
+            state.free(block, fence);
+        }
+        state.take_back(number);
+    }
+}
+
+impl Graphs {
+    /// The graph that is being captured, with its number.
+    fn captured(&mut self) -> Result<(usize, &mut GraphMemory)> {
+        let captured = self.captured.and_then(|number| Some((number, self.memory.get_mut(&number)?)));
+        captured.ok_or_else(|| Error::invalid("captured memory", "a capture under way", "none"))
+    }
+
+    /// Ends a graph. Returns the freed blocks that no graph holds any more.
+    fn end(&mut self, number: usize) -> Vec<(PoolBlock, u64)> {
+        let Some(graph) = self.memory.get_mut(&number) else { return Vec::new() };
+        graph.ended = true;
+        let mut freed = Vec::new();
+        for address in std::mem::take(&mut graph.held) {
+            let Some(held) = self.held.get_mut(&address) else { continue };
+            held.graphs -= 1;
+            if held.graphs == 0 {
+                freed.extend(self.held.remove(&address).and_then(|held| held.freed));
+            }
+        }
+        freed
+    }
+
+    /// Keeps a freed block that a graph holds; else it comes back.
+    pub(super) fn keep(&mut self, block: PoolBlock, fence: u64) -> Option<PoolBlock> {
+        match self.held.get_mut(&block.address) {
+            // The fence stays right: before the graph ends, the device is past its work.
+            Some(held) => {
+                held.freed = Some((block, fence));
+                None
+            }
+            None => Some(block),
+        }
+    }
+}
+
+impl State {
+    /// Frees a block of a graph's own.
+    pub(super) fn free_captured(&mut self, block: PoolBlock) {
+        if let Some(graph) = self.graphs.memory.get_mut(&block.arena) {
+            graph.arena.free(block.id, 0);
+            self.take_back(block.arena);
+        }
+    }
+
+    /// Frees what a graph that has ended does not need for its living tensors.
+    fn take_back(&mut self, number: usize) {
+        let Some(graph) = self.graphs.memory.get_mut(&number).filter(|graph| graph.ended) else { return };
+        let mut free = Vec::new();
+        for (address, bytes) in graph.arena.remove_free_segments() {
+            let at = graph.segments.iter().position(|segment| segment.address == address);
+            free.extend(at.map(|at| (graph.segments.swap_remove(at), bytes)));
+        }
+        if graph.segments.is_empty() {
+            self.graphs.memory.remove(&number);
+        }
+        for (segment, bytes) in free {
+            self.stats.graphs -= bytes;
+            self.free(segment, 0);
+        }
+    }
+}
