@@ -287,7 +287,8 @@ def training():
     train(f"ResNet-18 Adam step, batch {size}", ResNet18(), batch, classify)
     size = 1 if shrink > 1 else 16
     batch = (numbers((size, 512, 768), 0, 1.0), numbers((size, 512, 768), 1, 1.0))
-    train(f"transformer Adam step, batch {size}", Transformer(), batch, lambda model, x, y: (model(x) - y).square().mean())
+    mean_square = lambda model, x, y: (model(x) - y).square().mean()
+    train(f"transformer Adam step, batch {size}", Transformer(), batch, mean_square)
 
 
 memory()

@@ -451,8 +451,8 @@ fn no_line_is_too_wide() {
     let mut wide = Vec::new();
     for file in tracked() {
         let end = file.extension().and_then(|end| end.to_str()).unwrap_or_default();
-        let looked_at =
-            matches!(end, "rs" | "toml" | "sh" | "md" | "yml" | "hip" | "h") || file.starts_with(".ci");
+        let looked_at = matches!(end, "rs" | "toml" | "sh" | "py" | "md" | "yml" | "hip" | "cu" | "h")
+            || file.starts_with(".ci");
         if !looked_at {
             continue;
         }

@@ -85,7 +85,8 @@ template <int AXES, class T, class I> __global__ void max_forward(Pool p, const 
     u64 outputs = (u64)d.out * h.out * w.out;
     for_each<u64>(outputs * p.planes, [=](u64 i) {
         u64 plane = i / outputs;
-        i32 slice = (i32)(i % outputs / ((u64)h.out * w.out)), row = (i32)(i / w.out % h.out), column = (i32)(i % w.out);
+        i32 slice = (i32)(i % outputs / ((u64)h.out * w.out)), row = (i32)(i / w.out % h.out),
+            column = (i32)(i % w.out);
         const T *from = x + plane * d.size * h.size * w.size;
         i32 front = slice * d.stride - d.pad, top = row * h.stride - h.pad, left = column * w.stride - w.pad;
         float best = -3.402823466e+38f;
@@ -112,13 +113,15 @@ template <int AXES, class T, class I> __global__ void max_forward(Pool p, const 
 
 // Each pixel of the input gathers from the windows that contain it, so the order is fixed and the
 // sum is rounded once. N is the type that counts the pixels of all planes, and that divides.
-template <class N, int AXES, class T, class I> __device__ void gather_max(Pool p, const T *dy, const I *indices, T *dx) {
+template <class N, int AXES, class T, class I>
+__device__ void gather_max(Pool p, const T *dy, const I *indices, T *dx) {
     Axis d = p.depth<AXES>(), h = p.h, w = p.w;
     N area = (N)h.size * (N)w.size, inputs = area * (N)d.size;
     u64 outputs = (u64)d.out * h.out * w.out;
     for_each<N>(inputs * (N)p.planes, [=](N i) {
         N plane = i / inputs, at = i % inputs, within = AXES == 2 ? at : at % area;
-        i32 slice = AXES == 2 ? 0 : (i32)(at / area), row = (i32)(within / (N)w.size), column = (i32)(within % (N)w.size);
+        i32 slice = AXES == 2 ? 0 : (i32)(at / area), row = (i32)(within / (N)w.size),
+            column = (i32)(within % (N)w.size);
         float sum = 0.0f;
         for (i32 q = d.first(slice); q <= d.last(slice); ++q) {
             for (i32 r = h.first(row); r <= h.last(row); ++r) {
@@ -136,7 +139,8 @@ template <class N, int AXES, class T, class I> __device__ void gather_max(Pool p
 
 template <int AXES, class T, class I> __global__ void max_backward(Pool p, const T *dy, const I *indices, T *dx) {
     // One step past 2^31 stays below 2^32, because at most 2^31 threads run.
-    if ((u64)p.depth<AXES>().size * p.h.size * p.w.size * p.planes <= 0x80000000u) gather_max<u32, AXES>(p, dy, indices, dx);
+    if ((u64)p.depth<AXES>().size * p.h.size * p.w.size * p.planes <= 0x80000000u)
+        gather_max<u32, AXES>(p, dy, indices, dx);
     else gather_max<u64, AXES>(p, dy, indices, dx);
 }
 
@@ -237,10 +241,12 @@ template <i32 TEAM> __device__ float2 team_sum(float2 value) {
 // Mean and variance are computed from differences to the row's first element, so that one reduction
 // gives both and a large mean costs no digits.
 template <class T, bool CENTRED, i32 TEAM, i32 PIECES>
-__global__ void __launch_bounds__(256) row_norm(Norm p, const T *x, const T *weight, const T *bias, T *y, T *mean, T *rstd) {
+__global__ void __launch_bounds__(256)
+    row_norm(Norm p, const T *x, const T *weight, const T *bias, T *y, T *mean, T *rstd) {
     constexpr i32 WIDTH = Piece<T>::WIDTH;
     i32 thread = threadIdx.x % TEAM, pieces = (i32)(p.length / WIDTH);
-    for (i64 row = (i64)blockIdx.x * (256 / TEAM) + threadIdx.x / TEAM; row < p.rows; row += (i64)gridDim.x * (256 / TEAM)) {
+    for (i64 row = (i64)blockIdx.x * (256 / TEAM) + threadIdx.x / TEAM; row < p.rows;
+         row += (i64)gridDim.x * (256 / TEAM)) {
         const T *from = x + row * p.length;
         float first = CENTRED ? load(from[0]) : 0.0f;
         Piece<T> kept[PIECES];
@@ -343,16 +349,36 @@ template <class T> __global__ void activation_forward(Activation p, u64 n, const
     for_each(n, [=](u64 i) {
         float x = load(from[i]), y = x;
         switch (p.mode) {
-        case 1: y = 1.0f / (1.0f + expf(-x)); break;
-        case 2: y = p.beta * tanhf(p.alpha * x); break;
-        case 3: y = x > 0.0f ? x : x * 0.0f; break;
-        case 4: y = fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); break;
-        case 5: y = fabsf(x); break;
-        case 6: y = powf(p.alpha + p.beta * x, p.gamma); break;
-        case 7: y = fminf(fmaxf(x, 0.0f), p.alpha); break;
-        case 8: y = x > 0.0f ? x : p.alpha * x; break;
-        case 9: y = x > 0.0f ? x : p.alpha * expm1f(x); break;
-        case 10: y = fminf(fmaxf(x, p.alpha), p.beta); break;
+        case 1:
+            y = 1.0f / (1.0f + expf(-x));
+            break;
+        case 2:
+            y = p.beta * tanhf(p.alpha * x);
+            break;
+        case 3:
+            y = x > 0.0f ? x : x * 0.0f;
+            break;
+        case 4:
+            y = fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
+            break;
+        case 5:
+            y = fabsf(x);
+            break;
+        case 6:
+            y = powf(p.alpha + p.beta * x, p.gamma);
+            break;
+        case 7:
+            y = fminf(fmaxf(x, 0.0f), p.alpha);
+            break;
+        case 8:
+            y = x > 0.0f ? x : p.alpha * x;
+            break;
+        case 9:
+            y = x > 0.0f ? x : p.alpha * expm1f(x);
+            break;
+        case 10:
+            y = fminf(fmaxf(x, p.alpha), p.beta);
+            break;
         }
         store(to + i, y);
     });
@@ -363,20 +389,38 @@ __global__ void activation_backward(Activation p, u64 n, const T *xs, const T *y
     for_each(n, [=](u64 i) {
         float x = load(xs[i]), y = load(ys[i]), slope = 1.0f;
         switch (p.mode) {
-        case 1: slope = y * (1.0f - y); break;
-        case 2: slope = p.alpha * (p.beta - y * y / p.beta); break;
-        case 3: slope = x > 0.0f ? 1.0f : 0.0f; break;
-        case 4: slope = 1.0f / (1.0f + expf(-x)); break;
-        case 5: slope = x > 0.0f ? 1.0f : -1.0f; break;
+        case 1:
+            slope = y * (1.0f - y);
+            break;
+        case 2:
+            slope = p.alpha * (p.beta - y * y / p.beta);
+            break;
+        case 3:
+            slope = x > 0.0f ? 1.0f : 0.0f;
+            break;
+        case 4:
+            slope = 1.0f / (1.0f + expf(-x));
+            break;
+        case 5:
+            slope = x > 0.0f ? 1.0f : -1.0f;
+            break;
         case 6: {
             float base = p.alpha + p.beta * x;
             slope = fabsf(base) <= 1.1920929e-7f ? 0.0f : p.gamma * p.beta * y / base;
             break;
         }
-        case 7: slope = x > 0.0f && x <= p.alpha ? 1.0f : 0.0f; break;
-        case 8: slope = x > 0.0f ? 1.0f : p.alpha; break;
-        case 9: slope = x > 0.0f ? 1.0f : y + p.alpha; break;
-        case 10: slope = x > p.alpha && x <= p.beta ? 1.0f : 0.0f; break;
+        case 7:
+            slope = x > 0.0f && x <= p.alpha ? 1.0f : 0.0f;
+            break;
+        case 8:
+            slope = x > 0.0f ? 1.0f : p.alpha;
+            break;
+        case 9:
+            slope = x > 0.0f ? 1.0f : y + p.alpha;
+            break;
+        case 10:
+            slope = x > p.alpha && x <= p.beta ? 1.0f : 0.0f;
+            break;
         }
         store(to + i, load(dys[i]) * slope);
     });
