@@ -4,9 +4,11 @@ mod descriptor;
 mod engine;
 mod geometry;
 mod launch;
+mod report;
 mod workgroup;
 
 pub use descriptor::KernelDescriptor;
 pub use engine::Engine;
 pub use geometry::{Geometry, LANES};
-pub use launch::{Behaviour, FaultReport, Launch, LaunchError};
+pub use launch::{Behaviour, Launch};
+pub use report::{FaultReport, LaunchError};

@@ -6,10 +6,11 @@ use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::agents::{Agent, unknown};
+use super::allocation::{Allocation, Backing, Grain, Pool};
 use super::api::{Text, Value};
 use super::elf::{CodeObject, ElfError, Segment, Symbol};
 use super::log::{self, trace};
-use super::pools::{Allocation, Backing, Grain, Pool, retire};
+use super::pools::retire;
 use super::runtime::{Kernel, lock, runtime};
 use super::{AgentHandle, ExecutableHandle, LoadedHandle, ReaderHandle, Status, SymbolHandle};
 use crate::dispatch::KernelDescriptor;

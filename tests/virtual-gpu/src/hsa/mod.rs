@@ -7,6 +7,7 @@
 
 pub mod absent;
 mod agents;
+mod allocation;
 mod api;
 mod bell;
 mod code_objects;
@@ -17,6 +18,7 @@ mod log;
 mod packets;
 mod pools;
 mod queues;
+mod ring;
 mod runtime;
 mod signals;
 mod status;
@@ -30,6 +32,7 @@ pub use copies::*;
 pub use extensions::*;
 pub use pools::*;
 pub use queues::*;
+pub use ring::ErrorCallback;
 pub use signals::*;
 pub use status::{Status, hsa_status_string};
 pub use types::*;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::bell::GLANCE;
 use super::log::{self, trace};
-use super::queues::{PACKET, Shared};
+use super::ring::{PACKET, Ring};
 use super::runtime::{now, runtime};
 use super::signals::Condition;
 use super::types::{
@@ -21,12 +21,12 @@ const IDLE: Duration = Duration::from_millis(100);
 
 /// Executes a queue's packets.
 pub(super) struct Processor {
-    shared: Arc<Shared>,
+    ring: Arc<Ring>,
 }
 
 impl Processor {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+    pub(super) fn new(ring: Arc<Ring>) -> Self {
+        Self { ring }
     }
 
     /// Executes packets until the queue is destroyed.
@@ -59,7 +59,7 @@ impl Processor {
             }
             self.header(index).store(packet_type::INVALID, Ordering::Release);
             index += 1;
-            self.shared.queue().read_index.store(index, Ordering::Release);
+            self.ring.queue().read_index.store(index, Ordering::Release);
             completion.complete(start);
         }
     }
@@ -67,10 +67,10 @@ impl Processor {
     /// Waits for the next packet: its header, or none once the queue is to be destroyed.
     fn next(&self, index: u64) -> Option<u16> {
         let test = || {
-            if self.shared.stop.load(Ordering::Acquire) {
+            if self.ring.stop.load(Ordering::Acquire) {
                 return Some(None);
             }
-            if index >= self.shared.queue().write_index.load(Ordering::Acquire) {
+            if index >= self.ring.queue().write_index.load(Ordering::Acquire) {
                 return None;
             }
             let header = self.header(index).load(Ordering::Acquire);
@@ -82,9 +82,9 @@ impl Processor {
 
     /// A packet's header.
     fn header(&self, index: u64) -> &AtomicU16 {
-        // SAFETY: the packet lies in the ring, which lives as long as `self.shared`. Producers write headers atomically
+        // SAFETY: the packet lies in the ring, which lives as long as `self.ring`. Producers write headers atomically
         // (HSA 1.2, section 2.9.1).
-        unsafe { AtomicU16::from_ptr(self.shared.packet(index).cast()) }
+        unsafe { AtomicU16::from_ptr(self.ring.packet(index).cast()) }
     }
 
     /// Reads a packet, which its producer has published.
@@ -92,22 +92,22 @@ impl Processor {
         const { assert!(size_of::<T>() == PACKET) }
         // SAFETY: the packet lies in the ring, and its producer does not touch it until the read index has passed it.
         // Every packet type is plain numbers.
-        unsafe { self.shared.packet(index).cast::<T>().read() }
+        unsafe { self.ring.packet(index).cast::<T>().read() }
     }
 
     fn inactive(&self) -> bool {
-        self.shared.inactive.load(Ordering::Acquire)
+        self.ring.inactive.load(Ordering::Acquire)
     }
 
     /// Puts the queue into its error state: the callback is called once; later packets complete without being executed,
     /// so that nobody waits for them for ever.
     fn fail(&self, status: Status) {
-        if self.shared.inactive.swap(true, Ordering::AcqRel) {
+        if self.ring.inactive.swap(true, Ordering::AcqRel) {
             return;
         }
-        let queue = std::ptr::from_ref(&self.shared.queue().head).cast_mut();
-        match self.shared.callback {
-            Some(callback) => callback(status, queue.cast::<QueueHead>(), self.shared.data as *mut _),
+        let queue = std::ptr::from_ref(&self.ring.queue().head).cast_mut();
+        match self.ring.callback {
+            Some(callback) => callback(status, queue.cast::<QueueHead>(), self.ring.data as *mut _),
             None => log::say(format_args!("a queue without an error callback failed: {status:?}")),
         }
     }
@@ -152,7 +152,7 @@ impl Processor {
             let kernels = runtime.kernels.read().unwrap_or_else(PoisonError::into_inner);
             kernels.get(&packet.kernel).cloned()
         };
-        let Some(kernel) = kernel.filter(|kernel| kernel.gpu == self.shared.gpu) else {
+        let Some(kernel) = kernel.filter(|kernel| kernel.gpu == self.ring.gpu) else {
             return Err(LaunchError::NoKernel(packet.kernel));
         };
         trace!("#{index} dispatch {} {packet:x?}", kernel.name);
@@ -169,11 +169,11 @@ impl Processor {
             lds_size: packet.group_size,
             private_size: packet.private_size,
             kernarg: packet.kernarg,
-            packet: self.shared.packet(index) as u64,
-            queue: std::ptr::from_ref(self.shared.queue()) as u64,
+            packet: self.ring.packet(index) as u64,
+            queue: std::ptr::from_ref(self.ring.queue()) as u64,
             id: index,
             behaviour: runtime.behaviour(),
-            memory: &runtime.gpus[self.shared.gpu].memory,
+            memory: &runtime.gpus[self.ring.gpu].memory,
             code: &runtime.code,
         })
     }
@@ -206,7 +206,7 @@ impl Processor {
 
     /// Waits until a test holds, or the queue is to be destroyed.
     fn wait(&self, test: impl Fn() -> bool) {
-        let done = || (test() || self.shared.stop.load(Ordering::Acquire)).then_some(());
+        let done = || (test() || self.ring.stop.load(Ordering::Acquire)).then_some(());
         runtime().bell.wait(None, GLANCE, done);
     }
 }

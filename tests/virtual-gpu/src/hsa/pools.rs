@@ -2,16 +2,14 @@
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::agents::{Agent, unknown};
+use super::allocation::{Allocation, Backing, Grain, Pool};
 use super::api::{Array, Value};
 use super::log::trace;
 use super::runtime::{lock, runtime};
-use super::virtual_memory::Physical;
 use super::{AgentHandle, LinkInfo, PointerInfo, PoolHandle, Status};
-use crate::memory::{Pages, Range};
+use crate::memory::Pages;
 
 /// New device memory up to this size is poisoned. Larger memory would cost the host real memory that programs seldom
 /// touch.
@@ -20,28 +18,6 @@ const POISONED: usize = 256 << 20;
 const QUARANTINE: usize = 256;
 /// The LDS of a workgroup.
 const LDS: usize = 64 << 10;
-
-/// A memory pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pool {
-    Host(Grain),
-    Device(usize, Grain),
-    Lds(usize),
-}
-
-/// A pool's coherence (`hsa_amd_memory_pool_global_flag_t`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub(super) enum Grain {
-    Fine = 2,
-    FineKernarg = 3,
-    Coarse = 4,
-    Extended = 8,
-}
-
-impl Grain {
-    const ALL: [Self; 4] = [Self::Fine, Self::FineKernarg, Self::Coarse, Self::Extended];
-}
 
 impl Pool {
     fn of(agent: Agent) -> Vec<Self> {
@@ -68,22 +44,8 @@ impl Pool {
         PoolHandle { handle }
     }
 
-    pub(super) fn gpu(self) -> Option<usize> {
-        match self {
-            Self::Host(_) => None,
-            Self::Device(gpu, _) | Self::Lds(gpu) => Some(gpu),
-        }
-    }
-
     pub(super) fn owner(self) -> AgentHandle {
         AgentHandle::of(self.gpu().map_or(Agent::Cpu, Agent::Gpu))
-    }
-
-    pub(super) fn flags(self) -> u32 {
-        match self {
-            Self::Host(grain) | Self::Device(_, grain) => grain as u32,
-            Self::Lds(_) => 0,
-        }
     }
 
     fn size(self) -> usize {
@@ -105,54 +67,6 @@ impl PoolHandle {
             _ => return None,
         };
         (gpu < runtime().gpus.len() || pool.gpu().is_none()).then_some(pool)
-    }
-}
-
-/// What lies behind an allocation.
-#[derive(Debug)]
-pub(super) enum Backing {
-    /// Pages of its own.
-    Pages(Pages),
-    /// The application's memory, pinned so often.
-    Pinned(usize),
-    /// Memory mapped by `hsa_amd_vmem_map`.
-    Mapped(Arc<Physical>),
-    /// A loaded code object, whose executable holds the pages.
-    Code,
-}
-
-/// An allocation that `hsa_amd_pointer_info` knows.
-#[derive(Debug)]
-pub(super) struct Allocation {
-    pub(super) start: u64,
-    pub(super) size: usize,
-    pub(super) pool: Pool,
-    pub(super) backing: Backing,
-    /// The GPUs that may access it, a bit for each.
-    pub(super) access: u32,
-    pub(super) user_data: u64,
-}
-
-impl Allocation {
-    fn end(&self) -> u64 {
-        self.start + self.size as u64
-    }
-
-    /// Lets exactly the GPUs of `access` access it.
-    pub(super) fn allow(&mut self, access: u32) {
-        for (number, gpu) in runtime().gpus.iter().enumerate() {
-            let bit = |mask: u32| mask >> number & 1 != 0;
-            match (&self.backing, bit(self.access), bit(access)) {
-                (Backing::Pinned(_), false, true) => gpu.memory.pin(self.start, self.end()),
-                (Backing::Pinned(_), true, false) => gpu.memory.unpin(self.start, self.end()),
-                (_, false, true) => {
-                    gpu.memory.insert(Range { start: self.start, end: self.end(), writable: true })
-                }
-                (_, true, false) => drop(gpu.memory.remove(self.start)),
-                _ => {}
-            }
-        }
-        self.access = access;
     }
 }
 
@@ -179,16 +93,14 @@ pub(super) fn gpus_of(agents: &[AgentHandle]) -> Result<u32, Status> {
 /// [`Status::OUT_OF_RESOURCES`] if the GPU has less.
 pub(super) fn reserve(pool: Pool, size: usize) -> Result<(), Status> {
     let Some(gpu) = pool.gpu() else { return Ok(()) };
-    let limit = runtime().settings.memory;
-    let more = |used: u64| used.checked_add(size as u64).filter(|&total| total <= limit);
-    let used = runtime().gpus[gpu].used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-    used.map(drop).map_err(|_| Status::OUT_OF_RESOURCES)
+    let reserved = runtime().gpus[gpu].reserve(size, runtime().settings.memory);
+    if reserved { Ok(()) } else { Err(Status::OUT_OF_RESOURCES) }
 }
 
 /// Counts memory of a pool's GPU as free again.
 pub(super) fn release(pool: Pool, size: usize) {
     if let Some(gpu) = pool.gpu() {
-        runtime().gpus[gpu].used.fetch_sub(size as u64, Ordering::Relaxed);
+        runtime().gpus[gpu].release(size);
     }
 }
 
@@ -304,7 +216,7 @@ pub extern "C" fn hsa_amd_memory_pool_allocate(
     let start = pages.start();
     trace!("hsa_amd_memory_pool_allocate {pool:?} {size} flags {flags:#x} -> {start:#x}");
     let mut made = Allocation { start, size, pool, backing: Backing::Pages(pages), access: 0, user_data: 0 };
-    made.allow(pool.gpu().map_or_else(every_gpu, |gpu| 1 << gpu));
+    made.allow(&runtime().gpus, pool.gpu().map_or_else(every_gpu, |gpu| 1 << gpu));
     runtime().allocations().insert(start, made);
     pointer.write(start as *mut c_void);
     Status::SUCCESS
@@ -323,7 +235,7 @@ pub extern "C" fn hsa_amd_memory_pool_free(pointer: *mut c_void) -> Status {
         return Status::INVALID_ALLOCATION;
     }
     let Some(mut allocation) = allocations.remove(&start) else { return Status::INVALID_ALLOCATION };
-    allocation.allow(0);
+    allocation.allow(&runtime().gpus, 0);
     drop(allocations);
     release(allocation.pool, allocation.size);
     if let Backing::Pages(pages) = allocation.backing {
@@ -351,7 +263,7 @@ pub extern "C" fn hsa_amd_agents_allow_access(
         return Status::INVALID_ARGUMENT;
     }
     let own = allocation.pool.gpu().map_or_else(every_gpu, |gpu| 1 << gpu);
-    allocation.allow(gpus | own);
+    allocation.allow(&runtime().gpus, gpus | own);
     Status::SUCCESS
 }
 
@@ -386,15 +298,15 @@ pub extern "C" fn hsa_amd_memory_lock_to_pool(
         Some(known) => {
             let Backing::Pinned(count) = known.backing else { return Status::INVALID_ARGUMENT };
             let access = known.access | gpus;
-            known.allow(0);
+            known.allow(&runtime().gpus, 0);
             known.size = known.size.max(size);
             known.backing = Backing::Pinned(count + 1);
-            known.allow(access);
+            known.allow(&runtime().gpus, access);
         }
         None => {
             let backing = Backing::Pinned(1);
             let mut made = Allocation { start, size, pool, backing, access: 0, user_data: 0 };
-            made.allow(gpus);
+            made.allow(&runtime().gpus, gpus);
             allocations.insert(start, made);
         }
     }
@@ -410,7 +322,7 @@ pub extern "C" fn hsa_amd_memory_unlock(pointer: *mut c_void) -> Status {
     let Some(known) = allocations.get_mut(&(pointer as u64)) else { return Status::INVALID_ARGUMENT };
     match &mut known.backing {
         Backing::Pinned(1) => {
-            known.allow(0);
+            known.allow(&runtime().gpus, 0);
             allocations.remove(&(pointer as u64));
             Status::SUCCESS
         }

@@ -10,50 +10,18 @@ use std::thread::JoinHandle;
 use super::agents::Agent;
 use super::log::trace;
 use super::packets::Processor;
+use super::ring::{ErrorCallback, PACKET, Ring};
 use super::runtime::{lock, runtime};
 use super::types::{Queue, QueueHead, SIGNAL_KIND_DOORBELL, packet_type};
 use super::{AgentHandle, Status, signals};
 use crate::isa::{PRIVATE_APERTURE, SHARED_APERTURE};
 use crate::memory::Pages;
 
-/// A packet's bytes.
-pub(super) const PACKET: usize = 64;
 /// The largest queue, in packets: what the agent reports.
 const MAX_PACKETS: u32 = 131_072;
 
-/// `callback(status, queue, data)`, called once when a queue fails.
-pub type ErrorCallback = extern "C" fn(status: Status, queue: *mut QueueHead, data: *mut c_void);
-
-/// What a queue's owner and its processor share.
-pub(super) struct Shared {
-    /// The queue, then its ring.
-    pages: Pages,
-    pub(super) gpu: usize,
-    pub(super) callback: Option<ErrorCallback>,
-    pub(super) data: usize,
-    pub(super) stop: AtomicBool,
-    /// Whether the application or an error stopped execution.
-    pub(super) inactive: AtomicBool,
-}
-
-impl Shared {
-    /// The queue.
-    pub(super) fn queue(&self) -> &Queue {
-        // SAFETY: `hsa_queue_create` wrote a `Queue` at the start of the pages, which live as long as `self`. What
-        // changes in it is atomic.
-        unsafe { &*self.pages.as_ptr().cast::<Queue>() }
-    }
-
-    /// The place of a packet.
-    pub(super) fn packet(&self, index: u64) -> *mut u8 {
-        let head = &self.queue().head;
-        let place = (index & u64::from(head.size - 1)) as usize * PACKET;
-        (head.base as *mut u8).wrapping_add(place)
-    }
-}
-
 struct Running {
-    shared: Arc<Shared>,
+    ring: Arc<Ring>,
     thread: JoinHandle<()>,
 }
 
@@ -103,20 +71,20 @@ pub extern "C" fn hsa_queue_create(
         doorbell.queue.store(start, Ordering::Relaxed);
     }
     let (stop, inactive) = (AtomicBool::new(false), AtomicBool::new(false));
-    let shared = Arc::new(Shared { pages, gpu, callback, data: data as usize, stop, inactive });
+    let ring = Arc::new(Ring { pages, gpu, callback, data: data as usize, stop, inactive });
     for index in 0..size.into() {
         // SAFETY: the packet lies in the ring, which nobody else knows yet.
-        unsafe { shared.packet(index).cast::<u16>().write(packet_type::INVALID) };
+        unsafe { ring.packet(index).cast::<u16>().write(packet_type::INVALID) };
     }
     runtime().share(start, length);
-    let processor = Processor::new(Arc::clone(&shared));
+    let processor = Processor::new(Arc::clone(&ring));
     let thread = std::thread::Builder::new().name(format!("virtual-gpu-queue-{id}"));
     let Ok(thread) = thread.spawn(move || processor.run()) else {
         runtime().unshare(start);
         signals::destroy(doorbell);
         return Status::OUT_OF_RESOURCES;
     };
-    lock(&QUEUES).insert(start, Running { shared, thread });
+    lock(&QUEUES).insert(start, Running { ring, thread });
     trace!("hsa_queue_create GPU {gpu}, {size} packets -> {start:#x}, id {id}");
     queue.write(start as *mut QueueHead);
     Status::SUCCESS
@@ -127,13 +95,13 @@ pub extern "C" fn hsa_queue_create(
 pub extern "C" fn hsa_queue_destroy(queue: *mut QueueHead) -> Status {
     trace!("hsa_queue_destroy {queue:?}");
     let start = queue as u64;
-    let Some(Running { shared, thread }) = lock(&QUEUES).remove(&start) else { return Status::INVALID_QUEUE };
-    shared.stop.store(true, Ordering::Release);
+    let Some(Running { ring, thread }) = lock(&QUEUES).remove(&start) else { return Status::INVALID_QUEUE };
+    ring.stop.store(true, Ordering::Release);
     runtime().bell.ring();
     // A thread that panicked has said so.
     let _ = thread.join();
     runtime().unshare(start);
-    signals::destroy(shared.queue().head.doorbell);
+    signals::destroy(ring.queue().head.doorbell);
     Status::SUCCESS
 }
 
@@ -142,7 +110,7 @@ pub extern "C" fn hsa_queue_destroy(queue: *mut QueueHead) -> Status {
 pub extern "C" fn hsa_queue_inactivate(queue: *mut QueueHead) -> Status {
     match lock(&QUEUES).get(&(queue as u64)) {
         Some(running) => {
-            running.shared.inactive.store(true, Ordering::Release);
+            running.ring.inactive.store(true, Ordering::Release);
             Status::SUCCESS
         }
         None => Status::INVALID_QUEUE,

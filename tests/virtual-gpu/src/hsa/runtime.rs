@@ -1,25 +1,15 @@
 //! The process's runtime: its GPUs and what they share.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
+use super::allocation::{Allocation, Gpu};
 use super::bell::Bell;
 use super::log;
-use super::pools::Allocation;
 use crate::dispatch::{Behaviour, Engine};
 use crate::isa::Code;
-use crate::memory::{AllocationMap, Pages, Range};
+use crate::memory::{Pages, Range};
 use crate::settings::Settings;
-
-/// A GPU.
-#[derive(Debug, Default)]
-pub(super) struct Gpu {
-    /// What it may access.
-    pub(super) memory: AllocationMap,
-    /// The bytes of its memory that are allocated.
-    pub(super) used: AtomicU64,
-}
 
 /// A kernel of a loaded executable.
 #[derive(Clone, Debug)]

@@ -7,26 +7,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use super::agents::Agent;
+use super::allocation::{Allocation, Backing, Physical, Pool};
 use super::api::Array;
 use super::log::trace;
-use super::pools::{Allocation, Backing, Pool, gpus_of, release, reserve};
+use super::pools::{gpus_of, release, reserve};
 use super::runtime::{lock, runtime};
 use super::{AccessDescription, AgentHandle, MemoryHandle, PoolHandle, Status};
 use crate::memory::PAGE;
-
-/// Memory without an address.
-#[derive(Debug)]
-pub(super) struct Physical {
-    file: OwnedFd,
-    size: usize,
-    pool: Pool,
-}
-
-impl Drop for Physical {
-    fn drop(&mut self) {
-        release(self.pool, self.size);
-    }
-}
 
 /// A handle's memory, and how often the handle was given out.
 struct Held {
@@ -136,7 +123,8 @@ pub extern "C" fn hsa_amd_vmem_handle_create(
     }
     // SAFETY: the kernel just gave this descriptor to nobody else.
     let file = unsafe { OwnedFd::from_raw_fd(number) };
-    let memory = Arc::new(Physical { file, size, pool });
+    let gpu = pool.gpu().map(|gpu| &runtime().gpus[gpu]);
+    let memory = Arc::new(Physical { file, size, pool, gpu });
     let length = libc::off_t::try_from(size).unwrap_or(libc::off_t::MAX);
     // SAFETY: the descriptor is open as long as `memory` lives.
     if unsafe { libc::ftruncate(memory.file.as_raw_fd(), length) } != 0 {
@@ -241,7 +229,7 @@ pub extern "C" fn hsa_amd_vmem_unmap(pointer: *mut c_void, size: usize) -> Statu
         allocations.insert(start, known);
         return Status::INVALID_ARGUMENT;
     }
-    known.allow(0);
+    known.allow(&runtime().gpus, 0);
     drop(allocations);
     // The addresses stay reserved.
     Status::of(map(start, size, None).map(drop))
@@ -269,7 +257,7 @@ pub extern "C" fn hsa_amd_vmem_set_access(
             // HSA_ACCESS_PERMISSION_NONE takes access away.
             let access =
                 if description.permissions == 0 { allocation.access & !gpu } else { allocation.access | gpu };
-            allocation.allow(access);
+            allocation.allow(&runtime().gpus, access);
         }
     }
     Status::SUCCESS
