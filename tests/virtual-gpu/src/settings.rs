@@ -19,6 +19,8 @@ pub struct Settings {
     pub turns: bool,
     /// Whether accesses to LDS that no barrier separates are faults.
     pub races: bool,
+    /// Whether each launch is told on stderr, with its instructions.
+    pub statistics: bool,
     /// Where calls are logged: a path, or `stderr`.
     pub log: Option<String>,
 }
@@ -44,6 +46,7 @@ impl Default for Settings {
             poison: false,
             turns: true,
             races: false,
+            statistics: false,
             log: None,
         }
     }
@@ -82,6 +85,7 @@ impl Settings {
             poison: switch("VIRTUAL_GPU_POISON", default.poison)?,
             turns: switch("VIRTUAL_GPU_YIELD", default.turns)?,
             races: switch("VIRTUAL_GPU_RACES", default.races)?,
+            statistics: switch("VIRTUAL_GPU_STATISTICS", default.statistics)?,
             log: lookup("VIRTUAL_GPU_LOG").filter(|to| !to.is_empty()),
         })
     }

@@ -16,6 +16,15 @@ const LEAST_QUANTUM: u64 = 1 << 12;
 /// A workgroup that gave way so often most likely waits for another one.
 const PATIENCE: u32 = 3;
 
+/// What a launch took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Statistics {
+    /// Workgroups of the grid.
+    pub workgroups: u64,
+    /// Instructions that waves executed.
+    pub instructions: u64,
+}
+
 /// A launch in progress.
 struct Job {
     launch: Launch,
@@ -23,6 +32,8 @@ struct Job {
     next: AtomicU64,
     count: u64,
     quantum: AtomicU64,
+    /// Instructions of waves that ended.
+    instructions: AtomicU64,
     stop: AtomicBool,
     error: Mutex<Option<LaunchError>>,
 }
@@ -64,11 +75,11 @@ impl Engine {
         Self { shared, helpers }
     }
 
-    /// Runs a launch to its end.
+    /// Runs a launch to its end, or until it is cancelled.
     ///
     /// # Errors
     /// The first fault of a wave. Workgroups that have not ended by then are given up.
-    pub fn run(&self, mut launch: Launch) -> Result<(), LaunchError> {
+    pub fn run(&self, mut launch: Launch) -> Result<Statistics, LaunchError> {
         launch.check()?;
         let count = launch.geometry.group_count();
         let job = Arc::new(Job {
@@ -76,6 +87,7 @@ impl Engine {
             next: AtomicU64::new(0),
             count,
             quantum: AtomicU64::new(QUANTUM),
+            instructions: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             error: Mutex::default(),
         });
@@ -96,7 +108,8 @@ impl Engine {
             }
         }
         let error = job.error.lock().unwrap_or_else(PoisonError::into_inner).take();
-        error.map_or(Ok(()), Err)
+        let instructions = job.instructions.load(Ordering::Relaxed);
+        error.map_or(Ok(Statistics { workgroups: count, instructions }), Err)
     }
 }
 
@@ -138,7 +151,8 @@ impl Shared {
 
 impl Job {
     fn has_more(&self) -> bool {
-        !self.stop.load(Ordering::Relaxed) && self.next.load(Ordering::Relaxed) < self.count
+        let ended = self.stop.load(Ordering::Relaxed) || self.launch.cancelled.load(Ordering::Relaxed);
+        !ended && self.next.load(Ordering::Relaxed) < self.count
     }
 
     /// Runs workgroups until none is left.
@@ -155,7 +169,7 @@ impl Job {
         let mut spare = None;
         // Whether the last workgroup to run seems to wait for one that has not started.
         let mut waiting = false;
-        while !self.stop.load(Ordering::Relaxed) {
+        while !self.stop.load(Ordering::Relaxed) && !self.launch.cancelled.load(Ordering::Relaxed) {
             let room = resident.is_empty() || waiting && resident.len() as u64 * waves < RESIDENT_WAVES;
             if room && self.has_more() {
                 let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -167,6 +181,7 @@ impl Job {
             let quantum = self.quantum.load(Ordering::Relaxed);
             waiting = match group.turn(&self.launch, quantum)? {
                 Turn::Ended => {
+                    self.instructions.fetch_add(group.instructions(), Ordering::Relaxed);
                     spare = Some(group);
                     false
                 }

@@ -1,5 +1,8 @@
 //! A launch: what every workgroup of it shares.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use crate::dispatch::{FaultReport, Geometry, KernelDescriptor, LANES, LaunchError};
 use crate::isa::{Code, Fault, WaveInit};
 use crate::memory::AllocationMap;
@@ -46,6 +49,8 @@ pub struct Launch {
     pub id: u64,
     /// How to run it.
     pub behaviour: Behaviour,
+    /// Set to give the launch up.
+    pub cancelled: Arc<AtomicBool>,
     /// What the GPU may access.
     pub memory: &'static AllocationMap,
     /// The decoded code.

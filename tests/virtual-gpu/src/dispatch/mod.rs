@@ -8,7 +8,7 @@ mod report;
 mod workgroup;
 
 pub use descriptor::KernelDescriptor;
-pub use engine::Engine;
+pub use engine::{Engine, Statistics};
 pub use geometry::{Geometry, LANES};
 pub use launch::{Behaviour, Launch};
 pub use report::{FaultReport, LaunchError};

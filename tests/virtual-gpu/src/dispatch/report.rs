@@ -5,6 +5,9 @@ use std::fmt;
 use crate::isa::Fault;
 use crate::memory::Nearest;
 
+/// How far an allocation may lie from an address to be told with it: 1 GiB.
+const NEAR: u64 = 1 << 30;
+
 /// Why a launch ended early, or never began.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
@@ -56,6 +59,10 @@ impl fmt::Display for FaultReport {
             return Ok(());
         };
         let size = range.end - range.start;
+        // A null pointer or the like is near to nothing.
+        if range.start.saturating_sub(address).max(address.saturating_sub(range.end)) > NEAR {
+            return Ok(());
+        }
         if *freed {
             write!(f, "; {size} bytes at {:#x} were freed", range.start)
         } else if address < range.start {

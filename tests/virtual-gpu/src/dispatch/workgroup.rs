@@ -94,6 +94,11 @@ impl Workgroup {
         if launch.behaviour.turns && self.waves.len() > 1 { SLICES } else { 0 }
     }
 
+    /// The instructions that its waves have executed.
+    pub(super) fn instructions(&self) -> u64 {
+        self.waves.iter().map(Wave::steps).sum()
+    }
+
     /// Runs every wave on, through barriers, until all of them end or gave way after `quantum` instructions.
     ///
     /// # Errors

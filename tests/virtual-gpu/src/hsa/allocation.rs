@@ -107,7 +107,6 @@ pub(super) struct Allocation {
     pub(super) backing: Backing,
     /// The GPUs that may access it, a bit for each.
     pub(super) access: u32,
-    pub(super) user_data: u64,
 }
 
 impl Allocation {

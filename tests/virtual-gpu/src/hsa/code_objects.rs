@@ -260,7 +260,7 @@ impl Executable {
         }
         let pool = Pool::Device(gpu, Grain::Coarse);
         let (backing, access) = (Backing::Code, 1 << gpu);
-        let known = Allocation { start: base, size, pool, backing, access, user_data: 0 };
+        let known = Allocation { start: base, size, pool, backing, access };
         runtime().allocations().insert(base, known);
         let (size, segments) = (object.size, object.segments);
         self.loaded.push(Loaded { gpu, pages: Some(pages), base, size, segments });

@@ -148,8 +148,8 @@ fn gpu_of(agent: AgentHandle) -> Result<Option<usize>, Status> {
 fn checked_gpu(agent: AgentHandle, at: u64) -> Result<Option<usize>, Status> {
     let Some(gpu) = gpu_of(agent)? else { return Ok(None) };
     let allocations = runtime().allocations();
-    let owner = allocations.range(..=at).next_back().and_then(|(_, found)| found.pool.gpu());
-    Ok(Some(owner.unwrap_or(gpu)))
+    let found = allocations.range(..=at).next_back().filter(|(_, found)| at < found.end());
+    Ok(Some(found.and_then(|(_, found)| found.pool.gpu()).unwrap_or(gpu)))
 }
 
 /// Copies `size` bytes once signals are 0, and decrements one at the end.

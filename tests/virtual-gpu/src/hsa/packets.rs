@@ -13,7 +13,7 @@ use super::types::{
     BarrierPacket, BarrierValuePacket, DispatchPacket, FORMAT_BARRIER_VALUE, QueueHead, packet_type,
 };
 use super::{SignalHandle, Status};
-use crate::dispatch::{Geometry, KernelDescriptor, Launch, LaunchError};
+use crate::dispatch::{Geometry, KernelDescriptor, Launch, LaunchError, Statistics};
 use crate::isa::FaultKind;
 
 /// How often an idle queue looks for packets that came without a doorbell.
@@ -118,8 +118,20 @@ impl Processor {
         }
         let begin = now();
         let result = self.launch(index, packet);
-        trace!("#{index} dispatch took {:.3} ms", (now() - begin) as f64 / 1e6);
-        let Err(error) = result else { return Ok(()) };
+        let ms = (now() - begin) as f64 / 1e6;
+        trace!("#{index} dispatch took {ms:.3} ms");
+        let error = match result {
+            Err(error) => error,
+            Ok(Statistics { workgroups, instructions }) => {
+                if runtime().settings.statistics {
+                    let name = self.kernel_name(packet.kernel);
+                    log::say(format_args!(
+                        "{workgroups} workgroups, {instructions} wave instructions, {ms:.3} ms: {name}"
+                    ));
+                }
+                return Ok(());
+            }
+        };
         let status = match &error {
             LaunchError::NoKernel(_) => Status::INVALID_CODE_OBJECT,
             LaunchError::Invalid(_) => Status::INVALID_PACKET_FORMAT,
@@ -146,7 +158,7 @@ impl Processor {
         kernels.get(&kernel).map_or_else(|| format!("{kernel:#x}"), |kernel| kernel.name.clone())
     }
 
-    fn launch(&self, index: u64, packet: &DispatchPacket) -> Result<(), LaunchError> {
+    fn launch(&self, index: u64, packet: &DispatchPacket) -> Result<Statistics, LaunchError> {
         let runtime = runtime();
         let kernel = {
             let kernels = runtime.kernels.read().unwrap_or_else(PoisonError::into_inner);
@@ -173,6 +185,7 @@ impl Processor {
             queue: std::ptr::from_ref(self.ring.queue()) as u64,
             id: index,
             behaviour: runtime.behaviour(),
+            cancelled: Arc::clone(&self.ring.stop),
             memory: &runtime.gpus[self.ring.gpu].memory,
             code: &runtime.code,
         })

@@ -104,6 +104,11 @@ pub(super) fn release(pool: Pool, size: usize) {
     }
 }
 
+/// Whether new memory of a pool is to hold 0xff bytes.
+pub(super) fn poisons(pool: Pool, size: usize) -> bool {
+    pool.gpu().is_some() && runtime().settings.poison && size <= POISONED
+}
+
 /// Gives freed pages back and keeps their addresses a while.
 pub(super) fn retire(pages: Pages) {
     pages.discard();
@@ -209,13 +214,13 @@ pub extern "C" fn hsa_amd_memory_pool_allocate(
         release(pool, size);
         return Status::OUT_OF_RESOURCES;
     };
-    if pool.gpu().is_some() && runtime().settings.poison && size <= POISONED {
+    if poisons(pool, size) {
         // SAFETY: the pages were just made and have at least `size` bytes.
         unsafe { pages.as_ptr().write_bytes(0xff, size) };
     }
     let start = pages.start();
     trace!("hsa_amd_memory_pool_allocate {pool:?} {size} flags {flags:#x} -> {start:#x}");
-    let mut made = Allocation { start, size, pool, backing: Backing::Pages(pages), access: 0, user_data: 0 };
+    let mut made = Allocation { start, size, pool, backing: Backing::Pages(pages), access: 0 };
     made.allow(&runtime().gpus, pool.gpu().map_or_else(every_gpu, |gpu| 1 << gpu));
     runtime().allocations().insert(start, made);
     pointer.write(start as *mut c_void);
@@ -305,7 +310,7 @@ pub extern "C" fn hsa_amd_memory_lock_to_pool(
         }
         None => {
             let backing = Backing::Pinned(1);
-            let mut made = Allocation { start, size, pool, backing, access: 0, user_data: 0 };
+            let mut made = Allocation { start, size, pool, backing, access: 0 };
             made.allow(&runtime().gpus, gpus);
             allocations.insert(start, made);
         }
@@ -370,7 +375,7 @@ pub extern "C" fn hsa_amd_pointer_info(
             agent_base: found.start,
             host_base: found.start,
             bytes: found.size,
-            user_data: found.user_data,
+            user_data: 0,
             owner: found.pool.owner(),
             flags: found.pool.flags(),
             registered: true,

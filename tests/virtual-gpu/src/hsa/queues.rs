@@ -70,7 +70,7 @@ pub extern "C" fn hsa_queue_create(
     if let Some(doorbell) = doorbell.get() {
         doorbell.queue.store(start, Ordering::Relaxed);
     }
-    let (stop, inactive) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (stop, inactive) = (Arc::default(), AtomicBool::new(false));
     let ring = Arc::new(Ring { pages, gpu, callback, data: data as usize, stop, inactive });
     for index in 0..size.into() {
         // SAFETY: the packet lies in the ring, which nobody else knows yet.
@@ -90,7 +90,7 @@ pub extern "C" fn hsa_queue_create(
     Status::SUCCESS
 }
 
-/// Destroys a queue. Packets that have not been executed are dropped.
+/// Destroys a queue. A launch in progress is given up, and packets that have not been executed are dropped.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_queue_destroy(queue: *mut QueueHead) -> Status {
     trace!("hsa_queue_destroy {queue:?}");

@@ -1,6 +1,7 @@
 //! A queue and its ring of packets.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::Status;
@@ -19,7 +20,8 @@ pub(super) struct Ring {
     pub(super) gpu: usize,
     pub(super) callback: Option<ErrorCallback>,
     pub(super) data: usize,
-    pub(super) stop: AtomicBool,
+    /// Whether the queue is to be destroyed.
+    pub(super) stop: Arc<AtomicBool>,
     /// Whether the application or an error stopped execution.
     pub(super) inactive: AtomicBool,
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
+use std::fs::File;
+use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
@@ -10,7 +12,7 @@ use super::agents::Agent;
 use super::allocation::{Allocation, Backing, Physical, Pool};
 use super::api::Array;
 use super::log::trace;
-use super::pools::{gpus_of, release, reserve};
+use super::pools::{gpus_of, poisons, release, reserve};
 use super::runtime::{lock, runtime};
 use super::{AccessDescription, AgentHandle, MemoryHandle, PoolHandle, Status};
 use crate::memory::PAGE;
@@ -45,6 +47,13 @@ fn map(at: u64, size: usize, file: Option<(&OwnedFd, usize)>) -> Result<u64, Sta
     // set aside and that hold no other mapping.
     let found = unsafe { libc::mmap(at as *mut c_void, size, protection, flags | fixed, file, offset) };
     if found == libc::MAP_FAILED { Err(Status::OUT_OF_RESOURCES) } else { Ok(found as u64) }
+}
+
+/// Writes 0xff bytes; whether that succeeded.
+fn fill(file: &OwnedFd, size: usize) -> bool {
+    let Ok(mut file) = file.try_clone().map(File::from) else { return false };
+    let chunk = vec![0xff; size.min(1 << 20)];
+    (0..size).step_by(chunk.len()).all(|at| file.write_all(&chunk[..chunk.len().min(size - at)]).is_ok())
 }
 
 /// Reserves addresses.
@@ -128,6 +137,9 @@ pub extern "C" fn hsa_amd_vmem_handle_create(
     let length = libc::off_t::try_from(size).unwrap_or(libc::off_t::MAX);
     // SAFETY: the descriptor is open as long as `memory` lives.
     if unsafe { libc::ftruncate(memory.file.as_raw_fd(), length) } != 0 {
+        return Status::OUT_OF_RESOURCES;
+    }
+    if poisons(pool, size) && !fill(&memory.file, size) {
         return Status::OUT_OF_RESOURCES;
     }
     let mut handles = lock(&HANDLES);
@@ -214,7 +226,7 @@ pub extern "C" fn hsa_amd_vmem_map(
     }
     let pool = memory.pool;
     let backing = Backing::Mapped(memory);
-    allocations.insert(start, Allocation { start, size, pool, backing, access: 0, user_data: 0 });
+    allocations.insert(start, Allocation { start, size, pool, backing, access: 0 });
     Status::SUCCESS
 }
 

@@ -6,9 +6,15 @@ use std::ptr::NonNull;
 /// The size of a page in bytes: x86-64's.
 pub const PAGE: usize = 4096;
 
-/// A mapping of whole pages, with an inaccessible page on either side.
+/// Memory of this size or more begins at a multiple of it, as a GPU's does: AMD's kernel driver maps it in huge pages.
+/// The allocator in AMD's device library relies on that: it finds a slab's header by rounding an address down.
+const HUGE: usize = 2 << 20;
+
+/// A mapping of whole pages, with at least one inaccessible page on either side.
 #[derive(Debug)]
 pub struct Pages {
+    /// The mapping's start and length, inaccessible pages included.
+    mapping: (NonNull<u8>, usize),
     /// The first accessible byte.
     start: NonNull<u8>,
     /// The accessible bytes, a multiple of a page.
@@ -28,17 +34,22 @@ impl Pages {
     pub fn new(size: usize) -> io::Result<Self> {
         let length = size
             .checked_next_multiple_of(PAGE)
-            .filter(|&length| length > 0 && length <= isize::MAX as usize - 2 * PAGE)
+            .filter(|&length| length > 0 && length <= isize::MAX as usize - 2 * HUGE)
             .ok_or(io::ErrorKind::InvalidInput)?;
+        let alignment = if length >= HUGE { HUGE } else { PAGE };
+        let whole = length + alignment + PAGE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping at an address that the kernel chooses touches no memory of ours.
-        let base =
-            unsafe { libc::mmap(std::ptr::null_mut(), length + 2 * PAGE, libc::PROT_NONE, flags, -1, 0) };
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), whole, libc::PROT_NONE, flags, -1, 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let start = base.cast::<u8>().wrapping_add(PAGE);
-        let pages = Self { start: NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?, length };
+        let base = base.cast::<u8>();
+        // The place of the first multiple behind one page at least.
+        let offset = (base as usize + PAGE).next_multiple_of(alignment) - base as usize;
+        let start = base.wrapping_add(offset);
+        let not_null = |pointer| NonNull::new(pointer).ok_or(io::ErrorKind::OutOfMemory);
+        let pages = Self { mapping: (not_null(base)?, whole), start: not_null(start)?, length };
         // SAFETY: these pages lie within the mapping just made, which nobody else knows.
         let status = unsafe { libc::mprotect(start.cast(), length, libc::PROT_READ | libc::PROT_WRITE) };
         if status != 0 {
@@ -74,8 +85,9 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
+        let (base, whole) = self.mapping;
         // SAFETY: `new` mapped exactly this; nobody may use the addresses after the owner is gone.
-        unsafe { libc::munmap(self.start.as_ptr().wrapping_sub(PAGE).cast(), self.length + 2 * PAGE) };
+        unsafe { libc::munmap(base.as_ptr().cast(), whole) };
     }
 }
 
@@ -93,6 +105,16 @@ mod tests {
             assert_eq!(pages.as_ptr().read(), 0);
             pages.as_ptr().add(2 * PAGE - 1).write(7);
             assert_eq!(pages.as_ptr().add(2 * PAGE - 1).read(), 7);
+        }
+    }
+
+    #[test]
+    fn large_memory_is_aligned() {
+        for size in [HUGE, HUGE + 1, 8 * HUGE - 1] {
+            let pages = Pages::new(size).expect("so much can be mapped");
+            assert_eq!(pages.start() % HUGE as u64, 0);
+            // SAFETY: the byte is the last one of the pages, which live.
+            unsafe { pages.as_ptr().add(pages.length() - 1).write(1) };
         }
     }
 
