@@ -7,11 +7,17 @@
 //! workgroup share an [`Lds`]; all waves share a [`Code`], which decodes each basic block when a wave first enters it.
 
 mod code;
+mod decode;
+mod exec;
 mod fault;
+mod inst;
 mod lds;
+mod state;
+mod table;
 mod wave;
 
 pub use code::Code;
+pub use decode::describe;
 pub use fault::{Fault, FaultKind};
 pub use lds::{Lds, LdsInit};
 pub use wave::{Stop, Wave, WaveInit};
