@@ -19,6 +19,8 @@ mod checker;
 mod division;
 #[path = "isa/float.rs"]
 mod float;
+#[path = "isa/fuzz.rs"]
+mod fuzz;
 #[path = "isa/integer.rs"]
 mod integer;
 #[path = "isa/lanes.rs"]

@@ -254,32 +254,20 @@ bitflags::bitflags! {
         const UNSIGNED = 1 << 8;
         /// A 32-bit literal follows (`s_setreg_imm32`).
         const LITERAL = 1 << 9;
-        /// VOP3: `op_sel` isn't a half selection (`v_permlane16`).
-        const OPSEL_FLAGS = 1 << 10;
-        /// Packed: VOP3P's selections apply to halves; `Ty::Mix` operands choose a width.
-        const PACKED = 1 << 11;
         /// DS: two offsets of 8 bits.
-        const TWO_OFFSETS = 1 << 12;
-        /// Memory: stores (the data operand is read).
-        const STORE = 1 << 13;
+        const TWO_OFFSETS = 1 << 10;
         /// Memory: atomic; returns the old value if GLC is set.
-        const ATOMIC = 1 << 14;
+        const ATOMIC = 1 << 11;
         /// Memory: no address operand.
-        const NO_ADDRESS = 1 << 15;
-        /// DS atomic with result.
-        const RETURN = 1 << 16;
+        const NO_ADDRESS = 1 << 12;
         /// Doesn't exist in VOP3 form.
-        const NO_VOP3 = 1 << 17;
-        /// Exists in VOP3 form only though it sits in another format's table.
-        const NO_SDWA = 1 << 18;
-        /// Exists in the GLOBAL segment but not in FLAT.
-        const GLOBAL_ONLY = 1 << 19;
-        /// Memory: doesn't exist in SCRATCH.
-        const NO_SCRATCH = 1 << 20;
+        const NO_VOP3 = 1 << 13;
+        /// Doesn't exist in SDWA and DPP form.
+        const NO_SDWA = 1 << 14;
         /// The result goes to the upper half.
-        const HIGH_HALF = 1 << 22;
-        /// Writes both operands (`v_swap_b32`).
-        const SWAP = 1 << 21;
+        const HIGH_HALF = 1 << 15;
+        /// The first source is a vector register without modifiers.
+        const VGPR_ONLY = 1 << 16;
     }
 }
 

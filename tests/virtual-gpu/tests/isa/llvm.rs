@@ -105,7 +105,7 @@ fn disassemble_at_once(root: &Path, encodings: &[[u32; 5]]) -> Option<Vec<Disass
             let given = encodings[found.len()].iter().flat_map(|w| w.to_le_bytes());
             let same = bytes.iter().copied().eq(given.take(bytes.len()));
             let size = if same { bytes.len() as u8 } else { 0 };
-            let refused = text.contains("Invalid dpp_ctrl");
+            let refused = text.contains("Invalid ");
             first = Some((!refused).then(|| (mnemonic(text).to_owned(), size, text.to_owned())));
         }
     }

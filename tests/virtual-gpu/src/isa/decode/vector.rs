@@ -41,7 +41,13 @@ impl Decoder<'_> {
             self.inst.src[k] = self.source(*code, op.src[k])?;
         }
         self.implied_source(codes.len());
-        Some(())
+        self.first_is_vgpr()
+    }
+
+    /// `None` if an instruction that only takes a vector register has something else as its first source.
+    fn first_is_vgpr(&self) -> Option<()> {
+        let inst = &self.inst;
+        (!inst.op.flags.contains(Flags::VGPR_ONLY) || inst.src[0].plain).then_some(())
     }
 
     /// The destination as an addend, or VCC, as the last source.
@@ -51,9 +57,6 @@ impl Decoder<'_> {
             self.inst.src[index] = self.vgpr(self.inst.dst.into(), op.src[index]);
         } else if op.flags.contains(Flags::VCC_SOURCE) {
             self.inst.src[index] = Operand::sgpr(VCC);
-        }
-        if op.flags.contains(Flags::SWAP) {
-            self.uses(self.inst.dst, op.dst);
         }
     }
 
@@ -198,7 +201,7 @@ impl Decoder<'_> {
         self.inst.op_sel = op_sel as u8;
         self.inst.clamp = bits(word, 15, 1) != 0;
         self.inst.omod = bits(second, 27, 2) as u8;
-        Some(())
+        self.first_is_vgpr()
     }
 
     fn vop3_destinations(&mut self, op: &Op, word: u32) {

@@ -54,7 +54,7 @@ fn add_to_odd(p: f32, c: f32) -> f32 {
     let error = (p - (sum - virtual_c)) + (c - virtual_c);
     let bits = sum.to_bits();
     // Away from zero if the error has the sum's sign, else towards it.
-    let odd = if (error.to_bits() ^ bits) >> 31 == 0 { bits + 1 } else { bits.wrapping_sub(1) };
+    let odd = if (error.to_bits() ^ bits) >> 31 == 0 { bits.wrapping_add(1) } else { bits.wrapping_sub(1) };
     f32::from_bits(if error.abs() > 0.0 && bits & 1 == 0 { odd } else { bits })
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn from_f64(d: f64) -> u16 {
     let f = d as f32;
     let back = f64::from(f);
     let bits = f.to_bits();
-    let odd = if back.abs() < d.abs() { bits + 1 } else { bits.wrapping_sub(1) };
+    let odd = if back.abs() < d.abs() { bits.wrapping_add(1) } else { bits.wrapping_sub(1) };
     from_f32(f32::from_bits(if back != d && !d.is_nan() && f.is_finite() && bits & 1 == 0 {
         odd
     } else {

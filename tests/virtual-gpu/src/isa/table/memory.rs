@@ -58,7 +58,6 @@ where
     Store<S, A>: crate::isa::exec::Body,
 {
     Op::wide::<Store<S, A>>(name, Ty::None, [Ty::None, Ty::Wide(A::DWORDS as u8), Ty::None])
-        .with(Flags::STORE)
 }
 
 /// An atomic.

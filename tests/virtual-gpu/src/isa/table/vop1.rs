@@ -10,6 +10,7 @@ use crate::isa::inst::{Flags, Op, Ty};
 
 const B32: [Ty; 3] = [Ty::B32, Ty::None, Ty::None];
 const NONE: [Ty; 3] = [Ty::None; 3];
+const REGISTERS: Flags = Flags::VGPR_ONLY.union(Flags::NO_VOP3).union(Flags::NO_SDWA);
 
 /// A transcendental on 32 bits, evaluated on 64.
 macro_rules! transcendental {
@@ -122,6 +123,6 @@ pub(super) static VOP1: &[Row] = &[
     ),
     (0x63, fp!("v_cvt_norm_i16_f16", |m, a: F16| -> u16 { f::normalised(f::widen(m, a), -1.0, 32767.0) })),
     (0x64, fp!("v_cvt_norm_u16_f16", |m, a: F16| -> u16 { f::normalised(f::widen(m, a), 0.0, 65535.0) })),
-    (0x65, Op::special::<x::Swap>("v_swap_b32", Ty::B32, B32).with(Flags::SWAP.union(Flags::NO_VOP3))),
-    (0x68, Op::special::<x::SwapRel>("v_swaprel_b32", Ty::B32, B32).with(Flags::NO_VOP3)),
+    (0x65, Op::special::<x::Swap>("v_swap_b32", Ty::B32, B32).with(REGISTERS)),
+    (0x68, Op::special::<x::SwapRel>("v_swaprel_b32", Ty::B32, B32).with(REGISTERS)),
 ];

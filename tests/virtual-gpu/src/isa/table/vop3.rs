@@ -256,8 +256,8 @@ pub(super) static VOP3: &[Row] = &[
         0x376,
         saturating!("v_sub_nc_i32", |a: i32, b: i32| -> i32 { a.wrapping_sub(b) }, { a.saturating_sub(b) }),
     ),
-    (0x377, Op::special::<x::PermLane16>("v_permlane16_b32", Ty::B32, B32_X3).with(Flags::OPSEL_FLAGS)),
-    (0x378, Op::special::<x::PermLaneX16>("v_permlanex16_b32", Ty::B32, B32_X3).with(Flags::OPSEL_FLAGS)),
+    (0x377, Op::special::<x::PermLane16>("v_permlane16_b32", Ty::B32, B32_X3).with(Flags::VGPR_ONLY)),
+    (0x378, Op::special::<x::PermLaneX16>("v_permlanex16_b32", Ty::B32, B32_X3).with(Flags::VGPR_ONLY)),
     (
         0x37f,
         saturating!("v_add_nc_i32", |a: i32, b: i32| -> i32 { a.wrapping_add(b) }, { a.saturating_add(b) }),
