@@ -4,11 +4,10 @@ use crate::dispatch::{Launch, LaunchError};
 use crate::isa::{Lds, LdsInit, Stop, Wave};
 use crate::memory::Pages;
 
-/// After a barrier each wave runs so many instructions, so often, before the next one's turn. About so a GPU's waves
-/// go together. Kernels exist that lack a barrier and only work in that order: MIOpen's `SoftMaxBlock` reads
-/// `reduction_tmp[0]` while wave 0 may write it already.
-const SLICE: u64 = 64;
-const SLICES: u32 = 2;
+/// Behind a barrier, and at the start, a wave gives way at so many waits for memory. About so a GPU's waves go together.
+/// Kernels exist that lack a barrier and only work in that order: MIOpen's `SoftMaxBlock` reads `reduction_tmp[0]`
+/// while wave 0 may write it already.
+const WAITS: u32 = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -34,8 +33,6 @@ pub(super) struct Workgroup {
     states: Vec<State>,
     lds: Lds,
     scratch: Option<Pages>,
-    /// Rounds of short slices that are left.
-    slices: u32,
     /// How many turns ended without its end.
     pub(super) turns: u32,
 }
@@ -64,7 +61,7 @@ impl Workgroup {
                     ),
                 };
                 let lds = Lds::new(&lds);
-                Self { place, waves: Vec::new(), states: Vec::new(), lds, scratch, slices: 0, turns: 0 }
+                Self { place, waves: Vec::new(), states: Vec::new(), lds, scratch, turns: 0 }
             }
         };
         if let (Some(scratch), true) = (&group.scratch, poison) {
@@ -86,12 +83,15 @@ impl Workgroup {
             _ => State::Ready,
         }));
         group.turns = 0;
-        group.slices = group.sliced(launch);
+        group.together(launch);
         Ok(group)
     }
 
-    fn sliced(&self, launch: &Launch) -> u32 {
-        if launch.behaviour.turns && self.waves.len() > 1 { SLICES } else { 0 }
+    /// Lets the waves go on in small steps for a while.
+    fn together(&mut self, launch: &Launch) {
+        if launch.behaviour.turns && self.waves.len() > 1 {
+            self.waves.iter_mut().for_each(|wave| wave.set_waits(WAITS));
+        }
     }
 
     /// The instructions that its waves have executed.
@@ -105,16 +105,16 @@ impl Workgroup {
     /// A wave's fault.
     pub(super) fn turn(&mut self, launch: &Launch, quantum: u64) -> Result<Turn, LaunchError> {
         loop {
-            let steps = if self.slices > 0 { SLICE } else { quantum };
-            let mut asleep = false;
+            let (mut asleep, mut waits) = (false, false);
             for (number, (wave, state)) in self.waves.iter_mut().zip(&mut self.states).enumerate() {
                 if *state != State::Ready {
                     continue;
                 }
-                match wave.run(launch.code, &mut self.lds, launch.memory, steps) {
+                match wave.run(launch.code, &mut self.lds, launch.memory, quantum) {
                     Stop::End => *state = State::Ended,
                     Stop::Barrier => *state = State::AtBarrier,
                     Stop::Yield => {}
+                    Stop::Wait => waits = true,
                     Stop::Sleep => asleep = true,
                     Stop::Fault(fault) => return Err(launch.report(self.place, number as u32, fault)),
                 }
@@ -128,10 +128,8 @@ impl Workgroup {
                     *state = State::Ready;
                 }
                 self.lds.barrier();
-                self.slices = self.sliced(launch);
-            } else if self.slices > 0 {
-                self.slices -= 1;
-            } else {
+                self.together(launch);
+            } else if !waits {
                 self.turns += 1;
                 return Ok(if asleep { Turn::Asleep } else { Turn::Busy });
             }
