@@ -85,14 +85,15 @@ impl<F: LaneFn> Body for Lanes<F> {
     fn run(m: &mut Machine<'_>, i: &Inst) -> Step {
         let state = &mut *m.state;
         let float = state.float;
-        if (i.clamp || i.omod != 0) && is_float(F::R::DST) {
-            modified::<F>(state, i);
-        } else if !F::MODAL || float.class == Class::Keep {
+        let modified = is_float(F::R::DST) && (i.clamp || i.omod != 0);
+        if !modified
+            && (!F::MODAL || float.class == Class::Keep || !single::<F>() && float.class == Class::Flush32)
+        {
             each::<F, _, false>(state, i, float.keep());
-        } else if float.class == Class::Flush32 {
+        } else if !modified && single::<F>() && float.class == Class::Flush32 {
             each::<F, _, false>(state, i, float.flush32());
-        } else {
-            dynamic::<F>(state, i);
+        } else if F::MODAL || is_float(F::R::DST) {
+            rare::<F>(state, i);
         }
         Step::Next
     }
@@ -117,15 +118,18 @@ const fn is_float(ty: Ty) -> bool {
     matches!(ty, Ty::F16 | Ty::F32 | Ty::F64 | Ty::PkF16)
 }
 
-/// Rare settings of MODE.
-#[inline(never)]
-fn dynamic<F: LaneFn>(state: &mut State, i: &Inst) {
-    each::<F, Dynamic, false>(state, i, state.float.dynamic);
+const fn is_single(ty: Ty) -> bool {
+    matches!(ty, Ty::F32 | Ty::Mix)
 }
 
-/// Output modifiers.
+/// Whether the rules for 32-bit floats matter.
+const fn single<F: LaneFn>() -> bool {
+    is_single(F::A::TY) || is_single(F::B::TY) || is_single(F::C::TY) || is_single(F::R::DST)
+}
+
+/// Rare settings of MODE, and output modifiers.
 #[inline(never)]
-fn modified<F: LaneFn>(state: &mut State, i: &Inst) {
+fn rare<F: LaneFn>(state: &mut State, i: &Inst) {
     each::<F, Dynamic, true>(state, i, state.float.dynamic);
 }
 

@@ -26,22 +26,27 @@ macro_rules! soft {
                 <$ap>::from_bits(u128::from(bits))
             }
 
+            #[inline(never)]
             pub(crate) fn add(a: Bits, b: Bits, r: Round) -> Bits {
                 of(a).add_r(of(b), round(r)).value.to_bits() as Bits
             }
 
+            #[inline(never)]
             pub(crate) fn mul(a: Bits, b: Bits, r: Round) -> Bits {
                 of(a).mul_r(of(b), round(r)).value.to_bits() as Bits
             }
 
+            #[inline(never)]
             pub(crate) fn fma(a: Bits, b: Bits, c: Bits, r: Round) -> Bits {
                 of(a).mul_add_r(of(b), of(c), round(r)).value.to_bits() as Bits
             }
 
+            #[inline(never)]
             pub(crate) fn scale(a: Bits, exponent: i32, r: Round) -> Bits {
                 of(a).scalbn_r(exponent.clamp(-5000, 5000), round(r)).to_bits() as Bits
             }
 
+            #[inline(never)]
             pub(crate) fn from_f64(x: f64, r: Round) -> Bits {
                 let mut exact = false;
                 let value: $ap =
@@ -57,6 +62,7 @@ soft!(single: u32, Single);
 soft!(double: u64, Double);
 
 /// `(a * b + c) * 2^exponent` with one rounding beyond 113 bits.
+#[inline(never)]
 pub(crate) fn scaled_fma(a: f64, b: f64, c: f64, exponent: i32, r: Round) -> f64 {
     let mut exact = false;
     let mut quad = |x: f64| -> Quad { Double::from_bits(u128::from(x.to_bits())).convert(&mut exact).value };

@@ -197,7 +197,11 @@ impl<const N: usize> Index<N> {
 /// The tables, indexed.
 pub(crate) static TABLES: LazyLock<Tables> = LazyLock::new(|| {
     let mut vop3 = Index::new(&[vop3::VOP3]);
-    vopc::VOPC.iter().for_each(|rows| vop3.add(0, rows));
+    let mut vopc = Index::new(&[]);
+    for rows in vopc::VOPC {
+        vopc.add(0, rows.as_flattened());
+        vop3.add(0, rows.as_flattened());
+    }
     vop3.add(0x100, vop2::VOP2);
     vop3.add(0x180, vop1::VOP1);
     Tables {
@@ -209,7 +213,7 @@ pub(crate) static TABLES: LazyLock<Tables> = LazyLock::new(|| {
         smem: Index::new(&[memory::SMEM]),
         vop1: Index::new(&[vop1::VOP1]),
         vop2: Index::new(&[vop2::VOP2]),
-        vopc: Index::new(vopc::VOPC),
+        vopc,
         vop3,
         vop3p: Index::new(&[vop3p::VOP3P]),
         ds: Index::new(ds::DS),

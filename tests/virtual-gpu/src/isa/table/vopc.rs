@@ -4,21 +4,31 @@ use super::{Row, fp, int, lane_fn};
 use crate::isa::exec::float::{self as f, Float};
 use crate::isa::exec::lanes::Outcome;
 use crate::isa::exec::value::F16;
-use crate::isa::inst::Flags;
+use crate::isa::inst::{Flags, Op};
 
 /// Both forms of a comparison: `v_cmp_*` and, 16 opcodes on, `v_cmpx_*`.
+macro_rules! both {
+    ($code:literal, $name:expr, $namex:expr, $op:expr) => {{
+        const CMP: Op = $op;
+        [($code, Op { name: $name, ..CMP }), ($code + 0x10, Op { name: $namex, ..CMP.with(Flags::CMPX) })]
+    }};
+}
+
+/// A table of comparisons of one type.
 macro_rules! compare {
     ($table:ident: $ty:literal, $kind:ident, $t:ty; $($code:literal $name:literal |$a:ident, $b:ident| $e:expr;)*) => {
-        static $table: &[Row] = &[$(
-            ($code, $kind!(@ concat!("v_cmp_", $name, "_", $ty), $t, |$a, $b| $e)),
-            ($code + 0x10, $kind!(@ concat!("v_cmpx_", $name, "_", $ty), $t, |$a, $b| $e).with(Flags::CMPX)),
-        )*];
+        static $table: &[[Row; 2]] = &[$(both!(
+            $code,
+            concat!("v_cmp_", $name, "_", $ty),
+            concat!("v_cmpx_", $name, "_", $ty),
+            $kind!(@ $t, |$a, $b| $e)
+        ),)*];
     };
 }
 
 macro_rules! integers {
-    (@ $n:expr, $t:ty, |$a:ident, $b:ident| $e:expr) => {
-        int!($n, |$a: $t, $b: $t| -> Outcome {
+    (@ $t:ty, |$a:ident, $b:ident| $e:expr) => {
+        int!("", |$a: $t, $b: $t| -> Outcome {
             let _ = ($a, $b);
             Outcome($e)
         })
@@ -26,8 +36,8 @@ macro_rules! integers {
 }
 
 macro_rules! floats {
-    (@ $n:expr, $t:ty, |$a:ident, $b:ident| $e:expr) => {
-        fp!($n, |m, $a: $t, $b: $t| -> Outcome {
+    (@ $t:ty, |$a:ident, $b:ident| $e:expr) => {
+        fp!("", |m, $a: $t, $b: $t| -> Outcome {
             let ($a, $b) = (f::input(m, $a), f::input(m, $b));
             let _ = ($a, $b);
             Outcome($e)
@@ -86,14 +96,13 @@ macro_rules! order_table {
 
 /// `v_cmp_class`: whether the number belongs to one of the classes whose bits are set.
 macro_rules! class {
-    ($table:ident: $ty:literal, $t:ty, $mask:ty, $code:literal) => {
-        static $table: &[Row] = &[
-    ($code, class!(@ concat!("v_cmp_class_", $ty), $t, $mask)),
-    ($code + 0x10, class!(@ concat!("v_cmpx_class_", $ty), $t, $mask).with(Flags::CMPX)),
-        ];
-    };
-    (@ $n:expr, $t:ty, $mask:ty) => {
-        int!($n, |a: $t, b: $mask| -> Outcome { Outcome(f::class(a) & u32::from(b) != 0) })
+    ($table:ident: $ty:literal, $t:ty, $code:literal) => {
+        static $table: &[[Row; 2]] = &[both!(
+            $code,
+            concat!("v_cmp_class_", $ty),
+            concat!("v_cmpx_class_", $ty),
+            int!("", |a: $t, b: u32| -> Outcome { Outcome(f::class(a) & b != 0) })
+        )];
     };
 }
 
@@ -106,9 +115,9 @@ order_table! { I64: "i64", i64, 0xa1 0xa2 0xa3 0xa4 0xa5 0xa6 0xa0 0xa7 }
 order_table! { U16: "u16", u16, 0xa9 0xaa 0xab 0xac 0xad 0xae }
 order_table! { U32: "u32", u32, 0xc1 0xc2 0xc3 0xc4 0xc5 0xc6 0xc0 0xc7 }
 order_table! { U64: "u64", u64, 0xe1 0xe2 0xe3 0xe4 0xe5 0xe6 0xe0 0xe7 }
-class! { CLASS32: "f32", f32, u32, 0x88 }
-class! { CLASS16: "f16", F16, u32, 0x8f }
-class! { CLASS64: "f64", f64, u32, 0xa8 }
+class! { CLASS32: "f32", f32, 0x88 }
+class! { CLASS16: "f16", F16, 0x8f }
+class! { CLASS64: "f64", f64, 0xa8 }
 
-pub(super) static VOPC: &[&[Row]] =
+pub(super) static VOPC: &[&[[Row; 2]]] =
     &[F32, F64, F16T, I32, I16, I64, U16, U32, U64, CLASS32, CLASS16, CLASS64];
