@@ -5,8 +5,8 @@
 #
 # Makes the roots of ROCm 7.2, 6.4 and 5.7 in the folder ROOTS (BURN_ROCM_ROOTS, or ~/.cache/burn-rocm-roots), or
 # finds them made: 4.5 GB, six minutes with a good network. Then holds the raw bindings against their headers, opens
-# the real libraries through the product's loader, and compiles every kernel, by the hipRTC of 5.7 too, for one
-# architecture. Needs Debian or Ubuntu, and to be root. Exit status 0: all is well.
+# the real libraries through the product's loader, runs kernels on the virtual GPU, and compiles every kernel, by the
+# hipRTC of 5.7 too, for one architecture. Needs Debian or Ubuntu, and to be root. Exit status 0: all is well.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 roots=${BURN_ROCM_ROOTS:-${XDG_CACHE_HOME:-$HOME/.cache}/burn-rocm-roots}
@@ -19,6 +19,8 @@ for part in bindings loader; do
     echo "== $part ($(date +%T))"
     "$script" "$roots/7.2" "$roots/6.4" "$roots/5.7"
 done
+echo "== kernels that run, on the virtual GPU ($(date +%T))"
+"$here/../virtual-gpu/rocm.sh" "$roots/7.2" "$roots/6.4"
 echo "== kernels ($(date +%T))"
 "$here/kernels.sh" "$roots/7.2" "$@"
 echo "== kernels by the oldest compiler ($(date +%T))"
