@@ -23,6 +23,7 @@
 //! | `VIRTUAL_GPU_YIELD` | 1 | 0: each wave runs on to its next barrier, which shows missing barriers |
 //! | `VIRTUAL_GPU_RACES` | 0 | 1: a wave faults that accesses LDS which another one wrote since the last barrier |
 //! | `VIRTUAL_GPU_STATISTICS` | 0 | 1: a line on stderr for each launch: workgroups, instructions of waves, time |
+//! | `VIRTUAL_GPU_LEVEL` | the host's | `portable` or `avx2`: vector instructions of the host below its best |
 //! | `VIRTUAL_GPU_LOG` | | a file, or `stderr`, for a line for each call of the HSA API and each packet |
 //!
 //! # Structure
