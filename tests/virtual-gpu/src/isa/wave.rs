@@ -174,14 +174,20 @@ impl Machine<'_> {
     /// Runs a block, up to its end or where control leaves it.
     #[inline]
     fn run(&mut self, block: &Block) {
-        self.state.steps += block.insts.len() as u64;
+        let mut ran = 0;
+        let mut step = Step::Next;
         for inst in &block.insts {
+            ran += 1;
             // SAFETY: decoding picked the handler for this host.
-            if unsafe { (inst.run)(self, inst) } != Step::Next {
-                return;
+            step = unsafe { (inst.run)(self, inst) };
+            if step != Step::Next {
+                break;
             }
         }
-        self.state.pc = block.end;
+        self.state.steps += ran;
+        if step == Step::Next {
+            self.state.pc = block.end;
+        }
     }
 
     /// A fault at the first instruction that uses a register beyond the allocated ones; what precedes it runs.

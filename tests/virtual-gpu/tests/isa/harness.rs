@@ -73,6 +73,8 @@ pub(crate) struct Rig {
     pub(crate) scratch: (u64, u32),
     pub(crate) memory: AllocationMap,
     pub(crate) vgpr_count: usize,
+    /// How many times `s_waitcnt` stops the wave.
+    pub(crate) waits: u32,
 }
 
 impl Default for Rig {
@@ -87,6 +89,7 @@ impl Default for Rig {
             scratch: (0, 0),
             memory: AllocationMap::new(),
             vgpr_count: 32,
+            waits: 0,
         }
     }
 }
@@ -148,6 +151,7 @@ impl Rig {
         self.vgprs.iter().for_each(|(reg, lanes)| wave.set_vgpr(*reg, lanes));
         self.sgprs.iter().for_each(|(reg, value)| wave.set_sgpr(*reg, *value));
         wave.set_scc(self.scc);
+        wave.set_waits(self.waits);
         wave
     }
 

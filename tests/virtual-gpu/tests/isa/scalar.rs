@@ -210,6 +210,16 @@ fn branches_loop_and_skip() {
 }
 
 #[test]
+fn steps_count_what_ran() {
+    let program =
+        ["s_mov_b32 s5, 1", "s_waitcnt 0", "s_mov_b32 s6, 2", "s_barrier", "s_cbranch_execz 1", "s_nop 0"];
+    assert_eq!(Rig::default().run(&program).steps(), 7, "six, and s_endpgm");
+    assert_eq!(Rig::default().exec(0).run(&program).steps(), 6, "one is skipped");
+    let rig = Rig { waits: 1, ..Rig::default() };
+    assert_eq!(rig.run(&program).steps(), 7, "stopping at s_waitcnt makes no difference");
+}
+
+#[test]
 fn calls_return() {
     // The callee stands behind the caller's end: `s_getpc` gives the address behind itself.
     let wave = Rig::default().run(&[
