@@ -5,8 +5,8 @@
 #
 # Unless they exist, makes the roots of ROCm 7.2, 6.4 and 5.7 in the folder ROOTS (default BURN_ROCM_ROOTS, or else
 # ~/.cache/burn-rocm-roots): 4.5 GB, six minutes with a good network. Then compares the raw bindings with the headers,
-# opens the real libraries with the product's loader, and compiles every kernel for one architecture, also by the
-# hipRTC of 5.7. Needs Debian or Ubuntu, and must be run as root. Exit status 0: all is well.
+# opens the real libraries with the product's loader, runs kernels on the virtual GPU, and compiles every kernel for one
+# architecture, also by the hipRTC of 5.7. Needs Debian or Ubuntu, and must be run as root. Exit status 0: all is well.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 roots=${BURN_ROCM_ROOTS:-${XDG_CACHE_HOME:-$HOME/.cache}/burn-rocm-roots}
@@ -19,6 +19,8 @@ for part in bindings loader; do
     echo "== $part ($(date +%T))"
     "$script" "$roots/7.2" "$roots/6.4" "$roots/5.7"
 done
+echo "== kernels that run, on the virtual GPU ($(date +%T))"
+"$here/../virtual-gpu/rocm.sh" "$roots/7.2" "$roots/6.4"
 echo "== kernels ($(date +%T))"
 "$here/kernels.sh" "$roots/7.2" "$@"
 echo "== kernels by the oldest compiler ($(date +%T))"

@@ -17,15 +17,20 @@
 #
 # STEPS, MISSING, OPS, NN, NN_FAULTS and MEMORY name the test programs if they are already built.
 #
-# ROOT is a Debian root with the real ROCm and, in /opt/vgpu, the virtual GPU's libhsa-runtime64.so.1. On a machine
-# with an AMD GPU and ROCm none of this is needed: `BURN_ROCM_PROVIDER=rocm cargo test --release -p
-# burn-rocm-tests`.
+# ROOT is a Debian root that holds the real ROCm (tests/rocm/root.sh). The virtual GPU of this repository is built into
+# it. HSA names a folder of ROOT with another libhsa-runtime64.so.1 to take instead, for instance HSA=/opt/other.
+# Variables VIRTUAL_GPU_* reach the programs, and so do the words NAME=VALUE of ROCM_ENV. On a machine with an AMD GPU
+# and ROCm none of this is needed: `BURN_ROCM_PROVIDER=rocm cargo test --release -p burn-rocm-tests`.
 set -euo pipefail
 usage="usage: tests/rocm/run.sh ROOT [FILTER... | --nn [FILTER...] | --train | --routes | --missing]"
 root=$(realpath "${1:?$usage}"); shift
 cd "$(dirname "$(realpath "$0")")/../.."
-if [ ! -e "$root/opt/vgpu/libhsa-runtime64.so.1" ]; then
-    echo "$root/opt/vgpu has no libhsa-runtime64.so.1: build the virtual GPU into it first" >&2
+if [ -z "${HSA:-}" ]; then
+    HSA=/opt/virtual-gpu
+    tests/virtual-gpu/install.sh "$root" >&2
+fi
+if [ ! -e "$root$HSA/libhsa-runtime64.so.1" ]; then
+    echo "$root$HSA has no libhsa-runtime64.so.1" >&2
     exit 2
 fi
 
@@ -33,11 +38,16 @@ fi
 inside() {
     local program=$1; shift
     install -D "$program" "$root/opt/burn-rocm/$(basename "$program")"
-    mkdir -p "$root/opt/vgpu/home"
-    PATH=$PATH:/usr/sbin chroot "$root" env -i PATH=/usr/bin:/bin HOME=/opt/vgpu/home LD_LIBRARY_PATH=/opt/vgpu \
-        MIOPEN_DEBUG_CONV_WINOGRAD=0 BURN_ROCM_PROVIDER=rocm RUST_BACKTRACE=1 EMU_POISON="${EMU_POISON:-0}" \
+    mkdir -p "$root/opt/burn-rocm/home"
+    local chroot variables=() name
+    chroot=$(PATH=$PATH:/usr/sbin command -v chroot)
+    for name in ${!VIRTUAL_GPU_*}; do variables+=("$name=${!name}"); done
+    # The root has no program of its own that could set variables.
+    # shellcheck disable=SC2086 # none or some words
+    env -i PATH=/usr/bin:/bin HOME=/opt/burn-rocm/home LD_LIBRARY_PATH="$HSA" "${variables[@]}" \
+        MIOPEN_DEBUG_CONV_WINOGRAD=0 BURN_ROCM_PROVIDER=rocm RUST_BACKTRACE=1 \
         ${BURN_ROCM_TEST_SEED:+BURN_ROCM_TEST_SEED=$BURN_ROCM_TEST_SEED} \
-        ${ROCM_ENV:-} "/opt/burn-rocm/$(basename "$program")" "$@"
+        ${ROCM_ENV:-} "$chroot" "$root" "/opt/burn-rocm/$(basename "$program")" "$@"
 }
 
 # The path of the program with this name that `cargo test|build` made, from cargo's JSON messages.

@@ -1,0 +1,76 @@
+//! Why launches fail.
+
+use std::fmt;
+
+use crate::isa::Fault;
+use crate::memory::Nearest;
+
+/// How far an allocation may lie from an address to be told with it: 1 GiB.
+const NEAR: u64 = 1 << 30;
+
+/// Why a launch ended early, or never began.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The kernel object's address isn't one of a loaded kernel.
+    #[error("no kernel is loaded at {0:#x}")]
+    NoKernel(u64),
+    /// The packet can't be executed.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// A wave failed.
+    #[error("{0}")]
+    Fault(Box<FaultReport>),
+}
+
+/// What is known of a wave's fault.
+#[derive(Debug)]
+pub struct FaultReport {
+    /// The kernel's name.
+    pub kernel: String,
+    /// The kernel's first instruction.
+    pub entry: u64,
+    /// The workgroup.
+    pub group: [u32; 3],
+    /// The wave within it.
+    pub wave: u32,
+    /// What happened.
+    pub fault: Fault,
+    /// For memory faults: the address's neighbour.
+    pub nearest: Option<Nearest>,
+}
+
+impl fmt::Display for FaultReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kernel, entry, group: [x, y, z], wave, fault, nearest } = self;
+        write!(f, "kernel {kernel}, pc ")?;
+        match fault.pc.checked_sub(*entry) {
+            Some(offset) => write!(f, "+{offset:#x}")?,
+            None => write!(f, "{:#x}", fault.pc)?,
+        }
+        if let Some(instruction) = &fault.instruction {
+            write!(f, " ({instruction})")?;
+        }
+        write!(f, ", workgroup {x},{y},{z} wave {wave}")?;
+        if let Some(lane) = fault.lane {
+            write!(f, " lane {lane}")?;
+        }
+        write!(f, ": {}", fault.kind)?;
+        let (Some(address), Some(Nearest { range, freed })) = (fault.kind.address(), nearest) else {
+            return Ok(());
+        };
+        let size = range.end - range.start;
+        // A null pointer or the like is near to nothing.
+        if range.start.saturating_sub(address).max(address.saturating_sub(range.end)) > NEAR {
+            return Ok(());
+        }
+        if *freed {
+            write!(f, "; {size} bytes at {:#x} were freed", range.start)
+        } else if address < range.start {
+            write!(f, "; {} bytes before {size} bytes at {:#x}", range.start - address, range.start)
+        } else if address >= range.end {
+            write!(f, "; {} bytes past the end of {size} bytes at {:#x}", address - range.end, range.start)
+        } else {
+            write!(f, "; at byte {} of {size} bytes at {:#x}", address - range.start, range.start)
+        }
+    }
+}

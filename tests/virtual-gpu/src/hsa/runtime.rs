@@ -1,0 +1,96 @@
+//! The process's runtime: its GPUs and what they share.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+
+use super::allocation::{Allocation, Gpu};
+use super::bell::Bell;
+use super::log;
+use crate::dispatch::{Behaviour, Engine};
+use crate::isa::Code;
+use crate::memory::{Pages, Range};
+use crate::settings::Settings;
+
+/// A kernel of a loaded executable.
+#[derive(Clone, Debug)]
+pub(super) struct Kernel {
+    pub(super) name: String,
+    /// The GPU that it was loaded for.
+    pub(super) gpu: usize,
+}
+
+pub(super) struct Runtime {
+    pub(super) settings: Settings,
+    pub(super) gpus: Vec<Gpu>,
+    pub(super) code: Code,
+    pub(super) engine: Engine,
+    pub(super) bell: Bell,
+    /// By first address.
+    pub(super) allocations: Mutex<BTreeMap<u64, Allocation>>,
+    /// By the address of the kernel's descriptor.
+    pub(super) kernels: RwLock<BTreeMap<u64, Kernel>>,
+    /// Freed memory whose addresses are kept, so that a late access does not meet something new.
+    pub(super) quarantine: Mutex<VecDeque<Pages>>,
+}
+
+static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+
+/// The runtime, made at the first call. Settings that are not valid are said on stderr and left at their defaults;
+/// `hsa_init` refuses them before.
+pub(super) fn runtime() -> &'static Runtime {
+    RUNTIME.get_or_init(|| {
+        let settings = Settings::from_env().unwrap_or_else(|error| {
+            log::say(format_args!("{error}"));
+            Settings::default()
+        });
+        log::open(settings.log.as_deref());
+        Runtime {
+            gpus: (0..settings.devices).map(|_| Gpu::default()).collect(),
+            code: Code::new(),
+            engine: Engine::new(settings.threads),
+            bell: Bell::default(),
+            allocations: Mutex::default(),
+            kernels: RwLock::default(),
+            quarantine: Mutex::default(),
+            settings,
+        }
+    })
+}
+
+impl Runtime {
+    pub(super) fn behaviour(&self) -> Behaviour {
+        let Settings { poison, turns, races, .. } = self.settings;
+        Behaviour { poison, turns, races }
+    }
+
+    pub(super) fn allocations(&self) -> MutexGuard<'_, BTreeMap<u64, Allocation>> {
+        lock(&self.allocations)
+    }
+
+    /// Lets every GPU access memory of the runtime itself: signals and queues.
+    pub(super) fn share(&self, start: u64, length: usize) {
+        for gpu in &self.gpus {
+            gpu.memory.insert(Range { start, end: start + length as u64, writable: true });
+        }
+    }
+
+    /// Takes back what [`Runtime::share`] allowed.
+    pub(super) fn unshare(&self, start: u64) {
+        for gpu in &self.gpus {
+            gpu.memory.remove(start);
+        }
+    }
+}
+
+/// Locks. A thread that panicked with the lock left whole values: each critical section here changes one.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The system's clock, in nanoseconds: what timestamps are in.
+pub(super) fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a local value.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,30 @@
+//! The RDNA 2 instruction set (gfx1030, wave32): decoding from the binary encoding, and execution on the CPU.
+//!
+//! Source of encodings and semantics: AMD, "RDNA 2" Instruction Set Architecture, Reference Guide, 30 November 2020.
+//! Names are LLVM's, which differ from the guide's in a few cases.
+//!
+//! A [`Wave`] runs until it ends, reaches a barrier, sleeps, has run its share of instructions, or faults. Waves of one
+//! workgroup share an [`Lds`]; all waves share a [`Code`], which decodes each basic block when a wave first enters it.
+
+mod code;
+mod decode;
+mod exec;
+mod fault;
+mod inst;
+mod lds;
+mod state;
+mod table;
+mod wave;
+
+pub use code::Code;
+pub use decode::describe;
+pub use fault::{Fault, FaultKind};
+pub use lds::{Lds, LdsInit};
+pub use wave::{Stop, Wave, WaveInit};
+
+/// Lanes of a wave.
+pub const LANES: usize = 32;
+/// Upper halves of the addresses in the shared (LDS) aperture, as `src_shared_base` reads.
+pub const SHARED_APERTURE: u32 = 0x1_0000;
+/// Upper halves of the addresses in the private (scratch) aperture, as `src_private_base` reads.
+pub const PRIVATE_APERTURE: u32 = 0x2_0000;

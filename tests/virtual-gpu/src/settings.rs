@@ -1,0 +1,132 @@
+//! What the environment sets. `lib.rs` documents the variables in one table.
+
+use std::num::NonZeroUsize;
+
+/// The settings of a process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// How many GPUs there are.
+    pub devices: usize,
+    /// The memory of each GPU, in bytes.
+    pub memory: u64,
+    /// The compute units that each GPU reports.
+    pub units: u32,
+    /// The threads that run workgroups.
+    pub threads: usize,
+    /// Whether new device memory, registers and LDS hold 0xff bytes.
+    pub poison: bool,
+    /// Whether the waves of a workgroup take turns after a barrier.
+    pub turns: bool,
+    /// Whether accesses to LDS that no barrier separates are faults.
+    pub races: bool,
+    /// Whether each launch is told on stderr, with its instructions.
+    pub statistics: bool,
+    /// Where calls are logged: a path, or `stderr`.
+    pub log: Option<String>,
+}
+
+/// A variable with a value that it can't have.
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[error("{variable}={value}: expected {expected}")]
+pub struct InvalidSetting {
+    variable: &'static str,
+    value: String,
+    expected: &'static str,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            devices: 1,
+            memory: 8192 << 20,
+            // MIOpen's find-db for gfx1030 is for 36: HIP halves the number of a GPU whose
+            // workgroups run on pairs of compute units.
+            units: 72,
+            threads: std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
+            poison: false,
+            turns: true,
+            races: false,
+            statistics: false,
+            log: None,
+        }
+    }
+}
+
+impl Settings {
+    /// The settings of this process's environment.
+    ///
+    /// # Errors
+    /// The first variable whose value is not valid.
+    pub fn from_env() -> Result<Self, InvalidSetting> {
+        Self::from_variables(|name| std::env::var(name).ok())
+    }
+
+    /// The settings that `lookup` gives by name.
+    fn from_variables(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidSetting> {
+        let number = |variable, least: u64, most: u64, default: u64, expected| match lookup(variable) {
+            None => Ok(default),
+            Some(value) => match value.parse() {
+                Ok(number) if (least..=most).contains(&number) => Ok(number),
+                _ => Err(InvalidSetting { variable, value, expected }),
+            },
+        };
+        let switch = |variable, default| match lookup(variable).as_deref() {
+            None => Ok(default),
+            Some("0") => Ok(false),
+            Some("1") => Ok(true),
+            Some(other) => Err(InvalidSetting { variable, value: other.into(), expected: "0 or 1" }),
+        };
+        let default = Self::default();
+        Ok(Self {
+            devices: number("VIRTUAL_GPU_DEVICES", 0, 16, default.devices as u64, "0 to 16")? as usize,
+            memory: number("VIRTUAL_GPU_MEMORY_MIB", 1, 1 << 20, default.memory >> 20, "1 to 1048576")? << 20,
+            units: number("VIRTUAL_GPU_UNITS", 2, 1024, default.units.into(), "2 to 1024")? as u32,
+            threads: number("VIRTUAL_GPU_THREADS", 1, 1024, default.threads as u64, "1 to 1024")? as usize,
+            poison: switch("VIRTUAL_GPU_POISON", default.poison)?,
+            turns: switch("VIRTUAL_GPU_YIELD", default.turns)?,
+            races: switch("VIRTUAL_GPU_RACES", default.races)?,
+            statistics: switch("VIRTUAL_GPU_STATISTICS", default.statistics)?,
+            log: lookup("VIRTUAL_GPU_LOG").filter(|to| !to.is_empty()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_checked() {
+        let with = |name: &'static str, value: &'static str| {
+            Settings::from_variables(move |asked| (asked == name).then(|| value.to_owned()))
+        };
+        assert_eq!(with("OTHER", "1").expect("nothing is set"), Settings::default());
+        assert_eq!(with("VIRTUAL_GPU_DEVICES", "2").expect("2 is valid").devices, 2);
+        assert_eq!(with("VIRTUAL_GPU_MEMORY_MIB", "64").expect("64 is valid").memory, 64 << 20);
+        assert!(!with("VIRTUAL_GPU_YIELD", "0").expect("0 is valid").turns);
+        for (name, value) in [
+            ("VIRTUAL_GPU_DEVICES", "17"),
+            ("VIRTUAL_GPU_THREADS", "0"),
+            ("VIRTUAL_GPU_MEMORY_MIB", "-1"),
+            ("VIRTUAL_GPU_POISON", "yes"),
+            ("VIRTUAL_GPU_UNITS", ""),
+        ] {
+            let error = with(name, value).expect_err("the value is not valid");
+            assert!(error.to_string().starts_with(&format!("{name}={value}: ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_variable_is_documented() {
+        let asked = std::cell::RefCell::new(Vec::new());
+        let found = Settings::from_variables(|name| {
+            asked.borrow_mut().push(name.to_owned());
+            None
+        });
+        assert!(found.is_ok());
+        let docs = include_str!("lib.rs");
+        for name in asked.into_inner() {
+            assert!(docs.contains(&format!("//! | `{name}` |")), "lib.rs has no row for {name}");
+        }
+    }
+}
