@@ -1,11 +1,11 @@
-//! Writes `docs/conformance.md`: every method of Burn's backend traits, what computes it here, the
-//! dtypes in which the tests ran it, and the tests that name it.
+//! Writes `docs/conformance.md` and `docs/conformance-0.22.md`: every method of a Burn's backend
+//! traits, what computes it here, the dtypes in which the tests ran it, and the tests that name it.
 //!
-//! `conformance TRACE [--check]`: TRACE is the file that `BURN_ROCM_TRACE_FILE` named while the
-//! tests ran. With `--check` the program writes nothing and fails if the file in the repository
-//! differs.
+//! `conformance TRACE TRACE_022 [--check]`: the files that `BURN_ROCM_TRACE_FILE` named while the
+//! tests of each version ran. With `--check` the program writes nothing and fails if a file in the
+//! repository differs.
 //!
-//! The methods and their default bodies come from the sources of the `burn-backend` in this
+//! The methods and their default bodies come from the sources of the two `burn-backend` in this
 //! workspace's lock file. So a method that a later Burn adds appears here as one without a test.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,72 @@ use syn::visit::Visit;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// The traits in the order of the document, each with its file in `burn-backend`.
+/// A version of Burn, and what this repository has for it. Paths are relative to the repository's
+/// root.
+struct Version {
+    number: &'static str,
+    /// The traits, in the order of the document, each with its file in `burn-backend`.
+    traits: &'static [(&'static str, &'static str)],
+    /// The implementations of the traits.
+    ours: &'static str,
+    /// The folders with the tests, and the one whose trace is read.
+    tests: &'static [&'static str],
+    /// A test file that lists names of methods and calls none.
+    listing: &'static str,
+    traced: &'static str,
+    /// The methods that no test names.
+    untested: &'static [&'static str],
+    document: &'static str,
+    /// What its introduction says about the other version.
+    beside: &'static str,
+    /// The hand-written parts at the document's end.
+    parts: &'static [&'static str],
+}
+
+const BURN_021: Version = Version {
+    number: "0.21.0",
+    traits: &TRAITS,
+    ours: "burn-rocm/src/backend",
+    tests: &["tests/tests"],
+    listing: "",
+    traced: "the op tests",
+    untested: &[],
+    document: "docs/conformance.md",
+    beside: "Burn 0.22 has a [table of its own](conformance-0.22.md).",
+    parts: &["docs/burn-backend-tests.md", "docs/h200.md"],
+};
+
+const BURN_022: Version = Version {
+    number: "0.22.1",
+    traits: &TRAITS_022,
+    ours: "burn-0.22/burn-rocm/src/backend",
+    tests: &["burn-0.22/burn-rocm/tests", "burn-0.22/burn-cubecl/tests"],
+    listing: "ops22/methods",
+    traced: "`burn-0.22/burn-rocm/tests/ops22`",
+    // Burn's defaults: graphs are refused, collective operations are emulated.
+    untested: &[
+        "graph_prepare",
+        "graph_start_capture",
+        "graph_stop_capture",
+        "graph_replay",
+        "start_communication_server",
+        "close_communication_server",
+        "register_sync_parameters",
+        "submit_sync_collective",
+        "submit_gradient_sync",
+        "all_reduce",
+        "sync_collective",
+        "comm_device",
+        "float_from_ref",
+    ],
+    document: "docs/conformance-0.22.md",
+    beside: "The tests for this version are about what it added or changed. † stands for the tests of Burn 0.21\n\
+             ([table](conformance.md)), which run the same source below the traits: what serves the method, and the \
+             dtypes, are then\nfrom their trace. [burn-backend-tests-0.22.md](burn-backend-tests-0.22.md) has the \
+             results of Burn's own suite.",
+    parts: &[],
+};
+
 const TRAITS: [(&str, &str); 8] = [
     ("Backend", "src/backend/base.rs"),
     ("FloatTensorOps", "src/backend/ops/tensor.rs"),
@@ -31,9 +96,15 @@ const TRAITS: [(&str, &str); 8] = [
     ("TransactionOps", "src/backend/ops/transaction.rs"),
 ];
 
-/// The document, relative to the repository's root, and the hand-written parts at its end.
-const DOCUMENT: &str = "docs/conformance.md";
-const PARTS: [&str; 2] = ["docs/burn-backend-tests.md", "docs/h200.md"];
+const TRAITS_022: [(&str, &str); 9] = {
+    let mut all = [("DistributedOps", "src/backend/distributed/ops.rs"); 9];
+    let mut k = 0;
+    while k < TRAITS.len() {
+        all[k] = TRAITS[k];
+        k += 1;
+    }
+    all
+};
 
 fn main() -> ExitCode {
     match run() {
@@ -47,33 +118,58 @@ fn main() -> ExitCode {
 
 fn run() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (trace, check) = match arguments.as_slice() {
-        [trace] => (trace, false),
-        [trace, check] if check == "--check" => (trace, true),
-        _ => return Err("usage: conformance TRACE [--check]".into()),
+    let (traces, check) = match arguments.as_slice() {
+        [first, second] => ([first, second], false),
+        [first, second, check] if check == "--check" => ([first, second], true),
+        _ => return Err("usage: conformance TRACE TRACE_022 [--check]".into()),
     };
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let trace = Trace::parse(&fs::read_to_string(trace).map_err(|error| format!("{trace}: {error}"))?);
-    let burn = burn_backend(&root)?;
-    let ours = implemented(&root.join("burn-rocm/src/backend"))?;
-    let tests = sources(&root.join("tests/tests"))?;
-    let mut rows = Vec::new();
-    for (name, file) in TRAITS {
-        rows.push((name, methods(&burn.join(file), name, &ours, &trace, &tests)?));
+    let mut read = Vec::new();
+    for trace in traces {
+        read.push(Trace::parse(&fs::read_to_string(trace).map_err(|error| format!("{trace}: {error}"))?));
     }
-    let parts: Vec<String> =
-        PARTS.iter().map(|part| fs::read_to_string(root.join(part))).collect::<std::io::Result<_>>()?;
-    let text = document(&rows, &parts)?;
+    // What Burn 0.22's tests don't run is the same source as 0.21's below the traits.
+    let mut earlier: Option<Tested> = None;
+    for (version, trace) in [BURN_021, BURN_022].into_iter().zip(read) {
+        let mut tests = sources(&root, version.tests)?;
+        tests.remove(version.listing);
+        let tested = Tested { trace, tests };
+        write(&root, &version, &tested, earlier.as_ref(), check)?;
+        earlier = Some(tested);
+    }
+    Ok(())
+}
+
+/// Writes or checks the document of a version.
+fn write(
+    root: &Path,
+    version: &Version,
+    tested: &Tested,
+    earlier: Option<&Tested>,
+    check: bool,
+) -> Result<()> {
+    let burn = burn_backend(root, version.number)?;
+    let ours = implemented(&root.join(version.ours))?;
+    let mut rows = Vec::new();
+    for (name, file) in version.traits {
+        rows.push((*name, methods(&burn.join(file), name, &ours, tested, earlier)?));
+    }
+    let parts: Vec<String> = version
+        .parts
+        .iter()
+        .map(|part| fs::read_to_string(root.join(part)))
+        .collect::<std::io::Result<_>>()?;
+    let text = document(version, &rows, &parts)?;
     let untested: Vec<&str> = rows
         .iter()
         .flat_map(|(_, methods)| methods)
-        .filter(|method| method.tests.is_empty())
+        .filter(|method| method.untested)
         .map(|method| method.name.as_str())
         .collect();
-    if !untested.is_empty() {
-        return Err(format!("no test names {} methods: {}", untested.len(), untested.join(", ")).into());
+    if untested != version.untested {
+        return Err(format!("no test names {untested:?}, {:?} were expected", version.untested).into());
     }
-    let path = root.join(DOCUMENT);
+    let (document, path) = (version.document, root.join(version.document));
     if !check {
         return Ok(fs::write(path, text)?);
     }
@@ -81,12 +177,26 @@ fn run() -> Result<()> {
     if let Some((line, (is, should))) =
         written.lines().zip(text.lines()).enumerate().find(|(_, (is, should))| is != should)
     {
-        return Err(format!("{DOCUMENT} line {}:\n  is         {is}\n  should be  {should}", line + 1).into());
+        return Err(format!("{document} line {}:\n  is         {is}\n  should be  {should}", line + 1).into());
     }
     if written.len() != text.len() {
-        return Err(format!("{DOCUMENT} has {} bytes, {} were expected", written.len(), text.len()).into());
+        return Err(format!("{document} has {} bytes, {} were expected", written.len(), text.len()).into());
     }
     Ok(())
+}
+
+/// What the tests of a version ran and named.
+struct Tested {
+    trace: Trace,
+    /// The identifiers in each test file, by the file's name.
+    tests: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Tested {
+    /// The test files that name a method.
+    fn naming(&self, method: &str) -> Vec<&str> {
+        self.tests.iter().filter(|(_, words)| words.contains(method)).map(|(file, _)| file.as_str()).collect()
+    }
 }
 
 /// The tests' trace, by op.
@@ -134,8 +244,8 @@ impl Trace {
     }
 }
 
-/// The directory of `burn-backend`'s sources, from cargo's metadata.
-fn burn_backend(root: &Path) -> Result<PathBuf> {
+/// The directory of `burn-backend`'s sources of a version, from cargo's metadata.
+fn burn_backend(root: &Path, version: &str) -> Result<PathBuf> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let output = Command::new(cargo)
         .args(["metadata", "--format-version", "1", "--locked"])
@@ -145,9 +255,9 @@ fn burn_backend(root: &Path) -> Result<PathBuf> {
     let packages = metadata["packages"].as_array().ok_or("cargo metadata names no packages")?;
     let manifest = packages
         .iter()
-        .find(|package| package["name"] == "burn-backend")
+        .find(|package| package["name"] == "burn-backend" && package["version"] == version)
         .and_then(|package| package["manifest_path"].as_str())
-        .ok_or("cargo metadata names no burn-backend")?;
+        .ok_or_else(|| format!("cargo metadata names no burn-backend {version}"))?;
     Ok(Path::new(manifest).parent().ok_or("burn-backend's manifest has no directory")?.to_path_buf())
 }
 
@@ -186,17 +296,19 @@ fn implemented(directory: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
     Ok(all)
 }
 
-/// The identifiers in each test file, by the file's name without its extension.
-fn sources(directory: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
-    files(directory)?
-        .into_iter()
-        .map(|path| {
+/// The identifiers in each test file of some folders, by the file's name without its extension.
+fn sources(root: &Path, folders: &[&str]) -> Result<BTreeMap<String, BTreeSet<String>>> {
+    let mut all = BTreeMap::new();
+    for folder in folders {
+        let folder = root.join(folder);
+        for path in files(&folder)? {
             let text = fs::read_to_string(&path)?;
-            let name = path.strip_prefix(directory)?.with_extension("").display().to_string();
+            let name = path.strip_prefix(&folder)?.with_extension("").display().to_string();
             let words = text.split(|c: char| !c.is_alphanumeric() && c != '_').map(String::from).collect();
-            Ok((name, words))
-        })
-        .collect()
+            all.insert(name, words);
+        }
+    }
+    Ok(all)
 }
 
 /// A row of the document.
@@ -205,6 +317,8 @@ struct Method {
     served: String,
     dtypes: String,
     tests: String,
+    /// Neither this version's tests nor the earlier's name it.
+    untested: bool,
 }
 
 /// Collects the associated functions that a body calls.
@@ -227,8 +341,8 @@ fn methods(
     file: &Path,
     name: &str,
     ours: &BTreeMap<String, BTreeSet<String>>,
-    trace: &Trace,
-    tests: &BTreeMap<String, BTreeSet<String>>,
+    tested: &Tested,
+    earlier: Option<&Tested>,
 ) -> Result<Vec<Method>> {
     let parsed = syn::parse_file(&fs::read_to_string(file)?)?;
     let found = parsed.items.iter().find_map(|item| match item {
@@ -242,44 +356,56 @@ fn methods(
     for item in &found.items {
         let syn::TraitItem::Fn(function) = item else { continue };
         let name = function.sig.ident.to_string();
-        let served = if ours.contains(&name) {
-            trace.served(&name).unwrap_or_else(|| "this crate; no op test runs it".into())
+        let (mut served, mut dtypes) = (String::new(), tested.trace.dtypes(&name));
+        if ours.contains(&name) {
+            let before = earlier.and_then(|earlier| Some((earlier.trace.served(&name)?, earlier)));
+            if let Some(by) = tested.trace.served(&name) {
+                served = by;
+            } else if let Some((by, earlier)) = before {
+                served = format!("{by} †");
+                dtypes = earlier.trace.dtypes(&name);
+            } else {
+                served.push_str("this crate; no op test runs it");
+            }
         } else {
             let mut calls = Calls::default();
             if let Some(body) = &function.default {
                 calls.visit_block(body);
             }
             let calls: Vec<String> = calls.0.iter().map(|call| format!("`{call}`")).collect();
-            if calls.is_empty() {
-                "Burn's default".into()
-            } else {
-                format!("Burn's default: {}", calls.join(", "))
+            served.push_str("Burn's default");
+            if !calls.is_empty() {
+                write!(served, ": {}", calls.join(", "))?;
             }
-        };
-        let tests: Vec<&str> =
-            tests.iter().filter(|(_, words)| words.contains(&name)).map(|(file, _)| file.as_str()).collect();
-        rows.push(Method { served, dtypes: trace.dtypes(&name), tests: tests.join(", "), name });
+        }
+        let mut tests = tested.naming(&name).join(", ");
+        let before = earlier.is_some_and(|earlier| !earlier.naming(&name).is_empty());
+        let untested = tests.is_empty() && !before;
+        if tests.is_empty() && before {
+            tests.push('†');
+        }
+        rows.push(Method { served, dtypes, tests, untested, name });
     }
     Ok(rows)
 }
 
-fn document(rows: &[(&str, Vec<Method>)], parts: &[String]) -> Result<String> {
+fn document(version: &Version, rows: &[(&str, Vec<Method>)], parts: &[String]) -> Result<String> {
     let count: usize = rows.iter().map(|(_, methods)| methods.len()).sum();
+    let Version { number, traced, .. } = version;
     let mut out = String::new();
     writeln!(
         out,
-        "# Conformance\n\n\
-         This page lists every method of burn-backend {}'s traits ({count}): what computes it on this backend, the \
-         dtypes of\nthe first operand in the tests, and the test files that name it.\n\n\
-         The program `conformance` of `tests` makes this page from the trace of the op tests on the CPU provider\n\
-         (`BURN_ROCM_TEST_SEED=1`). `.ci/run` fails if the file differs. \"Burn's default\" means that Burn \
-         composes the method\nfrom the methods named. A kernel is one of `hip/kernels`. An op that is a view \
-         launches nothing.",
-        env!("CARGO_PKG_VERSION"),
+        "# Conformance, Burn {number}\n\n\
+         Every method of burn-backend {number}'s traits, {count} of them: what serves it on this backend, the dtypes of \
+         the first\noperand that the tests ran it on, and the test files that name it.\n\n\
+         Made by the program `conformance` of `tests` from the trace of {traced} on the CPU provider\n\
+         (`BURN_ROCM_TEST_SEED=1`); `.ci/run` fails where it differs. \"Burn's default\" is composed by Burn of \
+         the methods named.\nA kernel is one of `hip/kernels`. An op that is a view launches nothing."
     )?;
+    writeln!(out, "\n{}", version.beside)?;
     for (name, methods) in rows {
         writeln!(out, "\n## {name}\n\n| method | served by | dtypes | tests |\n|---|---|---|---|")?;
-        for Method { name, served, dtypes, tests } in methods {
+        for Method { name, served, dtypes, tests, .. } in methods {
             writeln!(out, "| `{name}` | {served} | {dtypes} | {tests} |")?;
         }
     }

@@ -37,6 +37,7 @@ pub(crate) const SHAPES: &[&[usize]] = &[
 
 /// The device under test, in the type of Burn's traits.
 pub(crate) fn device() -> burn_rocm_022::BurnDevice {
+    crate::trace::to_file();
     burn_rocm_022::RocmDevice::new(0).into()
 }
 

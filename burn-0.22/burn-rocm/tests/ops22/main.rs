@@ -2,6 +2,9 @@
 //! reference in f64.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::useless_conversion)]
 
+// What the shared files call the crate under test.
+extern crate burn_rocm_022 as burn_rocm;
+
 mod batch_norm;
 mod harness;
 #[path = "../../../../tests/src/input.rs"]
@@ -14,5 +17,8 @@ mod random;
 mod select;
 mod semantics;
 mod sums;
+#[allow(dead_code)]
+#[path = "../../../../tests/src/trace.rs"]
+mod trace;
 
 use random::Random;
