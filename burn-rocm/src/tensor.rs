@@ -26,7 +26,7 @@ impl core::panic::RefUnwindSafe for RocmTensor {}
 impl core::fmt::Debug for RocmTensor {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("RocmTensor")
-            .field("device", &self.device().to_string())
+            .field("device", &self.rocm_device().to_string())
             .field("dtype", &self.dtype)
             .field("layout", &self.layout)
             .finish_non_exhaustive()
@@ -140,8 +140,8 @@ impl RocmTensor {
         self.buffer.device()
     }
 
-    /// The device that holds the buffer, as Burn's device.
-    pub fn device(&self) -> RocmDevice {
+    /// The device that holds the buffer.
+    pub fn rocm_device(&self) -> RocmDevice {
         RocmDevice::new(self.buffer.device().info().index)
     }
 
@@ -177,8 +177,8 @@ pub(crate) fn one_device<'a>(op: &'static str, operands: &[&'a RocmTensor]) -> h
         if !Arc::ptr_eq(device, other.hip_device()) {
             return invalid(
                 op,
-                format!("operands on {}", operands[0].device()),
-                format!("{}", other.device()),
+                format!("operands on {}", operands[0].rocm_device()),
+                format!("{}", other.rocm_device()),
             );
         }
     }

@@ -24,8 +24,20 @@ pub use burn_rocm::{RocmTensor as CubeTensor, *};
 pub use cubecl;
 pub use cubecl::Device as CubeDevice;
 
-/// The kernels that Burn's signal crates call in a backend.
+/// The tensor, where burn-vision looks for it.
+pub mod tensor {
+    pub use burn_rocm::RocmTensor as CubeTensor;
+}
+
+/// The ops that burn-vision calls.
+pub mod ops {
+    pub use burn_rocm::cube::ops::{into_data_sync, numeric, reshape};
+}
+
+/// The kernels that Burn's crates for signals and images call in a backend.
 pub mod kernel {
+    pub use burn_rocm::cube::ops::slice;
+
     /// Fourier transforms.
     pub mod fft {
         pub use burn_rocm::fft::{irfft, rfft};

@@ -9,6 +9,9 @@
 mod arg;
 mod backend;
 mod burn;
+#[cfg(feature = "dispatch")]
+#[doc(hidden)]
+pub mod cube;
 #[path = "../../../burn-rocm/src/device.rs"]
 mod device;
 #[path = "../../../burn-rocm/src/dtype.rs"]

@@ -21,6 +21,13 @@ impl Device for RocmDevice {
 
 impl DeviceOps for RocmDevice {}
 
+impl RocmTensor {
+    /// The device that holds the buffer, as Burn's device.
+    pub fn device(&self) -> RocmDevice {
+        self.rocm_device()
+    }
+}
+
 impl TensorMetadata for RocmTensor {
     fn dtype(&self) -> DType {
         self.dtype_of()

@@ -216,7 +216,7 @@ pub(crate) fn scatter_along(
     // The tuple of an element: its own position in every axis but one, and its index in that axis.
     let (shape, count) = (indices.dims().to_vec(), indices.len());
     let indices = index::index(op, indices)?;
-    let (device, dtype) = (indices.device(), indices.dtype_of());
+    let (device, dtype) = (indices.rocm_device(), indices.dtype_of());
     let mut tuple = Vec::with_capacity(shape.len());
     for (d, &size) in shape.iter().enumerate() {
         let places = if d == axis {

@@ -141,7 +141,7 @@ pub(crate) fn read_all(tensors: Vec<RocmTensor>) -> hip::Result<Vec<TensorData>>
 /// The tensor itself if it is on `device`, else a copy there. Events order the copy between the two
 /// devices.
 pub(crate) fn to_device(tensor: RocmTensor, device: &RocmDevice) -> hip::Result<RocmTensor> {
-    if tensor.device() == *device {
+    if tensor.rocm_device() == *device {
         return Ok(tensor);
     }
     let target = device.open()?;

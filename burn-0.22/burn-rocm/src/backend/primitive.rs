@@ -79,7 +79,7 @@ impl TensorMetadata for RocmTensor {
 
     #[allow(clippy::useless_conversion)] // The same type without the feature `dispatch`.
     fn device(&self) -> BurnDevice {
-        RocmTensor::device(self).into()
+        self.rocm_device().into()
     }
 
     fn can_mut(&self) -> bool {
@@ -104,7 +104,7 @@ impl TensorMetadata for RocmQTensor {
 
     #[allow(clippy::useless_conversion)] // The same type without the feature `dispatch`.
     fn device(&self) -> BurnDevice {
-        self.values().device().into()
+        self.values().rocm_device().into()
     }
 
     fn can_mut(&self) -> bool {
