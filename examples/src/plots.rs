@@ -6,7 +6,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use crate::error::Error;
-use crate::train::{History, Reading};
+use crate::progress::{History, Reading};
 
 const SIZE: (u32, u32) = (1000, 420);
 const FONT: &str = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif";

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::data::{SIDE, Split};
-use crate::train::Guess;
+use crate::progress::Guess;
 
 /// The number of images shown side by side: five images of 14 columns fit 80 columns.
 const SHOWN: usize = 5;

@@ -1,6 +1,6 @@
 //! Training and evaluation, for any backend.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use burn::lr_scheduler::LrScheduler;
 use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
@@ -10,54 +10,12 @@ use burn::optim::{AdamConfig, GradientsParams, Optimizer};
 use burn::tensor::activation::softmax;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Int, Tensor, TensorData};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::data::{CLASSES, Data, SIDE, Split, epoch_order};
 use crate::error::Error;
 use crate::model::Model;
-
-/// The number of steps between two readings of the loss. Reading the loss in each step would make
-/// the host wait for the device each time. So the device sums loss and hits, and the host reads the
-/// sums every so many steps. The readings also keep the host from running far ahead of the device.
-const STEPS_PER_READ: usize = 10;
-
-/// Images evaluated at once.
-const EVALUATION_BATCH: usize = 500;
-
-/// How to train.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Passes over the training split.
-    pub epochs: usize,
-    /// Stop after this many steps in all.
-    pub steps: Option<usize>,
-    /// Images in one step.
-    pub batch_size: usize,
-    /// Learning rate at the start; it falls to 0 along a cosine.
-    pub lr: f64,
-    /// Decides the order of the images.
-    pub seed: u64,
-}
-
-/// Loss and accuracy after some step.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Reading {
-    /// Steps done.
-    pub step: usize,
-    /// Mean cross entropy in nats.
-    pub loss: f32,
-    /// The share of images classified right, in 0..=1.
-    pub accuracy: f32,
-}
-
-/// The readings of a training run.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct History {
-    /// Readings on the training split, each the mean over some steps.
-    pub train: Vec<Reading>,
-    /// Readings on the test split, one after each epoch.
-    pub test: Vec<Reading>,
-}
+use crate::progress::{EVALUATION_BATCH, Means, STEPS_PER_READ, per_second, progress_bar, short, summary};
+pub use crate::progress::{Guess, History, Options, Reading};
 
 /// Sums of loss and hits that stay on the device until they are read.
 struct Tally<B: Backend> {
@@ -202,15 +160,6 @@ pub fn evaluate<B: Backend>(
     tally.read(0)
 }
 
-/// A model's classification of an image.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Guess {
-    /// The likeliest digit.
-    pub digit: u8,
-    /// Its probability, in 0..=1.
-    pub share: f32,
-}
-
 /// Classifies each image of `split`, one of the two of `data`.
 ///
 /// # Errors
@@ -235,48 +184,4 @@ pub fn classify<B: Backend>(
         }));
     }
     Ok(guesses)
-}
-
-/// Means of readings, weighted by their images.
-#[derive(Default)]
-struct Means {
-    loss: f64,
-    hits: f64,
-    images: usize,
-}
-
-impl Means {
-    fn add(&mut self, reading: &Reading, images: usize) {
-        self.loss += f64::from(reading.loss) * images as f64;
-        self.hits += f64::from(reading.accuracy) * images as f64;
-        self.images += images;
-    }
-
-    fn reading(&self, step: usize) -> Reading {
-        let images = self.images.max(1) as f64;
-        Reading { step, loss: (self.loss / images) as f32, accuracy: (self.hits / images) as f32 }
-    }
-}
-
-fn per_second(images: usize, time: Duration) -> f64 {
-    images as f64 / time.as_secs_f64().max(1e-9)
-}
-
-fn short(reading: &Reading) -> String {
-    format!("loss {:.4}, {:.2} %", reading.loss, reading.accuracy * 100.0)
-}
-
-fn summary(reading: &Reading) -> String {
-    format!("loss {:.4}  accuracy {:>5.2} %", reading.loss, reading.accuracy * 100.0)
-}
-
-fn progress_bar(epoch: usize, epochs: usize, steps: usize) -> ProgressBar {
-    let bar = ProgressBar::new(steps as u64);
-    let template = "{prefix} {bar:24.cyan/237} {pos}/{len}  {msg}";
-    // The template is constant. If it did not parse, the plain bar would do.
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style.progress_chars("━╸─"));
-    }
-    bar.set_prefix(format!("epoch {}/{epochs}", epoch + 1));
-    bar
 }

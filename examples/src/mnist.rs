@@ -1,0 +1,236 @@
+//! The command line of the example `mnist` and what it does beside training.
+
+use std::error::Error as StdError;
+use std::panic::{self, AssertUnwindSafe};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use burn_rocm::{DeviceInfo, ProviderKind, RocmDevice, RocmError};
+use clap::{Parser, ValueEnum};
+
+use crate::data::{Data, digits, mnist};
+use crate::error::Error;
+use crate::model::Kind;
+use crate::progress::{Guess, History, Options};
+use crate::{plots, show};
+
+/// Trains a classifier of handwritten digits on an AMD GPU (or another provider), saves it, loads
+/// it again and classifies.
+#[derive(Debug, Parser)]
+#[command(name = "mnist")]
+pub struct Arguments {
+    /// The model to train.
+    #[arg(long, value_enum, default_value = "cnn")]
+    pub model: Kind,
+    /// Passes over the training images.
+    #[arg(long, default_value_t = 3, value_parser = at_least_1)]
+    pub epochs: usize,
+    /// Stop after this many steps, even if the epochs are not over.
+    #[arg(long, value_parser = at_least_1)]
+    pub steps: Option<usize>,
+    /// Images in one step.
+    #[arg(long, default_value_t = 64, value_parser = at_least_1)]
+    pub batch_size: usize,
+    /// Learning rate at the start; it falls to 0 along a cosine.
+    #[arg(long, default_value_t = 1e-3, value_parser = learning_rate)]
+    pub lr: f64,
+    /// Decides the weights at the start and the order of the images.
+    #[arg(long, default_value_t = 42)]
+    pub seed: u64,
+    /// The device to train on: `rocm`, `rocm:1` or `1` for the second one.
+    #[arg(long, default_value = "rocm", value_parser = device)]
+    pub device: RocmDevice,
+    /// The provider of the device. `auto` takes the first that has one. [default:
+    /// BURN_ROCM_PROVIDER, or else auto]
+    #[arg(long, value_enum)]
+    pub provider: Option<Provider>,
+    /// The images. Without it: MNIST if it is cached or can be downloaded, else drawn digits.
+    #[arg(long, value_enum)]
+    pub data: Option<Source>,
+    /// The folder for the model and the curves. [default: target/mnist-<MODEL>]
+    #[arg(long)]
+    pub output: Option<PathBuf>,
+}
+
+/// The choice of a provider.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum Provider {
+    /// The first of the others that has a device, in this order.
+    Auto,
+    /// AMD GPUs, by AMD's libraries.
+    Rocm,
+    /// NVIDIA GPUs.
+    Cuda,
+    /// The processor.
+    Cpu,
+}
+
+/// The choice of images.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum Source {
+    /// The real MNIST: 60,000 images to train on, 10,000 held out.
+    Mnist,
+    /// Digits drawn on the spot: 12,000 to train on, 2,000 held out; needs no network.
+    Digits,
+}
+
+fn at_least_1(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".to_owned()),
+        Ok(number) => Ok(number),
+        Err(error) => Err(format!("expected a whole number: {error}")),
+    }
+}
+
+fn learning_rate(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(rate) if rate > 0.0 && rate <= 1.0 => Ok(rate),
+        _ => Err("expected a number above 0 and at most 1".to_owned()),
+    }
+}
+
+fn device(text: &str) -> Result<RocmDevice, String> {
+    // A bare number is short for `rocm:NUMBER`.
+    let name = if text.parse::<usize>().is_ok() { format!("rocm:{text}") } else { text.to_owned() };
+    name.parse().map_err(|error: RocmError| error.to_string())
+}
+
+/// Parses the arguments and runs the program. An error is printed as its text alone.
+pub fn program(run: impl FnOnce(&Arguments) -> Result<(), Box<dyn StdError>>) -> ExitCode {
+    let arguments = Arguments::parse();
+    // A device that fails in the middle of an op panics with the error's text, which is all a user
+    // wants to see. RUST_BACKTRACE shows the rest.
+    if std::env::var_os("RUST_BACKTRACE").is_none() {
+        panic::set_hook(Box::new(|_| {}));
+    }
+    match panic::catch_unwind(AssertUnwindSafe(|| run(&arguments))) {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(error)) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+        Err(payload) => {
+            let text = payload.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+            eprintln!("error: {}", text.unwrap_or("unknown"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Chooses the provider, opens the device and prints its name. So errors appear before any work is
+/// done.
+///
+/// # Errors
+/// `NotAvailable` where there is no such provider or device.
+pub fn open(provider: Option<Provider>, device: &RocmDevice) -> Result<(), RocmError> {
+    if let Some(provider) = provider {
+        burn_rocm::select_provider(match provider {
+            Provider::Auto => None,
+            Provider::Rocm => Some(ProviderKind::Rocm),
+            Provider::Cuda => Some(ProviderKind::Cuda),
+            Provider::Cpu => Some(ProviderKind::Cpu),
+        })?;
+    }
+    let DeviceInfo { name, architecture, memory, provider, .. } = device.info()?;
+    let memory = memory as f64 / f64::from(1 << 30);
+    println!("device: {device}, {name} ({architecture}), {memory:.1} GiB, by the {provider} provider");
+    Ok(())
+}
+
+/// The chosen images.
+///
+/// # Errors
+/// [`Error::Data`] where MNIST was asked for and is not to be had.
+pub fn load(source: Option<Source>) -> Result<Data, Error> {
+    let digits = || digits::generate(0, digits::TRAIN, digits::TEST);
+    match source {
+        Some(Source::Digits) => Ok(digits()),
+        Some(Source::Mnist) => mnist::load(),
+        None => mnist::load().or_else(|error| {
+            println!("{error}\ntaking drawn digits instead");
+            Ok(digits())
+        }),
+    }
+}
+
+impl Arguments {
+    /// How to train.
+    pub fn options(&self) -> Options {
+        Options {
+            epochs: self.epochs,
+            steps: self.steps,
+            batch_size: self.batch_size,
+            lr: self.lr,
+            seed: self.seed,
+        }
+    }
+}
+
+/// A run from its begin: the device is open, the images are there, and the folder for the results.
+pub struct Session {
+    begin: Instant,
+    /// The folder for model and curves.
+    pub output: PathBuf,
+    /// The images.
+    pub data: Data,
+}
+
+impl Session {
+    /// Opens the device and loads the images.
+    ///
+    /// # Errors
+    /// Those of [`open`] and [`load`], and [`Error::File`] where the folder can't be made.
+    pub fn begin(arguments: &Arguments) -> Result<Self, Box<dyn StdError>> {
+        let begin = Instant::now();
+        let output = match &arguments.output {
+            Some(folder) => folder.clone(),
+            None => Path::new("target").join(format!("mnist-{}", arguments.model.name())),
+        };
+        std::fs::create_dir_all(&output).map_err(|error| Error::file(&output, error))?;
+        open(arguments.provider, &arguments.device)?;
+        let data = load(arguments.data)?;
+        println!(
+            "data: {}, {} images to train on, {} held out",
+            data.name,
+            data.train.len(),
+            data.test.len()
+        );
+        Ok(Self { begin, output, data })
+    }
+
+    /// Draws the curves.
+    ///
+    /// # Errors
+    /// [`Error::File`] where a file can't be written.
+    pub fn curves(&self, arguments: &Arguments, history: &History) -> Result<(), Error> {
+        let title =
+            format!("{} on {}, batch {}", arguments.model.name(), self.data.name, arguments.batch_size);
+        let curves = self.output.join("curves.svg");
+        plots::curves(history, &title, &curves)?;
+        plots::table(history, &self.output.join("curves.csv"))?;
+        println!("curves: {} (and .csv)", curves.display());
+        Ok(())
+    }
+
+    /// Shows what the loaded model sees in the test images.
+    ///
+    /// # Errors
+    /// [`Error::Reloaded`] where it classifies otherwise than the model that was saved.
+    pub fn end(self, history: &History, guesses: &[Guess]) -> Result<(), Error> {
+        let test = &self.data.test;
+        let right = guesses.iter().enumerate().filter(|(index, guess)| guess.digit == test.label(*index));
+        let accuracy = right.count() as f32 / test.len() as f32;
+        let saved = history.test.last().map_or(0.0, |reading| reading.accuracy);
+        // One image in a thousand may differ, because the device may sum in another order.
+        if (accuracy - saved).abs() > 1e-3 {
+            return Err(Error::Reloaded { saved, loaded: accuracy });
+        }
+        let shown = show::choose(test, guesses);
+        println!("\nthe loaded model sees:\n{}\n", show::samples(test, &shown, guesses));
+        println!("took {:.1} s", self.begin.elapsed().as_secs_f32());
+        println!("test accuracy: {:.2} %", accuracy * 100.0);
+        Ok(())
+    }
+}
