@@ -6,77 +6,21 @@
 
 use std::any::{Any, TypeId, type_name};
 use std::collections::{BTreeSet, HashMap};
-use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Bool, Int, Tensor, TensorPrimitive};
 use burn_autodiff::checkpoint::base::Checkpointer;
-use burn_autodiff::checkpoint::retro_forward::RetroForward;
-use burn_autodiff::checkpoint::state::BackwardStates;
 use burn_autodiff::checkpoint::strategy::{BalancedCheckpointing, CheckpointStrategy, NoCheckpointing};
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 use burn_autodiff::{Autodiff, NodeId, grads};
-use burn_backend::TensorMetadata;
 use burn_backend::tensor::FloatTensor;
-use burn_rocm::{
-    BoolElement, FloatElement, IntElement, Rocm, RocmDevice, RocmError, RocmTensor, raise, trace,
-};
+use burn_rocm::{BoolElement, FloatElement, IntElement, Rocm, RocmDevice, RocmTensor};
 
-/// The result of a fused op: its output, and the tensors that its gradient reads beside the inputs
-/// or that a module keeps (such as a batch's statistics).
-pub(crate) type Applied = (RocmTensor, Vec<RocmTensor>);
-
-/// The gradients with respect to an op's inputs.
-pub(crate) type Gradients<const N: usize> = Result<[Option<RocmTensor>; N], RocmError>;
-
-/// An op on `N` plain tensors, and its gradient. Everything else (sizes, factors, targets, masks)
-/// is a field of the implementing type.
-pub(crate) trait Op<const N: usize>: Debug + Send + Sync + 'static {
-    /// The names of the op and of its gradient in the trace.
-    fn names(&self) -> [&'static str; 2];
-
-    /// Which inputs the gradient reads. The others are not kept.
-    fn reads(&self) -> [bool; N];
-
-    /// Whether the op is cheap to run again and has no effect other than its output. A
-    /// checkpointing strategy may then drop the output and compute it again from the inputs.
-    fn memory_bound(&self) -> bool {
-        false
-    }
-
-    /// Whether [`backward`](Self::backward) adds [`Kept::onto`] to the gradient with respect to its
-    /// first input, which saves a separate addition. Called only if that gradient is wanted.
-    fn adds_onto(&self) -> bool {
-        false
-    }
-
-    /// The output, and the tensors to save for [`backward`](Self::backward).
-    fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError>;
-
-    /// The gradients with respect to the inputs, from the output's gradient. For an input that is
-    /// not `wanted` the op should return `None`; a gradient would be dropped.
-    fn backward(&self, grad: RocmTensor, kept: Kept<N>, wanted: [bool; N]) -> Gradients<N>;
-}
-
-/// The tensors that an op's gradient reads.
-pub(crate) struct Kept<const N: usize> {
-    /// The inputs. `None` for one that the gradient does not read ([`Op::reads`]).
-    pub(crate) inputs: [Option<RocmTensor>; N],
-    /// The tensors that [`Op::forward`] saved.
-    pub(crate) saved: Vec<RocmTensor>,
-    /// The gradient that other ops have already given the first input, if [`Op::adds_onto`] asks
-    /// for it.
-    pub(crate) onto: Option<RocmTensor>,
-}
-
-impl<const N: usize> Kept<N> {
-    /// Takes the first `K` inputs. [`Op::reads`] must ask for them.
-    pub(crate) fn first<const K: usize>(&mut self) -> [RocmTensor; K] {
-        std::array::from_fn(|k| self.inputs[k].take().expect("`Op::reads` asks for it, and it is taken once"))
-    }
-}
+use crate::ops::recorded::{Again, State};
+pub(crate) use crate::ops::refuse;
+use crate::ops::{Op, run};
 
 /// How the ops of this crate reach the tensors of backend `B`.
 pub(crate) struct Route<B> {
@@ -236,13 +180,6 @@ impl<B: Backend> Route<B> {
     }
 }
 
-/// Panics with `Invalid`, as Burn's ops do for arguments that do not fit.
-#[cold]
-#[track_caller]
-pub(crate) fn refuse(op: &'static str, expected: impl Into<String>, found: impl Into<String>) -> ! {
-    raise(RocmError::Invalid { op, expected: expected.into(), found: found.into() })
-}
-
 /// The float primitive of a tensor. Dequantises a quantised tensor.
 pub(crate) fn primitive<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
     tensor.into_primitive().tensor()
@@ -274,12 +211,6 @@ fn cast<T: 'static, U: 'static>(value: T) -> U {
     let place: &mut dyn Any = &mut value;
     let value = place.downcast_mut::<Option<U>>().and_then(Option::take);
     value.expect("`Route::of` has compared the types")
-}
-
-/// Runs an op under its name in the trace. Panics on an error, as Burn's ops do.
-fn run<const N: usize>(op: &dyn Op<N>, inputs: [RocmTensor; N]) -> Applied {
-    let _op = trace::op(op.names()[0], || inputs[0].dtype().name());
-    op.forward(inputs).unwrap_or_else(|error| raise(error))
 }
 
 /// Every autodiff backend for which ops are recorded.
@@ -381,15 +312,6 @@ fn record<C: CheckpointStrategy, const N: usize>(
     }
 }
 
-/// The state that the backward pass of an op gets.
-#[derive(Clone, Debug)]
-struct State<const N: usize> {
-    op: Arc<dyn Op<N>>,
-    /// The nodes by which the checkpointer finds the inputs that the gradient reads.
-    inputs: [Option<NodeId>; N],
-    saved: Vec<RocmTensor>,
-}
-
 #[derive(Debug)]
 struct Step(Tape);
 
@@ -399,36 +321,17 @@ impl<const N: usize> Backward<Rocm, N> for Step {
     fn backward(self, ops: Ops<State<N>, N>, grads: &mut grads::Gradients, checkpointer: &mut Checkpointer) {
         let Tape { consume, take, register } = self.0;
         let grad = consume(grads, &ops.node);
-        let State { op, inputs, saved } = ops.state;
-        let inputs = inputs.map(|id| id.map(|id| checkpointer.retrieve_node_output(id)));
         let wanted = ops.parents.each_ref().map(Option::is_some);
-        let onto = match ops.parents.first() {
-            Some(Some(first)) if op.adds_onto() => take(grads, first, first.id, grad.clone()),
-            _ => None,
+        let of_first = |output: &RocmTensor| {
+            let first = ops.parents.first()?.as_ref()?;
+            take(grads, first, first.id, output.clone())
         };
-        let found = {
-            let _op = trace::op(op.names()[1], || grad.dtype().name());
-            op.backward(grad, Kept { inputs, saved, onto }, wanted).unwrap_or_else(|error| raise(error))
-        };
+        let found = ops.state.backward(grad, checkpointer, wanted, of_first);
         for (parent, grad) in ops.parents.into_iter().zip(found) {
             if let (Some(parent), Some(grad)) = (parent, grad) {
                 register(grads, parent.id, grad);
             }
         }
-    }
-}
-
-/// Runs an op again from its inputs if its output was not kept.
-#[derive(Debug)]
-struct Again<const N: usize> {
-    op: Arc<dyn Op<N>>,
-    inputs: [NodeId; N],
-}
-
-impl<const N: usize> RetroForward for Again<N> {
-    fn forward(&self, states: &mut BackwardStates, output: NodeId) {
-        let inputs = self.inputs.each_ref().map(|id| states.get_state::<RocmTensor>(id));
-        states.save(output, run(&*self.op, inputs).0);
     }
 }
 

@@ -30,6 +30,7 @@ mod fuse;
 mod layer;
 pub mod loss;
 mod norm;
+mod ops;
 pub mod optim;
 mod pool;
 pub mod transformer;

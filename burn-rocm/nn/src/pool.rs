@@ -8,9 +8,9 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn::tensor::module::{avg_pool2d, max_pool2d};
 use burn_rocm::fused::Pool3d;
-use burn_rocm::{RocmError, RocmTensor, fused};
 
-use crate::fuse::{Applied, Gradients, Kept, Op, Route, refuse};
+use crate::fuse::{Route, refuse};
+use crate::ops::pool::{AvgOp, MaxOp};
 
 /// Configuration of [`MaxPool3d`].
 #[derive(Config, Debug)]
@@ -269,62 +269,4 @@ fn twice<B: Backend>(
     let out = plane(columns, std::array::from_fn(|list| [lists[list][0], across[list]]));
     let depth = out.dims()[2];
     out.reshape([batch, channels, depth, height, width])
-}
-
-#[derive(Debug)]
-struct MaxOp {
-    pool: Pool3d,
-    /// The input's shape.
-    x: [usize; 5],
-    /// Whether a gradient may be asked for, which needs the maxima's indices.
-    indexed: bool,
-}
-
-impl Op<1> for MaxOp {
-    fn names(&self) -> [&'static str; 2] {
-        ["nn_max_pool3d", "nn_max_pool3d_backward"]
-    }
-
-    fn reads(&self) -> [bool; 1] {
-        [false]
-    }
-
-    fn forward(&self, [x]: [RocmTensor; 1]) -> Result<Applied, RocmError> {
-        if !self.indexed {
-            return Ok((fused::max_pool3d(x, self.pool)?, vec![]));
-        }
-        let (out, indices) = fused::max_pool3d_with_indices(x, self.pool)?;
-        Ok((out, vec![indices]))
-    }
-
-    fn backward(&self, grad: RocmTensor, kept: Kept<1>, _: [bool; 1]) -> Gradients<1> {
-        let [indices] = kept.saved.try_into().expect("the maxima's places");
-        Ok([Some(fused::max_pool3d_backward(self.x, self.pool, grad, indices)?)])
-    }
-}
-
-#[derive(Debug)]
-struct AvgOp {
-    pool: Pool3d,
-    /// The input's shape.
-    x: [usize; 5],
-    count_include_pad: bool,
-}
-
-impl Op<1> for AvgOp {
-    fn names(&self) -> [&'static str; 2] {
-        ["nn_avg_pool3d", "nn_avg_pool3d_backward"]
-    }
-
-    fn reads(&self) -> [bool; 1] {
-        [false]
-    }
-
-    fn forward(&self, [x]: [RocmTensor; 1]) -> Result<Applied, RocmError> {
-        Ok((fused::avg_pool3d(x, self.pool, self.count_include_pad)?, vec![]))
-    }
-
-    fn backward(&self, grad: RocmTensor, _: Kept<1>, _: [bool; 1]) -> Gradients<1> {
-        Ok([Some(fused::avg_pool3d_backward(self.x, grad, self.pool, self.count_include_pad)?)])
-    }
 }

@@ -8,10 +8,10 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{Bool, Tensor};
 use burn_rocm::fused::{AttentionDropout, AttentionOptions};
 
-use super::op::{ContextOp, Rule, SelfAttentionOp};
 use super::weights::{Layer, heads_of};
 use super::{MhaCache, MhaWeights, sequence_first};
 use crate::fuse::{Route, primitive, refuse, wrap};
+use crate::ops::attention::{ContextOp, Rule, SelfAttentionOp};
 
 /// Configuration of [`MultiHeadAttention`].
 #[derive(Config, Debug)]

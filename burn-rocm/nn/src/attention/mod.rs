@@ -2,7 +2,6 @@
 
 mod cache;
 mod mha;
-mod op;
 mod sequence;
 mod weights;
 

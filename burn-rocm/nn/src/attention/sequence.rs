@@ -6,8 +6,8 @@
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
-use super::op::SwapOp;
 use crate::fuse::Route;
+use crate::ops::attention::SwapOp;
 
 /// Calls `run` with tokens `[batch, sequence, features]`. If this project's kernels run, `run` gets
 /// the route and tokens with the sequence axis first, and its result has that layout too. This

@@ -7,8 +7,8 @@ use burn::tensor::backend::Backend;
 use burn::tensor::module::linear;
 use burn::tensor::{Tensor, TensorData};
 
-use super::op::{Rule, WeightsOp};
 use crate::fuse::{Route, primitive, wrap};
+use crate::ops::attention::{Rule, WeightsOp};
 
 /// The weights `[batch, heads, queries, keys]` of an attention. The attention kernels need not
 /// store them, so they are computed, and recorded for the backward pass, when they are first looked

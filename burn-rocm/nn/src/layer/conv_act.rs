@@ -7,12 +7,12 @@ use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor};
 use burn_rocm::fused::Conv2dOptions;
-use burn_rocm::{RocmError, RocmTensor, fused};
 
 use super::Act;
 use super::bias_act::bias_act;
 use super::like_burn::like_burn;
-use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, refuse, wrap};
+use crate::fuse::{Route, primitive, refuse, wrap};
+use crate::ops::layer::ConvRelu;
 
 /// Configuration of [`ConvAct`]: Burn's `Conv2dConfig` and an activation.
 #[derive(Config, Debug)]
@@ -185,35 +185,5 @@ impl<B: Backend> ConvAct<B> {
             ..conv
         };
         Self::from_burn(folded, activation)
-    }
-}
-
-/// The ReLU of a convolution. The inputs are the convolution's input, the weight and, if there is a
-/// third tensor, the bias. The gradient reads the output instead of the convolution's result.
-#[derive(Debug)]
-struct ConvRelu(Conv2dOptions);
-
-impl<const N: usize> Op<N> for ConvRelu {
-    fn names(&self) -> [&'static str; 2] {
-        ["nn_conv_act", "nn_conv_act_backward"]
-    }
-
-    fn reads(&self) -> [bool; N] {
-        std::array::from_fn(|k| k < 2)
-    }
-
-    fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError> {
-        let mut inputs = inputs.into_iter();
-        let (x, weight) = (inputs.next().expect("the input"), inputs.next().expect("the weight"));
-        let y = fused::conv_act(fused::Act::Relu, x, weight, inputs.next(), self.0)?;
-        Ok((y.clone(), vec![y]))
-    }
-
-    fn backward(&self, grad: RocmTensor, mut kept: Kept<N>, wanted: [bool; N]) -> Gradients<N> {
-        let [x, weight] = kept.first();
-        let [y] = kept.saved.try_into().expect("the output");
-        let asked = std::array::from_fn(|k| wanted.get(k) == Some(&true));
-        let mut found = fused::conv_relu_backward(x, weight, y, grad, self.0, asked)?.into_iter();
-        Ok([(); N].map(|()| found.next().flatten()))
     }
 }

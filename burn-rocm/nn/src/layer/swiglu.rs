@@ -6,9 +6,9 @@ use burn::nn::{Linear, LinearConfig, LinearLayout};
 use burn::tensor::Tensor;
 use burn::tensor::activation::silu;
 use burn::tensor::backend::Backend;
-use burn_rocm::{RocmError, RocmTensor, fused};
 
-use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
+use crate::fuse::{Route, primitive, wrap};
+use crate::ops::layer::SiluMul;
 
 /// Configuration of [`SwiGlu`].
 #[derive(Config, Debug)]
@@ -92,32 +92,5 @@ impl<B: Backend> SwiGlu<B> {
             Some(route) => wrap(route.apply(SiluMul, [primitive(inner), primitive(outer)]).0),
             None => silu(inner) * outer,
         }
-    }
-}
-
-#[derive(Debug)]
-struct SiluMul;
-
-impl Op<2> for SiluMul {
-    fn names(&self) -> [&'static str; 2] {
-        ["nn_silu_mul", "nn_silu_mul_backward"]
-    }
-
-    fn reads(&self) -> [bool; 2] {
-        [true, true]
-    }
-
-    fn memory_bound(&self) -> bool {
-        true
-    }
-
-    fn forward(&self, [a, b]: [RocmTensor; 2]) -> Result<Applied, RocmError> {
-        Ok((fused::silu_mul(a, b)?, vec![]))
-    }
-
-    fn backward(&self, grad: RocmTensor, mut kept: Kept<2>, _: [bool; 2]) -> Gradients<2> {
-        let [a, b] = kept.first();
-        let (by_a, by_b) = fused::silu_mul_backward(a, b, grad)?;
-        Ok([Some(by_a), Some(by_b)])
     }
 }

@@ -4,11 +4,11 @@ use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor};
-use burn_rocm::fused::{self, BinaryTargets};
-use burn_rocm::{RocmError, RocmTensor};
+use burn_rocm::fused::BinaryTargets;
 
 use super::check_options;
-use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
+use crate::fuse::{Route, primitive, wrap};
+use crate::ops::loss::BinaryLoss;
 
 /// Configuration of [`BinaryCrossEntropyLoss`].
 #[derive(Config, Debug)]
@@ -117,30 +117,5 @@ impl<B: Backend> BinaryCrossEntropyLoss<B> {
             logits: self.logits,
         };
         loss.forward(logits, targets)
-    }
-}
-
-#[derive(Debug)]
-struct BinaryLoss {
-    weights: Option<RocmTensor>,
-    of: BinaryTargets,
-}
-
-impl Op<1> for BinaryLoss {
-    fn names(&self) -> [&'static str; 2] {
-        ["nn_binary_cross_entropy", "nn_binary_cross_entropy_backward"]
-    }
-
-    fn reads(&self) -> [bool; 1] {
-        [true]
-    }
-
-    fn forward(&self, [scores]: [RocmTensor; 1]) -> Result<Applied, RocmError> {
-        Ok((fused::binary_cross_entropy(scores, self.weights.clone(), &self.of)?, vec![]))
-    }
-
-    fn backward(&self, grad: RocmTensor, mut kept: Kept<1>, _: [bool; 1]) -> Gradients<1> {
-        let [scores] = kept.first();
-        Ok([Some(fused::binary_cross_entropy_backward(scores, self.weights.clone(), &self.of, grad)?)])
     }
 }

@@ -3,9 +3,9 @@
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor};
 use burn_rocm::fused::{self, ClassScores, ClassTargets};
-use burn_rocm::{RocmError, RocmTensor};
 
-use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, say_composed, wrap};
+use crate::fuse::{Route, primitive, say_composed, wrap};
+use crate::ops::loss::ClassLoss;
 
 /// The options of a loss, beside the class weights.
 pub(super) struct Options<'a> {
@@ -44,32 +44,4 @@ pub(super) fn class_loss<B: Backend>(
         },
     };
     Some(wrap(route.apply(op, [primitive(scores.clone())]).0))
-}
-
-#[derive(Debug)]
-struct ClassLoss {
-    names: [&'static str; 2],
-    weights: Option<RocmTensor>,
-    of: ClassTargets,
-}
-
-impl Op<1> for ClassLoss {
-    fn names(&self) -> [&'static str; 2] {
-        self.names
-    }
-
-    fn reads(&self) -> [bool; 1] {
-        [true]
-    }
-
-    fn forward(&self, [scores]: [RocmTensor; 1]) -> Result<Applied, RocmError> {
-        let (loss, saved) = fused::cross_entropy(scores, self.weights.clone(), &self.of)?;
-        Ok((loss, vec![saved]))
-    }
-
-    fn backward(&self, grad: RocmTensor, mut kept: Kept<1>, _: [bool; 1]) -> Gradients<1> {
-        let [scores] = kept.first();
-        let weights = self.weights.clone();
-        Ok([Some(fused::cross_entropy_backward(scores, weights, &self.of, &kept.saved[0], grad)?)])
-    }
 }

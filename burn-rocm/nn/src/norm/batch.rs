@@ -7,7 +7,8 @@ use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, RocmTensor, fused};
 
 use super::{composed, shared};
-use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
+use crate::fuse::{Route, primitive, wrap};
+use crate::ops::{Applied, Gradients, Kept, Op};
 
 /// Configuration of [`BatchNorm`].
 #[derive(Config, Debug)]

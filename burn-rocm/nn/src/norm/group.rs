@@ -4,10 +4,10 @@ use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay, Param};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
-use burn_rocm::{RocmError, RocmTensor, fused};
 
-use super::{both, by_inputs, composed, shared};
-use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, refuse, wrap};
+use super::{both, composed, shared};
+use crate::fuse::{Route, primitive, refuse, wrap};
+use crate::ops::norm::GroupNormOp;
 
 /// Configuration of [`GroupNorm`].
 #[derive(Debug, Config)]
@@ -137,40 +137,4 @@ pub(super) fn group_norm<B: Backend, const D: usize>(
         Some([gamma, beta]) => route.apply(op, [x, primitive(gamma), primitive(beta)]).0,
         None => route.apply(op, [x]).0,
     })
-}
-
-#[derive(Debug)]
-struct GroupNormOp {
-    groups: usize,
-    epsilon: f64,
-}
-
-impl<const N: usize> Op<N> for GroupNormOp {
-    fn names(&self) -> [&'static str; 2] {
-        ["nn_group_norm", "nn_group_norm_backward"]
-    }
-
-    fn reads(&self) -> [bool; N] {
-        std::array::from_fn(|k| k < 2)
-    }
-
-    fn memory_bound(&self) -> bool {
-        true
-    }
-
-    fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError> {
-        let mut inputs = inputs.into_iter();
-        let x = inputs.next().expect("x");
-        let params = inputs.next().zip(inputs.next()).map(|(gamma, beta)| [gamma, beta]);
-        Ok((fused::group_norm(x, params, self.groups, self.epsilon)?, vec![]))
-    }
-
-    fn backward(&self, grad: RocmTensor, kept: Kept<N>, wanted: [bool; N]) -> Gradients<N> {
-        let mut read = kept.inputs.into_iter().flatten();
-        let x = read.next().expect("`reads` asks for it");
-        let gamma = read.next();
-        let params = wanted[1..].contains(&true);
-        let (dx, sums) = fused::group_norm_backward(x, gamma, grad, self.groups, self.epsilon, params)?;
-        Ok(by_inputs(dx, sums))
-    }
 }

@@ -4,10 +4,10 @@ use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay, Param};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
-use burn_rocm::{RocmError, RocmTensor, fused};
 
-use super::{by_inputs, composed};
-use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, wrap};
+use super::composed;
+use crate::fuse::{Route, primitive, wrap};
+use crate::ops::norm::LayerNormOp;
 
 /// Configuration of [`LayerNorm`].
 #[derive(Debug, Config)]
@@ -89,41 +89,5 @@ impl<B: Backend> ModuleDisplay for LayerNorm<B> {
         let [d_model] = self.gamma.shape().dims();
         let content = content.add("d_model", &d_model).add("epsilon", &self.epsilon);
         content.add("bias", &self.beta.is_some()).optional()
-    }
-}
-
-#[derive(Debug)]
-struct LayerNormOp {
-    epsilon: f64,
-}
-
-impl<const N: usize> Op<N> for LayerNormOp {
-    fn names(&self) -> [&'static str; 2] {
-        ["nn_layer_norm", "nn_layer_norm_backward"]
-    }
-
-    fn reads(&self) -> [bool; N] {
-        std::array::from_fn(|k| k < 2)
-    }
-
-    fn memory_bound(&self) -> bool {
-        true
-    }
-
-    fn adds_onto(&self) -> bool {
-        true
-    }
-
-    fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError> {
-        let mut inputs = inputs.into_iter();
-        let (x, gamma) = (inputs.next().expect("x"), inputs.next().expect("gamma"));
-        Ok((fused::layer_norm(x, gamma, inputs.next(), self.epsilon)?, vec![]))
-    }
-
-    fn backward(&self, grad: RocmTensor, mut kept: Kept<N>, wanted: [bool; N]) -> Gradients<N> {
-        let [x, gamma] = kept.first();
-        let params = wanted[1..].contains(&true);
-        let (dx, sums) = fused::layer_norm_backward(x, gamma, grad, kept.onto, self.epsilon, params)?;
-        Ok(by_inputs(dx, sums))
     }
 }

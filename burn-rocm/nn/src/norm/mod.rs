@@ -16,7 +16,6 @@ pub use rms::{RmsNorm, RmsNormConfig};
 use burn::module::Param;
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor};
-use burn_rocm::RocmTensor;
 
 use crate::fuse::refuse;
 
@@ -38,13 +37,6 @@ fn composed<B: Backend, const D: usize>(
         (dtype @ (DType::F16 | DType::BF16), Some(DType::F32)) => forward(input.cast(DType::F32)).cast(dtype),
         _ => forward(input),
     }
-}
-
-/// The gradients with respect to an op's inputs: x, and up to two parameters.
-fn by_inputs<const N: usize>(dx: RocmTensor, sums: Option<[RocmTensor; 2]>) -> [Option<RocmTensor>; N] {
-    let [dgamma, dbeta] = sums.map_or([None, None], |sums| sums.map(Some));
-    let mut found = [Some(dx), dgamma, dbeta].into_iter();
-    std::array::from_fn(|_| found.next().flatten())
 }
 
 /// Gamma and beta, both or neither. Panics if `affine` asks for a parameter that is missing.

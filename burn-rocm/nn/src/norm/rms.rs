@@ -4,10 +4,10 @@ use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay, Param};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
-use burn_rocm::{RocmError, RocmTensor, fused};
 
 use super::{composed, shared};
-use crate::fuse::{Applied, Gradients, Kept, Op, Route, primitive, refuse, wrap};
+use crate::fuse::{Route, primitive, refuse, wrap};
+use crate::ops::norm::RmsNormOp;
 
 /// Configuration of [`RmsNorm`].
 #[derive(Config, Debug)]
@@ -86,38 +86,5 @@ impl<B: Backend> ModuleDisplay for RmsNorm<B> {
     fn custom_content(&self, content: Content) -> Option<Content> {
         let [d_model] = self.gamma.shape().dims();
         content.add("d_model", &d_model).add("epsilon", &self.epsilon).optional()
-    }
-}
-
-#[derive(Debug)]
-struct RmsNormOp {
-    epsilon: f64,
-}
-
-impl Op<2> for RmsNormOp {
-    fn names(&self) -> [&'static str; 2] {
-        ["nn_rms_norm", "nn_rms_norm_backward"]
-    }
-
-    fn reads(&self) -> [bool; 2] {
-        [true, true]
-    }
-
-    fn memory_bound(&self) -> bool {
-        true
-    }
-
-    fn adds_onto(&self) -> bool {
-        true
-    }
-
-    fn forward(&self, [x, gamma]: [RocmTensor; 2]) -> Result<Applied, RocmError> {
-        Ok((fused::rms_norm(x, gamma, self.epsilon)?, vec![]))
-    }
-
-    fn backward(&self, grad: RocmTensor, mut kept: Kept<2>, wanted: [bool; 2]) -> Gradients<2> {
-        let [x, gamma] = kept.first();
-        let (dx, dgamma) = fused::rms_norm_backward(x, gamma, grad, kept.onto, self.epsilon, wanted[1])?;
-        Ok([Some(dx), dgamma])
     }
 }

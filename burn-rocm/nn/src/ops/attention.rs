@@ -3,19 +3,19 @@
 use burn_rocm::fused::{self, AttentionOptions, Projections};
 use burn_rocm::{RocmError, RocmTensor};
 
-use crate::fuse::{Applied, Gradients, Kept, Op};
+use super::{Applied, Gradients, Kept, Op};
 
 /// The arguments of an attention other than its tracked tensors.
 #[derive(Clone, Debug)]
-pub(super) struct Rule {
+pub(crate) struct Rule {
     /// True hides a key; broadcasts to `[batch, heads, queries, keys]`.
-    pub(super) mask: Option<RocmTensor>,
-    pub(super) options: AttentionOptions,
+    pub(crate) mask: Option<RocmTensor>,
+    pub(crate) options: AttentionOptions,
 }
 
 /// The context, from query, key and value.
 #[derive(Debug)]
-pub(super) struct ContextOp(pub(super) Rule);
+pub(crate) struct ContextOp(pub(crate) Rule);
 
 impl Op<3> for ContextOp {
     fn names(&self) -> [&'static str; 2] {
@@ -40,7 +40,7 @@ impl Op<3> for ContextOp {
 
 /// The weights, from query and key.
 #[derive(Debug)]
-pub(super) struct WeightsOp(pub(super) Rule);
+pub(crate) struct WeightsOp(pub(crate) Rule);
 
 impl Op<2> for WeightsOp {
     fn names(&self) -> [&'static str; 2] {
@@ -67,9 +67,9 @@ impl Op<2> for WeightsOp {
 /// Self-attention with one projection. Its inputs are the tokens `[sequence, batch, d_model]`, and
 /// weights and biases of the layers of queries, keys and values.
 #[derive(Debug)]
-pub(super) struct SelfAttentionOp {
-    pub(super) rule: Rule,
-    pub(super) heads: usize,
+pub(crate) struct SelfAttentionOp {
+    pub(crate) rule: Rule,
+    pub(crate) heads: usize,
 }
 
 impl Op<7> for SelfAttentionOp {
@@ -108,7 +108,7 @@ fn apart(three: Option<[RocmTensor; 3]>) -> [Option<RocmTensor>; 3] {
 
 /// Swaps the first two axes and packs the result.
 #[derive(Debug)]
-pub(super) struct SwapOp;
+pub(crate) struct SwapOp;
 
 impl Op<1> for SwapOp {
     fn names(&self) -> [&'static str; 2] {

@@ -1,0 +1,505 @@
+//! Training in mixed precision: forward and backward pass in f16 or bf16, parameters and optimizer
+//! states in f32 ([Micikevicius et al. 2017](https://arxiv.org/abs/1710.03740)).
+//!
+//! ```
+//! # use burn::nn::{Linear, LinearConfig};
+//! # use burn::optim::GradientsParams;
+//! # use burn::tensor::{FloatDType, Tensor};
+//! # use burn_rocm_nn_022 as burn_rocm_nn;
+//! # use burn_rocm_nn::amp::{GradScalerConfig, Precision};
+//! # use burn_rocm_nn::optim::AdamConfig;
+//! # let (device, lr) = (burn::tensor::Device::rocm(0).autodiff(), 1e-3);
+//! # let mut model: Linear = LinearConfig::new(4, 2).init(&device);
+//! # let mut optimizer = AdamConfig::new().init();
+//! # let inputs = Tensor::<2>::ones([3, 4], &device);
+//! let mut scaler = GradScalerConfig::new().init();
+//! // Each step: a copy of the f32 parameters, in f16.
+//! let half = Precision::new(FloatDType::F16).convert(&model);
+//! let output = half.forward(inputs.cast(FloatDType::F16));
+//! let loss = output.cast(FloatDType::F32).mean();
+//! let grads = GradientsParams::from_grads(scaler.scale(loss).backward(), &half);
+//! // In f32, or not at all.
+//! model = scaler.step(&mut optimizer, lr, model, grads);
+//! # assert_eq!(model.weight.dims(), [4, 2]);
+//! ```
+//!
+//! bf16 has f32's range and needs no scaler. The optimizers of this crate take its gradients as
+//! they are and compute in the parameters' dtype:
+//!
+//! ```
+//! # use burn::nn::{Linear, LinearConfig};
+//! # use burn::optim::GradientsParams;
+//! # use burn::tensor::{FloatDType, Tensor};
+//! # use burn_rocm_nn_022 as burn_rocm_nn;
+//! # use burn_rocm_nn::amp::Precision;
+//! # use burn_rocm_nn::optim::AdamConfig;
+//! # let (device, lr) = (burn::tensor::Device::rocm(0).autodiff(), 1e-3);
+//! # let mut model: Linear = LinearConfig::new(4, 2).init(&device);
+//! # let mut optimizer = AdamConfig::new().init();
+//! # let inputs = Tensor::<2>::ones([3, 4], &device);
+//! # let half = Precision::new(FloatDType::BF16).convert(&model);
+//! # let loss = half.forward(inputs.cast(FloatDType::BF16)).cast(FloatDType::F32).mean();
+//! let grads = GradientsParams::from_grads(loss.backward(), &half);
+//! model = optimizer.step(lr, model, grads);
+//! # assert_eq!(model.weight.dims(), [4, 2]);
+//! ```
+
+use std::cell::Cell;
+use std::collections::{BTreeSet, HashMap};
+
+use burn::config::Config;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::{DType, FloatDType, Tensor};
+use burn_rocm::fused::amp;
+use burn_rocm::{RocmTensor, raise, trace};
+
+use crate::fuse::{from_rocm, on_rocm, refuse, rocm, say_elsewhere};
+use crate::optim::Optimize;
+
+/// The dtypes of a converted module's parameters.
+#[derive(Clone, Debug)]
+pub struct Precision {
+    dtype: FloatDType,
+    kept: Vec<String>,
+}
+
+impl Precision {
+    /// Converts all float parameters to `dtype`, except those of `BatchNorm`.
+    pub fn new(dtype: FloatDType) -> Self {
+        Self { dtype, kept: vec!["BatchNorm".into()] }
+    }
+
+    /// Also leaves modules of this type, and everything in them, unconverted. `LinearAct` and
+    /// `ConvAct` match their own names and those of the Burn layers that they replace.
+    ///
+    /// Burn's `BatchNorm` on this project's device and the norms of this crate take an input of the
+    /// converted dtype beside parameters in f32. For other kept modules the caller must cast the
+    /// inputs to their dtype, and the outputs back.
+    pub fn keep(mut self, module: &str) -> Self {
+        self.kept.push(module.into());
+        self
+    }
+
+    /// A copy of the module in this precision. Its parameters are new but have the ids of the
+    /// originals, so their gradients count for the originals. On this project's device one launch
+    /// converts up to 165 parameters.
+    ///
+    /// The copy shares running statistics with the original. They stay in their dtype, because
+    /// 16-bit floats would lose what a batch adds to them.
+    ///
+    /// # Panics
+    /// If no module in `module` has a name that was given to [`keep`](Self::keep). The error lists
+    /// the names that there are. A module without parameters has no name here.
+    pub fn convert<M: Module>(&self, module: &M) -> M {
+        let mut all =
+            Collect { kept: Kept::new(self), names: BTreeSet::new(), ids: Vec::new(), tensors: Vec::new() };
+        let _op = trace::op("nn_convert", || "");
+        module.visit(&mut all);
+        if let Some(unknown) = self.kept.iter().skip(1).find(|name| !all.names.contains(*name)) {
+            let names: Vec<&str> = all.names.iter().map(String::as_str).collect();
+            let expected = format!("a module of the model: {}", names.join(", "));
+            refuse("Precision::keep", expected, unknown);
+        }
+        let tensors = amp::cast_all(all.tensors, self.dtype.into()).unwrap_or_else(|error| raise(error));
+        let mut convert = Convert {
+            kept: Kept::new(self),
+            dtype: self.dtype,
+            converted: all.ids.into_iter().zip(tensors).collect(),
+            untrained: GradientsParams::new(),
+        };
+        let converted = module.clone().map(&mut convert);
+        if convert.untrained.is_empty() {
+            return converted;
+        }
+        let mut shared = Shared { before: convert.untrained, changed: GradientsParams::new() };
+        module.visit(&mut shared);
+        if shared.changed.is_empty() { converted } else { converted.map(&mut Restore(shared.changed)) }
+    }
+}
+
+thread_local! {
+    /// The name of the layer of this crate that is being visited under the name of Burn's layer.
+    static LAYER: Cell<Option<&'static str>> = const { Cell::new(None) };
+}
+
+/// Visits the fields of a layer that visitors know by the name of Burn's layer. During the visit,
+/// [`names`] also gives the layer's own name.
+pub(crate) fn visit_layer<T>(name: &'static str, visit: impl FnOnce() -> T) -> T {
+    struct Reset(Option<&'static str>);
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            LAYER.set(self.0);
+        }
+    }
+    let _reset = Reset(LAYER.replace(Some(name)));
+    visit()
+}
+
+/// The names by which [`Precision::keep`] matches a module.
+fn names(container: &str) -> impl Iterator<Item = &str> {
+    container.rsplit(':').next().into_iter().chain(LAYER.get())
+}
+
+/// Tracks whether the visitor is inside a kept module.
+struct Kept<'a> {
+    precision: &'a Precision,
+    /// How many of the enclosing modules are kept.
+    depth: usize,
+}
+
+impl<'a> Kept<'a> {
+    fn new(precision: &'a Precision) -> Self {
+        Self { precision, depth: 0 }
+    }
+
+    fn has(&self, container: &str) -> bool {
+        names(container).any(|name| self.precision.kept.iter().any(|module| module == name))
+    }
+
+    fn enter(&mut self, container: &str) {
+        self.depth += usize::from(self.has(container));
+    }
+
+    fn exit(&mut self, container: &str) {
+        self.depth -= usize::from(self.has(container));
+    }
+
+    fn here(&self) -> bool {
+        self.depth > 0
+    }
+}
+
+/// Collects the parameters that are converted together.
+struct Collect<'a> {
+    kept: Kept<'a>,
+    /// The names of all modules.
+    names: BTreeSet<String>,
+    ids: Vec<ParamId>,
+    tensors: Vec<RocmTensor>,
+}
+
+impl ModuleVisitor for Collect<'_> {
+    fn enter_module(&mut self, _: &str, container: &str) {
+        for name in names(container) {
+            if !self.names.contains(name) {
+                self.names.insert(name.into());
+            }
+        }
+        self.kept.enter(container);
+    }
+
+    fn exit_module(&mut self, _: &str, container: &str) {
+        self.kept.exit(container);
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        // Burn initialises a parameter when its value is first asked for. Doing so here gives the
+        // copy the same values.
+        let tensor = param.val();
+        let device = tensor.device();
+        if !on_rocm(&device) {
+            say_elsewhere("Precision", &device);
+        } else if !self.kept.here() {
+            self.ids.push(param.id);
+            self.tensors.push(rocm(tensor));
+        }
+    }
+}
+
+struct Convert<'a> {
+    kept: Kept<'a>,
+    dtype: FloatDType,
+    converted: HashMap<ParamId, RocmTensor>,
+    /// Converted tensors without a gradient: frozen parameters and running statistics.
+    untrained: GradientsParams,
+}
+
+impl ModuleMapper for Convert<'_> {
+    fn enter_module(&mut self, _: &str, container: &str) {
+        self.kept.enter(container);
+    }
+
+    fn exit_module(&mut self, _: &str, container: &str) {
+        self.kept.exit(container);
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, tensor, mapper) = param.consume();
+        if self.kept.here() {
+            return Param::from_mapped_value(id, tensor, mapper);
+        }
+        if !tensor.is_require_grad() {
+            self.untrained.register(id, tensor.clone().inner());
+        }
+        let converted = match self.converted.get(&id) {
+            Some(converted) => from_rocm(converted.clone()),
+            None => tensor.clone().inner().cast(self.dtype),
+        };
+        Param::from_mapped_value(id, in_place_of(&tensor, converted), mapper)
+    }
+}
+
+/// Finds the tensors of the original that the conversion of the copy changed: running statistics,
+/// which both share.
+struct Shared {
+    before: GradientsParams,
+    changed: GradientsParams,
+}
+
+impl ModuleVisitor for Shared {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(before) = self.before.remove::<D>(param.id)
+            && before.dtype() != param.val().dtype()
+        {
+            self.changed.register(param.id, before);
+        }
+    }
+}
+
+/// Restores these tensors.
+struct Restore(GradientsParams);
+
+impl ModuleMapper for Restore {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, tensor, mapper) = param.consume();
+        let value = match self.0.remove::<D>(id) {
+            Some(before) => in_place_of(&tensor, before),
+            None => tensor,
+        };
+        Param::from_mapped_value(id, value, mapper)
+    }
+}
+
+/// A value without autodiff with the autodiff settings of the parameter that it replaces.
+fn in_place_of<const D: usize>(tensor: &Tensor<D>, value: Tensor<D>) -> Tensor<D> {
+    match tensor.gradient_checkpointing_strategy() {
+        None => value,
+        Some(strategy) => {
+            let value = Tensor::from_inner(value).with_gradient_checkpointing_strategy(strategy);
+            value.set_require_grad(tensor.is_require_grad())
+        }
+    }
+}
+
+/// Configuration of [`GradScaler`].
+#[derive(Config, Debug)]
+pub struct GradScalerConfig {
+    /// The first factor of the loss.
+    #[config(default = 65536.0)]
+    pub initial_scale: f64,
+    /// Multiplies the scale after [`growth_interval`](Self::growth_interval) steps in a row with
+    /// finite gradients.
+    #[config(default = 2.0)]
+    pub growth_factor: f64,
+    /// Multiplies the scale when a step is skipped.
+    #[config(default = 0.5)]
+    pub backoff_factor: f64,
+    /// The number of steps with finite gradients after which the scale grows.
+    #[config(default = 2000)]
+    pub growth_interval: usize,
+}
+
+impl GradScalerConfig {
+    /// The scaler.
+    ///
+    /// # Panics
+    /// For an initial scale that is not positive and finite in f32, a growth factor below 1, or a
+    /// back-off factor that is not between 0 and 1.
+    pub fn init(&self) -> GradScaler {
+        let scale = self.initial_scale as f32;
+        const OP: &str = "GradScalerConfig";
+        let Self { initial_scale, growth_factor, backoff_factor, .. } = *self;
+        if !is_scale(scale) {
+            refuse(OP, "an initial scale that is positive and finite in f32", initial_scale.to_string());
+        }
+        if growth_factor.is_nan() || growth_factor < 1.0 {
+            refuse(OP, "a growth factor of at least 1", growth_factor.to_string());
+        }
+        if backoff_factor.is_nan() || backoff_factor <= 0.0 || backoff_factor >= 1.0 {
+            refuse(OP, "a back-off factor between 0 and 1", backoff_factor.to_string());
+        }
+        GradScaler { config: self.clone(), scale, finite: 0, skipped: 0 }
+    }
+}
+
+/// Whether this is a valid scale: positive and finite.
+fn is_scale(scale: f32) -> bool {
+    scale > 0.0 && scale.is_finite()
+}
+
+/// The state of a [`GradScaler`], to save with a checkpoint of model and optimizer: its methods
+/// `save` and `load` are those of Burn's configs. It does not hold the settings, which come from the
+/// config.
+#[derive(Config, Debug, PartialEq)]
+pub struct GradScalerRecord {
+    /// The factor of the loss.
+    pub scale: f32,
+    /// Steps since the scale changed.
+    pub finite: usize,
+    /// The number of steps skipped so far.
+    pub skipped: usize,
+}
+
+/// Scales the loss, so that small gradients are not lost in f16, and divides the gradients by the
+/// scale before the optimizer's step. It skips a step whose gradients overflowed, and lowers the
+/// scale.
+#[derive(Clone, Debug)]
+pub struct GradScaler {
+    config: GradScalerConfig,
+    scale: f32,
+    /// Steps since the scale changed.
+    finite: usize,
+    skipped: usize,
+}
+
+impl GradScaler {
+    /// The factor of the loss.
+    pub fn factor(&self) -> f32 {
+        self.scale
+    }
+
+    /// The number of steps skipped so far.
+    pub fn skipped(&self) -> usize {
+        self.skipped
+    }
+
+    /// The loss times [`factor`](Self::factor), on which to call `backward`. The loss should be
+    /// f32, so that the product does not overflow.
+    pub fn scale<const D: usize>(&self, loss: Tensor<D>) -> Tensor<D> {
+        loss.mul_scalar(self.scale)
+    }
+
+    /// Takes the optimizer's step with the gradients of a scaled loss. Each gradient is divided by
+    /// the scale in f32 and cast to its parameter's dtype. If a gradient is infinite or NaN, module
+    /// and optimizer state stay as they are. Then sets the scale for the next step.
+    ///
+    /// Waits for the device once a step, to read whether a gradient overflowed. On this project's
+    /// device up to 165 gradients share a launch.
+    pub fn step<M: Module>(
+        &mut self,
+        optimizer: &mut impl Optimize,
+        lr: impl Into<ModuleLearningRate>,
+        module: M,
+        grads: GradientsParams,
+    ) -> M {
+        let (grads, is_finite) = unscale(&module, grads, 1.0 / self.scale);
+        self.update(is_finite);
+        if is_finite { optimizer.optimize(lr.into(), module, grads) } else { module }
+    }
+
+    /// The state to save, so that a resumed run continues with the same scale.
+    pub fn to_record(&self) -> GradScalerRecord {
+        GradScalerRecord { scale: self.scale, finite: self.finite, skipped: self.skipped }
+    }
+
+    /// The scaler in the state of the record. The settings stay those of this scaler.
+    ///
+    /// # Panics
+    /// For a scale that is not positive and finite.
+    pub fn load_record(self, record: GradScalerRecord) -> Self {
+        let GradScalerRecord { scale, finite, skipped } = record;
+        if !is_scale(scale) {
+            refuse("GradScaler::load_record", "a scale that is positive and finite", scale.to_string());
+        }
+        Self { scale, finite, skipped, ..self }
+    }
+
+    fn update(&mut self, is_finite: bool) {
+        let GradScalerConfig { growth_factor, backoff_factor, growth_interval, .. } = self.config;
+        if !is_finite {
+            self.scale = (f64::from(self.scale) * backoff_factor).max(f32::MIN_POSITIVE.into()) as f32;
+            self.finite = 0;
+            self.skipped += 1;
+            return;
+        }
+        self.finite += 1;
+        if self.finite >= growth_interval {
+            let grown = (f64::from(self.scale) * growth_factor) as f32;
+            self.scale = if grown.is_finite() { grown } else { self.scale };
+            self.finite = 0;
+        }
+    }
+}
+
+/// The gradients times `factor`, in their parameters' dtypes, and whether all are finite.
+fn unscale<M: Module>(module: &M, grads: GradientsParams, factor: f32) -> (GradientsParams, bool) {
+    let mut take =
+        Take { grads, fused: Vec::new(), ids: Vec::new(), factor, lost: None, done: GradientsParams::new() };
+    module.visit(&mut take);
+    let lost = take.lost.map(|lost| lost.into_scalar::<f32>());
+    let is_finite = lost.is_none_or(|lost| !lost.is_nan());
+    if take.fused.is_empty() {
+        return (take.done, is_finite);
+    }
+    let _op = trace::op("nn_unscale", || "");
+    let (grads, flags) = amp::unscale(take.fused, factor).unwrap_or_else(|error| raise(error));
+    let grads = take.ids.into_iter().zip(grads).collect();
+    let mut give = Give { grads, done: take.done };
+    module.visit(&mut give);
+    let found = amp::any_set(flags).unwrap_or_else(|error| raise(error));
+    (give.done, is_finite && !found)
+}
+
+/// Takes the gradients of the parameters visited.
+struct Take {
+    grads: GradientsParams,
+    factor: f32,
+    /// Gradients on this project's device, which are scaled together.
+    fused: Vec<RocmTensor>,
+    ids: Vec<ParamId>,
+    /// On other devices: the gradients, scaled one by one, and a sum that is 0, or NaN if one of
+    /// them is not finite.
+    done: GradientsParams,
+    lost: Option<Tensor<1>>,
+}
+
+impl ModuleVisitor for Take {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(grad) = self.grads.remove::<D>(param.id) else { return };
+        let device = grad.device();
+        if on_rocm(&device) {
+            self.ids.push(param.id);
+            self.fused.push(rocm(grad));
+            return;
+        }
+        say_elsewhere("GradScaler", &device);
+        let grad = grad.cast(wide(param.val().dtype())).mul_scalar(self.factor);
+        // Infinity or NaN times 0 is NaN.
+        let lost = grad.clone().mul_scalar(0.0).sum().cast(FloatDType::F32);
+        self.lost = Some(match self.lost.take() {
+            Some(before) => {
+                let lost = lost.to_device(&before.device());
+                before + lost
+            }
+            None => lost,
+        });
+        self.done.register(param.id, as_param(grad, param));
+    }
+}
+
+/// Puts the scaled gradients into the optimizer's gradients.
+struct Give {
+    grads: HashMap<ParamId, RocmTensor>,
+    done: GradientsParams,
+}
+
+impl ModuleVisitor for Give {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(grad) = self.grads.remove(&param.id) {
+            self.done.register(param.id, as_param(from_rocm::<D>(grad), param));
+        }
+    }
+}
+
+/// The dtype in which gradients of a parameter of this dtype are scaled.
+fn wide(dtype: DType) -> FloatDType {
+    if dtype == DType::F64 { FloatDType::F64 } else { FloatDType::F32 }
+}
+
+/// The gradient in its parameter's dtype.
+fn as_param<const D: usize>(grad: Tensor<D>, param: &Param<Tensor<D>>) -> Tensor<D> {
+    let dtype = param.val().dtype();
+    if grad.dtype() == dtype { grad } else { grad.cast(dtype) }
+}

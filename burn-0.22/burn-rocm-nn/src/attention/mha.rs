@@ -1,0 +1,418 @@
+//! Multi-head attention.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay};
+use burn::nn::{Dropout, DropoutConfig, Gelu, Linear, LinearConfig};
+use burn::tensor::activation::{quiet_softmax, softmax};
+use burn::tensor::{Bool, Device, Tensor};
+use burn_rocm::fused::AttentionOptions;
+
+use super::weights::{Layer, heads_of};
+use super::{MhaCache, MhaWeights, sequence_first};
+use crate::fuse::{Route, primitive, refuse, say_composed, wrap};
+use crate::layer::drops;
+use crate::ops::attention::{ContextOp, Rule, SelfAttentionOp, WeightsOp};
+
+/// Configuration of [`MultiHeadAttention`].
+#[derive(Config, Debug)]
+pub struct MultiHeadAttentionConfig {
+    /// Features of the input and of the output.
+    pub d_model: usize,
+    /// The number of heads; divides `d_model`.
+    pub n_heads: usize,
+    /// The probability that a weight is dropped. Default: 0.1
+    #[config(default = 0.1)]
+    pub dropout: f64,
+    /// The score of a masked key. Default: -1.0e4
+    #[config(default = -1.0e4)]
+    pub min_float: f64,
+    /// Whether 1 is added to the sum of a row's exponentials, so that a head may attend to nothing
+    /// ([Miller 2023](https://www.evanmiller.org/attention-is-off-by-one.html)). Default: false
+    #[config(default = false)]
+    pub quiet_softmax: bool,
+    /// How to initialise the parameters.
+    #[config(default = "Initializer::KaimingUniform{gain:1.0/f64::sqrt(3.0), fan_out_only:false}")]
+    pub initializer: Initializer,
+    /// Whether the layer of keys has a bias. Default: true
+    #[config(default = true)]
+    pub key_bias: bool,
+    /// Whether the layer of values has a bias. Default: true
+    #[config(default = true)]
+    pub value_bias: bool,
+    /// Whether the layer of queries has a bias. Default: true
+    #[config(default = true)]
+    pub query_bias: bool,
+    /// Whether the output layer has a bias. Default: true
+    #[config(default = true)]
+    pub output_bias: bool,
+}
+
+/// Multi-head attention ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)), with the fields,
+/// record and result of Burn's module.
+///
+/// On [`Rocm`](burn_rocm::Rocm), scores of more than `BURN_ROCM_ATTENTION_SCORES` bytes (256 MiB by
+/// default) are not stored, so beyond that limit memory is linear in the sequence; see
+/// [`AttentionPath`](burn_rocm::fused::AttentionPath). Made by [`MultiHeadAttentionConfig`].
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm_nn_022 as burn_rocm_nn;
+/// # let device = burn::tensor::Device::rocm(0);
+/// use burn_rocm_nn::attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig};
+///
+/// let attention: MultiHeadAttention = MultiHeadAttentionConfig::new(16, 2).init(&device);
+/// let tokens = Tensor::<3>::ones([1, 4, 16], &device);
+/// let output = attention.forward(MhaInput::self_attn(tokens));
+/// assert_eq!(output.context.dims(), [1, 4, 16]);
+/// assert_eq!(output.weights.dims(), [1, 2, 4, 4]);
+/// ```
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct MultiHeadAttention {
+    /// Makes queries from the input.
+    pub query: Linear,
+    /// Makes keys from the input.
+    pub key: Linear,
+    /// Makes values from the input.
+    pub value: Linear,
+    /// Makes the output from the contexts of all heads.
+    pub output: Linear,
+    /// Dropout of the weights.
+    pub dropout: Dropout,
+    /// Not used. Burn's module has this field.
+    pub activation: Gelu,
+    /// Features of the input and of the output.
+    pub d_model: usize,
+    /// The number of heads.
+    pub n_heads: usize,
+    /// Features of a head.
+    pub d_k: usize,
+    /// The score of a masked key.
+    pub min_float: f64,
+    /// Whether 1 is added to the sum of a row's exponentials.
+    pub quiet_softmax: bool,
+}
+
+impl ModuleDisplay for MultiHeadAttention {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        content
+            .add("d_model", &self.d_model)
+            .add("n_heads", &self.n_heads)
+            .add("d_k", &self.d_k)
+            .add("dropout", &self.dropout.prob)
+            .add("min_float", &self.min_float)
+            .add("quiet_softmax", &self.quiet_softmax)
+            .optional()
+    }
+}
+
+/// The input of [`MultiHeadAttention`].
+#[derive(Debug, Clone)]
+pub struct MhaInput {
+    query: Tensor<3>,
+    key: Tensor<3>,
+    value: Tensor<3>,
+    /// Whether query, key and value are the same tensor.
+    alike: bool,
+    masks: Masks,
+}
+
+/// The masks that hide keys. Any axis may have size 1.
+#[derive(Debug, Clone)]
+pub(crate) struct Masks {
+    /// `[batch, keys]`.
+    pub(crate) pad: Option<Tensor<2, Bool>>,
+    /// `[batch, queries, keys]`.
+    pub(crate) attn: Option<Tensor<3, Bool>>,
+}
+
+/// A mask in which true hides a key. Broadcasts to scores `[batch, heads, queries, keys]`.
+pub(crate) type Mask = Option<Tensor<4, Bool>>;
+
+impl Masks {
+    /// Joins the two masks: a key is hidden if either mask hides it.
+    pub(crate) fn joined(self) -> Mask {
+        let pad = self.pad.map(|mask| mask.unsqueeze_dims::<4>(&[1, 2]));
+        let attn = self.attn.map(|mask| mask.unsqueeze_dim::<4>(1));
+        let (pad, attn) = match (pad, attn) {
+            (Some(pad), Some(attn)) => (pad, attn),
+            (pad, attn) => return pad.or(attn),
+        };
+        let (of_pad, of_attn) = (pad.dims(), attn.dims());
+        let shape: [usize; 4] =
+            std::array::from_fn(|axis| if of_pad[axis] == 1 { of_attn[axis] } else { of_pad[axis] });
+        if (0..4).any(|axis| of_attn[axis] != 1 && of_attn[axis] != shape[axis]) {
+            let expected = "a mask_pad [batch, keys] and a mask_attn [batch, queries, keys] that broadcast";
+            refuse(
+                "attention",
+                expected,
+                format!("{of_pad:?} and {of_attn:?} as [batch, heads, queries, keys]"),
+            );
+        }
+        Some(attn.expand(shape).bool_or(pad.expand(shape)))
+    }
+}
+
+/// Repeats heads `[1, heads, sequence, d_k]` to `batch` batches. Leaves other heads as they are.
+fn for_each_batch(heads: Tensor<4>, batch: usize) -> Tensor<4> {
+    match heads.dims() {
+        [1, count, sequence, width] if batch > 1 => heads.expand([batch, count, sequence, width]),
+        _ => heads,
+    }
+}
+
+impl MhaInput {
+    /// Self-attention.
+    ///
+    /// # Shapes
+    /// - tensor: `[batch, sequence, d_model]`
+    pub fn self_attn(tensor: Tensor<3>) -> Self {
+        Self { alike: true, ..Self::new(tensor.clone(), tensor.clone(), tensor) }
+    }
+
+    /// Attention of queries to keys and values. Keys or values of batch 1 serve the queries of
+    /// every batch.
+    ///
+    /// # Shapes
+    /// - query: `[batch, queries, d_model]`
+    /// - key, value: `[batch, keys, d_model]` or `[1, keys, d_model]`
+    pub fn new(query: Tensor<3>, key: Tensor<3>, value: Tensor<3>) -> Self {
+        Self { query, key, value, alike: false, masks: Masks { pad: None, attn: None } }
+    }
+
+    /// Hides the keys where `mask_pad` `[batch, keys]` is true. Either axis may have size 1.
+    pub fn mask_pad(mut self, mask_pad: Tensor<2, Bool>) -> Self {
+        self.masks.pad = Some(mask_pad);
+        self
+    }
+
+    /// Hides the keys from the queries where `mask_attn` `[batch, queries, keys]` is true. Any axis
+    /// may have size 1.
+    pub fn mask_attn(mut self, mask_attn: Tensor<3, Bool>) -> Self {
+        self.masks.attn = Some(mask_attn);
+        self
+    }
+}
+
+/// The output of [`MultiHeadAttention`].
+#[derive(Debug)]
+pub struct MhaOutput {
+    /// The weights `[batch, heads, queries, keys]`, computed when they are first looked at.
+    pub weights: MhaWeights,
+    /// The output `[batch, queries, d_model]`.
+    pub context: Tensor<3>,
+}
+
+impl Clone for MhaOutput {
+    fn clone(&self) -> Self {
+        Self { weights: self.weights.again(), context: self.context.clone() }
+    }
+}
+
+impl MultiHeadAttentionConfig {
+    /// The module, with new parameters.
+    ///
+    /// # Panics
+    /// If the heads do not divide `d_model`, and for a dropout outside 0 to 1.
+    pub fn init(&self, device: &Device) -> MultiHeadAttention {
+        if self.n_heads == 0 || !self.d_model.is_multiple_of(self.n_heads) {
+            let expected = format!("heads that divide {} features", self.d_model);
+            refuse("MultiHeadAttentionConfig", expected, self.n_heads.to_string());
+        }
+        let linear = |bias| {
+            LinearConfig::new(self.d_model, self.d_model)
+                .with_initializer(self.initializer.clone())
+                .with_bias(bias)
+                .init(device)
+        };
+        MultiHeadAttention {
+            query: linear(self.query_bias),
+            key: linear(self.key_bias),
+            value: linear(self.value_bias),
+            output: linear(self.output_bias),
+            dropout: DropoutConfig::new(self.dropout).init(),
+            activation: Gelu::new(),
+            d_model: self.d_model,
+            n_heads: self.n_heads,
+            d_k: self.d_model / self.n_heads,
+            min_float: self.min_float,
+            quiet_softmax: self.quiet_softmax,
+        }
+    }
+}
+
+impl MultiHeadAttention {
+    /// Attention of each query to the keys and values.
+    ///
+    /// In training with [`MhaInput::self_attn`], the tokens' sequence axis becomes the first one,
+    /// so that no product needs a copy of its operands. This takes one copy of the tokens each way.
+    /// With enough tokens, one product makes queries, keys and values.
+    ///
+    /// # Shapes
+    /// - query: `[batch, queries, d_model]`
+    /// - key, value: `[batch, keys, d_model]` or `[1, keys, d_model]`
+    /// - output: `[batch, queries, d_model]`
+    ///
+    /// # Panics
+    /// With [`Invalid`](burn_rocm::RocmError::Invalid) if inputs and masks don't broadcast.
+    pub fn forward(&self, input: MhaInput) -> MhaOutput {
+        let MhaInput { query, key, value, alike, masks } = input;
+        let mask = masks.joined();
+        if alike && Route::of("MultiHeadAttention", &query).is_some_and(|route| route.records()) {
+            let (context, weights) = sequence_first("MultiHeadAttention", query, |route, tokens| {
+                let (context, weights) = self.contexts(route, tokens, mask);
+                (self.output.forward(context), weights)
+            });
+            return MhaOutput { weights, context };
+        }
+        let query = self.heads(query, &self.query);
+        let key = self.heads(key, &self.key);
+        let value = self.heads(value, &self.value);
+        let (context, weights) = self.attend([query, key, value], mask);
+        MhaOutput { weights, context: self.output.forward(context) }
+    }
+
+    /// [`forward`](Self::forward), but the linear layers compute only the tokens that `cache`
+    /// lacks: all tokens in the first call, one in each later call.
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward), and with [`Invalid`](burn_rocm::RocmError::Invalid) if a
+    /// later call's tokens are not one more than the cached ones; the cache then stays as it was.
+    /// With several new tokens, Burn's module takes only the last one and panics later.
+    pub fn forward_cache(&self, input: MhaInput, cache: &mut MhaCache) -> MhaOutput {
+        let MhaInput { query, key, value, masks, .. } = input;
+        self.forward_cached([query, key, value], masks.joined(), cache)
+    }
+
+    /// [`forward_cache`](Self::forward_cache) of queries, keys and values.
+    pub(crate) fn forward_cached(
+        &self,
+        [query, key, value]: [Tensor<3>; 3],
+        mask: Mask,
+        cache: &mut MhaCache,
+    ) -> MhaOutput {
+        // All three checks come before the first change of a cache.
+        for (cache, tokens) in [(&cache.query, &query), (&cache.key, &key), (&cache.value, &value)] {
+            cache.check(tokens);
+        }
+        let query = cache.query.forward(query, |tokens| self.heads(tokens, &self.query));
+        let key = cache.key.forward(key, |tokens| self.heads(tokens, &self.key));
+        let value = cache.value.forward(value, |tokens| self.heads(tokens, &self.value));
+        let (context, weights) = self.attend([query, key, value], mask);
+        MhaOutput { weights, context: cache.output.forward(context, |tokens| self.output.forward(tokens)) }
+    }
+
+    /// The features of each head: `[batch, heads, sequence, d_k]`.
+    fn heads(&self, tokens: Tensor<3>, linear: &Linear) -> Tensor<4> {
+        let [batch, sequence, _] = tokens.dims();
+        linear.forward(tokens).reshape([batch, sequence, self.n_heads, self.d_k]).swap_dims(1, 2)
+    }
+
+    /// The contexts of all heads, `[batch, queries, d_model]`, and the weights.
+    fn attend(&self, heads: [Tensor<4>; 3], mask: Mask) -> (Tensor<3>, MhaWeights) {
+        let [batch, count, queries, width] = heads[0].dims();
+        let [query, key, value] = heads;
+        let (context, weights) = match Route::of("MultiHeadAttention", &query) {
+            Some(route) => {
+                let [key, value] = [key, value].map(|heads| for_each_batch(heads, batch));
+                self.fused(&route, [query, key, value], mask)
+            }
+            None => {
+                let weights = self.composed_weights(query, key, mask);
+                (weights.clone().matmul(value), weights.into())
+            }
+        };
+        (context.swap_dims(1, 2).reshape([batch, queries, count * width]), weights)
+    }
+
+    /// Self-attention without the output layer. Tokens and contexts are
+    /// `[sequence, batch, d_model]` with a route, `[batch, sequence, d_model]` without one.
+    pub(crate) fn contexts(
+        &self,
+        route: Option<&Route>,
+        tokens: Tensor<3>,
+        mask: Mask,
+    ) -> (Tensor<3>, MhaWeights) {
+        let layers = [&self.query, &self.key, &self.value];
+        let Some(route) = route else {
+            return self.attend(layers.map(|layer| self.heads(tokens.clone(), layer)), mask);
+        };
+        if let Some(layers) = self.joined(route, &tokens) {
+            let rule = self.rule(route, mask);
+            let [query, key, value] = layers;
+            let heads = self.n_heads;
+            let (made, joined) =
+                ([query.clone(), key.clone()], SelfAttentionOp { rule: rule.clone(), heads });
+            let weights = MhaWeights::of_tokens(tokens.clone(), made, [heads, self.d_k], rule);
+            let [(wq, bq), (wk, bk), (wv, bv)] =
+                [query, key, value].map(|(weight, bias)| (primitive(weight), primitive(bias)));
+            let inputs = [primitive(tokens), wq, bq, wk, bk, wv, bv];
+            return (wrap(route.apply(joined, inputs).0), weights);
+        }
+        let heads = layers.map(|layer| heads_of(layer.forward(tokens.clone()), [self.n_heads, self.d_k]));
+        let [sequence, batch, _] = tokens.dims();
+        let (context, weights) = self.fused(route, heads, mask);
+        (context.permute([2, 0, 1, 3]).reshape([sequence, batch, self.n_heads * self.d_k]), weights)
+    }
+
+    /// The layers of queries, keys and values if one product is to make all three. In f32, packing
+    /// the weights, transposing them and splitting their gradient moves `72 d_model^2` bytes. It
+    /// saves two additions of gradients with respect to the tokens, which move `24 rows d_model`
+    /// bytes. So it pays only with a gradient and enough rows.
+    fn joined(&self, route: &Route, tokens: &Tensor<3>) -> Option<[Layer; 3]> {
+        let [sequence, batch, d_model] = tokens.dims();
+        if !route.records() || drops(&self.dropout, tokens) || sequence * batch < 4 * d_model {
+            return None;
+        }
+        let width = self.n_heads * self.d_k;
+        let layer = |layer: &Linear| {
+            let (weight, bias) = (layer.weight.val(), layer.bias.as_ref()?.val());
+            (weight.dims() == [d_model, width] && bias.dims() == [width]).then_some((weight, bias))
+        };
+        Some([layer(&self.query)?, layer(&self.key)?, layer(&self.value)?])
+    }
+
+    /// Attention by the fused op. Returns the context of each head, and the weights. With dropout,
+    /// only the weights are computed by a fused op.
+    fn fused(
+        &self,
+        route: &Route,
+        [query, key, value]: [Tensor<4>; 3],
+        mask: Mask,
+    ) -> (Tensor<4>, MhaWeights) {
+        let rule = self.rule(route, mask);
+        if drops(&self.dropout, &query) {
+            say_composed("MultiHeadAttention", &query.device(), "dropout comes after the softmax");
+            let weights = wrap(route.apply(WeightsOp(rule), [primitive(query), primitive(key)]).0);
+            let weights = self.dropout.forward(weights);
+            return (weights.clone().matmul(value), weights.into());
+        }
+        let weights = MhaWeights::of(query.clone(), key.clone(), rule.clone());
+        let inputs = [primitive(query), primitive(key), primitive(value)];
+        (wrap(route.apply(ContextOp(rule), inputs).0), weights)
+    }
+
+    /// The mask and the options of a fused op.
+    fn rule(&self, route: &Route, mask: Mask) -> Rule {
+        let options = AttentionOptions {
+            fill: self.min_float,
+            quiet: self.quiet_softmax,
+            ..AttentionOptions::default()
+        };
+        Rule { mask: mask.map(|mask| route.bool(mask)), options }
+    }
+
+    fn composed_weights(&self, query: Tensor<4>, key: Tensor<4>, mask: Mask) -> Tensor<4> {
+        let scores = query.matmul(key.transpose()).div_scalar((self.d_k as f32).sqrt());
+        let scores = match mask {
+            Some(mask) => scores.mask_fill(mask, self.min_float),
+            None => scores,
+        };
+        let weights = if self.quiet_softmax { quiet_softmax(scores, 3) } else { softmax(scores, 3) };
+        self.dropout.forward(weights)
+    }
+}

@@ -1,0 +1,95 @@
+//! The gated linear unit with SiLU.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay};
+use burn::nn::{Linear, LinearConfig, LinearLayout};
+use burn::tensor::activation::silu;
+use burn::tensor::{Device, Tensor};
+
+use crate::fuse::{Route, primitive, wrap};
+use crate::ops::layer::SiluMul;
+
+/// Configuration of [`SwiGlu`].
+#[derive(Config, Debug)]
+pub struct SwiGluConfig {
+    /// Features of the input.
+    pub d_input: usize,
+    /// Features of the output.
+    pub d_output: usize,
+    /// Whether the linear layers have a bias.
+    #[config(default = false)]
+    pub bias: bool,
+    /// How to initialise the parameters.
+    #[config(default = "Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false }")]
+    pub initializer: Initializer,
+    /// The weights' layout in memory.
+    #[config(default = "LinearLayout::Row")]
+    pub layout: LinearLayout,
+}
+
+impl SwiGluConfig {
+    /// The layer.
+    pub fn init(&self, device: &Device) -> SwiGlu {
+        let linear = || {
+            LinearConfig::new(self.d_input, self.d_output)
+                .with_bias(self.bias)
+                .with_initializer(self.initializer.clone())
+                .with_layout(self.layout)
+                .init(device)
+        };
+        SwiGlu { linear_inner: linear(), linear_outer: linear() }
+    }
+}
+
+/// `silu(x W1 + b1) * (x W2 + b2)` ([Shazeer 2020](https://arxiv.org/abs/2002.05202)): SiLU and
+/// product run in one kernel, the gradients of both in another.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm_nn_022 as burn_rocm_nn;
+/// # let device = burn::tensor::Device::rocm(0);
+/// use burn_rocm_nn::{SwiGlu, SwiGluConfig};
+///
+/// let layer: SwiGlu = SwiGluConfig::new(8, 16).init(&device);
+/// let output = layer.forward(Tensor::<2>::ones([2, 8], &device));
+/// assert_eq!(output.dims(), [2, 16]);
+/// ```
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct SwiGlu {
+    /// The layer `W1`, `b1`, whose output goes through SiLU.
+    pub linear_inner: Linear,
+    /// The layer `W2`, `b2`, whose output is the other factor.
+    pub linear_outer: Linear,
+}
+
+impl ModuleDisplay for SwiGlu {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let [d_input, d_output] = self.linear_inner.weight.shape().dims();
+        content
+            .add("d_input", &d_input)
+            .add("d_output", &d_output)
+            .add("bias", &self.linear_inner.bias.is_some())
+            .optional()
+    }
+}
+
+impl SwiGlu {
+    /// The layer's output.
+    ///
+    /// # Shapes
+    /// - input: `[.., d_input]`
+    /// - output: `[.., d_output]`
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        let inner = self.linear_inner.forward(input.clone());
+        let outer = self.linear_outer.forward(input);
+        match Route::of("SwiGlu", &inner) {
+            Some(route) => wrap(route.apply(SiluMul, [primitive(inner), primitive(outer)]).0),
+            None => silu(inner) * outer,
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Norms. Parameters may be f32 beside f16 or bf16 inputs. The kernels then read the parameters as
+//! f32, and the parameters' gradients are f32.
+
+mod group;
+mod instance;
+mod layer;
+mod rms;
+
+pub use group::{GroupNorm, GroupNormConfig};
+pub use instance::{InstanceNorm, InstanceNormConfig};
+pub use layer::{LayerNorm, LayerNormConfig};
+pub use rms::{RmsNorm, RmsNormConfig};
+
+use burn::module::Param;
+use burn::tensor::{DType, Tensor};
+
+use crate::fuse::refuse;
+
+/// The same parameter, for another module. Initialises it first, because a clone of an
+/// uninitialised parameter would be another tensor and would receive the gradient.
+fn shared<const D: usize>(param: &Param<Tensor<D>>) -> Param<Tensor<D>> {
+    param.val();
+    param.clone()
+}
+
+/// The output of Burn's module. Burn's module does not take an f16 or bf16 input beside parameters
+/// in f32, so such an input is computed in f32.
+fn composed<const D: usize>(
+    params: Option<DType>,
+    input: Tensor<D>,
+    forward: impl FnOnce(Tensor<D>) -> Tensor<D>,
+) -> Tensor<D> {
+    match (input.dtype(), params) {
+        (dtype @ (DType::F16 | DType::BF16), Some(DType::F32)) => forward(input.cast(DType::F32)).cast(dtype),
+        _ => forward(input),
+    }
+}
+
+/// Gamma and beta, both or neither. Panics if `affine` asks for a parameter that is missing.
+fn both(affine: bool, gamma: Option<Tensor<1>>, beta: Option<Tensor<1>>) -> Option<[Tensor<1>; 2]> {
+    match (affine, gamma, beta) {
+        (false, ..) => None,
+        (true, Some(gamma), Some(beta)) => Some([gamma, beta]),
+        (true, ..) => refuse("group_norm", "gamma and beta, as `affine` is true", "at least one is missing"),
+    }
+}

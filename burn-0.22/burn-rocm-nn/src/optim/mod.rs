@@ -1,0 +1,25 @@
+//! Optimizers that update all parameters in a few launches. They replace those of [`burn::optim`].
+//!
+//! Everything else of `burn::optim` is re-exported, so an app changes only the path. The configs'
+//! `init` returns this crate's [`ModuleOptimizer`], which has the methods and records of Burn's.
+//!
+//! A parameter and its state are updated in place if nobody else holds them. So a clone of the
+//! module, and a record, keep their values. Parameters of the same dtype, device, learning rate and
+//! number of steps share launches, up to 62 in each.
+//!
+//! Code that wants Burn's own type, as the `Learner` of burn-train does, gets it by `into`. Burn's
+//! `ModuleOptimizer` asks for one parameter after the other: then each parameter is a launch. The
+//! function [`step`] takes the step of Burn's `ModuleOptimizer` in shared launches; a model's
+//! `TrainStep::optimize` may call it.
+
+mod adam;
+mod adamw;
+mod gather;
+mod module;
+mod sgd;
+
+pub use adam::{Adam, AdamConfig};
+pub use adamw::{AdamW, AdamWConfig};
+pub use burn::optim::*;
+pub use module::{ModuleOptimizer, Optimize, step};
+pub use sgd::{Sgd, SgdConfig, SgdState};

@@ -1,0 +1,205 @@
+//! The optimizer of a module.
+
+use burn::grad_clipping::{GradientClipping, GradientClippingConfig};
+use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::module::{Module, ParamGroup};
+use burn::optim::{self, DynOptimizer, GradientsParams, MultiGradientsParams, Optimizer, OptimizerRecord};
+use burn::store::RecordError;
+use burn::tensor::Bytes;
+use burn_rocm::raise;
+
+use super::gather::Gathering;
+
+/// Updates a module's parameters. Replaces [`burn::optim::ModuleOptimizer`] and has the same record.
+///
+/// On this project's device the parameters share launches. On other devices Burn's optimizers run.
+/// Gradients may be of a narrower float type than their parameters, as in a model that
+/// [`amp`](crate::amp) converted. They are cast first.
+///
+/// If a step fails on the device, the optimizer loses its states, and the step panics with the
+/// error.
+#[derive(Clone)]
+pub struct ModuleOptimizer {
+    burn: optim::ModuleOptimizer,
+    /// Whether the optimizer of the first group leaves its clipping to the fused step.
+    fuses_clipping: bool,
+    /// The clipping of such an optimizer.
+    clipping: Option<GradientClipping>,
+}
+
+impl<O: Optimizer> From<O> for ModuleOptimizer {
+    fn from(optim: O) -> Self {
+        Self::from_burn(optim.into())
+    }
+}
+
+impl From<ModuleOptimizer> for optim::ModuleOptimizer {
+    fn from(optim: ModuleOptimizer) -> Self {
+        match optim.clipping {
+            Some(clipping) => optim.burn.with_grad_clipping(clipping),
+            None => optim.burn,
+        }
+    }
+}
+
+impl ModuleOptimizer {
+    /// The optimizer of a config, whose `optim` leaves its clipping to the fused step.
+    pub(super) fn fused(optim: impl Optimizer, clipping: Option<&GradientClippingConfig>) -> Self {
+        let clipping = clipping.map(GradientClippingConfig::init);
+        Self { burn: optim.into(), fuses_clipping: true, clipping }
+    }
+
+    /// Burn's optimizer, whose step is taken as by [`step`].
+    pub fn from_burn(burn: optim::ModuleOptimizer) -> Self {
+        Self { burn, fuses_clipping: false, clipping: None }
+    }
+
+    /// Whether a group's gradients are clipped.
+    pub fn has_gradient_clipping(&self) -> bool {
+        self.clipping.is_some() || self.burn.has_gradient_clipping()
+    }
+
+    /// How the gradients of the first group are clipped.
+    pub fn grad_clipping(&self) -> Option<&GradientClipping> {
+        self.clipping.as_ref().or_else(|| self.burn.grad_clipping())
+    }
+
+    /// The optimizer with clipped gradients in the first group: each element to a value, or each
+    /// parameter's gradient to a norm.
+    pub fn with_grad_clipping(self, gradient_clipping: GradientClipping) -> Self {
+        match self.fuses_clipping {
+            true => Self { clipping: Some(gradient_clipping), ..self },
+            false => Self { burn: self.burn.with_grad_clipping(gradient_clipping), ..self },
+        }
+    }
+
+    /// The optimizer with another optimizer for the parameters of a group, as
+    /// [`burn::optim::ModuleOptimizer::with_group`] describes it.
+    pub fn with_group<O>(self, group: ParamGroup, optim: O, grad_clipping: Option<GradientClipping>) -> Self
+    where
+        O: DynOptimizer + 'static,
+    {
+        Self { burn: self.burn.with_group(group, optim, grad_clipping), ..self }
+    }
+
+    /// Updates the module's parameters with these gradients.
+    pub fn step<M: Module>(
+        &mut self,
+        lr: impl Into<ModuleLearningRate>,
+        module: M,
+        grads: GradientsParams,
+    ) -> M {
+        together(&mut self.burn, self.clipping.clone(), |burn| burn.step(lr, module, grads))
+    }
+
+    /// [`step`](Self::step) with the gradients of several devices, which are added.
+    pub fn step_multi<M: Module>(
+        &mut self,
+        lr: impl Into<ModuleLearningRate>,
+        module: M,
+        grads: MultiGradientsParams,
+    ) -> M {
+        together(&mut self.burn, self.clipping.clone(), |burn| burn.step_multi(lr, module, grads))
+    }
+
+    /// The states, to save. They are those of Burn's optimizers.
+    pub fn to_record(&self) -> OptimizerRecord {
+        self.burn.to_record()
+    }
+
+    /// The optimizer with the states of a record, of this crate's optimizer or of Burn's.
+    pub fn load_record(self, record: OptimizerRecord) -> Self {
+        Self { burn: self.burn.load_record(record), ..self }
+    }
+
+    /// The states in Burn's file format.
+    ///
+    /// # Errors
+    /// As [`OptimizerRecord::into_bytes`].
+    pub fn into_bytes(&self) -> Result<Bytes, RecordError> {
+        self.burn.into_bytes()
+    }
+
+    /// The optimizer with the states of [`into_bytes`](Self::into_bytes).
+    ///
+    /// # Errors
+    /// As [`OptimizerRecord::from_bytes`].
+    pub fn from_bytes(self, bytes: Bytes) -> Result<Self, RecordError> {
+        Ok(Self { burn: self.burn.from_bytes(bytes)?, ..self })
+    }
+
+    /// Saves the states to a file.
+    ///
+    /// # Errors
+    /// As [`OptimizerRecord::save`].
+    pub fn save<P: AsRef<std::path::Path>>(&self, path: P) -> Result<(), RecordError> {
+        self.burn.save(path)
+    }
+
+    /// The optimizer with the states of a file.
+    ///
+    /// # Errors
+    /// As [`OptimizerRecord::load`].
+    pub fn load<P: AsRef<std::path::Path>>(self, path: P) -> Result<Self, RecordError> {
+        Ok(Self { burn: self.burn.load(path)?, ..self })
+    }
+}
+
+/// The step of Burn's `ModuleOptimizer`. Parameters whose optimizers are of this crate share
+/// launches.
+///
+/// ```
+/// # use burn::nn::{Linear, LinearConfig};
+/// # use burn::optim::GradientsParams;
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm_nn_022 as burn_rocm_nn;
+/// # let device = burn::tensor::Device::rocm(0).autodiff();
+/// use burn_rocm_nn::optim::{self, AdamConfig};
+///
+/// let model = LinearConfig::new(4, 2).init(&device);
+/// let mut optimizer: burn::optim::ModuleOptimizer = AdamConfig::new().init().into();
+/// let loss = model.forward(Tensor::<2>::ones([3, 4], &device)).sum();
+/// let grads = GradientsParams::from_grads(loss.backward(), &model);
+/// let model: Linear = optim::step(&mut optimizer, 1e-3, model, grads);
+/// assert_eq!(model.weight.dims(), [4, 2]);
+/// ```
+pub fn step<M: Module>(
+    optim: &mut optim::ModuleOptimizer,
+    lr: impl Into<ModuleLearningRate>,
+    module: M,
+    grads: GradientsParams,
+) -> M {
+    together(optim, None, |optim| optim.step(lr, module, grads))
+}
+
+fn together<M>(
+    optim: &mut optim::ModuleOptimizer,
+    clipping: Option<GradientClipping>,
+    step: impl FnOnce(&mut optim::ModuleOptimizer) -> M,
+) -> M {
+    let gathering = Gathering::begin(clipping);
+    let module = step(optim);
+    if let Err(error) = gathering.run() {
+        *optim = optim.clone().load_record(OptimizerRecord::default());
+        raise(error);
+    }
+    module
+}
+
+/// An optimizer of modules: this crate's or Burn's.
+pub trait Optimize {
+    /// Updates the module's parameters with these gradients.
+    fn optimize<M: Module>(&mut self, lr: ModuleLearningRate, module: M, grads: GradientsParams) -> M;
+}
+
+impl Optimize for ModuleOptimizer {
+    fn optimize<M: Module>(&mut self, lr: ModuleLearningRate, module: M, grads: GradientsParams) -> M {
+        self.step(lr, module, grads)
+    }
+}
+
+impl Optimize for optim::ModuleOptimizer {
+    fn optimize<M: Module>(&mut self, lr: ModuleLearningRate, module: M, grads: GradientsParams) -> M {
+        step(self, lr, module, grads)
+    }
+}

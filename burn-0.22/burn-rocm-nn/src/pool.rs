@@ -1,0 +1,275 @@
+//! Pooling over three axes, which Burn does not have. Fields, configs and semantics follow Burn's
+//! 2-D modules.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
+use burn::nn::PaddingConfig3d;
+use burn::tensor::Tensor;
+use burn::tensor::module::{avg_pool2d, max_pool2d};
+use burn::tensor::ops::{AvgPoolOptions, MaxPoolOptions};
+use burn_rocm::fused::Pool3d;
+
+use crate::fuse::{Route, refuse};
+use crate::ops::pool::{AvgOp, MaxOp};
+
+/// Configuration of [`MaxPool3d`].
+#[derive(Config, Debug)]
+pub struct MaxPool3dConfig {
+    /// Depth, height and width of the window.
+    pub kernel_size: [usize; 3],
+    /// The window's stride.
+    #[config(default = "kernel_size")]
+    pub strides: [usize; 3],
+    /// The padding. If the total padding of `Same` is odd, the end of the axis gets one more than
+    /// the start.
+    #[config(default = "PaddingConfig3d::Valid")]
+    pub padding: PaddingConfig3d,
+    /// The distance between the window's elements.
+    #[config(default = "[1, 1, 1]")]
+    pub dilation: [usize; 3],
+    /// Whether an incomplete last window counts (ceil mode).
+    #[config(default = "false")]
+    pub ceil_mode: bool,
+}
+
+impl MaxPool3dConfig {
+    /// The module.
+    pub fn init(&self) -> MaxPool3d {
+        let Self { kernel_size, strides: stride, padding, dilation, ceil_mode } = self.clone();
+        MaxPool3d { stride, kernel_size, padding, dilation, ceil_mode }
+    }
+}
+
+/// The largest element of each window, by one kernel. The gradient is one MIOpen call or one
+/// kernel.
+///
+/// Other backends run Burn's 2-D pooling twice: over the planes, then over the depth of the result.
+/// Elements and gradients are the same, except for windows with NaN. Among equal elements the first
+/// gets the gradient.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm_nn_022 as burn_rocm_nn;
+/// # let device = burn::tensor::Device::rocm(0);
+/// use burn_rocm_nn::MaxPool3dConfig;
+///
+/// let pool = MaxPool3dConfig::new([2, 2, 2]).init();
+/// let output = pool.forward(Tensor::<5>::ones([1, 3, 4, 4, 4], &device));
+/// assert_eq!(output.dims(), [1, 3, 2, 2, 2]);
+/// ```
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct MaxPool3d {
+    /// The window's stride.
+    pub stride: [usize; 3],
+    /// Depth, height and width of the window.
+    pub kernel_size: [usize; 3],
+    /// The padding.
+    #[module(skip)]
+    pub padding: PaddingConfig3d,
+    /// The distance between the window's elements.
+    pub dilation: [usize; 3],
+    /// Whether an incomplete last window counts (ceil mode).
+    pub ceil_mode: bool,
+}
+
+impl ModuleDisplay for MaxPool3d {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        content
+            .add("kernel_size", &format!("{:?}", self.kernel_size))
+            .add("stride", &format!("{:?}", self.stride))
+            .add_debug_attribute("padding", &self.padding)
+            .add("dilation", &format!("{:?}", self.dilation))
+            .add("ceil_mode", &self.ceil_mode)
+            .optional()
+    }
+}
+
+impl MaxPool3d {
+    /// The maxima.
+    ///
+    /// # Shapes
+    /// - input: `[batch, channels, depth_in, height_in, width_in]`
+    /// - output: `[batch, channels, depth_out, height_out, width_out]`
+    pub fn forward(&self, input: Tensor<5>) -> Tensor<5> {
+        let (input, padding) = padded(input, &self.padding, self.kernel_size, self.stride, f32::NEG_INFINITY);
+        let Self { stride, kernel_size, dilation, ceil_mode, .. } = *self;
+        let pool = Pool3d { kernel_size, stride, padding, dilation, ceil_mode };
+        match Route::of("MaxPool3d", &input) {
+            Some(route) => {
+                let op = MaxOp { pool, x: input.dims(), indexed: route.records() };
+                route.unary(op, input)
+            }
+            None => twice(input, pool, |x, [k, s, p, d]| {
+                let options = MaxPoolOptions::new(k).with_stride(s).with_padding(p).with_dilation(d);
+                max_pool2d(x, options.with_ceil_mode(ceil_mode))
+            }),
+        }
+    }
+}
+
+/// Configuration of [`AvgPool3d`].
+#[derive(Config, Debug)]
+pub struct AvgPool3dConfig {
+    /// Depth, height and width of the window.
+    pub kernel_size: [usize; 3],
+    /// The window's stride.
+    #[config(default = "kernel_size")]
+    pub strides: [usize; 3],
+    /// The padding. If the total padding of `Same` is odd, the end of the axis gets one more than
+    /// the start.
+    #[config(default = "PaddingConfig3d::Valid")]
+    pub padding: PaddingConfig3d,
+    /// Whether the padding's zeros count in the mean.
+    #[config(default = "true")]
+    pub count_include_pad: bool,
+    /// Whether an incomplete last window counts (ceil mode).
+    #[config(default = "false")]
+    pub ceil_mode: bool,
+}
+
+impl AvgPool3dConfig {
+    /// The module.
+    pub fn init(&self) -> AvgPool3d {
+        let Self { kernel_size, strides: stride, padding, count_include_pad, ceil_mode } = self.clone();
+        AvgPool3d { stride, kernel_size, padding, count_include_pad, ceil_mode }
+    }
+}
+
+/// The mean of each window, by one MIOpen call or one kernel in each direction.
+///
+/// Other backends run Burn's 2-D pooling twice: over the planes, then over the depth of the result.
+///
+/// Padding that differs before and after an axis (`Same` with windows of an even size) always
+/// counts, whatever `count_include_pad` says, as in Burn's 2-D module.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm_nn_022 as burn_rocm_nn;
+/// # let device = burn::tensor::Device::rocm(0);
+/// use burn_rocm_nn::AvgPool3dConfig;
+///
+/// let pool = AvgPool3dConfig::new([2, 2, 2]).init();
+/// let output = pool.forward(Tensor::<5>::ones([1, 3, 4, 4, 4], &device));
+/// assert_eq!(output.dims(), [1, 3, 2, 2, 2]);
+/// ```
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct AvgPool3d {
+    /// The window's stride.
+    pub stride: [usize; 3],
+    /// Depth, height and width of the window.
+    pub kernel_size: [usize; 3],
+    /// The padding.
+    #[module(skip)]
+    pub padding: PaddingConfig3d,
+    /// Whether the padding's zeros count in the mean.
+    pub count_include_pad: bool,
+    /// Whether an incomplete last window counts (ceil mode).
+    pub ceil_mode: bool,
+}
+
+impl ModuleDisplay for AvgPool3d {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        content
+            .add("kernel_size", &format!("{:?}", self.kernel_size))
+            .add("stride", &format!("{:?}", self.stride))
+            .add_debug_attribute("padding", &self.padding)
+            .add("count_include_pad", &self.count_include_pad)
+            .add("ceil_mode", &self.ceil_mode)
+            .optional()
+    }
+}
+
+impl AvgPool3d {
+    /// The means.
+    ///
+    /// # Shapes
+    /// - input: `[batch, channels, depth_in, height_in, width_in]`
+    /// - output: `[batch, channels, depth_out, height_out, width_out]`
+    pub fn forward(&self, input: Tensor<5>) -> Tensor<5> {
+        let (input, padding) = padded(input, &self.padding, self.kernel_size, self.stride, 0.0);
+        let Self { stride, kernel_size, count_include_pad, ceil_mode, .. } = *self;
+        let pool = Pool3d { kernel_size, stride, padding, dilation: [1; 3], ceil_mode };
+        match Route::of("AvgPool3d", &input) {
+            Some(route) => {
+                let op = AvgOp { pool, x: input.dims(), count_include_pad };
+                route.unary(op, input)
+            }
+            None => twice(input, pool, |x, [k, s, p, _]| {
+                let options = AvgPoolOptions::new(k).with_stride(s).with_padding(p);
+                let options = options.with_count_include_pad(count_include_pad);
+                avg_pool2d(x, options.with_ceil_mode(ceil_mode))
+            }),
+        }
+    }
+}
+
+/// The input, and the padding that the pooling must apply. Pads the input here, and returns a
+/// padding of 0, if the padding differs before and after an axis.
+fn padded(
+    input: Tensor<5>,
+    padding: &PaddingConfig3d,
+    kernel_size: [usize; 3],
+    stride: [usize; 3],
+    value: f32,
+) -> (Tensor<5>, [usize; 3]) {
+    let dims = input.dims();
+    let pairs: [(usize, usize); 3] = match *padding {
+        PaddingConfig3d::Valid => [(0, 0); 3],
+        PaddingConfig3d::Explicit(depth, height, width) => [depth, height, width].map(|pad| (pad, pad)),
+        PaddingConfig3d::Same => {
+            check_strides(stride);
+            std::array::from_fn(|axis| {
+                let steps = dims[axis + 2].div_ceil(stride[axis]).saturating_sub(1);
+                let whole = (steps * stride[axis] + kernel_size[axis]).saturating_sub(dims[axis + 2]);
+                (whole / 2, whole - whole / 2)
+            })
+        }
+    };
+    if pairs.iter().all(|(before, after)| before == after) {
+        return (input, pairs.map(|(before, _)| before));
+    }
+    let (mut whole, mut inside) = (dims, dims.map(|dim| 0..dim));
+    for (axis, (before, after)) in pairs.into_iter().enumerate() {
+        whole[axis + 2] += before + after;
+        inside[axis + 2] = before..before + dims[axis + 2];
+    }
+    // Burn's `pad` would fill in the backend's default dtype.
+    let around = Tensor::full(whole, value, (&input.device(), input.dtype()));
+    (around.slice_assign(inside, input), [0; 3])
+}
+
+/// Checks that the strides are at least 1, as the fused ops do.
+fn check_strides(stride: [usize; 3]) {
+    if stride.contains(&0) {
+        refuse("pool3d", "strides of at least 1", format!("{stride:?}"));
+    }
+}
+
+/// A window's size, stride, padding and dilation, each for height and width.
+type Plane = [[usize; 2]; 4];
+
+/// A pooling over three axes as one over height and width, then one over depth.
+fn twice(x: Tensor<5>, pool: Pool3d, plane: impl Fn(Tensor<4>, Plane) -> Tensor<4>) -> Tensor<5> {
+    check_strides(pool.stride);
+    let [batch, channels, depth, height, width] = x.dims();
+    let lists = [pool.kernel_size, pool.stride, pool.padding, pool.dilation];
+    let planes = x.reshape([batch, channels * depth, height, width]);
+    let planes = plane(planes, lists.map(|[_, height, width]| [height, width]));
+    let [_, _, height, width] = planes.dims();
+    let columns = planes.reshape([batch, channels, depth, height * width]);
+    // Along the other axis, a window of one element with stride 1.
+    let across = [1, 1, 0, 1];
+    let out = plane(columns, std::array::from_fn(|list| [lists[list][0], across[list]]));
+    let depth = out.dims()[2];
+    out.reshape([batch, channels, depth, height, width])
+}

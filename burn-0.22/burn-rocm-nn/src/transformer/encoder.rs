@@ -1,0 +1,367 @@
+//! The transformer encoder: layers of self-attention and position-wise feed-forward layers.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay};
+use burn::nn::activation::ActivationConfig;
+use burn::nn::{Dropout, DropoutConfig, Linear};
+use burn::tensor::{Bool, Device, Tensor};
+
+use super::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};
+use crate::attention::{
+    Mask, Masks, MhaCache, MultiHeadAttention, MultiHeadAttentionConfig, TensorCache, sequence_first,
+};
+use crate::fuse::{Route, refuse, say_composed};
+use crate::layer::{drops, linear_add};
+use crate::{LayerNorm, LayerNormConfig};
+
+/// Configuration of [`TransformerEncoder`].
+#[derive(Config, Debug)]
+pub struct TransformerEncoderConfig {
+    /// Features of the input and of the output.
+    pub d_model: usize,
+    /// Features between the two position-wise linear layers.
+    pub d_ff: usize,
+    /// The number of heads; divides `d_model`.
+    pub n_heads: usize,
+    /// The number of layers.
+    pub n_layers: usize,
+    /// The probability of every dropout. Default: 0.1
+    #[config(default = 0.1)]
+    pub dropout: f64,
+    /// Whether the layer norms come before the sub-layers instead of after them. Default: false
+    #[config(default = false)]
+    pub norm_first: bool,
+    /// Whether 1 is added to the sum of a row's exponentials, see
+    /// [`MultiHeadAttentionConfig::quiet_softmax`]. Default: false
+    #[config(default = false)]
+    pub quiet_softmax: bool,
+    /// How to initialise the parameters.
+    #[config(default = "Initializer::KaimingUniform{gain:1.0/f64::sqrt(3.0), fan_out_only:false}")]
+    pub initializer: Initializer,
+    /// The activation between the two position-wise linear layers. Default: Gelu
+    #[config(default = "ActivationConfig::Gelu")]
+    pub activation: ActivationConfig,
+    /// The epsilon of the layer norms. Default: 1e-5
+    #[config(default = 1e-5)]
+    pub layer_norm_eps: f64,
+}
+
+/// The encoder of a transformer ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)), with the
+/// fields, record and result of Burn's module. Made by [`TransformerEncoderConfig`].
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm_nn_022 as burn_rocm_nn;
+/// # let device = burn::tensor::Device::rocm(0);
+/// use burn_rocm_nn::transformer::{
+///     TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput,
+/// };
+///
+/// let config = TransformerEncoderConfig::new(16, 32, 2, 1);
+/// let encoder: TransformerEncoder = config.init(&device);
+/// let tokens = Tensor::<3>::ones([1, 4, 16], &device);
+/// let output = encoder.forward(TransformerEncoderInput::new(tokens));
+/// assert_eq!(output.dims(), [1, 4, 16]);
+/// ```
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct TransformerEncoder {
+    /// The layers.
+    pub layers: Vec<TransformerEncoderLayer>,
+    /// Features of the input and of the output.
+    pub d_model: usize,
+    /// Features between the two position-wise linear layers.
+    pub d_ff: usize,
+    /// The number of heads.
+    pub n_heads: usize,
+    /// The number of layers.
+    pub n_layers: usize,
+    /// The probability of every dropout.
+    pub dropout: f64,
+    /// Whether a layer norm comes ahead of each sub-layer, and not after it.
+    pub norm_first: bool,
+    /// Whether 1 is added to the sum of a row's exponentials.
+    pub quiet_softmax: bool,
+}
+
+impl ModuleDisplay for TransformerEncoder {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        content
+            .add("d_model", &self.d_model)
+            .add("d_ff", &self.d_ff)
+            .add("n_heads", &self.n_heads)
+            .add("n_layers", &self.n_layers)
+            .add("dropout", &self.dropout)
+            .add("norm_first", &self.norm_first)
+            .add("quiet_softmax", &self.quiet_softmax)
+            .optional()
+    }
+}
+
+/// The input of [`TransformerEncoder`].
+#[derive(Debug)]
+pub struct TransformerEncoderInput {
+    tensor: Tensor<3>,
+    mask_pad: Option<Tensor<2, Bool>>,
+    mask_attn: Option<Tensor<3, Bool>>,
+}
+
+impl TransformerEncoderInput {
+    /// A sequence for each batch.
+    ///
+    /// # Shapes
+    /// - tensor: `[batch, sequence, d_model]`
+    pub fn new(tensor: Tensor<3>) -> Self {
+        Self { tensor, mask_pad: None, mask_attn: None }
+    }
+
+    /// Hides the positions where `mask_pad` `[batch, sequence]` is true. Either axis may have size
+    /// 1.
+    pub fn mask_pad(mut self, mask_pad: Tensor<2, Bool>) -> Self {
+        self.mask_pad = Some(mask_pad);
+        self
+    }
+
+    /// Hides positions from others where `mask_attn` `[batch, sequence, sequence]` is true. Any
+    /// axis may have size 1.
+    pub fn mask_attn(mut self, mask_attn: Tensor<3, Bool>) -> Self {
+        self.mask_attn = Some(mask_attn);
+        self
+    }
+}
+
+impl TransformerEncoderConfig {
+    /// The module, with new parameters.
+    pub fn init(&self, device: &Device) -> TransformerEncoder {
+        TransformerEncoder {
+            layers: (0..self.n_layers).map(|_| TransformerEncoderLayer::new(self, device)).collect(),
+            d_model: self.d_model,
+            d_ff: self.d_ff,
+            n_heads: self.n_heads,
+            n_layers: self.n_layers,
+            dropout: self.dropout,
+            norm_first: self.norm_first,
+            quiet_softmax: self.quiet_softmax,
+        }
+    }
+}
+
+impl TransformerEncoder {
+    /// Runs the layers one after the other. On this project's backend they run on tokens with the
+    /// sequence axis first, which takes one copy before and one after the layers.
+    ///
+    /// # Shapes
+    /// - input, output: `[batch, sequence, d_model]`
+    pub fn forward(&self, input: TransformerEncoderInput) -> Tensor<3> {
+        let TransformerEncoderInput { tensor, mask_pad, mask_attn } = input;
+        let mask = Masks { pad: mask_pad, attn: mask_attn }.joined();
+        let layers = |route: Option<&Route>, tokens| {
+            (self.layers.iter().fold(tokens, |x, layer| layer.of_tokens(route, x, &mask)), ())
+        };
+        sequence_first("TransformerEncoder", tensor, layers).0
+    }
+
+    /// [`forward`](Self::forward) of a sequence that is one token longer than at the last call with
+    /// this cache.
+    ///
+    /// # Shapes
+    /// - input, output: `[batch, sequence, d_model]`
+    ///
+    /// # Panics
+    /// If the cache was made for another number of layers, or the sequence is not one token longer
+    /// than the cached one.
+    pub fn forward_autoregressive_inference(
+        &self,
+        input: TransformerEncoderInput,
+        cache: &mut TransformerEncoderAutoregressiveCache,
+    ) -> Tensor<3> {
+        if self.layers.len() != cache.layers.len() {
+            let expected = format!("a cache of {} layers", self.layers.len());
+            refuse("transformer_encoder", expected, format!("one of {}", cache.layers.len()));
+        }
+        let TransformerEncoderInput { tensor, mask_pad, mask_attn } = input;
+        let mask = Masks { pad: mask_pad, attn: mask_attn }.joined();
+        let layers = self.layers.iter().zip(&mut cache.layers);
+        layers.fold(tensor, |x, (layer, cache)| layer.of_one_more_token(x, &mask, cache))
+    }
+
+    /// An empty cache for
+    /// [`forward_autoregressive_inference`](Self::forward_autoregressive_inference).
+    pub fn new_autoregressive_cache(&self) -> TransformerEncoderAutoregressiveCache {
+        TransformerEncoderAutoregressiveCache {
+            layers: self.layers.iter().map(|_| TransformerEncoderLayerAutoregressiveCache::empty()).collect(),
+        }
+    }
+}
+
+/// The name of a layer in the log.
+const LAYER: &str = "TransformerEncoderLayer";
+
+/// One layer of a [`TransformerEncoder`].
+#[derive(Module, Debug)]
+pub struct TransformerEncoderLayer {
+    /// Self-attention.
+    pub mha: MultiHeadAttention,
+    /// The position-wise feed-forward layers.
+    pub pwff: PositionWiseFeedForward,
+    /// The norm between attention and feed-forward layers.
+    pub norm_1: LayerNorm,
+    /// The norm before the attention (`norm_first`), or after the feed-forward layers.
+    pub norm_2: LayerNorm,
+    /// Dropout of the outputs of both sub-layers.
+    pub dropout: Dropout,
+    /// Whether a layer norm comes ahead of each sub-layer, and not after it.
+    pub norm_first: bool,
+}
+
+impl TransformerEncoderLayer {
+    /// A layer with new parameters.
+    pub fn new(config: &TransformerEncoderConfig, device: &Device) -> Self {
+        let norm = || LayerNormConfig::new(config.d_model).with_epsilon(config.layer_norm_eps).init(device);
+        Self {
+            mha: MultiHeadAttentionConfig::new(config.d_model, config.n_heads)
+                .with_initializer(config.initializer.clone())
+                .with_dropout(config.dropout)
+                .with_quiet_softmax(config.quiet_softmax)
+                .init(device),
+            pwff: PositionWiseFeedForwardConfig::new(config.d_model, config.d_ff)
+                .with_initializer(config.initializer.clone())
+                .with_dropout(config.dropout)
+                .with_activation(config.activation.clone())
+                .init(device),
+            norm_1: norm(),
+            norm_2: norm(),
+            dropout: DropoutConfig::new(config.dropout).init(),
+            norm_first: config.norm_first,
+        }
+    }
+
+    /// Attention and feed-forward layers, each added to its input.
+    ///
+    /// # Shapes
+    /// - input, output: `[batch, sequence, d_model]`
+    pub fn forward(
+        &self,
+        input: Tensor<3>,
+        mask_pad: Option<Tensor<2, Bool>>,
+        mask_attn: Option<Tensor<3, Bool>>,
+    ) -> Tensor<3> {
+        let mask = Masks { pad: mask_pad, attn: mask_attn }.joined();
+        sequence_first(LAYER, input, |route, tokens| (self.of_tokens(route, tokens, &mask), ())).0
+    }
+
+    /// [`forward`](Self::forward) for tokens in the layout of [`MultiHeadAttention::contexts`]. All
+    /// parts but the attention treat each token separately, so they take either layout.
+    fn of_tokens(&self, route: Option<&Route>, tokens: Tensor<3>, mask: &Mask) -> Tensor<3> {
+        self.layer(tokens, |part| match part {
+            Part::Attention { x, onto } => {
+                let (context, _) = self.mha.contexts(route, x, mask.clone());
+                self.add(onto, &self.mha.output, context)
+            }
+            Part::FeedForward { x, onto } => self.add(onto, &self.pwff.linear_outer, self.pwff.between(x)),
+            Part::Norm1(x) => self.norm_1.forward(x),
+            Part::Norm2(x) => self.norm_2.forward(x),
+        })
+    }
+
+    /// Adds a sub-layer's output `last(x)` to the sub-layer's input `onto`.
+    fn add(&self, onto: Tensor<3>, last: &Linear, x: Tensor<3>) -> Tensor<3> {
+        if !drops(&self.dropout, &x) {
+            return linear_add(LAYER, last, x, onto);
+        }
+        say_composed(LAYER, &x.device(), "dropout comes ahead of a sum");
+        onto + self.dropout.forward(last.forward(x))
+    }
+
+    /// [`forward`](Self::forward) of a sequence that is one token longer than at the last call with
+    /// this cache.
+    ///
+    /// # Panics
+    /// If the sequence is not one token longer.
+    pub fn forward_autoregressive_inference(
+        &self,
+        input: Tensor<3>,
+        mask_pad: Option<Tensor<2, Bool>>,
+        mask_attn: Option<Tensor<3, Bool>>,
+        cache: &mut TransformerEncoderLayerAutoregressiveCache,
+    ) -> Tensor<3> {
+        self.of_one_more_token(input, &Masks { pad: mask_pad, attn: mask_attn }.joined(), cache)
+    }
+
+    fn of_one_more_token(
+        &self,
+        input: Tensor<3>,
+        mask: &Mask,
+        cache: &mut TransformerEncoderLayerAutoregressiveCache,
+    ) -> Tensor<3> {
+        say_composed(LAYER, &input.device(), "with a cache, sums are composed");
+        self.layer(input, |part| match part {
+            Part::Attention { x, onto } => {
+                let output = self.mha.forward_cached([x.clone(), x.clone(), x], mask.clone(), &mut cache.mha);
+                onto + self.dropout.forward(output.context)
+            }
+            Part::FeedForward { x, onto } => {
+                let output = cache.pwff.forward_autoregressive(x, 1, |x| self.pwff.forward(x));
+                onto + self.dropout.forward(output)
+            }
+            Part::Norm1(x) => cache.norm_1.forward_autoregressive(x, 1, |x| self.norm_1.forward(x)),
+            Part::Norm2(x) => cache.norm_2.forward_autoregressive(x, 1, |x| self.norm_2.forward(x)),
+        })
+    }
+
+    /// Runs the parts in the order that `norm_first` asks for.
+    fn layer(&self, x: Tensor<3>, mut run: impl FnMut(Part) -> Tensor<3>) -> Tensor<3> {
+        if self.norm_first {
+            let ahead = run(Part::Norm2(x.clone()));
+            let x = run(Part::Attention { x: ahead, onto: x });
+            let ahead = run(Part::Norm1(x.clone()));
+            run(Part::FeedForward { x: ahead, onto: x })
+        } else {
+            let x = run(Part::Attention { x: x.clone(), onto: x });
+            let x = run(Part::Norm1(x));
+            let x = run(Part::FeedForward { x: x.clone(), onto: x });
+            run(Part::Norm2(x))
+        }
+    }
+}
+
+/// A part of a layer with its input `x`. The output of a sub-layer is added to `onto`.
+enum Part {
+    Attention { x: Tensor<3>, onto: Tensor<3> },
+    FeedForward { x: Tensor<3>, onto: Tensor<3> },
+    Norm1(Tensor<3>),
+    Norm2(Tensor<3>),
+}
+
+/// The cache of a [`TransformerEncoderLayer`].
+pub struct TransformerEncoderLayerAutoregressiveCache {
+    /// The cache of the attention.
+    pub mha: MhaCache,
+    /// The cache of the feed-forward layers.
+    pub pwff: TensorCache<3>,
+    /// The cache of the first norm.
+    pub norm_1: TensorCache<3>,
+    /// The cache of the second norm.
+    pub norm_2: TensorCache<3>,
+}
+
+impl TransformerEncoderLayerAutoregressiveCache {
+    /// An empty cache.
+    pub fn empty() -> Self {
+        Self {
+            mha: MhaCache::autoregressive(),
+            pwff: TensorCache::empty(),
+            norm_1: TensorCache::empty(),
+            norm_2: TensorCache::empty(),
+        }
+    }
+}
+
+/// The cache of a [`TransformerEncoder`], for decoding token by token.
+pub struct TransformerEncoderAutoregressiveCache {
+    layers: Vec<TransformerEncoderLayerAutoregressiveCache>,
+}

@@ -1,0 +1,112 @@
+//! Two linear layers with an activation between them.
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay};
+use burn::nn::activation::{Activation, ActivationConfig};
+use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
+use burn::tensor::{Device, Tensor};
+
+use crate::Act;
+use crate::fuse::say_composed;
+use crate::layer::{drops, linear_act};
+
+/// Configuration of [`PositionWiseFeedForward`].
+#[derive(Config, Debug)]
+pub struct PositionWiseFeedForwardConfig {
+    /// Features of the input and of the output.
+    pub d_model: usize,
+    /// Features between the two linear layers.
+    pub d_ff: usize,
+    /// The probability that a feature between the two layers is dropped. Default: 0.1
+    #[config(default = 0.1)]
+    pub dropout: f64,
+    /// How to initialise the parameters.
+    #[config(default = "Initializer::KaimingUniform{gain:1.0/f64::sqrt(3.0), fan_out_only:false}")]
+    pub initializer: Initializer,
+    /// The activation. Default: Gelu
+    #[config(default = "ActivationConfig::Gelu")]
+    pub activation: ActivationConfig,
+}
+
+/// `outer(dropout(activation(inner(x))))` for each position ([Vaswani et al.
+/// 2017](https://arxiv.org/abs/1706.03762)), with the fields, record and result of Burn's module.
+/// As in Burn's module, the record does not hold parameters of the activation. ReLU and exact GELU
+/// run in one kernel with the first layer's bias, as in [`LinearAct`](crate::LinearAct). Made by
+/// [`PositionWiseFeedForwardConfig`].
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm_nn_022 as burn_rocm_nn;
+/// # let device = burn::tensor::Device::rocm(0);
+/// use burn_rocm_nn::transformer::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};
+///
+/// let layer: PositionWiseFeedForward = PositionWiseFeedForwardConfig::new(16, 32).init(&device);
+/// let output = layer.forward(Tensor::<3>::ones([1, 4, 16], &device));
+/// assert_eq!(output.dims(), [1, 4, 16]);
+/// ```
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct PositionWiseFeedForward {
+    /// From `d_model` to `d_ff` features.
+    pub linear_inner: Linear,
+    /// From `d_ff` to `d_model` features.
+    pub linear_outer: Linear,
+    /// Dropout of the features between the two layers.
+    pub dropout: Dropout,
+    /// The activation.
+    #[module(skip)]
+    pub activation: Activation,
+}
+
+impl ModuleDisplay for PositionWiseFeedForward {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let [d_model, d_ff] = self.linear_inner.weight.shape().dims();
+        content.add("d_model", &d_model).add("d_ff", &d_ff).add("prob", &self.dropout.prob).optional()
+    }
+}
+
+impl PositionWiseFeedForwardConfig {
+    /// The module, with new parameters.
+    pub fn init(&self, device: &Device) -> PositionWiseFeedForward {
+        let linear =
+            |from, to| LinearConfig::new(from, to).with_initializer(self.initializer.clone()).init(device);
+        PositionWiseFeedForward {
+            linear_inner: linear(self.d_model, self.d_ff),
+            linear_outer: linear(self.d_ff, self.d_model),
+            dropout: DropoutConfig::new(self.dropout).init(),
+            activation: self.activation.init(device),
+        }
+    }
+}
+
+impl PositionWiseFeedForward {
+    /// Runs the layers one after the other.
+    ///
+    /// # Shapes
+    /// - input, output: `[.., d_model]`
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        self.linear_outer.forward(self.between(input))
+    }
+
+    /// The input of the second layer.
+    pub(super) fn between<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        const MODULE: &str = "PositionWiseFeedForward";
+        let inner = &self.linear_inner;
+        let between = match &self.activation {
+            Activation::Gelu(gelu) if !gelu.approximate => linear_act(MODULE, inner, Act::Gelu, input),
+            Activation::Relu(_) => linear_act(MODULE, inner, Act::Relu, input),
+            other => {
+                say_composed(MODULE, &input.device(), "no fused op has its activation");
+                other.forward(inner.forward(input))
+            }
+        };
+        if drops(&self.dropout, &between) {
+            say_composed(MODULE, &between.device(), "no fused op has its dropout");
+        }
+        self.dropout.forward(between)
+    }
+}

@@ -1,0 +1,14 @@
+//! Transformer modules. Re-exports everything else of `burn::nn::transformer`.
+
+mod encoder;
+mod feed_forward;
+
+pub use burn::nn::transformer::{
+    TransformerDecoder, TransformerDecoderAutoregressiveCache, TransformerDecoderConfig,
+    TransformerDecoderInput, TransformerDecoderLayer, TransformerDecoderLayerAutoregressiveCache,
+};
+pub use encoder::{
+    TransformerEncoder, TransformerEncoderAutoregressiveCache, TransformerEncoderConfig,
+    TransformerEncoderInput, TransformerEncoderLayer, TransformerEncoderLayerAutoregressiveCache,
+};
+pub use feed_forward::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};

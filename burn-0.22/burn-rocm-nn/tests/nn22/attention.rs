@@ -1,0 +1,158 @@
+//! Attention and the encoder.
+
+use crate::worlds::{Ty, as_burns, same_as_021, v22};
+use burn_rocm_nn_022::attention::{MhaInput, MultiHeadAttentionConfig};
+
+/// The keys that are hidden: every third, and every fifth from some queries.
+fn hidden(count: usize, every: usize) -> Vec<bool> {
+    (0..count).map(|k| k % every == every - 1).collect()
+}
+
+/// Up to one launch more for each of Burn's own linear layers (two where outputs are recomputed): Burn 0.22 records
+/// their gradients in another way.
+#[test]
+fn self_attention() {
+    // Enough tokens for one projection, and too few.
+    for sequence in [24, 5] {
+        for masked in [false, true] {
+            same_as_021!("self-attention", 4, crate::worlds::assert_same_sums, |v, nn, ty| {
+                let x = v::leaf::<3>(1, [2, sequence, 8], ty);
+                let config = nn::attention::MultiHeadAttentionConfig::new(8, 2).with_dropout(0.0);
+                let mha = v::filled(config.init(&v::device()), ty);
+                let mut input = nn::attention::MhaInput::self_attn(x.clone());
+                if masked {
+                    input = input.mask_pad(v::bools(hidden(2 * sequence, 3), [2, sequence]));
+                    let mask = hidden(2 * sequence * sequence, 5);
+                    input = input.mask_attn(v::bools(mask, [2, sequence, sequence]));
+                }
+                v::results(mha.forward(input).context, &[&x], &mha)
+            });
+            as_burns!("self-attention", 64, |v, nn, ty| {
+                let x = v::leaf::<3>(1, [2, sequence, 8], ty) * 0.25;
+                let config = nn::attention::MultiHeadAttentionConfig::new(8, 2).with_dropout(0.0);
+                let mha = v::filled(config.with_quiet_softmax(masked).init(&v::device()), ty);
+                let mut input = nn::attention::MhaInput::self_attn(x.clone());
+                if masked {
+                    input = input.mask_pad(v::bools(hidden(2 * sequence, 3), [2, sequence]));
+                }
+                v::results::<3, 3, _>(mha.forward(input).context, &[], &mha)
+            });
+        }
+    }
+}
+
+#[test]
+fn attention_to_other_tokens_and_its_weights() {
+    same_as_021!("attention", 6, crate::worlds::assert_same_sums, |v, nn, ty| {
+        let [x, y] = [(1, 5), (2, 7)].map(|(tag, sequence)| v::leaf::<3>(tag, [2, sequence, 8], ty));
+        let config = nn::attention::MultiHeadAttentionConfig::new(8, 2).with_dropout(0.0);
+        let mha = v::filled(config.init(&v::device()), ty);
+        let output = mha.forward(nn::attention::MhaInput::new(x.clone(), y.clone(), y.clone()));
+        v::results(output.context, &[&x, &y], &mha)
+    });
+    as_burns!("attention's weights", 64, |v, nn, ty| {
+        let [x, y] = [(1, 5), (2, 7)].map(|(tag, sequence)| v::leaf::<3>(tag, [2, sequence, 8], ty));
+        let config =
+            nn::attention::MultiHeadAttentionConfig::new(8, 2).with_dropout(0.0).with_key_bias(false);
+        let mha = v::filled(config.init(&v::device()), ty);
+        let output = mha.forward(nn::attention::MhaInput::new(x.clone(), y.clone(), y.clone()));
+        let weights = output.weights.clone();
+        let [batch, heads, queries, keys] = weights.dims();
+        // So that every parameter has a gradient.
+        let sum = weights.reshape([batch, heads * queries, keys]).sum_dim(2).sum_dim(1)
+            + output.context.sum_dim(2).sum_dim(1);
+        v::results(sum, &[&x, &y], &mha)
+    });
+}
+
+#[test]
+fn tokens_from_a_cache() {
+    let config = MultiHeadAttentionConfig::new(8, 2).with_dropout(0.0);
+    let mha = v22::filled(config.init(&v22::device()), Ty::F64);
+    let tokens = v22::tensor::<3>(1, [1, 4, 8], Ty::F64);
+    let mut cache = burn_rocm_nn_022::attention::MhaCache::autoregressive();
+    let mut last = None;
+    for known in 1..=4 {
+        let input = MhaInput::self_attn(tokens.clone().narrow(1, 0, known));
+        last = Some(mha.forward_cache(input, &mut cache).context);
+    }
+    let (found, whole) = (last.unwrap(), mha.forward(MhaInput::self_attn(tokens)).context);
+    // The last token attends to all.
+    let [found, expected] = [found, whole].map(|context| v22::read(context.narrow(1, 3, 1)));
+    crate::worlds::assert_near("the last token", &[found], &[expected], 64);
+}
+
+/// Burn 0.22 drops weights, not scores.
+#[test]
+fn dropout_of_weights() {
+    let prob = 0.25;
+    let mha = |dropout| {
+        let config = MultiHeadAttentionConfig::new(8, 2).with_dropout(dropout);
+        v22::filled(config.init(&v22::device()), Ty::F64)
+    };
+    let x = v22::leaf::<3>(1, [4, 32, 8], Ty::F64);
+    let input = MhaInput::self_attn(x.clone());
+    let kept = v22::read(mha(0.0).forward(input.clone()).weights.clone());
+    let dropping = mha(prob);
+    let output = dropping.forward(input.clone());
+    let found = v22::read(output.weights.clone());
+    let mut dropped = 0;
+    for (found, kept) in found.iter().zip(&kept) {
+        if *found == 0.0 {
+            dropped += 1;
+            continue;
+        }
+        let expected = kept / (1.0 - prob);
+        // The same softmax; the factor is an f64 that Burn rounds to f32 at most once.
+        assert!((found - expected).abs() <= 2f64.powi(-22) * expected, "{found}, expected {expected}");
+    }
+    // 6 standard deviations of a binomial distribution.
+    let (count, share) = (found.len() as f64, dropped as f64 / found.len() as f64);
+    assert!((share - prob).abs() < 6.0 * (prob * (1.0 - prob) / count).sqrt(), "{share} dropped");
+    // The context is that of the weights that are returned, and has a gradient.
+    let weights = v22::of::<4>(found, [4, 2, 32, 32], Ty::F64);
+    let value = dropping.value.forward(x.clone()).reshape([4, 32, 2, 4]).swap_dims(1, 2);
+    let expected = weights.matmul(value).swap_dims(1, 2).reshape([4, 32, 8]);
+    let expected = v22::read(dropping.output.forward(expected));
+    crate::worlds::assert_near("the context", &[v22::read(output.context.clone())], &[expected], 64);
+    assert_eq!(v22::results(output.context, &[&x], &dropping).len(), 10);
+    // Without autodiff nothing is dropped.
+    use burn::module::Module;
+    let plain = MhaInput::self_attn(x.inner());
+    let same = |weights: burn::tensor::Tensor<4>| v22::read(weights);
+    assert_eq!(
+        same(dropping.valid().forward(plain.clone()).weights.clone()),
+        same(mha(0.0).valid().forward(plain).weights.clone())
+    );
+}
+
+#[test]
+fn encoders() {
+    use burn::nn::activation::ActivationConfig;
+    for norm_first in [true, false] {
+        // A launch for each of 4 norms beside another use of its input, and for linear layers as above.
+        same_as_021!("encoder", 12, crate::worlds::assert_same_sums, |v, nn, ty| {
+            let x = v::leaf::<3>(1, [2, 20, 8], ty);
+            let config = nn::transformer::TransformerEncoderConfig::new(8, 16, 2, 2).with_dropout(0.0);
+            let encoder = v::filled(config.with_norm_first(norm_first).init(&v::device()), ty);
+            let input = nn::transformer::TransformerEncoderInput::new(x.clone());
+            let input = input.mask_pad(v::bools(hidden(40, 7), [2, 20]));
+            v::results(encoder.forward(input), &[&x], &encoder)
+        });
+        as_burns!("encoder", 64, |v, nn, ty| {
+            let x = v::leaf::<3>(1, [2, 6, 8], ty);
+            let config = nn::transformer::TransformerEncoderConfig::new(8, 16, 2, 1).with_dropout(0.0);
+            let config = config.with_activation(if norm_first {
+                ActivationConfig::Relu
+            } else {
+                ActivationConfig::Gelu
+            });
+            let encoder = v::filled(config.with_norm_first(norm_first).init(&v::device()), ty);
+            v::results(
+                encoder.forward(nn::transformer::TransformerEncoderInput::new(x.clone() * 0.25)),
+                &[&x],
+                &encoder,
+            )
+        });
+    }
+}

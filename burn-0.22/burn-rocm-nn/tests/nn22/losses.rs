@@ -1,0 +1,146 @@
+//! Losses.
+
+use crate::worlds::{as_burns, same_as_021};
+
+/// Positive numbers.
+macro_rules! probabilities {
+    ($v:ident, $tag:expr, $shape:expr, $ty:ident) => {{
+        let values = crate::worlds::uniform($tag, $shape.iter().product());
+        $v::of(values.into_iter().map(|x| 0.5 + x / 5.0).collect(), $shape, $ty).require_grad()
+    }};
+}
+
+macro_rules! both {
+    ($what:expr, |$v:ident, $nn:ident, $ty:ident| $body:block) => {
+        both!($what, 0, |$v, $nn, $ty| $body)
+    };
+    ($what:expr, $added:expr, |$v:ident, $nn:ident, $ty:ident| $body:block) => {{
+        same_as_021!($what, $added, |$v, $nn, $ty| $body);
+        as_burns!(F32, assert_near_f32, $what, 64, |$v, $nn, $ty| $body);
+    }};
+}
+
+#[test]
+fn cross_entropy() {
+    let targets = vec![3, 0, 10, 3, 7, 1];
+    for weights in [None, Some((1..=11).map(|c| c as f32 / 4.0).collect::<Vec<_>>())] {
+        for smoothing in [None, Some(0.1)] {
+            both!("cross entropy", |v, nn, ty| {
+                let x = v::leaf::<2>(1, [6, 11], ty);
+                let config = nn::loss::CrossEntropyLossConfig::new();
+                let config = config.with_weights(weights.clone()).with_smoothing(smoothing);
+                let loss = config.init(&v::device());
+                let out = loss.forward(x.clone(), v::ints(targets.clone(), [6]));
+                v::results(out, &[&x], &v::NONE)
+            });
+            // With smoothing, probabilities are clamped first, as in Burn 0.22.
+            both!("cross entropy of probabilities", 3, |v, nn, ty| {
+                let x = probabilities!(v, 1, [6, 11], ty);
+                let config = nn::loss::CrossEntropyLossConfig::new().with_logits(false);
+                let config = config.with_weights(weights.clone()).with_smoothing(smoothing);
+                let loss = config.init(&v::device());
+                let out = loss.forward(x.clone(), v::ints(targets.clone(), [6]));
+                v::results(out, &[&x], &v::NONE)
+            });
+            same_as_021!("negative log-likelihood", 0, |v, nn, ty| {
+                let x = v::leaf::<2>(1, [6, 11], ty);
+                let config = nn::loss::NllLossConfig::new().with_weights(weights.clone());
+                let loss = config.with_smoothing(smoothing).init(&v::device());
+                let out = loss.forward(x.clone(), v::ints(targets.clone(), [6]));
+                v::results(out, &[&x], &v::NONE)
+            });
+        }
+    }
+}
+
+/// Burn 0.22 takes the mean over the rows that are no pad tokens.
+#[test]
+fn pad_tokens_do_not_count() {
+    let targets = vec![3, 0, 10, 3, 7, 1];
+    for pads in [vec![3], vec![0, 7], vec![1, 99], vec![]] {
+        for weights in [None, Some((1..=11).map(|c| c as f32 / 4.0).collect::<Vec<_>>())] {
+            if weights.is_some() && pads.contains(&99) {
+                continue; // no class, which Burn would gather
+            }
+            for smoothing in [None, Some(0.1)] {
+                as_burns!(F32, assert_near_f32, "cross entropy with pad tokens", 64, |v, nn, ty| {
+                    let x = v::leaf::<2>(1, [6, 11], ty);
+                    let config = nn::loss::CrossEntropyLossConfig::new().with_pad_tokens(Some(pads.clone()));
+                    let config = config.with_weights(weights.clone()).with_smoothing(smoothing);
+                    let loss = config.init(&v::device());
+                    let out = loss.forward(x.clone(), v::ints(targets.clone(), [6]));
+                    v::results(out, &[&x], &v::NONE)
+                });
+            }
+        }
+    }
+    // The loss over log-probabilities is that of their cross entropy, fused and composed.
+    use crate::worlds::{Ty, assert_near, flex, v22};
+    use burn_rocm_nn_022::activation::log_softmax;
+    use burn_rocm_nn_022::loss::{CrossEntropyLossConfig, NllLossConfig};
+    macro_rules! nll {
+        ($v:ident) => {{
+            let x = $v::leaf::<2>(1, [6, 11], Ty::F64);
+            let loss = NllLossConfig::new().with_pad_tokens(Some(vec![3])).with_smoothing(Some(0.1));
+            let loss = loss.init(&$v::device());
+            let out = loss.forward(log_softmax(x.clone(), 1), $v::ints(targets.clone(), [6]));
+            $v::results(out, &[&x], &$v::NONE)
+        }};
+    }
+    let x = v22::leaf::<2>(1, [6, 11], Ty::F64);
+    let loss = CrossEntropyLossConfig::new().with_pad_tokens(Some(vec![3])).with_smoothing(Some(0.1));
+    let out = loss.init(&v22::device()).forward(x.clone(), v22::ints(targets.clone(), [6]));
+    let expected = v22::results(out, &[&x], &v22::NONE);
+    assert_near("NLL", &nll!(v22), &expected, 64);
+    assert_near("NLL on burn-flex", &nll!(flex), &expected, 64);
+}
+
+#[test]
+fn binary_cross_entropy() {
+    let targets: Vec<i64> = (0..20).map(|k| k % 3 % 2).collect();
+    for weights in [None, Some(vec![0.5, 1.0, 2.0, 1.5, 0.25])] {
+        for smoothing in [None, Some(0.1)] {
+            both!("binary cross entropy of logits", |v, nn, ty| {
+                let x = v::leaf::<2>(1, [4, 5], ty);
+                let config = nn::loss::BinaryCrossEntropyLossConfig::new().with_logits(true);
+                let loss = config.with_weights(weights.clone()).with_smoothing(smoothing).init(&v::device());
+                let out = loss.forward(x.clone(), v::ints(targets.clone(), [4, 5]));
+                v::results(out, &[&x], &v::NONE)
+            });
+            both!("binary cross entropy", |v, nn, ty| {
+                let x = probabilities!(v, 1, [4, 5], ty);
+                let config = nn::loss::BinaryCrossEntropyLossConfig::new();
+                let loss = config.with_weights(weights.clone()).with_smoothing(smoothing).init(&v::device());
+                let out = loss.forward(x.clone(), v::ints(targets.clone(), [4, 5]));
+                v::results(out, &[&x], &v::NONE)
+            });
+        }
+    }
+}
+
+#[test]
+fn residuals() {
+    for sum in [true, false] {
+        both!("MSE", |v, nn, ty| {
+            let [a, b] = [1, 2].map(|tag| v::leaf::<2>(tag, [6, 11], ty));
+            let reduction = if sum { nn::loss::Reduction::Sum } else { nn::loss::Reduction::Mean };
+            let out = nn::loss::MseLoss::new().forward(a.clone(), b.clone(), reduction);
+            v::results(out, &[&a, &b], &v::NONE)
+        });
+        both!("Huber loss", |v, nn, ty| {
+            let [a, b] = [1, 2].map(|tag| v::leaf::<2>(tag, [6, 11], ty));
+            let reduction = if sum { nn::loss::Reduction::Sum } else { nn::loss::Reduction::Mean };
+            let out = nn::loss::HuberLossConfig::new(0.5).init().forward(a.clone(), b.clone(), reduction);
+            v::results(out, &[&a, &b], &v::NONE)
+        });
+    }
+    both!("MSE of each element", |v, nn, ty| {
+        let [a, b] = [1, 2].map(|tag| v::leaf::<2>(tag, [6, 11], ty));
+        v::results(nn::loss::MseLoss::new().forward_no_reduction(a.clone(), b.clone()), &[&a, &b], &v::NONE)
+    });
+    both!("Huber loss of residuals", |v, nn, ty| {
+        let a = v::leaf::<2>(1, [6, 11], ty);
+        let loss = nn::loss::HuberLossConfig::new(0.5).init();
+        v::results(loss.forward_residuals(a.clone()), &[&a], &v::NONE)
+    });
+}

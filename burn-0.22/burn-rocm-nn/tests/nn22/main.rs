@@ -1,0 +1,14 @@
+//! The modules of this crate against those for Burn 0.21, bit for bit, and against Burn 0.22's own on burn-flex.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod amp;
+mod attention;
+mod layers;
+mod losses;
+mod norms;
+mod optim;
+#[expect(dead_code, unreachable_pub, reason = "the file is a module of a library, too")]
+#[path = "../../../../tests/src/random.rs"]
+mod random;
+mod records;
+mod worlds;
