@@ -17,7 +17,7 @@ use crate::ops::activation::{SiluOp, SoftmaxOp};
 /// use burn_rocm_nn::Silu;
 ///
 /// let zero = Tensor::<1>::zeros([1], &device);
-/// assert_eq!(Silu::new().forward(zero).into_scalar(), 0.0);
+/// assert_eq!(Silu::new().forward(zero).into_scalar::<f32>(), 0.0);
 /// ```
 #[derive(Module, Debug, Default)]
 pub struct Silu {}
@@ -56,7 +56,7 @@ impl Silu {
 /// use burn_rocm_nn::activation::softmax;
 ///
 /// let found = softmax(Tensor::<2>::ones([1, 2], &device), 1);
-/// assert!((found.max().into_scalar() - 0.5f32).abs() < 1e-6);
+/// assert!((found.max().into_scalar::<f32>() - 0.5f32).abs() < 1e-6);
 /// ```
 pub fn softmax<const D: usize>(tensor: Tensor<D>, dim: usize) -> Tensor<D> {
     match Route::of("softmax", &tensor) {
@@ -80,7 +80,7 @@ pub fn softmax<const D: usize>(tensor: Tensor<D>, dim: usize) -> Tensor<D> {
 /// use burn_rocm_nn::activation::log_softmax;
 ///
 /// let found = log_softmax(Tensor::<2>::ones([1, 2], &device), 1);
-/// assert!((found.max().into_scalar() - 0.5f32.ln()).abs() < 1e-6);
+/// assert!((found.max().into_scalar::<f32>() - 0.5f32.ln()).abs() < 1e-6);
 /// ```
 pub fn log_softmax<const D: usize>(tensor: Tensor<D>, dim: usize) -> Tensor<D> {
     match Route::of("log_softmax", &tensor) {

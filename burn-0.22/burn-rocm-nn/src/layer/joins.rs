@@ -18,7 +18,7 @@ use crate::ops::layer::{AddActOp, MulAddOp};
 ///
 /// let x = Tensor::<1>::ones([4], &device);
 /// let output = AddAct::new(Act::Relu).forward(x.clone(), -x * 2.0);
-/// assert_eq!(output.max().into_scalar(), 0.0);
+/// assert_eq!(output.max().into_scalar::<f32>(), 0.0);
 /// ```
 #[derive(Module, Debug)]
 pub struct AddAct {
@@ -61,7 +61,7 @@ impl AddAct {
 ///
 /// let x = Tensor::<1>::ones([4], &device) * 3.0;
 /// let output = MulAdd::new().forward(x.clone(), x.clone(), x);
-/// assert_eq!(output.max().into_scalar(), 12.0);
+/// assert_eq!(output.max().into_scalar::<f32>(), 12.0);
 /// ```
 #[derive(Module, Debug, Default)]
 pub struct MulAdd {}

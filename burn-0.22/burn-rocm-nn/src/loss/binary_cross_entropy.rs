@@ -51,7 +51,7 @@ impl BinaryCrossEntropyLossConfig {
 /// let loss: BinaryCrossEntropyLoss = BinaryCrossEntropyLossConfig::new().init(&device);
 /// let probabilities = Tensor::<1>::from_floats([0.5, 0.5], &device);
 /// let found = loss.forward(probabilities, Tensor::from_ints([1, 0], &device));
-/// assert!((found.into_scalar() - 2f32.ln()).abs() < 1e-6);
+/// assert!((found.into_scalar::<f32>() - 2f32.ln()).abs() < 1e-6);
 /// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]

@@ -56,7 +56,7 @@ impl CrossEntropyLossConfig {
 /// let loss: CrossEntropyLoss = CrossEntropyLossConfig::new().init(&device);
 /// let logits = Tensor::from_floats([[0.0, 0.0]], &device);
 /// let found = loss.forward(logits, Tensor::from_ints([1], &device));
-/// assert!((found.into_scalar() - 2f32.ln()).abs() < 1e-6);
+/// assert!((found.into_scalar::<f32>() - 2f32.ln()).abs() < 1e-6);
 /// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]

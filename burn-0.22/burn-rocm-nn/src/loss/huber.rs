@@ -44,7 +44,7 @@ impl HuberLossConfig {
 ///
 /// let [a, b] = [1.0, 4.0].map(|value| Tensor::<1>::full([4], value, &device));
 /// let loss = HuberLossConfig::new(1.0).init().forward(a, b, Reduction::Mean);
-/// assert_eq!(loss.into_scalar(), 2.5);
+/// assert_eq!(loss.into_scalar::<f32>(), 2.5);
 /// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]

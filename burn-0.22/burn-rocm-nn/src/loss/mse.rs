@@ -21,7 +21,7 @@ const NAMES: [&str; 2] = ["nn_mse_loss", "nn_mse_loss_backward"];
 ///
 /// let [a, b] = [1.0, 3.0].map(|value| Tensor::<1>::full([4], value, &device));
 /// let loss = MseLoss::new().forward(a, b, Reduction::Mean);
-/// assert_eq!(loss.into_scalar(), 4.0);
+/// assert_eq!(loss.into_scalar::<f32>(), 4.0);
 /// ```
 #[derive(Module, Debug, Default)]
 pub struct MseLoss;

@@ -53,7 +53,7 @@ impl NllLossConfig {
 /// let loss: NllLoss = NllLossConfig::new().init(&device);
 /// let log_probs = Tensor::from_floats([[-1.0, -0.5]], &device);
 /// let found = loss.forward(log_probs, Tensor::from_ints([1], &device));
-/// assert_eq!(found.into_scalar(), 0.5);
+/// assert_eq!(found.into_scalar::<f32>(), 0.5);
 /// ```
 #[derive(Module, Debug)]
 #[module(custom_display)]

@@ -50,6 +50,6 @@ fn random_encodings_do_not_panic() {
         });
         (0..8).for_each(|reg| wave.set_vgpr(reg, &random.lanes()));
         wave.set_sgpr(124, random.next());
-        drop(wave.run(&code, &mut lds, &memory, 100));
+        let _stop = wave.run(&code, &mut lds, &memory, 100);
     }
 }
