@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hip_sys::hipGraphExec_t;
 
 use crate::device::Device;
-use crate::device::capture::{Recording, no_graphs};
 use crate::device::context::count;
+use crate::device::recording::{Recording, no_graphs};
 use crate::error::Result;
 use crate::trace::{self, Counts};
 

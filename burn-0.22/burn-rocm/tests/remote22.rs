@@ -72,8 +72,9 @@ fn read<B: Backend>(tensor: B::FloatTensorPrimitive) -> Vec<f64> {
 fn a_step_of_training_is_that_of_flex() {
     let found = step::<Autodiff<RemoteBackend>>(&device());
     let expected = step::<Autodiff<Flex>>(&Default::default());
-    // What the layers give is at most 1, as are their inputs, so errors are at most 2, and the loss 4. The gradients are
-    // at most 4 / HIDDEN and 4. Each takes at most INPUTS + HIDDEN + ROWS roundings, and squares double the error.
+    // What the layers give is at most 1, as are their inputs, so errors are at most 2, and the loss
+    // 4. The gradients are at most 4 / HIDDEN and 4. Each takes at most INPUTS + HIDDEN + ROWS
+    // roundings, and squares double the error.
     let roundings = 2.0 * (INPUTS + HIDDEN + ROWS) as f64 * U;
     let (rate, inputs, hidden) = (f64::from(RATE), INPUTS as f64, HIDDEN as f64);
     let most = [4.0, 1.0 / inputs + rate * 4.0 / hidden, 1.0 / hidden + rate * 4.0];

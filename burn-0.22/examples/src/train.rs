@@ -64,7 +64,8 @@ fn upload(data: &Data, split: &Split, indices: &[usize], device: &Device) -> Bat
     (Tensor::from_data(images, device), Tensor::from_data(labels, device))
 }
 
-/// Trains `model` with Adam on `device`, which has autodiff, and shows the progress. Returns the trained model and the readings.
+/// Trains `model` with Adam on `device`, which has autodiff, and shows the progress. Returns the
+/// trained model and the readings.
 ///
 /// # Errors
 ///

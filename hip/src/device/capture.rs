@@ -5,17 +5,14 @@
 //! compute stream. If no thread captures, this costs a launch one relaxed load.
 
 use std::cell::Cell;
-use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hip_sys::{hipGraph_t, hipGraphExec_t};
-
 use crate::device::context::Context;
+use crate::device::recording::{Recording, Template};
 use crate::device::stream::Stream;
 use crate::error::{Error, Result};
 use crate::once::Once;
-use crate::trace;
 
 thread_local! {
     /// The thread's number, from 1; 0 if it has none yet. Without a destructor, like the count
@@ -48,10 +45,6 @@ fn this_thread() -> String {
         Some(name) => format!("the thread `{name}`"),
         None => format!("the unnamed thread {:?}", thread.id()),
     }
-}
-
-pub(crate) fn no_graphs() -> Error {
-    Error::Unsupported { op: "graphs", dtype: "this driver".into() }
 }
 
 /// A device's captures, one at a time.
@@ -135,52 +128,5 @@ impl Captures {
 
     fn thread(&self) -> MutexGuard<'_, String> {
         self.thread.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What a capture has come to.
-#[derive(Default)]
-pub(crate) struct Recording {
-    /// What the graph needs for as long as it may run: kernels, words for faults, host memory that
-    /// it reads.
-    pub(crate) kept: Vec<Box<dyn Send>>,
-    /// Why there can be no graph.
-    pub(crate) spoiled: Option<Error>,
-    /// What the thread had asked of devices before.
-    pub(crate) before: trace::Counts,
-}
-
-/// What HIP recorded.
-pub(crate) struct Template<'a> {
-    context: &'a Context,
-    raw: hipGraph_t,
-}
-
-impl<'a> Template<'a> {
-    /// Owns the graph, which may be null.
-    pub(crate) fn new(context: &'a Context, raw: hipGraph_t) -> Self {
-        Self { context, raw }
-    }
-
-    pub(crate) fn instantiate(&self) -> Result<hipGraphExec_t> {
-        let Some(instantiate) = self.context.hip().hipGraphInstantiateWithFlags else {
-            return Err(no_graphs());
-        };
-        self.context.bind()?;
-        let mut raw = ptr::null_mut();
-        // SAFETY: the function is HIP's, the graph is alive; it writes one handle.
-        let status = unsafe { instantiate(&mut raw, self.raw, 0) };
-        self.context.check("hipGraphInstantiateWithFlags", status)?;
-        Ok(raw)
-    }
-}
-
-impl Drop for Template<'_> {
-    fn drop(&mut self) {
-        if let Some(destroy) = self.context.hip().hipGraphDestroy.filter(|_| !self.raw.is_null()) {
-            // SAFETY: the function is HIP's; nobody else has the handle.
-            let status = unsafe { destroy(self.raw) };
-            self.context.record_status("hipGraphDestroy", status);
-        }
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod context;
 pub(crate) mod event;
 pub(crate) mod info;
 pub(crate) mod library;
+pub(crate) mod recording;
 pub(crate) mod stream;
 pub(crate) mod survey;
 

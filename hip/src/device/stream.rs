@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hip_sys::hipStream_t;
 
-use crate::device::capture::{Recording, Template, no_graphs};
 use crate::device::context::{Context, EventKind, count};
 use crate::device::event::Event;
+use crate::device::recording::{Recording, Template, no_graphs};
 use crate::error::{Error, Result};
 use crate::launch::grid::Grid;
 use crate::launch::kernel::Kernel;

@@ -396,8 +396,8 @@ fn document(version: &Version, rows: &[(&str, Vec<Method>)], parts: &[String]) -
     writeln!(
         out,
         "# Conformance, Burn {number}\n\n\
-         Every method of burn-backend {number}'s traits, {count} of them: what serves it on this backend, the dtypes of \
-         the first\noperand that the tests ran it on, and the test files that name it.\n\n\
+         Every method of burn-backend {number}'s traits, {count} of them: what serves it on this backend, the \
+         dtypes of the first\noperand that the tests ran it on, and the test files that name it.\n\n\
          Made by the program `conformance` of `tests` from the trace of {traced} on the CPU provider\n\
          (`BURN_ROCM_TEST_SEED=1`); `.ci/run` fails where it differs. \"Burn's default\" is composed by Burn of \
          the methods named.\nA kernel is one of `hip/kernels`. An op that is a view launches nothing."

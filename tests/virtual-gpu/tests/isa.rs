@@ -27,5 +27,7 @@ mod integer;
 mod lanes;
 #[path = "isa/memory.rs"]
 mod memory;
+#[path = "isa/random.rs"]
+mod random;
 #[path = "isa/scalar.rs"]
 mod scalar;

@@ -4,7 +4,8 @@ use crate::dispatch::{Launch, LaunchError};
 use crate::isa::{Lds, LdsInit, Stop, Wave};
 use crate::memory::Pages;
 
-/// Behind a barrier, and at the start, a wave gives way at so many waits for memory. About so a GPU's waves go together.
+/// After a barrier, and at the start, a wave gives way at this many waits for memory, so that waves
+/// advance about together, as on a GPU.
 /// Kernels exist that lack a barrier and only work in that order: MIOpen's `SoftMaxBlock` reads `reduction_tmp[0]`
 /// while wave 0 may write it already.
 const WAITS: u32 = 4;

@@ -32,6 +32,17 @@ pub(crate) enum LdsAccess {
     Atomic,
 }
 
+impl LdsAccess {
+    /// Of an instruction that writes or is atomic.
+    pub(crate) fn of(write: bool, atomic: bool) -> Self {
+        match (write, atomic) {
+            (_, true) => Self::Atomic,
+            (true, _) => Self::Write,
+            _ => Self::Read,
+        }
+    }
+}
+
 /// Who accessed a dword since the last barrier.
 #[derive(Clone, Copy, Debug, Default)]
 struct Shadow {

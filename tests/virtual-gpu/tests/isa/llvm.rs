@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use virtual_gpu::isa::describe;
 
-use crate::harness::Random;
+use crate::random::Random;
 
 /// `s_nop 0x1234`: what follows an encoding under test.
 const PADDING: u32 = 0xbf80_1234;

@@ -13,15 +13,6 @@ use crate::isa::lds::LdsAccess;
 use crate::isa::state::Machine;
 use crate::isa::{FaultKind, LANES};
 
-/// The tracker's name for an access.
-pub(crate) fn lds_kind(write: bool, atomic: bool) -> LdsAccess {
-    match (write, atomic) {
-        (_, true) => LdsAccess::Atomic,
-        (true, _) => LdsAccess::Write,
-        _ => LdsAccess::Read,
-    }
-}
-
 impl Machine<'_> {
     /// Checks one lane's access to LDS.
     pub(crate) fn lds_lane(

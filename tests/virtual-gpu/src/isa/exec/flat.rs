@@ -162,7 +162,7 @@ impl Machine<'_> {
         match aperture {
             SHARED_APERTURE => {
                 self.check_alignment(i, lane, offset, kind.bytes, kind.atomic)?;
-                let access = super::ds::lds_kind(kind.write, kind.atomic);
+                let access = crate::isa::lds::LdsAccess::of(kind.write, kind.atomic);
                 self.lds_lane(i, lane, offset, kind.bytes, access)?;
                 Ok(self.lds.base() as u64 + offset)
             }
@@ -319,7 +319,7 @@ impl Machine<'_> {
         }
         for l in lanes(targets.whole | targets.nothing | targets.part) {
             let offset = base + 4 * l as u64;
-            if let Err(step) = self.lds_lane(i, l, offset, 4, super::ds::lds_kind(true, false)) {
+            if let Err(step) = self.lds_lane(i, l, offset, 4, crate::isa::lds::LdsAccess::of(true, false)) {
                 return step;
             }
             // SAFETY: `lds_lane` checked the four bytes.

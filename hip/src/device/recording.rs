@@ -1,0 +1,61 @@
+//! What a capture records.
+
+use std::ptr;
+
+use hip_sys::{hipGraph_t, hipGraphExec_t};
+
+use crate::device::context::Context;
+use crate::error::{Error, Result};
+use crate::trace;
+
+/// The error of a driver without the functions for graphs.
+pub(crate) fn no_graphs() -> Error {
+    Error::Unsupported { op: "graphs", dtype: "this driver".into() }
+}
+
+/// What a capture has come to.
+#[derive(Default)]
+pub(crate) struct Recording {
+    /// What the graph needs for as long as it may run: kernels, words for faults, host memory that
+    /// it reads.
+    pub(crate) kept: Vec<Box<dyn Send>>,
+    /// Why there can be no graph.
+    pub(crate) spoiled: Option<Error>,
+    /// What the thread had asked of devices before.
+    pub(crate) before: trace::Counts,
+}
+
+/// What HIP recorded.
+pub(crate) struct Template<'a> {
+    context: &'a Context,
+    raw: hipGraph_t,
+}
+
+impl<'a> Template<'a> {
+    /// Owns the graph, which may be null.
+    pub(crate) fn new(context: &'a Context, raw: hipGraph_t) -> Self {
+        Self { context, raw }
+    }
+
+    pub(crate) fn instantiate(&self) -> Result<hipGraphExec_t> {
+        let Some(instantiate) = self.context.hip().hipGraphInstantiateWithFlags else {
+            return Err(no_graphs());
+        };
+        self.context.bind()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the function is HIP's, the graph is alive; it writes one handle.
+        let status = unsafe { instantiate(&mut raw, self.raw, 0) };
+        self.context.check("hipGraphInstantiateWithFlags", status)?;
+        Ok(raw)
+    }
+}
+
+impl Drop for Template<'_> {
+    fn drop(&mut self) {
+        if let Some(destroy) = self.context.hip().hipGraphDestroy.filter(|_| !self.raw.is_null()) {
+            // SAFETY: the function is HIP's; nobody else has the handle.
+            let status = unsafe { destroy(self.raw) };
+            self.context.record_status("hipGraphDestroy", status);
+        }
+    }
+}
