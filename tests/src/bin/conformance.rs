@@ -63,10 +63,6 @@ const BURN_022: Version = Version {
     traced: "`burn-0.22/burn-rocm/tests/ops22`",
     // Burn's defaults: graphs are refused, collective operations are emulated.
     untested: &[
-        "graph_prepare",
-        "graph_start_capture",
-        "graph_stop_capture",
-        "graph_replay",
         "start_communication_server",
         "close_communication_server",
         "register_sync_parameters",
@@ -396,11 +392,12 @@ fn document(version: &Version, rows: &[(&str, Vec<Method>)], parts: &[String]) -
     writeln!(
         out,
         "# Conformance, Burn {number}\n\n\
-         Every method of burn-backend {number}'s traits, {count} of them: what serves it on this backend, the \
-         dtypes of the first\noperand that the tests ran it on, and the test files that name it.\n\n\
-         Made by the program `conformance` of `tests` from the trace of {traced} on the CPU provider\n\
-         (`BURN_ROCM_TEST_SEED=1`); `.ci/run` fails where it differs. \"Burn's default\" is composed by Burn of \
-         the methods named.\nA kernel is one of `hip/kernels`. An op that is a view launches nothing."
+         This page lists every method of burn-backend {number}'s traits ({count}): what computes it on this \
+         backend, the dtypes of\nthe first operand in the tests, and the test files that name it.\n\n\
+         The program `conformance` of `tests` makes this page from the trace of {traced} on the CPU\n\
+         provider (`BURN_ROCM_TEST_SEED=1`). `.ci/run` fails if the file differs. \"Burn's default\" means that \
+         Burn composes the\nmethod from the methods named. A kernel is one of `hip/kernels`. An op that is a view \
+         launches nothing."
     )?;
     writeln!(out, "\n{}", version.beside)?;
     for (name, methods) in rows {

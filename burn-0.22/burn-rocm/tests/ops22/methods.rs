@@ -26,7 +26,6 @@ const DEFAULTS: &[(&str, &[&str])] = &[
         &["ad_enabled", "*_detach", "*_set_require_grad", "*_is_require_grad"],
     ),
     ("asks `dtype_usage`", &["supports_dtype"]),
-    ("graphs are captured by no provider yet", &["graph_*"]),
     ("calls one method of this backend's own", &["int_square", "int_arange"]),
     ("called by nothing: the methods that would are this backend's own", &["*_powi_scalar_impl"]),
     ("one launch beside the reshapes: a transposed convolution with ones", &["fold4d"]),
