@@ -48,7 +48,7 @@ pub struct Arguments {
     /// The images. Without it: MNIST if it is cached or can be downloaded, else drawn digits.
     #[arg(long, value_enum)]
     pub data: Option<Source>,
-    /// The folder for the model and the curves. [default: target/mnist-<MODEL>]
+    /// The folder for the model and the curves, by default `target/mnist-<MODEL>`
     #[arg(long)]
     pub output: Option<PathBuf>,
 }
