@@ -14,15 +14,9 @@ const END: u32 = 0xbf81_0000;
 
 /// The encodings: a text in LLVM's assembly, a tab, dwords. `encodings.txt` is written by the assembler, see `encode`.
 static ENCODINGS: LazyLock<Mutex<HashMap<String, Vec<u32>>>> = LazyLock::new(|| {
-    let table = include_str!("encodings.txt").lines().filter_map(parse).collect();
+    let table = include_str!("encodings.txt").lines().filter_map(crate::llvm::parse).collect();
     Mutex::new(table)
 });
-
-pub(crate) fn parse(line: &str) -> Option<(String, Vec<u32>)> {
-    let (text, words) = line.split_once('\t')?;
-    let words = words.split_whitespace().map(|w| u32::from_str_radix(w, 16).ok()).collect::<Option<_>>()?;
-    Some((text.to_owned(), words))
-}
 
 /// The encoding of an instruction, from the table beside this file. With `ROOT` set, a missing one is assembled there
 /// and appended.

@@ -33,6 +33,13 @@ pub(crate) fn llvm_mc(root: &Path, arguments: &[&str], input: &str) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
+/// A line of `encodings.txt`: the text and its dwords.
+pub(crate) fn parse(line: &str) -> Option<(String, Vec<u32>)> {
+    let (text, words) = line.split_once('\t')?;
+    let words = words.split_whitespace().map(|w| u32::from_str_radix(w, 16).ok()).collect::<Option<_>>()?;
+    Some((text.to_owned(), words))
+}
+
 /// The root with LLVM.
 pub(crate) fn root() -> PathBuf {
     std::env::var_os("ROOT").expect("ROOT: a root with ROCm and LLVM 22, as rocm.sh makes one").into()
@@ -237,8 +244,7 @@ fn tables_agree_with_llvm() {
 #[test]
 #[ignore = "needs ROOT, a root with LLVM 22"]
 fn encodings_are_what_llvm_assembles() {
-    let table: Vec<(String, Vec<u32>)> =
-        include_str!("encodings.txt").lines().filter_map(crate::harness::parse).collect();
+    let table: Vec<(String, Vec<u32>)> = include_str!("encodings.txt").lines().filter_map(parse).collect();
     let texts: Vec<&str> = table.iter().map(|(text, _)| text.as_str()).collect();
     for ((text, words), theirs) in table.iter().zip(assemble_all(&root(), &texts)) {
         assert_eq!(Some(words), theirs.as_ref(), "{text}");
