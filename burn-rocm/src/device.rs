@@ -9,6 +9,7 @@ use burn_std::DType;
 use hip::{Counters, Error, PoolStats, ProviderKind};
 
 use crate::dtype::kernel_type;
+use crate::waiting::enqueue_own;
 
 /// A device of the chosen provider, by its index.
 ///
@@ -154,6 +155,7 @@ impl RocmDevice {
     /// # Errors
     /// As [`info`](Self::info). Also each fault that no read has reported, once.
     pub fn synchronize(&self) -> Result<(), Error> {
+        enqueue_own();
         self.open()?.sync()
     }
 

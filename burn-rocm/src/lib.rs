@@ -64,6 +64,7 @@ mod qtensor;
 mod scales;
 mod staging;
 mod tensor;
+mod waiting;
 
 pub use backend::{BoolElement, FloatElement, IntElement, Rocm};
 pub use burn_std::{bf16, f16};

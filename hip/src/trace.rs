@@ -147,6 +147,23 @@ pub fn op(name: &'static str, dtype: impl FnOnce() -> &'static str) -> Op {
     Op(enabled() && RUNNING.get().op.is_empty() && begin(name, dtype()))
 }
 
+/// Names an op that was put off, whichever op runs now, until the result is dropped.
+#[must_use = "the op ends where this is dropped"]
+pub fn op_put_off(name: &'static str, dtype: &'static str) -> PutOff {
+    PutOff(enabled().then(|| RUNNING.replace(Running { op: name, dtype, served: 0 })))
+}
+
+/// A running op that was put off; see [`op_put_off`].
+pub struct PutOff(Option<Running>);
+
+impl Drop for PutOff {
+    fn drop(&mut self) {
+        if let Some(outer) = self.0 {
+            RUNNING.set(outer);
+        }
+    }
+}
+
 #[cold]
 fn begin(op: &'static str, dtype: &'static str) -> bool {
     RUNNING.set(Running { op, dtype, served: 0 });

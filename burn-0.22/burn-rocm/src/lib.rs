@@ -32,8 +32,10 @@ mod qtensor;
 mod scales;
 #[path = "../../../burn-rocm/src/staging.rs"]
 mod staging;
-#[path = "../../../burn-rocm/src/tensor.rs"]
+#[path = "../../../burn-rocm/src/tensor/mod.rs"]
 mod tensor;
+#[path = "../../../burn-rocm/src/waiting.rs"]
+mod waiting;
 
 pub use backend::{BurnDevice, Rocm, RocmGraph};
 pub use burn_std::{bf16, f16};

@@ -301,3 +301,42 @@ fn a_capture_that_fails_changes_nothing() {
     captured.step();
     assert_eq!(eager.state(), captured.state(), "the device works on");
 }
+
+/// A product that may be part of a sum waits for its first use. In a capture it belongs to the
+/// graph, whether it is used or only returned; before one it does not.
+#[test]
+fn products_that_wait_are_captured_where_they_were_made() {
+    let _alone = ALONE.lock().unwrap_or_else(|alone| alone.into_inner());
+    let device = device();
+    let mut x = Some(tensor(&[4, 6, 5], 0.3));
+    let y = tensor(&[4, 6, 3], 0.7);
+    let product =
+        |x: &Option<RocmTensor>| Rocm::float_matmul(Rocm::float_transpose(x.clone().unwrap()), y.clone());
+    let sum = |x: &Option<RocmTensor>| Rocm::float_sum_dim(product(x), 0);
+    Rocm::graph_prepare(&device).unwrap();
+    let expected = [product(&x), sum(&x)].map(|made| bits(&made));
+    let before = product(&x);
+    Rocm::graph_start_capture(&device).unwrap();
+    let (of_before, made, summed) = (Rocm::float_neg(before.clone()), product(&x), sum(&x));
+    let graph = Rocm::graph_stop_capture(&device).unwrap();
+    // Two products and a negation: the earlier product is no part of the graph.
+    assert_eq!(graph.recorded().launches(), 3);
+    assert_eq!(bits(&before), expected[0]);
+    for seed in [0.3, 0.9] {
+        write(&mut x, tensor(&[4, 6, 5], seed));
+        // SAFETY: the graph keeps its memory; this thread alone uses the tensors.
+        unsafe { Rocm::graph_replay(&device, &graph).unwrap() };
+        assert_eq!([&made, &summed].map(bits), [product(&x), sum(&x)].map(|made| bits(&made)), "{seed}");
+        assert_eq!(bits(&of_before), expected[0].iter().map(|bits| bits ^ 1 << 31).collect::<Vec<_>>());
+    }
+    // One that waits for a graph's output is computed before the next replay writes the output.
+    write(&mut x, tensor(&[4, 6, 5], 0.4));
+    // SAFETY: as above.
+    unsafe { Rocm::graph_replay(&device, &graph).unwrap() };
+    let now = bits(&Rocm::float_matmul(Rocm::float_transpose(made.clone()), made.clone()));
+    let waits = Rocm::float_matmul(Rocm::float_transpose(made.clone()), made.clone());
+    write(&mut x, tensor(&[4, 6, 5], 0.5));
+    // SAFETY: as above.
+    unsafe { Rocm::graph_replay(&device, &graph).unwrap() };
+    assert_eq!(bits(&waits), now);
+}

@@ -276,7 +276,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
     }
 
     fn float_sum_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        reduce::reduce_dim("float_sum_dim", Functor::Sum, tensor, dim).or_raise()
+        reduce::sum_dim("float_sum_dim", tensor, dim).or_raise()
     }
 
     fn float_prod(tensor: RocmTensor) -> RocmTensor {

@@ -130,7 +130,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> Backend for Rocm<F, I, B> {
     }
 
     fn sync(device: &RocmDevice) -> Result<(), ExecutionError> {
-        device.open().and_then(|device| device.sync()).map_err(execution)
+        device.synchronize().map_err(execution)
     }
 
     /// Allocations of `func` on this thread come from memory that only such persistent allocations

@@ -11,6 +11,7 @@ use super::cat::cat;
 use super::copy::packed;
 use super::create::full_on;
 use super::launch::{max_reach, rows};
+use super::matmul::sum_of_batches;
 use super::view::{narrow, permute, reshape};
 use crate::arg::Arg;
 use crate::burn::{NO_INDEX_OF_NOTHING, of_nothing};
@@ -251,6 +252,14 @@ pub(crate) fn reduce_dim(
         return lines.restore(lines.tensor.clone());
     }
     lines.restore(lines.reduce(op, functor, dtype)?)
+}
+
+/// The sum along an axis, which then has size 1.
+pub(crate) fn sum_dim(op: &'static str, tensor: RocmTensor, axis: usize) -> hip::Result<RocmTensor> {
+    match sum_of_batches(op, tensor, axis)? {
+        Ok(sum) => Ok(sum),
+        Err(tensor) => reduce_dim(op, Functor::Sum, tensor, axis),
+    }
 }
 
 /// The sum along an axis, which then has size 1. `to` is the tensor's dtype, or a narrower float

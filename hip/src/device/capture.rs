@@ -22,8 +22,8 @@ thread_local! {
     static CAPTURED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Whether the calling thread captures on any device.
-pub(crate) fn is_capturing() -> bool {
+/// Whether the calling thread captures a graph, on any device.
+pub fn is_capturing() -> bool {
     CAPTURED.get() > 0
 }
 

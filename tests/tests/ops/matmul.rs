@@ -58,6 +58,74 @@ fn transposed_operands() {
     }
 }
 
+/// The gradient of a weight that a batch shares: a product for each matrix, and their sum. Burn 0.22
+/// computes it this way. The backend makes one product of both.
+#[test]
+fn sums_of_batched_products() {
+    let random = Random::new();
+    for dtype in FLOATS {
+        for (batches, summed) in
+            [(vec![4], 0), (vec![1, 3, 1], 1), (vec![2, 3], 0), (vec![2, 3], 1), (vec![5], 1)]
+        {
+            let with = |rows: usize, columns: usize| [batches.clone(), vec![rows, columns]].concat();
+            let (left, right) = (with(9, 7), with(9, 5));
+            for view in View::ALL {
+                let a = float(&random, &left, dtype, View::Contiguous, -1.0, 1.0);
+                let b = float(&random, &right, dtype, view, -1.0, 1.0);
+                let what = format!("the sum over axis {summed} of {batches:?} products, {dtype:?} {view:?}");
+                // Unless both are one product, each matrix is rounded.
+                let count = 9 * left[summed].max(7);
+                let terms = Terms { roundings: 1, ..Terms::of(count, dtype) };
+                sums!(what, terms, |B, device, [a = &a, b = &b]| {
+                    B::float_sum_dim(B::float_matmul(B::float_transpose(a), b), summed)
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sum_of_batched_products_is_one_product() {
+    let random = Random::new();
+    let device = Default::default();
+    let of =
+        |shape: &[usize]| float(&random, shape, DType::F32, View::Contiguous, -1.0, 1.0).float::<R>(&device);
+    let (a, b) = (of(&[4, 9, 7]), of(&[4, 9, 5]));
+    let product = || R::float_matmul(R::float_transpose(a.clone()), b.clone());
+    let (sum, counts) = burn_rocm::trace::counting(|| R::float_sum_dim(product(), 0));
+    assert_eq!((sum.dims(), counts.launches()), (&[1, 7, 5][..], 1));
+    // Products that somebody else sees, and other sums.
+    type Other = fn(FloatTensor<R>) -> FloatTensor<R>;
+    let others: [(Other, &[usize]); 4] = [
+        (|product| R::float_sum_dim(product, 1), &[4, 1, 5]),
+        (|product| R::float_sum_dim(R::float_slice(product, &[(0..2).into()]), 0), &[1, 7, 5]),
+        (|product| R::float_sum_dim(R::float_swap_dims(product, 1, 2), 0), &[1, 5, 7]),
+        (|product| R::float_sum_dim(R::float_add(product.clone(), product), 0), &[1, 7, 5]),
+    ];
+    for (number, (other, dims)) in others.into_iter().enumerate() {
+        let (sum, counts) = burn_rocm::trace::counting(|| other(product()));
+        assert_eq!(sum.dims(), dims);
+        assert!(counts.launches() >= 2, "{number}: {counts:?}");
+    }
+}
+
+/// Between a product that waits and its first use, its operands get other values.
+#[test]
+fn a_product_that_waits_sees_the_operands_of_its_call() {
+    let random = Random::new();
+    let device = Default::default();
+    let [a, b] =
+        [[4, 9, 7], [4, 9, 5]].map(|shape| float(&random, &shape, DType::F32, View::Contiguous, -1.0, 1.0));
+    let (x, y) = (a.float::<R>(&device), b.float::<R>(&device));
+    let early = R::float_matmul(R::float_transpose(x.clone()), y.clone());
+    let x = R::float_mul_scalar(x, 2f32.into());
+    let y = R::float_slice_assign(y.clone(), &[(0..4).into(), (0..9).into(), (0..5).into()], R::float_neg(y));
+    let late = R::float_matmul(R::float_transpose(x), y);
+    let expected = read_float::<R>(R::float_mul_scalar(early, (-2f32).into()));
+    // Multiplying by a power of two is exact.
+    assert_eq!(read_float::<R>(late), expected);
+}
+
 #[test]
 fn int_matmul() {
     let random = Random::new();

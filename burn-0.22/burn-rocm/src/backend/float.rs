@@ -287,7 +287,7 @@ impl FloatTensorOps<Self> for Rocm {
     }
 
     fn float_sum_dim(tensor: RocmTensor, dim: usize) -> RocmTensor {
-        reduce::reduce_dim("float_sum_dim", Functor::Sum, tensor, dim).or_raise()
+        reduce::sum_dim("float_sum_dim", tensor, dim).or_raise()
     }
 
     fn float_sum_dims(tensor: RocmTensor, dims: &[usize]) -> RocmTensor {

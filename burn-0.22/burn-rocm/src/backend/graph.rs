@@ -6,6 +6,7 @@ use hip::Graph;
 
 use crate::device::RocmDevice;
 use crate::error::invalid;
+use crate::waiting::enqueue_all;
 
 /// Work that was captured on a device. One launch replays it.
 #[derive(Clone, Debug)]
@@ -20,7 +21,10 @@ impl RocmGraph {
     pub(super) fn replay(&self, device: &RocmDevice) -> hip::Result<()> {
         let own = RocmDevice::new(self.0.device().info().index);
         match own == *device {
-            true => self.0.replay(),
+            true => {
+                enqueue_all();
+                self.0.replay()
+            }
             false => invalid(
                 "graph_replay",
                 format!("a graph captured on {device}"),

@@ -28,6 +28,7 @@ use crate::ops::{fft, random};
 use crate::qtensor::{Format, RocmQTensor};
 use crate::staging;
 use crate::tensor::RocmTensor;
+use crate::waiting::enqueue_own;
 pub use graph::RocmGraph;
 pub use primitive::BurnDevice;
 use primitive::own;
@@ -67,13 +68,14 @@ impl Backend for Rocm {
         random::seed(&own(device), seed);
     }
 
-    /// Launches the deferred element-wise ops.
+    /// Launches the deferred ops.
     fn flush(device: &BurnDevice) -> Result<(), ExecutionError> {
+        enqueue_own();
         own(device).open().and_then(|device| device.flush()).map_err(execution)
     }
 
     fn sync(device: &BurnDevice) -> Result<(), ExecutionError> {
-        own(device).open().and_then(|device| device.sync()).map_err(execution)
+        own(device).synchronize().map_err(execution)
     }
 
     /// Ends a capture that this thread left behind, as by a panic. The caller then runs the work
@@ -88,12 +90,14 @@ impl Backend for Rocm {
     fn graph_start_capture(device: &BurnDevice) -> Result<(), ExecutionError> {
         let start = |device: Arc<hip::Device>| {
             device.abandon_capture();
+            enqueue_own();
             device.start_capture()
         };
         own(device).open().and_then(start).map_err(execution)
     }
 
     fn graph_stop_capture(device: &BurnDevice) -> Result<RocmGraph, ExecutionError> {
+        enqueue_own();
         own(device).open().and_then(|device| device.stop_capture()).map(RocmGraph::new).map_err(execution)
     }
 

@@ -10,6 +10,7 @@ use hip::{Device, Event};
 
 use crate::device::RocmDevice;
 use crate::error::invalid;
+use crate::waiting::enqueue_own;
 
 /// An open window.
 struct Window {
@@ -32,6 +33,7 @@ fn windows() -> MutexGuard<'static, Windows> {
 
 /// Records an event with timing after all work that the device has so far, including deferred ops.
 fn now(device: &Arc<Device>) -> hip::Result<Event> {
+    enqueue_own();
     let event = device.timing_event()?;
     device.compute_stream().record(&event)?;
     Ok(event)

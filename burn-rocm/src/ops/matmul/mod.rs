@@ -3,7 +3,8 @@
 //! device or `BURN_ROCM_MATMUL` says so.
 //!
 //! [`Product::new`] checks the operands, `make` allocates the result, `write` chooses between
-//! rocBLAS and the kernel, and `multiply` makes the calls that [`Plan`] cuts the product into.
+//! rocBLAS and the kernel, and `multiply` makes the calls that [`Plan`] cuts the product into. A
+//! product that may become a part of a sum over its batches is put off (`tensor/put_off.rs`).
 
 mod plan;
 
@@ -14,12 +15,12 @@ use hip::{MatrixView, Route, Template, matmul_route};
 
 use super::copy::assign;
 use super::create::full_on;
-use super::launch::views;
-use super::view::{expand, narrow, reshape};
+use super::launch::{max_reach, views};
+use super::view::{expand, narrow, reshape, swap_dims};
 use crate::arg::Arg;
 use crate::error::invalid;
 use crate::layout::broadcast_shape;
-use crate::tensor::{RocmTensor, one_device, one_dtype};
+use crate::tensor::{RocmTensor, Work, one_device, one_dtype};
 pub(crate) use plan::is_one_batch;
 use plan::{Call, Plan, Side};
 
@@ -49,9 +50,44 @@ impl Request {
     }
 }
 
-/// `lhs x rhs`. Batches broadcast.
+/// `lhs x rhs`. Batches broadcast. The product is put off if a sum over its batches may replace it
+/// ([`sum_of_batches`]).
 pub(crate) fn matmul(op: &'static str, lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor> {
-    product(Request::new(op, 1.0), lhs, rhs)
+    let dtype = one_dtype(op, &[&lhs, &rhs])?;
+    let product = Product::new(Request::new(op, 1.0), lhs, rhs, dtype)?;
+    let Some(stacked) = product.stacked()? else { return product.make(dtype) };
+    let out = RocmTensor::empty(product.lhs.hip_device(), product.dims.clone(), dtype)?;
+    let [rows, columns] = stacked.each_ref().map(|side| side.dims()[1]);
+    let dims = [out.len() / (rows * columns), rows, columns];
+    let place = out.clone();
+    let run = move || {
+        let _named = hip::trace::op_put_off(op, dtype.name());
+        product.write(&place)
+    };
+    Ok(out.put_off(dims, Work { run: Box::new(run), stacked }))
+}
+
+/// The sum along `axis`, which then has size 1, if the tensor is a product that was put off and
+/// `axis` counts its matrices: one product of the operands, stacked along their inner axis.
+/// Otherwise the tensor.
+pub(crate) fn sum_of_batches(
+    op: &'static str,
+    tensor: RocmTensor,
+    axis: usize,
+) -> hip::Result<Result<RocmTensor, RocmTensor>> {
+    let mut dims = tensor.dims().to_vec();
+    let Some((batches, &[rows, columns])) = dims.split_last_chunk::<2>() else { return Ok(Err(tensor)) };
+    let count = batches.iter().product();
+    if batches.get(axis) != Some(&count) {
+        return Ok(Err(tensor));
+    }
+    match tensor.into_stacked([count, rows, columns]) {
+        Ok([lhs, rhs]) => {
+            dims[axis] = 1;
+            reshape(product(Request::new(op, 1.0), swap_dims(lhs, 0, 1)?, rhs)?, &dims).map(Ok)
+        }
+        Err(tensor) => Ok(Err(tensor)),
+    }
 }
 
 /// `alpha * (lhs x rhs)`. Batches broadcast.
@@ -130,6 +166,28 @@ impl Product {
     /// Whether the product has no elements, or each of its sums has no terms.
     fn is_of_nothing(&self) -> bool {
         self.dims.contains(&0) || self.lhs.dims().last() == Some(&0)
+    }
+
+    /// The operands stacked along their inner axis, if views can show them so: `[terms, rows]` and
+    /// `[terms, columns]`. `None` also for a single matrix and for integers.
+    fn stacked(&self) -> hip::Result<Option<[RocmTensor; 2]>> {
+        let last = self.dims.len() - 1;
+        let (batches, terms) = (&self.dims[..last - 1], self.lhs.dims()[last]);
+        let count: usize = batches.iter().product();
+        let many = count > 1 && batches.contains(&count) && !self.is_of_nothing();
+        let long = count.saturating_mul(terms) > max_reach();
+        if !many || long || !self.lhs.kernel_type()?.is_float() {
+            return Ok(None);
+        }
+        let stack = |side: &RocmTensor, width: usize| -> hip::Result<Option<RocmTensor>> {
+            let layout = side.layout().reshape(self.request.op, &[count * terms, width])?;
+            // Rows one after another, each of neighbours.
+            let layout = layout.filter(|layout| *layout.strides() == [width as isize, 1]);
+            Ok(layout.map(|layout| side.clone().view(layout)))
+        };
+        let turned = swap_dims(self.lhs.clone(), last - 1, last)?;
+        let Some(lhs) = stack(&turned, self.dims[last - 1])? else { return Ok(None) };
+        Ok(stack(&self.rhs, self.dims[last])?.map(|rhs| [lhs, rhs]))
     }
 
     /// The product in a new tensor.

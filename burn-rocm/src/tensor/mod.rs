@@ -1,5 +1,7 @@
 //! The one tensor primitive, for floats, integers and booleans.
 
+mod put_off;
+
 use std::sync::Arc;
 
 use burn_std::{DType, Shape};
@@ -7,8 +9,11 @@ use hip::{Buffer, Device};
 
 use crate::device::RocmDevice;
 use crate::dtype::kernel_type;
-use crate::error::invalid;
+use crate::error::{OrRaise, invalid};
 use crate::layout::{Layout, broadcast_shape};
+use crate::waiting::enqueue_own;
+use put_off::PutOff;
+pub(crate) use put_off::Work;
 
 /// A view of a device buffer: the elements' dtype and their layout in the buffer.
 #[derive(Clone)]
@@ -16,6 +21,8 @@ pub struct RocmTensor {
     buffer: Arc<Buffer>,
     layout: Layout,
     dtype: DType,
+    /// The product that writes the buffer, if it was put off.
+    put_off: Option<Arc<PutOff>>,
 }
 
 // An op that fails panics before it has changed a tensor. The device keeps its state behind locks
@@ -49,7 +56,7 @@ impl RocmTensor {
                 format!("{} bytes", buffer.len()),
             );
         }
-        Ok(Self { buffer: Arc::new(buffer), layout, dtype })
+        Ok(Self { buffer: Arc::new(buffer), layout, dtype, put_off: None })
     }
 
     /// A new tensor with uninitialised elements.
@@ -89,8 +96,43 @@ impl RocmTensor {
         Self { dtype, ..self }
     }
 
-    /// The buffer.
+    /// This tensor, whose elements `work` computes when they are first needed. `dims` is the number
+    /// of its matrices, and the rows and columns of each.
+    pub(crate) fn put_off(self, dims: [usize; 3], work: Work) -> Self {
+        Self { put_off: Some(PutOff::new(dims, work)), ..self }
+    }
+
+    /// The stacked operands of a product that waits, if this is its only view and shows all of its
+    /// matrices in their order, which `dims` counts as in [`put_off`](Self::put_off). The product is
+    /// then never computed. Otherwise the tensor.
+    pub(crate) fn into_stacked(mut self, dims: [usize; 3]) -> Result<[Self; 2], Self> {
+        if !self.layout.is_contiguous() || self.put_off.as_ref().is_none_or(|product| product.dims != dims) {
+            return Err(self);
+        }
+        let Some(product) = self.put_off.take() else { return Err(self) };
+        match Arc::try_unwrap(product).map(PutOff::into_work) {
+            Ok(Some(work)) => Ok(work.stacked),
+            // Enqueued.
+            Ok(None) => Err(self),
+            Err(shared) => Err(Self { put_off: Some(shared), ..self }),
+        }
+    }
+
+    /// Enqueues the product that writes the buffer, if it was put off.
+    #[inline]
+    fn settle(&self) {
+        if let Some(put_off) = &self.put_off {
+            put_off.run().or_raise();
+        }
+    }
+
+    /// The buffer, after the work that writes it was enqueued.
+    ///
+    /// # Panics
+    /// With the product's error, if the product was put off and fails.
+    #[inline]
     pub(crate) fn buffer(&self) -> &Buffer {
+        self.settle();
         &self.buffer
     }
 
@@ -158,12 +200,18 @@ impl RocmTensor {
 
     /// Whether this value is the only owner of its buffer at the moment of the call.
     pub(crate) fn has_one_holder(&self) -> bool {
-        Arc::strong_count(&self.buffer) == 1
+        self.settle();
+        let one = || Arc::strong_count(&self.buffer) == 1;
+        // An op that waits holds its operands.
+        one() || {
+            enqueue_own();
+            one()
+        }
     }
 
     /// Whether this value is the only owner of its buffer.
     pub(crate) fn is_sole_holder(&mut self) -> bool {
-        Arc::get_mut(&mut self.buffer).is_some()
+        self.has_one_holder() && Arc::get_mut(&mut self.buffer).is_some()
     }
 }
 
