@@ -2,13 +2,14 @@
 //! with the condition for its removal. Facts about chips that no driver reports, such as the types
 //! of their matrix units, are here too.
 
-use std::ffi::{CStr, OsStr};
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 
 use rocblas_sys::Rocblas;
 
 use crate::device::info::DeviceInfo;
+use crate::provider::library::file_of;
 use crate::settings::{F16Alternative, settings};
 use crate::{DType, Error, Result};
 
@@ -122,16 +123,22 @@ pub(crate) fn fusion_is_right(groups: usize) -> bool {
 ///
 /// <https://github.com/ROCm/rocm-libraries/issues/7026>. Can go when `rocblas_create_handle`
 /// returns a status instead.
+///
+/// From ROCm 7.14 on, HIP takes the code that was inside librocblas from an archive for each chip
+/// (`.kpack/blas_lib_gfx942.kpack`). The catalogues and their kernels are still files, and rocBLAS
+/// still ends the process without them. AMD plans to pack them too
+/// (`shared/kpack/docs/multi_arch_packaging_with_kpack.md` in
+/// <https://github.com/ROCm/rocm-systems>). So a rocBLAS that does not open catalogues is not
+/// judged by them.
 pub(crate) fn rocblas_has_kernels(table: &Rocblas, arch: &str) -> Result<()> {
-    let Some(directory) = kernel_directory(table) else { return Ok(()) };
-    // rocBLAS prefers a folder named as the chip.
-    let own = directory.join(chip(arch));
-    let directory = if own.exists() { own } else { directory };
+    let Some(library) = object_of(table) else { return Ok(()) };
+    let Some(directory) = kernel_directory(&library) else { return Ok(()) };
+    let directory = own_directory(directory, arch);
     let names: Vec<String> = match std::fs::read_dir(&directory) {
         Ok(entries) => entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect(),
         Err(_) => Vec::new(),
     };
-    if serves(&names, arch) {
+    if serves(&names, arch) || !opens_catalogues(&library) {
         return Ok(());
     }
     Err(Error::NotAvailable {
@@ -178,10 +185,43 @@ fn generic_target(chip: &str) -> Option<&'static str> {
     }
 }
 
-/// The folder in which this rocBLAS looks for its kernels; `None` if the library's file is unknown
-/// or is not librocblas.
-fn kernel_directory(table: &Rocblas) -> Option<PathBuf> {
-    let library = object_of(table)?;
+/// The first of the folders in which rocBLAS looks for a chip's kernels that exists. Those for one
+/// chip come first: with a state of XNACK in the name, from ROCm 7.14 on, and without
+/// (<https://github.com/ROCm/rocm-libraries/pull/5976>).
+fn own_directory(all: PathBuf, arch: &str) -> PathBuf {
+    let chip = chip(arch);
+    let xnack = arch.split(':').find(|part| part.starts_with("xnack")).map(|state| format!("{chip}-{state}"));
+    let own = xnack.into_iter().chain([chip.to_owned()]).map(|name| all.join(name));
+    own.into_iter().find(|folder| folder.exists()).unwrap_or(all)
+}
+
+/// Whether this file of rocBLAS contains the name of the catalogues, so opens them. `true` if it
+/// can't be read.
+fn opens_catalogues(library: &Path) -> bool {
+    let name = b"TensileLibrary_";
+    let search = || -> io::Result<bool> {
+        let mut file = File::open(library)?;
+        let mut bytes = vec![0; 1 << 20];
+        // The end of the part before stands in front of each part.
+        let mut held = 0;
+        loop {
+            let read = file.read(&mut bytes[held..])?;
+            if read == 0 {
+                return Ok(false);
+            }
+            let end = held + read;
+            if bytes[..end].windows(name.len()).any(|window| window == name) {
+                return Ok(true);
+            }
+            held = end.min(name.len() - 1);
+            bytes.copy_within(end - held..end, 0);
+        }
+    };
+    search().unwrap_or(true)
+}
+
+/// The folder in which this rocBLAS looks for its kernels; `None` if the file is not librocblas.
+fn kernel_directory(library: &Path) -> Option<PathBuf> {
     let name = library.file_name()?.to_str()?;
     if !name.starts_with("librocblas.so") {
         return None;
@@ -190,27 +230,17 @@ fn kernel_directory(table: &Rocblas) -> Option<PathBuf> {
         return Some(path.into());
     }
     let folder = library.parent()?;
-    let plain = ["../../Tensile/library", "library", "../rocblas/library", "rocblas/library"];
+    let plain =
+        ["../../Tensile/library", "library", "../rocblas/library", "../Tensile/library", "rocblas/library"];
     // Debian's path contains the version of the soname.
     let version = name.split('.').nth(2).map(|version| format!("rocblas/{version}/library"));
     let mut places = plain.into_iter().map(str::to_owned).chain(version).map(|place| folder.join(place));
-    // If none exists, the last one is the folder that the error names.
-    places.clone().find(|path| path.is_dir()).or(places.next_back())
+    Some(places.find(|path| path.is_dir()).unwrap_or_else(|| folder.join("rocblas/library")))
 }
 
 /// The library file that a table's functions come from.
 fn object_of(table: &Rocblas) -> Option<PathBuf> {
-    // SAFETY: all zeroes are a value of this struct of pointers.
-    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked for; `info` outlives the call.
-    let found = unsafe { libc::dladdr(table.rocblas_create_handle as *const libc::c_void, &mut info) };
-    if found == 0 || info.dli_fname.is_null() {
-        return None;
-    }
-    // SAFETY: a NUL-ended text that the loader keeps while the library is loaded. This crate
-    // unloads no library.
-    let path = unsafe { CStr::from_ptr(info.dli_fname) };
-    Some(PathBuf::from(OsStr::from_bytes(path.to_bytes())))
+    file_of(table.rocblas_create_handle as *const std::ffi::c_void)
 }
 
 /// A kernel's name with `prelude.h`'s names of element types replaced by C++'s: `k<float>` for
@@ -270,6 +300,33 @@ mod tests {
         ] {
             assert_eq!(spelled_out(name), expected);
         }
+    }
+
+    #[test]
+    fn a_chips_own_folder_comes_first() {
+        let root = std::env::temp_dir().join(format!("hip-own-folder-{}", std::process::id()));
+        for folder in ["gfx90a-xnack-", "gfx90a", "gfx942"] {
+            std::fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        let own = |arch| own_directory(root.clone(), arch).strip_prefix(&root).unwrap().to_owned();
+        let found = ["gfx90a:sramecc+:xnack-", "gfx90a:sramecc+:xnack+", "gfx942", "gfx1030"].map(own);
+        std::fs::remove_dir_all(&root).unwrap();
+        assert_eq!(found.map(|path| path.display().to_string()), ["gfx90a-xnack-", "gfx90a", "gfx942", ""]);
+    }
+
+    #[test]
+    fn a_rocblas_that_does_not_name_the_catalogues_does_not_open_them() {
+        let file = std::env::temp_dir().join(format!("hip-catalogues-{}", std::process::id()));
+        let opens = |before: usize, text: &str| {
+            std::fs::write(&file, [&vec![b'x'; before], text.as_bytes(), b"lazy_"].concat()).unwrap();
+            opens_catalogues(&file)
+        };
+        // In the middle, at the end of a part, and across two.
+        let found = [10, (1 << 20) - 15, (1 << 20) - 7].map(|before| opens(before, "TensileLibrary_"));
+        let other = opens(10, "TensileLibraryX");
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!((found, other), ([true; 3], false));
+        assert!(opens_catalogues(&file), "a file that can't be read");
     }
 
     #[test]

@@ -5,9 +5,11 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use hip::{Device, Error, Grid, Program, ProviderKind};
+
+mod processes;
+use processes::{Scratch, command, make_library, result, run};
 
 const PROGRAM: Program<'static> = Program {
     name: "add_one.hip",
@@ -123,48 +125,6 @@ fn blocks_of_threads() -> hip::Result<String> {
     Ok(said)
 }
 
-/// A process that runs one case.
-fn command(case: &str, variables: &[(&str, &str)]) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"]);
-    command.env("HIP_TEST_CASE", case);
-    command.envs(variables.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn run(case: &str, variables: &[(&str, &str)]) -> (String, String) {
-    let output = command(case, variables).output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{case}: {stderr}");
-    (result(&output.stdout), stderr)
-}
-
-fn result(stdout: &[u8]) -> String {
-    let text = String::from_utf8_lossy(stdout);
-    let line = text.lines().find_map(|line| line.strip_prefix("RESULT "));
-    line.unwrap_or_else(|| panic!("no result in {text}")).to_owned()
-}
-
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("hip-provider-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn a_provider_that_does_not_exist() {
     let (result, _) = run("device", &[("BURN_ROCM_PROVIDER", "opencl")]);
@@ -187,27 +147,6 @@ fn the_first_choice_stays() {
     let not_here = result.starts_with("NotAvailable")
         && ["cuda", "NVIDIA", "NVRTC"].iter().any(|name| result.contains(name));
     assert!(not_here || result == "ok a CUDA device", "{result}");
-}
-
-/// Makes a library of C functions under `ROOT/lib`. The functions in `bodies` have the given
-/// bodies; the other names return `status`.
-fn make_library(root: &Path, file: &str, names: &[&std::ffi::CStr], status: u32, bodies: &[(&str, &str)]) {
-    let lib = root.join("lib");
-    fs::create_dir_all(&lib).unwrap();
-    let mut text = String::from("#include <string.h>\n");
-    for name in names.iter().map(|name| name.to_str().unwrap()) {
-        if !bodies.iter().any(|(given, _)| *given == name) {
-            text += &format!("int {name}() {{ return {status}; }}\n");
-        }
-    }
-    for (name, body) in bodies {
-        text += &format!("int {name}{body}\n");
-    }
-    let source = lib.join(format!("{file}.c"));
-    fs::write(&source, text).unwrap();
-    let arguments = ["-w", "-shared", "-fPIC", "-o"];
-    let made = Command::new("cc").args(arguments).args([lib.join(file), source]).status();
-    assert!(made.expect("a C compiler, which this test needs").success());
 }
 
 /// ROCm libraries that load, have every required function, and find no device.

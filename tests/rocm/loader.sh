@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Opens the real libraries of a ROCm root with the product's loader, without a device. Checks versions, functions and
-# what a program is told.
+# what a program is told, in Debian's layout and in imitations of AMD's.
 #
 #   tests/rocm/loader.sh ROOT...       ROOT is what tests/rocm/root.sh made
 set -euo pipefail
@@ -42,12 +42,46 @@ for root in "${roots[@]}"; do
     ! grep -q 'using the cpu provider' "$said/errors" || fail "it fell back where that was forbidden"
 
     inside "$chroot" "$root" /opt/burn-rocm/device-info >"$said/info" || fail "device-info failed"
-    for expected in "rocm: not usable: HIP is installed but finds no device" "  HIP: $version" "  hipRTC: " \
-        "  rocBLAS: " "  MIOpen: " "AMD GPUs that can be used: 0" "burn-rocm uses here: cpu" \
+    for expected in "rocm: not usable: HIP is installed but finds no device" "  ROCm in use: the loader's search path" \
+        "  HIP: $version" "  hipRTC: " "  rocBLAS: " "  MIOpen: " "AMD GPUs that can be used: 0" \
+        "burn-rocm uses here: cpu" \
         "passed over rocm: HIP is installed but finds no device"; do
         grep -qF "$expected" "$said/info" || { cat "$said/info" >&2; fail "device-info does not say: $expected"; }
     done
     echo "device-info says all of it"
+
+    # AMD's layouts, imitated by links to this root's libraries: the sonames alone, without development links. Each
+    # library is loaded from the layout, and none from Debian's folder.
+    libraries=/usr/lib/x86_64-linux-gnu
+    layouts=/opt/burn-rocm/layouts
+    rm -rf "${root:?}$layouts"
+    site=$layouts/venv/lib/python3.13/site-packages
+    links() {
+        local folder=$1 name file
+        mkdir -p "$root$folder"
+        for name in "${@:2}"; do
+            for file in "$root$libraries/$name".so.[0-9]; do
+                [ ! -e "$file" ] || ln -s "$libraries/${file##*/}" "$root$folder/"
+            done
+        done
+    }
+    links $layouts/rocm/core-10.0/lib libamdhip64 libhiprtc librocblas libMIOpen
+    links $site/_rocm_sdk_core/lib libamdhip64 libhiprtc
+    links $site/_rocm_sdk_libraries/lib librocblas libMIOpen
+    for layout in "ROCM_PATH $layouts/rocm $layouts/rocm/core-10.0/lib" \
+        "VIRTUAL_ENV $layouts/venv $site/_rocm_sdk_core/lib and $site/_rocm_sdk_libraries/lib"; do
+        read -r variable folder expected <<<"$layout"
+        inside "$variable=$folder" "$chroot" "$root" /opt/burn-rocm/device-info >"$said/info" ||
+            fail "device-info failed with $variable"
+        not() { cat "$said/info" >&2; fail "with $variable: $1"; }
+        grep -qF "  ROCm in use: $expected ($variable)" "$said/info" || not "$expected is not in use"
+        grep -qE "^ *HIP: $version.*$layouts" "$said/info" || not "HIP was not loaded from there"
+        ! grep -qE "^ *(HIP|hipRTC|rocBLAS|MIOpen): .*, (/usr)?/lib/" "$said/info" || not "installations were mixed"
+        there=$(find "$root$layouts/${folder##*/}" -name 'lib*.so.*' | wc -l)
+        [ "$(grep -cE "^ *(HIP|hipRTC|rocBLAS|MIOpen): [0-9].*$layouts" "$said/info")" -ge "$there" ] ||
+            not "not every library was loaded"
+    done
+    echo "the layouts of ROCm 10 and of AMD's wheels, imitated: $there libraries load from there"
 
     # Whether rocBLAS has kernels for a chip. Without this test rocBLAS would end the process. Only for roots that hold
     # its kernels.
@@ -71,4 +105,16 @@ for root in "${roots[@]}"; do
     rocblas ROCBLAS_TENSILE_LIBPATH=$empty "$chroot" "$root" /opt/burn-rocm/loader --rocblas "${shipped[@]}"
     for chip in "${shipped[@]}"; do answers "$chip" "NotAvailable: .*ROCBLAS_TENSILE_LIBPATH.*$empty"; done
     echo "rocBLAS has kernels for ${shipped[*]}, and none for $absent or in an empty folder"
+
+    # In the wheels' layout: none before the device files are there, then those of one chip.
+    wheel() { rocblas VIRTUAL_ENV=$layouts/venv "$chroot" "$root" /opt/burn-rocm/loader --rocblas gfx1030 gfx942; }
+    wheel
+    answers gfx1030 "NotAvailable: .*$site"
+    folder=$root$site/_rocm_sdk_libraries/lib/rocblas/library/gfx942
+    mkdir -p "$folder"
+    ln -s "${kernels#"$root"}"/TensileLibrary_lazy_gfx942.dat "$folder/"
+    wheel
+    answers gfx942 'yes$'
+    answers gfx1030 "NotAvailable: .*$site"
+    echo "and the same in the layout of AMD's wheels"
 done

@@ -7,9 +7,10 @@ use rocblas_sys::Rocblas;
 use crate::device::info::DeviceInfo;
 use crate::error::{Error, Result};
 use crate::provider::diagnosis::Diagnosis;
+use crate::provider::installation;
 use crate::provider::inventory::{LibraryReport, inventory, version};
 use crate::provider::kind::ProviderKind;
-use crate::provider::library::{self, fill};
+use crate::provider::library::fill;
 use crate::provider::{Provider, Versions, candidate};
 use crate::workarounds;
 
@@ -22,6 +23,9 @@ pub struct ProviderReport {
     pub error: Option<Error>,
     /// The versions of its runtime, driver and hipRTC; `None` if it can't be used.
     pub versions: Option<Versions>,
+    /// The installation of ROCm that all of AMD's libraries come from: its folders, and what led to
+    /// it. `None` if none is usable, and for other providers.
+    pub installation: Option<String>,
     /// AMD's libraries; empty for other providers.
     pub libraries: Vec<LibraryReport>,
     /// Its devices, each with its free bytes if the driver reports them.
@@ -49,6 +53,7 @@ fn report(kind: ProviderKind) -> ProviderReport {
         kind,
         error: None,
         versions: None,
+        installation: None,
         libraries: Vec::new(),
         devices: Vec::new(),
         hints: Vec::new(),
@@ -58,6 +63,7 @@ fn report(kind: ProviderKind) -> ProviderReport {
         Err(error) => report.error = Some(error),
     }
     if kind == ProviderKind::Rocm {
+        report.installation = installation::in_use();
         report.libraries = inventory();
         let diagnosis = Diagnosis::of_this_machine();
         if report.devices.is_empty() {
@@ -75,7 +81,7 @@ fn report(kind: ProviderKind) -> ProviderReport {
 /// # Errors
 /// `NotAvailable` if rocBLAS is not installed, or its folder has no kernels for the architecture.
 pub fn rocblas_serves(architecture: &str) -> Result<()> {
-    let library = library::open(library::ROCBLAS)?;
+    let library = installation::open(installation::ROCBLAS)?;
     let table = fill!(Rocblas, &library, "rocBLAS")?;
     workarounds::rocblas_has_kernels(&table, architecture)
 }
@@ -116,6 +122,9 @@ impl fmt::Display for ProviderReport {
                 version(versions.runtime),
                 version(versions.driver)
             )?;
+        }
+        if let Some(installation) = &self.installation {
+            writeln!(f, "  ROCm in use: {installation}")?;
         }
         for library in &self.libraries {
             writeln!(f, "  {library}")?;

@@ -8,7 +8,8 @@ use miopen_sys::{Miopen, miopenStatusSuccess};
 use rocblas_sys::{Rocblas, rocblas_status_success};
 
 use crate::error::Result;
-use crate::provider::library::{self, Loaded, Names, fill};
+use crate::provider::installation::{HIP, HIPRTC, Library, MIOPEN, ROCBLAS, open};
+use crate::provider::library::{Loaded, fill};
 
 /// The state of one of AMD's libraries.
 #[derive(Debug, Clone)]
@@ -28,7 +29,7 @@ pub struct LibraryReport {
 
 /// Reports on HIP, hipRTC, rocBLAS and MIOpen.
 pub(crate) fn inventory() -> Vec<LibraryReport> {
-    let hip = report(library::HIP, library::open(library::HIP), Hip::REQUIRED, Hip::OPTIONAL, |library| {
+    let hip = report(HIP, open(HIP), Hip::REQUIRED, Hip::OPTIONAL, |library| {
         let table = fill!(Hip, library, "HIP").ok()?;
         let mut number = 0;
         // SAFETY: the function is HIP's and writes one integer.
@@ -36,19 +37,19 @@ pub(crate) fn inventory() -> Vec<LibraryReport> {
         (status == hipSuccess).then(|| version(number))
     });
     // Before ROCm 7, libamdhip64 may be the only library with hipRTC's functions.
-    let rtc_in = library::open(library::HIPRTC).or_else(|missing| match library::open(library::HIP) {
+    let rtc_in = open(HIPRTC).or_else(|missing| match open(HIP) {
         Ok(hip) if hip.symbol(c"hiprtcVersion").is_some() => Ok(hip),
         _ => Err(missing),
     });
-    let hiprtc = report(library::HIPRTC, rtc_in, Hiprtc::REQUIRED, Hiprtc::OPTIONAL, |library| {
+    let hiprtc = report(HIPRTC, rtc_in, Hiprtc::REQUIRED, Hiprtc::OPTIONAL, |library| {
         let table = fill!(Hiprtc, library, "hipRTC").ok()?;
         let (mut major, mut minor) = (0, 0);
         // SAFETY: the function is hipRTC's and writes two integers.
         let status = unsafe { (table.hiprtcVersion)(&mut major, &mut minor) };
         (status == HIPRTC_SUCCESS).then(|| format!("{major}.{minor}"))
     });
-    let found = library::open(library::ROCBLAS);
-    let rocblas = report(library::ROCBLAS, found, Rocblas::REQUIRED, Rocblas::OPTIONAL, |library| {
+    let found = open(ROCBLAS);
+    let rocblas = report(ROCBLAS, found, Rocblas::REQUIRED, Rocblas::OPTIONAL, |library| {
         let table = fill!(Rocblas, library, "rocBLAS").ok()?;
         let mut len = 0;
         // SAFETY: the functions are rocBLAS's. They need no handle, and write no more than the
@@ -62,8 +63,8 @@ pub(crate) fn inventory() -> Vec<LibraryReport> {
             read.then(|| CStr::from_ptr(text.as_ptr()).to_string_lossy().trim_end_matches('.').to_owned())
         }
     });
-    let found = library::open(library::MIOPEN);
-    let miopen = report(library::MIOPEN, found, Miopen::REQUIRED, Miopen::OPTIONAL, |library| {
+    let found = open(MIOPEN);
+    let miopen = report(MIOPEN, found, Miopen::REQUIRED, Miopen::OPTIONAL, |library| {
         let table = fill!(Miopen, library, "MIOpen").ok()?;
         let (mut major, mut minor, mut patch) = (0, 0, 0);
         // SAFETY: the function is MIOpen's and writes three integers.
@@ -74,20 +75,20 @@ pub(crate) fn inventory() -> Vec<LibraryReport> {
 }
 
 fn report(
-    names: Names,
-    library: Result<Loaded>,
+    library: Library,
+    loaded: Result<Loaded>,
     required: &'static [&'static CStr],
     optional: &'static [&'static CStr],
     version: impl FnOnce(&Loaded) -> Option<String>,
 ) -> LibraryReport {
     let mut report = LibraryReport {
-        title: names.title,
+        title: library.title,
         path: Ok(String::new()),
         version: None,
         missing: Vec::new(),
         optional: Vec::new(),
     };
-    match library {
+    match loaded {
         Ok(library) => {
             let has = |name: &CStr| library.symbol(name).is_some();
             let text = |name: &'static CStr| name.to_str().unwrap_or("?");

@@ -1,13 +1,16 @@
-//! Finds and opens AMD's shared libraries, and NVIDIA's for the CUDA provider.
+//! Opens shared libraries: AMD's, which `installation` finds, and NVIDIA's for the CUDA provider.
 
-use std::ffi::{CStr, c_void};
-use std::path::PathBuf;
+use std::ffi::{CStr, OsStr, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use crate::error::{Error, Result};
+use crate::error::Error;
+#[cfg(any(feature = "cuda", test))]
+use crate::error::Result;
 
 /// Locked for reading while AMD's compiler may run, and for writing while a library is opened.
 ///
@@ -18,31 +21,19 @@ use crate::error::{Error, Result};
 /// when one thread's first matrix product opened rocBLAS while another thread compiled a kernel.
 static COMPILER: RwLock<()> = RwLock::new(());
 
-/// While the guard lives, [`open`] opens no library. Hold it for every call that may run AMD's
+/// While the guard lives, no library is opened. Hold it for every call that may run AMD's
 /// compiler. A thread must not hold it twice.
 pub(crate) fn compiling() -> RwLockReadGuard<'static, ()> {
     COMPILER.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A library's title and its file names, newest first.
+#[cfg(any(feature = "cuda", test))]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Names {
     pub(crate) title: &'static str,
     pub(crate) files: &'static [&'static str],
 }
-
-// The sonames of ROCm 7, 6 and 5.7, then the development link.
-pub(crate) const HIP: Names = Names {
-    title: "HIP",
-    files: &["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"],
-};
-pub(crate) const HIPRTC: Names =
-    Names { title: "hipRTC", files: &["libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5", "libhiprtc.so"] };
-pub(crate) const ROCBLAS: Names = Names {
-    title: "rocBLAS",
-    files: &["librocblas.so.5", "librocblas.so.4", "librocblas.so.3", "librocblas.so"],
-};
-pub(crate) const MIOPEN: Names = Names { title: "MIOpen", files: &["libMIOpen.so.1", "libMIOpen.so"] };
 
 /// NVIDIA's libraries, for the CUDA provider.
 #[cfg(feature = "cuda")]
@@ -60,7 +51,7 @@ pub(crate) mod nvidia {
         Names { title: "cuBLAS", files: &["libcublas.so.13", "libcublas.so.12", "libcublas.so"] };
     pub(crate) const CUDNN: Names = Names { title: "cuDNN 9", files: &["libcudnn.so.9"] };
 
-    /// As [`super::open`], in CUDA's directories.
+    /// Loads a library from CUDA's directories, or else from the loader's search path.
     pub(crate) fn open(names: Names) -> Result<Loaded> {
         let mut directories = Vec::new();
         for variable in ["CUDA_PATH", "CUDA_HOME"] {
@@ -90,67 +81,102 @@ impl Loaded {
     }
 }
 
-/// The directories that are searched before the loader's own path.
-pub(crate) fn directories() -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    if let Some(root) = std::env::var_os("ROCM_PATH").filter(|root| !root.is_empty()) {
-        found.push(PathBuf::from(&root).join("lib"));
-        found.push(PathBuf::from(&root).join("lib64"));
+/// The file that a loaded library's function or variable comes from.
+pub(crate) fn file_of(address: *const c_void) -> Option<PathBuf> {
+    // SAFETY: all zeroes are a value of this struct of pointers.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: any address may be asked for; `info` outlives the call.
+    let found = unsafe { libc::dladdr(address, &mut info) };
+    if found == 0 || info.dli_fname.is_null() {
+        return None;
     }
-    found.push("/opt/rocm/lib".into());
-    found
+    // SAFETY: a NUL-ended text that the loader keeps while the library is loaded. This crate
+    // unloads no library.
+    let path = unsafe { CStr::from_ptr(info.dli_fname) };
+    Some(PathBuf::from(OsStr::from_bytes(path.to_bytes())))
+}
+
+/// A search for a library: the places that were searched, and why the first that has it was not
+/// used.
+#[derive(Debug, Default)]
+pub(crate) struct Search {
+    searched: Vec<String>,
+    broken: Option<String>,
+}
+
+impl Search {
+    /// Notes a place that does not have the library.
+    pub(crate) fn absent(&mut self, place: String) {
+        self.searched.push(place);
+    }
+
+    /// Notes a place that has the library, and what keeps it from being used: a predicate, such as
+    /// `does not load`.
+    pub(crate) fn broken(&mut self, place: &str, why: String) {
+        self.searched.push(format!("{place} ({why})"));
+        self.broken.get_or_insert(why);
+    }
+
+    /// Loads a file. One that exists but does not load needs a library that is missing, or is built
+    /// for another architecture.
+    pub(crate) fn file(&mut self, path: &Path) -> Option<Loaded> {
+        let place = path.display().to_string();
+        if !path.exists() {
+            self.absent(place);
+            return None;
+        }
+        match load(path.as_os_str()) {
+            Ok(library) => Some(Loaded { path: place, library }),
+            Err(why) => {
+                self.broken(&place, format!("does not load: {why}"));
+                None
+            }
+        }
+    }
+
+    /// Loads the file of this name that the loader's search path has. Does not note its absence.
+    pub(crate) fn name(&mut self, file: &str) -> Option<Loaded> {
+        match load(file.as_ref()) {
+            Ok(library) => return Some(Loaded { path: file.into(), library }),
+            Err(why) if why.contains(&format!("{file}: cannot open shared object file")) => {}
+            Err(why) => self.broken(file, format!("does not load: {why}")),
+        }
+        None
+    }
+
+    /// The error of a search that found nothing usable; `absent` is its reason if no place has the
+    /// library.
+    pub(crate) fn error(self, title: &str, absent: String) -> Error {
+        let reason = self.broken.map_or(absent, |why| format!("{title} is installed but {why}"));
+        Error::NotAvailable { reason, searched: self.searched }
+    }
 }
 
 /// Loads a library from the first place that has it. The error lists every place, and why a file
 /// there did not load.
-pub(crate) fn open(names: Names) -> Result<Loaded> {
-    open_in(names, &directories())
-}
-
+#[cfg(any(feature = "cuda", test))]
 fn open_in(names: Names, directories: &[PathBuf]) -> Result<Loaded> {
-    let mut searched = Vec::new();
-    // Why the first file that exists did not load.
-    let mut broken = None;
+    let mut search = Search::default();
     for directory in directories {
         for file in names.files {
-            let path = directory.join(file);
-            if !path.exists() {
-                searched.push(path.display().to_string());
-                continue;
-            }
-            match load(path.as_os_str()) {
-                Ok(library) => {
-                    return Ok(Loaded { path: path.display().to_string(), library });
-                }
-                // The file exists but does not load: it needs a library that is missing, or is
-                // built for another architecture.
-                Err(why) => {
-                    searched.push(format!("{} ({why})", path.display()));
-                    broken.get_or_insert(why);
-                }
+            if let Some(library) = search.file(&directory.join(file)) {
+                return Ok(library);
             }
         }
     }
     for file in names.files {
-        match load(file.as_ref()) {
-            Ok(library) => return Ok(Loaded { path: (*file).into(), library }),
-            Err(why) if why.contains(&format!("{file}: cannot open shared object file")) => {
-                searched.push((*file).into());
-            }
-            Err(why) => {
-                searched.push(format!("{file} ({why})"));
-                broken.get_or_insert(why);
-            }
+        let noted = search.searched.len();
+        if let Some(library) = search.name(file) {
+            return Ok(library);
+        }
+        if search.searched.len() == noted {
+            search.absent((*file).into());
         }
     }
-    let reason = match broken {
-        Some(why) => format!("{} is installed but does not load: {why}", names.title),
-        None => format!("{} is not installed", names.title),
-    };
-    Err(Error::NotAvailable { reason, searched })
+    Err(search.error(names.title, format!("{} is not installed", names.title)))
 }
 
-fn load(path: &std::ffi::OsStr) -> std::result::Result<std::mem::ManuallyDrop<Library>, String> {
+fn load(path: &OsStr) -> std::result::Result<std::mem::ManuallyDrop<Library>, String> {
     let _alone = COMPILER.write().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: these are AMD's libraries, whose initialisers are made to be run by dlopen. They are
     // never unloaded, because their threads and exit handlers would outlive them.

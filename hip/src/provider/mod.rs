@@ -1,6 +1,7 @@
 //! Providers: the implementations of AMD's C API, and which one this process uses.
 
 pub(crate) mod diagnosis;
+pub(crate) mod installation;
 pub(crate) mod inventory;
 pub(crate) mod kind;
 pub(crate) mod library;
@@ -99,7 +100,7 @@ impl Provider {
         self.rocblas
             .get_or_init(|| match self.kind {
                 ProviderKind::Rocm => {
-                    let library = library::open(library::ROCBLAS)?;
+                    let library = installation::open(installation::ROCBLAS)?;
                     log::debug!("rocBLAS: {}", library.path);
                     fill!(Rocblas, &library, "rocBLAS")
                 }
@@ -115,7 +116,7 @@ impl Provider {
         self.miopen
             .get_or_init(|| match self.kind {
                 ProviderKind::Rocm => {
-                    let library = library::open(library::MIOPEN)?;
+                    let library = installation::open(installation::MIOPEN)?;
                     log::debug!("MIOpen: {}", library.path);
                     fill!(Miopen, &library, "MIOpen")
                 }
@@ -229,18 +230,18 @@ pub(crate) fn candidate(kind: ProviderKind) -> Result<&'static Provider> {
 }
 
 fn load_rocm() -> Result<Provider> {
-    let hip_library = library::open(library::HIP)?;
+    let hip_library = installation::open(installation::HIP)?;
     let hip = fill!(Hip, &hip_library, "HIP")?;
     // Before ROCm 7, libamdhip64 also has hipRTC's functions.
-    let (rtc_library, hiprtc): (Option<Loaded>, _) = match library::open(library::HIPRTC) {
+    let (rtc_library, hiprtc): (Option<Loaded>, _) = match installation::open(installation::HIPRTC) {
         Ok(library) => {
             let table = fill!(Hiprtc, &library, "hipRTC")?;
             (Some(library), table)
         }
         Err(missing) => (None, fill!(Hiprtc, &hip_library, "HIP").map_err(|_| missing)?),
     };
-    let mut libraries = vec![(library::HIP.title, hip_library.path)];
-    libraries.extend(rtc_library.map(|library| (library::HIPRTC.title, library.path)));
+    let mut libraries = vec![(installation::HIP.title, hip_library.path)];
+    libraries.extend(rtc_library.map(|library| (installation::HIPRTC.title, library.path)));
     Provider::start(ProviderKind::Rocm, hip, hiprtc, libraries)
 }
 
@@ -252,7 +253,7 @@ pub(crate) fn host_compiler() -> Option<std::path::PathBuf> {
 /// The result of `hipRuntimeGetVersion`, without a search for devices; 0 if HIP is not installed or
 /// gives no version.
 pub(crate) fn hip_version() -> i32 {
-    let hip = library::open(library::HIP).and_then(|library| fill!(Hip, &library, "HIP"));
+    let hip = installation::open(installation::HIP).and_then(|library| fill!(Hip, &library, "HIP"));
     let mut version = 0;
     if let Ok(hip) = hip {
         // SAFETY: the function is HIP's; it writes one int.
@@ -264,10 +265,10 @@ pub(crate) fn hip_version() -> i32 {
 
 /// AMD's hipRTC and the file that it was found in, without a search for devices.
 pub(crate) fn load_hiprtc() -> Result<(Hiprtc, String)> {
-    match library::open(library::HIPRTC) {
+    match installation::open(installation::HIPRTC) {
         Ok(library) => Ok((fill!(Hiprtc, &library, "hipRTC")?, library.path)),
         Err(missing) => {
-            let library = library::open(library::HIP).map_err(|_| missing.clone())?;
+            let library = installation::open(installation::HIP).map_err(|_| missing.clone())?;
             Ok((fill!(Hiprtc, &library, "HIP").map_err(|_| missing)?, library.path))
         }
     }
