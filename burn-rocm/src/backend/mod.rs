@@ -6,6 +6,7 @@ mod defaults;
 mod float;
 mod int;
 mod module;
+mod options;
 mod primitive;
 mod quantized;
 mod transaction;

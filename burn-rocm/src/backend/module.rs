@@ -8,6 +8,7 @@ use burn_backend::ops::{
 };
 use burn_rocm_macros::traced;
 
+use super::options::{deformed, transposed};
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::error::OrRaise;
 use crate::ops::attention::inference;
@@ -28,29 +29,6 @@ fn plain<const N: usize>(options: ConvOptions<N>) -> conv::options::Options {
         groups: options.groups,
         transposed: false,
         padding_out: vec![0; N],
-    }
-}
-
-/// Burn's options of a transposed convolution as those of [`conv`].
-fn transposed<const N: usize>(options: ConvTransposeOptions<N>) -> conv::options::Options {
-    conv::options::Options {
-        stride: options.stride.to_vec(),
-        padding: options.padding.to_vec(),
-        dilation: options.dilation.to_vec(),
-        groups: options.groups,
-        transposed: true,
-        padding_out: options.padding_out.to_vec(),
-    }
-}
-
-/// Burn's options of a deformable convolution as those of [`deform`].
-fn deformed(options: DeformConvOptions<2>) -> deform::Options {
-    deform::Options {
-        stride: options.stride,
-        padding: options.padding,
-        dilation: options.dilation,
-        weight_groups: options.weight_groups,
-        offset_groups: options.offset_groups,
     }
 }
 

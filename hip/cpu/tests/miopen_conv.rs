@@ -341,6 +341,8 @@ fn find_mode() {
     }
 }
 
+/// hip-provider's tests hold the rules for arguments. These are this provider's own: shapes that fit
+/// each other, and buffers.
 #[test]
 fn refusals() {
     let case = Case::new(&[1, 2, 5, 5], &[3, 2, 3, 3], &[1; 2], &[0; 2], &[1; 2], 1).unwrap();
@@ -358,24 +360,15 @@ fn refusals() {
         };
         let handle = d.dnn.handle;
         assert_eq!(ask(handle, d.w.get(), d.x.get(), d.y.get()), miopenStatusSuccess);
-        assert_eq!(ask(core::ptr::null_mut(), d.w.get(), d.x.get(), d.y.get()), miopenStatusBadParm);
         assert_eq!(ask(handle, core::ptr::null_mut(), d.x.get(), d.y.get()), miopenStatusBadParm);
         let wrong = [
             d.dnn.tensor(miopenFloat, &[1, 3, 4, 3]), // size
             d.dnn.tensor(miopenFloat, &[2, 3, 3, 3]), // batch
             d.dnn.tensor(miopenFloat, &[1, 4, 3, 3]), // channels
-            d.dnn.tensor(miopenHalf, &[1, 3, 3, 3]),  // type
-            d.dnn.tensor(miopenFloat, &[1, 3, 3]),    // rank
         ];
         for y in &wrong {
             assert_eq!(ask(handle, d.w.get(), d.x.get(), y.get()), miopenStatusBadParm);
         }
-        let doubles =
-            [[3, 2, 3, 3], [1, 2, 5, 5], [1, 3, 3, 3]].map(|dims| d.dnn.tensor(miopenDouble, &dims));
-        assert_eq!(
-            ask(handle, doubles[0].get(), doubles[1].get(), doubles[2].get()),
-            miopenStatusNotImplemented
-        );
 
         let mut solution = core::mem::zeroed::<miopenConvSolution_t>();
         let status = (table.miopenConvolutionForwardGetSolution)(
@@ -413,22 +406,5 @@ fn refusals() {
         assert_eq!(run(x.void(), null), miopenStatusBadParm);
         assert_eq!(run(short.void(), y.void()), miopenStatusBadParm);
         assert_eq!(run(host.as_ptr().cast_mut().cast(), y.void()), miopenStatusBadParm);
-
-        let one = [1, 1];
-        let init = |pad: &[i32; 2], stride: &[i32; 2], dilation: &[i32; 2], axes: i32| {
-            (table.miopenInitConvolutionNdDescriptor)(
-                d.conv,
-                axes,
-                pad.as_ptr(),
-                stride.as_ptr(),
-                dilation.as_ptr(),
-                miopenConvolution,
-            )
-        };
-        assert_eq!(init(&[-1, 0], &one, &one, 2), miopenStatusBadParm);
-        assert_eq!(init(&[0, 0], &[0, 1], &one, 2), miopenStatusBadParm);
-        assert_eq!(init(&[0, 0], &one, &[0, 1], 2), miopenStatusBadParm);
-        assert_eq!(init(&[0, 0], &one, &one, 7), miopenStatusNotImplemented);
-        assert_eq!((table.miopenSetConvolutionGroupCount)(d.conv, 0), miopenStatusBadParm);
     }
 }

@@ -1,5 +1,5 @@
-//! MIOpen's fusion plans through its C table: what they refuse, and a plan that runs with a
-//! workspace and without.
+//! MIOpen's fusion plans through its C table: a plan that runs with a workspace and without. What
+//! plans refuse is tested in hip-provider.
 #![allow(clippy::unwrap_used)]
 #![allow(non_upper_case_globals)] // AMD's names.
 
@@ -36,38 +36,23 @@ fn plans() {
         let set = t.miopenInitConvolutionNdDescriptor;
         let status = set(conv, 2, none.as_ptr(), one.as_ptr(), one.as_ptr(), miopenConvolution);
         assert_eq!(status, miopenStatusSuccess);
-        assert_eq!(
-            (t.miopenCreateFusionPlan)(&mut plan, miopenFusionDirection_t(1), x.get()),
-            miopenStatusNotImplemented
-        );
         assert_eq!((t.miopenCreateFusionPlan)(&mut plan, miopenVerticalFusion, x.get()), miopenStatusSuccess);
         let (mut multiply, mut add, mut last) = (null_mut(), null_mut(), null_mut());
-        let compile = || (t.miopenCompileFusionPlan)(dnn.handle, plan);
-        // The ops are added in order.
-        assert_eq!(compile(), miopenStatusUnsupportedOp);
-        assert_eq!((t.miopenCreateOpConvForward)(plan, null_mut(), conv, w.get()), miopenStatusBadParm);
         assert_eq!((t.miopenCreateOpConvForward)(plan, &mut multiply, conv, w.get()), miopenStatusSuccess);
-        assert_eq!(compile(), miopenStatusUnsupportedOp);
         assert_eq!((t.miopenCreateOpBiasForward)(plan, &mut add, bias.get()), miopenStatusSuccess);
-        assert_eq!(compile(), miopenStatusUnsupportedOp);
         let activation = t.miopenCreateOpActivationForward;
-        assert_eq!(activation(plan, &mut last, miopenActivationMode_t(99)), miopenStatusBadParm);
         assert_eq!(activation(plan, &mut last, miopenActivationLEAKYRELU), miopenStatusSuccess);
 
         let run =
             |args, x, y| (t.miopenExecuteFusionPlan)(dnn.handle, plan, x, bx.void(), y, by.void(), args);
         assert_eq!((t.miopenCreateOperatorArgs)(&mut args), miopenStatusSuccess);
-        assert_eq!(run(args, x.get(), y.get()), miopenStatusBadParm, "not compiled");
-        assert_eq!(compile(), miopenStatusSuccess);
+        assert_eq!((t.miopenCompileFusionPlan)(dnn.handle, plan), miopenStatusSuccess);
         assert_eq!(run(args, x.get(), y.get()), miopenStatusBadParm, "no arguments");
         let (one, zero) = (float(&ONE), float(&ZERO));
         let leaky = |op| (t.miopenSetOpArgsActivForward)(args, op, one, zero, 0.5, 0.0, 0.0);
-        assert_eq!(leaky(add), miopenStatusBadParm, "another op");
         assert_eq!(leaky(last), miopenStatusSuccess);
         assert_eq!((t.miopenSetOpArgsBiasForward)(args, add, one, zero, bb.void()), miopenStatusSuccess);
         assert_eq!((t.miopenSetOpArgsConvForward)(args, multiply, one, zero, bw.void()), miopenStatusSuccess);
-        assert_eq!(run(args, y.get(), y.get()), miopenStatusBadParm, "another input");
-        assert_eq!(run(args, x.get(), x.get()), miopenStatusBadParm, "another output");
 
         let mut size = usize::MAX;
         let algorithm = miopenConvolutionFwdAlgoDirect;
@@ -83,18 +68,6 @@ fn plans() {
         assert_eq!(status, miopenStatusSuccess);
         close("a plan", &by.get(), &[21.0, -22.5, 5.0, -3.5], 1e-30);
         assert_eq!((t.miopenDestroyOperatorArgs)(args), miopenStatusSuccess);
-        assert_eq!((t.miopenDestroyFusionPlan)(plan), miopenStatusSuccess);
-        assert_eq!((t.miopenDestroyFusionPlan)(null_mut()), miopenStatusBadParm);
-
-        // f16 has no plans, as on most chips.
-        let half = tensor(miopenHalf, &[1, 2, 2, 2]);
-        assert_eq!(
-            (t.miopenCreateFusionPlan)(&mut plan, miopenVerticalFusion, half.get()),
-            miopenStatusSuccess
-        );
-        assert_eq!((t.miopenCreateOpConvForward)(plan, &mut multiply, conv, w.get()), miopenStatusSuccess);
-        assert_eq!(activation(plan, &mut last, miopenActivationRELU), miopenStatusSuccess);
-        assert_eq!((t.miopenCompileFusionPlan)(dnn.handle, plan), miopenStatusUnsupportedOp);
         assert_eq!((t.miopenDestroyFusionPlan)(plan), miopenStatusSuccess);
         assert_eq!((t.miopenDestroyConvolutionDescriptor)(conv), miopenStatusSuccess);
     }

@@ -153,45 +153,7 @@ fn batch_norm<T: Typed>(random: &mut Random) {
             close("scale gradient", &dscale.get(), &statistics[4], 3.0);
             close("bias gradient", &dbias.get(), &statistics[5], 3.0);
         }
-        let status = (t.miopenBatchNormalizationBackward)(
-            dnn.handle,
-            mode,
-            *one,
-            *zero,
-            *one,
-            *zero,
-            d,
-            bx.void(),
-            d,
-            bdy.void(),
-            d,
-            bdx.void(),
-            p,
-            bscale.void(),
-            dscale.void(),
-            dbias.void(),
-            epsilon,
-            saved.void(),
-            core::ptr::null(),
-        );
-        assert_eq!(status, miopenStatusBadParm);
-        let status = (t.miopenBatchNormalizationForwardInference)(
-            dnn.handle,
-            mode,
-            *zero,
-            *zero,
-            d,
-            bx.void(),
-            d,
-            bi.void(),
-            p,
-            bscale.void(),
-            bbias.void(),
-            bmean.void(),
-            bvariance.void(),
-            epsilon,
-        );
-        assert_eq!(status, miopenStatusBadParm);
+        // Parameters of another shape: hip-provider's check, whose tests hold the rules.
         let status = (t.miopenBatchNormalizationForwardInference)(
             dnn.handle,
             mode,
@@ -330,25 +292,6 @@ fn layer_norm<T: Typed>(random: &mut Random) {
         close("layer norm gradient", &bdx.get(), &dx, 30.0);
         close("layer norm weight gradient", &bdw.get(), &dw, 3.0);
         close("layer norm bias gradient", &bdb.get(), &db, 3.0);
-        let status = forward(
-            dnn.handle,
-            mode,
-            d,
-            bx.void(),
-            p,
-            bw.void(),
-            p,
-            bb.void(),
-            epsilon,
-            3,
-            d,
-            by.void(),
-            s,
-            bm.void(),
-            s,
-            br.void(),
-        );
-        assert_eq!(status, miopenStatusBadParm);
     }
 }
 
@@ -423,7 +366,6 @@ fn group_norm() {
         close("group norm", &by.get(), &y, 3.0);
         close("group norm mean", &bm.get(), &means, 1.0);
         close("group norm 1/deviation", &br.get(), &inverses, 1.0);
-        assert_eq!(run(0), miopenStatusBadParm);
         assert_eq!(run(c + 1), miopenStatusBadParm);
     }
 }

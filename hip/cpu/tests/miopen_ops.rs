@@ -175,10 +175,6 @@ fn activations() {
                 x.iter().zip(&dy).map(|(&x, &dy)| derivative(f64::from(x)) * f64::from(dy)).collect();
             close(&format!("{mode:?} gradient"), &bdx.get(), &expected, 1.0);
         }
-        assert_eq!(
-            (t.miopenSetActivationDescriptor)(desc, miopenActivationMode_t(99), a, b, g),
-            miopenStatusBadParm
-        );
         assert_eq!((t.miopenDestroyActivationDescriptor)(desc), miopenStatusSuccess);
     }
 }
@@ -366,34 +362,6 @@ fn no_bf16_and_relu_by_multiplication() {
 }
 
 #[test]
-fn descriptors_and_names() {
-    let dnn = Dnn::new();
-    let t = &dnn.table;
-    let c = dnn.tensor(miopenFloat, &[2, 3, 4, 5]);
-    // SAFETY: live descriptors, buffers of their sizes, out-pointers.
-    unsafe {
-        let none = core::ptr::null();
-        assert_eq!((t.miopenSetTensorDescriptor)(c.get(), miopenFloat, 4, none, none), miopenStatusBadParm);
-        assert_eq!((t.miopenSetTensorDescriptor)(c.get(), miopenFloat, -1, none, none), miopenStatusBadParm);
-        // Elements or strides whose bytes exceed the address space. If they were multiplied without
-        // a check, products could wrap around to 0.
-        let set = |dims: [i32; 4], strides: *const i32| {
-            (t.miopenSetTensorDescriptor)(c.get(), miopenFloat, 4, dims.as_ptr(), strides)
-        };
-        assert_eq!(set([1 << 15; 4], none), miopenStatusBadParm);
-        assert_eq!(set([1 << 16; 4], none), miopenStatusBadParm);
-        assert_eq!(set([i32::MAX; 4], [1; 4].as_ptr()), miopenStatusBadParm);
-        assert_eq!(set([1 << 30, 2, 1, 1], [i32::MAX; 4].as_ptr()), miopenStatusBadParm);
-        assert_eq!(set([1 << 14, 2, 1, 1], [i32::MAX; 4].as_ptr()), miopenStatusSuccess);
-        let (mut major, mut minor, mut patch) = (0, 0, 0);
-        assert_eq!((t.miopenGetVersion)(&mut major, &mut minor, &mut patch), miopenStatusSuccess);
-        assert!(major >= 2);
-        let text = core::ffi::CStr::from_ptr((t.miopenGetErrorString)(miopenStatusBadParm));
-        assert_eq!(text.to_str(), Ok("miopenStatusBadParm"));
-    }
-}
-
-#[test]
 fn a_handle_that_was_destroyed_is_refused() {
     let table = hip_cpu::miopen_table();
     let mut handle = core::ptr::null_mut();
@@ -403,10 +371,6 @@ fn a_handle_that_was_destroyed_is_refused() {
     // SAFETY: out-pointers, a live descriptor, a buffer of its size, and handles that the call
     // looks up and never dereferences.
     unsafe {
-        assert_eq!(
-            (table.miopenCreateWithStream)(core::ptr::null_mut(), core::ptr::null_mut()),
-            miopenStatusBadParm
-        );
         assert_eq!((table.miopenCreateWithStream)(&mut handle, core::ptr::null_mut()), miopenStatusSuccess);
         assert_eq!((table.miopenCreateTensorDescriptor)(&mut descriptor), miopenStatusSuccess);
         let dims = [1, 8, 1, 1];

@@ -94,25 +94,20 @@ fn pool<T: Typed>(case: &Pool, random: &mut Random) {
         let mut size = 0usize;
         assert_eq!((t.miopenPoolingGetWorkSpaceSizeV2)(desc, dy_desc.get(), &mut size), miopenStatusSuccess);
         let space = Device::new(&vec![0xffu8; size]);
-        let forward = |size: usize| {
-            (t.miopenPoolingForward)(
-                dnn.handle,
-                desc,
-                float(&ONE),
-                dx_desc.get(),
-                bx.void(),
-                float(&ZERO),
-                dy_desc.get(),
-                by.void(),
-                true,
-                space.void(),
-                size,
-            )
-        };
-        if size > 0 {
-            assert_eq!(forward(size - 1), miopenStatusBadParm);
-        }
-        assert_eq!(forward(size), miopenStatusSuccess);
+        let status = (t.miopenPoolingForward)(
+            dnn.handle,
+            desc,
+            float(&ONE),
+            dx_desc.get(),
+            bx.void(),
+            float(&ZERO),
+            dy_desc.get(),
+            by.void(),
+            true,
+            space.void(),
+            size,
+        );
+        assert_eq!(status, miopenStatusSuccess);
         close("pooling", &by.get(), &y, 1e-30);
         if case.mode == miopenPoolingMax {
             let each = size / y.len();
@@ -227,39 +222,31 @@ fn a_gradients_tensors_may_differ_in_strides_that_do_not_matter() {
     assert_eq!(gradient.get(), [1.0; 48]);
 }
 
+/// Indices that are too narrow: hip-provider's check, whose tests hold the rules.
 #[test]
-fn pooling_refusals() {
+fn narrow_indices_are_refused() {
     let dnn = Dnn::new();
     let t = &dnn.table;
     let mut desc = core::ptr::null_mut();
     // SAFETY: live descriptors, out-pointers, buffers of the descriptors' sizes.
     unsafe {
         assert_eq!((t.miopenCreatePoolingDescriptor)(&mut desc), miopenStatusSuccess);
-        let set_over = |axes, window: i32, pad: i32, stride: i32| {
-            let (window, pad, stride) = ([window; 4], [pad; 4], [stride; 4]);
-            let (window, pad, stride) = (window.as_ptr(), pad.as_ptr(), stride.as_ptr());
-            (t.miopenSetNdPoolingDescriptor)(desc, miopenPoolingMax, axes, window, pad, stride)
-        };
-        let set = |window, pad, stride| set_over(2, window, pad, stride);
-        assert_eq!(set_over(1, 2, 0, 2), miopenStatusBadParm);
-        assert_eq!(set_over(4, 2, 0, 2), miopenStatusBadParm);
-        assert_eq!(set(0, 0, 1), miopenStatusBadParm);
-        assert_eq!(set(2, 0, 0), miopenStatusBadParm);
-        assert_eq!(set(2, 2, 1), miopenStatusBadParm);
-        assert_eq!(set(2, -1, 1), miopenStatusBadParm);
-        assert_eq!(set(2, 0, 2), miopenStatusSuccess);
+        let (two, none) = ([2; 2], [0; 2]);
+        let (two, none) = (two.as_ptr(), none.as_ptr());
+        let set = (t.miopenSetNdPoolingDescriptor)(desc, miopenPoolingMax, 2, two, none, two);
+        assert_eq!(set, miopenStatusSuccess);
         let image = miopenPoolingWorkspaceIndexImage;
         assert_eq!((t.miopenSetPoolingWorkSpaceIndexMode)(desc, image), miopenStatusSuccess);
         // 32 x 32 pixels need more than a byte to count.
         let (x, y) = (dnn.tensor(miopenFloat, &[1, 1, 32, 32]), dnn.tensor(miopenFloat, &[1, 1, 16, 16]));
         let (bx, by, space) =
             (Device::new(&[0f32; 1024]), Device::new(&[0f32; 256]), Device::new(&[0u8; 2048]));
-        let run = |x: miopenTensorDescriptor_t, alpha: &f32, backward| {
+        let run = |backward| {
             (t.miopenPoolingForward)(
                 dnn.handle,
                 desc,
-                float(alpha),
-                x,
+                float(&ONE),
+                x.get(),
                 bx.void(),
                 float(&ZERO),
                 y.get(),
@@ -269,11 +256,8 @@ fn pooling_refusals() {
                 2048,
             )
         };
-        assert_eq!(run(x.get(), &ONE, true), miopenStatusBadParm);
-        assert_eq!(run(x.get(), &ONE, false), miopenStatusSuccess);
-        assert_eq!(run(x.get(), &2.0, false), miopenStatusNotImplemented);
-        assert_eq!(run(y.get(), &ONE, false), miopenStatusBadParm);
+        assert_eq!(run(true), miopenStatusBadParm);
+        assert_eq!(run(false), miopenStatusSuccess);
         assert_eq!((t.miopenDestroyPoolingDescriptor)(desc), miopenStatusSuccess);
-        assert_eq!((t.miopenDestroyPoolingDescriptor)(core::ptr::null_mut()), miopenStatusBadParm);
     }
 }

@@ -1,5 +1,6 @@
 //! The HIP runtime and hipRTC through their C API: built-in kernels and kernels compiled at run
-//! time, memory, handles, refusals.
+//! time, memory, handles, and this provider's own refusals. Those that it shares are tested in
+//! hip-provider.
 #![allow(clippy::undocumented_unsafe_blocks, clippy::unwrap_used, clippy::macro_metavars_in_unsafe)]
 
 mod common;
@@ -90,7 +91,6 @@ fn launches_that_amd_refuses() {
     let module = load(&binary(&[name])).unwrap();
     let good = function(module, name).unwrap();
     assert_eq!(function(module, "binary_contiguous<Sub, f32>"), Err(hipErrorNotFound));
-    assert_eq!(function(module, ""), Err(hipErrorInvalidValue));
     let n = 0u64;
     let mut arguments = [arg(&n); 4];
     let mut run = |function, grid: [u32; 3], block: u32, shared, stream| {
@@ -111,33 +111,18 @@ fn launches_that_amd_refuses() {
         )
     };
     assert_eq!(run(good, [1; 3], 1, 0, null_mut()), hipSuccess);
-    assert_eq!(run(null_mut(), [1; 3], 1, 0, null_mut()), hipErrorInvalidHandle);
     assert_eq!(run(0x1234usize as hipFunction_t, [1; 3], 1, 0, null_mut()), hipErrorInvalidHandle);
     assert_eq!(run(good, [0, 1, 1], 1, 0, null_mut()), hipErrorInvalidValue);
-    assert_eq!(run(good, [1 << 31, 1, 1], 1, 0, null_mut()), hipErrorInvalidValue);
     assert_eq!(run(good, [1, 65537, 1], 1, 0, null_mut()), hipErrorInvalidValue);
-    assert_eq!(run(good, [1; 3], 0, 0, null_mut()), hipErrorInvalidConfiguration);
     assert_eq!(run(good, [1; 3], 2, 0, null_mut()), hipErrorInvalidValue);
     assert_eq!(run(good, [1; 3], 1, 65537, null_mut()), hipErrorInvalidValue);
     assert_eq!(run(good, [1; 3], 1, 0, 0x77usize as hipStream_t), hipErrorInvalidValue);
-    assert_eq!(call!(HIP, hipGetLastError), hipErrorInvalidValue);
-    assert_eq!(call!(HIP, hipGetLastError), hipSuccess);
     ok!(HIP, hipSetDevice, 1);
     assert_eq!(run(good, [1; 3], 1, 0, null_mut()), hipErrorInvalidDevice);
     ok!(HIP, hipSetDevice, 0);
     ok!(HIP, hipModuleUnload, module);
     assert_eq!(run(good, [1; 3], 1, 0, null_mut()), hipErrorInvalidHandle);
     assert_eq!(call!(HIP, hipModuleUnload, module), hipErrorInvalidHandle);
-}
-
-#[test]
-fn a_devices_name_is_cut_to_its_room() {
-    start();
-    let mut name = [std::mem::MaybeUninit::<std::ffi::c_char>::uninit(); 4];
-    ok!(HIP, hipDeviceGetName, name.as_mut_ptr().cast(), 4, 0);
-    // SAFETY: a name has more characters than fit: all four were written.
-    assert_eq!(unsafe { name[3].assume_init() }, 0);
-    assert_eq!(call!(HIP, hipDeviceGetName, name.as_mut_ptr().cast(), 0, 0), hipErrorInvalidValue);
 }
 
 #[test]
@@ -153,11 +138,6 @@ fn memory_is_checked() {
     let copy = |to, from: *const c_void, n, kind| call!(HIP, hipMemcpyAsync, to, from, n, kind, null_mut());
     assert_eq!(copy(foreign, memory.0, 1000, hipMemcpyDeviceToHost), hipSuccess);
     assert_eq!(copy(foreign, memory.0, 1001, hipMemcpyDeviceToHost), hipErrorInvalidValue);
-    assert_eq!(copy(foreign, inside, 993, hipMemcpyDeviceToHost), hipErrorInvalidValue);
-    assert_eq!(copy(memory.0, foreign, 1001, hipMemcpyHostToDevice), hipErrorInvalidValue);
-    assert_eq!(copy(foreign, memory.0, 8, hipMemcpyHostToDevice), hipErrorInvalidValue);
-    assert_eq!(copy(foreign, null_mut(), 8, hipMemcpyDeviceToHost), hipErrorInvalidValue);
-    assert_eq!(copy(foreign, memory.0, 8, 9), hipErrorInvalidMemcpyDirection);
     assert_eq!(call!(HIP, hipMemsetAsync, memory.0, 7, 1001, null_mut()), hipErrorInvalidValue);
     ok!(HIP, hipMemsetAsync, memory.0, 7, 10, null_mut());
     ok!(HIP, hipMemsetD32Async, memory.0.wrapping_byte_add(12), -1, 2, null_mut());
@@ -226,11 +206,9 @@ fn devices_streams_and_events() {
     assert_eq!(can, 1);
     ok!(HIP, hipDeviceEnablePeerAccess, 1, 0);
     assert_eq!(call!(HIP, hipDeviceEnablePeerAccess, 1, 0), hipErrorPeerAccessAlreadyEnabled);
-    assert_eq!(call!(HIP, hipDeviceEnablePeerAccess, 0, 0), hipErrorInvalidDevice);
 
     let mut stream = null_mut();
     ok!(HIP, hipStreamCreateWithFlags, &mut stream, hipStreamNonBlocking);
-    assert_eq!(call!(HIP, hipStreamCreateWithFlags, &mut stream.clone(), 9), hipErrorInvalidValue);
     let event = |flags| {
         let mut event = null_mut();
         ok!(HIP, hipEventCreateWithFlags, &mut event, flags);
@@ -256,11 +234,7 @@ fn devices_streams_and_events() {
     ok!(HIP, hipStreamDestroy, stream);
     assert_ne!(call!(HIP, hipStreamSynchronize, stream), hipSuccess);
     assert_ne!(call!(HIP, hipStreamDestroy, stream), hipSuccess);
-    assert_eq!(call!(HIP, hipStreamDestroy, null_mut()), hipErrorInvalidHandle);
     ok!(HIP, hipDeviceSynchronize);
-    let name = call!(HIP, hipGetErrorName, 719);
-    let name = unsafe { CStr::from_ptr(name) };
-    assert_eq!(name, c"hipErrorLaunchFailure");
 }
 
 struct Wrap {
@@ -329,8 +303,6 @@ fn damaged_code_is_refused() {
         assert_eq!(load(&damaged), Err(hipErrorInvalidImage));
     }
     assert_eq!(load(&[0x7f, b'E', b'L', b'F'].repeat(16)), Err(hipErrorInvalidImage));
-    let mut module = null_mut();
-    assert_eq!(call!(HIP, hipModuleLoadData, &mut module, std::ptr::null()), hipErrorInvalidValue);
 }
 
 #[test]
@@ -394,11 +366,7 @@ fn captures_end_as_amds_do() {
     let (mut stream, mut graph, mut exec) = (null_mut(), std::ptr::dangling_mut(), null_mut());
     let memory = Memory::of(&[1u32; 4]);
     unsafe {
-        assert_eq!(begin(null_mut(), hipStreamCaptureModeRelaxed), hipErrorStreamCaptureUnsupported);
-        assert_eq!(end(null_mut(), &mut graph), hipErrorIllegalState);
         assert_eq!((hip.hipStreamCreateWithFlags)(&mut stream, hipStreamNonBlocking), hipSuccess);
-        assert_eq!(begin(stream, 3), hipErrorInvalidValue);
-        assert_eq!(end(stream, null_mut()), hipErrorInvalidValue);
         assert_eq!(end(stream, &mut graph), hipErrorIllegalState, "nothing was begun");
         assert_eq!(begin(stream, hipStreamCaptureModeThreadLocal), hipSuccess);
         assert_eq!(begin(stream, hipStreamCaptureModeRelaxed), hipErrorIllegalState);

@@ -1,11 +1,14 @@
 //! The backend type and its traits. The op traits, one file each, only delegate to [`crate::ops`].
 
 mod activation;
+mod asymmetric;
 mod bool;
 mod float;
 mod graph;
 mod int;
 mod module;
+#[path = "../../../../burn-rocm/src/backend/options.rs"]
+mod options;
 mod primitive;
 mod profile;
 mod quantized;

@@ -1,6 +1,5 @@
 //! Ops of whole layers.
 
-use burn_backend::ops::conv::pad_asymmetric_conv_input;
 use burn_backend::ops::{
     AttentionModuleOptions, BatchNormTrain, BatchNormTrainBackward, ConvOptions, ConvTransposeOptions,
     DeformConv2dBackward, DeformConvOptions, InterpolateMode, InterpolateOptions, MaxPool1dBackward,
@@ -10,7 +9,9 @@ use burn_rocm_macros::traced;
 use burn_std::IntDType;
 
 use super::Rocm;
-use crate::error::{OrRaise, invalid};
+use super::asymmetric::{padded, plain, x_backward};
+use super::options::{deformed, transposed};
+use crate::error::OrRaise;
 use crate::ops::attention::inference;
 use crate::ops::conv::{self, deform, direct};
 use crate::ops::interpolate::Mode;
@@ -18,80 +19,8 @@ use crate::ops::loss::ctc;
 use crate::ops::norm::batch;
 use crate::ops::norm::layer::layer_norm;
 use crate::ops::pool::{self, Window, pool1d};
-use crate::ops::{embedding, interpolate, linear, view};
+use crate::ops::{embedding, interpolate, linear};
 use crate::tensor::RocmTensor;
-
-/// Converts padding that differs before and after an axis. If it does, this pads the input itself
-/// and returns options without padding. Otherwise both stay as they are.
-fn padded<const N: usize>(x: RocmTensor, options: ConvOptions<N>) -> (RocmTensor, ConvOptions<N>) {
-    pad_asymmetric_conv_input::<Rocm, N>(x, options)
-}
-
-/// The gradient with respect to a convolution's input, whose shape is `x`.
-fn x_backward<const N: usize>(
-    op: &'static str,
-    x: &[usize],
-    weight: RocmTensor,
-    grad: RocmTensor,
-    options: ConvOptions<N>,
-) -> hip::Result<RocmTensor> {
-    if !options.is_asymmetric() {
-        return conv::x_backward(op, x, weight, grad, &plain(options));
-    }
-    let mut whole = x.to_vec();
-    let mut spatial = whole.iter_mut().skip(2).zip(options.padding);
-    let fits = spatial.all(|(size, (before, behind))| {
-        let sum = size.checked_add(before).and_then(|sum| sum.checked_add(behind));
-        sum.map(|sum| *size = sum).is_some()
-    });
-    if x.len() != N + 2 || !fits {
-        let expected =
-            format!("an input of rank {} with padded axes of at most {} elements", N + 2, usize::MAX);
-        return invalid(op, expected, format!("{x:?} and a padding of {:?}", options.padding));
-    }
-    let unpadded = ConvOptions::new(options.stride, [0; N], options.dilation, options.groups);
-    let grad = conv::x_backward(op, &whole, weight, grad, &plain(unpadded))?;
-    options
-        .padding
-        .iter()
-        .enumerate()
-        .try_fold(grad, |grad, (axis, &(before, _))| view::narrow(grad, axis + 2, before, x[axis + 2]))
-}
-
-/// Burn's options of a convolution as those of [`conv`]. The padding is the same before and after.
-fn plain<const N: usize>(options: ConvOptions<N>) -> conv::options::Options {
-    conv::options::Options {
-        stride: options.stride.to_vec(),
-        padding: options.padding_begin().to_vec(),
-        dilation: options.dilation.to_vec(),
-        groups: options.groups,
-        transposed: false,
-        padding_out: vec![0; N],
-    }
-}
-
-/// Burn's options of a transposed convolution as those of [`conv`].
-fn transposed<const N: usize>(options: ConvTransposeOptions<N>) -> conv::options::Options {
-    conv::options::Options {
-        stride: options.stride.to_vec(),
-        padding: options.padding.to_vec(),
-        dilation: options.dilation.to_vec(),
-        groups: options.groups,
-        transposed: true,
-        padding_out: options.padding_out.to_vec(),
-    }
-}
-
-/// Burn's options of a deformable convolution as those of [`deform`].
-fn deformed(options: DeformConvOptions<2>) -> deform::Options {
-    deform::Options {
-        stride: options.stride,
-        padding: options.padding,
-        dilation: options.dilation,
-        weight_groups: options.weight_groups,
-        offset_groups: options.offset_groups,
-    }
-}
 
 /// Burn's interpolation mode as the kernels' [`Mode`].
 pub(super) fn mode(mode: InterpolateMode) -> Mode {

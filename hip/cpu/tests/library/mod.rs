@@ -57,15 +57,16 @@ impl<T> Drop for Device<T> {
     }
 }
 
-/// A stream of random numbers. The seed is printed; the variable `SEED` sets it.
+/// A stream of random numbers. The seed is printed; `BURN_ROCM_TEST_SEED` sets it.
 pub struct Random(u64);
 
 impl Random {
     pub fn new(name: &str) -> Self {
-        let now =
-            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
-        let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(now);
-        println!("{name}: SEED={seed}");
+        let seed = match std::env::var("BURN_ROCM_TEST_SEED") {
+            Ok(text) => text.parse().expect("BURN_ROCM_TEST_SEED is a number"),
+            Err(_) => std::time::UNIX_EPOCH.elapsed().expect("the clock is past 1970").as_nanos() as u64,
+        };
+        println!("{name}: BURN_ROCM_TEST_SEED={seed}");
         Random(seed | 1)
     }
 

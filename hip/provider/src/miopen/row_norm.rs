@@ -168,7 +168,8 @@ pub(super) unsafe extern "C" fn miopenGroupNormForward<H: RowNorms>(
             x.require_packed()?;
             let (batch, channels, share) = x.planes()?;
             let groups = num_groups as usize;
-            require(groups >= 1 && channels.is_multiple_of(groups), miopenStatusBadParm)?;
+            // No channels are a multiple of 0 groups.
+            require(channels.is_multiple_of(groups), miopenStatusBadParm)?;
             let length = channels / groups * share;
             let rows = Rows { rows: batch * groups, length, groups, share, epsilon, x };
             let parameters = [(weightDesc, weight), (biasDesc, bias)];

@@ -160,22 +160,3 @@ pub(super) unsafe extern "C" fn hipModuleOccupancyMaxActiveBlocksPerMultiprocess
         unsafe { put(blocks, M::occupancy(function, block_size, shared_bytes)?) }
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use core::ptr::null_mut;
-
-    #[test]
-    fn launches_are_checked_in_amds_order() {
-        let check = |grid, block| {
-            let (function, stream, params, extra) = (null_mut(), null_mut(), null_mut(), null_mut());
-            Launch { function, grid, block, shared_bytes: 0, stream, params, extra }.check(65535)
-        };
-        assert_eq!(check([1, 1, 1], [256, 1, 1]), Ok(()));
-        assert_eq!(check([0, 1, 1], [256, 1, 1]), Err(hipErrorInvalidValue));
-        assert_eq!(check([1, 1, 1], [0, 1, 1]), Err(hipErrorInvalidConfiguration));
-        assert_eq!(check([1 << 24, 1, 1], [1024, 1, 1]), Err(hipErrorInvalidConfiguration));
-        assert_eq!(check([1, 70000, 1], [1, 1, 1]), Err(hipErrorInvalidValue));
-    }
-}

@@ -142,26 +142,3 @@ pub unsafe fn put<T>(out: *mut T, value: T) -> Status {
     unsafe { out.write(value) };
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn statuses_have_names() {
-        // SAFETY: a static text for any status.
-        let name = |status| unsafe { CStr::from_ptr(hipGetErrorName(status)) };
-        assert_eq!(name(hipErrorLaunchOutOfResources), c"hipErrorLaunchOutOfResources");
-        assert_eq!(name(12345), c"hipErrorUnknown");
-    }
-
-    #[test]
-    fn a_failure_is_the_threads_last_error_once() {
-        assert_eq!(api(|| Err(hipErrorInvalidValue)), hipErrorInvalidValue);
-        assert_eq!(api(|| Err(hipErrorNotReady)), hipErrorNotReady);
-        // SAFETY: no precondition.
-        let twice = unsafe { [hipGetLastError(), hipGetLastError()] };
-        assert_eq!(twice, [hipErrorInvalidValue, hipSuccess]);
-        assert_eq!(api(|| panic!("must not unwind into C")), hipErrorUnknown);
-    }
-}

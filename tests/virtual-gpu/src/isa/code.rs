@@ -6,7 +6,7 @@
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use super::decode::{LONGEST, decode};
-use super::inst::Inst;
+use super::exec::Inst;
 
 /// Dwords of code per page of the cache.
 const PAGE: usize = 256;

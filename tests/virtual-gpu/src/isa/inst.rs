@@ -1,6 +1,7 @@
 //! A decoded instruction, and the opcode it belongs to.
-
-use super::exec::{Exec, Handler};
+//!
+//! What runs an instruction needs the machine's state, which needs this file. So the types here are generic over it:
+//! `H` is the handler of one instruction, `E` are an opcode's handlers. [`super::exec`] names both.
 
 /// The type of an operand: its width, and how an inline constant is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +169,7 @@ pub(crate) enum Unused {
 
 /// How DPP permutes the first source.
 #[derive(Clone, Debug)]
-pub(crate) struct Dpp {
+pub(crate) struct Dpp<H> {
     /// For each lane the lane it reads; 255 for none.
     pub(crate) from: [u8; 32],
     /// Lanes that row and bank masks let write.
@@ -179,14 +180,14 @@ pub(crate) struct Dpp {
     pub(crate) fetch_inactive: bool,
     /// The register that is permuted, and the handler that runs afterwards.
     pub(crate) reg: u16,
-    pub(crate) inner: Handler,
+    pub(crate) inner: H,
 }
 
 /// A decoded instruction.
 #[derive(Clone, Debug)]
-pub(crate) struct Inst {
-    pub(crate) run: Handler,
-    pub(crate) op: &'static Op,
+pub(crate) struct Instruction<H, E: 'static> {
+    pub(crate) run: H,
+    pub(crate) op: &'static Opcode<E>,
     /// Host address.
     pub(crate) pc: u64,
     pub(crate) src: [Operand; 3],
@@ -213,12 +214,12 @@ pub(crate) struct Inst {
     pub(crate) offen: bool,
     pub(crate) idxen: bool,
     pub(crate) to_lds: bool,
-    pub(crate) dpp: Option<Box<Dpp>>,
+    pub(crate) dpp: Option<Box<Dpp<H>>>,
     /// The first dwords of an unknown encoding.
     pub(crate) raw: [u32; 5],
 }
 
-impl Inst {
+impl<H, E> Instruction<H, E> {
     /// Whether control may leave the straight line here, so that a basic block ends.
     pub(crate) fn ends_block(&self) -> bool {
         self.op.flags.contains(Flags::BRANCH)
@@ -273,9 +274,9 @@ bitflags::bitflags! {
 
 /// An opcode: a row of a format's table.
 #[derive(Debug)]
-pub(crate) struct Op {
+pub(crate) struct Opcode<E> {
     pub(crate) name: &'static str,
-    pub(crate) exec: Exec,
+    pub(crate) exec: E,
     pub(crate) dst: Ty,
     pub(crate) src: [Ty; 3],
     pub(crate) flags: Flags,

@@ -1,8 +1,7 @@
 //! The architectural state of a wave, and what its instructions act on.
 
-use super::exec::Step;
 use super::exec::mode::FloatMode;
-use super::inst::{Inst, Operand, Source};
+use super::inst::{Instruction, Operand, Source};
 use super::{Fault, FaultKind, LANES, Lds};
 use crate::memory::{AllocationMap, Hint};
 
@@ -160,6 +159,17 @@ impl State {
     }
 }
 
+/// What the run loop does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The following instruction.
+    Next,
+    /// Control is at `State::pc`.
+    Jump,
+    /// The wave stops; `State::stop` says why.
+    Stop,
+}
+
 /// A wave's state and the memories around it.
 pub(crate) struct Machine<'a> {
     pub(crate) state: &'a mut State,
@@ -169,7 +179,7 @@ pub(crate) struct Machine<'a> {
 
 impl Machine<'_> {
     /// Stops the wave behind this instruction.
-    pub(crate) fn halt(&mut self, i: &Inst, halt: Halt) -> Step {
+    pub(crate) fn halt<H, E>(&mut self, i: &Instruction<H, E>, halt: Halt) -> Step {
         self.state.pc = i.next();
         self.state.halt = Some(halt);
         Step::Stop
@@ -178,7 +188,12 @@ impl Machine<'_> {
     /// Stops the wave at this instruction with a fault.
     #[cold]
     #[inline(never)]
-    pub(crate) fn fault(&mut self, i: &Inst, lane: Option<usize>, kind: FaultKind) -> Step {
+    pub(crate) fn fault<H, E>(
+        &mut self,
+        i: &Instruction<H, E>,
+        lane: Option<usize>,
+        kind: FaultKind,
+    ) -> Step {
         let name = i.op.name;
         self.state.pc = i.pc;
         self.state.halt = Some(Halt::Fault(Box::new(Fault {

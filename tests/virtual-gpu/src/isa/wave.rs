@@ -1,8 +1,7 @@
 //! A wave's architectural state, and the loop that runs it.
 
 use super::code::Block;
-use super::exec::Step;
-use super::state::{EXEC, Halt, Machine, NULL, Scratch, State, Vgpr};
+use super::state::{EXEC, Halt, Machine, NULL, Scratch, State, Step, Vgpr};
 use super::{Code, Fault, FaultKind, LANES, Lds};
 use crate::memory::{AllocationMap, Hint};
 
@@ -179,7 +178,7 @@ impl Machine<'_> {
         for inst in &block.insts {
             ran += 1;
             // SAFETY: decoding picked the handler for this host.
-            step = unsafe { (inst.run)(self, inst) };
+            step = unsafe { (inst.run.0)(self, inst) };
             if step != Step::Next {
                 break;
             }
@@ -202,7 +201,7 @@ impl Machine<'_> {
                 return;
             }
             // SAFETY: decoding picked the handler for this host.
-            if unsafe { (inst.run)(self, inst) } != Step::Next {
+            if unsafe { (inst.run.0)(self, inst) } != Step::Next {
                 return;
             }
         }

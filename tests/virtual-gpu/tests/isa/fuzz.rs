@@ -3,7 +3,7 @@
 use virtual_gpu::isa::{Code, Lds, LdsInit, Wave, WaveInit};
 use virtual_gpu::memory::AllocationMap;
 
-use crate::harness::Random;
+use crate::random::{Random, seed};
 
 /// First dwords of the formats, and the bits that they fix.
 const FORMATS: [(u32, u32); 12] = [
@@ -23,9 +23,7 @@ const FORMATS: [(u32, u32); 12] = [
 
 #[test]
 fn random_encodings_do_not_panic() {
-    let seed = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(20_261_124);
-    println!("SEED={seed}");
-    let mut random = Random::new(seed);
+    let mut random = Random::new(seed());
     let memory = AllocationMap::new();
     let mut lds = Lds::new(&LdsInit { size: 512, races: true, ..LdsInit::default() });
     for round in 0..40_000 {

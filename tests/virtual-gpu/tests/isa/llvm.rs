@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use virtual_gpu::isa::describe;
 
-use crate::random::Random;
+use crate::random::{Random, seed};
 
 /// `s_nop 0x1234`: what follows an encoding under test.
 const PADDING: u32 = 0xbf80_1234;
@@ -225,9 +225,7 @@ fn compare(root: &Path, encodings: &[[u32; 5]]) -> Report {
 #[ignore = "needs ROOT, a root with LLVM 22"]
 fn tables_agree_with_llvm() {
     let root = root();
-    let seed = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(20_261_124);
-    println!("SEED={seed}");
-    let mut random = Random::new(seed);
+    let mut random = Random::new(seed());
     let mut encodings = every_opcode(&mut random, 9);
     for _ in 0..100_000 {
         encodings.push([random.next(), random.next(), random.next(), random.next(), PADDING]);

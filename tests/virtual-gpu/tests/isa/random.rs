@@ -1,5 +1,13 @@
 //! Random test values.
 
+/// The seed of a test with random input, which it prints: `BURN_ROCM_TEST_SEED`, or a fixed one.
+pub(crate) fn seed() -> u64 {
+    let given = std::env::var("BURN_ROCM_TEST_SEED");
+    let seed = given.map_or(20_261_124, |text| text.parse().expect("BURN_ROCM_TEST_SEED is a number"));
+    println!("BURN_ROCM_TEST_SEED={seed}");
+    seed
+}
+
 /// A generator of test values: xorshift64*, Vigna, "An experimental exploration of Marsaglia's xorshift generators".
 pub(crate) struct Random(u64);
 

@@ -1,8 +1,9 @@
 //! DS, FLAT (with GLOBAL and SCRATCH), MUBUF and MTBUF.
 
 use super::{Decoder, TABLES, bits, signed};
+use crate::isa::exec::Op;
 use crate::isa::exec::scalar::Unsupported;
-use crate::isa::inst::{Flags, Op, Operand, Ty};
+use crate::isa::inst::{Flags, Operand, Ty};
 use crate::isa::state::NULL;
 
 /// The scalar address of SCRATCH that stands for no address at all.

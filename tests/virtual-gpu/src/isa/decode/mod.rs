@@ -8,8 +8,8 @@ mod scalar;
 mod vector;
 
 use super::exec::scalar::UnsupportedForm;
-use super::exec::{Exec, Handler};
-use super::inst::{Flags, Inst, Op, Operand, Select, Ty, Unused};
+use super::exec::{Exec, Handler, Inst, Op};
+use super::inst::{Flags, Operand, Select, Ty, Unused};
 use super::table::{GRAPHICS, TABLES, UNKNOWN};
 
 /// What runs for a known instruction in a form that isn't executed.

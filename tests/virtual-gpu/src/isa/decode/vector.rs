@@ -3,8 +3,8 @@
 use super::operand::{DPP8, DPP16, LITERAL, SDWA, VGPR};
 use super::{Decoder, TABLES, bits};
 use crate::isa::LANES;
-use crate::isa::exec::lanes;
-use crate::isa::inst::{Dpp, Flags, Op, Operand, Select, Source, Ty, Unused};
+use crate::isa::exec::{Handler, Op, lanes};
+use crate::isa::inst::{Dpp, Flags, Operand, Select, Source, Ty, Unused};
 use crate::isa::state::{EXEC, VCC};
 
 impl Decoder<'_> {
@@ -135,7 +135,7 @@ impl Decoder<'_> {
     }
 
     /// The sources, the first one permuted; `set` fills in how.
-    fn dpp(&mut self, codes: &[u32], reg: u32, set: impl FnOnce(&mut Dpp)) -> Option<()> {
+    fn dpp(&mut self, codes: &[u32], reg: u32, set: impl FnOnce(&mut Dpp<Handler>)) -> Option<()> {
         let op = self.inst.op;
         if op.dst == Ty::None || op.flags.contains(Flags::NO_SDWA) || op.src[0].dwords() != 1 {
             return None;
@@ -145,7 +145,7 @@ impl Decoder<'_> {
         self.vector_sources(&codes)?;
         self.inst.src[0].source = Source::Permuted;
         self.inst.src[0].plain = false;
-        let inner = self.wrap(lanes::dpp);
+        let inner = self.wrap(Handler(lanes::dpp));
         let mut dpp = Dpp {
             from: [255; LANES],
             enabled: u32::MAX,

@@ -4,9 +4,8 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::flat::{Kind, Space, Targets, lanes};
-use super::{Body, Step};
-use crate::isa::inst::Inst;
-use crate::isa::state::{Machine, Vgpr};
+use super::{Body, Inst};
+use crate::isa::state::{Machine, Step, Vgpr};
 
 /// An operation on 32 or 64 bits.
 pub(crate) trait AtomicFn {

@@ -2,11 +2,11 @@
 //!
 //! The guide's section 8.1.5, "Buffer Addressing", and 8.1.5.1, "Range Checking".
 
-use super::Step;
+use super::Inst;
 use super::flat::{Kind, Space, Targets, bounds32, lanes};
 use crate::isa::LANES;
-use crate::isa::inst::{Inst, Source};
-use crate::isa::state::Machine;
+use crate::isa::inst::Source;
+use crate::isa::state::{Machine, Step};
 
 /// Accesses through a buffer resource.
 pub(crate) struct Buffer;

@@ -1,11 +1,10 @@
 //! Vector instructions that move data between lanes, or between registers chosen at run time.
 
-use super::Step;
+use super::Inst;
 use super::lanes::{fetch, write};
 use super::scalar::bodies;
 use super::{Body, value::Value};
-use crate::isa::inst::Inst;
-use crate::isa::state::Machine;
+use crate::isa::state::{Machine, Step};
 use crate::isa::{FaultKind, LANES};
 
 bodies! {

@@ -6,10 +6,9 @@ use super::float::{self as f, Float};
 use super::lanes::{Carry, fetch, write};
 use super::mode::{Mode, Round};
 use super::value::{Clamp, F16, Result, Value};
-use super::{Body, Step, soft};
+use super::{Body, Inst, soft};
 use crate::isa::LANES;
-use crate::isa::inst::Inst;
-use crate::isa::state::{Machine, VCC};
+use crate::isa::state::{Machine, Step, VCC};
 
 /// The exponents that the steps compare.
 pub(crate) trait Divide: Float {

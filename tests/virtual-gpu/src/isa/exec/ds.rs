@@ -7,10 +7,9 @@ use super::atomic::AtomicFn;
 use super::flat::lanes;
 use super::lanes::write;
 use super::scalar::bodies;
-use super::{Body, Step};
-use crate::isa::inst::Inst;
+use super::{Body, Inst};
 use crate::isa::lds::LdsAccess;
-use crate::isa::state::Machine;
+use crate::isa::state::{Machine, Step};
 use crate::isa::{FaultKind, LANES};
 
 impl Machine<'_> {

@@ -3,9 +3,9 @@
 use std::marker::PhantomData;
 
 use super::access::Access;
-use super::{Body, Step};
-use crate::isa::inst::{Inst, Source};
-use crate::isa::state::Machine;
+use super::{Body, Inst};
+use crate::isa::inst::Source;
+use crate::isa::state::{Machine, Step};
 use crate::isa::{FaultKind, LANES, PRIVATE_APERTURE, SHARED_APERTURE};
 
 /// Where each lane's access goes.

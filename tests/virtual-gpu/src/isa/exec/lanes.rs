@@ -4,10 +4,10 @@ use std::marker::PhantomData;
 
 use super::mode::{Class, Dynamic, Mode};
 use super::value::{Clamp, Result, Value, View};
-use super::{Body, Step, half};
+use super::{Body, Inst, half};
 use crate::isa::LANES;
-use crate::isa::inst::{Inst, Operand, Select, Source, Ty, Unused};
-use crate::isa::state::{Machine, Regs, State, Vgpr};
+use crate::isa::inst::{Operand, Select, Source, Ty, Unused};
+use crate::isa::state::{Machine, Regs, State, Step, Vgpr};
 
 /// A lane's semantics.
 pub(crate) trait LaneFn {
@@ -333,7 +333,7 @@ pub(crate) fn dpp(m: &mut Machine<'_>, i: &Inst) -> Step {
     }
     regs.set_exec(exec & writes & dpp.enabled);
     // SAFETY: `inner` was picked for this host when the instruction was decoded.
-    let step = unsafe { (dpp.inner)(m, i) };
+    let step = unsafe { (dpp.inner.0)(m, i) };
     m.state.regs.set_exec(exec);
     step
 }

@@ -3,25 +3,21 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-use crate::isa::inst::Inst;
-use crate::isa::state::Machine;
-
-/// What the run loop does next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// The following instruction.
-    Next,
-    /// Control is at `State::pc`.
-    Jump,
-    /// The wave stops; `State::stop` says why.
-    Stop,
-}
+use crate::isa::inst::{Instruction, Opcode};
+use crate::isa::state::{Machine, Step};
 
 /// A compiled body.
 ///
 /// # Safety
 /// The host must have the level that the handler was compiled for.
-pub(crate) type Handler = unsafe fn(&mut Machine<'_>, &Inst) -> Step;
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Handler(pub(crate) unsafe fn(&mut Machine<'_>, &Inst) -> Step);
+
+/// A decoded instruction.
+pub(crate) type Inst = Instruction<Handler, Exec>;
+
+/// An opcode with its semantics.
+pub(crate) type Op = Opcode<Exec>;
 
 /// The semantics of an instruction. `run` is `#[inline(always)]`, so that it takes on the level of its caller.
 pub(crate) trait Body {
@@ -64,22 +60,22 @@ impl Exec {
     /// A body over lanes, compiled at every level.
     pub(crate) const fn lanes<B: Body>() -> Self {
         Self {
-            portable: portable::<B>,
+            portable: Handler(portable::<B>),
             #[cfg(target_arch = "x86_64")]
-            avx2: avx2::<B>,
+            avx2: Handler(avx2::<B>),
             #[cfg(target_arch = "x86_64")]
-            avx512: avx512::<B>,
+            avx512: Handler(avx512::<B>),
         }
     }
 
     /// A body that gains nothing from wide vectors.
     pub(crate) const fn scalar<B: Body>() -> Self {
         Self {
-            portable: portable::<B>,
+            portable: Handler(portable::<B>),
             #[cfg(target_arch = "x86_64")]
-            avx2: portable::<B>,
+            avx2: Handler(portable::<B>),
             #[cfg(target_arch = "x86_64")]
-            avx512: portable::<B>,
+            avx512: Handler(portable::<B>),
         }
     }
 

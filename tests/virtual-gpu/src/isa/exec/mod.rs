@@ -23,4 +23,4 @@ pub(crate) mod smem;
 mod soft;
 pub(crate) mod value;
 
-pub(crate) use level::{Body, Exec, Handler, Step};
+pub(crate) use level::{Body, Exec, Handler, Inst, Op};

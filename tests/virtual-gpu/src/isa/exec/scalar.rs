@@ -2,10 +2,10 @@
 
 use std::marker::PhantomData;
 
-use super::{Body, Step};
+use super::{Body, Inst};
 use crate::isa::FaultKind;
-use crate::isa::inst::{Inst, Operand, Ty};
-use crate::isa::state::{EXEC, Halt, Machine, Regs, VCC};
+use crate::isa::inst::{Operand, Ty};
+use crate::isa::state::{EXEC, Halt, Machine, Regs, Step, VCC};
 
 /// A scalar operand or result.
 pub(crate) trait Word: Copy {

@@ -1,9 +1,8 @@
 //! Scalar loads.
 
-use super::{Body, Step};
+use super::{Body, Inst};
 use crate::isa::FaultKind;
-use crate::isa::inst::Inst;
-use crate::isa::state::Machine;
+use crate::isa::state::{Machine, Step};
 
 /// `s_load_dword*` of `N` dwords. Addresses are rounded down to dwords.
 pub(crate) struct Load<const N: usize>;

@@ -7,8 +7,8 @@ use crate::isa::exec::access::{
 use crate::isa::exec::atomic::{self as a, AtomicFn};
 use crate::isa::exec::ds::{self as d, Exchange2, Read, Read2, Update, Write, Write2};
 use crate::isa::exec::scalar::{Nop, Unsupported};
-use crate::isa::exec::{Body, Exec};
-use crate::isa::inst::{Flags, Op, Ty};
+use crate::isa::exec::{Body, Exec, Op};
+use crate::isa::inst::{Flags, Ty};
 
 const NONE: [Ty; 3] = [Ty::None; 3];
 const ADDRESS: [Ty; 3] = [Ty::B32, Ty::None, Ty::None];

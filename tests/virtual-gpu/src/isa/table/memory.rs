@@ -1,6 +1,7 @@
 //! Scalar loads, and vector memory: one list gives FLAT, GLOBAL, SCRATCH and MUBUF, whose opcodes are the same.
 
 use super::Row;
+use crate::isa::exec::Op;
 use crate::isa::exec::access::{
     Access, Dwords, I8, I8High, I8Low, I16, U8, U8High, U8Low, U16, U16High, U16Low,
 };
@@ -9,7 +10,7 @@ use crate::isa::exec::buffer::Buffer;
 use crate::isa::exec::flat::{Flat, Global, Load, Scratch, Store};
 use crate::isa::exec::scalar::{MemTime, Nop, Unsupported};
 use crate::isa::exec::smem;
-use crate::isa::inst::{Flags, Op, Ty};
+use crate::isa::inst::{Flags, Ty};
 
 const NONE: [Ty; 3] = [Ty::None; 3];
 const SBASE: [Ty; 3] = [Ty::B64, Ty::B32, Ty::None];

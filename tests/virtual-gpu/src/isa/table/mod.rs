@@ -16,8 +16,8 @@ use std::sync::LazyLock;
 use super::exec::lanes::{LaneFn, Lanes, Output, Saturating};
 use super::exec::scalar::{Scalar, ScalarFn, Word};
 use super::exec::value::Value;
-use super::exec::{Body, Exec, scalar};
-use super::inst::{Flags, Op, Ty};
+use super::exec::{Body, Exec, Op, scalar};
+use super::inst::{Flags, Ty};
 
 /// A row: the opcode's number in its format, and what it does.
 pub(crate) type Row = (u16, Op);
@@ -92,7 +92,7 @@ macro_rules! lane_fn {
                 $e
             }
         }
-        $crate::isa::inst::Op::lanes::<F>
+        $crate::isa::exec::Op::lanes::<F>
     }};
 }
 
@@ -132,7 +132,7 @@ macro_rules! saturating {
         struct Clamp;
         saturating!(@ Wrap ($a: $A, $b: $B, $c: $C) $R, $e);
         saturating!(@ Clamp ($a: $A, $b: $B, $c: $C) $R, $s);
-        $crate::isa::inst::Op::saturating::<Wrap, Clamp>($n)
+        $crate::isa::exec::Op::saturating::<Wrap, Clamp>($n)
     }};
     (@ $f:ident ($a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty) $R:ty, $e:block) => {
         impl $crate::isa::exec::lanes::LaneFn for $f {

@@ -1,10 +1,10 @@
 //! Scalar instructions: SOP2, SOP1, SOPK, SOPC, SOPP.
 
 use super::Row;
-use crate::isa::exec::Exec;
 use crate::isa::exec::int;
 use crate::isa::exec::scalar::{self as s, ExecFn, SaveExec, ScalarFn};
-use crate::isa::inst::{Flags, Op, Ty};
+use crate::isa::exec::{Exec, Op};
+use crate::isa::inst::{Flags, Ty};
 
 /// Scalar arithmetic: `arith!("name", |scc, a: u32, b: u32| -> u32 { .. })`.
 macro_rules! arith {

@@ -1,12 +1,13 @@
 //! VOP1: one source.
 
 use super::{Row, fp, int, lane_fn};
+use crate::isa::exec::Op;
 use crate::isa::exec::crosslane as x;
 use crate::isa::exec::float as f;
 use crate::isa::exec::int;
 use crate::isa::exec::scalar::Nop;
 use crate::isa::exec::value::F16;
-use crate::isa::inst::{Flags, Op, Ty};
+use crate::isa::inst::{Flags, Ty};
 
 const B32: [Ty; 3] = [Ty::B32, Ty::None, Ty::None];
 const NONE: [Ty; 3] = [Ty::None; 3];

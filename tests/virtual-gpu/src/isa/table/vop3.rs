@@ -1,6 +1,7 @@
 //! What only the VOP3 encoding has.
 
 use super::{Row, fp, int, lane_fn, saturating};
+use crate::isa::exec::Op;
 use crate::isa::exec::crosslane as x;
 use crate::isa::exec::division as d;
 use crate::isa::exec::float as f;
@@ -8,7 +9,7 @@ use crate::isa::exec::int::*;
 use crate::isa::exec::lanes::Carry;
 use crate::isa::exec::scalar::Unsupported;
 use crate::isa::exec::value::{F16, LaneIndex, Pk};
-use crate::isa::inst::{Flags, Op, Ty};
+use crate::isa::inst::{Flags, Ty};
 
 const B32_X3: [Ty; 3] = [Ty::B32; 3];
 const B32_X2: [Ty; 3] = [Ty::B32, Ty::B32, Ty::None];

@@ -1,10 +1,11 @@
 //! VOPC: comparisons, into VCC (or, with VOP3 and SDWA, any scalar register) or EXEC.
 
 use super::{Row, fp, int, lane_fn};
+use crate::isa::exec::Op;
 use crate::isa::exec::float::{self as f, Float};
 use crate::isa::exec::lanes::Outcome;
 use crate::isa::exec::value::F16;
-use crate::isa::inst::{Flags, Op};
+use crate::isa::inst::Flags;
 
 /// Both forms of a comparison: `v_cmp_*` and, 16 opcodes on, `v_cmpx_*`.
 macro_rules! both {

@@ -1,0 +1,58 @@
+//! Convolutions whose padding may differ before and after an axis.
+
+use burn_backend::ops::ConvOptions;
+use burn_backend::ops::conv::pad_asymmetric_conv_input;
+
+use super::Rocm;
+use crate::error::invalid;
+use crate::ops::{conv, view};
+use crate::tensor::RocmTensor;
+
+/// Converts padding that differs before and after an axis. If it does, this pads the input itself
+/// and returns options without padding. Otherwise both stay as they are.
+pub(super) fn padded<const N: usize>(x: RocmTensor, options: ConvOptions<N>) -> (RocmTensor, ConvOptions<N>) {
+    pad_asymmetric_conv_input::<Rocm, N>(x, options)
+}
+
+/// The gradient with respect to a convolution's input, whose shape is `x`.
+pub(super) fn x_backward<const N: usize>(
+    op: &'static str,
+    x: &[usize],
+    weight: RocmTensor,
+    grad: RocmTensor,
+    options: ConvOptions<N>,
+) -> hip::Result<RocmTensor> {
+    if !options.is_asymmetric() {
+        return conv::x_backward(op, x, weight, grad, &plain(options));
+    }
+    let mut whole = x.to_vec();
+    let mut spatial = whole.iter_mut().skip(2).zip(options.padding);
+    let fits = spatial.all(|(size, (before, behind))| {
+        let sum = size.checked_add(before).and_then(|sum| sum.checked_add(behind));
+        sum.map(|sum| *size = sum).is_some()
+    });
+    if x.len() != N + 2 || !fits {
+        let expected =
+            format!("an input of rank {} with padded axes of at most {} elements", N + 2, usize::MAX);
+        return invalid(op, expected, format!("{x:?} and a padding of {:?}", options.padding));
+    }
+    let unpadded = ConvOptions::new(options.stride, [0; N], options.dilation, options.groups);
+    let grad = conv::x_backward(op, &whole, weight, grad, &plain(unpadded))?;
+    options
+        .padding
+        .iter()
+        .enumerate()
+        .try_fold(grad, |grad, (axis, &(before, _))| view::narrow(grad, axis + 2, before, x[axis + 2]))
+}
+
+/// Burn's options of a convolution as those of [`conv`]. The padding is the same before and after.
+pub(super) fn plain<const N: usize>(options: ConvOptions<N>) -> conv::options::Options {
+    conv::options::Options {
+        stride: options.stride.to_vec(),
+        padding: options.padding_begin().to_vec(),
+        dilation: options.dilation.to_vec(),
+        groups: options.groups,
+        transposed: false,
+        padding_out: vec![0; N],
+    }
+}

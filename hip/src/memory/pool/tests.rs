@@ -1,0 +1,254 @@
+//! The pool over an imitation of a driver.
+
+use super::*;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+/// A driver with `total` bytes, which never gives the same address twice.
+struct Imitation {
+    total: usize,
+    state: Mutex<(usize, Vec<(usize, usize)>)>,
+    /// Makes `wait` slow: it sends on the first channel, then waits for the second.
+    slow: Mutex<Option<(Sender<()>, Receiver<()>)>>,
+}
+
+impl Backing for Arc<Imitation> {
+    fn allocate(&self, bytes: usize) -> Result<Option<usize>> {
+        let mut state = self.state.lock().unwrap();
+        let used: usize = state.1.iter().map(|(_, size)| size).sum();
+        if used + bytes > self.total {
+            return Ok(None);
+        }
+        let address = state.0;
+        state.0 += bytes.next_multiple_of(1 << 20);
+        state.1.push((address, bytes));
+        Ok(Some(address))
+    }
+    fn release(&self, address: usize) {
+        let mut state = self.state.lock().unwrap();
+        let at = state.1.iter().position(|(start, _)| *start == address).expect("given by this driver");
+        state.1.remove(at);
+    }
+    fn wait(&self) -> Result<()> {
+        if let Some((waiting, go)) = self.slow.lock().unwrap().take() {
+            waiting.send(()).unwrap();
+            go.recv().unwrap();
+        }
+        Ok(())
+    }
+    fn free_and_total(&self) -> Result<(usize, usize)> {
+        let used: usize = self.state.lock().unwrap().1.iter().map(|(_, size)| size).sum();
+        Ok((self.total - used, self.total))
+    }
+}
+
+fn pool(total: usize) -> (MemoryPool, Arc<Imitation>) {
+    let state = Mutex::new((1 << 20, Vec::new()));
+    let driver = Arc::new(Imitation { total, state, slow: Mutex::new(None) });
+    (MemoryPool::new(Box::new(driver.clone()), None), driver)
+}
+
+fn take(pool: &MemoryPool, bytes: usize) -> Result<PoolBlock> {
+    pool.allocate(bytes, Purpose::Compute)
+}
+
+#[test]
+fn a_freed_block_is_given_out_again() {
+    let (pool, driver) = pool(1 << 30);
+    let first = take(&pool, 1000).unwrap();
+    let address = first.address;
+    pool.free(first, 0);
+    let second = take(&pool, 1000).unwrap();
+    assert_eq!(second.address, address);
+    let stats = pool.stats();
+    assert_eq!((stats.hits, stats.misses, stats.allocated, stats.peak), (1, 1, 1024, 1024));
+    assert_eq!(stats.reserved, 8 << 20);
+    pool.free(second, 0);
+    assert_eq!(pool.clear().unwrap(), 8 << 20);
+    assert_eq!(pool.stats().reserved, 0);
+    assert!(driver.state.lock().unwrap().1.is_empty());
+}
+
+#[test]
+fn blocks_and_segments_are_counted() {
+    let (pool, _) = pool(1 << 30);
+    let small: Vec<_> = (0..3).map(|_| take(&pool, 1000).unwrap()).collect();
+    let large = take(&pool, 40 << 20).unwrap();
+    let whole = take(&pool, 100 << 20).unwrap();
+    let stats = pool.stats();
+    assert_eq!((stats.blocks, stats.padding), (5, 3 * 24));
+    assert_eq!(stats.allocated, 3 * 1024 + (140 << 20));
+    let of = |size: usize, held, peak, largest| SegmentStats { size, held, peak, largest };
+    let [none, also_none] = [of(32 << 20, 0, 0, 0), of(8 << 20, 0, 0, 0)];
+    assert_eq!(pool.segments(), [of(8 << 20, 1, 1, 1000), of(64 << 20, 1, 1, 40 << 20), none, also_none]);
+    for block in small.into_iter().chain([large, whole]) {
+        pool.free(block, 0);
+    }
+    let stats = pool.stats();
+    assert_eq!((stats.blocks, stats.padding, stats.allocated), (0, 0, 0));
+    pool.clear().unwrap();
+    assert_eq!(pool.segments(), [of(8 << 20, 0, 1, 1000), of(64 << 20, 0, 1, 40 << 20), none, also_none]);
+}
+
+#[test]
+fn clear_keeps_what_is_in_use() {
+    let (pool, _) = pool(1 << 30);
+    let small = take(&pool, 100).unwrap();
+    let large = take(&pool, 100 << 20).unwrap();
+    pool.free(large, 0);
+    assert_eq!(pool.clear().unwrap(), 100 << 20);
+    assert_eq!(pool.stats().reserved, 8 << 20);
+    pool.free(small, 0);
+}
+
+#[test]
+fn out_of_memory_frees_the_cache_and_tries_again() {
+    let (pool, _) = pool(256 << 20);
+    let cached = take(&pool, 200 << 20).unwrap();
+    pool.free(cached, 0);
+    // Neither the cached 200 MiB block nor the 56 MiB left hold 240 MiB.
+    let block = take(&pool, 240 << 20).unwrap();
+    assert_eq!(pool.stats().reserved, 240 << 20);
+    // A small request no longer gets a whole segment, but it gets the memory that it needs.
+    let tiny = take(&pool, 8 << 20).unwrap();
+    assert_eq!(pool.stats().reserved, 248 << 20);
+    assert_eq!(
+        take(&pool, 64 << 20).unwrap_err(),
+        Error::OutOfMemory { requested: 64 << 20, free: 8 << 20, total: 256 << 20 }
+    );
+    // The next op works.
+    pool.free(block, 0);
+    pool.free(tiny, 0);
+    let again = take(&pool, 64 << 20).unwrap();
+    pool.free(again, 0);
+}
+
+#[test]
+fn memory_that_another_thread_is_giving_back_is_waited_for() {
+    let (pool, driver) = pool(256 << 20);
+    let cached = take(&pool, 200 << 20).unwrap();
+    pool.free(cached, 0);
+    let ((waiting, is_waiting), (tell, go)) = (channel(), channel());
+    *driver.slow.lock().unwrap() = Some((waiting, go));
+    std::thread::scope(|scope| {
+        let pool = &pool;
+        let clearing = scope.spawn(|| pool.clear());
+        is_waiting.recv().unwrap();
+        // The segment is out of the lists, and the driver does not have it back yet.
+        let (answer, answered) = channel();
+        scope.spawn(move || answer.send(take(pool, 200 << 20)).unwrap());
+        let early = answered.recv_timeout(Duration::from_millis(300));
+        tell.send(()).unwrap();
+        assert_eq!(clearing.join().unwrap(), Ok(200 << 20));
+        let block = early.or_else(|_| answered.recv()).unwrap().expect("memory was about to come back");
+        pool.free(block, 0);
+    });
+    assert_eq!(pool.stats().reserved, 200 << 20);
+}
+
+#[test]
+fn impossible_sizes_are_out_of_memory() {
+    let (pool, _) = pool(256 << 20);
+    for bytes in [1 << 30, usize::MAX / 2, usize::MAX] {
+        let error = take(&pool, bytes).unwrap_err();
+        assert!(
+            matches!(error, Error::OutOfMemory { requested, total, .. } if requested == bytes && total == 256 << 20)
+        );
+    }
+}
+
+#[test]
+fn the_limit_holds() {
+    let (pool, _) = pool(1 << 30);
+    pool.set_limit(Some(32 << 20));
+    let block = take(&pool, 20 << 20).unwrap();
+    assert_eq!(
+        take(&pool, 16 << 20).unwrap_err(),
+        Error::OutOfMemory { requested: 16 << 20, free: 12 << 20, total: 32 << 20 }
+    );
+    pool.free(block, 0);
+    let other = take(&pool, 30 << 20).unwrap();
+    assert!(pool.stats().reserved <= 32 << 20);
+    pool.free(other, 0);
+    pool.set_limit(None);
+    assert!(take(&pool, 512 << 20).is_ok());
+}
+
+#[test]
+fn transfer_blocks_are_apart_and_keep_their_fence() {
+    let (pool, _) = pool(1 << 30);
+    let upload = pool.allocate(1 << 20, Purpose::Transfer).unwrap();
+    assert_eq!(upload.fence, 0);
+    let address = upload.address;
+    pool.free(upload, 42);
+    assert_ne!(take(&pool, 1 << 20).unwrap().address, address);
+    let again = pool.allocate(1 << 20, Purpose::Transfer).unwrap();
+    assert_eq!((again.address, again.fence), (address, 42));
+}
+
+#[test]
+fn persistent_blocks_are_apart() {
+    let (pool, _) = pool(1 << 30);
+    let (transient, other) = (take(&pool, 1000).unwrap(), super::tests::pool(1 << 30).0);
+    let kept = pool.persistently(|| {
+        // Other pools are not affected, nor is this pool on other threads.
+        let block = take(&other, 1000).unwrap();
+        assert_eq!(other.stats().persistent, 0);
+        other.free(block, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| pool.free(take(&pool, 5000).unwrap(), 0));
+        });
+        assert_eq!(pool.stats().persistent_reserved, 0);
+        pool.persistently(|| take(&pool, 3000).unwrap())
+    });
+    let stats = pool.stats();
+    assert_eq!((stats.persistent, stats.persistent_reserved), (3072, 8 << 20));
+    assert_eq!((stats.allocated, stats.reserved), (4096, 16 << 20));
+    let address = kept.address;
+    pool.free(kept, 7);
+    assert_eq!(pool.stats().persistent, 0);
+    // Only the next persistent allocation reuses the memory, whatever its purpose.
+    let next = take(&pool, 3000).unwrap();
+    assert_ne!(next.address, address);
+    let again = pool.persistently(|| pool.allocate(3000, Purpose::Transfer).unwrap());
+    assert_eq!((again.address, again.fence, again.fenced()), (address, 7, true));
+    for block in [transient, next, again] {
+        pool.free(block, 0);
+    }
+    pool.clear().unwrap();
+    let stats = pool.stats();
+    assert_eq!((stats.reserved, stats.persistent_reserved), (0, 0));
+    // A panic ends it too.
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pool.persistently(|| panic!())));
+    assert!(caught.is_err());
+    let block = take(&pool, 100).unwrap();
+    assert_eq!(pool.stats().persistent, 0);
+    pool.free(block, 0);
+}
+
+#[test]
+fn threads_share_a_pool() {
+    let (pool, driver) = pool(1 << 30);
+    std::thread::scope(|scope| {
+        for seed in 0..4usize {
+            let pool = &pool;
+            scope.spawn(move || {
+                for i in 0..2000usize {
+                    let a = take(pool, (i * 37 + seed) % 100_000).unwrap();
+                    let b = take(pool, (i * 91 + seed) % 5_000_000).unwrap();
+                    assert_ne!(a.address, b.address);
+                    pool.free(a, 0);
+                    if i % 500 == 0 {
+                        pool.clear().unwrap();
+                    }
+                    pool.free(b, 0);
+                }
+            });
+        }
+    });
+    assert_eq!(pool.stats().allocated, 0);
+    pool.clear().unwrap();
+    assert_eq!(pool.stats().reserved, 0);
+    assert!(driver.state.lock().unwrap().1.is_empty());
+}
