@@ -1,5 +1,5 @@
-//! The loop of a training run. Nothing here depends on Burn: each version's `train` implements what
-//! the loop asks for.
+//! The loop of a training run. Each version of Burn has a `train`, which implements what the loop
+//! asks for.
 
 use std::time::Instant;
 

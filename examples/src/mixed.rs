@@ -1,5 +1,5 @@
-//! The command line of the example `amp`, and the table that it prints. Nothing here depends on
-//! Burn: each version's `amp::train` does a run.
+//! The command line of the example `amp`, and the table that it prints. Each version of Burn has an
+//! `amp::train`, which does one run.
 
 use std::error::Error as StdError;
 use std::process::ExitCode;
