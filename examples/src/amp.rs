@@ -3,6 +3,8 @@
 
 use std::time::Instant;
 
+use burn::backend::Autodiff;
+use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
 use burn::module::{AutodiffModule, Module};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
@@ -11,23 +13,15 @@ use burn::optim::{GradientsParams, Optimizer};
 use burn::tensor::activation::relu;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{FloatDType, Int, Tensor, TensorData};
-use burn_rocm::RocmDevice;
+use burn_rocm::{Rocm, RocmDevice};
 use burn_rocm_nn::amp::{GradScalerConfig, Precision};
 use burn_rocm_nn::loss::CrossEntropyLossConfig;
 use burn_rocm_nn::optim::AdamConfig;
 use burn_rocm_nn::transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput};
 use burn_rocm_nn::{BatchNorm, BatchNormConfig};
 
-use crate::data::{CLASSES, Data, SIDE, Split, epoch_order};
-
-/// The models.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Kind {
-    /// Two blocks of convolution, batch norm, ReLU and pooling, then 128-10.
-    Cnn,
-    /// Two layers over the image's rows, 64 features and 4 heads.
-    Transformer,
-}
+use crate::data::{CLASSES, Data, SIDE, Split};
+use crate::mixed::{Float, Kind, Outcome, Run};
 
 /// A classifier whose parameters, and with them the activations, may be f16 or bf16. Its scores are
 /// f32.
@@ -95,66 +89,44 @@ fn upload<B: Backend>(data: &Data, split: &Split, indices: &[usize], device: &B:
     (Tensor::from_data(images, device), Tensor::from_data(TensorData::new(labels, [indices.len()]), device))
 }
 
-/// How to train.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Steps, at least one.
-    pub steps: usize,
-    /// Images in one step.
-    pub batch_size: usize,
-    /// Learning rate of the first step. It falls linearly to 0, so that the final accuracy does not
-    /// depend on the chance of the last steps.
-    pub lr: f64,
-    /// Decides the weights at the start and the order of the images.
-    pub seed: u64,
-}
-
-/// The outcome of a run.
-#[derive(Clone, Copy, Debug)]
-pub struct Outcome {
-    /// Accuracy on held-out images, in percent.
-    pub accuracy: f64,
-    /// The most memory that tensors had at once in a step after the second, in MiB.
-    pub peak: f64,
-    /// The duration of the steps, in seconds.
-    pub seconds: f64,
-    /// The number of steps skipped because gradients overflowed.
-    pub skipped: usize,
-}
-
 /// Trains a new model: in f32, or in f16 or bf16 with f32 master weights (in f16 with a scaled
 /// loss). Evaluates it in f32.
 ///
 /// # Errors
 /// An error that the device reports.
-pub fn train<B>(
-    kind: Kind,
-    half: Option<FloatDType>,
-    data: &Data,
-    options: &Options,
-) -> Result<Outcome, Box<dyn std::error::Error>>
+pub fn train(run: &Run, data: &Data) -> Result<Outcome, Box<dyn std::error::Error>> {
+    match run.checkpointing {
+        false => train_on::<Autodiff<Rocm>>(run, data),
+        true => train_on::<Autodiff<Rocm, BalancedCheckpointing>>(run, data),
+    }
+}
+
+fn train_on<B>(run: &Run, data: &Data) -> Result<Outcome, Box<dyn std::error::Error>>
 where
     B: AutodiffBackend<Device = RocmDevice>,
 {
     let device = RocmDevice::default();
-    B::seed(&device, options.seed);
+    B::seed(&device, run.seed);
     // Making a copy initialises the parameters in a fixed order; a forward pass would initialise
     // them in its own. So every precision starts from the same values.
-    let mut model = Precision::new(FloatDType::F32).convert(&Classifier::<B>::new(kind, &device));
+    let mut model = Precision::new(FloatDType::F32).convert(&Classifier::<B>::new(run.kind, &device));
     let loss = CrossEntropyLossConfig::new().init::<B>(&device);
     let mut optimizer = AdamConfig::new().init();
     let mut scaler = GradScalerConfig::new().init();
-    let orders = (0..).flat_map(|epoch| epoch_order(data.train.len(), options.seed, epoch));
-    let indices: Vec<usize> = orders.take(options.steps * options.batch_size).collect();
+    let half = match run.float {
+        Float::F32 => None,
+        Float::F16 => Some(FloatDType::F16),
+        Float::Bf16 => Some(FloatDType::BF16),
+    };
     let mut seconds = 0.0;
-    for (step, indices) in indices.chunks(options.batch_size).enumerate() {
+    for (step, indices) in run.indices(data.train.len()).chunks(run.batch_size).enumerate() {
         // The first steps choose algorithms and make the optimizer's states, so they are not
         // measured.
         if step == 2 {
             B::sync(&device)?;
             device.reset_peak_memory()?;
         }
-        let lr = options.lr * (1.0 - step as f64 / options.steps as f64);
+        let lr = run.lr(step);
         let begin = Instant::now();
         let (images, labels) = upload::<B>(data, &data.train, indices, &device);
         model = match half {

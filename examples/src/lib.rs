@@ -2,11 +2,14 @@
 
 pub mod amp;
 pub mod data;
+pub mod epochs;
 pub mod error;
 pub mod machine;
+pub mod mixed;
 pub mod mnist;
 pub mod model;
 pub mod plots;
+mod program;
 pub mod progress;
 pub mod rng;
 pub mod show;

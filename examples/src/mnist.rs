@@ -1,7 +1,6 @@
 //! The command line of the example `mnist` and what it does beside training.
 
 use std::error::Error as StdError;
-use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -12,6 +11,7 @@ use clap::{Parser, ValueEnum};
 use crate::data::{Data, digits, mnist};
 use crate::error::Error;
 use crate::model::Kind;
+use crate::program::{at_least_1, ends, learning_rate};
 use crate::progress::{Guess, History, Options};
 use crate::{plots, show};
 
@@ -75,21 +75,6 @@ pub enum Source {
     Digits,
 }
 
-fn at_least_1(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("must be at least 1".to_owned()),
-        Ok(number) => Ok(number),
-        Err(error) => Err(format!("expected a whole number: {error}")),
-    }
-}
-
-fn learning_rate(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(rate) if rate > 0.0 && rate <= 1.0 => Ok(rate),
-        _ => Err("expected a number above 0 and at most 1".to_owned()),
-    }
-}
-
 fn device(text: &str) -> Result<RocmDevice, String> {
     // A bare number is short for `rocm:NUMBER`.
     let name = if text.parse::<usize>().is_ok() { format!("rocm:{text}") } else { text.to_owned() };
@@ -99,24 +84,7 @@ fn device(text: &str) -> Result<RocmDevice, String> {
 /// Parses the arguments and runs the program. An error is printed as its text alone.
 pub fn program(run: impl FnOnce(&Arguments) -> Result<(), Box<dyn StdError>>) -> ExitCode {
     let arguments = Arguments::parse();
-    // A device that fails in the middle of an op panics with the error's text, which is all a user
-    // wants to see. RUST_BACKTRACE shows the rest.
-    if std::env::var_os("RUST_BACKTRACE").is_none() {
-        panic::set_hook(Box::new(|_| {}));
-    }
-    match panic::catch_unwind(AssertUnwindSafe(|| run(&arguments))) {
-        Ok(Ok(())) => ExitCode::SUCCESS,
-        Ok(Err(error)) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-        Err(payload) => {
-            let text = payload.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
-            eprintln!("error: {}", text.unwrap_or("unknown"));
-            ExitCode::FAILURE
-        }
-    }
+    ends(|| run(&arguments))
 }
 
 /// Chooses the provider, opens the device and prints its name. So errors appear before any work is

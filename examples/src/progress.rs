@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::data::CLASSES;
+
 /// The number of steps between two readings of the loss. Reading the loss in each step would make
 /// the host wait for the device each time. So the device sums loss and hits, and the host reads the
 /// sums every so many steps. The readings also keep the host from running far ahead of the device.
@@ -27,6 +29,13 @@ pub struct Options {
     pub seed: u64,
 }
 
+impl Options {
+    /// The number of steps of the run, over so many images to train on.
+    pub fn total_steps(&self, images: usize) -> usize {
+        self.steps.unwrap_or(usize::MAX).min(self.epochs * images.div_ceil(self.batch_size))
+    }
+}
+
 /// Loss and accuracy after some step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reading {
@@ -36,6 +45,14 @@ pub struct Reading {
     pub loss: f32,
     /// The share of images classified right, in 0..=1.
     pub accuracy: f32,
+}
+
+impl Reading {
+    /// The means after `step` of sums of loss and hits over so many images; 0 without images.
+    pub fn of(step: usize, [loss, hits]: [f32; 2], images: usize) -> Self {
+        let images = images.max(1) as f32;
+        Self { step, loss: loss / images, accuracy: hits / images }
+    }
 }
 
 /// The readings of a training run.
@@ -54,6 +71,16 @@ pub struct Guess {
     pub digit: u8,
     /// Its probability, in 0..=1.
     pub share: f32,
+}
+
+impl Guess {
+    /// The likeliest digit of each image, of the classes' probabilities `[images, 10]`.
+    pub fn of(shares: &[f32]) -> impl Iterator<Item = Self> {
+        shares.chunks(CLASSES).map(|row| {
+            let best = row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+            best.map_or(Self { digit: 0, share: 0.0 }, |(digit, &share)| Self { digit: digit as u8, share })
+        })
+    }
 }
 
 /// Means of readings, weighted by their images.

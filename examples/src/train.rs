@@ -1,57 +1,43 @@
 //! Training and evaluation, for any backend.
 
-use std::time::Instant;
-
 use burn::lr_scheduler::LrScheduler;
-use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
+use burn::lr_scheduler::cosine::{CosineAnnealingLrScheduler, CosineAnnealingLrSchedulerConfig};
 use burn::module::AutodiffModule;
-use burn::nn::loss::CrossEntropyLossConfig;
+use burn::nn::loss::{CrossEntropyLoss, CrossEntropyLossConfig};
 use burn::optim::{AdamConfig, GradientsParams, Optimizer};
 use burn::tensor::activation::softmax;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{Int, Tensor, TensorData};
 
-use crate::data::{CLASSES, Data, SIDE, Split, epoch_order};
+use crate::data::{Data, SIDE, Split};
+use crate::epochs::{self, Training};
 use crate::error::Error;
 use crate::model::Model;
-use crate::progress::{EVALUATION_BATCH, Means, STEPS_PER_READ, per_second, progress_bar, short, summary};
+use crate::progress::EVALUATION_BATCH;
 pub use crate::progress::{Guess, History, Options, Reading};
 
 /// Sums of loss and hits that stay on the device until they are read.
-struct Tally<B: Backend> {
-    sums: Option<Tensor<B, 1>>,
-    images: usize,
-}
+struct Tally<B: Backend>(Option<Tensor<B, 1>>);
 
 impl<B: Backend> Tally<B> {
-    const fn new() -> Self {
-        Self { sums: None, images: 0 }
-    }
-
     /// Adds a batch: its mean loss, its scores `[batch, 10]` and its labels `[batch]`. Does not
     /// wait for the device.
     fn add(&mut self, loss: Tensor<B, 1>, scores: Tensor<B, 2>, labels: Tensor<B, 1, Int>) {
         let [images, _] = scores.dims();
         let hits = scores.argmax(1).flatten::<1>(0, 1).equal(labels).int().sum().float();
         let sums = Tensor::cat(vec![loss * images as f32, hits], 0);
-        self.sums = Some(match self.sums.take() {
+        self.0 = Some(match self.0.take() {
             Some(before) => before + sums,
             None => sums,
         });
-        self.images += images;
     }
 
-    /// Reads mean loss and accuracy since the last call. Waits for the device.
-    fn read(&mut self, step: usize) -> Result<Reading, Error> {
-        let images = std::mem::take(&mut self.images).max(1) as f32;
-        let sums = match self.sums.take() {
-            Some(sums) => {
-                let data = sums.try_into_data().map_err(|error| Error::Device(error.to_string()))?;
-                data.iter::<f32>().collect()
-            }
-            None => vec![0.0; 2],
-        };
-        Ok(Reading { step, loss: sums[0] / images, accuracy: sums[1] / images })
+    /// Reads the sums since the last call. Waits for the device.
+    fn read(&mut self) -> Result<[f32; 2], Error> {
+        let Some(sums) = self.0.take() else { return Ok([0.0; 2]) };
+        let data = sums.try_into_data().map_err(|error| Error::Device(error.to_string()))?;
+        let mut sums = data.iter::<f32>();
+        Ok([(); 2].map(|()| sums.next().unwrap_or(f32::NAN)))
     }
 }
 
@@ -64,78 +50,62 @@ fn upload<B: Backend>(data: &Data, split: &Split, indices: &[usize], device: &B:
     (Tensor::from_data(images, device), Tensor::from_data(labels, device))
 }
 
+/// A model with its optimizer.
+struct Run<'a, B: AutodiffBackend, O> {
+    model: Model<B>,
+    optimizer: O,
+    schedule: CosineAnnealingLrScheduler,
+    loss: CrossEntropyLoss<B>,
+    tally: Tally<B::InnerBackend>,
+    data: &'a Data,
+    device: &'a B::Device,
+}
+
+impl<B: AutodiffBackend, O: Optimizer<Model<B>, B>> Training for Run<'_, B, O> {
+    fn step(mut self, indices: &[usize]) -> Self {
+        let (images, labels) = upload::<B>(self.data, &self.data.train, indices, self.device);
+        let scores = self.model.forward(images);
+        let loss = self.loss.forward(scores.clone(), labels.clone());
+        self.tally.add(loss.clone().inner(), scores.inner(), labels.inner());
+        let gradients = GradientsParams::from_grads(loss.backward(), &self.model);
+        self.model = self.optimizer.step(self.schedule.step(), self.model, gradients);
+        self
+    }
+
+    fn read(&mut self) -> Result<[f32; 2], Error> {
+        self.tally.read()
+    }
+
+    fn evaluate(&self) -> Result<Reading, Error> {
+        evaluate(&self.model.valid(), self.data, &self.data.test, self.device)
+    }
+}
+
 /// Trains `model` with Adam and shows the progress. Returns the trained model and the readings.
 ///
 /// # Errors
 ///
 /// [`Error::Diverged`] when the loss is no longer finite, [`Error::Device`] when the device failed.
 pub fn train<B: AutodiffBackend>(
-    mut model: Model<B>,
+    model: Model<B>,
     data: &Data,
     options: &Options,
     device: &B::Device,
 ) -> Result<(Model<B>, History), Error> {
-    let per_epoch = data.train.len().div_ceil(options.batch_size);
-    let total = options.steps.unwrap_or(usize::MAX).min(options.epochs * per_epoch);
-    let epochs = total.div_ceil(per_epoch);
-
-    let loss_function = CrossEntropyLossConfig::new().init(device);
-    let mut optimizer = AdamConfig::new().init();
-    let mut schedule = CosineAnnealingLrSchedulerConfig::new(options.lr, total)
+    let schedule = CosineAnnealingLrSchedulerConfig::new(options.lr, options.total_steps(data.train.len()))
         .init()
         .map_err(|reason| Error::Device(format!("learning rate schedule: {reason}")))?;
-    let mut history = History::default();
-    let mut step = 0;
-
-    for epoch in 0..epochs {
-        let bar = progress_bar(epoch, epochs, per_epoch.min(total - step));
-        let order = epoch_order(data.train.len(), options.seed, epoch);
-        let mut tally = Tally::new();
-        let mut epoch_sums = Means::default();
-        let (begin, mut since) = (Instant::now(), Instant::now());
-
-        for indices in order.chunks(options.batch_size).take(total - step) {
-            let (images, labels) = upload::<B>(data, &data.train, indices, device);
-            let scores = model.forward(images);
-            let loss = loss_function.forward(scores.clone(), labels.clone());
-            tally.add(loss.clone().inner(), scores.inner(), labels.inner());
-            let gradients = GradientsParams::from_grads(loss.backward(), &model);
-            model = optimizer.step(schedule.step(), model, gradients);
-
-            step += 1;
-            if step % STEPS_PER_READ == 0 || step == total {
-                let images = tally.images;
-                let reading = tally.read(step)?;
-                if !reading.loss.is_finite() {
-                    bar.abandon();
-                    return Err(Error::Diverged { step, loss: reading.loss, lr: options.lr });
-                }
-                epoch_sums.add(&reading, images);
-                let rate = per_second(images, since.elapsed());
-                since = Instant::now();
-                bar.set_message(format!("{}  {rate:>7.0} images/s", summary(&reading)));
-                history.train.push(reading);
-            }
-            bar.inc(1);
-        }
-        // Images since the last reading count for the epoch too.
-        let (images, duration) = (epoch_sums.images + tally.images, begin.elapsed());
-        let rest = tally.images;
-        epoch_sums.add(&tally.read(step)?, rest);
-        bar.finish_and_clear();
-
-        let mut reading = evaluate(&model.valid(), data, &data.test, device)?;
-        reading.step = step;
-        history.test.push(reading);
-        println!(
-            "epoch {}/{epochs}  {}  held out: {}  {:.0} images/s",
-            epoch + 1,
-            short(&epoch_sums.reading(step)),
-            short(&reading),
-            per_second(images, duration),
-        );
-    }
-    Ok((model, history))
+    let run = Run {
+        model,
+        optimizer: AdamConfig::new().init(),
+        schedule,
+        loss: CrossEntropyLossConfig::new().init(device),
+        tally: Tally(None),
+        data,
+        device,
+    };
+    let (run, history) = epochs::run(run, data, options)?;
+    Ok((run.model, history))
 }
 
 /// Mean loss and accuracy of `model` on `split`, one of the two of `data`.
@@ -151,13 +121,13 @@ pub fn evaluate<B: Backend>(
 ) -> Result<Reading, Error> {
     let loss_function = CrossEntropyLossConfig::new().init(device);
     let all: Vec<usize> = (0..split.len()).collect();
-    let mut tally = Tally::new();
+    let mut tally = Tally(None);
     for indices in all.chunks(EVALUATION_BATCH) {
         let (images, labels) = upload::<B>(data, split, indices, device);
         let scores = model.forward(images);
         tally.add(loss_function.forward(scores.clone(), labels.clone()), scores, labels);
     }
-    tally.read(0)
+    Ok(Reading::of(0, tally.read()?, split.len()))
 }
 
 /// Classifies each image of `split`, one of the two of `data`.
@@ -178,10 +148,7 @@ pub fn classify<B: Backend>(
         let shares = softmax(model.forward(images), 1);
         let shares = shares.try_into_data().map_err(|error| Error::Device(error.to_string()))?;
         let shares: Vec<f32> = shares.iter().collect();
-        guesses.extend(shares.chunks(CLASSES).map(|row| {
-            let best = row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
-            best.map_or(Guess { digit: 0, share: 0.0 }, |(digit, &share)| Guess { digit: digit as u8, share })
-        }));
+        guesses.extend(Guess::of(&shares));
     }
     Ok(guesses)
 }

@@ -56,6 +56,24 @@ for document in README.md docs/guide/burn-0.22.md; do
     has next cubecl-hip 0.11.3
 done
 
+# Makes a project from the blocks of $2 as above, and adds the fused modules as $5 names them, by a line with $6.
+fused() {
+    project "$1" "$2" "$3" "$4"
+    line=$(block "$5" toml "$6" | grep "^burn-rocm-nn = ")
+    sed -i "s|^\[dependencies\]|&\n$line|" "$out/$1/Cargo.toml"
+}
+
+fused direct-nn README.md 'burn-rocm = { git' 'type Backend = Autodiff<Rocm>' \
+    docs/guide/fused-modules.md 'burn-rocm-nn = { git'
+has direct-nn burn-rocm-nn 0.21.0
+has direct-nn burn-rocm 0.21.0
+for document in docs/guide/fused-modules.md docs/guide/burn-0.22.md; do
+    fused next-nn docs/guide/burn-0.22.md 'cubecl-hip = { git' 'use burn_rocm_nn::' "$document" burn-rocm-nn-022
+    has next-nn burn-rocm-nn-022 0.22.1
+    has next-nn burn-rocm-022 0.22.1
+    has next-nn burn-cubecl 0.22.1
+done
+
 # Without the patches, and with only one of them.
 for kept in none burn-cubecl; do
     cp -r "$out/next" "$out/$kept"
@@ -70,7 +88,7 @@ for kept in none burn-cubecl; do
 done
 
 if [ "${1:-}" = --build ]; then
-    for name in direct patched next; do
+    for name in direct patched next direct-nn next-nn; do
         cargo run --release --quiet --manifest-path "$out/$name/Cargo.toml"
     done
 fi

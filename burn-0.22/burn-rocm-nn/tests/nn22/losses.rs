@@ -144,3 +144,34 @@ fn residuals() {
         v::results(loss.forward_residuals(a.clone()), &[&a], &v::NONE)
     });
 }
+
+/// A softmax depends on the differences of its logits alone. The tests for Burn 0.21 compare these
+/// losses with f64; here they have the same bits.
+#[test]
+fn logits_that_are_large_beside_their_differences() {
+    for [rows, len] in [[5, 7], [3, 33], [2, 1027], [1, 17_000]] {
+        let targets: Vec<i64> = (0..rows).map(|row| (row * 31 % len) as i64).collect();
+        for smoothing in [None, Some(0.1)] {
+            same_as_021!(format!("{rows} rows of {len} large logits"), 0, |v, nn, ty| {
+                // The largest f16 is 65504.
+                let centre = if ty == crate::worlds::Ty::F16 { 6e4 } else { 1e8 };
+                let values = crate::worlds::uniform(1, rows * len);
+                let x = v::of(values.into_iter().map(|x| centre + 4.0 * x).collect(), [rows, len], ty);
+                let x = x.require_grad();
+                let loss = nn::loss::CrossEntropyLossConfig::new().with_smoothing(smoothing);
+                let out = loss.init(&v::device()).forward(x.clone(), v::ints(targets.clone(), [rows]));
+                v::results(out, &[&x], &v::NONE)
+            });
+        }
+    }
+    // The gradient of `[c, c, c - 8]` is that of `[0, 0, -8]`.
+    use crate::worlds::{Ty, v22};
+    for centre in [1e5, 1e7, 1e8] {
+        let x = v22::of::<2>(vec![centre, centre, centre - 8.0], [1, 3], Ty::F32).require_grad();
+        let loss = burn_rocm_nn_022::loss::CrossEntropyLossConfig::new().init(&v22::device());
+        let grads = loss.forward(x.clone(), v22::ints(vec![0], [1])).backward();
+        let grad: Vec<f64> = x.grad(&grads).unwrap().into_data().iter::<f64>().collect();
+        let exact = [-0.500_084, 0.499_916, 0.000_168];
+        assert!(grad.iter().zip(exact).all(|(a, b)| (a - b).abs() < 1e-6), "around {centre:e}: {grad:?}");
+    }
+}

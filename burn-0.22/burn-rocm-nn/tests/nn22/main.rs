@@ -1,8 +1,12 @@
 //! The modules of this crate against those for Burn 0.21, bit for bit, and against Burn 0.22's own on burn-flex.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[expect(unreachable_pub, reason = "the file is a module of a library, too")]
+#[path = "../../../../tests/src/again.rs"]
+mod again;
 mod amp;
 mod attention;
+mod devices;
 mod layers;
 mod losses;
 mod norms;
@@ -11,4 +15,5 @@ mod optim;
 #[path = "../../../../tests/src/random.rs"]
 mod random;
 mod records;
+mod views;
 mod worlds;

@@ -36,6 +36,8 @@ macro_rules! world {
 
             #[allow(unused_imports)] // in a world where no test pads
             pub(crate) use $burn::nn::{PaddingConfig2d as Padding, PaddingConfig3d as Padding3};
+            #[allow(unused_imports)] // in a world where no test takes a view
+            pub(crate) use $burn::tensor::s;
 
             pub(crate) type T<const D: usize> = Tensor<$($B,)? D>;
             type Inner<const D: usize> = Tensor<$($Inner,)? D>;

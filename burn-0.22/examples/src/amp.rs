@@ -1,0 +1,158 @@
+//! Mixed precision: two classifiers of drawn digits whose parameters may be f16 or bf16, and
+//! training with f32 master weights.
+
+use std::time::Instant;
+
+use burn::module::Module;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
+use burn::nn::{Linear, LinearConfig, PaddingConfig2d};
+use burn::optim::GradientsParams;
+use burn::tensor::activation::relu;
+use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
+use burn_cubecl::RocmDevice;
+use burn_rocm_examples::data::{CLASSES, Data, SIDE, Split};
+use burn_rocm_examples::mixed::{Float, Kind, Outcome, Run};
+use burn_rocm_nn::amp::{GradScalerConfig, Precision};
+use burn_rocm_nn::loss::CrossEntropyLossConfig;
+use burn_rocm_nn::optim::AdamConfig;
+use burn_rocm_nn::transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput};
+use burn_rocm_nn::{BatchNorm, BatchNormConfig};
+
+/// A classifier whose parameters, and with them the activations, may be f16 or bf16. Its scores are
+/// f32.
+#[derive(Module, Debug)]
+struct Classifier {
+    convs: Vec<Conv2d>,
+    norms: Vec<BatchNorm>,
+    pool: MaxPool2d,
+    embedding: Option<Linear>,
+    encoder: Option<TransformerEncoder>,
+    hidden: Linear,
+    output: Linear,
+}
+
+impl Classifier {
+    fn new(kind: Kind, device: &Device) -> Self {
+        let conv = |channels| {
+            let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);
+            Conv2dConfig::new(channels, [3, 3]).with_padding(padding).with_bias(false).init(device)
+        };
+        let is_cnn = kind == Kind::Cnn;
+        let encoder = || TransformerEncoderConfig::new(64, 256, 4, 2).with_dropout(0.0).with_norm_first(true);
+        Self {
+            convs: if is_cnn { vec![conv([1, 16]), conv([16, 32])] } else { vec![] },
+            norms: if is_cnn {
+                [16, 32].map(|n| BatchNormConfig::new(n).init(device)).into()
+            } else {
+                vec![]
+            },
+            pool: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
+            embedding: (!is_cnn).then(|| LinearConfig::new(SIDE, 64).init(device)),
+            encoder: (!is_cnn).then(|| encoder().init(device)),
+            hidden: LinearConfig::new(if is_cnn { 32 * (SIDE / 4) * (SIDE / 4) } else { SIDE * 64 }, 128)
+                .init(device),
+            output: LinearConfig::new(128, CLASSES).init(device),
+        }
+    }
+
+    /// Scores of the classes, `[batch, 10]` in f32, for images `[batch, 28, 28]`.
+    fn forward(&self, images: Tensor<3>) -> Tensor<2> {
+        let dtype: FloatDType = self.output.weight.val().dtype().into();
+        let images = images.cast(dtype);
+        let x: Tensor<2> = match (&self.embedding, &self.encoder) {
+            (Some(embedding), Some(encoder)) => {
+                encoder.forward(TransformerEncoderInput::new(embedding.forward(images))).flatten(1, 2)
+            }
+            _ => {
+                let blocks = self.convs.iter().zip(&self.norms);
+                let x = blocks.fold(images.unsqueeze_dim(1), |x: Tensor<4>, (conv, norm)| {
+                    // The norm's parameters and statistics are f32 in every precision.
+                    self.pool.forward(relu(norm.forward(conv.forward(x))))
+                });
+                x.flatten(1, 3)
+            }
+        };
+        self.output.forward(relu(self.hidden.forward(x))).cast(FloatDType::F32)
+    }
+}
+
+type Batch = (Tensor<3>, Tensor<1, Int>);
+
+fn upload(data: &Data, split: &Split, indices: &[usize], device: &Device) -> Batch {
+    let (pixels, labels) = data.batch(split, indices);
+    let images = TensorData::new(pixels, [indices.len(), SIDE, SIDE]);
+    (Tensor::from_data(images, device), Tensor::from_data(TensorData::new(labels, [indices.len()]), device))
+}
+
+/// Trains a new model: in f32, or in f16 or bf16 with f32 master weights (in f16 with a scaled
+/// loss). Evaluates it in f32.
+///
+/// # Errors
+/// An error that the device reports.
+pub fn train(run: &Run, data: &Data) -> Result<Outcome, Box<dyn std::error::Error>> {
+    let rocm = RocmDevice::default();
+    let plain = Device::rocm(rocm.index);
+    let device = match run.checkpointing {
+        false => plain.clone().autodiff(),
+        true => plain.clone().autodiff().gradient_checkpointing(),
+    };
+    plain.seed(run.seed);
+    // Making a copy initialises the parameters in a fixed order; a forward pass would initialise
+    // them in its own. So every precision starts from the same values.
+    let mut model = Precision::new(FloatDType::F32).convert(&Classifier::new(run.kind, &device));
+    let loss = CrossEntropyLossConfig::new().init(&device);
+    let mut optimizer = AdamConfig::new().init();
+    let mut scaler = GradScalerConfig::new().init();
+    let half = match run.float {
+        Float::F32 => None,
+        Float::F16 => Some(FloatDType::F16),
+        Float::Bf16 => Some(FloatDType::BF16),
+    };
+    let mut seconds = 0.0;
+    for (step, indices) in run.indices(data.train.len()).chunks(run.batch_size).enumerate() {
+        // The first steps choose algorithms and make the optimizer's states, so they are not
+        // measured.
+        if step == 2 {
+            plain.sync()?;
+            rocm.reset_peak_memory()?;
+        }
+        let lr = run.lr(step);
+        let begin = Instant::now();
+        let (images, labels) = upload(data, &data.train, indices, &device);
+        model = match half {
+            None => {
+                let loss = loss.forward(model.forward(images), labels);
+                let grads = GradientsParams::from_grads(loss.backward(), &model);
+                optimizer.step(lr, model, grads)
+            }
+            Some(dtype) => {
+                let half = Precision::new(dtype).convert(&model);
+                let loss = loss.forward(half.forward(images), labels);
+                // bf16 has f32's range and needs no scaler.
+                let scaled = dtype == FloatDType::F16;
+                let loss = if scaled { scaler.scale(loss) } else { loss };
+                let grads = GradientsParams::from_grads(loss.backward(), &half);
+                drop(half);
+                match scaled {
+                    true => scaler.step(&mut optimizer, lr, model, grads),
+                    false => optimizer.step(lr, model, grads),
+                }
+            }
+        };
+        seconds += begin.elapsed().as_secs_f64();
+    }
+    plain.sync()?;
+    let peak = rocm.memory_stats()?.peak as f64 / f64::from(1 << 20);
+    // Evaluated in f32: the master weights are the model.
+    let model = model.valid();
+    let all: Vec<usize> = (0..data.test.len()).collect();
+    let mut right = 0u64;
+    for indices in all.chunks(500) {
+        let (images, labels) = upload(data, &data.test, indices, &plain);
+        let hits = model.forward(images).argmax(1).flatten::<1>(0, 1).equal(labels).int().sum();
+        right += hits.try_into_data()?.iter::<u64>().sum::<u64>();
+    }
+    let accuracy = 100.0 * right as f64 / data.test.len() as f64;
+    Ok(Outcome { accuracy, peak, seconds, skipped: scaler.skipped() })
+}
