@@ -95,7 +95,8 @@ fn a_sum_of_batched_products_is_one_product() {
     let (sum, counts) = burn_rocm::trace::counting(|| R::float_sum_dim(product(), 0));
     assert_eq!((sum.dims(), counts.launches()), (&[1, 7, 5][..], 1));
     // Products that somebody else sees, and other sums.
-    type Other = fn(FloatTensor<R>) -> FloatTensor<R>;
+    type Primitive = burn_backend::tensor::FloatTensor<R>;
+    type Other = fn(Primitive) -> Primitive;
     let others: [(Other, &[usize]); 4] = [
         (|product| R::float_sum_dim(product, 1), &[4, 1, 5]),
         (|product| R::float_sum_dim(R::float_slice(product, &[(0..2).into()]), 0), &[1, 7, 5]),
