@@ -1,44 +1,20 @@
 //! Pooling over three axes, which Burn does not have. Fields, configs and semantics follow Burn's
 //! 2-D modules.
 
-use burn::config::Config;
-use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
+#[path = "../../../burn-rocm/nn/src/pool/options.rs"]
+mod options;
+
+use burn::module::Module;
 use burn::nn::PaddingConfig3d;
 use burn::tensor::Tensor;
 use burn::tensor::module::{avg_pool2d, max_pool2d};
 use burn::tensor::ops::{AvgPoolOptions, MaxPoolOptions};
 use burn_rocm::fused::Pool3d;
 
-use crate::fuse::{Route, refuse};
+use crate::fuse::Route;
 use crate::ops::pool::{AvgOp, MaxOp};
-
-/// Configuration of [`MaxPool3d`].
-#[derive(Config, Debug)]
-pub struct MaxPool3dConfig {
-    /// Depth, height and width of the window.
-    pub kernel_size: [usize; 3],
-    /// The window's stride.
-    #[config(default = "kernel_size")]
-    pub strides: [usize; 3],
-    /// The padding. If the total padding of `Same` is odd, the end of the axis gets one more than
-    /// the start.
-    #[config(default = "PaddingConfig3d::Valid")]
-    pub padding: PaddingConfig3d,
-    /// The distance between the window's elements.
-    #[config(default = "[1, 1, 1]")]
-    pub dilation: [usize; 3],
-    /// Whether an incomplete last window counts (ceil mode).
-    #[config(default = "false")]
-    pub ceil_mode: bool,
-}
-
-impl MaxPool3dConfig {
-    /// The module.
-    pub fn init(&self) -> MaxPool3d {
-        let Self { kernel_size, strides: stride, padding, dilation, ceil_mode } = self.clone();
-        MaxPool3d { stride, kernel_size, padding, dilation, ceil_mode }
-    }
-}
+pub use options::{AvgPool3dConfig, MaxPool3dConfig};
+use options::{check_strides, pads};
 
 /// The largest element of each window, by one kernel. The gradient is one MIOpen call or one
 /// kernel.
@@ -73,22 +49,6 @@ pub struct MaxPool3d {
     pub ceil_mode: bool,
 }
 
-impl ModuleDisplay for MaxPool3d {
-    fn custom_settings(&self) -> Option<DisplaySettings> {
-        DisplaySettings::new().with_new_line_after_attribute(false).optional()
-    }
-
-    fn custom_content(&self, content: Content) -> Option<Content> {
-        content
-            .add("kernel_size", &format!("{:?}", self.kernel_size))
-            .add("stride", &format!("{:?}", self.stride))
-            .add_debug_attribute("padding", &self.padding)
-            .add("dilation", &format!("{:?}", self.dilation))
-            .add("ceil_mode", &self.ceil_mode)
-            .optional()
-    }
-}
-
 impl MaxPool3d {
     /// The maxima.
     ///
@@ -109,34 +69,6 @@ impl MaxPool3d {
                 max_pool2d(x, options.with_ceil_mode(ceil_mode))
             }),
         }
-    }
-}
-
-/// Configuration of [`AvgPool3d`].
-#[derive(Config, Debug)]
-pub struct AvgPool3dConfig {
-    /// Depth, height and width of the window.
-    pub kernel_size: [usize; 3],
-    /// The window's stride.
-    #[config(default = "kernel_size")]
-    pub strides: [usize; 3],
-    /// The padding. If the total padding of `Same` is odd, the end of the axis gets one more than
-    /// the start.
-    #[config(default = "PaddingConfig3d::Valid")]
-    pub padding: PaddingConfig3d,
-    /// Whether the padding's zeros count in the mean.
-    #[config(default = "true")]
-    pub count_include_pad: bool,
-    /// Whether an incomplete last window counts (ceil mode).
-    #[config(default = "false")]
-    pub ceil_mode: bool,
-}
-
-impl AvgPool3dConfig {
-    /// The module.
-    pub fn init(&self) -> AvgPool3d {
-        let Self { kernel_size, strides: stride, padding, count_include_pad, ceil_mode } = self.clone();
-        AvgPool3d { stride, kernel_size, padding, count_include_pad, ceil_mode }
     }
 }
 
@@ -173,22 +105,6 @@ pub struct AvgPool3d {
     pub ceil_mode: bool,
 }
 
-impl ModuleDisplay for AvgPool3d {
-    fn custom_settings(&self) -> Option<DisplaySettings> {
-        DisplaySettings::new().with_new_line_after_attribute(false).optional()
-    }
-
-    fn custom_content(&self, content: Content) -> Option<Content> {
-        content
-            .add("kernel_size", &format!("{:?}", self.kernel_size))
-            .add("stride", &format!("{:?}", self.stride))
-            .add_debug_attribute("padding", &self.padding)
-            .add("count_include_pad", &self.count_include_pad)
-            .add("ceil_mode", &self.ceil_mode)
-            .optional()
-    }
-}
-
 impl AvgPool3d {
     /// The means.
     ///
@@ -223,18 +139,7 @@ fn padded(
     value: f32,
 ) -> (Tensor<5>, [usize; 3]) {
     let dims = input.dims();
-    let pairs: [(usize, usize); 3] = match *padding {
-        PaddingConfig3d::Valid => [(0, 0); 3],
-        PaddingConfig3d::Explicit(depth, height, width) => [depth, height, width].map(|pad| (pad, pad)),
-        PaddingConfig3d::Same => {
-            check_strides(stride);
-            std::array::from_fn(|axis| {
-                let steps = dims[axis + 2].div_ceil(stride[axis]).saturating_sub(1);
-                let whole = (steps * stride[axis] + kernel_size[axis]).saturating_sub(dims[axis + 2]);
-                (whole / 2, whole - whole / 2)
-            })
-        }
-    };
+    let pairs = pads(padding, dims, kernel_size, stride);
     if pairs.iter().all(|(before, after)| before == after) {
         return (input, pairs.map(|(before, _)| before));
     }
@@ -246,13 +151,6 @@ fn padded(
     // Burn's `pad` would fill in the backend's default dtype.
     let around = Tensor::full(whole, value, (&input.device(), input.dtype()));
     (around.slice_assign(inside, input), [0; 3])
-}
-
-/// Checks that the strides are at least 1, as the fused ops do.
-fn check_strides(stride: [usize; 3]) {
-    if stride.contains(&0) {
-        refuse("pool3d", "strides of at least 1", format!("{stride:?}"));
-    }
 }
 
 /// A window's size, stride, padding and dilation, each for height and width.

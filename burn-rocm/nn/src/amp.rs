@@ -48,10 +48,11 @@
 //! # assert_eq!(model.weight.dims(), [4, 2]);
 //! ```
 
-use std::cell::Cell;
+mod names;
+mod scaler;
+
 use std::collections::{BTreeSet, HashMap};
 
-use burn::config::Config;
 use burn::module::{AutodiffModule, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::{GradientsParams, LearningRate, Optimizer};
 use burn::record::Record;
@@ -61,6 +62,9 @@ use burn_rocm::fused::amp;
 use burn_rocm::{RocmTensor, raise, trace};
 
 use crate::fuse::{from_rocm, is_rocm, refuse, rocm, say_elsewhere};
+use names::names;
+pub(crate) use names::visit_layer;
+pub use scaler::{GradScaler, GradScalerConfig};
 
 /// The dtypes of a converted module's parameters.
 #[derive(Clone, Debug)]
@@ -133,29 +137,6 @@ impl Precision {
         module.visit(&mut shared);
         if shared.changed.is_empty() { converted } else { converted.map(&mut Restore(shared.changed)) }
     }
-}
-
-thread_local! {
-    /// The name of the layer of this crate that is being visited under the name of Burn's layer.
-    static LAYER: Cell<Option<&'static str>> = const { Cell::new(None) };
-}
-
-/// Visits the fields of a layer that visitors know by the name of Burn's layer. During the visit,
-/// [`names`] also gives the layer's own name.
-pub(crate) fn visit_layer<T>(name: &'static str, visit: impl FnOnce() -> T) -> T {
-    struct Reset(Option<&'static str>);
-    impl Drop for Reset {
-        fn drop(&mut self) {
-            LAYER.set(self.0);
-        }
-    }
-    let _reset = Reset(LAYER.replace(Some(name)));
-    visit()
-}
-
-/// The names by which [`Precision::keep`] matches a module.
-fn names(container: &str) -> impl Iterator<Item = &str> {
-    container.rsplit(':').next().into_iter().chain(LAYER.get())
 }
 
 /// Tracks whether the visitor is inside a kept module.
@@ -286,52 +267,6 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Restore {
     }
 }
 
-/// Configuration of [`GradScaler`].
-#[derive(Config, Debug)]
-pub struct GradScalerConfig {
-    /// The first factor of the loss.
-    #[config(default = 65536.0)]
-    pub initial_scale: f64,
-    /// Multiplies the scale after [`growth_interval`](Self::growth_interval) steps in a row with
-    /// finite gradients.
-    #[config(default = 2.0)]
-    pub growth_factor: f64,
-    /// Multiplies the scale when a step is skipped.
-    #[config(default = 0.5)]
-    pub backoff_factor: f64,
-    /// The number of steps with finite gradients after which the scale grows.
-    #[config(default = 2000)]
-    pub growth_interval: usize,
-}
-
-impl GradScalerConfig {
-    /// The scaler.
-    ///
-    /// # Panics
-    /// For an initial scale that is not positive and finite in f32, a growth factor below 1, or a
-    /// back-off factor that is not between 0 and 1.
-    pub fn init(&self) -> GradScaler {
-        let scale = self.initial_scale as f32;
-        const OP: &str = "GradScalerConfig";
-        let Self { initial_scale, growth_factor, backoff_factor, .. } = *self;
-        if !is_scale(scale) {
-            refuse(OP, "an initial scale that is positive and finite in f32", initial_scale.to_string());
-        }
-        if growth_factor.is_nan() || growth_factor < 1.0 {
-            refuse(OP, "a growth factor of at least 1", growth_factor.to_string());
-        }
-        if backoff_factor.is_nan() || backoff_factor <= 0.0 || backoff_factor >= 1.0 {
-            refuse(OP, "a back-off factor between 0 and 1", backoff_factor.to_string());
-        }
-        GradScaler { config: self.clone(), scale, finite: 0, skipped: 0 }
-    }
-}
-
-/// Whether this is a valid scale: positive and finite.
-fn is_scale(scale: f32) -> bool {
-    scale > 0.0 && scale.is_finite()
-}
-
 /// The state of a [`GradScaler`], to save with a checkpoint of model and optimizer. It does not
 /// hold the settings, which come from the config.
 #[derive(Record, Clone, Debug, PartialEq)]
@@ -344,29 +279,7 @@ pub struct GradScalerRecord {
     pub skipped: usize,
 }
 
-/// Scales the loss, so that small gradients are not lost in f16, and divides the gradients by the
-/// scale before the optimizer's step. It skips a step whose gradients overflowed, and lowers the
-/// scale.
-#[derive(Clone, Debug)]
-pub struct GradScaler {
-    config: GradScalerConfig,
-    scale: f32,
-    /// Steps since the scale changed.
-    finite: usize,
-    skipped: usize,
-}
-
 impl GradScaler {
-    /// The factor of the loss.
-    pub fn factor(&self) -> f32 {
-        self.scale
-    }
-
-    /// The number of steps skipped so far.
-    pub fn skipped(&self) -> usize {
-        self.skipped
-    }
-
     /// The loss times [`factor`](Self::factor), on which to call `backward`. The loss should be
     /// f32, so that the product does not overflow.
     pub fn scale<B: AutodiffBackend, const D: usize>(&self, loss: Tensor<B, D>) -> Tensor<B, D> {
@@ -389,39 +302,6 @@ impl GradScaler {
         let (grads, is_finite) = unscale::<B, M>(&module, grads, 1.0 / self.scale);
         self.update(is_finite);
         if is_finite { optimizer.step(lr, module, grads) } else { module }
-    }
-
-    /// The state to save, so that a resumed run continues with the same scale.
-    pub fn to_record(&self) -> GradScalerRecord {
-        GradScalerRecord { scale: self.scale, finite: self.finite, skipped: self.skipped }
-    }
-
-    /// The scaler in the state of the record. The settings stay those of this scaler.
-    ///
-    /// # Panics
-    /// For a scale that is not positive and finite.
-    pub fn load_record(self, record: GradScalerRecord) -> Self {
-        let GradScalerRecord { scale, finite, skipped } = record;
-        if !is_scale(scale) {
-            refuse("GradScaler::load_record", "a scale that is positive and finite", scale.to_string());
-        }
-        Self { scale, finite, skipped, ..self }
-    }
-
-    fn update(&mut self, is_finite: bool) {
-        let GradScalerConfig { growth_factor, backoff_factor, growth_interval, .. } = self.config;
-        if !is_finite {
-            self.scale = (f64::from(self.scale) * backoff_factor).max(f32::MIN_POSITIVE.into()) as f32;
-            self.finite = 0;
-            self.skipped += 1;
-            return;
-        }
-        self.finite += 1;
-        if self.finite >= growth_interval {
-            let grown = (f64::from(self.scale) * growth_factor) as f32;
-            self.scale = if grown.is_finite() { grown } else { self.scale };
-            self.finite = 0;
-        }
     }
 }
 

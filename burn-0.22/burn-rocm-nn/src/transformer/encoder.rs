@@ -1,50 +1,17 @@
 //! The transformer encoder: layers of self-attention and position-wise feed-forward layers.
 
-use burn::config::Config;
-use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay};
-use burn::nn::activation::ActivationConfig;
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
 use burn::nn::{Dropout, DropoutConfig, Linear};
 use burn::tensor::{Bool, Device, Tensor};
 
-use super::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};
+use super::PositionWiseFeedForward;
+use super::config::{PositionWiseFeedForwardConfig, TransformerEncoderConfig};
 use crate::attention::{
     Mask, Masks, MhaCache, MultiHeadAttention, MultiHeadAttentionConfig, TensorCache, sequence_first,
 };
 use crate::fuse::{Route, refuse, say_composed};
 use crate::layer::{drops, linear_add};
 use crate::{LayerNorm, LayerNormConfig};
-
-/// Configuration of [`TransformerEncoder`].
-#[derive(Config, Debug)]
-pub struct TransformerEncoderConfig {
-    /// Features of the input and of the output.
-    pub d_model: usize,
-    /// Features between the two position-wise linear layers.
-    pub d_ff: usize,
-    /// The number of heads; divides `d_model`.
-    pub n_heads: usize,
-    /// The number of layers.
-    pub n_layers: usize,
-    /// The probability of every dropout. Default: 0.1
-    #[config(default = 0.1)]
-    pub dropout: f64,
-    /// Whether the layer norms come before the sub-layers instead of after them. Default: false
-    #[config(default = false)]
-    pub norm_first: bool,
-    /// Whether 1 is added to the sum of a row's exponentials, see
-    /// [`MultiHeadAttentionConfig::quiet_softmax`]. Default: false
-    #[config(default = false)]
-    pub quiet_softmax: bool,
-    /// How to initialise the parameters.
-    #[config(default = "Initializer::KaimingUniform{gain:1.0/f64::sqrt(3.0), fan_out_only:false}")]
-    pub initializer: Initializer,
-    /// The activation between the two position-wise linear layers. Default: Gelu
-    #[config(default = "ActivationConfig::Gelu")]
-    pub activation: ActivationConfig,
-    /// The epsilon of the layer norms. Default: 1e-5
-    #[config(default = 1e-5)]
-    pub layer_norm_eps: f64,
-}
 
 /// The encoder of a transformer ([Vaswani et al. 2017](https://arxiv.org/abs/1706.03762)), with the
 /// fields, record and result of Burn's module. Made by [`TransformerEncoderConfig`].

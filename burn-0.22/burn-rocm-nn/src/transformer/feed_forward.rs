@@ -1,32 +1,14 @@
 //! Two linear layers with an activation between them.
 
-use burn::config::Config;
-use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay};
-use burn::nn::activation::{Activation, ActivationConfig};
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
+use burn::nn::activation::Activation;
 use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
+use super::config::PositionWiseFeedForwardConfig;
 use crate::Act;
 use crate::fuse::say_composed;
 use crate::layer::{drops, linear_act};
-
-/// Configuration of [`PositionWiseFeedForward`].
-#[derive(Config, Debug)]
-pub struct PositionWiseFeedForwardConfig {
-    /// Features of the input and of the output.
-    pub d_model: usize,
-    /// Features between the two linear layers.
-    pub d_ff: usize,
-    /// The probability that a feature between the two layers is dropped. Default: 0.1
-    #[config(default = 0.1)]
-    pub dropout: f64,
-    /// How to initialise the parameters.
-    #[config(default = "Initializer::KaimingUniform{gain:1.0/f64::sqrt(3.0), fan_out_only:false}")]
-    pub initializer: Initializer,
-    /// The activation. Default: Gelu
-    #[config(default = "ActivationConfig::Gelu")]
-    pub activation: ActivationConfig,
-}
 
 /// `outer(dropout(activation(inner(x))))` for each position ([Vaswani et al.
 /// 2017](https://arxiv.org/abs/1706.03762)), with the fields, record and result of Burn's module.

@@ -1,5 +1,6 @@
 //! Layers that compute their last steps in one kernel.
 
+mod act;
 mod bias_act;
 mod conv_act;
 mod joins;
@@ -8,6 +9,7 @@ mod linear_act;
 mod linear_add;
 mod swiglu;
 
+pub use act::Act;
 pub use conv_act::{ConvAct, ConvActConfig};
 pub use joins::{AddAct, MulAdd};
 pub(crate) use linear_act::linear_act;
@@ -15,32 +17,9 @@ pub use linear_act::{LinearAct, LinearActConfig};
 pub(crate) use linear_add::linear_add;
 pub use swiglu::{SwiGlu, SwiGluConfig};
 
-use burn::config::Config;
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu, relu, silu};
 use burn::tensor::backend::Backend;
-use burn_rocm::fused;
-
-/// An activation that is fused with the layer before it.
-#[derive(Config, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
-    /// `max(z, 0)`.
-    Relu,
-    /// `z Phi(z)`, the exact form ([Hendrycks and Gimpel 2016](https://arxiv.org/abs/1606.08415)).
-    Gelu,
-    /// `z sigmoid(z)`.
-    Silu,
-}
-
-impl Act {
-    fn fused(self) -> fused::Act {
-        match self {
-            Self::Relu => fused::Act::Relu,
-            Self::Gelu => fused::Act::Gelu,
-            Self::Silu => fused::Act::Silu,
-        }
-    }
-}
 
 /// The activation, composed of Burn's ops.
 fn composed<B: Backend, const D: usize>(act: Act, x: Tensor<B, D>) -> Tensor<B, D> {

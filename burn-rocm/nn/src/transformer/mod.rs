@@ -1,5 +1,6 @@
 //! Transformer modules. Re-exports everything else of `burn::nn::transformer`.
 
+mod config;
 mod encoder;
 mod feed_forward;
 
@@ -7,8 +8,9 @@ pub use burn::nn::transformer::{
     TransformerDecoder, TransformerDecoderAutoregressiveCache, TransformerDecoderConfig,
     TransformerDecoderInput, TransformerDecoderLayer, TransformerDecoderLayerAutoregressiveCache,
 };
+pub use config::{PositionWiseFeedForwardConfig, TransformerEncoderConfig};
 pub use encoder::{
-    TransformerEncoder, TransformerEncoderAutoregressiveCache, TransformerEncoderConfig,
-    TransformerEncoderInput, TransformerEncoderLayer, TransformerEncoderLayerAutoregressiveCache,
+    TransformerEncoder, TransformerEncoderAutoregressiveCache, TransformerEncoderInput,
+    TransformerEncoderLayer, TransformerEncoderLayerAutoregressiveCache,
 };
-pub use feed_forward::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};
+pub use feed_forward::PositionWiseFeedForward;
