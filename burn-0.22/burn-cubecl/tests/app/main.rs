@@ -5,4 +5,5 @@
 mod again;
 mod checkpoint;
 mod devices;
+mod learner;
 mod training;
