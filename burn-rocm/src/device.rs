@@ -155,7 +155,7 @@ impl RocmDevice {
     /// # Errors
     /// As [`info`](Self::info). Also each fault that no read has reported, once.
     pub fn synchronize(&self) -> Result<(), Error> {
-        enqueue_own();
+        enqueue_own()?;
         self.open()?.sync()
     }
 

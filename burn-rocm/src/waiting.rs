@@ -1,52 +1,47 @@
-//! The ops that wait for their results to be needed.
+//! The op that a thread has put off. It waits for the thread's next op at most.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::ThreadId;
+use std::cell::RefCell;
+use std::sync::Arc;
 
 /// An op that was put off.
-pub(crate) trait Waiting: Send + Sync {
-    /// The thread that put the op off.
-    fn thread(&self) -> ThreadId;
-
-    /// Enqueues the op unless that was done, or unless it belongs to another thread's graph. Reads
-    /// of the op's result report its error.
-    fn enqueue_here(&self);
+pub(crate) trait Waiting {
+    /// Enqueues the op unless that was done.
+    ///
+    /// # Errors
+    /// The op's, each time.
+    fn enqueue(&self) -> hip::Result<()>;
 }
 
-type List = Vec<Weak<dyn Waiting>>;
-
-/// The ops that may still wait.
-fn list() -> MutexGuard<'static, List> {
-    static LIST: Mutex<List> = Mutex::new(Vec::new());
-    // Every statement that changes the list leaves it whole.
-    LIST.lock().unwrap_or_else(PoisonError::into_inner)
+thread_local! {
+    /// When the thread ends, the op waits on for the tensor that it writes.
+    static LAST: RefCell<Option<Arc<dyn Waiting>>> = const { RefCell::new(None) };
 }
 
-/// Lists an op, and enqueues the one that its thread put off before, so that a thread has at most
-/// one op waiting and keeps few operands alive.
-pub(crate) fn wait(op: &Arc<impl Waiting + 'static>) {
-    let op: Weak<dyn Waiting> = Arc::downgrade(op) as _;
-    enqueue_own();
-    let mut list = list();
-    list.retain(|other| other.strong_count() > 0);
-    list.push(op);
+/// Takes the op that this thread put off. `None` also while the thread is ending.
+fn take() -> Option<Arc<dyn Waiting>> {
+    LAST.try_with(RefCell::take).ok().flatten()
 }
 
-fn enqueue(chosen: impl Fn(&Arc<dyn Waiting>) -> bool) {
-    // Outside the lock, because an op's operands may wait too.
-    let all: Vec<_> = list().iter().filter_map(Weak::upgrade).filter(chosen).collect();
-    all.iter().for_each(|op| op.enqueue_here());
+/// Keeps an op until this thread's next op. The thread must have put off no other one.
+pub(crate) fn wait(op: Arc<dyn Waiting>) {
+    let _ = LAST.try_with(|last| last.replace(Some(op)));
 }
 
-/// Enqueues the op that this thread put off. What waits for the device, records its time or captures
-/// its work calls this first. Other threads' ops stay, because enqueuing them would make it a matter
-/// of chance whether a sum replaces them, and so how the sum is rounded.
-pub(crate) fn enqueue_own() {
-    let own = std::thread::current().id();
-    enqueue(|op| op.thread() == own);
+/// Lets go of `op` if this thread put it off.
+pub(crate) fn release(op: &Arc<impl Waiting + 'static>) {
+    let _ = LAST.try_with(|last| {
+        let mut last = last.borrow_mut();
+        if last.as_ref().is_some_and(|last| std::ptr::addr_eq(Arc::as_ptr(last), Arc::as_ptr(op))) {
+            *last = None;
+        }
+    });
 }
 
-/// Enqueues all threads' ops, before a graph writes memory that these may read.
-pub(crate) fn enqueue_all() {
-    enqueue(|_| true);
+/// Enqueues the op that this thread put off. What allocates a result, asks for a tensor's owners,
+/// waits for the device, records its time, or begins or ends a capture calls this first.
+///
+/// # Errors
+/// The op's. Reads of its result report it too.
+pub(crate) fn enqueue_own() -> hip::Result<()> {
+    take().map_or(Ok(()), |op| op.enqueue())
 }

@@ -34,7 +34,7 @@ pub use compile::cache::{CacheStats, CodeCache, code_cache};
 pub use compile::program::Program;
 pub use compile::rtc::{CompiledKernels, Compiler};
 pub use device::Device;
-pub use device::capture::is_capturing;
+pub use device::capture::{is_capturing, uncaptured};
 pub use device::context::Counters;
 pub use device::event::Event;
 pub use device::info::DeviceInfo;

@@ -244,3 +244,11 @@ fn packed_kernels_do_not_stand_for_catalogues_that_rocblas_opens() {
     make_library(&core, SONAMES[2], rocblas_sys::Rocblas::REQUIRED, 0, &[]);
     assert_eq!(libraries.run("rocblas", &[root]), "Ok(())");
 }
+
+#[test]
+fn hiprtc_has_hips_number() {
+    let libraries = Libraries::make("numbers", 60_400_000);
+    libraries.copy("rocm/lib", ["libamdhip64.so.6", "libhiprtc.so.6", "", ""]);
+    libraries.copy("rocm/lib", ["", "libhiprtc.so.7", "", ""]);
+    says(&libraries.run("survey", &[("ROCM_PATH", "rocm")]), &["rocm/lib/libhiprtc.so.6"]);
+}

@@ -245,3 +245,34 @@ fn own_kernels_take_the_place_of_what_fails_and_say_so_once() {
         assert!(agree, "with {fail} failing (wave {wave}, {find}): {said:#?}");
     }
 }
+
+/// A batched product is enqueued after its call, which can't report its error then.
+#[test]
+#[ignore = "run by the test below, with what is to fail in the environment"]
+fn batched_products_that_fail() {
+    let (random, device) = (Random::new(), Default::default());
+    let of =
+        |shape: &[usize]| float(&random, shape, DType::F32, View::Contiguous, -1.0, 1.0).float::<R>(&device);
+    let (a, b) = (of(&[4, 9, 7]), of(&[4, 9, 5]));
+    let product = || R::float_matmul(R::float_transpose(a.clone()), b.clone());
+    let is_typed = || matches!(burn_rocm::take_last_error(), Some(RocmError::Rocblas { .. }));
+    // A wait reports it, and so does each later use.
+    let waited = product();
+    assert!(R::sync(&device).is_err() && is_typed());
+    assert!(catch_unwind(AssertUnwindSafe(|| R::float_sum_dim(waited.clone(), 0))).is_err() && is_typed());
+    assert!(catch_unwind(AssertUnwindSafe(|| R::float_neg(waited))).is_err() && is_typed());
+    // Another op of the thread goes on.
+    let passed = product();
+    assert_eq!(read_float::<R>(R::float_sub(a.clone(), a.clone())).iter::<f32>().sum::<f32>(), 0.0);
+    assert!(burn_backend::read_sync(R::float_into_data(passed)).is_err() && is_typed());
+    // So does a product of the failed one.
+    let failed = product();
+    let of_failed = R::float_matmul(R::float_transpose(failed), of(&[4, 7, 3]));
+    assert!(burn_backend::read_sync(R::float_into_data(of_failed)).is_err() && is_typed());
+}
+
+#[test]
+fn a_batched_product_that_fails_is_reported_by_what_needs_it() {
+    let variables = [("BURN_ROCM_MATMUL", "rocblas"), ("BURN_ROCM_CPU_FAIL", "rocblas_products")];
+    said_by("batched_products_that_fail", &variables);
+}

@@ -340,3 +340,24 @@ fn products_that_wait_are_captured_where_they_were_made() {
     unsafe { Rocm::graph_replay(&device, &graph).unwrap() };
     assert_eq!(bits(&waits), now);
 }
+
+/// A thread ended while its product waited. A capture that reads the product does not take it into
+/// the graph.
+#[test]
+fn products_of_threads_that_ended_are_no_part_of_a_capture() {
+    let _alone = ALONE.lock().unwrap_or_else(|alone| alone.into_inner());
+    let device = device();
+    let (x, y) = (tensor(&[4, 6, 5], 0.3), tensor(&[4, 6, 3], 0.7));
+    let product = || Rocm::float_matmul(Rocm::float_transpose(x.clone()), y.clone());
+    let expected = bits(&product());
+    let made = std::thread::scope(|scope| scope.spawn(product).join().unwrap());
+    Rocm::graph_start_capture(&device).unwrap();
+    let negated = Rocm::float_neg(made.clone());
+    let graph = Rocm::graph_stop_capture(&device).unwrap();
+    assert_eq!(graph.recorded().launches(), 1);
+    assert!(x.can_mut(), "the product let go of its operands");
+    assert_eq!(bits(&made), expected);
+    // SAFETY: the graph keeps its memory; this thread alone uses the tensors.
+    unsafe { Rocm::graph_replay(&device, &graph).unwrap() };
+    assert_eq!(bits(&negated), expected.iter().map(|bits| bits ^ 1 << 31).collect::<Vec<_>>());
+}

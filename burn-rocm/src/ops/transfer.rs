@@ -114,6 +114,7 @@ pub fn read_with_fault(tensor: RocmTensor) -> hip::Result<(TensorData, Option<hi
     let tensor = contiguous(tensor)?;
     let mut elements = Elements::new(&tensor);
     let (from, to) = (tensor.byte_offset(), elements.bytes());
+    tensor.settle()?;
     let fault = tensor.hip_device().read_with_fault(tensor.buffer(), from, to)?;
     Ok((elements.of(&tensor), fault))
 }
@@ -122,6 +123,7 @@ pub fn read_with_fault(tensor: RocmTensor) -> hip::Result<(TensorData, Option<hi
 /// them.
 pub(crate) fn read_all(tensors: Vec<RocmTensor>) -> hip::Result<Vec<TensorData>> {
     let tensors = tensors.into_iter().map(contiguous).collect::<hip::Result<Vec<_>>>()?;
+    tensors.iter().try_for_each(RocmTensor::settle)?;
     let mut elements: Vec<Elements> = tensors.iter().map(Elements::new).collect();
     let mut devices: Vec<(&Arc<Device>, Vec<hip::Read<'_>>)> = Vec::new();
     for (tensor, elements) in tensors.iter().zip(&mut elements) {
@@ -146,6 +148,7 @@ pub(crate) fn to_device(tensor: RocmTensor, device: &RocmDevice) -> hip::Result<
     }
     let target = device.open()?;
     let tensor = contiguous(tensor)?;
+    tensor.settle()?;
     let bytes = tensor.len() * tensor.dtype_size();
     let buffer = target.copy_from_device(tensor.buffer(), tensor.byte_offset(), bytes)?;
     RocmTensor::new(buffer, tensor.layout().shape().clone(), tensor.dtype_of())

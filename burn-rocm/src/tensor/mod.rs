@@ -11,7 +11,7 @@ use crate::device::RocmDevice;
 use crate::dtype::kernel_type;
 use crate::error::{OrRaise, invalid};
 use crate::layout::{Layout, broadcast_shape};
-use crate::waiting::enqueue_own;
+use crate::waiting::{Waiting, enqueue_own, release, wait};
 use put_off::PutOff;
 pub(crate) use put_off::Work;
 
@@ -64,6 +64,9 @@ impl RocmTensor {
     /// # Errors
     /// Those of the allocation; `OutOfMemory` also if the shape's byte count overflows.
     pub(crate) fn empty(device: &Arc<Device>, shape: impl Into<Shape>, dtype: DType) -> hip::Result<Self> {
+        // The op that waits comes before this tensor's, and holds memory. Reads of its result report
+        // its error.
+        let _ = enqueue_own();
         let shape = shape.into();
         let size = kernel_type(dtype)?.size();
         let bytes = shape.as_slice().iter().try_fold(size, |bytes, &dim| bytes.checked_mul(dim));
@@ -96,10 +99,12 @@ impl RocmTensor {
         Self { dtype, ..self }
     }
 
-    /// This tensor, whose elements `work` computes when they are first needed. `dims` is the number
-    /// of its matrices, and the rows and columns of each.
+    /// This tensor, whose elements `work` computes after the thread's next op began or when they are
+    /// first needed. `dims` is the number of its matrices, and the rows and columns of each.
     pub(crate) fn put_off(self, dims: [usize; 3], work: Work) -> Self {
-        Self { put_off: Some(PutOff::new(dims, work)), ..self }
+        let product = Arc::new(PutOff::new(dims, work));
+        wait(product.clone());
+        Self { put_off: Some(product), ..self }
     }
 
     /// The stacked operands of a product that waits, if this is its only view and shows all of its
@@ -110,20 +115,22 @@ impl RocmTensor {
             return Err(self);
         }
         let Some(product) = self.put_off.take() else { return Err(self) };
-        match Arc::try_unwrap(product).map(PutOff::into_work) {
-            Ok(Some(work)) => Ok(work.stacked),
-            // Enqueued.
-            Ok(None) => Err(self),
-            Err(shared) => Err(Self { put_off: Some(shared), ..self }),
-        }
+        release(&product);
+        let product = match Arc::try_unwrap(product).map(PutOff::into_work) {
+            Ok(Ok(work)) => return Ok(work.stacked),
+            Ok(Err(done)) => Arc::new(done),
+            Err(shared) => shared,
+        };
+        Err(Self { put_off: Some(product), ..self })
     }
 
     /// Enqueues the product that writes the buffer, if it was put off.
+    ///
+    /// # Errors
+    /// The product's, each time.
     #[inline]
-    fn settle(&self) {
-        if let Some(put_off) = &self.put_off {
-            put_off.run().or_raise();
-        }
+    pub(crate) fn settle(&self) -> hip::Result<()> {
+        self.put_off.as_ref().map_or(Ok(()), |product| product.enqueue())
     }
 
     /// The buffer, after the work that writes it was enqueued.
@@ -132,8 +139,13 @@ impl RocmTensor {
     /// With the product's error, if the product was put off and fails.
     #[inline]
     pub(crate) fn buffer(&self) -> &Buffer {
-        self.settle();
+        self.settle().or_raise();
         &self.buffer
+    }
+
+    /// Whether a graph uses the buffer, so that a replay may write it.
+    pub(crate) fn is_of_graph(&self) -> bool {
+        self.buffer.is_of_graph()
     }
 
     /// Shape, strides and offset.
@@ -200,11 +212,10 @@ impl RocmTensor {
 
     /// Whether this value is the only owner of its buffer at the moment of the call.
     pub(crate) fn has_one_holder(&self) -> bool {
-        self.settle();
         let one = || Arc::strong_count(&self.buffer) == 1;
-        // An op that waits holds its operands.
         one() || {
-            enqueue_own();
+            // The op that waits may be the other owner. Reads of its result report its error.
+            let _ = enqueue_own();
             one()
         }
     }

@@ -3,10 +3,10 @@
 //! A weight that all matrices of a batch share gets its gradient from two ops: a product for each
 //! matrix, and the sum of these products. Stacked along the inner axis, the same matrices give the
 //! sum by one product, without the products in memory. Burn 0.22 differentiates a linear layer this
-//! way. So a product whose operands can be stacked waits until its elements are needed.
+//! way. So a product whose operands can be stacked waits for the thread's next op.
 //!
-//! Each access to a tensor's buffer first enqueues the product that the tensor waits for, so only
-//! the timing differs.
+//! If that op is no such sum, it enqueues the product before its own work (`waiting.rs`). Each
+//! access to the tensor's buffer, by any thread, does too. So only the timing differs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ use std::thread::ThreadId;
 use hip::Error;
 
 use super::RocmTensor;
-use crate::waiting::{Waiting, wait};
+use crate::waiting::Waiting;
 
 /// A product that may still wait.
 pub(super) struct PutOff {
@@ -24,9 +24,8 @@ pub(super) struct PutOff {
     enqueued: AtomicBool,
     /// The number of matrices, and the rows and columns of each.
     pub(super) dims: [usize; 3],
-    /// The thread that put it off, and whether it captured a graph then.
-    thread: ThreadId,
-    captured: bool,
+    /// The thread that captured a graph when it put the product off.
+    captured_by: Option<ThreadId>,
 }
 
 enum State {
@@ -44,58 +43,33 @@ pub(crate) struct Work {
 }
 
 impl PutOff {
-    pub(super) fn new(dims: [usize; 3], work: Work) -> Arc<Self> {
-        let new = Arc::new(Self {
-            state: Mutex::new(State::Waiting(work)),
-            enqueued: AtomicBool::new(false),
-            dims,
-            thread: std::thread::current().id(),
-            captured: hip::is_capturing(),
-        });
-        wait(&new);
-        new
-    }
-
-    /// Whether this thread may enqueue the product: it becomes a part of the graph that this thread
-    /// captures, if and only if it was put off there.
-    fn is_here(&self) -> bool {
-        let other = std::thread::current().id() != self.thread;
-        !(other && (self.captured || hip::is_capturing()))
-    }
-
-    /// Enqueues the product unless that was done. Another thread that needs the product waits here
-    /// meanwhile, so that its own work comes after.
-    ///
-    /// # Errors
-    /// The product's, each time. `Capture` if this thread or the one that put the product off
-    /// captures a graph, which would not be of both.
-    #[inline]
-    pub(super) fn run(&self) -> hip::Result<()> {
-        match self.enqueued.load(Ordering::Acquire) {
-            true => Ok(()),
-            false => self.enqueue(),
-        }
+    pub(super) fn new(dims: [usize; 3], work: Work) -> Self {
+        let captured_by = hip::is_capturing().then(|| std::thread::current().id());
+        let state = Mutex::new(State::Waiting(work));
+        Self { state, enqueued: AtomicBool::new(false), dims, captured_by }
     }
 
     #[cold]
-    fn enqueue(&self) -> hip::Result<()> {
-        // A panic below leaves an error.
+    fn run(&self) -> hip::Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let State::Waiting(_) = *state {
-            if !self.is_here() {
-                let reason = "another thread's product that waits, which `sync` enqueues there".into();
+            if self.captured_by.is_some_and(|thread| thread != std::thread::current().id()) {
+                let reason = "another thread captures the product that is needed here".into();
                 return Err(Error::Capture { op: "float_matmul", reason });
             }
+            // A panic in the product leaves this error.
             let panicked = State::Failed(Error::Invalid {
                 op: "float_matmul",
                 expected: "a product that was enqueued".into(),
                 found: "a panic in it".into(),
             });
             if let State::Waiting(work) = std::mem::replace(&mut *state, panicked) {
-                *state = match (work.run)() {
-                    Ok(()) => State::Enqueued,
-                    Err(error) => State::Failed(error),
+                // A product that was put off before this thread's capture is no part of the graph.
+                let outcome = match self.captured_by {
+                    Some(_) => (work.run)(),
+                    None => hip::uncaptured(work.run),
                 };
+                *state = outcome.map_or_else(State::Failed, |()| State::Enqueued);
             }
         }
         match &*state {
@@ -108,22 +82,26 @@ impl PutOff {
     }
 
     /// The work, if the product still waits.
-    pub(super) fn into_work(self) -> Option<Work> {
+    pub(super) fn into_work(self) -> Result<Work, Self> {
         match self.state.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            State::Waiting(work) => Some(work),
-            _ => None,
+            State::Waiting(work) => Ok(work),
+            state => Err(Self { state: Mutex::new(state), ..self }),
         }
     }
 }
 
 impl Waiting for PutOff {
-    fn thread(&self) -> ThreadId {
-        self.thread
-    }
-
-    fn enqueue_here(&self) {
-        // The tensor's readers get the error.
-        let _ = self.run();
+    /// Enqueues the product unless that was done. Another thread that needs the product waits here
+    /// meanwhile, so that its own work comes after.
+    ///
+    /// # Errors
+    /// The product's. `Capture` if another thread captures the product.
+    #[inline]
+    fn enqueue(&self) -> hip::Result<()> {
+        match self.enqueued.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => self.run(),
+        }
     }
 }
 
@@ -136,29 +114,42 @@ mod tests {
     use burn_std::DType;
 
     use super::*;
-    use crate::ops::transfer::upload;
-    use crate::waiting::{enqueue_all, enqueue_own};
+    use crate::ops::matmul::matmul;
+    use crate::ops::transfer::{read, upload};
+    use crate::ops::view::swap_dims;
+    use crate::waiting::enqueue_own;
     use crate::{RocmDevice, take_last_error};
 
-    fn tensor(dims: [usize; 3]) -> RocmTensor {
+    const DIMS: [usize; 3] = [2, 3, 4];
+
+    fn tensor(dims: impl Into<Vec<usize>>) -> RocmTensor {
+        let dims = dims.into();
         let data = TensorData::new(vec![1f32; dims.iter().product()], dims);
         upload(data, DType::F32, &RocmDevice::default()).expect("an upload")
     }
 
-    /// A tensor that waits for a count of `runs`, which `outcome` follows.
+    /// A tensor whose product counts in `runs` and has this outcome.
     fn waits(runs: &Arc<AtomicUsize>, outcome: fn() -> hip::Result<()>) -> RocmTensor {
-        let dims = [2, 3, 4];
         let runs = runs.clone();
         let run = move || {
             runs.fetch_add(1, Ordering::Relaxed);
             outcome()
         };
-        let stacked = [tensor([1, 5, 3]), tensor([1, 5, 4])];
-        tensor(dims).put_off(dims, Work { run: Box::new(run), stacked })
+        let stacked = [tensor([10, 3]), tensor([10, 4])];
+        tensor(DIMS).put_off(DIMS, Work { run: Box::new(run), stacked })
+    }
+
+    fn fails() -> hip::Result<()> {
+        Err(Error::Unsupported { op: "float_matmul", dtype: "f32".into() })
+    }
+
+    fn is_unsupported(found: &hip::Result<impl Sized>) -> bool {
+        matches!(found, Err(Error::Unsupported { op: "float_matmul", .. }))
     }
 
     fn access(tensor: &RocmTensor) -> Result<(), Error> {
-        catch_unwind(AssertUnwindSafe(|| drop(tensor.buffer().len())))
+        catch_unwind(AssertUnwindSafe(|| tensor.buffer().len()))
+            .map(|_| ())
             .map_err(|_| take_last_error().expect("a typed error"))
     }
 
@@ -167,11 +158,11 @@ mod tests {
         let runs = Arc::new(AtomicUsize::new(0));
         let made = waits(&runs, || Ok(()));
         let view = made.clone();
-        assert_eq!((made.dims(), runs.load(Ordering::Relaxed)), (&[2, 3, 4][..], 0));
+        assert_eq!((made.dims(), runs.load(Ordering::Relaxed)), (&DIMS[..], 0));
         assert!(access(&view).is_ok() && access(&made).is_ok());
         assert_eq!(runs.load(Ordering::Relaxed), 1);
         drop(view);
-        assert!(made.into_stacked([2, 3, 4]).is_err(), "it ran");
+        assert!(made.into_stacked(DIMS).is_err(), "it ran");
     }
 
     #[test]
@@ -180,49 +171,73 @@ mod tests {
         let made = waits(&runs, || Ok(()));
         let made = made.into_stacked([2, 4, 3]).expect_err("other matrices");
         let shared = made.clone();
-        let made = made.into_stacked([2, 3, 4]).expect_err("another view");
+        let made = made.into_stacked(DIMS).expect_err("another view");
         drop(shared);
-        let stacked = made.into_stacked([2, 3, 4]).expect("the operands");
-        assert_eq!(stacked.map(|side| side.dims().to_vec()), [[1, 5, 3], [1, 5, 4]]);
+        let stacked = made.into_stacked(DIMS).expect("the operands");
+        assert_eq!(stacked.map(|side| side.dims().to_vec()), [[10, 3], [10, 4]]);
         assert_eq!(runs.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn each_access_gets_the_error_of_a_product_that_failed() {
         let runs = Arc::new(AtomicUsize::new(0));
-        let fails = || Err(Error::Unsupported { op: "float_matmul", dtype: "f32".into() });
         let failed = waits(&runs, fails);
-        let panicked = waits(&runs, || panic!("in a product"));
-        enqueue_own();
+        assert!(is_unsupported(&RocmDevice::default().synchronize()));
         for _ in 0..2 {
-            assert!(matches!(access(&failed), Err(Error::Unsupported { op: "float_matmul", .. })));
-            assert!(matches!(access(&panicked), Err(Error::Invalid { op: "float_matmul", .. })));
+            assert!(is_unsupported(&access(&failed)));
+            assert!(is_unsupported(&read(failed.clone())), "reads return it");
         }
-        assert_eq!(runs.load(Ordering::Relaxed), 2);
+        assert!(is_unsupported(&access(&failed.into_stacked(DIMS).expect_err("it does not wait"))));
+        assert_eq!(runs.load(Ordering::Relaxed), 1);
+        let panicked = waits(&runs, || panic!("in a product"));
+        assert!(catch_unwind(AssertUnwindSafe(|| panicked.settle())).is_err());
+        assert!(matches!(access(&panicked), Err(Error::Invalid { op: "float_matmul", .. })));
     }
 
     #[test]
-    fn a_thread_has_one_product_waiting_and_leaves_other_threads_theirs() {
+    fn a_product_of_a_failed_one_has_its_error() {
+        let left = swap_dims(waits(&Arc::default(), fails), 1, 2).expect("a view");
+        let second = matmul("float_matmul", left, tensor([2, 3, 5])).expect("put off");
+        assert!(is_unsupported(&RocmDevice::default().synchronize()));
+        assert!(is_unsupported(&read(second)));
+    }
+
+    #[test]
+    fn a_product_waits_for_the_next_op_of_its_thread() {
         let runs = Arc::new(AtomicUsize::new(0));
+        let count = || runs.load(Ordering::Relaxed);
         let first = waits(&runs, || Ok(()));
-        let of_another = std::thread::scope(|scope| scope.spawn(|| waits(&runs, || Ok(()))).join());
-        let of_another = of_another.expect("a thread that ends well");
-        assert_eq!(runs.load(Ordering::Relaxed), 0);
+        assert_eq!(count(), 0);
+        let other = tensor([1]).empty_like().expect("a tensor");
+        assert_eq!(count(), 1, "an allocation");
         let second = waits(&runs, || Ok(()));
-        assert_eq!(runs.load(Ordering::Relaxed), 1, "the first");
-        enqueue_own();
-        assert_eq!(runs.load(Ordering::Relaxed), 2, "the second");
-        enqueue_all();
-        assert_eq!(runs.load(Ordering::Relaxed), 3, "the other thread's");
-        assert!([first, second, of_another].iter().all(|tensor| access(tensor).is_ok()));
+        assert!(other.has_one_holder());
+        assert_eq!(count(), 1, "nothing asked for an owner");
+        let shared = other.clone();
+        assert!(!shared.has_one_holder());
+        assert_eq!(count(), 2, "an op that waits may be the other owner");
+        let third = waits(&runs, || Ok(()));
+        enqueue_own().expect("a product");
+        assert_eq!(count(), 3);
+        assert!([first, second, third].iter().all(|tensor| access(tensor).is_ok()));
+        assert_eq!(count(), 3);
+    }
+
+    #[test]
+    fn the_product_of_a_thread_that_ended_waits_for_its_reader() {
+        let runs = Arc::new(AtomicUsize::new(0));
+        let made = std::thread::scope(|scope| scope.spawn(|| waits(&runs, || Ok(()))).join());
+        let made = made.expect("a thread that ends well");
+        assert_eq!(runs.load(Ordering::Relaxed), 0);
+        assert!(access(&made).is_ok());
+        assert_eq!(runs.load(Ordering::Relaxed), 1);
     }
 
     #[test]
     fn operands_are_nobody_elses_to_a_thread_that_asks() {
-        let operand = tensor([1, 5, 3]);
-        let dims = [2, 3, 4];
-        let work = Work { run: Box::new(|| Ok(())), stacked: [operand.clone(), tensor([1, 5, 4])] };
-        let made = tensor(dims).put_off(dims, work);
+        let operand = tensor([10, 3]);
+        let work = Work { run: Box::new(|| Ok(())), stacked: [operand.clone(), tensor([10, 4])] };
+        let made = tensor(DIMS).put_off(DIMS, work);
         assert!(operand.has_one_holder(), "the product was enqueued and let go of it");
         drop(made);
     }

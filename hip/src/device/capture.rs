@@ -20,11 +20,25 @@ thread_local! {
     static NUMBER: Cell<u32> = const { Cell::new(0) };
     /// How many devices the thread captures.
     static CAPTURED: Cell<u32> = const { Cell::new(0) };
+    /// Whether the thread's work runs now although it captures.
+    static UNCAPTURED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether the calling thread captures a graph, on any device.
 pub fn is_capturing() -> bool {
-    CAPTURED.get() > 0
+    CAPTURED.get() > 0 && !UNCAPTURED.get()
+}
+
+/// Runs `work` as if the calling thread captured nothing: what it enqueues is no part of a graph.
+pub fn uncaptured<T>(work: impl FnOnce() -> T) -> T {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            UNCAPTURED.set(self.0);
+        }
+    }
+    let _before = Before(UNCAPTURED.replace(true));
+    work()
 }
 
 /// The calling thread's number.
@@ -75,7 +89,8 @@ impl Captures {
 
     #[cold]
     fn if_own(&self) -> Option<&Arc<Stream>> {
-        (self.owner.load(Ordering::Relaxed) == thread_number()).then(|| self.stream.made()).flatten()
+        let own = self.owner.load(Ordering::Relaxed) == thread_number() && !UNCAPTURED.get();
+        own.then(|| self.stream.made()).flatten()
     }
 
     /// Begins a capture of the calling thread, which has none, if `begin` succeeds.

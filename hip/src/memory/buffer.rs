@@ -71,6 +71,11 @@ impl Buffer {
         }
     }
 
+    /// Whether a graph's work uses the memory, or may use it again, so that a replay may write it.
+    pub fn is_of_graph(&self) -> bool {
+        self.block.as_ref().is_some_and(|block| self.device.pool.is_of_graph(block))
+    }
+
     /// The address on the device as AMD's libraries take it.
     #[inline]
     pub(crate) fn as_ptr(&self) -> *mut c_void {

@@ -74,12 +74,20 @@ fn names_in(folder: &Path) -> impl Iterator<Item = String> {
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok())
 }
 
+/// The last part of a path; empty if it is not UTF-8.
+fn name_of(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+}
+
 /// The folders `FOLDER/PREFIX<version>`, the highest version first. If there is none, the pattern
 /// itself, which then stands in the list of what was searched.
 fn newest_first(folder: &Path, prefix: &str) -> Vec<PathBuf> {
-    // Other endings are other builds: `core-asan-10.0` needs a program with a sanitizer.
+    // Other endings are other builds: `core-asan-10.0` needs a program with a sanitizer. A Python
+    // without a global lock has its packages in `python3.14t`.
     let version = |name: &str| -> Option<Vec<u32>> {
-        name.strip_prefix(prefix)?.split('.').map(|part| part.parse().ok()).collect()
+        let version = name.strip_prefix(prefix)?;
+        let version = if prefix == PYTHON { version.strip_suffix('t').unwrap_or(version) } else { version };
+        version.split('.').map(|part| part.parse().ok()).collect()
     };
     let mut found: Vec<_> =
         names_in(folder).filter_map(|name| Some((version(&name)?, folder.join(&name)))).collect();
@@ -114,12 +122,14 @@ impl fmt::Display for Installation {
 impl Installation {
     /// The installation with this root folder.
     fn at(origin: &'static str, root: &Path) -> Self {
+        // A link to a wheel has the wheel's neighbours.
+        let real = fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
+        let root = if name_of(&real).starts_with(CORE_WHEEL) { &real } else { root };
         let mut folders = vec![root.join("lib"), root.join("lib64")];
         // Of wheels, rocBLAS and MIOpen are in a package beside HIP's. Packages with the same
         // ending belong together. Before the device files had wheels of their own, there was a
         // package for each family of GPUs.
-        let name = root.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if let (Some(ending), Some(site)) = (name.strip_prefix(CORE_WHEEL), root.parent()) {
+        if let (Some(ending), Some(site)) = (name_of(root).strip_prefix(CORE_WHEEL), root.parent()) {
             let mut beside: Vec<_> = names_in(site)
                 .filter(|name| name.starts_with("_rocm_sdk_libraries") && name.ends_with(ending))
                 .collect();
@@ -140,7 +150,7 @@ impl Installation {
     /// Those of the wheels in a folder with one folder for each version of Python.
     fn wheels(origin: &'static str, lib: &Path) -> Vec<Self> {
         let mut found = Vec::new();
-        for python in newest_first(lib, "python") {
+        for python in newest_first(lib, PYTHON) {
             for packages in ["site-packages", "dist-packages"] {
                 let site = python.join(packages);
                 let mut cores: Vec<_> = names_in(&site).filter(|name| name.starts_with(CORE_WHEEL)).collect();
@@ -182,6 +192,9 @@ impl Installation {
         files(HIP).next().is_some_and(|(number, _)| needs_it(number)) && files(HIPRTC).next().is_none()
     }
 }
+
+/// What the name of a Python's folder begins with.
+const PYTHON: &str = "python";
 
 /// The wheel with HIP and hipRTC.
 const CORE_WHEEL: &str = "_rocm_sdk_core";
@@ -232,12 +245,12 @@ fn installations(system: &System) -> Vec<Installation> {
         all.extend(Installation::wheels("Python's packages", &lib));
     }
 
-    let mut seen: Vec<PathBuf> = Vec::new();
+    let mut seen: Vec<Vec<PathBuf>> = Vec::new();
     all.retain(|installation| {
-        let real = |folder: &PathBuf| fs::canonicalize(folder).ok();
-        let Some(folder) = installation.folders.iter().find_map(real) else { return true };
-        let new = !seen.contains(&folder);
-        seen.push(folder);
+        let real: Vec<_> =
+            installation.folders.iter().filter_map(|folder| fs::canonicalize(folder).ok()).collect();
+        let new = real.is_empty() || !seen.contains(&real);
+        seen.push(real);
         new
     });
     all
@@ -273,8 +286,26 @@ impl Rocm {
         Err(search.error(HIP.title, format!("{} is not installed", HIP.title)))
     }
 
+    /// hipRTC with HIP's own number, in HIP's folder: a folder may have several versions. The numbers
+    /// of both have been the same since ROCm 5.7.
+    fn hiprtc_beside_hip(&self, search: &mut Search) -> Option<Loaded> {
+        let hip = fs::canonicalize(&self.hip.path).unwrap_or_else(|_| PathBuf::from(&self.hip.path));
+        let number = |path: &Path| {
+            let version = name_of(path).strip_prefix(HIP.stem)?.strip_prefix(".so.")?;
+            version.split('.').next()?.parse::<u32>().ok()
+        };
+        let number = number(Path::new(&self.hip.path)).or_else(|| number(&hip))?;
+        let file = Path::new(&self.hip.path).parent()?.join(format!("{}.so.{number}", HIPRTC.stem));
+        if file.exists() { search.file(&file) } else { None }
+    }
+
     fn open(&self, library: Library) -> Result<Loaded> {
         let mut search = Search::default();
+        if library.stem == HIPRTC.stem
+            && let Some(loaded) = self.hiprtc_beside_hip(&mut search)
+        {
+            return Ok(loaded);
+        }
         let Some(loaded) = self.installation.open(library, &mut search) else {
             let absent = format!("the ROCm in use has no {}: {}", library.title, self.installation);
             return Err(search.error(library.title, absent));
@@ -400,6 +431,18 @@ mod tests {
         machine.link("opt/rocm/core", "opt/rocm/core-7.14");
         machine.link("opt/rocm/core-10", "opt/rocm/core-10.0");
         assert_eq!(machine.installations(&[]), ["opt/rocm/lib", "opt/rocm/core-10.0/lib", "loader"]);
+    }
+
+    #[test]
+    fn a_link_to_the_core_wheel_has_the_wheels_neighbours() {
+        let site = "venv/lib/python3.13t/site-packages";
+        let files = ["core", "libraries"].map(|part| format!("{site}/_rocm_sdk_{part}/lib/x"));
+        let machine = Machine::new("linked-core", &files.each_ref().map(String::as_str));
+        machine.link("mine", &format!("{site}/_rocm_sdk_core"));
+        let wheels = files.map(|file| file.trim_end_matches("/x").to_owned()).join(" ");
+        for variables in [&[("ROCM_PATH", "mine")][..], &[("VIRTUAL_ENV", "venv")]] {
+            assert_eq!(machine.installations(variables), [wheels.as_str(), "loader"], "{variables:?}");
+        }
     }
 
     #[test]

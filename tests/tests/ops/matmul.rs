@@ -117,14 +117,22 @@ fn a_product_that_waits_sees_the_operands_of_its_call() {
     let device = Default::default();
     let [a, b] =
         [[4, 9, 7], [4, 9, 5]].map(|shape| float(&random, &shape, DType::F32, View::Contiguous, -1.0, 1.0));
-    let (x, y) = (a.float::<R>(&device), b.float::<R>(&device));
-    let early = R::float_matmul(R::float_transpose(x.clone()), y.clone());
-    let x = R::float_mul_scalar(x, 2f32.into());
-    let y = R::float_slice_assign(y.clone(), &[(0..4).into(), (0..9).into(), (0..5).into()], R::float_neg(y));
-    let late = R::float_matmul(R::float_transpose(x), y);
-    let expected = read_float::<R>(R::float_mul_scalar(early, (-2f32).into()));
-    // Multiplying by a power of two is exact.
-    assert_eq!(read_float::<R>(late), expected);
+    // Multiplying by a power of two is exact, and so is its effect on the product.
+    let doubled = |x| R::float_mul_scalar(x, 2f32.into());
+    let written = |y: burn_backend::tensor::FloatTensor<R>, value| {
+        R::float_slice_assign(y, &[(0..4).into(), (0..9).into(), (0..5).into()], value)
+    };
+    for first in 0..2 {
+        let (x, y) = (a.float::<R>(&device), b.float::<R>(&device));
+        let twice = doubled(b.float::<R>(&device));
+        let early = R::float_matmul(R::float_transpose(x.clone()), y.clone());
+        let (x, y) = match first {
+            0 => (doubled(x), y),
+            _ => (x, written(y, twice)),
+        };
+        let late = R::float_matmul(R::float_transpose(x), y);
+        assert_eq!(read_float::<R>(late), read_float::<R>(doubled(early)), "operand {first} first");
+    }
 }
 
 #[test]

@@ -65,6 +65,8 @@ fn a_step_by_gradients_of_two_devices() {
     let devices = [Device::rocm(0), Device::rocm(1)];
     let (expected, found) = (trained!(theirs, devices), trained!(ours, devices));
     assert_eq!((found.0, found.1), (expected.0, expected.1), "the parameters' devices");
+    assert_eq!(found.2.len(), 8, "a weight of 3 x 2 and its bias");
+    assert_eq!(expected.2.len(), 8);
     for (a, b) in found.2.iter().zip(&expected.2) {
         // In each of 4 steps 16 roundings of an update of at most 8 times the rate, and one of a
         // parameter below 4.

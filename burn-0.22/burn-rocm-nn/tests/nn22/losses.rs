@@ -153,10 +153,14 @@ fn logits_that_are_large_beside_their_differences() {
         let targets: Vec<i64> = (0..rows).map(|row| (row * 31 % len) as i64).collect();
         for smoothing in [None, Some(0.1)] {
             same_as_021!(format!("{rows} rows of {len} large logits"), 0, |v, nn, ty| {
-                // The largest f16 is 65504.
-                let centre = if ty == crate::worlds::Ty::F16 { 6e4 } else { 1e8 };
+                // Large, and of a spacing at which the logits still differ: 8 in f32, 1 in the halves.
+                let centre = match ty {
+                    crate::worlds::Ty::F16 => 1024.0,
+                    crate::worlds::Ty::BF16 => 128.0,
+                    _ => 5e7,
+                };
                 let values = crate::worlds::uniform(1, rows * len);
-                let x = v::of(values.into_iter().map(|x| centre + 4.0 * x).collect(), [rows, len], ty);
+                let x = v::of(values.into_iter().map(|x| centre + 20.0 * x).collect(), [rows, len], ty);
                 let x = x.require_grad();
                 let loss = nn::loss::CrossEntropyLossConfig::new().with_smoothing(smoothing);
                 let out = loss.init(&v::device()).forward(x.clone(), v::ints(targets.clone(), [rows]));

@@ -73,8 +73,7 @@ impl Backend for Rocm {
 
     /// Launches the deferred ops.
     fn flush(device: &BurnDevice) -> Result<(), ExecutionError> {
-        enqueue_own();
-        own(device).open().and_then(|device| device.flush()).map_err(execution)
+        enqueue_own().and_then(|()| own(device).open()?.flush()).map_err(execution)
     }
 
     fn sync(device: &BurnDevice) -> Result<(), ExecutionError> {
@@ -93,15 +92,17 @@ impl Backend for Rocm {
     fn graph_start_capture(device: &BurnDevice) -> Result<(), ExecutionError> {
         let start = |device: Arc<hip::Device>| {
             device.abandon_capture();
-            enqueue_own();
+            enqueue_own()?;
             device.start_capture()
         };
         own(device).open().and_then(start).map_err(execution)
     }
 
     fn graph_stop_capture(device: &BurnDevice) -> Result<RocmGraph, ExecutionError> {
-        enqueue_own();
-        own(device).open().and_then(|device| device.stop_capture()).map(RocmGraph::new).map_err(execution)
+        // A graph that lacks a product is none.
+        let waited = enqueue_own();
+        let graph = own(device).open().and_then(|device| device.stop_capture());
+        waited.and(graph).map(RocmGraph::new).map_err(execution)
     }
 
     /// One launch. The graph keeps the memory of all tensors that it uses, also of dropped ones.

@@ -33,7 +33,7 @@ fn windows() -> MutexGuard<'static, Windows> {
 
 /// Records an event with timing after all work that the device has so far, including deferred ops.
 fn now(device: &Arc<Device>) -> hip::Result<Event> {
-    enqueue_own();
+    enqueue_own()?;
     let event = device.timing_event()?;
     device.compute_stream().record(&event)?;
     Ok(event)

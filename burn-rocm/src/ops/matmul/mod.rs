@@ -62,6 +62,9 @@ pub(crate) fn matmul(op: &'static str, lhs: RocmTensor, rhs: RocmTensor) -> hip:
     let place = out.clone();
     let run = move || {
         let _named = hip::trace::op_put_off(op, dtype.name());
+        // Their errors are the product's.
+        product.lhs.settle()?;
+        product.rhs.settle()?;
         product.write(&place)
     };
     Ok(out.put_off(dims, Work { run: Box::new(run), stacked }))
@@ -169,7 +172,8 @@ impl Product {
     }
 
     /// The operands stacked along their inner axis, if views can show them so: `[terms, rows]` and
-    /// `[terms, columns]`. `None` also for a single matrix and for integers.
+    /// `[terms, columns]`. `None` also for a single matrix, for integers, and for a graph's memory
+    /// outside a capture, because a replay by another thread could overtake the product.
     fn stacked(&self) -> hip::Result<Option<[RocmTensor; 2]>> {
         let last = self.dims.len() - 1;
         let (batches, terms) = (&self.dims[..last - 1], self.lhs.dims()[last]);
@@ -177,6 +181,9 @@ impl Product {
         let many = count > 1 && batches.contains(&count) && !self.is_of_nothing();
         let long = count.saturating_mul(terms) > max_reach();
         if !many || long || !self.lhs.kernel_type()?.is_float() {
+            return Ok(None);
+        }
+        if !hip::is_capturing() && (self.lhs.is_of_graph() || self.rhs.is_of_graph()) {
             return Ok(None);
         }
         let stack = |side: &RocmTensor, width: usize| -> hip::Result<Option<RocmTensor>> {

@@ -98,6 +98,12 @@ impl MemoryPool {
         self.state().graphs.captured == Some(block.arena)
     }
 
+    /// Whether a block is a graph's, or a graph holds it.
+    pub(crate) fn is_of_graph(&self, block: &PoolBlock) -> bool {
+        let graphs = &self.state().graphs;
+        graphs.memory.contains_key(&block.arena) || graphs.held.contains_key(&block.address)
+    }
+
     /// Ends a graph whose work the device is past, or will not be given.
     pub(crate) fn end_graph(&self, number: usize) {
         let mut state = self.state();
