@@ -1,11 +1,11 @@
-//! The op that a thread has put off. It waits for the thread's next op at most.
+//! The op that a thread has put off, until its next op at the latest.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
 /// An op that was put off.
 pub(crate) trait Waiting {
-    /// Enqueues the op unless that was done.
+    /// Enqueues the op if it still waits.
     ///
     /// # Errors
     /// The op's, each time.
@@ -13,7 +13,8 @@ pub(crate) trait Waiting {
 }
 
 thread_local! {
-    /// When the thread ends, the op waits on for the tensor that it writes.
+    /// If the thread ends first, the tensor that the op writes still holds the op, and enqueues it
+    /// when its elements are needed.
     static LAST: RefCell<Option<Arc<dyn Waiting>>> = const { RefCell::new(None) };
 }
 
@@ -22,7 +23,7 @@ fn take() -> Option<Arc<dyn Waiting>> {
     LAST.try_with(RefCell::take).ok().flatten()
 }
 
-/// Keeps an op until this thread's next op. The thread must have put off no other one.
+/// Keeps an op until this thread's next op. The thread must not have put off another.
 pub(crate) fn wait(op: Arc<dyn Waiting>) {
     let _ = LAST.try_with(|last| last.replace(Some(op)));
 }

@@ -76,7 +76,7 @@ impl Run {
         self.lr * (1.0 - step as f64 / self.steps as f64)
     }
 
-    /// The images of every step, among so many to train on.
+    /// The indices of the images of all steps, with `images` images to train on.
     pub fn indices(&self, images: usize) -> Vec<usize> {
         let orders = (0..).flat_map(|epoch| epoch_order(images, self.seed, epoch));
         orders.take(self.steps * self.batch_size).collect()

@@ -30,7 +30,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The number of steps of the run, over so many images to train on.
+    /// The number of steps of the run, with `images` images to train on.
     pub fn total_steps(&self, images: usize) -> usize {
         self.steps.unwrap_or(usize::MAX).min(self.epochs * images.div_ceil(self.batch_size))
     }
@@ -48,7 +48,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// The means after `step` of sums of loss and hits over so many images; 0 without images.
+    /// The means after `step`, from sums of loss and hits over `images` images; 0 without images.
     pub fn of(step: usize, [loss, hits]: [f32; 2], images: usize) -> Self {
         let images = images.max(1) as f32;
         Self { step, loss: loss / images, accuracy: hits / images }
@@ -74,7 +74,7 @@ pub struct Guess {
 }
 
 impl Guess {
-    /// The likeliest digit of each image, of the classes' probabilities `[images, 10]`.
+    /// The likeliest digit of each image, from the classes' probabilities `[images, 10]`.
     pub fn of(shares: &[f32]) -> impl Iterator<Item = Self> {
         shares.chunks(CLASSES).map(|row| {
             let best = row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
@@ -93,7 +93,7 @@ pub struct Means {
 }
 
 impl Means {
-    /// Adds a reading over so many images.
+    /// Adds a reading over `images` images.
     pub fn add(&mut self, reading: &Reading, images: usize) {
         self.loss += f64::from(reading.loss) * images as f64;
         self.hits += f64::from(reading.accuracy) * images as f64;

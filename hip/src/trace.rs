@@ -147,13 +147,14 @@ pub fn op(name: &'static str, dtype: impl FnOnce() -> &'static str) -> Op {
     Op(enabled() && RUNNING.get().op.is_empty() && begin(name, dtype()))
 }
 
-/// Names an op that was put off, whichever op runs now, until the result is dropped.
+/// Names an op that was put off as the running one, even inside another op, until the returned
+/// value is dropped.
 #[must_use = "the op ends where this is dropped"]
 pub fn op_put_off(name: &'static str, dtype: &'static str) -> PutOff {
     PutOff(enabled().then(|| RUNNING.replace(Running { op: name, dtype, served: 0 })))
 }
 
-/// A running op that was put off; see [`op_put_off`].
+/// Ends the name that [`op_put_off`] gave, when dropped.
 pub struct PutOff(Option<Running>);
 
 impl Drop for PutOff {

@@ -128,8 +128,8 @@ pub(crate) fn fusion_is_right(groups: usize) -> bool {
 /// (`.kpack/blas_lib_gfx942.kpack`). The catalogues and their kernels are still files, and rocBLAS
 /// still ends the process without them. AMD plans to pack them too
 /// (`shared/kpack/docs/multi_arch_packaging_with_kpack.md` in
-/// <https://github.com/ROCm/rocm-systems>). So a rocBLAS that does not open catalogues is not
-/// judged by them.
+/// <https://github.com/ROCm/rocm-systems>). So a rocBLAS that does not open catalogues
+/// passes this check.
 pub(crate) fn rocblas_has_kernels(table: &Rocblas, arch: &str) -> Result<()> {
     let Some(library) = object_of(table) else { return Ok(()) };
     let Some(directory) = kernel_directory(&library) else { return Ok(()) };
@@ -185,9 +185,9 @@ fn generic_target(chip: &str) -> Option<&'static str> {
     }
 }
 
-/// The first of the folders in which rocBLAS looks for a chip's kernels that exists. Those for one
-/// chip come first: with a state of XNACK in the name, from ROCm 7.14 on, and without
-/// (<https://github.com/ROCm/rocm-libraries/pull/5976>).
+/// The folder in which rocBLAS looks for a chip's kernels: a folder of this chip in `all`, or else
+/// `all`. From ROCm 7.14 on, chips may have such folders, with the state of XNACK in the name or
+/// without (<https://github.com/ROCm/rocm-libraries/pull/5976>).
 fn own_directory(all: PathBuf, arch: &str) -> PathBuf {
     let chip = chip(arch);
     let xnack = arch.split(':').find(|part| part.starts_with("xnack")).map(|state| format!("{chip}-{state}"));
@@ -195,14 +195,14 @@ fn own_directory(all: PathBuf, arch: &str) -> PathBuf {
     own.into_iter().find(|folder| folder.exists()).unwrap_or(all)
 }
 
-/// Whether this file of rocBLAS contains the name of the catalogues, so opens them. `true` if it
-/// can't be read.
+/// Whether this rocBLAS opens catalogues, which its file shows by containing their name. Also
+/// `true` if the file can't be read.
 fn opens_catalogues(library: &Path) -> bool {
     let name = b"TensileLibrary_";
     let search = || -> io::Result<bool> {
         let mut file = File::open(library)?;
         let mut bytes = vec![0; 1 << 20];
-        // The end of the part before stands in front of each part.
+        // Each part is read behind the end of the one before, to find a name that spans both.
         let mut held = 0;
         loop {
             let read = file.read(&mut bytes[held..])?;

@@ -77,7 +77,7 @@ impl Libraries {
     }
 }
 
-/// Asserts that a report says all of this.
+/// Asserts that a report contains all of these texts.
 fn says(report: &str, expected: &[&str]) {
     for text in expected {
         assert!(report.contains(text), "`{text}` is missing: {}", report.replace("\\n", "\n"));

@@ -106,7 +106,7 @@ for root in "${roots[@]}"; do
     for chip in "${shipped[@]}"; do answers "$chip" "NotAvailable: .*ROCBLAS_TENSILE_LIBPATH.*$empty"; done
     echo "rocBLAS has kernels for ${shipped[*]}, and none for $absent or in an empty folder"
 
-    # In the wheels' layout: none before the device files are there, then those of one chip.
+    # In the wheels' layout: no kernels before the device files are there, then those of one chip.
     wheel() { rocblas VIRTUAL_ENV=$layouts/venv "$chroot" "$root" /opt/burn-rocm/loader --rocblas gfx1030 gfx942; }
     wheel
     answers gfx1030 "NotAvailable: .*$site"

@@ -246,7 +246,7 @@ fn own_kernels_take_the_place_of_what_fails_and_say_so_once() {
     }
 }
 
-/// A batched product is enqueued after its call, which can't report its error then.
+/// A batched product is enqueued after its call has returned, so the call can't report its error.
 #[test]
 #[ignore = "run by the test below, with what is to fail in the environment"]
 fn batched_products_that_fail() {

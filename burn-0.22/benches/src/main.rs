@@ -1,5 +1,5 @@
 //! Training steps of ResNet-18 and of a transformer with Burn 0.22.1's own modules: the models,
-//! weights, batches and the way of timing of `benches --train`. Prints the time of each, and the
+//! weights, batches and timing are those of `benches --train`. Prints the time of each, and the
 //! losses of some steps to compare with those of the other Burn and of PyTorch.
 
 use std::time::Instant;
@@ -17,7 +17,7 @@ use clap::Parser;
 
 /// Steps before the timed ones.
 const FIRST: usize = 21;
-/// Those of the first steps whose losses are printed.
+/// The steps, from 0, whose losses are printed.
 const LOSSES: [usize; 4] = [0, 1, 5, 20];
 const LEARNING_RATE: f64 = 1e-4;
 

@@ -302,8 +302,8 @@ fn a_capture_that_fails_changes_nothing() {
     assert_eq!(eager.state(), captured.state(), "the device works on");
 }
 
-/// A product that may be part of a sum waits for its first use. In a capture it belongs to the
-/// graph, whether it is used or only returned; before one it does not.
+/// A product that may become part of a sum is put off. One put off in a capture belongs to the
+/// graph, whether it is used or only returned. One put off before the capture does not.
 #[test]
 fn products_that_wait_are_captured_where_they_were_made() {
     let _alone = ALONE.lock().unwrap_or_else(|alone| alone.into_inner());
@@ -319,7 +319,7 @@ fn products_that_wait_are_captured_where_they_were_made() {
     Rocm::graph_start_capture(&device).unwrap();
     let (of_before, made, summed) = (Rocm::float_neg(before.clone()), product(&x), sum(&x));
     let graph = Rocm::graph_stop_capture(&device).unwrap();
-    // Two products and a negation: the earlier product is no part of the graph.
+    // Two products and a negation: the earlier product is not part of the graph.
     assert_eq!(graph.recorded().launches(), 3);
     assert_eq!(bits(&before), expected[0]);
     for seed in [0.3, 0.9] {
@@ -329,7 +329,7 @@ fn products_that_wait_are_captured_where_they_were_made() {
         assert_eq!([&made, &summed].map(bits), [product(&x), sum(&x)].map(|made| bits(&made)), "{seed}");
         assert_eq!(bits(&of_before), expected[0].iter().map(|bits| bits ^ 1 << 31).collect::<Vec<_>>());
     }
-    // One that waits for a graph's output is computed before the next replay writes the output.
+    // A product of a graph's output is computed before the next replay writes the output.
     write(&mut x, tensor(&[4, 6, 5], 0.4));
     // SAFETY: as above.
     unsafe { Rocm::graph_replay(&device, &graph).unwrap() };

@@ -64,8 +64,8 @@ impl RocmTensor {
     /// # Errors
     /// Those of the allocation; `OutOfMemory` also if the shape's byte count overflows.
     pub(crate) fn empty(device: &Arc<Device>, shape: impl Into<Shape>, dtype: DType) -> hip::Result<Self> {
-        // The op that waits comes before this tensor's, and holds memory. Reads of its result report
-        // its error.
+        // The op that this thread put off must run before the one that writes this tensor, and it
+        // holds memory. If it fails, reads of its result report the error.
         let _ = enqueue_own();
         let shape = shape.into();
         let size = kernel_type(dtype)?.size();
@@ -99,17 +99,17 @@ impl RocmTensor {
         Self { dtype, ..self }
     }
 
-    /// This tensor, whose elements `work` computes after the thread's next op began or when they are
-    /// first needed. `dims` is the number of its matrices, and the rows and columns of each.
+    /// Puts off `work`, which computes this tensor's elements, until the thread's next op or until
+    /// the elements are needed. `dims` is the number of matrices, and the rows and columns of each.
     pub(crate) fn put_off(self, dims: [usize; 3], work: Work) -> Self {
         let product = Arc::new(PutOff::new(dims, work));
         wait(product.clone());
         Self { put_off: Some(product), ..self }
     }
 
-    /// The stacked operands of a product that waits, if this is its only view and shows all of its
-    /// matrices in their order, which `dims` counts as in [`put_off`](Self::put_off). The product is
-    /// then never computed. Otherwise the tensor.
+    /// Takes the stacked operands of the product that was put off, which is then never computed.
+    /// Returns the tensor instead unless the product still waits and this tensor is its only view
+    /// and shows all of its matrices in order. `dims` is as for [`put_off`](Self::put_off).
     pub(crate) fn into_stacked(mut self, dims: [usize; 3]) -> Result<[Self; 2], Self> {
         if !self.layout.is_contiguous() || self.put_off.as_ref().is_none_or(|product| product.dims != dims) {
             return Err(self);
@@ -133,10 +133,10 @@ impl RocmTensor {
         self.put_off.as_ref().map_or(Ok(()), |product| product.enqueue())
     }
 
-    /// The buffer, after the work that writes it was enqueued.
+    /// The buffer. Enqueues the product that writes it first, if that was put off.
     ///
     /// # Panics
-    /// With the product's error, if the product was put off and fails.
+    /// With the product's error, if it fails.
     #[inline]
     pub(crate) fn buffer(&self) -> &Buffer {
         self.settle().or_raise();

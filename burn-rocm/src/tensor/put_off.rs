@@ -1,11 +1,11 @@
 //! Batched products that are put off, because a sum over their batches may follow.
 //!
 //! A weight that all matrices of a batch share gets its gradient from two ops: a product for each
-//! matrix, and the sum of these products. Stacked along the inner axis, the same matrices give the
-//! sum by one product, without the products in memory. Burn 0.22 differentiates a linear layer this
-//! way. So a product whose operands can be stacked waits for the thread's next op.
+//! matrix, and the sum of these products. Burn 0.22 differentiates a linear layer this way. If the
+//! matrices are stacked along the inner axis, one product gives the sum, and the separate products
+//! are never written. So a product whose operands can be stacked waits for the thread's next op.
 //!
-//! If that op is no such sum, it enqueues the product before its own work (`waiting.rs`). Each
+//! Unless that op is such a sum, it enqueues the product before its own work (`waiting.rs`). Each
 //! access to the tensor's buffer, by any thread, does too. So only the timing differs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ pub(super) struct PutOff {
     enqueued: AtomicBool,
     /// The number of matrices, and the rows and columns of each.
     pub(super) dims: [usize; 3],
-    /// The thread that captured a graph when it put the product off.
+    /// The thread that put the product off, if it was capturing a graph then.
     captured_by: Option<ThreadId>,
 }
 
@@ -54,17 +54,17 @@ impl PutOff {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let State::Waiting(_) = *state {
             if self.captured_by.is_some_and(|thread| thread != std::thread::current().id()) {
-                let reason = "another thread captures the product that is needed here".into();
+                let reason = "the product needed here belongs to another thread's capture".into();
                 return Err(Error::Capture { op: "float_matmul", reason });
             }
-            // A panic in the product leaves this error.
+            // If the product panics, this error stays.
             let panicked = State::Failed(Error::Invalid {
                 op: "float_matmul",
-                expected: "a product that was enqueued".into(),
-                found: "a panic in it".into(),
+                expected: "the product to be enqueued".into(),
+                found: "a panic while enqueueing it".into(),
             });
             if let State::Waiting(work) = std::mem::replace(&mut *state, panicked) {
-                // A product that was put off before this thread's capture is no part of the graph.
+                // A product that was put off before this thread's capture is not part of the graph.
                 let outcome = match self.captured_by {
                     Some(_) => (work.run)(),
                     None => hip::uncaptured(work.run),
@@ -91,11 +91,11 @@ impl PutOff {
 }
 
 impl Waiting for PutOff {
-    /// Enqueues the product unless that was done. Another thread that needs the product waits here
-    /// meanwhile, so that its own work comes after.
+    /// Enqueues the product if it still waits. Another thread that needs the product waits here
+    /// until then, so that its own work comes after.
     ///
     /// # Errors
-    /// The product's. `Capture` if another thread captures the product.
+    /// The product's. `Capture` if the product belongs to another thread's capture.
     #[inline]
     fn enqueue(&self) -> hip::Result<()> {
         match self.enqueued.load(Ordering::Acquire) {

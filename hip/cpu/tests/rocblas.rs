@@ -396,7 +396,8 @@ fn gemv_and_geam() {
     }
 }
 
-/// hip-provider's tests hold the rules for arguments. Here they meet the runtime's allocations.
+/// hip-provider's tests hold the rules for arguments. Here the rules on addresses
+/// are tested with the runtime's allocations.
 #[test]
 fn memory_of_the_host_and_past_an_end_is_refused() {
     let blas = Blas::new();

@@ -20,16 +20,17 @@ thread_local! {
     static NUMBER: Cell<u32> = const { Cell::new(0) };
     /// How many devices the thread captures.
     static CAPTURED: Cell<u32> = const { Cell::new(0) };
-    /// Whether the thread's work runs now although it captures.
+    /// Whether the thread's work runs for now instead of being captured.
     static UNCAPTURED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the calling thread captures a graph, on any device.
+/// Whether the calling thread captures a graph, on any device. `false` inside [`uncaptured`].
 pub fn is_capturing() -> bool {
     CAPTURED.get() > 0 && !UNCAPTURED.get()
 }
 
-/// Runs `work` as if the calling thread captured nothing: what it enqueues is no part of a graph.
+/// Runs `work` as if the calling thread captured nothing: what it enqueues runs, and is not part of
+/// a graph.
 pub fn uncaptured<T>(work: impl FnOnce() -> T) -> T {
     struct Before(bool);
     impl Drop for Before {

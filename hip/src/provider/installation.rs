@@ -4,7 +4,7 @@
 //!
 //! | layout | folder of the libraries |
 //! |---|---|
-//! | AMD's packages from ROCm 7.13 on | `/opt/rocm/core-10.0/lib`, with the links `/opt/rocm/lib` and `/opt/rocm/core` |
+//! | AMD's packages from ROCm 7.13 (preview) on | `/opt/rocm/core-10.0/lib`, with the links `/opt/rocm/lib` and `/opt/rocm/core` |
 //! | AMD's packages before | `/opt/rocm-7.2.0/lib`, with the link `/opt/rocm` |
 //! | Python's wheels | `_rocm_sdk_core/lib` (HIP, hipRTC) and `_rocm_sdk_libraries*/lib` of one `site-packages` |
 //! | distributions | the loader's search path |
@@ -28,8 +28,9 @@ pub(crate) struct Library {
     pub(crate) title: &'static str,
     /// The file name up to `.so`.
     stem: &'static str,
-    /// The numbers of the sonames of ROCm 5.7 and of ROCm 10. No number is refused: folders are
-    /// listed, and the loader's search path, which can't be, is asked for [`AHEAD`] more.
+    /// The soname's number in ROCm 5.7 and in ROCm 10. In a folder, files with any number are
+    /// found. The loader's search path can't be listed, so it is asked for these and [`AHEAD`]
+    /// more.
     known: (u32, u32),
     /// A function of the library.
     function: &'static CStr,
@@ -47,7 +48,7 @@ pub(crate) const ROCBLAS: Library =
 pub(crate) const MIOPEN: Library =
     Library { title: "MIOpen", stem: "libMIOpen", known: (1, 1), function: c"miopenCreate" };
 
-/// The first HIP whose hipRTC is a library of its own only.
+/// From this number of HIP's soname on, hipRTC is always a separate library.
 const HIP_WITHOUT_HIPRTC: u32 = 7;
 
 impl Library {
@@ -80,10 +81,10 @@ fn name_of(path: &Path) -> &str {
 }
 
 /// The folders `FOLDER/PREFIX<version>`, the highest version first. If there is none, the pattern
-/// itself, which then stands in the list of what was searched.
+/// itself, so that the list of searched places shows it.
 fn newest_first(folder: &Path, prefix: &str) -> Vec<PathBuf> {
-    // Other endings are other builds: `core-asan-10.0` needs a program with a sanitizer. A Python
-    // without a global lock has its packages in `python3.14t`.
+    // Other endings are other builds: `core-asan-10.0` needs a program with a sanitizer. A
+    // free-threaded Python has its packages in `python3.14t`.
     let version = |name: &str| -> Option<Vec<u32>> {
         let version = name.strip_prefix(prefix)?;
         let version = if prefix == PYTHON { version.strip_suffix('t').unwrap_or(version) } else { version };
@@ -122,7 +123,7 @@ impl fmt::Display for Installation {
 impl Installation {
     /// The installation with this root folder.
     fn at(origin: &'static str, root: &Path) -> Self {
-        // A link to a wheel has the wheel's neighbours.
+        // A link to a wheel's folder: the other wheels are beside the folder, not beside the link.
         let real = fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
         let root = if name_of(&real).starts_with(CORE_WHEEL) { &real } else { root };
         let mut folders = vec![root.join("lib"), root.join("lib64")];
@@ -140,14 +141,15 @@ impl Installation {
         Self { origin, folders }
     }
 
-    /// Those of a root folder that may hold several: its own, then those of ROCm 7.13 and later.
+    /// The installations in a root folder that may hold several: its own, then those
+    /// in the folders of ROCm 7.13 and later.
     fn under(origin: &'static str, root: &Path) -> Vec<Self> {
         let mut roots = vec![root.to_owned(), root.join("core")];
         roots.extend(newest_first(root, "core-"));
         roots.iter().map(|root| Self::at(origin, root)).collect()
     }
 
-    /// Those of the wheels in a folder with one folder for each version of Python.
+    /// The installations from wheels in a folder that has a folder for each version of Python.
     fn wheels(origin: &'static str, lib: &Path) -> Vec<Self> {
         let mut found = Vec::new();
         for python in newest_first(lib, PYTHON) {
@@ -183,9 +185,9 @@ impl Installation {
         None
     }
 
-    /// Whether the files show that there is a HIP, and no hipRTC for it. Such an installation is
-    /// passed over without loading anything, because a HIP that is loaded stays in the process, and
-    /// another installation's libraries could find it by its soname.
+    /// Whether the files show a HIP that needs a separate hipRTC, and none is there. Such an
+    /// installation is passed over without loading anything, because a HIP that is loaded stays in
+    /// the process, and another installation's libraries could find it by its soname.
     fn lacks_hiprtc(&self) -> bool {
         let files = |library: Library| self.folders.iter().flat_map(move |folder| library.files_in(folder));
         let needs_it = |number: Option<u32>| number.is_some_and(|number| number >= HIP_WITHOUT_HIPRTC);
@@ -224,7 +226,7 @@ struct System<'a> {
 }
 
 /// The installations of a machine, in the order in which they are tried. A folder that several
-/// links lead to is there once.
+/// links point to appears once.
 fn installations(system: &System) -> Vec<Installation> {
     let variable = |name| (system.variable)(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let mut all = Vec::new();
@@ -262,7 +264,7 @@ struct Rocm {
     hip: Loaded,
 }
 
-/// The installation of this process: the first whose HIP loads, if it has hipRTC.
+/// The installation of this process: the first that does not lack hipRTC and whose HIP loads.
 fn rocm() -> Result<&'static Rocm> {
     static CHOSEN: OnceLock<Result<Rocm>> = OnceLock::new();
     let choose = || {
@@ -310,7 +312,8 @@ impl Rocm {
             let absent = format!("the ROCm in use has no {}: {}", library.title, self.installation);
             return Err(search.error(library.title, absent));
         };
-        // A symbol of a library is looked for in what it needs too. rocBLAS and MIOpen need HIP.
+        // The lookup of a symbol also searches the libraries that a library needs. So in rocBLAS
+        // and MIOpen it finds the HIP that they call.
         let function = |of: &Loaded| of.symbol(HIP.function);
         match function(&loaded) {
             Some(theirs) if Some(theirs) != function(&self.hip) => {
@@ -334,7 +337,7 @@ impl Rocm {
 /// Loads a library of the installation that this process uses. The first call chooses it.
 ///
 /// # Errors
-/// `NotAvailable` if no installation has a HIP that loads, if the one in use lacks the library, and
+/// `NotAvailable` if no installation has a HIP that loads, if the one in use lacks the library, or
 /// if the library calls another installation's HIP.
 pub(crate) fn open(library: Library) -> Result<Loaded> {
     rocm()?.open(library)

@@ -96,7 +96,7 @@ pub(crate) fn file_of(address: *const c_void) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(path.to_bytes())))
 }
 
-/// A search for a library: the places that were searched, and why the first that has it was not
+/// A search for a library: the places that were searched, and why the first copy found was not
 /// used.
 #[derive(Debug, Default)]
 pub(crate) struct Search {

@@ -32,7 +32,7 @@ pub(crate) fn try_add(device: &Device, by: u32, x: &Buffer, y: &Buffer) -> hip::
     let kernel = device.kernel(&PROGRAM, "add")?;
     let count = y.len() / 4;
     let launch = device.launch_kernel(&kernel)?.value(count as u64).value(by).buffer(x, 0).output(y, 0);
-    // SAFETY: the parameters are a u64, a u32 and two pointers to so many u32.
+    // SAFETY: the parameters are a u64, a u32 and two pointers to that many u32.
     unsafe { launch.submit(device.grid(count), 0) }
 }
 

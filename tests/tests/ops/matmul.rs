@@ -58,8 +58,8 @@ fn transposed_operands() {
     }
 }
 
-/// The gradient of a weight that a batch shares: a product for each matrix, and their sum. Burn 0.22
-/// computes it this way. The backend makes one product of both.
+/// The gradient of a weight that a batch shares: a product for each matrix, and their sum. Burn
+/// 0.22 computes it this way. The backend turns both into one product.
 #[test]
 fn sums_of_batched_products() {
     let random = Random::new();
@@ -94,7 +94,7 @@ fn a_sum_of_batched_products_is_one_product() {
     let product = || R::float_matmul(R::float_transpose(a.clone()), b.clone());
     let (sum, counts) = burn_rocm::trace::counting(|| R::float_sum_dim(product(), 0));
     assert_eq!((sum.dims(), counts.launches()), (&[1, 7, 5][..], 1));
-    // Products that somebody else sees, and other sums.
+    // Other sums, other views of the product, and a product with another holder.
     type Primitive = burn_backend::tensor::FloatTensor<R>;
     type Other = fn(Primitive) -> Primitive;
     let others: [(Other, &[usize]); 4] = [
@@ -110,7 +110,7 @@ fn a_sum_of_batched_products_is_one_product() {
     }
 }
 
-/// Between a product that waits and its first use, its operands get other values.
+/// The operands are overwritten after a product was put off and before its first use.
 #[test]
 fn a_product_that_waits_sees_the_operands_of_its_call() {
     let random = Random::new();

@@ -103,8 +103,9 @@ fn numbers(model: &Model) -> Vec<f32> {
     weights.iter().chain([&mean]).flat_map(|data| data.iter::<f32>().collect::<Vec<_>>()).collect()
 }
 
-/// Epochs, batches and their order are the same in each run. On a GPU, sums of atomic additions would
-/// still differ in their order, so the run asks for deterministic ones, which a process does once.
+/// Epochs, batches and their order are the same in each run. On a GPU, atomic additions would still
+/// happen in another order each time, so the test sets the variable for deterministic sums, in a
+/// process of its own.
 #[test]
 fn a_learner_resumes_from_its_checkpoint() {
     const SETTING: &str = "BURN_ROCM_DETERMINISTIC";

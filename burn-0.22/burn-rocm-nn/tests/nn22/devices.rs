@@ -9,8 +9,8 @@ use burn_rocm_nn_022::optim as ours;
 use crate::again::again;
 use crate::worlds::uniform;
 
-/// Whether this process has two devices. If not, the test starts one that has two, on the CPU
-/// provider.
+/// Whether this process has two devices. If not, runs the test again in a process that has two, on
+/// the CPU provider.
 fn has_two_devices(test: &str) -> bool {
     if std::env::var_os("BURN_ROCM_CPU_DEVICES").is_some() {
         return true;
@@ -34,8 +34,8 @@ fn gradients(tag: u64, device: &Device) -> GradientsParams {
     grads
 }
 
-/// Steps of gradients from two devices, and another step on one device, wherever the parameters are
-/// then.
+/// Takes steps with gradients from two devices, then one with gradients from a single device, with
+/// the parameters where they are then.
 macro_rules! trained {
     ($api:ident, $devices:ident) => {{
         let mut optimizer = $api::AdamWConfig::new().with_weight_decay(0.1).init();
@@ -68,8 +68,8 @@ fn a_step_by_gradients_of_two_devices() {
     assert_eq!(found.2.len(), 8, "a weight of 3 x 2 and its bias");
     assert_eq!(expected.2.len(), 8);
     for (a, b) in found.2.iter().zip(&expected.2) {
-        // In each of 4 steps 16 roundings of an update of at most 8 times the rate, and one of a
-        // parameter below 4.
+        // Each of 4 steps rounds an update of at most 8 times the rate 16 times, and a parameter
+        // below 4 once.
         let limit = 4.0 * (16.0 * 8.0 * 0.01 + 4.0) * 2f64.powi(-24);
         assert!((a - b).abs() <= limit, "{a}, expected {b} within {limit:.1e}");
     }

@@ -9,7 +9,7 @@ macro_rules! view {
     };
 }
 
-/// Burn 0.22's own linear layers take a launch more for a view, and `SwiGlu` repeats it where its
+/// Burn 0.22's own linear layers need one more launch for a view, and `SwiGlu` repeats it where its
 /// forward pass is recomputed.
 #[test]
 fn layers_take_views() {

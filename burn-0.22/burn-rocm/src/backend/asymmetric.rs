@@ -8,8 +8,8 @@ use crate::error::invalid;
 use crate::ops::{conv, view};
 use crate::tensor::RocmTensor;
 
-/// Converts padding that differs before and after an axis. If it does, this pads the input itself
-/// and returns options without padding. Otherwise both stay as they are.
+/// If the padding before and after an axis differs, pads the input and returns options without
+/// padding. Otherwise returns both unchanged.
 pub(super) fn padded<const N: usize>(x: RocmTensor, options: ConvOptions<N>) -> (RocmTensor, ConvOptions<N>) {
     pad_asymmetric_conv_input::<Rocm, N>(x, options)
 }
@@ -45,7 +45,8 @@ pub(super) fn x_backward<const N: usize>(
         .try_fold(grad, |grad, (axis, &(before, _))| view::narrow(grad, axis + 2, before, x[axis + 2]))
 }
 
-/// Burn's options of a convolution as those of [`conv`]. The padding is the same before and after.
+/// Burn's options of a convolution as those of [`conv`]. The padding before and after each axis
+/// must be the same.
 pub(super) fn plain<const N: usize>(options: ConvOptions<N>) -> conv::options::Options {
     conv::options::Options {
         stride: options.stride.to_vec(),

@@ -99,7 +99,7 @@ impl Backend for Rocm {
     }
 
     fn graph_stop_capture(device: &BurnDevice) -> Result<RocmGraph, ExecutionError> {
-        // A graph that lacks a product is none.
+        // If the product fails, the graph would lack it, so the capture fails too.
         let waited = enqueue_own();
         let graph = own(device).open().and_then(|device| device.stop_capture());
         waited.and(graph).map(RocmGraph::new).map_err(execution)

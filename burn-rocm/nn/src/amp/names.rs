@@ -1,9 +1,9 @@
-//! The names by which modules are kept. Both versions of Burn compile this file.
+//! The names that `Precision::keep` compares. Both versions of Burn compile this file.
 
 use std::cell::Cell;
 
 thread_local! {
-    /// The name of the layer of this crate that is being visited under the name of Burn's layer.
+    /// While a layer of this crate is visited under the name of Burn's layer, its own name.
     static LAYER: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 

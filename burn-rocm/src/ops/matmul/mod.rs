@@ -62,7 +62,7 @@ pub(crate) fn matmul(op: &'static str, lhs: RocmTensor, rhs: RocmTensor) -> hip:
     let place = out.clone();
     let run = move || {
         let _named = hip::trace::op_put_off(op, dtype.name());
-        // Their errors are the product's.
+        // An operand's error is also the product's.
         product.lhs.settle()?;
         product.rhs.settle()?;
         product.write(&place)
@@ -70,9 +70,9 @@ pub(crate) fn matmul(op: &'static str, lhs: RocmTensor, rhs: RocmTensor) -> hip:
     Ok(out.put_off(dims, Work { run: Box::new(run), stacked }))
 }
 
-/// The sum along `axis`, which then has size 1, if the tensor is a product that was put off and
-/// `axis` counts its matrices: one product of the operands, stacked along their inner axis.
-/// Otherwise the tensor.
+/// If the tensor is a product that was put off, and `axis` counts all of its matrices: the sum
+/// along `axis`, which then has size 1, computed as one product of the operands stacked along their
+/// inner axis. Otherwise `Err` with the tensor.
 pub(crate) fn sum_of_batches(
     op: &'static str,
     tensor: RocmTensor,
@@ -171,9 +171,9 @@ impl Product {
         self.dims.contains(&0) || self.lhs.dims().last() == Some(&0)
     }
 
-    /// The operands stacked along their inner axis, if views can show them so: `[terms, rows]` and
+    /// The operands stacked along their inner axis, if each stack is a view: `[terms, rows]` and
     /// `[terms, columns]`. `None` also for a single matrix, for integers, and for a graph's memory
-    /// outside a capture, because a replay by another thread could overtake the product.
+    /// outside a capture, because a replay by another thread could run before the product.
     fn stacked(&self) -> hip::Result<Option<[RocmTensor; 2]>> {
         let last = self.dims.len() - 1;
         let (batches, terms) = (&self.dims[..last - 1], self.lhs.dims()[last]);
@@ -188,7 +188,7 @@ impl Product {
         }
         let stack = |side: &RocmTensor, width: usize| -> hip::Result<Option<RocmTensor>> {
             let layout = side.layout().reshape(self.request.op, &[count * terms, width])?;
-            // Rows one after another, each of neighbours.
+            // The stack must be packed, row by row.
             let layout = layout.filter(|layout| *layout.strides() == [width as isize, 1]);
             Ok(layout.map(|layout| side.clone().view(layout)))
         };

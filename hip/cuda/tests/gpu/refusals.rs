@@ -160,7 +160,8 @@ pub(crate) fn strides_past_32_bits_are_not_implemented() {
     }
 }
 
-/// hip-provider's tests hold the rules for arguments. Here they are asked before cuBLAS is.
+/// hip-provider's tests hold the rules for arguments. Here they are checked before cuBLAS
+/// is called.
 pub(crate) fn products_of_other_types_are_not_implemented() {
     gpu(&[Library::Cublas]);
     let rocblas = rocblas_table();

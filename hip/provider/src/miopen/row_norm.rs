@@ -168,7 +168,7 @@ pub(super) unsafe extern "C" fn miopenGroupNormForward<H: RowNorms>(
             x.require_packed()?;
             let (batch, channels, share) = x.planes()?;
             let groups = num_groups as usize;
-            // No channels are a multiple of 0 groups.
+            // Also refuses 0 groups, and a negative number, which is huge as a `usize`.
             require(channels.is_multiple_of(groups), miopenStatusBadParm)?;
             let length = channels / groups * share;
             let rows = Rows { rows: batch * groups, length, groups, share, epsilon, x };

@@ -85,7 +85,7 @@ fn programs_are_created_and_destroyed() {
             ("no source", &|c| c.source = null(), INPUT),
             ("no name", &|c| c.name = null(), Runs),
             ("no headers", &|c| (c.count, c.headers, c.names) = (0, null(), null()), Runs),
-            ("fewer than no headers", &|c| c.count = -1, INPUT),
+            ("a negative number of headers", &|c| c.count = -1, INPUT),
             ("no texts", &|c| c.headers = null(), INPUT),
             ("no names", &|c| c.names = null(), INPUT),
             ("a text that is null", &|c| c.headers = nulls, INPUT),
@@ -136,7 +136,7 @@ fn programs_are_compiled() {
         &[
             ("no program", &|call| call.0 = null_mut(), PROGRAM),
             ("no options", &|call| (call.1, call.2) = (0, null()), Runs),
-            ("fewer than no options", &|call| call.1 = -1, INPUT),
+            ("a negative number of options", &|call| call.1 = -1, INPUT),
             ("no list of options", &|call| call.2 = null(), INPUT),
             ("an option that is null", &|call| call.2 = nulls, INPUT),
             ("an option that is not UTF-8", &|call| call.2 = latin, Fails(HIPRTC_ERROR_INVALID_OPTION)),

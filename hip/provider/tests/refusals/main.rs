@@ -1,12 +1,12 @@
-//! What AMD's C functions refuse, in the one place that both providers use: each rule with the status
-//! that AMD's library returns, and that a refused call does not reach the provider.
+//! Tests of the argument checks that both providers share. A call that breaks a rule must return
+//! the status that AMD's library returns, and must not reach the provider.
 //!
-//! The provider under the functions is an imitation that notes what it is asked to do. A table says
-//! for each function a call that succeeds, and what changes in each row make of it.
+//! The provider under the functions is an imitation that notes what it is asked to do. For each
+//! function there is a call that succeeds, and a table of changes to it, each with its outcome.
 #![allow(
     clippy::unwrap_used,
     clippy::undocumented_unsafe_blocks,
-    reason = "tests: the functions get what a caller may pass, or notice it before they use it"
+    reason = "tests: the functions get valid arguments, or refuse invalid ones before they use them"
 )]
 
 mod hiprtc;
@@ -44,7 +44,7 @@ enum Then<S> {
 }
 use Then::*;
 
-/// A rule: what it says, the change of a good call's arguments, and what the call does then.
+/// A rule: its text, a change to the good call's arguments, and what the changed call does.
 type Rule<'a, A, S> = (&'a str, &'a dyn Fn(&mut A), Then<S>);
 
 /// A library's statuses.

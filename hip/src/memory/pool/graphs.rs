@@ -98,7 +98,7 @@ impl MemoryPool {
         self.state().graphs.captured == Some(block.arena)
     }
 
-    /// Whether a block is a graph's, or a graph holds it.
+    /// Whether a block belongs to a graph's memory, or a graph holds it.
     pub(crate) fn is_of_graph(&self, block: &PoolBlock) -> bool {
         let graphs = &self.state().graphs;
         graphs.memory.contains_key(&block.arena) || graphs.held.contains_key(&block.address)

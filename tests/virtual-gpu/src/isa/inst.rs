@@ -1,7 +1,8 @@
 //! A decoded instruction, and the opcode it belongs to.
 //!
-//! What runs an instruction needs the machine's state, which needs this file. So the types here are generic over it:
-//! `H` is the handler of one instruction, `E` are an opcode's handlers. [`super::exec`] names both.
+//! What runs an instruction needs the machine's state, which needs this file. So the types here are
+//! generic over what runs it: `H` is the handler of one instruction, `E` are an opcode's handlers.
+//! [`super::exec`] names both.
 
 /// The type of an operand: its width, and how an inline constant is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -246,7 +246,7 @@ fn every_direction() {
             assert_eq!(call(&mut { good }), miopenStatusSuccess);
             assert_eq!(LAST.take(), format!("{} 2 6 3 {at}", d.name), "{what}");
         }
-        // An answer without an address is no answer. The provider may have been asked before.
+        // A call without an address for the answer fails, perhaps after the provider was asked.
         let answers: [Function; 3] = [Direction::count, Direction::solution_workspace, Direction::workspace];
         for function in answers {
             let mut call = good;
@@ -285,7 +285,7 @@ fn every_direction() {
             ],
         );
         looked();
-        // What is found is cut to the room that there is.
+        // The results are cut to the room for them.
         for (function, expected) in [
             (Direction::count as Function, 3),
             (Direction::solutions, 2),
@@ -296,7 +296,7 @@ fn every_direction() {
             assert_eq!(unsafe { good.size.read() }, expected, "{}", d.name);
         }
         done(d.workspace(&mut Call { conv: empty, ..good }));
-        assert_eq!(unsafe { good.size.read() }, 0, "no solution needs no workspace");
+        assert_eq!(unsafe { good.size.read() }, 0, "without a solution, no workspace");
         done(d.find(&mut { good }));
         assert_eq!(unsafe { good.returned.read() }, 2);
         done(d.find(&mut Call { requested: 4, ..good }));

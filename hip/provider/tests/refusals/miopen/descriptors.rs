@@ -36,7 +36,7 @@ fn tensors() {
         &[
             ("no descriptor", &|c| c.tensor = null_mut(), BAD),
             ("no axes", &|c| c.rank = 0, BAD),
-            ("fewer than no axes", &|c| c.rank = -1, BAD),
+            ("a negative number of axes", &|c| c.rank = -1, BAD),
             ("12 axes", &|c| (c.rank, c.dims, c.strides) = (12, vec![1; 12], None), Runs),
             ("13 axes", &|c| (c.rank, c.dims, c.strides) = (13, vec![1; 13], None), BAD),
             ("no lengths", &|c| c.dims = Vec::new(), BAD),

@@ -34,7 +34,7 @@ thread_local! {
     static READ: Cell<(bool, bool, Option<Types>)> = const { Cell::new((false, false, None)) };
 }
 
-/// Device memory of exactly so many bytes. Nobody accesses it.
+/// Device memory of exactly `bytes` bytes. Nobody accesses it.
 fn memory(bytes: usize) -> *mut c_void {
     LIVE.with_borrow_mut(|live| {
         let start =

@@ -152,7 +152,7 @@ const SHARED: &[(&str, Change, Then<rocblas_status>)] = &[
     ("strides that overflow", |c| (c.batch, c.stride[0]) = (3, i64::MAX), SIZE),
     ("strides that overflow in bytes", |c| c.stride[1] = i64::MAX / 4, SIZE),
     ("strides down that overflow in bytes", |c| c.stride[0] = i64::MIN / 4, SIZE),
-    ("strides down to the end of the numbers", |c| c.stride[0] = i64::MIN, SIZE),
+    ("the most negative stride", |c| c.stride[0] = i64::MIN, SIZE),
     ("an end that overflows", |c| c.stride[0] = i64::MAX, SIZE),
     (
         "k of 0 needs no alpha, a, b",

@@ -59,7 +59,7 @@ fn devices() {
     );
 }
 
-/// Names are cut to the room that there is, and end with a NUL.
+/// Names are cut to the room for them, and end with a NUL.
 #[test]
 fn names() {
     let t = hip();
@@ -75,7 +75,7 @@ fn names() {
         &[
             ("null", &|call| call.0 = null_mut(), Fails(hipErrorInvalidValue)),
             ("no room", &|call| call.1 = 0, Fails(hipErrorInvalidValue)),
-            ("less than none", &|call| call.1 = -1, Fails(hipErrorInvalidValue)),
+            ("a negative length", &|call| call.1 = -1, Fails(hipErrorInvalidValue)),
             ("no such device", &|call| call.2 = 2, Fails(hipErrorInvalidDevice)),
             ("the device comes first", &|call| *call = (null_mut(), 20, -1), Fails(hipErrorInvalidDevice)),
         ],

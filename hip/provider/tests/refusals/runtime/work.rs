@@ -49,7 +49,7 @@ fn streams_and_events() {
         &[
             ("null", &|call| call.0 = null_mut(), bad),
             ("the next flag", &|call| call.1 = 8, bad),
-            ("a high flag that is none", &|call| call.1 = 0x1000_0000, bad),
+            ("a high bit that is no flag", &|call| call.1 = 0x1000_0000, bad),
         ],
     );
     check_null("hipEventDestroy", hipErrorInvalidHandle, t.hipEventDestroy);
@@ -118,7 +118,7 @@ fn modules() {
         &[
             ("no kernel", &|call| call.1 = null_mut(), Fails(hipErrorInvalidDeviceFunction)),
             ("no threads", &|call| call.2 = 0, bad),
-            ("less than none", &|call| call.2 = -1, bad),
+            ("a negative number of threads", &|call| call.2 = -1, bad),
             (
                 "the kernel comes first",
                 &|call| (call.1, call.2) = (null_mut(), 0),
