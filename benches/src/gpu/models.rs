@@ -2,11 +2,14 @@
 //! with this project's ([`fused`]). Every peer starts a model from the same weights: [`fill`].
 
 pub(crate) mod fused;
+mod numbers;
 pub(crate) mod stock;
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::backend::Backend;
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{Int, Tensor};
+
+pub(crate) use numbers::numbers;
 
 /// A model of a training row: it gives a loss for a batch.
 pub(crate) trait Trained<B: Backend>: Module<B> {
@@ -18,24 +21,6 @@ pub(crate) trait Trained<B: Backend>: Module<B> {
     fn batch(size: usize, device: &B::Device) -> Self::Batch;
     /// The loss of a batch.
     fn loss(&self, batch: Self::Batch) -> Tensor<B, 1>;
-}
-
-/// The number at `index` of a series in -1..1 from which every peer starts: the index hashed to 32
-/// bits. A sequence that fills the interval evenly would not do: gradients over a batch of such
-/// numbers cancel to little more than rounding errors, which Adam scales to whole steps, so no two
-/// implementations would agree.
-fn number(index: usize, series: usize) -> f64 {
-    let mut x = (index as u32).wrapping_add((series as u32).wrapping_mul(0x9e37_79b9));
-    for _ in 0..2 {
-        x = (x ^ (x >> 16)).wrapping_mul(0x045d_9f3b);
-    }
-    f64::from(x ^ (x >> 16)) / f64::from(1u32 << 31) - 1.0
-}
-
-/// Tensor data of such numbers, times `scale`.
-pub(crate) fn numbers(shape: &[usize], series: usize, scale: f64) -> TensorData {
-    let values: Vec<f32> = (0..shape.iter().product()).map(|i| (number(i, series) * scale) as f32).collect();
-    TensorData::new(values, shape.to_vec())
 }
 
 struct Fill {

@@ -2,6 +2,9 @@
 //! weights, batches and timing are those of `benches --train`. Prints the time of each, and the
 //! losses of some steps to compare with those of the other Burn and of PyTorch.
 
+#[path = "../../../benches/src/gpu/models/numbers.rs"]
+mod numbers;
+
 use std::time::Instant;
 
 use burn::module::{Module, ModuleMapper, Param};
@@ -12,8 +15,10 @@ use burn::nn::transformer::{TransformerEncoder, TransformerEncoderConfig, Transf
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d};
 use burn::optim::{AdamConfig, GradientsParams};
 use burn::tensor::activation::relu;
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor};
 use clap::Parser;
+
+use numbers::numbers;
 
 /// Steps before the timed ones.
 const FIRST: usize = 21;
@@ -33,20 +38,6 @@ struct Options {
     /// Runs the models whose names contain this text.
     #[arg(long, default_value = "")]
     filter: String,
-}
-
-/// Element `index` of a series of numbers in -1..1, as in `benches`.
-fn number(index: usize, series: usize) -> f64 {
-    let mut x = (index as u32).wrapping_add((series as u32).wrapping_mul(0x9e37_79b9));
-    for _ in 0..2 {
-        x = (x ^ (x >> 16)).wrapping_mul(0x045d_9f3b);
-    }
-    f64::from(x ^ (x >> 16)) / f64::from(1u32 << 31) - 1.0
-}
-
-fn numbers(shape: &[usize], series: usize, scale: f64) -> TensorData {
-    let values: Vec<f32> = (0..shape.iter().product()).map(|i| (number(i, series) * scale) as f32).collect();
-    TensorData::new(values, shape.to_vec())
 }
 
 /// Fills the weights with numbers, and every bias with zeros.
@@ -227,7 +218,8 @@ fn train<M: Trained>(name: &str, size: usize, plain: &Device, options: &Options)
     };
     // The first steps compile kernels and let the libraries choose their algorithms.
     let once = (0..FIRST).map(|_| timed(1)).fold(f64::MAX, f64::min);
-    let calls = (0.1 / once.max(1e-7)).ceil().clamp(4.0, 1000.0) as usize;
+    // Rounds of a second, so that their start and end do not count.
+    let calls = (1.0 / once.max(1e-7)).ceil().clamp(4.0, 1000.0) as usize;
     let mut times: Vec<f64> = (0..options.rounds.max(1)).map(|_| timed(calls)).collect();
     times.sort_by(f64::total_cmp);
     let [least, median, most] = [0, times.len() / 2, times.len() - 1].map(|at| times[at] * 1e3);
