@@ -255,7 +255,7 @@ fn batched_products_that_fail() {
         |shape: &[usize]| float(&random, shape, DType::F32, View::Contiguous, -1.0, 1.0).float::<R>(&device);
     let (a, b) = (of(&[4, 9, 7]), of(&[4, 9, 5]));
     let product = || R::float_matmul(R::float_transpose(a.clone()), b.clone());
-    let is_typed = || matches!(burn_rocm::take_last_error(), Some(RocmError::Rocblas { .. }));
+    let is_typed = || matches!(burn_rocm::take_last_error(), Some(burn_rocm::RocmError::Rocblas { .. }));
     // A wait reports it, and so does each later use.
     let waited = product();
     assert!(R::sync(&device).is_err() && is_typed());
