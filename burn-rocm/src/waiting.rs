@@ -1,10 +1,10 @@
 //! The op that a thread has put off, until its next op at the latest.
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// An op that was put off.
-pub(crate) trait Waiting {
+pub(crate) trait Waiting: Send + Sync {
     /// Enqueues the op if it still waits.
     ///
     /// # Errors
@@ -18,13 +18,28 @@ thread_local! {
     static LAST: RefCell<Option<Arc<dyn Waiting>>> = const { RefCell::new(None) };
 }
 
+type List = Vec<Weak<dyn Waiting>>;
+
+/// All threads' ops that may still wait and read a graph's memory, which a replay may write.
+fn of_graphs() -> MutexGuard<'static, List> {
+    static OF_GRAPHS: Mutex<List> = Mutex::new(Vec::new());
+    // Every statement that changes the list leaves it whole.
+    OF_GRAPHS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Takes the op that this thread put off. `None` also while the thread is ending.
 fn take() -> Option<Arc<dyn Waiting>> {
     LAST.try_with(RefCell::take).ok().flatten()
 }
 
-/// Keeps an op until this thread's next op. The thread must not have put off another.
-pub(crate) fn wait(op: Arc<dyn Waiting>) {
+/// Keeps an op until this thread's next op. The thread must not have put off another. `of_graph`
+/// says whether the op reads a graph's memory.
+pub(crate) fn wait(op: Arc<dyn Waiting>, of_graph: bool) {
+    if of_graph {
+        let mut list = of_graphs();
+        list.retain(|other| other.strong_count() > 0);
+        list.push(Arc::downgrade(&op));
+    }
     let _ = LAST.try_with(|last| last.replace(Some(op)));
 }
 
@@ -45,4 +60,17 @@ pub(crate) fn release(op: &Arc<impl Waiting + 'static>) {
 /// The op's. Reads of its result report it too.
 pub(crate) fn enqueue_own() -> hip::Result<()> {
     take().map_or(Ok(()), |op| op.enqueue())
+}
+
+/// Enqueues this thread's op, and every thread's that reads a graph's memory. A replay calls this
+/// first.
+///
+/// # Errors
+/// Those of this thread's op.
+pub(crate) fn enqueue_before_replay() -> hip::Result<()> {
+    enqueue_own()?;
+    let all = std::mem::take(&mut *of_graphs());
+    // Reads of their results report their errors.
+    all.iter().filter_map(Weak::upgrade).for_each(|op| drop(op.enqueue()));
+    Ok(())
 }

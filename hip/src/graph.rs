@@ -142,7 +142,7 @@ impl Capture {
         match made {
             Ok((raw, Recording { kept, before, .. })) => {
                 let exec = Mutex::new(Exec { raw, launched: false });
-                let (device, recorded) = (device.clone(), trace::counts().since(&before));
+                let (device, recorded) = (device.clone(), trace::captured().since(&before));
                 Ok(Graph { device, recorded, exec, memory, _kept: Mutex::new(kept) })
             }
             Err(error) => {

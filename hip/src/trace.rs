@@ -59,9 +59,23 @@ impl Counts {
     }
 }
 
+const NOTHING: Counts = Counts { kernels: 0, library_calls: 0, copies: 0, transfers: 0, graphs: 0 };
+
 thread_local! {
-    static COUNTS: Cell<Counts> =
-        const { Cell::new(Counts { kernels: 0, library_calls: 0, copies: 0, transfers: 0, graphs: 0 }) };
+    static COUNTS: Cell<Counts> = const { Cell::new(NOTHING) };
+    /// What [`captured`] leaves out.
+    static LEFT_OUT: Cell<Counts> = const { Cell::new(NOTHING) };
+}
+
+/// The calling thread's counts so far, without what ran although the thread captured.
+pub(crate) fn captured() -> Counts {
+    counts().since(&LEFT_OUT.get())
+}
+
+/// Leaves what the thread has asked since `before` out of [`captured`].
+pub(crate) fn leave_out(before: &Counts) {
+    let captured = before.since(&LEFT_OUT.get());
+    LEFT_OUT.set(counts().since(&captured));
 }
 
 /// The calling thread's counts so far. They are kept whether ops are traced or not.

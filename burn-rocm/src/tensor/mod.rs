@@ -102,8 +102,9 @@ impl RocmTensor {
     /// Puts off `work`, which computes this tensor's elements, until the thread's next op or until
     /// the elements are needed. `dims` is the number of matrices, and the rows and columns of each.
     pub(crate) fn put_off(self, dims: [usize; 3], work: Work) -> Self {
+        let of_graph = work.stacked.iter().any(|operand| operand.buffer.is_of_graph());
         let product = Arc::new(PutOff::new(dims, work));
-        wait(product.clone());
+        wait(product.clone(), of_graph);
         Self { put_off: Some(product), ..self }
     }
 
@@ -141,11 +142,6 @@ impl RocmTensor {
     pub(crate) fn buffer(&self) -> &Buffer {
         self.settle().or_raise();
         &self.buffer
-    }
-
-    /// Whether a graph uses the buffer, so that a replay may write it.
-    pub(crate) fn is_of_graph(&self) -> bool {
-        self.buffer.is_of_graph()
     }
 
     /// Shape, strides and offset.

@@ -9,7 +9,7 @@
 //! access to the tensor's buffer, by any thread, does too. So only the timing differs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread::ThreadId;
 
 use hip::Error;
@@ -108,6 +108,7 @@ impl Waiting for PutOff {
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
 
     use burn_backend::TensorData;

@@ -13,6 +13,7 @@ use crate::device::recording::{Recording, Template};
 use crate::device::stream::Stream;
 use crate::error::{Error, Result};
 use crate::once::Once;
+use crate::trace;
 
 thread_local! {
     /// The thread's number, from 1; 0 if it has none yet. Without a destructor, like the count
@@ -32,13 +33,16 @@ pub fn is_capturing() -> bool {
 /// Runs `work` as if the calling thread captured nothing: what it enqueues runs, and is not part of
 /// a graph.
 pub fn uncaptured<T>(work: impl FnOnce() -> T) -> T {
-    struct Before(bool);
+    struct Before(bool, trace::Counts);
     impl Drop for Before {
         fn drop(&mut self) {
             UNCAPTURED.set(self.0);
+            if !self.0 {
+                trace::leave_out(&self.1);
+            }
         }
     }
-    let _before = Before(UNCAPTURED.replace(true));
+    let _before = Before(UNCAPTURED.replace(true), trace::counts());
     work()
 }
 

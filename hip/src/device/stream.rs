@@ -136,7 +136,7 @@ impl Stream {
     pub(crate) fn begin_capture(&self) -> Result<()> {
         let Some(begin) = self.context.hip().hipStreamBeginCapture else { return Err(no_graphs()) };
         if let Some(mut recording) = self.recording() {
-            *recording = Recording { before: trace::counts(), ..Recording::default() };
+            *recording = Recording { before: trace::captured(), ..Recording::default() };
         }
         self.context.bind()?;
         // SAFETY: the function is HIP's, the handle is ours.

@@ -6,7 +6,7 @@ use hip::Graph;
 
 use crate::device::RocmDevice;
 use crate::error::invalid;
-use crate::waiting::enqueue_own;
+use crate::waiting::enqueue_before_replay;
 
 /// Work that was captured on a device. One launch replays it.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ impl RocmGraph {
     pub(super) fn replay(&self, device: &RocmDevice) -> hip::Result<()> {
         let own = RocmDevice::new(self.0.device().info().index);
         match own == *device {
-            true => enqueue_own().and_then(|()| self.0.replay()),
+            true => enqueue_before_replay().and_then(|()| self.0.replay()),
             false => invalid(
                 "graph_replay",
                 format!("a graph captured on {device}"),

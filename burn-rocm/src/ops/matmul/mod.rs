@@ -172,8 +172,7 @@ impl Product {
     }
 
     /// The operands stacked along their inner axis, if each stack is a view: `[terms, rows]` and
-    /// `[terms, columns]`. `None` also for a single matrix, for integers, and for a graph's memory
-    /// outside a capture, because a replay by another thread could run before the product.
+    /// `[terms, columns]`. `None` also for a single matrix and for integers.
     fn stacked(&self) -> hip::Result<Option<[RocmTensor; 2]>> {
         let last = self.dims.len() - 1;
         let (batches, terms) = (&self.dims[..last - 1], self.lhs.dims()[last]);
@@ -181,9 +180,6 @@ impl Product {
         let many = count > 1 && batches.contains(&count) && !self.is_of_nothing();
         let long = count.saturating_mul(terms) > max_reach();
         if !many || long || !self.lhs.kernel_type()?.is_float() {
-            return Ok(None);
-        }
-        if !hip::is_capturing() && (self.lhs.is_of_graph() || self.rhs.is_of_graph()) {
             return Ok(None);
         }
         let stack = |side: &RocmTensor, width: usize| -> hip::Result<Option<RocmTensor>> {
