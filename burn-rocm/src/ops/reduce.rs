@@ -256,9 +256,9 @@ pub(crate) fn reduce_dim(
 
 /// The sum along an axis, which then has size 1.
 pub(crate) fn sum_dim(op: &'static str, tensor: RocmTensor, axis: usize) -> hip::Result<RocmTensor> {
-    match sum_of_batches(op, tensor, axis)? {
-        Ok(sum) => Ok(sum),
-        Err(tensor) => reduce_dim(op, Functor::Sum, tensor, axis),
+    match sum_of_batches(op, &tensor, axis)? {
+        Some(sum) => Ok(sum),
+        None => reduce_dim(op, Functor::Sum, tensor, axis),
     }
 }
 

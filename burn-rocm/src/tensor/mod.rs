@@ -108,21 +108,18 @@ impl RocmTensor {
         Self { put_off: Some(product), ..self }
     }
 
-    /// Takes the stacked operands of the product that was put off, which is then never computed.
-    /// Returns the tensor instead unless the product still waits and this tensor is its only view
-    /// and shows all of its matrices in order. `dims` is as for [`put_off`](Self::put_off).
-    pub(crate) fn into_stacked(mut self, dims: [usize; 3]) -> Result<[Self; 2], Self> {
-        if !self.layout.is_contiguous() || self.put_off.as_ref().is_none_or(|product| product.dims != dims) {
-            return Err(self);
+    /// Takes the stacked operands of the product that was put off. The product is then never
+    /// computed, so the caller drops this tensor. `None` unless the product still waits and this
+    /// tensor is its only view and shows all of its matrices in order. `dims` is as for
+    /// [`put_off`](Self::put_off).
+    pub(crate) fn take_stacked(&self, dims: [usize; 3]) -> Option<[Self; 2]> {
+        let product = self.put_off.as_ref().filter(|product| product.dims == dims)?;
+        if !self.layout.is_contiguous() {
+            return None;
         }
-        let Some(product) = self.put_off.take() else { return Err(self) };
-        release(&product);
-        let product = match Arc::try_unwrap(product).map(PutOff::into_work) {
-            Ok(Ok(work)) => return Ok(work.stacked),
-            Ok(Err(done)) => Arc::new(done),
-            Err(shared) => shared,
-        };
-        Err(Self { put_off: Some(product), ..self })
+        release(product);
+        // A replay that holds it too only enqueues it, or finds it taken.
+        if Arc::strong_count(product) == 1 { product.take().map(|work| work.stacked) } else { None }
     }
 
     /// Enqueues the product that writes the buffer, if it was put off.

@@ -29,8 +29,10 @@ pub(super) struct PutOff {
 }
 
 enum State {
-    Waiting(Work),
+    Waiting(Box<Work>),
     Enqueued,
+    /// Another op does the work. The product's tensor is gone.
+    Taken,
     Failed(Error),
 }
 
@@ -45,7 +47,7 @@ pub(crate) struct Work {
 impl PutOff {
     pub(super) fn new(dims: [usize; 3], work: Work) -> Self {
         let captured_by = hip::is_capturing().then(|| std::thread::current().id());
-        let state = Mutex::new(State::Waiting(work));
+        let state = Mutex::new(State::Waiting(Box::new(work)));
         Self { state, enqueued: AtomicBool::new(false), dims, captured_by }
     }
 
@@ -81,11 +83,15 @@ impl PutOff {
         }
     }
 
-    /// The work, if the product still waits.
-    pub(super) fn into_work(self) -> Result<Work, Self> {
-        match self.state.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            State::Waiting(work) => Ok(work),
-            state => Err(Self { state: Mutex::new(state), ..self }),
+    /// Takes the work if the product still waits. It is then never computed.
+    pub(super) fn take(&self) -> Option<Box<Work>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Waiting(work) => Some(work),
+            other => {
+                *state = other;
+                None
+            }
         }
     }
 }
@@ -163,18 +169,18 @@ mod tests {
         assert!(access(&view).is_ok() && access(&made).is_ok());
         assert_eq!(runs.load(Ordering::Relaxed), 1);
         drop(view);
-        assert!(made.into_stacked(DIMS).is_err(), "it ran");
+        assert!(made.take_stacked(DIMS).is_none(), "it ran");
     }
 
     #[test]
     fn only_the_sole_view_of_all_matrices_is_stacked() {
         let runs = Arc::new(AtomicUsize::new(0));
         let made = waits(&runs, || Ok(()));
-        let made = made.into_stacked([2, 4, 3]).expect_err("other matrices");
+        assert!(made.take_stacked([2, 4, 3]).is_none(), "other matrices");
         let shared = made.clone();
-        let made = made.into_stacked(DIMS).expect_err("another view");
+        assert!(made.take_stacked(DIMS).is_none(), "another view");
         drop(shared);
-        let stacked = made.into_stacked(DIMS).expect("the operands");
+        let stacked = made.take_stacked(DIMS).expect("the operands");
         assert_eq!(stacked.map(|side| side.dims().to_vec()), [[10, 3], [10, 4]]);
         assert_eq!(runs.load(Ordering::Relaxed), 0);
     }
@@ -188,7 +194,7 @@ mod tests {
             assert!(is_unsupported(&access(&failed)));
             assert!(is_unsupported(&read(failed.clone())), "reads return it");
         }
-        assert!(is_unsupported(&access(&failed.into_stacked(DIMS).expect_err("it does not wait"))));
+        assert!(failed.take_stacked(DIMS).is_none() && is_unsupported(&access(&failed)));
         assert_eq!(runs.load(Ordering::Relaxed), 1);
         let panicked = waits(&runs, || panic!("in a product"));
         assert!(catch_unwind(AssertUnwindSafe(|| panicked.settle())).is_err());

@@ -70,27 +70,23 @@ pub(crate) fn matmul(op: &'static str, lhs: RocmTensor, rhs: RocmTensor) -> hip:
     Ok(out.put_off(dims, Work { run: Box::new(run), stacked }))
 }
 
-/// If the tensor is a product that was put off, and `axis` counts all of its matrices: the sum
-/// along `axis`, which then has size 1, computed as one product of the operands stacked along their
-/// inner axis. Otherwise `Err` with the tensor.
+/// The sum along `axis`, which then has size 1, if `tensor` is a product that was put off and `axis`
+/// counts its matrices: one product of the operands, stacked along their inner axis. The caller then
+/// drops `tensor`.
 pub(crate) fn sum_of_batches(
     op: &'static str,
-    tensor: RocmTensor,
+    tensor: &RocmTensor,
     axis: usize,
-) -> hip::Result<Result<RocmTensor, RocmTensor>> {
+) -> hip::Result<Option<RocmTensor>> {
     let mut dims = tensor.dims().to_vec();
-    let Some((batches, &[rows, columns])) = dims.split_last_chunk::<2>() else { return Ok(Err(tensor)) };
+    let Some((batches, &[rows, columns])) = dims.split_last_chunk::<2>() else { return Ok(None) };
     let count = batches.iter().product();
     if batches.get(axis) != Some(&count) {
-        return Ok(Err(tensor));
+        return Ok(None);
     }
-    match tensor.into_stacked([count, rows, columns]) {
-        Ok([lhs, rhs]) => {
-            dims[axis] = 1;
-            reshape(product(Request::new(op, 1.0), swap_dims(lhs, 0, 1)?, rhs)?, &dims).map(Ok)
-        }
-        Err(tensor) => Ok(Err(tensor)),
-    }
+    let Some([lhs, rhs]) = tensor.take_stacked([count, rows, columns]) else { return Ok(None) };
+    dims[axis] = 1;
+    reshape(product(Request::new(op, 1.0), swap_dims(lhs, 0, 1)?, rhs)?, &dims).map(Some)
 }
 
 /// `alpha * (lhs x rhs)`. Batches broadcast.
