@@ -10,12 +10,12 @@
 #               with an older ROCm
 #   --full      all architectures
 #   --changed   all architectures if the kernels' ingredients differ from those in docs/kernels.md, else those of every
-#               run. With an older ROCm: gfx1030 if they differ, else nothing
+#               run. With an older ROCm: gfx1030 if they differ, else nothing. Comments and blank lines do not count
 #   --family    only the kernels of these families: no tables, no times
 #   --write     writes the tables into docs/kernels.md instead of comparing; with --full, and if all is well, the
 #               ingredients too
-#   --keep      reuses the findings in FILE for families whose sources have not changed, and stores all findings there,
-#               so that `--full --write --keep FILE` compiles only what changed
+#   --keep      reuses the findings in FILE for families whose sources (comments included) have not changed, and stores
+#               all findings there, so that `--full --write --keep FILE` compiles only what changed
 #
 # Exit status: 0 all is well, 1 something is not (one line for each problem), 2 wrong use. Needs root, for chroot.
 set -euo pipefail
@@ -26,15 +26,42 @@ shift
 from=$PWD
 cd "$(dirname "$(realpath "$0")")/../.."
 
-# The ingredients of a kernel: its sources and their table, the options and headers, and how it is requested by name.
+# A C++ file without comments and blank lines. The pattern takes literals first, and numbers because of their digit
+# separators, so that nothing in them passes for a comment. (GCC's preprocessor would also drop `#pragma once`.)
+code_of_cpp() {
+    perl -0777 -pe '
+        s{ ( \b(?:u8|[uUL])?R"([^()\\\s]*)\(.*?\)\2" | "(?:[^"\\\n]|\\.)*" | \x27(?:[^\x27\\\n]|\\.)*\x27
+             | \b\d(?:[\w.]|\x27\w)* )
+           | [ \t]*//(?:\\\n|[^\n])*
+           | ([ \t]*/\*.*?\*/[ \t]*) }
+         { $1 // ($3 ? " " : "") }gsex;
+        s/[ \t]+$//mg; s/^\n+//; s/\n{2,}/\n/g' "$1"
+}
+
+# A Rust file without blank lines and the lines that hold only a comment, and without the import paths, which change no
+# kernel. A comment that follows code on its line stays.
+code_of_rust() {
+    sed -E '/^[[:space:]]*(\/\/.*)?$/d; /^use crate::/d' "$1"
+}
+
+# The hash of a kernel's ingredients: the code of its sources and their table, the options and headers, and how it is
+# requested by name. A file of another kind counts as it is.
 sources() {
     {
-        find hip/kernels -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
-        # Without the import paths, which change no kernel.
-        grep -v '^use crate::' hip/src/compile/rtc.rs
+        local file
+        while read -r file; do
+            printf '%s\n' "$file"
+            case "$file" in
+            *.hip | *.h) code_of_cpp "$file" ;;
+            *.rs) code_of_rust "$file" ;;
+            *) cat "$file" ;;
+            esac || exit
+        done < <(find hip/kernels -type f | LC_ALL=C sort)
+        code_of_rust hip/src/compile/rtc.rs
         sed -n '/^pub(crate) fn spelled_out/,/^}/p' hip/src/workarounds.rs
     } | sha256sum | cut -c1-64
 }
+sources=$(sources)
 
 options=() write=0 full=0 family=0 keep='' shaped=1 arch=0
 case "$(head -1 "$root/.rocm")" in
@@ -44,7 +71,7 @@ esac
 while [ $# -gt 0 ]; do
     case "$1" in
     --changed)
-        if grep -qxF "Sources: $(sources)" docs/kernels.md; then
+        if grep -qxF "Sources: $sources" docs/kernels.md; then
             echo "kernels.sh: the kernels are those of docs/kernels.md"
             if [ $shaped = 0 ]; then exit 0; fi
         elif [ $shaped = 1 ]; then
@@ -105,6 +132,6 @@ if [ -n "$keep" ] && [ -e "$bare/kept" ]; then cp "$bare/kept" "$keep"; fi
 if [ $write = 1 ]; then cp "$bare/kernels.md" docs/kernels.md; fi
 if [ $write = 1 ] && [ $full = 1 ] && [ $family = 0 ] && [ $shaped = 1 ] && [ $status = 0 ]; then
     sed -i '/^Sources: /d' docs/kernels.md
-    printf 'Sources: %s\n' "$(sources)" >>docs/kernels.md
+    printf 'Sources: %s\n' "$sources" >>docs/kernels.md
 fi
 exit $status
