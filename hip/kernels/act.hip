@@ -1,10 +1,10 @@
-// Activations joined to what comes before them, a bias, a sum or a product, and their gradients.
-// f16 and bf16 are computed in f32; `out` may be an input.
+// Activations fused with the op before them (adding a bias, a sum or a product), and their
+// gradients. f16 and bf16 are computed in f32; `out` may be an input.
 #include "prelude.h"
 #include "rows.h"
 
-// An activation of z and its slope there.
-struct Relu { // NaN stays, and so does its gradient; of the output the slope is as of z
+// An activation of z and its derivative there.
+struct Relu { // NaN stays NaN, and its gradient passes; the slope at the output equals that at z
     template <class C> static DEVICE C apply(C z) { return z < (C)0 ? (C)0 : z; }
     template <class C> static DEVICE C slope(C z) { return z <= (C)0 ? (C)0 : (C)1; }
 };
@@ -17,7 +17,8 @@ struct Gelu { // z Phi(z), the exact form
         return cdf + z * math::exp((C)-0.5 * z * z) * (C)0.39894228040143267794;
     }
 };
-struct Silu { // z s(z); exp of a value that is never positive: right in relative terms at both ends
+// z s(z); exp is taken only of numbers that are not positive: small relative error at both ends
+struct Silu {
     template <class C> static DEVICE C sigmoid(C z) {
         C e = math::exp(-math::abs(z));
         return (z < (C)0 ? e : (C)1) / ((C)1 + e);
@@ -31,7 +32,8 @@ struct Silu { // z s(z); exp of a value that is never positive: right in relativ
 
 // ---------------------------------------------------------------- after a bias
 
-// The channel of an element of [outer, len, inner]; `narrow` where 32 bits hold its place.
+// The channel of an element of [outer, len, inner]. `narrow` says that the element's index fits 32
+// bits.
 DEVICE u64 channel_of(u64 at, u64 len, u64 inner, bool narrow) {
     if (narrow) {
         u32 row = inner == 1 ? (u32)at : (u32)at / (u32)inner;
@@ -40,8 +42,8 @@ DEVICE u64 channel_of(u64 at, u64 len, u64 inner, bool narrow) {
     return at / inner % len;
 }
 
-// out = act(x + bias) over [outer, len, inner], the bias along the middle dim; packed. Without a
-// bias act(x).
+// out = act(x + bias) over packed [outer, len, inner]; the bias runs along the middle dim. Without
+// a bias, out = act(x).
 template <class Act, class T>
 __global__ ALL_WAVES(sizeof(T) == 2) void bias_act(u64 outer, u64 len, u64 inner, const T *x, const T *bias, T *out) {
     using C = compute_t<T>;
@@ -70,7 +72,8 @@ __global__ ALL_WAVES(sizeof(T) == 2) void bias_act(u64 outer, u64 len, u64 inner
         constexpr u32 WIDTH = LANES<T>;
         bool narrow = n < (1ull << 31);
         u64 pieces = n / WIDTH;
-        // Elements that are neighbours have neighbours of the bias: it is read as they are.
+        // Neighbouring elements have neighbouring bias elements, so pieces of the bias are read
+        // like pieces of x.
         if (inner == 1 && len % WIDTH == 0 && bias != nullptr && past_boundary(bias) == 0) {
             for_each(pieces, [=](u64 piece) {
                 u64 at = piece * WIDTH;
@@ -103,7 +106,7 @@ __global__ ALL_WAVES(sizeof(T) == 2) void bias_act(u64 outer, u64 len, u64 inner
     }
 }
 
-// out = residual + (x + bias) over [rows, len], the bias along a row; packed.
+// out = residual + (x + bias) over packed [rows, len]; the bias runs along a row.
 template <class T>
 __global__ ALL_WAVES(sizeof(T) == 2) void bias_add(u64 rows, u64 len, const T *residual, const T *x, const T *bias,
                                                    T *out) {
@@ -137,14 +140,14 @@ __global__ ALL_WAVES(sizeof(T) == 2) void bias_add(u64 rows, u64 len, const T *r
     }
 }
 
-// Which rows a part of them has.
+// The rows that belong to a part.
 struct Part {
     u64 begin, end;
 };
 DEVICE Part part_of(u64 part, u64 count, u64 parts) { return {count * part / parts, count * (part + 1) / parts}; }
 
-// The work of bias_act_columns_backward by pieces of WIDTH neighbouring columns, of which a thread
-// takes a part's rows, ABREAST at a time.
+// The work of bias_act_columns_backward in pieces of WIDTH neighbouring columns. A thread goes
+// through a part's rows of one piece, ABREAST rows at a time.
 template <u32 WIDTH, class Act, class T>
 DEVICE void columns_backward(u64 rows, u64 len, u64 parts, const T *x, const T *bias, const T *grad,
                              compute_t<T> *partial, T *out) {
@@ -187,15 +190,15 @@ DEVICE void columns_backward(u64 rows, u64 len, u64 parts, const T *x, const T *
     });
 }
 
-// out = grad * slope(x + bias) over [rows, len], and the columns' sums of it over `parts` of the
-// rows: partial [parts, len].
+// out = grad * slope(x + bias) over [rows, len]. partial [parts, len] gets the sums of out over the
+// rows of each part.
 template <class Act, class T>
 __global__ ALL_WAVES(sizeof(T) == 2) void bias_act_columns_backward(u64 rows, u64 len, u64 parts, const T *x,
                                                                     const T *bias, const T *grad, compute_t<T> *partial,
                                                                     T *out) {
     using C = compute_t<T>;
     if constexpr (!ONE_THREAD) {
-        constexpr u32 WIDTH = LANES<T> / 2; // with 16 bytes an access registers are short
+        constexpr u32 WIDTH = LANES<T> / 2; // accesses of 16 bytes would take too many registers
         if (len % WIDTH == 0) columns_backward<WIDTH, Act>(rows, len, parts, x, bias, grad, partial, out);
         else columns_backward<1, Act>(rows, len, parts, x, bias, grad, partial, out);
         return;
@@ -219,7 +222,7 @@ __global__ ALL_WAVES(sizeof(T) == 2) void bias_act_columns_backward(u64 rows, u6
     });
 }
 
-// The same over [outer, len, inner], with the sums of each channel over `parts` of the outer dim.
+// The same over [outer, len, inner], with the sums of each channel over each part of the outer dim.
 template <class Act, class T>
 __global__ void bias_act_planes_backward(u64 outer, u64 len, u64 inner, u64 parts, const T *x, const T *bias,
                                          const T *grad, compute_t<T> *partial, T *out) {
@@ -234,7 +237,8 @@ __global__ void bias_act_planes_backward(u64 outer, u64 len, u64 inner, u64 part
             T *to = out + at;
             if constexpr (ONE_THREAD) {
                 auto of = [=](u64 i) { return (C)load(g[i]) * Act::slope((C)load(from[i]) + add); };
-                sum += block_reduce_range(inner, (C)0, of, Plus()); // before `out` takes an input's place
+                // read before `out`, which may be an input, is written
+                sum += block_reduce_range(inner, (C)0, of, Plus());
                 for_each_in_block(inner, [=](u64 i) { to[i] = store<T>::from(of(i)); });
             } else {
                 auto of = [&](u64, C v, C d) {
@@ -251,13 +255,14 @@ __global__ void bias_act_planes_backward(u64 outer, u64 len, u64 inner, u64 part
 }
 
 // ---------------------------------------------------------------- after a sum or a product; packed
+// tensors
 
 // out = act(a + b)
 template <class Act, class T> __global__ void add_act(u64 n, const T *a, const T *b, T *out) {
     using C = compute_t<T>;
     map_contiguous(n, out, [=](C x, C y) { return Act::apply(x + y); }, a, b);
 }
-// out = grad * slope(a + b), the gradient of both.
+// out = grad * slope(a + b), which is the gradient of both a and b.
 template <class Act, class T> __global__ void add_act_backward(u64 n, const T *a, const T *b, const T *grad, T *out) {
     using C = compute_t<T>;
     map_contiguous(n, out, [=](C x, C y, C g) { return Act::slope(x + y) * g; }, a, b, grad);
@@ -273,7 +278,7 @@ template <class T> __global__ void silu_mul(u64 n, const T *a, const T *b, T *ou
     map_contiguous(n, out, [=](C x, C y) { return Silu::apply(x) * y; }, a, b);
 }
 
-// Both factors' gradients, of `a` as it is or through SiLU.
+// The gradients of both factors of act(a) * b, where act is the identity (Plain) or SiLU.
 struct Plain {
     template <class C> static DEVICE C apply(C z) { return z; }
     template <class C> static DEVICE C slope(C) { return (C)1; }

@@ -1,5 +1,5 @@
-// Where bools are true: counted by chunks, the counts summed up in between, then each chunk writes
-// its own.
+// The indices of true elements. One kernel counts them by chunk; the counts are summed up; then
+// another kernel writes each chunk's indices.
 #include "prelude.h"
 
 // counts[c] = how many of chunk c's elements are true.
@@ -12,8 +12,8 @@ template <class B> __global__ void argwhere_count(u64 n, u64 chunk, const B *x, 
     });
 }
 
-// places: the indices of the true elements, ascending; ends[c] = how many there are up to the end
-// of chunk c, at most `found`.
+// places: the indices of the true elements, ascending. ends[c]: the number of true elements up to
+// the end of chunk c. At most `found` indices are written.
 template <class B>
 __global__ void argwhere_places(u64 n, u64 chunk, u64 found, const B *x, const i64 *ends, i64 *places) {
     for_each((n + chunk - 1) / chunk, [=](u64 c) {
@@ -29,12 +29,12 @@ struct Sizes {
     u64 dim[8];
 };
 
-// The coordinates of places in a shape: out[p][first + d] for `count` dims of `sizes`, the dims
-// behind which hold `inner` elements; out has rows of `rank`.
+// The coordinates of places in a shape: out[p][first + d] for `count` dims of `sizes`. The dims
+// after these hold `inner` elements. A row of out has `rank` elements.
 template <class I>
 __global__ void place_coordinates(u64 n, u32 rank, u32 first, u32 count, u64 inner, Sizes sizes, const i64 *places,
                                   I *out) {
-    // The sizes by reference: a copy that is indexed would lie in memory of each thread's own.
+    // The sizes by reference: a copy that is indexed would go to each thread's private memory.
     for_each(n, [=, &sizes](u64 p) {
         u64 rest = (u64)places[p] / inner;
         I *row = out + p * rank + first;

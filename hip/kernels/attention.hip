@@ -1,8 +1,9 @@
 // Scaled dot-product attention, softmax(q k^T) v, in one kernel: FlashAttention-2 (Dao 2023,
 // "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", algorithm 1)
 // with the online softmax of Milakov and Gimelshein (2018, "Online normalizer calculation for
-// softmax"). A block takes a tile of queries through all keys, a tile at a time; the scores never
-// reach memory. And the mask that the composed path needs.
+// softmax"). A block takes a tile of queries and goes through all keys tile by tile; the scores
+// never reach memory. The file also has the causal mask for attention that the host composes of
+// several kernels.
 #include "attention_scores.h"
 #include "attention_stage.h"
 #include "block_product.h"
@@ -12,16 +13,16 @@ struct Shape {
     i64 pairs, heads, queries, keys, width, values; // pairs: batch * heads; width: of q and k; values: of v
 };
 
-// The kernel's parameters, in their order.
+// The parameters of `attention`, in their order.
 template <class T> struct Given {
     Shape s;
     View q_at, k_at, v_at, mask_at, bias_at;
     const T *q, *k, *v;
     const u8 *mask;          // or null: true hides a key
     const T *bias;           // or null
-    compute_t<T> scale, cap; // cap 0: none
+    compute_t<T> scale, cap; // cap 0: scores are not capped
     u32 causal, mask_size;   // mask_size: bytes of a bool
-    // Of TRAINED alone:
+    // Only for TRAINED:
     compute_t<T> fill; // the score of a hidden key
     u32 quiet;         // whether 1 is added to the sum of exponentials
     u64 seed, call;
@@ -31,12 +32,12 @@ template <class T> struct Given {
     RowSum<compute_t<T>> *sums; // or null
 };
 
-// What a kernel is compiled for: neither mask nor bias, whose strides leave the scalar registers to
-// the rest; both; or a mask, dropout, a quiet softmax and the rows' sums, from which the gradients
-// are computed.
+// The variants of the kernel. PLAIN has neither mask nor bias: their strides would take scalar
+// registers that the rest needs. MASKED has both. TRAINED has a mask, dropout, a quiet softmax and
+// the rows' sums, from which the gradients are computed.
 constexpr i32 PLAIN = 0, MASKED = 1, TRAINED = 2;
 
-// What a tile needs of them.
+// The parameters as a tile needs them.
 template <class T> struct Inputs {
     using C = compute_t<T>;
     u32 queries, keys, width, values;
@@ -62,7 +63,7 @@ template <class T> struct Inputs {
           first_row((u64)((batch * g.s.heads + head) * g.s.queries)) {}
     static DEVICE i64 first(const View &at, i64 batch, i64 head) { return batch * at.batch + head * at.head; }
 
-    // Keys below this are seen by the query.
+    // The query sees the keys below this.
     DEVICE u32 seen(u32 query) const { return causal_end(causal, query, queries, keys); }
     DEVICE bool hidden(u32 query, u32 key) const {
         i64 at = (i64)query * mask_at.row + (i64)key * mask_at.column;
@@ -75,15 +76,16 @@ template <class T> struct Inputs {
         score *= scale;
         return cap > (C)0 ? cap * math::tanh(score / cap) : score;
     }
-    // The sum of a row's exponentials relative to `base`; what is left of the row for the
-    // gradients.
+    // The sum of a row's exponentials relative to `base`. `leave` stores what the gradients need of
+    // the row.
     DEVICE C total(C base, C sum) const { return quiet ? sum + math::exp(-base) : sum; }
     DEVICE void leave(u32 query, C base, C factor) const {
         if (sums != nullptr) sums[first_row + query] = RowSum<C>{base, factor};
     }
 };
 
-constexpr u32 WIDEST = 256; // the widest head; the host takes the composed path beyond
+// the widest head; beyond it the host composes attention of several kernels
+constexpr u32 WIDEST = 256;
 
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
 
@@ -91,8 +93,8 @@ constexpr u32 WIDEST = 256; // the widest head; the host takes the composed path
 
 constexpr u32 ROWS = 128, KEYS = 64; // queries and keys of a tile
 
-// The scores of one query and a tile of keys become weights; the row's greatest score and sum go
-// on. Gives what earlier weights are to be scaled by.
+// Turns the scores of one query and a tile of keys into weights, and updates the row's greatest
+// score and sum. Returns the factor for earlier weights.
 template <i32 KIND, class T, class C = compute_t<T>>
 DEVICE C weigh(const Inputs<T> &p, u32 query, u32 key0, u32 count, C *x, C &top, C &sum) {
     INDEPENDENT
@@ -130,7 +132,7 @@ DEVICE C weigh(const Inputs<T> &p, u32 query, u32 key0, u32 count, C *x, C &top,
     return fade;
 }
 
-// What a block keeps of its tile: up to 854 KB, too much for the stack of a thread that an
+// A block's working memory. It has up to 854 KB, too much for the stack of a thread that an
 // application made.
 template <class C> struct Tile {
     C q[ROWS * WIDEST], k[WIDEST * KEYS], v[KEYS * WIDEST], scores[ROWS * KEYS], sums[ROWS * WIDEST], top[ROWS],
@@ -142,11 +144,11 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
     const Inputs<T> p(given, batch, head);
     constexpr u32 PANEL = ABREAST * lanes<C>::count;
     Tile<C> &tile = *(Tile<C> *)hip_cpu_scratch(sizeof(Tile<C>));
-    // __restrict: no other pointer of this function points into the tile.
+    // __restrict holds because no other pointer of this function points into the tile.
     C *__restrict q = tile.q, *__restrict k = tile.k, *__restrict v = tile.v, *__restrict scores = tile.scores,
                   *__restrict sums = tile.sums, *__restrict top = tile.top, *__restrict sum = tile.sum;
     u32 rows = p.queries - row0 < ROWS ? p.queries - row0 : ROWS, groups = (rows + GROUP - 1) / GROUP;
-    u32 pitch = round_up(p.values, PANEL);     // of a row of values
+    u32 pitch = round_up(p.values, PANEL);     // elements of a row of values
     for (u32 r = 0; r < groups * GROUP; ++r) { // q: [group][column][row of the group]
         C *to = q + r / GROUP * GROUP * p.width + r % GROUP;
         const T *from = p.q + (i64)(row0 + r) * p.q_at.row;
@@ -213,7 +215,8 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
 constexpr u32 SIDE = 16, MICRO = 4; // a thread has 4 rows, and 4 columns of each 64
 constexpr u32 ROWS = SIDE * MICRO, COLUMNS = SIDE * MICRO;
 
-// op over the values of the 16 threads that share rows, in each of them: neighbours in a warp.
+// Combines the values of the 16 threads that share rows by op; each of them gets the result. They
+// are neighbours in a warp.
 template <class C, class Op> DEVICE C across(C value, Op op) {
     i32 lane = (i32)(threadIdx.x % (u32)warpSize);
     for (i32 distance = SIDE / 2; distance > 0; distance /= 2) value = op(value, shuffle(value, lane ^ distance));
@@ -222,8 +225,8 @@ template <class C, class Op> DEVICE C across(C value, Op op) {
 
 template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch, i64 head, u32 row0, T *out) {
     using C = compute_t<T>;
-    // 33 KB of shared memory either way. One more than ROWS apart, so that writes down a column
-    // meet different banks.
+    // Shared memory is 33 KB in either case. PITCH is one more than ROWS, so that writes down a
+    // column use different banks.
     constexpr u32 KEYS = sizeof(C) == 8 ? 32 : 64, DEPTH = sizeof(C) == 8 ? 16 : 32, ACROSS = KEYS / SIDE,
                   PITCH = ROWS + 1;
     constexpr u32 PARTS = WIDEST / COLUMNS;
@@ -240,14 +243,14 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
     }
     u32 queries = (u32)given.s.queries, last = queries - row0 < ROWS ? queries - 1 : row0 + ROWS - 1;
     u32 seen = Inputs<T>(given, batch, head).seen(last);
-    // Reloaded for each tile: kept, the parameters do not fit into the scalar registers.
+    // Reloaded for each tile: if kept, the parameters do not fit into the scalar registers.
     auto inputs = [&] { return Inputs<T>(reload_parameters(given), batch, head); };
     for (u32 key0 = 0; key0 < seen; key0 += KEYS) {
         u32 width = inputs().width, values = inputs().values;
         C score[MICRO][ACROSS] = {};
         for (u32 d0 = 0; d0 < width; d0 += DEPTH) {
             const Inputs<T> p = inputs();
-            sync_threads(); // what was staged before may still be read
+            sync_threads(); // threads may still read what was staged before
             stage<ROWS, DEPTH>(p.q, p.q_at, row0, p.queries, d0, p.width, 1, PITCH, staged);
             stage<KEYS, DEPTH>(p.k, p.k_at, key0, p.keys, d0, p.width, 1, KEYS + 1, staged + LEFT);
             sync_threads();
@@ -271,7 +274,8 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
             u32 inside = query < p.queries ? p.keys : 0, visible = query < p.queries ? p.seen(query) : 0;
             C peak = LOWEST<C>;
             Words words = {};
-            if (KIND == TRAINED && p.dropout.on) { // nor would Philox's keys of ten rounds
+            // reloaded, because the keys of Philox's ten rounds would not fit either
+            if (KIND == TRAINED && p.dropout.on) {
                 const Inputs<T> d = inputs();
                 words = d.dropout.at(d.first_row + query, d.keys, key0 + tx);
             }
@@ -306,7 +310,8 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
             UNROLLED
             for (u32 j = 0; j < ACROSS; ++j) {
                 C weight = math::exp(score[i][j] - base);
-                sum[i] += weight; // this thread's keys; the 16 come together at the end
+                // the sum over this thread's keys; the 16 threads' sums are joined at the end
+                sum[i] += weight;
                 weights[(j * SIDE + tx) * PITCH + i * SIDE + ty] = weight;
             }
         }
@@ -358,11 +363,12 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
 
 #endif
 
-// out = softmax(mask(cap(scale q k^T)) + bias) v: out packed [pairs, queries, values], the others
-// by their strides. Launched with blocks of 256 threads (or one), min(pairs * ceil(queries / 64),
-// cap) of them; any number of blocks is right. Keys that no query of a tile sees are not read. As
-// TRAINED: out = softmax(mask(dropout(scale q k^T))) v, a hidden key's score being `fill` and not
-// -inf; and sums[pair, query] = its row's.
+// out = softmax(mask(cap(scale q k^T)) + bias) v. `out` is packed [pairs, queries, values]; the
+// other operands have strides. Launched with blocks of 256 threads (or one). The host launches a
+// block for each 64 queries of a pair, up to a limit, but any number of blocks works. Keys that no
+// query of a tile sees are not read. TRAINED computes out = softmax(mask(dropout(scale q k^T))) v,
+// where the score of a hidden key is `fill` instead of -inf, and writes each row's RowSum to
+// sums[pair, query].
 template <class T, i32 KIND>
 __global__ __launch_bounds__(256) void attention(Shape s, View q_at, View k_at, View v_at, View mask_at, View bias_at,
                                                  const T *q, const T *k, const T *v, const u8 *mask, const T *bias,
@@ -381,9 +387,9 @@ __global__ __launch_bounds__(256) void attention(Shape s, View q_at, View k_at, 
     });
 }
 
-// out[row, col] = x[row, col], or -inf where a query would see a later key: col > q + keys -
-// queries, q = row % queries. `rows` = batch * heads * queries, rows of `keys` elements,
-// contiguous; `out` may be x.
+// out[row, col] = x[row, col], or -inf if the query would see a later key: if col > q + keys -
+// queries, where q = row % queries. There are `rows` = batch * heads * queries contiguous rows of
+// `keys` elements. `out` may be x.
 template <class T> __global__ void causal_mask(u64 rows, u32 queries, u32 keys, const T *x, T *out) {
     T masked = store<T>::from(-__builtin_inff());
     for_each_row(rows, [=](u64 row) {

@@ -1,9 +1,9 @@
-// The gradients of scaled dot-product attention, softmax(scale q k^T) v, without the scores in
-// memory: FlashAttention-2's backward pass (Dao 2023, algorithm 2) as two kernels, so that no sum
-// depends on an order that changes. One takes a tile of keys through all queries, for the gradients
-// of keys and values, the other a tile of queries through all keys, for the queries'. Each computes
-// the scores again, and the weights from them and from the sums of their rows that the forward
-// kernel left.
+// The gradients of scaled dot-product attention, softmax(scale q k^T) v, without storing the
+// scores: FlashAttention-2's backward pass (Dao 2023, algorithm 2). It is split into two kernels,
+// so that every sum has a fixed order. One takes a tile of keys through all queries, for the
+// gradients of keys and values; the other takes a tile of queries through all keys, for the
+// queries' gradient. Each recomputes the scores, and the weights from them and from the row sums
+// that the forward kernel stored.
 #include "attention_scores.h"
 #include "attention_stage.h"
 #include "block_product.h"
@@ -21,7 +21,7 @@ template <class T> struct Given {
     const T *q, *k, *v, *grad;
     const u8 *mask;        // or null: true hides a key
     const RowSum<C> *sums; // of each row
-    const C *dots;         // of each row: the product of output and gradient
+    const C *dots;         // of each row: the product of the output and its gradient
     C scale, fill;         // fill: the score of a hidden key
     u32 causal, mask_size;
     u64 seed, call;
@@ -30,9 +30,10 @@ template <class T> struct Given {
     T *out, *other;
 };
 
-constexpr u32 WIDEST = 128; // features of a head; the host takes the composed path beyond
+// features of a head; beyond it the host composes attention of several kernels
+constexpr u32 WIDEST = 128;
 
-// What a tile of scores needs of them.
+// The parameters as a tile of scores needs them.
 template <class T> struct Inputs {
     using C = compute_t<T>;
     u32 queries, keys, width, values;
@@ -44,7 +45,7 @@ template <class T> struct Inputs {
     C scale, fill;
     bool causal;
     Dropout<C> dropout;
-    u64 row0; // of the batch and head
+    u64 row0; // the first row of the batch and head
 
     DEVICE Inputs(const Given<T> &g, i64 pair)
         : queries((u32)g.s.queries), keys((u32)g.s.keys), width((u32)g.s.width), values((u32)g.s.values), q_at(g.q_at),
@@ -66,8 +67,8 @@ template <class T> struct Inputs {
         return !causal || first < 0 ? 0 : first < (i64)queries ? (u32)first : queries;
     }
     DEVICE u32 seen(u32 query) const { return causal_end(causal, query, queries, keys); }
-    // From a score's product and that of its value and the output's gradient: the weight, and the
-    // gradient by the product.
+    // On entry `product` is q k^T and `by_weight` the product of v and the output's gradient. On
+    // return `product` is the weight and `by_weight` the gradient with respect to q k^T.
     DEVICE void gradient(u32 query, u32 key, u32 word, C &product, C &by_weight) const {
         C kept = dropout.on ? dropout.kept(word) * scale : scale, score = product * kept;
         if (mask.from != nullptr && mask.hides(query, key)) {
@@ -87,8 +88,8 @@ template <class T> struct Inputs {
 constexpr u32 TILE = 64; // queries and keys of a tile
 template <class C> constexpr u32 TILE_OF = TILE;
 
-// Rows row0.. of an operand, 0 past its end: row by row, column by column, or in groups of GROUP
-// rows, column by column.
+// The next three functions copy rows row0.. of an operand, 0 past its end: in row order, in column
+// order, and in groups of GROUP rows in column order.
 template <class T, class C>
 DEVICE void pack_rows(const T *from, const View &at, u32 row0, u32 rows, u32 columns, u32 pitch, C *to) {
     for (u32 r = 0; r < TILE; ++r) {
@@ -111,13 +112,14 @@ template <class C> DEVICE void group_rows(const C *rows, u32 columns, u32 pitch,
     }
 }
 
-// Queries' and keys' sides of a tile: rows of features, and of the output's gradient or of values.
+// The queries' or the keys' side of a tile: rows of features, and rows of the output's gradient
+// (queries) or of values (keys).
 template <class C> struct Side {
     C features[TILE * WIDEST], values[TILE * WIDEST];
 };
 
-// The tile's weights and the gradients by its products, 0 outside. `q` are groups and `k` columns
-// of rows.
+// The tile's weights and the gradients with respect to q k^T, 0 outside. `q` is laid out by
+// `group_rows`, `k` by `turn_rows`.
 template <class T, class C = compute_t<T>>
 DEVICE void tile_gradients(const Inputs<T> &p, u32 query0, u32 key0, const Side<C> &q, const Side<C> &k, C *weights,
                            C *grads) {
@@ -157,8 +159,8 @@ DEVICE void tile_gradients(const Inputs<T> &p, u32 query0, u32 key0, const Side<
     }
 }
 
-// sums[row][column] += the tile's [query][key] times rows of the other side: BY_KEY sums over
-// queries.
+// sums[row][column] += the product of the tile [query][key] and rows of the other side. With BY_KEY
+// the sum is over queries.
 template <bool BY_KEY, class C> DEVICE void add_product(const C *tile, const C *rows, u32 pitch, C *sums) {
     constexpr u32 PANEL = ABREAST * lanes<C>::count;
     for (u32 c = 0; c < pitch; c += PANEL) {
@@ -229,15 +231,15 @@ template <class T> DEVICE void by_queries(const Given<T> &given, i64 pair, u32 q
 
 constexpr u32 SIDE = 16, COLUMNS = 64, ABREAST_COLUMNS = COLUMNS / SIDE, PARTS = WIDEST / COLUMNS;
 
-// A tile has as many queries as keys. 33 KB of shared memory, or 25 in f64.
+// A tile has as many queries as keys. It uses 33 KB of shared memory, or 25 KB in f64.
 template <class C> struct Tile {
     static constexpr u32 SIZE = sizeof(C) == 8 ? 32 : 64, DEPTH = sizeof(C) == 8 ? 16 : 32, MICRO = SIZE / SIDE;
-    static constexpr u32 PITCH = SIZE + 1; // writes down a column meet different banks
+    static constexpr u32 PITCH = SIZE + 1; // so that writes down a column use different banks
     static constexpr u32 STAGED = max_size(2 * DEPTH * PITCH, (SIZE * COLUMNS));
 };
 
-// sum[i][j] += the product of rows i * 16 + ty from row `left0` of one operand and j * 16 + tx from
-// `right0` of the other.
+// sum[i][j] += the product of row left0 + i * 16 + ty of one operand and row right0 + j * 16 + tx
+// of the other.
 template <u32 M, class T, class C>
 DEVICE void tile_product(const T *left, const View &left_at, u32 left0, u32 lefts, const T *right, const View &right_at,
                          u32 right0, u32 rights, u32 width, C *staged, C (&sum)[M][M]) {
@@ -245,7 +247,7 @@ DEVICE void tile_product(const T *left, const View &left_at, u32 left0, u32 left
     constexpr u32 SECOND = S::DEPTH * S::PITCH;
     u32 tx = threadIdx.x % SIDE, ty = threadIdx.x / SIDE;
     for (u32 d0 = 0; d0 < width; d0 += S::DEPTH) {
-        sync_threads(); // what was staged before may still be read
+        sync_threads(); // threads may still read what was staged before
         stage<S::SIZE, S::DEPTH>(left, left_at, left0, lefts, d0, width, 1, S::PITCH, staged);
         stage<S::SIZE, S::DEPTH>(right, right_at, right0, rights, d0, width, 1, S::PITCH, staged + SECOND);
         sync_threads();
@@ -264,8 +266,8 @@ DEVICE void tile_product(const T *left, const View &left_at, u32 left0, u32 left
     }
 }
 
-// The weights of a tile and the gradients by its products, of queries i * 16 + ty and keys j * 16 +
-// tx; 0 outside.
+// The weights of a tile and the gradients with respect to q k^T, for queries i * 16 + ty and keys j
+// * 16 + tx; 0 outside.
 template <u32 M, class T, class C>
 DEVICE void tile_gradients(const Given<T> &given, i64 pair, u32 query0, u32 key0, C *staged, C (&weight)[M][M],
                            C (&grad)[M][M]) {
@@ -298,8 +300,8 @@ DEVICE void tile_gradients(const Given<T> &given, i64 pair, u32 query0, u32 key0
     }
 }
 
-// sum[i][c][j] += the product of column i * 16 + ty of `tile`, its rows `pitch` apart, and column
-// 64 c + 16 j + tx of rows row0.. of an operand.
+// sum[i][c][j] += the product of column i * 16 + ty of `tile`, whose rows are `pitch` apart, and
+// column 64 c + 16 j + tx of rows row0.. of an operand.
 template <u32 M, class T, class C>
 DEVICE void add_product(const C *tile, const T *from, const View &at, u32 row0, u32 rows, u32 columns, C *staged,
                         C (&sum)[M][PARTS][ABREAST_COLUMNS]) {
@@ -308,7 +310,7 @@ DEVICE void add_product(const C *tile, const T *from, const View &at, u32 row0, 
     UNROLLED
     for (u32 c = 0; c < PARTS; ++c) {
         if (c * COLUMNS < columns) {
-            sync_threads(); // `tile` is written, and what was staged has been read
+            sync_threads(); // waits until `tile` is written and what was staged has been read
             stage<S::SIZE, COLUMNS>(from, at, row0, rows, c * COLUMNS, columns, COLUMNS, 1, staged);
             sync_threads();
             for (u32 row = 0; row < S::SIZE; ++row) {
@@ -344,11 +346,12 @@ DEVICE void write_rows(const C (&sum)[M][PARTS][ABREAST_COLUMNS], u32 row0, u32 
     }
 }
 
-// The tile into shared memory: tile[query * PITCH + key], or the other way round.
+// Stores the tile in shared memory: tile[query * PITCH + key], or with BY_KEY tile[key * PITCH +
+// query].
 template <bool BY_KEY, u32 M, class C> DEVICE void keep_tile(const C (&value)[M][M], C *tile) {
     constexpr u32 PITCH = Tile<C>::PITCH;
     u32 tx = threadIdx.x % SIDE, ty = threadIdx.x / SIDE;
-    sync_threads(); // it may still be read
+    sync_threads(); // threads may still read the tile
     UNROLLED
     for (u32 i = 0; i < M; ++i) {
         UNROLLED
@@ -411,9 +414,9 @@ template <class C> constexpr u32 TILE_OF = Tile<C>::SIZE;
 
 #endif
 
-// The gradients by keys [pairs, keys, width] and values [pairs, keys, values], packed; the other
-// operands by their strides. Launched with blocks of 256 threads (or one); any number of blocks is
-// right.
+// The gradients of the keys [pairs, keys, width] and values [pairs, keys, values], packed. The
+// other operands have strides. Launched with blocks of 256 threads (or one); any number of blocks
+// works.
 template <class T>
 __global__ __launch_bounds__(256) void attention_backward_keys(
     Shape s, View q_at, View k_at, View v_at, View grad_at, View mask_at, const T *q, const T *k, const T *v,
@@ -429,7 +432,7 @@ __global__ __launch_bounds__(256) void attention_backward_keys(
     });
 }
 
-// The gradient by queries [pairs, queries, width], packed.
+// The gradient of the queries [pairs, queries, width], packed.
 template <class T>
 __global__ __launch_bounds__(256) void attention_backward_queries(
     Shape s, View q_at, View k_at, View v_at, View grad_at, View mask_at, const T *q, const T *k, const T *v,
@@ -445,8 +448,8 @@ __global__ __launch_bounds__(256) void attention_backward_queries(
     });
 }
 
-// dots[row] = the product of the output [rows, values], packed, and its gradient, for each row of
-// batch * heads * queries.
+// dots[row] = the dot product of the output's row and its gradient's, for each row of batch * heads
+// * queries. The output is packed [rows, values].
 template <class T>
 __global__ void attention_dots(i64 rows, i64 heads, i64 queries, i64 values, View grad_at, const T *out, const T *grad,
                                compute_t<T> *dots) {

@@ -1,6 +1,6 @@
-// The rows of attention's scores [batch * heads, queries, keys] where a product has put them into
-// memory: the weights that they make, and the scores' gradient. `out` may be the scores, or the
-// gradient that comes in. Computed in f32 for f16 and bf16.
+// Kernels over the rows of attention's scores [batch * heads, queries, keys] when a matrix product
+// has stored them: one turns them into weights, one computes their gradient. `out` may be the
+// scores or the incoming gradient. f16 and bf16 are computed in f32.
 #include "attention_scores.h"
 #include "prelude.h"
 #include "rows.h"
@@ -35,10 +35,10 @@ template <class T> struct Backward {
     T *out;
 };
 
-// A row and what its scores become.
+// A row, and the mask and dropout of its scores.
 template <class C> struct Row {
     u64 row;
-    u32 query, keys, visible; // visible: keys below are seen
+    u32 query, keys, visible; // visible: the query sees the keys below this
     Mask mask;
     Dropout<C> dropout;
 
@@ -52,8 +52,8 @@ template <class C> struct Row {
     }
     DEVICE bool hides(u32 key) const { return mask.from != nullptr && mask.hides(query, key); }
 
-    // f(key, factor) for each key, shared among the threads of a block: a thread takes the four
-    // keys that one Philox block serves.
+    // Calls f(key, factor) for each key, shared among the threads of a block. A thread takes the
+    // four keys of one Philox block.
     template <class F> DEVICE void for_each_key(F f) const {
         for_each_in_block((u64)((keys + SPAN - 1) / SPAN) * BLOCKS, [&](u64 quad) {
             u32 first = (u32)quad / BLOCKS * SPAN + (u32)quad % BLOCKS;
@@ -68,8 +68,8 @@ template <class C> struct Row {
     }
 };
 
-// out = exp(x - max) over the sum of such, for a row; 0 where nothing is above -inf. `out` may be
-// x.
+// out = exp(x - max) / the sum of these over a row, or 0 if nothing in the row is above -inf. `out`
+// may be x.
 template <class T> DEVICE void softmax_row(u64 len, bool quiet, const T *x, T *out) {
     using C = compute_t<T>;
     auto total = [=](C base, C sum) { return share(quiet ? sum + math::exp(-base) : sum); };
@@ -80,7 +80,7 @@ template <class T> DEVICE void softmax_row(u64 len, bool quiet, const T *x, T *o
         for_each_in_block(len, [=](u64 i) { out[i] = store<T>::from(math::exp((C)load(x[i]) - base) * factor); });
         return;
     }
-    KeptRow<T> row; // read once
+    KeptRow<T> row; // reads the row once
     row.read(len, x, LOWEST<C>, [](C v) { return v; });
     C top = LOWEST<C>, sum = (C)0;
     row.for_each_kept([&](C &v, bool) { top = Larger()(top, v); });
@@ -90,9 +90,9 @@ template <class T> DEVICE void softmax_row(u64 len, bool quiet, const T *x, T *o
     row.write(out, [&](u32, C v) { return v * factor; });
 }
 
-// out = the softmax of each row of what its scores become: dropped, `fill` where the mask is true,
-// -inf past a causal query's place. A row of -inf alone is 0. `quiet`: over 1 + the sum of the
-// exponentials (Miller 2023, "Attention is off by one").
+// out = the softmax of each row of scores after dropout, `fill` where the mask is true, and -inf
+// past a causal query's position. A row with only -inf gives 0. `quiet` divides by 1 + the sum of
+// the exponentials (Miller 2023, "Attention is off by one").
 template <class T>
 __global__ void attention_weights(Rows s, View mask_at, const T *scores, const u8 *mask, u32 mask_size,
                                   compute_t<T> fill, u32 causal, u32 quiet, u64 seed, u64 call, u32 dropping, u32 last,
@@ -111,7 +111,8 @@ __global__ void attention_weights(Rows s, View mask_at, const T *scores, const u
                 C score = p.hides(key) ? fill : (C)load(from[key]) * kept;
                 to[key] = store<T>::from(key < p.visible ? score : LOWEST<C>);
             });
-            if constexpr (!ONE_THREAD) sync_threads(); // others read what this thread has written
+            // other threads read what this thread has written
+            if constexpr (!ONE_THREAD) sync_threads();
         }
         const Forward<T> &g = reload_parameters(given);
         u64 keys = (u64)g.s.keys;
@@ -119,8 +120,8 @@ __global__ void attention_weights(Rows s, View mask_at, const T *scores, const u
     });
 }
 
-// out = the gradient by the scores, from the weights w and their gradient g: w (g - sum(w g)) where
-// the score was neither masked nor dropped, times the dropout's factor.
+// out = the gradient of the scores from the weights w and their gradient g: w (g - sum(w g)) times
+// the dropout's factor, or 0 if the score was masked or dropped.
 template <class T>
 __global__ void attention_weights_backward(Rows s, View mask_at, const T *weights, const T *grad, const u8 *mask,
                                            u32 mask_size, u64 seed, u64 call, u32 dropping, u32 last,
@@ -131,7 +132,8 @@ __global__ void attention_weights_backward(Rows s, View mask_at, const T *weight
         const Backward<T> &b = reload_parameters(given);
         const T *w = b.weights + row * b.s.keys, *g = b.grad + row * b.s.keys;
         C sum = block_reduce_range((u64)b.s.keys, (C)0, [=](u64 i) { return (C)load(w[i]) * (C)load(g[i]); }, Plus());
-        if constexpr (!ONE_THREAD) sync_threads(); // `out` may be `grad`, which the others have read for the sum
+        // waits until all have read `grad` for the sum, because `out` may be `grad`
+        if constexpr (!ONE_THREAD) sync_threads();
         const Backward<T> &again = reload_parameters(given);
         const Row<C> p(again, false, row);
         T *to = again.out + row * again.s.keys;

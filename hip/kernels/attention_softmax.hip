@@ -1,12 +1,12 @@
-// The two products of attention whose rows a softmax reads whole, joined with it, in f32: the
-// weights softmax(scale q k^T), and the scores' gradient w (g - sum(w g)) of g = dy v^T. Rows stay
-// in registers until they are done: a product of rocBLAS and a kernel over its rows write and read
-// [batch * heads, queries, keys] elements once more.
+// Two matrix products of attention, each fused with the softmax step that needs whole rows of its
+// result, in f32: the weights softmax(scale q k^T), and the scores' gradient w (g - sum(w g)) where
+// g = dy v^T. Rows stay in registers until they are done. A product by rocBLAS and a separate row
+// kernel would write and read [batch * heads, queries, keys] elements once more.
 //
-// A block computes all columns of ROWS rows: a team of 32 threads HEIGHT of them, a thread PARTS
-// times four columns, 128 sums in all. Both operands come through shared memory, DEPTH of the
-// summed axis at a time, while the next are on their way into registers (the scheme of CUTLASS'
-// "Efficient GEMM in CUDA").
+// A block computes all columns of ROWS rows. Each team of 32 threads has HEIGHT of these rows; a
+// thread has PARTS groups of four columns, 128 sums in all. Both operands go through shared memory,
+// DEPTH elements of the summed axis at a time, while the next ones are loaded into registers (the
+// scheme of CUTLASS' "Efficient GEMM in CUDA").
 #include "attention_scores.h"
 #include "prelude.h"
 
@@ -39,8 +39,8 @@ struct Backward {
 constexpr u32 THREADS = 256, TEAM = 32, TEAMS = THREADS / TEAM, WIDTH = 4, DEPTH = 16, QUADS = DEPTH / WIDTH;
 using Quad = Vector<f32, WIDTH>;
 
-// Whether the next tile's first step is on its way while a tile's softmax is computed. AMD's
-// compiler spills registers then.
+// Whether the next tile's first step is loaded while a tile's softmax is computed. AMD's compiler
+// would spill registers for it.
 #if COMPILER_AMD
 constexpr bool AHEAD = false;
 #else
@@ -49,7 +49,7 @@ constexpr bool AHEAD = true;
 
 template <u32 PARTS> struct Tile {
     static constexpr u32 HEIGHT = 32 / PARTS, ROWS = TEAMS * HEIGHT, COLUMNS = PARTS * TEAM * WIDTH;
-    // Quads of a step that a thread brings.
+    // The number of quads of a step that a thread loads.
     static constexpr u32 LEFT = ROWS * QUADS / THREADS, RIGHT = COLUMNS * QUADS / THREADS;
     f32 sum[HEIGHT][PARTS][WIDTH];
 };
@@ -57,13 +57,13 @@ template <u32 PARTS> struct Tile {
 DEVICE Quad &quad_at(f32 *x) { return *reinterpret_cast<Quad *>(x); }
 DEVICE const Quad &quad_at(const f32 *x) { return *reinterpret_cast<const Quad *>(x); }
 
-// Rows of one operand of a pair, of which this thread brings every THREADS / QUADS-th.
+// Rows of one operand of a pair. This thread loads every (THREADS / QUADS)-th of them.
 template <u32 N> struct Rows {
     const f32 *from;
     u32 offset[N];
 
-    // `first`: the tile's first row. Past the last row the last is read again: what comes of it is
-    // not kept.
+    // `first` is the tile's first row. Past the operand's last row, the last row is read again, and
+    // the results are discarded.
     DEVICE void place(const f32 *operand, const View &at, i64 batch, i64 head, u32 first, u32 count) {
         from = operand + batch * at.batch + head * at.head;
         UNROLLED
@@ -82,9 +82,8 @@ template <u32 N> struct Rows {
     }
 };
 
-// Where element [depth][row] of a step is in shared memory, without the row: the rows of each quad
-// are exchanged, so that lanes meet no bank twice when a quad is written down a column, nor when
-// four rows are read.
+// Element [depth][row] of a step is stored with its row XORed with this, so that lanes use
+// different banks when they write a quad down a column and when they read four rows.
 DEVICE u32 turn(u32 quad) { return quad * (TEAM / QUADS); }
 
 template <u32 COUNT, u32 N> DEVICE void put(const Quad (&from)[N], f32 *to) {
@@ -120,14 +119,14 @@ template <u32 PARTS> DEVICE void multiply(const f32 *left, const f32 *right, Til
     }
 }
 
-// One instruction, where a comparison and a choice are two. NaN loses here: it comes back with the
-// sum.
+// One instruction instead of a comparison and a select. It drops NaN, but the sum of the row then
+// brings NaN back.
 struct Greater {
     DEVICE f32 operator()(f32 a, f32 b) const { return math::fmax(a, b); }
 };
 
-// op over the values of a team, neighbours in a warp, in each of its threads: of N rows side by
-// side.
+// Combines the values of a team by op, for N rows at once; each of its threads gets the result. A
+// team's threads are neighbours in a warp.
 template <u32 N, class Op> DEVICE void across(f32 (&value)[N], Op op) {
     i32 lane = (i32)(threadIdx.x % (u32)warpSize);
     UNROLLED
@@ -137,10 +136,10 @@ template <u32 N, class Op> DEVICE void across(f32 (&value)[N], Op op) {
     }
 }
 
-// A tile among those of all pairs.
+// The position of a tile among the tiles of all pairs.
 struct Place {
     i64 batch, head;
-    u32 row; // its first
+    u32 row; // the tile's first row
 
     template <u32 ROWS> DEVICE static Place of(const Shape &s, u64 item) {
         i64 pair = (i64)item / s.tiles, batch = pair / s.heads;
@@ -156,8 +155,8 @@ struct Place {
     }
 };
 
-// What a thread has of a tensor [pairs, rows, columns]: HEIGHT rows from `first` on, of which
-// `rows` exist, from `column` on.
+// The elements that a thread has of a tensor [pairs, rows, columns]: HEIGHT rows from offset
+// `first` on, of which `rows` exist, and in them columns from `column` on.
 struct Part {
     i64 first;
     u32 rows, column, columns;
@@ -167,15 +166,15 @@ struct Part {
         i64 first = ((at.batch * s.heads + at.head) * s.rows + row) * s.columns + column;
         return Part{first, row < (u32)s.rows ? (u32)s.rows - row : 0, column, (u32)s.columns};
     }
-    // Compared again each time: AMD's compiler would keep a mask of lanes for each comparison.
+    // Recomputed for each comparison: AMD's compiler would keep a lane mask for each of them.
     DEVICE bool has(u32 row, u32 part) const { return row < recompute_from(rows) && has(part); }
     DEVICE bool has(u32 part) const { return recompute_from(column) + part * TEAM * WIDTH < columns; }
     DEVICE u32 at(u32 row, u32 part) const { return row * columns + part * TEAM * WIDTH; }
 };
 
-// Calls finish(parameters, place, tile) for each tile of a block: neighbours, so that the right
-// operand is in a cache. EARLY: the next tile's first step is on its way meanwhile, for which
-// `finish` must leave registers.
+// Calls finish(parameters, place, tile) for each tile of a block. A block's tiles are neighbours,
+// so that the right operand stays in a cache. With EARLY, the next tile's first step is loaded
+// during `finish`, which must leave registers for it.
 template <u32 PARTS, bool EARLY, class Given, class Finish>
 DEVICE void for_each_tile(const Given &given, Finish finish) {
     using T = Tile<PARTS>;
@@ -204,7 +203,7 @@ DEVICE void for_each_tile(const Given &given, Finish finish) {
         T tile = {};
         Place here = at;
         for (u32 from = 0; from < depth; from += DEPTH) {
-            sync_threads(); // the last step may still be read
+            sync_threads(); // threads may still read the last step
             put<T::ROWS>(left_step, left_room);
             put<T::COLUMNS>(right_step, right_room);
             sync_threads();
@@ -221,11 +220,11 @@ DEVICE void for_each_tile(const Given &given, Finish finish) {
     }
 }
 
-// out = softmax(scale left right^T), of rows [pairs, rows, columns]. A row of -inf alone is 0.
-// `quiet`: over 1 + the sum of the exponentials. Launched with blocks of 256 threads; any number of
-// them is right. Operands' columns lie side by side, all else of them and of rows at multiples of
-// 16 bytes; depth a multiple of 4; columns at most 128 PARTS and a multiple of 4; offsets within a
-// pair below 2^32.
+// out = softmax(scale left right^T) of rows [pairs, rows, columns]. A row with only -inf gives 0.
+// `quiet` divides by 1 + the sum of the exponentials. Launched with blocks of 256 threads; any
+// number works. The operands' columns must be contiguous, and all their other strides and all
+// addresses multiples of 16 bytes. `depth` must be a multiple of 4, `columns` at most 128 PARTS and
+// a multiple of 4, and offsets within a pair below 2^32.
 template <class F, i32 PARTS>
 __global__ __launch_bounds__(256) void attention_softmax(Shape s, View left_at, View right_at, const F *left,
                                                          const F *right, F scale, u32 quiet, F *out) {
@@ -233,7 +232,7 @@ __global__ __launch_bounds__(256) void attention_softmax(Shape s, View left_at, 
     for_each_tile<PARTS, AHEAD>(Forward{s, left_at, right_at, left, right, scale, quiet, out},
                                 [](const Forward &g, const Place &at, T &tile) {
         const Part part = Part::of<PARTS>(g.s, at);
-        constexpr u32 STEP = 8;          // rows side by side: as many as there are registers for
+        constexpr u32 STEP = 8;          // rows at a time: as many as registers allow
         f32 log2e = 1.4426950408889634f; // exp(x) = 2^(x log2(e))
         UNROLLED
         for (u32 row = 0; row < T::HEIGHT; row += STEP) {
@@ -281,8 +280,8 @@ __global__ __launch_bounds__(256) void attention_softmax(Shape s, View left_at, 
     });
 }
 
-// out = w (g - sum(w g)) of rows of the weights w and of g = left right^T, [pairs, rows, columns].
-// As `attention_softmax` otherwise.
+// out = w (g - sum(w g)) for rows of the weights w and of g = left right^T, [pairs, rows, columns].
+// The other requirements are those of `attention_softmax`.
 template <class F, i32 PARTS>
 __global__ __launch_bounds__(256) void attention_softmax_backward(Shape s, View left_at, View right_at, const F *left,
                                                                   const F *right, const F *weights, F *out) {
@@ -290,7 +289,7 @@ __global__ __launch_bounds__(256) void attention_softmax_backward(Shape s, View 
     for_each_tile<PARTS, false>(Backward{s, left_at, right_at, left, right, weights, out},
                                 [](const Backward &g, const Place &at, T &tile) {
         const Part part = Part::of<PARTS>(g.s, at);
-        constexpr u32 STEP = 8 / PARTS; // rows side by side: as many as there are registers for
+        constexpr u32 STEP = 8 / PARTS; // rows at a time: as many as registers allow
         UNROLLED
         for (u32 row = 0; row < T::HEIGHT; row += STEP) {
             Quad weight[STEP][PARTS];

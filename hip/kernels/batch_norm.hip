@@ -1,16 +1,16 @@
-// Batch normalisation of contiguous x, seen as [batch, channels, spatial]. Each channel has its
-// statistics, over batch and spatial. f16 and bf16 compute in f32; parameters and running
-// statistics are f32 then.
+// Batch normalisation of contiguous x, seen as [batch, channels, spatial]. Each channel has its own
+// statistics, over batch and spatial. f16 and bf16 are computed in f32, and their parameters and
+// running statistics are f32.
 //
 // A block computes one part of one tile of `wide` channels. A tile is one channel if the channel's
-// elements lie side by side. Else it has several, so that neighbouring threads read neighbouring
-// channels. Sums have a fixed order: every run of one grid gives the same bits.
+// elements are contiguous. Otherwise it has several channels, so that neighbouring threads read
+// neighbouring channels. Sums have a fixed order: every run with the same grid gives the same bits.
 #include "far_from_mean.h"
 #include "prelude.h"
 #include "rows.h"
 
-// Blocks have at most 256 threads: the kernels say so, or the compiler would not believe that all
-// waves are possible. On CDNA these kernels get all waves without asking; if they asked, the
+// The kernels declare blocks of at most 256 threads; otherwise the compiler would not accept that
+// all waves are possible. On CDNA these kernels reach all waves without ALL_WAVES; with it, the
 // compiler would give up scalar registers that they need.
 #if __GFX9__
 #define ALL_WAVES_ON_RDNA(wanted)
@@ -18,8 +18,8 @@
 #define ALL_WAVES_ON_RDNA(wanted) ALL_WAVES(wanted)
 #endif
 
-// A number that all threads of a block have. It goes to scalar registers, except on CDNA, which has
-// none left.
+// For a number that is the same in all threads of a block. It goes to scalar registers, except on
+// CDNA, which has none left.
 DEVICE u64 block_uniform(u64 value) {
 #if __GFX9__
     return value;
@@ -28,21 +28,20 @@ DEVICE u64 block_uniform(u64 value) {
 #endif
 }
 
-// Every kernel's first parameters: its tensors' sizes, and how it goes through them. Functions
-// reload them where they need them (`reload_parameters`): kept, they and the quotients computed
+// The first parameters of every kernel: the tensors' sizes, and how they are divided. Functions
+// reload them where they need them (`reload_parameters`): if kept, they and the quotients computed
 // from them don't fit into the scalar registers.
 struct Shape {
     u64 batch, channels, spatial;
     u32 wide, parts;
     DEVICE u64 count() const { return batch * spatial; } // elements of a channel
-    // Parts are made of units. A unit is this many elements, side by side in one channel of one
-    // sample.
+    // The unit of which parts are made: this many contiguous elements of one channel in one sample.
     template <class T> DEVICE u32 unit() const { return wide == 1 && spatial % LANES<T> == 0 ? LANES<T> : 1; }
 };
 
-// One part of every channel: its first sample, its first element in that sample, and how many
-// elements it has. The host makes parts so small that 32 bits count the bytes from a tile's
-// elements in the first sample to those in the last.
+// One part of every channel: its first sample, its first element in that sample, and the number of
+// its elements. The host makes parts small enough that the bytes from a tile's first sample to its
+// last can be counted in 32 bits.
 struct Part {
     u64 sample, first;
     u32 count;
@@ -53,7 +52,7 @@ template <class T> DEVICE Part part_of(const Shape &s, u32 part) {
     return Part{sample, begin - sample * s.spatial, ((u32)each + (part < more)) * s.unit<T>()};
 }
 
-// The channels' elements that a thread has: every `strips`-th of a channel.
+// A thread's share of a part of a channel: every `strips`-th piece.
 struct Place {
     u64 tile; // the tile's first channel
     u32 k;    // the channel's place in the tile
@@ -62,9 +61,9 @@ struct Place {
     DEVICE u64 channel() const { return tile + k; }
 };
 
-// Calls f(place) for each channel of each tile and part, all threads of a block together. f is
-// compiled twice: for tiles of one channel most of a place is the same for all threads, which saves
-// registers. Without WIDE that is the only copy.
+// Calls f(place) for each channel of each tile and part; all threads of a block call it together. f
+// is compiled twice: for tiles of one channel, most of a place is the same for all threads, which
+// saves registers. Without WIDE only that copy is compiled.
 template <bool WIDE = true, class F> DEVICE void for_each_place(const Shape &given, F f) {
     u64 tiles = given.wide == 1 ? given.channels : divided_in_f64(given.channels + given.wide - 1, given.wide);
     bool alone = given.wide == 1;
@@ -84,16 +83,16 @@ template <bool WIDE = true, class F> DEVICE void for_each_place(const Shape &giv
     });
 }
 
-// Calls f(n, x's piece, dy's piece) for each piece of WIDTH elements that this thread has, several
-// loads at a time. n counts samples from the part's first. BOTH: `dy` is read. WRITES: what f
-// returns is written to `out`.
+// Calls f(n, x's piece, dy's piece) for each piece of WIDTH elements that this thread has, with
+// several loads at a time. n is the sample, counted from the part's first. BOTH: `dy` is read.
+// WRITES: the result of f is written to `out`.
 template <u32 WIDTH, bool BOTH, bool WRITES, class F, class T>
 DEVICE void pieces_by(const Shape &given, Place p, F f, const T *x, const T *dy, T *out) {
     using Piece = Vector<T, WIDTH>;
     const Shape s = reload_parameters(given);
     const Part part = part_of<T>(s, p.part);
-    // Where a channel has 2^29 elements in one sample, every part lies within one sample, and 32
-    // bits count bytes only from the part's own first element on.
+    // If a channel has 2^29 elements in one sample, every part lies within one sample, and byte
+    // offsets fit 32 bits only if they are counted from the part's first element.
     bool far = s.spatial >> 29 != 0;
     u32 spatial = far ? ~0u : (u32)s.spatial / WIDTH, first = far ? 0 : (u32)part.first / WIDTH, at = first + p.strip,
         end = first + part.count / WIDTH;
@@ -114,7 +113,7 @@ DEVICE void pieces_by(const Shape &given, Place p, F f, const T *x, const T *dy,
         if constexpr (WRITES) vector_at<WIDTH>(out, at * WIDTH) = f(n, a, g);
         else f(n, a, g);
     };
-    // Unpacking two tensors of 16 bits an element leaves registers for one piece of each.
+    // Unpacking two tensors of 16-bit elements leaves registers for only one piece of each.
     constexpr u32 ABREAST = WIDTH == 1 && sizeof(T) < 8 ? 4 : BOTH && WIDTH == 8 ? 1 : 2;
     for (; left >= ABREAST; left -= ABREAST) {
         u32 where[ABREAST], of[ABREAST];
@@ -136,8 +135,7 @@ DEVICE void pieces_by(const Shape &given, Place p, F f, const T *x, const T *dy,
     }
 }
 
-// The same by pieces of 16 bytes where all tensors have them at 16-byte boundaries, else element by
-// element.
+// The same, in pieces of 16 bytes if these are aligned in all tensors, else element by element.
 template <bool BOTH, bool WRITES, class F, class T>
 DEVICE void for_each_piece(const Shape &s, Place p, F f, const T *x, const T *dy, T *out) {
     bool aligned = past_boundary(x) == 0 && past_boundary(dy) == 0 && past_boundary(out) == 0;
@@ -146,14 +144,16 @@ DEVICE void for_each_piece(const Shape &s, Place p, F f, const T *x, const T *dy
     else pieces_by<1, BOTH, WRITES>(s, p, f, x, dy, out);
 }
 
-// op over the values of a channel's threads; each of them gets the result.
-template <class V, class Op> DEVICE V table_reduce(u32 lanes, V value, Op op) { // lanes divide 256, or are the block
-    constexpr u32 TABLE = 256; // threads at a time, few enough to leave shared memory for other blocks
+// Combines the values of a channel's threads by op; each of them gets the result.
+// `lanes` divides 256 or is the block's size
+template <class V, class Op> DEVICE V table_reduce(u32 lanes, V value, Op op) {
+    // this many threads at a time, which leaves shared memory for other blocks
+    constexpr u32 TABLE = 256;
     SHARED(V, table, TABLE);
     u32 lane = threadIdx.x % lanes;
     V all{};
     for (u32 base = 0; base < blockDim.x; base += TABLE) {
-        sync_threads(); // what was there may still be read
+        sync_threads(); // threads may still read the earlier values
         if (threadIdx.x - base < TABLE) table[threadIdx.x - base] = value;
         sync_threads();
         u32 end = blockDim.x - base < TABLE ? blockDim.x - base : TABLE;
@@ -167,8 +167,8 @@ template <class V, class Op> DEVICE V channel_reduce(Place p, V value, Op op) {
     return table_reduce(p.lanes, value, op);
 }
 
-// Count, mean and the sum of squared deviations (Chan, Golub and LeVeque 1983): no cancellation,
-// whatever the mean.
+// Count, mean and the sum of squared deviations. Joining them has no cancellation, whatever the
+// mean (Chan, Golub and LeVeque 1983).
 template <class C> struct Moments {
     C count, mean, m2;
 };
@@ -187,13 +187,14 @@ template <class C> struct Pair {
     DEVICE Pair operator+(Pair other) const { return Pair{a + other.a, b + other.b}; }
 };
 
-// The moments of a part of a channel: spans of elements less the span's first, so that squares stay
-// near the deviations'.
+// The moments of a part of a channel. They are computed by spans of elements: the span's first
+// element is subtracted from the others, which keeps the squares about as small as the deviations'.
 template <class T> DEVICE Moments<compute_t<T>> moments_of(const Shape &s, Place p, const T *x) {
     using C = compute_t<T>;
     constexpr u32 SPAN = 256, SUMS = ONE_THREAD ? LANES<T> : 1;
     Moments<C> all{(C)0, (C)0, (C)0};
-    // On a CPU one sum for each place in a piece, so that it adds a piece at a time.
+    // On a CPU there is one sum for each position in a piece, so that whole pieces are added at a
+    // time.
     C first = (C)0, sum[SUMS] = {}, squares[SUMS] = {};
     u32 count = 0;
     auto flush = [&]() {
@@ -225,7 +226,7 @@ template <class T> DEVICE Moments<compute_t<T>> moments_of(const Shape &s, Place
     return channel_reduce(p, all, Join());
 }
 
-// A channel's moments from its parts'.
+// The moments of a channel, joined from those of its parts.
 template <class T>
 DEVICE Moments<compute_t<T>> joined_moments(const Shape &given, Place p, const compute_t<T> *partial) {
     using C = compute_t<T>;
@@ -241,7 +242,7 @@ DEVICE Moments<compute_t<T>> joined_moments(const Shape &given, Place p, const c
     return channel_reduce(p, all, Join());
 }
 
-// 1 / sqrt(variance + epsilon), and the variance itself; NaN of nothing.
+// The variance and 1 / sqrt(variance + epsilon); NaN without elements.
 template <class C> struct Spread {
     C variance, rstd;
 };
@@ -279,7 +280,7 @@ DEVICE void apply(const Shape &s, Place p, const T *x, const compute_t<T> *gamma
     for_each_piece<false, true>(s, p, each, x, (const T *)nullptr, y);
 }
 
-// partial[2, parts, channels]: mean and summed squared deviations of each part.
+// Writes partial[2, parts, channels]: the mean and the sum of squared deviations of each part.
 template <class T>
 __global__ __launch_bounds__(256)
     ALL_WAVES_ON_RDNA(true) void batch_norm_moments(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts,
@@ -294,9 +295,9 @@ __global__ __launch_bounds__(256)
     });
 }
 
-// The second step writes y, statistics[2, channels] with mean and rstd, and running[2, channels]
-// with the new running mean and (biased) variance, of which this batch's have the share `momentum`.
-// The old ones are another tensor.
+// The second step. Writes y; statistics[2, channels], which are mean and rstd; and running[2,
+// channels], the new running mean and (biased) variance, in which this batch has the weight
+// `momentum`. The old running statistics are another tensor.
 template <class T>
 __global__ __launch_bounds__(256)
     ALL_WAVES_ON_RDNA(true) void batch_norm_apply(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x,
@@ -308,7 +309,7 @@ __global__ __launch_bounds__(256)
     for_each_place(s, [=](Place p) {
         auto m = joined_moments<T>(s, p, partial);
         auto to = spread(m, epsilon);
-        // Of nothing: a mean that is no number, as of Burn.
+        // Without elements the mean is NaN, as it is in Burn.
         auto mean = batch * spatial == 0 ? to.variance : m.mean;
         if (p.inside && p.part == 0 && p.strip == 0) {
             statistics[p.channel()] = mean;
@@ -319,11 +320,10 @@ __global__ __launch_bounds__(256)
     });
 }
 
-// After MIOpen's forward pass, which wrote y and statistics[2, channels] in f32: the running
-// statistics, and again the channels whose variance it lost. It takes the mean of squares less the
-// squared mean, which leaves mean^2 / variance roundings of 2^-24: where that is too many
-// (`digits_lost`), the channel is computed as above. wide = parts = 1; blocks of at most 256
-// threads.
+// Runs after MIOpen's forward pass, which wrote y and statistics[2, channels] in f32. It updates
+// the running statistics, and recomputes the channels whose variance MIOpen got wrong: MIOpen
+// computes mean(x^2) - mean(x)^2, whose relative error is mean^2 / variance roundings of 2^-24.
+// `digits_lost` says where that is too many. wide = parts = 1; blocks have at most 256 threads.
 template <class T> struct FinishGiven {
     Shape shape;
     const T *x;
@@ -363,7 +363,7 @@ __global__ __launch_bounds__(256)
             mean = m.mean, variance = to.variance, rstd = to.rstd;
             apply(again.shape, p, again.x, again.gamma, again.beta, mean, rstd, again.y);
         }
-        sync_threads(); // until all have read the statistics
+        sync_threads(); // waits until all threads have read the statistics
         if (p.strip != 0) return;
         const FinishGiven<T> to = reload_parameters(all);
         to.statistics[p.channel()] = mean;
@@ -389,10 +389,10 @@ __global__ __launch_bounds__(256)
     });
 }
 
-// partial[2, parts, channels]: the sums of dy * n and of dy over each part of a channel, n = (x -
-// mean) * rstd. statistics[2, rows] has mean and rstd. A channel's are in row (index in the batch)
-// * step + channel / share, so that a row may belong to a channel, or to a group of channels of one
-// sample.
+// partial[2, parts, channels] gets the sums of dy * n and of dy over each part of a channel, where
+// n = (x - mean) * rstd. statistics[2, rows] has mean and rstd. Those of a channel are in row
+// (index in the batch) * step + channel / share; so a row may belong to a channel, or to a group of
+// channels of one sample.
 template <class T> struct SumsGiven {
     Shape shape;
     u64 step, share, rows;
@@ -410,15 +410,15 @@ __global__ __launch_bounds__(256)
     SumsGiven<T> all{{batch, channels, spatial, wide, parts}, step, share, rows, x, dy, statistics, partial};
     for_each_place(all.shape, [=](Place p) {
         const SumsGiven<T> given = reload_parameters(all);
-        // The first row of the tile. The thread's own is counted from it, in 32 bits.
+        // The first row of the tile. The thread's own row is counted from it, in 32 bits.
         u64 begin = block_uniform(divided_in_f64(p.tile, given.share));
         u32 row = p.inside ? (u32)divided_in_f64(p.tile - begin * given.share + p.k, given.share) : 0,
             each_step = (u32)given.step;
         const C *mean_of =
                     given.statistics + block_uniform(part_of<T>(given.shape, p.part).sample * given.step + begin),
                 *rstd_of = mean_of + given.rows;
-        // On a CPU a thread has all of a part. It has one sum for each place in a piece, over a
-        // bounded number of elements.
+        // On a CPU one thread has the whole part. It keeps one sum for each position in a piece,
+        // each over a bounded number of elements.
         constexpr u32 PLACES = ONE_THREAD ? LANES<T> : 1, SPAN = 2048;
         Pair<C> sum{(C)0, (C)0}, near[PLACES] = {};
         u32 since = 0;

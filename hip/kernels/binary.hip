@@ -3,14 +3,15 @@
 #include "functors.h"
 #include "rows.h"
 
-// out = op(a, b): all three contiguous, beginning at 16-byte boundaries; `out` may be `a` or `b`.
+// out = op(a, b): all three are contiguous and begin at 16-byte boundaries; `out` may be `a` or
+// `b`.
 template <class Op, class T>
 __global__ ALL_WAVES((is_same<Op, Pow>::value && is_same<T, f32>::value)) void binary_contiguous(u64 n, const T *a,
                                                                                                  const T *b, T *out) {
     map_contiguous(n, out, [=](compute_t<T> x, compute_t<T> y) { return Op::apply(x, y); }, a, b);
 }
 
-// 16 bytes of elements: side by side or, ONE, all the first.
+// Reads 16 bytes of elements: contiguous ones or, with ONE, copies of the first.
 template <bool ONE, class T> DEVICE void read_piece(const T *from, Vector<T, LANES<T>> &piece) {
     if constexpr (ONE) {
         T value = *from;
@@ -31,7 +32,8 @@ template <class T> struct StridedGiven {
 template <class Op, bool ONE_A, bool ONE_B, class T> DEVICE void by_pieces(const StridedGiven<T> &given) {
     constexpr u32 WIDTH = LANES<T>;
     for_each(given.n / WIDTH, [=](u64 index) {
-        // Kept, they and what divides by the shape would take too many scalar registers.
+        // If kept, the parameters and the constants for division by the shape would take too many
+        // scalar registers.
         const StridedGiven<T> p = reload_parameters(given);
         Offsets<2> at = offsets_of(p.m, (u32)index * WIDTH);
         Vector<T, WIDTH> x, y;
@@ -39,7 +41,8 @@ template <class Op, bool ONE_A, bool ONE_B, class T> DEVICE void by_pieces(const
         read_piece<ONE_B>(p.b + at.at[1], y);
         UNROLLED
         for (u32 j = 0; j < WIDTH; ++j) {
-            // Four after the other four: there are no registers for eight powers.
+            // Four elements after the other four: eight powers at once do not fit into the
+            // registers.
             if (j != 0 && j % 4 == 0) x = recompute_from(x), y = recompute_from(y);
             x.lane[j] = store<T>::from(Op::apply(load(x.lane[j]), load(y.lane[j])));
         }
@@ -47,9 +50,10 @@ template <class Op, bool ONE_A, bool ONE_B, class T> DEVICE void by_pieces(const
     });
 }
 
-// out[i] = op(a[..], b[..]): `out` contiguous. A grid of a thread for 16 bytes. `lies`, from the
-// host: 0, or 1 where the last axis is of pieces of 16 bytes, of which every operand has all
-// elements side by side; + 2 where a, + 4 where b has one value along it instead.
+// out[i] = op(a[..], b[..]): `out` is contiguous. The grid has a thread for each 16 bytes. The host
+// computes `lies`: 1 if the last axis consists of whole pieces of 16 bytes in which each operand
+// either is contiguous or has one value; + 2 if a has one value along that axis, + 4 if b has.
+// Otherwise `lies` is 0.
 template <class Op, class T>
 __global__ void binary_strided(u32 n, Strided<2> m, u32 lies, const T *a, const T *b, T *out) {
     if constexpr (!ONE_THREAD) {
@@ -63,7 +67,7 @@ __global__ void binary_strided(u32 n, Strided<2> m, u32 lies, const T *a, const 
     map_strided(m, n, out, [=](compute_t<T> x, compute_t<T> y) { return Op::apply(x, y); }, a, b);
 }
 
-// The same two for Div and Rem of integers: a divisor of 0 gives 0 and raises the flag.
+// The same two kernels for Div and Rem of integers. A divisor of 0 gives 0 and raises the flag.
 template <class Op, class T> DEVICE T divided(T x, T y, u64 *flag) {
     if (y == (T)0) raise(flag, 1);
     return Op::apply(x, y);
@@ -76,8 +80,8 @@ __global__ void divide_strided(u32 n, Strided<2> m, const T *a, const T *b, u64 
     map_strided(m, n, out, [=](T x, T y) { return divided<Op>(x, y, flag); }, a, b);
 }
 
-// out = op(a, scalar): contiguous; the scalar in the compute type, so that a low-precision tensor
-// loses none of it.
+// out = op(a, scalar): contiguous. The scalar has the compute type, so that it keeps its precision
+// with low-precision tensors.
 template <class Op, class T>
 __global__ __launch_bounds__(256)
     ALL_WAVES((is_same<Op, Pow>::value && is_same<T, f32>::value)) void binary_scalar(u64 n, const T *a,
@@ -85,8 +89,8 @@ __global__ __launch_bounds__(256)
     map_contiguous(n, out, [=](compute_t<T> x) { return Op::apply(x, scalar); }, a);
 }
 
-// a b - c d, each product rounded: of equal products exactly 0, which a fused multiply-add would
-// not give.
+// a b - c d with each product rounded. For equal products it gives exactly 0, which a fused
+// multiply-add would not.
 #if COMPILER_NVIDIA
 DEVICE f32 difference_of_products(f32 a, f32 b, f32 c, f32 d) { return __fmul_rn(a, b) - __fmul_rn(c, d); }
 DEVICE f64 difference_of_products(f64 a, f64 b, f64 c, f64 d) { return __dmul_rn(a, b) - __dmul_rn(c, d); }
@@ -100,8 +104,8 @@ template <class T> DEVICE T difference_of_products(T a, T b, T c, T d) {
 }
 #endif
 
-// The cross product of 3-vectors: the walk is over the shape without their axis, along which each
-// operand has its step.
+// The cross product of 3-vectors. `m` is the shape without the vectors' axis, along which each
+// operand has a step of its own.
 template <class T>
 __global__ void cross(u32 n, Strided<3> m, const T *a, const T *b, i64 a_step, i64 b_step, i64 out_step, T *out) {
     using C = compute_t<T>;

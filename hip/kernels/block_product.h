@@ -1,11 +1,11 @@
-// Products of small matrices, by the vectors of the CPU that one thread has.
+// Products of small matrices with CPU vectors, computed by one thread.
 #pragma once
 #include "prelude.h"
 
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
 
 #if defined(__AVX512F__)
-constexpr u32 VECTOR = 64, GROUP = 8; // bytes of a vector; rows whose sums are kept in registers
+constexpr u32 VECTOR = 64, GROUP = 8; // bytes of a vector; rows whose sums stay in registers
 #elif defined(__AVX__)
 constexpr u32 VECTOR = 32, GROUP = 4;
 #else
@@ -15,12 +15,12 @@ template <class C> struct lanes {
     typedef C type __attribute__((vector_size(VECTOR)));
     static constexpr u32 count = VECTOR / sizeof(C);
 };
-constexpr u32 ABREAST = 2; // vectors of columns
+constexpr u32 ABREAST = 2; // vectors of columns whose sums stay in registers
 
 constexpr u32 round_up(u32 n, u32 to) { return (n + to - 1) / to * to; }
 
-// out[r][c] += a[r * ROW + k * STEP] * b[k][c] over `depth` k, for GROUP rows and ABREAST vectors
-// of columns.
+// out[r][c] += the sum over k < depth of a[r * ROW + k * STEP] * b[k][c], for GROUP rows r and
+// ABREAST vectors of columns c.
 template <u32 ROW, u32 STEP, class C>
 DEVICE void block_product(u64 depth, const C *a, const C *b, i64 b_pitch, C *out, u32 out_pitch) {
     using V = typename lanes<C>::type;

@@ -1,29 +1,30 @@
-// Element-wise chains: ops over tensors of one length that the host put off, done in their order by
-// one launch. A thread takes the same elements of all of them, so that none waits for another.
+// Element-wise chains: the host defers ops over tensors of the same length, and one launch runs
+// them in order. A thread computes the same elements in every op, so that no thread waits for
+// another.
 #include "prelude.h"
 #include "functors.h"
 #include "rows.h"
 
-// What a step computes, in the order of `CHAIN` in `src/table.rs`.
+// The functors of a step, in the order of `CHAIN` in `src/table.rs`.
 #define CHAIN_OF_TWO(X) X(Add) X(Sub) X(Mul) X(Div) X(Max) X(Min) X(ReluBackward) X(SigmoidBackward) X(Fill)
 #define CHAIN_OF_ONE(X) X(Neg) X(Abs) X(Sqrt) X(Recip) X(Exp) X(Log) X(Tanh) X(Relu) X(Sigmoid)
 
-// Where a step's operand is found: in memory, in the result of the step before or of the one before
-// that, or in the step itself.
+// Where a step's operand comes from: memory, the result of the step before, the result of the step
+// before that, or a scalar in the step itself.
 enum Source : u32 { IN_MEMORY, LAST, BEFORE_LAST, SCALAR };
 
-struct Fill { // with b
+struct Fill { // the result is b
     template <class C> static DEVICE C apply(C, C b) { return b; }
 };
 
-// As `Step` in `hip/src/launch/steps.rs`: two operands' addresses, the second's own bits where it
-// is a scalar, and the result's; a first operand that is a scalar is none. All tensors begin at
-// 16-byte boundaries; a result may take an operand's place.
+// The same layout as `Step` in `hip/src/launch/steps.rs`: the addresses of two operands and of the
+// result. If the second operand is a scalar, b has its bits; if the first is, a is unused. All
+// tensors begin at 16-byte boundaries; a result may overwrite an operand.
 struct Step {
     u64 a, b, out;
     u32 functor;
-    u8 source_a, source_b; // a source in registers is in memory too, unless nobody needs it there
-    u8 stored;             // 0: a later step writes over it, and none reads it from memory
+    u8 source_a, source_b; // an operand in registers is in memory too, unless nothing reads it there
+    u8 stored;             // 0: a later step overwrites the result, and none reads it from memory
     u8 unused;
 };
 
@@ -34,7 +35,8 @@ struct Chain {
     Step step[STEPS];
 };
 
-// Calls f with a functor of two values.
+// The functor Op of one value as a functor of two. `with_functor` calls f with the functor of a
+// step.
 template <class Op> struct OfOne {
     template <class C> static DEVICE C apply(C a, C) { return Op::apply(a); }
 };
@@ -60,7 +62,7 @@ template <class F> DEVICE void with_functor(u32 functor, F f) {
     }
 }
 
-// One thread takes a stretch that its caches hold through all steps, each step a loop that
+// One thread takes a stretch that fits its caches through all steps. Each step is a loop that
 // vectorises.
 template <class T> DEVICE void in_one_thread(const Chain &chain) {
     constexpr u32 STRETCH = 4096 / sizeof(T);
@@ -87,12 +89,12 @@ template <class T> DEVICE void in_one_thread(const Chain &chain) {
     });
 }
 
-// Elements that a thread takes: 16 bytes of what they are computed in, since a step has three of
-// them at once.
+// The number of elements that a thread takes: 16 bytes of their compute type, because a step holds
+// three of these at once.
 template <class T> constexpr u32 WIDTH = LANES<compute_t<T>>;
 template <class T> using Lanes = Vector<T, WIDTH<T>>;
 
-// Elements [first, first + WIDTH) of a tensor of n, those past its end left as they were.
+// Reads elements [first, first + WIDTH) of a tensor of n; lanes past its end keep their values.
 template <class T> DEVICE void read_lanes(u64 tensor, u32 first, u32 n, Lanes<T> &lanes) {
     const T *from = reinterpret_cast<const T *>(tensor);
     if (first + WIDTH<T> <= n) {

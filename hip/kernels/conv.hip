@@ -1,25 +1,27 @@
-// Convolution in 3-D, forward and both gradients, and the patches of images both ways; a line and a
-// plane are volumes of which the outer axes have size 1. For what MIOpen does not take: f64,
-// tensors of 2^31 elements. Every kernel sums an output element from its inputs: no atomics, the
-// same bits on every run. f16 and bf16 are summed in f32.
+// Convolution in 3-D: forward, both gradients, and the patches of images in both directions. In 1-D
+// and 2-D the outer axes have size 1. For what MIOpen does not support: f64, and tensors of 2^31
+// elements. Every kernel computes an output element as a sum over inputs, without atomics, so every
+// run gives the same bits. f16 and bf16 are summed in f32.
 #include "prelude.h"
 
-// Groups of channels, inputs and outputs of each; size of input, output and window, stride,
-// padding, dilation, depth first.
+// The number of groups; the input (ic) and output channels (oc) of each group; then, in the order
+// depth, height, width, the sizes of input (i), output (o) and window (k), the stride (s), padding
+// (p) and dilation (d).
 struct Convolution {
     u32 groups, ic, oc, id, ih, iw, od, oh, ow, kd, kh, kw, sd, sh, sw, pd, ph, pw, dd, dh, dw;
 };
 
-// How many channels a thread sums at once: each element it loads serves them all.
+// The number of channels that a thread sums at once: each element it loads serves all of them.
 constexpr u32 CHANNELS = 4;
-// The pixels of a line that a thread sums at once: on the CPU loops over them are vectorised.
+// The number of pixels of a line that a thread sums at once. On the CPU the loops over them
+// vectorise.
 constexpr i32 SPAN = ONE_THREAD ? 64 : 1;
 
 struct Range {
-    i32 first, last; // not included
+    i32 first, last; // `last` is exclusive
 };
 
-// The window's positions k for which o * stride + k * dilation - padding lies in 0..size.
+// The positions k of the window for which o * stride + k * dilation - padding is in 0..size.
 DEVICE Range taps(u32 o, u32 size, u32 kernel, u32 stride, u32 padding, u32 dilation) {
     i32 start = (i32)(o * stride) - (i32)padding;
     i32 first = start < 0 ? (i32)(((u32)-start + dilation - 1) / dilation) : 0;
@@ -27,7 +29,7 @@ DEVICE Range taps(u32 o, u32 size, u32 kernel, u32 stride, u32 padding, u32 dila
     return Range{first, last < (i32)kernel ? last : (i32)kernel};
 }
 
-// The outputs o in 0..outputs for which o * stride + shift lies in first..last.
+// The outputs o in 0..outputs for which o * stride + shift is in first..last.
 DEVICE Range reaching(i32 first, i32 last, i32 shift, u32 outputs, u32 stride) {
     i32 low = first - shift, high = last - shift;
     i32 begin = low <= 0 ? 0 : (i32)(((u32)low + stride - 1) / stride);
@@ -35,7 +37,7 @@ DEVICE Range reaching(i32 first, i32 last, i32 shift, u32 outputs, u32 stride) {
     return Range{begin, end < (i32)outputs ? end : (i32)outputs};
 }
 
-// The output that has input `at` under position k of its window, or -1.
+// The output whose window has input `at` under position k, or -1.
 DEVICE i32 source(i32 at, i32 k, u32 outputs, u32 stride, u32 padding, u32 dilation) {
     i32 from = at + (i32)padding - k * (i32)dilation;
     if (from < 0) return -1;
@@ -43,8 +45,8 @@ DEVICE i32 source(i32 at, i32 k, u32 outputs, u32 stride, u32 padding, u32 dilat
     return o * stride == (u32)from && o < outputs ? (i32)o : -1;
 }
 
-// Calls f(row, first, count) so that the pixels of rows lines of `width` are each in one piece
-// [first, first + count).
+// Calls f(row, first, count) for pieces [first, first + count) of `rows` lines of `width` pixels.
+// Each pixel is in one piece.
 template <class F> DEVICE void for_each_piece(u64 rows, u32 width, F f) {
     if constexpr (ONE_THREAD) {
         u32 pieces = (width + (u32)SPAN - 1) / (u32)SPAN;
@@ -61,8 +63,8 @@ template <class F> DEVICE void for_each_piece(u64 rows, u32 width, F f) {
     }
 }
 
-// to[channel][first + i * to_step] += from[i * from_step] * factor[channel], for i in 0..count;
-// steps of 1 are known to the compiler.
+// to[channel][first + i * to_step] += from[i * from_step] * factor[channel] for i in 0..count. The
+// compiler knows steps that are 1.
 template <class T, class C>
 DEVICE void add_scaled(C (&to)[CHANNELS][SPAN], i32 first, u32 to_step, const T *from, u32 from_step, i32 count,
                        const C (&factor)[CHANNELS]) {
@@ -79,8 +81,7 @@ DEVICE void add_scaled(C (&to)[CHANNELS][SPAN], i32 first, u32 to_step, const T 
     }
 }
 
-// Where `row` is: which line of which plane of which CHANNELS channels of which group of which
-// image.
+// What `row` stands for: a line (y) of a plane (z) of CHANNELS channels of a group of an image.
 struct Place {
     u32 y, z, channel, group;
     u64 image;
@@ -110,7 +111,7 @@ __global__ __launch_bounds__(256) void conv_forward(u64 batch, Convolution p, co
         u64 volume = (u64)p.id * p.ih * p.iw, window = (u64)p.kd * p.kh * p.kw;
         u64 channel = (u64)at.group * p.oc + at.channel;
         const T *image = x + (at.image * p.groups + at.group) * p.ic * volume;
-        // A channel past the last reads the last one's weights, and is not stored.
+        // A channel past the last reads the last one's weights, and its sums are not stored.
         const T *weights[CHANNELS];
         for (u32 c = 0; c < CHANNELS; ++c) weights[c] = w + (channel + (c < held ? c : held - 1)) * p.ic * window;
         Range zs = taps(at.z, p.id, p.kd, p.sd, p.pd, p.dd), ys = taps(at.y, p.ih, p.kh, p.sh, p.ph, p.dh);
@@ -150,7 +151,7 @@ __global__ __launch_bounds__(256) void conv_forward(u64 batch, Convolution p, co
     });
 }
 
-// The gradient of the input: each of its elements sums the outputs that its place reaches.
+// The gradient of the input. Each of its elements sums over the outputs whose windows contain it.
 template <class T>
 __global__ __launch_bounds__(256) void conv_backward_data(u64 batch, Convolution p, const T *grad, const T *w, T *out) {
     using C = compute_t<T>;
@@ -212,9 +213,10 @@ template <class T> struct Given {
     compute_t<T> *out;
 };
 
-// The gradient of the weights, in `parts` sums of the lines of all outputs: out is [parts, oc, ic /
-// groups, window], to be added up. A block takes one element of the weights for CHANNELS output
-// channels. A part has fewer than 2^31 elements.
+// The gradient of the weights. The lines of all outputs are divided into `parts`, each of which is
+// summed separately: out is [parts, oc, ic / groups, window], and the host sums over the parts. A
+// block takes one element of the weights for CHANNELS output channels. A part has fewer than 2^31
+// elements.
 template <class T>
 __global__ void conv_backward_weights(u64 batch, u32 parts, Convolution p, const T *grad, const T *x,
                                       compute_t<T> *out) {
@@ -243,8 +245,8 @@ __global__ void conv_backward_weights(u64 batch, u32 parts, Convolution p, const
         u64 plane = (u64)p.od * p.oh * p.ow;
         i32 shift = (i32)(kx * p.dw) - (i32)p.pw;
         Range inside = reaching(0, (i32)p.iw, shift, p.ow, p.sw);
-        // Of output line `line`: the gradient's, and the input's line under this tap, or null where
-        // that is padding.
+        // For output line `line`: the gradient's line, and the input's line under this tap, or null
+        // if that is padding.
         struct Lines {
             const T *grad, *x;
         };
@@ -301,8 +303,8 @@ __global__ void conv_backward_weights(u64 batch, u32 parts, Convolution p, const
     });
 }
 
-// The patches of volumes under a moving window: out is [volumes, window, outputs], zeros where the
-// window is on padding. Of `p` the sizes count; `volumes` are batch * channels.
+// The patches of volumes under a moving window. out is [volumes, window, outputs], with zeros where
+// the window is on padding. Only the sizes in `p` are used; `volumes` is batch * channels.
 template <class T> __global__ void conv_patches(u64 volumes, Convolution p, const T *x, T *out) {
     u64 rows = volumes * p.kd * p.kh * p.kw * p.od * p.oh;
     for_each_piece(rows, p.ow, [=](u64 row, i32 first, i32 count) {
@@ -327,8 +329,8 @@ template <class T> __global__ void conv_patches(u64 volumes, Convolution p, cons
     });
 }
 
-// The other way: each element of a volume sums those of the patches [volumes, window, outputs] that
-// it was put into.
+// The inverse direction: each element of a volume is the sum of its copies in the patches [volumes,
+// window, outputs].
 template <class T> __global__ void conv_unpatch(u64 volumes, Convolution p, const T *patches, T *out) {
     u64 plane = (u64)p.od * p.oh * p.ow;
     for_each_piece(volumes * p.id * p.ih, p.iw, [=](u64 row, i32 first, i32 count) {

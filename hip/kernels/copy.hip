@@ -1,15 +1,15 @@
-// Copies between layouts, fills and ranges. `T` is the unsigned integer of the element's size: bits
-// are moved, not numbers.
+// Copies between layouts, fills and ranges. `T` is the unsigned integer of the element's size,
+// since the kernels move bits and don't compute.
 #include "prelude.h"
 #include "rows.h"
 
-// out[i] = x[..]: `out` contiguous.
+// out[i] = x[..]: `out` is contiguous.
 template <class T> __global__ void copy_strided(u32 n, Strided<1> m, const T *x, T *out) {
     for_each_strided<1>(m, n, [=](u64 i, Offsets<1> at) { out[i] = x[at.at[0]]; });
 }
 
-// The same by units of BYTES, which is more than any element has: strides and n count units, all
-// begin at multiples of BYTES.
+// The same in units of BYTES, which is more than an element's size. Strides and n count units, and
+// everything begins at multiples of BYTES.
 template <u32 BYTES> struct alignas(BYTES) Unit {
     u8 bytes[BYTES];
 };
@@ -19,16 +19,16 @@ template <i32 BYTES> __global__ void copy_strided_units(u32 n, Strided<1> m, con
     for_each_strided<1>(m, n, [=](u64 i, Offsets<1> at) { to[i] = from[at.at[0]]; });
 }
 
-// out[..] = x[..]: row 0 of `m` is x's, row 1 out's. No element of `out` may be addressed twice;
-// `x` and `out` don't overlap.
+// out[..] = x[..]. Row 0 of `m` has x's strides, row 1 out's. No element of `out` may be addressed
+// twice; `x` and `out` don't overlap.
 template <class T> __global__ void copy_to_strided(u32 n, Strided<2> m, const T *x, T *out) {
     for_each_strided<2>(m, n, [=](u64, Offsets<2> at) { out[at.at[1]] = x[at.at[0]]; });
 }
 
-// Transposing in registers: a thread takes V x V elements, V accesses of 16 bytes (8 of single
-// bytes) on each side, all read before any is written. Of 32 threads 8 lie side by side along the
-// rows that are read and 4 along those that are written, so that either side has whole sectors; a
-// block has 16 x 16 threads' worth.
+// Transposes in registers. A thread takes V x V elements, with V accesses of 16 bytes (8 for single
+// bytes) on each side, and reads all before it writes any. Of 32 threads, 8 are neighbours along
+// the rows that are read and 4 along the rows that are written, so that both sides access whole
+// sectors. A block takes a tile of 16 x 16 such squares.
 template <class T> struct Squares {
     static constexpr u32 V = sizeof(T) == 1 ? 8 : 16 / sizeof(T), SIDE = 16, TILE = SIDE * V;
 
@@ -38,7 +38,8 @@ template <class T> struct Squares {
             u32 r = (lane % 8 + warp % 2 * 8) * V, c = (lane / 8 + warp / 2 * 4) * V;
             if (r >= height || c >= width) continue;
             Vector<T, V> x[V];
-            u64 at = c * column_stride + r; // one place at a time, not the addresses of all
+            // one offset at a time, so that registers don't hold all of them
+            u64 at = c * column_stride + r;
             UNROLLED
             for (u32 k = 0; k < V; ++k) {
                 x[k] = *reinterpret_cast<const Vector<T, V> *>(from + at);
@@ -50,7 +51,8 @@ template <class T> struct Squares {
                 Vector<T, V> y;
                 UNROLLED
                 for (u32 j = 0; j < V; ++j) {
-                    x[j] = recompute_from(x[j]); // nor all of what is written
+                    // so that registers don't hold all of the output either
+                    x[j] = recompute_from(x[j]);
                     y.lane[j] = x[j].lane[k];
                 }
                 *reinterpret_cast<Vector<T, V> *>(to + at) = y;
@@ -60,10 +62,10 @@ template <class T> struct Squares {
     }
 };
 
-// out[b][r][c] = x[b * batch_stride + c * column_stride + r] for `out` contiguous [batches, rows,
-// columns]: the copy of a transposed matrix. In registers where all sizes and distances are
-// multiples of 16 bytes, else through a tile so that both sides are read and written along memory.
-// Any grid is right.
+// out[b][r][c] = x[b * batch_stride + c * column_stride + r], where `out` is contiguous [batches,
+// rows, columns]: a copy of transposed matrices. It goes through registers if all sizes and strides
+// are multiples of 16 bytes, else through a tile in shared memory, so that both sides are accessed
+// along memory. Works with any grid.
 template <class T>
 __global__ void copy_transposed(u64 batches, u64 rows, u64 columns, u64 batch_stride, u64 column_stride, const T *x,
                                 T *out) {
@@ -71,7 +73,8 @@ __global__ void copy_transposed(u64 batches, u64 rows, u64 columns, u64 batch_st
     bool squares = !ONE_THREAD && (rows | columns | batch_stride | column_stride) % S::V == 0 &&
                    ((u64)x | (u64)out) % (S::V * sizeof(T)) == 0;
     constexpr u32 TILE = 32;
-    SHARED(T, tile, TILE * (TILE + 1)); // one more column, so that a column's elements lie in different banks
+    // one more column, so that a column's elements are in different banks
+    SHARED(T, tile, TILE * (TILE + 1));
     u64 side = squares ? S::TILE : TILE;
     u64 down = (rows + side - 1) / side, across = (columns + side - 1) / side;
     for_each_row(batches * down * across, [&](u64 block) {
@@ -89,7 +92,7 @@ __global__ void copy_transposed(u64 batches, u64 rows, u64 columns, u64 batch_st
     });
 }
 
-// out = value: contiguous, beginning at a 16-byte boundary.
+// out = value: contiguous and beginning at a 16-byte boundary.
 template <class T> __global__ void fill(u64 n, T value, T *out) {
     map_contiguous(n, out, [=]() { return value; });
 }
@@ -99,14 +102,14 @@ template <class T> __global__ void fill_strided(u32 n, Strided<1> m, T value, T 
     for_each_strided<1>(m, n, [=](u64, Offsets<1> at) { out[at.at[0]] = value; });
 }
 
-// out[i] = start + i * step, wrapping.
+// out[i] = start + i * step, which wraps.
 template <class T> __global__ void arange(u64 n, i64 start, i64 step, T *out) {
     for_each(n, [=](u64 i) { out[i] = (T)((u64)start + i * (u64)step); });
 }
 
-// One of several tensors that are written into one: where its elements are, its first element's
-// place in `out`, the number of its first piece among all pieces, and the strides of both sides
-// over their common shape. `PART_...` and the structs stand in `ops/cat.rs` too.
+// One of several tensors that are concatenated: the address of its elements, the position of its
+// first element in `out`, the number of its first piece among all pieces, and the common shape with
+// the strides on both sides. `PART_...` and the structs are repeated in `ops/cat.rs`.
 constexpr u32 PART_DIMS = 4, PART_PIECE = 4096, PART_ROWS = 55;
 struct Part {
     u64 from, to;
@@ -115,13 +118,13 @@ struct Part {
     i32 stride[2][PART_DIMS];
 };
 
-// Passed by value: with the other parameters it stays below the 4 KiB that a launch may pass.
+// Passed by value. With the other parameters it stays below the 4 KiB that a launch may pass.
 struct Parts {
     u32 rows, pieces;
     Part row[PART_ROWS];
 };
 
-// Element i's offsets on both sides.
+// The offsets of element i on both sides.
 DEVICE Offsets<2> offsets_in(const Part &part, u32 i) {
     Offsets<2> o = {};
     UNROLLED
@@ -136,7 +139,7 @@ DEVICE Offsets<2> offsets_in(const Part &part, u32 i) {
     return o;
 }
 
-// Elements [begin, end) of a part, shared among the threads of one block.
+// Copies elements [begin, end) of a part, shared among the threads of one block.
 template <class T> DEVICE void copy_part(const Part &part, u32 begin, u32 end, T *out) {
     const T *from = reinterpret_cast<const T *>(part.from);
     T *to = out + part.to;
@@ -173,8 +176,7 @@ template <class T> DEVICE void copy_parts(const Parts &parts, T *out) {
     });
 }
 
-// out[to + ..] = from[..] for each part. The parts' places in `out` don't overlap. A grid may have
-// any size.
+// out[to + ..] = from[..] for each part. The parts don't overlap in `out`. Works with any grid.
 template <class T> __global__ void cat(Parts parts, T *out) { copy_parts(parts, out); }
 template <i32 BYTES> __global__ void cat_units(Parts parts, u8 *out) {
     copy_parts(parts, reinterpret_cast<Unit<BYTES> *>(out));

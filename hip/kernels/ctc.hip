@@ -1,47 +1,47 @@
 // Connectionist temporal classification (Graves, Fernandez, Gomez, Schmidhuber 2006, "Connectionist
 // Temporal Classification: Labelling Unsegmented Sequence Data with Recurrent Neural Networks",
-// section 4): the forward and backward variables in log space, one block a sequence with the states
-// across its threads and a barrier a time step.
+// section 4): the forward and backward variables in log space. One block takes a sequence, with the
+// states across its threads and one barrier for each time step.
 //
-// A sequence of `tl` labels has 2 tl + 1 states: a blank before, between and after the labels.
-// log_probs [steps, batch, classes], targets [batch, labels], lengths [batch]; contiguous. A length
-// past its tensor gives NaN, as does a label that is no class (among the first `tl`; what is behind
-// them is not read), and raises the flag. With no alignment the loss is infinite and the gradient
-// zero.
+// A sequence of `tl` labels has 2 tl + 1 states: a blank before, between and after the labels. The
+// tensors log_probs [steps, batch, classes], targets [batch, labels] and lengths [batch] are
+// contiguous. A length that exceeds its tensor gives NaN and raises the flag, as does a label among
+// the first `tl` that is not a class; later labels are not read. If no alignment is possible, the
+// loss is infinite and the gradient zero.
 #include "prelude.h"
 
-// States whose variables of two time steps are kept in a block's shared memory; those of longer
-// sequences are in global memory.
+// If a sequence has at most this many states, the variables of two time steps are kept in a block's
+// shared memory, else in global memory.
 constexpr u32 LOCAL_STATES = 1024;
 
-// The variables are logarithms of products over all steps: numbers in the thousands, which leave
-// few digits behind the point, while what counts is their differences. So every so many steps the
-// greatest is subtracted from all. In f32, with 1000 steps of 30 classes and 200 labels, a gradient
-// is off by 1.1e-3 without this and without `ctc_gradient`'s sum over states, and by 1.9e-5 with
-// both. Subtracting at every step would halve that, for 16 times the reductions.
+// The variables are logarithms of products over all steps. They reach the thousands, which leaves
+// few fractional digits, while only their differences matter. So every STEPS_APART steps the
+// greatest is subtracted from all. In f32, with 1000 steps of 30 classes and 200 labels, the error
+// of a gradient is 1.1e-3 without this and without the sum over states in `ctc_gradient`, and
+// 1.9e-5 with both. Subtracting at every step would halve the error, for 16 times the reductions.
 constexpr u32 STEPS_APART = 16;
 
 template <class C> constexpr C IMPOSSIBLE = (C)-__builtin_inff();
 
-// log(exp(a) + exp(b) + exp(c)); NaN stays.
+// log(exp(a) + exp(b) + exp(c)); NaN stays NaN.
 template <class C> DEVICE C log_sum(C a, C b, C c) {
     C top = math::max(math::max(a, b), c);
     if (top == IMPOSSIBLE<C>) return top;
     return top + math::log(math::exp(a - top) + math::exp(b - top) + math::exp(c - top));
 }
 
-struct Greater { // NaN stays
+struct Greater { // NaN stays NaN
     template <class C> DEVICE C operator()(C a, C b) const { return math::max(a, b); }
 };
 
-// The greatest of a sequence's variables, or 0 where all are impossible. All threads of the block
-// call it.
+// The greatest of a sequence's variables, or 0 if all are impossible. All threads of the block call
+// it.
 template <class C> DEVICE C greatest(u32 states, const C *x) {
     C top = block_reduce_range(states, IMPOSSIBLE<C>, [=](u64 s) { return x[s]; }, Greater());
     return top == IMPOSSIBLE<C> ? (C)0 : top;
 }
 
-// What all kernels know of one sequence of the batch.
+// What all kernels need to know of one sequence of the batch.
 template <class T> struct Sequence {
     using C = compute_t<T>;
     u64 batch, n;
@@ -51,8 +51,8 @@ template <class T> struct Sequence {
     const i64 *targets;
 
     DEVICE i64 label(u32 s) const { return targets[s / 2]; }
-    // The class of a state, twice, and whether the state two before it may be skipped from: not
-    // from a label to its repetition. ~0 for a label that is no class.
+    // 2 * the state's class, + 1 if an alignment may come from two states before, skipping the one
+    // between. It may not from a label to its repetition. ~0 for a label that is not a class.
     DEVICE u32 tag(u32 s) const {
         if (s % 2 == 0) return blank * 2;
         i64 own = label(s);
@@ -82,8 +82,8 @@ DEVICE Sequence<T> sequence(u64 batch, u64 n, u32 steps, u32 classes, u32 labels
                        targets + n * labels};
 }
 
-// Raises the flag for a length past its tensor (as an index past the number of lengths there may
-// be) and for a label that is no class.
+// Raises the flag for a length that exceeds its tensor (reported as an index among the possible
+// lengths) and for a label that is not a class.
 template <class T>
 DEVICE void check(const Sequence<T> &q, u32 steps, u32 labels, const i64 *input_lengths, const i64 *target_lengths,
                   u64 *flag) {
@@ -97,17 +97,18 @@ DEVICE void check(const Sequence<T> &q, u32 steps, u32 labels, const i64 *input_
     });
 }
 
-// log p(targets | log_probs), from the last step's variables and relative to what they are. Every
-// thread gets it.
+// log p(targets | log_probs) from the last step's variables, less what was subtracted from these.
+// Every thread gets it.
 template <class C> DEVICE C log_likelihood(bool valid, u32 steps, u32 states, const C *last) {
     if (!valid) return (C)__builtin_nanf("");
-    if (steps == 0) return states == 1 ? (C)0 : IMPOSSIBLE<C>; // nothing is what an empty sequence says
+    // no steps say only the empty sequence
+    if (steps == 0) return states == 1 ? (C)0 : IMPOSSIBLE<C>;
     return log_sum(last[states - 1], states > 1 ? last[states - 2] : IMPOSSIBLE<C>, IMPOSSIBLE<C>);
 }
 
-// The forward variables of one sequence, each step's less a term that its states share. `alpha`
-// [kept, states of the longest sequence] has room for those of `kept` steps; if `keep`, it has all
-// steps' in the end.
+// The forward variables of one sequence. Those of a step lack a term that all its states share.
+// `alpha` [kept, states of the longest sequence] has room for `kept` steps. If `keep`, it has the
+// variables of all steps at the end.
 template <class T>
 DEVICE void alpha_of(const Sequence<T> &q, u32 kept, bool keep, u32 most_states, compute_t<T> *alpha, T *loss) {
     using C = compute_t<T>;
@@ -116,9 +117,9 @@ DEVICE void alpha_of(const Sequence<T> &q, u32 kept, bool keep, u32 most_states,
     C *window = window_room;
     u32 *tags = tag_room;
     bool local = q.states <= LOCAL_STATES;
-    sync_threads(); // an earlier sequence's may still be read
+    sync_threads(); // threads may still read an earlier sequence's
     if (local) for_each_in_block(q.states, [=](u64 s) { tags[s] = q.tag((u32)s); });
-    C *last = window, taken = (C)0; // off all variables yet
+    C *last = window, taken = (C)0; // taken: what has been subtracted from all variables
     for (u32 t = 0; t < q.steps; ++t) {
         C *history = alpha + (u64)(t % kept) * most_states;
         C *now = local ? window + t % 2 * LOCAL_STATES : history;
@@ -158,8 +159,8 @@ template <class T> struct Given {
     T *loss;
 };
 
-// The loss of each sequence; alpha [batch, kept, 2 labels + 1]: the forward variables of all steps
-// (kept = steps) or room for two (kept = 2).
+// The loss of each sequence. alpha [kept, 2 labels + 1] for each sequence holds the forward
+// variables of all steps (kept = steps), or of two (kept = 2) as working memory.
 template <class T>
 __global__ void ctc_alpha(u64 batch, u32 steps, u32 classes, u32 labels, u32 blank, u32 kept, const T *log_probs,
                           const i64 *targets, const i64 *input_lengths, const i64 *target_lengths, u64 *flag,
@@ -176,9 +177,9 @@ __global__ void ctc_alpha(u64 batch, u32 steps, u32 classes, u32 labels, u32 bla
     });
 }
 
-// Makes of the forward variables [steps, states of the longest] the logarithms of the probabilities
-// that an alignment passes each state at each step, but for a step's common term. `rows` is room
-// for two steps.
+// Replaces the forward variables [steps, states of the longest sequence] by the logarithms of the
+// probabilities that an alignment passes each state at each step, up to a term that all states of a
+// step share. `rows` is working memory for two steps.
 template <class T>
 DEVICE void posterior_of(const Sequence<T> &q, u32 most_states, compute_t<T> *rows, compute_t<T> *alpha,
                          compute_t<T> *likelihood) {
@@ -192,10 +193,11 @@ DEVICE void posterior_of(const Sequence<T> &q, u32 most_states, compute_t<T> *ro
     C total = log_likelihood(q.valid, q.steps, q.states, end);
     if (threadIdx.x == 0) *likelihood = total;
     if (total == IMPOSSIBLE<C>) return;
-    sync_threads(); // an earlier sequence's window may still be read, and this one's last step is overwritten
+    // an earlier sequence's window may still be read, and this one's last step is overwritten
+    sync_threads();
     if (local) for_each_in_block(q.states, [=](u64 s) { tags[s] = q.tag((u32)s); });
     for (u32 t = q.steps; t-- > 0;) {
-        // A step's backward variables, each with its own state's probability at that step.
+        // The step's backward variables, including the state's own probability at the step.
         C *now = local ? window + t % 2 * LOCAL_STATES : rows + (u64)(t % 2) * most_states;
         const C *after = local ? window + (t + 1) % 2 * LOCAL_STATES : rows + (u64)((t + 1) % 2) * most_states;
         C *out = alpha + (u64)t * most_states;
@@ -217,7 +219,8 @@ DEVICE void posterior_of(const Sequence<T> &q, u32 most_states, compute_t<T> *ro
     }
 }
 
-// Of each label, the next equal one (or `labels`); with the sign bit where an earlier one is equal.
+// For each label, the index of the next equal label (or `labels`). The sign bit is set if an
+// earlier label is equal.
 template <class T> DEVICE void links_of(const Sequence<T> &q, u32 labels, u32 *links) {
     for_each_in_block(q.labels, [=](u64 j) {
         u32 next = (u32)j + 1, earlier = (u32)j;
@@ -228,10 +231,11 @@ template <class T> DEVICE void links_of(const Sequence<T> &q, u32 labels, u32 *l
     });
 }
 
-// From ctc_alpha's variables of all steps come three things. In their place, the states'
-// log-probabilities less a term that a step's states share. The sequences' log-likelihoods less a
-// term of each: an impossible one's is still -inf. And the links of equal labels [batch, labels].
-// rows [batch, 2, 2 labels + 1] is working room.
+// Computes three things from ctc_alpha's variables of all steps. It replaces the variables by the
+// states' log-probabilities, up to a term that all states of a step share. It writes each
+// sequence's log-likelihood, up to a term of the sequence; an impossible one is still -inf. And it
+// writes the links of equal labels [batch, labels]. rows [batch, 2, 2 labels + 1] is working
+// memory.
 template <class T>
 __global__ void ctc_posterior(u64 batch, u32 steps, u32 classes, u32 labels, u32 blank, const T *log_probs,
                               const i64 *targets, const i64 *input_lengths, const i64 *target_lengths,
@@ -245,18 +249,18 @@ __global__ void ctc_posterior(u64 batch, u32 steps, u32 classes, u32 labels, u32
     });
 }
 
-// Of a step, sums of states' probabilities relative to the greatest: of all, and of those that are
-// blanks.
+// Sums of the states' probabilities at a step, relative to the greatest: over all states, and over
+// the blank ones.
 template <class C> struct Passed {
     C all, blanks;
     DEVICE Passed operator+(Passed other) const { return Passed{all + other.all, blanks + other.blanks}; }
 };
 
-// The gradient of the log-probabilities [steps, batch, classes]: of each class, minus the
-// probability that an alignment gives it at that step, times the loss' gradient. Every alignment
-// passes one state a step: the states' probabilities are divided by their sum, which leaves out
-// what is common to them; `posterior` is overwritten. A block a step of a sequence; sums in a fixed
-// order.
+// The gradient of the log-probabilities [steps, batch, classes]. For each class it is minus the
+// probability that an alignment emits the class at that step, times the loss' gradient. Every
+// alignment passes one state in each step, so the states' probabilities are divided by their sum,
+// which cancels their common term. `posterior` is overwritten. A block takes one step of a
+// sequence; sums have a fixed order.
 template <class T>
 __global__ void ctc_gradient(u64 batch, u32 steps, u32 classes, u32 labels, u32 blank, compute_t<T> *posterior,
                              const compute_t<T> *likelihood, const i64 *targets, const i64 *input_lengths,
@@ -280,7 +284,7 @@ __global__ void ctc_gradient(u64 batch, u32 steps, u32 classes, u32 labels, u32 
             return Passed<C>{share, s % 2 == 0 || q.label((u32)s) == (i64)blank ? share : (C)0};
         };
         Passed<C> sums = block_reduce_range(q.states, Passed<C>{(C)0, (C)0}, passed, Plus());
-        sync_threads(); // a label's states are read by another thread
+        sync_threads(); // other threads read the states of a label
         C g = -load(loss_grad[n]) / sums.all;
         if (threadIdx.x == 0) to[blank] = store<T>::from(g * sums.blanks);
         for_each_in_block(q.labels, [=](u64 j) {

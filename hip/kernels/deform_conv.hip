@@ -1,17 +1,18 @@
 // Deformable convolution (Dai et al., "Deformable Convolutional Networks", 2017; the mask: Zhu et
-// al., "Deformable ConvNets v2", 2019): each tap of the window reads the input at a point moved by
-// an offset, between pixels, zeros past the ends. Sampled into columns [channels, taps, batch,
-// count], the rest is a matrix product. `count` output positions from `first` on of each image, so
-// that the host bounds the columns' size. Contiguous tensors: x [batch, channels, ih, iw], offset
-// [batch, groups, taps, 2 (y, x), oh, ow], mask [batch, groups, taps, oh, ow] or null.
+// al., "Deformable ConvNets v2", 2019). Each tap of the window reads the input at a point that an
+// offset moves, interpolated between pixels; outside the input are zeros. The kernels sample the
+// input into columns [channels, taps, batch, count]; the rest is a matrix product. A launch covers
+// `count` output positions of each image, from `first` on, so that the host can bound the size of
+// the columns. Tensors are contiguous: x [batch, channels, ih, iw], offset [batch, groups, taps, 2
+// (y, x), oh, ow], mask [batch, groups, taps, oh, ow] or null.
 #include "prelude.h"
 
 struct Window {
     u32 ih, iw, oh, ow, kh, kw, sh, sw, ph, pw, dh, dw;
 };
 
-// The four pixels around a point (-1: past the ends, a zero), upper left first, and how far it is
-// from the upper left.
+// The four pixels around a point, the upper left one first, and the point's distance from the upper
+// left one. -1 stands for a zero outside the input.
 template <class C> struct Point {
     i32 at[4];
     C y, x;
@@ -20,7 +21,8 @@ template <class C> struct Point {
 template <class C> DEVICE Point<C> point_at(const Window &w, C y, C x) {
     Point<C> p{{-1, -1, -1, -1}, (C)0, (C)0};
     if (!(y > (C)-1 && y < (C)w.ih && x > (C)-1 && x < (C)w.iw)) {
-        if (math::is_nan(y) || math::is_nan(x)) p.y = p.x = y + x; // no pixel, but what is made of it is NaN
+        // no pixels, but whatever is computed from the point is NaN
+        if (math::is_nan(y) || math::is_nan(x)) p.y = p.x = y + x;
         return p;
     }
     C top = math::floor(y), left = math::floor(x);
@@ -35,12 +37,13 @@ template <class C> DEVICE Point<C> point_at(const Window &w, C y, C x) {
     return p;
 }
 
-// Where one tap of one output position of one image reads, for the channels of one offset group.
+// Where one tap reads for one output position of one image. All channels of an offset group share
+// it.
 template <class T> struct Tap {
     using C = compute_t<T>;
     C mask;
     Point<C> point;
-    // Of the offset's y; the offset's x is one plane on. Of the mask.
+    // Indices of the offset's y (its x is one plane further) and of the mask.
     u64 offset_at, mask_at;
 };
 
@@ -60,7 +63,7 @@ DEVICE Tap<T> tap_at(const Window &w, u32 groups, u32 group, u64 image, u32 k, u
     return tap;
 }
 
-// An element of a channel's part of the columns, [taps, batch, count], as its coordinates.
+// The coordinates of an element of one channel's columns [taps, batch, count].
 struct Place {
     u64 image;
     u32 k, position;
@@ -70,7 +73,7 @@ DEVICE Place place_of(u64 at, u64 batch, u32 first, u32 count) {
     return Place{line - k * batch, (u32)k, first + (u32)(at - line * count)};
 }
 
-// The values of the four pixels.
+// The values of a point's four pixels.
 template <class T> struct Pixels {
     compute_t<T> value[4];
 };
@@ -85,7 +88,7 @@ template <class T, class C> DEVICE C between(const Pixels<T> &p, C y, C x) {
     return ((C)1 - y) * upper + y * lower;
 }
 
-// One item is a tap at a position, for each `parts`-th channel of one offset group.
+// A work item is one tap at one position, for every `parts`-th channel of one offset group.
 template <class T>
 __global__ void deform_columns(u64 batch, u32 channels, u32 groups, u32 parts, u32 first, u32 count, Window w,
                                const T *x, const T *offset, const T *mask, T *columns) {
@@ -106,8 +109,8 @@ __global__ void deform_columns(u64 batch, u32 channels, u32 groups, u32 parts, u
     });
 }
 
-// The gradients of offset and mask from the columns' gradient. One item is a tap at a position: the
-// same bits on every run.
+// The gradients of offset and mask from the columns' gradient. A work item is one tap at one
+// position and sums over the group's channels, so every run gives the same bits.
 template <class T>
 __global__ void deform_offset_backward(u64 batch, u32 channels, u32 groups, u32 first, u32 count, Window w, const T *x,
                                        const T *offset, const T *grad, const T *mask, T *mask_grad, T *offset_grad) {
@@ -134,12 +137,12 @@ __global__ void deform_offset_backward(u64 batch, u32 channels, u32 groups, u32 
     });
 }
 
-// What a column's gradient gives each of the four pixels.
+// The weight of one of the four pixels in an interpolated value.
 template <class C> DEVICE C share(const Point<C> &p, i32 corner) {
     return (corner < 2 ? (C)1 - p.y : p.y) * (corner % 2 == 0 ? (C)1 - p.x : p.x);
 }
 
-// Adds to the gradient of one channel of one image, all taps and positions in order.
+// Adds to the gradient of one channel of one image, over all taps and positions in order.
 template <class T>
 DEVICE void plane_backward(u64 row, u64 batch, u32 channels, u32 groups, u32 first, u32 count, const Window &w,
                            const T *offset, const T *grad, const T *mask, compute_t<T> *x_grad) {
@@ -160,8 +163,8 @@ DEVICE void plane_backward(u64 row, u64 batch, u32 channels, u32 groups, u32 fir
     }
 }
 
-// Adds to the input's gradient, which is kept in the compute type: atomically on GPUs, in any
-// order.
+// Adds to the input's gradient, which has the compute type. On GPUs the additions are atomic and
+// have no fixed order.
 template <class T>
 __global__ void deform_x_backward(u64 batch, u32 channels, u32 groups, u32 parts, u32 first, u32 count, Window w,
                                   const T *offset, const T *grad, const T *mask, compute_t<T> *x_grad) {
@@ -192,7 +195,7 @@ __global__ void deform_x_backward(u64 batch, u32 channels, u32 groups, u32 parts
     }
 }
 
-// The same, each plane by one thread: the same bits on every run.
+// The same, but one thread computes each plane, so every run gives the same bits.
 template <class T>
 __global__ void deform_x_backward_ordered(u64 batch, u32 channels, u32 groups, u32 first, u32 count, Window w,
                                           const T *offset, const T *grad, const T *mask, compute_t<T> *x_grad) {

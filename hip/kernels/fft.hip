@@ -1,16 +1,17 @@
-// Fourier transforms along the middle axis of [outer, len, inner], contiguous, real and imaginary
-// parts apart. One kernel is one pass over memory: Stockham's form, which needs no reordering, a
-// radix a pass, and Bluestein's for lengths with large prime factors. Every transform is forward;
-// the inverse is the conjugate of the conjugate's. f16 and bf16 are computed in f32.
+// Fourier transforms along the middle axis of contiguous [outer, len, inner], with real and
+// imaginary parts in separate tensors. One launch is one pass over memory. Lengths with small prime
+// factors use Stockham's form, which needs no reordering, with one radix per pass; others use
+// Bluestein's form. Every transform is forward; the inverse is the conjugate of the transform of
+// the conjugate. f16 and bf16 are computed in f32.
 #include "prelude.h"
 
-// exp(-2 pi i k / n) for k in 0..n. The angle is brought into an eighth of the circle while it is
-// an integer, and its sine and cosine are taken in f64: each entry is right to half a unit in the
-// last place of f32.
+// exp(-2 pi i k / n) for k in 0..n. The angle is reduced to an eighth of the circle while it is an
+// integer, and its sine and cosine are computed in f64, so each entry is exact to half a unit in
+// the last place of f32.
 template <class C> __global__ void fft_twiddles(u64 n, C *re, C *im) {
     for_each(n, [=](u64 k) {
         u64 at = 8 * k, octant = at / n; // k / n of a turn
-        // To the nearest quarter turn: at most an eighth away.
+        // Relative to the nearest quarter turn, the angle is at most an eighth of a turn.
         u64 quarter = (octant + 1) / 2;
         i64 away = (i64)at - (i64)(quarter * 2 * n);
         f64 angle = (f64)away / (f64)n * 0.78539816339744830962;
@@ -23,8 +24,8 @@ template <class C> __global__ void fft_twiddles(u64 n, C *re, C *im) {
     });
 }
 
-// Calls f(o, k, i) for each point of outer x len x inner: the innermost axis that there is in a
-// loop that can vectorise.
+// Calls f(o, k, i) for each point of outer x len x inner. The inner loop runs over the innermost
+// axis that is longer than 1, so that it can vectorise.
 template <class F> DEVICE void for_each_point(u64 outer, u64 len, u64 inner, F f) {
     if (inner == 1) {
         for_each_column_group(outer, len, [=](u64 o, u64 first, u32 width) {
@@ -40,7 +41,8 @@ template <class F> DEVICE void for_each_point(u64 outer, u64 len, u64 inner, F f
     }
 }
 
-// A real signal of which `have` elements (of `stored` along the axis) count; zeros follow.
+// Loads a real signal. Of the `stored` elements along the axis the first `have` are used; zeros
+// follow.
 template <class T>
 __global__ void fft_load(u64 outer, u64 len, u64 inner, u64 stored, u64 have, const T *x, compute_t<T> *re,
                          compute_t<T> *im) {
@@ -52,9 +54,9 @@ __global__ void fft_load(u64 outer, u64 len, u64 inner, u64 stored, u64 have, co
     });
 }
 
-// A signal of an even number of samples is transformed as half as many complex ones: its even
-// samples are their real parts, its odd ones their imaginary parts (Numerical Recipes, 12.3).
-// `half` of them here.
+// A real signal with an even number of samples is transformed as a complex one of half the length:
+// even samples are the real parts, odd samples the imaginary parts (Numerical Recipes, 12.3).
+// `half` is the number of these pairs.
 template <class T>
 __global__ void fft_load_pairs(u64 outer, u64 half, u64 inner, u64 stored, u64 have, const T *x, compute_t<T> *re,
                                compute_t<T> *im) {
@@ -66,7 +68,8 @@ __global__ void fft_load_pairs(u64 outer, u64 half, u64 inner, u64 stored, u64 h
     });
 }
 
-// The half + 1 bins of such a signal, from the transform of its pairs. The table is of 2 half.
+// The half + 1 bins of such a signal, from the transform of its pairs. The table is for length 2
+// half.
 template <class T>
 __global__ void fft_unpack(u64 outer, u64 half, u64 inner, const compute_t<T> *table_re, const compute_t<T> *table_im,
                            const compute_t<T> *re, const compute_t<T> *im, T *out_re, T *out_im) {
@@ -83,8 +86,9 @@ __global__ void fft_unpack(u64 outer, u64 half, u64 inner, const compute_t<T> *t
     });
 }
 
-// The conjugate of the pairs' spectrum, from the `have` bins (of `stored` along the axis) of a real
-// signal of 2 half samples. What is imaginary in bins that a real signal has real does not count.
+// The conjugate of the pairs' spectrum, from the first `have` of `stored` bins along the axis, of a
+// real signal of 2 half samples. Bins that are real for every real signal have their imaginary part
+// ignored.
 template <class T>
 __global__ void fft_pack(u64 outer, u64 half, u64 inner, u64 stored, u64 have, const compute_t<T> *table_re,
                          const compute_t<T> *table_im, const T *x_re, const T *x_im, compute_t<T> *re,
@@ -105,7 +109,7 @@ __global__ void fft_pack(u64 outer, u64 half, u64 inner, u64 stored, u64 have, c
     });
 }
 
-// The samples of conjugate pairs, times `scale`.
+// The samples from the conjugates of the pairs, times `scale`.
 template <class T>
 __global__ void fft_store_pairs(u64 outer, u64 half, u64 inner, const compute_t<T> *re, const compute_t<T> *im,
                                 f64 scale, T *out) {
@@ -117,9 +121,9 @@ __global__ void fft_store_pairs(u64 outer, u64 half, u64 inner, const compute_t<
     });
 }
 
-// The conjugate of the whole spectrum of a real signal of `len` samples, from the `have` bins (of
-// `stored` along the axis) of its first half; zeros for those that are missing. What is imaginary
-// in bins that a real signal has real does not count.
+// The conjugate of the full spectrum of a real signal of `len` samples, from the first `have` of
+// `stored` bins along the axis; missing bins are zero. Bins that are real for every real signal
+// have their imaginary part ignored.
 template <class T>
 __global__ void fft_load_half(u64 outer, u64 len, u64 inner, u64 stored, u64 have, const T *x_re, const T *x_im,
                               compute_t<T> *re, compute_t<T> *im) {
@@ -135,7 +139,7 @@ __global__ void fft_load_half(u64 outer, u64 len, u64 inner, u64 stored, u64 hav
     });
 }
 
-// The first `count` elements of `len` along the axis, times `scale`.
+// Stores the first `count` of `len` elements along the axis, times `scale`.
 template <class T>
 __global__ void fft_store(u64 outer, u64 len, u64 inner, u64 count, const compute_t<T> *x, f64 scale, T *out) {
     using C = compute_t<T>;
@@ -144,7 +148,7 @@ __global__ void fft_store(u64 outer, u64 len, u64 inner, u64 count, const comput
     });
 }
 
-// The transform of R values; root[j] is exp(-2 pi i j / R).
+// The transform of R values. root[j] is exp(-2 pi i j / R).
 template <u32 R, class C> DEVICE void butterfly(C (&re)[R], C (&im)[R], const C (&root_re)[R], const C (&root_im)[R]) {
     if constexpr (R == 2) {
         C r = re[0], i = im[0];
@@ -158,7 +162,7 @@ template <u32 R, class C> DEVICE void butterfly(C (&re)[R], C (&im)[R], const C 
         re[1] = back_re + turn_im, im[1] = back_im - turn_re;
         re[3] = back_re - turn_im, im[3] = back_im + turn_re;
     } else {
-        // Odd R: x[j] and x[R - j] share their products.
+        // For odd R, x[j] and x[R - j] share their products.
         constexpr u32 H = R / 2;
         C sum_re[H], sum_im[H], difference_re[H], difference_im[H];
         C zero_re = re[0], zero_im = im[0];
@@ -183,8 +187,8 @@ template <u32 R, class C> DEVICE void butterfly(C (&re)[R], C (&im)[R], const C 
     }
 }
 
-// The R values of one butterfly, from places `hop` apart to places `stride` apart, times their
-// twiddles.
+// One butterfly: reads R values that are `hop` apart, and writes their transform times the twiddles
+// to places `stride` apart.
 template <u32 R, class C>
 DEVICE void stage_point(const C *in_re, const C *in_im, u64 hop, C *out_re, C *out_im, u64 stride, const C (&w_re)[R],
                         const C (&w_im)[R], const C (&root_re)[R], const C (&root_im)[R]) {
@@ -200,17 +204,17 @@ DEVICE void stage_point(const C *in_re, const C *in_im, u64 hop, C *out_re, C *o
     }
 }
 
-// One pass of radix R: outer x [R, m, stride] -> outer x [m, R, stride]. The table has `step`
-// entries for each of the R * m steps of this pass's circle. `stride` has the inner axes and the
-// radices done. hipRTC 5 finds a kernel only by its name as it demangles it, where an unsigned
-// argument would be `4u`.
+// One pass of radix R: outer x [R, m, stride] -> outer x [m, R, stride]. The circle of this pass
+// has R * m steps, each `step` entries of the table apart. `stride` is the product of the inner
+// axes and the radices of earlier passes. RADIX is signed because hipRTC 5 finds a kernel only by
+// its demangled name, in which an unsigned argument would be `4u`.
 template <i32 RADIX, class C>
 __global__ void fft_stage(u64 outer, u64 m, u64 stride, u64 step, const C *table_re, const C *table_im, const C *in_re,
                           const C *in_im, C *out_re, C *out_im) {
     constexpr u32 R = (u32)RADIX;
     u64 hop = m * stride;
     if (ONE_THREAD && stride < 8) {
-        // The first passes have too short a stride to vectorise along: along m instead.
+        // In the first passes the stride is too short to vectorise along, so the loop runs along m.
         for_each_column_group(outer, m, [=](u64 o, u64 first, u32 width) {
             C root_re[R], root_im[R];
             for (u32 k = 0; k < R; ++k) root_re[k] = table_re[m * k * step], root_im[k] = table_im[m * k * step];
@@ -244,7 +248,7 @@ __global__ void fft_stage(u64 outer, u64 m, u64 stride, u64 step, const C *table
     });
 }
 
-// The same of any radix, each result a sum of its own.
+// The same for any radix; each result is a sum of its own.
 template <class C>
 __global__ void fft_stage_any(u64 outer, u64 radix, u64 m, u64 stride, u64 step, const C *table_re, const C *table_im,
                               const C *in_re, const C *in_im, C *out_re, C *out_im) {
@@ -269,11 +273,11 @@ __global__ void fft_stage_any(u64 outer, u64 radix, u64 m, u64 stride, u64 step,
     });
 }
 
-// Bluestein's form: jk = (j^2 + k^2 - (j - k)^2) / 2 makes the transform a convolution with the
-// chirp exp(pi i k^2 / len), done by transforms of `padded` >= 2 len - 1 elements. The table is of
-// 2 len.
+// Bluestein's form: jk = (j^2 + k^2 - (j - k)^2) / 2 turns the transform into a convolution with
+// the chirp exp(pi i k^2 / len). Transforms of `padded` >= 2 len - 1 elements compute the
+// convolution. The table is for length 2 len.
 
-// The input times the conjugate chirp, then zeros.
+// The input times the conjugate of the chirp, followed by zeros.
 template <class C>
 __global__ void fft_chirp(u64 outer, u64 len, u64 padded, u64 inner, const C *table_re, const C *table_im,
                           const C *in_re, const C *in_im, C *out_re, C *out_im) {
@@ -303,7 +307,7 @@ __global__ void fft_chirp_filter(u64 len, u64 padded, const C *table_re, const C
     });
 }
 
-// The conjugate of the product with the filter's transform.
+// The conjugate of the product of the input's and the filter's transforms.
 template <class C>
 __global__ void fft_filter(u64 outer, u64 padded, u64 inner, const C *filter_re, const C *filter_im, const C *in_re,
                            const C *in_im, C *out_re, C *out_im) {
@@ -319,8 +323,8 @@ __global__ void fft_filter(u64 outer, u64 padded, u64 inner, const C *filter_re,
     });
 }
 
-// The conjugate of the convolution's first `len` elements, over `padded`, times the conjugate
-// chirp.
+// The first `len` elements of the convolution: the conjugate of the input, divided by `padded`,
+// times the conjugate of the chirp.
 template <class C>
 __global__ void fft_unchirp(u64 outer, u64 len, u64 padded, u64 inner, const C *table_re, const C *table_im,
                             const C *in_re, const C *in_im, C *out_re, C *out_im) {

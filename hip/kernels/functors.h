@@ -1,10 +1,11 @@
-// The functors of element-wise kernels. Each takes and gives compute types.
+// The functors of element-wise kernels. Arguments and results have compute types.
 #pragma once
 #include "prelude.h"
 
-// ---------------------------------------------------------------- of two tensors, or of a tensor and a scalar
+// ---------------------------------------------------------------- two tensors, or a tensor and a
+// scalar
 
-// Integers wrap: computed without sign, as C++ leaves signed overflow undefined.
+// Integers wrap. They are computed as unsigned, because signed overflow is undefined in C++.
 template <class T, bool FLOAT = is_float<T>::value> struct ring {
     static DEVICE T sum(T a, T b) { return a + b; }
     static DEVICE T difference(T a, T b) { return a - b; }
@@ -26,11 +27,11 @@ struct Mul {
     template <class T> static DEVICE T apply(T a, T b) { return ring<T>::product(a, b); }
 };
 
-// Integer division by zero gives 0 rather than a trap: the host refuses a scalar 0, and the kernels
-// over tensors raise a flag.
+// Integer division by zero gives 0 and does not trap. The host rejects a scalar 0, and the kernels
+// on two tensors raise a flag.
 template <class T, bool FLOAT = is_float<T>::value> struct division {
     static DEVICE T quotient(T a, T b) { return a / b; }
-    // Python's sign: the remainder has the divisor's.
+    // As in Python, the remainder has the sign of the divisor.
     static DEVICE T remainder(T a, T b) {
         T r = math::fmod(a, b);
         return r != (T)0 && (r < (T)0) != (b < (T)0) ? r + b : r;
@@ -39,7 +40,8 @@ template <class T, bool FLOAT = is_float<T>::value> struct division {
 template <class T> struct division<T, false> {
     static DEVICE T quotient(T a, T b) {
         if (b == (T)0) return (T)0;
-        if (is_signed<T>::value && b == (T)-1) return (T)(0 - (u64)a); // the least value over -1 traps on some CPUs
+        // the least value divided by -1 traps on some CPUs
+        if (is_signed<T>::value && b == (T)-1) return (T)(0 - (u64)a);
         return a / b;
     }
     static DEVICE T remainder(T a, T b) {
@@ -58,7 +60,8 @@ struct Rem {
 struct Pow {
     static DEVICE f32 apply(f32 a, f32 b) { return math::pow(a, b); }
     static DEVICE f64 apply(f64 a, f64 b) { return math::pow(a, b); }
-    // By squaring; wraps on overflow. A negative exponent truncates as integer division of 1 does.
+    // By repeated squaring; wraps on overflow. A negative exponent gives 1 / a^|b| by integer
+    // division.
     template <class T> static DEVICE T apply(T a, T b) {
         if (is_signed<T>::value && b < (T)0) {
             if (a == (T)1) return a;
@@ -92,7 +95,7 @@ struct BitOr {
 struct BitXor {
     template <class T> static DEVICE T apply(T a, T b) { return a ^ b; }
 };
-// Of bools, stored in one byte or in four: anything but 0 is true, results are 0 or 1.
+// Bools stored in one or four bytes. Any value but 0 is true; results are 0 or 1.
 struct LogicAnd {
     template <class T> static DEVICE T apply(T a, T b) { return (T)((a != (T)0) & (b != (T)0)); }
 };
@@ -102,7 +105,8 @@ struct LogicOr {
 struct LogicXor {
     template <class T> static DEVICE T apply(T a, T b) { return (T)((a != 0) != (b != 0)); }
 };
-// A shift by the width or more is defined here: 0, or the sign for an arithmetic right shift.
+// A shift by the type's width or more is defined here: it gives 0, or the sign for an arithmetic
+// right shift.
 struct Shl {
     template <class T> static DEVICE T apply(T a, T b) { return (u64)b < sizeof(T) * 8 ? (T)((u64)a << (u64)b) : (T)0; }
 };
@@ -113,8 +117,8 @@ struct Shr {
     }
 };
 
-// Gradients: `a` is the saved tensor, `b` the gradient of the output.
-struct ReluBackward { // a: the output; where that is NaN the gradient stays
+// Gradients: `a` is the saved tensor, `b` the output's gradient.
+struct ReluBackward { // a: the output; where it is NaN, the gradient passes
     template <class T> static DEVICE T apply(T a, T b) { return a <= (T)0 ? (T)0 : b; }
 };
 struct SigmoidBackward { // a: the output
@@ -140,7 +144,7 @@ struct SiluBackward { // a: the input; d/dx x s(x) = s(x) (1 + x (1 - s(x)))
     }
 };
 
-// ---------------------------------------------------------------- of one tensor
+// ---------------------------------------------------------------- one tensor
 
 #define FROM_MATH(Name, function)                                                   \
     struct Name {                                                                   \
@@ -172,7 +176,7 @@ struct Recip {
     template <class T> static DEVICE T apply(T x) { return (T)1 / x; }
 };
 struct Relu {
-    template <class T> static DEVICE T apply(T x) { return x < (T)0 ? (T)0 : x; } // NaN stays
+    template <class T> static DEVICE T apply(T x) { return x < (T)0 ? (T)0 : x; } // NaN stays NaN
 };
 // x * Phi(x), the exact form.
 struct Gelu {
@@ -180,7 +184,7 @@ struct Gelu {
         return (T)0.5 * x * ((T)1 + math::erf(x * (T)0.70710678118654752440));
     }
 };
-// exp of a value that is never positive: right in relative terms at both ends.
+// Takes exp only of numbers that are not positive, so the relative error is small at both ends.
 struct Sigmoid {
     template <class T> static DEVICE T apply(T x) {
         T e = math::exp(-math::abs(x));
@@ -196,7 +200,7 @@ struct LogSigmoid {
     }
 };
 
-// The negative of the least integer is itself.
+// Integers wrap: the negative of the least integer is itself.
 template <class T, bool FLOAT = is_float<T>::value> struct signs {
     static DEVICE T negative(T x) { return -x; }
     static DEVICE T absolute(T x) { return math::abs(x); }
@@ -224,8 +228,8 @@ struct LogicNot {
     template <class T> static DEVICE T apply(T x) { return (T)(x == (T)0); }
 };
 
-// Functors with two parameters, of the compute type.
-struct Clamp { // to p..q; NaN stays
+// Functors with two parameters, p and q, of the compute type.
+struct Clamp { // to p..q; NaN stays NaN
     template <class T> static DEVICE T apply(T x, T p, T q) {
         T low = x < p ? p : x;
         return low > q ? q : low;
@@ -234,10 +238,11 @@ struct Clamp { // to p..q; NaN stays
 struct LeakyRelu { // p: the slope below zero
     template <class T> static DEVICE T apply(T x, T p, T) { return x < (T)0 ? x * p : x; }
 };
-struct HardSigmoid { // p * x + q, to 0..1
+struct HardSigmoid { // p * x + q, clamped to 0..1
     template <class T> static DEVICE T apply(T x, T p, T q) { return Clamp::apply(p * x + q, (T)0, (T)1); }
 };
-struct Powi { // the power p, 3 or -2: both computed, so that a loop over elements has no branch
+// the power p, which is 3 or -2: computes both, so that loops over elements have no branch
+struct Powi {
     template <class T> static DEVICE T apply(T x, T p, T) {
         T square = x * x;
         return select(p > (T)0, square * x, (T)1 / square);

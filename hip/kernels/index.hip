@@ -1,10 +1,11 @@
-// Elements chosen by index tensors: gather and scatter along a dim, selection of rows. An index out
-// of range touches no memory: a read gives 0, a write is dropped, and the op's flag is raised.
+// Elements selected by index tensors: gather and scatter along a dim, and selection of rows. An
+// index out of range accesses no memory: a read gives 0, a write is dropped, and the op's flag is
+// raised.
 #include "prelude.h"
 
-// out[i] = x[.. index ..]: over the output's shape, m.stride[0] are x's strides with the gathered
-// dim's set to 0, m.stride[1] the indices'. `dim_stride` and `dim_size` are x's along the gathered
-// dim. select is this with index strides 0 off the dim.
+// out[i] = x[.. index ..]. m has the output's shape. m.stride[0] has x's strides, with 0 for the
+// gathered dim; m.stride[1] has the indices' strides. `dim_stride` and `dim_size` belong to x's
+// gathered dim. For `select`, the indices' strides are 0 in all other dims.
 template <class T, class I>
 __global__ void gather(u32 n, Strided<2> m, const T *x, const I *indices, i64 dim_stride, u64 dim_size, u64 *flag,
                        T *out) {
@@ -29,9 +30,9 @@ template <class Unit> DEVICE void copy_row(u64 bytes, bool inside, const u8 *fro
     else for_each_in_block(units, [=](u64 k) { target[k] = Unit{}; });
 }
 
-// Row r of out is row indices[r] of x: select on the first dim of contiguous tensors, embedding.
-// `rows` indices; x has `dim_size` rows of `row_bytes`. 16 bytes a thread where rows are so
-// aligned. Launched as rows of row_bytes / 16.
+// Row r of out is row indices[r] of x. For embeddings, and for `select` on the first dim of
+// contiguous tensors. There are `rows` indices; x has `dim_size` rows of `row_bytes`. Each access
+// has 16 bytes if the rows' alignment allows it. Launched as for rows of row_bytes / 16 elements.
 template <class I>
 __global__ void select_rows(u64 rows, u64 row_bytes, const u8 *x, const I *indices, u64 dim_size, u64 *flag, u8 *out) {
     u64 alignment = row_bytes | (u64)x | (u64)out;
@@ -54,7 +55,7 @@ struct Add {
         else *target = (T)((wrapping_t<T>)*target + (wrapping_t<T>)value);
     }
 };
-// Every writer writes the same 1, so no order and no atomic is needed.
+// Every writer writes the same 1, so neither order nor atomics matter.
 struct Or {
     template <class T> static DEVICE void atomic(T *target, T value) { apply(target, value); }
     template <class T> static DEVICE void apply(T *target, T value) {
@@ -62,13 +63,13 @@ struct Or {
     }
 };
 
-// Of several that name one element, any one stays.
+// If several values have the same target, any one of them remains.
 struct Assign {
     template <class T> static DEVICE void atomic(T *target, T value) { *target = value; }
 };
 
-// out[.. index ..] op= value, in any order (atomics): over the value's shape, m.stride[0] are out's
-// strides with the scattered dim's set to 0, [1] the indices', [2] the value's.
+// out[.. index ..] op= value, with atomics, in no fixed order. m has the value's shape. m.stride[0]
+// has out's strides, with 0 for the scattered dim; [1] has the indices' strides, [2] the value's.
 template <class Op, class T, class I>
 __global__ void scatter(u32 n, Strided<3> m, const I *indices, const T *value, i64 dim_stride, u64 dim_size, u64 *flag,
                         T *out) {
@@ -79,10 +80,10 @@ __global__ void scatter(u32 n, Strided<3> m, const I *indices, const T *value, i
     });
 }
 
-// The same, each line along the dim by one thread from its first element to its last: the same bits
-// on every run, and for types without atomics. m is over the value's shape without the dim (its
-// product is `lines`), `len` the value's size along it, `index_step` and `value_step` the strides
-// of indices and value along it. Lines of out must not overlap.
+// The same, but one thread processes each line along the dim from first to last element. So every
+// run gives the same bits, and types without atomics work too. m has the value's shape without the
+// dim, `lines` elements in all; `len` is the value's size along the dim, and `index_step` and
+// `value_step` are the strides of indices and value along it. Lines of out must not overlap.
 template <class Op, class T, class I>
 __global__ void scatter_ordered(u32 lines, u64 len, Strided<3> m, i64 index_step, i64 value_step, const I *indices,
                                 const T *value, i64 dim_stride, u64 dim_size, u64 *flag, T *out) {
@@ -96,9 +97,9 @@ __global__ void scatter_ordered(u32 lines, u64 len, Strided<3> m, i64 index_step
     });
 }
 
-// The same over contiguous out [outer, size, inner] and value [outer, len, inner], along memory: a
-// thread takes columns side by side. `shared`: one list of `len` indices for all columns; else they
-// lie as value does.
+// The same for contiguous out [outer, size, inner] and value [outer, len, inner], in memory order:
+// a thread processes neighbouring columns. If `shared`, all columns use one list of `len` indices;
+// else the indices have the layout of value.
 template <class Op, class T, class I>
 __global__ void scatter_columns(u64 outer, u64 len, u64 inner, u64 size, u32 shared, const I *indices, const T *value,
                                 u64 *flag, T *out) {

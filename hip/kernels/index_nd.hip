@@ -1,19 +1,20 @@
-// Indices of several dims at once: tuples of them made into one place, and updates joined at the
-// places they name.
+// Indexing several dims at once: tuples of indices become single positions, and updates are applied
+// there.
 #include "prelude.h"
 
-// Sizes of up to eight dims.
+// The sizes of up to eight dims.
 struct Sizes {
     u64 dim[8];
 };
 
-// places[t] = the row-major index that tuple t names, or -1 where one of its indices is out of
-// range, which raises the flag. A tuple is `length` indices long, of which `count` from `first` on
-// are read here, for dims of `sizes`; what earlier launches made of those ahead is in `places`.
+// places[t] = the row-major position that tuple t names. If one of its indices is out of range, the
+// position is -1 and the flag is raised. A tuple has `length` indices; this launch reads `count` of
+// them from `first` on, for dims of `sizes`. `places` holds the result of earlier launches for the
+// indices before.
 template <class I, class P>
 __global__ void tuple_places(u64 tuples, u32 length, u32 first, u32 count, Sizes sizes, const I *indices, u64 *flag,
                              P *places) {
-    // The sizes by reference: a copy that is indexed would lie in memory of each thread's own.
+    // The sizes by reference: a copy that is indexed would go to each thread's private memory.
     for_each(tuples, [=, &sizes](u64 t) {
         i64 place = first == 0 ? 0 : (i64)places[t];
         const I *tuple = indices + t * length + first;
@@ -44,7 +45,7 @@ struct Add {
 struct Mul {
     template <class C> static DEVICE C apply(C a, C b) { return exact<C>::product(a, b); }
 };
-// A NaN among the updates changes nothing, and one that was there stays: as burn-flex has it.
+// A NaN in an update is ignored, and a NaN in the target stays, as in burn-flex.
 struct Min {
     template <class C> static DEVICE C apply(C a, C b) { return b < a ? b : a; }
 };
@@ -52,9 +53,10 @@ struct Max {
     template <class C> static DEVICE C apply(C a, C b) { return b > a ? b : a; }
 };
 
-// out[places[u]] op= value[order[u]], slices of `slice` elements: `places` ascend and `order` says
-// where each stood, so that updates of one place lie side by side in the order they had, and the
-// first of them does all. Place -1 is dropped. The same bits on every run, for every type.
+// out[places[u]] op= value[order[u]] for slices of `slice` elements. `places` is sorted, and
+// `order` has the original index of each update. So updates of the same place are neighbours in
+// their original order, and the thread of the first one applies all of them. Place -1 is dropped.
+// Every run gives the same bits, for every type.
 template <class Op, class T>
 __global__ void scatter_sorted(u64 updates, u64 slice, const i64 *places, const i32 *order, const T *value, T *out) {
     for_each_column_group(updates, slice, [=](u64 u, u64 first, u32 width) {

@@ -1,31 +1,31 @@
-// Resizing of planes ([planes, height, width], contiguous) and sampling of them at given points.
+// Resizes planes ([planes, height, width], contiguous) and samples them at given points.
 //
 // Resizing is linear and separable: each output row and column has a span of input rows or columns
-// and a weight for each. The spans are tables, made once a call for both axes (rows first, then
-// columns), so that the mode's arithmetic, in f64, is done once a row and column and not once a
-// pixel. Gradients read the same tables the other way: an input element sums the outputs that read
-// it, without atomics, the same bits on every run. f16 and bf16 are summed in f32.
+// and their weights. One launch per call computes these tables for both axes (rows first, then
+// columns), so that the mode's arithmetic, in f64, runs once per row and column and not once per
+// pixel. Gradients use the same tables in reverse: an input element sums over the outputs that read
+// it. There are no atomics, so every run gives the same bits. f16 and bf16 are summed in f32.
 #include "prelude.h"
 
 constexpr i32 NEAREST = 0, BILINEAR = 1, BICUBIC = 2, LANCZOS = 3;
 constexpr i32 ZEROS = 0, BORDER = 1, REFLECTION = 2;
 
-// The most inputs along one axis that an output reads.
+// The most inputs along one axis that an output may read.
 constexpr i32 TAPS = 6;
 
-// Neighbouring indices.
+// A range of consecutive indices.
 struct Span {
     i32 first, count;
 };
 
-// Keys' cubic convolution with a = -3/4.
+// Keys' cubic convolution kernel with a = -3/4.
 DEVICE f64 cubic(f64 t) {
     t = math::abs(t);
     if (t < 1.0) return (1.25 * t - 2.25) * t * t + 1.0;
     return t < 2.0 ? -0.75 * (((t - 5.0) * t + 8.0) * t - 4.0) : 0.0;
 }
 
-// sinc(t) sinc(t / 3) within 3 of 0.
+// sinc(t) sinc(t / 3) for |t| < 3, else 0.
 DEVICE f64 lanczos(f64 t) {
     if (t == 0.0) return 1.0;
     if (math::abs(t) >= 3.0) return 0.0;
@@ -33,19 +33,21 @@ DEVICE f64 lanczos(f64 t) {
     return math::sin(a) * math::sin(b) / (a * b);
 }
 
-// In a mode that weighs, the inputs before the one at or left of a point that it reads; it reads as
-// many behind, and that one.
+// For modes other than NEAREST: the number of inputs that a point reads to the left of its base,
+// which is the input at or directly left of the point. It also reads the base, and one more than
+// this to the right of it.
 DEVICE i32 taps_before(i32 mode) { return mode == BILINEAR ? 0 : mode == BICUBIC ? 1 : 2; }
 
-// The weight of the k-th of them, `part` being how far the point is past that one.
+// The weight of the k-th input that a point reads. `part` is the distance of the point from its
+// base.
 DEVICE f64 weight_of(i32 mode, f64 part, i32 k) {
     if (mode == BILINEAR) return k == 0 ? 1.0 - part : part;
     f64 t = part - (f64)(k - taps_before(mode));
     return mode == BICUBIC ? cubic(t) : lanczos(t);
 }
 
-// How many inputs the point `at` reads, without regard to the ends, and each one's weight; `first`
-// is the first one's position, in f64 since it may be anywhere.
+// Returns how many inputs the point `at` reads, ignoring the plane's ends, and computes the weight
+// of each. `first` is the position of the first input; it is f64 because it may be anywhere.
 DEVICE i32 weigh(i32 mode, f64 at, f64 &first, f64 *weights) {
     f64 base = math::floor(at);
     i32 before = taps_before(mode), count = 2 * (before + 1);
@@ -54,7 +56,7 @@ DEVICE i32 weigh(i32 mode, f64 at, f64 &first, f64 *weights) {
     return count;
 }
 
-// A position as an index, at most 2^30 from 0 (no plane is as large); NaN is 0.
+// A position as an index, clamped to +-2^30, which no plane exceeds. NaN gives 0.
 DEVICE i32 index_of(f64 at) {
     if (!(at > -1073741824.0)) return math::is_nan(at) ? 0 : -1073741824;
     return at < 1073741824.0 ? (i32)at : 1073741824;
@@ -62,8 +64,8 @@ DEVICE i32 index_of(f64 at) {
 
 DEVICE i32 inside(i32 i, i32 size) { return i < 0 ? 0 : i < size ? i : size - 1; }
 
-// spans[o] and weights[o * TAPS ..] for each output row o and, after them, each output column.
-// `y_ratio` and `x_ratio` are input steps an output step.
+// Writes spans[o] and weights[o * TAPS ..] for each output row o and then each output column.
+// `y_ratio` and `x_ratio` are the distances in the input for one step in the output.
 template <class C>
 __global__ __launch_bounds__(256) void interpolate_table(u32 ih, u32 iw, u32 oh, u32 ow, i32 mode, i32 align_corners,
                                                          f64 y_ratio, f64 x_ratio, C *weights, Span *spans) {
@@ -81,11 +83,11 @@ __global__ __launch_bounds__(256) void interpolate_table(u32 ih, u32 iw, u32 oh,
         f64 base = math::floor(position), merged[TAPS] = {}, sum = 0.0;
         i32 before = taps_before(mode), count = 2 * (before + 1), first = index_of(base - (f64)before);
         i32 low = inside(first, size), high = inside(first + count - 1, size);
-        // One weight after the other: a dozen sines in f64 side by side do not fit into the
+        // Computes one weight after the other: a dozen f64 sines at once do not fit into the
         // registers.
         ROLLED
         for (i32 k = 0; k < count; ++k) {
-            // Lanczos leaves out what is past the ends; the others repeat the border.
+            // Lanczos skips positions outside the plane; the other modes repeat its border.
             bool counts = mode <= BICUBIC || (first + k >= 0 && first + k < size);
             if (!counts) continue;
             f64 weight = weight_of(mode, position - base, k);
@@ -101,7 +103,8 @@ __global__ __launch_bounds__(256) void interpolate_table(u32 ih, u32 iw, u32 oh,
     });
 }
 
-// How many of `count` spans, whose ends do not fall, begin (or, with `ends`, end) at or before i.
+// The number of spans that begin (with `ends`: end) at or before i. The spans' ends must be
+// ascending.
 DEVICE i32 spans_until(const Span *spans, u32 count, i32 i, bool ends) {
     u32 low = 0, high = count;
     while (low < high) {
@@ -113,7 +116,7 @@ DEVICE i32 spans_until(const Span *spans, u32 count, i32 i, bool ends) {
     return (i32)low;
 }
 
-// reach[i]: the outputs whose spans hold input row i and, after the rows, input column i.
+// reach[i] = the outputs whose spans contain input row i and, after the rows, input column i.
 __global__ void interpolate_reach(u32 ih, u32 iw, u32 oh, u32 ow, const Span *spans, Span *reach) {
     for_each(ih + iw, [=](u64 at) {
         bool row = at < ih;
@@ -166,7 +169,8 @@ __global__ void interpolate_backward(u64 planes, u32 ih, u32 iw, u32 oh, u32 ow,
 
 // ---------------------------------------------------------------- sampling at points
 
-// A triangle wave between the first and last pixels' centres (align_corners) or outer edges.
+// Reflects at the centres of the first and last pixels (align_corners) or at their outer edges: a
+// triangle wave.
 DEVICE f64 reflected(f64 at, i32 size, bool align_corners) {
     f64 low = align_corners ? 0.0 : -0.5, span = align_corners ? (f64)(size - 1) : (f64)size;
     if (span <= 0.0) return low;
@@ -175,7 +179,7 @@ DEVICE f64 reflected(f64 at, i32 size, bool align_corners) {
     return span - math::abs(x - span) + low;
 }
 
-// The inputs that a point reads along one axis, at most N; -1: a zero.
+// The at most N inputs that a point reads along one axis. Index -1 stands for a zero.
 template <class C, i32 N> struct Taps {
     i32 count;
     i32 index[N];
@@ -188,7 +192,7 @@ template <class C, i32 N> DEVICE Taps<C, N> taps_at(f64 at, i32 size, i32 mode, 
     taps.count = N;
     if constexpr (N == 2) {
         if (mode == NEAREST) {
-            f64 whole = math::trunc(at); // ties away from zero
+            f64 whole = math::trunc(at); // rounds ties away from zero
             first = math::abs(at - whole) >= 0.5 ? whole + math::copysign(1.0, at) : whole;
             weight[0] = 1.0;
             weight[1] = 0.0;
@@ -201,13 +205,13 @@ template <class C, i32 N> DEVICE Taps<C, N> taps_at(f64 at, i32 size, i32 mode, 
     }
     if constexpr (N == 6) {
         sum = 0.0;
-        UNROLLED // with a known k the taps stay in registers
+        UNROLLED // fully unrolled, so that the taps stay in registers
             for (i32 k = 0; k < N; ++k) sum += weight[k];
     }
     UNROLLED
     for (i32 k = 0; k < N; ++k) {
         f64 position = first + (f64)k;
-        // Of the other modes the point itself was reflected.
+        // In the other modes the point itself was reflected.
         if (padding == REFLECTION && N > 2) position = reflected(position, size, align_corners);
         i32 i = index_of(position), near = inside(i, size);
         taps.index[k] = padding == ZEROS && i != near ? -1 : near;
@@ -216,12 +220,12 @@ template <class C, i32 N> DEVICE Taps<C, N> taps_at(f64 at, i32 size, i32 mode, 
     return taps;
 }
 
-// out[n, c, p] = plane [n, c] of x at the point grid[n, p] = (x, y), of which -1 and 1 are the
-// plane's ends: the centres of its outer pixels (align_corners) or their edges. Modes of up to two
-// taps pad the point, the wider ones each tap. One item of work is a point and each `groups`-th
-// channel. Positions are f64: in f32 a point of a wide plane is off by a visible part of a pixel.
-// N: how many taps the mode has along an axis at most, 2 (nearest, bilinear), 4 (bicubic) or 6
-// (Lanczos).
+// out[n, c, p] = plane [n, c] of x, sampled at the point grid[n, p] = (x, y). Coordinates -1 and 1
+// are the plane's ends: the centres of its outer pixels (align_corners) or their outer edges.
+// Padding applies to the point in modes of up to two taps, and to each tap in wider modes. A work
+// item is a point and every `groups`-th channel. Positions are f64: in f32, a point of a wide plane
+// would be off by a visible part of a pixel. N is the most taps that the mode has along an axis: 2
+// (nearest, bilinear), 4 (bicubic) or 6 (Lanczos).
 template <class T, i32 N>
 __global__ __launch_bounds__(256) void grid_sample_2d(u64 batch, u32 channels, u32 groups, u32 ih, u32 iw, u64 points,
                                                       i32 mode, i32 padding, i32 align_corners, const T *x,

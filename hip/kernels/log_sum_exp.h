@@ -3,8 +3,8 @@
 #pragma once
 #include "rows.h"
 
-// Who computes a row: a thread, a warp or a block. `reduce` is op over the values of all of its
-// threads.
+// Which threads compute a row: one thread, a warp or a block. `reduce` combines the values of all
+// of them by op.
 struct Alone {
     static DEVICE u32 lane() { return 0; }
     static DEVICE u32 lanes() { return 1; }
@@ -29,37 +29,38 @@ struct OfBlock {
     template <class C, class Op> static DEVICE C reduce(C value, Op op) { return block_reduce(value, op); }
     template <class F> static DEVICE void for_each_own(u64 rows, F f) { for_each_row(rows, f); }
 };
-// Calls f(row) for each row; on the CPU in order, since f adds up.
+// Calls f(row) for each row. On the CPU the rows come in order, because f accumulates.
 template <class Scope, class F> DEVICE void for_each_row_of(u64 rows, F f) {
     if constexpr (ONE_THREAD) for_each_row(rows, f);
     else Scope::for_each_own(rows, f);
 }
 
-// A row's greatest element, the sum of exp(x - max) and its logarithm; and, if asked for, this
-// thread's share of the sum of x - max.
+// A row's greatest element, the sum of exp(x - max) and its logarithm. `own_total` is this thread's
+// share of the sum of x - max, if it was asked for.
 template <class C> struct Norm {
     C max, sum, log_sum, own_total;
     DEVICE C log_p(C x) const { return x - max - log_sum; }
 };
 
-// Where a maximum starts. It is finite, because -inf - FLOOR is -inf, where -inf - (-inf) would be
-// NaN.
+// The initial value of a maximum. It is finite because -inf - FLOOR is -inf, whereas -inf - (-inf)
+// would be NaN.
 template <class C> constexpr C FLOOR = (C)-3.40282347e38f;
 template <> constexpr f64 FLOOR<f64> = -1.7976931348623157e308;
 
-// A thread's sum of x - max over its elements so far, and their number. No term is above 0, so none
-// cancels another.
+// The sum of x - max over the elements that a thread has read, and their number. No term is
+// positive, so the sum has no cancellation.
 template <class C> struct Total {
     C sum;
     u32 count;
-    // The maximum grows.
+    // Corrects the sum when the maximum grows.
     DEVICE void raise(C before, C max) {
-        if (count > 0) sum += (C)count * (before - max); // with no element yet the difference may be infinite
+        // without elements the difference may be infinite
+        if (count > 0) sum += (C)count * (before - max);
     }
 };
 
 // Adds a thread's next elements to its maximum, its sum of exp(x - maximum) and, if `summed`, its
-// total. Element k is one of the row's if first + k < len; others are -inf.
+// total. Element k belongs to the row if first + k < len; the others are -inf.
 template <class C, u32 N>
 DEVICE void enter(const C (&v)[N], u64 first, u64 len, C &max, C &sum, bool summed, Total<C> &total) {
     C before = max;
@@ -69,7 +70,8 @@ DEVICE void enter(const C (&v)[N], u64 first, u64 len, C &max, C &sum, bool summ
     sum *= math::exp(before - max);
     UNROLLED
     for (u32 k = 0; k < N; ++k) {
-        if (k % (16 / sizeof(C)) == 0) before = sum; // more exponentials at a time would take too many registers
+        // more exponentials at a time would take too many registers
+        if (k % (16 / sizeof(C)) == 0) before = sum;
         sum += math::exp(recompute_after(before, v[k]) - max);
     }
     if (!summed) return;
@@ -81,7 +83,7 @@ DEVICE void enter(const C (&v)[N], u64 first, u64 len, C &max, C &sum, bool summ
     }
 }
 
-// The norm of one row, which its threads read once.
+// Computes the norm of a row. On GPUs a warp or a block reads the row once.
 template <class Scope, class T> DEVICE Norm<compute_t<T>> norm_of(u64 len, const T *x, bool summed) {
     using C = compute_t<T>;
     Norm<C> e{FLOOR<C>, (C)0, (C)0, (C)0};
@@ -106,8 +108,8 @@ template <class Scope, class T> DEVICE Norm<compute_t<T>> norm_of(u64 len, const
             e.own_total += v;
         }
     } else {
-        // A thread takes four pieces of 16 bytes at a time (two if elements have 16 or 64 bits), or
-        // one if not all are whole. Its sum is of exp(x - its own maximum).
+        // A thread reads four pieces of 16 bytes at a time (two if elements have 16 or 64 bits), or
+        // one piece where some would not be whole. Its sum is relative to its own maximum.
         constexpr u32 WIDTH = LANES<T>, PIECES = sizeof(T) == 4 ? 4 : 2;
         u32 skip = past_boundary(x);
         u64 end = len + skip, step = (u64)Scope::lanes() * WIDTH, at = (u64)Scope::lane() * WIDTH, base = 0;
@@ -129,7 +131,8 @@ template <class Scope, class T> DEVICE Norm<compute_t<T>> norm_of(u64 len, const
         ROLLED
         for (; base < end; base += step) {
             C v[WIDTH];
-            u64 first = base + at - skip; // before the row's start it wraps, and is past every length
+            // wraps before the row's start, so it exceeds every length
+            u64 first = base + at - skip;
             bool whole = first < len && first + WIDTH <= len;
             if (whole) {
                 Vector<T, WIDTH> piece = piece_of(x, (i64)first);
@@ -150,7 +153,7 @@ template <class Scope, class T> DEVICE Norm<compute_t<T>> norm_of(u64 len, const
     return e;
 }
 
-// This thread's share of the sum of f(i) over i in 0..n.
+// This thread's share of the sum of f(i) for i in 0..n.
 template <class Scope, class C, class F> DEVICE C own_sum(u64 n, C zero, F f) {
     C sum = zero;
     if constexpr (ONE_THREAD) {

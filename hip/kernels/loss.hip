@@ -1,23 +1,24 @@
-// Losses and their gradients. Of rows of class scores [rows, len] with one class each: cross
-// entropy and negative log-likelihood. Of elements: squared error, Huber's, binary cross entropy.
-// Contiguous tensors; f16 and bf16 are computed in f32.
+// Losses and their gradients. Over rows of class scores [rows, len] with one class each: cross
+// entropy and negative log-likelihood. Over elements: squared error, Huber's loss and binary cross
+// entropy. Tensors are contiguous; f16 and bf16 are computed in f32.
 //
-// A loss is a quotient of sums over all rows or elements. A launch of one block writes it; of more,
-// each block leaves its sums in `partial` ([blocks, 2]) and `loss_total` joins them: the same bits
-// on every run.
+// A loss is a quotient of sums over all rows or elements. A launch with one block writes it. With
+// more blocks, each block stores its sums in `partial` ([blocks, 2]), and `loss_total` joins them.
+// Every run gives the same bits.
 #include "prelude.h"
 #include "log_sum_exp.h"
 
 // ---------------------------------------------------------------- sums over a launch
 
-// Losses, and what they are divided by where the host does not know it.
+// Sums of losses and of the weights by which they are divided if the host does not know the
+// divisor.
 template <class C> struct Sums {
     C loss, weight;
     DEVICE Sums operator+(Sums other) const { return Sums{loss + other.loss, weight + other.weight}; }
 };
 
-// What a thread adds up rows in. On a CPU, where a thread may have millions of them, f32 would lose
-// them.
+// The type in which a thread accumulates rows. On a CPU a thread may have millions of rows, and f32
+// sums would lose precision.
 template <class C, bool MANY = ONE_THREAD> struct over_rows {
     using type = C;
 };
@@ -26,13 +27,14 @@ template <class C> struct over_rows<C, true> {
 };
 template <class C> using RowSums = Sums<typename over_rows<C>::type>;
 
-// By `divisor`, or by the weights where that is 0; `weight`, if any, gets their sum.
+// Divides by `divisor`, or by the sum of weights if `divisor` is 0. `weight` gets that sum unless
+// it is null.
 template <class T, class S, class C> DEVICE void conclude(Sums<S> all, f64 divisor, C *weight, T *out) {
     out[0] = store<T>::from((C)(all.loss / (divisor == 0 ? all.weight : (S)divisor)));
     if (weight != nullptr) weight[0] = (C)all.weight;
 }
 
-// From each thread's sums. All threads of the launch call it once.
+// Joins the threads' sums. Each thread of the launch calls it once.
 template <class T, class S, class C> DEVICE void finish(Sums<S> mine, f64 divisor, C *partial, C *weight, T *out) {
     Sums<S> block = block_reduce(mine, Plus());
     if (threadIdx.x != 0) return;
@@ -44,7 +46,7 @@ template <class T, class S, class C> DEVICE void finish(Sums<S> mine, f64 diviso
     }
 }
 
-// In one block. `weight` may be null.
+// Launched with one block. `weight` may be null.
 template <class T>
 __global__ void loss_total(u64 parts, const compute_t<T> *partial, compute_t<T> *weight, f64 divisor, T *out) {
     using C = compute_t<T>;
@@ -55,24 +57,24 @@ __global__ void loss_total(u64 parts, const compute_t<T> *partial, compute_t<T> 
 
 // ---------------------------------------------------------------- rows of classes
 
-// What is kept of a row of logits: its greatest, and 1 over the sum of exp(x - max). They are kept
-// apart, since the gradient takes exp(x - max - log(sum)): max + log(sum) as one number has few
-// digits behind the point where logits are in the thousands.
+// What is stored of a row of logits: the greatest, and 1 over the sum of exp(x - max). The gradient
+// needs exp(x - max - log(sum)). max + log(sum) as one number would have few fractional digits if
+// logits are in the thousands, so the two are stored separately.
 template <class C> struct alignas(2 * sizeof(C)) Softmax {
     C max, share;
 };
 
-// What a row's scores are. `read` gives a score's log-probability, `target` that of a target's
-// score where there is no smoothing. `gradient` is the loss's by a score: the loss has k times this
-// class's negated log-probability, `all` times those of all classes, and `row` is what
-// `cross_entropy` saved.
+// What the scores of a row are. `read` returns a score's log-probability; `target` returns that of
+// the target's score when there is no smoothing. `gradient` is the derivative of the loss with
+// respect to a score. In the loss, this class's negated log-probability has the factor `k`, and all
+// classes' factors add up to `all`; `row` is what `cross_entropy` saved.
 struct Logits {
     static constexpr bool SUMMED = true;
     template <class C> static DEVICE C gradient(C x, C k, C all, Softmax<C> row, bool, C) {
         return math::exp(x - row.max) * (row.share * all) - k;
     }
 };
-struct Probabilities { // a target's is kept from 0
+struct Probabilities { // a target's probability is clamped away from 0
     static constexpr bool SUMMED = false;
     template <class C> static DEVICE C read(C x) { return math::log(x); }
     template <class C> static DEVICE C target(C x, C least) { return math::log(x < least ? least : x); }
@@ -87,7 +89,7 @@ struct LogProbabilities {
     template <class C> static DEVICE C gradient(C, C k, C, Softmax<C>, bool, C) { return -k; }
 };
 
-// Targets that count nothing.
+// Targets whose rows do not count.
 constexpr u32 MAX_PADS = 8;
 struct Pads {
     u64 token[MAX_PADS];
@@ -102,9 +104,9 @@ template <class C> struct Label {
 template <class C, class I>
 DEVICE Label<C> label_of(I target, u64 len, const C *weights, u32 pads, const Pads &pad, u64 *flag) {
     bool padded = false, valid = in_range(target, len);
-    // All of them by constant places: where a place is computed, each thread has its copy in
-    // memory. AMD's compiler reads the kernel's own by any place, and unrolled they fill its scalar
-    // registers.
+    // All pads are compared, so that NVIDIA's compiler can unroll the loop and index by constants;
+    // computed indices would give each thread a copy of the pads in memory. AMD's compiler indexes
+    // the kernel's own copy by any number, and an unrolled loop would fill its scalar registers.
 #if COMPILER_NVIDIA
     UNROLLED
 #else
@@ -116,9 +118,9 @@ DEVICE Label<C> label_of(I target, u64 len, const C *weights, u32 pads, const Pa
     return Label<C>{valid ? (u64)(i64)target : 0, weight, valid && !padded};
 }
 
-// This thread's share of a row's loss, into its sums: -(1 - a) w[t] log p[t], that of the thread
-// which `leads`, and -a / len * sum(w log p), of which `spread` is its share; a is the smoothing
-// (below 0: none).
+// Adds this thread's share of a row's loss to its sums. The thread that `leads` adds -(1 - a) w[t]
+// log p[t]. Each thread adds its share of -a / len * sum(w log p), of which `spread` is the share
+// of the sum. a is the smoothing; below 0 there is none.
 template <class C>
 DEVICE void add_row(RowSums<C> &mine, bool leads, u64 len, Label<C> label, C a, C log_target, C spread) {
     if (leads) mine.weight += label.weight;
@@ -128,10 +130,10 @@ DEVICE void add_row(RowSums<C> &mine, bool leads, u64 len, Label<C> label, C a, 
         log_target *= (C)1 - a;
     }
     if (leads && a != (C)1)
-        mine.loss -= label.weight * log_target; // at 1 its share is 0, and 0 times -inf would be NaN
+        mine.loss -= label.weight * log_target; // at 1 this term is 0, and computing 0 times -inf would give NaN
 }
 
-// The parameters of the kernels of logits.
+// The parameters of the cross-entropy kernels on logits, in their order.
 template <class T, class I> struct Scored {
     u64 rows, len;
     const T *x;
@@ -145,10 +147,11 @@ template <class T, class I> struct Scored {
     T *out;
 };
 
-// The loss of logits: over all rows, sum / sum of the targets' weights, or sum / divisor. saved [2
-// rows + 1]: each row's `Softmax`, then the sum of weights. A target that is no class raises the
-// flag, and its row counts 0, as one of a pad token does. `Scope`: whose work a row is. `pad` is
-// the kernel's own: a copy that is indexed would lie in memory.
+// The loss of logits: the sum over all rows, divided by the sum of the targets' weights or by
+// `divisor`. saved [2 rows + 1] gets each row's `Softmax`, then the sum of weights. A target that
+// is not a class raises the flag; its row counts 0, as does a row whose target is a pad token.
+// `Scope` says which threads compute a row. `pad` is the kernel's own parameter: a copy that is
+// indexed would go to memory.
 template <class Scope, class T, class I> DEVICE void logits_loss(const Scored<T, I> &given, const Pads &pad) {
     using C = compute_t<T>;
     RowSums<C> mine{};
@@ -172,7 +175,7 @@ template <class Scope, class T, class I> DEVICE void logits_loss(const Scored<T,
     finish(mine, g.divisor, g.partial, g.saved + 2 * g.rows, g.out);
 }
 
-// A row a block.
+// One block per row.
 template <class T, class I>
 __global__ ALL_WAVES(sizeof(T) <=
                      4) void cross_entropy(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights,
@@ -182,7 +185,7 @@ __global__ ALL_WAVES(sizeof(T) <=
         Scored<T, I>{rows, len, x, targets, weights, saved, partial, smoothing, least, divisor, pads, pad, flag, out},
         pad);
 }
-// A row a warp: no barriers, and one short reduction.
+// One warp per row: no barriers, and one short reduction.
 template <class T, class I>
 __global__ ALL_WAVES(sizeof(T) <= 4) void cross_entropy_warps(u64 rows, u64 len, const T *x, const I *targets,
                                                               const compute_t<T> *weights, compute_t<T> *saved,
@@ -193,7 +196,7 @@ __global__ ALL_WAVES(sizeof(T) <= 4) void cross_entropy_warps(u64 rows, u64 len,
         Scored<T, I>{rows, len, x, targets, weights, saved, partial, smoothing, least, divisor, pads, pad, flag, out},
         pad);
 }
-// A row a thread.
+// One thread per row.
 template <class T, class I>
 __global__ void cross_entropy_short(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights,
                                     compute_t<T> *saved, compute_t<T> *partial, compute_t<T> smoothing,
@@ -203,8 +206,8 @@ __global__ void cross_entropy_short(u64 rows, u64 len, const T *x, const I *targ
         pad);
 }
 
-// The loss of probabilities or their logarithms; a block a row where there is smoothing, a thread
-// elsewhere. saved [1]: the sum of weights.
+// The loss of probabilities or log-probabilities. With smoothing a block computes a row, else a
+// thread. saved [1] gets the sum of weights.
 template <class Kind, class T, class I>
 __global__ void nll_loss(u64 rows, u64 len, const T *x, const I *targets, const compute_t<T> *weights,
                          compute_t<T> *saved, compute_t<T> *partial, compute_t<T> smoothing, compute_t<T> least,
@@ -228,17 +231,18 @@ __global__ void nll_loss(u64 rows, u64 len, const T *x, const I *targets, const 
     finish(mine, divisor, partial, saved, out);
 }
 
-// What the gradient of one row's element is made of.
+// The factors from which the gradient of an element is made.
 template <class C> struct Shares {
-    C on, off, spread; // of the target, of each class by its weight, of all classes by theirs
+    // of the target; of each class, times its weight; of all classes, with their weights summed
+    C on, off, spread;
 };
 template <class C> DEVICE Shares<C> shares(u64 len, const C *weights, C smoothing) {
     C a = smoothing < (C)0 ? (C)0 : smoothing, off = a / (C)len, all = (C)len;
     if (a > (C)0 && weights != nullptr) all = block_reduce_range(len, (C)0, [=](u64 i) { return weights[i]; }, Plus());
     return Shares<C>{(C)1 - a, off, off * all};
 }
-// Times `factor`; 0 of a row that does not count, whatever that is: where no row weighs anything it
-// is not finite.
+// The gradient times `factor`. It is 0 for a row that does not count, whatever the factor: if all
+// rows' weights are 0, the factor is not finite.
 template <class Kind, class C>
 DEVICE C class_gradient(u64 i, C x, Label<C> label, Shares<C> of, const C *weights, Softmax<C> row, bool smoothed,
                         C least, C factor) {
@@ -247,7 +251,7 @@ DEVICE C class_gradient(u64 i, C x, Label<C> label, Shares<C> of, const C *weigh
     C slope = Kind::gradient(x, k, on + of.spread, row, smoothed, least);
     return label.counts ? factor * slope : (C)0;
 }
-// What the loss saved: of a row, and of all.
+// What the loss saved, for one row and for all rows.
 template <class Kind, class C> DEVICE Softmax<C> softmax_of(const C *saved, u64 row) {
     return Kind::SUMMED ? reinterpret_cast<const Softmax<C> *>(saved)[row] : Softmax<C>{};
 }
@@ -255,7 +259,7 @@ template <class Kind, class C> DEVICE C weight_of(const C *saved, u64 rows) {
     return saved[Kind::SUMMED ? 2 * rows : 0];
 }
 
-// out = d loss / d x, `saved` as the loss left it. A block a row.
+// out = d loss / d x, where `saved` is what the loss wrote. One block per row.
 template <class Kind, class T, class I>
 __global__ ALL_WAVES(sizeof(T) <= 4) void cross_entropy_backward(u64 rows, u64 len, const T *x, const I *targets,
                                                                  const compute_t<T> *weights, const compute_t<T> *saved,
@@ -279,7 +283,8 @@ __global__ ALL_WAVES(sizeof(T) <= 4) void cross_entropy_backward(u64 rows, u64 l
         else map_row(len, to, one, from);
     });
 }
-// The same for short rows: neighbouring threads have neighbouring elements, of several rows.
+// The same for short rows: neighbouring threads have neighbouring elements, and a block has several
+// rows.
 template <class Kind, class T, class I>
 __global__ void cross_entropy_short_backward(u64 rows, u64 len, const T *x, const I *targets,
                                              const compute_t<T> *weights, const compute_t<T> *saved, const T *grad,
@@ -300,7 +305,7 @@ __global__ void cross_entropy_short_backward(u64 rows, u64 len, const T *x, cons
 
 // ---------------------------------------------------------------- elements
 
-// The sums of f(i, a[i], more[i]...) over this block's share of n elements, and 0 as weight.
+// The sums of f(i, a[i], b[i]) over this block's share of n elements, with weight 0.
 template <class T, class F> DEVICE Sums<compute_t<T>> sum_of(u64 n, F f, const T *a, const T *b) {
     using C = compute_t<T>;
     u64 begin = n * blockIdx.x / gridDim.x, len = n * (blockIdx.x + 1) / gridDim.x - begin;
@@ -312,8 +317,8 @@ template <class T, class F> DEVICE Sums<compute_t<T>> sum_of(u64 n, F f, const T
     return Sums<C>{sum, (C)0};
 }
 
-// Losses of a residual r. p and q are Huber's: the bound where it becomes linear, and half of its
-// square.
+// Losses of a residual r. p and q belong to Huber's loss: the bound beyond which it is linear, and
+// half the bound's square.
 struct Squared {
     template <class C> static DEVICE C loss(C r, C, C) { return r * r; }
     template <class C> static DEVICE C slope(C r, C) { return (C)2 * r; }
@@ -329,21 +334,21 @@ struct Huber {
     }
 };
 
-// out[i] = loss(a[i] - b[i]), or of a[i] where there is no b; all begin at 16-byte boundaries.
+// out[i] = loss(a[i] - b[i]), or loss(a[i]) if b is null. All begin at 16-byte boundaries.
 template <class Kind, class T>
 __global__ void residual_loss(u64 n, const T *a, const T *b, compute_t<T> p, compute_t<T> q, T *out) {
     using C = compute_t<T>;
     if (b == nullptr) map_contiguous(n, out, [=](C x) { return Kind::loss(x, p, q); }, a);
     else map_contiguous(n, out, [=](C x, C y) { return Kind::loss(x - y, p, q); }, a, b);
 }
-// The sum of it, divided.
+// The sum of these losses, divided by `divisor`.
 template <class Kind, class T>
 __global__ void residual_loss_sum(u64 n, const T *a, const T *b, compute_t<T> *partial, compute_t<T> p, compute_t<T> q,
                                   f64 divisor, T *out) {
     using C = compute_t<T>;
     finish(sum_of(n, [=](C x, C y) { return Kind::loss(x - y, p, q); }, a, b), divisor, partial, (C *)nullptr, out);
 }
-// by_a[i] = f(in[i]...), and by_b[i] = -f(in[i]...) where there is a by_b; all begin at 16-byte
+// by_a[i] = f(in[i]...), and by_b[i] = -f(in[i]...) unless by_b is null. All begin at 16-byte
 // boundaries.
 template <class T, class F, class... In> DEVICE void map_both_ways(u64 n, T *by_a, T *by_b, F f, const In *...in) {
     if (by_b == nullptr) return map_contiguous(n, by_a, f, in...);
@@ -379,8 +384,8 @@ template <class T, class F, class... In> DEVICE void map_both_ways(u64 n, T *by_
 #endif
 }
 
-// by_a = the gradient by a: each element's own grad, or of all the one over the divisor; by_b,
-// where there is one, that by b. Of a loss without b there is none by it.
+// by_a gets the gradient of a, by_b that of b unless it is null. Without a sum each element has its
+// own `grad`; with a sum all have grad[0] / divisor. If b is null, so is by_b.
 template <class Kind, class T>
 __global__ void residual_loss_backward(u64 n, const T *a, const T *b, const T *grad, compute_t<T> p, T *by_a, T *by_b) {
     using C = compute_t<T>;
@@ -396,10 +401,11 @@ __global__ void residual_loss_sum_backward(u64 n, const T *a, const T *b, const 
 }
 
 // Binary cross entropy of one element and its slope, from x and the target y in 0..1.
-// (1 - y) x - log(sigmoid(x)), written so that no terms of opposite sign meet: a large |x| does not
-// swallow what exp(-|x|) adds.
+// The loss is (1 - y) x - log(sigmoid(x)), written so that no terms of opposite sign meet: a large
+// |x| does not absorb the contribution of exp(-|x|).
 struct BinaryLogits {
-    template <class C> static DEVICE C limit(C x, C y) { return x > (C)0 ? (C)1 - y : -y; } // of the slope
+    // of the slope for large |x|
+    template <class C> static DEVICE C limit(C x, C y) { return x > (C)0 ? (C)1 - y : -y; }
     template <class C> static DEVICE C loss(C x, C y) {
         return limit(x, y) * x + math::log1p(math::exp(-math::abs(x)));
     }
@@ -408,7 +414,7 @@ struct BinaryLogits {
         return limit(x, y) + (x > (C)0 ? -rest : rest);
     }
 };
-struct BinaryProbabilities { // -y log(x) - (1 - y) log(1 - x), logarithms kept above -100
+struct BinaryProbabilities { // -y log(x) - (1 - y) log(1 - x), with logarithms of at least -100
     template <class C> static DEVICE C kept(C log) { return log < (C)-100 ? (C)-100 : log; }
     template <class C> static DEVICE C loss(C x, C y) {
         return (y - (C)1) * kept(math::log1p(-x)) - y * kept(math::log(x));
@@ -420,8 +426,8 @@ struct BinaryProbabilities { // -y log(x) - (1 - y) log(1 - x), logarithms kept 
     }
 };
 
-// What an element's class weighs: by its target where there is one column, by its column elsewhere.
-// `classes` is what smoothing divides among.
+// The weight of an element: by its target if there is one column, otherwise by its column.
+// Smoothing divides by `classes`.
 template <class C, class I> struct Binary {
     const I *targets;
     const C *weights;
@@ -443,7 +449,8 @@ template <class C, class I> struct Binary {
     }
 };
 
-// The sum over n elements, divided. columns 0: weights [count] are by target.
+// The sum over n elements, divided by `divisor`. If columns is 0, weights [count] are indexed by
+// target.
 template <class Kind, class T, class I>
 __global__ void binary_cross_entropy(u64 n, u64 columns, u64 count, const T *x, const I *targets,
                                      const compute_t<T> *weights, compute_t<T> *partial, f64 smoothing, f64 classes,

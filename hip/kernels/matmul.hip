@@ -1,8 +1,8 @@
-// A plain tiled matrix product: for integers, which rocBLAS does not multiply, and for floats on
-// chips that it has no kernels for.
+// A plain tiled matrix product, for integers, which rocBLAS does not multiply, and for floats on
+// GPUs for which rocBLAS has no kernels.
 #include "prelude.h"
 
-// The type that products are summed in. Integers wrap.
+// The type in which products are summed. Integers wrap.
 template <class T, bool FLOAT = is_float<T>::value> struct accumulator {
     using type = compute_t<T>;
 };
@@ -15,18 +15,18 @@ struct Strides {
     i64 a_batch, a_row, a_col, b_batch, b_row, b_col;
 };
 
-// A sum as the result has it.
+// Scales a sum by alpha and converts it to the result's type.
 template <class T, class A> DEVICE T scaled(A sum, f64 alpha) {
     if constexpr (is_float<T>::value) sum *= (A)alpha;
     return store<T>::from(sum);
 }
 
 constexpr u32 TILE = 64;  // rows and columns of the output that a block computes
-constexpr u32 DEPTH = 16; // terms of the sums held in shared memory
+constexpr u32 DEPTH = 16; // terms of the sums in shared memory at a time
 constexpr u32 MICRO = 4;  // rows and columns that a thread computes
 
-// One tile by the threads of a block: each thread a 4x4 part in registers; a block of fewer than
-// 256 threads takes rounds.
+// A block computes one tile; each thread has 4x4 elements in registers. A block of fewer than 256
+// threads takes several rounds.
 template <class T, class A>
 DEVICE void tile_shared(u32 m, u32 n, u32 k, const Strides &s, u32 row0, u32 col0, f64 alpha, const T *a, const T *b,
                         T *out) {
@@ -41,9 +41,9 @@ DEVICE void tile_shared(u32 m, u32 n, u32 k, const Strides &s, u32 row0, u32 col
         u32 ty = active ? part / SIDE : 0, tx = active ? part % SIDE : 0;
         A sum[MICRO][MICRO] = {};
         for (u32 k0 = 0; k0 < k; k0 += DEPTH) {
-            sync_threads(); // the tiles of the step before may still be read
+            sync_threads(); // threads may still read the previous step's tiles
             for_each_in_block(DEPTH * TILE, [=](u64 at) {
-                // Along the operand's own unit stride.
+                // Reads along the axis in which the operand has stride 1.
                 u32 p = (u32)at;
                 u32 i = s.a_row == 1 ? p % TILE : p / DEPTH, d = s.a_row == 1 ? p / TILE : p % DEPTH;
                 A value = (A)0;
@@ -73,8 +73,8 @@ DEVICE void tile_shared(u32 m, u32 n, u32 k, const Strides &s, u32 row0, u32 col
     }
 }
 
-// One tile by one thread: b's part is packed, so that the inner loop runs along it, four terms at a
-// time.
+// One thread computes one tile. b's part is packed, so that the inner loop runs along it, four
+// terms at a time.
 template <class T, class A>
 DEVICE void tile_packed(u32 m, u32 n, u32 k, const Strides &s, u32 row0, u32 col0, f64 alpha, const T *a, const T *b,
                         T *out) {
@@ -107,9 +107,9 @@ DEVICE void tile_packed(u32 m, u32 n, u32 k, const Strides &s, u32 row0, u32 col
     }
 }
 
-// out[batch] = alpha * a[batch] x b[batch] (floats; integers take no alpha): a of m x k, b of k x n
-// by their strides, out packed. A block a tile of 64 x 64 (256 threads suit), any grid is right.
-// f16 and bf16 are summed in f32 and rounded once.
+// out[batch] = alpha * a[batch] x b[batch] (alpha is for floats only). a is m x k and b is k x n,
+// both with strides; out is packed. A block computes a tile of 64 x 64 (256 threads are best); any
+// grid works. f16 and bf16 are summed in f32 and rounded once.
 template <class T>
 __global__ __launch_bounds__(256) void matmul(u64 batch, u32 m, u32 n, u32 k, Strides s, f64 alpha, const T *a,
                                               const T *b, T *out) {

@@ -1,27 +1,27 @@
-// Normalisation of rows ([rows, len], contiguous); f16 and bf16 compute in f32, P is the
+// Normalisation of rows ([rows, len], contiguous). f16 and bf16 are computed in f32; P is the
 // parameters' type; `out` may be x.
 #include "far_from_mean.h"
 #include "prelude.h"
 #include "rows.h"
 
-// Blocks have 256 threads at most: said to AMD's compiler alone, NVIDIA's would take more registers
-// for it.
+// Declares blocks of at most 256 threads, to AMD's compiler alone. NVIDIA's compiler would then use
+// more registers.
 #if COMPILER_AMD
 #define WAVES __launch_bounds__(256) ALL_WAVES(true)
 #else
 #define WAVES
 #endif
 
-// Sums over a row of d = x - first and of d^2. `first` is the row's first element, mostly near the
-// mean: a large mean costs no precision, and one reduction gives both. If it proves far from the
-// mean, a second pass takes the mean as `first`.
+// The sums over a row of d = x - first and of d^2. `first` is the row's first element, which is
+// usually near the mean: then a large mean costs no precision, and one reduction gives both sums.
+// If it turns out to be far from the mean, a second pass uses the mean as `first`.
 template <class C> struct Shifted {
     C sum, squares;
     DEVICE Shifted operator+(Shifted other) const { return Shifted{sum + other.sum, squares + other.squares}; }
     DEVICE void take(C d) { sum += d, squares += d * d; }
 };
 
-// Of `len` elements the mean less the first, and 1 / sqrt(variance + epsilon).
+// `off` is the mean minus the first element, `rstd` is 1 / sqrt(variance + epsilon).
 template <class C> struct Scale {
     C off, rstd;
 };
@@ -33,14 +33,14 @@ template <bool CENTRED, class C> DEVICE Scale<C> scale_of(Shifted<C> mine, u64 l
     } else {
         squares = block_reduce(mine.squares, Plus());
     }
-    if (squares < (C)0) squares = (C)0; // by rounding; NaN stays
+    if (squares < (C)0) squares = (C)0; // negative by rounding; NaN stays NaN
     return Scale<C>{off, (C)1 / math::sqrt(squares / (C)len + epsilon)};
 }
 
-// to[i] = f(i, (from[i] - mean) / sqrt(variance + epsilon), more[i]...) for each element of a row,
-// the mean 0 and the variance the mean of squares unless CENTRED. KEPT: a row that fits stays in
-// registers and is read once. TWICE: mean and variance then come by a reduction each, which takes
-// fewer registers.
+// to[i] = f(i, (from[i] - mean) / sqrt(variance + epsilon), more[i]...) for each element of a row.
+// Unless CENTRED, the mean is taken as 0 and the variance as the mean of squares. KEPT: a row that
+// fits stays in registers and is read once. TWICE: in that case mean and variance come from one
+// reduction each, which takes fewer registers.
 template <bool CENTRED, bool KEPT, bool TWICE = false, class T, class C, class F, class... More>
 DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More *...more) {
     if constexpr (ONE_THREAD) {
@@ -68,13 +68,13 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
         }
         Shifted<C> mine{(C)0, (C)0};
         C first = CENTRED ? (C)load(from[0]) : (C)0;
-        // Read as it is: no piece waits for the first element. What lies past the row's ends is
-        // that element too, and adds nothing.
+        // Elements are stored as read, so that no load waits for the first element. Places past the
+        // row's ends also hold the first element, which adds nothing to the sums.
         row.read(len, from, first, [](C x) { return x; });
         row.for_each_kept([&](C &x, bool) { mine.take(x - first); });
         Scale<C> of = scale_of<CENTRED>(mine, len, epsilon);
         C mean = first + of.off;
-        if (CENTRED && far_from_mean(of.off, of.rstd)) { // all of the block or none
+        if (CENTRED && far_from_mean(of.off, of.rstd)) { // the same for the whole block
             mine = Shifted<C>{(C)0, (C)0};
             row.for_each_kept([&](C &x, bool inside) { mine.take(inside ? x - mean : (C)0); });
             of = scale_of<CENTRED>(mine, len, epsilon);
@@ -94,7 +94,7 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
         }
         if constexpr (KEPT) {
             map_row(len, to, [=](u64 i, C x, auto... m) { return f(i, (x - mean) * scale, m...); }, from, more...);
-        } else { // an element at a time, for fewer registers
+        } else { // one element at a time takes fewer registers
             for_each_in_block(len, [=](u64 i) {
                 to[i] = store<T>::from(f(i, ((C)load(from[i]) - mean) * scale, (C)load(more[i])...));
             });
@@ -102,24 +102,24 @@ DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More 
     }
 }
 
-// to = (from - mean) / sqrt(variance + epsilon) * gamma + beta for one row; gamma of len elements,
-// beta too or null.
+// to = (from - mean) / sqrt(variance + epsilon) * gamma + beta for one row. gamma has len elements;
+// beta too, or it is null.
 template <bool KEPT, class T, class P>
 DEVICE void layer_norm_row(u64 len, const T *from, const P *gamma, const P *beta, f64 epsilon, T *to) {
     using C = compute_t<T>;
-    if constexpr (ONE_THREAD) { // a loop each, so that they vectorise
+    if constexpr (ONE_THREAD) { // separate loops, so that they vectorise
         if (beta == nullptr)
             return normalise<true, KEPT>(len, from, (C)epsilon, to, [](auto, C x, C g) { return x * g; }, gamma);
     }
-    // Where there is no beta its place is read from gamma: two copies of all this would hold the
+    // If there is no beta, gamma is read in its place: two copies of this code would need the
     // registers of both.
     bool shift = beta != nullptr;
     normalise<true, KEPT>(len, from, (C)epsilon, to, [=](auto, C x, C g, C b) { return x * g + (shift ? b : (C)0); },
                           gamma, shift ? beta : gamma);
 }
 
-// A kernel's parameters, reloaded for each row: kept through all rows, they and what is computed
-// from them take too many registers.
+// A kernel's parameters, reloaded for each row. If kept across rows, they and what is computed from
+// them take too many registers.
 template <class T, class P> struct LayerNorm {
     u64 rows, len;
     const T *x;
@@ -149,10 +149,11 @@ struct Either {
     DEVICE u32 operator()(u32 a, u32 b) const { return a | b; }
 };
 
-// Recomputes the rows whose variance MIOpen lost: it takes the mean of squares less the squared
-// mean, which are differences from 0. `mean` and `rstd` are what MIOpen wrote for each row. A block
-// looks at all of its rows at once, so that rows in order cost one read. A row is not kept in
-// registers: with the check that takes more than all waves have, and further reads hit the cache.
+// Recomputes the rows whose variance MIOpen got wrong: it computes mean(x^2) - mean(x)^2, as if
+// from differences to 0. `mean` and `rstd` are what MIOpen wrote for each row. A block first checks
+// all its rows together, so that if none is wrong, it costs one read. Rows are not kept in
+// registers: with the check that would take more registers than all waves leave, and repeated reads
+// hit the cache.
 template <class T, class F> DEVICE void repair(u64 rows, const T *mean, const T *rstd, F normalise_row) {
     auto lost = [=](u64 row) { return far_from_mean(load(mean[row]), load(rstd[row])); };
     u64 own = rows > blockIdx.x ? (rows - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
@@ -171,8 +172,9 @@ __global__ WAVES void layer_norm_repair(u64 rows, u64 len, const T *x, const T *
            [=](u64 row) { layer_norm_row<false>(len, x + row * len, gamma, beta, epsilon, out + row * len); });
 }
 
-// The same for groups of channels: x is [rows / groups, groups, channels, spatial], len = channels
-// * spatial, and gamma and beta have a value a channel of all groups, or are both null.
+// The same for groups of channels: x is [rows / groups, groups, channels, spatial] and len =
+// channels * spatial. gamma and beta have one value for each channel of all groups, or both are
+// null.
 template <bool KEPT, class T, class P>
 DEVICE void group_norm_row(u64 row, u64 len, u64 groups, u64 spatial, const T *x, const P *gamma, const P *beta,
                            f64 epsilon, T *out) {

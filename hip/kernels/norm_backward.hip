@@ -1,20 +1,19 @@
-// Gradients of normalised rows ([rows, len], contiguous) from the rows and the output's gradient;
-// f16 and bf16 compute in f32, P is gamma's type.
+// Gradients of normalised rows ([rows, len], contiguous) from the rows and the output's gradient.
+// f16 and bf16 are computed in f32; P is gamma's type.
 //
-// With n = (x - mean) * rstd, or x * rstd where rows are not CENTRED, and h = dy * gamma:
-//   dx = rstd * (h - mean(h) - n * mean(h * n)), without mean(h) where they are not
+// Let n = (x - mean) * rstd, or x * rstd if rows are not CENTRED, and h = dy * gamma. Then
+//   dx = rstd * (h - mean(h) - n * mean(h * n)), without mean(h) if they are not CENTRED
 //   dgamma = the sum over rows of dy * n, dbeta = the sum over rows of dy
-// Statistics are computed again from x, which is read anyway: the same in every dtype, whoever did
-// the forward pass. Each block sums its own rows' parts of dgamma and dbeta, and sum_partials joins
-// the blocks': the same bits on every run of one grid.
+// The statistics are recomputed from x, which is read anyway. So they are the same whichever
+// library did the forward pass, in every dtype. Each block sums its own rows' parts of dgamma and
+// dbeta, and sum_partials joins the blocks' sums. Every run with the same grid gives the same bits.
 #include "far_from_mean.h"
 #include "prelude.h"
 #include "rows.h"
 
-// gamma of element i. Each element has its own (PerElement), or `spatial` neighbours share one
-// (PerChannel); where there is no gamma it is 1. `piece` is gamma of WIDTH neighbours. A kernel
-// that goes through a piece of a row asks for AT_ONCE of them at a time: 16 bytes, since more leave
-// too few registers.
+// The gamma of element i. Each element has its own (PerElement), or `spatial` neighbours share one
+// (PerChannel); without gamma it is 1. `piece` returns the gamma of WIDTH neighbours. Kernels ask
+// for at most AT_ONCE of them at a time: 16 bytes, because more would leave too few registers.
 template <class P> struct PerElement {
     const P *gamma;
     DEVICE bool aligned() const { return past_boundary(gamma) == 0; }
@@ -27,7 +26,7 @@ template <class P> struct PerElement {
 };
 template <class P> struct PerChannel {
     const P *gamma;
-    u64 groups, channels, spatial; // channels of a group
+    u64 groups, channels, spatial; // channels: of a group
     DEVICE PerChannel of_row(u64 row) const {
         return PerChannel{gamma == nullptr ? nullptr : gamma + row % groups * channels, groups, channels, spatial};
     }
@@ -35,7 +34,7 @@ template <class P> struct PerChannel {
         return gamma == nullptr ? (compute_t<P>)1 : load(gamma[i / spatial]);
     }
     DEVICE bool aligned() const { return true; }
-    template <u32 WIDTH> static constexpr u32 AT_ONCE = WIDTH; // a division each
+    template <u32 WIDTH> static constexpr u32 AT_ONCE = WIDTH; // each piece needs a division
     template <u32 WIDTH, class I> DEVICE Neighbours<P, WIDTH> piece(I first) const {
         Neighbours<P, WIDTH> out;
         P value = store<P>::from((compute_t<P>)1);
@@ -53,9 +52,9 @@ template <class P> struct PerChannel {
     }
 };
 
-// The sums of N values (2 or 4) over the block, in every thread. In each of the first exchanges a
-// lane goes on with half of its values, so that all of them take little more of the warp than one.
-// One barrier: calls that follow each other differ in `turn`. Blocks are whole warps.
+// The sums of N values (2 or 4) over the block, returned to every thread. In each of the first
+// exchanges a lane keeps half of its values, so that N sums cost little more than one. There is one
+// barrier; consecutive calls must differ in `turn`. The block must consist of whole warps.
 template <u32 N, class C> DEVICE void block_sums(C (&value)[N], u32 turn) {
     SHARED(C, partial, 2 * 32 * N); // a block has at most 1024 threads, a warp at least 32
     C *of_turn = partial + turn % 2 * 32 * N;
@@ -63,7 +62,7 @@ template <u32 N, class C> DEVICE void block_sums(C (&value)[N], u32 turn) {
     auto exchange = [=](C kept, C given, u32 distance) {
         return kept + shuffle(given, (i32)(recompute_from(lane) ^ distance));
     };
-    auto lanes_alike = [=](C sum) { // over the lanes that have the same remainder by N
+    auto lanes_alike = [=](C sum) { // over the lanes with the same remainder modulo N
         for (u32 distance = N; distance < (u32)warpSize; distance *= 2) sum = exchange(sum, sum, distance);
         return sum;
     };
@@ -84,8 +83,8 @@ template <u32 N, class C> DEVICE void block_sums(C (&value)[N], u32 turn) {
     for (u32 v = 0; v < N; ++v) value[v] = shuffle(sum, (i32)v);
 }
 
-// Where a block keeps its sums of dgamma and dbeta, `len` each, and a row's mean and rstd; null
-// where nobody asks.
+// Where a block stores its sums of dgamma and dbeta, `len` each, and where it stores a row's mean
+// and rstd. Null if they are not asked for.
 template <class C> struct Sums {
     C *dgamma, *dbeta;
 };
@@ -93,14 +92,14 @@ template <class C> struct Statistics {
     C *mean, *rstd;
 };
 
-// Pieces of 16 bytes that a thread keeps of a row: 32 bytes of compute types, so that two rows'
-// pieces and both sums are some 32 registers.
+// The pieces of 16 bytes that a thread keeps of a row: 32 bytes of compute types, so that the
+// pieces of two rows and both sums take some 32 registers.
 template <class T> constexpr u32 KEPT = 32 / (LANES<T> * sizeof(compute_t<T>));
 
-// Whether a row's x and dy stay in registers until its sums are known, and whether a second pass
-// over rows fits the registers that all of a SIMD's waves leave. On RDNA 1 x and dy don't fit
-// beside the sums of columns where rows are CENTRED or gamma's elements are WIDER: they are read
-// again, from cache.
+// KEEP: whether a row's x and dy stay in registers until its sums are known. FITS_ALL_WAVES:
+// whether a second pass over rows fits the registers that a SIMD with all its waves leaves. On RDNA
+// 1, x and dy don't fit beside the column sums if rows are CENTRED or gamma's elements are WIDER;
+// then they are read again, from cache.
 #if MOST_WAVES == 20
 template <bool CENTRED, bool SUMS, bool WIDER> constexpr bool KEEP = !(SUMS && (CENTRED || WIDER));
 template <class T, class P> constexpr bool FITS_ALL_WAVES = sizeof(T) == 4;
@@ -112,25 +111,25 @@ template <bool CENTRED, bool SUMS, bool WIDER> constexpr bool KEEP = true;
 template <class T, class P> constexpr bool FITS_ALL_WAVES = sizeof(T) <= 4;
 #endif
 
-// Elements that are unpacked before the next are.
+// The number of elements that are unpacked at a time.
 template <bool SUMS> constexpr u32 TOGETHER = SUMS ? 4 : 2;
 
-// Whether dx may be the sum of a row's gradient and of `onto`, another gradient of the same x.
-// Other types have no registers left for it on some architectures.
+// Whether dx may be the sum of a row's gradient and `onto`, another gradient of the same x. On some
+// architectures the other types have no registers left for it.
 template <class T> constexpr bool ONTO = is_same<T, f32>::value;
 
-// What a row's gradient is made of.
+// The values of a row from which its gradient is computed.
 template <class C> struct Slope {
     C mean, rstd, shift, slope;
 
-    // dx from an element's x, dy and gamma.
+    // dx from an element's x (as n), dy and gamma.
     DEVICE C normal(C x) const { return (x - mean) * rstd; }
     DEVICE C operator()(C normal, C dy, C gamma) const { return rstd * (dy * gamma - shift - normal * slope); }
 };
 
-// The sums that a row's gradient needs, over elements one after the other: of d = x - start, of
-// d^2, of h and of h * d, where `start` is the row's first element or, in a second pass, its mean;
-// of x^2 and h * x where rows are not CENTRED. One reduction gives all of them.
+// The sums that a row's gradient needs. If CENTRED: of d = x - start, d^2, h and h * d, where
+// `start` is the row's first element or, in a second pass, its mean. Else: of x^2 and h * x. One
+// reduction gives all of them.
 template <bool CENTRED, class C> struct RowSums {
     static constexpr u32 N = CENTRED ? 4 : 2;
     C sum[N] = {}, start = (C)0;
@@ -145,12 +144,12 @@ template <bool CENTRED, class C> struct RowSums {
     }
     DEVICE C last() const { return sum[1]; }
 
-    // With `part` = 1 / len.
+    // `part` must be 1 / len.
     DEVICE Slope<C> over_block(u32 turn, C part, C epsilon) {
         block_sums(sum, turn);
         if constexpr (CENTRED) {
             C off = sum[2] * part, squares = sum[3] - sum[2] * off;
-            if (squares < (C)0) squares = (C)0; // by rounding; NaN stays
+            if (squares < (C)0) squares = (C)0; // negative by rounding; NaN stays NaN
             C rstd = (C)1 / math::sqrt(squares * part + epsilon);
             return Slope<C>{start + off, rstd, sum[0] * part, rstd * (sum[1] - sum[0] * off) * part};
         } else {
@@ -160,7 +159,7 @@ template <bool CENTRED, class C> struct RowSums {
     }
 };
 
-// A row's sums again, by differences from `mean`, an element at a time to save registers.
+// Recomputes a row's sums from differences to `mean`, one element at a time to save registers.
 template <class I, class T, class Gamma, class C>
 DEVICE Slope<C> sums_again(u32 turn, C mean, I len, const T *x, const T *dy, Gamma gamma, C epsilon) {
     RowSums<true, C> of_row;
@@ -172,8 +171,8 @@ DEVICE Slope<C> sums_again(u32 turn, C mean, I len, const T *x, const T *dy, Gam
     return of_row.over_block(turn, (C)1 / (C)len, epsilon);
 }
 
-// Rows whose x and dy the block's threads hold, as they are stored, so that both are read once;
-// each thread has the same columns of every row, whose sums it holds too.
+// For rows whose x and dy fit the registers of the block's threads, as they are stored, so that
+// both are read once. Each thread has the same columns in every row, and keeps their sums too.
 template <bool CENTRED, bool SUMS, class T, class Gamma>
 DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx,
                       const T *onto, Sums<compute_t<T>> sums, Statistics<compute_t<T>> statistics) {
@@ -196,9 +195,9 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
         auto read = [&](u32 p, u32 first) {
             kept[p] = vector_at<WIDTH>(from, first), kept_grad[p] = vector_at<WIDTH>(grad, first);
         };
-        // All that is read of a row is on its way before any of it is used.
+        // All loads of a row are issued before any result is used.
         if constexpr (KEEP<CENTRED, SUMS, (AT_ONCE < WIDTH)>) for_each_piece(read);
-#if COMPILER_NVIDIA // no register holds `onto` till the sums are known
+#if COMPILER_NVIDIA // registers can't hold `onto` until the sums are known, so it is prefetched
         if (ONTO<T> && onto != nullptr)
             for_each_piece([&](u32, u32 first) {
                 asm volatile("prefetch.global.L2 [%0];" : : "l"(onto + row * len + first));
@@ -223,9 +222,12 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
                 }
             });
             slope = of_row.over_block(turn, part, epsilon);
-            if (last || !warp_uniform(far_from_mean(slope.mean - start, slope.rstd))) break; // all of the block or none
+            // the same for the whole block
+            if (last || !warp_uniform(far_from_mean(slope.mean - start, slope.rstd))) break;
             ++turn;
-#if COMPILER_NVIDIA // a loop here costs bf16 3 % of its time; on AMD a second pass from memory spills registers
+// a loop here costs bf16 3 % of its time; AMD's compiler would spill registers for a second pass
+// from memory
+#if COMPILER_NVIDIA
             slope = sums_again(turn, slope.mean, len, from, grad, scale, epsilon);
             break;
 #else
@@ -265,8 +267,8 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
     }
 }
 
-// Longer rows, and those that are not aligned to WIDTH elements: they are read twice, from cache
-// where they fit, and the sums lie in memory. I counts a row's bytes.
+// For longer rows, and for rows that are not aligned to WIDTH elements. They are read twice, from
+// cache if they fit it, and the sums are in memory. I is the type that counts a row's bytes.
 template <bool CENTRED, bool SUMS, u32 WIDTH, class I, class T, class Gamma>
 DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx, const T *onto,
                     Sums<compute_t<T>> sums, Statistics<compute_t<T>> statistics) {
@@ -304,7 +306,8 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
             }
         });
         auto slope = of_row.over_block(turn, part, epsilon);
-        if (CENTRED && warp_uniform(far_from_mean(slope.mean - of_row.start, slope.rstd))) { // all of the block or none
+        // the same for the whole block
+        if (CENTRED && warp_uniform(far_from_mean(slope.mean - of_row.start, slope.rstd))) {
             slope = sums_again(++turn, slope.mean, len, from, grad, scale, epsilon);
         }
         for_each_piece([&](I first) {
@@ -334,17 +337,18 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
     }
 }
 
-// Rows whose parts of dgamma and dbeta are summed on their own before they join the total, so that
-// no running sum gets unboundedly many terms.
+// After this many rows their parts of dgamma and dbeta are added to the total, so that the number
+// of terms in a running sum is bounded.
 constexpr u32 NEAR = 512;
 
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
 template <class C> DEVICE C *near_sums(u64 count) { return (C *)hip_cpu_scratch(count * sizeof(C)); }
 #else
-template <class C> DEVICE C *near_sums(u64) { return nullptr; } // not used: only blocks of one thread ask for it
+// never called: only blocks of one thread use it
+template <class C> DEVICE C *near_sums(u64) { return nullptr; }
 #endif
 
-// Rows by the one thread of a block: a loop for each sum, which vectorises.
+// For blocks of one thread. Each sum has a loop of its own, which vectorises.
 template <bool CENTRED, bool SUMS, class T, class Gamma>
 DEVICE void rows_alone(u64 rows, u64 len, const T *x, const T *dy, Gamma gamma, compute_t<T> epsilon, T *dx,
                        const T *onto, Sums<compute_t<T>> sums, Statistics<compute_t<T>> statistics) {
@@ -422,15 +426,15 @@ DEVICE void rows_gradient(u64 rows, u64 len, const T *x, const T *dy, Gamma gamm
     }
 }
 
-// This block's rows of partial[outputs, blocks, len].
+// The rows of partial[outputs, blocks, len] that belong to this block.
 template <class C> DEVICE Sums<C> partial_of_block(C *partial, u64 len, bool second) {
     if (partial == nullptr) return Sums<C>{nullptr, nullptr};
     return Sums<C>{partial + blockIdx.x * len, second ? partial + ((u64)gridDim.x + blockIdx.x) * len : nullptr};
 }
 
-// Blocks may have 1024 threads here, so that long rows are kept: nothing is said of fewer.
-// partial[2, gridDim.x, len] gets each block's sums of dgamma and dbeta; null where neither is
-// asked for.
+// Blocks may have 1024 threads here, so that long rows can be kept in registers; the kernel
+// declares no smaller limit. partial[2, gridDim.x, len] gets each block's sums of dgamma and dbeta;
+// it is null if neither is asked for.
 template <class T, class P>
 __global__ ALL_WAVES((FITS_ALL_WAVES<T, P>)) void layer_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy,
                                                                            const P *gamma, const T *onto, f64 epsilon,
@@ -440,7 +444,7 @@ __global__ ALL_WAVES((FITS_ALL_WAVES<T, P>)) void layer_norm_rows_backward(u64 r
                               partial_of_block(partial, len, true), Statistics<C>{nullptr, nullptr});
 }
 
-// partial[1, gridDim.x, len]: there is no dbeta.
+// As above with partial[1, gridDim.x, len], since there is no dbeta.
 template <class T, class P>
 __global__ ALL_WAVES(true) void rms_norm_rows_backward(u64 rows, u64 len, const T *x, const T *dy, const P *gamma,
                                                        const T *onto, f64 epsilon, T *dx, compute_t<T> *partial) {
@@ -450,8 +454,8 @@ __global__ ALL_WAVES(true) void rms_norm_rows_backward(u64 rows, u64 len, const 
 }
 
 // Rows are groups of channels: x is [rows / groups, groups, channels, spatial] and len = channels *
-// spatial; gamma may be null. statistics[2, rows] gets mean and rstd, from which channel_sums makes
-// dgamma and dbeta; it may be null.
+// spatial; gamma may be null. statistics[2, rows] gets mean and rstd, from which channel_sums
+// computes dgamma and dbeta; it may be null.
 template <class T, class P>
 __global__ ALL_WAVES((!is_same<T, f64>::value)) void group_norm_rows_backward(u64 rows, u64 len, u64 groups,
                                                                               u64 spatial, const T *x, const T *dy,
@@ -463,8 +467,8 @@ __global__ ALL_WAVES((!is_same<T, f64>::value)) void group_norm_rows_backward(u6
                                (const T *)nullptr, Sums<C>{nullptr, nullptr}, to);
 }
 
-// out[outer, len] = the sum over `count` of partial[outer, count, len], a block for 16 columns: a
-// cache line's half, and twice the blocks that a line would give.
+// out[outer, len] = the sum over `count` of partial[outer, count, len]. One block takes 16 columns:
+// half a cache line, which gives twice as many blocks as a whole line.
 template <class T> __global__ void sum_partials(u64 outer, u64 count, u64 len, const compute_t<T> *partial, T *out) {
     using C = compute_t<T>;
     constexpr u32 TILE = 16;
@@ -489,10 +493,10 @@ template <class T> __global__ void sum_partials(u64 outer, u64 count, u64 len, c
                 u32 k = first + threadIdx.x % abreast;
                 C sum = (C)0;
                 if (strip < strips && k < width) {
-                    UNROLLED_BY(8) // as many loads on their way
+                    UNROLLED_BY(8) // this many loads are in flight
                     for (u64 r = strip; r < count; r += strips) sum += from[r * len + k];
                 }
-                sync_threads(); // the last tile's sums may still be read
+                sync_threads(); // threads may still read the previous tile's sums
                 strip_sum[threadIdx.x] = sum;
                 sync_threads();
                 if (strip == 0 && k < width) {

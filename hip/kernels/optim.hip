@@ -1,16 +1,17 @@
-// Steps of optimizers, and what belongs to them, over many tensors in one launch. A launch takes
-// its tensors by value, as a table; the blocks share the tensors' pieces among themselves.
+// Steps of optimizers, and the ops around them, over many tensors in one launch. A launch gets its
+// tensors by value, as a table; the blocks share the tensors' pieces.
 #include "prelude.h"
 #include "rows.h"
 
-// Elements that a block takes at a time, a multiple of every vector's: `PIECE` in `ops/launch.rs`.
+// The number of elements that a block takes at a time, a multiple of every vector width: `PIECE` in
+// `ops/launch.rs`.
 constexpr u32 PIECE = 4096;
-// With the other parameters below the 4 KiB that a launch may pass: `TABLE_BYTES` in
+// With the other parameters this stays below the 4 KiB that a launch may pass: `TABLE_BYTES` in
 // `ops/launch.rs`.
 constexpr u32 TABLE_BYTES = 3976;
 
-// A tensors of one length: where each begins, at a 16-byte boundary; the first of their pieces,
-// counted over the table; the elements of their last piece.
+// A tensors of the same length: the address of each, at a 16-byte boundary; the number of their
+// first piece, counted over the table; and the number of elements in their last piece.
 template <u32 A> struct Row {
     u64 address[A];
     u32 first, last;
@@ -20,12 +21,12 @@ template <u32 A> struct Table {
     u32 rows, pieces;
     Row<A> row[(TABLE_BYTES - 8) / sizeof(Row<A>)];
 
-    // The piece behind the row's last.
+    // One past the row's last piece.
     DEVICE u32 end(u32 at) const { return at + 1 < rows ? row[at + 1].first : pieces; }
 };
 
-// Calls f(at, begin, count, piece) for each piece: elements [begin, begin + count) of row `at`, the
-// same for all threads of a block.
+// Calls f(at, begin, count, piece) for each piece: elements [begin, begin + count) of row `at`. All
+// threads of a block get the same piece.
 template <u32 A, class F> DEVICE void for_each_piece(const Table<A> &table, F f) {
     for_each_row(table.pieces, [&](u64 piece) {
         u32 at = 0, end = table.rows; // row[at].first <= piece < row[end].first
@@ -39,16 +40,17 @@ template <u32 A, class F> DEVICE void for_each_piece(const Table<A> &table, F f)
     });
 }
 
-// Elements an access: 16 bytes of them, fewer where a thread would then hold more of what it
-// computes, `bytes` an element. With 112 instead of 72, four elements of Adam's, gfx942 spilled
-// scalar registers: of each element's root and quotient it holds comparisons' masks.
+// The number of elements per access: 16 bytes, or fewer if a thread would then hold more than 72
+// bytes of compute types (`bytes` per element). With a limit of 112, which is four of Adam's
+// elements, gfx942 spilled scalar registers: the compiler keeps comparison masks for the root and
+// the quotient of each element.
 constexpr u32 vector_width(u32 most, u32 bytes) {
     return most > 1 && most * bytes > 72 ? vector_width(most / 2, bytes) : most;
 }
 
-// Elements [begin, begin + count) of a row's tensors, READ of which are read and WRITTEN of which,
-// those behind, are written: f(compute types read, compute types to write). What is written may
-// take the place of what is read.
+// Calls f(inputs, outputs), both in compute types, for elements [begin, begin + count) of a row's
+// tensors. The first READ tensors are read, the next WRITTEN ones are written. An output may
+// overwrite an input.
 template <class In, class Out, u32 READ, u32 WRITTEN, class F>
 DEVICE void map_piece(const u64 (&address)[READ + WRITTEN], u64 begin, u32 count, F f) {
     const In *in[READ];
@@ -100,29 +102,30 @@ DEVICE void map_piece(const u64 (&address)[READ + WRITTEN], u64 begin, u32 count
 #endif
 }
 
-// What is done to a gradient before its step: held within +-limit, then times its tensor's factor.
+// Prepares a gradient for the step: clamps it to +-limit, then multiplies it by its tensor's
+// factor.
 template <class C> DEVICE C clipped(C grad, C limit, C factor) {
-    // The branch is the same for all: it keeps the compiler from holding several elements'
-    // comparisons at once.
+    // The branch is the same for all threads. It keeps the compiler from holding the comparisons of
+    // several elements at once.
     if (ONE_THREAD || limit < greatest<C>())
-        grad = select(grad > limit, limit, select(grad < -limit, -limit, grad)); // NaN stays
+        grad = select(grad > limit, limit, select(grad < -limit, -limit, grad)); // NaN stays NaN
     return grad * factor;
 }
 
-// `Scalars` of `fused/optim.rs`.
+// The same as `Scalars` in `fused/optim.rs`.
 template <class C> struct Adam {
     C beta_1, rest_1, beta_2, rest_2; // moment = beta * moment + rest * grad
     C scale_1, scale_2;               // 1 / (1 - beta^t)
     C epsilon, lr;
-    C penalty;  // added to the gradient, times the parameter
-    C decay;    // taken from the parameter, times it
-    C cautious; // not 0: only where the parameter has the sign of its first moment
+    C penalty;  // penalty * parameter is added to the gradient
+    C decay;    // decay * parameter is subtracted from the parameter
+    C cautious; // if not 0, only parameters with the sign of their first moment decay
     C limit;
 };
 
 // Adam (Kingma and Ba 2014, algorithm 1), with L2 penalty or decoupled decay (Loshchilov and Hutter
 // 2017), cautious decay (arXiv 2510.12402) and, with three states, the largest second moment so far
-// (Reddi et al. 2018). `x`: parameter, gradient, states; `y`: parameter, states.
+// (Reddi et al. 2018). `x` has parameter, gradient and states; `y` has parameter and states.
 template <u32 STATES, bool FIRST, bool OLD_MAX, class C> struct AdamStep {
     Adam<C> s;
     C factor;
@@ -142,15 +145,15 @@ template <u32 STATES, bool FIRST, bool OLD_MAX, class C> struct AdamStep {
         y[1] = m;
         y[2] = v;
         C decay = s.decay;
-        // As above.
+        // The branch is the same for all threads, as in `clipped`.
         if (ONE_THREAD || s.cautious != (C)0)
             decay = select((s.cautious != (C)0) & ((param >= (C)0) != (m >= (C)0)), (C)0, decay);
         y[0] = param - decay * param - s.lr * (m * s.scale_1 / (math::sqrt(largest * s.scale_2) + s.epsilon));
     }
 };
 
-// The step `f` of each element, of tensors of which READ are read and WRITTEN written, READ
-// addresses before the WRITTEN.
+// Applies the step make(factor) to each element. The first READ addresses of a row are read and its
+// last WRITTEN addresses are written.
 template <class T, u32 A, u32 READ, u32 WRITTEN, class Make>
 DEVICE void step_each(const Table<A> &table, const compute_t<T> *factors, Make make) {
     for_each_piece(table, [&](u32 at, u64 begin, u32 count, u64) {
@@ -164,12 +167,13 @@ DEVICE void step_each(const Table<A> &table, const compute_t<T> *factors, Make m
     });
 }
 
-// How many of the states there are before the step.
+// How many of a parameter's states exist before the step.
 constexpr i32 NONE = 0, SOME = 1, ALL = 2;
 
-// A step of Adam over tensors of STATES states (2; 3 with the largest second moment). Addresses:
-// parameter, gradient, old states, new parameter, new states; the old states are not read where OLD
-// is NONE, nor is the last where it is SOME. `factors`: one a row, or null.
+// A step of Adam over tensors of STATES states (2, or 3 with the largest second moment). The
+// addresses are: parameter, gradient, old states, new parameter, new states. If OLD is NONE, the
+// old states are not read; if it is SOME, the last one is not. `factors` has one factor per row, or
+// is null.
 template <class T, i32 STATES, i32 OLD>
 __global__ void optim_adam(Table<3 + 2 * STATES> table, Adam<compute_t<T>> s, const compute_t<T> *factors) {
     using C = compute_t<T>;
@@ -178,10 +182,10 @@ __global__ void optim_adam(Table<3 + 2 * STATES> table, Adam<compute_t<T>> s, co
         table, factors, [&](C factor) { return AdamStep<STATES, OLD == NONE, OLD == ALL, C>{s, factor}; });
 }
 
-// `Scalars` of `fused/optim.rs`.
+// The same as `Scalars` in `fused/optim.rs`.
 template <class C> struct Sgd {
     C lr, penalty, momentum, rest; // velocity = momentum * velocity + rest * grad
-    C nesterov;                    // not 0: looks ahead
+    C nesterov;                    // not 0: Nesterov's momentum
     C limit;
 };
 
@@ -201,8 +205,8 @@ template <u32 STATES, bool FIRST, class C> struct SgdStep {
     }
 };
 
-// A step of gradient descent, with momentum where there is a state (Sutskever et al. 2013).
-// Addresses and `factors` as for optim_adam.
+// A step of gradient descent, with momentum if there is a state (Sutskever et al. 2013). Addresses
+// and `factors` are as for optim_adam.
 template <class T, i32 STATES, i32 OLD>
 __global__ void optim_sgd(Table<3 + 2 * STATES> table, Sgd<compute_t<T>> s, const compute_t<T> *factors) {
     using C = compute_t<T>;
@@ -223,24 +227,25 @@ template <class T> __global__ void optim_squares(Table<1> table, compute_t<T> *s
     });
 }
 
-// The factor by which each row's elements get no larger norm than `most`, from the sums of its
-// pieces' squares.
+// For each row the factor that reduces its elements' norm to at most `most`, from the sums of
+// squares of its pieces.
 template <class C> __global__ void optim_norms(Table<1> table, C most, const C *sums, C *factors) {
     for_each_row(table.rows, [&](u64 at) {
         u32 first = table.row[(u32)at].first;
         C sum =
             block_reduce_range((u64)(table.end((u32)at) - first), (C)0, [=](u64 i) { return sums[first + i]; }, Plus());
         C norm = math::sqrt(sum);
-        if (threadIdx.x == 0) factors[at] = norm <= most ? (C)1 : most / norm; // NaN stays
+        if (threadIdx.x == 0) factors[at] = norm <= most ? (C)1 : most / norm; // NaN stays NaN
     });
 }
 
-// out = in * factor, and `found` is 1 where a result is not finite. Addresses: in, out.
+// out = in * factor; `found` becomes 1 if a result is not finite. Addresses: in, out.
 template <class In, class Out> __global__ void optim_unscale(Table<2> table, f32 factor, u32 *found) {
     for_each_piece(table, [&](u32 at, u64 begin, u32 count, u64) {
         u64 address[2] = {table.row[at].address[0], table.row[at].address[1]};
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
-        // Counted, so that the loop has no store that depends on the value.
+        // Counts in the loop, because a store that depends on the value would prevent
+        // vectorisation.
         const In *in = reinterpret_cast<const In *>(address[0]) + begin;
         Out *out = reinterpret_cast<Out *>(address[1]) + begin;
         u32 bad = 0;

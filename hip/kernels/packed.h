@@ -1,33 +1,34 @@
-// Quantised values as they are stored: signed integers of 8, 4 or 2 bits, packed in row-major
-// order, the first in the lowest bits: a byte holds one, two or four of them. Of 4 and 2 bits the
-// storage is whole 32-bit words, of 8 bits it ends with the last value. A block of `block` values
-// that follow on each other has one scale; block == 0: one for all. `shift` is log2(block), 32
-// where there is none.
+// How quantised values are stored: signed integers of 8, 4 or 2 bits, packed in row-major order,
+// the first in the lowest bits. A byte holds one, two or four of them. Storage of 4- and 2-bit
+// values is a whole number of 32-bit words; storage of 8-bit values ends with the last value. Each
+// `block` consecutive values share one scale; if block == 0, all values do. `shift` is log2(block),
+// or 32 if block is not a power of two.
 #pragma once
 #include "prelude.h"
 
 DEVICE u64 scale_index(u64 at, u32 block, u32 shift) { return block == 0 ? 0 : shift < 32 ? at >> shift : at / block; }
 
-// Value number `at` of packed storage. BITS == 0 stands for `bits`.
+// Value number `at` of packed storage. If BITS == 0, `bits` gives the width.
 template <i32 BITS> DEVICE i32 value_at(const u8 *values, u64 at, u32 bits = (u32)BITS) {
     if constexpr (BITS == 8) {
         return (i32)(i8)values[at];
     } else {
-        u32 per_byte = 8 / bits, in_byte = (u32)at % per_byte; // powers of two
+        // powers of two, so this compiles to shifts
+        u32 per_byte = 8 / bits, in_byte = (u32)at % per_byte;
         u32 byte = values[bits == 8 ? at : bits == 4 ? at / 2 : at / 4];
         return (i32)(byte << (32 - bits - in_byte * bits)) >> (32 - bits);
     }
 }
 
-// The end of the values from `at` on, up to `end`, that share a scale.
+// The end of the values that share a scale with value `at`, at most `end`.
 DEVICE u64 run_end(u64 at, u64 end, u32 block) {
     if (block == 0) return end;
     u64 next = (at / block + 1) * block;
     return next < end ? next : end;
 }
 
-// Values first..first + n, n at most CHUNK, as i8: where they are if they are stored so, else in
-// `buffer`.
+// Values first..first + n as i8, n at most CHUNK. Values that are stored as i8 are returned in
+// place, others in `buffer`.
 constexpr u32 CHUNK = 256;
 template <i32 BITS> DEVICE const i8 *decoded(const u8 *values, u64 first, u32 n, i8 *buffer) {
     if constexpr (BITS == 8) {

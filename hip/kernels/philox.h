@@ -6,7 +6,7 @@ struct Words {
     u32 w[4];
 };
 
-// The block of four words that Philox 4x32 makes of a counter in ten rounds.
+// The block of four words into which Philox 4x32 turns a counter, in ten rounds.
 DEVICE Words philox(Words counter, u32 key0, u32 key1) {
     u32 c0 = counter.w[0], c1 = counter.w[1], c2 = counter.w[2], c3 = counter.w[3];
     UNROLLED

@@ -1,21 +1,21 @@
 // Pooling of planes ([planes, height, width] or [planes, depth, height, width], contiguous), for
-// what MIOpen does not take: any window, dilation, padding and ceil mode (the output's size is
-// given). Every kernel computes an output element from its inputs, gradients too: no atomics, the
-// same bits on every run. f16 and bf16 are summed in f32.
+// what MIOpen does not support: any window, dilation, padding and ceil mode (the output's size is
+// given). Every kernel, gradients included, computes an output element from its inputs. There are
+// no atomics, so every run gives the same bits. f16 and bf16 are summed in f32.
 #include "prelude.h"
 
-// What there is of an axis.
+// The sizes and the window along one axis.
 struct Axis {
     u32 in, out, kernel, stride, padding, dilation;
 };
 
-// Averages have no dilation.
+// For averages, which have no dilation.
 DEVICE Axis undilated(const Axis &a) { return Axis{a.in, a.out, a.kernel, a.stride, a.padding, 1}; }
 
 struct Window2 {
     Axis h, w;
 
-    // One slice, which the compiler knows: nothing is left of the loops over it.
+    // The compiler knows that there is one slice, so the loops over slices vanish.
     DEVICE Axis depth() const { return Axis{1, 1, 1, 1, 0, 1}; }
     DEVICE Window2 dense() const { return Window2{undilated(h), undilated(w)}; }
 };
@@ -28,13 +28,13 @@ struct Window3 {
 };
 
 struct Range {
-    i32 first, last; // not included
+    i32 first, last; // `last` is exclusive
 };
 
-// The input under kernel position k of output o, where it is inside.
+// The input under position k of output o's window. It may be outside the input.
 DEVICE i32 under(i32 o, i32 k, const Axis &a) { return o * (i32)a.stride - (i32)a.padding + k * (i32)a.dilation; }
 
-// The kernel positions k for which o * stride + k * dilation - padding lies in 0..in.
+// The positions k of the window for which o * stride + k * dilation - padding is in 0..in.
 DEVICE Range taps(i32 o, const Axis &a) {
     i32 start = under(o, 0, a);
     i32 first = start < 0 ? (-start + (i32)a.dilation - 1) / (i32)a.dilation : 0;
@@ -42,7 +42,7 @@ DEVICE Range taps(i32 o, const Axis &a) {
     return Range{first, last < (i32)a.kernel ? last : (i32)a.kernel};
 }
 
-// The outputs whose windows may reach input i.
+// The outputs whose windows may contain input i.
 DEVICE Range reached(i32 i, const Axis &a) {
     i32 at = i + (i32)a.padding, before = at - (i32)((a.kernel - 1) * a.dilation);
     i32 first = before <= 0 ? 0 : (before + (i32)a.stride - 1) / (i32)a.stride;
@@ -55,16 +55,17 @@ struct Slice {
     i32 z;
 };
 
-// Slice `index` of planes of `depth` slices.
+// The plane and depth of slice `index`, for planes of `depth` slices.
 DEVICE Slice slice_of(u64 index, u32 depth) {
     u64 plane = index / depth;
     return Slice{plane, (i32)(index - plane * depth)};
 }
 
-// The pixels of a line that a thread takes at once: on the CPU loops over them are vectorised.
+// The number of pixels of a line that a thread takes at once. On the CPU the loops over them
+// vectorise.
 constexpr i32 SPAN = ONE_THREAD ? 64 : 1;
 
-// Calls f(line, slice, y, first, count) for the pieces of at most SPAN columns of each line of
+// Calls f(line, slice, y, first, count) for pieces of at most SPAN columns of each line of the
 // slices.
 template <class F> DEVICE void for_each_piece(u64 slices, u32 height, u32 width, F f) {
     u32 pieces = (width + (u32)SPAN - 1) / (u32)SPAN;
@@ -75,8 +76,8 @@ template <class F> DEVICE void for_each_piece(u64 slices, u32 height, u32 width,
     });
 }
 
-// best[i], place[i] become what lies at in[i * step] where that is greater or the first seen, for i
-// in 0..count.
+// For i in 0..count: if in[i * step] is greater than best[i], or is the first element of its
+// window, it becomes best[i], and its position place[i].
 template <u32 STEP, class T, class C>
 DEVICE void take_greater(C *best, i32 *place, const T *in, u32 step, i32 at, i32 count) {
     u32 s = STEP == 0 ? step : STEP;
@@ -155,9 +156,9 @@ DEVICE void max_pool(u64 planes, const W &w, i32 indexed, const T *x, T *out, I 
     });
 }
 
-// out = the greatest element of each window, indices = its place in the plane if `indexed`. The
-// first of equals; an element replaces the first one seen only if greater, so NaN stays where it
-// came first. A window that holds nothing gives -inf and -1.
+// out = the greatest element of each window; indices = its position in the plane if `indexed`. Of
+// equal elements the first counts. An element replaces the first of its window only if it is
+// greater, so a NaN stays if it comes first. An empty window gives -inf and -1.
 template <class T, class I>
 __global__ void max_pool2d(u64 planes, Window2 w, i32 indexed, const T *x, T *out, I *indices) {
     max_pool(planes, w, indexed, x, out, indices);
@@ -167,7 +168,7 @@ template <class T> __global__ void max_pool3d(u64 planes, Window3 w, i32 indexed
     max_pool(planes, w, indexed, x, out, indices);
 }
 
-// An index that is neither in the plane nor the -1 of an empty window raises the flag.
+// Raises the flag for an index that is neither in the plane nor the -1 of an empty window.
 template <class I> DEVICE void check_place(I index, u64 pixels, u64 *flag) {
     if (!in_range((u64)(i64)index + 1, pixels + 1)) raise_index(flag, index, pixels);
 }
@@ -176,8 +177,8 @@ template <class T, class I, class W>
 DEVICE void max_pool_backward(u64 planes, const W &w, const T *grad, const I *indices, u64 *flag, T *out) {
     using C = compute_t<T>;
     u64 pixels = (u64)w.depth().in * w.h.in * w.w.in;
-    // In one thread, outputs are sent to where they came from: by planes into the result itself,
-    // which must not be rounded between two of them, else by lines.
+    // With one thread, each output's gradient is added to the element it came from: directly in the
+    // result, plane by plane, if the result's type keeps the sums unrounded, else in a line's sums.
     if constexpr (ONE_THREAD && is_same<T, C>::value) {
         u64 outputs = (u64)w.depth().out * w.h.out * w.w.out;
         for_each(planes, [=](u64 plane) {
@@ -195,7 +196,7 @@ DEVICE void max_pool_backward(u64 planes, const W &w, const T *grad, const I *in
             Slice s = slice_of(slice, d.in);
             Range slices = reached(s.z, d), rows = reached(iy, w.h);
             i32 begin = reached(first, w.w).first, end = reached(first + count - 1, w.w).last;
-            C sum[SPAN + 1] = {}; // the last: for those that come from elsewhere
+            C sum[SPAN + 1] = {}; // the last one collects gradients that belong to other pieces
             u64 from = ((u64)s.z * w.h.in + (u64)iy) * w.w.in + (u64)first;
             for (i32 oz = slices.first; oz < slices.last; ++oz) {
                 for (i32 oy = rows.first; oy < rows.last; ++oy) {
@@ -230,7 +231,7 @@ DEVICE void max_pool_backward(u64 planes, const W &w, const T *grad, const I *in
     });
 }
 
-// Each input's gradient: the sum over the windows that chose it.
+// The gradient of each input: the sum over the windows that selected it.
 template <class T, class I>
 __global__ void max_pool2d_backward(u64 planes, Window2 w, const T *grad, const I *indices, u64 *flag, T *out) {
     max_pool_backward(planes, w, grad, indices, flag, out);
@@ -241,15 +242,15 @@ __global__ void max_pool3d_backward(u64 planes, Window3 w, const T *grad, const 
     max_pool_backward(planes, w, grad, indices, flag, out);
 }
 
-// How many elements of an axis a window holds: those within the padded input, or within the input
-// alone.
+// The number of a window's positions along an axis that are within the padded input, or within the
+// input alone.
 DEVICE i32 counted(i32 o, const Axis &a, i32 count_include_pad) {
     Range r =
         count_include_pad ? taps(o, Axis{a.in + 2 * a.padding, a.out, a.kernel, a.stride, 0, a.dilation}) : taps(o, a);
     return r.last - r.first;
 }
 
-// What a window's sum is divided by; at least 1.
+// The divisor of a window's sum, at least 1.
 template <class W> DEVICE i32 divisor(const W &w, i32 oz, i32 oy, i32 ox, i32 count_include_pad) {
     i32 slices = counted(oz, w.depth(), count_include_pad), rows = counted(oy, w.h, count_include_pad);
     i32 columns = counted(ox, w.w, count_include_pad);
@@ -312,7 +313,8 @@ DEVICE void avg_pool_backward(u64 planes, const W &window, i32 count_include_pad
                             share[i] = load(from[o + i]) / (face * (C)width);
                         }
                         for (i32 kx = 0; kx < (i32)w.w.kernel; ++kx) {
-                            // Output o + i's pixel under kx is at + i * step of the piece.
+                            // The pixel of output o + i under kx is element at + i * step of the
+                            // piece.
                             i32 at = o * step - pad + kx - first;
                             i32 i = at < 0 ? (-at + step - 1) / step : 0;
                             i32 last = at >= count ? 0 : (count - at + step - 1) / step;
@@ -350,8 +352,8 @@ DEVICE void avg_pool_backward(u64 planes, const W &window, i32 count_include_pad
     });
 }
 
-// Each input's gradient: the sum over the windows that hold it of their gradients, divided as the
-// output was.
+// The gradient of each input: the sum of the gradients of all windows that contain it, each divided
+// as its output was.
 template <class T>
 __global__ void avg_pool2d_backward(u64 planes, Window2 w, i32 count_include_pad, const T *grad, T *out) {
     avg_pool_backward(planes, w, count_include_pad, grad, out);
@@ -388,8 +390,8 @@ template <class T>
 __global__ void adaptive_avg_pool2d_backward(u64 planes, u32 ih, u32 iw, u32 oh, u32 ow, const T *grad, T *out) {
     using C = compute_t<T>;
     for_each_pixel(planes, ih, iw, [=](u64 plane, i32 iy, i32 ix, u64 at) {
-        // The outputs whose share holds input i: from floor(i * outputs / inputs), the last one
-        // that begins at or before i.
+        // The outputs whose share contains input i begin at floor(i * outputs / inputs); the last
+        // is the last one whose share begins at or before i.
         u32 top = (u32)((u64)(u32)iy * oh / ih), left = (u32)((u64)(u32)ix * ow / iw);
         const T *from = grad + plane * oh * ow;
         C sum = (C)0;

@@ -1,10 +1,10 @@
-// What every kernel includes. hipRTC (AMD), NVRTC (NVIDIA) or the host's C++ compiler (the CPU
-// device) reads it.
+// Every kernel includes this file. It is compiled by hipRTC (AMD), NVRTC (NVIDIA) or the host's C++
+// compiler (the CPU device).
 //
-// The model: a launch is `gridDim.x` blocks of `blockDim.x` threads. On the CPU device a block has
-// one thread and blocks are spread over the cores; in its lockstep mode (HIP_CPU_LOCKSTEP) blocks
-// have all their threads. Kernels assume no block or warp size: they loop over ranges
-// (prelude_ranges.h) and ask for `warpSize`.
+// The model: a launch has `gridDim.x` blocks of `blockDim.x` threads. On the CPU device a block has
+// one thread, and the cores share the blocks; in its lockstep mode (HIP_CPU_LOCKSTEP) blocks have
+// all their threads. Kernels assume no size of blocks or warps: they loop over ranges
+// (prelude_ranges.h) and read `warpSize`.
 #pragma once
 
 #include "prelude_compiler.h"

@@ -1,4 +1,4 @@
-// Which compiler reads the kernels, and what is said to it in a way of its own.
+// Which compiler reads the kernels, and the macros that differ between compilers.
 #pragma once
 
 #if defined(__HIPCC_RTC__) || defined(__HIPCC__)
@@ -26,8 +26,8 @@ using f64 = double;
 #define DEVICE __device__ __forceinline__
 #endif
 
-// Loops whose iterations touch different elements, or the same one they read: in-place ops may
-// alias exactly.
+// Before a loop whose iterations are independent: each iteration reads and writes only its own
+// elements. The input and output of an in-place op may be the same array.
 #if COMPILER_HOST && defined(__clang__)
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #elif COMPILER_HOST
@@ -36,9 +36,9 @@ using f64 = double;
 #define INDEPENDENT
 #endif
 
-// Before a loop of a known count. On GPUs its iterations are written out (all of them, or `count`
-// at a time), or it stays a loop: arrays stay in registers only where every index is known, and
-// each copy of a body takes registers. The host's compiler decides for itself.
+// Before a loop whose trip count is known. On GPUs UNROLLED unrolls the loop fully, UNROLLED_BY by
+// `count`, and ROLLED not at all. Arrays stay in registers only if every index is known at compile
+// time, but each copy of the body takes registers. The host's compiler decides for itself.
 #if COMPILER_HOST
 #define UNROLLED
 #define UNROLLED_BY(count)
@@ -48,12 +48,12 @@ using f64 = double;
 #define UNROLLED_BY(count) AS_PRAGMA(unroll count)
 #endif
 #define ROLLED UNROLLED_BY(1)
-// By the host's compiler too, up to 8 times: it vectorises around such loops only where they are
-// gone.
+// Unrolls up to 8 iterations with the host's compiler too, which vectorises the surrounding loop
+// only if the inner one is gone.
 #define UNROLLED_EVERYWHERE _Pragma("GCC unroll 8")
 
-// Whether a block is one thread, known when compiling: loops then run along memory, in one thread,
-// to be vectorised.
+// Whether a block has one thread, known at compile time. One thread then loops along memory, so
+// that the loops vectorise.
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
 constexpr bool ONE_THREAD = true;
 #else
@@ -67,8 +67,8 @@ template <class To, class From> DEVICE To bit_cast(From from) {
     return to;
 }
 
-// c ? a : b. The host compiler makes branches of the plain form where it sees that a later
-// condition follows from this one, and then can't vectorise the loop: it gets a mask instead.
+// c ? a : b. The host compiler turns the plain form into branches if it sees that a later condition
+// follows from this one, and then can't vectorise the loop. So on the host a mask selects.
 template <class T> DEVICE T select(bool c, T a, T b) { return c ? a : b; }
 #if COMPILER_HOST
 template <> DEVICE u32 select<u32>(bool c, u32 a, u32 b) {

@@ -1,11 +1,11 @@
 // Rows of f16 on the CPU device. The CPU has an instruction that converts eight f16 (F16C), but gcc
-// before 14 does not use it when it vectorises, and conversion by integers takes longer than what
-// most loops compute. So loops convert a piece of a row ahead, by the instruction, and then compute
-// with f32.
+// before 14 does not use it in vectorised loops, and conversion by integer operations takes longer
+// than most loops' own arithmetic. So loops first convert a piece of a row with the instruction and
+// then compute in f32.
 #pragma once
 #include "prelude_types.h"
 
-// Whether loops convert rows of T ahead.
+// Whether loops convert rows of T before they compute.
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP && __F16C__
 template <class T> constexpr bool CONVERTED = is_same<T, f16>::value;
 typedef i16 Half8 __attribute__((vector_size(16)));
@@ -23,7 +23,7 @@ DEVICE void narrow8(const f32 *from, f16 *to) {
     Half8 halves = __builtin_ia32_vcvtps2ph256(singles, 0); // to nearest even
     __builtin_memcpy(to, &halves, sizeof(halves));
 }
-// A single value, for the ends of rows: the instruction is faster than integers here too.
+// A single value, for the ends of rows. The instruction is faster than integer operations here too.
 template <class T> DEVICE compute_t<T> load_one(T x) { return load(x); }
 template <> DEVICE f32 load_one<f16>(f16 x) { return __builtin_ia32_vcvtph2ps(Half8{(i16)x.bits})[0]; }
 template <class T> struct store_one : store<T> {};
@@ -38,7 +38,7 @@ template <class T> DEVICE compute_t<T> load_one(T x) { return load(x); }
 template <class T> using store_one = store<T>;
 #endif
 
-// What a loop reads from a row: the compute type if rows are converted ahead, else T.
+// The type that a loop reads from a row: the compute type if rows are converted first, else T.
 template <class T, bool AHEAD = CONVERTED<T>> struct converted {
     using type = T;
 };
@@ -46,7 +46,7 @@ template <class T> struct converted<T, true> {
     using type = compute_t<T>;
 };
 
-// from[0..count] in compute types.
+// Reads from[0..count] into compute types.
 template <class T> DEVICE void read_row(u32 count, const T *from, compute_t<T> *to) {
     u32 k = 0;
     if constexpr (CONVERTED<T>) {
@@ -55,8 +55,8 @@ template <class T> DEVICE void read_row(u32 count, const T *from, compute_t<T> *
     for (; k < count; ++k) to[k] = load_one(from[k]);
 }
 
-// A row of at most LEN elements, as a loop reads them: converted, in `room`, if rows are converted
-// ahead.
+// A row of at most LEN elements as a loop reads it: converted into `room` if rows are converted
+// first, else in place.
 template <u32 LEN, class T>
 DEVICE const typename converted<T>::type *row_ahead(u32 count, const T *from,
                                                     compute_t<T> (&room)[CONVERTED<T> ? LEN : 1]) {
@@ -68,8 +68,8 @@ DEVICE const typename converted<T>::type *row_ahead(u32 count, const T *from,
     }
 }
 
-// Eight neighbours of an operand at a time; with ONE, eight copies of its only value. gcc makes a
-// vector of the eight.
+// Eight consecutive elements of an operand; with ONE, eight copies of its only value. gcc puts the
+// eight into a vector.
 template <bool ONE, class T> struct Eights {
     const T *from;
     compute_t<T> lane[8];
@@ -100,7 +100,7 @@ template <class Out, class F, class... In> DEVICE void map_eights(u64 n, Out *ou
     for (; i < n; ++i) out[i] = store_one<Out>::from(f(in.at(i)...));
 }
 
-// An operand: elements `step` apart.
+// An operand whose elements are `step` apart.
 template <class T> struct Operand {
     const T *at;
     i32 step;

@@ -2,16 +2,15 @@
 #pragma once
 #include "prelude_compiler.h"
 
-// blockIdx, threadIdx, __syncthreads, shuffles and atomics are built into the GPU compilers; for
-// the host's compiler the CPU device brings them (hip_cpu.h, included ahead of this).
+// GPU compilers have blockIdx, threadIdx, __syncthreads, shuffles and atomics built in. For the
+// host's compiler the CPU device defines them in hip_cpu.h, which it includes before this file.
 #if COMPILER_HOST
 #define SHARED(T, name, count) HIP_CPU_SHARED(T, name, count)
 #else
 #define SHARED(T, name, count) __shared__ T name[count]
 #endif
 DEVICE void sync_threads() { __syncthreads(); }
-// The value that the lane `source` of this warp holds. All lanes that `source` may name must take
-// part.
+// The value that lane `source` of this warp holds. All lanes that `source` may name must call it.
 template <class T> DEVICE T shuffle(T value, i32 source) {
     constexpr i32 words = (sizeof(T) + 3) / 4;
     i32 in[words] = {}, out[words];
@@ -36,14 +35,14 @@ template <> DEVICE i64 atomic_add<i64>(i64 *address, i64 value) {
 
 // ---------------------------------------------------------------- faults
 
-// What is wrong with the values that a kernel reads is stored into its op's word in host memory,
-// which the host looks at when it next reads or waits. A plain store: whichever thread's comes last
-// is reported. Without a flag, nothing.
+// Reports a fault in the values that a kernel reads, such as an index out of range. The word goes
+// to the op's flag in host memory, and the host looks at it when it next reads or waits. The store
+// is plain: if several threads report, the last one wins. A null flag reports nothing.
 DEVICE void raise(u64 *flag, u64 word) {
     if (flag != nullptr) *(volatile u64 *)flag = word;
 }
-// Bit 63, the axis' size in bits 32 to 62, the index in the lower 32; each at its type's end where
-// it is past it.
+// The word has bit 63 set, the axis' size in bits 32 to 62 and the index in the lower 32. A value
+// that does not fit is clamped to the nearest end of its range.
 template <class I> DEVICE void raise_index(u64 *flag, I index, u64 size) {
     i64 near = (i64)index;
     if (near > 0x7fffffff) near = 0x7fffffff;
@@ -51,5 +50,5 @@ template <class I> DEVICE void raise_index(u64 *flag, I index, u64 size) {
     if (size > 0x7fffffff) size = 0x7fffffff;
     raise(flag, 1ull << 63 | size << 32 | (u64)(u32)(i32)near);
 }
-// An index is read as unsigned, so a negative one is out of range too.
+// The index is compared as unsigned, so negative ones are out of range too.
 template <class I> DEVICE bool in_range(I index, u64 size) { return (u64)(i64)index < size; }

@@ -1,11 +1,11 @@
-// Element by element over contiguous and over strided operands.
+// Element-wise maps over contiguous and strided operands.
 #pragma once
 #include "prelude_convert.h"
 #include "prelude_ranges.h"
 
-// out[i] = f(in[i]...) over contiguous arrays that begin at 16-byte boundaries: 16 bytes a thread
-// and access for the widest type. `f` takes the stored types' compute types and its result is
-// stored as Out. `out` may be one of the inputs.
+// out[i] = f(in[i]...) over contiguous arrays that begin at 16-byte boundaries. A thread accesses
+// 16 bytes of the widest type at a time. The arguments of `f` have the stored types' compute types;
+// its result is stored as Out. `out` may be one of the inputs.
 template <class Out, class F, class... In> DEVICE void map_contiguous(u64 n, Out *out, F f, const In *...in) {
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
     if constexpr (CONVERTED<Out> || (CONVERTED<In> || ...)) {
@@ -18,8 +18,8 @@ template <class Out, class F, class... In> DEVICE void map_contiguous(u64 n, Out
     constexpr u32 width = 16 / max_size(sizeof(Out), sizeof(In)...);
     u64 vectors = n / width;
     for_each(vectors, [=](u64 v) {
-        // By value, so that all is loaded before any of it is computed: across branches loads are
-        // not joined.
+        // By value, so that everything is loaded before anything is computed: the compiler does not
+        // join loads across branches.
         auto each = [&](Vector<In, width>... x) {
             Vector<Out, width> y;
             UNROLLED
@@ -37,12 +37,12 @@ template <class Out, class F, class... In> DEVICE void map_contiguous(u64 n, Out
 
 // ---------------------------------------------------------------- strided operands
 
-// The dims left after the host has merged what can be merged; where more are left it launches once
-// for each index of the outer ones.
+// The greatest number of dims of a strided launch. The host first merges dims; if more than these
+// are left, it launches once for each index of the outer ones.
 constexpr u32 MAX_DIMS = 8;
 
-// The common shape of N operands and each one's strides in elements (0: broadcast; negative:
-// flipped). The host splits a launch whose element count or offsets pass 31 bits.
+// The common shape of N operands and the strides of each in elements (0: broadcast; negative:
+// flipped). The host splits a launch whose element count or offsets exceed 31 bits.
 template <u32 N> struct Strided {
     u32 rank;
     u32 shape[MAX_DIMS];
@@ -54,9 +54,8 @@ template <u32 N> struct Offsets {
 };
 
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
-// One row of a strided range, its inner strides known to the compiler where they are 0 or 1.
-// Counted by a signed number, which can't wrap: the compiler then sees that addresses follow each
-// other.
+// One row of a strided range. The compiler knows the inner strides if they are 0 or 1. The counter
+// is signed and so can't wrap, which lets the compiler see that addresses are consecutive.
 template <u32 N, class F> DEVICE void strided_row(u64 first, i32 count, Offsets<N> base, Offsets<N> step, F f) {
     bool ones = true;
     for (u32 k = 0; k < N; ++k) ones = ones && step.at[k] == 1;
@@ -89,7 +88,7 @@ template <u32 N, class F> DEVICE void strided_row(u64 first, i32 count, Offsets<
 }
 #endif
 
-// Each operand's offset of element i, in row-major order of m.shape.
+// The offset of element i in each operand, in row-major order of m.shape.
 template <u32 N> DEVICE Offsets<N> offsets_of(const Strided<N> &m, u32 i) {
     Offsets<N> o = {};
     UNROLLED
@@ -105,8 +104,9 @@ template <u32 N> DEVICE Offsets<N> offsets_of(const Strided<N> &m, u32 i) {
 }
 
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
-// Calls f(first, count, offsets, steps) for the pieces of rows that this block has of n elements:
-// each operand's offset of the first element, and its step from one to the next.
+// Calls f(first, count, offsets, steps) for the pieces of rows that make up this block's share of n
+// elements. `offsets` has each operand's offset of the first element, `steps` the distance to the
+// next.
 template <u32 N, class F> DEVICE void for_each_strided_row(const Strided<N> &m, u32 n, F f) {
     u32 i = (u32)((u64)n * blockIdx.x / gridDim.x), end = (u32)((u64)n * (blockIdx.x + 1) / gridDim.x);
     if (i >= end) return;
@@ -139,8 +139,8 @@ template <u32 N, class F> DEVICE void for_each_strided_row(const Strided<N> &m, 
 }
 #endif
 
-// Calls f(i, offsets) for each element i (in row-major order of m.shape) of n, with each operand's
-// offset.
+// Calls f(i, offsets) for each element i of n, in row-major order of m.shape, with its offset in
+// each operand.
 template <u32 N, class F> DEVICE void for_each_strided(const Strided<N> &m, u32 n, F f) {
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
     for_each_strided_row(m, n, [=](u32 first, u32 count, Offsets<N> base, Offsets<N> step) {
@@ -151,9 +151,9 @@ template <u32 N, class F> DEVICE void for_each_strided(const Strided<N> &m, u32 
 #endif
 }
 
-// out[i] = f(in[..]...): `out` contiguous, the rows of m those of the inputs, one or two. `f` takes
-// compute types, and its result is stored as Out. `out` may be an input where every element is its
-// own.
+// out[i] = f(in[..]...): `out` is contiguous, and the rows of m are the strides of the one or two
+// inputs. The arguments of `f` have compute types, and its result is stored as Out. `out` may be an
+// input from which index i reads only element i.
 template <class Out, class F, class A> DEVICE void map_strided(const Strided<1> &m, u32 n, Out *out, F f, const A *a) {
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
     if constexpr (CONVERTED<Out> || CONVERTED<A>) {

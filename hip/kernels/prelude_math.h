@@ -1,14 +1,14 @@
-// Mathematical functions under one name for every compiler. The GPU compilers' own are used where
-// they have them. On the host, the f32 functions on hot paths are written out below, as
-// straight-line code that the compiler vectorises; their polynomials are Chebyshev-Lawson fits in
-// relative error (weights iterated on 2000 Chebyshev nodes, computed with 50 digits), the error of
-// each is given beside it. The others call the C library.
+// Mathematical functions under one name for every compiler. On GPUs they are the compiler's own
+// where it has them. On the host, the f32 functions on hot paths are written out below as
+// straight-line code, which the compiler vectorises. Their polynomials are Chebyshev-Lawson fits in
+// relative error (weights iterated on 2000 Chebyshev nodes, computed with 50 digits); a comment
+// beside each gives its error. The other functions call the C library.
 #pragma once
 #include "prelude_types.h"
 
-// a / b, in 32 bits where both fit, as they mostly do. AMD GPUs have no instruction for either: a
-// division of 32 bits takes them some 20 instructions, one of 64 bits over 100. An x86-64 core has
-// both instructions, and a loop without the branch vectorises.
+// a / b, in 32 bits if both fit, as they mostly do. AMD GPUs have no instruction for either width:
+// a 32-bit division takes some 20 instructions, a 64-bit one over 100. An x86-64 core has both
+// instructions, and a loop without the branch vectorises.
 DEVICE u64 divided(u64 a, u64 b) {
 #if COMPILER_HOST
     return a / b;
@@ -17,8 +17,9 @@ DEVICE u64 divided(u64 a, u64 b) {
 #endif
 }
 
-// a / b of less than 2^53, where the quotient of f64 is right or one too great: for kernels whose
-// scalar registers a division of 64-bit integers would fill on AMD GPUs.
+// a / b for numbers below 2^53. The f64 quotient is exact or one too great, which the code
+// corrects. For kernels in which a 64-bit integer division would fill the scalar registers of AMD
+// GPUs.
 DEVICE u64 divided_in_f64(u64 a, u64 b) {
     u64 q = (u64)((f64)a / (f64)b);
     return q * b > a ? q - 1 : q;
@@ -59,7 +60,7 @@ MATH_FUNCTION(atanh, atanhf, atanh)
 MATH_FUNCTION(floor, floorf, floor)
 MATH_FUNCTION(ceil, ceilf, ceil)
 MATH_FUNCTION(trunc, truncf, trunc)
-// To nearest, ties to even: Burn's round.
+// Rounds to nearest, ties to even, as Burn's `round` does.
 MATH_FUNCTION(round, rintf, rint)
 MATH_FUNCTION2(pow, powf, pow)
 MATH_FUNCTION2(atan2, atan2f, atan2)
@@ -87,10 +88,10 @@ DEVICE f64 tanh(f64 x) { return __builtin_tanh(x); }
 DEVICE f64 erf(f64 x) { return __builtin_erf(x); }
 DEVICE f64 log1p(f64 x) { return __builtin_log1p(x); }
 
-// exp(x) = 2^n exp(r), |r| <= ln 2 / 2 (Cody and Waite's two-part ln 2). (exp(r) - 1 - r) / r^2 to
-// 3.1e-9.
+// exp(x) = 2^n exp(r), |r| <= ln 2 / 2 (Cody and Waite's two-part ln 2). The polynomial is (exp(r)
+// - 1 - r) / r^2, with error 3.1e-9.
 DEVICE f32 exp(f32 x) {
-    x = select(x > 104.0f, 104.0f, x); // past the range of f32 either way; NaN stays
+    x = select(x > 104.0f, 104.0f, x); // beyond f32's range at either end; NaN stays NaN
     x = select(x < -104.0f, -104.0f, x);
     f32 biased = x * 1.44269504f + 12582912.0f; // adding 1.5 * 2^23 rounds to an integer
     f32 n = biased - 12582912.0f;
@@ -102,14 +103,14 @@ DEVICE f32 exp(f32 x) {
     p = p * r + 0.16666667f;
     p = p * r + 0.5f;
     p = (p * r * r + r) + 1.0f;
-    // Two factors, so that results near either end of the range, subnormals too, are reached.
+    // Two factors, so that results near either end of the range, and subnormal ones, come out.
     i32 power = bit_cast<i32>(biased) - bit_cast<i32>(12582912.0f);
     i32 half = power >> 1;
     return p * bit_cast<f32>((half + 127) << 23) * bit_cast<f32>((power - half + 127) << 23);
 }
 
-// log(x) = e ln 2 + log1p(z), z in [sqrt(1/2) - 1, sqrt(2) - 1]. (log1p(z) - z + z^2 / 2) / z^3 to
-// 6.5e-8.
+// log(x) = e ln 2 + log1p(z), z in [sqrt(1/2) - 1, sqrt(2) - 1]. The polynomial is (log1p(z) - z +
+// z^2 / 2) / z^3, with error 6.5e-8.
 DEVICE f32 log(f32 x) {
     bool subnormal = x < 1.17549435e-38f;
     i32 bits = bit_cast<i32>(select(subnormal, x * 8388608.0f, x));
@@ -130,17 +131,18 @@ DEVICE f32 log(f32 x) {
     y = (z + y) + scale * 0.693359375f;
     y = select(x == 0.0f, -__builtin_inff(), y);
     y = select(x < 0.0f, __builtin_nanf(""), y);
-    return select(x < __builtin_inff(), y, x); // infinity and NaN
+    return select(x < __builtin_inff(), y, x); // x itself if it is infinity or NaN
 }
 
-// log(u), u = 1 + x rounded, times x / (u - 1): the rounding of u cancels (Kahan).
+// log(u) * x / (u - 1), where u is 1 + x rounded: the rounding error of u cancels (Kahan).
 DEVICE f32 log1p(f32 x) {
     f32 u = 1.0f + x;
     f32 y = log(u) * (x / (u - 1.0f));
     return select((u == 1.0f) | (u == __builtin_inff()), x, y);
 }
 
-// Below 0.625: tanh(x) / x as a polynomial in x^2, to 1.4e-10. Above: 1 - 2 / (exp(2 |x|) + 1).
+// |x| < 0.625: tanh(x) / x as a polynomial in x^2, with error 1.4e-10. Else 1 - 2 / (exp(2 |x|) +
+// 1).
 DEVICE f32 tanh(f32 x) {
     f32 a = bit_cast<f32>(bit_cast<u32>(x) & 0x7fffffffu);
     f32 z = x * x;
@@ -155,8 +157,8 @@ DEVICE f32 tanh(f32 x) {
     return bit_cast<f32>(bit_cast<u32>(select(a < 0.625f, small, large)) | (bit_cast<u32>(x) & 0x80000000u));
 }
 
-// Below 1: erf(x) / x as a polynomial in x^2, to 3.3e-11. Above: 1 - exp(p(|x|)), p fitted to
-// log(erfc) on [1, 4] so that the error in erfc is 4.2e-12.
+// |x| < 1: erf(x) / x as a polynomial in x^2, with error 3.3e-11. Else 1 - exp(p(|x|)), where p is
+// fitted to log(erfc) on [1, 4] so that the error in erfc is 4.2e-12.
 DEVICE f32 erf(f32 x) {
     f32 a = bit_cast<f32>(bit_cast<u32>(x) & 0x7fffffffu);
     f32 z = x * x;
@@ -182,11 +184,12 @@ DEVICE f32 erf(f32 x) {
     q = q * t + 0.00012529366f;
     f32 large = 1.0f - exp(q);
     large = bit_cast<f32>(bit_cast<u32>(large) | (bit_cast<u32>(x) & 0x80000000u));
-    return a < 1.0f ? small : a >= 1.0f ? large : x; // NaN
+    return a < 1.0f ? small : a >= 1.0f ? large : x; // x itself if it is NaN
 }
 #endif
 
-// Burn orders like IEEE comparisons but lets NaN win in max and min, as PyTorch does.
+// As in PyTorch, max and min give NaN if either operand is NaN. Otherwise they order by IEEE
+// comparisons.
 template <class T> DEVICE T max(T a, T b) { return select((a > b) | is_nan(a), a, b); }
 template <class T> DEVICE T min(T a, T b) { return select((a < b) | is_nan(a), a, b); }
 

@@ -1,10 +1,10 @@
-// How a launch's threads share a range.
+// How the threads of a launch share a range.
 #pragma once
 #include "prelude_math.h"
 
-// Calls f(i) once for each i in 0..n, over the whole launch: grid-stride on GPUs, so that
-// neighbouring threads touch neighbouring elements; one contiguous chunk a block on the CPU, so
-// that its loop vectorises.
+// Calls f(i) once for each i in 0..n, over the whole launch. On GPUs the loop is grid-stride, so
+// that neighbouring threads access neighbouring elements. On the CPU each block has one contiguous
+// chunk, so that its loop vectorises.
 template <class F> DEVICE void for_each(u64 n, F f) {
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
     u64 begin = n * blockIdx.x / gridDim.x, end = n * (blockIdx.x + 1) / gridDim.x;
@@ -16,7 +16,7 @@ template <class F> DEVICE void for_each(u64 n, F f) {
 #endif
 }
 
-// Calls f(plane, y, x) for each of planes * height * width elements, with the element's index.
+// Calls f(plane, y, x) for each of planes * height * width elements.
 template <class F> DEVICE void for_each_pixel(u64 planes, u32 height, u32 width, F f) {
     if constexpr (ONE_THREAD) {
         for_each(planes * height, [=](u64 row) {
@@ -32,8 +32,8 @@ template <class F> DEVICE void for_each_pixel(u64 planes, u32 height, u32 width,
     }
 }
 
-// Calls f(row) for each row in 0..rows, one block a row at a time: all threads of a block see the
-// same rows.
+// Calls f(row) for each row in 0..rows. A block takes one row at a time, and all its threads see
+// the same rows.
 template <class F> DEVICE void for_each_row(u64 rows, F f) {
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
     u64 begin = rows * blockIdx.x / gridDim.x, end = rows * (blockIdx.x + 1) / gridDim.x;
@@ -43,7 +43,7 @@ template <class F> DEVICE void for_each_row(u64 rows, F f) {
 #endif
 }
 
-// Calls f(i) for each i in 0..n, shared among the threads of one block.
+// Calls f(i) for each i in 0..n; the threads of one block share the range.
 template <class F> DEVICE void for_each_in_block(u64 n, F f) {
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
     INDEPENDENT
@@ -53,9 +53,9 @@ template <class F> DEVICE void for_each_in_block(u64 n, F f) {
 #endif
 }
 
-// Calls f(o, first, width) so that each column of outer x inner is in one group [first, first +
-// width) of one o. A group is one column on GPUs, where a thread takes it; on the CPU it is long,
-// so that loops over its columns vectorise and read memory in order.
+// Calls f(o, first, width) so that each column of outer x inner belongs to one group [first, first
+// + width) of one o. On GPUs a group is one column, taken by one thread. On the CPU it is long, so
+// that loops over its columns vectorise and read memory in order.
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
 constexpr u32 COLUMN_GROUP = 1024;
 #else
@@ -77,8 +77,8 @@ template <class F> DEVICE void for_each_column_group(u64 outer, u64 inner, F f) 
 #endif
 }
 
-// Calls f(r, c) for each r in 0..rows and c in 0..columns, both at most WIDTH, shared among the
-// threads of one block: neighbouring threads have neighbouring columns.
+// Calls f(r, c) for each r in 0..rows and c in 0..columns, both at most WIDTH. The threads of one
+// block share them; neighbouring threads have neighbouring columns.
 template <u32 WIDTH, class F> DEVICE void for_each_in_tile(u32 rows, u32 columns, F f) {
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
     for (u32 r = 0; r < rows; ++r) {

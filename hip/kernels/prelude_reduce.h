@@ -3,23 +3,23 @@
 #include "prelude_device.h"
 #include "prelude_registers.h"
 
-// What reductions do with two values.
+// Operations that combine two values in a reduction.
 struct Plus {
     template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
 };
-// A NaN may lose here. For sums of exponentials relative to the greatest value: in such a sum it
-// comes back.
+// The result may lose a NaN. That is right for the maximum in a sum of exp(x - max): the sum is NaN
+// anyway.
 struct Larger {
     template <class C> DEVICE C operator()(C a, C b) const { return b > a ? b : a; }
 };
 
-// op over the values of this warp's threads; every thread gets the result. The order is fixed:
-// every run gives the same bits. Blocks are whole warps.
+// Combines the values of this warp's threads by op; every thread gets the result. The order is
+// fixed, so every run gives the same bits. The block must consist of whole warps.
 template <class T, class Op> DEVICE T warp_reduce(T value, Op op) {
     u32 lane = recompute_from(threadIdx.x);
-    // A lane that has no other `distance` above it takes one from the warp's start. Nobody reads
-    // what it computes from that. Lanes' numbers are computed again each time: AMD's compiler would
-    // keep all of them through a kernel's loops.
+    // A lane with no other lane `distance` above it reads one from the start of the warp; no lane
+    // uses what it computes from that. Lane numbers are recomputed each time, because AMD's
+    // compiler would keep all of them in registers through a kernel's loops.
     UNROLLED
     for (u32 distance = 32; distance > 0; distance /= 2) {
         if (distance < (u32)warpSize)
@@ -28,8 +28,8 @@ template <class T, class Op> DEVICE T warp_reduce(T value, Op op) {
     return shuffle(value, 0);
 }
 
-// op over the values of all threads of the block. Every thread must call it, and gets the result.
-// The order is fixed: every run gives the same bits.
+// Combines the values of all threads of the block by op. Every thread must call it and gets the
+// result. The order is fixed, so every run gives the same bits.
 template <class T, class Op> DEVICE T block_reduce(T value, Op op) {
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
     return value;
@@ -38,7 +38,7 @@ template <class T, class Op> DEVICE T block_reduce(T value, Op op) {
     value = warp_reduce(value, op);
     u32 warps = (blockDim.x + (u32)warpSize - 1) / (u32)warpSize;
     if (warps == 1) return value;
-    sync_threads(); // an earlier call may still be read
+    sync_threads(); // threads may still read an earlier call's values
     if (threadIdx.x % (u32)warpSize == 0) partial[threadIdx.x / (u32)warpSize] = value;
     sync_threads();
     value = partial[0];
@@ -47,9 +47,9 @@ template <class T, class Op> DEVICE T block_reduce(T value, Op op) {
 #endif
 }
 
-// op over f(i) for i in 0..n, shared among the threads of a block; the result in every thread.
-// `identity` starts each sum. On the CPU, lanes run side by side so that the loop vectorises, and
-// sums are kept short for precision.
+// Combines f(i) for i in 0..n by op, shared among the threads of a block; every thread gets the
+// result. `identity` is the initial value of each partial result. On the CPU, several partial
+// results run side by side so that the loop vectorises, and sums are kept short for precision.
 template <class T, class F, class Op> DEVICE T block_reduce_range(u64 n, T identity, F f, Op op) {
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
     constexpr u64 LANES = 16 * 4 / sizeof(T) ? 16 * 4 / sizeof(T) : 1, SPAN = 2048;

@@ -1,8 +1,8 @@
-// Element types as they are stored, and what they are computed in.
+// Element types as they are stored, and the types they are computed in.
 #pragma once
 #include "prelude_compiler.h"
 
-// IEEE binary16, as stored. Computed with in f32 only.
+// IEEE binary16, as stored. All arithmetic is in f32.
 struct f16 {
     u16 bits;
 };
@@ -12,7 +12,7 @@ struct bf16 {
     u16 bits;
 };
 
-// One byte, 0 or 1 as stored; any other byte reads as true.
+// One byte, stored as 0 or 1. A kernel reads any other value as true.
 struct bool8 {
     u8 value;
 };
@@ -32,7 +32,7 @@ DEVICE f16 f32_to_f16(f32 f) {
     return h;
 }
 #else
-// On integers and without branches, so that the host compiler vectorises them on every x86-64.
+// Integer operations without branches, so that the host compiler vectorises them on every x86-64.
 DEVICE f32 f16_to_f32(f16 h) {
     u32 magnitude = (u32)(h.bits & 0x7fff) << 13;
     u32 exponent = magnitude & 0x0f800000u;
@@ -46,9 +46,10 @@ DEVICE f16 f32_to_f16(f32 f) {
     u32 bits = bit_cast<u32>(f);
     u32 magnitude = bits & 0x7fffffffu;
     u32 exponent = magnitude & 0x7f800000u;
-    exponent = exponent > (113u << 23) ? exponent : 113u << 23; // f16's least, which subnormals have too
-    // Of a sum with 2^13 times the exponent's power of two, the last bit is the result's last bit:
-    // the addition rounds to nearest even.
+    // at least that of the least normal f16, which subnormals use too
+    exponent = exponent > (113u << 23) ? exponent : 113u << 23;
+    // Adds 2^13 times the power of two of the exponent. The last bit of the sum is then the last
+    // bit of the result, and the addition rounds to nearest even.
     u32 scale = exponent + (13u << 23);
     u32 half =
         bit_cast<u32>(bit_cast<f32>(magnitude) + bit_cast<f32>(scale)) - scale + ((exponent - (113u << 23)) >> 13);
@@ -74,7 +75,7 @@ DEVICE bf16 f32_to_bf16(f32 f) {
 }
 #endif
 
-// The type a stored type is computed in: low-precision floats in f32.
+// The type in which a stored type is computed: f32 for f16 and bf16.
 template <class T> struct compute {
     using type = T;
 };
@@ -103,7 +104,7 @@ template <class T> struct is_signed {
     static constexpr bool value = (T)-1 < (T)0;
 };
 
-// The unsigned type in which an integer's arithmetic wraps: at least as wide as int, so that
+// The unsigned type in which integer arithmetic wraps. It is at least as wide as int, so that
 // nothing is promoted to a signed type, whose overflow is undefined.
 template <u64 SIZE> struct wrapping {
     using type = u32;
@@ -113,7 +114,7 @@ template <> struct wrapping<8> {
 };
 template <class T> using wrapping_t = typename wrapping<sizeof(T)>::type;
 
-// The ends of a number type's range; the infinities of a float's.
+// The ends of a number type's range; for floats the infinities.
 template <class T> DEVICE T greatest() {
     if constexpr (is_float<T>::value) return (T)__builtin_inff();
     else return (T)(~0ull >> (64 - sizeof(T) * 8 + is_signed<T>::value));
@@ -125,7 +126,7 @@ template <class T> DEVICE T least() {
 
 template <class C> constexpr C INFINITE = (C)__builtin_inff();
 
-// From storage to the type it is computed in, and back.
+// Converts a stored value to its compute type, and back.
 template <class T> DEVICE T load(T x) { return x; }
 DEVICE f32 load(f16 x) { return f16_to_f32(x); }
 DEVICE f32 load(bf16 x) { return bf16_to_f32(x); }

@@ -1,9 +1,9 @@
-// Products of matrices one or both of which are quantised. Values become f32, scale and all, as
-// they enter a tile; sums are f32.
+// Products of matrices, of which one or both are quantised. Values are converted to f32 and scaled
+// when they are copied into a tile; sums are f32.
 #include "packed.h"
 
-// Bits a value, values a scale and that number's logarithm of either side, as packed.h has them. A
-// side of floats has none of it.
+// For each side: bits per value, values per scale, and the logarithm of the latter, as in packed.h.
+// A float side does not use them.
 struct Sizes {
     u32 m, n, k, a_bits, a_block, a_shift, b_bits, b_block, b_shift, unused[3];
 };
@@ -25,8 +25,8 @@ template <class A, class B, class Out> struct Given {
     Out *out;
 };
 
-// One operand: its first element, the stride along the sum and that along the other dim, of
-// `outers` elements.
+// One operand: its first element, its stride along the summed dim (`depth`) and along the other dim
+// (`outer`), which has `outers` elements.
 struct Side {
     i64 first, outer, depth;
     u32 outers, bits, block, shift;
@@ -39,7 +39,7 @@ template <class G> DEVICE Side right_of(const G &g, u64 at) {
     return {g.b_first + (i64)at * g.s.b_batch, g.s.b_col, g.s.b_row, g.z.n, g.z.b_bits, g.z.b_block, g.z.b_shift};
 }
 
-// Quantised values come as i8, whatever their bits.
+// Quantised values have type i8, whatever their number of bits.
 template <class T> DEVICE f32 entry(const Side &, const T *values, const f32 *, i64 at) {
     return (f32)load(values[at]);
 }
@@ -51,8 +51,8 @@ DEVICE f32 entry(const Side &s, const i8 *values, const f32 *scales, i64 at) {
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
 // ---------------------------------------------------------------- one thread a block
 
-// Rows and columns of a tile, terms of its sums packed at a time, and the part of it that is held
-// in registers.
+// The rows and columns of a tile, the terms of its sums that are packed at a time, and the part of
+// the tile that is kept in registers.
 constexpr u32 TILE = 128, DEPTH = 128;
 #if __AVX512F__
 constexpr u32 LANES = 16, MICRO_ROWS = 8, MICRO_COLUMNS = 32;
@@ -61,13 +61,13 @@ constexpr u32 LANES = 8, MICRO_ROWS = 4, MICRO_COLUMNS = 16;
 #else
 constexpr u32 LANES = 4, MICRO_ROWS = 4, MICRO_COLUMNS = 8;
 #endif
-#define ONCE static __attribute__((noinline)) // built once, not for every instantiation
+#define ONCE static __attribute__((noinline)) // compiled once, not for every instantiation
 
-// The compiler's own vectors: it does not keep an array of sums in registers.
+// The compiler's vector type, because it would not keep an array of sums in registers.
 typedef f32 Lanes __attribute__((vector_size(LANES * sizeof(f32))));
 
-// a * b + c, rounded once where the CPU can: like rocBLAS's, these sums are not the same bits on
-// every instruction set.
+// a * b + c, rounded once if the CPU can. So, as in rocBLAS, the bits of these sums depend on the
+// instruction set.
 DEVICE Lanes multiply_add(Lanes a, Lanes b, Lanes c) {
 #if defined(__clang__)
 #pragma clang fp contract(fast)
@@ -81,7 +81,7 @@ DEVICE Lanes multiply_add(Lanes a, Lanes b, Lanes c) {
 #endif
 }
 
-// sum += left x right over `depth` terms: left in columns of MICRO_ROWS, right in rows of
+// sum += left x right over `depth` terms. left is in columns of MICRO_ROWS, right in rows of
 // MICRO_COLUMNS.
 ONCE void micro(u32 depth, const f32 *left, const f32 *right, f32 *sum) {
     constexpr u32 ACROSS = MICRO_COLUMNS / LANES;
@@ -92,7 +92,7 @@ ONCE void micro(u32 depth, const f32 *left, const f32 *right, f32 *sum) {
         for (u32 j = 0; j < ACROSS; ++j) __builtin_memcpy(&y[j], right + d * MICRO_COLUMNS + j * LANES, sizeof(Lanes));
         UNROLLED_EVERYWHERE
         for (u32 i = 0; i < MICRO_ROWS; ++i) {
-            Lanes x = left[d * MICRO_ROWS + i] - Lanes{}; // in every lane
+            Lanes x = left[d * MICRO_ROWS + i] - Lanes{}; // a copy in every lane
             UNROLLED_EVERYWHERE
             for (u32 j = 0; j < ACROSS; ++j) total[i][j] = multiply_add(x, y[j], total[i][j]);
         }
@@ -110,7 +110,7 @@ ONCE void micro(u32 depth, const f32 *left, const f32 *right, f32 *sum) {
     }
 }
 
-// out[i] = element at + i, for a unit stride; count is at most CHUNK.
+// out[i] = element at + i, if the stride is 1. count is at most CHUNK.
 template <class T> ONCE void run(const Side &, const T *values, const f32 *, i64 at, u32 count, f32 *out) {
     INDEPENDENT
     for (u32 i = 0; i < count; ++i) out[i] = (f32)load(values[at + i]);
@@ -130,8 +130,8 @@ ONCE void run(const Side &s, const i8 *values, const f32 *scales, i64 at, u32 co
     }
 }
 
-// Elements outer0.. and k0.. in panels of WIDTH along the outer dim, `depth` terms each; what is
-// past the operand is 0.
+// Packs elements outer0.. and k0.. into panels of WIDTH along the outer dim, each of `depth` terms.
+// Places outside the operand are 0.
 template <class T, u32 WIDTH>
 ONCE void pack(const Side &s, const T *values, const f32 *scales, u32 outer0, u32 k0, u32 depth, f32 *to) {
     u32 count = s.outers - outer0 < TILE ? s.outers - outer0 : TILE;
@@ -188,12 +188,12 @@ template <class A, class B, class Out> DEVICE void one_tile(const Given<A, B, Ou
 // ---------------------------------------------------------------- many threads a block
 
 constexpr u32 TILE = 64;       // rows and columns of the output that a block computes
-constexpr u32 DEPTH = 32;      // terms of the sums held in shared memory
+constexpr u32 DEPTH = 32;      // terms of the sums in shared memory at a time
 constexpr u32 MICRO = 4;       // rows and columns that a thread computes
-constexpr u32 LINE = TILE + 1; // one word more, so that a row's terms lie in different banks
+constexpr u32 LINE = TILE + 1; // one more word, so that a row's terms are in different banks
 
-// Brings elements outer0.. and k0.. to to[term][outer]; what is past the operand is 0. Neighbouring
-// threads read along the operand's unit stride.
+// Copies elements outer0.. and k0.. to to[term][outer]. Places outside the operand are 0.
+// Neighbouring threads read along the axis in which the operand has stride 1.
 template <class T>
 DEVICE void fetch(const Side &s, const T *values, const f32 *scales, u32 outer0, u32 k0, u32 k, f32 *to) {
     bool along = s.outer == 1;
@@ -208,7 +208,7 @@ DEVICE void fetch(const Side &s, const T *values, const f32 *scales, u32 outer0,
     });
 }
 
-// Four values a thread and load where they lie together.
+// A thread copies four values with one load if they are contiguous.
 DEVICE void fetch(const Side &s, const i8 *values, const f32 *scales, u32 outer0, u32 k0, u32 k, f32 *to) {
     bool along = s.outer == 1;
     u32 step = along ? 1 : LINE;
@@ -236,8 +236,8 @@ DEVICE void fetch(const Side &s, const i8 *values, const f32 *scales, u32 outer0
     });
 }
 
-// One tile by the threads of a block: each thread a 4x4 part in registers; a block of fewer than
-// 256 threads takes rounds.
+// A block computes one tile; each thread has 4x4 elements in registers. A block of fewer than 256
+// threads takes several rounds.
 template <class A, class B, class Out> DEVICE void one_tile(const Given<A, B, Out> &given, u64 at, u32 row0, u32 col0) {
     SHARED(f32, left_tile, DEPTH * LINE);
     SHARED(f32, right_tile, DEPTH * LINE);
@@ -250,8 +250,9 @@ template <class A, class B, class Out> DEVICE void one_tile(const Given<A, B, Ou
         u32 ty = active ? part / SIDE : 0, tx = active ? part % SIDE : 0;
         f32 sum[MICRO][MICRO] = {};
         for (u32 k0 = 0, k = reload_parameters(given).z.k; k0 < k; k0 += DEPTH) {
-            sync_threads(); // the tiles of the step before may still be read
-            // Reloaded each time: both sides' parameters do not fit into the scalar registers.
+            sync_threads(); // threads may still read the previous step's tiles
+            // Reloaded in each step: the parameters of both sides do not fit into the scalar
+            // registers.
             const Given<A, B, Out> &l = reload_parameters(given);
             fetch(left_of(l, at), l.a, l.a_scales, row0, k0, k, x);
             const Given<A, B, Out> &r = reload_parameters(given);
@@ -279,8 +280,9 @@ template <class A, class B, class Out> DEVICE void one_tile(const Given<A, B, Ou
 }
 #endif
 
-// out[batch] = a[batch] x b[batch]: a of m x k, b of k x n by their strides, out packed; a and b
-// are where their storage begins. A block a tile (256 threads suit), any grid is right.
+// out[batch] = a[batch] x b[batch]. a is m x k and b is k x n, both with strides; out is packed. a
+// and b point to the start of their storage. A block computes a tile (256 threads are best); any
+// grid works.
 template <class A, class B, class Out>
 __global__ void qmatmul(u64 batch, Sizes z, Strides s, i64 a_first, i64 b_first, const A *a, const f32 *a_scales,
                         const B *b, const f32 *b_scales, Out *out) {
@@ -293,7 +295,8 @@ __global__ void qmatmul(u64 batch, Sizes z, Strides s, i64 a_first, i64 b_first,
     });
 }
 
-// out = x * a[0] * b[0]: the sums of a product of 8-bit values, with the scales of both sides.
+// out = x * a[0] * b[0], where x has the sums of a product of 8-bit values and a and b the scales
+// of both sides.
 template <class T> __global__ void scale_product(u64 n, const i32 *x, const f32 *a, const f32 *b, T *out) {
     f32 scale = a[0] * b[0];
     if constexpr (is_same<T, f64>::value) {

@@ -1,18 +1,20 @@
-// Symmetric quantisation: x is about scale * q, q a signed integer of 8, 4 or 2 bits.
+// Symmetric quantisation: x is approximately scale * q, where q is a signed integer of 8, 4 or 2
+// bits.
 #include "packed.h"
 
 // ---------------------------------------------------------------- scales
 
-// |x| as the bits of an f32, which order as integers do; 0 for NaN, which has no say in the range.
+// |x| as the bits of an f32, which have the same order as integers. 0 for NaN, so that NaN does not
+// affect the range.
 template <class T> DEVICE i32 magnitude(T x) {
     i32 bits = bit_cast<i32>((f32)load(x)) & 0x7fffffff;
     return bits & -(i32)(bits <= 0x7f800000);
 }
 DEVICE i32 larger(i32 a, i32 b) { return a > b ? a : b; }
 
-// The nearest scale of the scheme's own precision (0: f32, 1: f16, 2: bf16, 3: UE8M0, 4: UE4M3)
-// that is neither 0 nor infinite. A scale that is 0, subnormal, infinite or NaN becomes the least
-// positive normal number.
+// The nearest scale that the scheme's precision (0: f32, 1: f16, 2: bf16, 3: UE8M0, 4: UE4M3) can
+// represent and that is neither 0 nor infinite. A scale that is 0, subnormal, infinite or NaN
+// becomes the least positive normal number.
 DEVICE f32 valid_scale(f32 scale, u32 param) {
     u32 sign = bit_cast<u32>(scale) & 0x80000000u, bits = bit_cast<u32>(scale) ^ sign;
     if (bits < 0x00800000u || bits >= 0x7f800000u) bits = 0x00800000u, sign = 0;
@@ -23,7 +25,7 @@ DEVICE f32 valid_scale(f32 scale, u32 param) {
         u32 rounded = (u32)f32_to_bf16(size).bits;
         size = bit_cast<f32>((rounded > 0x7f7fu ? 0x7f7fu : rounded) << 16);
     } else if (param == 3) {
-        // The next power of two, so that no value is past the range.
+        // The next power of two, so that no value exceeds the range.
         u32 power = (bits + 0x7fffffu) >> 23;
         return bit_cast<f32>((power > 254u ? 254u : power) << 23);
     } else if (param == 4) {
@@ -34,10 +36,10 @@ DEVICE f32 valid_scale(f32 scale, u32 param) {
     return bit_cast<f32>(bit_cast<u32>(size) | sign);
 }
 
-// The scale that brings values up to `most` into a range of `range` steps around 0.
+// The scale that maps values up to `most` to a range of `range` steps around 0.
 DEVICE f32 scale_for(i32 most, f32 range, u32 param) { return valid_scale(2.0f * bit_cast<f32>(most) / range, param); }
 
-// out[part] = the largest |x| of the part's share of n elements. One block a part.
+// out[part] = the largest |x| of the part's share of n elements. One block per part.
 template <class T> __global__ void quantize_extent(u64 parts, u64 n, const T *x, f32 *out) {
     for_each_row(parts, [&](u64 part) {
         u64 begin = n * part / parts, end = n * (part + 1) / parts;
@@ -47,7 +49,7 @@ template <class T> __global__ void quantize_extent(u64 parts, u64 n, const T *x,
     });
 }
 
-// scales[b] = the scale of x[b * len ..][.. len]. Up to 32 lanes a block of values.
+// scales[b] = the scale of x[b * len ..][.. len]. Up to 32 lanes share a block of values.
 template <class T> __global__ void quantize_scales(u64 blocks, u64 len, f32 range, u32 param, const T *x, f32 *scales) {
     if constexpr (ONE_THREAD) {
         for_each_row(blocks, [=](u64 b) {
@@ -76,25 +78,25 @@ template <class T> __global__ void quantize_scales(u64 blocks, u64 len, f32 rang
     }
 }
 
-// Scales as given, made valid.
+// The given scales, made valid.
 __global__ void quantize_params(u64 n, u32 param, const f32 *x, f32 *out) {
     for_each(n, [=](u64 i) { out[i] = valid_scale(x[i], param); });
 }
 
 // ---------------------------------------------------------------- values
 
-// Nearest, ties away from 0, within low..high; NaN is 0.
+// Rounds to nearest, ties away from 0, and clamps to low..high. NaN gives 0.
 DEVICE i32 quantized(f32 x, f32 inverse, f32 low, f32 high) {
     f32 y = x * inverse;
     y = select(y < low, low, y);
     y = select(y > high, high, y);
     y = select(y == y, y, 0.0f);
-    // The number below 0.5: adding 0.5 itself would round 0.49999997 up.
+    // The greatest number below 0.5: adding 0.5 itself would round 0.49999997 up.
     f32 half = bit_cast<f32>(bit_cast<u32>(0.49999997f) | (bit_cast<u32>(y) & 0x80000000u));
     return (i32)(y + half);
 }
 
-// Packs n values of i8, n at most CHUNK, into whole words; what is past the values is 0.
+// Packs n values of i8, n at most CHUNK, into whole words. Bits after the last value are 0.
 template <i32 BITS> DEVICE void pack_words(u32 n, const i8 *from, u8 *to) {
     constexpr u32 PER_WORD = 32 / BITS;
     for (u32 w = 0; w * PER_WORD < n; ++w) {
@@ -107,7 +109,7 @@ template <i32 BITS> DEVICE void pack_words(u32 n, const i8 *from, u8 *to) {
     }
 }
 
-// out = the n values of x, each by its block's scale.
+// out = the n values of x, each quantised with its block's scale.
 template <class T, i32 BITS>
 __global__ void quantize(u64 n, f32 low, f32 high, u32 block, u32 shift, const T *x, const f32 *scales, u8 *out) {
     constexpr u32 PER_WORD = 32 / BITS;
@@ -130,7 +132,7 @@ __global__ void quantize(u64 n, f32 low, f32 high, u32 block, u32 shift, const T
             else pack_words<BITS>(count, packed, out + begin * BITS / 8);
         });
     } else {
-        // A thread makes a word; its values share a scale where blocks are whole words.
+        // A thread makes one word. Its values share a scale if blocks consist of whole words.
         bool whole = block % PER_WORD == 0;
         for_each((n + PER_WORD - 1) / PER_WORD, [=](u64 w) {
             u64 first = w * PER_WORD;
@@ -151,7 +153,7 @@ __global__ void quantize(u64 n, f32 low, f32 high, u32 block, u32 shift, const T
     }
 }
 
-// out[i] = value number first + i.
+// out[i] = the dequantised value number first + i.
 template <class T, i32 BITS>
 __global__ void dequantize(u64 n, u64 first, u32 block, u32 shift, const u8 *values, const f32 *scales, T *out) {
     if constexpr (ONE_THREAD) {
@@ -178,8 +180,8 @@ __global__ void dequantize(u64 n, u64 first, u32 block, u32 shift, const u8 *val
     }
 }
 
-// The same of a view: row 0 of `m` names the values, counted from `first`; row 1, the scales', is
-// 0.
+// The same for a view. Row 0 of `m` has the strides of the values, whose numbers count from
+// `first`; row 1 is unused and has stride 0.
 template <class T>
 __global__ void dequantize_strided(u32 n, Strided<2> m, u64 first, const u8 *values, const f32 *scales, u32 bits,
                                    u32 block, u32 shift, T *out) {
@@ -189,13 +191,13 @@ __global__ void dequantize_strided(u32 n, Strided<2> m, u64 first, const u8 *val
     });
 }
 
-// The values of a view, one a byte.
+// The values of a view, one per byte.
 __global__ void unpack_strided(u32 n, Strided<1> m, u64 first, const u8 *values, u32 bits, i8 *out) {
     for_each_strided<1>(
         m, n, [=](u64 i, Offsets<1> at) { out[i] = (i8)value_at<0>(values, first + (u64)(i64)at.at[0], bits); });
 }
 
-// n values, one a byte, into words.
+// Packs n values, one per byte, into words.
 template <i32 BITS> __global__ void pack(u64 n, const i8 *values, u8 *out) {
     constexpr u32 PER_WORD = 32 / BITS;
     for_each((n + PER_WORD - 1) / PER_WORD, [=](u64 w) {

@@ -1,15 +1,16 @@
-// Reductions of a contiguous tensor seen as [outer, len, inner] over its middle dim. With inner ==
-// 1 a block takes a row; otherwise neighbouring threads take neighbouring columns.
+// Reductions of a contiguous tensor, seen as [outer, len, inner], over its middle dim. If inner ==
+// 1, a block takes a row; otherwise neighbouring threads take neighbouring columns.
 //
-// Where there are too few rows or columns to fill the device, the host asks for `parts` of each:
-// out is then [outer, parts, inner], and a second launch reduces the parts. The order of all sums
-// is fixed by the launch: the same bits on every run. Low-precision floats are accumulated in f32,
-// and their parts kept in f32 too; integers wrap at their own width.
+// If there are too few rows or columns to fill the device, the host divides each into `parts`: out
+// is then [outer, parts, inner], and a second launch reduces the parts. The launch fixes the order
+// of all sums, so every run gives the same bits. Low-precision floats are accumulated in f32, and
+// their parts are stored in f32 too; integers wrap at their own width.
 #include "prelude.h"
 #include "rows.h"
 
-// A reduction: its identity, how an element enters, how two accumulators join, and how the result
-// is read of `count` elements' accumulator.
+// A reduction has an identity, a function that converts an element for it (`enter`), one that joins
+// two accumulators (`join`), and one that makes the result from the accumulator of `count` elements
+// (`leave`).
 struct Sum {
     template <class A> static DEVICE A identity() { return (A)0; }
     template <class A> static DEVICE A enter(A x) { return x; }
@@ -35,13 +36,13 @@ struct Prod {
     }
     template <class A> static DEVICE A leave(A a, u64) { return a; }
 };
-struct Max { // NaN wins
+struct Max { // NaN if any element is
     template <class A> static DEVICE A identity() { return least<A>(); }
     template <class A> static DEVICE A enter(A x) { return x; }
     template <class A> static DEVICE A join(A a, A b) { return math::max(a, b); }
     template <class A> static DEVICE A leave(A a, u64) { return a; }
 };
-struct Min { // NaN wins
+struct Min { // NaN if any element is
     template <class A> static DEVICE A identity() { return greatest<A>(); }
     template <class A> static DEVICE A enter(A x) { return x; }
     template <class A> static DEVICE A join(A a, A b) { return math::min(a, b); }
@@ -50,12 +51,12 @@ struct Min { // NaN wins
 struct MaxAbs : Max { // wraps for the least integer, as Abs does
     template <class A> static DEVICE A enter(A x) {
         if constexpr (is_float<A>::value) return math::abs(x);
-        // Narrowed once, at the end: of a choice between narrow values NVRTC 13.0 compares what the
-        // neighbouring lane left above them.
+        // Narrowed once, at the end: when NVRTC 13.0 selects between narrow values, it compares
+        // with garbage that the neighbouring lane left in the upper bits.
         else return (A)(x < (A)0 ? (wrapping_t<A>)0 - (wrapping_t<A>)x : (wrapping_t<A>)x);
     }
 };
-// Of bools in one byte or in four.
+// For bools of one or four bytes.
 struct Any {
     template <class A> static DEVICE A identity() { return (A)0; }
     template <class A> static DEVICE A enter(A x) { return (A)(x != (A)0); }
@@ -69,7 +70,8 @@ struct All {
     template <class A> static DEVICE A leave(A a, u64) { return a; }
 };
 
-// What is accumulated in: a bool's accumulator is a byte, so that the CPU's loops vectorise.
+// The type in which a reduction accumulates. For bools it is a byte, so that the CPU's loops
+// vectorise.
 template <class T> struct accumulator {
     using type = compute_t<T>;
     static DEVICE type from(T x) { return load(x); }
@@ -79,7 +81,7 @@ template <> struct accumulator<bool8> {
     static DEVICE u8 from(bool8 x) { return x.value; }
 };
 
-// Which elements of a dim of `len` a part has.
+// A part's elements of a dim of `len`.
 struct Part {
     u64 outer, begin, end;
 };
@@ -98,7 +100,7 @@ DEVICE void rows(u64 rows, u64 len, u64 parts, u64 count, const From *x, To *out
             const From *row = x + part.outer * len + part.begin;
             A result = Op::template identity<A>();
             if constexpr (CONVERTED<From>) {
-                constexpr u32 ROOM = 2048; // as many as block_reduce_range adds up at a time
+                constexpr u32 ROOM = 2048; // the number that block_reduce_range adds up at a time
                 A room[ROOM];
                 for (u64 first = part.begin; first < part.end; first += ROOM) {
                     u32 some = part.end - first < ROOM ? (u32)(part.end - first) : ROOM;
@@ -115,7 +117,8 @@ DEVICE void rows(u64 rows, u64 len, u64 parts, u64 count, const From *x, To *out
         });
     } else {
         u32 width = (u32)warpSize, warps = (blockDim.x + width - 1) / width, warp = warp_uniform(threadIdx.x / width);
-        bool alone = rows * parts >= (u64)gridDim.x * warps; // enough for a warp each, which no barrier holds up
+        // enough for one row per warp, which needs no barriers
+        bool alone = rows * parts >= (u64)gridDim.x * warps;
         u32 lanes = blockDim.x - warp * width < width ? blockDim.x - warp * width : width;
         Team team = alone ? Team{threadIdx.x % width, lanes} : whole_block();
         u64 step = alone ? (u64)gridDim.x * warps : gridDim.x;
@@ -123,7 +126,8 @@ DEVICE void rows(u64 rows, u64 len, u64 parts, u64 count, const From *x, To *out
             Part part = part_of(index, len, parts);
             A result = Op::template identity<A>();
             auto enter = [&](u64, From v) { result = Op::join(result, Op::enter(accumulator<From>::from(v))); };
-            // Of single bytes, of which an access has 16, four ahead do not fit the registers.
+            // For single bytes, of which an access has 16, four accesses at once do not fit the
+            // registers.
             for_each_of_row<(sizeof(From) > 1)>(team, part.end - part.begin, enter, x + part.outer * len + part.begin);
             result = alone ? warp_reduce(result, join) : block_reduce(result, join);
             if (team.at == 0) out[index] = store<To>::from(Op::leave(result, count));
@@ -135,7 +139,7 @@ template <class Op, class From, class To>
 DEVICE void columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const From *x, To *out) {
     using A = typename accumulator<From>::type;
     using Element = typename converted<From>::type;
-    constexpr u64 SPAN = 256; // sums are kept short for precision
+    constexpr u64 SPAN = 256; // sums are short for precision
     for_each_column_group(outer * parts, inner, [=](u64 index, u64 column, u32 width) {
         Part part = part_of(index, len, parts);
         const From *from = x + part.outer * len * inner + column;
@@ -148,7 +152,7 @@ DEVICE void columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const F
             auto enter = [](Element v) { return Op::enter(accumulator<Element>::from(v)); };
             auto row = [=, &room](u64 i, u32 k) { return row_ahead<COLUMN_GROUP>(width, from + i * inner, room[k]); };
             u64 i = begin;
-            for (; i + 4 <= end; i += 4) { // four rows' loads at a time, for each load and store of the sum
+            for (; i + 4 <= end; i += 4) { // loads four rows for each load and store of the sum
                 const Element *a = row(i, 0), *b = row(i + 1, 1), *c = row(i + 2, 2), *d = row(i + 3, 3);
                 for (u32 k = 0; k < width; ++k) {
                     A four = Op::join(Op::join(enter(a[k]), enter(b[k])), Op::join(enter(c[k]), enter(d[k])));
@@ -166,17 +170,17 @@ DEVICE void columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const F
     });
 }
 
-// Columns that a thread takes at once: 16 bytes, but no more than 4, whose accumulators and four
-// rows ahead fit 64 registers.
+// The number of columns that a thread takes at once: 16 bytes, but at most 4, whose accumulators
+// and four rows of loads fit 64 registers.
 template <class T> constexpr u32 SIDE_BY_SIDE = LANES<T> < 4 ? LANES<T> : 4;
 
-// The same where as many columns lie side by side within `inner`, on GPUs: of a block's threads up
-// to 32 lie along a row, each with so many columns, and the rest take rows apart, four accesses
-// each at a time. Any block size is right; past 256 threads there is nothing to do.
+// The same on GPUs if `inner` is a multiple of SIDE_BY_SIDE. Up to 32 of a block's threads are
+// neighbours along a row, each with SIDE_BY_SIDE columns; the others take different rows, with four
+// accesses at a time. Any block size works, but threads beyond 256 have nothing to do.
 template <class Op, class From, class To>
 DEVICE void wide_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const From *x, To *out) {
     using A = typename accumulator<From>::type;
-    constexpr u32 WIDTH = SIDE_BY_SIDE<From>, MOST = 256, SPAN = 64; // sums are kept short for precision
+    constexpr u32 WIDTH = SIDE_BY_SIDE<From>, MOST = 256, SPAN = 64; // sums are short for precision
     SHARED(A, partial, MOST);
     u64 wide = inner / WIDTH;
     u32 threads = blockDim.x < MOST ? blockDim.x : MOST, across = threads < 32 ? threads : 32;
@@ -222,7 +226,7 @@ DEVICE void wide_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, co
         UNROLLED
         for (u32 k = 0; k < WIDTH; ++k) {
             if (down > 1) {
-                sync_threads(); // what was there may still be read
+                sync_threads(); // threads may still read the earlier values
                 if (threadIdx.x < MOST) partial[threadIdx.x] = total[k];
                 sync_threads();
                 if (group == 0) {
@@ -244,21 +248,21 @@ DEVICE void any_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, con
     columns<Op>(outer, len, inner, parts, count, x, out);
 }
 
-// out[row][part] = op over x[row][the part's share of len]. A block takes a row and part, or a warp
-// where there are as many of them as the launch has warps; any grid is right. `count`: what Mean
-// divides by. Sum, Prod, Mean, Max, Min and MaxAbs over numbers; Any and All over bools.
+// out[row][part] = op over x[row][the part's share of len]. A block takes a row's part; if there
+// are at least as many of them as the launch has warps, a warp does. Any grid works. Mean divides
+// by `count`. Sum, Prod, Mean, Max, Min and MaxAbs are for numbers, Any and All for bools.
 template <class Op, class T> __global__ void reduce_rows(u64 n, u64 len, u64 parts, u64 count, const T *x, T *out) {
     rows<Op>(n, len, parts, count, x, out);
 }
 
-// The same from one type to another: f16 and bf16 to parts in f32, and those back.
+// The same from one type to another: from f16 and bf16 to parts in f32, and from these back.
 template <class Op, class From, class To>
 __global__ void reduce_rows_between(u64 n, u64 len, u64 parts, u64 count, const From *x, To *out) {
     rows<Op>(n, len, parts, count, x, out);
 }
 
-// out[outer][part][inner] = op over x[outer][the part's share of len][inner]. One thread a column
-// and part, or as wide_columns.
+// out[outer][part][inner] = op over x[outer][the part's share of len][inner]. One thread takes a
+// part of a column, unless wide_columns applies.
 template <class Op, class T>
 __global__ void reduce_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const T *x, T *out) {
     any_columns<Op>(outer, len, inner, parts, count, x, out);
@@ -270,7 +274,7 @@ __global__ void reduce_columns_between(u64 outer, u64 len, u64 inner, u64 parts,
     any_columns<Op>(outer, len, inner, parts, count, x, out);
 }
 
-// The greatest or least element and the first index that has it; NaN is beyond every number.
+// The greatest or least element and the first index that has it. NaN counts as beyond every number.
 struct ArgMax : Max {
     template <class A> static DEVICE bool better(A candidate, A best) {
         return (candidate > best) | (math::is_nan(candidate) & !math::is_nan(best));
@@ -282,7 +286,7 @@ struct ArgMin : Min {
     }
 };
 
-// For each row and part, as reduce_rows: the extreme value, and its index within the whole row.
+// For each part of each row, as in reduce_rows: the extreme value, and its index in the whole row.
 // Both outputs are [rows, parts]. 0 < len < 2^31, parts <= len.
 template <class Op, class T>
 __global__ void arg_rows(u64 rows, u64 len, u64 parts, const T *x, T *value_out, i32 *index_out) {
@@ -291,8 +295,8 @@ __global__ void arg_rows(u64 rows, u64 len, u64 parts, const T *x, T *value_out,
         Part part = part_of(index, len, parts);
         const T *row = x + part.outer * len + part.begin;
         u32 size = (u32)(part.end - part.begin);
-        // Twice over the row, the second time from cache: two simple loops are faster than one that
-        // carries pairs.
+        // Reads the row twice, the second time from cache: two simple loops are faster than one
+        // that carries pairs.
         A best = block_reduce_range<A>(size, Op::template identity<A>(), [=](u64 i) { return load(row[i]); },
                                        [](A a, A b) { return Op::join(a, b); });
         bool nan = math::is_nan(best);
@@ -307,7 +311,7 @@ __global__ void arg_rows(u64 rows, u64 len, u64 parts, const T *x, T *value_out,
     });
 }
 
-// For each column and part, as reduce_columns. 0 < len < 2^31, parts <= len.
+// For each part of each column, as in reduce_columns. 0 < len < 2^31, parts <= len.
 template <class Op, class T>
 __global__ void arg_columns(u64 outer, u64 len, u64 inner, u64 parts, const T *x, T *value_out, i32 *index_out) {
     using A = compute_t<T>;

@@ -1,17 +1,17 @@
-// Contiguous rows read and written 16 bytes a thread and access, by the threads of one block. A row
-// may begin anywhere: it is cut at 16-byte boundaries, and the pieces at its ends are taken element
-// by element. For GPUs; the CPU's loops vectorise as they are.
+// Contiguous rows, read and written by the threads of one block, 16 bytes at a time. A row may
+// begin anywhere: it is cut at 16-byte boundaries, and the pieces at its ends are processed element
+// by element. This is for GPUs; the CPU's loops vectorise without it.
 #pragma once
 #include "prelude.h"
 
-// Elements in 16 bytes.
+// The number of elements in 16 bytes.
 template <class T> constexpr u32 LANES = 16 / sizeof(T);
 
-// Elements from the last 16-byte boundary to `row`.
+// The number of elements from the last 16-byte boundary to `row`.
 template <class T> DEVICE u32 past_boundary(const T *row) { return (u32)((u64)row % 16 / sizeof(T)); }
 
-// Whether 16-byte boundaries cut all these rows where they cut `row`. Rows of wider elements are
-// cut in other places too.
+// Whether the 16-byte boundaries that cut `row` also cut these rows at the same elements. Rows of
+// wider elements have further boundaries in between.
 template <class T, class... More> DEVICE bool cut_alike(const T *row, const More *...more) {
     return ((past_boundary(row) % LANES<More> == past_boundary(more)) && ... && true);
 }
@@ -20,8 +20,8 @@ template <class T> DEVICE Vector<T, LANES<T>> piece_of(const T *row, i64 first) 
     return *reinterpret_cast<const Vector<T, LANES<T>> *>(row + first);
 }
 
-// WIDTH neighbours. WIDTH may be the number of narrower elements in 16 bytes: then these take more
-// than 16.
+// WIDTH consecutive elements. WIDTH may be the number of narrower elements in 16 bytes; these
+// elements then take more than 16 bytes.
 template <class T, u32 WIDTH> struct alignas(sizeof(T) * WIDTH < 16 ? sizeof(T) * WIDTH : 16) Neighbours {
     T lane[WIDTH];
 };
@@ -29,9 +29,9 @@ template <u32 WIDTH, class T> DEVICE const Neighbours<T, WIDTH> &lanes_of(const 
     return *reinterpret_cast<const Neighbours<T, WIDTH> *>(row + first);
 }
 
-// The WIDTH elements from `first` on of a row that is aligned to as many. Where I has 32 bits the
-// row has fewer than 2^32 bytes: an address is then one register beside the row's own, which all
-// threads share.
+// The WIDTH elements from `first` on. The row is aligned to WIDTH elements. If I has 32 bits, the
+// row must have fewer than 2^32 bytes: an address then takes one register besides the row's own
+// address, which all threads share.
 template <u32 WIDTH, class I, class T> DEVICE const Vector<T, WIDTH> &vector_at(const T *row, I first) {
     I offset = recompute_from((I)(first * (I)sizeof(T)));
     return *reinterpret_cast<const Vector<T, WIDTH> *>(reinterpret_cast<const u8 *>(row) + offset);
@@ -40,23 +40,23 @@ template <u32 WIDTH, class I, class T> DEVICE Vector<T, WIDTH> &vector_at(T *row
     I offset = recompute_from((I)(first * (I)sizeof(T)));
     return *reinterpret_cast<Vector<T, WIDTH> *>(reinterpret_cast<u8 *>(row) + offset);
 }
-// The threads that share a row: this one is `at` of `count`.
+// The threads that share a row: this thread is number `at` of `count`.
 struct Team {
     u32 at, count;
 };
 DEVICE Team whole_block() { return Team{threadIdx.x, blockDim.x}; }
 
-// f(i, row[i], more[i]...) for i in 0..len, shared among the team; the elements have one size.
-// AHEAD: four accesses of 16 bytes of each row are on their way at a time, for kernels whose
-// registers leave room.
+// Calls f(i, row[i], more[i]...) for i in 0..len, shared among the team. All elements have the same
+// size. With AHEAD, four accesses of 16 bytes of each row are in flight at a time; this is for
+// kernels that have registers left.
 template <bool AHEAD = false, class F, class T, class... More>
 DEVICE void for_each_of_row(Team team, u64 len, F f, const T *row, const More *...more) {
     constexpr u32 WIDTH = LANES<T>;
     u64 head = past_boundary(row) ? WIDTH - past_boundary(row) : 0;
-    if (head > len || !cut_alike(row, more...)) head = len; // element by element
+    if (head > len || !cut_alike(row, more...)) head = len; // process the row element by element
     u64 tail = len - (len - head) % WIDTH;
     u64 step = (u64)team.count * WIDTH, i = head + (u64)team.at * WIDTH;
-    // By value, so that all is loaded before any of it is used.
+    // By value, so that everything is loaded before anything is used.
     auto one = [&](u64 at, Vector<T, WIDTH> x, Vector<More, WIDTH>... y) {
         UNROLLED
         for (u32 j = 0; j < WIDTH; ++j) f(at + j, x.lane[j], y.lane[j]...);
@@ -77,7 +77,7 @@ DEVICE void for_each_of_row(Team team, u64 len, F f, const T *row, const More *.
     }
     ROLLED
     for (; i < tail; i += step) one(i, piece_of(row, (i64)i), piece_of(more, (i64)i)...);
-    // What lies before the first boundary and past the last.
+    // The elements before the first boundary and after the last.
     ROLLED
     for (u64 j = team.at; j < head + (len - tail); j += team.count) {
         u64 at = j < head ? j : tail + (j - head);
@@ -85,8 +85,8 @@ DEVICE void for_each_of_row(Team team, u64 len, F f, const T *row, const More *.
     }
 }
 
-// out[i] = f(i, in[i]...) for i in 0..len, as above; f takes compute types. `out` may be one of the
-// inputs.
+// out[i] = f(i, in[i]...) for i in 0..len, cut as above. The arguments of f have compute types.
+// `out` may be one of the inputs.
 template <class T, class F, class... In> DEVICE void map_row(u64 len, T *out, F f, const In *...in) {
     constexpr u32 WIDTH = LANES<T>;
     u32 skip = past_boundary(out);
@@ -94,7 +94,7 @@ template <class T, class F, class... In> DEVICE void map_row(u64 len, T *out, F 
     ROLLED
     for (u64 at = (u64)threadIdx.x * WIDTH; at < len + skip; at += (u64)blockDim.x * WIDTH) {
         i64 first = recompute_from((i64)at -
-                                   (i64)skip); // one counter, from which each row's address comes, not one for each row
+                                   (i64)skip); // one counter for all rows: each row's address is computed from this one
         if (together && first >= 0 && (u64)first + WIDTH <= len) {
             auto each = [&](Neighbours<In, WIDTH>... x) {
                 Vector<T, WIDTH> y;
@@ -118,7 +118,7 @@ template <class T, class F, class... In> DEVICE void map_row(u64 len, T *out, F 
     }
 }
 
-// A row that the block's threads keep in registers, each 64 bytes of it.
+// A row that the block's threads keep in registers. Each thread keeps at most 64 bytes.
 template <class T> struct KeptRow {
     using C = compute_t<T>;
     static constexpr u32 WIDTH = LANES<T>, PIECES = 64 / (WIDTH * sizeof(C));
@@ -130,7 +130,7 @@ template <class T> struct KeptRow {
         return len + past_boundary(row) <= (u64)PIECES * WIDTH * blockDim.x;
     }
 
-    // Reads the row; what lies past its ends is `none`.
+    // Reads f(element) for each element of the row. Places past the row's ends become `none`.
     template <class F> DEVICE void read(u64 length, const T *row, C none, F f) {
         len = (u32)length;
         skip = past_boundary(row);
@@ -145,15 +145,15 @@ template <class T> struct KeptRow {
         });
     }
 
-    // f(value, inside) for each element that this thread keeps and, not inside, for what lies past
-    // the row's ends.
+    // Calls f(value, inside) for each place that this thread keeps; `inside` is false past the
+    // row's ends.
     template <class F> DEVICE void for_each_kept(F f) {
         for_each_piece(
             [&](u32 p, i32 first) { for_each_lane([&](u32 j) { f(value[p * WIDTH + j], inside(first, j)); }); });
     }
 
-    // out[i] = f(the row's element i, more[i]...). The other rows may begin anywhere, and their
-    // elements are as wide as this one's or wider.
+    // out[i] = f(i, element i of the row, more[i]...). The other rows may begin anywhere. Their
+    // elements are at least as wide as this row's.
     template <class F, class... More> DEVICE void write(T *out, F f, const More *...more) {
         bool together = past_boundary(out) == skip && ((past_boundary(more) == skip % LANES<More>) && ... && true);
         for_each_piece([&](u32 p, i32 first) {
@@ -185,7 +185,7 @@ template <class T> struct KeptRow {
     template <class F> DEVICE void for_each_piece(F f) {
         UNROLLED
         for (u32 p = 0; p < PIECES; ++p) {
-            if (p * blockDim.x * WIDTH >= len + skip) break; // for all threads alike
+            if (p * blockDim.x * WIDTH >= len + skip) break; // the same for all threads
             f(p, (i32)((p * blockDim.x + threadIdx.x) * WIDTH) - (i32)skip);
         }
     }

@@ -1,6 +1,6 @@
 // Cumulative sums, products, minima and maxima along the middle dim of contiguous [outer, len,
-// inner]; `out` may be the input. f16 and bf16 accumulate in f32. NaN spreads to all that follows
-// it, in minima and maxima too.
+// inner]; `out` may be the input. f16 and bf16 are accumulated in f32. A NaN makes all later
+// elements NaN, in minima and maxima too.
 #include "rows.h"
 
 struct CumSum {
@@ -26,15 +26,16 @@ struct CumMax {
     template <class C> static DEVICE C apply(C a, C b) { return math::max(a, b); }
 };
 
-// The scan of `value` over the threads of this warp up to and including this one. Blocks are whole
-// warps.
+// The scan of `value` over the threads of this warp up to this one, inclusive. The block must
+// consist of whole warps.
 template <class Op, class C> DEVICE C warp_scan(C value) {
     u32 lane = threadIdx.x % (u32)warpSize;
     UNROLLED
     for (u32 distance = 1; distance < 64; distance *= 2) {
         if (distance < (u32)warpSize) {
             u32 place =
-                recompute_from(lane); // AMD's compiler would keep the comparisons' masks through a kernel's loops
+                // AMD's compiler would keep the comparisons' masks through a kernel's loops
+                recompute_from(lane);
             C other = shuffle(value, (i32)((place - distance) % (u32)warpSize));
             if (place >= distance) value = Op::apply(other, value);
         }
@@ -42,8 +43,8 @@ template <class Op, class C> DEVICE C warp_scan(C value) {
     return value;
 }
 
-// Rows that one thread takes side by side: each step of a scan waits for the one before, but not
-// for those of other rows.
+// The number of rows that one thread scans at once. Each step of a scan waits for the step before
+// in its row, but not for other rows.
 constexpr u32 ROWS = 8;
 
 template <class Op, u32 COUNT, class T> DEVICE void scan_rows(u64 len, const T *x, T *out) {
@@ -58,8 +59,8 @@ template <class Op, u32 COUNT, class T> DEVICE void scan_rows(u64 len, const T *
     }
 }
 
-// One row by the threads of a block: a step takes blockDim.x * PER elements; each thread scans PER
-// neighbours, the block their totals.
+// The threads of a block scan one row. A step takes blockDim.x * PER elements: each thread scans
+// PER neighbours, and the block scans the threads' totals.
 template <class Op, class T> DEVICE void scan_row(u64 len, const T *x, T *out) {
     using C = compute_t<T>;
     if constexpr (ONE_THREAD) {
@@ -87,7 +88,8 @@ template <class Op, class T> DEVICE void scan_row(u64 len, const T *x, T *out) {
             for (u32 w = 0; w < warp; ++w) base = Op::apply(base, totals[w]);
             if (lane > 0) base = Op::apply(base, before);
             for (u32 w = 0; w < warps; ++w) carry = Op::apply(carry, totals[w]);
-            sync_threads(); // the totals are read: the next step may write them
+            // waits until the totals are read, because the next step may overwrite them
+            sync_threads();
             for (u32 k = 0; k < PER; ++k) {
                 if (first + k < len) out[first + k] = store<T>::from(Op::apply(base, part[k]));
             }
@@ -95,12 +97,12 @@ template <class Op, class T> DEVICE void scan_row(u64 len, const T *x, T *out) {
     }
 }
 
-// Columns side by side that one thread takes: neighbouring threads take neighbouring columns on a
-// GPU.
+// The number of neighbouring columns that one thread takes. On a GPU it is one, so that
+// neighbouring threads take neighbouring columns.
 constexpr u32 TILE = ONE_THREAD ? 64 : 1;
 
-// inner == 1: a block a row (launched for `outer` rows of len). Else: launched for outer * inner
-// elements.
+// If inner == 1, a block takes a row (launched for `outer` rows of len). Else it is launched for
+// outer * inner elements.
 template <class Op, class T> __global__ void scan(u64 outer, u64 len, u64 inner, const T *x, T *out) {
     using C = compute_t<T>;
     if (inner == 1) {
@@ -128,23 +130,25 @@ template <class Op, class T> __global__ void scan(u64 outer, u64 len, u64 inner,
     });
 }
 
-// ---------------------------------------------------------------- long rows, each by many blocks
+// ---------------------------------------------------------------- long rows, each scanned by many
+// blocks
 
-// Tiles of a row, each taken by a block, in the manner of decoupled look-back (Merrill and Garland
-// 2016, "Single-pass Parallel Prefix Scan with Decoupled Look-back"). A block takes the next tile,
-// scans it in registers, and publishes its total. Groups of blockDim.x tiles publish theirs too.
-// What lies ahead of a tile is made of the totals of the groups before and of the tiles before it
-// in its group: the same sums in every run, and no total waits for a chain of others. A block does
-// not wait idly either. It keeps a tile's results in shared memory, publishes the next tile's total
-// and asks for the elements of the one after; by then the totals that the first one needs are there
-// (H200, sum of 2^24 f32: 41.5 us; 56 if a block waits at each tile; a copy 34.5).
+// Blocks take tiles of rows, in the manner of decoupled look-back (Merrill and Garland 2016,
+// "Single-pass Parallel Prefix Scan with Decoupled Look-back"). A block takes the next tile, scans
+// it in registers, and publishes its total. Groups of blockDim.x tiles publish their totals too.
+// What precedes a tile is computed from the totals of the earlier groups and of the earlier tiles
+// in its own group. So every run adds in the same order, and no total waits for a chain of others.
+// A block does not wait idly either. It keeps a tile's results in shared memory, publishes the next
+// tile's total and requests the elements of the tile after that. By then the totals that the first
+// tile needs are available (H200, sum of 2^24 f32: 41.5 us; 56 if a block waits at each tile; a
+// copy takes 34.5).
 //
-// A tile's own total is of its elements alone: where it overflows though the running result does
-// not (zeros followed by a product beyond the type, great terms of both signs), what follows is
-// infinite or NaN.
+// A tile's own total covers its elements alone. It may overflow although the running result does
+// not (zeros followed by a product beyond the type's range, or large terms of both signs). Then
+// what follows is infinite or NaN.
 
-// A published value is one word for each 32 bits of it, with a 1 above them. A word is read and
-// written whole, so that no fence is needed; until it is published it is 0.
+// A published value has one word for each 32 bits, with a 1 above them; before it is published, the
+// word is 0. Words are read and written whole, so no fence is needed.
 DEVICE void publish_word(u64 *at, u64 word) {
 #if COMPILER_AMD
     __hip_atomic_store(at, word, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
@@ -163,7 +167,7 @@ DEVICE u64 published_word(const u64 *at) {
     return __atomic_load_n(at, __ATOMIC_RELAXED);
 #endif
 }
-// A few cycles in which other warps run.
+// Waits a few cycles, in which other warps run.
 DEVICE void give_way() {
 #if COMPILER_AMD
     __builtin_amdgcn_s_sleep(1);
@@ -172,7 +176,7 @@ DEVICE void give_way() {
 #endif
 }
 
-// A published value that may not be there yet.
+// A published value that may not have arrived yet.
 template <class C> struct Published {
     static constexpr u32 WORDS = (sizeof(C) + 3) / 4;
     const u64 *at;
@@ -202,10 +206,10 @@ template <class C> struct Published {
     }
 };
 
-// The most threads of a block that scans tiles.
+// The most threads of a block in scan_tiles.
 constexpr u32 BLOCK = 256;
-// The most elements of a tile that a thread has, in shared memory too: most AMD GPUs have less of
-// it for each block of a compute unit.
+// The most elements of a tile per thread, which are also kept in shared memory. Most AMD GPUs have
+// less of it for each block of a compute unit.
 #if COMPILER_NVIDIA
 constexpr u32 MOST = 32;
 #else
@@ -215,17 +219,17 @@ constexpr u32 MOST = 16;
 // A tile of a row.
 struct Place {
     u64 first; // its first element's index in the whole tensor
-    u32 t;     // its number in the row
-    u32 left;  // how many of its elements the row has
+    u32 t;     // its index among the row's tiles
+    u32 left;  // the number of its elements that are in the row
     u64 *row;  // the words that the row's tiles publish, followed by its groups'
 };
 
-// Rows of `len` elements in `count` tiles of `size`.
+// Rows of `len` elements, divided into `count` tiles of `size`.
 template <class Op, class T> struct Tiles {
     using C = compute_t<T>;
     static constexpr u32 WIDTH = LANES<T>, WORDS = Published<C>::WORDS;
-    // A thread's accesses of 16 bytes of a tile; of wide types, whose elements take more registers,
-    // half as many elements.
+    // The number of a thread's 16-byte accesses per tile. Wide types, whose elements take more
+    // registers, have half as many elements.
     static constexpr u32 STEPS = MOST / WIDTH < MOST / 4 ? MOST / WIDTH : MOST / 4;
     using Piece = Vector<T, WIDTH>;
     using Sums = Vector<C, WIDTH>;
@@ -240,7 +244,7 @@ template <class Op, class T> struct Tiles {
         size = STEPS * WIDTH * blockDim.x;
         count = (u32)((len + size - 1) / size);
     }
-    // The next tile of all rows, to thread 0.
+    // The number of the next tile, counted over all rows. Thread 0 calls it.
     DEVICE u32 taken() const { return (u32)atomic_add(state, (u64)1); }
     DEVICE Place place(u32 ticket) const {
         u32 row = ticket / count, t = ticket - row * count;
@@ -250,13 +254,13 @@ template <class Op, class T> struct Tiles {
     DEVICE u64 *tile(const Place &p, u32 t) const { return p.row + (u64)t * WORDS; }
     DEVICE u64 *group(const Place &p, u32 g) const { return p.row + ((u64)count + g) * WORDS; }
 
-    // This thread's first element of a tile, in its step `s`: the pieces of a warp's threads lie
-    // side by side, and its steps too.
+    // The first element in the tile of this thread's step `s`. The pieces of a warp's threads are
+    // contiguous, and so are its steps.
     DEVICE u32 at(u32 s) const {
         u32 warp = threadIdx.x / (u32)warpSize, lane = threadIdx.x % (u32)warpSize;
         return ((warp * STEPS + s) * (u32)warpSize + lane) * WIDTH;
     }
-    // Elements past the row's end are the operation's identity.
+    // Reads this thread's elements. Those past the row's end become the operation's identity.
     DEVICE void read(const Place &p, Piece (&pieces)[STEPS]) const {
         const T *from = x + p.first;
         bool whole = p.left == size && past_boundary(from) == 0;
@@ -273,8 +277,8 @@ template <class Op, class T> struct Tiles {
             }
         }
     }
-    // What lies `ahead` of the tile, joined with the thread's own sums, which the block holds
-    // [STEPS][BLOCK].
+    // Writes the results: `ahead`, the total of what precedes the tile, joined with the thread's
+    // own scan, which the block holds as [STEPS][BLOCK].
     DEVICE void write(const Place &p, C ahead, const Sums *held) const {
         T *to = out + p.first;
         if (p.left == size && past_boundary(to) == 0) {
@@ -296,7 +300,8 @@ template <class Op, class T> struct Tiles {
             }
         }
     }
-    // The tile's scan, one thread's part of it in `sums`; the tile's total to each thread.
+    // Scans the tile. `sums` gets the thread's part of the scan; every thread gets the tile's
+    // total.
     DEVICE C scan(const Piece (&pieces)[STEPS], Sums (&sums)[STEPS]) const {
         SHARED(C, totals, BLOCK / 32);
         u32 warp = threadIdx.x / (u32)warpSize, lane = threadIdx.x % (u32)warpSize, warps = blockDim.x / (u32)warpSize;
@@ -330,7 +335,7 @@ template <class Op, class T> struct Tiles {
         }
         return total;
     }
-    // A group's last tile publishes the group's total.
+    // The last tile of a group publishes the group's total.
     DEVICE void publish_group(const Place &p, C total) const {
         if ((p.t + 1) % blockDim.x != 0) return;
         Published<C> other;
@@ -354,9 +359,9 @@ template <class Op, class T> struct Tiles {
     }
 };
 
-// Rows of `len` elements, by any number of blocks. They take tiles in order: the tiles that a block
-// waits for have been taken by blocks that run. `state`, which begins as zeros, is the number of
-// tiles taken, followed by what each row's tiles and groups publish.
+// Scans rows of `len` elements with any number of blocks. Blocks take tiles in order, so the tiles
+// for which a block waits belong to blocks that are running. `state` must begin as zeros. It holds
+// the number of tiles taken, followed by what each row's tiles and groups publish.
 template <class Op, class T>
 __global__ __launch_bounds__(BLOCK, 2) void scan_tiles(u64 outer, u64 len, const T *x, u64 *state, T *out) {
     using Scan = Tiles<Op, T>;
@@ -366,7 +371,8 @@ __global__ __launch_bounds__(BLOCK, 2) void scan_tiles(u64 outer, u64 len, const
     u32 all = (u32)outer * tiles.count;
     if constexpr (!ONE_THREAD) {
         SHARED(u32, taken, 1);
-        SHARED(Sums, held, Scan::STEPS * BLOCK); // each thread's own: no barrier is needed
+        // each thread uses its own elements, so no barrier is needed
+        SHARED(Sums, held, Scan::STEPS * BLOCK);
         if (threadIdx.x == 0) taken[0] = tiles.taken();
         sync_threads();
         u32 ticket = taken[0];

@@ -1,7 +1,7 @@
-// Softmax and its logarithm, along rows ([rows, len]) or columns ([outer, len, inner]); contiguous
-// tensors; `out` may be an input. f16 and bf16 are summed in f32. A row that holds NaN or +inf, or
-// nothing but -inf, gives NaN, as the formula does; the masked kernel gives zeros where nothing is
-// greater than -inf.
+// Softmax and its logarithm along rows ([rows, len]) or columns ([outer, len, inner]) of contiguous
+// tensors; `out` may be an input. f16 and bf16 are summed in f32. A row that has NaN or +inf, or
+// only -inf, gives NaN, as the formula does; the masked kernel gives zeros if nothing is greater
+// than -inf.
 #include "prelude.h"
 #include "rows.h"
 
@@ -10,22 +10,25 @@ template <class C> struct Sum {
     C max, sum;
 };
 struct Combine {
-    // Equal maxima are not subtracted: they may be infinite.
+    // Equal maxima are not subtracted from each other, because they may be infinite.
     template <class C> DEVICE Sum<C> operator()(Sum<C> a, Sum<C> b) const {
-        C top = math::max(a.max, b.max); // NaN wins: it would be lost from a sum that is scaled by exp(-inf)
+        // NaN must win, because a sum that is scaled by exp(-inf) would lose it
+        C top = math::max(a.max, b.max);
         C left = a.max == top ? a.sum : a.sum * math::exp(a.max - top);
         C right = b.max == top ? b.sum : b.sum * math::exp(b.max - top);
         return Sum<C>{top, left + right};
     }
 };
-// What is written, from x - max and the sum of exp(x - max); x is what `read` makes of an element.
+// How results are computed from x - max and the sum of exp(x - max), where x is `read` of an
+// element.
 struct Normal {
     template <class C> static DEVICE C read(C x) { return x; }
     template <class C> static DEVICE C factor(Sum<C> s) { return s.max == INFINITE<C> ? s.max - s.max : (C)1 / s.sum; }
     template <class C> static DEVICE C apply(C shifted, C factor) { return math::exp(shifted) * factor; }
     static constexpr bool EXPONENTIAL = true, MASKED = false;
 };
-struct Masked : Normal { // where nothing is greater than -inf, the shift is 0: exp(-inf) is 0, and NaN stays
+// if nothing is greater than -inf, the shift is 0: exp(-inf) is 0, and NaN stays NaN
+struct Masked : Normal {
     template <class C> static DEVICE C factor(Sum<C> s) { return s.sum == (C)0 ? (C)1 : Normal::factor(s); }
     static constexpr bool MASKED = true;
 };
@@ -41,8 +44,8 @@ struct Logarithm {
     static constexpr bool EXPONENTIAL = false, MASKED = false;
 };
 
-// The sum of exp(x - max), on the CPU: exponentials and sums vectorise better apart (1.0 against
-// 1.5 ns an element with AVX2).
+// The sum of exp(x - max), on the CPU. Exponentials and sums vectorise better in separate loops
+// (1.0 instead of 1.5 ns per element with AVX2).
 template <class Kind, class T, class C> DEVICE C exponential_sum(u64 len, const T *x, C max) {
     constexpr u64 CHUNK = 512;
     C total = (C)0, e[CHUNK];
@@ -67,7 +70,8 @@ template <class Kind, class T> DEVICE void softmax_row(u64 len, const T *x, T *o
         if (Kind::MASKED && s.max == lowest) s.max = (C)0;
         C max = s.max;
         if constexpr (Kind::EXPONENTIAL && is_same<T, C>::value) {
-            // The row is in the first cache: the exponentials are kept in `out` and scaled there.
+            // The row fits the first-level cache, so `out` keeps the exponentials, which are then
+            // scaled in place.
             for_each_in_block(len, [=](u64 i) { out[i] = math::exp(at(i) - max); });
             s.sum = block_reduce_range(len, (C)0, [=](u64 i) { return out[i]; }, Plus());
             C factor = Kind::factor(s);
@@ -77,11 +81,11 @@ template <class Kind, class T> DEVICE void softmax_row(u64 len, const T *x, T *o
             C factor = Kind::factor(s);
             for_each_in_block(len, [=](u64 i) { out[i] = store<T>::from(Kind::apply(at(i) - max, factor)); });
         }
-    } else if (KeptRow<T>::fits(len, x)) { // read once
+    } else if (KeptRow<T>::fits(len, x)) { // reads the row once
         KeptRow<T> row;
         row.read(len, x, lowest, [](C v) { return Kind::read(v); });
         Sum<C> s{lowest, (C)0};
-        // What lies past the row's ends is -inf: it is no maximum and its exponential is 0.
+        // Places past the row's ends hold -inf, which is no maximum and whose exponential is 0.
         row.for_each_kept([&](C &v, bool) { s.max = Larger()(s.max, v); });
         s.max = block_reduce(s.max, Larger());
         if (Kind::MASKED && s.max == lowest) s.max = (C)0;
@@ -116,11 +120,11 @@ template <class T> __global__ void log_softmax_rows(u64 rows, u64 len, const T *
     for_each_row(rows, [=](u64 row) { softmax_row<Logarithm>(len, x + row * len, out + row * len); });
 }
 
-// Columns side by side that one thread takes: neighbouring threads take neighbouring columns on a
-// GPU.
+// The number of neighbouring columns that one thread takes. On a GPU it is one, so that
+// neighbouring threads take neighbouring columns.
 constexpr u32 TILE = ONE_THREAD ? 64 : 1;
 
-// f(first element, columns) for each tile of columns of [outer, len, inner].
+// Calls f(first element, columns) for each tile of columns of [outer, len, inner].
 template <class F> DEVICE void for_each_tile(u64 outer, u64 len, u64 inner, F f) {
     u64 tiles = (inner + TILE - 1) / TILE;
     for_each(outer * tiles, [=](u64 item) {
@@ -129,7 +133,8 @@ template <class F> DEVICE void for_each_tile(u64 outer, u64 len, u64 inner, F f)
     });
 }
 
-// sum[j] = the sum of f(i, j) for i in 0..len, in spans: a long plain sum would lose bits.
+// sum[j] = the sum of f(i, j) for i in 0..len. It is summed in spans, because a long plain sum
+// would lose precision.
 template <class C, class F> DEVICE void sum_columns(u64 len, u32 columns, C (&sum)[TILE], F f) {
     constexpr u64 SPAN = 128;
     for (u32 j = 0; j < columns; ++j) sum[j] = (C)0;
@@ -144,7 +149,7 @@ template <class C, class F> DEVICE void sum_columns(u64 len, u32 columns, C (&su
     }
 }
 
-// The greatest of f(i) for i in 0..len and the sum of exp(f(i) - greatest), in spans as above.
+// The greatest f(i) for i in 0..len and the sum of exp(f(i) - greatest), in spans as above.
 template <class C, class F> DEVICE Sum<C> online_sum(u64 len, F f) {
     constexpr u64 SPAN = 128;
     Sum<C> all{-INFINITE<C>, (C)0};
@@ -169,7 +174,7 @@ template <class Kind, class T> DEVICE void softmax_columns_of(u64 outer, u64 len
             }
             sum_columns(len, columns, sum, [&](u64 i, u32 j) { return math::exp(value(i, j) - max[j]); });
         } else {
-            // Maximum and sum in one reading (Milakov and Gimelshein 2018).
+            // One pass gives maximum and sum (Milakov and Gimelshein 2018).
             Sum<C> s = online_sum<C>(len, [=](u64 i) { return value(i, 0); });
             max[0] = s.max;
             sum[0] = s.sum;
@@ -195,8 +200,8 @@ template <class T> __global__ void log_softmax_columns(u64 outer, u64 len, u64 i
     softmax_columns_of<Logarithm>(outer, len, inner, x, out);
 }
 
-// Gradients, from the output y and its gradient g: y (g - sum(g y)), and g - exp(y) sum(g) for the
-// logarithm.
+// Gradients from the output y and its gradient g: y (g - sum(g y)), or for the logarithm g - exp(y)
+// sum(g).
 struct NormalGradient {
     template <class C> static DEVICE C term(C y, C g) { return y * g; }
     template <class C> static DEVICE C apply(C y, C g, C sum) { return y * (g - sum); }

@@ -1,16 +1,17 @@
-// Stable sorts of the rows of contiguous [rows, len], with each element's place in its row (i32).
+// Stable sorts of the rows of contiguous [rows, len], which also give each element's index in its
+// row (i32).
 //
-// Elements become unsigned keys of their own width that stand in the order asked for (floats in
-// IEEE's total order: -NaN, -inf .. -0, 0 .. inf, NaN), and a key with its index becomes one pair:
-// no two pairs are equal, so any sort of them is stable. Rows of at most TILE elements are sorted
-// by one block. Longer ones are sorted tile by tile and their sorted runs merged two by two; equal
-// shares of each merge are found by bisection, so that one long row occupies the whole device.
+// Elements are mapped to unsigned keys of their own width that have the requested order (for floats
+// IEEE's total order: -NaN, -inf .. -0, 0 .. inf, NaN). A key and its index form a pair. No two
+// pairs are equal, so any sort of them is stable. One block sorts a row of at most TILE elements.
+// Longer rows are sorted tile by tile, and their sorted runs are merged two by two. Bisection finds
+// equal shares of each merge, so that one long row occupies the whole device.
 #include "prelude.h"
 
-// `flags`: how a key is made of an element's bits.
+// `flags`: how a key is computed from an element's bits.
 constexpr u32 SIGNED = 1, FLOAT = 2, DESCENDING = 4;
 
-// The host's sort.rs has the same number.
+// Must equal the constant in the host's sort.rs.
 constexpr u32 TILE = 1024;
 
 template <class U> DEVICE U to_key(U bits, u32 flags) {
@@ -27,7 +28,7 @@ template <class U> DEVICE U from_key(U key, u32 flags) {
     return flags & SIGNED ? (U)(key ^ sign) : key;
 }
 
-// A key and an index: one integer for keys of up to four bytes.
+// A key and an index in one integer, for keys of up to four bytes.
 struct Narrow {
     u64 bits;
     static DEVICE Narrow of(u64 key, u32 index) { return {key << 32 | index}; }
@@ -43,7 +44,7 @@ struct Wide {
     DEVICE u64 key() const { return high; }
     DEVICE u32 index() const { return (u32)low; }
     DEVICE bool before(const Wide &other) const { return high < other.high || (high == other.high && low < other.low); }
-    // Member by member: a choice between two addresses would keep both in memory.
+    // Member by member: a choice between two addresses would put both into memory.
     static DEVICE Wide either(bool c, Wide a, Wide b) { return {c ? a.high : b.high, c ? a.low : b.low}; }
 };
 template <class U> struct pair {
@@ -54,9 +55,9 @@ template <> struct pair<u64> {
 };
 template <class U> using pair_t = typename pair<U>::type;
 
-// Sorts what lies in order of the index: `pairs`, with room for as many in `spare`. One thread's
-// work: by insertion if there are few, otherwise by the key's bytes from the lowest, those that are
-// the same everywhere left out.
+// Sorts `pairs`, which must be in the order of their indices; `spare` has room for as many. One
+// thread does it: by insertion if there are few, otherwise by radix sort from the lowest byte of
+// the key, skipping bytes that are the same in all keys.
 template <class U> DEVICE void sort_serially(u32 count, pair_t<U> *pairs, pair_t<U> *spare) {
     using P = pair_t<U>;
     if (count <= 32) {
@@ -89,8 +90,8 @@ template <class U> DEVICE void sort_serially(u32 count, pair_t<U> *pairs, pair_t
     }
 }
 
-// Sorts `count` pairs in shared memory by the block's threads: a bitonic network over the next
-// power of two, of which what is past `count` holds pairs after all others.
+// The block's threads sort pairs in shared memory with a bitonic network. `size` is a power of two;
+// places after the last pair hold pairs that sort after all others.
 template <class P> DEVICE void sort_together(u32 size, P *pairs) {
     for (u32 run = 2; run <= size; run *= 2) {
         for (u32 distance = run / 2; distance > 0; distance /= 2) {
@@ -109,8 +110,8 @@ template <class P> DEVICE void sort_together(u32 size, P *pairs) {
     sync_threads();
 }
 
-// Loads x[0..count) as pairs whose indices start at `start`, sorts them by the block and hands each
-// to put(place, pair).
+// Loads x[0..count) as pairs whose indices start at `start`, sorts them with the whole block, and
+// calls put(place, pair) for each.
 template <class U, class F> DEVICE void sort_tile(u32 count, u64 start, u32 flags, const U *x, F put) {
     using P = pair_t<U>;
     SHARED(P, pairs, TILE);
@@ -127,11 +128,11 @@ template <class U, class F> DEVICE void sort_tile(u32 count, u64 start, u32 flag
         }
         sort_together(size, pairs);
         for (u32 i = threadIdx.x; i < count; i += blockDim.x) put(i, pairs[i]);
-        sync_threads(); // the pairs are read: the next tile may write them
+        sync_threads(); // waits until the pairs are read, because the next tile may overwrite them
     }
 }
 
-// Rows of at most TILE elements. `out` may be the input.
+// For rows of at most TILE elements. `out` may be the input.
 template <class U> __global__ void sort_rows(u64 rows, u64 len, u32 flags, const U *x, i32 *index, U *out) {
     for_each_row(rows, [=](u64 row) {
         sort_tile((u32)len, 0, flags, x + row * len, [=](u32 i, pair_t<U> p) {
@@ -141,8 +142,8 @@ template <class U> __global__ void sort_rows(u64 rows, u64 len, u32 flags, const
     });
 }
 
-// Every `tile` elements of each row sorted into `pairs`. Where a block is one thread a tile may be
-// of any size, and is sorted with the help of `spare`; elsewhere it is at most TILE.
+// Sorts every `tile` elements of each row into `pairs`. With blocks of one thread, a tile may have
+// any size, and `spare` is working memory; otherwise it has at most TILE elements.
 template <class U>
 __global__ void sort_tiles(u64 rows, u64 len, u64 tile, u32 flags, const U *x, pair_t<U> *spare, pair_t<U> *pairs) {
     using P = pair_t<U>;
@@ -160,14 +161,14 @@ __global__ void sort_tiles(u64 rows, u64 len, u64 tile, u32 flags, const U *x, p
     });
 }
 
-// What one thread merges at a time.
+// The number of elements that one thread merges at a time.
 constexpr u32 SHARE = ONE_THREAD ? 4096 : 16;
 
-// Sorted runs of `run` elements in each row of `x` merged two by two into `out`. Launched for rows
+// Merges sorted runs of `run` elements in each row of `x` two by two into `out`. Launched for rows
 // * ceil(len / 16) items.
 template <class U> __global__ void sort_merge(u64 rows, u64 len, u64 run, const pair_t<U> *x, pair_t<U> *out) {
     using P = pair_t<U>;
-    // A share never crosses the end of two runs: each two have shares of their own.
+    // A share never crosses the end of a couple of runs: each couple has its own shares.
     u64 couples = (len + 2 * run - 1) / (2 * run), shares = (2 * run + SHARE - 1) / SHARE;
     for_each(rows * couples * shares, [=](u64 item) {
         u64 share = item % shares, couple = item / shares % couples, row = item / shares / couples;
@@ -178,8 +179,8 @@ template <class U> __global__ void sort_merge(u64 rows, u64 len, u64 run, const 
         if (begin >= left + right) return;
         u64 count = left + right - begin < SHARE ? left + right - begin : SHARE;
         const P *a = x + row * len + start, *b = a + left;
-        // How many of the first `begin` come from a: the least i such that b[begin - i - 1] is
-        // before a[i].
+        // The number of the couple's first `begin` elements that come from a: the least i for which
+        // b[begin - i - 1] is before a[i].
         u64 low = begin > right ? begin - right : 0, high = begin < left ? begin : left;
         while (low < high) {
             u64 middle = (low + high) / 2;
@@ -201,7 +202,7 @@ template <class U> __global__ void sort_merge(u64 rows, u64 len, u64 run, const 
     });
 }
 
-// Pairs taken apart.
+// Splits pairs into elements and indices.
 template <class U> __global__ void sort_finish(u64 n, u32 flags, const pair_t<U> *pairs, i32 *index, U *out) {
     for_each(n, [=](u64 i) {
         out[i] = from_key((U)pairs[i].key(), flags);

@@ -20,13 +20,13 @@ struct dim3 {
     unsigned x, y, z;
 };
 
-// The CPU device's description of a launch and, in lockstep, the functions that a kernel calls. The
-// layout is that in the device's abi.rs.
+// The CPU device's description of a launch and, in lockstep, the functions that kernels call. The
+// layout must match the device's abi.rs.
 struct hip_cpu_launch {
     dim3 grid, block_dim;
     unsigned long long first, count; // the blocks to run, counted x first
     void *dynamic_shared;
-    // Lockstep only: kept up to date by the scheduler.
+    // Lockstep only; the scheduler keeps these up to date.
     dim3 thread, block;
     int wave, lane;
     void (*sync)(const void *site);
@@ -34,8 +34,8 @@ struct hip_cpu_launch {
     void (*shuffle)(const void *site, const void *in, void *out, unsigned bytes, int source);
     unsigned long long (*ballot)(const void *site, int predicate);
     const void *arguments; // as in AMD's kernarg segment: one after the other, each at its type's alignment
-    // Native only: memory that belongs to the calling thread, 64-byte aligned. The next call may
-    // return the same.
+    // Native only: returns memory of the calling thread, aligned to 64 bytes. The next call may
+    // return the same memory.
     void *(*scratch)(unsigned long long bytes);
 };
 
@@ -50,7 +50,7 @@ static const hip_cpu_launch *hip_cpu_now;
 #define warpSize ((int)hip_cpu_now->wave)
 #define hip_cpu_lane (hip_cpu_now->lane)
 
-// These functions are never inlined and their calls never duplicated, because the return address
+// These functions are never inlined and calls to them never duplicated, because the return address
 // identifies the call in the kernel.
 #ifdef __clang__
 #define HIP_CPU_CALL __attribute__((noinline, noduplicate, unused)) static
@@ -98,7 +98,7 @@ HIP_CPU_INLINE void hip_cpu_shuffle(const void *in, void *out, unsigned bytes, i
 
 #endif
 
-// Shuffles as AMD defines them: a lane whose source lies outside `width` gets its own value.
+// Shuffles behave as AMD's do: a lane whose source lies outside `width` gets its own value.
 template <class T> HIP_CPU_INLINE T hip_cpu_exchange(T value, int source) {
     T result;
     hip_cpu_shuffle(&value, &result, sizeof(T), source);
@@ -124,8 +124,8 @@ HIP_CPU_INLINE int __all(int predicate) { return __ballot(predicate == 0) == 0; 
 HIP_CPU_INLINE void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 HIP_CPU_INLINE void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
-// Blocks run on several cores, so atomics are real. The loops compare bits, so that they end for a
-// NaN too.
+// Blocks run on several cores, so atomics must be real. The loops compare bits, so that they also
+// end for a NaN.
 template <unsigned long long BYTES> struct hip_cpu_word;
 template <> struct hip_cpu_word<4> {
     using type = unsigned int;

@@ -1,5 +1,6 @@
-// Ends a translation unit of kernels with the table through which the CPU device calls them. It is
-// in the kernels' own namespace, so that no two translation units share an instantiation.
+// Included at the end of a translation unit of kernels. Defines the table through which the CPU
+// device calls them. The table is in the kernels' own namespace, so that no two translation units
+// share an instantiation.
 #pragma once
 
 struct hip_cpu_entry {
@@ -24,7 +25,7 @@ template <class... P, void (*KERNEL)(P...)> struct hip_cpu_kernel<void (*)(P...)
     static void run(void **arguments, const hip_cpu_launch *launch) {
         typename Count<sizeof...(P)>::type indices;
 #if HIP_CPU_LOCKSTEP
-        hip_cpu_now = launch; // one thread of one block: the scheduler has set which
+        hip_cpu_now = launch; // one thread of one block; the scheduler has set which one
         call(arguments, indices);
 #else
         hip_cpu_grid = launch->grid;

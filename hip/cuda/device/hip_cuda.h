@@ -1,4 +1,4 @@
-// hipRTC's built-ins that NVRTC names differently. NVRTC reads this file before every program.
+// Built-ins of hipRTC that have other names in NVRTC. NVRTC reads this file before every program.
 // hip/kernels/prelude_*.h handle the other differences.
 #pragma once
 

@@ -44,7 +44,7 @@ struct Gemm {
     i32 alpha, beta;
 };
 
-// Sums wrap. c may be the same as d.
+// Sums wrap. c may be d.
 extern "C" __global__ void gemm_i8(Gemm g, const i8 *a, const i8 *b, const i32 *c, i32 *d) {
     u64 plane = (u64)g.m * g.n;
     for_each<u64>(plane * g.batch, [=](u64 i) {
@@ -70,7 +70,7 @@ struct Axis {
 struct Pool {
     i64 planes;
     Axis d, h, w;
-    i32 masked; // whether an index counts within the window instead of the plane
+    i32 masked; // whether an index is a position in the window instead of the plane
 
     // In 2-D the compiler knows that there is one slice.
     template <int AXES> __device__ Axis depth() const {
@@ -79,7 +79,8 @@ struct Pool {
     }
 };
 
-// MIOpen's maximum: the first of the largest elements, starting from the lowest finite number.
+// MIOpen's maximum: the first of the largest elements. The search starts with the lowest finite
+// number.
 template <int AXES, class T, class I> __global__ void max_forward(Pool p, const T *x, T *y, I *indices) {
     Axis d = p.depth<AXES>(), h = p.h, w = p.w;
     u64 outputs = (u64)d.out * h.out * w.out;
@@ -111,8 +112,9 @@ template <int AXES, class T, class I> __global__ void max_forward(Pool p, const 
     });
 }
 
-// Each pixel of the input gathers from the windows that contain it, so the order is fixed and the
-// sum is rounded once. N is the type that counts the pixels of all planes, and that divides.
+// Each pixel of the input sums over the windows that contain it, so the order is fixed and the sum
+// is rounded once. N is the integer type for indices over the pixels of all planes, and for
+// divisions.
 template <class N, int AXES, class T, class I>
 __device__ void gather_max(Pool p, const T *dy, const I *indices, T *dx) {
     Axis d = p.depth<AXES>(), h = p.h, w = p.w;
@@ -138,7 +140,8 @@ __device__ void gather_max(Pool p, const T *dy, const I *indices, T *dx) {
 }
 
 template <int AXES, class T, class I> __global__ void max_backward(Pool p, const T *dy, const I *indices, T *dx) {
-    // One step past 2^31 stays below 2^32, because at most 2^31 threads run.
+    // In 32 bits up to 2^31 pixels: the loop's last step stays below 2^32, because at most 2^31
+    // threads run.
     if ((u64)p.depth<AXES>().size * p.h.size * p.w.size * p.planes <= 0x80000000u)
         gather_max<u32, AXES>(p, dy, indices, dx);
     else gather_max<u64, AXES>(p, dy, indices, dx);
@@ -146,7 +149,8 @@ template <int AXES, class T, class I> __global__ void max_backward(Pool p, const
 
 struct Norm {
     i64 rows, length;
-    // The weight of a value is at row % groups * channels + its index / share.
+    // The weight of a value has the index row % groups * channels + (the value's index in its row)
+    // / share.
     i64 groups, channels, share;
     float epsilon;
 };
@@ -155,7 +159,7 @@ struct Norm {
 __device__ double block_sum(double value) {
     __shared__ double part[8];
     for (i32 distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffffu, value, distance);
-    __syncthreads(); // an earlier sum may still be read
+    __syncthreads(); // threads may still read an earlier sum's parts
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
     __syncthreads();
     double sum = 0.0;
@@ -163,8 +167,8 @@ __device__ double block_sum(double value) {
     return sum;
 }
 
-// One block normalises a row: first the mean, then the deviations from it. If not CENTRED (T5's
-// norm), the mean is taken as 0. Pointers may be null: those tensors are left out.
+// One block normalises a row: it computes first the mean, then the deviations from it. If not
+// CENTRED (T5's norm), the mean is taken as 0. Tensors whose pointer is null are left out.
 template <class T, bool CENTRED>
 __global__ void norm_forward(Norm p, const T *x, const T *weight, const T *bias, T *y, T *mean, T *rstd) {
     for (i64 row = blockIdx.x; row < p.rows; row += gridDim.x) {
@@ -181,7 +185,7 @@ __global__ void norm_forward(Norm p, const T *x, const T *weight, const T *bias,
             sum += off;
             squares += off * off;
         }
-        // The mean was rounded, so the mean deviation corrects the variance.
+        // The rounding error of the mean is the mean deviation, which corrects the variance.
         double first = CENTRED ? block_sum(sum) / (double)p.length : 0.0;
         double variance = block_sum(squares) / (double)p.length - first * first;
         float scale = (float)rsqrt((variance < 0.0 ? 0.0 : variance) + (double)p.epsilon);
@@ -218,8 +222,8 @@ template <class T> struct Piece {
     }
 };
 
-// Both components' sums over the TEAM threads of a row (a warp or a block of 256), returned to each
-// of them.
+// The sums of both components over the TEAM threads of a row (a warp or a block of 256), returned
+// to each of them.
 template <i32 TEAM> __device__ float2 team_sum(float2 value) {
     for (i32 distance = 16; distance > 0; distance /= 2) {
         value.x += __shfl_xor_sync(0xffffffffu, value.x, distance);
@@ -227,7 +231,7 @@ template <i32 TEAM> __device__ float2 team_sum(float2 value) {
     }
     if constexpr (TEAM > 32) {
         __shared__ float2 part[8];
-        __syncthreads(); // an earlier sum may still be read
+        __syncthreads(); // threads may still read an earlier sum's parts
         if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
         __syncthreads();
         value = part[0];
@@ -237,9 +241,9 @@ template <i32 TEAM> __device__ float2 team_sum(float2 value) {
 }
 
 // norm_forward for rows of at most PIECES times 16 bytes per thread, if all addresses are multiples
-// of 16 bytes and each element has a weight of its own. A row is read once and stays in registers.
-// Mean and variance are computed from differences to the row's first element, so that one reduction
-// gives both and a large mean costs no digits.
+// of 16 bytes and each element has its own weight. A row is read once and stays in registers. Mean
+// and variance are computed from differences to the row's first element, so that one reduction
+// gives both and a large mean costs no precision.
 template <class T, bool CENTRED, i32 TEAM, i32 PIECES>
 __global__ void __launch_bounds__(256)
     row_norm(Norm p, const T *x, const T *weight, const T *bias, T *y, T *mean, T *rstd) {
@@ -291,7 +295,7 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-// The gradient of x from the stored statistics, one block for each row. weight may be null.
+// The gradient of x from the stored statistics. One block per row. weight may be null.
 template <class T>
 __global__ void norm_backward(Norm p, const T *dy, const T *x, const T *weight, const T *mean, const T *rstd, T *dx) {
     for (i64 row = blockIdx.x; row < p.rows; row += gridDim.x) {
@@ -311,8 +315,8 @@ __global__ void norm_backward(Norm p, const T *dy, const T *x, const T *weight, 
     }
 }
 
-// The gradients of weight and bias. A block takes 32 columns, and each of its 8 warps every eighth
-// row.
+// The gradients of weight and bias. A block takes 32 columns, and each of its 8 warps takes every
+// eighth row.
 template <class T>
 __global__ void norm_parameters(Norm p, const T *dy, const T *x, const T *mean, const T *rstd, T *weight, T *bias) {
     __shared__ double parts[2][8][32];
@@ -325,7 +329,7 @@ __global__ void norm_parameters(Norm p, const T *dy, const T *x, const T *mean, 
             by_weight += gradient * ((load(x[row * p.length + at]) - load(mean[row])) * load(rstd[row]));
             by_bias += gradient;
         }
-        __syncthreads(); // the last columns' parts may still be read
+        __syncthreads(); // threads may still read the previous columns' parts
         parts[0][warp][column] = by_weight;
         parts[1][warp][column] = by_bias;
         __syncthreads();
@@ -339,7 +343,7 @@ __global__ void norm_parameters(Norm p, const T *dy, const T *x, const T *mean, 
     }
 }
 
-// MIOpen's numbers for the modes, and its formulas.
+// MIOpen's mode numbers, and its formulas.
 struct Activation {
     i32 mode;
     float alpha, beta, gamma;

@@ -35,7 +35,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// Bytes an element.
+    /// Bytes per element.
     pub const fn size(self) -> usize {
         self.facts().0
     }

@@ -1,8 +1,8 @@
 //! The HIP C++ kernels of burn-rocm and the table of their instantiations.
 //!
-//! The sources are embedded as text. The run-time compiles an instantiation when it is first asked for, the CPU device
-//! builds them all ahead, and the check against AMD's compiler goes through the same table: a kernel that is not in it
-//! does not exist.
+//! The sources are embedded as text. The run-time compiles an instantiation when it is first
+//! requested. The CPU device builds all of them in advance. The check with AMD's compiler goes
+//! through the same table, so no kernel exists that is not in it.
 
 mod dtype;
 mod name;
@@ -12,7 +12,7 @@ pub use dtype::*;
 pub use name::{Arg, KernelName, MAX_ARGS};
 pub use table::{Family, Functor, Param, Rule, Template, families, family_of};
 
-/// What the kernel sources include: the file names and texts of the headers.
+/// The headers that kernel sources include: file names and texts.
 pub const HEADERS: &[(&str, &str)] = &[
     ("prelude.h", include_str!("../prelude.h")),
     ("prelude_compiler.h", include_str!("../prelude_compiler.h")),
@@ -35,7 +35,8 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("rows.h", include_str!("../rows.h")),
 ];
 
-/// The dims that a kernel's strided operands may have, after merging (`MAX_DIMS` in `prelude.h`).
+/// The most dims that a kernel's strided operands may have after merging (`MAX_DIMS` in
+/// `prelude_map.h`).
 pub const MAX_DIMS: usize = 8;
 
 /// Whether the table lists this instantiation.

@@ -26,11 +26,11 @@ impl fmt::Display for Arg {
     }
 }
 
-/// The template arguments that a kernel may have.
+/// The most template arguments that a kernel may have.
 pub const MAX_ARGS: usize = 4;
 
-/// A kernel instantiation: a template and its arguments. Made without allocating, so that it can be the key of a
-/// look-up on the hot path.
+/// A kernel instantiation: a template and its arguments. It needs no allocation, because it is the
+/// key of a look-up on the hot path.
 ///
 /// ```
 /// use hip_kernels::{DType, Functor, Template};
@@ -44,7 +44,7 @@ pub struct KernelName {
 }
 
 impl Template {
-    /// The name, whose arguments are still to come; none has to.
+    /// The name without arguments. They can be added, unless the template has none.
     pub const fn name(self) -> KernelName {
         KernelName { template: self, args: [None; MAX_ARGS] }
     }
@@ -90,7 +90,7 @@ impl KernelName {
     /// Adds an argument.
     ///
     /// # Panics
-    /// Past [`MAX_ARGS`] arguments: no kernel has more.
+    /// If the name already has [`MAX_ARGS`] arguments, and no kernel has more.
     #[inline]
     pub const fn arg(mut self, arg: Arg) -> Self {
         let mut at = 0;
@@ -116,7 +116,8 @@ impl KernelName {
     }
 }
 
-/// One word an argument, which costs half of what the derived one does: a name is looked up at every launch.
+/// Hashes one word per argument, at half the cost of the derived implementation: every launch looks
+/// a name up.
 impl Hash for KernelName {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_usize(self.template as usize);
@@ -130,7 +131,7 @@ impl Hash for KernelName {
     }
 }
 
-/// The C++ name expression, as hipRTC takes it.
+/// The C++ name expression for hipRTC.
 impl fmt::Display for KernelName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.template.fmt(f)?;
@@ -151,7 +152,7 @@ impl Param {
         }
     }
 
-    /// The name, with the entry at `index` as its next argument.
+    /// The name with the value at `index` as its next argument.
     fn add(&self, name: KernelName, index: usize) -> KernelName {
         match self {
             Self::Types(x) => name.ty(x[index]),
@@ -163,7 +164,7 @@ impl Param {
 }
 
 impl Rule {
-    /// Every instantiation.
+    /// All instantiations.
     pub fn instantiations(&self) -> impl Iterator<Item = KernelName> + '_ {
         let count = self.params.iter().map(Param::len).product::<usize>();
         (0..count).map(|mut index| {
@@ -181,7 +182,7 @@ impl Rule {
 }
 
 impl Family {
-    /// Every instantiation of the family, each once.
+    /// All instantiations of the family, each once.
     pub fn instantiations(&self) -> impl Iterator<Item = KernelName> + '_ {
         self.rules.iter().flat_map(Rule::instantiations)
     }

@@ -9,7 +9,7 @@ macro_rules! names {
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum $names { $($(#[$doc])* $name),* }
 
-        /// The name in the sources.
+        /// The name as spelled in the sources.
         impl core::fmt::Display for $names {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                 core::fmt::Debug::fmt(self, f)
@@ -18,11 +18,11 @@ macro_rules! names {
     };
 }
 
-/// [`Functor`] from lists, each of which is a constant too, unless it is called `_`.
+/// Defines [`Functor`] from lists. Each list is a constant too, unless it is called `_`.
 macro_rules! functors {
     ($($list:tt: $($functor:ident)*;)*) => {
         names! {
-            /// A functor: a struct of the kernels' sources, which say what it computes.
+            /// A functor: a struct in the kernels' sources, which say what it computes.
             #[allow(missing_docs, reason = "the sources have them")]
             Functor: $($($functor),*),*
         }
@@ -30,7 +30,8 @@ macro_rules! functors {
     };
 }
 
-/// [`Template`] and `FAMILIES` from each family's templates, and for each of these what its parameters range over.
+/// Defines [`Template`] and `FAMILIES` from each family's templates and the values of their
+/// parameters.
 macro_rules! families {
     ($($family:ident [ $($template:ident $([ $($param:expr),* ])+),* $(,)? ])*) => {
         names! {
@@ -46,7 +47,7 @@ macro_rules! families {
     };
 }
 
-/// What a template parameter ranges over.
+/// The values that a template parameter takes.
 #[derive(Clone, Copy, Debug)]
 pub enum Param {
     /// Element types.
@@ -60,7 +61,7 @@ pub enum Param {
     Ints(&'static [i32]),
 }
 
-/// A template and the instantiations it has: every combination of its parameters' values.
+/// A template and its instantiations: every combination of its parameters' values.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
     /// The kernel template.
@@ -76,7 +77,7 @@ pub struct Family {
     pub name: &'static str,
     /// Its text.
     pub source: &'static str,
-    /// What it is instantiated for.
+    /// Its templates and their instantiations.
     pub rules: &'static [Rule],
 }
 
@@ -87,10 +88,10 @@ use Param::{Functors, Ints, Pairs, Types};
 functors! {
     // Functors for every number type.
     ARITHMETIC: Add Sub Mul Pow Max Min;
-    // Functors that integer tensors have in kernels of their own, which look for zeros.
+    // Functors for which integer tensors have kernels of their own, which look for zero divisors.
     DIVISION: Div Rem;
     BITWISE: BitAnd BitOr BitXor Shl Shr;
-    // Functors of two floats beyond the arithmetic ones.
+    // Functors of two floats, besides the arithmetic ones.
     FLOAT_BINARY: Atan2 Prelu ReluBackward SigmoidBackward GeluBackward LogSigmoidBackward SiluBackward;
     LOGIC: LogicAnd LogicOr LogicXor;
     FLOAT_UNARY: Exp Log Log1p Sqrt Recip Cos Sin Tan Cosh Sinh Tanh Acos Acosh Asin Asinh Atan Atanh Round Floor Ceil
@@ -101,15 +102,15 @@ functors! {
     REDUCE_BOOL: Any All;
     ARG: ArgMax ArgMin;
     SCAN: CumSum CumProd CumMin CumMax;
-    // What losses read.
+    // What the scores or differences are from which losses are computed.
     CLASS_SCORES: Logits Probabilities LogProbabilities;
     BINARY_SCORES: BinaryLogits BinaryProbabilities;
     RESIDUAL: Squared Huber;
-    // Of lists below, or of one rule.
+    // Functors that only lists below or single rules use.
     _: Sum Prod Mean MaxAbs Fill Plain BitNot LogicNot Clamp Powi Greater GreaterEqual IsNan IsInf Or Assign;
 }
 
-/// The functors of a step of `chain.hip`, in the order of its list.
+/// The functors of a step in `chain.hip`, in the order of its lists.
 #[rustfmt::skip] // one a line otherwise
 const CHAIN: &[Functor] = &[
     Add, Sub, Mul, Div, Max, Min, ReluBackward, SigmoidBackward, Fill,
@@ -117,7 +118,7 @@ const CHAIN: &[Functor] = &[
 ];
 
 impl Functor {
-    /// The functor's number in `chain.hip`; `None` where that has none for it.
+    /// The functor's number in `chain.hip`, or `None` if `chain.hip` does not have it.
     pub const fn in_chain(self) -> Option<u32> {
         const NUMBERS: [Option<u32>; 1 << u8::BITS] = {
             let (mut numbers, mut at) = ([None; 1 << u8::BITS], 0);
@@ -131,28 +132,28 @@ impl Functor {
     }
 }
 
-/// Activations that are joined to other ops.
+/// Activations that kernels fuse with other ops.
 const ACT: &[Functor] = &[Relu, Gelu, Silu];
 const PROBABILITIES: &[Functor] = CLASS_SCORES.split_at(1).1;
 const EQUALITY: &[Functor] = COMPARE.split_at(2).0;
 const REDUCE: &[Functor] = &[Sum, Prod, Mean, Max, Min, MaxAbs];
-/// The floats that are computed in as they are stored.
+/// The floats that are computed in their own type.
 const WIDE: &[DType] = &[F32, F64];
 /// The floats that are computed in f32.
 const NARROW: &[DType] = &[F32, F16, BF16];
-/// What MIOpen normalises.
+/// The types that MIOpen normalises.
 const BY_MIOPEN: &[DType] = &[F32, F16];
 const HALVES: &[DType] = &[F16, BF16];
-/// The types of rows and their parameters: the same type, or f32 parameters beside 16-bit rows.
+/// The types of rows and of their parameters: the same type, or f32 parameters for 16-bit rows.
 const AFFINE: &[[DType; 2]] = &[[F32, F32], [F64, F64], [F16, F16], [BF16, BF16], [F16, F32], [BF16, F32]];
-/// How bools are stored: in one byte, or as Burn's four.
+/// How bools are stored: in one byte, or in four bytes as Burn does.
 const BOOLS: &[DType] = &[Bool, U32];
-/// The unsigned integers by which kernels that only move bits take elements.
+/// The unsigned integers as which kernels take elements whose bits they only move.
 const RAW: &[DType] = &[U8, U16, U32, U64];
 
-/// Index tensors.
+/// The types of index tensors.
 const INDEX: &[DType] = &[I32, I64];
-/// Types that every GPU adds atomically.
+/// The types that every GPU can add atomically.
 const ATOMIC: &[DType] = &[F32, F64, I32, U32, I64, U64];
 
 families! {

@@ -1,4 +1,4 @@
-//! Compiling by hipRTC: the options, the headers, and how a program is handed over.
+//! Compilation by hipRTC: its options, its headers, and the calls.
 
 use std::ffi::{CString, c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,12 +19,13 @@ use crate::provider::library;
 use crate::provider::{Versions, hip_version, load_hiprtc};
 use crate::workarounds;
 
-/// What compiles faster than this is not worth a file: reading one takes about 0.1 ms, writing one 0.5 ms.
+/// Kernels that compile faster than this are not stored: reading a file takes about 0.1 ms, writing
+/// one 0.5 ms.
 const WORTH_STORING: Duration = Duration::from_millis(5);
 
-/// AMD's hipRTC alone, which compiles for any architecture on a machine without a GPU.
+/// AMD's hipRTC on its own, which compiles for any architecture on a machine without a GPU.
 ///
-/// It compiles the built-in kernels exactly as a device does that has none in its cache.
+/// It compiles the built-in kernels exactly as a device does that does not have them in its cache.
 ///
 /// ```no_run
 /// # fn main() -> hip::Result<()> {
@@ -42,27 +43,27 @@ pub struct Compiler {
     toolchain: Once<Toolchain>,
 }
 
-/// What hipRTC made of kernels of one source.
+/// The result of compiling kernels of one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompiledKernels {
     /// The code object: an ELF file.
     pub code: Box<[u8]>,
-    /// The kernels' symbols in it, in the order in which they were asked for.
+    /// The kernels' symbols in the code object, in the order in which they were requested.
     pub symbols: Vec<String>,
 }
 
 impl Compiler {
-    /// The options of every program, to which the architecture is added.
+    /// The options of every program. The architecture is added to them.
     pub const OPTIONS: &[&str] = &["-O3", "-std=c++17"];
 
     /// Loads AMD's hipRTC.
     ///
     /// # Errors
-    /// `NotAvailable` where it is not installed or does not load.
+    /// `NotAvailable` if hipRTC is not installed or does not load.
     pub fn load() -> Result<Self> {
         let (rtc, path) = load_hiprtc()?;
         let mut version = (0, 0);
-        // SAFETY: the table's functions are hipRTC's; each writes through a valid pointer.
+        // SAFETY: the function is hipRTC's, and it writes through two valid pointers.
         let status = unsafe { (rtc.hiprtcVersion)(&mut version.0, &mut version.1) };
         check_rtc(&rtc, "hiprtcVersion", status)?;
         Ok(Self { rtc, path, version, toolchain: Once::default() })
@@ -78,12 +79,15 @@ impl Compiler {
         self.version
     }
 
-    /// Compiles built-in kernels of one family for an architecture (`gfx90a:sramecc+:xnack-`, or less of it).
+    /// Compiles built-in kernels of one family for an architecture (`gfx90a:sramecc+:xnack-`, or
+    /// less of it).
     ///
-    /// A device compiles each kernel on its own; several together take less time and give the same instructions.
+    /// A device compiles each kernel on its own. Several together take less time and get the same
+    /// instructions.
     ///
     /// # Errors
-    /// `Compilation` where the compiler refuses, or where `names` are not of one family or none.
+    /// `Compilation` if the compiler refuses, if `names` is empty, or if no family lists all of
+    /// them.
     pub fn compile(&self, architecture: &str, names: &[KernelName]) -> Result<CompiledKernels> {
         let family = family_of(names)?;
         let expressions: Vec<String> = names.iter().map(KernelName::to_string).collect();
@@ -93,15 +97,16 @@ impl Compiler {
         compile(&self.rtc, &program, &expressions, &options(&architecture, &program))
     }
 
-    /// A built-in kernel as a device gets it: from the code-object cache on disk, or compiled and
-    /// stored there. So a cache can be filled ahead for machines with these GPUs and the same build
-    /// of ROCm, HIP included: the key of a code object covers HIP's version and the compiler's
-    /// files.
+    /// Gets a built-in kernel as a device does: from the code-object cache on disk, or by compiling
+    /// it and storing it there. So a cache can be filled in advance for machines with these GPUs
+    /// and the same build of ROCm, HIP included: the key of a code object covers HIP's version and
+    /// the compiler's files.
     ///
-    /// `architecture` is the device's full name: a cache made for `gfx90a` is no use to `gfx90a:sramecc+:xnack-`.
+    /// `architecture` is the device's full name. A device named `gfx90a:sramecc+:xnack-` does not
+    /// find what was compiled for `gfx90a`.
     ///
     /// # Errors
-    /// `Compilation` where the compiler refuses, or where the table does not list the kernel.
+    /// `Compilation` if the compiler refuses, or if the table does not list the kernel.
     pub fn get(&self, architecture: &str, name: KernelName) -> Result<CompiledKernels> {
         let family = family_of(&[name])?;
         let (file, architecture) = (file_of(family), architecture_option(architecture));
@@ -118,7 +123,7 @@ impl Compiler {
     }
 }
 
-/// The one family that has all these kernels.
+/// The family that lists all these kernels.
 fn family_of(names: &[KernelName]) -> Result<&'static Family> {
     names
         .first()
@@ -131,16 +136,17 @@ fn family_of(names: &[KernelName]) -> Result<&'static Family> {
         })
 }
 
-/// What makes a code object: where one of these differs, so does the key.
+/// The key of a code object. It covers everything that determines the object.
 pub(crate) fn key(toolchain: &Toolchain, source: u128, expression: &str, options: &[&str]) -> u128 {
     let key = options.iter().fold(Digest::new().bytes(&source.to_le_bytes()), |key, option| key.part(option));
     toolchain.add_to(key).part(expression).part(env!("CARGO_PKG_VERSION")).finish()
 }
 
-/// What compiles a provider's kernels.
+/// The toolchain that compiles a provider's kernels.
 pub(crate) fn toolchain(rtc: &Hiprtc, provider: ProviderKind, versions: Versions) -> Result<Toolchain> {
     if provider == ProviderKind::Rocm {
-        // AMD's hipRTC loads its compiler, libamd_comgr, when it creates the first program. It refuses an empty text.
+        // AMD's hipRTC loads its compiler, libamd_comgr, when it creates the first program. It
+        // refuses an empty source, so this one has a newline.
         let program = Program { name: "empty.hip", source: "\n", headers: &[], options: &[] };
         let _held = library::compiling();
         create(rtc, &program, &[])?;
@@ -156,7 +162,8 @@ pub(crate) fn hash_source(program: &Program) -> u128 {
         .finish()
 }
 
-/// A built-in source's hash, computed once: it takes 0.1 ms, and a family has hundreds of kernels.
+/// The hash of a built-in source. It is computed once, because it takes 0.1 ms and a family has
+/// hundreds of kernels.
 pub(crate) fn source_hash(family: &'static Family) -> u128 {
     static KNOWN: Mutex<Vec<(&str, u128)>> = Mutex::new(Vec::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,7 +175,7 @@ pub(crate) fn source_hash(family: &'static Family) -> u128 {
     hash
 }
 
-/// Compiles one instantiation of a program and keeps it on disk.
+/// Compiles one instantiation of a program, and stores it on disk if that is worth it.
 pub(crate) fn compile_into_cache(
     rtc: &Hiprtc,
     key: u128,
@@ -189,18 +196,18 @@ pub(crate) fn compile_into_cache(
 }
 
 impl CompiledKernels {
-    /// The object of a single kernel.
+    /// The code object of a single kernel.
     pub(crate) fn only(mut self) -> CodeObject {
         CodeObject { symbol: self.symbols.pop().unwrap_or_default(), code: self.code }
     }
 }
 
-/// The file name that the compiler's messages show for a family.
+/// The file name of a family in the compiler's messages.
 pub(crate) fn file_of(family: &Family) -> String {
     format!("{}.hip", family.name)
 }
 
-/// A family as a program.
+/// A family's source as a program.
 pub(crate) fn program_of<'a>(family: &Family, file: &'a str) -> Program<'a> {
     Program { name: file, source: family.source, headers: &[], options: &[] }
 }
@@ -210,7 +217,7 @@ pub(crate) fn architecture_option(architecture: &str) -> String {
     format!("--offload-arch={architecture}")
 }
 
-/// All options for a program.
+/// All options of a program.
 pub(crate) fn options<'a>(architecture: &'a str, program: &Program<'a>) -> Vec<&'a str> {
     std::iter::once(architecture)
         .chain(Compiler::OPTIONS.iter().copied())
@@ -222,7 +229,7 @@ pub(crate) fn c_text(what: &str, text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::config(what, "text without a NUL", format!("{text:?}")))
 }
 
-/// A hipRTC program, destroyed when dropped.
+/// A hipRTC program, which is destroyed on drop.
 struct RtcProgram<'a> {
     rtc: &'a Hiprtc,
     raw: hiprtcProgram,
@@ -230,7 +237,7 @@ struct RtcProgram<'a> {
 
 impl Drop for RtcProgram<'_> {
     fn drop(&mut self) {
-        // SAFETY: the function is hipRTC's; the handle is ours alone.
+        // SAFETY: the function is hipRTC's, and no one else has the handle.
         let status = unsafe { (self.rtc.hiprtcDestroyProgram)(&mut self.raw) };
         if status != hip_sys::HIPRTC_SUCCESS {
             log::error!("hiprtcDestroyProgram failed: {status}");
@@ -245,8 +252,8 @@ pub(crate) fn compile(
     expressions: &[&str],
     options: &[&str],
 ) -> Result<CompiledKernels> {
-    /// Whether the last kernel was found by its spelled-out name alone: the next is then asked for by that first,
-    /// not to be compiled twice.
+    /// Whether the last kernel was found only by its spelled-out name. If so, the next one is
+    /// requested by that name first, so that it is not compiled twice.
     static SPELLED_OUT: AtomicBool = AtomicBool::new(false);
     let spelled: Vec<String> = expressions.iter().map(|name| workarounds::spelled_out(name)).collect();
     let spelled: Vec<&str> = spelled.iter().map(String::as_str).collect();
@@ -284,7 +291,8 @@ fn create<'a>(rtc: &'a Hiprtc, program: &Program, headers: &[(&str, &str)]) -> R
         headers.iter().map(|(_, text)| c_text("header", text)).collect::<Result<_>>()?;
     let (names, texts) = (pointers(&names), pointers(&texts));
     let mut raw = std::ptr::null_mut();
-    // SAFETY: the function is hipRTC's, which copies every text; the arrays have as many entries as said.
+    // SAFETY: the function is hipRTC's and copies every text; both arrays have the stated number of
+    // entries.
     let status = unsafe {
         (rtc.hiprtcCreateProgram)(
             &mut raw,
@@ -299,7 +307,8 @@ fn create<'a>(rtc: &'a Hiprtc, program: &Program, headers: &[(&str, &str)]) -> R
     Ok(RtcProgram { rtc, raw })
 }
 
-/// Compiles instantiations by just these names; `None` where hipRTC compiles and then does not find one of them.
+/// Compiles instantiations by exactly these names. Returns `None` if hipRTC compiles them but does
+/// not find one of the names afterwards.
 fn compile_named(
     rtc: &Hiprtc,
     program: &Program,
@@ -314,7 +323,8 @@ fn compile_named(
     let headers: Vec<_> = HEADERS.iter().chain(program.headers).copied().collect();
     let _held = library::compiling();
     let created = create(rtc, program, &headers)?;
-    // SAFETY: the functions are hipRTC's, the handle is alive, and each pointer is to what the header says.
+    // SAFETY: the functions are hipRTC's, the handle is alive, and each pointer points to what
+    // hipRTC's header requires.
     unsafe {
         for expression in &name_expressions {
             let status = (rtc.hiprtcAddNameExpression)(created.raw, expression.as_ptr());
@@ -355,7 +365,8 @@ fn compile_named(
 
 fn log_of(program: &RtcProgram) -> String {
     let mut size = 0;
-    // SAFETY: the functions are hipRTC's and the handle is alive; the log is written into as many bytes as it said.
+    // SAFETY: the functions are hipRTC's and the handle is alive; hipRTC writes as many bytes of
+    // log as it stated, into a buffer that is one byte longer.
     unsafe {
         if (program.rtc.hiprtcGetProgramLogSize)(program.raw, &mut size) != hip_sys::HIPRTC_SUCCESS {
             return String::new();
