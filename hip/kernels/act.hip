@@ -17,7 +17,8 @@ struct Gelu { // z Phi(z), the exact form
         return cdf + z * math::exp((C)-0.5 * z * z) * (C)0.39894228040143267794;
     }
 };
-// z s(z); exp is taken only of numbers that are not positive: small relative error at both ends
+// z s(z). exp is taken only of numbers that are not positive, so the relative error is small at
+// both ends.
 struct Silu {
     template <class C> static DEVICE C sigmoid(C z) {
         C e = math::exp(-math::abs(z));
@@ -237,7 +238,7 @@ __global__ void bias_act_planes_backward(u64 outer, u64 len, u64 inner, u64 part
             T *to = out + at;
             if constexpr (ONE_THREAD) {
                 auto of = [=](u64 i) { return (C)load(g[i]) * Act::slope((C)load(from[i]) + add); };
-                // read before `out`, which may be an input, is written
+                // Read before `out`, which may be an input, is written.
                 sum += block_reduce_range(inner, (C)0, of, Plus());
                 for_each_in_block(inner, [=](u64 i) { to[i] = store<T>::from(of(i)); });
             } else {
@@ -254,10 +255,9 @@ __global__ void bias_act_planes_backward(u64 outer, u64 len, u64 inner, u64 part
     });
 }
 
-// ---------------------------------------------------------------- after a sum or a product; packed
-// tensors
+// ---------------------------------------------------------------- after a sum or a product
 
-// out = act(a + b)
+// out = act(a + b). Here and below all tensors are packed.
 template <class Act, class T> __global__ void add_act(u64 n, const T *a, const T *b, T *out) {
     using C = compute_t<T>;
     map_contiguous(n, out, [=](C x, C y) { return Act::apply(x + y); }, a, b);

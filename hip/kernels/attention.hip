@@ -33,11 +33,11 @@ template <class T> struct Given {
 };
 
 // The variants of the kernel. PLAIN has neither mask nor bias: their strides would take scalar
-// registers that the rest needs. MASKED has both. TRAINED has a mask, dropout, a quiet softmax and
-// the rows' sums, from which the gradients are computed.
+// registers that the rest needs. MASKED may have both. TRAINED may have a mask, dropout and a quiet
+// softmax, and stores the rows' sums, from which the gradients are computed.
 constexpr i32 PLAIN = 0, MASKED = 1, TRAINED = 2;
 
-// The parameters as a tile needs them.
+// The parameters in the form that a tile needs.
 template <class T> struct Inputs {
     using C = compute_t<T>;
     u32 queries, keys, width, values;
@@ -84,7 +84,7 @@ template <class T> struct Inputs {
     }
 };
 
-// the widest head; beyond it the host composes attention of several kernels
+// The widest head. Beyond it the host composes attention of several kernels.
 constexpr u32 WIDEST = 256;
 
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
@@ -274,7 +274,7 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
             u32 inside = query < p.queries ? p.keys : 0, visible = query < p.queries ? p.seen(query) : 0;
             C peak = LOWEST<C>;
             Words words = {};
-            // reloaded, because the keys of Philox's ten rounds would not fit either
+            // Reloaded, because the keys of Philox's ten rounds would not fit either.
             if (KIND == TRAINED && p.dropout.on) {
                 const Inputs<T> d = inputs();
                 words = d.dropout.at(d.first_row + query, d.keys, key0 + tx);
@@ -310,7 +310,7 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
             UNROLLED
             for (u32 j = 0; j < ACROSS; ++j) {
                 C weight = math::exp(score[i][j] - base);
-                // the sum over this thread's keys; the 16 threads' sums are joined at the end
+                // The sum over this thread's keys. The 16 threads' sums are joined at the end.
                 sum[i] += weight;
                 weights[(j * SIDE + tx) * PITCH + i * SIDE + ty] = weight;
             }

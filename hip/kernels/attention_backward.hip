@@ -30,10 +30,10 @@ template <class T> struct Given {
     T *out, *other;
 };
 
-// features of a head; beyond it the host composes attention of several kernels
+// The most features of a head. Beyond it the host composes attention of several kernels.
 constexpr u32 WIDEST = 128;
 
-// The parameters as a tile of scores needs them.
+// The parameters in the form that a tile of scores needs.
 template <class T> struct Inputs {
     using C = compute_t<T>;
     u32 queries, keys, width, values;

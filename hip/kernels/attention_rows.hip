@@ -111,7 +111,7 @@ __global__ void attention_weights(Rows s, View mask_at, const T *scores, const u
                 C score = p.hides(key) ? fill : (C)load(from[key]) * kept;
                 to[key] = store<T>::from(key < p.visible ? score : LOWEST<C>);
             });
-            // other threads read what this thread has written
+            // Other threads read what this thread has written.
             if constexpr (!ONE_THREAD) sync_threads();
         }
         const Forward<T> &g = reload_parameters(given);
@@ -132,7 +132,7 @@ __global__ void attention_weights_backward(Rows s, View mask_at, const T *weight
         const Backward<T> &b = reload_parameters(given);
         const T *w = b.weights + row * b.s.keys, *g = b.grad + row * b.s.keys;
         C sum = block_reduce_range((u64)b.s.keys, (C)0, [=](u64 i) { return (C)load(w[i]) * (C)load(g[i]); }, Plus());
-        // waits until all have read `grad` for the sum, because `out` may be `grad`
+        // Waits until all have read `grad` for the sum, because `out` may be `grad`.
         if constexpr (!ONE_THREAD) sync_threads();
         const Backward<T> &again = reload_parameters(given);
         const Row<C> p(again, false, row);

@@ -11,11 +11,12 @@ struct View {
 
 template <class C> constexpr C LOWEST = (C)-__builtin_inff();
 
-// The number that is subtracted from scores before exponentiation. `top` is the greatest score so
-// far. While every key is hidden it is -inf; then 0 is used, so that exp(-inf) gives 0 and not NaN.
+// The number that is subtracted from scores before exponentiation: `top`, the greatest score so
+// far. While every key is hidden, `top` is -inf and 0 is subtracted instead, so that exp(-inf)
+// gives 0 and not NaN.
 template <class C> DEVICE C base_of(C top) { return top == LOWEST<C> ? (C)0 : top; }
-// The reciprocal of the sum of a row's exponentials. If all keys of the row are hidden, the sum is
-// 0; 1 then keeps its weights 0.
+// The factor that turns a row's exponentials into weights: 1 / sum. If all keys of the row are
+// hidden, the sum is 0, and the factor 1 keeps the weights 0.
 template <class C> DEVICE C share(C sum) { return sum == (C)0 ? (C)1 : (C)1 / sum; }
 // A row's softmax: the weight of a score is exp(score - base) * factor. The two are stored apart
 // because base + log(sum) as one number would lose the fractional digits if scores are in the
@@ -33,10 +34,10 @@ DEVICE u32 causal_end(bool causal, u32 query, u32 queries, u32 keys) {
 }
 
 // Dropout sets some scores to 0 and multiplies the others by `factor`. Which scores it drops
-// depends only on seed, call and position, so all kernels agree. Each 64 keys of a row use 16
-// Philox blocks: word w of block l belongs to key 16 w + l. So a thread that processes every 16th
-// of the 64 keys needs one block for them.
-// keys of a span, Philox blocks of a span, words of a block
+// depends only on seed, call and position, so all kernels agree. A row is divided into spans of
+// SPAN keys, each of which uses BLOCKS Philox blocks of APART words. Word w of block l belongs to
+// key 16 w + l of the span, so a thread that processes every 16th of the 64 keys needs one block
+// for them.
 constexpr u32 SPAN = 64, BLOCKS = 16, APART = 4;
 template <class C> struct Dropout {
     u64 seed, call;

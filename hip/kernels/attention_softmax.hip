@@ -119,8 +119,8 @@ template <u32 PARTS> DEVICE void multiply(const f32 *left, const f32 *right, Til
     }
 }
 
-// One instruction instead of a comparison and a select. It drops NaN, but the sum of the row then
-// brings NaN back.
+// One instruction instead of a comparison and a select. It drops NaN, but the sum of the row is
+// then NaN.
 struct Greater {
     DEVICE f32 operator()(f32 a, f32 b) const { return math::fmax(a, b); }
 };

@@ -9,7 +9,7 @@ constexpr u32 THREADS = 256;
 template <u32 TALL, u32 WIDE, class T, class C>
 DEVICE void stage(const T *from, const View &at, u32 row, u32 rows, u32 column, u32 columns, u32 row_step,
                   u32 column_step, C *to) {
-    bool along = at.column == 1; // read along the axis that has stride 1
+    bool along = at.column == 1; // whether columns have stride 1, so that threads read along them
     // Unrolling all 8 or 16 steps takes 20 more registers. RDNA 2 then runs 5 waves instead of the
     // 6 that shared memory has room for.
     UNROLLED_BY(4)

@@ -18,7 +18,7 @@
 #define ALL_WAVES_ON_RDNA(wanted) ALL_WAVES(wanted)
 #endif
 
-// For a number that is the same in all threads of a block. It goes to scalar registers, except on
+// Marks a number that is the same in all threads of a block. It goes to scalar registers, except on
 // CDNA, which has none left.
 DEVICE u64 block_uniform(u64 value) {
 #if __GFX9__
@@ -40,8 +40,8 @@ struct Shape {
 };
 
 // One part of every channel: its first sample, its first element in that sample, and the number of
-// its elements. The host makes parts small enough that the bytes from a tile's first sample to its
-// last can be counted in 32 bits.
+// its elements. The host makes parts small enough for 32-bit byte offsets: from a tile's elements
+// in the part's first sample to those in its last.
 struct Part {
     u64 sample, first;
     u32 count;
@@ -144,10 +144,10 @@ DEVICE void for_each_piece(const Shape &s, Place p, F f, const T *x, const T *dy
     else pieces_by<1, BOTH, WRITES>(s, p, f, x, dy, out);
 }
 
-// Combines the values of a channel's threads by op; each of them gets the result.
-// `lanes` divides 256 or is the block's size
+// Combines the values of a channel's threads by op; each of them gets the result. `lanes` divides
+// 256 or is the block's size.
 template <class V, class Op> DEVICE V table_reduce(u32 lanes, V value, Op op) {
-    // this many threads at a time, which leaves shared memory for other blocks
+    // This many threads at a time leave shared memory for other blocks.
     constexpr u32 TABLE = 256;
     SHARED(V, table, TABLE);
     u32 lane = threadIdx.x % lanes;

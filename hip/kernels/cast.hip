@@ -10,7 +10,7 @@ template <class To, class From> struct convert<To, From, true> {
     static DEVICE To from(From x) {
         constexpr u32 bits = sizeof(To) * 8 - is_signed<To>::value;
         constexpr To greatest = (To)(~0ull >> (64 - bits)), least = is_signed<To>::value ? (To)(~(u64)greatest) : (To)0;
-        // powers of two, so exact
+        // Powers of two, so exact.
         constexpr From end = (From)(1ull << (bits - 1)) * 2, begin = (From)least;
         // Only values in range are converted, because converting others is undefined. Selects
         // instead of branches, so that the loop vectorises.

@@ -38,7 +38,7 @@ template <class T> struct Squares {
             u32 r = (lane % 8 + warp % 2 * 8) * V, c = (lane / 8 + warp / 2 * 4) * V;
             if (r >= height || c >= width) continue;
             Vector<T, V> x[V];
-            // one offset at a time, so that registers don't hold all of them
+            // One offset at a time, so that registers don't hold all of them.
             u64 at = c * column_stride + r;
             UNROLLED
             for (u32 k = 0; k < V; ++k) {
@@ -51,7 +51,7 @@ template <class T> struct Squares {
                 Vector<T, V> y;
                 UNROLLED
                 for (u32 j = 0; j < V; ++j) {
-                    // so that registers don't hold all of the output either
+                    // So that registers don't hold all of the output either.
                     x[j] = recompute_from(x[j]);
                     y.lane[j] = x[j].lane[k];
                 }
@@ -73,7 +73,7 @@ __global__ void copy_transposed(u64 batches, u64 rows, u64 columns, u64 batch_st
     bool squares = !ONE_THREAD && (rows | columns | batch_stride | column_stride) % S::V == 0 &&
                    ((u64)x | (u64)out) % (S::V * sizeof(T)) == 0;
     constexpr u32 TILE = 32;
-    // one more column, so that a column's elements are in different banks
+    // One more column, so that a column's elements are in different banks.
     SHARED(T, tile, TILE * (TILE + 1));
     u64 side = squares ? S::TILE : TILE;
     u64 down = (rows + side - 1) / side, across = (columns + side - 1) / side;

@@ -101,14 +101,14 @@ DEVICE void check(const Sequence<T> &q, u32 steps, u32 labels, const i64 *input_
 // Every thread gets it.
 template <class C> DEVICE C log_likelihood(bool valid, u32 steps, u32 states, const C *last) {
     if (!valid) return (C)__builtin_nanf("");
-    // no steps say only the empty sequence
+    // With no steps, only the empty sequence is possible.
     if (steps == 0) return states == 1 ? (C)0 : IMPOSSIBLE<C>;
     return log_sum(last[states - 1], states > 1 ? last[states - 2] : IMPOSSIBLE<C>, IMPOSSIBLE<C>);
 }
 
-// The forward variables of one sequence. Those of a step lack a term that all its states share.
-// `alpha` [kept, states of the longest sequence] has room for `kept` steps. If `keep`, it has the
-// variables of all steps at the end.
+// The forward variables of one sequence, in which each step's variables lack a term that all its
+// states share. `alpha` [kept, states of the longest sequence] has room for `kept` steps. If
+// `keep`, it has the variables of all steps at the end.
 template <class T>
 DEVICE void alpha_of(const Sequence<T> &q, u32 kept, bool keep, u32 most_states, compute_t<T> *alpha, T *loss) {
     using C = compute_t<T>;
@@ -193,7 +193,7 @@ DEVICE void posterior_of(const Sequence<T> &q, u32 most_states, compute_t<T> *ro
     C total = log_likelihood(q.valid, q.steps, q.states, end);
     if (threadIdx.x == 0) *likelihood = total;
     if (total == IMPOSSIBLE<C>) return;
-    // an earlier sequence's window may still be read, and this one's last step is overwritten
+    // An earlier sequence's window may still be read, and this one's last step is overwritten.
     sync_threads();
     if (local) for_each_in_block(q.states, [=](u64 s) { tags[s] = q.tag((u32)s); });
     for (u32 t = q.steps; t-- > 0;) {

@@ -21,7 +21,7 @@ template <class C> struct Point {
 template <class C> DEVICE Point<C> point_at(const Window &w, C y, C x) {
     Point<C> p{{-1, -1, -1, -1}, (C)0, (C)0};
     if (!(y > (C)-1 && y < (C)w.ih && x > (C)-1 && x < (C)w.iw)) {
-        // no pixels, but whatever is computed from the point is NaN
+        // No pixels, but whatever is computed from the point is NaN.
         if (math::is_nan(y) || math::is_nan(x)) p.y = p.x = y + x;
         return p;
     }

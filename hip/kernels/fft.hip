@@ -205,9 +205,9 @@ DEVICE void stage_point(const C *in_re, const C *in_im, u64 hop, C *out_re, C *o
 }
 
 // One pass of radix R: outer x [R, m, stride] -> outer x [m, R, stride]. The circle of this pass
-// has R * m steps, each `step` entries of the table apart. `stride` is the product of the inner
-// axes and the radices of earlier passes. RADIX is signed because hipRTC 5 finds a kernel only by
-// its demangled name, in which an unsigned argument would be `4u`.
+// has R * m steps, each of which is `step` entries of the table. `stride` is the product of the
+// inner axes and the radices of earlier passes. RADIX is signed because hipRTC 5 finds a kernel
+// only by its demangled name, in which an unsigned argument would be `4u`.
 template <i32 RADIX, class C>
 __global__ void fft_stage(u64 outer, u64 m, u64 stride, u64 step, const C *table_re, const C *table_im, const C *in_re,
                           const C *in_im, C *out_re, C *out_im) {

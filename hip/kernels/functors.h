@@ -2,8 +2,7 @@
 #pragma once
 #include "prelude.h"
 
-// ---------------------------------------------------------------- two tensors, or a tensor and a
-// scalar
+// ---------------------------------------------------------------- two operands
 
 // Integers wrap. They are computed as unsigned, because signed overflow is undefined in C++.
 template <class T, bool FLOAT = is_float<T>::value> struct ring {
@@ -40,7 +39,7 @@ template <class T, bool FLOAT = is_float<T>::value> struct division {
 template <class T> struct division<T, false> {
     static DEVICE T quotient(T a, T b) {
         if (b == (T)0) return (T)0;
-        // the least value divided by -1 traps on some CPUs
+        // The least value divided by -1 traps on some CPUs.
         if (is_signed<T>::value && b == (T)-1) return (T)(0 - (u64)a);
         return a / b;
     }
@@ -241,7 +240,7 @@ struct LeakyRelu { // p: the slope below zero
 struct HardSigmoid { // p * x + q, clamped to 0..1
     template <class T> static DEVICE T apply(T x, T p, T q) { return Clamp::apply(p * x + q, (T)0, (T)1); }
 };
-// the power p, which is 3 or -2: computes both, so that loops over elements have no branch
+// p is the power, 3 or -2. Both powers are computed, so that loops over elements have no branch.
 struct Powi {
     template <class T> static DEVICE T apply(T x, T p, T) {
         T square = x * x;

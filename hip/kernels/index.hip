@@ -55,7 +55,7 @@ struct Add {
         else *target = (T)((wrapping_t<T>)*target + (wrapping_t<T>)value);
     }
 };
-// Every writer writes the same 1, so neither order nor atomics matter.
+// Every writer writes the same 1, so it needs neither an order nor atomics.
 struct Or {
     template <class T> static DEVICE void atomic(T *target, T value) { apply(target, value); }
     template <class T> static DEVICE void apply(T *target, T value) {

@@ -33,9 +33,9 @@ DEVICE f64 lanczos(f64 t) {
     return math::sin(a) * math::sin(b) / (a * b);
 }
 
-// For modes other than NEAREST: the number of inputs that a point reads to the left of its base,
-// which is the input at or directly left of the point. It also reads the base, and one more than
-// this to the right of it.
+// For modes other than NEAREST. A point's base is the input at or directly left of the point.
+// Returns how many inputs the point reads to the left of its base. It also reads the base, and one
+// more input to the right of the base than to the left.
 DEVICE i32 taps_before(i32 mode) { return mode == BILINEAR ? 0 : mode == BICUBIC ? 1 : 2; }
 
 // The weight of the k-th input that a point reads. `part` is the distance of the point from its
@@ -103,8 +103,8 @@ __global__ __launch_bounds__(256) void interpolate_table(u32 ih, u32 iw, u32 oh,
     });
 }
 
-// The number of spans that begin (with `ends`: end) at or before i. The spans' ends must be
-// ascending.
+// The number of spans that begin (with `ends`: end) at or before i. From one span to the next,
+// neither the start nor the end may decrease.
 DEVICE i32 spans_until(const Span *spans, u32 count, i32 i, bool ends) {
     u32 low = 0, high = count;
     while (low < high) {

@@ -54,7 +54,7 @@ template <class C> struct Total {
     u32 count;
     // Corrects the sum when the maximum grows.
     DEVICE void raise(C before, C max) {
-        // without elements the difference may be infinite
+        // Without elements the difference may be infinite.
         if (count > 0) sum += (C)count * (before - max);
     }
 };
@@ -70,7 +70,7 @@ DEVICE void enter(const C (&v)[N], u64 first, u64 len, C &max, C &sum, bool summ
     sum *= math::exp(before - max);
     UNROLLED
     for (u32 k = 0; k < N; ++k) {
-        // more exponentials at a time would take too many registers
+        // More exponentials at a time would take too many registers.
         if (k % (16 / sizeof(C)) == 0) before = sum;
         sum += math::exp(recompute_after(before, v[k]) - max);
     }
@@ -83,7 +83,7 @@ DEVICE void enter(const C (&v)[N], u64 first, u64 len, C &max, C &sum, bool summ
     }
 }
 
-// Computes the norm of a row. On GPUs a warp or a block reads the row once.
+// Computes the `Norm` of a row. On GPUs a warp or a block reads the row once.
 template <class Scope, class T> DEVICE Norm<compute_t<T>> norm_of(u64 len, const T *x, bool summed) {
     using C = compute_t<T>;
     Norm<C> e{FLOOR<C>, (C)0, (C)0, (C)0};
@@ -131,7 +131,7 @@ template <class Scope, class T> DEVICE Norm<compute_t<T>> norm_of(u64 len, const
         ROLLED
         for (; base < end; base += step) {
             C v[WIDTH];
-            // wraps before the row's start, so it exceeds every length
+            // Wraps before the row's start, so that it exceeds every length.
             u64 first = base + at - skip;
             bool whole = first < len && first + WIDTH <= len;
             if (whole) {

@@ -119,8 +119,8 @@ DEVICE Label<C> label_of(I target, u64 len, const C *weights, u32 pads, const Pa
 }
 
 // Adds this thread's share of a row's loss to its sums. The thread that `leads` adds -(1 - a) w[t]
-// log p[t]. Each thread adds its share of -a / len * sum(w log p), of which `spread` is the share
-// of the sum. a is the smoothing; below 0 there is none.
+// log p[t]. Each thread adds -a / len * spread, where `spread` is its share of sum(w log p). a is
+// the smoothing; below 0 there is none.
 template <class C>
 DEVICE void add_row(RowSums<C> &mine, bool leads, u64 len, Label<C> label, C a, C log_target, C spread) {
     if (leads) mine.weight += label.weight;
@@ -233,7 +233,7 @@ __global__ void nll_loss(u64 rows, u64 len, const T *x, const I *targets, const 
 
 // The factors from which the gradient of an element is made.
 template <class C> struct Shares {
-    // of the target; of each class, times its weight; of all classes, with their weights summed
+    // Of the target; of each class, times its weight; of all classes, with their weights summed.
     C on, off, spread;
 };
 template <class C> DEVICE Shares<C> shares(u64 len, const C *weights, C smoothing) {
@@ -241,8 +241,8 @@ template <class C> DEVICE Shares<C> shares(u64 len, const C *weights, C smoothin
     if (a > (C)0 && weights != nullptr) all = block_reduce_range(len, (C)0, [=](u64 i) { return weights[i]; }, Plus());
     return Shares<C>{(C)1 - a, off, off * all};
 }
-// The gradient times `factor`. It is 0 for a row that does not count, whatever the factor: if all
-// rows' weights are 0, the factor is not finite.
+// The gradient times `factor`. It is 0 for a row that does not count, even if the factor is not
+// finite because no row has a weight.
 template <class Kind, class C>
 DEVICE C class_gradient(u64 i, C x, Label<C> label, Shares<C> of, const C *weights, Softmax<C> row, bool smoothed,
                         C least, C factor) {
@@ -404,7 +404,7 @@ __global__ void residual_loss_sum_backward(u64 n, const T *a, const T *b, const 
 // The loss is (1 - y) x - log(sigmoid(x)), written so that no terms of opposite sign meet: a large
 // |x| does not absorb the contribution of exp(-|x|).
 struct BinaryLogits {
-    // of the slope for large |x|
+    // The slope for large |x|.
     template <class C> static DEVICE C limit(C x, C y) { return x > (C)0 ? (C)1 - y : -y; }
     template <class C> static DEVICE C loss(C x, C y) {
         return limit(x, y) * x + math::log1p(math::exp(-math::abs(x)));

@@ -4,8 +4,8 @@
 #include "prelude.h"
 #include "rows.h"
 
-// Declares blocks of at most 256 threads, to AMD's compiler alone. NVIDIA's compiler would then use
-// more registers.
+// Declares blocks of at most 256 threads, but only to AMD's compiler: NVIDIA's would use more
+// registers.
 #if COMPILER_AMD
 #define WAVES __launch_bounds__(256) ALL_WAVES(true)
 #else
@@ -39,8 +39,8 @@ template <bool CENTRED, class C> DEVICE Scale<C> scale_of(Shifted<C> mine, u64 l
 
 // to[i] = f(i, (from[i] - mean) / sqrt(variance + epsilon), more[i]...) for each element of a row.
 // Unless CENTRED, the mean is taken as 0 and the variance as the mean of squares. KEPT: a row that
-// fits stays in registers and is read once. TWICE: in that case mean and variance come from one
-// reduction each, which takes fewer registers.
+// fits stays in registers and is read once. TWICE: the mean and the variance of such a row come
+// from one reduction each, which takes fewer registers.
 template <bool CENTRED, bool KEPT, bool TWICE = false, class T, class C, class F, class... More>
 DEVICE void normalise(u64 len, const T *from, C epsilon, T *to, F f, const More *...more) {
     if constexpr (ONE_THREAD) {
@@ -149,11 +149,11 @@ struct Either {
     DEVICE u32 operator()(u32 a, u32 b) const { return a | b; }
 };
 
-// Recomputes the rows whose variance MIOpen got wrong: it computes mean(x^2) - mean(x)^2, as if
+// Recomputes the rows whose variance MIOpen got wrong. MIOpen computes mean(x^2) - mean(x)^2, as if
 // from differences to 0. `mean` and `rstd` are what MIOpen wrote for each row. A block first checks
-// all its rows together, so that if none is wrong, it costs one read. Rows are not kept in
-// registers: with the check that would take more registers than all waves leave, and repeated reads
-// hit the cache.
+// all its rows together, which costs one read if none is wrong. Rows are not kept in registers:
+// with the check that would take more registers than all waves leave, and repeated reads hit the
+// cache.
 template <class T, class F> DEVICE void repair(u64 rows, const T *mean, const T *rstd, F normalise_row) {
     auto lost = [=](u64 row) { return far_from_mean(load(mean[row]), load(rstd[row])); };
     u64 own = rows > blockIdx.x ? (rows - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;

@@ -222,11 +222,11 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
                 }
             });
             slope = of_row.over_block(turn, part, epsilon);
-            // the same for the whole block
+            // The same for the whole block.
             if (last || !warp_uniform(far_from_mean(slope.mean - start, slope.rstd))) break;
             ++turn;
-// a loop here costs bf16 3 % of its time; AMD's compiler would spill registers for a second pass
-// from memory
+// A loop here costs bf16 3 % of its time. AMD's compiler would spill registers for a second pass
+// from memory.
 #if COMPILER_NVIDIA
             slope = sums_again(turn, slope.mean, len, from, grad, scale, epsilon);
             break;
@@ -306,7 +306,7 @@ DEVICE void rows_by(u64 rows, I len, const T *x, const T *dy, Gamma gamma, compu
             }
         });
         auto slope = of_row.over_block(turn, part, epsilon);
-        // the same for the whole block
+        // The same for the whole block.
         if (CENTRED && warp_uniform(far_from_mean(slope.mean - of_row.start, slope.rstd))) {
             slope = sums_again(++turn, slope.mean, len, from, grad, scale, epsilon);
         }
@@ -344,7 +344,7 @@ constexpr u32 NEAR = 512;
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
 template <class C> DEVICE C *near_sums(u64 count) { return (C *)hip_cpu_scratch(count * sizeof(C)); }
 #else
-// never called: only blocks of one thread use it
+// Never called: only blocks of one thread use it.
 template <class C> DEVICE C *near_sums(u64) { return nullptr; }
 #endif
 

@@ -10,8 +10,9 @@ constexpr u32 PIECE = 4096;
 // `ops/launch.rs`.
 constexpr u32 TABLE_BYTES = 3976;
 
-// A tensors of the same length: the address of each, at a 16-byte boundary; the number of their
-// first piece, counted over the table; and the number of elements in their last piece.
+// A group of A tensors with the same length: `address` is that of each, at a 16-byte boundary;
+// `first` is the number of their first piece, counted over the table; `last` is the number of
+// elements in their last piece.
 template <u32 A> struct Row {
     u64 address[A];
     u32 first, last;

@@ -13,7 +13,7 @@ template <i32 BITS> DEVICE i32 value_at(const u8 *values, u64 at, u32 bits = (u3
     if constexpr (BITS == 8) {
         return (i32)(i8)values[at];
     } else {
-        // powers of two, so this compiles to shifts
+        // The number of bits is a power of two.
         u32 per_byte = 8 / bits, in_byte = (u32)at % per_byte;
         u32 byte = values[bits == 8 ? at : bits == 4 ? at / 2 : at / 4];
         return (i32)(byte << (32 - bits - in_byte * bits)) >> (32 - bits);

@@ -157,8 +157,8 @@ DEVICE void max_pool(u64 planes, const W &w, i32 indexed, const T *x, T *out, I 
 }
 
 // out = the greatest element of each window; indices = its position in the plane if `indexed`. Of
-// equal elements the first counts. An element replaces the first of its window only if it is
-// greater, so a NaN stays if it comes first. An empty window gives -inf and -1.
+// equal elements the first counts. An element replaces an earlier one only if it is greater, so a
+// NaN stays if it comes first. An empty window gives -inf and -1.
 template <class T, class I>
 __global__ void max_pool2d(u64 planes, Window2 w, i32 indexed, const T *x, T *out, I *indices) {
     max_pool(planes, w, indexed, x, out, indices);
@@ -390,8 +390,8 @@ template <class T>
 __global__ void adaptive_avg_pool2d_backward(u64 planes, u32 ih, u32 iw, u32 oh, u32 ow, const T *grad, T *out) {
     using C = compute_t<T>;
     for_each_pixel(planes, ih, iw, [=](u64 plane, i32 iy, i32 ix, u64 at) {
-        // The outputs whose share contains input i begin at floor(i * outputs / inputs); the last
-        // is the last one whose share begins at or before i.
+        // The outputs whose share contains input i: from floor(i * outputs / inputs) to the last
+        // one whose share begins at or before i.
         u32 top = (u32)((u64)(u32)iy * oh / ih), left = (u32)((u64)(u32)ix * ow / iw);
         const T *from = grad + plane * oh * ow;
         C sum = (C)0;

@@ -88,8 +88,8 @@ DEVICE f64 tanh(f64 x) { return __builtin_tanh(x); }
 DEVICE f64 erf(f64 x) { return __builtin_erf(x); }
 DEVICE f64 log1p(f64 x) { return __builtin_log1p(x); }
 
-// exp(x) = 2^n exp(r), |r| <= ln 2 / 2 (Cody and Waite's two-part ln 2). The polynomial is (exp(r)
-// - 1 - r) / r^2, with error 3.1e-9.
+// exp(x) = 2^n exp(r), |r| <= ln 2 / 2 (Cody and Waite's two-part ln 2). The polynomial
+// approximates (exp(r) - 1 - r) / r^2 with error 3.1e-9.
 DEVICE f32 exp(f32 x) {
     x = select(x > 104.0f, 104.0f, x); // beyond f32's range at either end; NaN stays NaN
     x = select(x < -104.0f, -104.0f, x);
@@ -109,8 +109,8 @@ DEVICE f32 exp(f32 x) {
     return p * bit_cast<f32>((half + 127) << 23) * bit_cast<f32>((power - half + 127) << 23);
 }
 
-// log(x) = e ln 2 + log1p(z), z in [sqrt(1/2) - 1, sqrt(2) - 1]. The polynomial is (log1p(z) - z +
-// z^2 / 2) / z^3, with error 6.5e-8.
+// log(x) = e ln 2 + log1p(z), z in [sqrt(1/2) - 1, sqrt(2) - 1]. The polynomial approximates
+// (log1p(z) - z + z^2 / 2) / z^3 with error 6.5e-8.
 DEVICE f32 log(f32 x) {
     bool subnormal = x < 1.17549435e-38f;
     i32 bits = bit_cast<i32>(select(subnormal, x * 8388608.0f, x));

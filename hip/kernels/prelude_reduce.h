@@ -7,8 +7,8 @@
 struct Plus {
     template <class C> DEVICE C operator()(C a, C b) const { return a + b; }
 };
-// The result may lose a NaN. That is right for the maximum in a sum of exp(x - max): the sum is NaN
-// anyway.
+// The result may lose a NaN. That does no harm to the maximum in a sum of exp(x - max), because the
+// sum is NaN anyway.
 struct Larger {
     template <class C> DEVICE C operator()(C a, C b) const { return b > a ? b : a; }
 };

@@ -31,11 +31,11 @@ template <class Given> DEVICE const Given &reload_parameters(const Given &given)
     // A launch puts the parameters here, each at its type's alignment, as in a struct (LLVM's "User
     // Guide for AMDGPU Backend", "Kernarg Segment").
     auto segment = __builtin_amdgcn_kernarg_segment_ptr();
-    // hides from the compiler that the address is the same as before
+    // Hides from the compiler that the address is the same as before.
     asm volatile("" : "+s"(segment));
     return *(const Given *)segment;
 #elif COMPILER_HOST && HIP_CPU_LOCKSTEP
-    // as above, so a struct in another order fails here too, without an AMD GPU
+    // As above, so a struct in another order fails here too, without an AMD GPU.
     return *(const Given *)hip_cpu_now->arguments;
 #else
     return given;
@@ -66,8 +66,8 @@ template <class V, class C> DEVICE V recompute_after(C earlier, V value) {
     return recompute_from(value);
 }
 
-// For a value that is the same in all threads of a warp. AMD's compiler then keeps it, and what is
-// computed from it, in scalar registers, once for the warp.
+// Marks a value that is the same in all threads of a warp. AMD's compiler then keeps it, and what
+// is computed from it, in scalar registers, once for the warp.
 DEVICE u32 warp_uniform(u32 value) {
 #if COMPILER_AMD
     return (u32)__builtin_amdgcn_readfirstlane((i32)value);

@@ -46,7 +46,7 @@ DEVICE f16 f32_to_f16(f32 f) {
     u32 bits = bit_cast<u32>(f);
     u32 magnitude = bits & 0x7fffffffu;
     u32 exponent = magnitude & 0x7f800000u;
-    // at least that of the least normal f16, which subnormals use too
+    // At least the exponent of the least normal f16, which subnormals use too.
     exponent = exponent > (113u << 23) ? exponent : 113u << 23;
     // Adds 2^13 times the power of two of the exponent. The last bit of the sum is then the last
     // bit of the result, and the addition rounds to nearest even.

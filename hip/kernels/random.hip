@@ -103,7 +103,7 @@ template <class T> struct uniform<T, true> {
     }
     DEVICE T stored(C u) const {
         C x = product(low + product(u, span), scale);
-        // `last` is a T, so nothing below it rounds to more than it
+        // `last` is a T, so nothing below it rounds to more than it.
         return store<T>::from(x > last ? last : x);
     }
     DEVICE void fill(const Words &words, T *y) const {
@@ -163,7 +163,7 @@ template <class T> __global__ void random_bernoulli(u64 n, u64 seed, u64 call, f
     Bits one = threshold == 0 ? (Bits)0 : bit_cast<Bits>(store<T>::from(1));
     for_each_group<4>(n, Stream{seed, call}, out, [=](const Words &words, T *y) {
         for (u32 k = 0; k < 4; ++k)
-            // a mask, so that there is no branch
+            // A mask, so that there is no branch.
             y[k] = bit_cast<T>((Bits)(one & (Bits)(0 - (u64)(words.w[k] <= last))));
     });
 }

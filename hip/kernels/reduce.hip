@@ -117,7 +117,7 @@ DEVICE void rows(u64 rows, u64 len, u64 parts, u64 count, const From *x, To *out
         });
     } else {
         u32 width = (u32)warpSize, warps = (blockDim.x + width - 1) / width, warp = warp_uniform(threadIdx.x / width);
-        // enough for one row per warp, which needs no barriers
+        // Enough for one row per warp, which needs no barriers.
         bool alone = rows * parts >= (u64)gridDim.x * warps;
         u32 lanes = blockDim.x - warp * width < width ? blockDim.x - warp * width : width;
         Team team = alone ? Team{threadIdx.x % width, lanes} : whole_block();
@@ -174,9 +174,10 @@ DEVICE void columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const F
 // and four rows of loads fit 64 registers.
 template <class T> constexpr u32 SIDE_BY_SIDE = LANES<T> < 4 ? LANES<T> : 4;
 
-// The same on GPUs if `inner` is a multiple of SIDE_BY_SIDE. Up to 32 of a block's threads are
-// neighbours along a row, each with SIDE_BY_SIDE columns; the others take different rows, with four
-// accesses at a time. Any block size works, but threads beyond 256 have nothing to do.
+// The same on GPUs if `inner` is a multiple of SIDE_BY_SIDE and x begins at a 16-byte boundary. Up
+// to 32 of a block's threads are neighbours along a row, each with SIDE_BY_SIDE columns; the others
+// take different rows, with four accesses at a time. Any block size works, but threads beyond 256
+// have nothing to do.
 template <class Op, class From, class To>
 DEVICE void wide_columns(u64 outer, u64 len, u64 inner, u64 parts, u64 count, const From *x, To *out) {
     using A = typename accumulator<From>::type;

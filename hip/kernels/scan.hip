@@ -34,7 +34,7 @@ template <class Op, class C> DEVICE C warp_scan(C value) {
     for (u32 distance = 1; distance < 64; distance *= 2) {
         if (distance < (u32)warpSize) {
             u32 place =
-                // AMD's compiler would keep the comparisons' masks through a kernel's loops
+                // AMD's compiler would keep the comparisons' masks through a kernel's loops.
                 recompute_from(lane);
             C other = shuffle(value, (i32)((place - distance) % (u32)warpSize));
             if (place >= distance) value = Op::apply(other, value);
@@ -88,7 +88,7 @@ template <class Op, class T> DEVICE void scan_row(u64 len, const T *x, T *out) {
             for (u32 w = 0; w < warp; ++w) base = Op::apply(base, totals[w]);
             if (lane > 0) base = Op::apply(base, before);
             for (u32 w = 0; w < warps; ++w) carry = Op::apply(carry, totals[w]);
-            // waits until the totals are read, because the next step may overwrite them
+            // Waits until the totals are read, because the next step may overwrite them.
             sync_threads();
             for (u32 k = 0; k < PER; ++k) {
                 if (first + k < len) out[first + k] = store<T>::from(Op::apply(base, part[k]));
@@ -130,8 +130,7 @@ template <class Op, class T> __global__ void scan(u64 outer, u64 len, u64 inner,
     });
 }
 
-// ---------------------------------------------------------------- long rows, each scanned by many
-// blocks
+// ---------------------------------------------------------------- long rows
 
 // Blocks take tiles of rows, in the manner of decoupled look-back (Merrill and Garland 2016,
 // "Single-pass Parallel Prefix Scan with Decoupled Look-back"). A block takes the next tile, scans
@@ -371,7 +370,7 @@ __global__ __launch_bounds__(BLOCK, 2) void scan_tiles(u64 outer, u64 len, const
     u32 all = (u32)outer * tiles.count;
     if constexpr (!ONE_THREAD) {
         SHARED(u32, taken, 1);
-        // each thread uses its own elements, so no barrier is needed
+        // Each thread uses its own elements, so no barrier is needed.
         SHARED(Sums, held, Scan::STEPS * BLOCK);
         if (threadIdx.x == 0) taken[0] = tiles.taken();
         sync_threads();

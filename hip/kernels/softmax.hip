@@ -12,7 +12,7 @@ template <class C> struct Sum {
 struct Combine {
     // Equal maxima are not subtracted from each other, because they may be infinite.
     template <class C> DEVICE Sum<C> operator()(Sum<C> a, Sum<C> b) const {
-        // NaN must win, because a sum that is scaled by exp(-inf) would lose it
+        // NaN must win, because a sum that is scaled by exp(-inf) would lose it.
         C top = math::max(a.max, b.max);
         C left = a.max == top ? a.sum : a.sum * math::exp(a.max - top);
         C right = b.max == top ? b.sum : b.sum * math::exp(b.max - top);
@@ -27,7 +27,7 @@ struct Normal {
     template <class C> static DEVICE C apply(C shifted, C factor) { return math::exp(shifted) * factor; }
     static constexpr bool EXPONENTIAL = true, MASKED = false;
 };
-// if nothing is greater than -inf, the shift is 0: exp(-inf) is 0, and NaN stays NaN
+// If nothing is greater than -inf, the shift is 0: exp(-inf) is 0, and NaN stays NaN.
 struct Masked : Normal {
     template <class C> static DEVICE C factor(Sum<C> s) { return s.sum == (C)0 ? (C)1 : Normal::factor(s); }
     static constexpr bool MASKED = true;

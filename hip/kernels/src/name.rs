@@ -90,7 +90,7 @@ impl KernelName {
     /// Adds an argument.
     ///
     /// # Panics
-    /// If the name already has [`MAX_ARGS`] arguments, and no kernel has more.
+    /// If the name already has [`MAX_ARGS`] arguments. No kernel has more.
     #[inline]
     pub const fn arg(mut self, arg: Arg) -> Self {
         let mut at = 0;

@@ -102,7 +102,7 @@ functors! {
     REDUCE_BOOL: Any All;
     ARG: ArgMax ArgMin;
     SCAN: CumSum CumProd CumMin CumMax;
-    // What the scores or differences are from which losses are computed.
+    // The kinds of input that losses have.
     CLASS_SCORES: Logits Probabilities LogProbabilities;
     BINARY_SCORES: BinaryLogits BinaryProbabilities;
     RESIDUAL: Squared Huber;
@@ -148,7 +148,7 @@ const HALVES: &[DType] = &[F16, BF16];
 const AFFINE: &[[DType; 2]] = &[[F32, F32], [F64, F64], [F16, F16], [BF16, BF16], [F16, F32], [BF16, F32]];
 /// How bools are stored: in one byte, or in four bytes as Burn does.
 const BOOLS: &[DType] = &[Bool, U32];
-/// The unsigned integers as which kernels take elements whose bits they only move.
+/// The unsigned integers that stand for elements in kernels that only move bits.
 const RAW: &[DType] = &[U8, U16, U32, U64];
 
 /// The types of index tensors.
