@@ -9,7 +9,8 @@ use std::sync::OnceLock;
 use crate::error::{Error, Result};
 use crate::provider::kind::ProviderKind;
 
-/// Which implementation serves an op that both a library and a kernel of this project can compute.
+/// Which implementation computes an op that both a library and a kernel of this project can
+/// compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
     /// The library if it supports the dtype and options, else the kernel.
@@ -85,8 +86,8 @@ macro_rules! settings {
         /// # Ok::<(), burn_rocm::Error>(())
         /// ```
         ///
-        /// Bytes take a suffix in the environment: `512K`, `256M` and `6G` are powers of 1024. An
-        /// empty variable counts as not set.
+        /// In the environment, a number of bytes may have a suffix: in `512K`, `256M` and `6G` the
+        /// units are powers of 1024. An empty variable counts as not set.
         ///
         #[doc = concat!(
             "| method | variable | values | default | meaning |\n|---|---|---|---|---|\n",
@@ -96,7 +97,7 @@ macro_rules! settings {
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct Config {
             $(pub(crate) $field: $type,)*
-            /// Limits of single devices, by the device's index.
+            /// Memory limits of individual devices, by the device's index.
             memory_limits: BTreeMap<usize, Option<usize>>,
             /// `BURN_ROCM_LAUNCH_REACH`, for tests.
             launch_reach: usize,
@@ -191,8 +192,8 @@ settings! {
         "`gradients`, `all`, `none`", "`gradients`",
         "which f16 products and convolutions use the libraries' alternative implementation, on gfx90a (MI200) only";
     // On an H200, f32 `[16, 12, 512, 64]` (192 MiB of scores) took 0.96 ms forward and 1.04 ms
-    // backward with the scores in memory, 1.38 and 3.52 ms without. At a sequence length of 2048 it
-    // took 2.0 and 3.1 ms with, 4.8 and 12.8 ms without.
+    // backward with the scores in memory, and 1.38 and 3.52 ms without. At a sequence length of
+    // 2048 it took 2.0 and 3.1 ms with them, and 4.8 and 12.8 ms without.
     attention_scores(usize): usize = 256 << 20, "BURN_ROCM_ATTENTION_SCORES", bytes;
         "bytes", "`256M`",
         "how many bytes of scores one attention of `burn-rocm-nn` keeps for its gradient. Beyond it, tiled \
@@ -254,7 +255,7 @@ impl Config {
         Self::read(|name| std::env::var_os(name))
     }
 
-    /// Sets how many bytes the memory pool of one device may hold; `None` sets no limit. It
+    /// Sets how many bytes the memory pool of one device may hold; `None` means no limit. It
     /// overrides [`memory_limit`](Self::memory_limit) for this device, whichever method is called
     /// first.
     #[must_use]
@@ -263,7 +264,7 @@ impl Config {
         self
     }
 
-    /// Makes these the process's settings, instead of the environment's. Call it before the first
+    /// Makes these the process's settings in place of the environment's. Call it before the first
     /// use of a device, the provider, the trace or the code cache, because that use fixes the
     /// settings.
     ///
