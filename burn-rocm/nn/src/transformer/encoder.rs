@@ -119,8 +119,8 @@ impl TransformerEncoderConfig {
 }
 
 impl<B: Backend> TransformerEncoder<B> {
-    /// Runs the layers one after the other. On this project's backend they run on tokens with the
-    /// sequence axis first, which takes one copy before and one after the layers.
+    /// Runs the layers one after the other. On this project's backend, the sequence axis of the
+    /// tokens is moved to the front, which takes one copy before and one after the layers.
     ///
     /// # Shapes
     /// - input, output: `[batch, sequence, d_model]`
@@ -249,7 +249,7 @@ impl<B: Backend> TransformerEncoderLayer<B> {
     /// this cache.
     ///
     /// # Panics
-    /// If the sequence is not one token longer.
+    /// If the sequence is not one token longer than the cached one.
     pub fn forward_autoregressive_inference(
         &self,
         input: Tensor<B, 3>,
