@@ -104,7 +104,8 @@ impl<const D: usize> Window<D> {
     /// The kernels' struct `Window2` or `Window3`.
     fn value(&self, x: &[usize], y: &[usize]) -> Arg {
         let lists = [&x[2..], &y[2..], &self.size, &self.stride, &self.padding, &self.dilation];
-        // Output positions are below `MAX_SIZE`, so a larger entry acts the same when it is capped.
+        // Only a stride can be larger. No second window is that far away, so capping the stride
+        // changes nothing.
         let entry = |i: usize| lists[i % 6][i / 6].min(MAX_SIZE) as u32;
         match D {
             2 => Arg::U32x12(std::array::from_fn(entry)),
