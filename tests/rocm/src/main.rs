@@ -9,9 +9,9 @@
 //!
 //! `DIRECTORY` holds `exceptions.txt`, `kernels.md` and `training.txt`, which lists the kernels of
 //! a small training run. `--write` writes new tables into `kernels.md` instead of comparing them.
-//! `--keep` reuses the results that FILE has of an earlier run for families that did not change,
-//! compiles the rest, and writes all results back. `--found` only checks that each kernel compiles
-//! and is found by its name, and prints which kernels spill or use scratch. It is for compilers for
+//! `--keep` reuses the results of an earlier run in FILE for families that did not change, compiles
+//! the rest, and writes all results back. `--found` only checks that each kernel compiles and is
+//! found by its name, and prints which kernels spill or use scratch. Use it with compilers for
 //! which the kernels are not tuned.
 
 mod architecture;
