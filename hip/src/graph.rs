@@ -72,7 +72,7 @@ impl Device {
     /// `Capture` if this or another thread is already capturing; `Unsupported` if the driver has no
     /// graphs; `Device` if HIP fails.
     pub fn start_capture(self: &Arc<Self>) -> Result<()> {
-        self.refuse_captured("a capture", "another one is under way")?;
+        self.refuse_captured("a capture", "another capture is in progress")?;
         // Makes the libraries' handles now, because making one allocates memory and waits for the
         // device. If one can't be made, the op that needs it reports that.
         let missing = [self.blas().map(|_| ()), self.dnn().map(|_| ())].into_iter().filter_map(Result::err);

@@ -155,7 +155,7 @@ settings! {
         ]);
         "`auto`, `rocm`, `cuda`, `cpu`", "`auto`",
         "which provider runs the ops. `auto` (`None` in `Config`) tries `rocm`, `cuda` and `cpu` in this order and \
-        takes the first with a device; `rocm` forbids any fallback";
+        uses the first that has a device; `rocm` forbids any fallback";
     deterministic(bool): bool = false, "BURN_ROCM_DETERMINISTIC", flag;
         "`0`, `1`", "`0`",
         "whether the same seed gives the same bits, by deterministic library algorithms and without float atomics";
@@ -179,10 +179,10 @@ settings! {
         kernels for the GPU; `rocblas`: only rocBLAS; `own`: only the kernel";
     norm(Route): Route = Route::Auto, "BURN_ROCM_NORM", |name, value| route(name, value, "miopen");
         "`auto`, `miopen`, `own`", "`auto`",
-        "which code computes `layer_norm`, and `burn-rocm-nn`'s batch, layer, RMS and group norm. `auto`: MIOpen for \
-        f32 and f16 if its result is right for the shape, and a kernel that recomputes rows whose mean is more than 4 \
-        deviations from 0; this project's kernels compute the rest, and everything on NVIDIA GPUs. \
-        `miopen`: only MIOpen, and anything that it can't do is an error. `own`: only the kernels";
+        "which code computes `layer_norm`, and `burn-rocm-nn`'s batch, layer, RMS and group norm. `auto`: for f32 \
+        and f16, MIOpen if its result is right for the shape, followed by a kernel that recomputes rows whose mean is \
+        more than 4 standard deviations from 0. This project's kernels compute the rest, and everything on NVIDIA \
+        GPUs. `miopen`: only MIOpen, and anything that it can't do is an error. `own`: only the kernels";
     f16_alternative(F16Alternative): F16Alternative = F16Alternative::Gradients, "BURN_ROCM_F16_ALTERNATIVE",
         |name, value| choice(name, value, &[
             ("gradients", F16Alternative::Gradients),
@@ -196,8 +196,8 @@ settings! {
     // 2048 it took 2.0 and 3.1 ms with them, and 4.8 and 12.8 ms without.
     attention_scores(usize): usize = 256 << 20, "BURN_ROCM_ATTENTION_SCORES", bytes;
         "bytes", "`256M`",
-        "how many bytes of scores one attention of `burn-rocm-nn` keeps for its gradient. Beyond it, tiled \
-        kernels recompute them";
+        "how many bytes of scores one attention of `burn-rocm-nn` keeps for its gradient. If it has more, \
+        tiled kernels recompute them";
     chain(impl Into<Option<usize>>): Option<usize> = None, "BURN_ROCM_CHAIN", chain;
         "`auto`, `0` to `16`", "`auto`",
         "how many small element-wise ops share one launch at most. `auto` is 16 on GPUs and 0 on the CPU device. \
@@ -219,7 +219,7 @@ settings! {
         "how many bytes of compiled kernels are kept. The least recently used files are deleted first";
     trace(bool): bool = false, "BURN_ROCM_TRACE", flag;
         "`0`, `1`", "`0`",
-        "whether the library call or kernel that served each op is logged, under the target `burn_rocm::trace`";
+        "whether the library call or kernel that computed each op is logged, under the target `burn_rocm::trace`";
     cuda_tf32(bool): bool = false, "BURN_ROCM_CUDA_TF32", flag;
         "`0`, `1`", "`0`",
         "whether the CUDA provider lets f32 products and convolutions round their operands to TF32";

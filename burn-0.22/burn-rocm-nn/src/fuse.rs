@@ -123,7 +123,7 @@ impl Route {
         tensor: &Tensor<D>,
     ) -> Option<RocmTensor> {
         if tensor.is_tracked() {
-            say_composed(module, &tensor.device(), "a gradient of its weights is asked for");
+            say_composed(module, &tensor.device(), "its weights require a gradient");
             return None;
         }
         Some(rocm(tensor.clone()))

@@ -157,7 +157,7 @@ impl<B: Backend> Route<B> {
             Some(Recorder { enter, .. }) => {
                 let tensor = enter(&mut Some(tensor));
                 if tensor.is_tracked() {
-                    say_composed::<B>(module, "a gradient of its weights is asked for");
+                    say_composed::<B>(module, "its weights require a gradient");
                     return None;
                 }
                 Some(tensor.primitive)

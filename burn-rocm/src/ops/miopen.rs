@@ -19,9 +19,7 @@ pub(crate) fn without_library(error: hip::Error) -> hip::Result<()> {
         hip::Error::Unsupported { .. }
         | hip::Error::Miopen { refused: true, .. }
         | hip::Error::NotAvailable { .. } => {
-            ONCE.call_once(|| {
-                log::warn!("kernels of this crate take the place of MIOpen where it fails: {error}")
-            });
+            ONCE.call_once(|| log::warn!("kernels of this crate replace MIOpen where it fails: {error}"));
             Ok(())
         }
         _ => Err(error),

@@ -145,7 +145,7 @@ impl Captures {
     pub(crate) fn others(&self, op: &'static str) -> Error {
         match self.any() {
             true => Error::Capture { op, reason: format!("{} captures the device's work", self.thread()) },
-            false => Error::invalid(op, "a capture of this thread's under way", "none"),
+            false => Error::invalid(op, "a capture in progress on this thread", "none"),
         }
     }
 

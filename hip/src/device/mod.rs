@@ -249,7 +249,7 @@ impl Device {
     ///
     /// The above; `Capture` if this thread captures a graph.
     pub fn sync(&self) -> Result<()> {
-        self.refuse_captured("sync", "what is captured does not run yet")?;
+        self.refuse_captured("sync", "captured work has not run yet")?;
         let launched = self.faults.launched();
         self.kernels.unload_behind(|| {
             self.compute.synchronize()?;

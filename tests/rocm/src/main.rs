@@ -174,7 +174,7 @@ fn check(directory: &Path, options: &Options) -> Result<usize, String> {
     let mut problems = failed.len();
     show("not compiled", failed);
     if options.mode == Mode::Find {
-        show("spill or take scratch, which is not held against them", report::spilling(&compiled));
+        show("spill or use scratch, which this run allows", report::spilling(&compiled));
         println!("{}", if problems == 0 { "all are found" } else { "some are not found" });
         return Ok(problems);
     }

@@ -29,7 +29,7 @@ pub(super) fn class_loss(
         return None;
     }
     if weights.is_some() && options.pad_tokens.iter().any(|&token| token >= scores.dims()[1]) {
-        say_composed(module, &scores.device(), "it has weights, and a pad token that is no class");
+        say_composed(module, &scores.device(), "it has weights, and a pad token that is not a class");
         return None;
     }
     let class_weights = match weights {

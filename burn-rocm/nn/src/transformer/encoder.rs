@@ -46,7 +46,7 @@ pub struct TransformerEncoder<B: Backend> {
     pub n_layers: usize,
     /// The probability of every dropout.
     pub dropout: f64,
-    /// Whether a layer norm comes ahead of each sub-layer, and not after it.
+    /// Whether the layer norms come before the sub-layers instead of after them.
     pub norm_first: bool,
     /// Whether 1 is added to the sum of a row's exponentials.
     pub quiet_softmax: bool,
@@ -182,7 +182,7 @@ pub struct TransformerEncoderLayer<B: Backend> {
     pub norm_2: LayerNorm<B>,
     /// Dropout of the outputs of both sub-layers.
     pub dropout: Dropout,
-    /// Whether a layer norm comes ahead of each sub-layer, and not after it.
+    /// Whether the layer norms come before the sub-layers instead of after them.
     pub norm_first: bool,
 }
 
@@ -241,7 +241,7 @@ impl<B: Backend> TransformerEncoderLayer<B> {
         if self.dropout.prob == 0.0 || !B::ad_enabled(&x.device()) {
             return linear_add(LAYER, last, x, onto);
         }
-        say_composed::<B>(LAYER, "dropout comes ahead of a sum");
+        say_composed::<B>(LAYER, "dropout comes before a sum");
         onto + self.dropout.forward(last.forward(x))
     }
 

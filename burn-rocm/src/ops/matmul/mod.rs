@@ -294,7 +294,7 @@ fn fallen_back(error: hip::Error) -> hip::Result<()> {
     match error {
         hip::Error::Rocblas { .. } | hip::Error::NotAvailable { .. } => {
             ONCE.call_once(|| {
-                log::warn!("matrix products run on a kernel of this crate where rocBLAS fails: {error}")
+                log::warn!("a kernel of this crate computes matrix products where rocBLAS fails: {error}")
             });
             Ok(())
         }

@@ -60,7 +60,11 @@ pub(crate) fn quantize(
         ),
         (Some((_, global)), _) => {
             let found = if global.is_some() { "one" } else { "none" };
-            return invalid(op, format!("a scale of the whole tensor just where {scheme:?} has one"), found);
+            return invalid(
+                op,
+                format!("a scale of the whole tensor if and only if {scheme:?} has one"),
+                found,
+            );
         }
         (None, None) => (rounded_up(op, measured(op, &tensor, count, &levels, format)?, levels.up)?, None),
         (None, Some(most)) => {

@@ -119,7 +119,7 @@ impl Graphs {
     /// The graph that is being captured, with its number.
     fn captured(&mut self) -> Result<(usize, &mut GraphMemory)> {
         let captured = self.captured.and_then(|number| Some((number, self.memory.get_mut(&number)?)));
-        captured.ok_or_else(|| Error::invalid("captured memory", "a capture under way", "none"))
+        captured.ok_or_else(|| Error::invalid("captured memory", "a capture in progress", "none"))
     }
 
     /// Ends a graph. Returns the freed blocks that no graph holds any more.
