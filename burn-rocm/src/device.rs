@@ -76,12 +76,12 @@ impl RocmDevice {
         Ok((0..hip::Device::count()?).map(Self::new).collect())
     }
 
-    /// The device that [`RocmDevice::default`] gives.
+    /// The device that [`RocmDevice::default`] returns.
     pub fn current() -> Self {
         Self::default()
     }
 
-    /// Makes this the device that [`RocmDevice::default`] gives, in every thread. Tensors stay
+    /// Makes this the device that [`RocmDevice::default`] returns, in every thread. Tensors stay
     /// where they are.
     ///
     /// # Errors
@@ -160,7 +160,7 @@ impl RocmDevice {
         self.open()?.sync()
     }
 
-    /// How many copies, waits and launches the device has been given so far.
+    /// The numbers of copies, waits and launches on the device since it was opened.
     ///
     /// # Errors
     /// As [`info`](Self::info).

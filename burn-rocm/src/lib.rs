@@ -21,18 +21,18 @@
 //! than the last, are not supported. A method that is given such values fails with
 //! [`RocmError::Unsupported`], which names the method.
 //!
-//! An index in a tensor that is out of range, or an integer division by zero, is detected only by
-//! the kernel, on the device. The kernel accesses no memory for that element and gives 0. The op's
-//! result is then faulty, and so is everything computed from it. Each read of a faulty tensor fails
-//! with the op's name, in every thread ([`read_with_fault`] returns the elements as well). Reads of
-//! other tensors don't fail. [`Backend::sync`](burn_backend::Backend::sync) reports each fault that
-//! no read has reported, once. Apart from reads, `bool_argwhere` is the only op that waits for the
-//! device every time, because it must read the size of its result. The guide's page on thread
-//! safety lists the rare others.
+//! Only the kernel, on the device, can detect that an index in an int tensor is out of range, or
+//! that an integer is divided by zero. It then accesses no memory for that element and gives 0. The
+//! op's result is then faulty, and so is everything computed from it. Each read of a faulty tensor
+//! fails with the op's name, in every thread ([`read_with_fault`] returns the elements as well).
+//! Reads of other tensors don't fail. [`Backend::sync`](burn_backend::Backend::sync) reports, once,
+//! each fault that no read has reported. Apart from reads, `bool_argwhere` is the only op that
+//! waits for the device every time, because it must read the size of its result. The guide's page
+//! on thread safety lists the rare others.
 //!
 //! Default dtypes belong to a device, not to a backend type: see [`Rocm`].
 //!
-//! # Where Burn leaves the answer open
+//! # Behaviour that Burn does not define
 //!
 //! - *Scalars.* Comparisons and remainders first convert a scalar to the tensor's dtype: floats
 //!   round, integers wrap. So `x.equal_elem(0.1)` of f16 finds the f16 nearest to 0.1, as
@@ -41,8 +41,8 @@
 //! - *`clamp`* ignores a NaN bound. So do Burn's own definition (which masks the elements below and
 //!   above the bounds), burn-ndarray and burn-flex's `clamp_min` and `clamp_max`. burn-flex's
 //!   `clamp` panics, and libtorch's gives NaN. NaN elements stay NaN. If the lower bound exceeds
-//!   the upper one, the upper one counts. An integer bound outside the dtype's range becomes the
-//!   nearer end of that range.
+//!   the upper one, the result is the upper one. An integer bound outside the dtype's range becomes
+//!   the nearer end of that range.
 //! - *`mean_dim`* along an axis without elements fails with [`RocmError::Invalid`]; burn-flex and
 //!   burn-ndarray panic too. Burn computes `var` and related ops from `mean_dim`, and would turn a
 //!   NaN mean into a variance of 0. `mean` of no elements is NaN, as in burn-flex.

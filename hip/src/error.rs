@@ -7,7 +7,7 @@ use hip_sys::{Hip, Hiprtc, hipError_t, hipSuccess, hiprtcResult};
 /// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Everything that can go wrong between an op and the device.
+/// The errors of this crate: everything that can go wrong between an op and the device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -106,7 +106,7 @@ pub enum Error {
     Capture {
         /// What was called.
         op: &'static str,
-        /// Why not.
+        /// Why it was refused.
         reason: String,
     },
     /// An op's arguments do not fit together or are out of range.
@@ -180,7 +180,7 @@ unsafe fn text(pointer: *const c_char) -> String {
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 
-/// A static text of a library, such as its name for a status that its bindings lack.
+/// A static text from a library, such as the library's name for a status that its bindings lack.
 ///
 /// # Safety
 /// `pointer` is null or a NUL-ended text that is never freed.

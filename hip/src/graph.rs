@@ -58,14 +58,14 @@ thread_local! {
 }
 
 impl Device {
-    /// From now on until [`stop_capture`](Self::stop_capture), records the work that this thread
-    /// gives the device instead of running it. Other threads' work runs meanwhile. Other threads
-    /// can't use what the captured work computes: if one does, its next read or
-    /// [`sync`](Self::sync) returns [`Error::Capture`](crate::Error::Capture).
+    /// Starts to capture this thread's work on the device: until
+    /// [`stop_capture`](Self::stop_capture), the work is recorded instead of run. Other threads'
+    /// work runs meanwhile. Other threads can't use what the captured work computes: if one does,
+    /// its next read or [`sync`](Self::sync) returns [`Error::Capture`](crate::Error::Capture).
     ///
     /// Reads, `sync` and copies between devices are refused with `Error::Capture`; a capture in
     /// which something was refused gives no graph. Run the work once before you capture it. That
-    /// compiles its kernels and lets MIOpen choose its algorithms, because MIOpen can't time them
+    /// compiles its kernels and lets MIOpen time and choose its algorithms, which it can't do
     /// during a capture.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! The trace: it logs which kernels and library calls served each op, if `BURN_ROCM_TRACE=1` is
-//! set.
+//! The trace: if `BURN_ROCM_TRACE=1` is set, it logs which kernels and library calls computed each
+//! op.
 //!
 //! The code that implements an op calls [`op`] with the op's name and dtype. Each launch and
 //! library call then logs itself under that name, with the target [`TARGET`] and at the level
@@ -38,7 +38,7 @@ pub struct Counts {
     pub copies: u64,
     /// Copies from the host or to it.
     pub transfers: u64,
-    /// Captured graphs, each of which is launched as a whole.
+    /// Launches of captured graphs.
     pub graphs: u64,
 }
 
@@ -164,8 +164,8 @@ pub fn op(name: &'static str, dtype: impl FnOnce() -> &'static str) -> Op {
     Op(enabled() && RUNNING.get().op.is_empty() && begin(name, dtype()))
 }
 
-/// Names an op that was put off as the running one, even inside another op, until the returned
-/// value is dropped.
+/// Until the returned value is dropped, logs work under the name of an op that was put off, even
+/// inside another op.
 #[must_use = "the op ends where this is dropped"]
 pub fn op_put_off(name: &'static str, dtype: &'static str) -> PutOff {
     PutOff(enabled().then(|| RUNNING.replace(Running { op: name, dtype, served: 0 })))

@@ -25,7 +25,7 @@
 //! `BURN_ROCM_TRACE=1` shows which kernels and library calls ran each op; fused ops have their own
 //! names.
 //!
-//! # Where Burn 0.22 itself is fast
+//! # Which modules are ported
 //!
 //! | module | here | what Burn does |
 //! |---|---|---|

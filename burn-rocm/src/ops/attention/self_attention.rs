@@ -32,7 +32,7 @@ pub struct Projections {
 pub struct SelfAttended {
     /// `[sequence, batch, heads * d_k]`.
     pub out: RocmTensor,
-    /// The tensors that the gradient reads beside the tokens: the packed weight, all queries, keys
+    /// The tensors that the gradient reads besides the tokens: the packed weight, all queries, keys
     /// and values, and [`Attended::kept`](crate::fused::Attended::kept).
     pub kept: Vec<RocmTensor>,
 }

@@ -182,8 +182,8 @@ fn widened<const N: usize>(params: [RocmTensor; N], dtype: DType) -> hip::Result
 ///
 /// # Shapes
 /// - x, output: `[batch, channels, ..]`
-/// - gamma, beta, running statistics: `[channels]`, of the dtype of `x`, or f32 beside an `x` of
-///   f16 or bf16. Gamma and beta have the same dtype, and so do the two running statistics
+/// - gamma, beta, running statistics: `[channels]`, of the dtype of `x`, or f32 with an `x` of f16
+///   or bf16. Gamma and beta have the same dtype, and so do the two running statistics
 ///
 /// # Errors
 /// `Invalid` if shapes, dtypes or devices do not fit; `Unsupported` for integers, or if

@@ -19,7 +19,7 @@ const OP: &str = "layer_norm";
 ///
 /// # Shapes
 /// - x, result: `[.., len]`
-/// - gamma, beta: `[len]`, of the dtype of `x`, or f32 beside an `x` of f16 or bf16. The kernels
+/// - gamma, beta: `[len]`, of the dtype of `x`, or f32 with an `x` of f16 or bf16. The kernels
 ///   compute f16 and bf16 in f32, without a cast beforehand
 ///
 /// # Errors

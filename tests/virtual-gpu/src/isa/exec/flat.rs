@@ -96,7 +96,7 @@ impl Machine<'_> {
         self.check_span(i, at, mask, bounds(at, mask), kind)
     }
 
-    /// As [`check_global`], with the lanes' smallest and largest address given.
+    /// As [`Self::check_global`], with the lanes' smallest and largest address given.
     #[inline(always)]
     pub(super) fn check_span(
         &mut self,
