@@ -63,7 +63,8 @@ pub(crate) fn scales(op: &'static str, scheme: &QuantScheme, dims: &[usize]) -> 
         return unsupported(op, format!("quantised values of {scheme:?}"));
     }
     let dtype = scheme.scale_dtype();
-    // The kernel rounds scales that are powers of two up, and other scales to nearest.
+    // The kernel rounds up to powers of two (UE8M0), but rounds to other types to nearest. So
+    // scales of the narrow types are rounded up separately (`up`).
     let (param, up) = match dtype {
         ScaleDtype::F32 => (0, None),
         ScaleDtype::UE8M0 => (3, None),

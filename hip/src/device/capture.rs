@@ -140,8 +140,8 @@ impl Captures {
         Ok(ended)
     }
 
-    /// The error of a call by another thread that only the capturing thread may make, or that
-    /// nobody may make while a thread captures.
+    /// The error for a thread that is not capturing, if it ends a capture, or if it begins one or
+    /// uses captured memory while another thread is capturing.
     pub(crate) fn others(&self, op: &'static str) -> Error {
         match self.any() {
             true => Error::Capture { op, reason: format!("{} captures the device's work", self.thread()) },

@@ -70,7 +70,7 @@ fn for_miopen(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::
     for param in params {
         if param.kernel_type()? != x.kernel_type()? {
             return unsupported(format!(
-                "{} beside parameters of {}",
+                "{} with parameters of {}",
                 x.dtype_of().name(),
                 param.dtype_of().name()
             ));

@@ -190,8 +190,8 @@ pub extern "C" fn hsa_amd_agent_memory_pool_get_info(
 
 /// Allocates memory of a pool.
 ///
-/// A GPU may access exactly the bytes asked for. Every GPU may access host memory at once, as HIP
-/// would allow it anyway.
+/// A GPU may access exactly the bytes asked for. Every GPU may access host memory right away,
+/// because HIP would allow it anyway.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_amd_memory_pool_allocate(
     pool: PoolHandle,
