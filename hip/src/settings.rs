@@ -15,9 +15,9 @@ use crate::provider::kind::ProviderKind;
 pub enum Route {
     /// The library if it supports the dtype and options, else the kernel.
     Auto,
-    /// The library alone. An op that it does not support is an error.
+    /// Only the library. An op that it does not support is an error.
     Library,
-    /// The kernel alone.
+    /// Only the kernel.
     Own,
 }
 
@@ -264,8 +264,8 @@ impl Config {
         self
     }
 
-    /// Makes these the process's settings in place of the environment's. Call it before the first
-    /// use of a device, the provider, the trace or the code cache, because that use fixes the
+    /// Makes these the settings of the process, in place of the environment's. Call it before the
+    /// first use of a device, the provider, the trace or the code cache, because that use fixes the
     /// settings.
     ///
     /// # Errors

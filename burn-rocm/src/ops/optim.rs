@@ -19,13 +19,13 @@ use crate::tensor::{RocmTensor, one_device};
 pub enum Decay {
     /// An L2 penalty: adds the parameter times this factor to its gradient.
     Penalty(f32),
-    /// Subtracts `lr * rate` times the parameter from it ([Loshchilov and Hutter
+    /// Subtracts `lr * rate * parameter` from the parameter ([Loshchilov and Hutter
     /// 2017](https://arxiv.org/abs/1711.05101)).
     Decoupled {
         /// The rate.
         rate: f32,
-        /// Whether only elements that have the sign of their first moment decay ([Cautious Weight
-        /// Decay](https://arxiv.org/abs/2510.12402)).
+        /// Whether decay is limited to elements that have the sign of their first moment ([Cautious
+        /// Weight Decay](https://arxiv.org/abs/2510.12402)).
         cautious: bool,
     },
 }

@@ -108,14 +108,14 @@ impl Blas {
     /// alternative implementation, which keeps subnormal values
     /// ([`Config::f16_alternative`](crate::Config::f16_alternative)).
     ///
-    /// A single row or column uses gemm too. For 1 x 1024 x 1024 rocBLAS's gemv executes 216 k wave
-    /// instructions in 4 workgroups, gemm 1,765 k in 32 (ROCm 7.2, gfx1030). For 4096 x 1 x 256
-    /// gemv executes 5,992 k, gemm 1,169 k. So gemv brings no clear gain. Neither was timed on an
-    /// AMD GPU.
+    /// A single row or column uses gemm too. For 1 x 1024 x 1024, rocBLAS's gemv executes 216 k
+    /// wave instructions in 4 workgroups, and gemm 1,765 k in 32 (ROCm 7.2, gfx1030). For 4096 x 1
+    /// x 256, gemv executes 5,992 k and gemm 1,169 k. So gemv brings no clear gain. Neither was
+    /// timed on an AMD GPU.
     ///
     /// # Errors
     /// `Unsupported` for other dtypes; `Invalid` for shapes, strides or sizes that rocBLAS does not
-    /// support, or views that reach past a buffer's end; `Rocblas` for a status of the library.
+    /// support, or views that reach past a buffer's end; `Rocblas` if the library fails.
     #[allow(clippy::too_many_arguments)] // BLAS's own signature.
     pub fn gemm(
         &self,

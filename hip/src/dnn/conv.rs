@@ -26,8 +26,8 @@ const OP: &str = "convolution";
 /// Uses of a shape before its algorithms are timed.
 const USES_BEFORE_FIND: u32 = 2;
 
-/// A convolution's shapes and options. Spatial rank 2 or 3; `stride`, `padding` and `dilation` have
-/// that length.
+/// A convolution's shapes and options. The spatial rank is 2 or 3; `stride`, `padding` and
+/// `dilation` have one entry for each spatial axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConvDesc {
     /// f32, f16 or bf16 (the latter two accumulated in f32).

@@ -20,8 +20,8 @@ pub enum PoolMode {
     AverageExclusive,
 }
 
-/// A pooling's shapes and options. Spatial rank 2 or 3; `window`, `stride` and `padding` have that
-/// length.
+/// A pooling's shapes and options. The spatial rank is 2 or 3; `window`, `stride` and `padding`
+/// have one entry for each spatial axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PoolDesc {
     /// f32 or f16; MIOpen has no bf16 pooling.
@@ -99,7 +99,7 @@ impl Dnn {
     ///
     /// # Errors
     /// `Unsupported` for the dtypes; `Invalid` for shapes that don't fit together, or memory that
-    /// is too small or overlaps; `Miopen` for a status of the library.
+    /// is too small or overlaps; `Miopen` if the library fails.
     pub fn pool_forward(
         &self,
         desc: &PoolDesc,

@@ -75,8 +75,7 @@ impl Dnn {
     ///
     /// # Errors
     /// `Unsupported` for the dtype; `Invalid` for shapes that don't fit together, or memory that is
-    /// too small or overlaps; `OutOfMemory` for the workspace; `Miopen` for a status of the
-    /// library.
+    /// too small or overlaps; `OutOfMemory` for the workspace; `Miopen` if the library fails.
     pub fn reduce(
         &self,
         desc: &ReduceDesc,

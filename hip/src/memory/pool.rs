@@ -38,7 +38,7 @@ pub struct PoolStats {
     pub peak: usize,
     /// Allocations served from memory that the pool held.
     pub hits: u64,
-    /// Allocations for which the driver was asked.
+    /// Allocations for which the pool had to ask the driver for memory.
     pub misses: u64,
     /// Bytes of the blocks in use that were allocated by [`MemoryPool::persistently`], a part of
     /// `allocated`.

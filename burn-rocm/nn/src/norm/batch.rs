@@ -29,9 +29,10 @@ pub struct BatchNormConfig {
 /// Made by [`BatchNormConfig`]. On an autodiff backend the module normalises with the batch's
 /// statistics and updates the running ones with the biased variance, as Burn's does. On other
 /// backends it normalises with the running statistics. With an f16 or bf16 input, parameters and
-/// statistics may be f32, as in a model that [`amp`](crate::amp) converted. MIOpen or two kernels
-/// of this project compute each direction, as `BURN_ROCM_NORM` says. No checkpointing strategy
-/// recomputes the module, so each forward pass updates the statistics once.
+/// statistics may be f32, as in a model that [`amp`](crate::amp) converted. Forward and backward
+/// pass are each computed by MIOpen or by two kernels of this project, depending on
+/// `BURN_ROCM_NORM`. No checkpointing strategy recomputes the module, so each forward pass updates
+/// the statistics once.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
