@@ -25,8 +25,8 @@
 //! # assert_eq!(model.weight.dims(), [4, 2]);
 //! ```
 //!
-//! bf16 has f32's range and needs no scaler. The optimizers of this crate accept bf16 gradients
-//! without a cast and compute in the parameters' dtype:
+//! bf16 has f32's range and needs no scaler. The optimizers of this crate accept its gradients as
+//! they are and compute in the parameters' dtype:
 //!
 //! ```
 //! # use burn::backend::Autodiff;

@@ -10,8 +10,8 @@ use burn::tensor::{Tensor, TensorData};
 use crate::fuse::{Route, primitive, wrap};
 use crate::ops::attention::{Rule, WeightsOp};
 
-/// The weights `[batch, heads, queries, keys]` of an attention. The attention kernels do not store
-/// them. So they are computed, and recorded for the backward pass, when they are first used.
+/// The weights `[batch, heads, queries, keys]` of an attention. The attention kernels need not
+/// store them. So they are computed, and recorded for the backward pass, when they are first used.
 ///
 /// Replaces Burn's `Tensor<B, 4>` and derefs to one. So `output.weights.dims()` and
 /// `output.weights.clone()` (a tensor) compile as with Burn. A method that takes the tensor by
