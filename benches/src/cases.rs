@@ -165,7 +165,7 @@ fn chain<B: Backend>([a, b]: &[Tensor<B, 2>; 2], _: usize) {
 }
 
 pub(crate) fn overhead(options: &Options, rows: &mut Vec<Row>) {
-    // No bar: only a GPU shows what a launch costs beside such a small op.
+    // There is no bar, because only a GPU shows what a launch costs compared with such a small op.
     row!(options, rows, "1000 additions of 32x32 f32, results kept", f64::INFINITY, pair, chain, 32);
 }
 

@@ -1,5 +1,5 @@
-//! Every family of ops beside the peer, in small cases, which show the cost of a call, and in large
-//! ones.
+//! Compares every family of ops with the peer, in small cases, which show the cost of a call, and
+//! in large ones.
 //!
 //! The figure of a family is the geometric mean of its ratios. Its bar is 1.
 
@@ -20,7 +20,7 @@ const BOOL: BoolDType = BoolDType::Native;
 const SIZES: [usize; 2] = [1 << 12, 1 << 20];
 
 /// How often a case repeats its op within one measurement. Small cases repeat it so often that the
-/// clock's own cost vanishes.
+/// cost of reading the clock is negligible.
 fn times(elements: usize) -> usize {
     ((1 << 18) / elements.max(1)).clamp(1, 64)
 }

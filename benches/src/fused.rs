@@ -1,5 +1,5 @@
-//! Modules of `burn-rocm-nn` beside what Burn composes. Both run on one backend in one process and
-//! take turns.
+//! Compares modules of `burn-rocm-nn` with what Burn composes. Both run on one backend in one
+//! process and take turns.
 
 mod activation;
 mod attention;
@@ -44,7 +44,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// A row of two bodies, which are made when the row's turn comes.
+    /// A row of two bodies, which are made only when the row is measured.
     pub(crate) fn new(
         name: impl Into<String>,
         make: impl FnOnce(&RocmDevice) -> [Body; 2] + 'static,
@@ -52,7 +52,8 @@ impl Case {
         Self { name: name.into(), work: Work::Step, bar: Bar::None, make: Box::new(make) }
     }
 
-    /// Reports the row as a rate of `bytes`, which must be read or written, with the bar for a GPU.
+    /// Reports the row as a rate. `bytes` is the number of bytes that must be read or written, and
+    /// `bar` is the bar for a GPU.
     pub(crate) fn moves(self, bytes: f64, bar: Bar) -> Self {
         Self { work: Work::Bytes(bytes), bar, ..self }
     }
@@ -124,7 +125,7 @@ fn cases(options: &Options, is_gpu: bool) -> Vec<Case> {
 /// Measures every row and prints the table.
 ///
 /// # Errors
-/// A text if a file can't be written.
+/// An error text if a file can't be written.
 pub(crate) fn run(options: &Options, is_gpu: bool) -> Result<(), String> {
     let device = RocmDevice::default();
     let gpu = hip::Device::get(device.index).map_err(|error| error.to_string())?;

@@ -2,8 +2,8 @@
 //!
 //! On the CPU device a row is one case: the median time of this backend, the median time of the
 //! peer (`burn-flex`), their ratio, and the bar that the ratio must meet. The two backends take
-//! turns, so that a slow phase of the machine affects both. On a GPU the cases are larger and the
-//! peers are others: [`gpu`].
+//! turns, so that a slow phase of the machine affects both. On a GPU the cases are larger and there
+//! are other peers: see [`gpu`].
 
 // `gpu/models/nets.rs` is compiled once for each choice of modules.
 #![allow(clippy::duplicate_mod)]

@@ -1,5 +1,5 @@
-//! Burn's plain types where its versions differ. Each version of Burn has its own copy of this
-//! module and of [`backend`](crate::backend), and of no other.
+//! Burn's plain types where its versions differ. This module and [`backend`](crate::backend) are
+//! the only ones that each version of Burn has its own copy of.
 
 use core::mem::MaybeUninit;
 
@@ -33,9 +33,9 @@ pub(crate) fn dtype(data: &TensorData) -> DType {
     data.dtype
 }
 
-/// The dtype of host data read from a tensor of `dtype`. One-byte bools are 0 or 1 in either store,
-/// and the host reads Rust's bools: Burn's own test suite compares with those, also if its dispatch
-/// has asked for `U8`.
+/// The dtype of host data read from a tensor of `dtype`. One-byte bools are 0 or 1 whether they are
+/// stored as `Native` or as `U8`. The host always reads Rust's bools, because Burn's own test suite
+/// compares with those even where its dispatch asked for `U8`.
 pub(crate) fn read_dtype(dtype: DType) -> DType {
     match dtype {
         DType::Bool(BoolStore::U8) => DType::Bool(BoolStore::Native),
@@ -78,8 +78,8 @@ pub(crate) fn scale_bytes(_scheme: &QuantScheme, count: usize) -> usize {
     4 * count
 }
 
-/// The block scales in host data of that shape, and the scale of the whole tensor that they are
-/// relative to, if any.
+/// The block scales in host data of that shape and, if they are relative to a scale of the whole
+/// tensor, that scale.
 pub(crate) fn read_scales(bytes: &[u8], _scheme: &QuantScheme, _shape: &Shape) -> (Vec<f32>, Option<f32>) {
     (bytemuck::pod_collect_to_vec(bytes), None)
 }
@@ -90,8 +90,8 @@ pub(crate) fn write_scales(scales: &[f32], _global: Option<f32>, _scheme: &Quant
 }
 
 /// The result of a reduction of no elements, of floats or of integers. `all` says whether it
-/// reduces the whole tensor or an axis. `None` means that the op refuses. The results are those of
-/// burn-flex. A mean along an axis is an error, like a maximum or minimum, as in Burn's CPU
+/// reduces the whole tensor or an axis. `None` means that the op refuses. The results are
+/// burn-flex's. A mean along an axis is an error, like a maximum or minimum, as in Burn's CPU
 /// backends: Burn would compute a variance of 0 from a NaN mean.
 pub(crate) fn of_nothing(functor: Functor, float: bool, all: bool) -> Option<Scalar> {
     match (functor, float) {

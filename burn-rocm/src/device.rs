@@ -43,11 +43,11 @@ pub struct DeviceInfo {
     pub memory: usize,
     /// Compute units.
     pub compute_units: u32,
-    /// Threads of a wave (32 or 64 on a GPU).
+    /// Threads in a wave (32 or 64 on a GPU).
     pub wave_size: u32,
     /// Bytes of shared memory (LDS) that a block of threads may use.
     pub shared_memory: usize,
-    /// The dtypes that the device's matrix cores take. Empty if it has no matrix cores, or if
+    /// The dtypes that the device's matrix cores multiply. Empty if it has no matrix cores, or if
     /// burn-rocm does not know the chip.
     pub matrix_types: Vec<DType>,
 }
@@ -71,17 +71,17 @@ impl RocmDevice {
     /// Every device of the chosen provider.
     ///
     /// # Errors
-    /// `NotAvailable` if no provider has a device, `Config` for a setting that makes no sense.
+    /// `NotAvailable` if no provider has a device, `Config` for an invalid setting.
     pub fn all() -> Result<Vec<Self>, Error> {
         Ok((0..hip::Device::count()?).map(Self::new).collect())
     }
 
-    /// The device that [`RocmDevice::default`] gives.
+    /// The device that [`RocmDevice::default`] returns.
     pub fn current() -> Self {
         Self::default()
     }
 
-    /// Makes this the device that [`RocmDevice::default`] gives, in every thread. Tensors stay
+    /// Makes this the device that [`RocmDevice::default`] returns, in every thread. Tensors stay
     /// where they are.
     ///
     /// # Errors
@@ -140,8 +140,8 @@ impl RocmDevice {
         Ok(())
     }
 
-    /// Sets the most bytes that the memory pool may hold; `None` removes the limit. Memory that the
-    /// pool already holds beyond the new limit stays until `Backend::memory_cleanup`.
+    /// Limits the memory pool to this many bytes; `None` removes the limit. Memory that the pool
+    /// already holds beyond the new limit stays until `Backend::memory_cleanup`.
     ///
     /// # Errors
     /// As [`info`](Self::info).
@@ -153,13 +153,14 @@ impl RocmDevice {
     /// Waits for everything that was queued on the device.
     ///
     /// # Errors
-    /// As [`info`](Self::info). Also each fault that no read has reported, once.
+    /// As [`info`](Self::info). Also a fault that no read has reported; each fault is reported
+    /// once.
     pub fn synchronize(&self) -> Result<(), Error> {
         enqueue_own()?;
         self.open()?.sync()
     }
 
-    /// The numbers of copies, waits and launches on the device so far.
+    /// The numbers of copies, waits and launches on the device since it was opened.
     ///
     /// # Errors
     /// As [`info`](Self::info).

@@ -9,13 +9,13 @@ thread_local! {
     static LAST: RefCell<Option<Error>> = const { RefCell::new(None) };
 }
 
-/// Takes the error of this thread's last op that panicked, or of its last read or sync that failed;
-/// the next call returns `None`.
+/// Returns the typed error of this thread's last op that panicked, or of its last read or sync that
+/// failed, and clears it.
 ///
 /// Burn's op methods return no `Result`. An op that fails panics with the error's text before it
-/// has changed any tensor. After a `catch_unwind` this function gives the typed error, and the next
-/// op works. Reads and `sync` return Burn's error, which holds the text only (`into_data` panics
-/// with it). After these, too, this function gives the typed error.
+/// has changed any tensor. After a `catch_unwind`, this function returns the typed error, and
+/// further ops work. Reads and `sync` return Burn's error type, which holds only the text
+/// (`into_data` panics with it). This function returns the typed error of these too.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -36,15 +36,15 @@ pub fn take_last_error() -> Option<Error> {
 #[track_caller]
 pub fn raise(error: Error) -> ! {
     let text = error.to_string();
-    // Burn has no guard that would stop a capture after the panic.
+    // Burn has no guard that would end a graph capture when this panic unwinds.
     hip::abandon_captures();
     LAST.with(|last| *last.borrow_mut() = Some(error));
     panic!("{text}")
 }
 
-/// How the trait methods unwrap an op's result.
+/// Unwraps an op's result in a trait method.
 pub(crate) trait OrRaise<T> {
-    /// The value; an error ends in [`raise`].
+    /// Returns the value, or passes the error to [`raise`].
     fn or_raise(self) -> T;
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn invalid<T>(
 pub(crate) fn execution(error: Error) -> ExecutionError {
     let reason = error.to_string();
     if matches!(error, Error::Capture { .. }) {
-        // As in `raise`: Burn panics with it next.
+        // As in `raise`, because Burn panics with the error next.
         hip::abandon_captures();
     }
     LAST.with(|last| *last.borrow_mut() = Some(error));

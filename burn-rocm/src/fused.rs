@@ -1,5 +1,5 @@
-//! Ops beyond Burn's traits, each at most a few launches. The modules of the crate `burn-rocm-nn`
-//! call them.
+//! Ops that Burn's traits lack. Each takes at most a few kernel launches. The modules of the crate
+//! `burn-rocm-nn` call them.
 //!
 //! Operands may have any layout. Most results are contiguous; the results of [`attention`] and of
 //! some element-wise ops follow the layout of their operands.

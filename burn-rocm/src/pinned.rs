@@ -12,7 +12,7 @@ impl Pinned {
         Self(buffer)
     }
 
-    /// The alignment of a page.
+    /// The size of a page, to which pinned memory is aligned.
     pub(crate) const ALIGNMENT: usize = 4096;
 
     /// The bytes.

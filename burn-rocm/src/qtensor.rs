@@ -16,7 +16,7 @@ use crate::tensor::RocmTensor;
 /// values share a scale, whatever the view.
 #[derive(Clone, Debug)]
 pub struct RocmQTensor {
-    /// The stored bytes, from the buffer's start.
+    /// The stored bytes, beginning at the buffer's start.
     values: RocmTensor,
     /// The view. It counts values, and offset 0 is the first stored value.
     layout: Layout,
@@ -28,8 +28,8 @@ pub struct RocmQTensor {
     format: Format,
 }
 
-/// The scales as Burn's data holds them, if the values are multiplied by other numbers. Those
-/// factors were made from these scales.
+/// The scales as Burn's data holds them. Kept only if the factors that the values are multiplied by
+/// were derived from these scales and differ from them.
 #[derive(Clone, Debug)]
 pub(crate) struct Levels {
     /// One scale for each block, in f32.
@@ -151,11 +151,11 @@ pub(crate) struct Format {
 }
 
 impl Format {
-    /// The format of a scheme's tensor of shape `dims`.
+    /// The format of a tensor of this scheme and of shape `dims`.
     ///
     /// # Errors
     /// `Unsupported` for float values, which Burn's own data format can't hold, and for values
-    /// packed along another dim than the last.
+    /// packed along a dim other than the last.
     pub(crate) fn of(op: &'static str, scheme: &QuantScheme, dims: &[usize]) -> hip::Result<Self> {
         let bits = match scheme.value {
             QuantValue::Q8F | QuantValue::Q8S => 8,
@@ -181,7 +181,7 @@ impl Format {
         32 / self.bits
     }
 
-    /// The bytes of `count` values. Values of less than 8 bits fill whole words.
+    /// The bytes of `count` values. Values of fewer than 8 bits fill whole words.
     pub(crate) fn bytes(&self, count: usize) -> usize {
         if self.bits == 8 { count } else { count.div_ceil(self.per_word()) * 4 }
     }

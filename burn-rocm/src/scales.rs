@@ -7,8 +7,8 @@ pub(crate) struct Scales {
     pub(crate) run: Option<usize>,
     /// The precision to which scales are rounded, numbered as in `quantize.hip`.
     pub(crate) param: u32,
-    /// For each axis, the number of blocks and the number of a block's elements along that axis.
-    /// The list ends with the axis in which a run ends. `None` if a block is one run.
+    /// For each axis, the number of blocks along it and the number of elements that a block has
+    /// along it. The list ends with the axis in which a run ends. `None` if a block is one run.
     pub(crate) grid: Option<Vec<[usize; 2]>>,
     /// The type to which scales are rounded up instead, if any.
     pub(crate) up: Option<Narrow>,

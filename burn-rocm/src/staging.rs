@@ -9,12 +9,12 @@ use hip::{Buffer, Device};
 use crate::burn;
 use crate::pinned::Pinned;
 
-/// Data of more bytes than this moves to pinned memory. A smaller upload is copied into a shared
-/// pinned page anyway.
+/// Data of more bytes than this moves to pinned memory. Smaller data would gain nothing, because
+/// its upload copies it into a shared pinned page anyway.
 const LEAST: usize = 64 << 10;
 
-/// Moves the data into pinned memory, from which the device copies without the host. Data of at
-/// most [`LEAST`] bytes stays where it is, and so does all data when pinned memory runs out.
+/// Moves the data into pinned memory, from which the device can copy without the host's help. Data
+/// of at most [`LEAST`] bytes stays where it is, and so does all data when pinned memory runs out.
 pub(crate) fn pin(device: &Arc<Device>, data: &mut TensorData) {
     let bytes = burn::bytes(data);
     let length = bytes.len();

@@ -1,11 +1,12 @@
-//! The op that a thread has put off, until its next op at the latest.
+//! Ops that are put off (deferred). A thread puts off at most one op, until its next op at the
+//! latest.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// An op that was put off.
+/// An op whose work was put off and may still have to be enqueued.
 pub(crate) trait Waiting: Send + Sync {
-    /// Enqueues the op if it still waits.
+    /// Enqueues the op if that has not happened yet.
     ///
     /// # Errors
     /// The op's, each time.
@@ -13,26 +14,27 @@ pub(crate) trait Waiting: Send + Sync {
 }
 
 thread_local! {
-    /// If the thread ends first, the tensor that the op writes still holds the op, and enqueues it
-    /// when its elements are needed.
+    /// The op that this thread put off. If the thread ends first, the tensor that the op writes
+    /// still holds the op and enqueues it when the elements are needed.
     static LAST: RefCell<Option<Arc<dyn Waiting>>> = const { RefCell::new(None) };
 }
 
 type List = Vec<Weak<dyn Waiting>>;
 
-/// All threads' ops that may still wait and read a graph's memory, which a replay may write.
+/// The ops, of all threads, that may not be enqueued yet and read a graph's memory. A replay may
+/// overwrite that memory.
 fn of_graphs() -> MutexGuard<'static, List> {
     static OF_GRAPHS: Mutex<List> = Mutex::new(Vec::new());
     // Every statement that changes the list leaves it whole.
     OF_GRAPHS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes the op that this thread put off. `None` also while the thread is ending.
+/// Takes the op that this thread put off. Also `None` while the thread is ending.
 fn take() -> Option<Arc<dyn Waiting>> {
     LAST.try_with(RefCell::take).ok().flatten()
 }
 
-/// Keeps an op until this thread's next op. The thread must not have put off another. `of_graph`
+/// Keeps an op until this thread's next op. The thread must not be holding one already. `of_graph`
 /// says whether the op reads a graph's memory.
 pub(crate) fn wait(op: Arc<dyn Waiting>, of_graph: bool) {
     if of_graph {
@@ -53,8 +55,9 @@ pub(crate) fn release(op: &Arc<impl Waiting + 'static>) {
     });
 }
 
-/// Enqueues the op that this thread put off. What allocates a result, asks for a tensor's owners,
-/// waits for the device, records its time, or begins or ends a capture calls this first.
+/// Enqueues the op that this thread put off. Call this before allocating a result, asking whether a
+/// tensor has other owners, waiting for the device, recording its time, or beginning or ending a
+/// capture.
 ///
 /// # Errors
 /// The op's. Reads of its result report it too.
@@ -62,8 +65,8 @@ pub(crate) fn enqueue_own() -> hip::Result<()> {
     take().map_or(Ok(()), |op| op.enqueue())
 }
 
-/// Enqueues this thread's op, and every thread's that reads a graph's memory. A replay calls this
-/// first.
+/// Enqueues the op that this thread put off, and those of all threads that read a graph's memory. A
+/// replay calls this first.
 ///
 /// # Errors
 /// Those of this thread's op.

@@ -107,8 +107,8 @@ where
 {
     let device = RocmDevice::default();
     B::seed(&device, run.seed);
-    // Making a copy initialises the parameters in a fixed order; a forward pass would initialise
-    // them in its own. So every precision starts from the same values.
+    // The copy initialises the parameters in a fixed order, whereas a forward pass would do so in
+    // the order of their use. So every precision starts from the same values.
     let mut model = Precision::new(FloatDType::F32).convert(&Classifier::<B>::new(run.kind, &device));
     let loss = CrossEntropyLossConfig::new().init::<B>(&device);
     let mut optimizer = AdamConfig::new().init();

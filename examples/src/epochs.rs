@@ -1,5 +1,5 @@
-//! The loop of a training run. Each version of Burn has a `train`, which implements what the loop
-//! asks for.
+//! The loop of a training run. For each version of Burn there is a module `train` that implements
+//! [`Training`].
 
 use std::time::Instant;
 
@@ -64,7 +64,7 @@ pub fn run<T: Training>(mut training: T, data: &Data, options: &Options) -> Resu
             }
             bar.inc(1);
         }
-        // Images since the last reading count for the epoch too.
+        // Images since the last reading belong to the epoch too.
         let duration = begin.elapsed();
         means.add(&Reading::of(step, training.read()?, unread), unread);
         bar.finish_and_clear();

@@ -104,7 +104,7 @@ fn gfx(version: u64) -> String {
     format!("gfx{}{:x}{:x}", version / 10_000, version / 100 % 100, version % 100)
 }
 
-/// Those of `variables` that matter.
+/// The variables that matter, out of `variables`.
 pub fn environment<N: AsRef<OsStr>>(variables: impl IntoIterator<Item = (N, N)>) -> Section {
     let mut section = Section::new("environment");
     for (name, value) in variables {

@@ -1,5 +1,5 @@
-//! The command line of the example `amp`, and the table that it prints. Each version of Burn has an
-//! `amp::train`, which does one run.
+//! The command line of the example `amp`, and the table that it prints. For each version of Burn
+//! there is a function `amp::train`, which does one run.
 
 use std::error::Error as StdError;
 use std::process::ExitCode;
@@ -57,14 +57,14 @@ pub struct Run {
     pub kind: Kind,
     /// The float type of the forward and the backward pass. Parameters and optimizer states are f32.
     pub float: Float,
-    /// Whether the backward pass computes activations again instead of keeping them.
+    /// Whether the backward pass recomputes activations instead of keeping them.
     pub checkpointing: bool,
     /// Steps, at least one.
     pub steps: usize,
     /// Images in one step.
     pub batch_size: usize,
     /// Learning rate of the first step. It falls linearly to 0, so that the final accuracy does not
-    /// depend on the chance of the last steps.
+    /// depend on the randomness of the last steps.
     pub lr: f64,
     /// Decides the weights at the start and the order of the images.
     pub seed: u64,

@@ -1,4 +1,4 @@
-//! The command line of the example `mnist` and what it does beside training.
+//! The command line of the example `mnist`, and everything that it does except training.
 
 use std::error::Error as StdError;
 use std::path::{Path, PathBuf};
@@ -87,11 +87,11 @@ pub fn program(run: impl FnOnce(&Arguments) -> Result<(), Box<dyn StdError>>) ->
     ends(|| run(&arguments))
 }
 
-/// Chooses the provider, opens the device and prints its name. So errors appear before any work is
-/// done.
+/// Chooses the provider, opens the device and prints its name, so that errors appear before any
+/// work is done.
 ///
 /// # Errors
-/// `NotAvailable` where there is no such provider or device.
+/// `NotAvailable` if there is no such provider or device.
 pub fn open(provider: Option<Provider>, device: &RocmDevice) -> Result<(), RocmError> {
     if let Some(provider) = provider {
         burn_rocm::select_provider(match provider {
@@ -110,7 +110,7 @@ pub fn open(provider: Option<Provider>, device: &RocmDevice) -> Result<(), RocmE
 /// The chosen images.
 ///
 /// # Errors
-/// [`Error::Data`] where MNIST was asked for and is not to be had.
+/// [`Error::Data`] if MNIST was asked for and is not available.
 pub fn load(source: Option<Source>) -> Result<Data, Error> {
     let digits = || digits::generate(0, digits::TRAIN, digits::TEST);
     match source {
@@ -136,7 +136,8 @@ impl Arguments {
     }
 }
 
-/// A run from its begin: the device is open, the images are there, and the folder for the results.
+/// A run that has begun: the device is open, the images are loaded, and the folder for the results
+/// exists.
 pub struct Session {
     begin: Instant,
     /// The folder for model and curves.
@@ -149,7 +150,7 @@ impl Session {
     /// Opens the device and loads the images.
     ///
     /// # Errors
-    /// Those of [`open`] and [`load`], and [`Error::File`] where the folder can't be made.
+    /// Those of [`open`] and [`load`], and [`Error::File`] if the folder can't be made.
     pub fn begin(arguments: &Arguments) -> Result<Self, Box<dyn StdError>> {
         let begin = Instant::now();
         let output = match &arguments.output {
@@ -171,7 +172,7 @@ impl Session {
     /// Draws the curves.
     ///
     /// # Errors
-    /// [`Error::File`] where a file can't be written.
+    /// [`Error::File`] if a file can't be written.
     pub fn curves(&self, arguments: &Arguments, history: &History) -> Result<(), Error> {
         let title =
             format!("{} on {}, batch {}", arguments.model.name(), self.data.name, arguments.batch_size);
@@ -185,7 +186,7 @@ impl Session {
     /// Shows what the loaded model sees in the test images.
     ///
     /// # Errors
-    /// [`Error::Reloaded`] where it classifies otherwise than the model that was saved.
+    /// [`Error::Reloaded`] if its accuracy differs from that of the model that was saved.
     pub fn end(self, history: &History, guesses: &[Guess]) -> Result<(), Error> {
         let test = &self.data.test;
         let right = guesses.iter().enumerate().filter(|(index, guess)| guess.digit == test.label(*index));

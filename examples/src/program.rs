@@ -1,4 +1,4 @@
-//! What the example programs share: parsers of their arguments, and how they end.
+//! Code that the example programs share: parsers of their arguments, and the way they end.
 
 use std::error::Error as StdError;
 use std::panic::{self, AssertUnwindSafe};

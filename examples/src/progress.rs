@@ -8,7 +8,8 @@ use crate::data::CLASSES;
 
 /// The number of steps between two readings of the loss. Reading the loss in each step would make
 /// the host wait for the device each time. So the device sums loss and hits, and the host reads the
-/// sums every so many steps. The readings also keep the host from running far ahead of the device.
+/// sums only once in this many steps. The readings also keep the host from running far ahead of the
+/// device.
 pub const STEPS_PER_READ: usize = 10;
 
 /// Images evaluated at once.
@@ -122,11 +123,11 @@ pub fn summary(reading: &Reading) -> String {
     format!("loss {:.4}  accuracy {:>5.2} %", reading.loss, reading.accuracy * 100.0)
 }
 
-/// The bar of an epoch (from 0) with so many steps.
+/// The progress bar of an epoch, which has `steps` steps. The first epoch is 0.
 pub fn progress_bar(epoch: usize, epochs: usize, steps: usize) -> ProgressBar {
     let bar = ProgressBar::new(steps as u64);
     let template = "{prefix} {bar:24.cyan/237} {pos}/{len}  {msg}";
-    // The template is constant. If it did not parse, the plain bar would do.
+    // The template is constant. If it did not parse, the plain bar would be shown.
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style.progress_chars("━╸─"));
     }

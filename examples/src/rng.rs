@@ -1,4 +1,4 @@
-//! A small random number generator. With it, data and order depend only on the seed and not on the
+//! A small random number generator. With it, data and order depend only on the seed, not on the
 //! version of a crate.
 
 /// SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014).

@@ -7,7 +7,7 @@ use hip_sys::{Hip, Hiprtc, hipError_t, hipSuccess, hiprtcResult};
 /// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Everything that can go wrong between an op and the device.
+/// The errors of this crate: everything that can go wrong between an op and the device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -17,7 +17,8 @@ pub enum Error {
     NotAvailable {
         /// The reason.
         reason: String,
-        /// The files that were tried, each with the reason why it did not load, if it exists.
+        /// The files that were tried. One that exists is followed by the reason why it did not
+        /// load.
         searched: Vec<String>,
     },
     /// A HIP or hipRTC call failed.
@@ -39,7 +40,7 @@ pub enum Error {
         requested: usize,
         /// Bytes free at the failure.
         free: usize,
-        /// The device's bytes, or the pool's limit if that is less.
+        /// The bytes of the device's memory, or the pool's limit if that is less.
         total: usize,
     },
     /// A kernel does not compile.
@@ -75,8 +76,8 @@ pub enum Error {
         name: &'static str,
         /// The arguments of the call.
         detail: String,
-        /// Whether MIOpen can't do this at all, so that another implementation may serve. False if
-        /// the same call has worked before.
+        /// Whether MIOpen can't do this at all, so that another implementation may be used. False
+        /// if the same call has worked before.
         refused: bool,
     },
     /// The op does not exist for this dtype or option.
@@ -97,14 +98,15 @@ pub enum Error {
         /// What was found.
         found: String,
     },
-    /// This thread captures a graph, and the call can't be a part of one: it waits for the device,
-    /// or needs another stream than the captured one. Or another thread captures, and this one can't
-    /// begin a capture, end that one or use its results.
+    /// The call conflicts with the capture of a graph. If this thread captures one, the call can't
+    /// be part of it, because it waits for the device or needs a stream other than the captured
+    /// one. If another thread captures one, this thread can't begin a capture, end that one or use
+    /// its results.
     #[error("{op} during a graph's capture: {reason}")]
     Capture {
         /// What was called.
         op: &'static str,
-        /// Why not.
+        /// Why it was refused.
         reason: String,
     },
     /// An op's arguments do not fit together or are out of range.
@@ -120,7 +122,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// A [`Error::Config`].
+    /// Makes an [`Error::Config`].
     pub(crate) fn config(
         what: impl Into<String>,
         expected: impl Into<String>,
@@ -129,7 +131,7 @@ impl Error {
         Self::Config { what: what.into(), expected: expected.into(), found: found.into() }
     }
 
-    /// A [`Error::Invalid`].
+    /// Makes an [`Error::Invalid`].
     pub(crate) fn invalid(op: &'static str, expected: impl Into<String>, found: impl Into<String>) -> Self {
         Self::Invalid { op, expected: expected.into(), found: found.into() }
     }
@@ -148,8 +150,8 @@ pub(crate) fn check(hip: &Hip, call: &'static str, status: hipError_t) -> Result
 #[cold]
 pub(crate) fn device_error(hip: &Hip, call: &'static str, status: hipError_t) -> Error {
     // SAFETY: the table's functions are HIP's; both texts are static, and clearing the thread's
-    // last error has no precondition. It is cleared because a library that checks it after its next
-    // launch would find ours.
+    // last error has no precondition. It must be cleared, because a library that checks for errors
+    // after its next launch would otherwise find this one.
     let (name, message) = unsafe {
         let texts = (text((hip.hipGetErrorName)(status)), text((hip.hipGetErrorString)(status)));
         (hip.hipGetLastError)();
@@ -178,7 +180,7 @@ unsafe fn text(pointer: *const c_char) -> String {
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 
-/// A static text of a library, such as its name for a status that its bindings lack.
+/// A static text from a library, such as the library's name for a status that its bindings lack.
 ///
 /// # Safety
 /// `pointer` is null or a NUL-ended text that is never freed.

@@ -1,13 +1,13 @@
 //! Graphs: a thread's work on a device, captured and launched again as a whole.
 //!
-//! A capture has a stream of its own (`device/capture.rs`), so other threads work on meanwhile.
-//! Launches go to the compute stream, in order with everything else.
+//! A capture has a stream of its own (`device/capture.rs`), so the work of other threads runs
+//! meanwhile. A graph is launched on the compute stream, in order with all other work.
 //!
-//! What a graph's work uses stays for as long as the graph: the memory (`memory/pool.rs`), the
-//! kernels' modules, the words for their faults, and the host memory that its uploads read. So a
-//! launch is safe whatever was dropped since. It computes on the same addresses: tensors that lived
-//! before the capture are read as they are at the launch, and the capture's results are written
-//! again.
+//! A graph keeps everything that its work uses: the memory (`memory/pool.rs`), the kernels'
+//! modules, the words for their faults, and the host memory that its uploads read. So a launch is
+//! safe whatever was dropped since the capture. Every launch uses the same addresses: it reads
+//! tensors that existed before the capture with the values they have at the launch, and it
+//! overwrites the capture's results.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -26,11 +26,12 @@ use crate::trace::{self, Counts};
 pub struct Graph {
     device: Arc<Device>,
     recorded: Counts,
-    /// HIP does not say that two threads may launch one graph at a time.
+    /// A mutex, because HIP does not say that two threads may launch the same graph at the same
+    /// time.
     exec: Mutex<Exec>,
-    /// The pool's number of its memory.
+    /// The number by which the pool knows the graph's memory.
     memory: usize,
-    /// Never looked at, only dropped.
+    /// Kept alive for the graph's work, and never accessed.
     _kept: Mutex<Vec<Box<dyn Send>>>,
 }
 
@@ -40,11 +41,10 @@ struct Exec {
 }
 
 // SAFETY: "HIP APIs are thread safe" (HIP programming guide): a graph's handle may be used from any
-// thread; the mutex around it lets in one at a time.
+// thread; the mutex around it admits one at a time.
 unsafe impl Send for Exec {}
 
-/// A capture under way, in the hands of its thread. One that is dropped before its end gives no
-/// graph.
+/// A capture in progress, owned by its thread. If it is dropped before its end, there is no graph.
 struct Capture {
     device: Arc<Device>,
     memory: usize,
@@ -52,27 +52,29 @@ struct Capture {
 }
 
 thread_local! {
-    /// What the thread captures, one capture a device. If the thread ends first they end with it.
+    /// The thread's captures, at most one for each device. If the thread ends first, they end with
+    /// it.
     static CAPTURES: RefCell<Vec<Capture>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Device {
-    /// Records what this thread gives the device from now on, instead of running it, until
-    /// [`stop_capture`](Self::stop_capture). Other threads' work runs meanwhile. They can't use what
-    /// the captured work computes: their next read or [`sync`](Self::sync) returns
-    /// [`Error::Capture`](crate::Error::Capture).
+    /// Starts to capture this thread's work on the device: until
+    /// [`stop_capture`](Self::stop_capture), the work is recorded instead of run. Other threads'
+    /// work runs meanwhile. Other threads can't use what the captured work computes: if one does,
+    /// its next read or [`sync`](Self::sync) returns [`Error::Capture`](crate::Error::Capture).
     ///
-    /// Reads, `sync` and copies between devices are refused with `Error::Capture`; no graph comes of
-    /// a capture in which something was refused. Run the work once before: that compiles its kernels
-    /// and lets MIOpen choose its algorithms, which a capture does not time.
+    /// Reads, `sync` and copies between devices are refused with `Error::Capture`; a capture in
+    /// which something was refused gives no graph. Run the work once before you capture it. That
+    /// compiles its kernels and lets MIOpen time and choose its algorithms, which it can't do
+    /// during a capture.
     ///
     /// # Errors
-    /// `Capture` if this or another thread captures already; `Unsupported` if the driver has no
-    /// graphs; `Device` where HIP refuses.
+    /// `Capture` if this or another thread is already capturing; `Unsupported` if the driver has no
+    /// graphs; `Device` if HIP fails.
     pub fn start_capture(self: &Arc<Self>) -> Result<()> {
-        self.refuse_captured("a capture", "another one is under way")?;
-        // The libraries' handles, which allocate and wait when they are made. If one can't be had,
-        // the op that needs it says so.
+        self.refuse_captured("a capture", "another capture is in progress")?;
+        // Makes the libraries' handles now, because making one allocates memory and waits for the
+        // device. If one can't be made, the op that needs it reports that.
         let missing = [self.blas().map(|_| ()), self.dnn().map(|_| ())].into_iter().filter_map(Result::err);
         missing.for_each(|error| log::debug!("a graph is captured without a library: {error}"));
         let memory = self.captures.begin(&self.context, |stream| {
@@ -92,12 +94,13 @@ impl Device {
     }
 
     /// Ends what [`start_capture`](Self::start_capture) began. None of the captured work has run.
-    /// Where this fails the device works on as if there had been no capture, and what the captured
-    /// work was to write is undefined.
+    /// If this fails, the device continues as if there had been no capture, and the tensors that
+    /// the captured work should have written are undefined.
     ///
     /// # Errors
-    /// `Invalid` where nothing is captured, `Capture` where another thread captures: neither ends
-    /// anything. `Capture` or another error of the captured work, the first; what HIP reports.
+    /// `Invalid` if nothing is being captured and `Capture` if another thread is capturing; neither
+    /// ends a capture. Otherwise the first error of the captured work, such as `Capture`, or
+    /// `Device` if HIP fails.
     pub fn stop_capture(self: &Arc<Self>) -> Result<Graph> {
         let found = CAPTURES.with_borrow_mut(|all| {
             let at = all.iter().position(|capture| Arc::ptr_eq(&capture.device, self))?;
@@ -111,8 +114,8 @@ impl Device {
         Ok(graph)
     }
 
-    /// Ends a capture of this thread's that was never stopped, as after a panic of the captured
-    /// work. Its error is that of the work, which has been reported.
+    /// Ends a capture of this thread that was never stopped, for example because the captured work
+    /// panicked. Returns no error, because that of the work has been reported.
     pub fn abandon_capture(self: &Arc<Self>) {
         if let Err(error) = self.stop_capture() {
             log::debug!("no capture is left behind: {error}");
@@ -164,13 +167,13 @@ impl Drop for Capture {
 }
 
 impl Graph {
-    /// Queues the captured work on the compute stream, by one launch, on the memory that it was
-    /// captured with. A fault that a kernel of it finds makes reads of the capture's results fail
-    /// from then on, as long as the graph lives; faults in what it reads are reported by
-    /// [`Device::sync`] alone.
+    /// Enqueues the captured work on the compute stream by one launch. It uses the memory that it
+    /// was captured with. If one of its kernels finds a fault, reads of the capture's results fail
+    /// from then on for as long as the graph lives. A fault in a tensor that the graph reads is
+    /// reported only by [`Device::sync`].
     ///
     /// # Errors
-    /// `Capture` where this thread captures; `Device` where HIP refuses.
+    /// `Capture` if this thread is capturing; `Device` if HIP fails.
     pub fn replay(&self) -> Result<()> {
         let Device { context, compute, .. } = &*self.device;
         self.device.refuse_captured("a graph's launch", "graphs are not nested")?;
@@ -187,13 +190,13 @@ impl Graph {
         Ok(())
     }
 
-    /// What was captured: a replay runs as many kernels, library calls and copies, and is none of
-    /// them.
+    /// The work that was captured. A replay runs that many kernels, library calls and copies, but
+    /// itself counts as one graph.
     pub fn recorded(&self) -> Counts {
         self.recorded
     }
 
-    /// The device that it was captured on, and is launched on.
+    /// The device on which the graph was captured and is launched.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
@@ -203,7 +206,7 @@ impl Drop for Graph {
     fn drop(&mut self) {
         let Device { context, compute, .. } = &*self.device;
         let exec = self.exec.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // HIP does not say what becomes of a graph that is destroyed while it runs.
+        // Waits, because HIP does not say what happens to a graph that is destroyed while it runs.
         if exec.launched
             && let Err(error) = compute.synchronize()
         {
@@ -218,7 +221,7 @@ impl Drop for Graph {
     }
 }
 
-/// What was captured, in words.
+/// Shows what was captured, for the trace.
 struct Recorded(Counts);
 
 impl fmt::Display for Recorded {

@@ -1,5 +1,5 @@
-//! Safe HIP, hipRTC, rocBLAS and MIOpen. The process chooses at run time which provider implements
-//! them.
+//! Safe HIP, hipRTC, rocBLAS and MIOpen. A *provider* implements them: AMD's libraries, the CUDA
+//! provider over NVIDIA's, or the CPU provider. The process chooses one at run time.
 //!
 //! ```no_run
 //! # fn main() -> hip::Result<()> {

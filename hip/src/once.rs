@@ -5,8 +5,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::error::{Error, Result};
 
-/// As `OnceLock`, for code that may fail. `NotAvailable` is kept: a missing library stays missing.
-/// After any other error the next call tries again.
+/// Like `OnceLock`, but for code that may fail. `NotAvailable` is kept: a missing library stays
+/// missing. After any other error the next call tries again.
 pub(crate) struct Once<T> {
     value: OnceLock<Result<T>>,
     making: Mutex<()>,
@@ -43,8 +43,8 @@ impl<T> Once<T> {
     }
 }
 
-/// As [`Once`], for a value of any type. A device keeps its `Blas` and `Dnn` in such values. Its
-/// module doesn't name these types, because their modules import it.
+/// Like [`Once`], but for a value of any type. A device keeps its `Blas` and `Dnn` in such values,
+/// because its module can't name these types: their modules import it.
 #[derive(Default)]
 pub(crate) struct OnceAny(Once<Box<dyn Any + Send + Sync>>);
 

@@ -9,14 +9,15 @@ use std::sync::OnceLock;
 use crate::error::{Error, Result};
 use crate::provider::kind::ProviderKind;
 
-/// Which implementation serves an op that both a library and a kernel of this project can compute.
+/// Which implementation computes an op that both a library and a kernel of this project can
+/// compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
     /// The library if it supports the dtype and options, else the kernel.
     Auto,
-    /// The library alone. An op that it does not support is an error.
+    /// Only the library. An op that it does not support is an error.
     Library,
-    /// The kernel alone.
+    /// Only the kernel.
     Own,
 }
 
@@ -85,8 +86,8 @@ macro_rules! settings {
         /// # Ok::<(), burn_rocm::Error>(())
         /// ```
         ///
-        /// Bytes take a suffix in the environment: `512K`, `256M` and `6G` are powers of 1024. An
-        /// empty variable counts as not set.
+        /// In the environment, a number of bytes may have a suffix: in `512K`, `256M` and `6G` the
+        /// units are powers of 1024. An empty variable counts as not set.
         ///
         #[doc = concat!(
             "| method | variable | values | default | meaning |\n|---|---|---|---|---|\n",
@@ -96,7 +97,7 @@ macro_rules! settings {
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct Config {
             $(pub(crate) $field: $type,)*
-            /// Limits of single devices, by the device's index.
+            /// Memory limits of individual devices, by the device's index.
             memory_limits: BTreeMap<usize, Option<usize>>,
             /// `BURN_ROCM_LAUNCH_REACH`, for tests.
             launch_reach: usize,
@@ -154,7 +155,7 @@ settings! {
         ]);
         "`auto`, `rocm`, `cuda`, `cpu`", "`auto`",
         "which provider runs the ops. `auto` (`None` in `Config`) tries `rocm`, `cuda` and `cpu` in this order and \
-        takes the first with a device; `rocm` forbids any fallback";
+        uses the first that has a device; `rocm` forbids any fallback";
     deterministic(bool): bool = false, "BURN_ROCM_DETERMINISTIC", flag;
         "`0`, `1`", "`0`",
         "whether the same seed gives the same bits, by deterministic library algorithms and without float atomics";
@@ -178,10 +179,10 @@ settings! {
         kernels for the GPU; `rocblas`: only rocBLAS; `own`: only the kernel";
     norm(Route): Route = Route::Auto, "BURN_ROCM_NORM", |name, value| route(name, value, "miopen");
         "`auto`, `miopen`, `own`", "`auto`",
-        "which code computes `layer_norm`, and `burn-rocm-nn`'s batch, layer, RMS and group norm. `auto`: MIOpen for \
-        f32 and f16 if its result is right for the shape, and a kernel that recomputes rows whose mean is more than 4 \
-        deviations from 0; this project's kernels compute the rest, and everything on NVIDIA GPUs. \
-        `miopen`: only MIOpen, and anything that it can't do is an error. `own`: only the kernels";
+        "which code computes `layer_norm`, and `burn-rocm-nn`'s batch, layer, RMS and group norm. `auto`: for f32 \
+        and f16, MIOpen if its result is right for the shape, followed by a kernel that recomputes rows whose mean is \
+        more than 4 standard deviations from 0. This project's kernels compute the rest, and everything on NVIDIA \
+        GPUs. `miopen`: only MIOpen, and anything that it can't do is an error. `own`: only the kernels";
     f16_alternative(F16Alternative): F16Alternative = F16Alternative::Gradients, "BURN_ROCM_F16_ALTERNATIVE",
         |name, value| choice(name, value, &[
             ("gradients", F16Alternative::Gradients),
@@ -191,12 +192,12 @@ settings! {
         "`gradients`, `all`, `none`", "`gradients`",
         "which f16 products and convolutions use the libraries' alternative implementation, on gfx90a (MI200) only";
     // On an H200, f32 `[16, 12, 512, 64]` (192 MiB of scores) took 0.96 ms forward and 1.04 ms
-    // backward with the scores in memory, 1.38 and 3.52 ms without. At a sequence length of 2048 it
-    // took 2.0 and 3.1 ms with, 4.8 and 12.8 ms without.
+    // backward with the scores in memory, and 1.38 and 3.52 ms without. At a sequence length of
+    // 2048 it took 2.0 and 3.1 ms with them, and 4.8 and 12.8 ms without.
     attention_scores(usize): usize = 256 << 20, "BURN_ROCM_ATTENTION_SCORES", bytes;
         "bytes", "`256M`",
-        "how many bytes of scores one attention of `burn-rocm-nn` keeps for its gradient. Beyond it, tiled \
-        kernels recompute them";
+        "how many bytes of scores one attention of `burn-rocm-nn` keeps for its gradient. If it has more, \
+        tiled kernels recompute them";
     chain(impl Into<Option<usize>>): Option<usize> = None, "BURN_ROCM_CHAIN", chain;
         "`auto`, `0` to `16`", "`auto`",
         "how many small element-wise ops share one launch at most. `auto` is 16 on GPUs and 0 on the CPU device. \
@@ -218,7 +219,7 @@ settings! {
         "how many bytes of compiled kernels are kept. The least recently used files are deleted first";
     trace(bool): bool = false, "BURN_ROCM_TRACE", flag;
         "`0`, `1`", "`0`",
-        "whether the library call or kernel that served each op is logged, under the target `burn_rocm::trace`";
+        "whether the library call or kernel that computed each op is logged, under the target `burn_rocm::trace`";
     cuda_tf32(bool): bool = false, "BURN_ROCM_CUDA_TF32", flag;
         "`0`, `1`", "`0`",
         "whether the CUDA provider lets f32 products and convolutions round their operands to TF32";
@@ -254,7 +255,7 @@ impl Config {
         Self::read(|name| std::env::var_os(name))
     }
 
-    /// Sets how many bytes the memory pool of one device may hold; `None` sets no limit. It
+    /// Sets how many bytes the memory pool of one device may hold; `None` means no limit. It
     /// overrides [`memory_limit`](Self::memory_limit) for this device, whichever method is called
     /// first.
     #[must_use]
@@ -263,8 +264,8 @@ impl Config {
         self
     }
 
-    /// Makes these the process's settings, instead of the environment's. Call it before the first
-    /// use of a device, the provider, the trace or the code cache, because that use fixes the
+    /// Makes these the settings of the process, in place of the environment's. Call it before the
+    /// first use of a device, the provider, the trace or the code cache, because that use fixes the
     /// settings.
     ///
     /// # Errors

@@ -1,16 +1,17 @@
-//! The trace: it logs which kernels and library calls served each op, if `BURN_ROCM_TRACE=1` is
-//! set.
+//! The trace: if `BURN_ROCM_TRACE=1` is set, it logs which kernels and library calls computed each
+//! op.
 //!
-//! The code that implements an op names it and its dtype by [`op`]. Each launch and library call
-//! then logs itself under that name, with the target [`TARGET`] and at the level `Info`:
+//! The code that implements an op calls [`op`] with the op's name and dtype. Each launch and
+//! library call then logs itself under that name, with the target [`TARGET`] and at the level
+//! `Info`:
 //!
 //! ```text
 //! float_matmul f32: rocblas_sgemm F32 128x10, k 784, batch 1
 //! float_add f32: kernel binary_strided<Add, f32>
 //! ```
 //!
-//! An op that needs no work of the device, such as a reshape of a contiguous tensor, logs
-//! `nothing launched` at the level `Debug`.
+//! An op that gives the device no work, such as a reshape of a contiguous tensor, logs `nothing
+//! launched` at the level `Debug`.
 
 use std::cell::Cell;
 use std::fmt::{self, Display};
@@ -37,7 +38,7 @@ pub struct Counts {
     pub copies: u64,
     /// Copies from the host or to it.
     pub transfers: u64,
-    /// Captured graphs, each of which is launched as a whole.
+    /// Launches of captured graphs.
     pub graphs: u64,
 }
 
@@ -47,7 +48,7 @@ impl Counts {
         self.kernels + self.library_calls + self.copies + self.graphs
     }
 
-    /// What was asked since `before`.
+    /// The work given to devices since `before`.
     pub(crate) const fn since(&self, before: &Self) -> Self {
         Self {
             kernels: self.kernels - before.kernels,
@@ -63,16 +64,17 @@ const NOTHING: Counts = Counts { kernels: 0, library_calls: 0, copies: 0, transf
 
 thread_local! {
     static COUNTS: Cell<Counts> = const { Cell::new(NOTHING) };
-    /// What [`captured`] leaves out.
+    /// The counts that [`captured`] leaves out.
     static LEFT_OUT: Cell<Counts> = const { Cell::new(NOTHING) };
 }
 
-/// The calling thread's counts so far, without what ran although the thread captured.
+/// The calling thread's counts so far, without work that ran immediately although the thread was
+/// capturing.
 pub(crate) fn captured() -> Counts {
     counts().since(&LEFT_OUT.get())
 }
 
-/// Leaves what the thread has asked since `before` out of [`captured`].
+/// Excludes the thread's counts since `before` from [`captured`].
 pub(crate) fn leave_out(before: &Counts) {
     let captured = before.since(&LEFT_OUT.get());
     LEFT_OUT.set(counts().since(&captured));
@@ -128,7 +130,8 @@ const ASK: u8 = 0;
 const OFF: u8 = 1;
 const ON: u8 = 2;
 
-/// Whether ops are traced: as the last [`enable`] said, else as `BURN_ROCM_TRACE` says.
+/// Whether ops are traced: as the last call of [`enable`] set it, else as `BURN_ROCM_TRACE` sets
+/// it.
 #[inline]
 pub fn enabled() -> bool {
     // Relaxed: the flag publishes no other data.
@@ -153,22 +156,22 @@ pub fn enable(on: bool) {
     STATE.store(if on { ON } else { OFF }, Ordering::Relaxed);
 }
 
-/// Names the op that the thread runs until the result is dropped, and its dtype. Inside another op,
-/// that op's name stays.
+/// Names the op that the thread runs until the result is dropped, and its dtype. An op that is
+/// called inside another op keeps the outer op's name.
 #[inline]
 #[must_use = "the op ends where this is dropped"]
 pub fn op(name: &'static str, dtype: impl FnOnce() -> &'static str) -> Op {
     Op(enabled() && RUNNING.get().op.is_empty() && begin(name, dtype()))
 }
 
-/// Names an op that was put off as the running one, even inside another op, until the returned
-/// value is dropped.
+/// Until the returned value is dropped, logs work under the name of an op that was put off, even
+/// inside another op.
 #[must_use = "the op ends where this is dropped"]
 pub fn op_put_off(name: &'static str, dtype: &'static str) -> PutOff {
     PutOff(enabled().then(|| RUNNING.replace(Running { op: name, dtype, served: 0 })))
 }
 
-/// Ends the name that [`op_put_off`] gave, when dropped.
+/// When dropped, ends the name that [`op_put_off`] set.
 pub struct PutOff(Option<Running>);
 
 impl Drop for PutOff {
@@ -222,7 +225,7 @@ pub(crate) fn count(kind: Kind) {
     });
 }
 
-/// Logs what serves the running op, without counting it.
+/// Logs what computes the running op, without counting it.
 #[inline]
 pub(crate) fn said<D: Display>(by: impl FnOnce() -> D) {
     if enabled() {
@@ -230,7 +233,7 @@ pub(crate) fn said<D: Display>(by: impl FnOnce() -> D) {
     }
 }
 
-/// Counts and logs what serves the running op.
+/// Counts and logs what computes the running op.
 #[inline]
 pub(crate) fn served<D: Display>(kind: Kind, by: impl FnOnce() -> D) {
     count(kind);
@@ -251,7 +254,7 @@ mod tests {
     #[test]
     fn the_setting_does_not_undo_an_enable_that_came_first() {
         enable(true);
-        // Stands for a thread that read `ASK` a moment before.
+        // Imitates a thread that read `ASK` just before `enable` was called.
         let traced = ask();
         let still = enabled();
         enable(false);

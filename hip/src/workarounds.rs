@@ -1,6 +1,6 @@
-//! Workarounds for defects of AMD's libraries, each with its public issue, if there is one, and
-//! with the condition for its removal. Facts about chips that no driver reports, such as the types
-//! of their matrix units, are here too.
+//! Workarounds for defects of AMD's libraries, each with its public issue, if there is one, and the
+//! condition under which it can be removed. Facts about chips that no driver reports, such as the
+//! types of their matrix units, are here too.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,7 +15,7 @@ use crate::{DType, Error, Result};
 
 /// gfx90a's f16 matrix instructions flush subnormal values to 0, and gradients are often subnormal.
 /// On that chip rocBLAS and MIOpen have an alternative implementation that computes in bf16. It
-/// keeps the range, with fewer digits.
+/// keeps the range but loses precision.
 ///
 /// rocBLAS: `rocblas_gemm_flags_fp16_alt_impl`; MIOpen: `MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL`
 /// (<https://rocm.docs.amd.com/projects/MIOpen/en/latest/conceptual/MI200-alt-implementation.html>).
@@ -79,22 +79,22 @@ pub(crate) fn chip(arch: &str) -> &str {
 /// Whether MIOpen's statistics and gradients are right for a batch norm of
 /// `batch x channels x spatial`.
 ///
-/// MIOpen reads and writes up to four elements at once. If `spatial` is no multiple of four, the
+/// MIOpen reads and writes up to four elements at once. If `spatial` is not a multiple of four, the
 /// last access of a channel reaches into the next channel. On ROCm 7.2, `dscale` is off by its own
 /// size at 3x4x9x9 in f16, `y` by 4e-4 at 2x3x65x65 in f32.
-/// <https://github.com/ROCm/rocm-libraries/pull/6765> mends the gradient. For one element a channel
-/// the result is undefined (<https://github.com/ROCm/rocm-libraries/pull/3030>). Can go when the
-/// oldest supported MIOpen has both fixes.
+/// <https://github.com/ROCm/rocm-libraries/pull/6765> fixes the gradient. With one element per
+/// channel the result is undefined (<https://github.com/ROCm/rocm-libraries/pull/3030>). Can go
+/// when the oldest supported MIOpen has both fixes.
 pub(crate) fn batch_norm_is_right(batch: usize, spatial: usize) -> bool {
     spatial.is_multiple_of(4) && batch * spatial > 1
 }
 
 /// Whether the library's batch and layer norms keep the whole device busy.
 ///
-/// MIOpen splits a channel among blocks. cuDNN, which serves NVIDIA's architectures (`sm_90`),
-/// gives each channel to one block: on an H200 the gradient of batch norm over `[4096, 32, 28, 28]`
-/// took 4.6 ms, and reading and writing its bytes takes 0.5 ms. cuDNN also has no layer norm. Can
-/// go when cuDNN splits channels among blocks.
+/// MIOpen splits a channel among blocks. cuDNN, which is used on NVIDIA's architectures (`sm_90`),
+/// gives each channel to one block: on an H200 it took 4.6 ms for the gradient of batch norm over
+/// `[4096, 32, 28, 28]`, whose bytes can be read and written in 0.5 ms. cuDNN also has no layer
+/// norm. Can go when cuDNN splits channels among blocks.
 pub(crate) fn norms_fill_the_device(arch: &str) -> bool {
     !arch.starts_with("sm_")
 }
@@ -150,7 +150,7 @@ pub(crate) fn rocblas_has_kernels(table: &Rocblas, arch: &str) -> Result<()> {
     })
 }
 
-/// Whether a directory with these files holds kernels for `arch`.
+/// Whether a directory with files of these names holds kernels for `arch`.
 fn serves(names: &[String], arch: &str) -> bool {
     let chip = chip(arch);
     // rocBLAS opens the first of these catalogues that exists, and ends the process if none does.
@@ -162,8 +162,8 @@ fn serves(names: &[String], arch: &str) -> bool {
     if names.iter().any(|name| name.starts_with("TensileLibrary")) {
         return names.iter().any(|name| catalogues.contains(&stem(name)));
     }
-    // The layout is unknown. rocBLAS may try it, unless the folder is empty or its files name other
-    // chips only.
+    // The layout is unknown. Leaves it to rocBLAS, unless the folder is empty or its files name
+    // only other chips.
     let named = |name: &String| name.contains("gfx");
     let token = |name: &String| name.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part == chip);
     !names.is_empty() && (names.iter().any(token) || !names.iter().any(named))
@@ -186,8 +186,8 @@ fn generic_target(chip: &str) -> Option<&'static str> {
 }
 
 /// The folder in which rocBLAS looks for a chip's kernels: a folder of this chip in `all`, or else
-/// `all`. From ROCm 7.14 on, chips may have such folders, with the state of XNACK in the name or
-/// without (<https://github.com/ROCm/rocm-libraries/pull/5976>).
+/// `all`. From ROCm 7.14 on, chips may have such folders, with or without the state of XNACK in the
+/// name (<https://github.com/ROCm/rocm-libraries/pull/5976>).
 fn own_directory(all: PathBuf, arch: &str) -> PathBuf {
     let chip = chip(arch);
     let xnack = arch.split(':').find(|part| part.starts_with("xnack")).map(|state| format!("{chip}-{state}"));
@@ -202,7 +202,8 @@ fn opens_catalogues(library: &Path) -> bool {
     let search = || -> io::Result<bool> {
         let mut file = File::open(library)?;
         let mut bytes = vec![0; 1 << 20];
-        // Each part is read behind the end of the one before, to find a name that spans both.
+        // Each part is read in after the end of the previous one, so that a name which spans both
+        // is found.
         let mut held = 0;
         loop {
             let read = file.read(&mut bytes[held..])?;
@@ -247,7 +248,7 @@ fn object_of(table: &Rocblas) -> Option<PathBuf> {
 /// `k<f32>`.
 ///
 /// hipRTC 5.7 compiles `k<f32>`, but returns `HIPRTC_ERROR_NAME_EXPRESSION_NOT_VALID` for its
-/// symbol, as it compares the name with the demangled `k<float>`. Seen with Debian's 5.7.1; no
+/// symbol, because it compares the name with the demangled `k<float>`. Seen with Debian's 5.7.1; no
 /// public issue is known. Can go with ROCm 5.
 pub(crate) fn spelled_out(name: &str) -> String {
     let spell = |word| match word {
@@ -321,7 +322,7 @@ mod tests {
             std::fs::write(&file, [&vec![b'x'; before], text.as_bytes(), b"lazy_"].concat()).unwrap();
             opens_catalogues(&file)
         };
-        // In the middle, at the end of a part, and across two.
+        // The name in the middle of a part, at its end, and across two parts.
         let found = [10, (1 << 20) - 15, (1 << 20) - 7].map(|before| opens(before, "TensileLibrary_"));
         let other = opens(10, "TensileLibraryX");
         std::fs::remove_file(&file).unwrap();

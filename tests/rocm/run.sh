@@ -114,9 +114,9 @@ case "${1:-}" in
     # rocBLAS gets an empty folder instead of its kernels. MIOpen gets an architecture that AMD's compiler does not know
     # instead of the device's.
     mkdir -p "$root/opt/burn-rocm/empty"
-    rocblas='matrix products run on a kernel of this crate where rocBLAS fails: not available: '
+    rocblas='a kernel of this crate computes matrix products where rocBLAS fails: not available: '
     rocblas+='this rocBLAS has no kernels for gfx1030'
-    miopen='kernels of this crate take the place of MIOpen where it fails: '
+    miopen='kernels of this crate replace MIOpen where it fails: '
     for case in "ROCBLAS_TENSILE_LIBPATH=/opt/burn-rocm/empty|$rocblas" \
         "ROCBLAS_TENSILE_LIBPATH=/opt/burn-rocm/empty BURN_ROCM_CONV_FIND=find|$rocblas" \
         "MIOPEN_DEVICE_ARCH=gfx9999 MIOPEN_DISABLE_CACHE=1|$miopen"; do

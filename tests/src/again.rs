@@ -5,7 +5,8 @@ use std::process::Command;
 /// Runs this test program again with these arguments and environment. Returns its standard output.
 ///
 /// # Panics
-/// If it does not start, a test fails, or no test has the name, with all its output.
+/// If the program does not start, a test fails, or no test has the name. The message has all of its
+/// output.
 #[track_caller]
 pub fn again(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let output = Command::new(std::env::current_exe().expect("the test program has a path"))

@@ -1,4 +1,4 @@
-//! The CTC loss by its definition, the sum over every alignment. Suits short sequences only.
+//! The CTC loss by its definition, the sum over every alignment. Suitable only for short sequences.
 
 /// Sequences and their target labels.
 #[derive(Debug, Clone, Copy)]

@@ -80,7 +80,7 @@ impl Operands<'_> {
                     worst = worst.max(*off);
                 }
             }
-            // The second order: the error of p times the error of the sum.
+            // The second order: the error of `p` times the error of the sum.
             let second = (4.0 * worst).exp();
             for column in 0..columns {
                 let v = |j: usize| value[(pair * keys + j) * columns + column];

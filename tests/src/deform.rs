@@ -21,9 +21,8 @@ pub fn limited<B: Backend>(
     let exact = operands.map(|t| B::float_cast(t, FloatDType::F32));
     let size = TensorMetadata::shape(&exact[0]).to_vec();
     let (h, w) = (size[2], size[3]);
-    // The offset's gradient consists of differences of neighbours, down and across. Neighbours
-    // of opposite signs turn the differences into sums, with the same sign pattern in every
-    // channel.
+    // The offset's gradient consists of differences of neighbours, down and across. Neighbours of
+    // opposite signs, in the same pattern in every channel, turn the differences into sums.
     let signs = [0, 1].map(|axis| {
         let sign = |i: usize| if [i / w, i % w][axis].is_multiple_of(2) { 1.0f32 } else { -1.0 };
         let data = TensorData::new((0..h * w).map(sign).collect::<Vec<_>>(), [1, 1, h, w]);

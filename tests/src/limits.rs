@@ -20,8 +20,8 @@ pub fn unit(dtype: DType) -> f64 {
 /// The error bound of a sum of `terms` products in any order, as a share of the sum of the terms'
 /// magnitudes: `n u` (Higham 2002, "Accuracy and Stability of Numerical Algorithms", section 3.1).
 /// Two more roundings allow for a bias or divisor, and for a sum in parts. The bound for
-/// independent roundings, a multiple of `sqrt(n) u`, fails for operands that repeat an element, as
-/// broadcast ones do: their roundings are alike.
+/// independent roundings, a multiple of `sqrt(n) u`, would not hold for operands that repeat an
+/// element, as broadcast ones do, because their roundings are alike.
 pub fn growth(terms: usize, dtype: DType) -> f64 {
     (terms as f64 + 2.0) * unit(dtype)
 }
@@ -79,11 +79,11 @@ impl Terms {
     }
 
     /// `count` products of a convolution. A library may round parts of their sum to `dtype` before
-    /// the result, each product's part up to `roundings` times. MIOpen's convolutions by matrix
-    /// products do so on gfx1030. An input's gradient is the sum in f32 of each tap's rounded part:
-    /// one rounding. A weight's gradient is rounded after each image: as many as there are images.
-    /// Each of these roundings is an error of at most a unit of the terms' magnitudes. Kernels of
-    /// this project round only the result.
+    /// it rounds the result, each product's part up to `roundings` times. MIOpen's convolutions by
+    /// matrix products do so on gfx1030: an input's gradient is the sum in f32 of each tap's
+    /// rounded part (one rounding), and a weight's gradient is rounded after each image (as many
+    /// roundings as images). Each of these roundings is an error of at most a unit of the terms'
+    /// magnitudes. Kernels of this project round only the result.
     pub fn in_parts(count: usize, roundings: usize, dtype: DType) -> Self {
         let ours = hip::provider().is_ok_and(|provider| provider.kind() == hip::ProviderKind::Cpu)
             || matches!(hip::conv_route(), Ok(hip::Route::Own));
@@ -115,7 +115,8 @@ pub fn sums(reference: &TensorData, magnitude: &TensorData, terms: Terms) -> Ten
     let mut magnitudes = magnitude.iter::<f64>();
     each(reference, |x| {
         let m = magnitudes.next().expect("as many as elements");
-        // The rounded sum; if a bias follows the sum, also the result without the bias.
+        // The magnitude of the rounded sum. If a bias follows the sum, it is also that of the
+        // result without the bias.
         let own = x.abs() + sums * m;
         let roundings = if bias { 2.0 * own + m.min(1.0) } else { own };
         (sums + product) * m + rounding * roundings + least(dtype)
@@ -161,10 +162,10 @@ pub fn shares(magnitude: &TensorData, share: f64, dtype: DType) -> TensorData {
 /// The largest allowed error of the gradient of resizing planes of `from` pixels to `to` pixels, in
 /// the type in which it is computed, for an output's gradient with magnitudes of at most 1.
 ///
-/// Along an axis an input pixel counts for the outputs whose points are within 2 pixels of it
-/// (bicubic; other modes take fewer). Each adds at most 1.375^2 < 2 to it: the magnitudes of Keys'
-/// cubic weights add up to at most 1.375 along an axis. The sum has the error bound of a sum
-/// in any order; 8 more roundings allow for the points and weights along both axes.
+/// Along an axis, an input pixel contributes to the outputs whose points are within 2 pixels of it
+/// (bicubic; in other modes it contributes to fewer). Each adds at most 1.375^2 < 2 to it: the
+/// magnitudes of Keys' cubic weights add up to at most 1.375 along an axis. The sum has the error
+/// bound of a sum in any order; 8 more roundings allow for the points and weights along both axes.
 pub fn resized(from: [usize; 2], to: [usize; 2], dtype: DType) -> crate::Tolerance {
     let outputs = |axis: usize| match from[axis] {
         1 => to[axis],

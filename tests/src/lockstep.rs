@@ -6,7 +6,8 @@ use crate::again;
 /// Runs this program's tests on the CPU device with waves of `wave` threads, in a process of its
 /// own, except those with `lockstep` or `natively` in their names. With waves of 64, small
 /// element-wise ops are deferred as on a GPU; with waves of 32 each op is a launch. The new process
-/// uses the CPU device, whatever device this process has. `--skip lockstep` saves these minutes.
+/// uses the CPU device, whatever device this process has. This takes minutes; `--skip lockstep`
+/// skips it.
 ///
 /// # Panics
 /// If a test fails, with all output of the process.

@@ -14,16 +14,16 @@ impl Random {
     /// A generator with a stream of its own, from the run's seed (`BURN_ROCM_TEST_SEED`, else the
     /// clock). The seed is printed once.
     ///
-    /// With the same seed a test gets the same numbers in every run, alone or among other tests.
-    /// With `--test-threads 1` it gets other numbers, which are the same in every run with that
-    /// option.
+    /// With the same seed, a test gets the same numbers in every run, whether it runs alone or
+    /// among other tests. With `--test-threads 1` it gets different numbers, which are also the
+    /// same in every run with that option.
     #[track_caller]
     pub fn new() -> Self {
         static SEED: OnceLock<u64> = OnceLock::new();
         let thread = std::thread::current();
         // Tests run in parallel. The thread's name, which is the test's, gives each test its own
-        // repeatable numbers. With one thread all tests run on the main thread, so the line of code
-        // that makes the generator takes the name's role.
+        // repeatable numbers. With one thread, all tests run on the main thread, so the line of
+        // code that makes the generator is used instead of the name.
         let (test, option) = match thread.name() {
             None | Some("main") => (Location::caller().to_string(), " (with --test-threads 1)"),
             Some(name) => (name.to_owned(), ""),

@@ -81,8 +81,8 @@ pub fn to_file() {
     }
 }
 
-/// The result of `ops`, and the trace's lines meanwhile, such as
-/// `float_add: kernel binary_contiguous<Add, f32>`.
+/// The result of `ops`, and the lines that were traced while it ran, such as `float_add: kernel
+/// binary_contiguous<Add, f32>`.
 pub fn during<T>(ops: impl FnOnce() -> T) -> (T, Vec<String>) {
     install();
     trace::enable(true);

@@ -187,7 +187,7 @@ fn one_shape_many_times() {
 
 #[test]
 fn a_shape_is_refused_by_its_first_run_alone() {
-    const REFUSED: &str = "kernels of this crate take the place of MIOpen where it fails: ";
+    const REFUSED: &str = "kernels of this crate replace MIOpen where it fails: ";
     let mut seen = [false; 2];
     // Some calls ask for solutions before the first run.
     for call in 1..=8 {
@@ -218,8 +218,8 @@ fn handles_that_cannot_be_made_are_typed_errors() {
 
 #[test]
 fn own_kernels_take_the_place_of_what_fails_and_say_so_once() {
-    const ROCBLAS: &str = "matrix products run on a kernel of this crate where rocBLAS fails: ";
-    const MIOPEN: &str = "kernels of this crate take the place of MIOpen where it fails: ";
+    const ROCBLAS: &str = "a kernel of this crate computes matrix products where rocBLAS fails: ";
+    const MIOPEN: &str = "kernels of this crate replace MIOpen where it fails: ";
     for (fail, wave, find, expected) in [
         ("rocblas_create_handle", "", "", &[(ROCBLAS, "rocblas_status_memory_error")][..]),
         ("rocblas_products", "", "", &[(ROCBLAS, "rocblas_status_arch_mismatch")]),

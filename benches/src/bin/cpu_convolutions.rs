@@ -210,7 +210,7 @@ impl<B: Backend> Block<B> {
     }
 }
 
-/// ResNet-18 or -50 (with a stride of the stem instead of the first pooling), or MobileNetV2 (with
+/// ResNet-18 or -50 (with a stride in the stem instead of the first pooling), or MobileNetV2 (with
 /// ReLU instead of ReLU6).
 #[derive(Module, Debug)]
 struct Network<B: Backend> {
@@ -295,7 +295,7 @@ fn steps<B: AutodiffBackend>(name: &str, batch: usize, make: fn(&B::Device) -> N
     })
 }
 
-/// Serves every row in one dtype.
+/// Answers requests for every row in one dtype.
 fn rows<B: AutodiffBackend>(args: &Args) -> Result<()> {
     let batch = args.batch;
     for (network, layers) in NETWORKS.iter().filter(|_| !args.steps) {

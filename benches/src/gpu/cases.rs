@@ -94,7 +94,7 @@ pub(crate) enum Work {
 /// The bar of a case.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bar {
-    /// At least so many bytes per second.
+    /// At least this many bytes per second.
     Rate(f64),
     /// At least this share of the device's copy bandwidth.
     OfCopy(f64),
@@ -102,14 +102,14 @@ pub(crate) enum Bar {
     OfShortCopy(f64),
     /// At least this share of the rate of the library when called directly.
     OfLibrary(f64),
-    /// At most so many seconds.
+    /// At most this many seconds.
     Seconds(f64),
     /// No bar.
     None,
 }
 
 /// A prepared case: the body that is timed and, if the case trains, the losses before each of the
-/// first steps, which are there once these steps have run.
+/// first steps. The losses are available once these steps have run.
 pub(crate) struct Timed {
     pub(crate) body: Box<dyn FnMut()>,
     pub(crate) losses: Option<Losses>,
@@ -222,7 +222,7 @@ fn memory<B: Clock>(options: &Options) -> Vec<Case<B>> {
             4 * m,
             table,
             |a: &Tensor<B, 2>| {
-                // Flattening the transposed matrix must move it.
+                // Flattening the transposed matrix forces a copy.
                 a.clone().transpose().reshape([-1])
             },
         ),
@@ -395,9 +395,9 @@ pub(crate) fn fused_training(options: &Options) -> Vec<Case<burn_rocm::Rocm>> {
 
 /// The number of steps over which the losses of all peers are compared.
 const STEPS: usize = 20;
-/// So low that a rounding in the first step is still no more than a rounding in the last one. With
-/// 1e-3 even PyTorch's losses in f32 and f64 diverge from each other (the transformer's, on other
-/// data, by 40 %).
+/// The rate is so low that a rounding error of the first step is still no larger than a rounding
+/// error after the last step. With 1e-3 even PyTorch's losses in f32 and f64 diverge from each
+/// other (the transformer's, on other data, by 40 %).
 const LEARNING_RATE: f64 = 1e-4;
 
 fn trainer<B: Backend, M, O>(

@@ -11,7 +11,7 @@ use crate::Options;
 
 /// Measured ceilings.
 pub(crate) struct Ceiling {
-    /// Bytes a second, read and written together.
+    /// Bytes per second, read and written together.
     pub(crate) copy: f64,
     /// The same for a copy that is as long as the cumulative sum. Its start and end take a larger
     /// share of its time.
@@ -21,7 +21,8 @@ pub(crate) struct Ceiling {
 }
 
 impl Ceiling {
-    /// Measures copies. The products take turns with the cases whose ceilings they are: [`direct`].
+    /// Measures the copies. The products are measured in turns with the cases whose ceilings they
+    /// are ([`direct`]).
     pub(crate) fn measure(device: &Arc<Device>, options: &Options) -> hip::Result<Self> {
         let bytes = (1usize << 30) / options.shrink;
         let (from, to) = (device.alloc(bytes)?, device.alloc(bytes)?);

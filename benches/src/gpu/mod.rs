@@ -1,5 +1,6 @@
-//! The cases of a GPU. Their sizes exceed its caches. They are timed by device events, and reported
-//! as shares of the device's ceilings and beside peers that are measured in the same run.
+//! The cases of a GPU. Their sizes exceed its caches. They are timed by device events. The report
+//! gives each as a share of the device's ceiling, and compares it with peers that are measured in
+//! the same run.
 
 pub(crate) mod cases;
 pub(crate) mod ceiling;
@@ -20,7 +21,7 @@ use report::Line;
 /// Runs the selected groups on this backend and on the selected peers, and prints the table.
 ///
 /// # Errors
-/// A text if something can't be measured, read or written.
+/// An error text if something can't be measured, read or written.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let groups: Vec<Group> =
         Group::ALL.into_iter().filter(|group| options.all || group.wanted(options)).collect();

@@ -4,11 +4,11 @@ use hip::DType;
 
 use crate::Options;
 
-/// So many bytes evict the operands of the last call from a GPU's caches (the H200's L2 has 50 MB,
-/// the MI300X's Infinity Cache 256).
+/// This many bytes evict the operands of the last call from a GPU's caches (the H200's L2 has 50
+/// MB, the MI300X's Infinity Cache 256).
 pub(crate) const BEYOND_CACHES: usize = 512 << 20;
 
-/// How many copies are made of operands of so many bytes.
+/// How many copies are made of operands that have this many bytes.
 pub(crate) fn rotations(bytes: usize) -> usize {
     BEYOND_CACHES.div_ceil(bytes.max(1)).clamp(1, 8)
 }

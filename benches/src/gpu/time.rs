@@ -13,7 +13,7 @@ const CALLS: f64 = 4.0;
 
 /// A backend whose work can be timed.
 pub(crate) trait Clock: Backend {
-    /// Seconds from before `body` to the end of what it queued.
+    /// The seconds from before `body` until the work that it enqueued has ended.
     fn time(device: &Self::Device, body: &mut dyn FnMut()) -> f64;
 
     /// Submits the work that the backend has deferred, if it defers any. Does not wait for the
@@ -67,8 +67,8 @@ impl Clock for burn_cuda::Cuda {
 }
 
 /// The seconds of one call of each body, as the median over the measured rounds. A round has so
-/// many calls that its duration exceeds the clock's resolution by far. Several bodies take turns,
-/// so that a slow phase of the machine affects each.
+/// many calls that it takes far longer than the clock's resolution. Several bodies take turns, so
+/// that a slow phase of the machine affects all of them.
 pub(crate) fn medians<B: Clock, const N: usize>(
     device: &B::Device,
     mut bodies: [&mut dyn FnMut(); N],

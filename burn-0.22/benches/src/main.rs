@@ -195,7 +195,7 @@ fn train<M: Trained>(name: &str, size: usize, plain: &Device, options: &Options)
     }
     let device = plain.clone().autodiff();
     let batch = M::batch(size, &device);
-    // Taken by each step, so that the optimizer is the sole owner of the parameters.
+    // Each step takes the state out, so that the optimizer is the sole owner of the parameters.
     let mut state = Some(M::new(&device).map(&mut Fill { series: 0 }));
     let mut optimizer = AdamConfig::new().init();
     let mut losses = Vec::new();
@@ -218,7 +218,7 @@ fn train<M: Trained>(name: &str, size: usize, plain: &Device, options: &Options)
     };
     // The first steps compile kernels and let the libraries choose their algorithms.
     let once = (0..FIRST).map(|_| timed(1)).fold(f64::MAX, f64::min);
-    // Rounds of a second, so that their start and end do not count.
+    // A round takes about a second, so that its start and end hardly count.
     let calls = (1.0 / once.max(1e-7)).ceil().clamp(4.0, 1000.0) as usize;
     let mut times: Vec<f64> = (0..options.rounds.max(1)).map(|_| timed(calls)).collect();
     times.sort_by(f64::total_cmp);

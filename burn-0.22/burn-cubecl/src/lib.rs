@@ -1,9 +1,9 @@
-//! burn-rocm as a replacement of Burn 0.22's CubeCL backend.
+//! burn-rocm as a replacement for Burn 0.22's CubeCL backend.
 //!
 //! Burn's dispatch has a closed list of backends: its ROCm device computes on the crate named
-//! `burn-cubecl`. An app that patches in this crate and `cubecl-hip` of the same repository has
-//! [burn-rocm](burn_rocm) behind `Device::rocm(0)`. This crate has no other runtime of Burn's
-//! crate. For example, an app can't use `burn/wgpu` beside this `burn/rocm`.
+//! `burn-cubecl`. In an app that patches in this crate and `cubecl-hip` of the same repository,
+//! `Device::rocm(0)` runs on [burn-rocm](burn_rocm). This crate has none of the other runtimes of
+//! Burn's crate. For example, an app can't use `burn/wgpu` together with this `burn/rocm`.
 
 #[cfg(any(
     feature = "cpu",
@@ -14,7 +14,7 @@
     feature = "wgpu"
 ))]
 compile_error!(
-    "burn-rocm stands in the place of burn-cubecl and serves Burn's feature `rocm` alone: leave out `burn`'s features \
+    "burn-rocm replaces burn-cubecl and supports only Burn's feature `rocm`: leave out `burn`'s features \
      `cpu`, `cuda`, `metal`, `vulkan`, `webgpu` and `wgpu`, or the `[patch.crates-io]` of `burn-cubecl`"
 );
 
@@ -24,7 +24,7 @@ pub use burn_rocm::{RocmTensor as CubeTensor, *};
 pub use cubecl;
 pub use cubecl::Device as CubeDevice;
 
-/// The tensor, where burn-vision looks for it.
+/// The tensor, at the path where burn-vision looks for it.
 pub mod tensor {
     pub use burn_rocm::RocmTensor as CubeTensor;
 }
@@ -34,7 +34,7 @@ pub mod ops {
     pub use burn_rocm::cube::ops::{into_data_sync, numeric, reshape};
 }
 
-/// The kernels that Burn's crates for signals and images call in a backend.
+/// The kernels that burn-signal and burn-vision call in a backend.
 pub mod kernel {
     pub use burn_rocm::cube::ops::slice;
 

@@ -23,7 +23,7 @@
 //! # assert_eq!(model.weight.dims(), [4, 2]);
 //! ```
 //!
-//! bf16 has f32's range and needs no scaler. The optimizers of this crate take its gradients as
+//! bf16 has f32's range and needs no scaler. The optimizers of this crate accept its gradients as
 //! they are and compute in the parameters' dtype:
 //!
 //! ```
@@ -81,24 +81,24 @@ impl Precision {
     /// Also leaves modules of this type, and everything in them, unconverted. `LinearAct` and
     /// `ConvAct` match their own names and those of the Burn layers that they replace.
     ///
-    /// Burn's `BatchNorm` on this project's device and the norms of this crate take an input of the
-    /// converted dtype beside parameters in f32. For other kept modules the caller must cast the
-    /// inputs to their dtype, and the outputs back.
+    /// Burn's `BatchNorm` on this project's device and the norms of this crate accept an input of
+    /// the converted dtype together with f32 parameters. For other kept modules the caller must
+    /// cast the inputs to their dtype, and the outputs back.
     pub fn keep(mut self, module: &str) -> Self {
         self.kept.push(module.into());
         self
     }
 
-    /// A copy of the module in this precision. Its parameters are new but have the ids of the
-    /// originals, so their gradients count for the originals. On this project's device one launch
-    /// converts up to 165 parameters.
+    /// A copy of the module in this precision. Its parameters are new tensors but have the ids of
+    /// the originals, so an optimizer applies their gradients to the originals. On this project's
+    /// device one launch converts up to 165 parameters.
     ///
-    /// The copy shares running statistics with the original. They stay in their dtype, because
-    /// 16-bit floats would lose what a batch adds to them.
+    /// The copy shares running statistics with the original. They keep their dtype, because a
+    /// 16-bit float would round away what one batch adds to them.
     ///
     /// # Panics
     /// If no module in `module` has a name that was given to [`keep`](Self::keep). The error lists
-    /// the names that there are. A module without parameters has no name here.
+    /// the names that exist. Modules without parameters are not among them.
     pub fn convert<M: Module>(&self, module: &M) -> M {
         let mut all =
             Collect { kept: Kept::new(self), names: BTreeSet::new(), ids: Vec::new(), tensors: Vec::new() };
@@ -179,8 +179,8 @@ impl ModuleVisitor for Collect<'_> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        // Burn initialises a parameter when its value is first asked for. Doing so here gives the
-        // copy the same values.
+        // Burn initialises a parameter when its value is first used. Using it here, before the copy
+        // is made, gives the copy the same values.
         let tensor = param.val();
         let device = tensor.device();
         if !on_rocm(&device) {
@@ -256,7 +256,8 @@ impl ModuleMapper for Restore {
     }
 }
 
-/// A value without autodiff with the autodiff settings of the parameter that it replaces.
+/// `value`, which is without autodiff, with the autodiff settings of the parameter that it
+/// replaces.
 fn in_place_of<const D: usize>(tensor: &Tensor<D>, value: Tensor<D>) -> Tensor<D> {
     match tensor.gradient_checkpointing_strategy() {
         None => value,
@@ -274,7 +275,7 @@ fn in_place_of<const D: usize>(tensor: &Tensor<D>, value: Tensor<D>) -> Tensor<D
 pub struct GradScalerRecord {
     /// The factor of the loss.
     pub scale: f32,
-    /// Steps since the scale changed.
+    /// Steps with finite gradients since the scale changed.
     pub finite: usize,
     /// The number of steps skipped so far.
     pub skipped: usize,
@@ -288,11 +289,12 @@ impl GradScaler {
     }
 
     /// Takes the optimizer's step with the gradients of a scaled loss. Each gradient is divided by
-    /// the scale in f32 and cast to its parameter's dtype. If a gradient is infinite or NaN, module
-    /// and optimizer state stay as they are. Then sets the scale for the next step.
+    /// the scale in f32 and cast to its parameter's dtype. If a gradient is infinite or NaN, the
+    /// module and the optimizer's state stay as they are. Either way, the scale is then set for the
+    /// next step.
     ///
-    /// Waits for the device once a step, to read whether a gradient overflowed. On this project's
-    /// device up to 165 gradients share a launch.
+    /// Waits for the device once in each step, to read whether a gradient overflowed. On this
+    /// project's device up to 165 gradients share a launch.
     pub fn step<M: Module>(
         &mut self,
         optimizer: &mut impl Optimize,

@@ -32,7 +32,7 @@ pub(crate) struct Route {
 /// A float tensor of this project's backend under autodiff.
 type Tracked = FloatTensor<Autodiff<Rocm>>;
 
-/// The reason of every module on another project's device.
+/// The reason logged by every module on a device of another project.
 const ELSEWHERE: &str = "burn-rocm-nn has no fused ops for this device";
 
 /// Logs that a module composes Burn's ops, once for each module, device and reason. On another
@@ -44,8 +44,8 @@ pub(crate) fn say_composed(module: &'static str, device: &Device, reason: &'stat
     }
     let reason = if on_rocm(device) { reason } else { ELSEWHERE };
     let device = format!("{device:?}");
-    // A poisoned lock is harmless, because a set is valid after every insertion. The lock ends
-    // here, because a logger may run a module too.
+    // A poisoned lock is harmless, because a set is valid after every insertion. The lock is
+    // released here, because a logger may run a module too.
     let said = (module, device.clone(), reason);
     let is_new = SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(said);
     if is_new {
@@ -53,7 +53,7 @@ pub(crate) fn say_composed(module: &'static str, device: &Device, reason: &'stat
     }
 }
 
-/// [`say_composed`] because the device is another project's.
+/// Calls [`say_composed`] for a device of another project.
 pub(crate) fn say_elsewhere(module: &'static str, device: &Device) {
     say_composed(module, device, ELSEWHERE);
 }
@@ -84,10 +84,11 @@ impl Route {
 
     /// Runs an op on these tensors. Returns the output and the saved tensors.
     ///
-    /// As with Burn's ops, tensors without autodiff are constants beside tensors with it.
+    /// As in Burn's ops, a tensor without autodiff counts as a constant if other tensors have
+    /// autodiff.
     ///
     /// # Panics
-    /// With `Invalid` for tensors of other devices, and for tensors of two checkpointing
+    /// With `Invalid` if the tensors are on different devices or have different checkpointing
     /// strategies.
     pub(crate) fn apply<const N: usize>(
         &self,
@@ -114,15 +115,15 @@ impl Route {
         wrap(self.apply(op, [primitive(x)]).0)
     }
 
-    /// The tensor if it requires no gradient, and so may be a field of an [`Op`]. Otherwise logs
-    /// that `module` composes Burn's ops.
+    /// The tensor if it requires no gradient, so that it can be a field of an [`Op`]. Otherwise
+    /// logs that `module` composes Burn's ops.
     pub(crate) fn untracked<const D: usize>(
         &self,
         module: &'static str,
         tensor: &Tensor<D>,
     ) -> Option<RocmTensor> {
         if tensor.is_tracked() {
-            say_composed(module, &tensor.device(), "a gradient of its weights is asked for");
+            say_composed(module, &tensor.device(), "its weights require a gradient");
             return None;
         }
         Some(rocm(tensor.clone()))
@@ -245,7 +246,8 @@ impl<const N: usize> Backward<Rocm, N> for Step {
     fn backward(self, ops: Ops<State<N>, N>, grads: &mut grads::Gradients, checkpointer: &mut Checkpointer) {
         let grad = grads.consume::<Rocm>(&ops.node);
         let wanted = ops.parents.each_ref().map(Option::is_some);
-        // Burn 0.22 does not say whether a parent has a gradient already. So `register` adds it.
+        // Burn 0.22 does not tell whether a parent already has a gradient, so the op can't add to
+        // it. `register` does that instead.
         let found = ops.state.backward(grad, checkpointer, wanted, |_| None);
         for (parent, grad) in ops.parents.into_iter().zip(found) {
             if let (Some(parent), Some(grad)) = (parent, grad) {

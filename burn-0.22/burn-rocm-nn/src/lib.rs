@@ -18,13 +18,14 @@
 //! assert_eq!(norm.forward(Tensor::<2>::ones([2, 16], &device)).dims(), [2, 16]);
 //! ```
 //!
-//! The modules here have the names, fields, configs and records of Burn's. A module takes the fast
-//! path for tensors of `Device::rocm`, with or without autodiff and with either of Burn's
-//! checkpointing strategies. For tensors of every other device it composes Burn's own ops, with the
-//! same result. It says so once through `log`, at the level `Info`, with the reason.
-//! `BURN_ROCM_TRACE=1` shows what ran each op; fused ops have names of their own.
+//! The modules here have the names, fields, configs and records of Burn's. A module runs the fused
+//! ops of this project for tensors on `Device::rocm`, with or without autodiff and with either of
+//! Burn's checkpointing strategies. For tensors on every other device it composes Burn's own ops,
+//! with the same result, and logs this once, with the reason, at the level `Info`.
+//! `BURN_ROCM_TRACE=1` shows which kernels and library calls ran each op; fused ops have their own
+//! names.
 //!
-//! # What Burn 0.22 does as fast
+//! # Which modules are ported
 //!
 //! | module | here | what Burn does |
 //! |---|---|---|
@@ -39,9 +40,9 @@
 //! | `Adam`, `AdamW`, `Sgd` | ported | composes, for each parameter |
 //! | [`amp`] | ported | has nothing like it |
 //!
-//! A training step of `BatchNorm` takes 13 launches more than that of burn-rocm-nn for Burn 0.21,
-//! counted without chains, as on the CPU device. They are over one number for each channel: the
-//! running statistics, and the scale of the gradient.
+//! Counted without chains, as on the CPU device, a training step of `BatchNorm` takes 13 launches
+//! more than with burn-rocm-nn for Burn 0.21. Each of these works on only one number per channel:
+//! the running statistics, and the scale of the gradient.
 
 pub mod activation;
 pub mod amp;

@@ -168,12 +168,12 @@ fn composed_paths_are_said_once() {
         let config = CrossEntropyLossConfig::new().with_pad_tokens(Some((0..9).map(|k| k % 4).collect()));
         config.init(&device).forward(x(), targets());
     });
-    one("CrossEntropyLoss", "a gradient of its weights is asked for", &|| {
+    one("CrossEntropyLoss", "its weights require a gradient", &|| {
         let mut loss = CrossEntropyLossConfig::new().with_weights(Some(vec![1.0; 4])).init(&device);
         loss.weights = loss.weights.map(Tensor::require_grad);
         loss.forward(x(), targets());
     });
-    one("NllLoss", "it has weights, and a pad token that is no class", &|| {
+    one("NllLoss", "it has weights, and a pad token that is not a class", &|| {
         let mut loss = NllLossConfig::new().with_weights(Some(vec![1.0; 4])).init(&device);
         loss.pad_tokens = Some(vec![9]);
         loss.forward(x(), targets());

@@ -1,5 +1,5 @@
-//! Burn's plain types where its versions differ. Each version of Burn has its own copy of this
-//! module and of [`backend`](crate::backend), and of no other.
+//! Burn's plain types where its versions differ. This module and [`backend`](crate::backend) are
+//! the only ones that each version of Burn has its own copy of.
 
 use core::mem::MaybeUninit;
 
@@ -37,7 +37,8 @@ pub(crate) fn dtype(data: &TensorData) -> DType {
     data.dtype()
 }
 
-/// The dtype of host data read from a tensor of `dtype`: the same, else burn-store does not save the tensor.
+/// The dtype of host data read from a tensor of `dtype`. It is the same dtype, because burn-store
+/// refuses to save a tensor whose data has another.
 pub(crate) fn read_dtype(dtype: DType) -> DType {
     dtype
 }
@@ -62,7 +63,8 @@ pub(crate) fn scales(op: &'static str, scheme: &QuantScheme, dims: &[usize]) -> 
         return unsupported(op, format!("quantised values of {scheme:?}"));
     }
     let dtype = scheme.scale_dtype();
-    // The kernel rounds powers of two up and other scales to the nearest.
+    // The kernel rounds up to powers of two (UE8M0), but rounds to other types to nearest. So
+    // scales of the narrow types are rounded up separately (`up`).
     let (param, up) = match dtype {
         ScaleDtype::F32 => (0, None),
         ScaleDtype::UE8M0 => (3, None),
@@ -105,10 +107,10 @@ pub(crate) fn scale_bytes(scheme: &QuantScheme, count: usize) -> usize {
     count * scale_size(scheme.scale_dtype()) + global_scale_size(scheme)
 }
 
-/// The block scales in host data of that shape, and the scale of the whole tensor that they are
-/// relative to, if any.
+/// The block scales in host data of that shape and, if they are relative to a scale of the whole
+/// tensor, that scale.
 pub(crate) fn read_scales(bytes: &[u8], scheme: &QuantScheme, shape: &Shape) -> (Vec<f32>, Option<f32>) {
-    // Burn's decoder, for data without values.
+    // Calls Burn's decoder on data that has no values.
     let bytes = Bytes::from_elems(bytes.to_vec());
     let scheme = scheme.with_store(QuantStore::Native);
     let (_, scales) = QuantizedBytes { bytes, scheme, shape: shape.clone() }.into_vec_i8();

@@ -1,8 +1,9 @@
-//! What kernels of CubeCL in other crates of Burn ask of a tensor.
+//! The parts of a tensor that Burn's other crates use for CubeCL kernels.
 //!
-//! burn-vision's GPU code for connected components is written for the tensors of Burn's CubeCL backend. It compiles
-//! against this module. Before it launches a kernel it asks the tensor's client for plane instructions. The client has
-//! none, and burn-vision computes on the host instead.
+//! burn-vision's GPU code for connected components is written for the tensors of Burn's CubeCL
+//! backend. It compiles against this module. Before burn-vision launches a kernel, it asks the
+//! tensor's client for plane instructions. This client has none, so burn-vision computes on the
+//! host instead.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -31,7 +32,7 @@ pub struct CubeFields {
     pub handle: (),
 }
 
-/// A shape as CubeCL's metadata gives it.
+/// A shape, with the methods of CubeCL's metadata.
 #[derive(Debug)]
 pub struct CubeShape(Shape);
 
@@ -49,8 +50,9 @@ impl CubeShape {
 
 type Key = (usize, DType, Vec<usize>);
 
-/// One value for each device, dtype and shape that such code asks about, kept as long as the program runs: a reference
-/// to a field can't outlive what it is read from, and the tensor itself has no such fields.
+/// One value for each device, dtype and shape that such code asks about. It is kept for as long as
+/// the program runs, because the code holds references to these fields and the tensor itself does
+/// not have them.
 static FIELDS: LazyLock<Mutex<HashMap<Key, &'static CubeFields>>> = LazyLock::new(Default::default);
 
 impl core::ops::Deref for RocmTensor {
@@ -73,7 +75,7 @@ impl core::ops::Deref for RocmTensor {
 }
 
 /// # Panics
-/// Raises `Unsupported`.
+/// With `Unsupported`.
 fn no_kernel() -> ! {
     raise(hip::Error::Unsupported { op: "kernels of CubeCL", dtype: "tensors of burn-rocm".into() })
 }
@@ -82,7 +84,7 @@ impl RocmTensor {
     /// The tensor as an argument of a kernel.
     ///
     /// # Panics
-    /// Raises `Unsupported`: no kernel of CubeCL can read it.
+    /// With `Unsupported`: no kernel of CubeCL can read it.
     pub fn into_tensor_arg(self) -> TensorArg {
         no_kernel()
     }
@@ -90,7 +92,7 @@ impl RocmTensor {
     /// A copy by a kernel of CubeCL.
     ///
     /// # Panics
-    /// Raises `Unsupported`.
+    /// With `Unsupported`.
     pub fn copy(&self) -> Self {
         no_kernel()
     }
@@ -98,13 +100,14 @@ impl RocmTensor {
     /// A tensor in memory of CubeCL.
     ///
     /// # Panics
-    /// Raises `Unsupported`.
+    /// With `Unsupported`.
     pub fn new_contiguous(_: Client, _: Device, _: Shape, _: (), _: DType) -> Self {
         no_kernel()
     }
 }
 
-/// The functions of Burn's CubeCL backend that such code calls around its kernels. Each raises `Unsupported`.
+/// The functions of Burn's CubeCL backend that such code calls around its kernels. Each panics with
+/// `Unsupported`.
 pub mod ops {
     use burn_backend::TensorData;
     use burn_std::Shape;
@@ -123,7 +126,7 @@ pub mod ops {
         /// Zeros.
         ///
         /// # Panics
-        /// Raises `Unsupported`.
+        /// With `Unsupported`.
         pub fn zeros_client(_: Client, _: Device, _: Shape, _: DType) -> RocmTensor {
             no_kernel()
         }
@@ -131,7 +134,7 @@ pub mod ops {
         /// One value everywhere.
         ///
         /// # Panics
-        /// Raises `Unsupported`.
+        /// With `Unsupported`.
         pub fn full_device_dtype(_: Client, _: Shape, _: Device, _: InputScalar, _: DType) -> RocmTensor {
             no_kernel()
         }
@@ -139,7 +142,7 @@ pub mod ops {
         /// Memory for a result.
         ///
         /// # Panics
-        /// Raises `Unsupported`.
+        /// With `Unsupported`.
         pub fn empty_device_dtype(_: Client, _: Device, _: Shape, _: DType) -> RocmTensor {
             no_kernel()
         }
@@ -148,7 +151,7 @@ pub mod ops {
     /// The elements.
     ///
     /// # Panics
-    /// Raises `Unsupported`.
+    /// With `Unsupported`.
     pub fn into_data_sync(_: RocmTensor) -> TensorData {
         no_kernel()
     }
@@ -156,7 +159,7 @@ pub mod ops {
     /// Another shape.
     ///
     /// # Panics
-    /// Raises `Unsupported`.
+    /// With `Unsupported`.
     pub fn reshape(_: RocmTensor, _: Shape) -> RocmTensor {
         no_kernel()
     }
@@ -164,7 +167,7 @@ pub mod ops {
     /// A part of the tensor.
     ///
     /// # Panics
-    /// Raises `Unsupported`.
+    /// With `Unsupported`.
     pub fn slice(_: RocmTensor, _: &[core::ops::Range<usize>]) -> RocmTensor {
         no_kernel()
     }
@@ -186,7 +189,8 @@ mod tests {
         create::full(&RocmDevice::new(0), shape.into(), true.into(), dtype).expect("the CPU device at least")
     }
 
-    /// burn-vision computes on the host where the image has more than one pixel and the client no plane instructions.
+    /// burn-vision computes on the host if the image has more than one pixel and the client has no
+    /// plane instructions.
     #[test]
     fn what_burn_vision_reads() {
         let image = image([3, 4]);

@@ -2,8 +2,8 @@
 //!
 //! An app uses it through Burn's own names, `Device::rocm(0)` and `BURN_DEVICE=rocm`. Its manifest
 //! patches in `burn-cubecl` and `cubecl-hip` of this repository (docs/guide/burn-0.22.md). This
-//! crate is the backend itself. It compiles the source of burn-rocm for Burn 0.21 again, except for
-//! the implementation of Burn's traits.
+//! crate is the backend itself. It compiles the same source files as burn-rocm for Burn 0.21,
+//! except for the implementation of Burn's traits.
 
 #[path = "../../../burn-rocm/src/arg.rs"]
 mod arg;
@@ -61,10 +61,10 @@ pub mod fft {
     use crate::tensor::RocmTensor;
 
     /// The real and imaginary parts of the `n / 2 + 1` frequency bins of `signal` along `dim`. The
-    /// signal is cut, or padded with zeros, to `n` samples. Without `n` all samples count.
+    /// signal is cut, or padded with zeros, to `n` samples. Without `n`, all samples are used.
     ///
     /// # Panics
-    /// Like Burn's ops: raises `Invalid` for a dim beyond the rank or a dtype that is not a float
+    /// As Burn's ops do, with `Invalid` for a dim beyond the rank or a dtype that is not a float
     /// type.
     pub fn rfft(signal: RocmTensor, dim: usize, n: Option<usize>) -> (RocmTensor, RocmTensor) {
         fft::rfft(signal, dim, n).or_raise()

@@ -1,4 +1,4 @@
-//! burn-rocm's devices as a replacement of CubeCL's HIP runtime for Burn 0.22.
+//! burn-rocm's devices, as a replacement for CubeCL's HIP runtime in Burn 0.22.
 //!
 //! Burn lists, names and describes ROCm devices through `cubecl_hip`. This crate answers from
 //! burn-rocm's provider. It runs no CubeCL kernel: a launch through a [`Client`] does nothing, and
@@ -25,7 +25,8 @@ impl HipRuntime {
     /// # Panics
     /// If the provider has no such device.
     pub fn client(device: &AmdDevice) -> Client {
-        // Here, where the caller sees the reason: CubeCL only logs a panic of the service's own thread.
+        // Checked here, where the caller sees the reason. If the service's own thread panicked,
+        // CubeCL would only log it.
         if let Err(error) = hip::Device::get(device.index) {
             panic!("rocm:{}: {error}", device.index);
         }
@@ -43,7 +44,7 @@ impl HipRuntime {
         (0..count).map(|index| AmdDevice::new(index).to_id()).collect()
     }
 
-    /// The devices of the same kind, which are all devices.
+    /// The devices of the same kind: all devices of the provider.
     pub fn enumerate_devices_like(_device: DeviceId) -> Vec<DeviceId> {
         Self::enumerate_all_devices()
     }
@@ -51,7 +52,7 @@ impl HipRuntime {
     /// Checks that the provider has this device.
     ///
     /// # Errors
-    /// The number of the provider's devices, if this is none of them.
+    /// The number of the provider's devices, if this is not one of them.
     pub fn find_device(device: DeviceId) -> Result<(), usize> {
         let devices = Self::enumerate_all_devices();
         if devices.contains(&device) { Ok(()) } else { Err(devices.len()) }

@@ -32,7 +32,7 @@ pub(crate) struct Inert {
 }
 
 fn reason() -> String {
-    "burn-rocm stands in CubeCL's place and runs no CubeCL kernels: use Burn's tensors, or leave out the crate that \
+    "burn-rocm replaces CubeCL's runtime and runs no CubeCL kernels: use Burn's tensors, or leave out the crate that \
      needs such kernels"
         .into()
 }
@@ -46,7 +46,7 @@ fn no_storage() -> IoError {
 }
 
 /// # Panics
-/// If the provider has no such device, because a device service's `init` returns no error.
+/// If the provider has no such device. (The `init` of a device service can't return an error.)
 fn properties(index: usize) -> DeviceProperties {
     let device = hip::Device::get(index).unwrap_or_else(|error| panic!("rocm:{index}: {error}"));
     let info = device.info();
@@ -165,7 +165,7 @@ impl Server for Inert {
         _: StreamId,
         _: LaunchMode,
     ) {
-        // The method returns nothing; reads, `sync` and `check` report that nothing ran.
+        // This method can't return an error. Reads, `sync` and `check` report that nothing ran.
     }
 
     fn flush(&mut self, _: StreamId) -> Result<(), ServerError> {

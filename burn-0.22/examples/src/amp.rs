@@ -98,8 +98,8 @@ pub fn train(run: &Run, data: &Data) -> Result<Outcome, Box<dyn std::error::Erro
         true => plain.clone().autodiff().gradient_checkpointing(),
     };
     plain.seed(run.seed);
-    // Making a copy initialises the parameters in a fixed order; a forward pass would initialise
-    // them in its own. So every precision starts from the same values.
+    // The copy initialises the parameters in a fixed order, whereas a forward pass would do so in
+    // the order of their use. So every precision starts from the same values.
     let mut model = Precision::new(FloatDType::F32).convert(&Classifier::new(run.kind, &device));
     let loss = CrossEntropyLossConfig::new().init(&device);
     let mut optimizer = AdamConfig::new().init();

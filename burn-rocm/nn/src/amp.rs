@@ -25,7 +25,7 @@
 //! # assert_eq!(model.weight.dims(), [4, 2]);
 //! ```
 //!
-//! bf16 has f32's range and needs no scaler. The optimizers of this crate take its gradients as
+//! bf16 has f32's range and needs no scaler. The optimizers of this crate accept its gradients as
 //! they are and compute in the parameters' dtype:
 //!
 //! ```
@@ -84,31 +84,31 @@ impl Precision {
     /// Also leaves modules of this type, and everything in them, unconverted. `LinearAct` and
     /// `ConvAct` match their own names and those of the Burn layers that they replace.
     ///
-    /// The norms of this crate take an input of the converted dtype beside parameters in f32. For
-    /// other kept modules the caller must cast the inputs to their dtype, and the outputs back.
+    /// The norms of this crate accept an input of the converted dtype together with f32 parameters.
+    /// For other kept modules the caller must cast the inputs to their dtype, and the outputs back.
     pub fn keep(mut self, module: &str) -> Self {
         self.kept.push(module.into());
         self
     }
 
-    /// Converts the parameters of all modules, `BatchNorm` included. Running statistics stay f32;
-    /// Burn's own `BatchNorm` fails on such a mix, this crate's does not.
+    /// Converts the parameters of all modules, including `BatchNorm`. Running statistics stay f32.
+    /// Burn's own `BatchNorm` fails on such a mix, but this crate's does not.
     pub fn keep_none(mut self) -> Self {
         self.kept.clear();
         self.batch_norm = false;
         self
     }
 
-    /// A copy of the module in this precision. Its parameters are new but have the ids of the
-    /// originals, so their gradients count for the originals. On [`Rocm`](burn_rocm::Rocm) one
-    /// launch converts up to 165 parameters.
+    /// A copy of the module in this precision. Its parameters are new tensors but have the ids of
+    /// the originals, so an optimizer applies their gradients to the originals. On
+    /// [`Rocm`](burn_rocm::Rocm) one launch converts up to 165 parameters.
     ///
-    /// The copy shares running statistics with the original. They stay in their dtype, because
-    /// 16-bit floats would lose what a batch adds to them.
+    /// The copy shares running statistics with the original. They keep their dtype, because a
+    /// 16-bit float would round away what one batch adds to them.
     ///
     /// # Panics
     /// If no module in `module` has a name that was given to [`keep`](Self::keep). The error lists
-    /// the names that there are. A module without parameters has no name here.
+    /// the names that exist. Modules without parameters are not among them.
     pub fn convert<B: AutodiffBackend, M: AutodiffModule<B>>(&self, module: &M) -> M {
         let mut all =
             Collect { kept: Kept::new(self), names: BTreeSet::new(), ids: Vec::new(), tensors: Vec::new() };
@@ -194,8 +194,8 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Collect<'_> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        // Burn initialises a parameter when its value is first asked for. Doing so here gives the
-        // copy the same values.
+        // Burn initialises a parameter when its value is first used. Using it here, before the copy
+        // is made, gives the copy the same values.
         let tensor = param.val();
         if is_rocm::<B::InnerBackend>() && !self.kept.here() {
             self.ids.push(param.id);
@@ -273,7 +273,7 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Restore {
 pub struct GradScalerRecord {
     /// The factor of the loss.
     pub scale: f32,
-    /// Steps since the scale changed.
+    /// Steps with finite gradients since the scale changed.
     pub finite: usize,
     /// The number of steps skipped so far.
     pub skipped: usize,
@@ -287,10 +287,11 @@ impl GradScaler {
     }
 
     /// Takes the optimizer's step with the gradients of a scaled loss. Each gradient is divided by
-    /// the scale in f32 and cast to its parameter's dtype. If a gradient is infinite or NaN, module
-    /// and optimizer state stay as they are. Then sets the scale for the next step.
+    /// the scale in f32 and cast to its parameter's dtype. If a gradient is infinite or NaN, the
+    /// module and the optimizer's state stay as they are. Either way, the scale is then set for the
+    /// next step.
     ///
-    /// Waits for the device once a step, to read whether a gradient overflowed. On
+    /// Waits for the device once in each step, to read whether a gradient overflowed. On
     /// [`Rocm`](burn_rocm::Rocm) up to 165 gradients share a launch.
     pub fn step<B: AutodiffBackend, M: AutodiffModule<B>, O: Optimizer<M, B>>(
         &mut self,

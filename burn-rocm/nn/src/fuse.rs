@@ -29,7 +29,7 @@ pub(crate) struct Route<B> {
     backend: PhantomData<B>,
 }
 
-/// A float tensor of any of this project's autodiff backends. The backends' types differ in the
+/// A float tensor of any of this project's autodiff backends. These backends differ only in their
 /// element types, on which no op depends, so all are recorded as one type.
 type Tracked = TrackedBy<Rocm>;
 type TrackedBy<B> = FloatTensor<Autodiff<B>>;
@@ -37,7 +37,7 @@ type TrackedBy<B> = FloatTensor<Autodiff<B>>;
 /// How to record on an autodiff backend `Autodiff<Rocm<..>, C>`.
 #[derive(Clone, Copy)]
 struct Recorder {
-    /// Whether the strategy `C` computes memory-bound ops again.
+    /// Whether the strategy `C` recomputes memory-bound ops.
     balanced: bool,
     /// Takes the backend's tensor out of an `Option`.
     enter: fn(&mut dyn Any) -> Tracked,
@@ -49,7 +49,8 @@ struct Recorder {
 /// How the backward pass finds gradients. Burn stores them under the backend's type.
 #[derive(Clone, Copy, Debug)]
 struct Tape {
-    /// Takes the gradient of a node. The node's type can't be named outside its crate, hence `Any`.
+    /// Takes the gradient of a node. The node is an `Any`, because its type can't be named outside
+    /// its crate.
     consume: fn(&mut grads::Gradients, &dyn Any) -> RocmTensor,
     /// Takes the gradient of a node that may have none yet. The tensor argument is a stand-in for
     /// the node's output.
@@ -57,7 +58,7 @@ struct Tape {
     register: fn(&mut grads::Gradients, NodeId, RocmTensor),
 }
 
-/// The reason of every module on another project's backend.
+/// The reason logged by every module on a backend of another project.
 const ELSEWHERE: &str = "burn-rocm-nn has no fused ops for this backend type";
 
 /// Logs that a module composes Burn's ops, once for each module (by type name), backend and reason.
@@ -69,8 +70,8 @@ pub(crate) fn say_composed<B: Backend>(module: &'static str, reason: &'static st
     }
     let is_ours = is_rocm::<B>() || recorders().contains_key(&TypeId::of::<B>());
     let reason = if is_ours { reason } else { ELSEWHERE };
-    // A poisoned lock is harmless, because a set is valid after every insertion. The lock ends
-    // here, because a logger may run a module too.
+    // A poisoned lock is harmless, because a set is valid after every insertion. The lock is
+    // released here, because a logger may run a module too.
     let is_new =
         SAID.lock().unwrap_or_else(PoisonError::into_inner).insert((module, TypeId::of::<B>(), reason));
     if is_new {
@@ -78,7 +79,7 @@ pub(crate) fn say_composed<B: Backend>(module: &'static str, reason: &'static st
     }
 }
 
-/// [`say_composed`] because the backend is another project's.
+/// Calls [`say_composed`] for a backend of another project.
 pub(crate) fn say_elsewhere<B: Backend>(module: &'static str) {
     say_composed::<B>(module, ELSEWHERE);
 }
@@ -143,8 +144,8 @@ impl<B: Backend> Route<B> {
         })
     }
 
-    /// The tensor if it requires no gradient, and so may be a field of an [`Op`]. Otherwise logs
-    /// that `module` composes Burn's ops.
+    /// The tensor if it requires no gradient, so that it can be a field of an [`Op`]. Otherwise
+    /// logs that `module` composes Burn's ops.
     pub(crate) fn untracked<const D: usize>(
         &self,
         module: &'static str,
@@ -156,7 +157,7 @@ impl<B: Backend> Route<B> {
             Some(Recorder { enter, .. }) => {
                 let tensor = enter(&mut Some(tensor));
                 if tensor.is_tracked() {
-                    say_composed::<B>(module, "a gradient of its weights is asked for");
+                    say_composed::<B>(module, "its weights require a gradient");
                     return None;
                 }
                 Some(tensor.primitive)

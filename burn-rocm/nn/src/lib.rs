@@ -17,11 +17,12 @@
 //! assert_eq!(norm.forward(images).dims(), [2, 3, 8, 8]);
 //! ```
 //!
-//! Trait bounds stay `B: Backend`. A module takes the fast path if `B` is [`Rocm`](burn_rocm::Rocm)
-//! or `Autodiff<Rocm, C>`, with any element types and any of Burn's checkpointing strategies `C`.
-//! Every other backend (Burn's dispatch too) takes a path composed of Burn's own ops, with the same
-//! result. A module that takes the composed path says so once through `log`, at the level `Info`,
-//! with the reason. `BURN_ROCM_TRACE=1` shows what ran each op; fused ops have names of their own.
+//! Trait bounds stay `B: Backend`. A module runs the fused ops of this project if `B` is
+//! [`Rocm`](burn_rocm::Rocm) or `Autodiff<Rocm, C>`, with any element types and any of Burn's
+//! checkpointing strategies `C`. On every other backend, including Burn's dispatch, it composes
+//! Burn's own ops, with the same result. A module that composes Burn's ops logs this once, with the
+//! reason, at the level `Info`. `BURN_ROCM_TRACE=1` shows which kernels and library calls ran each
+//! op; fused ops have their own names.
 
 pub mod activation;
 pub mod amp;

@@ -19,8 +19,8 @@ use options::{check_strides, pads};
 /// kernel.
 ///
 /// Other backends run Burn's 2-D pooling twice: over the planes, then over the depth of the result.
-/// Elements and gradients are the same, except for windows with NaN. Among equal elements the first
-/// gets the gradient.
+/// Elements and gradients are the same, except for windows with NaN. Among equal elements, the
+/// first receives the gradient.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -67,7 +67,7 @@ impl MaxPool3d {
     }
 }
 
-/// The mean of each window, by one MIOpen call or one kernel in each direction.
+/// The mean of each window. Forward and backward each take one MIOpen call or one kernel.
 ///
 /// Other backends run Burn's 2-D pooling twice: over the planes, then over the depth of the result.
 ///
@@ -161,7 +161,7 @@ fn twice<B: Backend>(
     let planes = plane(planes, lists.map(|[_, height, width]| [height, width]));
     let [_, _, height, width] = planes.dims();
     let columns = planes.reshape([batch, channels, depth, height * width]);
-    // Along the other axis, a window of one element with stride 1.
+    // Along the other axis, the window has one element and stride 1.
     let across = [1, 1, 0, 1];
     let out = plane(columns, std::array::from_fn(|list| [lists[list][0], across[list]]));
     let depth = out.dims()[2];

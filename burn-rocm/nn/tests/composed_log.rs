@@ -268,11 +268,9 @@ const COMPOSED: &[(&[&str], &str, Passes)] = &[
     (&["CrossEntropyLoss", "NllLoss"], "it has more pad tokens than the fused op takes", || {
         class_losses::<Autodiff<Rocm>>(None, Some((2..11).collect()));
     }),
-    (
-        &["CrossEntropyLoss", "NllLoss", "BinaryCrossEntropyLoss"],
-        "a gradient of its weights is asked for",
-        || class_losses::<Autodiff<Rocm>>(Some(vec![1.0; 3]), None),
-    ),
+    (&["CrossEntropyLoss", "NllLoss", "BinaryCrossEntropyLoss"], "its weights require a gradient", || {
+        class_losses::<Autodiff<Rocm>>(Some(vec![1.0; 3]), None)
+    }),
     (&["PositionWiseFeedForward"], "no fused op has its activation", || {
         for activation in [ActivationConfig::Tanh, ActivationConfig::GeluApproximate] {
             feed_forward::<Rocm>(0.0, activation);
@@ -281,8 +279,8 @@ const COMPOSED: &[(&[&str], &str, Passes)] = &[
     (&["PositionWiseFeedForward"], "no fused op has its dropout", || {
         feed_forward::<Autodiff<Rocm>>(0.5, ActivationConfig::Gelu);
     }),
-    (&["TransformerEncoderLayer"], "dropout comes ahead of a sum", || encoder::<Autodiff<Rocm>>(0.5)),
-    (&["TransformerEncoderLayer"], "a layer ahead of a sum has no bias", || {
+    (&["TransformerEncoderLayer"], "dropout comes before a sum", || encoder::<Autodiff<Rocm>>(0.5)),
+    (&["TransformerEncoderLayer"], "a layer before a sum has no bias", || {
         let config = TransformerEncoderConfig::new(4, 6, 2, 1);
         let mut layer = TransformerEncoderLayer::<Rocm>::new(&config, &Default::default());
         layer.pwff.linear_outer.bias = None;

@@ -29,8 +29,8 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> Rocm<F, I, B> {
     /// Every method that makes a tensor calls this. It warns once for each backend type and device
     /// if Burn's default dtypes of the device differ from the type's own.
     pub(super) fn makes(dtype: impl Into<DType>, device: &RocmDevice) {
-        // The common case is cheap: a tensor of one of the type's own dtypes is no sign of other
-        // defaults.
+        // The common case is cheap: a tensor of one of the type's own dtypes does not show that the
+        // defaults differ.
         let bool: DType = BoolDType::from(B::dtype()).into();
         let own = [F::dtype(), I::dtype(), bool];
         if !own.contains(&dtype.into()) {

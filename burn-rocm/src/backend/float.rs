@@ -454,8 +454,8 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
 
     fn float_powf_scalar(tensor: RocmTensor, value: Scalar) -> RocmTensor {
         match value {
-            // Burn takes an infinity, or a power greater than every i64, for a whole number and
-            // then fails to convert it.
+            // Burn treats an infinite power, or one beyond i64's range, as a whole number and then
+            // fails to convert it.
             Scalar::Float(power) if power.abs() >= i64::MAX as f64 => {
                 Self::float_powf_scalar_impl(tensor, value)
             }

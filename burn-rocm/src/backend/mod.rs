@@ -35,8 +35,8 @@ use crate::tensor::RocmTensor;
 /// type that makes a tensor on a device sets them, once for the whole process. A program that uses
 /// `Rocm<bf16>` and then `Rocm<f32>` on one device gets bf16 from `Tensor::<Rocm<f32>, 1>::ones`,
 /// and its gradients and reads (`as_slice::<f32>`) have a dtype that it does not expect. A type
-/// that finds other defaults than its own says so once, as a warning through `log`. Such a program
-/// has three ways out:
+/// that finds defaults other than its own warns once through `log`. Such a program has three ways
+/// out:
 ///
 /// - name the dtype where it makes a tensor: `Tensor::<B, 1>::ones([2], (&device, DType::F32))`;
 /// - use one type only, and set its defaults before the first tensor is made on the device;
@@ -134,8 +134,8 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> Backend for Rocm<F, I, B> {
         device.synchronize().map_err(execution)
     }
 
-    /// Allocations of `func` on this thread come from memory that only such persistent allocations
-    /// share.
+    /// Runs `func`. What it allocates on this thread comes from memory that is reserved for such
+    /// persistent allocations.
     fn memory_persistent_allocations<Output: Send, Input: Send, Func: Fn(Input) -> Output + Send>(
         device: &RocmDevice,
         input: Input,
@@ -177,12 +177,12 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> Backend for Rocm<F, I, B> {
                 defaults::are_set(device);
                 DTypeUsage::Storage | DTypeUsage::Arithmetic
             }
-            // Quantised types have products of their own. Their other ops compute on dequantised
-            // floats.
+            // Quantised types have their own matrix products. Their other ops compute on
+            // dequantised floats.
             DType::QFloat(scheme) if Format::of("dtype_usage", &scheme, &[]).is_err() => {
                 DTypeUsageSet::empty()
             }
-            // No dtype promises matrix units, because not every GPU has them.
+            // No dtype claims matrix units, because not every GPU has them.
             _ => DTypeUsage::Storage | DTypeUsage::Arithmetic,
         }
     }

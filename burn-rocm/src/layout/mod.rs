@@ -1,13 +1,13 @@
-//! How a tensor's elements lie in its buffer: shape, signed strides and offset, all in elements.
+//! Where a tensor's elements lie in its buffer: shape, signed strides and offset, all in elements.
 //!
-//! Every method computes on the metadata alone and does not touch the device. Every layout comes
-//! from a contiguous one through the methods here, so its elements are always among those of the
+//! Every method computes on the metadata alone and does not touch the device. Every layout is
+//! derived from a contiguous one by the methods here, so its elements are always among those of the
 //! contiguous layout. The kernel launches rely on this guarantee.
 
 use burn_std::{Shape, Slice, SmallVec};
 use hip::Error;
 
-/// The most dimensions that a layout holds without a heap allocation.
+/// The number of dimensions up to which a layout needs no heap allocation.
 const INLINE: usize = 6;
 
 /// The strides of a layout, in elements: negative for a flipped axis, 0 for an expanded one.
@@ -158,9 +158,9 @@ impl Layout {
             })
     }
 
-    /// The order of the axes in which the elements are contiguous, if there is one: the identity
-    /// for a contiguous layout, another order for a transposed one, `None` for a broadcast or
-    /// sliced one.
+    /// The order of axes in which the elements are contiguous, if there is such an order: the
+    /// identity for a contiguous layout, another order for a transposed one, `None` for a broadcast
+    /// or sliced one.
     pub fn dense_order(&self) -> Option<Vec<usize>> {
         let mut axes: Vec<usize> = (0..self.rank()).collect();
         if self.is_contiguous() {
@@ -359,8 +359,7 @@ impl Layout {
     }
 
     /// Windows of `size` elements, one every `step` elements along `axis`. That axis then counts
-    /// windows, of which an axis shorter than a window has none, and a new last axis runs within a
-    /// window.
+    /// the windows (0 if it is shorter than a window), and a new last axis runs within a window.
     ///
     /// # Errors
     /// `Invalid` for an axis past the rank or a step of 0.
@@ -377,7 +376,7 @@ impl Layout {
         dims[axis] = dims[axis].checked_sub(size).map_or(0, |rest| rest / step + 1);
         dims.push(size);
         strides.push(strides[axis]);
-        // Only a second window is a step away; the step is then less than the axis.
+        // The step matters only if there is a second window, and is then less than the axis.
         if dims[axis] > 1 {
             strides[axis] *= step as isize;
         }

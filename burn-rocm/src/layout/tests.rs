@@ -137,7 +137,7 @@ fn unfold_overlaps() {
     assert_eq!(positions(&u), [0, 1, 2, 1, 2, 3, 2, 3, 4]);
     let none = Layout::contiguous([2, 5]).unfold("t", 1, 6, 1).unwrap();
     assert_eq!((none.dims(), none.is_empty()), ([2, 0, 6].as_slice(), true));
-    // A step beyond every offset reaches one window.
+    // Even the largest possible step gives one window.
     assert_eq!(positions(&Layout::contiguous([5]).unfold("t", 0, 3, usize::MAX).unwrap()), [0, 1, 2]);
     assert!(Layout::contiguous([5]).unfold("t", 1, 1, 1).is_err());
     assert!(Layout::contiguous([5]).unfold("t", 0, 1, 0).is_err());

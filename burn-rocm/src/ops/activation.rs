@@ -41,7 +41,7 @@ impl Act {
 /// The most rows of a column that one thread sums, because a long running sum loses precision.
 const ROWS_A_PART: usize = 256;
 
-/// The tensors packed. Checks that they agree in device, shape and float dtype.
+/// Packs the tensors. Checks that they agree in device, shape and float dtype.
 fn alike<const N: usize>(
     op: &'static str,
     tensors: [RocmTensor; N],
@@ -129,9 +129,9 @@ pub fn bias_act(
 }
 
 /// The gradients of [`bias_act`] with respect to `x` and, if `by_bias`, to the bias. One kernel
-/// computes both; if several blocks share a sum of the bias' gradient, a second kernel joins their
-/// parts. `grad` has the shape of `x`. For ReLU the caller may pass the output as `x`, without a
-/// bias.
+/// computes both; if several blocks share one sum of the bias gradient, a second kernel adds up
+/// their parts. `grad` has the shape of `x`. For ReLU the caller may pass the output as `x`,
+/// without a bias.
 ///
 /// # Errors
 /// As for [`bias_act`], and `Invalid` for a gradient of another shape or dtype.
@@ -180,8 +180,8 @@ pub fn bias_act_backward(
 }
 
 /// The number of parts into which the rows are cut for sums of columns, and the grid. A thread
-/// takes 8 bytes of each row of its part. There are enough parts to fill the device, each of four
-/// rows or more. On the CPU device a core takes many columns.
+/// reads 8 bytes of each row of its part. There are enough parts to fill the device, but each has
+/// at least four rows. On the CPU device a core takes many columns.
 fn columns(device: &Device, rows: usize, len: usize, ty: hip::DType) -> (usize, Grid) {
     let least = rows.div_ceil(ROWS_A_PART);
     let lanes = 8 / ty.size();

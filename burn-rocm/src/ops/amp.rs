@@ -109,7 +109,7 @@ pub fn unscale(grads: Vec<RocmTensor>, factor: f32) -> Result<(Vec<RocmTensor>, 
 /// Whether any flag of [`unscale`] is set. Waits once for each device.
 ///
 /// # Errors
-/// An error of the device, also one that it recorded earlier.
+/// An error of the device, including one that it recorded earlier.
 pub fn any_set(flags: Vec<RocmTensor>) -> Result<bool, RocmError> {
     let read = crate::ops::transfer::read_all(flags)?;
     Ok(read.iter().any(|data| data.iter::<u32>().any(|flag| flag != 0)))

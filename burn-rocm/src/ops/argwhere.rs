@@ -23,7 +23,7 @@ const SERIAL_CHUNK: usize = 4096;
 /// The most dims whose coordinates one launch writes: `Sizes` in the kernel.
 const DIMS: usize = 8;
 
-/// The place of each true element in row-major order, as i64. Reads how many there are.
+/// The row-major index of each true element, as i64. Reads from the device how many there are.
 fn places(op: &'static str, tensor: &RocmTensor) -> hip::Result<RocmTensor> {
     let tensor = packed(tensor.clone())?;
     let (device, n, ty) = (tensor.hip_device(), tensor.len(), tensor.kernel_type()?);

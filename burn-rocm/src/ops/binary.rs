@@ -100,7 +100,7 @@ pub(crate) fn divide_by_scalar(
 }
 
 /// An element-wise map over packed elements, in place if nobody else holds them. A transposed view
-/// is computed in its order in memory.
+/// is mapped in the order in which its elements lie in memory.
 pub(crate) fn dense_map(
     op: &'static str,
     tensor: RocmTensor,

@@ -18,7 +18,7 @@ const DIMS: usize = 4;
 /// `PART_PIECE` of `copy.hip`: the elements that a block takes at a time.
 const PIECE: usize = 4096;
 
-/// `PART_ROWS` of `copy.hip`, in two factors, because `bytemuck` supports no array of 55. So many
+/// `PART_ROWS` of `copy.hip`, in two factors, because `bytemuck` supports no array of 55. That many
 /// inputs fill the 4 KiB of arguments that a launch may pass.
 const ROWS: [usize; 2] = [5, 11];
 
@@ -167,7 +167,7 @@ impl<'a> Copy<'a> {
 fn launch(copies: &[Copy<'_>], out: &RocmTensor) -> hip::Result<()> {
     let device = out.hip_device();
     let per_unit = UNIT / out.dtype_size();
-    // A CPU core copies a run element by element just as fast.
+    // On the CPU device a core copies a run element by element just as fast.
     let units = device.block_threads() > 1 && copies.iter().all(|copy| copy.is_of_units(per_unit));
     let (per, kernel) = if units {
         (per_unit, Template::cat_units.int(UNIT as i32))
@@ -247,9 +247,9 @@ mod tests {
         }
     }
 
-    /// The cache of a text generator. If nobody else holds it, one launch writes one position of
-    /// it, in either order of its axes. Otherwise one launch writes all of it to a new buffer, and
-    /// the old cache stays.
+    /// The key and value cache of a text generator. If nobody else holds it, one launch writes only
+    /// the new position, whichever order its axes have. Otherwise one launch writes the whole cache
+    /// to a new buffer, and the old cache stays.
     #[test]
     fn a_cache_is_written_in_one_launch() {
         let cut = [Slice::from(0..2), Slice::from(0..3), Slice::from(5..6), Slice::from(0..4)];

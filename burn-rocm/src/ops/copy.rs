@@ -1,4 +1,4 @@
-//! Copies on a device: of a tensor to row-major order, and over a part of another tensor.
+//! Copies on a device: to row-major order, and over a part of another tensor.
 
 use hip::{KernelName, Template};
 

@@ -1,5 +1,5 @@
 //! Fourier transforms of real signals of any length. Each prime factor of the length takes one
-//! launch (two factors of 2 share one), and lengths with a large prime factor go by Bluestein's
+//! launch (two factors of 2 share one), and lengths with a large prime factor use Bluestein's
 //! algorithm.
 
 use std::collections::VecDeque;
@@ -24,8 +24,8 @@ const LONGEST: usize = 1 << 31;
 /// The most entries of all cached twiddle tables together: 16 MiB of f64.
 const MOST_KEPT: usize = 1 << 20;
 
-/// Cached twiddle tables, the last used one first. Making a table computes sine and cosine of all
-/// its angles in f64, which is more work than the transform.
+/// Cached twiddle tables, most recently used first. Making a table takes more work than the
+/// transform, because it computes the sine and cosine of every angle in f64.
 static TABLES: Mutex<VecDeque<Table>> = Mutex::new(VecDeque::new());
 
 struct Table {
@@ -41,7 +41,7 @@ pub(crate) fn forget_tables(device: &Device) {
     tables.retain(|table| table.device != device.info().index);
 }
 
-/// Real and imaginary parts, each a flat tensor of the type that is computed in.
+/// Real and imaginary parts, each a flat tensor of the type in which the transform computes.
 #[derive(Clone)]
 struct Complex {
     re: RocmTensor,
@@ -108,7 +108,7 @@ impl Lines {
         rows(self.op, &self.device, kernel, self.device.grid(items), &dims, inputs, scalars, outputs)
     }
 
-    /// The kernel for the type that is computed in.
+    /// The kernel for the type in which the transform computes.
     fn kernel(&self, name: Template) -> hip::Result<KernelName> {
         Ok(name.ty(crate::dtype::kernel_type(self.dtype)?))
     }

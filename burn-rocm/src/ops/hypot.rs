@@ -11,9 +11,9 @@ use super::mask::mask_fill;
 use super::unary::{clamp, unary};
 use crate::tensor::{RocmTensor, one_dtype};
 
-/// `sqrt(x^2 + y^2)` by the larger one and the ratio of the two, so that no square leaves the
-/// range. Infinite where one of the two is, also beside NaN (IEEE 754-2019, section 9.2.1). Types
-/// narrower than f32 are computed in f32 and rounded once.
+/// `sqrt(x^2 + y^2)`, computed from the larger component and the ratio of the two, so that no
+/// square overflows or underflows. Infinite where either component is, even if the other is NaN
+/// (IEEE 754-2019, section 9.2.1). Types narrower than f32 are computed in f32 and rounded once.
 pub(crate) fn hypot(lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor> {
     const OP: &str = "float_hypot";
     let dtype = one_dtype(OP, &[&lhs, &rhs])?;
@@ -26,7 +26,7 @@ pub(crate) fn hypot(lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor>
     let infinite = logic(OP, Functor::LogicOr, infinite(&lhs)?, infinite(&rhs)?)?;
     let larger = binary(OP, Functor::Max, lhs.clone(), rhs.clone())?;
     let smaller = binary(OP, Functor::Min, lhs, rhs)?;
-    // Not 0 / 0.
+    // Avoids 0 / 0.
     let least = match dtype {
         DType::F64 => f64::from_bits(1),
         _ => f32::from_bits(1).into(),

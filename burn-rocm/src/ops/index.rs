@@ -126,8 +126,8 @@ pub(super) fn check_list(op: &'static str, indices: &RocmTensor) -> hip::Result<
     }
 }
 
-/// The fewest bytes of a row that a whole block copies. For shorter rows, most of its threads would
-/// be idle.
+/// The fewest bytes of a row that a whole block copies. With shorter rows, most of its threads
+/// would be idle.
 const LEAST_ROW: usize = 64;
 
 /// The tensor's slices along an axis at a list of indices.
@@ -210,8 +210,8 @@ pub(crate) enum Join {
 
 impl Join {
     /// Whether values with the same index may be combined in any order. `Or` gives the same result
-    /// in each order. Sums of floats and assignments do not. Besides, not every type has an atomic
-    /// addition.
+    /// in any order; sums of floats and assignments do not. Sums also need an atomic addition,
+    /// which not every type has.
     pub(super) fn any_order(self, ty: hip::DType) -> bool {
         match self {
             Self::Or => true,
@@ -267,8 +267,8 @@ pub(crate) fn select_into(
     Ok(out)
 }
 
-/// Whether the device adds to this type atomically. For other types one thread adds all values of a
-/// line.
+/// Whether the device has an atomic addition for this type. Without one, a single thread adds all
+/// values of a line.
 fn has_atomic_add(ty: hip::DType) -> bool {
     use hip::DType as D;
     matches!(ty, D::F32 | D::F64 | D::I32 | D::U32 | D::I64 | D::U64)

@@ -1,4 +1,4 @@
-//! Resizing of images with its gradient, and sampling at given points.
+//! Resizing of images and its gradient, and sampling of images at given points.
 
 use burn_std::{DType, Slice};
 use hip::Template;
@@ -37,7 +37,7 @@ const TAPS: usize = 6;
 /// The largest index that the kernels handle.
 const MAX_SIZE: usize = 1 << 30;
 
-/// The sizes `[batch, channels, height, width]` of images that have pixels.
+/// The sizes `[batch, channels, height, width]` of images. Checks that the images have pixels.
 fn image(op: &'static str, x: &[usize]) -> hip::Result<[usize; 4]> {
     match *x {
         [batch, channels, height, width] if [height, width].iter().all(|n| (1..MAX_SIZE).contains(n)) => {
@@ -62,7 +62,7 @@ fn u(value: usize) -> Arg {
 fn ratio(mode: Mode, input: usize, output: usize, align_corners: bool) -> f64 {
     match mode {
         // The centre of a pixel is a corner in a grid of twice as many pixels. The quotient is
-        // rounded up, so that a product which should be a whole number does not fall below it.
+        // rounded up. Otherwise a product that should be a whole number could fall just below it.
         Mode::NearestExact => (input as f64 / (2 * output) as f64).next_up(),
         Mode::Nearest => input as f64 / output as f64,
         _ if align_corners => (input - 1) as f64 / output.saturating_sub(1).max(1) as f64,
@@ -186,7 +186,7 @@ pub(crate) fn grid_sample(
     if out.is_empty() {
         return Ok(out);
     }
-    // One thread samples a point in many channels, but in so few that the threads still fill the
+    // One thread samples a point in several channels: as many as leave enough threads to fill the
     // device.
     let points = out_height * out_width;
     let groups = ENOUGH_ITEMS.div_ceil(batch * points).min(channels);

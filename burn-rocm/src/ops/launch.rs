@@ -1,7 +1,7 @@
 //! Every kernel launch of this crate, in three forms: over contiguous elements, over strided
 //! elements, and with dimensions that the kernel defines.
 //!
-//! These functions check, before a launch, that the elements which the kernel may access lie inside
+//! These functions check, before a launch, that all elements which the kernel may access lie inside
 //! the buffers. The `unsafe` call of the launch relies on that check and on the kernels' contract
 //! (`hip/kernels`): a kernel accesses only the elements that its dimensions name and ignores bad
 //! indices.
@@ -18,17 +18,16 @@ use crate::tensor::RocmTensor;
 /// `MAX_DIMS` of `prelude.h`.
 const MAX_DIMS: usize = 8;
 
-/// The largest number that `prelude.h` holds in 32 bits.
+/// The largest count or offset that the kernels (`prelude.h`) hold in 32 bits.
 pub(crate) const MAX_REACH: usize = i32::MAX as usize;
 
 /// The limit of element counts and offsets of one strided launch: [`MAX_REACH`], or less if
-/// `BURN_ROCM_LAUNCH_REACH` says so. With a low limit the tests see launches split without huge
-/// tensors.
+/// `BURN_ROCM_LAUNCH_REACH` says so. A low limit lets tests split launches without huge tensors.
 pub(crate) fn max_reach() -> usize {
     hip::launch_reach()
 }
 
-/// The vector accesses of contiguous kernels need pointers at multiples of this.
+/// The vector accesses of contiguous kernels need pointers that are multiples of this.
 const ALIGNMENT: usize = 16;
 
 /// The byte offset of a contiguous tensor. Checks that all its bytes lie inside the buffer.
@@ -59,8 +58,8 @@ fn elements(tensor: &RocmTensor) -> Elements<'_> {
     Elements { buffer: tensor.buffer(), byte_offset: tensor.byte_offset() }
 }
 
-/// Runs an element-wise op of packed tensors of one shape and dtype. The stream defers it, to
-/// launch it together with the next ones, or its own kernel runs now.
+/// Runs an element-wise op of packed tensors of one shape and dtype. Either the stream defers the
+/// op, to launch it together with the next ones, or the op's own kernel runs now.
 ///
 /// `kernel` is the op's own kernel. Its first template argument is `functor`, and its parameters
 /// are those of [`flat`].
@@ -210,14 +209,14 @@ pub(crate) struct Operand<'a> {
     /// The first element's offset in the buffer, in elements.
     offset: isize,
     size: usize,
-    /// Elements per byte, for elements below 8 bits. The kernel then gets `offset`, then the
+    /// Elements per byte, for elements of fewer than 8 bits. The kernel then gets `offset` and the
     /// buffer's start.
     packed: Option<usize>,
     strides: &'a [isize],
 }
 
 impl<'a> Operand<'a> {
-    /// `tensor` read by `strides`, one for each dimension of the launch.
+    /// `tensor` read with `strides`, one for each dimension of the launch.
     pub(crate) fn new(tensor: &'a RocmTensor, strides: &'a [isize]) -> Self {
         Self {
             buffer: tensor.buffer(),
@@ -292,7 +291,7 @@ pub(crate) struct Walk<'a> {
     after: &'a [Arg],
     scalars: &'a [Arg],
     work: usize,
-    /// Whether a thread takes 16 bytes.
+    /// Whether a thread takes 16 bytes of the output at a time.
     pieces: bool,
     /// The bytes of an output element, if they are not those of the tensor's dtype.
     unit: Option<usize>,
@@ -428,9 +427,9 @@ fn inside(walk: &Walk<'_>, operand: &Operand<'_>) -> hip::Result<()> {
     Ok(())
 }
 
-/// One launch. If there are too many dimensions for the kernels, one launch for each index of the
-/// outermost dimension. If offsets exceed 32 bits, two launches, one for each half of the outermost
-/// dimension.
+/// One launch if possible. If there are too many dimensions for the kernels, it takes one launch
+/// for each index of the outermost dimension. If offsets exceed 32 bits, it takes two launches, one
+/// for each half of the outermost dimension.
 fn part<const N: usize>(
     walk: &Walk<'_>,
     shape: &[usize],
@@ -470,8 +469,8 @@ fn part<const N: usize>(
 }
 
 /// 1 if the last axis consists of pieces of `width` elements that are contiguous and aligned in
-/// every operand, else 0. An operand may also have one value along the axis. Bit `k + 1` is set if
-/// operand `k` does.
+/// every operand, else 0. An operand may instead repeat one value along the axis. Bit `k + 1` is
+/// set if operand `k` does.
 fn lies<const N: usize>(shape: &[usize], strides: [&[isize]; N], width: usize) -> u32 {
     if !shape.last().is_some_and(|last| last.is_multiple_of(width)) {
         return 0;

@@ -17,7 +17,7 @@ pub(super) fn check_mask(op: &'static str, mask: &RocmTensor) -> hip::Result<()>
     }
 }
 
-/// The tensor for the result: `tensor` itself if it may be overwritten.
+/// The tensor for the result: `tensor` itself if it may be overwritten, else a new one.
 fn target(tensor: &mut RocmTensor, shape: &[usize]) -> hip::Result<RocmTensor> {
     if tensor.dims() == shape && is_packed(tensor) && tensor.can_overwrite() {
         return Ok(tensor.clone());

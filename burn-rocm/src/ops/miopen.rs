@@ -11,7 +11,7 @@ pub(crate) fn whole(tensor: &RocmTensor) -> TensorArg<'_> {
     TensorArg { buffer: tensor.buffer(), offset: tensor.byte_offset() }
 }
 
-/// `Ok` if the error is one of MIOpen's and a kernel of this project may replace MIOpen. Warns once
+/// `Ok` if the error comes from MIOpen and a kernel of this project may replace MIOpen. Warns once
 /// through `log`.
 pub(crate) fn without_library(error: hip::Error) -> hip::Result<()> {
     static ONCE: Once = Once::new();
@@ -19,9 +19,7 @@ pub(crate) fn without_library(error: hip::Error) -> hip::Result<()> {
         hip::Error::Unsupported { .. }
         | hip::Error::Miopen { refused: true, .. }
         | hip::Error::NotAvailable { .. } => {
-            ONCE.call_once(|| {
-                log::warn!("kernels of this crate take the place of MIOpen where it fails: {error}")
-            });
+            ONCE.call_once(|| log::warn!("kernels of this crate replace MIOpen where it fails: {error}"));
             Ok(())
         }
         _ => Err(error),

@@ -1,6 +1,6 @@
 //! The ops: one file or folder for each family, with its gradients. They use tensors, layouts and
-//! the crate `hip`; of Burn they use only shapes, dtypes and scalars. An op checks its inputs, then
-//! launches. Only reads (`transfer`) and `argwhere` wait for the device.
+//! the crate `hip`. From Burn they use only shapes, dtypes and scalars. An op checks its inputs,
+//! then launches. Only reads (`transfer`) and `argwhere` wait for the device.
 
 pub(crate) mod activation;
 pub mod amp;

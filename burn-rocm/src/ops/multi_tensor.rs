@@ -34,7 +34,7 @@ pub(crate) struct Group<K> {
     pub(crate) rows: Vec<Row>,
 }
 
-/// The group of this device and key. Makes one if there is none.
+/// The group of this device and key, made if there is none.
 pub(crate) fn group<'g, K: PartialEq>(
     groups: &'g mut Vec<Group<K>>,
     device: &Arc<Device>,
@@ -58,7 +58,7 @@ pub(crate) struct Table<'a> {
     words: Words,
     device: &'a Arc<Device>,
     rows: &'a [Row],
-    /// The number of pieces, which the blocks share out.
+    /// The number of pieces, which are distributed among the blocks.
     pub(crate) pieces: usize,
 }
 
@@ -155,7 +155,7 @@ impl<'a> Table<'a> {
 
     /// A row's outputs take over the faults of that row's inputs only. Buffers that are written
     /// take over the faults of all rows. Buffers that are read add no fault to a row's outputs,
-    /// because each of their elements was computed from that row.
+    /// because the element that a row reads was computed from that same row.
     fn carry_faults(&self, buffers: &[Option<&RocmTensor>], writes: Writes) {
         let (read, written) = buffers.split_at(buffers.len() - writes.buffers);
         let read = || read.iter().flatten().map(|tensor| tensor.buffer());

@@ -19,13 +19,13 @@ use crate::tensor::{RocmTensor, one_device};
 pub enum Decay {
     /// An L2 penalty: adds the parameter times this factor to its gradient.
     Penalty(f32),
-    /// Subtracts `lr * rate` times the parameter from it ([Loshchilov and Hutter
+    /// Subtracts `lr * rate * parameter` from the parameter ([Loshchilov and Hutter
     /// 2017](https://arxiv.org/abs/1711.05101)).
     Decoupled {
         /// The rate.
         rate: f32,
-        /// Whether only elements decay that have the sign of their first moment ([Cautious Weight
-        /// Decay](https://arxiv.org/abs/2510.12402)).
+        /// Whether decay is limited to elements that have the sign of their first moment ([Cautious
+        /// Weight Decay](https://arxiv.org/abs/2510.12402)).
         cautious: bool,
     },
 }
@@ -80,7 +80,7 @@ pub enum Rule {
     Sgd(Sgd),
 }
 
-/// How gradients are clipped before the rule.
+/// How gradients are clipped before the rule is applied.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clip {
     /// Not at all.
@@ -104,8 +104,8 @@ pub struct State {
 /// One optimizer step over many parameters: [`add`](Self::add) gathers them one by one, and
 /// [`run`](Self::run) updates all.
 ///
-/// Parameters of one dtype, device and number of steps so far share a launch, up to 62 of them (49
-/// with `amsgrad`).
+/// Up to 62 parameters (49 with `amsgrad`) share a launch if they have the same dtype, device and
+/// number of steps so far.
 #[must_use = "nothing is computed before `run`"]
 pub struct Step {
     rule: Rule,
@@ -152,7 +152,7 @@ impl Step {
     }
 
     /// Adds a parameter, its gradient (of the same shape) and its state. The gradient may be of a
-    /// narrower float type, as from a model in f16 or bf16 with parameters in f32:
+    /// narrower float type, as when a model computes in f16 or bf16 and its parameters are f32.
     /// [`run`](Self::run) then casts it to the parameter's dtype, up to 165 gradients in a launch.
     /// Returns the new parameter and the new state. Only [`run`](Self::run) computes their
     /// elements.
@@ -192,7 +192,7 @@ impl Step {
             }
         }
         let states = self.states();
-        // Further state tensors, which another rule kept, stay as they are.
+        // State tensors beyond those of this rule stay as they are; another rule kept them.
         let had = match state.tensors.len() {
             _ if states == 0 => Old::None,
             n if n >= states => Old::All,

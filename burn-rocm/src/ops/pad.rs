@@ -38,8 +38,8 @@ pub(crate) fn pad(
     };
     if !padding.iter().zip(&dims).all(|pair| fits(&pair)) {
         let expected = match border {
-            Border::Reflect => "Reflect padding below the size of its axis",
-            _ => "edge padding of an axis with elements",
+            Border::Reflect => "reflect padding smaller than the axis",
+            _ => "edge padding of an axis that has elements",
         };
         return invalid(op, expected, format!("{padding:?} around {dims:?}"));
     }

@@ -37,7 +37,7 @@ pub(crate) fn seed(device: &RocmDevice, seed: u64) {
 }
 
 /// The key and the number of this call. A device that was never seeded starts from the operating
-/// system's entropy, by the random keys of the standard library's hash maps.
+/// system's entropy, taken from the random keys of the standard library's hash maps.
 pub(crate) fn next(device: &RocmDevice) -> [u64; 2] {
     let mut states = states().lock().unwrap_or_else(PoisonError::into_inner);
     let state = states

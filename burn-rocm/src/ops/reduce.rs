@@ -23,9 +23,9 @@ use crate::tensor::{RocmTensor, check_axis};
 /// save.
 const LEAST_PART: [usize; 2] = [1024, 256];
 
-/// The rows of short columns that one thread adds up, before the threads of a block join their sums.
-/// More threads a column have too little to read, and join more: sums of 16 rows of 589,824 and of
-/// 2,359,296 f32 read 1.3 TB/s of an H200's 4.3 with 2 rows a thread.
+/// How many rows of a short column one thread adds up, before the threads of a block join their
+/// sums. With fewer rows, a thread reads too little and the block joins more sums: with 2 rows per
+/// thread, sums of 16 rows of 589,824 and of 2,359,296 f32 read 1.3 of an H200's 4.3 TB/s.
 const ROWS_EACH: usize = 8;
 
 /// A packed tensor seen as `[outer, len, inner]` around the reduced axis.
@@ -75,8 +75,8 @@ impl Lines {
     }
 
     /// The number of blocks for the columns of one part, and the number of a block's threads along
-    /// a row, if a thread takes several neighbouring columns (`wide_columns`); 0 blocks if it takes
-    /// one. A block has 32 threads along a row, or fewer on shorter rows.
+    /// a row, if a thread takes several neighbouring columns (`wide_columns`); 0 blocks if a thread
+    /// takes a single column. A block has 32 threads along a row, or fewer on shorter rows.
     fn wide_blocks(&self) -> (usize, usize) {
         // `SIDE_BY_SIDE` of the kernel.
         let lanes = (16 / self.tensor.dtype_size()).min(4);
@@ -96,8 +96,8 @@ impl Lines {
         let units = device.info().compute_units as usize;
         let threads = device.block_threads() as usize;
         // A block reduces a row, and a thread a column; on the CPU device a vector lane reduces a
-        // column. The number of blocks for each compute unit reaches the full memory rate (H200,
-        // sums of 2^28 f32 as one row and as 4096 columns).
+        // column. With this many blocks for each compute unit, the kernels reach the full memory
+        // rate (H200, sums of 2^28 f32 as one row and as 4096 columns).
         let (lines, least, blocks) = match (self.inner, self.wide_blocks()) {
             (1, _) => (self.outer, LEAST_PART[0], if threads == 1 { 4 } else { 32 }),
             (inner, (0, _)) => ((self.outer * inner).div_ceil(threads.max(64)), LEAST_PART[1], 4),
@@ -106,8 +106,8 @@ impl Lines {
         if lines == 0 || lines >= units {
             1
         } else {
-            // Rounds down, because one block too many adds a round with an almost idle device
-            // (H200, sums of 8192 x 2304 f32: 29 us with 1062 blocks on 132 units).
+            // Rounds down, because one block too many adds a round in which the device is almost
+            // idle (H200, sums of 8192 x 2304 f32: 29 us with 1062 blocks on 132 units).
             (blocks * units / lines).min(self.len / least).max(1)
         }
     }
@@ -226,7 +226,7 @@ impl Lines {
     }
 }
 
-/// A grid with one thread for each column, sized by the elements of all columns.
+/// A grid with one thread for each column, sized by the number of elements in all columns.
 fn column_grid(device: &Arc<Device>, columns: usize, len: usize) -> Grid {
     let whole = device.grid(columns.saturating_mul(len.max(1)));
     let enough = columns.div_ceil(whole.threads as usize).max(1);
@@ -317,7 +317,7 @@ pub(crate) fn sum_dims(op: &'static str, tensor: RocmTensor, axes: &[usize]) -> 
         }
     }
     sums = reshape(sums, &runs.iter().map(|(_, size)| *size).collect::<Vec<_>>())?;
-    // The longest run first, so that the other passes read least.
+    // Sums the longest run first, so that the other passes read as little as possible.
     let mut left: Vec<usize> = (0..runs.len()).filter(|&run| runs[run].0).collect();
     left.sort_by_key(|&run| runs[run].1);
     while let Some(run) = left.pop() {

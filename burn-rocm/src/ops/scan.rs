@@ -60,13 +60,13 @@ impl Tiles {
             return None;
         }
         let tiles = lines.len.div_ceil(elements);
-        // Two blocks a compute unit hold enough elements to keep memory busy.
+        // Two blocks for each compute unit hold enough elements to keep memory busy.
         let blocks = (lines.outer * tiles).min(2 * device.info().compute_units as usize) as u32;
         let words = lines.outer * (tiles + tiles.div_ceil(block)) * (size.max(4) / 4);
         Some(Self { grid: Grid { blocks, threads }, words })
     }
 
-    /// The zeroed state: the counter of tiles taken, then the words in which each row's tiles
+    /// The state, set to zero: the counter of tiles taken, then the words in which each row's tiles
     /// publish their results.
     fn state(&self, device: &Arc<Device>) -> hip::Result<RocmTensor> {
         let state = RocmTensor::empty(device, [1 + self.words], DType::U64)?;

@@ -17,8 +17,8 @@ use crate::tensor::{RocmTensor, check_axis};
 /// `TILE` of `sort.hip`: the elements that a block sorts in shared memory.
 const TILE: usize = 1024;
 
-/// The elements that one CPU thread sorts before merging. Its pairs, and scratch space for as many,
-/// fit a core's cache.
+/// The elements that one CPU thread sorts before merging. Its key-index pairs, and scratch space
+/// for as many, fit a core's cache.
 const SERIAL_TILE: usize = 16384;
 
 /// The fewest elements that one thread of `sort.hip` merges.
@@ -40,8 +40,8 @@ fn flags(op: &'static str, dtype: DType, descending: bool) -> hip::Result<u32> {
     Ok(order | if descending { DESCENDING } else { 0 })
 }
 
-/// The type of an integer tensor's sort indices, as in Burn's own sorts: the tensor's own type, or
-/// i32 if that type is too small for every index.
+/// The type of the indices when an integer tensor is sorted, as in Burn's own sorts: the tensor's
+/// own type, or i32 if that type can't hold every index.
 pub(crate) fn index_dtype(tensor: &RocmTensor) -> DType {
     match tensor.dtype_of() {
         wide @ (DType::I64 | DType::I32 | DType::U64 | DType::U32) => wide,

@@ -45,7 +45,7 @@ pub(crate) fn bool_dtype(dtype: DType) -> DType {
 }
 
 /// Elements on the host. The vector's element type has the size of the tensor's elements, so the
-/// bytes have its alignment.
+/// bytes are aligned for them.
 enum Elements {
     Bytes(Vec<u8>),
     Halves(Vec<u16>),

@@ -68,10 +68,9 @@ fn map2(
     })
 }
 
-/// Limits each element to the bounds; without a bound, the type's own limit counts. NaN elements
-/// stay NaN, and a NaN bound is ignored. So does Burn's definition of clamp, which masks the
-/// elements below and above the bounds. If the lower bound exceeds the upper one, the upper one
-/// counts.
+/// Limits each element to the bounds; a missing bound is the type's own limit. NaN elements stay
+/// NaN, and a NaN bound is ignored, as in Burn's definition of clamp, which masks the elements
+/// below and above the bounds. If the lower bound exceeds the upper one, the upper one counts.
 pub(crate) fn clamp(
     op: &'static str,
     tensor: RocmTensor,
@@ -86,8 +85,8 @@ pub(crate) fn clamp(
     map2(op, Functor::Clamp, tensor, ty, scalars)
 }
 
-/// `x` to an integer power. Small exponents are computed by products, with fewer roundings than a
-/// power function. Each product is one kernel.
+/// `x` to an integer power. Small exponents are computed by products, which round less than a power
+/// function. Each product is one kernel.
 pub(crate) fn powi_scalar(op: &'static str, tensor: RocmTensor, exponent: Scalar) -> hip::Result<RocmTensor> {
     use super::binary::{binary, scalar};
     let float = tensor.kernel_type()?.is_float();

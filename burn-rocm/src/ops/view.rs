@@ -72,7 +72,7 @@ pub(crate) fn repeat_dim(tensor: RocmTensor, axis: usize, times: usize) -> hip::
         target[axis] = times;
         return expand(tensor, &target);
     }
-    // Views [.., d, ..] as [.., 1, d, ..], repeats the new axis, and merges the two axes by one
+    // Views [.., d, ..] as [.., 1, d, ..], repeats the new axis, and merges the two axes in one
     // copy.
     let mut apart = target.clone();
     apart.insert(axis, 1);

@@ -64,13 +64,14 @@ impl RocmTensor {
     /// # Errors
     /// Those of the allocation; `OutOfMemory` also if the shape's byte count overflows.
     pub(crate) fn empty(device: &Arc<Device>, shape: impl Into<Shape>, dtype: DType) -> hip::Result<Self> {
-        // The op that this thread put off must run before the one that writes this tensor, and it
-        // holds memory. If it fails, reads of its result report the error.
+        // The op that this thread put off must be enqueued before the one that writes this tensor,
+        // and it holds memory that this allocation may need. If it fails, reads of its result
+        // report the error.
         let _ = enqueue_own();
         let shape = shape.into();
         let size = kernel_type(dtype)?.size();
         let bytes = shape.as_slice().iter().try_fold(size, |bytes, &dim| bytes.checked_mul(dim));
-        // Half of the address space: element offsets stay below isize::MAX.
+        // At most half of the address space, so that element offsets stay below isize::MAX.
         let Some(bytes) = bytes.filter(|&bytes| bytes <= isize::MAX as usize) else {
             let (free, total) = device.memory_info()?;
             return Err(hip::Error::OutOfMemory { requested: usize::MAX, free, total });
@@ -109,23 +110,23 @@ impl RocmTensor {
     }
 
     /// Takes the stacked operands of the product that was put off. The product is then never
-    /// computed, so the caller drops this tensor. `None` unless the product still waits and this
-    /// tensor is its only view and shows all of its matrices in order. `dims` is as for
-    /// [`put_off`](Self::put_off).
+    /// computed, so the caller must drop this tensor. `None` unless the product is still put off,
+    /// this tensor is the only view of it, and the view shows all of its matrices in order. `dims`
+    /// is as for [`put_off`](Self::put_off).
     pub(crate) fn take_stacked(&self, dims: [usize; 3]) -> Option<[Self; 2]> {
         let product = self.put_off.as_ref().filter(|product| product.dims == dims)?;
         if !self.layout.is_contiguous() {
             return None;
         }
         release(product);
-        // A replay that holds it too only enqueues it, or finds it taken.
+        // A replay may hold it too, but only enqueues it or finds it taken.
         if Arc::strong_count(product) == 1 { product.take().map(|work| work.stacked) } else { None }
     }
 
     /// Enqueues the product that writes the buffer, if it was put off.
     ///
     /// # Errors
-    /// The product's, each time.
+    /// The product's error, at every call.
     #[inline]
     pub(crate) fn settle(&self) -> hip::Result<()> {
         self.put_off.as_ref().map_or(Ok(()), |product| product.enqueue())
@@ -171,7 +172,7 @@ impl RocmTensor {
         self.dtype
     }
 
-    /// Bytes an element.
+    /// Bytes of one element.
     pub(crate) fn dtype_size(&self) -> usize {
         self.dtype.size()
     }
@@ -207,7 +208,8 @@ impl RocmTensor {
     pub(crate) fn has_one_holder(&self) -> bool {
         let one = || Arc::strong_count(&self.buffer) == 1;
         one() || {
-            // The op that waits may be the other owner. Reads of its result report its error.
+            // The op that was put off may be the other owner. If it fails, reads of its result
+            // report the error.
             let _ = enqueue_own();
             one()
         }

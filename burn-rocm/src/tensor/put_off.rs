@@ -1,12 +1,13 @@
-//! Batched products that are put off, because a sum over their batches may follow.
+//! Batched products that are put off (deferred), because a sum over their batches may follow.
 //!
 //! A weight that all matrices of a batch share gets its gradient from two ops: a product for each
 //! matrix, and the sum of these products. Burn 0.22 differentiates a linear layer this way. If the
 //! matrices are stacked along the inner axis, one product gives the sum, and the separate products
 //! are never written. So a product whose operands can be stacked waits for the thread's next op.
 //!
-//! Unless that op is such a sum, it enqueues the product before its own work (`waiting.rs`). Each
-//! access to the tensor's buffer, by any thread, does too. So only the timing differs.
+//! If that op is such a sum, it replaces the product. Any other op enqueues the product before its
+//! own work (`waiting.rs`), and so does each access to the tensor's buffer, by any thread. So only
+//! the timing differs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +18,7 @@ use hip::Error;
 use super::RocmTensor;
 use crate::waiting::Waiting;
 
-/// A product that may still wait.
+/// A product that was put off and may not be enqueued yet.
 pub(super) struct PutOff {
     state: Mutex<State>,
     /// Whether the product has been enqueued. Set under the lock.
@@ -31,12 +32,12 @@ pub(super) struct PutOff {
 enum State {
     Waiting(Box<Work>),
     Enqueued,
-    /// Another op does the work. The product's tensor is gone.
+    /// Another op has taken over the work. The product's tensor is gone.
     Taken,
     Failed(Error),
 }
 
-/// What a product needs while it waits.
+/// What a product that is put off holds.
 pub(crate) struct Work {
     /// Enqueues the product, which writes the tensor's buffer.
     pub(crate) run: Box<dyn FnOnce() -> hip::Result<()> + Send>,
@@ -59,7 +60,7 @@ impl PutOff {
                 let reason = "the product needed here belongs to another thread's capture".into();
                 return Err(Error::Capture { op: "float_matmul", reason });
             }
-            // If the product panics, this error stays.
+            // If enqueueing the product panics, this error stays as the state.
             let panicked = State::Failed(Error::Invalid {
                 op: "float_matmul",
                 expected: "the product to be enqueued".into(),
@@ -83,7 +84,7 @@ impl PutOff {
         }
     }
 
-    /// Takes the work if the product still waits. It is then never computed.
+    /// Takes the work if the product is still put off. The product is then never computed.
     pub(super) fn take(&self) -> Option<Box<Work>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *state, State::Taken) {
@@ -97,8 +98,8 @@ impl PutOff {
 }
 
 impl Waiting for PutOff {
-    /// Enqueues the product if it still waits. Another thread that needs the product waits here
-    /// until then, so that its own work comes after.
+    /// Enqueues the product if that has not happened yet. Another thread that needs the product
+    /// blocks here until it is enqueued, so that its own work comes later.
     ///
     /// # Errors
     /// The product's. `Capture` if the product belongs to another thread's capture.
@@ -135,7 +136,7 @@ mod tests {
         upload(data, DType::F32, &RocmDevice::default()).expect("an upload")
     }
 
-    /// A tensor whose product counts in `runs` and has this outcome.
+    /// A tensor whose product was put off, counts its runs in `runs`, and has this outcome.
     fn waits(runs: &Arc<AtomicUsize>, outcome: fn() -> hip::Result<()>) -> RocmTensor {
         let runs = runs.clone();
         let run = move || {

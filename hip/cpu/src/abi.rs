@@ -17,7 +17,7 @@ impl Dim3 {
         u64::from(self.x) * u64::from(self.y) * u64::from(self.z)
     }
 
-    /// The position with this index, counted x first.
+    /// The position with this index. x runs fastest.
     #[cfg(lockstep)]
     pub(crate) fn at(self, index: u64) -> Self {
         let (x, y) = (u64::from(self.x), u64::from(self.y));
@@ -61,7 +61,7 @@ pub(crate) struct LaunchRecord {
 unsafe impl Sync for LaunchRecord {}
 
 impl LaunchRecord {
-    /// The launch of `count` of its blocks, from block `first` on.
+    /// The part of this launch that has `count` blocks, beginning with block `first`.
     pub(crate) fn part(&self, first: u64, count: u64) -> Self {
         Self { first, count, ..*self }
     }
@@ -86,7 +86,7 @@ pub(crate) struct Table {
     pub(crate) count: u64,
 }
 
-/// A kernel that can be launched. It is plain data: its owner must keep its code loaded.
+/// A kernel that can be launched. It is plain data, so its owner must keep the code loaded.
 #[derive(Clone, Copy)]
 pub(crate) struct Kernel {
     pub(crate) name: &'static str,
@@ -106,8 +106,8 @@ impl Kernel {
             .layout
             .iter()
             .fold(0, |end: usize, [size, align]| end.next_multiple_of(*align as usize) + *size as usize);
-        // The kernel may read the segment as a struct with more members than it has parameters,
-        // without using them. So some room follows the arguments.
+        // The kernel may read the segment as a struct that has more members than the kernel has
+        // parameters, without using the extra ones. So there is some room after the arguments.
         let mut segment = vec![u128::MAX; end.div_ceil(size_of::<u128>()) + 4];
         let mut at: usize = 0;
         for (index, [size, align]) in self.layout.iter().enumerate() {

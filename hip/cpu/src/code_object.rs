@@ -1,10 +1,11 @@
-//! Code objects, which hipRTC gives and `hipModuleLoadData` takes. They describe themselves, so
-//! that the device recognises one from another process, version or CPU, and refuses a damaged one.
+//! Code objects, which hipRTC produces and `hipModuleLoadData` loads. A code object describes
+//! itself, so that the device recognises one from another process, version or CPU, and refuses a
+//! damaged one.
 //!
 //! The header is `MAGIC`, the payload's length and hash, and a hash of these. The payload is the
-//! length of a text, the text, and for programs that are not built in a shared object. The text's
-//! lines are the compiler, the target, the kind and, for built-in kernels, the family, its source's
-//! hash and the names.
+//! length of a text, then the text, then a shared object if the program is not built in. The lines
+//! of the text are the compiler, the target, the kind and, for built-in kernels, the family, the
+//! hash of its source and the kernels' names.
 
 use crate::arch::target;
 use std::ffi::c_void;
@@ -13,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64 as hash;
 
 const MAGIC: &[u8; 8] = b"HIPCPU\x02\n";
 const HEADER: usize = 32;
-/// Far above the size of any code object. A greater length means damage.
+/// Far above the size of any code object, so a greater length means damage.
 const LARGEST: u64 = 1 << 30;
 
 /// The contents of a code object.

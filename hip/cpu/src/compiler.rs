@@ -61,7 +61,7 @@ pub(crate) fn compile(unit: &Unit<'_>) -> Result<(Vec<u8>, String), String> {
             isas(env::consts::ARCH).iter().chain([&LOCKSTEP]).find(|known| known.name == isa().name);
         command.args(isa_flags.map_or(&[][..], |isa| isa.flags));
         command.arg("-iquote").arg(&folder.0).arg("-idirafter").arg(&folder.0).args(&options);
-        // Run in the folder, so that messages do not show its path.
+        // The compiler runs in the folder, so that its messages do not show the folder's path.
         command.current_dir(&folder.0).arg(&source).arg("-o").arg(&library).arg("-lm");
         match command.output() {
             Ok(output) => {
@@ -93,7 +93,7 @@ pub fn host_compiler() -> Option<PathBuf> {
         env::var_os("PATH").map(|path| env::split_paths(&path).collect()).unwrap_or_default();
     let found = |name: OsString| {
         let path = Path::new(&name);
-        // A name without a folder is searched in PATH.
+        // A name without a folder is looked up in PATH.
         let path = match path.components().count() {
             1 => folders.iter().map(|folder| folder.join(path)).find(|path| path.is_file())?,
             _ => path.to_owned(),
@@ -142,8 +142,8 @@ fn options(given: &[String]) -> Result<(String, Vec<&str>), String> {
 impl Unit<'_> {
     fn text(&self) -> String {
         let code = without_comments(self.source);
-        // A program without `prelude.h` gets the C library's mathematics, which AMD's compiler has
-        // built in.
+        // A program without `prelude.h` gets the C library's mathematical functions, because AMD's
+        // compiler has such functions built in.
         let library = if code.contains("#include \"prelude.h\"") {
             ""
         } else {

@@ -87,7 +87,7 @@ impl Program {
 struct Programs;
 
 impl hip_provider::hiprtc::Programs for Programs {
-    /// The version that AMD's hipRTC of ROCm 7.2 gives.
+    /// The version that the hipRTC of ROCm 7.2 returns.
     fn version() -> Status<[c_int; 2]> {
         Ok([9, 0])
     }

@@ -1,9 +1,10 @@
-//! AMD's C API of HIP, hipRTC, rocBLAS and MIOpen on the host's CPU, in the calling process.
+//! The CPU provider: AMD's C API of HIP, hipRTC, rocBLAS and MIOpen, implemented on the host's CPU
+//! in the calling process.
 //!
 //! The device looks like a GPU whose blocks have one thread and whose compute units are the cores.
-//! With the feature `lockstep`, `BURN_ROCM_CPU_WAVE=32|64` turns on the lockstep mode: blocks have
-//! many threads, each a coroutine, so that mistakes with barriers, shuffles, shared memory and wave
-//! size show.
+//! With the feature `lockstep`, `BURN_ROCM_CPU_WAVE=32|64` turns on the lockstep mode. Blocks then
+//! have many threads, each of which is a coroutine, so that mistakes with barriers, shuffles,
+//! shared memory and wave size become visible.
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -13,7 +14,7 @@
 //! | `BURN_ROCM_CPU_POISON` | `1` fills new device memory with 0xff (always so in lockstep) |
 //! | `BURN_ROCM_CPU_WAVE` | `32` or `64`: lockstep mode with waves of that size |
 //! | `BURN_ROCM_CPU_ARCH` | the architecture name that the device reports |
-//! | `BURN_ROCM_CPU_FAIL` | which calls fail, separated by commas: `rocblas_create_handle`, `rocblas_products`, `miopenCreateWithStream`, `miopen_kernels`, `hipEventRecord`, `hipHostMalloc`, `hipModuleLaunchKernel`, `hipStreamBeginCapture`, `hipStreamEndCapture`, `hipGraphInstantiateWithFlags`; with `:3` only the third call |
+//! | `BURN_ROCM_CPU_FAIL` | which calls fail, separated by commas: `rocblas_create_handle`, `rocblas_products`, `miopenCreateWithStream`, `miopen_kernels`, `hipEventRecord`, `hipHostMalloc`, `hipModuleLaunchKernel`, `hipStreamBeginCapture`, `hipStreamEndCapture`, `hipGraphInstantiateWithFlags`; with `:3` after a name, only the third call fails |
 //! | `BURN_ROCM_CPU_SEED` | the seed of the order in which lockstep resumes threads (0) |
 #![allow(non_snake_case, non_upper_case_globals)]
 

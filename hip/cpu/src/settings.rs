@@ -29,25 +29,26 @@ pub(crate) struct Settings {
 /// A failure of AMD's libraries that a test can simulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// `rocblas_create_handle`, as without memory for its workspace.
+    /// `rocblas_create_handle`, as if there were no memory for its workspace.
     RocblasHandle,
-    /// Every rocBLAS computation, as without kernels for the chip, except that the process goes on.
+    /// Every rocBLAS computation, as if rocBLAS had no kernels for the chip, except that the
+    /// process is not ended.
     RocblasProducts,
     /// `miopenCreateWithStream`.
     MiopenHandle,
     /// Every call with a MIOpen handle, as if its kernels did not compile.
     MiopenKernels,
-    /// `hipEventRecord`, as without memory for it.
+    /// `hipEventRecord`, as if there were no memory for it.
     EventRecord,
     /// `hipHostMalloc`, as if the host could pin no more memory.
     HostMalloc,
-    /// `hipModuleLaunchKernel`, as without memory for it.
+    /// `hipModuleLaunchKernel`, as if there were no memory for it.
     Launch,
-    /// `hipStreamBeginCapture`, as without memory for it.
+    /// `hipStreamBeginCapture`, as if there were no memory for it.
     BeginCapture,
-    /// `hipStreamEndCapture`, as where a call before it spoilt the capture.
+    /// `hipStreamEndCapture`, as if an earlier call had invalidated the capture.
     EndCapture,
-    /// `hipGraphInstantiateWithFlags`, as where the device has no memory for the graph.
+    /// `hipGraphInstantiateWithFlags`, as if the device had no memory for the graph.
     GraphInstantiate,
 }
 

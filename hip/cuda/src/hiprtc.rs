@@ -24,13 +24,14 @@ const HEADER_NAME: &CStr = c"hip_cuda.h";
 
 /// Options of every program.
 const OWN_OPTIONS: &[&str] = &[
-    // As in hipRTC, unmarked functions, such as `constexpr` ones, may be called on the device.
+    // As in hipRTC, functions without an execution space, such as `constexpr` ones, may be called
+    // on the device.
     "--device-as-default-execution-space",
     "--pre-include=hip_cuda.h",
-    // hipRTC limits the registers of a kernel without `__launch_bounds__` so that a block of 1024
-    // threads can start. NVRTC uses up to 255, and such a block does not start, because a block has
-    // 65,536 registers on every NVIDIA GPU. NVRTC ignores the option for kernels with launch bounds
-    // (CUDA C++ Programming Guide, "Launch Bounds").
+    // hipRTC limits the registers of a kernel without `__launch_bounds__`, so that a block of 1024
+    // threads can start. NVRTC uses up to 255 registers for each thread. A block of 1024 threads
+    // then can't start, because on every NVIDIA GPU a block has 65,536 registers. NVRTC ignores the
+    // option for kernels with launch bounds (CUDA C++ Programming Guide, "Launch Bounds").
     "--maxrregcount=64",
 ];
 

@@ -1,9 +1,9 @@
-//! AMD's C API of HIP, hipRTC, rocBLAS and MIOpen on NVIDIA GPUs, implemented by the CUDA driver,
-//! NVRTC, cuBLAS and cuDNN 9, which are loaded at run time.
+//! The CUDA provider: AMD's C API of HIP, hipRTC, rocBLAS and MIOpen on NVIDIA GPUs. It calls the
+//! CUDA driver, NVRTC, cuBLAS and cuDNN 9, which are loaded at run time.
 //!
-//! The functions check arguments as AMD's libraries do and return AMD's statuses. What NVIDIA's
-//! libraries lack returns AMD's status for "not supported". Load a table's libraries before using
-//! the table; see [`missing_symbol`].
+//! The functions check arguments as AMD's libraries do and return AMD's statuses. A call that
+//! NVIDIA's libraries can't serve returns AMD's status for "not supported". The caller loads a
+//! table's libraries before it uses the table; see [`missing_symbol`].
 //!
 //! f32 is computed in f32, unless [`allow_tf32`] allows TF32.
 #![allow(non_snake_case, non_upper_case_globals)]

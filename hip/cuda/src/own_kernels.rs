@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn they_compile() {
-        // SAFETY: only looked for.
+        // SAFETY: the function only looks for the library.
         if !unsafe { cudarc::nvrtc::sys::is_culib_present() } {
             println!("skipped: no NVRTC");
             return;

@@ -1,5 +1,5 @@
 //! The functions that this crate calls, by library. [`missing_symbol`] looks for them before the
-//! first call, so that an old or broken library gives an error and not a panic.
+//! first call, so that an old or broken library causes an error instead of a panic.
 
 use cudarc::{cublas, cudnn, driver, nvrtc};
 
@@ -174,7 +174,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
-    /// The words of this crate's code that look like names of NVIDIA's functions.
+    /// Collects the words in this crate's code that look like names of NVIDIA's functions.
     fn named(folder: &Path, found: &mut BTreeSet<String>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

@@ -7,7 +7,7 @@ use hip_sys::*;
 /// The result of a call; the error is hipRTC's status.
 pub type Status<T = ()> = Result<T, hiprtcResult>;
 
-/// A provider's programs. The methods get no null program.
+/// A provider's programs. No program passed to these methods is null.
 pub trait Programs {
     /// The version: major and minor.
     fn version() -> Status<[c_int; 2]>;
@@ -18,7 +18,8 @@ pub trait Programs {
     /// Destroys a program.
     ///
     /// # Safety
-    /// The program came from [`Programs::create`] and is not destroyed, here and below.
+    /// The program came from [`Programs::create`] and is not destroyed. The same holds for the
+    /// methods below.
     unsafe fn destroy(program: hiprtcProgram) -> Status;
 
     /// Adds a name expression, whose lowered name is wanted after compilation.

@@ -22,8 +22,8 @@ pub fn require<E>(condition: bool, status: E) -> Result<(), E> {
 
 /// Runs the body of a C function, so that no panic unwinds into the caller.
 ///
-/// A panic can leave only the caller's output buffers half-written. Their content is unspecified
-/// after any error.
+/// All that a panic can leave half-written are the caller's output buffers, whose content is
+/// unspecified after any error.
 fn boundary<E>(success: E, panicked: E, body: impl FnOnce() -> Result<(), E>) -> E {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => success,

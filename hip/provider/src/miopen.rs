@@ -37,9 +37,9 @@ pub type Outcome<T = ()> = Result<T, miopenStatus_t>;
 
 /// The object behind a `miopenHandle_t`.
 ///
-/// Each op family has a trait of its own for its computations. The C functions have checked all
-/// arguments except memory. The caller of the C function vouches for the addresses of operands and
-/// workspaces.
+/// Each op family has a trait of its own for its computations. The C functions check all arguments
+/// except memory before they call these. The caller of the C function vouches for the addresses of
+/// operands and workspaces.
 pub trait Handle: Sized + 'static {
     /// The provider's part of a tensor descriptor.
     type Tensor: Own<Tensor>;

@@ -1,7 +1,7 @@
 //! rocBLAS's C functions, over a provider's handle.
 //!
-//! They check arguments as rocBLAS does, in its order. A buffer outside the runtime's allocations
-//! gives `rocblas_status_invalid_pointer`.
+//! They check arguments as rocBLAS does, in the same order. For a buffer outside the runtime's
+//! allocations they return `rocblas_status_invalid_pointer`.
 
 mod functions;
 mod gemm;
@@ -51,7 +51,7 @@ pub trait Handle: Real<f32> + Real<f64> + Mixed + Sized + 'static {
     /// Sets the handle's workspace in device memory; null for the library's own.
     fn set_workspace(&mut self, at: *mut c_void, bytes: usize) -> Outcome;
 
-    /// Runs `body`, the checks and the computation, in order with the stream's other work.
+    /// Runs `body` (the checks and the computation) in order with the stream's other work.
     fn compute(&mut self, body: impl FnOnce(&mut Self) -> Outcome) -> Outcome;
 
     /// Whether a range lies inside one of the runtime's allocations.

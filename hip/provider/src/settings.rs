@@ -1,8 +1,8 @@
-//! The error of a setting that can't be honoured.
+//! The error for an invalid setting.
 
 use std::fmt;
 
-/// A setting that can't be honoured.
+/// A setting that is invalid, or that the provider can't apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The environment variable.

@@ -74,7 +74,8 @@ impl Strided {
         })
     }
 
-    /// Elements from the first to one past the last of the whole batch; `None` on overflow.
+    /// The number of elements that the whole batch spans, from its first to its last; `None` on
+    /// overflow.
     pub(crate) fn extent(self, batch: usize) -> Option<usize> {
         if batch == 0 || self.rows == 0 || self.cols == 0 {
             return Some(0);
@@ -86,14 +87,14 @@ impl Strided {
     }
 }
 
-/// The leading dimension of a matrix that is stored by columns of `inner` elements; `None` if it is
-/// not.
+/// The leading dimension of a matrix if it is stored by columns of `inner` elements; `None` if it
+/// is not.
 fn leading_dimension(inner: usize, outer: usize, inner_stride: usize, outer_stride: usize) -> Option<usize> {
     let ld = if outer <= 1 { inner.max(1) } else { outer_stride };
     ((inner <= 1 || inner_stride == 1) && ld >= inner.max(1)).then_some(ld)
 }
 
-/// How rocBLAS computes `c = a x b`. Neither `batch` nor a dimension of `c` may be 0. The inner
+/// How rocBLAS computes `c = a x b`. Neither `batch` nor a dimension of `c` may be 0, but the inner
 /// dimension may.
 pub(crate) fn plan(batch: usize, a: Strided, b: Strided, c: Strided) -> Result<Plan> {
     if a.rows != c.rows || b.cols != c.cols || a.cols != b.rows {

@@ -56,9 +56,8 @@ struct Handle {
 unsafe impl Send for Handle {}
 
 impl Bound for Handle {
-    /// A product does not need more than the handle's workspace, which so stays where it is: rocBLAS
-    /// chooses among the algorithms that fit it (`get_available_workspace` in its
-    /// `tensile_host.cpp`).
+    /// The handle's workspace is never reallocated for a product, because rocBLAS chooses among the
+    /// algorithms that fit into it (`get_available_workspace` in its `tensile_host.cpp`).
     fn bind(&self, stream: hipStream_t) -> Result<()> {
         // SAFETY: the handle is valid; the caller keeps the stream alive.
         let status = unsafe { (self.table.rocblas_set_stream)(self.raw, stream) };
@@ -69,7 +68,7 @@ impl Bound for Handle {
 impl Blas {
     /// Creates the handle for the current device.
     ///
-    /// `arch` is the device's full architecture name, `device` its index; `stream` must live as
+    /// `arch` is the device's full architecture name and `device` its index; `stream` must live as
     /// long as the result.
     pub(crate) fn new(
         table: &'static Rocblas,
@@ -109,14 +108,14 @@ impl Blas {
     /// alternative implementation, which keeps subnormal values
     /// ([`Config::f16_alternative`](crate::Config::f16_alternative)).
     ///
-    /// A single row or column uses gemm too. For 1 x 1024 x 1024 rocBLAS's gemv executes 216 k wave
-    /// instructions in 4 workgroups, gemm 1,765 k in 32 (ROCm 7.2, gfx1030). For 4096 x 1 x 256
-    /// gemv executes 5,992 k, gemm 1,169 k. So gemv is no clear gain; neither was timed on an AMD
-    /// GPU.
+    /// A single row or column uses gemm too. For 1 x 1024 x 1024, rocBLAS's gemv executes 216 k
+    /// wave instructions in 4 workgroups, and gemm 1,765 k in 32 (ROCm 7.2, gfx1030). For 4096 x 1
+    /// x 256, gemv executes 5,992 k and gemm 1,169 k. So gemv brings no clear gain. Neither was
+    /// timed on an AMD GPU.
     ///
     /// # Errors
     /// `Unsupported` for other dtypes; `Invalid` for shapes, strides or sizes that rocBLAS does not
-    /// support, or views that reach past a buffer's end; `Rocblas` for a status of the library.
+    /// support, or views that reach past a buffer's end; `Rocblas` if the library fails.
     #[allow(clippy::too_many_arguments)] // BLAS's own signature.
     pub fn gemm(
         &self,
@@ -138,7 +137,7 @@ impl Blas {
         let (a, b) = (self.span("gemm", &a, batch, dtype)?, self.span("gemm", &b, batch, dtype)?);
         let out = self.span("gemm", &c, batch, kind.output)?.apart_from("gemm", &[a, b])?;
         carry_faults(read, [c.buffer]);
-        // If the inner dimension is 0 nothing is read, but rocBLAS refuses null pointers.
+        // If the inner dimension is 0, rocBLAS reads nothing but still refuses null pointers.
         let (a, b) = if plan.k == 0 { (out, out) } else { (a, b) };
         let (first, second) = if plan.swap { (b, a) } else { (a, b) };
         let flags = match self.halves.alternative(dtype, gradient) {
@@ -474,7 +473,8 @@ fn check(
     status: rocblas_status,
     detail: impl FnOnce() -> String,
 ) -> Result<()> {
-    // `perf_degraded`: computed, but slower for lack of workspace.
+    // `perf_degraded` means that the result is right, but was computed more slowly for lack of
+    // workspace.
     if status == rocblas_status_success || status == rocblas_status_perf_degraded {
         return Ok(());
     }

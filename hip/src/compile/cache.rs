@@ -61,7 +61,7 @@ struct State {
 const MAGIC: &[u8; 8] = b"BRCODE1\n";
 /// Magic, key, checksum, length of the symbol.
 const HEADER: usize = 8 + 16 + 16 + 4;
-/// No kernel's code is near this size. A larger file counts as damaged and is not read.
+/// No kernel's code comes near this size. A larger file counts as damaged and is not read.
 const LARGEST: u64 = 256 << 20;
 
 /// The process's cache of code objects.
@@ -95,7 +95,8 @@ impl CodeCache {
         self.state().stats
     }
 
-    /// Sets the most bytes on disk. The least recently used files are removed first.
+    /// Sets how many bytes the cache may take on disk. The least recently used files are removed
+    /// first.
     pub fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Ordering::Relaxed);
     }
@@ -138,8 +139,8 @@ impl CodeCache {
             }
         };
         let facts = file.metadata().ok()?;
-        // The owner of the open file, not of the path, which another user could exchange in
-        // between.
+        // Checks the owner of the open file rather than of the path, because another user could
+        // replace the file at the path in between.
         let own = effective_user();
         if facts.uid() != own {
             self.refuse(&path, format!("a file of user {own}"), format!("one of user {}", facts.uid()));
@@ -179,7 +180,8 @@ impl CodeCache {
         self.state().stats.damaged += 1;
     }
 
-    /// Stores a code object. A failure is no error, as the kernel is then compiled again next time.
+    /// Stores a code object. A failure is not an error: the kernel is then compiled again next
+    /// time.
     pub(crate) fn put(&self, key: u128, object: &CodeObject) {
         let Some(directory) = self.usable() else { return };
         let bytes = encode(key, object);
@@ -424,7 +426,7 @@ mod tests {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
         assert_eq!(cache.get(2), None);
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        // Only root may give a file to another user. Other users test the mode alone.
+        // Only root may give a file to another user. Run by other users, this tests only the mode.
         if std::os::unix::fs::chown(&file, Some(effective_user() + 1), None).is_ok() {
             assert_eq!(cache.get(2), None);
             assert_eq!(cache.stats().refused, 2);
@@ -481,7 +483,7 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    // Each thread has its own cache, as processes do.
+                    // Each thread has its own `CodeCache`, as each process does.
                     let cache = scratch.cache();
                     for round in 0..200u128 {
                         cache.put(round % 5, &object(3000));

@@ -1,5 +1,5 @@
-//! Identifies the compiler of a provider's kernels. The key of a code object on disk covers all of
-//! it.
+//! Identifies the compiler of a provider's kernels. The key of a code object on disk covers
+//! everything here.
 
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -9,11 +9,11 @@ use std::path::Path;
 use crate::hash::Digest;
 use crate::provider::kind::ProviderKind;
 
-/// A provider's compiler.
+/// The identity of a provider's compiler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Toolchain {
     pub(crate) provider: ProviderKind,
-    /// hipRTC's major and minor version. AMD has left it at 9.0 from ROCm 5.7 to 7.2.
+    /// hipRTC's major and minor version. From ROCm 5.7 to 7.2, AMD left it at 9.0.
     pub(crate) hiprtc: (i32, i32),
     /// `hipRuntimeGetVersion`.
     pub(crate) runtime: i32,
@@ -41,13 +41,13 @@ impl Toolchain {
         Self { provider, hiprtc, runtime, builds }
     }
 
-    /// Adds the toolchain to a key.
+    /// Adds the compiler's identity to a key.
     pub(crate) fn add_to(&self, key: Digest) -> Digest {
         self.provider
             .compiles_with()
             .fold(key, |key, text| key.part(text))
-            // The provider's name is a part too, because nothing forbids another provider to use
-            // AMD's architecture names.
+            // The key also has the provider's name, because another provider could use AMD's
+            // architecture names.
             .part(self.provider.name())
             .part(&format!("{}.{} {}", self.hiprtc.0, self.hiprtc.1, self.runtime))
             .part(&self.builds)

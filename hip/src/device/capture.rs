@@ -1,8 +1,9 @@
 //! A device's captures: one thread's work, recorded by HIP instead of run.
 //!
-//! HIP records whatever a captured stream is given, by whichever thread. So a capture has a stream
-//! of its own, which only the capturing thread uses. The other threads' work runs meanwhile, on the
-//! compute stream. If no thread captures, this costs a launch one relaxed load.
+//! HIP records all work that is enqueued on a captured stream, whichever thread enqueues it. So a
+//! capture has a stream of its own, which only the capturing thread uses, and the other threads'
+//! work runs on the compute stream meanwhile. While no thread captures, this costs each launch one
+//! relaxed load.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,22 +17,22 @@ use crate::once::Once;
 use crate::trace;
 
 thread_local! {
-    /// The thread's number, from 1; 0 if it has none yet. Without a destructor, like the count
-    /// below, so that a thread that is ending has it too.
+    /// The thread's number, from 1; 0 if it has none yet. A plain `Cell` without a destructor, like
+    /// the count below, so that it is still there while the thread ends.
     static NUMBER: Cell<u32> = const { Cell::new(0) };
-    /// How many devices the thread captures.
+    /// On how many devices the thread is capturing.
     static CAPTURED: Cell<u32> = const { Cell::new(0) };
-    /// Whether the thread's work runs for now instead of being captured.
+    /// Whether the thread's work currently runs instead of being captured ([`uncaptured`]).
     static UNCAPTURED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the calling thread captures a graph, on any device. `false` inside [`uncaptured`].
+/// Whether the calling thread is capturing a graph, on any device. `false` inside [`uncaptured`].
 pub fn is_capturing() -> bool {
     CAPTURED.get() > 0 && !UNCAPTURED.get()
 }
 
-/// Runs `work` as if the calling thread captured nothing: what it enqueues runs, and is not part of
-/// a graph.
+/// Runs `work` as if the calling thread were not capturing: what it enqueues runs, and does not
+/// become part of a graph.
 pub fn uncaptured<T>(work: impl FnOnce() -> T) -> T {
     struct Before(bool, trace::Counts);
     impl Drop for Before {
@@ -57,7 +58,7 @@ fn thread_number() -> u32 {
     })
 }
 
-/// The calling thread in words.
+/// The calling thread's name or id, for messages.
 fn this_thread() -> String {
     let thread = std::thread::current();
     match thread.name() {
@@ -66,14 +67,14 @@ fn this_thread() -> String {
     }
 }
 
-/// A device's captures, one at a time.
+/// The state of a device's captures, of which there is at most one at a time.
 #[derive(Default)]
 pub(crate) struct Captures {
     /// The number of the thread that captures; 0 if none does.
     owner: AtomicU32,
-    /// The captured stream, which the first capture makes.
+    /// The stream that captures use, made by the first capture.
     stream: Once<Arc<Stream>>,
-    /// The owner in words.
+    /// The capturing thread's name or id, for messages.
     thread: Mutex<String>,
 }
 
@@ -81,12 +82,12 @@ impl Captures {
     /// Whether any thread captures.
     #[inline]
     pub(crate) fn any(&self) -> bool {
-        // Relaxed: a thread sees what it wrote itself, and the other threads' work does not depend
-        // on the answer.
+        // Relaxed: a thread always sees its own write, and the work of other threads does not
+        // depend on the answer.
         self.owner.load(Ordering::Relaxed) != 0
     }
 
-    /// The captured stream, if the calling thread captures.
+    /// The captured stream, if the calling thread is capturing.
     #[inline]
     pub(crate) fn here(&self) -> Option<&Arc<Stream>> {
         if self.any() { self.if_own() } else { None }
@@ -98,10 +99,11 @@ impl Captures {
         own.then(|| self.stream.made()).flatten()
     }
 
-    /// Begins a capture of the calling thread, which has none, if `begin` succeeds.
+    /// Begins a capture by the calling thread if `begin` succeeds. The thread must not be capturing
+    /// already.
     ///
     /// # Errors
-    /// `Capture` if another thread captures; what HIP reports.
+    /// `Capture` if another thread is capturing; what HIP reports.
     pub(crate) fn begin<T>(
         &self,
         context: &Arc<Context>,
@@ -124,11 +126,11 @@ impl Captures {
         begun
     }
 
-    /// Ends the capture of the calling thread: what it recorded, and what HIP did. `last` runs before
-    /// another thread may begin one.
+    /// Ends the calling thread's capture. Returns what this crate recorded, and HIP's recording.
+    /// `last` runs before another thread can begin a capture.
     ///
     /// # Errors
-    /// `Capture` or `Invalid` if the calling thread captures nothing.
+    /// If the calling thread is not capturing: `Capture` if another thread is, else `Invalid`.
     pub(crate) fn end(&self, last: impl FnOnce()) -> Result<(Recording, Result<Template<'_>>)> {
         let Some(stream) = self.here() else { return Err(self.others("stop_capture")) };
         let ended = stream.end_capture();
@@ -138,11 +140,12 @@ impl Captures {
         Ok(ended)
     }
 
-    /// The error of a call that only the capturing thread may make, or none while another captures.
+    /// The error for a thread that is not capturing, if it ends a capture, or if it begins one or
+    /// uses captured memory while another thread is capturing.
     pub(crate) fn others(&self, op: &'static str) -> Error {
         match self.any() {
             true => Error::Capture { op, reason: format!("{} captures the device's work", self.thread()) },
-            false => Error::invalid(op, "a capture of this thread's under way", "none"),
+            false => Error::invalid(op, "a capture in progress on this thread", "none"),
         }
     }
 

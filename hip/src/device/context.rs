@@ -11,7 +11,7 @@ use hip_sys::{Hip, hipError_t};
 use crate::error::{Error, Result, check, device_error};
 use crate::provider::Provider;
 
-/// How often this crate asked a device for each kind of work.
+/// How often this crate gave a device each kind of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Copies from the device to the host.
@@ -20,7 +20,8 @@ pub struct Counters {
     pub host_to_device: u64,
     /// Times that the host waited for the device.
     pub waits: u64,
-    /// Kernels launched, without those that AMD's libraries launch and without captured ones.
+    /// Kernels that this crate launched. Does not count those that AMD's libraries launch or those
+    /// of captured graphs.
     pub launches: u64,
     /// Graphs launched.
     pub graphs: u64,
@@ -125,8 +126,8 @@ impl Context {
         check(self.hip(), call, status)
     }
 
-    /// Keeps an error for the next read or sync. Only the first one is kept, as later ones mostly
-    /// follow from it.
+    /// Keeps an error for the next read or sync. Only the first one is kept, because later ones are
+    /// mostly consequences of it.
     pub(crate) fn record(&self, error: Error) {
         log::error!("{error}");
         let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
@@ -134,7 +135,7 @@ impl Context {
         self.has_error.store(true, Ordering::Release);
     }
 
-    /// For `Drop`: records a status that is a failure.
+    /// Records a status if it is a failure. For `Drop`, which can't return it.
     pub(crate) fn record_status(&self, call: &'static str, status: hipError_t) {
         if status != hip_sys::hipSuccess && status != hip_sys::hipErrorDeinitialized {
             self.record(device_error(self.hip(), call, status));
@@ -168,8 +169,8 @@ impl Drop for Context {
     fn drop(&mut self) {
         let events = std::mem::take(&mut *self.spare_events.lock().unwrap_or_else(PoisonError::into_inner));
         for (_, event) in events {
-            // SAFETY: the function is HIP's; nobody else has the handle. HIP destroys a pending
-            // event when it has happened.
+            // SAFETY: the function is HIP's; nobody else has the handle. If the event is pending,
+            // HIP destroys it once it has happened.
             let status = unsafe { (self.hip().hipEventDestroy)(event) };
             self.record_status("hipEventDestroy", status);
         }

@@ -48,7 +48,7 @@ impl Event {
     ///
     /// # Errors
     ///
-    /// `Device` if HIP reports a failure of the device's work, also for the functions below.
+    /// `Device` if HIP reports a failure of the device's work. The functions below return it too.
     pub fn query(&self) -> Result<bool> {
         // SAFETY: the function is HIP's, the handle is ours.
         let status = unsafe { (self.context.hip().hipEventQuery)(self.raw) };

@@ -21,11 +21,11 @@ pub struct DeviceInfo {
     pub total_memory: usize,
     /// Compute units.
     pub compute_units: u32,
-    /// Threads of a warp (AMD: a wave).
+    /// Threads in a warp (AMD calls it a wave).
     pub warp_size: u32,
-    /// The most threads of a block.
+    /// The most threads that a block may have.
     pub max_threads_per_block: u32,
-    /// The most resident threads of a compute unit.
+    /// The most threads that can be resident on a compute unit.
     pub max_threads_per_compute_unit: u32,
     /// Bytes of shared memory that a block may have.
     pub shared_memory_per_block: usize,
@@ -42,7 +42,8 @@ impl DeviceInfo {
         let attribute = |which| attribute(hip, device, which);
         let mut total_memory = 0;
         let mut name = [0 as c_char; 256];
-        // SAFETY: the functions are HIP's; the pointers are to a usize and to 256 bytes, as said.
+        // SAFETY: the functions are HIP's; the pointers are to a usize and to 256 bytes, and the
+        // call states that length.
         unsafe {
             check(hip, "hipDeviceTotalMem", (hip.hipDeviceTotalMem)(&mut total_memory, device))?;
             let status = (hip.hipDeviceGetName)(name.as_mut_ptr(), name.len() as c_int, device);

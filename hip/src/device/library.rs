@@ -17,8 +17,8 @@ pub(crate) trait Bound {
 /// A locked handle, bound to the stream of the calling thread. Between calls it is bound to the
 /// compute stream.
 ///
-/// It may move to the captured stream and back because that stream runs nothing: what the handle
-/// owns, such as its workspace, is used by the compute stream alone, which launches the graphs.
+/// The handle may move to the captured stream and back because that stream runs nothing. Graphs run
+/// on the compute stream, so only that stream uses what the handle owns, such as its workspace.
 pub(crate) struct Call<'a, H: Bound> {
     handle: MutexGuard<'a, H>,
     device: &'a Device,
@@ -30,7 +30,7 @@ impl Device {
     pub(crate) fn call<'a, H: Bound>(&'a self, handle: &'a Mutex<H>) -> Result<Call<'a, H>> {
         self.make_current()?;
         let captured = self.captures.here();
-        // A panic between two calls leaves the handle as it was.
+        // A panic while the handle was locked leaves the handle itself intact.
         let handle = handle.lock().unwrap_or_else(PoisonError::into_inner);
         let call = Call { handle, device: self, captured: captured.is_some() };
         if let Some(stream) = captured {

@@ -35,10 +35,10 @@ use crate::settings::{Route, STEPS, settings};
 use crate::workarounds;
 
 /// Items per block of an element-wise launch: 8 for each of 256 threads. A strided copy of 2^28 f32
-/// on an H200 reached 1.99 TB/s; 1.91 with 4 items a thread, 1.57 with one.
+/// on an H200 reached 1.99 TB/s with 8 items per thread, 1.91 with 4 and 1.57 with one.
 const ITEMS_PER_BLOCK: usize = 2048;
-/// The most blocks of a launch, because HIP takes fewer than 2^32 threads. The kernels loop over
-/// the rest.
+/// The most blocks of a launch. HIP accepts fewer than 2^32 threads; the kernels loop over the
+/// items that are left.
 const MOST_BLOCKS: usize = (1 << 22) - 1;
 /// Threads of a block: a multiple of every warp size, and few enough that each can have many
 /// registers.
@@ -47,7 +47,8 @@ const THREADS: u32 = 256;
 /// One GPU of the chosen provider. Shared as `Arc<Device>`; all threads enqueue on its one compute
 /// stream.
 pub struct Device {
-    // Declared first, so dropped before the stream that their handles are bound to.
+    // These two are declared first, so that they are dropped before the stream that their handles
+    // are bound to.
     pub(crate) blas: OnceAny,
     pub(crate) dnn: OnceAny,
     info: DeviceInfo,
@@ -107,7 +108,7 @@ impl Device {
             staging: Staging::new(&context),
             fences: TransferFences::default(),
             faults: Faults::new(&context, &compute)?,
-            // If a block is one thread, a launch costs less than the check whether it can be
+            // If a block has one thread, a launch costs less than the check whether it can be
             // deferred.
             chain_limit: settings()?.chain.unwrap_or(if info.max_threads_per_block == 1 { 0 } else { STEPS }),
             peers: Mutex::new(Vec::new()),
@@ -189,8 +190,8 @@ impl Device {
         self.captures.here().unwrap_or(&self.compute)
     }
 
-    /// Returns an error if this thread captures a graph, for what can't be captured. The capture
-    /// then gives no graph, because the graph would lack what was refused.
+    /// For work that can't be captured: returns an error if this thread is capturing a graph. The
+    /// capture then gives no graph, because the graph would lack the refused work.
     pub(crate) fn refuse_captured(&self, op: &'static str, reason: &str) -> Result<()> {
         let Some(stream) = self.captures.here() else { return Ok(()) };
         let error = Error::Capture { op, reason: reason.into() };
@@ -207,7 +208,7 @@ impl Device {
         self.context.take_error()
     }
 
-    /// An event with timing, for [`Stream::record`].
+    /// An event that measures time, for [`Stream::record`].
     pub fn timing_event(&self) -> Result<Event> {
         Event::new(&self.context, EventKind::Timing)
     }
@@ -232,7 +233,8 @@ impl Device {
     /// Takes back a buffer's block.
     pub(crate) fn give_back(&self, block: PoolBlock) {
         let fence = match block.fenced() {
-            // The compute stream runs in order, so the block's next user runs after its last.
+            // The compute stream runs in order, so the block's next user runs after its previous
+            // one.
             false => 0,
             true => self.fences.behind(&self.compute, &self.context),
         };
@@ -240,14 +242,14 @@ impl Device {
     }
 
     /// Waits for all work enqueued so far. Reports errors that `Drop` recorded and faults that no
-    /// read has reported, also those of dropped results, each once. Reads of faulty results still
-    /// fail afterwards.
+    /// read has reported, including those of dropped results. Each is reported once. Reads of
+    /// faulty results still fail afterwards.
     ///
     /// # Errors
     ///
     /// The above; `Capture` if this thread captures a graph.
     pub fn sync(&self) -> Result<()> {
-        self.refuse_captured("sync", "what is captured does not run yet")?;
+        self.refuse_captured("sync", "captured work has not run yet")?;
         let launched = self.faults.launched();
         self.kernels.unload_behind(|| {
             self.compute.synchronize()?;
@@ -294,8 +296,8 @@ impl Device {
         self.kernels.retired()
     }
 
-    /// Sets how many bytes of code may be loaded (256 MiB by default). Above it, the least recently
-    /// used kernels are unloaded.
+    /// Sets how many bytes of code may be loaded (256 MiB by default). Above that, the least
+    /// recently used kernels are unloaded.
     pub fn set_loaded_kernels_limit(&self, bytes: usize) {
         self.kernels.set_limit(bytes);
     }
@@ -314,7 +316,7 @@ impl Device {
     /// largest operand, of which each thread accesses 16 bytes.
     pub fn grid_bytes(&self, bytes: usize) -> Grid {
         match self.block_threads() {
-            // A block is a loop on one core, and a longer loop vectorises better.
+            // On the CPU device a block is a loop on one core, and a longer loop vectorises better.
             1 => self.grid(bytes / 4),
             threads => self.blocks_of(16 * threads as usize, bytes),
         }
@@ -329,10 +331,10 @@ impl Device {
     }
 
     /// The grid for a kernel that computes each row of `row_len` elements in one block with 16-byte
-    /// reads: 6 to 12 elements a thread, up to the largest block. Small blocks let more rows be in
-    /// flight. On an H200, masked softmax of rows of 512 f32 reached 2.8 TB/s, and 0.8 with one
-    /// element a thread; layer norm of rows of 768 reached 3.6 TB/s with 64 threads and 2.5 with
-    /// 128.
+    /// reads: 6 to 12 elements for each thread, up to the largest block. With small blocks, more
+    /// rows are in flight. On an H200, masked softmax of rows of 512 f32 reached 2.8 TB/s, against
+    /// 0.8 with one element for each thread; layer norm of rows of 768 reached 3.6 TB/s with 64
+    /// threads and 2.5 with 128.
     pub fn grid_kept_rows(&self, rows: usize, row_len: usize) -> Grid {
         self.grid_rows(rows, row_len.div_ceil(12))
     }
@@ -353,10 +355,11 @@ impl Device {
         THREADS.min(self.info.max_threads_per_block)
     }
 
-    /// The most blocks of a launch. On a GPU this bounds only very large launches: blocks that
-    /// start as others end keep memory busier than resident blocks that loop (H200, 2^28 f32: exp
-    /// 4.27 against 3.93 TB/s, softmax of rows of 4096 3.99 against 3.60, its gradient 3.94 against
-    /// 2.74). If a block is one thread, it is the number of blocks that run at once.
+    /// The most blocks of a launch. On a GPU this limits only very large launches, because many
+    /// blocks that start as others end keep memory busier than a few resident blocks that loop
+    /// (H200, 2^28 f32: exp reached 4.27 TB/s with many blocks and 3.93 with resident ones, softmax
+    /// of rows of 4096 reached 3.99 and 3.60, its gradient 3.94 and 2.74). If a block has one
+    /// thread, it is the number of blocks that run at once.
     fn most_blocks(&self, threads: u32) -> usize {
         if threads > 1 {
             return MOST_BLOCKS;

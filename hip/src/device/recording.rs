@@ -1,4 +1,4 @@
-//! What a capture records.
+//! What this crate and HIP record during a capture.
 
 use std::ptr;
 
@@ -13,19 +13,19 @@ pub(crate) fn no_graphs() -> Error {
     Error::Unsupported { op: "graphs", dtype: "this driver".into() }
 }
 
-/// What a capture has come to.
+/// What this crate records during a capture.
 #[derive(Default)]
 pub(crate) struct Recording {
     /// What the graph needs for as long as it may run: kernels, words for faults, host memory that
     /// it reads.
     pub(crate) kept: Vec<Box<dyn Send>>,
-    /// Why there can be no graph.
+    /// The first error, if any; with one, the capture gives no graph.
     pub(crate) spoiled: Option<Error>,
-    /// What the thread had asked of devices before.
+    /// The thread's counts before the capture.
     pub(crate) before: trace::Counts,
 }
 
-/// What HIP recorded.
+/// The graph that HIP recorded.
 pub(crate) struct Template<'a> {
     context: &'a Context,
     raw: hipGraph_t,

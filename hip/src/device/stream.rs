@@ -21,7 +21,7 @@ pub struct Stream {
     raw: hipStream_t,
     /// Deferred ops, which are launched before any other work is enqueued.
     pub(crate) chain: Chain,
-    /// The capture under way, if the stream is one that is only captured.
+    /// The capture in progress; `None` for a stream that is never captured.
     recording: Option<Mutex<Recording>>,
 }
 
@@ -36,7 +36,7 @@ impl Stream {
         Self::with(context, None)
     }
 
-    /// A stream that only captures use, one at a time.
+    /// A stream for captures, of which there is one at a time.
     pub(crate) fn to_capture(context: &Arc<Context>) -> Result<Self> {
         Self::with(context, Some(Mutex::default()))
     }
@@ -74,7 +74,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// `Device` if HIP fails, also for the functions below.
+    /// `Device` if HIP fails. The functions below return it too.
     pub fn record(&self, event: &Event) -> Result<()> {
         self.record_on(event, self.raw())
     }
@@ -109,7 +109,7 @@ impl Stream {
         Ok(event)
     }
 
-    /// Makes later work of this stream wait for the event, which may be of another stream or
+    /// Makes later work of this stream wait for the event, which may belong to another stream or
     /// device. The host does not wait.
     pub fn wait(&self, event: &Event) -> Result<()> {
         self.context.bind()?;
@@ -128,11 +128,11 @@ impl Stream {
     }
 }
 
-/// A captured stream.
+/// The methods of a captured stream.
 impl Stream {
-    /// Makes HIP record what the stream is given, instead of running it. Relaxed, because the other
-    /// modes refuse `hipMalloc` and the loading of modules, which are safe here: neither waits for
-    /// the stream, and neither becomes a part of the graph.
+    /// Makes HIP record the stream's work instead of running it. The mode is "relaxed", because the
+    /// other modes refuse `hipMalloc` and the loading of modules. These are safe here: neither
+    /// waits for the stream or becomes part of the graph.
     pub(crate) fn begin_capture(&self) -> Result<()> {
         let Some(begin) = self.context.hip().hipStreamBeginCapture else { return Err(no_graphs()) };
         if let Some(mut recording) = self.recording() {
@@ -144,7 +144,7 @@ impl Stream {
         self.context.check("hipStreamBeginCapture", status)
     }
 
-    /// Ends the capture, also where this fails.
+    /// Ends the capture. The capture has ended even if this fails.
     pub(crate) fn end_capture(&self) -> (Recording, Result<Template<'_>>) {
         self.catch_up();
         let template = self.end_recording();
@@ -163,14 +163,16 @@ impl Stream {
         Ok(template)
     }
 
-    /// Keeps what captured work uses until the graph is dropped. On another stream drops it.
+    /// On a captured stream, keeps what the captured work uses until the graph is dropped. On
+    /// another stream, drops it at once.
     pub(crate) fn keep<T: Send + 'static>(&self, used: T) {
         if let Some(mut recording) = self.recording() {
             recording.kept.push(Box::new(used));
         }
     }
 
-    /// Keeps the error for the end of the capture, which then gives no graph. The first one counts.
+    /// Keeps the error for the end of the capture, which then gives no graph. Only the first error
+    /// is kept.
     pub(crate) fn spoil(&self, error: Error) {
         if let Some(mut recording) = self.recording() {
             recording.spoiled.get_or_insert(error);
@@ -204,7 +206,8 @@ impl Stream {
             }
         }
         pending.steps.count = 0;
-        // After the launch: a caller that finds an empty list knows that its work comes after it.
+        // Cleared after the launch, so that a caller that finds the list empty knows that its own
+        // work comes after these steps.
         self.chain.any.store(false, Ordering::Release);
     }
 

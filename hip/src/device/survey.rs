@@ -23,8 +23,8 @@ pub struct ProviderReport {
     pub error: Option<Error>,
     /// The versions of its runtime, driver and hipRTC; `None` if it can't be used.
     pub versions: Option<Versions>,
-    /// The installation of ROCm that all of AMD's libraries come from: its folders, and what led to
-    /// it. `None` if none is usable, and for other providers.
+    /// The installation of ROCm that all of AMD's libraries come from: its folders, and how it was
+    /// found. `None` if no installation is usable, and for other providers.
     pub installation: Option<String>,
     /// AMD's libraries; empty for other providers.
     pub libraries: Vec<LibraryReport>,

@@ -52,8 +52,8 @@ impl Dnn {
     /// is NaN, and of a negative number -0.
     ///
     /// # Errors
-    /// `Unsupported` for the dtype; `Invalid` for memory that is too small; `Miopen` for a status
-    /// of the library.
+    /// `Unsupported` for the dtype; `Invalid` for memory that is too small; `Miopen` if the library
+    /// fails.
     pub fn activation_forward(
         &self,
         activation: Activation,

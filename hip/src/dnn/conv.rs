@@ -3,9 +3,9 @@
 //! A transposed convolution is the data gradient of the plain convolution with the same weights.
 //!
 //! At first, MIOpen's immediate mode chooses a shape's solution from a database or heuristics,
-//! without timing. A training loop uses a shape more often than twice. The third use times the
-//! shape's algorithms, and later uses take the fastest.
-//! [`Config::conv_find`](crate::Config::conv_find) can choose one of these two modes alone.
+//! without timing. A shape that is used a third time probably belongs to a training loop. So the
+//! third use times the shape's algorithms, and later uses take the fastest.
+//! [`Config::conv_find`](crate::Config::conv_find) can select one of these two modes alone.
 
 mod calls;
 
@@ -26,8 +26,8 @@ const OP: &str = "convolution";
 /// Uses of a shape before its algorithms are timed.
 const USES_BEFORE_FIND: u32 = 2;
 
-/// A convolution's shapes and options. Spatial rank 2 or 3; `stride`, `padding` and `dilation` have
-/// that length.
+/// A convolution's shapes and options. The spatial rank is 2 or 3; `stride`, `padding` and
+/// `dilation` have one entry for each spatial axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConvDesc {
     /// f32, f16 or bf16 (the latter two accumulated in f32).
@@ -179,8 +179,8 @@ impl Dnn {
     ///
     /// # Errors
     /// `Unsupported` for the dtype; `Invalid` for shapes that don't fit together, or memory that is
-    /// too small or overlaps; `OutOfMemory` if no solution's workspace fits; `Miopen` for a status
-    /// of the library.
+    /// too small or overlaps; `OutOfMemory` if no solution's workspace fits; `Miopen` if the
+    /// library fails.
     pub fn conv_forward(
         &self,
         desc: &ConvDesc,
@@ -258,7 +258,8 @@ impl Dnn {
             return desc.validate();
         }
         if spans.iter().any(|span| span.bytes == 0) {
-            // An empty sum is 0.0, whose bits are 0 in every float type.
+            // The result is zeros, because a sum of no terms is 0.0, whose bits are 0 in every
+            // float type.
             desc.validate()?;
             return out.buffer.device().fill_bytes(out.buffer, out.offset, 0, written.bytes);
         }
@@ -267,7 +268,7 @@ impl Dnn {
         let device = out.buffer.device();
         prepared.refused.check()?;
         let mut failed = None;
-        // The timed algorithms have their own kernels, which may not have run yet.
+        // Timed algorithms are ways of their own, because their kernels may not have run yet.
         let choices = self.chosen(&prepared, direction, desc, spans, out.buffer);
         let first = if std::ptr::eq(choices, prepared.choices.as_slice()) { 0 } else { 32 };
         for (way, choice) in (first..).zip(choices) {
@@ -325,8 +326,8 @@ impl Dnn {
         if self.deterministic {
             prepared.conv.set(MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC, 1)?;
         }
-        // Without the attribute MIOpen chooses the alternative by direction, also for a transposed
-        // convolution, which is no gradient.
+        // Without the attribute, MIOpen decides by direction. It would then use the alternative for
+        // a transposed convolution too, which is not a gradient.
         let alternative = self.halves.alternative(desc.dtype, desc.gradient);
         if let Some(on) = alternative {
             prepared.conv.set(MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL, on.into())?;
@@ -356,8 +357,9 @@ impl Dnn {
         spans: [Span; 3],
         at: &Buffer,
     ) -> Result<Vec<Choice>> {
-        // Find mode tries every algorithm, also those that call rocBLAS, which must not run without
-        // its kernels. In a capture nothing runs, so nothing can be timed.
+        // Find mode runs every algorithm, including those that call rocBLAS, and rocBLAS must not
+        // run if it has no kernels for the device. In a capture nothing runs, so nothing can be
+        // timed.
         let captured = at.device().captures.here().is_some();
         if settings()?.conv_find != FindMode::Find || !self.products || captured {
             let handle = self.begin(at)?;
@@ -386,7 +388,8 @@ impl Dnn {
             && prepared.timed.get().is_none()
             && prepared.uses.fetch_add(1, Ordering::Relaxed) == USES_BEFORE_FIND
         {
-            // If there is no memory for an algorithm's workspace, the first choices serve.
+            // If there is no memory for a timed algorithm's workspace, the untimed choices are
+            // used.
             let timed = match self.find(prepared, direction, desc, spans, at) {
                 Ok(found) => found.into_iter().chain(prepared.choices.iter().copied()).collect(),
                 Err(error) => {

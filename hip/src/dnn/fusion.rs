@@ -83,7 +83,7 @@ impl Dnn {
             let dtype = format!("{:?}: MIOpen's plans are wrong for {} groups", desc.dtype, desc.groups);
             return Err(Error::Unsupported { op: OP, dtype });
         }
-        // Plans have no attribute for either.
+        // Plans have no attribute for determinism or for the alternative implementation.
         if self.deterministic || self.halves.alternative(desc.dtype, desc.gradient) == Some(true) {
             let dtype = format!("{:?}: a plan that is deterministic, or has FP16_ALT_IMPL", desc.dtype);
             return Err(Error::Unsupported { op: OP, dtype });

@@ -43,7 +43,7 @@ pub use softmax::SoftmaxDesc;
 pub struct TensorArg<'a> {
     /// The buffer of the elements.
     pub buffer: &'a Buffer,
-    /// The first element's place, in bytes.
+    /// The byte offset of the first element.
     pub offset: usize,
 }
 
@@ -85,7 +85,7 @@ struct Handle {
 unsafe impl Send for Handle {}
 
 impl Bound for Handle {
-    /// The handle keeps the kernels that it has found and compiled.
+    /// Rebinding keeps the kernels that the handle has found and compiled.
     fn bind(&self, stream: hipStream_t) -> Result<()> {
         // SAFETY: the handle is valid; the caller keeps the stream alive.
         let status = unsafe { (self.table.miopenSetStream)(self.raw, stream) };
@@ -96,7 +96,7 @@ impl Bound for Handle {
 impl Dnn {
     /// Creates the handle for the current device.
     ///
-    /// `arch` is the device's full architecture name, `device` its index; `stream` must live as
+    /// `arch` is the device's full architecture name and `device` its index; `stream` must live as
     /// long as the result. `products` says whether rocBLAS has kernels for the device. If not,
     /// MIOpen must not call it, because rocBLAS would end the process.
     pub(crate) fn new(
@@ -287,8 +287,8 @@ impl Refusal {
         self.why.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Passes on the result of the `way`-th way to compute a shape, and keeps the error if it is a
-    /// refusal.
+    /// Returns `result`, which is that of the `way`-th way to compute a shape. Keeps the error if
+    /// it is a refusal.
     fn keep(&self, way: usize, result: Result<()>) -> Result<()> {
         let bit = 1 << way.min(63);
         match result {
@@ -296,8 +296,8 @@ impl Refusal {
                 self.worked.fetch_or(bit, Ordering::Relaxed);
                 Ok(())
             }
-            // A lack of memory may be temporary, and another kernel may need less. What a capture
-            // refuses may work outside it.
+            // A lack of memory may be temporary, and another kernel may need less. What fails
+            // during a capture may work outside it.
             Err(error) if is_short_of_memory(&error) || is_capturing() => Err(error),
             Err(Error::Miopen { call, status, name, detail, .. })
                 if self.worked.load(Ordering::Relaxed) & bit != 0 =>

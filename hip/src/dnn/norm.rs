@@ -117,8 +117,8 @@ impl Dnn {
     /// `1 / sqrt(var + epsilon)` for the gradient.
     ///
     /// # Errors
-    /// `Unsupported` for the dtype; `Invalid` for memory that is too small or overlaps; `Miopen`
-    /// for a status of the library.
+    /// `Unsupported` for the dtype; `Invalid` for memory that is too small or overlaps; `Miopen` if
+    /// the library fails.
     #[allow(clippy::too_many_arguments)] // The tensors of MIOpen's own signature.
     pub fn batch_norm_train(
         &self,
@@ -323,7 +323,7 @@ impl Dnn {
     ///
     /// # Errors
     /// `Unsupported` for the dtype, or if MIOpen is older than ROCm 6; `Invalid` for memory that is
-    /// too small or overlaps; `Miopen` for a status of the library.
+    /// too small or overlaps; `Miopen` if the library fails.
     #[allow(clippy::too_many_arguments)] // The tensors of MIOpen's own signature.
     pub fn layer_norm_forward(
         &self,

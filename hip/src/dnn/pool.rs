@@ -20,8 +20,8 @@ pub enum PoolMode {
     AverageExclusive,
 }
 
-/// A pooling's shapes and options. Spatial rank 2 or 3; `window`, `stride` and `padding` have that
-/// length.
+/// A pooling's shapes and options. The spatial rank is 2 or 3; `window`, `stride` and `padding`
+/// have one entry for each spatial axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PoolDesc {
     /// f32 or f16; MIOpen has no bf16 pooling.
@@ -89,17 +89,17 @@ impl PoolDesc {
 }
 
 impl Dnn {
-    /// `y` from `x`. With [`PoolMode::Max`], `indices` (shaped like `y`, of type `desc.index`) gets
-    /// each maximum's place in its channel of the unpadded input,
-    /// `(slice * height + row) * width + column`; the gradient needs it.
+    /// `y` from `x`. With [`PoolMode::Max`], `indices` (shaped like `y`, of type `desc.index`)
+    /// receives each maximum's index in its channel of the unpadded input, `(slice * height + row)
+    /// * width + column`; the gradient needs it.
     ///
     /// The first of equal elements wins. MIOpen starts from the lowest finite number and takes
-    /// greater elements. So NaN is never the maximum, and a window of only NaN and -inf gives that
-    /// number and place 0.
+    /// greater elements. So NaN is never the maximum, and a window that holds only NaN and -inf
+    /// gives that number and index 0.
     ///
     /// # Errors
     /// `Unsupported` for the dtypes; `Invalid` for shapes that don't fit together, or memory that
-    /// is too small or overlaps; `Miopen` for a status of the library.
+    /// is too small or overlaps; `Miopen` if the library fails.
     pub fn pool_forward(
         &self,
         desc: &PoolDesc,
@@ -142,8 +142,8 @@ impl Dnn {
     /// `dx`, the gradient of `x`, from `dy`, the gradient of `y`, and for [`PoolMode::Max`] the
     /// forward pass's `indices`.
     ///
-    /// MIOpen's function also takes `x` and `y`, but reads neither. It gets the gradients in their
-    /// places.
+    /// MIOpen's function also takes `x` and `y`, but reads neither. This crate passes the gradients
+    /// in their places.
     ///
     /// # Errors
     /// As for [`Dnn::pool_forward`]; `Invalid` also for [`PoolMode::Max`] without indices.

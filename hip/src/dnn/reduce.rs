@@ -14,17 +14,17 @@ const OP: &str = "reduce";
 /// The op of a reduction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reduction {
-    /// Their sum.
+    /// The sum.
     Sum,
-    /// Their product.
+    /// The product.
     Product,
-    /// The smallest.
+    /// The smallest element.
     Min,
-    /// The largest.
+    /// The largest element.
     Max,
     /// The largest absolute value.
     AbsMax,
-    /// Their mean.
+    /// The mean.
     Mean,
     /// The sum of the absolute values.
     Norm1,
@@ -69,14 +69,13 @@ impl ReduceDesc {
 
 impl Dnn {
     /// `y`, the reduction of `x`. `indices` (u32, shaped like `y`; only for `Min`, `Max` and
-    /// `AbsMax`) gets the place of each found element, counted row-major over the reduced
-    /// dimensions. NaN propagates. The maximum of elements that are all -inf is the lowest finite
-    /// number, the minimum of all inf the highest.
+    /// `AbsMax`) receives the row-major index of each found element within the reduced dimensions.
+    /// NaN propagates. The maximum of elements that are all -inf is the lowest finite number, and
+    /// the minimum of elements that are all inf is the highest.
     ///
     /// # Errors
     /// `Unsupported` for the dtype; `Invalid` for shapes that don't fit together, or memory that is
-    /// too small or overlaps; `OutOfMemory` for the workspace; `Miopen` for a status of the
-    /// library.
+    /// too small or overlaps; `OutOfMemory` for the workspace; `Miopen` if the library fails.
     pub fn reduce(
         &self,
         desc: &ReduceDesc,

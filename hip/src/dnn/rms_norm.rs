@@ -27,7 +27,7 @@ impl Dnn {
     ///
     /// # Errors
     /// `Unsupported` for the dtype, or if MIOpen lacks the function; `Invalid` for memory that is
-    /// too small or overlaps; `Miopen` for a status of the library.
+    /// too small or overlaps; `Miopen` if the library fails.
     pub fn rms_norm_forward(
         &self,
         desc: &LayerNormDesc,

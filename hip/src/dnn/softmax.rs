@@ -44,8 +44,8 @@ impl Dnn {
     /// `y`, the softmax of `x`. The two may be the same memory.
     ///
     /// # Errors
-    /// `Unsupported` for the dtype; `Invalid` for memory that is too small; `Miopen` for a status
-    /// of the library.
+    /// `Unsupported` for the dtype; `Invalid` for memory that is too small; `Miopen` if the library
+    /// fails.
     pub fn softmax_forward(&self, desc: &SoftmaxDesc, x: TensorArg<'_>, y: TensorArg<'_>) -> Result<()> {
         let (tensor, [xs, ys]) = self.softmax(desc, [x, y])?;
         carry([x], [y]);

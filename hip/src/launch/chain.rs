@@ -1,12 +1,12 @@
 //! Chains: element-wise ops over small tensors of one length, which are deferred and launched
 //! together.
 //!
-//! The cost of a small op is its launch (2 to 4 us of the host's time, depending on the driver),
-//! not its elements. Therefore a device's compute stream keeps a list of deferred steps. Any other
-//! work on the stream, any event recorded in it and any wait for it launches the list first, so
-//! only the timing differs. The kernel applies the steps to each element in their order. It uses
-//! the same functors as the ops' own kernels and rounds each result to the tensor's dtype, so the
-//! bits are the same.
+//! What makes a small op slow is its launch (2 to 4 us of the host's time, depending on the
+//! driver), not its elements. Therefore a device's compute stream keeps a list of deferred steps.
+//! Any other work on the stream, any event recorded in it and any wait for it launches the list
+//! first, so only the timing differs. The kernel applies the steps to each element in their order.
+//! It uses the same functors as the ops' own kernels and rounds each result to the tensor's dtype,
+//! so the bits are the same.
 
 use std::sync::atomic::Ordering;
 
@@ -18,11 +18,11 @@ use crate::launch::steps::{IN_MEMORY, SCALAR, Step};
 use crate::memory::buffer::{Buffer, carry_faults};
 use crate::trace;
 
-/// An op on larger tensors, in bytes, is launched at once, because its elements take longer than
-/// its launch.
+/// An op on tensors of more bytes than this is launched at once, because its elements take longer
+/// than its launch.
 const MOST_BYTES: usize = 8 << 20;
 
-/// Vector accesses need addresses at multiples of this.
+/// Vector accesses need addresses that are multiples of this.
 const ALIGNMENT: usize = 16;
 
 /// Contiguous elements of a buffer.
@@ -30,7 +30,7 @@ const ALIGNMENT: usize = 16;
 pub struct Elements<'a> {
     /// The buffer.
     pub buffer: &'a Buffer,
-    /// The first element's place, in bytes.
+    /// The byte offset of the first element.
     pub byte_offset: usize,
 }
 
@@ -64,15 +64,15 @@ pub struct ElementWise<'a> {
 }
 
 impl Device {
-    /// The most small element-wise ops that one launch joins
-    /// ([`Config::chain`](crate::Config::chain)); 0 or 1 if each is launched by itself.
+    /// How many small element-wise ops one launch can join
+    /// ([`Config::chain`](crate::Config::chain)); with 0 or 1, each is launched by itself.
     pub fn chain_limit(&self) -> usize {
         self.chain_limit
     }
 
     /// Defers an op, to launch it together with others. Returns `false` and does nothing if the op
-    /// can't be deferred: its tensors are empty or larger than 8 MiB, or not at 16-byte boundaries,
-    /// `chain.hip` lacks the functor or dtype, or chains are off for the device.
+    /// can't be deferred: its tensors are empty, larger than 8 MiB or not at 16-byte boundaries;
+    /// `chain.hip` lacks the functor or dtype; or chains are off for the device.
     ///
     /// # Errors
     /// `Invalid` for a range past its buffer's end or a buffer of another device; `Compilation` if
@@ -93,7 +93,8 @@ impl Device {
             Operands::Scalar(a, value) => (Some(a), None, value),
             Operands::Two(a, b) => (Some(a), Some(b), 0.0),
         };
-        // Before the list is locked, because this may record an event, which launches the list.
+        // Done before the list is locked, because this may record an event, and that launches the
+        // list.
         carry_faults([a, b].into_iter().flatten().map(|read| read.buffer), [step.out.buffer]);
         let place = |elements: Option<Elements<'_>>| match elements {
             None => Ok((SCALAR, u64::from(value.to_bits()))),

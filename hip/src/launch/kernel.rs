@@ -13,7 +13,7 @@ pub struct Kernel {
     pub(super) retired: Arc<Retired>,
     pub(super) function: hipFunction_t,
     pub(super) module: hipModule_t,
-    /// HIP may read the code object for as long as the module is loaded.
+    /// The code object, kept because HIP may read it for as long as the module is loaded.
     pub(super) code: Option<Box<[u8]>>,
     pub(super) last_use: AtomicU64,
     /// Its C++ name, for the trace.

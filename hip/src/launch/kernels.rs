@@ -20,11 +20,11 @@ use crate::launch::kernel::{Kernel, Retired, RetiredModule};
 use crate::once::Once;
 use crate::provider::library;
 
-/// The default limit of loaded code, in bytes: about 5,000 kernels of 50 KB. Above it, the least
-/// recently used kernels are unloaded.
+/// The default limit of loaded code, in bytes: about 5,000 kernels of 50 KB. Above this limit, the
+/// least recently used kernels are unloaded.
 const MOST_LOADED: usize = 256 << 20;
 
-/// Retired modules, each group with an event after its last launches, oldest first.
+/// Groups of retired modules, oldest first, each with an event after its last launches.
 type Passing = VecDeque<(Vec<RetiredModule>, Event)>;
 
 /// The kernels that are loaded onto one device.
@@ -156,7 +156,8 @@ impl Kernels {
         if let Some(object) = cache.get(key) {
             match self.instantiate(expression, object) {
                 Ok(kernel) => return Ok(kernel),
-                // The file is intact, but the driver refuses the code: compile it again.
+                // The file is intact, but the driver refuses the code, so the kernel is compiled
+                // again.
                 Err(why) => cache.discard(key, &why.to_string()),
             }
         }

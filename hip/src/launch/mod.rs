@@ -25,8 +25,8 @@ use crate::trace;
 
 /// The most arguments of a kernel.
 pub const MAX_ARGUMENTS: usize = 32;
-/// The most bytes of a kernel's arguments together: CUDA's limit before 12.1. ROCm 7.2 accepts as
-/// many.
+/// The most bytes of a kernel's arguments together: CUDA's limit before version 12.1. ROCm 7.2
+/// accepts that many too.
 pub const MAX_ARGUMENT_BYTES: usize = 4096;
 
 /// The arguments' values, and the offset of each.
@@ -51,8 +51,8 @@ impl Storage {
 
 thread_local! {
     /// A thread's storage between launches. It is not a part of `Launch`, because each argument
-    /// moves the builder: with 1 KiB inside the builder this crate's part of a launch with four
-    /// arguments took 325 ns, without it 76 ns (Xeon, 2 busy cores).
+    /// moves the builder: with 1 KiB inside the builder, this crate's part of a launch with four
+    /// arguments took 325 ns, and without it 76 ns (Xeon, 2 busy cores).
     static SPARE: Cell<Option<Box<Storage>>> = const { Cell::new(None) };
 }
 
@@ -128,7 +128,7 @@ impl<'d> Launch<'d> {
         self
     }
 
-    /// Says that the kernel reads a buffer to which no argument points.
+    /// Declares that the kernel reads a buffer to which no argument points.
     #[inline]
     pub fn reads(&mut self, buffer: &Buffer) {
         if buffer.marks.any() {
@@ -155,7 +155,7 @@ impl<'d> Launch<'d> {
     /// Adds a pointer to a flag: a `u64` in host memory that the kernel sets to a value other than
     /// 0 if it finds the fault. Reads of the outputs, and of buffers computed from them, then
     /// return [`Error::Invalid`] with the op's name. If no read has reported the fault, the next
-    /// [`Device::sync`] does, once. A launch has at most one flag, added before its outputs.
+    /// [`Device::sync`] reports it, once. A launch has at most one flag, added before its outputs.
     pub fn flag(mut self, op: &'static str, fault: Fault) -> Self {
         match self.device.faults.issue(op, fault) {
             Ok(ticket) => {
@@ -219,8 +219,8 @@ impl<'d> Launch<'d> {
     ///
     /// # Errors
     /// `Invalid` for a buffer of another device, an offset past a buffer's end, too many arguments,
-    /// a misplaced flag, or a block size that is no multiple of the warp size, because shuffles
-    /// with missing lanes are undefined. `Device` if HIP refuses the launch.
+    /// a misplaced flag, or a block size that is not a multiple of the warp size (shuffles with
+    /// missing lanes are undefined). `Device` if HIP refuses the launch.
     #[inline]
     pub unsafe fn submit(mut self, grid: Grid, shared_bytes: u32) -> Result<()> {
         if let Some(wrong) = self.wrong.take() {
@@ -242,7 +242,7 @@ impl<'d> Launch<'d> {
         }
         let stream = if self.captured { self.device.stream() } else { &self.device.compute };
         stream.catch_up();
-        // SAFETY: that the arguments fit the kernel is the caller's promise.
+        // SAFETY: the caller promises that the arguments fit the kernel.
         unsafe { stream.launch(&self.kernel, grid, shared_bytes, &mut parameters)? };
         if let Some(ticket) = self.ticket.take() {
             match self.captured.then(|| self.device.captures.here()).flatten() {
@@ -255,8 +255,8 @@ impl<'d> Launch<'d> {
     }
 }
 
-/// The ticket of a launch that a graph repeats: it is never over while the graph may run, so that
-/// reads of its outputs look at its word each time.
+/// The ticket of a launch that a graph repeats. The launch never counts as finished while the graph
+/// may run, so every read of its outputs checks its word.
 struct Repeated(Arc<Ticket>);
 
 impl Drop for Repeated {

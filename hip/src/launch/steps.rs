@@ -129,7 +129,8 @@ impl Default for Chain {
 
 impl Chain {
     pub(crate) fn pending(&self) -> MutexGuard<'_, Pending> {
-        // Plain values, consistent after every statement that changes them.
+        // A panic can't leave it broken: the list consists of plain values, and every statement
+        // that changes them leaves them consistent.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

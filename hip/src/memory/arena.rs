@@ -51,7 +51,8 @@ pub(crate) struct Taken {
     pub(crate) fence: u64,
 }
 
-/// The bytes of the smallest class that holds a request. `None` for 2^47 bytes or more.
+/// A request rounded up to the smallest class that holds it, in bytes. `None` for 2^47 bytes or
+/// more.
 pub(crate) fn rounded(bytes: usize) -> Option<usize> {
     if bytes >= 1 << 47 {
         return None;
@@ -85,7 +86,7 @@ impl Arena {
         }
     }
 
-    /// Takes a free block of at least `size` bytes, which [`rounded`] gave, and splits it if it is
+    /// Takes a free block of at least `size` bytes, a result of [`rounded`], and splits it if it is
     /// larger.
     pub(crate) fn take(&mut self, size: usize) -> Option<Taken> {
         let (power, step) = class(size);
@@ -158,7 +159,8 @@ impl Arena {
         removed
     }
 
-    /// Marks a block that is free and on no list as used. Splits off and lists what exceeds `size`.
+    /// Marks a block that is free and on no list as used. What exceeds `size` is split off and put
+    /// on a list.
     fn cut(&mut self, number: u32, size: usize) -> Taken {
         let block = &mut self.blocks[number as usize];
         let (address, whole, fence, after) = (block.address, block.size, block.fence, block.after);
@@ -257,7 +259,7 @@ mod tests {
             assert!(size >= bytes && size.is_multiple_of(ALIGN));
             assert!(size - bytes <= ALIGN + bytes / 32, "{bytes} -> {size}");
             assert_eq!(rounded(size), Some(size));
-            // The class exists.
+            // The class must exist.
             let (power, step) = class(size);
             assert!(power < POWERS && step < STEPS);
         }

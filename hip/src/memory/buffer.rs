@@ -43,8 +43,8 @@ impl Buffer {
     /// The address on the device; never null, even for 0 bytes. A kernel that gets addresses in a
     /// table needs a call of [`carry_faults`](crate::carry_faults) for these buffers.
     ///
-    /// A graph that this thread captures keeps the memory: who asks for the address gives it to
-    /// captured work.
+    /// If this thread is capturing a graph, the graph keeps the memory, because a caller that asks
+    /// for the address passes it to captured work.
     #[inline]
     pub fn address(&self) -> usize {
         if self.device.captures.any() {
@@ -59,8 +59,9 @@ impl Buffer {
         self.address
     }
 
-    /// Keeps the memory for the graph that this thread captures. If another thread captures, its
-    /// results are not there yet, so the next read or sync reports their use.
+    /// Keeps the memory for the graph that this thread captures. If another thread captures one and
+    /// the buffer is among its results, these are not computed yet. The next read or sync then
+    /// reports their use.
     #[cold]
     fn used(&self) {
         let (Some(block), Device { captures, pool, .. }) = (&self.block, &*self.device) else { return };
@@ -71,7 +72,8 @@ impl Buffer {
         }
     }
 
-    /// Whether a graph's work uses the memory, or may use it again, so that a replay may write it.
+    /// Whether a graph's work uses the memory or may use it again. If so, a replay may overwrite
+    /// it.
     pub fn is_of_graph(&self) -> bool {
         self.block.as_ref().is_some_and(|block| self.device.pool.is_of_graph(block))
     }
@@ -82,7 +84,7 @@ impl Buffer {
         self.address() as *mut c_void
     }
 
-    /// Adds a set to the buffer's own.
+    /// Adds a set of tickets to the buffer's own.
     #[cold]
     pub(crate) fn add_marks(&self, set: &Option<Arc<Set>>) {
         self.marks.put(Set::join(self.marks.get(), set.clone()));
@@ -109,9 +111,10 @@ impl Drop for Buffer {
     }
 }
 
-/// Says that the buffers `to` are computed from the buffers `from`, if a launch's arguments don't
-/// say so. All of `to` then take over the faults of all of `from`. They keep their own earlier
-/// faults. If those affect the other buffers of `to`, name the buffer in `from` too.
+/// Declares that the buffers `to` are computed from the buffers `from`, for a launch whose
+/// arguments don't show it. Each buffer of `to` then takes over the faults of all of `from`, and
+/// keeps its own earlier faults. If those affect the other buffers of `to` too, name that buffer in
+/// `from` as well.
 #[inline]
 pub fn carry_faults<'a>(
     from: impl IntoIterator<Item = &'a Buffer>,

@@ -29,8 +29,8 @@ impl Backing for Driver {
         // SAFETY: the function is HIP's; it writes one pointer.
         let status = unsafe { (self.context.hip().hipMalloc)(&mut address, bytes) };
         if status == hip_sys::hipErrorOutOfMemory {
-            // SAFETY: the function is HIP's. It clears the thread's last error, which a library
-            // that checks it after its next launch would otherwise find.
+            // SAFETY: the function is HIP's. It clears the thread's last error. Otherwise a library
+            // that checks for errors after its next launch would find this one.
             unsafe { (self.context.hip().hipGetLastError)() };
             return Ok(None);
         }
@@ -50,8 +50,8 @@ impl Backing for Driver {
         if let Err(error) = self.context.bind() {
             self.context.record(error);
         }
-        // SAFETY: the function is HIP's; the address is what hipMalloc gave, and the pool has
-        // waited for the device.
+        // SAFETY: the function is HIP's; the address came from hipMalloc, and the pool has waited
+        // for the device.
         let status = unsafe { (self.context.hip().hipFree)(address as *mut _) };
         self.context.record_status("hipFree", status);
     }
@@ -110,7 +110,7 @@ impl TransferFences {
         }
     }
 
-    /// Makes a stream wait for a fence, unless it is known to be passed.
+    /// Makes a stream wait for a fence, unless the device is known to have passed it.
     pub(crate) fn wait(&self, stream: &Stream, fence: u64) -> Result<()> {
         if fence == 0 {
             return Ok(());

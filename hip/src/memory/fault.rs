@@ -1,5 +1,6 @@
-//! Faults that only kernels see: indices out of range, division by zero. A kernel can't return an
-//! error, so it stores one word in pinned host memory, without an atomic, a copy or a wait.
+//! Faults that only kernels can detect: indices out of range and division by zero. A kernel can't
+//! return an error, so it stores one word in pinned host memory. That takes no atomic, copy or
+//! wait.
 //!
 //! Each launch that may find a fault has a word of its own, and a [`Ticket`] for it. The buffers
 //! that the launch writes hold the ticket, and so do those that are computed from them
@@ -36,8 +37,8 @@ const NOT_YET: u64 = u64::MAX;
 /// host which of these launches have finished.
 const EVENT_EVERY: u64 = 4;
 
-/// Increases whenever a device is known to be past more launches. While it stays the same, checking
-/// a ticket again gives the same answer.
+/// Increases whenever the host learns that a device has passed more launches. While it stays the
+/// same, checking a ticket again gives the same answer.
 static PROGRESS: AtomicU64 = AtomicU64::new(0);
 
 /// The value of [`PROGRESS`].
@@ -66,14 +67,15 @@ impl Ticket {
         self.address
     }
 
-    /// Says that the launch is enqueued.
+    /// Records that the launch is enqueued.
     pub(crate) fn launched(&self) {
-        // In this order, so that a thread that sees a number knows that its launch is enqueued.
+        // The number is set only now, so that a thread that sees it knows that the launch is
+        // enqueued.
         let number = self.home.launched.fetch_add(1, Ordering::AcqRel) + 1;
         self.launch.store(number, Ordering::Release);
     }
 
-    /// Says that there will be no launch.
+    /// Records that there will be no launch.
     pub(crate) fn cancelled(&self) {
         self.launch.store(0, Ordering::Release);
     }
@@ -95,7 +97,7 @@ impl Ticket {
         self.home.passed.load(Ordering::Acquire) >= self.launch.load(Ordering::Acquire)
     }
 
-    /// Finds out how far the device is.
+    /// Finds out which launches the device has passed.
     pub(crate) fn poll(&self) {
         self.home.poll();
     }
@@ -111,7 +113,7 @@ impl Ticket {
         }
     }
 
-    /// The fault, which counts as reported from now on.
+    /// The fault. It counts as reported from now on.
     fn told(&self) -> Complaint {
         let mut state = self.home.state();
         let slot = &mut state.slots[self.word as usize];
@@ -138,7 +140,7 @@ pub(crate) struct Faults {
     stream: Arc<Stream>,
     /// How many launches with a word were enqueued.
     launched: AtomicU64,
-    /// Of these, how many the device is known to be past.
+    /// How many of these the device is known to have passed.
     passed: AtomicU64,
     /// The value of `launched` when `poll` last ran.
     polled: AtomicU64,
@@ -223,7 +225,7 @@ impl Faults {
         self.launched.load(Ordering::Acquire)
     }
 
-    /// Says that the device is past this launch and all launches before it.
+    /// Records that the device has passed this launch and all launches before it.
     pub(crate) fn pass(&self, launch: u64) {
         if self.passed.fetch_max(launch, Ordering::AcqRel) >= launch {
             return;
@@ -241,8 +243,8 @@ impl Faults {
         }
     }
 
-    /// Finds out how far the device is: queries the events, and records one after the newly
-    /// enqueued launches.
+    /// Finds out which launches the device has passed: queries the events, and records one after
+    /// the newly enqueued launches.
     fn poll(&self) {
         let launched = self.launched();
         let polled = self.polled.load(Ordering::Relaxed);
@@ -306,7 +308,8 @@ impl Faults {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Plain values, consistent after every statement that changes them.
+        // A panic can't leave it broken: the state consists of plain values, and every statement
+        // that changes them leaves them consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -332,7 +335,7 @@ impl State {
         unsafe { AtomicU64::from_ptr(self.address(word) as *mut u64) }
     }
 
-    /// Frees a word whose ticket is dropped and which no launch writes any more.
+    /// Frees a word whose ticket is dropped and that no launch can write any more.
     fn settle(&mut self, word: u32) {
         let value = self.word(word).swap(0, Ordering::AcqRel);
         let Slot { op, fault, told } = self.slots[word as usize];

@@ -53,7 +53,7 @@ impl Device {
     /// Pinned host memory for data to upload. Its contents are unspecified.
     ///
     /// # Errors
-    /// `Device` if the host can't pin so much memory.
+    /// `Device` if the host can't pin that much memory.
     pub fn host_buffer(self: &Arc<Self>, bytes: usize) -> Result<HostBuffer> {
         let block = self.staging.take_host_block(bytes)?;
         Ok(HostBuffer { device: self.clone(), block: Some(block), bytes })
@@ -70,7 +70,7 @@ impl Device {
     /// # Safety
     ///
     /// There are `length` bytes at `source`. They stay there unchanged until the owner is dropped,
-    /// also if the owner is moved.
+    /// even if the owner is moved.
     pub(crate) unsafe fn upload_captured<O: Send + 'static>(
         self: &Arc<Self>,
         captured: &Stream,
@@ -87,9 +87,9 @@ impl Device {
         Ok(buffer)
     }
 
-    /// Copies bytes into a new buffer directly, without waiting and without a staging buffer; they
-    /// should be pinned, as those of a [`HostBuffer`] are. The owner is dropped some time after the
-    /// copy has finished. A graph that this thread captures keeps the owner.
+    /// Copies bytes into a new buffer directly, without waiting and without a staging buffer. The
+    /// bytes should be pinned, as those of a [`HostBuffer`] are. The owner is dropped some time
+    /// after the copy has finished. A graph that this thread captures keeps the owner.
     ///
     /// # Safety
     /// The bytes neither move nor change until the owner is dropped, even if the owner itself is

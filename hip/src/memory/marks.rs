@@ -4,7 +4,7 @@
 //! the tickets of its buffer only. A ticket is forgotten once its launch has finished without a
 //! fault. A ticket with a fault stays until the buffer is dropped or wholly overwritten.
 //!
-//! Most buffers have no ticket. Each of those costs a launch one relaxed load.
+//! Most buffers have no ticket. For such a buffer, a launch pays one relaxed load.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,10 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::error::Error;
 use crate::memory::fault::{Ticket, progress, tell};
 
-/// With more tickets, joining sets polls the device's progress, which sometimes records an event.
+/// If there are more tickets than this, joining sets polls the device's progress, which sometimes
+/// records an event.
 const FEW: usize = 8;
-/// With more tickets, the host waits for the older half of the set's launches; the host is then far
-/// ahead of the device.
+/// If there are more tickets than this, the host is far ahead of the device, and waits for the
+/// older half of the set's launches.
 const MOST: usize = 64;
 /// The most tickets with a fault that an overfull set keeps. One is enough to make a read fail.
 const MOST_FAULTS: usize = 8;
@@ -23,7 +24,7 @@ const MOST_FAULTS: usize = 8;
 /// Tickets, oldest first. Buffers with the same tickets share a set.
 pub(crate) struct Set {
     tickets: Vec<Arc<Ticket>>,
-    /// The value of [`progress`] when the tickets were last looked at.
+    /// The value of [`progress`] when the tickets were last checked.
     looked: AtomicU64,
 }
 
@@ -78,7 +79,7 @@ impl Set {
     }
 }
 
-/// Keeps a set from growing with every step of a loop that never reads.
+/// Bounds the set, which would otherwise grow with every step of a loop that never reads.
 fn bound(tickets: &mut Vec<Arc<Ticket>>) {
     if tickets.len() <= FEW {
         return;
@@ -95,7 +96,7 @@ fn bound(tickets: &mut Vec<Arc<Ticket>>) {
         tickets.truncate(MOST_FAULTS);
         return;
     }
-    // The newest first. Once the device is past it, it is past the others too.
+    // Waits for the newest first: once the device has passed it, it has passed the others too.
     tickets[..tickets.len() / 2].iter().rev().for_each(|ticket| ticket.wait());
     tickets.retain(|ticket| !ticket.is_good());
 }
@@ -141,7 +142,7 @@ impl Marks {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Arc<Set>>> {
-        // One value, consistent after every statement that changes it.
+        // A panic can't leave it broken: it is one value, and each change replaces it whole.
         self.set.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -12,14 +12,14 @@ use crate::device::stream::Stream;
 use crate::error::{Error, Result};
 use crate::trace;
 
-/// Uploads and reads up to this many bytes use the compute stream. They take less time than the
-/// events that another stream would need.
+/// Uploads and reads up to this many bytes use the compute stream. Such copies take less time than
+/// the events that a second stream would need.
 pub(crate) const SMALL: usize = 64 << 10;
 /// Small uploads fill a page of this size before one event is recorded for all of them.
 const PAGE: usize = 1 << 20;
 /// Larger copies are split into chunks, so that the host fills one while the device copies another.
 pub(crate) const CHUNK: usize = 4 << 20;
-/// The most bytes of freed callers' blocks that are kept for the next caller.
+/// At most this many bytes of blocks that callers freed are kept for the next caller.
 const MOST_HOST: usize = 256 << 20;
 /// Above this many bytes of chunks, an upload waits for a chunk in flight instead of pinning
 /// another.
@@ -206,7 +206,8 @@ impl Staging {
         let room = state.page.as_ref().is_some_and(|(_, used)| used + bytes.len() <= PAGE);
         if !room {
             if state.page.is_some() {
-                // Before `take`: without an event after its copies, the page must not be freed.
+                // Recorded before `take`, because without an event after its copies the page must
+                // not be freed.
                 let event = stream.mark()?;
                 let page = state.page.take();
                 state.full_pages.extend(page.map(|(page, _)| (page, event)));
@@ -221,7 +222,8 @@ impl Staging {
         }
         let Some((page, used)) = &mut state.page else { unreachable!("filled above") };
         let at = *used;
-        // The next copy starts on a boundary that every copy engine likes.
+        // The next copy starts at a multiple of 64 bytes, an alignment that suits every copy
+        // engine.
         *used = (at + bytes.len()).next_multiple_of(64);
         // SAFETY: `at..at + bytes.len()` is inside the page, and no copy in flight uses that part.
         let source = unsafe {
@@ -322,7 +324,7 @@ impl Staging {
             match self.take_chunk() {
                 Ok(chunk) => chunks.push(chunk),
                 Err(error) => {
-                    // `chunks` counts them already. Keep them for the next caller.
+                    // `chunks` already counts them, so they are kept for the next caller.
                     self.state().free_chunks.extend(chunks);
                     return Err(error);
                 }
@@ -421,7 +423,7 @@ mod tests {
         /// The number of live pinned blocks, and its limit.
         static LIVE: Cell<usize> = const { Cell::new(0) };
         static ROOM: Cell<usize> = const { Cell::new(usize::MAX) };
-        /// With more live pinned blocks than this, device memory runs out.
+        /// Once there are more live pinned blocks than this, device memory runs out.
         static SHARED: Cell<usize> = const { Cell::new(usize::MAX) };
         /// The flags of each event, and of each event that the host waited for.
         static EVENTS: RefCell<Vec<(usize, c_uint)>> = const { RefCell::new(Vec::new()) };
@@ -534,7 +536,8 @@ mod tests {
         let device = Arc::new(Device::new(provider(), 0).unwrap());
         let buffer = device.alloc(10 * CHUNK).unwrap();
         let mut out = vec![0; 10 * CHUNK];
-        // Room for one chunk more. A read takes two, a read of several buffers ten.
+        // There is room for one more chunk. A read takes two, and a read of several buffers takes
+        // ten.
         ROOM.set(LIVE.get() + 1);
         for _ in 0..20 {
             assert!(device.read(&buffer, 0, &mut out).is_err());
@@ -550,7 +553,7 @@ mod tests {
     #[test]
     fn what_the_device_writes_for_the_host_is_visible_to_it() {
         let device = Arc::new(Device::new(provider(), 0).unwrap());
-        // Kernels write fault words directly, and nothing need wait for them.
+        // Kernels write fault words directly, and nothing has to wait for them.
         let words = ASKED.take();
         assert!(!words.is_empty() && words.iter().all(|(_, flags)| flags & hipHostMallocCoherent != 0));
         let mut out = vec![0; 3 * CHUNK];

@@ -38,7 +38,7 @@ pub struct PoolStats {
     pub peak: usize,
     /// Allocations served from memory that the pool held.
     pub hits: u64,
-    /// Allocations that asked the driver.
+    /// Allocations for which the pool had to ask the driver for memory.
     pub misses: u64,
     /// Bytes of the blocks in use that were allocated by [`MemoryPool::persistently`], a part of
     /// `allocated`.
@@ -150,8 +150,8 @@ impl MemoryPool {
         self.state().segments.to_vec()
     }
 
-    /// Sets the most bytes that the pool may hold from the driver; `None` is no limit. If the pool
-    /// holds more already, it keeps them.
+    /// Limits how many bytes the pool may hold from the driver; `None` means no limit. If the pool
+    /// already holds more, it keeps them.
     pub fn set_limit(&self, bytes: Option<usize>) {
         self.state().limit = bytes;
     }
@@ -165,11 +165,11 @@ impl MemoryPool {
     /// Waits for the device, then gives every segment without a block in use back to the driver.
     /// Returns the bytes given back.
     ///
-    /// If another thread is in this function, waits for that thread first.
+    /// If another thread is in this function, this call waits for that thread first.
     ///
     /// # Errors
     ///
-    /// `Device` where HIP fails.
+    /// `Device` if HIP fails.
     pub fn clear(&self) -> Result<usize> {
         // Held to the end. Otherwise a second thread would find neither free segments nor free
         // memory, and report out of memory.
@@ -270,8 +270,8 @@ impl MemoryPool {
     }
 
     /// Asks the driver for a segment; `None` if it has too little memory or the limit forbids it.
-    /// The lock is not held meanwhile, so other threads go on. The bytes are counted before, so
-    /// that all threads together stay below the limit.
+    /// The lock is not held meanwhile, so that other threads can continue. The bytes are counted
+    /// beforehand, so that all threads together stay below the limit.
     fn new_segment(&self, bytes: usize) -> Result<Option<usize>> {
         {
             let mut state = self.state();
@@ -288,7 +288,7 @@ impl MemoryPool {
         address
     }
 
-    /// A segment of just `size` bytes. If there is too little memory, gives back all cached
+    /// A segment of exactly `size` bytes. If there is too little memory, gives back all cached
     /// segments and tries again.
     fn squeeze(&self, requested: usize, size: usize) -> Result<(usize, usize)> {
         if let Some(address) = self.new_segment(size)? {

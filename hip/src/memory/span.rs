@@ -15,7 +15,7 @@ impl Span {
     /// The null pointer, for an absent tensor.
     pub(crate) const NULL: Self = Self { ptr: std::ptr::null_mut(), bytes: 0 };
 
-    /// The `bytes` bytes from `offset` on.
+    /// The range of `bytes` bytes that begins at `offset`.
     ///
     /// # Errors
     ///

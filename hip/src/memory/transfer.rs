@@ -10,7 +10,7 @@ use crate::memory::pinned::{CHUNK, PinnedBlock, SMALL};
 use crate::memory::pool::Purpose;
 use crate::trace;
 
-/// The blocks that a read of many ranges fills before it waits.
+/// How many blocks a read of many ranges fills before it waits.
 const WAVE: usize = (64 << 20) / CHUNK;
 
 /// Why a read can't be captured.
@@ -73,7 +73,7 @@ impl Device {
             let mut copy = self.host_buffer(bytes.len())?;
             copy.bytes_mut().copy_from_slice(bytes);
             let source = copy.bytes().as_ptr();
-            // SAFETY: the copy's own bytes, whose place does not depend on where the owner lies.
+            // SAFETY: the bytes are the copy's own, and moving the owner does not move them.
             return unsafe { self.upload_captured(captured, source, bytes.len(), copy) };
         }
         if bytes.len() <= SMALL {
@@ -112,10 +112,10 @@ impl Device {
     /// copy.
     ///
     /// # Errors
-    /// `Invalid` for a range past the end or a buffer of another device; once, the error that
-    /// `Drop` recorded. Every read also returns `Invalid` if a kernel found a fault while it
+    /// `Invalid` for a range past the end or a buffer of another device. An error that `Drop`
+    /// recorded, once. Every read also returns `Invalid` if a kernel found a fault while it
     /// computed the buffer or anything that the buffer was computed from. `Capture` if this thread
-    /// captures a graph, or if another one captures the work that computes the buffer.
+    /// is capturing a graph, or if another thread is capturing the work that computes the buffer.
     pub fn read(&self, buffer: &Buffer, byte_offset: usize, out: &mut [u8]) -> Result<()> {
         self.read_with_fault(buffer, byte_offset, out)?.map_or(Ok(()), Err)
     }
@@ -145,7 +145,7 @@ impl Device {
                 result?;
             }
         } else {
-            // On the copy stream, so that the compute stream goes on with other threads' work.
+            // Uses the copy stream, so that the compute stream continues with other threads' work.
             self.copies.wait(&self.compute.mark()?)?;
             self.read_large(buffer.address() + byte_offset, out)?;
         }

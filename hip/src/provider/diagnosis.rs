@@ -13,7 +13,7 @@ pub struct Diagnosis {
     notes: Vec<String>,
 }
 
-/// Where to look: the real machine, or an imitation in a test.
+/// The files and variables to examine: those of the real machine, or an imitation in a test.
 struct System {
     root: PathBuf,
     variable: fn(&str) -> Option<String>,

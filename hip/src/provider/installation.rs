@@ -29,14 +29,14 @@ pub(crate) struct Library {
     /// The file name up to `.so`.
     stem: &'static str,
     /// The soname's number in ROCm 5.7 and in ROCm 10. In a folder, files with any number are
-    /// found. The loader's search path can't be listed, so it is asked for these and [`AHEAD`]
-    /// more.
+    /// found. The loader's search path can't be listed, so each of these numbers and [`AHEAD`] more
+    /// are tried there.
     known: (u32, u32),
     /// A function of the library.
     function: &'static CStr,
 }
 
-/// How many numbers beyond the known ones the loader's search path is asked for.
+/// How many numbers beyond the known ones are tried in the loader's search path.
 const AHEAD: u32 = 8;
 
 pub(crate) const HIP: Library =
@@ -52,7 +52,7 @@ pub(crate) const MIOPEN: Library =
 const HIP_WITHOUT_HIPRTC: u32 = 7;
 
 impl Library {
-    /// The library's files in a folder, each with the number of its soname: the newest first, the
+    /// The library's files in a folder, each with the number of its soname: newest first, and the
     /// development link (`.so`, without a number) last.
     fn files_in(self, folder: &Path) -> Vec<(Option<u32>, PathBuf)> {
         let link = format!("{}.so", self.stem);
@@ -69,7 +69,8 @@ impl Library {
     }
 }
 
-/// The names of a folder's entries that are UTF-8; none if it can't be read.
+/// The names of a folder's entries, without those that are not UTF-8; none if the folder can't be
+/// read.
 fn names_in(folder: &Path) -> impl Iterator<Item = String> {
     let entries = fs::read_dir(folder).into_iter().flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok())
@@ -80,8 +81,8 @@ fn name_of(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }
 
-/// The folders `FOLDER/PREFIX<version>`, the highest version first. If there is none, the pattern
-/// itself, so that the list of searched places shows it.
+/// The folders `FOLDER/PREFIX<version>`, highest version first. If there is none, returns the
+/// pattern itself, so that the list of searched places shows it.
 fn newest_first(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     // Other endings are other builds: `core-asan-10.0` needs a program with a sanitizer. A
     // free-threaded Python has its packages in `python3.14t`.
@@ -102,7 +103,7 @@ fn newest_first(folder: &Path, prefix: &str) -> Vec<PathBuf> {
 /// Where one installation of ROCm has its libraries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Installation {
-    /// What led to it.
+    /// How the installation was found.
     origin: &'static str,
     /// The folders of its libraries; empty for the loader's search path.
     folders: Vec<PathBuf>,
@@ -127,9 +128,9 @@ impl Installation {
         let real = fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
         let root = if name_of(&real).starts_with(CORE_WHEEL) { &real } else { root };
         let mut folders = vec![root.join("lib"), root.join("lib64")];
-        // Of wheels, rocBLAS and MIOpen are in a package beside HIP's. Packages with the same
-        // ending belong together. Before the device files had wheels of their own, there was a
-        // package for each family of GPUs.
+        // In Python's wheels, rocBLAS and MIOpen are in a package beside HIP's. Packages with the
+        // same ending belong together. There was a package for each family of GPUs before the
+        // device files got wheels of their own.
         if let (Some(ending), Some(site)) = (name_of(root).strip_prefix(CORE_WHEEL), root.parent()) {
             let mut beside: Vec<_> = names_in(site)
                 .filter(|name| name.starts_with("_rocm_sdk_libraries") && name.ends_with(ending))
@@ -195,7 +196,7 @@ impl Installation {
     }
 }
 
-/// What the name of a Python's folder begins with.
+/// The prefix of the name of a Python version's folder.
 const PYTHON: &str = "python";
 
 /// The wheel with HIP and hipRTC.
@@ -219,7 +220,7 @@ fn open_by_name(library: Library, search: &mut Search) -> Option<Loaded> {
 
 const LOADER: &str = "the loader's search path";
 
-/// Where to look: the real machine, or an imitation in a test.
+/// The folders and variables to search: those of the real machine, or an imitation in a test.
 struct System<'a> {
     root: PathBuf,
     variable: &'a dyn Fn(&str) -> Option<OsString>,
@@ -258,7 +259,7 @@ fn installations(system: &System) -> Vec<Installation> {
     all
 }
 
-/// The installation that a process uses.
+/// The installation that this process uses.
 struct Rocm {
     installation: Installation,
     hip: Loaded,
@@ -343,7 +344,7 @@ pub(crate) fn open(library: Library) -> Result<Loaded> {
     rocm()?.open(library)
 }
 
-/// The folders of the installation that this process uses, and what led to it; `None` if no
+/// The folders of the installation that this process uses, and how it was found; `None` if no
 /// installation is usable.
 pub(crate) fn in_use() -> Option<String> {
     rocm().ok().map(|rocm| rocm.installation.to_string())
@@ -357,7 +358,7 @@ mod tests {
     struct Machine(PathBuf);
 
     impl Machine {
-        /// With these files below the root, all empty.
+        /// A machine with these files below its root, all empty.
         fn new(name: &str, files: &[&str]) -> Self {
             let root = std::env::temp_dir().join(format!("hip-machine-{name}-{}", std::process::id()));
             let _ = fs::remove_dir_all(&root);
@@ -375,7 +376,7 @@ mod tests {
             std::os::unix::fs::symlink(self.0.join(to), self.0.join(from)).unwrap();
         }
 
-        /// The installations, without those that do not exist, each as its folders below the root.
+        /// The installations that exist, each as a list of its folders below the root.
         fn installations(&self, variables: &[(&str, &str)]) -> Vec<String> {
             let variable = |name: &str| {
                 let (_, path) = variables.iter().find(|(set, _)| *set == name)?;
@@ -429,7 +430,8 @@ mod tests {
     #[test]
     fn the_link_of_the_packages_comes_before_the_newest_version() {
         let machine = Machine::new("links", &["opt/rocm/core-10.0/lib/x", "opt/rocm/core-7.14/lib/x"]);
-        // As `update-alternatives` makes them once an administrator has chosen the older one.
+        // The links that `update-alternatives` makes once an administrator has chosen the older
+        // version.
         machine.link("opt/rocm/lib", "opt/rocm/core-7.14/lib");
         machine.link("opt/rocm/core", "opt/rocm/core-7.14");
         machine.link("opt/rocm/core-10", "opt/rocm/core-10.0");

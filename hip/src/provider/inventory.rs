@@ -20,10 +20,10 @@ pub struct LibraryReport {
     pub path: Result<String>,
     /// The version that the library returns; `None` if it can't be called.
     pub version: Option<String>,
-    /// Functions that this crate needs and that the library lacks. With any of these missing, it
-    /// can't be used.
+    /// Functions that this crate needs and the library lacks. If there are any, the library can't
+    /// be used.
     pub missing: Vec<&'static str>,
-    /// Functions that this crate can do without, each with whether the library has it.
+    /// Functions that this crate can do without. The flag says whether the library has it.
     pub optional: Vec<(&'static str, bool)>,
 }
 

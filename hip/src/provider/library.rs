@@ -134,7 +134,8 @@ impl Search {
         }
     }
 
-    /// Loads the file of this name that the loader's search path has. Does not note its absence.
+    /// Loads the file of this name from the loader's search path. If there is none, this is not
+    /// noted.
     pub(crate) fn name(&mut self, file: &str) -> Option<Loaded> {
         match load(file.as_ref()) {
             Ok(library) => return Some(Loaded { path: file.into(), library }),
@@ -231,7 +232,7 @@ mod tests {
         let compiling = compiling();
         let (opened, answer) = std::sync::mpsc::channel();
         let opener = std::thread::spawn(move || opened.send(open_in(NONE, &[]).is_err()));
-        // Long enough for a search that nothing blocks.
+        // Long enough for a search that is not blocked.
         let early = answer.recv_timeout(std::time::Duration::from_millis(300));
         assert!(early.is_err(), "opened beside the compiler");
         drop(compiling);

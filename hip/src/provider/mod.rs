@@ -1,4 +1,4 @@
-//! Providers: the implementations of AMD's C API, and which one this process uses.
+//! Providers (implementations of AMD's C API), and the choice of the one that this process uses.
 
 pub(crate) mod diagnosis;
 pub(crate) mod installation;
@@ -65,10 +65,10 @@ impl Provider {
         self.devices
     }
 
-    /// Refuses an index past the last device.
+    /// Checks that a device has this index.
     ///
     /// # Errors
-    /// `Config` for such an index.
+    /// `Config` for an index past the last device.
     pub fn check_index(&self, index: usize) -> Result<()> {
         if index < self.devices {
             return Ok(());
@@ -245,13 +245,14 @@ fn load_rocm() -> Result<Provider> {
     Provider::start(ProviderKind::Rocm, hip, hiprtc, libraries)
 }
 
-/// The path of the C++ compiler that the CPU provider's hipRTC runs, if there is one.
+/// The path of the C++ compiler that the CPU provider's hipRTC runs; `None` if there is no
+/// compiler.
 pub(crate) fn host_compiler() -> Option<std::path::PathBuf> {
     cpu::host_compiler()
 }
 
-/// The result of `hipRuntimeGetVersion`, without a search for devices; 0 if HIP is not installed or
-/// gives no version.
+/// The result of `hipRuntimeGetVersion`, called without looking for devices; 0 if HIP is not
+/// installed or returns no version.
 pub(crate) fn hip_version() -> i32 {
     let hip = installation::open(installation::HIP).and_then(|library| fill!(Hip, &library, "HIP"));
     let mut version = 0;
@@ -263,7 +264,7 @@ pub(crate) fn hip_version() -> i32 {
     version
 }
 
-/// AMD's hipRTC and the file that it was found in, without a search for devices.
+/// AMD's hipRTC and the file that it was loaded from. Does not look for devices.
 pub(crate) fn load_hiprtc() -> Result<(Hiprtc, String)> {
     match installation::open(installation::HIPRTC) {
         Ok(library) => Ok((fill!(Hiprtc, &library, "hipRTC")?, library.path)),
@@ -283,8 +284,9 @@ struct Chosen {
 
 static CHOSEN: Mutex<Chosen> = Mutex::new(Chosen { provider: None, passed_over: Vec::new(), asked: None });
 
-/// The provider of this process. The first call chooses it, as [`select_provider`] said, else as
-/// [`Config::provider`](crate::Config::provider) says. All later calls return the same one.
+/// The provider of this process. The first call chooses it: the one given to [`select_provider`],
+/// else the one that [`Config::provider`](crate::Config::provider) names. All later calls return
+/// the same one.
 ///
 /// # Errors
 /// `Config` if the environment has an invalid value; `NotAvailable` if the wanted provider is not
@@ -387,8 +389,8 @@ fn announce(provider: &Provider, passed_over: &[(ProviderKind, Error)]) {
     let fell_back = provider.kind == ProviderKind::Cpu && !passed_over.is_empty();
     if fell_back {
         log::warn!("{line}");
-        // The maximum level is `Off` if there is no logger. Without a message a user could take the
-        // CPU device for a slow GPU.
+        // Prints the message if there is no logger (the maximum level is then `Off`), because
+        // without it a user could mistake the CPU device for a slow GPU.
         if log::max_level() == log::LevelFilter::Off {
             eprintln!("{line}");
         }
@@ -407,7 +409,7 @@ pub fn rocm_device_count() -> usize {
     candidate(ProviderKind::Rocm).map_or(0, Provider::device_count)
 }
 
-/// Stands for the CUDA provider if the feature `cuda` is off.
+/// Takes the CUDA provider's place if the feature `cuda` is off.
 #[cfg(not(feature = "cuda"))]
 mod cuda {
     use super::{Hip, Hiprtc, Miopen, ProviderKind, Result, Rocblas, not_built};
@@ -455,7 +457,7 @@ mod cpu {
     }
 }
 
-/// Stands for the CPU provider if the feature `cpu` is off.
+/// Takes the CPU provider's place if the feature `cpu` is off.
 #[cfg(not(feature = "cpu"))]
 mod cpu {
     use super::{Hip, Hiprtc, Miopen, ProviderKind, Result, Rocblas, not_built};

@@ -15,7 +15,7 @@ const BLOCK: u32 = 256;
 pub(crate) struct Generation {
     /// The most waves of a SIMD.
     pub(crate) waves: u32,
-    /// The waves for which a memory-bound kernel must leave room.
+    /// The number of waves that a memory-bound kernel must allow.
     pub(crate) enough: u32,
     /// Vector registers for each lane, which a SIMD's waves share.
     vgprs: u32,
@@ -29,11 +29,11 @@ pub(crate) struct Generation {
     simds: u32,
 }
 
-/// GCN has half of CDNA 2's registers. Ten waves would need kernels of at most 24 registers,
-/// including 64-bit addresses. Hardly any kernel with 16 bytes a thread fits that. So the rule asks
-/// for the four waves that 64 registers allow (with 64 registers CDNA 2 has all its waves). These
-/// keep 16 KB in flight in a CU, whose share of the bandwidth, at some 600 ns of latency, is 4.5 KB
-/// (gfx900), 10 KB (gfx906) or 6 KB (gfx908).
+/// GCN has half of CDNA 2's registers. With ten waves, kernels could use at most 24 registers,
+/// including those for 64-bit addresses. Hardly any kernel that takes 16 bytes per thread fits into
+/// 24. So the rule asks for the four waves that 64 registers allow (with 64 registers, CDNA 2 has
+/// all its waves). These keep 16 KB in flight in a CU, whose share of the bandwidth, at some 600 ns
+/// of latency, is 4.5 KB (gfx900), 10 KB (gfx906) or 6 KB (gfx908).
 const GCN: Generation =
     Generation { waves: 10, enough: 4, vgprs: 256, granule: 4, scalars_count: true, lds: 64 << 10, simds: 4 };
 const CDNA2: Generation =
@@ -70,7 +70,7 @@ const fn always(name: &'static str, generation: &'static Generation) -> Architec
     Architecture { name, always: true, generation }
 }
 
-/// All of them.
+/// All architectures.
 pub(crate) const ARCHITECTURES: &[Architecture] = &[
     of("gfx900", &GCN),
     of("gfx906", &GCN),

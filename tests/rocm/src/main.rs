@@ -9,9 +9,9 @@
 //!
 //! `DIRECTORY` holds `exceptions.txt`, `kernels.md` and `training.txt`, which lists the kernels of
 //! a small training run. `--write` writes new tables into `kernels.md` instead of comparing them.
-//! `--keep` reuses the results that FILE has of an earlier run for families that did not change,
-//! compiles the rest, and writes all results back. `--found` only checks that each kernel compiles
-//! and is found by its name, and prints which kernels spill or use scratch. It is for compilers for
+//! `--keep` reuses the results of an earlier run in FILE for families that did not change, compiles
+//! the rest, and writes all results back. `--found` only checks that each kernel compiles and is
+//! found by its name, and prints which kernels spill or use scratch. Use it with compilers for
 //! which the kernels are not tuned.
 
 mod architecture;
@@ -174,7 +174,7 @@ fn check(directory: &Path, options: &Options) -> Result<usize, String> {
     let mut problems = failed.len();
     show("not compiled", failed);
     if options.mode == Mode::Find {
-        show("spill or take scratch, which is not held against them", report::spilling(&compiled));
+        show("spill or use scratch, which this run allows", report::spilling(&compiled));
         println!("{}", if problems == 0 { "all are found" } else { "some are not found" });
         return Ok(problems);
     }

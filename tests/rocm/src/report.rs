@@ -126,7 +126,7 @@ pub(crate) fn spilling(compiled: &[Compiled]) -> Vec<String> {
 }
 
 impl Table {
-    /// The document with this table at its place.
+    /// The document with this table in its place.
     pub(crate) fn put_into(&self, document: &str) -> Result<String, String> {
         let (before, _, after) = self.find_in(document)?;
         Ok(format!("{before}\n{}{after}", self.text))

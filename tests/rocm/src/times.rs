@@ -9,8 +9,8 @@ use crate::notes::notes_of;
 use crate::rules::template_of;
 use crate::work::Compiled;
 
-/// The most time for one kernel: twice the aim of 2 s, because the checking processors differ by as
-/// much.
+/// The most time for one kernel: twice the aim of 2 s, because the processors that run this check
+/// differ by that factor.
 const ONE_KERNEL: Duration = Duration::from_secs(4);
 /// The most time for the kernels of a small training run with an empty cache: twice the aim of 15
 /// s, for the same reason.

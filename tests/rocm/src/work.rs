@@ -19,8 +19,8 @@ use crate::made_with;
 use crate::notes::{Notes, notes_of};
 use crate::wide::wide;
 
-/// The number of kernels that are compiled together: the compiler's start takes as long as ten
-/// kernels.
+/// The number of kernels that are compiled together. Many, because starting the compiler takes as
+/// long as compiling ten kernels.
 const TOGETHER: usize = 120;
 
 /// One kernel on one architecture.
@@ -45,7 +45,7 @@ pub(crate) struct Compiled {
 pub(crate) enum Mode {
     /// Compiles them with the compiler for which they are tuned.
     Read,
-    /// Compiles them with an older compiler. First finds out, with one kernel, which form of names
+    /// Compiles them with an older compiler. First finds out with one kernel which form of names
     /// this compiler expects. Disassembles nothing.
     Find,
 }

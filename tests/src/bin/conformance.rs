@@ -1,5 +1,6 @@
-//! Writes `docs/conformance.md` and `docs/conformance-0.22.md`: every method of a Burn's backend
-//! traits, what computes it here, the dtypes in which the tests ran it, and the tests that name it.
+//! Writes `docs/conformance.md` and `docs/conformance-0.22.md`: every method of the backend traits
+//! of a version of Burn, what computes it here, the dtypes in which the tests ran it, and the tests
+//! that name it.
 //!
 //! `conformance TRACE TRACE_022 [--check]`: the files that `BURN_ROCM_TRACE_FILE` named while the
 //! tests of each version ran. With `--check` the program writes nothing and fails if a file in the
@@ -19,7 +20,7 @@ use syn::visit::Visit;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// A version of Burn, and what this repository has for it. Paths are relative to the repository's
+/// A version of Burn, and this repository's files for it. Paths are relative to the repository's
 /// root.
 struct Version {
     number: &'static str,
@@ -35,7 +36,7 @@ struct Version {
     /// The methods that no test names.
     untested: &'static [&'static str],
     document: &'static str,
-    /// What its introduction says about the other version.
+    /// The part of its introduction that is about the other version.
     beside: &'static str,
     /// The hand-written parts at the document's end.
     parts: &'static [&'static str],
@@ -124,7 +125,7 @@ fn run() -> Result<()> {
     for trace in traces {
         read.push(Trace::parse(&fs::read_to_string(trace).map_err(|error| format!("{trace}: {error}"))?));
     }
-    // What Burn 0.22's tests don't run is the same source as 0.21's below the traits.
+    // Methods that Burn 0.22's tests don't run are, below the traits, the same source as for 0.21.
     let mut earlier: Option<Tested> = None;
     for (version, trace) in [BURN_021, BURN_022].into_iter().zip(read) {
         let mut tests = sources(&root, version.tests)?;
@@ -225,8 +226,8 @@ impl Trace {
         trace
     }
 
-    /// The library calls and kernels of an op. Copies, and that nothing was launched, count only if
-    /// there is nothing else.
+    /// The library calls and kernels of an op. Copies, or the fact that nothing was launched, are
+    /// listed only if there is nothing else.
     fn served(&self, op: &str) -> Option<String> {
         let all = self.served.get(op)?;
         let computed: Vec<&str> = all.iter().map(String::as_str).filter(|by| by.starts_with('`')).collect();
@@ -240,7 +241,7 @@ impl Trace {
     }
 }
 
-/// The directory of `burn-backend`'s sources of a version, from cargo's metadata.
+/// The directory with the sources of a version of `burn-backend`, from cargo's metadata.
 fn burn_backend(root: &Path, version: &str) -> Result<PathBuf> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let output = Command::new(cargo)
@@ -313,7 +314,7 @@ struct Method {
     served: String,
     dtypes: String,
     tests: String,
-    /// Neither this version's tests nor the earlier's name it.
+    /// Whether neither this version's tests nor the earlier version's name it.
     untested: bool,
 }
 

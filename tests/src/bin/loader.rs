@@ -1,6 +1,6 @@
 //! `loader VERSION` asserts what the loader finds in a real ROCm on a machine without a device.
-//! VERSION is that of the root in which it runs. `loader --rocblas ARCHITECTURE...` prints for each
-//! architecture whether rocBLAS has kernels for it. `tests/rocm/loader.sh` runs it.
+//! VERSION is the version of the ROCm root in which it runs. `loader --rocblas ARCHITECTURE...`
+//! prints for each architecture whether rocBLAS has kernels for it. `tests/rocm/loader.sh` runs it.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,4 @@
-//! What the environment sets. `lib.rs` documents the variables in one table.
+//! The settings from the environment. `lib.rs` documents the variables in one table.
 
 use std::num::NonZeroUsize;
 
@@ -17,15 +17,15 @@ pub struct Settings {
     pub poison: bool,
     /// Whether the waves of a workgroup take turns after a barrier.
     pub turns: bool,
-    /// Whether accesses to LDS that no barrier separates are faults.
+    /// Whether conflicting accesses to LDS with no barrier between them are faults.
     pub races: bool,
-    /// Whether each launch is told on stderr, with its instructions.
+    /// Whether each launch is reported on stderr, with the number of its instructions.
     pub statistics: bool,
     /// Where calls are logged: a path, or `stderr`.
     pub log: Option<String>,
 }
 
-/// A variable with a value that it can't have.
+/// A variable with an invalid value.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[error("{variable}={value}: expected {expected}")]
 pub struct InvalidSetting {
@@ -39,7 +39,7 @@ impl Default for Settings {
         Self {
             devices: 1,
             memory: 8192 << 20,
-            // MIOpen's find-db for gfx1030 is for 36: HIP halves the number of a GPU whose
+            // MIOpen's find-db for gfx1030 is for 36 units. HIP halves the number for a GPU whose
             // workgroups run on pairs of compute units.
             units: 72,
             threads: std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
@@ -56,12 +56,12 @@ impl Settings {
     /// The settings of this process's environment.
     ///
     /// # Errors
-    /// The first variable whose value is not valid.
+    /// The first variable whose value is invalid.
     pub fn from_env() -> Result<Self, InvalidSetting> {
         Self::from_variables(|name| std::env::var(name).ok())
     }
 
-    /// The settings that `lookup` gives by name.
+    /// The settings from the values that `lookup` returns by name.
     fn from_variables(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidSetting> {
         let number = |variable, least: u64, most: u64, default: u64, expected| match lookup(variable) {
             None => Ok(default),

@@ -4,9 +4,9 @@
 use burn::tensor::TensorData;
 
 /// The number at `index` of a series in -1..1 from which every peer starts: the index hashed to 32
-/// bits. A sequence that fills the interval evenly would not do: gradients over a batch of such
-/// numbers cancel to little more than rounding errors, which Adam scales to whole steps, so no two
-/// implementations would agree.
+/// bits. A sequence that fills the interval evenly would not work: gradients over a batch of such
+/// numbers cancel, except for little more than rounding errors. Adam scales these to whole steps,
+/// so no two implementations would agree.
 fn number(index: usize, series: usize) -> f64 {
     let mut x = (index as u32).wrapping_add((series as u32).wrapping_mul(0x9e37_79b9));
     for _ in 0..2 {

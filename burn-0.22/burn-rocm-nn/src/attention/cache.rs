@@ -27,7 +27,7 @@ impl<const D: usize> TensorCache<D> {
     }
 
     /// The layer's output for all tokens along `axis`: the cached ones, then the new one. The first
-    /// call runs all tokens through the layer, each later call only the last token.
+    /// call runs all tokens through the layer; each later call runs only the last token.
     pub(crate) fn forward_autoregressive(
         &mut self,
         tokens: Tensor<3>,

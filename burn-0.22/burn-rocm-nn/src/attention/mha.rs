@@ -51,8 +51,8 @@ pub struct MultiHeadAttentionConfig {
 /// record and result of Burn's module.
 ///
 /// On [`Rocm`](burn_rocm::Rocm), scores of more than `BURN_ROCM_ATTENTION_SCORES` bytes (256 MiB by
-/// default) are not stored, so beyond that limit memory is linear in the sequence; see
-/// [`AttentionPath`](burn_rocm::fused::AttentionPath). Made by [`MultiHeadAttentionConfig`].
+/// default) are not stored. So beyond that limit, memory grows linearly with the sequence length;
+/// see [`AttentionPath`](burn_rocm::fused::AttentionPath). Made by [`MultiHeadAttentionConfig`].
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -174,8 +174,8 @@ impl MhaInput {
         Self { alike: true, ..Self::new(tensor.clone(), tensor.clone(), tensor) }
     }
 
-    /// Attention of queries to keys and values. Keys or values of batch 1 serve the queries of
-    /// every batch.
+    /// Attention of queries to keys and values. Keys or values of batch 1 are used for the queries
+    /// of every batch.
     ///
     /// # Shapes
     /// - query: `[batch, queries, d_model]`
@@ -201,7 +201,7 @@ impl MhaInput {
 /// The output of [`MultiHeadAttention`].
 #[derive(Debug)]
 pub struct MhaOutput {
-    /// The weights `[batch, heads, queries, keys]`, computed when they are first looked at.
+    /// The weights `[batch, heads, queries, keys]`, computed when they are first used.
     pub weights: MhaWeights,
     /// The output `[batch, queries, d_model]`.
     pub context: Tensor<3>,
@@ -217,7 +217,7 @@ impl MultiHeadAttentionConfig {
     /// The module, with new parameters.
     ///
     /// # Panics
-    /// If the heads do not divide `d_model`, and for a dropout outside 0 to 1.
+    /// If the number of heads does not divide `d_model`, or the dropout is outside 0 to 1.
     pub fn init(&self, device: &Device) -> MultiHeadAttention {
         if self.n_heads == 0 || !self.d_model.is_multiple_of(self.n_heads) {
             let expected = format!("heads that divide {} features", self.d_model);
@@ -248,9 +248,10 @@ impl MultiHeadAttentionConfig {
 impl MultiHeadAttention {
     /// Attention of each query to the keys and values.
     ///
-    /// In training with [`MhaInput::self_attn`], the tokens' sequence axis becomes the first one,
-    /// so that no product needs a copy of its operands. This takes one copy of the tokens each way.
-    /// With enough tokens, one product makes queries, keys and values.
+    /// In training with [`MhaInput::self_attn`], the module moves the sequence axis of the tokens
+    /// to the front, so that no product needs a copy of its operands. This copies the tokens once
+    /// at the start and once at the end. With enough tokens, one product makes queries, keys and
+    /// values.
     ///
     /// # Shapes
     /// - query: `[batch, queries, d_model]`
@@ -280,9 +281,9 @@ impl MultiHeadAttention {
     /// lacks: all tokens in the first call, one in each later call.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward), and with [`Invalid`](burn_rocm::RocmError::Invalid) if a
-    /// later call's tokens are not one more than the cached ones; the cache then stays as it was.
-    /// With several new tokens, Burn's module takes only the last one and panics later.
+    /// As [`forward`](Self::forward), and with [`Invalid`](burn_rocm::RocmError::Invalid) unless a
+    /// later call has exactly one token more than the cache; the cache then stays as it was. (Given
+    /// several new tokens, Burn's module takes only the last one and panics later.)
     pub fn forward_cache(&self, input: MhaInput, cache: &mut MhaCache) -> MhaOutput {
         let MhaInput { query, key, value, masks, .. } = input;
         self.forward_cached([query, key, value], masks.joined(), cache)
@@ -295,7 +296,7 @@ impl MultiHeadAttention {
         mask: Mask,
         cache: &mut MhaCache,
     ) -> MhaOutput {
-        // All three checks come before the first change of a cache.
+        // All three checks are made before any cache changes.
         for (cache, tokens) in [(&cache.query, &query), (&cache.key, &key), (&cache.value, &value)] {
             cache.check(tokens);
         }
@@ -359,10 +360,10 @@ impl MultiHeadAttention {
         (context.permute([2, 0, 1, 3]).reshape([sequence, batch, self.n_heads * self.d_k]), weights)
     }
 
-    /// The layers of queries, keys and values if one product is to make all three. In f32, packing
-    /// the weights, transposing them and splitting their gradient moves `72 d_model^2` bytes. It
-    /// saves two additions of gradients with respect to the tokens, which move `24 rows d_model`
-    /// bytes. So it pays only with a gradient and enough rows.
+    /// The layers of queries, keys and values, if it pays to make all three by one product. In f32,
+    /// packing the weights, transposing them and splitting their gradient moves `72 d_model^2`
+    /// bytes. It saves two additions of gradients with respect to the tokens, which move `24 rows
+    /// d_model` bytes. So it pays only if there is a gradient and there are enough rows.
     fn joined(&self, route: &Route, tokens: &Tensor<3>) -> Option<[Layer; 3]> {
         let [sequence, batch, d_model] = tokens.dims();
         if !route.records() || drops(&self.dropout, tokens) || sequence * batch < 4 * d_model {

@@ -58,10 +58,10 @@ impl ConvActConfig {
 
 /// A 2-D convolution and an activation. With ReLU it is one MIOpen call if MIOpen has a fusion plan
 /// for the shape. Otherwise MIOpen convolves, and one kernel adds the bias and applies the
-/// activation. Backward, one kernel computes the gradients of activation and bias (a second may
-/// join the bias' partial sums). The convolution's gradients follow.
+/// activation. Backward, one kernel computes the gradients of the activation and the bias (a second
+/// kernel may join the bias' partial sums), and then the convolution's gradients are computed.
 ///
-/// Its record is that of Burn's [`Conv2d`].
+/// Its record is the same as that of Burn's [`Conv2d`].
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -153,8 +153,8 @@ impl ConvAct {
     /// The layer has the dtype of the convolution's weight.
     ///
     /// # Panics
-    /// If the bias or a tensor of the norm has another shape than `[channels_out]`. The error names
-    /// the tensor.
+    /// If the bias or a tensor of the norm does not have the shape `[channels_out]`. The error
+    /// names the tensor.
     pub fn folded(conv: Conv2d, norm: [Tensor<1>; 4], epsilon: f64, activation: Act) -> Self {
         let weight = conv.weight.val();
         let (channels, dtype) = (weight.dims()[0], weight.dtype());

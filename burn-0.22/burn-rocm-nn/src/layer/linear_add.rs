@@ -20,7 +20,7 @@ pub(crate) fn linear_add<const D: usize>(
             wrap(route.apply(BiasAdd, [primitive(onto), product, primitive(bias.val())]).0)
         }
         _ => {
-            say_composed(module, &x.device(), "a layer ahead of a sum has no bias");
+            say_composed(module, &x.device(), "a layer before a sum has no bias");
             onto + layer.forward(x)
         }
     }

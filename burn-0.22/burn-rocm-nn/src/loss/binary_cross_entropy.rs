@@ -26,7 +26,7 @@ impl BinaryCrossEntropyLossConfig {
     /// The loss.
     ///
     /// # Panics
-    /// For a smoothing outside 0 to 1, and for weights that are not positive.
+    /// If the smoothing is outside 0 to 1 or a weight is not positive.
     pub fn init(&self, device: &Device) -> BinaryCrossEntropyLoss {
         check_options(self.smoothing, self.weights.as_deref());
         BinaryCrossEntropyLoss {
@@ -87,7 +87,7 @@ impl BinaryCrossEntropyLoss {
     /// - output: `[1]`
     ///
     /// # Panics
-    /// For other shapes.
+    /// If the shapes are not as described above.
     pub fn forward<const D: usize>(&self, logits: Tensor<D>, targets: Tensor<D, Int>) -> Tensor<1> {
         self.fused(&logits, &targets).unwrap_or_else(|| self.composed(logits, targets))
     }

@@ -6,7 +6,7 @@ use burn_rocm::fused::{self, ClassScores, ClassTargets};
 use crate::fuse::{Route, primitive, say_composed, wrap};
 use crate::ops::loss::ClassLoss;
 
-/// The options of a loss, beside the class weights.
+/// The options of a loss other than the class weights.
 pub(super) struct Options<'a> {
     pub(super) scores: ClassScores,
     pub(super) smoothing: Option<f32>,
@@ -29,7 +29,7 @@ pub(super) fn class_loss(
         return None;
     }
     if weights.is_some() && options.pad_tokens.iter().any(|&token| token >= scores.dims()[1]) {
-        say_composed(module, &scores.device(), "it has weights, and a pad token that is no class");
+        say_composed(module, &scores.device(), "it has weights, and a pad token that is not a class");
         return None;
     }
     let class_weights = match weights {
@@ -53,8 +53,8 @@ pub(super) fn class_loss(
     })
 }
 
-/// The mean without the rows of pad tokens, as Burn 0.22 takes it, from the fused op's loss. The
-/// fused op divides by the number of all rows, or by the sum of all targets' weights.
+/// Turns the fused op's loss into the mean without the rows of pad tokens, which Burn 0.22
+/// computes. The fused op divides by the number of all rows, or by the sum of all targets' weights.
 fn over_other_rows(
     loss: Tensor<1>,
     weights: Option<&Tensor<1>>,

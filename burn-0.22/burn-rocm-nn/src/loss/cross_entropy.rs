@@ -27,7 +27,7 @@ impl CrossEntropyLossConfig {
     /// The loss.
     ///
     /// # Panics
-    /// For a smoothing outside 0 to 1, and for weights that are not positive.
+    /// If the smoothing is outside 0 to 1 or a weight is not positive.
     pub fn init(&self, device: &Device) -> CrossEntropyLoss {
         check_options(self.smoothing, self.weights.as_deref());
         CrossEntropyLoss {
@@ -41,8 +41,8 @@ impl CrossEntropyLossConfig {
 
 /// The mean over rows of `-log(p)`, where `p` is the probability of the row's class.
 ///
-/// Logits go through log-sum-exp, so no logit overflows. [`burn_rocm::fused::cross_entropy`] has
-/// the formula. A loss with more than [`burn_rocm::fused::MAX_PAD_TOKENS`] pad tokens, or whose
+/// Logits are computed by log-sum-exp, so no logit overflows. [`burn_rocm::fused::cross_entropy`]
+/// has the formula. A loss with more than [`burn_rocm::fused::MAX_PAD_TOKENS`] pad tokens, or whose
 /// weights require a gradient, is composed of Burn's ops.
 ///
 /// If the targets' weights sum to 0, or all targets are pad tokens, the loss is NaN, as in Burn.
@@ -100,8 +100,8 @@ impl CrossEntropyLoss {
     /// - output: `[1]`
     ///
     /// # Panics
-    /// For other shapes. A target that is not a class adds nothing to the loss; reads of the loss
-    /// and its gradients report it.
+    /// If the shapes are not as described above. A target that is not a class does not panic: it
+    /// adds nothing to the loss, and reads of the loss and its gradients report it.
     pub fn forward(&self, logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
         let options = Options {
             scores: if self.logits { ClassScores::Logits } else { ClassScores::Probabilities },
@@ -109,7 +109,8 @@ impl CrossEntropyLoss {
             pad_tokens: self.pad_tokens.as_deref().unwrap_or_default(),
         };
         const NAMES: [&str; 2] = ["nn_cross_entropy", "nn_cross_entropy_backward"];
-        // As in Burn, a probability of 0 has a finite logarithm. Without smoothing the fused op sees to it.
+        // As in Burn, a probability of 0 has a finite logarithm. Without smoothing, the fused op
+        // ensures this.
         let scores = match (self.logits, self.smoothing, logits.dtype().finfo()) {
             (false, Some(_), Some(info)) => logits.clone().clamp_min(info.min_positive.sqrt()),
             _ => logits.clone(),

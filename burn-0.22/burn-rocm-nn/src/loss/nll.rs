@@ -25,7 +25,7 @@ impl NllLossConfig {
     /// The loss.
     ///
     /// # Panics
-    /// For a smoothing outside 0 to 1, and for weights that are not positive.
+    /// If the smoothing is outside 0 to 1 or a weight is not positive.
     pub fn init(&self, device: &Device) -> NllLoss {
         check_options(self.smoothing, self.weights.as_deref());
         NllLoss {
@@ -84,13 +84,13 @@ impl NllLoss {
     /// The loss.
     ///
     /// # Shapes
-    /// - log_probs: `[rows, classes]`, taken as they are, normalised or not
+    /// - log_probs: `[rows, classes]`; the loss does not normalise them
     /// - targets: `[rows]`
     /// - output: `[1]`
     ///
     /// # Panics
-    /// For other shapes. A target that is not a class adds nothing to the loss; reads of the loss
-    /// and its gradients report it.
+    /// If the shapes are not as described above. A target that is not a class does not panic: it
+    /// adds nothing to the loss, and reads of the loss and its gradients report it.
     pub fn forward(&self, log_probs: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
         let options = Options {
             scores: ClassScores::LogProbabilities,

@@ -25,7 +25,8 @@ pub(super) fn residual_loss<const D: usize, const OUT: usize>(
     Some(wrap(route.apply(op, [primitive(a.clone()), primitive(b.clone())]).0))
 }
 
-/// The fused op's form of a reduction. `None` for a reduction that Burn's losses lack; they panic.
+/// The fused op's form of a reduction. `None` for a reduction that Burn's losses lack, with which
+/// they panic.
 pub(super) fn total(module: &'static str, device: &Device, reduction: &Reduction) -> Option<Total> {
     match reduction {
         Reduction::Mean | Reduction::Auto => Some(Total::Mean),

@@ -84,8 +84,8 @@ impl InstanceNorm {
     /// - input, output: `[batch_size, num_channels, ..]`
     ///
     /// # Panics
-    /// If the input has another number of channels, or if `affine` is true and gamma or beta is
-    /// missing.
+    /// If the input's number of channels is not `num_channels`, or if `affine` is true and gamma or
+    /// beta is missing.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let Some(route) = Route::of("InstanceNorm", &input) else {
             let norm = burn::nn::InstanceNorm {

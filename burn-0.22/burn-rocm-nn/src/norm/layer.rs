@@ -24,9 +24,9 @@ pub struct LayerNormConfig {
 /// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` along the last axis ([Ba, Kiros and
 /// Hinton 2016](https://arxiv.org/abs/1607.06450)).
 ///
-/// Made by [`LayerNormConfig`]. Forward, MIOpen or a kernel of this project computes the norm, as
-/// `BURN_ROCM_NORM` says. The gradient takes one kernel, and one more that joins the sums of the
-/// parameters' gradients.
+/// Made by [`LayerNormConfig`]. In the forward pass, MIOpen or a kernel of this project computes
+/// the norm, depending on `BURN_ROCM_NORM`. The gradient takes one kernel, and one more that joins
+/// the sums of the parameters' gradients.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};

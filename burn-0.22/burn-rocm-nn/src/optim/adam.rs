@@ -48,12 +48,12 @@ pub struct AdamConfig {
     grad_clipping: Option<GradientClippingConfig>,
 }
 
-/// Adam ([Kingma and Ba 2014](https://arxiv.org/abs/1412.6980)), replaces [`burn::optim::Adam`].
+/// Adam ([Kingma and Ba 2014](https://arxiv.org/abs/1412.6980)). Replaces [`burn::optim::Adam`].
 #[derive(Clone)]
 pub struct Adam {
     burn: optim::Adam,
     config: AdamConfig,
-    /// Whether it leaves the clipping to the fused step.
+    /// Whether the fused step clips the gradients, rather than the optimizer.
     clips: bool,
 }
 

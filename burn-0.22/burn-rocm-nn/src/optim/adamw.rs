@@ -38,11 +38,11 @@ pub struct AdamWConfig {
     /// Added to the square root of the second moment.
     #[config(default = 1e-5)]
     epsilon: f32,
-    /// The decay rate: each step subtracts `lr * weight_decay` times the parameter from it.
+    /// The decay rate: each step subtracts `lr * weight_decay * parameter` from a parameter.
     #[config(default = 1e-4)]
     weight_decay: f32,
-    /// Whether only elements decay that have the sign of their first moment
-    /// ([2025](https://arxiv.org/abs/2510.12402)).
+    /// Whether decay is limited to elements that have the sign of their first moment (["Cautious
+    /// Weight Decay", 2025](https://arxiv.org/abs/2510.12402)).
     #[config(default = false)]
     cautious_weight_decay: bool,
     /// Whether to divide by the largest second moment so far.
@@ -53,12 +53,12 @@ pub struct AdamWConfig {
 }
 
 /// Adam with decoupled weight decay ([Loshchilov and Hutter
-/// 2017](https://arxiv.org/abs/1711.05101)), replaces [`burn::optim::AdamW`].
+/// 2017](https://arxiv.org/abs/1711.05101)), which replaces [`burn::optim::AdamW`].
 #[derive(Clone)]
 pub struct AdamW {
     burn: optim::AdamW,
     config: AdamWConfig,
-    /// Whether it leaves the clipping to the fused step.
+    /// Whether the fused step clips the gradients, rather than the optimizer.
     clips: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The step of a module's parameters, gathered one by one.
+//! Gathers the updates of a module's parameters one by one, for one step.
 
 use std::cell::RefCell;
 
@@ -10,18 +10,18 @@ use burn_rocm::{RocmError, raise, trace};
 use crate::fuse::{from_rocm, on_rocm, rocm, say_elsewhere};
 
 thread_local! {
-    /// The steps that this thread gathers.
+    /// The steps that this thread is gathering.
     static GATHERED: RefCell<Option<Gathered>> = const { RefCell::new(None) };
 }
 
-/// Steps to be run, and the clipping of optimizers that leave theirs to the fused step.
+/// Steps to run, and the gradient clipping that optimizers leave to the fused step.
 struct Gathered {
     clip: Option<GradientClipping>,
     steps: Vec<(Rule, Clip, Step)>,
 }
 
-/// While this lives, [`update`] gathers the thread's parameters. A panic before
-/// [`run`](Gathering::run) takes the steps gathered so far, as Burn's optimizer would have done.
+/// While this lives, [`update`] gathers the thread's parameters. If a panic comes before
+/// [`run`](Gathering::run), the steps gathered so far are run, as Burn's optimizer would have done.
 pub(super) struct Gathering {
     before: Option<Gathered>,
 }
@@ -31,7 +31,7 @@ impl Gathering {
         Self { before: GATHERED.replace(Some(Gathered { clip, steps: Vec::new() })) }
     }
 
-    /// Runs the steps. After an error, parameters and states have no meaning.
+    /// Runs the steps. After an error, the contents of parameters and states are undefined.
     pub(super) fn run(self) -> Result<(), RocmError> {
         run_gathered()
     }
@@ -39,7 +39,7 @@ impl Gathering {
 
 impl Drop for Gathering {
     fn drop(&mut self) {
-        // Nothing is left of steps that have run. After a panic nobody can receive an error.
+        // Does nothing if `run` has been called. After a panic nobody can receive an error.
         let _ = run_gathered();
         GATHERED.set(self.before.take());
     }
@@ -59,16 +59,17 @@ fn run(rule: Rule, step: &mut Step) -> Result<(), RocmError> {
     step.run()
 }
 
-/// A gradient, and whose rule takes it.
+/// A gradient, and whose update rule is to use it.
 pub(super) enum Gradient<const D: usize> {
-    /// [`update`]'s.
+    /// The fused rule, by [`update`].
     Here(Tensor<D>),
-    /// Burn's, because the parameter is on another project's device. It is as wide as the
-    /// parameter, and clipped.
+    /// Burn's rule, because the parameter is on a device of another project. The gradient is as
+    /// wide as the parameter, and clipped.
     Elsewhere(Tensor<D>),
 }
 
-/// Says whose rule takes a parameter's gradient. The optimizer `clips` by the fused step.
+/// Decides whose rule uses a parameter's gradient. `clips` says whether the optimizer leaves
+/// clipping to the fused step.
 pub(super) fn place<const D: usize>(
     name: &'static str,
     clips: bool,

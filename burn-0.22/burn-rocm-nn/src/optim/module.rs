@@ -16,14 +16,15 @@ use super::gather::Gathering;
 /// Gradients may be of a narrower float type than their parameters, as in a model that
 /// [`amp`](crate::amp) converted. They are cast first.
 ///
-/// If a step fails on the device, the optimizer loses its states, and the step panics with the
-/// error.
+/// If a step fails on the device, the step panics with the error and the optimizer loses its
+/// states.
 #[derive(Clone)]
 pub struct ModuleOptimizer {
     burn: optim::ModuleOptimizer,
-    /// Whether the optimizer of the first group leaves its clipping to the fused step.
+    /// Whether the fused step clips the gradients of the first group, rather than the group's
+    /// optimizer.
     fuses_clipping: bool,
-    /// The clipping of such an optimizer.
+    /// The clipping for the fused step.
     clipping: Option<GradientClipping>,
 }
 
@@ -43,7 +44,7 @@ impl From<ModuleOptimizer> for optim::ModuleOptimizer {
 }
 
 impl ModuleOptimizer {
-    /// The optimizer of a config, whose `optim` leaves its clipping to the fused step.
+    /// The optimizer for a config. `optim` leaves its clipping to the fused step.
     pub(super) fn fused(optim: impl Optimizer, clipping: Option<&GradientClippingConfig>) -> Self {
         let clipping = clipping.map(GradientClippingConfig::init);
         Self { burn: optim.into(), fuses_clipping: true, clipping }
@@ -92,7 +93,7 @@ impl ModuleOptimizer {
         together(&mut self.burn, self.clipping.clone(), |burn| burn.step(lr, module, grads))
     }
 
-    /// [`step`](Self::step) with the gradients of several devices, which are added.
+    /// [`step`](Self::step) with the sums of gradients from several devices.
     pub fn step_multi<M: Module>(
         &mut self,
         lr: impl Into<ModuleLearningRate>,
@@ -102,7 +103,7 @@ impl ModuleOptimizer {
         together(&mut self.burn, self.clipping.clone(), |burn| burn.step_multi(lr, module, grads))
     }
 
-    /// The states, to save. They are those of Burn's optimizers.
+    /// The states, for saving. Their format is that of Burn's optimizers.
     pub fn to_record(&self) -> OptimizerRecord {
         self.burn.to_record()
     }
@@ -145,8 +146,8 @@ impl ModuleOptimizer {
     }
 }
 
-/// The step of Burn's `ModuleOptimizer`. Parameters whose optimizers are of this crate share
-/// launches.
+/// The step of Burn's `ModuleOptimizer`. Parameters share launches if their optimizers come from
+/// this crate.
 ///
 /// ```
 /// # use burn::nn::{Linear, LinearConfig};

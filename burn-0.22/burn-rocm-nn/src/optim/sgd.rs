@@ -44,12 +44,12 @@ pub struct SgdConfig {
 pub struct Sgd {
     burn: optim::Sgd,
     config: SgdConfig,
-    /// Whether it leaves the clipping to the fused step.
+    /// Whether the fused step clips the gradients, rather than the optimizer.
     clips: bool,
 }
 
-/// The state of [`Sgd`], with the record of [`burn::optim::SgdState`], whose velocity no other crate
-/// can read.
+/// The state of [`Sgd`], whose record is that of [`burn::optim::SgdState`]. This type is needed
+/// because other crates can't read the velocity in Burn's state.
 #[derive(Clone)]
 pub enum SgdState<const D: usize> {
     /// The velocity of a parameter on this project's device, if there is momentum.
@@ -77,7 +77,7 @@ impl SgdConfig {
 impl Sgd {
     fn rule(&self, lr: LearningRate) -> Rule {
         let momentum = self.config.momentum.as_ref().map(|config| Momentum {
-            // As in Burn, rounded to f32.
+            // Burn rounds the momentum to f32, so this does too.
             momentum: f64::from(config.momentum as f32),
             dampening: config.dampening,
             nesterov: config.nesterov,
@@ -133,7 +133,8 @@ impl<const D: usize> SgdState<D> {
         }
     }
 
-    /// The velocity. Burn's state shows it only in its record, so it passes through the host.
+    /// The velocity. Burn's state exposes it only in its record, so the velocity is copied through
+    /// the host.
     fn velocity(self, device: &Device) -> Option<Tensor<D>> {
         match self {
             Self::Fused(velocity) => velocity,

@@ -45,7 +45,7 @@ pub struct TransformerEncoder {
     pub n_layers: usize,
     /// The probability of every dropout.
     pub dropout: f64,
-    /// Whether a layer norm comes ahead of each sub-layer, and not after it.
+    /// Whether the layer norms come before the sub-layers instead of after them.
     pub norm_first: bool,
     /// Whether 1 is added to the sum of a row's exponentials.
     pub quiet_softmax: bool,
@@ -118,8 +118,8 @@ impl TransformerEncoderConfig {
 }
 
 impl TransformerEncoder {
-    /// Runs the layers one after the other. On this project's backend they run on tokens with the
-    /// sequence axis first, which takes one copy before and one after the layers.
+    /// Runs the layers one after the other. On this project's backend, the sequence axis of the
+    /// tokens is moved to the front, which takes one copy before and one after the layers.
     ///
     /// # Shapes
     /// - input, output: `[batch, sequence, d_model]`
@@ -181,7 +181,7 @@ pub struct TransformerEncoderLayer {
     pub norm_2: LayerNorm,
     /// Dropout of the outputs of both sub-layers.
     pub dropout: Dropout,
-    /// Whether a layer norm comes ahead of each sub-layer, and not after it.
+    /// Whether the layer norms come before the sub-layers instead of after them.
     pub norm_first: bool,
 }
 
@@ -240,7 +240,7 @@ impl TransformerEncoderLayer {
         if !drops(&self.dropout, &x) {
             return linear_add(LAYER, last, x, onto);
         }
-        say_composed(LAYER, &x.device(), "dropout comes ahead of a sum");
+        say_composed(LAYER, &x.device(), "dropout comes before a sum");
         onto + self.dropout.forward(last.forward(x))
     }
 
@@ -248,7 +248,7 @@ impl TransformerEncoderLayer {
     /// this cache.
     ///
     /// # Panics
-    /// If the sequence is not one token longer.
+    /// If the sequence is not one token longer than the cached one.
     pub fn forward_autoregressive_inference(
         &self,
         input: Tensor<3>,

@@ -454,7 +454,7 @@ impl FloatTensorOps<Self> for Rocm {
         unary::unary("float_erf", Functor::Erf, tensor).or_raise()
     }
 
-    /// 0 for NaN. (The kernel would keep NaN.)
+    /// Gives 0 for NaN, where the kernel would keep NaN.
     fn float_sign(tensor: RocmTensor) -> RocmTensor {
         let sign = unary::unary("float_sign", Functor::Sign, tensor).or_raise();
         let nan = compare::predicate("float_sign", Functor::IsNan, sign.clone(), BoolStore::U8).or_raise();
@@ -476,8 +476,8 @@ impl FloatTensorOps<Self> for Rocm {
 
     fn float_powf_scalar(tensor: RocmTensor, value: Scalar) -> RocmTensor {
         match value {
-            // Burn would take an infinity, or a power greater than every i64, for a whole number,
-            // and then fail to convert it.
+            // Burn would treat an infinite power, or one beyond i64's range, as a whole number and
+            // then fail to convert it.
             Scalar::Float(power) if power.abs() >= i64::MAX as f64 => {
                 Self::float_powf_scalar_impl(tensor, value)
             }

@@ -30,8 +30,8 @@ impl RocmGraph {
         }
     }
 
-    /// The kernels, library calls and copies that were captured. A replay launches none of them by
-    /// itself.
+    /// The numbers of kernels, library calls and copies that were captured. A replay launches the
+    /// graph as a whole, not each of them.
     pub fn recorded(&self) -> hip::trace::Counts {
         self.0.recorded()
     }

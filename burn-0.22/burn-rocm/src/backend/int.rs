@@ -17,8 +17,8 @@ use crate::ops::{
 };
 use crate::tensor::RocmTensor;
 
-/// The number of the dtype's bits less one, as a mask: a shift amount counts modulo the bits, as in
-/// burn-flex.
+/// The number of the dtype's bits minus one, as a mask for shift amounts: these count modulo the
+/// number of bits, as in burn-flex.
 fn width_mask(tensor: &RocmTensor) -> Scalar {
     (8 * tensor.dtype_size() as i64 - 1).into()
 }

@@ -80,15 +80,16 @@ impl Backend for Rocm {
         own(device).synchronize().map_err(execution)
     }
 
-    /// Ends a capture that this thread left behind, as by a panic. The caller then runs the work
-    /// once or more, which compiles the kernels and lets MIOpen choose its algorithms.
+    /// Ends a capture that this thread left open, for example by a panic. After this the caller
+    /// runs the work at least once, which compiles the kernels and lets MIOpen choose its
+    /// algorithms.
     fn graph_prepare(device: &BurnDevice) -> Result<(), ExecutionError> {
         own(device).open().map(|device| device.abandon_capture()).map_err(execution)
     }
 
     /// Records what this thread launches on the device, instead of running it. Other threads' work
-    /// runs meanwhile. Reads and `sync` fail and end the capture, as the panic that follows would
-    /// leave it open. Ends a capture that this thread left behind.
+    /// runs meanwhile. Reads and `sync` fail and end the capture, because the panic that follows
+    /// would leave it open. A capture that this thread left open is ended first.
     fn graph_start_capture(device: &BurnDevice) -> Result<(), ExecutionError> {
         let start = |device: Arc<hip::Device>| {
             device.abandon_capture();
@@ -105,13 +106,14 @@ impl Backend for Rocm {
         waited.and(graph).map(RocmGraph::new).map_err(execution)
     }
 
-    /// One launch. The graph keeps the memory of all tensors that it uses, also of dropped ones.
+    /// Takes one launch. The graph keeps the memory of all tensors that it uses, including dropped
+    /// ones.
     unsafe fn graph_replay(device: &BurnDevice, graph: &RocmGraph) -> Result<(), ExecutionError> {
         graph.replay(&own(device)).map_err(execution)
     }
 
-    /// Allocations of `func` on this thread come from memory that only such persistent allocations
-    /// share.
+    /// Runs `func`. What it allocates on this thread comes from memory that is reserved for such
+    /// persistent allocations.
     fn memory_persistent_allocations<Output: Send, Input: Send, Func: Fn(Input) -> Output + Send>(
         device: &BurnDevice,
         input: Input,
@@ -148,7 +150,7 @@ impl Backend for Rocm {
         Some(device.pool().segments().into_iter().map(report).collect())
     }
 
-    /// The current contents of the pool's blocks. `None` if the device can't be opened.
+    /// How the pool's memory is used at the moment. `None` if the device can't be opened.
     fn memory_pool_usage(device: &BurnDevice) -> Option<MemoryPoolUsage> {
         let stats = own(device).open().ok()?.pool().stats();
         Some(MemoryPoolUsage {
@@ -160,7 +162,7 @@ impl Backend for Rocm {
     }
 
     /// Measures device time. A deferred op counts in the window in which it was called, whatever
-    /// `options` say.
+    /// `options` says.
     fn profile<O: Send + 'static>(
         device: &BurnDevice,
         options: ProfileOptions,
@@ -199,12 +201,12 @@ impl Backend for Rocm {
 
     fn dtype_usage(_device: &BurnDevice, dtype: DType) -> DTypeUsageSet {
         match dtype {
-            // Quantised types have products of their own. Their other ops compute on dequantised
-            // floats.
+            // Quantised types have their own matrix products. Their other ops compute on
+            // dequantised floats.
             DType::QFloat(scheme) if Format::of("dtype_usage", &scheme, &[]).is_err() => {
                 DTypeUsageSet::empty()
             }
-            // No dtype promises matrix units, because not every GPU has them.
+            // No dtype claims matrix units, because not every GPU has them.
             _ => DTypeUsage::Storage | DTypeUsage::Arithmetic,
         }
     }

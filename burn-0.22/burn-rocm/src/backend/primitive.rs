@@ -20,7 +20,7 @@ pub type BurnDevice = RocmDevice;
 /// This backend's device for a device of Burn.
 ///
 /// # Panics
-/// Raises `Config` for a device of another runtime.
+/// With `Config` for a device of another runtime.
 #[cfg(feature = "dispatch")]
 pub(super) fn own(device: &BurnDevice) -> RocmDevice {
     match device {

@@ -19,7 +19,7 @@ impl TransactionOps<Self> for Rocm {
         let mut read_floats = transfer::read_all(tensors).map_err(execution)?;
         let mut read_ints = read_floats.split_off(floats);
         let read_bools = read_ints.split_off(ints);
-        // A method of its own reads a quantised tensor's values and scales together.
+        // A separate method reads a quantised tensor's values and scales together.
         let mut quantised = Vec::new();
         for tensor in read_qfloats {
             quantised.push(Self::q_into_data(tensor).await?);

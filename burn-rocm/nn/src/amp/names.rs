@@ -3,12 +3,13 @@
 use std::cell::Cell;
 
 thread_local! {
-    /// While a layer of this crate is visited under the name of Burn's layer, its own name.
+    /// The own name of a layer of this crate, while the layer is visited under the name of Burn's
+    /// layer.
     static LAYER: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
-/// Visits the fields of a layer that visitors know by the name of Burn's layer. During the visit,
-/// [`names`] also gives the layer's own name.
+/// Visits the fields of a layer that visitors see under the name of Burn's layer. During the visit,
+/// [`names`] also returns the layer's own name.
 pub(crate) fn visit_layer<T>(name: &'static str, visit: impl FnOnce() -> T) -> T {
     struct Reset(Option<&'static str>);
     impl Drop for Reset {

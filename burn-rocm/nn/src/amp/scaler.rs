@@ -18,7 +18,7 @@ pub struct GradScalerConfig {
     /// Multiplies the scale when a step is skipped.
     #[config(default = 0.5)]
     pub backoff_factor: f64,
-    /// The number of steps with finite gradients after which the scale grows.
+    /// How many steps in a row must have finite gradients before the scale grows.
     #[config(default = 2000)]
     pub growth_interval: usize,
 }
@@ -58,7 +58,7 @@ fn is_scale(scale: f32) -> bool {
 pub struct GradScaler {
     config: GradScalerConfig,
     pub(super) scale: f32,
-    /// Steps since the scale changed.
+    /// Steps with finite gradients since the scale changed.
     finite: usize,
     skipped: usize,
 }
@@ -79,7 +79,7 @@ impl GradScaler {
         GradScalerRecord { scale: self.scale, finite: self.finite, skipped: self.skipped }
     }
 
-    /// The scaler in the state of the record. The settings stay those of this scaler.
+    /// The scaler in the state of the record. Keeps this scaler's settings.
     ///
     /// # Panics
     /// For a scale that is not positive and finite.

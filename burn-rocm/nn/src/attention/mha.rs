@@ -39,8 +39,8 @@ pub struct MultiHeadAttentionConfig {
 /// record and result of Burn's module.
 ///
 /// On [`Rocm`](burn_rocm::Rocm), scores of more than `BURN_ROCM_ATTENTION_SCORES` bytes (256 MiB by
-/// default) are not stored, so beyond that limit memory is linear in the sequence; see
-/// [`AttentionPath`](burn_rocm::fused::AttentionPath). Made by [`MultiHeadAttentionConfig`].
+/// default) are not stored. So beyond that limit, memory grows linearly with the sequence length;
+/// see [`AttentionPath`](burn_rocm::fused::AttentionPath). Made by [`MultiHeadAttentionConfig`].
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -162,8 +162,8 @@ impl<B: Backend> MhaInput<B> {
         Self { alike: true, ..Self::new(tensor.clone(), tensor.clone(), tensor) }
     }
 
-    /// Attention of queries to keys and values. Keys or values of batch 1 serve the queries of
-    /// every batch.
+    /// Attention of queries to keys and values. Keys or values of batch 1 are used for the queries
+    /// of every batch.
     ///
     /// # Shapes
     /// - query: `[batch, queries, d_model]`
@@ -189,7 +189,7 @@ impl<B: Backend> MhaInput<B> {
 /// The output of [`MultiHeadAttention`].
 #[derive(Debug)]
 pub struct MhaOutput<B: Backend> {
-    /// The weights `[batch, heads, queries, keys]`, computed when they are first looked at.
+    /// The weights `[batch, heads, queries, keys]`, computed when they are first used.
     pub weights: MhaWeights<B>,
     /// The output `[batch, queries, d_model]`.
     pub context: Tensor<B, 3>,
@@ -205,7 +205,7 @@ impl MultiHeadAttentionConfig {
     /// The module, with new parameters.
     ///
     /// # Panics
-    /// If the heads do not divide `d_model`, and for a dropout outside 0 to 1.
+    /// If the number of heads does not divide `d_model`, or the dropout is outside 0 to 1.
     pub fn init<B: Backend>(&self, device: &B::Device) -> MultiHeadAttention<B> {
         if self.n_heads == 0 || !self.d_model.is_multiple_of(self.n_heads) {
             let expected = format!("heads that divide {} features", self.d_model);
@@ -235,9 +235,10 @@ impl MultiHeadAttentionConfig {
 impl<B: Backend> MultiHeadAttention<B> {
     /// Attention of each query to the keys and values.
     ///
-    /// In training with [`MhaInput::self_attn`], the tokens' sequence axis becomes the first one,
-    /// so that no product needs a copy of its operands. This takes one copy of the tokens each way.
-    /// With enough tokens, one product makes queries, keys and values.
+    /// In training with [`MhaInput::self_attn`], the module moves the sequence axis of the tokens
+    /// to the front, so that no product needs a copy of its operands. This copies the tokens once
+    /// at the start and once at the end. With enough tokens, one product makes queries, keys and
+    /// values.
     ///
     /// # Shapes
     /// - query: `[batch, queries, d_model]`
@@ -267,9 +268,9 @@ impl<B: Backend> MultiHeadAttention<B> {
     /// lacks: all tokens in the first call, one in each later call.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward), and with [`Invalid`](burn_rocm::RocmError::Invalid) if a
-    /// later call's tokens are not one more than the cached ones; the cache then stays as it was.
-    /// With several new tokens, Burn's module takes only the last one and panics later.
+    /// As [`forward`](Self::forward), and with [`Invalid`](burn_rocm::RocmError::Invalid) unless a
+    /// later call has exactly one token more than the cache; the cache then stays as it was. (Given
+    /// several new tokens, Burn's module takes only the last one and panics later.)
     pub fn forward_cache(&self, input: MhaInput<B>, cache: &mut MhaCache<B>) -> MhaOutput<B> {
         let MhaInput { query, key, value, masks, .. } = input;
         self.forward_cached([query, key, value], masks.joined(), cache)
@@ -282,7 +283,7 @@ impl<B: Backend> MultiHeadAttention<B> {
         mask: Mask<B>,
         cache: &mut MhaCache<B>,
     ) -> MhaOutput<B> {
-        // All three checks come before the first change of a cache.
+        // All three checks are made before any cache changes.
         for (cache, tokens) in [(&cache.query, &query), (&cache.key, &key), (&cache.value, &value)] {
             cache.check(tokens);
         }
@@ -346,10 +347,10 @@ impl<B: Backend> MultiHeadAttention<B> {
         (context.permute([2, 0, 1, 3]).reshape([sequence, batch, self.n_heads * self.d_k]), weights)
     }
 
-    /// The layers of queries, keys and values if one product is to make all three. In f32, packing
-    /// the weights, transposing them and splitting their gradient moves `72 d_model^2` bytes. It
-    /// saves two additions of gradients with respect to the tokens, which move `24 rows d_model`
-    /// bytes. So it pays only with a gradient and enough rows.
+    /// The layers of queries, keys and values, if it pays to make all three by one product. In f32,
+    /// packing the weights, transposing them and splitting their gradient moves `72 d_model^2`
+    /// bytes. It saves two additions of gradients with respect to the tokens, which move `24 rows
+    /// d_model` bytes. So it pays only if there is a gradient and there are enough rows.
     fn joined(&self, route: &Route<B>, tokens: &Tensor<B, 3>) -> Option<[Layer<B>; 3]> {
         let [sequence, batch, d_model] = tokens.dims();
         if !route.records() || sequence * batch < 4 * d_model {

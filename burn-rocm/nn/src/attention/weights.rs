@@ -11,8 +11,7 @@ use crate::fuse::{Route, primitive, wrap};
 use crate::ops::attention::{Rule, WeightsOp};
 
 /// The weights `[batch, heads, queries, keys]` of an attention. The attention kernels need not
-/// store them, so they are computed, and recorded for the backward pass, when they are first looked
-/// at.
+/// store them. So they are computed, and recorded for the backward pass, when they are first used.
 ///
 /// Replaces Burn's `Tensor<B, 4>` and derefs to one. So `output.weights.dims()` and
 /// `output.weights.clone()` (a tensor) compile as with Burn. A method that takes the tensor by
@@ -65,7 +64,7 @@ impl<B: Backend> MhaWeights<B> {
         Self::to_be_made(Operands::Heads([query, key]), rule)
     }
 
-    /// The weights of self-attention over tokens, whose queries and keys these layers make.
+    /// The weights of self-attention over tokens. These layers make the queries and keys.
     pub(super) fn of_tokens(
         tokens: Tensor<B, 3>,
         layers: [Layer<B>; 2],

@@ -9,7 +9,8 @@ use crate::fuse::{Route, primitive, say_composed, wrap};
 use crate::ops::layer::{AddActOp, MulAddOp};
 
 /// The activation of a sum, for example at the end of a residual block. One kernel computes it, and
-/// one kernel both gradients. Burn's ops compute inputs of different shapes, which broadcast.
+/// one kernel computes both gradients. Inputs of different shapes broadcast; Burn's ops compute
+/// these.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -51,7 +52,7 @@ impl AddAct {
 }
 
 /// Element-wise `a * b + c` in one kernel, and the gradients with respect to both factors in
-/// another. Burn's ops compute inputs of different shapes, which broadcast.
+/// another. Inputs of different shapes broadcast; Burn's ops compute these.
 ///
 /// ```
 /// # use burn::tensor::Tensor;

@@ -18,8 +18,8 @@ macro_rules! like_burn {
                 $burn { $($field: self.$field),* }
             }
 
-            /// Burn's layer with the same parameters. Initialises them first, because a clone of an
-            /// uninitialised parameter would draw other values.
+            /// Burn's layer with the same parameters. Initialises the parameters first, because a
+            /// clone of an uninitialised parameter would draw different values.
             fn burn(&self) -> $burn<B> {
                 self.weight.val();
                 if let Some(bias) = &self.bias {

@@ -42,11 +42,11 @@ impl LinearActConfig {
     }
 }
 
-/// `act(x W + b)`: the product runs on rocBLAS, bias and activation in one kernel. Backward, one
-/// kernel computes the gradients of activation and bias (a second may join the bias' partial sums).
-/// The products follow.
+/// `act(x W + b)`: the product runs on rocBLAS, and bias and activation in one kernel. Backward,
+/// one kernel computes the gradients of the activation and the bias (a second kernel may join the
+/// bias' partial sums), and then the products' gradients are computed.
 ///
-/// Its record is that of Burn's [`Linear`].
+/// Its record is the same as that of Burn's [`Linear`].
 ///
 /// ```
 /// # use burn::tensor::Tensor;

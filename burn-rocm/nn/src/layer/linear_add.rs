@@ -21,7 +21,7 @@ pub(crate) fn linear_add<B: Backend, const D: usize>(
             wrap(route.apply(BiasAdd, [primitive(onto), product, primitive(bias.val())]).0)
         }
         _ => {
-            say_composed::<B>(module, "a layer ahead of a sum has no bias");
+            say_composed::<B>(module, "a layer before a sum has no bias");
             onto + layer.forward(x)
         }
     }

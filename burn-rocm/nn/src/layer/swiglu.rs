@@ -42,8 +42,8 @@ impl SwiGluConfig {
     }
 }
 
-/// `silu(x W1 + b1) * (x W2 + b2)` ([Shazeer 2020](https://arxiv.org/abs/2002.05202)): SiLU and
-/// product run in one kernel, the gradients of both in another.
+/// `silu(x W1 + b1) * (x W2 + b2)` ([Shazeer 2020](https://arxiv.org/abs/2002.05202)): SiLU and the
+/// product run in one kernel, and the gradients of both in another.
 ///
 /// ```
 /// # use burn::tensor::Tensor;

@@ -27,7 +27,7 @@ impl BinaryCrossEntropyLossConfig {
     /// The loss.
     ///
     /// # Panics
-    /// For a smoothing outside 0 to 1, and for weights that are not positive.
+    /// If the smoothing is outside 0 to 1 or a weight is not positive.
     pub fn init<B: Backend>(&self, device: &B::Device) -> BinaryCrossEntropyLoss<B> {
         check_options(self.smoothing, self.weights.as_deref());
         BinaryCrossEntropyLoss {
@@ -88,7 +88,7 @@ impl<B: Backend> BinaryCrossEntropyLoss<B> {
     /// - output: `[1]`
     ///
     /// # Panics
-    /// For other shapes.
+    /// If the shapes are not as described above.
     pub fn forward<const D: usize>(&self, logits: Tensor<B, D>, targets: Tensor<B, D, Int>) -> Tensor<B, 1> {
         self.fused(&logits, &targets).unwrap_or_else(|| self.composed(logits, targets))
     }

@@ -7,7 +7,7 @@ use burn_rocm::fused::{self, ClassScores, ClassTargets};
 use crate::fuse::{Route, primitive, say_composed, wrap};
 use crate::ops::loss::ClassLoss;
 
-/// The options of a loss, beside the class weights.
+/// The options of a loss other than the class weights.
 pub(super) struct Options<'a> {
     pub(super) scores: ClassScores,
     pub(super) smoothing: Option<f32>,

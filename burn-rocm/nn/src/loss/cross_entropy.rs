@@ -28,7 +28,7 @@ impl CrossEntropyLossConfig {
     /// The loss.
     ///
     /// # Panics
-    /// For a smoothing outside 0 to 1, and for weights that are not positive.
+    /// If the smoothing is outside 0 to 1 or a weight is not positive.
     pub fn init<B: Backend>(&self, device: &B::Device) -> CrossEntropyLoss<B> {
         check_options(self.smoothing, self.weights.as_deref());
         CrossEntropyLoss {
@@ -42,8 +42,8 @@ impl CrossEntropyLossConfig {
 
 /// The mean over rows of `-log(p)`, where `p` is the probability of the row's class.
 ///
-/// Logits go through log-sum-exp, so no logit overflows. [`burn_rocm::fused::cross_entropy`] has
-/// the formula. A loss with more than [`burn_rocm::fused::MAX_PAD_TOKENS`] pad tokens, or whose
+/// Logits are computed by log-sum-exp, so no logit overflows. [`burn_rocm::fused::cross_entropy`]
+/// has the formula. A loss with more than [`burn_rocm::fused::MAX_PAD_TOKENS`] pad tokens, or whose
 /// weights require a gradient, is composed of Burn's ops.
 ///
 /// If the targets' weights sum to 0, the loss is NaN, as in Burn. Rows of pad tokens have gradient
@@ -102,8 +102,8 @@ impl<B: Backend> CrossEntropyLoss<B> {
     /// - output: `[1]`
     ///
     /// # Panics
-    /// For other shapes. A target that is not a class adds nothing to the loss; reads of the loss
-    /// and its gradients report it.
+    /// If the shapes are not as described above. A target that is not a class does not panic: it
+    /// adds nothing to the loss, and reads of the loss and its gradients report it.
     pub fn forward(&self, logits: Tensor<B, 2>, targets: Tensor<B, 1, Int>) -> Tensor<B, 1> {
         let options = Options {
             scores: if self.logits { ClassScores::Logits } else { ClassScores::Probabilities },

@@ -75,8 +75,8 @@ impl HuberLoss {
         burn::nn::loss::HuberLoss { delta: self.delta, lin_bias: self.lin_bias }
     }
 
-    /// The mean or the sum over all elements. Burn's ops compute inputs of different shapes, which
-    /// broadcast.
+    /// The mean or the sum over all elements. Inputs of different shapes broadcast; Burn's ops
+    /// compute these.
     ///
     /// # Shapes
     /// - predictions, targets: `[..]`

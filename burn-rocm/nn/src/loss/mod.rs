@@ -1,7 +1,7 @@
 //! Losses. Each takes one kernel forward and one backward. If the forward kernel runs in several
 //! blocks, a second kernel joins their sums.
 //!
-//! They replace those of `burn::nn::loss`, with the same names, fields, configs, records and
+//! They replace the losses of `burn::nn::loss`, with the same names, fields, configs, records and
 //! results. On [`Rocm`](burn_rocm::Rocm), f16 and bf16 are computed in f32 and rounded once.
 
 mod binary_cross_entropy;

@@ -33,8 +33,8 @@ impl MseLoss {
         Self
     }
 
-    /// The mean or the sum over all elements. Burn's ops compute inputs of different shapes, which
-    /// broadcast.
+    /// The mean or the sum over all elements. Inputs of different shapes broadcast; Burn's ops
+    /// compute these.
     ///
     /// # Shapes
     /// - logits, targets: `[..]`

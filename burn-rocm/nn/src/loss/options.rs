@@ -1,11 +1,11 @@
-//! What the losses are given. Both versions of Burn compile this file.
+//! The options of losses: checks and display. Both versions of Burn compile this file.
 
 use crate::fuse::refuse;
 
 /// The checks of options that Burn's classification losses share.
 ///
 /// # Panics
-/// For a smoothing outside 0 to 1, and for weights that are not positive.
+/// If the smoothing is outside 0 to 1 or a weight is not positive.
 pub(super) fn check_options(smoothing: Option<f32>, weights: Option<&[f32]>) {
     if let Some(alpha) = smoothing.filter(|alpha| !(0.0..=1.0).contains(alpha)) {
         refuse("loss", "a label smoothing of 0 to 1", alpha.to_string());

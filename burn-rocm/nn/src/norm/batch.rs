@@ -28,10 +28,11 @@ pub struct BatchNormConfig {
 ///
 /// Made by [`BatchNormConfig`]. On an autodiff backend the module normalises with the batch's
 /// statistics and updates the running ones with the biased variance, as Burn's does. On other
-/// backends it normalises with the running statistics. An f16 or bf16 input may come with
-/// parameters and statistics in f32, as in a model that [`amp`](crate::amp) converted. MIOpen or
-/// two kernels of this project compute each direction, as `BURN_ROCM_NORM` says. No checkpointing
-/// strategy runs the module again, so each forward pass updates the statistics once.
+/// backends it normalises with the running statistics. With an f16 or bf16 input, parameters and
+/// statistics may be f32, as in a model that [`amp`](crate::amp) converted. Forward and backward
+/// pass are each computed by MIOpen or by two kernels of this project, depending on
+/// `BURN_ROCM_NORM`. No checkpointing strategy recomputes the module, so each forward pass updates
+/// the statistics once.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -82,7 +83,7 @@ impl<B: Backend> BatchNorm<B> {
     /// - input, output: `[batch_size, channels, ..]`
     ///
     /// # Panics
-    /// If the input has fewer than two axes or another number of channels than the module.
+    /// If the input has fewer than two axes, or its number of channels is not the module's.
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
         match Route::of("BatchNorm") {
             Some(route) if B::ad_enabled(&input.device()) => self.train(&route, input),
@@ -180,7 +181,7 @@ impl Op<5> for BatchNormTrain {
 }
 
 /// The inputs are x, gamma, beta, running mean and running variance. There is no gradient, because
-/// a backend that records ops is in training.
+/// on a backend that records ops the module is in training.
 #[derive(Debug)]
 struct BatchNormInfer {
     epsilon: f64,

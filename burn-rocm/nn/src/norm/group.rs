@@ -27,9 +27,9 @@ pub struct GroupNormConfig {
 /// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, where mean and variance are taken over
 /// each group of channels of each sample ([Wu and He 2018](https://arxiv.org/abs/1803.08494)).
 ///
-/// Made by [`GroupNormConfig`]. Forward, MIOpen (for 32 groups or more) or one kernel of this
-/// project computes the norm, as `BURN_ROCM_NORM` says. The gradient takes one kernel, and two more
-/// for the sums of the parameters' gradients.
+/// Made by [`GroupNormConfig`]. In the forward pass, MIOpen (for 32 groups or more) or one kernel
+/// of this project computes the norm, depending on `BURN_ROCM_NORM`. The gradient takes one kernel,
+/// and two more that sum the parameters' gradients.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -98,8 +98,8 @@ impl<B: Backend> GroupNorm<B> {
     /// - input, output: `[batch_size, num_channels, ..]`
     ///
     /// # Panics
-    /// If the input has another number of channels, or if `affine` is true and gamma or beta is
-    /// missing.
+    /// If the input's number of channels is not `num_channels`, or if `affine` is true and gamma or
+    /// beta is missing.
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
         let Some(route) = Route::of("GroupNorm") else {
             let norm = burn::nn::GroupNorm {

@@ -85,8 +85,8 @@ impl<B: Backend> InstanceNorm<B> {
     /// - input, output: `[batch_size, num_channels, ..]`
     ///
     /// # Panics
-    /// If the input has another number of channels, or if `affine` is true and gamma or beta is
-    /// missing.
+    /// If the input's number of channels is not `num_channels`, or if `affine` is true and gamma or
+    /// beta is missing.
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
         let Some(route) = Route::of("InstanceNorm") else {
             let norm = burn::nn::InstanceNorm {

@@ -1,5 +1,5 @@
-//! Norms. Parameters may be f32 beside f16 or bf16 inputs. The kernels then read the parameters as
-//! f32, and the parameters' gradients are f32.
+//! Norms. With f16 or bf16 inputs, parameters may be f32. The kernels then read them as f32, and
+//! the parameters' gradients are f32.
 
 mod batch;
 mod group;
@@ -20,14 +20,15 @@ use burn::tensor::{DType, Tensor};
 use crate::fuse::refuse;
 
 /// The same parameter, for another module. Initialises it first, because a clone of an
-/// uninitialised parameter would be another tensor and would receive the gradient.
+/// uninitialised parameter would become a separate tensor, and that tensor would receive the
+/// gradient.
 fn shared<B: Backend, const D: usize>(param: &Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
     param.val();
     param.clone()
 }
 
-/// The output of Burn's module. Burn's module does not take an f16 or bf16 input beside parameters
-/// in f32, so such an input is computed in f32.
+/// The output of Burn's module. Burn's module does not accept an f16 or bf16 input with f32
+/// parameters, so such an input is computed in f32.
 fn composed<B: Backend, const D: usize>(
     params: Option<DType>,
     input: Tensor<B, D>,

@@ -37,8 +37,8 @@ impl RmsNormConfig {
 /// 2019](https://arxiv.org/abs/1910.07467)).
 ///
 /// Made by [`RmsNormConfig`]. Forward takes one kernel or MIOpen call. The gradient takes one
-/// kernel, and one more that joins the sums of gamma's gradient. f64 is computed in f64; Burn's
-/// module takes the mean of squares in f32.
+/// kernel, and one more that joins the sums of gamma's gradient. f64 is computed in f64, whereas
+/// Burn's module computes the mean of squares in f32.
 ///
 /// ```
 /// # use burn::tensor::Tensor;

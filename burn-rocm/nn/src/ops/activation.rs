@@ -31,7 +31,7 @@ impl Op<1> for SiluOp {
 }
 
 /// The gradient reads the output. So every checkpointing strategy keeps the output, and nothing is
-/// computed again.
+/// recomputed.
 #[derive(Debug)]
 pub(crate) struct SoftmaxOp {
     pub(crate) dim: usize,

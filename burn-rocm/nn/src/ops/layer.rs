@@ -13,7 +13,7 @@ pub(crate) struct BiasAct {
 }
 
 impl BiasAct {
-    /// ReLU's gradient reads the output, which the next op keeps anyway. So the product is not
+    /// ReLU's gradient reads the output, which the next op keeps anyway. So the product need not be
     /// kept, and the output overwrites it.
     fn reads_output(&self) -> bool {
         self.act == Act::Relu
@@ -85,7 +85,8 @@ impl<const N: usize> Op<N> for ConvRelu {
 pub(crate) struct AddActOp(pub(crate) Act);
 
 impl AddActOp {
-    /// ReLU's gradient reads the output, which the next op keeps anyway. So neither input is kept.
+    /// ReLU's gradient reads the output, which the next op keeps anyway. So neither input need be
+    /// kept.
     fn reads_output(&self) -> bool {
         self.0 == Act::Relu
     }

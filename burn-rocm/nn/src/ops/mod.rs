@@ -14,8 +14,8 @@ use std::fmt::Debug;
 use burn_backend::TensorMetadata;
 use burn_rocm::{RocmError, RocmTensor, raise, trace};
 
-/// The result of a fused op: its output, and the tensors that its gradient reads beside the inputs
-/// or that a module keeps (such as a batch's statistics).
+/// The result of a fused op: its output, and further tensors that its gradient reads or that a
+/// module keeps (such as a batch's statistics).
 pub(crate) type Applied = (RocmTensor, Vec<RocmTensor>);
 
 /// The gradients with respect to an op's inputs.
@@ -46,7 +46,7 @@ pub(crate) trait Op<const N: usize>: Debug + Send + Sync + 'static {
     fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError>;
 
     /// The gradients with respect to the inputs, from the output's gradient. For an input that is
-    /// not `wanted` the op should return `None`; a gradient would be dropped.
+    /// not `wanted` the op should return `None`; a gradient for it would be dropped.
     fn backward(&self, grad: RocmTensor, kept: Kept<N>, wanted: [bool; N]) -> Gradients<N>;
 }
 
@@ -56,8 +56,8 @@ pub(crate) struct Kept<const N: usize> {
     pub(crate) inputs: [Option<RocmTensor>; N],
     /// The tensors that [`Op::forward`] saved.
     pub(crate) saved: Vec<RocmTensor>,
-    /// The gradient that other ops have already given the first input, if [`Op::adds_onto`] asks
-    /// for it.
+    /// The gradient that the first input has already received from other ops, if [`Op::adds_onto`]
+    /// asks for it.
     pub(crate) onto: Option<RocmTensor>,
 }
 

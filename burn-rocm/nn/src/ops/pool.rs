@@ -10,7 +10,7 @@ pub(crate) struct MaxOp {
     pub(crate) pool: Pool3d,
     /// The input's shape.
     pub(crate) x: [usize; 5],
-    /// Whether a gradient may be asked for, which needs the maxima's indices.
+    /// Whether a gradient may be needed. The gradient reads the maxima's indices.
     pub(crate) indexed: bool,
 }
 

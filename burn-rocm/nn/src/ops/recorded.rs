@@ -1,4 +1,4 @@
-//! What the autodiff graph keeps of an op.
+//! What the autodiff graph stores for an op.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ pub(crate) struct State<const N: usize> {
 }
 
 impl<const N: usize> State<N> {
-    /// The gradients with respect to the inputs. `take` gives [`Kept::onto`] if the op asks for it; its
-    /// argument is `grad`. Panics on an error, as Burn's ops do.
+    /// The gradients with respect to the inputs. `take` returns [`Kept::onto`] if the op asks for
+    /// it; its argument is `grad`. Panics on an error, as Burn's ops do.
     pub(crate) fn backward(
         self,
         grad: RocmTensor,

@@ -49,7 +49,7 @@ pub struct AdamConfig {
     grad_clipping: Option<GradientClippingConfig>,
 }
 
-/// Adam ([Kingma and Ba 2014](https://arxiv.org/abs/1412.6980)), replaces [`burn::optim::Adam`].
+/// Adam ([Kingma and Ba 2014](https://arxiv.org/abs/1412.6980)). Replaces [`burn::optim::Adam`].
 #[derive(Clone)]
 pub struct Adam {
     burn: optim::Adam,

@@ -54,7 +54,7 @@ where
     rules: O,
     /// The state of each parameter. Empty on other backends.
     states: HashMap<ParamId, Held<O, B>>,
-    /// Takes the steps on other backends. On this project's backend it only holds the gradient
+    /// On other backends, takes the steps. On this project's backend, only holds the gradient
     /// clipping.
     burn: BurnAdaptor<O::Burn, M, B>,
     module: PhantomData<M>,
@@ -64,7 +64,7 @@ where
 enum Held<O: Rules<B::InnerBackend>, B: AutodiffBackend> {
     /// A loaded record of a parameter that no step has reached yet.
     Loaded(AdaptorRecord<O::Burn, B>),
-    /// The state of a parameter of this rank.
+    /// The state after a step, of a parameter of this rank.
     Kept { rank: usize, state: State },
 }
 
@@ -225,7 +225,7 @@ where
     }
 
     fn step_multi(&mut self, lr: LearningRate, module: M, grads: MultiGradientsParams) -> M {
-        // Burn adds gradients of several devices, so each is cast first.
+        // Burn adds up the gradients of several devices, so each is cast first.
         let of_device = |(grads, device)| (Widen::all(&module, grads), device);
         let grads = MultiGradientsParams { grads: grads.grads.into_iter().map(of_device).collect() };
         match is_rocm::<B::InnerBackend>() {

@@ -78,7 +78,7 @@ impl<B: Backend> Rules<B> for Sgd<B> {
 
     fn rule(&self, lr: f64) -> Rule {
         let momentum = self.config.momentum.as_ref().map(|config| Momentum {
-            // As in Burn, rounded to the backend's float type.
+            // Burn rounds the momentum to the backend's float type, so this does too.
             momentum: config.momentum.elem::<B::FloatElem>().elem(),
             dampening: config.dampening,
             nesterov: config.nesterov,
@@ -99,8 +99,8 @@ impl<B: Backend> Rules<B> for Sgd<B> {
     }
 }
 
-/// The velocity of Burn's state. Burn exposes it only through the state's record, so it passes
-/// through the host, once for each loaded record.
+/// The velocity of Burn's state. Burn exposes it only through the state's record, so the velocity
+/// is copied through the host, once for each loaded record.
 fn velocity<B: Backend, const D: usize>(state: MomentumState<B, D>, device: &B::Device) -> Tensor<B, D> {
     let item = Record::<B>::into_item::<DoublePrecisionSettings>(state);
     Record::<B>::from_item::<DoublePrecisionSettings>(item.velocity, device)

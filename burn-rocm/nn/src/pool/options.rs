@@ -1,4 +1,5 @@
-//! What poolings over three axes are given, and how they are shown. Both versions of Burn compile this file.
+//! The options of pooling over three axes, and how they are displayed. Both versions of Burn
+//! compile this file.
 
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, ModuleDisplay};
@@ -95,7 +96,7 @@ impl ModuleDisplay for AvgPool3d {
     }
 }
 
-/// The padding before and after each axis of an input of `dims`.
+/// The padding before and after each axis, for an input of shape `dims`.
 pub(super) fn pads(
     padding: &PaddingConfig3d,
     dims: [usize; 5],

@@ -46,7 +46,7 @@ pub struct TransformerEncoder<B: Backend> {
     pub n_layers: usize,
     /// The probability of every dropout.
     pub dropout: f64,
-    /// Whether a layer norm comes ahead of each sub-layer, and not after it.
+    /// Whether the layer norms come before the sub-layers instead of after them.
     pub norm_first: bool,
     /// Whether 1 is added to the sum of a row's exponentials.
     pub quiet_softmax: bool,
@@ -119,8 +119,8 @@ impl TransformerEncoderConfig {
 }
 
 impl<B: Backend> TransformerEncoder<B> {
-    /// Runs the layers one after the other. On this project's backend they run on tokens with the
-    /// sequence axis first, which takes one copy before and one after the layers.
+    /// Runs the layers one after the other. On this project's backend, the sequence axis of the
+    /// tokens is moved to the front, which takes one copy before and one after the layers.
     ///
     /// # Shapes
     /// - input, output: `[batch, sequence, d_model]`
@@ -182,7 +182,7 @@ pub struct TransformerEncoderLayer<B: Backend> {
     pub norm_2: LayerNorm<B>,
     /// Dropout of the outputs of both sub-layers.
     pub dropout: Dropout,
-    /// Whether a layer norm comes ahead of each sub-layer, and not after it.
+    /// Whether the layer norms come before the sub-layers instead of after them.
     pub norm_first: bool,
 }
 
@@ -241,7 +241,7 @@ impl<B: Backend> TransformerEncoderLayer<B> {
         if self.dropout.prob == 0.0 || !B::ad_enabled(&x.device()) {
             return linear_add(LAYER, last, x, onto);
         }
-        say_composed::<B>(LAYER, "dropout comes ahead of a sum");
+        say_composed::<B>(LAYER, "dropout comes before a sum");
         onto + self.dropout.forward(last.forward(x))
     }
 
@@ -249,7 +249,7 @@ impl<B: Backend> TransformerEncoderLayer<B> {
     /// this cache.
     ///
     /// # Panics
-    /// If the sequence is not one token longer.
+    /// If the sequence is not one token longer than the cached one.
     pub fn forward_autoregressive_inference(
         &self,
         input: Tensor<B, 3>,

@@ -297,7 +297,7 @@ fn miopen_or_an_error() {
     let refused = |body: &dyn Fn() -> Tensor<Ours, 2>| {
         catch_unwind(AssertUnwindSafe(body)).expect_err("MIOpen has one type");
         match take_last_error() {
-            Some(RocmError::Unsupported { dtype, .. }) => assert_eq!(dtype, "bf16 beside parameters of f32"),
+            Some(RocmError::Unsupported { dtype, .. }) => assert_eq!(dtype, "bf16 with parameters of f32"),
             other => panic!("{other:?}"),
         }
     };

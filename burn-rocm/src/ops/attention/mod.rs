@@ -15,9 +15,9 @@ const OP: &str = "attention";
 /// Queries of one tile on a GPU.
 const TILE: usize = 64;
 
-/// The fewest queries for which the tiled kernel runs. With fewer queries most of its tile is empty
-/// and few blocks share the work. The composed path then writes few scores to memory: in heads of
-/// 32 features or more it stores fewer scores than the key tensor has elements.
+/// The fewest queries for which the tiled kernel runs. With fewer queries, most of its tile is
+/// empty and few blocks share the work, and the composed path writes few scores to memory: for
+/// heads of 32 features or more, fewer than the key tensor has elements.
 ///
 /// Wave instructions on a virtual gfx1030, heads of 64 features, f32:
 ///

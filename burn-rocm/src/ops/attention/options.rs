@@ -26,18 +26,20 @@ impl AttentionDropout {
 /// The implementation that computes attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AttentionPath {
-    /// [`Composed`](Self::Composed) up to [`AttentionOptions::scores`] bytes of scores, for fewer
-    /// than 32 queries, and for heads that the tiled kernels do not take; else
-    /// [`Tiled`](Self::Tiled). So beyond that limit memory is linear in the sequence.
+    /// Chooses [`Composed`](Self::Composed) up to [`AttentionOptions::scores`] bytes of scores, for
+    /// fewer than 32 queries, and for heads that the tiled kernels do not take; else
+    /// [`Tiled`](Self::Tiled). So beyond that limit, memory grows linearly with the sequence
+    /// length.
     #[default]
     Auto,
     /// One kernel forward. Backward, one kernel for the rows' products, one for keys and values,
-    /// and one for queries. Memory is linear in the sequence. Takes heads of at most 128 features.
+    /// and one for queries. Memory grows linearly with the sequence length. Takes heads of at most
+    /// 128 features.
     Tiled,
-    /// rocBLAS's products, and between them one kernel over the rows of scores, which lie in
+    /// rocBLAS's products, and between them one kernel over the rows of scores, which are stored in
     /// memory. In f32, up to 512 keys and 64 features, without mask, causality and dropout, that
-    /// kernel also computes the product before it. Not on devices with f32 matrix units, and not
-    /// with `BURN_ROCM_MATMUL=rocblas`.
+    /// kernel also computes the product before it, except on devices with f32 matrix units and with
+    /// `BURN_ROCM_MATMUL=rocblas`.
     Composed,
 }
 
@@ -87,7 +89,7 @@ pub struct Attended {
     /// memory if the query has a single stride from each head to the next over all batches.
     /// Otherwise it is packed.
     pub out: RocmTensor,
-    /// The tensors that the gradient reads beside the inputs: the output and each row's largest
+    /// The tensors that the gradient reads besides the inputs: the output and each row's largest
     /// score and sum (tiled), or the weights (composed).
     pub kept: Vec<RocmTensor>,
 }

@@ -32,7 +32,7 @@ pub struct Projections {
 pub struct SelfAttended {
     /// `[sequence, batch, heads * d_k]`.
     pub out: RocmTensor,
-    /// The tensors that the gradient reads beside the tokens: the packed weight, all queries, keys
+    /// The tensors that the gradient reads besides the tokens: the packed weight, all queries, keys
     /// and values, and [`Attended::kept`](crate::fused::Attended::kept).
     pub kept: Vec<RocmTensor>,
 }
@@ -78,8 +78,8 @@ impl Sizes {
     }
 
     /// Views `[batch, heads, sequence, d_k]` of the queries, keys and values in `all`, which has
-    /// one row for each token. A row holds a head's query, key and value side by side. So the heads
-    /// of all batches are equally spaced, and products need no copy.
+    /// one row for each token. In a row, each head's query, key and value lie side by side. So the
+    /// heads of all batches are equally spaced, and products need no copy.
     fn parts(&self, all: &RocmTensor) -> hip::Result<[RocmTensor; 3]> {
         let Self { sequence, batch, heads, d_k, .. } = *self;
         let all = reshape(all.clone(), &[sequence, batch, heads, 3, d_k])?;
@@ -142,8 +142,8 @@ impl Sizes {
 }
 
 /// Self-attention of tokens: `attention(x Wq + bq, x Wk + bk, x Wv + bv)` of each head, with one
-/// product for all three projections. The tokens' first axis is the sequence. So a single stride
-/// leads from each head to the next over all batches, and no product needs a copy of its operands.
+/// product for all three projections. The tokens' first axis is the sequence. So the heads of all
+/// batches are equally spaced in memory, and no product needs a copy of its operands.
 ///
 /// # Shapes
 /// - `x`: `[sequence, batch, d_model]`
@@ -186,8 +186,8 @@ pub fn self_attention(
 /// number of heads, mask and options.
 ///
 /// # Errors
-/// As [`self_attention`]; `Invalid` if the gradient has another shape than the output, or `kept`
-/// other shapes than those that were kept.
+/// As [`self_attention`]; `Invalid` if the gradient's shape is not the output's, or if `kept` is
+/// not what such a call keeps.
 pub fn self_attention_backward(
     x: RocmTensor,
     heads: usize,
@@ -224,9 +224,9 @@ pub fn self_attention_backward(
     let kept = kept.collect();
     trained::gradients(inputs, mask, kept, grad, options, [true; 3], Some(places))?;
     if wanted[0] {
-        // A product with a right side in row-major order is faster than one with its transpose: on
-        // an H200 628 us against 670 for 8192 x 2304 x 768 in f32. The copy moves a fraction of the
-        // bytes of the product.
+        // A product whose right side is in row-major order is faster than one whose right side is
+        // transposed: 628 us against 670 for 8192 x 2304 x 768 in f32 on an H200. The copy moves a
+        // fraction of the bytes that the product reads.
         let turned = copy(&swap_dims(weight, 0, 1)?)?;
         found.tokens = Some(x_product(by_all.clone(), turned)?);
     }

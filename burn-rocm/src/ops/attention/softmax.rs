@@ -1,6 +1,6 @@
 //! One kernel for the scores' product and its softmax, and one for the product and the softmax's
-//! gradient (`attention_softmax.hip`), for shapes where that is faster than a library product and a
-//! kernel over its rows.
+//! gradient (`attention_softmax.hip`), for shapes where that is faster than a library product
+//! followed by a kernel over its rows.
 
 use hip::{DType, Grid, Route, Template, matmul_route};
 
@@ -11,7 +11,7 @@ use crate::tensor::RocmTensor;
 
 /// Columns of one part of a block's tile (`TEAM * WIDTH` of `attention_softmax.hip`).
 const PART: usize = 128;
-/// Rows of a tile that has one part (`TEAMS * 32`). A tile of `n` parts has an `n`-th of them.
+/// Rows of a tile that has one part (`TEAMS * 32`). A tile of `n` parts has `1 / n` of them.
 const ROWS: usize = 256;
 /// Threads of a block (`THREADS`).
 const THREADS: u32 = 256;

@@ -24,14 +24,14 @@ const BACKWARD: &str = "attention_backward";
 /// hold.
 const WIDEST: usize = 128;
 
-/// An operand of a product. The tensor itself if a single stride leads from each head to the next
-/// over all batches, as for tokens `[sequence, batch, features]`; else a packed copy.
+/// An operand of a product. It is the tensor itself if the heads are equally spaced over all
+/// batches, as for tokens `[sequence, batch, features]`; else a packed copy.
 fn operand(tensor: RocmTensor) -> hip::Result<RocmTensor> {
     if is_one_batch(&tensor) { Ok(tensor) } else { contiguous(tensor) }
 }
 
 /// A new tensor with the order of axes in memory that `like` has, or a packed one if a product
-/// could not be written to that order.
+/// could not be written in that order.
 fn in_order_of(like: &RocmTensor, dims: [usize; 4]) -> hip::Result<RocmTensor> {
     let mut axes = [0, 1, 2, 3];
     axes.sort_by_key(|&axis| Reverse(like.layout().strides()[axis]));
@@ -136,7 +136,7 @@ impl<'a> Call<'a> {
                     .iter()
                     .fold(query.dtype_size(), |n, &dim| n.saturating_mul(dim));
                 // The tiled kernels compute the scores twice more for the gradient, and without
-                // matrix units. So they pay only if memory is short.
+                // matrix units. So they pay off only if memory is short.
                 let most = self.options.scores.map_or_else(hip::attention_scores, Ok)?;
                 Ok(possible && queries >= LEAST_QUERIES && scores > most)
             }
@@ -147,8 +147,8 @@ impl<'a> Call<'a> {
         Arg::U32(self.mask.as_ref().map_or(1, RocmTensor::dtype_size) as u32)
     }
 
-    /// Seed, call, whether scores are dropped, the largest random word that drops a score, the
-    /// factor of the scores that stay.
+    /// The kernels' dropout arguments: seed, call, whether scores are dropped, the largest random
+    /// word that drops a score, and the factor of the scores that stay.
     fn dropout(&self) -> [Arg; 5] {
         let dropout = self.options.dropout.filter(|dropout| dropout.prob > 0.0);
         let (seed, call, prob) = dropout.map_or((0, 0, 0.0), |d| (d.seed, d.call, d.prob));
@@ -181,7 +181,7 @@ impl<'a> Call<'a> {
         Arg::I64x4([batch * heads * queries, heads, queries, keys])
     }
 
-    /// The weights, written over the scores.
+    /// The weights, which overwrite the scores.
     fn weights(&self, query: RocmTensor, key: RocmTensor) -> hip::Result<RocmTensor> {
         let [batch, heads, queries, keys, _] = self.sizes;
         if self.is_plain()
@@ -413,8 +413,8 @@ fn places<const N: usize>(
 /// condition as [`Attended::out`].
 ///
 /// # Errors
-/// As [`attention`]; `Invalid` if the gradient has another shape than the output, or `kept` other
-/// shapes than those that were kept.
+/// As [`attention`]; `Invalid` if the gradient's shape is not the output's, or if `kept` is not
+/// what such a call keeps.
 pub fn attention_backward(
     inputs: [RocmTensor; 3],
     mask: Option<RocmTensor>,

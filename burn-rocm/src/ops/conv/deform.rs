@@ -21,7 +21,7 @@ use crate::ops::view::{narrow, permute, reshape, swap_dims};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
 /// The most bytes of columns at a time. A typical layer (64 channels, 3 x 3, 112 x 112 pixels)
-/// needs so many for two images in f32. So larger batches take more time but no more memory.
+/// needs this many for two images in f32. Larger batches take more time but no more memory.
 const COLUMN_BYTES: usize = 64 << 20;
 
 /// Work items that keep the largest devices busy.
@@ -248,7 +248,8 @@ impl Prepared {
         dims.extend([u(chunk.first), u(chunk.count), Arg::U32x12(sizes.window)]);
         let mask = self.mask.as_ref().map(|mask| chunk.images(mask)).transpose()?;
         let inputs: Vec<&RocmTensor> = inputs.iter().copied().chain(&mask).collect();
-        // Null pointers for a missing mask and, if the kernel writes one, for the mask's gradient.
+        // Without a mask, null pointers take the place of the mask and, if the kernel writes it, of
+        // the mask's gradient.
         let absent =
             if mask.is_some() { 0 } else { 1 + usize::from(kernel == Template::deform_offset_backward) };
         let device = self.x.hip_device();
@@ -440,8 +441,8 @@ mod tests {
         }
     }
 
-    /// The results do not depend on the chunks nor on the kernel of the input's gradient. The
-    /// ordered kernel gives the same bits each time.
+    /// The results depend neither on the chunks nor on which kernel computes the input's gradient.
+    /// The ordered kernel gives the same bits each time.
     #[test]
     fn chunks_and_orders_agree() {
         let options =

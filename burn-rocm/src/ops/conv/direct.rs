@@ -1,4 +1,4 @@
-//! Convolutions and image patches on kernels of this project, for what MIOpen does not take.
+//! Convolutions and image patches by kernels of this project, where MIOpen can't compute them.
 
 use burn_std::DType;
 use hip::{ConvDesc, Functor, Template};

@@ -1,8 +1,8 @@
 //! Convolutions as matrix products: a kernel writes out every patch of the input, and rocBLAS
-//! multiplies the patches by the weights, one matrix for each group. They serve f64, and f32 where
-//! MIOpen does not, because rocBLAS multiplies both at the device's speed. f16 and bf16 stay with
-//! the direct kernels, which round a sum once. So no product here needs the flag for gradients,
-//! which only affects f16.
+//! multiplies the patches by the weights, one matrix for each group. They compute f64, and f32
+//! where MIOpen does not, because rocBLAS multiplies both at the device's full speed. f16 and bf16
+//! use the direct kernels, which round each sum once. So no product here needs the flag for
+//! gradients, which affects only f16.
 
 use burn_std::DType;
 use hip::{ConvDesc, Functor, Template};
@@ -18,15 +18,16 @@ use crate::ops::reduce::reduce_dim;
 use crate::ops::view::{narrow, reshape, transpose};
 use crate::tensor::RocmTensor;
 
-/// Bytes of patches that are written out at once, but at least one image's. So many keep any device
-/// busy, and the pool reuses the same block for each part of a batch.
+/// How many bytes of patches are written out at once; at least one image's. That many keep any
+/// device busy, and the pool reuses the same block for each part of a batch.
 const PATCH_BYTES: usize = 64 << 20;
 
-/// If one image's patches take more bytes than this, the direct kernels serve instead.
+/// If one image's patches take more bytes than this, the direct kernels compute the convolution
+/// instead.
 const MOST_BYTES: usize = 1 << 30;
 
 /// The fewest rows, and the smallest inner dimension, for which a product beats the direct kernel.
-/// Below, writing the patches costs more than it saves.
+/// Below that, writing the patches costs more than it saves.
 const LEAST: usize = 4;
 
 /// The sizes of the product that computes a convolution.
@@ -75,8 +76,8 @@ pub(super) fn takes(desc: &ConvDesc, dtype: DType) -> bool {
         && sizes.image(dtype).is_some_and(|bytes| bytes <= MOST_BYTES)
 }
 
-/// Whether each output depends only on the input at its own position. The input then is the matrix
-/// of patches.
+/// Whether each output depends only on the input at its own position. The input is then itself the
+/// matrix of patches.
 fn pointwise(desc: &ConvDesc) -> bool {
     desc.w[2..].iter().chain(&desc.stride).all(|&n| n == 1) && desc.padding.iter().all(|&n| n == 0)
 }

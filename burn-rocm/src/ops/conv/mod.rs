@@ -1,4 +1,4 @@
-//! Convolutions. MIOpen computes them. Where MIOpen does not take one, or `BURN_ROCM_CONV` says so,
+//! Convolutions. MIOpen computes them. If MIOpen can't compute one, or if `BURN_ROCM_CONV` says so,
 //! products ([`gemm`]) or direct kernels ([`direct`]) do. A transposed convolution is the gradient
 //! of a plain one with respect to its input. A 1-D convolution is a 2-D one whose first spatial
 //! axis has size 1.
@@ -51,7 +51,7 @@ fn describe(
     }
     let desc = ConvDesc::new(dtype, x, w, &options.stride, &options.padding, &options.dilation, groups);
     desc.map(|desc| ConvDesc { gradient, ..desc }).map_err(|error| match error {
-        // Names the op's own arguments: input, weights and options.
+        // Replaces the description by the op's own arguments: input, weights and options.
         hip::Error::Invalid { expected, .. } => {
             hip::Error::Invalid { op, expected, found: format!("input {x:?}, weights {w:?}, {options:?}") }
         }
@@ -59,7 +59,7 @@ fn describe(
     })
 }
 
-/// As `describe`, and checks that `grad`, the gradient of the result, has the result's shape.
+/// As `describe`. Also checks that `grad`, the gradient of the result, has the result's shape.
 fn describe_for(
     op: &'static str,
     x: &[usize],
@@ -114,8 +114,7 @@ struct Ways {
     sums: fn(&'static str, &ConvDesc, [&RocmTensor; 2]) -> hip::Result<RocmTensor>,
 }
 
-/// The result, of shape `dims`, by MIOpen or, if MIOpen does not take the call, by products or
-/// direct sums.
+/// The result, of shape `dims`, computed by MIOpen or, if MIOpen can't, by products or direct sums.
 fn compute(
     op: &'static str,
     desc: &ConvDesc,
@@ -191,7 +190,7 @@ pub(crate) fn by_plan(
     let out = RocmTensor::empty(x.hip_device(), desc.y.clone(), x.dtype_of())?;
     match dnn.conv_bias_activation(&desc, activation, whole(x), whole(weight), bias.map(whole), whole(&out)) {
         Ok(()) => Ok(Some(out)),
-        // MIOpen has no plan for most shapes. Or there is no memory for the plan's workspace.
+        // MIOpen has no plan for most shapes, or there is no memory for the plan's workspace.
         Err(
             hip::Error::Unsupported { .. }
             | hip::Error::Miopen { refused: true, .. }

@@ -44,9 +44,10 @@ pub const MAX_PAD_TOKENS: usize = 8;
 /// The longest row that a single thread computes (`SHORT` of `loss.hip`).
 const SHORT: usize = 32;
 
-/// Whether a warp computes each row of logits, and not a block. Warps need no barriers. They serve
-/// short rows, and rows so many that their warps fill the device. On an H200, in f32: 65536 rows of
-/// 4096 in 0.26 ms by warps and in 0.59 ms by blocks, 65536 rows of 1000 in 0.09 and 0.48 ms.
+/// Whether a warp computes each row of logits, rather than a block. A warp needs no barriers. Warps
+/// take short rows, and rows that are numerous enough for one warp each to fill the device. On an
+/// H200, in f32: 65536 rows of 4096 in 0.26 ms by warps and in 0.59 ms by blocks, 65536 rows of
+/// 1000 in 0.09 and 0.48 ms.
 fn by_warps(device: &Device, rows: usize, len: usize) -> bool {
     len <= 1024 || len <= 1 << 14 && rows >= 16 * device.info().compute_units as usize
 }
@@ -171,7 +172,7 @@ impl Rows {
 /// The mean over rows of `-log(p)`, where `p` is the probability that the scores `[rows, classes]`
 /// give to the row's target. Returns the loss `[1]` and a tensor that the gradient reads.
 ///
-/// With `weights` (`[classes]`, any float type) each row is weighed by its target's class, and the
+/// With `weights` (`[classes]`, any float type) each row is weighted by its target's class, and the
 /// divisor is the sum of all targets' weights instead of their number. With smoothing `a` a row's
 /// loss is `(1 - a) w[t] (-log p[t]) + a / classes * sum(w (-log p))` ([Szegedy et al.
 /// 2015](https://arxiv.org/abs/1512.00567), section 7). The row of a pad token has no loss but

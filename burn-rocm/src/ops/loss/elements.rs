@@ -63,7 +63,7 @@ impl Total {
     }
 }
 
-/// The two tensors packed. Checks that they agree in device, shape and float dtype.
+/// Packs the two tensors. Checks that they agree in device, shape and float dtype.
 fn pair(op: &'static str, a: RocmTensor, b: RocmTensor) -> hip::Result<(RocmTensor, RocmTensor, hip::DType)> {
     one_device(op, &[&a, &b])?;
     one_dtype(op, &[&a, &b])?;

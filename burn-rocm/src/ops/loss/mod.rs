@@ -40,7 +40,7 @@ fn total(
     let Some(partial) = partial else { return Ok(()) };
     let parts = partial.dims()[0];
     let kernel = Template::loss_total.ty(out.kernel_type()?);
-    // One block computes this, so it is a large one. A thread takes eight parts.
+    // A single block computes this, so the block is large. A thread takes eight parts.
     let info = out.hip_device().info();
     let wanted = parts.div_ceil(8).next_power_of_two().min(info.max_threads_per_block as usize) as u32;
     let grid = Grid { blocks: 1, threads: wanted.max(info.warp_size).min(info.max_threads_per_block) };

@@ -1,10 +1,10 @@
 //! Matrix products. rocBLAS multiplies floats, and takes transposed and broadcast views without a
-//! copy. A kernel multiplies integers. It also multiplies floats if rocBLAS does not serve the
+//! copy. A kernel multiplies integers. It also multiplies floats if rocBLAS has no kernels for the
 //! device or `BURN_ROCM_MATMUL` says so.
 //!
 //! [`Product::new`] checks the operands, `make` allocates the result, `write` chooses between
 //! rocBLAS and the kernel, and `multiply` makes the calls that [`Plan`] cuts the product into. A
-//! product that may become a part of a sum over its batches is put off (`tensor/put_off.rs`).
+//! product whose batches may be summed next is put off (`tensor/put_off.rs`).
 
 mod plan;
 
@@ -62,7 +62,7 @@ pub(crate) fn matmul(op: &'static str, lhs: RocmTensor, rhs: RocmTensor) -> hip:
     let place = out.clone();
     let run = move || {
         let _named = hip::trace::op_put_off(op, dtype.name());
-        // An operand's error is also the product's.
+        // If computing an operand fails, the product fails with the same error.
         product.lhs.settle()?;
         product.rhs.settle()?;
         product.write(&place)
@@ -70,9 +70,9 @@ pub(crate) fn matmul(op: &'static str, lhs: RocmTensor, rhs: RocmTensor) -> hip:
     Ok(out.put_off(dims, Work { run: Box::new(run), stacked }))
 }
 
-/// The sum along `axis`, which then has size 1, if `tensor` is a product that was put off and `axis`
-/// counts its matrices: one product of the operands, stacked along their inner axis. The caller then
-/// drops `tensor`.
+/// If `tensor` is a product that was put off and `axis` counts its matrices: the sum along `axis`,
+/// which then has size 1, as one product of the operands stacked along their inner axis. The caller
+/// then drops `tensor`.
 pub(crate) fn sum_of_batches(
     op: &'static str,
     tensor: &RocmTensor,
@@ -294,7 +294,7 @@ fn fallen_back(error: hip::Error) -> hip::Result<()> {
     match error {
         hip::Error::Rocblas { .. } | hip::Error::NotAvailable { .. } => {
             ONCE.call_once(|| {
-                log::warn!("matrix products run on a kernel of this crate where rocBLAS fails: {error}")
+                log::warn!("a kernel of this crate computes matrix products where rocBLAS fails: {error}")
             });
             Ok(())
         }

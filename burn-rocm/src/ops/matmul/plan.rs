@@ -8,9 +8,9 @@ use crate::ops::launch::max_reach;
 use crate::ops::view::{expand, narrow, swap_dims};
 use crate::tensor::RocmTensor;
 
-/// The most bytes that are worth copying to save one call: on a GPU, then on the CPU device. A call
-/// takes about 4 us. In that time an H200 copies 8 MB, a GPU of half its memory bandwidth 4 MB, and
-/// a CPU core 64 KB. `benches/src/bin/product_batches.rs` times both sides.
+/// How many bytes are at most worth copying to save one call: on a GPU, then on the CPU device. A
+/// call takes about 4 us. In that time an H200 copies 8 MB, a GPU of half its memory bandwidth 4
+/// MB, and a CPU core 64 KB. `benches/src/bin/product_batches.rs` times both sides.
 const COPIED_A_CALL: [usize; 2] = [4 << 20, 64 << 10];
 
 /// The strides of a matrix as rocBLAS takes it: one of them is 1.
@@ -34,8 +34,8 @@ fn matrix(tensor: &RocmTensor) -> Option<Strides> {
     None
 }
 
-/// Whether a single rocBLAS call takes the matrices of all batches without a copy: rocBLAS takes
-/// the strides of the last two axes, and a single stride leads from each matrix to the next.
+/// Whether a single rocBLAS call takes the matrices of all batches without a copy: rocBLAS supports
+/// the strides of the last two axes, and the matrices are equally spaced.
 pub(crate) fn is_one_batch(tensor: &RocmTensor) -> bool {
     let batch = tensor.dims().len().saturating_sub(2);
     let merged = collapse(&tensor.dims()[..batch], [&tensor.layout().strides()[..batch]]);
@@ -204,7 +204,8 @@ struct Batches {
 impl Batches {
     fn of(sides: &[Side; 3]) -> Self {
         let mut outer = collapse(sides[2].batches().0, sides.each_ref().map(|side| side.batches().1));
-        // rocBLAS has no negative batch strides. An axis with one takes a call for each index too.
+        // rocBLAS has no negative batch strides. An axis with such a stride also takes a call for
+        // each index.
         let forward = outer.strides.iter().all(|strides| strides.last().is_none_or(|&stride| stride >= 0));
         let (count, stride) = if forward { outer.pop() } else { None }.unwrap_or((1, [0; 3]));
         Self { outer, count, stride }

@@ -169,7 +169,7 @@ fn a_shared_right_side_is_one_tall_product() {
     }
 }
 
-/// The products of attention over several rows of tokens: the heads are not equally spaced.
+/// The products of attention over several sequences: the heads are not equally spaced in memory.
 #[test]
 fn batches_that_no_one_stride_leads_through_are_one_call() {
     let mut draw = Draw::new();

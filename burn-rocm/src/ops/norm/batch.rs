@@ -34,8 +34,8 @@ pub struct BatchNormed {
     pub running: [RocmTensor; 2],
 }
 
-/// The fewest elements of one part of a channel. In smaller parts the sums would cost more than the
-/// elements.
+/// The fewest elements of one part of a channel. With smaller parts, joining the sums would cost
+/// more than reading the elements.
 const LEAST_PART: usize = 2048;
 
 /// The kernels count the bytes of a part in 32 bits, at up to 8 bytes an element. So a part must
@@ -109,8 +109,8 @@ impl Channels {
         };
         let tiles = self.channels.div_ceil(wide).max(1);
         let elements = self.batch * self.spatial * wide;
-        // Somewhat more blocks than run at once, so that the last ones take little time. Not many
-        // more, because each block of the second step joins all parts.
+        // Somewhat more blocks than run at once, so that little time is lost waiting for the last
+        // ones. Not many more, because each block of the second step joins all parts.
         let info = device.info();
         let resident = info.compute_units as usize
             * (info.max_threads_per_compute_unit / device.block_threads()).max(1) as usize;
@@ -174,16 +174,16 @@ fn widened<const N: usize>(params: [RocmTensor; N], dtype: DType) -> hip::Result
 /// `running * (1 - momentum) + statistic * momentum`. Both use the biased variance, as in Burn.
 ///
 /// MIOpen computes the output if `BURN_ROCM_NORM` allows. After it one kernel updates the running
-/// statistics. That kernel also recomputes channels whose variance MIOpen lost to rounding (MIOpen
-/// subtracts the squared mean from the mean of squares). Otherwise two kernels of this project
-/// compute everything. They also do so if a channel of a sample has a number of elements that is
-/// not a multiple of 4, because MIOpen then mixes channels
+/// statistics. That kernel also recomputes channels whose variance MIOpen computes inaccurately
+/// (MIOpen subtracts the squared mean from the mean of squares, which loses digits). Otherwise two
+/// kernels of this project compute everything. They also do so if a channel of a sample has a
+/// number of elements that is not a multiple of 4, because MIOpen then mixes channels
 /// (<https://github.com/ROCm/rocm-libraries/pull/6765>).
 ///
 /// # Shapes
 /// - x, output: `[batch, channels, ..]`
-/// - gamma, beta, running statistics: `[channels]`, of the dtype of `x`, or f32 beside an `x` of
-///   f16 or bf16. Gamma and beta have the same dtype, and so have the two running statistics
+/// - gamma, beta, running statistics: `[channels]`, of the dtype of `x`, or f32 with an `x` of f16
+///   or bf16. Gamma and beta have the same dtype, and so do the two running statistics
 ///
 /// # Errors
 /// `Invalid` if shapes, dtypes or devices do not fit; `Unsupported` for integers, or if

@@ -107,8 +107,8 @@ pub fn group_norm(
     Ok(out)
 }
 
-/// Computes the norm by MIOpen. A kernel then recomputes groups whose variance MIOpen lost to
-/// rounding, as for a layer norm.
+/// Computes the norm by MIOpen. A kernel then recomputes groups whose variance MIOpen computes
+/// inaccurately, as for a layer norm.
 fn library(
     op: &'static str,
     shape: Groups,
@@ -144,7 +144,8 @@ fn library(
 /// beta (in gamma's dtype), from x and the output's gradient.
 ///
 /// # Errors
-/// As for [`group_norm`], without those of MIOpen, which has no such gradient.
+/// As for [`group_norm`], except MIOpen's: a kernel of this project computes the gradient, because
+/// MIOpen has none.
 pub fn group_norm_backward(
     x: RocmTensor,
     gamma: Option<RocmTensor>,

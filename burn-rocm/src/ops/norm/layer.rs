@@ -19,7 +19,7 @@ const OP: &str = "layer_norm";
 ///
 /// # Shapes
 /// - x, result: `[.., len]`
-/// - gamma, beta: `[len]`, of the dtype of `x`, or f32 beside an `x` of f16 or bf16. The kernels
+/// - gamma, beta: `[len]`, of the dtype of `x`, or f32 with an `x` of f16 or bf16. The kernels
 ///   compute f16 and bf16 in f32, without a cast beforehand
 ///
 /// # Errors
@@ -69,7 +69,7 @@ fn launch(
 }
 
 /// Computes the norm by MIOpen, which requires a beta and also writes each row's statistics.
-/// MIOpen's variance, the mean of squares less the squared mean, loses its digits if a row's mean
+/// MIOpen's variance, the mean of squares minus the squared mean, loses precision if a row's mean
 /// is large. So a kernel reads the statistics and recomputes such rows.
 fn library(
     x: &RocmTensor,
@@ -88,7 +88,7 @@ fn library(
         Some(beta) => beta.clone(),
         None => full_on(device, [len], 0i64.into(), x.dtype_of())?,
     };
-    // The means of all rows, then their reciprocal deviations.
+    // The means of all rows, then their reciprocal standard deviations.
     let mean = RocmTensor::empty(device, [2, desc.rows], x.dtype_of())?;
     let rstd = narrow(mean.clone(), 0, 1, 1)?;
     let [px, pg, pb, po, pm, pr] = [x, gamma, &shift, out, &mean, &rstd].map(whole);

@@ -70,7 +70,7 @@ fn for_miopen(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::
     for param in params {
         if param.kernel_type()? != x.kernel_type()? {
             return unsupported(format!(
-                "{} beside parameters of {}",
+                "{} with parameters of {}",
                 x.dtype_of().name(),
                 param.dtype_of().name()
             ));
@@ -88,8 +88,8 @@ fn by_miopen(route: Route, work: impl FnOnce() -> hip::Result<()>) -> hip::Resul
     match work() {
         Ok(()) => Ok(true),
         Err(error) if route == Route::Library => Err(error),
-        // MIOpen lacks the dtypes, is older than ROCm 6's, can't count the elements or is wrong for
-        // the shape.
+        // MIOpen lacks the dtypes, is older than that of ROCm 6, can't count the elements, or gives
+        // wrong results for the shape.
         Err(hip::Error::Unsupported { .. }) => Ok(false),
         Err(error) => without_library(error).map(|()| false),
     }
@@ -125,8 +125,8 @@ fn sum_partials(op: &'static str, partial: &RocmTensor, dtype: DType) -> hip::Re
 
 /// The grid of a gradient that keeps its rows in registers. Each thread holds 32 bytes of each
 /// tensor, in the compute type. A compute unit gets at least 1024 threads and two blocks, so that
-/// one block loads while another reduces. It gets more blocks as long as each has at least 32 rows:
-/// then the sums that a block writes are few beside its rows.
+/// one block loads while another reduces. It gets more blocks as long as each has at least 32 rows,
+/// because the sums that a block writes are then few compared with its rows.
 fn gradient_grid(device: &Arc<Device>, rows: usize, len: usize, dtype: DType) -> Grid {
     let each = 32 / compute_dtype(dtype).size();
     let info = device.info();

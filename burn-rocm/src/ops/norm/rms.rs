@@ -12,8 +12,8 @@ use crate::tensor::RocmTensor;
 /// `x / sqrt(mean(x^2) + epsilon) * gamma` along the last axis ([Zhang and Sennrich
 /// 2019](https://arxiv.org/abs/1910.07467)).
 ///
-/// MIOpen computes it (as T5's layer norm) if MIOpen has that for the dtype and gamma has the same
-/// dtype. Otherwise a kernel of this project does. `BURN_ROCM_NORM` overrides the choice.
+/// MIOpen computes it (under the name T5 layer norm) if it supports the dtype and gamma has the
+/// same dtype. Otherwise a kernel of this project does. `BURN_ROCM_NORM` overrides the choice.
 ///
 /// # Shapes
 /// - x, result: `[.., len]`
@@ -35,7 +35,7 @@ pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTe
         let dnn = x.hip_device().dnn()?;
         dnn.has_rms_norm(desc.dtype)?;
         // MIOpen also writes each row's statistic. It comes from a sum of squares, which loses no
-        // digits, so there is nothing to recompute.
+        // precision, so no row has to be recomputed.
         let rstd = RocmTensor::empty(x.hip_device(), [desc.rows], x.dtype_of())?;
         dnn.rms_norm_forward(&desc, whole(&x), whole(&gamma), epsilon as f32, whole(&out), whole(&rstd))
     };
@@ -63,8 +63,8 @@ pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTe
 /// [`layer_norm_backward`](crate::fused::layer_norm_backward()).
 ///
 /// # Errors
-/// As for [`rms_norm`], without those of MIOpen, which is not asked; and `Invalid` if `onto`
-/// differs from x in shape, dtype or device.
+/// As for [`rms_norm`], except MIOpen's, because a kernel of this project computes the gradient;
+/// and `Invalid` if `onto` differs from x in shape, dtype or device.
 pub fn rms_norm_backward(
     x: RocmTensor,
     gamma: RocmTensor,

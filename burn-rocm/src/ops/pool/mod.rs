@@ -1,10 +1,10 @@
 //! Pooling over two and three axes. Pooling over one axis treats a line as a plane of one row.
 //!
 //! A kernel of this project finds maxima. MIOpen starts each window from the lowest finite number
-//! and takes what is greater, so its results differ from Burn's for windows of -inf and windows
-//! that begin with NaN. The host can't tell such inputs apart without reading them. MIOpen computes
-//! averages and the gradient of maxima, if it has the dtype and the options. Otherwise (f64, bf16,
-//! dilation, ceil mode, tensors past 2^31 elements) a kernel does.
+//! and replaces it by elements that are greater, so its results differ from Burn's for windows of
+//! -inf and windows that begin with NaN. The host can't recognise such inputs without reading them.
+//! MIOpen computes averages and the gradient of maxima, if it has the dtype and the options.
+//! Otherwise (f64, bf16, dilation, ceil mode, tensors past 2^31 elements) a kernel does.
 
 pub(crate) mod pool1d;
 pub(crate) mod pool3d;
@@ -104,7 +104,8 @@ impl<const D: usize> Window<D> {
     /// The kernels' struct `Window2` or `Window3`.
     fn value(&self, x: &[usize], y: &[usize]) -> Arg {
         let lists = [&x[2..], &y[2..], &self.size, &self.stride, &self.padding, &self.dilation];
-        // A size that no step reaches may be cut off.
+        // Only a stride can be larger. No second window is that far away, so capping the stride
+        // changes nothing.
         let entry = |i: usize| lists[i % 6][i / 6].min(MAX_SIZE) as u32;
         match D {
             2 => Arg::U32x12(std::array::from_fn(entry)),
@@ -118,7 +119,7 @@ impl<const D: usize> Window<D> {
     }
 }
 
-/// Runs the call on MIOpen. Returns whether MIOpen served it; if not, a kernel must.
+/// Runs the call on MIOpen. Returns whether MIOpen did it; if not, a kernel must.
 fn served(out: &RocmTensor, call: impl FnOnce(&Dnn) -> hip::Result<()>) -> hip::Result<bool> {
     match out.hip_device().dnn().and_then(call) {
         Ok(()) => Ok(true),
@@ -410,9 +411,9 @@ fn adaptive_gradient(op: &'static str, x: &[usize], grad: RocmTensor) -> hip::Re
     Ok(out)
 }
 
-/// [`adaptive`] of `[batch, channels, depth, height, width]`: means of the planes, then along the
-/// depth. Each is over windows of one size, so the two are the mean of the box. Types narrower than
-/// f32 are computed in f32 and rounded once.
+/// [`adaptive`] of `[batch, channels, depth, height, width]`: means within the planes, then along
+/// the depth. All windows of a step have one size, so the mean of means is the mean of the box.
+/// Types narrower than f32 are computed in f32 and rounded once.
 pub(crate) fn adaptive3d(op: &'static str, x: RocmTensor, size: [usize; 3]) -> hip::Result<RocmTensor> {
     let &[batch, channels, depth, height, width] = x.dims() else {
         return invalid(op, "an input of rank 5", format!("{:?}", x.dims()));

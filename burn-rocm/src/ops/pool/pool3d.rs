@@ -66,7 +66,7 @@ pub fn max_pool3d_with_indices(x: RocmTensor, pool: Pool3d) -> Result<(RocmTenso
 }
 
 /// The gradient of [`max_pool3d`] with respect to its input, of shape `x`, from the output's
-/// gradient and the maxima's indices. MIOpen computes it in f32 and f16 if MIOpen has the window
+/// gradient and the maxima's indices. MIOpen computes it in f32 and f16 if it supports the window
 /// (no dilation, complete windows, padding below the window's size). Otherwise one kernel does.
 ///
 /// # Errors

@@ -26,7 +26,7 @@ use crate::qtensor::{Format, Levels, RocmQTensor};
 use crate::scales::{Narrow, Scales};
 use crate::tensor::{RocmTensor, one_device};
 
-/// Below this number of elements, a single block finds the range.
+/// Up to this number of elements, a single block finds the range.
 const SMALL: usize = 1024;
 
 /// The kernel type of a float tensor. Checks that the tensor is one.
@@ -60,7 +60,11 @@ pub(crate) fn quantize(
         ),
         (Some((_, global)), _) => {
             let found = if global.is_some() { "one" } else { "none" };
-            return invalid(op, format!("a scale of the whole tensor just where {scheme:?} has one"), found);
+            return invalid(
+                op,
+                format!("a scale of the whole tensor if and only if {scheme:?} has one"),
+                found,
+            );
         }
         (None, None) => (rounded_up(op, measured(op, &tensor, count, &levels, format)?, levels.up)?, None),
         (None, Some(most)) => {
@@ -101,7 +105,7 @@ impl Scales {
 }
 
 /// The factors of the values: each block scale times the scale that it is relative to, one factor
-/// for each run of values. Also the scales that the factors were made of, if those differ.
+/// for each run of values. Also the scales that the factors were made from, if those differ.
 fn of_levels(
     op: &'static str,
     blocks: RocmTensor,
@@ -283,7 +287,7 @@ pub(super) fn unpacked(op: &'static str, tensor: &RocmQTensor) -> hip::Result<Ro
     Ok(out)
 }
 
-/// Packs values, one in each byte, to the storage format.
+/// Packs values, one in each byte, into the storage format.
 pub(super) fn pack(op: &'static str, values: RocmTensor, format: Format) -> hip::Result<RocmTensor> {
     let n = values.len();
     let values = view::reshape(packed(values)?, &[n])?;
@@ -381,7 +385,7 @@ pub(crate) fn read(op: &'static str, tensor: RocmQTensor) -> hip::Result<TensorD
         None => (floats(tensor.scales())?, None),
     };
     let scales = burn::write_scales(&scales, global.map(|global| global[0]), tensor.scheme_of());
-    // Burn reads values of less than 8 bits as words, and others as bytes. The vector's element
+    // Burn reads values of fewer than 8 bits as words, and others as bytes. The vector's element
     // type gives the alignment.
     let values = tensor.values();
     let mut bytes = if tensor.format().bits == 8 {

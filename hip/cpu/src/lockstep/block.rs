@@ -11,8 +11,9 @@ use std::{
 };
 
 /// Bytes of a thread's stack, on which kernels keep at most a few small arrays. A guard page lies
-/// below, and kernels are compiled so that no frame steps over it. But gcc for aarch64 assumes a
-/// guard of 64 KiB, so a frame larger than a smaller guard may step over it.
+/// below, and kernels are compiled so that no frame steps over it. There is one exception: gcc for
+/// aarch64 assumes a guard of 64 KiB, so a frame that is larger than the actual guard may step over
+/// it.
 const STACK: usize = 60 << 10;
 
 /// One stack for each thread of a block. All blocks reuse them.
@@ -20,7 +21,7 @@ const STACK: usize = 60 << 10;
 pub(super) struct Stacks(Vec<DefaultStack>);
 
 impl Stacks {
-    /// Makes sure that there are at least `count` stacks.
+    /// Ensures that there are at least `count` stacks.
     pub(super) fn provide(&mut self, count: usize) -> io::Result<()> {
         while self.0.len() < count {
             self.0.push(DefaultStack::new(STACK)?);
@@ -38,7 +39,7 @@ enum Wait {
     Barrier(usize),
     /// The other lanes of its warp, at the call with this return address.
     Warp(usize, Exchange),
-    /// An array in shared memory, which the scheduler gives at once. The name is a literal.
+    /// An array in shared memory, which the scheduler provides at once. The name is a literal.
     Array { key: *const c_void, bytes: u64, align: u64, name: *const c_char },
     /// Nothing more: the thread has returned.
     Done,
@@ -72,7 +73,7 @@ pub(super) struct Block<'a> {
     waits: Vec<Wait>,
 }
 
-/// The kernel thread that runs.
+/// The kernel thread that is running.
 #[derive(Clone, Copy)]
 struct Running {
     thread: usize,
@@ -206,13 +207,13 @@ impl<'a> Block<'a> {
         wave * size..((wave + 1) * size).min(self.waits.len())
     }
 
-    /// Whether this warp can make progress before the block's barrier opens.
+    /// Whether this warp can continue before the block's barrier opens.
     fn can_go_on(&self, wave: usize) -> bool {
         self.lanes(wave).any(|thread| matches!(self.waits[thread], Wait::Ready | Wait::Warp(..)))
     }
 
-    /// Called if no lane of a warp can run. Exchanges the values of the lanes that wait at the call
-    /// with the lowest address.
+    /// Exchanges the values of the lanes that wait at the call with the lowest address. Called if
+    /// no lane of the warp can run.
     fn exchange(&mut self, wave: usize) -> Result<(), Mistake> {
         let lanes = self.lanes(wave);
         let call = |thread: usize| match self.waits[thread] {
@@ -271,8 +272,8 @@ impl<'a> Block<'a> {
         Ok(())
     }
 
-    /// Called if all threads wait at a barrier or have returned. Opens the barrier if all wait at
-    /// the same one.
+    /// Opens the barrier if all threads wait at the same one. Called if all threads wait at a
+    /// barrier or have returned.
     fn open_barrier(&mut self) -> Result<(), Mistake> {
         let site = |wait: &Wait| match wait {
             Wait::Barrier(site) => Some(*site),

@@ -16,8 +16,7 @@ const POISON_BYTE: u8 = 0xff;
 
 /// Bytes after the last array that are checked too.
 const TAIL: usize = 4096;
-/// Room for the arrays and their fences. The size of the arrays alone is checked against
-/// [`SHARED_BYTES`].
+/// Bytes for the arrays and their fences. Only the arrays count towards the limit [`SHARED_BYTES`].
 const ARENA: usize = 4 * SHARED_BYTES as usize;
 
 /// The shared memory of the running block.

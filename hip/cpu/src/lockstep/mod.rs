@@ -1,14 +1,14 @@
-//! Lockstep mode: it runs blocks of many threads on one core, to find mistakes of kernels without a
+//! Lockstep mode runs blocks of many threads on one core, to find mistakes in kernels without a
 //! GPU.
 //!
 //! Each thread of a block is a coroutine. The scheduler picks a runnable thread at random, by a
 //! seed, and runs it to its next barrier or warp-level operation, or to its end. Blocks run one
 //! after another, also in random order. A mistake ends the launch with a fault that describes it:
 //!
-//! - a barrier that some threads of the block do not reach, because they returned or wait at
-//!   another one;
-//! - a shuffle from a lane that is not at the same call. Warps may diverge as on hardware: the
-//!   lanes at the lowest address go first;
+//! - a barrier that some threads of the block do not reach, because they have returned or wait at
+//!   another barrier;
+//! - a shuffle from a lane that is not at the same call (warps may diverge as on hardware; the
+//!   lanes at the lowest address go first);
 //! - a write outside an array in shared memory: each array lies between fences, and is filled with
 //!   0xff before a block begins;
 //! - an overflow of a thread's stack, or too much shared memory in a block;
@@ -39,8 +39,8 @@ enum Mistake {
     Memory(String),
 }
 
-/// Allows one launch at a time on all devices, because kernels reach the scheduler through one
-/// static of their translation unit.
+/// Locked during a launch: only one runs at a time on all devices, because kernels reach the
+/// scheduler through a static variable of their translation unit.
 static MACHINE: Mutex<Option<Machine>> = Mutex::new(None);
 
 /// The memory that launches reuse.

@@ -1,4 +1,4 @@
-//! Signal handlers, so that a kernel's invalid access ends the launch and not the process.
+//! Signal handlers. They make a kernel's invalid access end the launch instead of the process.
 
 use super::{Mistake, block::trap};
 use std::{
@@ -39,8 +39,8 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, _conte
     if !trap(mistake)
         && let (Some(before), Some(index)) = (BEFORE.get(), SIGNALS.iter().position(|known| *known == signal))
     {
-        // The access is repeated on return, and the earlier handler then gets the signal.
-        // SAFETY: `sigaction` gave this handler.
+        // The access is repeated on return, and the earlier handler then gets the signal. SAFETY:
+        // `sigaction` returned this handler.
         unsafe { libc::sigaction(signal, &before[index], std::ptr::null_mut()) };
     }
 }

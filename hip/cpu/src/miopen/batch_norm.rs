@@ -13,7 +13,7 @@ use miopen_sys::*;
 
 type BatchNorm<'a> = hip_provider::miopen::BatchNorm<'a, Handle>;
 
-/// What every call has.
+/// The arguments that every call has.
 #[derive(Clone, Copy)]
 struct Norm {
     data: miopenDataType_t,
@@ -78,7 +78,7 @@ impl Shape {
     fn moments<T: Single>(self, x: &[T], channel: usize, room: &mut [f32]) -> (f32, f64) {
         let sum: f64 = self.planes(channel).map(|plane| deviations(widened(&x[plane], room), 0.0)[0]).sum();
         let mean = (sum / self.count()) as f32;
-        // The mean of the deviations corrects the variance, because `mean` was rounded.
+        // `mean` was rounded, so the mean of the deviations corrects the variance.
         let (mut first, mut second) = (0.0, 0.0);
         for plane in self.planes(channel) {
             let [one, two] = deviations(widened(&x[plane], room), mean);

@@ -1,8 +1,8 @@
 //! MIOpen on the host's CPU.
 //!
 //! Tensors must be packed in row-major order; other layouts give `miopenStatusNotImplemented`. Sums
-//! are `f32` or `f64` for every data type. Their order depends on the shapes only, so every run
-//! gives the same bits with any number of cores.
+//! are `f32` or `f64` for every data type. Their order depends only on the shapes, so every run
+//! gives the same bits, with any number of cores.
 #![allow(non_snake_case, non_upper_case_globals)] // AMD's names.
 
 mod activation;

@@ -56,7 +56,7 @@ impl Shape {
         (first.max(0) as usize, end, first)
     }
 
-    /// Calls `visit` with each output pixel and what its window covers of each axis.
+    /// Calls `visit` with each output pixel and the part of each axis that its window covers.
     fn windows(&self, mut visit: impl FnMut(usize, [(usize, usize, isize); 3])) {
         let [depth, height, width] = self.output;
         let mut pixel = 0;
@@ -96,7 +96,7 @@ macro_rules! index {
 }
 index!(u8 u16 u32 u64);
 
-/// The planes of a task: enough pixels to be worth a task.
+/// The number of planes in a task, so that the task has enough pixels to be worthwhile.
 fn planes_per_task(pixels: usize) -> usize {
     (1usize << 15).div_ceil(pixels.max(1))
 }
@@ -162,8 +162,8 @@ fn max_forward<T: Single, I: Index>(
                     for (w, ((upper, lower), y)) in rows.enumerate() {
                         let (a, b, c, e) =
                             (upper[0].widen(), upper[1].widen(), lower[0].widen(), lower[1].widen());
-                        // Without branches, in the order of the general loop, so that the first of
-                        // equal values wins.
+                        // This has no branches. It keeps the order of the general loop, so that the
+                        // first of equal values wins.
                         let start = f32::MIN;
                         let (best, which) = if a > start { (a, 0) } else { (start, 0) };
                         let (best, which) = if b > best { (b, 1) } else { (best, which) };

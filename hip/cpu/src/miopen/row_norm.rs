@@ -11,7 +11,7 @@ use core::ffi::c_void;
 use hip_provider::miopen::{Normalised, Outcome, RowGradient, RowNorms, Rows};
 use miopen_sys::*;
 
-/// Rows that are normalised together, as `Rows` of a call.
+/// The shape of the rows, from `Rows` of a call.
 #[derive(Clone, Copy)]
 struct Shape {
     data: miopenDataType_t,

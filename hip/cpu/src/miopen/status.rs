@@ -64,8 +64,8 @@ macro_rules! by_single {
 }
 pub(crate) use by_single;
 
-/// What `by_float!` and `by_single!` call to refuse the other types before a call is enqueued: one
-/// that is taken down runs too late to be refused.
+/// `by_float!` and `by_single!` call this to refuse other types before a call is enqueued. A call
+/// in a captured stream runs only when the graph is launched, which is too late to refuse it.
 #[allow(clippy::extra_unused_type_parameters, reason = "whether there is one for the type is the question")]
 pub(crate) fn known<T>() -> Outcome {
     Ok(())

@@ -1,5 +1,5 @@
 //! Imitates the f16 arithmetic of gfx90a's matrix instructions if the device reports that name
-//! (`BURN_ROCM_CPU_ARCH`). So a test sees which implementation a call asked for.
+//! (`BURN_ROCM_CPU_ARCH`). So a test can see which implementation a call asked for.
 
 use super::element::Element;
 use crate::arch::arch_name;
@@ -18,7 +18,7 @@ pub(crate) enum Halves {
 }
 
 impl Halves {
-    /// The rounding for a call that asks for the alternative or does not.
+    /// The rounding for a call. `alternative` says whether the call asks for the alternative.
     pub(crate) fn of(alternative: bool) -> Self {
         match (arch_name().split(':').next() == Some("gfx90a"), alternative) {
             (false, _) => Self::Exact,

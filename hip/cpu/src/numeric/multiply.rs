@@ -42,16 +42,16 @@ impl Scalar for f64 {
     const ONE: Self = 1.0;
 }
 
-/// Multiply-adds that one core does in about 40 us. For fewer, waking another core (5 us, 60 on a
-/// busy host) costs more than it saves.
+/// The number of multiply-adds that one core does in about 40 us. For fewer, waking another core (5
+/// us, or 60 us on a busy host) costs more than it saves.
 const ALONE: usize = 128 * 128 * 128;
 
 /// A task begins at a multiple of this many columns or rows, so that it has whole micro-kernels of
 /// the `gemm` crate.
 const EDGE: usize = 48;
 
-/// The same for shorter parts. AVX2 micro-kernels (for f32 16 rows, 6 columns) then leave a
-/// remainder.
+/// As [`EDGE`], but for shorter parts. AVX2 micro-kernels (16 rows and 6 columns for f32) then
+/// leave a remainder.
 const NARROW_EDGE: usize = 8;
 
 /// A product's division into parts along the longer side of its result.
@@ -64,8 +64,8 @@ struct Parts {
 }
 
 impl Parts {
-    /// At most `wanted` parts. If there are several, each but the last has at least an edge's
-    /// columns or rows, the last at least half of that.
+    /// At most `wanted` parts. If there are several, the last has at least half an edge's columns
+    /// or rows, and every other part at least an edge's.
     fn new<T>(product: &Product<T>, wanted: usize) -> Parts {
         let along_n = product.n >= product.m;
         let side = if along_n { product.n } else { product.m };
@@ -74,8 +74,8 @@ impl Parts {
     }
 
     /// Enough parts for a few cores. Each part packs the operand of the shorter side again, which
-    /// takes a tenth of the time of a part with 96 columns. Products that have fewer than four such
-    /// parts get shorter ones.
+    /// takes a tenth of the time of a part with 96 columns. A product with fewer than four such
+    /// parts is cut into shorter ones.
     fn by_shape<T>(product: &Product<T>) -> Parts {
         let side = product.m.max(product.n);
         Parts::new(product, (side / 96).max(4.min(side / 16)).clamp(1, 16))
@@ -147,8 +147,8 @@ const MOST_RUNS: usize = 16;
 
 /// The number of runs into which [`multiply_sum`] cuts the `inner` terms of each element. Parts
 /// along `n` pack `a` again. Parts along `m` pack nothing again, but fewer than 64 rows make fewer
-/// than four parts. In both cases runs pay if the result is so small that writing and adding it for
-/// each run costs less than packing.
+/// than four parts. In both cases runs pay off if the result is so small that writing and adding it
+/// for each run costs less than packing does.
 fn runs(m: usize, n: usize, inner: usize) -> usize {
     let runs = (inner / (2 * m.max(n).max(1))).min(MOST_RUNS);
     let parts_serve = m > n && m >= 64;
@@ -160,7 +160,7 @@ pub(crate) fn sum_len(m: usize, n: usize, inner: usize) -> usize {
     (runs(m, n, inner) - 1) * m * n
 }
 
-/// Adds `terms` products of one shape to one result of `m` by `n` contiguous elements. Only the
+/// Adds up `terms` products of one shape in one result of `m` by `n` contiguous elements. Only the
 /// shape decides the order of an element's sum, so any number of cores gives the same bits. `of(i)`
 /// is product `i`; only `beta` of the first counts.
 ///

@@ -45,8 +45,9 @@ unsafe fn sums<V: Vector>(x: &[f32], shift: f32) -> [f64; 2] {
     sums
 }
 
-/// Mean and variance of a row, from the differences to its first element. That element is seldom
-/// many deviations away from the mean. If it is, a second pass uses the differences to the mean.
+/// Mean and variance of a row, from the differences from its first element. That element is seldom
+/// many standard deviations away from the mean. If it is, a second pass uses the differences from
+/// the mean.
 #[inline(always)]
 unsafe fn mean_and_variance<V: Vector>(x: &[f32], share: f64) -> (f32, f64) {
     let mut shift = x[0];
@@ -184,7 +185,7 @@ pub(crate) fn products(a: &[f32], b: &[f32], shift: f32) -> [f64; 2] {
 }
 
 /// `to = (x - center) * scale + y * other + shift`. The mean is subtracted first, so that a large
-/// mean costs no digits.
+/// mean costs no precision.
 #[derive(Clone, Copy)]
 struct Affine<'a> {
     x: &'a [f32],
@@ -305,8 +306,8 @@ by_level! {
 /// Normalises the rows.
 ///
 /// # Safety
-/// `y` is valid for as many floats as `x` has, `mean` and `rstd` for one float a row. No other code
-/// uses them meanwhile.
+/// `y` is valid for as many floats as `x` has, `mean` and `rstd` for one float for each row. No
+/// other code uses them meanwhile.
 pub(crate) unsafe fn normalise(job: Normalise<'_>) {
     assert!(job.len > 0 && job.weight.len() == job.len && job.bias.len() == job.len);
     // SAFETY: the caller's; `run_normalise` checks the level.

@@ -6,7 +6,7 @@ thread_local! {
     static KEPT: Cell<Vec<Vec<f32>>> = const { Cell::new(Vec::new()) };
 }
 
-/// A larger block, in bytes, is freed instead of kept.
+/// A block of more bytes than this is freed instead of kept.
 const KEEP_BYTES: usize = 64 << 20;
 
 /// Calls `body` with `len` floats of this thread's scratch memory, whose content is unspecified.

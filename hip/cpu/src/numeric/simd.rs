@@ -58,9 +58,9 @@ pub(crate) fn level() -> Level {
 pub(crate) trait Vector: Copy {
     /// The number of floats.
     const LANES: usize;
-    /// The rows of the convolution's largest register tile, and the vectors in each row. They fit
-    /// the registers together with one row's vectors and the factors of two rows. With 4 x 3 in 16
-    /// registers the compiler keeps a sum in memory, at half the speed.
+    /// The rows of the convolution's largest register tile, and the vectors in each row. Together
+    /// with one row's vectors and the factors of two rows, they fit into the registers. With 4 x 3
+    /// in 16 registers, the compiler keeps a sum in memory, which halves the speed.
     const TILE: (usize, usize);
     /// A vector of zeros.
     unsafe fn zero() -> Self;

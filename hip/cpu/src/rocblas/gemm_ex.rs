@@ -1,9 +1,9 @@
 //! `rocblas_gemm_ex` and its strided batch: operands in one type, sums in another.
 //!
 //! Operands of f16 and bf16 are widened to `f32` as whole matrices, multiplied in `f32`, and the
-//! results rounded once. 8-bit integers are also multiplied in `f32`, in parts with as few terms as
-//! `f32` sums exactly. The parts are added in `f64`, whose 53 bits hold every sum of up to 2^38
-//! products.
+//! results rounded once. 8-bit integers are also multiplied in `f32`, in parts with so few terms
+//! that the sum is exact in `f32`. The parts are added in `f64`, whose 53 bits hold every sum of up
+//! to 2^38 products.
 
 use crate::numeric::element::{Element, Single};
 use crate::numeric::halves::{Flushed, Halves, Rounded};

@@ -45,7 +45,7 @@ impl hip_provider::rocblas::Handle for Handle {
         Ok(())
     }
 
-    /// Host and device memory are the same here, so the mode changes nothing.
+    /// Does nothing, because host and device memory are the same here.
     fn scalars_on_host(&self) -> bool {
         true
     }
@@ -54,7 +54,7 @@ impl hip_provider::rocblas::Handle for Handle {
         Ok(())
     }
 
-    /// No function here uses atomics.
+    /// Does nothing, because no function here uses atomics.
     fn allow_atomics(&mut self, _: bool) -> Outcome {
         Ok(())
     }
@@ -74,7 +74,8 @@ impl hip_provider::rocblas::Handle for Handle {
     }
 }
 
-/// Runs a product, or takes it down with copies of its scalars, which are of `S`.
+/// Runs a product, or records it with copies of its scalars, which are of type `S`, if the stream
+/// is captured.
 ///
 /// # Safety
 /// The call was checked, for scalars of `S`; `run` may run it.

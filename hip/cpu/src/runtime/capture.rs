@@ -1,4 +1,4 @@
-//! Captures: what a stream is given is kept instead of run.
+//! Captures: the work that a captured stream is given is recorded instead of run.
 
 use hip_provider::require;
 use hip_provider::runtime::Status;
@@ -15,39 +15,41 @@ use std::{
 /// A piece of work with all that it needs.
 pub(super) struct Work(Box<dyn Fn() -> bool>);
 
-// SAFETY: `enqueue`'s callers vouch for it.
+// SAFETY: the callers of `enqueue` guarantee that any thread may use what the work holds.
 unsafe impl Send for Work {}
 // SAFETY: as above.
 unsafe impl Sync for Work {}
 
-/// What a stream is captured into.
+/// A stream's capture.
 #[derive(Default)]
 pub(super) struct Capture {
-    /// Whether there is a recording: so that a stream without one takes no lock.
+    /// Whether there is a recording. Read without the lock, so that a stream without a recording
+    /// takes no lock.
     on: AtomicBool,
     recording: Mutex<Option<Recording>>,
 }
 
 struct Recording {
     work: Vec<Work>,
-    /// A call came that can't be captured.
+    /// Whether a call came that can't be captured.
     spoiled: bool,
-    /// The thread that alone may end it.
+    /// The only thread that may end the capture.
     thread: Option<ThreadId>,
 }
 
 thread_local! {
-    /// The work that a call in a captured stream has issued so far.
+    /// The work that the current call in a captured stream has recorded so far; `None` outside such
+    /// a call.
     static TAKEN_DOWN: RefCell<Option<Vec<Work>>> = const { RefCell::new(None) };
 }
 
-/// Whether this thread's call is in a captured stream: what it enqueues does not run now.
+/// Whether this thread's call is in a captured stream. If so, what it enqueues does not run now.
 pub(crate) fn is_captured() -> bool {
     TAKEN_DOWN.with_borrow(Option::is_some)
 }
 
-/// Runs work in the turn that [`on_stream`](super::on_stream) gave this thread, or takes it down
-/// where the stream is captured: then it runs at each launch of the graph.
+/// Runs work while [`on_stream`](super::on_stream) holds the device for this thread. If the stream
+/// is captured, records the work instead, to be run at each launch of the graph.
 ///
 /// # Safety
 /// The work holds plain values, things that any thread may use, and addresses of memory that the
@@ -61,20 +63,20 @@ pub(crate) unsafe fn enqueue<E>(work: impl Fn() -> Result<(), E> + 'static) -> R
             }
             None => Err(work),
         })
-        // Outside the borrow: what runs now may ask whether it is captured.
+        // Runs outside the borrow, because the work may ask whether it is captured.
         .or_else(|work| work())
 }
 
 impl Work {
-    /// Whether it succeeded.
+    /// Runs the work. Returns whether it succeeded.
     pub(super) fn run(&self) -> bool {
         (self.0)()
     }
 }
 
 impl Capture {
-    /// No mode forbids anything here but that another thread ends the capture: every call is safe
-    /// beside one.
+    /// All that a mode forbids here is that another thread ends the capture, because every other
+    /// call is safe during a capture.
     pub(super) fn begin(&self, mode: hipStreamCaptureMode) -> Status {
         let mut recording = self.lock();
         require(recording.is_none(), hipErrorIllegalState)?;
@@ -84,7 +86,7 @@ impl Capture {
         Ok(())
     }
 
-    /// What was taken down.
+    /// Ends the capture and returns the recorded work.
     pub(super) fn end(&self) -> Status<Vec<Work>> {
         let mut recording = self.lock();
         let own = recording.as_ref().ok_or(hipErrorIllegalState)?.thread;
@@ -98,7 +100,7 @@ impl Capture {
         self.on.load(Ordering::Acquire)
     }
 
-    /// Refuses a call that can't be captured, with this status; the capture has failed then.
+    /// Refuses a call that can't be captured, with this status. The capture then fails.
     pub(super) fn refuse(&self, status: hipError_t) -> Status {
         match self.lock().as_mut() {
             Some(recording) => {
@@ -109,9 +111,9 @@ impl Capture {
         }
     }
 
-    /// Takes down what a call enqueues, if it succeeds.
+    /// Records what a call enqueues, if the call succeeds.
     pub(super) fn take_down(&self, call: impl FnOnce() -> Status) -> Status {
-        /// Ends the taking down, also where the call panics.
+        /// Ends the recording of this call, even if the call panics.
         struct End;
         impl Drop for End {
             fn drop(&mut self) {

@@ -12,7 +12,7 @@ use hip_provider::runtime::{Allocations, Copies, Status};
 use hip_sys::hipStream_t;
 use std::ffi::{c_int, c_void};
 
-/// Bytes that a core copies at a time. A smaller part does not repay waking a second core.
+/// Bytes that a core copies at a time. For a smaller part, waking a second core is not worthwhile.
 const CHUNK: usize = 1 << 20;
 
 /// An address that threads share, each for its own part of the memory.

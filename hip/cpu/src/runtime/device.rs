@@ -77,7 +77,7 @@ pub(super) fn max_block() -> Result<u32, hipError_t> {
     Ok(shape()?.threads_per_block)
 }
 
-/// How many blocks of this size a core reports as resident.
+/// How many blocks of this size are reported as resident on a core.
 pub(super) fn blocks_per_unit(threads: u32) -> Result<u32, hipError_t> {
     Ok(shape()?.threads_per_unit / threads.max(1))
 }

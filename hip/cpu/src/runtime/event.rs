@@ -41,7 +41,7 @@ impl Streams for Host {
 
     unsafe fn synchronize_stream(stream: hipStream_t) -> Status {
         let place = place(stream, hipErrorContextIsDestroyed)?;
-        // What is captured does not run, so nobody can wait for it.
+        // Captured work does not run, so nobody can wait for it.
         place.refuse(hipErrorStreamCaptureUnsupported)?;
         ordered(&place, |_| Ok(()))
     }
@@ -50,8 +50,8 @@ impl Streams for Host {
         on_stream(std::ptr::null_mut(), |_| Ok(()))
     }
 
-    /// Does not wait, because a recorded event has always passed. It is of no capture, so a
-    /// captured stream can't wait for it.
+    /// Does not wait, because a recorded event has always passed. It does not belong to a capture,
+    /// so a captured stream can't wait for it.
     unsafe fn wait_for(stream: hipStream_t, event: hipEvent_t) -> Status {
         get(event)?;
         place(stream, hipErrorContextIsDestroyed)?.refuse(hipErrorStreamCaptureIsolation)
@@ -70,7 +70,7 @@ impl Streams for Host {
         EVENTS.remove(event as usize).map(|_| ()).ok_or(hipErrorContextIsDestroyed)
     }
 
-    /// A captured stream refuses events, unlike AMD's: a graph here has no branches.
+    /// Unlike AMD's, a captured stream here refuses events, because a graph here has no branches.
     unsafe fn record(event: hipEvent_t, stream: hipStream_t) -> Status {
         let event = get(event)?;
         require(!Failure::EventRecord.is_asked(), hipErrorOutOfMemory)?;

@@ -1,4 +1,4 @@
-//! Graphs: the work that a captured stream was given, in its order, to be run at each launch.
+//! Graphs: the work that was recorded in a captured stream. Each launch runs it in its order.
 
 use super::{
     Handles, Host,
@@ -12,7 +12,7 @@ use hip_provider::runtime::{Graphs, Status};
 use hip_sys::*;
 use std::{ffi::c_ulonglong, sync::Arc};
 
-/// A graph, launchable or not.
+/// A graph, executable or not.
 struct Graph {
     device: &'static Device,
     work: Vec<Work>,
@@ -47,7 +47,7 @@ impl Graphs for Host {
         let graph = LAUNCHABLE.get(exec as usize).ok_or(hipErrorInvalidValue)?;
         let place = place(stream, hipErrorContextIsDestroyed)?;
         require(place.device.index == graph.device.index, hipErrorInvalidValue)?;
-        // A graph within another is not of use to anybody above.
+        // Graphs within graphs are not supported, because this project does not use them.
         place.refuse(hipErrorStreamCaptureUnsupported)?;
         ordered(&place, |_| require(graph.work.iter().all(|work| work.run()), hipErrorLaunchFailure))
     }

@@ -1,5 +1,4 @@
-//! Checked handles. A stale, foreign or null handle is recognised without a memory access through
-//! it.
+//! Checked handles. A stale, foreign or null handle is recognised without dereferencing it.
 
 use std::sync::{Arc, PoisonError, RwLock};
 

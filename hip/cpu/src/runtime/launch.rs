@@ -35,7 +35,7 @@ thread_local! {
 struct Line([u8; 64]);
 
 thread_local! {
-    /// Memory for a block of a kernel that is too large for the stack, as an application's threads
+    /// Memory for a block's data that is too large for the stack, because an application's threads
     /// may have small stacks.
     static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
 }
@@ -108,14 +108,14 @@ fn unpack(kernel: &Kernel, buffer: *mut c_void, size: usize, out: &mut [*mut c_v
     let mut offset = 0;
     for ([bytes, align], out) in kernel.layout.iter().zip(out) {
         offset = usize::next_multiple_of(offset, *align as usize);
-        // Checked against the size below, before any read.
+        // This offset is checked against the size below, before anything is read.
         *out = buffer.wrapping_byte_add(offset);
         offset += *bytes as usize;
     }
     require(!buffer.is_null() && offset <= size, hipErrorInvalidValue)
 }
 
-/// Runs a kernel, or takes it down with its arguments where the stream is captured.
+/// Runs a kernel. If the stream is captured, records it with its arguments instead.
 ///
 /// # Safety
 /// `arguments` has a pointer to each of the kernel's arguments.
@@ -136,7 +136,8 @@ unsafe fn run(
         let mut pointers = [std::ptr::null_mut(); MAX_PACKED];
         let values = arguments.as_ptr().cast_mut().cast();
         unpack(&function.kernel, values, size_of_val(&arguments[..]), &mut pointers)?;
-        // SAFETY: one pointer an argument, into the copy, which kernels do not change.
+        // SAFETY: there is one pointer for each argument, into the copy, which kernels do not
+        // change.
         unsafe { execute(device, &function.kernel, &shape, pointers.as_mut_ptr()) }
     };
     // SAFETY: it holds copies of the arguments, and the kernel's code.
@@ -233,6 +234,6 @@ unsafe fn run_in_lockstep(
     }
 }
 
-/// Never called: without the feature, [`settings`] refuses lockstep.
+/// Never called, because without the feature [`settings`] refuses lockstep.
 #[cfg(not(lockstep))]
 unsafe fn run_in_lockstep(_: &'static Device, _: &Kernel, _: &LaunchShape, _: *mut *mut c_void, _: u32) {}

@@ -62,7 +62,8 @@ fn allocate(bytes: usize, device: Option<usize>) -> Result<*mut c_void, hipError
         .checked_add(fence)
         .and_then(|bytes| Layout::from_size_align(bytes, align).ok())
         .ok_or(hipErrorOutOfMemory)?;
-    // Linux grants memory that it does not have, and kills the process that uses it.
+    // Checked here, because Linux grants memory that it does not have, and later kills a process
+    // that uses it.
     if bytes >= HUGE && bytes > available_memory() {
         return Err(hipErrorOutOfMemory);
     }

@@ -1,9 +1,9 @@
 //! The HIP runtime: devices, memory, streams, events, modules and launches.
 //!
 //! Each call does its work at once, under the device's lock. So every stream is always idle, and
-//! every order that AMD's runtime guarantees holds. A captured stream keeps the work, with copies
-//! of its arguments, until the graph is launched. Errors are AMD's (checked against the source of
-//! its runtime, `hipamd` of ROCm 7.1).
+//! every order that AMD's runtime guarantees holds. A captured stream records the work instead,
+//! with copies of its arguments, and each launch of the graph runs it. Errors are AMD's (checked
+//! against the source of its runtime, `hipamd` of ROCm 7.1).
 
 mod capture;
 mod copy;

@@ -25,13 +25,14 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Returns this status for a call that can't be captured, and makes the capture fail.
+    /// If the stream is captured: returns this status, for a call that can't be captured, and makes
+    /// the capture fail.
     pub(super) fn refuse(&self, status: hipError_t) -> Status {
         self.captured.as_ref().map_or(Ok(()), |stream| stream.capture.refuse(status))
     }
 }
 
-/// The place of a stream's work. For the default stream it is that of the current device. `missing`
+/// The place where a stream's work goes. For the default stream it is the current device. `missing`
 /// is the error for an unknown stream.
 pub(super) fn place(stream: hipStream_t, missing: hipError_t) -> Status<Place> {
     if stream.is_null() {
@@ -41,8 +42,8 @@ pub(super) fn place(stream: hipStream_t, missing: hipError_t) -> Status<Place> {
     Ok(Place { device: stream.device, captured: stream.capture.is_on().then_some(stream) })
 }
 
-/// Runs a call's work in its place, or keeps it where the stream is captured. The device's other
-/// work waits. If an earlier kernel failed, returns that failure instead.
+/// Runs a call's work in its place, or records it if the stream is captured. The device's other
+/// work waits meanwhile. If an earlier kernel failed, returns that failure instead.
 pub(super) fn ordered(place: &Place, work: impl FnOnce(&'static Device) -> Status) -> Status {
     let _order = place.device.lock();
     place.device.check()?;
@@ -52,7 +53,7 @@ pub(super) fn ordered(place: &Place, work: impl FnOnce(&'static Device) -> Statu
     }
 }
 
-/// As [`ordered`], in a stream's place.
+/// As [`ordered`], in the place of a stream.
 pub(crate) fn on_stream(stream: hipStream_t, work: impl FnOnce(&'static Device) -> Status) -> Status {
     ordered(&place(stream, hipErrorContextIsDestroyed)?, work)
 }

@@ -1,7 +1,7 @@
 //! Convolution: the three directions by cuDNN's algorithms.
 //!
-//! In find mode an algorithm's value is cuDNN's number of it. In immediate mode a solution's id is
-//! that number plus one.
+//! In find mode, an algorithm's value is the number that cuDNN gives it. In immediate mode, a
+//! solution's id is that number plus one.
 
 use super::handle::Handle;
 use super::replay::Same;
@@ -22,7 +22,7 @@ use std::ptr;
 pub(super) struct Raw {
     single: cudnn::cudnnConvolutionDescriptor_t,
     half: cudnn::cudnnConvolutionDescriptor_t,
-    /// A new number whenever the descriptor is set.
+    /// Changes to a new number whenever the descriptor is set.
     stamp: u64,
 }
 
@@ -77,10 +77,11 @@ impl Drop for Raw {
 ///
 /// Workaround: for the data gradient of such convolutions cuDNN 9.14 divides by zero while it lists
 /// algorithms (SIGFPE in `EngineConfig::finalize`), or lists an algorithm that never terminates or
-/// whose kernel destroys the context (an illegal instruction). Of random 2-D and 3-D convolutions
-/// on an H200, 122 failed so. All were data gradients without groups to which this applies, in f32,
-/// f16 and bf16 (for example dX 3x3x6x4, window 4x1, strides 4x4, dilations 1x2). A later cuDNN,
-/// that of PyTorch 2.11, failed in none of two million. No public issue is known.
+/// whose kernel destroys the context (an illegal instruction). Among random 2-D and 3-D
+/// convolutions on an H200, 122 failed in this way. All of them were data gradients without groups
+/// for which this function returns true, in f32, f16 and bf16 (for example dX 3x3x6x4, window 4x1,
+/// strides 4x4, dilations 1x2). A later cuDNN, that of PyTorch 2.11, failed in none of two million
+/// random convolutions. No public issue is known.
 fn steps_meet(conv: &Convolution) -> bool {
     let divisor = |(&a, &b): (&usize, &usize)| {
         let (mut a, mut b) = (a, b);
@@ -97,7 +98,7 @@ fn steps_meet(conv: &Convolution) -> bool {
 struct Algorithm {
     number: u32,
     workspace: usize,
-    /// In milliseconds; negative if it was not timed.
+    /// The time in milliseconds; negative if it was not measured.
     time: f32,
 }
 
@@ -166,8 +167,8 @@ macro_rules! list {
         let ($found, $list) = (&raw mut returned, perf.as_mut_ptr().cast());
         answered($call)?;
         let count = usize::try_from(returned).unwrap_or(0).min(MOST);
-        // Winograd and FFT algorithms round their transforms to the data's type, which loses digits
-        // in 16 bits.
+        // Winograd and FFT algorithms round their transforms to the data's type, which loses
+        // precision in 16 bits.
         let short = $self.call.x.data != miopenFloat;
         let mut all: Vec<Algorithm> = Vec::new();
         for entry in &perf[..count] {
@@ -265,7 +266,7 @@ impl<'a> Call<'a> {
         Ok(own)
     }
 
-    /// Times the algorithms whose workspaces fit; fastest first.
+    /// Times the algorithms whose workspaces fit, and returns them fastest first.
     fn find(&self, handle: &Handle, buffers: ConvolutionBuffers) -> Outcome<Vec<Algorithm>> {
         let ConvolutionBuffers { x: xp, w, y: yp, workspace, workspace_size: bytes } =
             self.checked(buffers)?;
@@ -353,7 +354,7 @@ impl Convolutions for Handle {
 
     fn solutions(&self, call: &Convolve<'_, Self>) -> Outcome<Vec<miopenConvSolution_t>> {
         let solution = |(place, algorithm): (usize, &Algorithm)| miopenConvSolution_t {
-            // Not timed: the rank in cuDNN's list.
+            // Nothing was timed, so this is the rank in cuDNN's list.
             time: (place + 1) as f32,
             workspace_size: algorithm.workspace,
             solution_id: u64::from(algorithm.number) + 1,

@@ -1,6 +1,6 @@
-//! Fusion plans. They can be made, but none compiles, as if MIOpen had no fused kernel for the
-//! shape. The caller then runs a convolution and another kernel. cuDNN's fused call supports f32
-//! and f16 in one of its algorithms only.
+//! Fusion plans. A plan can be created, but none compiles, as if MIOpen had no fused kernel for the
+//! shape. The caller then runs a convolution and another kernel. cuDNN's fused call is not used,
+//! because it supports f32 and f16 in only one of its algorithms.
 
 use super::handle::Handle;
 use core::convert::Infallible;

@@ -1,7 +1,7 @@
 //! MIOpen over cuDNN 9.
 //!
-//! This provider's kernels serve what cuDNN lacks, or has only in its graph API: layer norm, T5
-//! layer norm and group norm, maximum pooling, some activations. Layouts and types that neither
+//! This provider's own kernels compute what cuDNN lacks or has only in its graph API: layer norm,
+//! T5 layer norm, group norm, maximum pooling and some activations. Layouts and types that neither
 //! supports give `miopenStatusNotImplemented`. f32 is convolved in f32, or in TF32 if
 //! [`crate::allow_tf32`] allows it. f16 and bf16 are summed in f32.
 

@@ -1,5 +1,5 @@
-//! Pooling: averages by cuDNN, maxima by this provider's kernels, because cuDNN keeps no indices of
-//! maxima.
+//! Pooling: averages by cuDNN, maxima by this provider's kernels, because cuDNN does not return the
+//! indices of maxima.
 
 use super::handle::{Handle, Operand, check};
 use super::status::{answered, check_buffer, one, zero};

@@ -2,9 +2,9 @@
 //!
 //! A convolution function of cuDNN 9 takes 35 to 100 us of the host's time (H200, 64x32x14x14, see
 //! `benches/README.md`), whatever it launches. A graph of the same launches takes 6 us. A training
-//! loop repeats the same calls at every step. It also has the same buffers, because the pool
-//! answers the same requests in the same way. So the second call is captured as a graph, which that
-//! call and all later ones launch.
+//! loop repeats the same calls at every step. It also uses the same buffers, because the pool
+//! answers the same requests in the same way. So the second of two equal calls is captured as a
+//! graph, which this call and all later ones launch.
 
 use super::status::answered;
 use crate::runtime::{Status, capturing, from_cuda};
@@ -16,8 +16,8 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-/// The most calls that are remembered: many times those of a training step. Only a program with new
-/// shapes at every step reaches it. Then all are forgotten.
+/// How many calls are remembered: many times those of a training step. Only a program with new
+/// shapes at every step reaches this number, and then all calls are forgotten.
 const MOST: usize = 4096;
 
 /// The known calls and their graphs.
@@ -40,8 +40,8 @@ pub(super) struct Same {
 
 struct Known {
     calls: HashMap<Same, Seen>,
-    /// The stream on which calls are captured. On the handle's own stream, the launches of other
-    /// threads would be captured too. Null until the first capture.
+    /// The stream on which calls are captured. A capture on the handle's own stream would also
+    /// capture other threads' launches. Null until the first capture.
     aside: cuda::CUstream,
 }
 
@@ -95,8 +95,8 @@ impl Replays {
         stream: cuda::CUstream,
         call: impl Fn() -> Outcome,
     ) -> Outcome {
-        // The default stream can't be captured. A caller that captures the stream itself must get
-        // the launches.
+        // The default stream can't be captured. If the caller captures the stream itself, its
+        // capture must receive the launches.
         if stream.is_null() || is_captured(stream) {
             return call();
         }
@@ -128,8 +128,8 @@ impl Replays {
             None => {
                 call()?;
                 if known.calls.len() >= MOST {
-                    // Launched graphs may still be running.
-                    // SAFETY: the caller's stream.
+                    // Waits, because launched graphs may still be running. SAFETY: the caller's
+                    // stream.
                     let _ = unsafe { cuda::cuStreamSynchronize(stream) };
                     known.calls.clear();
                 }
@@ -144,7 +144,7 @@ impl Known {
     /// Captures a call without running it; `None` if it can't be captured.
     ///
     /// # Errors
-    /// The handle could not be set back to its stream.
+    /// If the handle could not be set back to its stream.
     ///
     /// # Safety
     /// As for [`Replays::run`].

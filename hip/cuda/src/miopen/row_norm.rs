@@ -32,7 +32,7 @@ impl From<&Rows<'_, Handle>> for Norm {
     }
 }
 
-/// Threads of a block. A row that is too long for one warp has a block.
+/// Threads of a block. A row that is too long for one warp is computed by a block.
 const BLOCK: u64 = 256;
 
 /// A kernel, and its threads for each row.
@@ -44,7 +44,7 @@ struct Kernel {
 /// The kernel that keeps a row of this many 16-byte pieces in registers; `None` if the row is too
 /// long.
 fn kept(data: miopenDataType_t, centred: bool, pieces: i64) -> Outcome<Option<Kernel>> {
-    // A warp with 2 or 8 pieces a thread, then a block of 256 threads with 4 or 8.
+    // A warp with 2 or 8 pieces for each thread, or a block of 256 threads with 4 or 8.
     let Some(size) = [64, 256, 1024, 2048].iter().position(|&most| pieces <= most) else { return Ok(None) };
     macro_rules! names {
         ($($data:ident $type:literal)*) => {

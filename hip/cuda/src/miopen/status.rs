@@ -24,7 +24,7 @@ pub(super) fn answered(status: cudnn::cudnnStatus_t) -> Outcome {
     })
 }
 
-/// A new number, which identifies the present state of a descriptor.
+/// A number that was not used before, which identifies the current state of a descriptor.
 pub(super) fn stamp() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed)

@@ -18,7 +18,7 @@ pub(super) struct Raw {
     /// The tensor as a convolution's weights; set if it is packed and of rank 4 or 5.
     filter: cudnn::cudnnFilterDescriptor_t,
     is_filter: bool,
-    /// A new number whenever the descriptor is set.
+    /// Changes to a new number whenever the descriptor is set.
     pub(super) stamp: u64,
     /// The status with which every call refuses the tensor, if cuDNN does not support it.
     refused: Option<miopenStatus_t>,
@@ -96,8 +96,8 @@ impl Own<Tensor> for Raw {
         // SAFETY: cuDNN's descriptors; the arrays have `rank` values.
         unsafe {
             let set = cudnn::cudnnSetTensorNdDescriptor(self.raw, raw_type, count, dims, strides);
-            // Calls report the refusal: MIOpen's descriptors may hold tensors that no function
-            // supports.
+            // Only the calls report the refusal, because a MIOpen descriptor may hold a tensor that
+            // no function supports.
             self.refused = answered(set).err();
             if matches!(values.dims.len(), 4 | 5) && values.is_packed() {
                 let format = cudnn::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW;

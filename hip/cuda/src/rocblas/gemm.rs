@@ -137,7 +137,7 @@ unsafe fn integer_product(
         .map_err(|_| rocblas_status_internal_error)
 }
 
-/// Copies `c` to `d`, because cuBLAS adds in place only. Their leading dimensions may differ.
+/// Copies `c` to `d`, because cuBLAS only adds in place. Their leading dimensions may differ.
 ///
 /// # Safety
 /// Both hold what `sizes` says.

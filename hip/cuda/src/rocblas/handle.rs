@@ -79,8 +79,8 @@ impl hip_provider::rocblas::Handle for Handle {
         let mut raw = ptr::null_mut();
         // SAFETY: the function is cuBLAS's, the pointer valid.
         answer(unsafe { cublas::cublasCreate_v2(&mut raw) }).map_err(|status| match status {
-            // cuBLAS's "not initialised" means no driver or no resources here, as no handle exists
-            // yet.
+            // Here cuBLAS's "not initialised" means that there is no driver or no resources,
+            // because no handle exists yet.
             rocblas_status_invalid_handle => rocblas_status_internal_error,
             other => other,
         })?;

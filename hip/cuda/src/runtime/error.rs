@@ -4,8 +4,8 @@ use cudarc::driver::sys::CUresult;
 use hip_provider::runtime::{Status, is_named};
 use hip_sys::*;
 
-/// The driver's status as HIP's. HIP uses most of CUDA's numbers. A number without a HIP name
-/// becomes the nearest one.
+/// The driver's status as HIP's. HIP uses most of CUDA's numbers. A number that HIP does not define
+/// becomes the most similar HIP status.
 pub(crate) fn from_cuda(result: CUresult) -> Status {
     match result as u32 {
         0 => Ok(()),

@@ -16,9 +16,8 @@ const PLAIN_SHARED: u32 = 48 << 10;
 impl Modules for Driver {
     unsafe fn load(image: *const c_void) -> Status<hipModule_t> {
         ensure()?;
-        // Accept only compiled code: the driver would read anything else as PTX text up to a NUL,
-        // which may be missing.
-        // SAFETY: a code object has at least these bytes, by HIP's contract.
+        // Accepts only compiled code. The driver would read anything else as PTX text up to a NUL,
+        // which may be missing. SAFETY: a code object has at least these bytes, by HIP's contract.
         if unsafe { image.cast::<[u8; 4]>().read_unaligned() } != *b"\x7fELF" {
             return Err(hipErrorInvalidImage);
         }
@@ -53,7 +52,7 @@ impl Modules for Driver {
             let set = unsafe { cuda::cuFuncSetAttribute(function, attribute, shared as c_int) };
             from_cuda(set).map_err(|_| hipErrorInvalidValue)?;
         }
-        // The driver's list is HIP's, but ends with null.
+        // The driver takes the same list as HIP, except that it ends with null.
         let mut list = launch.packed()?.map(|(buffer, size)| {
             let [of_buffer, of_size] = [1, 2].map(ptr::without_provenance_mut);
             [of_buffer, buffer, of_size, size.cast(), ptr::null_mut()]

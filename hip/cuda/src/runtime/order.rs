@@ -10,9 +10,9 @@ use std::{ffi::c_uint, ptr};
 /// Locked for writing while this provider captures a stream of its own.
 static CAPTURES: RwLock<()> = RwLock::new(());
 
-/// While the guard lives, no capture runs. Hold it for a wait for the whole device, which NVIDIA's
-/// libraries may also do to create or destroy handles. During a capture such a wait fails and
-/// invalidates the capture.
+/// While the guard lives, no capture runs. Hold it while waiting for the whole device, because
+/// during a capture such a wait fails and invalidates the capture. NVIDIA's libraries may also wait
+/// for the device when they create or destroy handles.
 pub(crate) fn uncaptured() -> RwLockReadGuard<'static, ()> {
     CAPTURES.read().unwrap_or_else(PoisonError::into_inner)
 }

@@ -52,7 +52,7 @@ pub struct BatchGradient {
     pub scale: *mut c_void,
     /// The gradient with respect to the bias.
     pub bias: *mut c_void,
-    /// The statistics that training saved, or null to compute them again.
+    /// The statistics that training saved; null to recompute them.
     pub saved: [*const c_void; 2],
 }
 
@@ -94,8 +94,8 @@ pub trait BatchNorms: Handle {
 }
 
 impl<'a, H: Handle> BatchNorm<'a, H> {
-    /// Checks the tensors against each other, and that alpha is 1 and beta 0. Null stands for these
-    /// values, as in MIOpen.
+    /// Checks the tensors against each other, and that alpha is 1 and beta is 0. As in MIOpen, null
+    /// stands for these values.
     ///
     /// # Safety
     /// The caller's descriptor and pairs of alpha and beta.

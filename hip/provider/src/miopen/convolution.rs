@@ -27,7 +27,7 @@ pub struct Convolution {
     pub groups: usize,
     /// Whether every run must give the same bits.
     pub deterministic: bool,
-    /// `MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL`. For `None` the direction decides.
+    /// `MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL`. With `None`, the direction decides.
     pub alternative: Option<bool>,
 }
 
@@ -371,7 +371,7 @@ pub(super) unsafe extern "C" fn solution_workspace<H: Convolutions, D: Direction
     unsafe { convolve(handle, D::KIND, D::KIND.sorted([a, b, c]), conv, body) }
 }
 
-/// Only checks that the solution exists: the providers compile nothing ahead.
+/// Only checks that the solution exists, because the providers compile nothing ahead of time.
 #[rustfmt::skip]
 pub(super) unsafe extern "C" fn compile_solution<H: Convolutions, D: Direction>(
     handle: miopenHandle_t, a: TensorDesc, b: TensorDesc, conv: miopenConvolutionDescriptor_t, c: TensorDesc,

@@ -9,16 +9,16 @@ pub trait Own<V>: Sized {
     /// The part of a descriptor that is not set yet.
     fn new() -> Outcome<Self>;
 
-    /// Takes over the descriptor's new values. Refuses values that the provider can't serve.
+    /// Takes over the descriptor's new values. Refuses values that the provider does not support.
     fn set(&mut self, values: &V) -> Outcome;
 
-    /// Refuses a call with values that [`Own::set`] accepted but the provider can't serve.
+    /// Refuses a call with values that [`Own::set`] accepted but the provider does not support.
     fn check(&self) -> Outcome {
         Ok(())
     }
 }
 
-/// A provider without a part of its own.
+/// For a provider that adds nothing to the descriptor.
 impl<V> Own<V> for () {
     fn new() -> Outcome {
         Ok(())

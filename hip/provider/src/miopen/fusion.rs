@@ -46,7 +46,7 @@ struct Plan<H: Fusions> {
 
 /// The object behind a `miopenFusionOpDescriptor_t`.
 struct Operator {
-    /// Its place in the plan.
+    /// Its index in the plan.
     index: usize,
     op: Op,
 }
@@ -132,7 +132,7 @@ unsafe fn add<H: Fusions>(
         let ops = &mut unsafe { object_mut::<Plan<H>, _>(plan) }?.ops;
         let index = ops.len();
         ops.push(Box::new(Operator { index, op: op()? }));
-        // Taken after the push, because moving a box invalidates pointers into it.
+        // The pointer is taken after the push, because moving a box invalidates pointers into it.
         // SAFETY: the caller's out-pointer.
         unsafe { answer(to, (&raw mut *ops[index]).cast()) }
     })

@@ -71,7 +71,7 @@ impl Pooling {
         Ok(())
     }
 
-    /// Refuses an index type that is too small for the places that the index mode counts.
+    /// Refuses an index type that is too small for the positions that the index mode counts.
     pub(super) fn check_index(&self, x: &Tensor) -> Outcome {
         let places: usize = match self.index_mode {
             miopenPoolingWorkspaceIndexMask => self.window.iter().product(),
@@ -104,7 +104,7 @@ pub(super) unsafe extern "C" fn miopenSetNdPoolingDescriptor<O: Own<Pooling>>(
         let [window, pad, stride] = lists;
         require(mode.name().is_some(), miopenStatusBadParm)?;
         require(window.iter().chain(stride).all(|&value| value >= 1), miopenStatusBadParm)?;
-        // With a pad as long as the window, some windows would cover padding only.
+        // With padding as long as the window, some windows would cover only padding.
         let pads = window.iter().zip(pad).all(|(&window, &pad)| pad >= 0 && pad < window);
         require(pads, miopenStatusBadParm)?;
         let [window, pad, stride] = lists.map(|list| list.iter().map(|&value| value as usize).collect());

@@ -12,7 +12,8 @@ pub struct Rows<'a, H: Handle> {
     pub rows: usize,
     /// Values of a row.
     pub length: usize,
-    /// The rows of a sample, each with parameters of its own: group norm's groups, else 1.
+    /// The number of rows in a sample that have their own parameters: for group norm the number of
+    /// groups, else 1.
     pub groups: usize,
     /// Consecutive values that share a weight.
     pub share: usize,

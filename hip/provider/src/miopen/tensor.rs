@@ -9,8 +9,8 @@ use miopen_sys::*;
 /// The highest rank of a descriptor.
 const MAX_DIMS: c_int = 12;
 
-/// The most bytes of a tensor: an address space. Products of lengths and strides then fit a
-/// `usize`.
+/// The most bytes of a tensor: as many as an address space holds. So products of lengths and
+/// strides fit into a `usize`.
 const MAX_BYTES: usize = isize::MAX as usize;
 
 /// The values of a tensor descriptor.
@@ -127,8 +127,8 @@ pub(super) unsafe extern "C" fn miopenSetTensorDescriptor<O: Own<Tensor>>(
     })
 }
 
-/// The tensor of a descriptor argument. Refuses one that is not set or that the provider can't
-/// serve.
+/// The tensor of a descriptor argument. Refuses a tensor that is not set or that the provider does
+/// not support.
 ///
 /// # Safety
 /// A non-null `descriptor` came from `miopenCreateTensorDescriptor` and is not destroyed.

@@ -79,7 +79,7 @@ pub struct Gemm {
     pub keeps: bool,
 }
 
-/// The target of alpha if the caller passes null, which is allowed for `k = 0`.
+/// Alpha points to this if the caller passes null, which is allowed if `k` is 0.
 static NOTHING: u64 = 0;
 
 impl Gemm {
@@ -113,7 +113,8 @@ impl Gemm {
         if !sizes.check()? {
             return Ok(None);
         }
-        // In place, c and d must have the same layout. rocBLAS does not compare the strides.
+        // If d overwrites c, both must have the same layout. rocBLAS does not compare the strides
+        // of a single matrix.
         let alike = sizes.ldc == sizes.ldd && (sizes.batch == 1 || sizes.stride_c == sizes.stride_d);
         require(!self.in_place() || alike, rocblas_status_invalid_size)?;
         require(a == b && c == d, rocblas_status_not_implemented)?;

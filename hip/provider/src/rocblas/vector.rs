@@ -123,7 +123,7 @@ impl<T: Copy + PartialEq + From<i8>> Geam<T> {
         let stored = trans.map(|trans| stored(trans, m, n));
         let fits = operands.iter().zip(stored).all(|(operand, stored)| operand.ld >= stored.0);
         require(fits && c.ld >= m, rocblas_status_invalid_size)?;
-        // An operand in place must have the result's layout.
+        // An operand that the result overwrites must have the result's layout.
         for (operand, trans) in operands.iter().zip(trans) {
             let alike = operand.ld == c.ld && trans == rocblas_operation_none;
             require(!core::ptr::eq(operand.at, c.at) || alike, rocblas_status_invalid_size)?;

@@ -74,13 +74,13 @@ answers! {
     hipDriverGetVersion(version: c_int) => D::version()?;
     /// Says whether one device can reach another's memory.
     hipDeviceCanAccessPeer(can: c_int, index: c_int, peer: c_int) => c_int::from(D::can_access(index, peer)?);
-    /// Gives properties in the layout of HIP 6.0 and later: the architecture alone.
+    /// Gives properties in the layout of HIP 6.0 and later. Only the architecture is filled in.
     hipGetDevicePropertiesR0600(properties: hipDeviceProp_tR0600, index: c_int) => hipDeviceProp_tR0600 {
         before: [0; 1160],
         gcnArchName: property(&D::architecture(index)?),
         after: [0; 56],
     };
-    /// Gives properties in the layout before HIP 6.0: the architecture alone.
+    /// Gives properties in the layout before HIP 6.0. Only the architecture is filled in.
     hipGetDeviceProperties(properties: hipDeviceProp_tR0000, index: c_int) => hipDeviceProp_tR0000 {
         before: [0; 396],
         gcnArchName: property(&D::architecture(index)?),

@@ -1,4 +1,5 @@
-//! Graphs: what a stream was given while it was captured, to be launched as often as wanted.
+//! Graphs: the work that a stream was given while it was captured. A graph can be launched any
+//! number of times.
 
 use super::{Status, api, put};
 use crate::require;
@@ -9,19 +10,19 @@ use hip_sys::*;
 /// A provider's graphs. Streams and graphs passed to these methods are not null, except the stream
 /// of a launch.
 pub trait Graphs {
-    /// Takes down what the stream is given from now on, instead of running it.
+    /// From now on, records the work that the stream is given instead of running it.
     ///
     /// # Safety
-    /// Streams and graphs are live, by HIP's contract, here and below.
+    /// By HIP's contract, streams and graphs are live. The same holds for the methods below.
     unsafe fn begin_capture(stream: hipStream_t, mode: hipStreamCaptureMode) -> Status;
 
-    /// Ends a capture, also one that failed.
+    /// Ends a capture, even one that failed.
     ///
     /// # Safety
     /// As [`Graphs::begin_capture`].
     unsafe fn end_capture(stream: hipStream_t) -> Status<hipGraph_t>;
 
-    /// Makes what can be launched of a graph.
+    /// Makes an executable graph, which can be launched.
     ///
     /// # Safety
     /// As [`Graphs::begin_capture`].
@@ -33,13 +34,13 @@ pub trait Graphs {
     /// As [`Graphs::begin_capture`]; the memory that the graph uses may still be accessed.
     unsafe fn launch_graph(exec: hipGraphExec_t, stream: hipStream_t) -> Status;
 
-    /// Ends what is launched.
+    /// Destroys an executable graph.
     ///
     /// # Safety
     /// As [`Graphs::begin_capture`].
     unsafe fn destroy_exec(exec: hipGraphExec_t) -> Status;
 
-    /// Ends a graph.
+    /// Destroys a graph.
     ///
     /// # Safety
     /// As [`Graphs::begin_capture`].
@@ -68,8 +69,7 @@ pub(super) unsafe extern "C" fn hipStreamEndCapture<G: Graphs>(
         require(!stream.is_null(), hipErrorIllegalState)?;
         // SAFETY: as above.
         let ended = unsafe { G::end_capture(stream) };
-        // Null where the capture failed.
-        // SAFETY: as above.
+        // Null if the capture failed. SAFETY: as above.
         unsafe { put(graph, *ended.as_ref().unwrap_or(&ptr::null_mut())) }?;
         ended.map(|_| ())
     })

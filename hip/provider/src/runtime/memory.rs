@@ -18,7 +18,7 @@ pub enum Place {
     Inside,
     /// It begins in an allocation and ends past the allocation's end.
     Past,
-    /// It begins in no allocation, so it counts as the host's own memory.
+    /// It does not begin inside an allocation, so it counts as the host's own memory.
     Elsewhere,
 }
 
@@ -100,14 +100,14 @@ impl<T: Copy> Allocations<T> {
         Ok(())
     }
 
-    /// Checks that a fill lies inside an allocation, and returns its bytes. `None` is a size that
-    /// overflows.
+    /// Checks that a fill lies inside an allocation, and returns its size in bytes. `bytes` is
+    /// `None` if the size overflows.
     pub fn check_fill(&self, to: *const c_void, bytes: Option<usize>) -> Status<usize> {
         bytes.filter(|&bytes| bytes == 0 || self.holds(to, bytes)).ok_or(hipErrorInvalidValue)
     }
 }
 
-/// A provider's memory. [`Memory::ready`] comes before every other call.
+/// A provider's memory. [`Memory::ready`] is called before every other method.
 pub trait Memory: Devices {
     /// Makes the calling thread's device ready for use. Does not report earlier failures on the
     /// device.

@@ -56,7 +56,7 @@ impl Launch {
     }
 }
 
-/// A provider's modules. The methods get no null module and no null function.
+/// A provider's modules. No module or function passed to these methods is null.
 pub trait Modules {
     /// Loads a code object.
     ///
@@ -67,7 +67,7 @@ pub trait Modules {
     /// Unloads a module.
     ///
     /// # Safety
-    /// Modules and functions are live, by HIP's contract, here and below.
+    /// By HIP's contract, modules and functions are live. The same holds for the methods below.
     unsafe fn unload(module: hipModule_t) -> Status;
 
     /// Finds a kernel by its name, which is not empty.

@@ -33,7 +33,8 @@ fn failed(status: hipError_t) -> hipError_t {
 /// Gives the calling thread's last error and clears it.
 ///
 /// # Safety
-/// No precondition, here and for the two functions of texts: the signatures are those of the table.
+/// There is no precondition, here or for the two functions that return texts; they are `unsafe`
+/// only because the table's signatures are.
 pub(super) unsafe extern "C" fn hipGetLastError() -> hipError_t {
     LAST.replace(hipSuccess)
 }

@@ -9,8 +9,8 @@ use hip_sys::*;
 /// three for memory fences.
 const EVENT_FLAGS: c_uint = 1 | 2 | 4 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
 
-/// A provider's streams and events. The methods get no null event; a null stream is the default
-/// stream.
+/// A provider's streams and events. No event passed to these methods is null; a null stream is the
+/// default stream.
 pub trait Streams {
     /// Creates a stream of the calling thread's device.
     fn create_stream(flags: c_uint) -> Status<hipStream_t>;
@@ -18,7 +18,7 @@ pub trait Streams {
     /// Destroys a stream, which is not null.
     ///
     /// # Safety
-    /// Streams and events are live, by HIP's contract, here and below.
+    /// By HIP's contract, streams and events are live. The same holds for the methods below.
     unsafe fn destroy_stream(stream: hipStream_t) -> Status;
 
     /// Waits for a stream's work.

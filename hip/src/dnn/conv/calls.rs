@@ -34,8 +34,9 @@ impl Operands<'_> {
         }
     }
 
-    /// The solutions, best first. Only the first is compiled; each later one needs less memory than
-    /// those before it. Without `products`, solutions that call rocBLAS are left out.
+    /// The solutions, best first. Only the first is compiled. Each later one, a fallback, needs
+    /// less memory than those before it. Without `products`, solutions that call rocBLAS are left
+    /// out.
     pub(super) fn solutions(&self, desc: &ConvDesc, products: bool) -> Result<Vec<Choice>> {
         let t = self.handle.table;
         macro_rules! named {
@@ -90,7 +91,7 @@ impl Operands<'_> {
         for solution in solutions {
             let id = solution.solution_id;
             let mut bytes = 0;
-            // SAFETY: the descriptors are valid, the id is one that MIOpen gave for them.
+            // SAFETY: the descriptors are valid, and MIOpen returned the id for them.
             let status = unsafe { (workspace.0)(h, a, b, conv, c, id, &mut bytes) };
             if let Err(error) = check(t, workspace.1, status, detail) {
                 failed.get_or_insert(error);

@@ -1,8 +1,9 @@
 //! The memory of captured graphs, which run again and again on the same addresses.
 //!
-//! What a capture allocates comes from an arena of the graph's own, so that its work may use a block
-//! for one tensor after the other, and nobody else may. Other blocks that its work uses are held:
-//! one that is freed is given out again only when the graph has ended.
+//! What a capture allocates comes from the graph's own arena. So the graph's work can use one block
+//! for several tensors in turn, and no other work can use it. The graph also *holds* the other
+//! blocks that its work uses: if such a block is freed, the pool gives it out again only after the
+//! graph has ended.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,30 +11,30 @@ use super::{ARENAS, MemoryPool, PoolBlock, SMALL, State};
 use crate::error::{Error, Result};
 use crate::memory::arena::{Arena, Taken};
 
-/// Bytes that a graph takes from the other arenas at once for its small requests; larger ones it
-/// takes as they are.
+/// How many bytes a graph's arena takes from the other arenas at a time, for small requests. A
+/// larger request takes as much as it needs.
 const SEGMENT: usize = 2 << 20;
 
 /// A pool's graphs.
 #[derive(Default)]
 pub(super) struct Graphs {
-    /// By the arena's number, from [`ARENAS`] on.
+    /// Each graph's memory, by the number of its arena. The numbers begin at [`ARENAS`].
     memory: HashMap<usize, GraphMemory>,
-    /// How many there have been.
+    /// How many captures have begun.
     begun: usize,
-    /// The number of the one that is being captured.
+    /// The number of the graph that is being captured.
     captured: Option<usize>,
-    /// By address.
+    /// The blocks that graphs hold, by address.
     held: HashMap<usize, Held>,
 }
 
 struct GraphMemory {
     arena: Arena,
-    /// Blocks of the other arenas that this one is made of.
+    /// The blocks of the other arenas that this arena is made of.
     segments: Vec<PoolBlock>,
     /// The addresses of the blocks that are held.
     held: HashSet<usize>,
-    /// Whether the graph has ended; its tensors may live on.
+    /// Whether the graph has ended. Its tensors may outlive it.
     ended: bool,
 }
 
@@ -46,7 +47,7 @@ struct Held {
 }
 
 impl MemoryPool {
-    /// Memory of the graph that is being captured.
+    /// Allocates from the memory of the graph that is being captured.
     pub(super) fn allocate_captured(&self, bytes: usize, size: usize) -> Result<PoolBlock> {
         let mut state = self.state();
         let (arena, graph) = state.graphs.captured()?;
@@ -67,8 +68,8 @@ impl MemoryPool {
         Ok(of_graph(taken))
     }
 
-    /// Begins the memory of a graph: its number, for the calls below. One graph is captured at a
-    /// time.
+    /// Makes the memory of a new graph, and returns its number for the calls below. Only one graph
+    /// is captured at a time.
     pub(crate) fn begin_graph(&self) -> usize {
         let Graphs { memory, begun, captured, .. } = &mut self.state().graphs;
         let number = ARENAS + *begun;
@@ -79,12 +80,12 @@ impl MemoryPool {
         number
     }
 
-    /// Ends the capture: the graph's memory stays as it is.
+    /// Ends the capture. The graph's memory is kept as it is.
     pub(crate) fn end_capture(&self) {
         self.state().graphs.captured = None;
     }
 
-    /// Says that captured work uses a block.
+    /// Makes the graph that is being captured hold a block, because its work uses the block.
     pub(crate) fn hold(&self, block: &PoolBlock) {
         let graphs = &mut self.state().graphs;
         let Ok((number, graph)) = graphs.captured() else { return };
@@ -104,7 +105,7 @@ impl MemoryPool {
         graphs.memory.contains_key(&block.arena) || graphs.held.contains_key(&block.address)
     }
 
-    /// Ends a graph whose work the device is past, or will not be given.
+    /// Ends a graph, whose work the device has passed or will never run.
     pub(crate) fn end_graph(&self, number: usize) {
         let mut state = self.state();
         for (block, fence) in state.graphs.end(number) {
@@ -118,7 +119,7 @@ impl Graphs {
     /// The graph that is being captured, with its number.
     fn captured(&mut self) -> Result<(usize, &mut GraphMemory)> {
         let captured = self.captured.and_then(|number| Some((number, self.memory.get_mut(&number)?)));
-        captured.ok_or_else(|| Error::invalid("captured memory", "a capture under way", "none"))
+        captured.ok_or_else(|| Error::invalid("captured memory", "a capture in progress", "none"))
     }
 
     /// Ends a graph. Returns the freed blocks that no graph holds any more.
@@ -136,10 +137,11 @@ impl Graphs {
         freed
     }
 
-    /// Keeps a freed block that a graph holds; else it comes back.
+    /// Keeps a freed block if a graph holds it, and returns the block otherwise.
     pub(super) fn keep(&mut self, block: PoolBlock, fence: u64) -> Option<PoolBlock> {
         match self.held.get_mut(&block.address) {
-            // The fence stays right: before the graph ends, the device is past its work.
+            // The fence remains right, because the device has passed the graph's work before the
+            // graph ends.
             Some(held) => {
                 held.freed = Some((block, fence));
                 None
@@ -150,7 +152,7 @@ impl Graphs {
 }
 
 impl State {
-    /// Frees a block of a graph's own.
+    /// Frees a block of a graph's own arena.
     pub(super) fn free_captured(&mut self, block: PoolBlock) {
         if let Some(graph) = self.graphs.memory.get_mut(&block.arena) {
             graph.arena.free(block.id, 0);
@@ -158,7 +160,7 @@ impl State {
         }
     }
 
-    /// Frees what a graph that has ended does not need for its living tensors.
+    /// Frees the part of an ended graph's memory that no living tensor uses.
     fn take_back(&mut self, number: usize) {
         let Some(graph) = self.graphs.memory.get_mut(&number).filter(|graph| graph.ended) else { return };
         let mut free = Vec::new();

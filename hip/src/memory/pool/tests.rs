@@ -9,7 +9,7 @@ use std::time::Duration;
 struct Imitation {
     total: usize,
     state: Mutex<(usize, Vec<(usize, usize)>)>,
-    /// Makes `wait` slow: it sends on the first channel, then waits for the second.
+    /// If set, `wait` is slow: it sends on the first channel, then waits for the second.
     slow: Mutex<Option<(Sender<()>, Receiver<()>)>>,
 }
 
@@ -107,7 +107,7 @@ fn out_of_memory_frees_the_cache_and_tries_again() {
     let (pool, _) = pool(256 << 20);
     let cached = take(&pool, 200 << 20).unwrap();
     pool.free(cached, 0);
-    // Neither the cached 200 MiB block nor the 56 MiB left hold 240 MiB.
+    // Neither the cached 200 MiB block nor the remaining 56 MiB hold 240 MiB.
     let block = take(&pool, 240 << 20).unwrap();
     assert_eq!(pool.stats().reserved, 240 << 20);
     // A small request no longer gets a whole segment, but it gets the memory that it needs.

@@ -3,13 +3,13 @@
 /// The 64 bytes that describe a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelDescriptor {
-    /// LDS a workgroup, in bytes, without what the launch adds.
+    /// LDS per workgroup in bytes, without what the launch adds.
     pub group_size: u32,
-    /// Private memory a work-item, in bytes.
+    /// Private memory per work-item, in bytes.
     pub private_size: u32,
     /// Arguments, in bytes.
     pub kernarg_size: u32,
-    /// The first instruction, from the descriptor's own address.
+    /// The offset of the first instruction from the descriptor's own address.
     pub entry: i64,
     /// `COMPUTE_PGM_RSRC1`.
     pub rsrc1: u32,
@@ -66,7 +66,7 @@ impl KernelDescriptor {
         self.property(4)
     }
 
-    /// Whether SGPRs hold where private memory is.
+    /// Whether SGPRs hold the location of private memory.
     pub fn flat_scratch_init(&self) -> bool {
         self.property(5)
     }

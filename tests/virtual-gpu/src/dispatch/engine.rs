@@ -7,13 +7,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::dispatch::workgroup::{Turn, Workgroup};
 use crate::dispatch::{Launch, LaunchError};
 
-/// The waves that a thread keeps going at once where they wait for one another.
+/// The most waves that a thread runs in turns if they wait for one another.
 const RESIDENT_WAVES: u64 = 4096;
-/// A wave's instructions before it gives way: at first, and at the least once workgroups wait for others. Long enough
-/// that switching costs nothing, short enough that 4096 waves that wait do not take minutes.
+/// How many instructions a wave executes before it yields: at first, and the least to which this
+/// shrinks once workgroups wait for others. Large enough that switching costs nothing, and small
+/// enough that 4096 waiting waves do not take minutes.
 const QUANTUM: u64 = 1 << 18;
 const LEAST_QUANTUM: u64 = 1 << 12;
-/// A workgroup that gave way so often most likely waits for another one.
+/// A workgroup that has yielded this often most likely waits for another one.
 const PATIENCE: u32 = 3;
 
 /// What a launch took.
@@ -78,7 +79,7 @@ impl Engine {
     /// Runs a launch to its end, or until it is cancelled.
     ///
     /// # Errors
-    /// The first fault of a wave. Workgroups that have not ended by then are given up.
+    /// The first fault of a wave. Workgroups that have not ended by then are abandoned.
     pub fn run(&self, mut launch: Launch) -> Result<Statistics, LaunchError> {
         launch.check()?;
         let count = launch.geometry.group_count();
@@ -118,7 +119,7 @@ impl Drop for Engine {
         self.shared.lock().closed = true;
         self.shared.offered.notify_all();
         for helper in self.helpers.drain(..) {
-            // A helper that panicked has said so.
+            // A helper that panicked has already reported it.
             let _ = helper.join();
         }
     }

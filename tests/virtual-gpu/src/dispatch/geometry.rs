@@ -1,4 +1,4 @@
-//! How a grid falls into workgroups and waves.
+//! How a grid is divided into workgroups and waves.
 
 use crate::dispatch::LaunchError;
 
@@ -42,7 +42,7 @@ impl Geometry {
         self.groups.iter().map(|&count| u64::from(count)).product()
     }
 
-    /// The place of a workgroup; x runs fastest.
+    /// The position of a workgroup in the grid; x runs fastest.
     pub fn group(&self, number: u64) -> [u32; 3] {
         let [x, y, _] = self.groups.map(u64::from);
         [(number % x) as u32, (number / x % y) as u32, (number / x / y) as u32]

@@ -1,4 +1,4 @@
-//! A launch: what every workgroup of it shares.
+//! A launch, and everything that its workgroups share.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -20,7 +20,8 @@ pub struct Behaviour {
     pub poison: bool,
     /// Whether waves take turns after a barrier.
     pub turns: bool,
-    /// Whether accesses to LDS of different waves without a barrier between are faults.
+    /// Whether conflicting accesses to LDS by different waves with no barrier between them are
+    /// faults.
     pub races: bool,
 }
 
@@ -35,9 +36,9 @@ pub struct Launch {
     pub entry: u64,
     /// Workgroups and waves.
     pub geometry: Geometry,
-    /// LDS a workgroup, in bytes.
+    /// LDS per workgroup, in bytes.
     pub lds_size: u32,
-    /// Private memory a lane, in bytes.
+    /// Private memory per lane, in bytes.
     pub private_size: u32,
     /// The arguments' address.
     pub kernarg: u64,
@@ -49,7 +50,7 @@ pub struct Launch {
     pub id: u64,
     /// How to run it.
     pub behaviour: Behaviour,
-    /// Set to give the launch up.
+    /// Set to abandon the launch.
     pub cancelled: Arc<AtomicBool>,
     /// What the GPU may access.
     pub memory: &'static AllocationMap,
@@ -58,10 +59,11 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Checks what the packet asks for against the kernel, and takes the larger private memory of the two.
+    /// Checks the packet's requests against the kernel. Uses the larger of the two sizes of private
+    /// memory.
     ///
     /// # Errors
-    /// [`LaunchError::Invalid`] if the kernel can't run so.
+    /// [`LaunchError::Invalid`] if the kernel can't run in this way.
     pub fn check(&mut self) -> Result<(), LaunchError> {
         let descriptor = &self.descriptor;
         if !descriptor.wave32() {
@@ -84,8 +86,8 @@ impl Launch {
         Ok(())
     }
 
-    /// Hands a wave's first state to `with`: SGPRs and VGPRs as the descriptor's bits ask ("Initial Kernel
-    /// Execution State" in LLVM's guide).
+    /// Passes a wave's initial state to `with`: SGPRs and VGPRs as the descriptor's bits require
+    /// ("Initial Kernel Execution State" in LLVM's guide).
     pub(super) fn start<T>(
         &self,
         group: [u32; 3],
@@ -97,7 +99,7 @@ impl Launch {
         let mut sgprs = Vec::with_capacity(32);
         let pair = |address: u64| [address as u32, (address >> 32) as u32];
         if descriptor.private_segment_buffer() {
-            // A swizzled buffer: an offset is one within the lane's memory.
+            // The buffer is swizzled, so offsets are within the lane's memory.
             let [low, high] = pair(scratch);
             sgprs.extend([low, high & 0xffff | 1 << 31, self.private_size * LANES, 0x3180_4000]);
         }
@@ -126,7 +128,7 @@ impl Launch {
             sgprs.push(self.geometry.waves());
         }
         if descriptor.private_segment_wave_offset() {
-            // `scratch` is the wave's own already.
+            // The offset is 0, because `scratch` is already the wave's own.
             sgprs.push(0);
         }
         let (ids, exec) = self.geometry.lanes(group, wave);

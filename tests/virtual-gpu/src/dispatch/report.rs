@@ -5,13 +5,13 @@ use std::fmt;
 use crate::isa::Fault;
 use crate::memory::Nearest;
 
-/// How far an allocation may lie from an address to be told with it: 1 GiB.
+/// An allocation is reported with an address if it lies within this distance: 1 GiB.
 const NEAR: u64 = 1 << 30;
 
 /// Why a launch ended early, or never began.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// The kernel object's address isn't one of a loaded kernel.
+    /// The kernel object's address is not that of a loaded kernel.
     #[error("no kernel is loaded at {0:#x}")]
     NoKernel(u64),
     /// The packet can't be executed.
@@ -22,7 +22,7 @@ pub enum LaunchError {
     Fault(Box<FaultReport>),
 }
 
-/// What is known of a wave's fault.
+/// What is known about a wave's fault.
 #[derive(Debug)]
 pub struct FaultReport {
     /// The kernel's name.
@@ -35,7 +35,7 @@ pub struct FaultReport {
     pub wave: u32,
     /// What happened.
     pub fault: Fault,
-    /// For memory faults: the address's neighbour.
+    /// For memory faults: the allocation nearest to the address.
     pub nearest: Option<Nearest>,
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for FaultReport {
             return Ok(());
         };
         let size = range.end - range.start;
-        // A null pointer or the like is near to nothing.
+        // A null pointer or similar is not near any allocation.
         if range.start.saturating_sub(address).max(address.saturating_sub(range.end)) > NEAR {
             return Ok(());
         }

@@ -4,10 +4,9 @@ use crate::dispatch::{Launch, LaunchError};
 use crate::isa::{Lds, LdsInit, Stop, Wave};
 use crate::memory::Pages;
 
-/// After a barrier, and at the start, a wave gives way at this many waits for memory, so that waves
-/// advance about together, as on a GPU.
-/// Kernels exist that lack a barrier and only work in that order: MIOpen's `SoftMaxBlock` reads `reduction_tmp[0]`
-/// while wave 0 may write it already.
+/// At the start and after a barrier, a wave yields at this many waits for memory, so that the waves
+/// advance roughly together, as on a GPU. Some kernels lack a barrier and work only in that order:
+/// MIOpen's `SoftMaxBlock` reads `reduction_tmp[0]` when wave 0 may already be writing it.
 const WAITS: u32 = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,7 +20,7 @@ enum State {
 pub(super) enum Turn {
     /// Every wave has ended.
     Ended,
-    /// Every wave that can run gave way, having run as long as it may.
+    /// Every wave that can run has used up its instructions and yielded.
     Busy,
     /// A wave sleeps, most likely to wait for another workgroup.
     Asleep,
@@ -34,12 +33,13 @@ pub(super) struct Workgroup {
     states: Vec<State>,
     lds: Lds,
     scratch: Option<Pages>,
-    /// How many turns ended without its end.
+    /// How many turns ended before the workgroup did.
     pub(super) turns: u32,
 }
 
 impl Workgroup {
-    /// The workgroup of that number, in the memory of one that ended, if there is one.
+    /// The workgroup with this number. It reuses the memory of a workgroup that ended, if there is
+    /// one.
     ///
     /// # Errors
     /// [`LaunchError::Invalid`] if there is no memory for its private memory.
@@ -88,7 +88,7 @@ impl Workgroup {
         Ok(group)
     }
 
-    /// Lets the waves go on in small steps for a while.
+    /// Makes the waves advance in small steps for a while.
     fn together(&mut self, launch: &Launch) {
         if launch.behaviour.turns && self.waves.len() > 1 {
             self.waves.iter_mut().for_each(|wave| wave.set_waits(WAITS));
@@ -100,7 +100,8 @@ impl Workgroup {
         self.waves.iter().map(Wave::steps).sum()
     }
 
-    /// Runs every wave on, through barriers, until all of them end or gave way after `quantum` instructions.
+    /// Runs every wave, through barriers, until all of them have ended or have yielded after
+    /// `quantum` instructions.
     ///
     /// # Errors
     /// A wave's fault.
@@ -124,7 +125,7 @@ impl Workgroup {
                 return Ok(Turn::Ended);
             }
             if !self.states.contains(&State::Ready) {
-                // Waves that ended don't hold a barrier up.
+                // Waves that have ended don't hold up a barrier.
                 for state in self.states.iter_mut().filter(|state| **state == State::AtBarrier) {
                     *state = State::Ready;
                 }

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use super::log::trace;
 use super::{AgentHandle, Status};
 
-/// Functions that return the status that the API documents where a feature is not there.
+/// Functions that return the status that the API documents for a missing feature.
 macro_rules! absent {
     ($($name:ident => $status:ident;)*) => {$(
         #[doc = concat!("`", stringify!($name), "` is not supported.")]
@@ -45,7 +45,8 @@ absent! {
     hsa_amd_svm_prefetch_async => ERROR;
 }
 
-/// Registers for events of the system. A fault of a kernel goes to its queue's callback, so none ever comes.
+/// Registers for events of the system. No such event ever comes, because a kernel's fault goes to
+/// its queue's callback.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_amd_register_system_event_handler(
     callback: *const c_void,
@@ -54,31 +55,31 @@ pub extern "C" fn hsa_amd_register_system_event_handler(
     if callback.is_null() { Status::INVALID_ARGUMENT } else { Status::SUCCESS }
 }
 
-/// Chooses coherence for APUs' memory: the host's caches are coherent.
+/// Chooses coherence for APUs' memory. Does nothing, because the host's caches are coherent.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_amd_coherency_set_type(_agent: AgentHandle, _kind: u32) -> Status {
     Status::SUCCESS
 }
 
-/// Limits scratch memory that is kept: none is.
+/// Limits the scratch memory that is kept. Does nothing, because none is kept.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_amd_agent_set_async_scratch_limit(_agent: AgentHandle, _size: usize) -> Status {
     Status::SUCCESS
 }
 
-/// Chooses what AMD's runtime logs; `VIRTUAL_GPU_LOG` does here.
+/// Chooses what AMD's runtime logs. Does nothing; here `VIRTUAL_GPU_LOG` decides.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_amd_enable_logging(_flags: *mut u8, _file: *mut c_void) -> Status {
     Status::SUCCESS
 }
 
-/// Switches times of copies on: they are always there.
+/// Switches the timing of copies on. Does nothing, because copies are always timed.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_amd_profiling_async_copy_enable(_enable: bool) -> Status {
     Status::SUCCESS
 }
 
-/// Switches times of launches on: they are always there.
+/// Switches the timing of launches on. Does nothing, because launches are always timed.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_amd_profiling_set_profiler_enabled(_queue: *mut c_void, _enable: i32) -> Status {
     Status::SUCCESS

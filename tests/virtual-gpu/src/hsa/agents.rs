@@ -14,10 +14,10 @@ pub(super) const ISA: &str = "amdgcn-amd-amdhsa--gfx1030";
 const ISA_HANDLE: IsaHandle = IsaHandle { handle: 1 };
 const CPU: AgentHandle = AgentHandle { handle: 1 };
 const FIRST_GPU: u64 = 16;
-/// The version of ROCm 7.2's runtime. HIP 6.4 takes it too.
+/// The version of ROCm 7.2's runtime. HIP 6.4 accepts it too.
 const VERSION: (u16, u16) = (1, 18);
 
-/// What hosts write to, to flush a PCIe card's host data path. Nothing lies between here.
+/// Hosts write to these to flush a PCIe card's host data path. Here there is nothing to flush.
 static HDP: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
 static INITIALIZED: AtomicUsize = AtomicUsize::new(0);
 
@@ -47,7 +47,7 @@ impl AgentHandle {
 
 /// Initialises the runtime.
 ///
-/// Settings that are not valid fail here, with a line on stderr.
+/// Fails, with a line on stderr, if a setting is invalid.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_init() -> Status {
     if let Err(error) = Settings::from_env() {
@@ -174,7 +174,7 @@ fn hsa_attribute(agent: Agent, attribute: u32, value: Value) -> Status {
         20 => value.put([0u8; 128]),
         21 => value.put(VERSION.0),
         22 => value.put(VERSION.1),
-        // Images' limits, which HIP reads though there are none.
+        // The limits of images, which HIP reads although images are not supported.
         0x3000..=0x300c => value.put(0u32),
         _ => unknown("agent", attribute),
     }
@@ -282,7 +282,7 @@ pub extern "C" fn hsa_system_get_info(attribute: u32, value: Value) -> Status {
     }
 }
 
-/// The answer to an attribute that the virtual GPU does not know.
+/// The answer for an attribute that the virtual GPU does not have.
 pub(super) fn unknown(what: &str, attribute: u32) -> Status {
     trace!("  there is no attribute {attribute:#x} of the {what}");
     Status::INVALID_ARGUMENT

@@ -16,7 +16,7 @@ pub(super) struct Gpu {
 }
 
 impl Gpu {
-    /// Counts memory as used, unless more than `limit` were.
+    /// Counts memory as used, unless more than `limit` bytes would then be in use.
     pub(super) fn reserve(&self, size: usize, limit: u64) -> bool {
         let more = |used: u64| used.checked_add(size as u64).filter(|&total| total <= limit);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
@@ -73,7 +73,7 @@ pub(super) struct Physical {
     pub(super) file: OwnedFd,
     pub(super) size: usize,
     pub(super) pool: Pool,
-    /// Of which GPU's memory it is a part.
+    /// The GPU whose memory it is part of.
     pub(super) gpu: Option<&'static Gpu>,
 }
 
@@ -85,12 +85,12 @@ impl Drop for Physical {
     }
 }
 
-/// What lies behind an allocation.
+/// The memory behind an allocation.
 #[derive(Debug)]
 pub(super) enum Backing {
     /// Pages of its own.
     Pages(Pages),
-    /// The application's memory, pinned so often.
+    /// The application's memory, and how often it was pinned.
     Pinned(usize),
     /// Memory mapped by `hsa_amd_vmem_map`.
     Mapped(Arc<Physical>),

@@ -1,4 +1,4 @@
-//! What the C functions share.
+//! Types that the C functions share.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -11,7 +11,7 @@ use super::Status;
 pub struct Value(*mut c_void);
 
 impl Value {
-    /// The value's place, for callers in Rust.
+    /// A pointer to the value, for callers in Rust.
     pub fn new<T>(place: &mut T) -> Self {
         Self(std::ptr::from_mut(place).cast())
     }
@@ -43,7 +43,7 @@ impl Value {
     }
 }
 
-/// A caller's array, whose length another argument tells.
+/// A caller's array, whose length is another argument.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Array<T>(*const T);

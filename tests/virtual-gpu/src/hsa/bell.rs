@@ -1,13 +1,15 @@
-//! What threads sleep on until a signal or a queue may have changed.
+//! The bell: threads sleep on it until a signal or a queue may have changed.
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Kernels write signals without ringing, so whoever waits for a signal also looks from time to time.
+/// Kernels write signals without ringing the bell, so a thread that waits for a signal also checks
+/// it at this interval.
 pub(super) const GLANCE: Duration = Duration::from_micros(300);
 
-/// One bell for everything: it rings at most a few times a packet, and few threads wait.
+/// A single bell for everything is enough, because it rings only a few times per packet and few
+/// threads wait.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
     lock: Mutex<()>,
@@ -16,9 +18,9 @@ pub(super) struct Bell {
 }
 
 impl Bell {
-    /// Wakes all who wait, to be called after the change.
+    /// Wakes all waiting threads. Call it after the change.
     pub(super) fn ring(&self) {
-        // Orders the change before the look at `sleepers`; `wait` has the other half.
+        // Orders the change before the read of `sleepers`; `wait` has the matching fence.
         fence(Ordering::SeqCst);
         if self.sleepers.load(Ordering::Relaxed) > 0 {
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
@@ -26,7 +28,8 @@ impl Bell {
         }
     }
 
-    /// Waits until `test` gives something, or until the deadline. `test` runs after each ring and each `glance`.
+    /// Waits until `test` returns a value, or until the deadline. `test` runs after each ring and
+    /// each `glance`.
     pub(super) fn wait<T>(
         &self,
         deadline: Option<Instant>,

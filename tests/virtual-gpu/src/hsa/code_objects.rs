@@ -66,14 +66,14 @@ pub(super) struct Executable {
     definitions: HashMap<(usize, String), u64>,
     pub(super) loaded: Vec<Loaded>,
     symbols: Vec<LoadedSymbol>,
-    /// Places in `symbols`, by GPU and name.
+    /// Indices into `symbols`, by GPU and name.
     names: HashMap<(usize, String), usize>,
 }
 
 static READERS: Mutex<BTreeMap<u64, Arc<Reader>>> = Mutex::new(BTreeMap::new());
 pub(super) static EXECUTABLES: Mutex<BTreeMap<u64, Executable>> = Mutex::new(BTreeMap::new());
 
-/// Enters a reader.
+/// Registers a reader.
 pub(super) fn add_reader(reader: Reader) -> ReaderHandle {
     let mut readers = lock(&READERS);
     let handle = readers.last_key_value().map_or(1, |(last, _)| last + 1);
@@ -138,7 +138,7 @@ pub extern "C" fn hsa_executable_destroy(executable: ExecutableHandle) -> Status
     Status::SUCCESS
 }
 
-/// Ends changes of an executable.
+/// Freezes an executable, which can't be changed afterwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_executable_freeze(executable: ExecutableHandle, _options: Text) -> Status {
     match lock(&EXECUTABLES).get_mut(&executable.handle) {
@@ -248,7 +248,8 @@ impl Executable {
         for segment in &object.segments {
             let start = base + segment.address;
             let end = start + segment.size;
-            // Code is read-only, so that a stray write to it shows. HIP writes constants, which are data.
+            // Code is read-only, so that a stray write to it faults. HIP writes constants, but
+            // these are data.
             runtime().gpus[gpu].memory.insert(Range {
                 start,
                 end,
@@ -283,7 +284,7 @@ impl Loaded {
     }
 }
 
-/// A symbol's handle: its executable and its place there.
+/// A symbol's handle: its executable, and its index there.
 fn symbol_handle(executable: u64, place: usize) -> SymbolHandle {
     SymbolHandle { handle: executable << 32 | (place as u64 + 1) }
 }
@@ -325,7 +326,7 @@ pub extern "C" fn hsa_executable_iterate_symbols(
     data: *mut c_void,
 ) -> Status {
     let Some(callback) = callback else { return Status::INVALID_ARGUMENT };
-    // The callback asks for the symbols, so the lock must not be held.
+    // The lock must not be held during the callback, because the callback queries the symbols.
     let Some(count) = lock(&EXECUTABLES).get(&executable.handle).map(|found| found.symbols.len()) else {
         return Status::INVALID_EXECUTABLE;
     };

@@ -67,7 +67,7 @@ struct Transfer {
 }
 
 impl Transfer {
-    /// Whether each side lies in allocations of its GPU. Otherwise it is said.
+    /// Whether each side lies in allocations of its GPU. If not, reports it.
     fn is_allowed(&self) -> bool {
         let (mut target_hint, mut source_hint) = (Hint::default(), Hint::default());
         self.rect.each_row().all(|(target, source)| {
@@ -106,12 +106,12 @@ impl Transfer {
     fn submit(self) -> Status {
         trace!("copy {:x?} after {:x?}, then {:#x}", self.rect, self.dependencies, self.completion.handle);
         if self.rect.row == 0 || self.rect.rows == 0 || self.rect.slices == 0 {
-            // Nothing to copy, but the signal is still due.
+            // There is nothing to copy, but the signal must still be decremented.
         } else if self.rect.target == 0 || self.rect.source == 0 {
             return Status::INVALID_ARGUMENT;
         }
-        // A copy that waits for nothing goes through one thread, in order. One that waits has a thread of its own, so
-        // that it holds no other up.
+        // Copies that wait for nothing run in order on one thread. A copy that waits has its own
+        // thread, so that it does not hold up others.
         if self.dependencies.iter().all(|signal| signal.load() == 0) {
             let mut engine = lock(&ENGINE);
             let sender = engine.get_or_insert_with(|| {
@@ -128,7 +128,7 @@ impl Transfer {
     }
 }
 
-/// The thread that copies; `Some(None)` if the system would not start it.
+/// The thread that copies; `Some(None)` if the system could not start it.
 static ENGINE: Mutex<Option<Option<Sender<Box<Transfer>>>>> = Mutex::new(None);
 
 fn spawn(run: impl FnOnce() + Send + 'static) -> bool {
@@ -143,8 +143,9 @@ fn gpu_of(agent: AgentHandle) -> Result<Option<usize>, Status> {
     }
 }
 
-/// The GPU against whose memory a side of a copy is checked: that of the agent, if the memory is the agent's own.
-/// Callers may name a GPU as agent of host memory that it has pinned or not.
+/// The GPU against whose memory a side of a copy is checked: that of the agent, if the memory is
+/// the agent's own. Callers may name a GPU as the agent of host memory, whether or not it is
+/// pinned.
 fn checked_gpu(agent: AgentHandle, at: u64) -> Result<Option<usize>, Status> {
     let Some(gpu) = gpu_of(agent)? else { return Ok(None) };
     let allocations = runtime().allocations();
@@ -282,7 +283,7 @@ pub extern "C" fn hsa_amd_memory_copy_engine_status(
     Status::SUCCESS
 }
 
-/// Which engines are the best for a pair of agents: none in particular.
+/// The best engines for a pair of agents. All are alike.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_amd_memory_get_preferred_copy_engine(
     _target: AgentHandle,

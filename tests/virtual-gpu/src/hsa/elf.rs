@@ -13,7 +13,8 @@ const STT_AMDGPU_HSA_KERNEL: SymbolType = SymbolType(10);
 /// `EF_AMDGPU_MACH` of gfx1030, and of the generic target that runs on it.
 const GFX1030: u32 = 0x36;
 const GFX10_3_GENERIC: u32 = 0x53;
-/// A limit for a code object in memory, against damaged headers. rocBLAS's largest has 30 MB.
+/// The largest code object in memory, as a guard against damaged headers. rocBLAS's largest has 30
+/// MB.
 const MAX_SIZE: u64 = 4 << 30;
 
 /// Why a file can't be loaded.
@@ -22,7 +23,7 @@ pub(super) enum ElfError {
     /// The file is damaged.
     #[error("{0}")]
     Malformed(#[from] object::read::Error),
-    /// The file is no AMDGPU code object of version 4 to 6.
+    /// The file is not an AMDGPU code object of version 4 to 6.
     #[error("not an AMDGPU code object of version 4 to 6: {0}")]
     NotCodeObject(&'static str),
     /// The file is for another GPU.
@@ -31,7 +32,7 @@ pub(super) enum ElfError {
     /// A segment, symbol or relocation points outside.
     #[error("{0}")]
     Range(&'static str),
-    /// A relocation of a kind that the loader lacks.
+    /// A relocation of a kind that the loader does not support.
     #[error("relocations of type {0} are not known")]
     Relocation(u32),
     /// A symbol that nobody defines.
@@ -44,7 +45,7 @@ pub(super) enum ElfError {
 pub(super) struct Segment {
     /// From the code object's base.
     pub(super) address: u64,
-    /// In memory; behind the file's bytes lie zeros.
+    /// The size in memory. Zeros follow the file's bytes.
     pub(super) size: u64,
     pub(super) executable: bool,
     pub(super) writable: bool,
@@ -151,7 +152,7 @@ impl<'a> CodeObject<'a> {
             self.symbols.push(Symbol { name, address, size, kernel });
         }
         for section in sections.iter().filter(|section| section.sh_type(little) == SHT_RELA) {
-            // Relocations of the link editor, which are done, refer to another symbol table.
+            // Relocations that the link editor has already applied refer to another symbol table.
             let Some((relocations, link)) = section.rela(little, self.data)? else { continue };
             if link != table.section() && link != SectionIndex(0) {
                 continue;

@@ -97,7 +97,7 @@ fn what_cannot_be_loaded_is_refused() {
 fn damaged_files_are_errors() {
     let file = code_object(&source());
     for length in 0..file.len() {
-        // Whatever is cut off, there is no panic, and nothing is loaded from beyond the file.
+        // However much is cut off, there is no panic, and nothing is loaded from beyond the file.
         if let Ok(object) = CodeObject::parse(&file[..length]) {
             assert!(object.load(&mut vec![0; object.size as usize], BASE, |_| None).is_ok(), "{length}");
         }

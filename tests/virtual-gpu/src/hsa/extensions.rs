@@ -60,7 +60,7 @@ pub extern "C" fn hsa_system_get_major_extension_table(
     Status::SUCCESS
 }
 
-/// Whether there is an extension, of a version.
+/// Whether an extension exists in a version.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_system_extension_supported(
     extension: u16,
@@ -108,7 +108,7 @@ extern "C" fn query_host_address(
     }
 }
 
-/// Descriptors of segments, which only debuggers want: none.
+/// Descriptors of segments. Returns none, because only debuggers need them.
 extern "C" fn query_segment_descriptors(
     _descriptors: *mut c_void,
     count: Option<&mut MaybeUninit<usize>>,

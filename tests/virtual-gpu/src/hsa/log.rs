@@ -8,13 +8,13 @@ use std::time::Instant;
 
 struct Log {
     begin: Instant,
-    /// None: stderr.
+    /// The file; `None` for stderr.
     file: Option<Mutex<File>>,
 }
 
 static LOG: OnceLock<Option<Log>> = OnceLock::new();
 
-/// Opens the log, at the first call. A file that can't be opened is said once on stderr.
+/// The first call opens the log. If the file can't be opened, this is reported once on stderr.
 pub(super) fn open(to: Option<&str>) {
     LOG.get_or_init(|| {
         let file = match to? {
@@ -48,7 +48,7 @@ pub(super) fn write(line: Arguments<'_>) {
     };
 }
 
-/// A line on stderr for what its reader must know, and in the log.
+/// Writes a line that a user must see to stderr, and to the log.
 pub(super) fn say(line: Arguments<'_>) {
     eprintln!("virtual-gpu: {line}");
     write(line);

@@ -16,7 +16,7 @@ use super::{SignalHandle, Status};
 use crate::dispatch::{Geometry, KernelDescriptor, Launch, LaunchError, Statistics};
 use crate::isa::FaultKind;
 
-/// How often an idle queue looks for packets that came without a doorbell.
+/// The interval at which an idle queue checks for packets that came without a doorbell.
 const IDLE: Duration = Duration::from_millis(100);
 
 /// Executes a queue's packets.
@@ -64,7 +64,7 @@ impl Processor {
         }
     }
 
-    /// Waits for the next packet: its header, or none once the queue is to be destroyed.
+    /// Waits for the next packet and returns its header; `None` once the queue is to be destroyed.
     fn next(&self, index: u64) -> Option<u16> {
         let test = || {
             if self.ring.stop.load(Ordering::Acquire) {
@@ -99,8 +99,8 @@ impl Processor {
         self.ring.inactive.load(Ordering::Acquire)
     }
 
-    /// Puts the queue into its error state: the callback is called once; later packets complete without being executed,
-    /// so that nobody waits for them for ever.
+    /// Puts the queue into its error state: the callback is called once; later packets complete
+    /// without being executed, so that nobody waits for them forever.
     fn fail(&self, status: Status) {
         if self.ring.inactive.swap(true, Ordering::AcqRel) {
             return;

@@ -11,10 +11,10 @@ use super::runtime::{lock, runtime};
 use super::{AgentHandle, LinkInfo, PointerInfo, PoolHandle, Status};
 use crate::memory::Pages;
 
-/// New device memory up to this size is poisoned. Larger memory would cost the host real memory that programs seldom
-/// touch.
+/// New device memory up to this size is poisoned. Poisoning larger memory would take real memory
+/// from the host, and programs seldom touch all of it.
 const POISONED: usize = 256 << 20;
-/// Freed allocations whose addresses are kept.
+/// How many freed allocations' addresses stay reserved.
 const QUARANTINE: usize = 256;
 /// The LDS of a workgroup.
 const LDS: usize = 64 << 10;
@@ -109,7 +109,7 @@ pub(super) fn poisons(pool: Pool, size: usize) -> bool {
     pool.gpu().is_some() && runtime().settings.poison && size <= POISONED
 }
 
-/// Gives freed pages back and keeps their addresses a while.
+/// Gives freed pages back, but keeps their addresses reserved for a while.
 pub(super) fn retire(pages: Pages) {
     pages.discard();
     let mut quarantine = lock(&runtime().quarantine);
@@ -190,7 +190,8 @@ pub extern "C" fn hsa_amd_agent_memory_pool_get_info(
 
 /// Allocates memory of a pool.
 ///
-/// A GPU may access exactly the bytes asked for. Host memory is open to every GPU at once, as HIP would open it.
+/// A GPU may access exactly the bytes asked for. Every GPU may access host memory right away,
+/// because HIP would allow it anyway.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_amd_memory_pool_allocate(
     pool: PoolHandle,
@@ -249,7 +250,7 @@ pub extern "C" fn hsa_amd_memory_pool_free(pointer: *mut c_void) -> Status {
     Status::SUCCESS
 }
 
-/// Says which GPUs may access an allocation, besides its owner.
+/// Sets which GPUs may access an allocation, besides its owner.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_amd_agents_allow_access(
     count: u32,
@@ -299,7 +300,7 @@ pub extern "C" fn hsa_amd_memory_lock_to_pool(
     };
     let mut allocations = runtime().allocations();
     match allocations.get_mut(&start) {
-        // Pinned again: the larger range counts, until all have been taken back.
+        // The memory is pinned again. The larger range counts until every pinning has been undone.
         Some(known) => {
             let Backing::Pinned(count) = known.backing else { return Status::INVALID_ARGUMENT };
             let access = known.access | gpus;
@@ -319,7 +320,7 @@ pub extern "C" fn hsa_amd_memory_lock_to_pool(
     Status::SUCCESS
 }
 
-/// Takes back one pinning.
+/// Undoes one pinning.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_amd_memory_unlock(pointer: *mut c_void) -> Status {
     trace!("hsa_amd_memory_unlock {pointer:?}");
@@ -339,7 +340,7 @@ pub extern "C" fn hsa_amd_memory_unlock(pointer: *mut c_void) -> Status {
     }
 }
 
-/// What is known of an address.
+/// Returns what is known about an address.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_amd_pointer_info(
     pointer: *const c_void,
@@ -397,7 +398,7 @@ pub extern "C" fn hsa_amd_pointer_info(
         if list.is_null() {
             return Status::OUT_OF_RESOURCES;
         }
-        // SAFETY: the caller's allocator gave room for so many agents.
+        // SAFETY: the caller's allocator provided room for this many agents.
         unsafe { list.copy_from_nonoverlapping(agents.as_ptr(), agents.len()) };
         *count = agents.len() as u32;
         accessible.write(list);

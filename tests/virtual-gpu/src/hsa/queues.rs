@@ -29,7 +29,7 @@ struct Running {
 static QUEUES: Mutex<BTreeMap<u64, Running>> = Mutex::new(BTreeMap::new());
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
-/// Makes a queue of a GPU, with a thread that executes its packets one after the other.
+/// Makes a queue for a GPU, with a thread that executes the queue's packets one after the other.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_queue_create(
     agent: AgentHandle,
@@ -90,7 +90,8 @@ pub extern "C" fn hsa_queue_create(
     Status::SUCCESS
 }
 
-/// Destroys a queue. A launch in progress is given up, and packets that have not been executed are dropped.
+/// Destroys a queue. A launch in progress is abandoned, and packets that have not been executed are
+/// dropped.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_queue_destroy(queue: *mut QueueHead) -> Status {
     trace!("hsa_queue_destroy {queue:?}");
@@ -98,7 +99,7 @@ pub extern "C" fn hsa_queue_destroy(queue: *mut QueueHead) -> Status {
     let Some(Running { ring, thread }) = lock(&QUEUES).remove(&start) else { return Status::INVALID_QUEUE };
     ring.stop.store(true, Ordering::Release);
     runtime().bell.ring();
-    // A thread that panicked has said so.
+    // A thread that panicked has already reported it.
     let _ = thread.join();
     runtime().unshare(start);
     signals::destroy(ring.queue().head.doorbell);
@@ -141,14 +142,14 @@ pub extern "C" fn hsa_queue_add_write_index_screlease(queue: Option<&Queue>, cou
     queue.map_or(0, |queue| queue.write_index.fetch_add(count, Ordering::AcqRel))
 }
 
-/// A queue's priority: all are equal.
+/// Sets a queue's priority. Does nothing, because all queues are equal.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_amd_queue_set_priority(queue: *mut QueueHead, priority: u32) -> Status {
     trace!("hsa_amd_queue_set_priority {queue:?} {priority}");
     if priority > 2 { Status::INVALID_ARGUMENT } else { Status::SUCCESS }
 }
 
-/// Limits a queue to some compute units: results do not depend on it.
+/// Limits a queue to some compute units. Does nothing, because results do not depend on it.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_amd_queue_cu_set_mask(
     queue: *const QueueHead,

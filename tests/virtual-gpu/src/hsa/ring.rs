@@ -29,12 +29,12 @@ pub(super) struct Ring {
 impl Ring {
     /// The queue.
     pub(super) fn queue(&self) -> &Queue {
-        // SAFETY: `hsa_queue_create` wrote a `Queue` at the start of the pages, which live as long as `self`. What
-        // changes in it is atomic.
+        // SAFETY: `hsa_queue_create` wrote a `Queue` at the start of the pages, which live as long
+        // as `self`. The fields that change are atomic.
         unsafe { &*self.pages.as_ptr().cast::<Queue>() }
     }
 
-    /// The place of a packet.
+    /// A pointer to a packet.
     pub(super) fn packet(&self, index: u64) -> *mut u8 {
         let head = &self.queue().head;
         let place = (index & u64::from(head.size - 1)) as usize * PACKET;

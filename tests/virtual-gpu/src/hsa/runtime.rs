@@ -29,14 +29,14 @@ pub(super) struct Runtime {
     pub(super) allocations: Mutex<BTreeMap<u64, Allocation>>,
     /// By the address of the kernel's descriptor.
     pub(super) kernels: RwLock<BTreeMap<u64, Kernel>>,
-    /// Freed memory whose addresses are kept, so that a late access does not meet something new.
+    /// Freed memory whose addresses stay reserved, so that a late access does not hit new memory.
     pub(super) quarantine: Mutex<VecDeque<Pages>>,
 }
 
 static RUNTIME: OnceLock<Runtime> = OnceLock::new();
 
-/// The runtime, made at the first call. Settings that are not valid are said on stderr and left at their defaults;
-/// `hsa_init` refuses them before.
+/// The runtime, made at the first call. If settings are invalid, this reports them on stderr and
+/// uses the defaults; normally `hsa_init` has refused them before.
 pub(super) fn runtime() -> &'static Runtime {
     RUNTIME.get_or_init(|| {
         let settings = Settings::from_env().unwrap_or_else(|error| {
@@ -74,7 +74,7 @@ impl Runtime {
         }
     }
 
-    /// Takes back what [`Runtime::share`] allowed.
+    /// Undoes [`Runtime::share`].
     pub(super) fn unshare(&self, start: u64) {
         for gpu in &self.gpus {
             gpu.memory.remove(start);
@@ -82,12 +82,13 @@ impl Runtime {
     }
 }
 
-/// Locks. A thread that panicked with the lock left whole values: each critical section here changes one.
+/// Locks a mutex, even after a panic: each critical section here changes a single value, so a
+/// thread that panicked left the values whole.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The system's clock, in nanoseconds: what timestamps are in.
+/// The system's clock in nanoseconds, the unit of timestamps.
 pub(super) fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a local value.

@@ -14,7 +14,7 @@ use super::types::{SIGNAL_KIND_USER, Signal, SignalHandle};
 use super::{AgentHandle, Status, Times};
 use crate::memory::Pages;
 
-/// The bytes of the pages that signals are cut from. They are never unmapped.
+/// The size of the slabs that signals are cut from. Slabs are never unmapped.
 const SLAB: usize = 256 << 10;
 
 /// The addresses of signals that are not in use.
@@ -129,7 +129,7 @@ pub extern "C" fn hsa_signal_create(
     hsa_amd_signal_create(value, consumers, agents, 0, signal)
 }
 
-/// Makes a signal. Attributes say who may wait for it and are not needed here.
+/// Makes a signal. The attributes, which say who may wait for it, are not needed here.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_amd_signal_create(
     value: i64,
@@ -178,7 +178,7 @@ pub extern "C" fn hsa_signal_load_relaxed(signal: SignalHandle) -> i64 {
     signal.load()
 }
 
-/// Sets a signal's value without waking who waits for it.
+/// Sets a signal's value without waking threads that wait for it.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_signal_silent_store_relaxed(signal: SignalHandle, value: i64) {
     if let Some(signal) = signal.get() {
@@ -246,13 +246,13 @@ unsafe impl Send for Waiting {}
 #[derive(Default)]
 struct Handlers {
     waiting: Vec<Waiting>,
-    /// Whether the thread that calls them runs.
+    /// Whether the thread that calls them is running.
     started: bool,
 }
 
 static HANDLERS: Mutex<Handlers> = Mutex::new(Handlers { waiting: Vec::new(), started: false });
 
-/// Has a function called when a signal meets a condition.
+/// Registers a function to be called when a signal meets a condition.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_amd_signal_async_handler(
     signal: SignalHandle,
@@ -292,7 +292,7 @@ fn call_handlers() {
             Some(handlers.waiting.remove(place))
         };
         let bell = &runtime().bell;
-        // No glances while there is nothing to look at.
+        // Does not check at short intervals while there are no handlers.
         bell.wait(None, Duration::from_secs(1), || (!lock(&HANDLERS).waiting.is_empty()).then_some(()));
         let Some(waiting) = bell.wait(None, GLANCE, next) else { continue };
         if (waiting.handler)(waiting.signal.load(), waiting.argument) {

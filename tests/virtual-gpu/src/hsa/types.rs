@@ -88,7 +88,7 @@ pub struct QueueHead {
     pub features: u32,
     /// The ring of packets.
     pub base: u64,
-    /// What the producer rings.
+    /// The doorbell that the producer rings.
     pub doorbell: SignalHandle,
     /// The ring's packets, a power of two.
     pub size: u32,
@@ -144,9 +144,9 @@ pub struct DispatchPacket {
     pub reserved0: u16,
     /// The grid's work-items in each dimension.
     pub grid: [u32; 3],
-    /// Private memory a work-item, in bytes.
+    /// Private memory per work-item, in bytes.
     pub private_size: u32,
-    /// LDS a workgroup, in bytes.
+    /// LDS per workgroup, in bytes.
     pub group_size: u32,
     /// The kernel descriptor's address.
     pub kernel: u64,
@@ -265,7 +265,7 @@ pub struct PointerInfo {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct LinkInfo {
-    /// Latencies and bandwidths, which nobody knows.
+    /// Latencies and bandwidths, which are unknown.
     pub latency_and_bandwidth: [u32; 4],
     /// Whether 32-bit atomics cross the link.
     pub atomics_32: bool,
@@ -275,7 +275,7 @@ pub struct LinkInfo {
     pub coherent: bool,
     /// `hsa_amd_link_info_type_t`.
     pub kind: u32,
-    /// As NUMA distances go.
+    /// The distance, on the scale of NUMA distances.
     pub distance: u32,
 }
 
@@ -295,6 +295,6 @@ pub struct Times {
 pub struct AccessDescription {
     /// `hsa_access_permission_t`.
     pub permissions: u32,
-    /// Whose.
+    /// The agent that has these permissions.
     pub agent: AgentHandle,
 }

@@ -17,7 +17,7 @@ use super::runtime::{lock, runtime};
 use super::{AccessDescription, AgentHandle, MemoryHandle, PoolHandle, Status};
 use crate::memory::PAGE;
 
-/// A handle's memory, and how often the handle was given out.
+/// A handle's memory, and how many times the handle was given out.
 struct Held {
     memory: Arc<Physical>,
     count: usize,
@@ -49,7 +49,7 @@ fn map(at: u64, size: usize, file: Option<(&OwnedFd, usize)>) -> Result<u64, Sta
     if found == libc::MAP_FAILED { Err(Status::OUT_OF_RESOURCES) } else { Ok(found as u64) }
 }
 
-/// Writes 0xff bytes; whether that succeeded.
+/// Writes 0xff bytes, and returns whether that succeeded.
 fn fill(file: &OwnedFd, size: usize) -> bool {
     let Ok(mut file) = file.try_clone().map(File::from) else { return false };
     let chunk = vec![0xff; size.min(1 << 20)];
@@ -67,7 +67,7 @@ pub extern "C" fn hsa_amd_vmem_address_reserve(
     hsa_amd_vmem_address_reserve_align(pointer, size, hint, PAGE as u64, flags)
 }
 
-/// Reserves addresses of an alignment. The address that the caller would like is not heeded.
+/// Reserves addresses with an alignment. Ignores the address that the caller suggests.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_amd_vmem_address_reserve_align(
     pointer: Option<&mut MaybeUninit<*mut c_void>>,
@@ -163,7 +163,7 @@ pub extern "C" fn hsa_amd_vmem_handle_release(handle: MemoryHandle) -> Status {
     Status::SUCCESS
 }
 
-/// The handle of mapped memory, to be released once more.
+/// The handle of mapped memory. The caller must release it once more.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_amd_vmem_retain_alloc_handle(
     handle: Option<&mut MaybeUninit<MemoryHandle>>,
@@ -230,7 +230,7 @@ pub extern "C" fn hsa_amd_vmem_map(
     Status::SUCCESS
 }
 
-/// Takes a mapping away.
+/// Removes a mapping.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_amd_vmem_unmap(pointer: *mut c_void, size: usize) -> Status {
     trace!("hsa_amd_vmem_unmap {pointer:?} {size}");
@@ -247,7 +247,7 @@ pub extern "C" fn hsa_amd_vmem_unmap(pointer: *mut c_void, size: usize) -> Statu
     Status::of(map(start, size, None).map(drop))
 }
 
-/// Says which agents may access mapped memory.
+/// Sets which agents may access mapped memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_amd_vmem_set_access(
     pointer: *mut c_void,

@@ -1,7 +1,7 @@
 //! The decode cache over the machine code of loaded code objects.
 //!
-//! Code is decoded in basic blocks, each when a wave first enters it. A jump into the middle of a block makes a block
-//! of its own from there.
+//! Code is decoded in basic blocks, each when a wave first enters it. A jump into the middle of a
+//! block makes a new block that begins there.
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
@@ -25,7 +25,7 @@ pub(crate) struct Block {
     pub(crate) insts: Box<[Inst]>,
     /// One more than the highest vector register used.
     pub(crate) vgprs: usize,
-    /// The address behind the block.
+    /// The address after the block.
     pub(crate) end: u64,
 }
 
@@ -46,8 +46,8 @@ impl Code {
         Self::default()
     }
 
-    /// Declares `len` bytes of machine code at the host address `base`. They must stay readable, and as they are, until
-    /// [`Code::remove`].
+    /// Declares `len` bytes of machine code at the host address `base`. They must stay readable and
+    /// unchanged until [`Code::remove`].
     pub fn add(&self, base: u64, len: u64) {
         let pages = (len as usize / 4).div_ceil(PAGE);
         let region = Region { base, len, pages: std::iter::repeat_with(OnceLock::new).take(pages).collect() };

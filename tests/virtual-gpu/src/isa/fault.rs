@@ -1,4 +1,4 @@
-//! What stops a wave against its will.
+//! Faults, which stop a wave.
 
 use std::fmt;
 
@@ -41,7 +41,7 @@ pub enum FaultKind {
         /// Why.
         error: AccessError,
     },
-    /// An atomic whose address is no multiple of its size.
+    /// An atomic whose address is not a multiple of its size.
     Misaligned {
         /// First byte.
         address: u64,
@@ -66,7 +66,8 @@ pub enum FaultKind {
         /// A lane's private memory, bytes.
         size: u32,
     },
-    /// Two waves accessed an LDS dword, at least one of them wrote, and no barrier lies between.
+    /// Two waves accessed an LDS dword with no barrier between the accesses, and at least one of
+    /// them wrote it.
     LdsRace {
         /// First byte of the dword.
         offset: u32,
@@ -86,7 +87,7 @@ pub enum FaultKind {
     },
     /// `s_trap` with this trap id (2: `llvm.trap`, that is abort or a failed assertion).
     Trap(u8),
-    /// A jump to an address without code, or into the last dword of it.
+    /// A jump to an address that holds no code, or to the code's last dword.
     WildJump,
 }
 

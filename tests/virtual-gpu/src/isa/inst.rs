@@ -1,8 +1,8 @@
 //! A decoded instruction, and the opcode it belongs to.
 //!
-//! What runs an instruction needs the machine's state, which needs this file. So the types here are
-//! generic over what runs it: `H` is the handler of one instruction, `E` are an opcode's handlers.
-//! [`super::exec`] names both.
+//! A handler runs an instruction. It needs the machine's state, whose module needs this file, so
+//! the types here are generic over handlers: `H` is the handler of one instruction, and `E` stands
+//! for the handlers of an opcode. [`super::exec`] names both.
 
 /// The type of an operand: its width, and how an inline constant is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(crate) enum Ty {
     PkF16,
     /// A 32-bit float, or a 16-bit one in either half (`v_fma_mix*`).
     Mix,
-    /// One bit a lane, in a scalar register.
+    /// One bit for each lane, in a scalar register.
     Mask,
     /// This many dwords of registers.
     Wide(u8),
@@ -46,7 +46,7 @@ impl Ty {
         }
     }
 
-    /// Whether it is half a register.
+    /// Whether it occupies half a register.
     pub(crate) const fn is_half(self) -> bool {
         matches!(self, Self::B16 | Self::F16)
     }
@@ -242,9 +242,9 @@ bitflags::bitflags! {
         const ACCUMULATE = 1 << 1;
         /// Literal between the sources (`fmamk`).
         const LITERAL_MIDDLE = 1 << 2;
-        /// Literal behind the sources (`fmaak`).
+        /// Literal after the sources (`fmaak`).
         const LITERAL_LAST = 1 << 3;
-        /// Writes a scalar destination beside the vector one, or instead.
+        /// Writes a scalar destination in addition to the vector one, or instead of it.
         const SDST = 1 << 4;
         /// VOP2/VOPC: the last source is VCC unless VOP3 says otherwise.
         const VCC_SOURCE = 1 << 5;

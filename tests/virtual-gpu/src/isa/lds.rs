@@ -7,7 +7,7 @@ pub struct LdsInit {
     pub size: u32,
     /// Fills with 0xff (NaN) instead of 0.
     pub poison: bool,
-    /// Finds conflicting accesses of different waves without a barrier between.
+    /// Finds conflicting accesses by different waves with no barrier between them.
     pub races: bool,
 }
 
@@ -17,7 +17,7 @@ pub struct Lds {
     /// Eight bytes each, so that 64-bit atomics are aligned.
     words: Vec<u64>,
     size: u32,
-    /// One entry a dword, if races are looked for.
+    /// One entry for each dword, if races are looked for.
     shadow: Vec<Shadow>,
     /// Counts barriers.
     epoch: u32,
@@ -46,7 +46,7 @@ impl LdsAccess {
 /// Who accessed a dword since the last barrier.
 #[derive(Clone, Copy, Debug, Default)]
 struct Shadow {
-    /// The epoch that the rest speaks of.
+    /// The epoch that the other fields are about.
     epoch: u32,
     /// Waves that read, wrote, and updated atomically, one bit each.
     read: u32,
@@ -82,7 +82,8 @@ impl Lds {
         self.epoch = 1;
     }
 
-    /// All waves of the workgroup have reached a barrier: accesses before it can't race with later ones.
+    /// Records that all waves of the workgroup have reached a barrier. Accesses before it can't
+    /// race with later ones.
     pub fn barrier(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
     }

@@ -55,7 +55,7 @@ impl Regs {
         u64::from(self.sgpr(reg)) | u64::from(self.sgpr(reg + 1)) << 32
     }
 
-    /// Writes a scalar register; NULL swallows it.
+    /// Writes a scalar register. A write to NULL is discarded.
     pub(crate) fn set_sgpr(&mut self, reg: u16, value: u32) {
         if reg != NULL {
             self.s[reg as usize & 127] = value;
@@ -105,9 +105,9 @@ pub(crate) enum Halt {
 /// A lane's private memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Scratch {
-    /// Host address of lane 0's.
+    /// Host address of lane 0's private memory.
     pub(crate) base: u64,
-    /// Bytes a lane.
+    /// Bytes per lane.
     pub(crate) stride: u32,
 }
 
@@ -115,7 +115,7 @@ pub(crate) struct Scratch {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) regs: Regs,
-    /// Operands that aren't plain registers are spread here, two registers each.
+    /// Room into which operands that aren't plain registers are expanded, two registers each.
     pub(crate) spread: [[Vgpr; 2]; 3],
     /// The MODE register.
     mode: u32,
@@ -178,7 +178,7 @@ pub(crate) struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// Stops the wave behind this instruction.
+    /// Stops the wave after this instruction.
     pub(crate) fn halt<H, E>(&mut self, i: &Instruction<H, E>, halt: Halt) -> Step {
         self.state.pc = i.next();
         self.state.halt = Some(halt);

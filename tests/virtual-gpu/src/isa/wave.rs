@@ -22,7 +22,7 @@ pub struct WaveInit<'a> {
     pub mode: u32,
     /// Host address of the private memory: lane `l` has `scratch_stride` bytes at `scratch + l * scratch_stride`.
     pub scratch: u64,
-    /// Bytes of private memory a lane; 0 for none.
+    /// Bytes of private memory per lane; 0 for none.
     pub scratch_stride: u32,
     /// The wave's number in its workgroup.
     pub index: u32,
@@ -35,7 +35,7 @@ pub struct WaveInit<'a> {
 pub enum Stop {
     /// The wave ended.
     End,
-    /// The wave waits at a barrier; the next `run` goes on behind it.
+    /// The wave waits at a barrier; the next `run` continues after it.
     Barrier,
     /// The wave ran its share of instructions.
     Yield,
@@ -43,7 +43,7 @@ pub enum Stop {
     Sleep,
     /// The wave waits for its memory accesses (`s_waitcnt`), as [`Wave::set_waits`] asked.
     Wait,
-    /// The wave can't go on.
+    /// The wave can't continue.
     Fault(Fault),
 }
 
@@ -89,9 +89,8 @@ impl Wave {
         state.waits = 0;
     }
 
-    /// Runs up to about `steps` instructions (to the end of the basic block that passes the limit). Every access is
-    /// held
-    /// against `memory`, `lds` or the scratch of [`WaveInit`].
+    /// Runs up to about `steps` instructions (to the end of the basic block that passes the limit).
+    /// Every access is checked against `memory`, `lds` or the scratch of [`WaveInit`].
     pub fn run(&mut self, code: &Code, lds: &mut Lds, memory: &AllocationMap, steps: u64) -> Stop {
         let limit = self.state.steps.saturating_add(steps);
         let mut machine = Machine { state: &mut self.state, lds, memory };
@@ -120,8 +119,8 @@ impl Wave {
         Stop::Fault(Fault { pc, lane: None, kind: FaultKind::WildJump, instruction: None })
     }
 
-    /// Lets the next `count` executions of `s_waitcnt` stop the wave with [`Stop::Wait`], behind the instruction. So
-    /// other waves of the workgroup can catch up, as they would on hardware.
+    /// Lets the next `count` executions of `s_waitcnt` stop the wave with [`Stop::Wait`], after the
+    /// instruction. So other waves of the workgroup can catch up, as they would on hardware.
     pub fn set_waits(&mut self, count: u32) {
         self.state.waits = count;
     }
@@ -189,7 +188,8 @@ impl Machine<'_> {
         }
     }
 
-    /// A fault at the first instruction that uses a register beyond the allocated ones; what precedes it runs.
+    /// Faults at the first instruction that uses a register beyond the allocated ones. The
+    /// instructions before it are run.
     #[cold]
     fn too_many_registers(&mut self, block: &Block) {
         let allocated = self.state.regs.v.len();

@@ -14,7 +14,7 @@ const FREED: usize = 256;
 pub struct Range {
     /// The first byte's address.
     pub start: u64,
-    /// The address behind the last byte.
+    /// The address after the last byte.
     pub end: u64,
     /// Whether the GPU may also write.
     pub writable: bool,
@@ -83,7 +83,8 @@ struct Ranges {
 #[derive(Debug)]
 pub struct AllocationMap {
     ranges: RwLock<Ranges>,
-    /// Counts removals: a hint from before one is worth nothing. It begins at 1, behind a new hint.
+    /// Counts removals, because a removal makes all earlier hints invalid. It begins at 1, so that
+    /// a new hint, which has 0, counts as outdated.
     generation: AtomicU64,
 }
 
@@ -131,7 +132,7 @@ impl AllocationMap {
         Ok(())
     }
 
-    /// Enters an allocation. It must overlap no other one.
+    /// Adds an allocation, which must not overlap another one.
     pub fn insert(&self, range: Range) {
         self.write().owned.insert(range.start, range);
     }
@@ -148,14 +149,14 @@ impl AllocationMap {
         Some(range)
     }
 
-    /// Enters pinned host memory, which may overlap other such memory.
+    /// Adds pinned host memory, which may overlap other pinned memory.
     pub fn pin(&self, start: u64, end: u64) {
         let mut ranges = self.write();
         *ranges.pinned.entry((start, end)).or_default() += 1;
         ranges.merge();
     }
 
-    /// Takes back one [`AllocationMap::pin`] of the same range.
+    /// Undoes one [`AllocationMap::pin`] of the same range.
     pub fn unpin(&self, start: u64, end: u64) {
         let mut ranges = self.write();
         if let Some(count) = ranges.pinned.get_mut(&(start, end)) {
@@ -168,7 +169,7 @@ impl AllocationMap {
         }
     }
 
-    /// The allocation nearest to `at`, freed ones among them if `at` lies inside one.
+    /// The allocation nearest to `at`. This is a freed one if `at` lies inside it.
     pub fn nearest(&self, at: u64) -> Option<Nearest> {
         let ranges = self.read();
         if let Some(&range) = ranges.freed.iter().rev().find(|range| range.contains(at, 1)) {

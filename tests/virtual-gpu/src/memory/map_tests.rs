@@ -10,7 +10,7 @@ fn an_access_is_checked_to_the_byte() {
     let map = AllocationMap::new();
     map.insert(range(0x1000, 0x1007));
     let mut hint = Hint::default();
-    // Each twice: the second answer comes from the hint.
+    // Asks each question twice, because the second answer comes from the hint.
     for _ in 0..2 {
         assert_eq!(map.check(0x1000, 7, true, &mut hint), Ok(()));
         assert_eq!(map.check(0x1006, 1, false, &mut hint), Ok(()));

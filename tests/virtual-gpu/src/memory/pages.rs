@@ -1,4 +1,4 @@
-//! Pages of host memory, which serve as device memory.
+//! Pages of host memory, which are used as device memory.
 
 use std::io;
 use std::ptr::NonNull;
@@ -6,8 +6,9 @@ use std::ptr::NonNull;
 /// The size of a page in bytes: x86-64's.
 pub const PAGE: usize = 4096;
 
-/// Memory of this size or more begins at a multiple of it, as a GPU's does: AMD's kernel driver maps it in huge pages.
-/// The allocator in AMD's device library relies on that: it finds a slab's header by rounding an address down.
+/// Memory of this size or more begins at a multiple of this size, as on a GPU, where AMD's kernel
+/// driver maps it in huge pages. The allocator in AMD's device library relies on that: it finds a
+/// slab's header by rounding an address down.
 const HUGE: usize = 2 << 20;
 
 /// A mapping of whole pages, with at least one inaccessible page on either side.
@@ -45,7 +46,7 @@ impl Pages {
             return Err(io::Error::last_os_error());
         }
         let base = base.cast::<u8>();
-        // The place of the first multiple behind one page at least.
+        // The offset of the first multiple that leaves room for at least one page before it.
         let offset = (base as usize + PAGE).next_multiple_of(alignment) - base as usize;
         let start = base.wrapping_add(offset);
         let not_null = |pointer| NonNull::new(pointer).ok_or(io::ErrorKind::OutOfMemory);
@@ -73,9 +74,10 @@ impl Pages {
         self.length
     }
 
-    /// Gives the memory back and keeps the addresses, so that nothing else comes to lie there.
+    /// Gives the memory back but keeps the addresses reserved, so that nothing else is mapped
+    /// there.
     pub fn discard(&self) {
-        // SAFETY: `self` owns these pages. Whoever still accesses them gets SIGSEGV, as with memory unmapped.
+        // SAFETY: `self` owns these pages. Later accesses raise SIGSEGV, as with unmapped memory.
         unsafe {
             libc::madvise(self.start.as_ptr().cast(), self.length, libc::MADV_DONTNEED);
             libc::mprotect(self.start.as_ptr().cast(), self.length, libc::PROT_NONE);

@@ -1,4 +1,4 @@
-//! One convolution call: its checks, its workspace, its run.
+//! One convolution call: its checks, its workspace and its execution.
 
 use super::super::status::{by_float, input, output};
 use super::problem::{Direction, Problem};
@@ -58,11 +58,11 @@ impl Call {
             let padded = problem.input[axis] + 2 * problem.pad[axis];
             require(padded >= reach, miopenStatusBadParm)?;
             let expected = (padded - reach) / problem.stride[axis] + 1;
-            // The caller may choose a transposed convolution's output longer than the shortest one
-            // that gives its input.
+            // A caller may choose an output for a transposed convolution that is longer than the
+            // shortest one that leads back to the input.
             require(problem.output[axis] == expected, miopenStatusBadParm)?;
         }
-        // Offsets into the filled planes of one image are 32-bit.
+        // Offsets into the filled planes of one image have 32 bits.
         let filled: usize = problem.c.max(problem.k)
             * (0..3)
                 .map(|axis| problem.input[axis] + 2 * problem.pad[axis] + problem.filter[axis])

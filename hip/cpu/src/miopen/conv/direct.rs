@@ -11,8 +11,8 @@ use crate::numeric::shared::Shared;
 use crate::numeric::simd::{Vector, by_level};
 use crate::runtime::{parallel, threads};
 
-/// The vectors in a row of a tile of `rows` rows: as many as fit the registers together with two
-/// weights, at most 8.
+/// The number of vectors in a row of a tile of `rows` rows: as many as fit into the registers
+/// together with two weights, but at most 8.
 fn width(rows: usize, tile: (usize, usize)) -> usize {
     let registers = if tile.0 == 8 { 32 } else { 16 };
     ((registers - 2) / (rows + 1)).min(8)
@@ -179,8 +179,8 @@ by_level! {
     unsafe fn run_pass(work: Work<'_>) = run
 }
 
-/// The multiply-adds for each source value that a further task must have to be worthwhile, because
-/// each task fills the image's planes again.
+/// A further task is worthwhile only if it has this many multiply-adds for each source value,
+/// because each task fills the image's planes again.
 const WORTH: usize = 32;
 
 /// Runs a convolution forward (`src` is x, `dst` is y) or backward to the data (`src` is dy, `dst`

@@ -63,7 +63,8 @@ pub(crate) unsafe fn fill_channel<T: Single>(fill: &Fill, from: *const T, to: &m
                 } else if !T::IS_F32 {
                     widen_steps(source, step, &mut row[begin..end]);
                 } else if step == 2 {
-                    // Pairs vectorise, but a general step does not. The last pixel has no partner.
+                    // A loop over pairs vectorises; one with a general step does not. The last
+                    // pixel has no partner.
                     for (to, from) in row[begin..end].iter_mut().zip(source.chunks_exact(2)) {
                         *to = from[0].widen();
                     }
@@ -78,7 +79,7 @@ pub(crate) unsafe fn fill_channel<T: Single>(fill: &Fill, from: *const T, to: &m
     }
 }
 
-/// Widens each `step`-th pixel. It widens all pixels, which vectorises, and then picks.
+/// Widens each `step`-th pixel: widens all pixels, which vectorises, and then picks.
 fn widen_steps<T: Single>(source: &[T], step: usize, to: &mut [f32]) {
     const ROOM: usize = 256;
     let mut room = [0.0; ROOM];

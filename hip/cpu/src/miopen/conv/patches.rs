@@ -9,8 +9,8 @@ use crate::numeric::shared::Shared;
 use crate::numeric::simd::Vector;
 use crate::runtime::parallel;
 
-/// The most floats of planes that are filled before they are multiplied, but at least one image's:
-/// 8 MiB, which a core's share of a last-level cache may hold.
+/// At most this many floats of planes are filled before they are multiplied, but at least those of
+/// one image. 8 MiB may fit into a core's share of a last-level cache.
 pub(super) const WAVE: usize = 2 << 20;
 
 /// Floats that one task fills.
@@ -89,7 +89,7 @@ pub(super) struct Planes {
     at: Shared<f32>,
     image: usize,
     group: usize,
-    /// Whether reads past a run's end are forbidden.
+    /// Whether code must not read past a run's end.
     exact: bool,
 }
 

@@ -13,14 +13,15 @@ use crate::numeric::multiply::{Operand, Product, multiply_by_shape, multiply_sum
 use crate::numeric::shared::Shared;
 use crate::runtime::parallel;
 
-/// The fewest channels, of both input and output, for which the `gemm` crate's packing pays. It
-/// pays for MobileNetV2's 16 (batch 2, 112x112, one core with AVX2 of an EPYC 7003).
+/// The fewest channels, of both input and output, for which the `gemm` crate's packing pays. With
+/// the 16 channels of MobileNetV2 it pays (batch 2, 112x112, one core with AVX2 of an EPYC 7003).
 const LEAST_CHANNELS: usize = 8;
 
 /// The fewest pixels of an image. Each image is a product of its own, which reads the whole filter
-/// again. Relative to the time of one product over all images (the same core, 512 channels of 512,
-/// batch 64), 2 pixels take 12.7, 4 pixels 3.6, 16 pixels 1.0. The weights' gradient takes 15, 6
-/// and 1.5, and at 49 pixels 1.3 and 1.6. Algorithms that join images take 1.2 to 2.
+/// again. Measured on the same core with 512 channels of 512 and batch 64, relative to the time of
+/// one product over all images: 12.7 with 2 pixels, 3.6 with 4 and 1.0 with 16. The weights'
+/// gradient takes 15, 6 and 1.5, and with 49 pixels 1.3 and 1.6. Algorithms that join images take
+/// 1.2 to 2.
 const LEAST_PIXELS: usize = 32;
 
 /// Whether a convolution runs as a product of whole matrices.

@@ -1,5 +1,5 @@
 //! Forward and backward-data convolution as a product: the filter's matrix times a matrix of
-//! patches. Only one block of patches at a time is written out, which fits a second-level cache.
+//! patches. Only one block of patches is written out at a time. It fits into a second-level cache.
 //!
 //! The scheme is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
 //! (2008): `INNER` rows and `COLUMNS` columns of patches are packed into panels as wide as a
@@ -17,25 +17,25 @@ use crate::numeric::shared::Shared;
 use crate::numeric::simd::{Vector, by_level};
 use crate::runtime::{parallel, threads};
 
-/// The terms of a sum that are added in registers before the sum is written to memory.
+/// How many terms of a sum are added in registers before the sum is written to memory.
 const INNER: usize = 256;
 
 /// The columns of a block: with `INNER` rows 240 KiB, half of a second-level cache of 512 KiB. A
 /// multiple of every tile's width.
 const COLUMNS: usize = 240;
 
-/// The least output channels of a group for which packing patches pays. Measured on a core with
-/// AVX2 (EPYC 7003), 3x3, batch 2, forward, relative to the time of a whole im2col matrix and the
-/// `gemm` crate, first for direct sums, then for packed products: 1 output 0.24 to 0.57 and 0.68 to
-/// 2.1; 4 of 4 channels on 32x32 in 4 groups 0.44 and 0.76; 8 of 8 channels on 32x32 0.79 and 0.69;
-/// 64 of 64 on 56x56 1.1 and 1.1; 512 of 512 on 7x7 1.8 and 1.0.
+/// The fewest output channels of a group for which packing patches pays. Measured on a core with
+/// AVX2 (EPYC 7003), 3x3, batch 2, forward. The times are relative to that of a whole im2col matrix
+/// and the `gemm` crate, first of direct sums, then of packed products: 1 output 0.24 to 0.57 and
+/// 0.68 to 2.1; 4 of 4 channels on 32x32 in 4 groups 0.44 and 0.76; 8 of 8 channels on 32x32 0.79
+/// and 0.69; 64 of 64 on 56x56 1.1 and 1.1; 512 of 512 on 7x7 1.8 and 1.0.
 const LEAST_OUTPUTS: usize = 8;
 
-/// The least terms of a sum for which packing pays, because a block's sums are written and read
+/// The fewest terms of a sum for which packing pays, because a block's sums are written and read
 /// once in any case.
 const LEAST_TERMS: usize = 8;
 
-/// The least output channels of a task, if the columns alone make too few tasks. Each task packs
+/// The fewest output channels of a task, if the columns alone make too few tasks. Each task packs
 /// its patches again.
 const LEAST_ROWS: usize = 64;
 
@@ -328,8 +328,8 @@ pub(crate) unsafe fn convolve<T: Single>(
             let targets = joined(&pieces, pass.step);
             let inner = pass.offsets.len();
             let (top, bottom) = (part * rows, (part * rows + rows).min(outputs));
-            // If a sum has a single part, each tile is complete at once, so one tile of sums is
-            // enough.
+            // If a sum has a single part, each tile is completed in one go, so memory for one tile
+            // of sums is enough.
             let kept = if inner > INNER { bottom - top } else { tile.0 };
             let lengths = [INNER.min(inner) * ROW, ROW, kept * ROW];
             with_scratch(lengths.iter().sum(), |memory| {

@@ -15,8 +15,8 @@ type Convolve<'a> = hip_provider::miopen::Convolve<'a, Handle>;
 /// The solution's id in immediate mode, chosen by this library.
 const SOLUTION: u64 = 1001;
 
-/// The solution's number in find mode: that of the direct algorithm, which is the same in each
-/// direction's enum.
+/// The solution's number in find mode. It is the number of the direct algorithm, which is the same
+/// in every direction's enum.
 const ALGORITHM: i32 = miopenConvolutionFwdAlgoDirect.0;
 
 fn checked(call: &Convolve<'_>) -> Outcome<Call> {
@@ -70,7 +70,8 @@ impl Convolutions for Handle {
         Ok(vec![FoundAlgorithm { number: ALGORITHM, time, workspace }])
     }
 
-    /// As in MIOpen, fails unless [`Convolutions::find`] ran before for the same call.
+    /// As in MIOpen, this fails unless [`Convolutions::find`] was called before with the same
+    /// arguments.
     unsafe fn run_found(&self, call: &Convolve<'_>, number: i32, buffers: ConvolutionBuffers) -> Outcome {
         let call = checked(call)?;
         require(number == ALGORITHM, miopenStatusBadParm)?;

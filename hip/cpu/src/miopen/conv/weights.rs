@@ -22,8 +22,8 @@ use crate::runtime::{parallel, threads};
 /// tenth of the block's time.
 const PIXELS: usize = 768;
 
-/// The floats of patches that all rows of the gradient are multiplied by before the next patches.
-/// With three rows of the gradient they fit a first-level cache.
+/// How many floats of patches all rows of the gradient are multiplied by before the next patches
+/// are used. With three rows of the gradient they fit a first-level cache.
 const NEAR: usize = 5 << 10;
 
 /// The floats of a block's row in scratch memory: its pixels, and a vector that is written after
@@ -34,8 +34,8 @@ const ROW: usize = PIXELS + 16;
 /// few rows of the gradient in a second-level cache.
 const ROWS: usize = 48;
 
-/// The least rows of the gradient of a task, if the patches alone make too few tasks. Each task
-/// writes out its patches again.
+/// The fewest rows of the gradient that a task has, if the patches alone make too few tasks. Each
+/// task writes out its patches again.
 const LEAST: usize = 48;
 
 /// The floats of workspace: the planes; for f16 and bf16 also the gradient of a wave of images, and

@@ -90,7 +90,7 @@ impl Decoder<'_> {
         self.inst.idxen = bits(word, 13, 1) != 0;
         self.inst.glc = bits(word, 14, 1) != 0;
         self.inst.to_lds = bits(word, 16, 1) != 0;
-        // TFE: a status dword behind the data, for partially resident textures.
+        // TFE: a status dword after the data, for partially resident textures.
         self.unsupported |= bits(second, 23, 1) != 0;
         let addresses = u16::from(self.inst.offen) + u16::from(self.inst.idxen);
         if addresses > 0 {

@@ -12,13 +12,14 @@ use super::exec::{Exec, Handler, Inst, Op};
 use super::inst::{Flags, Operand, Select, Ty, Unused};
 use super::table::{GRAPHICS, TABLES, UNKNOWN};
 
-/// What runs for a known instruction in a form that isn't executed.
+/// The handler of a known instruction in a form that isn't supported.
 const UNSUPPORTED_FORM: Exec = Exec::scalar::<UnsupportedForm>();
 /// The longest encoding in dwords (MIMG with addresses of its own).
 pub(crate) const LONGEST: usize = 5;
 
-/// Decodes the instruction at `pc`, whose dwords are `words` (as many as there are). What has no row in the tables,
-/// or isn't complete, becomes an instruction that faults when it runs.
+/// Decodes the instruction at `pc`, whose dwords are `words` (as many as there are). An encoding
+/// that has no row in the tables, or is incomplete, becomes an instruction that faults when it
+/// runs.
 pub(crate) fn decode(pc: u64, words: &[u32]) -> Inst {
     let mut decoder =
         Decoder { words, next: 1, literal: None, unsupported: false, inst: blank(pc, &UNKNOWN) };
@@ -79,14 +80,14 @@ fn unknown(pc: u64, words: &[u32]) -> Inst {
     inst
 }
 
-/// An instruction on its way. Methods return `None` for encodings that don't exist.
+/// An instruction that is being decoded. Methods return `None` for encodings that don't exist.
 struct Decoder<'a> {
     words: &'a [u32],
     /// Dwords taken.
     next: usize,
     literal: Option<u32>,
-    /// The encoding exists, but has an operand or a modifier that isn't executed: the global data share, LDS as an
-    /// operand, partially resident textures.
+    /// The encoding exists, but has an operand or a modifier that isn't supported: the global data
+    /// share, LDS as an operand, partially resident textures.
     unsupported: bool,
     inst: Inst,
 }
@@ -163,8 +164,8 @@ impl Decoder<'_> {
     }
 }
 
-/// The mnemonic and length in bytes of the instruction that starts with `words`; `None` if it is unknown. For tools
-/// that hold the tables against another disassembler.
+/// The mnemonic and length in bytes of the instruction that starts with `words`; `None` if it is
+/// unknown. For tools that compare the tables with another disassembler.
 pub fn describe(words: &[u32]) -> Option<(&'static str, u8)> {
     let inst = decode(0, words);
     (!inst.op.name.is_empty()).then_some((inst.op.name, inst.size))

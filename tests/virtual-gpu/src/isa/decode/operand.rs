@@ -53,7 +53,7 @@ impl Decoder<'_> {
         })
     }
 
-    /// The literal behind the instruction; all operands share one.
+    /// The literal after the instruction, which all operands share.
     pub(super) fn literal(&mut self) -> Option<u32> {
         if let Some(word) = self.literal {
             return Some(word);
@@ -79,7 +79,7 @@ fn float(index: u32, ty: Ty) -> Operand {
     })
 }
 
-/// A literal: extended to 64 bits as the type wants.
+/// A literal, extended to 64 bits as its type requires.
 pub(super) fn literal(word: u32, ty: Ty) -> Operand {
     Operand::constant(match ty {
         Ty::F64 => u64::from(word) << 32,

@@ -171,7 +171,7 @@ impl Decoder<'_> {
         let encoded = op.src.iter().filter(|ty| **ty != Ty::None).count()
             - usize::from(op.flags.contains(Flags::ACCUMULATE));
         let op_sel = bits(word, 11, 4);
-        // With a scalar destination its field lies over `abs` and `op_sel`.
+        // A scalar destination's field occupies the bits of `abs` and `op_sel`.
         let scalar_too = op.flags.contains(Flags::SDST) && op.dst != Ty::None;
         for k in 0..encoded {
             let at = k as u32;

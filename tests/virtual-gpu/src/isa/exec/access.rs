@@ -1,4 +1,4 @@
-//! What a memory instruction moves: sizes, extension, and halves of registers.
+//! The data that a memory instruction moves: sizes, extension, and halves of registers.
 
 use crate::isa::state::Vgpr;
 

@@ -8,7 +8,7 @@ use crate::isa::state::{Machine, Step};
 use crate::isa::{FaultKind, LANES};
 
 bodies! {
-    /// Of lane 0 if no lane is active.
+    /// Reads lane 0 if no lane is active.
     ReadFirstLane |m, i| {
         let regs = &mut m.state.regs;
         let exec = regs.exec();

@@ -65,7 +65,7 @@ impl Divide for f64 {
 }
 
 impl Divide for F16 {
-    // 16 bits have a fixup only: their quotients are computed in 32 bits.
+    // 16-bit floats have only the fixup, because their quotients are computed in 32 bits.
     const FAR: i32 = i32::MAX;
     const TINY: i32 = -1;
     const SCALE: i32 = 0;
@@ -83,11 +83,12 @@ impl Divide for F16 {
     }
 }
 
-/// Scales `a`, which is the denominator `b` or the numerator `c`, so that the quotient's iteration stays in range.
-/// The carry asks `v_div_fmas` to scale back.
+/// Scales `a`, which is the denominator `b` or the numerator `c`, so that the quotient's iteration
+/// stays in range. The carry tells `v_div_fmas` to scale back.
 ///
-/// The guide's text scales a denominator up where its reciprocal is denormal and the quotient too; that would
-/// overflow. It is scaled down here, which is what the sequence needs.
+/// According to the guide's text, a denominator is scaled up if both its reciprocal and the
+/// quotient are denormal, but that would overflow. Here it is scaled down, which is what the
+/// sequence needs.
 #[inline(always)]
 pub(crate) fn scale<T: Divide + std::ops::Div<Output = T>>(a: T, b: T, c: T) -> Carry<T> {
     let up = |x: T| x.scale_soft(T::SCALE, Round::NearestEven);
@@ -118,7 +119,7 @@ pub(crate) fn scale<T: Divide + std::ops::Div<Output = T>>(a: T, b: T, c: T) -> 
     }
 }
 
-/// The quotient `q` of `c / b`, put right where `b` or `c` is special or the quotient leaves the range.
+/// The quotient `q` of `c / b`, corrected if `b` or `c` is special or the quotient is out of range.
 #[inline(always)]
 pub(crate) fn fixup<M: Mode, T: Divide>(m: M, q: T, b: T, c: T) -> T {
     let (b, c) = (f::input(m, b), f::input(m, c));
@@ -237,7 +238,8 @@ const TWO_OVER_PI: [u32; 37] = [
     0x5603_3046,
 ];
 
-/// 53 digits of 2/pi, from where an angle of `x`'s size needs its `segment`-th ones.
+/// 53 binary digits of 2/pi: the `segment`-th group of those that the reduction of an angle of
+/// `x`'s size needs.
 pub(crate) fn trig_preop(x: f64, segment: u32) -> f64 {
     let exponent = x.exponent();
     let shift = (segment & 31) as i32 * 53 + (exponent - 1077).max(0);

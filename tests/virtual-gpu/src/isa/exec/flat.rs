@@ -1,4 +1,4 @@
-//! Vector memory: the FLAT, GLOBAL and SCRATCH segments, and what they share with buffers.
+//! Vector memory: the FLAT, GLOBAL and SCRATCH segments, and the code that they share with buffers.
 
 use std::marker::PhantomData;
 
@@ -10,7 +10,7 @@ use crate::isa::{FaultKind, LANES, PRIVATE_APERTURE, SHARED_APERTURE};
 
 /// Where each lane's access goes.
 pub(crate) struct Targets {
-    /// Host addresses; of inactive lanes 0.
+    /// Host addresses; 0 for inactive lanes.
     pub(crate) at: [u64; LANES],
     /// Lanes that access all their bytes.
     pub(crate) whole: u32,
@@ -70,7 +70,7 @@ fn bounds(at: &[u64; LANES], mask: u32) -> (u64, u64) {
     (low, high)
 }
 
-/// The same for 32 bits, which the host's vectors do faster.
+/// The same for 32 bits, which the host's vectors compute faster.
 #[inline(always)]
 pub(super) fn bounds32(at: &[u32; LANES], mask: u32) -> (u32, u32) {
     let (mut low, mut high) = (u32::MAX, 0);
@@ -83,7 +83,8 @@ pub(super) fn bounds32(at: &[u32; LANES], mask: u32) -> (u32, u32) {
 }
 
 impl Machine<'_> {
-    /// Holds the accesses of the lanes in `mask` against the allocation map, as one range if that does.
+    /// Checks the accesses of the lanes in `mask` against the allocation map, as a single range if
+    /// possible.
     #[inline(always)]
     pub(crate) fn check_global(
         &mut self,
@@ -95,7 +96,7 @@ impl Machine<'_> {
         self.check_span(i, at, mask, bounds(at, mask), kind)
     }
 
-    /// The same with the lanes' smallest and largest address at hand.
+    /// As [`Self::check_global`], with the lanes' smallest and largest address given.
     #[inline(always)]
     pub(super) fn check_span(
         &mut self,

@@ -1,9 +1,10 @@
 //! Floating-point operations on one lane's values, under MODE's rules.
 //!
-//! Results that the guide promises exactly (sums, products, fused products, conversions, divisions by the
-//! `v_div_*` sequence, minima, comparisons) are bit-exact but for the sign and payload of NaN. Transcendentals
-//! are evaluated in 64 bits and rounded once: they lie within 0.5 + 2^-28 ulp of the true value where the
-//! hardware promises 1 ulp. As on hardware, the 32-bit ones read and write denormals as 0 in every mode.
+//! Results that the guide specifies exactly (sums, products, fused products, conversions, divisions
+//! by the `v_div_*` sequence, minima, comparisons) are bit-exact, except for the sign and payload
+//! of NaN. Transcendentals are evaluated in 64 bits and rounded once: they lie within 0.5 + 2^-28
+//! ulp of the true value where the hardware promises 1 ulp. As on hardware, the 32-bit ones read
+//! and write denormals as 0 in every mode.
 
 use super::mode::{Mode, Round, Rules};
 use super::value::{F16, Pk};
@@ -15,7 +16,7 @@ pub(crate) trait Float: Copy {
     /// The largest value below 1.
     const BELOW_ONE: Self;
     fn rules<M: Mode>(m: M) -> Rules;
-    /// Denormals become zeros of their sign.
+    /// Replaces a denormal by a zero of the same sign.
     fn flush(self) -> Self;
     fn add_raw(self, other: Self) -> Self;
     fn mul_raw(self, other: Self) -> Self;
@@ -198,7 +199,8 @@ impl Float for F16 {
     }
     #[inline(always)]
     fn add_raw(self, other: Self) -> Self {
-        // 24 bits suffice to round sums and products of 11 bits twice without harm.
+        // 24 bits are enough for sums and products of 11-bit numbers to be rounded twice with the
+        // result of a single rounding.
         Self::of(self.f32() + other.f32())
     }
     #[inline(always)]
@@ -347,7 +349,7 @@ pub(crate) fn fma_legacy<M: Mode>(m: M, a: f32, b: f32, c: f32) -> f32 {
     if input(m, a) == 0.0 || input(m, b) == 0.0 { output(m, input(m, c)) } else { fma(m, a, b, c) }
 }
 
-/// A result that the guide gives exactly: rounding applies, then flushing.
+/// A result that the guide specifies exactly: rounds it, then flushes it.
 #[inline(always)]
 pub(crate) fn round_from<M: Mode, T: Float>(m: M, x: f64) -> T {
     let r = T::rules(m).round;

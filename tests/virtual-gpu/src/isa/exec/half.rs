@@ -1,7 +1,7 @@
 //! 16-bit floats, by branch-free conversions that vectorise.
 //!
-//! The `half` crate asks for the host's features at each conversion, which keeps loops over lanes scalar. Its
-//! conversions are the oracle of the tests.
+//! The crate `half` queries the host's features at each conversion, which prevents loops over lanes
+//! from being vectorised. The tests use its conversions as the oracle.
 
 /// The value of a 16-bit float, exact.
 #[inline(always)]

@@ -1,4 +1,5 @@
-//! Instructions that treat each lane alike: fetch operands, evaluate lane by lane, write what EXEC lets.
+//! Instructions that treat each lane alike: fetch operands, evaluate lane by lane, and write the
+//! lanes that EXEC enables.
 
 use std::marker::PhantomData;
 
@@ -177,7 +178,7 @@ fn each<F: LaneFn, M: Mode, const MODIFY: bool>(state: &mut State, i: &Inst, mod
     }
 }
 
-/// The registers of an operand. What isn't a plain register is spread into `spread`.
+/// The registers of an operand. An operand that isn't a plain register is expanded into `spread`.
 #[inline(always)]
 pub(crate) fn fetch<'a, T: Value>(regs: &'a Regs, o: &Operand, spread: &'a mut [Vgpr; 2]) -> View<'a> {
     if T::TY == Ty::None {
@@ -205,7 +206,7 @@ pub(crate) fn fetch<'a, T: Value>(regs: &'a Regs, o: &Operand, spread: &'a mut [
     View { lo: &spread[0].0, hi: &spread[1].0 }
 }
 
-/// Spreads an operand that is modified, or rare.
+/// Expands an operand that has modifiers or is of a rare kind.
 #[inline(never)]
 pub(crate) fn spread_operand(regs: &Regs, o: &Operand, ty: Ty, spread: &mut [Vgpr; 2]) {
     let [lo, hi] = spread;

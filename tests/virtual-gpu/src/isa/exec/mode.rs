@@ -1,7 +1,7 @@
 //! The MODE register's rules for floating-point results.
 //!
-//! Bodies are generic over [`Mode`]. The two settings that compilers and libraries use are types of their own, so that
-//! their rules are constants; all other settings go through [`Dynamic`].
+//! Bodies are generic over [`Mode`]. The two settings that compilers and libraries use have their
+//! own types, so that their rules are constants; all other settings go through [`Dynamic`].
 
 /// Rounding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,8 @@ impl Mode for Keep {
     }
 }
 
-/// As [`Keep`], but 32-bit denormals are 0: the assembler's default, so that of rocBLAS's assembly kernels.
+/// As [`Keep`], but 32-bit denormals are 0. This is the assembler's default, and thus the setting
+/// of rocBLAS's assembly kernels.
 #[derive(Clone, Copy)]
 pub(crate) struct Flush32 {
     ieee: bool,

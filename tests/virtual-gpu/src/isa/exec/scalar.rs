@@ -43,7 +43,7 @@ word! {
     i64: I64, scalar64, set_sgpr64 as u64;
 }
 
-/// The semantics of scalar arithmetic; `scc` is read and written at will.
+/// The semantics of scalar arithmetic. A function may read and write `scc`.
 pub(crate) trait ScalarFn {
     type A: Word;
     type B: Word;
@@ -134,7 +134,7 @@ bodies! {
     }
     End |m, i| { m.halt(i, Halt::End) }
     Barrier |m, i| { m.halt(i, Halt::Barrier) }
-    /// Memory is always up to date here; stopping lets other waves run.
+    /// Memory is always up to date here. The wave stops only so that other waves can run.
     WaitCount |m, i| {
         if m.state.waits == 0 {
             return Step::Next;
@@ -144,7 +144,7 @@ bodies! {
     }
     Sleep |m, i| { m.halt(i, Halt::Sleep) }
     Trap |m, i| { m.fault(i, None, FaultKind::Trap(i.imm as u8)) }
-    /// Padding behind a function.
+    /// Padding after a function.
     CodeEnd |m, i| { m.fault(i, None, FaultKind::Unsupported("runs past the end of a function")) }
     Unsupported |m, i| { m.fault(i, None, FaultKind::Unsupported("the virtual GPU lacks this instruction")) }
     /// A known instruction in a form that isn't executed.

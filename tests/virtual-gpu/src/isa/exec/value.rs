@@ -1,4 +1,5 @@
-//! What a lane's operand is: numbers out of the bits of one or two registers, and results back into bits.
+//! The values of a lane's operands: reads numbers from the bits of one or two registers, and turns
+//! results back into bits.
 
 use super::half;
 use crate::isa::inst::Ty;
@@ -28,7 +29,7 @@ pub(crate) trait Result: Copy {
     }
 }
 
-/// What clamping to \[0, 1\] makes of NaN.
+/// How clamping to \[0, 1\] treats NaN.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clamp {
     /// DX10_CLAMP: 0, not NaN.

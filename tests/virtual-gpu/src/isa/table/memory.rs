@@ -1,4 +1,5 @@
-//! Scalar loads, and vector memory: one list gives FLAT, GLOBAL, SCRATCH and MUBUF, whose opcodes are the same.
+//! Scalar loads, and vector memory. One list makes the tables of FLAT, GLOBAL, SCRATCH and MUBUF,
+//! because their opcodes are the same.
 
 use super::Row;
 use crate::isa::exec::Op;

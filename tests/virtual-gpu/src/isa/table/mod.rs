@@ -65,7 +65,7 @@ impl Op {
     }
 }
 
-/// What an encoding without a row decodes to.
+/// The opcode to which an encoding without a row decodes.
 pub(crate) static UNKNOWN: Op =
     Op::special::<scalar::Unknown>("", Ty::None, [Ty::None; 3]).with(Flags::BRANCH);
 
@@ -122,7 +122,7 @@ macro_rules! fp {
     };
 }
 
-/// An integer operation, and what it is with the clamp bit.
+/// An integer operation, and its form with the clamp bit.
 macro_rules! saturating {
     ($n:expr, |$a:ident: $A:ty, $b:ident: $B:ty| -> $R:ty $e:block, $s:block) => {
         saturating!($n, |$a: $A, $b: $B, _c: ()| -> $R $e, $s)

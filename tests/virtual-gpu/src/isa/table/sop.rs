@@ -25,7 +25,7 @@ macro_rules! arith {
     }};
 }
 
-/// The same, with SCC telling whether the result is not 0.
+/// The same, but SCC says whether the result is not 0.
 macro_rules! logic {
     ($n:literal, |$a:ident: $A:ty| -> $R:ty $e:block) => {
         arith!($n, |scc, $a: $A| -> $R {
@@ -326,12 +326,12 @@ pub(super) static SOP1: &[Row] = &[
     (0x49, Op::special::<s::MovRelSd2>("s_movrelsd_2_b32", Ty::B32, B32)),
 ];
 
-/// Quads with any bit set, whole.
+/// Sets all bits of each quad that has any bit set.
 fn whole_quads(a: u64) -> u64 {
     (0..16).fold(0, |r, k| if a >> (4 * k) & 15 != 0 { r | 15 << (4 * k) } else { r })
 }
 
-/// One bit a quad: whether any is set.
+/// One bit for each quad: whether any of its bits is set.
 fn quad_mask(a: u64) -> u64 {
     (0..16).fold(0, |r, k| if a >> (4 * k) & 15 != 0 { r | 1 << k } else { r })
 }
@@ -437,7 +437,7 @@ pub(super) static SOPP: &[Row] = &[
     (0x14, control!("s_incperflevel", Nop)),
     (0x15, control!("s_decperflevel", Nop)),
     (0x16, control!("s_ttracedata", Nop)),
-    // No debugger is attached: never taken.
+    // Never taken, because no debugger is attached.
     (0x17, control!("s_cbranch_cdbgsys", Nop)),
     (0x18, control!("s_cbranch_cdbguser", Nop)),
     (0x19, control!("s_cbranch_cdbgsys_or_user", Nop)),

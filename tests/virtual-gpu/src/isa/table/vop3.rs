@@ -209,7 +209,7 @@ pub(super) static VOP3: &[Row] = &[
             (a & ((1 << l.0) - 1)).count_ones().wrapping_add(b)
         }),
     ),
-    // The upper 32 lanes of a wave of 64, of which a wave of 32 has none.
+    // Counts in the upper 32 lanes of a wave of 64, which a wave of 32 does not have.
     (0x366, int!("v_mbcnt_hi_u32_b32", |_a: u32, b: u32| -> u32 { b })),
     (
         0x368,

@@ -124,7 +124,7 @@ pub(super) static VOP3P: &[Row] = &[
     (0x18, dot!("v_dot8_i32_i4", signed 4)),
     (0x19, dot!("v_dot8_u32_u4", unsigned 4)),
     (0x20, fp!("v_fma_mix_f32", |m, a: Mix, b: Mix, c: Mix| -> f32 { f::fma(m, a.0, b.0, c.0) })),
-    // The sum is rounded to 32 bits first, as the instructions that this one stands for are.
+    // The sum is rounded to 32 bits first, as by the instructions that this one replaces.
     (
         0x21,
         fp!("v_fma_mixlo_f16", |m, a: Mix, b: Mix, c: Mix| -> F16 { f::narrow(m, f::fma(m, a.0, b.0, c.0)) }),
