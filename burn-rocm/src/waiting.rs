@@ -1,7 +1,7 @@
 //! Ops that are put off (deferred). A thread puts off at most one op, until its next op at the
 //! latest.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// An op whose work was put off and may still have to be enqueued.
@@ -17,6 +17,9 @@ thread_local! {
     /// The op that this thread put off. If the thread ends first, the tensor that the op writes
     /// still holds the op and enqueues it when the elements are needed.
     static LAST: RefCell<Option<Arc<dyn Waiting>>> = const { RefCell::new(None) };
+    /// Whether `LAST` holds an op. Every op asks, and this costs one load, because unlike `LAST` it
+    /// has no destructor.
+    static ANY: Cell<bool> = const { Cell::new(false) };
 }
 
 type List = Vec<Weak<dyn Waiting>>;
@@ -30,7 +33,9 @@ fn of_graphs() -> MutexGuard<'static, List> {
 }
 
 /// Takes the op that this thread put off. Also `None` while the thread is ending.
+#[cold]
 fn take() -> Option<Arc<dyn Waiting>> {
+    ANY.set(false);
     LAST.try_with(RefCell::take).ok().flatten()
 }
 
@@ -42,7 +47,7 @@ pub(crate) fn wait(op: Arc<dyn Waiting>, of_graph: bool) {
         list.retain(|other| other.strong_count() > 0);
         list.push(Arc::downgrade(&op));
     }
-    let _ = LAST.try_with(|last| last.replace(Some(op)));
+    ANY.set(LAST.try_with(|last| last.replace(Some(op))).is_ok());
 }
 
 /// Lets go of `op` if this thread put it off.
@@ -51,6 +56,7 @@ pub(crate) fn release(op: &Arc<impl Waiting + 'static>) {
         let mut last = last.borrow_mut();
         if last.as_ref().is_some_and(|last| std::ptr::addr_eq(Arc::as_ptr(last), Arc::as_ptr(op))) {
             *last = None;
+            ANY.set(false);
         }
     });
 }
@@ -61,8 +67,9 @@ pub(crate) fn release(op: &Arc<impl Waiting + 'static>) {
 ///
 /// # Errors
 /// The op's. Reads of its result report it too.
+#[inline]
 pub(crate) fn enqueue_own() -> hip::Result<()> {
-    take().map_or(Ok(()), |op| op.enqueue())
+    if ANY.get() { take().map_or(Ok(()), |op| op.enqueue()) } else { Ok(()) }
 }
 
 /// Enqueues the op that this thread put off, and those of all threads that read a graph's memory. A

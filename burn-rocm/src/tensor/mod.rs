@@ -138,7 +138,9 @@ impl RocmTensor {
     /// With the product's error, if it fails.
     #[inline]
     pub(crate) fn buffer(&self) -> &Buffer {
-        self.settle().or_raise();
+        if self.put_off.is_some() {
+            self.settle().or_raise();
+        }
         &self.buffer
     }
 
@@ -180,7 +182,8 @@ impl RocmTensor {
     /// The byte offset of the first element in the buffer. 0 for a tensor without elements, because
     /// an empty slice may begin beyond the buffer's end.
     pub(crate) fn byte_offset(&self) -> usize {
-        if self.layout.shape().contains(&0) { 0 } else { self.layout.offset() * self.dtype.size() }
+        let offset = self.layout.offset();
+        if offset == 0 || self.is_empty() { 0 } else { offset * self.dtype.size() }
     }
 
     /// The device that holds the buffer.

@@ -107,7 +107,7 @@ impl<'d> Launch<'d> {
     }
 
     /// Adds a pointer to byte `byte_offset` of a buffer that the kernel reads.
-    #[inline]
+    #[inline(always)] // Else each call moves the whole launch.
     pub fn buffer(mut self, buffer: &Buffer, byte_offset: usize) -> Self {
         self.reads(buffer);
         self.pointer(buffer, byte_offset);
@@ -117,7 +117,7 @@ impl<'d> Launch<'d> {
     /// Adds a pointer to byte `byte_offset` of a buffer that the kernel writes. Add outputs after
     /// all inputs and after the flag, because an output takes over the faults of the arguments
     /// before it. It also keeps its own earlier faults and passes them to later outputs.
-    #[inline]
+    #[inline(always)] // Else each call moves the whole launch.
     pub fn output(mut self, buffer: &Buffer, byte_offset: usize) -> Self {
         self.reads(buffer);
         self.writes = true;
