@@ -89,6 +89,13 @@ impl Input {
         Self { base, view, shape: shape.to_vec() }
     }
 
+    /// The same numbers in the type in which an op computes them, through the same view.
+    #[must_use]
+    pub fn widened(&self) -> Self {
+        let dtype = crate::limits::wide(self.base.dtype);
+        Self { base: self.base.clone().convert_dtype(dtype), ..self.clone() }
+    }
+
     /// The shape that the op sees.
     pub fn shape(&self) -> &[usize] {
         &self.shape

@@ -167,13 +167,32 @@ pub fn shares(magnitude: &TensorData, share: f64, dtype: DType) -> TensorData {
 /// magnitudes of Keys' cubic weights add up to at most 1.375 along an axis. The sum has the error
 /// bound of a sum in any order; 8 more roundings allow for the points and weights along both axes.
 pub fn resized(from: [usize; 2], to: [usize; 2], dtype: DType) -> crate::Tolerance {
+    resized_within(4, 2.0, from, to, dtype)
+}
+
+/// As [`resized`] for Lanczos: an input pixel counts for the outputs whose points are within 3
+/// pixels of it. The magnitudes of the weights, whose sum is 1, add up to less than 1.7 along an
+/// axis, and 1.7^2 < 3.
+pub fn resized_by_lanczos(from: [usize; 2], to: [usize; 2], dtype: DType) -> crate::Tolerance {
+    resized_within(6, 3.0, from, to, dtype)
+}
+
+/// The error of sums over the outputs within `reach` pixels along both axes. Each adds at most
+/// `most`.
+fn resized_within(
+    reach: usize,
+    most: f64,
+    from: [usize; 2],
+    to: [usize; 2],
+    dtype: DType,
+) -> crate::Tolerance {
     let outputs = |axis: usize| match from[axis] {
         1 => to[axis],
-        n => to[axis].min(4 * to[axis].saturating_sub(1) / (n - 1) + 2),
+        n => to[axis].min(reach * to[axis].saturating_sub(1) / (n - 1) + 2),
     };
     let terms = outputs(0) * outputs(1);
     let growth = growth(terms + 8, wide(dtype)) + growth(terms + 8, DType::F64);
-    crate::Tolerance { absolute: growth * 2.0 * terms as f64, relative: 0.0 }
+    crate::Tolerance { absolute: growth * most * terms as f64, relative: 0.0 }
 }
 
 /// The limits for a Fourier transform of `count` numbers along a dim, `square` being the sum of
@@ -268,10 +287,37 @@ pub fn softmax(
     logarithm: bool,
     dtype: DType,
 ) -> TensorData {
+    let sum_error = growth(in_turn(len), wide(dtype)) + growth(len, DType::F64);
+    softmax_of_sums(x, reference, len, sum_error, logarithm, dtype)
+}
+
+/// As [`softmax`], if one thread may add a whole line and scale its sum for each new maximum. No
+/// term is scaled more than `len` times, and each time it takes an exponential, off by 8 roundings,
+/// and a product. The roundings of the exponentials' arguments are at most those of one argument,
+/// the line's range.
+pub fn softmax_in_turn(
+    x: &TensorData,
+    reference: &TensorData,
+    len: usize,
+    logarithm: bool,
+    dtype: DType,
+) -> TensorData {
+    let sum_error = 10.0 * growth(len, wide(dtype)) + growth(len, DType::F64);
+    softmax_of_sums(x, reference, len, sum_error, logarithm, dtype)
+}
+
+/// The limits for a softmax whose sums are off by a share of `sum_error`.
+fn softmax_of_sums(
+    x: &TensorData,
+    reference: &TensorData,
+    len: usize,
+    sum_error: f64,
+    logarithm: bool,
+    dtype: DType,
+) -> TensorData {
     let computed = wide(dtype);
     // The reference has its own roundings, in f64.
     let u = unit(computed) + unit(DType::F64);
-    let sum_error = growth(in_turn(len), computed) + growth(len, DType::F64);
     let [x, reference_values] = [x, reference].map(|data| data.iter::<f64>().collect::<Vec<f64>>());
     let mut limits = Vec::with_capacity(x.len());
     for (row, y) in x.chunks(len.max(1)).zip(reference_values.chunks(len.max(1))) {
@@ -329,6 +375,75 @@ pub fn assert_within(
             (x - y).abs()
         );
     }
+}
+
+/// Asserts that each result has `dtype` and is right within `tolerance` in the type in which it is
+/// computed, and was then rounded once to `dtype` if that is another. `theirs` are the oracle's
+/// results in the type of the computation.
+///
+/// # Panics
+/// With `what`, the first element that is outside, and both values.
+#[track_caller]
+pub fn assert_rounded(
+    what: &impl std::fmt::Display,
+    dtype: DType,
+    ours: &[TensorData],
+    theirs: &[TensorData],
+    tolerance: crate::Tolerance,
+) {
+    let computed = wide(dtype);
+    assert_eq!(ours.len(), theirs.len(), "{what}: number of results");
+    for (k, (found, reference)) in ours.iter().zip(theirs).enumerate() {
+        let what = format!("{what}, result {k}");
+        assert_eq!((found.dtype, reference.dtype), (dtype, computed), "{what}");
+        if dtype == computed {
+            crate::assert_close(
+                &what,
+                std::slice::from_ref(found),
+                std::slice::from_ref(reference),
+                tolerance,
+            );
+            continue;
+        }
+        let limits = rounded(reference, computed, dtype, tolerance);
+        assert_within(&what, found, reference, &limits);
+    }
+}
+
+/// Runs one body on both backends, the oracle with operands widened to the type in which this
+/// backend computes, and compares the results with [`assert_rounded()`]. The body gets the inputs
+/// as tensors and returns a `Vec<TensorData>`.
+///
+/// ```ignore
+/// rounded!("float_exp", dtype, Tolerance::of(limits::wide(dtype)), |B, device, [a = &a]| {
+///     vec![read_float::<B>(B::float_exp(a))]
+/// });
+/// ```
+#[macro_export]
+macro_rules! rounded {
+    (
+        $what:expr, $dtype:expr, $tolerance:expr,
+        |$B:ident, $device:ident, [$($x:ident = $input:expr),+]| $body:expr
+    ) => {{
+        $crate::trace::to_file();
+        #[allow(unused_braces)] // rustfmt puts them around a one-line body
+        let ours: Vec<$crate::TensorData> = {
+            #[allow(dead_code)]
+            type $B = $crate::R;
+            let $device = Default::default();
+            $(let $x = $input.float::<$B>(&$device);)+
+            $body
+        };
+        #[allow(unused_braces)]
+        let theirs: Vec<$crate::TensorData> = {
+            #[allow(dead_code)]
+            type $B = $crate::O;
+            let $device = Default::default();
+            $(let $x = $input.widened().float::<$B>(&$device);)+
+            $body
+        };
+        $crate::limits::assert_rounded(&$what, $dtype, &ours, &theirs, $tolerance);
+    }};
 }
 
 /// Asserts that a float op's result is right within the rounding bound of a sum or mean of

@@ -83,7 +83,8 @@ impl Ticket {
     /// What the kernel has stored so far; 0 if it has found nothing wrong.
     pub(crate) fn value(&self) -> u64 {
         // SAFETY: `home` keeps the page that holds the word, which is aligned. Device and host
-        // access each word as a whole.
+        // access each word as a whole. The page is `PinnedBlock::coherent`: HIP guarantees that the
+        // host sees a kernel's store to such memory. After a wait for the launch it sees the last.
         unsafe { AtomicU64::from_ptr(self.address as *mut u64) }.load(Ordering::Acquire)
     }
 
@@ -331,7 +332,8 @@ impl State {
 
     fn word(&self, word: u32) -> &AtomicU64 {
         // SAFETY: `self` keeps the page that holds the word, which is aligned. Device and host
-        // access each word as a whole.
+        // access each word as a whole. The page is `PinnedBlock::coherent`: HIP guarantees that the
+        // host sees a kernel's store to such memory. After a wait for the launch it sees the last.
         unsafe { AtomicU64::from_ptr(self.address(word) as *mut u64) }
     }
 

@@ -171,6 +171,8 @@ impl Device {
         };
         self.context.check("hipMemcpyAsync", status)?;
         self.compute.mark_for_host()?.synchronize()?;
+        // The block's memory is not coherent. The event has `hipEventReleaseToSystem`, with which
+        // HIP guarantees that after this wait the host sees what the copy wrote.
         out.copy_from_slice(&block.bytes()[..out.len()]);
         Ok(())
     }
@@ -216,6 +218,7 @@ impl Device {
                 _ => None,
             };
             event.synchronize()?;
+            // Visible by the event's `hipEventReleaseToSystem`, as in `read_small`.
             part.copy_from_slice(&blocks[index % 2].bytes()[..part.len()]);
             if let Some(next) = next {
                 event = next;
@@ -282,6 +285,7 @@ impl Device {
             self.context.check("hipMemcpyAsync", status)?;
         }
         self.compute.mark_for_host()?.synchronize()?;
+        // Visible by the event's `hipEventReleaseToSystem`, as in `read_small`.
         for piece in pieces {
             let from = &chunks[piece.block % WAVE].bytes()[piece.offset..][..piece.bytes];
             reads[piece.read].out[piece.at..][..piece.bytes].copy_from_slice(from);

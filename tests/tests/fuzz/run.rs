@@ -108,17 +108,18 @@ pub(crate) fn runner(cases: u32) -> TestRunner {
 
 /// The outcomes of an op's cases.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
+pub(crate) struct Tally {
     /// Both sides gave results, which were compared.
-    compared: u32,
+    pub(crate) compared: u32,
     /// The oracle is known to have no correct answer.
-    known: u32,
+    pub(crate) known: u32,
     /// Both sides failed, ours with a typed error.
-    failed: u32,
+    pub(crate) failed: u32,
 }
 
 impl Tally {
-    fn is_too_low(self) -> bool {
+    /// Whether fewer than half of the cases, or none, were compared.
+    pub(crate) fn is_too_low(self) -> bool {
         self.compared == 0 || 2 * self.compared < self.compared + self.known + self.failed
     }
 
@@ -130,8 +131,8 @@ impl Tally {
 }
 
 /// The outcome of a case that passes.
-#[derive(Debug)]
-enum Fate {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
     Compared,
     Known,
     Failed,
@@ -167,6 +168,9 @@ pub(crate) fn family(ops: &[&Op], hundredths: u32) {
 /// The outcomes of `cases` random cases of these ops.
 fn run(ops: &[&Op], cases: u32) -> Vec<Tally> {
     let survey = std::env::var_os("BURN_ROCM_FUZZ_SURVEY").is_some();
+    if survey {
+        println!("BURN_ROCM_FUZZ_SURVEY: failures are printed, but not counted, and no test fails for them");
+    }
     let tallies = RefCell::new(vec![Tally::default(); ops.len()]);
     let result = runner(cases).run(&draw(ops.len()), |case| {
         let tally = &mut tallies.borrow_mut()[case.op];
@@ -189,17 +193,22 @@ fn run(ops: &[&Op], cases: u32) -> Vec<Tally> {
 /// Our op's results, or the text of its typed error.
 ///
 /// # Errors
-/// A panic without a typed error.
+/// A panic without a typed error, and a typed error beside a result.
 fn of_ours(op: &Op, case: &Draw) -> Result<Result<Vec<TensorData>, String>, String> {
     drop(burn_rocm::take_last_error());
     let ours = caught(|| (op.ours)(case));
     match (&ours, burn_rocm::take_last_error()) {
         (Err(why), None) => Err(format!("{} panicked without a typed error: {why}", op.name)),
+        (Ok(_), Some(error)) => Err(format!("{} gave a result beside a typed error: {error}", op.name)),
         _ => Ok(ours),
     }
 }
 
-fn check(op: &Op, case: &Draw) -> Result<Fate, String> {
+/// Runs one case on both sides and compares the results.
+///
+/// # Errors
+/// Why the case fails.
+pub(crate) fn check(op: &Op, case: &Draw) -> Result<Fate, String> {
     let ours = of_ours(op, case)?;
     if (op.known)(case) {
         return Ok(Fate::Known);

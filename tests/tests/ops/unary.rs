@@ -2,6 +2,14 @@
 
 use burn_rocm_tests::*;
 
+/// The error of a function in the type in which it is computed: 8e-6 in f32, 134 roundings. Each
+/// side's function is off by at most 4 ulp, 8 roundings. The rest allows for rounded numbers on the
+/// way, such as an exponential's argument of at most 10 or the difference below a root. f16 and
+/// bf16 are computed in f32 and rounded once.
+fn functions(dtype: DType) -> Tolerance {
+    Tolerance::of(limits::wide(dtype)).times(8.0)
+}
+
 macro_rules! float_ops {
     ($($op:ident in $low:literal .. $high:literal;)*) => {$(
         #[test]
@@ -12,8 +20,8 @@ macro_rules! float_ops {
                     for view in View::ALL {
                         let a = float(&random, shape, dtype, view, $low, $high);
                         let what = format!("{} {dtype:?} {shape:?} {view:?}", stringify!($op));
-                        differential!(what, Tolerance::of(dtype).times(8.0), |B, device| {
-                            vec![read_float::<B>(B::$op(a.float::<B>(&device)))]
+                        rounded!(what, dtype, functions(dtype), |B, device, [a = &a]| {
+                            vec![read_float::<B>(B::$op(a))]
                         });
                     }
                 }
@@ -60,12 +68,13 @@ fn special_values() {
         [0.0, -0.0, 1.0, -1.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 1e-41, 3e38, -88.0, 89.5, -104.5];
     for dtype in FLOATS {
         let data = TensorData::from(values).convert_dtype(dtype);
-        let tolerance = Tolerance { absolute: 1e-45, relative: Tolerance::of(dtype).relative * 8.0 };
+        let mut left = values.into_iter();
+        let input = Input::new(&[values.len()], dtype, View::Contiguous, || left.next().unwrap());
+        let tolerance = Tolerance { absolute: 1e-45, ..functions(dtype) };
         macro_rules! each {
             ($($op:ident)*) => {$(
-                differential!(format!("{} {dtype:?} of special values", stringify!($op)), tolerance, |B, device| {
-                    vec![read_float::<B>(B::$op(B::float_from_data(data.clone(), &device)))]
-                });
+                let what = format!("{} {dtype:?} of special values", stringify!($op));
+                rounded!(what, dtype, tolerance, |B, device, [x = &input]| vec![read_float::<B>(B::$op(x))]);
             )*};
         }
         each!(float_exp float_sqrt float_tanh float_erf float_abs float_neg float_floor float_round float_recip);
@@ -90,10 +99,10 @@ macro_rules! backward_ops {
                     let a = float(&random, shape, dtype, left, $low, $high);
                     let b = float(&random, shape, dtype, right, -2.0, 2.0);
                     let what = format!("{} {dtype:?} {shape:?} {left:?}, {right:?}", stringify!($op));
-                    // In low-precision types the oracle rounds at every step.
-                    let tolerance = Tolerance::of(dtype).times(16.0);
-                    differential!(what, tolerance, |B, device| {
-                        vec![read_float::<B>(B::$op(a.float::<B>(&device), b.float::<B>(&device)))]
+                    // A function and the few products and sums of a slope, each at most 4.
+                    let tolerance = functions(dtype).times(2.0);
+                    rounded!(what, dtype, tolerance, |B, device, [a = &a, b = &b]| {
+                        vec![read_float::<B>(B::$op(a, b))]
                     });
                 }
             }
@@ -115,20 +124,14 @@ fn parameterised_activations() {
         for &shape in SHAPES {
             let view = View::ALL[random.below(5)];
             let a = float(&random, shape, dtype, view, -5.0, 5.0);
-            differential!(
-                format!("activations {dtype:?} {shape:?} {view:?}"),
-                Tolerance::of(dtype).times(8.0),
-                |B, device| {
-                    vec![
-                        read_float::<B>(B::leaky_relu(a.float::<B>(&device), Scalar::Float(0.25))),
-                        read_float::<B>(B::hard_sigmoid(
-                            a.float::<B>(&device),
-                            Scalar::Float(0.25),
-                            Scalar::Float(0.5),
-                        )),
-                    ]
-                }
-            );
+            let what = format!("activations {dtype:?} {shape:?} {view:?}");
+            rounded!(what, dtype, functions(dtype), |B, device, [x = &a, y = &a]| {
+                let (alpha, beta) = (Scalar::Float(0.25), Scalar::Float(0.5));
+                vec![
+                    read_float::<B>(B::leaky_relu(x, alpha)),
+                    read_float::<B>(B::hard_sigmoid(y, alpha, beta)),
+                ]
+            });
         }
     }
 }
@@ -141,17 +144,32 @@ fn softmax_over_each_dim() {
             for dim in (0..shape.len()).filter(|&dim| shape[dim] > 0) {
                 let view = View::ALL[random.below(5)];
                 let a = float(&random, shape, dtype, view, -5.0, 5.0);
-                differential!(
-                    format!("softmax {dtype:?} {shape:?} {view:?} dim {dim}"),
-                    Tolerance::of(dtype).times(8.0),
-                    |B, device| {
-                        vec![
-                            read_float::<B>(B::softmax(a.float::<B>(&device), dim)),
-                            read_float::<B>(B::log_softmax(a.float::<B>(&device), dim)),
-                            read_float::<B>(B::softmin(a.float::<B>(&device), dim)),
-                        ]
-                    }
-                );
+                let device = Default::default();
+                let ours = || a.float::<R>(&device);
+                let found = [R::softmax(ours(), dim), R::log_softmax(ours(), dim), R::softmin(ours(), dim)];
+
+                let device = Default::default();
+                let exact = || limits::exact::<O>(&a, false, &device);
+                let references =
+                    [O::softmax(exact(), dim), O::log_softmax(exact(), dim), O::softmin(exact(), dim)];
+                // The limits are for lines that lie along the last dim.
+                let last = shape.len() - 1;
+                let values = read_float::<O>(O::float_swap_dims(exact(), dim, last));
+                let negated = read_float::<O>(O::float_swap_dims(O::float_neg(exact()), dim, last));
+                let of = [
+                    ("softmax", &values, false),
+                    ("log_softmax", &values, true),
+                    ("softmin", &negated, false),
+                ];
+                for ((found, reference), (name, x, logarithm)) in found.into_iter().zip(references).zip(of) {
+                    let what = format!("{name} {dtype:?} {shape:?} {view:?} dim {dim}");
+                    let found = read_float::<R>(R::float_swap_dims(found, dim, last));
+                    let reference = read_float::<O>(O::float_swap_dims(reference, dim, last));
+                    assert_eq!(found.dtype, dtype, "{what}");
+                    let limits = if dim == last { limits::softmax } else { limits::softmax_in_turn };
+                    let limits = limits(x, &reference, shape[dim], logarithm, dtype);
+                    limits::assert_within(&what, &found, &reference, &limits);
+                }
             }
         }
     }

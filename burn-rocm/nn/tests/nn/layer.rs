@@ -15,6 +15,7 @@ use burn_rocm_tests::limits::{self, growth, unit, wide};
 use burn_rocm_tests::trace::during;
 use burn_rocm_tests::{FLOATS, SHAPES};
 
+use crate::bounded::{assert_narrow, bounded};
 use crate::conv_act::normed_magnitudes;
 use crate::dtypes::Rounded;
 use crate::support::*;
@@ -44,6 +45,35 @@ macro_rules! gradients {
     }};
 }
 
+/// The output of an op of tensors of one shape, and the gradients of its sum of products with
+/// `weights`, which is the gradient that the op gets. The ops before it are exact.
+macro_rules! joined {
+    ($B:ident, $data:expr, $weights:expr, $dtype:expr, |$x:ident| $out:expr) => {{
+        let leaves: Vec<Tensor<$B, 2>> =
+            $data.iter().map(|data| tensor::<$B, 2>(data, $dtype).require_grad()).collect();
+        let $x: Vec<Tensor<$B, 2>> = leaves.iter().map(|leaf| leaf.clone() * 1.0).collect();
+        let out = $out;
+        let grads = (out.clone() * tensor::<$B, 2>($weights, $dtype)).sum().backward();
+        let mut all = vec![out.into_data()];
+        all.extend(leaves.iter().map(|leaf| leaf.grad(&grads).unwrap().into_data()));
+        all
+    }};
+}
+
+/// The error allowed to the results of [`joined`] of numbers from -2 to 2, as a share of their
+/// magnitudes: those of the sum without its activation, or of the product and the sum. With `u` for
+/// the unit of `dtype` and `r` for that of the type it is computed in, to first order:
+/// - A product and a sum has two roundings in the wide type, its gradients have one: `2 r + u`.
+/// - An activation's argument, at most 4, is rounded. The activation has a slope of at most 1.13
+///   (gelu's) and is off by `8 r` of it, and by `8 r` for a function of magnitude 1 on the way. The
+///   result is rounded: `18 r + u`.
+/// - Its slope is off by `0.8 * 4 r` by the argument (gelu's second derivative is at most 0.8), and
+///   by `8 r` for each of two functions, one times an argument of at most 4. It is multiplied with
+///   the gradient and rounded: `45 r + 1.13 u`.
+fn joined_share(dtype: DType) -> f64 {
+    1.01 * sides(dtype) * (48.0 * unit(wide(dtype)) + 1.13 * unit(dtype))
+}
+
 fn several(random: &Random, shape: &[usize], count: usize) -> Vec<TensorData> {
     (0..count).map(|_| uniform(random, shape)).collect()
 }
@@ -55,23 +85,52 @@ fn shapes() -> impl Iterator<Item = &'static [usize]> {
 #[test]
 fn sums_and_products() {
     let random = Random::new();
+    let mut checked = 0;
     for (shape, dtype) in shapes().flat_map(|shape| FLOATS.map(|dtype| (shape, dtype))) {
-        let tolerance = Tolerance::of(dtype).times(50.0);
+        let share = joined_share(dtype);
+        let drawn = |count: usize| -> Vec<TensorData> {
+            several(&random, shape, count).into_iter().map(|data| data.convert_dtype(dtype)).collect()
+        };
+        let signless = |data: &[TensorData]| data.iter().map(magnitudes).collect::<Vec<TensorData>>();
         for act in ACTS {
-            let data = several(&random, shape, 2);
-            against_burn!(format!("{act:?} of a sum, {shape:?} {dtype:?}"), tolerance, |B|
-                theirs gradients!(B, 2, data, dtype, |x| by_burn(act, x[0].clone() + x[1].clone())),
-                ours gradients!(B, 2, data, dtype, |x| AddAct::new(act).forward(x[0].clone(), x[1].clone()))
-            );
+            let (data, weights) = (drawn(2), drawn(1));
+            let reference = joined!(Oracle, data, &weights[0], DType::F64, |x| {
+                by_burn(act, x[0].clone() + x[1].clone())
+            });
+            let (alone, by) = (signless(&data), signless(&weights));
+            let magnitude = joined!(Oracle, alone, &by[0], DType::F64, |x| x[0].clone() + x[1].clone());
+            let expected = limited(reference, &magnitude, share, dtype);
+            let what = format!("{act:?} of a sum, {shape:?} {dtype:?}");
+            within_limits!(what, dtype, expected.clone(), |B| {
+                joined!(B, data, &weights[0], dtype, |x| {
+                    AddAct::new(act).forward(x[0].clone(), x[1].clone())
+                })
+            });
+            let found = joined!(Ours, data, &weights[0], dtype, |x| {
+                AddAct::new(act).forward(x[0].clone(), x[1].clone())
+            });
+            checked += assert_narrow(&what, &found, &bounded(&expected));
         }
-        let data = several(&random, shape, 3);
-        against_burn!(format!("a product and a sum, {shape:?} {dtype:?}"), tolerance, |B|
-            theirs gradients!(B, 2, data, dtype, |x| x[0].clone() * x[1].clone() + x[2].clone()),
-            ours gradients!(B, 2, data, dtype, |x| {
+        let (data, weights) = (drawn(3), drawn(1));
+        let reference = joined!(Oracle, data, &weights[0], DType::F64, |x| {
+            x[0].clone() * x[1].clone() + x[2].clone()
+        });
+        let (alone, by) = (signless(&data), signless(&weights));
+        let magnitude =
+            joined!(Oracle, alone, &by[0], DType::F64, |x| { x[0].clone() * x[1].clone() + x[2].clone() });
+        let expected = limited(reference, &magnitude, share, dtype);
+        let what = format!("a product and a sum, {shape:?} {dtype:?}");
+        within_limits!(what, dtype, expected.clone(), |B| {
+            joined!(B, data, &weights[0], dtype, |x| {
                 MulAdd::new().forward(x[0].clone(), x[1].clone(), x[2].clone())
             })
-        );
+        });
+        let found = joined!(Ours, data, &weights[0], dtype, |x| {
+            MulAdd::new().forward(x[0].clone(), x[1].clone(), x[2].clone())
+        });
+        checked += assert_narrow(&what, &found, &bounded(&expected));
     }
+    assert!(checked > 20, "{checked} results with enough different elements");
 }
 
 #[test]
