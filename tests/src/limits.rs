@@ -439,7 +439,7 @@ macro_rules! rounded {
             #[allow(dead_code)]
             type $B = $crate::O;
             let $device = Default::default();
-            $(let $x = $input.widened().float::<$B>(&$device);)+
+            $(let $x = $input.converted($crate::limits::wide($dtype)).float::<$B>(&$device);)+
             $body
         };
         $crate::limits::assert_rounded(&$what, $dtype, &ours, &theirs, $tolerance);

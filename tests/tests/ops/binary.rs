@@ -131,8 +131,8 @@ fn a_remainders_scalar_is_rounded_first() {
             // Rounded as the scalar is. `convert_dtype` rounds to f32 first, and `half`'s `from_f64` drops
             // the last 32 bits: near the middle of two bf16 numbers they may choose different ones.
             let rounded = |v: f64| match dtype {
-                DType::F16 => f16::from_f64(v).to_f64(),
-                DType::BF16 => bf16::from_f64(v).to_f64(),
+                DType::F16 => burn_std::f16::from_f64(v).to_f64(),
+                DType::BF16 => burn_std::bf16::from_f64(v).to_f64(),
                 _ => v,
             };
             let data = TensorData::from(times.map(|times| rounded(times * by))).convert_dtype(dtype);

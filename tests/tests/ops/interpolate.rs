@@ -47,8 +47,8 @@ fn each_case(modes: &[InterpolateMode], mut body: impl FnMut([usize; 4], [usize;
 /// The error of resizing these cases in the type in which it is computed, before one rounding to
 /// f16 or bf16: 134 roundings in f32, 7200 in f64. An output is a sum over 6 inputs of sums over 6.
 /// With the weights' roundings, no product has more than 16 roundings. The weights' magnitudes add
-/// up to less than 3, so in f32 these are less than 48 roundings of the inputs' largest magnitude,
-/// 1. Positions of at most 13 and their weights have few roundings in f64 on each side. With the
+/// up to less than 3, so in f32 these are less than 48 roundings of 1, the inputs' largest
+/// magnitude. Positions of at most 13 and their weights have few roundings in f64 on each side. With the
 /// slopes of the weights along both axes, of less than 4, these are less than 1000.
 fn near(dtype: DType) -> Tolerance {
     Tolerance::of(limits::wide(dtype)).times(8.0)
