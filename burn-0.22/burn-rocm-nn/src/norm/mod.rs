@@ -1,15 +1,18 @@
 //! Norms. Parameters may be f32 beside f16 or bf16 inputs. The kernels then read the parameters as
 //! f32, and the parameters' gradients are f32.
 
+#[path = "../../../../burn-rocm/nn/src/norm/config.rs"]
+mod config;
 mod group;
 mod instance;
 mod layer;
 mod rms;
 
-pub use group::{GroupNorm, GroupNormConfig};
-pub use instance::{InstanceNorm, InstanceNormConfig};
-pub use layer::{LayerNorm, LayerNormConfig};
-pub use rms::{RmsNorm, RmsNormConfig};
+pub use config::{GroupNormConfig, InstanceNormConfig, LayerNormConfig, RmsNormConfig};
+pub use group::GroupNorm;
+pub use instance::InstanceNorm;
+pub use layer::LayerNorm;
+pub use rms::RmsNorm;
 
 use burn::module::Param;
 use burn::tensor::{DType, Tensor};
