@@ -8,7 +8,7 @@ use burn_backend::ops::{
 };
 use burn_rocm_macros::traced;
 
-use super::options::{deformed, transposed};
+use super::options::{deformed, plain, transposed};
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::error::OrRaise;
 use crate::ops::attention::inference;
@@ -19,18 +19,6 @@ use crate::ops::norm::layer::layer_norm;
 use crate::ops::pool::{self, Window, pool1d};
 use crate::ops::{embedding, fft, interpolate, linear};
 use crate::tensor::RocmTensor;
-
-/// Burn's options of a convolution as those of [`conv`].
-fn plain<const N: usize>(options: ConvOptions<N>) -> conv::options::Options {
-    conv::options::Options {
-        stride: options.stride.to_vec(),
-        padding: options.padding.to_vec(),
-        dilation: options.dilation.to_vec(),
-        groups: options.groups,
-        transposed: false,
-        padding_out: vec![0; N],
-    }
-}
 
 /// Burn's interpolation mode as the kernels' [`Mode`].
 pub(super) fn mode(mode: InterpolateMode) -> Mode {
@@ -74,7 +62,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         bias: Option<RocmTensor>,
         options: ConvOptions<1>,
     ) -> RocmTensor {
-        conv::forward("conv1d", x, weight, bias, &plain(options)).or_raise()
+        conv::forward("conv1d", x, weight, bias, &plain(options.padding, options)).or_raise()
     }
 
     fn conv1d_x_backward(
@@ -83,7 +71,8 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         output_grad: RocmTensor,
         options: ConvOptions<1>,
     ) -> RocmTensor {
-        conv::x_backward("conv1d_x_backward", x.dims(), weight, output_grad, &plain(options)).or_raise()
+        conv::x_backward("conv1d_x_backward", x.dims(), weight, output_grad, &plain(options.padding, options))
+            .or_raise()
     }
 
     fn conv1d_weight_backward(
@@ -92,8 +81,14 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         output_grad: RocmTensor,
         options: ConvOptions<1>,
     ) -> RocmTensor {
-        conv::weight_backward("conv1d_weight_backward", x, weight.dims(), output_grad, &plain(options))
-            .or_raise()
+        conv::weight_backward(
+            "conv1d_weight_backward",
+            x,
+            weight.dims(),
+            output_grad,
+            &plain(options.padding, options),
+        )
+        .or_raise()
     }
 
     fn conv1d_bias_backward(_x: RocmTensor, _bias: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
@@ -148,7 +143,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         bias: Option<RocmTensor>,
         options: ConvOptions<2>,
     ) -> RocmTensor {
-        conv::forward("conv2d", x, weight, bias, &plain(options)).or_raise()
+        conv::forward("conv2d", x, weight, bias, &plain(options.padding, options)).or_raise()
     }
 
     fn conv2d_x_backward(
@@ -157,7 +152,8 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         output_grad: RocmTensor,
         options: ConvOptions<2>,
     ) -> RocmTensor {
-        conv::x_backward("conv2d_x_backward", x.dims(), weight, output_grad, &plain(options)).or_raise()
+        conv::x_backward("conv2d_x_backward", x.dims(), weight, output_grad, &plain(options.padding, options))
+            .or_raise()
     }
 
     fn conv2d_weight_backward(
@@ -166,8 +162,14 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         output_grad: RocmTensor,
         options: ConvOptions<2>,
     ) -> RocmTensor {
-        conv::weight_backward("conv2d_weight_backward", x, weight.dims(), output_grad, &plain(options))
-            .or_raise()
+        conv::weight_backward(
+            "conv2d_weight_backward",
+            x,
+            weight.dims(),
+            output_grad,
+            &plain(options.padding, options),
+        )
+        .or_raise()
     }
 
     fn conv2d_bias_backward(_x: RocmTensor, _bias: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
@@ -222,7 +224,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         bias: Option<RocmTensor>,
         options: ConvOptions<3>,
     ) -> RocmTensor {
-        conv::forward("conv3d", x, weight, bias, &plain(options)).or_raise()
+        conv::forward("conv3d", x, weight, bias, &plain(options.padding, options)).or_raise()
     }
 
     fn conv3d_x_backward(
@@ -231,7 +233,8 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         output_grad: RocmTensor,
         options: ConvOptions<3>,
     ) -> RocmTensor {
-        conv::x_backward("conv3d_x_backward", x.dims(), weight, output_grad, &plain(options)).or_raise()
+        conv::x_backward("conv3d_x_backward", x.dims(), weight, output_grad, &plain(options.padding, options))
+            .or_raise()
     }
 
     fn conv3d_weight_backward(
@@ -240,8 +243,14 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         output_grad: RocmTensor,
         options: ConvOptions<3>,
     ) -> RocmTensor {
-        conv::weight_backward("conv3d_weight_backward", x, weight.dims(), output_grad, &plain(options))
-            .or_raise()
+        conv::weight_backward(
+            "conv3d_weight_backward",
+            x,
+            weight.dims(),
+            output_grad,
+            &plain(options.padding, options),
+        )
+        .or_raise()
     }
 
     fn conv3d_bias_backward(_x: RocmTensor, _bias: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
@@ -319,7 +328,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
 
     fn unfold4d(x: RocmTensor, kernel_size: [usize; 2], options: UnfoldOptions) -> RocmTensor {
         let UnfoldOptions { stride, padding, dilation } = options;
-        let options = plain(ConvOptions { stride, padding, dilation, groups: 1 });
+        let options = plain(padding, ConvOptions { stride, padding, dilation, groups: 1 });
         direct::unfold4d(x, kernel_size, &options).or_raise()
     }
 

@@ -1,58 +1,22 @@
 //! A convolution and an activation.
 
-use burn::config::Config;
-use burn::module::{Initializer, Param};
+use burn::module::Param;
 use burn::nn::PaddingConfig2d;
-use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::conv::Conv2d;
 use burn::tensor::{DType, Device, Tensor};
 use burn_rocm::fused::Conv2dOptions;
 
-use super::Act;
 use super::bias_act::bias_act;
+use super::config::even_padding;
 use super::like_burn::like_burn;
+use super::{Act, ConvActConfig};
 use crate::fuse::{Route, primitive, refuse, wrap};
 use crate::ops::layer::ConvRelu;
-
-/// Configuration of [`ConvAct`]: Burn's `Conv2dConfig` and an activation.
-#[derive(Config, Debug)]
-pub struct ConvActConfig {
-    /// The numbers of input and output channels.
-    pub channels: [usize; 2],
-    /// Height and width of the window.
-    pub kernel_size: [usize; 2],
-    /// The activation.
-    pub activation: Act,
-    /// The window's stride.
-    #[config(default = "[1, 1]")]
-    pub stride: [usize; 2],
-    /// The distance between the window's elements.
-    #[config(default = "[1, 1]")]
-    pub dilation: [usize; 2],
-    /// The number of groups of channels.
-    #[config(default = "1")]
-    pub groups: usize,
-    /// The padding.
-    #[config(default = "PaddingConfig2d::Valid")]
-    pub padding: PaddingConfig2d,
-    /// Whether there is a bias.
-    #[config(default = true)]
-    pub bias: bool,
-    /// How to initialise the parameters.
-    #[config(default = "Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false }")]
-    pub initializer: Initializer,
-}
 
 impl ConvActConfig {
     /// The layer.
     pub fn init(&self, device: &Device) -> ConvAct {
-        let conv = Conv2dConfig::new(self.channels, self.kernel_size)
-            .with_stride(self.stride)
-            .with_dilation(self.dilation)
-            .with_groups(self.groups)
-            .with_padding(self.padding.clone())
-            .with_bias(self.bias)
-            .with_initializer(self.initializer.clone());
-        ConvAct::from_burn(conv.init(device), self.activation)
+        ConvAct::from_burn(self.conv().init(device), self.activation)
     }
 }
 
@@ -102,9 +66,9 @@ impl ConvAct {
     /// - input: `[batch, channels_in, height, width]`
     /// - output: `[batch, channels_out, height_out, width_out]`
     pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
-        let dims = input.dims();
+        let padding = even_padding(&self.padding, input.dims(), self.kernel_size, self.stride);
         if let (Act::Relu, Some(route), Some(padding)) =
-            (self.activation, Route::of("ConvAct", &input), self.even_padding(dims))
+            (self.activation, Route::of("ConvAct", &input), padding)
         {
             let options =
                 Conv2dOptions { stride: self.stride, padding, dilation: self.dilation, groups: self.groups };
@@ -122,27 +86,6 @@ impl ConvAct {
             self.bias.as_ref().map(|bias| bias.val()),
             1,
         )
-    }
-
-    /// The padding, if it is the same before and after each axis.
-    fn even_padding(&self, [_, _, height, width]: [usize; 4]) -> Option<[usize; 2]> {
-        match self.padding {
-            PaddingConfig2d::Valid => Some([0, 0]),
-            PaddingConfig2d::Explicit(top, left, bottom, right) => {
-                (top == bottom && left == right).then_some([top, left])
-            }
-            PaddingConfig2d::Same => {
-                if self.stride.contains(&0) {
-                    refuse("conv_act", "a stride of at least 1", format!("{:?}", self.stride));
-                }
-                let whole = |axis: usize, size: usize| {
-                    let steps = size.div_ceil(self.stride[axis]).saturating_sub(1);
-                    (steps * self.stride[axis] + self.kernel_size[axis]).saturating_sub(size)
-                };
-                let whole = [whole(0, height), whole(1, width)];
-                whole.iter().all(|whole| whole % 2 == 0).then_some(whole.map(|whole| whole / 2))
-            }
-        }
     }
 
     /// Folds a convolution, the batch norm after it and an activation into one layer, for

@@ -1,43 +1,18 @@
 //! A linear layer and an activation.
 
-use burn::config::Config;
-use burn::module::{Initializer, Param};
-use burn::nn::{Linear, LinearConfig, LinearLayout};
+use burn::module::Param;
+use burn::nn::Linear;
 use burn::tensor::module::linear;
 use burn::tensor::{Device, Tensor};
 
-use super::Act;
 use super::bias_act::bias_act;
 use super::like_burn::like_burn;
-
-/// Configuration of [`LinearAct`]: Burn's `LinearConfig` and an activation.
-#[derive(Config, Debug)]
-pub struct LinearActConfig {
-    /// Features of the input.
-    pub d_input: usize,
-    /// Features of the output.
-    pub d_output: usize,
-    /// The activation.
-    pub activation: Act,
-    /// Whether there is a bias.
-    #[config(default = true)]
-    pub bias: bool,
-    /// How to initialise the parameters.
-    #[config(default = "Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false }")]
-    pub initializer: Initializer,
-    /// The weight's layout in memory.
-    #[config(default = "LinearLayout::Row")]
-    pub layout: LinearLayout,
-}
+use super::{Act, LinearActConfig};
 
 impl LinearActConfig {
     /// The layer.
     pub fn init(&self, device: &Device) -> LinearAct {
-        let linear = LinearConfig::new(self.d_input, self.d_output)
-            .with_bias(self.bias)
-            .with_initializer(self.initializer.clone())
-            .with_layout(self.layout);
-        LinearAct::from_burn(linear.init(device), self.activation)
+        LinearAct::from_burn(self.linear().init(device), self.activation)
     }
 }
 

@@ -3,6 +3,8 @@
 #[path = "../../../../burn-rocm/nn/src/layer/act.rs"]
 mod act;
 mod bias_act;
+#[path = "../../../../burn-rocm/nn/src/layer/config.rs"]
+mod config;
 mod conv_act;
 mod joins;
 mod like_burn;
@@ -11,12 +13,13 @@ mod linear_add;
 mod swiglu;
 
 pub use act::Act;
-pub use conv_act::{ConvAct, ConvActConfig};
+pub use config::{ConvActConfig, LinearActConfig, SwiGluConfig};
+pub use conv_act::ConvAct;
 pub use joins::{AddAct, MulAdd};
+pub use linear_act::LinearAct;
 pub(crate) use linear_act::linear_act;
-pub use linear_act::{LinearAct, LinearActConfig};
 pub(crate) use linear_add::linear_add;
-pub use swiglu::{SwiGlu, SwiGluConfig};
+pub use swiglu::SwiGlu;
 
 use burn::nn::Dropout;
 use burn::tensor::Tensor;

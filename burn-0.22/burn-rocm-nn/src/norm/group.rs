@@ -1,27 +1,11 @@
 //! Group norm.
 
-use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay, Param};
 use burn::tensor::{Device, Tensor};
 
-use super::{both, composed, shared};
+use super::{GroupNormConfig, both, composed, shared};
 use crate::fuse::{Route, primitive, refuse, wrap};
 use crate::ops::norm::GroupNormOp;
-
-/// Configuration of [`GroupNorm`].
-#[derive(Debug, Config)]
-pub struct GroupNormConfig {
-    /// The number of groups, which divides the channels.
-    pub num_groups: usize,
-    /// The number of channels.
-    pub num_channels: usize,
-    /// Added to the variance. Default: 1e-5
-    #[config(default = 1e-5)]
-    pub epsilon: f64,
-    /// Whether there are gamma and beta, with one value for each channel. Default: `true`
-    #[config(default = true)]
-    pub affine: bool,
-}
 
 /// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, where mean and variance are taken over
 /// each group of channels of each sample ([Wu and He 2018](https://arxiv.org/abs/1803.08494)).
@@ -74,11 +58,7 @@ impl GroupNormConfig {
     /// # Panics
     /// If the groups do not divide the channels.
     pub fn init(&self, device: &Device) -> GroupNorm {
-        let Self { num_groups, num_channels, .. } = *self;
-        if num_groups == 0 || !num_channels.is_multiple_of(num_groups) {
-            let expected = format!("groups that divide {num_channels} channels");
-            refuse("GroupNormConfig", expected, num_groups.to_string());
-        }
+        self.check();
         GroupNorm {
             gamma: self.affine.then(|| Initializer::Ones.init([self.num_channels], device)),
             beta: self.affine.then(|| Initializer::Zeros.init([self.num_channels], device)),

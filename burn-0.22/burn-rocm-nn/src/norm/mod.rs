@@ -1,15 +1,18 @@
 //! Norms. With f16 or bf16 inputs, parameters may be f32. The kernels then read them as f32, and
 //! the parameters' gradients are f32.
 
+#[path = "../../../../burn-rocm/nn/src/norm/config.rs"]
+mod config;
 mod group;
 mod instance;
 mod layer;
 mod rms;
 
-pub use group::{GroupNorm, GroupNormConfig};
-pub use instance::{InstanceNorm, InstanceNormConfig};
-pub use layer::{LayerNorm, LayerNormConfig};
-pub use rms::{RmsNorm, RmsNormConfig};
+pub use config::{GroupNormConfig, InstanceNormConfig, LayerNormConfig, RmsNormConfig};
+pub use group::GroupNorm;
+pub use instance::InstanceNorm;
+pub use layer::LayerNorm;
+pub use rms::RmsNorm;
 
 use burn::module::Param;
 use burn::tensor::{DType, Tensor};

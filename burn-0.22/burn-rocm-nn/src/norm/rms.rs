@@ -1,22 +1,11 @@
 //! RMS norm.
 
-use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay, Param};
 use burn::tensor::{Device, Tensor};
 
-use super::{composed, shared};
-use crate::fuse::{Route, primitive, refuse, wrap};
+use super::{RmsNormConfig, composed, shared};
+use crate::fuse::{Route, primitive, wrap};
 use crate::ops::norm::RmsNormOp;
-
-/// Configuration of [`RmsNorm`].
-#[derive(Config, Debug)]
-pub struct RmsNormConfig {
-    /// The size of the last axis.
-    pub d_model: usize,
-    /// Added to the mean of squares. Default: 1e-5
-    #[config(default = 1e-5)]
-    pub epsilon: f64,
-}
 
 impl RmsNormConfig {
     /// The module, with gamma 1.
@@ -24,11 +13,8 @@ impl RmsNormConfig {
     /// # Panics
     /// If epsilon is not positive.
     pub fn init(&self, device: &Device) -> RmsNorm {
-        let epsilon = self.epsilon;
-        if epsilon.is_nan() || epsilon <= 0.0 {
-            refuse("RmsNormConfig", "a positive epsilon", epsilon.to_string());
-        }
-        RmsNorm { gamma: Initializer::Ones.init([self.d_model], device), epsilon }
+        self.check();
+        RmsNorm { gamma: Initializer::Ones.init([self.d_model], device), epsilon: self.epsilon }
     }
 }
 

@@ -1,17 +1,14 @@
 //! Adam.
 
-use burn::config::Config;
-use burn::grad_clipping::GradientClippingConfig;
-use burn::optim::decay::WeightDecayConfig;
 use burn::optim::{self, AdamState, AdaptiveMomentumState, LearningRate, Optimizer};
 use burn::tensor::{Device, Tensor};
-use burn_rocm::fused::optim::{Adam as Step, Decay, Rule, State};
+use burn_rocm::fused::optim::State;
 
-use super::ModuleOptimizer;
 use super::gather::{Gradient, place, update};
+use super::{AdamConfig, ModuleOptimizer};
 use crate::fuse::{from_rocm, rocm};
 
-/// Configuration of [`Adam`], like [`burn::optim::AdamConfig`].
+/// Adam ([Kingma and Ba 2014](https://arxiv.org/abs/1412.6980)), replaces [`burn::optim::Adam`].
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -28,27 +25,6 @@ use crate::fuse::{from_rocm, rocm};
 /// let model = optimizer.step(1e-3, model, grads);
 /// assert_eq!(model.weight.dims(), [4, 2]);
 /// ```
-#[derive(Config, Debug)]
-pub struct AdamConfig {
-    /// The share of the first moment that each step keeps.
-    #[config(default = 0.9)]
-    beta_1: f32,
-    /// The share of the second moment that each step keeps.
-    #[config(default = 0.999)]
-    beta_2: f32,
-    /// Added to the square root of the second moment.
-    #[config(default = 1e-5)]
-    epsilon: f32,
-    /// Whether to divide by the largest second moment so far.
-    #[config(default = false)]
-    amsgrad: bool,
-    /// An L2 penalty.
-    weight_decay: Option<WeightDecayConfig>,
-    /// How gradients are clipped before the step.
-    grad_clipping: Option<GradientClippingConfig>,
-}
-
-/// Adam ([Kingma and Ba 2014](https://arxiv.org/abs/1412.6980)). Replaces [`burn::optim::Adam`].
 #[derive(Clone)]
 pub struct Adam {
     burn: optim::Adam,
@@ -60,27 +36,12 @@ pub struct Adam {
 impl AdamConfig {
     /// The optimizer's update rule.
     pub fn build(&self) -> Adam {
-        let burn = optim::AdamConfig::new()
-            .with_beta_1(self.beta_1)
-            .with_beta_2(self.beta_2)
-            .with_epsilon(self.epsilon)
-            .with_amsgrad(self.amsgrad)
-            .with_weight_decay(self.weight_decay.clone())
-            .build();
-        Adam { burn, config: self.clone(), clips: false }
+        Adam { burn: self.burn().build(), config: self.clone(), clips: false }
     }
 
     /// An optimizer for a module.
     pub fn init(&self) -> ModuleOptimizer {
         ModuleOptimizer::fused(Adam { clips: true, ..self.build() }, self.grad_clipping.as_ref())
-    }
-}
-
-impl Adam {
-    fn rule(&self, lr: LearningRate) -> Rule {
-        let AdamConfig { beta_1, beta_2, epsilon, amsgrad, .. } = self.config;
-        let decay = Decay::Penalty(self.config.weight_decay.as_ref().map_or(0.0, |decay| decay.penalty));
-        Rule::Adam(Step { lr, beta_1, beta_2, epsilon, amsgrad, decay })
     }
 }
 
@@ -99,7 +60,7 @@ impl Optimizer for Adam {
             Gradient::Here(grad) => grad,
         };
         let state = state.map_or_else(State::default, |state| moments(state.momentum));
-        let (tensor, state) = update(self.rule(lr), self.clips, tensor, grad, state);
+        let (tensor, state) = update(self.config.rule(lr), self.clips, tensor, grad, state);
         (tensor, Some(AdamState::new(momentum(state))))
     }
 

@@ -15,12 +15,15 @@
 
 mod adam;
 mod adamw;
+#[path = "../../../../burn-rocm/nn/src/optim/config.rs"]
+mod config;
 mod gather;
 mod module;
 mod sgd;
 
-pub use adam::{Adam, AdamConfig};
-pub use adamw::{AdamW, AdamWConfig};
+pub use adam::Adam;
+pub use adamw::AdamW;
 pub use burn::optim::*;
+pub use config::{AdamConfig, AdamWConfig, SgdConfig};
 pub use module::{ModuleOptimizer, Optimize, step};
-pub use sgd::{Sgd, SgdConfig, SgdState};
+pub use sgd::{Sgd, SgdState};

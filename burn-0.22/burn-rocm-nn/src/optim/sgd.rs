@@ -1,18 +1,15 @@
 //! Stochastic gradient descent.
 
-use burn::config::Config;
-use burn::grad_clipping::GradientClippingConfig;
-use burn::optim::decay::WeightDecayConfig;
-use burn::optim::momentum::{MomentumConfig, MomentumState};
+use burn::optim::momentum::MomentumState;
 use burn::optim::{self, LearningRate, Optimizer, RecordState, StateSink, StateSource, join_path};
 use burn::tensor::{Device, Tensor};
-use burn_rocm::fused::optim::{Momentum, Rule, Sgd as Step, State};
+use burn_rocm::fused::optim::State;
 
-use super::ModuleOptimizer;
 use super::gather::{Gradient, place, update};
+use super::{ModuleOptimizer, SgdConfig};
 use crate::fuse::{from_rocm, on_rocm, rocm};
 
-/// Configuration of [`Sgd`], like [`burn::optim::SgdConfig`].
+/// Stochastic gradient descent, with or without momentum. Replaces [`burn::optim::Sgd`].
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -29,17 +26,6 @@ use crate::fuse::{from_rocm, on_rocm, rocm};
 /// let model = optimizer.step(1e-3, model, grads);
 /// assert_eq!(model.weight.dims(), [4, 2]);
 /// ```
-#[derive(Config, Debug)]
-pub struct SgdConfig {
-    /// An L2 penalty.
-    weight_decay: Option<WeightDecayConfig>,
-    /// The momentum, if any.
-    momentum: Option<MomentumConfig>,
-    /// How gradients are clipped before the step.
-    gradient_clipping: Option<GradientClippingConfig>,
-}
-
-/// Stochastic gradient descent, with or without momentum. Replaces [`burn::optim::Sgd`].
 #[derive(Clone)]
 pub struct Sgd {
     burn: optim::Sgd,
@@ -61,29 +47,12 @@ pub enum SgdState<const D: usize> {
 impl SgdConfig {
     /// The optimizer's update rule.
     pub fn build(&self) -> Sgd {
-        let burn = optim::SgdConfig::new()
-            .with_weight_decay(self.weight_decay.clone())
-            .with_momentum(self.momentum.clone())
-            .build();
-        Sgd { burn, config: self.clone(), clips: false }
+        Sgd { burn: self.burn().build(), config: self.clone(), clips: false }
     }
 
     /// An optimizer for a module.
     pub fn init(&self) -> ModuleOptimizer {
         ModuleOptimizer::fused(Sgd { clips: true, ..self.build() }, self.gradient_clipping.as_ref())
-    }
-}
-
-impl Sgd {
-    fn rule(&self, lr: LearningRate) -> Rule {
-        let momentum = self.config.momentum.as_ref().map(|config| Momentum {
-            // Burn rounds the momentum to f32, so this does too.
-            momentum: f64::from(config.momentum as f32),
-            dampening: config.dampening,
-            nesterov: config.nesterov,
-        });
-        let penalty = self.config.weight_decay.as_ref().map_or(0.0, |decay| decay.penalty);
-        Rule::Sgd(Step { lr, penalty, momentum })
     }
 }
 
@@ -106,7 +75,9 @@ impl Optimizer for Sgd {
         };
         let velocity = state.and_then(|state| state.velocity(&tensor.device()));
         let state = State { time: 0, tensors: velocity.map(rocm).into_iter().collect() };
-        let (tensor, state) = update(self.rule(lr), self.clips, tensor, grad, state);
+        // As in Burn, rounded to f32.
+        let rule = self.config.rule(lr, |momentum| f64::from(momentum as f32));
+        let (tensor, state) = update(rule, self.clips, tensor, grad, state);
         (tensor, Some(SgdState::Fused(state.tensors.into_iter().next().map(from_rocm))))
     }
 

@@ -1,6 +1,6 @@
 //! Activations, layers and pooling.
 
-use crate::worlds::{as_burns, same_as_021};
+use crate::worlds::{as_burns, assert_same_convolutions, same_as_021};
 
 #[test]
 fn activations() {
@@ -51,7 +51,7 @@ fn linear_layers() {
 fn convolutions() {
     for act in 0..3 {
         for padding in 0..3 {
-            same_as_021!("ConvAct", 0, |v, nn, ty| {
+            same_as_021!("ConvAct", 0, assert_same_convolutions, |v, nn, ty| {
                 let act = [nn::Act::Relu, nn::Act::Gelu, nn::Act::Silu][act];
                 let x = v::leaf::<4>(1, [2, 4, 6, 7], ty);
                 let config = nn::ConvActConfig::new([4, 6], [3, 3], act).with_groups(2);

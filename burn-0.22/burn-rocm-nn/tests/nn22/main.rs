@@ -1,4 +1,5 @@
-//! The modules of this crate against those for Burn 0.21, bit for bit, and against Burn 0.22's own on burn-flex.
+//! The modules of this crate against those for Burn 0.21 on the same device, and against Burn 0.22's own on burn-flex.
+//! `worlds` says where both Burns have the same bits and launches.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[expect(unreachable_pub, reason = "the file is a module of a library, too")]
@@ -6,6 +7,7 @@
 mod again;
 mod amp;
 mod attention;
+mod chains;
 mod devices;
 mod layers;
 mod losses;

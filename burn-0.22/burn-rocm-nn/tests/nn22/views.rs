@@ -1,6 +1,6 @@
 //! Inputs with other layouts in memory, and batches of nothing.
 
-use crate::worlds::{assert_same_sums, same_as_021};
+use crate::worlds::{assert_same_convolutions, assert_same_sums, same_as_021};
 
 /// A view `[4, 5, 3]` of a leaf `[7, 5, 8]`: every other row and the middle columns.
 macro_rules! view {
@@ -20,7 +20,7 @@ fn layers_take_views() {
             let layer = v::filled(nn::LinearActConfig::new(3, 4, act).init(&v::device()), ty);
             v::results(layer.forward(view!(v, leaf)), &[&leaf], &layer)
         });
-        same_as_021!("ConvAct of a view", 0, |v, nn, ty| {
+        same_as_021!("ConvAct of a view", 0, assert_same_convolutions, |v, nn, ty| {
             let act = [nn::Act::Relu, nn::Act::Gelu, nn::Act::Silu][act];
             let leaf = v::leaf::<3>(1, [7, 5, 8], ty);
             let layer = v::filled(nn::ConvActConfig::new([4, 2], [2, 2], act).init(&v::device()), ty);

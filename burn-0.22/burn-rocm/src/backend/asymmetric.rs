@@ -4,6 +4,7 @@ use burn_backend::ops::ConvOptions;
 use burn_backend::ops::conv::pad_asymmetric_conv_input;
 
 use super::Rocm;
+use super::options::plain;
 use crate::error::invalid;
 use crate::ops::{conv, view};
 use crate::tensor::RocmTensor;
@@ -23,7 +24,7 @@ pub(super) fn x_backward<const N: usize>(
     options: ConvOptions<N>,
 ) -> hip::Result<RocmTensor> {
     if !options.is_asymmetric() {
-        return conv::x_backward(op, x, weight, grad, &plain(options));
+        return conv::x_backward(op, x, weight, grad, &plain(options.padding_begin(), options));
     }
     let mut whole = x.to_vec();
     let mut spatial = whole.iter_mut().skip(2).zip(options.padding);
@@ -37,23 +38,10 @@ pub(super) fn x_backward<const N: usize>(
         return invalid(op, expected, format!("{x:?} and a padding of {:?}", options.padding));
     }
     let unpadded = ConvOptions::new(options.stride, [0; N], options.dilation, options.groups);
-    let grad = conv::x_backward(op, &whole, weight, grad, &plain(unpadded))?;
+    let grad = conv::x_backward(op, &whole, weight, grad, &plain([0; N], unpadded))?;
     options
         .padding
         .iter()
         .enumerate()
         .try_fold(grad, |grad, (axis, &(before, _))| view::narrow(grad, axis + 2, before, x[axis + 2]))
-}
-
-/// Burn's options of a convolution as those of [`conv`]. The padding before and after each axis
-/// must be the same.
-pub(super) fn plain<const N: usize>(options: ConvOptions<N>) -> conv::options::Options {
-    conv::options::Options {
-        stride: options.stride.to_vec(),
-        padding: options.padding_begin().to_vec(),
-        dilation: options.dilation.to_vec(),
-        groups: options.groups,
-        transposed: false,
-        padding_out: vec![0; N],
-    }
 }

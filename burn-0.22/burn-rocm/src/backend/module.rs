@@ -9,8 +9,8 @@ use burn_rocm_macros::traced;
 use burn_std::IntDType;
 
 use super::Rocm;
-use super::asymmetric::{padded, plain, x_backward};
-use super::options::{deformed, transposed};
+use super::asymmetric::{padded, x_backward};
+use super::options::{deformed, plain, transposed};
 use crate::error::OrRaise;
 use crate::ops::attention::inference;
 use crate::ops::conv::{self, deform, direct};
@@ -101,7 +101,7 @@ impl ModuleOps<Self> for Rocm {
         options: ConvOptions<1>,
     ) -> RocmTensor {
         let (x, options) = padded(x, options);
-        conv::forward("conv1d", x, weight, bias, &plain(options)).or_raise()
+        conv::forward("conv1d", x, weight, bias, &plain(options.padding_begin(), options)).or_raise()
     }
 
     fn conv1d_x_backward(
@@ -120,8 +120,14 @@ impl ModuleOps<Self> for Rocm {
         options: ConvOptions<1>,
     ) -> RocmTensor {
         let (x, options) = padded(x, options);
-        conv::weight_backward("conv1d_weight_backward", x, weight.dims(), output_grad, &plain(options))
-            .or_raise()
+        conv::weight_backward(
+            "conv1d_weight_backward",
+            x,
+            weight.dims(),
+            output_grad,
+            &plain(options.padding_begin(), options),
+        )
+        .or_raise()
     }
 
     fn conv1d_bias_backward(_x: RocmTensor, _bias: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
@@ -177,7 +183,7 @@ impl ModuleOps<Self> for Rocm {
         options: ConvOptions<2>,
     ) -> RocmTensor {
         let (x, options) = padded(x, options);
-        conv::forward("conv2d", x, weight, bias, &plain(options)).or_raise()
+        conv::forward("conv2d", x, weight, bias, &plain(options.padding_begin(), options)).or_raise()
     }
 
     fn conv2d_x_backward(
@@ -196,8 +202,14 @@ impl ModuleOps<Self> for Rocm {
         options: ConvOptions<2>,
     ) -> RocmTensor {
         let (x, options) = padded(x, options);
-        conv::weight_backward("conv2d_weight_backward", x, weight.dims(), output_grad, &plain(options))
-            .or_raise()
+        conv::weight_backward(
+            "conv2d_weight_backward",
+            x,
+            weight.dims(),
+            output_grad,
+            &plain(options.padding_begin(), options),
+        )
+        .or_raise()
     }
 
     fn conv2d_bias_backward(_x: RocmTensor, _bias: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
@@ -253,7 +265,7 @@ impl ModuleOps<Self> for Rocm {
         options: ConvOptions<3>,
     ) -> RocmTensor {
         let (x, options) = padded(x, options);
-        conv::forward("conv3d", x, weight, bias, &plain(options)).or_raise()
+        conv::forward("conv3d", x, weight, bias, &plain(options.padding_begin(), options)).or_raise()
     }
 
     fn conv3d_x_backward(
@@ -272,8 +284,14 @@ impl ModuleOps<Self> for Rocm {
         options: ConvOptions<3>,
     ) -> RocmTensor {
         let (x, options) = padded(x, options);
-        conv::weight_backward("conv3d_weight_backward", x, weight.dims(), output_grad, &plain(options))
-            .or_raise()
+        conv::weight_backward(
+            "conv3d_weight_backward",
+            x,
+            weight.dims(),
+            output_grad,
+            &plain(options.padding_begin(), options),
+        )
+        .or_raise()
     }
 
     fn conv3d_bias_backward(_x: RocmTensor, _bias: RocmTensor, output_grad: RocmTensor) -> RocmTensor {
@@ -351,7 +369,7 @@ impl ModuleOps<Self> for Rocm {
 
     fn unfold4d(x: RocmTensor, kernel_size: [usize; 2], options: UnfoldOptions) -> RocmTensor {
         let UnfoldOptions { stride, padding, dilation } = options;
-        let options = plain(ConvOptions::new(stride, padding, dilation, 1));
+        let options = plain(padding, ConvOptions::new(stride, padding, dilation, 1));
         direct::unfold4d(x, kernel_size, &options).or_raise()
     }
 

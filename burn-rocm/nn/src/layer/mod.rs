@@ -2,6 +2,7 @@
 
 mod act;
 mod bias_act;
+mod config;
 mod conv_act;
 mod joins;
 mod like_burn;
@@ -10,12 +11,13 @@ mod linear_add;
 mod swiglu;
 
 pub use act::Act;
-pub use conv_act::{ConvAct, ConvActConfig};
+pub use config::{ConvActConfig, LinearActConfig, SwiGluConfig};
+pub use conv_act::ConvAct;
 pub use joins::{AddAct, MulAdd};
+pub use linear_act::LinearAct;
 pub(crate) use linear_act::linear_act;
-pub use linear_act::{LinearAct, LinearActConfig};
 pub(crate) use linear_add::linear_add;
-pub use swiglu::{SwiGlu, SwiGluConfig};
+pub use swiglu::SwiGlu;
 
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu, relu, silu};

@@ -1,43 +1,19 @@
 //! The gated linear unit with SiLU.
 
-use burn::config::Config;
-use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay};
-use burn::nn::{Linear, LinearConfig, LinearLayout};
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
+use burn::nn::Linear;
 use burn::tensor::Tensor;
 use burn::tensor::activation::silu;
 use burn::tensor::backend::Backend;
 
+use super::SwiGluConfig;
 use crate::fuse::{Route, primitive, wrap};
 use crate::ops::layer::SiluMul;
-
-/// Configuration of [`SwiGlu`].
-#[derive(Config, Debug)]
-pub struct SwiGluConfig {
-    /// Features of the input.
-    pub d_input: usize,
-    /// Features of the output.
-    pub d_output: usize,
-    /// Whether the linear layers have a bias.
-    #[config(default = false)]
-    pub bias: bool,
-    /// How to initialise the parameters.
-    #[config(default = "Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false }")]
-    pub initializer: Initializer,
-    /// The weights' layout in memory.
-    #[config(default = "LinearLayout::Row")]
-    pub layout: LinearLayout,
-}
 
 impl SwiGluConfig {
     /// The layer.
     pub fn init<B: Backend>(&self, device: &B::Device) -> SwiGlu<B> {
-        let linear = || {
-            LinearConfig::new(self.d_input, self.d_output)
-                .with_bias(self.bias)
-                .with_initializer(self.initializer.clone())
-                .with_layout(self.layout)
-                .init(device)
-        };
+        let linear = || self.linear().init(device);
         SwiGlu { linear_inner: linear(), linear_outer: linear() }
     }
 }

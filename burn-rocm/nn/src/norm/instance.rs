@@ -1,26 +1,12 @@
 //! Instance norm.
 
-use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay, Param};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
 use super::group::group_norm;
-use super::{composed, shared};
+use super::{InstanceNormConfig, composed, shared};
 use crate::fuse::Route;
-
-/// Configuration of [`InstanceNorm`].
-#[derive(Debug, Config)]
-pub struct InstanceNormConfig {
-    /// The number of channels.
-    pub num_channels: usize,
-    /// Added to the variance. Default: 1e-5
-    #[config(default = 1e-5)]
-    pub epsilon: f64,
-    /// Whether there are gamma and beta, with one value for each channel. Default: `true`
-    #[config(default = true)]
-    pub affine: bool,
-}
 
 /// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, where mean and variance are taken over
 /// each channel of each sample ([Ulyanov, Vedaldi and Lempitsky

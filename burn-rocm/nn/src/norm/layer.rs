@@ -1,26 +1,12 @@
 //! Layer norm.
 
-use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay, Param};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
-use super::composed;
+use super::{LayerNormConfig, composed};
 use crate::fuse::{Route, primitive, wrap};
 use crate::ops::norm::LayerNormOp;
-
-/// Configuration of [`LayerNorm`].
-#[derive(Debug, Config)]
-pub struct LayerNormConfig {
-    /// The size of the last axis.
-    pub d_model: usize,
-    /// Added to the variance. Default: 1e-5
-    #[config(default = 1e-5)]
-    pub epsilon: f64,
-    /// Whether there is a beta. Default: true
-    #[config(default = true)]
-    pub bias: bool,
-}
 
 /// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` along the last axis ([Ba, Kiros and
 /// Hinton 2016](https://arxiv.org/abs/1607.06450)).

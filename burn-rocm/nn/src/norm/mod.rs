@@ -2,16 +2,18 @@
 //! the parameters' gradients are f32.
 
 mod batch;
+mod config;
 mod group;
 mod instance;
 mod layer;
 mod rms;
 
 pub use batch::{BatchNorm, BatchNormConfig};
-pub use group::{GroupNorm, GroupNormConfig};
-pub use instance::{InstanceNorm, InstanceNormConfig};
-pub use layer::{LayerNorm, LayerNormConfig};
-pub use rms::{RmsNorm, RmsNormConfig};
+pub use config::{GroupNormConfig, InstanceNormConfig, LayerNormConfig, RmsNormConfig};
+pub use group::GroupNorm;
+pub use instance::InstanceNorm;
+pub use layer::LayerNorm;
+pub use rms::RmsNorm;
 
 use burn::module::Param;
 use burn::tensor::backend::Backend;

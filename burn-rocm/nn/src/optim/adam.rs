@@ -1,16 +1,13 @@
-use burn::config::Config;
-use burn::grad_clipping::GradientClippingConfig;
 use burn::module::AutodiffModule;
-use burn::optim::decay::WeightDecayConfig;
 use burn::optim::{self, AdamState, AdaptiveMomentumState};
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn_rocm::fused::optim::{Adam as Step, Decay, Rule, State};
+use burn_rocm::fused::optim::{Rule, State};
 
-use super::Rules;
 use super::adaptor::OptimizerAdaptor;
+use super::{AdamConfig, Rules};
 use crate::fuse::{from_rocm, rocm};
 
-/// Configuration of [`Adam`], like [`burn::optim::AdamConfig`].
+/// Adam ([Kingma and Ba 2014](https://arxiv.org/abs/1412.6980)), replaces [`burn::optim::Adam`].
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -29,27 +26,6 @@ use crate::fuse::{from_rocm, rocm};
 /// let model = optimizer.step(1e-3, model, grads);
 /// assert_eq!(model.weight.dims(), [4, 2]);
 /// ```
-#[derive(Config, Debug)]
-pub struct AdamConfig {
-    /// The share of the first moment that each step keeps.
-    #[config(default = 0.9)]
-    beta_1: f32,
-    /// The share of the second moment that each step keeps.
-    #[config(default = 0.999)]
-    beta_2: f32,
-    /// Added to the square root of the second moment.
-    #[config(default = 1e-5)]
-    epsilon: f32,
-    /// Whether to divide by the largest second moment so far.
-    #[config(default = false)]
-    amsgrad: bool,
-    /// An L2 penalty.
-    weight_decay: Option<WeightDecayConfig>,
-    /// How gradients are clipped before the step.
-    grad_clipping: Option<GradientClippingConfig>,
-}
-
-/// Adam ([Kingma and Ba 2014](https://arxiv.org/abs/1412.6980)). Replaces [`burn::optim::Adam`].
 #[derive(Clone)]
 pub struct Adam {
     burn: optim::Adam,
@@ -59,14 +35,7 @@ pub struct Adam {
 impl AdamConfig {
     /// The optimizer's update rule.
     pub fn build(&self) -> Adam {
-        let burn = optim::AdamConfig::new()
-            .with_beta_1(self.beta_1)
-            .with_beta_2(self.beta_2)
-            .with_epsilon(self.epsilon)
-            .with_amsgrad(self.amsgrad)
-            .with_weight_decay(self.weight_decay.clone())
-            .build();
-        Adam { burn, config: self.clone() }
+        Adam { burn: self.burn().build(), config: self.clone() }
     }
 
     /// An optimizer for a module.
@@ -85,9 +54,7 @@ impl<B: Backend> Rules<B> for Adam {
     }
 
     fn rule(&self, lr: f64) -> Rule {
-        let AdamConfig { beta_1, beta_2, epsilon, amsgrad, .. } = self.config;
-        let decay = Decay::Penalty(self.config.weight_decay.as_ref().map_or(0.0, |decay| decay.penalty));
-        Rule::Adam(Step { lr, beta_1, beta_2, epsilon, amsgrad, decay })
+        self.config.rule(lr)
     }
 
     fn keep<const D: usize>(state: AdamState<B, D>, _: &B::Device) -> State {

@@ -10,11 +10,13 @@
 mod adam;
 mod adamw;
 pub mod adaptor;
+mod config;
 mod sgd;
 
-pub use adam::{Adam, AdamConfig};
-pub use adamw::{AdamW, AdamWConfig};
+pub use adam::Adam;
+pub use adamw::AdamW;
 pub use burn::optim::*;
-pub use sgd::{Sgd, SgdConfig};
+pub use config::{AdamConfig, AdamWConfig, SgdConfig};
+pub use sgd::Sgd;
 
 use adaptor::Rules;

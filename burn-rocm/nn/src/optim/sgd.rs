@@ -1,19 +1,16 @@
-use burn::config::Config;
-use burn::grad_clipping::GradientClippingConfig;
 use burn::module::AutodiffModule;
-use burn::optim::decay::WeightDecayConfig;
-use burn::optim::momentum::{MomentumConfig, MomentumState};
+use burn::optim::momentum::MomentumState;
 use burn::optim::{self, SgdState};
 use burn::record::{DoublePrecisionSettings, Record};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{ElementConversion, Tensor};
-use burn_rocm::fused::optim::{Momentum, Rule, Sgd as Step, State};
+use burn_rocm::fused::optim::{Rule, State};
 
-use super::Rules;
 use super::adaptor::OptimizerAdaptor;
+use super::{Rules, SgdConfig};
 use crate::fuse::{from_rocm, rocm};
 
-/// Configuration of [`Sgd`], like [`burn::optim::SgdConfig`].
+/// Stochastic gradient descent, with or without momentum. Replaces [`burn::optim::Sgd`].
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -32,17 +29,6 @@ use crate::fuse::{from_rocm, rocm};
 /// let model = optimizer.step(1e-3, model, grads);
 /// assert_eq!(model.weight.dims(), [4, 2]);
 /// ```
-#[derive(Config, Debug)]
-pub struct SgdConfig {
-    /// An L2 penalty.
-    weight_decay: Option<WeightDecayConfig>,
-    /// The momentum, if any.
-    momentum: Option<MomentumConfig>,
-    /// How gradients are clipped before the step.
-    gradient_clipping: Option<GradientClippingConfig>,
-}
-
-/// Stochastic gradient descent, with or without momentum. Replaces [`burn::optim::Sgd`].
 #[derive(Clone)]
 pub struct Sgd<B: Backend> {
     burn: optim::Sgd<B>,
@@ -52,11 +38,7 @@ pub struct Sgd<B: Backend> {
 impl SgdConfig {
     /// The optimizer's update rule.
     pub fn build<B: Backend>(&self) -> Sgd<B> {
-        let burn = optim::SgdConfig::new()
-            .with_weight_decay(self.weight_decay.clone())
-            .with_momentum(self.momentum.clone())
-            .build();
-        Sgd { burn, config: self.clone() }
+        Sgd { burn: self.burn().build(), config: self.clone() }
     }
 
     /// An optimizer for a module.
@@ -77,14 +59,8 @@ impl<B: Backend> Rules<B> for Sgd<B> {
     }
 
     fn rule(&self, lr: f64) -> Rule {
-        let momentum = self.config.momentum.as_ref().map(|config| Momentum {
-            // Burn rounds the momentum to the backend's float type, so this does too.
-            momentum: config.momentum.elem::<B::FloatElem>().elem(),
-            dampening: config.dampening,
-            nesterov: config.nesterov,
-        });
-        let penalty = self.config.weight_decay.as_ref().map_or(0.0, |decay| decay.penalty);
-        Rule::Sgd(Step { lr, penalty, momentum })
+        // As in Burn, rounded to the backend's float type.
+        self.config.rule(lr, |momentum| momentum.elem::<B::FloatElem>().elem())
     }
 
     fn keep<const D: usize>(state: SgdState<B, D>, device: &B::Device) -> State {

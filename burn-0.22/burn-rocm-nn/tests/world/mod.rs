@@ -1,0 +1,50 @@
+//! Burn 0.22's names for what the tests of both versions of Burn use. `burn-rocm/nn/tests/shared/world.rs` has the
+//! names for Burn 0.21.
+#![allow(dead_code, unused_imports, reason = "no test program uses all names")]
+
+use burn::tensor::{Device, Int, Tensor};
+use burn_rocm::{Rocm, RocmTensor};
+
+#[expect(unreachable_pub, reason = "the file is a module of a library, too")]
+#[path = "../../../../tests/src/again.rs"]
+mod again;
+
+pub(crate) use again::again;
+pub(crate) use burn::nn::Linear;
+pub(crate) use burn_rocm_nn_022 as nn;
+pub(crate) use nn::attention::MultiHeadAttention;
+
+/// With autodiff, as [`tracking`] is.
+pub(crate) type Tracked<const D: usize> = Tensor<D>;
+pub(crate) type TrackedInt<const D: usize> = Tensor<D, Int>;
+/// Without autodiff, as [`plain`] is.
+pub(crate) type Plain<const D: usize> = Tensor<D>;
+pub(crate) type PlainInt<const D: usize> = Tensor<D, Int>;
+
+/// Whether pad tokens count in the mean of a loss.
+pub(crate) const PADS_COUNT: bool = false;
+
+/// Whether an optimizer's record holds its states on the device. Burn 0.22's holds copies on the host.
+pub(crate) const RECORDS_HOLD_TENSORS: bool = false;
+
+/// With autodiff.
+pub(crate) fn tracking() -> Device {
+    plain().autodiff()
+}
+
+/// Without autodiff.
+pub(crate) fn plain() -> Device {
+    Device::rocm(0)
+}
+
+pub(crate) fn rocm<const D: usize>(tensor: Plain<D>) -> RocmTensor {
+    tensor.try_into_primitive::<Rocm>().unwrap()
+}
+
+pub(crate) fn rocm_int<const D: usize>(tensor: PlainInt<D>) -> RocmTensor {
+    tensor.try_into_primitive::<Rocm>().unwrap()
+}
+
+pub(crate) fn from_rocm<const D: usize>(tensor: RocmTensor) -> Plain<D> {
+    Tensor::from_primitive::<Rocm>(tensor)
+}
