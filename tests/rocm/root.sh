@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Makes a folder with AMD's real ROCm from Debian's packages, for use with chroot. Needs neither a GPU nor debootstrap.
 #
-#   root.sh ROOT [7.2|6.4|5.7]
+#   root.sh ROOT [7.2|6.4|5.7|build]
 #
 #   7.2   HIP, hipRTC, rocBLAS, MIOpen, rocRAND's headers and LLVM's tools: sid and experimental    2.8 GB
 #   6.4   HIP, hipRTC, rocBLAS without its GPU kernels, MIOpen: sid                                 0.5 GB
 #   5.7   HIP and hipRTC: trixie                                                                    0.3 GB
+#   build no ROCm: GCC, CMake and Ninja of sid, to build a simulator (rocjitsu.sh)                   0.5 GB
 #
 # Runs on any Debian or Ubuntu. apt chooses the packages with a state of its own, and they are unpacked without running
 # their scripts, so the machine's own packages do not change. ROOT/.rocm marks a complete root, which is used as it is.
@@ -19,7 +20,7 @@ fail() {
     exit 1
 }
 
-leave_out=""
+leave_out="" probe=libamdhip64-dev
 case "${2:-7.2}" in
 7.2)
     # Some of MIOpen's kernels include <type_traits> and rocRAND's headers when they are compiled at run time.
@@ -32,16 +33,19 @@ case "${2:-7.2}" in
     packages="libamdhip64-dev libhiprtc6 librocblas-dev libmiopen-dev"
     ;;
 5.7) suites="trixie" packages="libamdhip64-dev libhiprtc-builtins5" ;;
+build) suites="sid" packages="g++ cmake ninja-build dash libdrm-dev" probe=g++ ;;
 *)
-    printf 'usage: root.sh ROOT [7.2|6.4|5.7]\n' >&2
+    printf 'usage: root.sh ROOT [7.2|6.4|5.7|build]\n' >&2
     exit 2
     ;;
 esac
-[ -n "${1:-}" ] || { printf 'usage: root.sh ROOT [7.2|6.4|5.7]\n' >&2; exit 2; }
+[ -n "${1:-}" ] || { printf 'usage: root.sh ROOT [7.2|6.4|5.7|build]\n' >&2; exit 2; }
 version=${2:-7.2}
 root=$(realpath -m "$1")
 suite=${suites##* }
-recipe="ROCm $version: $suites: $packages; without $leave_out"
+name="ROCm $version"
+[ "$version" != build ] || name="build tools"
+recipe="$name: $suites: $packages; without $leave_out"
 
 mkdir -p "$(dirname "$root")"
 exec 9>"$root.lock"
@@ -52,8 +56,8 @@ if [ -e "$root/.rocm" ]; then
         exit 0
     fi
     case "$(head -1 "$root/.rocm")" in
-    "ROCm $version:"*) ;; # as another version of this script made it
-    *) fail "$root holds $(sed -n 2p "$root/.rocm"), not ROCm $version: name another folder" ;;
+    "$name:"*) ;; # as another version of this script made it
+    *) fail "$root holds $(sed -n 2p "$root/.rocm"), not $name: name another folder" ;;
     esac
 elif [ -d "$root" ] && [ -n "$(ls -A "$root")" ]; then
     fail "$root is there and is not a root that this script made"
@@ -96,18 +100,18 @@ log=$apt/log
 # Apt's line that says what went wrong.
 why() { grep -m1 '^E: ' "$log" || tail -1 "$log"; }
 
-echo "$root: asking $mirror for ROCm $version ($suites)"
+echo "$root: asking $mirror for $name ($suites)"
 if ! LC_ALL=C apt-get "${options[@]}" update --error-on=any >"$log" 2>&1; then
-    fail "Debian can't be reached, so there is no ROCm $version: $mirror: $(why)"
+    fail "Debian can't be reached, so there is no $name: $mirror: $(why)"
 fi
-found=$(LC_ALL=C apt-cache "${options[@]}" policy libamdhip64-dev 2>>"$log" | sed -n 's/^ *Candidate: //p' || true)
-case "$found" in
-"$version".*) ;;
-*) fail "no ROCm $version on $mirror: ${suites// / and } has now HIP ${found:-(none)}" ;;
+found=$(LC_ALL=C apt-cache "${options[@]}" policy "$probe" 2>>"$log" | sed -n 's/^ *Candidate: //p' || true)
+case "$version:$found" in
+"$version:$version".* | build:?*) ;;
+*) fail "no ROCm $version on $mirror: ${suites// / and } has now $probe ${found:-(none)}" ;;
 esac
 # shellcheck disable=SC2086 # lists of words
 if ! LC_ALL=C apt-get "${options[@]}" install -y --download-only $packages >"$log" 2>&1; then
-    fail "the packages of ROCm $version can't be had: $(why)"
+    fail "the packages of $name can't be had: $(why)"
 fi
 
 # Debian's layout: the packages hold everything under usr.
@@ -126,9 +130,13 @@ rm -rf "$apt"
 # Programs expect this device. If a container forbids making it, a plain file serves.
 mknod -m 666 "$part/dev/null" c 1 3 2>/dev/null || : >"$part/dev/null"
 
-library=$(find "$part/usr/lib/x86_64-linux-gnu" -name 'libamdhip64.so.*.*.*' -print -quit)
-[ -n "$library" ] || fail "the packages hold no libamdhip64.so"
-printf '%s\nHIP %s (Debian %s)\n' "$recipe" "${library##*.so.}" "$found" >"$part/.rocm"
+if [ "$version" = build ]; then
+    printf '%s\nGCC (Debian %s)\n' "$recipe" "$found" >"$part/.rocm"
+else
+    library=$(find "$part/usr/lib/x86_64-linux-gnu" -name 'libamdhip64.so.*.*.*' -print -quit)
+    [ -n "$library" ] || fail "the packages hold no libamdhip64.so"
+    printf '%s\nHIP %s (Debian %s)\n' "$recipe" "${library##*.so.}" "$found" >"$part/.rocm"
+fi
 rm -rf "$root"
 mv "$part" "$root"
 echo "$root: $(sed -n 2p "$root/.rocm"), $(du -sh "$root" | cut -f1)"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs the op tests, and any further test program named, on AMD's real libraries over a virtual gfx1030.
+# Runs the op tests, and any further test program named, on AMD's real libraries over a simulated GPU.
 #
-#   tests/rocm/run.sh ROOT [FILTER...]     the op tests (those whose names contain a FILTER, if any)
+#   tests/rocm/run.sh ROOT [--on GPU] [FILTER...]
+#                                          the op tests (those whose names contain a FILTER, if any)
 #   tests/rocm/run.sh ROOT --nn [FILTER...]
 #                                          the tests of burn-rocm-nn: the programs nn, nn_faults and memory
 #   tests/rocm/run.sh ROOT --train         20 training steps of the MLP and of the CNN, beside the CPU provider's
@@ -9,6 +10,17 @@
 #                                          rocBLAS, every convolution and pooling in MIOpen
 #   tests/rocm/run.sh ROOT --missing       rocBLAS without its kernels, MIOpen whose kernels do not compile: the
 #                                          process lives, and every result is right, by kernels of this crate
+#   tests/rocm/run.sh ROOT --simulator     the programs of simulator/, each of which shows a fault that rocjitsu had
+#
+# Without --on, the GPU is this repository's virtual gfx1030, and each program is one process. With --on GPU, which may
+# stand before each of the other options, the GPU is one of
+#
+#   gfx942 gfx950 gfx1100 gfx1201          AMD's simulator rocjitsu, found in ROOT: as tests/rocm/rocjitsu.sh or ROCm 10
+#                                          installs it. Without it, one line says so, and the exit status is 77
+#   gfx1030                                the virtual GPU
+#   gpu                                    the machine's own GPU; ROOT may be /
+#
+# and each test is a process of its own (on.sh says which results are kept, and how a later call resumes).
 #
 # On 2026-11-24 all 274 op tests of commit c95b3b7 passed in 12 minutes on one core, with an empty code cache. This
 # needs a simulator whose `v_div_fixup` gives infinity for a quotient that overflows, as AMD's instruction set does; an
@@ -22,32 +34,42 @@
 # Variables VIRTUAL_GPU_* reach the programs, and so do the words NAME=VALUE of ROCM_ENV. On a machine with an AMD GPU
 # and ROCm none of this is needed: `BURN_ROCM_PROVIDER=rocm cargo test --release -p burn-rocm-tests`.
 set -euo pipefail
-usage="usage: tests/rocm/run.sh ROOT [FILTER... | --nn [FILTER...] | --train | --routes | --missing]"
+usage="usage: tests/rocm/run.sh ROOT [--on GPU]"
+usage+=" [FILTER... | --nn [FILTER...] | --train | --routes | --missing | --simulator]"
 root=$(realpath "${1:?$usage}"); shift
 cd "$(dirname "$(realpath "$0")")/../.."
-if [ -z "${HSA:-}" ]; then
-    HSA=/opt/virtual-gpu
-    tests/virtual-gpu/install.sh "$root" >&2
+on=''
+if [ "${1:-}" = --on ]; then
+    on=${2:?$usage}; shift 2
 fi
-if [ ! -e "$root$HSA/libhsa-runtime64.so.1" ]; then
-    echo "$root$HSA has no libhsa-runtime64.so.1" >&2
-    exit 2
-fi
+# shellcheck source=tests/rocm/on.sh
+. tests/rocm/on.sh
+choose_gpu "${on:-gfx1030}"
 
-# Runs a program of this machine inside the root, on the rocm provider alone: a fallback would test nothing.
+# Runs a program of this machine inside the root, on the rocm provider alone: a fallback would test nothing. It is
+# killed after LIMIT seconds, if that is set.
 inside() {
-    local program=$1; shift
-    install -D "$program" "$root/opt/burn-rocm/$(basename "$program")"
+    local program=$1 there; shift
+    there=/opt/burn-rocm/$(basename "$program")
+    cmp -s "$program" "$root$there" || install -D "$program" "$root$there"
     mkdir -p "$root/opt/burn-rocm/home"
-    local chroot variables=() name
+    local chroot
     chroot=$(PATH=$PATH:/usr/sbin command -v chroot)
-    for name in ${!VIRTUAL_GPU_*}; do variables+=("$name=${!name}"); done
-    # The root has no program of its own that could set variables.
     # shellcheck disable=SC2086 # none or some words
-    env -i PATH=/usr/bin:/bin HOME=/opt/burn-rocm/home LD_LIBRARY_PATH="$HSA" "${variables[@]}" \
+    ${LIMIT:+timeout --foreground -k 10 "$LIMIT"} env -i PATH=/usr/bin:/bin HOME=/opt/burn-rocm/home "${gpu[@]}" \
         MIOPEN_DEBUG_CONV_WINOGRAD=0 BURN_ROCM_PROVIDER=rocm RUST_BACKTRACE=1 \
         ${BURN_ROCM_TEST_SEED:+BURN_ROCM_TEST_SEED=$BURN_ROCM_TEST_SEED} \
-        ${ROCM_ENV:-} "$chroot" "$root" "/opt/burn-rocm/$(basename "$program")" "$@"
+        ${ROCM_ENV:-} "$chroot" "$root" "${within[@]}" "$there" "$@"
+}
+
+# The tests of a program, those that the filters name: in one process, or with --on each in its own.
+tests_in() {
+    if [ -n "$on" ]; then
+        each_test_in "$@"
+    else
+        local program=$1; shift
+        inside "$program" --test-threads 1 "$@"
+    fi
 }
 
 # The path of the program with this name that `cargo test|build` made, from cargo's JSON messages.
@@ -62,9 +84,10 @@ case "${1:-}" in
     program=${STEPS:-$(cargo build --release -p burn-rocm-tests --bin steps --message-format json | built steps)}
     if [ "$1" = --train ]; then
         for model in mlp cnn; do
-            BURN_ROCM_PROVIDER=cpu "$program" "$model" 20 >"/tmp/steps-cpu-$model.txt"
-            inside "$program" "$model" 20 >"/tmp/steps-rocm-$model.txt"
-            paste "/tmp/steps-cpu-$model.txt" "/tmp/steps-rocm-$model.txt" | awk -v model="$model" '
+            losses=/tmp/steps-$model${on:+-$on}
+            BURN_ROCM_PROVIDER=cpu "$program" "$model" 20 >"$losses-cpu.txt"
+            inside "$program" "$model" 20 >"$losses-rocm.txt"
+            paste "$losses-cpu.txt" "$losses-rocm.txt" | awk -v model="$model" '
                 {
                     d = $2 - $4
                     if (d < 0) d = -d
@@ -84,20 +107,20 @@ case "${1:-}" in
         for expected in mlp:8:0:0 cnn:6:5:2; do
             IFS=: read -r model gemms convs pools <<<"$expected"
             ROCM_ENV="ROCBLAS_LAYER=2 MIOPEN_ENABLE_LOGGING_CMD=1" \
-                inside "$program" "$model" 1 >"/tmp/routes-$model.txt" 2>&1
-            count() { grep -cE "$1" "/tmp/routes-$model.txt" || true; }
+                inside "$program" "$model" 1 >"/tmp/routes-$model${on:+-$on}.txt" 2>&1
+            count() { grep -cE "$1" "/tmp/routes-$model${on:+-$on}.txt" || true; }
             # MIOpen itself calls rocBLAS's gemm_ex.
             found=$(count 'rocblas-bench -f gemm(_strided_batched)? ')
             found+=:$(count 'MIOpenDriver conv '):$(count 'MIOpenDriver pool ')
             echo "$model: rocBLAS products : MIOpen convolutions : MIOpen poolings = $found"
             [ "$found" = "$gemms:$convs:$pools" ] ||
-                { echo "expected $gemms:$convs:$pools; see /tmp/routes-$model.txt" >&2; exit 1; }
+                { echo "expected $gemms:$convs:$pools; see /tmp/routes-$model${on:+-$on}.txt" >&2; exit 1; }
         done
     fi
     ;;
 --nn)
     shift
-    messages=
+    messages='' status=0
     for name in nn nn_faults memory; do
         variable=${name^^}
         program=${!variable:-}
@@ -106,8 +129,9 @@ case "${1:-}" in
                 messages=$(cargo test --release -p burn-rocm-nn --tests --no-run --message-format json)
             program=$(built "$name" <<<"$messages")
         fi
-        inside "$program" --test-threads 1 "${native[@]}" "$@"
+        tests_in "$program" "${native[@]}" "$@" || status=1
     done
+    exit $status
     ;;
 --missing)
     program=${MISSING:-$(tests_of missing)}
@@ -115,7 +139,7 @@ case "${1:-}" in
     # instead of the device's.
     mkdir -p "$root/opt/burn-rocm/empty"
     rocblas='a kernel of this crate computes matrix products where rocBLAS fails: not available: '
-    rocblas+='this rocBLAS has no kernels for gfx1030'
+    rocblas+="this rocBLAS has no kernels for ${on:-gfx1030}"
     miopen='kernels of this crate replace MIOpen where it fails: '
     for case in "ROCBLAS_TENSILE_LIBPATH=/opt/burn-rocm/empty|$rocblas" \
         "ROCBLAS_TENSILE_LIBPATH=/opt/burn-rocm/empty BURN_ROCM_CONV_FIND=find|$rocblas" \
@@ -127,8 +151,25 @@ case "${1:-}" in
         echo "with ${case%%|*}: right, and said once"
     done
     ;;
+--simulator)
+    # The versioned names: not every root has the links for developers. Its own headers of C would not suit this
+    # machine's compiler.
+    libraries=("$root"/usr/lib/x86_64-linux-gnu/lib{amdhip64,hiprtc}.so.[0-9])
+    made=$(mktemp -d) status=0
+    trap 'rm -rf "$made"' EXIT
+    mkdir "$made/include"
+    ln -s "$root/usr/include/hip" "$made/include/hip"
+    for source in tests/rocm/simulator/*.c; do
+        program=$made/$(basename "$source" .c)
+        cc -O1 -w -D__HIP_PLATFORM_AMD__ -I"$made/include" "$source" -o "$program" \
+            -Wl,--allow-shlib-undefined "${libraries[@]}"
+        echo "$(basename "$program"):"
+        inside "$program" || [ $? = 77 ] || status=1
+    done
+    exit $status
+    ;;
 *)
     program=${OPS:-$(tests_of ops)}
-    inside "$program" --test-threads 1 "${native[@]}" "$@"
+    tests_in "$program" "${native[@]}" "$@"
     ;;
 esac

@@ -52,7 +52,7 @@ const BURN_021: Version = Version {
     untested: &[],
     document: "docs/conformance.md",
     beside: "Burn 0.22 has a [table of its own](conformance-0.22.md).",
-    parts: &["docs/burn-backend-tests.md", "docs/h200.md"],
+    parts: &["docs/burn-backend-tests.md", "docs/h200.md", "docs/simulated.md"],
 };
 
 const BURN_022: Version = Version {

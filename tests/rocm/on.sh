@@ -1,0 +1,118 @@
+# shellcheck shell=bash
+# What run.sh does for --on GPU: it finds the simulator of that GPU, and runs each test as a process of its own.
+#
+# A test that was run is a line of the results: program::test, its result (passed, failed, timeout, ignored), seconds,
+# commit. A test that has a line is not run again, so a call resumes where an earlier one ended; to run a test again,
+# delete its line. At the end one line counts the results, and the exit status is 1 if a test failed or timed out.
+#
+#   RESULTS   the file of results (ROOT/opt/burn-rocm/GPU.tsv); what failed tests said is beside it, in GPU.tsv.said
+#   JOBS      so many tests at a time (1). rocjitsu uses one core for each
+#   LIMIT     so many seconds for each test (3600)
+#   COMMIT    what to write as the commit, for programs built elsewhere (this checkout's)
+
+# Sets `gpu` and `within`: the variables by which a program in the root sees the GPU named, and a command of the root
+# that starts the program.
+choose_gpu() {
+    local name at
+    gpu=() within=()
+    case "$1" in
+    gpu) ;;
+    gfx1030)
+        if [ -z "${HSA:-}" ]; then
+            HSA=/opt/virtual-gpu
+            tests/virtual-gpu/install.sh "$root" >&2
+        fi
+        if [ ! -e "$root$HSA/libhsa-runtime64.so.1" ]; then
+            echo "$root$HSA has no libhsa-runtime64.so.1" >&2
+            exit 2
+        fi
+        gpu+=(LD_LIBRARY_PATH="$HSA")
+        for name in ${!VIRTUAL_GPU_*}; do gpu+=("$name=${!name}"); done
+        ;;
+    gfx942 | gfx950 | gfx1100 | gfx1201)
+        for at in "$root"/opt/rocjitsu "$root"/opt/rocm/core-* "$root"/opt/rocm; do
+            [ ! -e "$at/lib/librocjitsu.so" ] || break
+        done
+        if [ ! -e "$at/lib/librocjitsu.so" ]; then
+            echo "skipped: $root has no rocjitsu for $1 (tests/rocm/rocjitsu.sh builds it)"
+            exit 77
+        fi
+        simulate "$1" "$at"
+        ;;
+    *)
+        echo "$usage: no GPU is named $1" >&2
+        exit 2
+        ;;
+    esac
+}
+
+# Sets both for rocjitsu, which is in the folder $2, as the architecture $1.
+simulate() {
+    local configs=("$2/share/rocjitsu/configs/$1"*.json) config state=/opt/burn-rocm/rocjitsu-$1
+    config=${configs[0]}
+    # The one whose driver is simulated too, where there are two.
+    for name in "${configs[@]}"; do case "$name" in *_kmd.json) config=$name ;; esac; done
+    [ -e "$config" ] || { echo "skipped: $2 has no configuration for $1"; exit 77; }
+    mkdir -p "$root$state"
+    # One of the eight dies: fewer units, so launches are smaller.
+    sed -E -e 's/xcd\[0:8\]/xcd[0:1]/' -e '/"var_name": "i"/s/"end": 8/"end": 1/' \
+        -e 's/"simd_count": 1280/"simd_count": 160/; s/"simd_count": 1024/"simd_count": 128/' \
+        "$config" >"$root$state/config.json"
+    echo "$state/config.json" >"$root$state/config_path"
+    # rocjitsu of July 2026 does not wait where a compute queue waits for a copy engine (AMD's barrier-value packet), so
+    # all copies, of up to so many KiB, are made by kernels. RJ_RACE=1 looks for races.
+    gpu+=(ROCJITSU_RUNTIME_DIR="$state" GPU_FORCE_BLIT_COPY_SIZE=4194304)
+    within=(/usr/bin/env LD_PRELOAD="${2#"$root"}/lib/librocjitsu.so")
+    for name in ${!RJ_*}; do gpu+=("$name=${!name}"); done
+}
+
+# Runs the tests of a program that have no result yet. Further arguments choose among them, as libtest's do.
+each_test_in() {
+    local program=$1 name results=${RESULTS:-$root/opt/burn-rocm/$on.tsv} commit; shift
+    name=$(basename "$program")
+    name=${name%-????????????????}
+    commit=${COMMIT:-$(git describe --always --dirty)}
+    mkdir -p "$results.said"
+    touch "$results"
+
+    local all ignored test
+    all=$("$program" --list --format terse "$@" | sed -n "s/^\(.*\): test$/$name::\1/p")
+    ignored=$("$program" --list --format terse --ignored "$@" | sed -n "s/^\(.*\): test$/$name::\1/p")
+    [ -n "$all" ] || { echo "$name has no such test" >&2; return 2; }
+    inside "$program" --list >/dev/null # puts the program into the root, once
+    # The tests run in the background, where an interrupt does not end them.
+    trap 'kill 0' INT
+    while read -r test; do
+        if grep -qxF "$test" <<<"$ignored"; then
+            printf '%s\tignored\t0\t%s\n' "$test" "$commit" >>"$results"
+        else
+            while [ "$(jobs -rp | wc -l)" -ge "${JOBS:-1}" ]; do wait -n || true; done
+            one_test "$test" &
+        fi
+    done < <(grep -vxFf <(cut -f1 "$results") <<<"$all")
+    wait
+    awk -F '\t' -v what="$name on $on" '
+        NR == FNR { asked[$1]; next }
+        $1 in asked { result[$1] = $2 }
+        END {
+            for (test in result) count[result[test]]++
+            printf "%s: %d tests, %d passed, %d failed, %d timed out, %d ignored\n", what, length(asked),
+                count["passed"], count["failed"], count["timeout"], count["ignored"]
+            exit count["failed"] + count["timeout"] > 0
+        }' <(echo "$all") "$results"
+}
+
+# Runs one test and writes its line; called by each_test_in, whose variables it reads.
+one_test() {
+    local test=$1 said=$results.said/${1//::/.} result start=$SECONDS status=0
+    LIMIT=${LIMIT:-3600} inside "$program" --test-threads 1 --exact "${test#*::}" >"$said" 2>&1 </dev/null || status=$?
+    case $status in
+    0) if grep -q '^test result: ok. 1 passed' "$said"; then result=passed; else result=failed; fi ;;
+    124 | 137) result=timeout ;;
+    143) return ;; # the whole run was ended
+    *) result=failed ;;
+    esac
+    printf '%s\t%s\t%d\t%s\n' "$test" "$result" $((SECONDS - start)) "$commit" >>"$results"
+    echo "$test: $result, $((SECONDS - start)) s"
+    [ "$result" != passed ] || rm "$said"
+}

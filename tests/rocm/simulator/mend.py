@@ -1,0 +1,145 @@
+"""Mends what was found wrong in AMD's simulator rocjitsu (July 2026), and trims it to some architectures.
+
+    mend.py SOURCE ARCHITECTURE...      SOURCE is a copy of emulation/rocjitsu, which is changed in place;
+                                        an ARCHITECTURE is a name of its instruction sets, for instance cdna3
+
+Each mend names the program beside this file that shows the fault. A mend whose text is not found is said on stderr: the
+source is of another version, which may have been mended.
+"""
+
+import pathlib
+import re
+import sys
+
+ALL = ["cdna1", "cdna2", "cdna3", "cdna4", "rdna1", "rdna2", "rdna3", "rdna3_5", "rdna4", "gfx1250"]
+ISA = "lib/rocjitsu/src/rocjitsu/isa/"
+SHARED = ISA + "arch/amdgpu/shared/"
+
+source = pathlib.Path(sys.argv[1])
+wanted = sys.argv[2:]
+if not wanted or not set(wanted) <= set(ALL):
+    sys.exit(f"usage: mend.py SOURCE ARCHITECTURE..., of: {' '.join(ALL)}")
+
+
+def edit(path, change):
+    """Replaces the file's text by change(text)."""
+    old = (source / path).read_text()
+    new = change(old)
+    if new == old:
+        print(f"mend.py: nothing to change in {path}", file=sys.stderr)
+    (source / path).write_text(new)
+
+
+def replace(path, old, new):
+    edit(path, lambda text: text.replace(old, new))
+
+
+# An instruction set that is left out is neither compiled nor linked: it takes minutes. The library is linked with lazy
+# binding, so that only a call into what is missing fails.
+for arch in set(ALL) - set(wanted):
+    replace("CMakeLists.txt", f"        rocjitsu_isa_{arch}\n", "")
+    replace(ISA + "CMakeLists.txt", f"add_subdirectory(arch/amdgpu/{arch})\n", "")
+# A newer compiler than the authors' warns of more.
+replace("cmake/rj_add_object_library.cmake", " -Werror", "")
+
+
+# packed_f32.c: v_pk_fma_f32, v_pk_mul_f32 and v_pk_add_f32 took the low word of a pair of SGPRs for both halves. Source
+# codes up to 106 are SGPRs. gfx1250 alone repeats the low word.
+def packed_pair(text):
+    vector = r"inst\.src(\d)\.encoding_value_ >= 256 && inst\.src\1\.encoding_value_ <= 511"
+    return re.sub(vector, r"(\g<0>) || inst.src\1.encoding_value_ < 107", text)
+
+
+edit(SHARED + "execute_shared.h", packed_pair)
+SPLAT = "const util::native<float> b = util::broadcast<float>(op.read_scalar(wf));"
+PAIR = """if (op.encoding_value_ < 107) {
+    const uint64_t both = op.read_lane64(wf, lane_base);
+    return {util::broadcast<float>(static_cast<uint32_t>(both)),
+            util::broadcast<float>(static_cast<uint32_t>(both >> 32))};
+  }
+  """
+edit(SHARED + "simd_glue.h", lambda text: text.replace(SPLAT, PAIR + SPLAT, 1))
+
+# packed_f32.c: v_pk_mov_b32 chose its high word by op_sel_hi; bit 1 of op_sel counts.
+replace(SHARED + "execute_shared.h", "hi = (inst.inst_.op_sel_hi & 2) ?", "hi = (inst.inst_.op_sel & 2) ?")
+
+
+def move_at_once(text):
+    head, name, tail = text.partition("inline bool try_execute_vop3p_mov_b32_simd")
+    plain = "inst.inst_.op_sel != 0u || inst.inst_.op_sel_hi != 3u"
+    return head + name + tail.replace(plain, "inst.inst_.op_sel != 2u", 1)
+
+
+edit(SHARED + "simd_glue.h", move_at_once)
+
+
+# raw_buffer.c: the range check of raw buffers left out the offset in an SGPR (AMD's Vega ISA, 8.1.5).
+def raw_range(text):
+    head, name, tail = text.partition("mtbuf_calculate_addresses(const MtbufInst")
+    check = "oob = offset_part >= num_records;"
+    return head.replace(check, "oob = uint64_t{offset_part} + soffset_val >= num_records;") + name + tail
+
+
+edit(SHARED + "addr_calc_buffer.h", raw_range)
+
+
+# sdwa.c: sub-dword operands (SDWA) lost |x| and -x of f16, whose sign is bit 15 and not bit 31; of every whole dword;
+# and took a VGPR for an SGPR.
+def sub_dword(text):
+    parts = re.split(r"(?m)^(?=void \w+::execute_impl)", text)
+    return parts[0] + "".join(map(sub_dword_function, parts[1:]))
+
+
+def sub_dword_function(text):
+    # The name ends with the type of the sources: VCvtF32F16Vop1 reads f16.
+    types = re.findall(r"[FIUB](?:16|32|64)", text[: text.index("::")])
+    sign = "0x8000u" if types[-1:] == ["F16"] else "0x80000000u"
+    for n, operand in (0, "src0"), (1, "vsrc1"):
+        if f"{operand}.set_delegate" not in text:
+            continue
+        changed = f"sdwa_src{n}_sel_ != amdgpu::sdwa::DWORD || sdwa_src{n}_abs_ || sdwa_src{n}_neg_"
+        text = text.replace(f"sdwa_src{n}_sel_ != amdgpu::sdwa::DWORD &&", f"({changed}) &&")
+        text = text.replace(f"sdwa_src{n}_sel_ != amdgpu::sdwa::DWORD)", f"{changed})")
+        text = text.replace(
+            f"sdwa_src_select(cu.read_vgpr(vb, i), sdwa_src{n}_sel_",
+            f"sdwa_src_select({operand}.read_lane(wf, i), sdwa_src{n}_sel_",
+        )
+    text = re.sub(r"float sv = std::bit_cast<float>\((result1?\[i\])\);", r"uint32_t sv = \1;", text)
+    text = text.replace("sv = std::fabs(sv);", f"sv &= ~{sign};").replace("sv = -sv;", f"sv ^= {sign};")
+    return re.sub(r"(result1?\[i\]) = std::bit_cast<uint32_t>\(sv\);", r"\1 = sv;", text)
+
+
+for arch in {"cdna1", "cdna2", "cdna3", "cdna4", "rdna1", "rdna2"} & set(wanted):
+    for encoding in "vop1", "vop2", "vopc":
+        edit(f"{ISA}arch/amdgpu/{arch}/{encoding}.cpp", sub_dword)
+
+
+# constant_f16.c: the code for a wave at once took an inline constant of an f16 operand (1.0, -4.0) for that of f32,
+# whose low half is 0.
+def constant_by_size(text):
+    head, name, tail = text.partition("uint32_t Operand::read_scalar(")
+    whole = "return resolve_src_scalar(wf, encoding_value_);"
+    sized = "return size_bits_ == 16 ? resolve_src_scalar16(wf, encoding_value_)\n"
+    sized += "                          : resolve_src_scalar(wf, encoding_value_);"
+    return head + name + tail.replace(whole, sized, 1)
+
+
+for arch in wanted:
+    edit(f"{ISA}arch/amdgpu/{arch}/operand.cpp", constant_by_size)
+replace(
+    ISA + "isa_operand_simd_inl.h",
+    "Isa::simd_broadcast_value(wf, this->opr_type_, this->encoding_value_)",
+    "this->read_scalar(wf)",
+)
+
+# scalar_condition.c: instructions that count or reverse bits of a scalar, or round one, leave the condition code (SCC)
+# as it is.
+UNCONDITIONAL = r"s_(?:brev|clz|cls|ctz|flbit|ff0|ff1|ceil|floor|trunc|rndne)_\w+_sop1"
+
+
+def keep_condition(text):
+    function = rf"(?ms)^inline void execute_{UNCONDITIONAL}\(.*?^\}}"
+    return re.sub(function, lambda found: re.sub(r"  wf\.write_scc\([^;]*;\n", "", found[0]), text)
+
+
+edit(SHARED + "execute_shared.h", keep_condition)
