@@ -22,6 +22,8 @@ pub struct Behaviour {
     pub turns: bool,
     /// Whether accesses to LDS of different waves without a barrier between are faults.
     pub races: bool,
+    /// Whether waves count what they do.
+    pub counters: bool,
 }
 
 /// A kernel, its grid, and what it runs on.
