@@ -25,8 +25,27 @@
 //! | `VIRTUAL_GPU_YIELD` | 1 | 0: each wave runs until its next barrier, which reveals missing barriers |
 //! | `VIRTUAL_GPU_RACES` | 0 | 1: a wave faults if it accesses LDS that another wave has written since the last barrier |
 //! | `VIRTUAL_GPU_STATISTICS` | 0 | 1: a line on stderr for each launch: workgroups, instructions of waves, time |
+//! | `VIRTUAL_GPU_COUNTERS` | | a file for a table of what each launch did; see [Counters](#counters) |
 //! | `VIRTUAL_GPU_LEVEL` | the host's | `portable` or `avx2`: vector instructions of the host below its best |
 //! | `VIRTUAL_GPU_LOG` | | a file, or `stderr`, for a line for each call of the HSA API and each packet |
+//!
+//! # Counters
+//!
+//! `VIRTUAL_GPU_COUNTERS=FILE` writes a table of tab-separated values with a header, a line for each launch that ended
+//! without a fault. Launches are slower then. A process empties the file when it begins.
+//!
+//! | column | meaning |
+//! |---|---|
+//! | `kernel`, `grid`, `block` | the name, the workgroups in x,y,z, the work-items of a workgroup in x,y,z |
+//! | `vgprs`, `lds_size`, `private_size` | vector registers a lane, bytes of LDS a workgroup, private bytes a lane |
+//! | `waves` | waves that started |
+//! | a [class](isa::Class) of instructions, such as `valu_f32` | instructions that waves executed |
+//! | the class with `_lanes` | the sum of their active lanes: `lanes / (32 * instructions)` is 1 without divergence |
+//! | `load_bytes`, `store_bytes`, `atomic_bytes`, `scalar_bytes` | bytes of global memory that lanes asked for |
+//! | `load_lines`, and so on | 64-byte lines that hold them; one that lanes of an instruction share counts once |
+//! | `lds_bytes` | bytes that lanes accessed in LDS |
+//! | `lds_conflict_cycles` | [extra cycles](isa::Counters#structfield.lds_conflicts) by conflicts in LDS's 32 banks |
+//! | `scratch_accesses`, `scratch_bytes` | accesses of lanes to private memory, and their bytes |
 //!
 //! # Structure
 //!

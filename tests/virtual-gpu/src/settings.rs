@@ -21,6 +21,8 @@ pub struct Settings {
     pub races: bool,
     /// Whether each launch is reported on stderr, with the number of its instructions.
     pub statistics: bool,
+    /// The file that gets what the waves of each launch did.
+    pub counters: Option<String>,
     /// Where calls are logged: a path, or `stderr`.
     pub log: Option<String>,
 }
@@ -47,6 +49,7 @@ impl Default for Settings {
             turns: true,
             races: false,
             statistics: false,
+            counters: None,
             log: None,
         }
     }
@@ -86,6 +89,7 @@ impl Settings {
             turns: switch("VIRTUAL_GPU_YIELD", default.turns)?,
             races: switch("VIRTUAL_GPU_RACES", default.races)?,
             statistics: switch("VIRTUAL_GPU_STATISTICS", default.statistics)?,
+            counters: lookup("VIRTUAL_GPU_COUNTERS").filter(|to| !to.is_empty()),
             log: lookup("VIRTUAL_GPU_LOG").filter(|to| !to.is_empty()),
         })
     }

@@ -15,6 +15,8 @@ mod llvm;
 
 #[path = "isa/checker.rs"]
 mod checker;
+#[path = "isa/counters.rs"]
+mod counters;
 #[path = "isa/division.rs"]
 mod division;
 #[path = "isa/float.rs"]

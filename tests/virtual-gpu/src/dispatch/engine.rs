@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::dispatch::workgroup::{Turn, Workgroup};
 use crate::dispatch::{Launch, LaunchError};
+use crate::isa::Counters;
 
 /// The most waves that a thread runs in turns if they wait for one another.
 const RESIDENT_WAVES: u64 = 4096;
@@ -18,12 +19,14 @@ const LEAST_QUANTUM: u64 = 1 << 12;
 const PATIENCE: u32 = 3;
 
 /// What a launch took.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statistics {
     /// Workgroups of the grid.
     pub workgroups: u64,
     /// Instructions that waves executed.
     pub instructions: u64,
+    /// What the waves did; all 0 unless the launch's behaviour asks for counters.
+    pub counters: Counters,
 }
 
 /// A launch in progress.
@@ -35,6 +38,7 @@ struct Job {
     quantum: AtomicU64,
     /// Instructions of waves that ended.
     instructions: AtomicU64,
+    counters: Mutex<Counters>,
     stop: AtomicBool,
     error: Mutex<Option<LaunchError>>,
 }
@@ -89,6 +93,7 @@ impl Engine {
             count,
             quantum: AtomicU64::new(QUANTUM),
             instructions: AtomicU64::new(0),
+            counters: Mutex::default(),
             stop: AtomicBool::new(false),
             error: Mutex::default(),
         });
@@ -110,7 +115,8 @@ impl Engine {
         }
         let error = job.error.lock().unwrap_or_else(PoisonError::into_inner).take();
         let instructions = job.instructions.load(Ordering::Relaxed);
-        error.map_or(Ok(Statistics { workgroups: count, instructions }), Err)
+        let counters = std::mem::take(&mut *job.counters());
+        error.map_or(Ok(Statistics { workgroups: count, instructions, counters }), Err)
     }
 }
 
@@ -156,6 +162,10 @@ impl Job {
         !ended && self.next.load(Ordering::Relaxed) < self.count
     }
 
+    fn counters(&self) -> MutexGuard<'_, Counters> {
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Runs workgroups until none is left.
     fn work(&self) {
         if let Err(error) = self.run_groups() {
@@ -183,6 +193,9 @@ impl Job {
             waiting = match group.turn(&self.launch, quantum)? {
                 Turn::Ended => {
                     self.instructions.fetch_add(group.instructions(), Ordering::Relaxed);
+                    if self.launch.behaviour.counters {
+                        group.add_counters(&mut self.counters());
+                    }
                     spare = Some(group);
                     false
                 }

@@ -23,6 +23,8 @@ pub struct Behaviour {
     /// Whether conflicting accesses to LDS by different waves with no barrier between them are
     /// faults.
     pub races: bool,
+    /// Whether waves count what they do.
+    pub counters: bool,
 }
 
 /// A kernel, its grid, and what it runs on.

@@ -1,7 +1,7 @@
 //! A workgroup's waves, scheduled in turns.
 
 use crate::dispatch::{Launch, LaunchError};
-use crate::isa::{Lds, LdsInit, Stop, Wave};
+use crate::isa::{Counters, Lds, LdsInit, Stop, Wave};
 use crate::memory::Pages;
 
 /// At the start and after a barrier, a wave yields at this many waits for memory, so that the waves
@@ -77,6 +77,9 @@ impl Workgroup {
                 None => group.waves.push(Wave::new(init)),
             });
         }
+        if launch.behaviour.counters {
+            group.waves.iter_mut().for_each(Wave::count);
+        }
         group.states.clear();
         // Waves without a lane in the grid do not start, as on the GPU.
         group.states.extend((0..waves).map(|wave| match launch.geometry.lanes(place, wave).1 {
@@ -98,6 +101,11 @@ impl Workgroup {
     /// The instructions that its waves have executed.
     pub(super) fn instructions(&self) -> u64 {
         self.waves.iter().map(Wave::steps).sum()
+    }
+
+    /// Adds what its waves have counted.
+    pub(super) fn add_counters(&self, sum: &mut Counters) {
+        self.waves.iter().filter_map(Wave::counters).for_each(|counters| sum.merge(counters));
     }
 
     /// Runs every wave, through barriers, until all of them have ended or have yielded after

@@ -12,6 +12,7 @@ mod api;
 mod bell;
 mod code_objects;
 mod copies;
+mod counter_file;
 mod elf;
 mod extensions;
 mod log;

@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::bell::GLANCE;
+use super::counter_file::Row;
 use super::log::{self, trace};
 use super::ring::{PACKET, Ring};
 use super::runtime::{now, runtime};
@@ -122,7 +123,7 @@ impl Processor {
         trace!("#{index} dispatch took {ms:.3} ms");
         let error = match result {
             Err(error) => error,
-            Ok(Statistics { workgroups, instructions }) => {
+            Ok(Statistics { workgroups, instructions, .. }) => {
                 if runtime().settings.statistics {
                     let name = self.kernel_name(packet.kernel);
                     log::say(format_args!(
@@ -173,8 +174,8 @@ impl Processor {
         let descriptor = unsafe { (packet.kernel as *const [u8; KernelDescriptor::SIZE]).read() };
         let descriptor = KernelDescriptor::parse(&descriptor);
         let geometry = Geometry::new(packet.setup & 3, packet.grid, packet.workgroup)?;
-        runtime.engine.run(Launch {
-            name: kernel.name,
+        let statistics = runtime.engine.run(Launch {
+            name: kernel.name.clone(),
             descriptor,
             entry: packet.kernel.wrapping_add_signed(descriptor.entry),
             geometry,
@@ -188,7 +189,20 @@ impl Processor {
             cancelled: Arc::clone(&self.ring.stop),
             memory: &runtime.gpus[self.ring.gpu].memory,
             code: &runtime.code,
-        })
+        })?;
+        if let Some(file) = &runtime.counters {
+            let row = Row {
+                kernel: &kernel.name,
+                geometry,
+                vgprs: descriptor.vgprs(),
+                lds_size: packet.group_size,
+                private_size: packet.private_size.max(descriptor.private_size),
+            };
+            if let Err(error) = file.add(&row, &statistics.counters) {
+                log::say(format_args!("the counters of {} can't be written: {error}", kernel.name));
+            }
+        }
+        Ok(statistics)
     }
 
     /// Waits until all signals are 0, or one of them.

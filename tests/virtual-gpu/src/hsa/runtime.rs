@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use super::allocation::{Allocation, Gpu};
 use super::bell::Bell;
+use super::counter_file::CounterFile;
 use super::log;
 use crate::dispatch::{Behaviour, Engine};
 use crate::isa::Code;
@@ -25,6 +26,8 @@ pub(super) struct Runtime {
     pub(super) code: Code,
     pub(super) engine: Engine,
     pub(super) bell: Bell,
+    /// Where the launches' counters go.
+    pub(super) counters: Option<CounterFile>,
     /// By first address.
     pub(super) allocations: Mutex<BTreeMap<u64, Allocation>>,
     /// By the address of the kernel's descriptor.
@@ -49,6 +52,7 @@ pub(super) fn runtime() -> &'static Runtime {
             code: Code::new(),
             engine: Engine::new(settings.threads),
             bell: Bell::default(),
+            counters: settings.counters.as_deref().and_then(open_counters),
             allocations: Mutex::default(),
             kernels: RwLock::default(),
             quarantine: Mutex::default(),
@@ -57,10 +61,17 @@ pub(super) fn runtime() -> &'static Runtime {
     })
 }
 
+/// A file that can't be made is said on stderr.
+fn open_counters(path: &str) -> Option<CounterFile> {
+    CounterFile::create(path)
+        .map_err(|error| log::say(format_args!("VIRTUAL_GPU_COUNTERS={path}: {error}")))
+        .ok()
+}
+
 impl Runtime {
     pub(super) fn behaviour(&self) -> Behaviour {
         let Settings { poison, turns, races, .. } = self.settings;
-        Behaviour { poison, turns, races }
+        Behaviour { poison, turns, races, counters: self.counters.is_some() }
     }
 
     pub(super) fn allocations(&self) -> MutexGuard<'_, BTreeMap<u64, Allocation>> {

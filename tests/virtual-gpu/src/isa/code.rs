@@ -5,6 +5,7 @@
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
+use super::class::Class;
 use super::decode::{LONGEST, decode};
 use super::exec::Inst;
 
@@ -27,6 +28,7 @@ pub(crate) struct Block {
     pub(crate) vgprs: usize,
     /// The address after the block.
     pub(crate) end: u64,
+    classes: OnceLock<Box<[Class]>>,
 }
 
 /// The blocks that begin at the dwords of a page.
@@ -68,6 +70,13 @@ impl Code {
     }
 }
 
+impl Block {
+    /// The class of each instruction.
+    pub(crate) fn classes(&self) -> &[Class] {
+        self.classes.get_or_init(|| self.insts.iter().map(|inst| Class::of(inst.op)).collect())
+    }
+}
+
 impl Region {
     fn contains(&self, pc: u64) -> bool {
         pc.is_multiple_of(4) && pc >= self.base && pc - self.base < self.len / 4 * 4
@@ -104,6 +113,6 @@ impl Region {
             }
         }
         let vgprs = insts.iter().map(|i| usize::from(i.vgprs)).max().unwrap_or(0);
-        Block { insts: insts.into(), vgprs, end: at }
+        Block { insts: insts.into(), vgprs, end: at, classes: OnceLock::new() }
     }
 }

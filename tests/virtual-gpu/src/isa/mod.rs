@@ -6,7 +6,9 @@
 //! A [`Wave`] runs until it ends, reaches a barrier, sleeps, has run its share of instructions, or faults. Waves of one
 //! workgroup share an [`Lds`]; all waves share a [`Code`], which decodes each basic block when a wave first enters it.
 
+mod class;
 mod code;
+mod counters;
 mod decode;
 mod exec;
 mod fault;
@@ -14,9 +16,12 @@ mod inst;
 mod lds;
 mod state;
 mod table;
+mod watch;
 mod wave;
 
+pub use class::Class;
 pub use code::Code;
+pub use counters::{Counters, Traffic};
 pub use decode::describe;
 pub use fault::{Fault, FaultKind};
 pub use lds::{Lds, LdsInit};

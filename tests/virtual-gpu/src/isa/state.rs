@@ -2,6 +2,7 @@
 
 use super::exec::mode::FloatMode;
 use super::inst::{Instruction, Operand, Source};
+use super::watch::Watch;
 use super::{Fault, FaultKind, LANES, Lds};
 use crate::memory::{AllocationMap, Hint};
 
@@ -130,6 +131,8 @@ pub(crate) struct State {
     pub(crate) steps: u64,
     /// How many more times `s_waitcnt` stops the wave.
     pub(crate) waits: u32,
+    /// What is recorded of the wave, if anything is.
+    pub(crate) watch: Option<Box<Watch>>,
 }
 
 impl State {
@@ -146,6 +149,7 @@ impl State {
             index: 0,
             steps: 0,
             waits: 0,
+            watch: None,
         }
     }
 

@@ -2,7 +2,8 @@
 
 use super::code::Block;
 use super::state::{EXEC, Halt, Machine, NULL, Scratch, State, Step, Vgpr};
-use super::{Code, Fault, FaultKind, LANES, Lds};
+use super::watch::Watch;
+use super::{Code, Counters, Fault, FaultKind, LANES, Lds};
 use crate::memory::{AllocationMap, Hint};
 
 /// The state that a wave starts with.
@@ -87,6 +88,7 @@ impl Wave {
         state.index = init.index;
         state.steps = 0;
         state.waits = 0;
+        state.watch = None;
     }
 
     /// Runs up to about `steps` instructions (to the end of the basic block that passes the limit).
@@ -98,6 +100,8 @@ impl Wave {
             while let Some(block) = region.block(machine.state.pc) {
                 if block.vgprs > machine.state.regs.v.len() {
                     machine.too_many_registers(block);
+                } else if machine.state.watch.is_some() {
+                    machine.run_watched(block);
                 } else {
                     machine.run(block);
                 }
@@ -123,6 +127,21 @@ impl Wave {
     /// instruction. So other waves of the workgroup can catch up, as they would on hardware.
     pub fn set_waits(&mut self, count: u32) {
         self.state.waits = count;
+    }
+
+    /// Counts from now on what the wave does.
+    pub fn count(&mut self) {
+        let starts = self.state.regs.exec() != 0;
+        self.watch().counters = Some(Box::new(Counters::of_wave(starts)));
+    }
+
+    /// What the wave has done, if it was counted.
+    pub fn counters(&self) -> Option<&Counters> {
+        self.state.watch.as_ref()?.counters.as_deref()
+    }
+
+    fn watch(&mut self) -> &mut Watch {
+        self.state.watch.get_or_insert_default()
     }
 
     /// Instructions run so far.
@@ -186,6 +205,20 @@ impl Machine<'_> {
         if step == Step::Next {
             self.state.pc = block.end;
         }
+    }
+
+    /// The same, recording each instruction.
+    #[cold]
+    fn run_watched(&mut self, block: &Block) {
+        for (inst, class) in block.insts.iter().zip(block.classes()) {
+            self.watch_instruction(*class);
+            self.state.steps += 1;
+            // SAFETY: decoding picked the handler for this host.
+            if unsafe { (inst.run.0)(self, inst) } != Step::Next {
+                return;
+            }
+        }
+        self.state.pc = block.end;
     }
 
     /// Faults at the first instruction that uses a register beyond the allocated ones. The

@@ -49,6 +49,8 @@ pub(crate) struct Rig {
     pub(crate) vgpr_count: usize,
     /// How many times `s_waitcnt` stops the wave.
     pub(crate) waits: u32,
+    /// Whether the wave counts what it does.
+    pub(crate) count: bool,
 }
 
 impl Default for Rig {
@@ -64,6 +66,7 @@ impl Default for Rig {
             memory: AllocationMap::new(),
             vgpr_count: 32,
             waits: 0,
+            count: false,
         }
     }
 }
@@ -126,6 +129,9 @@ impl Rig {
         self.sgprs.iter().for_each(|(reg, value)| wave.set_sgpr(*reg, *value));
         wave.set_scc(self.scc);
         wave.set_waits(self.waits);
+        if self.count {
+            wave.count();
+        }
         wave
     }
 

@@ -103,6 +103,11 @@ impl TestQueue {
 
     /// Launches a kernel with one argument. `completion` may be 0.
     pub fn dispatch(&self, kernel: u64, groups: u32, argument: u64, completion: SignalHandle) {
+        self.dispatch_with(kernel, groups, 0, argument, completion);
+    }
+
+    /// The same with LDS, in bytes a workgroup.
+    pub fn dispatch_with(&self, kernel: u64, groups: u32, lds: u32, argument: u64, completion: SignalHandle) {
         let kernarg = allocate(pool(agents().0), 16).cast::<u64>();
         // SAFETY: the allocation has 16 bytes.
         unsafe { kernarg.write(argument) };
@@ -112,6 +117,7 @@ impl TestQueue {
             workgroup: [64, 1, 1],
             grid: [64 * groups, 1, 1],
             kernel,
+            group_size: lds,
             kernarg: kernarg as u64,
             completion,
             ..DispatchPacket::default()

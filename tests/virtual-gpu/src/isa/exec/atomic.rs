@@ -174,9 +174,14 @@ impl<S: Space, F: AtomicFn> Body for Atomic<S, F> {
     #[inline(always)]
     fn run(m: &mut Machine<'_>, i: &Inst) -> Step {
         let mut targets = Targets::new();
-        if let Err(step) = S::targets(m, i, Kind { bytes: F::BYTES, write: true, atomic: true }, &mut targets)
-        {
+        let kind = Kind { bytes: F::BYTES, write: true, atomic: true };
+        if let Err(step) = S::targets(m, i, kind, &mut targets) {
             return step;
+        }
+        if m.state.watch.is_some()
+            && let stop @ (Step::Jump | Step::Stop) = m.watch_access(i, &targets, kind)
+        {
+            return stop;
         }
         let v = &mut m.state.regs.v;
         let data = i.src[1].reg;

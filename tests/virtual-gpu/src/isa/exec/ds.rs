@@ -55,6 +55,9 @@ impl Machine<'_> {
         if u64::from(last) + u64::from(bytes) > self.lds.size().into() || self.lds.tracks() {
             self.lds_each(i, &at, exec, bytes, access)?;
         }
+        if self.state.watch.is_some() {
+            self.watch_lds(&at, exec, bytes, access);
+        }
         Ok(at)
     }
 
@@ -223,14 +226,18 @@ impl<F: AtomicFn, const UNIT: u32> Body for Exchange2<F, UNIT> {
 }
 
 /// The dword per lane at M0 + offset (`*_addtid`).
-fn thread_offsets(m: &Machine<'_>, i: &Inst) -> [u64; LANES] {
+fn thread_offsets(m: &mut Machine<'_>, i: &Inst, access: LdsAccess) -> [u64; LANES] {
     let base = u64::from(m.state.regs.m0() & 0xffff) + i.imm as u64;
-    std::array::from_fn(|l| base + 4 * l as u64)
+    let at = std::array::from_fn(|l| base + 4 * l as u64);
+    if m.state.watch.is_some() {
+        m.watch_lds(&at.map(|at| at as u32), m.state.regs.exec(), 4, access);
+    }
+    at
 }
 
 bodies! {
     ReadThread |m, i| {
-        let at = thread_offsets(m, i);
+        let at = thread_offsets(m, i, LdsAccess::Read);
         for l in lanes(m.state.regs.exec()) {
             if let Err(step) = m.lds_lane(i, l, at[l], 4, LdsAccess::Read) {
                 return step;
@@ -242,7 +249,7 @@ bodies! {
         Step::Next
     }
     WriteThread |m, i| {
-        let at = thread_offsets(m, i);
+        let at = thread_offsets(m, i, LdsAccess::Write);
         for l in lanes(m.state.regs.exec()) {
             if let Err(step) = m.lds_lane(i, l, at[l], 4, LdsAccess::Write) {
                 return step;
@@ -314,6 +321,9 @@ fn count(m: &mut Machine<'_>, i: &Inst, f: impl Fn(u32, u32) -> u32) -> Step {
     }
     if let Err(step) = m.lds_lane(i, exec.trailing_zeros() as usize, offset, 4, LdsAccess::Atomic) {
         return step;
+    }
+    if m.state.watch.is_some() {
+        m.watch_lds(&[offset as u32; LANES], exec & exec.wrapping_neg(), 4, LdsAccess::Atomic);
     }
     let at = m.lds.base().wrapping_add(offset as usize).cast::<u32>();
     // SAFETY: `lds_lane` checked the four bytes.

@@ -258,14 +258,22 @@ impl<S: Space, A: Access> Body for Load<S, A> {
     #[inline(always)]
     fn run(m: &mut Machine<'_>, i: &Inst) -> Step {
         let mut targets = Targets::new();
-        if let Err(step) =
-            S::targets(m, i, Kind { bytes: A::BYTES, write: false, atomic: false }, &mut targets)
-        {
+        let kind = Kind { bytes: A::BYTES, write: false, atomic: false };
+        if let Err(step) = S::targets(m, i, kind, &mut targets) {
             return step;
         }
-        if i.to_lds {
-            return m.load_to_lds::<A>(i, &targets);
+        let step = if i.to_lds { m.load_to_lds::<A>(i, &targets) } else { Self::fetch(m, i, &targets) };
+        if m.state.watch.is_some() && step == Step::Next {
+            return m.watch_access(i, &targets, kind);
         }
+        step
+    }
+}
+
+impl<S: Space, A: Access> Load<S, A> {
+    /// Loads what `targets` has checked.
+    #[inline(always)]
+    fn fetch(m: &mut Machine<'_>, i: &Inst, targets: &Targets) -> Step {
         let v = &mut m.state.regs.v[i.dst as usize..][..A::DWORDS as usize];
         if targets.whole == u32::MAX {
             let at = &targets.at;
@@ -286,7 +294,7 @@ impl<S: Space, A: Access> Body for Load<S, A> {
             unsafe { A::load(targets.at[l] as *const u8, v, l) };
         }
         if targets.nothing | targets.part != 0 {
-            load_partly::<A>(v, &targets);
+            load_partly::<A>(v, targets);
         }
         Step::Next
     }
@@ -337,10 +345,14 @@ impl<S: Space, A: Access> Body for Store<S, A> {
     #[inline(always)]
     fn run(m: &mut Machine<'_>, i: &Inst) -> Step {
         let mut targets = Targets::new();
-        if let Err(step) =
-            S::targets(m, i, Kind { bytes: A::BYTES, write: true, atomic: false }, &mut targets)
-        {
+        let kind = Kind { bytes: A::BYTES, write: true, atomic: false };
+        if let Err(step) = S::targets(m, i, kind, &mut targets) {
             return step;
+        }
+        if m.state.watch.is_some()
+            && let stop @ (Step::Jump | Step::Stop) = m.watch_access(i, &targets, kind)
+        {
+            return stop;
         }
         let v = &m.state.regs.v[i.src[1].reg as usize..][..A::DWORDS as usize];
         let at = &targets.at;

@@ -22,5 +22,6 @@ pub(crate) mod scalar;
 pub(crate) mod smem;
 mod soft;
 pub(crate) mod value;
+mod watched;
 
 pub(crate) use level::{Body, Exec, Handler, Inst, Op};

@@ -22,7 +22,7 @@ impl<const N: usize> Body for Load<N> {
         for (reg, x) in (i.dst..).zip(data) {
             m.state.regs.set_sgpr(reg, x);
         }
-        Step::Next
+        if m.state.watch.is_some() { m.watch_scalar(i, address, bytes) } else { Step::Next }
     }
 }
 
@@ -38,7 +38,7 @@ impl<const N: usize> Body for BufferLoad<N> {
         let stride = u64::from(word(1) >> 16 & 0x3fff).max(1);
         let limit = u64::from(word(2)) * stride;
         let offset = u64::from(regs.scalar(&i.src[1])).wrapping_add_signed(i.imm.into()) & !3;
-        let mut data = [0; N];
+        let (mut data, mut inside) = ([0; N], 0);
         for (k, x) in data.iter_mut().enumerate() {
             let at = offset.wrapping_add(4 * k as u64);
             if at.saturating_add(4) > limit {
@@ -50,9 +50,14 @@ impl<const N: usize> Body for BufferLoad<N> {
             }
             // SAFETY: the allocation map has these bytes.
             *x = unsafe { (address as *const u32).read_unaligned() };
+            inside += 4;
         }
         for (reg, x) in (i.dst..).zip(data) {
             m.state.regs.set_sgpr(reg, x);
+        }
+        // Offsets only grow, so what is in range comes first.
+        if m.state.watch.is_some() && inside > 0 {
+            return m.watch_scalar(i, base.wrapping_add(offset), inside);
         }
         Step::Next
     }

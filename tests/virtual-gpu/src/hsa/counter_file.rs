@@ -1,0 +1,52 @@
+//! The table of counters (`VIRTUAL_GPU_COUNTERS`): a header, then a line for each launch that ended well.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::sync::{Mutex, PoisonError};
+
+use crate::dispatch::Geometry;
+use crate::isa::Counters;
+
+/// A launch's own columns.
+pub(super) struct Row<'a> {
+    pub(super) kernel: &'a str,
+    pub(super) geometry: Geometry,
+    /// Vector registers of a lane.
+    pub(super) vgprs: usize,
+    /// LDS of a workgroup, in bytes.
+    pub(super) lds_size: u32,
+    /// Private memory of a lane, in bytes.
+    pub(super) private_size: u32,
+}
+
+pub(super) struct CounterFile(Mutex<File>);
+
+impl CounterFile {
+    /// Creates the file, or empties it, and writes the header.
+    pub(super) fn create(path: &str) -> io::Result<Self> {
+        let mut file = File::create(path)?;
+        let mut header = String::from("kernel\tgrid\tblock\tvgprs\tlds_size\tprivate_size");
+        for (name, _) in Counters::default().columns() {
+            header.push('\t');
+            header.push_str(&name);
+        }
+        header.push('\n');
+        file.write_all(header.as_bytes())?;
+        Ok(Self(Mutex::new(file)))
+    }
+
+    /// Adds a launch: the grid in workgroups, the workgroup in work-items.
+    pub(super) fn add(&self, row: &Row<'_>, counters: &Counters) -> io::Result<()> {
+        let place = |[x, y, z]: [u32; 3]| format!("{x},{y},{z}");
+        let Row { kernel, geometry, vgprs, lds_size, private_size } = row;
+        let (grid, block) = (place(geometry.groups), place(geometry.workgroup));
+        let mut line = format!("{kernel}\t{grid}\t{block}\t{vgprs}\t{lds_size}\t{private_size}");
+        for (_, count) in counters.columns() {
+            // Writing to a string can't fail.
+            let _ = write!(line, "\t{count}");
+        }
+        line.push('\n');
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes())
+    }
+}

@@ -1,0 +1,92 @@
+//! The table that `VIRTUAL_GPU_COUNTERS` asks for. One test a process: the runtime reads its settings once.
+
+#[path = "support/api.rs"]
+#[allow(dead_code, reason = "each test uses a part")]
+mod api;
+mod support;
+
+use std::collections::HashMap;
+
+use api::*;
+use support::{Kernel, Source};
+
+/// Each work-item writes its number; workgroups of 64.
+///
+/// ```text
+/// s_load_dwordx2 s[4:5], s[0:1], 0x0
+/// s_lshl_b32 s3, s2, 6
+/// v_add_nc_u32_e32 v0, s3, v0
+/// v_lshlrev_b32_e32 v1, 2, v0
+/// s_waitcnt lgkmcnt(0)
+/// global_store_dword v1, v0, s[4:5]
+/// s_endpgm
+/// ```
+const NUMBERS: &[u32] = &[
+    0xf404_0100,
+    0xfa00_0000,
+    0x8f03_8602,
+    0x4a00_0003,
+    0x3402_0082,
+    0xbf8c_c07f,
+    0xdc70_8000,
+    0x0004_0001,
+    0xbf81_0000,
+];
+/// `s_trap 2; s_endpgm`
+const TRAP: &[u32] = &[0xbf92_0002, 0xbf81_0000];
+
+#[test]
+fn every_launch_has_a_line() {
+    let path = std::env::temp_dir().join(format!("virtual-gpu-counters-{}.tsv", std::process::id()));
+    // SAFETY: no other thread runs yet that reads or writes the environment.
+    unsafe { std::env::set_var("VIRTUAL_GPU_COUNTERS", &path) };
+    let (queue, executable) =
+        (TestQueue::new(), load(&Source::new(&[Kernel::new("numbers", NUMBERS), Kernel::new("trap", TRAP)])));
+    let memory = allocate(pool(agents().1), 4 * 64 * 300);
+    for groups in [3, 300] {
+        let done = signal(1);
+        queue.dispatch(kernel(executable, "numbers"), groups, memory as u64, done);
+        wait(done);
+    }
+    let failed = signal(1);
+    queue.dispatch(kernel(executable, "trap"), 1, 0, failed);
+    wait(failed);
+    let table = std::fs::read_to_string(&path).expect("the table");
+    std::fs::remove_file(&path).expect("the table can be removed");
+
+    let mut lines = table.lines().map(|line| line.split('\t').collect::<Vec<_>>());
+    let header = lines.next().expect("a header");
+    let rows: Vec<HashMap<&str, &str>> = lines
+        .map(|line| {
+            assert_eq!(line.len(), header.len());
+            header.iter().copied().zip(line).collect()
+        })
+        .collect();
+    assert_eq!(rows.len(), 2, "a launch that faults has none");
+    for (row, groups) in rows.iter().zip([3u64, 300]) {
+        assert_eq!((row["kernel"], row["block"]), ("numbers", "64,1,1"));
+        assert_eq!(row["grid"], format!("{groups},1,1"));
+        assert_eq!((row["vgprs"], row["lds_size"], row["private_size"]), ("16", "0", "0"));
+        let waves = 2 * groups;
+        // What each wave does; every other count is 0.
+        let expected = HashMap::from([
+            ("waves", 1),
+            ("valu_int", 2),
+            ("valu_int_lanes", 64),
+            ("salu", 1),
+            ("smem", 1),
+            ("vmem_store", 1),
+            ("vmem_store_lanes", 32),
+            ("wait", 1),
+            ("other", 1),
+            ("store_bytes", 128),
+            ("store_lines", 2),
+            ("scalar_bytes", 8),
+            ("scalar_lines", 1),
+        ]);
+        for name in &header[6..] {
+            let count = row[name].parse::<u64>().expect("a number");
+            assert_eq!(count, waves * expected.get(name).copied().unwrap_or(0), "{name}");
+        }
+    }
+}
