@@ -73,9 +73,9 @@ fn report(launches: &[Launch]) -> String {
         text.push('\n');
     }
     text.push_str(
-        "\nA time is the mean of a launch's, with what limits it. `≤`: the table does not say how many lines are \
-         distinct, so each counts as often as it is asked for. `*`: no figure of this chip that checks the model was \
-         limited by that.\n\n",
+        "\nA time is the mean of a launch's, with what limits it. `≤`: a line counts as often as it is \
+         asked for, because the table does not say how many are distinct or which caches hold them. \
+         `*`: no figure of this chip that checks the model was limited by that.\n\n",
     );
     let _ = writeln!(text, "| chip | figures | of these, checks | median error | largest | checked |");
     let _ = writeln!(text, "|---|---:|---:|---:|---:|---|");
@@ -103,9 +103,14 @@ fn cell(launches: &[&Launch], chip: &chips::Chip, trust: &Trust) -> String {
     let mean = estimates.iter().map(|(_, estimate)| estimate.seconds).sum::<f64>() / estimates.len() as f64;
     let longest = estimates.iter().max_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds));
     let bound = longest.map_or(Resource::Memory, |(_, estimate)| estimate.bound);
-    // Other resources' times do not depend on how many lines are distinct.
-    let by_memory = matches!(bound, Resource::Memory | Resource::Cache | Resource::L2);
-    let at_most = if by_memory && launches.iter().any(|launch| launch.upper_bound) { "≤ " } else { "" };
+    // Other resources' times do not depend on how many lines are distinct. L2's depends on what the
+    // first caches hold, which no table says.
+    let at_most = match bound {
+        Resource::L2 => true,
+        Resource::Memory | Resource::Cache => launches.iter().any(|launch| launch.upper_bound),
+        _ => false,
+    };
+    let at_most = if at_most { "≤ " } else { "" };
     let unchecked = if trust.covered.contains(&bound) { "" } else { "*" };
     format!("{at_most}{:.1} us {}{unchecked}", 1e6 * mean, bound.name())
 }

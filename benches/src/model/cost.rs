@@ -3,7 +3,7 @@
 //! The time is that of the busiest resource, as if the others worked meanwhile, and the launch.
 //! Each resource does a share of its peak; [`Shares`] has them, fitted from published figures.
 
-use super::chips::{Chip, Family};
+use super::chips::Chip;
 use super::figures::MatrixType;
 
 /// What can limit a launch.
@@ -221,11 +221,6 @@ pub(crate) fn estimate(work: &Work, chip: &Chip, shares: &Shares) -> Estimate {
     };
     let (_, work) = longest(&Resource::ALL[..Resource::Launch as usize]);
     Estimate { seconds: work + times[Resource::Launch as usize], bound: longest(&Resource::ALL).0 }
-}
-
-/// Whether two chips' shares may stand for each other.
-pub(crate) fn same_family(one: &Chip, other: &Chip) -> bool {
-    matches!((one.family, other.family), (Family::Cdna, Family::Cdna) | (Family::Rdna, Family::Rdna))
 }
 
 #[cfg(test)]

@@ -162,7 +162,7 @@ fn shares(chip: &Chip, figures: &[Figure]) -> Shares {
             figures.iter().filter(fits).map(Figure::share).collect()
         };
         let own = of(&|other| other.name == chip.name);
-        let family = of(&|other| cost::same_family(other, chip));
+        let family = of(&|other| other.family == chip.family);
         let share =
             if own.len() > 1 { median(own) } else { median(family).or_else(|| median(of(&|_| true))) };
         share.unwrap_or(1.0)
