@@ -13,6 +13,7 @@ mod cold;
 mod families;
 mod fused;
 mod gpu;
+mod model;
 mod table;
 
 use clap::Parser;
@@ -77,7 +78,7 @@ pub(crate) struct Options {
     /// Rounds before the measured ones.
     #[arg(long, default_value_t = 2)]
     warmup: usize,
-    /// With `--fused` or on a GPU: only the rows whose names contain this text.
+    /// With `--fused`, `--model` or on a GPU: only the rows whose names contain this text.
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
     /// Write the rows as CSV too.
@@ -98,6 +99,10 @@ pub(crate) struct Options {
     /// On a GPU: measure burn-cuda too; needs the feature of that name.
     #[arg(long)]
     burn_cuda: bool,
+    /// Estimate on AMD's GPUs the launches of a table that the virtual GPU wrote
+    /// (`VIRTUAL_GPU_COUNTERS`); runs nothing.
+    #[arg(long, value_name = "FILE")]
+    model: Option<std::path::PathBuf>,
     /// Run the cases of a GPU on any device, with their sizes divided by this number, to try the
     /// program.
     #[arg(long, value_name = "N", default_value_t = 1,
@@ -120,6 +125,15 @@ fn main() -> std::process::ExitCode {
     if let Some(kind) = options.first_step {
         cold::first_step(kind);
         return std::process::ExitCode::SUCCESS;
+    }
+    if let Some(path) = &options.model {
+        return match model::run(path, &|kernel| options.names(kernel)) {
+            Ok(()) => std::process::ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error}");
+                std::process::ExitCode::FAILURE
+            }
+        };
     }
     // A block of one thread is a core of the CPU device.
     let is_gpu = hip::Device::get(0).is_ok_and(|device| device.info().max_threads_per_block > 1);

@@ -1,0 +1,147 @@
+//! What a launch would cost on AMD's GPUs, estimated from counters of the virtual GPU (`--model`).
+//!
+//! The model knows what a kernel asks of each part of a chip. It has never been held against a
+//! measurement of this project's kernels on such a chip, only against figures that others
+//! published.
+
+mod chips;
+mod cost;
+mod counters;
+mod figures;
+
+use std::fmt::Write;
+use std::path::Path;
+
+use chips::CHIPS;
+use cost::Resource;
+use counters::Launch;
+use figures::Trust;
+
+/// Prints the estimates for a table of counters.
+///
+/// # Errors
+///
+/// A message if the table can't be read.
+pub(crate) fn run(path: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<(), String> {
+    let launches = counters::read(path).map_err(|error| error.to_string())?;
+    let launches: Vec<Launch> = launches.into_iter().filter(|launch| wanted(&launch.kernel)).collect();
+    print!("{}", report(&launches));
+    Ok(())
+}
+
+/// Launches of one kernel with one geometry.
+struct Group<'a> {
+    first: &'a Launch,
+    launches: Vec<&'a Launch>,
+}
+
+fn groups(launches: &[Launch]) -> Vec<Group<'_>> {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for launch in launches {
+        let same = |group: &&mut Group<'_>| {
+            let first = group.first;
+            (&first.kernel, &first.grid, &first.block) == (&launch.kernel, &launch.grid, &launch.block)
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.launches.push(launch),
+            None => groups.push(Group { first: launch, launches: vec![launch] }),
+        }
+    }
+    groups
+}
+
+/// The table of kernels, and below it how far the model can be trusted on each chip.
+fn report(launches: &[Launch]) -> String {
+    let figures = figures::figures();
+    let trusts: Vec<Trust> = CHIPS.iter().map(|chip| figures::trust(chip, &figures)).collect();
+    let mut text = String::from("| kernel | grid | block | launches |");
+    for (chip, trust) in CHIPS.iter().zip(&trusts) {
+        let head = if trust.holds() { format!(", ±{:.0} %", 100.0 * trust.error) } else { String::new() };
+        let _ = write!(text, " {}{head} |", chip.name);
+    }
+    let _ = writeln!(text, "\n|---|---|---|---:|{}", "---:|".repeat(CHIPS.len()));
+    for group in groups(launches) {
+        let Launch { kernel, grid, block, .. } = group.first;
+        let _ = write!(text, "| {kernel} | {grid} | {block} | {} |", group.launches.len());
+        for (chip, trust) in CHIPS.iter().zip(&trusts) {
+            if trust.holds() {
+                let _ = write!(text, " {} |", cell(&group.launches, chip, trust));
+            } else {
+                text.push_str(" - |");
+            }
+        }
+        text.push('\n');
+    }
+    text.push_str(
+        "\nA time is the mean of a launch's, with what limits it. `≤`: a line counts as often as it is \
+         asked for, because the table does not say how many are distinct or which caches hold them. \
+         `*`: no figure of this chip that checks the model was limited by that.\n\n",
+    );
+    let _ = writeln!(text, "| chip | figures | of these, checks | median error | largest | checked |");
+    let _ = writeln!(text, "|---|---:|---:|---:|---:|---|");
+    for (chip, trust) in CHIPS.iter().zip(&trusts) {
+        let covered: Vec<&str> = trust.covered.iter().map(|resource| resource.name()).collect();
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {:.0} % | {:+.0} %, {} | {} |",
+            chip.name,
+            trust.figures,
+            trust.checked,
+            100.0 * trust.error,
+            100.0 * trust.worst.0,
+            trust.worst.1,
+            covered.join(", "),
+        );
+    }
+    text
+}
+
+/// The mean time of launches on a chip, and what limits the longest of them.
+fn cell(launches: &[&Launch], chip: &chips::Chip, trust: &Trust) -> String {
+    let estimates: Vec<_> =
+        launches.iter().map(|launch| (launch, cost::estimate(&launch.work, chip, &trust.shares))).collect();
+    let mean = estimates.iter().map(|(_, estimate)| estimate.seconds).sum::<f64>() / estimates.len() as f64;
+    let longest = estimates.iter().max_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds));
+    let bound = longest.map_or(Resource::Memory, |(_, estimate)| estimate.bound);
+    // Other resources' times do not depend on how many lines are distinct. L2's depends on what the
+    // first caches hold, which no table says.
+    let at_most = match bound {
+        Resource::L2 => true,
+        Resource::Memory | Resource::Cache => launches.iter().any(|launch| launch.upper_bound),
+        _ => false,
+    };
+    let at_most = if at_most { "≤ " } else { "" };
+    let unchecked = if trust.covered.contains(&bound) { "" } else { "*" };
+    format!("{at_most}{:.1} us {}{unchecked}", 1e6 * mean, bound.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_a_row_for_each_kernel_and_geometry() {
+        let (header, line) = counters::tests::BY_HAND.split_once('\n').expect("two lines");
+        let line = line.trim_end();
+        let other = line.replace("1024,1,1", "512,2,1");
+        let launches = counters::parse(&format!("{header}\n{line}\n{line}\n{other}\n")).expect("a table");
+        let text = report(&launches);
+        let rows: Vec<&str> = text.lines().filter(|row| row.starts_with("| copy ")).collect();
+        assert_eq!(rows.len(), 2, "{text}");
+        assert!(rows[0].contains("| 1024,1,1 | 256,1,1 | 2 |"), "{text}");
+        assert!(rows[1].contains("| 512,2,1 | 256,1,1 | 1 |"), "{text}");
+    }
+
+    #[test]
+    fn a_chip_that_does_not_hold_gets_no_estimate() {
+        let figures = figures::figures();
+        let mut trust = figures::trust(&CHIPS[0], &figures);
+        trust.error = figures::BAR;
+        assert!(!trust.holds());
+        trust.error = 0.1;
+        trust.figures = 4;
+        assert!(!trust.holds());
+        trust.figures = 5;
+        assert!(trust.holds());
+    }
+}
