@@ -1,7 +1,5 @@
 //! What AMD publishes about the chips. `docs/decisions/033-a-cost-model.md` names the sources.
 
-use super::figures::MatrixType;
-
 /// How a chip's units issue and keep waves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
@@ -9,6 +7,16 @@ pub(crate) enum Family {
     Cdna,
     /// Waves of 32 lanes on two SIMDs of 32 lanes a unit.
     Rdna,
+}
+
+/// Elements of a matrix product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum MatrixType {
+    /// f16 or bf16.
+    Half,
+    F32,
+    F64,
 }
 
 /// A GPU, or for MI250X one of its two dies, which HIP shows as a device. MI210 is that die with

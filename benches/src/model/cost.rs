@@ -3,8 +3,7 @@
 //! The time is that of the busiest resource, as if the others worked meanwhile, and the launch.
 //! Each resource does a share of its peak; [`Shares`] has them, fitted from published figures.
 
-use super::chips::Chip;
-use super::figures::MatrixType;
+use super::chips::{Chip, MatrixType};
 
 /// What can limit a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Published figures of the chips, and the shares that are fitted from half of them.
 
-use super::chips::{CHIPS, Chip};
+use super::chips::{CHIPS, Chip, MatrixType};
 use super::cost::{self, Place, Resource, Shares, Work};
 
 /// The figures: what was measured, and the work behind it. `docs/decisions/033-a-cost-model.md`
@@ -11,16 +11,6 @@ const FIGURES: &str = include_str!("figures.csv");
 const ENOUGH: usize = 5;
 /// A chip whose median error is not below this gets no estimate.
 pub(crate) const BAR: f64 = 0.4;
-
-/// Elements of a matrix product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub(crate) enum MatrixType {
-    /// f16 or bf16.
-    Half,
-    F32,
-    F64,
-}
 
 /// A published figure.
 #[derive(Debug)]
