@@ -8,6 +8,8 @@
 #   RESULTS   the file of results (ROOT/opt/burn-rocm/GPU.tsv); what failed tests said is beside it, in GPU.tsv.said
 #   JOBS      so many tests at a time (1). rocjitsu uses one core for each
 #   LIMIT     so many seconds for each test (3600)
+#   UNITS     how many compute units the GPU of rocjitsu reports. MIOpen has tuned parameters for gfx942 with 304; by
+#             default it is one die of 40, so that launches are smaller
 #   COMMIT    what to write as the commit, for programs built elsewhere (this checkout's)
 
 # Sets `gpu` and `within`: the variables by which a program in the root sees the GPU named, and a command of the root
@@ -54,10 +56,15 @@ simulate() {
     for name in "${configs[@]}"; do case "$name" in *_kmd.json) config=$name ;; esac; done
     [ -e "$config" ] || { echo "skipped: $2 has no configuration for $1"; exit 77; }
     mkdir -p "$root$state"
-    # One of the eight dies: fewer units, so launches are smaller.
-    sed -E -e 's/xcd\[0:8\]/xcd[0:1]/' -e '/"var_name": "i"/s/"end": 8/"end": 1/' \
-        -e 's/"simd_count": 1280/"simd_count": 160/; s/"simd_count": 1024/"simd_count": 128/' \
-        "$config" >"$root$state/config.json"
+    # One of the eight dies of gfx942 and gfx950.
+    local simds each
+    simds=$(sed -n 's/.*"simd_count": *\([0-9]*\).*/\1/p' "$config")
+    each=$(sed -n 's/.*"simd_per_cu": *\([0-9]*\).*/\1/p' "$config")
+    ! grep -q 'xcd\[0:8\]' "$config" || simds=$((simds / 8))
+    [ -z "${UNITS:-}" ] || simds=$((UNITS * each))
+    sed -e 's/xcd\[0:8\]/xcd[0:1]/' -e '/"var_name": "i"/s/"end": 8/"end": 1/' \
+        -e "s/\"simd_count\": *[0-9]*/\"simd_count\": $simds/" "$config" >"$root$state/config.$$"
+    mv "$root$state/config.$$" "$root$state/config.json" # another call may read it
     echo "$state/config.json" >"$root$state/config_path"
     # rocjitsu of July 2026 does not wait where a compute queue waits for a copy engine (AMD's barrier-value packet), so
     # all copies, of up to so many KiB, are made by kernels. RJ_RACE=1 looks for races.
