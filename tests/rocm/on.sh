@@ -3,7 +3,8 @@
 #
 # A test that was run is a line of the results: program::test, its result (passed, failed, timeout, ignored), seconds,
 # commit. A test that has a line is not run again, so a call resumes where an earlier one ended; to run a test again,
-# delete its line. At the end one line counts the results, and the exit status is 1 if a test failed or timed out.
+# delete its line. At the end one line counts the results. The exit status is 1 if a test failed, timed out or has no
+# result.
 #
 #   RESULTS   the file of results (ROOT/opt/burn-rocm/GPU.tsv); what failed tests said is beside it, in GPU.tsv.said
 #   JOBS      so many tests at a time (1). rocjitsu uses one core for each
@@ -105,7 +106,8 @@ each_test_in() {
             for (test in result) count[result[test]]++
             printf "%s: %d tests, %d passed, %d failed, %d timed out, %d ignored\n", what, length(asked),
                 count["passed"], count["failed"], count["timeout"], count["ignored"]
-            exit count["failed"] + count["timeout"] > 0
+            for (test in result) found++
+            exit count["failed"] + count["timeout"] > 0 || found < length(asked)
         }' <(echo "$all") "$results"
 }
 

@@ -41,7 +41,8 @@ at=$tools/opt/rocjitsu
 mkdir -p "$at/googletest" "$at/source"
 # Its tests are not built.
 : >"$at/googletest/CMakeLists.txt"
-[ -e "$at/flatbuffers" ] || cp -r "$flatbuffers" "$at/flatbuffers"
+[ -e "$at/flatbuffers" ] || { rm -rf "$at/flatbuffers.new" && cp -r "$flatbuffers" "$at/flatbuffers.new" &&
+    mv "$at/flatbuffers.new" "$at/flatbuffers"; }
 # Only files that differ from an earlier build's get a new time, so only they are compiled again.
 rm -rf "$at/new"
 cp -r "$rocjitsu" "$at/new"

@@ -139,7 +139,11 @@ case "${1:-}" in
     # instead of the device's.
     mkdir -p "$root/opt/burn-rocm/empty"
     rocblas='a kernel of this crate computes matrix products where rocBLAS fails: not available: '
-    rocblas+="this rocBLAS has no kernels for ${on:-gfx1030}"
+    # A real GPU's architecture is not known here.
+    case "$on" in
+    gpu) rocblas+='this rocBLAS has no kernels for ' ;;
+    *) rocblas+="this rocBLAS has no kernels for ${on:-gfx1030}" ;;
+    esac
     miopen='kernels of this crate replace MIOpen where it fails: '
     for case in "ROCBLAS_TENSILE_LIBPATH=/opt/burn-rocm/empty|$rocblas" \
         "ROCBLAS_TENSILE_LIBPATH=/opt/burn-rocm/empty BURN_ROCM_CONV_FIND=find|$rocblas" \
