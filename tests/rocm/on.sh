@@ -103,10 +103,9 @@ each_test_in() {
         NR == FNR { asked[$1]; next }
         $1 in asked { result[$1] = $2 }
         END {
-            for (test in result) count[result[test]]++
+            for (test in result) { count[result[test]]++; found++ }
             printf "%s: %d tests, %d passed, %d failed, %d timed out, %d ignored\n", what, length(asked),
                 count["passed"], count["failed"], count["timeout"], count["ignored"]
-            for (test in result) found++
             exit count["failed"] + count["timeout"] > 0 || found < length(asked)
         }' <(echo "$all") "$results"
 }
