@@ -77,6 +77,26 @@ impl Chip {
     }
 }
 
+const MI250X: Chip = Chip {
+    name: "MI250X",
+    family: Family::Cdna,
+    units: 110.0,
+    clock: 1.7e9,
+    memory: 1.6384e12,
+    last_cache: None,
+    // Measured on MI210, which is the same die with 104 units.
+    l2: Some((8.0 * MIB, 5.1e12)),
+    registers: 512.0,
+    granule: 8.0,
+    waves: 8.0,
+    f64_cycles: 1.0,
+    // Measured on MI210: 48 K to 56 K lanes.
+    lanes_for_memory: 512.0,
+    // Measured on MI210: 64 KiB at 31 GB/s.
+    launch: 2.1e-6,
+    matrix: [1024.0, 256.0, 256.0],
+};
+
 /// The chips that the model estimates.
 pub(crate) const CHIPS: [Chip; 5] = [
     Chip {
@@ -101,25 +121,7 @@ pub(crate) const CHIPS: [Chip; 5] = [
         launch: 2.1e-6,
         matrix: [2048.0, 256.0, 256.0],
     },
-    Chip {
-        name: "MI250X",
-        family: Family::Cdna,
-        units: 110.0,
-        clock: 1.7e9,
-        memory: 1.6384e12,
-        last_cache: None,
-        // Measured on MI210, which is the same die with 104 units.
-        l2: Some((8.0 * MIB, 5.1e12)),
-        registers: 512.0,
-        granule: 8.0,
-        waves: 8.0,
-        f64_cycles: 1.0,
-        // Measured on MI210: 48 K to 56 K lanes.
-        lanes_for_memory: 512.0,
-        // Measured on MI210: 64 KiB at 31 GB/s.
-        launch: 2.1e-6,
-        matrix: [1024.0, 256.0, 256.0],
-    },
+    MI250X,
     Chip {
         name: "RX 7900 XTX",
         family: Family::Rdna,
@@ -157,22 +159,7 @@ pub(crate) const CHIPS: [Chip; 5] = [
         launch: 3.3e-6,
         matrix: [256.0, 128.0, 8.0],
     },
-    Chip {
-        name: "MI210",
-        family: Family::Cdna,
-        units: 104.0,
-        clock: 1.7e9,
-        memory: 1.6384e12,
-        last_cache: None,
-        l2: Some((8.0 * MIB, 5.1e12)),
-        registers: 512.0,
-        granule: 8.0,
-        waves: 8.0,
-        f64_cycles: 1.0,
-        lanes_for_memory: 512.0,
-        launch: 2.1e-6,
-        matrix: [1024.0, 256.0, 256.0],
-    },
+    Chip { name: "MI210", units: 104.0, ..MI250X },
 ];
 
 const MIB: f64 = 1048576.0;

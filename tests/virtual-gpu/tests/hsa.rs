@@ -10,31 +10,9 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use api::*;
-use support::{Kernel, Relocation, Source};
+use support::{Kernel, NUMBERS, Relocation, Source};
 use virtual_gpu::hsa::*;
 
-/// Each work-item writes its number; workgroups of 64.
-///
-/// ```text
-/// s_load_dwordx2 s[4:5], s[0:1], 0x0
-/// s_lshl_b32 s3, s2, 6
-/// v_add_nc_u32_e32 v0, s3, v0
-/// v_lshlrev_b32_e32 v1, 2, v0
-/// s_waitcnt lgkmcnt(0)
-/// global_store_dword v1, v0, s[4:5]
-/// s_endpgm
-/// ```
-const NUMBERS: &[u32] = &[
-    0xf404_0100,
-    0xfa00_0000,
-    0x8f03_8602,
-    0x4a00_0003,
-    0x3402_0082,
-    0xbf8c_c07f,
-    0xdc70_8000,
-    0x0004_0001,
-    0xbf81_0000,
-];
 /// Workgroup 0 waits, asleep, until another one has stored 1.
 ///
 /// ```text

@@ -10,6 +10,29 @@ pub const DATA: u64 = 0x3000;
 /// The bytes of the data segment; those that the file does not hold are zeros.
 pub const DATA_SIZE: u64 = 0x1800;
 
+/// Each work-item writes its number; workgroups of 64.
+///
+/// ```text
+/// s_load_dwordx2 s[4:5], s[0:1], 0x0
+/// s_lshl_b32 s3, s2, 6
+/// v_add_nc_u32_e32 v0, s3, v0
+/// v_lshlrev_b32_e32 v1, 2, v0
+/// s_waitcnt lgkmcnt(0)
+/// global_store_dword v1, v0, s[4:5]
+/// s_endpgm
+/// ```
+pub const NUMBERS: &[u32] = &[
+    0xf404_0100,
+    0xfa00_0000,
+    0x8f03_8602,
+    0x4a00_0003,
+    0x3402_0082,
+    0xbf8c_c07f,
+    0xdc70_8000,
+    0x0004_0001,
+    0xbf81_0000,
+];
+
 /// A kernel that has its arguments' address in s0 and s1 and its workgroup's x in s2.
 #[derive(Clone)]
 pub struct Kernel {
