@@ -72,6 +72,17 @@ tests_in() {
     fi
 }
 
+# Whether the program has a test that the filters name.
+has_tests() {
+    local program=$1 list; shift
+    list=$("$program" --list --format terse "$@") || { echo "$program does not list its tests" >&2; exit 2; }
+    grep -q ': test$' <<<"$list"
+}
+no_such_test() {
+    echo "no such test in $1" >&2
+    exit 2
+}
+
 # The path of the program with this name that `cargo test|build` made, from cargo's JSON messages.
 built() { sed -n 's|.*"executable":"\([^"]*/'"$1"'\(-[0-9a-f]*\)\{0,1\}\)".*|\1|p' | tail -1; }
 tests_of() { cargo test --release -p burn-rocm-tests --test "$1" --no-run --message-format json | built "$1"; }
@@ -120,7 +131,7 @@ case "${1:-}" in
     ;;
 --nn)
     shift
-    messages='' status=0
+    messages='' status=0 found=''
     for name in nn nn_faults memory; do
         variable=${name^^}
         program=${!variable:-}
@@ -129,8 +140,12 @@ case "${1:-}" in
                 messages=$(cargo test --release -p burn-rocm-nn --tests --no-run --message-format json)
             program=$(built "$name" <<<"$messages")
         fi
+        # A filter may name tests of one program only.
+        has_tests "$program" "${native[@]}" "$@" || continue
+        found=$program
         tests_in "$program" "${native[@]}" "$@" || status=1
     done
+    [ -n "$found" ] || no_such_test "nn, nn_faults and memory"
     exit $status
     ;;
 --missing)
@@ -174,6 +189,7 @@ case "${1:-}" in
     ;;
 *)
     program=${OPS:-$(tests_of ops)}
+    has_tests "$program" "${native[@]}" "$@" || no_such_test ops
     tests_in "$program" "${native[@]}" "$@"
     ;;
 esac
