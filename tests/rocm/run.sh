@@ -18,7 +18,7 @@
 #   gfx942 gfx950 gfx1100 gfx1201          AMD's simulator rocjitsu, found in ROOT: as tests/rocm/rocjitsu.sh or ROCm 10
 #                                          installs it. Without it, one line says so, and the exit status is 77
 #   gfx1030                                the virtual GPU
-#   gpu                                    the machine's own GPU; ROOT may be /
+#   gpu                                    the machine's own GPU; only for this may ROOT be /
 #
 # and each test is a process of its own (on.sh says which results are kept, and how a later call resumes).
 #
@@ -41,6 +41,11 @@ cd "$(dirname "$(realpath "$0")")/../.."
 on=''
 if [ "${1:-}" = --on ]; then
     on=${2:?$usage}; shift 2
+fi
+# A simulated GPU would be put into the machine's own root.
+if [ "$root" = / ] && [ "$on" != gpu ]; then
+    echo "$usage: ROOT may be / only with --on gpu" >&2
+    exit 2
 fi
 # shellcheck source=tests/rocm/on.sh
 . tests/rocm/on.sh
@@ -171,13 +176,19 @@ case "${1:-}" in
     done
     ;;
 --simulator)
-    # The versioned names: not every root has the links for developers. Its own headers of C would not suit this
-    # machine's compiler.
-    libraries=("$root"/usr/lib/x86_64-linux-gnu/lib{amdhip64,hiprtc}.so.[0-9])
+    # Debian's layout, or that of AMD's own packages. The versioned names: not every root has the links for developers.
+    # Its own headers of C would not suit this machine's compiler.
+    for at in usr/lib/x86_64-linux-gnu:usr/include opt/rocm/lib:opt/rocm/include; do
+        libraries=("${root%/}/${at%:*}"/lib{amdhip64,hiprtc}.so.[0-9]) headers=${root%/}/${at#*:}/hip
+        [ ! -e "${libraries[0]}" ] || break
+    done
+    for name in "${libraries[@]}" "$headers"; do
+        [ -e "$name" ] || { echo "$root has no HIP: $name is missing" >&2; exit 2; }
+    done
     made=$(mktemp -d) status=0
     trap 'rm -rf "$made"' EXIT
     mkdir "$made/include"
-    ln -s "$root/usr/include/hip" "$made/include/hip"
+    ln -s "$headers" "$made/include/hip"
     for source in tests/rocm/simulator/*.c; do
         program=$made/$(basename "$source" .c)
         cc -O1 -w -D__HIP_PLATFORM_AMD__ -I"$made/include" "$source" -o "$program" \

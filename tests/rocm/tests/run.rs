@@ -82,6 +82,20 @@ done
 [ -n "$list" ] || echo "test result: ok. $count passed; 0 failed"
 "#;
 
+/// Makes a program that says with which libraries it was linked.
+const COMPILER: &str = r#"libraries=
+while [ $# -gt 0 ]; do
+    case $1 in
+    -o) out=$2 ;;
+    *.so.*) [ -e "$1" ] && libraries="$libraries ${1##*/}" ;;
+    -I*) [ -e "${1#-I}/hip/hip_runtime.h" ] || exit 1 ;;
+    esac
+    shift
+done
+printf '#!/bin/sh\necho with%s\n' "$libraries" >"$out"
+chmod +x "$out"
+"#;
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -108,5 +122,48 @@ fn a_filter_may_name_tests_of_one_program() {
             let passed = lines.lines().filter(|line| line.contains("\tpassed\t") && line.ends_with("c0ffee"));
             assert_eq!(passed.count(), 4, "{lines}");
         }
+    }
+}
+
+#[test]
+fn the_simulators_programs_take_hip_from_either_layout() {
+    for (name, lib, include) in [
+        ("debian", "usr/lib/x86_64-linux-gnu", "usr/include/hip"),
+        ("amd", "opt/rocm/lib", "opt/rocm/include/hip"),
+    ] {
+        let scratch = Scratch::new(name);
+        scratch.script("tools/cc", COMPILER);
+        let found = scratch.run(&scratch.root(), &["--on", "gpu", "--simulator"]);
+        assert_eq!(found.status.code(), Some(2), "{found:?}");
+        assert!(text(&found.stderr).contains("has no HIP: "), "{found:?}");
+
+        for file in ["libamdhip64.so.7", "libamdhip64.so.7.2.1", "libhiprtc.so.7"] {
+            fs::create_dir_all(scratch.root().join(lib)).unwrap();
+            fs::write(scratch.root().join(lib).join(file), "").unwrap();
+        }
+        fs::create_dir_all(scratch.root().join(include)).unwrap();
+        fs::write(scratch.root().join(include).join("hip_runtime.h"), "").unwrap();
+        let found = scratch.run(&scratch.root(), &["--on", "gpu", "--simulator"]);
+        assert_eq!(found.status.code(), Some(0), "{found:?}");
+        let out = text(&found.stdout);
+        let programs = out.lines().filter(|line| *line == "with libamdhip64.so.7 libhiprtc.so.7").count();
+        let sources = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/simulator")).unwrap();
+        let sources =
+            sources.filter(|file| file.as_ref().unwrap().path().extension().is_some_and(|e| e == "c"));
+        assert_eq!(programs, sources.count(), "{out}");
+    }
+}
+
+/// The virtual GPU, or a simulator's configuration, would be written into the machine's own root.
+#[test]
+fn simulated_gpus_need_a_root_of_their_own() {
+    let scratch = Scratch::new("own");
+    for arguments in
+        [&["--simulator"][..], &["--on", "gfx1030", "--simulator"], &["--on", "gfx942"], &["matmul"]]
+    {
+        // Without a virtual GPU in this folder, nothing is built even if the root is taken.
+        let found = scratch.run(Path::new("/"), arguments);
+        assert_eq!(found.status.code(), Some(2), "{arguments:?}: {found:?}");
+        assert!(text(&found.stderr).contains("ROOT may be / only with --on gpu"), "{arguments:?}: {found:?}");
     }
 }
