@@ -6,7 +6,7 @@ use burn_std::{DType, Shape};
 use crate::arg::Arg;
 use crate::burn;
 use crate::error::{invalid, unsupported_with};
-use crate::layout::Layout;
+use crate::layout::{Layout, count};
 use crate::scales::Scales;
 use crate::tensor::RocmTensor;
 
@@ -53,6 +53,9 @@ impl RocmQTensor {
         scheme: QuantScheme,
     ) -> hip::Result<Self> {
         let layout = Layout::contiguous(shape);
+        if count(layout.dims()).is_none() {
+            return invalid(op, "a shape that fits memory", format!("{:?}", layout.dims()));
+        }
         let format = Format::of(op, &scheme, layout.dims())?;
         let (bytes, count) = (format.bytes(layout.len()), format.scales(op, layout.dims())?);
         if values.len() < bytes || scales.len() < count {

@@ -10,7 +10,7 @@ use hip::{Buffer, Device};
 use crate::device::RocmDevice;
 use crate::dtype::kernel_type;
 use crate::error::{OrRaise, invalid};
-use crate::layout::{Layout, broadcast_shape};
+use crate::layout::{Layout, broadcast_shape, count};
 use crate::waiting::{Waiting, enqueue_own, release, wait};
 use put_off::PutOff;
 pub(crate) use put_off::Work;
@@ -48,13 +48,10 @@ impl RocmTensor {
     /// because a view has only elements of the layout that it was derived from.
     pub(crate) fn new(buffer: Buffer, shape: Shape, dtype: DType) -> hip::Result<Self> {
         let layout = Layout::contiguous(shape);
-        let bytes = layout.len() * dtype.size();
-        if bytes > buffer.len() {
-            return invalid(
-                "tensor",
-                format!("a buffer of {bytes} bytes"),
-                format!("{} bytes", buffer.len()),
-            );
+        let bytes = count(layout.dims()).and_then(|count| count.checked_mul(dtype.size()));
+        if bytes.is_none_or(|bytes| bytes > buffer.len()) {
+            let expected = format!("a buffer for {:?} of {}", layout.dims(), dtype.name());
+            return invalid("tensor", expected, format!("{} bytes", buffer.len()));
         }
         Ok(Self { buffer: Arc::new(buffer), layout, dtype, put_off: None })
     }

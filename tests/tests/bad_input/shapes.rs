@@ -167,6 +167,19 @@ fn layers() {
     }
 }
 
+/// Shapes whose number of elements is right modulo 2^64.
+#[test]
+fn shapes_past_the_address_space() {
+    let wraps = || Shape::from(vec![(1 << 62) + 1, 4]);
+    let data = || TensorData { shape: wraps(), ..TensorData::new(vec![1f32; 4], [4]) };
+    refused! {
+        "reshape", "4611686018427387905": R::float_reshape(floats(&[4]), wraps());
+        "reshape", "4611686018427387905": R::int_reshape(ints(&[2, 2]), wraps());
+        "expand", "4611686018427387905": R::float_expand(floats(&[1, 4]), wraps());
+        "from_data", "4611686018427387905": R::float_from_data(data(), &Default::default());
+    }
+}
+
 /// An axis without elements has no valid index. The host knows this without a kernel.
 #[test]
 fn axes_without_elements() {
