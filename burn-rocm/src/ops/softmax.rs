@@ -21,7 +21,7 @@ fn backward(
     let out = grad.empty_like()?;
     if !out.is_empty() {
         let names = names.map(|name| name.ty(ty));
-        lines.launch(op, names, lines.kept_row_grid(), 1, &[], &[&grad, &out])?;
+        lines.launch(op, names, lines.kept_row_grid(), 1, &[], [&[&grad], &[&out]])?;
     }
     Ok(out)
 }
@@ -34,7 +34,7 @@ fn along(op: &'static str, names: [Template; 2], tensor: RocmTensor, axis: usize
     let out = input.empty_like()?;
     if !out.is_empty() {
         let names = names.map(|name| name.ty(ty));
-        lines.launch(op, names, lines.kept_row_grid(), 1, &[], &[&out])?;
+        lines.launch(op, names, lines.kept_row_grid(), 1, &[], [&[], &[&out]])?;
     }
     lines.restore(out)
 }
