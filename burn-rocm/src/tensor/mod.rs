@@ -9,7 +9,7 @@ use hip::{Buffer, Device};
 
 use crate::device::RocmDevice;
 use crate::dtype::kernel_type;
-use crate::error::{OrRaise, invalid};
+use crate::error::{OrRaise, invalid, unsupported};
 use crate::layout::{Layout, broadcast_shape, count};
 use crate::waiting::{Waiting, enqueue_own, release, wait};
 use put_off::PutOff;
@@ -294,6 +294,17 @@ pub(crate) fn float_type(op: &'static str, x: &RocmTensor) -> hip::Result<hip::D
     match ty.is_float() {
         true => Ok(ty),
         false => invalid(op, "a tensor of a float type", x.dtype_of().name()),
+    }
+}
+
+/// Checks that the tensor is of a float type.
+///
+/// # Errors
+/// `Unsupported` for other types.
+pub(crate) fn floats(op: &'static str, tensor: &RocmTensor) -> hip::Result<()> {
+    match tensor.kernel_type()?.is_float() {
+        true => Ok(()),
+        false => unsupported(op, tensor.dtype_of()),
     }
 }
 

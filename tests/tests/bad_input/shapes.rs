@@ -3,7 +3,7 @@
 
 use burn_backend::ops::{InterpolateMode, InterpolateOptions};
 use burn_backend::tensor::{BoolTensor, FloatTensor, IndexingUpdateOp, IntTensor};
-use burn_rocm::RocmError;
+use burn_rocm::{RocmError, fused};
 use burn_rocm_tests::*;
 
 use super::error_of;
@@ -122,6 +122,31 @@ fn types_that_differ() {
         "slice_assign", "f16": R::float_slice_assign(floats(a), &[], halves(a));
         "float_scatter_add", "f16": R::float_scatter_add(0, floats(a), ints(a), halves(a));
         "int_scatter_nd", "i64": R::int_scatter_nd(ints(a), ints(&[1, 1]), longs(&[1, 3]), IndexingUpdateOp::Add);
+    }
+}
+
+#[test]
+fn integers_in_place_of_floats() {
+    let (x, row) = (|| ints(&[2, 3]), || ints(&[3]));
+    let options = fused::Conv2dOptions { stride: [1; 2], padding: [0; 2], dilation: [1; 2], groups: 1 };
+    let (image, weight) = (ints(&[1, 1, 3, 3]), ints(&[1, 1, 2, 2]));
+    for (name, result) in [
+        ("silu", fused::silu(x())),
+        ("silu_backward", fused::silu_backward(x(), x())),
+        ("relu_backward", fused::relu_backward(x(), x())),
+        ("softmax", fused::softmax(x(), 1)),
+        ("softmax_backward", fused::softmax_backward(x(), x(), 1)),
+        ("log_softmax", fused::log_softmax(x(), 0)),
+        ("log_softmax_backward", fused::log_softmax_backward(x(), x(), 0)),
+        ("layer_norm", fused::layer_norm(x(), row(), None, 1e-5)),
+        ("rms_norm", fused::rms_norm(x(), row(), 1e-5)),
+        ("group_norm", fused::group_norm(x(), None, 1, 1e-5)),
+        ("conv_act", fused::conv_act(fused::Act::Gelu, image, weight, None, options)),
+    ] {
+        match result {
+            Err(RocmError::Unsupported { op, dtype: Some("i32"), what: None }) => assert_eq!(op, name),
+            other => panic!("{name}: {other:?}"),
+        }
     }
 }
 

@@ -12,14 +12,14 @@ use hip::{Device, Functor, Grid, Route, Template};
 
 use crate::arg::Arg;
 use crate::dtype::compute_dtype;
-use crate::error::{invalid, unsupported, unsupported_with};
+use crate::error::{invalid, unsupported_with};
 use crate::ops::binary::binary;
 use crate::ops::copy::packed;
 use crate::ops::create::full_on;
 use crate::ops::launch::{max_reach, rows, views_to};
 use crate::ops::miopen::without_library;
 use crate::ops::view::{narrow, reshape};
-use crate::tensor::{RocmTensor, check_gradient, one_device, one_dtype};
+use crate::tensor::{RocmTensor, check_gradient, floats, one_device, one_dtype};
 
 /// Checks that the parameters are on `x`'s device, and that all have `x`'s dtype or all have its
 /// compute type.
@@ -35,14 +35,6 @@ fn fits(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result
         }
     }
     Ok(())
-}
-
-/// Checks that the tensor is of a float type.
-fn floats(op: &'static str, tensor: &RocmTensor) -> hip::Result<()> {
-    match tensor.kernel_type()?.is_float() {
-        true => Ok(()),
-        false => unsupported(op, tensor.dtype_of()),
-    }
 }
 
 /// The length of `x`'s last axis. Checks that `x` is of a float type, and that gamma has the shape
