@@ -12,7 +12,7 @@ use super::copy::packed;
 use super::launch::rows;
 use crate::arg::Arg;
 use crate::error::invalid;
-use crate::tensor::{RocmTensor, check_axis, one_device, one_dtype};
+use crate::tensor::{RocmTensor, check_axis, float_type, one_device, one_dtype};
 
 /// The largest prime factor that is summed directly. For larger ones Bluestein's three transforms,
 /// of four to eight times the length, cost less.
@@ -268,7 +268,7 @@ pub(crate) fn rfft(x: RocmTensor, axis: usize, n: Option<usize>) -> hip::Result<
     let stored = x.dims()[axis];
     let len = n.unwrap_or(stored);
     let lines = Lines::new(OP, &x, axis, len)?;
-    let (dtype, ty) = (x.dtype_of(), x.kernel_type()?);
+    let (dtype, ty) = (x.dtype_of(), float_type(OP, &x)?);
     let bins = len / 2 + 1;
     let shape = with_axis(&x, axis, bins);
     if lines.outer * lines.inner == 0 {
@@ -315,6 +315,7 @@ pub(crate) fn irfft(
     check_axis(OP, &re, axis)?;
     one_device(OP, &[&re, &im])?;
     let dtype = one_dtype(OP, &[&re, &im])?;
+    let ty = float_type(OP, &re)?;
     if re.dims() != im.dims() {
         return invalid(
             OP,
@@ -332,7 +333,6 @@ pub(crate) fn irfft(
     if lines.outer * lines.inner == 0 {
         return RocmTensor::empty(&lines.device, shape, dtype);
     }
-    let ty = re.kernel_type()?;
     let (re, im) = (packed(re)?, packed(im)?);
     let have = stored.min(len / 2 + 1);
     if len.is_multiple_of(2) {

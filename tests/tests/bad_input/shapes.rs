@@ -121,6 +121,8 @@ fn types_that_differ() {
         "cat", "f16": R::float_cat(vec![floats(a), halves(a)], 0);
         "slice_assign", "f16": R::float_slice_assign(floats(a), &[], halves(a));
         "float_scatter_add", "f16": R::float_scatter_add(0, floats(a), ints(a), halves(a));
+        "rfft", "i32": R::rfft(ints(a), 0, None);
+        "irfft", "i32": R::irfft(ints(a), ints(a), 1, Some(5));
         "int_scatter_nd", "i64": R::int_scatter_nd(ints(a), ints(&[1, 1]), longs(&[1, 3]), IndexingUpdateOp::Add);
     }
 }
