@@ -13,6 +13,7 @@ use super::launch::rows;
 use crate::arg::Arg;
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, check_axis, float_type, one_device, one_dtype};
+use crate::waiting::enqueue_own;
 
 /// The largest prime factor that is summed directly. For larger ones Bluestein's three transforms,
 /// of four to eight times the length, cost less.
@@ -115,6 +116,9 @@ impl Lines {
 
     /// The table of `exp(-2 pi i k / n)`, which is cached for the next transform.
     fn table(&self, n: usize) -> hip::Result<Complex> {
+        // A product that a capture put off must not run with a new table, outside the graph. If it
+        // fails, reads of its result report the error.
+        let _ = enqueue_own();
         let device = self.device.info().index;
         let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = tables.iter().position(|t| (t.device, t.dtype, t.len) == (device, self.dtype, n));
@@ -123,8 +127,13 @@ impl Lines {
             tables.push_front(table);
             return Ok(entries);
         }
-        let entries = self.complex(n)?;
-        self.launch(self.kernel(Template::fft_twiddles)?, n, &[n], &[], &[], &[&entries.re, &entries.im])?;
+        // The table outlives a capture in progress, so it is computed now, not when the graph runs.
+        let entries = hip::uncaptured(|| {
+            let entries = self.complex(n)?;
+            let parts = [&entries.re, &entries.im];
+            self.launch(self.kernel(Template::fft_twiddles)?, n, &[n], &[], &[], &parts)?;
+            hip::Result::Ok(entries)
+        })?;
         tables.push_front(Table { device, dtype: self.dtype, len: n, entries: entries.clone() });
         let mut total = 0;
         tables.retain(|table| {
