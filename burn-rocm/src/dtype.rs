@@ -24,7 +24,7 @@ pub(crate) fn kernel_type(dtype: DType) -> hip::Result<hip::DType> {
         DType::U16 => hip::DType::U16,
         DType::U8 => hip::DType::U8,
         DType::Bool(BoolStore::Native | BoolStore::U8) => hip::DType::Bool,
-        DType::QFloat(_) => return unsupported("kernel_type", dtype.name()),
+        DType::QFloat(_) => return unsupported("a kernel", dtype),
     })
 }
 

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 
 use burn_backend::ExecutionError;
+use burn_std::DType;
 use hip::Error;
 
 thread_local! {
@@ -59,8 +60,13 @@ impl<T> OrRaise<T> for hip::Result<T> {
 }
 
 /// `Unsupported`: this backend has no implementation of the op for `dtype`.
-pub(crate) fn unsupported<T>(op: &'static str, dtype: impl core::fmt::Display) -> hip::Result<T> {
-    Err(Error::Unsupported { op, dtype: dtype.to_string() })
+pub(crate) fn unsupported<T>(op: &'static str, dtype: DType) -> hip::Result<T> {
+    Err(Error::Unsupported { op, dtype: Some(dtype.name()), what: None })
+}
+
+/// `Unsupported`: this backend's implementation of the op for `dtype` does not take `what`.
+pub(crate) fn unsupported_with<T>(op: &'static str, dtype: DType, what: impl Into<String>) -> hip::Result<T> {
+    Err(Error::Unsupported { op, dtype: Some(dtype.name()), what: Some(what.into()) })
 }
 
 /// `Invalid`: the input is not what the op expects.
@@ -91,12 +97,26 @@ mod tests {
     #[test]
     fn the_value_survives_the_panic_once() {
         let caught = std::panic::catch_unwind(|| {
-            unsupported::<()>("frobnicate", "f64").or_raise();
+            unsupported::<()>("frobnicate", DType::F64).or_raise();
         });
         let payload = caught.unwrap_err();
         let text = payload.downcast_ref::<String>().unwrap();
-        assert!(text.contains("frobnicate") && text.contains("f64"), "{text}");
-        assert!(matches!(take_last_error(), Some(Error::Unsupported { op: "frobnicate", .. })));
+        assert_eq!(text, "frobnicate does not support f64");
+        let error = take_last_error();
+        assert!(
+            matches!(error, Some(Error::Unsupported { op: "frobnicate", dtype: Some("f64"), what: None })),
+            "{error:?}"
+        );
         assert!(take_last_error().is_none());
+    }
+
+    #[test]
+    fn what_a_dtype_does_not_support_is_beside_the_dtype() {
+        let error = unsupported_with::<()>("frobnicate", DType::F16, "strides of 7").unwrap_err();
+        assert_eq!(error.to_string(), "frobnicate of f16 does not support strides of 7");
+        let Error::Unsupported { dtype, what, .. } = error else { panic!("{error:?}") };
+        assert_eq!((dtype, what.as_deref()), (Some(DType::F16.name()), Some("strides of 7")));
+        let driver = Error::Unsupported { op: "capture", dtype: None, what: Some("this driver".into()) };
+        assert_eq!(driver.to_string(), "capture does not support this driver");
     }
 }

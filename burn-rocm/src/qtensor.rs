@@ -1,12 +1,12 @@
 //! The quantised primitive.
 
 use burn_backend::quantization::{QuantScheme, QuantStore, QuantValue};
-use burn_std::Shape;
+use burn_std::{DType, Shape};
 
 use crate::arg::Arg;
 use crate::burn;
-use crate::error::{invalid, unsupported};
-use crate::layout::Layout;
+use crate::error::{invalid, unsupported_with};
+use crate::layout::{Layout, count};
 use crate::scales::Scales;
 use crate::tensor::RocmTensor;
 
@@ -53,6 +53,9 @@ impl RocmQTensor {
         scheme: QuantScheme,
     ) -> hip::Result<Self> {
         let layout = Layout::contiguous(shape);
+        if count(layout.dims()).is_none() {
+            return invalid(op, "a shape that fits memory", format!("{:?}", layout.dims()));
+        }
         let format = Format::of(op, &scheme, layout.dims())?;
         let (bytes, count) = (format.bytes(layout.len()), format.scales(op, layout.dims())?);
         if values.len() < bytes || scales.len() < count {
@@ -157,19 +160,20 @@ impl Format {
     /// `Unsupported` for float values, which Burn's own data format can't hold, and for values
     /// packed along a dim other than the last.
     pub(crate) fn of(op: &'static str, scheme: &QuantScheme, dims: &[usize]) -> hip::Result<Self> {
+        let dtype = || DType::QFloat(*scheme);
         let bits = match scheme.value {
             QuantValue::Q8F | QuantValue::Q8S => 8,
             QuantValue::Q4F | QuantValue::Q4S => 4,
             QuantValue::Q2F | QuantValue::Q2S => 2,
             value @ (QuantValue::E5M2 | QuantValue::E4M3 | QuantValue::E2M1) => {
-                return unsupported(op, format!("quantised values of {value:?}"));
+                return unsupported_with(op, dtype(), format!("values of {value:?}"));
             }
         };
         let bits = match scheme.store {
             QuantStore::Native => 8,
             QuantStore::PackedU32(0) => bits,
             store @ (QuantStore::PackedU32(_) | QuantStore::PackedNative(_)) => {
-                return unsupported(op, format!("quantised values stored as {store:?}"));
+                return unsupported_with(op, dtype(), format!("values stored as {store:?}"));
             }
         };
         let Scales { run, param, .. } = burn::scales(op, scheme, dims)?;

@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
+use hip_kernels::DType;
 use hip_sys::{Hip, Hiprtc, hipError_t, hipSuccess, hiprtcResult};
 
 /// The result of every fallible call of this crate.
@@ -80,13 +81,16 @@ pub enum Error {
         /// if the same call has worked before.
         refused: bool,
     },
-    /// The op does not exist for this dtype or option.
-    #[error("{op} does not support {dtype}")]
+    /// The op does not exist for this dtype, or not with this option, shape or library.
+    #[error("{}", unsupported(op, *dtype, what.as_deref()))]
     Unsupported {
         /// The op.
         op: &'static str,
-        /// The dtype, and the unsupported option if there is one.
-        dtype: String,
+        /// The name of the tensors' dtype, such as `f16`; `None` if the dtype does not matter.
+        dtype: Option<&'static str>,
+        /// What the op does not support for tensors of this dtype; `None` if it is the dtype
+        /// itself.
+        what: Option<String>,
     },
     /// A setting, device index or cache file is not valid.
     #[error("{what}: expected {expected}, found {found}")]
@@ -134,6 +138,24 @@ impl Error {
     /// Makes an [`Error::Invalid`].
     pub(crate) fn invalid(op: &'static str, expected: impl Into<String>, found: impl Into<String>) -> Self {
         Self::Invalid { op, expected: expected.into(), found: found.into() }
+    }
+
+    /// Makes an [`Error::Unsupported`] for a dtype.
+    pub(crate) fn unsupported(op: &'static str, dtype: DType) -> Self {
+        Self::Unsupported { op, dtype: Some(dtype.cpp()), what: None }
+    }
+
+    /// Makes an [`Error::Unsupported`] for something that tensors of `dtype` can't have.
+    pub(crate) fn unsupported_with(op: &'static str, dtype: DType, what: impl Into<String>) -> Self {
+        Self::Unsupported { op, dtype: Some(dtype.cpp()), what: Some(what.into()) }
+    }
+}
+
+fn unsupported(op: &str, dtype: Option<&str>, what: Option<&str>) -> String {
+    match (dtype, what) {
+        (Some(dtype), Some(what)) => format!("{op} of {dtype} does not support {what}"),
+        (Some(one), None) | (None, Some(one)) => format!("{op} does not support {one}"),
+        (None, None) => format!("{op} is not supported"),
     }
 }
 

@@ -132,9 +132,9 @@ fn errors_are_reported_once_and_only_reads_wait() {
     }
     device.sync().expect("reported once");
 
-    let error = Error::Unsupported { op: "test", dtype: "f32".into() };
+    let error = Error::Unsupported { op: "test", dtype: Some("f32"), what: None };
     device.record(error.clone());
-    device.record(Error::Unsupported { op: "later", dtype: "f32".into() });
+    device.record(Error::Unsupported { op: "later", dtype: None, what: None });
     assert_eq!(device.sync(), Err(error));
     assert_eq!(device.sync(), Ok(()));
 

@@ -46,6 +46,13 @@ fn child() {
             hip::select_provider(Some(device.provider().kind()))?;
             hip::select_provider(Some(other)).map(|()| "taken".into())
         }),
+        Ok("late auto") => {
+            Device::get(0).and_then(|_| hip::select_provider(None)).map(|()| "as before".into())
+        }
+        Ok("late settings") => hip::select_provider(Some(ProviderKind::Cpu))
+            .and_then(|()| hip::provider())
+            .and_then(|_| hip::Config::default().provider(ProviderKind::Rocm).install())
+            .map(|()| "installed".into()),
         Ok("early choice") => hip::select_provider("cuda".parse().ok())
             .and_then(|()| Device::get(0))
             .map(|_| "a CUDA device".into()),
@@ -141,12 +148,26 @@ fn the_first_choice_stays() {
         result.starts_with(r#"Config { what: "provider""#) && result.contains("in use already"),
         "{result}"
     );
+    // A provider that was chosen by its name is not what `None` asks for.
+    let (result, _) = run("late auto", &[("BURN_ROCM_PROVIDER", "cpu")]);
+    assert!(
+        result.starts_with(r#"Config { what: "provider", expected: "cpu (in use already"#)
+            && result.ends_with(r#"found: "auto" }"#),
+        "{result}"
+    );
+    assert_eq!(run("late auto", &[("BURN_ROCM_PROVIDER", "auto")]).0, "ok as before");
     // The environment asks for another provider. The explicit choice counts, whether or not that
     // provider is available.
     let (result, _) = run("early choice", &[("BURN_ROCM_PROVIDER", "cpu")]);
     let not_here = result.starts_with("NotAvailable")
         && ["cuda", "NVIDIA", "NVRTC"].iter().any(|name| result.contains(name));
     assert!(not_here || result == "ok a CUDA device", "{result}");
+}
+
+#[test]
+fn the_first_use_of_a_chosen_provider_fixes_the_settings() {
+    let (result, _) = run("late settings", &[]);
+    assert!(result.starts_with(r#"Config { what: "Config::install""#), "{result}");
 }
 
 /// ROCm libraries that load, have every required function, and find no device.

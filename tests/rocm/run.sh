@@ -18,7 +18,7 @@
 #   gfx942 gfx950 gfx1100 gfx1201          AMD's simulator rocjitsu, found in ROOT: as tests/rocm/rocjitsu.sh or ROCm 10
 #                                          installs it. Without it, one line says so, and the exit status is 77
 #   gfx1030                                the virtual GPU
-#   gpu                                    the machine's own GPU; ROOT may be /
+#   gpu                                    the machine's own GPU; only for this may ROOT be /
 #
 # and each test is a process of its own (on.sh says which results are kept, and how a later call resumes).
 #
@@ -41,6 +41,11 @@ cd "$(dirname "$(realpath "$0")")/../.."
 on=''
 if [ "${1:-}" = --on ]; then
     on=${2:?$usage}; shift 2
+fi
+# A simulated GPU would be put into the machine's own root.
+if [ "$root" = / ] && [ "$on" != gpu ]; then
+    echo "$usage: ROOT may be / only with --on gpu" >&2
+    exit 2
 fi
 # shellcheck source=tests/rocm/on.sh
 . tests/rocm/on.sh
@@ -70,6 +75,17 @@ tests_in() {
         local program=$1; shift
         inside "$program" --test-threads 1 "$@"
     fi
+}
+
+# Whether the program has a test that the filters name.
+has_tests() {
+    local program=$1 list; shift
+    list=$("$program" --list --format terse "$@") || { echo "$program does not list its tests" >&2; exit 2; }
+    grep -q ': test$' <<<"$list"
+}
+no_such_test() {
+    echo "no such test in $1" >&2
+    exit 2
 }
 
 # The path of the program with this name that `cargo test|build` made, from cargo's JSON messages.
@@ -120,7 +136,7 @@ case "${1:-}" in
     ;;
 --nn)
     shift
-    messages='' status=0
+    messages='' status=0 found=''
     for name in nn nn_faults memory; do
         variable=${name^^}
         program=${!variable:-}
@@ -129,8 +145,12 @@ case "${1:-}" in
                 messages=$(cargo test --release -p burn-rocm-nn --tests --no-run --message-format json)
             program=$(built "$name" <<<"$messages")
         fi
+        # A filter may name tests of one program only.
+        has_tests "$program" "${native[@]}" "$@" || continue
+        found=$program
         tests_in "$program" "${native[@]}" "$@" || status=1
     done
+    [ -n "$found" ] || no_such_test "nn, nn_faults and memory"
     exit $status
     ;;
 --missing)
@@ -156,13 +176,19 @@ case "${1:-}" in
     done
     ;;
 --simulator)
-    # The versioned names: not every root has the links for developers. Its own headers of C would not suit this
-    # machine's compiler.
-    libraries=("$root"/usr/lib/x86_64-linux-gnu/lib{amdhip64,hiprtc}.so.[0-9])
+    # Debian's layout, or that of AMD's own packages. The versioned names: not every root has the links for developers.
+    # Its own headers of C would not suit this machine's compiler.
+    for at in usr/lib/x86_64-linux-gnu:usr/include opt/rocm/lib:opt/rocm/include; do
+        libraries=("${root%/}/${at%:*}"/lib{amdhip64,hiprtc}.so.[0-9]) headers=${root%/}/${at#*:}/hip
+        [ ! -e "${libraries[0]}" ] || break
+    done
+    for name in "${libraries[@]}" "$headers"; do
+        [ -e "$name" ] || { echo "$root has no HIP: $name is missing" >&2; exit 2; }
+    done
     made=$(mktemp -d) status=0
     trap 'rm -rf "$made"' EXIT
     mkdir "$made/include"
-    ln -s "$root/usr/include/hip" "$made/include/hip"
+    ln -s "$headers" "$made/include/hip"
     for source in tests/rocm/simulator/*.c; do
         program=$made/$(basename "$source" .c)
         cc -O1 -w -D__HIP_PLATFORM_AMD__ -I"$made/include" "$source" -o "$program" \
@@ -174,6 +200,7 @@ case "${1:-}" in
     ;;
 *)
     program=${OPS:-$(tests_of ops)}
+    has_tests "$program" "${native[@]}" "$@" || no_such_test ops
     tests_in "$program" "${native[@]}" "$@"
     ;;
 esac

@@ -3,6 +3,8 @@
 use std::process::Command;
 
 /// Runs this test program again with these arguments and environment. Returns its standard output.
+/// What its tests print is part of that only with the argument `--nocapture`: otherwise it could
+/// stand in the middle of the lines that say how tests ended.
 ///
 /// # Panics
 /// If the program does not start, a test fails, or no test has the name. The message has all of its
@@ -11,6 +13,7 @@ use std::process::Command;
 pub fn again(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let output = Command::new(std::env::current_exe().expect("the test program has a path"))
         .args(arguments)
+        .env_remove("RUST_TEST_NOCAPTURE")
         .envs(environment.iter().copied())
         .output()
         .expect("the test program starts");

@@ -9,7 +9,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn_backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 use burn_rocm::fused::optim::{Clip, Rule, Sgd, State, Step};
-use burn_rocm::fused::{BinaryTargets, binary_cross_entropy_backward};
+use burn_rocm::fused::{
+    BinaryTargets, binary_cross_entropy_backward, log_softmax_backward, softmax_backward,
+};
 use burn_rocm::{RocmDevice, RocmError, take_last_error};
 use burn_rocm_tests::*;
 use burn_std::future::block_on;
@@ -115,6 +117,8 @@ const DERIVED: &[Derived] = &[
         )
     }),
     ("softmax", |x, _| R::softmax(x, 1)),
+    ("gradient of softmax", |x, y| softmax_backward(x, y, 1).unwrap()),
+    ("gradient of log_softmax", |x, y| log_softmax_backward(x, y, 0).unwrap()),
     ("quantised", |x, _| {
         let scheme = burn_std::QuantScheme::default();
         R::dequantize(R::quantize_dynamic(x, &scheme), FloatDType::F32)

@@ -13,7 +13,7 @@ use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProper
 
 use hip::Functor;
 
-use crate::error::{invalid, unsupported};
+use crate::error::{invalid, unsupported_with};
 use crate::pinned::Pinned;
 use crate::scales::{Narrow, Scales};
 
@@ -60,7 +60,7 @@ pub(crate) fn set_bytes(data: &mut TensorData, bytes: Bytes) {
 /// blocks.
 pub(crate) fn scales(op: &'static str, scheme: &QuantScheme, dims: &[usize]) -> hip::Result<Scales> {
     if scheme.mode != QuantMode::Symmetric || !quantizable(scheme) {
-        return unsupported(op, format!("quantised values of {scheme:?}"));
+        return unsupported_with(op, DType::QFloat(*scheme), format!("the scheme {scheme:?}"));
     }
     let dtype = scheme.scale_dtype();
     // The kernel rounds up to powers of two (UE8M0), but rounds to other types to nearest. So

@@ -77,7 +77,8 @@ impl core::ops::Deref for RocmTensor {
 /// # Panics
 /// With `Unsupported`.
 fn no_kernel() -> ! {
-    raise(hip::Error::Unsupported { op: "kernels of CubeCL", dtype: "tensors of burn-rocm".into() })
+    let what = Some("tensors of burn-rocm".into());
+    raise(hip::Error::Unsupported { op: "a kernel of CubeCL", dtype: None, what })
 }
 
 impl RocmTensor {

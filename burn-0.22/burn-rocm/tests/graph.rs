@@ -11,7 +11,7 @@ use burn_autodiff::Autodiff;
 use burn_backend::ops::{ActivationOps, FloatTensorOps};
 use burn_backend::{AutodiffBackend, Backend, ExecutionError, TensorData, TensorMetadata};
 use burn_rocm_022::trace::{Counts, counting};
-use burn_rocm_022::{BurnDevice, Rocm, RocmDevice, RocmError, RocmTensor, take_last_error, trace};
+use burn_rocm_022::{BurnDevice, Rocm, RocmDevice, RocmError, RocmTensor, fft, take_last_error, trace};
 use burn_std::Slice;
 
 type Tracked = Autodiff<Rocm>;
@@ -339,6 +339,32 @@ fn products_that_wait_are_captured_where_they_were_made() {
     // SAFETY: as above.
     unsafe { Rocm::graph_replay(&device, &graph).unwrap() };
     assert_eq!(bits(&waits), now);
+}
+
+/// The transforms' tables are cached for all later transforms, so those that a capture makes are no
+/// part of the graph.
+#[test]
+fn a_transform_in_a_capture_leaves_no_table_behind_that_was_not_computed() {
+    let _alone = ALONE.lock().unwrap_or_else(|alone| alone.into_inner());
+    let device = device();
+    let signal = tensor(&[3, 90], 0.3);
+    let transform = || {
+        let (re, im) = fft::rfft(signal.clone(), 1, None);
+        [re, im]
+    };
+    let expected = transform().map(|part| bits(&part));
+    // Forgets the tables.
+    Rocm::memory_cleanup(&device);
+    Rocm::graph_start_capture(&device).unwrap();
+    let waits = Rocm::float_matmul(Rocm::float_transpose(tensor(&[4, 6, 5], 0.3)), tensor(&[4, 6, 3], 0.7));
+    let captured = transform();
+    let graph = Rocm::graph_stop_capture(&device).unwrap();
+    assert_eq!(transform().map(|part| bits(&part)), expected, "before the first replay");
+    // SAFETY: the graph keeps its memory; this thread alone uses the tensors.
+    unsafe { Rocm::graph_replay(&device, &graph).unwrap() };
+    assert_eq!(captured.map(|part| bits(&part)), expected);
+    let product = Rocm::float_matmul(Rocm::float_transpose(tensor(&[4, 6, 5], 0.3)), tensor(&[4, 6, 3], 0.7));
+    assert_eq!(bits(&waits), bits(&product), "the product that waited is part of the graph");
 }
 
 /// A thread ended while its product waited. A capture that reads the product does not take it into

@@ -36,6 +36,16 @@ fn invalid<T>(op: &'static str, expected: impl Into<String>, found: impl Into<St
     Err(Error::Invalid { op, expected: expected.into(), found: found.into() })
 }
 
+/// The number of elements of a shape; `None` above `isize::MAX`, so that every position of a view
+/// fits the type of its strides.
+pub(crate) fn count(shape: &[usize]) -> Option<usize> {
+    if shape.contains(&0) {
+        return Some(0);
+    }
+    let count = shape.iter().try_fold(1usize, |count, &dim| count.checked_mul(dim))?;
+    isize::try_from(count).is_ok().then_some(count)
+}
+
 /// The shape to which two operands broadcast: dimensions of size 1 and missing leading dimensions
 /// are repeated.
 ///
@@ -258,7 +268,10 @@ impl Layout {
             if len > 0 {
                 out.offset = (out.offset as isize + first as isize * out.strides[axis]) as usize;
             }
-            out.strides[axis] *= slice.step();
+            // The step matters only if there is a second element, and is then less than the axis.
+            if len > 1 {
+                out.strides[axis] *= slice.step();
+            }
             dims[axis] = len;
         }
         out.shape = Shape::from(dims);
@@ -290,7 +303,8 @@ impl Layout {
     /// Repeats axes of size 1, and missing leading axes, to the shape `target`.
     ///
     /// # Errors
-    /// `Invalid` if a size is neither 1 nor the target's.
+    /// `Invalid` if a size is neither 1 nor the target's, or for a target of more than `isize::MAX`
+    /// elements.
     pub fn expand(&self, op: &'static str, target: &[usize]) -> hip::Result<Self> {
         let fail =
             || invalid(op, format!("a shape that expands to {target:?}"), format!("{:?}", self.dims()));
@@ -303,6 +317,9 @@ impl Layout {
                 _ => return fail(),
             }
         }
+        if count(target).is_none() {
+            return fail();
+        }
         Ok(Self { shape: Shape::from(target.to_vec()), strides, offset: self.offset })
     }
 
@@ -312,14 +329,13 @@ impl Layout {
     /// # Errors
     /// `Invalid` if the element counts differ.
     pub fn reshape(&self, op: &'static str, target: &[usize]) -> hip::Result<Option<Self>> {
-        let count: usize = target.iter().product();
-        if count != self.len() {
+        let Some(count) = count(target).filter(|&count| count == self.len()) else {
             return invalid(
                 op,
                 format!("{} elements as in {:?}", self.len(), self.dims()),
                 format!("{target:?}"),
             );
-        }
+        };
         let view = |strides| Self { shape: Shape::from(target.to_vec()), strides, offset: self.offset };
         if count == 0 || self.is_contiguous() {
             return Ok(Some(view(row_major(target))));
@@ -362,7 +378,8 @@ impl Layout {
     /// the windows (0 if it is shorter than a window), and a new last axis runs within a window.
     ///
     /// # Errors
-    /// `Invalid` for an axis past the rank or a step of 0.
+    /// `Invalid` for an axis past the rank, a step of 0, or windows of more than `isize::MAX`
+    /// elements together.
     pub fn unfold(&self, op: &'static str, axis: usize, size: usize, step: usize) -> hip::Result<Self> {
         if axis >= self.rank() || step == 0 {
             return invalid(
@@ -375,6 +392,13 @@ impl Layout {
         let mut strides = self.strides.clone();
         dims[axis] = dims[axis].checked_sub(size).map_or(0, |rest| rest / step + 1);
         dims.push(size);
+        if count(&dims).is_none() {
+            return invalid(
+                op,
+                format!("windows that fit memory, of {:?}", self.dims()),
+                format!("{dims:?}"),
+            );
+        }
         strides.push(strides[axis]);
         // The step matters only if there is a second window, and is then less than the axis.
         if dims[axis] > 1 {

@@ -176,3 +176,29 @@ fn dense_order_undoes_a_permutation() {
     assert_eq!(base().flip("t", &[1]).unwrap().dense_order(), None);
     assert_eq!(Layout::contiguous([2, 1]).expand("t", &[2, 3]).unwrap().dense_order(), None);
 }
+
+#[test]
+fn element_counts_do_not_wrap() {
+    // Modulo 2^64 these have the 4 elements of `four`.
+    let four = Layout::contiguous([4]);
+    for wraps in [&[(1 << 62) + 1, 4][..], &[2, (1 << 62) + 1, 2], &[usize::MAX, usize::MAX - 3]] {
+        assert!(four.reshape("t", wraps).is_err(), "{wraps:?}");
+    }
+    let one = Layout::contiguous([1, 1]);
+    assert!(one.expand("t", &[(1 << 62) + 1, 4]).is_err());
+    assert!(one.expand("t", &[1 << 62, 2]).is_err(), "one more than isize::MAX");
+    let long = Layout::contiguous([1]).expand("t", &[1 << 40]).unwrap();
+    assert_eq!(long.reshape("t", &[1 << 20, 1 << 20]).unwrap().unwrap().strides(), [0, 0]);
+    assert!(long.unfold("t", 0, 1 << 39, 1).is_err());
+    assert_eq!(long.expand("t", &[0, 1 << 40]).unwrap().len(), 0);
+    assert_eq!(count(&[1 << 40, 1 << 40, 0]), Some(0));
+    assert_eq!(count(&[isize::MAX as usize]), Some(isize::MAX as usize));
+}
+
+#[test]
+fn a_step_past_the_end_leaves_the_stride() {
+    for step in [isize::MAX, isize::MIN] {
+        let cut = base().slice("t", &[Slice::new(0, None, step)]).unwrap();
+        assert_eq!((cut.dims(), cut.strides()), (&[1, 3, 4][..], &[12, 4, 1][..]), "{step}");
+    }
+}

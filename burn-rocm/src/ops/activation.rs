@@ -15,7 +15,7 @@ use crate::ops::linear::bias_backward;
 use crate::ops::reduce::sum_dim_to;
 use crate::ops::unary::unary;
 use crate::ops::view::reshape;
-use crate::tensor::{RocmTensor, check_axis, float_type, one_device, one_dtype};
+use crate::tensor::{RocmTensor, check_axis, float_type, floats, one_device, one_dtype};
 
 /// An activation that a kernel computes together with another op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -266,7 +266,9 @@ pub fn add_act_backward(
 /// # Errors
 /// `Unsupported` for integers; an error of the device.
 pub fn silu(x: RocmTensor) -> Result<RocmTensor, RocmError> {
-    unary("silu", Functor::Silu, x)
+    const OP: &str = "silu";
+    floats(OP, &x)?;
+    unary(OP, Functor::Silu, x)
 }
 
 /// The gradient of [`silu`]: `grad * s * (1 + x * (1 - s))` with `s = sigmoid(x)`. Shapes
@@ -276,15 +278,19 @@ pub fn silu(x: RocmTensor) -> Result<RocmTensor, RocmError> {
 /// `Invalid` if shapes, dtypes or devices differ; `Unsupported` for integers; an error of the
 /// device.
 pub fn silu_backward(x: RocmTensor, grad: RocmTensor) -> Result<RocmTensor, RocmError> {
-    binary("silu_backward", Functor::SiluBackward, x, grad)
+    const OP: &str = "silu_backward";
+    floats(OP, &x)?;
+    binary(OP, Functor::SiluBackward, x, grad)
 }
 
 /// The gradient of a ReLU from its output: `grad` where the output is positive, else 0.
 ///
 /// # Errors
-/// `Invalid` if shapes, dtypes or devices differ; an error of the device.
+/// As for [`silu_backward`].
 pub fn relu_backward(output: RocmTensor, grad: RocmTensor) -> Result<RocmTensor, RocmError> {
-    binary("relu_backward", Functor::ReluBackward, output, grad)
+    const OP: &str = "relu_backward";
+    floats(OP, &output)?;
+    binary(OP, Functor::ReluBackward, output, grad)
 }
 
 /// `a * b + c` of three tensors of the same shape.

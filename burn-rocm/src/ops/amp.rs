@@ -24,7 +24,7 @@ pub fn cast_all(tensors: Vec<RocmTensor>, dtype: DType) -> Result<Vec<RocmTensor
     let to = kernel_type(dtype)?;
     for found in tensors.iter().map(RocmTensor::dtype_of).chain([dtype]) {
         if !found.is_float() {
-            return unsupported(OP, found.name());
+            return unsupported(OP, found);
         }
     }
     let mut groups = Vec::new();
@@ -66,7 +66,7 @@ pub fn cast_all(tensors: Vec<RocmTensor>, dtype: DType) -> Result<Vec<RocmTensor
 pub fn unscale(grads: Vec<RocmTensor>, factor: f32) -> Result<(Vec<RocmTensor>, Vec<RocmTensor>), RocmError> {
     const OP: &str = "unscale";
     if let Some(other) = grads.iter().find(|grad| !grad.dtype_of().is_float()) {
-        return unsupported(OP, other.dtype_of().name());
+        return unsupported(OP, other.dtype_of());
     }
     let mut groups = Vec::new();
     let mut all = Vec::with_capacity(grads.len());

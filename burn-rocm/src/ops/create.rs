@@ -75,8 +75,12 @@ pub(crate) fn arange(
     if step == 0 {
         return invalid("int_arange_step", "a step from 1", "0");
     }
-    let span = range.end.checked_sub(range.start).unwrap_or(i64::MAX).max(0) as usize;
-    let out = empty(device, Shape::new([span.div_ceil(step)]), dtype)?;
+    // The distance may exceed i64.
+    let span = if range.is_empty() { 0 } else { range.end.abs_diff(range.start) };
+    let Ok(len) = usize::try_from(span.div_ceil(step as u64)) else {
+        return invalid("int_arange_step", "a range that fits memory", format!("{range:?} by {step}"));
+    };
+    let out = empty(device, Shape::new([len]), dtype)?;
     if !out.is_empty() {
         let kernel = Template::arange.ty(out.kernel_type()?);
         let scalars = [Arg::I64(range.start), Arg::I64(step as i64)];

@@ -12,7 +12,8 @@ use super::copy::packed;
 use super::launch::rows;
 use crate::arg::Arg;
 use crate::error::invalid;
-use crate::tensor::{RocmTensor, check_axis, one_device, one_dtype};
+use crate::tensor::{RocmTensor, check_axis, float_type, one_device, one_dtype};
+use crate::waiting::enqueue_own;
 
 /// The largest prime factor that is summed directly. For larger ones Bluestein's three transforms,
 /// of four to eight times the length, cost less.
@@ -115,6 +116,9 @@ impl Lines {
 
     /// The table of `exp(-2 pi i k / n)`, which is cached for the next transform.
     fn table(&self, n: usize) -> hip::Result<Complex> {
+        // A product that a capture put off must not run with a new table, outside the graph. If it
+        // fails, reads of its result report the error.
+        let _ = enqueue_own();
         let device = self.device.info().index;
         let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = tables.iter().position(|t| (t.device, t.dtype, t.len) == (device, self.dtype, n));
@@ -123,8 +127,13 @@ impl Lines {
             tables.push_front(table);
             return Ok(entries);
         }
-        let entries = self.complex(n)?;
-        self.launch(self.kernel(Template::fft_twiddles)?, n, &[n], &[], &[], &[&entries.re, &entries.im])?;
+        // The table outlives a capture in progress, so it is computed now, not when the graph runs.
+        let entries = hip::uncaptured(|| {
+            let entries = self.complex(n)?;
+            let parts = [&entries.re, &entries.im];
+            self.launch(self.kernel(Template::fft_twiddles)?, n, &[n], &[], &[], &parts)?;
+            hip::Result::Ok(entries)
+        })?;
         tables.push_front(Table { device, dtype: self.dtype, len: n, entries: entries.clone() });
         let mut total = 0;
         tables.retain(|table| {
@@ -268,7 +277,7 @@ pub(crate) fn rfft(x: RocmTensor, axis: usize, n: Option<usize>) -> hip::Result<
     let stored = x.dims()[axis];
     let len = n.unwrap_or(stored);
     let lines = Lines::new(OP, &x, axis, len)?;
-    let (dtype, ty) = (x.dtype_of(), x.kernel_type()?);
+    let (dtype, ty) = (x.dtype_of(), float_type(OP, &x)?);
     let bins = len / 2 + 1;
     let shape = with_axis(&x, axis, bins);
     if lines.outer * lines.inner == 0 {
@@ -315,6 +324,7 @@ pub(crate) fn irfft(
     check_axis(OP, &re, axis)?;
     one_device(OP, &[&re, &im])?;
     let dtype = one_dtype(OP, &[&re, &im])?;
+    let ty = float_type(OP, &re)?;
     if re.dims() != im.dims() {
         return invalid(
             OP,
@@ -332,7 +342,6 @@ pub(crate) fn irfft(
     if lines.outer * lines.inner == 0 {
         return RocmTensor::empty(&lines.device, shape, dtype);
     }
-    let ty = re.kernel_type()?;
     let (re, im) = (packed(re)?, packed(im)?);
     let have = stored.min(len / 2 + 1);
     if len.is_multiple_of(2) {

@@ -174,7 +174,7 @@ impl Step {
         let device = one_device(op, &[&param, &grad])?.clone();
         let kernel_type = param.kernel_type()?;
         if !kernel_type.is_float() {
-            return unsupported(op, dtype.name());
+            return unsupported(op, dtype);
         }
         let by = grad.dtype_of();
         if by != dtype && !(by.is_float() && by.size() < dtype.size()) {

@@ -113,7 +113,7 @@ impl Lines {
     }
 
     /// Launches the row kernel on `row_grid`, or the column kernel if a line's elements are not
-    /// contiguous. `values` follow the shape arguments.
+    /// contiguous. `values` follow the shape arguments. `others` are inputs besides the lines.
     pub(super) fn launch(
         &self,
         op: &'static str,
@@ -121,7 +121,7 @@ impl Lines {
         row_grid: Grid,
         parts: usize,
         values: &[Arg],
-        outputs: &[&RocmTensor],
+        [others, outputs]: [&[&RocmTensor]; 2],
     ) -> hip::Result<()> {
         let device = self.tensor.hip_device();
         let (outer, len, inner) = (self.outer, self.len, self.inner);
@@ -146,7 +146,9 @@ impl Lines {
             }
         };
         dims.extend_from_slice(values);
-        rows(op, device, kernel, grid, &dims, &[&self.tensor], &[], outputs)
+        let inputs: SmallVec<[&RocmTensor; 2]> =
+            [&self.tensor].into_iter().chain(others.iter().copied()).collect();
+        rows(op, device, kernel, grid, &dims, &inputs, &[], outputs)
     }
 
     /// One pass of a reduction: `[outer, len, inner]` to `[outer, parts, inner]` of `dtype`.
@@ -170,7 +172,7 @@ impl Lines {
             name(Template::reduce_columns, Template::reduce_columns_between),
         ];
         let values = [Arg::U64(parts as u64), Arg::U64(count as u64)];
-        self.launch(op, names, self.row_grid(parts), parts, &values, &[&out])?;
+        self.launch(op, names, self.row_grid(parts), parts, &values, [&[], &[&out]])?;
         Ok(out)
     }
 
@@ -405,7 +407,7 @@ pub(crate) fn extreme_with_index(
     let (values, indices) = (lines.output(dtype)?, lines.output(DType::I32)?);
     let name = |template: Template| template.functor(functor).ty(ty);
     let names = [name(Template::arg_rows), name(Template::arg_columns)];
-    lines.launch(op, names, lines.row_grid(1), 1, &[Arg::U64(1)], &[&values, &indices])?;
+    lines.launch(op, names, lines.row_grid(1), 1, &[Arg::U64(1)], [&[], &[&values, &indices]])?;
     Ok((lines.restore(values)?, lines.restore(cast(indices, index)?)?))
 }
 

@@ -4,7 +4,7 @@ use hip::{Error as RocmError, Template};
 
 use super::copy::packed;
 use super::reduce::Lines;
-use crate::tensor::{RocmTensor, check_gradient};
+use crate::tensor::{RocmTensor, check_gradient, floats};
 
 /// The gradient with respect to the input, from the output and the output's gradient.
 fn backward(
@@ -14,6 +14,7 @@ fn backward(
     grad: RocmTensor,
     axis: usize,
 ) -> hip::Result<RocmTensor> {
+    floats(op, &output)?;
     check_gradient(op, &output, &grad)?;
     let ty = output.kernel_type()?;
     let lines = Lines::new(op, packed(output)?, axis)?;
@@ -21,20 +22,21 @@ fn backward(
     let out = grad.empty_like()?;
     if !out.is_empty() {
         let names = names.map(|name| name.ty(ty));
-        lines.launch(op, names, lines.kept_row_grid(), 1, &[], &[&grad, &out])?;
+        lines.launch(op, names, lines.kept_row_grid(), 1, &[], [&[&grad], &[&out]])?;
     }
     Ok(out)
 }
 
 /// Launches the row or the column kernel of `names` along the axis.
 fn along(op: &'static str, names: [Template; 2], tensor: RocmTensor, axis: usize) -> hip::Result<RocmTensor> {
+    floats(op, &tensor)?;
     let ty = tensor.kernel_type()?;
     let lines = Lines::new(op, tensor, axis)?;
     let input = &lines.tensor;
     let out = input.empty_like()?;
     if !out.is_empty() {
         let names = names.map(|name| name.ty(ty));
-        lines.launch(op, names, lines.kept_row_grid(), 1, &[], &[&out])?;
+        lines.launch(op, names, lines.kept_row_grid(), 1, &[], [&[], &[&out]])?;
     }
     lines.restore(out)
 }
@@ -42,7 +44,8 @@ fn along(op: &'static str, names: [Template; 2], tensor: RocmTensor, axis: usize
 /// `exp(x - max) / sum(exp(x - max))` along an axis.
 ///
 /// # Errors
-/// `Invalid` for an axis beyond the rank of `x`; an error of the device.
+/// `Invalid` for an axis beyond the rank of `x`; `Unsupported` for integers; an error of the
+/// device.
 pub fn softmax(x: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
     along("softmax", [Template::softmax_rows, Template::softmax_columns], x, axis)
 }
@@ -50,8 +53,8 @@ pub fn softmax(x: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
 /// The gradient of [`softmax`], from its output `y`: `y (grad - sum(grad y))`.
 ///
 /// # Errors
-/// `Invalid` if shapes, dtypes or devices differ, or for an axis beyond the rank of `y`; an error
-/// of the device.
+/// `Invalid` if shapes, dtypes or devices differ, or for an axis beyond the rank of `y`;
+/// `Unsupported` for integers; an error of the device.
 pub fn softmax_backward(y: RocmTensor, grad: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
     let names = [Template::softmax_rows_backward, Template::softmax_columns_backward];
     backward("softmax_backward", names, y, grad, axis)
@@ -65,7 +68,8 @@ pub(crate) fn softmin(tensor: RocmTensor, axis: usize) -> hip::Result<RocmTensor
 /// `x - max - log(sum(exp(x - max)))` along an axis.
 ///
 /// # Errors
-/// `Invalid` for an axis beyond the rank of `x`; an error of the device.
+/// `Invalid` for an axis beyond the rank of `x`; `Unsupported` for integers; an error of the
+/// device.
 pub fn log_softmax(x: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
     along("log_softmax", [Template::log_softmax_rows, Template::log_softmax_columns], x, axis)
 }
@@ -73,8 +77,8 @@ pub fn log_softmax(x: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> 
 /// The gradient of [`log_softmax`], from its output `y`: `grad - exp(y) sum(grad)`.
 ///
 /// # Errors
-/// `Invalid` if shapes, dtypes or devices differ, or for an axis beyond the rank of `y`; an error
-/// of the device.
+/// `Invalid` if shapes, dtypes or devices differ, or for an axis beyond the rank of `y`;
+/// `Unsupported` for integers; an error of the device.
 pub fn log_softmax_backward(y: RocmTensor, grad: RocmTensor, axis: usize) -> Result<RocmTensor, RocmError> {
     let names = [Template::log_softmax_rows_backward, Template::log_softmax_columns_backward];
     backward("log_softmax_backward", names, y, grad, axis)

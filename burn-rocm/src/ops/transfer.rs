@@ -11,6 +11,7 @@ use crate::burn;
 use crate::device::RocmDevice;
 use crate::dtype::kernel_type;
 use crate::error::invalid;
+use crate::layout::count;
 use crate::staging;
 use crate::tensor::RocmTensor;
 
@@ -18,14 +19,14 @@ use crate::tensor::RocmTensor;
 pub(crate) fn upload(data: TensorData, dtype: DType, device: &RocmDevice) -> hip::Result<RocmTensor> {
     kernel_type(dtype)?;
     let (bytes, shape, _) = burn::parts(data);
-    let size = shape.as_slice().iter().product::<usize>() * dtype.size();
-    if bytes.len() < size {
+    let size = count(shape.as_slice()).and_then(|count| count.checked_mul(dtype.size()));
+    let Some(size) = size.filter(|&size| size <= bytes.len()) else {
         return invalid(
             "from_data",
-            format!("{size} bytes for {:?} of {}", shape.as_slice(), dtype.name()),
+            format!("the bytes of {:?} of {}", shape.as_slice(), dtype.name()),
             format!("{} bytes", bytes.len()),
         );
-    }
+    };
     let device = device.open()?;
     let buffer = match staging::upload(&device, bytes) {
         Ok(buffer) => buffer?,

@@ -9,8 +9,8 @@ use hip::{Buffer, Device};
 
 use crate::device::RocmDevice;
 use crate::dtype::kernel_type;
-use crate::error::{OrRaise, invalid};
-use crate::layout::{Layout, broadcast_shape};
+use crate::error::{OrRaise, invalid, unsupported};
+use crate::layout::{Layout, broadcast_shape, count};
 use crate::waiting::{Waiting, enqueue_own, release, wait};
 use put_off::PutOff;
 pub(crate) use put_off::Work;
@@ -48,13 +48,10 @@ impl RocmTensor {
     /// because a view has only elements of the layout that it was derived from.
     pub(crate) fn new(buffer: Buffer, shape: Shape, dtype: DType) -> hip::Result<Self> {
         let layout = Layout::contiguous(shape);
-        let bytes = layout.len() * dtype.size();
-        if bytes > buffer.len() {
-            return invalid(
-                "tensor",
-                format!("a buffer of {bytes} bytes"),
-                format!("{} bytes", buffer.len()),
-            );
+        let bytes = count(layout.dims()).and_then(|count| count.checked_mul(dtype.size()));
+        if bytes.is_none_or(|bytes| bytes > buffer.len()) {
+            let expected = format!("a buffer for {:?} of {}", layout.dims(), dtype.name());
+            return invalid("tensor", expected, format!("{} bytes", buffer.len()));
         }
         Ok(Self { buffer: Arc::new(buffer), layout, dtype, put_off: None })
     }
@@ -297,6 +294,17 @@ pub(crate) fn float_type(op: &'static str, x: &RocmTensor) -> hip::Result<hip::D
     match ty.is_float() {
         true => Ok(ty),
         false => invalid(op, "a tensor of a float type", x.dtype_of().name()),
+    }
+}
+
+/// Checks that the tensor is of a float type.
+///
+/// # Errors
+/// `Unsupported` for other types.
+pub(crate) fn floats(op: &'static str, tensor: &RocmTensor) -> hip::Result<()> {
+    match tensor.kernel_type()?.is_float() {
+        true => Ok(()),
+        false => unsupported(op, tensor.dtype_of()),
     }
 }
 

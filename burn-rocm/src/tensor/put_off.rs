@@ -148,7 +148,7 @@ mod tests {
     }
 
     fn fails() -> hip::Result<()> {
-        Err(Error::Unsupported { op: "float_matmul", dtype: "f32".into() })
+        Err(Error::Unsupported { op: "float_matmul", dtype: Some("f32"), what: None })
     }
 
     fn is_unsupported(found: &hip::Result<impl Sized>) -> bool {

@@ -168,7 +168,7 @@ impl Blas {
         c: MatrixView<'_>,
     ) -> Result<()> {
         if !matches!(dtype, DType::F32 | DType::F64) {
-            return Err(Error::Unsupported { op: "geam", dtype: format!("{dtype:?}") });
+            return Err(Error::unsupported("geam", dtype));
         }
         if batch == 0 || c.rows == 0 || c.cols == 0 {
             return Ok(());
@@ -230,7 +230,7 @@ impl Kind {
         let output = match input {
             DType::F32 | DType::F64 | DType::F16 | DType::BF16 => input,
             DType::I8 => DType::I32,
-            _ => return Err(Error::Unsupported { op, dtype: format!("{input:?}") }),
+            _ => return Err(Error::unsupported(op, input)),
         };
         Ok(Self { input, output })
     }

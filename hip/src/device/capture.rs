@@ -95,7 +95,12 @@ impl Captures {
 
     #[cold]
     fn if_own(&self) -> Option<&Arc<Stream>> {
-        let own = self.owner.load(Ordering::Relaxed) == thread_number() && !UNCAPTURED.get();
+        if UNCAPTURED.get() { None } else { self.own() }
+    }
+
+    /// The captured stream, if the calling thread is capturing, also inside [`uncaptured`].
+    fn own(&self) -> Option<&Arc<Stream>> {
+        let own = self.owner.load(Ordering::Relaxed) == thread_number();
         own.then(|| self.stream.made()).flatten()
     }
 
@@ -132,7 +137,7 @@ impl Captures {
     /// # Errors
     /// If the calling thread is not capturing: `Capture` if another thread is, else `Invalid`.
     pub(crate) fn end(&self, last: impl FnOnce()) -> Result<(Recording, Result<Template<'_>>)> {
-        let Some(stream) = self.here() else { return Err(self.others("stop_capture")) };
+        let Some(stream) = self.own() else { return Err(self.others("stop_capture")) };
         let ended = stream.end_capture();
         last();
         CAPTURED.set(CAPTURED.get() - 1);

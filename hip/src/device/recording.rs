@@ -10,7 +10,8 @@ use crate::trace;
 
 /// The error of a driver without the functions for graphs.
 pub(crate) fn no_graphs() -> Error {
-    Error::Unsupported { op: "graphs", dtype: "this driver".into() }
+    let what = "this driver, which lacks HIP's functions for graphs".to_owned();
+    Error::Unsupported { op: "graph capture", dtype: None, what: Some(what) }
 }
 
 /// What this crate records during a capture.

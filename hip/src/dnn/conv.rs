@@ -296,10 +296,7 @@ impl Dnn {
             let served = self.served(call, status, || format!("{desc:?}, {choice:?}{alternative}"));
             return prepared.refused.keep(way, served);
         }
-        Err(failed.unwrap_or(Error::Unsupported {
-            op: OP,
-            dtype: format!("{:?}: MIOpen has no solution for {direction:?} of {desc:?}", desc.dtype),
-        }))
+        Err(failed.unwrap_or_else(|| no_solution(direction, desc)))
     }
 
     fn prepare(
@@ -439,6 +436,12 @@ impl Prepared {
             y: (self.y.raw(), spans[2]),
         }
     }
+}
+
+/// The error of a convolution for which MIOpen has no solution.
+fn no_solution(direction: Direction, desc: &ConvDesc) -> Error {
+    let what = format!("{direction:?} of {desc:?}, for which MIOpen has no solution");
+    Error::unsupported_with(OP, desc.dtype, what)
 }
 
 /// The workspace as MIOpen takes it; null if none is needed.

@@ -77,16 +77,18 @@ impl Dnn {
         carry([x, w].into_iter().chain(bias), [y]);
         desc.validate()?;
         if [xs, ws, ys].iter().any(|span| span.bytes == 0) {
-            return Err(Error::Unsupported { op: OP, dtype: format!("{:?}: {desc:?} is empty", desc.dtype) });
+            return Err(Error::unsupported_with(OP, desc.dtype, format!("empty tensors: {desc:?}")));
         }
         if !workarounds::fusion_is_right(desc.groups) {
-            let dtype = format!("{:?}: MIOpen's plans are wrong for {} groups", desc.dtype, desc.groups);
-            return Err(Error::Unsupported { op: OP, dtype });
+            let what = format!("{} groups, for which MIOpen's plans are wrong", desc.groups);
+            return Err(Error::unsupported_with(OP, desc.dtype, what));
         }
         // Plans have no attribute for determinism or for the alternative implementation.
-        if self.deterministic || self.halves.alternative(desc.dtype, desc.gradient) == Some(true) {
-            let dtype = format!("{:?}: a plan that is deterministic, or has FP16_ALT_IMPL", desc.dtype);
-            return Err(Error::Unsupported { op: OP, dtype });
+        if self.deterministic {
+            return Err(Error::unsupported_with(OP, desc.dtype, "deterministic mode"));
+        }
+        if self.halves.alternative(desc.dtype, desc.gradient) == Some(true) {
+            return Err(Error::unsupported_with(OP, desc.dtype, "the attribute FP16_ALT_IMPL"));
         }
         let (mode, parameters) = activation.parameters();
         let key = Fused { conv: desc.clone(), biased: bias.is_some(), activation: mode };

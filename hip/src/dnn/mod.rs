@@ -202,9 +202,8 @@ fn elements(op: &'static str, shape: &[usize]) -> Result<usize> {
 
 /// MIOpen's name for a dtype; `Unsupported` unless `allowed` lists it.
 fn data_type(op: &'static str, dtype: DType, allowed: &[DType]) -> Result<miopenDataType_t> {
-    let unsupported = || Error::Unsupported { op, dtype: format!("{dtype:?}") };
     if !allowed.contains(&dtype) {
-        return Err(unsupported());
+        return Err(Error::unsupported(op, dtype));
     }
     Ok(match dtype {
         DType::F16 => miopenHalf,
@@ -214,7 +213,7 @@ fn data_type(op: &'static str, dtype: DType, allowed: &[DType]) -> Result<miopen
         DType::I32 => miopenInt32,
         DType::I8 => miopenInt8,
         DType::I64 => miopenInt64,
-        _ => return Err(unsupported()),
+        _ => return Err(Error::unsupported(op, dtype)),
     })
 }
 

@@ -35,12 +35,11 @@ impl BatchNormDesc {
         let Self { dtype, batch, spatial, .. } = *self;
         match workarounds::batch_norm_is_right(batch, spatial) {
             true => Ok(()),
-            false => Err(Error::Unsupported {
-                op: BATCH,
-                dtype: format!(
-                    "{dtype:?}: MIOpen is wrong for {batch} samples of {spatial} elements a channel"
-                ),
-            }),
+            false => {
+                let what =
+                    format!("{batch} samples of {spatial} elements a channel, for which MIOpen's is wrong");
+                Err(Error::unsupported_with(BATCH, dtype, what))
+            }
         }
     }
 }
@@ -452,5 +451,5 @@ impl Dnn {
 }
 
 pub(super) fn absent(op: &'static str, dtype: DType) -> Error {
-    Error::Unsupported { op, dtype: format!("{dtype:?}: this MIOpen has no {op}") }
+    Error::unsupported_with(op, dtype, "this MIOpen, which lacks the function")
 }

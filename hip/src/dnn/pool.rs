@@ -209,7 +209,7 @@ impl Dnn {
         let index = match desc.index {
             DType::U32 | DType::I32 => miopenIndexUint32,
             DType::U64 | DType::I64 => miopenIndexUint64,
-            other => return Err(Error::Unsupported { op: OP, dtype: format!("indices of {other:?}") }),
+            other => return Err(Error::unsupported_with(OP, desc.dtype, format!("indices of {other}"))),
         };
         let mode = match desc.mode {
             PoolMode::Max => miopenPoolingMax,

@@ -279,6 +279,8 @@ pub(crate) fn load_hiprtc() -> Result<(Hiprtc, String)> {
 struct Chosen {
     provider: Option<&'static Provider>,
     passed_over: Vec<(ProviderKind, Error)>,
+    /// What the program asked for, or what the settings said once the provider is in use. The inner
+    /// `None` is the first provider that has a device.
     asked: Option<Option<ProviderKind>>,
 }
 
@@ -306,40 +308,42 @@ pub fn provider() -> Result<&'static Provider> {
     if let Some(provider) = chosen.provider {
         return Ok(provider);
     }
-    let asked = match chosen.asked {
-        Some(asked) => asked,
-        None => settings()?.provider,
-    };
+    // Read even if the program has chosen: the first use of the provider fixes the settings.
+    let settings = settings()?;
+    let asked = chosen.asked.unwrap_or(settings.provider);
     let (provider, passed_over) = choose(asked)?;
     announce(provider, &passed_over);
-    chosen.provider = Some(provider);
-    chosen.passed_over = passed_over;
+    *chosen = Chosen { provider: Some(provider), passed_over, asked: Some(asked) };
     Ok(FAST.get_or_init(|| provider))
 }
 
 /// Chooses the provider; `None` stands for the first one that has a device. The choice overrides
-/// [`Config::provider`](crate::Config::provider).
+/// [`Config::provider`](crate::Config::provider). Call it before the first use of a device or the
+/// provider.
 ///
 /// # Errors
-/// `Config` if another provider is in use already.
+/// `Config` if another provider is in use already. For `None`, this is any provider that was chosen
+/// by its name.
 ///
 /// ```
 /// hip::select_provider(Some(hip::ProviderKind::Cpu))?;
 /// assert_eq!(hip::provider()?.kind(), hip::ProviderKind::Cpu);
+/// assert!(hip::select_provider(None).is_err());
 /// # Ok::<(), hip::Error>(())
 /// ```
 pub fn select_provider(kind: Option<ProviderKind>) -> Result<()> {
     let mut chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
-    match (chosen.provider, kind) {
-        (Some(used), Some(kind)) if used.kind != kind => Err(Error::config(
-            "provider",
-            format!("{} (in use already: choose before the first use)", used.kind),
-            kind.name(),
-        )),
-        _ => {
+    match chosen.provider {
+        None => {
             chosen.asked = Some(kind);
             Ok(())
         }
+        Some(used) if kind == Some(used.kind) || chosen.asked == Some(kind) => Ok(()),
+        Some(used) => Err(Error::config(
+            "provider",
+            format!("{} (in use already: choose before the first use)", used.kind),
+            kind.map_or("auto", ProviderKind::name),
+        )),
     }
 }
 

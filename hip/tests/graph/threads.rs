@@ -150,6 +150,20 @@ fn a_capture_ends_with_its_thread() {
     is_usable(&device);
 }
 
+/// Work that runs although its thread captures may fail and end the capture.
+#[test]
+#[serial]
+fn a_capture_ends_inside_work_that_is_not_captured() {
+    let device = device();
+    let x = words(&device, 1, N);
+    device.start_capture().unwrap();
+    add(&device, 1, &x, &x);
+    hip::uncaptured(hip::abandon_captures);
+    assert!(!hip::is_capturing());
+    assert_eq!((value(&x), device.pool().stats().graphs), (1, 0));
+    is_usable(&device);
+}
+
 #[test]
 #[serial]
 fn only_its_own_thread_stops_a_capture() {

@@ -75,6 +75,11 @@ fn deformations_that_do_not_fit() {
     found(deform(&[3, 4, 4], &offset, &weight, None, options()), "[3, 4, 4]");
     let twos = DeformConvOptions::new([1, 1], [0, 0], [1, 1], 1, 2);
     found(deform(&x, &[1, 36, 2, 2], &weight, None, twos), "offset_groups: 2");
+    // Options whose sums wrap to sizes that fit.
+    let padded = DeformConvOptions::new([1, 1], [1 << 63, 0], [1, 1], 1, 1);
+    found(deform(&x, &offset, &weight, None, padded), "9223372036854775808");
+    let dilated = DeformConvOptions::new([1, 1], [0, 0], [usize::MAX, 1], 1, 1);
+    found(deform(&x, &[1, 8, 5, 3], &[5, 3, 2, 2], None, dilated), "18446744073709551615");
     let [x, offset, weight] = [zeros(&x), zeros(&offset), zeros(&weight)];
     let bias = error_of(|| {
         R::deform_conv2d(x.clone(), offset.clone(), weight.clone(), None, Some(zeros(&[4])), options())

@@ -3,7 +3,7 @@
 
 use burn_backend::ops::{InterpolateMode, InterpolateOptions};
 use burn_backend::tensor::{BoolTensor, FloatTensor, IndexingUpdateOp, IntTensor};
-use burn_rocm::RocmError;
+use burn_rocm::{RocmError, fused};
 use burn_rocm_tests::*;
 
 use super::error_of;
@@ -121,7 +121,34 @@ fn types_that_differ() {
         "cat", "f16": R::float_cat(vec![floats(a), halves(a)], 0);
         "slice_assign", "f16": R::float_slice_assign(floats(a), &[], halves(a));
         "float_scatter_add", "f16": R::float_scatter_add(0, floats(a), ints(a), halves(a));
+        "rfft", "i32": R::rfft(ints(a), 0, None);
+        "irfft", "i32": R::irfft(ints(a), ints(a), 1, Some(5));
         "int_scatter_nd", "i64": R::int_scatter_nd(ints(a), ints(&[1, 1]), longs(&[1, 3]), IndexingUpdateOp::Add);
+    }
+}
+
+#[test]
+fn integers_in_place_of_floats() {
+    let (x, row) = (|| ints(&[2, 3]), || ints(&[3]));
+    let options = fused::Conv2dOptions { stride: [1; 2], padding: [0; 2], dilation: [1; 2], groups: 1 };
+    let (image, weight) = (ints(&[1, 1, 3, 3]), ints(&[1, 1, 2, 2]));
+    for (name, result) in [
+        ("silu", fused::silu(x())),
+        ("silu_backward", fused::silu_backward(x(), x())),
+        ("relu_backward", fused::relu_backward(x(), x())),
+        ("softmax", fused::softmax(x(), 1)),
+        ("softmax_backward", fused::softmax_backward(x(), x(), 1)),
+        ("log_softmax", fused::log_softmax(x(), 0)),
+        ("log_softmax_backward", fused::log_softmax_backward(x(), x(), 0)),
+        ("layer_norm", fused::layer_norm(x(), row(), None, 1e-5)),
+        ("rms_norm", fused::rms_norm(x(), row(), 1e-5)),
+        ("group_norm", fused::group_norm(x(), None, 1, 1e-5)),
+        ("conv_act", fused::conv_act(fused::Act::Gelu, image, weight, None, options)),
+    ] {
+        match result {
+            Err(RocmError::Unsupported { op, dtype: Some("i32"), what: None }) => assert_eq!(op, name),
+            other => panic!("{name}: {other:?}"),
+        }
     }
 }
 
@@ -164,6 +191,19 @@ fn layers() {
         "adaptive_avg_pool2d", "[4, 4]": R::adaptive_avg_pool2d(floats(&[4, 4]), [2, 2]);
         "interpolate", "[4, 4]": R::interpolate(floats(&[4, 4]), [2, 2], larger());
         "layer_norm", "[5]": R::layer_norm(floats(&[2, 3]), floats(&[5]), None, 1e-5);
+    }
+}
+
+/// Shapes whose number of elements is right modulo 2^64.
+#[test]
+fn shapes_past_the_address_space() {
+    let wraps = || Shape::from(vec![(1 << 62) + 1, 4]);
+    let data = || TensorData { shape: wraps(), ..TensorData::new(vec![1f32; 4], [4]) };
+    refused! {
+        "reshape", "4611686018427387905": R::float_reshape(floats(&[4]), wraps());
+        "reshape", "4611686018427387905": R::int_reshape(ints(&[2, 2]), wraps());
+        "expand", "4611686018427387905": R::float_expand(floats(&[1, 4]), wraps());
+        "from_data", "4611686018427387905": R::float_from_data(data(), &Default::default());
     }
 }
 

@@ -84,6 +84,13 @@ fn constants_and_ranges() {
             });
         }
     }
+    // Ends whose distance exceeds i64.
+    let far = i64::MIN..i64::MAX;
+    for (range, step) in [(far.clone(), 1 << 62), (far.clone(), usize::MAX / 5), (far.end..far.start, 1)] {
+        differential!(format!("int_arange_step {range:?} {step}"), Tolerance::EXACT, |B, device| {
+            vec![read_int::<B>(B::int_arange_step(range.clone(), step, &device, int_dtype(DType::I64)))]
+        });
+    }
     for dtype in INTS {
         for (range, step) in [(0..100, 1), (3..50, 7), (0..0, 1), (5..6, 3)] {
             differential!(

@@ -338,6 +338,9 @@ fn what_does_not_fit_is_refused() {
     refused("unfold4d", &|| {
         drop(R::unfold4d(zeros(&[1, 1, 2, 2]), [3, 3], UnfoldOptions::new([1, 1], [0, 0], [1, 1])));
     });
+    // The sizes of a patch multiply to 2^64.
+    let far = UnfoldOptions::new([1, 1], [1 << 28, 1 << 28], [1, 1]);
+    refused("unfold4d", &|| drop(R::unfold4d(zeros(&[1, 64, 1, 1]), [1 << 29, 1 << 29], far.clone())));
     // The device still works.
     let out = R::max_pool2d(zeros(&[1, 1, 4, 4]), [2, 2], [2, 2], [0, 0], [1, 1], false);
     assert_eq!(read_float::<R>(out).iter::<f64>().sum::<f64>(), 0.0);

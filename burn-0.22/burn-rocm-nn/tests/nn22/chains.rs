@@ -31,3 +31,18 @@ fn with_chains() {
         others(&[("BURN_ROCM_CHAIN", "16")]);
     }
 }
+
+/// Whether or not this run captures, because `others` reads how each test of its child ended.
+#[test]
+fn a_child_captures_what_its_tests_print() {
+    const DEPTH: &str = "BURN_ROCM_TEST_DEPTH";
+    let run = |depth, more| {
+        let environment = [(DEPTH, depth), more];
+        again(&["--exact", "chains::a_child_captures_what_its_tests_print"], &environment)
+    };
+    match std::env::var(DEPTH).as_deref() {
+        Err(_) => drop(run("1", ("RUST_TEST_NOCAPTURE", "1"))),
+        Ok("1") => assert!(!run("2", (CHILD, "1")).contains("by the innermost")),
+        Ok(_) => println!("printed by the innermost"),
+    }
+}

@@ -40,42 +40,55 @@ fn options(classes: usize, random: &Random) -> Vec<Options> {
     ]
 }
 
-/// The loss and its gradient with respect to the scores, in f64 from the formula.
-fn reference(kind: Scores, x: &[f64], targets: &[i64], of: &Options, least: f64) -> (f64, Vec<f64>) {
-    let (rows, len) = (targets.len(), x.len() / targets.len());
+/// A row that counts.
+pub(crate) struct Row<'a> {
+    pub(crate) scores: &'a [f64],
+    pub(crate) max: f64,
+    /// The sum of `exp(score - max)`.
+    pub(crate) sum: f64,
+    /// The share of minus each class' log-probability in the loss.
+    pub(crate) share: Vec<f64>,
+    /// The sum of the shares.
+    pub(crate) all: f64,
+}
+
+/// The rows that count, with their indices, and the loss' divisor.
+pub(crate) fn counted<'a>(x: &'a [f64], targets: &[i64], of: &Options) -> (Vec<(usize, Row<'a>)>, f64) {
+    let len = x.len() / targets.len();
+    let a = of.smoothing.map_or(0.0, f64::from);
     let weight = |class: usize| of.weights.as_ref().map_or(1.0, |weights| f64::from(weights[class]));
-    let divisor = match of.weights {
-        Some(_) => targets.iter().map(|&target| weight(target as usize)).sum(),
-        None => rows as f64,
-    };
-    let (mut loss, mut grad) = (0.0, vec![0.0; x.len()]);
-    for (row, &target) in targets.iter().enumerate() {
-        let target = target as usize;
-        if of.pad_tokens.as_ref().is_some_and(|tokens| tokens.contains(&target)) {
-            continue;
-        }
+    let divisor = targets.iter().map(|&target| weight(target as usize)).sum();
+    let pads = of.pad_tokens.as_deref().unwrap_or_default();
+    let rows = targets.iter().map(|&target| target as usize).enumerate();
+    let rows = rows.filter(|(_, target)| !pads.contains(target)).map(|(row, target)| {
         let scores = &x[row * len..][..len];
         let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let log_sum = max + scores.iter().map(|v| (v - max).exp()).sum::<f64>().ln();
-        // The share of minus each class' log-probability in the loss.
-        let share: Vec<f64> = (0..len)
-            .map(|class| {
-                let a = of.smoothing.map_or(0.0, f64::from);
-                let hard = if class == target { 1.0 } else { 0.0 };
-                weight(class) * (hard * (1.0 - a) + a / len as f64)
-            })
-            .collect();
-        let all: f64 = share.iter().sum();
+        let sum = scores.iter().map(|v| (v - max).exp()).sum();
+        let hard = |class| if class == target { 1.0 - a } else { 0.0 };
+        let share: Vec<f64> = (0..len).map(|class| weight(class) * (hard(class) + a / len as f64)).collect();
+        let all = share.iter().sum();
+        (row, Row { scores, max, sum, share, all })
+    });
+    (rows.collect(), divisor)
+}
+
+/// The loss and its gradient with respect to the scores, in f64 from the formula.
+fn reference(kind: Scores, x: &[f64], targets: &[i64], of: &Options, least: f64) -> (f64, Vec<f64>) {
+    let len = x.len() / targets.len();
+    let (mut loss, mut grad) = (0.0, vec![0.0; x.len()]);
+    let (rows, divisor) = counted(x, targets, of);
+    for (at, row) in rows {
+        let log_sum = row.max + row.sum.ln();
         for class in 0..len {
-            let (v, k) = (scores[class], share[class]);
+            let (v, k) = (row.scores[class], row.share[class]);
             let (log_p, slope) = match kind {
-                Scores::Logits => (v - log_sum, (v - log_sum).exp() * all - k),
+                Scores::Logits => (v - log_sum, (v - log_sum).exp() * row.all - k),
                 Scores::LogProbabilities => (v, -k),
                 Scores::Probabilities if of.smoothing.is_some() => (v.ln(), -k / v),
                 Scores::Probabilities => (v.max(least).ln(), if v < least { 0.0 } else { -k / v }),
             };
             loss -= if k == 0.0 { 0.0 } else { k * log_p };
-            grad[row * len + class] = slope / divisor;
+            grad[at * len + class] = slope / divisor;
         }
     }
     (loss / divisor, grad)
@@ -110,30 +123,13 @@ fn limited_reference(
     let terms = |count: usize| if dtype == DType::F64 { count } else { in_turn(count) };
     let n = terms(len) as f64 + 8.0;
     let by_rows = (rows as f64 + 8.0) * r;
-    let a = of.smoothing.map_or(0.0, f64::from);
-    let weight = |class: usize| of.weights.as_ref().map_or(1.0, |weights| f64::from(weights[class]));
-    let divisor = match of.weights {
-        Some(_) => targets.iter().map(|&target| weight(target as usize)).sum(),
-        None => rows as f64,
-    };
     let (mut magnitude, mut off, mut grad_off) = (0.0, 0.0, vec![0.0; x.len()]);
-    for (row, &target) in targets.iter().enumerate() {
-        let target = target as usize;
-        if of.pad_tokens.as_ref().is_some_and(|tokens| tokens.contains(&target)) {
-            continue;
-        }
-        let scores = &x[row * len..][..len];
-        let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let sum: f64 = scores.iter().map(|v| (v - max).exp()).sum();
+    let (counted, divisor) = counted(x, targets, of);
+    for (at, Row { scores, max, sum, share, all }) in counted {
         let range = scores.iter().fold(0.0f64, |range, v| range.max(max - v));
         let by_sum = (10.0 * n + range + 8.0) * r;
-        let share = |class: usize| {
-            let hard = if class == target { 1.0 - a } else { 0.0 };
-            weight(class) * (hard + a / len as f64)
-        };
-        let all: f64 = (0..len).map(share).sum();
         for class in 0..len {
-            let (v, k) = (scores[class], share(class));
+            let (v, k) = (scores[class], share[class]);
             let (log_p, by_log, by_slope) = match kind {
                 Scores::Logits => {
                     let (d, log_sum) = (max - v, sum.ln());
@@ -146,7 +142,7 @@ fn limited_reference(
             };
             magnitude += k * log_p;
             off += k * (by_log + (n + 8.0) * r * log_p);
-            grad_off[row * len + class] = by_slope / divisor;
+            grad_off[at * len + class] = by_slope / divisor;
         }
     }
     let (by_rounding, least) = (1.01 * stored, least(dtype));

@@ -5,7 +5,7 @@ use burn::nn::loss as burns;
 use burn::tensor::activation::log_softmax;
 use burn_rocm_nn::loss::{self as own, NllLossConfig};
 
-use crate::loss::{Options, Scores, run, targets};
+use crate::loss::{Options, Row, Scores, counted, run, targets};
 use crate::support::*;
 
 /// A value, and the limit of its rounding error.
@@ -37,27 +37,16 @@ fn reference(x: &[f64], targets: &[i64], of: &Options, dtype: DType) -> Vec<Boun
     let [u, stored] = units(dtype);
     let (rows, len) = (targets.len(), x.len() / targets.len());
     let n = len as f64;
-    let weight = |class: usize| of.weights.as_ref().map_or(1.0, |weights| f64::from(weights[class]));
-    let divisor = match of.weights {
-        Some(_) => targets.iter().map(|&target| weight(target as usize)).sum(),
-        None => rows as f64,
-    };
-    let smoothing = of.smoothing.map_or(0.0, f64::from);
     let (mut loss, mut bound, mut grad) = (0.0, 0.0, Vec::new());
-    for (scores, &target) in x.chunks(len).zip(targets) {
-        let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let (counted, divisor) = counted(x, targets, of);
+    assert_eq!(counted.len(), rows, "a row of a pad token");
+    for (_, Row { scores, max, sum, share, all }) in counted {
         let d: Vec<f64> = scores.iter().map(|v| v - max).collect();
-        let sum: f64 = d.iter().map(|d| d.exp()).sum();
         let (log_sum, p) = (sum.ln(), d.iter().map(|d| d.exp() / sum).collect::<Vec<_>>());
         let mean: f64 = p.iter().zip(&d).map(|(p, d)| p * d.abs()).sum();
         let by_sum = u * (mean + FUNCTION + n);
-        let share = |class: usize| {
-            let hard = if class as i64 == target { 1.0 - smoothing } else { 0.0 };
-            weight(class) * (hard + smoothing / n)
-        };
-        let all: f64 = (0..len).map(share).sum();
         for class in 0..len {
-            let (d, k) = (d[class], share(class));
+            let (d, k) = (d[class], share[class]);
             let log_p = d - log_sum;
             let by_log = u * (d.abs() + FUNCTION * log_sum + log_p.abs()) + by_sum;
             loss -= k * log_p;

@@ -297,7 +297,9 @@ fn miopen_or_an_error() {
     let refused = |body: &dyn Fn() -> Tensor<Ours, 2>| {
         catch_unwind(AssertUnwindSafe(body)).expect_err("MIOpen has one type");
         match take_last_error() {
-            Some(RocmError::Unsupported { dtype, .. }) => assert_eq!(dtype, "bf16 with parameters of f32"),
+            Some(RocmError::Unsupported { dtype: Some("bf16"), what: Some(what), .. }) => {
+                assert_eq!(what, "parameters of f32 by MIOpen");
+            }
             other => panic!("{other:?}"),
         }
     };

@@ -62,7 +62,7 @@ struct Sizes {
 impl Sizes {
     fn new(x: &RocmTensor, width: usize, heads: usize, op: &'static str) -> hip::Result<Self> {
         if !x.kernel_type()?.is_float() {
-            return unsupported(op, x.dtype_of().name());
+            return unsupported(op, x.dtype_of());
         }
         let &[sequence, batch, d_model] = x.dims() else {
             return invalid(op, "tokens [sequence, batch, features]", format!("{:?}", x.dims()));

@@ -68,7 +68,7 @@ impl<'a> Call<'a> {
         one_dtype(op, &[query, key])?;
         let ty = query.kernel_type()?;
         if !ty.is_float() {
-            return crate::error::unsupported(op, query.dtype_of().name());
+            return crate::error::unsupported(op, query.dtype_of());
         }
         let found = || format!("{:?} and {:?}", query.dims(), key.dims());
         let (&[batch, heads, queries, width], &[others, key_heads, keys, key_width]) =

@@ -97,7 +97,7 @@ impl Sizes {
                 format!("{options:?}, {kh} x {kw}"),
             );
         }
-        if of_group * groups != channels
+        if of_group.checked_mul(groups) != Some(channels)
             || !channels_out.is_multiple_of(groups)
             || !channels.is_multiple_of(offset_groups)
         {
@@ -108,8 +108,8 @@ impl Sizes {
             );
         }
         let size = |axis: usize, size: usize, window: usize| {
-            let padded = size.checked_add(2 * padding[axis])?;
-            let reach = dilation[axis].checked_mul(window - 1)? + 1;
+            let padded = padding[axis].checked_mul(2)?.checked_add(size)?;
+            let reach = dilation[axis].checked_mul(window - 1)?.checked_add(1)?;
             (padded < MAX_SIZE).then_some(padded.checked_sub(reach)? / stride[axis] + 1)
         };
         let (Some(oh), Some(ow)) = (size(0, ih, kh), size(1, iw, kw)) else {

@@ -7,6 +7,7 @@ use super::options::Options;
 use crate::arg::Arg;
 use crate::dtype::raw_type;
 use crate::error::invalid;
+use crate::layout::count;
 use crate::ops::cast::cast;
 use crate::ops::copy::packed;
 use crate::ops::launch::rows;
@@ -129,12 +130,21 @@ pub(crate) fn unfold4d(x: RocmTensor, window: [usize; 2], options: &Options) -> 
         },
         other => other,
     })?;
-    let shape = vec![batch, channels * window[2] * window[3], desc.y[2] * desc.y[3]];
+    let sizes = value(op, &desc)?;
+    let inner = channels.saturating_mul(window[2]).saturating_mul(window[3]);
+    let shape = vec![batch, inner, desc.y[2] * desc.y[3]];
+    if count(&shape).is_none() {
+        return invalid(
+            op,
+            "patches that fit memory",
+            format!("input {:?}, window {:?}", x.dims(), &window[2..]),
+        );
+    }
     let x = packed(x)?;
     let device = x.hip_device();
     let out = RocmTensor::empty(device, shape, x.dtype_of())?;
     if !out.is_empty() {
-        let dims = [Arg::U64((batch * channels) as u64), value(op, &desc)?];
+        let dims = [Arg::U64((batch * channels) as u64), sizes];
         let name = Template::conv_patches.ty(raw_type(x.kernel_type()?));
         rows(op, device, name, device.grid(out.len()), &dims, &[&x], &[], &[&out])?;
     }

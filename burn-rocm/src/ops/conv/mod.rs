@@ -13,7 +13,7 @@ use hip::{Activation, ConvDesc, Dnn, Functor, Route, TensorArg, conv_route};
 
 use options::Options;
 
-use crate::error::{invalid, unsupported};
+use crate::error::{invalid, unsupported_with};
 use crate::ops::binary::binary;
 use crate::ops::copy::{assign, packed};
 use crate::ops::create::full_on;
@@ -88,7 +88,11 @@ fn library<'a>(op: &'static str, desc: &ConvDesc, like: &'a RocmTensor) -> hip::
             Err(error) => fallen_back(error).map(|()| None),
         },
         Route::Library if !takes => {
-            unsupported(op, format!("{:?} of {:?} by MIOpen (BURN_ROCM_CONV=miopen)", desc.dtype, desc.x))
+            let what = match ConvDesc::takes(desc.dtype) {
+                true => format!("MIOpen (BURN_ROCM_CONV) with more than {MAX_REACH} elements: {desc:?}"),
+                false => "MIOpen (BURN_ROCM_CONV)".into(),
+            };
+            unsupported_with(op, like.dtype_of(), what)
         }
         Route::Library => like.hip_device().dnn().map(Some),
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hip::{BatchNormDesc, Device, Error as RocmError, Functor, Grid, Template};
 
-use super::{by_miopen, fits, floats, for_miopen, row};
+use super::{by_miopen, fits, for_miopen, row};
 use crate::arg::Arg;
 use crate::dtype::compute_dtype;
 use crate::error::invalid;
@@ -18,7 +18,7 @@ use crate::ops::launch::{max_reach, rows};
 use crate::ops::miopen::whole;
 use crate::ops::unary::unary;
 use crate::ops::view::{narrow, reshape, swap_dims};
-use crate::tensor::{RocmTensor, check_gradient, one_device, one_dtype};
+use crate::tensor::{RocmTensor, check_gradient, floats, one_device, one_dtype};
 use burn_std::DType;
 
 /// The result of a training step's forward pass.

@@ -3,7 +3,7 @@
 use hip::{Error as RocmError, GroupNormDesc, Route, Template};
 
 use super::batch::channel_sums;
-use super::{by_miopen, fits, floats, for_miopen, gradient_grid, row, sum_partials};
+use super::{by_miopen, fits, for_miopen, gradient_grid, row, sum_partials};
 use crate::arg::Arg;
 use crate::dtype::compute_dtype;
 use crate::error::invalid;
@@ -11,7 +11,7 @@ use crate::ops::copy::packed;
 use crate::ops::create::full_on;
 use crate::ops::launch::views_to;
 use crate::ops::miopen::whole;
-use crate::tensor::{RocmTensor, check_gradient};
+use crate::tensor::{RocmTensor, check_gradient, floats};
 
 /// The fewest groups for which MIOpen has kernels. With fewer, MIOpen searches its solvers and
 /// fails.

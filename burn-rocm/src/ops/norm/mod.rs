@@ -12,14 +12,14 @@ use hip::{Device, Functor, Grid, Route, Template};
 
 use crate::arg::Arg;
 use crate::dtype::compute_dtype;
-use crate::error::invalid;
+use crate::error::{invalid, unsupported_with};
 use crate::ops::binary::binary;
 use crate::ops::copy::packed;
 use crate::ops::create::full_on;
 use crate::ops::launch::{max_reach, rows, views_to};
 use crate::ops::miopen::without_library;
 use crate::ops::view::{narrow, reshape};
-use crate::tensor::{RocmTensor, check_gradient, one_device, one_dtype};
+use crate::tensor::{RocmTensor, check_gradient, floats, one_device, one_dtype};
 
 /// Checks that the parameters are on `x`'s device, and that all have `x`'s dtype or all have its
 /// compute type.
@@ -35,14 +35,6 @@ fn fits(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result
         }
     }
     Ok(())
-}
-
-/// Checks that the tensor is of a float type.
-fn floats(op: &'static str, tensor: &RocmTensor) -> hip::Result<()> {
-    match tensor.kernel_type()?.is_float() {
-        true => Ok(()),
-        false => Err(hip::Error::Unsupported { op, dtype: tensor.dtype_of().name().to_string() }),
-    }
 }
 
 /// The length of `x`'s last axis. Checks that `x` is of a float type, and that gamma has the shape
@@ -63,17 +55,13 @@ fn check_rows(op: &'static str, x: &RocmTensor, gamma: &RocmTensor) -> hip::Resu
 /// # Errors
 /// `Unsupported` if it can't.
 fn for_miopen(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result<()> {
-    let unsupported = |what: String| Err(hip::Error::Unsupported { op, dtype: what });
     if x.len() > max_reach() {
-        return unsupported(format!("{} elements", x.len()));
+        return unsupported_with(op, x.dtype_of(), format!("{} elements by MIOpen", x.len()));
     }
     for param in params {
         if param.kernel_type()? != x.kernel_type()? {
-            return unsupported(format!(
-                "{} with parameters of {}",
-                x.dtype_of().name(),
-                param.dtype_of().name()
-            ));
+            let what = format!("parameters of {} by MIOpen", param.dtype_of().name());
+            return unsupported_with(op, x.dtype_of(), what);
         }
     }
     Ok(())

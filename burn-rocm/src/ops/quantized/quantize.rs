@@ -33,7 +33,7 @@ const SMALL: usize = 1024;
 fn float(op: &'static str, tensor: &RocmTensor) -> hip::Result<hip::DType> {
     match tensor.kernel_type()? {
         ty if ty.is_float() => Ok(ty),
-        ty => unsupported(op, ty),
+        _ => unsupported(op, tensor.dtype_of()),
     }
 }
 

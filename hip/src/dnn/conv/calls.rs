@@ -7,10 +7,10 @@ use std::ffi::c_void;
 
 use miopen_sys::*;
 
-use super::{Choice, ConvDesc, Direction, Handle, OP, Solution, check};
+use super::{Choice, ConvDesc, Direction, Handle, Solution, check, no_solution};
+use crate::Result;
 use crate::dnn::{one, zero};
 use crate::memory::span::Span;
-use crate::{Error, Result};
 
 /// The arguments of a call: handle, direction, and descriptors and memory of the three tensors.
 pub(super) struct Operands<'a> {
@@ -116,13 +116,7 @@ impl Operands<'_> {
         match (choices.is_empty(), failed) {
             (false, _) => Ok(choices),
             (true, Some(error)) => Err(error),
-            (true, None) => Err(Error::Unsupported {
-                op: OP,
-                dtype: format!(
-                    "{:?}: MIOpen has no solution for {:?} of {desc:?}",
-                    desc.dtype, self.direction
-                ),
-            }),
+            (true, None) => Err(no_solution(self.direction, desc)),
         }
     }
 

@@ -1,0 +1,169 @@
+//! `run.sh` with imitations of test programs, of `chroot` and of the C compiler.
+#![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A root with an imitation of the virtual GPU's library, and a folder of imitated tools.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("burn-rocm-run-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        let scratch = Self(path);
+        fs::create_dir_all(scratch.0.join("root/opt/hsa")).unwrap();
+        fs::write(scratch.0.join("root/opt/hsa/libhsa-runtime64.so.1"), "").unwrap();
+        scratch.script("tools/chroot", "root=$1; shift\nprogram=$1; shift\nexec \"$root$program\" \"$@\"");
+        // As programs of libtest do.
+        for (program, tests) in
+            [("nn", "norms::layer norms::batch"), ("nn_faults", "faults::read"), ("memory", "memory::step")]
+        {
+            scratch.script(&format!("programs/{program}"), &LIBTEST.replace("TESTS", tests));
+        }
+        scratch
+    }
+
+    fn script(&self, name: &str, text: &str) {
+        let path = self.0.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn run(&self, root: &Path, arguments: &[&str]) -> Output {
+        let program = |name: &str| self.0.join("programs").join(name);
+        let path = format!("{}:{}", self.0.join("tools").display(), std::env::var("PATH").unwrap());
+        Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/run.sh"))
+            .arg(root)
+            .args(arguments)
+            .envs([("NN", program("nn")), ("NN_FAULTS", program("nn_faults")), ("MEMORY", program("memory"))])
+            .envs([("HSA", "/opt/hsa"), ("COMMIT", "c0ffee"), ("PATH", &path)])
+            .env_remove("RESULTS")
+            .output()
+            .unwrap()
+    }
+
+    fn root(&self) -> PathBuf {
+        self.0.join("root")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Lists the tests, or runs them, that contain one of the filters.
+const LIBTEST: &str = r#"list= filters= count=0
+while [ $# -gt 0 ]; do
+    case $1 in
+    --list) list=yes ;;
+    --ignored) exit ;;
+    --exact) ;;
+    --skip | --format | --test-threads) shift ;;
+    *) filters="$filters $1" ;;
+    esac
+    shift
+done
+for test in TESTS; do
+    for filter in ${filters:-:}; do
+        case $test in
+        *"$filter"*)
+            count=$((count + 1))
+            [ -z "$list" ] || echo "$test: test"
+            ;;
+        esac
+    done
+done
+[ -n "$list" ] || echo "test result: ok. $count passed; 0 failed"
+"#;
+
+/// Makes a program that says with which libraries it was linked.
+const COMPILER: &str = r#"libraries=
+while [ $# -gt 0 ]; do
+    case $1 in
+    -o) out=$2 ;;
+    *.so.*) [ -e "$1" ] && libraries="$libraries ${1##*/}" ;;
+    -I*) [ -e "${1#-I}/hip/hip_runtime.h" ] || exit 1 ;;
+    esac
+    shift
+done
+printf '#!/bin/sh\necho with%s\n' "$libraries" >"$out"
+chmod +x "$out"
+"#;
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_filter_may_name_tests_of_one_program() {
+    for on in [&[][..], &["--on", "gpu"]] {
+        let scratch = Scratch::new(&format!("filter-{}", on.len()));
+        let run = |more: &[&str]| scratch.run(&scratch.root(), &[on, &["--nn"], more].concat());
+        let found = run(&["layer"]);
+        assert_eq!(found.status.code(), Some(0), "{found:?}");
+        let out = text(&found.stdout);
+        assert!(out.contains(if on.is_empty() { "1 passed" } else { "nn::norms::layer: passed" }), "{out}");
+        assert!(!out.contains("faults") && !text(&found.stderr).contains("no such test"), "{found:?}");
+
+        let found = run(&["nowhere"]);
+        assert_eq!(found.status.code(), Some(2), "{found:?}");
+        assert!(text(&found.stderr).contains("no such test in nn, nn_faults and memory"), "{found:?}");
+
+        let found = run(&[]);
+        assert_eq!(found.status.code(), Some(0), "{found:?}");
+        if !on.is_empty() {
+            let lines = fs::read_to_string(scratch.root().join("opt/burn-rocm/gpu.tsv")).unwrap();
+            let passed = lines.lines().filter(|line| line.contains("\tpassed\t") && line.ends_with("c0ffee"));
+            assert_eq!(passed.count(), 4, "{lines}");
+        }
+    }
+}
+
+#[test]
+fn the_simulators_programs_take_hip_from_either_layout() {
+    for (name, lib, include) in [
+        ("debian", "usr/lib/x86_64-linux-gnu", "usr/include/hip"),
+        ("amd", "opt/rocm/lib", "opt/rocm/include/hip"),
+    ] {
+        let scratch = Scratch::new(name);
+        scratch.script("tools/cc", COMPILER);
+        let found = scratch.run(&scratch.root(), &["--on", "gpu", "--simulator"]);
+        assert_eq!(found.status.code(), Some(2), "{found:?}");
+        assert!(text(&found.stderr).contains("has no HIP: "), "{found:?}");
+
+        for file in ["libamdhip64.so.7", "libamdhip64.so.7.2.1", "libhiprtc.so.7"] {
+            fs::create_dir_all(scratch.root().join(lib)).unwrap();
+            fs::write(scratch.root().join(lib).join(file), "").unwrap();
+        }
+        fs::create_dir_all(scratch.root().join(include)).unwrap();
+        fs::write(scratch.root().join(include).join("hip_runtime.h"), "").unwrap();
+        let found = scratch.run(&scratch.root(), &["--on", "gpu", "--simulator"]);
+        assert_eq!(found.status.code(), Some(0), "{found:?}");
+        let out = text(&found.stdout);
+        let programs = out.lines().filter(|line| *line == "with libamdhip64.so.7 libhiprtc.so.7").count();
+        let sources = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/simulator")).unwrap();
+        let sources =
+            sources.filter(|file| file.as_ref().unwrap().path().extension().is_some_and(|e| e == "c"));
+        assert_eq!(programs, sources.count(), "{out}");
+    }
+}
+
+/// The virtual GPU, or a simulator's configuration, would be written into the machine's own root.
+#[test]
+fn simulated_gpus_need_a_root_of_their_own() {
+    let scratch = Scratch::new("own");
+    for arguments in
+        [&["--simulator"][..], &["--on", "gfx1030", "--simulator"], &["--on", "gfx942"], &["matmul"]]
+    {
+        // Without a virtual GPU in this folder, nothing is built even if the root is taken.
+        let found = scratch.run(Path::new("/"), arguments);
+        assert_eq!(found.status.code(), Some(2), "{arguments:?}: {found:?}");
+        assert!(text(&found.stderr).contains("ROOT may be / only with --on gpu"), "{arguments:?}: {found:?}");
+    }
+}
