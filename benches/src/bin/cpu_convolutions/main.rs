@@ -2,10 +2,16 @@
 //! device: this project's MIOpen (`auto`) beside the backend's kernels (`own`), and f16 and bf16
 //! beside f32.
 //!
-//! `cpu_convolutions [--steps] [--batch N] [--only TEXT]` prints a row for each layer of ResNet-18,
-//! ResNet-50, YOLOX-tiny and MobileNetV2, or with `--steps` for inference and an SGD step of three
-//! of these networks. `--only` selects rows whose name contains TEXT. Each figure is the minimum of
-//! nine rounds, in milliseconds. The columns take turns.
+//! `cpu_convolutions [--steps] [--batch N] [--only TEXT] [--part K/N] [--csv FILE]` prints a row for
+//! each layer of ResNet-18, ResNet-50, YOLOX-tiny and MobileNetV2, or with `--steps` for inference
+//! and an SGD step of three of these networks. `--only` selects rows whose name contains TEXT, and
+//! `--part` every N-th of these from the K-th, so that N processes can share the work. Each figure
+//! is the minimum of nine rounds, in milliseconds. The columns take turns.
+//!
+//! `cpu_convolutions --table FILES --note TEXT` prints the layers in the CSV files as a page of
+//! Markdown.
+
+mod table;
 
 use burn::backend::Autodiff;
 use burn::module::Module;
@@ -20,8 +26,11 @@ use burn_rocm::Rocm;
 
 use clap::Parser;
 use std::{
+    fs::File,
     io::{self, BufRead, BufReader, Lines, Write},
+    path::PathBuf,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    str::FromStr,
     time::Instant,
 };
 
@@ -89,6 +98,20 @@ const NETWORKS: [(&str, &[Layer]); 4] = [
     ),
 ];
 
+/// The names of a layer's rows.
+const DIRECTIONS: [&str; 3] = ["forward", "data", "weights"];
+
+/// All layers with their names.
+fn layers(batch: usize) -> impl Iterator<Item = (String, Layer)> {
+    NETWORKS.iter().flat_map(move |(network, layers)| {
+        layers.iter().map(move |&layer| {
+            let [from, to, size, window, stride, groups] = layer;
+            let shape = format!("{window}x{window} stride {stride} groups {groups} on {size}");
+            (format!("{network} {batch} x {from}->{to} {shape}"), layer)
+        })
+    })
+}
+
 /// Prints a row's name. For each line of standard input that is [`ROUND`], runs `body` and prints
 /// its milliseconds; any other line ends the row.
 fn serve<B: Backend>(device: &B::Device, name: &str, mut body: impl FnMut()) -> Result<()> {
@@ -125,13 +148,14 @@ fn layer<B: Backend>(
             Tensor::<B, 4>::random(shape, Distribution::Uniform(-1.0, 1.0), &device).into_primitive().tensor()
         });
     let options = || ConvOptions::new([stride; 2], [pad; 2], [1; 2], groups);
-    serve::<B>(&device, &format!("{name}, forward"), || {
+    let [forward, data, weights] = DIRECTIONS.map(|direction| format!("{name}, {direction}"));
+    serve::<B>(&device, &forward, || {
         drop(B::conv2d(x.clone(), w.clone(), None, options()));
     })?;
-    serve::<B>(&device, &format!("{name}, data"), || {
+    serve::<B>(&device, &data, || {
         drop(B::conv2d_x_backward(x.clone(), w.clone(), g.clone(), options()));
     })?;
-    serve::<B>(&device, &format!("{name}, weights"), || {
+    serve::<B>(&device, &weights, || {
         drop(B::conv2d_weight_backward(x.clone(), w.clone(), g.clone(), options()));
     })
 }
@@ -298,29 +322,37 @@ fn steps<B: AutodiffBackend>(name: &str, batch: usize, make: fn(&B::Device) -> N
 /// Answers requests for every row in one dtype.
 fn rows<B: AutodiffBackend>(args: &Args) -> Result<()> {
     let batch = args.batch;
-    for (network, layers) in NETWORKS.iter().filter(|_| !args.steps) {
-        for &shape in *layers {
-            let [from, to, size, window, stride, groups] = shape;
-            let name = format!(
-                "{network} {batch} x {from}->{to} {window}x{window} stride {stride} groups {groups} on {size}"
-            );
-            if name.contains(&args.only) {
-                layer::<B::InnerBackend>(&name, batch, shape)?;
-            }
-        }
+    if !args.steps {
+        let mut all = args.selected(layers(batch));
+        return all.try_for_each(|(name, shape)| layer::<B::InnerBackend>(&name, batch, shape));
     }
     let networks = [
         ("ResNet-18", Network::<B>::resnet_18 as fn(&B::Device) -> _),
         ("ResNet-50", Network::resnet_50),
         ("MobileNetV2", Network::mobilenet),
     ];
-    for (network, make) in networks.into_iter().filter(|_| args.steps) {
-        let name = format!("{network} {batch} x 224");
-        if name.contains(&args.only) {
-            steps::<B>(&name, batch, make)?;
+    let named = networks.map(|(network, make)| (format!("{network} {batch} x 224"), make));
+    let mut all = args.selected(named.into_iter());
+    all.try_for_each(|(name, make)| steps::<B>(&name, batch, make))
+}
+
+/// Part `at` of `of`, counted from 1.
+#[derive(Clone, Copy)]
+struct Part {
+    at: usize,
+    of: usize,
+}
+
+impl FromStr for Part {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        let numbers = text.split_once('/').and_then(|(at, of)| Some((at.parse().ok()?, of.parse().ok()?)));
+        match numbers {
+            Some((at, of)) if (1..=of).contains(&at) => Ok(Self { at, of }),
+            _ => Err("K/N needs two numbers, K from 1 to N"),
         }
     }
-    Ok(())
 }
 
 #[derive(clap::Parser)]
@@ -333,10 +365,30 @@ struct Args {
     /// Only rows whose name contains this text.
     #[arg(long, default_value = "")]
     only: String,
+    /// Only every N-th of these layers or networks, from the K-th.
+    #[arg(long, value_name = "K/N", default_value = "1/1")]
+    part: Part,
+    /// Also writes the rows to this file.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Prints the layers in these CSV files as a page of Markdown, and measures nothing.
+    #[arg(long, value_name = "FILES", num_args = 1..)]
+    table: Vec<PathBuf>,
+    /// A paragraph of the page: the machine, the date and the commit of the CSV files.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    note: String,
     /// Serves the rows of one dtype on request from standard input. The program starts itself with
     /// this option.
     #[arg(long, hide = true)]
     dtype: Option<String>,
+}
+
+impl Args {
+    /// What `--only` and `--part` select.
+    fn selected<T>(&self, all: impl Iterator<Item = (String, T)>) -> impl Iterator<Item = (String, T)> {
+        let named = all.filter(|(name, _)| name.contains(&self.only));
+        named.skip(self.part.at - 1).step_by(self.part.of)
+    }
 }
 
 /// The name, the `BURN_ROCM_CONV` setting and the dtype of each column. Burn's default dtypes and
@@ -396,6 +448,15 @@ fn main() -> Result<()> {
             other => Err(format!("no dtype {other}").into()),
         };
     }
+    if !args.table.is_empty() {
+        let texts = args.table.iter().map(std::fs::read_to_string).collect::<io::Result<Vec<_>>>()?;
+        print!("{}", table::page(&texts, &args.note)?);
+        return Ok(());
+    }
+    let mut csv = args.csv.map(File::create).transpose()?;
+    if let Some(csv) = &mut csv {
+        writeln!(csv, "{}", table::HEADER)?;
+    }
     let names = COLUMNS.map(|(name, ..)| name).join(", ms | ");
     println!(
         "| | {names}, ms | auto / own | f16 / f32 | bf16 / f32 |\n|---|---:|---:|---:|---:|---:|---:|---:|"
@@ -405,7 +466,7 @@ fn main() -> Result<()> {
     loop {
         let names = columns.iter_mut().map(Column::row).collect::<Result<Vec<_>>>()?;
         let [Some(name), ..] = &names[..] else { break };
-        let mut least = [f64::INFINITY; COLUMNS.len()];
+        let mut least: table::Times = [f64::INFINITY; COLUMNS.len()];
         for _ in 0..ROUNDS {
             for (least, column) in least.iter_mut().zip(&mut columns) {
                 *least = least.min(column.round()?);
@@ -413,6 +474,9 @@ fn main() -> Result<()> {
         }
         for column in &mut columns {
             writeln!(column.questions, "next")?;
+        }
+        if let Some(csv) = &mut csv {
+            writeln!(csv, "{}", table::line(name, least))?;
         }
         let [own, auto, half, brain] = least;
         println!(
@@ -428,4 +492,30 @@ fn main() -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_share_all_layers() {
+        for of in 1..6 {
+            let mut names: Vec<String> = (1..=of)
+                .flat_map(|at| {
+                    let part = format!("{at}/{of}");
+                    let args = Args::parse_from(["", "--only", "on 56", "--part", &part]);
+                    args.selected(layers(2)).map(|(name, _)| name).collect::<Vec<_>>()
+                })
+                .collect();
+            names.sort();
+            let mut all: Vec<String> = layers(2).map(|(name, _)| name).collect();
+            all.retain(|name| name.contains("on 56"));
+            all.sort();
+            assert_eq!(names, all, "{of} parts");
+        }
+        for wrong in ["0/2", "3/2", "1", "1/0", "a/2"] {
+            assert!(Args::try_parse_from(["", "--part", wrong]).is_err(), "{wrong}");
+        }
+    }
 }
