@@ -13,6 +13,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("other_results_are_a_failure", other_results_are_a_failure),
     ("fewer_than_half_compared_is_too_low", fewer_than_half_compared_is_too_low),
     ("a_family_fails_for_an_op_that_is_mostly_known", a_family_fails_for_an_op_that_is_mostly_known),
+    ("a_name_of_no_op_runs_nothing_and_says_so", a_name_of_no_op_runs_nothing_and_says_so),
 ];
 
 fn op(ours: fn(&Draw) -> Vec<TensorData>, theirs: fn(&Draw) -> Vec<TensorData>) -> Op {
@@ -127,4 +128,10 @@ fn a_family_fails_for_an_op_that_is_mostly_known() {
     let refused = Op { name: "refused", ..op(refuses, panics) };
     let why = caught(|| family(&[&refused], 1)).expect_err("both sides fail in all cases");
     assert!(why.contains("compared: 0") && why.contains("refused"), "{why}");
+}
+
+/// In a process of its own, whose tests all count as ignored.
+fn a_name_of_no_op_runs_nothing_and_says_so() {
+    let text = again(&[], &[("BURN_ROCM_FUZZ_OP", "no_such_op")]);
+    assert!(text.contains(" 0 passed; 0 failed; "), "{text}");
 }

@@ -175,6 +175,32 @@ fn on_the_cpu_device_partial_results_beyond_the_type_change_nothing() {
     assert_eq!(sums[19_999], (-3e38f32 + 2e38 + 2e38) - 2e38);
 }
 
+/// If blocks have several threads, as on a GPU and in lockstep, several blocks share a row of at
+/// least four tiles. Shorter rows take one block each.
+#[test]
+fn several_blocks_share_a_long_row() {
+    const CHILD: &str = "BURN_ROCM_TEST_SCAN_TILES";
+    if std::env::var_os(CHILD).is_none() {
+        let this = "scan::several_blocks_share_a_long_row";
+        let lockstep = [(CHILD, "1"), ("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_CPU_WAVE", "32")];
+        again(&["--exact", this], &lockstep);
+        return;
+    }
+    let random = Random::new();
+    let device = Default::default();
+    for (shape, kernel) in [
+        ([1, 16_384], "scan_tiles<"),
+        ([3, 33_333], "scan_tiles<"),
+        ([1, 16_383], "scan<"),
+        ([40, 50], "scan<"),
+    ] {
+        let a = float(&random, &shape, DType::F32, View::Contiguous, -1.0, 1.0).float::<R>(&device);
+        let (_, lines) = trace::during(|| R::float_cumsum(a, 1));
+        let scans: Vec<_> = lines.iter().filter(|line| line.contains(": kernel scan")).collect();
+        assert!(scans.len() == 1 && scans[0].contains(kernel), "{shape:?}: {lines:#?}");
+    }
+}
+
 #[test]
 fn a_long_row_gives_the_same_bits_each_time() {
     let random = Random::new();

@@ -124,23 +124,47 @@ impl Call {
 fn workspace_of<T: Single>(call: &Call) -> Outcome<usize> {
     let p = &call.problem;
     Ok(match call.direction() {
-        direction if pointwise::applies(p) => pointwise::workspace_len::<T>(p, direction),
-        Some(direction) if products::applies(p, direction) => products::workspace_len::<T>(p, direction),
-        Some(_) => direct::workspace_len(p),
+        Some(direction) => match Algorithm::of(p, direction) {
+            Algorithm::Pointwise => pointwise::workspace_len::<T>(p, Some(direction)),
+            Algorithm::Products => products::workspace_len::<T>(p, direction),
+            Algorithm::Direct => direct::workspace_len(p),
+        },
+        None if pointwise::applies(p) => pointwise::workspace_len::<T>(p, None),
         None => weights::workspace_len::<T>(p),
     })
 }
 
-type Algorithm<T> = unsafe fn(&Problem, Direction, *const T, *const T, *mut T, &mut [f32]);
+/// How the forward or the backward-data direction is computed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Algorithm {
+    /// One product of whole matrices.
+    Pointwise,
+    /// Products of packed patches.
+    Products,
+    /// Direct sums.
+    Direct,
+}
 
-/// The fastest algorithm for a shape.
-fn algorithm<T: Single>(p: &Problem, direction: Direction) -> Algorithm<T> {
-    if pointwise::applies(p) {
-        pointwise::convolve
-    } else if products::applies(p, direction) {
-        products::convolve
-    } else {
-        direct::convolve
+type Convolve<T> = unsafe fn(&Problem, Direction, *const T, *const T, *mut T, &mut [f32]);
+
+impl Algorithm {
+    /// The fastest algorithm for a shape.
+    fn of(p: &Problem, direction: Direction) -> Self {
+        if pointwise::applies(p) {
+            Self::Pointwise
+        } else if products::applies(p, direction) {
+            Self::Products
+        } else {
+            Self::Direct
+        }
+    }
+
+    fn function<T: Single>(self) -> Convolve<T> {
+        match self {
+            Self::Pointwise => pointwise::convolve,
+            Self::Products => products::convolve,
+            Self::Direct => direct::convolve,
+        }
     }
 }
 
@@ -169,14 +193,14 @@ fn run_as<T: Single>(call: &Call, buffers: ConvolutionBuffers, workspace: &mut [
             Some(Direction::Forward) => {
                 let (x, w) = (seen(input::<T>(x, p.x_len())?), seen(input::<T>(buffers.w, p.w_len())?));
                 let y = output::<T>(y, p.y_len())?;
-                let convolve = algorithm(p, Direction::Forward);
+                let convolve = Algorithm::of(p, Direction::Forward).function::<T>();
                 convolve(p, Direction::Forward, x.as_ptr(), w.as_ptr(), y.as_mut_ptr(), workspace);
                 round(call.halves, y);
             }
             Some(Direction::Backward) => {
                 let (dy, w) = (seen(input::<T>(y, p.y_len())?), seen(input::<T>(buffers.w, p.w_len())?));
                 let dx = output::<T>(x, p.x_len())?;
-                let convolve = algorithm(p, Direction::Backward);
+                let convolve = Algorithm::of(p, Direction::Backward).function::<T>();
                 convolve(p, Direction::Backward, dy.as_ptr(), w.as_ptr(), dx.as_mut_ptr(), workspace);
                 round(call.halves, dx);
             }
@@ -194,4 +218,41 @@ fn run_as<T: Single>(call: &Call, buffers: ConvolutionBuffers, workspace: &mut [
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Layers of networks, each with the algorithms that are the fastest for it forward and
+    /// backward (`docs/decisions/011-convolution-on-the-cpu.md`).
+    #[test]
+    fn layers_take_the_fastest_algorithm() {
+        use Algorithm::{Direct, Pointwise, Products};
+        // `groups`, the channels of one group, the filter's side, and the image's side.
+        let layer = |groups, [c, k]: [usize; 2], filter: usize, size: usize| Problem {
+            batch: 2,
+            groups,
+            c,
+            k,
+            input: [1, size, size],
+            output: [1, size, size],
+            filter: [1, filter, filter],
+            stride: [1; 3],
+            pad: [0, filter / 2, filter / 2],
+            dilation: [1; 3],
+        };
+        for (what, p, expected) in [
+            ("ResNet-18, 3x3", layer(1, [64, 64], 3, 56), [Products, Products]),
+            // Only three channels of the input's gradient would read the packed patches.
+            ("ResNet-18, 7x7 of an image", layer(1, [3, 64], 7, 112), [Products, Direct]),
+            ("ResNet-50, 1x1", layer(1, [64, 256], 1, 56), [Pointwise, Pointwise]),
+            ("1x1 of few pixels", layer(1, [512, 512], 1, 4), [Products, Products]),
+            ("MobileNetV2, depthwise", layer(96, [1, 1], 3, 56), [Direct, Direct]),
+            ("two groups", layer(2, [32, 32], 3, 28), [Products, Products]),
+        ] {
+            let found = [Direction::Forward, Direction::Backward].map(|way| Algorithm::of(&p, way));
+            assert_eq!(found, expected, "{what}");
+        }
+    }
 }
