@@ -1,6 +1,5 @@
 //! Shared parts of the examples: the data, the models, the training loop and the plots.
 
-pub mod amp;
 pub mod data;
 pub mod epochs;
 pub mod error;

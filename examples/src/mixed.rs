@@ -1,5 +1,5 @@
 //! The command line of the example `amp`, and the table that it prints. For each version of Burn
-//! there is a function `amp::train`, which does one run.
+//! there is a function `train`, which does one run.
 
 use std::error::Error as StdError;
 use std::process::ExitCode;

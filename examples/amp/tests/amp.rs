@@ -1,9 +1,9 @@
 //! Mixed precision end to end.
 
-use burn_rocm_examples::amp::train;
+use burn_rocm_amp::train;
 use burn_rocm_examples::mixed::Kind;
 
-#[path = "shared/halves.rs"]
+#[path = "../../tests/shared/halves.rs"]
 mod halves;
 
 /// A single test, because the runs must not overlap.

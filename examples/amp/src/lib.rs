@@ -20,8 +20,8 @@ use burn_rocm_nn::optim::AdamConfig;
 use burn_rocm_nn::transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput};
 use burn_rocm_nn::{BatchNorm, BatchNormConfig};
 
-use crate::data::{CLASSES, Data, SIDE, Split};
-use crate::mixed::{Float, Kind, Outcome, Run};
+use burn_rocm_examples::data::{CLASSES, Data, SIDE, Split};
+use burn_rocm_examples::mixed::{Float, Kind, Outcome, Run};
 
 /// A classifier whose parameters, and with them the activations, may be f16 or bf16. Its scores are
 /// f32.

@@ -9,8 +9,9 @@
 
 use std::process::ExitCode;
 
-use burn_rocm_examples::{amp, mixed};
+use burn_rocm_amp::train;
+use burn_rocm_examples::mixed;
 
 fn main() -> ExitCode {
-    mixed::program(amp::train)
+    mixed::program(train)
 }
