@@ -74,17 +74,31 @@ for document in docs/guide/fused-modules.md docs/guide/burn-0.22.md; do
     has next-nn burn-cubecl 0.22.1
 done
 
+# Checks that cargo refuses the project $1 because of the marker feature.
+refused() {
+    rm -f "$out/$1/Cargo.lock"
+    if text=$(cargo metadata --format-version 1 --manifest-path "$out/$1/Cargo.toml" 2>&1 >/dev/null); then
+        echo "cargo took a manifest with the patches: $1" >&2
+        exit 1
+    fi
+    grep -q 'feature `burn-rocm`\|feature named `burn-rocm`' <<<"$text" || { echo "$text" >&2; exit 1; }
+    echo "patches: $1: refused"
+}
+
 # Without the patches, and with only one of them.
 for kept in none burn-cubecl; do
     cp -r "$out/next" "$out/$kept"
     sed -i "/^\[patch/,\$ { /^$kept/! { /^\[patch/! d } }" "$out/$kept/Cargo.toml"
-    rm -f "$out/$kept/Cargo.lock"
-    if text=$(cargo metadata --format-version 1 --manifest-path "$out/$kept/Cargo.toml" 2>&1 >/dev/null); then
-        echo "cargo took a manifest with the patches: $kept" >&2
-        exit 1
-    fi
-    grep -q 'feature `burn-rocm`\|feature named `burn-rocm`' <<<"$text" || { echo "$text" >&2; exit 1; }
-    echo "patches: $kept: refused"
+    refused "$kept"
+done
+# With crates of an older version, which cargo ignores. Each fails because of its own marker.
+for stale in burn-cubecl cubecl-hip; do
+    git clone --quiet . "$out/repository-$stale"
+    sed -i 's/^version = "\(.*\)\.[0-9]*"$/version = "\1.0"/' "$out/repository-$stale/burn-0.22/$stale/Cargo.toml"
+    git -C "$out/repository-$stale" -c user.name=test -c user.email=test@localhost commit --quiet --all --message stale
+    cp -r "$out/next" "$out/stale-$stale"
+    sed -i "/^\[patch/,\$ s|$repository|file://$out/repository-$stale|" "$out/stale-$stale/Cargo.toml"
+    refused "stale-$stale"
 done
 
 if [ "${1:-}" = --build ]; then

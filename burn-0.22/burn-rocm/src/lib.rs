@@ -4,6 +4,15 @@
 //! patches in `burn-cubecl` and `cubecl-hip` of this repository (docs/guide/burn-0.22.md). This
 //! crate is the backend itself. It compiles the same source files as burn-rocm for Burn 0.21,
 //! except for the implementation of Burn's traits.
+//!
+//! Only the kernel, on the device, can detect that an index in an int tensor is out of range, or
+//! that an integer is divided by zero. It then accesses no memory for that element and gives 0. The
+//! op's result is then faulty, and so is everything computed from it. Each read of a faulty tensor
+//! fails with the op's name, in every thread ([`read_with_fault`] returns the elements as well).
+//! Reads of other tensors don't fail. [`Backend::sync`](burn_backend::Backend::sync) reports, once,
+//! each fault that no read has reported. Apart from reads, `bool_argwhere` and `mask_select` (of
+//! floats, ints and bools) are the only ops that wait for the device every time, because they must
+//! read the size of their result. The guide's page on thread safety lists the rare others.
 
 #[path = "../../../burn-rocm/src/arg.rs"]
 mod arg;
