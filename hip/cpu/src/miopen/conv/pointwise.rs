@@ -9,7 +9,7 @@ use super::patches::{Sources, WAVE};
 use super::plan::Fill;
 use super::problem::{Direction, Problem};
 use crate::numeric::element::Single;
-use crate::numeric::multiply::{Operand, Product, multiply_by_shape, multiply_sum, sum_len};
+use crate::numeric::multiply::{Operand, Product, multiply_in_order, multiply_sum, sum_len};
 use crate::numeric::shared::Shared;
 use crate::runtime::parallel;
 
@@ -138,7 +138,7 @@ pub(crate) unsafe fn convolve<T: Single>(
         // SAFETY: the caller vouches for the tensors; each image's results are its own.
         unsafe {
             let planes = layout.sources.fill(src, first, images, room);
-            multiply_by_shape(images, |image| Product {
+            multiply_in_order(images, |image| Product {
                 m: pixels,
                 n: outputs,
                 k: inner,
