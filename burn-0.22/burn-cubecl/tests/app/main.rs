@@ -5,5 +5,7 @@
 mod again;
 mod checkpoint;
 mod devices;
+mod graph;
 mod learner;
 mod training;
+mod vision;
