@@ -76,7 +76,7 @@ fn deformations_that_do_not_fit() {
     let twos = DeformConvOptions::new([1, 1], [0, 0], [1, 1], 1, 2);
     found(deform(&x, &[1, 36, 2, 2], &weight, None, twos), "offset_groups: 2");
     // Options whose sums wrap to sizes that fit.
-    let padded = DeformConvOptions::new([1, 1], [1 << 63, 0], [1, 1], 1, 1);
+    let padded = DeformConvOptions::new([1, 1], [1_usize << 63, 0], [1, 1], 1, 1);
     found(deform(&x, &offset, &weight, None, padded), "9223372036854775808");
     let dilated = DeformConvOptions::new([1, 1], [0, 0], [usize::MAX, 1], 1, 1);
     found(deform(&x, &[1, 8, 5, 3], &[5, 3, 2, 2], None, dilated), "18446744073709551615");

@@ -197,7 +197,7 @@ fn layers() {
 /// Shapes whose number of elements is right modulo 2^64.
 #[test]
 fn shapes_past_the_address_space() {
-    let wraps = || Shape::from(vec![(1 << 62) + 1, 4]);
+    let wraps = || Shape::from(vec![(1_usize << 62) + 1, 4]);
     let data = || TensorData { shape: wraps(), ..TensorData::new(vec![1f32; 4], [4]) };
     refused! {
         "reshape", "4611686018427387905": R::float_reshape(floats(&[4]), wraps());
