@@ -84,6 +84,12 @@ fn components_are_labelled() {
                 assert_eq!(all[0], all[1], "{case:?}");
                 assert_eq!(all[0].0, shape);
             }
+            // On burn-flex, burn-vision reads outside an image without rows, and may crash.
+            let image = TensorData::new(Vec::<bool>::new(), [0, 3]);
+            let image = Tensor::from_data(image, &Device::rocm(0));
+            let all = components(image, connectivity, options);
+            assert_eq!(all[..2], [(); 2].map(|()| (vec![0, 3], vec![])));
+            assert_eq!(all[2..], [(); 6].map(|()| (vec![1], vec![0.0])));
         }
     }
     let image =
