@@ -69,7 +69,6 @@ fn components(
 }
 
 #[test]
-// No image without rows: burn-vision 0.22.1 reads a first row all the same.
 fn components_are_labelled() {
     let connectivities = [Connectivity::Four, Connectivity::Eight];
     let some = ConnectedStatsOptions { bounds_enabled: false, ..ConnectedStatsOptions::all() };
