@@ -188,6 +188,8 @@ fn near(case: &str, bound: f64, op: impl Fn(&Device) -> Tensor<4>) {
     }
 }
 
+type MakeTransform = fn() -> Transform2D;
+
 #[test]
 fn images_are_filtered_and_transformed() {
     let plain = |device: &Device| images(|x| x, device);
@@ -206,7 +208,7 @@ fn images_are_filtered_and_transformed() {
     // * 4 + 24 * 3 = 152 U. Pixels differ by at most 2 from their neighbours along both axes. The
     // interpolation adds 8 roundings of numbers of at most 1.
     let bound = 2.0 * (2.0 * 2.0 * 152.0 + 8.0) * U;
-    let transforms: [(&str, fn() -> Transform2D); 4] = [
+    let transforms: [(&str, MakeTransform); 4] = [
         ("rotation", || Transform2D::rotation(0.3, 0.1, -0.2)),
         ("shear", || Transform2D::shear(0.2, -0.3, 0.1, 0.1)),
         ("translation", || Transform2D::translation(0.3, -0.2)),
