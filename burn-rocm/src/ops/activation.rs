@@ -15,7 +15,7 @@ use crate::ops::linear::bias_backward;
 use crate::ops::reduce::sum_dim_to;
 use crate::ops::unary::unary;
 use crate::ops::view::reshape;
-use crate::tensor::{RocmTensor, check_axis, float_type, floats, one_device, one_dtype};
+use crate::tensor::{RocmTensor, check_axis, float_type, one_device, one_dtype};
 
 /// An activation that a kernel computes together with another op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,7 +267,7 @@ pub fn add_act_backward(
 /// `Unsupported` for integers; an error of the device.
 pub fn silu(x: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "silu";
-    floats(OP, &x)?;
+    float_type(OP, &x)?;
     unary(OP, Functor::Silu, x)
 }
 
@@ -279,7 +279,7 @@ pub fn silu(x: RocmTensor) -> Result<RocmTensor, RocmError> {
 /// device.
 pub fn silu_backward(x: RocmTensor, grad: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "silu_backward";
-    floats(OP, &x)?;
+    float_type(OP, &x)?;
     binary(OP, Functor::SiluBackward, x, grad)
 }
 
@@ -289,7 +289,7 @@ pub fn silu_backward(x: RocmTensor, grad: RocmTensor) -> Result<RocmTensor, Rocm
 /// As for [`silu_backward`].
 pub fn relu_backward(output: RocmTensor, grad: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "relu_backward";
-    floats(OP, &output)?;
+    float_type(OP, &output)?;
     binary(OP, Functor::ReluBackward, output, grad)
 }
 

@@ -7,12 +7,12 @@ use hip::{Device, Error as RocmError, Template};
 
 use super::amp::cast_all;
 use crate::arg::Arg;
-use crate::error::{invalid, unsupported};
+use crate::error::invalid;
 use crate::ops::cast::cast;
 use crate::ops::copy::packed;
 use crate::ops::launch::is_packed;
 use crate::ops::multi_tensor::{Group, Row, Writes, group, tables};
-use crate::tensor::{RocmTensor, one_device};
+use crate::tensor::{RocmTensor, float_type, one_device};
 
 /// The weight decay of [`Adam`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -172,10 +172,7 @@ impl Step {
         let op = self.op();
         let dtype = param.dtype_of();
         let device = one_device(op, &[&param, &grad])?.clone();
-        let kernel_type = param.kernel_type()?;
-        if !kernel_type.is_float() {
-            return unsupported(op, dtype);
-        }
+        let kernel_type = float_type(op, &param)?;
         let by = grad.dtype_of();
         if by != dtype && !(by.is_float() && by.size() < dtype.size()) {
             let expected = format!("a gradient of {}, or of a narrower float type", dtype.name());

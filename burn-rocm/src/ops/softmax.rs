@@ -4,7 +4,7 @@ use hip::{Error as RocmError, Template};
 
 use super::copy::packed;
 use super::reduce::Lines;
-use crate::tensor::{RocmTensor, check_gradient, floats};
+use crate::tensor::{RocmTensor, check_gradient, float_type};
 
 /// The gradient with respect to the input, from the output and the output's gradient.
 fn backward(
@@ -14,7 +14,7 @@ fn backward(
     grad: RocmTensor,
     axis: usize,
 ) -> hip::Result<RocmTensor> {
-    floats(op, &output)?;
+    float_type(op, &output)?;
     check_gradient(op, &output, &grad)?;
     let ty = output.kernel_type()?;
     let lines = Lines::new(op, packed(output)?, axis)?;
@@ -29,7 +29,7 @@ fn backward(
 
 /// Launches the row or the column kernel of `names` along the axis.
 fn along(op: &'static str, names: [Template; 2], tensor: RocmTensor, axis: usize) -> hip::Result<RocmTensor> {
-    floats(op, &tensor)?;
+    float_type(op, &tensor)?;
     let ty = tensor.kernel_type()?;
     let lines = Lines::new(op, tensor, axis)?;
     let input = &lines.tensor;

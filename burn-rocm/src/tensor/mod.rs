@@ -285,26 +285,14 @@ pub(crate) fn check_gradient(op: &'static str, x: &RocmTensor, grad: &RocmTensor
     }
 }
 
-/// The kernels' type for the dtype of `x`. Checks that it is a float type.
-///
-/// # Errors
-/// `Invalid` for other types.
-pub(crate) fn float_type(op: &'static str, x: &RocmTensor) -> hip::Result<hip::DType> {
-    let ty = x.kernel_type()?;
-    match ty.is_float() {
-        true => Ok(ty),
-        false => invalid(op, "a tensor of a float type", x.dtype_of().name()),
-    }
-}
-
-/// Checks that the tensor is of a float type.
+/// The kernels' type for the tensor's dtype. Checks that it is a float type.
 ///
 /// # Errors
 /// `Unsupported` for other types.
-pub(crate) fn floats(op: &'static str, tensor: &RocmTensor) -> hip::Result<()> {
-    match tensor.kernel_type()?.is_float() {
-        true => Ok(()),
-        false => unsupported(op, tensor.dtype_of()),
+pub(crate) fn float_type(op: &'static str, tensor: &RocmTensor) -> hip::Result<hip::DType> {
+    match tensor.kernel_type()? {
+        ty if ty.is_float() => Ok(ty),
+        _ => unsupported(op, tensor.dtype_of()),
     }
 }
 

@@ -6,12 +6,12 @@ use hip::{Error as RocmError, Template};
 use super::options::AttentionOptions;
 use super::trained;
 use crate::arg::Arg;
-use crate::error::{invalid, unsupported};
+use crate::error::invalid;
 use crate::ops::copy::{contiguous, copy, packed};
 use crate::ops::launch::rows;
 use crate::ops::linear::{bias_backward, linear, weight_backward, x_product};
 use crate::ops::view::{narrow, permute, reshape, swap_dims};
-use crate::tensor::{RocmTensor, one_device, one_dtype};
+use crate::tensor::{RocmTensor, float_type, one_device, one_dtype};
 
 const OP: &str = "self_attention";
 const BACKWARD: &str = "self_attention_backward";
@@ -61,9 +61,7 @@ struct Sizes {
 
 impl Sizes {
     fn new(x: &RocmTensor, width: usize, heads: usize, op: &'static str) -> hip::Result<Self> {
-        if !x.kernel_type()?.is_float() {
-            return unsupported(op, x.dtype_of());
-        }
+        float_type(op, x)?;
         let &[sequence, batch, d_model] = x.dims() else {
             return invalid(op, "tokens [sequence, batch, features]", format!("{:?}", x.dims()));
         };

@@ -16,7 +16,7 @@ use crate::ops::launch::{rows, views, views_to};
 use crate::ops::mask::check_mask;
 use crate::ops::matmul::{Request, is_one_batch, product, product_to};
 use crate::ops::view::{permute, transpose};
-use crate::tensor::{RocmTensor, one_device, one_dtype};
+use crate::tensor::{RocmTensor, float_type, one_device, one_dtype};
 
 const BACKWARD: &str = "attention_backward";
 
@@ -66,10 +66,7 @@ impl<'a> Call<'a> {
     ) -> hip::Result<Self> {
         one_device(op, &[query, key])?;
         one_dtype(op, &[query, key])?;
-        let ty = query.kernel_type()?;
-        if !ty.is_float() {
-            return crate::error::unsupported(op, query.dtype_of());
-        }
+        let ty = float_type(op, query)?;
         let found = || format!("{:?} and {:?}", query.dims(), key.dims());
         let (&[batch, heads, queries, width], &[others, key_heads, keys, key_width]) =
             (query.dims(), key.dims())

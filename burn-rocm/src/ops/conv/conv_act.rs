@@ -5,7 +5,7 @@ use hip::{Activation, Error as RocmError};
 use super::options::Options;
 use crate::ops::activation::{Act, bias_act, bias_act_backward};
 use crate::ops::copy::packed;
-use crate::tensor::{RocmTensor, floats};
+use crate::tensor::{RocmTensor, float_type};
 
 const OP: &str = "conv_act";
 
@@ -53,7 +53,7 @@ pub fn conv_act(
     bias: Option<RocmTensor>,
     options: Conv2dOptions,
 ) -> Result<RocmTensor, RocmError> {
-    floats(OP, &x)?;
+    float_type(OP, &x)?;
     let options = options.options();
     let (x, weight, bias) = (packed(x)?, packed(weight)?, bias.map(packed).transpose()?);
     if act == Act::Relu

@@ -18,7 +18,7 @@ use crate::ops::launch::{max_reach, rows};
 use crate::ops::miopen::whole;
 use crate::ops::unary::unary;
 use crate::ops::view::{narrow, reshape, swap_dims};
-use crate::tensor::{RocmTensor, check_gradient, floats, one_device, one_dtype};
+use crate::tensor::{RocmTensor, check_gradient, float_type, one_device, one_dtype};
 use burn_std::DType;
 
 /// The result of a training step's forward pass.
@@ -65,7 +65,7 @@ struct Plan {
 
 impl Channels {
     fn of(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result<Self> {
-        floats(op, x)?;
+        float_type(op, x)?;
         let &[batch, channels, ref rest @ ..] = x.dims() else {
             return invalid(op, "an input of shape [batch, channels, ..]", format!("{:?}", x.dims()));
         };

@@ -11,7 +11,7 @@ use crate::ops::copy::packed;
 use crate::ops::create::full_on;
 use crate::ops::launch::views_to;
 use crate::ops::miopen::whole;
-use crate::tensor::{RocmTensor, check_gradient, floats};
+use crate::tensor::{RocmTensor, check_gradient, float_type};
 
 /// The fewest groups for which MIOpen has kernels. With fewer, MIOpen searches its solvers and
 /// fails.
@@ -29,7 +29,7 @@ struct Groups {
 
 impl Groups {
     fn of(op: &'static str, x: &RocmTensor, params: &[&RocmTensor], groups: usize) -> hip::Result<Self> {
-        floats(op, x)?;
+        float_type(op, x)?;
         let &[batch, channels, ref rest @ ..] = x.dims() else {
             return invalid(op, "an input of shape [batch, channels, ..]", format!("{:?}", x.dims()));
         };

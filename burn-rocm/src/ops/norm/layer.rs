@@ -10,7 +10,7 @@ use crate::ops::create::full_on;
 use crate::ops::launch::views;
 use crate::ops::miopen::whole;
 use crate::ops::view::narrow;
-use crate::tensor::{RocmTensor, floats};
+use crate::tensor::{RocmTensor, float_type};
 
 const OP: &str = "layer_norm";
 
@@ -35,7 +35,7 @@ pub fn layer_norm(
     let Some(&len) = x.dims().last() else {
         return invalid(OP, "at least one axis", "none");
     };
-    floats(OP, &x)?;
+    float_type(OP, &x)?;
     fits(OP, &x, &[&gamma].into_iter().chain(&beta).collect::<Vec<_>>())?;
     for (parameter, what) in [(Some(&gamma), "scale"), (beta.as_ref(), "shift")] {
         let Some(parameter) = parameter else { continue };

@@ -19,7 +19,7 @@ use crate::ops::create::full_on;
 use crate::ops::launch::{max_reach, rows, views_to};
 use crate::ops::miopen::without_library;
 use crate::ops::view::{narrow, reshape};
-use crate::tensor::{RocmTensor, check_gradient, floats, one_device, one_dtype};
+use crate::tensor::{RocmTensor, check_gradient, float_type, one_device, one_dtype};
 
 /// Checks that the parameters are on `x`'s device, and that all have `x`'s dtype or all have its
 /// compute type.
@@ -41,7 +41,7 @@ fn fits(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result
 /// `[length]`.
 fn check_rows(op: &'static str, x: &RocmTensor, gamma: &RocmTensor) -> hip::Result<usize> {
     fits(op, x, &[gamma])?;
-    floats(op, x)?;
+    float_type(op, x)?;
     let Some(&len) = x.dims().last() else { return invalid(op, "at least one axis", "none") };
     match gamma.dims() == [len] {
         true => Ok(len),

@@ -9,7 +9,7 @@ use hip::{Functor, Template};
 use crate::arg::Arg;
 use crate::burn;
 use crate::device::RocmDevice;
-use crate::error::{invalid, unsupported};
+use crate::error::invalid;
 use crate::layout::inverse;
 use crate::ops::binary::{binary, scalar};
 use crate::ops::cast::cast;
@@ -24,18 +24,10 @@ use crate::ops::unary::{clamp, unary};
 use crate::ops::view;
 use crate::qtensor::{Format, Levels, RocmQTensor};
 use crate::scales::{Narrow, Scales};
-use crate::tensor::{RocmTensor, one_device};
+use crate::tensor::{RocmTensor, float_type, one_device};
 
 /// Up to this number of elements, a single block finds the range.
 const SMALL: usize = 1024;
-
-/// The kernel type of a float tensor. Checks that the tensor is one.
-fn float(op: &'static str, tensor: &RocmTensor) -> hip::Result<hip::DType> {
-    match tensor.kernel_type()? {
-        ty if ty.is_float() => Ok(ty),
-        _ => unsupported(op, tensor.dtype_of()),
-    }
-}
 
 /// Quantises `tensor` by the scheme. The scales are given (one for each block, and the scale that
 /// those are relative to) or computed from the tensor's range. The computed scales are those of
@@ -48,7 +40,7 @@ pub(crate) fn quantize(
 ) -> hip::Result<RocmQTensor> {
     let format = Format::of(op, scheme, tensor.dims())?;
     let levels = burn::scales(op, scheme, tensor.dims())?;
-    let ty = float(op, &tensor)?;
+    let ty = float_type(op, &tensor)?;
     let shape = tensor.layout().shape().clone();
     format.scales(op, tensor.dims())?;
     let tensor = packed(tensor)?;
@@ -153,7 +145,7 @@ fn given(
     param: u32,
 ) -> hip::Result<RocmTensor> {
     one_device(op, &[tensor, &scales])?;
-    float(op, &scales)?;
+    float_type(op, &scales)?;
     if scales.len() != count {
         return invalid(op, format!("{count} scales for {:?}", tensor.dims()), format!("{}", scales.len()));
     }
