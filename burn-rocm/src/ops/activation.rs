@@ -107,8 +107,8 @@ impl Biased {
 /// - `bias`: `[size of the axis]`
 ///
 /// # Errors
-/// `Invalid` for a bias of another shape, dtype or device, an axis beyond the rank of `x`, or
-/// integers; an error of the device.
+/// `Invalid` for a bias of another shape, dtype or device, or an axis beyond the rank of `x`;
+/// `Unsupported` for integers; an error of the device.
 pub fn bias_act(
     act: Act,
     x: RocmTensor,
@@ -203,7 +203,8 @@ fn columns(device: &Device, rows: usize, len: usize, ty: hip::DType) -> (usize, 
 /// - `bias`: `[features]`
 ///
 /// # Errors
-/// `Invalid` if shapes, dtypes or devices do not fit, or for integers; an error of the device.
+/// `Invalid` if shapes, dtypes or devices do not fit; `Unsupported` for integers; an error of the
+/// device.
 pub fn bias_add(residual: RocmTensor, x: RocmTensor, bias: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "bias_add";
     let ([mut residual, x], ty) = alike(OP, [residual, x])?;
@@ -239,7 +240,8 @@ pub fn bias_add_backward(grad: RocmTensor) -> Result<RocmTensor, RocmError> {
 /// `act(a + b)` of two tensors of the same shape.
 ///
 /// # Errors
-/// `Invalid` if shapes, dtypes or devices differ, or for integers; an error of the device.
+/// `Invalid` if shapes, dtypes or devices differ; `Unsupported` for integers; an error of the
+/// device.
 pub fn add_act(act: Act, a: RocmTensor, b: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "add_act";
     let ([a, b], ty) = alike(OP, [a, b])?;
@@ -296,7 +298,8 @@ pub fn relu_backward(output: RocmTensor, grad: RocmTensor) -> Result<RocmTensor,
 /// `a * b + c` of three tensors of the same shape.
 ///
 /// # Errors
-/// `Invalid` if shapes, dtypes or devices differ, or for integers; an error of the device.
+/// `Invalid` if shapes, dtypes or devices differ; `Unsupported` for integers; an error of the
+/// device.
 pub fn mul_add(a: RocmTensor, b: RocmTensor, c: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "mul_add";
     let ([a, b, c], ty) = alike(OP, [a, b, c])?;
@@ -319,7 +322,8 @@ pub fn mul_add_backward(
 /// `silu(a) * b` of two tensors of the same shape.
 ///
 /// # Errors
-/// `Invalid` if shapes, dtypes or devices differ, or for integers; an error of the device.
+/// `Invalid` if shapes, dtypes or devices differ; `Unsupported` for integers; an error of the
+/// device.
 pub fn silu_mul(a: RocmTensor, b: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "silu_mul";
     let ([a, b], ty) = alike(OP, [a, b])?;

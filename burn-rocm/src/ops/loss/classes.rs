@@ -183,7 +183,7 @@ impl Rows {
 ///
 /// # Errors
 /// `Invalid` for shapes, types, devices, a smoothing or a number of pad tokens other than
-/// described; an error of the device.
+/// described; `Unsupported` for integers instead of floats; an error of the device.
 pub fn cross_entropy(
     x: RocmTensor,
     weights: Option<RocmTensor>,

@@ -78,7 +78,8 @@ fn pair(op: &'static str, a: RocmTensor, b: RocmTensor) -> hip::Result<(RocmTens
 /// `total` reduces it.
 ///
 /// # Errors
-/// `Invalid` if shapes, dtypes or devices differ, or for integers; an error of the device.
+/// `Invalid` if shapes, dtypes or devices differ; `Unsupported` for integers; an error of the
+/// device.
 pub fn residual_loss(
     kind: Residual,
     a: RocmTensor,
@@ -170,7 +171,7 @@ fn gradients(
 /// The loss of each residual.
 ///
 /// # Errors
-/// `Invalid` for integers; an error of the device.
+/// `Unsupported` for integers; an error of the device.
 pub fn loss_of_residuals(kind: Residual, residuals: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "residual_loss";
     float_type(OP, &residuals)?;
@@ -271,7 +272,8 @@ impl Binary {
 /// report it.
 ///
 /// # Errors
-/// `Invalid` for shapes, types or devices other than described; an error of the device.
+/// `Invalid` for shapes, types or devices other than described; `Unsupported` for integers instead
+/// of floats; an error of the device.
 pub fn binary_cross_entropy(
     x: RocmTensor,
     weights: Option<RocmTensor>,

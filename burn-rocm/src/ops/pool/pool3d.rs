@@ -46,8 +46,8 @@ impl Pool3d {
 /// - result: `[batch, channels, depth_out, height_out, width_out]`
 ///
 /// # Errors
-/// `Invalid` for another rank, integers, or a window that does not fit the padded input; an error
-/// of the device.
+/// `Invalid` for another rank, or a window that does not fit the padded input; `Unsupported` for
+/// integers; an error of the device.
 pub fn max_pool3d(x: RocmTensor, pool: Pool3d) -> Result<RocmTensor, RocmError> {
     const OP: &str = "max_pool3d";
     float_type(OP, &x)?;
@@ -70,9 +70,9 @@ pub fn max_pool3d_with_indices(x: RocmTensor, pool: Pool3d) -> Result<(RocmTenso
 /// (no dilation, complete windows, padding below the window's size). Otherwise one kernel does.
 ///
 /// # Errors
-/// `Invalid` if shapes or devices do not fit, or for integers; an error of the device. This
-/// project's kernel reports an index outside the input when the gradient is read. MIOpen ignores
-/// such an index.
+/// `Invalid` if shapes or devices do not fit; `Unsupported` for integers; an error of the device.
+/// This project's kernel reports an index outside the input when the gradient is read. MIOpen
+/// ignores such an index.
 pub fn max_pool3d_backward(
     x: [usize; 5],
     pool: Pool3d,
