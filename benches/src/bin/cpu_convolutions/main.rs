@@ -6,7 +6,7 @@
 //! each layer of ResNet-18, ResNet-50, YOLOX-tiny and MobileNetV2, or with `--steps` for inference
 //! and an SGD step of three of these networks. `--only` selects rows whose name contains TEXT, and
 //! `--part` every N-th of these from the K-th, so that N processes can share the work. Each figure
-//! is the minimum of nine rounds, in milliseconds. The columns take turns.
+//! is the minimum of 31 rounds, in milliseconds. The columns take turns.
 //!
 //! `cpu_convolutions --table FILES --note TEXT` prints the layers in the CSV files as a page of
 //! Markdown.
@@ -404,7 +404,7 @@ const COLUMNS: [(&str, &str, &str); 4] = [
 const ROUND: &str = "round";
 /// Rounds of a row in each column. The columns take turns, so other load on the machine slows all
 /// columns alike.
-const ROUNDS: usize = 9;
+const ROUNDS: usize = 31;
 
 /// A column's process.
 struct Column {

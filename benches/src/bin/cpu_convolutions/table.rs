@@ -86,7 +86,7 @@ const INTRODUCTION: &str = "\
 This page compares two ways to compute a convolution on the CPU device, layer by layer: `own` (this crate's kernels and
 products) and `auto` (the provider's MIOpen, [decision 011](decisions/011-convolution-on-the-cpu.md)). A row is a layer
 of ResNet-18, ResNet-50, YOLOX-tiny or MobileNetV2 and a direction: forward, the gradient of the input (data) or the
-gradient of the weights. The columns take turns, and a figure is the minimum of nine rounds.
+gradient of the weights. The columns take turns, and a figure is the minimum of 31 rounds.
 
 `cpu_convolutions --csv FILE` measures the rows, and `cpu_convolutions --table FILES --note TEXT` prints this page.
 ";
