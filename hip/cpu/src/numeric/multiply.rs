@@ -91,8 +91,8 @@ impl Parts {
         let cheap = whole.side / if packs_again { 384 } else { 96 };
         let least = if other <= 64 && product.k > 512 { 80 } else { LEAST };
         let most = (whole.side / least).max(1);
-        // Shorter tasks than ALONE / 2 (about 20 us) cost more to hand out than they even out.
-        let tasks = tasks.min(work(product).saturating_mul(batch) / (ALONE / 2));
+        // Handing out a task takes about 2 us, so it pays for tasks of at least 80 us.
+        let tasks = tasks.min(work(product).saturating_mul(batch) / (2 * ALONE));
         let enough = cheap.min(tasks / batch).max(cores.div_ceil(batch)).min(most);
         // All cores get the same number of tasks, unless one more makes no difference.
         let even = |&count: &usize| {
