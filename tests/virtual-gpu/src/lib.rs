@@ -32,7 +32,7 @@
 //! # Counters
 //!
 //! `VIRTUAL_GPU_COUNTERS=FILE` writes a table of tab-separated values with a header, a line for each launch that ended
-//! without a fault. Launches are slower then. A process empties the file when it begins.
+//! without a fault. Launches are slower then. Processes append to the file; only an empty file gets the header.
 //!
 //! | column | meaning |
 //! |---|---|

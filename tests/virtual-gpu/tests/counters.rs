@@ -1,4 +1,5 @@
-//! The table that `VIRTUAL_GPU_COUNTERS` asks for. One test a process: the runtime reads its settings once.
+//! The table that `VIRTUAL_GPU_COUNTERS` asks for. A process reads its settings once, so
+//! the launches have processes of their own.
 
 #[path = "support/api.rs"]
 #[allow(dead_code, reason = "each test uses a part")]
@@ -6,6 +7,7 @@ mod api;
 mod support;
 
 use std::collections::HashMap;
+use std::process::Command;
 
 use api::*;
 use support::{Kernel, NUMBERS, Source};
@@ -13,11 +15,30 @@ use support::{Kernel, NUMBERS, Source};
 /// `s_trap 2; s_endpgm`
 const TRAP: &[u32] = &[0xbf92_0002, 0xbf81_0000];
 
+/// If this is set, the test is the process that it started itself, and it only launches.
+const LAUNCH: &str = "VIRTUAL_GPU_TEST_LAUNCH";
+
+/// Two processes write one table, as a run with a process for each test does.
 #[test]
-fn every_launch_has_a_line() {
+fn every_launch_of_every_process_has_a_line() {
+    if std::env::var_os(LAUNCH).is_some() {
+        return launch();
+    }
     let path = std::env::temp_dir().join(format!("virtual-gpu-counters-{}.tsv", std::process::id()));
-    // SAFETY: no other thread runs yet that reads or writes the environment.
-    unsafe { std::env::set_var("VIRTUAL_GPU_COUNTERS", &path) };
+    for _ in 0..2 {
+        let status = Command::new(std::env::current_exe().expect("this program"))
+            .arg("every_launch_of_every_process_has_a_line")
+            .envs([(LAUNCH, "1".as_ref()), ("VIRTUAL_GPU_COUNTERS", path.as_os_str())])
+            .status()
+            .expect("this program starts");
+        assert!(status.success(), "{status}");
+    }
+    let table = std::fs::read_to_string(&path).expect("the table");
+    std::fs::remove_file(&path).expect("the table can be removed");
+    check(&table, &[3, 300, 3, 300]);
+}
+
+fn launch() {
     let (queue, executable) =
         (TestQueue::new(), load(&Source::new(&[Kernel::new("numbers", NUMBERS), Kernel::new("trap", TRAP)])));
     let memory = allocate(pool(agents().1), 4 * 64 * 300);
@@ -29,9 +50,10 @@ fn every_launch_has_a_line() {
     let failed = signal(1);
     queue.dispatch(kernel(executable, "trap"), 1, 0, failed);
     wait(failed);
-    let table = std::fs::read_to_string(&path).expect("the table");
-    std::fs::remove_file(&path).expect("the table can be removed");
+}
 
+/// Compares the table with launches of so many workgroups.
+fn check(table: &str, launches: &[u64]) {
     let mut lines = table.lines().map(|line| line.split('\t').collect::<Vec<_>>());
     let header = lines.next().expect("a header");
     let rows: Vec<HashMap<&str, &str>> = lines
@@ -40,8 +62,8 @@ fn every_launch_has_a_line() {
             header.iter().copied().zip(line).collect()
         })
         .collect();
-    assert_eq!(rows.len(), 2, "a launch that faults has none");
-    for (row, groups) in rows.iter().zip([3u64, 300]) {
+    assert_eq!(rows.len(), launches.len(), "a launch that faults has none");
+    for (row, &groups) in rows.iter().zip(launches) {
         assert_eq!((row["kernel"], row["block"]), ("numbers", "64,1,1"));
         assert_eq!(row["grid"], format!("{groups},1,1"));
         assert_eq!((row["vgprs"], row["lds_size"], row["private_size"]), ("16", "0", "0"));

@@ -1,7 +1,7 @@
 //! The table of counters (`VIRTUAL_GPU_COUNTERS`): a header, then a line for each launch that ended well.
 
 use std::fmt::Write as _;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::sync::{Mutex, PoisonError};
 
@@ -23,17 +23,26 @@ pub(super) struct Row<'a> {
 pub(super) struct CounterFile(Mutex<File>);
 
 impl CounterFile {
-    /// Creates the file, or empties it, and writes the header.
-    pub(super) fn create(path: &str) -> io::Result<Self> {
-        let mut file = File::create(path)?;
+    /// Opens the file to append to it. Writes the header if the file is empty. The lock lets only
+    /// one of several processes that start together write it.
+    pub(super) fn open(path: &str) -> io::Result<Self> {
+        let mut file = OpenOptions::new().append(true).create(true).open(path)?;
+        file.lock()?;
+        if file.metadata()?.len() == 0 {
+            file.write_all(Self::header().as_bytes())?;
+        }
+        file.unlock()?;
+        Ok(Self(Mutex::new(file)))
+    }
+
+    fn header() -> String {
         let mut header = String::from("kernel\tgrid\tblock\tvgprs\tlds_size\tprivate_size");
         for (name, _) in Counters::default().columns() {
             header.push('\t');
             header.push_str(&name);
         }
         header.push('\n');
-        file.write_all(header.as_bytes())?;
-        Ok(Self(Mutex::new(file)))
+        header
     }
 
     /// Adds a launch: the grid in workgroups, the workgroup in work-items.

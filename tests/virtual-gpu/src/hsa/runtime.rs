@@ -61,9 +61,9 @@ pub(super) fn runtime() -> &'static Runtime {
     })
 }
 
-/// A file that can't be made is said on stderr.
+/// A file that can't be opened is said on stderr.
 fn open_counters(path: &str) -> Option<CounterFile> {
-    CounterFile::create(path)
+    CounterFile::open(path)
         .map_err(|error| log::say(format_args!("VIRTUAL_GPU_COUNTERS={path}: {error}")))
         .ok()
 }
