@@ -13,11 +13,11 @@
 #             default it is one die of 40, so that launches are smaller
 #   COMMIT    what to write as the commit, for programs built elsewhere (this checkout's)
 
-# Sets `gpu` and `within`: the variables by which a program in the root sees the GPU named, and a command of the root
-# that starts the program.
+# Sets `gpu` and `preload`: the variables by which a program in the root sees the GPU named, and a library of the root
+# that the program loads before its own, if it needs one.
 choose_gpu() {
     local name at
-    gpu=() within=()
+    gpu=() preload=''
     case "$1" in
     gpu) ;;
     gfx1030)
@@ -70,7 +70,7 @@ simulate() {
     # rocjitsu of July 2026 does not wait where a compute queue waits for a copy engine (AMD's barrier-value packet), so
     # all copies, of up to so many KiB, are made by kernels. RJ_RACE=1 looks for races.
     gpu+=(ROCJITSU_RUNTIME_DIR="$state" GPU_FORCE_BLIT_COPY_SIZE=4194304)
-    within=(/usr/bin/env LD_PRELOAD="${2#"$root"}/lib/librocjitsu.so")
+    preload=${2#"$root"}/lib/librocjitsu.so
     for name in ${!RJ_*}; do gpu+=("$name=${!name}"); done
 }
 

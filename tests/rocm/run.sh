@@ -58,13 +58,20 @@ inside() {
     there=/opt/burn-rocm/$(basename "$program")
     cmp -s "$program" "$root$there" || install -D "$program" "$root$there"
     mkdir -p "$root/opt/burn-rocm/home"
-    local chroot
-    chroot=$(PATH=$PATH:/usr/sbin command -v chroot)
+    local enter
+    if [ -n "$preload" ]; then
+        # The root has no `env`, and the `chroot` of this machine can't load a library of the root.
+        # shellcheck disable=SC2016 # for perl
+        enter=("$(command -v perl)" -e 'chroot shift or die "chroot: $!\n"; chdir "/"; $ENV{LD_PRELOAD} = shift;
+            exec { $ARGV[0] } @ARGV or die "$ARGV[0]: $!\n"' "$root" "$preload")
+    else
+        enter=("$(PATH=$PATH:/usr/sbin command -v chroot)" "$root")
+    fi
     # shellcheck disable=SC2086 # none or some words
     ${LIMIT:+timeout --foreground -k 10 "$LIMIT"} env -i PATH=/usr/bin:/bin HOME=/opt/burn-rocm/home "${gpu[@]}" \
         MIOPEN_DEBUG_CONV_WINOGRAD=0 BURN_ROCM_PROVIDER=rocm RUST_BACKTRACE=1 \
         ${BURN_ROCM_TEST_SEED:+BURN_ROCM_TEST_SEED=$BURN_ROCM_TEST_SEED} \
-        ${ROCM_ENV:-} "$chroot" "$root" "${within[@]}" "$there" "$@"
+        ${ROCM_ENV:-} "${enter[@]}" "$there" "$@"
 }
 
 # The tests of a program, those that the filters name: in one process, or with --on each in its own.

@@ -1,4 +1,4 @@
-//! `run.sh` with imitations of test programs, of `chroot` and of the C compiler.
+//! `run.sh` with imitations of test programs, of `chroot`, of perl and of the C compiler.
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 
 use std::fs;
@@ -123,6 +123,33 @@ fn a_filter_may_name_tests_of_one_program() {
             assert_eq!(passed.count(), 4, "{lines}");
         }
     }
+}
+
+/// `run.sh` changes the root by perl, which leaves the library's name to the program: roots have no `env`.
+#[test]
+fn a_simulator_is_loaded_before_the_program() {
+    let scratch = Scratch::new("preload");
+    let enter = r#"shift 2; root=$1 preload=$2 program=$3; shift 3
+[ "${LD_PRELOAD-none}" = none ] && [ -e "$root$preload" ] || exit 3
+echo "${program##*/} loads $preload" >>"$root/loaded"
+exec "$root$program" "$@""#;
+    scratch.script("tools/perl", enter);
+    scratch.script("tools/chroot", "exit 3");
+    let skipped = scratch.run(&scratch.root(), &["--on", "gfx942", "--nn", "layer"]);
+    assert_eq!(skipped.status.code(), Some(77), "{skipped:?}");
+
+    for (file, content) in
+        [("lib/librocjitsu.so", ""), ("share/rocjitsu/configs/gfx942_kmd.json", r#"{"simd_count": 8}"#)]
+    {
+        let path = scratch.root().join("opt/rocjitsu").join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+    let found = scratch.run(&scratch.root(), &["--on", "gfx942", "--nn", "layer"]);
+    assert_eq!(found.status.code(), Some(0), "{found:?}");
+    assert!(text(&found.stdout).contains("nn::norms::layer: passed"), "{found:?}");
+    let loaded = fs::read_to_string(scratch.root().join("loaded")).unwrap();
+    assert!(loaded.lines().all(|line| line == "nn loads /opt/rocjitsu/lib/librocjitsu.so"), "{loaded}");
 }
 
 #[test]
