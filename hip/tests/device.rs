@@ -1,6 +1,8 @@
 //! Memory, transfers, kernels and errors on a real device of whatever provider the machine has.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use hip::{Buffer, DType, Device, Error, Functor, Program, Template};
@@ -243,6 +245,47 @@ fn float(launch: hip::Launch<'_>, dtype: DType, value: f64) -> hip::Launch<'_> {
     if dtype == DType::F64 { launch.value(value) } else { launch.value(value as f32) }
 }
 
+/// A page of a stack, filled with [`UNUSED`].
+#[derive(Clone)]
+#[repr(align(4096))]
+struct Page([u8; 4096]);
+
+/// The value of the bytes of a stack that nobody has written.
+const UNUSED: u8 = 0xa5;
+
+/// Runs `body` on a thread of its own. Returns its result, and the bytes of stack down to the
+/// lowest that was written. A guard page would not stop a frame that steps over it.
+fn on_measured_stack<T: Send>(body: impl FnOnce() -> T + Send) -> (T, usize) {
+    type Work<'a> = Box<dyn FnOnce() + Send + 'a>;
+
+    extern "C" fn run(work: *mut c_void) -> *mut c_void {
+        // SAFETY: the pointer is from `Box::into_raw` below, and only this thread takes it.
+        let work = unsafe { Box::from_raw(work.cast::<Work<'_>>()) };
+        work();
+        std::ptr::null_mut()
+    }
+
+    let mut stack = vec![Page([UNUSED; 4096]); 1024];
+    let mut result = None;
+    let work: Work<'_> = Box::new(|| result = Some(catch_unwind(AssertUnwindSafe(body))));
+    let work = Box::into_raw(Box::new(work));
+    // SAFETY: the attributes are initialised before they are used. The stack and the variables that
+    // `work` refers to are this function's, which waits for the thread.
+    unsafe {
+        let mut attributes = std::mem::zeroed();
+        let mut thread = std::mem::zeroed();
+        assert_eq!(libc::pthread_attr_init(&mut attributes), 0);
+        let size = size_of_val(&*stack);
+        assert_eq!(libc::pthread_attr_setstack(&mut attributes, stack.as_mut_ptr().cast(), size), 0);
+        assert_eq!(libc::pthread_create(&mut thread, &attributes, run, work.cast()), 0);
+        assert_eq!(libc::pthread_join(thread, std::ptr::null_mut()), 0);
+        libc::pthread_attr_destroy(&mut attributes);
+    }
+    let untouched = stack.iter().flat_map(|page| &page.0).take_while(|&&byte| byte == UNUSED).count();
+    let result = result.expect("the thread has run").unwrap_or_else(|panic| resume_unwind(panic));
+    (result, size_of_val(&*stack) - untouched)
+}
+
 /// Applications may create threads with small stacks.
 #[test]
 fn attention_takes_little_of_its_callers_stack() {
@@ -258,33 +301,30 @@ fn attention_takes_little_of_its_callers_stack() {
             DType::F64 => bytemuck::cast_slice(&[1f64, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 3.0]).to_vec(),
             _ => bytemuck::cast_slice(&[1f32, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 3.0]).to_vec(),
         };
-        let device = &device;
-        let mean = std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, || {
-                let q = device.upload(&vec![0; queries * width * element]).unwrap();
-                let k = device.upload(&vec![0; keys * width * element]).unwrap();
-                let v = device.upload(&values).unwrap();
-                let out = device.alloc(queries * width * element).unwrap();
-                let rows = [0i64, 0, width as i64, 1];
-                let shape = [1i64, 1, queries as i64, keys as i64, width as i64, width as i64];
-                let launch = device.launch(kernel).unwrap().value(shape);
-                let launch = launch.value(rows).value(rows).value(rows).value([0i64; 4]).value([0i64; 4]);
-                let launch = launch.buffer(&q, 0).buffer(&k, 0).buffer(&v, 0).value(0u64).value(0u64);
-                let launch = float(float(launch, dtype, 1.0), dtype, 0.0).value(0u32).value(1u32);
-                let launch =
-                    float(launch, dtype, 0.0).value(0u32).value(0u64).value(0u64).value(0u32).value(0u32);
-                let launch = float(launch, dtype, 1.0).buffer(&out, 0).value(0u64);
-                // SAFETY: the parameters of `attention`, without mask, bias and sums.
-                unsafe { launch.submit(device.grid_rows(1, usize::MAX), 0).unwrap() };
-                read(&out)
-            });
-            thread.unwrap().join().unwrap()
+        let (mean, stack) = on_measured_stack(|| {
+            let q = device.upload(&vec![0; queries * width * element]).unwrap();
+            let k = device.upload(&vec![0; keys * width * element]).unwrap();
+            let v = device.upload(&values).unwrap();
+            let out = device.alloc(queries * width * element).unwrap();
+            let rows = [0i64, 0, width as i64, 1];
+            let shape = [1i64, 1, queries as i64, keys as i64, width as i64, width as i64];
+            let launch = device.launch(kernel).unwrap().value(shape);
+            let launch = launch.value(rows).value(rows).value(rows).value([0i64; 4]).value([0i64; 4]);
+            let launch = launch.buffer(&q, 0).buffer(&k, 0).buffer(&v, 0).value(0u64).value(0u64);
+            let launch = float(float(launch, dtype, 1.0), dtype, 0.0).value(0u32).value(1u32);
+            let launch =
+                float(launch, dtype, 0.0).value(0u32).value(0u64).value(0u64).value(0u32).value(0u32);
+            let launch = float(launch, dtype, 1.0).buffer(&out, 0).value(0u64);
+            // SAFETY: the parameters of `attention`, without mask, bias and sums.
+            unsafe { launch.submit(device.grid_rows(1, usize::MAX), 0).unwrap() };
+            read(&out)
         });
         let found: Vec<f64> = match dtype {
             DType::F64 => mean.chunks_exact(8).map(|x| f64::from_le_bytes(x.try_into().unwrap())).collect(),
             _ => mean.chunks_exact(4).map(|x| f32::from_le_bytes(x.try_into().unwrap()).into()).collect(),
         };
         assert_eq!(found, [2.0; 12], "{dtype:?}");
+        assert!(stack <= STACK, "{dtype:?}: {stack} bytes of the caller's stack");
     }
 }
 
