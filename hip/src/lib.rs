@@ -24,6 +24,7 @@ mod hash;
 mod launch;
 mod memory;
 mod once;
+mod os;
 mod provider;
 mod settings;
 pub mod trace;

@@ -131,7 +131,7 @@ macro_rules! settings {
                     memory_limits: BTreeMap::new(),
                     launch_reach: LAUNCH_REACH,
                 };
-                config.cache_dir = user_cache(set);
+                config.cache_dir = user_cache(cfg!(windows), set);
                 $(if let Some(value) = set($variable) {
                     let read: fn(&str, &OsStr) -> Result<$type> = $read;
                     config.$field = read($variable, &value)?;
@@ -211,7 +211,7 @@ settings! {
         "whether compiled kernels are kept on disk";
     cache_dir(PathBuf): Option<PathBuf> = None, "BURN_ROCM_CACHE_DIR",
         |_, value| Ok(Some(PathBuf::from(value)));
-        "a folder", "`burn-rocm` in `XDG_CACHE_HOME`, else in `~/.cache`",
+        "a folder", "`burn-rocm` in `XDG_CACHE_HOME`, else in `~/.cache`; on Windows in `%LOCALAPPDATA%`",
         "where compiled kernels are kept";
     // About 10,000 kernels of 50 KB.
     cache_limit(usize): usize = 512 << 20, "BURN_ROCM_CACHE_LIMIT", bytes;
@@ -241,7 +241,8 @@ pub(crate) fn settings() -> Result<&'static Config> {
 impl Default for Config {
     /// The default of every setting. Only the user's cache folder depends on the environment.
     fn default() -> Self {
-        Self::read(|name| matches!(name, "XDG_CACHE_HOME" | "HOME").then(|| std::env::var_os(name)).flatten())
+        let folders = ["XDG_CACHE_HOME", "HOME", "LOCALAPPDATA"];
+        Self::read(|name| folders.contains(&name).then(|| std::env::var_os(name)).flatten())
             .expect("no setting is read, so none is wrong")
     }
 }
@@ -328,11 +329,17 @@ pub fn attention_scores() -> Result<usize> {
 }
 
 /// This project's folder in the user's cache folder.
-fn user_cache(set: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+fn user_cache(windows: bool, set: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let path = |name: &str| set(name).map(PathBuf::from);
-    // The XDG specification says to ignore relative paths.
-    let caches = path("XDG_CACHE_HOME").filter(|path| path.is_absolute());
-    caches.or_else(|| path("HOME").map(|home| home.join(".cache"))).map(|caches| caches.join("burn-rocm"))
+    let caches = if windows {
+        // Not the roaming folder, which Windows copies to other machines.
+        path("LOCALAPPDATA")
+    } else {
+        // The XDG specification says to ignore relative paths.
+        let caches = path("XDG_CACHE_HOME").filter(|path| path.is_absolute());
+        caches.or_else(|| path("HOME").map(|home| home.join(".cache")))
+    };
+    caches.map(|caches| caches.join("burn-rocm"))
 }
 
 /// A value as an error shows it. Bytes that are not UTF-8 become the replacement character, which
@@ -390,20 +397,29 @@ fn bytes(name: &str, value: &OsStr) -> Result<usize> {
 mod tests {
     use super::*;
 
+    /// A folder of the user, and this project's cache folder in it.
+    const USER: (&str, &str) =
+        if cfg!(windows) { ("LOCALAPPDATA", r"C:\Users\a\Local") } else { ("HOME", "/home/a") };
+
+    fn cache_of_user() -> Option<PathBuf> {
+        let user = PathBuf::from(USER.1);
+        Some(if cfg!(windows) { user } else { user.join(".cache") }.join("burn-rocm"))
+    }
+
     fn with(pairs: &[(&str, &str)]) -> Result<Config> {
         Config::read(|name| pairs.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into()))
     }
 
     #[test]
     fn nothing_set_is_auto_without_limits() {
-        let settings = with(&[("HOME", "/home/someone")]).unwrap();
+        let settings = with(&[USER]).unwrap();
         assert_eq!(settings.provider, None);
         assert!(!settings.deterministic);
         assert_eq!(settings.norm, Route::Auto);
         assert_eq!(settings.memory_limit, None);
         assert_eq!(settings.attention_scores, 256 << 20);
         assert_eq!(settings.chain, None);
-        assert_eq!(settings.cache_directory(), Some("/home/someone/.cache/burn-rocm".into()));
+        assert_eq!(settings.cache_directory(), cache_of_user());
     }
 
     #[test]
@@ -441,8 +457,11 @@ mod tests {
 
     #[test]
     fn values_that_are_not_utf8_are_refused_and_paths_may_be_so() {
-        use std::os::unix::ffi::OsStringExt;
-        let broken = || OsString::from_vec(b"cp\xff".to_vec());
+        #[cfg(unix)]
+        let broken = || -> OsString { std::os::unix::ffi::OsStringExt::from_vec(b"cp\xff".to_vec()) };
+        // Half of a pair of surrogates.
+        #[cfg(windows)]
+        let broken = || -> OsString { std::os::windows::ffi::OsStringExt::from_wide(&[99, 112, 0xd800]) };
         for name in ["BURN_ROCM_PROVIDER", "BURN_ROCM_CACHE", "BURN_ROCM_MEMORY_LIMIT", "BURN_ROCM_CHAIN"] {
             match Config::read(|asked| (asked == name).then(broken)) {
                 Err(Error::Config { what, found, .. }) => {
@@ -481,21 +500,34 @@ mod tests {
             ("BURN_ROCM_CACHE_LIMIT", "16m"),
             ("BURN_ROCM_ATTENTION_SCORES", "64k"),
             ("BURN_ROCM_NORM", "miopen"),
-            ("XDG_CACHE_HOME", "/var/xdg"),
-            ("HOME", "/home/someone"),
+            USER,
         ])
         .unwrap();
         assert_eq!(settings.memory_limit, Some(3 << 30));
         assert_eq!(settings.cache_limit, 16 << 20);
         assert_eq!(settings.attention_scores, 64 << 10);
         assert_eq!(settings.norm, Route::Library);
-        assert_eq!(settings.cache_directory(), Some("/var/xdg/burn-rocm".into()));
-        let settings = with(&[("BURN_ROCM_CACHE_DIR", "/own"), ("XDG_CACHE_HOME", "/var/xdg")]).unwrap();
+        assert_eq!(settings.cache_directory(), cache_of_user());
+        let settings = with(&[("BURN_ROCM_CACHE_DIR", "/own"), USER]).unwrap();
         assert_eq!(settings.cache_directory(), Some("/own".into()));
-        let settings = with(&[("XDG_CACHE_HOME", "relative")]).unwrap();
-        assert_eq!(settings.cache_directory(), None);
-        let off = with(&[("BURN_ROCM_CACHE", "0"), ("HOME", "/h")]).unwrap();
+        let off = with(&[("BURN_ROCM_CACHE", "0"), USER]).unwrap();
         assert_eq!(off.cache_directory(), None);
+    }
+
+    #[test]
+    fn each_system_has_its_cache_folder() {
+        let cache = |windows, pairs: &[(&str, &str)]| {
+            user_cache(windows, |name| pairs.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into()))
+        };
+        let (unix, windows) = (("HOME", "/home/a"), ("LOCALAPPDATA", "local"));
+        assert_eq!(cache(false, &[unix, windows]), Some("/home/a/.cache/burn-rocm".into()));
+        assert_eq!(cache(true, &[unix, windows]), Some(PathBuf::from("local").join("burn-rocm")));
+        assert_eq!(cache(true, &[unix]), None);
+        assert_eq!(cache(false, &[("XDG_CACHE_HOME", "relative")]), None);
+        if cfg!(unix) {
+            let xdg = ("XDG_CACHE_HOME", "/var/xdg");
+            assert_eq!(cache(false, &[unix, xdg]), Some("/var/xdg/burn-rocm".into()));
+        }
     }
 
     #[test]

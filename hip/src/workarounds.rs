@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rocblas_sys::Rocblas;
 
 use crate::device::info::DeviceInfo;
-use crate::provider::library::file_of;
+use crate::os::loaded::file_of;
 use crate::settings::{F16Alternative, settings};
 use crate::{DType, Error, Result};
 
@@ -221,10 +221,10 @@ fn opens_catalogues(library: &Path) -> bool {
     search().unwrap_or(true)
 }
 
-/// The folder in which this rocBLAS looks for its kernels; `None` if the file is not librocblas.
+/// The folder in which this rocBLAS looks for its kernels; `None` if the file is not rocBLAS.
 fn kernel_directory(library: &Path) -> Option<PathBuf> {
     let name = library.file_name()?.to_str()?;
-    if !name.starts_with("librocblas.so") {
+    if !name.starts_with("librocblas.so") && !name.eq_ignore_ascii_case("rocblas.dll") {
         return None;
     }
     if let Some(path) = std::env::var_os("ROCBLAS_TENSILE_LIBPATH") {

@@ -1,7 +1,10 @@
 //! Which installation of ROCm a process uses: imitations of AMD's layouts with libraries that load
 //! and have AMD's functions. Each case runs in a separate process, because a process chooses once.
-//! `hip/src/provider/installation.rs` says where the layouts are documented, and tests those below
+//! `hip/src/provider/places.rs` says where the layouts are documented, and tests those below
 //! `/opt` and `/usr`.
+//!
+//! `tests/windows` has the layouts of Windows.
+#![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;

@@ -1,5 +1,9 @@
 //! What depends on the environment: the choice of the provider, its libraries, and its cache. Each
 //! case runs in a separate process, because a process chooses once.
+//!
+//! Not on Windows, where `tests/windows` has such cases: these imitate libraries with the host's
+//! compiler, and a machine with files of modes and owners.
+#![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;

@@ -1,8 +1,7 @@
 //! The cache of code objects on disk, so that kernels are not compiled at every start.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -10,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::Error;
 use crate::hash::Digest;
+use crate::os::private::{self, Refusal};
 use crate::settings::settings;
 
 /// A compiled kernel.
@@ -128,7 +128,7 @@ impl CodeCache {
     /// In both cases the kernel is compiled again.
     pub(crate) fn get(&self, key: u128) -> Option<CodeObject> {
         let path = path(self.usable()?, key);
-        let mut file = match File::open(&path) {
+        let mut file = match private::open_file(&path) {
             Ok(file) => file,
             Err(error) => {
                 if error.kind() == ErrorKind::PermissionDenied {
@@ -139,16 +139,8 @@ impl CodeCache {
             }
         };
         let facts = file.metadata().ok()?;
-        // Checks the owner of the open file rather than of the path, because another user could
-        // replace the file at the path in between.
-        let own = effective_user();
-        if facts.uid() != own {
-            self.refuse(&path, format!("a file of user {own}"), format!("one of user {}", facts.uid()));
-            return None;
-        }
-        if !facts.is_file() || facts.mode() & 0o022 != 0 {
-            let found = format!("mode {:o}", facts.mode());
-            self.refuse(&path, "a file that only its owner may write", found);
+        if let Some(Refusal { expected, found }) = private::refuse_file(&file).ok()? {
+            self.refuse(&path, expected, found);
             return None;
         }
         let mut bytes = Vec::new();
@@ -193,11 +185,7 @@ impl CodeCache {
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let temporary = directory.join(format!("{key:032x}.{}.{serial}.tmp", std::process::id()));
         // A rename is atomic, so another process sees either the old file or the new one.
-        let written = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&temporary)
+        let written = private::create_file(&temporary)
             .and_then(|mut file| file.write_all(&bytes))
             .and_then(|()| fs::rename(&temporary, path(directory, key)));
         if let Err(error) = written {
@@ -250,19 +238,14 @@ impl CodeCache {
     }
 
     fn look_at(&self, directory: &Path) -> bool {
-        if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(directory) {
+        if let Err(error) = private::create_folder(directory) {
             self.refuse(directory, "a directory that can be made", error.to_string());
             return false;
         }
-        let own = effective_user();
-        match fs::metadata(directory) {
-            Ok(facts) if facts.uid() == own && facts.mode() & 0o022 == 0 => true,
-            Ok(facts) => {
-                self.refuse(
-                    directory,
-                    format!("a directory of user {own} that nobody else may write (mode 0700)"),
-                    format!("user {}, mode {:04o}", facts.uid(), facts.mode() & 0o7777),
-                );
+        match private::refuse_folder(directory) {
+            Ok(None) => true,
+            Ok(Some(Refusal { expected, found })) => {
+                self.refuse(directory, expected, found);
                 false
             }
             Err(error) => {
@@ -287,11 +270,6 @@ impl CodeCache {
 
 fn path(directory: &Path, key: u128) -> PathBuf {
     directory.join(format!("{key:032x}.code"))
-}
-
-fn effective_user() -> u32 {
-    // SAFETY: the function takes nothing and can't fail (POSIX).
-    unsafe { libc::geteuid() }
 }
 
 struct CacheFile {
@@ -353,6 +331,7 @@ fn decode(key: u128, bytes: &[u8]) -> Result<CodeObject, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(unix)]
     use std::os::unix::fs::PermissionsExt;
 
     struct Scratch(PathBuf);
@@ -385,7 +364,6 @@ mod tests {
         assert_eq!(cache.get(1), None);
         cache.put(1, &object(5000));
         assert_eq!(scratch.cache().get(1), Some(object(5000)));
-        assert_eq!(fs::metadata(&scratch.0).unwrap().permissions().mode() & 0o777, 0o700);
         assert_eq!((cache.stats().misses, cache.stats().stored), (1, 1));
         assert!(cache.clear() > 5000);
         assert_eq!(cache.get(1), None);
@@ -417,6 +395,7 @@ mod tests {
         assert_eq!(cache.stats().damaged, count);
     }
 
+    #[cfg(unix)]
     #[test]
     fn files_that_others_may_have_written_are_refused() {
         let scratch = Scratch::new("foreign");
@@ -426,22 +405,19 @@ mod tests {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
         assert_eq!(cache.get(2), None);
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        // Only root may give a file to another user. Run by other users, this tests only the mode.
-        if std::os::unix::fs::chown(&file, Some(effective_user() + 1), None).is_ok() {
-            assert_eq!(cache.get(2), None);
-            assert_eq!(cache.stats().refused, 2);
-            match cache.last_refusal() {
-                Some(Error::Config { what, expected, found }) => {
-                    assert!(what.contains("code-object cache"), "{what}");
-                    assert_eq!(expected, format!("a file of user {}", effective_user()));
-                    assert_eq!(found, format!("one of user {}", effective_user() + 1));
-                }
-                other => panic!("{other:?}"),
+        assert_eq!(cache.stats().refused, 1);
+        match cache.last_refusal() {
+            Some(Error::Config { what, expected, found }) => {
+                assert!(what.contains("code-object cache"), "{what}");
+                assert_eq!(expected, "a file that only its owner may write");
+                assert_eq!(found, "mode 100666");
             }
-            assert!(file.exists(), "another user's file is left alone");
+            other => panic!("{other:?}"),
         }
+        assert_eq!(cache.get(2), Some(object(10)), "the file is left alone");
     }
 
+    #[cfg(unix)]
     #[test]
     fn a_directory_that_others_may_write_is_refused() {
         let scratch = Scratch::new("directory");
@@ -454,7 +430,14 @@ mod tests {
         assert!(
             matches!(cache.last_refusal(), Some(Error::Config { found, .. }) if found.ends_with("mode 0777"))
         );
-        let nowhere = CodeCache::new(Some("/proc/no/such".into()), 1 << 20);
+    }
+
+    #[test]
+    fn a_directory_that_cant_be_made_is_refused() {
+        let scratch = Scratch::new("nowhere");
+        fs::create_dir(&scratch.0).unwrap();
+        fs::write(scratch.0.join("file"), "").unwrap();
+        let nowhere = CodeCache::new(Some(scratch.0.join("file").join("folder")), 1 << 20);
         nowhere.put(1, &object(10));
         assert_eq!(nowhere.get(1), None);
         assert!(nowhere.last_refusal().is_some());
@@ -468,7 +451,7 @@ mod tests {
         for key in 0..4u128 {
             cache.put(key, &object(2000));
             let then = SystemTime::now() - Duration::from_secs(3600 * (10 - key as u64));
-            File::open(path(&scratch.0, key)).unwrap().set_modified(then).unwrap();
+            private::open_file(&path(&scratch.0, key)).unwrap().set_modified(then).unwrap();
         }
         cache.put(4, &object(2500));
         assert_eq!(cache.stats().evicted, 2);

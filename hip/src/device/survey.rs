@@ -11,6 +11,7 @@ use crate::provider::installation;
 use crate::provider::inventory::{LibraryReport, inventory, version};
 use crate::provider::kind::ProviderKind;
 use crate::provider::library::fill;
+use crate::provider::names;
 use crate::provider::{Provider, Versions, candidate};
 use crate::workarounds;
 
@@ -81,7 +82,7 @@ fn report(kind: ProviderKind) -> ProviderReport {
 /// # Errors
 /// `NotAvailable` if rocBLAS is not installed, or its folder has no kernels for the architecture.
 pub fn rocblas_serves(architecture: &str) -> Result<()> {
-    let library = installation::open(installation::ROCBLAS)?;
+    let library = installation::open(names::ROCBLAS)?;
     let table = fill!(Rocblas, &library, "rocBLAS")?;
     workarounds::rocblas_has_kernels(&table, architecture)
 }

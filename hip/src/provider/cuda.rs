@@ -5,7 +5,8 @@ use miopen_sys::Miopen;
 use rocblas_sys::Rocblas;
 
 use crate::error::{Error, Result};
-use crate::provider::library::{Names, nvidia};
+use crate::provider::library::Names;
+use crate::provider::nvidia;
 use crate::settings::settings;
 
 pub(super) use hip_cuda::hiprtc_additions;

@@ -2,14 +2,17 @@
 //! functions.
 
 use std::ffi::{CStr, c_char};
+use std::path::Path;
 
 use hip_sys::{HIPRTC_SUCCESS, Hip, Hiprtc, hipSuccess};
 use miopen_sys::{Miopen, miopenStatusSuccess};
 use rocblas_sys::{Rocblas, rocblas_status_success};
 
 use crate::error::Result;
-use crate::provider::installation::{HIP, HIPRTC, Library, MIOPEN, ROCBLAS, open};
+use crate::provider::installation::open;
 use crate::provider::library::{Loaded, fill};
+use crate::provider::names::{HIP, HIPRTC, Library, MIOPEN, ROCBLAS};
+use crate::provider::pe::Dll;
 
 /// The state of one of AMD's libraries.
 #[derive(Debug, Clone)]
@@ -20,6 +23,8 @@ pub struct LibraryReport {
     pub path: Result<String>,
     /// The version that the library returns; `None` if it can't be called.
     pub version: Option<String>,
+    /// On Windows, the version of the DLL's file, such as `6.4.50101.0`.
+    pub file_version: Option<String>,
     /// Functions that this crate needs and the library lacks. If there are any, the library can't
     /// be used.
     pub missing: Vec<&'static str>,
@@ -85,6 +90,7 @@ fn report(
         title: library.title,
         path: Ok(String::new()),
         version: None,
+        file_version: None,
         missing: Vec::new(),
         optional: Vec::new(),
     };
@@ -95,6 +101,7 @@ fn report(
             report.missing = required.iter().filter(|name| !has(name)).map(|name| text(name)).collect();
             report.optional = optional.iter().map(|name| (text(name), has(name))).collect();
             report.version = version(&library);
+            report.file_version = Dll::read(Path::new(&library.path)).and_then(|dll| dll.version);
             report.path = Ok(library.path);
         }
         Err(error) => report.path = Err(error),
@@ -117,6 +124,9 @@ impl std::fmt::Display for LibraryReport {
         match &self.version {
             Some(version) => write!(f, "{version}, {path}")?,
             None => write!(f, "{path}")?,
+        }
+        if let Some(version) = &self.file_version {
+            write!(f, " (file version {version})")?;
         }
         let list = |f: &mut std::fmt::Formatter<'_>, what, names: &[&str]| match names {
             [] => Ok(()),

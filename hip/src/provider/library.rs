@@ -1,16 +1,16 @@
 //! Opens shared libraries: AMD's, which `installation` finds, and NVIDIA's for the CUDA provider.
 
-use std::ffi::{CStr, OsStr, c_void};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{CStr, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
-
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::error::Error;
 #[cfg(any(feature = "cuda", test))]
 use crate::error::Result;
+use crate::os;
+use crate::provider::names::System;
+use crate::provider::pe::Dll;
 
 /// Locked for reading while AMD's compiler may run, and for writing while a library is opened.
 ///
@@ -35,71 +35,26 @@ pub(crate) struct Names {
     pub(crate) files: &'static [&'static str],
 }
 
-/// NVIDIA's libraries, for the CUDA provider.
-#[cfg(feature = "cuda")]
-pub(crate) mod nvidia {
-    use super::{Loaded, Names, PathBuf, Result, open_in};
-
-    // The sonames of CUDA 13 and 12, then the development link.
-    pub(crate) const DRIVER: Names =
-        Names { title: "NVIDIA's driver", files: &["libcuda.so.1", "libcuda.so"] };
-    pub(crate) const NVRTC: Names =
-        Names { title: "NVRTC", files: &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"] };
-    pub(crate) const CUBLAS_LT: Names =
-        Names { title: "cuBLASLt", files: &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"] };
-    pub(crate) const CUBLAS: Names =
-        Names { title: "cuBLAS", files: &["libcublas.so.13", "libcublas.so.12", "libcublas.so"] };
-    pub(crate) const CUDNN: Names = Names { title: "cuDNN 9", files: &["libcudnn.so.9"] };
-
-    /// Loads a library from CUDA's directories, or else from the loader's search path.
-    pub(crate) fn open(names: Names) -> Result<Loaded> {
-        let mut directories = Vec::new();
-        for variable in ["CUDA_PATH", "CUDA_HOME"] {
-            if let Some(root) = std::env::var_os(variable).filter(|root| !root.is_empty()) {
-                directories.push(PathBuf::from(&root).join("lib64"));
-                directories.push(PathBuf::from(&root).join("lib"));
-            }
-        }
-        directories.push("/usr/local/cuda/lib64".into());
-        open_in(names, &directories)
-    }
-}
-
 /// A loaded library. It stays loaded until the process ends.
 pub(crate) struct Loaded {
     /// The path or file name under which it was found.
     pub(crate) path: String,
-    library: std::mem::ManuallyDrop<Library>,
+    library: os::library::Library,
 }
 
 impl Loaded {
     /// The address of a symbol.
     pub(crate) fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
-        // SAFETY: only the address is taken; the caller declares the signature.
-        let symbol = unsafe { self.library.get::<*mut c_void>(name.to_bytes_with_nul()) }.ok()?;
-        NonNull::new(symbol.into_raw())
+        self.library.symbol(name)
     }
-}
-
-/// The file that a loaded library's function or variable comes from.
-pub(crate) fn file_of(address: *const c_void) -> Option<PathBuf> {
-    // SAFETY: all zeroes are a value of this struct of pointers.
-    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked for; `info` outlives the call.
-    let found = unsafe { libc::dladdr(address, &mut info) };
-    if found == 0 || info.dli_fname.is_null() {
-        return None;
-    }
-    // SAFETY: a NUL-ended text that the loader keeps while the library is loaded. This crate
-    // unloads no library.
-    let path = unsafe { CStr::from_ptr(info.dli_fname) };
-    Some(PathBuf::from(OsStr::from_bytes(path.to_bytes())))
 }
 
 /// A search for a library: the places that were searched, and why the first copy found was not
 /// used.
 #[derive(Debug, Default)]
 pub(crate) struct Search {
+    /// Where else, besides its own folder, a library finds those that it needs.
+    pub(crate) folders: Vec<PathBuf>,
     searched: Vec<String>,
     broken: Option<String>,
 }
@@ -125,21 +80,60 @@ impl Search {
             self.absent(place);
             return None;
         }
-        match load(path.as_os_str()) {
+        let header = (System::HERE == System::Windows).then(|| Dll::read(path));
+        if let Some(why) = match &header {
+            Some(None) => Some("is not a DLL".to_owned()),
+            Some(Some(header)) => header.misfit(),
+            None => None,
+        } {
+            self.broken(&place, why);
+            return None;
+        }
+        let loaded = {
+            let _alone = alone();
+            // SAFETY: these are AMD's or NVIDIA's libraries, whose initialisers are made to be run by
+            // the loader.
+            unsafe { os::library::Library::open(path) }
+        };
+        match loaded {
             Ok(library) => Some(Loaded { path: place, library }),
             Err(why) => {
-                self.broken(&place, format!("does not load: {why}"));
+                let needs = header.flatten().map(|header| header.needs).unwrap_or_default();
+                let missing = self.missing(path, &needs);
+                let missing = if missing.is_empty() { missing } else { format!(" (there is no {missing})") };
+                self.broken(&place, format!("does not load: {why}{missing}"));
                 None
             }
         }
     }
 
+    /// The DLLs that one needs and that lie in no folder in which the loader looks, separated by
+    /// commas.
+    fn missing(&self, path: &Path, needs: &[String]) -> String {
+        let windows = std::env::var_os("SystemRoot").map(|root| Path::new(&root).join("System32"));
+        let program = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned()));
+        let folders: Vec<_> =
+            [path.parent().map(Path::to_owned), windows, program].into_iter().flatten().collect();
+        let missing = needs.iter().filter(|name| {
+            // Names of this form are those of parts of Windows, not of files.
+            let lower = name.to_ascii_lowercase();
+            !lower.starts_with("api-ms-")
+                && !lower.starts_with("ext-ms-")
+                && !folders.iter().chain(&self.folders).any(|folder| folder.join(name).exists())
+        });
+        missing.map(String::as_str).collect::<Vec<_>>().join(", ")
+    }
+
     /// Loads the file of this name from the loader's search path. If there is none, this is not
     /// noted.
     pub(crate) fn name(&mut self, file: &str) -> Option<Loaded> {
-        match load(file.as_ref()) {
+        let loaded = {
+            let _alone = alone();
+            // SAFETY: as in `file`.
+            unsafe { os::library::Library::open_by_name(file) }
+        };
+        match loaded? {
             Ok(library) => return Some(Loaded { path: file.into(), library }),
-            Err(why) if why.contains(&format!("{file}: cannot open shared object file")) => {}
             Err(why) => self.broken(file, format!("does not load: {why}")),
         }
         None
@@ -156,7 +150,7 @@ impl Search {
 /// Loads a library from the first place that has it. The error lists every place, and why a file
 /// there did not load.
 #[cfg(any(feature = "cuda", test))]
-fn open_in(names: Names, directories: &[PathBuf]) -> Result<Loaded> {
+pub(crate) fn open_in(names: Names, directories: &[PathBuf]) -> Result<Loaded> {
     let mut search = Search::default();
     for directory in directories {
         for file in names.files {
@@ -177,13 +171,9 @@ fn open_in(names: Names, directories: &[PathBuf]) -> Result<Loaded> {
     Err(search.error(names.title, format!("{} is not installed", names.title)))
 }
 
-fn load(path: &OsStr) -> std::result::Result<std::mem::ManuallyDrop<Library>, String> {
-    let _alone = COMPILER.write().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: these are AMD's libraries, whose initialisers are made to be run by dlopen. They are
-    // never unloaded, because their threads and exit handlers would outlive them.
-    unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
-        .map(std::mem::ManuallyDrop::new)
-        .map_err(|error| error.to_string())
+/// While the guard lives, no thread compiles.
+fn alone() -> RwLockWriteGuard<'static, ()> {
+    COMPILER.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Fills a function table from a loaded library.
@@ -210,16 +200,17 @@ mod tests {
 
     #[test]
     fn a_missing_library_lists_where_it_was_looked_for() {
-        match open_in(NONE, &["/no/such/dir".into()]).err() {
+        let folder = Path::new("no").join("such");
+        match open_in(NONE, std::slice::from_ref(&folder)).err() {
             Some(Error::NotAvailable { reason, searched }) => {
                 assert_eq!(reason, "Nothing is not installed");
                 assert_eq!(
                     searched,
                     [
-                        "/no/such/dir/libno-such-thing.so.7",
-                        "/no/such/dir/libno-such-thing.so",
-                        "libno-such-thing.so.7",
-                        "libno-such-thing.so",
+                        folder.join("libno-such-thing.so.7").display().to_string(),
+                        folder.join("libno-such-thing.so").display().to_string(),
+                        "libno-such-thing.so.7".into(),
+                        "libno-such-thing.so".into(),
                     ]
                 );
             }
@@ -251,17 +242,19 @@ mod tests {
         };
         std::fs::remove_dir_all(&directory).unwrap();
         assert!(searched[0].contains("libno-such-thing.so.7 ("), "{}", searched[0]);
-        assert!(reason.starts_with("Nothing is installed but does not load: "), "{reason}");
+        let why = if cfg!(windows) { "is not a DLL" } else { "does not load: " };
+        assert!(reason.starts_with(&format!("Nothing is installed but {why}")), "{reason}");
     }
 
     #[test]
     fn a_library_without_the_functions_names_the_first_one() {
-        const C: Names = Names { title: "HIP", files: &["libc.so.6"] };
+        const FILE: &str = if cfg!(windows) { "kernel32.dll" } else { "libc.so.6" };
+        const C: Names = Names { title: "HIP", files: &[FILE] };
         let library = open_in(C, &[]).unwrap();
         match fill!(hip_sys::Hip, &library, "HIP").err() {
             Some(Error::NotAvailable { reason, searched }) => {
                 assert_eq!(reason, "HIP lacks the symbol hipInit");
-                assert_eq!(searched, ["libc.so.6"]);
+                assert_eq!(searched, [FILE]);
             }
             _ => panic!("libc has no hipInit"),
         }

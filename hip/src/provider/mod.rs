@@ -5,6 +5,13 @@ pub(crate) mod installation;
 pub(crate) mod inventory;
 pub(crate) mod kind;
 pub(crate) mod library;
+pub(crate) mod names;
+#[cfg(feature = "cuda")]
+pub(crate) mod nvidia;
+mod pe;
+mod places;
+#[cfg(test)]
+mod tree;
 
 use std::ffi::c_int;
 use std::fmt;
@@ -100,7 +107,7 @@ impl Provider {
         self.rocblas
             .get_or_init(|| match self.kind {
                 ProviderKind::Rocm => {
-                    let library = installation::open(installation::ROCBLAS)?;
+                    let library = installation::open(names::ROCBLAS)?;
                     log::debug!("rocBLAS: {}", library.path);
                     fill!(Rocblas, &library, "rocBLAS")
                 }
@@ -116,7 +123,7 @@ impl Provider {
         self.miopen
             .get_or_init(|| match self.kind {
                 ProviderKind::Rocm => {
-                    let library = installation::open(installation::MIOPEN)?;
+                    let library = installation::open(names::MIOPEN)?;
                     log::debug!("MIOpen: {}", library.path);
                     fill!(Miopen, &library, "MIOpen")
                 }
@@ -230,18 +237,18 @@ pub(crate) fn candidate(kind: ProviderKind) -> Result<&'static Provider> {
 }
 
 fn load_rocm() -> Result<Provider> {
-    let hip_library = installation::open(installation::HIP)?;
+    let hip_library = installation::open(names::HIP)?;
     let hip = fill!(Hip, &hip_library, "HIP")?;
     // Before ROCm 7, libamdhip64 also has hipRTC's functions.
-    let (rtc_library, hiprtc): (Option<Loaded>, _) = match installation::open(installation::HIPRTC) {
+    let (rtc_library, hiprtc): (Option<Loaded>, _) = match installation::open(names::HIPRTC) {
         Ok(library) => {
             let table = fill!(Hiprtc, &library, "hipRTC")?;
             (Some(library), table)
         }
         Err(missing) => (None, fill!(Hiprtc, &hip_library, "HIP").map_err(|_| missing)?),
     };
-    let mut libraries = vec![(installation::HIP.title, hip_library.path)];
-    libraries.extend(rtc_library.map(|library| (installation::HIPRTC.title, library.path)));
+    let mut libraries = vec![(names::HIP.title, hip_library.path)];
+    libraries.extend(rtc_library.map(|library| (names::HIPRTC.title, library.path)));
     Provider::start(ProviderKind::Rocm, hip, hiprtc, libraries)
 }
 
@@ -254,7 +261,7 @@ pub(crate) fn host_compiler() -> Option<std::path::PathBuf> {
 /// The result of `hipRuntimeGetVersion`, called without looking for devices; 0 if HIP is not
 /// installed or returns no version.
 pub(crate) fn hip_version() -> i32 {
-    let hip = installation::open(installation::HIP).and_then(|library| fill!(Hip, &library, "HIP"));
+    let hip = installation::open(names::HIP).and_then(|library| fill!(Hip, &library, "HIP"));
     let mut version = 0;
     if let Ok(hip) = hip {
         // SAFETY: the function is HIP's; it writes one int.
@@ -266,10 +273,10 @@ pub(crate) fn hip_version() -> i32 {
 
 /// AMD's hipRTC and the file that it was loaded from. Does not look for devices.
 pub(crate) fn load_hiprtc() -> Result<(Hiprtc, String)> {
-    match installation::open(installation::HIPRTC) {
+    match installation::open(names::HIPRTC) {
         Ok(library) => Ok((fill!(Hiprtc, &library, "hipRTC")?, library.path)),
         Err(missing) => {
-            let library = installation::open(installation::HIP).map_err(|_| missing.clone())?;
+            let library = installation::open(names::HIP).map_err(|_| missing.clone())?;
             Ok((fill!(Hiprtc, &library, "HIP").map_err(|_| missing)?, library.path))
         }
     }

@@ -1,0 +1,6 @@
+//! Windows.
+
+mod api;
+pub(crate) mod library;
+pub(crate) mod loaded;
+pub(crate) mod private;

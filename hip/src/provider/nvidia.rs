@@ -1,0 +1,48 @@
+//! NVIDIA's libraries, for the CUDA provider.
+
+use std::path::PathBuf;
+
+use crate::error::Result;
+use crate::provider::library::{Loaded, Names, open_in};
+
+const fn names(
+    title: &'static str,
+    unix: &'static [&'static str],
+    windows: &'static [&'static str],
+) -> Names {
+    Names { title, files: if cfg!(windows) { windows } else { unix } }
+}
+
+// The sonames of CUDA 13 and 12, then the development link. On Windows, `hip-cuda` looks for NVRTC
+// under the name of CUDA 13 only.
+pub(crate) const DRIVER: Names = names("NVIDIA's driver", &["libcuda.so.1", "libcuda.so"], &["nvcuda.dll"]);
+pub(crate) const NVRTC: Names =
+    names("NVRTC", &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"], &["nvrtc64_130_0.dll"]);
+pub(crate) const CUBLAS_LT: Names = names(
+    "cuBLASLt",
+    &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
+    &["cublasLt64_13.dll", "cublasLt64_12.dll"],
+);
+pub(crate) const CUBLAS: Names = names(
+    "cuBLAS",
+    &["libcublas.so.13", "libcublas.so.12", "libcublas.so"],
+    &["cublas64_13.dll", "cublas64_12.dll"],
+);
+pub(crate) const CUDNN: Names = names("cuDNN 9", &["libcudnn.so.9"], &["cudnn64_9.dll"]);
+
+/// Loads a library from CUDA's directories, or else from the loader's search path.
+pub(crate) fn open(names: Names) -> Result<Loaded> {
+    let mut directories = Vec::new();
+    for variable in ["CUDA_PATH", "CUDA_HOME"] {
+        if let Some(root) = std::env::var_os(variable).filter(|root| !root.is_empty()) {
+            let root = PathBuf::from(root);
+            // From CUDA 13 on, DLLs are in `bin\x64`.
+            let folders = if cfg!(windows) { ["bin\\x64", "bin"] } else { ["lib64", "lib"] };
+            directories.extend(folders.map(|folder| root.join(folder)));
+        }
+    }
+    if !cfg!(windows) {
+        directories.push("/usr/local/cuda/lib64".into());
+    }
+    open_in(names, &directories)
+}
