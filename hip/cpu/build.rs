@@ -1,6 +1,7 @@
 //! Builds every kernel of `hip-kernels` with the host's C++ compiler, and writes the table by which
 //! `src/kernels.rs` finds them. The kernels are built for the newest instruction set of this
-//! machine or, with the feature `portable`, for each.
+//! machine or, with the feature `portable`, for each. When it builds for another machine, it builds
+//! them for each too, unless `BURN_ROCM_CPU_BUILD_ISA` names the only one to build.
 
 use std::{
     env,
@@ -16,13 +17,18 @@ mod flags {
     include!("src/flags.rs");
 }
 
+/// The variable that names the only instruction set to build, for checks that run on one machine.
+const ONLY: &str = "BURN_ROCM_CPU_BUILD_ISA";
+
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=device");
     println!("cargo::rerun-if-changed=src/flags.rs");
+    println!("cargo::rerun-if-env-changed={ONLY}");
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     let out = Path::new(&out);
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target");
+    let windows = env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "windows");
     // Outside this package's own folder, so that builds with other features share the objects.
     let objects = out.ancestors().nth(2).unwrap_or(out).join("hip-cpu-kernels");
     let include = objects.join("include");
@@ -47,8 +53,17 @@ fn main() {
         let newest = isas.iter().rposition(|isa| flags::cpu_has(isa.name)).unwrap_or(0);
         isas = vec![isas[newest]];
     }
+    if let Ok(only) = env::var(ONLY).map(|only| only.to_lowercase()) {
+        isas.retain(|isa| isa.name == only);
+    }
+    if isas.is_empty() {
+        println!("cargo::error={ONLY} names none of {arch}'s instruction sets");
+        return;
+    }
     if env::var_os("CARGO_FEATURE_LOCKSTEP").is_some()
         && flags::LOCKSTEP_ARCHITECTURES.contains(&arch.as_str())
+        // Of Windows's contexts, the trap's handler knows only this one.
+        && (!windows || arch == "x86_64")
     {
         println!("cargo::rustc-cfg=lockstep");
         isas.push(flags::LOCKSTEP);
@@ -65,7 +80,7 @@ fn main() {
             let _ = writeln!(tables, "        ({:?}, &raw const {symbol}),", family.name);
         }
         tables.push_str("    ] },\n");
-        compile(isa, units, &objects);
+        compile(isa, units, &objects, windows);
     }
     write(
         &out.join("tables.rs"),
@@ -81,13 +96,16 @@ fn main() {
 
 /// Compiles the changed translation units of one instruction set in parallel, and links all its
 /// units into a library.
-fn compile(isa: &flags::IsaFlags, units: Vec<(PathBuf, String)>, objects: &Path) {
+fn compile(isa: &flags::IsaFlags, units: Vec<(PathBuf, String)>, objects: &Path, windows: bool) {
     let mut build = cc::Build::new();
     // The kernels use nothing of the C++ library.
     build.cpp(true).cpp_link_stdlib(None).std("c++17").warnings(false).debug(false);
     build.include("device").flag("-iquote").flag(objects.join("include")).out_dir(objects);
     for flag in flags::COMMON.iter().chain(isa.flags) {
         build.flag(flag);
+    }
+    if windows {
+        build.flag_if_supported(flags::UNALIGNED_MOVES);
     }
     let mut library = cc::Build::new();
     let mut stale = Vec::new();
@@ -172,6 +190,10 @@ fn translation_unit(family: &hip_kernels::Family, symbol: &str) -> String {
 
 fn compiler_works() -> Result<(), String> {
     let tool = cc::Build::new().cpp(true).try_get_compiler().map_err(|error| error.to_string())?;
+    if tool.is_like_msvc() {
+        let needs = "the kernels need gcc or clang: build for x86_64-pc-windows-gnu, or set CXX to clang++";
+        return Err(format!("{} is Microsoft's; {needs}", tool.path().display()));
+    }
     match Command::new(tool.path()).arg("--version").output() {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => Err(format!("{} --version: {}", tool.path().display(), output.status)),

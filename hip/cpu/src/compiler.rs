@@ -1,6 +1,7 @@
 //! The host's C++ compiler at run time, for programs that are not built in.
 
 use crate::{
+    abi::Table,
     flags::{COMMON, LOCKSTEP, isas},
     kernels::isa,
 };
@@ -8,7 +9,7 @@ use std::{
     env,
     ffi::OsString,
     fs, io,
-    path::{Component, Path, PathBuf},
+    path::{Component, MAIN_SEPARATOR, Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicUsize, Ordering},
 };
@@ -19,6 +20,12 @@ const DEVICE_HEADERS: &[(&str, &str)] = &[
     // hipRTC has this header built in.
     ("hip/hip_runtime.h", ""),
 ];
+
+/// Flags of this system for a shared library. On Windows, the library must not need gcc's own DLLs,
+/// which lie in no folder where the loader looks.
+const SYSTEM: &[&str] = if cfg!(windows) { &["-static"] } else { &["-fPIC"] };
+
+const LIBRARIES: &[&str] = if cfg!(windows) { &[] } else { &["-lm"] };
 
 /// A program to compile.
 pub(crate) struct Unit<'a> {
@@ -56,17 +63,17 @@ pub(crate) fn compile(unit: &Unit<'_>) -> Result<(Vec<u8>, String), String> {
     let mut tried = Vec::new();
     for compiler in compilers() {
         let mut command = Command::new(&compiler);
-        command.arg(&std).args(["-shared", "-fPIC", "-w"]).args(COMMON);
+        command.arg(&std).args(["-shared", "-w"]).args(COMMON).args(SYSTEM);
         let isa_flags =
             isas(env::consts::ARCH).iter().chain([&LOCKSTEP]).find(|known| known.name == isa().name);
         command.args(isa_flags.map_or(&[][..], |isa| isa.flags));
         command.arg("-iquote").arg(&folder.0).arg("-idirafter").arg(&folder.0).args(&options);
         // The compiler runs in the folder, so that its messages do not show the folder's path.
-        command.current_dir(&folder.0).arg(&source).arg("-o").arg(&library).arg("-lm");
+        command.current_dir(&folder.0).arg(&source).arg("-o").arg(&library).args(LIBRARIES);
         match command.output() {
             Ok(output) => {
-                let log =
-                    String::from_utf8_lossy(&output.stderr).replace(&format!("{}/", folder.0.display()), "");
+                let beside = format!("{}{MAIN_SEPARATOR}", folder.0.display());
+                let log = String::from_utf8_lossy(&output.stderr).replace(&beside, "");
                 if !output.status.success() {
                     return Err(if log.is_empty() { output.status.to_string() } else { log });
                 }
@@ -95,13 +102,22 @@ pub fn host_compiler() -> Option<PathBuf> {
         let path = Path::new(&name);
         // A name without a folder is looked up in PATH.
         let path = match path.components().count() {
-            1 => folders.iter().map(|folder| folder.join(path)).find(|path| path.is_file())?,
-            _ => path.to_owned(),
+            1 => folders.iter().map(|folder| program(folder.join(path))).find(|path| path.is_file())?,
+            _ => program(path.to_owned()),
         };
         // `c++` is a link to a link to the compiler.
         fs::canonicalize(path).ok()
     };
     compilers().into_iter().find_map(found)
+}
+
+/// The file of a program: on Windows its name ends with `.exe`.
+fn program(path: PathBuf) -> PathBuf {
+    if env::consts::EXE_EXTENSION.is_empty() || path.extension().is_some() {
+        path
+    } else {
+        path.with_extension(env::consts::EXE_EXTENSION)
+    }
 }
 
 /// The language standard, and the options that a host compiler understands. Options for GPU code
@@ -203,7 +219,7 @@ fn extern_kernels(code: &str) -> Vec<String> {
 }
 
 /// A temporary folder that no other user may read, removed on drop.
-struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> io::Result<Self> {
@@ -211,10 +227,7 @@ impl Folder {
         loop {
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
             let path = env::temp_dir().join(format!("hip-cpu-{}-{number}", std::process::id()));
-            let mut builder = fs::DirBuilder::new();
-            #[cfg(unix)]
-            std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-            match builder.create(&path) {
+            match create_private(&path) {
                 Ok(()) => return Ok(Self(path)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
@@ -223,19 +236,48 @@ impl Folder {
     }
 }
 
+#[cfg(unix)]
+fn create_private(folder: &Path) -> io::Result<()> {
+    std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), 0o700).create(folder)
+}
+
+/// The folder for temporary files of a Windows user is that user's alone, and so is what it holds.
+#[cfg(not(unix))]
+fn create_private(folder: &Path) -> io::Result<()> {
+    fs::create_dir(folder)
+}
+
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Loads a shared object from memory.
-pub(crate) fn load(library: &[u8]) -> Result<libloading::Library, String> {
-    let folder = Folder::new().map_err(|error| error.to_string())?;
-    let path = folder.0.join("program.so");
-    fs::write(&path, library).map_err(|error| error.to_string())?;
-    // SAFETY: `compile` made the library, which has no initialisers.
-    unsafe { libloading::Library::new(&path) }.map_err(|error| error.to_string())
+/// A program that [`compile`] made, loaded. Windows keeps the file of a loaded library, so the
+/// folder is removed after the library is unloaded.
+pub(crate) struct Program {
+    library: libloading::Library,
+    _folder: Option<Folder>,
+}
+
+impl Program {
+    /// Loads a shared object from memory.
+    pub(crate) fn load(library: &[u8]) -> Result<Self, String> {
+        let folder = Folder::new().map_err(|error| error.to_string())?;
+        let path = folder.0.join("program.so");
+        fs::write(&path, library).map_err(|error| error.to_string())?;
+        // SAFETY: `compile` made the library, which has no initialisers.
+        let library = unsafe { libloading::Library::new(&path) }.map_err(|error| error.to_string())?;
+        Ok(Self { library, _folder: cfg!(windows).then_some(folder) })
+    }
+
+    /// The program's table of kernels; `None` if the library has none.
+    pub(crate) fn table(&self) -> Option<&Table> {
+        // SAFETY: `Unit::text` makes the symbol, of this type, and it lives as long as the library.
+        let table = unsafe { self.library.get::<*const Table>(b"hip_cpu_table\0") }.ok()?;
+        // SAFETY: as above.
+        Some(unsafe { &**table })
+    }
 }
 
 #[cfg(test)]

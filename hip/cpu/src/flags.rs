@@ -31,6 +31,13 @@ pub(crate) const COMMON: &[&str] = &[
     "-Wno-unknown-pragmas",
 ];
 
+/// A flag for gcc on Windows, where the stack is aligned to 16 bytes only. gcc aligns the frames of
+/// functions with wider vectors itself, but only without unwind tables, which [`COMMON`] turns off
+/// (<https://gcc.gnu.org/bugzilla/show_bug.cgi?id=54412>). With this flag, the assembler also
+/// replaces moves that fault at other addresses. GNU as has it from 2.38 on; clang needs none.
+#[allow(dead_code, reason = "only Windows needs it")]
+pub(crate) const UNALIGNED_MOVES: &str = "-Wa,-muse-unaligned-vector-move";
+
 /// Flags for lockstep. The scheduler identifies calls of warp-level operations by their address,
 /// and lanes at the lowest address go first. So the compiler may neither duplicate nor move code,
 /// as gcc's `-O1` would by jump threading. A guard page ends each stack, and a large frame must not

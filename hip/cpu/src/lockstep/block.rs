@@ -139,6 +139,12 @@ pub(super) fn trap(mistake: impl FnOnce(usize) -> Mistake) -> bool {
     }
 }
 
+/// Whether this host thread runs a thread of a kernel.
+#[cfg(windows)]
+pub(super) fn is_kernel() -> bool {
+    RUNNING.get().is_some()
+}
+
 /// A block's threads, which give their stacks back on drop.
 struct Threads<'a> {
     coroutines: Vec<Coroutine>,

@@ -1,33 +1,20 @@
 //! The machine's memory and processor.
 
-use std::{ffi::c_int, fs, sync::OnceLock};
+use std::{ffi::c_int, sync::OnceLock};
 
 /// The machine's memory in bytes, or the limit of the control group if that is less.
 pub(super) fn total_memory() -> usize {
     static TOTAL: OnceLock<usize> = OnceLock::new();
     *TOTAL.get_or_init(|| {
-        let machine = meminfo("MemTotal:").unwrap_or(usize::MAX / 2);
-        control_group("memory.max").map_or(machine, |limit| limit.min(machine))
+        let machine = system::memory().map_or(usize::MAX / 2, |(total, _)| total);
+        system::limit().map_or(machine, |(limit, _)| limit.min(machine))
     })
 }
 
 /// The available memory in bytes.
 pub(super) fn available_memory() -> usize {
-    let machine = meminfo("MemAvailable:").unwrap_or(usize::MAX / 2);
-    match (control_group("memory.max"), control_group("memory.current")) {
-        (Some(limit), Some(used)) => limit.saturating_sub(used).min(machine),
-        _ => machine,
-    }
-}
-
-fn meminfo(field: &str) -> Option<usize> {
-    let info = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find(|line| line.starts_with(field))?;
-    line.split_whitespace().nth(1)?.parse::<usize>().ok()?.checked_mul(1024)
-}
-
-fn control_group(file: &str) -> Option<usize> {
-    fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok()?.trim().parse().ok()
+    let machine = system::memory().map_or(usize::MAX / 2, |(_, available)| available);
+    system::limit().map_or(machine, |(limit, used)| limit.saturating_sub(used).min(machine))
 }
 
 /// The processor.
@@ -37,10 +24,41 @@ pub(super) struct Cpu {
     pub(super) l2_bytes: c_int,
 }
 
-/// The processor as Linux reports it, with a generic name and zeros for missing facts.
+/// The processor as the system reports it, with a generic name and zeros for missing facts.
 pub(super) fn cpu() -> &'static Cpu {
     static CPU: OnceLock<Cpu> = OnceLock::new();
-    CPU.get_or_init(|| {
+    CPU.get_or_init(system::cpu)
+}
+
+fn generic_name() -> String {
+    format!("{} CPU", std::env::consts::ARCH)
+}
+
+/// Linux's files. Other systems with none of them have the same as a machine without facts.
+#[cfg(not(windows))]
+mod system {
+    use super::{Cpu, c_int, generic_name};
+    use std::fs;
+
+    /// The total and the available memory.
+    pub(super) fn memory() -> Option<(usize, usize)> {
+        let info = fs::read_to_string("/proc/meminfo").ok()?;
+        let field = |name: &str| {
+            let line = info.lines().find(|line| line.starts_with(name))?;
+            line.split_whitespace().nth(1)?.parse::<usize>().ok()?.checked_mul(1024)
+        };
+        Some((field("MemTotal:")?, field("MemAvailable:")?))
+    }
+
+    /// The limit of the control group, and how much of it is in use.
+    pub(super) fn limit() -> Option<(usize, usize)> {
+        let read = |file: &str| -> Option<usize> {
+            fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok()?.trim().parse().ok()
+        };
+        Some((read("memory.max")?, read("memory.current")?))
+    }
+
+    pub(super) fn cpu() -> Cpu {
         let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let field = |name: &str| {
             let line = info.lines().find(|line| line.starts_with(name))?;
@@ -49,11 +67,72 @@ pub(super) fn cpu() -> &'static Cpu {
         let cache = fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index2/size").unwrap_or_default();
         let kilobytes: c_int = cache.trim().trim_end_matches('K').parse().unwrap_or(0);
         Cpu {
-            name: field("model name").unwrap_or_else(|| format!("{} CPU", std::env::consts::ARCH)),
+            name: field("model name").unwrap_or_else(generic_name),
             clock_khz: field("cpu MHz")
                 .and_then(|mhz| mhz.parse::<f64>().ok())
                 .map_or(0, |mhz| (mhz * 1e3) as c_int),
             l2_bytes: kilobytes.saturating_mul(1024),
         }
-    })
+    }
+}
+
+#[cfg(windows)]
+mod system {
+    use super::{Cpu, generic_name};
+
+    /// `MEMORYSTATUSEX`.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Status {
+        size: u32,
+        load: u32,
+        total: u64,
+        available: u64,
+        total_page_file: u64,
+        available_page_file: u64,
+        total_virtual: u64,
+        available_virtual: u64,
+        available_extended: u64,
+    }
+
+    #[link(name = "kernel32")]
+    unsafe extern "system" {
+        fn GlobalMemoryStatusEx(status: *mut Status) -> i32;
+    }
+
+    /// The total and the available memory.
+    pub(super) fn memory() -> Option<(usize, usize)> {
+        let mut status = Status { size: size_of::<Status>() as u32, ..Status::default() };
+        // SAFETY: the function writes the struct, whose size it is told.
+        let known = unsafe { GlobalMemoryStatusEx(&mut status) };
+        (known != 0).then_some((status.total as usize, status.available as usize))
+    }
+
+    /// Windows has no control groups.
+    pub(super) fn limit() -> Option<(usize, usize)> {
+        None
+    }
+
+    /// The processor's own name. Clock and cache are not asked for.
+    pub(super) fn cpu() -> Cpu {
+        Cpu { name: brand().unwrap_or_else(generic_name), clock_khz: 0, l2_bytes: 0 }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn brand() -> Option<String> {
+        use std::arch::x86_64::__cpuid;
+        const FIRST: u32 = 0x8000_0002;
+        let last = __cpuid(0x8000_0000).eax;
+        if last < FIRST + 2 {
+            return None;
+        }
+        let words = (FIRST..FIRST + 3).map(__cpuid).flat_map(|part| [part.eax, part.ebx, part.ecx, part.edx]);
+        let bytes: Vec<u8> = words.flat_map(u32::to_le_bytes).take_while(|&byte| byte != 0).collect();
+        Some(String::from_utf8_lossy(&bytes).trim().to_owned()).filter(|name| !name.is_empty())
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn brand() -> Option<String> {
+        None
+    }
 }

@@ -5,9 +5,9 @@ use super::{
     device::{Device, current},
 };
 use crate::{
-    abi::{Kernel, Table},
+    abi::Kernel,
     code_object::{Code, Refused},
-    compiler,
+    compiler::Program,
     kernels::built_in,
 };
 use hip_provider::runtime::Status;
@@ -23,7 +23,7 @@ struct Module {
     kernels: HashMap<String, Kernel>,
     /// The handles of kernels that callers asked for, by name.
     functions: Mutex<HashMap<String, usize>>,
-    library: Option<Arc<libloading::Library>>,
+    library: Option<Arc<Program>>,
 }
 
 /// A kernel on a device.
@@ -31,7 +31,7 @@ pub(super) struct Function {
     pub(super) device: &'static Device,
     pub(super) kernel: Kernel,
     /// Keeps the kernel's code loaded, even if another thread unloads the module during a launch.
-    _library: Option<Arc<libloading::Library>>,
+    _library: Option<Arc<Program>>,
 }
 
 static MODULES: Handles<Module> = Handles::new(0xa3);
@@ -52,16 +52,14 @@ fn read(code: Code, device: &'static Device) -> Result<Module, hipError_t> {
             (kernels.ok_or(hipErrorNoBinaryForGpu)?, None)
         }
         Code::Shared(bytes) => {
-            let library = compiler::load(&bytes).map_err(|error| {
+            let library = Program::load(&bytes).map_err(|error| {
                 log::error!("hip-cpu: a compiled program can't be loaded: {error}");
                 hipErrorInvalidImage
             })?;
-            // SAFETY: `compiler.rs` made the symbol, of this type.
-            let table = unsafe { library.get::<*const Table>(b"hip_cpu_table\0") }
-                .map_err(|_| hipErrorInvalidImage)?;
+            let table = library.table().ok_or(hipErrorInvalidImage)?;
             // SAFETY: `hip_cpu_table.h` generated the table, and the owner of a kernel also owns
             // the library.
-            let kernels = unsafe { (**table).kernels() };
+            let kernels = unsafe { table.kernels() };
             (
                 kernels.into_iter().map(|kernel| (kernel.name.to_owned(), kernel)).collect(),
                 Some(Arc::new(library)),

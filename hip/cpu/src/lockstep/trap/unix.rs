@@ -1,6 +1,6 @@
-//! Signal handlers. They make a kernel's invalid access end the launch instead of the process.
+//! Unix: signal handlers. They make a kernel's invalid access end the launch instead of the process.
 
-use super::{Mistake, block::trap};
+use crate::lockstep::{Mistake, block::trap};
 use std::{
     ffi::{c_int, c_void},
     sync::OnceLock,
@@ -12,7 +12,7 @@ const SIGNALS: [c_int; 3] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE];
 static BEFORE: OnceLock<[libc::sigaction; 3]> = OnceLock::new();
 
 /// Installs the handlers. Signals that no kernel caused go to the earlier handlers.
-pub(super) fn install() {
+pub(in crate::lockstep) fn install() {
     BEFORE.get_or_init(|| {
         SIGNALS.map(|signal| {
             // SAFETY: all zeros is a valid `sigaction`, the default one.
