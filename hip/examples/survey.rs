@@ -1,7 +1,43 @@
-//! Prints what this machine has, provider by provider.
+//! Prints what each provider finds on this machine, without Burn.
+//!
+//! ```text
+//! cargo run -p hip --example survey
+//! ```
+//!
+//! With `--functions` it prints the functions that this crate needs of each of AMD's libraries,
+//! from which tests make imitations. With `--cache` it prints whether the cache of compiled kernels
+//! is usable.
+
+use std::ffi::CStr;
 
 fn main() {
-    for report in hip::survey() {
-        print!("{report}");
+    match std::env::args().nth(1).as_deref() {
+        Some("--functions") => functions(),
+        Some("--cache") => {
+            let cache = hip::code_cache();
+            // Looks at the folder.
+            cache.clear();
+            let why = cache.last_refusal().map_or("usable".to_owned(), |why| why.to_string());
+            println!("{}: {why}", cache.directory().map_or("none".into(), |path| path.display().to_string()));
+        }
+        _ => {
+            for report in hip::survey() {
+                print!("{report}");
+            }
+        }
+    }
+}
+
+fn functions() {
+    let libraries: [(&str, &[&CStr]); 4] = [
+        ("hip", hip_sys::Hip::REQUIRED),
+        ("hiprtc", hip_sys::Hiprtc::REQUIRED),
+        ("rocblas", rocblas_sys::Rocblas::REQUIRED),
+        ("miopen", miopen_sys::Miopen::REQUIRED),
+    ];
+    for (library, names) in libraries {
+        for name in names {
+            println!("{library} {}", name.to_string_lossy());
+        }
     }
 }
