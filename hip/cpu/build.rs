@@ -47,18 +47,18 @@ fn main() {
 
     println!("cargo::rustc-check-cfg=cfg(lockstep)");
     let mut isas = flags::isas(&arch).to_vec();
+    let only = env::var(ONLY).ok().filter(|only| !only.is_empty());
     let here = env::var_os("TARGET") == env::var_os("HOST");
-    if here && env::var_os("CARGO_FEATURE_PORTABLE").is_none() {
+    if let Some(only) = only {
+        isas.retain(|isa| isa.name == only);
+        if isas.is_empty() {
+            println!("cargo::error={ONLY}={only} is no instruction set of {arch}");
+            return;
+        }
+    } else if here && env::var_os("CARGO_FEATURE_PORTABLE").is_none() {
         // For this machine only, because each instruction set takes minutes of processor time.
         let newest = isas.iter().rposition(|isa| flags::cpu_has(isa.name)).unwrap_or(0);
         isas = vec![isas[newest]];
-    }
-    if let Ok(only) = env::var(ONLY).map(|only| only.to_lowercase()) {
-        isas.retain(|isa| isa.name == only);
-    }
-    if isas.is_empty() {
-        println!("cargo::error={ONLY} names none of {arch}'s instruction sets");
-        return;
     }
     if env::var_os("CARGO_FEATURE_LOCKSTEP").is_some()
         && flags::LOCKSTEP_ARCHITECTURES.contains(&arch.as_str())

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Which libraries of AMD a Windows program finds: imitations of each layout, in a folder of wine's drive C. The DLLs have
-# AMD's functions, which do nothing. usage: search.sh SURVEY.EXE, where SURVEY is hip's example `survey`. Needs mingw's gcc
-# and wine, whose folder of settings is WINEPREFIX.
+# Which of AMD's libraries a Windows program finds: imitations of each layout, on wine's drive C. The DLLs have AMD's
+# functions, which do nothing.
+#
+#   search.sh SURVEY.EXE
+#
+# SURVEY.EXE is hip's example `survey`. Needs MinGW's gcc and wine; WINEPREFIX is wine's folder.
 set -euo pipefail
 survey=$(realpath "$1")
 here=$(dirname "$(realpath "$0")")
@@ -19,7 +22,8 @@ make() {
     shift 2
     {
         awk -v library="$library" '$1 == library && $2 != "hipRuntimeGetVersion" {
-            print "__declspec(dllexport) int " $2 "(void) { return " (library == "hip" ? 100 : 0) "; }" }' <<<"$functions"
+            print "__declspec(dllexport) int " $2 "(void) { return " (library == "hip" ? 100 : 0) "; }"
+        }' <<<"$functions"
         if [ "$library" = hip ]; then
             echo '__declspec(dllexport) int hipRuntimeGetVersion(int *version) { *version = 70153211; return 0; }'
         else
@@ -38,13 +42,9 @@ make rocblas-6.dll rocblas "$work/amdhip64_6.dll"
 make rocblas-7.dll rocblas "$work/amdhip64_7.dll"
 make MIOpen.dll miopen "$work/amdhip64_7.dll"
 make empty.dll none
-# An AMD library that needs one that is nowhere.
+# A DLL that needs one that is nowhere.
 make absent.dll hip
-make rocblas-needy.dll rocblas "$work/amdhip64_7.dll" "$work/absent.dll"
-sed -i 's/hipInit(void); int call/hipInit(void); __declspec(dllimport) int hipMalloc(void); int call/' "$work/rocblas-needy.dll.c"
-cat >"$work/needy.c" <<'C'
-__declspec(dllexport) int rocblas_create_handle(void) { return hipFree(); }
-C
+echo '__declspec(dllexport) int rocblas_create_handle(void) { return hipFree(); }' >"$work/needy.c"
 "$cc" -w -shared -nostdlib -e 0 -o "$work/rocblas-needy.dll" "$work/needy.c" "$work/absent.dll"
 
 system=$drive/windows/system32
@@ -60,16 +60,22 @@ put() {
     for file in "$@"; do cp "$work/${file#*=}" "$folder/${file%%=*}"; done
 }
 count=0
-# expect TITLE [VARIABLE=VALUE...] -- TEXT...: runs the survey and looks for texts in its output; `!TEXT` must be absent.
+# expect TITLE [VARIABLE=VALUE...] -- TEXT...: runs the survey and looks for texts in its output. `!TEXT` must be absent.
 expect() {
-    local title=$1 variables=() report text
+    local title=$1 variables=() report text found
     shift
-    while [ "$1" != -- ]; do variables+=("$1"); shift; done
+    while [ "$1" != -- ]; do
+        variables+=("$1")
+        shift
+    done
     shift
     report=$(env -u ROCM_PATH -u HIP_PATH -u VIRTUAL_ENV -u CONDA_PREFIX "${variables[@]}" wine "$survey" | tr -d '\r')
     for text in "$@"; do
-        if if [ "${text:0:1}" = '!' ]; then grep -qiF -- "${text:1}" <<<"$report"; else ! grep -qiF -- "$text" <<<"$report"; fi; then
-            printf '%s: `%s` is not as expected in\n%s\n' "$title" "$text" "$report" >&2
+        found=1
+        grep -qiF -- "${text#!}" <<<"$report" || found=0
+        case $text in !*) found=$((1 - found)) ;; esac
+        if [ $found = 0 ]; then
+            printf '%s: "%s" is not as expected in\n%s\n' "$title" "$text" "$report" >&2
             exit 1
         fi
     done
@@ -77,6 +83,7 @@ expect() {
     [ -z "${SHOW:-}" ] || printf '== %s\n%s\n' "$title" "$report"
     echo "ok: $title"
 }
+sdks='C:\Program Files\AMD\ROCm'
 
 reset
 expect "nothing is installed" -- 'rocm: not usable: HIP is not installed' \
@@ -90,25 +97,27 @@ expect "only the driver" -- 'HIP is installed but has no hipRTC beside it' 'note
 
 reset
 put "Program Files/AMD/ROCm/6.4/bin" amdhip64_6.dll hiprtc0604.dll=hiprtc.dll rocblas.dll=rocblas-6.dll
-expect "an SDK, without MIOpen" -- 'ROCm in use: C:\Program Files\AMD\ROCm\6.4\bin (AMD'"'"'s HIP SDK)' \
-    'HIP: 7.1.53211, C:\Program Files\AMD\ROCm\6.4\bin\amdhip64_6.dll' 'bin\hiprtc0604.dll' 'bin\rocblas.dll' \
+expect "an SDK, without MIOpen" -- "ROCm in use: $sdks\6.4\bin (AMD's HIP SDK)" \
+    "HIP: 7.1.53211, $sdks\6.4\bin\amdhip64_6.dll" 'bin\hiprtc0604.dll' 'bin\rocblas.dll' \
     'MIOpen: the ROCm in use has no MIOpen' '!there is no hipRTC'
 
-put "Program Files/AMD/ROCm/10.1/bin" amdhip64_7.dll hiprtc1001.dll=hiprtc.dll hiprtc0715.dll=hiprtc.dll rocblas.dll=rocblas-7.dll
-expect "the newest of two SDKs" -- 'ROCm in use: C:\Program Files\AMD\ROCm\10.1\bin' 'hipRTC: 0.0, C:\Program Files\AMD\ROCm\10.1\bin\hiprtc0715.dll'
-expect "HIP_PATH names the older one" 'HIP_PATH=C:\Program Files\AMD\ROCm\6.4\' -- \
-    'ROCm in use: C:\Program Files\AMD\ROCm\6.4\bin (HIP_PATH)' 'ROCm\6.4\bin\rocblas.dll' '!10.1\bin\'
+put "Program Files/AMD/ROCm/10.1/bin" amdhip64_7.dll hiprtc1001.dll=hiprtc.dll hiprtc0715.dll=hiprtc.dll \
+    rocblas.dll=rocblas-7.dll
+expect "the newest of two SDKs" -- "ROCm in use: $sdks\10.1\bin" "hipRTC: 0.0, $sdks\10.1\bin\hiprtc0715.dll"
+expect "HIP_PATH names the older one" "HIP_PATH=$sdks\6.4\\" -- "ROCm in use: $sdks\6.4\bin (HIP_PATH)" \
+    'ROCm\6.4\bin\rocblas.dll' '!10.1\bin\'
 
 reset
 put windows/system32 amdhip64.dll amdhip64_7.dll
 put "Program Files/AMD/ROCm/5.7/bin" hiprtc0507.dll=hiprtc.dll rocblas.dll=rocblas-5.dll
 expect "an SDK that uses the driver's HIP" -- 'HIP: 7.1.53211, C:\windows\system32\amdhip64.dll' \
-    'ROCm in use: C:\Program Files\AMD\ROCm\5.7\bin' 'ROCm\5.7\bin\hiprtc0507.dll' 'rocBLAS: , C:\Program Files\AMD\ROCm\5.7\bin\rocblas.dll'
+    "ROCm in use: $sdks\5.7\bin" 'ROCm\5.7\bin\hiprtc0507.dll' "rocBLAS: , $sdks\5.7\bin\rocblas.dll"
 
 for variable in VIRTUAL_ENV CONDA_PREFIX; do
     reset
     site=test/env/Lib/site-packages
-    put $site/_rocm_sdk_core/bin amdhip64_7.dll hiprtc0714.dll=hiprtc.dll hiprtc-builtins0714.dll=empty.dll amd_comgr.dll=empty.dll
+    put $site/_rocm_sdk_core/bin amdhip64_7.dll hiprtc0714.dll=hiprtc.dll hiprtc-builtins0714.dll=empty.dll \
+        amd_comgr.dll=empty.dll
     put $site/_rocm_sdk_libraries/bin rocblas.dll=rocblas-7.dll MIOpen.dll
     put "Program Files/AMD/ROCm/6.4/bin" amdhip64_6.dll hiprtc0604.dll=hiprtc.dll rocblas.dll=rocblas-6.dll
     expect "wheels by $variable" "$variable=C:\\test\\env" -- "($variable)" '_rocm_sdk_core\bin\amdhip64_7.dll' \
@@ -118,17 +127,18 @@ done
 reset
 put test/wrong amdhip64_7.dll=empty.dll rocblas.dll=empty.dll hiprtc0701.dll=empty.dll
 put "Program Files/AMD/ROCm/7.1/bin" amdhip64_7.dll hiprtc0701.dll=hiprtc.dll rocblas.dll=rocblas-7.dll
-expect "wrong ones first in PATH" 'WINEPATH=C:\test\wrong' -- 'HIP: 7.1.53211, C:\Program Files\AMD\ROCm\7.1\bin\amdhip64_7.dll' \
+expect "wrong ones first in PATH" 'WINEPATH=C:\test\wrong' -- "HIP: 7.1.53211, $sdks\7.1\bin\amdhip64_7.dll" \
     '7.1\bin\rocblas.dll' "!can't be used"
 
 reset
 put test/both/bin amdhip64_6.dll amdhip64_7.dll hiprtc0604.dll=hiprtc.dll rocblas.dll=rocblas-6.dll
-expect "two HIPs, hipRTC of one" 'ROCM_PATH=C:\test\both' -- 'bin\amdhip64_6.dll' 'hipRTC: 0.0, C:\test\both\bin\hiprtc0604.dll'
+expect "two HIPs, hipRTC of one" 'ROCM_PATH=C:\test\both' -- 'bin\amdhip64_6.dll' \
+    'hipRTC: 0.0, C:\test\both\bin\hiprtc0604.dll'
 
 reset
 put test/mixed/bin amdhip64_7.dll hiprtc0701.dll=hiprtc.dll rocblas.dll=rocblas-6.dll
 expect "rocBLAS of another version" 'HIP_PATH=C:\test\mixed' -- \
-    'rocBLAS: rocBLAS is installed but calls amdhip64_6.dll, and amdhip64_7.dll is in use: two installations of ROCm are mixed'
+    'rocBLAS: rocBLAS is installed but calls amdhip64_6.dll, and amdhip64_7.dll is in use: two installations of ROCm'
 
 reset
 put test/versions/bin amdhip64_7.dll hiprtc0604.dll=hiprtc.dll
@@ -141,24 +151,35 @@ offset=$(od -An -tu4 -j60 -N4 "$drive/test/old/bin/rocblas.dll" | tr -d ' ')
 printf '\x4c\x01' | dd of="$drive/test/old/bin/rocblas.dll" bs=1 seek=$((offset + 4)) conv=notrunc status=none
 echo "no DLL" >"$drive/test/old/bin/MIOpen.dll"
 expect "a DLL for another processor, and none" 'HIP_PATH=C:\test\old' -- \
-    'rocBLAS is installed but is built for x86 (32 bits), and this program for x86-64' 'MIOpen is installed but is not a DLL'
+    'rocBLAS is installed but is built for x86 (32 bits), and this program for x86-64' \
+    'MIOpen is installed but is not a DLL'
 
 reset
 put test/needy/bin amdhip64_7.dll hiprtc0701.dll=hiprtc.dll rocblas.dll=rocblas-needy.dll MIOpen.dll=empty.dll
 expect "a DLL whose own libraries are missing, and one without functions" 'HIP_PATH=C:\test\needy' -- \
-    'rocBLAS is installed but does not load' '(there is no absent.dll)' "MIOpen: C:\\test\\needy\\bin\\MIOpen.dll; can't be used without"
+    'rocBLAS is installed but does not load' '(there is no absent.dll)' "MIOpen.dll; can't be used without"
 
 reset
 put "test/Größe 大 x/bin" amdhip64_7.dll hiprtc0701.dll=hiprtc.dll rocblas.dll=rocblas-7.dll
-expect "a folder with other letters" 'HIP_PATH=C:/test/Größe 大 x' -- 'Größe 大 x\bin\amdhip64_7.dll' 'Größe 大 x\bin\rocblas.dll'
+expect "a folder with other letters" 'HIP_PATH=C:/test/Größe 大 x' -- 'Größe 大 x\bin\amdhip64_7.dll' \
+    'Größe 大 x\bin\rocblas.dll'
 
-# The cache: in the user's own folder, and refused where everyone may write. wine shows modes as access control lists.
+# The cache: refused where everyone may write, and usable in the user's own folder. wine shows modes as access control
+# lists.
 reset
 mkdir -p "$drive/test/open"
 chmod 0777 "$drive/test/open"
-cache=$(BURN_ROCM_CACHE_DIR='C:\test\open' wine "$survey" --cache | tr -d '\r')
-grep -q 'may write' <<<"$cache" || { echo "a folder that everyone may write: $cache" >&2; exit 1; }
-cache=$(wine "$survey" --cache | tr -d '\r')
-grep -qi 'AppData\\Local\\burn-rocm: usable' <<<"$cache" || { echo "the user's folder: $cache" >&2; exit 1; }
+# cache TEXT [VARIABLE=VALUE]: looks for a text in what the survey says about the cache.
+cache() {
+    local text=$1 report
+    shift
+    report=$(env "$@" wine "$survey" --cache | tr -d '\r')
+    grep -qiF -- "$text" <<<"$report" || {
+        echo "the cache: \"$text\" is not in $report" >&2
+        exit 1
+    }
+}
+cache 'found one that ' 'BURN_ROCM_CACHE_DIR=C:\test\open'
+cache 'AppData\Local\burn-rocm: usable'
 reset
 echo "$count layouts, and the cache's folder"

@@ -12,8 +12,8 @@ pub(super) fn problems(variable: &dyn Fn(&str) -> Option<PathBuf>) -> Vec<String
     let system = windows.join("System32");
     match HIP.files_in(System::Windows, &system).first() {
         None => problems.push(format!(
-            "{} has no amdhip64*.dll: no AMD GPU, or its driver is older than HIP on Windows (install AMD Software from \
-             https://www.amd.com/en/support)",
+            "{} has no amdhip64*.dll: no AMD GPU, or its driver is older than HIP on Windows (install AMD Software \
+             from https://www.amd.com/en/support)",
             system.display()
         )),
         Some(driver) => {

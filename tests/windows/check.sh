@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Builds for Windows with Debian's MinGW, and runs the result under Debian's wine:
+#
+#   check.sh MNIST DROP-IN
+#
+# MNIST and DROP-IN are Linux's programs (examples/mnist and tests/drop-in), whose losses those of Windows must equal.
+# Then it looks for imitations of AMD's DLLs (search.sh). Installs MinGW, wine and Rust's target if they are missing, which
+# needs root and a network. If they can't be had, says so in one line and succeeds. Exit status 0: all is well.
+set -euo pipefail
+mnist=$(realpath "$1")
+drop_in=$(realpath "$2")
+here=$(dirname "$(realpath "$0")")
+cd "$here/../.."
+target=x86_64-pc-windows-gnu
+
+skip() {
+    echo "Windows is not checked: $1"
+    exit 0
+}
+packages=(g++-mingw-w64-x86-64-posix wine wine64)
+if ! command -v x86_64-w64-mingw32-g++ >/dev/null || ! command -v wine >/dev/null; then
+    { apt-get update -q && apt-get install -y -q --no-install-recommends "${packages[@]}"; } >/dev/null 2>&1 ||
+        skip "apt-get can't install ${packages[*]}"
+fi
+if ! rustup target list --installed 2>/dev/null | grep -qx "$target"; then
+    rustup target add "$target" >/dev/null 2>&1 || skip "rustup can't add the target $target"
+fi
+x86_64-w64-mingw32-g++ --version | head -1 && wine --version
+
+# As little as runs fast enough: one instruction set, no debug information, and optimised only where an epoch's time goes.
+isa=baseline
+grep -qw avx2 /proc/cpuinfo && isa=v3
+export BURN_ROCM_CPU_BUILD_ISA=$isa CARGO_PROFILE_DEV_DEBUG=false CARGO_INCREMENTAL=0
+export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/target}"
+optimised=()
+for package in hip-cpu gemm-common gemm-f32; do
+    optimised+=(--config "profile.dev.package.$package.opt-level=1")
+done
+built=$CARGO_TARGET_DIR/$target/debug
+echo "-- build ($(date +%T))"
+cargo build --quiet --locked "${optimised[@]}" --target $target -p burn-rocm-examples --no-default-features \
+    -p burn-rocm-nn -p hip --example mnist --example device-info --example survey
+cargo build --quiet --locked "${optimised[@]}" --target $target --manifest-path tests/drop-in/Cargo.toml \
+    --no-default-features --features cpu
+
+echo "-- wine ($(date +%T))"
+scratch=$(mktemp -d)
+export WINEPREFIX=$scratch/wine WINEDEBUG=-all WINEDLLOVERRIDES="mscoree,mshtml=" LC_ALL=C.UTF-8
+finish() {
+    wineserver -k 2>/dev/null || true
+    rm -rf "$scratch"
+}
+trap finish EXIT
+wine wineboot --init >/dev/null 2>&1
+for folder in "$built" "$built/examples"; do
+    x86_64-w64-mingw32-gcc -shared -O1 -o "$folder/bcryptprimitives.dll" "$here/bcryptprimitives.c" -ladvapi32
+done
+
+# same TITLE LINUX WINDOWS: fails unless both files have the same lines, of which there must be some.
+same() {
+    if ! [ -s "$2" ] || ! diff "$2" "$3"; then
+        echo "$1: other results than on Linux" >&2
+        exit 1
+    fi
+    echo "$1: the same on Linux and under wine:" && cat "$3"
+}
+export BURN_ROCM_PROVIDER=cpu BURN_ROCM_CPU_THREADS=2
+
+echo "-- the drop-in ($(date +%T))"
+"$drop_in" >"$scratch/linux"
+wine "$built/drop-in.exe" | tr -d '\r' >"$scratch/windows"
+same "the drop-in" "$scratch/linux" "$scratch/windows"
+
+echo "-- training ($(date +%T))"
+options=(--model mlp --data digits --epochs 1 --seed 1 --provider cpu)
+results() { tr '\r' '\n' | grep -oE '(loss|accuracy)[^,]*[0-9.]+( %)?'; }
+"$mnist" "${options[@]}" --output "$scratch/out-linux" 2>&1 | results >"$scratch/linux"
+wine "$built/examples/mnist.exe" "${options[@]}" --output "$scratch/out-windows" 2>&1 | results >"$scratch/windows"
+same "the MLP's training" "$scratch/linux" "$scratch/windows"
+
+echo "-- device-info ($(date +%T))"
+wine "$built/examples/device-info.exe" | tr -d '\r' | tee "$scratch/info"
+grep -q "burn-rocm uses here: cpu" "$scratch/info"
+
+unset BURN_ROCM_PROVIDER
+echo "-- AMD's libraries ($(date +%T))"
+"$here/search.sh" "$built/examples/survey.exe"
