@@ -60,7 +60,8 @@ put() {
     for file in "$@"; do cp "$work/${file#*=}" "$folder/${file%%=*}"; done
 }
 count=0
-# expect TITLE [VARIABLE=VALUE...] -- TEXT...: runs the survey and looks for texts in its output. `!TEXT` must be absent.
+# expect TITLE [VARIABLE=VALUE...] -- TEXT...: runs the survey and looks for texts in its output. `!TEXT` must not be
+# there.
 expect() {
     local title=$1 variables=() report text found
     shift
