@@ -204,9 +204,9 @@ impl Rocm {
         }
     }
 
-    /// On Windows, loads the compiler and hipRTC's headers. hipRTC opens both by their names when it
-    /// first compiles, and the loader then finds what is loaded, wherever it lies. By itself it
-    /// would search PATH.
+    /// On Windows, loads the compiler and hipRTC's headers. HIP and hipRTC open them by their names
+    /// when they first need them, and the loader then finds what is loaded, wherever it lies. By
+    /// itself it would search PATH. The driver's HIP keeps the driver's compiler.
     fn open_companions(&self, search: &mut Search) {
         if self.installation.system == System::Unix {
             return;
@@ -217,9 +217,11 @@ impl Rocm {
             && let Some(folder) = hiprtc.path.parent()
         {
             let version = name_of(&hiprtc.path).to_ascii_lowercase().replace("hiprtc", "hiprtc-builtins");
+            let of_hip = hip.parent().filter(|beside| *beside != folder);
             let wanted = names_in(folder).filter(|name| {
-                let name = name.to_ascii_lowercase();
-                name == version || name.starts_with("amd_comgr") && name.ends_with(".dll")
+                let lower = name.to_ascii_lowercase();
+                let compiler = lower.starts_with("amd_comgr") && lower.ends_with(".dll");
+                lower == version || compiler && !of_hip.is_some_and(|beside| beside.join(name).exists())
             });
             for name in wanted {
                 if let Some(loaded) = search.file(&folder.join(name)) {
