@@ -145,6 +145,18 @@ pub(super) fn is_kernel() -> bool {
     RUNNING.get().is_some()
 }
 
+#[cfg(windows)]
+thread_local! {
+    /// Whether a thread's stack has overflowed. Its guard pages are then gone.
+    static OVERFLOWED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Keeps the block's stacks from being used again.
+#[cfg(windows)]
+pub(super) fn discard_stacks() {
+    OVERFLOWED.set(true);
+}
+
 /// A block's threads, which give their stacks back on drop.
 struct Threads<'a> {
     coroutines: Vec<Coroutine>,
@@ -153,11 +165,18 @@ struct Threads<'a> {
 
 impl Drop for Threads<'_> {
     fn drop(&mut self) {
+        #[cfg(windows)]
+        let keep = !OVERFLOWED.replace(false);
+        #[cfg(not(windows))]
+        let keep = true;
         for mut coroutine in self.coroutines.drain(..) {
             // SAFETY: the stack of a kernel's thread owns nothing that must be dropped, as
             // `suspend` says.
             unsafe { coroutine.force_reset() };
-            self.stacks.0.push(coroutine.into_stack());
+            let stack = coroutine.into_stack();
+            if keep {
+                self.stacks.0.push(stack);
+            }
         }
     }
 }

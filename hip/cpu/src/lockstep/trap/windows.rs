@@ -1,16 +1,16 @@
 //! Windows: a vectored exception handler.
 //!
-//! The handler does not switch stacks itself. It lets the thread go on in [`leave`], which does. An
-//! overflow of a thread's stack still ends the process, because no room is left to handle it.
+//! The handler does not switch stacks itself. It lets the thread go on in [`leave`], which does.
 
 use crate::lockstep::{
     Mistake,
-    block::{is_kernel, trap},
+    block::{discard_stacks, is_kernel, trap},
 };
-use std::{cell::Cell, ffi::c_void, sync::Once};
+use std::{arch::asm, cell::Cell, ffi::c_void, sync::Once};
 
 const ACCESS_VIOLATION: u32 = 0xc000_0005;
 const DIVIDE_BY_ZERO: u32 = 0xc000_0094;
+const STACK_OVERFLOW: u32 = 0xc000_00fd;
 
 const CONTINUE_EXECUTION: i32 = -1;
 const CONTINUE_SEARCH: i32 = 0;
@@ -45,6 +45,18 @@ unsafe extern "system" {
     ) -> *mut c_void;
 }
 
+/// Bytes of stack that [`leave`] needs, and less than half of a thread's stack.
+const ROOM: usize = 16 << 10;
+
+/// The lowest address of this thread's stack that is in use, from the thread's block of information
+/// (`NT_TIB.StackLimit`). A coroutine's stack is the thread's while it runs.
+fn stack_limit() -> usize {
+    let limit;
+    // SAFETY: on x86-64, the block begins at the segment `gs`.
+    unsafe { asm!("mov {}, gs:[0x10]", out(reg) limit, options(nostack, readonly, preserves_flags)) };
+    limit
+}
+
 thread_local! {
     /// The exception's code, and the address that was accessed.
     static RAISED: Cell<(u32, usize)> = const { Cell::new((0, 0)) };
@@ -62,16 +74,22 @@ pub(in crate::lockstep) fn install() {
 unsafe extern "system" fn on_exception(pointers: *mut Pointers) -> i32 {
     // SAFETY: Windows passes a valid record and context.
     let (record, context) = unsafe { (&*(*pointers).record, (*pointers).context.cast::<u8>()) };
-    if !matches!(record.code, ACCESS_VIOLATION | DIVIDE_BY_ZERO) || !is_kernel() {
+    if !matches!(record.code, ACCESS_VIOLATION | DIVIDE_BY_ZERO | STACK_OVERFLOW) || !is_kernel() {
         return CONTINUE_SEARCH;
     }
-    RAISED.set((record.code, record.information[1]));
+    let limit = stack_limit();
+    let overflow = record.code == STACK_OVERFLOW;
+    RAISED.set((record.code, if overflow { limit } else { record.information[1] }));
     // SAFETY: both fields lie in the context. At a function's entry the stack pointer is 8 less than
     // a multiple of 16, and above it lie the return address, which `leave` does not use, and room
-    // for four arguments. What the kernel has on its stack is not used any more.
+    // for four arguments. What the kernel has on its stack is not used any more, so at the stack's
+    // end `leave` takes the place of the kernel's last frames.
     unsafe {
-        let stack = context.add(RSP).cast::<u64>();
-        stack.write((stack.read() - 64) / 16 * 16 - 8);
+        let stack = context.add(RSP).cast::<usize>();
+        let pointer = stack.read();
+        let near_the_end = pointer.saturating_sub(limit) < ROOM;
+        let pointer = if overflow && near_the_end { pointer + ROOM } else { pointer - 64 };
+        stack.write(pointer / 16 * 16 - 8);
         context.add(RIP).cast::<u64>().write(leave as *const () as u64);
     }
     CONTINUE_EXECUTION
@@ -80,6 +98,9 @@ unsafe extern "system" fn on_exception(pointers: *mut Pointers) -> i32 {
 /// Runs in the kernel's place, on its stack.
 unsafe extern "system" fn leave() -> ! {
     let (code, address) = RAISED.get();
+    if code == STACK_OVERFLOW {
+        discard_stacks();
+    }
     trap(|thread| match code {
         DIVIDE_BY_ZERO => Mistake::Threads(format!("thread {thread} divides an integer by zero")),
         _ => Mistake::Memory(format!("thread {thread} accesses the address {address:#x}, where nothing is")),
