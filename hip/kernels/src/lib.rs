@@ -30,6 +30,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("block_product.h", include_str!("../block_product.h")),
     ("far_from_mean.h", include_str!("../far_from_mean.h")),
     ("log_sum_exp.h", include_str!("../log_sum_exp.h")),
+    ("matrix_cores.h", include_str!("../matrix_cores.h")),
     ("packed.h", include_str!("../packed.h")),
     ("philox.h", include_str!("../philox.h")),
     ("rows.h", include_str!("../rows.h")),
