@@ -67,3 +67,4 @@ pub use settings::{
     Config, F16Alternative, FindMode, Route, SETTINGS, Setting, attention_scores, conv_route, deterministic,
     launch_reach, matmul_route,
 };
+pub use workarounds::MatrixCores;

@@ -197,7 +197,7 @@ settings! {
     attention_scores(usize): usize = 256 << 20, "BURN_ROCM_ATTENTION_SCORES", bytes;
         "bytes", "`256M`",
         "how many bytes of scores one attention of `burn-rocm-nn` keeps for its gradient. If it has more, \
-        tiled kernels recompute them";
+        tiled kernels recompute them, as kernels on matrix cores always do";
     chain(impl Into<Option<usize>>): Option<usize> = None, "BURN_ROCM_CHAIN", chain;
         "`auto`, `0` to `16`", "`auto`",
         "how many small element-wise ops share one launch at most. `auto` is 16 on GPUs and 0 on the CPU device. \

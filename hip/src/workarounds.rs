@@ -71,6 +71,47 @@ impl DeviceInfo {
     }
 }
 
+/// How `hip/kernels/matrix_cores.h` multiplies 16 x 16 tiles of f16 and bf16 on a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MatrixCores {
+    /// CDNA's `v_mfma`, on waves of 64 lanes.
+    Mfma,
+    /// `v_wmma` of RDNA 3 and 4, on waves of 32 lanes.
+    Wmma,
+    /// NVIDIA's `mma`, on warps of 32 lanes.
+    Mma,
+    /// The CPU device's lockstep mode, by groups of 32 lanes.
+    Emulated,
+}
+
+impl DeviceInfo {
+    /// How kernels on matrix cores multiply operands of `dtype`; `None` if they do not on this
+    /// device. `gradient`: whether subnormal values count as in a gradient. On gfx90a the result is
+    /// then `None` for f16, unless `BURN_ROCM_F16_ALTERNATIVE` is `none`; without `gradient` only if
+    /// it is `all`.
+    ///
+    /// # Errors
+    /// `Config` if a setting is wrong.
+    pub fn matrix_cores(&self, dtype: DType, gradient: bool) -> Result<Option<MatrixCores>> {
+        if !matches!(dtype, DType::F16 | DType::BF16)
+            || self.max_threads_per_block == 1
+            || Halves::of(&self.arch)?.alternative(dtype, gradient) == Some(true)
+        {
+            return Ok(None);
+        }
+        Ok(match chip(&self.arch) {
+            "gfx908" | "gfx90a" | "gfx940" | "gfx941" | "gfx942" | "gfx950" => Some(MatrixCores::Mfma),
+            "gfx1200" | "gfx1201" => Some(MatrixCores::Wmma),
+            chip if chip.starts_with("gfx110") || chip.starts_with("gfx115") => Some(MatrixCores::Wmma),
+            chip if chip.starts_with("cpu-lockstep") => Some(MatrixCores::Emulated),
+            chip => {
+                let version = chip.strip_prefix("sm_").and_then(|version| version.parse::<u32>().ok());
+                version.filter(|&version| version >= 80).map(|_| MatrixCores::Mma)
+            }
+        })
+    }
+}
+
 /// The architecture without its features: `gfx90a` for `gfx90a:sramecc+:xnack-`.
 pub(crate) fn chip(arch: &str) -> &str {
     arch.split(':').next().unwrap_or(arch)

@@ -40,6 +40,15 @@ fn dense(op: &'static str, tensor: &RocmTensor) -> hip::Result<usize> {
     Ok(start)
 }
 
+/// The byte offset of a tensor of any layout. Checks that all its bytes lie inside the buffer.
+fn spread(op: &'static str, tensor: &RocmTensor) -> hip::Result<usize> {
+    let end = tensor.layout().span().map_or(0, |(_, last)| (last + 1) * tensor.dtype_size());
+    if end > tensor.buffer().len() {
+        return invalid(op, "elements inside the buffer", format!("{:?}", tensor.layout()));
+    }
+    Ok(tensor.byte_offset())
+}
+
 /// Whether the contiguous kernels take the tensor without a copy.
 pub(crate) fn is_packed(tensor: &RocmTensor) -> bool {
     tensor.is_contiguous() && tensor.byte_offset().is_multiple_of(ALIGNMENT)
@@ -47,11 +56,15 @@ pub(crate) fn is_packed(tensor: &RocmTensor) -> bool {
 
 /// Submits a launch. Every launch of this crate comes through here.
 pub(super) fn submit(launch: Launch<'_>, grid: Grid) -> hip::Result<()> {
-    // SAFETY: `flat`, `walk`, `rows`, `views`, `views_to`, `Table` (`ops/multi_tensor.rs`) and
+    submit_with(launch, grid, 0)
+}
+
+fn submit_with(launch: Launch<'_>, grid: Grid, shared_bytes: u32) -> hip::Result<()> {
+    // SAFETY: `flat`, `walk`, `rows`, `views`, `views_to`, `views_to_views`, `Table` (`ops/multi_tensor.rs`) and
     // `cat` check that the counts, shapes and strides which they pass name elements inside the
     // buffers which they pass. They give each kernel of `hip/kernels` its parameters in the order
     // that its family documents. The kernels touch nothing else.
-    unsafe { launch.submit(grid, 0) }
+    unsafe { launch.submit(grid, shared_bytes) }
 }
 
 fn elements(tensor: &RocmTensor) -> Elements<'_> {
@@ -174,20 +187,34 @@ pub(crate) fn views_to(
     scalars: &[Arg],
     outputs: &[Option<&RocmTensor>],
 ) -> hip::Result<()> {
+    for output in outputs.iter().flatten() {
+        dense(op, output)?;
+    }
+    views_to_views(op, device, kernel, (grid, 0), dims, inputs, scalars, outputs)
+}
+
+/// [`views_to`] with outputs of any layout, whose strides `dims` give too, and with bytes of dynamic
+/// shared memory beside the grid.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn views_to_views(
+    op: &'static str,
+    device: &Arc<Device>,
+    kernel: KernelName,
+    (grid, shared_bytes): (Grid, u32),
+    dims: &[Arg],
+    inputs: &[Option<&RocmTensor>],
+    scalars: &[Arg],
+    outputs: &[Option<&RocmTensor>],
+) -> hip::Result<()> {
     let mut launch = device.launch(kernel)?;
     for &dim in dims {
         launch = dim.push(launch);
     }
     for input in inputs {
-        let Some(input) = input else {
-            launch = launch.value(0u64);
-            continue;
+        launch = match input {
+            Some(input) => launch.buffer(input.buffer(), spread(op, input)?),
+            None => launch.value(0u64),
         };
-        let end = input.layout().span().map_or(0, |(_, last)| (last + 1) * input.dtype_size());
-        if end > input.buffer().len() {
-            return invalid(op, "elements inside the buffer", format!("{:?}", input.layout()));
-        }
-        launch = launch.buffer(input.buffer(), input.byte_offset());
     }
     for &scalar in scalars {
         launch = scalar.push(launch);
@@ -195,11 +222,11 @@ pub(crate) fn views_to(
     outputs.iter().flatten().for_each(|output| launch.reads(output.buffer()));
     for output in outputs {
         launch = match output {
-            Some(output) => launch.output(output.buffer(), dense(op, output)?),
+            Some(output) => launch.output(output.buffer(), spread(op, output)?),
             None => launch.value(0u64),
         };
     }
-    submit(launch, grid)
+    submit_with(launch, grid, shared_bytes)
 }
 
 /// One operand of a strided launch: a tensor, and its strides over the shape of the launch.

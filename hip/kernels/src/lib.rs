@@ -24,6 +24,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("prelude_reduce.h", include_str!("../prelude_reduce.h")),
     ("prelude_registers.h", include_str!("../prelude_registers.h")),
     ("prelude_types.h", include_str!("../prelude_types.h")),
+    ("attention_matrix.h", include_str!("../attention_matrix.h")),
     ("attention_scores.h", include_str!("../attention_scores.h")),
     ("attention_stage.h", include_str!("../attention_stage.h")),
     ("functors.h", include_str!("../functors.h")),

@@ -12,6 +12,8 @@ const NOT_BOUND_BY_MEMORY: &[Template] = &[
     Template::attention,
     Template::attention_backward_keys,
     Template::attention_backward_queries,
+    Template::attention_matrix,
+    Template::attention_matrix_backward,
     Template::attention_softmax,
     Template::attention_softmax_backward,
     Template::conv_backward_data,

@@ -143,6 +143,44 @@ fn attention_bf16() {
     against_the_oracle(DType::BF16);
 }
 
+/// Operands whose rows consist of pieces of 16 bytes, and no mask or bias: a variant of its own of the kernels on
+/// matrix cores. More than a tile of queries and of keys, heads of every width that has tiles.
+#[test]
+fn attention_of_whole_pieces() {
+    let random = Random::new();
+    for dtype in [DType::F16, DType::BF16] {
+        for width in [16, 64, 80, 128, 256] {
+            for (queries, keys, is_causal) in [(150, 90, false), (150, 90, true), (90, 150, true)] {
+                let case = case([1, 2, queries, keys, width, width]);
+                let of = |shape: [usize; 4]| float(&random, &shape, dtype, View::Contiguous, -1.0, 1.0);
+                let (q, k, v) = (of(case.query()), of(case.key()), of(case.value()));
+                let options = AttentionModuleOptions { is_causal, ..Default::default() };
+                let what = format!("attention {dtype:?} {case:?} {options:?}");
+                within_its_limits(&what, dtype, [&q, &k, &v], None, None, options, case);
+            }
+        }
+    }
+}
+
+/// Halves run on matrix cores where the device has them, in one launch.
+#[test]
+fn attention_on_matrix_cores() {
+    let info = hip::Device::get(0).unwrap().info().clone();
+    let half = |dtype, name| (dtype, name, info.matrix_cores(dtype, false).unwrap().is_some());
+    let halves = [half(hip::DType::F16, "f16"), half(hip::DType::BF16, "bf16")];
+    for ((_, name, on_cores), dtype) in halves.into_iter().zip([DType::F16, DType::BF16]) {
+        let of = |shape: [usize; 4]| R::float_zeros(Shape::from(shape), &Default::default(), dtype.into());
+        let (q, k) = (of([1, 2, 40, 64]), of([1, 2, 9, 64]));
+        let (_, lines) = trace::during(|| R::attention(q, k.clone(), k, None, None, Default::default()));
+        let kernel = if on_cores {
+            format!("attention_matrix<{name}, 64, 0>")
+        } else {
+            format!("attention<{name}, 0>")
+        };
+        assert!(lines.len() == 1 && lines[0].ends_with(&format!("kernel {kernel}")), "{lines:#?}");
+    }
+}
+
 fn tensor(values: &[f64], shape: [usize; 4], dtype: DType) -> burn_backend::tensor::FloatTensor<R> {
     R::float_from_data(TensorData::new(values.to_vec(), shape).convert_dtype(dtype), &Default::default())
 }

@@ -25,6 +25,7 @@ const CASES: &[Case] = &[
     case([2, 1, 33, 140, 33, 65]),
     case([1, 1, 131, 67, 64, 64]),
     case([1, 1, 40, 66, 128, 128]),
+    case([1, 1, 150, 70, 80, 96]),
     case([1, 1, 2, 4200, 3, 2]),
 ];
 
@@ -190,6 +191,42 @@ fn the_tiled_path_is_four_kernels() {
     ];
     assert_eq!(kernels, four, "{lines:#?}");
     assert_eq!(lines.len(), 4, "{lines:#?}");
+}
+
+/// On matrix cores these four kernels run, and no copy: they read heads in any order, and the results
+/// lie as their operands.
+#[test]
+fn halves_run_on_matrix_cores() {
+    let (random, info) = (Random::new(), hip::Device::get(0).unwrap().info().clone());
+    let options = AttentionOptions::default();
+    for (dtype, kind) in [(DType::F16, hip::DType::F16), (DType::BF16, hip::DType::BF16)] {
+        if info.matrix_cores(kind, true).unwrap().is_none() {
+            continue;
+        }
+        for lies in LIES {
+            let draw = || on_device(&uniform(&random, &[2, 3, 40, 64]), dtype, lies);
+            let (q, k, v, grad) = (draw(), draw(), draw(), draw());
+            let strides = q.layout().strides().to_vec();
+            let ((out, grads), lines) = during(|| {
+                let attended = attention(q.clone(), k.clone(), v.clone(), None, &options).unwrap();
+                let kept = attended.kept;
+                let grads = attention_backward([q, k, v], None, kept, grad, &options, [true; 3]).unwrap();
+                (attended.out, grads)
+            });
+            let kernels: Vec<&str> = lines.iter().filter_map(|line| line.split("kernel ").nth(1)).collect();
+            let four = [
+                format!("attention_matrix<{kind}, 64, 0>"),
+                format!("attention_matrix_dots<{kind}>"),
+                format!("attention_matrix_backward<{kind}, 64, 0, 0>"),
+                format!("attention_matrix_backward<{kind}, 64, 0, 1>"),
+            ];
+            assert_eq!(kernels, four, "{lines:#?}");
+            assert_eq!(lines.len(), 4, "{lines:#?}");
+            for found in grads.iter().flatten().chain([&out]) {
+                assert_eq!(found.layout().strides(), strides, "{lies:?}");
+            }
+        }
+    }
 }
 
 /// Heads that a single stride reaches over all batches are multiplied in place, and the result has

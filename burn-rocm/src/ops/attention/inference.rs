@@ -4,6 +4,7 @@
 use burn_backend::ops::AttentionModuleOptions;
 use hip::{Functor, Template};
 
+use super::cores::{Cores, Scores};
 use super::{LEAST_QUERIES, OP, TILE, expand, strides};
 use crate::arg::{Arg, compute};
 use crate::error::invalid;
@@ -43,7 +44,11 @@ pub(crate) fn attention(
     options: AttentionModuleOptions,
 ) -> hip::Result<RocmTensor> {
     let call = Call::new(query, key, value, mask, bias, options)?;
-    if call.is_tiled() { call.tiled() } else { call.composed() }
+    match call.cores()? {
+        Some(cores) => call.on(cores),
+        None if call.is_tiled() => call.tiled(),
+        None => call.composed(),
+    }
 }
 
 impl Call {
@@ -101,6 +106,38 @@ impl Call {
             key: over(key)?,
             value: over(value)?,
         })
+    }
+
+    /// The kernels on matrix cores, if they take the call.
+    fn cores(&self) -> hip::Result<Option<Cores>> {
+        if self.query.dims()[2] < LEAST_QUERIES {
+            return Ok(None);
+        }
+        Cores::of(&self.query, self.value.dims()[3], false)
+    }
+
+    /// Computes the call on matrix cores.
+    fn on(self, cores: Cores) -> hip::Result<RocmTensor> {
+        let &[batch, heads, queries, _] = self.query.dims() else {
+            return invalid(OP, "rank 4", format!("{:?}", self.query.dims()));
+        };
+        let dims = [batch, heads, queries, self.value.dims()[3]];
+        let out = RocmTensor::empty(self.query.hip_device(), dims, self.query.dtype_of())?;
+        if out.is_empty() {
+            return Ok(out);
+        }
+        let scores = Scores {
+            mask: self.mask.as_ref(),
+            bias: self.bias.as_ref(),
+            scale: self.scale,
+            softcap: self.softcap,
+            causal: self.causal,
+            fill: f64::NEG_INFINITY,
+            quiet: false,
+            dropout: [Arg::U64(0), Arg::U64(0), Arg::U32(0), Arg::U32(0), Arg::F32(1.0)],
+        };
+        cores.forward(OP, [&self.query, &self.key, &self.value], &scores, &out, None)?;
+        Ok(out)
     }
 
     /// Whether the tiled kernel takes the call.

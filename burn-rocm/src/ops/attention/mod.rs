@@ -1,6 +1,7 @@
 //! Attention: Burn's op, which has no gradient (`inference`), attention with a gradient
 //! (`trained`), and self-attention with one projection (`self_attention`).
 
+mod cores;
 pub(crate) mod inference;
 pub(crate) mod options;
 pub(crate) mod self_attention;

@@ -26,7 +26,8 @@ impl AttentionDropout {
 /// The implementation that computes attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AttentionPath {
-    /// Chooses [`Composed`](Self::Composed) up to [`AttentionOptions::scores`] bytes of scores, for
+    /// In f16 and bf16 on a device with matrix cores: [`Tiled`](Self::Tiled) from 32 queries on, for
+    /// heads of at most 128 features. Otherwise chooses [`Composed`](Self::Composed) up to [`AttentionOptions::scores`] bytes of scores, for
     /// fewer than 32 queries, and for heads that the tiled kernels do not take; else
     /// [`Tiled`](Self::Tiled). So beyond that limit, memory grows linearly with the sequence
     /// length.
@@ -34,7 +35,7 @@ pub enum AttentionPath {
     Auto,
     /// One kernel forward. Backward, one kernel for the rows' products, one for keys and values,
     /// and one for queries. Memory grows linearly with the sequence length. Takes heads of at most
-    /// 128 features.
+    /// 128 features. In f16 and bf16 the kernels run on matrix cores, if the device has them.
     Tiled,
     /// rocBLAS's products, and between them one kernel over the rows of scores, which are stored in
     /// memory. In f32, up to 512 keys and 64 features, without mask, causality and dropout, that
@@ -85,11 +86,11 @@ impl Default for AttentionOptions {
 /// The result of [`attention`](crate::fused::attention()).
 #[derive(Clone, Debug)]
 pub struct Attended {
-    /// `[batch, heads, queries, values]`. On the composed path it has the query's order of axes in
-    /// memory if the query has a single stride from each head to the next over all batches.
-    /// Otherwise it is packed.
+    /// `[batch, heads, queries, values]`. On matrix cores it has the query's order of axes in memory
+    /// if features are innermost; on the composed path, if the query has a single stride from each
+    /// head to the next over all batches. Otherwise it is packed.
     pub out: RocmTensor,
-    /// The tensors that the gradient reads besides the inputs: the output and each row's largest
-    /// score and sum (tiled), or the weights (composed).
+    /// The tensors that the gradient reads besides the inputs: the output and each row's base and
+    /// the reciprocal of its sum (tiled), or the weights (composed).
     pub kept: Vec<RocmTensor>,
 }

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 
 use hip::{Error as RocmError, Template};
 
+use super::cores::{Cores, Scores, is_writable};
 use super::options::{Attended, AttentionOptions, AttentionPath};
 use super::softmax::Joined;
 use super::{LEAST_QUERIES, OP, TILE, expand, strides};
@@ -30,19 +31,31 @@ fn operand(tensor: RocmTensor) -> hip::Result<RocmTensor> {
     if is_one_batch(&tensor) { Ok(tensor) } else { contiguous(tensor) }
 }
 
-/// A new tensor with the order of axes in memory that `like` has, or a packed one if a product
-/// could not be written in that order.
-fn in_order_of(like: &RocmTensor, dims: [usize; 4]) -> hip::Result<RocmTensor> {
+/// A new tensor with the order of axes in memory that `like` has, or a packed one if that order
+/// does not `fit`.
+fn in_order_of(
+    like: &RocmTensor,
+    dims: [usize; 4],
+    fits: impl Fn(&RocmTensor) -> bool,
+) -> hip::Result<RocmTensor> {
     let mut axes = [0, 1, 2, 3];
     axes.sort_by_key(|&axis| Reverse(like.layout().strides()[axis]));
     let place = |axis| axes.iter().position(|&other| other == axis).unwrap_or(axis);
     let new = |dims: [usize; 4]| RocmTensor::empty(like.hip_device(), dims, like.dtype_of());
     let out = permute(new(axes.map(|axis| dims[axis]))?, &[0, 1, 2, 3].map(place))?;
-    if is_one_batch(&out) {
+    if fits(&out) {
         return Ok(out);
     }
     drop(out); // its memory serves
     new(dims)
+}
+
+/// The implementation of a call.
+#[derive(Clone, Copy)]
+enum Path {
+    Cores(Cores),
+    Tiled,
+    Composed,
 }
 
 /// A call with checked inputs.
@@ -116,28 +129,92 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// Whether the tiled kernels compute this call.
-    fn is_tiled(&self, query: &RocmTensor, values: usize) -> hip::Result<bool> {
+    /// The implementation of this call.
+    fn route(&self, query: &RocmTensor, values: usize) -> hip::Result<Path> {
         let [batch, heads, queries, keys, width] = self.sizes;
+        let composed = self.options.path == AttentionPath::Composed;
+        if composed || self.sizes.contains(&0) || values == 0 {
+            return Ok(Path::Composed);
+        }
+        let asked = self.options.path == AttentionPath::Tiled;
+        if (asked || queries >= LEAST_QUERIES)
+            && let Some(cores) = Cores::of(query, values, true)?
+        {
+            return Ok(Path::Cores(cores));
+        }
         let threads = query.hip_device().grid_rows(1, usize::MAX).threads;
         let possible = width.max(values) <= WIDEST && (threads == 256 || threads == 1);
-        match self.options.path {
-            AttentionPath::Composed => Ok(false),
-            AttentionPath::Tiled if possible => Ok(true),
-            AttentionPath::Tiled => {
-                let expected = format!("heads of at most {WIDEST} features, blocks of 256 threads");
-                invalid(self.op, expected, format!("{width} and {values} features, {threads} threads"))
+        if asked {
+            let expected = format!("heads of at most {WIDEST} features, blocks of 256 threads");
+            let found = || format!("{width} and {values} features, {threads} threads");
+            return if possible { Ok(Path::Tiled) } else { invalid(self.op, expected, found()) };
+        }
+        let scores =
+            [batch, heads, queries, keys].iter().fold(query.dtype_size(), |n, &dim| n.saturating_mul(dim));
+        // The tiled kernels compute the scores twice more for the gradient, and without matrix
+        // units. So they pay off only if memory is short.
+        let most = self.options.scores.map_or_else(hip::attention_scores, Ok)?;
+        let tiled = possible && queries >= LEAST_QUERIES && scores > most;
+        Ok(if tiled { Path::Tiled } else { Path::Composed })
+    }
+
+    /// What the kernels on matrix cores do with a score.
+    fn scores(&self) -> Scores<'_> {
+        Scores {
+            mask: self.mask.as_ref(),
+            bias: None,
+            scale: self.scale,
+            softcap: None,
+            causal: self.options.causal,
+            fill: self.options.fill,
+            quiet: self.options.quiet,
+            dropout: self.dropout(),
+        }
+    }
+
+    /// What the gradient needs of each row: the base of the exponentials, and the reciprocal of
+    /// their sum.
+    fn sums(&self, query: &RocmTensor) -> hip::Result<RocmTensor> {
+        let [batch, heads, queries, ..] = self.sizes;
+        RocmTensor::empty(query.hip_device(), [batch, heads, queries, 2], compute_dtype(query.dtype_of()))
+    }
+
+    fn on(&self, cores: Cores, [query, key, value]: [&RocmTensor; 3]) -> hip::Result<Attended> {
+        let [batch, heads, queries, ..] = self.sizes;
+        let out = in_order_of(query, [batch, heads, queries, value.dims()[3]], is_writable)?;
+        let sums = self.sums(query)?;
+        cores.forward(self.op, [query, key, value], &self.scores(), &out, Some(&sums))?;
+        Ok(Attended { out: out.clone(), kept: vec![out, sums] })
+    }
+
+    /// The gradients on matrix cores, written to `given` or to new tensors.
+    fn on_backward(
+        &self,
+        cores: Cores,
+        inputs: [&RocmTensor; 3],
+        read: [&RocmTensor; 3],
+        wanted: [bool; 3],
+        given: Option<[RocmTensor; 3]>,
+    ) -> hip::Result<[Option<RocmTensor>; 3]> {
+        // One kernel computes the keys' and the values' gradient.
+        let either = wanted[1] || wanted[2];
+        let direct = given.as_ref().is_none_or(|given| given.iter().all(is_writable));
+        let (to, computed) =
+            if direct { (given.clone(), [wanted[0], either, either]) } else { (None, [true; 3]) };
+        let mut found = places(inputs, computed, to, is_writable)?;
+        cores.backward(self.op, inputs, &self.scores(), read, found.each_ref().map(Option::as_ref))?;
+        if let (false, Some(given)) = (direct, given) {
+            for (place, found) in given.iter().zip(found.iter().flatten()) {
+                assign(BACKWARD, place, found)?;
             }
-            AttentionPath::Auto => {
-                let scores = [batch, heads, queries, keys]
-                    .iter()
-                    .fold(query.dtype_size(), |n, &dim| n.saturating_mul(dim));
-                // The tiled kernels compute the scores twice more for the gradient, and without
-                // matrix units. So they pay off only if memory is short.
-                let most = self.options.scores.map_or_else(hip::attention_scores, Ok)?;
-                Ok(possible && queries >= LEAST_QUERIES && scores > most)
+            return Ok(given.map(Some));
+        }
+        for (found, wanted) in found.iter_mut().zip(wanted) {
+            if !wanted {
+                *found = None;
             }
         }
+        Ok(found)
     }
 
     fn mask_size(&self) -> Arg {
@@ -275,9 +352,7 @@ impl<'a> Call<'a> {
         let [batch, heads, queries, _, _] = self.sizes;
         let (device, values) = (query.hip_device(), value.dims()[3]);
         let out = RocmTensor::empty(device, [batch, heads, queries, values], query.dtype_of())?;
-        // For each row its largest score, and the reciprocal of the sum of exponentials relative to
-        // it.
-        let sums = RocmTensor::empty(device, [batch, heads, queries, 2], compute_dtype(query.dtype_of()))?;
+        let sums = self.sums(query)?;
         let inputs = [Some(query), Some(key), Some(value), self.mask.as_ref(), None];
         let mut scalars = vec![
             self.compute(self.scale),
@@ -341,11 +416,6 @@ impl<'a> Call<'a> {
         }
         Ok([by_query, by_key, by_value])
     }
-
-    /// Whether there are no scores, or the values have no features.
-    fn is_empty(&self, values: usize) -> bool {
-        self.sizes.contains(&0) || values == 0
-    }
 }
 
 /// `softmax(mask(dropout(scale * query key^T))) value`.
@@ -375,22 +445,26 @@ pub fn attention(
     let call = Call::new(OP, &query, &key, mask, options)?;
     call.check_value(&query, &value)?;
     let values = value.dims()[3];
-    if call.is_tiled(&query, values)? && !call.is_empty(values) {
-        return call.tiled([&query, &key, &value]);
+    match call.route(&query, values)? {
+        Path::Cores(cores) => return call.on(cores, [&query, &key, &value]),
+        Path::Tiled => return call.tiled([&query, &key, &value]),
+        Path::Composed => {}
     }
     let [batch, heads, queries, ..] = call.sizes;
-    let out = in_order_of(&query, [batch, heads, queries, values])?;
+    // A product must be able to write it.
+    let out = in_order_of(&query, [batch, heads, queries, values], is_one_batch)?;
     let weights = call.weights(query, key)?;
     product_to(Request::new(OP, 1.0), weights.clone(), operand(value)?, &out)?;
     Ok(Attended { out, kept: vec![weights] })
 }
 
 /// The tensors that the gradients are written to: `given`, or a new tensor for each gradient that
-/// is wanted.
+/// is wanted, in its input's order of axes if that order `fits`.
 fn places<const N: usize>(
     inputs: [&RocmTensor; N],
     wanted: [bool; N],
     given: Option<[RocmTensor; N]>,
+    fits: impl Fn(&RocmTensor) -> bool,
 ) -> hip::Result<[Option<RocmTensor>; N]> {
     if let Some(given) = given {
         return Ok(given.map(Some));
@@ -398,7 +472,7 @@ fn places<const N: usize>(
     let mut places = [const { None }; N];
     for ((place, input), wanted) in places.iter_mut().zip(inputs).zip(wanted) {
         if let (true, &[batch, heads, length, features]) = (wanted, input.dims()) {
-            *place = Some(in_order_of(input, [batch, heads, length, features])?);
+            *place = Some(in_order_of(input, [batch, heads, length, features], &fits)?);
         }
     }
     Ok(places)
@@ -433,12 +507,17 @@ pub(super) fn gradients(
     wanted: [bool; 3],
     given: Option<[RocmTensor; 3]>,
 ) -> hip::Result<[Option<RocmTensor>; 3]> {
-    let kept = kept.into_iter().map(packed).collect::<hip::Result<Vec<_>>>()?;
     let call = Call::new(BACKWARD, &query, &key, mask, options)?;
     call.check_value(&query, &value)?;
     let [batch, heads, queries, keys, _] = call.sizes;
     let values = value.dims()[3];
-    let tiled = call.is_tiled(&query, values)? && !call.is_empty(values);
+    let route = call.route(&query, values)?;
+    let tiled = !matches!(route, Path::Composed);
+    let kept = match route {
+        // Its output may be a view.
+        Path::Cores(_) => kept,
+        _ => kept.into_iter().map(packed).collect::<hip::Result<Vec<_>>>()?,
+    };
     call.check("a gradient", &grad, &query, &[batch, heads, queries, values])?;
     match kept.as_slice() {
         [out, sums] if tiled => {
@@ -446,6 +525,10 @@ pub(super) fn gradients(
             if sums.dims() != [batch, heads, queries, 2] || sums.dtype_of() != compute_dtype(query.dtype_of())
             {
                 return invalid(BACKWARD, "the sums that attention kept", format!("{:?}", sums.dims()));
+            }
+            if let Path::Cores(cores) = route {
+                let sums = &packed(sums.clone())?;
+                return call.on_backward(cores, [&query, &key, &value], [out, sums, &grad], wanted, given);
             }
             let found = call.tiled_backward([&query, &key, &value], [out, sums], &grad, wanted)?;
             let Some(given) = given else { return Ok(found) };
@@ -458,7 +541,7 @@ pub(super) fn gradients(
         }
         [weights] if !tiled => {
             call.check("weights", weights, &query, &[batch, heads, queries, keys])?;
-            let places = places([&query, &key, &value], wanted, given)?;
+            let places = places([&query, &key, &value], wanted, given, is_one_batch)?;
             let [by_query, by_key, by_value] = places.each_ref().map(Option::as_ref);
             let (grad, gradient) = (operand(grad)?, Request::gradient(BACKWARD, 1.0));
             if let Some(place) = by_value {
@@ -516,7 +599,7 @@ pub fn attention_weights_backward(
     for (name, tensor) in [("weights", &weights), ("a gradient", &grad)] {
         call.check(name, tensor, query, &[batch, heads, queries, keys])?;
     }
-    let places = places(inputs.each_ref(), wanted, None)?;
+    let places = places(inputs.each_ref(), wanted, None, is_one_batch)?;
     let scores = call.scores_backward(&packed(weights)?, grad)?;
     call.products(inputs, scores, places.each_ref().map(Option::as_ref))?;
     Ok(places)

@@ -1,0 +1,237 @@
+//! Attention of f16 and bf16 on matrix cores (`hip/kernels/attention_matrix*.hip`), forward and
+//! backward. No scores are stored.
+
+use hip::{Device, Grid, KernelName, MatrixCores, Template};
+
+use super::strides;
+use crate::arg::{Arg, compute};
+use crate::dtype::compute_dtype;
+use crate::ops::launch::views_to_views;
+use crate::tensor::RocmTensor;
+
+/// The features of a head for which the kernels have tiles (`HEADS` of the kernels' table).
+const HEADS: [usize; 4] = [64, 96, 128, 256];
+/// The same for the gradient.
+const TRAINED_HEADS: &[usize] = HEADS.split_at(3).0;
+
+/// What happens to a score between the two products.
+pub(super) struct Scores<'a> {
+    pub(super) mask: Option<&'a RocmTensor>,
+    pub(super) bias: Option<&'a RocmTensor>,
+    pub(super) scale: f64,
+    pub(super) softcap: Option<f64>,
+    pub(super) causal: bool,
+    /// The score of a key that the mask hides.
+    pub(super) fill: f64,
+    pub(super) quiet: bool,
+    /// Seed, call, whether scores are dropped, the largest random word that drops a score, and the
+    /// factor of the others.
+    pub(super) dropout: [Arg; 5],
+}
+
+impl Scores<'_> {
+    /// Whether only a positive scale and causality stand between the products.
+    fn are_plain(&self) -> bool {
+        let dropped = matches!(self.dropout[2], Arg::U32(1));
+        self.mask.is_none() && self.bias.is_none() && self.softcap.is_none() && !dropped && self.scale > 0.0
+    }
+
+    fn mask_size(&self) -> Arg {
+        Arg::U32(self.mask.map_or(1, RocmTensor::dtype_size) as u32)
+    }
+}
+
+/// The kernels that a device has for heads of some size.
+#[derive(Clone, Copy)]
+pub(super) struct Cores {
+    which: MatrixCores,
+    /// The widest head that they take.
+    wide: usize,
+}
+
+/// The operand of a block's rows in the backward kernels (`QUERIES` and `KEYS` in the source).
+#[derive(Clone, Copy, PartialEq)]
+enum By {
+    Queries,
+    Keys,
+}
+
+/// Whether rows consist of pieces of 16 bytes at multiples of 16 bytes.
+fn is_whole(tensor: &RocmTensor) -> bool {
+    let pieces = 16 / tensor.dtype_size();
+    let (dims, strides) = (tensor.dims(), tensor.layout().strides());
+    let apart = |axis: usize| dims[axis] == 1 || strides[axis].unsigned_abs().is_multiple_of(pieces);
+    dims[3].is_multiple_of(pieces)
+        && strides[3] == 1
+        && (0..3).all(apart)
+        && tensor.byte_offset().is_multiple_of(16)
+}
+
+/// Whether the kernels can write the tensor: its last axis is contiguous, and its rows begin at
+/// multiples of their length.
+pub(super) fn is_writable(tensor: &RocmTensor) -> bool {
+    let (dims, layout) = (tensor.dims(), tensor.layout());
+    let columns = dims[3].max(1);
+    let apart =
+        |axis: usize| dims[axis] == 1 || layout.strides()[axis].unsigned_abs().is_multiple_of(columns);
+    (dims[3] <= 1 || layout.strides()[3] == 1) && (0..3).all(apart) && layout.offset().is_multiple_of(columns)
+}
+
+impl Cores {
+    /// The kernels for heads of `features` (queries and keys) and `values`. `trained`: whether they
+    /// must have a gradient.
+    pub(super) fn of(query: &RocmTensor, values: usize, trained: bool) -> hip::Result<Option<Self>> {
+        let heads = if trained { TRAINED_HEADS } else { &HEADS };
+        let widest = query.dims()[3].max(values);
+        let Some(&wide) = heads.iter().find(|&&wide| wide >= widest) else { return Ok(None) };
+        let which = query.hip_device().info().matrix_cores(query.kernel_type()?, trained)?;
+        Ok(which.map(|which| Self { which, wide }))
+    }
+
+    /// `THREADS` of `attention_matrix.h`.
+    fn threads(self) -> u32 {
+        if self.which == MatrixCores::Mfma { 256 } else { 128 }
+    }
+
+    /// The grid of a launch with `pairs * rows / tile` tiles, rounded up for each pair.
+    fn grid(self, device: &Device, pairs: usize, rows: usize, tile: usize) -> Grid {
+        Grid {
+            blocks: device.grid_rows(pairs * rows.div_ceil(tile), usize::MAX).blocks,
+            threads: self.threads(),
+        }
+    }
+
+    /// The rows of a tile of the forward kernel, and the bytes of shared memory that the host gives
+    /// it (`Sizes` in `attention_matrix.hip`).
+    fn forward_tile(self) -> (usize, u32) {
+        let tall = match self.which {
+            MatrixCores::Mma | MatrixCores::Mfma => 1 + usize::from(self.wide <= 128),
+            MatrixCores::Wmma => 1,
+            MatrixCores::Emulated => 1 + usize::from(self.wide <= 64),
+        };
+        let rows = 4 * 16 * tall;
+        if self.which != MatrixCores::Mma {
+            return (rows, 0);
+        }
+        let (keys, stages) = (if self.wide > 128 { 32 } else { 64 }, if self.wide > 64 { 1 } else { 2 });
+        let kept = if self.wide > 64 { rows } else { 0 };
+        (rows, self.bytes(kept + 2 * stages * keys))
+    }
+
+    /// The same of the backward kernels (`Sizes` in `attention_matrix_backward.hip`).
+    fn backward_tile(self, by: By) -> (usize, u32) {
+        let tall = match self.which {
+            MatrixCores::Mma => 1 + usize::from(self.wide <= 64 || by == By::Queries),
+            MatrixCores::Wmma => 1,
+            MatrixCores::Mfma | MatrixCores::Emulated => 1 + usize::from(self.wide <= 64),
+        };
+        let rows = 4 * 16 * tall;
+        if self.which != MatrixCores::Mma {
+            return (rows, 0);
+        }
+        let kept = match (by, self.wide > 64) {
+            (By::Queries, false) => 0,
+            (By::Queries, true) => 2 * rows,
+            (By::Keys, _) => rows,
+        };
+        let columns = if self.wide > 64 && by == By::Queries { 32 } else { 64 };
+        // Of two stages of columns: a sum of 8 and a dot of 4 bytes.
+        let sums = if by == By::Keys { 2 * columns as u32 * 12 } else { 0 };
+        (rows, self.bytes((kept + 4 * columns).max(rows)) + sums)
+    }
+
+    /// The bytes of `rows` rows of a tile.
+    fn bytes(self, rows: usize) -> u32 {
+        (rows * (self.wide + 8) * 2) as u32
+    }
+
+    /// `softmax(mask(dropout(softcap(scale q k^T))) + bias) v`, written to `out`, which
+    /// [`is_writable`]. `sums` receives what the gradient needs of each row.
+    pub(super) fn forward(
+        self,
+        op: &'static str,
+        inputs: [&RocmTensor; 3],
+        scores: &Scores<'_>,
+        out: &RocmTensor,
+        sums: Option<&RocmTensor>,
+    ) -> hip::Result<()> {
+        let [query, key, value] = inputs;
+        let (device, ty) = (query.hip_device(), query.kernel_type()?);
+        let &[batch, heads, queries, width] = query.dims() else { return rank(op, query) };
+        let (keys, values) = (key.dims()[2], value.dims()[3]);
+        let plain = scores.are_plain() && inputs.iter().all(|input| is_whole(input));
+        let kernel = Template::attention_matrix.ty(ty).int(self.wide as i32).int((!plain).into());
+        let shape = [batch * heads, heads, queries, keys, width, values].map(|n| n as i64);
+        let operands = [Some(query), Some(key), Some(value), scores.mask, scores.bias];
+        let views = operands.into_iter().chain([Some(out)]).map(strides);
+        let dims: Vec<Arg> = [Arg::I64x6(shape)].into_iter().chain(views).collect();
+        let mut scalars = vec![
+            compute(scores.scale.into(), ty),
+            compute(scores.softcap.unwrap_or(0.0).into(), ty),
+            Arg::U32(scores.causal.into()),
+            scores.mask_size(),
+            compute(scores.fill.into(), ty),
+            Arg::U32(scores.quiet.into()),
+        ];
+        scalars.extend(scores.dropout);
+        let (rows, bytes) = self.forward_tile();
+        let grid = (self.grid(device, batch * heads, queries, rows), bytes);
+        views_to_views(op, device, kernel, grid, &dims, &operands, &scalars, &[Some(out), sums])
+    }
+
+    /// The gradients of [`forward`](Self::forward) with respect to queries, keys and values, written
+    /// to `places`, which [`is_writable`]; without a bias and a softcap.
+    pub(super) fn backward(
+        self,
+        op: &'static str,
+        inputs: [&RocmTensor; 3],
+        scores: &Scores<'_>,
+        [out, sums, grad]: [&RocmTensor; 3],
+        [by_query, by_key, by_value]: [Option<&RocmTensor>; 3],
+    ) -> hip::Result<()> {
+        let [query, key, value] = inputs;
+        let (device, ty) = (query.hip_device(), query.kernel_type()?);
+        let &[batch, heads, queries, width] = query.dims() else { return rank(op, query) };
+        let (keys, values, pairs) = (key.dims()[2], value.dims()[3], batch * heads);
+        let dots = RocmTensor::empty(device, [batch, heads, queries], compute_dtype(query.dtype_of()))?;
+        let dims = [pairs * queries, heads, queries, values].map(|n| Arg::I64(n as i64));
+        let dims: Vec<Arg> = dims.into_iter().chain([strides(Some(out)), strides(Some(grad))]).collect();
+        let whole = Arg::U32((is_whole(out) && is_whole(grad)).into());
+        let grid = device.grid_rows((pairs * queries).div_ceil(32), usize::MAX);
+        let kernel = Template::attention_matrix_dots.ty(ty);
+        let operands = [Some(out), Some(grad)];
+        views_to_views(op, device, kernel, (grid, 0), &dims, &operands, &[whole], &[Some(&dots)])?;
+
+        let operands = [Some(query), Some(key), Some(value), Some(grad), scores.mask];
+        let plain = scores.are_plain() && inputs.iter().chain(&[grad]).all(|input| is_whole(input));
+        let shape = Arg::I64x6([pairs, heads, queries, keys, width, values].map(|n| n as i64));
+        let read: Vec<Option<&RocmTensor>> = operands.into_iter().chain([Some(sums), Some(&dots)]).collect();
+        let mut scalars = vec![
+            compute(scores.scale.into(), ty),
+            compute(scores.fill.into(), ty),
+            Arg::U32(scores.causal.into()),
+            scores.mask_size(),
+        ];
+        scalars.extend(scores.dropout);
+        let launch = |by: By, length: usize, outputs: [Option<&RocmTensor>; 2]| {
+            let kernel = Template::attention_matrix_backward.ty(ty).int(self.wide as i32);
+            let kernel: KernelName = kernel.int((!plain).into()).int((by == By::Keys).into());
+            let views = operands.into_iter().chain(outputs).map(strides);
+            let dims: Vec<Arg> = [shape].into_iter().chain(views).collect();
+            let (rows, bytes) = self.backward_tile(by);
+            let grid = (self.grid(device, pairs, length, rows), bytes);
+            views_to_views(op, device, kernel, grid, &dims, &read, &scalars, &outputs)
+        };
+        if by_query.is_some() {
+            launch(By::Queries, queries, [by_query, None])?;
+        }
+        if by_key.is_some() || by_value.is_some() {
+            launch(By::Keys, keys, [by_key, by_value])?;
+        }
+        Ok(())
+    }
+}
+
+fn rank(op: &'static str, tensor: &RocmTensor) -> hip::Result<()> {
+    crate::error::invalid(op, "rank 4", format!("{:?}", tensor.dims()))
+}

@@ -1,0 +1,335 @@
+// Scaled dot-product attention of f16 and bf16 on matrix cores, softmax(q k^T) v, in one kernel:
+// FlashAttention-2 (Dao 2023, "FlashAttention-2: Faster Attention with Better Parallelism and Work
+// Partitioning", algorithm 1). A warp keeps the queries, scores and sums of its rows in registers;
+// the block's warps share tiles of keys and values in shared memory. Weights are rounded to T
+// before the second product, sums are f32.
+#include "attention_matrix.h"
+
+struct Shape {
+    i64 pairs, heads, queries, keys, width, values; // pairs: batch * heads; width: of q and k; values: of v
+};
+
+// The parameters of `attention_matrix`, in their order.
+template <class T> struct Given {
+    Shape s;
+    View q_at, k_at, v_at, mask_at, bias_at, out_at;
+    const T *q, *k, *v;
+    const u8 *mask;          // or null: true hides a key
+    const T *bias;           // or null
+    compute_t<T> scale, cap; // cap 0: scores are not capped
+    u32 causal, mask_size;   // mask_size: bytes of a bool
+    compute_t<T> fill;       // the score of a hidden key
+    u32 quiet;               // whether 1 is added to the sum of exponentials
+    u64 seed, call;
+    u32 dropping, last;
+    compute_t<T> factor;
+    T *out;
+    RowSum<compute_t<T>> *sums; // or null
+};
+
+#if HAS_CORES
+
+// The sizes of a block's tiles for heads of up to WIDE features. TALL: tiles of 16 queries of a
+// warp; KEYS: of a tile of keys; STAGES: tiles of keys and of values in shared memory; KEPT:
+// whether the queries stay in shared memory. Those of NVIDIA were chosen on an H200, of up to nine
+// for each width (docs/decisions/034); the others by registers and LDS.
+template <i32 WIDE> struct Sizes {
+#if CORES_MMA
+    static constexpr u32 TALL = WIDE > 128 ? 1 : 2, KEYS = WIDE > 128 ? 32 : 64, STAGES = WIDE > 64 ? 1 : 2;
+    static constexpr bool KEPT = WIDE > 64;
+#elif CORES_MFMA
+    static constexpr u32 TALL = WIDE > 128 ? 1 : 2, KEYS = WIDE > 128 ? 32 : 64, STAGES = 1;
+    static constexpr bool KEPT = false;
+#elif CORES_WMMA
+    static constexpr u32 TALL = 1, KEYS = WIDE > 128 ? 16 : WIDE > 96 ? 32 : 64, STAGES = 1;
+    static constexpr bool KEPT = WIDE > 128;
+#else // one of each
+    static constexpr u32 TALL = WIDE > 64 ? 1 : 2, KEYS = WIDE > 128 ? 16 : 64, STAGES = WIDE > 64 ? 1 : 2;
+    static constexpr bool KEPT = WIDE == 96 || WIDE > 128;
+#endif
+    static constexpr u32 ROWS_OF_WARP = TALL * cores::SIDE, ROWS = WARPS * ROWS_OF_WARP, PITCH = pitch_of(WIDE);
+    static constexpr u32 QUERIES = KEPT ? ROWS * PITCH : 0, TILE = KEYS * PITCH, ROOM = QUERIES + 2 * STAGES * TILE;
+};
+
+// Turns products into scores: scale, softcap, dropout, mask, causality, bias. Each step loads its
+// parameters when it begins; together they do not fit into AMD's scalar registers.
+template <u32 TALL, u32 ACROSS, class T>
+DEVICE void change_scores(const Given<T> &given, u32 pair, u32 row0, u32 key0, cores::Sums (&score)[TALL][ACROSS]) {
+    using namespace cores;
+    u32 queries, keys;
+    {
+        const Given<T> &g = reload_parameters(given);
+        f32 scale = g.scale, cap = g.cap;
+        queries = (u32)g.s.queries, keys = (u32)g.s.keys;
+        for_each_sum<TALL, ACROSS>(row0, key0, [&](u32, u32, u32 m, u32 n, u32 i) {
+            f32 &x = score[m][n].at[i];
+            x *= scale;
+            if (cap > 0.0f) x = cap * math::tanh(x / cap);
+        });
+    }
+    if (reload_parameters(given).dropping) {
+        const Given<T> &g = reload_parameters(given);
+        Dropout<f32> dropout{g.seed, g.call, g.dropping, g.last, g.factor};
+        Words words = {}; // of the four tiles' keys; a span may be several tiles
+        for_each_sum<TALL, ACROSS>(row0, key0, [&](u32 query, u32 key, u32 m, u32 n, u32 i) {
+            if (n == 0) words = dropout.at((u64)pair * queries + query, keys, key);
+            score[m][n].at[i] *= dropout.kept(word_of(words, key0 % SPAN / SIDE + n));
+        });
+    }
+    if (reload_parameters(given).mask != nullptr) {
+        const Given<T> &g = reload_parameters(given);
+        u32 batch = pair / (u32)g.s.heads, head = pair - batch * (u32)g.s.heads;
+        Mask mask = mask_of(g.mask_at, g.mask, g.mask_size, batch, head);
+        f32 fill = g.fill;
+        for_each_sum<TALL, ACROSS>(row0, key0, [&](u32 query, u32 key, u32 m, u32 n, u32 i) {
+            if (query < queries && key < keys && mask.hides(query, key)) score[m][n].at[i] = fill;
+            keep_order<true>();
+        });
+    }
+    {
+        bool causal = reload_parameters(given).causal != 0;
+        for_each_sum<TALL, ACROSS>(row0, key0, [&](u32 query, u32 key, u32 m, u32 n, u32 i) {
+            if (key >= causal_end(causal, query, queries, keys)) score[m][n].at[i] = LOWEST<f32>;
+            keep_order<true>();
+        });
+    }
+    if (reload_parameters(given).bias != nullptr) {
+        const Given<T> &g = reload_parameters(given);
+        u32 batch = pair / (u32)g.s.heads, head = pair - batch * (u32)g.s.heads;
+        i64 row = g.bias_at.row, column = g.bias_at.column;
+        const T *bias = g.bias + batch * g.bias_at.batch + head * g.bias_at.head;
+        for_each_sum<TALL, ACROSS>(row0, key0, [&](u32 query, u32 key, u32 m, u32 n, u32 i) {
+            if (query < queries && key < keys) score[m][n].at[i] += load(bias[(i64)query * row + (i64)key * column]);
+        });
+    }
+}
+
+template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given, u32 pair, u32 block_row) {
+    using namespace cores;
+    typedef Sizes<WIDE> S;
+    constexpr u32 PITCH = S::PITCH, STEPS = WIDE / SIDE, TALL = S::TALL, KEYS = S::KEYS, ACROSS = KEYS / SIDE;
+    constexpr u32 STAGES = S::STAGES, TILE = S::TILE, ROOM = S::ROOM, ROWS_OF_WARP = S::ROWS_OF_WARP;
+    constexpr bool KEPT = S::KEPT;
+    BLOCK_ROOM(room, ROOM / 8);
+    check_room(ROOM * sizeof(T));
+    T *q_tile = (T *)room, *tiles = q_tile + S::QUERIES;
+    const Given<T> &g = reload_parameters(given);
+    u32 queries = (u32)g.s.queries, keys = (u32)g.s.keys;
+    bool causal = g.causal != 0;
+    u32 batch = pair / (u32)g.s.heads, head = pair - batch * (u32)g.s.heads;
+    u32 row0 = block_row + warp() * ROWS_OF_WARP; // the warp's first query
+
+    Rows q[KEPT ? 1 : TALL][KEPT ? 1 : STEPS];
+    constexpr u32 AT_ONCE = KEPT || ROOM / PITCH >= S::ROWS ? S::ROWS : ROOM / PITCH / ROWS_OF_WARP * ROWS_OF_WARP;
+    const Copier<AT_ONCE, WIDE, KIND, T> from(g.q, g.q_at, batch, head, g.s.queries, g.s.width);
+    sync_threads(); // threads may still read an earlier item's tiles
+    UNROLLED
+    for (u32 first = 0; first < S::ROWS; first += AT_ONCE) {
+        from.copy(block_row + first, q_tile);
+        if constexpr (!KEPT) {
+            end_copies();
+            wait_for_copies<0>();
+            sync_threads();
+            u32 own = warp() * ROWS_OF_WARP - first;
+            if (own < AT_ONCE) {
+                const Tile<T, PITCH> tile(q_tile + own * PITCH);
+                UNROLLED
+                for (u32 m = 0; m < TALL; ++m) {
+                    UNROLLED
+                    for (u32 d = 0; d < STEPS; ++d) q[m][d] = tile.rows(m * SIDE, d * SIDE);
+                }
+            }
+            sync_threads();
+        }
+    }
+    // Made again for each tile, so that they take no registers between tiles.
+    auto k = [&] {
+        const Given<T> &g = reload_parameters(given);
+        return Copier<KEYS, WIDE, KIND, T>(g.k, g.k_at, batch, head, keys, g.s.width);
+    };
+    auto v = [&] {
+        const Given<T> &g = reload_parameters(given);
+        return Copier<KEYS, WIDE, KIND, T>(g.v, g.v_at, batch, head, keys, g.s.values);
+    };
+
+    Sums out[TALL][STEPS] = {};
+    f32 top[TALL][ROWS], sum[TALL][ROWS];
+    UNROLLED
+    for (u32 m = 0; m < TALL; ++m) {
+        UNROLLED
+        for (u32 s = 0; s < ROWS; ++s) top[m][s] = LOWEST<f32>, sum[m][s] = 0.0f;
+    }
+    // The exponent of a weight is unit * score - base.
+    f32 unit = KIND == PLAIN ? g.scale * LOG2E : LOG2E;
+    auto seen = [=](u32 query) { return causal_end(causal, query < queries ? query : queries - 1, queries, keys); };
+    u32 end = seen(block_row + S::ROWS - 1), own_end = seen(row0 + ROWS_OF_WARP - 1), all_see = seen(row0);
+
+    k().copy(0, tiles);
+    if (STAGES == 1) end_copies();
+    v().copy(0, tiles + STAGES * TILE);
+    end_copies();
+    u32 stage = 0;
+    for (u32 key0 = 0; key0 < end; key0 += KEYS) {
+        wait_for_copies<STAGES == 1 ? 1 : 0>();
+        sync_threads();
+        if (STAGES == 2 && key0 + KEYS < end) {
+            k().copy(key0 + KEYS, tiles + (stage ^ 1) * TILE);
+            v().copy(key0 + KEYS, tiles + (2 + (stage ^ 1)) * TILE);
+            end_copies();
+        }
+        bool has_keys = key0 < own_end;
+        Sums score[TALL][ACROSS] = {};
+        if (has_keys) {
+            const Tile<T, PITCH> tile(tiles + stage * TILE), rows(q_tile + warp() * ROWS_OF_WARP * PITCH);
+            UNROLLED
+            for (u32 d = 0; d < STEPS; ++d) {
+                Rows left[TALL];
+                UNROLLED
+                for (u32 m = 0; m < TALL; ++m) {
+                    if constexpr (KEPT) left[m] = rows.rows(m * SIDE, d * SIDE);
+                    else left[m] = q[m][d];
+                }
+                UNROLLED
+                for (u32 n = 0; n < ACROSS; ++n) {
+                    Columns columns = tile.columns(n * SIDE, d * SIDE);
+                    UNROLLED
+                    for (u32 m = 0; m < TALL; ++m) multiply<T>(left[m], columns, score[m][n]);
+                }
+                keep_order();
+            }
+        }
+        if (STAGES == 1) {
+            sync_threads();
+            if (key0 + KEYS < end) k().copy(key0 + KEYS, tiles);
+            end_copies();
+        }
+        Rows weights[TALL][ACROSS];
+        if (has_keys) {
+            if constexpr (KIND == PLAIN) {
+                if (key0 + KEYS > all_see) {
+                    for_each_sum<TALL, ACROSS>(row0, key0, [&](u32 query, u32 key, u32 m, u32 n, u32 i) {
+                        if (key >= seen(query)) score[m][n].at[i] = LOWEST<f32>;
+                    });
+                }
+            } else {
+                change_scores(given, pair, row0, key0, score);
+            }
+            UNROLLED
+            for (u32 m = 0; m < TALL; ++m) {
+                f32 base[ROWS], fade[ROWS];
+                UNROLLED
+                for (u32 s = 0; s < ROWS; ++s) {
+                    f32 peak = top[m][s];
+                    UNROLLED
+                    for (u32 n = 0; n < ACROSS; ++n) {
+                        UNROLLED
+                        for (u32 i = 0; i < ELEMENTS; ++i) {
+                            if (slot_of(i) == s) peak = Maximum()(peak, score[m][n].at[i]);
+                        }
+                    }
+                    peak = along_row(peak, Maximum());
+                    base[s] = peak == LOWEST<f32> ? 0.0f : peak * unit - SHIFT<T>;
+                    fade[s] = power2(top[m][s] * unit - SHIFT<T> - base[s]);
+                    top[m][s] = peak;
+                    sum[m][s] *= fade[s];
+                }
+                UNROLLED
+                for (u32 c = 0; c < STEPS; ++c) {
+                    UNROLLED
+                    for (u32 i = 0; i < ELEMENTS; ++i) out[m][c].at[i] *= fade[slot_of(i)];
+                }
+                UNROLLED
+                for (u32 n = 0; n < ACROSS; ++n) {
+                    UNROLLED
+                    for (u32 i = 0; i < ELEMENTS; ++i) {
+                        f32 weight = power2(score[m][n].at[i] * unit - base[slot_of(i)]);
+                        score[m][n].at[i] = weight;
+                        sum[m][slot_of(i)] += weight; // of this lane's keys
+                    }
+                    weights[m][n] = rows_of<T>(score[m][n]);
+                    keep_order<true>();
+                }
+            }
+        }
+        if (STAGES == 1) {
+            wait_for_copies<1>();
+            sync_threads();
+        }
+        if (has_keys) {
+            const Tile<T, PITCH> tile(tiles + (STAGES + stage) * TILE);
+            UNROLLED
+            for (u32 n = 0; n < ACROSS; ++n) {
+                UNROLLED
+                for (u32 c = 0; c < STEPS; ++c) {
+                    Columns columns = tile.turned(n * SIDE, c * SIDE);
+                    UNROLLED
+                    for (u32 m = 0; m < TALL; ++m) multiply<T>(weights[m][n], columns, out[m][c]);
+                    if (c % 2 == 1) keep_order();
+                }
+            }
+        }
+        if (STAGES == 1) {
+            sync_threads();
+            if (key0 + KEYS < end) v().copy(key0 + KEYS, tiles + TILE);
+            end_copies();
+        } else {
+            stage ^= 1;
+        }
+    }
+
+    const Given<T> &again = reload_parameters(given);
+    u32 values = (u32)again.s.values;
+    T *first = again.out + batch * again.out_at.batch + head * again.out_at.head;
+    i64 step = again.out_at.row;
+    UNROLLED
+    for (u32 m = 0; m < TALL; ++m) {
+        f32 factor[ROWS];
+        UNROLLED
+        for (u32 s = 0; s < ROWS; ++s) {
+            u32 query = row0 + m * SIDE + row_of(s);
+            f32 base = top[m][s] == LOWEST<f32> ? 0.0f : top[m][s] * unit - SHIFT<T>;
+            f32 total = along_row(sum[m][s], Plus());
+            if (again.quiet) total += power2(-base);
+            factor[s] = share(total);
+            if (again.sums != nullptr && column_of(0) == 0 && query < queries)
+                again.sums[(u64)pair * queries + query] = RowSum<f32>{base, factor[s]};
+        }
+        auto row = [=](u32 slot) {
+            u32 query = row0 + m * SIDE + row_of(slot);
+            return query < queries ? first + (i64)query * step : nullptr;
+        };
+        UNROLLED
+        for (u32 c = 0; c < STEPS; ++c)
+            write_sums<T>(out[m][c], c * SIDE, values, row, [&](u32 slot) { return factor[slot]; });
+    }
+}
+
+#endif
+
+// out = softmax(mask(dropout(cap(scale q k^T))) + bias) v for heads of up to WIDE features, where
+// the score of a hidden key is `fill`. Every operand has strides; the output's last axis is
+// contiguous and its other strides are multiples of `values`. Each row's RowSum goes to sums[pair,
+// query], with the base in units of log 2. Launched with THREADS threads; any number of blocks
+// works. Keys that no query of a tile sees are not read.
+template <class T, i32 WIDE, i32 KIND>
+__global__ __launch_bounds__(THREADS) void attention_matrix(Shape s, View q_at, View k_at, View v_at, View mask_at,
+                                                            View bias_at, View out_at, const T *q, const T *k,
+                                                            const T *v, const u8 *mask, const T *bias,
+                                                            compute_t<T> scale, compute_t<T> cap, u32 causal,
+                                                            u32 mask_size, compute_t<T> fill, u32 quiet, u64 seed,
+                                                            u64 call, u32 dropping, u32 last, compute_t<T> factor,
+                                                            T *out, RowSum<compute_t<T>> *sums) {
+#if HAS_CORES
+    constexpr i64 SIZE = Sizes<WIDE>::ROWS;
+    Given<T> given{s,   q_at,   k_at,      v_at, mask_at, bias_at, out_at, q,        k,    v,      mask, bias, scale,
+                   cap, causal, mask_size, fill, quiet,   seed,    call,   dropping, last, factor, out,  sums};
+    // No `for_each_row`: AMD's compiler does not inline a lambda of this size.
+    for (i64 item = blockIdx.x;; item += gridDim.x) {
+        const Given<T> &g = reload_parameters(given);
+        i64 tiles = (g.s.queries + SIZE - 1) / SIZE;
+        if (item >= g.s.pairs * tiles) break;
+        const Place at(item, g.s.pairs, tiles, g.causal ? LAST_FIRST : BY_PAIR);
+        attend<WIDE, KIND>(given, (u32)at.pair, (u32)(at.tile * SIZE));
+    }
+#endif
+}
