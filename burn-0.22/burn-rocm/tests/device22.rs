@@ -169,10 +169,14 @@ fn batch_norm_takes_one_call_or_own_kernels() {
     };
     R::sync(&device).unwrap();
     let (out, counts) = counting(|| R::batch_norm_train(x.clone(), gamma.clone(), gamma.clone(), 1e-5));
-    // After a call, the kernel that makes the running statistics and repairs variances; without it,
-    // own kernels compute everything, three of them on an H200.
+    // After a call, one kernel makes the running statistics and repairs variances. Without a call,
+    // two own kernels compute everything. The op also zeroes the earlier running statistics: where
+    // small ops are deferred, as on GPUs, that is a kernel, and otherwise a memset.
     let counted = |counts: Counts| (counts.library_calls, counts.kernels);
-    assert!(counted(counts) == (1, 1) || (!must && matches!(counted(counts), (0, 2..=3))), "{counts:?}");
+    assert!(
+        counted(counts) == (1, 1) || (!must && matches!(counted(counts), (1, 2) | (0, 2..=3))),
+        "{counts:?}"
+    );
     is_all(out.output, 1.0);
     is_all(out.mean.clone(), 1.0);
     is_all(out.variance.clone(), 0.0);
