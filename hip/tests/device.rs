@@ -1,8 +1,6 @@
 //! Memory, transfers, kernels and errors on a real device of whatever provider the machine has.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::ffi::c_void;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use hip::{Buffer, DType, Device, Error, Functor, Program, Template};
@@ -241,52 +239,61 @@ fn launches_check_their_arguments() {
 }
 
 /// A kernel that adds a number of this type.
+#[cfg(unix)]
 fn float(launch: hip::Launch<'_>, dtype: DType, value: f64) -> hip::Launch<'_> {
     if dtype == DType::F64 { launch.value(value) } else { launch.value(value as f32) }
 }
 
-/// A page of a stack, filled with [`UNUSED`].
-#[derive(Clone)]
-#[repr(align(4096))]
-struct Page([u8; 4096]);
+/// Threads whose stacks are examined afterwards. Windows lets a program place no stack.
+#[cfg(unix)]
+mod measured {
+    use std::ffi::c_void;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// The value of the bytes of a stack that nobody has written.
-const UNUSED: u8 = 0xa5;
+    /// A page of a stack, filled with [`UNUSED`].
+    #[derive(Clone)]
+    #[repr(align(4096))]
+    struct Page([u8; 4096]);
 
-/// Runs `body` on a thread of its own. Returns its result, and the bytes of stack down to the
-/// lowest that was written. A guard page would not stop a frame that steps over it.
-fn on_measured_stack<T: Send>(body: impl FnOnce() -> T + Send) -> (T, usize) {
-    type Work<'a> = Box<dyn FnOnce() + Send + 'a>;
+    /// The value of the bytes of a stack that nobody has written.
+    const UNUSED: u8 = 0xa5;
 
-    extern "C" fn run(work: *mut c_void) -> *mut c_void {
-        // SAFETY: the pointer is from `Box::into_raw` below, and only this thread takes it.
-        let work = unsafe { Box::from_raw(work.cast::<Work<'_>>()) };
-        work();
-        std::ptr::null_mut()
+    /// Runs `body` on a thread of its own. Returns its result, and the bytes of stack down to the
+    /// lowest that was written. A guard page would not stop a frame that steps over it.
+    pub(crate) fn on_measured_stack<T: Send>(body: impl FnOnce() -> T + Send) -> (T, usize) {
+        type Work<'a> = Box<dyn FnOnce() + Send + 'a>;
+
+        extern "C" fn run(work: *mut c_void) -> *mut c_void {
+            // SAFETY: the pointer is from `Box::into_raw` below, and only this thread takes it.
+            let work = unsafe { Box::from_raw(work.cast::<Work<'_>>()) };
+            work();
+            std::ptr::null_mut()
+        }
+
+        let mut stack = vec![Page([UNUSED; 4096]); 1024];
+        let mut result = None;
+        let work: Work<'_> = Box::new(|| result = Some(catch_unwind(AssertUnwindSafe(body))));
+        let work = Box::into_raw(Box::new(work));
+        // SAFETY: the attributes are initialised before they are used. The stack and the variables that
+        // `work` refers to are this function's, which waits for the thread.
+        unsafe {
+            let mut attributes = std::mem::zeroed();
+            let mut thread = std::mem::zeroed();
+            assert_eq!(libc::pthread_attr_init(&mut attributes), 0);
+            let size = size_of_val(&*stack);
+            assert_eq!(libc::pthread_attr_setstack(&mut attributes, stack.as_mut_ptr().cast(), size), 0);
+            assert_eq!(libc::pthread_create(&mut thread, &attributes, run, work.cast()), 0);
+            assert_eq!(libc::pthread_join(thread, std::ptr::null_mut()), 0);
+            libc::pthread_attr_destroy(&mut attributes);
+        }
+        let untouched = stack.iter().flat_map(|page| &page.0).take_while(|&&byte| byte == UNUSED).count();
+        let result = result.expect("the thread has run").unwrap_or_else(|panic| resume_unwind(panic));
+        (result, size_of_val(&*stack) - untouched)
     }
-
-    let mut stack = vec![Page([UNUSED; 4096]); 1024];
-    let mut result = None;
-    let work: Work<'_> = Box::new(|| result = Some(catch_unwind(AssertUnwindSafe(body))));
-    let work = Box::into_raw(Box::new(work));
-    // SAFETY: the attributes are initialised before they are used. The stack and the variables that
-    // `work` refers to are this function's, which waits for the thread.
-    unsafe {
-        let mut attributes = std::mem::zeroed();
-        let mut thread = std::mem::zeroed();
-        assert_eq!(libc::pthread_attr_init(&mut attributes), 0);
-        let size = size_of_val(&*stack);
-        assert_eq!(libc::pthread_attr_setstack(&mut attributes, stack.as_mut_ptr().cast(), size), 0);
-        assert_eq!(libc::pthread_create(&mut thread, &attributes, run, work.cast()), 0);
-        assert_eq!(libc::pthread_join(thread, std::ptr::null_mut()), 0);
-        libc::pthread_attr_destroy(&mut attributes);
-    }
-    let untouched = stack.iter().flat_map(|page| &page.0).take_while(|&&byte| byte == UNUSED).count();
-    let result = result.expect("the thread has run").unwrap_or_else(|panic| resume_unwind(panic));
-    (result, size_of_val(&*stack) - untouched)
 }
 
 /// Applications may create threads with small stacks.
+#[cfg(unix)]
 #[test]
 fn attention_takes_little_of_its_callers_stack() {
     const STACK: usize = 256 << 10;
@@ -301,7 +308,7 @@ fn attention_takes_little_of_its_callers_stack() {
             DType::F64 => bytemuck::cast_slice(&[1f64, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 3.0]).to_vec(),
             _ => bytemuck::cast_slice(&[1f32, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 3.0]).to_vec(),
         };
-        let (mean, stack) = on_measured_stack(|| {
+        let (mean, stack) = measured::on_measured_stack(|| {
             let q = device.upload(&vec![0; queries * width * element]).unwrap();
             let k = device.upload(&vec![0; keys * width * element]).unwrap();
             let v = device.upload(&values).unwrap();
