@@ -26,11 +26,11 @@ impl AttentionDropout {
 /// The implementation that computes attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AttentionPath {
-    /// In f16 and bf16 on a device with matrix cores: [`Tiled`](Self::Tiled) from 32 queries on, for
-    /// heads of at most 128 features. Otherwise chooses [`Composed`](Self::Composed) up to [`AttentionOptions::scores`] bytes of scores, for
-    /// fewer than 32 queries, and for heads that the tiled kernels do not take; else
-    /// [`Tiled`](Self::Tiled). So beyond that limit, memory grows linearly with the sequence
-    /// length.
+    /// In f16 and bf16 on a device with matrix cores: [`Tiled`](Self::Tiled) from 32 queries on,
+    /// for heads of at most 128 features. Otherwise chooses [`Composed`](Self::Composed) up to
+    /// [`AttentionOptions::scores`] bytes of scores, for fewer than 32 queries, and for heads that
+    /// the tiled kernels do not take; else [`Tiled`](Self::Tiled). So beyond that limit, memory
+    /// grows linearly with the sequence length.
     #[default]
     Auto,
     /// One kernel forward. Backward, one kernel for the rows' products, one for keys and values,
