@@ -9,8 +9,9 @@
 #   --arch      these architectures. Default: those of every run (tests/rocm/src/architecture.rs lists all), or gfx1030
 #               with an older ROCm
 #   --full      all architectures
-#   --changed   all architectures if the kernels' ingredients differ from those in docs/kernels.md, else those of every
-#               run. With an older ROCm: gfx1030 if they differ, else nothing. Comments and blank lines do not count
+#   --changed   all architectures if the kernels' ingredients differ from those in docs/kernels.md, else gfx942 alone,
+#               which finds a change of Debian's compiler. With an older ROCm: gfx1030 if they differ, else nothing.
+#               Comments and blank lines do not count
 #   --family    only the kernels of these families: no tables, no times
 #   --write     writes the tables into docs/kernels.md instead of comparing; with --full, and if all is well, the
 #               ingredients too
@@ -72,8 +73,9 @@ while [ $# -gt 0 ]; do
     case "$1" in
     --changed)
         if grep -qxF "Sources: $sources" docs/kernels.md; then
-            echo "kernels.sh: the kernels are those of docs/kernels.md"
+            echo "kernels.sh: the kernels are those of docs/kernels.md, so one architecture is compiled"
             if [ $shaped = 0 ]; then exit 0; fi
+            arch=1 && options+=(--arch gfx942)
         elif [ $shaped = 1 ]; then
             echo "kernels.sh: the kernels are not those of docs/kernels.md (--full --write)," \
                 "so all architectures are compiled"
