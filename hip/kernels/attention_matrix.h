@@ -16,6 +16,21 @@ constexpr f32 LOG2E = 1.44269504f;
 // lose bits, and gfx90a's matrix cores take them for 0. A weight is at most 1, so the product is
 // below the greatest f16. The rows' sums have the same factor.
 template <class T> constexpr f32 SHIFT = is_same<T, f16>::value ? 14.0f : 0.0f;
+template <class T> constexpr f32 SHIFTED = is_same<T, f16>::value ? 16384.0f : 1.0f; // 2^SHIFT
+
+// A product that is rounded before anything is subtracted from it. The forward and the backward
+// kernel must get the same score, or else the largest weight of a row is not 1.
+DEVICE f32 rounded_product(f32 a, f32 b) {
+#if COMPILER_NVIDIA
+    return __fmul_rn(a, b);
+#else
+#if COMPILER_AMD
+#pragma clang fp contract(off)
+#endif
+    f32 product = a * b;
+    return product;
+#endif
+}
 
 // Elements from one row of a tile in shared memory to the next: 16 bytes more than the row, so that
 // 8 rows' pieces lie in different banks.

@@ -29,6 +29,12 @@ template <class T> struct Given {
 
 #if HAS_CORES
 
+// If the largest score of a row is further from 0 than this (in units of log 2), it is subtracted
+// before the multiplication by `unit`. A fused multiply-add takes less time, but subtracts a rounded
+// product: then the largest weight is off by the rounding's power of two, and scores of 1e9, which
+// masks use, would overflow.
+constexpr f32 FAR = 1024.0f;
+
 // The sizes of a block's tiles for heads of up to WIDE features. TALL: tiles of 16 queries of a
 // warp; KEYS: of a tile of keys; STAGES: tiles of keys and of values in shared memory; KEPT:
 // whether the queries stay in shared memory. Those of NVIDIA were chosen on an H200, of up to nine
@@ -63,7 +69,7 @@ DEVICE void change_scores(const Given<T> &given, u32 pair, u32 row0, u32 key0, c
         queries = (u32)g.s.queries, keys = (u32)g.s.keys;
         for_each_sum<TALL, ACROSS>(row0, key0, [&](u32, u32, u32 m, u32 n, u32 i) {
             f32 &x = score[m][n].at[i];
-            x *= scale;
+            x = rounded_product(x, scale);
             if (cap > 0.0f) x = cap * math::tanh(x / cap);
         });
     }
@@ -159,15 +165,17 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
         UNROLLED
         for (u32 s = 0; s < ROWS; ++s) top[m][s] = LOWEST<f32>, sum[m][s] = 0.0f;
     }
-    // The exponent of a weight is unit * score - base.
+    // A weight is 2^(unit * (score - top) + SHIFT).
     f32 unit = KIND == PLAIN ? g.scale * LOG2E : LOG2E;
     auto seen = [=](u32 query) { return causal_end(causal, query < queries ? query : queries - 1, queries, keys); };
     u32 end = seen(block_row + S::ROWS - 1), own_end = seen(row0 + ROWS_OF_WARP - 1), all_see = seen(row0);
 
-    k().copy(0, tiles);
-    if (STAGES == 1) end_copies();
-    v().copy(0, tiles + STAGES * TILE);
-    end_copies();
+    if (end > 0) {
+        k().copy(0, tiles);
+        if (STAGES == 1) end_copies();
+        v().copy(0, tiles + STAGES * TILE);
+        end_copies();
+    }
     u32 stage = 0;
     for (u32 key0 = 0; key0 < end; key0 += KEYS) {
         wait_for_copies<STAGES == 1 ? 1 : 0>();
@@ -216,7 +224,8 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
             }
             UNROLLED
             for (u32 m = 0; m < TALL; ++m) {
-                f32 base[ROWS], fade[ROWS];
+                f32 base[ROWS], fade[ROWS], far[ROWS];
+                bool some_far = false;
                 UNROLLED
                 for (u32 s = 0; s < ROWS; ++s) {
                     f32 peak = top[m][s];
@@ -228,8 +237,12 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
                         }
                     }
                     peak = along_row(peak, Maximum());
-                    base[s] = peak == LOWEST<f32> ? 0.0f : peak * unit - SHIFT<T>;
-                    fade[s] = power2(top[m][s] * unit - SHIFT<T> - base[s]);
+                    f32 subtracted = base_of(peak), whole = subtracted * unit;
+                    fade[s] = power2((top[m][s] - subtracted) * unit);
+                    bool is_far = !(whole > -FAR && whole < FAR);
+                    far[s] = is_far ? subtracted : 0.0f;
+                    base[s] = is_far ? -SHIFT<T> : whole - SHIFT<T>;
+                    some_far = some_far || is_far;
                     top[m][s] = peak;
                     sum[m][s] *= fade[s];
                 }
@@ -237,6 +250,13 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
                 for (u32 c = 0; c < STEPS; ++c) {
                     UNROLLED
                     for (u32 i = 0; i < ELEMENTS; ++i) out[m][c].at[i] *= fade[slot_of(i)];
+                }
+                if (some_far) {
+                    UNROLLED
+                    for (u32 n = 0; n < ACROSS; ++n) {
+                        UNROLLED
+                        for (u32 i = 0; i < ELEMENTS; ++i) score[m][n].at[i] -= far[slot_of(i)];
+                    }
                 }
                 UNROLLED
                 for (u32 n = 0; n < ACROSS; ++n) {
@@ -287,12 +307,12 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
         UNROLLED
         for (u32 s = 0; s < ROWS; ++s) {
             u32 query = row0 + m * SIDE + row_of(s);
-            f32 base = top[m][s] == LOWEST<f32> ? 0.0f : top[m][s] * unit - SHIFT<T>;
-            f32 total = along_row(sum[m][s], Plus());
-            if (again.quiet) total += power2(-base);
+            f32 base = base_of(top[m][s]), total = along_row(sum[m][s], Plus());
+            if (again.quiet) total += power2(SHIFT<T> - base * unit);
             factor[s] = share(total);
+            if (KIND == PLAIN) base = rounded_product(base, again.scale);
             if (again.sums != nullptr && column_of(0) == 0 && query < queries)
-                again.sums[(u64)pair * queries + query] = RowSum<f32>{base, factor[s]};
+                again.sums[(u64)pair * queries + query] = RowSum<f32>{base, factor[s] * SHIFTED<T>};
         }
         auto row = [=](u32 slot) {
             u32 query = row0 + m * SIDE + row_of(slot);
@@ -309,8 +329,7 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
 // out = softmax(mask(dropout(cap(scale q k^T))) + bias) v for heads of up to WIDE features, where
 // the score of a hidden key is `fill`. Every operand has strides; the output's last axis is
 // contiguous and its other strides are multiples of `values`. Each row's RowSum goes to sums[pair,
-// query], with the base in units of log 2. Launched with THREADS threads; any number of blocks
-// works. Keys that no query of a tile sees are not read.
+// query]. Launched with THREADS threads; any number of blocks works. Keys that no query of a tile sees are not read.
 template <class T, i32 WIDE, i32 KIND>
 __global__ __launch_bounds__(THREADS) void attention_matrix(Shape s, View q_at, View k_at, View v_at, View mask_at,
                                                             View bias_at, View out_at, const T *q, const T *k,

@@ -17,7 +17,7 @@ template <class T> struct Given {
     View q_at, k_at, v_at, grad_at, mask_at, out_at, other_at;
     const T *q, *k, *v, *grad;
     const u8 *mask;        // or null: true hides a key
-    const RowSum<C> *sums; // of each row, with the base in units of log 2
+    const RowSum<C> *sums; // of each row
     const C *dots;         // of each row: the product of the output and its gradient
     C scale, fill;         // fill: the score of a hidden key
     u32 causal, mask_size;
@@ -78,7 +78,9 @@ DEVICE void change_scores(const Given<T> &given, i64 pair, u32 row0, u32 column0
         const Given<T> &g = reload_parameters(given);
         f32 scale = g.scale;
         queries = (u32)g.s.queries, keys = (u32)g.s.keys, causal = g.causal != 0;
-        for_each_sum<TALL, ACROSS>(row0, column0, [&](u32, u32, u32 m, u32 n, u32 i) { score[m][n].at[i] *= scale; });
+        for_each_sum<TALL, ACROSS>(row0, column0, [&](u32, u32, u32 m, u32 n, u32 i) {
+            score[m][n].at[i] = rounded_product(score[m][n].at[i], scale);
+        });
     }
     if (reload_parameters(given).dropping) {
         const Given<T> &g = reload_parameters(given);
@@ -108,7 +110,7 @@ DEVICE void change_scores(const Given<T> &given, i64 pair, u32 row0, u32 column0
     }
     for_each_sum<TALL, ACROSS>(row0, column0, [&](u32 row, u32 column, u32 m, u32 n, u32 i) {
         u32 query = BY == KEYS ? column : row, key = BY == KEYS ? row : column;
-        if (key >= causal_end(causal, query, queries, keys)) {
+        if (query >= queries || key >= causal_end(causal, query, queries, keys)) {
             score[m][n].at[i] = LOWEST<f32>;
             grad[m][n].at[i] = 0.0f;
         }
@@ -157,7 +159,7 @@ template <i32 WIDE, i32 KIND, i32 BY, class T> DEVICE void gradients(const Given
     u32 warp_row = warp() * ROWS_OF_WARP, row0 = block_row + warp_row; // the warp's first row
     const RowSum<f32> *sums = g.sums + pair * queries;
     const f32 *dots = g.dots + pair * queries;
-    f32 unit = KIND == PLAIN ? g.scale * LOG2E : LOG2E; // a weight is 2^(unit * score - base) * factor
+    f32 score_scale = g.scale;
 
     // The operands of the rows: keys and values, or queries and the output's gradient.
     Rows first[KEPT1 ? 1 : TALL][KEPT1 ? 1 : STEPS], second[KEPT2 ? 1 : TALL][KEPT2 ? 1 : STEPS];
@@ -279,7 +281,9 @@ template <i32 WIDE, i32 KIND, i32 BY, class T> DEVICE void gradients(const Given
                 Rows weights[TALL][CHUNK], grads[TALL][CHUNK];
                 for_each_sum<TALL, CHUNK>(0, 0, [&](u32, u32 column, u32 m, u32 n, u32 i) {
                     RowSum<f32> sum = BY_KEYS ? sums_room[first_sum + column] : row_sum[m][slot_of(i)];
-                    f32 weight = power2(product[m][n].at[i] * unit - sum.base) * sum.factor;
+                    f32 score = product[m][n].at[i];
+                    if (KIND == PLAIN) score = rounded_product(score, score_scale);
+                    f32 weight = power2((score - sum.base) * LOG2E) * sum.factor;
                     product[m][n].at[i] = weight;
                     by_weight[m][n].at[i] *= weight;
                 });

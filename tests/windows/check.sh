@@ -31,8 +31,8 @@ x86_64-w64-mingw32-g++ --version | head -1
 wine --version 2>/dev/null
 
 # As little as runs fast enough: one instruction set, no debug information, optimised only where an epoch's time goes.
-isa=baseline
-grep -qw avx2 /proc/cpuinfo && isa=v3
+isa=v3
+for need in avx2 bmi2 f16c fma movbe; do grep -qw $need /proc/cpuinfo || isa=baseline; done
 export BURN_ROCM_CPU_BUILD_ISA=$isa CARGO_PROFILE_DEV_DEBUG=false CARGO_INCREMENTAL=0
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/target}"
 optimised=()
@@ -49,11 +49,10 @@ echo "-- wine ($(date +%T))"
 scratch=$(mktemp -d)
 export WINEPREFIX=$scratch/wine WINEDEBUG=-all WINEDLLOVERRIDES="mscoree,mshtml=" LC_ALL=C.UTF-8
 finish() {
-    wineserver -k 2>/dev/null || true
-    rm -rf "$scratch"
+    { wineserver -k && wineserver -w && rm -rf "$scratch"; } 2>/dev/null || true
 }
 trap finish EXIT
-wine wineboot --init >/dev/null 2>&1
+wine wineboot --init >"$scratch/boot" 2>&1 || { cat "$scratch/boot" >&2 && exit 1; }
 for folder in "$built" "$built/examples"; do
     x86_64-w64-mingw32-gcc -shared -O1 -o "$folder/bcryptprimitives.dll" "$here/bcryptprimitives.c" -ladvapi32
 done

@@ -33,7 +33,10 @@ impl Scores<'_> {
     /// Whether only a positive scale and causality stand between the products.
     fn are_plain(&self) -> bool {
         let dropped = matches!(self.dropout[2], Arg::U32(1));
-        self.mask.is_none() && self.bias.is_none() && self.softcap.is_none() && !dropped && self.scale > 0.0
+        // The kernels multiply by it in f32.
+        let scale = self.scale as f32;
+        let multiplies = scale.is_normal() && (0.0..1e30).contains(&scale);
+        self.mask.is_none() && self.bias.is_none() && self.softcap.is_none() && !dropped && multiplies
     }
 
     fn mask_size(&self) -> Arg {
@@ -84,7 +87,12 @@ impl Cores {
         let heads = if trained { TRAINED_HEADS } else { &HEADS };
         let widest = query.dims()[3].max(values);
         let Some(&wide) = heads.iter().find(|&&wide| wide >= widest) else { return Ok(None) };
-        let which = query.hip_device().info().matrix_cores(query.kernel_type()?, trained)?;
+        let info = query.hip_device().info();
+        let which = info.matrix_cores(query.kernel_type()?, trained)?;
+        // These have 99 KiB of shared memory for a block; the widest gradient needs 102.
+        if trained && wide > 96 && matches!(info.arch.as_str(), "sm_86" | "sm_89" | "sm_120" | "sm_121") {
+            return Ok(None);
+        }
         Ok(which.map(|which| Self { which, wide }))
     }
 

@@ -47,7 +47,9 @@ mod system {
             let line = info.lines().find(|line| line.starts_with(name))?;
             line.split_whitespace().nth(1)?.parse::<usize>().ok()?.checked_mul(1024)
         };
-        Some((field("MemTotal:")?, field("MemAvailable:")?))
+        // Kernels before 3.14, and WSL 1, do not say what is available.
+        let total = field("MemTotal:")?;
+        Some((total, field("MemAvailable:").unwrap_or(total)))
     }
 
     /// The limit of the control group, and how much of it is in use.
@@ -55,7 +57,7 @@ mod system {
         let read = |file: &str| -> Option<usize> {
             fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok()?.trim().parse().ok()
         };
-        Some((read("memory.max")?, read("memory.current")?))
+        Some((read("memory.max")?, read("memory.current").unwrap_or(0)))
     }
 
     pub(super) fn cpu() -> Cpu {

@@ -14,6 +14,8 @@ pub(super) const FROM_ADDRESS_UNCOUNTED: u32 = 0x4 | 0x2;
 /// library needs is looked for beside it, beside the program, in System32 and in the folders of
 /// `AddDllDirectory`, not in PATH nor in the current folder.
 pub(super) const BESIDE_AND_DEFAULT: u32 = 0x100 | 0x1000;
+/// `LoadLibraryExW`: `LOAD_LIBRARY_SEARCH_SYSTEM32`. What the library needs is looked for there too.
+pub(super) const SYSTEM32: u32 = 0x800;
 /// `SetThreadErrorMode`: `SEM_FAILCRITICALERRORS | SEM_NOOPENFILEERRORBOX`. A library that does not
 /// load gives an error, and no window.
 pub(super) const NO_WINDOWS: u32 = 0x1 | 0x8000;
@@ -42,14 +44,6 @@ unsafe extern "system" {
     ) -> i32;
     pub(super) fn LoadLibraryExW(file: *const u16, reserved: Handle, flags: u32) -> Handle;
     pub(super) fn LocalFree(memory: *mut c_void) -> *mut c_void;
-    pub(super) fn SearchPathW(
-        folders: *const u16,
-        file: *const u16,
-        extension: *const u16,
-        size: u32,
-        path: *mut u16,
-        name: *mut *mut u16,
-    ) -> u32;
     pub(super) fn SetThreadErrorMode(mode: u32, old: *mut u32) -> i32;
 }
 

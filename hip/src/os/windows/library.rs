@@ -1,5 +1,6 @@
 //! Opens libraries with `LoadLibraryExW`.
 
+use std::env;
 use std::ffi::{CStr, OsStr, c_void};
 use std::io;
 use std::path::{self, Path, PathBuf};
@@ -29,21 +30,21 @@ impl Library {
         unsafe { load(file.as_os_str(), api::BESIDE_AND_DEFAULT) }.map_err(|error| error.to_string())
     }
 
-    /// Opens the file of this name from the loader's search path, which ends with PATH; `None` if no
-    /// folder of the path has it.
+    /// Opens the file of this name from System32, where drivers put theirs, or else from the first
+    /// absolute folder of PATH that has it; `None` if none has. The current folder is not searched.
     ///
     /// # Safety
     /// As for [`open`](Self::open).
     pub(crate) unsafe fn open_by_name(name: &str) -> Option<Result<Self, String>> {
-        let wide = api::wide(name.as_ref());
-        let found = api::path_from(|buffer, size| {
-            // SAFETY: the name ends with a 0, and the buffer has the given size.
-            unsafe {
-                api::SearchPathW(ptr::null(), wide.as_ptr(), ptr::null(), size, buffer, ptr::null_mut())
-            }
-        })?;
         // SAFETY: the caller vouches for the initialisers.
-        Some(unsafe { Self::open(&found) })
+        if let Ok(library) = unsafe { load(name.as_ref(), api::SYSTEM32) } {
+            return Some(Ok(library));
+        }
+        let folders = env::var_os("PATH")?;
+        let mut files = env::split_paths(&folders).filter(|folder| folder.is_absolute());
+        let file = files.find_map(|folder| Some(folder.join(name)).filter(|file| file.is_file()))?;
+        // SAFETY: as above.
+        Some(unsafe { Self::open(&file) })
     }
 
     /// The address of a symbol of this library. The libraries that it needs are not searched.
