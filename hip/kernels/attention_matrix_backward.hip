@@ -110,7 +110,7 @@ DEVICE void change_scores(const Given<T> &given, i64 pair, u32 row0, u32 column0
     }
     for_each_sum<TALL, ACROSS>(row0, column0, [&](u32 row, u32 column, u32 m, u32 n, u32 i) {
         u32 query = BY == KEYS ? column : row, key = BY == KEYS ? row : column;
-        if (query >= queries || key >= causal_end(causal, query, queries, keys)) {
+        if (key >= causal_end(causal, query, queries, keys)) {
             score[m][n].at[i] = LOWEST<f32>;
             grad[m][n].at[i] = 0.0f;
         }
@@ -283,9 +283,12 @@ template <i32 WIDE, i32 KIND, i32 BY, class T> DEVICE void gradients(const Given
                     RowSum<f32> sum = BY_KEYS ? sums_room[first_sum + column] : row_sum[m][slot_of(i)];
                     f32 score = product[m][n].at[i];
                     if (KIND == PLAIN) score = rounded_product(score, score_scale);
-                    f32 weight = power2((score - sum.base) * LOG2E) * sum.factor;
+                    // The factor is 0 for queries beyond the last and for rows whose keys are all hidden, where the
+                    // rest may be NaN.
+                    bool has_weight = sum.factor != 0.0f;
+                    f32 weight = has_weight ? power2((score - sum.base) * LOG2E) * sum.factor : 0.0f;
                     product[m][n].at[i] = weight;
-                    by_weight[m][n].at[i] *= weight;
+                    by_weight[m][n].at[i] = has_weight ? by_weight[m][n].at[i] * weight : 0.0f;
                 });
                 UNROLLED
                 for (u32 m = 0; m < TALL; ++m) {
