@@ -187,10 +187,7 @@ pub(crate) fn views_to(
     scalars: &[Arg],
     outputs: &[Option<&RocmTensor>],
 ) -> hip::Result<()> {
-    for output in outputs.iter().flatten() {
-        dense(op, output)?;
-    }
-    views_to_views(op, device, kernel, (grid, 0), dims, inputs, scalars, outputs)
+    launch_views(op, device, kernel, (grid, 0), dims, inputs, scalars, outputs, dense)
 }
 
 /// [`views_to`] with outputs of any layout, whose strides `dims` give too, and with bytes of dynamic
@@ -200,11 +197,27 @@ pub(crate) fn views_to_views(
     op: &'static str,
     device: &Arc<Device>,
     kernel: KernelName,
+    grid: (Grid, u32),
+    dims: &[Arg],
+    inputs: &[Option<&RocmTensor>],
+    scalars: &[Arg],
+    outputs: &[Option<&RocmTensor>],
+) -> hip::Result<()> {
+    launch_views(op, device, kernel, grid, dims, inputs, scalars, outputs, spread)
+}
+
+/// `place` checks an output and returns its byte offset.
+#[allow(clippy::too_many_arguments)]
+fn launch_views(
+    op: &'static str,
+    device: &Arc<Device>,
+    kernel: KernelName,
     (grid, shared_bytes): (Grid, u32),
     dims: &[Arg],
     inputs: &[Option<&RocmTensor>],
     scalars: &[Arg],
     outputs: &[Option<&RocmTensor>],
+    place: fn(&'static str, &RocmTensor) -> hip::Result<usize>,
 ) -> hip::Result<()> {
     let mut launch = device.launch(kernel)?;
     for &dim in dims {
@@ -222,7 +235,7 @@ pub(crate) fn views_to_views(
     outputs.iter().flatten().for_each(|output| launch.reads(output.buffer()));
     for output in outputs {
         launch = match output {
-            Some(output) => launch.output(output.buffer(), spread(op, output)?),
+            Some(output) => launch.output(output.buffer(), place(op, output)?),
             None => launch.value(0u64),
         };
     }
