@@ -1,4 +1,6 @@
-"""The cases of `benches` in eager PyTorch. Prints `"case",seconds` lines: the rounds' median by device events."""
+"""The cases of `benches` in PyTorch: eager, or the training steps compiled (`--compiled`).
+
+Prints `"case",seconds` lines: the rounds' median by device events."""
 
 import argparse
 import math
@@ -14,8 +16,10 @@ arguments.add_argument("--groups", required=True)
 arguments.add_argument("--shrink", type=int, default=1)
 arguments.add_argument("--iterations", type=int, default=5)
 arguments.add_argument("--filter", default="")
+arguments.add_argument("--precision", default="f32")
+arguments.add_argument("--compiled", action="store_true")
 options = arguments.parse_args()
-groups, shrink = options.groups.split(","), options.shrink
+groups, shrink, compiled = options.groups.split(","), options.shrink, options.compiled
 
 # Full f32 precision, as in the other backends' rows.
 torch.backends.cuda.matmul.allow_tf32 = False
@@ -252,20 +256,36 @@ class Transformer(nn.Module):
         return self.layers(x)
 
 
-def train(name, model, batch, loss_of):
+def train(name, model, batch, loss_of, precision):
+    """A training step. In a half, autocast computes in it; f16's loss is scaled. With --compiled,
+    the forward and the backward pass are compiled, and replayed from CUDA graphs."""
     if not wanted("train", name):
         return
+    torch.manual_seed(0)
     model = fill(model.to(device))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, eps=1e-5)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, eps=1e-5, fused=compiled)
+    scaler = torch.amp.GradScaler(enabled=precision == "f16")
+    half = {"bf16": torch.bfloat16, "f16": torch.float16}.get(precision)
+
+    def loss_in(model, *batch):
+        with torch.autocast("cuda", dtype=half, enabled=half is not None):
+            return loss_of(model, *batch).float()
+
+    if compiled:
+        torch._dynamo.reset()
+        loss_in = torch.compile(loss_in, mode="reduce-overhead")
     losses = []
 
     def step():
         optimizer.zero_grad()
-        loss = loss_of(model, *batch)
-        loss.backward()
+        if compiled:
+            torch.compiler.cudagraph_mark_step_begin()
+        loss = loss_in(model, *batch)
         if len(losses) <= 20:
-            losses.append(loss.detach())
-        optimizer.step()
+            losses.append(loss.detach().clone())
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
 
     measure("train", name, step)
     while len(losses) <= 20:
@@ -275,24 +295,31 @@ def train(name, model, batch, loss_of):
 
 
 def training():
+    for precision in options.precision.split(","):
+        training_in(precision)
+
+
+def training_in(precision):
+    end = "" if precision == "f32" else f", {precision}"
     classify = lambda model, x, labels: F.cross_entropy(model(x), labels)
     labels = lambda size, classes: torch.arange(size, device=device) % classes
     sizes = [64] if shrink > 1 else [64, 512, 4096]
     for name, kind in [("MLP", Mlp), ("CNN", Cnn)]:
         for size in sizes:
             batch = (numbers((size, 28, 28), 0, 1.0), labels(size, 10))
-            train(f"{name} Adam step, batch {size}", kind(), batch, classify)
+            train(f"{name} Adam step, batch {size}{end}", kind(), batch, classify, precision)
     size = 1 if shrink > 1 else 64
     batch = (numbers((size, 3, 224, 224), 0, 1.0), labels(size, 1000))
-    train(f"ResNet-18 Adam step, batch {size}", ResNet18(), batch, classify)
+    train(f"ResNet-18 Adam step, batch {size}{end}", ResNet18(), batch, classify, precision)
     size = 1 if shrink > 1 else 16
     batch = (numbers((size, 512, 768), 0, 1.0), numbers((size, 512, 768), 1, 1.0))
     mean_square = lambda model, x, y: (model(x) - y).square().mean()
-    train(f"transformer Adam step, batch {size}", Transformer(), batch, mean_square)
+    train(f"transformer Adam step, batch {size}{end}", Transformer(), batch, mean_square, precision)
 
 
-memory()
-products()
-convolutions()
-chains()
+if not compiled:
+    memory()
+    products()
+    convolutions()
+    chains()
 training()

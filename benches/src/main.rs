@@ -55,6 +55,13 @@ pub(crate) struct Options {
     /// One training step of the example models.
     #[arg(long)]
     train: bool,
+    /// With `--train` on a GPU: rows of burn-rocm-nn whose step is a graph's replay, too.
+    #[arg(long)]
+    graph: bool,
+    /// With `--train` on a GPU: the float types of burn-rocm-nn's steps. Parameters and the
+    /// optimizer's state are f32.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "f32")]
+    precision: Vec<Precision>,
     /// Every family of ops, or the one named: the geometric mean of its cases' ratios.
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
     families: Option<String>,
@@ -93,6 +100,9 @@ pub(crate) struct Options {
     /// On a GPU: measure eager PyTorch too, by this Python.
     #[arg(long, value_name = "PYTHON", num_args = 0..=1, default_missing_value = "python3")]
     torch: Option<std::path::PathBuf>,
+    /// On a GPU: measure PyTorch's training steps compiled with CUDA graphs too, by this Python.
+    #[arg(long, value_name = "PYTHON", num_args = 0..=1, default_missing_value = "python3")]
+    torch_compiled: Option<std::path::PathBuf>,
     /// With the cases of a GPU: measure burn-flex too, for its losses.
     #[arg(long)]
     flex: bool,
@@ -111,6 +121,24 @@ pub(crate) struct Options {
     /// Used by `--cold-start` to run itself: one training step, then exit.
     #[arg(long, hide = true, value_name = "MODEL")]
     first_step: Option<burn_rocm_examples::model::Kind>,
+}
+
+/// The float type of a training step's forward and backward pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Precision {
+    F32,
+    Bf16,
+    F16,
+}
+
+impl Precision {
+    fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+        }
+    }
 }
 
 impl Options {

@@ -32,6 +32,11 @@ pub fn take_last_error() -> Option<Error> {
     LAST.with(|last| last.borrow_mut().take())
 }
 
+/// Keeps `error` for [`take_last_error`].
+pub(crate) fn keep(error: Error) {
+    LAST.with(|last| *last.borrow_mut() = Some(error));
+}
+
 /// Keeps `error` for [`take_last_error`] and panics with its text, as Burn's op methods do.
 #[cold]
 #[track_caller]

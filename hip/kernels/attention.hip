@@ -59,7 +59,7 @@ template <class T> struct Inputs {
           mask(g.mask == nullptr ? g.mask : g.mask + first(mask_at, batch, head) * g.mask_size),
           bias(g.bias == nullptr ? g.bias : g.bias + first(bias_at, batch, head)), mask_size(g.mask_size),
           scale(g.scale), cap(g.cap), fill(g.fill), causal(g.causal != 0), quiet(g.quiet != 0),
-          dropout{g.seed, g.call, g.dropping, g.last, g.factor}, sums(g.sums),
+          dropout{stream_of(g.seed, g.call), g.dropping, g.last, g.factor}, sums(g.sums),
           first_row((u64)((batch * g.s.heads + head) * g.s.queries)) {}
     static DEVICE i64 first(const View &at, i64 batch, i64 head) { return batch * at.batch + head * at.head; }
 

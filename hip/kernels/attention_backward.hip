@@ -50,7 +50,7 @@ template <class T> struct Inputs {
     DEVICE Inputs(const Given<T> &g, i64 pair)
         : queries((u32)g.s.queries), keys((u32)g.s.keys), width((u32)g.s.width), values((u32)g.s.values), q_at(g.q_at),
           k_at(g.k_at), v_at(g.v_at), grad_at(g.grad_at), scale(g.scale), fill(g.fill), causal(g.causal != 0),
-          dropout{g.seed, g.call, g.dropping, g.last, g.factor}, row0((u64)(pair * g.s.queries)) {
+          dropout{stream_of(g.seed, g.call), g.dropping, g.last, g.factor}, row0((u64)(pair * g.s.queries)) {
         i64 batch = pair / g.s.heads, head = pair - batch * g.s.heads;
         auto first = [=](const View &at) { return batch * at.batch + head * at.head; };
         q = g.q + first(q_at);

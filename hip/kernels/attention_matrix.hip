@@ -75,7 +75,7 @@ DEVICE void change_scores(const Given<T> &given, u32 pair, u32 row0, u32 key0, c
     }
     if (reload_parameters(given).dropping) {
         const Given<T> &g = reload_parameters(given);
-        Dropout<f32> dropout{g.seed, g.call, g.dropping, g.last, g.factor};
+        Dropout<f32> dropout{stream_of(g.seed, g.call), g.dropping, g.last, g.factor};
         Words words = {}; // of the four tiles' keys; a span may be several tiles
         for_each_sum<TALL, ACROSS>(row0, key0, [&](u32 query, u32 key, u32 m, u32 n, u32 i) {
             if (n == 0) words = dropout.at((u64)pair * queries + query, keys, key);

@@ -84,7 +84,7 @@ DEVICE void change_scores(const Given<T> &given, i64 pair, u32 row0, u32 column0
     }
     if (reload_parameters(given).dropping) {
         const Given<T> &g = reload_parameters(given);
-        Dropout<f32> dropout{g.seed, g.call, g.dropping, g.last, g.factor};
+        Dropout<f32> dropout{stream_of(g.seed, g.call), g.dropping, g.last, g.factor};
         for_each_sum<TALL, ACROSS>(row0, column0, [&](u32 row, u32 column, u32 m, u32 n, u32 i) {
             u32 query = BY == KEYS ? column : row, key = BY == KEYS ? row : column;
             Words words = dropout.at((u64)(pair * queries + query), keys, key);

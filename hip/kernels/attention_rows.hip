@@ -44,7 +44,7 @@ template <class C> struct Row {
 
     template <class Given>
     DEVICE Row(const Given &g, bool causal, u64 row)
-        : row(row), keys((u32)g.s.keys), dropout{g.seed, g.call, g.dropping, g.last, g.factor} {
+        : row(row), keys((u32)g.s.keys), dropout{stream_of(g.seed, g.call), g.dropping, g.last, g.factor} {
         i64 pair = (i64)row / g.s.queries, batch = pair / g.s.heads;
         query = (u32)((i64)row - pair * g.s.queries);
         visible = causal_end(causal, query, (u32)g.s.queries, keys);

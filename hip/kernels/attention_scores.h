@@ -40,7 +40,7 @@ DEVICE u32 causal_end(bool causal, u32 query, u32 queries, u32 keys) {
 // for them.
 constexpr u32 SPAN = 64, BLOCKS = 16, APART = 4;
 template <class C> struct Dropout {
-    u64 seed, call;
+    Stream stream;
     u32 on, last; // on: whether anything is dropped; last: the greatest word that drops its key
     C factor;
 
@@ -48,7 +48,7 @@ template <class C> struct Dropout {
     // queries.
     DEVICE Words at(u64 row, u32 keys, u32 key) const {
         u64 row_blocks = (u64)((keys + SPAN - 1) / SPAN) * BLOCKS;
-        return Stream{seed, call}.at(row * row_blocks + key / SPAN * BLOCKS + key % BLOCKS);
+        return stream.at(row * row_blocks + key / SPAN * BLOCKS + key % BLOCKS);
     }
     // The factor by which a score is multiplied.
     DEVICE C kept(u32 word) const { return word <= last ? (C)0 : factor; }

@@ -1,6 +1,7 @@
 // Steps of optimizers, and the ops around them, over many tensors in one launch. A launch gets its
 // tensors by value, as a table; the blocks share the tensors' pieces.
 #include "prelude.h"
+#include "rounded.h"
 #include "rows.h"
 
 // The number of elements that a block takes at a time, a multiple of every vector width: `PIECE` in
@@ -153,20 +154,24 @@ template <u32 STATES, bool FIRST, bool OLD_MAX, class C> struct AdamStep {
     }
 };
 
-// Applies the step make(factor) to each element. The first READ addresses of a row are read and its
-// last WRITTEN addresses are written.
-template <class T, u32 A, u32 READ, u32 WRITTEN, class Make>
-DEVICE void step_each(const Table<A> &table, const compute_t<T> *factors, Make make) {
+// Applies the step make(row, factor) to each element of the rows for which skips(row) is false. The
+// first READ addresses of a row are read and its last WRITTEN addresses are written.
+template <class T, u32 A, u32 READ, u32 WRITTEN, class Make, class Skips>
+DEVICE void step_each(const Table<A> &table, const compute_t<T> *factors, Make make, Skips skips) {
     for_each_piece(table, [&](u32 at, u64 begin, u32 count, u64) {
+        if (skips(at)) return;
         u64 address[READ + WRITTEN];
         UNROLLED
         for (u32 k = 0; k < READ; ++k) address[k] = table.row[at].address[k];
         UNROLLED
         for (u32 k = 0; k < WRITTEN; ++k) address[READ + k] = table.row[at].address[A - WRITTEN + k];
         compute_t<T> factor = factors == nullptr ? (compute_t<T>)1 : factors[at];
-        map_piece<T, T, READ, WRITTEN>(address, begin, count, make(factor));
+        map_piece<T, T, READ, WRITTEN>(address, begin, count, make(at, factor));
     });
 }
+struct Never {
+    DEVICE bool operator()(u32) const { return false; }
+};
 
 // How many of a parameter's states exist before the step.
 constexpr i32 NONE = 0, SOME = 1, ALL = 2;
@@ -179,8 +184,9 @@ template <class T, i32 STATES, i32 OLD>
 __global__ void optim_adam(Table<3 + 2 * STATES> table, Adam<compute_t<T>> s, const compute_t<T> *factors) {
     using C = compute_t<T>;
     constexpr u32 READ = 2 + (OLD == ALL ? STATES : OLD == SOME ? 2 : 0);
-    step_each<T, 3 + 2 * STATES, READ, 1 + STATES>(
-        table, factors, [&](C factor) { return AdamStep<STATES, OLD == NONE, OLD == ALL, C>{s, factor}; });
+    step_each<T, 3 + 2 * STATES, READ, 1 + STATES>(table, factors, [&](u32, C factor) {
+        return AdamStep<STATES, OLD == NONE, OLD == ALL, C>{s, factor};
+    }, Never());
 }
 
 // The same as `Scalars` in `fused/optim.rs`.
@@ -212,7 +218,103 @@ template <class T, i32 STATES, i32 OLD>
 __global__ void optim_sgd(Table<3 + 2 * STATES> table, Sgd<compute_t<T>> s, const compute_t<T> *factors) {
     using C = compute_t<T>;
     step_each<T, 3 + 2 * STATES, 2 + (OLD == ALL ? STATES : 0), 1 + STATES>(
-        table, factors, [&](C factor) { return SgdStep<STATES, OLD == NONE, C>{s, factor}; });
+        table, factors, [&](u32, C factor) { return SgdStep<STATES, OLD == NONE, C>{s, factor}; }, Never());
+}
+
+// A step in a graph reads its numbers from memory, because they change from replay to replay. Row
+// `at` has those at numbers[stride * at ..]: the struct's fields, and at SKIP a number other than 0
+// if the row is skipped.
+constexpr u32 NUMBERS = 16, SKIP = 12;
+template <class S, class C> DEVICE S numbers_of(const C *from) {
+    S s;
+    __builtin_memcpy(&s, from, sizeof(S));
+    return s;
+}
+
+// optim_adam with numbers from memory, for tensors that have all states. A skipped row is neither
+// read nor written.
+template <class T, i32 STATES>
+__global__ void optim_adam_replayed(Table<3 + 2 * STATES> table, u32 stride, const compute_t<T> *numbers,
+                                    const compute_t<T> *factors) {
+    using C = compute_t<T>;
+    step_each<T, 3 + 2 * STATES, 2 + STATES, 1 + STATES>(table, factors, [&](u32 at, C factor) {
+        return AdamStep<STATES, false, true, C>{numbers_of<Adam<C>>(numbers + stride * at), factor};
+    }, [=](u32 at) { return numbers[stride * at + SKIP] != (C)0; });
+}
+
+// The same for optim_sgd.
+template <class T, i32 STATES>
+__global__ void optim_sgd_replayed(Table<3 + 2 * STATES> table, u32 stride, const compute_t<T> *numbers,
+                                   const compute_t<T> *factors) {
+    using C = compute_t<T>;
+    step_each<T, 3 + 2 * STATES, 2 + STATES, 1 + STATES>(table, factors, [&](u32 at, C factor) {
+        return SgdStep<STATES, false, C>{numbers_of<Sgd<C>>(numbers + stride * at), factor};
+    }, [=](u32 at) { return numbers[stride * at + SKIP] != (C)0; });
+}
+
+// The same as `settings` in `ops/optim.rs`.
+struct AdamSettings {
+    f64 beta_1, beta_2, epsilon, penalty;
+    f64 rate; // of decoupled decay
+    f64 cautious, limit;
+    f64 unused[5];
+};
+struct SgdSettings {
+    f64 penalty, momentum, rest, nesterov, limit;
+    f64 unused[7];
+};
+
+// x to the power n >= 0 by squaring: the products that Rust's `powi` takes, in the same order.
+DEVICE f32 power(f32 x, u64 n) {
+    f32 y = 1;
+    for (;;) {
+        if (n & 1) y = product(y, x);
+        n >>= 1;
+        if (n == 0) return y;
+        x = product(x, x);
+    }
+}
+// 1 / (1 - beta^t), computed as on the host.
+DEVICE f64 correction(f32 beta, u64 t) { return 1.0 / (f64)(1.0f - power(beta, t)); }
+
+// Advances each row's clock, which counts a parameter's steps, and writes the numbers of the step
+// for which it then stands. If `*skip` is not 0 the clocks stand still. `skip` may be null. A row's
+// address is that of its clock.
+template <class C>
+__global__ void optim_adam_numbers(Table<1> table, AdamSettings s, const f64 *lr, const u32 *skip, C *numbers) {
+    bool skipped = skip != nullptr && *skip != 0;
+    for_each_row(table.rows, [&](u64 at) {
+        if (threadIdx.x != 0) return;
+        u64 *clock = reinterpret_cast<u64 *>(table.row[(u32)at].address[0]);
+        C *out = numbers + NUMBERS * at;
+        out[SKIP] = (C)(skipped ? 1 : 0);
+        if (skipped) return;
+        u64 t = *clock + 1;
+        *clock = t;
+        f32 beta_1 = (f32)s.beta_1, beta_2 = (f32)s.beta_2;
+        f64 all[] = {s.beta_1,
+                     (f64)(1.0f - beta_1),
+                     s.beta_2,
+                     (f64)(1.0f - beta_2),
+                     correction(beta_1, t),
+                     correction(beta_2, t),
+                     s.epsilon,
+                     *lr,
+                     s.penalty,
+                     product(*lr, s.rate),
+                     s.cautious,
+                     s.limit};
+        for (u32 k = 0; k < SKIP; ++k) out[k] = (C)all[k];
+    });
+}
+
+// Writes the numbers of a step of gradient descent, which all rows share.
+template <class C> __global__ void optim_sgd_numbers(SgdSettings s, const f64 *lr, const u32 *skip, C *numbers) {
+    for_each(1, [=](u64) {
+        numbers[SKIP] = (C)(skip != nullptr && *skip != 0 ? 1 : 0);
+        f64 all[] = {*lr, s.penalty, s.momentum, s.rest, s.nesterov, s.limit};
+        for (u32 k = 0; k < 6; ++k) numbers[k] = (C)all[k];
+    });
 }
 
 // The sum of squares of each piece.
@@ -241,7 +343,7 @@ template <class C> __global__ void optim_norms(Table<1> table, C most, const C *
 }
 
 // out = in * factor; `found` becomes 1 if a result is not finite. Addresses: in, out.
-template <class In, class Out> __global__ void optim_unscale(Table<2> table, f32 factor, u32 *found) {
+template <class In, class Out> DEVICE void unscale_each(const Table<2> &table, f32 factor, u32 *found) {
     for_each_piece(table, [&](u32 at, u64 begin, u32 count, u64) {
         u64 address[2] = {table.row[at].address[0], table.row[at].address[1]};
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
@@ -262,6 +364,43 @@ template <class In, class Out> __global__ void optim_unscale(Table<2> table, f32
             if (!(math::abs(y[0]) < greatest<compute_t<Out>>())) *(volatile u32 *)found = 1;
         });
 #endif
+    });
+}
+template <class In, class Out> __global__ void optim_unscale(Table<2> table, f32 factor, u32 *found) {
+    unscale_each<In, Out>(table, factor, found);
+}
+// The same with a factor from memory.
+template <class In, class Out> __global__ void optim_unscale_replayed(Table<2> table, const f32 *factor, u32 *found) {
+    unscale_each<In, Out>(table, *factor, found);
+}
+
+// The same as `update` in `amp/scaler.rs`.
+struct ScalerSettings {
+    f64 growth_factor, backoff_factor, growth_interval;
+    f64 unused[9];
+};
+
+// Sets the scale of a loss for the next step, from whether this step's gradients overflowed.
+// `counts` has the finite steps since the scale changed, and the steps skipped; `factors` has the
+// scale, and 1 / scale at INVERSE.
+constexpr u32 INVERSE = 4;
+__global__ void optim_rescale(ScalerSettings s, const u32 *found, u32 *counts, f32 *factors) {
+    for_each(1, [=](u64) {
+        f32 scale = factors[0];
+        if (*found != 0) {
+            f64 less = product((f64)scale, s.backoff_factor);
+            scale = (f32)(less > 1.1754943508222875e-38 ? less : 1.1754943508222875e-38);
+            counts[0] = 0;
+            counts[1] += 1;
+        } else if ((f64)(counts[0] + 1) >= s.growth_interval) {
+            f32 more = (f32)product((f64)scale, s.growth_factor);
+            if (more < greatest<f32>()) scale = more;
+            counts[0] = 0;
+        } else {
+            counts[0] += 1;
+        }
+        factors[0] = scale;
+        factors[INVERSE] = 1.0f / scale;
     });
 }
 

@@ -23,6 +23,7 @@ DEVICE Words philox(Words counter, u32 key0, u32 key1) {
     return Words{{c0, c1, c2, c3}};
 }
 
+// The random numbers of one op: its place in the sequence of the device's ops is `call`.
 struct Stream {
     u64 seed, call;
     DEVICE Words at(u64 group) const {
@@ -30,3 +31,23 @@ struct Stream {
                       (u32)(seed >> 32));
     }
 };
+
+// The numbers at `address`, which all threads read and no thread of this launch writes. AMD's
+// compiler reads them into scalar registers only if it knows that they are constant.
+template <class T> DEVICE const T *constant_at(u64 address) {
+#if COMPILER_AMD
+    return (const T *)(const __attribute__((address_space(4))) T *)address;
+#else
+    return reinterpret_cast<const T *>(address);
+#endif
+}
+
+// The stream of an op's arguments `seed` and `call`. An op in a graph draws other numbers at each
+// replay. Bit 63 of its `call` says so: `seed` is then the address of two numbers that each replay
+// sets, the seed and the place of the graph's first op, and the other bits are the op's place among
+// the graph's ops. All threads take the same branch.
+DEVICE Stream stream_of(u64 seed, u64 call) {
+    if ((i64)call >= 0) return Stream{seed, call};
+    const u64 *at = constant_at<u64>(seed);
+    return Stream{at[0], at[1] + (call & ~(1ull << 63))};
+}

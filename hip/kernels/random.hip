@@ -7,28 +7,7 @@
 // function but sqrt), so every provider gives the same bits.
 #include "philox.h"
 #include "prelude.h"
-
-// A product that no compiler may fuse with an addition.
-DEVICE f32 product(f32 a, f32 b) {
-#if COMPILER_NVIDIA
-    return __fmul_rn(a, b);
-#else
-#if defined(__clang__)
-#pragma clang fp contract(off)
-#endif
-    return a * b;
-#endif
-}
-DEVICE f64 product(f64 a, f64 b) {
-#if COMPILER_NVIDIA
-    return __dmul_rn(a, b);
-#else
-#if defined(__clang__)
-#pragma clang fp contract(off)
-#endif
-    return a * b;
-#endif
-}
+#include "rounded.h"
 
 // out[i] = f(words)[i % PER] over groups of PER elements; f fills an array of PER.
 template <u32 PER, class T, class F> DEVICE void for_each_group(u64 n, Stream stream, T *out, F f) {
@@ -150,7 +129,7 @@ template <class T> struct uniform<T, false> {
 // out[i] is uniform in [low, high); for integers it is the floor of that. low == high gives low.
 template <class T> __global__ void random_uniform(u64 n, u64 seed, u64 call, f64 low, f64 high, T *out) {
     uniform<T> distribution(low, high);
-    for_each_group<per_group<T>::value>(n, Stream{seed, call}, out,
+    for_each_group<per_group<T>::value>(n, stream_of(seed, call), out,
                                         [=](const Words &words, T *y) { distribution.fill(words, y); });
 }
 
@@ -161,7 +140,7 @@ template <class T> __global__ void random_bernoulli(u64 n, u64 seed, u64 call, f
     u64 threshold = scaled >= 4294967296.0 ? 4294967296ull : scaled > 0.0 ? (u64)scaled : 0;
     u32 last = (u32)(threshold - 1); // the greatest word that gives 1
     Bits one = threshold == 0 ? (Bits)0 : bit_cast<Bits>(store<T>::from(1));
-    for_each_group<4>(n, Stream{seed, call}, out, [=](const Words &words, T *y) {
+    for_each_group<4>(n, stream_of(seed, call), out, [=](const Words &words, T *y) {
         for (u32 k = 0; k < 4; ++k)
             // A mask, so that there is no branch.
             y[k] = bit_cast<T>((Bits)(one & (Bits)(0 - (u64)(words.w[k] <= last))));
@@ -268,11 +247,16 @@ DEVICE void box_muller(const Words &words, f64 (&z)[2]) {
 template <class T> __global__ void random_normal(u64 n, u64 seed, u64 call, f64 mean, f64 deviation, T *out) {
     using C = compute_t<T>;
     C centre = (C)mean, scale = (C)deviation;
-    for_each_group<per_group<T>::value>(n, Stream{seed, call}, out, [=](const Words &words, T *y) {
+    for_each_group<per_group<T>::value>(n, stream_of(seed, call), out, [=](const Words &words, T *y) {
         C z[per_group<T>::value];
         box_muller(words, z);
         for (u32 k = 0; k < per_group<T>::value; ++k) y[k] = store<T>::from(centre + product(scale, z[k]));
     });
+}
+
+// Moves a graph's stream (`stream_of`) past the `calls` ops that the graph drew for.
+__global__ void philox_advance(u64 calls, u64 *state) {
+    for_each(1, [=](u64) { state[1] += calls; });
 }
 
 // out[4 i .. 4 i + 4] = Philox of counter[4 i ..] with key[2 i ..], to test known-answer vectors.

@@ -20,6 +20,8 @@ use crate::Options;
 /// The suffix of the names of burn-rocm-nn's rows. The name without it is that of the stock
 /// modules' and the peers' row.
 pub(crate) const FUSED: &str = ", burn-rocm-nn";
+/// The end of the names of rows whose step is a graph's replay.
+pub(crate) const GRAPH: &str = ", graph";
 
 /// The option that selects a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -385,20 +387,12 @@ fn training<B: Backend>(options: &Options) -> Vec<Case<B>> {
     training!(options, stock, || AdamConfig::new().init(), "", bars)
 }
 
-/// The training rows with burn-rocm-nn's modules and optimizers.
-pub(crate) fn fused_training(options: &Options) -> Vec<Case<burn_rocm::Rocm>> {
-    let bars: [&[f64]; 4] = [&[0.35e-3, 0.35e-3, 0.45e-3], &[0.7e-3, 1.8e-3, 13e-3], &[23e-3], &[36e-3]];
-    let mut all = training!(options, fused, || burn_rocm_nn::optim::AdamConfig::new().init(), FUSED, bars);
-    all.retain(|case| options.names(&case.name));
-    all
-}
-
 /// The number of steps over which the losses of all peers are compared.
-const STEPS: usize = 20;
+pub(crate) const STEPS: usize = 20;
 /// The rate is so low that a rounding error of the first step is still no larger than a rounding
 /// error after the last step. With 1e-3 even PyTorch's losses in f32 and f64 diverge from each
 /// other (the transformer's, on other data, by 40 %).
-const LEARNING_RATE: f64 = 1e-4;
+pub(crate) const LEARNING_RATE: f64 = 1e-4;
 
 fn trainer<B: Backend, M, O>(
     model: &str,

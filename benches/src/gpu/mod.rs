@@ -9,6 +9,7 @@ mod peers;
 mod plot;
 pub(crate) mod report;
 mod sizes;
+mod steps;
 pub(crate) mod time;
 
 use std::collections::BTreeMap;
@@ -52,14 +53,17 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         }
     }
     if groups.contains(&Group::Train) {
-        lines.extend(cases::fused_training(options).into_iter().map(|case| measure(case, options)));
+        lines.extend(steps::cases(options).into_iter().map(|case| measure(case, options)));
     }
     if groups.contains(&Group::ColdStart) {
         lines.extend(peers::cold_starts(options)?);
     }
     let mut columns: Vec<(String, BTreeMap<String, f64>)> = Vec::new();
     if let Some(python) = &options.torch {
-        columns.push(("PyTorch".into(), peers::torch(python, options, &groups)?));
+        columns.push(("PyTorch".into(), peers::torch(python, options, &groups, false)?));
+    }
+    if let Some(python) = &options.torch_compiled {
+        columns.push(("PyTorch compiled, graphs".into(), peers::torch(python, options, &groups, true)?));
     }
     if options.flex {
         columns.push(("burn-flex".into(), peers::in_process::<burn_flex::Flex>(options, &groups)));

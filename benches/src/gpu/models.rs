@@ -7,7 +7,7 @@ pub(crate) mod stock;
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::backend::Backend;
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{FloatDType, Int, Tensor};
 
 pub(crate) use numbers::numbers;
 
@@ -19,6 +19,8 @@ pub(crate) trait Trained<B: Backend>: Module<B> {
     fn new(device: &B::Device) -> Self;
     /// A batch with the same numbers for every peer.
     fn batch(size: usize, device: &B::Device) -> Self::Batch;
+    /// A batch whose inputs have this dtype.
+    fn cast(batch: Self::Batch, dtype: FloatDType) -> Self::Batch;
     /// The loss of a batch.
     fn loss(&self, batch: Self::Batch) -> Tensor<B, 1>;
 }

@@ -16,7 +16,8 @@ use crate::Options;
 /// The script, embedded so that this program need not find it on disk.
 const TORCH: &str = include_str!("../../peers/torch_peer.py");
 
-/// Runs the PyTorch peer over the same groups and gives its seconds by case.
+/// Runs the PyTorch peer over the same groups and gives its seconds by case. If `compiled`, only the
+/// training steps, compiled with CUDA graphs.
 ///
 /// # Errors
 /// If Python can't be started or ends with an error.
@@ -24,14 +25,18 @@ pub(crate) fn torch(
     python: &Path,
     options: &Options,
     groups: &[Group],
+    compiled: bool,
 ) -> Result<BTreeMap<String, f64>, String> {
     let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", python.display());
+    let precisions: Vec<&str> = options.precision.iter().map(|precision| precision.name()).collect();
     let names: Vec<&str> = groups.iter().map(|group| group.name()).collect();
     let mut child = Command::new(python)
         .args(["-", "--groups", &names.join(",")])
         .args(["--shrink", &options.shrink.to_string()])
         .args(["--iterations", &options.iterations.to_string()])
         .args(["--filter", options.filter.as_deref().unwrap_or_default()])
+        .args(["--precision", &precisions.join(",")])
+        .args(compiled.then_some("--compiled"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

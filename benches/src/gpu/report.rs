@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use super::cases::{Bar, FUSED, Work};
+use super::cases::{Bar, FUSED, GRAPH, Work};
 use super::ceiling::Ceiling;
 
 /// One measured case.
@@ -24,7 +24,8 @@ pub(crate) type Column = (String, BTreeMap<String, f64>);
 impl Line {
     /// The name of the peers' row for the same work.
     fn peers_name(&self) -> &str {
-        self.name.strip_suffix(FUSED).unwrap_or(&self.name)
+        let name = self.name.strip_suffix(GRAPH).unwrap_or(&self.name);
+        name.strip_suffix(FUSED).unwrap_or(name)
     }
 
     /// The seconds of one op if a call consists of many, else of the call.

@@ -56,7 +56,8 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, FloatDType, Tensor};
-use burn_rocm::fused::amp;
+use burn_rocm::fused::amp::{self, Growth, Scale};
+use burn_rocm::fused::optim::unless;
 use burn_rocm::{RocmTensor, raise, trace};
 
 use crate::fuse::{from_rocm, on_rocm, refuse, rocm, say_elsewhere};
@@ -285,7 +286,17 @@ impl GradScaler {
     /// The loss times [`factor`](Self::factor), on which to call `backward`. The loss should be
     /// f32, so that the product does not overflow.
     pub fn scale<const D: usize>(&self, loss: Tensor<D>) -> Tensor<D> {
-        loss.mul_scalar(self.scale)
+        let here = on_rocm(&loss.device());
+        let device = || rocm(loss.clone()).rocm_device();
+        let Some(scale) = here.then(|| self.on_device_of(device)).flatten() else {
+            return loss.mul_scalar(self.scale);
+        };
+        let factor = from_rocm::<1>(scale.factor()).cast(loss.dtype());
+        let factor = match loss.gradient_checkpointing_strategy() {
+            None => factor,
+            Some(strategy) => Tensor::from_inner(factor).with_gradient_checkpointing_strategy(strategy),
+        };
+        loss * factor.reshape([1; D])
     }
 
     /// Takes the optimizer's step with the gradients of a scaled loss. Each gradient is divided by
@@ -295,6 +306,9 @@ impl GradScaler {
     ///
     /// Waits for the device once in each step, to read whether a gradient overflowed. On this
     /// project's device up to 165 gradients share a launch.
+    ///
+    /// In a capture ([`burn_rocm::graph`]) and from then on, the device decides and nothing waits.
+    /// The optimizer must be one of this crate, the model on one device.
     pub fn step<M: Module>(
         &mut self,
         optimizer: &mut impl Optimize,
@@ -302,16 +316,40 @@ impl GradScaler {
         module: M,
         grads: GradientsParams,
     ) -> M {
+        if let Some(scale) = self.on_device() {
+            return step_on_device(scale, self.growth(), optimizer, lr.into(), module, grads);
+        }
         let (grads, is_finite) = unscale(&module, grads, 1.0 / self.scale);
         self.update(is_finite);
         if is_finite { optimizer.optimize(lr.into(), module, grads) } else { module }
     }
 }
 
+/// The step of which the device decides whether it is taken.
+fn step_on_device<M: Module>(
+    scale: &Scale,
+    growth: Growth,
+    optimizer: &mut impl Optimize,
+    lr: ModuleLearningRate,
+    module: M,
+    grads: GradientsParams,
+) -> M {
+    let mut take = Take::new(grads, 1.0);
+    module.visit(&mut take);
+    let op = trace::op("nn_unscale", || "");
+    let (grads, flag) = scale.unscale(take.fused).unwrap_or_else(|error| raise(error));
+    let mut give = Give { grads: take.ids.into_iter().zip(grads).collect(), done: take.done };
+    module.visit(&mut give);
+    drop(op);
+    let stepped = unless(&flag, || optimizer.optimize(lr, module, give.done));
+    let module = stepped.unwrap_or_else(|error| raise(error));
+    scale.update(&flag, growth).unwrap_or_else(|error| raise(error));
+    module
+}
+
 /// The gradients times `factor`, in their parameters' dtypes, and whether all are finite.
 fn unscale<M: Module>(module: &M, grads: GradientsParams, factor: f32) -> (GradientsParams, bool) {
-    let mut take =
-        Take { grads, fused: Vec::new(), ids: Vec::new(), factor, lost: None, done: GradientsParams::new() };
+    let mut take = Take::new(grads, factor);
     module.visit(&mut take);
     let lost = take.lost.map(|lost| lost.into_scalar::<f32>());
     let is_finite = lost.is_none_or(|lost| !lost.is_nan());
@@ -338,6 +376,12 @@ struct Take {
     /// them is not finite.
     done: GradientsParams,
     lost: Option<Tensor<1>>,
+}
+
+impl Take {
+    fn new(grads: GradientsParams, factor: f32) -> Self {
+        Self { grads, fused: Vec::new(), ids: Vec::new(), factor, lost: None, done: GradientsParams::new() }
+    }
 }
 
 impl ModuleVisitor for Take {

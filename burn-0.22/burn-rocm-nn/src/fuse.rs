@@ -70,11 +70,16 @@ impl Route {
     /// Burn's ops.
     pub(crate) fn of<const D: usize>(module: &'static str, tensor: &Tensor<D>) -> Option<Self> {
         let device = tensor.device();
-        if on_rocm(&device) {
-            return Some(Self { records: device.is_autodiff() });
+        let route = Self::on(&device);
+        if route.is_none() {
+            say_elsewhere(module, &device);
         }
-        say_elsewhere(module, &device);
-        None
+        route
+    }
+
+    /// The route of this project's devices.
+    pub(crate) fn on(device: &Device) -> Option<Self> {
+        on_rocm(device).then(|| Self { records: device.is_autodiff() })
     }
 
     /// Whether the tensor's ops are recorded for a backward pass.

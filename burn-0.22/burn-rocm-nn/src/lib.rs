@@ -48,6 +48,7 @@ pub mod activation;
 pub mod amp;
 pub mod attention;
 mod fuse;
+pub mod graph;
 mod layer;
 pub mod loss;
 mod norm;

@@ -29,6 +29,8 @@ mod dtype;
 mod error;
 #[path = "../../../burn-rocm/src/fused.rs"]
 pub mod fused;
+#[path = "../../../burn-rocm/src/graph.rs"]
+pub mod graph;
 #[path = "../../../burn-rocm/src/layout/mod.rs"]
 mod layout;
 #[path = "../../../burn-rocm/src/ops/mod.rs"]
@@ -37,6 +39,8 @@ mod ops;
 mod pinned;
 #[path = "../../../burn-rocm/src/qtensor.rs"]
 mod qtensor;
+#[path = "../../../burn-rocm/src/recording.rs"]
+mod recording;
 #[path = "../../../burn-rocm/src/scales.rs"]
 mod scales;
 #[path = "../../../burn-rocm/src/staging.rs"]

@@ -58,10 +58,11 @@ use burn::optim::{GradientsParams, LearningRate, Optimizer};
 use burn::record::Record;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{DType, FloatDType, Tensor};
-use burn_rocm::fused::amp;
+use burn_rocm::fused::amp::{self, Growth, Scale};
+use burn_rocm::fused::optim::unless;
 use burn_rocm::{RocmTensor, raise, trace};
 
-use crate::fuse::{from_rocm, is_rocm, refuse, rocm, say_elsewhere};
+use crate::fuse::{Route, from_rocm, is_rocm, refuse, rocm, say_elsewhere};
 use names::names;
 pub(crate) use names::visit_layer;
 pub use scaler::{GradScaler, GradScalerConfig};
@@ -283,7 +284,13 @@ impl GradScaler {
     /// The loss times [`factor`](Self::factor), on which to call `backward`. The loss should be
     /// f32, so that the product does not overflow.
     pub fn scale<B: AutodiffBackend, const D: usize>(&self, loss: Tensor<B, D>) -> Tensor<B, D> {
-        loss.mul_scalar(self.scale)
+        let route = Route::<B>::of("GradScaler");
+        let Some(scale) = route.and_then(|route| self.on_device_of(|| route.device(&loss.device()))) else {
+            return loss.mul_scalar(self.scale);
+        };
+        let factor: Tensor<B::InnerBackend, 1> = from_rocm(scale.factor());
+        let factor = Tensor::from_inner(factor.cast(loss.dtype())).reshape([1; D]);
+        loss * factor
     }
 
     /// Takes the optimizer's step with the gradients of a scaled loss. Each gradient is divided by
@@ -293,6 +300,9 @@ impl GradScaler {
     ///
     /// Waits for the device once in each step, to read whether a gradient overflowed. On
     /// [`Rocm`](burn_rocm::Rocm) up to 165 gradients share a launch.
+    ///
+    /// In a capture ([`burn_rocm::graph`]) and from then on, the device decides and nothing waits.
+    /// The optimizer must be one of this crate, the model on one device.
     pub fn step<B: AutodiffBackend, M: AutodiffModule<B>, O: Optimizer<M, B>>(
         &mut self,
         optimizer: &mut O,
@@ -300,10 +310,35 @@ impl GradScaler {
         module: M,
         grads: GradientsParams,
     ) -> M {
+        if let Some(scale) = self.on_device() {
+            return step_on_device(scale, self.growth(), optimizer, lr, module, grads);
+        }
         let (grads, is_finite) = unscale::<B, M>(&module, grads, 1.0 / self.scale);
         self.update(is_finite);
         if is_finite { optimizer.step(lr, module, grads) } else { module }
     }
+}
+
+/// The step of which the device decides whether it is taken.
+fn step_on_device<B: AutodiffBackend, M: AutodiffModule<B>, O: Optimizer<M, B>>(
+    scale: &Scale,
+    growth: Growth,
+    optimizer: &mut O,
+    lr: LearningRate,
+    module: M,
+    grads: GradientsParams,
+) -> M {
+    let mut take = Take::new(grads, 1.0);
+    module.visit(&mut take);
+    let op = trace::op("nn_unscale", || "");
+    let (grads, flag) = scale.unscale(take.fused).unwrap_or_else(|error| raise(error));
+    let mut give = Give { grads: take.ids.into_iter().zip(grads).collect(), done: GradientsParams::new() };
+    module.visit(&mut give);
+    drop(op);
+    let stepped = unless(&flag, || optimizer.step(lr, module, give.done));
+    let module = stepped.unwrap_or_else(|error| raise(error));
+    scale.update(&flag, growth).unwrap_or_else(|error| raise(error));
+    module
 }
 
 /// The gradients times `factor`, in their parameters' dtypes, and whether all are finite.
@@ -312,8 +347,7 @@ fn unscale<B: AutodiffBackend, M: AutodiffModule<B>>(
     grads: GradientsParams,
     factor: f32,
 ) -> (GradientsParams, bool) {
-    let mut take =
-        Take { grads, fused: Vec::new(), ids: Vec::new(), factor, lost: None, done: GradientsParams::new() };
+    let mut take = Take::<B>::new(grads, factor);
     module.visit(&mut take);
     if !is_rocm::<B::InnerBackend>() {
         say_elsewhere::<B>("GradScaler");
@@ -341,6 +375,12 @@ struct Take<B: AutodiffBackend> {
     /// them is not finite.
     done: GradientsParams,
     lost: Option<Tensor<B::InnerBackend, 1>>,
+}
+
+impl<B: AutodiffBackend> Take<B> {
+    fn new(grads: GradientsParams, factor: f32) -> Self {
+        Self { grads, fused: Vec::new(), ids: Vec::new(), factor, lost: None, done: GradientsParams::new() }
+    }
 }
 
 impl<B: AutodiffBackend> ModuleVisitor<B> for Take<B> {

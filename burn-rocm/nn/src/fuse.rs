@@ -165,6 +165,14 @@ impl<B: Backend> Route<B> {
         }
     }
 
+    /// A float tensor as this backend's, without its place in the autodiff graph.
+    pub(crate) fn inner(&self, tensor: FloatTensor<B>) -> RocmTensor {
+        match self.recorder {
+            None => cast(tensor),
+            Some(Recorder { enter, .. }) => enter(&mut Some(tensor)).primitive,
+        }
+    }
+
     /// A bool tensor as this backend's.
     pub(crate) fn bool<const D: usize>(&self, tensor: Tensor<B, D, Bool>) -> RocmTensor {
         cast(tensor.into_primitive())

@@ -6,12 +6,16 @@ use burn_std::{DType, Shape};
 use hip::{Error as RocmError, Template};
 
 use crate::arg::Arg;
+use crate::device::RocmDevice;
 use crate::dtype::kernel_type;
-use crate::error::unsupported;
+use crate::error::{invalid, raise, unsupported};
 use crate::ops::cast::cast;
-use crate::ops::copy::packed;
+use crate::ops::copy::{copy, packed};
 use crate::ops::create::full_on;
+use crate::ops::launch::rows;
 use crate::ops::multi_tensor::{Group, Writes, group, tables};
+use crate::ops::view::narrow;
+use crate::recording::words;
 use crate::tensor::RocmTensor;
 
 /// Casts the tensors to the float type `dtype`. Casts between f32 and f16 or bf16 take one launch
@@ -64,7 +68,26 @@ pub fn cast_all(tensors: Vec<RocmTensor>, dtype: DType) -> Result<Vec<RocmTensor
 /// # Errors
 /// `Unsupported` for a gradient that is not of a float type; an error of the device.
 pub fn unscale(grads: Vec<RocmTensor>, factor: f32) -> Result<(Vec<RocmTensor>, Vec<RocmTensor>), RocmError> {
+    unscale_by(grads, Factor::Number(factor))
+}
+
+/// What gradients are multiplied by.
+#[derive(Clone, Copy)]
+enum Factor<'a> {
+    Number(f32),
+    /// An f32 in device memory.
+    Tensor(&'a RocmTensor),
+}
+
+fn unscale_by(
+    grads: Vec<RocmTensor>,
+    factor: Factor<'_>,
+) -> Result<(Vec<RocmTensor>, Vec<RocmTensor>), RocmError> {
     const OP: &str = "unscale";
+    let template = match factor {
+        Factor::Number(_) => Template::optim_unscale,
+        Factor::Tensor(_) => Template::optim_unscale_replayed,
+    };
     if let Some(other) = grads.iter().find(|grad| !grad.dtype_of().is_float()) {
         return unsupported(OP, other.dtype_of());
     }
@@ -83,7 +106,7 @@ pub fn unscale(grads: Vec<RocmTensor>, factor: f32) -> Result<(Vec<RocmTensor>, 
         };
         if !out.is_empty() {
             let device = out.hip_device().clone();
-            let kernel = Template::optim_unscale.ty(from).ty(to);
+            let kernel = template.ty(from).ty(to);
             group(&mut groups, &device, kernel).rows.push(vec![grad, out.clone()]);
         }
         all.push(out);
@@ -100,7 +123,14 @@ pub fn unscale(grads: Vec<RocmTensor>, factor: f32) -> Result<(Vec<RocmTensor>, 
         };
         for (table, _) in tables(OP, device, rows)? {
             let writes = Writes { of_row: 1, buffers: 1 };
-            table.launch(OP, *kernel, &[Arg::F32(factor)], &[Some(&flags[at])], writes)?;
+            match factor {
+                Factor::Number(factor) => {
+                    table.launch(OP, *kernel, &[Arg::F32(factor)], &[Some(&flags[at])], writes)?;
+                }
+                Factor::Tensor(factor) => {
+                    table.launch(OP, *kernel, &[], &[Some(factor), Some(&flags[at])], writes)?;
+                }
+            }
         }
     }
     Ok((all, flags))
@@ -113,4 +143,109 @@ pub fn unscale(grads: Vec<RocmTensor>, factor: f32) -> Result<(Vec<RocmTensor>, 
 pub fn any_set(flags: Vec<RocmTensor>) -> Result<bool, RocmError> {
     let read = crate::ops::transfer::read_all(flags)?;
     Ok(read.iter().any(|data| data.iter::<u32>().any(|flag| flag != 0)))
+}
+
+/// How a loss's scale follows overflows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Growth {
+    /// Multiplies the scale after `interval` steps in a row with finite gradients.
+    pub growth: f64,
+    /// Multiplies the scale after a step whose gradients overflowed.
+    pub backoff: f64,
+    /// The number of steps.
+    pub interval: usize,
+}
+
+/// A loss's scale in device memory, for steps in a graph.
+#[derive(Debug)]
+pub struct Scale {
+    /// The finite steps since the scale changed, and the steps skipped: u32 of shape `[2]`.
+    counts: RocmTensor,
+    /// The scale and `1 / scale`: f32 of shape `[1]` each.
+    scale: RocmTensor,
+    inverse: RocmTensor,
+    /// Both.
+    factors: RocmTensor,
+}
+
+/// The copy changes on its own.
+impl Clone for Scale {
+    fn clone(&self) -> Self {
+        let copies = copy(&self.counts).and_then(|counts| Self::of(counts, copy(&self.factors)?));
+        copies.unwrap_or_else(|error| raise(error))
+    }
+}
+
+/// The place of `1 / scale` behind the scale, in elements: at the next 16 bytes, where a kernel's
+/// argument may begin.
+const INVERSE: usize = 4;
+
+impl Scale {
+    fn of(counts: RocmTensor, factors: RocmTensor) -> Result<Self, RocmError> {
+        let at = |start| narrow(factors.clone(), 0, start, 1);
+        Ok(Self { counts, scale: at(0)?, inverse: at(INVERSE)?, factors })
+    }
+
+    /// A scale on this device, after this many finite and skipped steps. If this thread is
+    /// capturing, the scale is no part of the graph.
+    ///
+    /// # Errors
+    /// `Invalid` for counts beyond 32 bits; an error of the device.
+    pub fn new(device: &RocmDevice, scale: f32, finite: usize, skipped: usize) -> Result<Self, RocmError> {
+        let [Ok(finite), Ok(skipped)] = [finite, skipped].map(u32::try_from) else {
+            return invalid("Scale", "counts below 2^32", format!("{finite} and {skipped}"));
+        };
+        let device = device.open()?;
+        let counts = u64::from(finite) | u64::from(skipped) << 32;
+        let [scale, inverse] = [scale, 1.0 / scale].map(|factor| u64::from(factor.to_bits()));
+        let counts = words(&device, Shape::from([2]), DType::U32, &[counts])?;
+        Self::of(counts, words(&device, Shape::from([6]), DType::F32, &[scale, 0, inverse])?)
+    }
+
+    /// The scale, an f32 of shape `[1]` that follows the steps.
+    pub fn factor(&self) -> RocmTensor {
+        self.scale.clone()
+    }
+
+    /// The scale, the finite steps since it changed, and the steps skipped. Waits for the device.
+    ///
+    /// # Errors
+    /// `Capture` in a capture; an error of the device.
+    pub fn read(&self) -> Result<(f32, usize, usize), RocmError> {
+        let all = crate::ops::transfer::read_all(vec![self.counts.clone(), self.scale.clone()])?;
+        let counts: Vec<usize> = all[0].iter::<u32>().map(|count| count as usize).collect();
+        let scale: Vec<f32> = all[1].iter::<f32>().collect();
+        Ok((scale[0], counts[0], counts[1]))
+    }
+
+    /// [`unscale`] with `1 / scale`, for gradients of the scale's device. The flag says whether one
+    /// is not finite.
+    ///
+    /// # Errors
+    /// As [`unscale`]; `Invalid` if there is no gradient, or one on another device.
+    pub fn unscale(&self, grads: Vec<RocmTensor>) -> Result<(Vec<RocmTensor>, RocmTensor), RocmError> {
+        let (grads, mut flags) = unscale_by(grads, Factor::Tensor(&self.inverse))?;
+        match (flags.pop(), flags.is_empty()) {
+            (Some(flag), true) if Arc::ptr_eq(flag.hip_device(), self.factors.hip_device()) => {
+                Ok((grads, flag))
+            }
+            (flag, _) => {
+                let found = format!("those of {} devices", flags.len() + flag.map_or(0, |_| 1));
+                invalid("unscale", "gradients on the device of the loss's scale", found)
+            }
+        }
+    }
+
+    /// Sets the scale for the next step, and counts this one.
+    ///
+    /// # Errors
+    /// An error of the device.
+    pub fn update(&self, flag: &RocmTensor, by: Growth) -> Result<(), RocmError> {
+        let mut settings = [0.0; 12];
+        settings[..3].copy_from_slice(&[by.growth, by.backoff, by.interval as f64]);
+        let device = flag.hip_device();
+        let kernel = Template::optim_rescale.name();
+        let outputs = [&self.counts, &self.factors];
+        rows("rescale", device, kernel, device.grid(1), &[Arg::F64x12(settings)], &[flag], &[], &outputs)
+    }
 }

@@ -6,12 +6,15 @@ use burn_std::{DType, Shape};
 use hip::{Device, Error as RocmError, Template};
 
 use super::amp::cast_all;
+use super::clock;
+pub use super::clock::{Clock, unless};
 use crate::arg::Arg;
 use crate::error::invalid;
 use crate::ops::cast::cast;
 use crate::ops::copy::packed;
 use crate::ops::launch::is_packed;
 use crate::ops::multi_tensor::{Group, Row, Writes, group, tables};
+use crate::recording::is_recording;
 use crate::tensor::{RocmTensor, float_type, one_device};
 
 /// The weight decay of [`Adam`].
@@ -94,11 +97,24 @@ pub enum Clip {
 /// An optimizer's state of one parameter.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// The number of steps taken. Only [`Adam`] counts them.
+    /// The number of steps taken. Only [`Adam`] counts them. If there is a clock, use
+    /// [`steps`](Self::steps).
     pub time: usize,
     /// Tensors of the parameter's shape. For [`Adam`]: first moment, second moment and, with
     /// `amsgrad`, the largest second moment. For [`Sgd`]: the velocity, if there is momentum.
     pub tensors: Vec<RocmTensor>,
+    /// The number of steps in device memory, once a graph has been captured that advances it.
+    pub clock: Option<Clock>,
+}
+
+impl State {
+    /// The number of steps taken. Waits for the device if there is a clock.
+    ///
+    /// # Errors
+    /// `Capture` in a capture, if there is a clock; an error of the device.
+    pub fn steps(&self) -> Result<usize, RocmError> {
+        self.clock.as_ref().map_or(Ok(self.time), Clock::time)
+    }
 }
 
 /// One optimizer step over many parameters: [`add`](Self::add) gathers them one by one, and
@@ -119,6 +135,9 @@ struct Kind {
     dtype: hip::DType,
     time: usize,
     old: Old,
+    /// Whether the step's numbers are computed on the device. With [`Adam`], each row then ends
+    /// with its clock.
+    replayed: bool,
 }
 
 /// Which state tensors existed before the step: the last template argument of the kernels.
@@ -159,7 +178,14 @@ impl Step {
     ///
     /// A new tensor reuses the memory of the old one if the argument is its only owner.
     ///
+    /// In a capture ([`graph`](crate::graph)) parameters and states are always written in place,
+    /// so that the next replay starts from them, and the learning rate and [`Adam`]'s time are read
+    /// from device memory. The state's time moves to a [`Clock`], which later steps go on with,
+    /// whether they are replayed or not.
+    ///
     /// # Errors
+    /// `Capture` in a capture, if a parameter or a state tensor has another owner or does not exist
+    /// yet.
     /// `Invalid` if shapes or devices of parameter, gradient and state differ, or if the gradient's
     /// dtype is neither the parameter's nor a narrower float type; `Unsupported` if the parameter
     /// is not of a float type; an error of the device. After an error no tensor has changed.
@@ -201,13 +227,29 @@ impl Step {
             Rule::Sgd(_) => 0,
         };
         let of_rule = if had == Old::None { 0 } else { state.tensors.len().min(states) };
+        let recorded = is_recording(device.info().index) || clock::is_conditional();
+        let counts = matches!(self.rule, Rule::Adam(_));
+        if recorded && states > 0 && had != Old::All {
+            let reason = "a parameter has no optimizer state yet: take a step before the capture".into();
+            return Err(RocmError::Capture { op, reason });
+        }
+        let clock = match &state.clock {
+            Some(clock) if counts && Arc::ptr_eq(clock.tensor().hip_device(), &device) => Some(clock.share()),
+            _ if counts && (recorded || state.clock.is_some()) => Some(Clock::new(&device, state.steps()?)?),
+            _ => None,
+        };
         let (old, unused) = state.tensors.split_at_mut(of_rule);
         let unused = if had == Old::None && states > 0 { &[] } else { &*unused };
-        let (param, new_param) = in_place(&mut packed(param)?)?;
+        let in_place =
+            |tensor: &mut RocmTensor| match recorded && !(is_packed(tensor) && tensor.can_overwrite()) {
+                true => Err(not_in_place(op, tensor)),
+                false => in_place(tensor),
+            };
+        let (param, new_param) = in_place(&mut if recorded { param } else { packed(param)? })?;
         let mut read = vec![param, packed(grad)?];
         let mut new = Vec::with_capacity(states);
         for tensor in old {
-            if tensor.dtype_of() != dtype || !is_packed(tensor) {
+            if !recorded && (tensor.dtype_of() != dtype || !is_packed(tensor)) {
                 *tensor = packed(cast(tensor.clone(), dtype)?)?;
             }
             let (tensor, out) = in_place(tensor)?;
@@ -221,12 +263,16 @@ impl Step {
             // A row has an entry for every old state tensor. The kernel does not read those that
             // did not exist.
             read.extend(new[read.len() - 2..].iter().cloned());
-            let row = read.into_iter().chain([new_param.clone()]).chain(new.iter().cloned()).collect();
-            let kind = Kind { dtype: kernel_type, time, old: had };
+            let row = read.into_iter().chain([new_param.clone()]).chain(new.iter().cloned());
+            let row = row.chain(clock.iter().map(|clock| clock.tensor().clone())).collect();
+            // Each row has a time of its own if the device counts.
+            let by_time = if clock.is_some() { 0 } else { time };
+            let replayed = recorded || clock.is_some();
+            let kind = Kind { dtype: kernel_type, time: by_time, old: had, replayed };
             group(&mut self.groups, &device, kind).rows.push(row);
         }
         new.extend(unused.iter().cloned());
-        Ok((new_param, State { time, tensors: new }))
+        Ok((new_param, State { time, tensors: new, clock }))
     }
 
     /// Computes the new parameters and states that [`add`](Self::add) returned.
@@ -238,32 +284,97 @@ impl Step {
         for group in &mut self.groups {
             widen_gradients(&mut group.rows)?;
         }
-        for Group { device, key: Kind { dtype, time, old }, rows } in &self.groups {
+        let mut rates = Vec::new();
+        for Group { device, key, mut rows } in std::mem::take(&mut self.groups) {
+            let (device, rows, Kind { dtype, time, old, replayed }) = (&device, &mut rows, key);
+            if replayed {
+                let rate = rate_of(&mut rates, device, self.rule)?;
+                self.replayed(device, dtype, &rate, rows)?;
+                continue;
+            }
             let name = match self.rule {
                 Rule::Adam(_) => Template::optim_adam.name(),
                 Rule::Sgd(_) => Template::optim_sgd.name(),
             };
-            let kernel = name.ty(*dtype).int(self.states() as i32).int(*old as i32);
-            let scalars = scalars(&self.numbers(*time), *dtype);
+            let kernel = name.ty(dtype).int(self.states() as i32).int(old as i32);
+            let scalars = scalars(&self.numbers(time), dtype);
             for (table, range) in tables(op, device, rows)? {
                 let factors = match self.clip {
-                    Clip::Norm(most) => Some(norm_factors(op, device, *dtype, &rows[range], most)?),
+                    Clip::Norm(most) => Some(norm_factors(op, device, dtype, &rows[range], most)?),
                     Clip::None | Clip::Value(_) => None,
                 };
                 let writes = Writes { of_row: 1 + self.states(), buffers: 0 };
                 table.launch(op, kernel, &[scalars], &[factors.as_ref()], writes)?;
             }
         }
-        self.groups.clear();
         Ok(())
+    }
+
+    /// Runs a group whose numbers the device computes.
+    fn replayed(
+        &self,
+        device: &Arc<Device>,
+        dtype: hip::DType,
+        rate: &RocmTensor,
+        rows: &mut [Row],
+    ) -> Result<(), RocmError> {
+        let (op, states) = (self.op(), self.states());
+        let (template, numbers) = match self.rule {
+            Rule::Adam(_) => {
+                let clocks: Vec<Row> = rows.iter_mut().map(|row| row.pop().into_iter().collect()).collect();
+                let numbers = clock::adam(op, device, dtype, self.settings(), rate, &clocks)?;
+                (Template::optim_adam_replayed, numbers)
+            }
+            Rule::Sgd(_) => {
+                let numbers = clock::sgd(op, device, dtype, self.settings(), rate)?;
+                (Template::optim_sgd_replayed, numbers)
+            }
+        };
+        let kernel = template.ty(dtype).int(states as i32);
+        let stride = [Arg::U32(numbers.stride as u32)];
+        for (table, range) in tables(op, device, rows)? {
+            let factors = match self.clip {
+                Clip::Norm(most) => Some(norm_factors(op, device, dtype, &rows[range.clone()], most)?),
+                Clip::None | Clip::Value(_) => None,
+            };
+            let numbers = numbers.of(range)?;
+            let writes = Writes { of_row: 1 + states, buffers: 0 };
+            table.launch(op, kernel, &stride, &[Some(&numbers), factors.as_ref()], writes)?;
+        }
+        Ok(())
+    }
+
+    /// The largest gradient element that is not clamped.
+    fn limit(&self) -> f64 {
+        match self.clip {
+            Clip::Value(limit) => limit.into(),
+            Clip::None | Clip::Norm(_) => f64::INFINITY,
+        }
+    }
+
+    /// The struct `AdamSettings` or `SgdSettings` of `optim.hip`: what [`numbers`](Self::numbers)
+    /// takes besides the learning rate and the time.
+    fn settings(&self) -> [f64; 12] {
+        let mut settings = [0.0; 12];
+        match self.rule {
+            Rule::Adam(Adam { beta_1, beta_2, epsilon, decay, .. }) => {
+                let (penalty, rate, cautious) = match decay {
+                    Decay::Penalty(penalty) => (penalty, 0.0, false),
+                    Decay::Decoupled { rate, cautious } => (0.0, rate, cautious),
+                };
+                let all = [beta_1, beta_2, epsilon, penalty, rate, f32::from(u8::from(cautious))];
+                settings[..6].copy_from_slice(&all.map(f64::from));
+                settings[6] = self.limit();
+            }
+            // Those of `numbers` behind the learning rate.
+            Rule::Sgd(_) => settings[..5].copy_from_slice(&self.numbers(0)[1..6]),
+        }
+        settings
     }
 
     /// The struct `Adam` or `Sgd` of `optim.hip` at step `time`.
     fn numbers(&self, time: usize) -> [f64; 12] {
-        let limit = match self.clip {
-            Clip::Value(limit) => limit.into(),
-            Clip::None | Clip::Norm(_) => f64::INFINITY,
-        };
+        let limit = self.limit();
         match self.rule {
             // Computed in f32, as in Burn. In f64, `1 - beta^t` would differ in the fifth digit.
             Rule::Adam(Adam { lr, beta_1, beta_2, epsilon, decay, .. }) => {
@@ -311,6 +422,27 @@ fn widen_gradients(rows: &mut [Row]) -> Result<(), RocmError> {
         *grad = wide;
     }
     Ok(())
+}
+
+/// The error for a tensor that a captured step can't write in place.
+fn not_in_place(op: &'static str, tensor: &RocmTensor) -> RocmError {
+    let reason = format!(
+        "the step must write a parameter or state of shape {:?} in place, but something else holds its memory, \
+         such as a clone of the model or of the optimizer",
+        tensor.dims()
+    );
+    RocmError::Capture { op, reason }
+}
+
+/// The learning rate on this device, made once for a step.
+fn rate_of(made: &mut Vec<RocmTensor>, device: &Arc<Device>, rule: Rule) -> Result<RocmTensor, RocmError> {
+    if let Some(rate) = made.iter().find(|rate| Arc::ptr_eq(rate.hip_device(), device)) {
+        return Ok(rate.clone());
+    }
+    let (Rule::Adam(Adam { lr, .. }) | Rule::Sgd(Sgd { lr, .. })) = rule;
+    let rate = clock::rate(device, lr)?;
+    made.push(rate.clone());
+    Ok(rate)
 }
 
 /// The tensor to read and the tensor to write. Both are the same if nobody else holds it.

@@ -12,10 +12,11 @@ use hip::Template;
 
 use super::cast::cast;
 use super::create::empty;
-use super::launch::flat;
+use super::launch::{flat, rows};
 use crate::arg::Arg;
 use crate::device::RocmDevice;
 use crate::error::invalid;
+use crate::recording;
 use crate::tensor::RocmTensor;
 
 /// A device's stream of random numbers.
@@ -36,16 +37,57 @@ pub(crate) fn seed(device: &RocmDevice, seed: u64) {
     states.insert(device.index, State { seed, calls: 0 });
 }
 
-/// The key and the number of this call. A device that was never seeded starts from the operating
-/// system's entropy, taken from the random keys of the standard library's hash maps.
-pub(crate) fn next(device: &RocmDevice) -> [u64; 2] {
+/// The seed and the number of the first of the next `calls` calls, which nobody else gets.
+pub(crate) fn reserve(device: &RocmDevice, calls: u64) -> [u64; 2] {
     let mut states = states().lock().unwrap_or_else(PoisonError::into_inner);
     let state = states
         .entry(device.index)
         .or_insert_with(|| State { seed: RandomState::new().build_hasher().finish(), calls: 0 });
     let call = state.calls;
-    state.calls += 1;
+    state.calls += calls;
     [state.seed, call]
+}
+
+/// The key and the number of this call. A device that was never seeded starts from the operating
+/// system's entropy, taken from the random keys of the standard library's hash maps.
+///
+/// In a capture they are the address of a graph's numbers and the call's place in the graph, as
+/// `stream_of` in `philox.h` takes them.
+///
+/// # Errors
+/// In a capture, those of an upload.
+pub(crate) fn next(device: &RocmDevice) -> hip::Result<[u64; 2]> {
+    let recorded = recording::with(device.index, |recording| match &mut recording.random {
+        Some((state, calls)) => {
+            *calls += 1;
+            Ok([state.buffer().address() as u64, IN_GRAPH | (*calls - 1)])
+        }
+        first => {
+            let state = recording::words(&device.open()?, Shape::from([2]), DType::U64, &[0, 0])?;
+            let address = state.buffer().address() as u64;
+            *first = Some((state, 1));
+            Ok([address, IN_GRAPH])
+        }
+    });
+    recorded.unwrap_or_else(|| Ok(reserve(device, 1)))
+}
+
+/// The bit by which `stream_of` knows a graph's call.
+const IN_GRAPH: u64 = 1 << 63;
+
+/// Enqueues what moves a graph's numbers past its calls, at the end of the graph.
+pub(crate) fn advance(state: &RocmTensor, calls: u64) -> hip::Result<()> {
+    let device = state.hip_device();
+    rows(
+        "random",
+        device,
+        Template::philox_advance.name(),
+        device.grid(1),
+        &[Arg::U64(calls)],
+        &[],
+        &[],
+        &[state],
+    )
 }
 
 /// The largest finite number of a float type.
@@ -92,7 +134,7 @@ pub(crate) fn random(
     if out.is_empty() {
         return Ok(out);
     }
-    let mut scalars = next(device).map(Arg::U64).to_vec();
+    let mut scalars = next(device)?.map(Arg::U64).to_vec();
     scalars.extend(parameters.iter().map(|&value| Arg::F64(value)));
     flat("random", kernel.ty(out.kernel_type()?), out.len(), &[], &scalars, &[&out])?;
     Ok(out)

@@ -253,6 +253,7 @@ families! {
         random_uniform [Types(NUMBERS)],
         random_bernoulli [Types(ALL)],
         random_normal [Types(FLOATS)],
+        philox_advance [],
         philox_words [],
     ]
     index [
@@ -390,10 +391,17 @@ families! {
             [Types(FLOATS), Ints(&[3]), Ints(&[0, 1, 2])],
         optim_sgd [Types(FLOATS), Ints(&[0]), Ints(&[0])]
             [Types(FLOATS), Ints(&[1]), Ints(&[0, 2])],
+        optim_adam_replayed [Types(FLOATS), Ints(&[2, 3])],
+        optim_sgd_replayed [Types(FLOATS), Ints(&[0, 1])],
+        optim_adam_numbers [Types(WIDE)],
+        optim_sgd_numbers [Types(WIDE)],
         optim_squares [Types(FLOATS)],
         optim_norms [Types(WIDE)],
         optim_unscale [Types(NARROW), Types(&[F32])]
             [Types(&[F64]), Types(&[F64])],
+        optim_unscale_replayed [Types(NARROW), Types(&[F32])]
+            [Types(&[F64]), Types(&[F64])],
+        optim_rescale [],
         optim_cast [Types(&[F32]), Types(HALVES)]
             [Types(HALVES), Types(&[F32])],
     ]

@@ -190,9 +190,12 @@ impl Device {
         self.captures.here().unwrap_or(&self.compute)
     }
 
-    /// For work that can't be captured: returns an error if this thread is capturing a graph. The
-    /// capture then gives no graph, because the graph would lack the refused work.
-    pub(crate) fn refuse_captured(&self, op: &'static str, reason: &str) -> Result<()> {
+    /// For work that can't be captured. The capture then gives no graph, because the graph would
+    /// lack the refused work.
+    ///
+    /// # Errors
+    /// `Capture` if this thread is capturing a graph.
+    pub fn refuse_captured(&self, op: &'static str, reason: &str) -> Result<()> {
         let Some(stream) = self.captures.here() else { return Ok(()) };
         let error = Error::Capture { op, reason: reason.into() };
         stream.spoil(error.clone());

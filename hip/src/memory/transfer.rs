@@ -97,6 +97,32 @@ impl Device {
         Ok(buffer)
     }
 
+    /// Writes up to 64 KiB into a buffer, in stream order, without waiting for the device. Others that
+    /// share the buffer see the bytes too.
+    ///
+    /// # Errors
+    /// `Invalid` for more bytes, a range past the end or a buffer of another device; `Capture` if
+    /// this thread is capturing a graph; `Device` if HIP fails.
+    pub fn write(&self, buffer: &Buffer, byte_offset: usize, bytes: &[u8]) -> Result<()> {
+        self.check_range("write", buffer, byte_offset, bytes.len())?;
+        self.refuse_captured("a write from the host", "a replay would write the same bytes again")?;
+        if bytes.len() > SMALL {
+            return Err(Error::invalid(
+                "write",
+                format!("at most {SMALL} bytes"),
+                format!("{}", bytes.len()),
+            ));
+        }
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.compute.catch_up();
+        // SAFETY: the buffer has the bytes, checked above.
+        unsafe { self.staging.upload_small(&self.compute, buffer.address() + byte_offset, bytes)? };
+        self.written(buffer, bytes.len());
+        Ok(())
+    }
+
     /// Returns `queued`, the result of enqueueing copies and the compute stream's wait for them. If
     /// it is an error, the compute stream may not wait for the copies. So the host waits here,
     /// before their memory goes back to the pool.

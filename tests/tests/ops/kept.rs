@@ -40,7 +40,7 @@ fn an_optimizers_state_may_begin_anywhere() {
     let sgd = Sgd { lr: 0.1, penalty: 0.0, momentum: Some(momentum) };
     let stepped = |velocity: RocmTensor| {
         let mut step = Step::new(Rule::Sgd(sgd), Clip::None);
-        let mut state = State { time: 0, tensors: vec![velocity] };
+        let mut state = State { tensors: vec![velocity], ..State::default() };
         let (param, _) = step.add(of(8), of(8), &mut state).expect("gathered");
         step.run().expect("a step");
         read_float::<R>(param)

@@ -6,7 +6,7 @@ use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig, MaxPool2d, MaxPool2dConfig};
 use burn::nn::{Linear, LinearConfig, PaddingConfig2d};
 use burn::tensor::backend::Backend;
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{FloatDType, Int, Tensor};
 
 use super::parts::*;
 use crate::gpu::models::{Trained, images, labels, numbers};
@@ -32,6 +32,10 @@ impl<B: Backend> Trained<B> for Mlp<B> {
 
     fn batch(size: usize, device: &B::Device) -> Self::Batch {
         images(size, device)
+    }
+
+    fn cast((images, labels): Self::Batch, dtype: FloatDType) -> Self::Batch {
+        (images.cast(dtype), labels)
     }
 
     fn loss(&self, (images, labels): Self::Batch) -> Tensor<B, 1> {
@@ -66,6 +70,10 @@ impl<B: Backend> Trained<B> for Cnn<B> {
 
     fn batch(size: usize, device: &B::Device) -> Self::Batch {
         images(size, device)
+    }
+
+    fn cast((images, labels): Self::Batch, dtype: FloatDType) -> Self::Batch {
+        (images.cast(dtype), labels)
     }
 
     fn loss(&self, (images, labels): Self::Batch) -> Tensor<B, 1> {
@@ -163,6 +171,10 @@ impl<B: Backend> Trained<B> for ResNet18<B> {
         (Tensor::from_data(images, device), labels(size, 1000, device))
     }
 
+    fn cast((images, labels): Self::Batch, dtype: FloatDType) -> Self::Batch {
+        (images.cast(dtype), labels)
+    }
+
     fn loss(&self, (images, labels): Self::Batch) -> Tensor<B, 1> {
         let x = self.pool.forward(norm_relu(&self.norm, self.stem.forward(images)));
         let x = self.blocks.iter().fold(x, |x, block| block.forward(x));
@@ -188,6 +200,10 @@ impl<B: Backend> Trained<B> for Transformer<B> {
     fn batch(size: usize, device: &B::Device) -> Self::Batch {
         let of = |series| Tensor::from_data(numbers(&[size, 512, 768], series, 1.0), device);
         (of(0), of(1))
+    }
+
+    fn cast((input, target): Self::Batch, dtype: FloatDType) -> Self::Batch {
+        (input.cast(dtype), target.cast(dtype))
     }
 
     /// The mean squared error against target numbers.

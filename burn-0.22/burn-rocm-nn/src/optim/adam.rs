@@ -73,7 +73,7 @@ impl Optimizer for Adam {
 pub(super) fn moments<const D: usize>(state: AdaptiveMomentumState<D>) -> State {
     let AdaptiveMomentumState { time, moment_1, moment_2, max_moment_2 } = state;
     let tensors = [Some(moment_1), Some(moment_2), max_moment_2].into_iter().flatten().map(rocm).collect();
-    State { time, tensors }
+    State { time, tensors, clock: None }
 }
 
 /// Converts the fused step's state to Burn's.

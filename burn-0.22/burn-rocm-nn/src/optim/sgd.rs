@@ -74,7 +74,7 @@ impl Optimizer for Sgd {
             Gradient::Here(grad) => grad,
         };
         let velocity = state.and_then(|state| state.velocity(&tensor.device()));
-        let state = State { time: 0, tensors: velocity.map(rocm).into_iter().collect() };
+        let state = State { tensors: velocity.map(rocm).into_iter().collect(), ..State::default() };
         // As in Burn, rounded to f32.
         let rule = self.config.rule(lr, |momentum| f64::from(momentum as f32));
         let (tensor, state) = update(rule, self.clips, tensor, grad, state);

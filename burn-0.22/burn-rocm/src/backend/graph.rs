@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use hip::Graph;
-
 use crate::device::RocmDevice;
 use crate::error::invalid;
-use crate::waiting::enqueue_before_replay;
+use crate::graph::Graph;
 
 /// Work that was captured on a device. One launch replays it.
 #[derive(Clone, Debug)]
@@ -19,9 +17,9 @@ impl RocmGraph {
 
     /// Launches the graph. `device` must be the device that it was captured on.
     pub(super) fn replay(&self, device: &RocmDevice) -> hip::Result<()> {
-        let own = RocmDevice::new(self.0.device().info().index);
+        let own = self.0.device();
         match own == *device {
-            true => enqueue_before_replay().and_then(|()| self.0.replay()),
+            true => self.0.replay(),
             false => invalid(
                 "graph_replay",
                 format!("a graph captured on {device}"),

@@ -14,8 +14,6 @@ mod profile;
 mod quantized;
 mod transaction;
 
-use std::sync::Arc;
-
 use burn_backend::distributed::DistributedOps;
 use burn_backend::{
     Backend, BackendTypes, DTypeUsage, DTypeUsageSet, ExecutionError, MemoryPoolUsage, ProfileDuration,
@@ -91,19 +89,11 @@ impl Backend for Rocm {
     /// runs meanwhile. Reads and `sync` fail and end the capture, because the panic that follows
     /// would leave it open. A capture that this thread left open is ended first.
     fn graph_start_capture(device: &BurnDevice) -> Result<(), ExecutionError> {
-        let start = |device: Arc<hip::Device>| {
-            device.abandon_capture();
-            enqueue_own()?;
-            device.start_capture()
-        };
-        own(device).open().and_then(start).map_err(execution)
+        crate::graph::start(&own(device)).map_err(execution)
     }
 
     fn graph_stop_capture(device: &BurnDevice) -> Result<RocmGraph, ExecutionError> {
-        // If the product fails, the graph would lack it, so the capture fails too.
-        let waited = enqueue_own();
-        let graph = own(device).open().and_then(|device| device.stop_capture());
-        waited.and(graph).map(RocmGraph::new).map_err(execution)
+        crate::graph::stop(&own(device)).map(RocmGraph::new).map_err(execution)
     }
 
     /// Takes one launch. The graph keeps the memory of all tensors that it uses, including dropped

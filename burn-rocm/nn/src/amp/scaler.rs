@@ -1,6 +1,10 @@
 //! The factor of the loss, and how it changes. Both versions of Burn compile this file.
 
+use std::sync::OnceLock;
+
 use burn::config::Config;
+use burn_rocm::fused::amp::{Growth, Scale};
+use burn_rocm::{RocmDevice, graph, raise};
 
 use super::GradScalerRecord;
 use crate::fuse::refuse;
@@ -42,7 +46,7 @@ impl GradScalerConfig {
         if backoff_factor.is_nan() || backoff_factor <= 0.0 || backoff_factor >= 1.0 {
             refuse(OP, "a back-off factor between 0 and 1", backoff_factor.to_string());
         }
-        GradScaler { config: self.clone(), scale, finite: 0, skipped: 0 }
+        GradScaler { config: self.clone(), scale, finite: 0, skipped: 0, on_device: OnceLock::new() }
     }
 }
 
@@ -54,6 +58,10 @@ fn is_scale(scale: f32) -> bool {
 /// Scales the loss, so that small gradients are not lost in f16, and divides the gradients by the
 /// scale before the optimizer's step. It skips a step whose gradients overflowed, and lowers the
 /// scale.
+///
+/// Once a step has been captured in a graph, the scale is in device memory and the device skips the
+/// steps. [`factor`](Self::factor), [`skipped`](Self::skipped) and
+/// [`to_record`](Self::to_record) then wait for the device, and fail in a capture.
 #[derive(Clone, Debug)]
 pub struct GradScaler {
     config: GradScalerConfig,
@@ -61,22 +69,28 @@ pub struct GradScaler {
     /// Steps with finite gradients since the scale changed.
     finite: usize,
     skipped: usize,
+    /// The scale and the counts instead of those above.
+    on_device: OnceLock<Scale>,
 }
 
 impl GradScaler {
     /// The factor of the loss.
     pub fn factor(&self) -> f32 {
-        self.scale
+        self.to_record().scale
     }
 
     /// The number of steps skipped so far.
     pub fn skipped(&self) -> usize {
-        self.skipped
+        self.to_record().skipped
     }
 
     /// The state to save, so that a resumed run continues with the same scale.
     pub fn to_record(&self) -> GradScalerRecord {
-        GradScalerRecord { scale: self.scale, finite: self.finite, skipped: self.skipped }
+        let (scale, finite, skipped) = match self.on_device.get() {
+            Some(scale) => scale.read().unwrap_or_else(|error| raise(error)),
+            None => (self.scale, self.finite, self.skipped),
+        };
+        GradScalerRecord { scale, finite, skipped }
     }
 
     /// The scaler in the state of the record. Keeps this scaler's settings.
@@ -88,7 +102,27 @@ impl GradScaler {
         if !is_scale(scale) {
             refuse("GradScaler::load_record", "a scale that is positive and finite", scale.to_string());
         }
-        Self { scale, finite, skipped, ..self }
+        Self { scale, finite, skipped, on_device: OnceLock::new(), ..self }
+    }
+
+    /// The scale in device memory, if a step was captured.
+    pub(super) fn on_device(&self) -> Option<&Scale> {
+        self.on_device.get()
+    }
+
+    /// The scale in device memory, which a capture moves there.
+    pub(super) fn on_device_of(&self, device: impl FnOnce() -> RocmDevice) -> Option<&Scale> {
+        if !graph::is_capturing() {
+            return self.on_device();
+        }
+        let new = || Scale::new(&device(), self.scale, self.finite, self.skipped);
+        Some(self.on_device.get_or_init(|| new().unwrap_or_else(|error| raise(error))))
+    }
+
+    /// How the scale follows overflows.
+    pub(super) fn growth(&self) -> Growth {
+        let GradScalerConfig { growth_factor, backoff_factor, growth_interval, .. } = self.config;
+        Growth { growth: growth_factor, backoff: backoff_factor, interval: growth_interval }
     }
 
     pub(super) fn update(&mut self, is_finite: bool) {

@@ -4,7 +4,7 @@ use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay, Param, RunningState};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
-use burn_rocm::{RocmError, RocmTensor, fused};
+use burn_rocm::{RocmError, RocmTensor, fused, graph, raise};
 
 use super::{composed, shared};
 use crate::fuse::{Route, primitive, wrap};
@@ -107,11 +107,21 @@ impl<B: Backend> BatchNorm<B> {
     fn train<const D: usize>(&self, route: &Route<B>, input: Tensor<B, D>) -> Tensor<B, D> {
         let device = input.device();
         let [mean, variance] = [&self.running_mean, &self.running_var]
-            .map(|state| primitive(state.value_sync().to_device(&device).detach()));
+            // An update before a capture is not part of it.
+            .map(|state| graph::uncaptured(|| state.value_sync()))
+            .map(|value| primitive(value.to_device(&device).detach()));
+        let before =
+            graph::is_capturing().then(|| [&mean, &variance].map(|value| route.inner(value.clone())));
         let op = BatchNormTrain { momentum: self.momentum, epsilon: self.epsilon };
         let [gamma, beta] = [&self.gamma, &self.beta].map(|param| primitive(param.val()));
         let (output, saved) = route.apply(op, [primitive(input), gamma, beta, mean, variance]);
         let [_, mean, variance] = saved.try_into().expect("`BatchNormTrain` saves three");
+        if let Some([old_mean, old_variance]) = before {
+            // The next replay finds them there.
+            let written = graph::write(&old_mean, mean).and_then(|()| graph::write(&old_variance, variance));
+            written.unwrap_or_else(|error| raise(error));
+            return wrap(output);
+        }
         self.running_mean.update(route.constant(mean));
         self.running_var.update(route.constant(variance));
         wrap(output)

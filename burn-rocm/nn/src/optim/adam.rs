@@ -2,6 +2,7 @@ use burn::module::AutodiffModule;
 use burn::optim::{self, AdamState, AdaptiveMomentumState};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn_rocm::fused::optim::{Rule, State};
+use burn_rocm::raise;
 
 use super::adaptor::OptimizerAdaptor;
 use super::{AdamConfig, Rules};
@@ -70,12 +71,12 @@ impl<B: Backend> Rules<B> for Adam {
 pub(super) fn moments<B: Backend, const D: usize>(state: AdaptiveMomentumState<B, D>) -> State {
     let AdaptiveMomentumState { time, moment_1, moment_2, max_moment_2 } = state;
     let tensors = [Some(moment_1), Some(moment_2), max_moment_2].into_iter().flatten().map(rocm).collect();
-    State { time, tensors }
+    State { time, tensors, clock: None }
 }
 
 /// Converts this crate's state to Burn's.
 pub(super) fn momentum<B: Backend, const D: usize>(state: State) -> AdaptiveMomentumState<B, D> {
-    let time = state.time;
+    let time = state.steps().unwrap_or_else(|error| raise(error));
     let mut tensors = state.tensors.into_iter().map(from_rocm);
     let mut moment = || tensors.next().expect("a step gives both moments");
     let (moment_1, moment_2) = (moment(), moment());

@@ -183,9 +183,9 @@ impl<O: Rules<B::InnerBackend>, B: AutodiffBackend> ModuleMapper<B> for Gather<'
         // As in Burn, the parameter moves to the gradient's device.
         let tensor = if tensor.device() == device { tensor } else { tensor.to_device(&device) };
         let before = self.states.remove(&id).map(|held| match held {
-            Held::Kept { state: State { time, tensors }, .. } => {
+            Held::Kept { state: State { time, tensors, clock }, .. } => {
                 let there = |tensor| rocm(from_rocm::<B::InnerBackend, D>(tensor).to_device(&device));
-                State { time, tensors: tensors.into_iter().map(there).collect() }
+                State { time, tensors: tensors.into_iter().map(there).collect(), clock }
             }
             Held::Loaded(record) => {
                 let state = record.into_state::<D>();

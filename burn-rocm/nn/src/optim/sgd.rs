@@ -65,7 +65,7 @@ impl<B: Backend> Rules<B> for Sgd<B> {
 
     fn keep<const D: usize>(state: SgdState<B, D>, device: &B::Device) -> State {
         let tensors = state.momentum.map(|state| rocm(velocity(state, device))).into_iter().collect();
-        State { time: 0, tensors }
+        State { tensors, ..State::default() }
     }
 
     fn give<const D: usize>(state: State) -> SgdState<B, D> {

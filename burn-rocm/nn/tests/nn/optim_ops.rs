@@ -141,7 +141,7 @@ fn steps_are_their_formulas() {
                         let mut before = State::default();
                         if old {
                             let tensors = kept.iter().map(|data| make(data, dtype)).collect();
-                            before = State { time: 2, tensors };
+                            before = State { time: 2, tensors, clock: None };
                         }
                         let (new, state) =
                             step.add(make(&param, dtype), make(&grad, by), &mut before).unwrap();
@@ -211,7 +211,11 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     refused(float(&data([3, 2]), f32), State::default());
     // The step refuses a wider gradient: the caller decides whether to round it.
     refused(float(&data([2, 3]), DType::F64), State::default());
-    let state = |shape| State { time: 1, tensors: vec![float(&data([2, 3]), f32), float(&data(shape), f32)] };
+    let state = |shape| State {
+        time: 1,
+        tensors: vec![float(&data([2, 3]), f32), float(&data(shape), f32)],
+        clock: None,
+    };
     refused(float(&data([2, 3]), f32), state([1, 3]));
     step.run().unwrap();
     assert_eq!(values(&read(param)), [1.0; 6]);

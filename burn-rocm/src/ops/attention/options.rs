@@ -1,5 +1,6 @@
 //! The options of attention, and its result.
 
+use crate::error::OrRaise;
 use crate::ops::random;
 use crate::{RocmDevice, RocmTensor};
 
@@ -16,9 +17,13 @@ pub struct AttentionDropout {
 }
 
 impl AttentionDropout {
-    /// Draws the device's next seed and call number. `Backend::seed` restarts these.
+    /// Draws the device's next seed and call number. `Backend::seed` restarts these. In a capture
+    /// ([`graph`](crate::graph)) the numbers say where the kernels find them.
+    ///
+    /// # Panics
+    /// In a capture, as Burn's ops do, if memory is short.
     pub fn draw(device: &RocmDevice, prob: f64) -> Self {
-        let [seed, call] = random::next(device);
+        let [seed, call] = random::next(device).or_raise();
         Self { prob, seed, call }
     }
 }

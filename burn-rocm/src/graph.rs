@@ -1,0 +1,268 @@
+//! Steps of a program captured as HIP graphs. One launch replays a whole step.
+//!
+//! A small model's training step is hundreds of launches, and the host takes longer to make them
+//! than the GPU to run them. [`Graph::capture`] runs a step some times, then records it.
+//! [`Graph::replay`] runs it again with the same memory: it reads the tensors that the step read
+//! with the values they have now, and overwrites the step's results.
+//!
+//! ```
+//! use burn::backend::Autodiff;
+//! use burn::tensor::Tensor;
+//! use burn_rocm::graph::{self, Graph};
+//! use burn_rocm::{Rocm, RocmDevice, RocmTensor};
+//!
+//! type B = Autodiff<Rocm>;
+//! let device = RocmDevice::default();
+//!
+//! // Memory that every replay reads: the input, and a parameter that the step trains.
+//! let input = Tensor::<Rocm, 2>::ones([4, 3], &device);
+//! let weight = Tensor::<Rocm, 2>::ones([3, 1], &device);
+//! let place = |tensor: &Tensor<Rocm, 2>| -> RocmTensor { tensor.clone().into_primitive().tensor() };
+//!
+//! let step = || {
+//!     let w = Tensor::<B, 2>::from_inner(weight.clone()).require_grad();
+//!     let loss = Tensor::<B, 2>::from_inner(input.clone()).matmul(w.clone()).powf_scalar(2.0).mean();
+//!     let gradient = w.grad(&loss.backward()).unwrap();
+//!     // The new weight goes to the old one's memory, where the next replay finds it.
+//!     graph::write(&place(&weight), place(&(weight.clone() - gradient * 0.05)))?;
+//!     Ok::<_, burn_rocm::RocmError>(loss.inner())
+//! };
+//! let (graph, loss) = Graph::capture(&device, step)?;
+//! let loss = loss?;
+//!
+//! let mut losses = Vec::new();
+//! for batch in 1..=3 {
+//!     let values = Tensor::<Rocm, 2>::ones([4, 3], &device) * (batch as f32 / 3.0);
+//!     graph::write(&place(&input), place(&values))?;
+//!     graph.replay()?;
+//!     losses.push(loss.clone().into_scalar());
+//! }
+//! assert!(losses.iter().all(|loss| loss.is_finite()));
+//! # Ok::<(), burn_rocm::RocmError>(())
+//! ```
+//!
+//! With a module, the optimizers of `burn-rocm-nn` write parameters and their states in place, so a
+//! step needs no [`write`] of its own. `burn_rocm_nn::graph` copies Burn's tensors.
+//!
+//! # What a replay reads anew
+//!
+//! - **Tensors** that existed before the capture.
+//! - **Random numbers.** A replay draws the numbers that the step would draw now: it continues the
+//!   device's sequence, and the ops after it continue behind it.
+//! - **Learning rates** of `burn-rocm-nn`'s optimizers: [`Graph::set_learning_rate`].
+//! - **The time** of Adam's bias correction, which the graph counts in device memory.
+//!
+//! Everything else that the host computed is fixed: Rust's branches and numbers, shapes, and
+//! uploads from the host.
+//!
+//! # What can't be captured
+//!
+//! These end the capture with [`RocmError::Capture`](crate::RocmError::Capture), which names the op:
+//! reads (`into_data`, `into_scalar`), `sync`, ops that must read the size of their result
+//! (`bool_argwhere`), copies between devices, a replay or a capture within a capture, and an
+//! optimizer's step on a parameter that something else holds too, because it can't write that
+//! parameter in place. If a library refuses to be captured, the error names its function. A failed
+//! capture leaves all tensors as they are.
+//!
+//! Burn's own optimizers and Burn's own batch norm put new tensors in the place of the old ones. A
+//! captured step with them starts each replay from the values before the capture, so copy the new
+//! values with [`write`], or use the modules of `burn-rocm-nn`.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Mutex, PoisonError};
+
+use crate::device::RocmDevice;
+use crate::error::{invalid, keep, take_last_error};
+use crate::ops::copy::{assign, contiguous};
+use crate::ops::random;
+use crate::recording::{self, Recording};
+use crate::tensor::{RocmTensor, one_device};
+use crate::waiting::{enqueue_before_replay, enqueue_own};
+
+pub use hip::{is_capturing, uncaptured};
+
+/// How often [`Graph::capture`] runs a step before it captures it. The third call of a convolution
+/// is the one that times MIOpen's algorithms.
+pub const WARM_UPS: usize = 3;
+
+/// A captured step. It keeps all memory that the step uses, also that of tensors that were dropped.
+#[derive(Debug)]
+pub struct Graph {
+    graph: hip::Graph,
+    random: Option<(RocmTensor, u64)>,
+    rates: Vec<RocmTensor>,
+    /// What the device's memory has. The lock also keeps replays apart from each other.
+    sent: Mutex<Sent>,
+}
+
+#[derive(Debug)]
+struct Sent {
+    /// The numbers of the next replay's random ops.
+    random: Option<[u64; 2]>,
+    /// The learning rate that the next replay needs, if it is another one.
+    rate: Option<f64>,
+}
+
+impl Graph {
+    /// Runs `step` [`WARM_UPS`] times, then captures it. The runs compile the kernels, let MIOpen
+    /// choose its algorithms and make the optimizer's state. Each is a whole step: it changes
+    /// parameters and draws random numbers. The capture changes nothing. Returns the graph and the
+    /// captured step's results, which hold nothing before the first replay.
+    ///
+    /// # Errors
+    /// `Capture` if something in `step` can't be captured, or if another capture is in progress on
+    /// the device; `Unsupported` if the driver has no graphs; an error of the device.
+    ///
+    /// # Panics
+    /// If `step` panics for another reason. The capture is then over.
+    pub fn capture<T>(device: &RocmDevice, step: impl FnMut() -> T) -> hip::Result<(Self, T)> {
+        Self::capture_after(device, WARM_UPS, step)
+    }
+
+    /// [`capture`](Self::capture) after this many runs of `step`. With 0 the caller should have run
+    /// the step already: what a step needs once becomes part of the graph otherwise, and MIOpen
+    /// computes with the algorithms that it takes untimed.
+    ///
+    /// # Errors
+    /// As [`capture`](Self::capture).
+    pub fn capture_after<T>(
+        device: &RocmDevice,
+        runs: usize,
+        mut step: impl FnMut() -> T,
+    ) -> hip::Result<(Self, T)> {
+        (0..runs).for_each(|_| drop(step()));
+        start(device)?;
+        take_last_error();
+        let captured = catch_unwind(AssertUnwindSafe(&mut step));
+        let output = match captured {
+            Ok(output) => output,
+            Err(panic) => {
+                abandon(device)?;
+                return match take_last_error() {
+                    Some(error @ hip::Error::Capture { .. }) => Err(error),
+                    other => {
+                        other.map(keep);
+                        resume_unwind(panic)
+                    }
+                };
+            }
+        };
+        match stop(device) {
+            Ok(graph) => Ok((graph, output)),
+            // A refused call that `step` went on after has ended the capture already.
+            Err(error) => Err(take_last_error().filter(|first| is_capture(first)).unwrap_or(error)),
+        }
+    }
+
+    /// Runs the captured step. Enqueues one launch, and does not wait for it. Before it come small
+    /// uploads if random ops ran outside the graph or if the learning rate has changed.
+    ///
+    /// Tensors that share memory with the step's results, such as clones of the parameters, see the
+    /// new values. An op of another thread on the step's tensors comes before or after the replay,
+    /// as the threads' own order has it.
+    ///
+    /// # Errors
+    /// `Capture` if this thread is capturing; an error of the device.
+    pub fn replay(&self) -> hip::Result<()> {
+        enqueue_before_replay()?;
+        let device = self.graph.device();
+        device.refuse_captured("a graph's launch", "graphs are not nested")?;
+        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lr) = sent.rate {
+            for rate in &self.rates {
+                device.write(rate.buffer(), 0, &lr.to_ne_bytes())?;
+            }
+            sent.rate = None;
+        }
+        if let Some((state, calls)) = &self.random {
+            let [seed, call] = random::reserve(&self.device(), *calls);
+            let known = sent.random.take();
+            if known != Some([seed, call]) {
+                device.write(state.buffer(), 0, bytemuck::cast_slice(&[seed, call]))?;
+            }
+            self.graph.replay()?;
+            sent.random = Some([seed, call + calls]);
+            return Ok(());
+        }
+        self.graph.replay()
+    }
+
+    /// Sets the learning rate of the optimizer steps in the graph, from the next replay on. Until
+    /// then they have the rate that they were captured with. Steps of `burn-rocm-nn`'s optimizers
+    /// take it; capture steps of different rates in graphs of their own.
+    ///
+    /// # Errors
+    /// `Invalid` if the graph has no such step.
+    pub fn set_learning_rate(&self, lr: f64) -> hip::Result<()> {
+        if self.rates.is_empty() {
+            return invalid("set_learning_rate", "a graph with an optimizer's step", "none");
+        }
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner).rate = Some(lr);
+        Ok(())
+    }
+
+    /// The numbers of kernels, library calls and copies that were captured. A replay launches the
+    /// graph as a whole, not each of them.
+    pub fn recorded(&self) -> hip::trace::Counts {
+        self.graph.recorded()
+    }
+
+    /// The device on which the step was captured and runs.
+    pub fn device(&self) -> RocmDevice {
+        RocmDevice::new(self.graph.device().info().index)
+    }
+}
+
+fn is_capture(error: &hip::Error) -> bool {
+    matches!(error, hip::Error::Capture { .. })
+}
+
+/// Copies `value` into the memory of `target`, whoever else holds that. So a replay that reads
+/// `target` reads the new elements. In a capture the copy becomes part of the graph.
+///
+/// # Errors
+/// `Invalid` if shapes, dtypes or devices differ; an error of the device.
+pub fn write(target: &RocmTensor, value: RocmTensor) -> hip::Result<()> {
+    const OP: &str = "graph::write";
+    one_device(OP, &[target, &value])?;
+    if target.dims() != value.dims() || target.dtype_of() != value.dtype_of() {
+        let show = |tensor: &RocmTensor| format!("{:?} of {}", tensor.dims(), tensor.dtype_of().name());
+        return invalid(OP, show(target), show(&value));
+    }
+    if !target.layout().names_each_once() {
+        return invalid(OP, "a target whose elements have memory of their own", "an expanded tensor");
+    }
+    enqueue_before_replay()?;
+    assign(OP, target, &contiguous(value)?)
+}
+
+/// Begins a capture of this thread's ops. One that the thread left open is ended first.
+pub(crate) fn start(device: &RocmDevice) -> hip::Result<()> {
+    let open = device.open()?;
+    open.abandon_capture();
+    enqueue_own()?;
+    open.start_capture()?;
+    recording::begin(device.index);
+    Ok(())
+}
+
+/// Ends the capture.
+pub(crate) fn stop(device: &RocmDevice) -> hip::Result<Graph> {
+    // If a product that waits fails, the graph would lack it, so the capture fails too.
+    let waited = enqueue_own();
+    let recorded = recording::is_recording(device.index);
+    let Recording { random, rates } = recording::end(device.index);
+    let random = random.filter(|_| recorded);
+    let advanced = random.as_ref().map_or(Ok(()), |(state, calls)| random::advance(state, *calls));
+    let graph = device.open().and_then(|device| device.stop_capture());
+    let graph = waited.and(advanced).and(graph)?;
+    let rates = rates.into_iter().map(|(rate, _)| rate).collect();
+    Ok(Graph { graph, random, rates, sent: Mutex::new(Sent { random: None, rate: None }) })
+}
+
+/// Ends a capture without a graph.
+fn abandon(device: &RocmDevice) -> hip::Result<()> {
+    recording::end(device.index);
+    device.open()?.abandon_capture();
+    Ok(())
+}
