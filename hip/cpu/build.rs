@@ -101,11 +101,11 @@ fn compile(isa: &flags::IsaFlags, units: Vec<(PathBuf, String)>, objects: &Path,
     // The kernels use nothing of the C++ library.
     build.cpp(true).cpp_link_stdlib(None).std("c++17").warnings(false).debug(false);
     build.include("device").flag("-iquote").flag(objects.join("include")).out_dir(objects);
-    for flag in flags::COMMON.iter().chain(isa.flags) {
+    for flag in flags::of(isa) {
         build.flag(flag);
     }
-    if windows {
-        build.flag_if_supported(flags::UNALIGNED_MOVES);
+    for flag in flags::if_known(windows) {
+        build.flag_if_supported(flag);
     }
     let mut library = cc::Build::new();
     let mut stale = Vec::new();

@@ -6,7 +6,7 @@
 //!
 //! With `--functions` it prints the functions that this crate needs of each of AMD's libraries,
 //! from which tests make imitations. With `--cache` it prints whether the cache of compiled kernels
-//! is usable.
+//! is usable. With `--rocblas gfx1100` it prints whether rocBLAS has kernels for this architecture.
 
 use std::ffi::CStr;
 
@@ -19,6 +19,12 @@ fn main() {
             cache.clear();
             let why = cache.last_refusal().map_or("usable".to_owned(), |why| why.to_string());
             println!("{}: {why}", cache.directory().map_or("none".into(), |path| path.display().to_string()));
+        }
+        Some("--rocblas") => {
+            let architecture = std::env::args().nth(2).unwrap_or_default();
+            let said =
+                hip::rocblas_serves(&architecture).map_or_else(|why| why.to_string(), |()| "served".into());
+            println!("{architecture}: {said}");
         }
         _ => {
             for report in hip::survey() {

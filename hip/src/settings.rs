@@ -333,7 +333,7 @@ fn user_cache(windows: bool, set: impl Fn(&str) -> Option<OsString>) -> Option<P
     let path = |name: &str| set(name).map(PathBuf::from);
     let caches = if windows {
         // Not the roaming folder, which Windows copies to other machines.
-        path("LOCALAPPDATA")
+        path("LOCALAPPDATA").filter(|path| path.is_absolute())
     } else {
         // The XDG specification says to ignore relative paths.
         let caches = path("XDG_CACHE_HOME").filter(|path| path.is_absolute());
@@ -519,10 +519,12 @@ mod tests {
         let cache = |windows, pairs: &[(&str, &str)]| {
             user_cache(windows, |name| pairs.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into()))
         };
-        let (unix, windows) = (("HOME", "/home/a"), ("LOCALAPPDATA", "local"));
+        let local = if cfg!(windows) { r"C:\local" } else { "/local" };
+        let (unix, windows) = (("HOME", "/home/a"), ("LOCALAPPDATA", local));
         assert_eq!(cache(false, &[unix, windows]), Some("/home/a/.cache/burn-rocm".into()));
-        assert_eq!(cache(true, &[unix, windows]), Some(PathBuf::from("local").join("burn-rocm")));
+        assert_eq!(cache(true, &[unix, windows]), Some(PathBuf::from(local).join("burn-rocm")));
         assert_eq!(cache(true, &[unix]), None);
+        assert_eq!(cache(true, &[("LOCALAPPDATA", "relative")]), None);
         assert_eq!(cache(false, &[("XDG_CACHE_HOME", "relative")]), None);
         if cfg!(unix) {
             let xdg = ("XDG_CACHE_HOME", "/var/xdg");

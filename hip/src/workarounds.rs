@@ -357,6 +357,18 @@ mod tests {
     }
 
     #[test]
+    fn kernels_lie_beside_windowss_dll() {
+        let root = std::env::temp_dir().join(format!("hip-kernels-beside-{}", std::process::id()));
+        let bin = root.join("bin");
+        std::fs::create_dir_all(bin.join("rocblas").join("library")).unwrap();
+        let found =
+            ["rocblas.dll", "ROCBLAS.DLL", "amdhip64_7.dll"].map(|name| kernel_directory(&bin.join(name)));
+        std::fs::remove_dir_all(&root).unwrap();
+        let beside = Some(bin.join("rocblas").join("library"));
+        assert_eq!(found, [beside.clone(), beside, None]);
+    }
+
+    #[test]
     fn a_rocblas_that_does_not_name_the_catalogues_does_not_open_them() {
         let file = std::env::temp_dir().join(format!("hip-catalogues-{}", std::process::id()));
         let opens = |before: usize, text: &str| {

@@ -47,9 +47,11 @@ name="ROCm $version"
 [ "$version" != build ] || name="build tools"
 recipe="$name: $suites: $packages; without $leave_out"
 
+# One call at a time makes a root. flock itself holds the lock, and no program that is started below inherits it.
 mkdir -p "$(dirname "$root")"
-exec 9>"$root.lock"
-flock 9
+if [ "${ROOT_LOCKED:-}" != "$root" ]; then
+    ROOT_LOCKED=$root exec flock --close "$root.lock" bash "$0" "$@"
+fi
 if [ -e "$root/.rocm" ]; then
     if [ "$(head -1 "$root/.rocm")" = "$recipe" ]; then
         echo "$root: $(sed -n 2p "$root/.rocm"), made before"

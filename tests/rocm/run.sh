@@ -33,7 +33,9 @@
 # it. HSA names a folder of ROOT with another libhsa-runtime64.so.1 to take instead, for instance HSA=/opt/other.
 # Variables VIRTUAL_GPU_* reach the programs, and so do the words NAME=VALUE of ROCM_ENV. On a machine with an AMD GPU
 # and ROCm none of this is needed: `BURN_ROCM_PROVIDER=rocm cargo test --release -p burn-rocm-tests`.
-set -euo pipefail
+set -Eeuo pipefail
+# A command that fails without a word is told.
+trap 'echo "run.sh: line $LINENO failed with exit status $?: $BASH_COMMAND" >&2' ERR
 usage="usage: tests/rocm/run.sh ROOT [--on GPU]"
 usage+=" [FILTER... | --nn [FILTER...] | --train | --routes | --missing | --simulator]"
 root=$(realpath "${1:?$usage}"); shift
@@ -51,6 +53,14 @@ fi
 . tests/rocm/on.sh
 choose_gpu "${on:-gfx1030}"
 
+# The path of a tool that enters the root.
+tool() {
+    PATH=$PATH:/usr/sbin:/sbin command -v "$1" || {
+        echo "run.sh: $1 is needed to run a program inside $root: expected it in PATH, found none" >&2
+        exit 2
+    }
+}
+
 # Runs a program of this machine inside the root, on the rocm provider alone: a fallback would test nothing. It is
 # killed after LIMIT seconds, if that is set.
 inside() {
@@ -58,14 +68,16 @@ inside() {
     there=/opt/burn-rocm/$(basename "$program")
     cmp -s "$program" "$root$there" || install -D "$program" "$root$there"
     mkdir -p "$root/opt/burn-rocm/home"
-    local enter
+    local enter by
     if [ -n "$preload" ]; then
+        by=$(tool perl) || exit 2
         # The root has no `env`, and the `chroot` of this machine can't load a library of the root.
         # shellcheck disable=SC2016 # for perl
-        enter=("$(command -v perl)" -e 'chroot shift or die "chroot: $!\n"; chdir "/"; $ENV{LD_PRELOAD} = shift;
+        enter=("$by" -e 'chroot shift or die "chroot: $!\n"; chdir "/"; $ENV{LD_PRELOAD} = shift;
             exec { $ARGV[0] } @ARGV or die "$ARGV[0]: $!\n"' "$root" "$preload")
     else
-        enter=("$(PATH=$PATH:/usr/sbin command -v chroot)" "$root")
+        by=$(tool chroot) || exit 2
+        enter=("$by" "$root")
     fi
     # shellcheck disable=SC2086 # none or some words
     ${LIMIT:+timeout --foreground -k 10 "$LIMIT"} env -i PATH=/usr/bin:/bin HOME=/opt/burn-rocm/home "${gpu[@]}" \
@@ -119,7 +131,9 @@ case "${1:-}" in
                 }
                 END {
                     printf "%s: %d steps, losses at most %.2g apart\n", model, NR, worst
-                    exit !(NR == 20 && worst < 1e-3)
+                    if (NR == 20 && worst < 1e-3) exit 0
+                    print model ": expected 20 steps, losses less than 0.001 apart" >"/dev/stderr"
+                    exit 1
                 }'
         done
     else
@@ -130,7 +144,8 @@ case "${1:-}" in
         for expected in mlp:8:0:0 cnn:6:5:2; do
             IFS=: read -r model gemms convs pools <<<"$expected"
             ROCM_ENV="ROCBLAS_LAYER=2 MIOPEN_ENABLE_LOGGING_CMD=1" \
-                inside "$program" "$model" 1 >"/tmp/routes-$model${on:+-$on}.txt" 2>&1
+                inside "$program" "$model" 1 >"/tmp/routes-$model${on:+-$on}.txt" 2>&1 ||
+                { echo "$model: the step failed; see /tmp/routes-$model${on:+-$on}.txt" >&2; exit 1; }
             count() { grep -cE "$1" "/tmp/routes-$model${on:+-$on}.txt" || true; }
             # MIOpen itself calls rocBLAS's gemm_ex.
             found=$(count 'rocblas-bench -f gemm(_strided_batched)? ')

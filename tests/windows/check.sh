@@ -4,10 +4,12 @@
 #   check.sh MNIST DROP-IN
 #
 # MNIST and DROP-IN are Linux's programs (examples/mnist and tests/drop-in). The losses on Windows must equal theirs.
-# Then it searches for imitations of AMD's DLLs (search.sh). It installs MinGW, wine and Rust's target if they are
-# missing, which needs root and a network. If they can't be had, it says so in one line and succeeds. Exit status 0: all
-# is well.
-set -euo pipefail
+# Then it runs hip's unit tests, and searches for imitations of AMD's and NVIDIA's DLLs (search.sh). It installs MinGW,
+# wine and Rust's target if they are missing, which needs root and a network. If they can't be had, it says so in one
+# line and succeeds. Exit status 0: all is well.
+set -Eeuo pipefail
+# A command that fails without a word is told.
+trap 'echo "check.sh: line $LINENO failed with exit status $?: $BASH_COMMAND" >&2' ERR
 mnist=$(realpath "$1")
 drop_in=$(realpath "$2")
 here=$(dirname "$(realpath "$0")")
@@ -42,8 +44,10 @@ done
 built=$CARGO_TARGET_DIR/$target/debug
 build() { cargo build --quiet --locked "${optimised[@]}" --target $target "$@"; }
 echo "-- build ($(date +%T))"
-build -p burn-rocm-examples -p hip --no-default-features --example mnist --example device-info --example survey
+build -p burn-rocm-examples --no-default-features --example mnist --example device-info
 build --manifest-path tests/drop-in/Cargo.toml --no-default-features --features cpu
+# The CUDA provider has a search of its own.
+build -p hip --no-default-features --features cuda --example survey
 
 echo "-- wine ($(date +%T))"
 scratch=$(mktemp -d)
@@ -52,15 +56,36 @@ finish() {
     { wineserver -k && wineserver -w && rm -rf "$scratch"; } 2>/dev/null || true
 }
 trap finish EXIT
-wine wineboot --init >"$scratch/boot" 2>&1 || { cat "$scratch/boot" >&2 && exit 1; }
-for folder in "$built" "$built/examples"; do
+wine wineboot --init >"$scratch/boot" 2>&1 || { cat "$scratch/boot" >&2; exit 1; }
+for folder in "$built" "$built/examples" "$built/deps"; do
     x86_64-w64-mingw32-gcc -shared -O1 -o "$folder/bcryptprimitives.dll" "$here/bcryptprimitives.c" -ladvapi32
 done
 
+# run LOG PROGRAM [ARGUMENT...]: a program's output, without the ends of Windows's lines, into a file. If the program
+# fails, prints the file and fails. The output must have no control sequences: a console may know no colours.
+run() {
+    local log=$1 status=0
+    shift
+    "$@" >"$log.raw" 2>&1 || status=$?
+    tr -d '\r' <"$log.raw" >"$log"
+    if [ $status != 0 ]; then
+        echo "$*: expected exit status 0, found $status; it printed" >&2
+        cat "$log" >&2
+        exit 1
+    fi
+    if grep -n $'\e' "$log" >&2; then
+        echo "$*: expected plain text, found the control sequences above" >&2
+        exit 1
+    fi
+}
 # same TITLE LINUX WINDOWS: fails unless both files have the same lines, of which there must be some.
 same() {
-    if ! [ -s "$2" ] || ! diff "$2" "$3"; then
-        echo "$1: other results than on Linux" >&2
+    if ! [ -s "$2" ]; then
+        echo "$1: expected results on Linux, found none" >&2
+        exit 1
+    fi
+    if ! diff --label Linux --label wine -u "$2" "$3" >&2; then
+        echo "$1: expected the results of Linux under wine, found the differences above" >&2
         exit 1
     fi
     echo "$1: the same on Linux and under wine:" && cat "$3"
@@ -68,22 +93,32 @@ same() {
 export BURN_ROCM_PROVIDER=cpu BURN_ROCM_CPU_THREADS=2
 
 echo "-- the drop-in ($(date +%T))"
-"$drop_in" >"$scratch/linux"
-wine "$built/drop-in.exe" | tr -d '\r' >"$scratch/windows"
+run "$scratch/linux" "$drop_in"
+run "$scratch/windows" wine "$built/drop-in.exe"
 same "the drop-in" "$scratch/linux" "$scratch/windows"
 
 echo "-- training ($(date +%T))"
 options=(--model mlp --data digits --epochs 1 --seed 1 --provider cpu)
 # All but the speed.
-results() { tr '\r' '\n' | sed -n 's/ *[0-9.]* images\/s.*//; /^epoch\|^test accuracy/p'; }
-"$mnist" "${options[@]}" --output "$scratch/out-linux" 2>&1 | results >"$scratch/linux"
-wine "$built/examples/mnist.exe" "${options[@]}" --output "$scratch/out-windows" 2>&1 | results >"$scratch/windows"
+results() { tr '\r' '\n' <"$1.raw" | sed -n 's/ *[0-9.]* images\/s.*//; /^epoch\|^test accuracy/p' >"$1"; }
+run "$scratch/linux" "$mnist" "${options[@]}" --output "$scratch/out-linux"
+results "$scratch/linux"
+run "$scratch/windows" wine "$built/examples/mnist.exe" "${options[@]}" --output "$scratch/out-windows"
+results "$scratch/windows"
 same "the MLP's training" "$scratch/linux" "$scratch/windows"
 
 echo "-- device-info ($(date +%T))"
-wine "$built/examples/device-info.exe" | tr -d '\r' | tee "$scratch/info"
-grep -q "burn-rocm uses here: cpu" "$scratch/info"
+run "$scratch/info" wine "$built/examples/device-info.exe"
+cat "$scratch/info"
+if ! grep -q "burn-rocm uses here: cpu" "$scratch/info"; then
+    echo 'device-info: expected "burn-rocm uses here: cpu", found the above' >&2
+    exit 1
+fi
+
+echo "-- hip's unit tests ($(date +%T))"
+CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER=wine cargo test --quiet --locked --target $target -p hip \
+    --no-default-features --lib
 
 unset BURN_ROCM_PROVIDER
-echo "-- AMD's libraries ($(date +%T))"
-"$here/search.sh" "$built/examples/survey.exe"
+echo "-- AMD's and NVIDIA's libraries ($(date +%T))"
+"$here/search.sh" "$built/examples/survey.exe" "$built/examples/device-info.exe"

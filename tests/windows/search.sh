@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
-# Which of AMD's libraries a Windows program finds: imitations of each layout, on wine's drive C. The DLLs have AMD's
-# functions, which do nothing.
+# Which of AMD's and NVIDIA's libraries a Windows program finds: imitations of each layout, on wine's drive C. The DLLs
+# have AMD's and NVIDIA's functions, which do nothing.
 #
-#   search.sh SURVEY.EXE
+#   search.sh SURVEY.EXE DEVICE-INFO.EXE
 #
-# SURVEY.EXE is hip's example `survey`. Needs MinGW's gcc and wine; WINEPREFIX is wine's folder.
-set -euo pipefail
+# SURVEY.EXE is hip's example `survey` with the feature `cuda`, DEVICE-INFO.EXE the example `device-info`. With SHOW=1,
+# prints what device-info says about each layout. Needs MinGW's gcc and wine; WINEPREFIX is wine's folder.
+set -Eeuo pipefail
+# A command that fails without a word is told.
+trap 'echo "search.sh: line $LINENO failed with exit status $?: $BASH_COMMAND" >&2' ERR
 survey=$(realpath "$1")
+device_info=$(realpath "$2")
 here=$(dirname "$(realpath "$0")")
 : "${WINEPREFIX:?}"
 export WINEDEBUG="${WINEDEBUG:--all}"
@@ -15,6 +19,13 @@ drive=$WINEPREFIX/drive_c
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+# version NAME NUMBERS: a resource with the version of a DLL's file, such as 6,4,50101,0.
+version() {
+    echo "1 VERSIONINFO FILEVERSION $2 BEGIN END" >"$work/$1.rc"
+    x86_64-w64-mingw32-windres "$work/$1.rc" -O coff -o "$work/$1.o"
+}
+version driver 31,0,24033,1003
+version sdk 6,4,50101,0
 # make NAME LIBRARY [LINKED...]: a DLL with the functions of a library (hip, hiprtc, rocblas, miopen).
 functions=$(wine "$survey" --functions | tr -d '\r')
 make() {
@@ -24,18 +35,34 @@ make() {
         awk -v library="$library" '$1 == library && $2 != "hipRuntimeGetVersion" {
             print "__declspec(dllexport) int " $2 "(void) { return " (library == "hip" ? 100 : 0) "; }"
         }' <<<"$functions"
+        # By this name, a rocBLAS that opens catalogues of kernels is known.
+        [ "$library" != rocblas ] || echo '__declspec(dllexport) const char catalogue[] = "TensileLibrary_";'
         if [ "$library" = hip ]; then
             echo '__declspec(dllexport) int hipRuntimeGetVersion(int *version) { *version = 70153211; return 0; }'
-        else
+        elif [ $# != 0 ] && [[ $1 == *.dll ]]; then
             # So that the DLL needs the HIP that it is linked to.
-            [ $# = 0 ] || echo '__declspec(dllimport) int hipInit(void); int call(void) { return hipInit(); }'
+            echo '__declspec(dllimport) int hipInit(void); int call(void) { return hipInit(); }'
         fi
     } >"$work/$name.c"
     "$cc" -w -shared -O1 -nostdlib -e 0 -o "$work/$name" "$work/$name.c" "$@"
 }
+# make_nvidia NAME LIBRARY: a DLL with the functions that hip/cuda/src/symbols.rs lists. They say that there is no device.
+make_nvidia() {
+    sed -n "/^const $2:/,/^];/s/^ *\"\(.*\)\",\$/__declspec(dllexport) int \1(void) { return 100; }/p" \
+        "$here/../../hip/cuda/src/symbols.rs" >"$work/$1.c"
+    if ! [ -s "$work/$1.c" ]; then
+        echo "hip/cuda/src/symbols.rs: expected the functions of $2, found none" >&2
+        exit 1
+    fi
+    "$cc" -w -shared -O1 -nostdlib -e 0 -o "$work/$1" "$work/$1.c"
+}
+make_nvidia nvcuda.dll DRIVER
+make_nvidia nvrtc.dll NVRTC
 make amdhip64.dll hip
 make amdhip64_6.dll hip
 make amdhip64_7.dll hip
+make driver.dll hip "$work/driver.o"
+make sdk.dll hip "$work/sdk.o"
 make hiprtc.dll hiprtc
 make rocblas-5.dll rocblas "$work/amdhip64.dll"
 make rocblas-6.dll rocblas "$work/amdhip64_6.dll"
@@ -49,7 +76,7 @@ echo '__declspec(dllexport) int rocblas_create_handle(void) { return hipFree(); 
 
 system=$drive/windows/system32
 reset() {
-    rm -rf "$drive/Program Files/AMD" "$drive/test" "$system"/{amdhip64,hiprtc}*.dll
+    rm -rf "$drive/Program Files/AMD" "$drive/test" "$system"/{amdhip64,hiprtc,nvcuda}*.dll
     mkdir -p "$drive/test"
 }
 # put FOLDER FILE[=SOURCE]...: DLLs into a folder of drive C.
@@ -60,7 +87,8 @@ put() {
     for file in "$@"; do cp "$work/${file#*=}" "$folder/${file%%=*}"; done
 }
 count=0
-# expect TITLE [VARIABLE=VALUE...] -- TEXT...: runs the survey and looks for texts in its output. `!TEXT` must not be
+program=$device_info
+# expect TITLE [VARIABLE=VALUE...] -- TEXT...: runs the program and looks for texts in its output. `!TEXT` must not be
 # there.
 expect() {
     local title=$1 variables=() report text found
@@ -70,15 +98,20 @@ expect() {
         shift
     done
     shift
-    report=$(env -u ROCM_PATH -u HIP_PATH -u VIRTUAL_ENV -u CONDA_PREFIX "${variables[@]}" wine "$survey" | tr -d '\r')
+    report=$(env -u ROCM_PATH -u HIP_PATH -u VIRTUAL_ENV -u CONDA_PREFIX -u CUDA_PATH -u CUDA_HOME \
+        "${variables[@]}" wine "$program" | tr -d '\r') || {
+        printf '%s: expected exit status 0 of %s, found another; it printed\n%s\n' "$title" "$program" "$report" >&2
+        exit 1
+    }
     for text in "$@"; do
         found=1
         grep -qiF -- "${text#!}" <<<"$report" || found=0
-        case $text in !*) found=$((1 - found)) ;; esac
-        if [ $found = 0 ]; then
-            printf '%s: "%s" is not as expected in\n%s\n' "$title" "$text" "$report" >&2
-            exit 1
-        fi
+        case $text,$found in
+        !*,1) printf '%s: expected no "%s", found it in\n%s\n' "$title" "${text#!}" "$report" >&2 ;;
+        !*,0 | *,1) continue ;;
+        *) printf '%s: expected "%s", found\n%s\n' "$title" "$text" "$report" >&2 ;;
+        esac
+        exit 1
     done
     count=$((count + 1))
     [ -z "${SHOW:-}" ] || printf '== %s\n%s\n' "$title" "$report"
@@ -92,14 +125,15 @@ expect "nothing is installed" -- 'rocm: not usable: HIP is not installed' \
     'note: C:\windows\system32 has no amdhip64*.dll: no AMD GPU' 'note: there is no hipRTC' 'hip-sdk.html'
 
 reset
-put windows/system32 amdhip64_7.dll
+put windows/system32 amdhip64_7.dll=driver.dll
 expect "only the driver" -- 'HIP is installed but has no hipRTC beside it' 'note: there is no hipRTC' \
-    "the driver's HIP is C:\\windows\\system32\\amdhip64_7.dll"
+    "the driver's HIP is C:\\windows\\system32\\amdhip64_7.dll, version 31.0.24033.1003" 'update AMD Software' \
+    'burn-rocm uses here: cpu' 'passed over rocm: HIP is installed but has no hipRTC beside it'
 
 reset
-put "Program Files/AMD/ROCm/6.4/bin" amdhip64_6.dll hiprtc0604.dll=hiprtc.dll rocblas.dll=rocblas-6.dll
+put "Program Files/AMD/ROCm/6.4/bin" amdhip64_6.dll=sdk.dll hiprtc0604.dll=hiprtc.dll rocblas.dll=rocblas-6.dll
 expect "an SDK, without MIOpen" -- "ROCm in use: $sdks\6.4\bin (AMD's HIP SDK)" \
-    "HIP: 7.1.53211, $sdks\6.4\bin\amdhip64_6.dll" 'bin\hiprtc0604.dll' 'bin\rocblas.dll' \
+    "HIP: 7.1.53211, $sdks\6.4\bin\amdhip64_6.dll (file version 6.4.50101.0)" 'bin\hiprtc0604.dll' 'bin\rocblas.dll' \
     'MIOpen: the ROCm in use has no MIOpen' '!there is no hipRTC'
 
 put "Program Files/AMD/ROCm/10.1/bin" amdhip64_7.dll hiprtc1001.dll=hiprtc.dll hiprtc0715.dll=hiprtc.dll \
@@ -165,6 +199,63 @@ put "test/Größe 大 x/bin" amdhip64_7.dll hiprtc0701.dll=hiprtc.dll rocblas.dl
 expect "a folder with other letters" 'HIP_PATH=C:/test/Größe 大 x' -- 'Größe 大 x\bin\amdhip64_7.dll' \
     'Größe 大 x\bin\rocblas.dll'
 
+reset
+long=$(printf 'x%.0s' {1..150})
+put "test/$long/$long/bin" amdhip64_7.dll hiprtc0701.dll=hiprtc.dll rocblas.dll=rocblas-7.dll
+expect "a path of more than 260 characters" "HIP_PATH=C:\\test\\$long\\$long" -- "$long\\bin\\amdhip64_7.dll" \
+    "$long\\bin\\hiprtc0701.dll" "$long\\bin\\rocblas.dll" '!does not load'
+
+reset
+put test/sdk/bin amdhip64_7.dll hiprtc0701.dll=hiprtc.dll rocblas.dll=rocblas-7.dll
+cd "$drive/test"
+expect "a relative path" 'HIP_PATH=sdk' -- 'HIP: 7.1.53211, C:\test\sdk\bin\amdhip64_7.dll' \
+    'C:\test\sdk\bin\rocblas.dll'
+cd "$work"
+
+# The CUDA provider. No imitation has a device, so cuBLAS and cuDNN, which are opened for a device, are not looked for.
+program=$survey
+reset
+expect "nothing of NVIDIA is installed" -- "cuda: not usable: NVIDIA's driver is not installed" 'looked for nvcuda.dll'
+
+put windows/system32 nvcuda.dll
+expect "only NVIDIA's driver" 'CUDA_PATH=C:\test\cuda' -- 'cuda: not usable: NVRTC is not installed' \
+    'looked for C:\test\cuda\bin\x64\nvrtc64_130_0.dll' 'looked for C:\test\cuda\bin\nvrtc64_130_0.dll'
+
+for folder in 'bin\x64' bin; do
+    for variable in CUDA_PATH CUDA_HOME; do
+        reset
+        put windows/system32 nvcuda.dll
+        put "test/cuda/${folder/\\//}" nvrtc64_130_0.dll=nvrtc.dll
+        expect "CUDA 13 in $folder of $variable" "$variable=C:\\test\\cuda" -- 'cuda: not usable: cuda has no device' \
+            'looked for nvcuda.dll (loaded)' "looked for C:\\test\\cuda\\$folder\\nvrtc64_130_0.dll (loaded)"
+    done
+done
+
+reset
+put windows/system32 nvcuda.dll
+put test/cuda/bin nvrtc64_130_0.dll=nvrtc.dll
+expect "CUDA 13 in PATH" 'WINEPATH=C:\test\cuda\bin' -- 'cuda has no device' 'looked for nvrtc64_130_0.dll (loaded)'
+
+reset
+put windows/system32 nvcuda.dll
+put test/cuda/bin nvrtc64_120_0.dll=nvrtc.dll
+expect "NVRTC of CUDA 12" 'CUDA_PATH=C:\test\cuda' -- 'cuda: not usable: NVRTC is not installed'
+
+# The kernels beside rocBLAS. Without them, rocBLAS would end the process.
+reset
+sdk="Program Files/AMD/ROCm/6.4/bin"
+put "$sdk" amdhip64_6.dll hiprtc0604.dll=hiprtc.dll rocblas.dll=rocblas-6.dll
+mkdir -p "$drive/$sdk/rocblas/library"
+: >"$drive/$sdk/rocblas/library/TensileLibrary_lazy_gfx1100.dat"
+for expected in 'gfx1100: served' 'gfx1030: not available: this rocBLAS has no kernels for gfx1030'; do
+    found=$(wine "$survey" --rocblas "${expected%%:*}" | tr -d '\r')
+    if [[ $found != "$expected"* ]]; then
+        echo "rocBLAS's kernels: expected \"$expected\", found \"$found\"" >&2
+        exit 1
+    fi
+    echo "ok: rocBLAS's kernels: $found"
+done
+
 # The cache: refused where everyone may write, and usable in the user's own folder. wine shows modes as access control
 # lists.
 reset
@@ -176,11 +267,18 @@ cache() {
     shift
     report=$(env "$@" wine "$survey" --cache | tr -d '\r')
     grep -qiF -- "$text" <<<"$report" || {
-        echo "the cache: \"$text\" is not in $report" >&2
+        echo "the cache: expected \"$text\", found $report" >&2
         exit 1
     }
 }
 cache 'found one that ' 'BURN_ROCM_CACHE_DIR=C:\test\open'
 cache 'AppData\Local\burn-rocm: usable'
+cache 'usable' "BURN_ROCM_CACHE_DIR=C:\\test\\Größe 大\\$long\\$long"
+if ! [ -d "$drive/test/Größe 大/$long/$long" ]; then
+    echo "the cache: expected a folder with a long path, found none" >&2
+    exit 1
+fi
+: >"$drive/test/file"
+cache 'expected a directory that can be made' 'BURN_ROCM_CACHE_DIR=C:\test\file\cache'
 reset
 echo "$count layouts, and the cache's folder"

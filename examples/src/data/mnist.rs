@@ -72,8 +72,8 @@ mod imp {
     ];
 
     pub(super) fn load() -> Result<Data, String> {
-        let cache =
-            dirs::cache_dir().ok_or("there is no cache folder: neither XDG_CACHE_HOME nor HOME is set")?;
+        let why = if cfg!(windows) { "the user has none" } else { "neither XDG_CACHE_HOME nor HOME is set" };
+        let cache = dirs::cache_dir().ok_or_else(|| format!("there is no cache folder: {why}"))?;
         let folder = cache.join("burn-dataset").join("mnist");
         let split = |[images, labels]: &[File; 2]| {
             let (images, labels) = (images.load(&folder, SERVER)?, labels.load(&folder, SERVER)?);

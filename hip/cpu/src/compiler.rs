@@ -2,16 +2,16 @@
 
 use crate::{
     abi::Table,
-    flags::{COMMON, LOCKSTEP, isas},
+    flags::{self, IsaFlags, LOCKSTEP, isas},
+    folder::Folder,
     kernels::isa,
 };
 use std::{
     env,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs, io,
     path::{Component, MAIN_SEPARATOR, Path, PathBuf},
-    process::Command,
-    sync::atomic::{AtomicUsize, Ordering},
+    process::{Command, Output},
 };
 
 const DEVICE_HEADERS: &[(&str, &str)] = &[
@@ -38,10 +38,16 @@ pub(crate) struct Unit<'a> {
 
 /// Compiles to a shared object and a log; `Err` is the compiler's log.
 pub(crate) fn compile(unit: &Unit<'_>) -> Result<(Vec<u8>, String), String> {
+    compile_by(&compilers(), unit, cfg!(windows))
+}
+
+/// As [`compile`], by the first of the compilers that runs. `windows` chooses the kernels' flags.
+fn compile_by(compilers: &[OsString], unit: &Unit<'_>, windows: bool) -> Result<(Vec<u8>, String), String> {
     let (std, options) = options(unit.options)?;
     let folder = Folder::new().map_err(|error| format!("no folder for temporary files: {error}"))?;
+    let folder = folder.path();
     let write = |name: &str, text: &str| {
-        let path = folder.0.join(name);
+        let path = folder.join(name);
         if !Path::new(name).components().all(|part| matches!(part, Component::Normal(_))) {
             return Err(format!("{name}: not a header's name"));
         }
@@ -56,30 +62,39 @@ pub(crate) fn compile(unit: &Unit<'_>) -> Result<(Vec<u8>, String), String> {
     for (name, text) in unit.headers {
         write(name, text)?;
     }
-    let source = folder.0.join("program.cpp");
-    let library = folder.0.join("program.so");
+    let source = folder.join("program.cpp");
+    let library = folder.join("program.so");
     fs::write(&source, unit.text()).map_err(|error| error.to_string())?;
 
-    let mut tried = Vec::new();
-    for compiler in compilers() {
-        let mut command = Command::new(&compiler);
-        command.arg(&std).args(["-shared", "-w"]).args(COMMON).args(SYSTEM);
-        let isa_flags =
-            isas(env::consts::ARCH).iter().chain([&LOCKSTEP]).find(|known| known.name == isa().name);
-        command.args(isa_flags.map_or(&[][..], |isa| isa.flags));
-        command.arg("-iquote").arg(&folder.0).arg("-idirafter").arg(&folder.0).args(&options);
+    let isa = isas(env::consts::ARCH).iter().chain([&LOCKSTEP]).find(|known| known.name == isa().name);
+    let isa = isa.unwrap_or(&IsaFlags { name: "", flags: &[] });
+    let run = |compiler: &OsStr, if_known: &[&str]| -> io::Result<(Output, String)> {
+        let mut command = Command::new(compiler);
+        command.arg(&std).args(["-shared", "-w"]).args(SYSTEM).args(flags::of(isa)).args(if_known);
+        command.arg("-iquote").arg(folder).arg("-idirafter").arg(folder).args(&options);
         // The compiler runs in the folder, so that its messages do not show the folder's path.
-        command.current_dir(&folder.0).arg(&source).arg("-o").arg(&library).args(LIBRARIES);
-        match command.output() {
-            Ok(output) => {
-                let beside = format!("{}{MAIN_SEPARATOR}", folder.0.display());
-                let log = String::from_utf8_lossy(&output.stderr).replace(&beside, "");
-                if !output.status.success() {
-                    return Err(if log.is_empty() { output.status.to_string() } else { log });
-                }
+        command.current_dir(folder).arg(&source).arg("-o").arg(&library).args(LIBRARIES);
+        let output = command.output()?;
+        let beside = format!("{}{MAIN_SEPARATOR}", folder.display());
+        let log = String::from_utf8_lossy(&output.stderr).replace(&beside, "");
+        Ok((output, log))
+    };
+    let mut tried = Vec::new();
+    for compiler in compilers {
+        let ran = run(compiler, flags::if_known(windows)).and_then(|(output, log)| {
+            // A compiler or assembler that does not know a flag names it.
+            let unknown = |flag: &&str| log.contains(flag.trim_start_matches("-Wa,"));
+            match !output.status.success() && flags::if_known(windows).iter().any(unknown) {
+                true => run(compiler, &[]),
+                false => Ok((output, log)),
+            }
+        });
+        match ran {
+            Ok((output, log)) if output.status.success() => {
                 return fs::read(&library).map(|library| (library, log)).map_err(|error| error.to_string());
             }
-            Err(error) => tried.push(format!("{}: {error}", Path::new(&compiler).display())),
+            Ok((output, log)) => return Err(if log.is_empty() { output.status.to_string() } else { log }),
+            Err(error) => tried.push(format!("{}: {error}", Path::new(compiler).display())),
         }
     }
     Err(format!(
@@ -218,41 +233,6 @@ fn extern_kernels(code: &str) -> Vec<String> {
         .collect()
 }
 
-/// A temporary folder that no other user may read, removed on drop.
-pub(crate) struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> io::Result<Self> {
-        static NUMBER: AtomicUsize = AtomicUsize::new(0);
-        loop {
-            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-            let path = env::temp_dir().join(format!("hip-cpu-{}-{number}", std::process::id()));
-            match create_private(&path) {
-                Ok(()) => return Ok(Self(path)),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-}
-
-#[cfg(unix)]
-fn create_private(folder: &Path) -> io::Result<()> {
-    std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), 0o700).create(folder)
-}
-
-/// The folder for temporary files of a Windows user is that user's alone, and so is what it holds.
-#[cfg(not(unix))]
-fn create_private(folder: &Path) -> io::Result<()> {
-    fs::create_dir(folder)
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// A program that [`compile`] made, loaded. Windows keeps the file of a loaded library, so the
 /// folder is removed after the library is unloaded.
 pub(crate) struct Program {
@@ -263,8 +243,8 @@ pub(crate) struct Program {
 impl Program {
     /// Loads a shared object from memory.
     pub(crate) fn load(library: &[u8]) -> Result<Self, String> {
-        let folder = Folder::new().map_err(|error| error.to_string())?;
-        let path = folder.0.join("program.so");
+        let folder = Folder::new()?;
+        let path = folder.path().join("program.so");
         fs::write(&path, library).map_err(|error| error.to_string())?;
         // SAFETY: `compile` made the library, which has no initialisers.
         let library = unsafe { libloading::Library::new(&path) }.map_err(|error| error.to_string())?;
@@ -289,6 +269,55 @@ mod tests {
         let code = "/* extern \"C\" __global__ void no(int) */ extern \"C\" __global__ void one(int *p) {}\n// extern\n\
                     extern \"C\" __global__ __launch_bounds__(256) void two() {} extern \"C\" int three();";
         assert_eq!(extern_kernels(&without_comments(code)), ["one", "two"]);
+    }
+
+    /// A compiler that writes its arguments to `seen`, one a line, and then runs `body`.
+    #[cfg(unix)]
+    fn compiler(folder: &Path, name: &str, body: &str) -> OsString {
+        use std::os::unix::fs::PermissionsExt;
+        let (path, seen) = (folder.join(name), folder.join("seen"));
+        let text = format!("#!/bin/sh\nprintf '%s\\n' \"$@\" >>'{}'\n{body}\n", seen.display());
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path.into()
+    }
+
+    /// Windows's kernels need [`flags::UNALIGNED_MOVES`], whether the build script or a program at run
+    /// time compiles them. A compiler that does not know the flag compiles without it.
+    #[cfg(unix)]
+    #[test]
+    fn windows_gets_its_flag_from_compilers_that_know_it() {
+        let unit = Unit {
+            name: "own",
+            source: "extern \"C\" __global__ void own(int *p) { *p = 1; }",
+            headers: &[],
+            options: &[],
+            names: &[],
+        };
+        let folder = Folder::new().unwrap();
+        let seen = || {
+            let seen = fs::read_to_string(folder.path().join("seen")).unwrap();
+            fs::remove_file(folder.path().join("seen")).unwrap();
+            assert!(flags::COMMON.iter().all(|flag| seen.lines().any(|line| line == *flag)), "{seen}");
+            seen.lines().filter(|line| *line == flags::UNALIGNED_MOVES).count()
+        };
+        // These compilers make no library, so what is read back is what they wrote.
+        let make = "while [ $# -gt 1 ]; do [ \"$1\" != -o ] || printf made >\"$2\"; shift; done";
+        let knows = compiler(folder.path(), "knows", make);
+        let refuses = "case \"$*\" in *unaligned-vector-move*) echo \"as: unrecognized option \
+                       '-muse-unaligned-vector-move'\" >&2; exit 1;; esac";
+        let old = compiler(folder.path(), "old", &format!("{refuses}\n{make}"));
+        let fails = compiler(folder.path(), "fails", "echo 'program.cpp:1: error' >&2; exit 1");
+
+        let made = Ok((b"made".to_vec(), String::new()));
+        assert_eq!(compile_by(std::slice::from_ref(&knows), &unit, true), made);
+        assert_eq!(seen(), 1);
+        assert_eq!(compile_by(&[knows], &unit, false), made);
+        assert_eq!(seen(), 0);
+        assert_eq!(compile_by(&[old], &unit, true), made);
+        assert_eq!(seen(), 1, "the second call is without the flag");
+        assert_eq!(compile_by(&[fails], &unit, true), Err("program.cpp:1: error\n".into()));
+        assert_eq!(seen(), 1, "another error is not tried again");
     }
 
     #[test]

@@ -35,8 +35,17 @@ pub(crate) const COMMON: &[&str] = &[
 /// functions with wider vectors itself, but only without unwind tables, which [`COMMON`] turns off
 /// (<https://gcc.gnu.org/bugzilla/show_bug.cgi?id=54412>). With this flag, the assembler also
 /// replaces moves that fault at other addresses. GNU as has it from 2.38 on; clang needs none.
-#[allow(dead_code, reason = "only Windows needs it")]
 pub(crate) const UNALIGNED_MOVES: &str = "-Wa,-muse-unaligned-vector-move";
+
+/// The flags of an instruction set's kernels.
+pub(crate) fn of(isa: &IsaFlags) -> impl Iterator<Item = &'static str> {
+    COMMON.iter().chain(isa.flags).copied()
+}
+
+/// Further flags of the kernels, only for compilers that know them.
+pub(crate) fn if_known(windows: bool) -> &'static [&'static str] {
+    if windows { &[UNALIGNED_MOVES] } else { &[] }
+}
 
 /// Flags for lockstep. The scheduler identifies calls of warp-level operations by their address,
 /// and lanes at the lowest address go first. So the compiler may neither duplicate nor move code,

@@ -22,6 +22,7 @@ mod abi;
 mod arch;
 mod code_object;
 mod compiler;
+mod folder;
 mod hiprtc;
 mod isa;
 mod kernels;
@@ -34,6 +35,7 @@ mod runtime;
 mod settings;
 
 pub use compiler::host_compiler;
+pub use folder::make_temporary_folders_in;
 pub use hiprtc::hiprtc_table;
 pub use miopen::miopen_table;
 pub use rocblas::rocblas_table;

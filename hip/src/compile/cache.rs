@@ -79,6 +79,30 @@ pub fn code_cache() -> &'static CodeCache {
     })
 }
 
+/// A folder for files that are loaded and do not outlive a process; created if missing. It is in the
+/// cache's folder or, if only this user may write that, the system's folder for temporary files.
+///
+/// `Err` says what was expected and found.
+pub(crate) fn temporary_folder() -> Result<PathBuf, String> {
+    let cache = settings().ok().and_then(|settings| settings.cache_dir.clone());
+    first_private(cache.map(|cache| cache.join("temporary")).into_iter().chain([std::env::temp_dir()]))
+}
+
+/// The first folder that is or can be made this user's alone.
+fn first_private(folders: impl IntoIterator<Item = PathBuf>) -> Result<PathBuf, String> {
+    let mut refused = Vec::new();
+    for folder in folders {
+        let looked = private::create_folder(&folder).and_then(|()| private::refuse_folder(&folder));
+        let why = match looked {
+            Ok(None) => return Ok(folder),
+            Ok(Some(Refusal { expected, found })) => format!("expected {expected}, found {found}"),
+            Err(error) => error.to_string(),
+        };
+        refused.push(format!("{}: {why}", folder.display()));
+    }
+    Err(refused.join("; "))
+}
+
 impl CodeCache {
     pub(crate) fn new(directory: Option<PathBuf>, limit: u64) -> Self {
         Self { directory, limit: AtomicU64::new(limit), state: Mutex::new(State::default()) }
@@ -430,6 +454,70 @@ mod tests {
         assert!(
             matches!(cache.last_refusal(), Some(Error::Config { found, .. }) if found.ends_with("mode 0777"))
         );
+    }
+
+    #[test]
+    fn temporary_files_go_to_the_first_folder_that_is_this_users_alone() {
+        let scratch = Scratch::new("temporary");
+        fs::create_dir(&scratch.0).unwrap();
+        fs::write(scratch.0.join("file"), "").unwrap();
+        let (nowhere, good) = (scratch.0.join("file").join("folder"), scratch.0.join("a").join("b"));
+        assert_eq!(first_private([nowhere.clone(), good.clone()]), Ok(good.clone()));
+        assert!(good.is_dir());
+        let why = first_private([nowhere.clone()]).unwrap_err();
+        assert!(why.starts_with(&nowhere.display().to_string()), "{why}");
+        #[cfg(unix)]
+        {
+            let open = scratch.0.join("open");
+            fs::create_dir(&open).unwrap();
+            fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+            assert_eq!(first_private([open.clone(), good.clone()]), Ok(good));
+            let why = first_private([open]).unwrap_err();
+            assert!(why.contains("expected a directory of user") && why.ends_with("mode 0777"), "{why}");
+        }
+    }
+
+    /// The variable that names the cache of a process that is killed.
+    const OF_KILLED: &str = "HIP_TEST_CACHE_OF_KILLED";
+
+    /// Ctrl-C ends a process as abruptly.
+    #[test]
+    fn a_process_that_is_killed_leaves_whole_files() {
+        const SIZE: usize = 3 << 20;
+        if let Some(directory) = std::env::var_os(OF_KILLED) {
+            let cache = CodeCache::new(Some(directory.into()), u64::MAX);
+            for round in 0.. {
+                cache.put(round % 3, &object(SIZE));
+            }
+        }
+        let scratch = Scratch::new("killed");
+        let name = "compile::cache::tests::a_process_that_is_killed_leaves_whole_files";
+        let test = std::env::current_exe().unwrap();
+        for kill_after in [1, 20, 60] {
+            let mut writer = std::process::Command::new(&test)
+                .args(["--exact", name])
+                .env(OF_KILLED, &scratch.0)
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .unwrap();
+            let begin = std::time::Instant::now();
+            while files(&scratch.0).len() < 2 && begin.elapsed() < Duration::from_secs(60) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::thread::sleep(Duration::from_millis(kill_after));
+            writer.kill().unwrap();
+            writer.wait().unwrap();
+            let whole = files(&scratch.0);
+            assert!(whole.len() >= 2, "the process wrote {} files", whole.len());
+            for file in &whole {
+                let key = u128::from_str_radix(file.path.file_stem().unwrap().to_str().unwrap(), 16).unwrap();
+                let found = decode(key, &fs::read(&file.path).unwrap());
+                assert!(found == Ok(object(SIZE)), "{}: {:?}", file.path.display(), found.err());
+            }
+            for file in whole {
+                fs::remove_file(&file.path).unwrap();
+            }
+        }
     }
 
     #[test]

@@ -16,10 +16,10 @@ pub(super) use hip_cuda::hiprtc_additions;
 fn load(names: Names, library: hip_cuda::Library) -> Result<String> {
     let loaded = nvidia::open(names)?;
     match hip_cuda::missing_symbol(library) {
-        None => Ok(loaded.path),
+        None => Ok(loaded.shown()),
         Some(symbol) => Err(Error::NotAvailable {
             reason: format!("{} lacks the symbol {symbol}", names.title),
-            searched: vec![loaded.path],
+            searched: vec![loaded.shown()],
         }),
     }
 }

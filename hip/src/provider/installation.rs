@@ -2,7 +2,7 @@
 //! [`places`](crate::provider::places) lists where installations lie.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
@@ -111,7 +111,7 @@ fn open_by_name(library: Library, search: &mut Search) -> Option<Loaded> {
             if let Some(file) =
                 loaded.symbol(library.function).and_then(|found| os::loaded::file_of(found.as_ptr()))
             {
-                loaded.path = file.display().to_string();
+                loaded.path = file;
             }
             return Some(loaded);
         }
@@ -156,13 +156,13 @@ impl Rocm {
     /// hipRTC with HIP's own number, in HIP's folder: a folder may have several versions. The numbers
     /// of both have been the same since ROCm 5.7.
     fn hiprtc_beside_hip(&self, search: &mut Search) -> Option<Loaded> {
-        let hip = fs::canonicalize(&self.hip.path).unwrap_or_else(|_| PathBuf::from(&self.hip.path));
+        let hip = fs::canonicalize(&self.hip.path).unwrap_or_else(|_| self.hip.path.clone());
         let number = |path: &Path| {
             let version = name_of(path).strip_prefix(HIP.stem)?.strip_prefix(".so.")?;
             version.split('.').next()?.parse::<u32>().ok()
         };
-        let number = number(Path::new(&self.hip.path)).or_else(|| number(&hip))?;
-        let file = Path::new(&self.hip.path).parent()?.join(format!("{}.so.{number}", HIPRTC.stem));
+        let number = number(&self.hip.path).or_else(|| number(&hip))?;
+        let file = self.hip.path.parent()?.join(format!("{}.so.{number}", HIPRTC.stem));
         if file.exists() { search.file(&file) } else { None }
     }
 
@@ -177,7 +177,7 @@ impl Rocm {
         }
         let found = match library.stem == HIP.stem {
             true => self.installation.open_hip(&mut search),
-            false => self.installation.open(library, Path::new(&self.hip.path), &mut search),
+            false => self.installation.open(library, &self.hip.path, &mut search),
         };
         let Some(loaded) = found else {
             let absent = format!("the ROCm in use has no {}: {}", library.title, self.installation);
@@ -195,8 +195,8 @@ impl Rocm {
                         library.title
                     ),
                     searched: vec![
-                        format!("{} (loaded, in use)", self.hip.path),
-                        format!("{} (calls {})", loaded.path, other.display()),
+                        format!("{} (loaded, in use)", self.hip.shown()),
+                        format!("{} (calls {})", loaded.shown(), other.display()),
                     ],
                 })
             }
@@ -211,7 +211,7 @@ impl Rocm {
         if self.installation.system == System::Unix {
             return;
         }
-        let hip = Path::new(&self.hip.path);
+        let hip = &self.hip.path;
         let own = |file: &Named| self.installation.belongs_to_another(HIPRTC, file, hip).is_none();
         if let Some(hiprtc) = self.installation.files(HIPRTC).into_iter().find(own)
             && let Some(folder) = hiprtc.path.parent()
@@ -225,7 +225,7 @@ impl Rocm {
             });
             for name in wanted {
                 if let Some(loaded) = search.file(&folder.join(name)) {
-                    log::debug!("for hipRTC: {}", loaded.path);
+                    log::debug!("for hipRTC: {}", loaded.shown());
                 }
             }
         }
@@ -377,7 +377,7 @@ mod tests {
         const C: Library = Library { title: "C", stem: "libc", known: (1, 1), function: c"malloc" };
         let mut search = Search::default();
         let loaded = open_by_name(C, &mut search).unwrap();
-        assert!(loaded.path.starts_with('/') && loaded.path.ends_with("libc.so.6"), "{}", loaded.path);
+        assert!(loaded.path.is_absolute() && loaded.path.ends_with("libc.so.6"), "{}", loaded.shown());
         const NONE: Library = Library { title: "Nothing", stem: "libno-such-thing", ..C };
         assert!(open_by_name(NONE, &mut search).is_none());
         let Error::NotAvailable { reason, searched } = search.error("Nothing", "absent".into()) else {

@@ -2,7 +2,6 @@
 //! functions.
 
 use std::ffi::{CStr, c_char};
-use std::path::Path;
 
 use hip_sys::{HIPRTC_SUCCESS, Hip, Hiprtc, hipSuccess};
 use miopen_sys::{Miopen, miopenStatusSuccess};
@@ -101,8 +100,8 @@ fn report(
             report.missing = required.iter().filter(|name| !has(name)).map(|name| text(name)).collect();
             report.optional = optional.iter().map(|name| (text(name), has(name))).collect();
             report.version = version(&library);
-            report.file_version = Dll::read(Path::new(&library.path)).and_then(|dll| dll.version);
-            report.path = Ok(library.path);
+            report.file_version = Dll::read(&library.path).and_then(|dll| dll.version);
+            report.path = Ok(library.shown());
         }
         Err(error) => report.path = Err(error),
     }

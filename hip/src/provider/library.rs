@@ -38,11 +38,16 @@ pub(crate) struct Names {
 /// A loaded library. It stays loaded until the process ends.
 pub(crate) struct Loaded {
     /// The path or file name under which it was found.
-    pub(crate) path: String,
+    pub(crate) path: PathBuf,
     library: os::library::Library,
 }
 
 impl Loaded {
+    /// The path as text. What is not Unicode becomes the replacement character.
+    pub(crate) fn shown(&self) -> String {
+        self.path.display().to_string()
+    }
+
     /// The address of a symbol.
     pub(crate) fn symbol(&self, name: &CStr) -> Option<NonNull<c_void>> {
         self.library.symbol(name)
@@ -96,7 +101,7 @@ impl Search {
             unsafe { os::library::Library::open(path) }
         };
         match loaded {
-            Ok(library) => Some(Loaded { path: place, library }),
+            Ok(library) => Some(Loaded { path: path.to_owned(), library }),
             Err(why) => {
                 let needs = header.flatten().map(|header| header.needs).unwrap_or_default();
                 let missing = self.missing(path, &needs);
@@ -185,7 +190,7 @@ macro_rules! fill {
         unsafe { <$table>::load(|name| library.symbol(name)) }.map_err(|missing| {
             $crate::error::Error::NotAvailable {
                 reason: format!("{} lacks the symbol {}", $title, missing.to_string_lossy()),
-                searched: vec![library.path.clone()],
+                searched: vec![library.shown()],
             }
         })
     }};
@@ -244,6 +249,24 @@ mod tests {
         assert!(searched[0].contains("libno-such-thing.so.7 ("), "{}", searched[0]);
         let why = if cfg!(windows) { "is not a DLL" } else { "does not load: " };
         assert!(reason.starts_with(&format!("Nothing is installed but {why}")), "{reason}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_path_that_is_not_utf_8_is_kept() {
+        use std::os::unix::ffi::OsStringExt;
+        let c = open_in(Names { title: "C", files: &["libc.so.6"] }, &[]).unwrap();
+        let file = os::loaded::file_of(c.symbol(c"malloc").unwrap().as_ptr()).unwrap();
+        let mut name = format!("hip-not-utf-8-{}-", std::process::id()).into_bytes();
+        name.push(0xff);
+        let folder = std::env::temp_dir().join(std::ffi::OsString::from_vec(name));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::os::unix::fs::symlink(file, folder.join("libc.so.6")).unwrap();
+        let loaded = Search::default().file(&folder.join("libc.so.6"));
+        std::fs::remove_dir_all(&folder).unwrap();
+        let loaded = loaded.unwrap();
+        assert_eq!(loaded.path, folder.join("libc.so.6"));
+        assert!(loaded.shown().ends_with("-\u{fffd}/libc.so.6"), "{}", loaded.shown());
     }
 
     #[test]

@@ -108,7 +108,7 @@ impl Provider {
             .get_or_init(|| match self.kind {
                 ProviderKind::Rocm => {
                     let library = installation::open(names::ROCBLAS)?;
-                    log::debug!("rocBLAS: {}", library.path);
+                    log::debug!("rocBLAS: {}", library.path.display());
                     fill!(Rocblas, &library, "rocBLAS")
                 }
                 ProviderKind::Cuda => cuda::rocblas(),
@@ -124,7 +124,7 @@ impl Provider {
             .get_or_init(|| match self.kind {
                 ProviderKind::Rocm => {
                     let library = installation::open(names::MIOPEN)?;
-                    log::debug!("MIOpen: {}", library.path);
+                    log::debug!("MIOpen: {}", library.path.display());
                     fill!(Miopen, &library, "MIOpen")
                 }
                 ProviderKind::Cuda => cuda::miopen(),
@@ -247,8 +247,8 @@ fn load_rocm() -> Result<Provider> {
         }
         Err(missing) => (None, fill!(Hiprtc, &hip_library, "HIP").map_err(|_| missing)?),
     };
-    let mut libraries = vec![(names::HIP.title, hip_library.path)];
-    libraries.extend(rtc_library.map(|library| (names::HIPRTC.title, library.path)));
+    let mut libraries = vec![(names::HIP.title, hip_library.shown())];
+    libraries.extend(rtc_library.map(|library| (names::HIPRTC.title, library.shown())));
     Provider::start(ProviderKind::Rocm, hip, hiprtc, libraries)
 }
 
@@ -274,10 +274,10 @@ pub(crate) fn hip_version() -> i32 {
 /// AMD's hipRTC and the file that it was loaded from. Does not look for devices.
 pub(crate) fn load_hiprtc() -> Result<(Hiprtc, String)> {
     match installation::open(names::HIPRTC) {
-        Ok(library) => Ok((fill!(Hiprtc, &library, "hipRTC")?, library.path)),
+        Ok(library) => Ok((fill!(Hiprtc, &library, "hipRTC")?, library.shown())),
         Err(missing) => {
             let library = installation::open(names::HIP).map_err(|_| missing.clone())?;
-            Ok((fill!(Hiprtc, &library, "HIP").map_err(|_| missing)?, library.path))
+            Ok((fill!(Hiprtc, &library, "HIP").map_err(|_| missing)?, library.shown()))
         }
     }
 }
@@ -447,8 +447,12 @@ mod cuda {
 #[cfg(feature = "cpu")]
 mod cpu {
     use super::{Error, Hip, Hiprtc, Miopen, Result, Rocblas};
+    use crate::compile::cache;
 
     pub(super) fn hip() -> Result<(Hip, Hiprtc)> {
+        if cfg!(windows) {
+            hip_cpu::make_temporary_folders_in(cache::temporary_folder);
+        }
         match hip_cpu::check_settings() {
             Ok(()) => Ok((hip_cpu::hip_table(), hip_cpu::hiprtc_table())),
             Err(problem) => Err(Error::config(problem.what, problem.expected, problem.found)),

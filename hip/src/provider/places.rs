@@ -66,8 +66,11 @@ pub(crate) struct Machine<'a> {
 }
 
 impl Machine<'_> {
+    /// The folder that a variable names. A relative one is looked up now, because the program may
+    /// change its current folder before it opens the next library.
     fn variable(&self, name: &str) -> Option<PathBuf> {
-        (self.variable)(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+        let path = (self.variable)(name).filter(|value| !value.is_empty()).map(PathBuf::from)?;
+        Some(std::path::absolute(&path).unwrap_or(path))
     }
 
     /// The installations, in the order in which they are tried. A folder that several links point to
@@ -136,15 +139,14 @@ impl Machine<'_> {
             }
         }
         // Last, because a driver alone has neither rocBLAS nor MIOpen.
-        let folders = self.driver().into_iter().collect();
+        let folders = vec![self.system32()];
         all.push(Installation { origin: "AMD's driver", system: self.system, folders, driver: None });
         all
     }
 
-    /// Where Windows drivers put DLLs.
-    fn driver(&self) -> Option<PathBuf> {
-        let windows = || self.variable("SystemRoot").unwrap_or_else(|| r"C:\Windows".into());
-        (self.system == System::Windows).then(|| windows().join("System32"))
+    /// Where Windows's drivers put DLLs.
+    pub(crate) fn system32(&self) -> PathBuf {
+        self.variable("SystemRoot").unwrap_or_else(|| r"C:\Windows".into()).join("System32")
     }
 
     /// The installation with this root folder.
@@ -170,7 +172,8 @@ impl Machine<'_> {
         } else {
             folders.extend(second.map(|second| root.join(second)));
         }
-        Installation { origin, system: self.system, folders, driver: self.driver() }
+        let driver = (self.system == System::Windows).then(|| self.system32());
+        Installation { origin, system: self.system, folders, driver }
     }
 
     /// The installations in a root folder that may hold several: its own, then those
@@ -322,6 +325,20 @@ mod tests {
         // ROCM_PATH may also name the folder of the core wheel.
         let core = ("ROCM_PATH", "venv/lib/python3.12/site-packages/_rocm_sdk_core");
         assert_eq!(tree.installations(Unix, &[core])[0], venv);
+    }
+
+    #[test]
+    fn a_relative_variable_is_looked_up_once_and_an_empty_one_does_not_count() {
+        for (system, library, folder) in [(Unix, "ROCM_PATH", "lib"), (Windows, "HIP_PATH", "bin")] {
+            for (value, expected) in [("some/where", true), ("", false)] {
+                let variable = |name: &str| (name == library).then(|| value.into());
+                let machine = super::Machine { system, root: "/no/such".into(), variable: &variable };
+                let all = machine.installations();
+                let mut named = all.iter().filter(|found| found.origin == library);
+                let here = std::env::current_dir().unwrap().join("some").join("where").join(folder);
+                assert_eq!(named.next().map(|found| &found.folders[0]), expected.then_some(&here));
+            }
+        }
     }
 
     #[test]

@@ -91,3 +91,28 @@ pub(super) fn path_from(mut write: impl FnMut(*mut u16, u32) -> u32) -> Option<P
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_are_not_unicode_or_long_keep_every_unit() {
+        let odd = OsString::from_wide(&[0x47, 0xd800, 0x78]);
+        assert!(odd.to_str().is_none());
+        assert_eq!(wide(&odd), [0x47, 0xd800, 0x78, 0]);
+        for length in [1, 299, 300, 301, 32_767] {
+            let units: Vec<u16> = (0..length).map(|at| if at % 7 == 0 { 0xdc00 } else { 0x61 }).collect();
+            // As Windows's functions do: it fills the buffer, and returns its size if that is too little.
+            let found = path_from(|buffer, size| {
+                let count = units.len().min(size as usize);
+                // SAFETY: no more than the buffer's size.
+                unsafe { buffer.copy_from_nonoverlapping(units.as_ptr(), count) };
+                count as u32
+            });
+            assert_eq!(found, Some(PathBuf::from(OsString::from_wide(&units))), "{length}");
+        }
+        assert_eq!(path_from(|_, _| 0), None);
+        assert_eq!(path_from(|_, size| size), None);
+    }
+}

@@ -1,9 +1,10 @@
 //! Opens libraries with `LoadLibraryExW`.
 
 use std::env;
-use std::ffi::{CStr, OsStr, c_void};
+use std::ffi::{CStr, OsStr, OsString, c_void};
 use std::io;
-use std::path::{self, Path, PathBuf};
+use std::os::windows::ffi::{OsStrExt, OsStringExt};
+use std::path::{self, Component, Path, PathBuf, Prefix};
 use std::ptr::{self, NonNull};
 
 use super::api;
@@ -27,7 +28,7 @@ impl Library {
         // The loader takes absolute paths with backslashes only.
         let file = path::absolute(file).map_err(|error| error.to_string())?;
         // SAFETY: the caller vouches for the initialisers.
-        unsafe { load(file.as_os_str(), api::BESIDE_AND_DEFAULT) }.map_err(|error| error.to_string())
+        unsafe { load(&unlimited(&file), api::BESIDE_AND_DEFAULT) }.map_err(|error| error.to_string())
     }
 
     /// Opens the file of this name from System32, where drivers put theirs, or else from the first
@@ -77,6 +78,45 @@ pub(crate) fn search_in(folders: &[PathBuf]) {
         let Ok(folder) = path::absolute(folder) else { continue };
         // SAFETY: the path ends with a 0. If the loader refuses the folder, what lies there does
         // not load, and the library that needs it says so.
-        unsafe { api::AddDllDirectory(api::wide(folder.as_os_str()).as_ptr()) };
+        unsafe { api::AddDllDirectory(api::wide(&unlimited(&folder)).as_ptr()) };
+    }
+}
+
+/// An absolute path as the loader takes it: 260 units or more need a prefix ("Maximum Path Length
+/// Limitation").
+fn unlimited(path: &Path) -> OsString {
+    const LIMIT: usize = 260;
+    let text = path.as_os_str();
+    let units: Vec<u16> = text.encode_wide().collect();
+    let (prefix, skipped) = match path.components().next() {
+        _ if units.len() < LIMIT => return text.to_owned(),
+        Some(Component::Prefix(first)) => match first.kind() {
+            Prefix::Disk(_) => (r"\\?\", 0),
+            // `\\server\share` becomes `\\?\UNC\server\share`.
+            Prefix::UNC(..) => (r"\\?\UNC\", 2),
+            _ => return text.to_owned(),
+        },
+        _ => return text.to_owned(),
+    };
+    let mut long = OsString::from(prefix);
+    long.push(OsString::from_wide(&units[skipped..]));
+    long
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_long_paths_get_a_prefix() {
+        let long = "x".repeat(300);
+        for (path, expected) in [
+            (r"C:\short".to_owned(), r"C:\short".to_owned()),
+            (format!(r"C:\{long}"), format!(r"\\?\C:\{long}")),
+            (format!(r"\\server\share\{long}"), format!(r"\\?\UNC\server\share\{long}")),
+            (format!(r"\\?\C:\{long}"), format!(r"\\?\C:\{long}")),
+        ] {
+            assert_eq!(unlimited(Path::new(&path)), OsString::from(expected));
+        }
     }
 }

@@ -48,8 +48,8 @@ fn modules() -> Vec<Handle> {
 }
 
 fn file(module: Handle) -> Option<PathBuf> {
-    // SAFETY: this crate unloads no library, so the handle is a module's; the buffer has the given
-    // size.
+    // SAFETY: Windows looks the handle up among its modules, and refuses that of a module that was
+    // unloaded; the buffer has the given size.
     api::path_from(|buffer, size| unsafe { api::GetModuleFileNameW(module, buffer, size) })
 }
 

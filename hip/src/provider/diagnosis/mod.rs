@@ -4,6 +4,7 @@
 mod kfd;
 mod windows;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::provider::names::System;
@@ -21,18 +22,13 @@ struct Machine {
     system: System,
     #[cfg_attr(windows, allow(dead_code, reason = "variables name the folders"))]
     root: PathBuf,
-    variable: fn(&str) -> Option<String>,
-}
-
-/// An environment variable's text; bytes that are not UTF-8 become the replacement character.
-fn variable(name: &str) -> Option<String> {
-    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+    variable: fn(&str) -> Option<OsString>,
 }
 
 impl Diagnosis {
     /// Examines this machine.
     pub fn of_this_machine() -> Self {
-        Self::of(&Machine { system: System::HERE, root: "/".into(), variable })
+        Self::of(&Machine { system: System::HERE, root: "/".into(), variable: |name| std::env::var_os(name) })
     }
 
     /// What keeps HIP from finding a device, most likely cause first.
@@ -51,7 +47,7 @@ impl Diagnosis {
             System::Unix => kfd::problems(&machine.root),
             #[cfg(not(unix))]
             System::Unix => Vec::new(),
-            System::Windows => windows::problems(&|name| (machine.variable)(name).map(PathBuf::from)),
+            System::Windows => windows::problems(&machine.variable),
         };
         let mut found = Self { problems, notes: Vec::new() };
         found.look_at_environment(machine);
@@ -59,14 +55,16 @@ impl Diagnosis {
     }
 
     fn look_at_environment(&mut self, machine: &Machine) {
-        if let Some(value) = (machine.variable)("HSA_OVERRIDE_GFX_VERSION") {
+        // Bytes that are not UTF-8 become the replacement character.
+        let text = |name| Some((machine.variable)(name)?.to_string_lossy().into_owned());
+        if let Some(value) = text("HSA_OVERRIDE_GFX_VERSION") {
             self.notes.push(format!(
                 "HSA_OVERRIDE_GFX_VERSION={value} makes the GPU claim another architecture: kernels built for it may \
                  fail or compute wrong results"
             ));
         }
         for name in ["HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"] {
-            if let Some(value) = (machine.variable)(name) {
+            if let Some(value) = text(name) {
                 self.notes.push(format!("{name}={value} hides the other devices"));
             }
         }

@@ -1,15 +1,16 @@
 //! Windows: AMD's driver and the HIP SDK.
 
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
 
-use crate::provider::names::{HIP, HIPRTC, System, names_in};
+use crate::provider::names::{HIP, HIPRTC, System};
 use crate::provider::pe::Dll;
+use crate::provider::places::Machine;
 
 /// What is missing, and where to get it.
-pub(super) fn problems(variable: &dyn Fn(&str) -> Option<PathBuf>) -> Vec<String> {
+pub(super) fn problems(variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<String> {
     let mut problems = Vec::new();
-    let windows = variable("SystemRoot").unwrap_or_else(|| r"C:\Windows".into());
-    let system = windows.join("System32");
+    let machine = Machine { system: System::Windows, root: "/".into(), variable };
+    let system = machine.system32();
     match HIP.files_in(System::Windows, &system).first() {
         None => problems.push(format!(
             "{} has no amdhip64*.dll: no AMD GPU, or its driver is older than HIP on Windows (install AMD Software \
@@ -26,7 +27,9 @@ pub(super) fn problems(variable: &dyn Fn(&str) -> Option<PathBuf>) -> Vec<String
             ));
         }
     }
-    if !has_sdk(variable, &system) {
+    let installations = machine.installations();
+    let mut folders = installations.iter().flat_map(|installation| &installation.folders);
+    if folders.all(|folder| HIPRTC.files_in(System::Windows, folder).is_empty()) {
         problems.push(
             "there is no hipRTC, so no kernel can be compiled: install the HIP SDK \
              (https://www.amd.com/en/developer/resources/rocm-hub/hip-sdk.html), or in the active Python environment \
@@ -37,29 +40,25 @@ pub(super) fn problems(variable: &dyn Fn(&str) -> Option<PathBuf>) -> Vec<String
     problems
 }
 
-/// Whether a folder of an SDK or of the active Python environment has hipRTC.
-fn has_sdk(variable: &dyn Fn(&str) -> Option<PathBuf>, system: &Path) -> bool {
-    let programs = variable("ProgramFiles").unwrap_or_else(|| r"C:\Program Files".into());
-    let sdks = programs.join("AMD").join("ROCm");
-    let versions = names_in(&sdks).map(|version| sdks.join(version));
-    let named = ["HIP_PATH", "ROCM_PATH"].into_iter().filter_map(variable);
-    let wheels = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable);
-    let wheels = wheels.map(|root| root.join("Lib").join("site-packages").join("_rocm_sdk_core"));
-    let mut folders =
-        versions.chain(named).chain(wheels).map(|root| root.join("bin")).chain([system.to_owned()]);
-    folders.any(|folder| !HIPRTC.files_in(System::Windows, &folder).is_empty())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::provider::tree::Tree;
 
     fn of(tree: &Tree) -> Vec<String> {
-        let folders = [("SystemRoot", "W"), ("ProgramFiles", "P"), ("VIRTUAL_ENV", "venv")];
+        let folders = [
+            ("SystemRoot", "W"),
+            ("ProgramFiles", "P"),
+            ("ROCM_PATH", "mine"),
+            ("HIP_PATH", "sdk"),
+            ("VIRTUAL_ENV", "venv"),
+            ("CONDA_PREFIX", "conda"),
+            ("LOCALAPPDATA", "local"),
+            ("APPDATA", "roaming"),
+        ];
         problems(&|name| {
             let (_, folder) = folders.iter().find(|(known, _)| *known == name)?;
-            Some(tree.0.join(folder))
+            Some(tree.0.join(folder).into())
         })
     }
 
@@ -73,7 +72,13 @@ mod tests {
         assert_eq!(found.len(), 2, "{found:?}");
         for (name, sdk) in [
             ("sdk", "P/AMD/ROCm/6.4/bin/hiprtc0604.dll"),
+            ("rocm-path", "mine/bin/hiprtc0604.dll"),
+            ("hip-path", "sdk/bin/hiprtc0604.dll"),
+            ("with-driver", "W/System32/hiprtc0701.dll"),
             ("wheels", "venv/Lib/site-packages/_rocm_sdk_core/bin/hiprtc0714.dll"),
+            ("conda", "conda/Lib/site-packages/_rocm_sdk_core/bin/hiprtc0714.dll"),
+            ("python", "local/Programs/Python/Python313/Lib/site-packages/_rocm_sdk_core/bin/hiprtc0714.dll"),
+            ("of-user", "roaming/Python/Python313/site-packages/_rocm_sdk_core/bin/hiprtc0714.dll"),
         ] {
             let found = of(&Tree::new(name, &["W/System32/amdhip64_7.dll", sdk]));
             assert_eq!(found.len(), 1, "{found:?}");

@@ -26,8 +26,18 @@ impl CounterFile {
     /// Opens the file to append to it. Writes the header if the file is empty. The lock lets only
     /// one of several processes that start together write it.
     pub(super) fn open(path: &str) -> io::Result<Self> {
+        Self::open_locked_by(path, File::lock)
+    }
+
+    fn open_locked_by(path: &str, lock: fn(&File) -> io::Result<()>) -> io::Result<Self> {
         let mut file = OpenOptions::new().append(true).create(true).open(path)?;
-        file.lock()?;
+        lock(&file).map_err(|error| {
+            let why = format!(
+                "expected a file that can be locked, found one whose file system refuses ({error}); name a file on a \
+                 local disk"
+            );
+            io::Error::new(error.kind(), why)
+        })?;
         if file.metadata()?.len() == 0 {
             file.write_all(Self::header().as_bytes())?;
         }
@@ -57,5 +67,27 @@ impl CounterFile {
         }
         line.push('\n');
         self.0.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_without_locks_is_told() {
+        let path = std::env::temp_dir().join(format!("virtual-gpu-counters-{}", std::process::id()));
+        let path = path.to_str().expect("a temporary folder in UTF-8");
+        let refused =
+            CounterFile::open_locked_by(path, |_| Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)));
+        let error = refused.err().expect("no lock").to_string();
+        assert!(
+            error.starts_with("expected a file that can be locked") && error.contains("os error"),
+            "{error}"
+        );
+        assert_eq!(std::fs::read(path).expect("the file"), b"", "no header without a lock");
+        assert!(CounterFile::open(path).is_ok());
+        assert_eq!(std::fs::read_to_string(path).expect("the file"), CounterFile::header());
+        std::fs::remove_file(path).expect("to remove it");
     }
 }
