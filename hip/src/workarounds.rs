@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::{MAIN_SEPARATOR_STR, Path, PathBuf};
 
 use rocblas_sys::Rocblas;
 
@@ -276,8 +276,9 @@ fn kernel_directory(library: &Path) -> Option<PathBuf> {
         ["../../Tensile/library", "library", "../rocblas/library", "../Tensile/library", "rocblas/library"];
     // Debian's path contains the version of the soname.
     let version = name.split('.').nth(2).map(|version| format!("rocblas/{version}/library"));
-    let mut places = plain.into_iter().map(str::to_owned).chain(version).map(|place| folder.join(place));
-    Some(places.find(|path| path.is_dir()).unwrap_or_else(|| folder.join("rocblas/library")))
+    let at = |place: String| folder.join(place.replace('/', MAIN_SEPARATOR_STR));
+    let mut places = plain.into_iter().map(str::to_owned).chain(version).map(at);
+    Some(places.find(|path| path.is_dir()).unwrap_or_else(|| folder.join("rocblas").join("library")))
 }
 
 /// The library file that a table's functions come from.

@@ -46,6 +46,14 @@ build() { cargo build --quiet --locked "${optimised[@]}" --target $target "$@"; 
 echo "-- build ($(date +%T))"
 build -p burn-rocm-examples --no-default-features --example mnist --example device-info
 build --manifest-path tests/drop-in/Cargo.toml --no-default-features --features cpu
+# With the examples, so that the crates below have the same features.
+tests=$(cargo test --quiet --locked "${optimised[@]}" --target $target -p burn-rocm-examples -p hip \
+    --no-default-features --lib --no-run --message-format json |
+    sed -n 's|.*"executable":"\([^"]*/deps/hip-[0-9a-f]*\.exe\)".*|\1|p')
+if [ -z "$tests" ]; then
+    echo "cargo test: expected a program with hip's unit tests, found none" >&2
+    exit 1
+fi
 # The CUDA provider has a search of its own.
 build -p hip --no-default-features --features cuda --example survey
 
@@ -61,19 +69,20 @@ for folder in "$built" "$built/examples" "$built/deps"; do
     x86_64-w64-mingw32-gcc -shared -O1 -o "$folder/bcryptprimitives.dll" "$here/bcryptprimitives.c" -ladvapi32
 done
 
-# run LOG PROGRAM [ARGUMENT...]: a program's output, without the ends of Windows's lines, into a file. If the program
-# fails, prints the file and fails. The output must have no control sequences: a console may know no colours.
+# run LOG PROGRAM [ARGUMENT...]: a program's output into the file LOG, without the ends of Windows's lines, and what it
+# says on stderr into LOG.said. If the program fails, prints both and fails. Neither may have control sequences: a
+# console may know no colours.
 run() {
     local log=$1 status=0
     shift
-    "$@" >"$log.raw" 2>&1 || status=$?
+    "$@" >"$log.raw" 2>"$log.said" || status=$?
     tr -d '\r' <"$log.raw" >"$log"
     if [ $status != 0 ]; then
         echo "$*: expected exit status 0, found $status; it printed" >&2
-        cat "$log" >&2
+        cat "$log" "$log.said" >&2
         exit 1
     fi
-    if grep -n $'\e' "$log" >&2; then
+    if grep -n $'\e' "$log" "$log.said" >&2; then
         echo "$*: expected plain text, found the control sequences above" >&2
         exit 1
     fi
@@ -100,7 +109,9 @@ same "the drop-in" "$scratch/linux" "$scratch/windows"
 echo "-- training ($(date +%T))"
 options=(--model mlp --data digits --epochs 1 --seed 1 --provider cpu)
 # All but the speed.
-results() { tr '\r' '\n' <"$1.raw" | sed -n 's/ *[0-9.]* images\/s.*//; /^epoch\|^test accuracy/p' >"$1"; }
+results() {
+    cat "$1.raw" "$1.said" | tr '\r' '\n' | sed -n 's/ *[0-9.]* images\/s.*//; /^epoch\|^test accuracy/p' >"$1"
+}
 run "$scratch/linux" "$mnist" "${options[@]}" --output "$scratch/out-linux"
 results "$scratch/linux"
 run "$scratch/windows" wine "$built/examples/mnist.exe" "${options[@]}" --output "$scratch/out-windows"
@@ -116,8 +127,8 @@ if ! grep -q "burn-rocm uses here: cpu" "$scratch/info"; then
 fi
 
 echo "-- hip's unit tests ($(date +%T))"
-CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER=wine cargo test --quiet --locked --target $target -p hip \
-    --no-default-features --lib
+run "$scratch/tests" wine "$tests"
+tail -2 "$scratch/tests"
 
 unset BURN_ROCM_PROVIDER
 echo "-- AMD's and NVIDIA's libraries ($(date +%T))"

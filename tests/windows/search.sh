@@ -46,7 +46,8 @@ make() {
     } >"$work/$name.c"
     "$cc" -w -shared -O1 -nostdlib -e 0 -o "$work/$name" "$work/$name.c" "$@"
 }
-# make_nvidia NAME LIBRARY: a DLL with the functions that hip/cuda/src/symbols.rs lists. They say that there is no device.
+# make_nvidia NAME LIBRARY: a DLL with the functions that hip/cuda/src/symbols.rs lists. They say that there is no
+# device.
 make_nvidia() {
     sed -n "/^const $2:/,/^];/s/^ *\"\(.*\)\",\$/__declspec(dllexport) int \1(void) { return 100; }/p" \
         "$here/../../hip/cuda/src/symbols.rs" >"$work/$1.c"
@@ -99,8 +100,9 @@ expect() {
     done
     shift
     report=$(env -u ROCM_PATH -u HIP_PATH -u VIRTUAL_ENV -u CONDA_PREFIX -u CUDA_PATH -u CUDA_HOME \
-        "${variables[@]}" wine "$program" | tr -d '\r') || {
+        "${variables[@]}" wine "$program" 2>"$work/said" | tr -d '\r') || {
         printf '%s: expected exit status 0 of %s, found another; it printed\n%s\n' "$title" "$program" "$report" >&2
+        cat "$work/said" >&2
         exit 1
     }
     for text in "$@"; do
@@ -156,7 +158,7 @@ for variable in VIRTUAL_ENV CONDA_PREFIX; do
     put $site/_rocm_sdk_libraries/bin rocblas.dll=rocblas-7.dll MIOpen.dll
     put "Program Files/AMD/ROCm/6.4/bin" amdhip64_6.dll hiprtc0604.dll=hiprtc.dll rocblas.dll=rocblas-6.dll
     expect "wheels by $variable" "$variable=C:\\test\\env" -- "($variable)" '_rocm_sdk_core\bin\amdhip64_7.dll' \
-        '_rocm_sdk_core\bin\hiprtc0714.dll' '_rocm_sdk_libraries\bin\rocblas.dll' 'MIOpen: 0.0.0, ' '!6.4'
+        '_rocm_sdk_core\bin\hiprtc0714.dll' '_rocm_sdk_libraries\bin\rocblas.dll' 'MIOpen: 0.0.0, ' '!6.4\bin'
 done
 
 reset

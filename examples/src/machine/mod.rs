@@ -20,8 +20,15 @@ pub use windows::{kernel_driver, system};
 const PREFIXES: [&str; 9] =
     ["BURN_ROCM_", "ROCM_", "HIP_", "HSA_", "ROCR_", "ROCBLAS_", "MIOPEN_", "AMD_", "CUDA_"];
 /// Further environment variables that matter.
-const NAMES: [&str; 5] =
-    ["GPU_DEVICE_ORDINAL", "GPU_MAX_HW_QUEUES", "LD_LIBRARY_PATH", "LD_PRELOAD", "XDG_CACHE_HOME"];
+const NAMES: [&str; 7] = [
+    "CONDA_PREFIX",
+    "GPU_DEVICE_ORDINAL",
+    "GPU_MAX_HW_QUEUES",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "VIRTUAL_ENV",
+    "XDG_CACHE_HOME",
+];
 
 /// Why there is no folder.
 const NO_CACHE: &str = if cfg!(windows) {

@@ -83,12 +83,14 @@ pub fn code_cache() -> &'static CodeCache {
 /// cache's folder or, if only this user may write that, the system's folder for temporary files.
 ///
 /// `Err` says what was expected and found.
+#[cfg_attr(not(feature = "cpu"), allow(dead_code, reason = "only the CPU device compiles to files"))]
 pub(crate) fn temporary_folder() -> Result<PathBuf, String> {
     let cache = settings().ok().and_then(|settings| settings.cache_dir.clone());
     first_private(cache.map(|cache| cache.join("temporary")).into_iter().chain([std::env::temp_dir()]))
 }
 
 /// The first folder that is or can be made this user's alone.
+#[cfg_attr(not(feature = "cpu"), allow(dead_code, reason = "as above"))]
 fn first_private(folders: impl IntoIterator<Item = PathBuf>) -> Result<PathBuf, String> {
     let mut refused = Vec::new();
     for folder in folders {
