@@ -479,6 +479,22 @@ mod tests {
         }
     }
 
+    /// Not in `%TEMP%`, which other users may be able to write.
+    #[cfg(all(windows, feature = "cpu"))]
+    #[test]
+    fn the_cpu_device_compiles_in_a_folder_of_the_cache() {
+        use crate::compile::{program::Program, rtc};
+        use crate::provider::{candidate, kind::ProviderKind};
+        let folder = settings().unwrap().cache_dir.clone().unwrap().join("temporary");
+        let _ = fs::remove_dir(&folder);
+        let source = "extern \"C\" __global__ void own(int *p) { *p = 1; }";
+        let program = Program { name: "own", source, headers: &[], options: &[] };
+        // Without a C++ compiler this fails, but after the folder was made.
+        let _ = rtc::compile(candidate(ProviderKind::Cpu).unwrap().hiprtc(), &program, &["own"], &[]);
+        assert!(folder.is_dir());
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "the files are removed");
+    }
+
     /// The variable that names the cache of a process that is killed.
     const OF_KILLED: &str = "HIP_TEST_CACHE_OF_KILLED";
 
