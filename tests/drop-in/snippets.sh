@@ -5,7 +5,7 @@
 #
 # Each must get this repository's crate for the right version of Burn. If a patch does not apply, cargo must fail and
 # name the marker feature. --build also builds a program with each, which takes minutes because a git dependency shares
-# no build with a checkout. Only committed files count.
+# no build with a checkout. CARGO_TARGET_DIR names the folder that keeps the build. Only committed files count.
 # Exit status: 0 all is well, 1 something is not.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/../.."
@@ -56,6 +56,10 @@ for document in README.md docs/guide/burn-0.22.md; do
     has next cubecl-hip 0.11.3
 done
 
+project vision docs/guide/burn-0.22.md 'features = ["rocm", "vision"]' 'use burn::vision::'
+has vision burn-cubecl 0.22.1
+has vision cubecl-hip 0.11.3
+
 # Makes a project from the blocks of $2 as above, and adds the fused modules as $5 names them, by a line with $6.
 fused() {
     project "$1" "$2" "$3" "$4"
@@ -102,7 +106,12 @@ for stale in burn-cubecl cubecl-hip; do
 done
 
 if [ "${1:-}" = --build ]; then
-    for name in direct patched next direct-nn next-nn; do
-        cargo run --release --quiet --manifest-path "$out/$name/Cargo.toml"
+    # What the programs share is built once.
+    export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$out/target}
+    for name in direct patched next vision direct-nn next-nn; do
+        start=$SECONDS
+        cargo build --release --quiet --manifest-path "$out/$name/Cargo.toml"
+        echo "$name: built in $((SECONDS - start)) s"
+        "$CARGO_TARGET_DIR/release/$name"
     done
 fi

@@ -1,5 +1,5 @@
-//! The shape of the source: no two modules import each other, and no line is wider than 120
-//! columns.
+//! The shape of the source: no two modules import each other, no line is wider than 120 columns, and
+//! packages name the Rust that they need.
 //!
 //! A module is a file. File `a` imports file `b` if a `use` or a path in `a` leads to an item that
 //! `b` defines. Paths through a re-export lead to the file that defines the item, not to the one
@@ -19,6 +19,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::Value;
 use syn::visit::{self, Visit};
 
 /// The maximum number of columns in a line.
@@ -467,4 +468,53 @@ fn no_line_is_too_wide() {
         }
     }
     assert!(wide.is_empty(), "wider than {COLUMNS} columns:\n{}", wide.join("\n"));
+}
+
+/// The numbers of a version such as `1.92`.
+fn numbers(version: &str) -> Vec<u32> {
+    version.split('.').map(|part| part.parse().expect("a number")).collect()
+}
+
+/// Every package names the Rust that it needs, which is no older than what it builds needs. The
+/// README names the two versions. Clippy's `incompatible_msrv` refuses newer items of the standard
+/// library.
+#[test]
+fn packages_name_their_rust() {
+    let out = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--locked", "--offline"])
+        .args(["--filter-platform", &format!("{}-unknown-linux-gnu", std::env::consts::ARCH)])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let metadata: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let list = |value: &Value| value.as_array().expect("a list").clone();
+    let rusts: HashMap<String, Option<String>> = list(&metadata["packages"])
+        .iter()
+        .map(|package| (text(&package["id"]).expect("an id"), text(&package["rust_version"])))
+        .collect();
+    let builds: HashMap<String, Vec<String>> = list(&metadata["resolve"]["nodes"])
+        .iter()
+        .map(|node| {
+            let packages = list(&node["deps"]).iter().filter_map(|dep| text(&dep["pkg"])).collect();
+            (text(&node["id"]).expect("an id"), packages)
+        })
+        .collect();
+    let readme = fs::read_to_string(root().join("README.md")).expect("the README");
+    for member in list(&metadata["workspace_members"]).iter().filter_map(text) {
+        let own = rusts[&member].as_ref().unwrap_or_else(|| panic!("{member}: no rust-version"));
+        assert!(readme.contains(own.as_str()), "{member}: README does not name Rust {own}");
+        let mut seen = BTreeSet::from([&member]);
+        let mut open = vec![&member];
+        while let Some(package) = open.pop() {
+            if let Some(rust) = &rusts[package] {
+                assert!(
+                    numbers(rust) <= [numbers(own), vec![u32::MAX]].concat(),
+                    "{member}: {package} needs {rust}"
+                );
+            }
+            open.extend(builds[package].iter().filter(|package| seen.insert(package)));
+        }
+    }
 }
