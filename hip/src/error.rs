@@ -81,6 +81,29 @@ pub enum Error {
         /// if the same call has worked before.
         refused: bool,
     },
+    /// A group of ranks has failed: a call of RCCL or NCCL failed, a rank died or left, or the others
+    /// did not come in time.
+    #[error("{call} failed: {name}: {detail}")]
+    Collective {
+        /// The C function, or what else failed.
+        call: &'static str,
+        /// The status's name, such as `ncclRemoteError`, or `timeout`.
+        name: String,
+        /// Which rank it was, what it did, and what to look at.
+        detail: String,
+    },
+    /// Two ranks of a group made different calls, where all must make the same ones.
+    #[error("the ranks' calls differ: rank {rank}: {call}; rank {other_rank}: {other_call}")]
+    Mismatch {
+        /// A rank.
+        rank: usize,
+        /// Its call, and its number among the rank's calls.
+        call: String,
+        /// The other rank.
+        other_rank: usize,
+        /// Its call.
+        other_call: String,
+    },
     /// The op does not exist for this dtype, or not with this option, shape or library.
     #[error("{}", unsupported(op, *dtype, what.as_deref()))]
     Unsupported {

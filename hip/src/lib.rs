@@ -1,4 +1,4 @@
-//! Safe HIP, hipRTC, rocBLAS and MIOpen. A *provider* implements them: AMD's libraries, the CUDA
+//! Safe HIP, hipRTC, rocBLAS, MIOpen and RCCL. A *provider* implements them: AMD's libraries, the CUDA
 //! provider over NVIDIA's, or the CPU provider. The process chooses one at run time.
 //!
 //! ```no_run
@@ -15,6 +15,7 @@
 //! [`Config`] lists the settings, each with its environment variable.
 
 mod blas;
+mod collective;
 mod compile;
 mod device;
 mod dnn;
@@ -26,11 +27,17 @@ mod memory;
 mod once;
 mod os;
 mod provider;
+pub mod rendezvous;
 mod settings;
 pub mod trace;
 mod workarounds;
 
 pub use blas::{Blas, MatrixView};
+pub use collective::Communicator;
+pub use collective::call::{Part, ReduceOp};
+pub use collective::group::Group;
+pub use collective::id::UniqueId;
+pub use collective::work::Work;
 pub use compile::cache::{CacheStats, CodeCache, code_cache};
 pub use compile::program::Program;
 pub use compile::rtc::{CompiledKernels, Compiler};

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::provider::kind::ProviderKind;
@@ -217,6 +218,14 @@ settings! {
     cache_limit(usize): usize = 512 << 20, "BURN_ROCM_CACHE_LIMIT", bytes;
         "bytes", "`512M`",
         "how many bytes of compiled kernels are kept. The least recently used files are deleted first";
+    collective_timeout(Duration): Duration = Duration::from_secs(600), "BURN_ROCM_COLLECTIVE_TIMEOUT", seconds;
+        "seconds above 0", "`600`",
+        "how long ranks wait for each other: to join a group, for a collective's end, for a message of a rendezvous. \
+        After that the group is aborted, and its ranks return an error";
+    collective_check(bool): bool = false, "BURN_ROCM_COLLECTIVE_CHECK", flag;
+        "`0`, `1`", "`0`",
+        "whether ranks of different processes compare their calls before each collective, which then waits for \
+        the host. Ranks of one process and ranks on CPU devices always compare them";
     trace(bool): bool = false, "BURN_ROCM_TRACE", flag;
         "`0`, `1`", "`0`",
         "whether the library call or kernel that computed each op is logged, under the target `burn_rocm::trace`";
@@ -393,6 +402,15 @@ fn bytes(name: &str, value: &OsStr) -> Result<usize> {
     count.ok_or_else(|| Error::config(name, "bytes, such as 1073741824, 1024M or 1G", found(value)))
 }
 
+/// A time. A day is more than any job waits for a rank, and can't overflow a clock.
+fn seconds(name: &str, value: &OsStr) -> Result<Duration> {
+    let number = value.to_str().and_then(|text| text.parse::<f64>().ok());
+    let valid = number.filter(|number| *number > 0.0 && *number <= 86_400.0);
+    valid
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| Error::config(name, "seconds above 0, at most 86400", found(value)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -445,6 +463,11 @@ mod tests {
             ("BURN_ROCM_CHAIN", "17"),
             ("BURN_ROCM_CHAIN", "on"),
             ("BURN_ROCM_CUDA_TF32", "yes"),
+            ("BURN_ROCM_COLLECTIVE_TIMEOUT", "0"),
+            ("BURN_ROCM_COLLECTIVE_TIMEOUT", "nan"),
+            ("BURN_ROCM_COLLECTIVE_TIMEOUT", "86401"),
+            ("BURN_ROCM_COLLECTIVE_TIMEOUT", "10m"),
+            ("BURN_ROCM_COLLECTIVE_CHECK", "all"),
         ] {
             match with(&[(name, value)]).unwrap_err() {
                 Error::Config { what, found, .. } => {

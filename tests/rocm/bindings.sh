@@ -1,18 +1,22 @@
 #!/usr/bin/env bash
-# Compares the raw bindings (hip-sys, rocblas-sys, miopen-sys) with AMD's headers, and shows that the check can fail.
+# Compares the raw bindings (hip-sys, rocblas-sys, miopen-sys, rccl-sys) with AMD's headers, and shows that the check
+# can fail.
 #
-#   tests/rocm/bindings.sh [--write] INCLUDE...
+#   tests/rocm/bindings.sh [--write] [--nccl HEADER] INCLUDE...
 #
-# Each INCLUDE is a root that tests/rocm/root.sh made, or a folder with hip/ and, if present, rocblas/ and miopen/ of
-# one ROCm release. One of them must have all three. tests/rocm/bindings.txt keeps the findings, item by item, for 5.7,
+# Each INCLUDE is a root that tests/rocm/root.sh made, or a folder with hip/ and, if present, rocblas/, miopen/ and
+# rccl/ of one ROCm release. One of them must have all four. HEADER is NVIDIA's nccl.h, for instance of the package
+# nvidia-nccl-cu13 from PyPI: rccl-sys must match it too. tests/rocm/bindings.txt keeps the findings, item by item, for 5.7,
 # 6.4 and 7.2: an item that changes must be compared with all three again (--write). No Debian has rocBLAS 5.7 or
 # MIOpen 5.7; their headers come from AMD's repositories (tag rocm-5.7.1: library/include of rocBLAS, include of
 # MIOpen, with the config.h, export.h and version.h that CMake generates).
 set -euo pipefail
-includes=() write=()
-for argument; do
+includes=() options=()
+while [ $# -gt 0 ]; do
+    argument=$1 && shift
     case "$argument" in
-    --write) write=(--write) ;;
+    --write) options+=(--write) ;;
+    --nccl) options+=(--nccl "$(realpath "$1")") && shift ;;
     *)
         [ ! -d "$argument/usr/include/hip" ] || argument=$argument/usr/include
         includes+=("$(realpath "$argument")")
@@ -25,10 +29,10 @@ for i in "${!includes[@]}"; do
         first=${includes[i]} && includes[i]=${includes[0]} && includes[0]=$first && break
     fi
 done
-[ ${#includes[@]} -gt 0 ] || { echo "usage: tests/rocm/bindings.sh [--write] INCLUDE..." >&2; exit 2; }
-for library in hip rocblas miopen; do
+[ ${#includes[@]} -gt 0 ] || { echo "usage: tests/rocm/bindings.sh [--write] [--nccl HEADER] INCLUDE..." >&2; exit 2; }
+for library in hip rocblas miopen rccl; do
     if [ ! -d "${includes[0]}/$library" ]; then
-        echo "no INCLUDE has the headers of all three libraries: ${includes[0]} lacks $library" >&2
+        echo "no INCLUDE has the headers of all four libraries: ${includes[0]} lacks $library" >&2
         exit 2
     fi
 done
@@ -42,12 +46,12 @@ if [ -z "$program" ]; then
     program=$(cargo build --release -p burn-rocm-bindings --message-format json |
         sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1)
 fi
-"$program" "${write[@]}" "${includes[@]}" | tee "$scratch/said"
+"$program" "${options[@]}" "${includes[@]}" | tee "$scratch/said"
 
 # Counts the items in the crates' text: none may have been left out.
-crates="hip/hip-sys/src hip/rocblas-sys/src hip/miopen-sys/src"
-# shellcheck disable=SC2086 # three words
-functions=$(grep -rhE '^ {12}fn (hip|rocblas_|miopen)' $crates | wc -l)
+crates="hip/hip-sys/src hip/rocblas-sys/src hip/miopen-sys/src hip/rccl-sys/src"
+# shellcheck disable=SC2086 # four words
+functions=$(grep -rhE '^ {12}fn (hip|rocblas_|miopen|nccl)' $crates | wc -l)
 # shellcheck disable=SC2086
 constants=$(grep -rhE '^(pub const [a-zA-Z]| {8}[a-zA-Z_0-9]+ = [0-9a-fx]+,$)' $crates | wc -l)
 grep -q ": $functions functions, $constants constants, " "$scratch/said" ||
@@ -71,11 +75,14 @@ changes=(
     'miopen-sys/src/types.rs|s/pub solution_id: u64/pub solution: u64/'
     'miopen-sys/src/types.rs|s/MIOPEN_REDUCE_TENSOR_AVG = 5/MIOPEN_REDUCE_TENSOR_AVG = 6/'
     'miopen-sys/src/ffi.rs|0,/do_backward: bool/s/do_backward: bool/do_backward: f32/'
+    'rccl-sys/src/ffi.rs|s/ncclFloat16 = 6/ncclFloat16 = 9/'
+    'rccl-sys/src/ffi.rs|s/internal: \[c_char; 128\]/internal: [c_char; 127]/'
+    'rccl-sys/src/ffi.rs|0,/count: usize, datatype/s/count: usize, datatype/count: u32, datatype/'
 )
 for change in "${changes[@]}"; do
     file=${change%%|*} edit=${change#*|}
     rm -rf "$scratch/hip" && mkdir "$scratch/hip"
-    cp -r hip/hip-sys hip/rocblas-sys hip/miopen-sys "$scratch/hip"
+    cp -r hip/hip-sys hip/rocblas-sys hip/miopen-sys hip/rccl-sys "$scratch/hip"
     sed -i "$edit" "$scratch/hip/$file"
     if cmp -s "hip/$file" "$scratch/hip/$file"; then
         echo "this change changes nothing, so it shows nothing: $change" >&2

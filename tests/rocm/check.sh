@@ -4,7 +4,7 @@
 #   check.sh [ROOTS] [options of kernels.sh]
 #
 # Unless they exist, makes the roots of ROCm 7.2, 6.4 and 5.7 in the folder ROOTS (default BURN_ROCM_ROOTS, or else
-# ~/.cache/burn-rocm-roots): 4.5 GB, six minutes with a good network. Then compares the raw bindings with the headers,
+# ~/.cache/burn-rocm-roots): 5.5 GB, seven minutes with a good network. Then compares the raw bindings with the headers,
 # opens the real libraries with the product's loader, runs kernels on the virtual GPU, and compiles every kernel for one
 # architecture, also by the hipRTC of 5.7. Needs Debian or Ubuntu, and must be run as root. Exit status 0: all is well.
 set -euo pipefail

@@ -43,7 +43,7 @@ for root in "${roots[@]}"; do
 
     inside "$chroot" "$root" /opt/burn-rocm/device-info >"$said/info" || fail "device-info failed"
     for expected in "rocm: not usable: HIP is installed but finds no device" "  ROCm in use: the loader's search path" \
-        "  HIP: $version" "  hipRTC: " "  rocBLAS: " "  MIOpen: " "AMD GPUs that can be used: 0" \
+        "  HIP: $version" "  hipRTC: " "  rocBLAS: " "  MIOpen: " "  RCCL: " "AMD GPUs that can be used: 0" \
         "burn-rocm uses here: cpu" \
         "passed over rocm: HIP is installed but finds no device"; do
         grep -qF "$expected" "$said/info" || { cat "$said/info" >&2; fail "device-info does not say: $expected"; }
@@ -65,9 +65,9 @@ for root in "${roots[@]}"; do
             done
         done
     }
-    links $layouts/rocm/core-10.0/lib libamdhip64 libhiprtc librocblas libMIOpen
+    links $layouts/rocm/core-10.0/lib libamdhip64 libhiprtc librocblas libMIOpen librccl
     links $site/_rocm_sdk_core/lib libamdhip64 libhiprtc
-    links $site/_rocm_sdk_libraries/lib librocblas libMIOpen
+    links $site/_rocm_sdk_libraries/lib librocblas libMIOpen librccl
     for layout in "ROCM_PATH $layouts/rocm $layouts/rocm/core-10.0/lib" \
         "VIRTUAL_ENV $layouts/venv $site/_rocm_sdk_core/lib and $site/_rocm_sdk_libraries/lib"; do
         read -r variable folder expected <<<"$layout"
@@ -76,9 +76,9 @@ for root in "${roots[@]}"; do
         not() { cat "$said/info" >&2; fail "with $variable: $1"; }
         grep -qF "  ROCm in use: $expected ($variable)" "$said/info" || not "$expected is not in use"
         grep -qE "^ *HIP: $version.*$layouts" "$said/info" || not "HIP was not loaded from there"
-        ! grep -qE "^ *(HIP|hipRTC|rocBLAS|MIOpen): .*, (/usr)?/lib/" "$said/info" || not "installations were mixed"
+        ! grep -qE "^ *(HIP|hipRTC|rocBLAS|MIOpen|RCCL): .*, (/usr)?/lib/" "$said/info" || not "installations were mixed"
         there=$(find "$root$layouts/${folder##*/}" -name 'lib*.so.*' | wc -l)
-        [ "$(grep -cE "^ *(HIP|hipRTC|rocBLAS|MIOpen): [0-9].*$layouts" "$said/info")" -ge "$there" ] ||
+        [ "$(grep -cE "^ *(HIP|hipRTC|rocBLAS|MIOpen|RCCL): [0-9].*$layouts" "$said/info")" -ge "$there" ] ||
             not "not every library was loaded"
     done
     echo "the layouts of ROCm 10 and of AMD's wheels, imitated: $there libraries load from there"

@@ -1,5 +1,5 @@
-//! The CPU provider: AMD's C API of HIP, hipRTC, rocBLAS and MIOpen, implemented on the host's CPU
-//! in the calling process.
+//! The CPU provider: AMD's C API of HIP, hipRTC, rocBLAS, MIOpen and RCCL, implemented on the
+//! host's CPU in the calling process.
 //!
 //! The device looks like a GPU whose blocks have one thread and whose compute units are the cores.
 //! With the feature `lockstep`, `BURN_ROCM_CPU_WAVE=32|64` turns on the lockstep mode. Blocks then
@@ -14,7 +14,7 @@
 //! | `BURN_ROCM_CPU_POISON` | `1` fills new device memory with 0xff (always so in lockstep) |
 //! | `BURN_ROCM_CPU_WAVE` | `32` or `64`: lockstep mode with waves of that size |
 //! | `BURN_ROCM_CPU_ARCH` | the architecture name that the device reports |
-//! | `BURN_ROCM_CPU_FAIL` | which calls fail, separated by commas: `rocblas_create_handle`, `rocblas_products`, `miopenCreateWithStream`, `miopen_kernels`, `hipEventRecord`, `hipHostMalloc`, `hipModuleLaunchKernel`, `hipStreamBeginCapture`, `hipStreamEndCapture`, `hipGraphInstantiateWithFlags`; with `:3` after a name, only the third call fails |
+//! | `BURN_ROCM_CPU_FAIL` | which calls fail, separated by commas: `rocblas_create_handle`, `rocblas_products`, `miopenCreateWithStream`, `miopen_kernels`, `hipEventRecord`, `hipHostMalloc`, `hipModuleLaunchKernel`, `hipStreamBeginCapture`, `hipStreamEndCapture`, `hipGraphInstantiateWithFlags`, `ncclCommInitRank`; with `:3` after a name, only the third call fails |
 //! | `BURN_ROCM_CPU_SEED` | the seed of the order in which lockstep resumes threads (0) |
 #![allow(non_snake_case, non_upper_case_globals)]
 
@@ -30,6 +30,7 @@ mod kernels;
 mod lockstep;
 mod miopen;
 mod numeric;
+mod rccl;
 mod rocblas;
 mod runtime;
 mod settings;
@@ -38,6 +39,7 @@ pub use compiler::host_compiler;
 pub use folder::make_temporary_folders_in;
 pub use hiprtc::hiprtc_table;
 pub use miopen::miopen_table;
+pub use rccl::rccl_table;
 pub use rocblas::rocblas_table;
 pub use runtime::{hip_table, last_fault};
 pub use settings::check_settings;

@@ -50,10 +50,12 @@ pub(crate) enum Failure {
     EndCapture,
     /// `hipGraphInstantiateWithFlags`, as if the device had no memory for the graph.
     GraphInstantiate,
+    /// `ncclCommInitRank`, as if a system call had failed.
+    CommInitRank,
 }
 
 impl Failure {
-    const ALL: [(&str, Self); 10] = [
+    const ALL: [(&str, Self); 11] = [
         ("rocblas_create_handle", Self::RocblasHandle),
         ("rocblas_products", Self::RocblasProducts),
         ("miopenCreateWithStream", Self::MiopenHandle),
@@ -64,6 +66,7 @@ impl Failure {
         ("hipStreamBeginCapture", Self::BeginCapture),
         ("hipStreamEndCapture", Self::EndCapture),
         ("hipGraphInstantiateWithFlags", Self::GraphInstantiate),
+        ("ncclCommInitRank", Self::CommInitRank),
     ];
 
     /// Counts a call, and says whether `BURN_ROCM_CPU_FAIL` makes it fail.

@@ -2,10 +2,11 @@
 
 use hip_sys::{Hip, Hiprtc};
 use miopen_sys::Miopen;
+use rccl_sys::Rccl;
 use rocblas_sys::Rocblas;
 
 use crate::error::{Error, Result};
-use crate::provider::library::Names;
+use crate::provider::library::{Names, fill};
 use crate::provider::nvidia;
 use crate::settings::settings;
 
@@ -52,4 +53,11 @@ pub(super) fn miopen() -> Result<Miopen> {
     let path = load(nvidia::CUDNN, hip_cuda::Library::Cudnn)?;
     log::debug!("cuDNN: {path}");
     Ok(hip_cuda::miopen_table())
+}
+
+/// NCCL's own functions: RCCL has NCCL's API, and the CUDA provider's streams are the driver's.
+pub(super) fn rccl() -> Result<Rccl> {
+    let library = nvidia::open(nvidia::NCCL)?;
+    log::debug!("NCCL: {}", library.path);
+    fill!(Rccl, &library, "NCCL")
 }

@@ -5,18 +5,19 @@ use std::ffi::{CStr, c_char};
 
 use hip_sys::{HIPRTC_SUCCESS, Hip, Hiprtc, hipSuccess};
 use miopen_sys::{Miopen, miopenStatusSuccess};
+use rccl_sys::{Rccl, ncclSuccess};
 use rocblas_sys::{Rocblas, rocblas_status_success};
 
 use crate::error::Result;
 use crate::provider::installation::open;
 use crate::provider::library::{Loaded, fill};
-use crate::provider::names::{HIP, HIPRTC, Library, MIOPEN, ROCBLAS};
+use crate::provider::names::{HIP, HIPRTC, Library, MIOPEN, RCCL, ROCBLAS};
 use crate::provider::pe::Dll;
 
 /// The state of one of AMD's libraries.
 #[derive(Debug, Clone)]
 pub struct LibraryReport {
-    /// HIP, hipRTC, rocBLAS or MIOpen.
+    /// HIP, hipRTC, rocBLAS, MIOpen or RCCL.
     pub title: &'static str,
     /// The path or file name that it was loaded from, or why it can't be loaded.
     pub path: Result<String>,
@@ -31,7 +32,7 @@ pub struct LibraryReport {
     pub optional: Vec<(&'static str, bool)>,
 }
 
-/// Reports on HIP, hipRTC, rocBLAS and MIOpen.
+/// Reports on HIP, hipRTC, rocBLAS, MIOpen and RCCL.
 pub(crate) fn inventory() -> Vec<LibraryReport> {
     let hip = report(HIP, open(HIP), Hip::REQUIRED, Hip::OPTIONAL, |library| {
         let table = fill!(Hip, library, "HIP").ok()?;
@@ -75,7 +76,16 @@ pub(crate) fn inventory() -> Vec<LibraryReport> {
         let status = unsafe { (table.miopenGetVersion)(&mut major, &mut minor, &mut patch) };
         (status == miopenStatusSuccess).then(|| format!("{major}.{minor}.{patch}"))
     });
-    vec![hip, hiprtc, rocblas, miopen]
+    let rccl = report(RCCL, open(RCCL), Rccl::REQUIRED, Rccl::OPTIONAL, |library| {
+        let table = fill!(Rccl, library, "RCCL").ok()?;
+        let mut number = 0;
+        // SAFETY: the function is RCCL's and writes one integer.
+        let status = unsafe { (table.ncclGetVersion)(&mut number) };
+        // From 2.9 on the number is major * 10,000 + minor * 100 + patch.
+        (status == ncclSuccess)
+            .then(|| format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100))
+    });
+    vec![hip, hiprtc, rocblas, miopen, rccl]
 }
 
 fn report(

@@ -19,6 +19,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use hip_sys::{Hip, Hiprtc, hipErrorInvalidDevice, hipErrorNoDevice, hipSuccess};
 use miopen_sys::Miopen;
+use rccl_sys::Rccl;
 use rocblas_sys::Rocblas;
 
 use self::kind::ProviderKind;
@@ -48,6 +49,7 @@ pub struct Provider {
     libraries: Vec<(&'static str, String)>,
     rocblas: OnceLock<Result<Rocblas>>,
     miopen: OnceLock<Result<Miopen>>,
+    rccl: OnceLock<Result<Rccl>>,
 }
 
 /// The versions of a provider's parts.
@@ -134,6 +136,24 @@ impl Provider {
             .map_err(Error::clone)
     }
 
+    /// RCCL, loaded at the first call.
+    pub(crate) fn rccl(&self) -> Result<&Rccl> {
+        self.rccl
+            .get_or_init(|| match self.kind {
+                ProviderKind::Rocm => {
+                    let library = installation::open(names::RCCL)
+                        .map_err(|missing| install(missing, "`rccl` of AMD, or `librccl1` of Debian"))?;
+                    log::debug!("RCCL: {}", library.path);
+                    fill!(Rccl, &library, "RCCL")
+                }
+                ProviderKind::Cuda => cuda::rccl()
+                    .map_err(|missing| install(missing, "`libnccl2`, or `nvidia-nccl-cu13` from PyPI")),
+                ProviderKind::Cpu => cpu::rccl(),
+            })
+            .as_ref()
+            .map_err(Error::clone)
+    }
+
     fn start(
         kind: ProviderKind,
         hip: Hip,
@@ -171,6 +191,7 @@ impl Provider {
             libraries,
             rocblas: OnceLock::new(),
             miopen: OnceLock::new(),
+            rccl: OnceLock::new(),
         })
     }
 }
@@ -194,6 +215,18 @@ impl fmt::Debug for Provider {
             .field("versions", &self.versions)
             .field("libraries", &self.libraries)
             .finish_non_exhaustive()
+    }
+}
+
+/// Adds to the error of a missing library which package has it.
+fn install(missing: Error, package: &str) -> Error {
+    match missing {
+        Error::NotAvailable { reason, searched } => {
+            let reason =
+                format!("{reason}. Several devices need it, one does not: install the package {package}");
+            Error::NotAvailable { reason, searched }
+        }
+        other => other,
     }
 }
 
@@ -423,7 +456,7 @@ pub fn rocm_device_count() -> usize {
 /// Takes the CUDA provider's place if the feature `cuda` is off.
 #[cfg(not(feature = "cuda"))]
 mod cuda {
-    use super::{Hip, Hiprtc, Miopen, ProviderKind, Result, Rocblas, not_built};
+    use super::{Hip, Hiprtc, Miopen, ProviderKind, Rccl, Result, Rocblas, not_built};
 
     #[allow(clippy::type_complexity)]
     pub(super) fn hip() -> Result<(Hip, Hiprtc, Vec<(&'static str, String)>)> {
@@ -441,12 +474,16 @@ mod cuda {
     pub(super) fn miopen() -> Result<Miopen> {
         Err(not_built(ProviderKind::Cuda))
     }
+
+    pub(super) fn rccl() -> Result<Rccl> {
+        Err(not_built(ProviderKind::Cuda))
+    }
 }
 
 /// The CPU provider's tables.
 #[cfg(feature = "cpu")]
 mod cpu {
-    use super::{Error, Hip, Hiprtc, Miopen, Result, Rocblas};
+    use super::{Error, Hip, Hiprtc, Miopen, Rccl, Result, Rocblas};
     use crate::compile::cache;
 
     pub(super) fn hip() -> Result<(Hip, Hiprtc)> {
@@ -470,12 +507,16 @@ mod cpu {
     pub(super) fn miopen() -> Result<Miopen> {
         Ok(hip_cpu::miopen_table())
     }
+
+    pub(super) fn rccl() -> Result<Rccl> {
+        Ok(hip_cpu::rccl_table())
+    }
 }
 
 /// Takes the CPU provider's place if the feature `cpu` is off.
 #[cfg(not(feature = "cpu"))]
 mod cpu {
-    use super::{Hip, Hiprtc, Miopen, ProviderKind, Result, Rocblas, not_built};
+    use super::{Hip, Hiprtc, Miopen, ProviderKind, Rccl, Result, Rocblas, not_built};
 
     pub(super) fn hip() -> Result<(Hip, Hiprtc)> {
         Err(not_built(ProviderKind::Cpu))
@@ -490,6 +531,10 @@ mod cpu {
     }
 
     pub(super) fn miopen() -> Result<Miopen> {
+        Err(not_built(ProviderKind::Cpu))
+    }
+
+    pub(super) fn rccl() -> Result<Rccl> {
         Err(not_built(ProviderKind::Cpu))
     }
 }

@@ -6,6 +6,7 @@
 //! | hipRTC | `libhiprtc.so.7` | `hiprtcMMmm.dll` with ROCm's version: `hiprtc0507.dll`, `hiprtc0714.dll` |
 //! | rocBLAS | `librocblas.so.5` | `rocblas.dll` |
 //! | MIOpen | `libMIOpen.so.1` | `MIOpen.dll` |
+//! | RCCL | `librccl.so.1` | `rccl.dll` (AMD ships none yet) |
 
 use std::cmp::Reverse;
 use std::ffi::CStr;
@@ -52,6 +53,9 @@ pub(crate) const ROCBLAS: Library =
     Library { title: "rocBLAS", stem: "librocblas", known: (3, 5), function: c"rocblas_create_handle" };
 pub(crate) const MIOPEN: Library =
     Library { title: "MIOpen", stem: "libMIOpen", known: (1, 1), function: c"miopenCreate" };
+
+pub(crate) const RCCL: Library =
+    Library { title: "RCCL", stem: "librccl", known: (1, 1), function: c"ncclGetVersion" };
 
 /// A library's file.
 #[derive(Debug, Clone, PartialEq, Eq)]

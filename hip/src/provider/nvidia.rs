@@ -29,6 +29,7 @@ pub(crate) const CUBLAS: Names = names(
     &["cublas64_13.dll", "cublas64_12.dll"],
 );
 pub(crate) const CUDNN: Names = names("cuDNN 9", &["libcudnn.so.9"], &["cudnn64_9.dll"]);
+pub(crate) const NCCL: Names = names("NCCL", &["libnccl.so.2", "libnccl.so"], &["nccl.dll"]);
 
 /// Loads a library from CUDA's directories, or else from the loader's search path.
 pub(crate) fn open(names: Names) -> Result<Loaded> {

@@ -21,15 +21,27 @@ pub(crate) struct Found {
 }
 
 /// The headers of each library, in an include folder.
-const HEADERS: [(&str, &[&str]); 3] = [
+const HEADERS: [(&str, &[&str]); 4] = [
     ("hip", &["hip/hip_runtime_api.h", "hip/hiprtc.h"]),
     ("rocblas", &["rocblas/rocblas.h"]),
     ("miopen", &["miopen/miopen.h"]),
+    ("rccl", &["rccl/rccl.h"]),
 ];
 
 /// The rocBLAS of each ROCm. Debian 13 has rocBLAS 5.5 beside HIP 5.7; its headers are not
 /// compared.
 const ROCBLAS: [(&str, &str); 3] = [("5.7", "3.1"), ("6.4", "4.4"), ("7.2", "5.2")];
+
+/// The RCCL beside each HIP, as its version of NCCL. Debian has RCCL 5.4 beside HIP 5.7 and 6.4.
+const RCCL: [(&str, &str); 3] = [("5.7", "2.13"), ("6.4", "2.13"), ("7.2", "2.27")];
+
+/// What NVIDIA's header needs of CUDA's.
+const CUDA: [(&str, &str); 4] = [
+    ("cuda_runtime.h", "typedef struct CUstream_st* cudaStream_t;\n#define CUDART_VERSION 10000\n"),
+    ("cuda_fp16.h", ""),
+    ("cuda_bf16.h", ""),
+    ("cuda_fp8.h", ""),
+];
 
 /// HIP 6 changed the layout of the device properties. In the headers, the function of the old
 /// layout got another name. Its symbol stayed.
@@ -101,6 +113,12 @@ pub(crate) fn compare(include: &Path, items: &[Declared]) -> Result<Found> {
             there.retain(|(library, _)| *library != "rocblas");
         }
     }
+    if there.iter().any(|(library, _)| *library == "rccl") {
+        let found = format!("{}.{}", define("NCCL_MAJOR")?, define("NCCL_MINOR")?);
+        if !RCCL.contains(&(&version, &found)) {
+            return Err(format!("{}: RCCL {found} beside HIP {version}", include.display()).into());
+        }
+    }
     let mut facts = Vec::new();
     let (mut compared, mut lacking, mut elsewhere) = (0, 0, 0);
     for item in items {
@@ -125,14 +143,7 @@ pub(crate) fn compare(include: &Path, items: &[Declared]) -> Result<Found> {
             format!("{} assertions, {compared} of {} items compared", asserted.len(), items.len()).into()
         );
     }
-    let output = compiled(include, &source, &["-fsyntax-only", "-fmax-errors=0"])?;
-    let messages = String::from_utf8_lossy(&output.stderr);
-    let mut disagree: Vec<String> =
-        messages.lines().filter_map(|line| Some(line.split_once("error: ")?.1.to_owned())).collect();
-    disagree.dedup();
-    if !output.status.success() && disagree.is_empty() {
-        disagree.push(messages.into_owned());
-    }
+    let disagree = disagreements(&compiled(include, &source, &["-fsyntax-only", "-fmax-errors=0"])?);
     let libraries: Vec<_> = there.iter().map(|(library, _)| *library).collect();
     let summary = format!(
         "{} ({}): {compared} items compared, {lacking} not in its headers, {elsewhere} of libraries that are not there",
@@ -140,6 +151,43 @@ pub(crate) fn compare(include: &Path, items: &[Declared]) -> Result<Found> {
         libraries.join(", ")
     );
     Ok(Found { version, facts, disagree, summary })
+}
+
+/// Compares RCCL's items with NVIDIA's header, `nccl.h`, because `libnccl` fills the same table.
+/// Returns the assertions that failed, and the number of comparisons.
+pub(crate) fn compare_nccl(header: &Path, items: &[Declared]) -> Result<(Vec<String>, usize)> {
+    let scratch = std::env::temp_dir().join(format!("burn-rocm-nccl-{}", std::process::id()));
+    // A folder as the other function takes it: its part `rccl` has the header and CUDA's.
+    let folder = scratch.join("rccl");
+    std::fs::create_dir_all(&folder)?;
+    let copied = std::fs::copy(header, folder.join("nccl.h"));
+    copied.map_err(|error| format!("{}: {error}", header.display()))?;
+    for (name, text) in CUDA {
+        std::fs::write(folder.join(name), text)?;
+    }
+    let mut source = String::from("#include <rccl/nccl.h>\nusing hipStream_t = cudaStream_t;\n");
+    source.push_str(TEMPLATES);
+    let mut compared = 0;
+    for item in items.iter().filter(|item| item.library == "rccl") {
+        assert(&mut source, item, false)?;
+        compared += 1;
+    }
+    let folder = folder.display().to_string();
+    let output = compiled(&scratch, &source, &["-fsyntax-only", "-fmax-errors=0", "-I", &folder]);
+    std::fs::remove_dir_all(&scratch)?;
+    Ok((disagreements(&output?), compared))
+}
+
+/// The errors that a compiler's output names.
+fn disagreements(output: &Output) -> Vec<String> {
+    let messages = String::from_utf8_lossy(&output.stderr);
+    let mut disagree: Vec<String> =
+        messages.lines().filter_map(|line| Some(line.split_once("error: ")?.1.to_owned())).collect();
+    disagree.dedup();
+    if !output.status.success() && disagree.is_empty() {
+        disagree.push(messages.into_owned());
+    }
+    disagree
 }
 
 /// The assertions of one item. Each contains the item's text.

@@ -1,9 +1,9 @@
-//! Compares the raw crates (hip-sys, rocblas-sys, miopen-sys) with AMD's headers, by the C++
+//! Compares the raw crates (hip-sys, rocblas-sys, miopen-sys, rccl-sys) with AMD's headers, by the C++
 //! compiler: every signature, every struct's size and offsets, every constant and its type.
 //!
-//! `bindings [--crates DIR] [--facts FILE] [--write] [INCLUDE...]`: DIR holds the raw crates
-//! (`hip/`). Each INCLUDE holds the folders `hip` and, if they exist, `rocblas` and `miopen` of one
-//! ROCm. FILE (`tests/rocm/bindings.txt`) lists every item with the versions whose headers agree
+//! `bindings [--crates DIR] [--facts FILE] [--write] [--nccl HEADER] [INCLUDE...]`: DIR holds the raw
+//! crates (`hip/`). Each INCLUDE holds the folders `hip` and, if they exist, `rocblas`, `miopen` and
+//! `rccl` of one ROCm. HEADER is NVIDIA's `nccl.h`, which rccl-sys must match too. FILE (`tests/rocm/bindings.txt`) lists every item with the versions whose headers agree
 //! with it, and `-` for a version that lacks it. `--write` updates the list. The crates'
 //! declarations must match the list even without any headers, so that a change can't pass where
 //! headers are missing.
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
 fn run() -> Result<()> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
     let (mut crates, mut list) = (root.join("hip"), root.join("tests/rocm/bindings.txt"));
-    let (mut write, mut includes) = (false, Vec::new());
+    let (mut write, mut includes, mut nccl) = (false, Vec::new(), None);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().map(PathBuf::from).ok_or(format!("{argument} wants a path"));
@@ -54,6 +54,7 @@ fn run() -> Result<()> {
             "--crates" => crates = value()?,
             "--facts" => list = value()?,
             "--write" => write = true,
+            "--nccl" => nccl = Some(value()?),
             include => includes.push(PathBuf::from(include)),
         }
     }
@@ -90,6 +91,12 @@ fn run() -> Result<()> {
         }
         wrong.extend(found.disagree.iter().map(|what| format!("{}: {what}", found.version)));
         println!("{}: {}", found.version, found.summary);
+    }
+
+    if let Some(header) = nccl {
+        let (disagree, compared) = cpp::compare_nccl(&header, &items)?;
+        wrong.extend(disagree.iter().map(|what| format!("NCCL: {what}")));
+        println!("NCCL: {}: {compared} items compared", header.display());
     }
 
     for (item, facts) in items.iter().zip(&facts) {

@@ -111,6 +111,11 @@ pub(super) fn current() -> Result<&'static Device, hipError_t> {
     device(CURRENT.get())
 }
 
+/// The index of the calling thread's device.
+pub(crate) fn current_index() -> Status<usize> {
+    Ok(current()?.index)
+}
+
 impl Devices for Host {
     fn count() -> Status<usize> {
         Ok(devices()?.len())

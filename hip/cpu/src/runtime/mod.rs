@@ -19,7 +19,7 @@ mod module;
 mod pool;
 mod stream;
 
-pub(crate) use device::device;
+pub(crate) use device::{current_index, device};
 #[cfg(lockstep)]
 pub(crate) use error::Fault;
 pub use error::last_fault;
@@ -29,7 +29,7 @@ pub(crate) use {
     capture::{enqueue, is_captured},
     memory::check_range,
     pool::{parallel, parallel_ranges, threads},
-    stream::on_stream,
+    stream::{in_order, on_stream},
 };
 
 use hip_provider::runtime::table;

@@ -57,3 +57,12 @@ pub(super) fn ordered(place: &Place, work: impl FnOnce(&'static Device) -> Statu
 pub(crate) fn on_stream(stream: hipStream_t, work: impl FnOnce(&'static Device) -> Status) -> Status {
     ordered(&place(stream, hipErrorContextIsDestroyed)?, work)
 }
+
+/// Waits for a stream's work, and returns the index of its device. A captured stream refuses: the
+/// caller's work can't be captured.
+pub(crate) fn in_order(stream: hipStream_t) -> Status<usize> {
+    let place = place(stream, hipErrorContextIsDestroyed)?;
+    place.refuse(hipErrorStreamCaptureUnsupported)?;
+    ordered(&place, |_| Ok(()))?;
+    Ok(place.device.index)
+}

@@ -1,0 +1,479 @@
+//! RCCL's C functions.
+//!
+//! They check what RCCL checks, and that the buffers are memory of the runtime. `ncclCommInitRank`
+//! inside a group is refused, because the calls of this device wait: ranks of one process join in
+//! threads of their own.
+
+use super::call::{Call, Kind};
+use super::compute::Memory;
+use super::hub::{Hub, Ticket};
+use super::id::{self, Id};
+use super::remote::Connection;
+use super::{Failure, Outcome};
+use crate::numeric::device::is_device_memory;
+use crate::runtime::{Handles, current_index, in_order};
+use crate::settings::Failure as Asked;
+use core::ffi::{CStr, c_char, c_int, c_void};
+use hip_provider::require;
+use hip_sys::hipStream_t;
+use rccl_sys::*;
+use std::{
+    cell::RefCell,
+    ffi::CString,
+    panic::{AssertUnwindSafe, catch_unwind},
+    ptr,
+    sync::Arc,
+};
+
+/// RCCL 2.27.7, of ROCm 7.2.
+const VERSION: c_int = 22_707;
+
+/// What an `ncclComm_t` stands for.
+struct Rank {
+    rank: usize,
+    size: usize,
+    device: usize,
+    seat: Seat,
+}
+
+/// Where the group's hub is.
+enum Seat {
+    Here(Arc<Hub>),
+    Elsewhere(Connection),
+}
+
+/// A call that waits for the end of its group, or for other ranks.
+#[derive(Clone)]
+struct Posted {
+    rank: Arc<Rank>,
+    call: Call,
+    memory: Memory,
+}
+
+/// How a posted call is waited for.
+enum Receipt {
+    Here(Arc<Ticket>),
+    Elsewhere(u64),
+}
+
+static RANKS: Handles<Rank> = Handles::new(0xa8);
+
+/// The thread's group.
+#[derive(Default)]
+struct Group {
+    depth: usize,
+    calls: Vec<Posted>,
+    failure: Option<Failure>,
+}
+
+thread_local! {
+    static GROUP: RefCell<Group> = RefCell::default();
+    /// The text of the thread's last failure.
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+pub(super) fn table() -> Rccl {
+    Rccl {
+        ncclGetVersion,
+        ncclGetUniqueId,
+        ncclCommInitRank,
+        ncclCommDestroy,
+        ncclCommAbort,
+        ncclCommGetAsyncError,
+        ncclCommCount,
+        ncclCommUserRank,
+        ncclGetErrorString,
+        ncclAllReduce,
+        ncclBroadcast,
+        ncclReduce,
+        ncclAllGather,
+        ncclReduceScatter,
+        ncclSend,
+        ncclRecv,
+        ncclGroupStart,
+        ncclGroupEnd,
+        ncclGetLastError: Some(ncclGetLastError),
+    }
+}
+
+/// Runs the body of a C function. No panic unwinds into the caller.
+fn api(body: impl FnOnce() -> Outcome) -> ncclResult_t {
+    let outcome = catch_unwind(AssertUnwindSafe(body))
+        .unwrap_or_else(|_| Err(Failure::new(ncclInternalError, "the CPU device's RCCL panicked")));
+    let Err(failure) = outcome else { return ncclSuccess };
+    let text = CString::new(failure.text.replace('\0', " ")).unwrap_or_default();
+    LAST.set(text);
+    failure.status
+}
+
+fn argument(text: impl Into<String>) -> Failure {
+    Failure::new(ncclInvalidArgument, text)
+}
+
+fn rank_of(comm: ncclComm_t) -> Outcome<Arc<Rank>> {
+    RANKS.get(comm as usize).ok_or_else(|| argument("this is no communicator"))
+}
+
+/// Writes a result through a caller's pointer.
+///
+/// # Safety
+/// The pointer is null or valid.
+unsafe fn put<T>(to: *mut T, value: T) -> Outcome {
+    require(!to.is_null(), argument("a pointer is null"))?;
+    // SAFETY: the caller's pointer.
+    unsafe { to.write(value) };
+    Ok(())
+}
+
+impl Rank {
+    fn failure(&self) -> Option<Failure> {
+        match &self.seat {
+            Seat::Here(hub) => hub.failure(),
+            Seat::Elsewhere(connection) => connection.failure(),
+        }
+    }
+}
+
+impl Posted {
+    /// # Safety
+    /// The memory is the call's until [`Posted::finish`] has returned.
+    unsafe fn post(&self) -> Outcome<Receipt> {
+        let Self { rank, call, memory } = self;
+        // SAFETY: the caller's memory.
+        unsafe {
+            match &rank.seat {
+                Seat::Here(hub) => hub.post(rank.rank, *call, *memory).map(Receipt::Here),
+                Seat::Elsewhere(connection) => connection.post(call, *memory).map(Receipt::Elsewhere),
+            }
+        }
+    }
+
+    /// Waits until the call is done or has failed.
+    ///
+    /// # Safety
+    /// As for [`Posted::post`].
+    unsafe fn finish(&self, receipt: &Receipt) -> Outcome {
+        match (&self.rank.seat, receipt) {
+            (Seat::Here(hub), Receipt::Here(ticket)) => hub.wait(ticket),
+            // SAFETY: the caller's memory.
+            (Seat::Elsewhere(connection), Receipt::Elsewhere(number)) => unsafe {
+                connection.wait(*number, &self.call, self.memory)
+            },
+            _ => Err(Failure::new(ncclInternalError, "a receipt of another group")),
+        }
+    }
+}
+
+/// Posts the calls in their order and waits for all of them. Returns the first failure.
+///
+/// # Safety
+/// Each call's memory is its own until this returns.
+unsafe fn run(calls: &[Posted]) -> Outcome {
+    let mut outcome = Ok(());
+    let mut receipts = Vec::with_capacity(calls.len());
+    for call in calls {
+        // SAFETY: the caller's memory, here and below.
+        match unsafe { call.post() } {
+            Ok(receipt) => receipts.push((call, receipt)),
+            Err(failure) => {
+                outcome = Err(failure);
+                break;
+            }
+        }
+    }
+    // Also after a failure, because the posted calls' memory must stay until they have ended.
+    for (call, receipt) in &receipts {
+        // SAFETY: as above.
+        let finished = unsafe { call.finish(receipt) };
+        outcome = outcome.and(finished);
+    }
+    outcome
+}
+
+/// Checks a call and makes it, or adds it to the thread's group.
+///
+/// # Safety
+/// The buffers are as RCCL demands.
+unsafe fn collective(
+    call: Call,
+    send: *const c_void,
+    recv: *mut c_void,
+    comm: ncclComm_t,
+    stream: hipStream_t,
+) -> ncclResult_t {
+    api(|| {
+        let checked = || {
+            let rank = rank_of(comm)?;
+            let call = call.checked(rank.size)?;
+            let buffer = |at: *const c_void, bytes: usize, what: &str| {
+                let aligned = (at as usize).is_multiple_of(call.element());
+                require(bytes == 0 || aligned, argument(format!("{call}: {what} is not aligned")))?;
+                let problem = argument(format!("{call}: {what} is no device memory of {bytes} bytes"));
+                require(is_device_memory(at, bytes), problem)
+            };
+            buffer(send, call.sent(rank.rank, rank.size), "the send buffer")?;
+            buffer(recv, call.received(rank.rank, rank.size), "the receive buffer")?;
+            // Waits for the stream's work, and reports the failure of an earlier kernel.
+            let device = in_order(stream).map_err(|status| {
+                let text = format!("{call}: the stream can't run it: HIP status {status}");
+                Failure::new(ncclUnhandledCudaError, text)
+            })?;
+            let other = format!("{call}: a stream of device {device} for a rank on device {}", rank.device);
+            require(device == rank.device, argument(other))?;
+            Ok(Posted { rank, call, memory: Memory { send: send.cast(), recv: recv.cast() } })
+        };
+        let posted: Outcome<Posted> = checked();
+        GROUP
+            .with_borrow_mut(|group| match (group.depth, posted) {
+                (0, posted) => posted.map(|posted| vec![posted]),
+                (_, Ok(posted)) => {
+                    group.calls.push(posted);
+                    Ok(Vec::new())
+                }
+                (_, Err(failure)) => {
+                    group.failure.get_or_insert(failure.clone());
+                    Err(failure)
+                }
+            })
+            // SAFETY: the caller's buffers, which stay until the call returns or its group ends.
+            .and_then(|calls: Vec<Posted>| unsafe { run(&calls) })
+    })
+}
+
+unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> ncclResult_t {
+    // SAFETY: the caller's pointer, here and below.
+    api(|| unsafe { put(version, VERSION) })
+}
+
+unsafe extern "C" fn ncclGetUniqueId(id: *mut ncclUniqueId) -> ncclResult_t {
+    api(|| {
+        require(!id.is_null(), argument("a pointer is null"))?;
+        // SAFETY: as above.
+        unsafe { put(id, id::make()?) }
+    })
+}
+
+unsafe extern "C" fn ncclCommInitRank(
+    comm: *mut ncclComm_t,
+    size: c_int,
+    id: ncclUniqueId,
+    rank: c_int,
+) -> ncclResult_t {
+    api(|| {
+        require(!comm.is_null(), argument("a pointer is null"))?;
+        require(
+            !Asked::CommInitRank.is_asked(),
+            Failure::new(ncclSystemError, "a failure that BURN_ROCM_CPU_FAIL asks for"),
+        )?;
+        require(
+            GROUP.with_borrow(|group| group.depth) == 0,
+            Failure::new(ncclInvalidUsage, "ranks join in threads of their own, not in a group"),
+        )?;
+        let range = || argument(format!("rank {rank} of {size}"));
+        let (size, rank) =
+            (usize::try_from(size).map_err(|_| range())?, usize::try_from(rank).map_err(|_| range())?);
+        require(rank < size, range())?;
+        let device = current_index()
+            .map_err(|status| Failure::new(ncclUnhandledCudaError, format!("HIP status {status}")))?;
+        let id = Id::read(&id).ok_or_else(|| argument("this is no unique id of the CPU device"))?;
+        let seat = match id.hub() {
+            Some(hub) => {
+                hub.join(rank, size, (id::process(), device), None)?;
+                Seat::Here(hub)
+            }
+            None => Seat::Elsewhere(Connection::join(&id, rank, size, device)?),
+        };
+        let handle = RANKS.insert(Arc::new(Rank { rank, size, device, seat }));
+        // SAFETY: as above.
+        unsafe { put(comm, handle as ncclComm_t) }
+    })
+}
+
+unsafe extern "C" fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t {
+    api(|| {
+        let rank = RANKS.remove(comm as usize).ok_or_else(|| argument("this is no communicator"))?;
+        match &rank.seat {
+            Seat::Here(hub) => hub.leave(rank.rank),
+            Seat::Elsewhere(connection) => connection.leave(),
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t {
+    api(|| {
+        let rank = RANKS.remove(comm as usize).ok_or_else(|| argument("this is no communicator"))?;
+        match &rank.seat {
+            Seat::Here(hub) => {
+                let text = format!("rank {} gave the group up", rank.rank);
+                hub.fail(Failure::new(ncclRemoteError, text));
+            }
+            Seat::Elsewhere(connection) => connection.abort(),
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn ncclCommGetAsyncError(comm: ncclComm_t, error: *mut ncclResult_t) -> ncclResult_t {
+    api(|| {
+        let failure = rank_of(comm)?.failure();
+        let status = failure.as_ref().map_or(ncclSuccess, |failure| failure.status);
+        // Its text is then the thread's last.
+        if let Some(failure) = failure {
+            LAST.set(CString::new(failure.text.replace('\0', " ")).unwrap_or_default());
+        }
+        // SAFETY: as above.
+        unsafe { put(error, status) }
+    })
+}
+
+unsafe extern "C" fn ncclCommCount(comm: ncclComm_t, count: *mut c_int) -> ncclResult_t {
+    // SAFETY: as above.
+    api(|| unsafe { put(count, rank_of(comm)?.size as c_int) })
+}
+
+unsafe extern "C" fn ncclCommUserRank(comm: ncclComm_t, rank: *mut c_int) -> ncclResult_t {
+    // SAFETY: as above.
+    api(|| unsafe { put(rank, rank_of(comm)?.rank as c_int) })
+}
+
+unsafe extern "C" fn ncclGetErrorString(result: ncclResult_t) -> *const c_char {
+    let text: &'static CStr = match result {
+        ncclSuccess => c"no error",
+        ncclUnhandledCudaError => c"unhandled HIP error",
+        ncclSystemError => c"unhandled system error",
+        ncclInternalError => c"internal error",
+        ncclInvalidArgument => c"invalid argument",
+        ncclInvalidUsage => c"invalid usage",
+        ncclRemoteError => c"remote process exited or there was a network error",
+        ncclInProgress => c"operation in progress",
+        _ => c"unknown result code",
+    };
+    text.as_ptr()
+}
+
+/// The text of the calling thread's last failure, which stays valid until its next one.
+unsafe extern "C" fn ncclGetLastError(_: ncclComm_t) -> *const c_char {
+    LAST.with_borrow(|text| text.as_ptr())
+}
+
+unsafe extern "C" fn ncclAllReduce(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    dtype: ncclDataType_t,
+    op: ncclRedOp_t,
+    comm: ncclComm_t,
+    stream: hipStream_t,
+) -> ncclResult_t {
+    let call = Call { kind: Kind::AllReduce, dtype, op, count, peer: 0 };
+    // SAFETY: the caller's buffers, here and below.
+    unsafe { collective(call, send, recv, comm, stream) }
+}
+
+/// A root or peer; too large a number for a negative one.
+fn peer(rank: c_int) -> usize {
+    usize::try_from(rank).unwrap_or(usize::MAX)
+}
+
+unsafe extern "C" fn ncclBroadcast(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    dtype: ncclDataType_t,
+    root: c_int,
+    comm: ncclComm_t,
+    stream: hipStream_t,
+) -> ncclResult_t {
+    let call = Call { kind: Kind::Broadcast, dtype, op: ncclSum, count, peer: peer(root) };
+    // SAFETY: as above.
+    unsafe { collective(call, send, recv, comm, stream) }
+}
+
+unsafe extern "C" fn ncclReduce(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    dtype: ncclDataType_t,
+    op: ncclRedOp_t,
+    root: c_int,
+    comm: ncclComm_t,
+    stream: hipStream_t,
+) -> ncclResult_t {
+    let call = Call { kind: Kind::Reduce, dtype, op, count, peer: peer(root) };
+    // SAFETY: as above.
+    unsafe { collective(call, send, recv, comm, stream) }
+}
+
+unsafe extern "C" fn ncclAllGather(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    dtype: ncclDataType_t,
+    comm: ncclComm_t,
+    stream: hipStream_t,
+) -> ncclResult_t {
+    let call = Call { kind: Kind::AllGather, dtype, op: ncclSum, count, peer: 0 };
+    // SAFETY: as above.
+    unsafe { collective(call, send, recv, comm, stream) }
+}
+
+unsafe extern "C" fn ncclReduceScatter(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    dtype: ncclDataType_t,
+    op: ncclRedOp_t,
+    comm: ncclComm_t,
+    stream: hipStream_t,
+) -> ncclResult_t {
+    let call = Call { kind: Kind::ReduceScatter, dtype, op, count, peer: 0 };
+    // SAFETY: as above.
+    unsafe { collective(call, send, recv, comm, stream) }
+}
+
+unsafe extern "C" fn ncclSend(
+    send: *const c_void,
+    count: usize,
+    dtype: ncclDataType_t,
+    to: c_int,
+    comm: ncclComm_t,
+    stream: hipStream_t,
+) -> ncclResult_t {
+    let call = Call { kind: Kind::Send, dtype, op: ncclSum, count, peer: peer(to) };
+    // SAFETY: as above.
+    unsafe { collective(call, send, ptr::null_mut(), comm, stream) }
+}
+
+unsafe extern "C" fn ncclRecv(
+    recv: *mut c_void,
+    count: usize,
+    dtype: ncclDataType_t,
+    from: c_int,
+    comm: ncclComm_t,
+    stream: hipStream_t,
+) -> ncclResult_t {
+    let call = Call { kind: Kind::Receive, dtype, op: ncclSum, count, peer: peer(from) };
+    // SAFETY: as above.
+    unsafe { collective(call, ptr::null(), recv, comm, stream) }
+}
+
+unsafe extern "C" fn ncclGroupStart() -> ncclResult_t {
+    api(|| {
+        GROUP.with_borrow_mut(|group| group.depth += 1);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn ncclGroupEnd() -> ncclResult_t {
+    api(|| {
+        let ended = GROUP.with_borrow_mut(|group| {
+            let problem = Failure::new(ncclInvalidUsage, "a group ends that has not begun");
+            group.depth = group.depth.checked_sub(1).ok_or(problem)?;
+            Ok(if group.depth > 0 { Group::default() } else { std::mem::take(group) })
+        })?;
+        ended.failure.map_or(Ok(()), Err)?;
+        // SAFETY: the callers' buffers, which they keep until the group has ended.
+        unsafe { run(&ended.calls) }
+    })
+}

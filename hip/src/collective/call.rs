@@ -1,0 +1,286 @@
+//! One rank's call: its arguments, checked, and how RCCL takes them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rccl_sys::*;
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::memory::buffer::Buffer;
+use crate::memory::span::Span;
+use hip_kernels::DType;
+
+/// What a reduction does with the ranks' elements. Integers wrap around.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ReduceOp {
+    /// The sum.
+    Sum,
+    /// The product.
+    Product,
+    /// The largest element. If some are NaN, RCCL does not say which it is.
+    Max,
+    /// The smallest element.
+    Min,
+    /// The sum divided by the number of ranks. For integers, rounded towards 0.
+    Average,
+}
+
+/// A place in a buffer, from which a call counts its elements.
+#[derive(Debug, Clone, Copy)]
+pub struct Part<'a> {
+    /// The buffer.
+    pub buffer: &'a Arc<Buffer>,
+    /// The first element, counted in elements of the call's dtype.
+    pub offset: usize,
+}
+
+impl<'a> Part<'a> {
+    /// The buffer from its first element on.
+    pub fn whole(buffer: &'a Arc<Buffer>) -> Self {
+        Self { buffer, offset: 0 }
+    }
+
+    /// The buffer from this element on.
+    pub fn at(buffer: &'a Arc<Buffer>, offset: usize) -> Self {
+        Self { buffer, offset }
+    }
+
+    /// `count` elements from here on.
+    fn span(&self, op: &'static str, device: &Device, dtype: DType, count: usize) -> Result<Span> {
+        let bytes = |elements: usize| {
+            let overflow =
+                || Error::invalid(op, "a size that fits memory", format!("{elements} elements of {dtype:?}"));
+            elements.checked_mul(dtype.size()).ok_or_else(overflow)
+        };
+        Span::new(op, device.info().index, self.buffer, bytes(self.offset)?, bytes(count)?)
+    }
+}
+
+impl<'a> From<&'a Arc<Buffer>> for Part<'a> {
+    fn from(buffer: &'a Arc<Buffer>) -> Self {
+        Self::whole(buffer)
+    }
+}
+
+/// Which call, with the root or the peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    AllReduce(ReduceOp),
+    Broadcast(usize),
+    Reduce(ReduceOp, usize),
+    AllGather,
+    ReduceScatter(ReduceOp),
+    Send(usize),
+    Receive(usize),
+}
+
+/// What all ranks of a collective must agree on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) kind: Kind,
+    pub(super) dtype: DType,
+    pub(super) count: usize,
+}
+
+/// A checked call.
+pub(super) struct Prepared {
+    pub(super) call: Call,
+    /// Null for a call that sends nothing, or receives nothing.
+    send: Span,
+    recv: Span,
+    /// The buffers, which must live until the device is past the call.
+    pub(super) buffers: [Option<Arc<Buffer>>; 2],
+}
+
+impl Kind {
+    /// The method's name.
+    pub(super) fn op(self) -> &'static str {
+        match self {
+            Self::AllReduce(_) => "all_reduce",
+            Self::Broadcast(_) => "broadcast",
+            Self::Reduce(..) => "reduce",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter(_) => "reduce_scatter",
+            Self::Send(_) => "send",
+            Self::Receive(_) => "receive",
+        }
+    }
+
+    /// RCCL's function.
+    pub(super) fn function(self) -> &'static str {
+        match self {
+            Self::AllReduce(_) => "ncclAllReduce",
+            Self::Broadcast(_) => "ncclBroadcast",
+            Self::Reduce(..) => "ncclReduce",
+            Self::AllGather => "ncclAllGather",
+            Self::ReduceScatter(_) => "ncclReduceScatter",
+            Self::Send(_) => "ncclSend",
+            Self::Receive(_) => "ncclRecv",
+        }
+    }
+
+    /// Whether all ranks take part.
+    pub(super) fn is_collective(self) -> bool {
+        !matches!(self, Self::Send(_) | Self::Receive(_))
+    }
+
+    fn reduction(self) -> Option<ReduceOp> {
+        match self {
+            Self::AllReduce(op) | Self::Reduce(op, _) | Self::ReduceScatter(op) => Some(op),
+            _ => None,
+        }
+    }
+
+    fn other_rank(self) -> Option<usize> {
+        match self {
+            Self::Broadcast(rank) | Self::Reduce(_, rank) | Self::Send(rank) | Self::Receive(rank) => {
+                Some(rank)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Call {
+    /// Checks a call of `rank` of `size` ranks, on a device.
+    ///
+    /// # Errors
+    /// `Unsupported` for a reduction of a dtype that RCCL lacks. `Invalid` for a root or peer that
+    /// is no rank, a range outside its buffer or on another device, and ranges that overlap other
+    /// than in place.
+    pub(super) fn prepare(
+        self,
+        device: &Device,
+        (rank, size): (usize, usize),
+        send: Option<Part<'_>>,
+        recv: Option<Part<'_>>,
+    ) -> Result<Prepared> {
+        let Self { kind, dtype, count } = self;
+        let op = kind.op();
+        if let Some(other) = kind.other_rank().filter(|&other| other >= size) {
+            return Err(Error::invalid(op, format!("a rank below {size}"), format!("rank {other}")));
+        }
+        if kind.reduction().is_some() && datatype(dtype).is_none() {
+            return Err(Error::unsupported(op, dtype));
+        }
+        let all = count.checked_mul(size).ok_or_else(|| {
+            Error::invalid(
+                op,
+                "a size that fits memory",
+                format!("{count} elements for each of {size} ranks"),
+            )
+        })?;
+        // What this rank gives and gets, in elements.
+        let (given, got) = match kind {
+            Kind::AllGather => (count, all),
+            Kind::ReduceScatter(_) => (all, count),
+            Kind::Broadcast(root) if root != rank => (0, count),
+            Kind::Reduce(_, root) if root != rank => (count, 0),
+            _ => (count, count),
+        };
+        let span = |part: Option<Part<'_>>, elements| match part {
+            Some(part) => part.span(op, device, dtype, elements),
+            None => Ok(Span::NULL),
+        };
+        let (send_span, recv_span) = (span(send, given)?, span(recv, got)?);
+        // In place, one range begins in the other at this distance.
+        let own = rank * count * dtype.size();
+        let in_place = match kind {
+            Kind::AllGather => recv_span.ptr.wrapping_byte_add(own) == send_span.ptr,
+            Kind::ReduceScatter(_) => send_span.ptr.wrapping_byte_add(own) == recv_span.ptr,
+            _ => send_span.ptr == recv_span.ptr,
+        };
+        if !in_place {
+            recv_span.apart_from(op, &[send_span])?;
+        }
+        let buffers = [send, recv].map(|part| part.map(|part| part.buffer.clone()));
+        Ok(Prepared { call: self, send: send_span, recv: recv_span, buffers })
+    }
+}
+
+impl Prepared {
+    /// Makes the call.
+    ///
+    /// # Safety
+    /// The handle is alive, and the stream is on its device. The buffers live until the stream is
+    /// past the call.
+    pub(super) unsafe fn issue(
+        &self,
+        library: &Rccl,
+        comm: ncclComm_t,
+        stream: hip_sys::hipStream_t,
+    ) -> ncclResult_t {
+        let (send, recv, op) = (self.send.ptr.cast_const(), self.recv.ptr, reduction(self.call.kind));
+        // A dtype that RCCL lacks is moved as bytes.
+        let (dtype, count) = match datatype(self.call.dtype) {
+            Some(dtype) => (dtype, self.call.count),
+            None => (ncclUint8, self.call.count * self.call.dtype.size()),
+        };
+        // SAFETY: the functions are RCCL's; `prepare` checked that the ranges lie in their buffers,
+        // which the caller keeps.
+        unsafe {
+            match self.call.kind {
+                Kind::AllReduce(_) => (library.ncclAllReduce)(send, recv, count, dtype, op, comm, stream),
+                Kind::Broadcast(root) => {
+                    (library.ncclBroadcast)(send, recv, count, dtype, root as i32, comm, stream)
+                }
+                Kind::Reduce(_, root) => {
+                    (library.ncclReduce)(send, recv, count, dtype, op, root as i32, comm, stream)
+                }
+                Kind::AllGather => (library.ncclAllGather)(send, recv, count, dtype, comm, stream),
+                Kind::ReduceScatter(_) => {
+                    (library.ncclReduceScatter)(send, recv, count, dtype, op, comm, stream)
+                }
+                Kind::Send(peer) => (library.ncclSend)(send, count, dtype, peer as i32, comm, stream),
+                Kind::Receive(peer) => (library.ncclRecv)(recv, count, dtype, peer as i32, comm, stream),
+            }
+        }
+    }
+}
+
+/// RCCL's name of a dtype; `None` if it lacks the dtype.
+fn datatype(dtype: DType) -> Option<ncclDataType_t> {
+    Some(match dtype {
+        DType::F64 => ncclFloat64,
+        DType::F32 => ncclFloat32,
+        DType::F16 => ncclFloat16,
+        DType::BF16 => ncclBfloat16,
+        DType::I64 => ncclInt64,
+        DType::I32 => ncclInt32,
+        DType::I8 => ncclInt8,
+        DType::U64 => ncclUint64,
+        DType::U32 => ncclUint32,
+        DType::U8 => ncclUint8,
+        DType::I16 | DType::U16 | DType::Bool => return None,
+    })
+}
+
+/// RCCL's name of a call's reduction; the sum for a call that reduces nothing.
+fn reduction(kind: Kind) -> ncclRedOp_t {
+    match kind.reduction() {
+        None | Some(ReduceOp::Sum) => ncclSum,
+        Some(ReduceOp::Product) => ncclProd,
+        Some(ReduceOp::Max) => ncclMax,
+        Some(ReduceOp::Min) => ncclMin,
+        Some(ReduceOp::Average) => ncclAvg,
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, dtype, count } = self;
+        write!(f, "{}(", kind.op())?;
+        if let Some(op) = kind.reduction() {
+            write!(f, "{op:?}, ")?;
+        }
+        write!(f, "{count} x {}", dtype.cpp())?;
+        match kind {
+            Kind::Broadcast(root) | Kind::Reduce(_, root) => write!(f, ", root {root}")?,
+            Kind::Send(peer) => write!(f, ", to {peer}")?,
+            Kind::Receive(peer) => write!(f, ", from {peer}")?,
+            _ => {}
+        }
+        f.write_str(")")
+    }
+}

@@ -1,0 +1,94 @@
+//! Compares the ranks' calls between processes, for `BURN_ROCM_COLLECTIVE_CHECK=1`.
+
+use std::sync::Arc;
+
+use hip_kernels::DType;
+
+use crate::collective::call::{Call, Kind, Part, Prepared};
+use crate::collective::member::Member;
+use crate::collective::work::Work;
+use crate::error::{Error, Result};
+
+/// The bytes of a call's description. Longer ones are cut; none of today's is longer.
+const BYTES: usize = 96;
+
+/// Gathers the descriptions of the ranks' calls, and compares them. Sends and receives are not
+/// compared, because not all ranks take part in them.
+///
+/// A description contains the call's place among the calls that are issued together. So ranks that
+/// issue different numbers of calls differ in the first.
+pub(super) fn compare(
+    calls: &[(&Arc<Member>, &Prepared)],
+    enqueue: impl Fn(&[(&Arc<Member>, &Prepared)]) -> Result<Work>,
+) -> Result<()> {
+    let collectives: Vec<_> = calls
+        .iter()
+        .filter(|(member, call)| call.call.kind.is_collective() && member.ledger.has_others())
+        .collect();
+    // The first round compares each rank's first call, the second its second, and so on: in a
+    // round, a rank gathers once.
+    for round in 0..collectives.len() {
+        let mut gathers = Vec::new();
+        for (at, (member, prepared)) in collectives.iter().enumerate() {
+            let same = |other: &&&(&Arc<Member>, &Prepared)| Arc::ptr_eq(other.0, member);
+            let before = collectives[..at].iter().filter(same).count();
+            if before != round {
+                continue;
+            }
+            let of = collectives.iter().filter(same).count();
+            let text = format!("{}, call {} of {of}", prepared.call, before + 1);
+            gathers.push(Gather::new(member, text)?);
+        }
+        if gathers.is_empty() {
+            break;
+        }
+        let calls: Vec<_> = gathers.iter().map(|gather| (gather.member, &gather.prepared)).collect();
+        enqueue(&calls)?.join()?;
+        for gather in &gathers {
+            gather.compare().inspect_err(|error| gather.member.fail(error.clone()))?;
+        }
+    }
+    Ok(())
+}
+
+/// One rank's exchange of descriptions.
+struct Gather<'a> {
+    member: &'a Arc<Member>,
+    text: String,
+    prepared: Prepared,
+}
+
+impl<'a> Gather<'a> {
+    fn new(member: &'a Arc<Member>, text: String) -> Result<Self> {
+        let mut own = [0; BYTES];
+        let shown = text.len().min(BYTES);
+        own[..shown].copy_from_slice(&text.as_bytes()[..shown]);
+        let send = Arc::new(member.device.upload(&own)?);
+        let recv = Arc::new(member.device.alloc(BYTES * member.size)?);
+        let call = Call { kind: Kind::AllGather, dtype: DType::U8, count: BYTES };
+        let ranks = (member.rank, member.size);
+        let prepared =
+            call.prepare(&member.device, ranks, Some(Part::whole(&send)), Some(Part::whole(&recv)))?;
+        Ok(Self { member, text, prepared })
+    }
+
+    /// Reads the other ranks' descriptions.
+    fn compare(&self) -> Result<()> {
+        let [_, Some(recv)] = &self.prepared.buffers else { return Ok(()) };
+        let mut all = vec![0; BYTES * self.member.size];
+        self.member.device.read(recv, 0, &mut all)?;
+        for (rank, bytes) in all.chunks_exact(BYTES).enumerate() {
+            let text = String::from_utf8_lossy(bytes);
+            let text = text.trim_end_matches('\0');
+            if text != self.text {
+                return Err(Error::Mismatch {
+                    rank: self.member.rank,
+                    call: self.text.clone(),
+                    other_rank: rank,
+                    other_call: text.into(),
+                });
+            }
+        }
+        Ok(())
+    }
+}

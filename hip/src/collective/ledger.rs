@@ -1,0 +1,194 @@
+//! The calls of a group's ranks in this process, compared with each other. RCCL compares nothing:
+//! ranks whose calls differ wait for ever or get wrong results.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::collective::call::{Call, Kind};
+use crate::collective::id::UniqueId;
+use crate::error::{Error, Result};
+
+/// The groups that have ranks in this process.
+static LEDGERS: Mutex<Option<HashMap<UniqueId, Weak<Ledger>>>> = Mutex::new(None);
+
+/// A group's calls.
+pub(super) struct Ledger {
+    size: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The ranks of this process, each with the number of its collectives so far.
+    ranks: HashMap<usize, Rank>,
+    /// Collectives that some rank of this process has not called yet, by their number.
+    open: HashMap<u64, Open>,
+    /// Sends and receives that the other rank has not called yet, by sender, receiver and number.
+    pairs: HashMap<(usize, usize, u64), (usize, Call)>,
+    failure: Option<Error>,
+}
+
+#[derive(Default)]
+struct Rank {
+    called: u64,
+    left: bool,
+    /// The sends to and the receives from each peer so far.
+    sent: HashMap<usize, u64>,
+    received: HashMap<usize, u64>,
+}
+
+struct Open {
+    rank: usize,
+    call: Call,
+    /// How many ranks of this process have called it.
+    callers: usize,
+}
+
+impl Ledger {
+    /// Enters a rank.
+    ///
+    /// # Errors
+    /// `Invalid` if the rank is taken, or other ranks gave another size.
+    pub(super) fn join(id: &UniqueId, rank: usize, size: usize) -> Result<Arc<Self>> {
+        let op = "Communicator::new";
+        let mut ledgers = LEDGERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let ledgers = ledgers.get_or_insert_default();
+        ledgers.retain(|_, ledger| ledger.strong_count() > 0);
+        let ledger = ledgers.get(id).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let ledger = Arc::new(Self { size, state: Mutex::default() });
+            ledgers.insert(*id, Arc::downgrade(&ledger));
+            ledger
+        });
+        if ledger.size != size {
+            let expected = format!("a group of {} ranks, as another rank says", ledger.size);
+            let error = Error::invalid(op, expected, format!("{size} ranks"));
+            ledger.fail(&error);
+            return Err(error);
+        }
+        let mut state = ledger.lock();
+        if state.ranks.contains_key(&rank) {
+            let found = format!("rank {rank} of this process twice");
+            return Err(Error::invalid(op, "a rank of its own for each device", found));
+        }
+        state.ranks.insert(rank, Rank::default());
+        drop(state);
+        Ok(ledger)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether ranks are in other processes.
+    pub(super) fn has_others(&self) -> bool {
+        self.lock().ranks.len() < self.size
+    }
+
+    /// Why a rank of this process gave the group up.
+    pub(super) fn failure(&self) -> Option<Error> {
+        self.lock().failure.clone()
+    }
+
+    /// Notes that a rank of this process has given the group up.
+    pub(super) fn fail(&self, error: &Error) {
+        self.lock().failure.get_or_insert_with(|| error.clone());
+    }
+
+    /// Notes that a rank makes no more calls. A rank that waits for it gets an error.
+    pub(super) fn leave(&self, rank: usize) {
+        let mut state = self.lock();
+        let Some(own) = state.ranks.get_mut(&rank) else { return };
+        own.left = true;
+        let called = own.called;
+        let ahead = state.ranks.iter().find(|(_, other)| other.called > called);
+        if let Some((&other, _)) = ahead {
+            let error = gone(rank, other);
+            state.failure.get_or_insert(error);
+        }
+    }
+
+    /// Enters a rank's next call. Returns the group's failure, if it has failed.
+    ///
+    /// # Errors
+    /// `Mismatch` if another rank's call with this number differs; `Collective` if another rank has
+    /// left.
+    pub(super) fn enter(&self, rank: usize, call: &Call) -> Result<()> {
+        let mut state = self.lock();
+        if let Some(failure) = &state.failure {
+            return Err(failure.clone());
+        }
+        let entered = state.enter(rank, call);
+        if let Err(error) = &entered {
+            state.failure = Some(error.clone());
+        }
+        entered
+    }
+}
+
+fn gone(rank: usize, waiting: usize) -> Error {
+    Error::Collective {
+        call: "a collective",
+        name: "left".into(),
+        detail: format!("rank {rank} has left the group, and rank {waiting} waits for it"),
+    }
+}
+
+impl State {
+    fn enter(&mut self, rank: usize, call: &Call) -> Result<()> {
+        let here = self.ranks.len();
+        let Some(own) = self.ranks.get_mut(&rank) else { return Ok(()) };
+        if !call.kind.is_collective() {
+            return self.enter_pair(rank, call);
+        }
+        let number = own.called;
+        own.called += 1;
+        if let Some((&left, _)) = self.ranks.iter().find(|(_, other)| other.left && other.called <= number) {
+            return Err(gone(left, rank));
+        }
+        let first = self.open.entry(number).or_insert(Open { rank, call: *call, callers: 0 });
+        if first.call != *call {
+            return Err(Error::Mismatch {
+                rank: first.rank,
+                call: format!("{}, its call {}", first.call, number + 1),
+                other_rank: rank,
+                other_call: call.to_string(),
+            });
+        }
+        first.callers += 1;
+        if first.callers == here {
+            self.open.remove(&number);
+        }
+        Ok(())
+    }
+
+    fn enter_pair(&mut self, rank: usize, call: &Call) -> Result<()> {
+        let (peer, sends) = match call.kind {
+            Kind::Send(peer) => (peer, true),
+            Kind::Receive(peer) => (peer, false),
+            _ => return Ok(()),
+        };
+        // The peer of another process can't be compared with.
+        if peer != rank && !self.ranks.contains_key(&peer) {
+            return Ok(());
+        }
+        let Some(own) = self.ranks.get_mut(&rank) else { return Ok(()) };
+        let counter = if sends { &mut own.sent } else { &mut own.received };
+        let next = counter.entry(peer).or_default();
+        let number = *next;
+        *next += 1;
+        let key = if sends { (rank, peer, number) } else { (peer, rank, number) };
+        match self.pairs.remove(&key) {
+            None => {
+                self.pairs.insert(key, (rank, *call));
+                Ok(())
+            }
+            Some((_, other)) if (other.count, other.dtype) == (call.count, call.dtype) => Ok(()),
+            Some((other_rank, other)) => Err(Error::Mismatch {
+                rank: other_rank,
+                call: other.to_string(),
+                other_rank: rank,
+                other_call: call.to_string(),
+            }),
+        }
+    }
+}

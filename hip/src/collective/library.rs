@@ -1,0 +1,102 @@
+//! RCCL's statuses as results, and its handle of a rank.
+
+use std::ffi::CStr;
+use std::sync::Arc;
+
+use rccl_sys::{Rccl, ncclComm_t, ncclInProgress, ncclResult_t, ncclSuccess};
+
+use crate::device::Device;
+use crate::error::{Error, Result, static_text};
+
+/// RCCL's functions.
+#[derive(Clone, Copy)]
+pub(super) struct Library(pub(super) &'static Rccl);
+
+impl Library {
+    /// A status as a `Result`. `detail` says who called what.
+    pub(super) fn check(
+        self,
+        call: &'static str,
+        status: ncclResult_t,
+        detail: impl FnOnce() -> String,
+    ) -> Result<()> {
+        if status == ncclSuccess { Ok(()) } else { Err(self.error(call, status, &detail())) }
+    }
+
+    #[cold]
+    pub(super) fn error(self, call: &'static str, status: ncclResult_t, detail: &str) -> Error {
+        // SAFETY: RCCL returns a static text for any value.
+        let meaning = unsafe { static_text((self.0.ncclGetErrorString)(status)) };
+        let name = status.name().map_or_else(|| format!("status {}", status.0), str::to_owned);
+        let said = self.0.ncclGetLastError.map(|last| {
+            // SAFETY: the function is RCCL's; it takes null for "any communicator". The text stays
+            // until the library's next error.
+            unsafe {
+                let text = last(std::ptr::null_mut());
+                if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into() }
+            }
+        });
+        let said = said.filter(|said| !said.is_empty()).unwrap_or_else(|| meaning.into());
+        Error::Collective { call, name, detail: format!("{detail}: {}", said.trim()) }
+    }
+}
+
+/// RCCL's handle of one rank. Dropping it aborts the rank's work.
+pub(super) struct Handle {
+    library: Library,
+    device: Arc<Device>,
+    /// Null once it was given back.
+    raw: ncclComm_t,
+}
+
+// SAFETY: RCCL allows any thread to use a communicator, one at a time, and to abort it or ask for
+// its error meanwhile (NCCL user guide, "Thread Safety" and "Fault Tolerance").
+unsafe impl Send for Handle {}
+
+impl Handle {
+    /// Owns what `ncclCommInitRank` made.
+    pub(super) fn new(library: Library, device: Arc<Device>, raw: ncclComm_t) -> Self {
+        Self { library, device, raw }
+    }
+
+    pub(super) fn raw(&self) -> ncclComm_t {
+        self.raw
+    }
+
+    /// The error that the library found outside of calls.
+    pub(super) fn asynchronous(&self) -> Result<()> {
+        let mut status = ncclSuccess;
+        // SAFETY: the function is RCCL's, the handle is ours; it writes one status.
+        let asked = unsafe { (self.library.0.ncclCommGetAsyncError)(self.raw, &mut status) };
+        self.library.check("ncclCommGetAsyncError", asked, || "this rank's state is unknown".into())?;
+        if status == ncclInProgress {
+            return Ok(());
+        }
+        self.library.check("ncclCommGetAsyncError", status, || "an error beside this rank's calls".into())
+    }
+
+    /// Gives the handle back in order, after the rank's work.
+    pub(super) fn destroy(mut self) {
+        self.give_back("ncclCommDestroy", self.library.0.ncclCommDestroy);
+    }
+
+    fn give_back(&mut self, call: &'static str, function: unsafe extern "C" fn(ncclComm_t) -> ncclResult_t) {
+        let raw = std::mem::replace(&mut self.raw, std::ptr::null_mut());
+        if raw.is_null() {
+            return;
+        }
+        let bound = self.device.context.bind();
+        // SAFETY: the function is RCCL's. Nobody uses the handle after it; an abort may run beside
+        // a call of another thread, which it ends.
+        let status = unsafe { function(raw) };
+        if let Err(error) = bound.and(self.library.check(call, status, || "a rank ends".into())) {
+            log::warn!("{error}");
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.give_back("ncclCommAbort", self.library.0.ncclCommAbort);
+    }
+}

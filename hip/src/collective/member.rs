@@ -1,0 +1,294 @@
+//! One rank: its handle, its stream, and the thread that watches its work.
+//!
+//! RCCL's calls enqueue work that waits for the other ranks on the device, without an end. The
+//! thread looks at the work, at the library's own errors and at the ranks of this process, and
+//! aborts the rank if its work can't end or takes too long.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+use rccl_sys::ncclComm_t;
+
+use crate::collective::call::Call;
+use crate::collective::id::UniqueId;
+use crate::collective::ledger::Ledger;
+use crate::collective::library::{Handle, Library};
+use crate::device::Device;
+use crate::device::event::Event;
+use crate::device::stream::Stream;
+use crate::error::{Error, Result};
+
+/// How often the thread looks at unfinished work. Each look is one query of an event and one of the
+/// library.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// One rank.
+pub(super) struct Member {
+    pub(super) rank: usize,
+    pub(super) size: usize,
+    pub(super) device: Arc<Device>,
+    pub(super) library: Library,
+    pub(super) stream: Stream,
+    /// Locked while this rank's calls are issued, so that threads' calls do not mix.
+    pub(super) order: Mutex<()>,
+    pub(super) ledger: Arc<Ledger>,
+    timeout: Duration,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    /// `None` once the rank has left or was aborted.
+    handle: Option<Handle>,
+    failure: Option<Error>,
+    /// The call that a thread is in, and since when.
+    calling: Option<(Instant, Call)>,
+    /// Enqueued calls, in order.
+    running: VecDeque<Running>,
+    leaving: bool,
+    left: bool,
+}
+
+struct Running {
+    since: Instant,
+    last: Call,
+    done: Arc<Event>,
+}
+
+impl Member {
+    /// Joins a group, and waits for its other ranks.
+    pub(super) fn join(
+        device: &Arc<Device>,
+        id: &UniqueId,
+        rank: usize,
+        size: usize,
+        timeout: Duration,
+    ) -> Result<Arc<Self>> {
+        let library = Library(device.provider().rccl()?);
+        let stream = Stream::new(&device.context)?;
+        let ledger = Ledger::join(id, rank, size)?;
+        let joined = init(library, device, id, (rank, size), timeout, &ledger);
+        let handle = joined.inspect_err(|error| ledger.fail(error))?;
+        let state = State {
+            handle: Some(handle),
+            failure: None,
+            calling: None,
+            running: VecDeque::new(),
+            leaving: false,
+            left: false,
+        };
+        let member = Arc::new(Self {
+            rank,
+            size,
+            device: device.clone(),
+            library,
+            stream,
+            order: Mutex::new(()),
+            ledger,
+            timeout,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        });
+        let watched = member.clone();
+        spawn(format!("hip-rank-{rank}"), move || watched.watch())?;
+        Ok(member)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The group's failure, if it is known already.
+    pub(super) fn failure(&self) -> Option<Error> {
+        self.lock().failure.clone()
+    }
+
+    /// The group's failure, if it has failed. Asks the library.
+    pub(super) fn check(&self) -> Result<()> {
+        if let Some(failure) = self.failure() {
+            return Err(failure);
+        }
+        let failure = match self.ledger.failure() {
+            Some(failure) => Err(failure),
+            None => self.lock().handle.as_ref().map_or(Ok(()), Handle::asynchronous),
+        };
+        failure.inspect_err(|error| self.fail(error.clone()))
+    }
+
+    /// Gives the group up, for this reason. If calls were unfinished, their results are lost, so
+    /// the next read or sync of the device reports it too.
+    pub(super) fn fail(&self, error: Error) {
+        let mut state = self.lock();
+        if state.failure.is_some() {
+            return;
+        }
+        log::error!("rank {} of {}: {error}", self.rank, self.size);
+        state.failure = Some(error.clone());
+        let handle = state.handle.take();
+        // Before the abort, which lets the device go on with wrong data.
+        if !state.running.is_empty() {
+            self.device.record(error.clone());
+        }
+        drop(state);
+        self.ledger.fail(&error);
+        drop(handle);
+        self.changed.notify_all();
+    }
+
+    /// Begins a call: it may wait for other ranks, so the thread watches it from here on.
+    pub(super) fn begin(&self, call: Call) -> Result<ncclComm_t> {
+        let mut state = self.lock();
+        match (&state.failure, &state.handle) {
+            (Some(failure), _) => Err(failure.clone()),
+            (None, None) => Err(Error::invalid(call.kind.op(), "a rank of a group", "one that has left it")),
+            (None, Some(handle)) => {
+                let raw = handle.raw();
+                state.calling = Some((Instant::now(), call));
+                self.changed.notify_all();
+                Ok(raw)
+            }
+        }
+    }
+
+    /// Ends a call, whose work ends at the event. `None` if it enqueued nothing.
+    pub(super) fn end(&self, done: Option<&Arc<Event>>) {
+        let mut state = self.lock();
+        if let (Some((since, last)), Some(done)) = (state.calling.take(), done)
+            && !done.query().unwrap_or(false)
+        {
+            state.running.push_back(Running { since, last, done: done.clone() });
+            self.changed.notify_all();
+        }
+    }
+
+    /// Leaves the group in order. Returns when the rank's work has ended and the library has
+    /// forgotten the rank, or after the timeout.
+    pub(super) fn leave(&self) {
+        self.ledger.leave(self.rank);
+        let mut state = self.lock();
+        state.leaving = true;
+        self.changed.notify_all();
+        let until = Instant::now() + self.timeout;
+        while !state.left {
+            let Some(rest) = until.checked_duration_since(Instant::now()) else {
+                drop(state);
+                let detail = format!("rank {} of {} could not leave its group", self.rank, self.size);
+                return self.device.record(timeout("ncclCommDestroy", detail));
+            };
+            state = self.changed.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Watches the rank's work until the rank leaves.
+    fn watch(&self) {
+        let mut state = self.lock();
+        loop {
+            while state.running.front().is_some_and(|running| matches!(running.done.query(), Ok(true))) {
+                state.running.pop_front();
+            }
+            let idle = state.failure.is_some() || (state.calling.is_none() && state.running.is_empty());
+            if idle && state.leaving {
+                break;
+            }
+            if idle {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let problem = self.problem(&state);
+            drop(state);
+            if let Err(error) = problem {
+                self.fail(error);
+            }
+            state = self.lock();
+            state = self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let handle = state.handle.take();
+        drop(state);
+        if let Some(handle) = handle {
+            handle.destroy();
+        }
+        self.lock().left = true;
+        self.changed.notify_all();
+    }
+
+    /// Why the unfinished work can't end, if so.
+    fn problem(&self, state: &State) -> Result<()> {
+        if let Some(failure) = self.ledger.failure() {
+            return Err(failure);
+        }
+        state.handle.as_ref().map_or(Ok(()), Handle::asynchronous)?;
+        let oldest = match (state.running.front(), &state.calling) {
+            (Some(running), _) => {
+                running.done.query()?;
+                (running.since, running.last)
+            }
+            (None, Some(calling)) => *calling,
+            (None, None) => return Ok(()),
+        };
+        if oldest.0.elapsed() < self.timeout {
+            return Ok(());
+        }
+        let detail = format!(
+            "rank {} of {} waited {:?} for {}: a rank died, is slow, or calls something else \
+             (BURN_ROCM_COLLECTIVE_TIMEOUT sets the time, BURN_ROCM_COLLECTIVE_CHECK=1 compares the ranks' calls)",
+            self.rank, self.size, self.timeout, oldest.1
+        );
+        Err(timeout(oldest.1.kind.function(), detail))
+    }
+}
+
+/// An error for ranks that did not come in time.
+fn timeout(call: &'static str, detail: String) -> Error {
+    Error::Collective { call, name: "timeout".into(), detail }
+}
+
+fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> Result<()> {
+    let spawned = std::thread::Builder::new().name(name).spawn(body);
+    spawned.map(drop).map_err(|error| Error::Collective {
+        call: "a thread's start",
+        name: "system".into(),
+        detail: error.to_string(),
+    })
+}
+
+/// Runs `ncclCommInitRank`, which waits for the other ranks without an end, in a thread that can be
+/// left behind. A handle that comes too late is aborted.
+fn init(
+    library: Library,
+    device: &Arc<Device>,
+    id: &UniqueId,
+    (rank, size): (usize, usize),
+    limit: Duration,
+    ledger: &Ledger,
+) -> Result<Handle> {
+    const CALL: &str = "ncclCommInitRank";
+    let (answer, answered) = mpsc::channel();
+    let (id, on) = (id.raw(), device.clone());
+    let join = move || {
+        let join = || {
+            on.make_current()?;
+            let mut raw = std::ptr::null_mut();
+            // SAFETY: the function is RCCL's; it writes one handle, owned from then on.
+            let status = unsafe { (library.0.ncclCommInitRank)(&mut raw, size as i32, id, rank as i32) };
+            library.check(CALL, status, || format!("rank {rank} of {size} can't join"))?;
+            Ok(Handle::new(library, on.clone(), raw))
+        };
+        // If nobody listens any more, this drops the handle, which aborts it.
+        let _ = answer.send(join());
+    };
+    spawn(format!("hip-join-{rank}"), join)?;
+    let start = Instant::now();
+    loop {
+        if let Ok(joined) = answered.recv_timeout(LOOK) {
+            return joined;
+        }
+        if let Some(failure) = ledger.failure() {
+            return Err(failure);
+        }
+        if start.elapsed() >= limit {
+            let detail = format!("rank {rank} of {size} waited {limit:?} for the other ranks to join");
+            return Err(timeout(CALL, detail));
+        }
+    }
+}

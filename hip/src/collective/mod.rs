@@ -1,0 +1,283 @@
+//! Collectives: groups of ranks, each of which is one device, of this process or of others.
+
+pub(crate) mod call;
+mod compare;
+pub(crate) mod group;
+pub(crate) mod id;
+mod ledger;
+mod library;
+mod member;
+pub(crate) mod work;
+
+use std::fmt;
+use std::sync::Arc;
+
+use hip_kernels::DType;
+
+use crate::collective::call::{Kind, Part, ReduceOp};
+use crate::collective::id::UniqueId;
+use crate::collective::member::Member;
+use crate::collective::work::Work;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::rendezvous::Rendezvous;
+use crate::settings::settings;
+
+/// One rank of a group: one device.
+///
+/// A rank has a stream of its own. A call is enqueued there, behind everything that the device's
+/// compute stream has been given, and returns a [`Work`]. [`Work::join`] makes the compute stream
+/// wait for it. What is enqueued in between runs at the same time.
+///
+/// All ranks make the same collectives in the same order. RCCL does not check this. Ranks of one
+/// process and ranks on CPU devices are compared always, others with
+/// [`Config::collective_check`](crate::Config::collective_check). A difference is an error that
+/// names both calls.
+///
+/// If a rank dies, aborts, or makes other calls, the group fails: the other ranks' calls end and
+/// return an error, at the latest after
+/// [`Config::collective_timeout`](crate::Config::collective_timeout). Every later call returns the
+/// same error. Results of calls that had not ended are lost, so the device's next read or sync
+/// returns it too.
+///
+/// On CPU devices and with some libraries a call waits for the other ranks. So a thread that drives
+/// several ranks issues their calls in one [`Group`](crate::Group).
+///
+/// ```
+/// use hip::{Communicator, DType, Device, Group, Part, ReduceOp};
+/// use std::sync::Arc;
+///
+/// // One process with all devices. `Communicator::connect` joins those of several processes.
+/// let devices: Vec<_> = (0..Device::count()?).map(Device::get).collect::<Result<_, _>>()?;
+/// let ranks = Communicator::local(&devices)?;
+/// let mut buffers = Vec::new();
+/// for device in &devices {
+///     buffers.push(Arc::new(device.upload(&2.5f32.to_ne_bytes())?));
+/// }
+/// let mut group = Group::new();
+/// for (rank, buffer) in ranks.iter().zip(&buffers) {
+///     group.all_reduce(rank, ReduceOp::Sum, DType::F32, 1, Part::whole(buffer), Part::whole(buffer))?;
+/// }
+/// group.start()?.join()?;
+/// let mut sum = [0; 4];
+/// devices[0].read(&buffers[0], 0, &mut sum)?;
+/// assert_eq!(f32::from_ne_bytes(sum), 2.5 * ranks.len() as f32);
+/// # Ok::<(), hip::Error>(())
+/// ```
+pub struct Communicator(Arc<Member>);
+
+impl Communicator {
+    /// Joins the group `id` as `rank` of `size` ranks. Waits for the other ranks, so each has its
+    /// own thread or process.
+    ///
+    /// # Errors
+    /// `NotAvailable` if RCCL is missing, with the package to install; `Invalid` for a rank that is
+    /// not below `size`, is taken, or disagrees with other ranks about `size`; `Collective` if
+    /// another rank does not come in time, or RCCL fails, for instance because two ranks have one
+    /// device; `Capture` if this thread captures a graph.
+    pub fn new(device: &Arc<Device>, id: &UniqueId, rank: usize, size: usize) -> Result<Self> {
+        let op = "Communicator::new";
+        if rank >= size || i32::try_from(size).is_err() {
+            return Err(Error::invalid(op, format!("a rank below the {size} ranks"), format!("rank {rank}")));
+        }
+        device.refuse_captured(op, "a rank joins with a stream of its own")?;
+        Member::join(device, id, rank, size, settings()?.collective_timeout).map(Self)
+    }
+
+    /// A group of devices of this process. Rank `i` is `devices[i]`.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn local(devices: &[Arc<Device>]) -> Result<Vec<Self>> {
+        if devices.is_empty() {
+            return Err(Error::invalid("Communicator::local", "at least one device", "none"));
+        }
+        let id = UniqueId::new()?;
+        std::thread::scope(|scope| {
+            let join = |(rank, device)| scope.spawn(move || Self::new(device, &id, rank, devices.len()));
+            let ranks: Vec<_> = devices.iter().enumerate().map(join).collect();
+            let panicked = |_| Err(Error::invalid("Communicator::local", "ranks that join", "a panic"));
+            ranks.into_iter().map(|rank| rank.join().unwrap_or_else(panicked)).collect()
+        })
+    }
+
+    /// A group of all processes of a rendezvous, each with one device. All of them call it.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new), and `Collective` if rank 0 could not begin.
+    pub fn connect(device: &Arc<Device>, rendezvous: &Rendezvous) -> Result<Self> {
+        let world = rendezvous.world();
+        // If rank 0 has no id, it says so by sending nothing.
+        let own = if world.rank == 0 { Some(UniqueId::new()) } else { None };
+        let sent = match &own {
+            Some(Ok(id)) => id.as_bytes().as_slice(),
+            _ => &[],
+        };
+        let bytes = rendezvous.broadcast(sent)?;
+        if let Some(own) = own {
+            return Self::new(device, &own?, world.rank, world.size);
+        }
+        if bytes.is_empty() {
+            return Err(Error::Collective {
+                call: "Communicator::connect",
+                name: "absent".into(),
+                detail: "rank 0 could not begin the group; its own error says why".into(),
+            });
+        }
+        Self::new(device, &UniqueId::from_bytes(&bytes)?, world.rank, world.size)
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.0.rank
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> usize {
+        self.0.size
+    }
+
+    /// This rank's device.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.0.device
+    }
+
+    fn member(&self) -> &Arc<Member> {
+        &self.0
+    }
+
+    /// Reduces `count` elements: every rank's `recv[i]` becomes the reduction of all ranks'
+    /// `send[i]`. `recv` may be `send`.
+    ///
+    /// # Errors
+    /// Nothing is enqueued after these: `Unsupported` for a dtype that RCCL can't reduce (`i16`,
+    /// `u16`, bools); `Invalid` for a range outside its buffer, on another device, or that overlaps
+    /// the other one in part; `Capture` if this thread captures a graph. After these the group has
+    /// failed: `Mismatch` if another rank made another call; `Collective` if RCCL failed, or another
+    /// rank died, left or did not come in time. The other calls return them too.
+    pub fn all_reduce(
+        &self,
+        op: ReduceOp,
+        dtype: DType,
+        count: usize,
+        send: Part<'_>,
+        recv: Part<'_>,
+    ) -> Result<Work> {
+        self.issue((Kind::AllReduce(op), dtype, count), Some(send), Some(recv))
+    }
+
+    /// Copies `count` elements of the root's `send` to every rank's `recv`. The other ranks' `send`
+    /// is not looked at. `recv` may be `send`.
+    ///
+    /// # Errors
+    /// As for [`all_reduce`](Self::all_reduce), but with every dtype; `Invalid` for a root that is
+    /// no rank.
+    pub fn broadcast(
+        &self,
+        dtype: DType,
+        count: usize,
+        root: usize,
+        send: Part<'_>,
+        recv: Part<'_>,
+    ) -> Result<Work> {
+        self.issue((Kind::Broadcast(root), dtype, count), Some(send), Some(recv))
+    }
+
+    /// As [`all_reduce`](Self::all_reduce), but only the root gets the reduction. The other ranks'
+    /// `recv` is not looked at.
+    ///
+    /// # Errors
+    /// As for [`all_reduce`](Self::all_reduce); `Invalid` for a root that is no rank.
+    pub fn reduce(
+        &self,
+        op: ReduceOp,
+        dtype: DType,
+        count: usize,
+        root: usize,
+        send: Part<'_>,
+        recv: Part<'_>,
+    ) -> Result<Work> {
+        self.issue((Kind::Reduce(op, root), dtype, count), Some(send), Some(recv))
+    }
+
+    /// Gathers `count` elements of each rank: `recv[r * count + i]` becomes rank r's `send[i]`, so
+    /// `recv` has `size * count` elements. `send` may be this rank's part of `recv`.
+    ///
+    /// # Errors
+    /// As for [`all_reduce`](Self::all_reduce), but with every dtype.
+    pub fn all_gather(&self, dtype: DType, count: usize, send: Part<'_>, recv: Part<'_>) -> Result<Work> {
+        self.issue((Kind::AllGather, dtype, count), Some(send), Some(recv))
+    }
+
+    /// Reduces `size * count` elements, and gives each rank its part: rank r's `recv[i]` becomes the
+    /// reduction of all ranks' `send[r * count + i]`. `recv` may be this rank's part of `send`.
+    ///
+    /// # Errors
+    /// As for [`all_reduce`](Self::all_reduce).
+    pub fn reduce_scatter(
+        &self,
+        op: ReduceOp,
+        dtype: DType,
+        count: usize,
+        send: Part<'_>,
+        recv: Part<'_>,
+    ) -> Result<Work> {
+        self.issue((Kind::ReduceScatter(op), dtype, count), Some(send), Some(recv))
+    }
+
+    /// Sends `count` elements to a rank that receives as many of the same dtype. Two ranks that send
+    /// to each other do so in a [`Group`](crate::Group), as does a rank that sends to itself.
+    ///
+    /// # Errors
+    /// As for [`all_reduce`](Self::all_reduce), but with every dtype; `Invalid` for a peer that is
+    /// no rank.
+    pub fn send(&self, dtype: DType, count: usize, peer: usize, send: Part<'_>) -> Result<Work> {
+        self.issue((Kind::Send(peer), dtype, count), Some(send), None)
+    }
+
+    /// Receives what a rank sends.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub fn receive(&self, dtype: DType, count: usize, peer: usize, recv: Part<'_>) -> Result<Work> {
+        self.issue((Kind::Receive(peer), dtype, count), None, Some(recv))
+    }
+
+    /// Asks whether the group has failed.
+    ///
+    /// # Errors
+    /// Its failure.
+    pub fn check(&self) -> Result<()> {
+        self.0.check()
+    }
+
+    /// Gives the group up: the other ranks get an error instead of waiting for this one. A rank
+    /// whose thread panics does so by itself.
+    pub fn abort(&self) {
+        self.0.fail(Error::Collective {
+            call: "Communicator::abort",
+            name: "aborted".into(),
+            detail: format!("rank {} of {} gave the group up", self.rank(), self.size()),
+        });
+    }
+}
+
+impl Drop for Communicator {
+    /// Leaves the group, after this rank's work.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.abort();
+        }
+        self.0.leave();
+    }
+}
+
+impl fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Communicator")
+            .field("rank", &self.rank())
+            .field("size", &self.size())
+            .field("device", &self.device().info().index)
+            .finish_non_exhaustive()
+    }
+}

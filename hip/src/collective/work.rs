@@ -1,0 +1,96 @@
+//! Enqueued collectives.
+
+use std::sync::Arc;
+
+use crate::collective::member::Member;
+use crate::device::event::Event;
+use crate::error::Result;
+use crate::memory::buffer::Buffer;
+
+/// Enqueued collectives. It holds their buffers until it is joined; dropping it joins it.
+///
+/// Ops that are enqueued before [`join`](Self::join) run at the same time as the collectives, so
+/// they must not write the collectives' buffers, nor read what the collectives write.
+#[must_use = "ops must not use the buffers before it is joined; dropping it joins it"]
+pub struct Work {
+    ends: Vec<(Arc<Member>, Arc<Event>)>,
+    buffers: Vec<Arc<Buffer>>,
+}
+
+impl Work {
+    pub(super) fn new(buffers: impl Iterator<Item = Arc<Buffer>>) -> Self {
+        Self { ends: Vec::new(), buffers: buffers.collect() }
+    }
+
+    /// Adds a rank, whose work ends at the event.
+    pub(super) fn add(&mut self, member: &Arc<Member>, end: Arc<Event>) {
+        self.ends.push((member.clone(), end));
+    }
+
+    /// Makes later ops of the ranks' devices wait for the collectives. The host does not wait.
+    ///
+    /// # Errors
+    /// The group's failure, if it is known by now. The device's next read or sync reports a later
+    /// one.
+    pub fn join(mut self) -> Result<()> {
+        self.wait_on_devices()?;
+        self.ends.iter().try_for_each(|(member, _)| member.failure().map_or(Ok(()), Err))
+    }
+
+    /// Joins, and waits on the host until the collectives have ended.
+    ///
+    /// # Errors
+    /// Why they failed, if they did; `Capture` if this thread captures a graph.
+    pub fn wait(mut self) -> Result<()> {
+        self.wait_on_devices()?;
+        for (member, end) in &self.ends {
+            member.device.refuse_captured("Work::wait", "captured work has not run yet")?;
+            // If the rank was aborted meanwhile, the wait ends, and the failure says why.
+            end.synchronize()?;
+            member.failure().map_or(Ok(()), Err)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the collectives have ended, well or not.
+    ///
+    /// # Errors
+    /// `Device` if HIP reports a failure of the device's work.
+    pub fn is_done(&self) -> Result<bool> {
+        for (_, end) in &self.ends {
+            if !end.query()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Makes the devices' compute streams wait, and lets the buffers go: their memory's next user
+    /// is enqueued behind the wait.
+    fn wait_on_devices(&mut self) -> Result<()> {
+        let mut waited = Ok(());
+        for (member, end) in &self.ends {
+            let compute = &member.device.compute;
+            waited = waited.and_then(|()| compute.wait(end));
+            if waited.is_err() {
+                // Without the wait, the host waits.
+                waited = waited.and(end.synchronize());
+            }
+        }
+        self.buffers.clear();
+        waited
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        if self.buffers.is_empty() {
+            return;
+        }
+        if let Err(error) = self.wait_on_devices()
+            && let Some((member, _)) = self.ends.first()
+        {
+            member.device.record(error);
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! A process's place in a job, by the variables of the common launchers.
+
+use crate::error::{Error, Result};
+use crate::hash::Digest;
+
+/// How many ports after the first one rank 0 may take, if another program has the first.
+const SPARE_PORTS: u16 = 16;
+/// Ports for jobs whose launcher names none.
+const OWN_PORTS: std::ops::Range<u16> = 20_000..30_000;
+
+const PORT: &str = "BURN_ROCM_RENDEZVOUS_PORT";
+const SECRET: &str = "BURN_ROCM_RENDEZVOUS_SECRET";
+
+/// Whose variables say a process's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Launcher {
+    /// `torchrun`, or a user who sets its variables: `RANK`, `WORLD_SIZE`, `LOCAL_RANK`,
+    /// `MASTER_ADDR` and `MASTER_PORT`.
+    Torchrun,
+    /// Open MPI's `mpirun`: `OMPI_COMM_WORLD_RANK` and its like.
+    OpenMpi,
+    /// The `mpirun` of MPICH and Intel: `PMI_RANK`, `PMI_SIZE` and `MPI_LOCALRANKID`.
+    Pmi,
+    /// `srun`: `SLURM_PROCID`, `SLURM_NTASKS` and `SLURM_LOCALID`.
+    Slurm,
+    /// No launcher: the process is the only one.
+    Alone,
+}
+
+/// A process's place in a job of `size` processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct World {
+    /// The process's number.
+    pub rank: usize,
+    /// The number of processes.
+    pub size: usize,
+    /// The number among the processes of this machine: the index of the process's device, if each
+    /// process sees all devices.
+    pub local_rank: usize,
+    /// The host name or address of rank 0's machine.
+    pub address: String,
+    /// The ports that rank 0 may listen on. It takes the first that is free, and the others try them
+    /// in turn.
+    pub ports: Vec<u16>,
+    /// What a process must send to be let in. It also tells jobs on one machine apart. It is sent
+    /// as it is, so it keeps out those who can reach the port, not those who can read the network.
+    pub secret: String,
+    /// Where this was found.
+    pub launcher: Launcher,
+}
+
+impl World {
+    /// The process's place, from the first launcher whose variables are set: `torchrun`, Open MPI,
+    /// MPICH, Slurm. Slurm is last, because an `mpirun` within its jobs inherits its variables with
+    /// the values of one process.
+    ///
+    /// | variable | meaning |
+    /// |---|---|
+    /// | `MASTER_ADDR` | rank 0's machine; without it Slurm's first node, or this machine if all of MPI's processes are here |
+    /// | `MASTER_PORT` | the port; without it one that the job's name gives. Where `torchrun`'s agent holds it (`TORCHELASTIC_USE_AGENT_STORE`), the next ones |
+    /// | `BURN_ROCM_RENDEZVOUS_PORT` | the port, if none of these shall be used |
+    /// | `BURN_ROCM_RENDEZVOUS_SECRET` | a text that all processes of the job have and others do not |
+    ///
+    /// # Errors
+    /// `Config` for a variable that is missing, unreadable or contradicts another one.
+    pub fn from_env() -> Result<Self> {
+        Self::read(&|name| std::env::var(name).ok())
+    }
+
+    /// A place in a job of `size` processes on this machine, whose rank 0 listens on `port`.
+    pub fn on_this_machine(rank: usize, size: usize, port: u16, secret: &str) -> Self {
+        Self {
+            rank,
+            size,
+            local_rank: rank,
+            address: "127.0.0.1".into(),
+            ports: vec![port],
+            secret: secret.into(),
+            launcher: Launcher::Alone,
+        }
+    }
+
+    fn read(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+        let env = Environment(variable);
+        let (names, launcher) = if env.has("RANK") {
+            (["RANK", "WORLD_SIZE", "LOCAL_RANK", ""], Launcher::Torchrun)
+        } else if env.has("OMPI_COMM_WORLD_RANK") {
+            let [rank, size] = ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"];
+            let [local, local_size] = ["OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"];
+            ([rank, size, local, local_size], Launcher::OpenMpi)
+        } else if env.has("PMI_RANK") {
+            // `srun` also sets these, but not the local rank.
+            let local = if env.has("MPI_LOCALRANKID") { "MPI_LOCALRANKID" } else { "SLURM_LOCALID" };
+            let local = if env.has(local) { local } else { "MPI_LOCALRANKID" };
+            (["PMI_RANK", "PMI_SIZE", local, "MPI_LOCALNRANKS"], Launcher::Pmi)
+        } else if env.has("SLURM_PROCID") {
+            (["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""], Launcher::Slurm)
+        } else if env.has("WORLD_SIZE") {
+            return Err(Error::config("RANK", "this process's number, because WORLD_SIZE is set", "nothing"));
+        } else {
+            return Ok(Self { launcher: Launcher::Alone, ..Self::on_this_machine(0, 1, 0, "") });
+        };
+        let [rank_name, size_name, local_name, local_size_name] = names;
+        let [rank, size, local_rank] =
+            [rank_name, size_name, local_name].map(|name| env.number::<usize>(name));
+        let (rank, size, local_rank) = (rank?, size?, local_rank?);
+        let below = |name: &str, value: usize| {
+            if value < size {
+                return Ok(());
+            }
+            let expected = format!("a number below {size_name}, which is {size}");
+            Err(Error::config(name, expected, format!("`{value}`")))
+        };
+        below(rank_name, rank)?;
+        below(local_name, local_rank)?;
+        if launcher != Launcher::Torchrun
+            && env.has("WORLD_SIZE")
+            && env.number::<usize>("WORLD_SIZE")? != size
+        {
+            let expected = format!("the number of {size_name}, which is {size}, or nothing");
+            return Err(Error::config("WORLD_SIZE", expected, env.shown("WORLD_SIZE")));
+        }
+
+        let all_here = !local_size_name.is_empty()
+            && env.has(local_size_name)
+            && env.number::<usize>(local_size_name)? == size;
+        let address = match env.get("MASTER_ADDR") {
+            Some(address) => address,
+            None if size == 1 || all_here => "127.0.0.1".into(),
+            None if launcher == Launcher::Torchrun => return Err(env.missing("MASTER_ADDR")),
+            None => env.first_node().ok_or_else(|| env.missing("MASTER_ADDR"))?,
+        };
+        let job = env.job();
+        let secret = format!("{job}/{}", env.get(SECRET).unwrap_or_default());
+        let ports = env.ports(launcher, &job)?;
+        Ok(Self { rank, size, local_rank, address, ports, secret, launcher })
+    }
+}
+
+struct Environment<'a>(&'a dyn Fn(&str) -> Option<String>);
+
+impl Environment<'_> {
+    /// An empty variable counts as not set.
+    fn get(&self, name: &str) -> Option<String> {
+        (self.0)(name).filter(|value| !value.is_empty())
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
+    fn shown(&self, name: &str) -> String {
+        self.get(name).map_or("nothing".into(), |value| format!("`{value}`"))
+    }
+
+    fn missing(&self, name: &str) -> Error {
+        Error::config(name, "rank 0's host name or address", "nothing")
+    }
+
+    fn number<T: std::str::FromStr>(&self, name: &str) -> Result<T> {
+        let value = self.get(name).and_then(|value| value.trim().parse().ok());
+        value.ok_or_else(|| Error::config(name, "a number", self.shown(name)))
+    }
+
+    /// The job's name: the same in all of its processes, and in those of no other job.
+    fn job(&self) -> String {
+        let names = [
+            "TORCHELASTIC_RUN_ID",
+            "PMIX_NAMESPACE",
+            "OMPI_MCA_ess_base_jobid",
+            "PMI_JOBID",
+            "SLURM_JOB_ID",
+            "SLURM_STEP_ID",
+        ];
+        names.iter().filter_map(|name| self.get(name)).collect::<Vec<_>>().join(".")
+    }
+
+    fn ports(&self, launcher: Launcher, job: &str) -> Result<Vec<u16>> {
+        if self.has(PORT) {
+            return Ok(vec![self.number(PORT)?]);
+        }
+        let first = if self.has("MASTER_PORT") {
+            let port: u16 = self.number("MASTER_PORT")?;
+            // The agent's own store holds the port.
+            let held = self.get("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True");
+            port.saturating_add(u16::from(held))
+        } else if launcher == Launcher::Torchrun {
+            return Err(Error::config("MASTER_PORT", "rank 0's port", "nothing"));
+        } else {
+            let room = u128::from(OWN_PORTS.end - OWN_PORTS.start - SPARE_PORTS);
+            OWN_PORTS.start + (Digest::new().part(job).finish() % room) as u16
+        };
+        Ok((first..=first.saturating_add(SPARE_PORTS)).collect())
+    }
+
+    /// The first node of Slurm's list, such as `n007` of `n[007-009,012],login`.
+    fn first_node(&self) -> Option<String> {
+        let list = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"]
+            .into_iter()
+            .find_map(|name| self.get(name))?;
+        let end = |text: &str, ends: &[char]| text.find(ends).unwrap_or(text.len());
+        let (name, rest) = list.split_at(end(&list, &['[', ',']));
+        let Some(ranges) = rest.strip_prefix('[') else { return Some(name.into()) };
+        let (ranges, suffix) = ranges.split_once(']')?;
+        let number = &ranges[..end(ranges, &['-', ','])];
+        Some(format!("{name}{number}{}", &suffix[..end(suffix, &[','])]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn world(pairs: &[(&str, &str)]) -> Result<World> {
+        World::read(&|name| pairs.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    const TORCHRUN: [(&str, &str); 5] = [
+        ("RANK", "5"),
+        ("WORLD_SIZE", "8"),
+        ("LOCAL_RANK", "1"),
+        ("MASTER_ADDR", "n1"),
+        ("MASTER_PORT", "29500"),
+    ];
+    const OPEN_MPI: [(&str, &str); 3] =
+        [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_LOCAL_RANK", "0")];
+    const SLURM: [(&str, &str); 5] = [
+        ("SLURM_PROCID", "3"),
+        ("SLURM_NTASKS", "4"),
+        ("SLURM_LOCALID", "1"),
+        ("SLURM_JOB_ID", "812"),
+        ("SLURM_STEP_NODELIST", "n[007-009,012],login"),
+    ];
+
+    #[test]
+    fn each_launcher_is_understood() {
+        let found = world(&TORCHRUN).unwrap();
+        assert_eq!((found.rank, found.size, found.local_rank), (5, 8, 1));
+        assert_eq!(
+            (found.address.as_str(), found.ports[0], found.launcher),
+            ("n1", 29500, Launcher::Torchrun)
+        );
+
+        let held = [&TORCHRUN[..], &[("TORCHELASTIC_USE_AGENT_STORE", "True")]].concat();
+        assert_eq!(world(&held).unwrap().ports, (29501..=29517).collect::<Vec<_>>());
+        let own = [&held[..], &[(PORT, "7000")]].concat();
+        assert_eq!(world(&own).unwrap().ports, [7000]);
+
+        let found = world(&SLURM).unwrap();
+        assert_eq!((found.rank, found.size, found.local_rank), (3, 4, 1));
+        assert_eq!((found.address.as_str(), found.launcher), ("n007", Launcher::Slurm));
+        assert!(found.ports.iter().all(|port| OWN_PORTS.contains(port)));
+
+        // mpirun within a job of Slurm.
+        let both = [&OPEN_MPI[..], &SLURM].concat();
+        let found = world(&both).unwrap();
+        assert_eq!((found.rank, found.size, found.launcher), (1, 2, Launcher::OpenMpi));
+        let here = [&OPEN_MPI[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]].concat();
+        assert_eq!(world(&here).unwrap().address, "127.0.0.1");
+
+        let pmi = [("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("MPI_LOCALRANKID", "0"), ("MPI_LOCALNRANKS", "2")];
+        assert_eq!(world(&pmi).unwrap().launcher, Launcher::Pmi);
+        let alone = world(&[]).unwrap();
+        assert_eq!((alone.rank, alone.size, alone.launcher), (0, 1, Launcher::Alone));
+    }
+
+    #[test]
+    fn jobs_differ_in_their_secrets_and_ports() {
+        let other = SLURM.map(|(name, value)| (name, if name == "SLURM_JOB_ID" { "813" } else { value }));
+        let (one, other) = (world(&SLURM).unwrap(), world(&other).unwrap());
+        assert_ne!(one.secret, other.secret);
+        assert_ne!(one.ports, other.ports);
+        let secret = [&SLURM[..], &[(SECRET, "x")]].concat();
+        assert_ne!(world(&secret).unwrap().secret, one.secret);
+    }
+
+    #[test]
+    fn what_is_missing_or_contradicts_is_named() {
+        let without = |all: &[(&'static str, &'static str)], name: &str| -> Vec<_> {
+            all.iter().filter(|(other, _)| *other != name).copied().collect()
+        };
+        let with = |all: &[(&'static str, &'static str)], name: &'static str, value: &'static str| {
+            let mut all = without(all, name);
+            all.push((name, value));
+            all
+        };
+        for (name, variables) in [
+            ("WORLD_SIZE", without(&TORCHRUN, "WORLD_SIZE")),
+            ("RANK", without(&TORCHRUN, "RANK")),
+            ("LOCAL_RANK", without(&TORCHRUN, "LOCAL_RANK")),
+            ("MASTER_ADDR", without(&TORCHRUN, "MASTER_ADDR")),
+            ("MASTER_PORT", without(&TORCHRUN, "MASTER_PORT")),
+            ("MASTER_PORT", with(&TORCHRUN, "MASTER_PORT", "70000")),
+            ("RANK", with(&TORCHRUN, "RANK", "8")),
+            ("RANK", with(&TORCHRUN, "RANK", "-1")),
+            ("WORLD_SIZE", with(&TORCHRUN, "WORLD_SIZE", "0x8")),
+            (PORT, with(&TORCHRUN, PORT, "none")),
+            ("SLURM_NTASKS", without(&SLURM, "SLURM_NTASKS")),
+            ("SLURM_LOCALID", without(&SLURM, "SLURM_LOCALID")),
+            ("WORLD_SIZE", with(&SLURM, "WORLD_SIZE", "2")),
+            ("MASTER_ADDR", without(&SLURM, "SLURM_STEP_NODELIST")),
+            ("MASTER_ADDR", OPEN_MPI.to_vec()),
+            ("MPI_LOCALRANKID", vec![("PMI_RANK", "0"), ("PMI_SIZE", "2")]),
+        ] {
+            match world(&variables) {
+                Err(Error::Config { what, .. }) => assert_eq!(what, name, "{variables:?}"),
+                other => panic!("{variables:?}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_node_of_a_list_is_found() {
+        for (list, first) in [
+            ("n1", "n1"),
+            ("n1,n2", "n1"),
+            ("n[1-4]", "n1"),
+            ("gpu[07,09-11]x,n2", "gpu07x"),
+            ("a-b[3]", "a-b3"),
+        ] {
+            let read = |name: &str| (name == "SLURM_NODELIST").then(|| list.to_owned());
+            assert_eq!(Environment(&read).first_node().as_deref(), Some(first));
+        }
+    }
+}

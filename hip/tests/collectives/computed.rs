@@ -1,0 +1,138 @@
+//! What each call computes: every dtype and reduction, and one thread that drives all ranks.
+
+use std::sync::Arc;
+
+use crate::random::Random;
+use hip::{Communicator, DType, Group, Part, ReduceOp};
+
+use crate::ranks::{in_child, on_cpu, on_threads};
+use crate::values::{MOVED, OPS, REDUCED, check, draw, ordered_sum};
+
+#[test]
+fn every_dtype_and_reduction() {
+    on_threads("computed::every_dtype_and_reduction", &[], |ranks| {
+        let on = &ranks.communicator;
+        let (rank, size, device) = (on.rank(), on.size(), on.device());
+        let random = Random::from_seed(ranks.seed);
+        for dtype in REDUCED {
+            for op in OPS {
+                for count in [1, 33, 2500] {
+                    let given: Vec<_> = (0..size).map(|_| draw(&random, dtype, size * count)).collect();
+                    let send = Arc::new(device.upload(&given[rank]).unwrap());
+                    let recv = Arc::new(device.alloc(size * count * dtype.size()).unwrap());
+                    let (from, to) = (Part::whole(&send), Part::whole(&recv));
+                    let read = |elements: usize| {
+                        let mut found = vec![0; elements * dtype.size()];
+                        device.read(&recv, 0, &mut found).unwrap();
+                        found
+                    };
+                    on.all_reduce(op, dtype, size * count, from, to).unwrap().join().unwrap();
+                    let found = read(size * count);
+                    check("all_reduce", (op, dtype, size * count), &given, 0, &found);
+                    if on_cpu() && op == ReduceOp::Sum && dtype.is_float() && dtype != DType::F64 {
+                        assert_eq!(found, ordered_sum(dtype, &given, size * count), "{dtype:?}: the order");
+                    }
+                    on.reduce_scatter(op, dtype, count, from, to).unwrap().join().unwrap();
+                    check("reduce_scatter", (op, dtype, count), &given, rank * count, &read(count));
+                    for root in 0..size {
+                        on.reduce(op, dtype, count, root, from, to).unwrap().join().unwrap();
+                        if rank == root {
+                            check("reduce", (op, dtype, count), &given, 0, &read(count));
+                        }
+                    }
+                }
+            }
+        }
+        for dtype in [&REDUCED[..], &MOVED].concat() {
+            let given: Vec<_> = (0..size).map(|_| draw(&random, dtype, 77)).collect();
+            let send = Arc::new(device.upload(&given[rank]).unwrap());
+            let recv = Arc::new(device.alloc(size * 77 * dtype.size()).unwrap());
+            let (from, to) = (Part::whole(&send), Part::whole(&recv));
+            let mut found = vec![0; size * 77 * dtype.size()];
+            on.all_gather(dtype, 77, from, to).unwrap().join().unwrap();
+            device.read(&recv, 0, &mut found).unwrap();
+            assert_eq!(found, given.concat(), "{dtype:?}");
+            for root in 0..size {
+                on.broadcast(dtype, 77, root, from, to).unwrap().join().unwrap();
+                device.read(&recv, 0, &mut found[..77 * dtype.size()]).unwrap();
+                assert_eq!(found[..77 * dtype.size()], given[root], "{dtype:?}");
+            }
+            // A plain send and receive, without a group: to the next rank from even ones, and back.
+            if size.is_multiple_of(2) {
+                let peer = rank ^ 1;
+                for sends in [0, 1] {
+                    if rank % 2 == sends {
+                        on.send(dtype, 77, peer, from).unwrap().join().unwrap();
+                    } else {
+                        on.receive(dtype, 77, peer, to).unwrap().wait().unwrap();
+                        device.read(&recv, 0, &mut found[..77 * dtype.size()]).unwrap();
+                        assert_eq!(found[..77 * dtype.size()], given[peer], "{dtype:?}");
+                    }
+                }
+            }
+        }
+        on.check().unwrap();
+    });
+}
+
+#[test]
+fn one_thread_drives_all_ranks() {
+    let Some((seed, devices)) = in_child("computed::one_thread_drives_all_ranks", &[]) else { return };
+    let ranks = Communicator::local(&devices).unwrap();
+    let random = Random::from_seed(seed);
+    for round in 0..20 {
+        let count = random.below(5000);
+        let given: Vec<_> = ranks.iter().map(|_| draw(&random, DType::F32, count)).collect();
+        let buffers: Vec<_> = ranks
+            .iter()
+            .zip(&given)
+            .map(|(on, given)| Arc::new(on.device().upload(given).unwrap()))
+            .collect();
+        let mut group = Group::new();
+        for (on, buffer) in ranks.iter().zip(&buffers) {
+            let part = Part::whole(buffer);
+            group.all_reduce(on, ReduceOp::Sum, DType::F32, count, part, part).unwrap();
+        }
+        let work = group.start().unwrap();
+        match round % 3 {
+            0 => work.join().unwrap(),
+            1 => work.wait().unwrap(),
+            _ => drop(work),
+        }
+        for (on, buffer) in ranks.iter().zip(&buffers) {
+            let mut found = vec![0; count * 4];
+            on.device().read(buffer, 0, &mut found).unwrap();
+            check(&format!("seed {seed}"), (ReduceOp::Sum, DType::F32, count), &given, 0, &found);
+        }
+    }
+    // All ranks leave in one thread, one after the other.
+    drop(ranks);
+}
+
+/// Work that is enqueued behind a join sees the result, and the memory of dropped buffers is not
+/// reused under a collective.
+#[test]
+fn buffers_may_be_dropped_before_the_join() {
+    on_threads("computed::buffers_may_be_dropped_before_the_join", &[], |ranks| {
+        let on = &ranks.communicator;
+        let (rank, size, device) = (on.rank(), on.size(), on.device());
+        const COUNT: usize = 1 << 18;
+        for round in 0..20 {
+            let value = (rank + round) as f32;
+            let send = Arc::new(device.upload(&value.to_ne_bytes().repeat(COUNT)).unwrap());
+            let recv = Arc::new(device.alloc(COUNT * 4).unwrap());
+            let work = on
+                .all_reduce(ReduceOp::Sum, DType::F32, COUNT, Part::whole(&send), Part::whole(&recv))
+                .unwrap();
+            drop(send);
+            // Without the `Work`, this could get the memory of `send`.
+            let other = device.upload(&(-1f32).to_ne_bytes().repeat(COUNT)).unwrap();
+            work.join().unwrap();
+            let mut found = vec![0; COUNT * 4];
+            device.read(&recv, 0, &mut found).unwrap();
+            let sum = (0..size).map(|rank| (rank + round) as f32).sum::<f32>();
+            assert_eq!(found, sum.to_ne_bytes().repeat(COUNT), "round {round}");
+            drop(other);
+        }
+    });
+}

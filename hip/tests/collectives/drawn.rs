@@ -1,0 +1,196 @@
+//! Drawn sequences of collectives, held against f64.
+
+use std::sync::Arc;
+
+use crate::random::Random;
+use hip::{Buffer, Communicator, DType, Device, Group, Part, ReduceOp};
+
+use crate::ranks::{Ranks, on_processes, on_threads};
+use crate::values::{MOVED, OPS, REDUCED, check, draw};
+
+/// The collectives of a sequence.
+const STEPS: usize = 1000;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    AllReduce,
+    Broadcast,
+    Reduce,
+    AllGather,
+    ReduceScatter,
+    /// Every rank sends to the one that is this much higher, and receives from the other side.
+    Ring(usize),
+}
+
+/// One step, the same for all ranks.
+#[derive(Clone, Debug)]
+struct Step {
+    kind: Kind,
+    op: ReduceOp,
+    dtype: DType,
+    count: usize,
+    root: usize,
+    in_place: bool,
+    /// Elements before each range in its buffer.
+    offset: usize,
+    /// What each rank gives.
+    given: Vec<Vec<u8>>,
+}
+
+impl Step {
+    fn draw(random: &Random, size: usize) -> Self {
+        let kinds = [Kind::AllReduce, Kind::Broadcast, Kind::Reduce, Kind::AllGather, Kind::ReduceScatter];
+        let kind = match random.below(6) {
+            5 => Kind::Ring(random.below(size)),
+            other => kinds[other],
+        };
+        let moves = matches!(kind, Kind::Broadcast | Kind::AllGather | Kind::Ring(_));
+        let dtypes = if moves { [&REDUCED[..], &MOVED].concat() } else { REDUCED.to_vec() };
+        let dtype = dtypes[random.below(dtypes.len())];
+        // Often around the edges of vectors and blocks, sometimes nothing, sometimes more.
+        let count = match random.below(10) {
+            0 => 0,
+            1 => 1,
+            2..=6 => random.below(70),
+            7 | 8 => 1000 + random.below(100),
+            _ => random.below(20_000),
+        };
+        let elements = if kind == Kind::ReduceScatter { size * count } else { count };
+        Self {
+            kind,
+            op: OPS[random.below(OPS.len())],
+            dtype,
+            count,
+            root: random.below(size),
+            in_place: random.below(2) == 0 && !matches!(kind, Kind::Ring(_)),
+            offset: random.below(3),
+            given: (0..size).map(|_| draw(random, dtype, elements)).collect(),
+        }
+    }
+
+    /// This rank's buffer for what it gives, with its offset. For a call in place, the buffer has
+    /// room for the result too.
+    fn buffers(&self, device: &Arc<Device>, rank: usize, size: usize) -> Memory {
+        let bytes = self.dtype.size();
+        let head = vec![0x5a; self.offset * bytes];
+        let upload = |bytes: &[u8]| Arc::new(device.upload(bytes).unwrap());
+        let given = &self.given[rank];
+        let results = if self.kind == Kind::AllGather { size * self.count } else { self.count };
+        if !self.in_place {
+            let send = upload(&[&head[..], given].concat());
+            let recv = upload(&[&head[..], &vec![0xa5; results * bytes]].concat());
+            return Memory { send, recv, from: self.offset, to: self.offset };
+        }
+        let own = rank * self.count;
+        match self.kind {
+            Kind::AllGather => {
+                let mut all = [&head[..], &vec![0xa5; results * bytes]].concat();
+                all[(self.offset + own) * bytes..][..given.len()].copy_from_slice(given);
+                let both = upload(&all);
+                Memory { send: both.clone(), recv: both, from: self.offset + own, to: self.offset }
+            }
+            Kind::ReduceScatter => {
+                let both = upload(&[&head[..], given].concat());
+                Memory { send: both.clone(), recv: both, from: self.offset, to: self.offset + own }
+            }
+            _ => {
+                let both = upload(&[&head[..], given].concat());
+                Memory { send: both.clone(), recv: both, from: self.offset, to: self.offset }
+            }
+        }
+    }
+
+    fn add<'a>(&self, group: &mut Group<'a>, on: &'a Communicator, memory: &Memory) {
+        let (send, recv) = (Part::at(&memory.send, memory.from), Part::at(&memory.recv, memory.to));
+        let Self { op, dtype, count, root, .. } = *self;
+        let size = on.size();
+        match self.kind {
+            Kind::AllReduce => group.all_reduce(on, op, dtype, count, send, recv),
+            Kind::Broadcast => group.broadcast(on, dtype, count, root, send, recv),
+            Kind::Reduce => group.reduce(on, op, dtype, count, root, send, recv),
+            Kind::AllGather => group.all_gather(on, dtype, count, send, recv),
+            Kind::ReduceScatter => group.reduce_scatter(on, op, dtype, count, send, recv),
+            Kind::Ring(by) => {
+                let (to, from) = ((on.rank() + by) % size, (on.rank() + size - by) % size);
+                let sent = group.send(on, dtype, count, to, send);
+                sent.and_then(|()| group.receive(on, dtype, count, from, recv))
+            }
+        }
+        .unwrap();
+    }
+
+    fn verify(&self, what: &str, device: &Device, rank: usize, memory: &Memory) {
+        let bytes = self.dtype.size();
+        let size = self.given.len();
+        let results = if self.kind == Kind::AllGather { size * self.count } else { self.count };
+        let mut found = vec![0; results * bytes];
+        device.read(&memory.recv, memory.to * bytes, &mut found).unwrap();
+        let mut head = vec![0; self.offset * bytes];
+        device.read(&memory.recv, 0, &mut head).unwrap();
+        assert!(head.iter().all(|&byte| byte == 0x5a), "{what}: what lies before the result was written");
+        let reduced = (self.op, self.dtype, self.count);
+        match self.kind {
+            Kind::AllReduce => check(what, reduced, &self.given, 0, &found),
+            Kind::ReduceScatter => check(what, reduced, &self.given, rank * self.count, &found),
+            Kind::Reduce if rank == self.root => check(what, reduced, &self.given, 0, &found),
+            Kind::Reduce if self.in_place => assert_eq!(found, self.given[rank], "{what}: not the root"),
+            Kind::Reduce => assert!(found.iter().all(|&byte| byte == 0xa5), "{what}: not the root"),
+            Kind::Broadcast => assert_eq!(found, self.given[self.root], "{what}"),
+            Kind::AllGather => assert_eq!(found, self.given.concat(), "{what}"),
+            Kind::Ring(by) => assert_eq!(found, self.given[(rank + size - by) % size], "{what}"),
+        }
+    }
+}
+
+/// A rank's buffers for a step, with its first elements in them.
+struct Memory {
+    send: Arc<Buffer>,
+    recv: Arc<Buffer>,
+    from: usize,
+    to: usize,
+}
+
+/// Runs the sequence of a seed as one rank. One to three steps are issued together.
+fn sequence(ranks: &Ranks) {
+    let on = &ranks.communicator;
+    let (rank, size, device) = (on.rank(), on.size(), on.device());
+    let random = Random::from_seed(ranks.seed);
+    let mut done = 0;
+    while done < STEPS {
+        let steps: Vec<_> = (0..1 + random.below(3)).map(|_| Step::draw(&random, size)).collect();
+        let memory: Vec<_> = steps.iter().map(|step| step.buffers(device, rank, size)).collect();
+        let mut group = Group::new();
+        for (step, memory) in steps.iter().zip(&memory) {
+            step.add(&mut group, on, memory);
+        }
+        let work = group.start().unwrap();
+        if random.below(2) == 0 { work.join() } else { work.wait() }.unwrap();
+        for (step, memory) in steps.iter().zip(&memory) {
+            let Step { kind, op, dtype, count, root, in_place, offset, .. } = step;
+            let what = format!(
+                "seed {}, step {done}, rank {rank} of {size}: {kind:?} {op:?} {dtype:?} x {count}, root {root}, \
+                 in place {in_place}, offset {offset}",
+                ranks.seed
+            );
+            step.verify(&what, device, rank, memory);
+            done += 1;
+        }
+    }
+}
+
+#[test]
+fn sequences_between_threads() {
+    on_threads("drawn::sequences_between_threads", &[], |ranks| sequence(&ranks));
+}
+
+#[test]
+fn sequences_between_processes() {
+    on_processes("drawn::sequences_between_processes", &[], &[], |_, ranks| sequence(&ranks));
+}
+
+/// The check between processes changes no result.
+#[test]
+fn sequences_that_are_compared() {
+    let compared = [("BURN_ROCM_COLLECTIVE_CHECK", "1")];
+    on_processes("drawn::sequences_that_are_compared", &compared, &[], |_, ranks| sequence(&ranks));
+}

@@ -1,0 +1,200 @@
+//! Ranks that die, leave, wait too long or call something else, as threads. Every wait has an end.
+
+use std::sync::Arc;
+
+use hip::{Communicator, DType, Device, Error, Part, ReduceOp, Result, UniqueId, Work};
+
+use crate::ranks::{Ranks, in_child, on_threads};
+
+/// The setting for tests in which ranks wait in vain.
+pub(crate) const SOON: [(&str, &str); 1] = [("BURN_ROCM_COLLECTIVE_TIMEOUT", "1.5")];
+/// For tests whose failures are noticed without a timeout.
+const LATE: [(&str, &str); 1] = [("BURN_ROCM_COLLECTIVE_TIMEOUT", "60")];
+
+/// An all-reduce of `count` ones.
+pub(crate) fn ones(on: &Communicator, count: usize) -> Result<Work> {
+    let buffer = Arc::new(on.device().upload(&1f32.to_ne_bytes().repeat(count)).unwrap());
+    on.all_reduce(ReduceOp::Sum, DType::F32, count, Part::whole(&buffer), Part::whole(&buffer))
+}
+
+/// The device still computes: a failed group concerns only its collectives. Its error may have been
+/// kept for the first read.
+pub(crate) fn works(device: &Arc<Device>) {
+    let _ = device.sync();
+    let buffer = device.upload(&[1, 2, 3]).unwrap();
+    let mut back = [0; 3];
+    device.read(&buffer, 0, &mut back).unwrap();
+    assert_eq!(back, [1, 2, 3]);
+}
+
+/// The group's failure, in the call or in the wait for it. Later calls return it too.
+pub(crate) fn failure(on: &Communicator, called: Result<Work>) -> Error {
+    let error = called.and_then(Work::wait).unwrap_err();
+    assert_eq!(on.check().unwrap_err(), error);
+    assert_eq!(ones(on, 1).map(drop).unwrap_err(), error);
+    works(on.device());
+    error
+}
+
+/// A rank that ends with this error must have been told of another rank.
+#[track_caller]
+pub(crate) fn collective(error: &Error) -> String {
+    assert!(matches!(error, Error::Collective { .. }), "{error}");
+    error.to_string()
+}
+
+#[test]
+fn a_rank_that_panics_fails_the_others() {
+    on_threads(
+        "failures::a_rank_that_panics_fails_the_others",
+        &LATE,
+        |Ranks { communicator: on, .. }| {
+            ones(&on, 100).unwrap().wait().unwrap();
+            if on.rank() == 1 {
+                let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+                    let _on = on;
+                    panic!("on purpose");
+                }));
+                assert!(died.is_err());
+                return;
+            }
+            let error = failure(&on, ones(&on, 100));
+            let text = collective(&error);
+            assert!(text.contains("rank 1 of"), "{text}");
+        },
+    );
+}
+
+#[test]
+fn a_rank_that_leaves_fails_those_that_wait_for_it() {
+    on_threads("failures::a_rank_that_leaves_fails_those_that_wait_for_it", &LATE, |ranks| {
+        let on = ranks.communicator;
+        ones(&on, 100).unwrap().join().unwrap();
+        if on.rank() == 1 {
+            return;
+        }
+        let text = collective(&failure(&on, ones(&on, 100)));
+        assert!(text.contains("rank 1 has left the group"), "{text}");
+    });
+}
+
+#[test]
+fn a_rank_that_never_calls_is_a_timeout() {
+    on_threads("failures::a_rank_that_never_calls_is_a_timeout", &SOON, |ranks| {
+        let on = ranks.communicator;
+        if on.rank() == 1 {
+            // Alive, but it calls nothing: it looks until the others gave up.
+            let error = loop {
+                match on.check() {
+                    Ok(()) => std::thread::sleep(std::time::Duration::from_millis(5)),
+                    Err(error) => break error,
+                }
+            };
+            let text = collective(&error);
+            assert!(text.contains("timeout") && text.contains("all_reduce(Sum, 100 x f32)"), "{text}");
+            return;
+        }
+        let text = collective(&failure(&on, ones(&on, 100)));
+        assert!(text.contains("timeout") && text.contains("BURN_ROCM_COLLECTIVE_TIMEOUT"), "{text}");
+    });
+}
+
+#[test]
+fn a_rank_that_never_joins_is_a_timeout() {
+    let Some((_, devices)) = in_child("failures::a_rank_that_never_joins_is_a_timeout", &SOON) else {
+        return;
+    };
+    let id = UniqueId::new().unwrap();
+    let size = devices.len() + 1;
+    std::thread::scope(|scope| {
+        let join = |(rank, device)| scope.spawn(move || Communicator::new(device, &id, rank, size));
+        let threads: Vec<_> = devices.iter().enumerate().map(join).collect();
+        for thread in threads {
+            let text = collective(&thread.join().unwrap().unwrap_err());
+            assert!(text.contains("waited 1.5s for the other ranks to join"), "{text}");
+        }
+    });
+    devices.iter().for_each(works);
+}
+
+#[test]
+fn an_abort_ends_the_others_calls() {
+    on_threads("failures::an_abort_ends_the_others_calls", &LATE, |ranks| {
+        let on = ranks.communicator;
+        ones(&on, 10).unwrap().join().unwrap();
+        if on.rank() == 1 {
+            on.abort();
+            let text = collective(&ones(&on, 10).map(drop).unwrap_err());
+            assert!(text.contains("rank 1 of") && text.contains("gave the group up"), "{text}");
+            return;
+        }
+        let text = collective(&failure(&on, ones(&on, 10)));
+        assert!(text.contains("rank 1 of") && text.contains("gave the group up"), "{text}");
+    });
+}
+
+/// Calls that differ in one thing each. The last rank's differs from the others'.
+#[test]
+fn calls_that_differ_are_named() {
+    on_threads("failures::calls_that_differ_are_named", &LATE, |ranks| {
+        let on = ranks.communicator;
+        let differs = on.rank() == on.size() - 1;
+        ones(&on, 10).unwrap().join().unwrap();
+        let error = failure(&on, ones(&on, if differs { 11 } else { 10 }));
+        let Error::Mismatch { rank, call, other_rank, other_call } = &error else { panic!("{error}") };
+        assert_ne!(rank, other_rank);
+        let both = format!("{call} {other_call}");
+        assert!(
+            both.contains("all_reduce(Sum, 10 x f32)") && both.contains("all_reduce(Sum, 11 x f32)"),
+            "{both}"
+        );
+        assert!(both.contains("its call 2"), "{both}");
+    });
+}
+
+#[test]
+fn every_difference_is_found() {
+    let Some((_, devices)) = in_child("failures::every_difference_is_found", &LATE) else { return };
+    type Call = fn(&Communicator, Part<'_>, Part<'_>) -> Result<Work>;
+    let base: Call = |on, a, b| on.all_reduce(ReduceOp::Sum, DType::F32, 8, a, b);
+    let others: [(&str, Call); 6] = [
+        ("all_reduce(Max, 8 x f32)", |on, a, b| on.all_reduce(ReduceOp::Max, DType::F32, 8, a, b)),
+        ("all_reduce(Sum, 8 x i32)", |on, a, b| on.all_reduce(ReduceOp::Sum, DType::I32, 8, a, b)),
+        ("all_reduce(Sum, 7 x f32)", |on, a, b| on.all_reduce(ReduceOp::Sum, DType::F32, 7, a, b)),
+        ("reduce(Sum, 8 x f32, root 1)", |on, a, b| on.reduce(ReduceOp::Sum, DType::F32, 8, 1, a, b)),
+        ("broadcast(8 x f32, root 0)", |on, a, b| on.broadcast(DType::F32, 8, 0, a, b)),
+        ("reduce_scatter(Sum, 8 x f32)", |on, a, b| on.reduce_scatter(ReduceOp::Sum, DType::F32, 8, a, b)),
+    ];
+    for (name, other) in others {
+        let ranks = Communicator::local(&devices).unwrap();
+        std::thread::scope(|scope| {
+            for on in &ranks {
+                scope.spawn(move || {
+                    let buffer = || Arc::new(on.device().upload(&[0; 1024]).unwrap());
+                    let (a, b) = (buffer(), buffer());
+                    let call = if on.rank() == 0 { other } else { base };
+                    let error = failure(on, call(on, Part::whole(&a), Part::whole(&b)));
+                    let text = error.to_string();
+                    assert!(matches!(error, Error::Mismatch { .. }), "{text}");
+                    assert!(text.contains(name) && text.contains("all_reduce(Sum, 8 x f32)"), "{text}");
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn a_send_and_its_receive_must_agree() {
+    on_threads("failures::a_send_and_its_receive_must_agree", &LATE, |ranks| {
+        let on = ranks.communicator;
+        let buffer = Arc::new(on.device().upload(&[0; 64]).unwrap());
+        let called = match on.rank() {
+            0 => on.send(DType::F32, 5, 1, Part::whole(&buffer)),
+            1 => on.receive(DType::F32, 6, 0, Part::whole(&buffer)),
+            // The group has failed for the others too.
+            _ => ones(&on, 1),
+        };
+        let text = failure(&on, called).to_string();
+        assert!(text.contains("send(5 x f32, to 1)") && text.contains("receive(6 x f32, from 0)"), "{text}");
+    });
+}

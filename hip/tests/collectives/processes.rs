@@ -1,0 +1,107 @@
+//! Ranks in processes: some die, some call something else.
+
+use std::process::exit;
+
+use hip::Error;
+
+use crate::failures::{SOON, collective, failure, ones};
+use crate::ranks::{DEAD, Ranks, on_cpu, on_processes};
+
+/// How a failure of another process shows. The CPU device notices it at once; NCCL between GPUs of
+/// one machine by the timeout.
+fn noticed(text: &str, by: &[&str]) {
+    let known = by.iter().any(|by| text.contains(by)) || (!on_cpu() && text.contains("timeout"));
+    assert!(known, "{text}");
+}
+
+fn survives(ranks: &Ranks, by: &[&str]) {
+    noticed(&collective(&failure(&ranks.communicator, ones(&ranks.communicator, 1000))), by);
+}
+
+#[test]
+fn a_process_that_dies_fails_the_others() {
+    on_processes("processes::a_process_that_dies_fails_the_others", &SOON, &[1], |_, ranks| {
+        for _ in 0..5 {
+            ones(&ranks.communicator, 1000).unwrap().wait().unwrap();
+        }
+        if ranks.communicator.rank() == 1 {
+            exit(DEAD);
+        }
+        survives(&ranks, &["rank 1 is gone"]);
+    });
+}
+
+#[test]
+fn the_process_that_made_the_id_may_die() {
+    on_processes("processes::the_process_that_made_the_id_may_die", &SOON, &[0], |_, ranks| {
+        for _ in 0..5 {
+            ones(&ranks.communicator, 1000).unwrap().wait().unwrap();
+        }
+        if ranks.communicator.rank() == 0 {
+            exit(DEAD);
+        }
+        // Between four ranks, another one may give up first.
+        survives(&ranks, &["the process that made the group's id is gone"]);
+    });
+}
+
+#[test]
+fn processes_leave_in_any_order() {
+    on_processes("processes::processes_leave_in_any_order", &SOON, &[], |rendezvous, ranks| {
+        for round in 0..50 {
+            ones(&ranks.communicator, 1 + round).unwrap().join().unwrap();
+        }
+        ranks.communicator.check().unwrap();
+        // Each leaves when it likes: a late result must still arrive.
+        drop(ranks);
+        rendezvous.barrier().unwrap();
+    });
+}
+
+#[test]
+fn a_process_that_waits_in_vain_gives_up() {
+    on_processes("processes::a_process_that_waits_in_vain_gives_up", &SOON, &[], |rendezvous, ranks| {
+        if ranks.communicator.rank() == 1 {
+            // Alive until all others gave up.
+            rendezvous.barrier().unwrap_or(());
+            return;
+        }
+        let text = collective(&failure(&ranks.communicator, ones(&ranks.communicator, 10)));
+        noticed(&text, &["timeout", "is gone", "gave the group up"]);
+        rendezvous.barrier().unwrap_or(());
+    });
+}
+
+/// Without the check between processes, only the CPU device compares them.
+#[test]
+fn the_cpu_device_compares_calls_between_processes() {
+    if !on_cpu() {
+        return;
+    }
+    on_processes("processes::the_cpu_device_compares_calls_between_processes", &SOON, &[], |_, ranks| {
+        let on = &ranks.communicator;
+        let text = collective(&failure(on, ones(on, 10 + usize::from(on.rank() == 1))));
+        assert!(text.contains("ncclAllReduce(10 x ncclFloat32, ncclSum)"), "{text}");
+        assert!(text.contains("ncclAllReduce(11 x ncclFloat32, ncclSum)"), "{text}");
+    });
+}
+
+#[test]
+fn the_check_between_processes_names_both_calls() {
+    let check = [SOON[0], ("BURN_ROCM_COLLECTIVE_CHECK", "1")];
+    on_processes("processes::the_check_between_processes_names_both_calls", &check, &[], |_, ranks| {
+        let on = &ranks.communicator;
+        ones(on, 10).unwrap().wait().unwrap();
+        let error = failure(on, ones(on, 10 + usize::from(on.rank() == 1)));
+        // The first rank that sees the difference may be quicker than another one's reading.
+        let (Error::Mismatch { .. } | Error::Collective { .. }) = &error else { panic!("{error}") };
+        if let Error::Mismatch { call, other_call, .. } = &error {
+            let both = format!("{call} {other_call}");
+            assert!(both.contains("all_reduce(Sum, 10 x f32), call 1 of 1"), "{both}");
+            assert!(both.contains("all_reduce(Sum, 11 x f32), call 1 of 1"), "{both}");
+        } else {
+            let text = error.to_string();
+            assert!(text.contains("is gone") || text.contains("gave the group up"), "{text}");
+        }
+    });
+}

@@ -1,0 +1,150 @@
+//! Bad arguments, captures, and a library that is missing or fails: typed errors, and nothing else
+//! changes.
+
+use std::sync::Arc;
+
+use hip::rendezvous::{Rendezvous, World};
+use hip::{Communicator, DType, Error, Group, Part, ReduceOp, UniqueId};
+
+use crate::failures::{ones, works};
+use crate::ranks::{in_child, on_cpu, on_threads};
+
+#[test]
+fn bad_arguments_change_nothing() {
+    on_threads("refusals::bad_arguments_change_nothing", &[], |ranks| {
+        let on = &ranks.communicator;
+        let (rank, size, device) = (on.rank(), on.size(), on.device());
+        let buffer = Arc::new(device.upload(&[7; 400]).unwrap());
+        let all = Part::whole(&buffer);
+        let at = |offset| Part::at(&buffer, offset);
+        let (sum, f32) = (ReduceOp::Sum, DType::F32);
+        let invalid = |what: &str, result: hip::Result<hip::Work>| match result {
+            Err(Error::Invalid { op, .. }) => assert!(what.starts_with(op), "{what}: {op}"),
+            other => panic!("{what}: {:?}", other.map(drop)),
+        };
+        invalid("all_reduce past the end", on.all_reduce(sum, f32, 101, all, all));
+        invalid("all_reduce from past the end", on.all_reduce(sum, f32, 1, at(100), all));
+        invalid("all_reduce of too many", on.all_reduce(sum, f32, usize::MAX / 2, all, all));
+        invalid("all_reduce far away", on.all_reduce(sum, f32, 1, at(usize::MAX / 2), all));
+        invalid("all_reduce that overlaps", on.all_reduce(sum, f32, 10, all, at(5)));
+        invalid("broadcast from no rank", on.broadcast(f32, 1, size, all, all));
+        invalid("reduce to no rank", on.reduce(sum, f32, 1, usize::MAX, all, all));
+        invalid("send to no rank", on.send(f32, 1, size, all));
+        invalid("receive from no rank", on.receive(f32, 1, size, all));
+        invalid("all_gather without room", on.all_gather(f32, 100, all, all));
+        invalid("all_gather that overlaps", on.all_gather(f32, 4, at(4 * rank + 1), all));
+        invalid("reduce_scatter without room", on.reduce_scatter(sum, f32, 100, all, all));
+        invalid("reduce_scatter that overlaps", on.reduce_scatter(sum, f32, 4, all, at(4 * rank + 1)));
+        let other = hip::Device::get((device.info().index + 1) % size).unwrap();
+        let far = Arc::new(other.upload(&[0; 400]).unwrap());
+        invalid("all_reduce of another device", on.all_reduce(sum, f32, 1, Part::whole(&far), all));
+        for dtype in [DType::I16, DType::U16, DType::Bool] {
+            let error = on.all_reduce(sum, dtype, 1, all, all).map(drop).unwrap_err();
+            assert!(matches!(error, Error::Unsupported { op: "all_reduce", .. }), "{error}");
+        }
+        // A group with a bad call: what was added before is not enqueued.
+        let mut group = Group::new();
+        group.all_reduce(on, sum, f32, 1, all, all).unwrap();
+        assert!(group.broadcast(on, f32, 1, size, all, all).is_err());
+        drop(group);
+        Group::new().start().unwrap().wait().unwrap();
+
+        on.check().unwrap();
+        let mut back = [0; 400];
+        device.read(&buffer, 0, &mut back).unwrap();
+        assert_eq!(back, [7; 400]);
+        ones(on, 50).unwrap().wait().unwrap();
+    });
+}
+
+#[test]
+fn a_captured_collective_is_refused() {
+    on_threads("refusals::a_captured_collective_is_refused", &[], |ranks| {
+        let on = &ranks.communicator;
+        let buffer = Arc::new(on.device().upload(&1f32.to_ne_bytes()).unwrap());
+        let part = Part::whole(&buffer);
+        on.device().start_capture().unwrap();
+        let error = on.all_reduce(ReduceOp::Sum, DType::F32, 1, part, part).map(drop).unwrap_err();
+        assert!(matches!(error, Error::Capture { op: "all_reduce", .. }), "{error}");
+        let id = UniqueId::new().unwrap();
+        let error = Communicator::new(on.device(), &id, 0, 1).unwrap_err();
+        assert!(matches!(error, Error::Capture { op: "Communicator::new", .. }), "{error}");
+        // The graph would lack the collective.
+        assert!(on.device().stop_capture().is_err());
+        on.all_reduce(ReduceOp::Sum, DType::F32, 1, part, part).unwrap().wait().unwrap();
+        let mut sum = [0; 4];
+        on.device().read(&buffer, 0, &mut sum).unwrap();
+        assert_eq!(f32::from_ne_bytes(sum), on.size() as f32);
+    });
+}
+
+#[test]
+fn ranks_that_can_not_join_say_why() {
+    let Some((_, devices)) = in_child("refusals::ranks_that_can_not_join_say_why", &[]) else { return };
+    let id = UniqueId::new().unwrap();
+    for (rank, size) in [(1, 1), (0, 0), (5, 2)] {
+        let error = Communicator::new(&devices[0], &id, rank, size).unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }), "{error}");
+    }
+    assert!(matches!(Communicator::local(&[]).unwrap_err(), Error::Invalid { .. }));
+    assert!(matches!(UniqueId::from_bytes(&[0; 127]).unwrap_err(), Error::Invalid { .. }));
+    // Two ranks on one device.
+    let twice = [devices[0].clone(), devices[0].clone()];
+    let error = Communicator::local(&twice).unwrap_err();
+    assert!(matches!(error, Error::Collective { .. }), "{error}");
+    if on_cpu() {
+        assert!(error.to_string().contains("both on device 0"), "{error}");
+        let error =
+            Communicator::new(&devices[0], &UniqueId::from_bytes(&[1; 128]).unwrap(), 0, 1).unwrap_err();
+        assert!(error.to_string().contains("this is no unique id"), "{error}");
+    }
+    // Ranks that disagree about the size.
+    std::thread::scope(|scope| {
+        let threads = [2, 3].map(|size| {
+            let device = &devices[size - 2];
+            scope.spawn(move || Communicator::new(device, &id, size - 2, size).map(drop))
+        });
+        for thread in threads {
+            let error = thread.join().unwrap().unwrap_err();
+            assert!(error.to_string().contains("ranks, as another rank says"), "{error}");
+        }
+    });
+    // The devices serve the next group.
+    let ranks = Communicator::local(&devices).unwrap();
+    std::thread::scope(|scope| ranks.iter().for_each(|on| drop(scope.spawn(|| ones(on, 5).unwrap().wait()))));
+    devices.iter().for_each(works);
+}
+
+#[test]
+fn a_library_that_fails_is_an_error_and_the_device_works() {
+    if !on_cpu() {
+        return;
+    }
+    let fail = [("BURN_ROCM_CPU_FAIL", "ncclCommInitRank")];
+    let test = "refusals::a_library_that_fails_is_an_error_and_the_device_works";
+    let Some((_, devices)) = in_child(test, &fail) else { return };
+    match Communicator::local(&devices).unwrap_err() {
+        Error::Collective { call, name, detail } => {
+            assert_eq!((call, name.as_str()), ("ncclCommInitRank", "ncclSystemError"));
+            assert!(detail.contains("can't join"), "{detail}");
+        }
+        other => panic!("{other}"),
+    }
+    devices.iter().for_each(works);
+}
+
+/// A job of one process needs no port, and its collectives are copies.
+#[test]
+fn one_process_is_a_group() {
+    let Some((_, devices)) = in_child("refusals::one_process_is_a_group", &[]) else { return };
+    let rendezvous = Rendezvous::join(&World::on_this_machine(0, 1, 0, "")).unwrap();
+    assert_eq!(rendezvous.gather(b"x").unwrap(), [b"x"]);
+    let on = Communicator::connect(&devices[0], &rendezvous).unwrap();
+    assert_eq!((on.rank(), on.size()), (0, 1));
+    let send = Arc::new(on.device().upload(&[3; 40]).unwrap());
+    let recv = Arc::new(on.device().upload(&[0; 40]).unwrap());
+    on.all_gather(DType::U8, 40, Part::whole(&send), Part::whole(&recv)).unwrap().join().unwrap();
+    let mut found = [0; 40];
+    on.device().read(&recv, 0, &mut found).unwrap();
+    assert_eq!(found, [3; 40]);
+}
