@@ -57,12 +57,14 @@
 mod arg;
 mod backend;
 mod burn;
+mod communicator;
 mod device;
 mod dtype;
 mod error;
 pub mod fused;
 pub mod graph;
 mod layout;
+mod meeting;
 mod ops;
 mod pinned;
 mod qtensor;
@@ -74,6 +76,7 @@ mod waiting;
 
 pub use backend::{BoolElement, FloatElement, IntElement, Rocm};
 pub use burn_std::{bf16, f16};
+pub use communicator::{Communicator, Pending};
 pub use device::{DeviceInfo, RocmDevice};
 #[doc(hidden)]
 pub use error::raise;
@@ -81,8 +84,8 @@ pub use error::take_last_error;
 pub use hip::trace;
 pub use hip::{
     CacheStats, CodeCache, Config, Counters, Error as RocmError, F16Alternative, FindMode,
-    PoolStats as MemoryStats, Provider, ProviderKind, ProviderReport, Route, Versions, code_cache,
-    is_available, passed_over, provider, rocm_device_count, select_provider, survey,
+    PoolStats as MemoryStats, Provider, ProviderKind, ProviderReport, ReduceOp, Route, UniqueId, Versions,
+    code_cache, is_available, passed_over, provider, rendezvous, rocm_device_count, select_provider, survey,
 };
 pub use layout::Layout;
 pub use ops::transfer::read_with_fault;

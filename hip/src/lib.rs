@@ -71,7 +71,7 @@ pub use provider::{
     Provider, Versions, is_available, passed_over, provider, rocm_device_count, select_provider,
 };
 pub use settings::{
-    Config, F16Alternative, FindMode, Route, SETTINGS, Setting, attention_scores, conv_route, deterministic,
-    launch_reach, matmul_route,
+    Config, F16Alternative, FindMode, Route, SETTINGS, Setting, attention_scores, collective_timeout,
+    conv_route, deterministic, launch_reach, matmul_route,
 };
 pub use workarounds::MatrixCores;

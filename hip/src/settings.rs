@@ -306,6 +306,14 @@ pub fn deterministic() -> bool {
     settings().is_ok_and(|settings| settings.deterministic)
 }
 
+/// How long ranks wait for each other ([`Config::collective_timeout`]).
+///
+/// # Errors
+/// `Config` for an invalid setting.
+pub fn collective_timeout() -> Result<Duration> {
+    settings().map(|settings| settings.collective_timeout)
+}
+
 /// Which implementation convolves ([`Config::conv`]).
 ///
 /// # Errors

@@ -18,6 +18,8 @@
 mod arg;
 mod backend;
 mod burn;
+#[path = "../../../burn-rocm/src/communicator.rs"]
+mod communicator;
 #[cfg(feature = "dispatch")]
 #[doc(hidden)]
 pub mod cube;
@@ -33,6 +35,8 @@ pub mod fused;
 pub mod graph;
 #[path = "../../../burn-rocm/src/layout/mod.rs"]
 mod layout;
+#[path = "../../../burn-rocm/src/meeting.rs"]
+mod meeting;
 #[path = "../../../burn-rocm/src/ops/mod.rs"]
 mod ops;
 #[path = "../../../burn-rocm/src/pinned.rs"]
@@ -52,6 +56,7 @@ mod waiting;
 
 pub use backend::{BurnDevice, Rocm, RocmGraph};
 pub use burn_std::{bf16, f16};
+pub use communicator::{Communicator, Pending};
 pub use device::{DeviceInfo, RocmDevice};
 #[doc(hidden)]
 pub use error::raise;
@@ -59,8 +64,8 @@ pub use error::take_last_error;
 pub use hip::trace;
 pub use hip::{
     CacheStats, CodeCache, Config, Counters, Error as RocmError, F16Alternative, FindMode,
-    PoolStats as MemoryStats, Provider, ProviderKind, ProviderReport, Route, Versions, code_cache,
-    is_available, passed_over, provider, rocm_device_count, select_provider, survey,
+    PoolStats as MemoryStats, Provider, ProviderKind, ProviderReport, ReduceOp, Route, UniqueId, Versions,
+    code_cache, is_available, passed_over, provider, rendezvous, rocm_device_count, select_provider, survey,
 };
 pub use layout::Layout;
 pub use ops::transfer::read_with_fault;

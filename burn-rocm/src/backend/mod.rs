@@ -3,6 +3,8 @@
 mod activation;
 mod bool;
 mod defaults;
+#[cfg(feature = "distributed")]
+mod distributed;
 mod float;
 mod int;
 mod module;

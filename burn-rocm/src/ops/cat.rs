@@ -73,19 +73,42 @@ pub(super) fn cat_as(op: &'static str, tensors: Vec<RocmTensor>, axis: usize) ->
         dims[axis] += size;
     }
     let out = RocmTensor::empty(device, dims, dtype)?;
-    let (mut copies, mut start) = (Vec::with_capacity(tensors.len()), 0);
-    for tensor in &tensors {
+    let mut start = 0;
+    let places = tensors.iter().map(|tensor| {
         let size = tensor.dims()[axis];
-        let place = narrow(out.clone(), axis, start, size)?;
         start += size;
-        match Copy::new(op, tensor, &place)? {
-            _ if tensor.is_empty() => {}
+        narrow(out.clone(), axis, start - size, size)
+    });
+    fill(op, &out, &tensors, places, false)?;
+    Ok(out)
+}
+
+/// Copies each input to its place, a view of `out`. With `split`, inputs that can be copied in units
+/// have launches of their own.
+pub(super) fn fill(
+    op: &'static str,
+    out: &RocmTensor,
+    inputs: &[RocmTensor],
+    places: impl Iterator<Item = hip::Result<RocmTensor>>,
+    split: bool,
+) -> hip::Result<()> {
+    let mut copies = Vec::with_capacity(inputs.len());
+    for (input, place) in inputs.iter().zip(places) {
+        let place = place?;
+        match Copy::new(op, input, &place)? {
+            _ if input.is_empty() => {}
             Some(copy) => copies.push(copy),
-            None => assign(op, &place, tensor)?,
+            None => assign(op, &place, input)?,
         }
     }
-    launch(&copies, &out)?;
-    Ok(out)
+    if split && out.hip_device().block_threads() > 1 {
+        let per_unit = UNIT / out.dtype_size();
+        let (units, elements): (Vec<_>, Vec<_>) =
+            copies.into_iter().partition(|copy| copy.is_of_units(per_unit));
+        launch(&units, out)?;
+        return launch(&elements, out);
+    }
+    launch(&copies, out)
 }
 
 /// An input and the part of the output that it fills, merged to the fewest axes. Offsets and

@@ -141,6 +141,16 @@ impl RocmTensor {
         &self.buffer
     }
 
+    /// The buffer, to share it with work that outlives this tensor. Enqueues the product that writes
+    /// it first, if that was put off.
+    ///
+    /// # Errors
+    /// The product's error.
+    pub(crate) fn shared_buffer(&self) -> hip::Result<&Arc<Buffer>> {
+        self.settle()?;
+        Ok(&self.buffer)
+    }
+
     /// Shape, strides and offset.
     pub fn layout(&self) -> &Layout {
         &self.layout

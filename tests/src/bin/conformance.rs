@@ -62,18 +62,7 @@ const BURN_022: Version = Version {
     tests: &["burn-0.22/burn-rocm/tests", "burn-0.22/burn-cubecl/tests"],
     listing: "ops22/methods",
     traced: "`burn-0.22/burn-rocm/tests/ops22`",
-    // Burn's defaults: graphs are refused, collective operations are emulated.
-    untested: &[
-        "start_communication_server",
-        "close_communication_server",
-        "register_sync_parameters",
-        "submit_sync_collective",
-        "submit_gradient_sync",
-        "all_reduce",
-        "sync_collective",
-        "comm_device",
-        "float_from_ref",
-    ],
+    untested: &[],
     document: "docs/conformance-0.22.md",
     beside: "The tests for this version are about what it added or changed. † stands for the tests of Burn 0.21\n\
              ([table](conformance.md)), which run the same source below the traits: what serves the method, and the \

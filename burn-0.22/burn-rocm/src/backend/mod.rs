@@ -3,6 +3,7 @@
 mod activation;
 mod asymmetric;
 mod bool;
+mod distributed;
 mod float;
 mod graph;
 mod int;
@@ -14,7 +15,6 @@ mod profile;
 mod quantized;
 mod transaction;
 
-use burn_backend::distributed::DistributedOps;
 use burn_backend::{
     Backend, BackendTypes, DTypeUsage, DTypeUsageSet, ExecutionError, MemoryPoolUsage, ProfileDuration,
     ProfileOptions, ProfileToken, SlicedPoolReport, TensorData, profile_with_tokens,
@@ -56,8 +56,6 @@ impl BackendTypes for Rocm {
     type QuantizedTensorPrimitive = RocmQTensor;
     type GraphPrimitive = RocmGraph;
 }
-
-impl DistributedOps<Self> for Rocm {}
 
 #[traced]
 impl Backend for Rocm {

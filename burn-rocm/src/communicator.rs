@@ -1,0 +1,231 @@
+//! Collectives over tensors.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+
+use hip::rendezvous::Rendezvous;
+use hip::{Error, Part, ReduceOp, UniqueId, Work};
+
+use crate::device::RocmDevice;
+use crate::error::invalid;
+use crate::meeting::Meeting;
+use crate::ops::copy::packed;
+use crate::tensor::RocmTensor;
+
+/// One rank of a group of devices, whose tensors the calls below combine. Clones are the same rank.
+///
+/// All ranks must make the same calls in the same order, each in its own thread or process. A call
+/// returns before the collective has run, which runs beside later ops of the device until
+/// [`Pending::join`].
+///
+/// ```
+/// use burn_rocm::{Communicator, ReduceOp, RocmDevice};
+/// use burn::tensor::Tensor;
+/// use burn_rocm::Rocm;
+///
+/// let devices = RocmDevice::all()?;
+/// let ranks = Communicator::local(&devices)?;
+/// let size = ranks.len() as f32;
+/// let threads = ranks.into_iter().map(|rank| std::thread::spawn(move || {
+///     let ones = Tensor::<Rocm, 1>::ones([3], &rank.device());
+///     let sum = rank.all_reduce(ReduceOp::Sum, ones.into_primitive().tensor())?.join()?;
+///     Ok::<_, burn_rocm::RocmError>(burn_rocm::read_with_fault(sum)?.0)
+/// })).collect::<Vec<_>>();
+/// for thread in threads {
+///     let sum = thread.join().expect("no rank panics")?;
+///     assert_eq!(sum.to_vec::<f32>().expect("f32"), [size; 3]);
+/// }
+/// # Ok::<(), burn_rocm::RocmError>(())
+/// ```
+#[derive(Clone)]
+pub struct Communicator {
+    own: Arc<hip::Communicator>,
+    /// The ranks of this process.
+    meeting: Arc<Meeting>,
+}
+
+/// The meetings of the groups that this process takes part in.
+static MEETINGS: LazyLock<Mutex<HashMap<UniqueId, Weak<Meeting>>>> = LazyLock::new(Default::default);
+
+/// The meeting of a group, with one more member.
+fn meeting_of(id: &UniqueId) -> Arc<Meeting> {
+    let mut all = MEETINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|_, meeting| meeting.strong_count() > 0);
+    let meeting = all.get(id).and_then(Weak::upgrade).unwrap_or_default();
+    meeting.add();
+    all.insert(id.clone(), Arc::downgrade(&meeting));
+    meeting
+}
+
+impl Communicator {
+    /// All ranks of a group within this process; rank `i` is on `devices[i]`. For threads: give one
+    /// to each.
+    ///
+    /// # Errors
+    /// `NotAvailable` if the provider has no library for collectives, with what to install; `Invalid`
+    /// for no devices or one device twice; an error of the library.
+    pub fn local(devices: &[RocmDevice]) -> Result<Vec<Self>, Error> {
+        let devices = devices.iter().map(RocmDevice::open).collect::<Result<Vec<_>, _>>()?;
+        let ranks = hip::Communicator::local(&devices)?;
+        let meeting = Arc::new(Meeting::of(ranks.len()));
+        Ok(ranks.into_iter().map(|own| Self { own: Arc::new(own), meeting: meeting.clone() }).collect())
+    }
+
+    /// Joins the group `id` as `rank` of `size`. Waits until all ranks have called this, at most for
+    /// `Config::collective_timeout`.
+    ///
+    /// # Errors
+    /// As [`local`](Self::local); `Collective` if not all ranks come in time.
+    pub fn new(device: &RocmDevice, id: &UniqueId, rank: usize, size: usize) -> Result<Self, Error> {
+        let device = device.open()?;
+        // All ranks of this process have been added once the group is complete.
+        let meeting = meeting_of(id);
+        Ok(Self { own: Arc::new(hip::Communicator::new(&device, id, rank, size)?), meeting })
+    }
+
+    /// The rank of this process among all processes that have met, one device each.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn connect(device: &RocmDevice, rendezvous: &Rendezvous) -> Result<Self, Error> {
+        let own = Arc::new(hip::Communicator::connect(&device.open()?, rendezvous)?);
+        Ok(Self { own, meeting: Arc::new(Meeting::of(1)) })
+    }
+
+    /// This rank, from 0.
+    pub fn rank(&self) -> usize {
+        self.own.rank()
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> usize {
+        self.own.size()
+    }
+
+    /// The device of this rank.
+    pub fn device(&self) -> RocmDevice {
+        RocmDevice::new(self.own.device().info().index)
+    }
+
+    /// Reduces the ranks' tensors element by element. Every rank gets the result, with the same
+    /// bits. Overwrites a tensor that has no other owner.
+    ///
+    /// # Errors
+    /// `Invalid` for a tensor of another device; `Unsupported` for a dtype that can't be reduced;
+    /// `Mismatch` if the ranks' calls differ; `Collective` if a rank or the library has failed.
+    /// After an error the tensor of the caller is unchanged.
+    pub fn all_reduce(&self, op: ReduceOp, tensor: RocmTensor) -> Result<Pending, Error> {
+        let mut input = self.own(tensor)?;
+        let output = if input.can_overwrite() { input.clone() } else { input.empty_like()? };
+        let (send, recv) = (part(&input)?, part(&output)?);
+        let work = self.own.all_reduce(op, input.kernel_type()?, input.len(), send, recv)?;
+        Ok(Pending { output, work })
+    }
+
+    /// The tensor of rank `root`, on every rank. The other ranks' tensors give its shape and dtype.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce); `Invalid` for a root that is no rank.
+    pub fn broadcast(&self, root: usize, tensor: RocmTensor) -> Result<Pending, Error> {
+        let input = self.own(tensor)?;
+        let output = if self.rank() == root { input.clone() } else { input.empty_like()? };
+        let (send, recv) = (part(if self.rank() == root { &input } else { &output })?, part(&output)?);
+        let work = self.own.broadcast(input.kernel_type()?, input.len(), root, send, recv)?;
+        Ok(Pending { output, work })
+    }
+
+    /// The ranks' tensors one after the other, along a new first axis of `size` elements.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    pub fn all_gather(&self, tensor: RocmTensor) -> Result<Pending, Error> {
+        let input = self.own(tensor)?;
+        let dims: Vec<usize> = [self.size()].iter().chain(input.dims()).copied().collect();
+        let output = RocmTensor::empty(input.hip_device(), dims, input.dtype_of())?;
+        let (send, recv) = (part(&input)?, part(&output)?);
+        let work = self.own.all_gather(input.kernel_type()?, input.len(), send, recv)?;
+        Ok(Pending { output, work })
+    }
+
+    /// Reduces the ranks' tensors element by element. Rank `r` gets the `r`-th of `size` equal parts
+    /// along the first axis.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce); `Invalid` unless the first axis is a multiple of `size`.
+    pub fn reduce_scatter(&self, op: ReduceOp, tensor: RocmTensor) -> Result<Pending, Error> {
+        let input = self.own(tensor)?;
+        let mut dims = input.dims().to_vec();
+        match dims.first_mut() {
+            Some(first) if first.is_multiple_of(self.size()) => *first /= self.size(),
+            _ => {
+                let expected = format!("a first axis that {} ranks divide", self.size());
+                return invalid("reduce_scatter", expected, format!("{dims:?}"));
+            }
+        }
+        let output = RocmTensor::empty(input.hip_device(), dims, input.dtype_of())?;
+        let (send, recv) = (part(&input)?, part(&output)?);
+        let work = self.own.reduce_scatter(op, input.kernel_type()?, output.len(), send, recv)?;
+        Ok(Pending { output, work })
+    }
+
+    /// Waits on the host until every rank of this process has called this. The devices don't wait.
+    ///
+    /// # Errors
+    /// The group's failure, if it has failed; `Collective` if not all ranks come within
+    /// `Config::collective_timeout`.
+    pub fn meet(&self) -> Result<(), Error> {
+        self.meeting.meet("Communicator::meet", hip::collective_timeout()?, || self.check())
+    }
+
+    /// The group's failure, if it has failed. Every later call then returns it too.
+    ///
+    /// # Errors
+    /// The failure.
+    pub fn check(&self) -> Result<(), Error> {
+        self.own.check()
+    }
+
+    /// Gives the group up. The other ranks get an error instead of waiting for this one.
+    pub fn abort(&self) {
+        self.own.abort();
+    }
+
+    /// The tensor with its elements in order, on this rank's device.
+    fn own(&self, tensor: RocmTensor) -> Result<RocmTensor, Error> {
+        if !Arc::ptr_eq(self.own.device(), tensor.hip_device()) {
+            let found = tensor.rocm_device().to_string();
+            return invalid("a collective", format!("a tensor of {}", self.device()), found);
+        }
+        packed(tensor)
+    }
+}
+
+impl core::fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Communicator(rank {} of {} on {})", self.rank(), self.size(), self.device())
+    }
+}
+
+fn part(tensor: &RocmTensor) -> Result<Part<'_>, Error> {
+    let offset = if tensor.is_empty() { 0 } else { tensor.layout().offset() };
+    Ok(Part { buffer: tensor.shared_buffer()?, offset })
+}
+
+/// The result of a collective that may still run.
+#[must_use = "the result is lost, and dropping waits for it"]
+pub struct Pending {
+    output: RocmTensor,
+    work: Work,
+}
+
+impl Pending {
+    /// The result. Later ops of the device come after the collective; the host does not wait.
+    ///
+    /// # Errors
+    /// The group's failure, if it is known by now. The next read or sync returns a later one.
+    pub fn join(self) -> Result<RocmTensor, Error> {
+        let Self { output, work } = self;
+        work.join()?;
+        Ok(output)
+    }
+}

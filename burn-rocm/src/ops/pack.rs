@@ -1,0 +1,100 @@
+//! Many tensors in one, for collectives and for ops over all parameters.
+
+use burn_backend::TensorData;
+use burn_std::DType;
+use hip::Functor;
+
+use super::binary::scalar;
+use super::cat::fill;
+use super::create::full;
+use super::view::{expand, narrow, reshape};
+use crate::device::RocmDevice;
+use crate::error::invalid;
+use crate::tensor::{RocmTensor, float_type, one_device, one_dtype};
+
+/// Joins the elements of the tensors, each in row-major order, into one tensor with one axis. One
+/// launch takes up to 55 tensors; tensors whose bytes or places are no multiples of 16 have their
+/// own launches.
+///
+/// # Errors
+/// `Invalid` for no tensors, or for tensors of several dtypes or devices; an error of the device.
+pub fn pack(tensors: &[RocmTensor]) -> hip::Result<RocmTensor> {
+    const OP: &str = "pack";
+    let operands: Vec<&RocmTensor> = tensors.iter().collect();
+    if operands.is_empty() {
+        return invalid(OP, "at least one tensor", "none");
+    }
+    let (device, dtype) = (one_device(OP, &operands)?, one_dtype(OP, &operands)?);
+    let total: usize = tensors.iter().map(RocmTensor::len).sum();
+    let out = RocmTensor::empty(device, [total], dtype)?;
+    let mut start = 0;
+    let places = tensors.iter().map(|tensor| {
+        start += tensor.len();
+        part(&out, start - tensor.len(), tensor.dims())
+    });
+    fill(OP, &out, tensors, places, true)?;
+    Ok(out)
+}
+
+/// The tensors of these shapes that [`pack`] joined, as views. Elements behind the last one are
+/// left out.
+///
+/// # Errors
+/// `Invalid` if `packed` has other than one axis, or fewer elements than the shapes.
+pub fn unpack<'a>(
+    packed: &RocmTensor,
+    shapes: impl IntoIterator<Item = &'a [usize]>,
+) -> hip::Result<Vec<RocmTensor>> {
+    let mut start = 0;
+    let next = |shape: &'a [usize]| {
+        let elements: usize = shape.iter().product();
+        start += elements;
+        if packed.dims().len() != 1 || start > packed.len() {
+            return invalid(
+                "unpack",
+                format!("one axis of at least {start}"),
+                format!("{:?}", packed.dims()),
+            );
+        }
+        part(packed, start - elements, shape)
+    };
+    shapes.into_iter().map(next).collect()
+}
+
+/// The elements from `start` on as a tensor of this shape.
+fn part(packed: &RocmTensor, start: usize, shape: &[usize]) -> hip::Result<RocmTensor> {
+    reshape(narrow(packed.clone(), 0, start, shape.iter().product())?, shape)
+}
+
+/// A tensor of shape `[1]` with this value.
+///
+/// # Errors
+/// `Unsupported` for a dtype without kernels; an error of the device.
+pub fn one_value(device: &RocmDevice, value: f64, dtype: DType) -> hip::Result<RocmTensor> {
+    full(device, [1].into(), value.into(), dtype)
+}
+
+/// A tensor of shape `[1]` as one of `count` elements, which all share its memory.
+///
+/// # Errors
+/// `Invalid` for a tensor of another shape.
+pub fn repeated(tensor: &RocmTensor, count: usize) -> hip::Result<RocmTensor> {
+    expand(tensor.clone(), &[count])
+}
+
+/// A float tensor times a factor. Overwrites a tensor that has no other owner.
+///
+/// # Errors
+/// `Unsupported` for a dtype that is not a float type; an error of the device.
+pub fn scale(tensor: RocmTensor, factor: f64) -> hip::Result<RocmTensor> {
+    float_type("scale", &tensor)?;
+    scalar("scale", Functor::Mul, tensor, factor.into())
+}
+
+/// The elements of several tensors on the host, with one wait for each device.
+///
+/// # Errors
+/// An error of the device, or a fault of the tensors.
+pub fn read_all(tensors: Vec<RocmTensor>) -> hip::Result<Vec<TensorData>> {
+    super::transfer::read_all(tensors)
+}
