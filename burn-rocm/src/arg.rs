@@ -25,8 +25,9 @@ pub(crate) enum Arg {
     I64x4([i64; 4]),
     /// A struct of six 64-bit integers (strides of a matrix product).
     I64x6([i64; 6]),
-    /// A struct of eight 64-bit integers (sizes of dims).
+    /// A struct of eight 64-bit integers (sizes of dims, strides).
     U64x8([u64; 8]),
+    I64x8([i64; 8]),
     /// A struct of twelve numbers (an optimizer's settings for one step).
     F32x12([f32; 12]),
     F64x12([f64; 12]),
@@ -56,6 +57,7 @@ impl Arg {
             Self::I64x4(v) => launch.value(v),
             Self::I64x6(v) => launch.value(v),
             Self::U64x8(v) => launch.value(v),
+            Self::I64x8(v) => launch.value(v),
             Self::F32x12(v) => launch.value(v),
             Self::F64x12(v) => launch.value(v),
             Self::U32x12(v) => launch.value(v),

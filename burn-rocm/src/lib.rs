@@ -63,6 +63,7 @@ mod dtype;
 mod error;
 pub mod fused;
 pub mod graph;
+pub mod kernel;
 mod layout;
 mod meeting;
 mod ops;

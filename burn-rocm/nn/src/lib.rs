@@ -27,6 +27,7 @@
 pub mod activation;
 pub mod amp;
 pub mod attention;
+pub mod custom;
 mod fuse;
 pub mod graph;
 mod layer;

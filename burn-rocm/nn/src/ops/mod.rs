@@ -16,14 +16,14 @@ use burn_rocm::{RocmError, RocmTensor, raise, trace};
 
 /// The result of a fused op: its output, and further tensors that its gradient reads or that a
 /// module keeps (such as a batch's statistics).
-pub(crate) type Applied = (RocmTensor, Vec<RocmTensor>);
+pub type Applied = (RocmTensor, Vec<RocmTensor>);
 
 /// The gradients with respect to an op's inputs.
-pub(crate) type Gradients<const N: usize> = Result<[Option<RocmTensor>; N], RocmError>;
+pub type Gradients<const N: usize> = Result<[Option<RocmTensor>; N], RocmError>;
 
 /// An op on `N` plain tensors, and its gradient. Everything else (sizes, factors, targets, masks)
 /// is a field of the implementing type.
-pub(crate) trait Op<const N: usize>: Debug + Send + Sync + 'static {
+pub trait Op<const N: usize>: Debug + Send + Sync + 'static {
     /// The names of the op and of its gradient in the trace.
     fn names(&self) -> [&'static str; 2];
 
@@ -51,17 +51,29 @@ pub(crate) trait Op<const N: usize>: Debug + Send + Sync + 'static {
 }
 
 /// The tensors that an op's gradient reads.
-pub(crate) struct Kept<const N: usize> {
+pub struct Kept<const N: usize> {
     /// The inputs. `None` for one that the gradient does not read ([`Op::reads`]).
-    pub(crate) inputs: [Option<RocmTensor>; N],
+    pub inputs: [Option<RocmTensor>; N],
     /// The tensors that [`Op::forward`] saved.
-    pub(crate) saved: Vec<RocmTensor>,
+    pub saved: Vec<RocmTensor>,
     /// The gradient that the first input has already received from other ops, if [`Op::adds_onto`]
     /// asks for it.
-    pub(crate) onto: Option<RocmTensor>,
+    pub onto: Option<RocmTensor>,
 }
 
 impl<const N: usize> Kept<N> {
+    /// Takes input `k`.
+    ///
+    /// # Errors
+    /// `Invalid` if [`Op::reads`] does not ask for it, or if it was taken before.
+    pub fn input(&mut self, k: usize) -> Result<RocmTensor, RocmError> {
+        self.inputs.get_mut(k).and_then(Option::take).ok_or_else(|| RocmError::Invalid {
+            op: "an op's gradient",
+            expected: "an input that `Op::reads` asks for, taken once".into(),
+            found: format!("input {k} of {N}"),
+        })
+    }
+
     /// Takes the first `K` inputs. [`Op::reads`] must ask for them.
     pub(crate) fn first<const K: usize>(&mut self) -> [RocmTensor; K] {
         std::array::from_fn(|k| self.inputs[k].take().expect("`Op::reads` asks for it, and it is taken once"))

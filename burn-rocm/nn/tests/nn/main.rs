@@ -31,6 +31,7 @@ mod optim;
 mod optim_devices;
 mod optim_faults;
 mod optim_ops;
+mod own_kernel;
 mod pool;
 mod records;
 mod refusals;

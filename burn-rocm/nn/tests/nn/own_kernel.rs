@@ -1,0 +1,146 @@
+//! Kernels of an app's own: the example's op against Burn's composed form and against f64, and what
+//! is refused.
+
+use burn_backend::TensorMetadata;
+use burn_rocm::kernel::{self, Kernel, KernelSource, Parameter, Work};
+use burn_rocm::{RocmDevice, RocmError, RocmTensor};
+use burn_rocm_tests::{FloatTensorOps, R, int_dtype, read_float};
+
+use crate::support::*;
+
+#[path = "../../examples/own_kernel.rs"]
+mod example;
+
+/// `x tanh(ln(1 + e^x))` and its derivative, in f64.
+fn formula(x: f64) -> [f64; 2] {
+    let t = x.exp().ln_1p().tanh();
+    [x * t, t + x * (1.0 - t * t) / (1.0 + (-x).exp())]
+}
+
+#[test]
+fn the_examples_op_is_right_forward_and_backward() {
+    let random = Random::new();
+    for shape in [[1, 1], [3, 5], [64, 257]] {
+        let x = uniform(&random, &shape);
+        let factor = uniform(&random, &shape);
+        let input = tensor::<Ours, 2>(&x, DType::F32).require_grad();
+        // A turned view, which the kernel gets packed.
+        let turned = input.clone().transpose();
+        let y = example::mish(turned).unwrap().transpose();
+        let loss = (y.clone() * tensor(&factor, DType::F32)).sum();
+        let grad = input.grad(&loss.backward()).unwrap().into_data();
+        let y = y.into_data();
+        for ((x, factor), (y, grad)) in
+            x.iter::<f64>().zip(factor.iter::<f64>()).zip(y.iter::<f64>().zip(grad.iter::<f64>()))
+        {
+            let (x, factor) = (f64::from(x as f32), f64::from(factor as f32));
+            let [value, slope] = formula(x);
+            // HIP's and CUDA's expf, log1pf and tanhf are off by up to 2 ulp each. None of the
+            // functions makes a relative error greater, and 3 operations round. The slope also
+            // subtracts t^2 from 1, so its error is relative to 1 + |x|.
+            let unit = f64::from(f32::EPSILON);
+            assert!((y - value).abs() <= 10.0 * unit * value.abs(), "mish({x}) = {y}, not {value}");
+            let limit = 24.0 * unit * factor.abs() * (1.0 + x.abs());
+            assert!((grad - factor * slope).abs() <= limit, "{factor} * mish'({x}) = {grad}");
+        }
+    }
+}
+
+#[test]
+fn another_backend_is_refused() {
+    let x = Tensor::<Oracle, 1>::from_floats([1.0, 2.0], &Default::default());
+    assert!(matches!(example::mish(x), Err(RocmError::Unsupported { op: "mish", .. })));
+}
+
+const TWICE: KernelSource<'static> = KernelSource {
+    name: "twice.hip",
+    source: r#"
+struct Dims { unsigned long long dims[8]; };
+struct Strides { long long strides[8]; };
+extern "C" __global__ void twice(size_t n, const float *x, Dims d, Strides s, float factor, float *y) {
+    size_t step = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
+        long long row = (long long)(i / d.dims[1]), column = (long long)(i % d.dims[1]);
+        y[i] = factor * x[row * s.strides[0] + column * s.strides[1]];
+    }
+}
+"#,
+    headers: &[],
+    options: &[],
+};
+
+fn twice(device: &RocmDevice) -> Kernel {
+    let parameters = [
+        Parameter::Number(DType::U64),
+        Parameter::View(DType::F32),
+        Parameter::Dims,
+        Parameter::Strides,
+        Parameter::Number(DType::F32),
+        Parameter::Output(DType::F32),
+    ];
+    Kernel::compile(device, &TWICE, "twice", &parameters).unwrap()
+}
+
+fn on_device(values: &[f32], shape: [usize; 2]) -> RocmTensor {
+    R::float_from_data(TensorData::new(values.to_vec(), shape), &Default::default())
+}
+
+#[test]
+fn a_view_is_read_where_it_lies() {
+    let device = RocmDevice::default();
+    let x = R::float_transpose(on_device(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3]));
+    let mut y = kernel::empty(&device, x.shape(), DType::F32).unwrap();
+    let kernel = twice(&device);
+    let call = kernel.call(Work::Elements(6)).number(6u64).view(&x).dims(&x).strides(&x).number(2f32);
+    // SAFETY: the kernel reads the view's 6 elements by its strides, and writes 6.
+    unsafe { call.output(&mut y).launch() }.unwrap();
+    assert_eq!(read_float::<R>(y).iter::<f32>().collect::<Vec<_>>(), [2.0, 8.0, 4.0, 10.0, 6.0, 12.0]);
+}
+
+#[test]
+fn wrong_arguments_are_refused_and_change_nothing() {
+    let device = RocmDevice::default();
+    let (kernel, x) = (twice(&device), on_device(&[1.0, 2.0, 3.0, 4.0], [2, 2]));
+    let ints = R::float_into_int(x.clone(), int_dtype(DType::I32));
+    let mut y = on_device(&[7.0; 4], [2, 2]);
+    let refused = |call: kernel::Call<'_>, expected: &str, found: &str| {
+        // SAFETY: it is refused before anything is launched.
+        let error = unsafe { call.launch() }.unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains(found), "{error}");
+    };
+    let call = || kernel.call(Work::Elements(4));
+    refused(call().number(4u64).view(&x), "6 arguments of twice", "2, without Dims");
+    refused(call().number(4u32), "Number(U64) as argument 0 of twice", "Number(U32)");
+    refused(call().number(4u64).view(&ints), "View(F32) as argument 1", "View(I32)");
+    refused(call().number(4u64).input(&x), "View(F32) as argument 1", "Input(F32)");
+    let whole = || call().number(4u64).view(&x).dims(&x).strides(&x).number(2f32);
+    refused(whole().output(&mut y).number(1f32), "6 arguments of twice", "another one: Number(F32)");
+    let mut shared = x.clone();
+    refused(whole().output(&mut shared), "no other tensor shares", "RocmTensor");
+    let mut turned = R::float_transpose(on_device(&[7.0; 6], [2, 3]));
+    refused(whole().output(&mut turned), "row-major order", "RocmTensor");
+    let threads = Work::Blocks { blocks: 1, threads: 1 << 20, shared_bytes: 0 };
+    let many = kernel.call(threads).number(4u64).view(&x).dims(&x).strides(&x).number(2f32);
+    refused(many.output(&mut y), "threads", "1048576");
+    assert_eq!(read_float::<R>(y).iter::<f32>().collect::<Vec<_>>(), [7.0; 4]);
+    assert_eq!(read_float::<R>(x).iter::<f32>().collect::<Vec<_>>(), [1.0, 2.0, 3.0, 4.0]);
+}
+
+#[test]
+fn compilers_messages_name_the_line() {
+    let broken = KernelSource {
+        name: "broken.hip",
+        source: "extern \"C\" __global__ void broken(float *x) {\n    x[0] = nonsense;\n}\n",
+        ..TWICE
+    };
+    let parameters = [Parameter::Output(DType::F32)];
+    let error = Kernel::compile(&RocmDevice::default(), &broken, "broken", &parameters).unwrap_err();
+    let RocmError::Compilation { log, .. } = &error else { panic!("{error}") };
+    assert!(log.contains("broken.hip") && log.contains("nonsense") && log.contains('2'), "{log}");
+    let bytes = [Parameter::Number(DType::I8)];
+    let error = Kernel::compile(&RocmDevice::default(), &TWICE, "twice", &bytes).unwrap_err();
+    assert!(matches!(error, RocmError::Unsupported { .. }), "{error}");
+    let many = [Parameter::Dims; 33];
+    let error = Kernel::compile(&RocmDevice::default(), &TWICE, "twice", &many).unwrap_err();
+    assert!(error.to_string().contains("at most 32 parameters"), "{error}");
+}
