@@ -58,6 +58,6 @@ pub(super) fn miopen() -> Result<Miopen> {
 /// NCCL's own functions: RCCL has NCCL's API, and the CUDA provider's streams are the driver's.
 pub(super) fn rccl() -> Result<Rccl> {
     let library = nvidia::open(nvidia::NCCL)?;
-    log::debug!("NCCL: {}", library.path);
+    log::debug!("NCCL: {}", library.path.display());
     fill!(Rccl, &library, "NCCL")
 }

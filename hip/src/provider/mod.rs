@@ -143,7 +143,7 @@ impl Provider {
                 ProviderKind::Rocm => {
                     let library = installation::open(names::RCCL)
                         .map_err(|missing| install(missing, "`rccl` of AMD, or `librccl1` of Debian"))?;
-                    log::debug!("RCCL: {}", library.path);
+                    log::debug!("RCCL: {}", library.path.display());
                     fill!(Rccl, &library, "RCCL")
                 }
                 ProviderKind::Cuda => cuda::rccl()
