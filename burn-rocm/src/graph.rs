@@ -68,6 +68,7 @@
 //! captured step with them starts each replay from the values before the capture, so copy the new
 //! values with [`write`], or use the modules of `burn-rocm-nn`.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, PoisonError};
 
@@ -99,8 +100,15 @@ pub struct Graph {
 struct Sent {
     /// The numbers of the next replay's random ops.
     random: Option<[u64; 2]>,
-    /// The learning rate that the next replay needs, if it is another one.
-    rate: Option<f64>,
+    rates: Vec<Rate>,
+}
+
+/// A learning rate of the next replay.
+#[derive(Debug)]
+struct Rate {
+    value: f64,
+    /// Whether the device has another one.
+    is_new: bool,
 }
 
 impl Graph {
@@ -111,10 +119,12 @@ impl Graph {
     ///
     /// # Errors
     /// `Capture` if something in `step` can't be captured, or if another capture is in progress on
-    /// the device; `Unsupported` if the driver has no graphs; an error of the device.
+    /// the device; `Unsupported` if the driver has no graphs; the error of an op that fails during
+    /// the capture, such as `OutOfMemory`, or `Device` with the name of the library's function.
     ///
     /// # Panics
-    /// If `step` panics for another reason. The capture is then over.
+    /// If a warm-up fails, as Burn's ops do, or if `step` panics for another reason. The capture is
+    /// then over.
     pub fn capture<T>(device: &RocmDevice, step: impl FnMut() -> T) -> hip::Result<(Self, T)> {
         Self::capture_after(device, WARM_UPS, step)
     }
@@ -139,9 +149,9 @@ impl Graph {
             Err(panic) => {
                 abandon(device)?;
                 return match take_last_error() {
-                    Some(error @ hip::Error::Capture { .. }) => Err(error),
+                    Some(error) if says(&*panic, &error) => Err(error),
                     other => {
-                        other.map(keep);
+                        other.into_iter().for_each(keep);
                         resume_unwind(panic)
                     }
                 };
@@ -168,11 +178,11 @@ impl Graph {
         let device = self.graph.device();
         device.refuse_captured("a graph's launch", "graphs are not nested")?;
         let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(lr) = sent.rate {
-            for rate in &self.rates {
-                device.write(rate.buffer(), 0, &lr.to_ne_bytes())?;
+        for (place, rate) in self.rates.iter().zip(&mut sent.rates) {
+            if rate.is_new {
+                device.write(place.buffer(), 0, &rate.value.to_ne_bytes())?;
+                rate.is_new = false;
             }
-            sent.rate = None;
         }
         if let Some((state, calls)) = &self.random {
             let [seed, call] = random::reserve(&self.device(), *calls);
@@ -187,18 +197,42 @@ impl Graph {
         self.graph.replay()
     }
 
-    /// Sets the learning rate of the optimizer steps in the graph, from the next replay on. Until
-    /// then they have the rate that they were captured with. Steps of `burn-rocm-nn`'s optimizers
-    /// take it; capture steps of different rates in graphs of their own.
+    /// Sets the learning rate of all optimizer steps in the graph, from the next replay on. Until
+    /// then they have the rates that they were captured with. Steps of `burn-rocm-nn`'s optimizers
+    /// take it.
     ///
     /// # Errors
     /// `Invalid` if the graph has no such step.
     pub fn set_learning_rate(&self, lr: f64) -> hip::Result<()> {
-        if self.rates.is_empty() {
-            return invalid("set_learning_rate", "a graph with an optimizer's step", "none");
+        match self.rates.len() {
+            0 => invalid("set_learning_rate", "a graph with an optimizer's step", "none"),
+            count => self.set_learning_rates(&vec![lr; count]),
         }
-        self.sent.lock().unwrap_or_else(PoisonError::into_inner).rate = Some(lr);
+    }
+
+    /// [`set_learning_rate`](Self::set_learning_rate) with a rate for each step, in the order of
+    /// [`learning_rates`](Self::learning_rates).
+    ///
+    /// # Errors
+    /// `Invalid` for another number of rates.
+    pub fn set_learning_rates(&self, rates: &[f64]) -> hip::Result<()> {
+        if rates.len() != self.rates.len() {
+            let expected = format!("{} rates", self.rates.len());
+            return invalid("set_learning_rates", expected, rates.len().to_string());
+        }
+        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        for (rate, new) in sent.rates.iter_mut().zip(rates) {
+            *rate = Rate { is_new: rate.is_new || rate.value.to_bits() != new.to_bits(), value: *new };
+        }
         Ok(())
+    }
+
+    /// The learning rates of the next replay: one for each step of an optimizer on the device, in
+    /// the order in which they were captured. A step whose parameters have different rates counts
+    /// once for each rate.
+    pub fn learning_rates(&self) -> Vec<f64> {
+        let sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        sent.rates.iter().map(|rate| rate.value).collect()
     }
 
     /// The numbers of kernels, library calls and copies that were captured. A replay launches the
@@ -211,6 +245,12 @@ impl Graph {
     pub fn device(&self) -> RocmDevice {
         RocmDevice::new(self.graph.device().info().index)
     }
+}
+
+/// Whether an op panicked with this error.
+fn says(panic: &(dyn Any + Send), error: &hip::Error) -> bool {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref().copied()).is_some_and(|text: &str| text.contains(&error.to_string()))
 }
 
 fn is_capture(error: &hip::Error) -> bool {
@@ -256,8 +296,9 @@ pub(crate) fn stop(device: &RocmDevice) -> hip::Result<Graph> {
     let advanced = random.as_ref().map_or(Ok(()), |(state, calls)| random::advance(state, *calls));
     let graph = device.open().and_then(|device| device.stop_capture());
     let graph = waited.and(advanced).and(graph)?;
-    let rates = rates.into_iter().map(|(rate, _)| rate).collect();
-    Ok(Graph { graph, random, rates, sent: Mutex::new(Sent { random: None, rate: None }) })
+    let (rates, values): (Vec<_>, Vec<_>) = rates.into_iter().unzip();
+    let known = values.into_iter().map(|value| Rate { value, is_new: false }).collect();
+    Ok(Graph { graph, random, rates, sent: Mutex::new(Sent { random: None, rates: known }) })
 }
 
 /// Ends a capture without a graph.

@@ -16,7 +16,8 @@ use burn_rocm::graph::Graph;
 use burn_rocm::{Rocm, RocmDevice, RocmError};
 use burn_rocm_nn::amp::{GradScalerConfig, GradScalerRecord, Precision};
 use burn_rocm_nn::loss::CrossEntropyLossConfig;
-use burn_rocm_nn::optim::{AdamConfig, AdamWConfig, SgdConfig};
+use burn_rocm_nn::optim::adaptor::OptimizerAdaptor;
+use burn_rocm_nn::optim::{Adam, AdamConfig, AdamWConfig, SgdConfig};
 use burn_rocm_nn::transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput};
 use burn_rocm_nn::{BatchNorm, BatchNormConfig, graph};
 
@@ -355,4 +356,89 @@ fn the_device_scales_the_loss_and_skips_steps() {
     let replayed = train_in_f16(true, overflow);
     assert_eq!(expected.2.skipped, 4, "{:?}", expected.2);
     assert_eq!(replayed, expected);
+}
+
+/// Random ops draw in the order in which they run, in graphs and outside.
+#[test]
+fn random_numbers_follow_in_any_mix() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = RocmDevice::default();
+    let draw = |n: usize| Tensor::<Inner, 1>::random([n], Distribution::Normal(0.0, 1.0), &device);
+    let bits = |drawn: &Tensor<Inner, 1>| drawn.to_data().iter::<f32>().map(f32::to_bits).collect::<Vec<_>>();
+    let (first, one) = Graph::capture_after(&device, 0, || [draw(7), draw(5)]).unwrap();
+    let (second, two) = Graph::capture_after(&device, 0, || draw(3)).unwrap();
+    for seed in [4, 5] {
+        Inner::seed(&device, seed);
+        let expected: Vec<Vec<u32>> = [7, 5, 3, 7, 5, 7, 5, 9, 3, 3].map(|n| bits(&draw(n))).into();
+        Inner::seed(&device, seed);
+        let mut found = Vec::new();
+        let both = |found: &mut Vec<Vec<u32>>| {
+            first.replay().unwrap();
+            found.extend(one.each_ref().map(bits));
+        };
+        let single = |found: &mut Vec<Vec<u32>>| {
+            second.replay().unwrap();
+            found.push(bits(&two));
+        };
+        both(&mut found);
+        single(&mut found);
+        both(&mut found);
+        both(&mut found);
+        found.push(bits(&draw(9)));
+        single(&mut found);
+        single(&mut found);
+        assert_eq!(found, expected, "seed {seed}");
+    }
+}
+
+/// A record and a clone of the optimizer count the replays, and go their own way from there.
+#[test]
+fn records_and_clones_count_the_replays() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = RocmDevice::default();
+    let mut model = Some(Mlp::<B>::new(&device));
+    let mut optimizer = AdamConfig::new().init();
+    let x = images(0, &device);
+    let mut step = |optimizer: &mut OptimizerAdaptor<Adam, Mlp<B>, B>| {
+        let before = model.take().expect("put back below");
+        let x: Tensor<B, 2> = x.clone().flatten(1, 2);
+        let loss = before.second.forward(before.first.forward(x)).powf_scalar(2.0).mean();
+        let grads = GradientsParams::from_grads(loss.backward(), &before);
+        model = Some(optimizer.step(0.01, before, grads));
+        loss.inner()
+    };
+    step(&mut optimizer);
+    let (graph, loss) = Graph::capture_after(&device, 0, || step(&mut optimizer)).unwrap();
+    for _ in 0..9 {
+        graph.replay().unwrap();
+    }
+    drop(loss);
+    let mut others = [optimizer.clone(), AdamConfig::new().init().load_record(optimizer.to_record())];
+    let next = |optimizer: &mut OptimizerAdaptor<Adam, Mlp<B>, B>, model: Mlp<B>| {
+        let loss = model.second.weight.val().powf_scalar(3.0).sum() + model.first.weight.val().sum();
+        let grads = GradientsParams::from_grads(loss.backward(), &model);
+        let mut bits = Bits::default();
+        optimizer.step(0.01, model, grads).visit(&mut bits);
+        bits.0
+    };
+    let trained = model.expect("put back");
+    // The clones step first, so that a shared clock would show.
+    let found = others.each_mut().map(|other| next(other, trained.clone()));
+    let expected = next(&mut optimizer, trained);
+    assert_eq!(found, [expected.clone(), expected]);
+}
+
+/// The same in lockstep. With waves of 64, small ops are deferred as on a GPU.
+mod lockstep {
+    use burn_rocm_tests::lockstep::whole_program;
+
+    #[test]
+    fn wave_32() {
+        whole_program(32);
+    }
+
+    #[test]
+    fn wave_64() {
+        whole_program(64);
+    }
 }

@@ -234,7 +234,8 @@ impl Step {
         let recorded = is_recording(device.info().index) || clock::is_conditional();
         let counts = matches!(self.rule, Rule::Adam(_));
         if recorded && states > 0 && had != Old::All {
-            let reason = "a parameter has no optimizer state yet: take a step before the capture".into();
+            let reason =
+                "a parameter has no optimizer state yet: take a step before that is not captured".into();
             return Err(RocmError::Capture { op, reason });
         }
         let clock = match &state.clock {

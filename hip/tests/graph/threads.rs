@@ -77,7 +77,8 @@ fn threads_capture_and_compute_at_once() {
             })
             .collect();
         done.store(true, Ordering::Relaxed);
-        assert_eq!(value(&y), busy.join().unwrap());
+        let turns = busy.join().unwrap();
+        assert_eq!(value(&y), turns);
         graphs
     });
     assert!(graphs.iter().all(|graph| graph.recorded().kernels == 10));
