@@ -62,8 +62,8 @@ impl Communicator {
     /// to each.
     ///
     /// # Errors
-    /// `NotAvailable` if the provider has no library for collectives, with what to install; `Invalid`
-    /// for no devices or one device twice; an error of the library.
+    /// `NotAvailable` if the provider has no library for collectives, with what to install;
+    /// `Invalid` for no devices or one device twice; an error of the library.
     pub fn local(devices: &[RocmDevice]) -> Result<Vec<Self>, Error> {
         let devices = devices.iter().map(RocmDevice::open).collect::<Result<Vec<_>, _>>()?;
         let ranks = hip::Communicator::local(&devices)?;
@@ -71,8 +71,8 @@ impl Communicator {
         Ok(ranks.into_iter().map(|own| Self { own: Arc::new(own), meeting: meeting.clone() }).collect())
     }
 
-    /// Joins the group `id` as `rank` of `size`. Waits until all ranks have called this, at most for
-    /// `Config::collective_timeout`.
+    /// Joins the group `id` as `rank` of `size`. Waits until all ranks have called this, at most
+    /// for `Config::collective_timeout`.
     ///
     /// # Errors
     /// As [`local`](Self::local); `Collective` if not all ranks come in time.
@@ -147,11 +147,12 @@ impl Communicator {
         Ok(Pending { output, work })
     }
 
-    /// Reduces the ranks' tensors element by element. Rank `r` gets the `r`-th of `size` equal parts
-    /// along the first axis.
+    /// Reduces the ranks' tensors element by element. Rank `r` gets the `r`-th of `size` equal
+    /// parts along the first axis.
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce); `Invalid` unless the first axis is a multiple of `size`.
+    /// As [`all_reduce`](Self::all_reduce); `Invalid` unless the first axis is a multiple of
+    /// `size`.
     pub fn reduce_scatter(&self, op: ReduceOp, tensor: RocmTensor) -> Result<Pending, Error> {
         let input = self.own(tensor)?;
         let mut dims = input.dims().to_vec();

@@ -3,6 +3,9 @@
 //! ```text
 //! cargo run --release --example mnist -- --model cnn
 //! ```
+//!
+//! With the feature `devices` it trains on several devices: `--devices 2` with a thread for each, and
+//! under torchrun, srun or mpirun with a process for each.
 
 use std::error::Error as StdError;
 use std::path::Path;
@@ -16,6 +19,9 @@ use burn_rocm::{Rocm, RocmDevice};
 use burn_rocm_examples::error::Error;
 use burn_rocm_examples::mnist::{Arguments, Session, program};
 use burn_rocm_examples::model::{Kind, Model};
+use burn_rocm_examples::progress::History;
+#[cfg(feature = "devices")]
+use burn_rocm_examples::ranks::Ranks;
 use burn_rocm_examples::train;
 
 type Backend = Autodiff<Rocm>;
@@ -30,11 +36,29 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn StdError>> {
     Backend::seed(device, arguments.seed);
     let initial: Model<Backend> = model.init(device);
     println!("model: {}, {} parameters", model.name(), initial.num_params());
+    #[cfg(feature = "devices")]
+    if let Some(ranks) = Ranks::of(arguments.devices)? {
+        let (is_first, device) = (ranks.has_first(), ranks.device());
+        let (trained, history) = ranks.train(initial, data, &arguments.options())?;
+        return if is_first { end(arguments, session, trained, &device, &history) } else { Ok(()) };
+    }
     let (trained, history) = train::train(initial, data, &arguments.options(), device)?;
-    session.curves(arguments, &history)?;
+    end(arguments, session, trained, device, &history)
+}
+
+/// Draws the curves, saves the model, loads it again and classifies.
+fn end(
+    arguments: &Arguments,
+    session: Session,
+    trained: Model<Backend>,
+    device: &RocmDevice,
+    history: &History,
+) -> Result<(), Box<dyn StdError>> {
+    let model = arguments.model;
+    session.curves(arguments, history)?;
     let loaded = save_and_load(trained.valid(), model, &session.output, device)?;
-    let guesses = train::classify(&loaded, data, &data.test, device)?;
-    session.end(&history, &guesses)?;
+    let guesses = train::classify(&loaded, &session.data, &session.data.test, device)?;
+    session.end(history, &guesses)?;
     Ok(())
 }
 

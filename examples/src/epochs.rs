@@ -3,6 +3,8 @@
 
 use std::time::Instant;
 
+use indicatif::ProgressBar;
+
 use crate::data::{Data, epoch_order};
 use crate::error::Error;
 use crate::progress::{
@@ -21,6 +23,11 @@ pub trait Training: Sized {
     /// [`Error::Device`] when the device failed.
     fn read(&mut self) -> Result<[f32; 2], Error>;
 
+    /// Whether this run shows its progress. Of several ranks, one does.
+    fn is_shown(&self) -> bool {
+        true
+    }
+
     /// Mean loss and accuracy on the held-out images.
     ///
     /// # Errors
@@ -38,9 +45,13 @@ pub fn run<T: Training>(mut training: T, data: &Data, options: &Options) -> Resu
     let epochs = total.div_ceil(per_epoch);
     let mut history = History::default();
     let mut step = 0;
+    let is_shown = training.is_shown();
 
     for epoch in 0..epochs {
-        let bar = progress_bar(epoch, epochs, per_epoch.min(total - step));
+        let bar = match is_shown {
+            true => progress_bar(epoch, epochs, per_epoch.min(total - step)),
+            false => ProgressBar::hidden(),
+        };
         let order = epoch_order(data.train.len(), options.seed, epoch);
         let mut means = Means::default();
         let mut unread = 0;
@@ -71,6 +82,9 @@ pub fn run<T: Training>(mut training: T, data: &Data, options: &Options) -> Resu
 
         let reading = Reading { step, ..training.evaluate()? };
         history.test.push(reading);
+        if !is_shown {
+            continue;
+        }
         println!(
             "epoch {}/{epochs}  {}  held out: {}  {:.0} images/s",
             epoch + 1,

@@ -10,6 +10,8 @@ pub mod model;
 pub mod plots;
 mod program;
 pub mod progress;
+#[cfg(feature = "devices")]
+pub mod ranks;
 pub mod rng;
 pub mod show;
 pub mod train;

@@ -29,7 +29,7 @@ pub struct Arguments {
     /// Stop after this many steps, even if the epochs are not over.
     #[arg(long, value_parser = at_least_1)]
     pub steps: Option<usize>,
-    /// Images in one step.
+    /// Images in one step, on all devices together.
     #[arg(long, default_value_t = 64, value_parser = at_least_1)]
     pub batch_size: usize,
     /// Learning rate at the start; it falls to 0 along a cosine.
@@ -41,6 +41,11 @@ pub struct Arguments {
     /// The device to train on: `rocm`, `rocm:1` or `1` for the second one.
     #[arg(long, default_value = "rocm", value_parser = device)]
     pub device: RocmDevice,
+    /// Train on the first so many devices, with a thread for each. Under torchrun, srun or mpirun
+    /// each process trains on one device instead.
+    #[cfg(feature = "devices")]
+    #[arg(long, value_parser = at_least_1, conflicts_with = "device")]
+    pub devices: Option<usize>,
     /// The provider of the device. `auto` takes the first that has one. [default:
     /// BURN_ROCM_PROVIDER, or else auto]
     #[arg(long, value_enum)]

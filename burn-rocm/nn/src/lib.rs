@@ -35,6 +35,7 @@ pub mod loss;
 mod norm;
 mod ops;
 pub mod optim;
+pub mod parallel;
 mod pool;
 pub mod transformer;
 

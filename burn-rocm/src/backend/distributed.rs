@@ -1,7 +1,7 @@
 //! The collectives of Burn's data parallel training.
 //!
-//! A backward pass of Burn 0.21 ends with a search for unused nodes in the graphs of all threads. It
-//! drops nodes that another thread is just recording, and the other thread's gradients are wrong
+//! A backward pass of Burn 0.21 ends with a search for unused nodes in the graphs of all threads.
+//! It drops nodes that another thread is just recording, and the other thread's gradients are wrong
 //! without an error ([burn#5573](https://github.com/tracel-ai/burn/issues/5573), fixed in 0.22). So
 //! the threads meet in each backward pass after all have recorded their graphs. They meet again
 //! before any goes on, for this reason and because Burn's server loses what a device announces for

@@ -6,6 +6,7 @@ pub(crate) mod attention;
 pub(crate) mod layer;
 pub(crate) mod loss;
 pub(crate) mod norm;
+pub(crate) mod parallel;
 pub(crate) mod pool;
 pub(crate) mod recorded;
 

@@ -1,0 +1,98 @@
+//! Ranks that fail or differ.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use burn_rocm::{RocmError, take_last_error};
+use burn_rocm_nn::parallel::{Shards, Share};
+
+use crate::*;
+
+fn error(run: impl FnOnce()) -> RocmError {
+    catch_unwind(AssertUnwindSafe(run)).expect_err("an error was expected");
+    take_last_error().expect("the typed error is kept")
+}
+
+fn reduced(ranks: &mut DataParallel, net: &Net<B>, share: Share) {
+    let device = ranks.communicator().device();
+    let grads = ranks.backward(net, Some(net.loss(&[1, 2], &device)));
+    drop(ranks.reduce(net, grads, share));
+}
+
+/// Models that differ, and ranks that disagree about their shares: each rank's error names both
+/// calls.
+#[test]
+fn ranks_that_ask_for_different_things() {
+    let Some(count) = devices("failures::ranks_that_ask_for_different_things") else { return };
+    let errors = on_ranks(count, |mut ranks| {
+        let device = ranks.communicator().device();
+        let mut net = Net::<B>::new(&device, 0);
+        if ranks.rank() == 1 {
+            net.last.push(LinearConfig::new(1, 1).init(&device));
+        }
+        error(|| reduced(&mut ranks, &net, Share::EVEN))
+    });
+    for error in errors {
+        assert!(matches!(error, RocmError::Mismatch { .. }), "{error}");
+    }
+    let errors = on_ranks(count, |mut ranks| {
+        let net = Net::<B>::new(&ranks.communicator().device(), 0);
+        let share = if ranks.rank() == 0 { Share::of(2, 2 * ranks.size()) } else { Share::EVEN };
+        error(|| reduced(&mut ranks, &net, share))
+    });
+    for error in errors {
+        assert!(matches!(error, RocmError::Mismatch { .. }), "{error}");
+    }
+}
+
+/// The other ranks get an error long before the timeout.
+#[test]
+fn a_rank_that_ends_is_an_error_on_the_others() {
+    let Some(count) = devices("failures::a_rank_that_ends_is_an_error_on_the_others") else { return };
+    let begun = Instant::now();
+    let errors = on_ranks(count, |mut ranks| {
+        let net = Net::<B>::new(&ranks.communicator().device(), 0);
+        reduced(&mut ranks, &net, Share::EVEN);
+        ranks.communicator().meet().unwrap();
+        if ranks.rank() == 1 {
+            ranks.communicator().abort();
+            return None;
+        }
+        Some(error(|| (0..3).for_each(|_| reduced(&mut ranks, &net, Share::EVEN))))
+    });
+    for error in errors.into_iter().flatten() {
+        assert!(matches!(error, RocmError::Collective { .. }), "{error}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn bad_arguments_are_typed_errors() {
+    let invalid = |run: &dyn Fn()| {
+        let error = error(run);
+        assert!(matches!(error, RocmError::Invalid { .. }), "{error}");
+    };
+    invalid(&|| _ = Share::of(3, 2));
+    invalid(&|| _ = Share::of(0, 0));
+    invalid(&|| drop(Shards::new(10, 0, 0, 1)));
+    invalid(&|| drop(Shards::new(10, 4, 2, 2)));
+    let Some(_) = devices("failures::bad_arguments_are_typed_errors") else { return };
+    // A model on another device, and a gradient of another dtype than its parameter's.
+    let mut ranks: Vec<DataParallel> = Communicator::local(&[RocmDevice::new(0), RocmDevice::new(1)])
+        .unwrap()
+        .into_iter()
+        .map(DataParallel::new)
+        .collect();
+    let there = Net::<B>::new(&RocmDevice::new(1), 0);
+    let grads = || GradientsParams::from_grads(there.loss(&[1], &RocmDevice::new(1)).backward(), &there);
+    let first = &mut ranks[0];
+    let found = error(|| drop(first.reduce(&there, grads(), Share::EVEN)));
+    assert!(matches!(found, RocmError::Invalid { .. }), "{found}");
+    let mut narrow = grads();
+    let weight = narrow.remove::<Inner, 2>(there.first.weight.id).unwrap();
+    narrow.register(there.first.weight.id, weight.cast(burn::tensor::FloatDType::F32));
+    let second = &mut ranks[1];
+    let found = error(|| drop(second.reduce(&there, narrow, Share::EVEN)));
+    assert!(matches!(found, RocmError::Invalid { .. }), "{found}");
+    assert!(found.to_string().contains("f64") && found.to_string().contains("f32"), "{found}");
+}

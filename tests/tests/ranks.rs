@@ -1,0 +1,110 @@
+//! The example `mnist` on two CPU devices: with a thread for each, and with a process for each.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+
+use burn::backend::Autodiff;
+use burn::tensor::backend::Backend as _;
+use burn_rocm::{Rocm, RocmDevice};
+use burn_rocm_examples::data::digits;
+use burn_rocm_examples::model::Kind;
+use burn_rocm_examples::progress::Options;
+use burn_rocm_examples::ranks::Ranks;
+use burn_rocm_examples::train::{History, train};
+use burn_rocm_tests::again;
+
+/// How many devices a child trains on with threads; 0 if a launcher's variables say it.
+const CHILD: &str = "BURN_ROCM_TEST_RANKS_CHILD";
+const BASE: [(&str, &str); 3] =
+    [("BURN_ROCM_CPU_DEVICES", "2"), ("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_COLLECTIVE_TIMEOUT", "60")];
+
+/// The readings, with all their bits.
+fn lines(history: &History) -> Vec<String> {
+    let line = |reading: &burn_rocm_examples::progress::Reading| {
+        format!("reading {} {:08x} {:08x}", reading.step, reading.loss.to_bits(), reading.accuracy.to_bits())
+    };
+    history.train.iter().chain(&history.test).map(line).collect()
+}
+
+/// The losses of printed readings.
+fn losses(lines: &[String]) -> Vec<f32> {
+    let bits = |line: &String| line.split(' ').nth(2).unwrap().to_owned();
+    lines.iter().map(|line| f32::from_bits(u32::from_str_radix(&bits(line), 16).unwrap())).collect()
+}
+
+/// Trains as a child, and prints the readings. Batches of 32 of 656 images: the last one has 16.
+fn child(count: usize) {
+    type B = Autodiff<Rocm>;
+    let ranks = Ranks::of((count > 0).then_some(count)).unwrap();
+    let device = ranks.as_ref().map_or(RocmDevice::new(0), Ranks::device);
+    let data = digits::generate(0, 656, 65);
+    let options = Options { epochs: 1, steps: None, batch_size: 32, lr: 1e-3, seed: 3 };
+    B::seed(&device, options.seed);
+    let model = Kind::Mlp.init::<B>(&device);
+    let history = match ranks {
+        Some(ranks) => ranks.train(model, &data, &options).unwrap().1,
+        None => train(model, &data, &options, &device).unwrap().1,
+    };
+    lines(&history).iter().for_each(|line| println!("\n{line}"));
+}
+
+fn readings(text: &str) -> Vec<String> {
+    let readings: Vec<String> =
+        text.lines().filter(|line| line.starts_with("reading ")).map(str::to_owned).collect();
+    // Steps 10, 20 and 21, and the evaluation.
+    assert_eq!(readings.len(), 4, "{text}");
+    readings
+}
+
+fn threads(count: &str) -> Vec<String> {
+    let environment: Vec<_> = BASE.into_iter().chain([(CHILD, count)]).collect();
+    readings(&again(&["--exact", "threads_and_processes_train_alike", "--nocapture"], &environment))
+}
+
+/// Two processes, as torchrun starts them. Returns the output of each.
+fn processes() -> Vec<String> {
+    // Free now. Another program may take it before rank 0 listens; that would be an error.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let start = |rank: &str| {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "threads_and_processes_train_alike", "--nocapture"])
+            .envs(BASE)
+            .envs([(CHILD, "0"), ("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", "2")])
+            .envs([("LOCAL_WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let children = ["0", "1"].map(start);
+    children
+        .into_iter()
+        .map(|child| {
+            let output = child.wait_with_output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+            text
+        })
+        .collect()
+}
+
+/// The CPU device adds up in the order of the ranks, so threads and processes get the same bits. One
+/// device gets the same losses but for rounding: the loss of a step is a sum of some 2^9 rounded
+/// numbers near 1, and 21 steps may each amplify the errors before by a little, all together by 2^4.
+#[test]
+fn threads_and_processes_train_alike() {
+    if let Ok(count) = std::env::var(CHILD) {
+        child(count.parse().unwrap());
+        return;
+    }
+    let of_threads = threads("2");
+    for text in processes() {
+        assert_eq!(readings(&text), of_threads);
+    }
+    let alone = losses(&threads("1"));
+    assert!(alone[2] < 0.8 * alone[0], "it learns: {alone:?}");
+    for (loss, alone) in losses(&of_threads).iter().zip(&alone) {
+        assert!((loss - alone).abs() < 2f32.powi(9 + 4 + 4 - 24), "{loss} instead of {alone}");
+    }
+}
