@@ -12,7 +12,7 @@ use burn::tensor::module::conv2d;
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Distribution, FloatDType, Int, Tensor, activation};
 
-use super::models::{Trained, fill, fused, stock};
+use super::models::{Trained, fill, stock};
 use super::sizes::{BEYOND_CACHES, rotations, scanned};
 use super::time::Clock;
 use crate::Options;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use burn::backend::Autodiff;
 use burn::module::AutodiffModule;
-use burn::optim::GradientsParams;
+use burn::optim::{GradientsParams, Optimizer};
 use burn::tensor::{FloatDType, Tensor};
 use burn_rocm::Rocm;
 use burn_rocm::graph::{Graph, WARM_UPS};
@@ -129,7 +129,7 @@ fn step<M>(
     size: usize,
     precision: Precision,
     device: &burn_rocm::RocmDevice,
-) -> impl FnMut() -> Tensor<Rocm, 1>
+) -> impl FnMut() -> Tensor<Rocm, 1> + use<M>
 where
     M: Trained<B> + AutodiffModule<B> + 'static,
     M::Batch: 'static,
