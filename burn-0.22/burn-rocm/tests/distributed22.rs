@@ -17,8 +17,8 @@ use burn_rocm_022::{BurnDevice, Rocm, RocmDevice, RocmTensor, read_with_fault};
 
 type R = Rocm;
 
-/// Runs a test in processes with two and with four devices, in which a collective that never ends is
-/// an error after 20 seconds. In such a process, returns the devices.
+/// Runs a test in processes with two and with four devices, in which a collective that never ends
+/// is an error after 20 seconds. In such a process, returns the devices.
 fn devices(test: &str) -> Option<Vec<BurnDevice>> {
     const DEVICES: &str = "BURN_ROCM_CPU_DEVICES";
     if let Ok(count) = std::env::var(DEVICES) {
@@ -90,8 +90,8 @@ fn gradients_that_are_handed_over_are_reduced_in_place() {
                     order.rotate_left(index);
                     let all = grads.as_mut_ptr();
                     for at in order {
-                        // SAFETY: the vector outlives the wait below, and nothing else uses it until
-                        // then.
+                        // SAFETY: the vector outlives the wait below, and nothing else uses it
+                        // until then.
                         let grad = TensorRef::<R>(unsafe { all.add(at) });
                         // SAFETY: the server changes the tensor only after it was submitted.
                         let (found, copy) = unsafe { (R::comm_device(&grad), R::float_from_ref(&grad)) };

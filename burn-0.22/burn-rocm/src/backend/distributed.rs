@@ -11,6 +11,7 @@ use hip::ReduceOp;
 
 use super::Rocm;
 use super::primitive::{BurnDevice, own};
+use crate::device::RocmDevice;
 use crate::error::OrRaise;
 use crate::ops::collective;
 use crate::tensor::RocmTensor;
@@ -22,8 +23,8 @@ impl DistributedOps<Self> for Rocm {
         start_distributed_sync_server::<Self>(devices, config);
     }
 
-    /// The devices' threads wait for each other: Burn's server loses what a device announces for the
-    /// next backward pass before all devices have ended this one.
+    /// The devices' threads wait for each other: Burn's server loses what a device announces for
+    /// the next backward pass before all devices have ended this one.
     fn submit_sync_collective(device: &BurnDevice) {
         if let Some(client) = get_distributed_sync_client::<Self>() {
             client.submit_sync_collective(device.clone());
@@ -43,7 +44,7 @@ impl DistributedOps<Self> for Rocm {
         device_ids: Vec<DeviceId>,
     ) -> CollectiveTensor<Self> {
         let devices: Vec<usize> =
-            device_ids.into_iter().map(|id| own(&BurnDevice::from_id(id)).index).collect();
+            device_ids.into_iter().map(|id| RocmDevice::from_id(id).index).collect();
         let op = match op {
             ReduceOperation::Sum => ReduceOp::Sum,
             ReduceOperation::Mean => ReduceOp::Average,
