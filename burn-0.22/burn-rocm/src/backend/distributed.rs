@@ -43,8 +43,7 @@ impl DistributedOps<Self> for Rocm {
         op: ReduceOperation,
         device_ids: Vec<DeviceId>,
     ) -> CollectiveTensor<Self> {
-        let devices: Vec<usize> =
-            device_ids.into_iter().map(|id| RocmDevice::from_id(id).index).collect();
+        let devices: Vec<usize> = device_ids.into_iter().map(|id| RocmDevice::from_id(id).index).collect();
         let op = match op {
             ReduceOperation::Sum => ReduceOp::Sum,
             ReduceOperation::Mean => ReduceOp::Average,

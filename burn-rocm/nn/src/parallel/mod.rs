@@ -48,9 +48,14 @@
 //!   [`GradScaler::step`](crate::amp::GradScaler::step). An overflow on one rank makes the average
 //!   infinite or NaN on all of them, so all skip the step and lower the scale.
 //! - **Running statistics** of batch norms stay those of each rank's own samples.
+//! - **Weights divided among ranks.** [`ColumnLinear`] and [`RowLinear`] are a pair of linear
+//!   layers of which each rank has a part. Their ranks are a group of their own, other than those
+//!   of `DataParallel`.
 //! - **A failed rank.** If a rank panics, drop its communicator or let the process end: the other
 //!   ranks then get an error within `BURN_ROCM_COLLECTIVE_TIMEOUT`.
 
+mod linear;
+mod sharded;
 mod share;
 
 use std::collections::{HashMap, HashSet};
@@ -64,6 +69,7 @@ use burn_rocm::{Communicator, ReduceOp, RocmTensor, raise, trace};
 
 use crate::fuse::{from_rocm, is_rocm, refuse, rocm};
 use crate::ops::parallel::{Buckets, Entry};
+pub use linear::{ColumnLinear, RowLinear};
 pub use share::{Part, Shards, Share};
 
 /// The size of a bucket unless [`DataParallel::with_bucket_bytes`] sets another.

@@ -4,6 +4,7 @@
 
 mod failures;
 mod gradients;
+mod tensor;
 mod train;
 
 use burn::backend::Autodiff;

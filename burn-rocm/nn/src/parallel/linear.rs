@@ -1,0 +1,134 @@
+//! Linear layers whose weights are divided among ranks ([Shoeybi et al.
+//! 2019](https://arxiv.org/abs/1909.08053)).
+
+use burn::module::{Module, Param};
+use burn::nn::Linear;
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+use burn::tensor::module::linear;
+use burn_rocm::Communicator;
+
+use super::sharded::{Same, Sum};
+use crate::fuse::{Route, refuse};
+
+/// A linear layer of which each rank has some columns of the weight: it computes some features of
+/// the output.
+///
+/// With a [`RowLinear`] behind it, and anything between the two that works on each feature alone,
+/// the pair has one all-reduce forward and one backward. The input, and its gradient, are the same
+/// on every rank.
+///
+/// The layer's parameters are this rank's own: `DataParallel` must not average them over the same
+/// ranks.
+#[derive(Module, Debug)]
+pub struct ColumnLinear<B: Backend> {
+    /// `[d_input, d_output / ranks]`.
+    pub weight: Param<Tensor<B, 2>>,
+    /// `[d_output / ranks]`.
+    pub bias: Option<Param<Tensor<B, 1>>>,
+    #[module(skip)]
+    ranks: Communicator,
+}
+
+impl<B: Backend> ColumnLinear<B> {
+    /// This rank's columns of a layer that is the same on every rank.
+    ///
+    /// # Panics
+    /// With `Invalid` unless the number of ranks divides the output's features.
+    pub fn of(layer: Linear<B>, ranks: &Communicator) -> Self {
+        let [_, features] = layer.weight.dims();
+        let (begin, count) = own("ColumnLinear", features, ranks);
+        Self {
+            weight: layer.weight.map(|weight| part(weight, 1, begin, count)),
+            bias: layer.bias.map(|bias| bias.map(|bias| part(bias, 0, begin, count))),
+            ranks: ranks.clone(),
+        }
+    }
+
+    /// This rank's features of the output.
+    ///
+    /// # Shapes
+    /// - input: `[.., d_input]`, the same on every rank
+    /// - output: `[.., d_output / ranks]`
+    ///
+    /// # Panics
+    /// With `Invalid` on a backend other than [`Rocm`](burn_rocm::Rocm); with `Collective` or
+    /// `Mismatch` if the ranks fail or differ.
+    pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
+        let input = route::<B>("ColumnLinear").unary(Same(self.ranks.clone()), input);
+        linear(input, self.weight.val(), self.bias.as_ref().map(Param::val))
+    }
+}
+
+/// A linear layer of which each rank has some rows of the weight: it computes with some features of
+/// the input. The output is the same on every rank.
+///
+/// The weight is this rank's own, see [`ColumnLinear`]. The bias, and its gradient, are the same on
+/// every rank.
+#[derive(Module, Debug)]
+pub struct RowLinear<B: Backend> {
+    /// `[d_input / ranks, d_output]`.
+    pub weight: Param<Tensor<B, 2>>,
+    /// `[d_output]`.
+    pub bias: Option<Param<Tensor<B, 1>>>,
+    #[module(skip)]
+    ranks: Communicator,
+}
+
+impl<B: Backend> RowLinear<B> {
+    /// This rank's rows of a layer that is the same on every rank.
+    ///
+    /// # Panics
+    /// With `Invalid` unless the number of ranks divides the input's features.
+    pub fn of(layer: Linear<B>, ranks: &Communicator) -> Self {
+        let [features, _] = layer.weight.dims();
+        let (begin, count) = own("RowLinear", features, ranks);
+        Self {
+            weight: layer.weight.map(|weight| part(weight, 0, begin, count)),
+            bias: layer.bias,
+            ranks: ranks.clone(),
+        }
+    }
+
+    /// The output.
+    ///
+    /// # Shapes
+    /// - input: `[.., d_input / ranks]`, this rank's features
+    /// - output: `[.., d_output]`, the same on every rank
+    ///
+    /// # Panics
+    /// As [`ColumnLinear::forward`].
+    pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
+        let part = linear(input, self.weight.val(), None);
+        let sum = route::<B>("RowLinear").unary(Sum(self.ranks.clone()), part);
+        match &self.bias {
+            Some(bias) => sum + bias.val().unsqueeze(),
+            None => sum,
+        }
+    }
+}
+
+/// The first and the number of this rank's features.
+fn own(op: &'static str, features: usize, ranks: &Communicator) -> (usize, usize) {
+    if !features.is_multiple_of(ranks.size()) {
+        refuse(op, format!("features that {} ranks divide", ranks.size()), features.to_string());
+    }
+    let count = features / ranks.size();
+    (ranks.rank() * count, count)
+}
+
+/// Some features of a parameter, as a parameter of their own. The product makes a copy, because a
+/// view would keep the memory of all ranks' parts.
+fn part<B: Backend, const D: usize>(
+    whole: Tensor<B, D>,
+    dim: usize,
+    begin: usize,
+    count: usize,
+) -> Tensor<B, D> {
+    let trained = whole.is_require_grad();
+    whole.detach().narrow(dim, begin, count).mul_scalar(1.0).detach().set_require_grad(trained)
+}
+
+fn route<B: Backend>(module: &'static str) -> Route<B> {
+    Route::of(module).unwrap_or_else(|| refuse(module, "the backend Rocm", std::any::type_name::<B>()))
+}
