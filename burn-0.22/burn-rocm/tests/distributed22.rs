@@ -6,13 +6,9 @@
 #[path = "../../../tests/src/again.rs"]
 mod again;
 
-use std::thread;
-
-use burn_backend::distributed::{
-    DistributedConfig, DistributedOps, DistributedParamId, DistributedParams, ReduceOperation, TensorRef,
-};
+use burn_backend::distributed::{DistributedOps, ReduceOperation};
 use burn_backend::ops::FloatTensorOps;
-use burn_backend::{DeviceOps, TensorData, TensorMetadata};
+use burn_backend::{DeviceOps, TensorData};
 use burn_rocm_022::{BurnDevice, Rocm, RocmDevice, RocmTensor, read_with_fault};
 
 type R = Rocm;
@@ -65,47 +61,4 @@ fn tensors_of_every_device_are_reduced() {
         let result = unsafe { result.assume_resolved() };
         assert_eq!(read(result), mean(devices.len(), 33));
     }
-}
-
-/// Two rounds of what a backward pass does on each device: it announces its parameters, hands over
-/// each gradient, and waits. The gradients are then the means, in place. Sizes are below and above
-/// that at which all-reduces are issued at once.
-#[test]
-fn gradients_that_are_handed_over_are_reduced_in_place() {
-    let Some(devices) = devices("gradients_that_are_handed_over_are_reduced_in_place") else { return };
-    let config = DistributedConfig { all_reduce_op: ReduceOperation::Mean };
-    R::start_communication_server(&devices, config);
-    let sizes = [5, 40_000, 1 << 20, 64, 1 << 19];
-    let count = devices.len();
-    thread::scope(|scope| {
-        for (index, device) in devices.iter().enumerate() {
-            scope.spawn(move || {
-                for _ in 0..2 {
-                    let params =
-                        |at: usize| DistributedParams { param_id: DistributedParamId::from(at as u64) };
-                    R::register_sync_parameters(device, (0..sizes.len()).map(params).collect());
-                    let mut grads: Vec<RocmTensor> =
-                        sizes.iter().map(|&size| on(device, index, size)).collect();
-                    let mut order: Vec<usize> = (0..sizes.len()).collect();
-                    order.rotate_left(index);
-                    let all = grads.as_mut_ptr();
-                    for at in order {
-                        // SAFETY: the vector outlives the wait below, and nothing else uses it
-                        // until then.
-                        let grad = TensorRef::<R>(unsafe { all.add(at) });
-                        // SAFETY: the server changes the tensor only after it was submitted.
-                        let (found, copy) = unsafe { (R::comm_device(&grad), R::float_from_ref(&grad)) };
-                        assert_eq!((found, copy.dims()), (device.clone(), &[sizes[at]][..]));
-                        R::submit_gradient_sync(grad, params(at));
-                    }
-                    R::submit_sync_collective(device);
-                    for (grad, size) in grads.into_iter().zip(sizes) {
-                        assert_eq!(grad.device(), *device);
-                        assert!(read(grad) == mean(count, size), "{size} elements on device {index}");
-                    }
-                }
-            });
-        }
-    });
-    R::close_communication_server(&devices[0]);
 }

@@ -4,6 +4,7 @@
 #[path = "../../../../tests/src/again.rs"]
 mod again;
 mod checkpoint;
+mod ddp;
 mod devices;
 mod graph;
 mod learner;
