@@ -109,6 +109,13 @@ pub(crate) struct Options {
     /// On a GPU: measure burn-cuda too; needs the feature of that name.
     #[arg(long)]
     burn_cuda: bool,
+    /// On GPUs: training steps on one device beside those on this many, with burn-rocm-nn's modules.
+    #[arg(long, value_name = "N",
+        value_parser = |text: &str| text.parse::<usize>().ok().filter(|n| *n > 0).ok_or("a number from 1"))]
+    devices: Option<usize>,
+    /// With `--devices`: parameters and inputs in bf16 instead of f32.
+    #[arg(long)]
+    bf16: bool,
     /// Estimate on AMD's GPUs the launches of a table that the virtual GPU wrote
     /// (`VIRTUAL_GPU_COUNTERS`); runs nothing.
     #[arg(long, value_name = "FILE")]

@@ -4,6 +4,7 @@
 
 pub(crate) mod cases;
 pub(crate) mod ceiling;
+mod devices;
 pub(crate) mod models;
 mod peers;
 mod plot;
@@ -24,6 +25,9 @@ use report::Line;
 /// # Errors
 /// An error text if something can't be measured, read or written.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
+    if let Some(count) = options.devices {
+        return devices::run(options, count);
+    }
     let groups: Vec<Group> =
         Group::ALL.into_iter().filter(|group| options.all || group.wanted(options)).collect();
     if groups.is_empty() {
