@@ -259,7 +259,7 @@ impl ModuleMapper for Restore {
 
 /// `value`, which is without autodiff, with the autodiff settings of the parameter that it
 /// replaces.
-fn in_place_of<const D: usize>(tensor: &Tensor<D>, value: Tensor<D>) -> Tensor<D> {
+pub(crate) fn in_place_of<const D: usize>(tensor: &Tensor<D>, value: Tensor<D>) -> Tensor<D> {
     match tensor.gradient_checkpointing_strategy() {
         None => value,
         Some(strategy) => {

@@ -1,0 +1,231 @@
+//! Data parallel training: every rank has the whole model on its own device and computes a part of
+//! each batch, and the ranks' gradients are averaged.
+//!
+//! A rank is a thread or a process. Ranks that start with the same parameters and the same
+//! optimizer state keep them equal, bit by bit, because all get the same averages.
+//!
+//! ```
+//! # use burn_rocm_022 as burn_rocm;
+//! # use burn_rocm_nn_022 as burn_rocm_nn;
+//! # use burn::nn::{Linear, LinearConfig};
+//! # use burn::tensor::{Device, Tensor, TensorData};
+//! use burn_rocm::{Communicator, RocmDevice};
+//! # use burn_rocm_nn::optim::AdamConfig;
+//! use burn_rocm_nn::parallel::{DataParallel, Shards};
+//!
+//! fn train(communicator: Communicator, data: &[[f32; 4]]) -> Linear {
+//!     let device = Device::rocm(communicator.device().index).autodiff();
+//!     let mut ranks = DataParallel::new(communicator);
+//!     // Rank 0's parameters, on every rank.
+//!     let mut model = ranks.broadcast(LinearConfig::new(4, 2).init(&device));
+//!     let mut optimizer = AdamConfig::new().init();
+//!     for part in Shards::new(data.len(), 8, ranks.rank(), ranks.size()).shuffled(42).epoch(0) {
+//!         let rows: Vec<f32> = part.indices.iter().flat_map(|&index| data[index]).collect();
+//!         let x = Tensor::<2>::from_data(TensorData::new(rows, [part.indices.len(), 4]), &device);
+//!         let loss = model.forward(x).powf_scalar(2.0).mean();
+//!         let grads = ranks.backward(&model, Some(loss));
+//!         let grads = ranks.reduce(&model, grads, part.share);
+//!         model = optimizer.step(1e-3, model, grads);
+//!     }
+//!     model
+//! }
+//!
+//! let data: Vec<[f32; 4]> = (0..20).map(|i| [0.1, 0.2, 0.3, 0.4].map(|x| x * i as f32)).collect();
+//! std::thread::scope(|scope| {
+//!     for communicator in Communicator::local(&RocmDevice::all()?)? {
+//!         scope.spawn(|| train(communicator, &data));
+//!     }
+//!     Ok::<(), burn_rocm::RocmError>(())
+//! })?;
+//! # Ok::<(), burn_rocm::RocmError>(())
+//! ```
+//!
+//! - **Accumulation.** Add up the gradients of several backward passes with Burn's
+//!   `GradientsAccumulator` and call [`DataParallel::reduce`] once for the sum.
+//! - **Mixed precision.** Call [`DataParallel::reduce`] with the converted copy, before
+//!   [`GradScaler::step`](crate::amp::GradScaler::step). An overflow on one rank makes the average
+//!   infinite or NaN on all of them, so all skip the step and lower the scale.
+//! - **Running statistics** of batch norms stay those of each rank's own samples.
+//! - **A failed rank.** If a rank panics, drop its communicator or let the process end: the other
+//!   ranks then get an error within `BURN_ROCM_COLLECTIVE_TIMEOUT`.
+
+#[path = "../../../burn-rocm/nn/src/parallel/share.rs"]
+mod share;
+
+use std::collections::{HashMap, HashSet};
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
+use burn_rocm::fused::optim::clip_to_norm;
+use burn_rocm::{Communicator, ReduceOp, RocmTensor, raise, trace};
+
+use crate::amp::in_place_of;
+use crate::fuse::{from_rocm, rocm};
+use crate::ops::parallel::{Buckets, Entry};
+pub use share::{Part, Shards, Share};
+
+/// The size of a bucket unless [`DataParallel::with_bucket_bytes`] sets another.
+const BUCKET_BYTES: usize = 25 << 20;
+
+/// One rank of a data parallel training.
+///
+/// The methods panic with the typed error, as Burn's ops do
+/// ([`take_last_error`](burn_rocm::take_last_error) returns it): with `Collective` if another rank
+/// or the library has failed, with `Mismatch` if the ranks' calls differ, with `Invalid` for
+/// tensors of another device.
+pub struct DataParallel {
+    buckets: Buckets,
+}
+
+impl DataParallel {
+    /// This communicator's rank.
+    pub fn new(communicator: Communicator) -> Self {
+        Self { buckets: Buckets::new(communicator, BUCKET_BYTES) }
+    }
+
+    /// Sets the size of gradients from which a bucket is reduced, 25 MiB by default. The same on
+    /// every rank.
+    pub fn with_bucket_bytes(self, bytes: usize) -> Self {
+        Self { buckets: Buckets::new(self.buckets.communicator().clone(), bytes) }
+    }
+
+    /// This rank, from 0.
+    pub fn rank(&self) -> usize {
+        self.buckets.communicator().rank()
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> usize {
+        self.buckets.communicator().size()
+    }
+
+    /// The communicator, for other collectives.
+    pub fn communicator(&self) -> &Communicator {
+        self.buckets.communicator()
+    }
+
+    /// The module with the float parameters and running statistics of rank 0. The module must be on
+    /// the communicator's device.
+    pub fn broadcast<M: Module>(&self, module: M) -> M {
+        let _op = trace::op("nn_broadcast", || "");
+        module.map(&mut Broadcast(self.communicator()))
+    }
+
+    /// The gradients of this rank's loss; none for a rank without samples, which passes `None`.
+    pub fn backward<M: Module, const D: usize>(
+        &self,
+        module: &M,
+        loss: Option<Tensor<D>>,
+    ) -> GradientsParams {
+        loss.map_or_else(GradientsParams::new, |loss| GradientsParams::from_grads(loss.backward(), module))
+    }
+
+    /// The gradients averaged over all ranks, with each rank's weighted by its share of the
+    /// samples. So if each rank's loss is the mean over its samples, the result is the gradient of
+    /// the mean over all samples.
+    ///
+    /// `module` is the one that computed the gradients. A parameter without a gradient on this rank
+    /// counts as one with a gradient of 0, unless no rank has a gradient for it; then it has none
+    /// in the result either. Every rank must call this, even one without any samples.
+    ///
+    /// The gradients are reduced in buckets, each packed by one launch for up to 55 parameters
+    /// while the ranks reduce the bucket before. Waits for the device only if this rank lacks a
+    /// gradient.
+    pub fn reduce<M: Module>(&mut self, module: &M, grads: GradientsParams, share: Share) -> GradientsParams {
+        let _op = trace::op("nn_reduce", || "");
+        let mut take = Take { grads, seen: HashSet::new(), ids: vec![], entries: vec![], tensors: vec![] };
+        module.visit(&mut take);
+        let Take { ids, entries, tensors, .. } = take;
+        let reduced = self.buckets.reduce(entries, tensors, share.weight());
+        let reduced = reduced.unwrap_or_else(|error| raise(error));
+        let all = ids.into_iter().zip(reduced).filter_map(|(id, grad)| Some((id, grad?)));
+        let mut give = Give { grads: all.collect(), done: GradientsParams::new() };
+        module.visit(&mut give);
+        give.done
+    }
+
+    /// A value averaged over all ranks, with each rank's weighted by its share of the samples, such
+    /// as the loss of a batch.
+    pub fn mean<const D: usize>(&self, value: Tensor<D>, share: Share) -> Tensor<D> {
+        let communicator = self.communicator();
+        let mean = match share.weight() {
+            None => communicator.all_reduce(ReduceOp::Average, rocm(value)),
+            Some(weight) => communicator.all_reduce(ReduceOp::Sum, rocm(value.mul_scalar(weight))),
+        };
+        from_rocm(mean.and_then(|mean| mean.join()).unwrap_or_else(|error| raise(error)))
+    }
+}
+
+/// The gradients scaled by `min(1, most / norm)`, and their Euclidean norm over all parameters
+/// before that, of shape `[1]`. Burn's own clipping by norm takes the norm of each parameter.
+///
+/// The gradients of [`DataParallel::reduce`] are the same on all ranks, so this is too. Does not
+/// wait for the device.
+///
+/// # Panics
+/// With `Invalid` for tensors of another project's device, or if there is no gradient.
+pub fn clip_global_norm<M: Module>(
+    module: &M,
+    grads: GradientsParams,
+    most: f32,
+) -> (GradientsParams, Tensor<1>) {
+    let _op = trace::op("nn_clip_global_norm", || "");
+    let mut take = Take { grads, seen: HashSet::new(), ids: vec![], entries: vec![], tensors: vec![] };
+    module.visit(&mut take);
+    let with_grad = take.ids.into_iter().zip(take.tensors).filter_map(|(id, grad)| Some((id, grad?)));
+    let (ids, tensors): (Vec<ParamId>, Vec<RocmTensor>) = with_grad.unzip();
+    let (clipped, norm) = clip_to_norm(&tensors, most).unwrap_or_else(|error| raise(error));
+    let mut give = Give { grads: ids.into_iter().zip(clipped).collect(), done: GradientsParams::new() };
+    module.visit(&mut give);
+    (give.done, from_rocm(norm))
+}
+
+struct Broadcast<'a>(&'a Communicator);
+
+impl ModuleMapper for Broadcast<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, tensor, mapper) = param.consume();
+        let sent = self.0.broadcast(0, rocm(tensor.clone()));
+        let sent = sent.and_then(|sent| sent.join()).unwrap_or_else(|error| raise(error));
+        Param::from_mapped_value(id, in_place_of(&tensor, from_rocm(sent)), mapper)
+    }
+}
+
+/// Takes the gradients of the parameters visited, in the order of the module.
+struct Take {
+    grads: GradientsParams,
+    /// A parameter that the module holds twice has one gradient.
+    seen: HashSet<ParamId>,
+    ids: Vec<ParamId>,
+    entries: Vec<Entry>,
+    tensors: Vec<Option<RocmTensor>>,
+}
+
+impl ModuleVisitor for Take {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        let grad = self.grads.remove::<D>(param.id);
+        // Running statistics and frozen parameters have none, on all ranks.
+        if (!value.is_require_grad() && grad.is_none()) || !self.seen.insert(param.id) {
+            return;
+        }
+        self.ids.push(param.id);
+        self.entries.push(Entry { dims: value.dims().to_vec(), dtype: value.dtype() });
+        self.tensors.push(grad.map(rocm));
+    }
+}
+
+/// Puts the gradients back.
+struct Give {
+    grads: HashMap<ParamId, RocmTensor>,
+    done: GradientsParams,
+}
+
+impl ModuleVisitor for Give {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(grad) = self.grads.remove(&param.id) {
+            self.done.register(param.id, from_rocm::<D>(grad));
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Data parallel training with Burn 0.22 on the CPU provider with two and four devices, a thread
+//! for each. The reference is one device with all samples.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[expect(unreachable_pub, reason = "the file is a module of a library, too")]
+#[path = "../../../tests/src/again.rs"]
+mod again;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::GradientsParams;
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData, activation};
+use burn_rocm::{Communicator, RocmDevice};
+use burn_rocm_nn_022::optim::{AdamWConfig, SgdConfig};
+use burn_rocm_nn_022::parallel::{DataParallel, Shards, Share, clip_global_norm};
+use burn_rocm_nn_022::{LayerNorm, LayerNormConfig};
+
+/// Runs a test in processes with two and with four devices, in which a collective that never ends
+/// is an error after 20 seconds. In such a process, returns the number.
+fn devices(test: &str) -> Option<usize> {
+    const DEVICES: &str = "BURN_ROCM_CPU_DEVICES";
+    if let Ok(count) = std::env::var(DEVICES) {
+        return Some(count.parse().unwrap());
+    }
+    for count in ["2", "4"] {
+        let environment =
+            [(DEVICES, count), ("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_COLLECTIVE_TIMEOUT", "20")];
+        again::again(&["--exact", test], &environment);
+    }
+    None
+}
+
+/// Runs a function on each of `count` devices, in a thread for each.
+fn on_ranks<T: Send>(count: usize, run: impl Fn(DataParallel, Device) -> T + Sync) -> Vec<T> {
+    let devices: Vec<RocmDevice> = (0..count).map(RocmDevice::new).collect();
+    let communicators = Communicator::local(&devices).unwrap();
+    std::thread::scope(|scope| {
+        let run = &run;
+        let spawn = |communicator: Communicator| {
+            let device = Device::rocm(communicator.rank()).autodiff();
+            scope.spawn(move || run(DataParallel::new(communicator), device))
+        };
+        let threads: Vec<_> = communicators.into_iter().map(spawn).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+const FEATURES: usize = 6;
+
+#[derive(Module, Debug)]
+struct Net {
+    first: Linear,
+    norm: LayerNorm,
+    last: Linear,
+    /// Used by some ranks only.
+    extra: Vec<Linear>,
+}
+
+/// Sets the parameters, in f64, so that rounding is far below what a wrong average changes.
+struct Fill(usize);
+
+impl ModuleMapper for Fill {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, tensor, mapper) = param.consume();
+        let count = tensor.shape().num_elements();
+        let values: Vec<f64> = (self.0..self.0 + count).map(|i| 0.5 * (1.7 * i as f64).sin()).collect();
+        self.0 += count;
+        let device = tensor.device().inner();
+        let filled = Tensor::<D>::from_data(TensorData::new(values, tensor.shape()), (&device, DType::F64));
+        Param::from_mapped_value(id, Tensor::from_inner(filled).require_grad(), mapper)
+    }
+}
+
+impl Net {
+    fn new(device: &Device, seed: usize) -> Self {
+        let linear = |from, to| LinearConfig::new(from, to).init(device);
+        let net = Self {
+            first: linear(FEATURES, 9),
+            norm: LayerNormConfig::new(9).init(device),
+            last: linear(9, 1),
+            extra: vec![linear(FEATURES, 1), linear(FEATURES, 1), linear(FEATURES, 1)],
+        };
+        net.map(&mut Fill(1000 * seed))
+    }
+
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.last.forward(activation::tanh(self.norm.forward(self.first.forward(x))))
+    }
+
+    fn loss(&self, indices: &[usize], device: &Device) -> Tensor<1> {
+        let (x, y) = samples(indices, device);
+        (self.forward(x) - y).powi_scalar(2).mean()
+    }
+}
+
+fn samples(indices: &[usize], device: &Device) -> (Tensor<2>, Tensor<2>) {
+    let sample = |&index: &usize| {
+        let x = [0.7, 1.3, 2.1, 2.9, 0.3, 1.9].map(|step: f64| (index as f64 * step).sin());
+        (x, x[0] * x[1] - x[4])
+    };
+    let (x, y): (Vec<_>, Vec<f64>) = indices.iter().map(sample).unzip();
+    let tensor = |data: Vec<f64>, width| {
+        Tensor::from_data(TensorData::new(data, [indices.len(), width]), (device, DType::F64))
+    };
+    (tensor(x.concat(), FEATURES), tensor(y, 1))
+}
+
+/// The parameters, or their gradients, in the order of the module.
+fn numbers(module: &impl Module, grads: Option<&GradientsParams>) -> Vec<Option<Vec<f64>>> {
+    struct Read<'a>(Option<&'a GradientsParams>, Vec<Option<Vec<f64>>>);
+    impl ModuleVisitor for Read<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let tensor = match self.0 {
+                Some(grads) => grads.get::<D>(param.id),
+                None => Some(param.val()),
+            };
+            self.1.push(tensor.map(|tensor| tensor.into_data().iter::<f64>().collect()));
+        }
+    }
+    let mut read = Read(grads, Vec::new());
+    module.visit(&mut read);
+    read.1
+}
+
+/// Some 2^9 sums and products of numbers near 1 make a loss and its gradients, each rounded by
+/// 2^-53 of it. `steps` steps may each amplify the errors before it, all together by 2^6.
+fn limit(steps: usize) -> f64 {
+    2f64.powi(9 + 6 - 53) * steps as f64
+}
+
+fn agree(what: &str, found: &[Option<Vec<f64>>], expected: &[Option<Vec<f64>>], steps: usize) {
+    let present = |all: &[Option<Vec<f64>>]| all.iter().map(Option::is_some).collect::<Vec<_>>();
+    assert_eq!(present(found), present(expected), "{what}");
+    for (found, expected) in found.iter().flatten().flatten().zip(expected.iter().flatten().flatten()) {
+        assert!((found - expected).abs() <= limit(steps), "{what}: {found} instead of {expected}");
+    }
+}
+
+const STEPS: usize = 12;
+
+/// The parameters after three epochs of 50 samples in batches of 16, and each step's loss. The last
+/// batch has 2 samples: fewer than four ranks.
+macro_rules! trained {
+    ($ranks:ident, $device:ident, $lr:expr, $optimizer:expr) => {{
+        let mut ranks = $ranks;
+        let mut optimizer = $optimizer;
+        // Only rank 0 begins with the right parameters.
+        let mut net = ranks.broadcast(Net::new(&$device, ranks.rank()));
+        let mut losses = Vec::new();
+        let shards = Shards::new(50, 16, ranks.rank(), ranks.size()).shuffled(3);
+        for part in (0..3).flat_map(|epoch| shards.epoch(epoch)) {
+            let (loss, grads) = match part.indices.is_empty() {
+                true => {
+                    (Tensor::<1>::zeros([1], (&$device.clone().inner(), DType::F64)), GradientsParams::new())
+                }
+                false => {
+                    let loss = net.loss(&part.indices, &$device);
+                    (loss.clone().inner(), GradientsParams::from_grads(loss.backward(), &net))
+                }
+            };
+            losses.push(ranks.mean(loss, part.share).into_data().iter::<f64>().next());
+            let grads = ranks.reduce(&net, grads, part.share);
+            net = optimizer.step($lr, net, grads);
+        }
+        let losses: Vec<f64> = losses.into_iter().flatten().collect();
+        let mut all = numbers(&net, None);
+        all.push(Some(losses));
+        all
+    }};
+}
+
+#[test]
+fn ranks_train_as_one_device() {
+    let Some(count) = devices("ranks_train_as_one_device") else { return };
+    macro_rules! check {
+        ($what:expr, $lr:expr, $optimizer:expr) => {
+            let alone = on_ranks(1, |ranks, device| trained!(ranks, device, $lr, $optimizer)).remove(0);
+            let losses = alone.last().unwrap().as_ref().unwrap();
+            assert_eq!(losses.len(), STEPS);
+            assert!(losses[STEPS - 2] < 0.8 * losses[0], "{} learns: {losses:?}", $what);
+            let ranks = on_ranks(count, |ranks, device| trained!(ranks, device, $lr, $optimizer));
+            for found in &ranks {
+                agree($what, found, &alone, STEPS);
+                assert_eq!(found, &ranks[0], "{}: the same bits on every rank", $what);
+            }
+            let small = on_ranks(count, |ranks, device| {
+                let ranks = ranks.with_bucket_bytes(300);
+                trained!(ranks, device, $lr, $optimizer)
+            });
+            assert_eq!(small, ranks, "{}: the same bits in other buckets", $what);
+        };
+    }
+    check!("SGD", 0.05, SgdConfig::new().init());
+    check!("AdamW", 0.02, AdamWConfig::new().with_weight_decay(0.05).init());
+    check!("Burn's AdamW", 0.02, burn::optim::AdamWConfig::new().with_weight_decay(0.05).init());
+}
+
+/// Layer 0 is used by rank 0 only, layer 1 by all others, layer 2 by nobody: it has no gradient on
+/// any rank, as on one device.
+#[test]
+fn parameters_that_not_every_rank_used() {
+    let Some(count) = devices("parameters_that_not_every_rank_used") else { return };
+    let part = |rank: usize| (4 * rank..4 * (rank + 1)).collect::<Vec<usize>>();
+    let results = on_ranks(count, |mut ranks, device| {
+        let net = Net::new(&device, 0);
+        let (x, _) = samples(&part(ranks.rank()), &device);
+        let extra = net.extra[usize::from(ranks.rank() > 0)].forward(x.clone()).powi_scalar(2).sum();
+        let loss = (net.forward(x).sum() + extra) / 4.0;
+        let grads = GradientsParams::from_grads(loss.backward(), &net);
+        numbers(&net, Some(&ranks.reduce(&net, grads, Share::EVEN)))
+    });
+    let device = Device::rocm(0).autodiff();
+    let net = Net::new(&device, 0);
+    let x = |indices: &[usize]| samples(indices, &device).0;
+    let all: Vec<usize> = (0..4 * count).collect();
+    let loss = net.forward(x(&all)).sum()
+        + net.extra[0].forward(x(&all[..4])).powi_scalar(2).sum()
+        + net.extra[1].forward(x(&all[4..])).powi_scalar(2).sum();
+    let grads = GradientsParams::from_grads((loss / (4 * count) as f64).backward(), &net);
+    let expected = numbers(&net, Some(&grads));
+    assert_eq!(expected.iter().filter(|grad| grad.is_none()).count(), 2, "weight and bias of layer 2");
+    for found in &results {
+        agree("unused", found, &expected, 1);
+    }
+    // Half the norm halves the gradients.
+    let norm = expected.iter().flatten().flatten().map(|x| x * x).sum::<f64>().sqrt();
+    let (clipped, found) = clip_global_norm(&net, grads, (norm / 2.0) as f32);
+    let found = found.into_data().iter::<f64>().next().unwrap();
+    assert!((found - norm).abs() <= limit(1) * norm, "{found} instead of {norm}");
+    let factor = f64::from((norm / 2.0) as f32) / norm;
+    let halves: Vec<_> = expected
+        .iter()
+        .map(|grad| grad.as_ref().map(|grad| grad.iter().map(|x| x * factor).collect()))
+        .collect();
+    agree("clipped", &numbers(&net, Some(&clipped)), &halves, 1);
+}
