@@ -174,15 +174,17 @@ fn enqueue(calls: &[(&Arc<Member>, &Prepared)]) -> Result<Work> {
     let called = call(&members, calls);
     for member in &members {
         // Also after a failure: the work must cover what was enqueued.
-        let marked = member.stream.mark().map(Arc::new);
-        member.end(marked.as_ref().ok());
-        match marked {
-            Ok(event) => work.add(member, event),
+        let marked = match member.stream.mark() {
+            Ok(event) => Some(event),
             // Without an event, wait here, before anybody uses the memory.
             Err(error) => {
                 member.fail(error);
                 let _ = member.stream.synchronize();
+                None
             }
+        };
+        if let Some(running) = member.end(marked) {
+            work.add(member, running);
         }
     }
     if let Err(error) = called {

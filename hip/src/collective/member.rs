@@ -5,6 +5,7 @@
 //! aborts the rank if its work can't end or takes too long.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
@@ -45,15 +46,37 @@ struct State {
     /// The call that a thread is in, and since when.
     calling: Option<(Instant, Call)>,
     /// Enqueued calls, in order.
-    running: VecDeque<Running>,
+    running: VecDeque<Arc<Running>>,
     leaving: bool,
     left: bool,
 }
 
-struct Running {
+/// Enqueued calls.
+pub(super) struct Running {
     since: Instant,
     last: Call,
-    done: Arc<Event>,
+    /// Behind them in the rank's stream.
+    pub(super) done: Event,
+    /// Whether they ended before the group failed. After an abort the stream passes the event too.
+    ended: AtomicBool,
+}
+
+impl Running {
+    /// Looks whether they have ended.
+    fn look(&self) -> bool {
+        let ended = self.ended.load(Ordering::Acquire) || matches!(self.done.query(), Ok(true));
+        self.ended.store(ended, Ordering::Release);
+        ended
+    }
+}
+
+impl State {
+    /// Forgets the calls that have ended.
+    fn forget_ended(&mut self) {
+        while self.running.front().is_some_and(|running| running.look()) {
+            self.running.pop_front();
+        }
+    }
 }
 
 impl Member {
@@ -124,6 +147,7 @@ impl Member {
             return;
         }
         log::error!("rank {} of {}: {error}", self.rank, self.size);
+        state.forget_ended();
         state.failure = Some(error.clone());
         let handle = state.handle.take();
         // Before the abort, which lets the device go on with wrong data.
@@ -151,14 +175,23 @@ impl Member {
         }
     }
 
-    /// Ends a call, whose work ends at the event. `None` if it enqueued nothing.
-    pub(super) fn end(&self, done: Option<&Arc<Event>>) {
+    /// Ends a call. `done` is behind the work that it enqueued; `None` if it enqueued nothing.
+    pub(super) fn end(&self, done: Option<Event>) -> Option<Arc<Running>> {
         let mut state = self.lock();
-        if let (Some((since, last)), Some(done)) = (state.calling.take(), done)
-            && !done.query().unwrap_or(false)
-        {
-            state.running.push_back(Running { since, last, done: done.clone() });
+        let ((since, last), done) = (state.calling.take()?, done?);
+        let running = Arc::new(Running { since, last, done, ended: AtomicBool::new(false) });
+        if state.failure.is_none() && !running.look() {
+            state.running.push_back(running.clone());
             self.changed.notify_all();
+        }
+        Some(running)
+    }
+
+    /// Why calls failed, if the group failed before they ended.
+    pub(super) fn outcome(&self, running: &Running) -> Result<()> {
+        match self.failure() {
+            Some(failure) if !running.ended.load(Ordering::Acquire) => Err(failure),
+            _ => Ok(()),
         }
     }
 
@@ -184,8 +217,10 @@ impl Member {
     fn watch(&self) {
         let mut state = self.lock();
         loop {
-            while state.running.front().is_some_and(|running| matches!(running.done.query(), Ok(true))) {
-                state.running.pop_front();
+            if state.failure.is_none() {
+                state.forget_ended();
+            } else {
+                state.running.clear();
             }
             let idle = state.failure.is_some() || (state.calling.is_none() && state.running.is_empty());
             if idle && state.leaving {

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::collective::member::Member;
-use crate::device::event::Event;
+use crate::collective::member::{Member, Running};
 use crate::error::Result;
 use crate::memory::buffer::Buffer;
 
@@ -13,7 +12,7 @@ use crate::memory::buffer::Buffer;
 /// they must not write the collectives' buffers, nor read what the collectives write.
 #[must_use = "ops must not use the buffers before it is joined; dropping it joins it"]
 pub struct Work {
-    ends: Vec<(Arc<Member>, Arc<Event>)>,
+    ends: Vec<(Arc<Member>, Arc<Running>)>,
     buffers: Vec<Arc<Buffer>>,
 }
 
@@ -22,19 +21,19 @@ impl Work {
         Self { ends: Vec::new(), buffers: buffers.collect() }
     }
 
-    /// Adds a rank, whose work ends at the event.
-    pub(super) fn add(&mut self, member: &Arc<Member>, end: Arc<Event>) {
-        self.ends.push((member.clone(), end));
+    /// Adds a rank's calls.
+    pub(super) fn add(&mut self, member: &Arc<Member>, running: Arc<Running>) {
+        self.ends.push((member.clone(), running));
     }
 
     /// Makes later ops of the ranks' devices wait for the collectives. The host does not wait.
     ///
     /// # Errors
-    /// The group's failure, if it is known by now. The device's next read or sync reports a later
-    /// one.
+    /// Why they failed, if it is known by now. The device's next read or sync reports a later
+    /// failure.
     pub fn join(mut self) -> Result<()> {
         self.wait_on_devices()?;
-        self.ends.iter().try_for_each(|(member, _)| member.failure().map_or(Ok(()), Err))
+        self.ends.iter().try_for_each(|(member, running)| member.outcome(running))
     }
 
     /// Joins, and waits on the host until the collectives have ended.
@@ -43,11 +42,11 @@ impl Work {
     /// Why they failed, if they did; `Capture` if this thread captures a graph.
     pub fn wait(mut self) -> Result<()> {
         self.wait_on_devices()?;
-        for (member, end) in &self.ends {
+        for (member, running) in &self.ends {
             member.device.refuse_captured("Work::wait", "captured work has not run yet")?;
-            // If the rank was aborted meanwhile, the wait ends, and the failure says why.
-            end.synchronize()?;
-            member.failure().map_or(Ok(()), Err)?;
+            // If the rank is aborted meanwhile, the wait ends, and the failure says why.
+            running.done.synchronize()?;
+            member.outcome(running)?;
         }
         Ok(())
     }
@@ -57,8 +56,8 @@ impl Work {
     /// # Errors
     /// `Device` if HIP reports a failure of the device's work.
     pub fn is_done(&self) -> Result<bool> {
-        for (_, end) in &self.ends {
-            if !end.query()? {
+        for (_, running) in &self.ends {
+            if !running.done.query()? {
                 return Ok(false);
             }
         }
@@ -69,12 +68,12 @@ impl Work {
     /// is enqueued behind the wait.
     fn wait_on_devices(&mut self) -> Result<()> {
         let mut waited = Ok(());
-        for (member, end) in &self.ends {
+        for (member, running) in &self.ends {
             let compute = &member.device.compute;
-            waited = waited.and_then(|()| compute.wait(end));
+            waited = waited.and_then(|()| compute.wait(&running.done));
             if waited.is_err() {
-                // Without the wait, the host waits.
-                waited = waited.and(end.synchronize());
+                // The host waits instead. The first error is the one to return.
+                let _ = running.done.synchronize();
             }
         }
         self.buffers.clear();

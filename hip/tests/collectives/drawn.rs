@@ -185,12 +185,12 @@ fn sequences_between_threads() {
 
 #[test]
 fn sequences_between_processes() {
-    on_processes("drawn::sequences_between_processes", &[], &[], |_, ranks| sequence(&ranks));
+    on_processes("drawn::sequences_between_processes", &[], &[], |ranks| sequence(&ranks));
 }
 
 /// The check between processes changes no result.
 #[test]
 fn sequences_that_are_compared() {
     let compared = [("BURN_ROCM_COLLECTIVE_CHECK", "1")];
-    on_processes("drawn::sequences_that_are_compared", &compared, &[], |_, ranks| sequence(&ranks));
+    on_processes("drawn::sequences_that_are_compared", &compared, &[], |ranks| sequence(&ranks));
 }

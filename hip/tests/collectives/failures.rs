@@ -17,6 +17,12 @@ pub(crate) fn ones(on: &Communicator, count: usize) -> Result<Work> {
     on.all_reduce(ReduceOp::Sum, DType::F32, count, Part::whole(&buffer), Part::whole(&buffer))
 }
 
+/// A first call, which succeeds on all ranks before one of them fails the group.
+pub(crate) fn begun(ranks: &Ranks) {
+    ones(&ranks.communicator, 100).unwrap().wait().unwrap();
+    ranks.together();
+}
+
 /// The device still computes: a failed group concerns only its collectives. Its error may have been
 /// kept for the first read.
 pub(crate) fn works(device: &Arc<Device>) {
@@ -68,8 +74,8 @@ fn a_rank_that_panics_fails_the_others() {
 #[test]
 fn a_rank_that_leaves_fails_those_that_wait_for_it() {
     on_threads("failures::a_rank_that_leaves_fails_those_that_wait_for_it", &LATE, |ranks| {
+        begun(&ranks);
         let on = ranks.communicator;
-        ones(&on, 100).unwrap().join().unwrap();
         if on.rank() == 1 {
             return;
         }
@@ -120,8 +126,8 @@ fn a_rank_that_never_joins_is_a_timeout() {
 #[test]
 fn an_abort_ends_the_others_calls() {
     on_threads("failures::an_abort_ends_the_others_calls", &LATE, |ranks| {
+        begun(&ranks);
         let on = ranks.communicator;
-        ones(&on, 10).unwrap().join().unwrap();
         if on.rank() == 1 {
             on.abort();
             let text = collective(&ones(&on, 10).map(drop).unwrap_err());
@@ -137,9 +143,9 @@ fn an_abort_ends_the_others_calls() {
 #[test]
 fn calls_that_differ_are_named() {
     on_threads("failures::calls_that_differ_are_named", &LATE, |ranks| {
+        begun(&ranks);
         let on = ranks.communicator;
         let differs = on.rank() == on.size() - 1;
-        ones(&on, 10).unwrap().join().unwrap();
         let error = failure(&on, ones(&on, if differs { 11 } else { 10 }));
         let Error::Mismatch { rank, call, other_rank, other_call } = &error else { panic!("{error}") };
         assert_ne!(rank, other_rank);

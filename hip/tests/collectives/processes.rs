@@ -4,7 +4,7 @@ use std::process::exit;
 
 use hip::Error;
 
-use crate::failures::{SOON, collective, failure, ones};
+use crate::failures::{SOON, begun, collective, failure, ones};
 use crate::ranks::{DEAD, Ranks, on_cpu, on_processes};
 
 /// How a failure of another process shows. The CPU device notices it at once; NCCL between GPUs of
@@ -20,10 +20,8 @@ fn survives(ranks: &Ranks, by: &[&str]) {
 
 #[test]
 fn a_process_that_dies_fails_the_others() {
-    on_processes("processes::a_process_that_dies_fails_the_others", &SOON, &[1], |_, ranks| {
-        for _ in 0..5 {
-            ones(&ranks.communicator, 1000).unwrap().wait().unwrap();
-        }
+    on_processes("processes::a_process_that_dies_fails_the_others", &SOON, &[1], |ranks| {
+        begun(&ranks);
         if ranks.communicator.rank() == 1 {
             exit(DEAD);
         }
@@ -33,10 +31,8 @@ fn a_process_that_dies_fails_the_others() {
 
 #[test]
 fn the_process_that_made_the_id_may_die() {
-    on_processes("processes::the_process_that_made_the_id_may_die", &SOON, &[0], |_, ranks| {
-        for _ in 0..5 {
-            ones(&ranks.communicator, 1000).unwrap().wait().unwrap();
-        }
+    on_processes("processes::the_process_that_made_the_id_may_die", &SOON, &[0], |ranks| {
+        begun(&ranks);
         if ranks.communicator.rank() == 0 {
             exit(DEAD);
         }
@@ -47,28 +43,31 @@ fn the_process_that_made_the_id_may_die() {
 
 #[test]
 fn processes_leave_in_any_order() {
-    on_processes("processes::processes_leave_in_any_order", &SOON, &[], |rendezvous, ranks| {
+    on_processes("processes::processes_leave_in_any_order", &SOON, &[], |ranks| {
         for round in 0..50 {
             ones(&ranks.communicator, 1 + round).unwrap().join().unwrap();
         }
-        ranks.communicator.check().unwrap();
-        // Each leaves when it likes: a late result must still arrive.
-        drop(ranks);
-        rendezvous.barrier().unwrap();
+        // Each leaves and ends when it likes: a late result must still arrive.
     });
 }
 
 #[test]
 fn a_process_that_waits_in_vain_gives_up() {
-    on_processes("processes::a_process_that_waits_in_vain_gives_up", &SOON, &[], |rendezvous, ranks| {
-        if ranks.communicator.rank() == 1 {
-            // Alive until all others gave up.
-            rendezvous.barrier().unwrap_or(());
-            return;
+    on_processes("processes::a_process_that_waits_in_vain_gives_up", &SOON, &[], |ranks| {
+        begun(&ranks);
+        let on = &ranks.communicator;
+        if on.rank() == 1 {
+            // Alive, but it calls nothing: it looks until the others gave up.
+            let error = loop {
+                match on.check() {
+                    Ok(()) => std::thread::sleep(std::time::Duration::from_millis(5)),
+                    Err(error) => break error,
+                }
+            };
+            return noticed(&collective(&error), &["gave the group up", "is gone"]);
         }
-        let text = collective(&failure(&ranks.communicator, ones(&ranks.communicator, 10)));
-        noticed(&text, &["timeout", "is gone", "gave the group up"]);
-        rendezvous.barrier().unwrap_or(());
+        // Of several ranks, one gives up first.
+        noticed(&collective(&failure(on, ones(on, 10))), &["timeout", "is gone", "gave the group up"]);
     });
 }
 
@@ -78,7 +77,7 @@ fn the_cpu_device_compares_calls_between_processes() {
     if !on_cpu() {
         return;
     }
-    on_processes("processes::the_cpu_device_compares_calls_between_processes", &SOON, &[], |_, ranks| {
+    on_processes("processes::the_cpu_device_compares_calls_between_processes", &SOON, &[], |ranks| {
         let on = &ranks.communicator;
         let text = collective(&failure(on, ones(on, 10 + usize::from(on.rank() == 1))));
         assert!(text.contains("ncclAllReduce(10 x ncclFloat32, ncclSum)"), "{text}");
@@ -89,9 +88,9 @@ fn the_cpu_device_compares_calls_between_processes() {
 #[test]
 fn the_check_between_processes_names_both_calls() {
     let check = [SOON[0], ("BURN_ROCM_COLLECTIVE_CHECK", "1")];
-    on_processes("processes::the_check_between_processes_names_both_calls", &check, &[], |_, ranks| {
+    on_processes("processes::the_check_between_processes_names_both_calls", &check, &[], |ranks| {
+        begun(&ranks);
         let on = &ranks.communicator;
-        ones(on, 10).unwrap().wait().unwrap();
         let error = failure(on, ones(on, 10 + usize::from(on.rank() == 1)));
         // The first rank that sees the difference may be quicker than another one's reading.
         let (Error::Mismatch { .. } | Error::Collective { .. }) = &error else { panic!("{error}") };

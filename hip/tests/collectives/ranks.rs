@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use crate::again::again;
@@ -26,6 +26,24 @@ pub(crate) struct Ranks {
     pub(crate) communicator: Communicator,
     /// The same for all ranks.
     pub(crate) seed: u64,
+    together: Together,
+}
+
+/// How ranks wait for each other outside of their group.
+enum Together {
+    Threads(Arc<Barrier>),
+    Processes(Rendezvous),
+}
+
+impl Ranks {
+    /// Waits until all ranks are here: without it, a rank that has its result may fail the group
+    /// while another one is still on its way out of the same call.
+    pub(crate) fn together(&self) {
+        match &self.together {
+            Together::Threads(barrier) => drop(barrier.wait()),
+            Together::Processes(rendezvous) => rendezvous.barrier().unwrap(),
+        }
+    }
 }
 
 pub(crate) fn provider() -> String {
@@ -83,11 +101,14 @@ pub(crate) fn in_child(test: &str, environment: &[(&str, &str)]) -> Option<(u64,
 pub(crate) fn on_threads(test: &str, environment: &[(&str, &str)], body: impl Fn(Ranks) + Sync) {
     let Some((seed, devices)) = in_child(test, environment) else { return };
     let ranks = Communicator::local(&devices).unwrap();
+    let barrier = Arc::new(Barrier::new(ranks.len()));
+    let body = &body;
     std::thread::scope(|scope| {
-        let threads: Vec<_> = ranks
-            .into_iter()
-            .map(|communicator| scope.spawn(|| body(Ranks { communicator, seed })))
-            .collect();
+        let run = |communicator| {
+            let together = Together::Threads(barrier.clone());
+            scope.spawn(move || body(Ranks { communicator, seed, together }))
+        };
+        let threads: Vec<_> = ranks.into_iter().map(run).collect();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
 }
@@ -97,7 +118,7 @@ pub(crate) fn on_processes(
     test: &str,
     environment: &[(&str, &str)],
     dying: &[usize],
-    body: impl FnOnce(&Rendezvous, Ranks),
+    body: impl FnOnce(Ranks),
 ) {
     if role().is_none() {
         let seed = Random::new().bits().to_string();
@@ -112,7 +133,7 @@ pub(crate) fn on_processes(
     let rendezvous = Rendezvous::join(&world).unwrap();
     let communicator = Communicator::connect(&Device::get(device).unwrap(), &rendezvous).unwrap();
     let seed = std::env::var(SEED).unwrap().parse().unwrap();
-    body(&rendezvous, Ranks { communicator, seed });
+    body(Ranks { communicator, seed, together: Together::Processes(rendezvous) });
 }
 
 /// Ends the processes if a test fails.
