@@ -75,19 +75,17 @@ fn a_taken_port_is_passed_over_and_strangers_are_ignored() {
 #[test]
 fn another_size_and_a_taken_rank_are_refused_by_name() {
     let port = free_port();
-    let join = |rank, size| join(&World::on_this_machine(rank, size, port, "s"));
-    thread::scope(|scope| {
-        let zero = scope.spawn(|| join(0, 3));
-        let one = join(1, 3).unwrap();
-        let error = join(1, 3).unwrap_err().to_string();
-        assert!(error.contains("rank 1 is there already"), "{error}");
-        let error = join(2, 4).unwrap_err().to_string();
-        assert!(error.contains("rank 2 says that there are 4 processes, rank 0 says 3"), "{error}");
-        let two = join(2, 3).unwrap();
-        let zero = zero.join().unwrap().unwrap();
-        let barriers = [&zero, &one, &two].map(|rendezvous| scope.spawn(|| rendezvous.barrier()));
-        barriers.into_iter().for_each(|barrier| barrier.join().unwrap().unwrap());
-    });
+    let join = move |rank, size| join(&World::on_this_machine(rank, size, port, "s"));
+    let zero = thread::spawn(move || join(0, 3));
+    let one = join(1, 3).unwrap();
+    let error = join(1, 3).unwrap_err().to_string();
+    assert!(error.contains("rank 1 is there already"), "{error}");
+    let error = join(2, 4).unwrap_err().to_string();
+    assert!(error.contains("rank 2 says that there are 4 processes, rank 0 says 3"), "{error}");
+    let two = join(2, 3).unwrap();
+    let zero = zero.join().unwrap().unwrap();
+    let barriers = [zero, one, two].map(|rendezvous| thread::spawn(move || rendezvous.barrier()));
+    barriers.into_iter().for_each(|barrier| barrier.join().unwrap().unwrap());
 }
 
 #[test]
