@@ -37,7 +37,11 @@ const RCCL: [(&str, &str); 3] = [("5.7", "2.13"), ("6.4", "2.13"), ("7.2", "2.27
 
 /// What NVIDIA's header needs of CUDA's.
 const CUDA: [(&str, &str); 4] = [
-    ("cuda_runtime.h", "typedef struct CUstream_st* cudaStream_t;\n#define CUDART_VERSION 10000\n"),
+    (
+        "cuda_runtime.h",
+        "#include <cstddef>\n\
+         typedef struct CUstream_st* cudaStream_t;\ntypedef struct CUevent_st* cudaEvent_t;\n#define CUDART_VERSION 10000\n",
+    ),
     ("cuda_fp16.h", ""),
     ("cuda_bf16.h", ""),
     ("cuda_fp8.h", ""),
