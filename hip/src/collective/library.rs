@@ -28,6 +28,7 @@ impl Library {
         // SAFETY: RCCL returns a static text for any value.
         let meaning = unsafe { static_text((self.0.ncclGetErrorString)(status)) };
         let name = status.name().map_or_else(|| format!("status {}", status.0), str::to_owned);
+        // The library's last words may be of an earlier call, or a warning.
         let said = self.0.ncclGetLastError.map(|last| {
             // SAFETY: the function is RCCL's; it takes null for "any communicator". The text stays
             // until the library's next error.
@@ -36,8 +37,9 @@ impl Library {
                 if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into() }
             }
         });
-        let said = said.filter(|said| !said.is_empty()).unwrap_or_else(|| meaning.into());
-        Error::Collective { call, name, detail: format!("{detail}: {}", said.trim()) }
+        let said = said.unwrap_or_default();
+        let said = if said.trim().is_empty() { said } else { format!("; it last said: {}", said.trim()) };
+        Error::Collective { call, name, detail: format!("{detail}: {meaning}{said}") }
     }
 }
 
