@@ -76,9 +76,10 @@ for root in "${roots[@]}"; do
         not() { cat "$said/info" >&2; fail "with $variable: $1"; }
         grep -qF "  ROCm in use: $expected ($variable)" "$said/info" || not "$expected is not in use"
         grep -qE "^ *HIP: $version.*$layouts" "$said/info" || not "HIP was not loaded from there"
-        ! grep -qE "^ *(HIP|hipRTC|rocBLAS|MIOpen|RCCL): .*, (/usr)?/lib/" "$said/info" || not "installations were mixed"
+        titles="(HIP|hipRTC|rocBLAS|MIOpen|RCCL)"
+        ! grep -qE "^ *$titles: .*, (/usr)?/lib/" "$said/info" || not "installations were mixed"
         there=$(find "$root$layouts/${folder##*/}" -name 'lib*.so.*' | wc -l)
-        [ "$(grep -cE "^ *(HIP|hipRTC|rocBLAS|MIOpen|RCCL): [0-9].*$layouts" "$said/info")" -ge "$there" ] ||
+        [ "$(grep -cE "^ *$titles: [0-9].*$layouts" "$said/info")" -ge "$there" ] ||
             not "not every library was loaded"
     done
     echo "the layouts of ROCm 10 and of AMD's wheels, imitated: $there libraries load from there"

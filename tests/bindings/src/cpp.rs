@@ -36,16 +36,15 @@ const ROCBLAS: [(&str, &str); 3] = [("5.7", "3.1"), ("6.4", "4.4"), ("7.2", "5.2
 const RCCL: [(&str, &str); 3] = [("5.7", "2.13"), ("6.4", "2.13"), ("7.2", "2.27")];
 
 /// What NVIDIA's header needs of CUDA's.
-const CUDA: [(&str, &str); 4] = [
-    (
-        "cuda_runtime.h",
-        "#include <cstddef>\n\
-         typedef struct CUstream_st* cudaStream_t;\ntypedef struct CUevent_st* cudaEvent_t;\n#define CUDART_VERSION 10000\n",
-    ),
-    ("cuda_fp16.h", ""),
-    ("cuda_bf16.h", ""),
-    ("cuda_fp8.h", ""),
-];
+const CUDA: [(&str, &str); 4] =
+    [("cuda_runtime.h", CUDA_TYPES), ("cuda_fp16.h", ""), ("cuda_bf16.h", ""), ("cuda_fp8.h", "")];
+
+const CUDA_TYPES: &str = "
+#include <cstddef>
+#define CUDART_VERSION 10000
+typedef struct CUstream_st* cudaStream_t;
+typedef struct CUevent_st* cudaEvent_t;
+";
 
 /// HIP 6 changed the layout of the device properties. In the headers, the function of the old
 /// layout got another name. Its symbol stayed.
