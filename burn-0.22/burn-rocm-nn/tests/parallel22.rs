@@ -9,7 +9,7 @@ mod again;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData, activation};
+use burn::tensor::{DType, Device, Tensor, TensorData, activation};
 use burn_rocm::{Communicator, RocmDevice};
 use burn_rocm_nn_022::optim::{AdamWConfig, SgdConfig};
 use burn_rocm_nn_022::parallel::{DataParallel, Shards, Share, clip_global_norm};
