@@ -53,7 +53,7 @@ fn meeting_of(id: &UniqueId) -> Arc<Meeting> {
     all.retain(|_, meeting| meeting.strong_count() > 0);
     let meeting = all.get(id).and_then(Weak::upgrade).unwrap_or_default();
     meeting.add();
-    all.insert(id.clone(), Arc::downgrade(&meeting));
+    all.insert(*id, Arc::downgrade(&meeting));
     meeting
 }
 

@@ -160,7 +160,7 @@ impl Graph {
         match stop(device) {
             Ok(graph) => Ok((graph, output)),
             // A refused call that `step` went on after has ended the capture already.
-            Err(error) => Err(take_last_error().filter(|first| is_capture(first)).unwrap_or(error)),
+            Err(error) => Err(take_last_error().filter(is_capture).unwrap_or(error)),
         }
     }
 

@@ -152,7 +152,7 @@ pub(super) fn issue(calls: &[(&Arc<Member>, &Prepared)]) -> Result<Work> {
         member.device.refuse_captured(prepared.call.kind.op(), reason)?;
     }
     if settings()?.collective_check {
-        compare(calls, |calls| enqueue(calls))?;
+        compare(calls, enqueue)?;
     }
     enqueue(calls)
 }
@@ -190,7 +190,8 @@ fn enqueue(calls: &[(&Arc<Member>, &Prepared)]) -> Result<Work> {
     if let Err(error) = called {
         // The other ranks make calls that this one did not.
         members.iter().for_each(|member| member.fail(error.clone()));
-        return Err(error);
+        // The first failure is the one that every later call returns.
+        return Err(members.iter().find_map(|member| member.failure()).unwrap_or(error));
     }
     for (member, prepared) in calls {
         let [send, recv] = &prepared.buffers;

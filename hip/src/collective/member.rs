@@ -151,7 +151,7 @@ impl Member {
         state.failure = Some(error.clone());
         let handle = state.handle.take();
         // Before the abort, which lets the device go on with wrong data.
-        if !state.running.is_empty() {
+        if !state.running.is_empty() || state.calling.is_some() {
             self.device.record(error.clone());
         }
         drop(state);
@@ -315,8 +315,16 @@ fn init(
     spawn(format!("hip-join-{rank}"), join)?;
     let start = Instant::now();
     loop {
-        if let Ok(joined) = answered.recv_timeout(LOOK) {
-            return joined;
+        match answered.recv_timeout(LOOK) {
+            Ok(joined) => return joined,
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                return Err(Error::Collective {
+                    call: CALL,
+                    name: "panicked".into(),
+                    detail: format!("rank {rank} of {size} could not join"),
+                });
+            }
         }
         if let Some(failure) = ledger.failure() {
             return Err(failure);

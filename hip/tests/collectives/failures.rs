@@ -7,9 +7,9 @@ use hip::{Communicator, DType, Device, Error, Part, ReduceOp, Result, UniqueId, 
 use crate::ranks::{Ranks, in_child, on_threads};
 
 /// The setting for tests in which ranks wait in vain.
-pub(crate) const SOON: [(&str, &str); 1] = [("BURN_ROCM_COLLECTIVE_TIMEOUT", "1.5")];
+pub(crate) const SOON: [(&str, &str); 1] = [("BURN_ROCM_COLLECTIVE_TIMEOUT", "5")];
 /// For tests whose failures are noticed without a timeout.
-const LATE: [(&str, &str); 1] = [("BURN_ROCM_COLLECTIVE_TIMEOUT", "60")];
+pub(crate) const LATE: [(&str, &str); 1] = [("BURN_ROCM_COLLECTIVE_TIMEOUT", "60")];
 
 /// An all-reduce of `count` ones.
 pub(crate) fn ones(on: &Communicator, count: usize) -> Result<Work> {
@@ -51,24 +51,21 @@ pub(crate) fn collective(error: &Error) -> String {
 
 #[test]
 fn a_rank_that_panics_fails_the_others() {
-    on_threads(
-        "failures::a_rank_that_panics_fails_the_others",
-        &LATE,
-        |Ranks { communicator: on, .. }| {
-            ones(&on, 100).unwrap().wait().unwrap();
-            if on.rank() == 1 {
-                let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
-                    let _on = on;
-                    panic!("on purpose");
-                }));
-                assert!(died.is_err());
-                return;
-            }
-            let error = failure(&on, ones(&on, 100));
-            let text = collective(&error);
-            assert!(text.contains("rank 1 of"), "{text}");
-        },
-    );
+    on_threads("failures::a_rank_that_panics_fails_the_others", &LATE, |ranks| {
+        begun(&ranks);
+        let on = ranks.communicator;
+        if on.rank() == 1 {
+            let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+                let _on = on;
+                panic!("on purpose");
+            }));
+            assert!(died.is_err());
+            return;
+        }
+        let error = failure(&on, ones(&on, 100));
+        let text = collective(&error);
+        assert!(text.contains("rank 1 of"), "{text}");
+    });
 }
 
 #[test]

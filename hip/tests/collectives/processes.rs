@@ -4,7 +4,7 @@ use std::process::exit;
 
 use hip::Error;
 
-use crate::failures::{SOON, begun, collective, failure, ones};
+use crate::failures::{LATE, SOON, begun, collective, failure, ones};
 use crate::ranks::{DEAD, Ranks, on_cpu, on_processes};
 
 /// How a failure of another process shows. The CPU device notices it at once; NCCL between GPUs of
@@ -20,7 +20,7 @@ fn survives(ranks: &Ranks, by: &[&str]) {
 
 #[test]
 fn a_process_that_dies_fails_the_others() {
-    on_processes("processes::a_process_that_dies_fails_the_others", &SOON, &[1], |ranks| {
+    on_processes("processes::a_process_that_dies_fails_the_others", &LATE, &[1], |ranks| {
         begun(&ranks);
         if ranks.communicator.rank() == 1 {
             exit(DEAD);
@@ -31,7 +31,7 @@ fn a_process_that_dies_fails_the_others() {
 
 #[test]
 fn the_process_that_made_the_id_may_die() {
-    on_processes("processes::the_process_that_made_the_id_may_die", &SOON, &[0], |ranks| {
+    on_processes("processes::the_process_that_made_the_id_may_die", &LATE, &[0], |ranks| {
         begun(&ranks);
         if ranks.communicator.rank() == 0 {
             exit(DEAD);
@@ -43,7 +43,7 @@ fn the_process_that_made_the_id_may_die() {
 
 #[test]
 fn processes_leave_in_any_order() {
-    on_processes("processes::processes_leave_in_any_order", &SOON, &[], |ranks| {
+    on_processes("processes::processes_leave_in_any_order", &LATE, &[], |ranks| {
         for round in 0..50 {
             ones(&ranks.communicator, 1 + round).unwrap().join().unwrap();
         }
@@ -77,7 +77,7 @@ fn the_cpu_device_compares_calls_between_processes() {
     if !on_cpu() {
         return;
     }
-    on_processes("processes::the_cpu_device_compares_calls_between_processes", &SOON, &[], |ranks| {
+    on_processes("processes::the_cpu_device_compares_calls_between_processes", &LATE, &[], |ranks| {
         let on = &ranks.communicator;
         let text = collective(&failure(on, ones(on, 10 + usize::from(on.rank() == 1))));
         assert!(text.contains("ncclAllReduce(10 x ncclFloat32, ncclSum)"), "{text}");
@@ -87,7 +87,7 @@ fn the_cpu_device_compares_calls_between_processes() {
 
 #[test]
 fn the_check_between_processes_names_both_calls() {
-    let check = [SOON[0], ("BURN_ROCM_COLLECTIVE_CHECK", "1")];
+    let check = [LATE[0], ("BURN_ROCM_COLLECTIVE_CHECK", "1")];
     on_processes("processes::the_check_between_processes_names_both_calls", &check, &[], |ranks| {
         begun(&ranks);
         let on = &ranks.communicator;

@@ -111,7 +111,9 @@ fn ranks_that_can_not_join_say_why() {
     });
     // The devices serve the next group.
     let ranks = Communicator::local(&devices).unwrap();
-    std::thread::scope(|scope| ranks.iter().for_each(|on| drop(scope.spawn(|| ones(on, 5).unwrap().wait()))));
+    std::thread::scope(|scope| {
+        ranks.iter().for_each(|on| drop(scope.spawn(|| ones(on, 5).unwrap().wait().unwrap())));
+    });
     devices.iter().for_each(works);
 }
 

@@ -74,8 +74,8 @@ fn bad_arguments_are_typed_errors() {
     };
     invalid(&|| _ = Share::of(3, 2));
     invalid(&|| _ = Share::of(0, 0));
-    invalid(&|| drop(Shards::new(10, 0, 0, 1)));
-    invalid(&|| drop(Shards::new(10, 4, 2, 2)));
+    invalid(&|| _ = Shards::new(10, 0, 0, 1));
+    invalid(&|| _ = Shards::new(10, 4, 2, 2));
     let Some(_) = devices("failures::bad_arguments_are_typed_errors") else { return };
     // A model on another device, and a gradient of another dtype than its parameter's.
     let mut ranks: Vec<DataParallel> = Communicator::local(&[RocmDevice::new(0), RocmDevice::new(1)])

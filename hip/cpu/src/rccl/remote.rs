@@ -114,8 +114,8 @@ impl Connection {
         let listen = move || listener.listen(&mut from_hub);
         connected(thread::Builder::new().name("hip-cpu-rank".into()).spawn(listen))?;
         let connection = Self { rank, size, to_hub, stream, shared };
-        let joined = connection.wait_until(|state| state.joined.then_some(()))?;
-        Ok((joined, connection).1)
+        connection.wait_until(|state| state.joined.then_some(()))?;
+        Ok(connection)
     }
 
     /// Waits until `ready` finds what it looks for, or the group fails.
