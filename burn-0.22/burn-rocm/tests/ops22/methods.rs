@@ -39,18 +39,8 @@ const DEFAULTS: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "several devices are for Burn's collective operations, whose default emulates them",
-        &[
-            "start_communication_server",
-            "close_communication_server",
-            "register_sync_parameters",
-            "submit_sync_collective",
-            "submit_gradient_sync",
-            "all_reduce",
-            "sync_collective",
-            "comm_device",
-            "float_from_ref",
-        ],
+        "parts of Burn's own order of a data parallel step, which calls this backend's `all_reduce`",
+        &["register_sync_parameters", "submit_gradient_sync", "comm_device", "float_from_ref"],
     ),
 ];
 
