@@ -75,6 +75,17 @@ pub(crate) fn next(device: &RocmDevice) -> hip::Result<[u64; 2]> {
 /// The bit by which `stream_of` knows a graph's call.
 const IN_GRAPH: u64 = 1 << 63;
 
+/// Whether a kernel may take these for a seed and a call: numbers of an eager op, or those that
+/// [`next`] returned in this thread's capture on the device.
+pub(crate) fn is_stream(device: usize, seed: u64, call: u64) -> bool {
+    let drawn = |recording: &mut recording::Recording| {
+        recording.random.as_ref().is_some_and(|(state, calls)| {
+            state.buffer().address() as u64 == seed && call & !IN_GRAPH < *calls
+        })
+    };
+    call & IN_GRAPH == 0 || recording::with(device, drawn).unwrap_or(false)
+}
+
 /// Enqueues what moves a graph's numbers past its calls, at the end of the graph.
 pub(crate) fn advance(state: &RocmTensor, calls: u64) -> hip::Result<()> {
     let device = state.hip_device();

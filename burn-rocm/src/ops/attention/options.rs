@@ -1,6 +1,6 @@
 //! The options of attention, and its result.
 
-use crate::error::OrRaise;
+use crate::error::{OrRaise, invalid};
 use crate::ops::random;
 use crate::{RocmDevice, RocmTensor};
 
@@ -12,7 +12,8 @@ pub struct AttentionDropout {
     pub prob: f64,
     /// The device's seed.
     pub seed: u64,
-    /// The number of random calls since the device was seeded.
+    /// The number of random calls since the device was seeded, below 2^63. The numbers that
+    /// [`draw`](Self::draw) returns in a capture have bit 63 set; only ops of that capture take them.
     pub call: u64,
 }
 
@@ -25,6 +26,19 @@ impl AttentionDropout {
     pub fn draw(device: &RocmDevice, prob: f64) -> Self {
         let [seed, call] = random::next(device).or_raise();
         Self { prob, seed, call }
+    }
+
+    /// # Errors
+    /// `Invalid` for a probability outside 0..=1, and for a call from 2^63 on that was not drawn in
+    /// the capture in progress: the kernels would take the seed for an address.
+    pub(crate) fn check(&self, op: &'static str, query: &RocmTensor) -> hip::Result<()> {
+        if !(0.0..=1.0).contains(&self.prob) {
+            return invalid(op, "a probability in 0..=1", self.prob.to_string());
+        }
+        if !random::is_stream(query.rocm_device().index, self.seed, self.call) {
+            return invalid(op, "a call below 2^63, or drawn in this capture", self.call.to_string());
+        }
+        Ok(())
     }
 }
 

@@ -93,8 +93,8 @@ impl<'a> Call<'a> {
                 found(),
             );
         }
-        if let Some(dropout) = options.dropout.filter(|dropout| !(0.0..=1.0).contains(&dropout.prob)) {
-            return invalid(op, "a probability in 0..=1", dropout.prob.to_string());
+        if let Some(dropout) = &options.dropout {
+            dropout.check(op, query)?;
         }
         if [queries, keys].iter().any(|&n| n > i32::MAX as usize) {
             return invalid(op, format!("sequences of at most {}", i32::MAX), found());
