@@ -111,7 +111,7 @@ template <class C> DEVICE C clipped(C grad, C limit, C factor) {
     // several elements at once.
     if (ONE_THREAD || limit < greatest<C>())
         grad = select(grad > limit, limit, select(grad < -limit, -limit, grad)); // NaN stays NaN
-    return grad * factor;
+    return product(grad, factor);
 }
 
 // The same as `Scalars` in `fused/optim.rs`.
@@ -127,17 +127,19 @@ template <class C> struct Adam {
 
 // Adam (Kingma and Ba 2014, algorithm 1), with L2 penalty or decoupled decay (Loshchilov and Hutter
 // 2017), cautious decay (arXiv 2510.12402) and, with three states, the largest second moment so far
-// (Reddi et al. 2018). `x` has parameter, gradient and states; `y` has parameter and states.
+// (Reddi et al. 2018). `x` has parameter, gradient and states; `y` has parameter and states. Each
+// product is rounded (`rounded.h`). Otherwise a compiler fuses other sums in a graph's step than in
+// an eager one, and they differ in the last bit.
 template <u32 STATES, bool FIRST, bool OLD_MAX, class C> struct AdamStep {
     Adam<C> s;
     C factor;
 
     DEVICE void operator()(const C *x, C *y) const {
-        C param = x[0], grad = clipped(x[1], s.limit, factor) + s.penalty * param;
-        C m = s.rest_1 * grad, v = s.rest_2 * grad * grad;
+        C param = x[0], grad = clipped(x[1], s.limit, factor) + product(s.penalty, param);
+        C m = product(s.rest_1, grad), v = product(product(s.rest_2, grad), grad);
         if constexpr (!FIRST) {
-            m += s.beta_1 * x[2];
-            v += s.beta_2 * x[3];
+            m += product(s.beta_1, x[2]);
+            v += product(s.beta_2, x[3]);
         }
         C largest = v;
         if constexpr (STATES == 3) {
@@ -150,7 +152,8 @@ template <u32 STATES, bool FIRST, bool OLD_MAX, class C> struct AdamStep {
         // The branch is the same for all threads, as in `clipped`.
         if (ONE_THREAD || s.cautious != (C)0)
             decay = select((s.cautious != (C)0) & ((param >= (C)0) != (m >= (C)0)), (C)0, decay);
-        y[0] = param - decay * param - s.lr * (m * s.scale_1 / (math::sqrt(largest * s.scale_2) + s.epsilon));
+        C size = math::sqrt(product(largest, s.scale_2)) + s.epsilon;
+        y[0] = param - product(decay, param) - product(s.lr, product(m, s.scale_1) / size);
     }
 };
 
@@ -201,14 +204,14 @@ template <u32 STATES, bool FIRST, class C> struct SgdStep {
     C factor;
 
     DEVICE void operator()(const C *x, C *y) const {
-        C param = x[0], grad = clipped(x[1], s.limit, factor) + s.penalty * param;
+        C param = x[0], grad = clipped(x[1], s.limit, factor) + product(s.penalty, param);
         if constexpr (STATES == 1) {
             C velocity = grad;
-            if constexpr (!FIRST) velocity = s.rest * grad + s.momentum * x[2];
+            if constexpr (!FIRST) velocity = product(s.rest, grad) + product(s.momentum, x[2]);
             y[1] = velocity;
-            grad = s.nesterov != (C)0 ? s.momentum * velocity + grad : velocity;
+            grad = s.nesterov != (C)0 ? product(s.momentum, velocity) + grad : velocity;
         }
-        y[0] = param - s.lr * grad;
+        y[0] = param - product(s.lr, grad);
     }
 };
 
