@@ -4,7 +4,6 @@
 //! use burn::nn::LinearConfig;
 //! use burn::optim::GradientsParams;
 //! use burn::tensor::{Device, Tensor};
-//! # use burn_rocm_022 as burn_rocm;
 //! # use burn_rocm_nn_022 as burn_rocm_nn;
 //! use burn_rocm::{RocmDevice, graph::Graph};
 //! use burn_rocm_nn::{graph, optim::AdamConfig};

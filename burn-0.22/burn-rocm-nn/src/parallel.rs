@@ -5,7 +5,6 @@
 //! optimizer state keep them equal, bit by bit, because all get the same averages.
 //!
 //! ```
-//! # use burn_rocm_022 as burn_rocm;
 //! # use burn_rocm_nn_022 as burn_rocm_nn;
 //! # use burn::nn::{Linear, LinearConfig};
 //! # use burn::tensor::{Device, Tensor, TensorData};
