@@ -2,11 +2,13 @@
 
 mod world;
 
+use world::SECRET;
 pub use world::{Launcher, World};
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -20,15 +22,19 @@ const MAGIC: [u8; 8] = *b"hip-rdv1";
 const MOST_TEXT: usize = 4096;
 /// The most bytes of one process in [`Rendezvous::gather`].
 const MOST_BYTES: usize = 16 << 20;
-/// How long one connection may take to say who it is, so that a stranger's does not hold up others.
+/// How long one connection may take to say who it is. Rank 0 greets one after the other.
 const GREETING: Duration = Duration::from_secs(2);
 /// How often rank 0 looks for connections, and how long others wait before they try again.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// Rank 0's answer to a greeting.
+/// Rank 0's answer to a greeting. The rank sends it back: only then do both count the connection.
 const WELCOME: u8 = 1;
-/// The other answer, followed by a reason.
+/// Another answer, followed by a reason.
 const REFUSED: u8 = 2;
+/// [`REFUSED`], but another port may be right.
+const OTHER_JOB: u8 = 3;
+/// How many refusals an error names.
+const NAMED: usize = 4;
 
 /// The connected processes of a job. All of its methods are called by all processes, in the same
 /// order, and wait at most [`Config::collective_timeout`](crate::Config::collective_timeout).
@@ -47,8 +53,41 @@ pub struct Rendezvous {
     links: Mutex<Links>,
 }
 
-/// Connections: of rank 0 to each other rank, in their order; of another rank to rank 0 only.
+/// Rank 0 has a connection to each other rank, in their order. Another rank has one, to rank 0.
 struct Links(Vec<TcpStream>);
+
+/// A connection whose reads and writes all end by `until`.
+struct Timed<'a> {
+    link: &'a TcpStream,
+    until: Instant,
+}
+
+impl Timed<'_> {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        match self.until.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
+            left => Ok(Some(left)),
+        }
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.link.set_read_timeout(self.left()?)?;
+        self.link.read(bytes)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.link.set_write_timeout(self.left()?)?;
+        self.link.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.link.flush()
+    }
+}
 
 /// A failure of what a process did, with what it was about.
 fn failed(call: &'static str, name: &str, detail: String) -> Error {
@@ -92,11 +131,7 @@ impl Rendezvous {
             _ => vec![connect(world, until)?],
         };
         for link in &links {
-            let set = link
-                .set_nodelay(true)
-                .and_then(|()| link.set_read_timeout(Some(timeout)))
-                .and_then(|()| link.set_write_timeout(Some(timeout)));
-            set.map_err(|error| broken(CALL, "a connection".into(), &error))?;
+            link.set_nodelay(true).map_err(|error| broken(CALL, "a connection".into(), &error))?;
         }
         Ok(Self { world: world.clone(), timeout, links: Mutex::new(Links(links)) })
     }
@@ -120,7 +155,7 @@ impl Rendezvous {
         if self.world.size > 1 && links.0.is_empty() {
             return Err(failed(CALL, "closed", "an earlier call failed".into()));
         }
-        let gathered = links.gather(self.world.rank, bytes);
+        let gathered = links.gather(self.world.rank, bytes, Instant::now() + self.timeout);
         gathered.map_err(|(rank, error)| {
             // The connections' contents no longer match. Without them, the others fail too.
             links.0.clear();
@@ -160,25 +195,31 @@ impl fmt::Debug for Rendezvous {
 
 impl Links {
     /// Gathers everybody's bytes. A failure names the rank at the other end.
-    fn gather(&mut self, rank: usize, bytes: &[u8]) -> std::result::Result<Vec<Vec<u8>>, (usize, io::Error)> {
+    fn gather(
+        &self,
+        rank: usize,
+        bytes: &[u8],
+        until: Instant,
+    ) -> std::result::Result<Vec<Vec<u8>>, (usize, io::Error)> {
+        let mut links = self.0.iter().map(|link| Timed { link, until });
         if rank > 0 {
-            let Some(link) = self.0.first_mut() else { return Ok(vec![bytes.to_vec()]) };
+            let Some(mut link) = links.next() else { return Ok(vec![bytes.to_vec()]) };
             let mut exchange = || -> io::Result<Vec<Vec<u8>>> {
-                write_frame(link, bytes)?;
+                write_frame(&mut link, bytes)?;
                 let mut size = [0; 4];
                 link.read_exact(&mut size)?;
-                (0..u32::from_le_bytes(size)).map(|_| read_frame(link, MOST_BYTES)).collect()
+                (0..u32::from_le_bytes(size)).map(|_| read_frame(&mut link, MOST_BYTES)).collect()
             };
             return exchange().map_err(|error| (0, error));
         }
         let mut all = vec![bytes.to_vec()];
-        for (at, link) in self.0.iter_mut().enumerate() {
-            all.push(read_frame(link, MOST_BYTES).map_err(|error| (at + 1, error))?);
+        for (at, mut link) in links.clone().enumerate() {
+            all.push(read_frame(&mut link, MOST_BYTES).map_err(|error| (at + 1, error))?);
         }
-        for (at, link) in self.0.iter_mut().enumerate() {
+        for (at, mut link) in links.enumerate() {
             let mut answer = || {
                 link.write_all(&(all.len() as u32).to_le_bytes())?;
-                all.iter().try_for_each(|bytes| write_frame(link, bytes))
+                all.iter().try_for_each(|bytes| write_frame(&mut link, bytes))
             };
             answer().map_err(|error| (at + 1, error))?;
         }
@@ -186,12 +227,12 @@ impl Links {
     }
 }
 
-fn write_frame(link: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
+fn write_frame(link: &mut Timed<'_>, bytes: &[u8]) -> io::Result<()> {
     link.write_all(&(bytes.len() as u32).to_le_bytes())?;
     link.write_all(bytes)
 }
 
-fn read_frame(link: &mut TcpStream, most: usize) -> io::Result<Vec<u8>> {
+fn read_frame(link: &mut Timed<'_>, most: usize) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     link.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length) as usize;
@@ -206,9 +247,8 @@ fn read_frame(link: &mut TcpStream, most: usize) -> io::Result<Vec<u8>> {
 /// Rank 0: listens until every other rank has connected.
 fn listen(world: &World, until: Instant) -> Result<Vec<TcpStream>> {
     const CALL: &str = "Rendezvous::join";
-    let wide = bind_address(&world.address);
     let mut why = String::from("there is none to try");
-    let bound = world.ports.iter().find_map(|&port| match TcpListener::bind((wide, port)) {
+    let bound = world.ports.iter().find_map(|&port| match bind(&world.address, port) {
         Ok(listener) => Some(listener),
         Err(error) => {
             why = error.to_string();
@@ -219,70 +259,93 @@ fn listen(world: &World, until: Instant) -> Result<Vec<TcpStream>> {
         let ports = format!("rank 0 can listen on none of the ports {:?}: {why}", world.ports);
         return Err(failed(CALL, "port", ports));
     };
+    let open = listener.local_addr().is_ok_and(|address| !address.ip().is_loopback());
+    if open && !world.has_own_secret() {
+        log::warn!(
+            "rank 0 listens on {} without a secret: set {SECRET} where others reach this port",
+            world.address
+        );
+    }
     listener.set_nonblocking(true).map_err(|error| broken(CALL, "the listening port".into(), &error))?;
     let mut links: Vec<Option<TcpStream>> = (1..world.size).map(|_| None).collect();
-    let mut refusals: Vec<String> = Vec::new();
+    let (mut refusals, mut refused) = (VecDeque::new(), 0);
     while links.iter().any(Option::is_none) {
+        // Also if strangers connect without a pause.
+        if Instant::now() >= until {
+            let missing: Vec<_> = (1..world.size).filter(|rank| links[rank - 1].is_none()).collect();
+            let mut detail = format!("rank 0 of {} waited for ranks {missing:?}", world.size);
+            if refused > 0 {
+                let last = refusals.into_iter().collect::<Vec<String>>().join(", ");
+                detail += &format!("; it refused {refused} connections, the last ones from {last}");
+            }
+            return Err(failed(CALL, "timeout", detail));
+        }
         match listener.accept() {
             Ok((link, from)) => match welcome(world, link, &links) {
                 Ok((rank, link)) => links[rank - 1] = Some(link),
                 // A stranger, or a process that will say itself why it failed.
-                Err(why) => refusals.push(format!("{from}: {why}")),
+                Err(why) => {
+                    refused += 1;
+                    refusals.push_back(format!("{from}: {why}"));
+                    if refusals.len() > NAMED {
+                        refusals.pop_front();
+                    }
+                }
             },
-            Err(_) if Instant::now() >= until => {
-                let missing: Vec<_> = (1..world.size).filter(|rank| links[rank - 1].is_none()).collect();
-                let detail = format!("rank 0 of {} waited for ranks {missing:?}", world.size);
-                let refused = if refusals.is_empty() { "" } else { "; it refused " };
-                return Err(failed(CALL, "timeout", format!("{detail}{refused}{}", refusals.join(", "))));
-            }
             Err(_) => sleep(AGAIN),
         }
     }
     Ok(links.into_iter().flatten().collect())
 }
 
-/// Where rank 0 listens: on the loopback if the others reach it there, else on every interface.
-fn bind_address(address: &str) -> IpAddr {
-    let resolved = (address, 0).to_socket_addrs().ok().and_then(|mut all| all.next());
-    match resolved.map(|address| address.ip()) {
-        Some(ip) if ip.is_loopback() => ip,
-        Some(IpAddr::V6(_)) => std::net::Ipv6Addr::UNSPECIFIED.into(),
-        _ => Ipv4Addr::UNSPECIFIED.into(),
-    }
+/// Listens on the address by which the others reach rank 0. If this machine does not have the
+/// address (it may be a router's), listens on every interface.
+fn bind(address: &str, port: u16) -> io::Result<TcpListener> {
+    let resolved = (address, port).to_socket_addrs().ok().and_then(|mut all| all.next());
+    let everywhere: IpAddr = match resolved.map(|address| address.ip()) {
+        Some(ip) => match TcpListener::bind((ip, port)) {
+            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => match ip {
+                IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+                IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            },
+            bound => return bound,
+        },
+        None => Ipv4Addr::UNSPECIFIED.into(),
+    };
+    TcpListener::bind((everywhere, port))
 }
 
 /// Reads a greeting. Returns the rank.
 fn welcome(
     world: &World,
-    mut link: TcpStream,
+    stream: TcpStream,
     links: &[Option<TcpStream>],
 ) -> std::result::Result<(usize, TcpStream), String> {
-    let read = |link: &mut TcpStream| {
-        link.set_nonblocking(false)?;
-        link.set_read_timeout(Some(GREETING))?;
-        link.set_write_timeout(Some(GREETING))?;
-        let mut start = [0; 16];
-        link.read_exact(&mut start)?;
-        Ok::<_, io::Error>((start, read_frame(link, MOST_TEXT)?))
-    };
-    let (start, secret) = read(&mut link).map_err(|error| error.to_string())?;
+    let text = |error: io::Error| error.to_string();
+    stream.set_nonblocking(false).map_err(text)?;
+    let mut link = Timed { link: &stream, until: Instant::now() + GREETING };
+    let mut start = [0; 16];
+    link.write_all(&MAGIC).map_err(text)?;
+    link.read_exact(&mut start).map_err(text)?;
+    let secret = read_frame(&mut link, MOST_TEXT).map_err(text)?;
     let number = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| start[at + i])) as usize;
     let (rank, size) = (number(8), number(12));
     // Without an early exit, so that the time does not tell how many bytes were right.
     let own = world.secret.as_bytes();
     let wrong =
         secret.iter().zip(own).fold(secret.len() ^ own.len(), |wrong, (a, b)| wrong | usize::from(a ^ b));
-    let refusal = if start[..8] != MAGIC || wrong != 0 {
-        "another job: the secret differs".to_owned()
+    let (answer, refusal) = if start[..8] != MAGIC || wrong != 0 {
+        (OTHER_JOB, "another job: the secret differs".to_owned())
     } else if size != world.size {
-        format!("rank {rank} says that there are {size} processes, rank 0 says {}", world.size)
+        (REFUSED, format!("rank {rank} says that there are {size} processes, rank 0 says {}", world.size))
     } else if rank == 0 || rank >= size || links[rank - 1].is_some() {
-        format!("rank {rank} is there already")
+        (REFUSED, format!("rank {rank} is there already"))
     } else {
-        link.write_all(&[WELCOME]).map_err(|error| error.to_string())?;
-        return Ok((rank, link));
+        let mut back = [0];
+        link.write_all(&[WELCOME]).and_then(|()| link.read_exact(&mut back)).map_err(text)?;
+        return Ok((rank, stream));
     };
-    let _ = link.write_all(&[REFUSED]).and_then(|()| write_frame(&mut link, refusal.as_bytes()));
+    let _ = link.write_all(&[answer]).and_then(|()| write_frame(&mut link, refusal.as_bytes()));
     Err(refusal)
 }
 
@@ -294,12 +357,9 @@ fn connect(world: &World, until: Instant) -> Result<TcpStream> {
         let mut last = String::from("no port to try");
         for &port in ports {
             match greet(world, port) {
-                Ok(Ok(link)) => return Ok(link),
-                // On a port of another job, another port may be right.
-                Ok(Err(refusal)) if refusal.contains("secret") => {
-                    last = format!("{address}:{port}: {refusal}")
-                }
-                Ok(Err(refusal)) => return Err(failed(CALL, "refused", refusal)),
+                Ok(Answer::Welcome(link)) => return Ok(link),
+                Ok(Answer::Refused(refusal)) => return Err(failed(CALL, "refused", refusal)),
+                Ok(Answer::OtherJob(refusal)) => last = format!("{address}:{port}: {refusal}"),
                 Err(error) => last = format!("{address}:{port}: {error}"),
             }
         }
@@ -311,8 +371,15 @@ fn connect(world: &World, until: Instant) -> Result<TcpStream> {
     }
 }
 
-/// Connects to a port and says who this is. The inner error is a refusal.
-fn greet(world: &World, port: u16) -> io::Result<std::result::Result<TcpStream, String>> {
+/// What rank 0, or another job's rank 0, says to a greeting.
+enum Answer {
+    Welcome(TcpStream),
+    Refused(String),
+    OtherJob(String),
+}
+
+/// Connects to a port and says who this is.
+fn greet(world: &World, port: u16) -> io::Result<Answer> {
     let mut error = io::Error::other("the name has no address");
     for address in (world.address.as_str(), port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, GREETING) {
@@ -323,29 +390,34 @@ fn greet(world: &World, port: u16) -> io::Result<std::result::Result<TcpStream, 
     Err(error)
 }
 
-fn greet_on(
-    world: &World,
-    mut link: TcpStream,
-    to: SocketAddr,
-) -> io::Result<std::result::Result<TcpStream, String>> {
+fn greet_on(world: &World, stream: TcpStream, to: SocketAddr) -> io::Result<Answer> {
     // Connecting to a free port of this machine can meet itself.
-    if link.local_addr()? == to {
+    if stream.local_addr()? == to {
         return Err(io::Error::other("nobody listens"));
     }
-    // Rank 0 greets one process after the other.
-    link.set_read_timeout(Some(GREETING * 5))?;
-    link.set_write_timeout(Some(GREETING))?;
+    let mut link = Timed { link: &stream, until: Instant::now() + GREETING };
+    // Rank 0 speaks first, so that another program that is silent costs no more time than this.
+    let mut hello = [0; 8];
+    link.read_exact(&mut hello)?;
+    if hello != MAGIC {
+        return Err(io::Error::other("another program listens"));
+    }
+    link.until = Instant::now() + GREETING;
     link.write_all(&MAGIC)?;
     link.write_all(&(world.rank as u32).to_le_bytes())?;
     link.write_all(&(world.size as u32).to_le_bytes())?;
     write_frame(&mut link, world.secret.as_bytes())?;
     let mut answer = [0];
     link.read_exact(&mut answer)?;
+    let mut reason =
+        || io::Result::Ok(String::from_utf8_lossy(&read_frame(&mut link, MOST_TEXT)?).into_owned());
     match answer[0] {
-        WELCOME => Ok(Ok(link)),
-        REFUSED => Ok(Err(String::from_utf8_lossy(&read_frame(&mut link, MOST_TEXT)?).into_owned())),
-        _ => Err(io::Error::other("another program listens")),
+        WELCOME => link.write_all(&[WELCOME])?,
+        REFUSED => return Ok(Answer::Refused(reason()?)),
+        OTHER_JOB => return Ok(Answer::OtherJob(reason()?)),
+        _ => return Err(io::Error::other("another program listens")),
     }
+    Ok(Answer::Welcome(stream))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ const SPARE_PORTS: u16 = 16;
 const OWN_PORTS: std::ops::Range<u16> = 20_000..30_000;
 
 const PORT: &str = "BURN_ROCM_RENDEZVOUS_PORT";
-const SECRET: &str = "BURN_ROCM_RENDEZVOUS_SECRET";
+pub(super) const SECRET: &str = "BURN_ROCM_RENDEZVOUS_SECRET";
 
 /// Whose variables say a process's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,13 +56,14 @@ impl World {
     ///
     /// | variable | meaning |
     /// |---|---|
-    /// | `MASTER_ADDR` | rank 0's machine; without it Slurm's first node, or this machine if all of MPI's processes are here |
+    /// | `MASTER_ADDR` | rank 0's machine; without it `srun`'s first node, or this machine if all of `mpirun`'s processes are here |
     /// | `MASTER_PORT` | the port; without it one that the job's name gives. Where `torchrun`'s agent holds it (`TORCHELASTIC_USE_AGENT_STORE`), the next ones |
-    /// | `BURN_ROCM_RENDEZVOUS_PORT` | the port, if none of these shall be used |
+    /// | `BURN_ROCM_RENDEZVOUS_PORT` | the port to use instead |
     /// | `BURN_ROCM_RENDEZVOUS_SECRET` | a text that all processes of the job have and others do not |
     ///
     /// # Errors
-    /// `Config` for a variable that is missing, unreadable or contradicts another one.
+    /// `Config` for a variable that is missing, unreadable or contradicts another one. Also if the
+    /// launcher names no job, and no secret tells this one from others.
     pub fn from_env() -> Result<Self> {
         Self::read(&|name| std::env::var(name).ok())
     }
@@ -78,6 +79,11 @@ impl World {
             secret: secret.into(),
             launcher: Launcher::Alone,
         }
+    }
+
+    /// Whether the secret has more in it than the job's name, which others may guess.
+    pub(super) fn has_own_secret(&self) -> bool {
+        !self.secret.ends_with('/')
     }
 
     fn read(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
@@ -128,9 +134,15 @@ impl World {
             Some(address) => address,
             None if size == 1 || all_here => "127.0.0.1".into(),
             None if launcher == Launcher::Torchrun => return Err(env.missing("MASTER_ADDR")),
+            // `mpirun` places its ranks itself, so rank 0 need not be on Slurm's first node.
+            None if launcher == Launcher::OpenMpi => return Err(env.missing("MASTER_ADDR")),
             None => env.first_node().ok_or_else(|| env.missing("MASTER_ADDR"))?,
         };
-        let job = env.job();
+        let job = env.job(launcher);
+        if job.is_empty() && size > 1 && !env.has(SECRET) {
+            let expected = "a text for this job, because the launcher gives it no name";
+            return Err(Error::config(SECRET, expected, "nothing"));
+        }
         let secret = format!("{job}/{}", env.get(SECRET).unwrap_or_default());
         let ports = env.ports(launcher, &job)?;
         Ok(Self { rank, size, local_rank, address, ports, secret, launcher })
@@ -162,17 +174,26 @@ impl Environment<'_> {
         value.ok_or_else(|| Error::config(name, "a number", self.shown(name)))
     }
 
-    /// The job's name: the same in all of its processes, and in those of no other job.
-    fn job(&self) -> String {
-        let names = [
-            "TORCHELASTIC_RUN_ID",
-            "PMIX_NAMESPACE",
-            "OMPI_MCA_ess_base_jobid",
-            "PMI_JOBID",
-            "SLURM_JOB_ID",
-            "SLURM_STEP_ID",
-        ];
-        names.iter().filter_map(|name| self.get(name)).collect::<Vec<_>>().join(".")
+    /// The job's name: the same in all of its processes, and in those of no other job. Only the
+    /// launcher's own variables count: a job of Slurm that starts `mpirun` or `torchrun` on several
+    /// machines has another step on each. Empty if the launcher gives no name.
+    fn job(&self, launcher: Launcher) -> String {
+        let joined = |names: &[&str]| -> String {
+            names.iter().filter_map(|name| self.get(name)).collect::<Vec<_>>().join(".")
+        };
+        let first = |names: &[&str]| names.iter().find_map(|name| self.get(name)).unwrap_or_default();
+        match launcher {
+            // Its run id is "none" unless the user gives one.
+            Launcher::Torchrun => joined(&["TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"]),
+            Launcher::OpenMpi => first(&["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"]),
+            Launcher::Pmi => match first(&["PMI_JOBID", "PMI_PORT"]) {
+                // `srun` sets MPICH's variables, too.
+                name if name.is_empty() => joined(&["SLURM_JOB_ID", "SLURM_STEP_ID"]),
+                name => name,
+            },
+            Launcher::Slurm => joined(&["SLURM_JOB_ID", "SLURM_STEP_ID"]),
+            Launcher::Alone => String::new(),
+        }
     }
 
     fn ports(&self, launcher: Launcher, job: &str) -> Result<Vec<u16>> {
@@ -199,11 +220,15 @@ impl Environment<'_> {
             .into_iter()
             .find_map(|name| self.get(name))?;
         let end = |text: &str, ends: &[char]| text.find(ends).unwrap_or(text.len());
-        let (name, rest) = list.split_at(end(&list, &['[', ',']));
-        let Some(ranges) = rest.strip_prefix('[') else { return Some(name.into()) };
-        let (ranges, suffix) = ranges.split_once(']')?;
-        let number = &ranges[..end(ranges, &['-', ','])];
-        Some(format!("{name}{number}{}", &suffix[..end(suffix, &[','])]))
+        let (mut name, mut rest) = (String::new(), list.as_str());
+        loop {
+            let (part, after) = rest.split_at(end(rest, &['[', ',']));
+            name += part;
+            let Some(ranges) = after.strip_prefix('[') else { return Some(name) };
+            let (ranges, after) = ranges.split_once(']')?;
+            name += &ranges[..end(ranges, &['-', ','])];
+            rest = after;
+        }
     }
 }
 
@@ -222,8 +247,12 @@ mod tests {
         ("MASTER_ADDR", "n1"),
         ("MASTER_PORT", "29500"),
     ];
-    const OPEN_MPI: [(&str, &str); 3] =
-        [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_LOCAL_RANK", "0")];
+    const OPEN_MPI: [(&str, &str); 4] = [
+        ("OMPI_COMM_WORLD_RANK", "1"),
+        ("OMPI_COMM_WORLD_SIZE", "2"),
+        ("OMPI_COMM_WORLD_LOCAL_RANK", "0"),
+        ("PMIX_NAMESPACE", "prterun-n1-7@1"),
+    ];
     const SLURM: [(&str, &str); 5] = [
         ("SLURM_PROCID", "3"),
         ("SLURM_NTASKS", "4"),
@@ -231,6 +260,9 @@ mod tests {
         ("SLURM_JOB_ID", "812"),
         ("SLURM_STEP_NODELIST", "n[007-009,012],login"),
     ];
+
+    const PMI: [(&str, &str); 4] =
+        [("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("MPI_LOCALRANKID", "0"), ("MPI_LOCALNRANKS", "2")];
 
     #[test]
     fn each_launcher_is_understood() {
@@ -252,13 +284,13 @@ mod tests {
         assert!(found.ports.iter().all(|port| OWN_PORTS.contains(port)));
 
         // mpirun within a job of Slurm.
-        let both = [&OPEN_MPI[..], &SLURM].concat();
+        let both = [&OPEN_MPI[..], &SLURM, &[("MASTER_ADDR", "n1")]].concat();
         let found = world(&both).unwrap();
         assert_eq!((found.rank, found.size, found.launcher), (1, 2, Launcher::OpenMpi));
         let here = [&OPEN_MPI[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]].concat();
         assert_eq!(world(&here).unwrap().address, "127.0.0.1");
 
-        let pmi = [("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("MPI_LOCALRANKID", "0"), ("MPI_LOCALNRANKS", "2")];
+        let pmi = [&PMI[..], &[("PMI_JOBID", "7")]].concat();
         assert_eq!(world(&pmi).unwrap().launcher, Launcher::Pmi);
         let alone = world(&[]).unwrap();
         assert_eq!((alone.rank, alone.size, alone.launcher), (0, 1, Launcher::Alone));
@@ -272,6 +304,22 @@ mod tests {
         assert_ne!(one.ports, other.ports);
         let secret = [&SLURM[..], &[(SECRET, "x")]].concat();
         assert_ne!(world(&secret).unwrap().secret, one.secret);
+    }
+
+    #[test]
+    fn processes_of_one_job_have_one_secret() {
+        // Each machine has a step of its own.
+        let step = |number| [("SLURM_JOB_ID", "812"), ("SLURM_STEP_ID", number)];
+        for launched in [&TORCHRUN[..], &[&OPEN_MPI[..], &[("MASTER_ADDR", "n1")]].concat()] {
+            let [one, other] = ["0", "1"].map(|number| world(&[launched, &step(number)].concat()).unwrap());
+            assert_eq!((one.secret, one.ports), (other.secret, other.ports));
+        }
+        // Two jobs of `torchrun` on one machine, whose run id is "none".
+        let other = TORCHRUN.map(|(name, value)| (name, if name == "MASTER_PORT" { "29600" } else { value }));
+        assert_ne!(world(&TORCHRUN).unwrap().secret, world(&other).unwrap().secret);
+        // Jobs without a name need a secret.
+        assert!(world(&PMI).is_err());
+        world(&[&PMI[..], &[(SECRET, "x")]].concat()).unwrap();
     }
 
     #[test]
@@ -300,6 +348,8 @@ mod tests {
             ("WORLD_SIZE", with(&SLURM, "WORLD_SIZE", "2")),
             ("MASTER_ADDR", without(&SLURM, "SLURM_STEP_NODELIST")),
             ("MASTER_ADDR", OPEN_MPI.to_vec()),
+            ("MASTER_ADDR", [&OPEN_MPI[..], &SLURM].concat()),
+            (SECRET, PMI.to_vec()),
             ("MPI_LOCALRANKID", vec![("PMI_RANK", "0"), ("PMI_SIZE", "2")]),
         ] {
             match world(&variables) {
@@ -317,6 +367,7 @@ mod tests {
             ("n[1-4]", "n1"),
             ("gpu[07,09-11]x,n2", "gpu07x"),
             ("a-b[3]", "a-b3"),
+            ("a[1-2]b[3-4],c", "a1b3"),
         ] {
             let read = |name: &str| (name == "SLURM_NODELIST").then(|| list.to_owned());
             assert_eq!(Environment(&read).first_node().as_deref(), Some(first));
