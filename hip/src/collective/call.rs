@@ -125,6 +125,14 @@ impl Kind {
         !matches!(self, Self::Send(_) | Self::Receive(_))
     }
 
+    /// Whether what `rank` gives is in what it gets.
+    pub(super) fn moves_on(self, rank: usize) -> bool {
+        match self {
+            Self::Broadcast(root) | Self::Reduce(_, root) => rank == root,
+            _ => true,
+        }
+    }
+
     fn reduction(self) -> Option<ReduceOp> {
         match self {
             Self::AllReduce(op) | Self::Reduce(op, _) | Self::ReduceScatter(op) => Some(op),

@@ -59,10 +59,10 @@ struct Gather<'a> {
 }
 
 impl<'a> Gather<'a> {
-    fn new(member: &'a Arc<Member>, text: String) -> Result<Self> {
+    fn new(member: &'a Arc<Member>, mut text: String) -> Result<Self> {
+        text.truncate(text.floor_char_boundary(BYTES));
         let mut own = [0; BYTES];
-        let shown = text.len().min(BYTES);
-        own[..shown].copy_from_slice(&text.as_bytes()[..shown]);
+        own[..text.len()].copy_from_slice(text.as_bytes());
         let send = Arc::new(member.device.upload(&own)?);
         let recv = Arc::new(member.device.alloc(BYTES * member.size)?);
         let call = Call { kind: Kind::AllGather, dtype: DType::U8, count: BYTES };

@@ -151,21 +151,30 @@ pub(super) fn issue(calls: &[(&Arc<Member>, &Prepared)]) -> Result<Work> {
         let reason = "a collective waits for other ranks on a stream of its own";
         member.device.refuse_captured(prepared.call.kind.op(), reason)?;
     }
+    // NCCL's guide ("Thread Safety") allows one thread at a time for a device, also with several
+    // groups. Locked in the same order by all threads.
+    let mut devices: Vec<_> = calls.iter().map(|(member, _)| &member.device).collect();
+    devices.sort_by_key(|device| device.info().index);
+    devices.dedup_by_key(|device| device.info().index);
+    let _one_thread: Vec<_> = devices
+        .iter()
+        .map(|device| device.collectives.lock().unwrap_or_else(PoisonError::into_inner))
+        .collect();
     if settings()?.collective_check {
         compare(calls, enqueue)?;
     }
     enqueue(calls)
 }
 
-/// As [`issue`], without comparing calls between processes.
+/// As [`issue`], without comparing calls between processes. The devices are locked.
 fn enqueue(calls: &[(&Arc<Member>, &Prepared)]) -> Result<Work> {
-    // The ranks of these calls, in an order that is the same for all threads.
-    let mut members: Vec<&Arc<Member>> = calls.iter().map(|(member, _)| *member).collect();
-    members.sort_by_key(|member| Arc::as_ptr(member));
-    members.dedup_by_key(|member| Arc::as_ptr(member));
-    let _orders: Vec<_> =
-        members.iter().map(|member| member.order.lock().unwrap_or_else(PoisonError::into_inner)).collect();
-
+    // Each rank of these calls once.
+    let mut members: Vec<&Arc<Member>> = Vec::new();
+    for (member, _) in calls {
+        if !members.iter().any(|other| Arc::ptr_eq(other, member)) {
+            members.push(member);
+        }
+    }
     for (member, prepared) in calls {
         member.ledger.enter(member.rank, &prepared.call).inspect_err(|error| member.fail(error.clone()))?;
     }
@@ -194,8 +203,11 @@ fn enqueue(calls: &[(&Arc<Member>, &Prepared)]) -> Result<Work> {
         return Err(members.iter().find_map(|member| member.failure()).unwrap_or(error));
     }
     for (member, prepared) in calls {
+        // A fault of another rank's data stays on that rank.
         let [send, recv] = &prepared.buffers;
-        if let (Some(send), Some(recv)) = (send, recv) {
+        if let (Some(send), Some(recv)) = (send, recv)
+            && prepared.call.kind.moves_on(member.rank)
+        {
             carry_faults([&**send], [&**recv]);
         }
         trace::served(trace::Kind::Library, || {
@@ -228,9 +240,10 @@ fn call(members: &[&Arc<Member>], calls: &[(&Arc<Member>, &Prepared)]) -> Result
         if outcome.is_ok() {
             outcome = member.device.context.bind().and_then(|()| {
                 let kind = prepared.call.kind;
-                // SAFETY: `begin` gave the handle, which only an abort takes away; RCCL then ends
-                // this call with an error. The `Work` keeps the buffers until the device's compute
-                // stream has waited for the rank's stream.
+                // SAFETY: `begin` gave the handle. Until `end` the watching thread frees it only if
+                // this call waits in RCCL, which then ends it (`Member::may_abort_beside`). The
+                // `Work` keeps the buffers until the device's compute stream has waited for the
+                // rank's stream.
                 let status = unsafe { prepared.issue(library.0, *handle, member.stream.handle()) };
                 let who = || format!("rank {} of {}, {}", member.rank, member.size, prepared.call);
                 library.check(kind.function(), status, who)
@@ -238,7 +251,7 @@ fn call(members: &[&Arc<Member>], calls: &[(&Arc<Member>, &Prepared)]) -> Result
         }
     }
     if grouped {
-        // Ends the thread's group in any case.
+        // RCCL's group is the thread's: unless it ends after an error, too, the next call joins it.
         // SAFETY: as above.
         let ended = unsafe { (library.0.ncclGroupEnd)() };
         outcome = outcome.and_then(|()| {

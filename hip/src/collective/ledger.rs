@@ -1,11 +1,12 @@
 //! The calls of a group's ranks in this process, compared with each other. RCCL compares nothing:
-//! ranks whose calls differ wait for ever or get wrong results.
+//! ranks whose calls differ never return or get wrong results.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::collective::call::{Call, Kind};
 use crate::collective::id::UniqueId;
+use crate::collective::member::Member;
 use crate::error::{Error, Result};
 
 /// The groups that have ranks in this process.
@@ -26,6 +27,8 @@ struct State {
     /// Sends and receives that the other rank has not called yet, by sender, receiver and number.
     pairs: HashMap<(usize, usize, u64), (usize, Call)>,
     failure: Option<Error>,
+    /// The ranks of this process, to be woken by a failure.
+    members: Vec<Weak<Member>>,
 }
 
 #[derive(Default)]
@@ -68,7 +71,11 @@ impl Ledger {
         let mut state = ledger.lock();
         if state.ranks.contains_key(&rank) {
             let found = format!("rank {rank} of this process twice");
-            return Err(Error::invalid(op, "a rank of its own for each device", found));
+            let error = Error::invalid(op, "a rank of its own for each device", found);
+            drop(state);
+            // The group lacks another rank, for which the others would wait.
+            ledger.fail(&error);
+            return Err(error);
         }
         state.ranks.insert(rank, Rank::default());
         drop(state);
@@ -89,9 +96,25 @@ impl Ledger {
         self.lock().failure.clone()
     }
 
-    /// Notes that a rank of this process has given the group up.
+    /// Notes that a rank of this process has given the group up, and wakes the ranks' threads.
     pub(super) fn fail(&self, error: &Error) {
-        self.lock().failure.get_or_insert_with(|| error.clone());
+        let mut state = self.lock();
+        state.failure.get_or_insert_with(|| error.clone());
+        wake(state);
+    }
+
+    /// Enters who shall be woken by a failure.
+    pub(super) fn watch(&self, member: &Arc<Member>) {
+        self.lock().members.push(Arc::downgrade(member));
+    }
+
+    /// All ranks of this process, if all of them have left.
+    pub(super) fn left(&self) -> Vec<Arc<Member>> {
+        let state = self.lock();
+        match state.ranks.values().all(|rank| rank.left) {
+            true => state.members.iter().filter_map(Weak::upgrade).collect(),
+            false => Vec::new(),
+        }
     }
 
     /// Notes that a rank makes no more calls. A rank that waits for it gets an error.
@@ -100,10 +123,17 @@ impl Ledger {
         let Some(own) = state.ranks.get_mut(&rank) else { return };
         own.left = true;
         let called = own.called;
-        let ahead = state.ranks.iter().find(|(_, other)| other.called > called);
-        if let Some((&other, _)) = ahead {
+        let ahead = state.ranks.iter().find(|(_, other)| other.called > called).map(|(&other, _)| other);
+        let paired = state.pairs.iter().find_map(|(&(from, to, _), _)| match rank {
+            _ if from == to => None,
+            _ if rank == from => Some(to),
+            _ if rank == to => Some(from),
+            _ => None,
+        });
+        if let Some(other) = ahead.or(paired) {
             let error = gone(rank, other);
             state.failure.get_or_insert(error);
+            wake(state);
         }
     }
 
@@ -120,9 +150,17 @@ impl Ledger {
         let entered = state.enter(rank, call);
         if let Err(error) = &entered {
             state.failure = Some(error.clone());
+            wake(state);
         }
         entered
     }
+}
+
+/// Wakes the ranks' threads, after the ledger is unlocked: they lock it while their rank is locked.
+fn wake(state: MutexGuard<'_, State>) {
+    let members: Vec<_> = state.members.iter().filter_map(Weak::upgrade).collect();
+    drop(state);
+    members.iter().for_each(|member| member.wake());
 }
 
 fn gone(rank: usize, waiting: usize) -> Error {
@@ -178,6 +216,7 @@ impl State {
         *next += 1;
         let key = if sends { (rank, peer, number) } else { (peer, rank, number) };
         match self.pairs.remove(&key) {
+            None if self.ranks.get(&peer).is_some_and(|peer| peer.left) => Err(gone(peer, rank)),
             None => {
                 self.pairs.insert(key, (rank, *call));
                 Ok(())

@@ -30,8 +30,9 @@ impl Library {
         let name = status.name().map_or_else(|| format!("status {}", status.0), str::to_owned);
         // The library's last words may be of an earlier call, or a warning.
         let said = self.0.ncclGetLastError.map(|last| {
-            // SAFETY: the function is RCCL's; it takes null for "any communicator". The text stays
-            // until the library's next error.
+            // SAFETY: the function is RCCL's; it takes null for "any communicator". The text is a
+            // static buffer, whose last byte is always 0. Another thread's error may overwrite it
+            // meanwhile, and then the text is a mixture.
             unsafe {
                 let text = last(std::ptr::null_mut());
                 if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into() }
@@ -51,8 +52,8 @@ pub(super) struct Handle {
     raw: ncclComm_t,
 }
 
-// SAFETY: RCCL allows any thread to use a communicator, one at a time, and to abort it or ask for
-// its error meanwhile (NCCL user guide, "Thread Safety" and "Fault Tolerance").
+// SAFETY: RCCL allows any thread to use a communicator, one at a time, and to ask for its error
+// meanwhile (NCCL user guide, "Thread Safety" and "Fault Tolerance").
 unsafe impl Send for Handle {}
 
 impl Handle {
@@ -77,7 +78,7 @@ impl Handle {
         self.library.check("ncclCommGetAsyncError", status, || "an error beside this rank's calls".into())
     }
 
-    /// Gives the handle back in order, after the rank's work.
+    /// Gives the handle back after the rank's work has ended.
     pub(super) fn destroy(mut self) {
         self.give_back("ncclCommDestroy", self.library.0.ncclCommDestroy);
     }
@@ -88,8 +89,8 @@ impl Handle {
             return;
         }
         let bound = self.device.context.bind();
-        // SAFETY: the function is RCCL's. Nobody uses the handle after it; an abort may run beside
-        // a call of another thread, which it ends.
+        // SAFETY: the function is RCCL's. Nobody uses the handle after it. An abort beside a call of
+        // another thread ends that call (`Member::may_abort_beside`).
         let status = unsafe { function(raw) };
         if let Err(error) = bound.and(self.library.check(call, status, || "a rank ends".into())) {
             log::warn!("{error}");

@@ -1,8 +1,9 @@
 //! One rank: its handle, its stream, and the thread that watches its work.
 //!
-//! RCCL's calls enqueue work that waits for the other ranks on the device, without an end. The
-//! thread looks at the work, at the library's own errors and at the ranks of this process, and
-//! aborts the rank if its work can't end or takes too long.
+//! RCCL's calls enqueue work on the device that waits for the other ranks, for as long as it takes.
+//! The thread looks at the work, at the library's own errors and at the ranks of this process. If the
+//! work can't end or takes too long, it aborts the rank. Only this thread aborts or destroys a rank:
+//! RCCL's functions for that may wait until the group's other ranks call them too.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,10 +20,18 @@ use crate::device::Device;
 use crate::device::event::Event;
 use crate::device::stream::Stream;
 use crate::error::{Error, Result};
+use crate::provider::kind::ProviderKind;
 
 /// How often the thread looks at unfinished work. Each look is one query of an event and one of the
 /// library.
 const LOOK: Duration = Duration::from_millis(10);
+/// How long a call may take to return after the group has failed. A call enqueues within
+/// microseconds. One that has not returned by then is in a loop of RCCL's in which it waits for
+/// another rank and looks for an abort (the set-up of a connection). An abort of a rank whose call
+/// is doing something else would free memory that the call uses.
+const RETURNS: Duration = Duration::from_secs(2);
+/// How long a wait goes on after the watching thread should have ended it.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// One rank.
 pub(super) struct Member {
@@ -31,8 +40,6 @@ pub(super) struct Member {
     pub(super) device: Arc<Device>,
     pub(super) library: Library,
     pub(super) stream: Stream,
-    /// Locked while this rank's calls are issued, so that threads' calls do not mix.
-    pub(super) order: Mutex<()>,
     pub(super) ledger: Arc<Ledger>,
     timeout: Duration,
     state: Mutex<State>,
@@ -43,17 +50,20 @@ struct State {
     /// `None` once the rank has left or was aborted.
     handle: Option<Handle>,
     failure: Option<Error>,
+    /// When the failure was noted.
+    failed: Option<Instant>,
     /// The call that a thread is in, and since when.
     calling: Option<(Instant, Call)>,
     /// Enqueued calls, in order.
     running: VecDeque<Arc<Running>>,
+    /// Since when the first of them is the first: the others wait for it, not for other ranks.
+    first_since: Instant,
     leaving: bool,
     left: bool,
 }
 
 /// Enqueued calls.
 pub(super) struct Running {
-    since: Instant,
     last: Call,
     /// Behind them in the rank's stream.
     pub(super) done: Event,
@@ -75,6 +85,7 @@ impl State {
     fn forget_ended(&mut self) {
         while self.running.front().is_some_and(|running| running.look()) {
             self.running.pop_front();
+            self.first_since = Instant::now();
         }
     }
 }
@@ -96,8 +107,10 @@ impl Member {
         let state = State {
             handle: Some(handle),
             failure: None,
+            failed: None,
             calling: None,
             running: VecDeque::new(),
+            first_since: Instant::now(),
             leaving: false,
             left: false,
         };
@@ -107,15 +120,24 @@ impl Member {
             device: device.clone(),
             library,
             stream,
-            order: Mutex::new(()),
             ledger,
             timeout,
             state: Mutex::new(state),
             changed: Condvar::new(),
         });
+        member.ledger.watch(&member);
         let watched = member.clone();
-        spawn(format!("hip-rank-{rank}"), move || watched.watch())?;
+        let spawned = spawn(format!("hip-rank-{rank}"), move || watched.watch());
+        // Without a thread nobody aborts the rank, but nothing of it runs yet.
+        spawned.inspect_err(|error| member.fail(error.clone()))?;
         Ok(member)
+    }
+
+    /// Makes the watching thread look at once.
+    pub(super) fn wake(&self) {
+        // Locked, because the thread could otherwise be between its look and its wait.
+        drop(self.lock());
+        self.changed.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -140,7 +162,7 @@ impl Member {
     }
 
     /// Gives the group up, for this reason. If calls were unfinished, their results are lost, so
-    /// the next read or sync of the device reports it too.
+    /// the next read or sync of the device reports it too. Returns before the rank is aborted.
     pub(super) fn fail(&self, error: Error) {
         let mut state = self.lock();
         if state.failure.is_some() {
@@ -149,15 +171,14 @@ impl Member {
         log::error!("rank {} of {}: {error}", self.rank, self.size);
         state.forget_ended();
         state.failure = Some(error.clone());
-        let handle = state.handle.take();
+        state.failed = Some(Instant::now());
         // Before the abort, which lets the device go on with wrong data.
         if !state.running.is_empty() || state.calling.is_some() {
             self.device.record(error.clone());
         }
         drop(state);
-        self.ledger.fail(&error);
-        drop(handle);
         self.changed.notify_all();
+        self.ledger.fail(&error);
     }
 
     /// Begins a call: it may wait for other ranks, so the thread watches it from here on.
@@ -165,7 +186,7 @@ impl Member {
         let mut state = self.lock();
         match (&state.failure, &state.handle) {
             (Some(failure), _) => Err(failure.clone()),
-            (None, None) => Err(Error::invalid(call.kind.op(), "a rank of a group", "one that has left it")),
+            (None, None) => Err(Error::invalid(call.kind.op(), "a rank of a group", "a rank that has left")),
             (None, Some(handle)) => {
                 let raw = handle.raw();
                 state.calling = Some((Instant::now(), call));
@@ -178,11 +199,16 @@ impl Member {
     /// Ends a call. `done` is behind the work that it enqueued; `None` if it enqueued nothing.
     pub(super) fn end(&self, done: Option<Event>) -> Option<Arc<Running>> {
         let mut state = self.lock();
-        let ((since, last), done) = (state.calling.take()?, done?);
-        let running = Arc::new(Running { since, last, done, ended: AtomicBool::new(false) });
+        let call = state.calling.take();
+        // The thread may be waiting for the call's end.
+        self.changed.notify_all();
+        let (_, last) = call?;
+        let running = Arc::new(Running { last, done: done?, ended: AtomicBool::new(false) });
         if state.failure.is_none() && !running.look() {
+            if state.running.is_empty() {
+                state.first_since = Instant::now();
+            }
             state.running.push_back(running.clone());
-            self.changed.notify_all();
         }
         Some(running)
     }
@@ -195,21 +221,43 @@ impl Member {
         }
     }
 
-    /// Leaves the group in order. Returns when the rank's work has ended and the library has
-    /// forgotten the rank, or after the timeout.
+    /// Waits on the host for calls. After a failure it waits only as long as the abort should take.
+    pub(super) fn wait(&self, running: &Running) -> Result<()> {
+        let mut pause = Duration::from_micros(5);
+        while !running.done.query()? {
+            let failed = self.lock().failed;
+            if failed.is_some_and(|failed| failed.elapsed() > RETURNS + GRACE) {
+                break;
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_micros(200));
+        }
+        self.outcome(running)
+    }
+
+    /// Leaves the group after its work has ended. The library forgets the rank afterwards: for that
+    /// it may need the group's other ranks, so only the last rank of this process waits for it.
     pub(super) fn leave(&self) {
         self.ledger.leave(self.rank);
+        let until = Instant::now() + self.timeout + RETURNS + GRACE;
         let mut state = self.lock();
         state.leaving = true;
         self.changed.notify_all();
-        let until = Instant::now() + self.timeout;
-        while !state.left {
-            let Some(rest) = until.checked_duration_since(Instant::now()) else {
-                drop(state);
-                let detail = format!("rank {} of {} could not leave its group", self.rank, self.size);
-                return self.device.record(timeout("ncclCommDestroy", detail));
-            };
+        while state.failure.is_none() && (state.calling.is_some() || !state.running.is_empty()) {
+            let Some(rest) = until.checked_duration_since(Instant::now()) else { break };
             state = self.changed.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(state);
+        for member in self.ledger.left() {
+            let mut state = member.lock();
+            while !state.left {
+                let Some(rest) = until.checked_duration_since(Instant::now()) else {
+                    let detail = format!("RCCL did not let rank {} of {} go", member.rank, member.size);
+                    log::warn!("{}", timeout("ncclCommDestroy", detail));
+                    break;
+                };
+                state = member.changed.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0;
+            }
         }
     }
 
@@ -217,34 +265,51 @@ impl Member {
     fn watch(&self) {
         let mut state = self.lock();
         loop {
-            if state.failure.is_none() {
-                state.forget_ended();
-            } else {
-                state.running.clear();
-            }
-            let idle = state.failure.is_some() || (state.calling.is_none() && state.running.is_empty());
-            if idle && state.leaving {
-                break;
-            }
-            if idle {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.forget_ended();
+            self.changed.notify_all();
+            let problem = match state.failure.is_none() {
+                true => self.problem(&state),
+                false => Ok(()),
+            };
+            if let Err(error) = problem {
+                drop(state);
+                self.fail(error);
+                state = self.lock();
                 continue;
             }
-            let problem = self.problem(&state);
-            drop(state);
-            if let Err(error) = problem {
-                self.fail(error);
+            let busy = state.calling.is_some() || !state.running.is_empty();
+            if state.failed.is_some() {
+                if state.calling.is_none() || self.may_abort_beside(&state) {
+                    let handle = state.handle.take();
+                    drop(state);
+                    // Aborts the rank.
+                    drop(handle);
+                    break;
+                }
+            } else if state.leaving && !busy {
+                let handle = state.handle.take();
+                drop(state);
+                handle.into_iter().for_each(Handle::destroy);
+                break;
             }
-            state = self.lock();
-            state = self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            state = if busy {
+                self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0
+            } else {
+                self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+            };
         }
-        let handle = state.handle.take();
+        let mut state = self.lock();
+        state.running.clear();
+        state.left = true;
         drop(state);
-        if let Some(handle) = handle {
-            handle.destroy();
-        }
-        self.lock().left = true;
         self.changed.notify_all();
+    }
+
+    /// Whether a failed rank may be aborted although a thread is in a call.
+    fn may_abort_beside(&self, state: &State) -> bool {
+        // The CPU device's library looks a handle up in each call.
+        self.device.provider().kind() == ProviderKind::Cpu
+            || state.failed.is_some_and(|failed| failed.elapsed() >= RETURNS)
     }
 
     /// Why the unfinished work can't end, if so.
@@ -256,7 +321,7 @@ impl Member {
         let oldest = match (state.running.front(), &state.calling) {
             (Some(running), _) => {
                 running.done.query()?;
-                (running.since, running.last)
+                (state.first_since, running.last)
             }
             (None, Some(calling)) => *calling,
             (None, None) => return Ok(()),
@@ -287,8 +352,8 @@ fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> Result<()> {
     })
 }
 
-/// Runs `ncclCommInitRank`, which waits for the other ranks without an end, in a thread that can be
-/// left behind. A handle that comes too late is aborted.
+/// Runs `ncclCommInitRank`, which waits for the other ranks for as long as it takes, in a thread that
+/// can be left behind. A handle that comes too late is aborted.
 fn init(
     library: Library,
     device: &Arc<Device>,

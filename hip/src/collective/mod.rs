@@ -43,6 +43,10 @@ use crate::settings::settings;
 /// On CPU devices and with some libraries a call waits for the other ranks. So a thread that drives
 /// several ranks issues their calls in one [`Group`](crate::Group).
 ///
+/// A device may be in several groups. Then all ranks issue the groups' collectives in one order, and
+/// join those of one group before they start those of the next: two groups' collectives that run
+/// side by side may wait for each other.
+///
 /// ```
 /// use hip::{Communicator, DType, Device, Group, Part, ReduceOp};
 /// use std::sync::Arc;
@@ -77,7 +81,10 @@ impl Communicator {
     /// device; `Capture` if this thread captures a graph.
     pub fn new(device: &Arc<Device>, id: &UniqueId, rank: usize, size: usize) -> Result<Self> {
         let op = "Communicator::new";
-        if rank >= size || i32::try_from(size).is_err() {
+        if i32::try_from(size).is_err() {
+            return Err(Error::invalid(op, format!("at most {} ranks", i32::MAX), size.to_string()));
+        }
+        if rank >= size {
             return Err(Error::invalid(op, format!("a rank below the {size} ranks"), format!("rank {rank}")));
         }
         device.refuse_captured(op, "a rank joins with a stream of its own")?;
@@ -97,16 +104,36 @@ impl Communicator {
             let join = |(rank, device)| scope.spawn(move || Self::new(device, &id, rank, devices.len()));
             let ranks: Vec<_> = devices.iter().enumerate().map(join).collect();
             let panicked = |_| Err(Error::invalid("Communicator::local", "ranks that join", "a panic"));
-            ranks.into_iter().map(|rank| rank.join().unwrap_or_else(panicked)).collect()
+            let joined: Vec<Result<Self>> =
+                ranks.into_iter().map(|rank| rank.join().unwrap_or_else(panicked)).collect();
+            if joined.iter().any(Result::is_err) {
+                // Otherwise each waits for the others when it is dropped.
+                joined.iter().flatten().for_each(Self::abort);
+            }
+            joined.into_iter().collect()
         })
     }
 
     /// A group of all processes of a rendezvous, each with one device. All of them call it.
     ///
     /// # Errors
-    /// As for [`new`](Self::new), and `Collective` if rank 0 could not begin.
+    /// As for [`new`](Self::new), and `Collective` if another process could not begin.
     pub fn connect(device: &Arc<Device>, rendezvous: &Rendezvous) -> Result<Self> {
         let world = rendezvous.world();
+        // Before the group begins, where a process that lacks something would let the others wait.
+        let ready = device
+            .refuse_captured("Communicator::connect", "a rank joins with a stream of its own")
+            .and_then(|()| device.provider().rccl().map(drop));
+        let why = ready.as_ref().err().map(Error::to_string).unwrap_or_default();
+        let all = rendezvous.gather(&why.as_bytes()[..why.floor_char_boundary(4096)])?;
+        ready?;
+        if let Some((rank, why)) = all.iter().enumerate().find(|(_, why)| !why.is_empty()) {
+            return Err(Error::Collective {
+                call: "Communicator::connect",
+                name: "absent".into(),
+                detail: format!("rank {rank} can't join: {}", String::from_utf8_lossy(why)),
+            });
+        }
         // If rank 0 has no id, it says so by sending nothing.
         let own = if world.rank == 0 { Some(UniqueId::new()) } else { None };
         let sent = match &own {

@@ -44,9 +44,7 @@ impl Work {
         self.wait_on_devices()?;
         for (member, running) in &self.ends {
             member.device.refuse_captured("Work::wait", "captured work has not run yet")?;
-            // If the rank is aborted meanwhile, the wait ends, and the failure says why.
-            running.done.synchronize()?;
-            member.outcome(running)?;
+            member.wait(running)?;
         }
         Ok(())
     }

@@ -64,6 +64,8 @@ pub struct Device {
     /// The most deferred steps of one launch; 0 if no op is deferred.
     pub(crate) chain_limit: usize,
     pub(crate) peers: Mutex<Vec<usize>>,
+    /// Locked while a collective is issued.
+    pub(crate) collectives: Mutex<()>,
 }
 
 impl Device {
@@ -112,6 +114,7 @@ impl Device {
             // deferred.
             chain_limit: settings()?.chain.unwrap_or(if info.max_threads_per_block == 1 { 0 } else { STEPS }),
             peers: Mutex::new(Vec::new()),
+            collectives: Mutex::new(()),
             captures: Captures::default(),
             kernels,
             copies,

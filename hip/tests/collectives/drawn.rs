@@ -73,7 +73,7 @@ impl Step {
     fn buffers(&self, device: &Arc<Device>, rank: usize, size: usize) -> Memory {
         let bytes = self.dtype.size();
         let head = vec![0x5a; self.offset * bytes];
-        let upload = |bytes: &[u8]| Arc::new(device.upload(bytes).unwrap());
+        let upload = |bytes: &[u8]| Arc::new(device.upload(&[bytes, &TAIL].concat()).unwrap());
         let given = &self.given[rank];
         let results = if self.kind == Kind::AllGather { size * self.count } else { self.count };
         if !self.in_place {
@@ -125,6 +125,9 @@ impl Step {
         let results = if self.kind == Kind::AllGather { size * self.count } else { self.count };
         let mut found = vec![0; results * bytes];
         device.read(&memory.recv, memory.to * bytes, &mut found).unwrap();
+        let mut tail = [0; TAIL.len()];
+        device.read(&memory.recv, memory.recv.len() - TAIL.len(), &mut tail).unwrap();
+        assert_eq!(tail, TAIL, "{what}: what lies behind the result was written");
         let mut head = vec![0; self.offset * bytes];
         device.read(&memory.recv, 0, &mut head).unwrap();
         assert!(head.iter().all(|&byte| byte == 0x5a), "{what}: what lies before the result was written");
@@ -141,6 +144,9 @@ impl Step {
         }
     }
 }
+
+/// The last bytes of each buffer.
+const TAIL: [u8; 16] = [0x5a; 16];
 
 /// A rank's buffers for a step, with its first elements in them.
 struct Memory {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hip::{Communicator, DType, Device, Error, Part, ReduceOp, Result, UniqueId, Work};
 
-use crate::ranks::{Ranks, in_child, on_threads};
+use crate::ranks::{MOST, Ranks, in_child, on_threads};
 
 /// The setting for tests in which ranks wait in vain.
 pub(crate) const SOON: [(&str, &str); 1] = [("BURN_ROCM_COLLECTIVE_TIMEOUT", "5")];
@@ -82,14 +82,55 @@ fn a_rank_that_leaves_fails_those_that_wait_for_it() {
 }
 
 #[test]
+fn a_rank_that_leaves_fails_those_that_receive_from_it() {
+    on_threads("failures::a_rank_that_leaves_fails_those_that_receive_from_it", &LATE, |ranks| {
+        begun(&ranks);
+        let on = ranks.communicator;
+        if on.rank() == 1 {
+            return;
+        }
+        let buffer = Arc::new(on.device().upload(&[0; 64]).unwrap());
+        let called = match on.rank() {
+            0 => on.receive(DType::F32, 5, 1, Part::whole(&buffer)),
+            _ => ones(&on, 1),
+        };
+        let text = collective(&failure(&on, called));
+        assert!(text.contains("rank 1 has left the group"), "{text}");
+    });
+}
+
+/// The other rank of the group would otherwise wait for a rank that never comes.
+#[test]
+fn a_rank_twice_fails_its_group() {
+    let Some((_, devices)) = in_child("failures::a_rank_twice_fails_its_group", &LATE) else { return };
+    let (id, size) = (UniqueId::new().unwrap(), devices.len() + 1);
+    std::thread::scope(|scope| {
+        let join = |(rank, device)| scope.spawn(move || Communicator::new(device, &id, rank, size));
+        let threads: Vec<_> = devices.iter().enumerate().map(join).collect();
+        // Whichever enters second is refused.
+        let again = Communicator::new(&devices[1], &id, 0, size).unwrap_err();
+        assert!(again.to_string().contains("rank 0 of this process twice"), "{again}");
+        for thread in threads {
+            let text = thread.join().unwrap().unwrap_err().to_string();
+            assert!(text.contains("rank 0 of this process twice"), "{text}");
+        }
+    });
+    devices.iter().for_each(works);
+}
+
+#[test]
 fn a_rank_that_never_calls_is_a_timeout() {
     on_threads("failures::a_rank_that_never_calls_is_a_timeout", &SOON, |ranks| {
         let on = ranks.communicator;
         if on.rank() == 1 {
             // Alive, but it calls nothing: it looks until the others gave up.
+            let start = std::time::Instant::now();
             let error = loop {
                 match on.check() {
-                    Ok(()) => std::thread::sleep(std::time::Duration::from_millis(5)),
+                    Ok(()) => {
+                        assert!(start.elapsed() < MOST, "the others did not give up");
+                        std::thread::sleep(std::time::Duration::from_millis(5));
+                    }
                     Err(error) => break error,
                 }
             };
@@ -114,7 +155,7 @@ fn a_rank_that_never_joins_is_a_timeout() {
         let threads: Vec<_> = devices.iter().enumerate().map(join).collect();
         for thread in threads {
             let text = collective(&thread.join().unwrap().unwrap_err());
-            assert!(text.contains("waited 1.5s for the other ranks to join"), "{text}");
+            assert!(text.contains("for the other ranks to join"), "{text}");
         }
     });
     devices.iter().for_each(works);

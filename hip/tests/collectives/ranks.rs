@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::again::again;
@@ -17,7 +17,7 @@ const SIZE: &str = "BURN_ROCM_TEST_SIZE";
 /// The seed of the ranks' common numbers.
 const SEED: &str = "BURN_ROCM_TEST_RANKS_SEED";
 /// How long a test's processes may take before they are killed: far longer than any takes.
-const MOST: Duration = Duration::from_secs(300);
+pub(crate) const MOST: Duration = Duration::from_secs(300);
 /// The exit status of a process that dies on purpose.
 pub(crate) const DEAD: i32 = 9;
 
@@ -31,8 +31,32 @@ pub(crate) struct Ranks {
 
 /// How ranks wait for each other outside of their group.
 enum Together {
-    Threads(Arc<Barrier>),
+    Threads(Arc<Meeting>),
     Processes(Rendezvous),
+}
+
+/// A barrier that panics if a thread never comes, for instance because it has panicked.
+struct Meeting {
+    size: usize,
+    /// How many threads are here, and how often all were.
+    state: Mutex<(usize, usize)>,
+    changed: Condvar,
+}
+
+impl Meeting {
+    fn wait(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.0 += 1;
+        if state.0 == self.size {
+            *state = (0, state.1 + 1);
+            self.changed.notify_all();
+            return;
+        }
+        let round = state.1;
+        let (_state, waited) =
+            self.changed.wait_timeout_while(state, MOST, |state| state.1 == round).unwrap();
+        assert!(!waited.timed_out(), "not all {} ranks came within {MOST:?}", self.size);
+    }
 }
 
 impl Ranks {
@@ -40,7 +64,7 @@ impl Ranks {
     /// while another one is still on its way out of the same call.
     pub(crate) fn together(&self) {
         match &self.together {
-            Together::Threads(barrier) => drop(barrier.wait()),
+            Together::Threads(meeting) => meeting.wait(),
             Together::Processes(rendezvous) => rendezvous.barrier().unwrap(),
         }
     }
@@ -101,11 +125,11 @@ pub(crate) fn in_child(test: &str, environment: &[(&str, &str)]) -> Option<(u64,
 pub(crate) fn on_threads(test: &str, environment: &[(&str, &str)], body: impl Fn(Ranks) + Sync) {
     let Some((seed, devices)) = in_child(test, environment) else { return };
     let ranks = Communicator::local(&devices).unwrap();
-    let barrier = Arc::new(Barrier::new(ranks.len()));
+    let meeting = Arc::new(Meeting { size: ranks.len(), state: Mutex::default(), changed: Condvar::new() });
     let body = &body;
     std::thread::scope(|scope| {
         let run = |communicator| {
-            let together = Together::Threads(barrier.clone());
+            let together = Together::Threads(meeting.clone());
             scope.spawn(move || body(Ranks { communicator, seed, together }))
         };
         let threads: Vec<_> = ranks.into_iter().map(run).collect();
