@@ -168,6 +168,16 @@ impl RocmDevice {
         Ok(self.open()?.counters())
     }
 
+    /// Measures the bytes a second of the device's memory by copies within it. Profiles then show
+    /// which share of them each row reached.
+    ///
+    /// # Errors
+    /// `OutOfMemory` if 256 MiB are not free; an error of the device.
+    pub fn measure_bandwidth(&self) -> Result<f64, Error> {
+        enqueue_own()?;
+        self.open()?.measure_bandwidth()
+    }
+
     /// Opens the device.
     pub(crate) fn open(&self) -> hip::Result<Arc<hip::Device>> {
         hip::Device::get(self.index)

@@ -68,6 +68,7 @@ mod layout;
 mod meeting;
 mod ops;
 mod pinned;
+pub mod profile;
 mod qtensor;
 mod recording;
 mod scales;
@@ -85,10 +86,12 @@ pub use error::take_last_error;
 pub use hip::trace;
 pub use hip::{
     CacheStats, CodeCache, Config, Counters, Error as RocmError, F16Alternative, FindMode,
-    PoolStats as MemoryStats, Provider, ProviderKind, ProviderReport, ReduceOp, Route, UniqueId, Versions,
-    code_cache, is_available, passed_over, provider, rendezvous, rocm_device_count, select_provider, survey,
+    PoolStats as MemoryStats, ProfileOutput, Provider, ProviderKind, ProviderReport, ReduceOp, Route,
+    UniqueId, Versions, code_cache, is_available, passed_over, provider, rendezvous, rocm_device_count,
+    select_provider, survey,
 };
 pub use layout::Layout;
 pub use ops::transfer::read_with_fault;
+pub use profile::{Profile, profile, region};
 pub use qtensor::RocmQTensor;
 pub use tensor::RocmTensor;

@@ -19,13 +19,19 @@ use crate::device::Device;
 use crate::device::context::count;
 use crate::device::recording::{Recording, no_graphs};
 use crate::error::Result;
+use crate::profile::session::{self, Contents};
+use crate::profile::work::{Load, WorkKind};
 use crate::trace::{self, Counts};
 
 /// Captured work, ready to be launched again and again; see [`Device::start_capture`]. Not `Clone`:
 /// share an `Arc`.
 pub struct Graph {
     device: Arc<Device>,
+    /// Tells it from other graphs, in profiles.
+    number: u64,
     recorded: Counts,
+    /// What it runs, if its capture was profiled.
+    contents: Contents,
     /// A mutex, because HIP does not say that two threads may launch the same graph at the same
     /// time.
     exec: Mutex<Exec>,
@@ -143,10 +149,11 @@ impl Capture {
             None => Ok((template?.instantiate()?, recording)),
         });
         match made {
-            Ok((raw, Recording { kept, before, .. })) => {
+            Ok((raw, Recording { kept, before, work, .. })) => {
                 let exec = Mutex::new(Exec { raw, launched: false });
                 let (device, recorded) = (device.clone(), trace::captured().since(&before));
-                Ok(Graph { device, recorded, exec, memory, _kept: Mutex::new(kept) })
+                let (number, contents) = (session::next_graph(), work.into_iter().collect());
+                Ok(Graph { device, number, recorded, contents, exec, memory, _kept: Mutex::new(kept) })
             }
             Err(error) => {
                 device.pool.end_graph(memory);
@@ -181,12 +188,19 @@ impl Graph {
         context.bind()?;
         let mut exec = self.exec.lock().unwrap_or_else(PoisonError::into_inner);
         exec.launched = true;
+        let stream = compute.raw();
+        let timed = compute.begin_work();
         // SAFETY: the function is HIP's. The graph keeps what its work uses until the stream is
         // past this launch.
-        let status = unsafe { launch(exec.raw, compute.raw()) };
+        let status = unsafe { launch(exec.raw, stream) };
         context.check("hipGraphLaunch", status)?;
+        if timed.is_some() {
+            let name = format!("graph {}: {}", self.number, Recorded(self.recorded));
+            compute.graph_runs(&name, &self.contents);
+            compute.end_work(timed, WorkKind::Graph, || name, Load::UNKNOWN);
+        }
         count(&context.counters.graphs);
-        trace::served(trace::Kind::Graph, || format!("replay of {}", Recorded(self.recorded)));
+        trace::served(WorkKind::Graph, || format!("replay of {}", Recorded(self.recorded)));
         Ok(())
     }
 

@@ -26,10 +26,13 @@ mod launch;
 mod memory;
 mod once;
 mod os;
+pub mod profile;
 mod provider;
+mod ranges;
 pub mod rendezvous;
 mod settings;
 pub mod trace;
+mod watch;
 mod workarounds;
 
 pub use blas::{Blas, MatrixView};
@@ -64,6 +67,7 @@ pub use memory::fault::Fault;
 pub use memory::host::HostBuffer;
 pub use memory::pool::{MemoryPool, PoolStats, SegmentStats};
 pub use memory::transfer::Read;
+pub use profile::{Profile, Region, profile, region};
 pub use provider::diagnosis::Diagnosis;
 pub use provider::inventory::LibraryReport;
 pub use provider::kind::ProviderKind;
@@ -71,7 +75,7 @@ pub use provider::{
     Provider, Versions, is_available, passed_over, provider, rocm_device_count, select_provider,
 };
 pub use settings::{
-    Config, F16Alternative, FindMode, Route, SETTINGS, Setting, attention_scores, collective_timeout,
-    conv_route, deterministic, launch_reach, matmul_route,
+    Config, F16Alternative, FindMode, ProfileOutput, Route, SETTINGS, Setting, attention_scores,
+    collective_timeout, conv_route, deterministic, launch_reach, matmul_route,
 };
 pub use workarounds::MatrixCores;

@@ -14,17 +14,17 @@
 //! launched` at the level `Debug`.
 
 use std::cell::Cell;
-use std::fmt::{self, Display};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::fmt::Display;
 
-use crate::settings::settings;
+use crate::profile::work::WorkKind;
+use crate::profile::{names, session};
+use crate::ranges;
+use crate::watch::{self, NONE, PROFILE, RANGES, RUNNING, Running, TRACE, watched};
+
+pub use crate::watch::Shapes;
 
 /// The target of the trace's records.
 pub const TARGET: &str = "burn_rocm::trace";
-
-thread_local! {
-    static RUNNING: Cell<Running> = const { Cell::new(NONE) };
-}
 
 /// How often a thread has used devices, by kind. A library call counts once, however many kernels
 /// it launches.
@@ -92,68 +92,16 @@ pub fn counting<T>(body: impl FnOnce() -> T) -> (T, Counts) {
     (result, counts().since(&before))
 }
 
-/// The kinds of work that [`Counts`] tells apart.
-#[derive(Clone, Copy)]
-pub(crate) enum Kind {
-    Kernel,
-    Library,
-    Copy,
-    Transfer,
-    Graph,
-}
-
-/// The outermost op that the thread runs, and how many records it has logged.
-#[derive(Clone, Copy)]
-struct Running {
-    /// Empty outside any op.
-    op: &'static str,
-    /// The dtype of its first tensor; empty if it takes none.
-    dtype: &'static str,
-    served: u32,
-}
-
-const NONE: Running = Running { op: "", dtype: "", served: 0 };
-
-impl Display for Running {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self { op: "", .. } => f.write_str("outside an op"),
-            Self { op, dtype: "", .. } => f.write_str(op),
-            Self { op, dtype, .. } => write!(f, "{op} {dtype}"),
-        }
-    }
-}
-
-/// `ASK` until the first call of [`enabled`] or [`enable`], then `OFF` or `ON`.
-static STATE: AtomicU8 = AtomicU8::new(ASK);
-const ASK: u8 = 0;
-const OFF: u8 = 1;
-const ON: u8 = 2;
-
 /// Whether ops are traced: as the last call of [`enable`] set it, else as `BURN_ROCM_TRACE` sets
 /// it.
 #[inline]
 pub fn enabled() -> bool {
-    // Relaxed: the flag publishes no other data.
-    match STATE.load(Ordering::Relaxed) {
-        ASK => ask(),
-        state => state == ON,
-    }
-}
-
-#[cold]
-fn ask() -> bool {
-    let said = if settings().is_ok_and(|settings| settings.trace) { ON } else { OFF };
-    // If another thread called `enable` meanwhile, its value stays.
-    match STATE.compare_exchange(ASK, said, Ordering::Relaxed, Ordering::Relaxed) {
-        Ok(_) => said == ON,
-        Err(state) => state == ON,
-    }
+    watched() & TRACE != 0
 }
 
 /// Switches the trace of all threads' ops on or off.
 pub fn enable(on: bool) {
-    STATE.store(if on { ON } else { OFF }, Ordering::Relaxed);
+    watch::switch(TRACE, on);
 }
 
 /// Names the op that the thread runs until the result is dropped, and its dtype. An op that is
@@ -161,14 +109,26 @@ pub fn enable(on: bool) {
 #[inline]
 #[must_use = "the op ends where this is dropped"]
 pub fn op(name: &'static str, dtype: impl FnOnce() -> &'static str) -> Op {
-    Op(enabled() && RUNNING.get().op.is_empty() && begin(name, dtype()))
+    op_of(name, dtype, |_| {})
+}
+
+/// As [`op`]. `shapes` adds the shapes of the op's tensors, for the profile.
+#[inline]
+#[must_use = "the op ends where this is dropped"]
+pub fn op_of(
+    name: &'static str,
+    dtype: impl FnOnce() -> &'static str,
+    shapes: impl Fn(&mut Shapes<'_>),
+) -> Op {
+    let watched = watched();
+    Op(watched != 0 && RUNNING.get().op.is_empty() && begin(watched, name, dtype(), &shapes))
 }
 
 /// Until the returned value is dropped, logs work under the name of an op that was put off, even
 /// inside another op.
 #[must_use = "the op ends where this is dropped"]
 pub fn op_put_off(name: &'static str, dtype: &'static str) -> PutOff {
-    PutOff(enabled().then(|| RUNNING.replace(Running { op: name, dtype, served: 0 })))
+    PutOff((watched() != 0).then(|| RUNNING.replace(Running { op: name, dtype, ..NONE })))
 }
 
 /// When dropped, ends the name that [`op_put_off`] set.
@@ -183,8 +143,16 @@ impl Drop for PutOff {
 }
 
 #[cold]
-fn begin(op: &'static str, dtype: &'static str) -> bool {
-    RUNNING.set(Running { op, dtype, served: 0 });
+fn begin(watched: u8, op: &'static str, dtype: &'static str, shapes: &dyn Fn(&mut Shapes<'_>)) -> bool {
+    let mut running = Running { op, dtype, ..NONE };
+    if watched & PROFILE != 0 {
+        running.shapes = watch::with_shapes(shapes, names::shapes);
+        running.since = Some(watch::now());
+    }
+    if watched & RANGES != 0 {
+        running.in_range = ranges::push(op);
+    }
+    RUNNING.set(running);
     true
 }
 
@@ -203,23 +171,29 @@ impl Drop for Op {
 #[cold]
 fn end() {
     let running = RUNNING.replace(NONE);
-    if running.served == 0 && !std::thread::panicking() {
+    if running.in_range {
+        ranges::pop();
+    }
+    if let Some(since) = running.since {
+        session::op_ended(&running, since);
+    }
+    if enabled() && running.served == 0 && !std::thread::panicking() {
         log::debug!(target: TARGET, "{running}: nothing launched");
     }
 }
 
 /// Counts one piece of work.
 #[inline]
-pub(crate) fn count(kind: Kind) {
+pub(crate) fn count(kind: WorkKind) {
     // `try_with` fails only when the thread is ending and its values are gone.
     let _ = COUNTS.try_with(|counts| {
         let mut now = counts.get();
         *match kind {
-            Kind::Kernel => &mut now.kernels,
-            Kind::Library => &mut now.library_calls,
-            Kind::Copy => &mut now.copies,
-            Kind::Transfer => &mut now.transfers,
-            Kind::Graph => &mut now.graphs,
+            WorkKind::Kernel => &mut now.kernels,
+            WorkKind::Library => &mut now.library_calls,
+            WorkKind::Copy => &mut now.copies,
+            WorkKind::Transfer => &mut now.transfers,
+            WorkKind::Graph => &mut now.graphs,
         } += 1;
         counts.set(now);
     });
@@ -235,29 +209,15 @@ pub(crate) fn said<D: Display>(by: impl FnOnce() -> D) {
 
 /// Counts and logs what computes the running op.
 #[inline]
-pub(crate) fn served<D: Display>(kind: Kind, by: impl FnOnce() -> D) {
+pub(crate) fn served<D: Display>(kind: WorkKind, by: impl FnOnce() -> D) {
     count(kind);
     said(by);
 }
 
+/// Logs what computes the running op. The caller knows that ops are traced.
 #[cold]
-fn say(by: &dyn Display) {
+pub(crate) fn say(by: &dyn Display) {
     let running = RUNNING.get();
     RUNNING.set(Running { served: running.served + 1, ..running });
     log::info!(target: TARGET, "{running}: {by}");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_setting_does_not_undo_an_enable_that_came_first() {
-        enable(true);
-        // Imitates a thread that read `ASK` just before `enable` was called.
-        let traced = ask();
-        let still = enabled();
-        enable(false);
-        assert!(traced && still);
-    }
 }

@@ -43,6 +43,8 @@ mod meeting;
 mod ops;
 #[path = "../../../burn-rocm/src/pinned.rs"]
 mod pinned;
+#[path = "../../../burn-rocm/src/profile.rs"]
+pub mod profile;
 #[path = "../../../burn-rocm/src/qtensor.rs"]
 mod qtensor;
 #[path = "../../../burn-rocm/src/recording.rs"]
@@ -66,11 +68,13 @@ pub use error::take_last_error;
 pub use hip::trace;
 pub use hip::{
     CacheStats, CodeCache, Config, Counters, Error as RocmError, F16Alternative, FindMode,
-    PoolStats as MemoryStats, Provider, ProviderKind, ProviderReport, ReduceOp, Route, UniqueId, Versions,
-    code_cache, is_available, passed_over, provider, rendezvous, rocm_device_count, select_provider, survey,
+    PoolStats as MemoryStats, ProfileOutput, Provider, ProviderKind, ProviderReport, ReduceOp, Route,
+    UniqueId, Versions, code_cache, is_available, passed_over, provider, rendezvous, rocm_device_count,
+    select_provider, survey,
 };
 pub use layout::Layout;
 pub use ops::transfer::read_with_fault;
+pub use profile::{Profile, profile, region};
 pub use qtensor::RocmQTensor;
 pub use tensor::RocmTensor;
 

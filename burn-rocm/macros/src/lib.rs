@@ -5,12 +5,16 @@
 
 use proc_macro::TokenStream;
 use quote::{ToTokens, quote};
-use syn::{Expr, FnArg, ImplItem, ItemImpl, Pat, Type, parse_macro_input, parse_quote};
+use syn::{
+    Expr, FnArg, GenericArgument, ImplItem, ItemImpl, Pat, PathArguments, Stmt, Type, parse_macro_input,
+    parse_quote,
+};
 
 /// Stands on an `impl` block. It makes each function of the block begin with
-/// `hip::trace::op("its name", || the dtype)` and keep the result until the function returns. The
-/// dtype is that of the first tensor argument. A function without a tensor argument takes it from
-/// the first argument that is a dtype or host data. A function with neither has an empty dtype.
+/// `hip::trace::op_of("its name", || the dtype, |shapes| ..)` and keep the result until the function
+/// returns. The dtype is that of the first tensor argument. A function without a tensor argument
+/// takes it from the first argument that is a dtype or host data. A function with neither has an
+/// empty dtype. The shapes are those of all tensor arguments, also in an `Option` or a `Vec`.
 #[proc_macro_attribute]
 pub fn traced(arguments: TokenStream, item: TokenStream) -> TokenStream {
     if !arguments.is_empty() {
@@ -26,7 +30,14 @@ pub fn traced(arguments: TokenStream, item: TokenStream) -> TokenStream {
                 .find_map(of_tensor)
                 .or_else(|| inputs.clone().find_map(named))
                 .unwrap_or_else(|| parse_quote!(""));
-            function.block.stmts.insert(0, parse_quote!(let _op = ::hip::trace::op(#name, || #dtype);));
+            let shapes: Vec<Stmt> = function.sig.inputs.iter().filter_map(shapes).collect();
+            let op: Stmt = match shapes.is_empty() {
+                true => parse_quote!(let _op = ::hip::trace::op(#name, || #dtype);),
+                false => parse_quote! {
+                    let _op = ::hip::trace::op_of(#name, || #dtype, |op_shapes| { #(#shapes)* });
+                },
+            };
+            function.block.stmts.insert(0, op);
         }
     }
     block.into_token_stream().into()
@@ -44,6 +55,33 @@ fn of_tensor(argument: &FnArg) -> Option<Expr> {
         Type::Reference(ty) if is(&ty.elem, &["RocmTensor", "RocmQTensor"]) => {
             Some(parse_quote!(::burn_backend::TensorMetadata::dtype(#name).name()))
         }
+        _ => None,
+    }
+}
+
+/// Adds the shape of an argument that is a tensor, or the shapes of one that has tensors.
+fn shapes(argument: &FnArg) -> Option<Stmt> {
+    let FnArg::Typed(argument) = argument else { return None };
+    let Pat::Ident(name) = &*argument.pat else { return None };
+    let name = &name.ident;
+    const TENSORS: &[&str] = &["RocmTensor", "RocmQTensor"];
+    let ty = match &*argument.ty {
+        Type::Reference(ty) => &*ty.elem,
+        ty => ty,
+    };
+    if is(ty, TENSORS) {
+        return Some(parse_quote!(op_shapes.add(#name.dims());));
+    }
+    let several = is(ty, &["Option", "Vec"]) && inner(ty).is_some_and(|ty| is(ty, TENSORS));
+    several.then(|| parse_quote!(#name.iter().for_each(|tensor| op_shapes.add(tensor.dims()));))
+}
+
+/// The type's one argument.
+fn inner(ty: &Type) -> Option<&Type> {
+    let Type::Path(ty) = ty else { return None };
+    let PathArguments::AngleBracketed(arguments) = &ty.path.segments.last()?.arguments else { return None };
+    match arguments.args.first() {
+        Some(GenericArgument::Type(ty)) => Some(ty),
         _ => None,
     }
 }

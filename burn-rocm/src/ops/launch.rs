@@ -126,7 +126,9 @@ pub(crate) fn flat(
     let Some(device) = outputs.first().map(|out| out.hip_device()) else { return Ok(()) };
     let widest = inputs.iter().chain(outputs).map(|tensor| tensor.dtype_size()).max().unwrap_or(1);
     let grid = device.grid_bytes(n * widest);
-    rows(op, device, kernel, grid, &[Arg::U64(n as u64)], inputs, scalars, outputs)
+    let bytes: usize = inputs.iter().chain(outputs).map(|tensor| n * tensor.dtype_size()).sum();
+    let launch = packed(op, device, kernel, &[Arg::U64(n as u64)], inputs, scalars, outputs)?;
+    submit(launch.moves(bytes), grid)
 }
 
 /// Launches `kernel(dims.., inputs.., scalars.., outputs..)` over contiguous tensors. `dims` say
@@ -142,6 +144,19 @@ pub(crate) fn rows(
     scalars: &[Arg],
     outputs: &[&RocmTensor],
 ) -> hip::Result<()> {
+    submit(packed(op, device, kernel, dims, inputs, scalars, outputs)?, grid)
+}
+
+/// The launch `kernel(dims.., inputs.., scalars.., outputs..)` over contiguous tensors.
+fn packed<'d>(
+    op: &'static str,
+    device: &'d Arc<Device>,
+    kernel: KernelName,
+    dims: &[Arg],
+    inputs: &[&RocmTensor],
+    scalars: &[Arg],
+    outputs: &[&RocmTensor],
+) -> hip::Result<Launch<'d>> {
     let mut launch = device.launch(kernel)?;
     for &dim in dims {
         launch = dim.push(launch);
@@ -156,7 +171,7 @@ pub(crate) fn rows(
     for output in outputs {
         launch = launch.output(output.buffer(), dense(op, output)?);
     }
-    submit(launch, grid)
+    Ok(launch)
 }
 
 /// Launches `kernel(dims.., inputs.., scalars.., output)` over inputs of any layout. `dims` give
@@ -290,6 +305,17 @@ impl<'a> Operand<'a> {
         match self.packed {
             Some(per_byte) => last / per_byte + 1,
             None => (last + 1) * self.size,
+        }
+    }
+
+    /// The bytes of its elements in a launch over `shape`. A value that repeats along an axis counts
+    /// once.
+    fn bytes_of(&self, shape: &[usize], strides: &[isize]) -> usize {
+        let axes = shape.iter().zip(strides).filter(|(_, stride)| **stride != 0);
+        let elements: usize = axes.map(|(&dim, _)| dim).product();
+        match self.packed {
+            Some(per_byte) => elements.div_ceil(per_byte),
+            None => elements * self.size,
         }
     }
 
@@ -583,5 +609,13 @@ fn launch_part<const N: usize, M: Metadata>(
         _ => device.grid(n.saturating_mul(walk.work)),
     };
     grid.blocks = grid.blocks.min(n as u32);
-    submit(launch, grid)
+    let written = match walk.output {
+        Output::Row(out) => n * walk.unit.unwrap_or(out.dtype_size()),
+        // Counted with the inputs.
+        Output::Last(_) | Output::First(_) => 0,
+    };
+    let walked = walk.inputs.iter().copied().chain(walk.output.walked());
+    let order = (first_input..N).chain(0..first_input);
+    let bytes: usize = walked.zip(order).map(|(operand, k)| operand.bytes_of(shape, strides[k])).sum();
+    submit(launch.moves(bytes + written), grid)
 }

@@ -10,9 +10,10 @@ use hip_sys::hipStream_t;
 use rocblas_sys::*;
 
 use crate::device::Device;
-use crate::device::library::Bound;
+use crate::device::library::{self as library_call, Bound};
 use crate::error::static_text;
 use crate::memory::span::Span;
+use crate::profile::work::{Load, WorkKind};
 use crate::provider::library;
 use crate::settings::deterministic;
 use crate::workarounds::Halves;
@@ -236,6 +237,17 @@ impl Kind {
     }
 }
 
+/// The elements of a product, each operand once, and its multiplications and additions.
+fn load(kind: Kind, plan: &Plan, beta: f64) -> Load {
+    let Plan { m, n, k, batch, first, second, .. } = *plan;
+    let [m, n, k, batch] = [m, n, k, batch].map(|size| size as u64);
+    // A matrix that the whole batch shares has the stride 0.
+    let matrices = |operand: &Operand| if operand.batch_stride == 0 { 1 } else { batch };
+    let read = (m * k * matrices(&first) + k * n * matrices(&second)) * kind.input.size() as u64;
+    let written = m * n * batch * kind.output.size() as u64;
+    Load { bytes: read + written * if beta == 0.0 { 1 } else { 2 }, flops: 2 * m * n * k * batch }
+}
+
 fn datatype(dtype: DType) -> rocblas_datatype {
     match dtype {
         DType::F64 => rocblas_datatype_f64_r,
@@ -394,8 +406,9 @@ impl Handle {
             }
         };
         check(t, call, status, || format!("{:?}, {plan:?}", kind.input))?;
+        library_call::computed(|| format!("{call} {m}x{n}, k {k}, batch {batch}"), load(kind, plan, beta));
         let alternative = if flags == rocblas_gemm_flags_none { "" } else { ", fp16_alt_impl" };
-        trace::served(trace::Kind::Library, || {
+        trace::served(WorkKind::Library, || {
             format!("{call} {:?} {m}x{n}, k {k}, batch {batch}{alternative}", kind.input)
         });
         Ok(())
@@ -450,7 +463,8 @@ impl Handle {
             _ => typed!(f64, rocblas_dgeam_strided_batched),
         };
         check(self.table, call, status, || format!("{dtype:?}, {plan:?}"))?;
-        trace::served(trace::Kind::Library, || format!("{call} {dtype:?} {m}x{n}, batch {batch}"));
+        library_call::computed(|| format!("{call} {m}x{n}, batch {batch}"), Load::UNKNOWN);
+        trace::served(WorkKind::Library, || format!("{call} {dtype:?} {m}x{n}, batch {batch}"));
         Ok(())
     }
 }

@@ -10,6 +10,7 @@ use crate::collective::member::Member;
 use crate::collective::work::Work;
 use crate::error::Result;
 use crate::memory::buffer::carry_faults;
+use crate::profile::work::{Load, WorkKind};
 use crate::settings::settings;
 use crate::trace;
 
@@ -210,7 +211,7 @@ fn enqueue(calls: &[(&Arc<Member>, &Prepared)]) -> Result<Work> {
         {
             carry_faults([&**send], [&**recv]);
         }
-        trace::served(trace::Kind::Library, || {
+        trace::served(WorkKind::Library, || {
             format!("{} {}, rank {}", prepared.call.kind.function(), prepared.call, member.rank)
         });
     }
@@ -230,6 +231,8 @@ fn call(members: &[&Arc<Member>], calls: &[(&Arc<Member>, &Prepared)]) -> Result
     for (member, prepared) in calls {
         handles.push(member.begin(prepared.call)?);
     }
+    // Each rank's stream takes its calls as one piece of work.
+    let timed: Vec<_> = members.iter().map(|member| member.stream.begin_work()).collect();
     let grouped = calls.len() > 1;
     if grouped {
         // SAFETY: the function is RCCL's and has no precondition.
@@ -258,6 +261,17 @@ fn call(members: &[&Arc<Member>], calls: &[(&Arc<Member>, &Prepared)]) -> Result
             let who = || format!("{} calls from {} on", calls.len(), calls[0].1.call);
             library.check("ncclGroupEnd", ended, who)
         });
+    }
+    if outcome.is_ok() {
+        for (member, timed) in members.iter().zip(timed) {
+            let own = calls.iter().filter(|(of, _)| Arc::ptr_eq(of, member));
+            let name = || {
+                let calls =
+                    own.map(|(_, prepared)| format!("{} {}", prepared.call.kind.function(), prepared.call));
+                calls.collect::<Vec<_>>().join(" + ")
+            };
+            member.stream.end_work(timed, WorkKind::Library, name, Load::UNKNOWN);
+        }
     }
     // After an abort by another thread, the call's own status says little or nothing.
     let aborted = members.iter().find_map(|member| member.failure());

@@ -100,7 +100,7 @@ impl Member {
         timeout: Duration,
     ) -> Result<Arc<Self>> {
         let library = Library(device.provider().rccl()?);
-        let stream = Stream::new(&device.context)?;
+        let stream = Stream::new(&device.context, &format!("collectives of rank {rank}"))?;
         let ledger = Ledger::join(id, rank, size)?;
         let joined = init(library, device, id, (rank, size), timeout, &ledger);
         let handle = joined.inspect_err(|error| ledger.fail(error))?;

@@ -15,12 +15,11 @@ use crate::device::stream::Stream;
 use crate::error::{Error, Result};
 use crate::once::Once;
 use crate::trace;
+use crate::watch::thread_number;
 
 thread_local! {
-    /// The thread's number, from 1; 0 if it has none yet. A plain `Cell` without a destructor, like
-    /// the count below, so that it is still there while the thread ends.
-    static NUMBER: Cell<u32> = const { Cell::new(0) };
-    /// On how many devices the thread is capturing.
+    /// On how many devices the thread is capturing. A plain `Cell` without a destructor is still
+    /// there while the thread ends.
     static CAPTURED: Cell<u32> = const { Cell::new(0) };
     /// Whether the thread's work currently runs instead of being captured ([`uncaptured`]).
     static UNCAPTURED: Cell<bool> = const { Cell::new(false) };
@@ -45,17 +44,6 @@ pub fn uncaptured<T>(work: impl FnOnce() -> T) -> T {
     }
     let _before = Before(UNCAPTURED.replace(true), trace::counts());
     work()
-}
-
-/// The calling thread's number.
-fn thread_number() -> u32 {
-    static LAST: AtomicU32 = AtomicU32::new(0);
-    NUMBER.with(|number| {
-        if number.get() == 0 {
-            number.set(LAST.fetch_add(1, Ordering::Relaxed) + 1);
-        }
-        number.get()
-    })
 }
 
 /// The calling thread's name or id, for messages.

@@ -65,7 +65,8 @@ pub(crate) struct Context {
     pub(crate) counters: CounterCells,
     has_error: AtomicBool,
     error: Mutex<Option<Error>>,
-    spare_events: Mutex<Vec<(EventKind, hip_sys::hipEvent_t)>>,
+    /// For each [`EventKind`].
+    spare_events: Mutex<[Vec<hip_sys::hipEvent_t>; 3]>,
 }
 
 // SAFETY: event handles may be used from any thread ("HIP APIs are thread safe", HIP programming
@@ -82,7 +83,7 @@ impl Context {
             counters: CounterCells::default(),
             has_error: AtomicBool::new(false),
             error: Mutex::new(None),
-            spare_events: Mutex::new(Vec::new()),
+            spare_events: Mutex::default(),
         }
     }
 
@@ -154,21 +155,19 @@ impl Context {
 
     /// An unused event of this kind, if one is kept.
     pub(crate) fn take_event(&self, kind: EventKind) -> Option<hip_sys::hipEvent_t> {
-        let mut spare = self.spare_events.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = spare.iter().rposition(|(other, _)| *other == kind)?;
-        Some(spare.swap_remove(at).1)
+        self.spare_events.lock().unwrap_or_else(PoisonError::into_inner)[kind as usize].pop()
     }
 
     /// Keeps an event for the next caller that needs one of its kind.
     pub(crate) fn keep_event(&self, kind: EventKind, event: hip_sys::hipEvent_t) {
-        self.spare_events.lock().unwrap_or_else(PoisonError::into_inner).push((kind, event));
+        self.spare_events.lock().unwrap_or_else(PoisonError::into_inner)[kind as usize].push(event);
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
         let events = std::mem::take(&mut *self.spare_events.lock().unwrap_or_else(PoisonError::into_inner));
-        for (_, event) in events {
+        for event in events.into_iter().flatten() {
             // SAFETY: the function is HIP's; nobody else has the handle. If the event is pending,
             // HIP destroys it once it has happened.
             let status = unsafe { (self.hip().hipEventDestroy)(event) };

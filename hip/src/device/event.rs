@@ -3,7 +3,7 @@
 use std::ffi::c_uint;
 use std::sync::Arc;
 
-use hip_sys::{hipErrorNotReady, hipEvent_t};
+use hip_sys::{hipErrorNotReady, hipEvent_t, hipStream_t};
 
 use crate::device::context::{Context, EventKind, count};
 use crate::error::{Error, Result};
@@ -42,6 +42,14 @@ impl Event {
 
     pub(crate) fn raw(&self) -> hipEvent_t {
         self.raw
+    }
+
+    /// Records the event after the work that HIP has received for the stream so far.
+    pub(crate) fn record_on(&self, stream: hipStream_t) -> Result<()> {
+        self.context.bind()?;
+        // SAFETY: the function is HIP's, both handles are alive.
+        let status = unsafe { (self.context.hip().hipEventRecord)(self.raw, stream) };
+        self.context.check("hipEventRecord", status)
     }
 
     /// Whether the stream has passed the event; true if the event was never recorded.

@@ -30,8 +30,10 @@ use crate::memory::fault::Faults;
 use crate::memory::pinned::Staging;
 use crate::memory::pool::{MemoryPool, PoolBlock, Purpose};
 use crate::once::OnceAny;
+use crate::profile::{output, session};
 use crate::provider::{Provider, provider};
 use crate::settings::{Route, STEPS, settings};
+use crate::watch::profiled;
 use crate::workarounds;
 
 /// Items per block of an element-wise launch: 8 for each of 256 threads. A strided copy of 2^28 f32
@@ -43,6 +45,8 @@ const MOST_BLOCKS: usize = (1 << 22) - 1;
 /// Threads of a block: a multiple of every warp size, and few enough that each can have many
 /// registers.
 const THREADS: u32 = 256;
+
+static DEVICES: OnceLock<Box<[OnceLock<Arc<Device>>]>> = OnceLock::new();
 
 /// One GPU of the chosen provider. Shared as `Arc<Device>`; all threads enqueue on its one compute
 /// stream.
@@ -79,7 +83,6 @@ impl Device {
     /// # Errors
     /// `Config` for an index past the last device; `NotAvailable` if no provider has a device.
     pub fn get(index: usize) -> Result<Arc<Self>> {
-        static DEVICES: OnceLock<Box<[OnceLock<Arc<Device>>]>> = OnceLock::new();
         static CREATION: Mutex<()> = Mutex::new(());
         let provider = provider()?;
         provider.check_index(index)?;
@@ -96,11 +99,17 @@ impl Device {
         Ok(slot.get_or_init(|| device).clone())
     }
 
+    /// The devices that this process has used.
+    pub(crate) fn opened() -> Vec<Arc<Self>> {
+        DEVICES.get().into_iter().flatten().filter_map(|slot| slot.get().cloned()).collect()
+    }
+
     pub(crate) fn new(provider: &'static Provider, index: usize) -> Result<Self> {
         let info = DeviceInfo::query(provider, index)?;
         let context = Arc::new(Context::new(provider, index));
-        let compute = Arc::new(Stream::new(&context)?);
-        let copies = Arc::new(Stream::new(&context)?);
+        let compute = Arc::new(Stream::new(&context, "compute")?);
+        let copies = Arc::new(Stream::new(&context, "copies")?);
+        output::write_at_exit();
         let driver = Driver::new(&context, &compute, &copies);
         let kernels = Kernels::new(&context, &compute, &info.arch);
         Ok(Self {
@@ -230,9 +239,20 @@ impl Device {
     /// tries again, because some devices share the host's memory.
     pub(crate) fn allocate(&self, bytes: usize, purpose: Purpose) -> Result<PoolBlock> {
         let purpose = if self.captures.here().is_some() { Purpose::Captured } else { purpose };
-        match self.pool.allocate(bytes, purpose) {
+        let block = match self.pool.allocate(bytes, purpose) {
             Err(Error::OutOfMemory { .. }) if self.staging.clear() > 0 => self.pool.allocate(bytes, purpose),
             result => result,
+        };
+        self.sample_memory();
+        block
+    }
+
+    /// Notes the pool's bytes in the profiles in progress.
+    #[inline]
+    pub(crate) fn sample_memory(&self) {
+        if profiled() {
+            let stats = self.pool.stats();
+            session::memory(self.context.index, stats.allocated, stats.reserved);
         }
     }
 
@@ -245,6 +265,7 @@ impl Device {
             true => self.fences.behind(&self.compute, &self.context),
         };
         self.pool.free(block, fence);
+        self.sample_memory();
     }
 
     /// Waits for all work enqueued so far. Reports errors that `Drop` recorded and faults that no

@@ -1,11 +1,13 @@
 //! What this crate and HIP record during a capture.
 
+use std::collections::BTreeMap;
 use std::ptr;
 
 use hip_sys::{hipGraph_t, hipGraphExec_t};
 
 use crate::device::context::Context;
 use crate::error::{Error, Result};
+use crate::profile::work::Key;
 use crate::trace;
 
 /// The error of a driver without the functions for graphs.
@@ -24,6 +26,8 @@ pub(crate) struct Recording {
     pub(crate) spoiled: Option<Error>,
     /// The thread's counts before the capture.
     pub(crate) before: trace::Counts,
+    /// What the graph runs, with how often, if the capture is profiled.
+    pub(crate) work: BTreeMap<Key, u64>,
 }
 
 /// The graph that HIP recorded.

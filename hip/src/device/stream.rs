@@ -13,7 +13,12 @@ use crate::error::{Error, Result};
 use crate::launch::grid::Grid;
 use crate::launch::kernel::Kernel;
 use crate::launch::steps::{Chain, Pending, Steps};
+use crate::profile::lane::{Lane, Started};
+use crate::profile::names;
+use crate::profile::session::{self, Contents};
+use crate::profile::work::{Key, Load, Who, WorkKind};
 use crate::trace;
+use crate::watch::profiled;
 
 /// A queue of a device's work, which runs in order.
 pub struct Stream {
@@ -23,6 +28,8 @@ pub struct Stream {
     pub(crate) chain: Chain,
     /// The capture in progress; `None` for a stream that is never captured.
     recording: Option<Mutex<Recording>>,
+    /// The times of its work, for the profile.
+    lane: Arc<Lane>,
 }
 
 // SAFETY: "HIP APIs are thread safe" (HIP programming guide): several threads may enqueue on one
@@ -32,19 +39,20 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    pub(crate) fn new(context: &Arc<Context>) -> Result<Self> {
-        Self::with(context, None)
+    /// `label` is its name in profiles.
+    pub(crate) fn new(context: &Arc<Context>, label: &str) -> Result<Self> {
+        Self::with(context, label, None)
     }
 
     /// A stream for captures, of which there is one at a time.
     pub(crate) fn to_capture(context: &Arc<Context>) -> Result<Self> {
-        Self::with(context, Some(Mutex::default()))
+        Self::with(context, "captured", Some(Mutex::default()))
     }
 
-    fn with(context: &Arc<Context>, recording: Option<Mutex<Recording>>) -> Result<Self> {
+    fn with(context: &Arc<Context>, label: &str, recording: Option<Mutex<Recording>>) -> Result<Self> {
         context.bind()?;
-        let (context, chain) = (context.clone(), Chain::default());
-        let mut stream = Self { context, raw: std::ptr::null_mut(), chain, recording };
+        let (lane, context, chain) = (Lane::new(context, label), context.clone(), Chain::default());
+        let mut stream = Self { context, raw: std::ptr::null_mut(), chain, recording, lane };
         let context = &stream.context;
         let flags = hip_sys::hipStreamNonBlocking;
         // SAFETY: the function is HIP's; it writes one handle, owned here from then on.
@@ -76,14 +84,7 @@ impl Stream {
     ///
     /// `Device` if HIP fails. The functions below return it too.
     pub fn record(&self, event: &Event) -> Result<()> {
-        self.record_on(event, self.raw())
-    }
-
-    fn record_on(&self, event: &Event, stream: hipStream_t) -> Result<()> {
-        self.context.bind()?;
-        // SAFETY: the function is HIP's, both handles are alive.
-        let status = unsafe { (self.context.hip().hipEventRecord)(event.raw(), stream) };
-        self.context.check("hipEventRecord", status)
+        event.record_on(self.raw())
     }
 
     /// Records a new event after the work enqueued so far, for streams to wait for.
@@ -105,7 +106,7 @@ impl Stream {
     /// deferred ops.
     pub(crate) fn mark_queued(&self) -> Result<Event> {
         let event = Event::new(&self.context, EventKind::Ordering)?;
-        self.record_on(&event, self.raw)?;
+        event.record_on(self.raw)?;
         Ok(event)
     }
 
@@ -113,6 +114,9 @@ impl Stream {
     /// device. The host does not wait.
     pub fn wait(&self, event: &Event) -> Result<()> {
         self.context.bind()?;
+        if profiled() {
+            self.lane.waits();
+        }
         // SAFETY: the function is HIP's, both handles are alive.
         let status = unsafe { (self.context.hip().hipStreamWaitEvent)(self.raw(), event.raw(), 0) };
         self.context.check("hipStreamWaitEvent", status)
@@ -125,6 +129,69 @@ impl Stream {
         // SAFETY: the function is HIP's, the handle is ours.
         let status = unsafe { (self.context.hip().hipStreamSynchronize)(self.raw()) };
         self.context.check("hipStreamSynchronize", status)
+    }
+}
+
+/// A piece of work that is profiled, from before it is enqueued.
+pub(crate) enum Timed {
+    /// It runs on the stream.
+    Runs(Started),
+    /// It is captured, so it has no time.
+    IsCaptured,
+}
+
+/// The profile's part.
+impl Stream {
+    /// Begins a piece of work, which the caller enqueues next; `None` if nothing is profiled. Drop
+    /// the result if the work was refused.
+    #[inline]
+    pub(crate) fn begin_work(&self) -> Option<Timed> {
+        if profiled() { Some(self.begin_timed()) } else { None }
+    }
+
+    /// As [`begin_work`](Self::begin_work), if the caller knows that something is profiled.
+    #[cold]
+    pub(crate) fn begin_timed(&self) -> Timed {
+        match self.recording {
+            None => Timed::Runs(self.lane.begin(self.raw)),
+            Some(_) => Timed::IsCaptured,
+        }
+    }
+
+    /// Ends a piece of work that was enqueued, on behalf of the calling thread's op.
+    #[inline]
+    pub(crate) fn end_work<N: AsRef<str>>(
+        &self,
+        timed: Option<Timed>,
+        kind: WorkKind,
+        name: impl FnOnce() -> N,
+        load: Load,
+    ) {
+        if let Some(timed) = timed {
+            self.end_timed(timed, Who::here(), kind, name().as_ref(), load);
+        }
+    }
+
+    /// As [`end_work`](Self::end_work), on behalf of others.
+    #[cold]
+    pub(crate) fn end_timed(&self, timed: Timed, who: Who, kind: WorkKind, name: &str, load: Load) {
+        let key = Key { who, kind, name: names::text(name), device: self.context.index };
+        match timed {
+            Timed::Runs(started) => self.lane.end(self.raw, started, key, load),
+            Timed::IsCaptured => {
+                if let Some(mut recording) = self.recording() {
+                    *recording.work.entry(key).or_default() += 1;
+                }
+            }
+        }
+    }
+
+    /// Adds what a graph runs to the profiles in progress, before the graph's launch ends.
+    pub(crate) fn graph_runs(&self, name: &str, contents: &Contents) {
+        let name = names::text(name);
+        for session in session::open().iter() {
+            session.collected().graphs.entry(name).or_insert_with(|| contents.clone());
+        }
     }
 }
 
@@ -197,15 +264,23 @@ impl Stream {
 
     #[cold]
     pub(crate) fn launch_pending(&self, pending: &mut Pending) {
-        if let Some(kernel) = pending.kernel.take()
-            && let Err(error) = self.launch_steps(&kernel, pending.grid, &mut pending.steps)
-        {
-            match &self.recording {
-                None => self.context().record(error),
-                Some(_) => self.spoil(error),
+        if let Some(kernel) = pending.kernel.take() {
+            let (timed, bytes) = (self.begin_work(), pending.bytes());
+            match self.launch_steps(&kernel, pending.grid, &mut pending.steps) {
+                Ok(()) => {
+                    if let Some(timed) = timed {
+                        let (who, load) = (Who::joined(&pending.ops), Load::bytes(bytes));
+                        self.end_timed(timed, who, WorkKind::Kernel, kernel.name(), load);
+                    }
+                }
+                Err(error) => match &self.recording {
+                    None => self.context().record(error),
+                    Some(_) => self.spoil(error),
+                },
             }
         }
         pending.steps.count = 0;
+        pending.ops.clear();
         // Cleared after the launch, so that a caller that finds the list empty knows that its own
         // work comes after these steps.
         self.chain.any.store(false, Ordering::Release);

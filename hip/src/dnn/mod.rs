@@ -23,9 +23,10 @@ use miopen_sys::*;
 
 use crate::device::Device;
 use crate::device::capture::is_capturing;
-use crate::device::library::{Bound, Call};
+use crate::device::library::{self as library_call, Bound, Call};
 use crate::error::static_text;
 use crate::memory::span::Span;
+use crate::profile::work::{Load, WorkKind};
 use crate::provider::library;
 use crate::settings::deterministic;
 use crate::workarounds::Halves;
@@ -155,7 +156,8 @@ impl Dnn {
     /// Checks the status of a call that computes, and traces the call if it succeeded.
     fn served(&self, call: &'static str, status: miopenStatus_t, detail: impl Fn() -> String) -> Result<()> {
         check(self.table, call, status, &detail)?;
-        trace::served(trace::Kind::Library, || format!("{call} {}", detail()));
+        library_call::computed(|| call, Load::UNKNOWN);
+        trace::served(WorkKind::Library, || format!("{call} {}", detail()));
         Ok(())
     }
 }

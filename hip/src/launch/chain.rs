@@ -16,7 +16,9 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::launch::steps::{IN_MEMORY, SCALAR, Step};
 use crate::memory::buffer::{Buffer, carry_faults};
+use crate::profile::work::{Who, WorkKind};
 use crate::trace;
+use crate::watch::{PROFILE, TRACE, watched};
 
 /// An op on tensors of more bytes than this is launched at once, because its elements take longer
 /// than its launch.
@@ -119,7 +121,11 @@ impl Device {
             pending.steps.len = step.len as u32;
             // The thread that begins the list counts the kernel, because another thread may launch
             // it.
-            trace::count(trace::Kind::Kernel);
+            trace::count(WorkKind::Kernel);
+        }
+        let watched = watched();
+        if watched & PROFILE != 0 {
+            pending.ops.push(Who::here());
         }
         pending.steps.push(next);
         stream.chain.any.store(true, Ordering::Release);
@@ -127,7 +133,9 @@ impl Device {
             stream.launch_pending(&mut pending);
         }
         drop(pending);
-        trace::said(|| format!("kernel {kernel}, {}", step.functor));
+        if watched & TRACE != 0 {
+            trace::say(&format_args!("kernel {kernel}, {}", step.functor));
+        }
         Ok(true)
     }
 

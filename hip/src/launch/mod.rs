@@ -21,7 +21,9 @@ use crate::launch::kernel::Kernel;
 use crate::memory::buffer::Buffer;
 use crate::memory::fault::{Fault, Ticket};
 use crate::memory::marks::Set;
+use crate::profile::work::{Load, WorkKind};
 use crate::trace;
+use crate::watch::{PROFILE, TRACE, watched};
 
 /// The most arguments of a kernel.
 pub const MAX_ARGUMENTS: usize = 32;
@@ -74,6 +76,8 @@ pub struct Launch<'d> {
     writes: bool,
     /// Whether a thread captures a graph, so that the buffers must be told of their use.
     captured: bool,
+    /// The bytes that the kernel reads and writes; 0 is unknown.
+    bytes: usize,
 }
 
 impl Drop for Launch<'_> {
@@ -103,6 +107,7 @@ impl<'d> Launch<'d> {
             ticket: None,
             writes: false,
             captured: device.captures.any(),
+            bytes: 0,
         }
     }
 
@@ -125,6 +130,14 @@ impl<'d> Launch<'d> {
             buffer.marks.put(self.faults.clone());
         }
         self.pointer(buffer, byte_offset);
+        self
+    }
+
+    /// Says how many bytes the kernel reads and writes, each operand once, for
+    /// [`profile`](crate::profile()).
+    #[inline]
+    pub fn moves(mut self, bytes: usize) -> Self {
+        self.bytes = bytes;
         self
     }
 
@@ -242,15 +255,21 @@ impl<'d> Launch<'d> {
         }
         let stream = if self.captured { self.device.stream() } else { &self.device.compute };
         stream.catch_up();
+        let watched = watched();
+        let timed = if watched & PROFILE != 0 { Some(stream.begin_timed()) } else { None };
         // SAFETY: the caller promises that the arguments fit the kernel.
         unsafe { stream.launch(&self.kernel, grid, shared_bytes, &mut parameters)? };
+        stream.end_work(timed, WorkKind::Kernel, || self.kernel.name(), Load::bytes(self.bytes));
         if let Some(ticket) = self.ticket.take() {
             match self.captured.then(|| self.device.captures.here()).flatten() {
                 None => ticket.launched(),
                 Some(captured) => captured.keep(Repeated(ticket)),
             }
         }
-        trace::served(trace::Kind::Kernel, || format!("kernel {}", self.kernel.name()));
+        trace::count(WorkKind::Kernel);
+        if watched & TRACE != 0 {
+            trace::say(&format_args!("kernel {}", self.kernel.name()));
+        }
         Ok(())
     }
 }

@@ -8,6 +8,7 @@ use hip_kernels::DType;
 
 use crate::launch::grid::Grid;
 use crate::launch::kernel::Kernel;
+use crate::profile::work::Who;
 use crate::settings::STEPS;
 
 /// The values of `Source` in `chain.hip`: where a step finds an operand.
@@ -69,6 +70,14 @@ impl Steps {
         })
     }
 
+    /// How often the steps read or write a whole tensor in memory.
+    fn tensors(&self) -> usize {
+        let from_memory = |source: u8| usize::from(source == IN_MEMORY);
+        let of =
+            |step: &Step| from_memory(step.source_a) + from_memory(step.source_b) + usize::from(step.stored);
+        self.so_far().iter().map(of).sum()
+    }
+
     /// Adds a step. An operand that is one of the last two results is read from registers.
     pub(crate) fn push(&mut self, mut step: Step) {
         let from_end = |n: usize| self.so_far().iter().rev().nth(n).map(|before| before.out);
@@ -105,6 +114,15 @@ pub(crate) struct Pending {
     pub(crate) dtype: DType,
     pub(crate) kernel: Option<Arc<Kernel>>,
     pub(crate) grid: Grid,
+    /// The steps' ops, as far as they were profiled.
+    pub(crate) ops: Vec<Who>,
+}
+
+impl Pending {
+    /// The bytes that the steps read from memory and write to it.
+    pub(crate) fn bytes(&self) -> usize {
+        self.steps.tensors() * self.steps.len as usize * self.dtype.size()
+    }
 }
 
 /// A stream's list of deferred steps.
@@ -122,6 +140,7 @@ impl Default for Chain {
             dtype: DType::F32,
             kernel: None,
             grid: Grid { blocks: 0, threads: 0 },
+            ops: Vec::new(),
         };
         Self { any: AtomicBool::new(false), pending: Mutex::new(pending) }
     }
@@ -157,6 +176,7 @@ mod tests {
             sources,
             [(IN_MEMORY, SCALAR, 0), (IN_MEMORY, SCALAR, 1), (BEFORE_LAST, LAST, 1), (LAST, BEFORE_LAST, 1)]
         );
+        assert_eq!(steps.tensors(), 5);
     }
 
     #[test]

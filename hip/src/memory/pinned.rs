@@ -10,6 +10,7 @@ use crate::device::context::{Context, count};
 use crate::device::event::Event;
 use crate::device::stream::Stream;
 use crate::error::{Error, Result};
+use crate::profile::work::{Load, WorkKind};
 use crate::trace;
 
 /// Uploads and reads up to this many bytes use the compute stream. Such copies take less time than
@@ -279,7 +280,9 @@ impl Staging {
         bytes: usize,
     ) -> Result<()> {
         count(&self.context.counters.host_to_device);
-        trace::served(trace::Kind::Transfer, || "copy to the device");
+        trace::served(WorkKind::Transfer, || "copy to the device");
+        let handle = stream.raw();
+        let timed = stream.begin_work();
         // SAFETY: the function is HIP's; the caller vouches for the addresses.
         let status = unsafe {
             (self.context.hip().hipMemcpyAsync)(
@@ -287,10 +290,12 @@ impl Staging {
                 source.cast(),
                 bytes,
                 hip_sys::hipMemcpyHostToDevice,
-                stream.raw(),
+                handle,
             )
         };
-        self.context.check("hipMemcpyAsync", status)
+        self.context.check("hipMemcpyAsync", status)?;
+        stream.end_work(timed, WorkKind::Transfer, || "copy to the device", Load::bytes(bytes));
+        Ok(())
     }
 
     /// A block of [`CHUNK`] bytes that no copy uses.

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::memory::buffer::{Buffer, carry_faults};
 use crate::memory::pinned::{CHUNK, PinnedBlock, SMALL};
 use crate::memory::pool::Purpose;
+use crate::profile::work::{Load, WorkKind};
 use crate::trace;
 
 /// How many blocks a read of many ranges fills before it waits.
@@ -15,6 +16,11 @@ const WAVE: usize = (64 << 20) / CHUNK;
 
 /// Why a read can't be captured.
 const NOT_YET: &str = "captured work has not run yet";
+
+/// The names of copies in the trace and in profiles.
+const TO_HOST: &str = "copy to the host";
+const COPY: &str = "copy on the device";
+const FROM_PEER: &str = "copy from another device";
 
 /// One range of [`Device::read_all`]: `out.len()` bytes of a buffer from `byte_offset` on.
 #[derive(Debug)]
@@ -158,7 +164,7 @@ impl Device {
         self.refuse_captured("a read", NOT_YET)?;
         let launched = self.faults.launched();
         count(&self.context.counters.device_to_host);
-        trace::served(trace::Kind::Transfer, || "copy to the host");
+        trace::served(WorkKind::Transfer, || TO_HOST);
         if out.len() <= SMALL {
             if !out.is_empty() {
                 let mut block = self.staging.take_chunk()?;
@@ -184,6 +190,8 @@ impl Device {
 
     fn read_small(&self, source: usize, out: &mut [u8], block: &mut PinnedBlock) -> Result<()> {
         self.context.bind()?;
+        let stream = self.compute.raw();
+        let timed = self.compute.begin_work();
         // SAFETY: the source was checked by `read`, the block is larger than `SMALL`; both stay
         // until the wait below is over.
         let status = unsafe {
@@ -192,10 +200,11 @@ impl Device {
                 source as *const _,
                 out.len(),
                 hip_sys::hipMemcpyDeviceToHost,
-                self.compute.raw(),
+                stream,
             )
         };
         self.context.check("hipMemcpyAsync", status)?;
+        self.compute.end_work(timed, WorkKind::Transfer, || TO_HOST, Load::bytes(out.len()));
         self.compute.mark_for_host()?.synchronize()?;
         // The block's memory is not coherent. The event has `hipEventReleaseToSystem`, with which
         // HIP guarantees that after this wait the host sees what the copy wrote.
@@ -222,18 +231,22 @@ impl Device {
         let length = out.len();
         let start = |index: usize, block: &PinnedBlock| {
             let at = index * CHUNK;
+            let bytes = (length - at).min(CHUNK);
+            let stream = self.copies.raw();
+            let timed = self.copies.begin_work();
             // SAFETY: the source range was checked by `read`; the block has CHUNK bytes and is read
             // only after the event.
             let status = unsafe {
                 (self.context.hip().hipMemcpyAsync)(
                     block.address().cast(),
                     (source + at) as *const _,
-                    (length - at).min(CHUNK),
+                    bytes,
                     hip_sys::hipMemcpyDeviceToHost,
-                    self.copies.raw(),
+                    stream,
                 )
             };
             self.context.check("hipMemcpyAsync", status)?;
+            self.copies.end_work(timed, WorkKind::Transfer, || TO_HOST, Load::bytes(bytes));
             self.copies.mark_for_host()
         };
         let count = length.div_ceil(CHUNK);
@@ -264,7 +277,7 @@ impl Device {
         self.refuse_captured("a read", NOT_YET)?;
         for _ in &reads {
             count(&self.context.counters.device_to_host);
-            trace::count(trace::Kind::Transfer);
+            trace::count(WorkKind::Transfer);
         }
         let launched = self.faults.launched();
         let pieces = Piece::cut(&reads);
@@ -297,6 +310,8 @@ impl Device {
         self.context.bind()?;
         for piece in pieces {
             let read = &reads[piece.read];
+            let stream = self.compute.raw();
+            let timed = self.compute.begin_work();
             // SAFETY: the source was checked by `read_all`, the piece lies inside its block; both
             // stay until the wait below.
             let status = unsafe {
@@ -305,10 +320,11 @@ impl Device {
                     (read.buffer.address() + read.byte_offset + piece.at) as *const _,
                     piece.bytes,
                     hip_sys::hipMemcpyDeviceToHost,
-                    self.compute.raw(),
+                    stream,
                 )
             };
             self.context.check("hipMemcpyAsync", status)?;
+            self.compute.end_work(timed, WorkKind::Transfer, || TO_HOST, Load::bytes(piece.bytes));
         }
         self.compute.mark_for_host()?.synchronize()?;
         // Visible by the event's `hipEventReleaseToSystem`, as in `read_small`.
@@ -341,6 +357,9 @@ impl Device {
             return Err(Error::invalid("copy", "ranges apart", "ranges that overlap"));
         }
         self.context.bind()?;
+        let stream = self.stream();
+        let handle = stream.raw();
+        let timed = stream.begin_work();
         // SAFETY: the function is HIP's; both ranges lie inside their buffers, whose memory the
         // pool gives out again only to work that comes later in this stream.
         let status = unsafe {
@@ -349,11 +368,13 @@ impl Device {
                 from as *const _,
                 bytes,
                 hip_sys::hipMemcpyDeviceToDevice,
-                self.stream().raw(),
+                handle,
             )
         };
         self.context.check("hipMemcpyAsync", status)?;
-        trace::served(trace::Kind::Copy, || "copy on the device");
+        // It reads and writes each byte.
+        stream.end_work(timed, WorkKind::Copy, || COPY, Load::bytes(2 * bytes));
+        trace::served(WorkKind::Copy, || COPY);
         self.written(destination, bytes);
         carry_faults([source], [destination]);
         Ok(())
@@ -394,6 +415,8 @@ impl Device {
         self.reach(&other);
         self.compute.wait(&other.compute.mark()?)?;
         self.context.bind()?;
+        let stream = self.compute.raw();
+        let timed = self.compute.begin_work();
         // SAFETY: the function is HIP's; both ranges lie inside their buffers, each on the device
         // named. The new buffer's memory is reused only later in this stream, the source's only
         // after the event below.
@@ -404,11 +427,12 @@ impl Device {
                 (source.address() + source_offset) as *const _,
                 other.context.index as i32,
                 bytes,
-                self.compute.raw(),
+                stream,
             )
         };
         self.context.check("hipMemcpyPeerAsync", status)?;
-        trace::served(trace::Kind::Copy, || "copy from another device");
+        self.compute.end_work(timed, WorkKind::Copy, || FROM_PEER, Load::bytes(bytes));
+        trace::served(WorkKind::Copy, || FROM_PEER);
         // The tickets' words are in host memory, so reads on both devices can check them.
         carry_faults([source], [&buffer]);
         other.compute.wait(&self.compute.mark()?)?;
@@ -448,18 +472,22 @@ impl Device {
             return Ok(());
         }
         self.context.bind()?;
+        let stream = self.stream();
+        let handle = stream.raw();
+        let timed = stream.begin_work();
         // SAFETY: the function is HIP's; the range lies inside the buffer.
         let status = unsafe {
             (self.context.hip().hipMemsetAsync)(
                 (buffer.address() + byte_offset) as *mut _,
                 i32::from(value),
                 bytes,
-                self.stream().raw(),
+                handle,
             )
         };
         self.context.check("hipMemsetAsync", status)?;
+        stream.end_work(timed, WorkKind::Copy, || "memset", Load::bytes(bytes));
         self.written(buffer, bytes);
-        trace::served(trace::Kind::Copy, || "memset");
+        trace::served(WorkKind::Copy, || "memset");
         Ok(())
     }
 

@@ -57,6 +57,12 @@ pub(crate) const MIOPEN: Library =
 pub(crate) const RCCL: Library =
     Library { title: "RCCL", stem: "librccl", known: (1, 1), function: c"ncclGetVersion" };
 
+/// The ranges that rocprofv3 shows, and those of the older roctracer.
+pub(crate) const ROCTX: Library =
+    Library { title: "rocTX", stem: "librocprofiler-sdk-roctx", known: (0, 1), function: c"roctxRangePushA" };
+pub(crate) const ROCTX_OLD: Library =
+    Library { title: "rocTX", stem: "libroctx64", known: (4, 4), function: c"roctxRangePushA" };
+
 /// A library's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Named {

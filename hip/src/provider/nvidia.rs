@@ -30,6 +30,12 @@ pub(crate) const CUBLAS: Names = names(
 );
 pub(crate) const CUDNN: Names = names("cuDNN 9", &["libcudnn.so.9"], &["cudnn64_9.dll"]);
 pub(crate) const NCCL: Names = names("NCCL", &["libnccl.so.2", "libnccl.so"], &["nccl.dll"]);
+// The functions for languages without NVTX's headers, and the library of CUDA 12.
+pub(crate) const NVTX: Names = names(
+    "NVTX",
+    &["libnvtx3interop.so.1", "libnvtx3interop.so", "libnvToolsExt.so.1"],
+    &["nvtx3interop.dll", "nvToolsExt64_1.dll"],
+);
 
 /// Loads a library from CUDA's directories, or else from the loader's search path.
 pub(crate) fn open(names: Names) -> Result<Loaded> {

@@ -1,0 +1,189 @@
+//! Names of ops, kernels, regions and shapes as numbers, so that a piece of work is small and is
+//! compared fast.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use foldhash::fast::FixedState;
+
+/// A name. `Text(0)` is the empty one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Text(u32);
+
+impl Text {
+    pub(crate) const EMPTY: Self = Self(0);
+}
+
+/// The most names, and the most lists of shapes. A program whose shapes never repeat would fill
+/// memory otherwise. What exceeds the limit shares one name.
+const MOST: usize = 1 << 16;
+
+/// The shared name of those beyond [`MOST`].
+const OTHERS: &str = "others";
+
+struct Names {
+    texts: Vec<Arc<str>>,
+    by_text: HashMap<Arc<str>, u32, FixedState>,
+    /// For each list of shapes, for each tensor its rank and its sizes.
+    shapes: Vec<Arc<[usize]>>,
+    by_shapes: HashMap<Arc<[usize]>, u32, FixedState>,
+}
+
+static NAMES: LazyLock<Mutex<Names>> = LazyLock::new(|| {
+    let mut names = Names {
+        texts: Vec::new(),
+        by_text: HashMap::default(),
+        shapes: vec![Arc::default()],
+        by_shapes: HashMap::default(),
+    };
+    names.text("");
+    Mutex::new(names)
+});
+
+fn all() -> MutexGuard<'static, Names> {
+    // Every statement that changes the lists leaves them whole.
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Names {
+    fn text(&mut self, text: &str) -> Text {
+        if let Some(&known) = self.by_text.get(text) {
+            return Text(known);
+        }
+        let text: Arc<str> = if self.texts.len() < MOST { text.into() } else { OTHERS.into() };
+        let next = self.texts.len() as u32;
+        let number = *self.by_text.entry(text.clone()).or_insert(next);
+        if number == next {
+            self.texts.push(text);
+        }
+        Text(number)
+    }
+}
+
+/// The number of a name.
+pub(crate) fn text(text: &str) -> Text {
+    if text.is_empty() { Text::EMPTY } else { all().text(text) }
+}
+
+/// The name with this number.
+pub(crate) fn string(text: Text) -> Arc<str> {
+    all().texts[text.0 as usize].clone()
+}
+
+/// The name of a launch that computes these ops: each once, in the order of their first.
+pub(crate) fn joined(ops: impl Iterator<Item = Text>) -> Text {
+    let mut once: Vec<Text> = Vec::new();
+    for op in ops {
+        if !once.contains(&op) {
+            once.push(op);
+        }
+    }
+    match once[..] {
+        [] => Text::EMPTY,
+        [one] => one,
+        _ => {
+            let mut names = all();
+            let joined = once.iter().map(|op| &*names.texts[op.0 as usize]).collect::<Vec<_>>().join(" + ");
+            names.text(&joined)
+        }
+    }
+}
+
+/// The number of a list of shapes; 0 for no shapes, and for those beyond the limit.
+pub(crate) fn shapes(shapes: &[usize]) -> u32 {
+    if shapes.is_empty() {
+        return 0;
+    }
+    let mut names = all();
+    if let Some(&known) = names.by_shapes.get(shapes) {
+        return known;
+    }
+    if names.shapes.len() >= MOST {
+        return 0;
+    }
+    let (shapes, number) = (Arc::<[usize]>::from(shapes), names.shapes.len() as u32);
+    names.by_shapes.insert(shapes.clone(), number);
+    names.shapes.push(shapes);
+    number
+}
+
+/// The shapes with this number, as text: `[2, 3] [3, 4]`.
+pub(crate) fn shapes_string(number: u32) -> String {
+    let shapes = all().shapes[number as usize].clone();
+    let (mut rest, mut text) = (&shapes[..], String::new());
+    while let Some((&rank, tail)) = rest.split_first() {
+        let (dims, tail) = tail.split_at(rank.min(tail.len()));
+        let space = if text.is_empty() { "" } else { " " };
+        // Writing to a string can't fail.
+        let _ = write!(text, "{space}{dims:?}");
+        rest = tail;
+    }
+    text
+}
+
+thread_local! {
+    /// The path of the regions that the thread is in. A plain `Cell` without a destructor, because
+    /// work may still be enqueued while the thread ends.
+    static REGION: Cell<Text> = const { Cell::new(Text::EMPTY) };
+}
+
+/// The path of the regions that the calling thread is in, such as `train/forward`.
+pub(crate) fn region() -> Text {
+    REGION.get()
+}
+
+/// Enters a region inside the current one. Returns the path before.
+pub(crate) fn enter(name: &str) -> Text {
+    let before = REGION.get();
+    let mut names = all();
+    let inside = match before {
+        Text::EMPTY => names.text(name),
+        _ => {
+            let path = format!("{}/{name}", names.texts[before.0 as usize]);
+            names.text(&path)
+        }
+    };
+    REGION.set(inside);
+    before
+}
+
+/// Leaves the current region for the path that [`enter`] returned. Returns the path left.
+pub(crate) fn leave(before: Text) -> Text {
+    REGION.replace(before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_one_number() {
+        let [a, b] = ["names::a", "names::b"].map(text);
+        assert_eq!((text("names::a"), text("")), (a, Text::EMPTY));
+        assert_ne!(a, b);
+        assert_eq!(&*string(b), "names::b");
+        assert_eq!(&*string(joined([a, b, a].into_iter())), "names::a + names::b");
+        assert_eq!(joined([a, a].into_iter()), a);
+    }
+
+    #[test]
+    fn shapes_are_shown_as_lists() {
+        let number = shapes(&[2, 3, 4, 0, 1, 7]);
+        assert_eq!(shapes(&[2, 3, 4, 0, 1, 7]), number);
+        assert_eq!(shapes_string(number), "[3, 4] [] [7]");
+        assert_eq!((shapes(&[]), shapes_string(0)), (0, String::new()));
+    }
+
+    #[test]
+    fn regions_are_paths() {
+        let outer = enter("names::outer");
+        let before = enter("inner");
+        assert_eq!(&*string(region()), "names::outer/inner");
+        let left = leave(before);
+        assert_eq!(&*string(left), "names::outer/inner");
+        leave(outer);
+        assert_eq!(region(), Text::EMPTY);
+    }
+}

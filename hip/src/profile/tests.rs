@@ -1,0 +1,80 @@
+//! The times of a stream that is busy, which the CPU device never is: an altered HIP says so.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use hip_sys::{hipError_t, hipErrorNotReady, hipEvent_t, hipStream_t, hipSuccess};
+
+use super::{Detail, Profile, WorkKind, profile, region};
+use crate::device::Device;
+use crate::memory::buffer::Buffer;
+use crate::provider::Provider;
+
+/// Whether no event is passed.
+static BUSY: AtomicBool = AtomicBool::new(false);
+/// The events that were recorded.
+static RECORDED: AtomicU32 = AtomicU32::new(0);
+
+unsafe extern "C" fn query(_: hipEvent_t) -> hipError_t {
+    if BUSY.load(Ordering::Relaxed) { hipErrorNotReady } else { hipSuccess }
+}
+
+unsafe extern "C" fn record(event: hipEvent_t, stream: hipStream_t) -> hipError_t {
+    RECORDED.fetch_add(1, Ordering::Relaxed);
+    let hip = crate::provider::provider().expect("the CPU provider").hip();
+    // SAFETY: the caller passes the handles of the same provider's functions.
+    unsafe { (hip.hipEventRecord)(event, stream) }
+}
+
+fn busy_device() -> Arc<Device> {
+    let provider = Provider::altered(|hip| {
+        hip.hipEventQuery = query;
+        hip.hipEventRecord = record;
+    });
+    Arc::new(Device::new(provider, 0).expect("a device"))
+}
+
+fn fill(device: &Device, buffer: &Buffer) {
+    device.fill_bytes(buffer, 0, 1, buffer.len()).expect("memset");
+}
+
+/// The one row of a region; other tests of this process work too.
+fn row_of(profile: &Profile, region: &str) -> super::Row {
+    let mut rows = profile.rows(Detail::Region);
+    rows.retain(|row| &*row.region == region);
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    rows.remove(0)
+}
+
+/// One test, because the altered functions have one state.
+#[test]
+fn a_busy_stream_has_one_event_for_each_piece() {
+    let device = busy_device();
+    let buffer = device.alloc(1 << 16).expect("memory");
+    let ((), profile) = profile(|| {
+        let _region = region("busy");
+        let before = RECORDED.load(Ordering::Relaxed);
+        BUSY.store(true, Ordering::Relaxed);
+        (0..40).for_each(|_| fill(&device, &buffer));
+        BUSY.store(false, Ordering::Relaxed);
+        // The first piece found an empty stream.
+        assert_eq!(RECORDED.load(Ordering::Relaxed) - before, 41);
+        fill(&device, &buffer);
+        assert_eq!(RECORDED.load(Ordering::Relaxed) - before, 43);
+    });
+    let row = row_of(&profile, "busy");
+    assert_eq!((row.kind, &*row.work, row.calls, row.timed), (Some(WorkKind::Copy), "memset", 41, 41));
+    assert_eq!(row.bytes, Some(41 << 16));
+    assert!(row.least <= row.average() && row.average() <= row.most, "{row:?}");
+    assert!(row.total <= profile.wall(), "{row:?} in {:?}", profile.wall());
+
+    let ((), profile) = super::profile(|| {
+        let _region = region("full");
+        BUSY.store(true, Ordering::Relaxed);
+        (0..10_000).for_each(|_| fill(&device, &buffer));
+        BUSY.store(false, Ordering::Relaxed);
+    });
+    let row = row_of(&profile, "full");
+    assert_eq!((row.calls, row.timed), (10_000, 8192));
+    assert!(profile.to_string().contains("of 10000 is not known") || profile.devices().len() > 1);
+}

@@ -1,0 +1,170 @@
+//! What the settings' variables may say.
+
+use super::*;
+
+/// A folder of the user, and this project's cache folder in it.
+const USER: (&str, &str) =
+    if cfg!(windows) { ("LOCALAPPDATA", r"C:\Users\a\Local") } else { ("HOME", "/home/a") };
+
+fn cache_of_user() -> Option<PathBuf> {
+    let user = PathBuf::from(USER.1);
+    Some(if cfg!(windows) { user } else { user.join(".cache") }.join("burn-rocm"))
+}
+
+fn with(pairs: &[(&str, &str)]) -> Result<Config> {
+    Config::read(|name| pairs.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into()))
+}
+
+#[test]
+fn nothing_set_is_auto_without_limits() {
+    let settings = with(&[USER]).unwrap();
+    assert_eq!(settings.provider, None);
+    assert!(!settings.deterministic);
+    assert_eq!(settings.norm, Route::Auto);
+    assert_eq!(settings.memory_limit, None);
+    assert_eq!(settings.attention_scores, 256 << 20);
+    assert_eq!(settings.chain, None);
+    assert_eq!(settings.cache_directory(), cache_of_user());
+}
+
+#[test]
+fn an_unknown_provider_names_what_there_is() {
+    let error = with(&[("BURN_ROCM_PROVIDER", "opencl")]).unwrap_err();
+    assert_eq!(error, Error::config("BURN_ROCM_PROVIDER", "one of auto, rocm, cuda, cpu", "`opencl`"),);
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused() {
+    for (name, value) in [
+        ("BURN_ROCM_DETERMINISTIC", "yes please"),
+        ("BURN_ROCM_MEMORY_LIMIT", "lots"),
+        ("BURN_ROCM_MEMORY_LIMIT", "99999999999G"),
+        ("BURN_ROCM_CACHE_LIMIT", "-1"),
+        ("BURN_ROCM_ATTENTION_SCORES", "none"),
+        ("BURN_ROCM_CACHE", "maybe"),
+        ("BURN_ROCM_CONV", "rocblas"),
+        ("BURN_ROCM_MATMUL", "miopen"),
+        ("BURN_ROCM_F16_ALTERNATIVE", "1"),
+        ("BURN_ROCM_CONV_FIND", "fast"),
+        ("BURN_ROCM_NORM", "layer"),
+        ("BURN_ROCM_CHAIN", "17"),
+        ("BURN_ROCM_CHAIN", "on"),
+        ("BURN_ROCM_CUDA_TF32", "yes"),
+        ("BURN_ROCM_COLLECTIVE_TIMEOUT", "0"),
+        ("BURN_ROCM_COLLECTIVE_TIMEOUT", "nan"),
+        ("BURN_ROCM_COLLECTIVE_TIMEOUT", "86401"),
+        ("BURN_ROCM_COLLECTIVE_TIMEOUT", "10m"),
+        ("BURN_ROCM_COLLECTIVE_CHECK", "all"),
+        ("BURN_ROCM_PROFILE", "1"),
+        ("BURN_ROCM_PROFILE", "table.txt"),
+        ("BURN_ROCM_PROFILE", ".json"),
+        ("BURN_ROCM_RANGES", "roctx"),
+    ] {
+        match with(&[(name, value)]).unwrap_err() {
+            Error::Config { what, found, .. } => {
+                assert_eq!((what.as_str(), found), (name, format!("`{value}`")));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn values_that_are_not_utf8_are_refused_and_paths_may_be_so() {
+    #[cfg(unix)]
+    let broken = || -> OsString { std::os::unix::ffi::OsStringExt::from_vec(b"cp\xff".to_vec()) };
+    // Half of a pair of surrogates.
+    #[cfg(windows)]
+    let broken = || -> OsString { std::os::windows::ffi::OsStringExt::from_wide(&[99, 112, 0xd800]) };
+    for name in ["BURN_ROCM_PROVIDER", "BURN_ROCM_CACHE", "BURN_ROCM_MEMORY_LIMIT", "BURN_ROCM_CHAIN"] {
+        match Config::read(|asked| (asked == name).then(broken)) {
+            Err(Error::Config { what, found, .. }) => {
+                assert_eq!((what.as_str(), found.as_str()), (name, "`cp\u{fffd}`"));
+            }
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    let settings = Config::read(|asked| (asked == "BURN_ROCM_CACHE_DIR").then(broken)).unwrap();
+    assert_eq!(settings.cache_directory(), Some(broken().into()));
+}
+
+#[test]
+fn who_convolves_and_how() {
+    let settings = with(&[]).unwrap();
+    assert_eq!((settings.conv, settings.conv_find), (Route::Auto, FindMode::Auto));
+    let settings = with(&[("BURN_ROCM_CONV", "own"), ("BURN_ROCM_CONV_FIND", "find")]).unwrap();
+    assert_eq!((settings.conv, settings.conv_find), (Route::Own, FindMode::Find));
+    assert_eq!(with(&[("BURN_ROCM_CONV", "miopen")]).unwrap().conv, Route::Library);
+}
+
+#[test]
+fn who_multiplies_and_by_which_implementation() {
+    let settings = with(&[]).unwrap();
+    assert_eq!((settings.matmul, settings.f16_alternative), (Route::Auto, F16Alternative::Gradients));
+    assert_eq!(with(&[("BURN_ROCM_MATMUL", "own")]).unwrap().matmul, Route::Own);
+    assert_eq!(with(&[("BURN_ROCM_MATMUL", "rocblas")]).unwrap().matmul, Route::Library);
+    let all = with(&[("BURN_ROCM_F16_ALTERNATIVE", "all")]).unwrap();
+    assert_eq!(all.f16_alternative, F16Alternative::All);
+}
+
+#[test]
+fn limits_take_suffixes_and_the_cache_has_its_order() {
+    let settings = with(&[
+        ("BURN_ROCM_MEMORY_LIMIT", "3G"),
+        ("BURN_ROCM_CACHE_LIMIT", "16m"),
+        ("BURN_ROCM_ATTENTION_SCORES", "64k"),
+        ("BURN_ROCM_NORM", "miopen"),
+        USER,
+    ])
+    .unwrap();
+    assert_eq!(settings.memory_limit, Some(3 << 30));
+    assert_eq!(settings.cache_limit, 16 << 20);
+    assert_eq!(settings.attention_scores, 64 << 10);
+    assert_eq!(settings.norm, Route::Library);
+    assert_eq!(settings.cache_directory(), cache_of_user());
+    let settings = with(&[("BURN_ROCM_CACHE_DIR", "/own"), USER]).unwrap();
+    assert_eq!(settings.cache_directory(), Some("/own".into()));
+    let off = with(&[("BURN_ROCM_CACHE", "0"), USER]).unwrap();
+    assert_eq!(off.cache_directory(), None);
+}
+
+#[test]
+fn each_system_has_its_cache_folder() {
+    let cache = |windows, pairs: &[(&str, &str)]| {
+        user_cache(windows, |name| pairs.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into()))
+    };
+    let local = if cfg!(windows) { r"C:\local" } else { "/local" };
+    let (unix, windows) = (("HOME", "/home/a"), ("LOCALAPPDATA", local));
+    assert_eq!(cache(false, &[unix, windows]), Some("/home/a/.cache/burn-rocm".into()));
+    assert_eq!(cache(true, &[unix, windows]), Some(PathBuf::from(local).join("burn-rocm")));
+    assert_eq!(cache(true, &[unix]), None);
+    assert_eq!(cache(true, &[("LOCALAPPDATA", "relative")]), None);
+    assert_eq!(cache(false, &[("XDG_CACHE_HOME", "relative")]), None);
+    if cfg!(unix) {
+        let xdg = ("XDG_CACHE_HOME", "/var/xdg");
+        assert_eq!(cache(false, &[unix, xdg]), Some("/var/xdg/burn-rocm".into()));
+    }
+}
+
+#[test]
+fn a_device_may_have_a_limit_of_its_own() {
+    let config = Config::default().device_memory_limit(1, 5).device_memory_limit(2, None).memory_limit(7);
+    assert_eq!([0, 1, 2].map(|device| config.memory_limit_of(device)), [Some(7), Some(5), None]);
+}
+
+#[test]
+fn a_profile_is_a_table_or_a_file_for_perfetto() {
+    let of = |value| with(&[("BURN_ROCM_PROFILE", value)]).unwrap().profile;
+    assert_eq!(of(""), ProfileOutput::None);
+    assert_eq!(of("table"), ProfileOutput::Table);
+    assert_eq!(of("runs/a.json"), ProfileOutput::Trace("runs/a.json".into()));
+    let error = Config::default().profile(PathBuf::from("a.txt")).install().unwrap_err();
+    let expected = "table, or a path that ends in .json";
+    assert_eq!(error, Error::config("Config::profile", expected, "`a.txt`"));
+}
+
+#[test]
+fn an_installed_value_is_checked() {
+    let error = Config::default().chain(17).install().unwrap_err();
+    assert_eq!(error, Error::config("Config::chain", "auto, or ops from 0 to 16", "17"));
+}

@@ -1,0 +1,178 @@
+//! What watches the program's ops: the trace, the profile, and the ranges for AMD's and NVIDIA's
+//! profilers. One word says which of them are on, so an op or a launch that nobody watches costs
+//! one relaxed load.
+
+use std::cell::{Cell, RefCell};
+use std::fmt::{self, Display};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Instant;
+
+use crate::settings::{ProfileOutput, settings};
+
+/// Bits of the word.
+pub(crate) const TRACE: u8 = 1;
+pub(crate) const PROFILE: u8 = 2;
+pub(crate) const RANGES: u8 = 4;
+/// Set once the settings were read.
+const ASKED: u8 = 0x80;
+
+static WATCHED: AtomicU8 = AtomicU8::new(0);
+
+/// The bits of what is on: as the settings say at first, then as [`switch`] sets them.
+#[inline]
+pub(crate) fn watched() -> u8 {
+    // Relaxed: the word publishes no other data.
+    match WATCHED.load(Ordering::Relaxed) {
+        0 => ask(),
+        word => word & !ASKED,
+    }
+}
+
+/// Whether work is timed.
+#[inline]
+pub(crate) fn profiled() -> bool {
+    watched() & PROFILE != 0
+}
+
+#[cold]
+fn ask() -> u8 {
+    let said = settings().map_or(0, |settings| {
+        let bits = [
+            (settings.trace, TRACE),
+            (settings.profile != ProfileOutput::None, PROFILE),
+            (settings.ranges, RANGES),
+        ];
+        bits.iter().filter(|(on, _)| *on).fold(0, |word, (_, bit)| word | bit)
+    });
+    // If another thread asked meanwhile, its answer stays, and what it has switched since.
+    match WATCHED.compare_exchange(0, ASKED | said, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => said,
+        Err(word) => word & !ASKED,
+    }
+}
+
+/// Switches one of them on or off, for all threads.
+pub(crate) fn switch(bit: u8, on: bool) {
+    // Otherwise the settings would be read later and undo this.
+    watched();
+    match on {
+        true => WATCHED.fetch_or(bit, Ordering::Relaxed),
+        false => WATCHED.fetch_and(!bit, Ordering::Relaxed),
+    };
+}
+
+/// Nanoseconds of the host's clock since the first call in this process.
+pub(crate) fn now() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    START.elapsed().as_nanos() as u64
+}
+
+/// The outermost op that a thread runs.
+#[derive(Clone, Copy)]
+pub(crate) struct Running {
+    /// Empty outside any op.
+    pub(crate) op: &'static str,
+    /// The dtype of its first tensor; empty if it takes none.
+    pub(crate) dtype: &'static str,
+    /// The number by which the profile knows the shapes of its tensors; 0 if it does not.
+    pub(crate) shapes: u32,
+    /// When it began, if it is profiled.
+    pub(crate) since: Option<u64>,
+    /// Whether it is a range of AMD's or NVIDIA's profiler.
+    pub(crate) in_range: bool,
+    /// How many records the trace has logged for it.
+    pub(crate) served: u32,
+}
+
+pub(crate) const NONE: Running =
+    Running { op: "", dtype: "", shapes: 0, since: None, in_range: false, served: 0 };
+
+impl Display for Running {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self { op: "", .. } => f.write_str("outside an op"),
+            Self { op, dtype: "", .. } => f.write_str(op),
+            Self { op, dtype, .. } => write!(f, "{op} {dtype}"),
+        }
+    }
+}
+
+thread_local! {
+    pub(crate) static RUNNING: Cell<Running> = const { Cell::new(NONE) };
+    /// The thread's number, from 1; 0 if it has none yet. Plain `Cell`s without a destructor are
+    /// still there while a thread ends.
+    static NUMBER: Cell<u32> = const { Cell::new(0) };
+    static SHAPES: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The names of the threads that have a number, in the order of their numbers.
+static THREADS: Mutex<Vec<Option<String>>> = Mutex::new(Vec::new());
+
+/// The calling thread's number.
+pub(crate) fn thread_number() -> u32 {
+    NUMBER.with(|number| {
+        if number.get() == 0 {
+            let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+            threads.push(std::thread::current().name().map(str::to_owned));
+            number.set(threads.len() as u32);
+        }
+        number.get()
+    })
+}
+
+/// The name of the thread with this number.
+pub(crate) fn thread_name(number: u32) -> String {
+    let threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+    let name = (number as usize).checked_sub(1).and_then(|at| threads.get(at)?.clone());
+    name.unwrap_or_else(|| format!("thread {number}"))
+}
+
+/// Collects the shapes of an op's tensors.
+pub struct Shapes<'a>(&'a mut Vec<usize>);
+
+impl Shapes<'_> {
+    /// Adds a tensor of these sizes.
+    pub fn add(&mut self, dims: &[usize]) {
+        self.0.push(dims.len());
+        self.0.extend_from_slice(dims);
+    }
+}
+
+/// What `look_up` says about the shapes that `shapes` adds: for each its rank, then its sizes.
+pub(crate) fn with_shapes<T>(shapes: &dyn Fn(&mut Shapes<'_>), look_up: impl FnOnce(&[usize]) -> T) -> T {
+    // `try_with` fails only while the thread ends.
+    let mut all = SHAPES.try_with(RefCell::take).unwrap_or_default();
+    all.clear();
+    shapes(&mut Shapes(&mut all));
+    let found = look_up(&all);
+    let _ = SHAPES.try_with(|kept| kept.replace(all));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_settings_do_not_undo_a_switch() {
+        switch(RANGES, true);
+        // Imitates a thread that read the word just before.
+        let seen = ask();
+        switch(RANGES, false);
+        assert_ne!(seen & RANGES, 0);
+        assert_eq!(watched() & RANGES, 0);
+    }
+
+    #[test]
+    fn shapes_are_ranks_and_sizes() {
+        let seen = with_shapes(
+            &|shapes| {
+                shapes.add(&[2, 3]);
+                shapes.add(&[]);
+            },
+            <[usize]>::to_vec,
+        );
+        assert_eq!(seen, [2, 2, 3, 0]);
+    }
+}
