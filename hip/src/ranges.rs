@@ -65,18 +65,81 @@ fn find(library: &Loaded, names: [&std::ffi::CStr; 2]) -> Result<Functions> {
     }
 }
 
+impl Functions {
+    /// Whether there is a range to end; a text with a NUL begins none.
+    fn push(&self, name: &str) -> bool {
+        let Ok(name) = CString::new(name) else { return false };
+        // SAFETY: the text lives until the call returns.
+        unsafe { (self.push)(name.as_ptr()) };
+        true
+    }
+
+    fn pop(&self) {
+        // SAFETY: no precondition.
+        unsafe { (self.pop)() };
+    }
+}
+
 /// Begins a range of the calling thread. Returns whether there is a range to end.
 pub(crate) fn push(name: &str) -> bool {
-    let (Some(functions), Ok(name)) = (functions(), CString::new(name)) else { return false };
-    // SAFETY: the text lives until the call returns.
-    unsafe { (functions.push)(name.as_ptr()) };
-    true
+    functions().is_some_and(|functions| functions.push(name))
 }
 
 /// Ends the thread's last range.
 pub(crate) fn pop() {
     if let Some(functions) = functions() {
-        // SAFETY: no precondition.
-        unsafe { (functions.pop)() };
+        functions.pop();
+    }
+}
+
+#[cfg(all(test, unix, feature = "cpu"))]
+mod tests {
+    use std::ffi::CStr;
+    use std::process::Command;
+
+    use super::*;
+    use crate::provider::library::Search;
+
+    /// An imitation of `libroctx64.so`, built by the host's C++ compiler.
+    const IMITATION: &str = r#"
+#include <cstring>
+static char open[256];
+static int depth;
+extern "C" int roctxRangePushA(const char *text) { std::strcat(std::strcat(open, "/"), text); return depth++; }
+extern "C" int roctxRangePop() { *std::strrchr(open, '/') = 0; return --depth; }
+extern "C" const char *open_ranges() { return open; }
+"#;
+
+    #[test]
+    fn ranges_call_the_two_functions() {
+        let folder = std::env::temp_dir().join(format!("hip-ranges-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (source, file) = (folder.join("roctx.cpp"), folder.join("libroctx64.so.4"));
+        std::fs::write(&source, IMITATION).unwrap();
+        let compiler = crate::provider::host_compiler().expect("a C++ compiler");
+        let built = Command::new(compiler).args(["-shared", "-fPIC", "-o"]).args([&file, &source]).status();
+        assert!(built.unwrap().success());
+        let library = Search::default().file(&file).expect("it loads");
+        std::fs::remove_dir_all(&folder).unwrap();
+        let open = library.symbol(c"open_ranges").unwrap();
+        // SAFETY: the function above has this signature and returns a text that stays.
+        let open = unsafe {
+            std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn() -> *const c_char>(open.as_ptr())
+        };
+        // SAFETY: as above.
+        let shown = || unsafe { CStr::from_ptr(open()) }.to_str().unwrap().to_owned();
+        let functions = find(&library, [c"roctxRangePushA", c"roctxRangePop"]).unwrap();
+        assert!(functions.push("step") && functions.push("float_add") && !functions.push("a\0b"));
+        assert_eq!(shown(), "/step/float_add");
+        functions.pop();
+        assert_eq!(shown(), "/step");
+        functions.pop();
+        assert_eq!(shown(), "");
+
+        let Err(Error::NotAvailable { reason, .. }) = find(&library, [c"nvtxRangePushA", c"roctxRangePop"])
+        else {
+            panic!("it has no such function")
+        };
+        assert_eq!(reason, "it lacks the symbol nvtxRangePushA");
     }
 }

@@ -191,7 +191,7 @@ fn a_failed_op_keeps_its_error_and_is_in_no_row() {
 
     // A body that panics leaves no profile behind.
     let panics = || -> ((), Profile) {
-        profile(|| {
+        burn_rocm::profile(|| {
             let _region = region("panics");
             std::panic::panic_any("on purpose")
         })

@@ -212,3 +212,29 @@ fn can_mut() {
     assert!(x.can_mut());
     R::flush(&device).unwrap();
 }
+
+/// The profile by op, beside Burn's own windows.
+#[test]
+fn a_profile_has_each_op_with_its_shapes() {
+    use burn_rocm_022::profile::{Detail, WorkKind};
+    use burn_rocm_022::{profile, region};
+
+    let (_lock, own, device) = alone();
+    work(&device);
+    own.synchronize().unwrap();
+    let ((_, counts), profile) = profile(|| {
+        let _region = region("work");
+        counting(|| work(&device))
+    });
+    let rows = profile.rows(Detail::Region);
+    let of = |kind| {
+        let rows = rows.iter().filter(move |row| row.kind == Some(kind));
+        rows.map(|row| row.calls).sum::<u64>()
+    };
+    assert_eq!((of(WorkKind::Library), of(WorkKind::Kernel)), (counts.library_calls, counts.kernels));
+    let product = rows.iter().find(|row| &*row.op == "float_matmul").unwrap();
+    assert_eq!((product.calls, &*product.shapes, &*product.region), (8, "[512, 512] [512, 512]", "work"));
+    assert_eq!(product.flops, Some(8 * 2 * 512 * 512 * 512));
+    let total: Duration = rows.iter().map(|row| row.total).sum();
+    assert!(total > Duration::ZERO && total <= profile.wall(), "{profile}");
+}

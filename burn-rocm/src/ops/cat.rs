@@ -210,7 +210,9 @@ fn launch(copies: &[Copy<'_>], out: &RocmTensor) -> hip::Result<()> {
         for copy in copies {
             launch.reads(copy.input.buffer());
         }
-        submit(launch.output(out.buffer(), 0), device.grid_rows(pieces, PIECE))?;
+        let bytes = || copies.iter().map(|copy| 2 * copy.input.len() * out.dtype_size()).sum();
+        let launch = launch.output(out.buffer(), 0).moves(bytes);
+        submit(launch, device.grid_rows(pieces, PIECE))?;
     }
     Ok(())
 }

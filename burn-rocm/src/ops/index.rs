@@ -5,7 +5,7 @@ use hip::{Fault, Functor, KernelName, Template};
 
 use super::cast::cast;
 use super::copy::writable;
-use super::launch::{Operand, Output, Walk, rows};
+use super::launch::{Operand, Output, Walk, packed, rows, submit};
 use crate::arg::Arg;
 use crate::dtype::{is_index, raw_type};
 use crate::error::invalid;
@@ -187,16 +187,18 @@ fn select_rows(
     check_size(op, tensor.dims()[0])?;
     let bytes = shape[1..].iter().product::<usize>() * tensor.dtype_size();
     let device = out.hip_device();
-    rows(
+    let launch = packed(
         op,
         device,
         Template::select_rows.ty(indices.kernel_type()?),
-        device.grid_rows(indices.len(), bytes.div_ceil(16)),
         &[Arg::U64(indices.len() as u64), Arg::U64(bytes as u64)],
         &[tensor, indices],
         &[Arg::U64(tensor.dims()[0] as u64), flag],
         &[&out],
     )?;
+    // It reads only the rows that it copies.
+    let moved = || indices.len() * (2 * bytes + indices.dtype_size());
+    submit(launch.moves(moved), device.grid_rows(indices.len(), bytes.div_ceil(16)))?;
     Ok(out)
 }
 

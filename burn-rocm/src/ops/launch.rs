@@ -126,7 +126,7 @@ pub(crate) fn flat(
     let Some(device) = outputs.first().map(|out| out.hip_device()) else { return Ok(()) };
     let widest = inputs.iter().chain(outputs).map(|tensor| tensor.dtype_size()).max().unwrap_or(1);
     let grid = device.grid_bytes(n * widest);
-    let bytes: usize = inputs.iter().chain(outputs).map(|tensor| n * tensor.dtype_size()).sum();
+    let bytes = || inputs.iter().chain(outputs).map(|tensor| n * tensor.dtype_size()).sum();
     let launch = packed(op, device, kernel, &[Arg::U64(n as u64)], inputs, scalars, outputs)?;
     submit(launch.moves(bytes), grid)
 }
@@ -144,11 +144,17 @@ pub(crate) fn rows(
     scalars: &[Arg],
     outputs: &[&RocmTensor],
 ) -> hip::Result<()> {
-    submit(packed(op, device, kernel, dims, inputs, scalars, outputs)?, grid)
+    let bytes = || bytes_of(inputs.iter().chain(outputs).copied());
+    submit(packed(op, device, kernel, dims, inputs, scalars, outputs)?.moves(bytes), grid)
+}
+
+/// The bytes of tensors, for the profile. A value that repeats along an axis counts once.
+fn bytes_of<'a>(tensors: impl Iterator<Item = &'a RocmTensor>) -> usize {
+    tensors.map(|tensor| Operand::whole(tensor).bytes_of(tensor.dims(), tensor.layout().strides())).sum()
 }
 
 /// The launch `kernel(dims.., inputs.., scalars.., outputs..)` over contiguous tensors.
-fn packed<'d>(
+pub(super) fn packed<'d>(
     op: &'static str,
     device: &'d Arc<Device>,
     kernel: KernelName,
@@ -254,7 +260,8 @@ fn launch_views(
             None => launch.value(0u64),
         };
     }
-    submit_with(launch, grid, shared_bytes)
+    let bytes = || bytes_of(inputs.iter().chain(outputs).copied().flatten());
+    submit_with(launch.moves(bytes), grid, shared_bytes)
 }
 
 /// One operand of a strided launch: a tensor, and its strides over the shape of the launch.
@@ -609,13 +616,15 @@ fn launch_part<const N: usize, M: Metadata>(
         _ => device.grid(n.saturating_mul(walk.work)),
     };
     grid.blocks = grid.blocks.min(n as u32);
-    let written = match walk.output {
-        Output::Row(out) => n * walk.unit.unwrap_or(out.dtype_size()),
-        // Counted with the inputs.
-        Output::Last(_) | Output::First(_) => 0,
+    let bytes = || -> usize {
+        let written = match walk.output {
+            Output::Row(out) => n * walk.unit.unwrap_or(out.dtype_size()),
+            // Counted with the inputs.
+            Output::Last(_) | Output::First(_) => 0,
+        };
+        let walked = walk.inputs.iter().copied().chain(walk.output.walked());
+        let order = (first_input..N).chain(0..first_input);
+        written + walked.zip(order).map(|(operand, k)| operand.bytes_of(shape, strides[k])).sum::<usize>()
     };
-    let walked = walk.inputs.iter().copied().chain(walk.output.walked());
-    let order = (first_input..N).chain(0..first_input);
-    let bytes: usize = walked.zip(order).map(|(operand, k)| operand.bytes_of(shape, strides[k])).sum();
-    submit(launch.moves(bytes + written), grid)
+    submit(launch.moves(bytes), grid)
 }

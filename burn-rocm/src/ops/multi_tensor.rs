@@ -150,7 +150,8 @@ impl<'a> Table<'a> {
                 None => launch.value(0u64),
             };
         }
-        submit(launch, self.device.grid_rows(self.pieces, PIECE))
+        let bytes = || self.rows.iter().flatten().map(|tensor| tensor.len() * tensor.dtype_size()).sum();
+        submit(launch.moves(bytes), self.device.grid_rows(self.pieces, PIECE))
     }
 
     /// A row's outputs take over the faults of that row's inputs only. Buffers that are written

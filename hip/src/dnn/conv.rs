@@ -17,6 +17,7 @@ use miopen_sys::{MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC, MIOPEN_CONVOLUTION_ATT
 use super::descriptor::{ConvolutionDesc, TensorDesc};
 use super::{Dnn, FLOATS, Handle, Refusal, TensorArg, carry, check, data_type, elements};
 use crate::memory::span::Span;
+use crate::profile::work::Load;
 use crate::settings::{FindMode, settings};
 use crate::{Buffer, DType, Error, Result};
 use calls::Operands;
@@ -127,6 +128,14 @@ impl ConvDesc {
         };
         desc.y = desc.output()?;
         Ok(desc)
+    }
+
+    /// The elements of the three tensors, and the multiplications and additions of direct sums. Both
+    /// are the same in each direction.
+    fn load(&self) -> Load {
+        let count = |dims: &[usize]| dims.iter().map(|&dim| dim as u64).product::<u64>();
+        let [x, w, y] = [&self.x, &self.w, &self.y].map(|dims| count(dims));
+        Load { bytes: (x + w + y) * self.dtype.size() as u64, flops: 2 * y * count(&self.w[1..]) }
     }
 
     /// The output's shape for this input, weights and options.
@@ -293,7 +302,8 @@ impl Dnn {
                 }
             };
             let alternative = if prepared.alternative { ", FP16_ALT_IMPL" } else { "" };
-            let served = self.served(call, status, || format!("{desc:?}, {choice:?}{alternative}"));
+            let detail = || format!("{desc:?}, {choice:?}{alternative}");
+            let served = self.served_load(call, status, desc.load(), detail);
             return prepared.refused.keep(way, served);
         }
         Err(failed.unwrap_or_else(|| no_solution(direction, desc)))
@@ -476,6 +486,14 @@ mod tests {
         ] {
             assert_eq!(desc(x, w, stride, padding, dilation, groups).unwrap().y, y);
         }
+    }
+
+    #[test]
+    fn a_convolution_has_a_product_for_each_output_and_weight_of_its_group() {
+        let load = desc(&[2, 8, 9, 7], &[6, 4, 3, 3], 2, 0, 1, 2).unwrap().load();
+        // [2, 6, 4, 3] outputs, each of 4 channels and 3 x 3 elements.
+        assert_eq!(load.flops, 2 * (2 * 6 * 4 * 3) * (4 * 3 * 3));
+        assert_eq!(load.bytes, 4 * (2 * 8 * 9 * 7 + 6 * 4 * 3 * 3 + 2 * 6 * 4 * 3));
     }
 
     #[test]

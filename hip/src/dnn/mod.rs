@@ -155,8 +155,19 @@ impl Dnn {
 
     /// Checks the status of a call that computes, and traces the call if it succeeded.
     fn served(&self, call: &'static str, status: miopenStatus_t, detail: impl Fn() -> String) -> Result<()> {
+        self.served_load(call, status, Load::UNKNOWN, detail)
+    }
+
+    /// As `served`, for a call whose memory and arithmetic are known.
+    fn served_load(
+        &self,
+        call: &'static str,
+        status: miopenStatus_t,
+        load: Load,
+        detail: impl Fn() -> String,
+    ) -> Result<()> {
         check(self.table, call, status, &detail)?;
-        library_call::computed(|| call, Load::UNKNOWN);
+        library_call::computed(|| call, load);
         trace::served(WorkKind::Library, || format!("{call} {}", detail()));
         Ok(())
     }

@@ -78,6 +78,8 @@ pub struct Launch<'d> {
     captured: bool,
     /// The bytes that the kernel reads and writes; 0 is unknown.
     bytes: usize,
+    /// What watches the launch.
+    watched: u8,
 }
 
 impl Drop for Launch<'_> {
@@ -108,6 +110,7 @@ impl<'d> Launch<'d> {
             writes: false,
             captured: device.captures.any(),
             bytes: 0,
+            watched: watched(),
         }
     }
 
@@ -133,11 +136,13 @@ impl<'d> Launch<'d> {
         self
     }
 
-    /// Says how many bytes the kernel reads and writes, each operand once, for
-    /// [`profile`](crate::profile()).
+    /// Says how many bytes the kernel reads and writes, each operand once. Only asked if
+    /// [`profile`](crate::profile()) runs.
     #[inline]
-    pub fn moves(mut self, bytes: usize) -> Self {
-        self.bytes = bytes;
+    pub fn moves(mut self, bytes: impl FnOnce() -> usize) -> Self {
+        if self.watched & PROFILE != 0 {
+            self.bytes = bytes();
+        }
         self
     }
 
@@ -255,8 +260,7 @@ impl<'d> Launch<'d> {
         }
         let stream = if self.captured { self.device.stream() } else { &self.device.compute };
         stream.catch_up();
-        let watched = watched();
-        let timed = if watched & PROFILE != 0 { Some(stream.begin_timed()) } else { None };
+        let timed = if self.watched & PROFILE != 0 { Some(stream.begin_timed()) } else { None };
         // SAFETY: the caller promises that the arguments fit the kernel.
         unsafe { stream.launch(&self.kernel, grid, shared_bytes, &mut parameters)? };
         stream.end_work(timed, WorkKind::Kernel, || self.kernel.name(), Load::bytes(self.bytes));
@@ -267,7 +271,7 @@ impl<'d> Launch<'d> {
             }
         }
         trace::count(WorkKind::Kernel);
-        if watched & TRACE != 0 {
+        if self.watched & TRACE != 0 {
             trace::say(&format_args!("kernel {}", self.kernel.name()));
         }
         Ok(())

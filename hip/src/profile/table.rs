@@ -46,6 +46,7 @@ impl Display for Profile {
             "average",
             "least",
             "most",
+            "bytes",
             "GB/s",
             "of memory",
             "GFLOP/s",
@@ -75,7 +76,7 @@ impl Display for Profile {
 }
 
 impl Profile {
-    fn cells(&self, row: &Row, all: Duration) -> [String; 14] {
+    fn cells(&self, row: &Row, all: Duration) -> [String; 15] {
         let memory = self.devices().iter().find(|device| device.device == row.device);
         let memory = memory.and_then(|device| device.bandwidth);
         let (bytes, flops) = (row.bytes_per_second(), row.flops_per_second());
@@ -93,6 +94,7 @@ impl Profile {
             time(row.average()),
             time(row.least),
             time(row.most),
+            row.bytes.map(bytes_of).unwrap_or_default(),
             giga(bytes),
             of_memory.unwrap_or_default(),
             giga(flops),
@@ -106,6 +108,15 @@ fn number(value: f64) -> String {
         0.0..10.0 => format!("{value:.2}"),
         10.0..100.0 => format!("{value:.1}"),
         _ => format!("{value:.0}"),
+    }
+}
+
+fn bytes_of(bytes: u64) -> String {
+    match bytes {
+        ..1000 => format!("{bytes} B"),
+        ..1_000_000 => format!("{} KB", number(bytes as f64 / 1e3)),
+        ..1_000_000_000 => format!("{} MB", number(bytes as f64 / 1e6)),
+        _ => format!("{} GB", number(bytes as f64 / 1e9)),
     }
 }
 
@@ -183,6 +194,7 @@ mod tests {
         assert_eq!([0.0, 9.994, 12.345, 3351.2].map(number), ["0.00", "9.99", "12.3", "3351"]);
         let times = [1_500_000_000, 2_000_000, 999, 0].map(|nanos| time(Duration::from_nanos(nanos)));
         assert_eq!(times, ["1.50 s", "2.00 ms", "1.00 us", "0.00 us"]);
+        assert_eq!([999, 1_000, 3_200_000_000].map(bytes_of), ["999 B", "1.00 KB", "3.20 GB"]);
     }
 
     #[test]
