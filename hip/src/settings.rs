@@ -237,7 +237,7 @@ settings! {
         "bytes", "`512M`",
         "how many bytes of compiled kernels are kept. The least recently used files are deleted first";
     collective_timeout(Duration): Duration = Duration::from_secs(600), "BURN_ROCM_COLLECTIVE_TIMEOUT", seconds;
-        "seconds above 0", "`600`",
+        "seconds, 0.001 to 86400", "`600`",
         "how long ranks wait for each other: to join a group, for a collective's end, for a message of a rendezvous. \
         After that the group is aborted, and its ranks return an error";
     collective_check(bool): bool = false, "BURN_ROCM_COLLECTIVE_CHECK", flag;
@@ -313,6 +313,10 @@ impl Config {
             && !is_json(path)
         {
             return Err(no_profile("Config::profile", path.as_os_str()));
+        }
+        if !WAITS.contains(&self.collective_timeout) {
+            let found = format!("{:?}", self.collective_timeout);
+            return Err(Error::config("Config::collective_timeout", "1 ms to 1 day", found));
         }
         IN_USE.set(self).map_err(|_| {
             let expected = "a call before the first use of a device, once in a process";
@@ -456,13 +460,15 @@ fn bytes(name: &str, value: &OsStr) -> Result<usize> {
     count.ok_or_else(|| Error::config(name, "bytes, such as 1073741824, 1024M or 1G", found(value)))
 }
 
-/// A time. A day is more than any job waits for a rank, and can't overflow a clock.
+/// How long a wait for a rank may be set to last. A day is more than any job waits, and can't
+/// overflow a clock; a socket refuses a limit of 0.
+const WAITS: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);
+
 fn seconds(name: &str, value: &OsStr) -> Result<Duration> {
     let number = value.to_str().and_then(|text| text.parse::<f64>().ok());
-    let valid = number.filter(|number| *number > 0.0 && *number <= 86_400.0);
-    valid
-        .map(Duration::from_secs_f64)
-        .ok_or_else(|| Error::config(name, "seconds above 0, at most 86400", found(value)))
+    let time = number.and_then(|number| Duration::try_from_secs_f64(number).ok());
+    time.filter(|time| WAITS.contains(time))
+        .ok_or_else(|| Error::config(name, "seconds from 0.001 to 86400", found(value)))
 }
 
 #[cfg(test)]

@@ -51,6 +51,7 @@ fn values_that_make_no_sense_are_refused() {
         ("BURN_ROCM_CHAIN", "on"),
         ("BURN_ROCM_CUDA_TF32", "yes"),
         ("BURN_ROCM_COLLECTIVE_TIMEOUT", "0"),
+        ("BURN_ROCM_COLLECTIVE_TIMEOUT", "1e-12"),
         ("BURN_ROCM_COLLECTIVE_TIMEOUT", "nan"),
         ("BURN_ROCM_COLLECTIVE_TIMEOUT", "86401"),
         ("BURN_ROCM_COLLECTIVE_TIMEOUT", "10m"),
@@ -161,6 +162,14 @@ fn a_profile_is_a_table_or_a_file_for_perfetto() {
     let error = Config::default().profile(PathBuf::from("a.txt")).install().unwrap_err();
     let expected = "table, or a path that ends in .json";
     assert_eq!(error, Error::config("Config::profile", expected, "`a.txt`"));
+}
+
+#[test]
+fn a_timeout_that_no_clock_can_hold_is_refused() {
+    for timeout in [Duration::ZERO, Duration::from_micros(1), Duration::MAX] {
+        let error = Config::default().collective_timeout(timeout).install().unwrap_err();
+        assert!(error.to_string().contains("1 ms to 1 day"), "{error}");
+    }
 }
 
 #[test]
