@@ -15,8 +15,7 @@ use crate::tensor::RocmTensor;
 /// One rank of a group of devices, whose tensors the calls below combine. Clones are the same rank.
 ///
 /// All ranks must make the same calls in the same order, each in its own thread or process. A call
-/// returns before the collective has run, which runs beside later ops of the device until
-/// [`Pending::join`].
+/// returns at once. The collective runs beside the device's later ops until [`Pending::join`].
 ///
 /// ```
 /// use burn_rocm::{Communicator, ReduceOp, RocmDevice};
@@ -80,7 +79,8 @@ impl Communicator {
         let device = device.open()?;
         // All ranks of this process have been added once the group is complete.
         let meeting = meeting_of(id);
-        Ok(Self { own: Arc::new(hip::Communicator::new(&device, id, rank, size)?), meeting })
+        let own = hip::Communicator::new(&device, id, rank, size).inspect_err(|_| meeting.remove())?;
+        Ok(Self { own: Arc::new(own), meeting })
     }
 
     /// The rank of this process among all processes that have met, one device each.

@@ -6,6 +6,8 @@ use burn_backend::ExecutionError;
 use burn_std::DType;
 use hip::Error;
 
+use crate::guard;
+
 thread_local! {
     static LAST: RefCell<Option<Error>> = const { RefCell::new(None) };
 }
@@ -42,8 +44,7 @@ pub(crate) fn keep(error: Error) {
 #[track_caller]
 pub fn raise(error: Error) -> ! {
     let text = error.to_string();
-    // Burn has no guard that would end a graph capture when this panic unwinds.
-    hip::abandon_captures();
+    guard::failed(&error);
     LAST.with(|last| *last.borrow_mut() = Some(error));
     panic!("{text}")
 }
@@ -89,7 +90,7 @@ pub(crate) fn execution(error: Error) -> ExecutionError {
     let reason = error.to_string();
     if matches!(error, Error::Capture { .. }) {
         // As in `raise`, because Burn panics with the error next.
-        hip::abandon_captures();
+        guard::failed(&error);
     }
     LAST.with(|last| *last.borrow_mut() = Some(error));
     ExecutionError::WithContext { reason }

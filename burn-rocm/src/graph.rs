@@ -70,17 +70,18 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::device::RocmDevice;
 use crate::error::{invalid, keep, take_last_error};
-use crate::ops::copy::{assign, contiguous};
-use crate::ops::random;
+use crate::guard::{Guard, refuse_within};
+use crate::ops::copy::{assign, contiguous, copy};
+use crate::ops::{clock, random};
 use crate::recording::{self, Recording};
 use crate::tensor::{RocmTensor, one_device};
-use crate::waiting::{enqueue_before_replay, enqueue_own};
+use crate::waiting::{enqueue_own, enqueue_readers};
 
-pub use hip::{is_capturing, uncaptured};
+pub use hip::is_capturing;
 
 /// How often [`Graph::capture`] runs a step before it captures it. The third call of a convolution
 /// is the one that times MIOpen's algorithms.
@@ -92,6 +93,8 @@ pub struct Graph {
     graph: hip::Graph,
     random: Option<(RocmTensor, u64)>,
     rates: Vec<RocmTensor>,
+    /// By which optimizers know that the graph lives and advances their clocks.
+    _alive: Arc<()>,
     /// What the device's memory has. The lock also keeps replays apart from each other.
     sent: Mutex<Sent>,
 }
@@ -140,16 +143,18 @@ impl Graph {
         runs: usize,
         mut step: impl FnMut() -> T,
     ) -> hip::Result<(Self, T)> {
+        refuse_within(device.index, CAPTURE)?;
         (0..runs).for_each(|_| drop(step()));
         start(device)?;
-        take_last_error();
+        let guard = Guard::begin(device.index);
         let captured = catch_unwind(AssertUnwindSafe(&mut step));
+        drop(guard);
         let output = match captured {
             Ok(output) => output,
             Err(panic) => {
-                abandon(device)?;
+                let refused = abandon(device)?;
                 return match take_last_error() {
-                    Some(error) if says(&*panic, &error) => Err(error),
+                    Some(error) if says(&*panic, &error) => Err(refused.unwrap_or(error)),
                     other => {
                         other.into_iter().for_each(keep);
                         resume_unwind(panic)
@@ -157,11 +162,7 @@ impl Graph {
                 };
             }
         };
-        match stop(device) {
-            Ok(graph) => Ok((graph, output)),
-            // A refused call that `step` went on after has ended the capture already.
-            Err(error) => Err(take_last_error().filter(is_capture).unwrap_or(error)),
-        }
+        Ok((stop(device)?, output))
     }
 
     /// Runs the captured step. Enqueues one launch, and does not wait for it. Before it come small
@@ -174,8 +175,8 @@ impl Graph {
     /// # Errors
     /// `Capture` if this thread is capturing; an error of the device.
     pub fn replay(&self) -> hip::Result<()> {
-        enqueue_before_replay()?;
         let device = self.graph.device();
+        enqueue_readers(|buffer| Arc::ptr_eq(buffer.device(), device) && buffer.is_of_graph())?;
         device.refuse_captured("a graph's launch", "graphs are not nested")?;
         let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
         for (place, rate) in self.rates.iter().zip(&mut sent.rates) {
@@ -253,8 +254,19 @@ fn says(panic: &(dyn Any + Send), error: &hip::Error) -> bool {
     text.or_else(|| panic.downcast_ref().copied()).is_some_and(|text: &str| text.contains(&error.to_string()))
 }
 
-fn is_capture(error: &hip::Error) -> bool {
-    matches!(error, hip::Error::Capture { .. })
+/// Runs `work` as if the calling thread were not capturing: what it enqueues runs, and does not
+/// become part of a graph. It can't read what the captured step computes. Keep a tensor that `work`
+/// makes for as long as the graph: a step that is its only owner may overwrite it.
+pub fn uncaptured<T>(work: impl FnOnce() -> T) -> T {
+    // A product that the step put off is part of the graph. If it fails, reads of its result report
+    // the error.
+    let _ = enqueue_own();
+    hip::uncaptured(work)
+}
+
+/// Whether a graph's work uses the tensor's memory, so that replays may read it and overwrite it.
+pub fn is_of_graph(tensor: &RocmTensor) -> bool {
+    tensor.buffer().is_of_graph()
 }
 
 /// Copies `value` into the memory of `target`, whoever else holds that. So a replay that reads
@@ -272,14 +284,30 @@ pub fn write(target: &RocmTensor, value: RocmTensor) -> hip::Result<()> {
     if !target.layout().names_each_once() {
         return invalid(OP, "a target whose elements have memory of their own", "an expanded tensor");
     }
-    enqueue_before_replay()?;
-    assign(OP, target, &contiguous(value)?)
+    value.settle()?;
+    let memory = target.shared_buffer()?;
+    enqueue_readers(|buffer| std::ptr::eq(buffer, &**memory))?;
+    // The copy has no order, so it must not read what it writes.
+    let value = if value.shares_buffer(target) { copy(&value)? } else { contiguous(value)? };
+    assign(OP, target, &value)
+}
+
+const CAPTURE: &str = "a capture";
+
+/// Ends a capture that this thread left open, if any.
+///
+/// # Errors
+/// `Capture` within [`Graph::capture`]'s step.
+pub(crate) fn prepare(device: &RocmDevice) -> hip::Result<()> {
+    refuse_within(device.index, CAPTURE)?;
+    device.open()?.abandon_capture();
+    Ok(())
 }
 
 /// Begins a capture of this thread's ops. One that the thread left open is ended first.
 pub(crate) fn start(device: &RocmDevice) -> hip::Result<()> {
+    prepare(device)?;
     let open = device.open()?;
-    open.abandon_capture();
     enqueue_own()?;
     open.start_capture()?;
     recording::begin(device.index);
@@ -288,22 +316,26 @@ pub(crate) fn start(device: &RocmDevice) -> hip::Result<()> {
 
 /// Ends the capture.
 pub(crate) fn stop(device: &RocmDevice) -> hip::Result<Graph> {
+    refuse_within(device.index, "the end of a capture")?;
     // If a product that waits fails, the graph would lack it, so the capture fails too.
     let waited = enqueue_own();
     let recorded = recording::is_recording(device.index);
-    let Recording { random, rates } = recording::end(device.index);
+    let Recording { random, rates, clocks } = recording::end(device.index);
     let random = random.filter(|_| recorded);
     let advanced = random.as_ref().map_or(Ok(()), |(state, calls)| random::advance(state, *calls));
     let graph = device.open().and_then(|device| device.stop_capture());
     let graph = waited.and(advanced).and(graph)?;
     let (rates, values): (Vec<_>, Vec<_>) = rates.into_iter().unzip();
     let known = values.into_iter().map(|value| Rate { value, is_new: false }).collect();
-    Ok(Graph { graph, random, rates, sent: Mutex::new(Sent { random: None, rates: known }) })
+    let sent = Mutex::new(Sent { random: None, rates: known });
+    let alive = Arc::default();
+    clock::keep(&alive, device.index, clocks);
+    Ok(Graph { graph, random, rates, sent, _alive: alive })
 }
 
-/// Ends a capture without a graph.
-fn abandon(device: &RocmDevice) -> hip::Result<()> {
+/// Ends a capture without a graph. Returns the error of what was refused in it first, if anything.
+fn abandon(device: &RocmDevice) -> hip::Result<Option<hip::Error>> {
     recording::end(device.index);
-    device.open()?.abandon_capture();
-    Ok(())
+    let ended = device.open()?.stop_capture();
+    Ok(ended.err().filter(|error| matches!(error, hip::Error::Capture { .. })))
 }

@@ -42,6 +42,9 @@
 //!
 //! # What a kernel must not assume
 //!
+//! A tensor's first element is aligned to one element only, because a slice may begin anywhere. So
+//! a kernel that reads several elements at once has to look at the address.
+//!
 //! A launch over [`Work::Elements`] or [`Work::Rows`] has any number of blocks and threads, so the
 //! kernel loops over its range, as above. On the CPU device a block has one thread, unless
 //! `BURN_ROCM_CPU_WAVE` asks for lockstep.
@@ -351,7 +354,10 @@ impl<'a> Call<'a> {
                     tensor.settle()?;
                     launch.reads(tensor.buffer());
                 }
-                Argument::Output(tensor) => launch.reads(tensor.buffer()),
+                Argument::Output(tensor) => {
+                    tensor.settle()?;
+                    launch.reads(tensor.buffer());
+                }
                 Argument::Value(_) => {}
             }
         }

@@ -63,6 +63,7 @@ mod dtype;
 mod error;
 pub mod fused;
 pub mod graph;
+mod guard;
 pub mod kernel;
 mod layout;
 mod meeting;

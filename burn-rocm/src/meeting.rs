@@ -1,4 +1,4 @@
-//! A barrier for threads, which never waits without an end.
+//! A barrier for threads that gives up after a timeout.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -33,6 +33,11 @@ impl Meeting {
     /// Adds a member. Members must not meet before all were added.
     pub(crate) fn add(&self) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).members += 1;
+    }
+
+    /// Removes a member that [`add`](Self::add) added and that will not meet.
+    pub(crate) fn remove(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).members -= 1;
     }
 
     /// Waits until all members have called this. `check` fails if they can't come any more.

@@ -20,6 +20,8 @@ pub(crate) struct Recording {
     pub(crate) random: Option<(RocmTensor, u64)>,
     /// The learning rates, one f64 each, and their values.
     pub(crate) rates: Vec<(RocmTensor, f64)>,
+    /// The clocks that the graph advances, by the address of the parameter's first moment.
+    pub(crate) clocks: Vec<(usize, RocmTensor)>,
 }
 
 thread_local! {
@@ -46,7 +48,8 @@ pub(crate) fn end(device: usize) -> Recording {
 
 /// Calls `f` with the device's recording. `None` if this thread is not recording the device's ops.
 pub(crate) fn with<T>(device: usize, f: impl FnOnce(&mut Recording) -> T) -> Option<T> {
-    if !hip::is_capturing() {
+    // The thread may be capturing another device's ops.
+    if !hip::is_capturing() || !Device::get(device).is_ok_and(|device| device.is_capturing()) {
         return None;
     }
     RECORDINGS.with_borrow_mut(|all| {

@@ -3,9 +3,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, ThreadId};
+
+use hip::Buffer;
 
 /// An op whose work was put off and may still have to be enqueued.
 pub(crate) trait Waiting: Send + Sync {
+    /// Whether the op still has to be enqueued and reads a buffer for which `is` holds.
+    fn reads(&self, is: &dyn Fn(&Buffer) -> bool) -> bool;
+
     /// Enqueues the op if that has not happened yet.
     ///
     /// # Errors
@@ -22,14 +28,14 @@ thread_local! {
     static ANY: Cell<bool> = const { Cell::new(false) };
 }
 
-type List = Vec<Weak<dyn Waiting>>;
+type List = Vec<(ThreadId, Weak<dyn Waiting>)>;
 
-/// The ops, of all threads, that may not be enqueued yet and read a graph's memory. A replay may
-/// overwrite that memory.
-fn of_graphs() -> MutexGuard<'static, List> {
-    static OF_GRAPHS: Mutex<List> = Mutex::new(Vec::new());
+/// The last op that each thread put off, also of threads that have ended. It may not be enqueued
+/// yet. A replay, or a write into memory that others hold, may overwrite what it reads.
+fn of_all_threads() -> MutexGuard<'static, List> {
+    static OF_ALL_THREADS: Mutex<List> = Mutex::new(Vec::new());
     // Every statement that changes the list leaves it whole.
-    OF_GRAPHS.lock().unwrap_or_else(PoisonError::into_inner)
+    OF_ALL_THREADS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Takes the op that this thread put off. Also `None` while the thread is ending.
@@ -39,14 +45,14 @@ fn take() -> Option<Arc<dyn Waiting>> {
     LAST.try_with(RefCell::take).ok().flatten()
 }
 
-/// Keeps an op until this thread's next op. The thread must not be holding one already. `of_graph`
-/// says whether the op reads a graph's memory.
-pub(crate) fn wait(op: Arc<dyn Waiting>, of_graph: bool) {
-    if of_graph {
-        let mut list = of_graphs();
-        list.retain(|other| other.strong_count() > 0);
-        list.push(Arc::downgrade(&op));
-    }
+/// Keeps an op until this thread's next op. The thread must not be holding one already.
+pub(crate) fn wait(op: Arc<dyn Waiting>) {
+    let own = thread::current().id();
+    let mut list = of_all_threads();
+    // The thread's op before this one has been enqueued.
+    list.retain(|(thread, other)| *thread != own && other.strong_count() > 0);
+    list.push((own, Arc::downgrade(&op)));
+    drop(list);
     ANY.set(LAST.try_with(|last| last.replace(Some(op))).is_ok());
 }
 
@@ -72,15 +78,16 @@ pub(crate) fn enqueue_own() -> hip::Result<()> {
     if ANY.get() { take().map_or(Ok(()), |op| op.enqueue()) } else { Ok(()) }
 }
 
-/// Enqueues the op that this thread put off, and those of all threads that read a graph's memory. A
-/// replay calls this first.
+/// Enqueues the op that this thread put off, and those of all threads that read a buffer for which
+/// `is` holds. Call this before a replay, or before a write into memory that others hold.
 ///
 /// # Errors
 /// Those of this thread's op.
-pub(crate) fn enqueue_before_replay() -> hip::Result<()> {
+pub(crate) fn enqueue_readers(is: impl Fn(&Buffer) -> bool) -> hip::Result<()> {
     enqueue_own()?;
-    let all = std::mem::take(&mut *of_graphs());
+    let all: List = of_all_threads().clone();
+    let readers = all.iter().filter_map(|(_, op)| op.upgrade()).filter(|op| op.reads(&is));
     // Reads of their results report their errors.
-    all.iter().filter_map(Weak::upgrade).for_each(|op| drop(op.enqueue()));
+    readers.for_each(|op| drop(op.enqueue()));
     Ok(())
 }

@@ -58,7 +58,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{DType, FloatDType, Tensor};
 use burn_rocm::fused::amp::{self, Growth, Scale};
 use burn_rocm::fused::optim::unless;
-use burn_rocm::{RocmTensor, raise, trace};
+use burn_rocm::{RocmTensor, graph, raise, trace};
 
 use crate::fuse::{from_rocm, on_rocm, refuse, rocm, say_elsewhere};
 use crate::optim::Optimize;
@@ -307,8 +307,8 @@ impl GradScaler {
     /// Waits for the device once in each step, to read whether a gradient overflowed. On this
     /// project's device up to 165 gradients share a launch.
     ///
-    /// In a capture ([`burn_rocm::graph`]) and from then on, the device decides and nothing waits.
-    /// The optimizer must be one of this crate, the model on one device.
+    /// In a capture ([`burn_rocm::graph`]) the device decides and nothing waits. The optimizer must
+    /// be one of this crate. From then on the model must be on one device.
     pub fn step<M: Module>(
         &mut self,
         optimizer: &mut impl Optimize,
@@ -325,7 +325,7 @@ impl GradScaler {
     }
 }
 
-/// The step of which the device decides whether it is taken.
+/// The step with a scale in device memory. In a capture the device decides whether it is taken.
 fn step_on_device<M: Module>(
     scale: &Scale,
     growth: Growth,
@@ -341,8 +341,14 @@ fn step_on_device<M: Module>(
     let mut give = Give { grads: take.ids.into_iter().zip(grads).collect(), done: take.done };
     module.visit(&mut give);
     drop(op);
-    let stepped = unless(&flag, || optimizer.optimize(lr, module, give.done));
-    let module = stepped.unwrap_or_else(|error| raise(error));
+    let module = if graph::is_capturing() {
+        let stepped = unless(&flag, || optimizer.optimize(lr, module, give.done));
+        stepped.unwrap_or_else(|error| raise(error))
+    } else if amp::any_set(vec![flag.clone()]).unwrap_or_else(|error| raise(error)) {
+        module
+    } else {
+        optimizer.optimize(lr, module, give.done)
+    };
     scale.update(&flag, growth).unwrap_or_else(|error| raise(error));
     module
 }

@@ -32,8 +32,9 @@
 //! # Ok::<(), burn_rocm::RocmError>(())
 //! ```
 //!
-//! Burn 0.22 keeps Adam's count of steps itself, on the host. It does not count replays: after a
-//! graph, a step that is not replayed and a saved record have the count of the capture.
+//! Burn 0.22 keeps Adam's count of steps itself, on the host, where replays don't count. While a
+//! graph lives, all steps of its parameters take the device's count. A saved record, and steps
+//! after the graph was dropped, have the host's count.
 
 use burn::tensor::{Bool, Device, Int, Tensor};
 use burn_rocm::{RocmError, graph};

@@ -145,7 +145,7 @@ impl DataParallel {
     }
 
     /// A value averaged over all ranks, with each rank's weighted by its share of the samples, such
-    /// as the loss of a batch.
+    /// as the loss of a batch. Every rank must call this; one without samples passes zeros.
     pub fn mean<const D: usize>(&self, value: Tensor<D>, share: Share) -> Tensor<D> {
         let communicator = self.communicator();
         let mean = match share.weight() {

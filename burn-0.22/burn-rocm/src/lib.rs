@@ -33,6 +33,8 @@ mod error;
 pub mod fused;
 #[path = "../../../burn-rocm/src/graph.rs"]
 pub mod graph;
+#[path = "../../../burn-rocm/src/guard.rs"]
+mod guard;
 #[path = "../../../burn-rocm/src/kernel.rs"]
 pub mod kernel;
 #[path = "../../../burn-rocm/src/layout/mod.rs"]

@@ -2,14 +2,19 @@
 //! CPU provider with two and four devices.
 #![allow(missing_docs, clippy::unwrap_used, clippy::useless_conversion)]
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
 #[expect(unreachable_pub, reason = "the file is a module of a library, too")]
 #[path = "../../../tests/src/again.rs"]
 mod again;
 
-use burn_backend::distributed::{DistributedOps, ReduceOperation};
+use burn_backend::distributed::{
+    DistributedConfig, DistributedOps, DistributedParamId, DistributedParams, ReduceOperation, TensorRef,
+};
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::{DeviceOps, TensorData};
-use burn_rocm_022::{BurnDevice, Rocm, RocmDevice, RocmTensor, read_with_fault};
+use burn_rocm_022::{BurnDevice, Rocm, RocmDevice, RocmError, RocmTensor, read_with_fault, take_last_error};
 
 type R = Rocm;
 
@@ -61,4 +66,32 @@ fn tensors_of_every_device_are_reduced() {
         let result = unsafe { result.assume_resolved() };
         assert_eq!(read(result), mean(devices.len(), 33));
     }
+}
+
+/// The other device's thread has panicked, and its gradients never come.
+#[test]
+fn a_device_that_never_comes_is_an_error() {
+    const TEST: &str = "a_device_that_never_comes_is_an_error";
+    let environment = [
+        ("BURN_ROCM_CPU_DEVICES", "2"),
+        ("BURN_ROCM_PROVIDER", "cpu"),
+        ("BURN_ROCM_COLLECTIVE_TIMEOUT", "1"),
+    ];
+    if std::env::var(environment[2].0).as_deref() != Ok(environment[2].1) {
+        return again::again(&["--exact", TEST], &environment);
+    }
+    let devices: [BurnDevice; 2] = [0, 1].map(|index| RocmDevice::new(index).into());
+    let config = DistributedConfig { all_reduce_op: ReduceOperation::Mean };
+    R::start_communication_server(&devices, config);
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let param = DistributedParams { param_id: DistributedParamId::from(7) };
+        R::register_sync_parameters(&devices[0], vec![param.clone()]);
+        let mut gradient = on(&devices[0], 0, 5);
+        R::submit_gradient_sync(TensorRef(&mut gradient), param);
+        let panicked = catch_unwind(AssertUnwindSafe(|| R::submit_sync_collective(&devices[0])));
+        ended.send((panicked.is_err(), take_last_error())).unwrap();
+    });
+    let found = end.recv_timeout(Duration::from_secs(60)).expect("an error after a second");
+    assert!(matches!(found, (true, Some(RocmError::Collective { .. }))), "{found:?}");
 }

@@ -60,7 +60,7 @@ use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{DType, FloatDType, Tensor};
 use burn_rocm::fused::amp::{self, Growth, Scale};
 use burn_rocm::fused::optim::unless;
-use burn_rocm::{RocmTensor, raise, trace};
+use burn_rocm::{RocmTensor, graph, raise, trace};
 
 use crate::fuse::{Route, from_rocm, is_rocm, refuse, rocm, say_elsewhere};
 use names::names;
@@ -301,8 +301,8 @@ impl GradScaler {
     /// Waits for the device once in each step, to read whether a gradient overflowed. On
     /// [`Rocm`](burn_rocm::Rocm) up to 165 gradients share a launch.
     ///
-    /// In a capture ([`burn_rocm::graph`]) and from then on, the device decides and nothing waits.
-    /// The optimizer must be one of this crate, the model on one device.
+    /// In a capture ([`burn_rocm::graph`]) the device decides and nothing waits. The optimizer must
+    /// be one of this crate. From then on the model must be on one device.
     pub fn step<B: AutodiffBackend, M: AutodiffModule<B>, O: Optimizer<M, B>>(
         &mut self,
         optimizer: &mut O,
@@ -319,7 +319,7 @@ impl GradScaler {
     }
 }
 
-/// The step of which the device decides whether it is taken.
+/// The step with a scale in device memory. In a capture the device decides whether it is taken.
 fn step_on_device<B: AutodiffBackend, M: AutodiffModule<B>, O: Optimizer<M, B>>(
     scale: &Scale,
     growth: Growth,
@@ -335,8 +335,14 @@ fn step_on_device<B: AutodiffBackend, M: AutodiffModule<B>, O: Optimizer<M, B>>(
     let mut give = Give { grads: take.ids.into_iter().zip(grads).collect(), done: GradientsParams::new() };
     module.visit(&mut give);
     drop(op);
-    let stepped = unless(&flag, || optimizer.step(lr, module, give.done));
-    let module = stepped.unwrap_or_else(|error| raise(error));
+    let module = if graph::is_capturing() {
+        let stepped = unless(&flag, || optimizer.step(lr, module, give.done));
+        stepped.unwrap_or_else(|error| raise(error))
+    } else if amp::any_set(vec![flag.clone()]).unwrap_or_else(|error| raise(error)) {
+        module
+    } else {
+        optimizer.step(lr, module, give.done)
+    };
     scale.update(&flag, growth).unwrap_or_else(|error| raise(error));
     module
 }

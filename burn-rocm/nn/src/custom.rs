@@ -41,10 +41,12 @@ pub fn apply<B: Backend, const N: usize, const D: usize, const R: usize>(
 /// `Unsupported` if `B` is another project's backend, or if the tensor requires a gradient.
 pub fn constant<B: Backend, const D: usize>(tensor: &Tensor<B, D>) -> Result<RocmTensor, RocmError> {
     const NAME: &str = "custom::constant";
-    Route::<B>::of(NAME).and_then(|route| route.untracked(NAME, tensor)).ok_or_else(|| {
-        let what = format!("tensors of {} that require a gradient", std::any::type_name::<B>());
+    let refused = |why: &str| {
+        let what = format!("tensors of {}{why}", std::any::type_name::<B>());
         RocmError::Unsupported { op: NAME, dtype: None, what: Some(what) }
-    })
+    };
+    let route = Route::<B>::of(NAME).ok_or_else(|| refused(""))?;
+    route.untracked(NAME, tensor).ok_or_else(|| refused(" that require a gradient"))
 }
 
 fn of_rank(op: &'static str, expected: usize, found: usize) -> RocmError {

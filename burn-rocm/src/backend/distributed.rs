@@ -37,6 +37,9 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> DistributedBackend for Rocm
     }
 
     fn submit_sync_collective(device: &RocmDevice) {
+        // Burn's server waits without an end for the gradients of a device whose thread has panicked.
+        // The meeting does not.
+        collective::meet().or_raise();
         if let Some(client) = get_distributed_sync_client::<Self>() {
             client.submit_sync_collective(device.clone());
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn_std::{DType, Shape};
-use hip::{Error as RocmError, Template};
+use hip::{Device, Error as RocmError, Template};
 
 use crate::arg::Arg;
 use crate::device::RocmDevice;
@@ -117,7 +117,7 @@ fn unscale_by(
         let at = match at {
             Some(at) => at,
             None => {
-                flags.push(full_on(device, Shape::from([1]), 0i64.into(), DType::U32)?);
+                flags.push(no_flag(device)?);
                 flags.len() - 1
             }
         };
@@ -134,6 +134,11 @@ fn unscale_by(
         }
     }
     Ok((all, flags))
+}
+
+/// A flag that is not set.
+fn no_flag(device: &Arc<Device>) -> Result<RocmTensor, RocmError> {
+    full_on(device, Shape::from([1]), 0i64.into(), DType::U32)
 }
 
 /// Whether any flag of [`unscale`] is set. Waits once for each device.
@@ -222,9 +227,12 @@ impl Scale {
     /// is not finite.
     ///
     /// # Errors
-    /// As [`unscale`]; `Invalid` if there is no gradient, or one on another device.
+    /// As [`unscale`]; `Invalid` for a gradient on another device.
     pub fn unscale(&self, grads: Vec<RocmTensor>) -> Result<(Vec<RocmTensor>, RocmTensor), RocmError> {
         let (grads, mut flags) = unscale_by(grads, Factor::Tensor(&self.inverse))?;
+        if flags.is_empty() {
+            return Ok((grads, no_flag(self.factors.hip_device())?));
+        }
         match (flags.pop(), flags.is_empty()) {
             (Some(flag), true) if Arc::ptr_eq(flag.hip_device(), self.factors.hip_device()) => {
                 Ok((grads, flag))

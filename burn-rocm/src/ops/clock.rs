@@ -2,7 +2,7 @@
 //! kernels compute them in device memory.
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use burn_std::{DType, Shape};
 use hip::{Device, Error as RocmError, Template};
@@ -55,6 +55,61 @@ impl Clock {
         let time = data.iter::<u64>().next().unwrap_or_default();
         usize::try_from(time).or_else(|_| invalid("clock", "a count of steps", time.to_string()))
     }
+}
+
+/// The clocks that living graphs advance. Burn 0.22's states have no place for a clock, so a step
+/// finds it by the first moment, whose memory the graph keeps from being used for anything else.
+static OF_GRAPHS: Mutex<Vec<OfGraph>> = Mutex::new(Vec::new());
+
+struct OfGraph {
+    device: usize,
+    /// The address of the first moment.
+    moment: usize,
+    clock: RocmTensor,
+    /// Gone with the graph.
+    graph: Weak<()>,
+}
+
+/// The address of a first moment. In a capture the graph then keeps the memory.
+fn address(moment: &RocmTensor) -> usize {
+    moment.buffer().address() + moment.byte_offset()
+}
+
+/// The clock that a living graph, or the one being captured, advances for the parameter with this
+/// first moment.
+pub(crate) fn of_graph(moment: &RocmTensor) -> Option<Clock> {
+    let (device, at) = (moment.rocm_device().index, address(moment));
+    let recorded = recording::with(device, |recording| {
+        let found = recording.clocks.iter().find(|(moment, _)| *moment == at);
+        found.map(|(_, clock)| clock.clone())
+    });
+    let of_living = || {
+        let mut all = OF_GRAPHS.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|entry| entry.graph.strong_count() > 0);
+        let found = all.iter().find(|entry| (entry.device, entry.moment) == (device, at));
+        found.map(|entry| entry.clock.clone())
+    };
+    recorded.flatten().or_else(of_living).map(Clock)
+}
+
+/// Says that the graph being captured advances the clock for the parameter with this first moment.
+pub(crate) fn record(moment: &RocmTensor, clock: &Clock) {
+    let (device, at) = (moment.rocm_device().index, address(moment));
+    recording::with(device, |recording| {
+        if recording.clocks.iter().all(|(moment, _)| *moment != at) {
+            recording.clocks.push((at, clock.0.clone()));
+        }
+    });
+}
+
+/// Keeps a captured graph's clocks, by the address of each one's first moment, for as long as
+/// `graph` lives.
+pub(crate) fn keep(graph: &Arc<()>, device: usize, clocks: Vec<(usize, RocmTensor)>) {
+    let mut all = OF_GRAPHS.lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|entry| entry.graph.strong_count() > 0);
+    let graph = Arc::downgrade(graph);
+    let entry = |(moment, clock)| OfGraph { device, moment, clock, graph: graph.clone() };
+    all.extend(clocks.into_iter().map(entry));
 }
 
 /// The learning rate in device memory. In a capture it is the graph's, which sets it anew for

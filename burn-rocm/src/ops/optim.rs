@@ -142,6 +142,8 @@ struct Kind {
     /// Whether the step's numbers are computed on the device. With [`Adam`], each row then ends
     /// with its clock.
     replayed: bool,
+    /// Whether the parameters were added in a capture, so that the step is part of its graph.
+    captured: bool,
 }
 
 /// Which state tensors existed before the step: the last template argument of the kernels.
@@ -226,22 +228,28 @@ impl Step {
             2 => Old::Some,
             _ => Old::None,
         };
-        let time = match self.rule {
-            Rule::Adam(_) => state.time + 1,
-            Rule::Sgd(_) => 0,
-        };
         let of_rule = if had == Old::None { 0 } else { state.tensors.len().min(states) };
-        let recorded = is_recording(device.info().index) || clock::is_conditional();
+        let captured = is_recording(device.info().index);
+        let recorded = captured || clock::is_conditional();
         let counts = matches!(self.rule, Rule::Adam(_));
         if recorded && states > 0 && had != Old::All {
             let reason =
                 "a parameter has no optimizer state yet: take a step before that is not captured".into();
             return Err(RocmError::Capture { op, reason });
         }
-        let clock = match &state.clock {
-            Some(clock) if counts && Arc::ptr_eq(clock.tensor().hip_device(), &device) => Some(clock.share()),
-            _ if counts && (recorded || state.clock.is_some()) => Some(Clock::new(&device, state.steps()?)?),
-            _ => None,
+        let known = match &state.clock {
+            Some(clock) => Some(clock.share()),
+            None if counts && had == Old::All => clock::of_graph(&state.tensors[0]),
+            None => None,
+        };
+        let (clock, time) = match known {
+            _ if !counts => (None, 0),
+            None if recorded => (Some(Clock::new(&device, state.time)?), state.time + 1),
+            None => (None, state.time + 1),
+            // The kernels that read a clock read all states.
+            Some(clock) if had != Old::All => (None, clock.time()? + 1),
+            Some(clock) if Arc::ptr_eq(clock.tensor().hip_device(), &device) => (Some(clock), state.time + 1),
+            Some(clock) => (Some(Clock::new(&device, clock.time()?)?), state.time + 1),
         };
         let (old, unused) = state.tensors.split_at_mut(of_rule);
         let unused = if had == Old::None && states > 0 { &[] } else { &*unused };
@@ -261,6 +269,9 @@ impl Step {
             read.push(tensor);
             new.push(out);
         }
+        if captured && let (Some(clock), Some(moment)) = (&clock, new.first()) {
+            clock::record(moment, clock);
+        }
         while new.len() < states {
             new.push(RocmTensor::empty(&device, new_param.layout().shape().clone(), dtype)?);
         }
@@ -273,7 +284,7 @@ impl Step {
             // Each row has a time of its own if the device counts.
             let by_time = if clock.is_some() { 0 } else { time };
             let replayed = recorded || clock.is_some();
-            let kind = Kind { dtype: kernel_type, time: by_time, old: had, replayed };
+            let kind = Kind { dtype: kernel_type, time: by_time, old: had, replayed, captured };
             group(&mut self.groups, &device, kind).rows.push(row);
         }
         new.extend(unused.iter().cloned());
@@ -283,15 +294,21 @@ impl Step {
     /// Computes the new parameters and states that [`add`](Self::add) returned.
     ///
     /// # Errors
-    /// An error of the device.
+    /// `Capture` if a capture in which parameters were added has ended: their gradients will never
+    /// be computed. An error of the device.
     pub fn run(&mut self) -> Result<(), RocmError> {
         let op = self.op();
+        let ended = |group: &Group<Kind>| group.key.captured && !is_recording(group.device.info().index);
+        if self.groups.iter().any(ended) {
+            self.groups.clear();
+            return Err(RocmError::Capture { op, reason: "the step's capture has ended".into() });
+        }
         for group in &mut self.groups {
             widen_gradients(&mut group.rows)?;
         }
         let mut rates = Vec::new();
         for Group { device, key, mut rows } in std::mem::take(&mut self.groups) {
-            let (device, rows, Kind { dtype, time, old, replayed }) = (&device, &mut rows, key);
+            let (device, rows, Kind { dtype, time, old, replayed, .. }) = (&device, &mut rows, key);
             if replayed {
                 let rate = rate_of(&mut rates, device, self.rule)?;
                 self.replayed(device, dtype, &rate, rows)?;

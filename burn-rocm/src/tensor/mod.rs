@@ -12,8 +12,8 @@ use crate::dtype::kernel_type;
 use crate::error::{OrRaise, invalid, unsupported};
 use crate::layout::{Layout, broadcast_shape, count};
 use crate::waiting::{Waiting, enqueue_own, release, wait};
-use put_off::PutOff;
 pub(crate) use put_off::Work;
+use put_off::{PutOff, Share};
 
 /// A view of a device buffer: the elements' dtype and their layout in the buffer.
 #[derive(Clone)]
@@ -22,7 +22,7 @@ pub struct RocmTensor {
     layout: Layout,
     dtype: DType,
     /// The product that writes the buffer, if it was put off.
-    put_off: Option<Arc<PutOff>>,
+    put_off: Option<Share>,
 }
 
 // An op that fails panics before it has changed a tensor. The device keeps its state behind locks
@@ -100,10 +100,9 @@ impl RocmTensor {
     /// Puts off `work`, which computes this tensor's elements, until the thread's next op or until
     /// the elements are needed. `dims` is the number of matrices, and the rows and columns of each.
     pub(crate) fn put_off(self, dims: [usize; 3], work: Work) -> Self {
-        let of_graph = work.stacked.iter().any(|operand| operand.buffer.is_of_graph());
         let product = Arc::new(PutOff::new(dims, work));
-        wait(product.clone(), of_graph);
-        Self { put_off: Some(product), ..self }
+        wait(product.clone());
+        Self { put_off: Some(Share::new(product)), ..self }
     }
 
     /// Takes the stacked operands of the product that was put off. The product is then never
@@ -111,13 +110,13 @@ impl RocmTensor {
     /// this tensor is the only view of it, and the view shows all of its matrices in order. `dims`
     /// is as for [`put_off`](Self::put_off).
     pub(crate) fn take_stacked(&self, dims: [usize; 3]) -> Option<[Self; 2]> {
-        let product = self.put_off.as_ref().filter(|product| product.dims == dims)?;
-        if !self.layout.is_contiguous() {
+        let share = self.put_off.as_ref().filter(|share| share.product.dims == dims)?;
+        if !self.layout.is_contiguous() || !share.is_only() {
             return None;
         }
-        release(product);
-        // A replay may hold it too, but only enqueues it or finds it taken.
-        if Arc::strong_count(product) == 1 { product.take().map(|work| work.stacked) } else { None }
+        release(&share.product);
+        // Another thread's replay may hold it too, but only enqueues it or finds it taken.
+        share.product.take().map(|work| work.stacked)
     }
 
     /// Enqueues the product that writes the buffer, if it was put off.
@@ -126,7 +125,7 @@ impl RocmTensor {
     /// The product's error, at every call.
     #[inline]
     pub(crate) fn settle(&self) -> hip::Result<()> {
-        self.put_off.as_ref().map_or(Ok(()), |product| product.enqueue())
+        self.put_off.as_ref().map_or(Ok(()), |share| share.product.enqueue())
     }
 
     /// The buffer. Enqueues the product that writes it first, if that was put off.
@@ -149,6 +148,11 @@ impl RocmTensor {
     pub(crate) fn shared_buffer(&self) -> hip::Result<&Arc<Buffer>> {
         self.settle()?;
         Ok(&self.buffer)
+    }
+
+    /// Whether both are views of one buffer.
+    pub(crate) fn shares_buffer(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.buffer, &other.buffer)
     }
 
     /// Shape, strides and offset.

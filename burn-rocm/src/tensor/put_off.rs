@@ -10,13 +10,32 @@
 //! the timing differs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 
-use hip::Error;
+use hip::{Buffer, Error};
 
 use super::RocmTensor;
 use crate::waiting::Waiting;
+
+/// A view's share in the product that writes its buffer.
+#[derive(Clone)]
+pub(super) struct Share {
+    pub(super) product: Arc<PutOff>,
+    /// Held by the views only, unlike the product.
+    views: Arc<()>,
+}
+
+impl Share {
+    pub(super) fn new(product: Arc<PutOff>) -> Self {
+        Self { product, views: Arc::default() }
+    }
+
+    /// Whether this is the only view.
+    pub(super) fn is_only(&self) -> bool {
+        Arc::strong_count(&self.views) == 1
+    }
+}
 
 /// A product that was put off and may not be enqueued yet.
 pub(super) struct PutOff {
@@ -98,6 +117,14 @@ impl PutOff {
 }
 
 impl Waiting for PutOff {
+    fn reads(&self, is: &dyn Fn(&Buffer) -> bool) -> bool {
+        if self.enqueued.load(Ordering::Acquire) {
+            return false;
+        }
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        matches!(&*state, State::Waiting(work) if work.stacked.iter().any(|operand| is(&operand.buffer)))
+    }
+
     /// Enqueues the product if that has not happened yet. Another thread that needs the product
     /// blocks here until it is enqueued, so that its own work comes later.
     ///
@@ -115,7 +142,6 @@ impl Waiting for PutOff {
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
 
     use burn_backend::TensorData;

@@ -202,6 +202,12 @@ impl Device {
         self.captures.here().unwrap_or(&self.compute)
     }
 
+    /// Whether the calling thread is capturing this device's work. `false` inside
+    /// [`uncaptured`](crate::uncaptured).
+    pub fn is_capturing(&self) -> bool {
+        self.captures.here().is_some()
+    }
+
     /// For work that can't be captured. The capture then gives no graph, because the graph would
     /// lack the refused work.
     ///

@@ -21,7 +21,8 @@ struct Gathered {
 }
 
 /// While this lives, [`update`] gathers the thread's parameters. If a panic comes before
-/// [`run`](Gathering::run), the steps gathered so far are run, as Burn's optimizer would have done.
+/// [`run`](Gathering::run), the steps gathered so far are run, as Burn's optimizer would have done,
+/// unless they belong to a capture that the panic has ended.
 pub(super) struct Gathering {
     before: Option<Gathered>,
 }

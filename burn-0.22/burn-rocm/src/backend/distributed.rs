@@ -26,6 +26,9 @@ impl DistributedOps<Self> for Rocm {
     /// The devices' threads wait for each other: Burn's server loses what a device announces for
     /// the next backward pass before all devices have ended this one.
     fn submit_sync_collective(device: &BurnDevice) {
+        // Burn's server waits without an end for the gradients of a device whose thread has panicked.
+        // The meeting does not.
+        collective::meet().or_raise();
         if let Some(client) = get_distributed_sync_client::<Self>() {
             client.submit_sync_collective(device.clone());
         }

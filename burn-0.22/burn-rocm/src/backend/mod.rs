@@ -80,7 +80,7 @@ impl Backend for Rocm {
     /// runs the work at least once, which compiles the kernels and lets MIOpen choose its
     /// algorithms.
     fn graph_prepare(device: &BurnDevice) -> Result<(), ExecutionError> {
-        own(device).open().map(|device| device.abandon_capture()).map_err(execution)
+        crate::graph::prepare(&own(device)).map_err(execution)
     }
 
     /// Records what this thread launches on the device, instead of running it. Other threads' work

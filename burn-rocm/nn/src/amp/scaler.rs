@@ -59,8 +59,8 @@ fn is_scale(scale: f32) -> bool {
 /// scale before the optimizer's step. It skips a step whose gradients overflowed, and lowers the
 /// scale.
 ///
-/// Once a step has been captured in a graph, the scale is in device memory and the device skips the
-/// steps. [`factor`](Self::factor), [`skipped`](Self::skipped) and
+/// Once a step has been captured in a graph, the scale is in device memory, and the device skips
+/// the graph's steps. [`factor`](Self::factor), [`skipped`](Self::skipped) and
 /// [`to_record`](Self::to_record) then wait for the device, and fail in a capture.
 #[derive(Clone, Debug)]
 pub struct GradScaler {

@@ -110,14 +110,15 @@ impl<B: Backend> BatchNorm<B> {
             // An update before a capture is not part of it.
             .map(|state| graph::uncaptured(|| state.value_sync()))
             .map(|value| primitive(value.to_device(&device).detach()));
-        let before =
-            graph::is_capturing().then(|| [&mean, &variance].map(|value| route.inner(value.clone())));
+        // In a graph's memory they stay, because the next replay goes on with them.
+        let before = [&mean, &variance].map(|value| route.inner(value.clone()));
+        let stay = graph::is_capturing() || before.iter().any(graph::is_of_graph);
+        let before = stay.then_some(before);
         let op = BatchNormTrain { momentum: self.momentum, epsilon: self.epsilon };
         let [gamma, beta] = [&self.gamma, &self.beta].map(|param| primitive(param.val()));
         let (output, saved) = route.apply(op, [primitive(input), gamma, beta, mean, variance]);
         let [_, mean, variance] = saved.try_into().expect("`BatchNormTrain` saves three");
         if let Some([old_mean, old_variance]) = before {
-            // The next replay finds them there.
             let written = graph::write(&old_mean, mean).and_then(|()| graph::write(&old_variance, variance));
             written.unwrap_or_else(|error| raise(error));
             return wrap(output);

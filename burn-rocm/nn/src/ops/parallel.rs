@@ -82,15 +82,19 @@ impl Buckets {
     /// There is one gradient for each entry. `None` for a gradient that this rank lacks, and in the
     /// result for one that all ranks lack.
     ///
-    /// Waits for the device only if this rank lacks a gradient.
+    /// A rank of weight 0 lacks all gradients, whatever it has: 0 times its flag is 0, and 0 times
+    /// an infinity is NaN. Waits for the device only if this rank lacks a gradient.
     pub(crate) fn reduce(
         &mut self,
         entries: Vec<Entry>,
-        grads: Vec<Option<RocmTensor>>,
+        mut grads: Vec<Option<RocmTensor>>,
         weight: Option<f64>,
     ) -> Result<Vec<Option<RocmTensor>>, RocmError> {
         if self.communicator.size() == 1 {
             return Ok(grads);
+        }
+        if weight == Some(0.0) {
+            grads.fill(None);
         }
         if self.entries != entries {
             self.plan(entries)?;

@@ -50,7 +50,8 @@
 //! - **Running statistics** of batch norms stay those of each rank's own samples.
 //! - **Weights divided among ranks.** [`ColumnLinear`] and [`RowLinear`] are a pair of linear
 //!   layers of which each rank has a part. Their ranks are a group of their own, other than those
-//!   of `DataParallel`.
+//!   of `DataParallel`. All else must be the same on these ranks: seed the devices alike if a
+//!   dropout is outside the pair. [`clip_global_norm`] and `GradScaler` see one rank's part only.
 //! - **A failed rank.** If a rank panics, drop its communicator or let the process end: the other
 //!   ranks then get an error within `BURN_ROCM_COLLECTIVE_TIMEOUT`.
 
@@ -170,7 +171,7 @@ impl DataParallel {
     }
 
     /// A value averaged over all ranks, with each rank's weighted by its share of the samples, such
-    /// as the loss of a batch.
+    /// as the loss of a batch. Every rank must call this; one without samples passes zeros.
     pub fn mean<B: Backend, const D: usize>(&self, value: Tensor<B, D>, share: Share) -> Tensor<B, D> {
         const OP: &str = "DataParallel::mean";
         if !is_rocm::<B>() {

@@ -21,7 +21,8 @@ impl Share {
     /// With `Invalid` for more samples than `total`, or a total of 0.
     pub fn of(samples: usize, total: usize) -> Self {
         if samples > total || total == 0 {
-            refuse("Share::of", format!("at most {total} samples, of more than 0"), samples.to_string());
+            let expected = "a total above 0, and at most that many samples";
+            refuse("Share::of", expected, format!("{samples} of {total}"));
         }
         Self { of: Some((samples, total)) }
     }

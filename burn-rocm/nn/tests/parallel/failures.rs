@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use burn_rocm::{RocmError, take_last_error};
+use burn_rocm::{RocmError, UniqueId, take_last_error};
 use burn_rocm_nn::parallel::{Shards, Share};
 
 use crate::*;
@@ -43,6 +43,27 @@ fn ranks_that_ask_for_different_things() {
     for error in errors {
         assert!(matches!(error, RocmError::Mismatch { .. }), "{error}");
     }
+}
+
+/// One of the ranks first names a rank that does not exist, and tries again.
+#[test]
+fn a_rank_that_could_not_join_is_not_waited_for() {
+    let Some(count) = devices("failures::a_rank_that_could_not_join_is_not_waited_for") else { return };
+    let id = UniqueId::new().unwrap();
+    std::thread::scope(|scope| {
+        for rank in 0..count {
+            let device = RocmDevice::new(rank);
+            scope.spawn(move || {
+                if rank == 1 {
+                    // Rank 0 is there already, so the meeting outlives this call.
+                    std::thread::sleep(Duration::from_millis(200));
+                    let wrong = Communicator::new(&device, &id, count, count);
+                    assert!(matches!(wrong, Err(RocmError::Invalid { .. })), "{wrong:?}");
+                }
+                Communicator::new(&device, &id, rank, count).unwrap().meet().unwrap();
+            });
+        }
+    });
 }
 
 /// The other ranks get an error long before the timeout.

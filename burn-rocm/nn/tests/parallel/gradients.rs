@@ -83,6 +83,31 @@ fn ranks_weigh_by_their_samples() {
     }
 }
 
+/// A rank without samples has a gradient all the same, of a mean over nothing or of 0 times a loss.
+/// It counts for nothing, and every rank agrees on which parameters have a gradient.
+#[test]
+fn what_a_rank_of_weight_0_has_counts_for_nothing() {
+    let Some(count) = devices("gradients::what_a_rank_of_weight_0_has_counts_for_nothing") else { return };
+    for factor in [0.0, f64::NAN] {
+        let results = on_ranks(count, |mut ranks| {
+            let net = Net::<B>::new(&ranks.communicator().device(), 0);
+            let last = ranks.rank() + 1 == ranks.size();
+            // The last rank alone uses the layer.
+            let extra: &[usize] = if last { &[0] } else { &[] };
+            let loss = with_extra(&net, &[3, 4], extra, 2) * if last { factor } else { 1.0 };
+            let share = Share::of(if last { 0 } else { 2 }, 2 * (count - 1));
+            let grads = ranks.backward(&net, Some(loss));
+            gradients(&net, &ranks.reduce(&net, grads, share))
+        });
+        let net = Net::<B>::new(&RocmDevice::new(0), 0);
+        let loss = with_extra(&net, &[3, 4], &[], 2);
+        let expected = gradients(&net, &GradientsParams::from_grads(loss.backward(), &net));
+        for found in results {
+            assert_near("of weight 0", &found, &expected);
+        }
+    }
+}
+
 /// A bucket takes one launch, which packs it, and one collective. A rank that has all gradients reads
 /// nothing back.
 #[test]
