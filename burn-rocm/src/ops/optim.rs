@@ -237,9 +237,11 @@ impl Step {
                 "a parameter has no optimizer state yet: take a step before that is not captured".into();
             return Err(RocmError::Capture { op, reason });
         }
+        // The state of a clone or a record shares the moment's memory, and has a time of its own.
+        let own = counts && had == Old::All && state.tensors[0].can_overwrite();
         let known = match &state.clock {
             Some(clock) => Some(clock.share()),
-            None if counts && had == Old::All => clock::of_graph(&state.tensors[0]),
+            None if own => clock::of_graph(&state.tensors[0]),
             None => None,
         };
         let (clock, time) = match known {

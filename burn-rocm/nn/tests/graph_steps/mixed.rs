@@ -191,12 +191,12 @@ fn a_scaler_steps_outside_of_captures_as_before_them() {
     let train = |captures: bool| {
         Inner::seed(&device, 8);
         let mut model = Mlp::<B>::new(&device);
-        let mut optimizer = burn::optim::AdamConfig::new().init();
+        let mut optimizer = burn::optim::SgdConfig::new().init();
         let mut scaler = GradScalerConfig::new().with_growth_interval(2).init();
         let mut step = |factor: f32| {
             // The clone makes every update one into new memory.
             let before = model.clone();
-            let hidden = before.second.forward(before.first.forward(x.clone().flatten(1, 2)));
+            let hidden = before.second.forward(before.first.forward(x.clone().flatten::<2>(1, 2)));
             let loss = hidden.powf_scalar(2.0).mean() * factor;
             let grads = GradientsParams::from_grads(scaler.scale(loss).backward(), &before);
             model = scaler.step(&mut optimizer, 0.01, before, grads);
