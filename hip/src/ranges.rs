@@ -1,7 +1,7 @@
 //! Ops and regions as ranges of AMD's and NVIDIA's profilers ([`Config::ranges`](crate::Config::ranges)):
 //! roctx for rocprofv3, NVTX for Nsight Systems. Both have functions of the same signatures.
 
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
@@ -9,10 +9,13 @@ use crate::provider::kind::ProviderKind;
 use crate::provider::library::Loaded;
 use crate::provider::{installation, names, provider};
 
+type Push = unsafe extern "C" fn(*const c_char) -> c_int;
+type Pop = unsafe extern "C" fn() -> c_int;
+
 /// `roctxRangePushA` or `nvtxRangePushA`, which copy the text, and their counterparts.
 struct Functions {
-    push: unsafe extern "C" fn(*const c_char) -> c_int,
-    pop: unsafe extern "C" fn() -> c_int,
+    push: Push,
+    pop: Pop,
 }
 
 /// The functions, opened at the first range. `None` if there is no library; this is logged once.
@@ -59,8 +62,8 @@ fn find(library: &Loaded, names: [&std::ffi::CStr; 2]) -> Result<Functions> {
     // these signatures. The library stays loaded.
     unsafe {
         Ok(Functions {
-            push: std::mem::transmute::<*mut std::ffi::c_void, _>(push?.as_ptr()),
-            pop: std::mem::transmute::<*mut std::ffi::c_void, _>(pop?.as_ptr()),
+            push: std::mem::transmute::<*mut c_void, Push>(push?.as_ptr()),
+            pop: std::mem::transmute::<*mut c_void, Pop>(pop?.as_ptr()),
         })
     }
 }
@@ -123,9 +126,8 @@ extern "C" const char *open_ranges() { return open; }
         std::fs::remove_dir_all(&folder).unwrap();
         let open = library.symbol(c"open_ranges").unwrap();
         // SAFETY: the function above has this signature and returns a text that stays.
-        let open = unsafe {
-            std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn() -> *const c_char>(open.as_ptr())
-        };
+        let open =
+            unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> *const c_char>(open.as_ptr()) };
         // SAFETY: as above.
         let shown = || unsafe { CStr::from_ptr(open()) }.to_str().unwrap().to_owned();
         let functions = find(&library, [c"roctxRangePushA", c"roctxRangePop"]).unwrap();

@@ -113,9 +113,9 @@ fn number(value: f64) -> String {
 
 fn bytes_of(bytes: u64) -> String {
     match bytes {
-        ..1000 => format!("{bytes} B"),
-        ..1_000_000 => format!("{} KB", number(bytes as f64 / 1e3)),
-        ..1_000_000_000 => format!("{} MB", number(bytes as f64 / 1e6)),
+        0..1000 => format!("{bytes} B"),
+        1000..1_000_000 => format!("{} KB", number(bytes as f64 / 1e3)),
+        1_000_000..1_000_000_000 => format!("{} MB", number(bytes as f64 / 1e6)),
         _ => format!("{} GB", number(bytes as f64 / 1e9)),
     }
 }
