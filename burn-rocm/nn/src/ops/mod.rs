@@ -83,7 +83,8 @@ impl<const N: usize> Kept<N> {
 
 /// Runs an op under its name in the trace. Panics on an error, as Burn's ops do.
 pub(crate) fn run<const N: usize>(op: &dyn Op<N>, inputs: [RocmTensor; N]) -> Applied {
-    let _op = trace::op(op.names()[0], || inputs[0].dtype().name());
+    let shapes = |shapes: &mut trace::Shapes<'_>| inputs.iter().for_each(|tensor| shapes.add(tensor.dims()));
+    let _op = trace::op_of(op.names()[0], || inputs[0].dtype().name(), shapes);
     op.forward(inputs).unwrap_or_else(|error| raise(error))
 }
 

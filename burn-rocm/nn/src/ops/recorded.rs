@@ -33,7 +33,7 @@ impl<const N: usize> State<N> {
         let Self { op, inputs, saved } = self;
         let inputs = inputs.map(|id| id.map(|id| checkpointer.retrieve_node_output(id)));
         let onto = if op.adds_onto() && wanted.first() == Some(&true) { take(&grad) } else { None };
-        let _op = trace::op(op.names()[1], || grad.dtype().name());
+        let _op = trace::op_of(op.names()[1], || grad.dtype().name(), |shapes| shapes.add(grad.dims()));
         op.backward(grad, Kept { inputs, saved, onto }, wanted).unwrap_or_else(|error| raise(error))
     }
 }

@@ -9,7 +9,7 @@ use crate::dtype::compute_dtype;
 use crate::error::invalid;
 use crate::ops::copy::packed;
 use crate::ops::create::full_on;
-use crate::ops::launch::views_to;
+use crate::ops::launch::{views_in_part, views_to};
 use crate::ops::miopen::whole;
 use crate::tensor::{RocmTensor, check_gradient, float_type};
 
@@ -137,7 +137,7 @@ fn library(
     let hip::Grid { threads, .. } = device.grid_rows(shape.rows(), shape.len());
     let grid = hip::Grid { threads, ..device.grid(shape.rows() * threads as usize) };
     let inputs = [Some(x), Some(&gamma), Some(&beta), Some(&mean), Some(&rstd)];
-    views_to(op, device, kernel, grid, &shape.dims(), &inputs, &[Arg::F64(epsilon)], &[Some(out)])
+    views_in_part(op, device, kernel, grid, &shape.dims(), &inputs, &[Arg::F64(epsilon)], out)
 }
 
 /// The gradients of [`group_norm`] with respect to x and, if `params` asks for them, to gamma and

@@ -1,13 +1,13 @@
 //! Layer norm over the last axis.
 
-use hip::{Error as RocmError, Grid, KernelName, LayerNormDesc, Template};
+use hip::{Error as RocmError, Grid, LayerNormDesc, Template};
 
 use super::{by_miopen, fits, for_miopen, row, rows_backward};
 use crate::arg::Arg;
 use crate::error::invalid;
 use crate::ops::copy::packed;
 use crate::ops::create::full_on;
-use crate::ops::launch::views;
+use crate::ops::launch::{views, views_in_part};
 use crate::ops::miopen::whole;
 use crate::ops::view::narrow;
 use crate::tensor::{RocmTensor, float_type};
@@ -51,22 +51,16 @@ pub fn layer_norm(
     if !by_miopen(x.hip_device().norm_route()?, || library(&x, &gamma, beta.as_ref(), epsilon, &out))? {
         let grid = out.hip_device().grid_kept_rows(out.len() / len, len);
         let kernel = Template::layer_norm_rows.ty(x.kernel_type()?).ty(gamma.kernel_type()?);
-        launch(kernel, grid, &[Some(&x), Some(&gamma), beta.as_ref()], epsilon, &out)?;
+        let inputs = [Some(&x), Some(&gamma), beta.as_ref()];
+        views(OP, out.hip_device(), kernel, grid, &dims(&out), &inputs, &[Arg::F64(epsilon)], &out)?;
     }
     Ok(out)
 }
 
-/// Launches `kernel(rows, len, inputs.., epsilon, out)`.
-fn launch(
-    kernel: KernelName,
-    grid: Grid,
-    inputs: &[Option<&RocmTensor>],
-    epsilon: f64,
-    out: &RocmTensor,
-) -> hip::Result<()> {
+/// The rows of `out` and their length, as the kernels take them.
+fn dims(out: &RocmTensor) -> [Arg; 2] {
     let len = out.dims().last().copied().unwrap_or(1);
-    let dims = [Arg::U64((out.len() / len) as u64), Arg::U64(len as u64)];
-    views(OP, out.hip_device(), kernel, grid, &dims, inputs, &[Arg::F64(epsilon)], out)
+    [Arg::U64((out.len() / len) as u64), Arg::U64(len as u64)]
 }
 
 /// Computes the norm by MIOpen, which requires a beta and also writes each row's statistics.
@@ -98,7 +92,8 @@ fn library(
     // Each thread looks at the statistics of a few rows.
     let Grid { threads, .. } = device.grid_kept_rows(desc.rows, len);
     let grid = Grid { threads, ..device.grid(desc.rows * threads as usize) };
-    launch(Template::layer_norm_repair.ty(desc.dtype), grid, &inputs, epsilon, out)
+    let kernel = Template::layer_norm_repair.ty(desc.dtype);
+    views_in_part(OP, device, kernel, grid, &dims(out), &inputs, &[Arg::F64(epsilon)], out)
 }
 
 /// The gradients of [`layer_norm`] with respect to x and, if `params` asks for them, to gamma and
