@@ -279,6 +279,13 @@ mod tests {
         let text = format!("#!/bin/sh\nprintf '%s\\n' \"$@\" >>'{}'\n{body}\n", seen.display());
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        // A process that another test starts may have inherited the file while it was open to be
+        // written. Until that process runs its own program, the file can't be run.
+        let run = || std::process::Command::new(&path).output();
+        while run().is_err_and(|error| error.kind() == std::io::ErrorKind::ExecutableFileBusy) {
+            std::thread::yield_now();
+        }
+        fs::remove_file(&seen).unwrap();
         path.into()
     }
 

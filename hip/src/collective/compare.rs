@@ -44,8 +44,18 @@ pub(super) fn compare(
         }
         let calls: Vec<_> = gathers.iter().map(|gather| (gather.member, &gather.prepared)).collect();
         enqueue(&calls)?.join()?;
-        for gather in &gathers {
-            gather.compare().inspect_err(|error| gather.member.fail(error.clone()))?;
+        let compared: Vec<_> = gathers.iter().map(|gather| (gather.member, gather.compare())).collect();
+        if compared.iter().all(|(_, result)| result.is_ok()) {
+            continue;
+        }
+        // Every rank sees a difference in this round. None gives the group up before all have seen
+        // it: otherwise some would only hear that another rank gave up.
+        for (member, result) in &compared {
+            result.as_ref().err().into_iter().for_each(|error| member.will_fail(error.clone()));
+        }
+        let _ = enqueue(&calls).and_then(Work::wait);
+        for (member, result) in compared {
+            result.inspect_err(|error| member.fail(error.clone()))?;
         }
     }
     Ok(())

@@ -3,14 +3,23 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
 
 use crate::collective::call::{Call, Kind};
 use crate::collective::id::UniqueId;
-use crate::collective::member::Member;
 use crate::error::{Error, Result};
 
 /// The groups that have ranks in this process.
 static LEDGERS: Mutex<Option<HashMap<UniqueId, Weak<Ledger>>>> = Mutex::new(None);
+
+/// A rank of this process, as the ledger sees it.
+pub(super) trait Watched: Send + Sync {
+    /// Makes the rank's thread look at the ledger at once.
+    fn wake(&self);
+
+    /// Waits until the library has let the rank go, at most until this time.
+    fn wait_until_gone(&self, until: Instant);
+}
 
 /// A group's calls.
 pub(super) struct Ledger {
@@ -28,7 +37,7 @@ struct State {
     pairs: HashMap<(usize, usize, u64), (usize, Call)>,
     failure: Option<Error>,
     /// The ranks of this process, to be woken by a failure.
-    members: Vec<Weak<Member>>,
+    members: Vec<Weak<dyn Watched>>,
 }
 
 #[derive(Default)]
@@ -104,12 +113,12 @@ impl Ledger {
     }
 
     /// Enters who shall be woken by a failure.
-    pub(super) fn watch(&self, member: &Arc<Member>) {
-        self.lock().members.push(Arc::downgrade(member));
+    pub(super) fn watch(&self, member: Weak<dyn Watched>) {
+        self.lock().members.push(member);
     }
 
     /// All ranks of this process, if all of them have left.
-    pub(super) fn left(&self) -> Vec<Arc<Member>> {
+    pub(super) fn left(&self) -> Vec<Arc<dyn Watched>> {
         let state = self.lock();
         match state.ranks.values().all(|rank| rank.left) {
             true => state.members.iter().filter_map(Weak::upgrade).collect(),

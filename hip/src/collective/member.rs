@@ -14,7 +14,7 @@ use rccl_sys::ncclComm_t;
 
 use crate::collective::call::Call;
 use crate::collective::id::UniqueId;
-use crate::collective::ledger::Ledger;
+use crate::collective::ledger::{Ledger, Watched};
 use crate::collective::library::{Handle, Library};
 use crate::device::Device;
 use crate::device::event::Event;
@@ -50,6 +50,8 @@ struct State {
     /// `None` once the rank has left or was aborted.
     handle: Option<Handle>,
     failure: Option<Error>,
+    /// The failure that this rank has found, and waits for the others to find.
+    found: Option<Error>,
     /// When the failure was noted.
     failed: Option<Instant>,
     /// The call that a thread is in, and since when.
@@ -107,6 +109,7 @@ impl Member {
         let state = State {
             handle: Some(handle),
             failure: None,
+            found: None,
             failed: None,
             calling: None,
             running: VecDeque::new(),
@@ -125,19 +128,13 @@ impl Member {
             state: Mutex::new(state),
             changed: Condvar::new(),
         });
-        member.ledger.watch(&member);
+        let weak = Arc::downgrade(&member);
+        member.ledger.watch(weak);
         let watched = member.clone();
         let spawned = spawn(format!("hip-rank-{rank}"), move || watched.watch());
         // Without a thread nobody aborts the rank, but nothing of it runs yet.
         spawned.inspect_err(|error| member.fail(error.clone()))?;
         Ok(member)
-    }
-
-    /// Makes the watching thread look at once.
-    pub(super) fn wake(&self) {
-        // Locked, because the thread could otherwise be between its look and its wait.
-        drop(self.lock());
-        self.changed.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -168,6 +165,7 @@ impl Member {
         if state.failure.is_some() {
             return;
         }
+        let error = state.found.take().unwrap_or(error);
         log::error!("rank {} of {}: {error}", self.rank, self.size);
         state.forget_ended();
         state.failure = Some(error.clone());
@@ -179,6 +177,11 @@ impl Member {
         drop(state);
         self.changed.notify_all();
         self.ledger.fail(&error);
+    }
+
+    /// Notes the failure that the group will have, whatever happens first.
+    pub(super) fn will_fail(&self, error: Error) {
+        self.lock().found.get_or_insert(error);
     }
 
     /// Begins a call: it may wait for other ranks, so the thread watches it from here on.
@@ -248,17 +251,7 @@ impl Member {
             state = self.changed.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0;
         }
         drop(state);
-        for member in self.ledger.left() {
-            let mut state = member.lock();
-            while !state.left {
-                let Some(rest) = until.checked_duration_since(Instant::now()) else {
-                    let detail = format!("RCCL did not let rank {} of {} go", member.rank, member.size);
-                    log::warn!("{}", timeout("ncclCommDestroy", detail));
-                    break;
-                };
-                state = member.changed.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0;
-            }
-        }
+        self.ledger.left().iter().for_each(|member| member.wait_until_gone(until));
     }
 
     /// Watches the rank's work until the rank leaves.
@@ -335,6 +328,25 @@ impl Member {
             self.rank, self.size, self.timeout, oldest.1
         );
         Err(timeout(oldest.1.kind.function(), detail))
+    }
+}
+
+impl Watched for Member {
+    fn wake(&self) {
+        // Locked, because the thread could otherwise be between its look and its wait.
+        drop(self.lock());
+        self.changed.notify_all();
+    }
+
+    fn wait_until_gone(&self, until: Instant) {
+        let mut state = self.lock();
+        while !state.left {
+            let Some(rest) = until.checked_duration_since(Instant::now()) else {
+                let detail = format!("RCCL did not let rank {} of {} go", self.rank, self.size);
+                return log::warn!("{}", timeout("ncclCommDestroy", detail));
+            };
+            state = self.changed.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 }
 

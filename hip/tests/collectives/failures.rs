@@ -108,7 +108,7 @@ fn a_rank_twice_fails_its_group() {
         let join = |(rank, device)| scope.spawn(move || Communicator::new(device, &id, rank, size));
         let threads: Vec<_> = devices.iter().enumerate().map(join).collect();
         // Whichever enters second is refused.
-        let again = Communicator::new(&devices[1], &id, 0, size).unwrap_err();
+        let again = Communicator::new(&devices[0], &id, 0, size).unwrap_err();
         assert!(again.to_string().contains("rank 0 of this process twice"), "{again}");
         for thread in threads {
             let text = thread.join().unwrap().unwrap_err().to_string();
