@@ -61,6 +61,7 @@ where
 }
 
 /// The state of a parameter between steps.
+#[expect(clippy::large_enum_variant, reason = "nearly all are `Kept`")]
 enum Held<O: Rules<B::InnerBackend>, B: AutodiffBackend> {
     /// A loaded record of a parameter that no step has reached yet.
     Loaded(AdaptorRecord<O::Burn, B>),
