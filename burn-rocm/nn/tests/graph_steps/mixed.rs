@@ -142,12 +142,12 @@ fn a_view_is_written_over_another_view_of_its_memory() {
     let all = Tensor::<Inner, 1>::from_data(TensorData::new(numbers.clone(), [4000]), &device);
     // Every second pair, from the pairs that lie one after the other.
     let pairs = all.clone().reshape([1000, 4]).slice([0..1000, 0..2]);
-    graph::write(&pairs, all.clone().slice([4..2004]).reshape([1000, 2])).unwrap();
+    graph::write(&pairs, all.clone().slice(4..2004).reshape([1000, 2])).unwrap();
     assert_eq!(pairs.into_data().to_vec::<f32>().unwrap(), numbers[4..2004]);
     let before = all.to_data();
     graph::write(&all, all.clone()).unwrap();
     assert_eq!(all.to_data(), before);
-    graph::write(&all.clone().slice([0..3000]), all.clone().slice([1000..4000])).unwrap();
+    graph::write(&all.clone().slice(0..3000), all.clone().slice(1000..4000)).unwrap();
     let expected = &before.as_slice::<f32>().unwrap()[1000..];
     assert_eq!(all.into_data().as_slice::<f32>().unwrap()[..3000], *expected);
 }
