@@ -63,15 +63,7 @@ const BURN_022: Version = Version {
     listing: "ops22/methods",
     traced: "`burn-0.22/burn-rocm/tests/ops22`",
     // burn-train's tests run these through `Tensor`'s functions.
-    untested: &[
-        "start_communication_server",
-        "close_communication_server",
-        "register_sync_parameters",
-        "submit_sync_collective",
-        "submit_gradient_sync",
-        "comm_device",
-        "float_from_ref",
-    ],
+    untested: &["close_communication_server", "comm_device", "float_from_ref"],
     document: "docs/conformance-0.22.md",
     beside: "The tests for this version are about what it added or changed. † stands for the tests of Burn 0.21\n\
              ([table](conformance.md)), which run the same source below the traits: what serves the method, and the \
