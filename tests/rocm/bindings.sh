@@ -10,7 +10,7 @@
 # 5.7, 6.4 and 7.2: an item that changes must be compared with all three again (--write). No Debian has rocBLAS 5.7 or
 # MIOpen 5.7; their headers come from AMD's repositories (tag rocm-5.7.1: library/include of rocBLAS, include of
 # MIOpen, with the config.h, export.h and version.h that CMake generates). RCCL of ROCm 5.4 stands for 5.7 and 6.4,
-# because Debian has it beside both.
+# because Debian has no other older than 7.2.
 set -euo pipefail
 includes=() options=()
 while [ $# -gt 0 ]; do

@@ -4,7 +4,7 @@
 #   root.sh ROOT [7.2|6.4|5.7|build]
 #
 #   7.2   HIP, hipRTC, rocBLAS, MIOpen, RCCL, rocRAND's headers, LLVM's tools: sid and experimental 3.2 GB
-#   6.4   HIP, hipRTC, rocBLAS without its GPU kernels, MIOpen, RCCL 5.4: sid                       0.8 GB
+#   6.4   HIP, hipRTC, rocBLAS without its GPU kernels, MIOpen: sid                                 0.8 GB
 #   5.7   HIP, hipRTC and RCCL 5.4: trixie                                                          0.6 GB
 #   build no ROCm: GCC, CMake and Ninja of sid, to build a simulator (rocjitsu.sh)                   0.5 GB
 #
@@ -31,7 +31,7 @@ case "${2:-7.2}" in
 6.4)
     # rocBLAS's GPU kernels unpack to 3.7 GB, and nothing here runs them.
     suites="sid" leave_out="./usr/lib/x86_64-linux-gnu/rocblas"
-    packages="libamdhip64-dev libhiprtc6 librocblas-dev libmiopen-dev librccl-dev"
+    packages="libamdhip64-dev libhiprtc6 librocblas-dev libmiopen-dev"
     ;;
 5.7) suites="trixie" packages="libamdhip64-dev libhiprtc-builtins5 librccl-dev" ;;
 build) suites="sid" packages="g++ cmake ninja-build dash libdrm-dev" probe=g++ ;;
@@ -88,8 +88,8 @@ trap 'rm -rf "$part"' EXIT
 apt=$part/apt
 mkdir -p "$apt"/{state/lists/partial,cache/archives/partial,etc/apt.conf.d,etc/preferences.d,etc/trusted.gpg.d,debs}
 : >"$apt/state/status"
-for name in $suites; do
-    echo "deb [arch=amd64 signed-by=$keyring] $mirror $name main"
+for one in $suites; do
+    echo "deb [arch=amd64 signed-by=$keyring] $mirror $one main"
 done >"$apt/etc/sources.list"
 options=(-q
     -o "Dir::State=$apt/state" -o "Dir::State::status=$apt/state/status"

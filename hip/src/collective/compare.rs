@@ -55,7 +55,7 @@ pub(super) fn compare(
         }
         let _ = enqueue(&calls).and_then(Work::wait);
         for (member, result) in compared {
-            result.inspect_err(|error| member.fail(error.clone()))?;
+            result.map_err(|error| member.fail(error))?;
         }
     }
     Ok(())

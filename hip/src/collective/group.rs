@@ -177,7 +177,7 @@ fn enqueue(calls: &[(&Arc<Member>, &Prepared)]) -> Result<Work> {
         }
     }
     for (member, prepared) in calls {
-        member.ledger.enter(member.rank, &prepared.call).inspect_err(|error| member.fail(error.clone()))?;
+        member.ledger.enter(member.rank, &prepared.call).map_err(|error| member.fail(error))?;
     }
     let mut work =
         Work::new(calls.iter().flat_map(|(_, prepared)| prepared.buffers.iter().flatten().cloned()));
@@ -199,9 +199,8 @@ fn enqueue(calls: &[(&Arc<Member>, &Prepared)]) -> Result<Work> {
     }
     if let Err(error) = called {
         // The other ranks make calls that this one did not.
-        members.iter().for_each(|member| member.fail(error.clone()));
-        // The first failure is the one that every later call returns.
-        return Err(members.iter().find_map(|member| member.failure()).unwrap_or(error));
+        let first = members.iter().map(|member| member.fail(error.clone())).reduce(|first, _| first);
+        return Err(first.unwrap_or(error));
     }
     for (member, prepared) in calls {
         // A fault of another rank's data stays on that rank.

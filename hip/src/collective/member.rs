@@ -133,7 +133,7 @@ impl Member {
         let watched = member.clone();
         let spawned = spawn(format!("hip-rank-{rank}"), move || watched.watch());
         // Without a thread nobody aborts the rank, but nothing of it runs yet.
-        spawned.inspect_err(|error| member.fail(error.clone()))?;
+        spawned.map_err(|error| member.fail(error))?;
         Ok(member)
     }
 
@@ -155,15 +155,16 @@ impl Member {
             Some(failure) => Err(failure),
             None => self.lock().handle.as_ref().map_or(Ok(()), Handle::asynchronous),
         };
-        failure.inspect_err(|error| self.fail(error.clone()))
+        failure.map_err(|error| self.fail(error))
     }
 
     /// Gives the group up, for this reason. If calls were unfinished, their results are lost, so
-    /// the next read or sync of the device reports it too. Returns before the rank is aborted.
-    pub(super) fn fail(&self, error: Error) {
+    /// the next read or sync of the device reports it too. Returns before the rank is aborted,
+    /// with the failure that every later call returns: the first one.
+    pub(super) fn fail(&self, error: Error) -> Error {
         let mut state = self.lock();
-        if state.failure.is_some() {
-            return;
+        if let Some(first) = &state.failure {
+            return first.clone();
         }
         let error = state.found.take().unwrap_or(error);
         log::error!("rank {} of {}: {error}", self.rank, self.size);
@@ -177,6 +178,7 @@ impl Member {
         drop(state);
         self.changed.notify_all();
         self.ledger.fail(&error);
+        error
     }
 
     /// Notes the failure that the group will have, whatever happens first.

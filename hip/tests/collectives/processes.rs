@@ -4,7 +4,7 @@ use std::process::exit;
 
 use hip::Error;
 
-use crate::failures::{LATE, SOON, begun, collective, failure, ones};
+use crate::failures::{LATE, SOON, begun, collective, failure, for_the_dead, ones};
 use crate::ranks::{DEAD, Ranks, on_cpu, on_processes};
 
 /// How a failure of another process shows. The CPU device notices it at once; NCCL between GPUs of
@@ -20,18 +20,19 @@ fn survives(ranks: &Ranks, by: &[&str]) {
 
 #[test]
 fn a_process_that_dies_fails_the_others() {
-    on_processes("processes::a_process_that_dies_fails_the_others", &LATE, &[1], |ranks| {
+    on_processes("processes::a_process_that_dies_fails_the_others", for_the_dead(), &[1], |ranks| {
         begun(&ranks);
         if ranks.communicator.rank() == 1 {
             exit(DEAD);
         }
-        survives(&ranks, &["rank 1 is gone"]);
+        // Rank 0's process, which serves the others, may have ended by then.
+        survives(&ranks, &["rank 1 is gone", "the process that made the group's id is gone"]);
     });
 }
 
 #[test]
 fn the_process_that_made_the_id_may_die() {
-    on_processes("processes::the_process_that_made_the_id_may_die", &LATE, &[0], |ranks| {
+    on_processes("processes::the_process_that_made_the_id_may_die", for_the_dead(), &[0], |ranks| {
         begun(&ranks);
         if ranks.communicator.rank() == 0 {
             exit(DEAD);
@@ -83,8 +84,13 @@ fn the_cpu_device_compares_calls_between_processes() {
         return;
     }
     on_processes("processes::the_cpu_device_compares_calls_between_processes", &LATE, &[], |ranks| {
+        begun(&ranks);
         let on = &ranks.communicator;
         let text = collective(&failure(on, ones(on, 10 + usize::from(on.rank() == 1))));
+        // Rank 0's process compares the calls, and may end before another one has its answer.
+        if on.rank() != 0 && text.contains("the process that made the group's id is gone") {
+            return;
+        }
         assert!(text.contains("ncclAllReduce(10 x ncclFloat32, ncclSum)"), "{text}");
         assert!(text.contains("ncclAllReduce(11 x ncclFloat32, ncclSum)"), "{text}");
     });
