@@ -7,6 +7,9 @@ use hip::Error;
 use crate::failures::{LATE, SOON, begun, collective, failure, for_the_dead, ones};
 use crate::ranks::{DEAD, Ranks, on_cpu, on_processes};
 
+/// What the CPU device says in the other processes when rank 0's has ended, which serves them.
+const HUB_GONE: &str = "the process that made the group's id is gone";
+
 /// How a failure of another process shows. The CPU device notices it at once; NCCL between GPUs of
 /// one machine by the timeout.
 fn noticed(text: &str, by: &[&str]) {
@@ -26,7 +29,7 @@ fn a_process_that_dies_fails_the_others() {
             exit(DEAD);
         }
         // Rank 0's process, which serves the others, may have ended by then.
-        survives(&ranks, &["rank 1 is gone", "the process that made the group's id is gone"]);
+        survives(&ranks, &["rank 1 is gone", HUB_GONE]);
     });
 }
 
@@ -38,7 +41,7 @@ fn the_process_that_made_the_id_may_die() {
             exit(DEAD);
         }
         // Between four ranks, another one may give up first.
-        survives(&ranks, &["the process that made the group's id is gone"]);
+        survives(&ranks, &[HUB_GONE]);
     });
 }
 
@@ -88,7 +91,7 @@ fn the_cpu_device_compares_calls_between_processes() {
         let on = &ranks.communicator;
         let text = collective(&failure(on, ones(on, 10 + usize::from(on.rank() == 1))));
         // Rank 0's process compares the calls, and may end before another one has its answer.
-        if on.rank() != 0 && text.contains("the process that made the group's id is gone") {
+        if on.rank() != 0 && text.contains(HUB_GONE) {
             return;
         }
         assert!(text.contains("ncclAllReduce(10 x ncclFloat32, ncclSum)"), "{text}");
