@@ -42,7 +42,7 @@
 //! ```
 //!
 //! With a module, the optimizers of `burn-rocm-nn` write parameters and their states in place, so a
-//! step needs no [`write`] of its own. `burn_rocm_nn::graph` copies Burn's tensors.
+//! step needs no [`write()`] of its own. `burn_rocm_nn::graph` copies Burn's tensors.
 //!
 //! # What a replay reads anew
 //!
@@ -66,7 +66,7 @@
 //!
 //! Burn's own optimizers and Burn's own batch norm put new tensors in the place of the old ones. A
 //! captured step with them starts each replay from the values before the capture, so copy the new
-//! values with [`write`], or use the modules of `burn-rocm-nn`.
+//! values with [`write()`], or use the modules of `burn-rocm-nn`.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

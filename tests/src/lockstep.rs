@@ -21,3 +21,9 @@ pub fn whole_program(wave: u32) {
         ],
     );
 }
+
+/// Whether this process runs the CPU device in lockstep, which takes some hundred times as long as
+/// natively. Tests that would take minutes then choose smaller sizes, which go the same ways.
+pub fn in_lockstep() -> bool {
+    std::env::var_os("BURN_ROCM_CPU_WAVE").is_some_and(|wave| !wave.is_empty())
+}

@@ -62,19 +62,19 @@ pub fn write<const D: usize>(target: &Tensor<D>, value: Tensor<D>) -> Result<(),
     graph::write(&rocm(target.clone()), rocm(value))
 }
 
-/// [`write`] for ints.
+/// [`write()`] for ints.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn write_int<const D: usize>(target: &Tensor<D, Int>, value: Tensor<D, Int>) -> Result<(), RocmError> {
     let route = route(&target.device(), &value.device())?;
     graph::write(&route.int(target.clone()), route.int(value))
 }
 
-/// [`write`] for bools.
+/// [`write()`] for bools.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn write_bool<const D: usize>(target: &Tensor<D, Bool>, value: Tensor<D, Bool>) -> Result<(), RocmError> {
     let route = route(&target.device(), &value.device())?;
     graph::write(&route.bool(target.clone()), route.bool(value))

@@ -62,10 +62,10 @@ pub fn write<B: Backend, const D: usize>(
     graph::write(&route.inner(primitive(target.clone())), route.inner(primitive(value)))
 }
 
-/// [`write`] for ints.
+/// [`write()`] for ints.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn write_int<B: Backend, const D: usize>(
     target: &Tensor<B, D, Int>,
     value: Tensor<B, D, Int>,
@@ -74,10 +74,10 @@ pub fn write_int<B: Backend, const D: usize>(
     graph::write(&route.int(target.clone()), route.int(value))
 }
 
-/// [`write`] for bools.
+/// [`write()`] for bools.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn write_bool<B: Backend, const D: usize>(
     target: &Tensor<B, D, Bool>,
     value: Tensor<B, D, Bool>,

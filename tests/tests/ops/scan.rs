@@ -1,12 +1,15 @@
 //! Cumulative sums, products, minima and maxima.
 
 use burn_rocm_tests::limits::{self, Terms};
+use burn_rocm_tests::lockstep::in_lockstep;
 use burn_rocm_tests::*;
 
 const LONG: &[&[usize]] = &[&[3, 5000], &[5000, 3], &[7, 300, 5]];
 
+const LONG_IN_LOCKSTEP: &[&[usize]] = &[&[3, 5000], &[600, 3], &[7, 60, 5]];
+
 fn shapes() -> impl Iterator<Item = &'static [usize]> {
-    SHAPES.iter().chain(LONG).copied()
+    SHAPES.iter().chain(if in_lockstep() { LONG_IN_LOCKSTEP } else { LONG }).copied()
 }
 
 #[test]
@@ -69,7 +72,7 @@ fn int_scans() {
 /// lockstep is too slow for it.
 fn long_rows() -> Vec<[usize; 2]> {
     let mut shapes = vec![[1, 16_384], [1, 70_001], [3, 33_333]];
-    if std::env::var_os("BURN_ROCM_CPU_WAVE").is_none() {
+    if !in_lockstep() {
         shapes.push([1, (1 << 22) + 12_345]);
     }
     shapes

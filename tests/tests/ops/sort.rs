@@ -1,13 +1,20 @@
 //! Sorts and the ops that are based on them.
 
+use burn_rocm_tests::lockstep::in_lockstep;
 use burn_rocm_tests::*;
 
 /// Lengths near a block's tile of 1,024, and beyond the 16,384 elements that one thread of the CPU
 /// device sorts: a single run, and an odd number of runs.
 const LONG: &[&[usize]] = &[&[2, 1024], &[1025], &[3, 5000], &[2500, 2], &[50_001]];
 
+const LONG_IN_LOCKSTEP: &[&[usize]] = &[&[2, 1024], &[1025], &[2, 1500], &[1500, 2], &[3001]];
+
 fn shapes() -> impl Iterator<Item = &'static [usize]> {
-    SHAPES.iter().chain(LONG).copied().filter(|shape| !shape.contains(&0))
+    SHAPES
+        .iter()
+        .chain(if in_lockstep() { LONG_IN_LOCKSTEP } else { LONG })
+        .copied()
+        .filter(|shape| !shape.contains(&0))
 }
 
 /// The dims of a shape.

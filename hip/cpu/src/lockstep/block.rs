@@ -1,7 +1,7 @@
 //! One block: its threads and their scheduler.
 
 use super::{Mistake, Random, memory::SharedMemory};
-use crate::abi::{Kernel, LaunchRecord};
+use crate::abi::{Dim3, Kernel, LaunchRecord};
 use corosensei::stack::DefaultStack;
 use std::{
     cell::Cell,
@@ -212,11 +212,15 @@ impl<'a> Block<'a> {
         };
         let coroutines = stacks.0.drain(first..).enumerate().map(start).collect();
         let mut threads = Threads { coroutines, stacks };
-        let (block, wave) = (self.record.block_dim, self.record.wave as usize);
+        let Dim3 { x, y, z } = self.record.block_dim;
+        // Listed once: a division for each switch of threads would cost as much as the switch.
+        let positions: Vec<Dim3> =
+            (0..z).flat_map(|z| (0..y).flat_map(move |y| (0..x).map(move |x| Dim3 { x, y, z }))).collect();
+        let wave = self.record.wave as usize;
         let resume = |thread: usize, answer| {
             // SAFETY: no thread runs here, so none reads the record.
             unsafe {
-                (*record).thread = block.at(thread as u64);
+                (*record).thread = positions[thread];
                 (*record).lane = (thread % wave) as c_int;
             }
             let result = threads.coroutines[thread].resume(answer);
@@ -248,37 +252,32 @@ impl<'a> Block<'a> {
         let Some(site) = lanes.clone().filter_map(|thread| call(thread).map(|(site, _)| site)).min() else {
             return Ok(());
         };
-        let here: Vec<(usize, Exchange)> = lanes
-            .clone()
-            .filter_map(|thread| {
-                call(thread).filter(|(at, _)| *at == site).map(|(_, exchange)| (thread, exchange))
-            })
-            .collect();
-        let mask = here.iter().fold(0u64, |mask, (thread, exchange)| match exchange {
-            Exchange::Ballot { predicate: true, .. } => mask | 1 << (thread - lanes.start),
+        let here = |thread: usize| call(thread).filter(|(at, _)| *at == site).map(|(_, exchange)| exchange);
+        let mask = lanes.clone().fold(0u64, |mask, thread| match here(thread) {
+            Some(Exchange::Ballot { predicate: true, .. }) => mask | 1 << (thread - lanes.start),
             _ => mask,
         });
-        for (thread, exchange) in &here {
-            match *exchange {
+        for thread in lanes.clone() {
+            match here(thread) {
+                None => {}
                 // SAFETY: the waiting thread's variable.
-                Exchange::Ballot { out, .. } => unsafe { out.write(mask) },
-                Exchange::Shuffle { out, bytes, source, .. } => {
+                Some(Exchange::Ballot { out, .. }) => unsafe { out.write(mask) },
+                Some(Exchange::Shuffle { out, bytes, source, .. }) => {
                     let lane = thread - lanes.start;
                     let from = usize::try_from(source).ok().map(|source| lanes.start + source);
-                    let found = here.iter().find(|(other, _)| Some(*other) == from);
-                    let Some((_, Exchange::Shuffle { value, bytes: size, .. })) = found else {
-                        let why = match from.filter(|from| lanes.contains(from)).map(|from| self.waits[from])
-                        {
-                            None => "is not in the warp".to_owned(),
-                            Some(Wait::Done) => "has returned".to_owned(),
-                            Some(Wait::Barrier(_)) => "waits at a barrier".to_owned(),
-                            Some(_) => "is at another call".to_owned(),
+                    let from = from.filter(|from| lanes.contains(from));
+                    let Some(Exchange::Shuffle { value, bytes: size, .. }) = from.and_then(here) else {
+                        let why = match from.map(|from| self.waits[from]) {
+                            None => "is not in the warp",
+                            Some(Wait::Done) => "has returned",
+                            Some(Wait::Barrier(_)) => "waits at a barrier",
+                            Some(_) => "is at another call",
                         };
                         return Err(Mistake::Threads(format!(
                             "thread {thread} (lane {lane}) shuffles from lane {source}, which {why}"
                         )));
                     };
-                    if *size != bytes {
+                    if size != bytes {
                         return Err(Mistake::Threads(format!(
                             "thread {thread} shuffles {bytes} bytes from {size}"
                         )));
@@ -291,8 +290,10 @@ impl<'a> Block<'a> {
                 }
             }
         }
-        for (thread, _) in here {
-            self.waits[thread] = Wait::Ready;
+        for wait in &mut self.waits[lanes] {
+            if matches!(wait, Wait::Warp(at, _) if *at == site) {
+                *wait = Wait::Ready;
+            }
         }
         Ok(())
     }
