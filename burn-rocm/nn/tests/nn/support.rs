@@ -6,6 +6,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::backend::AutodiffBackend;
 pub(crate) use burn::tensor::{DType, Tensor, TensorData};
 use burn_rocm_tests::limits::{self, Terms, growth, in_turn, unit, wide};
+use burn_rocm_tests::lockstep::in_lockstep;
 pub(crate) use burn_rocm_tests::{Random, Tolerance};
 
 /// This backend, with either strategy.
@@ -200,3 +201,8 @@ macro_rules! within_limits {
     }};
 }
 pub(crate) use within_limits;
+
+/// Fifty training steps; fewer in lockstep, where a step takes some hundred times as long.
+pub(crate) fn steps() -> usize {
+    if in_lockstep() { 10 } else { 50 }
+}

@@ -142,11 +142,6 @@ fn train<B: AutodiffBackend, M: Model<B> + AutodiffModule<B>>(
     (0..steps).map(&mut step).collect()
 }
 
-/// Fifty steps; fewer in lockstep, where a step takes some hundred times as long.
-fn steps() -> usize {
-    if std::env::var_os("BURN_ROCM_CPU_WAVE").is_some() { 10 } else { 50 }
-}
-
 /// Changes each parameter by up to 2^-19 of its value, 32 roundings of f32.
 struct Nudge<'a>(&'a Random);
 
