@@ -21,10 +21,14 @@ pub(crate) enum Arg {
     U8(u8),
     /// The fault flag of the op. The kernel raises it if a value has this fault.
     Flag(&'static str, hip::Fault),
+    /// A struct of two 32-bit integers (attention's window).
+    U32x2([u32; 2]),
     /// A struct of four 64-bit integers (strides of an operand of rank 4).
     I64x4([i64; 4]),
     /// A struct of six 64-bit integers (strides of a matrix product).
     I64x6([i64; 6]),
+    /// A struct of seven 64-bit integers (attention's sizes).
+    I64x7([i64; 7]),
     /// A struct of eight 64-bit integers (sizes of dims, strides).
     U64x8([u64; 8]),
     I64x8([i64; 8]),
@@ -54,8 +58,10 @@ impl Arg {
             Self::U16(v) => launch.value(v),
             Self::U8(v) => launch.value(v),
             Self::Flag(op, fault) => launch.flag(op, fault),
+            Self::U32x2(v) => launch.value(v),
             Self::I64x4(v) => launch.value(v),
             Self::I64x6(v) => launch.value(v),
+            Self::I64x7(v) => launch.value(v),
             Self::U64x8(v) => launch.value(v),
             Self::I64x8(v) => launch.value(v),
             Self::F32x12(v) => launch.value(v),

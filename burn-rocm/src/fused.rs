@@ -8,7 +8,10 @@ pub use crate::ops::activation::{
     Act, add_act, add_act_backward, bias_act, bias_act_backward, bias_add, bias_add_backward, mul_add,
     mul_add_backward, relu_backward, silu, silu_backward, silu_mul, silu_mul_backward,
 };
-pub use crate::ops::attention::options::{Attended, AttentionDropout, AttentionOptions, AttentionPath};
+pub use crate::ops::attention::inference::attention_inference;
+pub use crate::ops::attention::options::{
+    Attended, AttentionDropout, AttentionInferenceOptions, AttentionOptions, AttentionPath,
+};
 pub use crate::ops::attention::self_attention::{
     Projections, SelfAttended, SelfAttentionGradients, self_attention, self_attention_backward, swap_leading,
 };

@@ -2,8 +2,8 @@
 // "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", algorithm 1)
 // with the online softmax of Milakov and Gimelshein (2018, "Online normalizer calculation for
 // softmax"). A block takes a tile of queries and goes through all keys tile by tile; the scores
-// never reach memory. The file also has the causal mask for attention that the host composes of
-// several kernels.
+// never reach memory. The file also has the window for attention that the host composes of several
+// kernels.
 #include "attention_scores.h"
 #include "attention_stage.h"
 #include "block_product.h"
@@ -11,6 +11,7 @@
 
 struct Shape {
     i64 pairs, heads, queries, keys, width, values; // pairs: batch * heads; width: of q and k; values: of v
+    i64 group;                                      // heads of queries that share a head of keys and values
 };
 
 // The parameters of `attention`, in their order.
@@ -21,7 +22,8 @@ template <class T> struct Given {
     const u8 *mask;          // or null: true hides a key
     const T *bias;           // or null
     compute_t<T> scale, cap; // cap 0: scores are not capped
-    u32 causal, mask_size;   // mask_size: bytes of a bool
+    Window window;
+    u32 mask_size; // bytes of a bool
     // Only for TRAINED:
     compute_t<T> fill; // the score of a hidden key
     u32 quiet;         // whether 1 is added to the sum of exponentials
@@ -47,7 +49,8 @@ template <class T> struct Inputs {
     const T *bias;
     u32 mask_size;
     C scale, cap, fill;
-    bool causal, quiet;
+    Window window;
+    bool quiet;
     Dropout<C> dropout;
     RowSum<C> *sums; // or null
     u64 first_row;
@@ -55,16 +58,18 @@ template <class T> struct Inputs {
     DEVICE Inputs(const Given<T> &g, i64 batch, i64 head)
         : queries((u32)g.s.queries), keys((u32)g.s.keys), width((u32)g.s.width), values((u32)g.s.values), q_at(g.q_at),
           k_at(g.k_at), v_at(g.v_at), mask_at(g.mask_at), bias_at(g.bias_at), q(g.q + first(q_at, batch, head)),
-          k(g.k + first(k_at, batch, head)), v(g.v + first(v_at, batch, head)),
+          k(g.k + first(k_at, batch, shared_head(head, g.s.group))),
+          v(g.v + first(v_at, batch, shared_head(head, g.s.group))),
           mask(g.mask == nullptr ? g.mask : g.mask + first(mask_at, batch, head) * g.mask_size),
           bias(g.bias == nullptr ? g.bias : g.bias + first(bias_at, batch, head)), mask_size(g.mask_size),
-          scale(g.scale), cap(g.cap), fill(g.fill), causal(g.causal != 0), quiet(g.quiet != 0),
+          scale(g.scale), cap(g.cap), fill(g.fill), window(g.window), quiet(g.quiet != 0),
           dropout{stream_of(g.seed, g.call), g.dropping, g.last, g.factor}, sums(g.sums),
           first_row((u64)((batch * g.s.heads + head) * g.s.queries)) {}
     static DEVICE i64 first(const View &at, i64 batch, i64 head) { return batch * at.batch + head * at.head; }
 
-    // The query sees the keys below this.
-    DEVICE u32 seen(u32 query) const { return causal_end(causal, query, queries, keys); }
+    // The keys that some query in first..=last sees.
+    DEVICE Range seen(u32 first, u32 last) const { return window.keys_of(first, last, queries, keys); }
+    DEVICE bool sees(u32 query, u32 key) const { return window.sees(query, key, queries, keys); }
     DEVICE bool hidden(u32 query, u32 key) const {
         i64 at = (i64)query * mask_at.row + (i64)key * mask_at.column;
         return mask_size == 1 ? mask[at] != 0 : reinterpret_cast<const u32 *>(mask)[at] != 0;
@@ -116,9 +121,10 @@ DEVICE C weigh(const Inputs<T> &p, u32 query, u32 key0, u32 count, C *x, C &top,
         C hidden = KIND == TRAINED ? p.fill : LOWEST<C>;
         for (u32 j = 0; j < count; ++j) x[j] = p.hidden(query, key0 + j) ? hidden : x[j];
     }
-    u32 seen = p.seen(query);
-    u32 visible = seen < key0 ? 0 : seen - key0 < count ? seen - key0 : count;
-    for (u32 j = visible; j < KEYS; ++j) x[j] = LOWEST<C>;
+    Range seen = p.seen(query, query);
+    u32 from_key = seen.begin < key0 ? 0 : seen.begin - key0, to_key = seen.end < key0 ? 0 : seen.end - key0;
+    for (u32 j = 0; j < from_key && j < KEYS; ++j) x[j] = LOWEST<C>;
+    for (u32 j = to_key; j < KEYS; ++j) x[j] = LOWEST<C>;
     if (KIND == MASKED && p.bias != nullptr) {
         for (u32 j = 0; j < count; ++j) x[j] += p.added(query, key0 + j);
     }
@@ -158,8 +164,8 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
     }
     for (u32 i = 0; i < groups * GROUP * pitch; ++i) sums[i] = (C)0;
     bool packed = is_same<T, C>::value && p.v_at.column == 1 && pitch == p.values;
-    u32 seen = p.seen(row0 + rows - 1);
-    for (u32 key0 = 0; key0 < seen; key0 += KEYS) {
+    Range seen = p.seen(row0, row0 + rows - 1);
+    for (u32 key0 = seen.begin / KEYS * KEYS; key0 < seen.end; key0 += KEYS) {
         u32 count = p.keys - key0 < KEYS ? p.keys - key0 : KEYS;
         for (u32 d = 0; d < p.width; ++d) { // k: [column][key]
             const T *from = p.k + (i64)key0 * p.k_at.row + (i64)d * p.k_at.column;
@@ -241,11 +247,11 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
         top[i] = LOWEST<C>;
         sum[i] = (C)0;
     }
-    u32 queries = (u32)given.s.queries, last = queries - row0 < ROWS ? queries - 1 : row0 + ROWS - 1;
-    u32 seen = Inputs<T>(given, batch, head).seen(last);
+    u32 queries = (u32)given.s.queries;
+    Range seen = Inputs<T>(given, batch, head).seen(row0, row0 + ROWS - 1);
     // Reloaded for each tile: if kept, the parameters do not fit into the scalar registers.
     auto inputs = [&] { return Inputs<T>(reload_parameters(given), batch, head); };
-    for (u32 key0 = 0; key0 < seen; key0 += KEYS) {
+    for (u32 key0 = seen.begin / KEYS * KEYS; key0 < seen.end; key0 += KEYS) {
         u32 width = inputs().width, values = inputs().values;
         C score[MICRO][ACROSS] = {};
         for (u32 d0 = 0; d0 < width; d0 += DEPTH) {
@@ -271,7 +277,7 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
         for (u32 i = 0; i < MICRO; ++i) {
             const Inputs<T> p = inputs();
             u32 query = row0 + i * SIDE + ty;
-            u32 inside = query < p.queries ? p.keys : 0, visible = query < p.queries ? p.seen(query) : 0;
+            u32 inside = query < p.queries ? p.keys : 0;
             C peak = LOWEST<C>;
             Words words = {};
             // Reloaded, because the keys of Philox's ten rounds would not fit either.
@@ -288,7 +294,7 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
                     if (m.dropout.on) x *= m.dropout.kept(word_of(words, key0 % SPAN / SIDE + j));
                     if (m.mask != nullptr && key < inside && m.hidden(query, key)) x = m.fill;
                 }
-                if (key >= visible) x = LOWEST<C>;
+                if (key >= inside || !p.sees(query, key)) x = LOWEST<C>;
                 if constexpr (KIND == MASKED) {
                     if (key < inside) {
                         if (m.mask != nullptr && m.hidden(query, key)) x = LOWEST<C>;
@@ -365,19 +371,19 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
 
 // out = softmax(mask(cap(scale q k^T)) + bias) v. `out` is packed [pairs, queries, values]; the
 // other operands have strides. Launched with blocks of 256 threads (or one). The host launches a
-// block for each 64 queries of a pair, up to a limit, but any number of blocks works. Keys that no
-// query of a tile sees are not read. TRAINED computes out = softmax(mask(dropout(scale q k^T))) v,
-// where the score of a hidden key is `fill` instead of -inf, and writes each row's RowSum to
-// sums[pair, query].
+// block for each 64 queries of a pair, up to a limit, but any number of blocks works. Tiles of keys
+// that no query of a tile sees are not read. TRAINED computes out =
+// softmax(mask(dropout(scale q k^T))) v, where the score of a hidden key is `fill` instead of -inf,
+// and writes each row's RowSum to sums[pair, query].
 template <class T, i32 KIND>
 __global__ __launch_bounds__(256) void attention(Shape s, View q_at, View k_at, View v_at, View mask_at, View bias_at,
                                                  const T *q, const T *k, const T *v, const u8 *mask, const T *bias,
-                                                 compute_t<T> scale, compute_t<T> cap, u32 causal, u32 mask_size,
+                                                 compute_t<T> scale, compute_t<T> cap, Window window, u32 mask_size,
                                                  compute_t<T> fill, u32 quiet, u64 seed, u64 call, u32 dropping,
                                                  u32 last, compute_t<T> factor, T *out, RowSum<compute_t<T>> *sums) {
     if constexpr (KIND == PLAIN) mask = nullptr, bias = nullptr;
     Given<T> given{s,   q_at,   k_at,      v_at, mask_at, bias_at, q,    k,        v,    mask,   bias, scale,
-                   cap, causal, mask_size, fill, quiet,   seed,    call, dropping, last, factor, out,  sums};
+                   cap, window, mask_size, fill, quiet,   seed,    call, dropping, last, factor, out,  sums};
     for_each_row((u64)s.pairs * ((s.queries + ROWS - 1) / ROWS), [=](u64 item) {
         const Given<T> &g = reload_parameters(given);
         i64 tiles = (g.s.queries + ROWS - 1) / ROWS, pair = (i64)item / tiles, batch = pair / g.s.heads,
@@ -387,17 +393,16 @@ __global__ __launch_bounds__(256) void attention(Shape s, View q_at, View k_at, 
     });
 }
 
-// out[row, col] = x[row, col], or -inf if the query would see a later key: if col > q + keys -
-// queries, where q = row % queries. There are `rows` = batch * heads * queries contiguous rows of
-// `keys` elements. `out` may be x.
-template <class T> __global__ void causal_mask(u64 rows, u32 queries, u32 keys, const T *x, T *out) {
-    T masked = store<T>::from(-__builtin_inff());
+// out[row, col] = x[row, col], or -inf if the window of query row % queries lacks the key. There are
+// `rows` = batch * heads * queries contiguous rows of `keys` elements. `out` may be x.
+template <class T>
+__global__ void attention_window(u64 rows, u32 queries, u32 keys, Window window, const T *x, T *out) {
+    T hidden = store<T>::from(-__builtin_inff());
     for_each_row(rows, [=](u64 row) {
-        i64 last = (i64)(row % queries) + (i64)keys - (i64)queries; // the last key that this query sees
-        u64 seen = last < 0 ? 0 : (u64)last + 1 < keys ? (u64)last + 1 : keys;
+        u32 query = (u32)(row % queries);
+        Range seen = window.keys_of(query, query, queries, keys);
         const T *from = x + row * keys;
         T *to = out + row * keys;
-        for_each_in_block(seen, [=](u64 i) { to[i] = from[i]; });
-        for_each_in_block(keys - seen, [=](u64 i) { to[seen + i] = masked; });
+        for_each_in_block(keys, [=](u64 i) { to[i] = i >= seen.begin && i < seen.end ? from[i] : hidden; });
     });
 }

@@ -11,6 +11,7 @@
 
 struct Shape {
     i64 pairs, heads, queries, keys, width, values; // pairs: batch * heads; width: of q and k; values: of v
+    i64 group;                                      // heads of queries that share a head of keys and values
 };
 
 // The kernels' parameters, in their order.
@@ -23,7 +24,8 @@ template <class T> struct Given {
     const RowSum<C> *sums; // of each row
     const C *dots;         // of each row: the product of the output and its gradient
     C scale, fill;         // fill: the score of a hidden key
-    u32 causal, mask_size;
+    Window window;
+    u32 mask_size;
     u64 seed, call;
     u32 dropping, last;
     C factor;
@@ -43,30 +45,29 @@ template <class T> struct Inputs {
     const RowSum<C> *sums;
     const C *dots;
     C scale, fill;
-    bool causal;
+    Window window;
     Dropout<C> dropout;
     u64 row0; // the first row of the batch and head
 
     DEVICE Inputs(const Given<T> &g, i64 pair)
         : queries((u32)g.s.queries), keys((u32)g.s.keys), width((u32)g.s.width), values((u32)g.s.values), q_at(g.q_at),
-          k_at(g.k_at), v_at(g.v_at), grad_at(g.grad_at), scale(g.scale), fill(g.fill), causal(g.causal != 0),
+          k_at(g.k_at), v_at(g.v_at), grad_at(g.grad_at), scale(g.scale), fill(g.fill), window(g.window),
           dropout{stream_of(g.seed, g.call), g.dropping, g.last, g.factor}, row0((u64)(pair * g.s.queries)) {
         i64 batch = pair / g.s.heads, head = pair - batch * g.s.heads;
         auto first = [=](const View &at) { return batch * at.batch + head * at.head; };
         q = g.q + first(q_at);
-        k = g.k + first(k_at);
-        v = g.v + first(v_at);
+        i64 shared = shared_head(head, g.s.group);
+        k = g.k + batch * k_at.batch + shared * k_at.head;
+        v = g.v + batch * v_at.batch + shared * v_at.head;
         grad = g.grad + first(grad_at);
         mask = mask_of(g.mask_at, g.mask, g.mask_size, batch, head);
         sums = g.sums + row0;
         dots = g.dots + row0;
     }
-    // Queries below this see no key from `key` on.
-    DEVICE u32 first_query(u32 key) const {
-        i64 first = (i64)key - ((i64)keys - (i64)queries);
-        return !causal || first < 0 ? 0 : first < (i64)queries ? (u32)first : queries;
-    }
-    DEVICE u32 seen(u32 query) const { return causal_end(causal, query, queries, keys); }
+    // The keys that some query in first..=last sees, and the reverse.
+    DEVICE Range keys_of(u32 first, u32 last) const { return window.keys_of(first, last, queries, keys); }
+    DEVICE Range queries_of(u32 first, u32 last) const { return window.queries_of(first, last, queries, keys); }
+    DEVICE bool sees(u32 query, u32 key) const { return window.sees(query, key, queries, keys); }
     // On entry `product` is q k^T and `by_weight` the product of v and the output's gradient. On
     // return `product` is the weight and `by_weight` the gradient with respect to q k^T.
     DEVICE void gradient(u32 query, u32 key, u32 word, C &product, C &by_weight) const {
@@ -134,11 +135,14 @@ DEVICE void tile_gradients(const Inputs<T> &p, u32 query0, u32 key0, const Side<
     }
     u32 count = p.keys - key0 < TILE ? p.keys - key0 : TILE;
     for (u32 r = 0; r < TILE; ++r) {
-        u32 query = query0 + r, visible = query < p.queries ? p.seen(query) : 0;
-        u32 end = visible < key0 ? 0 : visible - key0 < count ? visible - key0 : count;
+        u32 query = query0 + r;
+        Range seen = query < p.queries ? p.keys_of(query, query) : Range{0, 0};
+        u32 begin = seen.begin < key0 ? 0 : seen.begin - key0, end = seen.end < key0 ? 0 : seen.end - key0;
+        end = end < count ? end : count;
+        begin = begin < end ? begin : end;
         C *w = weights + r * TILE, *g = grads + r * TILE;
         u32 word[TILE] = {};
-        if (p.dropout.on && end > 0) {
+        if (p.dropout.on && begin < end) {
             static_assert(TILE == SPAN, "one span of words a tile");
             for (u32 l = 0; l < BLOCKS; ++l) {
                 Words words = p.dropout.at(p.row0 + query, p.keys, key0 + l);
@@ -146,15 +150,16 @@ DEVICE void tile_gradients(const Inputs<T> &p, u32 query0, u32 key0, const Side<
             }
         }
         if (p.dropout.on || p.mask.from != nullptr) {
-            for (u32 j = 0; j < end; ++j) p.gradient(query, key0 + j, word[j], w[j], g[j]);
-        } else if (end > 0) {
+            for (u32 j = begin; j < end; ++j) p.gradient(query, key0 + j, word[j], w[j], g[j]);
+        } else if (begin < end) {
             C scale = p.scale, base = p.sums[query].base, factor = p.sums[query].factor, dot = p.dots[query];
             INDEPENDENT
-            for (u32 j = 0; j < end; ++j) {
+            for (u32 j = begin; j < end; ++j) {
                 w[j] = math::exp(w[j] * scale - base) * factor;
                 g[j] = w[j] * (g[j] - dot) * scale;
             }
         }
+        for (u32 j = 0; j < begin; ++j) w[j] = g[j] = (C)0;
         for (u32 j = end; j < TILE; ++j) w[j] = g[j] = (C)0;
     }
 }
@@ -177,29 +182,34 @@ template <class T, class C> DEVICE void write_rows(const C *sums, u32 pitch, u32
     }
 }
 
-template <class T> DEVICE void by_keys(const Given<T> &given, i64 pair, u32 key0) {
+// `shared` counts the pairs of a batch and a head of keys.
+template <class T> DEVICE void by_keys(const Given<T> &given, i64 shared, u32 key0) {
     using C = compute_t<T>;
-    const Inputs<T> p(given, pair);
+    const Inputs<T> first(given, shared * given.s.group);
     constexpr u32 PANEL = ABREAST * lanes<C>::count;
     Side<C> q, k;
     C rows[TILE * WIDEST], grad_rows[TILE * WIDEST], weights[TILE * TILE], grads[TILE * TILE];
     C key_sums[TILE * WIDEST] = {}, value_sums[TILE * WIDEST] = {};
-    u32 wide = round_up(p.width, PANEL), long_ = round_up(p.values, PANEL);
-    pack_rows(p.k, p.k_at, key0, p.keys, p.width, wide, rows);
-    turn_rows(rows, p.width, wide, k.features);
-    pack_rows(p.v, p.v_at, key0, p.keys, p.values, long_, rows);
-    turn_rows(rows, p.values, long_, k.values);
-    for (u32 query0 = p.first_query(key0) / TILE * TILE; query0 < p.queries; query0 += TILE) {
-        pack_rows(p.q, p.q_at, query0, p.queries, p.width, wide, rows);
-        group_rows(rows, p.width, wide, q.features);
-        pack_rows(p.grad, p.grad_at, query0, p.queries, p.values, long_, grad_rows);
-        group_rows(grad_rows, p.values, long_, q.values);
-        tile_gradients(p, query0, key0, q, k, weights, grads);
-        add_product<true>(weights, grad_rows, long_, value_sums);
-        add_product<true>(grads, rows, wide, key_sums);
+    u32 wide = round_up(first.width, PANEL), long_ = round_up(first.values, PANEL);
+    pack_rows(first.k, first.k_at, key0, first.keys, first.width, wide, rows);
+    turn_rows(rows, first.width, wide, k.features);
+    pack_rows(first.v, first.v_at, key0, first.keys, first.values, long_, rows);
+    turn_rows(rows, first.values, long_, k.values);
+    Range seeing = first.queries_of(key0, key0 + TILE - 1);
+    for (i64 member = 0; member < given.s.group; ++member) {
+        const Inputs<T> p(given, shared * given.s.group + member);
+        for (u32 query0 = seeing.begin / TILE * TILE; query0 < seeing.end; query0 += TILE) {
+            pack_rows(p.q, p.q_at, query0, p.queries, p.width, wide, rows);
+            group_rows(rows, p.width, wide, q.features);
+            pack_rows(p.grad, p.grad_at, query0, p.queries, p.values, long_, grad_rows);
+            group_rows(grad_rows, p.values, long_, q.values);
+            tile_gradients(p, query0, key0, q, k, weights, grads);
+            add_product<true>(weights, grad_rows, long_, value_sums);
+            add_product<true>(grads, rows, wide, key_sums);
+        }
     }
-    write_rows(key_sums, wide, key0, p.keys, p.width, given.out + pair * p.keys * p.width);
-    write_rows(value_sums, long_, key0, p.keys, p.values, given.other + pair * p.keys * p.values);
+    write_rows(key_sums, wide, key0, first.keys, first.width, given.out + shared * first.keys * first.width);
+    write_rows(value_sums, long_, key0, first.keys, first.values, given.other + shared * first.keys * first.values);
 }
 
 template <class T> DEVICE void by_queries(const Given<T> &given, i64 pair, u32 query0) {
@@ -213,8 +223,8 @@ template <class T> DEVICE void by_queries(const Given<T> &given, i64 pair, u32 q
     group_rows(rows, p.width, wide, q.features);
     pack_rows(p.grad, p.grad_at, query0, p.queries, p.values, long_, rows);
     group_rows(rows, p.values, long_, q.values);
-    u32 last = p.queries - query0 < TILE ? p.queries - 1 : query0 + TILE - 1, seen = p.seen(last);
-    for (u32 key0 = 0; key0 < seen; key0 += TILE) {
+    Range seen = p.keys_of(query0, query0 + TILE - 1);
+    for (u32 key0 = seen.begin / TILE * TILE; key0 < seen.end; key0 += TILE) {
         pack_rows(p.v, p.v_at, key0, p.keys, p.values, long_, rows);
         turn_rows(rows, p.values, long_, k.values);
         pack_rows(p.k, p.k_at, key0, p.keys, p.width, wide, rows);
@@ -288,13 +298,14 @@ DEVICE void tile_gradients(const Given<T> &given, i64 pair, u32 query0, u32 key0
     const Inputs<T> p(reload_parameters(given), pair);
     UNROLLED
     for (u32 i = 0; i < M; ++i) {
-        u32 query = query0 + i * SIDE + ty, visible = query < p.queries ? p.seen(query) : 0;
+        u32 query = query0 + i * SIDE + ty;
         Words words = {};
         if (p.dropout.on) words = p.dropout.at(p.row0 + query, p.keys, key0 + tx);
         UNROLLED
         for (u32 j = 0; j < M; ++j) {
             u32 key = key0 + j * SIDE + tx;
-            if (key < visible) p.gradient(query, key, word_of(words, key0 % SPAN / SIDE + j), weight[i][j], grad[i][j]);
+            bool seen = query < p.queries && p.sees(query, key);
+            if (seen) p.gradient(query, key, word_of(words, key0 % SPAN / SIDE + j), weight[i][j], grad[i][j]);
             else weight[i][j] = grad[i][j] = (C)0;
         }
     }
@@ -362,7 +373,8 @@ template <bool BY_KEY, u32 M, class C> DEVICE void keep_tile(const C (&value)[M]
     }
 }
 
-template <class T> DEVICE void by_keys(const Given<T> &given, i64 pair, u32 key0) {
+// `shared` counts the pairs of a batch and a head of keys.
+template <class T> DEVICE void by_keys(const Given<T> &given, i64 shared, u32 key0) {
     using C = compute_t<T>;
     using S = Tile<C>;
     constexpr u32 M = S::MICRO, TILE = S::SIZE;
@@ -370,23 +382,26 @@ template <class T> DEVICE void by_keys(const Given<T> &given, i64 pair, u32 key0
     SHARED(C, whole_tile, TILE * S::PITCH);
     C *staged = staged_part, *tile = whole_tile;
     C key_sums[M][PARTS][ABREAST_COLUMNS] = {}, value_sums[M][PARTS][ABREAST_COLUMNS] = {};
-    u32 queries = (u32)given.s.queries;
-    for (u32 query0 = Inputs<T>(given, pair).first_query(key0) / TILE * TILE; query0 < queries; query0 += TILE) {
-        C weight[M][M], grad[M][M];
-        tile_gradients(given, pair, query0, key0, staged, weight, grad);
-        keep_tile<true>(weight, tile);
-        {
+    i64 pair = shared * given.s.group;
+    Range seeing = Inputs<T>(given, pair).queries_of(key0, key0 + TILE - 1);
+    for (u32 left = (u32)given.s.group; left > 0; --left, ++pair) {
+        for (u32 query0 = seeing.begin / TILE * TILE; query0 < seeing.end; query0 += TILE) {
+            C weight[M][M], grad[M][M];
+            tile_gradients(given, pair, query0, key0, staged, weight, grad);
+            keep_tile<true>(weight, tile);
+            {
+                const Inputs<T> p(reload_parameters(given), pair);
+                add_product(tile, p.grad, p.grad_at, query0, p.queries, p.values, staged, value_sums);
+            }
+            keep_tile<true>(grad, tile);
             const Inputs<T> p(reload_parameters(given), pair);
-            add_product(tile, p.grad, p.grad_at, query0, p.queries, p.values, staged, value_sums);
+            add_product(tile, p.q, p.q_at, query0, p.queries, p.width, staged, key_sums);
         }
-        keep_tile<true>(grad, tile);
-        const Inputs<T> p(reload_parameters(given), pair);
-        add_product(tile, p.q, p.q_at, query0, p.queries, p.width, staged, key_sums);
     }
     const Given<T> &g = reload_parameters(given);
     u32 keys = (u32)g.s.keys, width = (u32)g.s.width, values = (u32)g.s.values;
-    write_rows(key_sums, key0, keys, width, g.out + pair * keys * width);
-    write_rows(value_sums, key0, keys, values, g.other + pair * keys * values);
+    write_rows(key_sums, key0, keys, width, g.out + shared * keys * width);
+    write_rows(value_sums, key0, keys, values, g.other + shared * keys * values);
 }
 
 template <class T> DEVICE void by_queries(const Given<T> &given, i64 pair, u32 query0) {
@@ -397,9 +412,8 @@ template <class T> DEVICE void by_queries(const Given<T> &given, i64 pair, u32 q
     SHARED(C, whole_tile, TILE * S::PITCH);
     C *staged = staged_part, *tile = whole_tile;
     C sums[M][PARTS][ABREAST_COLUMNS] = {};
-    u32 queries = (u32)given.s.queries, last = queries - query0 < TILE ? queries - 1 : query0 + TILE - 1;
-    u32 seen = Inputs<T>(given, pair).seen(last);
-    for (u32 key0 = 0; key0 < seen; key0 += TILE) {
+    Range seen = Inputs<T>(given, pair).keys_of(query0, query0 + TILE - 1);
+    for (u32 key0 = seen.begin / TILE * TILE; key0 < seen.end; key0 += TILE) {
         C weight[M][M], grad[M][M];
         tile_gradients(given, pair, query0, key0, staged, weight, grad);
         keep_tile<false>(grad, tile);
@@ -407,28 +421,28 @@ template <class T> DEVICE void by_queries(const Given<T> &given, i64 pair, u32 q
         add_product(tile, p.k, p.k_at, key0, p.keys, p.width, staged, sums);
     }
     const Given<T> &g = reload_parameters(given);
-    write_rows(sums, query0, queries, (u32)g.s.width, g.out + pair * g.s.queries * g.s.width);
+    write_rows(sums, query0, (u32)g.s.queries, (u32)g.s.width, g.out + pair * g.s.queries * g.s.width);
 }
 
 template <class C> constexpr u32 TILE_OF = Tile<C>::SIZE;
 
 #endif
 
-// The gradients of the keys [pairs, keys, width] and values [pairs, keys, values], packed. The
-// other operands have strides. Launched with blocks of 256 threads (or one); any number of blocks
-// works.
+// The gradients of the keys [pairs / group, keys, width] and values [pairs / group, keys, values],
+// packed, each summed over the heads of its group in their order. The other operands have strides.
+// Launched with blocks of 256 threads (or one); any number of blocks works.
 template <class T>
 __global__ __launch_bounds__(256) void attention_backward_keys(
     Shape s, View q_at, View k_at, View v_at, View grad_at, View mask_at, const T *q, const T *k, const T *v,
     const T *grad, const u8 *mask, const RowSum<compute_t<T>> *sums, const compute_t<T> *dots, compute_t<T> scale,
-    compute_t<T> fill, u32 causal, u32 mask_size, u64 seed, u64 call, u32 dropping, u32 last, compute_t<T> factor,
+    compute_t<T> fill, Window window, u32 mask_size, u64 seed, u64 call, u32 dropping, u32 last, compute_t<T> factor,
     T *by_k, T *by_v) {
     constexpr i64 SIZE = TILE_OF<compute_t<T>>;
     Given<T> given{s,    q_at,  k_at, v_at,   grad_at,   mask_at, q,    k,        v,    grad,   mask, sums,
-                   dots, scale, fill, causal, mask_size, seed,    call, dropping, last, factor, by_k, by_v};
-    for_each_row((u64)(s.pairs * ((s.keys + SIZE - 1) / SIZE)), [=](u64 item) {
-        i64 tiles = (reload_parameters(given).s.keys + SIZE - 1) / SIZE, pair = (i64)item / tiles;
-        by_keys(given, pair, (u32)(((i64)item - pair * tiles) * SIZE));
+                   dots, scale, fill, window, mask_size, seed,    call, dropping, last, factor, by_k, by_v};
+    for_each_row((u64)(s.pairs / s.group * ((s.keys + SIZE - 1) / SIZE)), [=](u64 item) {
+        i64 tiles = (reload_parameters(given).s.keys + SIZE - 1) / SIZE, shared = (i64)item / tiles;
+        by_keys(given, shared, (u32)(((i64)item - shared * tiles) * SIZE));
     });
 }
 
@@ -437,11 +451,11 @@ template <class T>
 __global__ __launch_bounds__(256) void attention_backward_queries(
     Shape s, View q_at, View k_at, View v_at, View grad_at, View mask_at, const T *q, const T *k, const T *v,
     const T *grad, const u8 *mask, const RowSum<compute_t<T>> *sums, const compute_t<T> *dots, compute_t<T> scale,
-    compute_t<T> fill, u32 causal, u32 mask_size, u64 seed, u64 call, u32 dropping, u32 last, compute_t<T> factor,
+    compute_t<T> fill, Window window, u32 mask_size, u64 seed, u64 call, u32 dropping, u32 last, compute_t<T> factor,
     T *by_q) {
     constexpr i64 SIZE = TILE_OF<compute_t<T>>;
     Given<T> given{s,    q_at,  k_at, v_at,   grad_at,   mask_at, q,    k,        v,    grad,   mask, sums,
-                   dots, scale, fill, causal, mask_size, seed,    call, dropping, last, factor, by_q, nullptr};
+                   dots, scale, fill, window, mask_size, seed,    call, dropping, last, factor, by_q, nullptr};
     for_each_row((u64)(s.pairs * ((s.queries + SIZE - 1) / SIZE)), [=](u64 item) {
         i64 tiles = (reload_parameters(given).s.queries + SIZE - 1) / SIZE, pair = (i64)item / tiles;
         by_queries(given, pair, (u32)(((i64)item - pair * tiles) * SIZE));

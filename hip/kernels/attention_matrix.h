@@ -54,8 +54,9 @@ DEVICE void check_room(u32 bytes) {
 #endif
 }
 
-// The pair (batch and head) and the tile of a block's item. With causality tiles take different
-// times. The longest then begin first, so that no block is left with one at the end.
+// The pair (batch and head) and the tile of a block's item. If later queries see more keys than
+// earlier ones, tiles take different times. The longest then begin first, so that no block is left
+// with one at the end.
 enum Order { BY_PAIR, FIRST_FIRST, LAST_FIRST };
 struct Place {
     i64 pair, tile;

@@ -7,6 +7,7 @@
 
 struct Shape {
     i64 pairs, heads, queries, keys, width, values; // pairs: batch * heads; width: of q and k; values: of v
+    i64 group;                                      // heads of queries that share a head of keys and values
 };
 
 // The parameters of `attention_matrix`, in their order.
@@ -17,9 +18,10 @@ template <class T> struct Given {
     const u8 *mask;          // or null: true hides a key
     const T *bias;           // or null
     compute_t<T> scale, cap; // cap 0: scores are not capped
-    u32 causal, mask_size;   // mask_size: bytes of a bool
-    compute_t<T> fill;       // the score of a hidden key
-    u32 quiet;               // whether 1 is added to the sum of exponentials
+    Window window;
+    u32 mask_size;     // bytes of a bool
+    compute_t<T> fill; // the score of a hidden key
+    u32 quiet;         // whether 1 is added to the sum of exponentials
     u64 seed, call;
     u32 dropping, last;
     compute_t<T> factor;
@@ -57,7 +59,7 @@ template <i32 WIDE> struct Sizes {
     static constexpr u32 QUERIES = KEPT ? ROWS * PITCH : 0, TILE = KEYS * PITCH, ROOM = QUERIES + 2 * STAGES * TILE;
 };
 
-// Turns products into scores: scale, softcap, dropout, mask, causality, bias. Each step loads its
+// Turns products into scores: scale, softcap, dropout, mask, window, bias. Each step loads its
 // parameters when it begins; together they do not fit into AMD's scalar registers.
 template <u32 TALL, u32 ACROSS, class T>
 DEVICE void change_scores(const Given<T> &given, u32 pair, u32 row0, u32 key0, cores::Sums (&score)[TALL][ACROSS]) {
@@ -93,9 +95,9 @@ DEVICE void change_scores(const Given<T> &given, u32 pair, u32 row0, u32 key0, c
         });
     }
     {
-        bool causal = reload_parameters(given).causal != 0;
+        const Window window = reload_parameters(given).window;
         for_each_sum<TALL, ACROSS>(row0, key0, [&](u32 query, u32 key, u32 m, u32 n, u32 i) {
-            if (key >= causal_end(causal, query, queries, keys)) score[m][n].at[i] = LOWEST<f32>;
+            if (!window.sees(query, key, queries, keys)) score[m][n].at[i] = LOWEST<f32>;
             keep_order<true>();
         });
     }
@@ -121,7 +123,7 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
     T *q_tile = (T *)room, *tiles = q_tile + S::QUERIES;
     const Given<T> &g = reload_parameters(given);
     u32 queries = (u32)g.s.queries, keys = (u32)g.s.keys;
-    bool causal = g.causal != 0;
+    const Window window = g.window;
     u32 batch = pair / (u32)g.s.heads, head = pair - batch * (u32)g.s.heads;
     u32 row0 = block_row + warp() * ROWS_OF_WARP; // the warp's first query
 
@@ -151,11 +153,11 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
     // Made again for each tile, so that they take no registers between tiles.
     auto k = [&] {
         const Given<T> &g = reload_parameters(given);
-        return Copier<KEYS, WIDE, KIND, T>(g.k, g.k_at, batch, head, keys, g.s.width);
+        return Copier<KEYS, WIDE, KIND, T>(g.k, g.k_at, batch, shared_head(head, g.s.group), keys, g.s.width);
     };
     auto v = [&] {
         const Given<T> &g = reload_parameters(given);
-        return Copier<KEYS, WIDE, KIND, T>(g.v, g.v_at, batch, head, keys, g.s.values);
+        return Copier<KEYS, WIDE, KIND, T>(g.v, g.v_at, batch, shared_head(head, g.s.group), keys, g.s.values);
     };
 
     Sums out[TALL][STEPS] = {};
@@ -167,17 +169,20 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
     }
     // A weight is 2^(unit * (score - top) + SHIFT).
     f32 unit = KIND == PLAIN ? g.scale * LOG2E : LOG2E;
-    auto seen = [=](u32 query) { return causal_end(causal, query < queries ? query : queries - 1, queries, keys); };
-    u32 end = seen(block_row + S::ROWS - 1), own_end = seen(row0 + ROWS_OF_WARP - 1), all_see = seen(row0);
+    // The keys that some query sees: of the block, from a tile's first key on, and of the warp.
+    u32 last_row = row0 + ROWS_OF_WARP - 1;
+    const Range seen = window.keys_of(block_row, block_row + S::ROWS - 1, queries, keys);
+    const Range own = window.keys_of(row0, last_row, queries, keys);
+    u32 begin = seen.begin / KEYS * KEYS, end = seen.end;
 
-    if (end > 0) {
-        k().copy(0, tiles);
+    if (begin < end) {
+        k().copy(begin, tiles);
         if (STAGES == 1) end_copies();
-        v().copy(0, tiles + STAGES * TILE);
+        v().copy(begin, tiles + STAGES * TILE);
         end_copies();
     }
     u32 stage = 0;
-    for (u32 key0 = 0; key0 < end; key0 += KEYS) {
+    for (u32 key0 = begin; key0 < end; key0 += KEYS) {
         wait_for_copies<STAGES == 1 ? 1 : 0>();
         sync_threads();
         if (STAGES == 2 && key0 + KEYS < end) {
@@ -185,7 +190,7 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
             v().copy(key0 + KEYS, tiles + (2 + (stage ^ 1)) * TILE);
             end_copies();
         }
-        bool has_keys = key0 < own_end;
+        bool has_keys = key0 < own.end && key0 + KEYS > own.begin;
         Sums score[TALL][ACROSS] = {};
         if (has_keys) {
             const Tile<T, PITCH> tile(tiles + stage * TILE), rows(q_tile + warp() * ROWS_OF_WARP * PITCH);
@@ -214,9 +219,16 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
         Rows weights[TALL][ACROSS];
         if (has_keys) {
             if constexpr (KIND == PLAIN) {
-                if (key0 + KEYS > all_see) {
+                // Whether some query of the warp does not see some key of the tile.
+                u32 last_key = key0 + KEYS - 1;
+                if (!window.sees(row0, last_key, queries, keys) || !window.sees(last_row, key0, queries, keys)) {
                     for_each_sum<TALL, ACROSS>(row0, key0, [&](u32 query, u32 key, u32 m, u32 n, u32 i) {
-                        if (key >= seen(query)) score[m][n].at[i] = LOWEST<f32>;
+#if CORES_WMMA
+                        // Otherwise the compiler would keep the distances to all keys in registers.
+                        query = recompute_from(query);
+#endif
+                        if (!window.sees(query, key, queries, keys)) score[m][n].at[i] = LOWEST<f32>;
+                        keep_order<true>();
                     });
                 }
             } else {
@@ -329,25 +341,26 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
 // out = softmax(mask(dropout(cap(scale q k^T))) + bias) v for heads of up to WIDE features, where
 // the score of a hidden key is `fill`. Every operand has strides; the output's last axis is
 // contiguous and its other strides are multiples of `values`. Each row's RowSum goes to sums[pair,
-// query]. Launched with THREADS threads; any number of blocks works. Keys that no query of a tile sees are not read.
+// query]. Launched with THREADS threads; any number of blocks works. Tiles of keys that no query of
+// a block sees are not read.
 template <class T, i32 WIDE, i32 KIND>
 __global__ __launch_bounds__(THREADS) void attention_matrix(Shape s, View q_at, View k_at, View v_at, View mask_at,
                                                             View bias_at, View out_at, const T *q, const T *k,
                                                             const T *v, const u8 *mask, const T *bias,
-                                                            compute_t<T> scale, compute_t<T> cap, u32 causal,
+                                                            compute_t<T> scale, compute_t<T> cap, Window window,
                                                             u32 mask_size, compute_t<T> fill, u32 quiet, u64 seed,
                                                             u64 call, u32 dropping, u32 last, compute_t<T> factor,
                                                             T *out, RowSum<compute_t<T>> *sums) {
 #if HAS_CORES
     constexpr i64 SIZE = Sizes<WIDE>::ROWS;
     Given<T> given{s,   q_at,   k_at,      v_at, mask_at, bias_at, out_at, q,        k,    v,      mask, bias, scale,
-                   cap, causal, mask_size, fill, quiet,   seed,    call,   dropping, last, factor, out,  sums};
+                   cap, window, mask_size, fill, quiet,   seed,    call,   dropping, last, factor, out,  sums};
     // No `for_each_row`: AMD's compiler does not inline a lambda of this size.
     for (i64 item = blockIdx.x;; item += gridDim.x) {
         const Given<T> &g = reload_parameters(given);
         i64 tiles = (g.s.queries + SIZE - 1) / SIZE;
         if (item >= g.s.pairs * tiles) break;
-        const Place at(item, g.s.pairs, tiles, g.causal ? LAST_FIRST : BY_PAIR);
+        const Place at(item, g.s.pairs, tiles, g.window.grows() ? LAST_FIRST : BY_PAIR);
         attend<WIDE, KIND>(given, (u32)at.pair, (u32)(at.tile * SIZE));
     }
 #endif

@@ -8,6 +8,7 @@
 
 struct Shape {
     i64 pairs, heads, queries, keys, width, values; // pairs: batch * heads; width: of q and k; values: of v
+    i64 group;                                      // heads of queries that share a head of keys and values
 };
 
 // The kernels' parameters, in their order.
@@ -20,7 +21,8 @@ template <class T> struct Given {
     const RowSum<C> *sums; // of each row
     const C *dots;         // of each row: the product of the output and its gradient
     C scale, fill;         // fill: the score of a hidden key
-    u32 causal, mask_size;
+    Window window;
+    u32 mask_size;
     u64 seed, call;
     u32 dropping, last;
     C factor;
@@ -73,11 +75,10 @@ DEVICE void change_scores(const Given<T> &given, i64 pair, u32 row0, u32 column0
                           cores::Sums (&grad)[TALL][ACROSS]) {
     using namespace cores;
     u32 queries, keys;
-    bool causal;
     {
         const Given<T> &g = reload_parameters(given);
         f32 scale = g.scale;
-        queries = (u32)g.s.queries, keys = (u32)g.s.keys, causal = g.causal != 0;
+        queries = (u32)g.s.queries, keys = (u32)g.s.keys;
         for_each_sum<TALL, ACROSS>(row0, column0, [&](u32, u32, u32 m, u32 n, u32 i) {
             score[m][n].at[i] = rounded_product(score[m][n].at[i], scale);
         });
@@ -108,9 +109,10 @@ DEVICE void change_scores(const Given<T> &given, i64 pair, u32 row0, u32 column0
             keep_order<true>();
         });
     }
+    const Window window = reload_parameters(given).window;
     for_each_sum<TALL, ACROSS>(row0, column0, [&](u32 row, u32 column, u32 m, u32 n, u32 i) {
         u32 query = BY == KEYS ? column : row, key = BY == KEYS ? row : column;
-        if (key >= causal_end(causal, query, queries, keys)) {
+        if (!window.sees(query, key, queries, keys)) {
             score[m][n].at[i] = LOWEST<f32>;
             grad[m][n].at[i] = 0.0f;
         }
@@ -137,6 +139,7 @@ DEVICE void take(const From &copier, u32 block_row, T *tile, u32 warp_row, cores
     }
 }
 
+// `pair` counts the pairs of a batch and a head of queries; BY == KEYS: of a head of keys.
 template <i32 WIDE, i32 KIND, i32 BY, class T> DEVICE void gradients(const Given<T> &given, i64 pair, u32 block_row) {
     using namespace cores;
     typedef Sizes<WIDE, BY> S;
@@ -154,38 +157,48 @@ template <i32 WIDE, i32 KIND, i32 BY, class T> DEVICE void gradients(const Given
     const Given<T> &g = reload_parameters(given);
     u32 queries = (u32)g.s.queries, keys = (u32)g.s.keys, rows = BY_KEYS ? keys : queries,
         columns = BY_KEYS ? queries : keys;
-    bool causal = g.causal != 0;
-    u32 batch = (u32)(pair / g.s.heads), head = (u32)(pair - (i64)batch * g.s.heads);
+    const Window window = g.window;
+    // The heads of queries that the block goes through begin at `head`; `pair` is that of the first.
+    u32 group = (u32)g.s.group;
+    if (BY_KEYS) pair *= group;
+    u32 batch = (u32)(pair / g.s.heads), head = (u32)(pair - (i64)batch * g.s.heads), shared = head / group;
+    u32 members = BY_KEYS ? group : 1;
     u32 warp_row = warp() * ROWS_OF_WARP, row0 = block_row + warp_row; // the warp's first row
-    const RowSum<f32> *sums = g.sums + pair * queries;
-    const f32 *dots = g.dots + pair * queries;
+    const RowSum<f32> *first_sums = g.sums + pair * queries;
+    const f32 *first_dots = g.dots + pair * queries;
     f32 score_scale = g.scale;
 
     // The operands of the rows: keys and values, or queries and the output's gradient.
     Rows first[KEPT1 ? 1 : TALL][KEPT1 ? 1 : STEPS], second[KEPT2 ? 1 : TALL][KEPT2 ? 1 : STEPS];
     typedef Copier<S::ROWS, WIDE, KIND, T> RowsCopier;
     sync_threads(); // threads may still read an earlier item's tiles
-    take<KEPT1>(RowsCopier(BY_KEYS ? g.k : g.q, BY_KEYS ? g.k_at : g.q_at, batch, head, rows, g.s.width), block_row,
-                kept, warp_row, first);
-    take<KEPT2>(RowsCopier(BY_KEYS ? g.v : g.grad, BY_KEYS ? g.v_at : g.grad_at, batch, head, rows, g.s.values),
+    u32 rows_head = BY_KEYS ? shared : head, columns_head = BY_KEYS ? head : shared;
+    take<KEPT1>(RowsCopier(BY_KEYS ? g.k : g.q, BY_KEYS ? g.k_at : g.q_at, batch, rows_head, rows, g.s.width),
+                block_row, kept, warp_row, first);
+    take<KEPT2>(RowsCopier(BY_KEYS ? g.v : g.grad, BY_KEYS ? g.v_at : g.grad_at, batch, rows_head, rows, g.s.values),
                 block_row, kept + KEPT1 * S::BLOCK, warp_row, second);
     const Tile<T, PITCH> first_tile(kept + warp_row * PITCH), second_tile(kept + KEPT1 * S::BLOCK + warp_row * PITCH);
     typedef Copier<COLUMNS, WIDE, KIND, T> ColumnsCopier;
     // Made again for each tile, so that they take no registers between tiles.
-    auto third = [&] {
+    auto third = [&](u32 member) {
         const Given<T> &g = reload_parameters(given);
-        return ColumnsCopier(BY_KEYS ? g.q : g.k, BY_KEYS ? g.q_at : g.k_at, batch, head, columns, g.s.width);
+        return ColumnsCopier(BY_KEYS ? g.q : g.k, BY_KEYS ? g.q_at : g.k_at, batch, columns_head + member, columns,
+                             g.s.width);
     };
-    auto fourth = [&] {
+    auto fourth = [&](u32 member) {
         const Given<T> &g = reload_parameters(given);
-        return ColumnsCopier(BY_KEYS ? g.grad : g.v, BY_KEYS ? g.grad_at : g.v_at, batch, head, columns, g.s.values);
+        return ColumnsCopier(BY_KEYS ? g.grad : g.v, BY_KEYS ? g.grad_at : g.v_at, batch, columns_head + member,
+                             columns, g.s.values);
     };
-    auto copy = [&](u32 column0, u32 stage) {
-        third().copy(column0, tiles + stage * STAGE);
-        fourth().copy(column0, tiles + stage * STAGE + TILE);
+    // Copies columns column0.. of the group's head `member`.
+    auto copy = [&](u32 member, u32 column0, u32 stage) {
+        third(member).copy(column0, tiles + stage * STAGE);
+        fourth(member).copy(column0, tiles + stage * STAGE + TILE);
         if (BY_KEYS && threadIdx.x < COLUMNS) {
             u32 query = column0 + threadIdx.x;
             bool inside = query < queries;
+            const RowSum<f32> *sums = first_sums + (u64)member * queries;
+            const f32 *dots = first_dots + (u64)member * queries;
             copy_value(sums_room + stage * COLUMNS + threadIdx.x, sums + (inside ? query : 0), inside);
             copy_value(dots_room + stage * COLUMNS + threadIdx.x, dots + (inside ? query : 0), inside);
         }
@@ -202,34 +215,38 @@ template <i32 WIDE, i32 KIND, i32 BY, class T> DEVICE void gradients(const Given
         for (u32 s = 0; s < ROWS; ++s) {
             u32 query = row0 + m * SIDE + row_of(s);
             bool inside = !BY_KEYS && query < queries;
-            row_sum[m][s] = inside ? sums[query] : RowSum<f32>{0.0f, 0.0f};
-            row_dot[m][s] = inside ? dots[query] : 0.0f;
+            row_sum[m][s] = inside ? first_sums[query] : RowSum<f32>{0.0f, 0.0f};
+            row_dot[m][s] = inside ? first_dots[query] : 0.0f;
         }
     }
-    // The columns that some row of the block sees or is seen by.
-    auto seen = [=](u32 query) { return causal_end(causal, query < queries ? query : queries - 1, queries, keys); };
-    u32 begin = 0, end = columns;
-    if (BY_KEYS && causal) {
-        i64 from = (i64)block_row - ((i64)keys - (i64)queries);
-        begin = from < 0 ? 0 : from < (i64)queries ? (u32)from / COLUMNS * COLUMNS : queries;
-    }
-    if (!BY_KEYS) end = seen(block_row + S::ROWS - 1);
+    // The columns that some row sees or is seen by: of the block, from a tile's first column on, and
+    // of the warp.
+    auto reach = [=](u32 first, u32 last) {
+        return BY_KEYS ? window.queries_of(first, last, queries, keys) : window.keys_of(first, last, queries, keys);
+    };
+    u32 last_row = row0 + ROWS_OF_WARP - 1;
+    const Range of_block = reach(block_row, block_row + S::ROWS - 1), own = reach(row0, last_row);
+    u32 begin = of_block.begin / COLUMNS * COLUMNS, end = of_block.end;
 
-    if (STAGES == 2 && begin < end) copy(begin, 0);
-    u32 stage = 0;
-    for (u32 column0 = begin; column0 < end; column0 += COLUMNS) {
+    if (STAGES == 2 && begin < end) copy(0, begin, 0);
+    u32 stage = 0, member = 0, column0 = begin;
+    while (begin < end && member < members) {
+        // The tile after this one.
+        bool more = column0 + COLUMNS < end;
+        u32 next_member = more ? member : member + 1, next_column = more ? column0 + COLUMNS : begin;
         if (STAGES == 1) {
             sync_threads();
-            copy(column0, 0);
+            copy(member, column0, 0);
         }
         wait_for_copies<0>();
         sync_threads();
-        if (STAGES == 2 && column0 + COLUMNS < end) copy(column0 + COLUMNS, stage ^ 1);
+        if (STAGES == 2 && next_member < members) copy(next_member, next_column, stage ^ 1);
         const Tile<T, PITCH> third_tile(tiles + stage * STAGE), fourth_tile(tiles + stage * STAGE + TILE);
         u32 last = column0 + COLUMNS - 1;
         // Whether the tile has pairs that see each other, and whether it has others.
-        bool some = BY_KEYS ? row0 < seen(last) : column0 < seen(row0 + ROWS_OF_WARP - 1);
-        bool all = BY_KEYS ? row0 + ROWS_OF_WARP <= seen(column0) : last < seen(row0);
+        bool some = column0 < own.end && column0 + COLUMNS > own.begin;
+        bool all = BY_KEYS ? window.sees(column0, last_row, queries, keys) && window.sees(last, row0, queries, keys)
+                           : window.sees(row0, last, queries, keys) && window.sees(last_row, column0, queries, keys);
         if (some) {
             UNROLLED_CHUNKS
             for (u32 n0 = 0; n0 < COLUMNS / SIDE; n0 += CHUNK) {
@@ -271,11 +288,12 @@ template <i32 WIDE, i32 KIND, i32 BY, class T> DEVICE void gradients(const Given
                     by_weight[m][n].at[i] -= BY_KEYS ? dots_room[first_sum + column] : row_dot[m][slot_of(i)];
                 });
                 if constexpr (KIND == ANY) {
-                    change_scores<BY>(given, pair, row0, column0 + n0 * SIDE, product, by_weight);
+                    change_scores<BY>(given, pair + member, row0, column0 + n0 * SIDE, product, by_weight);
                 } else if (!all) {
                     for_each_sum<TALL, CHUNK>(row0, column0 + n0 * SIDE, [&](u32 row, u32 column, u32 m, u32 n, u32 i) {
                         u32 query = BY_KEYS ? column : row, key = BY_KEYS ? row : column;
-                        if (key >= seen(query)) product[m][n].at[i] = LOWEST<f32>, by_weight[m][n].at[i] = 0.0f;
+                        if (!window.sees(query, key, queries, keys))
+                            product[m][n].at[i] = LOWEST<f32>, by_weight[m][n].at[i] = 0.0f;
                     });
                 }
                 Rows weights[TALL][CHUNK], grads[TALL][CHUNK];
@@ -317,6 +335,7 @@ template <i32 WIDE, i32 KIND, i32 BY, class T> DEVICE void gradients(const Given
             }
         }
         if (STAGES == 2) stage ^= 1;
+        member = next_member, column0 = next_column;
     }
     wait_for_copies<0>();
 
@@ -326,7 +345,7 @@ template <i32 WIDE, i32 KIND, i32 BY, class T> DEVICE void gradients(const Given
     UNROLLED
     for (u32 m = 0; m < TALL; ++m) {
         auto row = [=](T *out, const View &at) {
-            T *first = out + batch * at.batch + head * at.head;
+            T *first = out + batch * at.batch + rows_head * at.head;
             i64 step = at.row;
             return [=](u32 slot) {
                 u32 row = row0 + m * SIDE + row_of(slot);
@@ -345,26 +364,28 @@ template <i32 WIDE, i32 KIND, i32 BY, class T> DEVICE void gradients(const Given
 
 #endif
 
-// BY == KEYS: the gradients of the keys [pairs, keys, width] and values [pairs, keys, values];
-// QUERIES: of the queries [pairs, queries, width], and no other. Every operand has strides; the
+// BY == KEYS: the gradients of the keys [pairs / group, keys, width] and values [pairs / group, keys,
+// values], each summed over the heads of its group in their order; QUERIES: of the queries [pairs,
+// queries, width], and no other. Every operand has strides; the
 // results' last axis is contiguous and their other strides are multiples of its size. For heads of
 // up to WIDE features. Launched with THREADS threads; any number of blocks works.
 template <class T, i32 WIDE, i32 KIND, i32 BY>
 __global__ __launch_bounds__(THREADS) void attention_matrix_backward(
     Shape s, View q_at, View k_at, View v_at, View grad_at, View mask_at, View out_at, View other_at, const T *q,
     const T *k, const T *v, const T *grad, const u8 *mask, const RowSum<compute_t<T>> *sums, const compute_t<T> *dots,
-    compute_t<T> scale, compute_t<T> fill, u32 causal, u32 mask_size, u64 seed, u64 call, u32 dropping, u32 last,
+    compute_t<T> scale, compute_t<T> fill, Window window, u32 mask_size, u64 seed, u64 call, u32 dropping, u32 last,
     compute_t<T> factor, T *out, T *other) {
 #if HAS_CORES
     constexpr i64 SIZE = Sizes<WIDE, BY>::ROWS;
     Given<T> given{s,    q_at, k_at,  v_at, grad_at, mask_at,   out_at, other_at, q,        k,    v,      grad, mask,
-                   sums, dots, scale, fill, causal,  mask_size, seed,   call,     dropping, last, factor, out,  other};
+                   sums, dots, scale, fill, window,  mask_size, seed,   call,     dropping, last, factor, out,  other};
     // No `for_each_row`: AMD's compiler does not inline a lambda of this size.
     for (i64 item = blockIdx.x;; item += gridDim.x) {
         const Given<T> &g = reload_parameters(given);
         i64 tiles = ((BY == KEYS ? g.s.keys : g.s.queries) + SIZE - 1) / SIZE;
-        if (item >= g.s.pairs * tiles) break;
-        const Place at(item, g.s.pairs, tiles, !g.causal ? BY_PAIR : BY == KEYS ? FIRST_FIRST : LAST_FIRST);
+        i64 pairs = BY == KEYS ? (i64)divided((u64)g.s.pairs, (u64)g.s.group) : g.s.pairs;
+        if (item >= pairs * tiles) break;
+        const Place at(item, pairs, tiles, !g.window.grows() ? BY_PAIR : BY == KEYS ? FIRST_FIRST : LAST_FIRST);
         gradients<WIDE, KIND, BY>(given, at.pair, (u32)(at.tile * SIZE));
     }
 #endif

@@ -17,7 +17,8 @@ template <class T> struct Forward {
     const u8 *mask;
     u32 mask_size;
     compute_t<T> fill;
-    u32 causal, quiet;
+    Window window;
+    u32 quiet;
     u64 seed, call;
     u32 dropping, last;
     compute_t<T> factor;
@@ -38,16 +39,15 @@ template <class T> struct Backward {
 // A row, and the mask and dropout of its scores.
 template <class C> struct Row {
     u64 row;
-    u32 query, keys, visible; // visible: the query sees the keys below this
+    u32 query, keys;
     Mask mask;
     Dropout<C> dropout;
 
     template <class Given>
-    DEVICE Row(const Given &g, bool causal, u64 row)
+    DEVICE Row(const Given &g, u64 row)
         : row(row), keys((u32)g.s.keys), dropout{stream_of(g.seed, g.call), g.dropping, g.last, g.factor} {
         i64 pair = (i64)row / g.s.queries, batch = pair / g.s.heads;
         query = (u32)((i64)row - pair * g.s.queries);
-        visible = causal_end(causal, query, (u32)g.s.queries, keys);
         mask = mask_of(g.mask_at, g.mask, g.mask_size, batch, pair - batch * g.s.heads);
     }
     DEVICE bool hides(u32 key) const { return mask.from != nullptr && mask.hides(query, key); }
@@ -91,25 +91,26 @@ template <class T> DEVICE void softmax_row(u64 len, bool quiet, const T *x, T *o
 }
 
 // out = the softmax of each row of scores after dropout, `fill` where the mask is true, and -inf
-// past a causal query's position. A row with only -inf gives 0. `quiet` divides by 1 + the sum of
+// outside the query's window. A row with only -inf gives 0. `quiet` divides by 1 + the sum of
 // the exponentials (Miller 2023, "Attention is off by one").
 template <class T>
 __global__ void attention_weights(Rows s, View mask_at, const T *scores, const u8 *mask, u32 mask_size,
-                                  compute_t<T> fill, u32 causal, u32 quiet, u64 seed, u64 call, u32 dropping, u32 last,
-                                  compute_t<T> factor, T *out) {
+                                  compute_t<T> fill, Window window, u32 quiet, u64 seed, u64 call, u32 dropping,
+                                  u32 last, compute_t<T> factor, T *out) {
     using C = compute_t<T>;
-    Forward<T> given{s, mask_at, scores, mask, mask_size, fill, causal, quiet, seed, call, dropping, last, factor, out};
+    Forward<T> given{s, mask_at, scores, mask, mask_size, fill, window, quiet, seed, call, dropping, last, factor, out};
     for_each_row((u64)s.rows, [=](u64 row) {
-        bool changed = dropping || mask != nullptr || causal;
+        bool changed = dropping || mask != nullptr || window.hides();
         if (changed) {
             const Forward<T> &g = reload_parameters(given);
-            const Row<C> p(g, g.causal != 0, row);
+            const Row<C> p(g, row);
+            Range seen = g.window.keys_of(p.query, p.query, (u32)g.s.queries, p.keys);
             const T *from = g.scores + row * g.s.keys;
             T *to = g.out + row * g.s.keys;
             C fill = g.fill;
             p.for_each_key([&](u32 key, C kept) {
                 C score = p.hides(key) ? fill : (C)load(from[key]) * kept;
-                to[key] = store<T>::from(key < p.visible ? score : LOWEST<C>);
+                to[key] = store<T>::from(key >= seen.begin && key < seen.end ? score : LOWEST<C>);
             });
             // Other threads read what this thread has written.
             if constexpr (!ONE_THREAD) sync_threads();
@@ -135,7 +136,7 @@ __global__ void attention_weights_backward(Rows s, View mask_at, const T *weight
         // Waits until all have read `grad` for the sum, because `out` may be `grad`.
         if constexpr (!ONE_THREAD) sync_threads();
         const Backward<T> &again = reload_parameters(given);
-        const Row<C> p(again, false, row);
+        const Row<C> p(again, row);
         T *to = again.out + row * again.s.keys;
         p.for_each_key([&](u32 key, C kept) {
             C by_score = p.hides(key) ? (C)0 : (C)load(w[key]) * ((C)load(g[key]) - sum) * kept;

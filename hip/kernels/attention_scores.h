@@ -25,13 +25,47 @@ template <class C> struct RowSum {
     C base, factor;
 };
 
-// The query sees the keys below the returned index: all keys, or with `causal` those up to its own
-// position, where the last query sees every key.
-DEVICE u32 causal_end(bool causal, u32 query, u32 queries, u32 keys) {
-    if (!causal) return keys;
-    i64 end = (i64)query + (i64)keys - (i64)queries + 1;
-    return end < 0 ? 0 : end < (i64)keys ? (u32)end : keys;
-}
+// The head of keys and values of a head of queries. `group` neighbours share one.
+DEVICE i64 shared_head(i64 head, i64 group) { return (u32)head / (u32)group; }
+
+// Indices from `begin` up to `end`, without it.
+struct Range {
+    u32 begin, end;
+};
+
+// The keys that a query sees: from `before` keys before its own position to `after` keys behind it.
+// The last query is at the position of the last key. Without a limit, `before` is 2^31 and `after`
+// 2^31 - 1: sequences are shorter.
+struct Window {
+    u32 before, after;
+
+    // Whether there is a limit. A window for all keys needs no comparison.
+    DEVICE bool hides() const { return before != 0x80000000u || after != 0x7fffffffu; }
+    // Whether later queries see more keys than earlier ones.
+    DEVICE bool grows() const { return before == 0x80000000u && after != 0x7fffffffu; }
+    // `key` may be past the last one. The distance between the two positions is less than 2^31 in
+    // either direction, so the sum is right although it wraps.
+    DEVICE bool sees(u32 query, u32 key, u32 queries, u32 keys) const {
+        return key < keys && key + queries - keys - query + before <= before + after;
+    }
+    // The keys that some query in first..=last sees. `first` must be a query; `last` may be past
+    // the last one.
+    DEVICE Range keys_of(u32 first, u32 last, u32 queries, u32 keys) const {
+        return reach(first, last, queries, keys, before, after);
+    }
+    // The queries that see some key in first..=last.
+    DEVICE Range queries_of(u32 first, u32 last, u32 queries, u32 keys) const {
+        return reach(first, last, keys, queries, after, before);
+    }
+
+  private:
+    static DEVICE Range reach(u32 first, u32 last, u32 own, u32 others, u32 before, u32 after) {
+        i64 shift = (i64)others - (i64)own;
+        i64 begin = (i64)first + shift - (i64)before, end = (i64)(last < own ? last : own - 1) + shift + after + 1;
+        return Range{clamped(begin, others), clamped(end, others)};
+    }
+    static DEVICE u32 clamped(i64 index, u32 count) { return index < 0 ? 0 : index < (i64)count ? (u32)index : count; }
+};
 
 // Dropout sets some scores to 0 and multiplies the others by `factor`. Which scores it drops
 // depends only on seed, call and position, so all kernels agree. A row is divided into spans of

@@ -504,7 +504,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> ModuleOps<Self> for Rocm<F,
         attn_bias: Option<RocmTensor>,
         options: AttentionModuleOptions,
     ) -> RocmTensor {
-        inference::attention(query, key, value, mask, attn_bias, options).or_raise()
+        inference::attention_inference(query, key, value, mask, attn_bias, &options.into()).or_raise()
     }
 
     fn layer_norm(

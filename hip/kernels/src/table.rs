@@ -344,7 +344,7 @@ families! {
     matmul [matmul [Types(NUMBERS)]]
     attention [
         attention [Types(FLOATS), Ints(&[0, 1, 2])],
-        causal_mask [Types(FLOATS)],
+        attention_window [Types(FLOATS)],
     ]
     attention_backward [
         attention_backward_keys [Types(FLOATS)],

@@ -3,6 +3,7 @@
 
 mod activation;
 mod attention;
+mod attention_grouped;
 mod binary;
 mod compare;
 mod conv;

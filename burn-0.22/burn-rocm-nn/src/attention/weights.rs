@@ -33,17 +33,17 @@ enum Operands {
     /// Queries and keys `[batch, heads, sequence, d_k]`.
     Heads(Box<[Tensor<4>; 2]>),
     /// Tokens `[sequence, batch, d_model]`, the layers that make queries and keys from them, and
-    /// the numbers of heads and of features of a head.
-    Tokens(Box<(Tensor<3>, [Layer; 2], [usize; 2])>),
+    /// the number of features of a head.
+    Tokens(Box<(Tensor<3>, [Layer; 2], usize)>),
 }
 
 /// The weight and the bias of a linear layer.
 pub(super) type Layer = (Tensor<2>, Tensor<1>);
 
-/// The heads `[batch, heads, sequence, d_k]` of features `[sequence, batch, heads * d_k]`.
-pub(super) fn heads_of(features: Tensor<3>, [heads, d_k]: [usize; 2]) -> Tensor<4> {
-    let [sequence, batch, _] = features.dims();
-    features.reshape([sequence, batch, heads, d_k]).permute([1, 2, 0, 3])
+/// The heads `[batch, heads, sequence, d_k]` of `d_k` features in `[sequence, batch, heads * d_k]`.
+pub(super) fn heads_of(features: Tensor<3>, d_k: usize) -> Tensor<4> {
+    let [sequence, batch, width] = features.dims();
+    features.reshape([sequence, batch, width / d_k.max(1), d_k]).permute([1, 2, 0, 3])
 }
 
 impl Operands {
@@ -51,8 +51,8 @@ impl Operands {
         match self {
             Self::Heads(heads) => *heads,
             Self::Tokens(made_of) => {
-                let (tokens, layers, heads) = *made_of;
-                layers.map(|(weight, bias)| heads_of(linear(tokens.clone(), weight, Some(bias)), heads))
+                let (tokens, layers, d_k) = *made_of;
+                layers.map(|(weight, bias)| heads_of(linear(tokens.clone(), weight, Some(bias)), d_k))
             }
         }
     }
@@ -65,8 +65,8 @@ impl MhaWeights {
     }
 
     /// The weights of self-attention over tokens. These layers make the queries and keys.
-    pub(super) fn of_tokens(tokens: Tensor<3>, layers: [Layer; 2], heads: [usize; 2], rule: Rule) -> Self {
-        Self::to_be_made(Operands::Tokens(Box::new((tokens, layers, heads))), rule)
+    pub(super) fn of_tokens(tokens: Tensor<3>, layers: [Layer; 2], d_k: usize, rule: Rule) -> Self {
+        Self::to_be_made(Operands::Tokens(Box::new((tokens, layers, d_k))), rule)
     }
 
     fn to_be_made(operands: Operands, rule: Rule) -> Self {

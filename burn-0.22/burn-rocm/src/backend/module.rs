@@ -553,7 +553,7 @@ impl ModuleOps<Self> for Rocm {
         attn_bias: Option<RocmTensor>,
         options: AttentionModuleOptions,
     ) -> RocmTensor {
-        inference::attention(query, key, value, mask, attn_bias, options).or_raise()
+        inference::attention_inference(query, key, value, mask, attn_bias, &options.into()).or_raise()
     }
 
     fn layer_norm(

@@ -2,10 +2,10 @@
 
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay};
-use burn::nn::{Dropout, DropoutConfig, Gelu, Linear, LinearConfig};
+use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::tensor::activation::{quiet_softmax, softmax};
 use burn::tensor::backend::Backend;
-use burn::tensor::{Bool, Tensor};
+use burn::tensor::{Bool, Int, Tensor};
 use burn_rocm::fused::{AttentionDropout, AttentionOptions};
 
 use super::weights::{Layer, heads_of};
@@ -30,6 +30,15 @@ pub struct MultiHeadAttentionConfig {
     /// ([Miller 2023](https://www.evanmiller.org/attention-is-off-by-one.html)). Default: false
     #[config(default = false)]
     pub quiet_softmax: bool,
+    /// The number of heads of keys and values; divides `n_heads`. Head `h` of the queries sees head
+    /// `h / (n_heads / kv_heads)` of the keys ([Ainslie et al.
+    /// 2023](https://arxiv.org/abs/2305.13245)). Default: `n_heads`
+    pub kv_heads: Option<usize>,
+    /// A sliding window: a query sees only keys that are fewer than this number of positions away. The
+    /// last query is at the position of the last key. With a mask that hides later keys
+    /// (`generate_autoregressive_mask`), a query sees itself and the `window - 1` keys before it.
+    /// Default: all keys
+    pub window: Option<usize>,
     /// How to initialise the parameters.
     #[config(default = "Initializer::KaimingUniform{gain:1.0/f64::sqrt(3.0), fan_out_only:false}")]
     pub initializer: Initializer,
@@ -67,8 +76,9 @@ pub struct MultiHeadAttention<B: Backend> {
     pub output: Linear<B>,
     /// Dropout of the scores.
     pub dropout: Dropout,
-    /// Not used. Burn's module has this field.
-    pub activation: Gelu,
+    /// The sliding window, in the place of a field of Burn's module that neither module uses, so that
+    /// records have Burn's layout.
+    pub activation: SlidingWindow,
     /// Features of the input and of the output.
     pub d_model: usize,
     /// The number of heads.
@@ -81,15 +91,29 @@ pub struct MultiHeadAttention<B: Backend> {
     pub quiet_softmax: bool,
 }
 
+/// The sliding window of a [`MultiHeadAttention`]. Records lack it.
+#[derive(Module, Clone, Debug)]
+pub struct SlidingWindow {
+    /// A query sees only keys that are fewer than this number of positions away, or all keys.
+    #[module(skip)]
+    pub window: Option<usize>,
+}
+
 impl<B: Backend> ModuleDisplay for MultiHeadAttention<B> {
     fn custom_settings(&self) -> Option<DisplaySettings> {
         DisplaySettings::new().with_new_line_after_attribute(false).optional()
     }
 
     fn custom_content(&self, content: Content) -> Option<Content> {
+        // As Burn's module prints, unless a setting differs that Burn's lacks.
+        let kv_heads = self.kv_heads();
+        let content = content.add("d_model", &self.d_model).add("n_heads", &self.n_heads);
+        let content = if kv_heads == self.n_heads { content } else { content.add("kv_heads", &kv_heads) };
+        let content = match self.activation.window {
+            Some(window) => content.add("window", &window),
+            None => content,
+        };
         content
-            .add("d_model", &self.d_model)
-            .add("n_heads", &self.n_heads)
             .add("d_k", &self.d_k)
             .add("dropout", &self.dropout.prob)
             .add("min_float", &self.min_float)
@@ -143,6 +167,27 @@ impl<B: Backend> Masks<B> {
         }
         Some(attn.expand(shape).bool_or(pad.expand(shape)))
     }
+}
+
+/// The products of `[batch, heads, rows, n]` and `[batch, heads / group, n, columns]`, of which the
+/// heads of a group share one: they are rows of one matrix.
+fn products<B: Backend>(left: Tensor<B, 4>, right: Tensor<B, 4>) -> Tensor<B, 4> {
+    let ([batch, heads, rows, inner], [_, shared, _, columns]) = (left.dims(), right.dims());
+    if shared == heads {
+        return left.matmul(right);
+    }
+    let product = left.reshape([batch, shared, heads / shared * rows, inner]).matmul(right);
+    product.reshape([batch, heads, rows, columns])
+}
+
+/// The keys that a window hides: true `[1, 1, queries, keys]` where query and key are `window` or more
+/// positions apart.
+fn outside<B: Backend>(like: &Tensor<B, 4>, window: usize) -> Tensor<B, 4, Bool> {
+    let [_, _, queries, keys] = like.dims();
+    let (window, skew) = (window as i64, keys as i64 - queries as i64);
+    let column = Tensor::<B, 1, Int>::arange(0..keys as i64, &like.device()).reshape([1, 1, 1, keys]);
+    let row = Tensor::<B, 1, Int>::arange(skew..keys as i64, &like.device()).reshape([1, 1, queries, 1]);
+    (column - row).abs().greater_equal_elem(window)
 }
 
 /// Repeats heads `[1, heads, sequence, d_k]` to `batch` batches. Leaves other heads as they are.
@@ -205,24 +250,32 @@ impl MultiHeadAttentionConfig {
     /// The module, with new parameters.
     ///
     /// # Panics
-    /// If the number of heads does not divide `d_model`, or the dropout is outside 0 to 1.
+    /// If the number of heads does not divide `d_model`, that of the keys' heads does not divide that
+    /// of heads, the window is 0, or the dropout is outside 0 to 1.
     pub fn init<B: Backend>(&self, device: &B::Device) -> MultiHeadAttention<B> {
         if self.n_heads == 0 || !self.d_model.is_multiple_of(self.n_heads) {
             let expected = format!("heads that divide {} features", self.d_model);
             refuse("MultiHeadAttentionConfig", expected, self.n_heads.to_string());
         }
-        let linear = || {
-            LinearConfig::new(self.d_model, self.d_model)
-                .with_initializer(self.initializer.clone())
-                .init(device)
+        let kv_heads = self.kv_heads.unwrap_or(self.n_heads);
+        if kv_heads == 0 || !self.n_heads.is_multiple_of(kv_heads) {
+            let expected = format!("kv_heads that divide {} heads", self.n_heads);
+            refuse("MultiHeadAttentionConfig", expected, kv_heads.to_string());
+        }
+        if self.window == Some(0) {
+            refuse("MultiHeadAttentionConfig", "a window of at least 1 key", "0");
+        }
+        let (width, kv_width) = (self.d_model, self.d_model / self.n_heads * kv_heads);
+        let linear = |inputs, outputs| {
+            LinearConfig::new(inputs, outputs).with_initializer(self.initializer.clone()).init(device)
         };
         MultiHeadAttention {
-            query: linear(),
-            key: linear(),
-            value: linear(),
-            output: linear(),
+            query: linear(width, width),
+            key: linear(width, kv_width),
+            value: linear(width, kv_width),
+            output: linear(width, width),
             dropout: DropoutConfig::new(self.dropout).init(),
-            activation: Gelu::new(),
+            activation: SlidingWindow { window: self.window },
             d_model: self.d_model,
             n_heads: self.n_heads,
             d_k: self.d_model / self.n_heads,
@@ -294,10 +347,17 @@ impl<B: Backend> MultiHeadAttention<B> {
         MhaOutput { weights, context: cache.output.forward(context, |tokens| self.output.forward(tokens)) }
     }
 
+    /// The number of heads of keys and values.
+    pub fn kv_heads(&self) -> usize {
+        self.key.weight.shape()[1] / self.d_k.max(1)
+    }
+
     /// The features of each head: `[batch, heads, sequence, d_k]`.
     fn heads(&self, tokens: Tensor<B, 3>, linear: &Linear<B>) -> Tensor<B, 4> {
         let [batch, sequence, _] = tokens.dims();
-        linear.forward(tokens).reshape([batch, sequence, self.n_heads, self.d_k]).swap_dims(1, 2)
+        let features = linear.forward(tokens);
+        let heads = features.dims()[2] / self.d_k.max(1);
+        features.reshape([batch, sequence, heads, self.d_k]).swap_dims(1, 2)
     }
 
     /// The contexts of all heads, `[batch, queries, d_model]`, and the weights.
@@ -311,7 +371,7 @@ impl<B: Backend> MultiHeadAttention<B> {
             }
             None => {
                 let weights = self.composed_weights(query, key, mask);
-                (weights.clone().matmul(value), weights.into())
+                (products(weights.clone(), value), weights.into())
             }
         };
         (context.swap_dims(1, 2).reshape([batch, queries, count * width]), weights)
@@ -335,13 +395,13 @@ impl<B: Backend> MultiHeadAttention<B> {
             let heads = self.n_heads;
             let (made, joined) =
                 ([query.clone(), key.clone()], SelfAttentionOp { rule: rule.clone(), heads });
-            let weights = MhaWeights::of_tokens(tokens.clone(), made, [heads, self.d_k], rule);
+            let weights = MhaWeights::of_tokens(tokens.clone(), made, self.d_k, rule);
             let [(wq, bq), (wk, bk), (wv, bv)] =
                 [query, key, value].map(|(weight, bias)| (primitive(weight), primitive(bias)));
             let inputs = [primitive(tokens), wq, bq, wk, bk, wv, bv];
             return (wrap(route.apply(joined, inputs).0), weights);
         }
-        let heads = layers.map(|layer| heads_of(layer.forward(tokens.clone()), [self.n_heads, self.d_k]));
+        let heads = layers.map(|layer| heads_of(layer.forward(tokens.clone()), self.d_k));
         let [sequence, batch, _] = tokens.dims();
         let (context, weights) = self.fused(route, heads, mask);
         (context.permute([2, 0, 1, 3]).reshape([sequence, batch, self.n_heads * self.d_k]), weights)
@@ -384,6 +444,7 @@ impl<B: Backend> MultiHeadAttention<B> {
         let options = AttentionOptions {
             fill: self.min_float,
             quiet: self.quiet_softmax,
+            window: self.activation.window,
             dropout,
             ..AttentionOptions::default()
         };
@@ -391,12 +452,22 @@ impl<B: Backend> MultiHeadAttention<B> {
     }
 
     fn composed_weights(&self, query: Tensor<B, 4>, key: Tensor<B, 4>, mask: Mask<B>) -> Tensor<B, 4> {
-        let scores = query.matmul(key.transpose()).div_scalar((self.d_k as f32).sqrt());
+        let scores = products(query, key.transpose()).div_scalar((self.d_k as f32).sqrt());
         let scores = self.dropout.forward(scores);
         let scores = match mask {
             Some(mask) => scores.mask_fill(mask, self.min_float),
             None => scores,
         };
-        if self.quiet_softmax { quiet_softmax(scores, 3) } else { softmax(scores, 3) }
+        let outside = self.activation.window.map(|window| outside(&scores, window).expand(scores.dims()));
+        // A finite score, so that the gradient of a row which sees nothing is 0 and not NaN.
+        let scores = match &outside {
+            Some(outside) => scores.mask_fill(outside.clone(), -1e4),
+            None => scores,
+        };
+        let weights = if self.quiet_softmax { quiet_softmax(scores, 3) } else { softmax(scores, 3) };
+        match outside {
+            Some(outside) => weights.mask_fill(outside, 0.0),
+            None => weights,
+        }
     }
 }

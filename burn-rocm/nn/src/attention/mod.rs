@@ -11,6 +11,6 @@ pub use burn::nn::attention::{
 };
 pub use cache::{MhaCache, TensorCache};
 pub(crate) use mha::{Mask, Masks};
-pub use mha::{MhaInput, MhaOutput, MultiHeadAttention, MultiHeadAttentionConfig};
+pub use mha::{MhaInput, MhaOutput, MultiHeadAttention, MultiHeadAttentionConfig, SlidingWindow};
 pub(crate) use sequence::sequence_first;
 pub use weights::MhaWeights;

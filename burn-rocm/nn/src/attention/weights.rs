@@ -34,25 +34,25 @@ enum Operands<B: Backend> {
     /// Queries and keys `[batch, heads, sequence, d_k]`.
     Heads([Tensor<B, 4>; 2]),
     /// Tokens `[sequence, batch, d_model]`, the layers that make queries and keys from them, and
-    /// the numbers of heads and of features of a head.
-    Tokens(Tensor<B, 3>, [Layer<B>; 2], [usize; 2]),
+    /// the number of features of a head.
+    Tokens(Tensor<B, 3>, [Layer<B>; 2], usize),
 }
 
 /// The weight and the bias of a linear layer.
 pub(super) type Layer<B> = (Tensor<B, 2>, Tensor<B, 1>);
 
-/// The heads `[batch, heads, sequence, d_k]` of features `[sequence, batch, heads * d_k]`.
-pub(super) fn heads_of<B: Backend>(features: Tensor<B, 3>, [heads, d_k]: [usize; 2]) -> Tensor<B, 4> {
-    let [sequence, batch, _] = features.dims();
-    features.reshape([sequence, batch, heads, d_k]).permute([1, 2, 0, 3])
+/// The heads `[batch, heads, sequence, d_k]` of `d_k` features in `[sequence, batch, heads * d_k]`.
+pub(super) fn heads_of<B: Backend>(features: Tensor<B, 3>, d_k: usize) -> Tensor<B, 4> {
+    let [sequence, batch, width] = features.dims();
+    features.reshape([sequence, batch, width / d_k.max(1), d_k]).permute([1, 2, 0, 3])
 }
 
 impl<B: Backend> Operands<B> {
     fn heads(self) -> [Tensor<B, 4>; 2] {
         match self {
             Self::Heads(heads) => heads,
-            Self::Tokens(tokens, layers, heads) => {
-                layers.map(|(weight, bias)| heads_of(linear(tokens.clone(), weight, Some(bias)), heads))
+            Self::Tokens(tokens, layers, d_k) => {
+                layers.map(|(weight, bias)| heads_of(linear(tokens.clone(), weight, Some(bias)), d_k))
             }
         }
     }
@@ -65,13 +65,8 @@ impl<B: Backend> MhaWeights<B> {
     }
 
     /// The weights of self-attention over tokens. These layers make the queries and keys.
-    pub(super) fn of_tokens(
-        tokens: Tensor<B, 3>,
-        layers: [Layer<B>; 2],
-        heads: [usize; 2],
-        rule: Rule,
-    ) -> Self {
-        Self::to_be_made(Operands::Tokens(tokens, layers, heads), rule)
+    pub(super) fn of_tokens(tokens: Tensor<B, 3>, layers: [Layer<B>; 2], d_k: usize, rule: Rule) -> Self {
+        Self::to_be_made(Operands::Tokens(tokens, layers, d_k), rule)
     }
 
     fn to_be_made(operands: Operands<B>, rule: Rule) -> Self {

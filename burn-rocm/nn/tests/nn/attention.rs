@@ -42,6 +42,7 @@ pub(crate) fn drawn_bools(random: &Random, shape: &[usize], share: f64) -> Tenso
 }
 
 /// One call: two sequences, and masks if there are any.
+#[derive(Clone)]
 pub(crate) struct Call {
     pub(crate) query: TensorData,
     pub(crate) key: TensorData,

@@ -14,10 +14,25 @@ pub(crate) struct Case {
     pub(crate) keys: usize,
     pub(crate) width: usize,
     pub(crate) values: usize,
+    /// Heads of queries that share a head of keys and values.
+    pub(crate) group: usize,
 }
 
 pub(crate) const fn case([batch, heads, queries, keys, width, values]: [usize; 6]) -> Case {
-    Case { batch, heads, queries, keys, width, values }
+    Case { batch, heads, queries, keys, width, values, group: 1 }
+}
+
+impl Case {
+    pub(crate) const fn grouped(self, group: usize) -> Self {
+        Self { group, ..self }
+    }
+
+    /// Whether the window of a query has a key, whose position may be before the first query.
+    pub(crate) fn sees(&self, options: &AttentionOptions, query: usize, key: usize) -> bool {
+        let distance = (query + self.keys) as i64 - (key + self.queries) as i64;
+        let within = options.window.is_none_or(|window| distance.unsigned_abs() < window as u64);
+        within && (!options.causal || distance >= 0)
+    }
 }
 
 /// Philox 4x32-10 as its authors publish it.
@@ -76,14 +91,14 @@ fn scores(given: &Given<'_>, row: usize, roundings: Roundings) -> Vec<(Bounded, 
     let q = &q[row * width..][..width];
     (0..keys)
         .map(|key| {
-            if options.causal && key + queries > query + keys {
+            if !case.sees(options, query, key) {
                 return (Bounded::exact(f64::NEG_INFINITY), 0.0);
             }
             if mask.is_some_and(|mask| mask[row * keys + key]) {
                 return (Bounded::exact(options.fill), 0.0);
             }
             let factor = scale * options.dropout.map_or(1.0, |dropout| kept(&dropout, row, keys, key));
-            let product = roundings.dot(q, &k[(pair * keys + key) * width..][..width]);
+            let product = roundings.dot(q, &k[(pair / case.group * keys + key) * width..][..width]);
             // Scaled, and multiplied by the factor of dropout.
             let score = product.times(Bounded::exact(factor), 2.0 * roundings.step);
             (roundings.stored(score), factor)
@@ -122,7 +137,7 @@ fn softmax(scores: &[(Bounded, f64)], quiet: bool, roundings: Roundings) -> Vec<
 /// The results of the formulas, with limits for results of `dtype`.
 pub(crate) fn expected(given: &Given<'_>, dtype: DType) -> Expected {
     let Given { case, q, k, v, grad, weights_grad, options, .. } = *given;
-    let Case { batch, heads, queries, keys, width, values } = case;
+    let Case { batch, heads, queries, keys, width, values, group } = case;
     let roundings = Roundings::of(dtype);
     let rows = batch * heads * queries;
     let sums = |len: usize| vec![Sum::default(); len];
@@ -132,7 +147,7 @@ pub(crate) fn expected(given: &Given<'_>, dtype: DType) -> Expected {
     let mut grads = [sums(q.len()), sums(k.len())];
     let mut grads_of_weights = [sums(q.len()), sums(k.len())];
     for row in 0..rows {
-        let pair = row / queries;
+        let pair = row / queries / group; // of keys
         let q = &q[row * width..][..width];
         let k = &k[pair * keys * width..][..keys * width];
         let v = &v[pair * keys * values..][..keys * values];

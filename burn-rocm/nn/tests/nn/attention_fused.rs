@@ -64,12 +64,21 @@ fn data(values: Vec<f64>, shape: &[usize], dtype: DType) -> TensorData {
     TensorData::new(values, shape.to_vec()).convert_dtype(dtype)
 }
 
-fn against_the_formulas(case: Case, dtype: DType, path: AttentionPath, random: &Random) {
-    let Case { batch, heads, queries, keys, width, values } = case;
-    for trial in 0..4 {
+/// Compares a call on one path with the formulas, with every option, and with windows from a list.
+pub(crate) fn against_the_formulas(
+    case: Case,
+    dtype: DType,
+    path: AttentionPath,
+    windows: &[Option<usize>],
+    random: &Random,
+) {
+    let Case { batch, heads, queries, keys, width, values, group } = case;
+    let first_window = random.below(windows.len());
+    for trial in 0..5 {
         let options = AttentionOptions {
             scale: (trial == 1).then_some(0.3),
-            causal: trial == 2,
+            causal: trial == 2 || trial == 4,
+            window: windows[(first_window + trial) % windows.len()],
             fill: [f64::NEG_INFINITY, -1e4, -0.5][random.below(3)],
             quiet: trial == 3,
             dropout: (trial % 2 == 1).then(|| AttentionDropout {
@@ -85,15 +94,16 @@ fn against_the_formulas(case: Case, dtype: DType, path: AttentionPath, random: &
             TensorData::new::<f64, _>(values, shape)
         };
         let scores = [batch, heads, queries, keys];
-        let (q, k) = (draw([batch, heads, queries, width]), draw([batch, heads, keys, width]));
-        let (v, grad) = (draw([batch, heads, keys, values]), draw([batch, heads, queries, values]));
+        let shared = heads / group;
+        let (q, k) = (draw([batch, heads, queries, width]), draw([batch, shared, keys, width]));
+        let (v, grad) = (draw([batch, shared, keys, values]), draw([batch, heads, queries, values]));
         let weights_grad = draw(scores);
         // A mask of one row for all heads, like a padding mask. In every third row it hides the first
         // tile of keys, or all of them.
         let hidden: Vec<bool> = (0..batch * queries * keys)
             .map(|at| random.uniform(0.0, 1.0) < 0.3 || at / keys % 3 == 0 && at % keys < 70)
             .collect();
-        let mask = (trial > 0).then(|| {
+        let mask = (1..4).contains(&trial).then(|| {
             let shape = Shape::from([batch, 1, queries, keys]);
             R::bool_from_data(TensorData::new(hidden.clone(), shape), &Default::default())
         });
@@ -154,7 +164,7 @@ fn tiled_attention_and_its_gradients() {
     let random = Random::new();
     for dtype in FLOATS {
         for &case in CASES {
-            against_the_formulas(case, dtype, AttentionPath::Tiled, &random);
+            against_the_formulas(case, dtype, AttentionPath::Tiled, &[None], &random);
         }
     }
 }
@@ -165,7 +175,7 @@ fn composed_attention_and_its_gradients() {
     for dtype in FLOATS {
         // Also a head that is wider than the tiled kernels take.
         for &case in CASES.iter().chain(&[case([1, 2, 3, 4, 200, 9])]) {
-            against_the_formulas(case, dtype, AttentionPath::Composed, &random);
+            against_the_formulas(case, dtype, AttentionPath::Composed, &[None], &random);
         }
     }
 }
@@ -418,7 +428,11 @@ fn what_does_not_fit_is_refused() {
     let run = |q, k, v, mask, options: &AttentionOptions| attention(q, k, v, mask, options).map(|a| a.kept);
     check("[2, 3, 4]", run(zeros(&[2, 3, 4]), zeros(&k), zeros(&v), None, &plain));
     check("[2, 3, 5, 7]", run(zeros(&q), zeros(&[2, 3, 5, 7]), zeros(&v), None, &plain));
-    check("[2, 1, 5, 8]", run(zeros(&q), zeros(&[2, 1, 5, 8]), zeros(&v), None, &plain));
+    check("[2, 2, 5, 8]", run(zeros(&q), zeros(&[2, 2, 5, 8]), zeros(&v), None, &plain));
+    check("[2, 0, 5, 8]", run(zeros(&q), zeros(&[2, 0, 5, 8]), zeros(&v), None, &plain));
+    check("[2, 3, 5, 6]", run(zeros(&q), zeros(&[2, 1, 5, 8]), zeros(&v), None, &plain));
+    let nothing = AttentionOptions { window: Some(0), ..plain };
+    check("window", run(zeros(&q), zeros(&k), zeros(&v), None, &nothing));
     check("[2, 3, 4, 6]", run(zeros(&q), zeros(&k), zeros(&[2, 3, 4, 6]), None, &plain));
     check("f16", run(zeros(&q), half(&k), zeros(&v), None, &plain));
     check("f16", run(zeros(&q), zeros(&k), half(&v), None, &plain));

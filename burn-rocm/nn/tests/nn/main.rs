@@ -10,6 +10,7 @@ mod attention_dropout;
 mod attention_encoder;
 mod attention_formulas;
 mod attention_fused;
+mod attention_grouped;
 mod attention_softmax;
 mod bias_add;
 mod bounded;

@@ -35,7 +35,13 @@ fn configs<B: AutodiffBackend>() {
         refused("MultiHeadAttentionConfig", &groups.to_string(), || {
             MultiHeadAttentionConfig::new(4, groups).init::<B>(&device)
         });
+        refused("MultiHeadAttentionConfig", &groups.to_string(), || {
+            MultiHeadAttentionConfig::new(8, 4).with_kv_heads(Some(groups)).init::<B>(&device)
+        });
     }
+    refused("MultiHeadAttentionConfig", "0", || {
+        MultiHeadAttentionConfig::new(8, 4).with_window(Some(0)).init::<B>(&device)
+    });
     for epsilon in [0.0, -1.0, f64::NAN] {
         refused("RmsNormConfig", &epsilon.to_string(), || {
             ours::RmsNormConfig::new(4).with_epsilon(epsilon).init::<B>(&device)

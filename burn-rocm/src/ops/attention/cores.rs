@@ -4,6 +4,7 @@
 use hip::{Device, Grid, KernelName, MatrixCores, Template};
 
 use super::strides;
+use super::window::Window;
 use crate::arg::{Arg, compute};
 use crate::dtype::compute_dtype;
 use crate::ops::launch::views_to_views;
@@ -20,7 +21,7 @@ pub(super) struct Scores<'a> {
     pub(super) bias: Option<&'a RocmTensor>,
     pub(super) scale: f64,
     pub(super) softcap: Option<f64>,
-    pub(super) causal: bool,
+    pub(super) window: Window,
     /// The score of a key that the mask hides.
     pub(super) fill: f64,
     pub(super) quiet: bool,
@@ -30,7 +31,7 @@ pub(super) struct Scores<'a> {
 }
 
 impl Scores<'_> {
-    /// Whether only a positive scale and causality stand between the products.
+    /// Whether only a positive scale and the window stand between the products.
     fn are_plain(&self) -> bool {
         let dropped = matches!(self.dropout[2], Arg::U32(1));
         // The kernels multiply by it in f32.
@@ -154,7 +155,7 @@ impl Cores {
     }
 
     /// `softmax(mask(dropout(softcap(scale q k^T))) + bias) v`, written to `out`, which
-    /// [`is_writable`]. `sums` receives what the gradient needs of each row.
+    /// [`is_writable`]. The heads of keys and values divide those of queries. `sums` receives what the gradient needs of each row.
     pub(super) fn forward(
         self,
         op: &'static str,
@@ -166,17 +167,17 @@ impl Cores {
         let [query, key, value] = inputs;
         let (device, ty) = (query.hip_device(), query.kernel_type()?);
         let &[batch, heads, queries, width] = query.dims() else { return rank(op, query) };
-        let (keys, values) = (key.dims()[2], value.dims()[3]);
+        let (key_heads, keys, values) = (key.dims()[1].max(1), key.dims()[2], value.dims()[3]);
         let plain = scores.are_plain() && inputs.iter().all(|input| is_whole(input));
         let kernel = Template::attention_matrix.ty(ty).int(self.wide as i32).int((!plain).into());
-        let shape = [batch * heads, heads, queries, keys, width, values].map(|n| n as i64);
+        let shape = [batch * heads, heads, queries, keys, width, values, heads / key_heads].map(|n| n as i64);
         let operands = [Some(query), Some(key), Some(value), scores.mask, scores.bias];
         let views = operands.into_iter().chain([Some(out)]).map(strides);
-        let dims: Vec<Arg> = [Arg::I64x6(shape)].into_iter().chain(views).collect();
+        let dims: Vec<Arg> = [Arg::I64x7(shape)].into_iter().chain(views).collect();
         let mut scalars = vec![
             compute(scores.scale.into(), ty),
             compute(scores.softcap.unwrap_or(0.0).into(), ty),
-            Arg::U32(scores.causal.into()),
+            scores.window.arg(),
             scores.mask_size(),
             compute(scores.fill.into(), ty),
             Arg::U32(scores.quiet.into()),
@@ -200,7 +201,8 @@ impl Cores {
         let [query, key, value] = inputs;
         let (device, ty) = (query.hip_device(), query.kernel_type()?);
         let &[batch, heads, queries, width] = query.dims() else { return rank(op, query) };
-        let (keys, values, pairs) = (key.dims()[2], value.dims()[3], batch * heads);
+        let (key_heads, keys, values) = (key.dims()[1].max(1), key.dims()[2], value.dims()[3]);
+        let pairs = batch * heads;
         let dots = RocmTensor::empty(device, [batch, heads, queries], compute_dtype(query.dtype_of()))?;
         let dims = [pairs * queries, heads, queries, values].map(|n| Arg::I64(n as i64));
         let dims: Vec<Arg> = dims.into_iter().chain([strides(Some(out)), strides(Some(grad))]).collect();
@@ -212,16 +214,17 @@ impl Cores {
 
         let operands = [Some(query), Some(key), Some(value), Some(grad), scores.mask];
         let plain = scores.are_plain() && inputs.iter().chain(&[grad]).all(|input| is_whole(input));
-        let shape = Arg::I64x6([pairs, heads, queries, keys, width, values].map(|n| n as i64));
+        let shape = [pairs, heads, queries, keys, width, values, heads / key_heads].map(|n| n as i64);
+        let shape = Arg::I64x7(shape);
         let read: Vec<Option<&RocmTensor>> = operands.into_iter().chain([Some(sums), Some(&dots)]).collect();
         let mut scalars = vec![
             compute(scores.scale.into(), ty),
             compute(scores.fill.into(), ty),
-            Arg::U32(scores.causal.into()),
+            scores.window.arg(),
             scores.mask_size(),
         ];
         scalars.extend(scores.dropout);
-        let launch = |by: By, length: usize, outputs: [Option<&RocmTensor>; 2]| {
+        let launch = |by: By, pairs: usize, length: usize, outputs: [Option<&RocmTensor>; 2]| {
             let kernel = Template::attention_matrix_backward.ty(ty).int(self.wide as i32);
             let kernel: KernelName = kernel.int((!plain).into()).int((by == By::Keys).into());
             let views = operands.into_iter().chain(outputs).map(strides);
@@ -231,10 +234,10 @@ impl Cores {
             views_to_views(op, device, kernel, grid, &dims, &read, &scalars, &outputs)
         };
         if by_query.is_some() {
-            launch(By::Queries, queries, [by_query, None])?;
+            launch(By::Queries, pairs, queries, [by_query, None])?;
         }
         if by_key.is_some() || by_value.is_some() {
-            launch(By::Keys, keys, [by_key, by_value])?;
+            launch(By::Keys, batch * key_heads, keys, [by_key, by_value])?;
         }
         Ok(())
     }

@@ -1,11 +1,12 @@
 //! Scaled dot-product attention: one tiled kernel that keeps the scores on the chip, or a product,
 //! masks, a softmax and a second product for heads that are too wide for the kernel's tiles.
 
-use burn_backend::ops::AttentionModuleOptions;
-use hip::{Functor, Template};
+use hip::{Error as RocmError, Functor, Template};
 
 use super::cores::{Cores, Scores};
-use super::{LEAST_QUERIES, OP, TILE, expand, strides};
+use super::options::AttentionInferenceOptions;
+use super::window::Window;
+use super::{LEAST_QUERIES, OP, TILE, expand, group_of, grouped_dims, strides};
 use crate::arg::{Arg, compute};
 use crate::error::invalid;
 use crate::layout::broadcast_shape;
@@ -15,13 +16,14 @@ use crate::ops::launch::{rows, views_to};
 use crate::ops::mask::{check_mask, mask_fill};
 use crate::ops::matmul::{Request, matmul, product};
 use crate::ops::unary::unary;
-use crate::ops::view::transpose;
+use crate::ops::view::{narrow, reshape, transpose};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
 /// `WIDEST` of `attention.hip`: the most features of a query, key or value that its tiles hold.
 const WIDEST: usize = 256;
 
-/// A call with checked inputs. All have the same `[batch, heads, ..]`.
+/// A call with checked inputs. All have the same batch. Queries, mask and bias have the same heads,
+/// and so have keys and values, each of which `group` heads of queries share.
 struct Call {
     query: RocmTensor,
     key: RocmTensor,
@@ -30,19 +32,36 @@ struct Call {
     bias: Option<RocmTensor>,
     scale: f64,
     softcap: Option<f64>,
-    causal: bool,
+    group: usize,
+    window: Window,
 }
 
-/// `softmax(mask(softcap(scale * q k^T)) + bias) v` over `[batch, heads, sequence, features]`. A
-/// query whose keys are all masked gives zeros.
-pub(crate) fn attention(
+/// `softmax(mask(softcap(scale * query key^T)) + bias) value`, without a gradient. A query whose keys
+/// are all hidden gives zeros.
+///
+/// # Shapes
+/// - `query`: `[batch, heads, queries, features]`
+/// - `key`: `[batch, key heads, keys, features]`; the heads of keys divide those of queries, and head
+///   `h` of the queries sees head `h / (heads / key heads)` of the keys, as in Llama
+/// - `value`: `[batch, key heads, keys, values]`
+/// - `mask`: bools that broadcast to `[batch, heads, queries, keys]`; true hides a key
+/// - `bias`: floats that broadcast to the same shape
+/// - output: `[batch, heads, queries, values]`
+///
+/// Batches broadcast, and so does one head of queries.
+///
+/// # Errors
+/// `Invalid` if shapes, dtypes or devices do not fit, if the heads of keys do not divide those of
+/// queries, or if the window is 0 or the softcap is not above 0; `Unsupported` for integers; an error
+/// of the device.
+pub fn attention_inference(
     query: RocmTensor,
     key: RocmTensor,
     value: RocmTensor,
     mask: Option<RocmTensor>,
     bias: Option<RocmTensor>,
-    options: AttentionModuleOptions,
-) -> hip::Result<RocmTensor> {
+    options: &AttentionInferenceOptions,
+) -> Result<RocmTensor, RocmError> {
     let call = Call::new(query, key, value, mask, bias, options)?;
     match call.cores()? {
         Some(cores) => call.on(cores),
@@ -58,7 +77,7 @@ impl Call {
         value: RocmTensor,
         mask: Option<RocmTensor>,
         bias: Option<RocmTensor>,
-        options: AttentionModuleOptions,
+        options: &AttentionInferenceOptions,
     ) -> hip::Result<Self> {
         let named = [(Some(&query), "query"), (Some(&key), "key"), (Some(&value), "value")];
         let optional = [(mask.as_ref(), "mask"), (bias.as_ref(), "bias")];
@@ -87,30 +106,52 @@ impl Call {
         if value.dims()[2] != keys {
             return invalid(OP, format!("{keys} values, one for each key"), format!("{:?}", value.dims()));
         }
-        let pairs = broadcast_shape(OP, &query.dims()[..2], &key.dims()[..2])?;
-        let pairs = broadcast_shape(OP, pairs.as_slice(), &value.dims()[..2])?;
-        let over = |tensor: RocmTensor| {
-            let shape = [pairs[0], pairs[1], tensor.dims()[2], tensor.dims()[3]];
+        let queries = query.dims()[2];
+        let batch = broadcast_shape(OP, &query.dims()[..1], &key.dims()[..1])?;
+        let batch = broadcast_shape(OP, batch.as_slice(), &value.dims()[..1])?[0];
+        let key_heads = broadcast_shape(OP, &key.dims()[1..2], &value.dims()[1..2])?[0];
+        let heads = if query.dims()[1] == 1 { key_heads } else { query.dims()[1] };
+        let key_heads = if heads == 0 && key_heads == 1 { 0 } else { key_heads };
+        let Some(group) = group_of(heads, key_heads) else {
+            let expected = format!("heads of keys and values that divide {heads} heads of queries");
+            return invalid(OP, expected, format!("{:?} and {:?}", key.dims(), value.dims()));
+        };
+        let over = |tensor: RocmTensor, heads: usize| {
+            let shape = [batch, heads, tensor.dims()[2], tensor.dims()[3]];
             expand(tensor, &shape)
         };
-        let scores = [pairs[0], pairs[1], query.dims()[2], keys];
+        let scores = [batch, heads, queries, keys];
         let over_scores =
             |tensor: Option<RocmTensor>| tensor.map(|tensor| expand(tensor, &scores)).transpose();
+        let window = Window::new(OP, options.causal, options.window, [queries, keys])?;
+        // Keys at the start that no query sees, as in decoding with a cache.
+        let unseen = window.unseen(queries, keys);
+        let seen = |tensor: RocmTensor, axis: usize| match unseen {
+            0 => Ok(tensor),
+            _ => narrow(tensor, axis, unseen, keys - unseen),
+        };
+        let seen_scores = |tensor: Option<RocmTensor>| tensor.map(|tensor| seen(tensor, 3)).transpose();
         Ok(Self {
             scale: options.scale.unwrap_or(1.0 / (width as f64).sqrt()),
             softcap: options.softcap,
-            causal: options.is_causal,
-            mask: over_scores(mask)?,
-            bias: over_scores(bias)?,
-            query: over(query)?,
-            key: over(key)?,
-            value: over(value)?,
+            group,
+            window: Window::new(OP, options.causal, options.window, [queries, keys - unseen])?,
+            mask: seen_scores(over_scores(mask)?)?,
+            bias: seen_scores(over_scores(bias)?)?,
+            query: over(query, heads)?,
+            key: seen(over(key, key_heads)?, 2)?,
+            value: seen(over(value, key_heads)?, 2)?,
         })
+    }
+
+    /// Whether the tiled kernels, which count in 32 bits, take sequences of this length.
+    fn is_short(&self) -> bool {
+        self.query.dims()[2].max(self.key.dims()[2]) <= i32::MAX as usize
     }
 
     /// The kernels on matrix cores, if they take the call.
     fn cores(&self) -> hip::Result<Option<Cores>> {
-        if self.query.dims()[2] < LEAST_QUERIES {
+        if self.query.dims()[2] < LEAST_QUERIES || !self.is_short() {
             return Ok(None);
         }
         Cores::of(&self.query, self.value.dims()[3], false)
@@ -131,7 +172,7 @@ impl Call {
             bias: self.bias.as_ref(),
             scale: self.scale,
             softcap: self.softcap,
-            causal: self.causal,
+            window: self.window,
             fill: f64::NEG_INFINITY,
             quiet: false,
             dropout: [Arg::U64(0), Arg::U64(0), Arg::U32(0), Arg::U32(0), Arg::F32(1.0)],
@@ -145,7 +186,7 @@ impl Call {
         let widest = self.query.dims()[3].max(self.value.dims()[3]);
         let threads = self.query.hip_device().grid_rows(1, usize::MAX).threads;
         let queries = self.query.dims()[2];
-        widest <= WIDEST && queries >= LEAST_QUERIES && (threads == 256 || threads == 1)
+        widest <= WIDEST && queries >= LEAST_QUERIES && (threads == 256 || threads == 1) && self.is_short()
     }
 
     /// Computes the call with the tiled kernel, which reads views without a copy.
@@ -160,14 +201,14 @@ impl Call {
         if out.is_empty() {
             return Ok(out);
         }
-        let shape = [batch * heads, heads, queries, keys, width, values].map(|n| n as i64);
+        let shape = [batch * heads, heads, queries, keys, width, values, self.group].map(|n| n as i64);
         let inputs =
             [Some(&self.query), Some(&self.key), Some(&self.value), self.mask.as_ref(), self.bias.as_ref()];
-        let dims: Vec<Arg> = [Arg::I64x6(shape)].into_iter().chain(inputs.map(strides)).collect();
+        let dims: Vec<Arg> = [Arg::I64x7(shape)].into_iter().chain(inputs.map(strides)).collect();
         let scalars = [
             compute(self.scale.into(), ty),
             compute(self.softcap.unwrap_or(0.0).into(), ty),
-            Arg::U32(self.causal as u32),
+            self.window.arg(),
             Arg::U32(self.mask.as_ref().map_or(1, RocmTensor::dtype_size) as u32),
         ];
         let grid = device.grid_rows(batch * heads * queries.div_ceil(TILE), usize::MAX);
@@ -185,7 +226,21 @@ impl Call {
     /// Computes the call with rocBLAS and one kernel for each step, with the scores in memory.
     fn composed(self) -> hip::Result<RocmTensor> {
         let request = Request::new(OP, self.scale);
-        let mut scores = product(request, self.query, transpose(self.key)?)?;
+        let &[batch, heads, queries, _] = self.query.dims() else {
+            return invalid(OP, "rank 4", format!("{:?}", self.query.dims()));
+        };
+        let (keys, values, group) = (self.key.dims()[2], self.value.dims()[3], self.group);
+        // The heads of a group are rows of one matrix.
+        let rows = |tensor: RocmTensor| match group {
+            1 => Ok(tensor),
+            _ => reshape(tensor.clone(), &grouped_dims(tensor.dims(), group)),
+        };
+        let heads_of = |tensor: RocmTensor, columns: usize| match group {
+            1 => Ok(tensor),
+            _ => reshape(tensor, &[batch, heads, queries, columns]),
+        };
+        let scores = product(request, rows(self.query)?, transpose(self.key)?)?;
+        let mut scores = heads_of(scores, keys)?;
         if let Some(softcap) = self.softcap {
             // The softcap comes before any masking, because tanh would turn -inf into a finite
             // number.
@@ -195,13 +250,13 @@ impl Call {
         if let Some(mask) = self.mask {
             scores = mask_fill(OP, scores, mask, f64::NEG_INFINITY.into())?;
         }
-        if self.causal {
-            scores = causal(scores)?;
+        if self.window.hides() {
+            scores = within(self.window, scores)?;
         }
         if let Some(bias) = self.bias {
             scores = binary(OP, Functor::Add, scores, bias)?;
         }
-        matmul(OP, masked_softmax(scores)?, self.value)
+        heads_of(matmul(OP, rows(masked_softmax(scores)?)?, self.value)?, values)
     }
 }
 
@@ -220,14 +275,14 @@ fn masked_softmax(scores: RocmTensor) -> hip::Result<RocmTensor> {
     Ok(out)
 }
 
-/// Sets scores of keys that come after their query to -inf. The last query sees every key.
-fn causal(scores: RocmTensor) -> hip::Result<RocmTensor> {
-    let kernel = Template::causal_mask.ty(scores.kernel_type()?);
+/// Sets scores of keys outside their query's window to -inf.
+fn within(window: Window, scores: RocmTensor) -> hip::Result<RocmTensor> {
+    let kernel = Template::attention_window.ty(scores.kernel_type()?);
     dense_map(OP, packed(scores)?, |scores, out| {
         let (queries, keys) = (scores.dims()[2], scores.dims()[3]);
         let lines = scores.len() / keys;
         let device = scores.hip_device();
-        let dims = [Arg::U64(lines as u64), Arg::U32(queries as u32), Arg::U32(keys as u32)];
+        let dims = [Arg::U64(lines as u64), Arg::U32(queries as u32), Arg::U32(keys as u32), window.arg()];
         rows(OP, device, kernel, device.grid_rows(lines, keys), &dims, &[scores], &[], &[out])
     })
 }

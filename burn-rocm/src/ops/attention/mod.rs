@@ -1,12 +1,16 @@
 //! Attention: Burn's op, which has no gradient (`inference`), attention with a gradient
 //! (`trained`), and self-attention with one projection (`self_attention`).
 
+mod call;
+mod composed;
 mod cores;
 pub(crate) mod inference;
 pub(crate) mod options;
 pub(crate) mod self_attention;
 mod softmax;
+mod tiled;
 pub(crate) mod trained;
+mod window;
 
 use crate::arg::Arg;
 use crate::tensor::RocmTensor;
@@ -31,6 +35,23 @@ const TILE: usize = 64;
 /// | 256 | 256 | 2 | 1.50 M | 3.19 M |
 /// | 256, causal | 256 | 2 | 0.96 M | 3.63 M |
 const LEAST_QUERIES: usize = 32;
+
+/// How many heads of queries share a head of keys and values; `None` if the heads do not divide.
+fn group_of(heads: usize, key_heads: usize) -> Option<usize> {
+    match (heads, key_heads) {
+        (0, 0) => Some(1),
+        (0, _) | (_, 0) => None,
+        _ => heads.is_multiple_of(key_heads).then(|| heads / key_heads),
+    }
+}
+
+/// The dims of `[batch, heads, rows, columns]` with the heads of a group as rows of one:
+/// `[batch, heads / group, group * rows, columns]`. A product of these with the shared head's keys
+/// needs no copy of them.
+fn grouped_dims(dims: &[usize], group: usize) -> [usize; 4] {
+    let size = |axis: usize| dims.get(axis).copied().unwrap_or(1);
+    [size(0), size(1) / group, group * size(2), size(3)]
+}
 
 /// Repeats axes of size 1, by stride 0, to `shape`.
 fn expand(tensor: RocmTensor, shape: &[usize]) -> hip::Result<RocmTensor> {

@@ -1,5 +1,7 @@
 //! The options of attention, and its result.
 
+use burn_backend::ops::AttentionModuleOptions;
+
 use crate::error::{OrRaise, invalid};
 use crate::ops::random;
 use crate::{RocmDevice, RocmTensor};
@@ -48,8 +50,9 @@ pub enum AttentionPath {
     /// In f16 and bf16 on a device with matrix cores: [`Tiled`](Self::Tiled) from 32 queries on,
     /// for heads of at most 128 features. Otherwise chooses [`Composed`](Self::Composed) up to
     /// [`AttentionOptions::scores`] bytes of scores, for fewer than 32 queries, and for heads that
-    /// the tiled kernels do not take; else [`Tiled`](Self::Tiled). So beyond that limit, memory
-    /// grows linearly with the sequence length.
+    /// the tiled kernels do not take; else [`Tiled`](Self::Tiled), also if a window shows a query at
+    /// most a quarter of the keys. So beyond that limit, memory grows linearly with the sequence
+    /// length.
     #[default]
     Auto,
     /// One kernel forward. Backward, one kernel for the rows' products, one for keys and values,
@@ -71,6 +74,12 @@ pub struct AttentionOptions {
     /// Whether a query sees only the keys up to its own position, counted so that the last query
     /// sees every key. A key that a query does not see has weight 0.
     pub causal: bool,
+    /// A sliding window, at least 1. With `causal`, query `i` sees the keys `j` with
+    /// `i - window < j <= i`, as in Mistral; without it, those with `|i - j| < window`. Positions
+    /// are counted as for `causal`. A query that no key is near enough to gives zeros. The tiled
+    /// kernels skip tiles of keys that no query of a tile sees, so their work grows with the length
+    /// times the window. All keys by default.
+    pub window: Option<usize>,
     /// The score of a key that the mask hides, -inf by default. With -inf a query whose keys are
     /// all hidden gives zeros.
     pub fill: f64,
@@ -93,12 +102,33 @@ impl Default for AttentionOptions {
         Self {
             scale: None,
             causal: false,
+            window: None,
             fill: f64::NEG_INFINITY,
             quiet: false,
             dropout: None,
             path: AttentionPath::Auto,
             scores: None,
         }
+    }
+}
+
+/// Options of [`attention_inference`](crate::fused::attention_inference()).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct AttentionInferenceOptions {
+    /// The factor of the scores; `1 / sqrt(features)` by default.
+    pub scale: Option<f64>,
+    /// If given, a score becomes `softcap * tanh(score / softcap)` before the mask and the bias.
+    pub softcap: Option<f64>,
+    /// See [`AttentionOptions::causal`].
+    pub causal: bool,
+    /// See [`AttentionOptions::window`].
+    pub window: Option<usize>,
+}
+
+impl From<AttentionModuleOptions> for AttentionInferenceOptions {
+    fn from(options: AttentionModuleOptions) -> Self {
+        let AttentionModuleOptions { scale, softcap, is_causal } = options;
+        Self { scale, softcap, causal: is_causal, window: None }
     }
 }
 

@@ -1,0 +1,186 @@
+//! A call of attention with a gradient: its checked inputs, and which implementation computes it.
+
+use super::cores::{Cores, Scores};
+use super::options::{AttentionOptions, AttentionPath};
+use super::window::Window;
+use super::{LEAST_QUERIES, expand, group_of};
+use crate::arg::{Arg, compute};
+use crate::dtype::compute_dtype;
+use crate::error::invalid;
+use crate::ops::mask::check_mask;
+use crate::tensor::{RocmTensor, float_type, one_device, one_dtype};
+
+/// `WIDEST` of `attention_backward.hip`: the most features of a query, key or value that its tiles
+/// hold.
+const WIDEST: usize = 128;
+
+/// The implementation of a call.
+#[derive(Clone, Copy)]
+pub(super) enum Path {
+    Cores(Cores),
+    Tiled,
+    Composed,
+}
+
+/// A call with checked inputs.
+pub(super) struct Call<'a> {
+    pub(super) op: &'static str,
+    /// Batch, heads, queries, keys, features.
+    pub(super) sizes: [usize; 5],
+    /// How many heads of queries share a head of keys and values.
+    pub(super) group: usize,
+    pub(super) mask: Option<RocmTensor>,
+    pub(super) scale: f64,
+    pub(super) window: Window,
+    pub(super) options: &'a AttentionOptions,
+    pub(super) ty: hip::DType,
+}
+
+impl<'a> Call<'a> {
+    pub(super) fn new(
+        op: &'static str,
+        query: &RocmTensor,
+        key: &RocmTensor,
+        mask: Option<RocmTensor>,
+        options: &'a AttentionOptions,
+    ) -> hip::Result<Self> {
+        one_device(op, &[query, key])?;
+        one_dtype(op, &[query, key])?;
+        let ty = float_type(op, query)?;
+        let found = || format!("{:?} and {:?}", query.dims(), key.dims());
+        let (&[batch, heads, queries, width], &[others, key_heads, keys, key_width]) =
+            (query.dims(), key.dims())
+        else {
+            return invalid(op, "queries and keys of rank 4", found());
+        };
+        if (batch, width) != (others, key_width) || width == 0 {
+            return invalid(op, "queries and keys with the same batch and features (at least 1)", found());
+        }
+        let Some(group) = group_of(heads, key_heads) else {
+            return invalid(op, "heads of keys that divide the heads of queries", found());
+        };
+        let window = Window::new(op, options.causal, options.window, [queries, keys])?;
+        if let Some(dropout) = &options.dropout {
+            dropout.check(op, query)?;
+        }
+        if [queries, keys].iter().any(|&n| n > i32::MAX as usize) {
+            return invalid(op, format!("sequences of at most {}", i32::MAX), found());
+        }
+        let mask = mask
+            .map(|mask| {
+                one_device(op, &[query, &mask])?;
+                check_mask(op, &mask)?;
+                expand(mask, &[batch, heads, queries, keys])
+            })
+            .transpose()?;
+        let scale = options.scale.unwrap_or(1.0 / (width as f64).sqrt());
+        Ok(Self { op, sizes: [batch, heads, queries, keys, width], group, mask, scale, window, options, ty })
+    }
+
+    /// Heads of keys and values.
+    pub(super) fn key_heads(&self) -> usize {
+        self.sizes[1] / self.group
+    }
+
+    pub(super) fn check_value(&self, query: &RocmTensor, value: &RocmTensor) -> hip::Result<()> {
+        one_device(self.op, &[query, value])?;
+        one_dtype(self.op, &[query, value])?;
+        let ([batch, _, _, keys, _], heads) = (self.sizes, self.key_heads());
+        match value.dims() {
+            dims if dims.len() == 4 && dims[..3] == [batch, heads, keys] => Ok(()),
+            dims => invalid(self.op, format!("values [{batch}, {heads}, {keys}, ..]"), format!("{dims:?}")),
+        }
+    }
+
+    pub(super) fn check(
+        &self,
+        name: &str,
+        tensor: &RocmTensor,
+        like: &RocmTensor,
+        dims: &[usize],
+    ) -> hip::Result<()> {
+        one_device(self.op, &[like, tensor])?;
+        one_dtype(self.op, &[like, tensor])?;
+        if tensor.dims() != dims {
+            return invalid(self.op, format!("{name} {dims:?}"), format!("{:?}", tensor.dims()));
+        }
+        Ok(())
+    }
+
+    /// The implementation of this call.
+    pub(super) fn route(&self, query: &RocmTensor, values: usize) -> hip::Result<Path> {
+        let [batch, heads, queries, keys, width] = self.sizes;
+        let composed = self.options.path == AttentionPath::Composed;
+        if composed || self.sizes.contains(&0) || values == 0 {
+            return Ok(Path::Composed);
+        }
+        let asked = self.options.path == AttentionPath::Tiled;
+        if (asked || queries >= LEAST_QUERIES)
+            && let Some(cores) = Cores::of(query, values, true)?
+        {
+            return Ok(Path::Cores(cores));
+        }
+        let threads = query.hip_device().grid_rows(1, usize::MAX).threads;
+        let possible = width.max(values) <= WIDEST && (threads == 256 || threads == 1);
+        if asked {
+            let expected = format!("heads of at most {WIDEST} features, blocks of 256 threads");
+            let found = || format!("{width} and {values} features, {threads} threads");
+            return if possible { Ok(Path::Tiled) } else { invalid(self.op, expected, found()) };
+        }
+        let scores =
+            [batch, heads, queries, keys].iter().fold(query.dtype_size(), |n, &dim| n.saturating_mul(dim));
+        // The tiled kernels compute the scores twice more for the gradient, and without matrix
+        // units. So they pay off only if memory is short.
+        let most = self.options.scores.map_or_else(hip::attention_scores, Ok)?;
+        // They take 3.5 times as long as the products (decision 018), but skip what a window hides.
+        let narrow = self.window.sees_at_most(keys / 4);
+        let tiled = possible && queries >= LEAST_QUERIES && (scores > most || narrow);
+        Ok(if tiled { Path::Tiled } else { Path::Composed })
+    }
+
+    /// What the kernels on matrix cores do with a score.
+    pub(super) fn scores(&self) -> Scores<'_> {
+        Scores {
+            mask: self.mask.as_ref(),
+            bias: None,
+            scale: self.scale,
+            softcap: None,
+            window: self.window,
+            fill: self.options.fill,
+            quiet: self.options.quiet,
+            dropout: self.dropout(),
+        }
+    }
+
+    /// What the gradient needs of each row: the base of the exponentials, and the reciprocal of
+    /// their sum.
+    pub(super) fn sums(&self, query: &RocmTensor) -> hip::Result<RocmTensor> {
+        let [batch, heads, queries, ..] = self.sizes;
+        RocmTensor::empty(query.hip_device(), [batch, heads, queries, 2], compute_dtype(query.dtype_of()))
+    }
+
+    pub(super) fn mask_size(&self) -> Arg {
+        Arg::U32(self.mask.as_ref().map_or(1, RocmTensor::dtype_size) as u32)
+    }
+
+    /// The kernels' dropout arguments: seed, call, whether scores are dropped, the largest random
+    /// word that drops a score, and the factor of the scores that stay.
+    pub(super) fn dropout(&self) -> [Arg; 5] {
+        let dropout = self.options.dropout.filter(|dropout| dropout.prob > 0.0);
+        let (seed, call, prob) = dropout.map_or((0, 0, 0.0), |d| (d.seed, d.call, d.prob));
+        // A random word below prob * 2^32 drops its score.
+        let words = (prob * 4294967296.0).round().max(1.0);
+        let factor = if prob < 1.0 { 1.0 / (1.0 - prob) } else { 0.0 };
+        [
+            Arg::U64(seed),
+            Arg::U64(call),
+            Arg::U32(dropout.is_some() as u32),
+            Arg::U32((words - 1.0) as u32),
+            compute(factor.into(), self.ty),
+        ]
+    }
+
+    pub(super) fn compute(&self, value: f64) -> Arg {
+        compute(value.into(), self.ty)
+    }
+}
