@@ -34,8 +34,8 @@ pub struct MultiHeadAttentionConfig {
     /// `h / (n_heads / kv_heads)` of the keys ([Ainslie et al.
     /// 2023](https://arxiv.org/abs/2305.13245)). Default: `n_heads`
     pub kv_heads: Option<usize>,
-    /// A sliding window: a query sees only keys that are fewer than this number of positions away. The
-    /// last query is at the position of the last key. With a mask that hides later keys
+    /// A sliding window: a query sees only keys that are fewer than this number of positions away.
+    /// The last query is at the position of the last key. With a mask that hides later keys
     /// (`generate_autoregressive_mask`), a query sees itself and the `window - 1` keys before it.
     /// Default: all keys
     pub window: Option<usize>,
@@ -88,8 +88,8 @@ pub struct MultiHeadAttention {
     pub output: Linear,
     /// Dropout of the weights.
     pub dropout: Dropout,
-    /// The sliding window, in the place of a field of Burn's module that neither module uses, so that
-    /// records have Burn's layout.
+    /// The sliding window. In Burn's module, this field is an activation that the module never calls.
+    /// It keeps its name here so that records have Burn's layout.
     pub activation: SlidingWindow,
     /// Features of the input and of the output.
     pub d_model: usize,
@@ -192,14 +192,16 @@ fn products(left: Tensor<4>, right: Tensor<4>) -> Tensor<4> {
     product.reshape([batch, heads, rows, columns])
 }
 
-/// The keys that a window hides: true `[1, 1, queries, keys]` where query and key are `window` or more
-/// positions apart.
-fn outside(like: &Tensor<4>, window: usize) -> Tensor<4, Bool> {
-    let [_, _, queries, keys] = like.dims();
-    let (window, skew) = (window as i64, keys as i64 - queries as i64);
-    let column = Tensor::<1, Int>::arange(0..keys as i64, &like.device()).reshape([1, 1, 1, keys]);
-    let row = Tensor::<1, Int>::arange(skew..keys as i64, &like.device()).reshape([1, 1, queries, 1]);
-    (column - row).abs().greater_equal_elem(window)
+/// The keys that are `window` or more positions away from a query, shaped like the scores
+/// `[batch, heads, queries, keys]`: of all queries, and of those that see another key.
+fn outside(scores: &Tensor<4>, window: usize) -> [Tensor<4, Bool>; 2] {
+    let ([_, _, queries, keys], device) = (scores.dims(), scores.device());
+    let (window, last) = (window.min(queries + keys) as i64, keys as i64);
+    let column = Tensor::<1, Int>::arange(0..last, &device).reshape([1, 1, 1, keys]);
+    let row = Tensor::<1, Int>::arange(last - queries as i64..last, &device).reshape([1, 1, queries, 1]);
+    let outside = (column - row.clone()).abs().greater_equal_elem(window).expand(scores.dims());
+    let sees = row.greater_elem(-window).expand(scores.dims());
+    [outside.clone(), outside.bool_and(sees)]
 }
 
 /// Repeats heads `[1, heads, sequence, d_k]` to `batch` batches. Leaves other heads as they are.
@@ -262,8 +264,8 @@ impl MultiHeadAttentionConfig {
     /// The module, with new parameters.
     ///
     /// # Panics
-    /// If the number of heads does not divide `d_model`, that of the keys' heads does not divide that
-    /// of heads, the window is 0, or the dropout is outside 0 to 1.
+    /// If the number of heads does not divide `d_model`, `kv_heads` does not divide the number of
+    /// heads, the window is 0, or the dropout is outside 0 to 1.
     pub fn init(&self, device: &Device) -> MultiHeadAttention {
         if self.n_heads == 0 || !self.d_model.is_multiple_of(self.n_heads) {
             let expected = format!("heads that divide {} features", self.d_model);
@@ -476,15 +478,15 @@ impl MultiHeadAttention {
             Some(mask) => scores.mask_fill(mask, self.min_float),
             None => scores,
         };
-        let outside = self.activation.window.map(|window| outside(&scores, window).expand(scores.dims()));
-        // A finite score, so that the gradient of a row which sees nothing is 0 and not NaN.
+        let outside = self.activation.window.map(|window| outside(&scores, window));
+        // Scores stay finite in rows that see nothing, whose gradient would otherwise be NaN.
         let scores = match &outside {
-            Some(outside) => scores.mask_fill(outside.clone(), -1e4),
+            Some([_, hidden]) => scores.mask_fill(hidden.clone(), f32::NEG_INFINITY),
             None => scores,
         };
         let weights = if self.quiet_softmax { quiet_softmax(scores, 3) } else { softmax(scores, 3) };
         let weights = match outside {
-            Some(outside) => weights.mask_fill(outside, 0.0),
+            Some([outside, _]) => weights.mask_fill(outside, 0.0),
             None => weights,
         };
         self.dropout.forward(weights)

@@ -65,6 +65,43 @@ fn attention_to_other_tokens_and_its_weights() {
     });
 }
 
+/// Heads that share keys and values, and windows, of which masks and lengths leave some without a key: as with Burn
+/// 0.21, and as the module composed of Burn's ops on burn-flex.
+#[test]
+fn shared_heads_and_windows() {
+    for (kv_heads, window, [queries, keys]) in [
+        (1, None, [7, 7]),
+        (2, Some(3), [5, 9]),
+        (1, Some(2), [9, 5]),
+        (4, Some(1), [6, 6]),
+        (2, Some(4), [40, 40]),
+        (2, Some(usize::MAX), [4, 5]),
+    ] {
+        macro_rules! attended {
+            ($v:ident, $nn:ident, $ty:expr, $factor:expr) => {{
+                let [x, y] = [(1, queries), (2, keys)].map(|(tag, sequence)| {
+                    let tokens = $v::tensor::<3>(tag, [2, sequence, 8], $ty) * $factor;
+                    tokens.detach().require_grad()
+                });
+                let config = $nn::attention::MultiHeadAttentionConfig::new(8, 4).with_dropout(0.0);
+                let config = config.with_kv_heads(Some(kv_heads)).with_window(window);
+                let mha = $v::filled(config.init(&$v::device()), $ty);
+                let input = $nn::attention::MhaInput::new(x.clone(), y.clone(), y.clone());
+                let input = input.mask_pad($v::bools(hidden(2 * keys, 4), [2, keys]));
+                $v::results(mha.forward(input).context, &[&x, &y], &mha)
+            }};
+        }
+        let what = format!("{kv_heads} heads of keys, window {window:?}, {queries} queries, {keys} keys");
+        same_as_021!(&what, 6, crate::worlds::assert_same_sums, |v, nn, ty| { attended!(v, nn, ty, 1.0) });
+        use crate::worlds::{flex, v22b};
+        use burn_rocm_nn_022 as nn;
+        let expected = attended!(flex, nn, Ty::F64, 0.25);
+        crate::worlds::assert_near(&what, &attended!(v22, nn, Ty::F64, 0.25), &expected, 64);
+        let what = format!("{what}, recomputed");
+        crate::worlds::assert_near(&what, &attended!(v22b, nn, Ty::F64, 0.25), &expected, 64);
+    }
+}
+
 #[test]
 fn tokens_from_a_cache() {
     let config = MultiHeadAttentionConfig::new(8, 2).with_dropout(0.0);

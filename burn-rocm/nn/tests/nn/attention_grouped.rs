@@ -1,16 +1,17 @@
 //! Heads that share keys and values, and sliding windows: the ops against the formulas in f64, and
 //! the module against Burn's with repeated heads and a mask.
 
-use burn::module::Param;
+use burn::module::{Module, Param};
 use burn::nn::Linear;
-use burn::nn::attention as theirs;
+use burn::nn::{attention as theirs, transformer as their_encoder};
+use burn::record::{BinBytesRecorder, FullPrecisionSettings, NamedMpkBytesRecorder, Recorder};
 use burn::tensor::Tensor;
 use burn_rocm::RocmTensor;
 use burn_rocm::fused::{AttentionOptions, AttentionPath, attention, attention_backward};
-use burn_rocm_nn::attention as ours;
 use burn_rocm_nn::attention::{
     MhaCache, MhaInput, MultiHeadAttention, MultiHeadAttentionConfig, generate_autoregressive_mask,
 };
+use burn_rocm_nn::{attention as ours, transformer as our_encoder};
 use burn_rocm_tests::trace::during;
 use burn_rocm_tests::{FLOATS, R, assert_close, read_float};
 
@@ -197,6 +198,7 @@ fn the_module_is_burns_with_repeated_heads_and_a_mask() {
         ([2, 5, 5, 12, 6, 3], None, false),
         ([1, 7, 9, 16, 4, 1], Some(4), true),
         ([2, 40, 33, 8, 2, 2], Some(40), false),
+        ([1, 6, 5, 8, 4, 2], Some(usize::MAX), true),
         ([2, 33, 40, 8, 4, 2], Some(3), true),
     ] {
         let (width, group) = (d_model / heads, heads / kv_heads);
@@ -248,6 +250,70 @@ fn the_module_is_burns_with_repeated_heads_and_a_mask() {
         let found = mha_of!(Balanced, module, MhaInput of ours, &call);
         assert_close(&format!("{what}, recomputed"), &found, &expected, tolerance);
     }
+}
+
+/// Masks that leave no key of some windows, and more queries than keys, so that some windows have
+/// none: on this backend the module gives what it gives when it is composed of Burn's ops.
+#[test]
+fn windows_without_a_visible_key() {
+    let random = Random::new();
+    for ([batch, queries, keys, d_model, heads, kv_heads], window, quiet) in [
+        ([2, 9, 4, 8, 2, 1], 3, false),
+        ([1, 6, 6, 8, 4, 4], 1, true),
+        ([2, 5, 7, 12, 6, 2], 2, false),
+        ([1, 40, 33, 12, 2, 2], 2, false),
+    ] {
+        let call = Call::new(&random, [batch, queries, keys, d_model, heads], [true, true]);
+        let config = MultiHeadAttentionConfig::new(d_model, heads)
+            .with_kv_heads(Some(kv_heads))
+            .with_window(Some(window))
+            .with_quiet_softmax(quiet)
+            .with_dropout(0.0);
+        let module = made(config.init::<Oracle>(&Default::default()));
+        let record = saved(module.clone());
+        let expected = mha_of!(Oracle, module, MhaInput of ours, &call);
+        for result in &expected {
+            assert!(result.iter::<f32>().all(f32::is_finite), "{result:?}");
+        }
+        let module = loaded(config.init::<Ours>(&Default::default()), &record);
+        let found = mha_of!(Ours, module, MhaInput of ours, &call);
+        let what = format!("{batch} {queries} {keys} {d_model} {heads} {kv_heads} {window} {quiet}");
+        assert_close(&what, &found, &expected, Tolerance::of(DType::F32).times(100.0));
+    }
+}
+
+/// The record of Burn's module, loaded into this crate's, saved from it, and loaded into `blank`.
+fn through<A: Module<Oracle>, M: Module<Ours>, R>(recorder: R, burns: &A, ours: &M, blank: &A) -> Vec<u8>
+where
+    R: Recorder<Oracle, RecordArgs = (), RecordOutput = Vec<u8>, LoadArgs = Vec<u8>>
+        + Recorder<Ours, RecordArgs = (), RecordOutput = Vec<u8>, LoadArgs = Vec<u8>>,
+{
+    let bytes = Recorder::<Oracle>::record(&recorder, burns.clone().into_record(), ()).unwrap();
+    let record = Recorder::<Ours>::load(&recorder, bytes, &Default::default()).unwrap();
+    let ours = ours.clone().load_record(record);
+    let bytes = Recorder::<Ours>::record(&recorder, ours.into_record(), ()).unwrap();
+    let record = Recorder::<Oracle>::load(&recorder, bytes, &Default::default()).unwrap();
+    saved(blank.clone().load_record(record))
+}
+
+/// Records are Burn's, by name and by position: in an encoder, parameters follow those of attention.
+/// They lack the window, which the module keeps.
+#[test]
+fn records_are_burns() {
+    let config = their_encoder::TransformerEncoderConfig::new(8, 12, 2, 2);
+    let burns = made(config.init::<Oracle>(&Default::default()));
+    let blank = made(config.init::<Oracle>(&Default::default()));
+    let ours = our_encoder::TransformerEncoderConfig::new(8, 12, 2, 2).init::<Ours>(&Default::default());
+    let expected = saved(burns.clone());
+    assert_ne!(saved(blank.clone()), expected);
+    let by_name = NamedMpkBytesRecorder::<FullPrecisionSettings>::default();
+    assert!(through(by_name, &burns, &ours, &blank) == expected, "by name");
+    let by_position = BinBytesRecorder::<FullPrecisionSettings>::default();
+    assert!(through(by_position, &burns, &ours, &blank) == expected, "by position");
+    let config = theirs::MultiHeadAttentionConfig::new(8, 2);
+    let burns = made(config.init::<Oracle>(&Default::default()));
+    let module = MultiHeadAttentionConfig::new(8, 2).with_window(Some(5)).init::<Ours>(&Default::default());
+    assert_eq!(loaded(module, &saved(burns)).activation.window, Some(5));
 }
 
 /// Tokens one by one, from a cache, give what the whole sequence gives. Self-attention gives what

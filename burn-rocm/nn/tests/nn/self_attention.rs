@@ -150,6 +150,35 @@ fn values_and_gradients() {
     }
 }
 
+/// Windows, some of them with no key that the masks leave, against the module on Burn's ops. The last
+/// takes the tiled path.
+#[test]
+fn windows() {
+    let random = Random::new();
+    for (sizes, window, hides) in [
+        (JOINED[0], 2, Hides::Both),
+        (JOINED[2], 4, Hides::Later),
+        (APART[0], 1, Hides::Nothing),
+        (APART[1], usize::MAX, Hides::Drawn),
+        (JOINED[4], 5, Hides::Later),
+    ] {
+        let call = Call::new(&random, sizes);
+        let [.., d_model, heads] = sizes;
+        let config = ours::MultiHeadAttentionConfig::new(d_model, heads).with_dropout(0.0);
+        let config = config.with_window(Some(window));
+        let record = saved(config.init::<Oracle>(&Default::default()));
+        macro_rules! on {
+            ($B:ident) => {
+                all_of!($B, ours, loaded(config.init::<$B>(&Default::default()), &record), &call, hides, true)
+            };
+        }
+        let (expected, tolerance) = (on!(Oracle), Tolerance::of(DType::F32).times(300.0));
+        let what = format!("{sizes:?}, window {window}, {hides:?}");
+        assert_close(&what, &on!(Ours), &expected, tolerance);
+        assert_close(&format!("{what}, recomputed"), &on!(Balanced), &expected, tolerance);
+    }
+}
+
 /// Other products compute the weights, and their gradients are added to those of the context.
 #[test]
 fn weights_that_are_looked_at() {

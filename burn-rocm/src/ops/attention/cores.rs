@@ -155,7 +155,8 @@ impl Cores {
     }
 
     /// `softmax(mask(dropout(softcap(scale q k^T))) + bias) v`, written to `out`, which
-    /// [`is_writable`]. The heads of keys and values divide those of queries. `sums` receives what the gradient needs of each row.
+    /// [`is_writable`]. The heads of keys and values divide those of queries. `sums` receives what
+    /// the gradient needs of each row.
     pub(super) fn forward(
         self,
         op: &'static str,
