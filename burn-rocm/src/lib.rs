@@ -67,6 +67,7 @@ mod guard;
 pub mod kernel;
 mod layout;
 mod meeting;
+mod memory;
 mod ops;
 mod pinned;
 pub mod profile;
@@ -86,12 +87,14 @@ pub use error::raise;
 pub use error::take_last_error;
 pub use hip::trace;
 pub use hip::{
-    CacheStats, CodeCache, Config, Counters, Error as RocmError, F16Alternative, FindMode,
-    PoolStats as MemoryStats, ProfileOutput, Provider, ProviderKind, ProviderReport, ReduceOp, Route,
-    UniqueId, Versions, code_cache, is_available, passed_over, provider, rendezvous, rocm_device_count,
+    CacheStats, CodeCache, Config, Counters, Error as RocmError, F16Alternative, FindMode, MemoryBlock,
+    MemoryHolder, MemoryLabel, MemoryRow, MemorySnapshot, MemorySummary, MemoryUse, PoolStats as MemoryStats,
+    ProfileOutput, Provider, ProviderKind, ProviderReport, ReduceOp, Route, UniqueId, Versions, code_cache,
+    is_available, memory_label, memory_track_ops, passed_over, provider, rendezvous, rocm_device_count,
     select_provider, survey,
 };
 pub use layout::Layout;
+pub use memory::{memory_snapshot, memory_summary};
 pub use ops::transfer::read_with_fault;
 pub use profile::{Profile, profile, region};
 pub use qtensor::RocmQTensor;

@@ -35,7 +35,10 @@ pub enum Error {
         message: String,
     },
     /// The device has too little memory, even after the pool gave back every cached block.
-    #[error("out of device memory: asked for {requested} bytes, {free} free of {total}")]
+    #[error(
+        "out of device memory: asked for {requested} bytes, {free} free of {total}{}",
+        after("; in use: ", held)
+    )]
     OutOfMemory {
         /// Bytes asked for.
         requested: usize,
@@ -43,6 +46,9 @@ pub enum Error {
         free: usize,
         /// The bytes of the device's memory, or the pool's limit if that is less.
         total: usize,
+        /// What holds the memory, by label and by op, and what to do. Empty if the request is more
+        /// than any device can have.
+        held: String,
     },
     /// A kernel does not compile.
     #[error("kernel `{kernel}` does not compile{}:\n{log}", list(" with ", options))]
@@ -184,6 +190,10 @@ fn unsupported(op: &str, dtype: Option<&str>, what: Option<&str>) -> String {
 
 fn list(before: &str, items: &[String]) -> String {
     if items.is_empty() { String::new() } else { format!("{before}{}", items.join(", ")) }
+}
+
+fn after(before: &str, text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!("{before}{text}") }
 }
 
 /// Turns a HIP status into a `Result`.

@@ -1,6 +1,6 @@
-//! What watches the program's ops: the trace, the profile, and the ranges for AMD's and NVIDIA's
-//! profilers. One word says which of them are on, so an op or a launch that nobody watches costs
-//! one relaxed load.
+//! What watches the program's ops: the trace, the profile, the ranges for AMD's and NVIDIA's
+//! profilers, and the pools, which name the op that allocated a block. One word says which of them
+//! are on, so an op or a launch that nobody watches costs one relaxed load.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::{self, Display};
@@ -14,6 +14,7 @@ use crate::settings::{ProfileOutput, settings};
 pub(crate) const TRACE: u8 = 1;
 pub(crate) const PROFILE: u8 = 2;
 pub(crate) const RANGES: u8 = 4;
+pub(crate) const MEMORY: u8 = 8;
 /// Set once the settings were read.
 const ASKED: u8 = 0x80;
 

@@ -258,7 +258,7 @@ fn falling_back_to_the_cpu_is_said_once() {
 fn settings_reach_the_device() {
     let (result, _) = run("allocate", &[("BURN_ROCM_MEMORY_LIMIT", "64M")]);
     assert!(result.starts_with("OutOfMemory { requested: 104857600, free: "), "{result}");
-    assert!(result.ends_with("total: 67108864 }"), "{result}");
+    assert!(result.contains("total: 67108864, held: "), "{result}");
     let (result, _) = run("device", &[("BURN_ROCM_MEMORY_LIMIT", "64 megabytes")]);
     assert!(result.starts_with(r#"Config { what: "BURN_ROCM_MEMORY_LIMIT""#), "{result}");
     assert_eq!(run("deterministic", &[("BURN_ROCM_DETERMINISTIC", "1")]).0, "ok true");

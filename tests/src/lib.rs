@@ -34,6 +34,11 @@ mod guide_mixed_precision {}
 #[doc = include_str!("../../docs/guide/profiling.md")]
 mod guide_profiling {}
 
+/// The Rust blocks of the guide's page on memory are doc tests too.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guide/memory.md")]
+mod guide_memory {}
+
 mod again;
 pub mod alignments;
 pub mod attention;

@@ -71,7 +71,7 @@ impl RocmTensor {
         // At most half of the address space, so that element offsets stay below isize::MAX.
         let Some(bytes) = bytes.filter(|&bytes| bytes <= isize::MAX as usize) else {
             let (free, total) = device.memory_info()?;
-            return Err(hip::Error::OutOfMemory { requested: usize::MAX, free, total });
+            return Err(hip::Error::OutOfMemory { requested: usize::MAX, free, total, held: String::new() });
         };
         let buffer = device.alloc(bytes)?;
         Self::new(buffer, shape, dtype)

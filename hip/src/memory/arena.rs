@@ -159,6 +159,12 @@ impl Arena {
         removed
     }
 
+    /// The sizes of the free blocks, in bytes.
+    pub(crate) fn free_blocks(&self) -> impl Iterator<Item = usize> {
+        // An unused number has size 0.
+        self.blocks.iter().filter(|block| block.size != 0 && !block.used).map(|block| block.size)
+    }
+
     /// Marks a block that is free and on no list as used. What exceeds `size` is split off and put
     /// on a list.
     fn cut(&mut self, number: u32, size: usize) -> Taken {

@@ -13,6 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::memory::arena::{Arena, BlockId, Taken, rounded};
+use crate::memory::ledger::{Entry, Ledger};
+use crate::memory::summary::{MemorySnapshot, MemorySummary};
 use graphs::Graphs;
 
 /// The source of the pool's memory: the driver, or an imitation in tests.
@@ -88,6 +90,7 @@ pub(crate) struct PoolBlock {
     id: BlockId,
     /// The requested bytes.
     requested: usize,
+    entry: Entry,
 }
 
 impl PoolBlock {
@@ -118,6 +121,9 @@ struct State {
     segments: [SegmentStats; ARENAS],
     graphs: Graphs,
     stats: PoolStats,
+    /// The most bytes held from the driver at once.
+    peak_reserved: usize,
+    ledger: Ledger,
     limit: Option<usize>,
 }
 
@@ -134,7 +140,8 @@ impl MemoryPool {
         let arenas = std::array::from_fn(|_| Arena::new());
         let segments = SEGMENTS.map(|size| SegmentStats { size, ..SegmentStats::default() });
         let (graphs, stats) = (Graphs::default(), PoolStats::default());
-        let state = Mutex::new(State { arenas, segments, graphs, stats, limit });
+        let (peak_reserved, ledger) = (0, Ledger::default());
+        let state = Mutex::new(State { arenas, segments, graphs, stats, peak_reserved, ledger, limit });
         Self { backing, state, clearing: Mutex::new(()) }
     }
 
@@ -150,16 +157,45 @@ impl MemoryPool {
         self.state().segments.to_vec()
     }
 
+    /// Sums over the pool's memory, also by size, label, thread and op. The memory of a captured
+    /// graph counts as the blocks that the graph is made of, under the label of the capture.
+    pub fn summary(&self) -> MemorySummary {
+        let state = self.state();
+        let State { arenas, stats, ledger, .. } = &*state;
+        let free = || arenas.iter().flat_map(Arena::free_blocks);
+        MemorySummary {
+            allocated: ledger.all(),
+            reserved: stats.reserved,
+            peak_reserved: state.peak_reserved,
+            padding: stats.padding,
+            free: free().sum(),
+            largest_free: free().max().unwrap_or(0),
+            classes: ledger.classes(),
+            labels: ledger.labels(),
+            threads: ledger.threads(),
+            ops: ledger.ops(),
+        }
+    }
+
+    /// Every block in use.
+    pub fn snapshot(&self) -> MemorySnapshot {
+        let state = self.state();
+        let PoolStats { allocated, reserved, .. } = state.stats;
+        MemorySnapshot { allocated, reserved, blocks: state.ledger.blocks() }
+    }
+
     /// Limits how many bytes the pool may hold from the driver; `None` means no limit. If the pool
     /// already holds more, it keeps them.
     pub fn set_limit(&self, bytes: Option<usize>) {
         self.state().limit = bytes;
     }
 
-    /// Sets the peak to the bytes in use now.
+    /// Sets every peak to the bytes in use, or held from the driver, now.
     pub fn reset_peak(&self) {
         let mut state = self.state();
         state.stats.peak = state.stats.allocated;
+        state.peak_reserved = state.stats.reserved;
+        state.ledger.reset_peaks();
     }
 
     /// Waits for the device, then gives every segment without a block in use back to the driver.
@@ -282,9 +318,12 @@ impl MemoryPool {
             state.stats.reserved = reserved;
         }
         let address = self.backing.allocate(bytes);
-        if !matches!(address, Ok(Some(_))) {
-            self.state().stats.reserved -= bytes;
+        let mut state = self.state();
+        match address {
+            Ok(Some(_)) => state.peak_reserved = state.peak_reserved.max(state.stats.reserved),
+            _ => state.stats.reserved -= bytes,
         }
+        drop(state);
         address
     }
 
@@ -304,13 +343,15 @@ impl MemoryPool {
     fn out_of_memory(&self, requested: usize) -> Error {
         let (free, total) = self.backing.free_and_total().unwrap_or((0, 0));
         let state = self.state();
+        let held = state.ledger.blame();
         match state.limit {
             Some(limit) if limit < total => Error::OutOfMemory {
                 requested,
                 free: limit.saturating_sub(state.stats.reserved).min(free),
                 total: limit,
+                held,
             },
-            _ => Error::OutOfMemory { requested, free, total },
+            _ => Error::OutOfMemory { requested, free, total, held },
         }
     }
 
@@ -333,7 +374,8 @@ impl State {
             let largest = &mut self.segments[arena].largest;
             *largest = (*largest).max(requested);
         }
-        PoolBlock { address: taken.address, fence: taken.fence, arena, id: taken.id, requested }
+        let entry = self.ledger.add(taken.size, requested);
+        PoolBlock { address: taken.address, fence: taken.fence, arena, id: taken.id, requested, entry }
     }
 
     fn free(&mut self, block: PoolBlock, fence: u64) {
@@ -344,6 +386,7 @@ impl State {
         self.stats.allocated -= size;
         self.stats.blocks -= 1;
         self.stats.padding -= size - block.requested;
+        self.ledger.remove(block.entry);
         if block.arena == PERSISTENT {
             self.stats.persistent -= size;
         }

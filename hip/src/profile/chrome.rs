@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Display, Write};
 
+use crate::json::Json;
 use crate::profile::names;
 use crate::profile::session::{Collected, Done, Span};
 use crate::watch::thread_name;
@@ -136,31 +137,9 @@ impl Display for Who<'_> {
     }
 }
 
-/// A text as JSON writes it (RFC 8259, section 7).
-struct Json<'a>(&'a str);
-
-impl Display for Json<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_char('"')?;
-        for char in self.0.chars() {
-            match char {
-                '"' | '\\' => write!(f, "\\{char}")?,
-                '\0'..' ' => write!(f, "\\u{:04x}", u32::from(char))?,
-                _ => f.write_char(char)?,
-            }
-        }
-        f.write_char('"')
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn texts_are_escaped() {
-        assert_eq!(Json("a \"b\" \\ \n ä").to_string(), r#""a \"b\" \\ \u000a ä""#);
-    }
 
     #[test]
     fn times_are_microseconds() {

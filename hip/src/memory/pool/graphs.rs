@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 use super::{ARENAS, MemoryPool, PoolBlock, SMALL, State};
 use crate::error::{Error, Result};
 use crate::memory::arena::{Arena, Taken};
+use crate::memory::ledger::Entry;
 
 /// How many bytes a graph's arena takes from the other arenas at a time, for small requests. A
 /// larger request takes as much as it needs.
@@ -51,8 +52,15 @@ impl MemoryPool {
     pub(super) fn allocate_captured(&self, bytes: usize, size: usize) -> Result<PoolBlock> {
         let mut state = self.state();
         let (arena, graph) = state.graphs.captured()?;
-        let of_graph =
-            |Taken { address, id, .. }| PoolBlock { address, fence: 0, arena, id, requested: bytes };
+        // The ledger lists the segments that the graph's memory is made of.
+        let of_graph = |Taken { address, id, .. }| PoolBlock {
+            address,
+            fence: 0,
+            arena,
+            id,
+            requested: bytes,
+            entry: Entry::NONE,
+        };
         if let Some(taken) = graph.arena.take(size) {
             state.stats.hits += 1;
             return Ok(of_graph(taken));

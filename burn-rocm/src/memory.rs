@@ -1,0 +1,44 @@
+//! What holds a device's memory: sums by label, size, thread and op, and a list of the blocks in
+//! use.
+//!
+//! ```
+//! use burn::tensor::Tensor;
+//! use burn_rocm::{Rocm, RocmDevice, memory_label, memory_summary};
+//!
+//! let device = RocmDevice::default();
+//! let weights = {
+//!     let _model = memory_label("model");
+//!     Tensor::<Rocm, 2>::ones([256, 256], &device)
+//! };
+//! let summary = memory_summary(&device)?;
+//! println!("{summary}");
+//! let model = summary.labels.iter().find(|row| row.name == "model");
+//! assert_eq!(model.map(|row| row.used.bytes), Some(4 * 256 * 256));
+//! # drop(weights);
+//! # Ok::<(), burn_rocm::RocmError>(())
+//! ```
+
+use hip::{Error, MemorySnapshot, MemorySummary};
+
+use crate::device::RocmDevice;
+use crate::waiting::enqueue_own;
+
+/// Sums over the device's memory, also by size, label, thread and op. Its `Display` is a table.
+/// [`RocmDevice::reset_peak_memory`] resets its peaks.
+///
+/// # Errors
+/// As [`RocmDevice::info`].
+pub fn memory_summary(device: &RocmDevice) -> Result<MemorySummary, Error> {
+    // An error stays with the op's result, whose reads report it.
+    let _ = enqueue_own();
+    Ok(device.open()?.pool().summary())
+}
+
+/// Every block of the device's memory that is in use.
+///
+/// # Errors
+/// As [`RocmDevice::info`].
+pub fn memory_snapshot(device: &RocmDevice) -> Result<MemorySnapshot, Error> {
+    let _ = enqueue_own();
+    Ok(device.open()?.pool().snapshot())
+}
