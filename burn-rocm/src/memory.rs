@@ -18,7 +18,7 @@
 //! # Ok::<(), burn_rocm::RocmError>(())
 //! ```
 
-use hip::{Error, MemorySnapshot, MemorySummary};
+use hip::{Error, MemoryRecord, MemorySnapshot, MemorySummary};
 
 use crate::device::RocmDevice;
 use crate::waiting::enqueue_own;
@@ -41,4 +41,20 @@ pub fn memory_summary(device: &RocmDevice) -> Result<MemorySummary, Error> {
 pub fn memory_snapshot(device: &RocmDevice) -> Result<MemorySnapshot, Error> {
     let _ = enqueue_own();
     Ok(device.open()?.pool().snapshot())
+}
+
+/// Runs `body`, and records the blocks that all threads allocate on the device and free meanwhile.
+/// [`MemoryRecord::svg`] draws the bytes in use over time.
+///
+/// # Errors
+/// As [`RocmDevice::info`]; `body` does not run then.
+pub fn memory_record<T>(device: &RocmDevice, body: impl FnOnce() -> T) -> Result<(T, MemoryRecord), Error> {
+    let device = device.open()?;
+    // An error stays with the op's result, whose reads report it.
+    let _ = enqueue_own();
+    Ok(device.pool().record(|| {
+        let result = body();
+        let _ = enqueue_own();
+        result
+    }))
 }

@@ -3,12 +3,13 @@
 use burn::backend::Autodiff;
 use burn::tensor::{Distribution, Tensor};
 use burn_rocm::{
-    Rocm, RocmDevice, RocmError, memory_label, memory_snapshot, memory_summary, memory_track_ops,
+    MemoryBy, Rocm, RocmDevice, memory_label, memory_record, memory_snapshot, memory_summary,
+    memory_track_ops,
 };
 
 type B = Autodiff<Rocm>;
 
-fn main() -> Result<(), RocmError> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = RocmDevice::default();
     // From now on, blocks know which op allocated them.
     memory_track_ops(true);
@@ -22,18 +23,21 @@ fn main() -> Result<(), RocmError> {
         let _data = memory_label("data");
         random([512, 784])
     };
-    let loss = {
+    let forward = || {
         let _step = memory_label("step/forward");
-        let hidden = images.matmul(weights[0].clone()).clamp_min(0.0);
+        let hidden = images.clone().matmul(weights[0].clone()).clamp_min(0.0);
         hidden.matmul(weights[1].clone()).powi_scalar(2).mean()
     };
-    println!("{device} after the forward pass:\n{}", memory_summary(&device)?);
-
-    device.reset_peak_memory()?;
-    let gradients = {
+    let backward = |loss: Tensor<B, 1>| {
         let _step = memory_label("step/backward");
         loss.backward()
     };
+
+    let loss = forward();
+    println!("{device} after the forward pass:\n{}", memory_summary(&device)?);
+
+    device.reset_peak_memory()?;
+    let gradients = backward(loss);
     println!("{device} after the backward pass:\n{}", memory_summary(&device)?);
 
     let snapshot = memory_snapshot(&device)?;
@@ -42,6 +46,13 @@ fn main() -> Result<(), RocmError> {
         let (label, op) = (block.label.as_deref().unwrap_or("-"), block.op.unwrap_or("-"));
         println!("{:>12} bytes  {label:<16} {op}", block.bytes);
     }
-    drop((gradients, weights));
+    drop(gradients);
+
+    let (_, record) = memory_record(&device, || backward(forward()))?;
+    let (peak, at) = record.peak();
+    println!("peak of a step: {peak} bytes after {at:?}");
+    std::fs::create_dir_all("target")?;
+    std::fs::write("target/memory.svg", record.svg(MemoryBy::Label))?;
+    println!("its picture: target/memory.svg");
     Ok(())
 }

@@ -68,6 +68,7 @@ pub use memory::fault::Fault;
 pub use memory::host::HostBuffer;
 pub use memory::label::{MemoryLabel, memory_label, memory_track_ops};
 pub use memory::pool::{MemoryPool, PoolStats, SegmentStats};
+pub use memory::record::{MemoryBy, MemoryEvent, MemoryRecord};
 pub use memory::summary::{MemoryBlock, MemoryHolder, MemoryRow, MemorySnapshot, MemorySummary, MemoryUse};
 pub use memory::transfer::Read;
 pub use profile::{Profile, Region, profile, region};

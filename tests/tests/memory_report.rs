@@ -7,8 +7,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn_rocm::{
-    MemoryUse, RocmDevice, RocmError, RocmTensor, memory_label, memory_snapshot, memory_summary,
-    memory_track_ops, take_last_error,
+    MemoryBy, MemoryUse, RocmDevice, RocmError, RocmTensor, memory_label, memory_record, memory_snapshot,
+    memory_summary, memory_track_ops, take_last_error,
 };
 use burn_rocm_tests::*;
 use serde_json::Value;
@@ -197,4 +197,39 @@ fn out_of_memory_says_what_holds_the_memory() {
     // Nothing was lost.
     assert!(read_float::<R>(kept) == before, "a tensor changed");
     drop(x);
+}
+
+#[test]
+#[serial]
+fn a_record_has_what_happened_and_no_more() {
+    let old = ones(1 << 20);
+    let mut kept = None;
+    let device = device();
+    let ((), record) = memory_record(&device, || {
+        let _label = memory_label("reports-record");
+        kept = Some(ones(2 << 20));
+        drop(ones(8 << 20));
+        drop(old);
+    })
+    .unwrap();
+    let own = |event: &&burn_rocm::MemoryEvent| event.label == "reports-record";
+    let events: Vec<_> = record.events.iter().filter(own).map(|e| (e.bytes, e.allocated)).collect();
+    assert_eq!(events, [(2 << 20, true), (8 << 20, true), (8 << 20, false)]);
+    assert!(!record.before.iter().any(|event| event.label == "reports-record"));
+    assert!(record.events.iter().any(|e| (e.bytes, e.allocated) == (1 << 20, false) && !own(&e)));
+    assert!(record.events.is_sorted_by_key(|event| event.at) && record.lost == 0);
+    assert!(record.events.last().unwrap().at <= record.time);
+    let before: usize = record.before.iter().map(|event| event.bytes).sum();
+    assert_eq!(record.peak().0, before + (10 << 20));
+    let at_peak = record.at_peak(MemoryBy::Label);
+    assert_eq!(at_peak.iter().find(|one| one.0 == "reports-record").unwrap().1, 10 << 20);
+    assert!(record.svg(MemoryBy::Label).contains(">reports-record</text>"));
+    // Nothing is kept between records.
+    drop(ones(4 << 20));
+    let ((), next) = memory_record(&device, || ()).unwrap();
+    assert!(next.events.is_empty(), "{next:?}");
+    let caught = catch_unwind(AssertUnwindSafe(|| memory_record(&device, || panic!("body"))));
+    assert!(caught.is_err());
+    let ((), next) = memory_record(&device, || drop(ones(4 << 20))).unwrap();
+    assert_eq!(next.events.iter().filter(|event| event.bytes == 4 << 20).count(), 2);
 }

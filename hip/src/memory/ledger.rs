@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::memory::label::{self, Label};
+use crate::memory::record::{MemoryEvent, MemoryRecord};
 use crate::memory::summary::{MemoryBlock, MemoryHolder, MemoryRow, MemoryUse, bytes_of};
 use crate::watch::{self, MEMORY, RUNNING, watched};
 
@@ -34,6 +35,52 @@ const CLASSES: [usize; 6] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20, us
 /// How many labels, and how many ops, the error of a failed allocation names.
 const NAMED: usize = 4;
 
+/// The most events that records keep.
+const EVENTS: usize = 1 << 20;
+
+/// A block that was handed out or handed back.
+#[derive(Clone, Copy)]
+struct Event {
+    at: u64,
+    size: usize,
+    allocated: bool,
+    label: Label,
+    op: &'static str,
+}
+
+/// The beginning of a record.
+pub(crate) struct Start {
+    at: u64,
+    /// How many events were kept, and how many lost, before.
+    events: usize,
+    lost: u64,
+    before: Vec<Event>,
+}
+
+/// The end of a record.
+pub(crate) struct End {
+    at: u64,
+    events: Vec<Event>,
+    lost: u64,
+}
+
+/// What happened between the two. It makes texts of all labels, so call it without the pool's lock.
+pub(crate) fn record(start: &Start, end: &End) -> MemoryRecord {
+    let show = |event: &Event| MemoryEvent {
+        at: Duration::from_nanos(event.at.saturating_sub(start.at)),
+        bytes: event.size,
+        allocated: event.allocated,
+        label: label::path(event.label).to_string(),
+        op: op_name(event.op).to_owned(),
+    };
+    MemoryRecord {
+        before: start.before.iter().map(show).collect(),
+        events: end.events.iter().map(show).collect(),
+        time: Duration::from_nanos(end.at.saturating_sub(start.at)),
+        lost: end.lost,
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Ledger {
     live: Vec<Live>,
@@ -42,6 +89,18 @@ pub(crate) struct Ledger {
     labels: Vec<(MemoryUse, Label)>,
     classes: [MemoryUse; CLASSES.len()],
     all: MemoryUse,
+    /// Records in progress. Without any, no event is kept.
+    records: usize,
+    events: Vec<Event>,
+    lost: u64,
+}
+
+fn event(live: &Live, at: u64, allocated: bool) -> Event {
+    Event { at, size: live.size, allocated, label: live.label, op: live.op }
+}
+
+fn op_name(op: &'static str) -> &'static str {
+    if op.is_empty() { "(not tracked)" } else { op }
 }
 
 impl Ledger {
@@ -68,16 +127,48 @@ impl Ledger {
             self.labels.push((MemoryUse::default(), label::outer(next)));
         }
         self.each(label, size, |used| used.add(size));
+        if self.records > 0 {
+            self.note(&live, true);
+        }
         Entry(number)
     }
 
     /// Removes a block that is freed.
     pub(crate) fn remove(&mut self, entry: Entry) {
         let Some(live) = self.live.get_mut(entry.0 as usize) else { return };
-        let (label, size) = (live.label, live.size);
+        let freed = *live;
         live.size = 0;
         self.unused.push(entry.0);
-        self.each(label, size, |used| used.remove(size));
+        self.each(freed.label, freed.size, |used| used.remove(freed.size));
+        if self.records > 0 {
+            self.note(&freed, false);
+        }
+    }
+
+    #[cold]
+    fn note(&mut self, live: &Live, allocated: bool) {
+        if self.events.len() >= EVENTS {
+            self.lost += 1;
+            return;
+        }
+        self.events.push(event(live, watch::now(), allocated));
+    }
+
+    /// Begins a record. End it by [`end_record`](Self::end_record).
+    pub(crate) fn begin_record(&mut self) -> Start {
+        self.records += 1;
+        let at = watch::now();
+        let before = self.in_use().map(|live| event(live, at, true)).collect();
+        Start { at, events: self.events.len(), lost: self.lost, before }
+    }
+
+    pub(crate) fn end_record(&mut self, start: &Start) -> End {
+        let (events, lost) = (self.events[start.events..].to_vec(), self.lost - start.lost);
+        self.records -= 1;
+        if self.records == 0 {
+            (self.events, self.lost) = (Vec::new(), 0);
+        }
+        End { at: watch::now(), events, lost }
     }
 
     /// Calls `f` with every sum that has a block of this label and size. A label's sum has the
@@ -136,7 +227,7 @@ impl Ledger {
 
     /// Blocks in use by the op that allocated them, most bytes first.
     pub(crate) fn ops(&self) -> Vec<MemoryHolder> {
-        self.holders(|live| if live.op.is_empty() { "(not tracked)" } else { live.op }.to_owned())
+        self.holders(|live| op_name(live.op).to_owned())
     }
 
     fn in_use(&self) -> impl Iterator<Item = &Live> {

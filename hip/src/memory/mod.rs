@@ -11,6 +11,7 @@ pub(crate) mod ledger;
 pub(crate) mod marks;
 pub(crate) mod pinned;
 pub(crate) mod pool;
+pub(crate) mod record;
 pub(crate) mod span;
 pub(crate) mod summary;
 pub(crate) mod transfer;

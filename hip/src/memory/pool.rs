@@ -13,7 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::memory::arena::{Arena, BlockId, Taken, rounded};
-use crate::memory::ledger::{Entry, Ledger};
+use crate::memory::ledger::{self, Entry, Ledger, Start};
+use crate::memory::record::MemoryRecord;
 use crate::memory::summary::{MemorySnapshot, MemorySummary};
 use graphs::Graphs;
 
@@ -182,6 +183,30 @@ impl MemoryPool {
         let state = self.state();
         let PoolStats { allocated, reserved, .. } = state.stats;
         MemorySnapshot { allocated, reserved, blocks: state.ledger.blocks() }
+    }
+
+    /// Runs `body`, and records the blocks that all threads allocate and free meanwhile. Records may
+    /// overlap. If `body` panics, so does this function.
+    pub fn record<T>(&self, body: impl FnOnce() -> T) -> (T, MemoryRecord) {
+        /// Ends the record if the body panics.
+        struct Ends<'a> {
+            pool: &'a MemoryPool,
+            start: Start,
+            ended: bool,
+        }
+        impl Drop for Ends<'_> {
+            fn drop(&mut self) {
+                if !self.ended {
+                    self.pool.state().ledger.end_record(&self.start);
+                }
+            }
+        }
+        let start = self.state().ledger.begin_record();
+        let mut ends = Ends { pool: self, start, ended: false };
+        let result = body();
+        ends.ended = true;
+        let end = self.state().ledger.end_record(&ends.start);
+        (result, ledger::record(&ends.start, &end))
     }
 
     /// Limits how many bytes the pool may hold from the driver; `None` means no limit. If the pool
