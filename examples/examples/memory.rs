@@ -1,4 +1,5 @@
-//! Shows what holds a device's memory during a training step, by label, size, thread and op.
+//! Shows what holds a device's memory during training steps, by label, size, thread and op, and
+//! draws it over time.
 
 use burn::backend::Autodiff;
 use burn::tensor::{Distribution, Tensor};
@@ -9,31 +10,37 @@ use burn_rocm::{
 
 type B = Autodiff<Rocm>;
 
+const BATCH: usize = 512;
+const SIZES: [usize; 4] = [784, 1024, 1024, 10];
+const RATE: f64 = 0.01;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = RocmDevice::default();
     // From now on, blocks know which op allocated them.
     memory_track_ops(true);
 
     let random = |shape| Tensor::<B, 2>::random(shape, Distribution::Normal(0.0, 0.02), &device);
-    let weights = {
+    let mut weights = {
         let _parameters = memory_label("parameters");
-        [random([784, 1024]), random([1024, 10])].map(Tensor::require_grad)
+        [0, 1, 2].map(|at| random([SIZES[at], SIZES[at + 1]]).require_grad())
     };
     let images = {
         let _data = memory_label("data");
-        random([512, 784])
+        random([BATCH, SIZES[0]])
     };
-    let forward = || {
+    let forward = |weights: &[Tensor<B, 2>; 3]| {
         let _step = memory_label("step/forward");
-        let hidden = images.clone().matmul(weights[0].clone()).clamp_min(0.0);
-        hidden.matmul(weights[1].clone()).powi_scalar(2).mean()
+        let [a, b, c] = weights.each_ref().map(Tensor::clone);
+        let hidden = images.clone().matmul(a).clamp_min(0.0);
+        let hidden = hidden.matmul(b).clamp_min(0.0);
+        hidden.matmul(c).powi_scalar(2).mean()
     };
     let backward = |loss: Tensor<B, 1>| {
         let _step = memory_label("step/backward");
         loss.backward()
     };
 
-    let loss = forward();
+    let loss = forward(&weights);
     println!("{device} after the forward pass:\n{}", memory_summary(&device)?);
 
     device.reset_peak_memory()?;
@@ -48,11 +55,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     drop(gradients);
 
-    let (_, record) = memory_record(&device, || backward(forward()))?;
+    let ((), record) = memory_record(&device, || {
+        for _ in 0..3 {
+            let mut gradients = backward(forward(&weights));
+            let _update = memory_label("parameters");
+            weights = weights.clone().map(|weight| match weight.grad_remove(&mut gradients) {
+                Some(gradient) => Tensor::from_inner(weight.inner() - gradient * RATE).require_grad(),
+                None => weight,
+            });
+        }
+    })?;
     let (peak, at) = record.peak();
-    println!("peak of a step: {peak} bytes after {at:?}");
+    println!("peak of three steps: {peak} bytes after {at:?}");
     std::fs::create_dir_all("target")?;
-    std::fs::write("target/memory.svg", record.svg(MemoryBy::Label))?;
-    println!("its picture: target/memory.svg");
+    for (by, path) in [(MemoryBy::Label, "target/memory-labels.svg"), (MemoryBy::Op, "target/memory-ops.svg")]
+    {
+        record.write_svg(path, by)?;
+        println!("a picture: {path}");
+    }
     Ok(())
 }

@@ -34,6 +34,7 @@ pub mod rendezvous;
 mod settings;
 pub mod trace;
 mod watch;
+mod whole_file;
 mod workarounds;
 
 pub use blas::{Blas, MatrixView};

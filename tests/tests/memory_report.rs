@@ -212,10 +212,10 @@ fn a_record_has_what_happened_and_no_more() {
         drop(old);
     })
     .unwrap();
-    let own = |event: &&burn_rocm::MemoryEvent| event.label == "reports-record";
+    let own = |event: &&burn_rocm::MemoryEvent| &*event.label == "reports-record";
     let events: Vec<_> = record.events.iter().filter(own).map(|e| (e.bytes, e.allocated)).collect();
     assert_eq!(events, [(2 << 20, true), (8 << 20, true), (8 << 20, false)]);
-    assert!(!record.before.iter().any(|event| event.label == "reports-record"));
+    assert!(!record.before.iter().any(|event| &*event.label == "reports-record"));
     assert!(record.events.iter().any(|e| (e.bytes, e.allocated) == (1 << 20, false) && !own(&e)));
     assert!(record.events.is_sorted_by_key(|event| event.at) && record.lost == 0);
     assert!(record.events.last().unwrap().at <= record.time);
@@ -224,6 +224,10 @@ fn a_record_has_what_happened_and_no_more() {
     let at_peak = record.at_peak(MemoryBy::Label);
     assert_eq!(at_peak.iter().find(|one| one.0 == "reports-record").unwrap().1, 10 << 20);
     assert!(record.svg(MemoryBy::Label).contains(">reports-record</text>"));
+    let path = std::env::temp_dir().join(format!("burn-rocm-record-{}.svg", std::process::id()));
+    record.write_svg(&path, MemoryBy::Op).unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), record.svg(MemoryBy::Op));
+    std::fs::remove_file(&path).unwrap();
     // Nothing is kept between records.
     drop(ones(4 << 20));
     let ((), next) = memory_record(&device, || ()).unwrap();
@@ -232,4 +236,55 @@ fn a_record_has_what_happened_and_no_more() {
     assert!(caught.is_err());
     let ((), next) = memory_record(&device, || drop(ones(4 << 20))).unwrap();
     assert_eq!(next.events.iter().filter(|event| event.bytes == 4 << 20).count(), 2);
+}
+
+#[test]
+#[serial]
+fn records_of_threads_overlap() {
+    let _tracked = Tracked::begin();
+    let (a, b) = (memory_label("reports-a"), ones(4 << 20));
+    drop(a);
+    let (other, own) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            memory_record(&device(), || {
+                let _label = memory_label("reports-thread-record");
+                (0..50).for_each(|_| drop(ones(1 << 20)));
+            })
+            .unwrap()
+            .1
+        });
+        let ((), own) = memory_record(&device(), || {
+            let _label = memory_label("reports-own-record");
+            (0..50).for_each(|_| drop(ones(2 << 20)));
+        })
+        .unwrap();
+        (other.join().unwrap(), own)
+    });
+    for (record, label, bytes) in
+        [(&other, "reports-thread-record", 1 << 20), (&own, "reports-own-record", 2 << 20)]
+    {
+        let events: Vec<_> = record.events.iter().filter(|event| &*event.label == label).collect();
+        assert_eq!(events.len(), 100, "{label}");
+        assert!(events.iter().all(|event| (event.bytes, event.op) == (bytes, "float_ones")), "{label}");
+        let held = record.before.iter().find(|event| &*event.label == "reports-a").unwrap();
+        assert_eq!((held.bytes, held.at), (4 << 20, std::time::Duration::ZERO));
+    }
+    drop(b);
+}
+
+#[test]
+#[serial]
+fn labels_count_in_the_pool_of_each_device() {
+    if burn_rocm::rocm_device_count() < 2 {
+        return;
+    }
+    let second = RocmDevice::new(1);
+    let _label = memory_label("reports-devices");
+    let first = ones(1 << 20);
+    let other = R::float_ones(Shape::from(vec![1 << 20]), &second, FloatDType::F32);
+    assert_eq!(label("reports-devices").bytes, 1 << 20);
+    let summary = memory_summary(&second).unwrap();
+    let row = summary.labels.iter().find(|row| row.name == "reports-devices").unwrap();
+    assert_eq!(row.used.bytes, 4 << 20);
+    drop((first, other));
 }

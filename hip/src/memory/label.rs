@@ -1,6 +1,6 @@
 //! Labels, under which the pools count the memory that a thread allocates.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -25,8 +25,16 @@ static LABELS: LazyLock<Mutex<Labels>> =
     LazyLock::new(|| Mutex::new(Labels { all: vec![("".into(), Label(0))], by_path: HashMap::new() }));
 
 thread_local! {
-    /// The path that the thread is in.
+    /// The path that the thread is in. Plain `Cell`s without a destructor are still there while a
+    /// thread ends.
     static CURRENT: Cell<Label> = const { Cell::new(Label(0)) };
+    static ENTERED: RefCell<Entered> = const { RefCell::new(Entered { begun: 0, labels: Vec::new() }) };
+}
+
+/// The labels that a thread has entered and not left, in order, each with a number.
+struct Entered {
+    begun: u64,
+    labels: Vec<(u64, Label)>,
 }
 
 fn labels() -> MutexGuard<'static, Labels> {
@@ -72,7 +80,8 @@ pub(crate) fn outer(label: Label) -> Label {
 /// A label of the calling thread that ends when this is dropped; see [`memory_label`].
 #[must_use = "the label ends where this is dropped"]
 pub struct MemoryLabel {
-    before: Label,
+    /// `None` if the thread was ending.
+    number: Option<u64>,
     /// It ends on the thread that entered it.
     thread: PhantomData<*const ()>,
 }
@@ -80,6 +89,9 @@ pub struct MemoryLabel {
 /// Until the result is dropped, counts the device memory that the calling thread allocates under
 /// this name, behind the names that the thread is in already. A block keeps its label until it is
 /// freed, whichever thread frees it. `memory_label("a/b")` is `b` inside `a`.
+///
+/// Labels may end in any order. The thread is in the one that it entered last, of those that have
+/// not ended.
 ///
 /// A process has up to 4095 paths of labels. A name beyond that counts under the label outside it.
 ///
@@ -94,16 +106,29 @@ pub struct MemoryLabel {
 /// # Ok::<(), hip::Error>(())
 /// ```
 pub fn memory_label(name: &str) -> MemoryLabel {
-    let before = current();
-    let mut all = labels();
     let names = name.split('/').filter(|name| !name.is_empty());
-    CURRENT.set(names.fold(before, |outer, name| all.inside(outer, name)));
-    MemoryLabel { before, thread: PhantomData }
+    let label = {
+        let mut all = labels();
+        names.fold(current(), |outer, name| all.inside(outer, name))
+    };
+    // `try_with` fails only while the thread ends.
+    let number = ENTERED.try_with(|entered| {
+        let Entered { begun, labels } = &mut *entered.borrow_mut();
+        *begun += 1;
+        labels.push((*begun, label));
+        CURRENT.set(label);
+        *begun
+    });
+    MemoryLabel { number: number.ok(), thread: PhantomData }
 }
 
 impl Drop for MemoryLabel {
     fn drop(&mut self) {
-        CURRENT.set(self.before);
+        let _ = ENTERED.try_with(|entered| {
+            let labels = &mut entered.borrow_mut().labels;
+            labels.retain(|&(number, _)| Some(number) != self.number);
+            CURRENT.set(labels.last().map_or(Label(0), |&(_, label)| label));
+        });
     }
 }
 
@@ -135,5 +160,38 @@ mod tests {
         assert_eq!(current(), outside);
         let _again = memory_label("label-tests/a");
         assert_eq!(&*path(current()), "label-tests/a");
+    }
+
+    #[test]
+    fn labels_end_in_any_order() {
+        let first = memory_label("label-order");
+        let second = memory_label("second");
+        drop(first);
+        assert_eq!(&*path(current()), "label-order/second");
+        drop(second);
+        assert_eq!(current(), Label(0));
+    }
+
+    #[test]
+    fn a_panic_ends_a_label() {
+        let caught = std::panic::catch_unwind(|| {
+            let _label = memory_label("label-panic");
+            panic!("the test's");
+        });
+        assert!(caught.is_err());
+        assert_eq!(current(), Label(0));
+    }
+
+    #[test]
+    fn names_without_end_count_under_the_label_outside() {
+        let mut all = Labels { all: vec![("".into(), Label(0))], by_path: HashMap::new() };
+        let outer = all.inside(Label(0), "outer");
+        for number in 0..2 * MOST {
+            all.inside(outer, &number.to_string());
+        }
+        assert_eq!(all.all.len(), MOST);
+        assert_eq!(all.inside(outer, "one more"), outer);
+        let known = all.inside(outer, "7");
+        assert_eq!(&*all.all[known.0 as usize].0, "outer/7");
     }
 }

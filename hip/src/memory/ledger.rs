@@ -64,14 +64,15 @@ pub(crate) struct End {
     lost: u64,
 }
 
-/// What happened between the two. It makes texts of all labels, so call it without the pool's lock.
+/// What happened between the two. It looks up the names of all labels, so call it without the
+/// pool's lock.
 pub(crate) fn record(start: &Start, end: &End) -> MemoryRecord {
     let show = |event: &Event| MemoryEvent {
         at: Duration::from_nanos(event.at.saturating_sub(start.at)),
         bytes: event.size,
         allocated: event.allocated,
-        label: label::path(event.label).to_string(),
-        op: op_name(event.op).to_owned(),
+        label: label::path(event.label),
+        op: op_name(event.op),
     };
     MemoryRecord {
         before: start.before.iter().map(show).collect(),
@@ -163,11 +164,14 @@ impl Ledger {
     }
 
     pub(crate) fn end_record(&mut self, start: &Start) -> End {
-        let (events, lost) = (self.events[start.events..].to_vec(), self.lost - start.lost);
+        let lost = self.lost - start.lost;
         self.records -= 1;
-        if self.records == 0 {
-            (self.events, self.lost) = (Vec::new(), 0);
-        }
+        let events = if self.records == 0 {
+            self.lost = 0;
+            std::mem::take(&mut self.events).split_off(start.events)
+        } else {
+            self.events[start.events..].to_vec()
+        };
         End { at: watch::now(), events, lost }
     }
 
@@ -264,7 +268,7 @@ impl Ledger {
         blocks
     }
 
-    /// What holds the memory, for the error of a failed allocation, and what to do.
+    /// What holds the memory, for the error of a failed allocation.
     pub(crate) fn blame(&self) -> String {
         let few = |all: Vec<MemoryHolder>| {
             let left = all.len().saturating_sub(NAMED);
@@ -285,6 +289,6 @@ impl Ledger {
                 false => "; memory_track_ops(true) also names the ops".into(),
             };
         }
-        text + "; drop tensors, lower the batch size, or see docs/guide/memory.md"
+        text
     }
 }

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::memory::arena::{Arena, BlockId, Taken, rounded};
 use crate::memory::ledger::{self, Entry, Ledger, Start};
 use crate::memory::record::MemoryRecord;
-use crate::memory::summary::{MemorySnapshot, MemorySummary};
+use crate::memory::summary::{MemorySnapshot, MemorySummary, bytes_of};
 use graphs::Graphs;
 
 /// The source of the pool's memory: the driver, or an imitation in tests.
@@ -368,15 +368,16 @@ impl MemoryPool {
     fn out_of_memory(&self, requested: usize) -> Error {
         let (free, total) = self.backing.free_and_total().unwrap_or((0, 0));
         let state = self.state();
-        let held = state.ledger.blame();
-        match state.limit {
-            Some(limit) if limit < total => Error::OutOfMemory {
+        let limit = state.limit.filter(|&limit| limit < total);
+        let held = state.held(requested, limit);
+        match limit {
+            Some(limit) => Error::OutOfMemory {
                 requested,
                 free: limit.saturating_sub(state.stats.reserved).min(free),
                 total: limit,
                 held,
             },
-            _ => Error::OutOfMemory { requested, free, total, held },
+            None => Error::OutOfMemory { requested, free, total, held },
         }
     }
 
@@ -387,6 +388,25 @@ impl MemoryPool {
 }
 
 impl State {
+    /// What holds the memory, and what to do, for the error of a failed allocation.
+    fn held(&self, requested: usize, limit: Option<usize>) -> String {
+        let mut text = self.ledger.blame();
+        let free = || self.arenas.iter().flat_map(Arena::free_blocks);
+        let bytes: usize = free().sum();
+        if bytes >= requested {
+            let largest = free().max().unwrap_or(0);
+            text += &format!(
+                "; {} are free between blocks in use, at most {} in one piece",
+                bytes_of(bytes),
+                bytes_of(largest)
+            );
+        }
+        if let Some(limit) = limit {
+            text += &format!("; the pool's limit is {} (BURN_ROCM_MEMORY_LIMIT)", bytes_of(limit));
+        }
+        text + "; drop tensors, lower the batch size, or see docs/guide/memory.md"
+    }
+
     fn hand_out(&mut self, taken: Taken, arena: usize, requested: usize) -> PoolBlock {
         self.stats.allocated += taken.size;
         self.stats.blocks += 1;

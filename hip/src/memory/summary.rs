@@ -1,9 +1,12 @@
 //! Reports of a pool's memory: a table of sums, and a list of the blocks in use.
 
 use std::fmt::{self, Display, Write};
+use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::json::Json;
+use crate::whole_file;
 
 /// What some of a pool's blocks use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -223,6 +226,14 @@ impl MemorySnapshot {
             let _ = write!(all, r#""op":{op},"label":{label},"thread":{thread}}}"#);
         }
         all + "]}\n"
+    }
+
+    /// Writes [`to_json`](Self::to_json) to a file.
+    ///
+    /// # Errors
+    /// The system's, if the file can't be written. What was there before stays then.
+    pub fn write_json(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        whole_file::write(path.as_ref(), &self.to_json())
     }
 }
 

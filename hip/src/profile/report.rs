@@ -10,6 +10,7 @@ use crate::profile::names;
 use crate::profile::session::{Collected, Session, Sums};
 use crate::profile::work::{Key, WorkKind};
 use crate::watch::now;
+use crate::whole_file;
 
 /// How finely [`Profile::rows`] tells work apart. Each also tells apart what the one before does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -220,9 +221,9 @@ impl Profile {
     /// Writes [`chrome_trace`](Self::chrome_trace) to a file.
     ///
     /// # Errors
-    /// The system's, if the file can't be written.
+    /// The system's, if the file can't be written. What was there before stays then.
     pub fn write_chrome_trace(&self, path: impl AsRef<Path>) -> io::Result<()> {
-        std::fs::write(path, self.chrome_trace())
+        whole_file::write(path.as_ref(), &self.chrome_trace())
     }
 }
 

@@ -318,6 +318,32 @@ fn out_of_memory_names_what_holds_the_memory() {
     let expected = "in use: 20.0 MiB in 5 blocks, the largest 6.0 MiB; \
         by label: a 6.0 MiB, b 5.0 MiB, c 4.0 MiB, d 3.0 MiB, 1 more; ";
     assert!(text.contains(expected), "{text}");
+    assert!(!text.contains("between") && !text.contains("limit"), "{text}");
+    for block in blocks {
+        pool.free(block, 0);
+    }
+}
+
+#[test]
+fn out_of_memory_names_fragments_and_the_limit() {
+    let (pool, _) = pool(1 << 30);
+    pool.set_limit(Some(64 << 20));
+    let mut blocks: Vec<_> = (0..16).map(|_| take(&pool, 4 << 20).unwrap()).collect();
+    let mut number = 0;
+    for block in blocks.extract_if(.., |_| {
+        number += 1;
+        number % 2 == 0
+    }) {
+        pool.free(block, 0);
+    }
+    let text = take(&pool, 8 << 20).unwrap_err().to_string();
+    for part in [
+        "asked for 8388608 bytes, 0 free of 67108864; in use: 32.0 MiB in 8 blocks",
+        "32.0 MiB are free between blocks in use, at most 4.0 MiB in one piece",
+        "the pool's limit is 64.0 MiB (BURN_ROCM_MEMORY_LIMIT)",
+    ] {
+        assert!(text.contains(part), "`{part}` in `{text}`");
+    }
     for block in blocks {
         pool.free(block, 0);
     }
