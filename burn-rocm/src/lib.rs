@@ -87,7 +87,7 @@ pub use error::raise;
 pub use error::take_last_error;
 pub use hip::trace;
 pub use hip::{
-    CacheStats, CodeCache, Config, Counters, Error as RocmError, F16Alternative, FindMode, MemoryBlock,
+    CacheStats, ChannelsLast, CodeCache, Config, Counters, Error as RocmError, F16Alternative, FindMode, MemoryBlock,
     MemoryBy, MemoryEvent, MemoryHolder, MemoryLabel, MemoryRecord, MemoryRow, MemorySnapshot, MemorySummary,
     MemoryUse, PoolStats as MemoryStats, ProfileOutput, Provider, ProviderKind, ProviderReport, ReduceOp,
     Route, UniqueId, Versions, code_cache, is_available, memory_label, memory_track_ops, passed_over,

@@ -80,7 +80,8 @@ pub use provider::{
     Provider, Versions, is_available, passed_over, provider, rocm_device_count, select_provider,
 };
 pub use settings::{
-    Config, F16Alternative, FindMode, ProfileOutput, Route, SETTINGS, Setting, attention_scores,
-    collective_timeout, conv_route, deterministic, launch_reach, matmul_route,
+    ChannelsLast, Config, F16Alternative, FindMode, ProfileOutput, Route, SETTINGS, Setting,
+    attention_scores, channels_last, collective_timeout, conv_route, deterministic, launch_reach,
+    matmul_route,
 };
 pub use workarounds::MatrixCores;

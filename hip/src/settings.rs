@@ -34,6 +34,15 @@ pub enum FindMode {
     Find,
 }
 
+/// Where the channels of 2-D convolutions lie in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChannelsLast {
+    /// Outside the pixels (NCHW), always.
+    Off,
+    /// Innermost (NHWC) if MIOpen computes the convolution and has it in this order.
+    On,
+}
+
 /// Which f16 products and convolutions use the libraries' alternative implementation on gfx90a.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum F16Alternative {
@@ -192,6 +201,10 @@ settings! {
         "how MIOpen's convolution algorithm is chosen. `immediate`: from its database. `find`: by timing the \
         candidates at a shape's first use. `auto`: the first two calls with a shape use the database, the third \
         times the candidates and keeps the fastest (never with `deterministic`)";
+    channels_last(ChannelsLast): ChannelsLast = ChannelsLast::Off, "BURN_ROCM_CHANNELS_LAST", |name, value|
+        choice(name, value, &[("off", ChannelsLast::Off), ("on", ChannelsLast::On)]);
+        "`off`, `on`", "`off`",
+        "in which order the channels of 2-D convolutions lie in memory. `on`: innermost (NHWC), where MIOpen computes         the convolution and supports this order. Their results, and what batch norm, pooling and element-wise ops         compute from them, stay in this order. `off`: outside the pixels (NCHW)";
     matmul(Route): Route = Route::Auto, "BURN_ROCM_MATMUL", |name, value| route(name, value, "rocblas");
         "`auto`, `rocblas`, `own`", "`auto`",
         "which code multiplies float matrices. `auto`: rocBLAS, or a kernel of this project if rocBLAS fails or has no \
@@ -354,6 +367,14 @@ pub fn collective_timeout() -> Result<Duration> {
 /// `Config` for a variable with an invalid value.
 pub fn conv_route() -> Result<Route> {
     settings().map(|settings| settings.conv)
+}
+
+/// Where the channels of 2-D convolutions lie in memory ([`Config::channels_last`]).
+///
+/// # Errors
+/// `Config` for a variable with an invalid value.
+pub fn channels_last() -> Result<ChannelsLast> {
+    settings().map(|settings| settings.channels_last)
 }
 
 /// Which implementation multiplies matrices of floats ([`Config::matmul`]).

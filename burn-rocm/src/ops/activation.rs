@@ -8,6 +8,7 @@ use crate::dtype::compute_dtype;
 use crate::error::invalid;
 use crate::ops::binary::binary;
 use crate::ops::cast::cast;
+use crate::ops::channels_last::{from_rows, is_channels_last, rows_of, same_order};
 use crate::ops::copy::packed;
 use crate::ops::create::full_on;
 use crate::ops::launch::{flat, rows, views};
@@ -116,6 +117,9 @@ pub fn bias_act(
     axis: usize,
 ) -> Result<RocmTensor, RocmError> {
     const OP: &str = "bias_act";
+    if axis == 1 && is_channels_last(&x) {
+        return from_rows(bias_act(act, rows_of(x)?, bias, 3)?);
+    }
     let mut biased = Biased::new(OP, x, bias, axis)?;
     let out = if biased.x.can_overwrite() { biased.x.clone() } else { biased.x.empty_like()? };
     if out.is_empty() {
@@ -144,6 +148,10 @@ pub fn bias_act_backward(
     by_bias: bool,
 ) -> Result<(RocmTensor, Option<RocmTensor>), RocmError> {
     const OP: &str = "bias_act_backward";
+    if axis == 1 && is_channels_last(&x) && grad.dims() == x.dims() {
+        let (out, by_bias) = bias_act_backward(act, rows_of(x)?, bias, rows_of(grad)?, 3, by_bias)?;
+        return Ok((from_rows(out)?, by_bias));
+    }
     let ([x, grad], _) = alike(OP, [x, grad])?;
     let biased = Biased::new(OP, x, bias, axis)?;
     let (dtype, len) = (biased.x.dtype_of(), biased.len);
@@ -244,6 +252,9 @@ pub fn bias_add_backward(grad: RocmTensor) -> Result<RocmTensor, RocmError> {
 /// device.
 pub fn add_act(act: Act, a: RocmTensor, b: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "add_act";
+    if let Some([a, b]) = same_order([&a, &b])? {
+        return from_rows(add_act(act, a, b)?);
+    }
     let ([a, b], ty) = alike(OP, [a, b])?;
     map(OP, Template::add_act.functor(act.functor()).ty(ty), &[&a, &b])
 }
@@ -259,6 +270,9 @@ pub fn add_act_backward(
     grad: RocmTensor,
 ) -> Result<RocmTensor, RocmError> {
     const OP: &str = "add_act_backward";
+    if let Some([a, b, grad]) = same_order([&a, &b, &grad])? {
+        return from_rows(add_act_backward(act, a, b, grad)?);
+    }
     let ([a, b, grad], ty) = alike(OP, [a, b, grad])?;
     map(OP, Template::add_act_backward.functor(act.functor()).ty(ty), &[&a, &b, &grad])
 }
@@ -302,6 +316,9 @@ pub fn relu_backward(output: RocmTensor, grad: RocmTensor) -> Result<RocmTensor,
 /// device.
 pub fn mul_add(a: RocmTensor, b: RocmTensor, c: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "mul_add";
+    if let Some([a, b, c]) = same_order([&a, &b, &c])? {
+        return from_rows(mul_add(a, b, c)?);
+    }
     let ([a, b, c], ty) = alike(OP, [a, b, c])?;
     map(OP, Template::mul_add.ty(ty), &[&a, &b, &c])
 }
@@ -326,6 +343,9 @@ pub fn mul_add_backward(
 /// device.
 pub fn silu_mul(a: RocmTensor, b: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "silu_mul";
+    if let Some([a, b]) = same_order([&a, &b])? {
+        return from_rows(silu_mul(a, b)?);
+    }
     let ([a, b], ty) = alike(OP, [a, b])?;
     map(OP, Template::silu_mul.ty(ty), &[&a, &b])
 }

@@ -10,6 +10,7 @@ use crate::device::RocmDevice;
 use crate::dtype::kernel_type;
 use crate::error::{invalid, raise, unsupported};
 use crate::ops::cast::cast;
+use crate::ops::channels_last::{from_rows, is_channels_last, rows_of};
 use crate::ops::copy::{copy, packed};
 use crate::ops::create::full_on;
 use crate::ops::launch::rows;
@@ -43,12 +44,13 @@ pub fn cast_all(tensors: Vec<RocmTensor>, dtype: DType) -> Result<Vec<RocmTensor
             all.push(cast(tensor, dtype)?);
             continue;
         }
-        let tensor = packed(tensor)?;
+        let last = is_channels_last(&tensor);
+        let tensor = packed(if last { rows_of(tensor)? } else { tensor })?;
         let out = RocmTensor::empty(tensor.hip_device(), tensor.layout().shape().clone(), dtype)?;
         let device = tensor.hip_device().clone();
         let kernel = Template::optim_cast.ty(from).ty(to);
         group(&mut groups, &device, kernel).rows.push(vec![tensor, out.clone()]);
-        all.push(out);
+        all.push(if last { from_rows(out)? } else { out });
     }
     for Group { device, key: kernel, rows } in &groups {
         for (table, _) in tables(OP, device, rows)? {
@@ -99,7 +101,8 @@ fn unscale_by(
             hip::DType::F64 => (DType::F64, hip::DType::F64),
             _ => (DType::F32, hip::DType::F32),
         };
-        let mut grad = packed(grad)?;
+        let last = is_channels_last(&grad);
+        let mut grad = packed(if last { rows_of(grad)? } else { grad })?;
         let out = match from == to && grad.can_overwrite() {
             true => grad.clone(),
             false => RocmTensor::empty(grad.hip_device(), grad.layout().shape().clone(), dtype)?,
@@ -109,7 +112,7 @@ fn unscale_by(
             let kernel = template.ty(from).ty(to);
             group(&mut groups, &device, kernel).rows.push(vec![grad, out.clone()]);
         }
-        all.push(out);
+        all.push(if last { from_rows(out)? } else { out });
     }
     let mut flags: Vec<RocmTensor> = Vec::new();
     for Group { device, key: kernel, rows } in &groups {

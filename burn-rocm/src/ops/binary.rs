@@ -4,6 +4,7 @@ use burn_backend::Scalar;
 use burn_std::DType;
 use hip::{Fault, Functor, Template};
 
+use super::channels_last;
 use super::copy::packed;
 use super::launch::{Operand, Output, Walk, element_wise, is_packed};
 use crate::arg::{Arg, compute, element};
@@ -22,15 +23,15 @@ pub(crate) fn binary(
     one_device(op, &[&lhs, &rhs])?;
     let dtype = one_dtype(op, &[&lhs, &rhs])?;
     let shape = one_shape(op, &[&lhs, &rhs])?;
-    if lhs.layout() == rhs.layout()
-        && let Some(order) = lhs.layout().dense_order()
-        && !lhs.is_contiguous()
-    {
+    if let Some(order) = shared_order(&lhs, &rhs) {
         // Both operands are transposed alike: compute in their order in memory, and transpose the
         // result.
         let (l, r) = (lhs.layout().permute(op, &order)?, rhs.layout().permute(op, &order)?);
         let out = binary(op, functor, lhs.view(l), rhs.view(r))?;
         return super::view::permute(out, &inverse(&order));
+    }
+    if let Some([l, r]) = channels_last::operands([&lhs, &rhs], shape.as_slice())? {
+        return channels_last::from_rows(binary(op, functor, l, r)?);
     }
     let ty = lhs.kernel_type()?;
     let same = lhs.dims() == shape.as_slice() && rhs.dims() == shape.as_slice();
@@ -67,6 +68,17 @@ pub(crate) fn binary(
         walk.pieces().launch()?
     }
     Ok(out)
+}
+
+/// The order in memory of two tensors that are transposed alike and dense.
+fn shared_order(lhs: &RocmTensor, rhs: &RocmTensor) -> Option<Vec<usize>> {
+    if lhs.dims() != rhs.dims() || lhs.is_contiguous() {
+        return None;
+    }
+    let order = lhs.layout().dense_order()?;
+    let alike = lhs.layout() == rhs.layout()
+        || rhs.layout().permute("binary", &order).is_ok_and(|layout| layout.is_contiguous());
+    alike.then_some(order)
 }
 
 /// Applies the functor to each element and a scalar.

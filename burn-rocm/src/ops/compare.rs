@@ -7,6 +7,7 @@ use burn_std::{BoolDType, BoolStore, DType, Shape};
 use hip::{Device, Functor, Template};
 
 use super::cast::cast;
+use super::channels_last::{self, from_rows, is_channels_last, rows_of};
 use super::copy::packed;
 use super::launch::{Operand, Output, Walk, flat, is_packed};
 use crate::arg::element;
@@ -34,6 +35,9 @@ pub(crate) fn compare(
         _ => (functor, lhs, rhs),
     };
     let shape = one_shape(op, &[&lhs, &rhs])?;
+    if let Some([lhs, rhs]) = channels_last::operands([&lhs, &rhs], shape.as_slice())? {
+        return channels_last::from_rows(compare(op, functor, lhs, rhs, store)?);
+    }
     let ty = lhs.kernel_type()?;
     let out = answer(lhs.hip_device(), shape.clone())?;
     let kernel = |template: Template| template.functor(functor).ty(ty);
@@ -59,6 +63,9 @@ pub(crate) fn scalar(
     value: Scalar,
     store: BoolDType,
 ) -> hip::Result<RocmTensor> {
+    if is_channels_last(&tensor) {
+        return from_rows(scalar(op, functor, rows_of(tensor)?, value, store)?);
+    }
     let ty = tensor.kernel_type()?;
     let tensor = packed(tensor)?;
     let out = answer(tensor.hip_device(), tensor.layout().shape().clone())?;
@@ -76,6 +83,9 @@ pub(crate) fn predicate(
     tensor: RocmTensor,
     store: BoolDType,
 ) -> hip::Result<RocmTensor> {
+    if is_channels_last(&tensor) {
+        return from_rows(predicate(op, functor, rows_of(tensor)?, store)?);
+    }
     let ty = tensor.kernel_type()?;
     let tensor = packed(tensor)?;
     let out = answer(tensor.hip_device(), tensor.layout().shape().clone())?;

@@ -3,6 +3,7 @@
 use burn_backend::Scalar;
 use hip::{KernelName, Template};
 
+use super::channels_last;
 use super::launch::{Operand, Output, Walk, flat, is_packed};
 use crate::arg::bits;
 use crate::dtype::raw_type;
@@ -37,6 +38,9 @@ pub(crate) fn mask_where(
     check_mask(op, &mask)?;
     let shape = one_shape(op, &[&tensor, &mask, &value])?;
     let shape = shape.as_slice();
+    if let Some([tensor, mask, value]) = channels_last::operands([&tensor, &mask, &value], shape)? {
+        return channels_last::from_rows(mask_where(op, tensor, mask, value)?);
+    }
     let out = target(&mut tensor, shape)?;
     let ty = |template: Template| -> hip::Result<KernelName> {
         Ok(template.ty(raw_type(tensor.kernel_type()?)).ty(mask.kernel_type()?))
@@ -71,6 +75,9 @@ pub(crate) fn mask_fill(
     check_mask(op, &mask)?;
     let shape = one_shape(op, &[&tensor, &mask])?;
     let shape = shape.as_slice();
+    if let Some([tensor, mask]) = channels_last::operands([&tensor, &mask], shape)? {
+        return channels_last::from_rows(mask_fill(op, tensor, mask, value)?);
+    }
     let value = bits(value, tensor.dtype_of())?;
     let out = target(&mut tensor, shape)?;
     let ty = |template: Template| -> hip::Result<KernelName> {

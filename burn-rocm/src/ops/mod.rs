@@ -9,6 +9,7 @@ pub(crate) mod attention;
 pub(crate) mod binary;
 pub(crate) mod cast;
 pub(crate) mod cat;
+pub(crate) mod channels_last;
 pub(crate) mod clock;
 pub(crate) mod collective;
 pub(crate) mod compare;

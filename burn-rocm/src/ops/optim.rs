@@ -12,6 +12,7 @@ use crate::arg::Arg;
 use crate::error::invalid;
 use crate::ops::binary::{binary, scalar};
 use crate::ops::cast::cast;
+use crate::ops::channels_last::{from_rows, is_channels_last, rows_of};
 use crate::ops::copy::packed;
 use crate::ops::launch::is_packed;
 use crate::ops::multi_tensor::{Group, Row, Writes, group, tables};
@@ -182,7 +183,9 @@ impl Step {
     /// Returns the new parameter and the new state. Only [`run`](Self::run) computes their
     /// elements.
     ///
-    /// A new tensor reuses the memory of the old one if the argument is its only owner.
+    /// A new tensor reuses the memory of the old one if the argument is its only owner. If the
+    /// parameter or its gradient has its channels last in memory (`[batch, channels, height,
+    /// width]` by strides), so do the new parameter and state.
     ///
     /// In a capture ([`graph`](crate::graph)) parameters and states are always written in place,
     /// so that the next replay starts from them, and the learning rate and [`Adam`]'s time are read
@@ -196,6 +199,31 @@ impl Step {
     /// dtype is neither the parameter's nor a narrower float type; `Unsupported` if the parameter
     /// is not of a float type; an error of the device. After an error no tensor has changed.
     pub fn add(
+        &mut self,
+        param: RocmTensor,
+        grad: RocmTensor,
+        state: &mut State,
+    ) -> Result<(RocmTensor, State), RocmError> {
+        let alike = state.tensors.iter().chain([&grad]).all(|other| other.dims() == param.dims());
+        // A convolution's weights adopt the order of their gradient, so that no later step and no
+        // later convolution copies them. In a capture they must stay where they are.
+        let fixed = is_recording(param.hip_device().info().index) || clock::is_conditional();
+        let last = is_channels_last(&param) || (is_channels_last(&grad) && !fixed);
+        if !alike || !last {
+            return self.add_packed(param, grad, state);
+        }
+        let in_order = |tensors: Vec<RocmTensor>, to: fn(RocmTensor) -> Result<RocmTensor, RocmError>| {
+            tensors.into_iter().map(to).collect::<Result<Vec<_>, _>>()
+        };
+        state.tensors = in_order(std::mem::take(&mut state.tensors), rows_of)?;
+        let added = self.add_packed(rows_of(param)?, rows_of(grad)?, state);
+        state.tensors = in_order(std::mem::take(&mut state.tensors), from_rows)?;
+        let (param, new) = added?;
+        Ok((from_rows(param)?, State { tensors: in_order(new.tensors, from_rows)?, ..new }))
+    }
+
+    /// [`add`](Self::add) of tensors that become row-major.
+    fn add_packed(
         &mut self,
         param: RocmTensor,
         grad: RocmTensor,

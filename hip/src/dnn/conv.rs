@@ -9,8 +9,8 @@
 
 mod calls;
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use miopen_sys::{MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC, MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL};
 
@@ -53,6 +53,11 @@ pub struct ConvDesc {
     /// ([`Config::f16_alternative`](crate::Config::f16_alternative)). [`ConvDesc::new`] sets it to
     /// false.
     pub gradient: bool,
+    /// Whether the channels of all three tensors are adjacent in memory: `x` and `y` in the order
+    /// batch, height, width, channels (NHWC), `w` in the order output channels, height, width,
+    /// input channels (KRSC). Only for 2-D. The shapes stay in the order above. [`ConvDesc::new`]
+    /// sets it to false.
+    pub channels_last: bool,
 }
 
 /// Which of the three tensors is computed from the other two.
@@ -125,6 +130,7 @@ impl ConvDesc {
             dilation: dilation.to_vec(),
             groups,
             gradient: false,
+            channels_last: false,
         };
         desc.y = desc.output()?;
         Ok(desc)
@@ -144,6 +150,9 @@ impl ConvDesc {
         let invalid = |expected: &str| Err(Error::invalid(OP, expected, format!("{self:?}")));
         if !(rank == 4 || rank == 5) || self.w.len() != rank {
             return invalid("an input and weights of rank 4 or 5");
+        }
+        if self.channels_last && rank != 4 {
+            return invalid("an input of rank 4 if its channels are last");
         }
         if [&self.stride, &self.padding, &self.dilation].iter().any(|list| list.len() != rank - 2) {
             return invalid("stride, padding and dilation for each spatial dimension");
@@ -184,6 +193,12 @@ impl ConvDesc {
 }
 
 impl Dnn {
+    /// Whether MIOpen has refused this convolution, in any direction.
+    pub fn conv_refuses(&self, desc: &ConvDesc) -> bool {
+        let refused = |prepared: Arc<Prepared>| prepared.refused.check().is_err();
+        self.convolutions.iter().any(|known| known.peek(desc).is_some_and(refused))
+    }
+
     /// `y = x * w`, the convolution.
     ///
     /// # Errors
@@ -319,11 +334,15 @@ impl Dnn {
         let data_type = data_type(OP, desc.dtype, FLOATS)?;
         desc.validate()?;
         let table = self.table;
+        let tensor = |shape: &[usize]| match desc.channels_last {
+            true => TensorDesc::channels_last(table, OP, data_type, shape),
+            false => TensorDesc::packed(table, OP, data_type, shape),
+        };
         let mut prepared = Prepared {
             conv: ConvolutionDesc::of(table, OP, desc.options(), desc.groups)?,
-            x: TensorDesc::packed(table, OP, data_type, &desc.x)?,
-            w: TensorDesc::packed(table, OP, data_type, &desc.w)?,
-            y: TensorDesc::packed(table, OP, data_type, &desc.y)?,
+            x: tensor(&desc.x)?,
+            w: tensor(&desc.w)?,
+            y: tensor(&desc.y)?,
             alternative: false,
             choices: Vec::new(),
             timed: OnceLock::new(),
@@ -503,6 +522,8 @@ mod tests {
         assert!(desc(&[2, 3, 2, 2], &[6, 3, 3, 3], 1, 0, 1, 1).is_err(), "window");
         assert!(desc(&[2, 3, 4, 4], &[6, 3, 3, 3], 0, 0, 1, 1).is_err(), "stride");
         assert!(desc(&[2, 3, 4], &[6, 3, 3], 1, 0, 1, 1).is_err(), "rank");
+        let volume = desc(&[1, 2, 4, 5, 6], &[4, 2, 2, 2, 2], 2, 1, 1, 1).unwrap();
+        assert!(ConvDesc { channels_last: true, ..volume }.validate().is_err(), "channels last in 3-D");
         let mut wrong = desc(&[2, 3, 4, 4], &[6, 3, 3, 3], 1, 0, 1, 1).unwrap();
         wrong.y[3] += 1;
         assert!(wrong.validate().is_err());
@@ -520,6 +541,7 @@ mod tests {
             desc(&[2, 4, 8, 8], &[4, 2, 3, 3], 1, 1, 1, 2).unwrap(),
             ConvDesc { dtype: DType::F16, ..base.clone() },
             ConvDesc { gradient: true, ..base.clone() },
+            ConvDesc { channels_last: true, ..base.clone() },
         ];
         for (i, a) in others.iter().enumerate() {
             assert_ne!(a, &base);

@@ -93,6 +93,28 @@ impl TensorDesc {
         shape: &[usize],
     ) -> Result<Self> {
         let (dims, strides) = packed(op, shape)?;
+        Self::strided(table, op, data_type, &dims, &strides)
+    }
+
+    /// A tensor of rank 3 or more without gaps, whose second axis is the innermost one in memory.
+    pub(super) fn channels_last(
+        table: &'static Miopen,
+        op: &'static str,
+        data_type: miopenDataType_t,
+        shape: &[usize],
+    ) -> Result<Self> {
+        let (dims, strides) = channels_last(op, shape)?;
+        Self::strided(table, op, data_type, &dims, &strides)
+    }
+
+    /// `dims` and `strides` are equally long.
+    fn strided(
+        table: &'static Miopen,
+        op: &'static str,
+        data_type: miopenDataType_t,
+        dims: &[i32],
+        strides: &[i32],
+    ) -> Result<Self> {
         let this = Self::create(table)?;
         // SAFETY: both arrays hold `dims.len()` values, which MIOpen copies.
         let status = unsafe {
@@ -104,7 +126,7 @@ impl TensorDesc {
                 strides.as_ptr(),
             )
         };
-        check(table, "miopenSetTensorDescriptor", status, || format!("{op}: {shape:?}"))?;
+        check(table, "miopenSetTensorDescriptor", status, || format!("{op}: {dims:?} by {strides:?}"))?;
         Ok(this)
     }
 }
@@ -117,6 +139,18 @@ fn packed(op: &'static str, shape: &[usize]) -> Result<(Vec<i32>, Vec<i32>)> {
         strides[at - 1] = strides[at].checked_mul(dims[at].max(1)).ok_or_else(|| too_large(op, shape))?;
     }
     Ok((dims, strides))
+}
+
+/// The dimensions as C ints, and the strides of a tensor whose second axis is the innermost one.
+fn channels_last(op: &'static str, shape: &[usize]) -> Result<(Vec<i32>, Vec<i32>)> {
+    let mut inner = shape.to_vec();
+    let channels = inner.remove(1);
+    inner.push(channels);
+    let (_, mut strides) = packed(op, &inner)?;
+    if let Some(channel) = strides.pop() {
+        strides.insert(1, channel);
+    }
+    Ok((ints(op, shape)?, strides))
 }
 
 /// Sizes as C ints; `Invalid` if one does not fit.
@@ -288,12 +322,15 @@ impl ReduceTensorDesc {
 
 #[cfg(test)]
 mod tests {
-    use super::packed;
+    use super::{channels_last, packed};
 
     #[test]
     fn packed_strides() {
         assert_eq!(packed("t", &[2, 3, 4, 5]).unwrap().1, [60, 20, 5, 1]);
         assert_eq!(packed("t", &[2, 1, 1, 1]).unwrap().1, [1, 1, 1, 1]);
+        let (dims, strides) = channels_last("t", &[2, 3, 4, 5]).unwrap();
+        assert_eq!((dims, strides), (vec![2, 3, 4, 5], vec![60, 1, 15, 3]));
+        assert_eq!(channels_last("t", &[4, 3, 1, 1]).unwrap().1, [3, 1, 3, 3]);
         assert!(packed("t", &[1, 1 << 31]).is_err());
         assert!(packed("t", &[1, 1 << 16, 1 << 16]).is_err(), "a stride past i32");
     }

@@ -79,6 +79,9 @@ impl Dnn {
         if [xs, ws, ys].iter().any(|span| span.bytes == 0) {
             return Err(Error::unsupported_with(OP, desc.dtype, format!("empty tensors: {desc:?}")));
         }
+        if desc.channels_last {
+            return Err(Error::unsupported_with(OP, desc.dtype, "a plan with channels last"));
+        }
         if !workarounds::fusion_is_right(desc.groups) {
             let what = format!("{} groups, for which MIOpen's plans are wrong", desc.groups);
             return Err(Error::unsupported_with(OP, desc.dtype, what));

@@ -265,6 +265,11 @@ impl<K: Hash + Eq + Clone, V> Cache<K, V> {
         Ok(entries.entry(key.clone()).or_insert(made).clone())
     }
 
+    /// The entry for `key`, if there is one.
+    fn peek(&self, key: &K) -> Option<Arc<V>> {
+        self.lock().get(key).cloned()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<K, Arc<V>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -46,6 +46,7 @@ fn values_that_make_no_sense_are_refused() {
         ("BURN_ROCM_MATMUL", "miopen"),
         ("BURN_ROCM_F16_ALTERNATIVE", "1"),
         ("BURN_ROCM_CONV_FIND", "fast"),
+        ("BURN_ROCM_CHANNELS_LAST", "1"),
         ("BURN_ROCM_NORM", "layer"),
         ("BURN_ROCM_CHAIN", "17"),
         ("BURN_ROCM_CHAIN", "on"),

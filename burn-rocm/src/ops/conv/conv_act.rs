@@ -4,6 +4,7 @@ use hip::{Activation, Error as RocmError};
 
 use super::options::Options;
 use crate::ops::activation::{Act, bias_act, bias_act_backward};
+use crate::ops::channels_last;
 use crate::ops::copy::packed;
 use crate::tensor::{RocmTensor, float_type};
 
@@ -55,7 +56,11 @@ pub fn conv_act(
 ) -> Result<RocmTensor, RocmError> {
     float_type(OP, &x)?;
     let options = options.options();
-    let (x, weight, bias) = (packed(x)?, packed(weight)?, bias.map(packed).transpose()?);
+    // Packed once for the plan and the convolution, unless the convolution puts channels last.
+    let (x, weight) = match channels_last::is_on()? {
+        true => (x, weight),
+        false => (packed(x)?, packed(weight)?),
+    };
     if act == Act::Relu
         && let Some(out) = super::by_plan(OP, &x, &weight, bias.as_ref(), &options, Activation::Relu)?
     {

@@ -15,9 +15,11 @@ use options::Options;
 
 use crate::error::{invalid, unsupported_with};
 use crate::ops::binary::binary;
+use crate::ops::channels_last::{self, from_rows, is_channels_last, packed_rows, rows_of};
 use crate::ops::copy::{assign, packed};
 use crate::ops::create::full_on;
 use crate::ops::launch::MAX_REACH;
+use crate::ops::linear;
 use crate::ops::miopen::{whole, without_library};
 use crate::ops::reduce::sum_two_dims;
 use crate::ops::view::{lift, lower, narrow, reshape};
@@ -111,11 +113,46 @@ fn is_of_nothing(desc: &ConvDesc) -> bool {
     [&desc.x, &desc.w, &desc.y].iter().any(|dims| dims.contains(&0))
 }
 
+/// A convolution, or one of its gradients, by MIOpen: the operands, then the result.
+type ByMiopen = fn(&Dnn, &ConvDesc, TensorArg<'_>, TensorArg<'_>, TensorArg<'_>) -> hip::Result<()>;
+
 /// The ways to compute a convolution, or one of its gradients, from two operands.
 struct Ways {
-    miopen: fn(&Dnn, &ConvDesc, TensorArg<'_>, TensorArg<'_>, TensorArg<'_>) -> hip::Result<()>,
+    miopen: ByMiopen,
     products: fn(&'static str, &ConvDesc, [&RocmTensor; 2]) -> hip::Result<RocmTensor>,
     sums: fn(&'static str, &ConvDesc, [&RocmTensor; 2]) -> hip::Result<RocmTensor>,
+}
+
+/// Whether the setting puts the channels of this convolution last. A convolution over one axis has
+/// one row, and its neighbours compute in the order of rank 3.
+fn puts_channels_last(desc: &ConvDesc) -> hip::Result<bool> {
+    Ok(channels_last::is_on()? && desc.x.len() == 4 && !(desc.x[2] == 1 && desc.w[2] == 1))
+}
+
+/// The result with its channels last, by MIOpen; `None` if the setting or MIOpen does not have this
+/// convolution in that order. Operands in another order are copied.
+fn with_channels_last(
+    op: &'static str,
+    desc: &ConvDesc,
+    dims: &[usize],
+    [a, b]: [&RocmTensor; 2],
+    miopen: ByMiopen,
+) -> hip::Result<Option<RocmTensor>> {
+    if !puts_channels_last(desc)? {
+        return Ok(None);
+    }
+    let desc = ConvDesc { channels_last: true, ..desc.clone() };
+    let Some(dnn) = library(op, &desc, a)?.filter(|dnn| !dnn.conv_refuses(&desc)) else { return Ok(None) };
+    let (a, b) = (packed_rows(a.clone())?, packed_rows(b.clone())?);
+    let out = RocmTensor::empty(a.hip_device(), vec![dims[0], dims[2], dims[3], dims[1]], a.dtype_of())?;
+    match miopen(dnn, &desc, whole(&a), whole(&b), whole(&out)) {
+        Ok(()) => from_rows(out).map(Some),
+        Err(error @ (hip::Error::Unsupported { .. } | hip::Error::Miopen { refused: true, .. })) => {
+            log::debug!("{op}: not with channels last: {error}");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The result, of shape `dims`, computed by MIOpen or, if MIOpen can't, by products or direct sums.
@@ -129,6 +166,9 @@ fn compute(
     let dtype = a.dtype_of();
     if is_of_nothing(desc) {
         return full_on(a.hip_device(), dims.to_vec(), 0i64.into(), dtype);
+    }
+    if let Some(out) = with_channels_last(op, desc, dims, [&a, &b], ways.miopen)? {
+        return Ok(out);
     }
     let (a, b) = (packed(a)?, packed(b)?);
     if let Some(dnn) = library(op, desc, &a)? {
@@ -170,7 +210,7 @@ pub(crate) fn forward(
 }
 
 /// Convolution, bias and activation by MIOpen's fusion plan; `None` if MIOpen is not to compute
-/// this convolution or has no plan for it. All operands are packed.
+/// this convolution or has no plan for it. MIOpen has none with channels last.
 pub(crate) fn by_plan(
     op: &'static str,
     x: &RocmTensor,
@@ -187,12 +227,15 @@ pub(crate) fn by_plan(
     if let Some(bias) = bias.filter(|bias| bias.dims() != [desc.y[1]]) {
         return invalid(op, format!("a bias of shape [{}]", desc.y[1]), format!("{:?}", bias.dims()));
     }
-    if is_of_nothing(&desc) {
+    if is_of_nothing(&desc) || puts_channels_last(&desc)? {
         return Ok(None);
     }
     let Some(dnn) = library(op, &desc, x)? else { return Ok(None) };
+    let (x, weight) = (packed(x.clone())?, packed(weight.clone())?);
+    let bias = bias.cloned().map(packed).transpose()?;
     let out = RocmTensor::empty(x.hip_device(), desc.y.clone(), x.dtype_of())?;
-    match dnn.conv_bias_activation(&desc, activation, whole(x), whole(weight), bias.map(whole), whole(&out)) {
+    let by_bias = bias.as_ref().map(whole);
+    match dnn.conv_bias_activation(&desc, activation, whole(&x), whole(&weight), by_bias, whole(&out)) {
         Ok(()) => Ok(Some(out)),
         // MIOpen has no plan for most shapes, or there is no memory for the plan's workspace.
         Err(
@@ -253,6 +296,9 @@ pub(crate) fn bias_backward(op: &'static str, grad: RocmTensor) -> hip::Result<R
     let Some((&[batch, channels], spatial)) = grad.dims().split_first_chunk::<2>() else {
         return invalid(op, "a gradient of rank 3 or more", format!("{:?}", grad.dims()));
     };
+    if is_channels_last(&grad) {
+        return linear::bias_backward(rows_of(grad)?);
+    }
     let places = spatial.iter().product();
     let grad = reshape(grad, &[batch, channels, places])?;
     reshape(sum_two_dims(op, grad, [2, 0])?, &[channels])

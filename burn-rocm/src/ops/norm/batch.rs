@@ -12,6 +12,7 @@ use crate::ops::amp::cast_all;
 use crate::ops::binary::scalar;
 use crate::ops::cast::cast;
 use crate::ops::cat::cat;
+use crate::ops::channels_last::{from_rows, is_channels_last, packed_rows};
 use crate::ops::copy::packed;
 use crate::ops::create::full_on;
 use crate::ops::launch::{max_reach, rows};
@@ -158,6 +159,19 @@ impl Channels {
     }
 }
 
+/// A tensor of rank 4 as `[batch * height * width, channels]`, and the shape of its rows. A view if
+/// its channels are last, else a copy.
+fn pixels(x: RocmTensor) -> hip::Result<(RocmTensor, Vec<usize>)> {
+    let rows = packed_rows(x)?;
+    let dims = rows.dims().to_vec();
+    Ok((reshape(rows, &[dims[..3].iter().product(), dims[3]])?, dims))
+}
+
+/// Undoes [`pixels`]; `dims` is the shape of the rows.
+fn from_pixels(pixels: RocmTensor, dims: &[usize]) -> hip::Result<RocmTensor> {
+    from_rows(reshape(pixels, dims)?)
+}
+
 /// Parameters or statistics of the channels, packed, in the type that the kernels compute in. One
 /// launch widens up to four 16-bit tensors.
 fn widened<const N: usize>(params: [RocmTensor; N], dtype: DType) -> hip::Result<[RocmTensor; N]> {
@@ -201,6 +215,11 @@ pub fn batch_norm_train(
     let shape = Channels::of(OP, &x, &[&gamma, &beta, &running[0], &running[1]])?;
     one_dtype(OP, &[&gamma, &beta])?;
     let given = one_dtype(OP, &running.each_ref())?;
+    if is_channels_last(&x) {
+        let (x, dims) = pixels(x)?;
+        let done = batch_norm_train(x, gamma, beta, running, momentum, epsilon)?;
+        return Ok(BatchNormed { output: from_pixels(done.output, &dims)?, ..done });
+    }
     if shape.is_far() {
         let dims = x.dims().to_vec();
         let done = batch_norm_train(shape.joined(x)?, gamma, beta, running, momentum, epsilon)?;
@@ -313,6 +332,11 @@ pub fn batch_norm_infer(
 ) -> Result<RocmTensor, RocmError> {
     const OP: &str = "batch_norm_infer";
     let shape = Channels::of(OP, &x, &[&gamma, &beta, &mean, &variance])?;
+    if is_channels_last(&x) {
+        let (x, dims) = pixels(x)?;
+        let output = batch_norm_infer(x, gamma, beta, [mean, variance], epsilon)?;
+        return from_pixels(output, &dims);
+    }
     if shape.is_far() {
         let dims = x.dims().to_vec();
         let output = batch_norm_infer(shape.joined(x)?, gamma, beta, [mean, variance], epsilon)?;
@@ -361,6 +385,11 @@ pub fn batch_norm_backward(
     if statistics.dims() != [2, channels] || statistics.dtype_of() != compute_dtype(dtype) {
         let found = format!("{:?} of {}", statistics.dims(), statistics.dtype_of().name());
         return invalid(OP, format!("statistics [2, {channels}] of {}", compute_dtype(dtype).name()), found);
+    }
+    if is_channels_last(&x) {
+        let ((x, dims), (grad, _)) = (pixels(x)?, pixels(grad)?);
+        let [dx, dgamma, dbeta] = batch_norm_backward(x, gamma, statistics, grad, epsilon)?;
+        return Ok([from_pixels(dx, &dims)?, dgamma, dbeta]);
     }
     if shape.is_far() {
         let (dims, [x, grad]) = (x.dims().to_vec(), [shape.joined(x)?, shape.joined(grad)?]);

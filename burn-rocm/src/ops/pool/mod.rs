@@ -6,6 +6,7 @@
 //! MIOpen computes averages and the gradient of maxima, if it has the dtype and the options.
 //! Otherwise (f64, bf16, dilation, ceil mode, tensors past 2^31 elements) a kernel does.
 
+mod last;
 pub(crate) mod pool1d;
 pub(crate) mod pool3d;
 
@@ -201,6 +202,9 @@ fn maxima<const D: usize>(
     index: Option<DType>,
 ) -> hip::Result<(RocmTensor, RocmTensor)> {
     let y = window.output(op, x.dims())?;
+    if let Some(window) = last::window(&window, &x) {
+        return last::maxima(op, x, &y, window, index);
+    }
     let x = packed(x)?;
     let device = x.hip_device();
     let out = RocmTensor::empty(device, y.clone(), x.dtype_of())?;
@@ -225,7 +229,25 @@ pub(crate) fn max_backward<const D: usize>(
 ) -> hip::Result<RocmTensor> {
     one_device(op, &[x, &grad])?;
     one_dtype(op, &[x, &grad])?;
+    if let Some(last) = last::window(&window, x) {
+        one_device(op, &[&grad, &indices])?;
+        check_gradients(op, &window.output(op, x.dims())?, &grad, &indices)?;
+        return last::max_gradient(op, x.dims(), last, grad, indices);
+    }
     max_gradient(op, x.dims(), window, grad, indices)
+}
+
+fn check_gradients(
+    op: &'static str,
+    y: &[usize],
+    grad: &RocmTensor,
+    indices: &RocmTensor,
+) -> hip::Result<()> {
+    if grad.dims() != y || indices.dims() != y {
+        let found = format!("{:?} and {:?}", grad.dims(), indices.dims());
+        return invalid(op, format!("a gradient and indices of shape {y:?}"), found);
+    }
+    Ok(())
 }
 
 /// The gradient with respect to the input, of shape `x`, of a max pooling. In 3-D the indices are
@@ -239,10 +261,7 @@ pub(crate) fn max_gradient<const D: usize>(
 ) -> hip::Result<RocmTensor> {
     one_device(op, &[&grad, &indices])?;
     let y = window.output(op, x)?;
-    if grad.dims() != y || indices.dims() != y {
-        let found = format!("{:?} and {:?}", grad.dims(), indices.dims());
-        return invalid(op, format!("a gradient and indices of shape {y:?}"), found);
-    }
+    check_gradients(op, &y, &grad, &indices)?;
     let out = RocmTensor::empty(grad.hip_device(), x.to_vec(), grad.dtype_of())?;
     if out.is_empty() {
         return Ok(out);
@@ -280,6 +299,9 @@ pub(crate) fn average<const D: usize>(
 ) -> hip::Result<RocmTensor> {
     let y = window.output(op, x.dims())?;
     let ty = x.kernel_type()?;
+    if let Some(window) = last::window(&window, &x) {
+        return last::average(op, x, &y, window, count_include_pad);
+    }
     let x = packed(x)?;
     let out = RocmTensor::empty(x.hip_device(), y.clone(), x.dtype_of())?;
     if out.is_empty() {
@@ -307,7 +329,18 @@ pub(crate) fn average_backward<const D: usize>(
 ) -> hip::Result<RocmTensor> {
     one_device(op, &[x, &grad])?;
     one_dtype(op, &[x, &grad])?;
+    if let Some(last) = last::window(&window, x) {
+        check_average_gradient(op, &window.output(op, x.dims())?, &grad)?;
+        return last::average_gradient(op, x.dims(), grad, last, count_include_pad);
+    }
     average_gradient(op, x.dims(), grad, window, count_include_pad)
+}
+
+fn check_average_gradient(op: &'static str, y: &[usize], grad: &RocmTensor) -> hip::Result<()> {
+    match grad.dims() == y {
+        true => Ok(()),
+        false => invalid(op, format!("a gradient of shape {y:?}"), format!("{:?}", grad.dims())),
+    }
 }
 
 /// The gradient with respect to the input, of shape `x`, of an average pooling.
@@ -319,9 +352,7 @@ pub(crate) fn average_gradient<const D: usize>(
     count_include_pad: bool,
 ) -> hip::Result<RocmTensor> {
     let y = window.output(op, x)?;
-    if grad.dims() != y {
-        return invalid(op, format!("a gradient of shape {y:?}"), format!("{:?}", grad.dims()));
-    }
+    check_average_gradient(op, &y, &grad)?;
     let out = RocmTensor::empty(grad.hip_device(), x.to_vec(), grad.dtype_of())?;
     if out.is_empty() {
         return Ok(out);
@@ -364,6 +395,9 @@ pub(crate) fn adaptive(op: &'static str, x: RocmTensor, size: [usize; 2]) -> hip
         return invalid(op, "an input of rank 4", format!("{:?}", x.dims()));
     };
     check_planes(op, x.dims(), size)?;
+    if let Some(window) = last::divided(&x, size) {
+        return last::average(op, x, &[batch, channels, size[0], size[1]], window, false);
+    }
     let x = packed(x)?;
     let dims = vec![batch, channels, size[0], size[1]];
     if height * width == 0 {
@@ -387,6 +421,12 @@ pub(crate) fn adaptive_backward(
 ) -> hip::Result<RocmTensor> {
     one_device(op, &[&x, &grad])?;
     one_dtype(op, &[&x, &grad])?;
+    if let &[batch, channels, height, width] = grad.dims()
+        && x.dims().get(..2) == Some(&[batch, channels])
+        && let Some(window) = last::divided(&x, [height, width])
+    {
+        return last::average_gradient(op, x.dims(), grad, window, false);
+    }
     adaptive_gradient(op, x.dims(), grad)
 }
 

@@ -15,7 +15,8 @@ const DIMS: std::ops::RangeInclusive<usize> = 4..=8;
 pub(super) struct Raw {
     /// Ranks below 4 are padded with axes of length 1 at the end.
     pub(super) raw: cudnn::cudnnTensorDescriptor_t,
-    /// The tensor as a convolution's weights; set if it is packed and of rank 4 or 5.
+    /// The tensor as a convolution's weights; set if it is of rank 4 or 5 and has no
+    /// gaps, in row-major order or with the channels innermost.
     filter: cudnn::cudnnFilterDescriptor_t,
     is_filter: bool,
     /// Changes to a new number whenever the descriptor is set.
@@ -99,8 +100,13 @@ impl Own<Tensor> for Raw {
             // Only the calls report the refusal, because a MIOpen descriptor may hold a tensor that
             // no function supports.
             self.refused = answered(set).err();
-            if matches!(values.dims.len(), 4 | 5) && values.is_packed() {
-                let format = cudnn::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW;
+            let last = values.is_channels_last();
+            if matches!(values.dims.len(), 4 | 5) && (last || values.is_packed()) {
+                // The lengths are in the order of NCHW with either format.
+                let format = match last {
+                    true => cudnn::cudnnTensorFormat_t::CUDNN_TENSOR_NHWC,
+                    false => cudnn::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW,
+                };
                 let set = cudnn::cudnnSetFilterNdDescriptor(self.filter, raw_type, format, count, dims);
                 self.is_filter = answered(set).is_ok();
             }

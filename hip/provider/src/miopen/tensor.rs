@@ -72,6 +72,23 @@ impl Tensor {
         })
     }
 
+    /// Whether the second axis is the innermost one in memory and the strides are those of such a
+    /// tensor without gaps. False for a tensor that is also packed, if its strides do not show the
+    /// difference.
+    pub fn is_channels_last(&self) -> bool {
+        let rank = self.dims.len();
+        if rank < 3 || self.strides == Tensor::packed(self.data, self.dims.clone()).strides {
+            return false;
+        }
+        let mut expected = 1;
+        let order = [1].into_iter().chain((2..rank).rev()).chain([0]);
+        order.into_iter().all(|axis| {
+            let fits = self.strides[axis] == expected;
+            expected *= self.dims[axis];
+            fits
+        })
+    }
+
     /// `miopenStatusNotImplemented` unless packed.
     pub fn require_packed(&self) -> Outcome {
         require(self.is_packed(), miopenStatusNotImplemented)
@@ -167,4 +184,26 @@ pub(super) unsafe fn operand<'a, H: Handle>(
 ) -> Outcome<Operand<'a, H>> {
     // SAFETY: the caller vouches for it.
     Ok(Operand { tensor: unsafe { tensor::<H>(descriptor) }?, at: at.cast_mut() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strides_tell_where_the_channels_are() {
+        let tensor = |dims: [usize; 4], strides: [usize; 4]| Tensor {
+            data: miopenFloat,
+            dims: dims.to_vec(),
+            strides: strides.to_vec(),
+        };
+        assert!(tensor([2, 3, 4, 5], [60, 1, 15, 3]).is_channels_last());
+        assert!(!tensor([2, 3, 4, 5], [60, 20, 5, 1]).is_channels_last(), "packed");
+        assert!(!tensor([2, 3, 4, 5], [120, 1, 15, 3]).is_channels_last(), "a gap");
+        // One element in memory order either way, but the strides differ.
+        let point = tensor([2, 3, 1, 1], [3, 1, 3, 3]);
+        assert!(point.is_channels_last() && point.is_packed());
+        assert!(!tensor([2, 3, 1, 1], [3, 1, 1, 1]).is_channels_last());
+        assert!(!tensor([1, 1, 1, 1], [1, 1, 1, 1]).is_channels_last());
+    }
 }

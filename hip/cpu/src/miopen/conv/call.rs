@@ -21,6 +21,9 @@ pub(crate) struct Call {
     pub(super) problem: Problem,
     transposed: bool,
     halves: Halves,
+    /// Whether the channels of the problem's input, weights and output are innermost in memory.
+    /// Such tensors are converted before and after the convolution.
+    last: [bool; 3],
 }
 
 fn spatial(values: &[usize], default: usize) -> [usize; 3] {
@@ -31,11 +34,12 @@ impl Call {
     /// Checks the tensors against each other, as MIOpen does.
     pub(super) fn new(kind: Kind, conv: &Convolution, [x, w, y]: [&Tensor; 3]) -> Outcome<Call> {
         for tensor in [x, w, y] {
-            tensor.require_packed()?;
+            require(tensor.is_packed() || tensor.is_channels_last(), miopenStatusNotImplemented)?;
         }
         let transposed = conv.is_transposed();
         // A transposed convolution is the backward direction of the convolution from y to x.
         let (input, output) = if transposed { (y, x) } else { (x, y) };
+        let last = [input, w, output].map(|tensor| !tensor.is_packed());
         let groups = conv.groups;
         let (channels, filters) = (input.dims[1], output.dims[1]);
         require(input.dims[0] == output.dims[0], miopenStatusBadParm)?;
@@ -71,7 +75,7 @@ impl Call {
         // Without the attribute, MIOpen uses the alternative in both backward directions.
         let alternative = conv.alternative.unwrap_or(kind != Kind::Forward);
         let halves = if x.data == miopenHalf { Halves::of(alternative) } else { Halves::Exact };
-        Ok(Call { kind, data: x.data, problem, transposed, halves })
+        Ok(Call { kind, data: x.data, problem, transposed, halves, last })
     }
 
     /// The direction of [`Call::problem`]; `None` for the weights' gradient. A transposed call
@@ -168,6 +172,19 @@ impl Algorithm {
     }
 }
 
+/// Elements of `[outer, inner]` matrices, each transposed to `[inner, outer]`.
+fn swapped<T: Copy>(values: &[T], outer: usize, inner: usize) -> Vec<T> {
+    let matrices = values.chunks_exact((outer * inner).max(1));
+    let column = |matrix: &[T], at: usize| matrix[at..].iter().step_by(inner).copied().collect::<Vec<T>>();
+    matrices.flat_map(|matrix| (0..inner).flat_map(move |at| column(matrix, at))).collect()
+}
+
+/// Channels and pixels of one sample (of one filter for the weights) of the input, the weights and
+/// the output.
+fn sizes(p: &Problem) -> [[usize; 2]; 3] {
+    [[p.groups * p.c, p.input_plane()], [p.c, p.taps()], [p.groups * p.k, p.output_plane()]]
+}
+
 /// Operands as the imitated chip sees them.
 fn as_seen<T: Single>(halves: Halves, values: &[T]) -> Cow<'_, [T]> {
     match halves {
@@ -186,34 +203,52 @@ fn round<T: Single>(halves: Halves, values: &mut [T]) {
 fn run_as<T: Single>(call: &Call, buffers: ConvolutionBuffers, workspace: &mut [f32]) -> Outcome {
     let p = &call.problem;
     let (x, y) = if call.transposed { (buffers.y, buffers.x) } else { (buffers.x, buffers.y) };
-    let seen = |values| as_seen(call.halves, values);
+    let sizes = sizes(p);
+    // The operand with its channels outside the pixels.
+    let seen = |values, at: usize| match (as_seen(call.halves, values), call.last[at]) {
+        (values, false) => values,
+        (values, true) => Cow::Owned(swapped(&values, sizes[at][1], sizes[at][0])),
+    };
+    // Computes into a result with its channels outside the pixels.
+    let into = |result: &mut [T], at: usize, compute: &mut dyn FnMut(&mut [T])| match call.last[at] {
+        false => compute(result),
+        true => {
+            let mut planes = result.to_vec();
+            compute(&mut planes);
+            result.copy_from_slice(&swapped(&planes, sizes[at][0], sizes[at][1]));
+        }
+    };
     // SAFETY: `Call::run`'s contract for the buffers; their sizes and places are checked here.
     unsafe {
         match call.direction() {
             Some(Direction::Forward) => {
-                let (x, w) = (seen(input::<T>(x, p.x_len())?), seen(input::<T>(buffers.w, p.w_len())?));
-                let y = output::<T>(y, p.y_len())?;
-                let convolve = Algorithm::of(p, Direction::Forward).function::<T>();
-                convolve(p, Direction::Forward, x.as_ptr(), w.as_ptr(), y.as_mut_ptr(), workspace);
-                round(call.halves, y);
+                let (x, w) = (seen(input::<T>(x, p.x_len())?, 0), seen(input::<T>(buffers.w, p.w_len())?, 1));
+                into(output::<T>(y, p.y_len())?, 2, &mut |y| {
+                    let convolve = Algorithm::of(p, Direction::Forward).function::<T>();
+                    convolve(p, Direction::Forward, x.as_ptr(), w.as_ptr(), y.as_mut_ptr(), workspace);
+                    round(call.halves, y);
+                });
             }
             Some(Direction::Backward) => {
-                let (dy, w) = (seen(input::<T>(y, p.y_len())?), seen(input::<T>(buffers.w, p.w_len())?));
-                let dx = output::<T>(x, p.x_len())?;
-                let convolve = Algorithm::of(p, Direction::Backward).function::<T>();
-                convolve(p, Direction::Backward, dy.as_ptr(), w.as_ptr(), dx.as_mut_ptr(), workspace);
-                round(call.halves, dx);
+                let (dy, w) =
+                    (seen(input::<T>(y, p.y_len())?, 2), seen(input::<T>(buffers.w, p.w_len())?, 1));
+                into(output::<T>(x, p.x_len())?, 0, &mut |dx| {
+                    let convolve = Algorithm::of(p, Direction::Backward).function::<T>();
+                    convolve(p, Direction::Backward, dy.as_ptr(), w.as_ptr(), dx.as_mut_ptr(), workspace);
+                    round(call.halves, dx);
+                });
             }
             None => {
-                let (dy, x) = (seen(input::<T>(y, p.y_len())?), seen(input::<T>(x, p.x_len())?));
-                let dw = output::<T>(buffers.w, p.w_len())?;
-                let backward_weights = if pointwise::applies(p) {
-                    pointwise::backward_weights
-                } else {
-                    weights::backward_weights
-                };
-                backward_weights(p, dy.as_ptr(), x.as_ptr(), dw.as_mut_ptr(), workspace);
-                round(call.halves, dw);
+                let (dy, x) = (seen(input::<T>(y, p.y_len())?, 2), seen(input::<T>(x, p.x_len())?, 0));
+                into(output::<T>(buffers.w, p.w_len())?, 1, &mut |dw| {
+                    let backward_weights = if pointwise::applies(p) {
+                        pointwise::backward_weights
+                    } else {
+                        weights::backward_weights
+                    };
+                    backward_weights(p, dy.as_ptr(), x.as_ptr(), dw.as_mut_ptr(), workspace);
+                    round(call.halves, dw);
+                });
             }
         }
     }

@@ -15,6 +15,7 @@ impl Fusions for Handle {
     type Fused = Call;
 
     fn fuse(conv: &Convolution, tensors: [&Tensor; 3]) -> Outcome<Call> {
+        tensors.iter().try_for_each(|tensor| tensor.require_packed())?;
         Call::new(Kind::Forward, conv, tensors)
     }
 
