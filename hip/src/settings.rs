@@ -204,7 +204,9 @@ settings! {
     channels_last(ChannelsLast): ChannelsLast = ChannelsLast::Off, "BURN_ROCM_CHANNELS_LAST", |name, value|
         choice(name, value, &[("off", ChannelsLast::Off), ("on", ChannelsLast::On)]);
         "`off`, `on`", "`off`",
-        "in which order the channels of 2-D convolutions lie in memory. `on`: innermost (NHWC), where MIOpen computes         the convolution and supports this order. Their results, and what batch norm, pooling and element-wise ops         compute from them, stay in this order. `off`: outside the pixels (NCHW)";
+        "in which order the channels of 2-D convolutions lie in memory. `on`: innermost (NHWC), where MIOpen computes \
+        the convolution and supports this order. Their results, and what batch norm, pooling and element-wise ops \
+        compute from them, stay in this order. `off`: outside the pixels (NCHW)";
     matmul(Route): Route = Route::Auto, "BURN_ROCM_MATMUL", |name, value| route(name, value, "rocblas");
         "`auto`, `rocblas`, `own`", "`auto`",
         "which code multiplies float matrices. `auto`: rocBLAS, or a kernel of this project if rocBLAS fails or has no \

@@ -39,6 +39,9 @@ pub struct BatchNormed {
 /// more than reading the elements.
 const LEAST_PART: usize = 2048;
 
+/// Up to so many parts, joining them takes little time whatever their size.
+const MANY_PARTS: usize = 64;
+
 /// The kernels count the bytes of a part in 32 bits, at up to 8 bytes an element. So a part must
 /// span fewer elements than this, including those of other channels in between.
 const COUNTED: usize = 1 << 29;
@@ -115,7 +118,11 @@ impl Channels {
         let info = device.info();
         let resident = info.compute_units as usize
             * (info.max_threads_per_compute_unit / device.block_threads()).max(1) as usize;
-        let parts = (4 * resident / tiles).min(elements / LEAST_PART).max(1);
+        let wanted = (4 * resident / tiles).min(elements / LEAST_PART);
+        // The blocks of a wide tile join the parts of all its channels. With more parts than this,
+        // they would read more sums than elements.
+        let joined = if wide == 1 { wanted } else { MANY_PARTS.max((self.batch * self.spatial / 4).isqrt()) };
+        let parts = wanted.min(joined).max(1);
         self.planned(device, wide, self.parts(wide, parts, counted()))
     }
 
