@@ -2,15 +2,18 @@
 //! strides show the order, and their shape stays as it is. Ops that take them compute on their rows:
 //! the contiguous view `[batch, height, width, channels]`.
 
+use burn_std::DType;
 use hip::ChannelsLast;
 
 use super::copy::packed;
 use super::view::{expand, permute};
 use crate::tensor::RocmTensor;
 
-/// Whether 2-D convolutions put channels last (`BURN_ROCM_CHANNELS_LAST`).
-pub(crate) fn is_on() -> hip::Result<bool> {
-    Ok(hip::channels_last()? == ChannelsLast::On)
+/// Whether 2-D convolutions of this dtype may put channels last: f16 and bf16 with
+/// `BURN_ROCM_CHANNELS_LAST=on`. Libraries run these two on matrix cores, whose kernels read NHWC.
+/// cuDNN's f32 convolutions took twice the time in NHWC, so f32 never changes its order.
+pub(crate) fn is_on(dtype: DType) -> hip::Result<bool> {
+    Ok(matches!(dtype, DType::F16 | DType::BF16) && hip::channels_last()? == ChannelsLast::On)
 }
 
 /// Whether the elements of a tensor of rank 4 lie in NHWC order without gaps, and not in row-major
@@ -49,7 +52,8 @@ pub(crate) fn packed_rows(tensor: RocmTensor) -> hip::Result<RocmTensor> {
 /// The rows of an element-wise op's operands, which broadcast to `shape`; `None` if the op is not to
 /// compute in NHWC order. It is if an operand of this shape has its channels last, and
 /// - each other operand has them last too or is broadcast, or
-/// - convolutions put channels last. Operands in another order are then copied.
+/// - convolutions of the first operand's dtype put channels last. Operands in another order are then
+///   copied.
 pub(crate) fn operands<const N: usize>(
     operands: [&RocmTensor; N],
     shape: &[usize],
@@ -59,7 +63,7 @@ pub(crate) fn operands<const N: usize>(
         return Ok(None);
     }
     let fits = |operand: &&RocmTensor| operand.dims() != shape || last(operand);
-    if !operands.iter().all(fits) && !is_on()? {
+    if !operands.iter().all(fits) && !is_on(operands[0].dtype_of())? {
         return Ok(None);
     }
     let rows = |operand: &RocmTensor| match operand.dims() == shape {

@@ -56,8 +56,8 @@ pub fn conv_act(
 ) -> Result<RocmTensor, RocmError> {
     float_type(OP, &x)?;
     let options = options.options();
-    // Packed once for the plan and the convolution, unless the convolution puts channels last.
-    let (x, weight) = match channels_last::is_on()? {
+    // Packed once for the plan and the convolution, unless the convolution may put channels last.
+    let (x, weight) = match channels_last::is_on(x.dtype_of())? {
         true => (x, weight),
         false => (packed(x)?, packed(weight)?),
     };

@@ -123,10 +123,35 @@ struct Ways {
     sums: fn(&'static str, &ConvDesc, [&RocmTensor; 2]) -> hip::Result<RocmTensor>,
 }
 
-/// Whether the setting puts the channels of this convolution last. A convolution over one axis has
-/// one row, and its neighbours compute in the order of rank 3.
-fn puts_channels_last(desc: &ConvDesc) -> hip::Result<bool> {
-    Ok(channels_last::is_on()? && desc.x.len() == 4 && !(desc.x[2] == 1 && desc.w[2] == 1))
+/// The f16 or bf16 channels of a pixel that one access of 16 bytes moves.
+const CHANNELS_AT_ONCE: usize = 8;
+
+/// Whether the setting puts the channels of this convolution last; `a` is its first operand.
+///
+/// The bytes moved decide. `|x|` and `|y|` are the bytes of input and output. Weights have the order
+/// of their gradient after the first training step. Inference alone copies them in each call, as a
+/// library that converts them does.
+/// - Row-major, a library whose matrix-core kernels compute in NHWC converts two tensors forward
+///   (`x`, `y`) and in each gradient (`dy`, `dx`; `x`, `dy`). It reads and writes each:
+///   `6 (|x| + |y|)` bytes a training step.
+/// - With channels last, this backend copies at worst the same six: `x` for the forward pass and for
+///   the gradient of the weights, `dy` for both gradients, `y` and `dx` for a reader that needs them
+///   row-major. Between two such convolutions it copies none of them. So this order never moves more
+///   bytes, however small the convolution.
+///
+/// This holds if the kernels move 16 bytes at a time. A pixel of an image with 1 or 3 channels has 2
+/// or 6 bytes in NHWC, and each pixel is an access of its own, while row-major order has whole rows.
+/// So the channels of input and output must be multiples of 8. With several groups, a group's too,
+/// unless `a` has its channels last already: then row-major order would cost its copy.
+///
+/// A convolution over one axis has one row, and its neighbours compute in the order of rank 3.
+fn puts_channels_last(desc: &ConvDesc, a: &RocmTensor) -> hip::Result<bool> {
+    let &[_, from, rows, _] = desc.x.as_slice() else { return Ok(false) };
+    let (to, one_row) = (desc.y[1], rows == 1 && desc.w[2] == 1);
+    let whole = |channels: usize| channels.is_multiple_of(CHANNELS_AT_ONCE);
+    let fits = whole(from) && whole(to);
+    let group_fits = whole(from / desc.groups) && whole(to / desc.groups);
+    Ok(fits && !one_row && (group_fits || is_channels_last(a)) && channels_last::is_on(a.dtype_of())?)
 }
 
 /// The result with its channels last, by MIOpen; `None` if the setting or MIOpen does not have this
@@ -138,7 +163,7 @@ fn with_channels_last(
     [a, b]: [&RocmTensor; 2],
     miopen: ByMiopen,
 ) -> hip::Result<Option<RocmTensor>> {
-    if !puts_channels_last(desc)? {
+    if !puts_channels_last(desc, a)? {
         return Ok(None);
     }
     let desc = ConvDesc { channels_last: true, ..desc.clone() };
@@ -227,7 +252,7 @@ pub(crate) fn by_plan(
     if let Some(bias) = bias.filter(|bias| bias.dims() != [desc.y[1]]) {
         return invalid(op, format!("a bias of shape [{}]", desc.y[1]), format!("{:?}", bias.dims()));
     }
-    if is_of_nothing(&desc) || puts_channels_last(&desc)? {
+    if is_of_nothing(&desc) || puts_channels_last(&desc, x)? {
         return Ok(None);
     }
     let Some(dnn) = library(op, &desc, x)? else { return Ok(None) };

@@ -202,8 +202,9 @@ fn maxima<const D: usize>(
     index: Option<DType>,
 ) -> hip::Result<(RocmTensor, RocmTensor)> {
     let y = window.output(op, x.dims())?;
-    if let Some(window) = last::window(&window, &x) {
-        return last::maxima(op, x, &y, window, index);
+    if last::is_kept(&x)? {
+        let (out, indices) = maxima(op, packed(x)?, window, index)?;
+        return Ok((last::keep(out)?, indices));
     }
     let x = packed(x)?;
     let device = x.hip_device();
@@ -229,25 +230,8 @@ pub(crate) fn max_backward<const D: usize>(
 ) -> hip::Result<RocmTensor> {
     one_device(op, &[x, &grad])?;
     one_dtype(op, &[x, &grad])?;
-    if let Some(last) = last::window(&window, x) {
-        one_device(op, &[&grad, &indices])?;
-        check_gradients(op, &window.output(op, x.dims())?, &grad, &indices)?;
-        return last::max_gradient(op, x.dims(), last, grad, indices);
-    }
-    max_gradient(op, x.dims(), window, grad, indices)
-}
-
-fn check_gradients(
-    op: &'static str,
-    y: &[usize],
-    grad: &RocmTensor,
-    indices: &RocmTensor,
-) -> hip::Result<()> {
-    if grad.dims() != y || indices.dims() != y {
-        let found = format!("{:?} and {:?}", grad.dims(), indices.dims());
-        return invalid(op, format!("a gradient and indices of shape {y:?}"), found);
-    }
-    Ok(())
+    let out = max_gradient(op, x.dims(), window, grad, indices)?;
+    if last::is_kept(x)? { last::keep(out) } else { Ok(out) }
 }
 
 /// The gradient with respect to the input, of shape `x`, of a max pooling. In 3-D the indices are
@@ -261,7 +245,10 @@ pub(crate) fn max_gradient<const D: usize>(
 ) -> hip::Result<RocmTensor> {
     one_device(op, &[&grad, &indices])?;
     let y = window.output(op, x)?;
-    check_gradients(op, &y, &grad, &indices)?;
+    if grad.dims() != y || indices.dims() != y {
+        let found = format!("{:?} and {:?}", grad.dims(), indices.dims());
+        return invalid(op, format!("a gradient and indices of shape {y:?}"), found);
+    }
     let out = RocmTensor::empty(grad.hip_device(), x.to_vec(), grad.dtype_of())?;
     if out.is_empty() {
         return Ok(out);
@@ -299,7 +286,7 @@ pub(crate) fn average<const D: usize>(
 ) -> hip::Result<RocmTensor> {
     let y = window.output(op, x.dims())?;
     let ty = x.kernel_type()?;
-    if let Some(window) = last::window(&window, &x) {
+    if let Some(window) = last::window(&window, &x)? {
         return last::average(op, x, &y, window, count_include_pad);
     }
     let x = packed(x)?;
@@ -329,7 +316,7 @@ pub(crate) fn average_backward<const D: usize>(
 ) -> hip::Result<RocmTensor> {
     one_device(op, &[x, &grad])?;
     one_dtype(op, &[x, &grad])?;
-    if let Some(last) = last::window(&window, x) {
+    if let Some(last) = last::window(&window, x)? {
         check_average_gradient(op, &window.output(op, x.dims())?, &grad)?;
         return last::average_gradient(op, x.dims(), grad, last, count_include_pad);
     }
@@ -395,7 +382,7 @@ pub(crate) fn adaptive(op: &'static str, x: RocmTensor, size: [usize; 2]) -> hip
         return invalid(op, "an input of rank 4", format!("{:?}", x.dims()));
     };
     check_planes(op, x.dims(), size)?;
-    if let Some(window) = last::divided(&x, size) {
+    if let Some(window) = last::divided(&x, size)? {
         return last::average(op, x, &[batch, channels, size[0], size[1]], window, false);
     }
     let x = packed(x)?;
@@ -423,7 +410,7 @@ pub(crate) fn adaptive_backward(
     one_dtype(op, &[&x, &grad])?;
     if let &[batch, channels, height, width] = grad.dims()
         && x.dims().get(..2) == Some(&[batch, channels])
-        && let Some(window) = last::divided(&x, [height, width])
+        && let Some(window) = last::divided(&x, [height, width])?
     {
         return last::average_gradient(op, x.dims(), grad, window, false);
     }
