@@ -6,9 +6,9 @@
 //!
 //! Maxima: the row-major kernels or MIOpen compute them between two copies. The kernels over three
 //! axes would need no copy, but their indices count elements of `[height, width, channels]`, which
-//! three passes over the indices convert. For windows that halve both axes, 2-byte elements and
-//! 4-byte indices, the passes of a training step move 24 bytes for each output (a division, a
-//! product and a sum, each with 8), and the copies 40. In return, the kernels over two axes divide
+//! four passes over the indices convert. For windows that halve both axes, 2-byte elements and
+//! 4-byte indices, the passes of a training step move 32 bytes for each output (a division, a check,
+//! a product and a sum, each 8), and the copies 40. In return, the kernels over two axes divide
 //! less: those over three took 19 times as long as their bytes need on an H200, in the gradient.
 //! MIOpen's NHWC pooling is no third way: it wraps its row-major kernels in the same copies.
 
