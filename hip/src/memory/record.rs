@@ -90,7 +90,8 @@ impl MemoryRecord {
     }
 
     /// The bytes in use over time as an SVG picture, stacked by key, with the peak marked. The seven
-    /// keys that used the most bytes have colours of their own. Each column of pixels shows the
+    /// keys that used the most bytes have colours of their own. Those that held memory when the
+    /// record began lie at the bottom. Each column of pixels shows the
     /// moment of its time with the most bytes in use, so no peak is lost.
     pub fn svg(&self, by: MemoryBy) -> String {
         picture::draw(self, by)
@@ -104,10 +105,12 @@ impl MemoryRecord {
         whole_file::write(path.as_ref(), &self.svg(by))
     }
 
-    /// The keys that used the most bytes at any time, the largest first.
+    /// The keys that used the most bytes at any time: those that held memory when the record began,
+    /// then the others, each the largest first.
     fn largest(&self, by: MemoryBy, most: usize) -> Vec<&str> {
         let mut sums = Sums::new(&self.before, by);
-        let mut largest = sums.by_key.clone();
+        let before = sums.by_key.clone();
+        let mut largest = before.clone();
         for event in &self.events {
             let bytes = sums.apply(event, by);
             let key = largest.entry(event.key(by)).or_default();
@@ -115,7 +118,10 @@ impl MemoryRecord {
         }
         let mut all: Vec<_> = largest.into_iter().filter(|one| one.1 > 0).collect();
         all.sort_by_key(|one| std::cmp::Reverse(one.1));
-        all.into_iter().map(|(key, _)| key).take(most).collect()
+        let mut keys: Vec<_> = all.into_iter().map(|(key, _)| key).take(most).collect();
+        // Stable, so the largest stay first.
+        keys.sort_by_key(|key| std::cmp::Reverse(before.get(key).copied().unwrap_or(0)));
+        keys
     }
 
     /// The time in `count` equal parts: for each the bytes of each key, then those of all others,
@@ -207,7 +213,7 @@ mod tests {
         assert_eq!(record.at_peak(MemoryBy::Label), [("d".into(), 200), ("b<c>".into(), 125)]);
         assert_eq!(record.at_peak(MemoryBy::Op), [("op".into(), 325)]);
         // `a` used bytes too, although none at the peak.
-        assert_eq!(record.largest(MemoryBy::Label, 7), ["d", "b<c>", "a"]);
+        assert_eq!(record.largest(MemoryBy::Label, 7), ["a", "d", "b<c>"]);
         assert_eq!(record.largest(MemoryBy::Label, 1), ["d"]);
     }
 

@@ -119,16 +119,19 @@ pub(crate) fn bytes_of(bytes: usize) -> String {
     unreachable!("the last unit takes any value")
 }
 
+/// The last `most` characters of a name, because the end of a path says more than its beginning.
+pub(crate) fn shortened(name: &str, most: usize) -> String {
+    match name.chars().count() {
+        count if count <= most => name.to_owned(),
+        count => format!("..{}", name.chars().skip(count + 2 - most).collect::<String>()),
+    }
+}
+
 /// The columns of a name, and of a number.
-const NAME: usize = 32;
+const NAME: usize = 40;
 const NUMBER: usize = 12;
 
 fn row(f: &mut fmt::Formatter<'_>, name: &str, cells: [&dyn Display; 5]) -> fmt::Result {
-    let mut name = name.to_owned();
-    if name.chars().count() > NAME {
-        // The end of a path says more than its beginning.
-        name = format!("..{}", name.chars().skip(name.chars().count() - (NAME - 2)).collect::<String>());
-    }
     write!(f, "| {name:<NAME$} |")?;
     for cell in cells {
         write!(f, " {:>NUMBER$} |", cell.to_string())?;
@@ -146,6 +149,7 @@ fn line(f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 impl Display for MemorySummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = |name: &str| format!("  {}", shortened(name, NAME - 2));
         let used = |f: &mut fmt::Formatter<'_>, name: &str, used: &MemoryUse| {
             let (bytes, peak) = (bytes_of(used.bytes), bytes_of(used.peak));
             row(f, name, [&bytes, &peak, &used.blocks(), &used.allocations, &used.frees])
@@ -166,13 +170,13 @@ impl Display for MemorySummary {
             row(f, head, [&""; 5].map(|cell| cell as &dyn Display))?;
             rows.iter()
                 .filter(|row| row.used.allocations > 0)
-                .try_for_each(|row| used(f, &format!("  {}", row.name), &row.used))?;
+                .try_for_each(|row| used(f, &inner(&row.name), &row.used))?;
         }
         for (head, holders) in [("by thread", &self.threads), ("by op", &self.ops)] {
             line(f)?;
             row(f, head, [&""; 5].map(|cell| cell as &dyn Display))?;
             holders.iter().try_for_each(|one| {
-                row(f, &format!("  {}", one.name), [&bytes_of(one.bytes), &"", &one.blocks, &"", &""])
+                row(f, &inner(&one.name), [&bytes_of(one.bytes), &"", &one.blocks, &"", &""])
             })?;
         }
         Ok(())
@@ -240,6 +244,12 @@ impl MemorySnapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_names_keep_their_end() {
+        assert_eq!(shortened("encoder/ä", 9), "encoder/ä");
+        assert_eq!(shortened("encoder/ää", 9), "..oder/ää");
+    }
 
     #[test]
     fn bytes_have_units() {

@@ -6,7 +6,7 @@
 use std::fmt::{self, Display, Write};
 
 use super::{MemoryBy, MemoryRecord};
-use crate::memory::summary::bytes_of;
+use crate::memory::summary::{bytes_of, shortened};
 
 /// The area of the plot within the picture, in pixels.
 const LEFT: usize = 74;
@@ -15,10 +15,10 @@ const WIDTH: usize = 640;
 const HEIGHT: usize = 330;
 /// The legend, right of the plot.
 const LEGEND: usize = LEFT + WIDTH + 24;
-const LEGEND_WIDTH: usize = 262;
+const LEGEND_WIDTH: usize = 330;
 const SIZE: (usize, usize) = (LEGEND + LEGEND_WIDTH + 16, TOP + HEIGHT + 58);
 /// The most characters of a name in the legend.
-const NAME: usize = 26;
+const NAME: usize = 36;
 
 const FONT: &str = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif";
 /// The Okabe-Ito palette, whose colours colour-blind people can tell apart.
@@ -155,7 +155,8 @@ fn begin(svg: &mut String, by: MemoryBy) -> fmt::Result {
     };
     writeln!(
         svg,
-        r#"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="{FONT}" font-size="12" fill="{TEXT}">
+        r#"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"
+font-family="{FONT}" font-size="12" fill="{TEXT}">
 <rect width="{width}" height="{height}" fill="white"/>
 <text x="{LEFT}" y="30" font-size="17">Device memory in use, by {by}</text>"#
     )
@@ -225,18 +226,10 @@ fn legend(svg: &mut String, rows: &[(&str, usize)], keys: usize) -> fmt::Result 
         let y = TOP + 20 * row;
         let colour = colour(number, keys);
         writeln!(svg, r#"<rect x="{LEGEND}" y="{y}" width="12" height="12" fill="{colour}"/>"#)?;
-        text(svg, (LEGEND + 20, y + 10), "start", &shortened(name))?;
+        text(svg, (LEGEND + 20, y + 10), "start", &shortened(name, NAME))?;
         text(svg, (right, y + 10), "end", &bytes_of(bytes))?;
     }
     Ok(())
-}
-
-/// The end of a path says more than its beginning.
-fn shortened(name: &str) -> String {
-    match name.chars().count() {
-        0..=NAME => name.to_owned(),
-        count => format!("..{}", name.chars().skip(count - (NAME - 2)).collect::<String>()),
-    }
 }
 
 fn text(svg: &mut String, (x, y): (usize, usize), anchor: &str, text: &str) -> fmt::Result {
