@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 use burn_backend::ops::*;
 use burn_backend::{Backend, ProfileOptions, Shape, TensorMetadata, TimingMethod};
 use burn_rocm_022::trace::{Counts, counting};
-use burn_rocm_022::{BurnDevice, ProviderKind, Rocm, RocmDevice, RocmError, take_last_error};
+use burn_rocm_022::{
+    BurnDevice, MemoryBy, ProviderKind, Rocm, RocmDevice, RocmError, memory_label, memory_record,
+    memory_snapshot, memory_summary, memory_track_ops, take_last_error,
+};
 use burn_std::future::block_on;
 use burn_std::{BoolStore, FloatDType, IntDType};
 
@@ -237,4 +240,28 @@ fn a_profile_has_each_op_with_its_shapes() {
     assert_eq!(product.flops, Some(8 * 2 * 512 * 512 * 512));
     let total: Duration = rows.iter().map(|row| row.total).sum();
     assert!(total > Duration::ZERO && total <= profile.wall(), "{profile}");
+}
+
+#[test]
+fn reports_say_what_holds_the_memory() {
+    let (_lock, own, device) = alone();
+    memory_track_ops(true);
+    let (product, record) = memory_record(&own, || {
+        let _label = memory_label("device22");
+        let x = ones(&device, [512, 512]);
+        R::float_matmul(x.clone(), x)
+    })
+    .unwrap();
+    memory_track_ops(false);
+    let table = memory_summary(&own).unwrap().to_string();
+    let row: Vec<_> = table.lines().find(|line| line.contains("device22")).unwrap().split('|').collect();
+    assert_eq!([row[2].trim(), row[4].trim(), row[5].trim()], ["1.0 MiB", "1", "2"], "{table}");
+    let snapshot = memory_snapshot(&own).unwrap();
+    let block = snapshot.blocks.iter().find(|block| block.label.as_deref() == Some("device22")).unwrap();
+    assert_eq!((block.bytes, block.op), (1 << 20, Some("float_matmul")));
+    let at_peak = record.at_peak(MemoryBy::Op);
+    for op in ["float_ones", "float_matmul"] {
+        assert!(at_peak.contains(&(op.to_owned(), 1 << 20)), "{at_peak:?}");
+    }
+    drop(product);
 }
