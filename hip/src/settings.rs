@@ -243,6 +243,17 @@ settings! {
         bytes(name, value).map(Some);
         "bytes", "no limit",
         "how many bytes each device's memory pool may hold";
+    memory_percent(impl Into<Option<u8>>): Option<u8> = None, "BURN_ROCM_MEMORY_PERCENT", percent;
+        "`1` to `100`", "no limit",
+        "how many percent of its device's memory each memory pool may hold. The smaller of the two limits counts";
+    memory_pool(bool): bool = true, "BURN_ROCM_MEMORY_POOL", flag;
+        "`0`, `1`", "`1`",
+        "whether the memory pool keeps freed memory and cuts it into blocks. `0`: each block is memory of its own from \
+        `hipMalloc`, freed before the next allocation. This is slow, but memory checkers then see each block's bounds";
+    memory_split(impl Into<Option<usize>>): Option<usize> = None, "BURN_ROCM_MEMORY_SPLIT", split;
+        "bytes, at least `1M`", "no limit",
+        "the largest piece of freed memory that the pool cuts into blocks. A larger request gets memory of its own, \
+        which only requests of at least 8/9 of its size use again";
     cache(bool): bool = true, "BURN_ROCM_CACHE", flag;
         "`0`, `1`", "`1`",
         "whether compiled kernels are kept on disk";
@@ -310,7 +321,7 @@ impl Config {
 
     /// Sets how many bytes the memory pool of one device may hold; `None` means no limit. It
     /// overrides [`memory_limit`](Self::memory_limit) for this device, whichever method is called
-    /// first.
+    /// first. [`memory_percent`](Self::memory_percent) counts too.
     #[must_use]
     pub fn device_memory_limit(mut self, device: usize, bytes: impl Into<Option<usize>>) -> Self {
         self.memory_limits.insert(device, bytes.into());
@@ -332,6 +343,12 @@ impl Config {
         {
             return Err(no_profile("Config::profile", path.as_os_str()));
         }
+        if let Some(share) = self.memory_percent.filter(|share| !PERCENT.contains(share)) {
+            return Err(no_percent("Config::memory_percent", share.to_string()));
+        }
+        if let Some(bytes) = self.memory_split.filter(|&bytes| bytes < LEAST_SPLIT) {
+            return Err(no_split("Config::memory_split", bytes.to_string()));
+        }
         if !WAITS.contains(&self.collective_timeout) {
             let found = format!("{:?}", self.collective_timeout);
             return Err(Error::config("Config::collective_timeout", "1 ms to 1 day", found));
@@ -342,9 +359,12 @@ impl Config {
         })
     }
 
-    /// Bytes that the pool of a device may hold; `None` is no limit.
-    pub(crate) fn memory_limit_of(&self, device: usize) -> Option<usize> {
-        self.memory_limits.get(&device).copied().unwrap_or(self.memory_limit)
+    /// Bytes that the pool of a device may hold, which has `total` bytes; `None` is no limit.
+    pub(crate) fn memory_limit_of(&self, device: usize, total: usize) -> Option<usize> {
+        let bytes = self.memory_limits.get(&device).copied().unwrap_or(self.memory_limit);
+        // In 128 bits the product can't overflow. The quotient is at most `total`.
+        let share = self.memory_percent.map(|percent| (total as u128 * u128::from(percent) / 100) as usize);
+        [bytes, share].into_iter().flatten().min()
     }
 
     /// The folder for code objects; `None` if they are not kept on disk.
@@ -485,6 +505,34 @@ fn bytes(name: &str, value: &OsStr) -> Result<usize> {
     };
     let count = digits.parse::<usize>().ok().and_then(|count| count.checked_mul(1 << shift));
     count.ok_or_else(|| Error::config(name, "bytes, such as 1073741824, 1024M or 1G", found(value)))
+}
+
+const PERCENT: std::ops::RangeInclusive<u8> = 1..=100;
+
+fn no_percent(name: &str, found: String) -> Error {
+    Error::config(name, "percent from 1 to 100", found)
+}
+
+fn percent(name: &str, value: &OsStr) -> Result<Option<u8>> {
+    let percent = value.to_str().and_then(|text| text.parse().ok());
+    match percent.filter(|percent| PERCENT.contains(percent)) {
+        Some(percent) => Ok(Some(percent)),
+        None => Err(no_percent(name, found(value))),
+    }
+}
+
+/// The pool cuts its segments for small blocks in any case.
+const LEAST_SPLIT: usize = 1 << 20;
+
+fn no_split(name: &str, found: String) -> Error {
+    Error::config(name, "at least 1048576 bytes, such as 256M", found)
+}
+
+fn split(name: &str, value: &OsStr) -> Result<Option<usize>> {
+    match bytes(name, value)? {
+        bytes if bytes >= LEAST_SPLIT => Ok(Some(bytes)),
+        _ => Err(no_split(name, found(value))),
+    }
 }
 
 /// How long a wait for a rank may be set to last. A day is more than any job waits, and can't

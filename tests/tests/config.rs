@@ -92,6 +92,40 @@ fn the_environment_says_what_the_program_does_not() {
 }
 
 #[test]
+fn the_pools_settings_reach_the_device() {
+    let environment = [("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_MEMORY_SPLIT", "32M")];
+    alone("the_pools_settings_reach_the_device", &environment, || {
+        for (config, setting) in [
+            (Config::default().memory_percent(0), "Config::memory_percent"),
+            (Config::default().memory_percent(101), "Config::memory_percent"),
+            (Config::default().memory_split(4096), "Config::memory_split"),
+        ] {
+            assert_eq!(config_error(config.install()).0, setting);
+        }
+        Config::from_env().unwrap().memory_percent(50).memory_pool(false).install().unwrap();
+        let device = hip::Device::get(0).unwrap();
+        let block = device.alloc(1000).unwrap();
+        assert_eq!(device.pool().stats().reserved, 1024);
+        drop(block);
+        let next = device.alloc(5000).unwrap();
+        assert_eq!(device.pool().stats().reserved, 5120);
+        drop(next);
+        let total = device.info().total_memory;
+        match device.alloc(total / 5 * 3).map(|_| ()) {
+            Err(error @ RocmError::OutOfMemory { total: limit, .. }) => {
+                assert_eq!(limit, total / 2);
+                assert!(error.to_string().contains("BURN_ROCM_MEMORY_PERCENT"), "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
+        // Ops compute the same.
+        let x = R::float_ones(Shape::from(vec![300, 300]), &RocmDevice::new(0), FloatDType::F32);
+        let product = read_float::<R>(R::float_matmul(x.clone(), x));
+        assert!(product.iter::<f32>().all(|value| value == 300.0));
+    });
+}
+
+#[test]
 fn devices_are_listed_and_one_is_the_default() {
     let environment = [("BURN_ROCM_PROVIDER", "cpu")];
     alone("devices_are_listed_and_one_is_the_default", &environment, || {

@@ -28,7 +28,7 @@ use crate::launch::kernels::Kernels;
 use crate::memory::driver::{Driver, TransferFences};
 use crate::memory::fault::Faults;
 use crate::memory::pinned::Staging;
-use crate::memory::pool::{MemoryPool, PoolBlock, Purpose};
+use crate::memory::pool::{MemoryPool, Options, PoolBlock, Purpose};
 use crate::once::OnceAny;
 use crate::profile::{output, session};
 use crate::provider::{Provider, provider};
@@ -115,7 +115,14 @@ impl Device {
         Ok(Self {
             blas: OnceAny::default(),
             dnn: OnceAny::default(),
-            pool: MemoryPool::new(Box::new(driver), settings()?.memory_limit_of(index)),
+            pool: MemoryPool::new(
+                Box::new(driver),
+                Options {
+                    limit: settings()?.memory_limit_of(index, info.total_memory),
+                    pooled: settings()?.memory_pool,
+                    split: settings()?.memory_split.unwrap_or(usize::MAX),
+                },
+            ),
             staging: Staging::new(&context),
             fences: TransferFences::default(),
             faults: Faults::new(&context, &compute)?,

@@ -89,6 +89,24 @@ impl Arena {
     /// Takes a free block of at least `size` bytes, a result of [`rounded`], and splits it if it is
     /// larger.
     pub(crate) fn take(&mut self, size: usize) -> Option<Taken> {
+        let number = self.find(size)?;
+        self.unlist(number);
+        Some(self.cut(number, size))
+    }
+
+    /// Takes a free block of `size` to `most` bytes, and does not split it.
+    pub(crate) fn take_whole(&mut self, size: usize, most: usize) -> Option<Taken> {
+        let number = self.find(size)?;
+        let whole = self.blocks[number as usize].size;
+        if whole > most {
+            return None;
+        }
+        self.unlist(number);
+        Some(self.cut(number, whole))
+    }
+
+    /// A free block of the smallest class that has one and whose blocks all have `size` bytes.
+    fn find(&self, size: usize) -> Option<u32> {
         let (power, step) = class(size);
         let here = self.steps[power] & (u32::MAX << step);
         let (power, steps) = if here != 0 {
@@ -101,9 +119,7 @@ impl Arena {
             let power = above.trailing_zeros() as usize;
             (power, self.steps[power])
         };
-        let number = self.heads[power][steps.trailing_zeros() as usize];
-        self.unlist(number);
-        Some(self.cut(number, size))
+        Some(self.heads[power][steps.trailing_zeros() as usize])
     }
 
     /// Adds a segment from the driver, and takes a block from its beginning.

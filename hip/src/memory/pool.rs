@@ -56,6 +56,18 @@ pub struct PoolStats {
     pub graphs: usize,
 }
 
+/// How a pool works.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Options {
+    /// The most bytes that it may hold from the driver; `None` is no limit.
+    pub(crate) limit: Option<usize>,
+    /// Whether it keeps freed memory and cuts it into blocks. Otherwise each block is a region of
+    /// its own from the driver, and goes back before the next allocation.
+    pub(crate) pooled: bool,
+    /// Larger requests get regions of their own, which smaller requests don't use.
+    pub(crate) split: usize,
+}
+
 /// The segments of one size that a pool cuts into blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SegmentStats {
@@ -106,11 +118,13 @@ impl PoolBlock {
 /// small, and a small one that stays for the whole run must not split a large segment.
 const SMALL: usize = 1 << 20;
 /// Bytes asked from the driver at once, by arena: small, large, transfer, persistent. Larger
-/// requests get a segment of their own.
-const SEGMENTS: [usize; ARENAS] = [8 << 20, 64 << 20, 32 << 20, 8 << 20];
-const ARENAS: usize = 4;
+/// requests get a segment of their own. The last arena has only such segments, and does not split
+/// them.
+const SEGMENTS: [usize; ARENAS] = [8 << 20, 64 << 20, 32 << 20, 8 << 20, 0];
+const ARENAS: usize = 5;
 const TRANSFER: usize = 2;
 const PERSISTENT: usize = 3;
+const WHOLE: usize = 4;
 
 thread_local! {
     /// The addresses of the pools for which this thread runs [`MemoryPool::persistently`].
@@ -132,18 +146,21 @@ struct State {
 pub struct MemoryPool {
     backing: Box<dyn Backing>,
     state: Mutex<State>,
+    pooled: bool,
+    split: usize,
     /// Locked while segments go back to the driver.
     clearing: Mutex<()>,
 }
 
 impl MemoryPool {
-    pub(crate) fn new(backing: Box<dyn Backing>, limit: Option<usize>) -> Self {
+    pub(crate) fn new(backing: Box<dyn Backing>, options: Options) -> Self {
+        let Options { limit, pooled, split } = options;
         let arenas = std::array::from_fn(|_| Arena::new());
         let segments = SEGMENTS.map(|size| SegmentStats { size, ..SegmentStats::default() });
         let (graphs, stats) = (Graphs::default(), PoolStats::default());
         let (peak_reserved, ledger) = (0, Ledger::default());
         let state = Mutex::new(State { arenas, segments, graphs, stats, peak_reserved, ledger, limit });
-        Self { backing, state, clearing: Mutex::new(()) }
+        Self { backing, state, pooled, split, clearing: Mutex::new(()) }
     }
 
     /// The pool's statistics so far.
@@ -155,7 +172,7 @@ impl MemoryPool {
     /// and for [persistent allocations](Self::persistently). A block that has a segment of its own
     /// is not counted.
     pub fn segments(&self) -> Vec<SegmentStats> {
-        self.state().segments.to_vec()
+        self.state().segments[..WHOLE].to_vec()
     }
 
     /// Sums over the pool's memory, also by size, label, thread and op. The memory of a captured
@@ -290,6 +307,7 @@ impl MemoryPool {
         let arena = match purpose {
             Purpose::Captured => return self.allocate_captured(bytes, size),
             _ if self.is_persistent() => PERSISTENT,
+            Purpose::Compute if size > self.split => WHOLE,
             Purpose::Compute => usize::from(size > SMALL),
             Purpose::Transfer => TRANSFER,
         };
@@ -298,14 +316,19 @@ impl MemoryPool {
 
     fn allocate_in(&self, arena: usize, bytes: usize, size: usize) -> Result<PoolBlock> {
         let mut state = self.state();
-        if let Some(taken) = state.arenas[arena].take(size) {
+        if let Some(taken) = self.pooled.then(|| state.take(arena, size)).flatten() {
             state.stats.hits += 1;
             return Ok(state.hand_out(taken, arena, bytes));
         }
         state.stats.misses += 1;
+        let captures = state.graphs.captures();
         drop(state);
-        let segment = SEGMENTS[arena].max(size);
-        let (address, segment) = match self.new_segment(segment)? {
+        // A capture forbids to wait for the device.
+        if !self.pooled && !captures {
+            self.clear()?;
+        }
+        let segment = if self.pooled { SEGMENTS[arena].max(size) } else { size };
+        let (address, segment) = match self.new_segment(segment, bytes)? {
             Some(address) => (address, segment),
             None => self.squeeze(bytes, size)?,
         };
@@ -333,7 +356,7 @@ impl MemoryPool {
     /// Asks the driver for a segment; `None` if it has too little memory or the limit forbids it.
     /// The lock is not held meanwhile, so that other threads can continue. The bytes are counted
     /// beforehand, so that all threads together stay below the limit.
-    fn new_segment(&self, bytes: usize) -> Result<Option<usize>> {
+    fn new_segment(&self, bytes: usize, requested: usize) -> Result<Option<usize>> {
         {
             let mut state = self.state();
             let reserved = state.stats.reserved.saturating_add(bytes);
@@ -342,7 +365,9 @@ impl MemoryPool {
             }
             state.stats.reserved = reserved;
         }
-        let address = self.backing.allocate(bytes);
+        // Without pooling, the driver gets the request as it is, so that a memory checker sees its
+        // bounds.
+        let address = self.backing.allocate(if self.pooled { bytes } else { requested.max(1) });
         let mut state = self.state();
         match address {
             Ok(Some(_)) => state.peak_reserved = state.peak_reserved.max(state.stats.reserved),
@@ -355,11 +380,11 @@ impl MemoryPool {
     /// A segment of exactly `size` bytes. If there is too little memory, gives back all cached
     /// segments and tries again.
     fn squeeze(&self, requested: usize, size: usize) -> Result<(usize, usize)> {
-        if let Some(address) = self.new_segment(size)? {
+        if let Some(address) = self.new_segment(size, requested)? {
             return Ok((address, size));
         }
         self.clear()?;
-        match self.new_segment(size)? {
+        match self.new_segment(size, requested)? {
             Some(address) => Ok((address, size)),
             None => Err(self.out_of_memory(requested)),
         }
@@ -388,6 +413,15 @@ impl MemoryPool {
 }
 
 impl State {
+    /// A free block of an arena.
+    fn take(&mut self, arena: usize, size: usize) -> Option<Taken> {
+        match arena {
+            // Memory that is not split is wasted if it is much larger than the request.
+            WHOLE => self.arenas[WHOLE].take_whole(size, size + size / 8),
+            _ => self.arenas[arena].take(size),
+        }
+    }
+
     /// What holds the memory, and what to do, for the error of a failed allocation.
     fn held(&self, requested: usize, limit: Option<usize>) -> String {
         let mut text = self.ledger.blame();
@@ -402,7 +436,10 @@ impl State {
             );
         }
         if let Some(limit) = limit {
-            text += &format!("; the pool's limit is {} (BURN_ROCM_MEMORY_LIMIT)", bytes_of(limit));
+            text += &format!(
+                "; the pool's limit is {} (BURN_ROCM_MEMORY_LIMIT, BURN_ROCM_MEMORY_PERCENT)",
+                bytes_of(limit)
+            );
         }
         text + "; drop tensors, lower the batch size, or see docs/guide/memory.md"
     }

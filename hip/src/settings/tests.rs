@@ -39,6 +39,13 @@ fn values_that_make_no_sense_are_refused() {
         ("BURN_ROCM_DETERMINISTIC", "yes please"),
         ("BURN_ROCM_MEMORY_LIMIT", "lots"),
         ("BURN_ROCM_MEMORY_LIMIT", "99999999999G"),
+        ("BURN_ROCM_MEMORY_PERCENT", "0"),
+        ("BURN_ROCM_MEMORY_PERCENT", "101"),
+        ("BURN_ROCM_MEMORY_PERCENT", "50%"),
+        ("BURN_ROCM_MEMORY_PERCENT", "0.5"),
+        ("BURN_ROCM_MEMORY_POOL", "none"),
+        ("BURN_ROCM_MEMORY_SPLIT", "1023K"),
+        ("BURN_ROCM_MEMORY_SPLIT", "all"),
         ("BURN_ROCM_CACHE_LIMIT", "-1"),
         ("BURN_ROCM_ATTENTION_SCORES", "none"),
         ("BURN_ROCM_CACHE", "maybe"),
@@ -151,7 +158,12 @@ fn each_system_has_its_cache_folder() {
 #[test]
 fn a_device_may_have_a_limit_of_its_own() {
     let config = Config::default().device_memory_limit(1, 5).device_memory_limit(2, None).memory_limit(7);
-    assert_eq!([0, 1, 2].map(|device| config.memory_limit_of(device)), [Some(7), Some(5), None]);
+    assert_eq!([0, 1, 2].map(|device| config.memory_limit_of(device, 100)), [Some(7), Some(5), None]);
+    // The smaller limit counts.
+    let config = config.memory_percent(6);
+    assert_eq!([0, 1, 2].map(|device| config.memory_limit_of(device, 100)), [Some(6), Some(5), Some(6)]);
+    assert_eq!(config.memory_limit_of(2, usize::MAX), Some((usize::MAX as u128 * 6 / 100) as usize));
+    assert_eq!(Config::default().memory_percent(100).memory_limit_of(0, usize::MAX), Some(usize::MAX));
 }
 
 #[test]

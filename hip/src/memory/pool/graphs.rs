@@ -124,6 +124,11 @@ impl MemoryPool {
 }
 
 impl Graphs {
+    /// Whether a graph is being captured.
+    pub(super) fn captures(&self) -> bool {
+        self.captured.is_some()
+    }
+
     /// The graph that is being captured, with its number.
     fn captured(&mut self) -> Result<(usize, &mut GraphMemory)> {
         let captured = self.captured.and_then(|number| Some((number, self.memory.get_mut(&number)?)));

@@ -43,10 +43,16 @@ impl Backing for Arc<Imitation> {
     }
 }
 
+const OPTIONS: Options = Options { limit: None, pooled: true, split: usize::MAX };
+
 fn pool(total: usize) -> (MemoryPool, Arc<Imitation>) {
+    pool_with(total, OPTIONS)
+}
+
+fn pool_with(total: usize, options: Options) -> (MemoryPool, Arc<Imitation>) {
     let state = Mutex::new((1 << 20, Vec::new()));
     let driver = Arc::new(Imitation { total, state, slow: Mutex::new(None) });
-    (MemoryPool::new(Box::new(driver.clone()), None), driver)
+    (MemoryPool::new(Box::new(driver.clone()), options), driver)
 }
 
 fn take(pool: &MemoryPool, bytes: usize) -> Result<PoolBlock> {
@@ -340,11 +346,84 @@ fn out_of_memory_names_fragments_and_the_limit() {
     for part in [
         "asked for 8388608 bytes, 0 free of 67108864; in use: 32.0 MiB in 8 blocks",
         "32.0 MiB are free between blocks in use, at most 4.0 MiB in one piece",
-        "the pool's limit is 64.0 MiB (BURN_ROCM_MEMORY_LIMIT)",
+        "the pool's limit is 64.0 MiB (BURN_ROCM_MEMORY_LIMIT, ",
     ] {
         assert!(text.contains(part), "`{part}` in `{text}`");
     }
     for block in blocks {
         pool.free(block, 0);
     }
+}
+
+#[test]
+fn without_pooling_each_block_is_the_drivers() {
+    let (pool, driver) = pool_with(1 << 30, Options { pooled: false, ..OPTIONS });
+    let regions = || driver.state.lock().unwrap().1.iter().map(|(_, size)| *size).collect::<Vec<_>>();
+    let blocks = [0, 1, 1000, 3 << 20].map(|bytes| take(&pool, bytes).unwrap());
+    // As they were asked for, so that a memory checker sees the bounds.
+    assert_eq!(regions(), [1, 1, 1000, 3 << 20]);
+    let uploaded = pool.allocate(5000, Purpose::Transfer).unwrap();
+    let kept = pool.persistently(|| take(&pool, 70)).unwrap();
+    assert_eq!(regions(), [1, 1, 1000, 3 << 20, 5000, 70]);
+    let [first, second, third, fourth] = blocks;
+    pool.free(third, 0);
+    pool.free(uploaded, 7);
+    // Only an allocation may wait for the device, so the regions stay until then.
+    assert_eq!(regions().len(), 6);
+    let again = take(&pool, 1000).unwrap();
+    assert_eq!(regions(), [1, 1, 3 << 20, 70, 1000]);
+    for block in [first, second, fourth, kept, again] {
+        pool.free(block, 0);
+    }
+    pool.clear().unwrap();
+    let stats = pool.stats();
+    assert_eq!((stats.allocated, stats.reserved, stats.persistent_reserved, stats.hits), (0, 0, 0, 0));
+    assert!(regions().is_empty());
+}
+
+#[test]
+fn without_pooling_a_capture_does_not_wait() {
+    let (pool, driver) = pool_with(1 << 30, Options { pooled: false, ..OPTIONS });
+    pool.free(take(&pool, 100).unwrap(), 0);
+    let graph = pool.begin_graph();
+    // `wait` would block.
+    let (waiting, _waits) = channel();
+    let (_go, go) = channel();
+    *driver.slow.lock().unwrap() = Some((waiting, go));
+    let captured = pool.allocate(200, Purpose::Captured).unwrap();
+    let other = take(&pool, 300).unwrap();
+    pool.end_capture();
+    assert!(driver.slow.lock().unwrap().take().is_some(), "the pool waited");
+    pool.free(captured, 0);
+    pool.end_graph(graph);
+    pool.free(other, 0);
+    pool.clear().unwrap();
+    assert_eq!(pool.stats().reserved, 0);
+}
+
+#[test]
+fn large_pieces_are_not_split() {
+    let (pool, _) = pool_with(1 << 30, Options { split: 32 << 20, ..OPTIONS });
+    let large = take(&pool, 90 << 20).unwrap();
+    let place = large.address;
+    pool.free(large, 0);
+    // A small request, and one that would waste more than a ninth, leave it whole.
+    let others = [1000, 2 << 20, 32 << 20, 70 << 20].map(|bytes| take(&pool, bytes).unwrap());
+    assert!(others.iter().all(|block| block.address != place));
+    let reserved = pool.stats().reserved;
+    let near = take(&pool, 81 << 20).unwrap();
+    assert_eq!((near.address, pool.stats().reserved), (place, reserved));
+    // What it has beyond the request counts as padding.
+    let small = [1000, 2 << 20, 32 << 20, 70 << 20].map(|bytes| rounded(bytes).unwrap() - bytes);
+    assert_eq!(pool.stats().padding, (9 << 20) + small.iter().sum::<usize>());
+    assert_eq!(pool.segments().len(), 4);
+    // If memory is short, it goes back to the driver as all cached memory does.
+    pool.free(near, 0);
+    pool.set_limit(Some(reserved));
+    let whole = take(&pool, 60 << 20).unwrap();
+    for block in others.into_iter().chain([whole]) {
+        pool.free(block, 0);
+    }
+    pool.clear().unwrap();
+    assert_eq!((pool.stats().allocated, pool.stats().reserved), (0, 0));
 }
