@@ -55,11 +55,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     drop(gradients);
 
-    let ((), record) = memory_record(&device, || {
+    let ((), record) = memory_record(&device, move || {
         for _ in 0..3 {
             let mut gradients = backward(forward(&weights));
-            let _update = memory_label("parameters");
-            weights = weights.clone().map(|weight| match weight.grad_remove(&mut gradients) {
+            let _update = memory_label("update");
+            // Nobody else holds the weights, so they are updated in place and keep their label.
+            weights = weights.map(|weight| match weight.grad_remove(&mut gradients) {
                 Some(gradient) => Tensor::from_inner(weight.inner() - gradient * RATE).require_grad(),
                 None => weight,
             });
