@@ -55,21 +55,23 @@ fn run(
 }
 
 /// Sizes for which the kernels run: whole tiles, tiles with unused rows and columns, the last of
-/// several tiles, and sums of 4 to 64 terms.
+/// several tiles, sums of 4 to 64 terms, and rows of several heads that share keys.
 #[test]
 fn the_kernels_against_the_formulas() {
     let random = Random::new();
-    let sizes: [([usize; 4], usize); 6] = [
-        // queries, keys, features of queries and of values; tiles of queries
-        ([64, 512, 8, 4], 1),
-        ([57, 400, 4, 20], 1),
-        ([125, 508, 20, 64], 2),
-        ([128, 256, 64, 12], 1),
-        ([230, 192, 12, 8], 2),
-        ([101, 228, 28, 36], 1),
+    let sizes: [([usize; 4], usize, usize); 8] = [
+        // queries, keys, features of queries and of values; tiles of queries; heads that share keys
+        ([64, 512, 8, 4], 1, 1),
+        ([57, 400, 4, 20], 1, 1),
+        ([125, 508, 20, 64], 2, 1),
+        ([128, 256, 64, 12], 1, 1),
+        ([230, 192, 12, 8], 2, 1),
+        ([101, 228, 28, 36], 1, 1),
+        ([32, 512, 8, 4], 1, 2),
+        ([57, 196, 12, 20], 2, 4),
     ];
-    for ([queries, keys, width, values], tiles) in sizes {
-        let case = case([batch(tiles), 2, queries, keys, width, values]);
+    for ([queries, keys, width, values], tiles, group) in sizes {
+        let case = case([batch(tiles), 2 * group, queries, keys, width, values]).grouped(group);
         let Case { batch, heads, .. } = case;
         for (trial, lies) in [Lies::Packed, Lies::SequenceFirst, Lies::BatchFirst].into_iter().enumerate() {
             let options =
@@ -77,8 +79,8 @@ fn the_kernels_against_the_formulas() {
             // Large scores too, for which only a few weights of a row count.
             let span = [1.0, 3.0, 8.0][random.below(3)];
             let q = drawn(&random, [batch, heads, queries, width], span);
-            let k = drawn(&random, [batch, heads, keys, width], 1.0);
-            let v = drawn(&random, [batch, heads, keys, values], 1.0);
+            let k = drawn(&random, [batch, 2, keys, width], 1.0);
+            let v = drawn(&random, [batch, 2, keys, values], 1.0);
             let grad = drawn(&random, [batch, heads, queries, values], 1.0);
             let [rq, rk, rv, rg] =
                 [&q, &k, &v, &grad].map(|data| exact(data.clone().convert_dtype(DType::F32).iter::<f64>()));

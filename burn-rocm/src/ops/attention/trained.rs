@@ -15,7 +15,7 @@ use crate::dtype::compute_dtype;
 use crate::error::invalid;
 use crate::ops::copy::{assign, packed};
 use crate::ops::matmul::{Request, is_one_batch, product, product_to};
-use crate::ops::view::{permute, transpose};
+use crate::ops::view::{permute, reshape, transpose};
 use crate::tensor::RocmTensor;
 
 const BACKWARD: &str = "attention_backward";
@@ -221,6 +221,8 @@ pub(super) fn gradients(
                         call.scores_backward(weights, by_weights)?
                     }
                 };
+                // From the rows of a group to its heads.
+                let scores = reshape(scores, &[batch, heads, queries, keys])?;
                 call.products([query, key], scores, [by_query, by_key])?;
             }
             Ok(places)
