@@ -272,10 +272,17 @@ fn records_of_threads_overlap() {
     drop(b);
 }
 
+/// Runs on the CPU provider in a separate process, because a process reads the number of devices
+/// once.
 #[test]
 #[serial]
 fn labels_count_in_the_pool_of_each_device() {
-    if burn_rocm::rocm_device_count() < 2 {
+    const CHILD: &str = "BURN_ROCM_TEST_REPORT_CHILD";
+    if std::env::var_os(CHILD).is_none() {
+        again(
+            &["--exact", "labels_count_in_the_pool_of_each_device", "--nocapture"],
+            &[(CHILD, "1"), ("BURN_ROCM_CPU_DEVICES", "2"), ("BURN_ROCM_PROVIDER", "cpu")],
+        );
         return;
     }
     let second = RocmDevice::new(1);
