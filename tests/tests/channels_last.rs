@@ -201,7 +201,7 @@ fn element_wise_ops_keep_the_order() {
         differential!(format!("{dtype:?}"), Tolerance::of(dtype), |B, device| {
             let last = |input: &Input| B::float_permute(input.float::<B>(&device), &[0, 3, 1, 2]);
             let (a, b, channel) = (last(&a), last(&b), channel.float::<B>(&device));
-            let mask = B::float_greater(a.clone(), b.clone(), BoolStore::Native.into());
+            let mask = B::float_greater(a.clone(), b.clone(), BoolStore::Native);
             vec![
                 read_float::<B>(B::float_add(a.clone(), b.clone())),
                 read_float::<B>(B::float_mul(a.clone(), channel.clone())),
@@ -217,7 +217,7 @@ fn element_wise_ops_keep_the_order() {
         let last = |input: &Input| R::float_permute(input.float::<R>(&Default::default()), &[0, 3, 1, 2]);
         let channel = channel.float::<R>(&Default::default());
         let (results, lines) = during(|| {
-            let mask = R::float_greater_elem(last(&a), 0.0f64.into(), BoolStore::Native.into());
+            let mask = R::float_greater_elem(last(&a), 0.0f64.into(), BoolStore::Native);
             [
                 R::float_add(last(&a), last(&b)),
                 R::float_mul(channel, last(&b)),
