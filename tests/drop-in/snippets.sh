@@ -50,10 +50,11 @@ project direct README.md 'burn-rocm = { git' 'type Backend = Autodiff<Rocm>'
 has direct burn-rocm 0.21.0
 project patched docs/guide/porting.md 'features = ["rocm", "autodiff"]' 'use burn::backend::{Autodiff, Rocm}'
 has patched burn-rocm 0.21.0
-for document in README.md docs/guide/burn-0.22.md; do
-    project next "$document" 'cubecl-hip = { git' 'Device::rocm(0)'
-    has next burn-cubecl 0.22.1
-    has next cubecl-hip 0.11.3
+project next README.md 'cubecl-hip = { git' 'Device::rocm(0)'
+project next-guide docs/guide/burn-0.22.md 'cubecl-hip = { git' 'Device::rocm(0)'
+for name in next next-guide; do
+    has $name burn-cubecl 0.22.1
+    has $name cubecl-hip 0.11.3
 done
 
 project vision docs/guide/burn-0.22.md 'features = ["rocm", "vision"]' 'use burn::vision::'
@@ -108,7 +109,7 @@ done
 if [ "${1:-}" = --build ]; then
     # What the programs share is built once.
     export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$out/target}
-    for name in direct patched next vision direct-nn next-nn; do
+    for name in direct direct-nn patched next next-guide next-nn vision; do
         start=$SECONDS
         cargo build --release --quiet --manifest-path "$out/$name/Cargo.toml"
         echo "$name: built in $((SECONDS - start)) s"
