@@ -179,12 +179,16 @@ impl Call {
                 format!("{count} elements for each of {size} ranks"),
             )
         })?;
+        // What RCCL ignores need not be valid: such a rank calls in place.
+        let (send, recv) = match kind {
+            Kind::Broadcast(root) if root != rank => (recv, recv),
+            Kind::Reduce(_, root) if root != rank => (send, send),
+            _ => (send, recv),
+        };
         // What this rank gives and gets, in elements.
         let (given, got) = match kind {
             Kind::AllGather => (count, all),
             Kind::ReduceScatter(_) => (all, count),
-            Kind::Broadcast(root) if root != rank => (0, count),
-            Kind::Reduce(_, root) if root != rank => (count, 0),
             _ => (count, count),
         };
         let span = |part: Option<Part<'_>>, elements| match part {

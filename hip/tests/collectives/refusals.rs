@@ -57,6 +57,35 @@ fn bad_arguments_change_nothing() {
     });
 }
 
+/// A rank that gives nothing, or gets nothing, may pass any buffer for it.
+#[test]
+fn what_is_not_looked_at_may_be_anything() {
+    on_threads("refusals::what_is_not_looked_at_may_be_anything", &[], |ranks| {
+        let on = &ranks.communicator;
+        let (rank, size, device) = (on.rank(), on.size(), on.device());
+        let other = hip::Device::get((device.info().index + 1) % size).unwrap();
+        let far = Arc::new(other.upload(&[5; 8]).unwrap());
+        let send = Arc::new(device.upload(&[1 + rank as u8; 40]).unwrap());
+        let recv = Arc::new(device.upload(&[0; 40]).unwrap());
+        let read = || {
+            let mut found = [0; 40];
+            device.read(&recv, 0, &mut found).unwrap();
+            found
+        };
+        for ignored in [Part::whole(&far), Part::at(&send, 1000), Part::at(&recv, 1)] {
+            let given = if rank == 1 { Part::whole(&send) } else { ignored };
+            on.broadcast(DType::U8, 40, 1, given, Part::whole(&recv)).unwrap().join().unwrap();
+            assert_eq!(read(), [2; 40]);
+            let to = if rank == 0 { Part::whole(&recv) } else { ignored };
+            on.reduce(ReduceOp::Max, DType::U8, 40, 0, Part::whole(&send), to).unwrap().join().unwrap();
+            assert_eq!(read(), [if rank == 0 { size as u8 } else { 2 }; 40]);
+        }
+        let mut kept = [0; 8];
+        other.read(&far, 0, &mut kept).unwrap();
+        assert_eq!(kept, [5; 8]);
+    });
+}
+
 #[test]
 fn a_captured_collective_is_refused() {
     on_threads("refusals::a_captured_collective_is_refused", &[], |ranks| {
