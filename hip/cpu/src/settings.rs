@@ -52,10 +52,12 @@ pub(crate) enum Failure {
     GraphInstantiate,
     /// `ncclCommInitRank`, as if a system call had failed.
     CommInitRank,
+    /// `ncclAllReduce`, as if its computation had panicked.
+    AllReduce,
 }
 
 impl Failure {
-    const ALL: [(&str, Self); 11] = [
+    const ALL: [(&str, Self); 12] = [
         ("rocblas_create_handle", Self::RocblasHandle),
         ("rocblas_products", Self::RocblasProducts),
         ("miopenCreateWithStream", Self::MiopenHandle),
@@ -67,6 +69,7 @@ impl Failure {
         ("hipStreamEndCapture", Self::EndCapture),
         ("hipGraphInstantiateWithFlags", Self::GraphInstantiate),
         ("ncclCommInitRank", Self::CommInitRank),
+        ("ncclAllReduce", Self::AllReduce),
     ];
 
     /// Counts a call, and says whether `BURN_ROCM_CPU_FAIL` makes it fail.

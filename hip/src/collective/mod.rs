@@ -290,7 +290,10 @@ impl Communicator {
 }
 
 impl Drop for Communicator {
-    /// Leaves the group, after this rank's work.
+    /// Leaves the group, after this rank's work. The last rank of a process may wait until the
+    /// group's other ranks leave too, at most a little longer than
+    /// [`Config::collective_timeout`](crate::Config::collective_timeout). On CPU devices that is the
+    /// process that made the group's id.
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.abort();

@@ -129,6 +129,20 @@ fn a_rank_twice_fails_its_group() {
     devices.iter().for_each(works);
 }
 
+/// A panic in the CPU device's computation ends the call on all ranks.
+#[test]
+fn a_computation_that_panics_fails_all_ranks() {
+    if !on_cpu() {
+        return;
+    }
+    let fail = [LATE[0], ("BURN_ROCM_CPU_FAIL", "ncclAllReduce:2")];
+    on_threads("failures::a_computation_that_panics_fails_all_ranks", &fail, |ranks| {
+        begun(&ranks);
+        let text = collective(&failure(&ranks.communicator, ones(&ranks.communicator, 100)));
+        assert!(text.contains("the computation panicked"), "{text}");
+    });
+}
+
 #[test]
 fn a_rank_that_never_calls_is_a_timeout() {
     on_threads("failures::a_rank_that_never_calls_is_a_timeout", &SOON, |ranks| {

@@ -307,6 +307,8 @@ unsafe extern "C" fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t {
             Seat::Here(hub) => {
                 let text = format!("rank {} gave the group up", rank.rank);
                 hub.fail(Failure::new(ncclRemoteError, text));
+                // This process may end now.
+                hub.wait_until_told();
             }
             Seat::Elsewhere(connection) => connection.abort(),
         }

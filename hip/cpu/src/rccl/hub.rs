@@ -4,22 +4,23 @@ use super::call::{Call, Kind};
 use super::compute::{Memory, compute, copy};
 use super::message::Remote;
 use super::{Failure, Outcome};
+use crate::settings::Failure as Asked;
 use rccl_sys::*;
 use std::{
     collections::{HashMap, VecDeque},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU8, Ordering},
     },
-    time::{Duration, Instant},
+    thread,
 };
-
-/// How long a rank that leaves waits until its process has sent the other processes their results.
-const FLUSH: Duration = Duration::from_secs(10);
 
 const WAITING: u8 = 0;
 const RUNNING: u8 = 1;
 const DONE: u8 = 2;
+/// The call's memory is no longer used, and its results are lost.
+const FAILED: u8 = 3;
 
 /// The state of one rank's call.
 pub(super) struct Ticket(AtomicU8);
@@ -58,8 +59,8 @@ struct State {
     open: VecDeque<Vec<Option<Entry>>>,
     /// Sends and receives that wait for each other, by sender and receiver.
     pairs: HashMap<(usize, usize), (VecDeque<Entry>, VecDeque<Entry>)>,
-    /// Calls of other processes whose result has not been sent yet.
-    unsent: usize,
+    /// The ranks of other processes know of the failure, or their connections are closed.
+    told: bool,
 }
 
 pub(super) struct Hub {
@@ -95,8 +96,18 @@ impl Hub {
         let remotes = state.remotes();
         self.changed.notify_all();
         drop(state);
+        // Side by side, so that one that takes nothing does not delay the others.
+        thread::scope(|scope| {
+            for remote in &remotes {
+                let tell = || remote.send_failure(&failure);
+                if thread::Builder::new().spawn_scoped(scope, tell).is_err() {
+                    tell();
+                }
+            }
+        });
+        self.lock().told = true;
+        self.changed.notify_all();
         (self.complete)();
-        remotes.iter().for_each(|remote| remote.send_failure(&failure));
     }
 
     /// Lets a rank join, and waits until all have joined.
@@ -151,37 +162,39 @@ impl Hub {
         state.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Notes that a rank makes no more calls. Other ranks that wait for it get an error.
+    /// Notes that a rank makes no more calls. Other ranks that wait for it get an error. The last rank
+    /// of the hub's own process then waits until the other processes' ranks have left too, or know
+    /// that the group has failed, because its process may end afterwards.
     pub(super) fn leave(&self, rank: usize) {
         let mut state = self.lock();
-        if let Some(Some(member)) = state.members.get_mut(rank) {
-            member.left = true;
-        }
+        let Some(Some(member)) = state.members.get_mut(rank) else { return };
+        member.left = true;
+        let is_here = member.remote.is_none();
+        self.changed.notify_all();
         let waits_for = |key: &(usize, usize)| key.0 == rank || key.1 == rank;
         let in_pair = state.pairs.iter().any(|(key, (a, b))| waits_for(key) && a.len() + b.len() > 0);
         let waited_for = in_pair || state.open.iter().any(|ranks| ranks[rank].is_none());
         if waited_for {
-            return self.fail_locked(state, has_left(rank));
+            self.fail_locked(state, has_left(rank));
+            state = self.lock();
         }
-        let local = |member: &Member| member.remote.is_none();
-        let here = state.members.iter().flatten().filter(|member| local(member));
-        let (mut all_left, mut is_local) = (true, false);
-        for member in here {
-            all_left &= member.left;
-            is_local = true;
-        }
-        if !(is_local && all_left) {
+        if !is_here || state.members.iter().flatten().any(|member| member.remote.is_none() && !member.left) {
             return;
         }
-        // This process may end now.
-        let until = Instant::now() + FLUSH;
-        while state.unsent > 0 && state.failure.is_none() {
-            let Some(left) = until.checked_duration_since(Instant::now()) else { break };
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        // The caller bounds this wait, as it does for every library.
+        while state.failure.is_none() && state.members.iter().flatten().any(|member| !member.left) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        let remotes = state.remotes();
         drop(state);
-        remotes.iter().for_each(|remote| remote.send_closing());
+        self.wait_until_told();
+    }
+
+    /// After a failure, waits until the ranks of other processes have been told.
+    pub(super) fn wait_until_told(&self) {
+        let mut state = self.lock();
+        while state.failure.is_some() && !state.told {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Takes a rank's call. The last rank to make a collective computes it.
@@ -211,22 +224,23 @@ impl Hub {
         }
         ready.iter().for_each(|entry| entry.ticket.0.store(RUNNING, Ordering::Relaxed));
         drop(state);
-        // SAFETY: the posters' memory, which they keep while their tickets run.
-        unsafe {
-            match ready.as_slice() {
-                [send, receive] if send.call.kind == Kind::Send => {
-                    let bytes = call.count * call.element();
-                    copy(send.memory.send, receive.memory.recv, bytes);
-                }
-                _ => {
-                    let memory: Vec<_> = ready.iter().map(|entry| entry.memory).collect();
-                    compute(&call, &memory);
-                }
-            }
-        }
+        let run = || {
+            let asked = call.kind == Kind::AllReduce && Asked::AllReduce.is_asked();
+            assert!(!asked, "a failure that BURN_ROCM_CPU_FAIL asks for");
+            // SAFETY: the posters' memory, which they keep while their tickets run.
+            unsafe { compute_ready(&call, &ready) }
+        };
+        // A panic comes out once no thread uses the memory any more.
+        let ran = catch_unwind(AssertUnwindSafe(run));
+        let ends_as = if ran.is_ok() { DONE } else { FAILED };
         let state = self.lock();
-        ready.iter().for_each(|entry| entry.ticket.0.store(DONE, Ordering::Relaxed));
+        ready.iter().for_each(|entry| entry.ticket.0.store(ends_as, Ordering::Relaxed));
         self.changed.notify_all();
+        if ran.is_err() {
+            let failure = Failure::new(ncclInternalError, format!("{call}: the computation panicked"));
+            self.fail_locked(state, failure.clone());
+            return Err(failure);
+        }
         drop(state);
         Ok(ticket)
     }
@@ -238,7 +252,7 @@ impl Hub {
             // Relaxed: the lock orders it.
             match (ticket.0.load(Ordering::Relaxed), &state.failure) {
                 (DONE, _) => return Ok(()),
-                (WAITING, Some(failure)) => return Err(failure.clone()),
+                (WAITING | FAILED, Some(failure)) => return Err(failure.clone()),
                 _ => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             }
         }
@@ -248,16 +262,24 @@ impl Hub {
     pub(super) fn failure(&self) -> Option<Failure> {
         self.lock().failure.clone()
     }
+}
 
-    /// Counts a result that must be sent to another process.
-    pub(super) fn owes(&self) {
-        self.lock().unsent += 1;
-    }
-
-    /// Notes that such a result was sent.
-    pub(super) fn sent(&self) {
-        self.lock().unsent -= 1;
-        self.changed.notify_all();
+/// Computes the calls of a collective's ranks, or a send and its receive.
+///
+/// # Safety
+/// Each entry's memory is its call's, and nothing else uses it.
+unsafe fn compute_ready(call: &Call, ready: &[Entry]) {
+    match ready {
+        [send, receive] if send.call.kind == Kind::Send => {
+            let bytes = call.count * call.element();
+            // SAFETY: the caller's memory, here and below.
+            unsafe { copy(send.memory.send, receive.memory.recv, bytes) }
+        }
+        _ => {
+            let memory: Vec<_> = ready.iter().map(|entry| entry.memory).collect();
+            // SAFETY: as above.
+            unsafe { compute(call, &memory) }
+        }
     }
 }
 

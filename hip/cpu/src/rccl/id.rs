@@ -16,6 +16,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
+    time::Duration,
 };
 
 /// The first bytes of an id.
@@ -24,6 +25,10 @@ const MAGIC: [u8; 8] = *b"hip-cpu1";
 /// The groups whose hub this process is. An entry lives for as long as a rank or a joining thread
 /// holds the hub, and at least until all ranks have joined.
 static HUBS: Mutex<Option<HashMap<Secret, Weak<Hub>>>> = Mutex::new(None);
+
+/// How long the listening thread, and the one that ends it, wait after an error, and how often.
+const PAUSE: Duration = Duration::from_millis(10);
+const TRIES: usize = 100;
 
 /// An id's parts.
 pub(super) struct Id {
@@ -78,7 +83,13 @@ pub(super) fn make() -> Outcome<ncclUniqueId> {
         Arc::new(Hub::new(move || {
             // The first call wakes the listener, which then ends.
             if !closed.swap(true, Ordering::AcqRel) {
-                let _ = TcpStream::connect(address);
+                // The process may be out of descriptors for a moment.
+                for _ in 0..TRIES {
+                    if TcpStream::connect(address).is_ok() {
+                        break;
+                    }
+                    thread::sleep(PAUSE);
+                }
             }
         }))
     };
@@ -87,11 +98,20 @@ pub(super) fn make() -> Outcome<ncclUniqueId> {
         .get_or_insert_default()
         .insert(secret, Arc::downgrade(&hub));
     let listen = move || {
-        while let Ok((stream, _)) = listener.accept() {
+        loop {
+            let accepted = listener.accept();
             if closed.load(Ordering::Acquire) {
                 break;
             }
-            welcome(stream, secret, hub.clone());
+            match accepted {
+                Ok((stream, _)) => welcome(stream, secret, hub.clone()),
+                // A connection that was closed early, or too few descriptors: later ranks must still
+                // get in.
+                Err(error) => {
+                    log::debug!("hip-cpu: a connection to a group was not accepted: {error}");
+                    thread::sleep(PAUSE);
+                }
+            }
         }
         // From here on only the ranks keep the hub.
         drop(hub);

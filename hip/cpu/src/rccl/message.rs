@@ -7,16 +7,22 @@ use super::{Failure, Outcome};
 use rccl_sys::*;
 use std::{
     io::{self, Read, Write},
-    net::TcpStream,
-    sync::{Mutex, PoisonError},
+    net::{Shutdown, TcpStream},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 /// What a process must know to join: 32 random bytes.
 pub(super) type Secret = [u8; 32];
 
-/// How long a connection may take to say who it is, and to take a message.
+/// How long a connection may take to say who it is, and a rank to take bytes once its group has failed.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often a write that waits for its reader looks whether the group has failed.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// The bytes of a greeting.
 pub(super) const GREETING: usize = 32 + 4 + 4 + 8 + 8;
@@ -31,34 +37,59 @@ pub(super) const JOINED: u8 = 3;
 pub(super) const RESULT: u8 = 4;
 /// From the hub: the group has failed. A status, the length of a text, and the text.
 pub(super) const FAILED: u8 = 5;
-/// From the hub: its process has left the group and may end.
-pub(super) const CLOSING: u8 = 6;
-
 /// The writing end of a connection.
 pub(super) struct Remote {
     stream: Mutex<TcpStream>,
+    /// The group has failed, so a rank that takes nothing is no longer waited for.
+    failed: AtomicBool,
 }
 
 impl Remote {
-    pub(super) fn new(stream: TcpStream) -> Self {
-        Self { stream: Mutex::new(stream) }
+    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_write_timeout(Some(LOOK))?;
+        Ok(Self { stream: Mutex::new(stream), failed: AtomicBool::new(false) })
     }
 
-    /// Sends a message. The parts of two messages do not mix.
+    /// Sends a message. The parts of two messages do not mix. Waits for a slow reader for as long as
+    /// the group is whole. An error closes the connection, because half a message may be in it.
     pub(super) fn send(&self, parts: &[&[u8]]) -> io::Result<()> {
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        parts.iter().try_for_each(|part| stream.write_all(part))
+        let sent = parts.iter().try_for_each(|part| self.write(&mut stream, part));
+        if sent.is_err() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        sent
+    }
+
+    fn write(&self, stream: &mut TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+        let mut waited = Duration::ZERO;
+        while !bytes.is_empty() {
+            match stream.write(bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    bytes = &bytes[written..];
+                    waited = Duration::ZERO;
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut if waited < PATIENCE => {
+                        if self.failed.load(Ordering::Acquire) {
+                            waited += LOOK;
+                        }
+                    }
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(())
     }
 
     /// Sends a failure. If that fails too, the other end notices that the connection is closed.
     pub(super) fn send_failure(&self, failure: &Failure) {
+        self.failed.store(true, Ordering::Release);
         let text = failure.text.as_bytes();
         let length = (text.len() as u32).to_le_bytes();
         let _ = self.send(&[&[FAILED, failure.status.0 as u8], &length, text]);
-    }
-
-    pub(super) fn send_closing(&self) {
-        let _ = self.send(&[&[CLOSING]]);
     }
 }
 

@@ -7,8 +7,8 @@
 //!
 //! Reductions go through the ranks in order, f16 and bf16 in f32, and so repeat their bits. A rank
 //! that dies, aborts or makes a call that the others did not make fails the group for all of them.
-//! A hub that ends while other ranks still use the group fails it too, also for calls that do not
-//! need the hub's own ranks.
+//! A hub's process that dies fails it too. The last rank of that process that leaves in order waits
+//! until the other processes' ranks have left, so it serves their calls to the end.
 #![allow(non_upper_case_globals)] // AMD's names.
 
 mod call;
@@ -19,6 +19,8 @@ mod id;
 mod message;
 mod remote;
 mod serve;
+#[cfg(test)]
+mod tests;
 
 use rccl_sys::{Rccl, ncclResult_t};
 

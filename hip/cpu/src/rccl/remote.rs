@@ -8,6 +8,7 @@ use super::{Failure, Outcome};
 use rccl_sys::*;
 use std::{
     collections::VecDeque,
+    convert::Infallible,
     io::{self, Read},
     net::{Shutdown, TcpStream},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -18,8 +19,6 @@ use std::{
 struct State {
     joined: bool,
     failure: Option<Failure>,
-    /// The hub's process has left the group in order.
-    closing: bool,
     posted: u64,
     /// Results that the rank has not fetched, oldest first, and the number of the oldest.
     results: VecDeque<Vec<u8>>,
@@ -50,26 +49,18 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Reads what the hub says until the connection ends.
+    /// Reads what the hub says until the connection ends, which is a failure, whoever ends it.
     fn listen(&self, stream: &mut TcpStream) {
-        let end = self.listen_on(stream);
-        let mut state = self.lock();
-        if !state.closing
-            && let Err(error) = end
-        {
-            state.failure.get_or_insert(lost(&error));
-        }
-        state.closing = true;
-        self.changed.notify_all();
+        let Err(error) = self.listen_on(stream);
+        self.fail(lost(&error));
     }
 
-    fn listen_on(&self, stream: &mut TcpStream) -> io::Result<()> {
+    fn listen_on(&self, stream: &mut TcpStream) -> io::Result<Infallible> {
         loop {
             let mut kind = [0];
             stream.read_exact(&mut kind)?;
             match kind[0] {
                 message::JOINED => self.lock().joined = true,
-                message::CLOSING => self.lock().closing = true,
                 message::FAILED => {
                     let failure = read_failure(stream)?;
                     self.fail(failure);
@@ -100,14 +91,13 @@ impl Connection {
         };
         let stream = TcpStream::connect_timeout(&id.address, PATIENCE).map_err(failed)?;
         connected(stream.set_nodelay(true))?;
-        connected(stream.set_write_timeout(Some(PATIENCE)))?;
         let mut greeting = [0; GREETING];
         greeting[..32].copy_from_slice(&id.secret);
         greeting[32..36].copy_from_slice(&(rank as u32).to_le_bytes());
         greeting[36..40].copy_from_slice(&(size as u32).to_le_bytes());
         greeting[40..48].copy_from_slice(&process().to_le_bytes());
         greeting[48..].copy_from_slice(&(device as u64).to_le_bytes());
-        let to_hub = Remote::new(connected(stream.try_clone())?);
+        let to_hub = connected(stream.try_clone().and_then(Remote::new))?;
         connected(to_hub.send(&[&greeting]))?;
         let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new() });
         let (listener, mut from_hub) = (shared.clone(), connected(stream.try_clone())?);
@@ -127,12 +117,6 @@ impl Connection {
             }
             if let Some(failure) = &state.failure {
                 return Err(failure.clone());
-            }
-            if state.closing {
-                return Err(Failure::new(
-                    ncclRemoteError,
-                    "the process that made the group's id has left it",
-                ));
             }
             state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -156,10 +140,11 @@ impl Connection {
             // SAFETY: the caller's memory has what the call gives.
             bytes => unsafe { std::slice::from_raw_parts(memory.send, bytes) },
         };
-        // The hub may have said why it closed the connection.
         match self.to_hub.send(&[&[message::CALL], &call.encode(), given]) {
             Ok(()) => Ok(number),
-            Err(error) => Err(self.failure().unwrap_or_else(|| lost(&error))),
+            // The connection is closed. The hub may have said why: the listening thread reads that,
+            // and then finds the end.
+            Err(_) => self.wait_until(|_| None),
         }
     }
 

@@ -52,7 +52,6 @@ pub(super) fn welcome(stream: TcpStream, secret: Secret, hub: Arc<Hub>) {
 fn serve(mut stream: TcpStream, secret: Secret, hub: &Arc<Hub>) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
     let mut greeting = [0; GREETING];
     stream.read_exact(&mut greeting)?;
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| greeting[at + i])) as usize;
@@ -64,7 +63,7 @@ fn serve(mut stream: TcpStream, secret: Secret, hub: &Arc<Hub>) -> io::Result<()
         return Err(io::Error::other("it does not know the group's secret"));
     }
     stream.set_read_timeout(None)?;
-    let remote = Arc::new(Remote::new(stream.try_clone()?));
+    let remote = Arc::new(Remote::new(stream.try_clone()?)?);
     let (joined, ended) = (hub.clone(), remote.clone());
     if let Err(failure) = hub.join(rank, size, (process, device), Some(remote.clone())) {
         ended.send_failure(&failure);
@@ -78,7 +77,6 @@ fn serve(mut stream: TcpStream, secret: Secret, hub: &Arc<Hub>) -> io::Result<()
             // After a failure, the hub has told the rank already.
             let sent = joined.wait(&ticket).is_err()
                 || ended.send(&[&[message::RESULT], &(got.bytes as u64).to_le_bytes(), got.get()]).is_ok();
-            joined.sent();
             if !sent {
                 joined.fail(Failure::new(ncclRemoteError, format!("rank {rank} takes no results")));
             }
@@ -122,17 +120,13 @@ fn listen(
         let (mut given, mut got) = (room(call.sent(rank, size))?, room(call.received(rank, size))?);
         stream.read_exact(given.get())?;
         let memory = Memory { send: given.address(), recv: got.address() };
-        hub.owes();
         // SAFETY: the answering thread keeps the memory until the ticket is done or has failed;
         // moving a room does not move its words.
-        match unsafe { hub.post(rank, call, memory) } {
-            Ok(ticket) => {
-                if results.send((ticket, given, got)).is_err() {
-                    return Err(io::Error::other("its results can't be sent"));
-                }
-            }
-            // The hub has told the rank.
-            Err(_) => hub.sent(),
+        // After a failure, the hub has told the rank.
+        if let Ok(ticket) = unsafe { hub.post(rank, call, memory) }
+            && results.send((ticket, given, got)).is_err()
+        {
+            return Err(io::Error::other("its results can't be sent"));
         }
     }
 }
