@@ -29,12 +29,12 @@ fn against_the_oracle(dtype: DType) {
     let (random, device) = (Random::new(), Default::default());
     let windows = [None, Some(1), Some(21), Some(64), Some(65), Some(1000)];
     for &[batch, heads, shared, queries, keys, width, values] in CASES {
-        for trial in 0..6 {
+        for (trial, window) in windows.into_iter().enumerate() {
             let options = AttentionInferenceOptions {
                 scale: [None, Some(0.3)][random.below(2)],
                 softcap: [None, Some(2.0)][random.below(2)],
                 causal: trial % 2 == 0,
-                window: windows[trial],
+                window,
             };
             let of = |shape: [usize; 4]| {
                 float(&random, &shape, dtype, View::ALL[random.below(View::ALL.len())], -1.0, 1.0)

@@ -104,7 +104,7 @@ pub struct MultiHeadAttention {
 }
 
 /// The sliding window of a [`MultiHeadAttention`]. Records lack it.
-#[derive(Module, Clone, Debug)]
+#[derive(Module, Debug)]
 pub struct SlidingWindow {
     /// A query sees only keys that are fewer than this number of positions away, or all keys.
     #[module(skip)]

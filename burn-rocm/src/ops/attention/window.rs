@@ -49,7 +49,7 @@ impl Window {
 
     /// Whether a query sees at most `part` of the keys.
     pub(super) fn sees_at_most(self, part: usize) -> bool {
-        self.before as usize + self.after as usize + 1 <= part
+        (self.before as usize + self.after as usize) < part
     }
 
     /// The number of keys at the start that no query sees.
