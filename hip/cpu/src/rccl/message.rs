@@ -18,7 +18,8 @@ use std::{
 /// What a process must know to join: 32 random bytes.
 pub(super) type Secret = [u8; 32];
 
-/// How long a connection may take to say who it is, and a rank to take bytes once its group has failed.
+/// How long a connection may take to say who it is. Once its group has failed, also how long a rank
+/// may take no bytes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often a write that waits for its reader looks whether the group has failed.
