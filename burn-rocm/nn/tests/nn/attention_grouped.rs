@@ -137,8 +137,8 @@ fn keys_outside_the_windows_are_not_read() {
 fn shared_heads_are_not_repeated() {
     let random = Random::new();
     let draw = |heads, length| on_device(&uniform(&random, &[2, heads, length, 8]), DType::F32, Lies::Packed);
-    let lines = |length, options: &AttentionOptions| {
-        let (q, k, v, grad) = (draw(4, length), draw(2, length), draw(2, length), draw(4, length));
+    let lines = |[queries, keys]: [usize; 2], options: &AttentionOptions| {
+        let (q, k, v, grad) = (draw(4, queries), draw(2, keys), draw(2, keys), draw(4, queries));
         let (_, lines) = during(|| {
             let attended = attention(q.clone(), k.clone(), v.clone(), None, options).unwrap();
             attention_backward([q, k, v], None, attended.kept, grad, options, [true; 3]).unwrap()
@@ -153,15 +153,20 @@ fn shared_heads_are_not_repeated() {
     ];
     let tiled = AttentionOptions { path: AttentionPath::Tiled, ..Default::default() };
     let narrow = AttentionOptions { window: Some(9), causal: true, ..Default::default() };
-    for options in [tiled, narrow] {
-        let lines = lines(40, &options);
+    // Without causality, and longer than the queries: 49 keys before a query, and at most 39 behind it.
+    let long = AttentionOptions { window: Some(50), ..Default::default() };
+    for (options, sizes) in [(tiled, [40, 40]), (narrow, [40, 40]), (long, [40, 400])] {
+        let lines = lines(sizes, &options);
         let kernels: Vec<&str> = lines.iter().filter_map(|line| line.split("kernel ").nth(1)).collect();
         assert_eq!(kernels, four, "{lines:#?}");
     }
     let wide = AttentionOptions { window: Some(11), causal: true, ..Default::default() };
-    let lines = lines(40, &wide);
-    assert!(lines.iter().any(|line| line.contains("kernel attention_weights<f32>")), "{lines:#?}");
-    assert!(!lines.iter().any(|line| line.contains("kernel copy_")), "{lines:#?}");
+    let long = AttentionOptions { window: Some(62), ..Default::default() };
+    for (options, sizes) in [(wide, [40, 40]), (long, [40, 400])] {
+        let lines = lines(sizes, &options);
+        assert!(lines.iter().any(|line| line.contains("kernel attention_weights<f32>")), "{lines:#?}");
+        assert!(!lines.iter().any(|line| line.contains("kernel copy_")), "{lines:#?}");
+    }
 }
 
 /// `[rows, heads * width]` with each head repeated `group` times.

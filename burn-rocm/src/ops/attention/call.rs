@@ -133,7 +133,7 @@ impl<'a> Call<'a> {
         // units. So they pay off only if memory is short.
         let most = self.options.scores.map_or_else(hip::attention_scores, Ok)?;
         // They take 3.5 times as long as the products (decision 018), but skip what a window hides.
-        let narrow = self.window.sees_at_most(keys / 4);
+        let narrow = self.window.sees_at_most(keys / 4, [queries, keys]);
         let tiled = possible && queries >= LEAST_QUERIES && (scores > most || narrow);
         Ok(if tiled { Path::Tiled } else { Path::Composed })
     }
