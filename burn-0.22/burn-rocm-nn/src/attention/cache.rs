@@ -83,13 +83,18 @@ impl MhaCache {
     }
 
     /// A cache for decoding with cross-attention, which keeps the keys and values of the first
-    /// call.
+    /// call. A module with a window refuses it.
     pub fn autoregressive_cross_attention() -> Self {
         Self {
             key: MhaLinearCache::Full(TensorCache::empty()),
             value: MhaLinearCache::Full(TensorCache::empty()),
             ..Self::autoregressive()
         }
+    }
+
+    /// Whether the keys of the first call stay.
+    pub(super) fn keeps_keys(&self) -> bool {
+        matches!(self.key, MhaLinearCache::Full(_))
     }
 }
 

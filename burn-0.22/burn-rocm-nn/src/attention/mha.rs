@@ -106,7 +106,8 @@ pub struct MultiHeadAttention {
 /// The sliding window of a [`MultiHeadAttention`]. Records lack it.
 #[derive(Module, Debug)]
 pub struct SlidingWindow {
-    /// A query sees only keys that are fewer than this number of positions away, or all keys.
+    /// A query sees only keys that are fewer than this number of positions away, or all keys. At
+    /// least 1.
     #[module(skip)]
     pub window: Option<usize>,
 }
@@ -316,7 +317,8 @@ impl MultiHeadAttention {
     /// - output: `[batch, queries, d_model]`
     ///
     /// # Panics
-    /// With [`Invalid`](burn_rocm::RocmError::Invalid) if inputs and masks don't broadcast.
+    /// With [`Invalid`](burn_rocm::RocmError::Invalid) if inputs and masks don't broadcast, or if the
+    /// window is 0.
     pub fn forward(&self, input: MhaInput) -> MhaOutput {
         let MhaInput { query, key, value, alike, masks } = input;
         let mask = masks.joined();
@@ -339,8 +341,9 @@ impl MultiHeadAttention {
     ///
     /// # Panics
     /// As [`forward`](Self::forward), and with [`Invalid`](burn_rocm::RocmError::Invalid) unless a
-    /// later call has exactly one token more than the cache; the cache then stays as it was. (Given
-    /// several new tokens, Burn's module takes only the last one and panics later.)
+    /// later call has exactly one token more than the cache, or if the module has a window and the
+    /// cache is of cross-attention; the cache then stays as it was. (Given several new tokens, Burn's
+    /// module takes only the last one and panics later.)
     pub fn forward_cache(&self, input: MhaInput, cache: &mut MhaCache) -> MhaOutput {
         let MhaInput { query, key, value, masks, .. } = input;
         self.forward_cached([query, key, value], masks.joined(), cache)
@@ -353,7 +356,12 @@ impl MultiHeadAttention {
         mask: Mask,
         cache: &mut MhaCache,
     ) -> MhaOutput {
-        // All three checks are made before any cache changes.
+        // All checks are made before any cache changes. With a window, the last query is at the last
+        // key. So keys that stay would move the queries whose outputs the cache holds.
+        if let (Some(window), true) = (self.window(), cache.keeps_keys()) {
+            let found = format!("a cache of cross-attention and a window of {window}");
+            refuse("autoregressive cache", "a cache of self-attention, or no window", found);
+        }
         for (cache, tokens) in [(&cache.query, &query), (&cache.key, &key), (&cache.value, &value)] {
             cache.check(tokens);
         }
@@ -367,6 +375,15 @@ impl MultiHeadAttention {
     /// The number of heads of keys and values.
     pub fn kv_heads(&self) -> usize {
         self.key.weight.shape()[1] / self.d_k.max(1)
+    }
+
+    /// The window. [`SlidingWindow::window`] is a public field, so it is checked here too.
+    fn window(&self) -> Option<usize> {
+        let window = self.activation.window;
+        if window == Some(0) {
+            refuse("MultiHeadAttention", "a window of at least 1 key", "0");
+        }
+        window
     }
 
     /// The features of each head: `[batch, heads, sequence, d_k]`.
@@ -466,7 +483,7 @@ impl MultiHeadAttention {
         let options = AttentionOptions {
             fill: self.min_float,
             quiet: self.quiet_softmax,
-            window: self.activation.window,
+            window: self.window(),
             ..AttentionOptions::default()
         };
         Rule { mask: mask.map(|mask| route.bool(mask)), options }
@@ -478,10 +495,12 @@ impl MultiHeadAttention {
             Some(mask) => scores.mask_fill(mask, self.min_float),
             None => scores,
         };
-        let outside = self.activation.window.map(|window| outside(&scores, window));
-        // Scores stay finite in rows that see nothing, whose gradient would otherwise be NaN.
+        let outside = self.window().map(|window| outside(&scores, window));
+        // Scores are 0 in rows that see nothing, whose gradient would otherwise be NaN.
         let scores = match &outside {
-            Some([_, hidden]) => scores.mask_fill(hidden.clone(), f32::NEG_INFINITY),
+            Some([outside, hidden]) => {
+                scores.mask_fill(outside.clone(), 0.0).mask_fill(hidden.clone(), f32::NEG_INFINITY)
+            }
             None => scores,
         };
         let weights = if self.quiet_softmax { quiet_softmax(scores, 3) } else { softmax(scores, 3) };

@@ -1,7 +1,7 @@
 //! Attention and the encoder.
 
 use crate::worlds::{Ty, as_burns, same_as_021, v22};
-use burn_rocm_nn_022::attention::{MhaInput, MultiHeadAttentionConfig};
+use burn_rocm_nn_022::attention::{MhaCache, MhaInput, MultiHeadAttentionConfig};
 
 /// The keys that are hidden: every third, and every fifth from some queries.
 fn hidden(count: usize, every: usize) -> Vec<bool> {
@@ -110,7 +110,7 @@ fn tokens_from_a_cache() {
     let config = MultiHeadAttentionConfig::new(8, 2).with_dropout(0.0);
     let mha = v22::filled(config.init(&v22::device()), Ty::F64);
     let tokens = v22::tensor::<3>(1, [1, 4, 8], Ty::F64);
-    let mut cache = burn_rocm_nn_022::attention::MhaCache::autoregressive();
+    let mut cache = MhaCache::autoregressive();
     let mut last = None;
     for known in 1..=4 {
         let input = MhaInput::self_attn(tokens.clone().narrow(1, 0, known));
@@ -120,6 +120,39 @@ fn tokens_from_a_cache() {
     // The last token attends to all.
     let [found, expected] = [found, whole].map(|context| v22::read(context.narrow(1, 3, 1)));
     crate::worlds::assert_near("the last token", &[found], &[expected], 64);
+}
+
+/// Asserts that the body ends in an `Invalid` of this op, which names the found value.
+fn refused<T>(op: &str, what: &str, body: impl FnOnce() -> T) {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(body()))).is_err(), "{op} took {what}");
+    match burn_rocm::take_last_error() {
+        Some(burn_rocm::RocmError::Invalid { op: of, found, .. }) => {
+            assert!(of == op && found.contains(what), "{of} found {found}");
+        }
+        other => panic!("{op} of {what}: {other:?}"),
+    }
+}
+
+/// On this backend, and composed of Burn's ops on another.
+#[test]
+fn windows_that_do_not_fit() {
+    use crate::worlds::flex;
+    macro_rules! on {
+        ($v:ident) => {{
+            let config = MultiHeadAttentionConfig::new(8, 2).with_dropout(0.0).with_window(Some(3));
+            let mut mha = $v::filled(config.init(&$v::device()), Ty::F64);
+            let tokens = || MhaInput::self_attn($v::tensor::<3>(1, [1, 4, 8], Ty::F64));
+            let mut cache = MhaCache::autoregressive_cross_attention();
+            refused("autoregressive cache", "a window of 3", || mha.forward_cache(tokens(), &mut cache));
+            mha.activation.window = Some(0);
+            refused("MultiHeadAttention", "0", || mha.forward(tokens()));
+            mha.activation.window = None;
+            mha.forward_cache(tokens(), &mut cache);
+        }};
+    }
+    on!(v22);
+    on!(flex);
 }
 
 /// Burn 0.22 drops weights, not scores.

@@ -287,6 +287,41 @@ fn windows_without_a_visible_key() {
     }
 }
 
+/// The module's `min_float` does not count outside the window either: NaN there changes nothing. More
+/// queries than keys, so that some windows have no key, and fewer.
+#[test]
+fn min_float_outside_the_window_does_not_count() {
+    let (random, window) = (Random::new(), 3);
+    for (queries, keys) in [(9, 4), (6, 9), (40, 33)] {
+        let mut call = Call::new(&random, [2, queries, keys, 8, 4], [false, false]);
+        let hidden = |at: usize| {
+            let distance = (at / keys % queries + keys) as i64 - (at % keys + queries) as i64;
+            at % 5 < 2 && distance.unsigned_abs() >= window as u64
+        };
+        let hidden: Vec<bool> = (0..2 * queries * keys).map(hidden).collect();
+        call.mask_attn = Some(TensorData::new(hidden, [2, queries, keys]));
+        let config = MultiHeadAttentionConfig::new(8, 4).with_window(Some(window)).with_dropout(0.0);
+        let record = saved(made(config.init::<Oracle>(&Default::default())));
+        macro_rules! on {
+            ($B:ident, $min_float:expr) => {{
+                let mut module = loaded(config.init::<$B>(&Default::default()), &record);
+                module.min_float = $min_float;
+                mha_of!($B, module, MhaInput of ours, &call)
+            }};
+        }
+        for min_float in [f64::NAN, f64::INFINITY] {
+            let what = format!("{queries} {keys} {min_float}");
+            let composed = [on!(Oracle, min_float), on!(Oracle, -1e4)];
+            assert_close(&format!("{what}, composed"), &composed[0], &composed[1], Tolerance::EXACT);
+            let fused = [on!(Ours, min_float), on!(Ours, -1e4)];
+            assert_close(&what, &fused[0], &fused[1], Tolerance::EXACT);
+            for result in composed.iter().chain(&fused).flatten() {
+                assert!(result.iter::<f32>().all(f32::is_finite), "{what}: {result:?}");
+            }
+        }
+    }
+}
+
 /// The record of Burn's module, loaded into this crate's, saved from it, and loaded into `blank`.
 fn through<A: Module<Oracle>, M: Module<Ours>, R>(recorder: R, burns: &A, ours: &M, blank: &A) -> Vec<u8>
 where

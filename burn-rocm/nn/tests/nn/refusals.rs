@@ -124,6 +124,16 @@ fn inputs<B: AutodiffBackend>(of_max: &str, of_average: &str) {
     refused("autoregressive cache", "[2, 4, 4]", || attention.forward_cache(uneven, &mut cache));
     let third = attention.forward_cache(tokens(3), &mut cache);
     assert_eq!(third.context.dims(), [2, 3, 4], "what was refused has left the cache as it was");
+    let mut windowed = MultiHeadAttentionConfig::new(4, 2).with_window(Some(3)).init::<B>(&device);
+    let mut cache = MhaCache::autoregressive_cross_attention();
+    refused("autoregressive cache", "a window of 3", || windowed.forward_cache(tokens(2), &mut cache));
+    windowed.activation.window = Some(0);
+    refused("MultiHeadAttention", "0", || windowed.forward(tokens(2)));
+    let x = Tensor::<B, 3>::ones([2, 2, 4], &device);
+    refused("MultiHeadAttention", "0", || windowed.forward(MhaInput::new(x.clone(), x.clone(), x)));
+    refused("MultiHeadAttention", "0", || windowed.forward_cache(tokens(2), &mut MhaCache::autoregressive()));
+    windowed.activation.window = None;
+    windowed.forward_cache(tokens(2), &mut cache);
     let encoder = TransformerEncoderConfig::new(4, 6, 2, 2).init::<B>(&device);
     let mut cache = encoder.new_autoregressive_cache();
     let mut step = |count| {
