@@ -9,11 +9,6 @@
 #include "block_product.h"
 #include "prelude.h"
 
-struct Shape {
-    i64 pairs, heads, queries, keys, width, values; // pairs: batch * heads; width: of q and k; values: of v
-    i64 group;                                      // heads of queries that share a head of keys and values
-};
-
 // The parameters of `attention`, in their order.
 template <class T> struct Given {
     Shape s;
@@ -43,11 +38,10 @@ constexpr i32 PLAIN = 0, MASKED = 1, TRAINED = 2;
 template <class T> struct Inputs {
     using C = compute_t<T>;
     u32 queries, keys, width, values;
-    View q_at, k_at, v_at, mask_at, bias_at;
+    View q_at, k_at, v_at, bias_at;
     const T *q, *k, *v; // of one batch and head
-    const u8 *mask;
+    Mask mask;
     const T *bias;
-    u32 mask_size;
     C scale, cap, fill;
     Window window;
     bool quiet;
@@ -57,12 +51,12 @@ template <class T> struct Inputs {
 
     DEVICE Inputs(const Given<T> &g, i64 batch, i64 head)
         : queries((u32)g.s.queries), keys((u32)g.s.keys), width((u32)g.s.width), values((u32)g.s.values), q_at(g.q_at),
-          k_at(g.k_at), v_at(g.v_at), mask_at(g.mask_at), bias_at(g.bias_at), q(g.q + first(q_at, batch, head)),
+          k_at(g.k_at), v_at(g.v_at), bias_at(g.bias_at), q(g.q + first(q_at, batch, head)),
           k(g.k + first(k_at, batch, shared_head(head, g.s.group))),
           v(g.v + first(v_at, batch, shared_head(head, g.s.group))),
-          mask(g.mask == nullptr ? g.mask : g.mask + first(mask_at, batch, head) * g.mask_size),
-          bias(g.bias == nullptr ? g.bias : g.bias + first(bias_at, batch, head)), mask_size(g.mask_size),
-          scale(g.scale), cap(g.cap), fill(g.fill), window(g.window), quiet(g.quiet != 0),
+          mask(mask_of(g.mask_at, g.mask, g.mask_size, batch, head)),
+          bias(g.bias == nullptr ? g.bias : g.bias + first(bias_at, batch, head)), scale(g.scale), cap(g.cap),
+          fill(g.fill), window(g.window), quiet(g.quiet != 0),
           dropout{stream_of(g.seed, g.call), g.dropping, g.last, g.factor}, sums(g.sums),
           first_row((u64)((batch * g.s.heads + head) * g.s.queries)) {}
     static DEVICE i64 first(const View &at, i64 batch, i64 head) { return batch * at.batch + head * at.head; }
@@ -70,10 +64,6 @@ template <class T> struct Inputs {
     // The keys that some query in first..=last sees.
     DEVICE Range seen(u32 first, u32 last) const { return window.keys_of(first, last, queries, keys); }
     DEVICE bool sees(u32 query, u32 key) const { return window.sees(query, key, queries, keys); }
-    DEVICE bool hidden(u32 query, u32 key) const {
-        i64 at = (i64)query * mask_at.row + (i64)key * mask_at.column;
-        return mask_size == 1 ? mask[at] != 0 : reinterpret_cast<const u32 *>(mask)[at] != 0;
-    }
     DEVICE C added(u32 query, u32 key) const {
         return load(bias[(i64)query * bias_at.row + (i64)key * bias_at.column]);
     }
@@ -117,17 +107,18 @@ DEVICE C weigh(const Inputs<T> &p, u32 query, u32 key0, u32 count, C *x, C &top,
         }
         for (u32 j = 0; j < KEYS; ++j) x[j] *= p.dropout.kept(word[j]);
     }
-    if (p.mask != nullptr) {
+    if (p.mask.from != nullptr) {
         C hidden = KIND == TRAINED ? p.fill : LOWEST<C>;
-        for (u32 j = 0; j < count; ++j) x[j] = p.hidden(query, key0 + j) ? hidden : x[j];
+        for (u32 j = 0; j < count; ++j) x[j] = p.mask.hides(query, key0 + j) ? hidden : x[j];
     }
+    if (KIND == MASKED && p.bias != nullptr) {
+        for (u32 j = 0; j < count; ++j) x[j] += p.added(query, key0 + j);
+    }
+    // Last, so that no mask and no bias counts outside the window.
     Range seen = p.seen(query, query);
     u32 from_key = seen.begin < key0 ? 0 : seen.begin - key0, to_key = seen.end < key0 ? 0 : seen.end - key0;
     for (u32 j = 0; j < from_key && j < KEYS; ++j) x[j] = LOWEST<C>;
     for (u32 j = to_key; j < KEYS; ++j) x[j] = LOWEST<C>;
-    if (KIND == MASKED && p.bias != nullptr) {
-        for (u32 j = 0; j < count; ++j) x[j] += p.added(query, key0 + j);
-    }
     const C *from = x;
     C next = Larger()(top, block_reduce_range(KEYS, LOWEST<C>, [=](u64 j) { return from[j]; }, Larger()));
     C base = base_of(next), fade = math::exp(top - base);
@@ -292,15 +283,16 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
                 C x = p.capped(score[i][j]);
                 if constexpr (KIND == TRAINED) {
                     if (m.dropout.on) x *= m.dropout.kept(word_of(words, key0 % SPAN / SIDE + j));
-                    if (m.mask != nullptr && key < inside && m.hidden(query, key)) x = m.fill;
+                    if (m.mask.from != nullptr && key < inside && m.mask.hides(query, key)) x = m.fill;
                 }
-                if (key >= inside || !p.sees(query, key)) x = LOWEST<C>;
                 if constexpr (KIND == MASKED) {
                     if (key < inside) {
-                        if (m.mask != nullptr && m.hidden(query, key)) x = LOWEST<C>;
+                        if (m.mask.from != nullptr && m.mask.hides(query, key)) x = LOWEST<C>;
                         if (m.bias != nullptr) x += m.added(query, key);
                     }
                 }
+                // Last, so that no mask and no bias counts outside the window.
+                if (key >= inside || !p.sees(query, key)) x = LOWEST<C>;
                 score[i][j] = x;
                 peak = Larger()(peak, x);
             }
@@ -369,12 +361,12 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
 
 #endif
 
-// out = softmax(mask(cap(scale q k^T)) + bias) v. `out` is packed [pairs, queries, values]; the
-// other operands have strides. Launched with blocks of 256 threads (or one). The host launches a
-// block for each 64 queries of a pair, up to a limit, but any number of blocks works. Tiles of keys
-// that no query of a tile sees are not read. TRAINED computes out =
-// softmax(mask(dropout(scale q k^T))) v, where the score of a hidden key is `fill` instead of -inf,
-// and writes each row's RowSum to sums[pair, query].
+// out = softmax(window(mask(cap(scale q k^T)) + bias)) v, where `window` replaces the scores of keys
+// outside by -inf. `out` is packed [pairs, queries, values]; the other operands have strides.
+// Launched with blocks of 256 threads (or one). The host launches a block for each 64 queries of a
+// pair, up to a limit, but any number of blocks works. Tiles of keys that no query of a tile sees
+// are not read. TRAINED computes out = softmax(window(mask(dropout(scale q k^T)))) v, where the
+// score of a hidden key is `fill` instead of -inf, and writes each row's RowSum to sums[pair, query].
 template <class T, i32 KIND>
 __global__ __launch_bounds__(256) void attention(Shape s, View q_at, View k_at, View v_at, View mask_at, View bias_at,
                                                  const T *q, const T *k, const T *v, const u8 *mask, const T *bias,

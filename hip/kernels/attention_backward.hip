@@ -9,11 +9,6 @@
 #include "block_product.h"
 #include "prelude.h"
 
-struct Shape {
-    i64 pairs, heads, queries, keys, width, values; // pairs: batch * heads; width: of q and k; values: of v
-    i64 group;                                      // heads of queries that share a head of keys and values
-};
-
 // The kernels' parameters, in their order.
 template <class T> struct Given {
     using C = compute_t<T>;

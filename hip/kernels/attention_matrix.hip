@@ -5,11 +5,6 @@
 // before the second product, sums are f32.
 #include "attention_matrix.h"
 
-struct Shape {
-    i64 pairs, heads, queries, keys, width, values; // pairs: batch * heads; width: of q and k; values: of v
-    i64 group;                                      // heads of queries that share a head of keys and values
-};
-
 // The parameters of `attention_matrix`, in their order.
 template <class T> struct Given {
     Shape s;
@@ -59,7 +54,7 @@ template <i32 WIDE> struct Sizes {
     static constexpr u32 QUERIES = KEPT ? ROWS * PITCH : 0, TILE = KEYS * PITCH, ROOM = QUERIES + 2 * STAGES * TILE;
 };
 
-// Turns products into scores: scale, softcap, dropout, mask, window, bias. Each step loads its
+// Turns products into scores: scale, softcap, dropout, mask, bias, window. Each step loads its
 // parameters when it begins; together they do not fit into AMD's scalar registers.
 template <u32 TALL, u32 ACROSS, class T>
 DEVICE void change_scores(const Given<T> &given, u32 pair, u32 row0, u32 key0, cores::Sums (&score)[TALL][ACROSS]) {
@@ -94,13 +89,6 @@ DEVICE void change_scores(const Given<T> &given, u32 pair, u32 row0, u32 key0, c
             keep_order<true>();
         });
     }
-    {
-        const Window window = reload_parameters(given).window;
-        for_each_sum<TALL, ACROSS>(row0, key0, [&](u32 query, u32 key, u32 m, u32 n, u32 i) {
-            if (!window.sees(query, key, queries, keys)) score[m][n].at[i] = LOWEST<f32>;
-            keep_order<true>();
-        });
-    }
     if (reload_parameters(given).bias != nullptr) {
         const Given<T> &g = reload_parameters(given);
         u32 batch = pair / (u32)g.s.heads, head = pair - batch * (u32)g.s.heads;
@@ -110,6 +98,12 @@ DEVICE void change_scores(const Given<T> &given, u32 pair, u32 row0, u32 key0, c
             if (query < queries && key < keys) score[m][n].at[i] += load(bias[(i64)query * row + (i64)key * column]);
         });
     }
+    // Last, so that no mask and no bias counts outside the window.
+    const Window window = reload_parameters(given).window;
+    for_each_sum<TALL, ACROSS>(row0, key0, [&](u32 query, u32 key, u32 m, u32 n, u32 i) {
+        if (!window.sees(query, key, queries, keys)) score[m][n].at[i] = LOWEST<f32>;
+        keep_order<true>();
+    });
 }
 
 template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given, u32 pair, u32 block_row) {
@@ -338,11 +332,11 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
 
 #endif
 
-// out = softmax(mask(dropout(cap(scale q k^T))) + bias) v for heads of up to WIDE features, where
-// the score of a hidden key is `fill`. Every operand has strides; the output's last axis is
-// contiguous and its other strides are multiples of `values`. Each row's RowSum goes to sums[pair,
-// query]. Launched with THREADS threads; any number of blocks works. Tiles of keys that no query of
-// a block sees are not read.
+// out = softmax(window(mask(dropout(cap(scale q k^T))) + bias)) v for heads of up to WIDE features,
+// where the score of a hidden key is `fill`, and `window` replaces the scores of keys outside by
+// -inf. Every operand has strides; the output's last axis is contiguous and its other strides are
+// multiples of `values`. Each row's RowSum goes to sums[pair, query]. Launched with THREADS threads;
+// any number of blocks works. Tiles of keys that no query of a block sees are not read.
 template <class T, i32 WIDE, i32 KIND>
 __global__ __launch_bounds__(THREADS) void attention_matrix(Shape s, View q_at, View k_at, View v_at, View mask_at,
                                                             View bias_at, View out_at, const T *q, const T *k,

@@ -9,6 +9,12 @@ struct View {
     i64 batch, head, row, column;
 };
 
+// The sizes of a call.
+struct Shape {
+    i64 pairs, heads, queries, keys, width, values; // pairs: batch * heads; width: of q and k; values: of v
+    i64 group;                                      // heads of queries that share a head of keys and values
+};
+
 template <class C> constexpr C LOWEST = (C)-__builtin_inff();
 
 // The number that is subtracted from scores before exponentiation: `top`, the greatest score so

@@ -15,14 +15,14 @@ MATH_FUNCTION(exp2, exp2f, exp2)
 MATH_FUNCTION2(fmax, fmaxf, fmax)
 } // namespace math
 
-struct Shape {
+struct Sizes {
     i64 pairs, heads;                // pairs: batch * heads
     i64 rows, columns, depth, tiles; // of a pair; rows: of the left operand, columns: rows of the right one
 };
 
 // The kernels' parameters, in their order.
 struct Forward {
-    Shape s;
+    Sizes s;
     View left_at, right_at;
     const f32 *left, *right;
     f32 scale;
@@ -30,7 +30,7 @@ struct Forward {
     f32 *out;
 };
 struct Backward {
-    Shape s;
+    Sizes s;
     View left_at, right_at;
     const f32 *left, *right, *weights;
     f32 *out;
@@ -141,11 +141,11 @@ struct Place {
     i64 batch, head;
     u32 row; // the tile's first row
 
-    template <u32 ROWS> DEVICE static Place of(const Shape &s, u64 item) {
+    template <u32 ROWS> DEVICE static Place of(const Sizes &s, u64 item) {
         i64 pair = (i64)item / s.tiles, batch = pair / s.heads;
         return Place{batch, pair - batch * s.heads, (u32)((i64)item - pair * s.tiles) * ROWS};
     }
-    template <u32 ROWS> DEVICE void advance(const Shape &s) {
+    template <u32 ROWS> DEVICE void advance(const Sizes &s) {
         row += ROWS;
         if (row < s.rows) return;
         row = 0;
@@ -161,7 +161,7 @@ struct Part {
     i64 first;
     u32 rows, column, columns;
 
-    template <u32 PARTS> DEVICE static Part of(const Shape &s, const Place &at) {
+    template <u32 PARTS> DEVICE static Part of(const Sizes &s, const Place &at) {
         u32 row = at.row + threadIdx.x / TEAM * Tile<PARTS>::HEIGHT, column = threadIdx.x % TEAM * WIDTH;
         i64 first = ((at.batch * s.heads + at.head) * s.rows + row) * s.columns + column;
         return Part{first, row < (u32)s.rows ? (u32)s.rows - row : 0, column, (u32)s.columns};
@@ -226,7 +226,7 @@ DEVICE void for_each_tile(const Given &given, Finish finish) {
 // addresses multiples of 16 bytes. `depth` must be a multiple of 4, `columns` at most 128 PARTS and
 // a multiple of 4, and offsets within a pair below 2^32.
 template <class F, i32 PARTS>
-__global__ __launch_bounds__(256) void attention_softmax(Shape s, View left_at, View right_at, const F *left,
+__global__ __launch_bounds__(256) void attention_softmax(Sizes s, View left_at, View right_at, const F *left,
                                                          const F *right, F scale, u32 quiet, F *out) {
     using T = Tile<PARTS>;
     for_each_tile<PARTS, AHEAD>(Forward{s, left_at, right_at, left, right, scale, quiet, out},
@@ -283,7 +283,7 @@ __global__ __launch_bounds__(256) void attention_softmax(Shape s, View left_at, 
 // out = w (g - sum(w g)) for rows of the weights w and of g = left right^T, [pairs, rows, columns].
 // The other requirements are those of `attention_softmax`.
 template <class F, i32 PARTS>
-__global__ __launch_bounds__(256) void attention_softmax_backward(Shape s, View left_at, View right_at, const F *left,
+__global__ __launch_bounds__(256) void attention_softmax_backward(Sizes s, View left_at, View right_at, const F *left,
                                                                   const F *right, const F *weights, F *out) {
     using T = Tile<PARTS>;
     for_each_tile<PARTS, false>(Backward{s, left_at, right_at, left, right, weights, out},

@@ -23,10 +23,11 @@ const fn case(sizes: [usize; 6]) -> Case {
     Case { batch, heads, queries, keys, width, values }
 }
 
-/// Few queries, which take the composed path; more than a tile of queries, of keys, of features, of
-/// all three; heads as wide as the kernel takes, and wider.
+/// One query, as in decoding, and few, which take the composed path; more than a tile of queries, of
+/// keys, of features, of all three; heads as wide as the kernel takes, and wider.
 const CASES: &[Case] = &[
     case([1, 1, 1, 1, 4, 4]),
+    case([1, 2, 1, 9, 4, 4]),
     case([2, 3, 5, 5, 8, 8]),
     case([2, 2, 7, 9, 16, 3]),
     case([1, 2, 70, 30, 20, 36]),

@@ -7,9 +7,10 @@ use burn_rocm_tests::attention::Operands;
 use burn_rocm_tests::limits::{assert_within, exact};
 use burn_rocm_tests::*;
 
-/// Batch, heads, heads of keys, queries, keys, features, values. Few queries, which take the composed
-/// path; more than a tile of each; heads that are too wide for the tiled kernels.
+/// Batch, heads, heads of keys, queries, keys, features, values. One query, as in decoding, and few, which
+/// take the composed path; more than a tile of each; heads that are too wide for the tiled kernels.
 const CASES: &[[usize; 7]] = &[
+    [2, 4, 2, 1, 70, 8, 8],
     [2, 4, 2, 5, 70, 8, 8],
     [1, 3, 1, 40, 30, 12, 5],
     [2, 4, 4, 33, 140, 16, 16],
@@ -110,6 +111,45 @@ fn grouped_attention_f16() {
 #[test]
 fn grouped_attention_bf16() {
     against_the_oracle(DType::BF16);
+}
+
+/// Biases of keys that causality or the window hides do not count, on any path: NaN and +inf there change
+/// nothing.
+#[test]
+fn biases_outside_the_window_do_not_count() {
+    let (random, device) = (Random::new(), Default::default());
+    // Few queries and wide heads, which take the composed path, and the tiled kernels between them.
+    let sizes = [[5, 30, 8], [40, 100, 8], [40, 100, 257]];
+    let windows = [(true, None), (true, Some(9)), (false, Some(9))];
+    let cases = sizes.into_iter().flat_map(|sizes| windows.map(|window| (sizes, window)));
+    for (dtype, ([queries, keys, width], (causal, window))) in
+        FLOATS.into_iter().flat_map(|dtype| cases.clone().map(move |case| (dtype, case)))
+    {
+        let options = AttentionInferenceOptions { causal, window, ..Default::default() };
+        let of = |heads, length| {
+            float(&random, &[1, heads, length, width], dtype, View::Contiguous, -1.0, 1.0).float::<R>(&device)
+        };
+        let (q, k, v) = (of(4, queries), of(2, keys), of(2, keys));
+        let drawn: Vec<f64> = (0..queries * keys).map(|_| random.uniform(-1.0, 1.0)).collect();
+        let run = |outside: f64, masked: bool| {
+            let seen = |at: usize| sees(&options, at / keys, at % keys, [queries, keys]);
+            let bias = drawn.iter().enumerate().map(|(at, &bias)| if seen(at) { bias } else { outside });
+            let bias = TensorData::new(bias.collect::<Vec<f64>>(), [1, 1, queries, keys]);
+            let bias = R::float_from_data(bias.convert_dtype(dtype), &device);
+            let hidden: Vec<bool> = (0..keys).map(|key| key % 5 == 2).collect();
+            let mask = masked.then(|| R::bool_from_data(TensorData::new(hidden, [1, 1, 1, keys]), &device));
+            let (q, k, v) = (q.clone(), k.clone(), v.clone());
+            read_float::<R>(attention_inference(q, k, v, mask, Some(bias), &options).unwrap())
+        };
+        for masked in [false, true] {
+            let expected = run(0.0, masked);
+            assert!(expected.iter::<f64>().all(f64::is_finite));
+            for outside in [f64::NAN, f64::INFINITY] {
+                let what = format!("{dtype:?} {queries} {keys} {width} {options:?} {masked} {outside}");
+                assert_close(&what, &[run(outside, masked)], &[expected.clone()], Tolerance::EXACT);
+            }
+        }
+    }
 }
 
 /// In decoding, keys that no query sees are not read: NaN in them changes nothing.

@@ -7,7 +7,10 @@ use burn::nn::{attention as theirs, transformer as their_encoder};
 use burn::record::{BinBytesRecorder, FullPrecisionSettings, NamedMpkBytesRecorder, Recorder};
 use burn::tensor::Tensor;
 use burn_rocm::RocmTensor;
-use burn_rocm::fused::{AttentionOptions, AttentionPath, attention, attention_backward};
+use burn_rocm::fused::{
+    AttentionOptions, AttentionPath, attention, attention_backward, attention_weights,
+    attention_weights_backward,
+};
 use burn_rocm_nn::attention::{
     MhaCache, MhaInput, MultiHeadAttention, MultiHeadAttentionConfig, generate_autoregressive_mask,
 };
@@ -128,6 +131,84 @@ fn keys_outside_the_windows_are_not_read() {
                 }
             }
         }
+    }
+}
+
+/// The mask's score does not count outside the windows, on any path, forward and backward: NaN and +inf
+/// there change nothing.
+#[test]
+fn masks_outside_the_windows_do_not_count() {
+    let (random, queries, keys, width) = (Random::new(), 40, 100, 8);
+    let paths = [AttentionPath::Tiled, AttentionPath::Composed];
+    let windows = [(true, None), (true, Some(9)), (false, Some(9))];
+    let cases = paths.into_iter().flat_map(|path| windows.map(|window| (path, window)));
+    for (dtype, (path, (causal, window))) in
+        FLOATS.into_iter().flat_map(|dtype| cases.clone().map(move |case| (dtype, case)))
+    {
+        let of =
+            |heads, length| on_device(&uniform(&random, &[1, heads, length, width]), dtype, Lies::Packed);
+        let (q, k, v, grad) = (of(4, queries), of(2, keys), of(2, keys), of(4, queries));
+        let by_weights = on_device(&uniform(&random, &[1, 4, queries, keys]), dtype, Lies::Packed);
+        let case = case([1, 4, queries, keys, width, width]);
+        let run = |fill| {
+            let options = AttentionOptions { causal, window, fill, path, ..Default::default() };
+            let hidden = |at: usize| at % 3 > 0 && !case.sees(&options, at / keys, at % keys);
+            let hidden: Vec<bool> = (0..queries * keys).map(hidden).collect();
+            assert!(hidden.contains(&true));
+            let hidden = TensorData::new(hidden, [1, 1, queries, keys]);
+            let mask = || Some(R::bool_from_data(hidden.clone(), &Default::default()));
+            let inputs = || [q.clone(), k.clone(), v.clone()];
+            let [a, b, c] = inputs();
+            let attended = attention(a, b, c, mask(), &options).unwrap();
+            let (kept, grad) = (attended.kept, grad.clone());
+            let grads = attention_backward(inputs(), mask(), kept, grad, &options, [true; 3]).unwrap();
+            let weights = attention_weights(q.clone(), k.clone(), mask(), &options).unwrap();
+            let [a, b, _] = inputs();
+            let (made, by_weights) = (weights.clone(), by_weights.clone());
+            let more = attention_weights_backward([a, b], mask(), made, by_weights, &options, [true; 2]);
+            let grads = grads.into_iter().chain(more.unwrap()).flatten();
+            [attended.out, weights].into_iter().chain(grads).map(read).collect::<Vec<_>>()
+        };
+        let expected = run(f64::NEG_INFINITY);
+        assert!(expected.iter().flatten().all(|x| x.is_finite()));
+        for fill in [f64::NAN, f64::INFINITY] {
+            assert_eq!(run(fill), expected, "{dtype:?} {path:?} causal {causal} {window:?} {fill}");
+        }
+    }
+}
+
+/// More than 2^32 pairs of queries and keys: the last tokens of a long sequence give, bit for bit, what
+/// they give alone. They begin at a tile's border.
+#[test]
+fn more_pairs_than_32_bits_count() {
+    let (random, length, last, window, width) = (Random::new(), 516 * 128, 3 * 128, 64, 8);
+    assert!(length * length > 1 << 32);
+    let drawn = [(); 4].map(|()| uniform(&random, &[1, 1, length, width]));
+    for dtype in [DType::F32, DType::BF16] {
+        let run = |from: usize| {
+            let whole = |data: &TensorData| on_device(data, dtype, Lies::Packed);
+            let of = |data: &TensorData| {
+                R::float_slice(whole(data), &[Slice::full(), Slice::full(), (from..length).into()])
+            };
+            let hidden: Vec<bool> = (from..length).map(|key| key % 7 == 3).collect();
+            let hidden = TensorData::new(hidden, [1, 1, 1, length - from]);
+            let mask = || Some(R::bool_from_data(hidden.clone(), &Default::default()));
+            let options = AttentionOptions {
+                causal: true,
+                window: Some(window),
+                path: AttentionPath::Tiled,
+                ..Default::default()
+            };
+            let [q, k, v, grad] = drawn.each_ref().map(of);
+            let attended = attention(q.clone(), k.clone(), v.clone(), mask(), &options).unwrap();
+            let kept = attended.kept;
+            let grads = attention_backward([q, k, v], mask(), kept, grad, &options, [true; 3]).unwrap();
+            // Those of the last tokens that see no other tokens than the last.
+            let found = [attended.out].into_iter().chain(grads.into_iter().flatten());
+            let rows = 2 * 128 * width;
+            found.map(|x| read(x).split_off((length - from) * width - rows)).collect::<Vec<_>>()
+        };
+        assert!(run(0) == run(length - last), "{dtype:?}");
     }
 }
 

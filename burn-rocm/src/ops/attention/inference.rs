@@ -36,8 +36,9 @@ struct Call {
     window: Window,
 }
 
-/// `softmax(mask(softcap(scale * query key^T)) + bias) value`, without a gradient. A query whose keys
-/// are all hidden gives zeros.
+/// `softmax(window(mask(softcap(scale * query key^T)) + bias)) value`, without a gradient. Causality
+/// and the window hide keys whatever their scores and biases are, NaN included. A query whose keys are
+/// all hidden gives zeros.
 ///
 /// # Shapes
 /// - `query`: `[batch, heads, queries, features]`
@@ -255,6 +256,10 @@ impl Call {
         }
         if let Some(bias) = self.bias {
             scores = binary(OP, Functor::Add, scores, bias)?;
+        }
+        // Last, so that no mask and no bias counts outside the window.
+        if self.window.hides() {
+            scores = within(self.window, scores)?;
         }
         heads_of(matmul(OP, rows(masked_softmax(scores)?)?, self.value)?, values)
     }
