@@ -174,6 +174,9 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
         if (STAGES == 1) end_copies();
         v().copy(begin, tiles + STAGES * TILE);
         end_copies();
+    } else { // The block's next item copies its queries to the same place.
+        end_copies();
+        wait_for_copies<0>();
     }
     u32 stage = 0;
     for (u32 key0 = begin; key0 < end; key0 += KEYS) {
