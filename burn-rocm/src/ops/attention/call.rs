@@ -1,9 +1,9 @@
 //! A call of attention with a gradient: its checked inputs, and which implementation computes it.
 
 use super::cores::{Cores, Scores};
-use super::options::{AttentionOptions, AttentionPath};
+use super::options::{AttentionDropout, AttentionOptions, AttentionPath};
 use super::window::Window;
-use super::{LEAST_QUERIES, expand, group_of};
+use super::{LEAST_QUERIES, expand, group_of, has_tiled, mask_size};
 use crate::arg::{Arg, compute};
 use crate::dtype::compute_dtype;
 use crate::error::invalid;
@@ -120,10 +120,10 @@ impl<'a> Call<'a> {
         {
             return Ok(Path::Cores(cores));
         }
-        let threads = query.hip_device().grid_rows(1, usize::MAX).threads;
-        let possible = width.max(values) <= WIDEST && (threads == 256 || threads == 1);
+        let possible = width.max(values) <= WIDEST && has_tiled(query);
         if asked {
             let expected = format!("heads of at most {WIDEST} features, blocks of 256 threads");
+            let threads = query.hip_device().grid_rows(1, usize::MAX).threads;
             let found = || format!("{width} and {values} features, {threads} threads");
             return if possible { Ok(Path::Tiled) } else { invalid(self.op, expected, found()) };
         }
@@ -160,24 +160,11 @@ impl<'a> Call<'a> {
     }
 
     pub(super) fn mask_size(&self) -> Arg {
-        Arg::U32(self.mask.as_ref().map_or(1, RocmTensor::dtype_size) as u32)
+        mask_size(self.mask.as_ref())
     }
 
-    /// The kernels' dropout arguments: seed, call, whether scores are dropped, the largest random
-    /// word that drops a score, and the factor of the scores that stay.
     pub(super) fn dropout(&self) -> [Arg; 5] {
-        let dropout = self.options.dropout.filter(|dropout| dropout.prob > 0.0);
-        let (seed, call, prob) = dropout.map_or((0, 0, 0.0), |d| (d.seed, d.call, d.prob));
-        // A random word below prob * 2^32 drops its score.
-        let words = (prob * 4294967296.0).round().max(1.0);
-        let factor = if prob < 1.0 { 1.0 / (1.0 - prob) } else { 0.0 };
-        [
-            Arg::U64(seed),
-            Arg::U64(call),
-            Arg::U32(dropout.is_some() as u32),
-            Arg::U32((words - 1.0) as u32),
-            compute(factor.into(), self.ty),
-        ]
+        AttentionDropout::args(self.options.dropout, self.ty)
     }
 
     pub(super) fn compute(&self, value: f64) -> Arg {

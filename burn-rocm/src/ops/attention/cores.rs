@@ -3,8 +3,8 @@
 
 use hip::{Device, Grid, KernelName, MatrixCores, Template};
 
-use super::strides;
 use super::window::Window;
+use super::{mask_size, shape, strides};
 use crate::arg::{Arg, compute};
 use crate::dtype::compute_dtype;
 use crate::ops::launch::views_to_views;
@@ -25,8 +25,7 @@ pub(super) struct Scores<'a> {
     /// The score of a key that the mask hides.
     pub(super) fill: f64,
     pub(super) quiet: bool,
-    /// Seed, call, whether scores are dropped, the largest random word that drops a score, and the
-    /// factor of the others.
+    /// [`AttentionDropout::args`](super::options::AttentionDropout::args).
     pub(super) dropout: [Arg; 5],
 }
 
@@ -38,10 +37,6 @@ impl Scores<'_> {
         let scale = self.scale as f32;
         let multiplies = scale.is_normal() && (0.0..1e30).contains(&scale);
         self.mask.is_none() && self.bias.is_none() && self.softcap.is_none() && !dropped && multiplies
-    }
-
-    fn mask_size(&self) -> Arg {
-        Arg::U32(self.mask.map_or(1, RocmTensor::dtype_size) as u32)
     }
 }
 
@@ -171,15 +166,15 @@ impl Cores {
         let (key_heads, keys, values) = (key.dims()[1].max(1), key.dims()[2], value.dims()[3]);
         let plain = scores.are_plain() && inputs.iter().all(|input| is_whole(input));
         let kernel = Template::attention_matrix.ty(ty).int(self.wide as i32).int((!plain).into());
-        let shape = [batch * heads, heads, queries, keys, width, values, heads / key_heads].map(|n| n as i64);
+        let shape = shape([batch, heads, queries, keys, width], values, heads / key_heads);
         let operands = [Some(query), Some(key), Some(value), scores.mask, scores.bias];
         let views = operands.into_iter().chain([Some(out)]).map(strides);
-        let dims: Vec<Arg> = [Arg::I64x7(shape)].into_iter().chain(views).collect();
+        let dims: Vec<Arg> = [shape].into_iter().chain(views).collect();
         let mut scalars = vec![
             compute(scores.scale.into(), ty),
             compute(scores.softcap.unwrap_or(0.0).into(), ty),
             scores.window.arg(),
-            scores.mask_size(),
+            mask_size(scores.mask),
             compute(scores.fill.into(), ty),
             Arg::U32(scores.quiet.into()),
         ];
@@ -215,14 +210,13 @@ impl Cores {
 
         let operands = [Some(query), Some(key), Some(value), Some(grad), scores.mask];
         let plain = scores.are_plain() && inputs.iter().chain(&[grad]).all(|input| is_whole(input));
-        let shape = [pairs, heads, queries, keys, width, values, heads / key_heads].map(|n| n as i64);
-        let shape = Arg::I64x7(shape);
+        let shape = shape([batch, heads, queries, keys, width], values, heads / key_heads);
         let read: Vec<Option<&RocmTensor>> = operands.into_iter().chain([Some(sums), Some(&dots)]).collect();
         let mut scalars = vec![
             compute(scores.scale.into(), ty),
             compute(scores.fill.into(), ty),
             scores.window.arg(),
-            scores.mask_size(),
+            mask_size(scores.mask),
         ];
         scalars.extend(scores.dropout);
         let launch = |by: By, pairs: usize, length: usize, outputs: [Option<&RocmTensor>; 2]| {

@@ -4,9 +4,9 @@
 use hip::{Error as RocmError, Functor, Template};
 
 use super::cores::{Cores, Scores};
-use super::options::AttentionInferenceOptions;
+use super::options::{AttentionDropout, AttentionInferenceOptions};
 use super::window::Window;
-use super::{LEAST_QUERIES, OP, TILE, expand, group_of, grouped_dims, strides};
+use super::{LEAST_QUERIES, OP, TILE, expand, group_of, grouped_dims, has_tiled, mask_size, shape, strides};
 use crate::arg::{Arg, compute};
 use crate::error::invalid;
 use crate::layout::broadcast_shape;
@@ -176,7 +176,7 @@ impl Call {
             window: self.window,
             fill: f64::NEG_INFINITY,
             quiet: false,
-            dropout: [Arg::U64(0), Arg::U64(0), Arg::U32(0), Arg::U32(0), Arg::F32(1.0)],
+            dropout: AttentionDropout::args(None, self.query.kernel_type()?),
         };
         cores.forward(OP, [&self.query, &self.key, &self.value], &scores, &out, None)?;
         Ok(out)
@@ -185,9 +185,8 @@ impl Call {
     /// Whether the tiled kernel takes the call.
     fn is_tiled(&self) -> bool {
         let widest = self.query.dims()[3].max(self.value.dims()[3]);
-        let threads = self.query.hip_device().grid_rows(1, usize::MAX).threads;
         let queries = self.query.dims()[2];
-        widest <= WIDEST && queries >= LEAST_QUERIES && (threads == 256 || threads == 1) && self.is_short()
+        widest <= WIDEST && queries >= LEAST_QUERIES && has_tiled(&self.query) && self.is_short()
     }
 
     /// Computes the call with the tiled kernel, which reads views without a copy.
@@ -202,24 +201,22 @@ impl Call {
         if out.is_empty() {
             return Ok(out);
         }
-        let shape = [batch * heads, heads, queries, keys, width, values, self.group].map(|n| n as i64);
+        let shape = shape([batch, heads, queries, keys, width], values, self.group);
         let inputs =
             [Some(&self.query), Some(&self.key), Some(&self.value), self.mask.as_ref(), self.bias.as_ref()];
-        let dims: Vec<Arg> = [Arg::I64x7(shape)].into_iter().chain(inputs.map(strides)).collect();
-        let scalars = [
+        let dims: Vec<Arg> = [shape].into_iter().chain(inputs.map(strides)).collect();
+        let mut scalars = vec![
             compute(self.scale.into(), ty),
             compute(self.softcap.unwrap_or(0.0).into(), ty),
             self.window.arg(),
-            Arg::U32(self.mask.as_ref().map_or(1, RocmTensor::dtype_size) as u32),
+            mask_size(self.mask.as_ref()),
         ];
         let grid = device.grid_rows(batch * heads * queries.div_ceil(TILE), usize::MAX);
         let masked = self.mask.is_some() || self.bias.is_some();
         let kernel = Template::attention.ty(ty).int(masked.into());
-        // Arguments that only the training kernel reads: fill, quiet, seed, call, dropping, last,
-        // factor.
-        let zero = compute(0.0.into(), ty);
-        let unread = [zero, Arg::U32(0), Arg::U64(0), Arg::U64(0), Arg::U32(0), Arg::U32(0), zero];
-        let scalars: Vec<Arg> = scalars.into_iter().chain(unread).collect();
+        // Arguments that only the training kernel reads: fill, quiet, and those of dropout.
+        scalars.extend([compute(0.0.into(), ty), Arg::U32(0)]);
+        scalars.extend(AttentionDropout::args(None, ty));
         views_to(OP, device, kernel, grid, &dims, &inputs, &scalars, &[Some(&out), None])?;
         Ok(out)
     }
@@ -250,9 +247,6 @@ impl Call {
         }
         if let Some(mask) = self.mask {
             scores = mask_fill(OP, scores, mask, f64::NEG_INFINITY.into())?;
-        }
-        if self.window.hides() {
-            scores = within(self.window, scores)?;
         }
         if let Some(bias) = self.bias {
             scores = binary(OP, Functor::Add, scores, bias)?;

@@ -53,6 +53,21 @@ fn grouped_dims(dims: &[usize], group: usize) -> [usize; 4] {
     [size(0), size(1) / group, group * size(2), size(3)]
 }
 
+/// The sizes of a call as an argument of the kernels that store no scores (`Shape`).
+fn shape([batch, heads, queries, keys, width]: [usize; 5], values: usize, group: usize) -> Arg {
+    Arg::I64x7([batch * heads, heads, queries, keys, width, values, group].map(|n| n as i64))
+}
+
+/// The bytes of a mask's element as an argument of the kernels.
+fn mask_size(mask: Option<&RocmTensor>) -> Arg {
+    Arg::U32(mask.map_or(1, RocmTensor::dtype_size) as u32)
+}
+
+/// Whether the device launches the tiled kernels with the blocks that they take, of 256 threads or one.
+fn has_tiled(query: &RocmTensor) -> bool {
+    matches!(query.hip_device().grid_rows(1, usize::MAX).threads, 256 | 1)
+}
+
 /// Repeats axes of size 1, by stride 0, to `shape`.
 fn expand(tensor: RocmTensor, shape: &[usize]) -> hip::Result<RocmTensor> {
     let layout = tensor.layout().expand(OP, shape)?;

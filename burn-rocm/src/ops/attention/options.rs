@@ -2,6 +2,7 @@
 
 use burn_backend::ops::AttentionModuleOptions;
 
+use crate::arg::{Arg, compute};
 use crate::error::{OrRaise, invalid};
 use crate::ops::random;
 use crate::{RocmDevice, RocmTensor};
@@ -28,6 +29,23 @@ impl AttentionDropout {
     pub fn draw(device: &RocmDevice, prob: f64) -> Self {
         let [seed, call] = random::next(device).or_raise();
         Self { prob, seed, call }
+    }
+
+    /// The kernels' arguments: seed, call, whether scores are dropped, the largest random word that
+    /// drops a score, and the factor of the scores that stay. `ty`: the tensors' type.
+    pub(super) fn args(dropout: Option<Self>, ty: hip::DType) -> [Arg; 5] {
+        let dropout = dropout.filter(|dropout| dropout.prob > 0.0);
+        let (seed, call, prob) = dropout.map_or((0, 0, 0.0), |d| (d.seed, d.call, d.prob));
+        // A random word below prob * 2^32 drops its score.
+        let words = (prob * 4294967296.0).round().max(1.0);
+        let factor = if prob < 1.0 { 1.0 / (1.0 - prob) } else { 0.0 };
+        [
+            Arg::U64(seed),
+            Arg::U64(call),
+            Arg::U32(dropout.is_some() as u32),
+            Arg::U32((words - 1.0) as u32),
+            compute(factor.into(), ty),
+        ]
     }
 
     /// # Errors

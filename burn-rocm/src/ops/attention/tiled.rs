@@ -4,7 +4,7 @@ use hip::Template;
 
 use super::call::Call;
 use super::options::Attended;
-use super::{TILE, strides};
+use super::{TILE, shape, strides};
 use crate::arg::Arg;
 use crate::dtype::compute_dtype;
 use crate::ops::launch::{views, views_to};
@@ -14,9 +14,8 @@ impl Call<'_> {
     /// The shape arguments of the tiled kernels: the sizes, and the strides of `operands` and of
     /// the mask.
     fn tile_dims(&self, values: usize, operands: &[Option<&RocmTensor>]) -> Vec<Arg> {
-        let [batch, heads, queries, keys, width] = self.sizes;
-        let shape = [batch * heads, heads, queries, keys, width, values, self.group].map(|n| n as i64);
-        [Arg::I64x7(shape)].into_iter().chain(operands.iter().map(|&t| strides(t))).collect()
+        let shape = shape(self.sizes, values, self.group);
+        [shape].into_iter().chain(operands.iter().map(|&t| strides(t))).collect()
     }
 
     pub(super) fn tiled(&self, [query, key, value]: [&RocmTensor; 3]) -> hip::Result<Attended> {
