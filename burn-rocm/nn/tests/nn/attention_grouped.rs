@@ -16,15 +16,15 @@ use burn_rocm_nn::attention::{
 };
 use burn_rocm_nn::{attention as ours, transformer as our_encoder};
 use burn_rocm_tests::trace::during;
-use burn_rocm_tests::{FLOATS, R, assert_close, read_float};
+use burn_rocm_tests::{BoolTensorOps, FLOATS, FloatTensorOps, R, Slice, assert_close, read_float};
 
 use crate::attention::{Call, bools, loaded, made, mha_of, saved};
 use crate::attention_formulas::{Case, case};
 use crate::attention_fused::{Lies, against_the_formulas, on_device};
 use crate::support::*;
 
-/// Groups of 1, 2, 4 and of all heads; more queries than keys, and fewer; more than a tile of each;
-/// whole pieces of 16 bytes, which have kernels of their own on matrix cores.
+/// Groups of 1, 2, 4 and of all heads; more queries than keys, fewer, and one, as in decoding; more
+/// than a tile of each; whole pieces of 16 bytes, which have kernels of their own on matrix cores.
 const CASES: &[Case] = &[
     case([2, 2, 33, 70, 8, 8]),
     case([2, 4, 33, 40, 8, 8]).grouped(2),
@@ -33,6 +33,7 @@ const CASES: &[Case] = &[
     case([1, 4, 72, 200, 64, 64]).grouped(2),
     case([1, 2, 150, 150, 96, 96]).grouped(2),
     case([2, 6, 5, 9, 3, 4]).grouped(2),
+    case([2, 4, 1, 70, 8, 8]).grouped(2),
 ];
 
 /// None, 1, odd, on either side of a tile's border, and beyond the sequences.
