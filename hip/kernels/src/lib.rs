@@ -34,6 +34,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("matrix_cores.h", include_str!("../matrix_cores.h")),
     ("packed.h", include_str!("../packed.h")),
     ("philox.h", include_str!("../philox.h")),
+    ("pool_window.h", include_str!("../pool_window.h")),
     ("rounded.h", include_str!("../rounded.h")),
     ("rows.h", include_str!("../rows.h")),
 ];

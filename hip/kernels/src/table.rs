@@ -301,6 +301,12 @@ families! {
         adaptive_avg_pool2d [Types(FLOATS)],
         adaptive_avg_pool2d_backward [Types(FLOATS)],
     ]
+    pool_last [
+        max_pool2d_last [Types(HALVES), Types(INDEX)],
+        max_pool2d_last_backward [Types(HALVES), Types(INDEX)],
+        avg_pool2d_last [Types(HALVES)],
+        avg_pool2d_last_backward [Types(HALVES)],
+    ]
     conv [
         conv_forward [Types(FLOATS)],
         conv_backward_data [Types(FLOATS)],

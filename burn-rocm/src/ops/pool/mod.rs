@@ -203,8 +203,7 @@ fn maxima<const D: usize>(
 ) -> hip::Result<(RocmTensor, RocmTensor)> {
     let y = window.output(op, x.dims())?;
     if last::is_kept(&x)? {
-        let (out, indices) = maxima(op, packed(x)?, window, index)?;
-        return Ok((last::keep(out)?, indices));
+        return last::maxima(op, x, &y, &window, index);
     }
     let x = packed(x)?;
     let device = x.hip_device();
@@ -230,8 +229,36 @@ pub(crate) fn max_backward<const D: usize>(
 ) -> hip::Result<RocmTensor> {
     one_device(op, &[x, &grad])?;
     one_dtype(op, &[x, &grad])?;
-    let out = max_gradient(op, x.dims(), window, grad, indices)?;
-    if last::is_kept(x)? { last::keep(out) } else { Ok(out) }
+    if last::is_kept(x)? {
+        check_max_gradient(op, x.dims(), window, &grad, &indices)?;
+        let indices = for_kernel::<D>(indices)?;
+        return last::max_gradient(op, x.dims(), &window, grad, indices);
+    }
+    max_gradient(op, x.dims(), window, grad, indices)
+}
+
+/// Returns the shape of the pooling's output, which `grad` and `indices` have.
+fn check_max_gradient<const D: usize>(
+    op: &'static str,
+    x: &[usize],
+    window: Window<D>,
+    grad: &RocmTensor,
+    indices: &RocmTensor,
+) -> hip::Result<Vec<usize>> {
+    one_device(op, &[grad, indices])?;
+    let y = window.output(op, x)?;
+    if grad.dims() != y || indices.dims() != y {
+        let found = format!("{:?} and {:?}", grad.dims(), indices.dims());
+        return invalid(op, format!("a gradient and indices of shape {y:?}"), found);
+    }
+    Ok(y)
+}
+
+/// Indices in a type that the kernels have.
+fn for_kernel<const D: usize>(indices: RocmTensor) -> hip::Result<RocmTensor> {
+    let kept = D == 2 && is_index(indices.dtype_of()) || indices.dtype_of() == DType::I32;
+    let other = if D == 2 { DType::I64 } else { DType::I32 };
+    if kept { Ok(indices) } else { cast(indices, other) }
 }
 
 /// The gradient with respect to the input, of shape `x`, of a max pooling. In 3-D the indices are
@@ -243,20 +270,13 @@ pub(crate) fn max_gradient<const D: usize>(
     grad: RocmTensor,
     indices: RocmTensor,
 ) -> hip::Result<RocmTensor> {
-    one_device(op, &[&grad, &indices])?;
-    let y = window.output(op, x)?;
-    if grad.dims() != y || indices.dims() != y {
-        let found = format!("{:?} and {:?}", grad.dims(), indices.dims());
-        return invalid(op, format!("a gradient and indices of shape {y:?}"), found);
-    }
+    let y = check_max_gradient(op, x, window, &grad, &indices)?;
     let out = RocmTensor::empty(grad.hip_device(), x.to_vec(), grad.dtype_of())?;
     if out.is_empty() {
         return Ok(out);
     }
     let ty = grad.kernel_type()?;
-    let kept = D == 2 && is_index(indices.dtype_of()) || indices.dtype_of() == DType::I32;
-    let other = if D == 2 { DType::I64 } else { DType::I32 };
-    let indices = packed(if kept { indices } else { cast(indices, other)? })?;
+    let indices = packed(for_kernel::<D>(indices)?)?;
     let grad = packed(grad)?;
     if window.miopen(x, &y, ty) {
         let desc = PoolDesc { index: indices.kernel_type()?, ..window.describe(x, &y, ty, PoolMode::Max) };
@@ -286,8 +306,8 @@ pub(crate) fn average<const D: usize>(
 ) -> hip::Result<RocmTensor> {
     let y = window.output(op, x.dims())?;
     let ty = x.kernel_type()?;
-    if let Some(window) = last::window(&window, &x)? {
-        return last::average(op, x, &y, window, count_include_pad);
+    if last::is_kept(&x)? {
+        return last::average(op, x, &y, &window, count_include_pad);
     }
     let x = packed(x)?;
     let out = RocmTensor::empty(x.hip_device(), y.clone(), x.dtype_of())?;
@@ -316,9 +336,9 @@ pub(crate) fn average_backward<const D: usize>(
 ) -> hip::Result<RocmTensor> {
     one_device(op, &[x, &grad])?;
     one_dtype(op, &[x, &grad])?;
-    if let Some(last) = last::window(&window, x)? {
+    if last::is_kept(x)? {
         check_average_gradient(op, &window.output(op, x.dims())?, &grad)?;
-        return last::average_gradient(op, x.dims(), grad, last, count_include_pad);
+        return last::average_gradient(op, x.dims(), grad, &window, count_include_pad);
     }
     average_gradient(op, x.dims(), grad, window, count_include_pad)
 }
@@ -383,7 +403,7 @@ pub(crate) fn adaptive(op: &'static str, x: RocmTensor, size: [usize; 2]) -> hip
     };
     check_planes(op, x.dims(), size)?;
     if let Some(window) = last::divided(&x, size)? {
-        return last::average(op, x, &[batch, channels, size[0], size[1]], window, false);
+        return last::average(op, x, &[batch, channels, size[0], size[1]], &window, false);
     }
     let x = packed(x)?;
     let dims = vec![batch, channels, size[0], size[1]];
@@ -412,7 +432,7 @@ pub(crate) fn adaptive_backward(
         && x.dims().get(..2) == Some(&[batch, channels])
         && let Some(window) = last::divided(&x, [height, width])?
     {
-        return last::average_gradient(op, x.dims(), grad, window, false);
+        return last::average_gradient(op, x.dims(), grad, &window, false);
     }
     adaptive_gradient(op, x.dims(), grad)
 }
