@@ -392,6 +392,14 @@ families! {
         channel_sums [Types(FLOATS)],
         batch_norm_backward [Types(FLOATS)],
     ]
+    batch_norm_rows [
+        batch_norm_rows_moments [Types(HALVES)],
+        batch_norm_rows_join [Types(&[F32])],
+        batch_norm_rows_apply [Types(HALVES)],
+        batch_norm_rows_sums [Types(HALVES)],
+        batch_norm_rows_total [Types(&[F32])],
+        batch_norm_rows_backward [Types(HALVES)],
+    ]
     optim [
         optim_adam [Types(FLOATS), Ints(&[2]), Ints(&[0, 2])]
             [Types(FLOATS), Ints(&[3]), Ints(&[0, 1, 2])],

@@ -305,3 +305,19 @@ fn the_variable_decides() {
     let is_on = std::env::var(VARIABLE).as_deref() == Ok("on");
     assert!(is_last(&y) == is_on || (is_on && !takes_each_order()));
 }
+
+/// The kernels with barriers and those that take 16 bytes, with waves of both sizes.
+#[test]
+fn lockstep() {
+    let tests = [
+        "--exact",
+        "norm::batch_norm_in_both_orders",
+        "norm::batch_norm_of_wide_pixels",
+        "pool::maxima_by_definition",
+    ];
+    for (wave, norm) in [("32", "own"), ("64", "auto")] {
+        let variables =
+            [("BURN_ROCM_CPU_WAVE", wave), ("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_NORM", norm)];
+        again(&tests, &variables);
+    }
+}

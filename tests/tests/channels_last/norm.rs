@@ -2,9 +2,10 @@
 
 use burn_rocm::fused::{BatchNormed, batch_norm_backward, batch_norm_infer, batch_norm_train};
 use burn_rocm_tests::limits;
+use burn_rocm_tests::trace::during;
 use burn_rocm_tests::*;
 
-use crate::{is_last, on, packed};
+use crate::{is_last, on, packed, stored_last};
 
 /// Statistics, outputs and gradients are those of the other order within the rounding bounds of
 /// their sums.
@@ -58,6 +59,98 @@ fn batch_norm_in_both_orders() {
                         1e4 * terms * sum + 2.0 * limits::unit(dtype) * exact.abs() + limits::least(dtype);
                     let what = format!("{dtype:?} {:?}, part {part}", [n, c, h, w]);
                     assert!((found - exact).abs() <= bound, "{what}: {found} instead of {exact}");
+                }
+            }
+        }
+    }
+}
+
+/// Batch norm of 16-bit images with a multiple of 8 channels, by kernels that access 16 bytes, against
+/// f64. The channels' means are large beside their deviations, and their sizes fill no block. Every
+/// run gives the same bits.
+///
+/// With `e` the error of a sum of all rows in f32: `|x - mean| <= 1`, so deviations from any row are
+/// at most 2 and their sums are off by `2 e` each row, and the squares' by `4 e`. That makes `4 e` for
+/// the mean and `16 e` for the variance, joins of parts included. The variance is at least 1/4, so
+/// `rstd <= 2` is off by `4 * 16 e`. With `|dy|`, `|gamma|`, `|beta|` <= 1, an output is off by
+/// `64 e + 2 * 4 e`, less than `150 e`, and the mean of `dy n` by as much. In the gradient, this has a
+/// factor of at most `rstd^2 |x - mean|` and `rstd` occurs three times: less than `2500 e`.
+#[test]
+fn batch_norm_of_wide_pixels() {
+    on();
+    let random = Random::new();
+    let device = Default::default();
+    for (dtype, far) in [(DType::F16, 62.0), (DType::BF16, 6.0)] {
+        for [n, c, h, w] in [[3, 8, 5, 7], [2, 24, 9, 8], [2, 64, 7, 5], [1, 16, 20, 30], [7, 72, 3, 2]] {
+            let (rows, what) = (n * h * w, format!("{dtype:?} {:?}", [n, c, h, w]));
+            let draw = |count: usize| -> Vec<f64> {
+                (0..count).map(|_| random.below(65) as f64 / 32.0 - 1.0).collect()
+            };
+            // Half of the rows are at either end, so the variance is nearly 1 at most and 1/4 at least.
+            let x: Vec<f64> = (0..rows * c)
+                .map(|i| {
+                    let side = if i / c % 2 == 0 { 1.0 } else { -1.0 };
+                    far + (i % c % 3) as f64 * 0.5 + side * (0.75 + 0.25 * random.below(2) as f64)
+                })
+                .collect();
+            let (g, gamma, beta) = (draw(rows * c), draw(c), draw(c));
+            let param = |values: &[f64]| {
+                R::float_from_data(TensorData::new(values.to_vec(), [c]).convert_dtype(DType::F32), &device)
+            };
+            let image = |values: &[f64]| stored_last(values, [n, c, h, w], dtype, false);
+            let run = || {
+                let before = [param(&vec![0.0; c]), param(&vec![0.0; c])];
+                let done =
+                    batch_norm_train(image(&x), param(&gamma), param(&beta), before, 1.0, 1e-5).unwrap();
+                let statistics = done.statistics.clone();
+                let [dx, dgamma, dbeta] =
+                    batch_norm_backward(image(&x), param(&gamma), statistics, image(&g), 1e-5).unwrap();
+                let infer =
+                    batch_norm_infer(image(&x), param(&gamma), param(&beta), done.running.clone(), 1e-5);
+                assert!(is_last(&done.output) && is_last(&dx), "{what}");
+                let rows = |image| read_float::<R>(R::float_permute(image, &[0, 2, 3, 1]));
+                let [mean, variance] = done.running.map(read_float::<R>);
+                let [output, dx, infer] = [done.output, dx, infer.unwrap()].map(rows);
+                [output, dx, infer, mean, variance, read_float::<R>(dgamma), read_float::<R>(dbeta)]
+            };
+            let (found, lines) = during(run);
+            assert_close(&what, &found, &run(), Tolerance::EXACT);
+            if dtype == DType::BF16 {
+                let by = |name: &str| lines.iter().any(|line| line.contains(name));
+                let kernels = ["moments", "join", "apply", "sums", "total", "backward"];
+                assert!(kernels.iter().all(|name| by(&format!("batch_norm_rows_{name}<"))), "{lines:#?}");
+            }
+            let count = rows as f64;
+            let of = |c0: usize, f: &dyn Fn(usize) -> f64| (0..rows).map(|row| f(row * c + c0)).sum::<f64>();
+            let mut exact: [Vec<f64>; 7] = [0, 1, 2, 3, 4, 5, 6].map(|part| match part {
+                0..=2 => vec![0.0; rows * c],
+                _ => vec![0.0; c],
+            });
+            for k in 0..c {
+                let mean = of(k, &|i| x[i]) / count;
+                let variance = of(k, &|i| (x[i] - mean).powi(2)) / count;
+                assert!(variance >= 0.25, "{what}");
+                let rstd = 1.0 / (variance + 1e-5).sqrt();
+                let (dgamma, dbeta) = (of(k, &|i| g[i] * (x[i] - mean) * rstd), of(k, &|i| g[i]));
+                for i in (0..rows).map(|row| row * c + k) {
+                    let normal = (x[i] - mean) * rstd;
+                    exact[0][i] = normal * gamma[k] + beta[k];
+                    exact[1][i] = gamma[k] * rstd * (g[i] - dbeta / count - normal * dgamma / count);
+                }
+                for (part, value) in [(3, mean), (4, variance), (5, dgamma), (6, dbeta)] {
+                    exact[part][k] = value;
+                }
+            }
+            exact[2] = exact[0].clone();
+            // 16 more roundings for the steps that are not sums.
+            let e = limits::growth(rows + 16, DType::F32);
+            let shares = [150.0 * e, 2500.0 * e, 150.0 * e, 4.0 * e, 16.0 * e, 150.0 * e * count, e * count];
+            for (part, (found, exact)) in found.iter().zip(&exact).enumerate() {
+                let unit = if part < 3 { 2.0 * limits::unit(dtype) } else { 4.0 * limits::unit(DType::F32) };
+                for (i, (found, exact)) in found.iter::<f64>().zip(exact).enumerate() {
+                    let bound = shares[part] + unit * exact.abs();
+                    let near = (found - exact).abs() <= bound;
+                    assert!(near, "{what}, part {part}, element {i}: {found} instead of {exact}");
                 }
             }
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hip::{BatchNormDesc, Device, Error as RocmError, Functor, Grid, Template};
 
+use super::batch_rows::Rows;
 use super::{by_miopen, fits, for_miopen, row};
 use crate::arg::Arg;
 use crate::dtype::compute_dtype;
@@ -278,6 +279,12 @@ pub fn batch_norm_train(
         rows(OP, device, kernel, grid, &dims, &inputs, &options, &[&output, &statistics, &after])?;
         return done(output);
     }
+    let params = [&gamma, &beta, &before_mean, &before_var];
+    if let Some(of) = Rows::of(&x, &[], &params) {
+        let (affine, before) = ([&gamma, &beta], [&before_mean, &before_var]);
+        of.train(OP, &x, affine, before, [momentum, epsilon], &output, [&statistics, &after])?;
+        return done(output);
+    }
     let Plan { dims, parts, grid } = shape.plan(device);
     let partial = RocmTensor::empty(device, [2, parts, shape.channels], compute_dtype(dtype))?;
     let kernel = |name: Template| name.ty(ty);
@@ -362,7 +369,12 @@ pub fn batch_norm_infer(
         let [gamma, beta, mean, variance] = params.each_ref().map(whole);
         device.dnn()?.batch_norm_infer(&desc, whole(&x), whole(&output), gamma, beta, mean, variance, epsilon)
     })?;
-    if !library {
+    if library {
+        return Ok(output);
+    }
+    if let Some(of) = Rows::of(&x, &[], &params.each_ref()) {
+        of.apply(OP, &x, params.each_ref(), Some(epsilon), &output)?;
+    } else {
         let Plan { dims, grid, .. } = shape.plan(device);
         let [gamma, beta, mean, variance] = &params;
         let inputs = [&x, gamma, beta, mean, variance];
@@ -430,7 +442,11 @@ pub fn batch_norm_backward(
             saved.each_ref().map(whole),
         )
     })?;
-    if !library {
+    if library {
+        // MIOpen wrote `dx` and `sums`.
+    } else if let Some(of) = Rows::of(&x, &[&grad], &[&gamma, &statistics]) {
+        of.backward(OP, [&x, &grad], [&gamma, &statistics], &dx, &sums)?;
+    } else {
         let partial = channel_sums(OP, &x, &grad, &statistics, [0, 1])?;
         let Plan { dims, grid, .. } = shape.plan(device);
         let kernel = Template::batch_norm_backward.ty(ty);

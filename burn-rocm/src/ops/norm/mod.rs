@@ -1,6 +1,7 @@
 //! Norms and their gradients. This file holds what several of them share.
 
 pub(crate) mod batch;
+mod batch_rows;
 pub(crate) mod group;
 pub(crate) mod layer;
 pub(crate) mod rms;

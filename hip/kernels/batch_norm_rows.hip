@@ -1,0 +1,310 @@
+// Batch norm of 16-bit x [rows, channels], contiguous and aligned to 16 bytes, with a multiple of 8
+// channels: images whose channels are innermost in memory. `batch_norm.hip` computes the same for
+// any shape, but would read one element at a time here.
+//
+// A thread has a piece of 8 neighbouring channels, 16 bytes of each of its rows. A block has up to 8
+// neighbouring pieces and one part of the rows. Its threads' results are combined in a fixed order,
+// and so are those of the parts, by a kernel of its own: joined in each block, they would be more
+// bytes than the rows. All is computed in f32.
+#include "prelude.h"
+#include "rows.h"
+
+constexpr u32 WIDTH = 8; // the channels of a piece
+constexpr u32 MOST_ACROSS = 8;
+constexpr u32 HALF_BLOCK = 128; // blocks have at most 256 threads
+
+// A thread's share of a part: rows first, first + step, .. below end, of the channels from `channel`
+// on. Threads that are not `inside` only take part in reductions.
+struct Share {
+    u64 first, end;
+    u32 step, channel, part, across, strip;
+    bool inside;
+};
+
+// Calls f(share) for each part and each group of pieces; all threads of a block call it together.
+template <class F> DEVICE void for_each_share(u64 rows, u32 channels, u32 parts, F f) {
+    u32 pieces = channels / WIDTH, across = 1;
+    while (across < pieces && across < MOST_ACROSS && across * 2 <= blockDim.x) across *= 2;
+    u32 strips = blockDim.x / across, strip = threadIdx.x / across, lane = threadIdx.x % across;
+    u32 groups = (pieces + across - 1) / across;
+    for_each_row((u64)groups * parts, [=](u64 index) {
+        u32 part = (u32)(index / groups), piece = (u32)(index - (u64)part * groups) * across + lane;
+        u64 begin = rows * part / parts, end = rows * (part + 1) / parts;
+        f(Share{begin + strip, end, strips, piece * WIDTH, part, across, strip, piece < pieces && strip < strips});
+    });
+}
+
+using f32x8 = Neighbours<f32, WIDTH>;
+
+DEVICE f32x8 eight(const f32 *from, u32 first) { return lanes_of<WIDTH>(from, (i64)first); }
+DEVICE void put(f32 *to, u64 first, f32x8 value) { *reinterpret_cast<f32x8 *>(to + first) = value; }
+
+// Calls f(row, x's piece, more's pieces..) for each row of the share. Several rows are loaded before
+// the first is used.
+template <u32 ABREAST, class F, class T, class... More>
+DEVICE void for_each_piece(const Share &s, u32 channels, F f, const T *x, const More *...more) {
+    if (!s.inside) return;
+    auto one = [&](u64 row, Neighbours<T, WIDTH> a, Neighbours<More, WIDTH>... as) { f(row, a, as...); };
+    u64 row = s.first;
+    if constexpr (!ONE_THREAD) {
+        for (; row + (ABREAST - 1) * (u64)s.step < s.end; row += ABREAST * (u64)s.step) {
+            Neighbours<T, WIDTH> a[ABREAST];
+            Neighbours<T, WIDTH> b[sizeof...(More) ? ABREAST : 1];
+            UNROLLED
+            for (u32 k = 0; k < ABREAST; ++k) {
+                i64 at = (i64)((row + k * (u64)s.step) * channels + s.channel);
+                a[k] = lanes_of<WIDTH>(x, at);
+                ((b[k] = lanes_of<WIDTH>(more, at)), ...);
+            }
+            UNROLLED
+            for (u32 k = 0; k < ABREAST; ++k) {
+                if constexpr (sizeof...(More) == 0) one(row + k * (u64)s.step, a[k]);
+                else one(row + k * (u64)s.step, a[k], b[k]);
+            }
+        }
+    }
+    for (; row < s.end; row += s.step) {
+        i64 at = (i64)(row * channels + s.channel);
+        one(row, lanes_of<WIDTH>(x, at), lanes_of<WIDTH>(more, at)...);
+    }
+}
+
+// Combines the values of all strips of a block, in a fixed order. The threads of strip 0 get the
+// result.
+template <class V, class Op> DEVICE V strip_reduce(u32 across, V value, Op op) {
+    if constexpr (ONE_THREAD) return value;
+    SHARED(V, table, HALF_BLOCK);
+    u32 strip = threadIdx.x / across;
+    for (u32 left = blockDim.x / across; left > 1;) {
+        u32 half = (left + 1) / 2, at = threadIdx.x - half * across;
+        sync_threads(); // threads may still read the earlier values
+        if (strip >= half && strip < left) table[at] = value;
+        sync_threads();
+        if (strip < left - half) value = op(value, table[threadIdx.x]);
+        left = half;
+    }
+    return value;
+}
+
+// Count, means and sums of squared deviations of N channels. Joining them has no cancellation,
+// whatever the mean (Chan, Golub and LeVeque 1983).
+template <u32 N> struct Moments {
+    f32 count, mean[N], m2[N];
+};
+struct Join {
+    template <u32 N> DEVICE Moments<N> operator()(Moments<N> a, Moments<N> b) const {
+        if (a.count == 0.0f) return b;
+        if (b.count == 0.0f) return a;
+        f32 count = a.count + b.count, share = b.count / count;
+        Moments<N> all;
+        all.count = count;
+        UNROLLED
+        for (u32 j = 0; j < N; ++j) {
+            f32 d = b.mean[j] - a.mean[j];
+            all.mean[j] = a.mean[j] + d * share;
+            all.m2[j] = a.m2[j] + b.m2[j] + d * d * a.count * share;
+        }
+        return all;
+    }
+};
+
+// Two sums for each of N channels. The odd size keeps a table of them free of bank conflicts.
+template <u32 N> struct Sums {
+    f32 a[N], b[N], unused;
+};
+struct AddSums {
+    template <u32 N> DEVICE Sums<N> operator()(Sums<N> x, Sums<N> y) const {
+        UNROLLED
+        for (u32 j = 0; j < N; ++j) x.a[j] += y.a[j], x.b[j] += y.b[j];
+        return x;
+    }
+};
+
+// The rows of a thread are summed by spans. A span's first row is subtracted from the others, which
+// keeps the squares about as small as the deviations'.
+constexpr u32 SPAN = 256;
+
+// Writes partial[2, parts, channels]: the means and the sums of squared deviations of each part.
+template <class T>
+__global__ __launch_bounds__(256) void batch_norm_rows_moments(u64 rows, u32 channels, u32 parts, const T *x,
+                                                               f32 *partial) {
+    for_each_share(rows, channels, parts, [=](Share s) {
+        Moments<WIDTH> all{};
+        f32 first[WIDTH] = {}, sum[WIDTH] = {}, squares[WIDTH] = {};
+        u32 count = 0;
+        auto flush = [&]() {
+            if (count == 0) return;
+            Moments<WIDTH> span;
+            span.count = (f32)count;
+            f32 share = 1.0f / span.count;
+            UNROLLED
+            for (u32 j = 0; j < WIDTH; ++j) {
+                f32 mean = sum[j] * share, m2 = squares[j] - sum[j] * mean;
+                span.mean[j] = first[j] + mean;
+                span.m2[j] = m2 < 0.0f ? 0.0f : m2;
+                sum[j] = squares[j] = 0.0f;
+            }
+            all = Join()(all, span);
+            count = 0;
+        };
+        for_each_piece<4>(s, channels, [&](u64, auto a) {
+            UNROLLED
+            for (u32 j = 0; j < WIDTH; ++j) {
+                f32 value = load(a.lane[j]);
+                first[j] = count == 0 ? value : first[j];
+                f32 d = value - first[j];
+                sum[j] += d;
+                squares[j] += d * d;
+            }
+            if (++count == SPAN) flush();
+        }, x);
+        flush();
+        all = strip_reduce(s.across, all, Join());
+        if (!s.inside || s.strip != 0) return;
+        f32x8 mean, m2;
+        for (u32 j = 0; j < WIDTH; ++j) mean.lane[j] = all.mean[j], m2.lane[j] = all.m2[j];
+        u64 at = (u64)s.part * channels + s.channel;
+        put(partial, at, mean);
+        put(partial, (u64)parts * channels + at, m2);
+    });
+}
+
+// How the threads of a block share the parts of 8 channels.
+struct Lane {
+    u32 channel, across, strip, strips;
+    bool inside;
+};
+template <class F> DEVICE void for_each_lane(u32 channels, F f) {
+    u32 across = WIDTH < blockDim.x ? WIDTH : blockDim.x;
+    u32 strips = blockDim.x / across, strip = threadIdx.x / across;
+    for_each_row((channels + across - 1) / across, [=](u64 group) {
+        u32 channel = (u32)group * across + threadIdx.x % across;
+        f(Lane{channel, across, strip, strips, channel < channels && strip < strips});
+    });
+}
+
+// The second step. Writes statistics[2, channels], which are mean and rstd; and running[2, channels],
+// the new running mean and (biased) variance, in which this batch has the weight `momentum`.
+template <class C>
+__global__ __launch_bounds__(256) void batch_norm_rows_join(u64 rows, u32 channels, u32 parts, const C *running_mean,
+                                                            const C *running_var, const C *partial, f64 momentum,
+                                                            f64 epsilon, C *statistics, C *running) {
+    for_each_lane(channels, [=](Lane l) {
+        Moments<1> all{};
+        for (u32 part = l.strip; l.inside && part < parts; part += l.strips) {
+            u64 at = (u64)part * channels + l.channel;
+            f32 count = (f32)(rows * (part + 1) / parts - rows * part / parts);
+            all = Join()(all, Moments<1>{count, {partial[at]}, {partial[(u64)parts * channels + at]}});
+        }
+        all = strip_reduce(l.across, all, Join());
+        if (!l.inside || l.strip != 0) return;
+        f32 variance = all.m2[0] / all.count, kept = (f32)(1.0 - momentum), taken = (f32)momentum;
+        statistics[l.channel] = all.mean[0];
+        statistics[channels + l.channel] = 1.0f / math::sqrt(variance + (f32)epsilon);
+        running[l.channel] = running_mean[l.channel] * kept + all.mean[0] * taken;
+        running[channels + l.channel] = running_var[l.channel] * kept + variance * taken;
+    });
+}
+
+template <class T>
+DEVICE void apply_rows(const Share &s, u32 channels, const T *x, f32x8 mean, f32x8 scale, f32x8 shift, T *y) {
+    for_each_piece<4>(s, channels, [=](u64 row, auto a) {
+        Neighbours<T, WIDTH> out;
+        UNROLLED
+        for (u32 j = 0; j < WIDTH; ++j)
+            out.lane[j] = store<T>::from(((f32)load(a.lane[j]) - mean.lane[j]) * scale.lane[j] + shift.lane[j]);
+        *reinterpret_cast<Neighbours<T, WIDTH> *>(y + row * channels + s.channel) = out;
+    }, x);
+}
+
+// y = (x - mean) * rstd * gamma + beta. With `variances`, the second row has variances instead of
+// rstd.
+template <class T>
+__global__ __launch_bounds__(256) void batch_norm_rows_apply(u64 rows, u32 channels, u32 parts, i32 variances,
+                                                             const T *x, const f32 *gamma, const f32 *beta,
+                                                             const f32 *mean, const f32 *spread, f64 epsilon, T *y) {
+    for_each_share(rows, channels, parts, [=](Share s) {
+        if (!s.inside) return;
+        f32x8 scale = eight(spread, s.channel), factor = eight(gamma, s.channel);
+        for (u32 j = 0; j < WIDTH; ++j) {
+            if (variances) scale.lane[j] = 1.0f / math::sqrt(scale.lane[j] + (f32)epsilon);
+            scale.lane[j] *= factor.lane[j];
+        }
+        apply_rows(s, channels, x, eight(mean, s.channel), scale, eight(beta, s.channel), y);
+    });
+}
+
+// partial[2, parts, channels] gets the sums of dy * n and of dy over each part, where
+// n = (x - mean) * rstd.
+template <class T>
+__global__ __launch_bounds__(256) void batch_norm_rows_sums(u64 rows, u32 channels, u32 parts, const T *x, const T *dy,
+                                                            const f32 *statistics, f32 *partial) {
+    for_each_share(rows, channels, parts, [=](Share s) {
+        Sums<WIDTH> all{}, near{};
+        u32 count = 0;
+        f32x8 mean{}, rstd{};
+        if (s.inside) mean = eight(statistics, s.channel), rstd = eight(statistics, channels + s.channel);
+        for_each_piece<2>(s, channels, [&](u64, auto a, auto d) {
+            UNROLLED
+            for (u32 j = 0; j < WIDTH; ++j) {
+                f32 g = load(d.lane[j]);
+                near.a[j] += g * (((f32)load(a.lane[j]) - mean.lane[j]) * rstd.lane[j]);
+                near.b[j] += g;
+            }
+            if (++count == SPAN) all = AddSums()(all, near), near = Sums<WIDTH>{}, count = 0;
+        }, x, dy);
+        all = strip_reduce(s.across, AddSums()(all, near), AddSums());
+        if (!s.inside || s.strip != 0) return;
+        f32x8 products, sums;
+        for (u32 j = 0; j < WIDTH; ++j) products.lane[j] = all.a[j], sums.lane[j] = all.b[j];
+        u64 at = (u64)s.part * channels + s.channel;
+        put(partial, at, products);
+        put(partial, (u64)parts * channels + at, sums);
+    });
+}
+
+// The second step: dparams[2, channels] with dgamma = sum(dy * n) and dbeta = sum(dy).
+template <class C>
+__global__ __launch_bounds__(256) void batch_norm_rows_total(u64 rows, u32 channels, u32 parts, const C *partial,
+                                                             C *dparams) {
+    for_each_lane(channels, [=](Lane l) {
+        Sums<1> all{};
+        for (u32 part = l.strip; l.inside && part < parts; part += l.strips) {
+            u64 at = (u64)part * channels + l.channel;
+            all = AddSums()(all, Sums<1>{{partial[at]}, {partial[(u64)parts * channels + at]}, 0.0f});
+        }
+        all = strip_reduce(l.across, all, AddSums());
+        if (!l.inside || l.strip != 0) return;
+        dparams[l.channel] = all.a[0];
+        dparams[channels + l.channel] = all.b[0];
+    });
+}
+
+// The third step: dx = gamma * rstd * (dy - mean(dy) - n * mean(dy * n)) (Ioffe and Szegedy 2015).
+template <class T>
+__global__ __launch_bounds__(256) void batch_norm_rows_backward(u64 rows, u32 channels, u32 parts, const T *x,
+                                                                const T *dy, const f32 *gamma, const f32 *statistics,
+                                                                const f32 *dparams, T *dx) {
+    for_each_share(rows, channels, parts, [=](Share s) {
+        if (!s.inside) return;
+        f32x8 mean = eight(statistics, s.channel), scale = eight(statistics, channels + s.channel),
+              factor = eight(gamma, s.channel), slope = eight(dparams, s.channel),
+              shift = eight(dparams, channels + s.channel);
+        f32 count = (f32)rows;
+        for (u32 j = 0; j < WIDTH; ++j) {
+            f32 rstd = scale.lane[j];
+            scale.lane[j] = rstd * factor.lane[j];
+            slope.lane[j] = scale.lane[j] * rstd * (slope.lane[j] / count);
+            shift.lane[j] /= count;
+        }
+        for_each_piece<2>(s, channels, [=](u64 row, auto a, auto d) {
+            Neighbours<T, WIDTH> out;
+            UNROLLED
+            for (u32 j = 0; j < WIDTH; ++j) {
+                f32 v = load(a.lane[j]), g = load(d.lane[j]);
+                out.lane[j] = store<T>::from(scale.lane[j] * (g - shift.lane[j]) - slope.lane[j] * (v - mean.lane[j]));
+            }
+            *reinterpret_cast<Neighbours<T, WIDTH> *>(dx + row * channels + s.channel) = out;
+        }, x, dy);
+    });
+}
