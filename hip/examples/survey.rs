@@ -7,6 +7,7 @@
 //! With `--functions` it prints the functions that this crate needs of each of AMD's libraries,
 //! from which tests make imitations. With `--cache` it prints whether the cache of compiled kernels
 //! is usable. With `--rocblas gfx1100` it prints whether rocBLAS has kernels for this architecture.
+//! With `--loaded FILE` it loads this library before it searches, as an app may have done.
 
 use std::ffi::CStr;
 
@@ -26,11 +27,21 @@ fn main() {
                 hip::rocblas_serves(&architecture).map_or_else(|why| why.to_string(), |()| "served".into());
             println!("{architecture}: {said}");
         }
-        _ => {
-            for report in hip::survey() {
-                print!("{report}");
-            }
+        Some("--loaded") => {
+            let file = std::env::args_os().nth(2).unwrap_or_default();
+            // SAFETY: whoever names the library wants its initialisers to run.
+            let library = unsafe { libloading::Library::new(&file) };
+            // It stays loaded until the process ends.
+            std::mem::forget(library.expect("the library that --loaded names loads"));
+            survey();
         }
+        _ => survey(),
+    }
+}
+
+fn survey() {
+    for report in hip::survey() {
+        print!("{report}");
     }
 }
 

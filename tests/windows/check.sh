@@ -5,8 +5,8 @@
 #
 # MNIST and DROP-IN are Linux's programs (examples/mnist and tests/drop-in). The losses on Windows must equal theirs.
 # Then it runs hip's unit tests, and searches for imitations of AMD's and NVIDIA's DLLs (search.sh). It installs MinGW,
-# wine and Rust's target if they are missing, which needs root and a network. If they can't be had, it says so in one
-# line and succeeds. Exit status 0: all is well.
+# wine and Rust's target if they are missing, which needs root and a network. Where the system or rustup doesn't have
+# them, it says so in one line and succeeds. If an installation fails, it fails. Exit status 0: all is well.
 set -Eeuo pipefail
 # A command that fails without a word is told.
 trap 'echo "check.sh: line $LINENO failed with exit status $?: $BASH_COMMAND" >&2' ERR
@@ -22,12 +22,16 @@ skip() {
 }
 packages=(g++-mingw-w64-x86-64-posix wine wine64)
 if ! command -v x86_64-w64-mingw32-g++ >/dev/null || ! command -v wine >/dev/null; then
-    { apt-get update -q && apt-get install -y -q --no-install-recommends "${packages[@]}"; } >/dev/null 2>&1 ||
-        skip "apt-get can't install ${packages[*]}"
+    command -v apt-get >/dev/null || skip "there is no apt-get to install ${packages[*]}"
+    apt-get update -q >/dev/null
+    for package in "${packages[@]}"; do
+        apt-cache show "$package" >/dev/null 2>&1 || skip "apt-get has no package $package"
+    done
+    apt-get install -y -q --no-install-recommends "${packages[@]}" >/dev/null
 fi
-if ! rustup target list --installed 2>/dev/null | grep -qx "$target"; then
-    rustup target add "$target" >/dev/null 2>&1 || skip "rustup can't add the target $target"
-fi
+command -v rustup >/dev/null || skip "there is no rustup to add the target $target"
+rustup target list | grep -q "^$target" || skip "rustup has no target $target for this toolchain"
+rustup target add "$target"
 x86_64-w64-mingw32-g++ --version | head -1
 # wine says on stderr that it lacks its part for 32-bit programs, which is not needed.
 wine --version 2>/dev/null
@@ -132,4 +136,4 @@ tail -2 "$scratch/tests"
 
 unset BURN_ROCM_PROVIDER
 echo "-- AMD's and NVIDIA's libraries ($(date +%T))"
-"$here/search.sh" "$built/examples/survey.exe" "$built/examples/device-info.exe"
+SHOW=1 "$here/search.sh" "$built/examples/survey.exe" "$built/examples/device-info.exe"

@@ -42,6 +42,7 @@ make() {
         elif [ $# != 0 ] && [[ $1 == *.dll ]]; then
             # So that the DLL needs the HIP that it is linked to.
             echo '__declspec(dllimport) int hipInit(void); int call(void) { return hipInit(); }'
+            [ $# = 1 ] || echo '__declspec(dllimport) int help(void); int ask(void) { return help(); }'
         fi
     } >"$work/$name.c"
     "$cc" -w -shared -O1 -nostdlib -e 0 -o "$work/$name" "$work/$name.c" "$@"
@@ -70,6 +71,20 @@ make rocblas-6.dll rocblas "$work/amdhip64_6.dll"
 make rocblas-7.dll rocblas "$work/amdhip64_7.dll"
 make MIOpen.dll miopen "$work/amdhip64_7.dll"
 make empty.dll none
+# A rocBLAS that also needs a DLL of another wheel.
+echo '__declspec(dllexport) int help(void) { return 0; }' >"$work/helper.c"
+"$cc" -w -shared -nostdlib -e 0 -o "$work/helper.dll" "$work/helper.c"
+make rocblas-wheel.dll rocblas "$work/amdhip64_7.dll" "$work/helper.dll"
+# A hipRTC that says its version only if the DLLs that it opens by their names are loaded already.
+{
+    grep -v 'int hiprtcVersion' "$work/hiprtc.dll.c"
+    echo '__declspec(dllimport) void *GetModuleHandleA(const char *name);
+        __declspec(dllexport) int hiprtcVersion(int *major, int *minor) {
+            *major = 7, *minor = 14;
+            return !GetModuleHandleA("amd_comgr.dll") || !GetModuleHandleA("hiprtc-builtins0714.dll");
+        }'
+} >"$work/hiprtc-wheel.c"
+"$cc" -w -shared -O1 -nostdlib -e 0 -o "$work/hiprtc-wheel.dll" "$work/hiprtc-wheel.c" -lkernel32
 # A DLL that needs one that is nowhere.
 make absent.dll hip
 echo '__declspec(dllexport) int rocblas_create_handle(void) { return hipFree(); }' >"$work/needy.c"
@@ -88,7 +103,7 @@ put() {
     for file in "$@"; do cp "$work/${file#*=}" "$folder/${file%%=*}"; done
 }
 count=0
-program=$device_info
+program=("$device_info")
 # expect TITLE [VARIABLE=VALUE...] -- TEXT...: runs the program and looks for texts in its output. `!TEXT` must not be
 # there.
 expect() {
@@ -100,8 +115,8 @@ expect() {
     done
     shift
     report=$(env -u ROCM_PATH -u HIP_PATH -u VIRTUAL_ENV -u CONDA_PREFIX -u CUDA_PATH -u CUDA_HOME \
-        "${variables[@]}" wine "$program" 2>"$work/said" | tr -d '\r') || {
-        printf '%s: expected exit status 0 of %s, found another; it printed\n%s\n' "$title" "$program" "$report" >&2
+        "${variables[@]}" wine "${program[@]}" 2>"$work/said" | tr -d '\r') || {
+        printf '%s: expected exit status 0 of %s, found another; it printed\n%s\n' "$title" "${program[*]}" "$report" >&2
         cat "$work/said" >&2
         exit 1
     }
@@ -129,14 +144,20 @@ expect "nothing is installed" -- 'rocm: not usable: HIP is not installed' \
 reset
 put windows/system32 amdhip64_7.dll=driver.dll
 expect "only the driver" -- 'HIP is installed but has no hipRTC beside it' 'note: there is no hipRTC' \
-    "the driver's HIP is C:\\windows\\system32\\amdhip64_7.dll, version 31.0.24033.1003" 'update AMD Software' \
+    "AMD's driver: C:\\windows\\system32\\amdhip64_7.dll, version 31.0.24033.1003" \
     'burn-rocm uses here: cpu' 'passed over rocm: HIP is installed but has no hipRTC beside it'
 
 reset
 put "Program Files/AMD/ROCm/6.4/bin" amdhip64_6.dll=sdk.dll hiprtc0604.dll=hiprtc.dll rocblas.dll=rocblas-6.dll
 expect "an SDK, without MIOpen" -- "ROCm in use: $sdks\6.4\bin (AMD's HIP SDK)" \
     "HIP: 7.1.53211, $sdks\6.4\bin\amdhip64_6.dll (file version 6.4.50101.0)" 'bin\hiprtc0604.dll' 'bin\rocblas.dll' \
-    'MIOpen: the ROCm in use has no MIOpen' '!there is no hipRTC'
+    'MIOpen: the ROCm in use has no MIOpen' '!there is no hipRTC' 'has no amdhip64*.dll: no AMD GPU'
+
+put windows/system32 amdhip64_7.dll=driver.dll
+expect "a driver and an SDK, without a GPU" -- "ROCm in use: $sdks\6.4\bin (AMD's HIP SDK)" \
+    "AMD's driver: C:\\windows\\system32\\amdhip64_7.dll, version 31.0.24033.1003" \
+    'HIP is installed but finds no device: for an AMD GPU, update AMD Software' '!note:'
+rm "$system/amdhip64_7.dll"
 
 put "Program Files/AMD/ROCm/10.1/bin" amdhip64_7.dll hiprtc1001.dll=hiprtc.dll hiprtc0715.dll=hiprtc.dll \
     rocblas.dll=rocblas-7.dll
@@ -153,12 +174,13 @@ expect "an SDK that uses the driver's HIP" -- 'HIP: 7.1.53211, C:\windows\system
 for variable in VIRTUAL_ENV CONDA_PREFIX; do
     reset
     site=test/env/Lib/site-packages
-    put $site/_rocm_sdk_core/bin amdhip64_7.dll hiprtc0714.dll=hiprtc.dll hiprtc-builtins0714.dll=empty.dll \
-        amd_comgr.dll=empty.dll
-    put $site/_rocm_sdk_libraries/bin rocblas.dll=rocblas-7.dll MIOpen.dll
+    put $site/_rocm_sdk_core/bin amdhip64_7.dll hiprtc0714.dll=hiprtc-wheel.dll hiprtc-builtins0714.dll=empty.dll \
+        amd_comgr.dll=empty.dll helper.dll
+    put $site/_rocm_sdk_libraries/bin rocblas.dll=rocblas-wheel.dll MIOpen.dll
     put "Program Files/AMD/ROCm/6.4/bin" amdhip64_6.dll hiprtc0604.dll=hiprtc.dll rocblas.dll=rocblas-6.dll
     expect "wheels by $variable" "$variable=C:\\test\\env" -- "($variable)" '_rocm_sdk_core\bin\amdhip64_7.dll' \
-        '_rocm_sdk_core\bin\hiprtc0714.dll' '_rocm_sdk_libraries\bin\rocblas.dll' 'MIOpen: 0.0.0, ' '!6.4\bin'
+        'hipRTC: 7.14, C:\test\env\Lib\site-packages\_rocm_sdk_core\bin\hiprtc0714.dll' \
+        '_rocm_sdk_libraries\bin\rocblas.dll' 'MIOpen: 0.0.0, ' '!6.4\bin'
 done
 
 reset
@@ -179,7 +201,25 @@ expect "rocBLAS of another version" 'HIP_PATH=C:\test\mixed' -- \
 
 reset
 put test/versions/bin amdhip64_7.dll hiprtc0604.dll=hiprtc.dll
-expect "hipRTC of another version" 'HIP_PATH=C:\test\versions' -- 'is of ROCm 6, and amdhip64_7.dll is in use'
+put "Program Files/AMD/ROCm/6.4/bin" amdhip64_6.dll hiprtc0604.dll=hiprtc.dll rocblas.dll=rocblas-6.dll
+expect "a HIP whose hipRTC is of another version is passed over" 'HIP_PATH=C:\test\versions' -- \
+    "ROCm in use: $sdks\6.4\bin (AMD's HIP SDK)" 'ROCm\6.4\bin\amdhip64_6.dll' '!versions\bin'
+
+reset
+put test/versions/bin amdhip64_7.dll hiprtc0604.dll=hiprtc.dll
+expect "no other HIP than one whose hipRTC is of another version" 'HIP_PATH=C:\test\versions' -- \
+    'HIP is installed but is of ROCm 7, but hiprtc0604.dll beside it is of another'
+
+# The app has loaded a HIP of the same name. Windows's loader takes it for the one that rocBLAS needs.
+reset
+put test/app amdhip64_7.dll
+put test/sdk/bin amdhip64_7.dll hiprtc0701.dll=hiprtc.dll rocblas.dll=rocblas-7.dll
+program=("$survey" --loaded 'C:\test\app\amdhip64_7.dll')
+expect "an app with a HIP of its own, of the same name" 'HIP_PATH=C:\test\sdk' -- \
+    'rocBLAS is installed but would call C:\test\app\amdhip64_7.dll, and C:\test\sdk\bin\amdhip64_7.dll is in use'
+program=("$survey" --loaded 'C:\test\sdk\bin\amdhip64_7.dll')
+expect "an app that loaded the same HIP" 'HIP_PATH=C:\test\sdk' -- 'C:\test\sdk\bin\rocblas.dll' '!are mixed'
+program=("$device_info")
 
 reset
 put test/old/bin amdhip64_7.dll hiprtc0701.dll=hiprtc.dll rocblas.dll=rocblas-7.dll
@@ -215,7 +255,7 @@ expect "a relative path" 'HIP_PATH=sdk' -- 'HIP: 7.1.53211, C:\test\sdk\bin\amdh
 cd "$work"
 
 # The CUDA provider. No imitation has a device, so cuBLAS and cuDNN, which are opened for a device, are not looked for.
-program=$survey
+program=("$survey")
 reset
 expect "nothing of NVIDIA is installed" -- "cuda: not usable: NVIDIA's driver is not installed" 'looked for nvcuda.dll'
 

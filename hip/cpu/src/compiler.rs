@@ -10,7 +10,7 @@ use std::{
     env,
     ffi::{OsStr, OsString},
     fs, io,
-    path::{Component, MAIN_SEPARATOR, Path, PathBuf},
+    path::{Component, Path, PathBuf},
     process::{Command, Output},
 };
 
@@ -24,6 +24,10 @@ const DEVICE_HEADERS: &[(&str, &str)] = &[
 /// Flags of this system for a shared library. On Windows, the library must not need gcc's own DLLs,
 /// which lie in no folder where the loader looks.
 const SYSTEM: &[&str] = if cfg!(windows) { &["-static"] } else { &["-fPIC"] };
+
+/// The file that is compiled, and the one that is made.
+const SOURCE: &str = "program.cpp";
+const LIBRARY: &str = "program.so";
 
 const LIBRARIES: &[&str] = if cfg!(windows) { &[] } else { &["-lm"] };
 
@@ -62,21 +66,22 @@ fn compile_by(compilers: &[OsString], unit: &Unit<'_>, windows: bool) -> Result<
     for (name, text) in unit.headers {
         write(name, text)?;
     }
-    let source = folder.join("program.cpp");
-    let library = folder.join("program.so");
-    fs::write(&source, unit.text()).map_err(|error| error.to_string())?;
+    fs::write(folder.join(SOURCE), unit.text()).map_err(|error| error.to_string())?;
 
     let isa = isas(env::consts::ARCH).iter().chain([&LOCKSTEP]).find(|known| known.name == isa().name);
     let isa = isa.unwrap_or(&IsaFlags { name: "", flags: &[] });
     let run = |compiler: &OsStr, if_known: &[&str]| -> io::Result<(Output, String)> {
         let mut command = Command::new(compiler);
         command.arg(&std).args(["-shared", "-w"]).args(SYSTEM).args(flags::of(isa)).args(if_known);
-        command.arg("-iquote").arg(folder).arg("-idirafter").arg(folder).args(&options);
-        // The compiler runs in the folder, so that its messages do not show the folder's path.
-        command.current_dir(folder).arg(&source).arg("-o").arg(&library).args(LIBRARIES);
+        // The compiler runs in the folder and gets names without it. MinGW's reads a path in the
+        // code page of its system, which may lack the letters of the user's folder.
+        command.args(["-iquote", ".", "-idirafter", "."]).args(&options);
+        command.current_dir(folder).args([SOURCE, "-o", LIBRARY]).args(LIBRARIES);
         let output = command.output()?;
-        let beside = format!("{}{MAIN_SEPARATOR}", folder.display());
-        let log = String::from_utf8_lossy(&output.stderr).replace(&beside, "");
+        // Of a header in the folder, its name is enough.
+        let log = String::from_utf8_lossy(&output.stderr).replace("from ./", "from ");
+        let log: String =
+            log.split_inclusive('\n').map(|line| line.strip_prefix("./").unwrap_or(line)).collect();
         Ok((output, log))
     };
     let mut tried = Vec::new();
@@ -91,7 +96,8 @@ fn compile_by(compilers: &[OsString], unit: &Unit<'_>, windows: bool) -> Result<
         });
         match ran {
             Ok((output, log)) if output.status.success() => {
-                return fs::read(&library).map(|library| (library, log)).map_err(|error| error.to_string());
+                let library = fs::read(folder.join(LIBRARY)).map_err(|error| error.to_string())?;
+                return Ok((library, log));
             }
             Ok((output, log)) => return Err(if log.is_empty() { output.status.to_string() } else { log }),
             Err(error) => tried.push(format!("{}: {error}", Path::new(compiler).display())),
@@ -244,8 +250,12 @@ impl Program {
     /// Loads a shared object from memory.
     pub(crate) fn load(library: &[u8]) -> Result<Self, String> {
         let folder = Folder::new()?;
-        let path = folder.path().join("program.so");
+        let mut path = folder.path().join(LIBRARY);
         fs::write(&path, library).map_err(|error| error.to_string())?;
+        if cfg!(windows) {
+            // With the prefix `\\?\`, without which the loader takes no path of 260 letters or more.
+            path = fs::canonicalize(&path).map_err(|error| error.to_string())?;
+        }
         // SAFETY: `compile` made the library, which has no initialisers.
         let library = unsafe { libloading::Library::new(&path) }.map_err(|error| error.to_string())?;
         Ok(Self { library, _folder: cfg!(windows).then_some(folder) })

@@ -27,6 +27,9 @@ pub struct ProviderReport {
     /// The installation of ROCm that all of AMD's libraries come from: its folders, and how it was
     /// found. `None` if no installation is usable, and for other providers.
     pub installation: Option<String>,
+    /// On Windows, the HIP of AMD's driver and the driver's version; `None` if there is no driver,
+    /// and for other providers.
+    pub driver: Option<String>,
     /// AMD's libraries; empty for other providers.
     pub libraries: Vec<LibraryReport>,
     /// Its devices, each with its free bytes if the driver reports them.
@@ -55,6 +58,7 @@ fn report(kind: ProviderKind) -> ProviderReport {
         error: None,
         versions: None,
         installation: None,
+        driver: None,
         libraries: Vec::new(),
         devices: Vec::new(),
         hints: Vec::new(),
@@ -67,6 +71,7 @@ fn report(kind: ProviderKind) -> ProviderReport {
         report.installation = installation::in_use();
         report.libraries = inventory();
         let diagnosis = Diagnosis::of_this_machine();
+        report.driver = diagnosis.driver().map(str::to_owned);
         if report.devices.is_empty() {
             report.hints.extend(diagnosis.problems().iter().cloned());
         }
@@ -126,6 +131,9 @@ impl fmt::Display for ProviderReport {
         }
         if let Some(installation) = &self.installation {
             writeln!(f, "  ROCm in use: {installation}")?;
+        }
+        if let Some(driver) = &self.driver {
+            writeln!(f, "  AMD's driver: {driver}")?;
         }
         for library in &self.libraries {
             writeln!(f, "  {library}")?;

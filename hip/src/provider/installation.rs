@@ -76,29 +76,43 @@ impl Installation {
         }
     }
 
-    /// On Windows, why a DLL belongs to another HIP than the one in use. The loader would resolve
-    /// its HIP by the name alone, and a function's address does not show that it did.
+    /// On Windows, why a DLL belongs to another HIP than the one in use. The loader resolves its HIP
+    /// by the name alone, so it may be a file of that name that the app loaded from elsewhere, and a
+    /// function's address does not show that it is.
     fn belongs_to_another(&self, library: Library, file: &Named, hip: &Path) -> Option<String> {
         if self.system == System::Unix {
             return None;
         }
-        let hip = name_of(hip);
+        let name = name_of(hip);
         if library.stem == HIPRTC.stem {
-            let (theirs, ours) = (file.number?, HIP.number_of(self.system, hip)?);
-            return (theirs != ours).then(|| format!("is of ROCm {theirs}, and {hip} is in use"));
+            let (theirs, ours) = (file.number?, HIP.number_of(self.system, name)?);
+            return (theirs != ours).then(|| format!("is of ROCm {theirs}, and {name} is in use"));
         }
         let needs = Dll::read(&file.path)?.needs;
         let theirs = needs.into_iter().find(|name| HIP.number_of(self.system, name).is_some())?;
-        (!theirs.eq_ignore_ascii_case(hip))
-            .then(|| format!("calls {theirs}, and {hip} is in use: two installations of ROCm are mixed"))
+        let mixed = "two installations of ROCm are mixed";
+        if !theirs.eq_ignore_ascii_case(name) {
+            return Some(format!("calls {theirs}, and {name} is in use: {mixed}"));
+        }
+        let found = os::loaded::named(&theirs)?;
+        let same = fs::canonicalize(&found).ok()? == fs::canonicalize(hip).ok()?;
+        (!same).then(|| format!("would call {}, and {} is in use: {mixed}", found.display(), hip.display()))
     }
 
-    /// Whether the files show a HIP that needs a separate hipRTC, and none is there. Such an
-    /// installation is passed over without loading anything, because a HIP that is loaded stays in
-    /// the process, and another installation's libraries could find it by its soname.
-    fn lacks_hiprtc(&self) -> bool {
-        let needs_it = |number: Option<u32>| number.is_some_and(|number| number >= HIP_WITHOUT_HIPRTC);
-        self.hips().first().is_some_and(|file| needs_it(file.number)) && self.files(HIPRTC).is_empty()
+    /// Why the files show a HIP that needs a separate hipRTC of its own version, and that is not
+    /// there. Such an installation is passed over without loading anything, because a HIP that is
+    /// loaded stays in the process, and another installation's libraries could find it by its
+    /// soname.
+    fn lacks_hiprtc(&self) -> Option<String> {
+        let number = self.hips().first()?.number.filter(|number| *number >= HIP_WITHOUT_HIPRTC)?;
+        let there = self.files(HIPRTC);
+        let Some(newest) = there.first() else { return Some("has no hipRTC beside it".into()) };
+        // On Linux, HIP and hipRTC of one folder are of one version.
+        let goes_with_it = |file: &Named| self.system == System::Unix || file.number == Some(number);
+        if there.iter().any(goes_with_it) {
+            return None;
+        }
+        Some(format!("is of ROCm {number}, but {} beside it is of another", name_of(&newest.path)))
     }
 }
 
@@ -141,8 +155,8 @@ impl Rocm {
     fn choose(installations: Vec<Installation>) -> Result<Self> {
         let mut search = Search::default();
         for installation in installations {
-            if installation.lacks_hiprtc() {
-                search.broken(&installation.to_string(), "has no hipRTC beside it".into());
+            if let Some(why) = installation.lacks_hiprtc() {
+                search.broken(&installation.to_string(), why);
             } else if let Some(hip) = installation.open_hip(&mut search) {
                 log::debug!("ROCm: {installation}");
                 // The libraries of wheels need some that are in another wheel.
@@ -184,7 +198,8 @@ impl Rocm {
             return Err(search.error(library.title, absent));
         };
         // The lookup of a symbol also searches the libraries that a library needs. So in rocBLAS
-        // and MIOpen it finds the HIP that they call. On Windows it does not.
+        // and MIOpen it finds the HIP that they call. On Windows it does not, and
+        // `belongs_to_another` asks the loader instead.
         let function = |of: &Loaded| of.symbol(HIP.function);
         match function(&loaded) {
             Some(theirs) if Some(theirs) != function(&self.hip) => {
@@ -314,10 +329,14 @@ mod tests {
                 "7/bin/amdhip64_7.dll",
                 "6/bin/amdhip64_6.dll",
                 "8/bin/hiprtc0800.dll",
+                "mixed/bin/amdhip64_7.dll",
+                "mixed/bin/hiprtc0604.dll",
             ],
         );
+        let mixed = at(&tree, System::Windows, "mixed").lacks_hiprtc();
+        assert_eq!(mixed.as_deref(), Some("is of ROCm 7, but hiprtc0604.dll beside it is of another"));
         for system in [System::Unix, System::Windows] {
-            let lacks = |root| at(&tree, system, root).lacks_hiprtc();
+            let lacks = |root| at(&tree, system, root).lacks_hiprtc().is_some();
             assert_eq!(["7", "6", "8"].map(lacks), [true, false, false]);
             let only = vec![at(&tree, system, "7")];
             let Err(Error::NotAvailable { reason, searched }) = Rocm::choose(only) else { panic!("taken") };

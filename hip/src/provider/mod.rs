@@ -141,13 +141,12 @@ impl Provider {
         self.rccl
             .get_or_init(|| match self.kind {
                 ProviderKind::Rocm => {
-                    let library = installation::open(names::RCCL)
-                        .map_err(|missing| install(missing, "`rccl` of AMD, or `librccl1` of Debian"))?;
+                    let library =
+                        installation::open(names::RCCL).map_err(|missing| advise(missing, RCCL_FROM))?;
                     log::debug!("RCCL: {}", library.path.display());
                     fill!(Rccl, &library, "RCCL")
                 }
-                ProviderKind::Cuda => cuda::rccl()
-                    .map_err(|missing| install(missing, "`libnccl2`, or `nvidia-nccl-cu13` from PyPI")),
+                ProviderKind::Cuda => cuda::rccl().map_err(|missing| advise(missing, NCCL_FROM)),
                 ProviderKind::Cpu => cpu::rccl(),
             })
             .as_ref()
@@ -218,12 +217,25 @@ impl fmt::Debug for Provider {
     }
 }
 
-/// Adds to the error of a missing library which package has it.
-fn install(missing: Error, package: &str) -> Error {
+/// Where RCCL comes from.
+const RCCL_FROM: &str = if cfg!(windows) {
+    "AMD has no RCCL for Windows"
+} else {
+    "install the package `rccl` of AMD, or `librccl1` of Debian"
+};
+
+/// Where NCCL comes from.
+const NCCL_FROM: &str = if cfg!(windows) {
+    "NVIDIA has no NCCL for Windows"
+} else {
+    "install the package `libnccl2`, or `nvidia-nccl-cu13` from PyPI"
+};
+
+/// Adds to the error of a missing RCCL or NCCL where it comes from.
+fn advise(missing: Error, from: &str) -> Error {
     match missing {
         Error::NotAvailable { reason, searched } => {
-            let reason =
-                format!("{reason}. Several devices need it, one does not: install the package {package}");
+            let reason = format!("{reason}. Several devices need it, one does not: {from}");
             Error::NotAvailable { reason, searched }
         }
         other => other,
@@ -233,6 +245,11 @@ fn install(missing: Error, package: &str) -> Error {
 fn no_device(kind: ProviderKind, libraries: &[(&'static str, String)]) -> Error {
     let reason = match (kind, crate::provider::diagnosis::Diagnosis::of_this_machine().problems().first()) {
         (ProviderKind::Rocm, Some(problem)) => format!("HIP is installed but finds no device: {problem}"),
+        (ProviderKind::Rocm, None) if cfg!(windows) => {
+            "HIP is installed but finds no device: for an AMD GPU, update AMD Software \
+             (https://www.amd.com/en/support)"
+                .into()
+        }
         (ProviderKind::Rocm, None) => "HIP is installed but finds no device".into(),
         _ => format!("{kind} has no device"),
     };

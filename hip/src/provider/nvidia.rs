@@ -1,9 +1,10 @@
 //! NVIDIA's libraries, for the CUDA provider.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::error::Result;
-use crate::provider::library::{Loaded, Names, open_in};
+use crate::provider::library::{Loaded, Names, Search, open_in};
+use crate::provider::names::names_in;
 
 const fn names(
     title: &'static str,
@@ -51,5 +52,25 @@ pub(crate) fn open(names: Names) -> Result<Loaded> {
     if !cfg!(windows) {
         directories.push("/usr/local/cuda/lib64".into());
     }
-    open_in(names, &directories)
+    let loaded = open_in(names, &directories)?;
+    if cfg!(windows) && names.title == NVRTC.title {
+        load_builtins(&loaded);
+    }
+    Ok(loaded)
+}
+
+/// On Windows, loads the DLLs that NVRTC opens by their names when it first compiles. The loader
+/// then finds what is loaded. By itself it would not search NVRTC's folder.
+fn load_builtins(nvrtc: &Loaded) {
+    let folder = nvrtc.path.parent().unwrap_or(Path::new(""));
+    let builtins = |name: &String| {
+        let lower = name.to_ascii_lowercase();
+        lower.starts_with("nvrtc-builtins64_") && lower.ends_with(".dll")
+    };
+    for name in names_in(folder).filter(builtins) {
+        match Search::default().file(&folder.join(&name)) {
+            Some(loaded) => log::debug!("for NVRTC: {}", loaded.shown()),
+            None => log::warn!("{name}, beside NVRTC, does not load, so NVRTC may fail to compile"),
+        }
+    }
 }

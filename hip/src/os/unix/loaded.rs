@@ -19,6 +19,12 @@ pub(crate) fn file_of(address: *const c_void) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(path.to_bytes())))
 }
 
+/// Nothing: this loader tells libraries by their sonames, and a symbol's lookup shows which HIP a
+/// library calls.
+pub(crate) fn named(_name: &str) -> Option<PathBuf> {
+    None
+}
+
 /// This process's loaded files whose names begin with one of `names`: the name's start, the file,
 /// and the linker's build id if there is one.
 pub(crate) fn files(names: &[&'static str]) -> Vec<(&'static str, PathBuf, Option<String>)> {

@@ -9,7 +9,9 @@ use std::path::PathBuf;
 pub(super) type Handle = *mut c_void;
 
 /// `GetModuleHandleExW`: the address is one of the module's own, and no reference is added.
-pub(super) const FROM_ADDRESS_UNCOUNTED: u32 = 0x4 | 0x2;
+pub(super) const FROM_ADDRESS_UNCOUNTED: u32 = 0x4 | UNCOUNTED;
+/// `GetModuleHandleExW`: the address is a file name's, and no reference is added.
+pub(super) const UNCOUNTED: u32 = 0x2;
 /// `LoadLibraryExW`: `LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR | LOAD_LIBRARY_SEARCH_DEFAULT_DIRS`. What a
 /// library needs is looked for beside it, beside the program, in System32 and in the folders of
 /// `AddDllDirectory`, not in PATH nor in the current folder.

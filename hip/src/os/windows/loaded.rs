@@ -14,6 +14,16 @@ pub(crate) fn file_of(address: *const c_void) -> Option<PathBuf> {
     if found == 0 { None } else { file(module) }
 }
 
+/// The file that the loader takes for a library of this name, if one is loaded: of several it takes
+/// the first.
+pub(crate) fn named(name: &str) -> Option<PathBuf> {
+    let name = api::wide(name.as_ref());
+    let mut module = ptr::null_mut();
+    // SAFETY: the name ends with a 0; the function writes one handle.
+    let found = unsafe { api::GetModuleHandleExW(api::UNCOUNTED, name.as_ptr().cast(), &mut module) };
+    if found == 0 { None } else { file(module) }
+}
+
 /// This process's loaded files whose names begin with one of `names`: the name's start, the file,
 /// and no build id, because DLLs have none.
 pub(crate) fn files(names: &[&'static str]) -> Vec<(&'static str, PathBuf, Option<String>)> {
@@ -63,6 +73,8 @@ mod tests {
         assert_eq!(found.len(), 1, "{found:?}");
         let file = file_of(api::GetCurrentProcess as *const c_void);
         assert!(file.is_some_and(|file| file.is_absolute()));
+        assert_eq!(named("KERNEL32.dll").as_ref(), Some(&found[0].1));
+        assert_eq!(named("no-such-thing.dll"), None);
         assert!(files(&["no-such-thing"]).is_empty());
     }
 }

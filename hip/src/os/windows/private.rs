@@ -54,16 +54,24 @@ pub(crate) fn open_file(file: &Path) -> io::Result<File> {
 pub(crate) fn refuse_folder(folder: &Path) -> io::Result<Option<Refusal>> {
     // READ_CONTROL; FILE_FLAG_BACKUP_SEMANTICS, without which folders can't be opened.
     let opened = OpenOptions::new().access_mode(0x2_0000).custom_flags(0x0200_0000).open(folder)?;
-    refuse(&opened, "folder")
+    refuse(&opened, Kind::Folder)
 }
 
 /// Why an open file is not this user's alone; `None` if it is.
 pub(crate) fn refuse_file(file: &File) -> io::Result<Option<Refusal>> {
-    refuse(file, "file")
+    refuse(file, Kind::File)
 }
 
-fn refuse(file: &File, what: &str) -> io::Result<Option<Refusal>> {
-    let (own, rights) = (user()?, Rights::of(file)?);
+/// What a handle is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    File,
+    Folder,
+}
+
+fn refuse(file: &File, kind: Kind) -> io::Result<Option<Refusal>> {
+    let (own, rights) = (user()?, Rights::of(file, kind)?);
+    let what = if kind == Kind::File { "file" } else { "folder" };
     Ok(rights.fault(&own).map(|found| Refusal {
         expected: format!(
             "a {what} of account {own} that nobody else but administrators may write (see icacls)"
@@ -91,7 +99,7 @@ impl Rights {
         Some(format!("one that {other} may write"))
     }
 
-    fn of(file: &File) -> io::Result<Self> {
+    fn of(file: &File, kind: Kind) -> io::Result<Self> {
         let (mut owner, mut dacl, mut descriptor) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
         // SAFETY: an open file's handle; the function writes three pointers, of which the first two
         // point into the third.
@@ -112,15 +120,16 @@ impl Rights {
         }
         let _freed = Local(descriptor);
         // SAFETY: the owner and the list live as long as the descriptor.
-        unsafe { Ok(Self { owner: account(owner)?, writers: writers(dacl)? }) }
+        unsafe { Ok(Self { owner: account(owner)?, writers: writers(dacl, kind)? }) }
     }
 }
 
-/// The accounts that an access control list lets write; `None` for no list.
+/// The accounts that an access control list lets write; `None` for no list. A folder's list also has
+/// entries for what is created in the folder, which count too.
 ///
 /// # Safety
 /// `list` is null or a list that Windows made.
-unsafe fn writers(list: *const c_void) -> io::Result<Option<Vec<String>>> {
+unsafe fn writers(list: *const c_void, of: Kind) -> io::Result<Option<Vec<String>>> {
     /// `ACL`.
     #[repr(C)]
     struct List {
@@ -154,7 +163,8 @@ unsafe fn writers(list: *const c_void) -> io::Result<Option<Vec<String>>> {
         }
         // SAFETY: each entry begins with a header and a mask.
         let Entry { kind, flags, mask, .. } = unsafe { entry.cast::<Entry>().read_unaligned() };
-        if flags & INHERITED_ONLY != 0 || mask & WRITE == 0 {
+        let applies = of == Kind::Folder || flags & INHERITED_ONLY == 0;
+        if !applies || mask & WRITE == 0 {
             continue;
         }
         match kind {

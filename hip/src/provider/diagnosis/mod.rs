@@ -13,6 +13,7 @@ use crate::provider::names::System;
 /// files.
 #[derive(Debug, Clone, Default)]
 pub struct Diagnosis {
+    driver: Option<String>,
     problems: Vec<String>,
     notes: Vec<String>,
 }
@@ -29,6 +30,11 @@ impl Diagnosis {
     /// Examines this machine.
     pub fn of_this_machine() -> Self {
         Self::of(&Machine { system: System::HERE, root: "/".into(), variable: |name| std::env::var_os(name) })
+    }
+
+    /// On Windows, the HIP of AMD's driver and its version; `None` if there is none.
+    pub fn driver(&self) -> Option<&str> {
+        self.driver.as_deref()
     }
 
     /// What keeps HIP from finding a device, most likely cause first.
@@ -49,7 +55,11 @@ impl Diagnosis {
             System::Unix => Vec::new(),
             System::Windows => windows::problems(&machine.variable),
         };
-        let mut found = Self { problems, notes: Vec::new() };
+        let driver = match machine.system {
+            System::Unix => None,
+            System::Windows => windows::driver(&machine.variable),
+        };
+        let mut found = Self { driver, problems, notes: Vec::new() };
         found.look_at_environment(machine);
         found
     }

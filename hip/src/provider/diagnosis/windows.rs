@@ -6,26 +6,25 @@ use crate::provider::names::{HIP, HIPRTC, System};
 use crate::provider::pe::Dll;
 use crate::provider::places::Machine;
 
+/// The HIP of AMD's driver and its file's version, which is the driver's; `None` if there is none.
+pub(super) fn driver(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<String> {
+    let system = Machine { system: System::Windows, root: "/".into(), variable }.system32();
+    let hip = HIP.files_in(System::Windows, &system).into_iter().next()?;
+    let version = Dll::read(&hip.path).and_then(|dll| dll.version);
+    Some(format!("{}, version {}", hip.path.display(), version.as_deref().unwrap_or("unknown")))
+}
+
 /// What is missing, and where to get it.
 pub(super) fn problems(variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<String> {
     let mut problems = Vec::new();
     let machine = Machine { system: System::Windows, root: "/".into(), variable };
     let system = machine.system32();
-    match HIP.files_in(System::Windows, &system).first() {
-        None => problems.push(format!(
+    if HIP.files_in(System::Windows, &system).is_empty() {
+        problems.push(format!(
             "{} has no amdhip64*.dll: no AMD GPU, or its driver is older than HIP on Windows (install AMD Software \
              from https://www.amd.com/en/support)",
             system.display()
-        )),
-        Some(driver) => {
-            let version = Dll::read(&driver.path).and_then(|dll| dll.version);
-            problems.push(format!(
-                "the driver's HIP is {}, version {}: if it finds no GPU, update AMD Software \
-                 (https://www.amd.com/en/support)",
-                driver.path.display(),
-                version.unwrap_or_else(|| "unknown".into())
-            ));
-        }
+        ));
     }
     let installations = machine.installations();
     let mut folders = installations.iter().flat_map(|installation| &installation.folders);
@@ -45,7 +44,7 @@ mod tests {
     use super::*;
     use crate::provider::tree::Tree;
 
-    fn of(tree: &Tree) -> Vec<String> {
+    fn of<T>(tree: &Tree, ask: impl Fn(&dyn Fn(&str) -> Option<OsString>) -> T) -> T {
         let folders = [
             ("SystemRoot", "W"),
             ("ProgramFiles", "P"),
@@ -56,7 +55,7 @@ mod tests {
             ("LOCALAPPDATA", "local"),
             ("APPDATA", "roaming"),
         ];
-        problems(&|name| {
+        ask(&|name| {
             let (_, folder) = folders.iter().find(|(known, _)| *known == name)?;
             Some(tree.0.join(folder).into())
         })
@@ -64,12 +63,19 @@ mod tests {
 
     #[test]
     fn what_is_missing_comes_with_where_to_get_it() {
-        let found = of(&Tree::new("bare-windows", &["W/System32/x"]));
+        let bare = Tree::new("bare-windows", &["W/System32/x"]);
+        assert_eq!(of(&bare, driver), None);
+        let found = of(&bare, problems);
         assert!(found[0].contains("has no amdhip64*.dll"), "{found:?}");
         assert!(found[1].starts_with("there is no hipRTC"), "{found:?}");
-        let found = of(&Tree::new("driver-only", &["W/System32/amdhip64_6.dll"]));
-        assert!(found[0].contains("amdhip64_6.dll, version unknown"), "{found:?}");
-        assert_eq!(found.len(), 2, "{found:?}");
+        let only = Tree::new("driver-only", &["W/System32/amdhip64_6.dll"]);
+        let found = of(&only, driver);
+        assert!(
+            found.as_ref().is_some_and(|at| at.ends_with("amdhip64_6.dll, version unknown")),
+            "{found:?}"
+        );
+        let found = of(&only, problems);
+        assert!(found.len() == 1 && found[0].starts_with("there is no hipRTC"), "{found:?}");
         for (name, sdk) in [
             ("sdk", "P/AMD/ROCm/6.4/bin/hiprtc0604.dll"),
             ("rocm-path", "mine/bin/hiprtc0604.dll"),
@@ -80,8 +86,8 @@ mod tests {
             ("python", "local/Programs/Python/Python313/Lib/site-packages/_rocm_sdk_core/bin/hiprtc0714.dll"),
             ("of-user", "roaming/Python/Python313/site-packages/_rocm_sdk_core/bin/hiprtc0714.dll"),
         ] {
-            let found = of(&Tree::new(name, &["W/System32/amdhip64_7.dll", sdk]));
-            assert_eq!(found.len(), 1, "{found:?}");
+            let found = of(&Tree::new(name, &["W/System32/amdhip64_7.dll", sdk]), problems);
+            assert!(found.is_empty(), "{found:?}");
         }
     }
 }

@@ -10,7 +10,11 @@ use std::{arch::asm, cell::Cell, ffi::c_void, sync::Once};
 
 const ACCESS_VIOLATION: u32 = 0xc000_0005;
 const DIVIDE_BY_ZERO: u32 = 0xc000_0094;
+/// The smallest integer divided by -1, for which other systems have no exception of its own.
+const INTEGER_OVERFLOW: u32 = 0xc000_0095;
 const STACK_OVERFLOW: u32 = 0xc000_00fd;
+/// An access to the guard page of another thread's stack.
+const GUARD_PAGE: u32 = 0x8000_0001;
 
 const CONTINUE_EXECUTION: i32 = -1;
 const CONTINUE_SEARCH: i32 = 0;
@@ -74,7 +78,11 @@ pub(in crate::lockstep) fn install() {
 unsafe extern "system" fn on_exception(pointers: *mut Pointers) -> i32 {
     // SAFETY: Windows passes a valid record and context.
     let (record, context) = unsafe { (&*(*pointers).record, (*pointers).context.cast::<u8>()) };
-    if !matches!(record.code, ACCESS_VIOLATION | DIVIDE_BY_ZERO | STACK_OVERFLOW) || !is_kernel() {
+    let known = matches!(
+        record.code,
+        ACCESS_VIOLATION | DIVIDE_BY_ZERO | INTEGER_OVERFLOW | STACK_OVERFLOW | GUARD_PAGE
+    );
+    if !known || !is_kernel() {
         return CONTINUE_SEARCH;
     }
     let limit = stack_limit();
@@ -103,6 +111,7 @@ unsafe extern "system" fn leave() -> ! {
     }
     trap(|thread| match code {
         DIVIDE_BY_ZERO => Mistake::Threads(format!("thread {thread} divides an integer by zero")),
+        INTEGER_OVERFLOW => Mistake::Threads(format!("thread {thread} divides the smallest integer by -1")),
         _ => Mistake::Memory(format!("thread {thread} accesses the address {address:#x}, where nothing is")),
     });
     // The scheduler drops the thread without resuming it.
