@@ -119,8 +119,8 @@ fn takes_each_order() -> bool {
 }
 
 /// In f16 and bf16, all three directions leave their channels last if both sides have a multiple of
-/// 8, or the input is an image of up to 4. With fewer channels in a group they do so only for an operand whose channels are last. f32 and
-/// f64 are row-major whatever the operands' order.
+/// 8, or the input is an image of up to 4. With fewer channels in a group they do so only for an
+/// operand whose channels are last. f32 and f64 are row-major whatever the operands' order.
 #[test]
 fn results_have_their_channels_last() {
     on();
