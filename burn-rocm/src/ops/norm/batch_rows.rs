@@ -19,6 +19,9 @@ const MOST_ACROSS: usize = 8;
 /// The fewest rows of a thread, so that it has several loads in flight.
 const LEAST_ROWS: usize = 4;
 
+/// With fewer rows, the launch that joins the parts would take longer than wider accesses save.
+const FEW: usize = 64;
+
 /// `[rows, channels]`.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
@@ -38,7 +41,7 @@ impl Rows {
     /// `params` of f32.
     pub(super) fn of(x: &RocmTensor, same: &[&RocmTensor], params: &[&RocmTensor]) -> Option<Self> {
         let &[rows, channels, ref rest @ ..] = x.dims() else { return None };
-        let one = rest.iter().all(|&dim| dim == 1) && rows > 0;
+        let one = rest.iter().all(|&dim| dim == 1) && rows >= FEW;
         let whole = channels > 0 && channels.is_multiple_of(PIECE) && u32::try_from(channels).is_ok();
         let half = matches!(x.dtype_of(), DType::F16 | DType::BF16);
         let aligned = is_packed(x) && same.iter().chain(params).all(|tensor| is_packed(tensor));
