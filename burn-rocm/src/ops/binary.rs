@@ -31,6 +31,8 @@ pub(crate) fn binary(
         return super::view::permute(out, &inverse(&order));
     }
     if let Some([l, r]) = channels_last::operands([&lhs, &rhs], shape.as_slice())? {
+        // So that their rows have no other owner than before.
+        drop((lhs, rhs));
         return channels_last::from_rows(binary(op, functor, l, r)?);
     }
     let ty = lhs.kernel_type()?;

@@ -38,7 +38,10 @@ pub(crate) fn mask_where(
     check_mask(op, &mask)?;
     let shape = one_shape(op, &[&tensor, &mask, &value])?;
     let shape = shape.as_slice();
-    if let Some([tensor, mask, value]) = channels_last::operands([&tensor, &mask, &value], shape)? {
+    if let Some(rows) = channels_last::operands([&tensor, &mask, &value], shape)? {
+        // So that their rows have no other owner than before.
+        drop((tensor, mask, value));
+        let [tensor, mask, value] = rows;
         return channels_last::from_rows(mask_where(op, tensor, mask, value)?);
     }
     let out = target(&mut tensor, shape)?;
@@ -75,7 +78,10 @@ pub(crate) fn mask_fill(
     check_mask(op, &mask)?;
     let shape = one_shape(op, &[&tensor, &mask])?;
     let shape = shape.as_slice();
-    if let Some([tensor, mask]) = channels_last::operands([&tensor, &mask], shape)? {
+    if let Some(rows) = channels_last::operands([&tensor, &mask], shape)? {
+        // So that their rows have no other owner than before.
+        drop((tensor, mask));
+        let [tensor, mask] = rows;
         return channels_last::from_rows(mask_fill(op, tensor, mask, value)?);
     }
     let value = bits(value, tensor.dtype_of())?;

@@ -10,7 +10,7 @@ use std::sync::Once;
 
 use burn_backend::tensor::FloatTensor;
 use burn_rocm::fused::{Act, Conv2dOptions, add_act, bias_act, bias_act_backward, conv_act};
-use burn_rocm::{ChannelsLast, Config, RocmTensor};
+use burn_rocm::{ChannelsLast, Config, RocmDevice, RocmTensor, memory_record};
 use burn_rocm_tests::limits::{self, Terms};
 use burn_rocm_tests::trace::during;
 use burn_rocm_tests::*;
@@ -319,5 +319,39 @@ fn lockstep() {
         let variables =
             [("BURN_ROCM_CPU_WAVE", wave), ("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_NORM", norm)];
         again(&tests, &variables);
+    }
+}
+
+/// An op on an image that nobody else holds computes in the image's memory, whatever its order.
+#[test]
+fn ops_in_place_take_no_memory_in_either_order() {
+    on();
+    let device = RocmDevice::default();
+    let dims = [2, 16, 16, 64];
+    let bytes = 2 * dims.iter().product::<usize>();
+    let of = |shape: [usize; 4]| R::float_ones(Shape::from(shape), &device, FloatDType::BF16);
+    let image = |last: bool| match last {
+        true => R::float_permute(of(dims), &[0, 3, 1, 2]),
+        false => of([dims[0], dims[3], dims[1], dims[2]]),
+    };
+    let channel = of([1, dims[3], 1, 1]);
+    let mask = |last: bool| R::float_greater_elem(image(last), 2.0.into(), BoolStore::Native);
+    for op in ["add a channel's", "add", "mask_fill", "mask_where", "relu", "bias_act"] {
+        for last in [false, true] {
+            let (a, b, m) = (image(last), image(last), mask(last));
+            device.synchronize().unwrap();
+            let (y, record) = memory_record(&device, || match op {
+                "add a channel's" => R::float_add(a, channel.clone()),
+                "add" => R::float_add(a, b.clone()),
+                "mask_fill" => R::float_mask_fill(a, m.clone(), 1.0.into()),
+                "mask_where" => R::float_mask_where(a, m.clone(), b.clone()),
+                "relu" => R::relu(a),
+                _ => bias_act(Act::Relu, a, None, 1).unwrap(),
+            })
+            .unwrap();
+            assert_eq!(is_last(&y), last, "{op}");
+            let new = record.events.iter().filter(|event| event.allocated && event.bytes >= bytes).count();
+            assert_eq!(new, 0, "{op}, channels last: {last}");
+        }
     }
 }

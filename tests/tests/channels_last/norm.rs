@@ -5,7 +5,7 @@ use burn_rocm_tests::limits;
 use burn_rocm_tests::trace::during;
 use burn_rocm_tests::*;
 
-use crate::{is_last, on, packed, stored_last};
+use crate::{in_last, is_last, on, packed, stored_last};
 
 /// Statistics, outputs and gradients are those of the other order within the rounding bounds of
 /// their sums.
@@ -154,5 +154,41 @@ fn batch_norm_of_wide_pixels() {
                 }
             }
         }
+    }
+}
+
+/// With `BURN_ROCM_NORM=miopen`, MIOpen gets a copy in its own order.
+#[test]
+fn miopen_alone_takes_both_orders() {
+    if std::env::var("BURN_ROCM_NORM").is_err() {
+        let only = ["--exact", "norm::miopen_alone_takes_both_orders"];
+        again(&only, &[("BURN_ROCM_NORM", "miopen"), ("BURN_ROCM_PROVIDER", "cpu")]);
+        return;
+    }
+    on();
+    let device = Default::default();
+    let dims = [3, 8, 5, 4];
+    for dtype in [FloatDType::F32, FloatDType::F16] {
+        let values: Vec<f32> = (0..480).map(|at| (at * 37 % 101) as f32 / 50.0 - 1.0).collect();
+        let given = |shape: &[usize]| {
+            let count = shape.iter().product();
+            let data = TensorData::new(values[..count].to_vec(), Shape::from(shape.to_vec()));
+            R::float_cast(R::float_from_data(data, &device), dtype)
+        };
+        let results = [false, true].map(|last| {
+            let image = || match last {
+                true => in_last(&given(&dims)),
+                false => given(&dims),
+            };
+            assert_eq!(is_last(&image()), last);
+            let channel = || R::float_add_scalar(given(&[8]), 2.0.into());
+            let done =
+                batch_norm_train(image(), channel(), channel(), [channel(), channel()], 0.1, 1e-5).unwrap();
+            let [dx, dgamma, dbeta] =
+                batch_norm_backward(image(), channel(), done.statistics.clone(), image(), 1e-5).unwrap();
+            let y = batch_norm_infer(image(), channel(), channel(), [channel(), channel()], 1e-5).unwrap();
+            [done.output, dx, dgamma, dbeta, y].map(read_float::<R>)
+        });
+        assert_eq!(results[0], results[1], "{dtype:?}");
     }
 }

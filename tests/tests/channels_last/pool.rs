@@ -104,7 +104,7 @@ fn maxima_by_definition() {
             (0..n * out[0] * out[1] * channels).map(|_| random.below(65) as f64 / 32.0 - 1.0).collect();
         let (mut maxima, mut places) = (Vec::new(), Vec::new());
         let (mut sums, mut sizes) = (vec![0.0; x.len()], vec![0.0; x.len()]);
-        for i in 0..g.len() {
+        for (i, grad) in g.iter().enumerate() {
             let (c, ox) = (i % channels, i / channels % out[1]);
             let (oy, sample) = (i / channels / out[1] % out[0], i / channels / out[1] / out[0]);
             let (mut best, mut place) = (f64::NEG_INFINITY, None);
@@ -121,8 +121,8 @@ fn maxima_by_definition() {
             places.push(place.map_or(-1, |place| place as i64));
             if let Some(place) = place {
                 let at = (sample * h * w + place) * channels + c;
-                sums[at] += g[i];
-                sizes[at] += g[i].abs();
+                sums[at] += grad;
+                sizes[at] += grad.abs();
             }
         }
         let image = stored_last(&x, [n, channels, h, w], dtype, shifted);

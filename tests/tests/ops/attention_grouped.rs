@@ -146,7 +146,12 @@ fn biases_outside_the_window_do_not_count() {
             assert!(expected.iter::<f64>().all(f64::is_finite));
             for outside in [f64::NAN, f64::INFINITY] {
                 let what = format!("{dtype:?} {queries} {keys} {width} {options:?} {masked} {outside}");
-                assert_close(&what, &[run(outside, masked)], &[expected.clone()], Tolerance::EXACT);
+                assert_close(
+                    &what,
+                    &[run(outside, masked)],
+                    std::slice::from_ref(&expected),
+                    Tolerance::EXACT,
+                );
             }
         }
     }

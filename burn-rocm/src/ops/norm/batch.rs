@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hip::{BatchNormDesc, Device, Error as RocmError, Functor, Grid, Template};
+use hip::{BatchNormDesc, Device, Error as RocmError, Functor, Grid, Route, Template};
 
 use super::batch_rows::Rows;
 use super::{by_miopen, fits, for_miopen, row};
@@ -223,7 +223,7 @@ pub fn batch_norm_train(
     let shape = Channels::of(OP, &x, &[&gamma, &beta, &running[0], &running[1]])?;
     one_dtype(OP, &[&gamma, &beta])?;
     let given = one_dtype(OP, &running.each_ref())?;
-    if is_channels_last(&x) {
+    if by_rows(&x)? {
         let (x, dims) = pixels(x)?;
         let done = batch_norm_train(x, gamma, beta, running, momentum, epsilon)?;
         return Ok(BatchNormed { output: from_pixels(done.output, &dims)?, ..done });
@@ -328,6 +328,13 @@ pub(crate) fn with_rstd(
     cat(rows.collect::<hip::Result<_>>()?, 0)
 }
 
+/// Whether the kernels for images with their channels last compute. With `BURN_ROCM_NORM=miopen`
+/// they do not: MIOpen gets a row-major copy, because some of its versions are wrong for rows of
+/// single elements.
+fn by_rows(x: &RocmTensor) -> hip::Result<bool> {
+    Ok(is_channels_last(x) && x.hip_device().norm_route()? != Route::Library)
+}
+
 /// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` with the running statistics, by MIOpen or
 /// one kernel of this project.
 ///
@@ -346,7 +353,7 @@ pub fn batch_norm_infer(
 ) -> Result<RocmTensor, RocmError> {
     const OP: &str = "batch_norm_infer";
     let shape = Channels::of(OP, &x, &[&gamma, &beta, &mean, &variance])?;
-    if is_channels_last(&x) {
+    if by_rows(&x)? {
         let (x, dims) = pixels(x)?;
         let output = batch_norm_infer(x, gamma, beta, [mean, variance], epsilon)?;
         return from_pixels(output, &dims);
@@ -405,7 +412,7 @@ pub fn batch_norm_backward(
         let found = format!("{:?} of {}", statistics.dims(), statistics.dtype_of().name());
         return invalid(OP, format!("statistics [2, {channels}] of {}", compute_dtype(dtype).name()), found);
     }
-    if is_channels_last(&x) {
+    if by_rows(&x)? {
         let ((x, dims), (grad, _)) = (pixels(x)?, pixels(grad)?);
         let [dx, dgamma, dbeta] = batch_norm_backward(x, gamma, statistics, grad, epsilon)?;
         return Ok([from_pixels(dx, &dims)?, dgamma, dbeta]);
