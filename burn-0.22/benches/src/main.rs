@@ -1,6 +1,12 @@
-//! Training steps of ResNet-18 and of a transformer with Burn 0.22.1's own modules: the models,
-//! weights, batches and timing are those of `benches --train`. Prints the time of each, and the
-//! losses of some steps to compare with those of the other Burn and of PyTorch.
+//! Training steps of ResNet-18 and of a transformer with Burn 0.22.1's own modules, and with
+//! burn-rocm-nn's for Burn 0.22. The models, weights, batches and timing are those of `benches
+//! --train`. Prints the time of each, and the losses of some steps to compare with those of the
+//! other Burn and of PyTorch.
+
+// `models/nets.rs` is compiled once for each set of modules.
+#![allow(clippy::duplicate_mod)]
+
+mod models;
 
 #[path = "../../../benches/src/gpu/models/numbers.rs"]
 mod numbers;
@@ -8,16 +14,11 @@ mod numbers;
 use std::time::Instant;
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::nn::conv::{Conv2d, Conv2dConfig};
-use burn::nn::loss::CrossEntropyLossConfig;
-use burn::nn::pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig, MaxPool2d, MaxPool2dConfig};
-use burn::nn::transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput};
-use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d};
-use burn::optim::{AdamConfig, GradientsParams};
-use burn::tensor::activation::relu;
-use burn::tensor::{Device, Int, Tensor};
+use burn::optim::GradientsParams;
+use burn::tensor::{Device, Tensor};
 use clap::Parser;
 
+use models::{Trained, fused, stock};
 use numbers::numbers;
 
 /// Steps before the timed ones.
@@ -26,7 +27,7 @@ const FIRST: usize = 21;
 const LOSSES: [usize; 4] = [0, 1, 5, 20];
 const LEARNING_RATE: f64 = 1e-4;
 
-/// Times training steps of Burn 0.22.1's own modules on `Device::rocm(0)`.
+/// Times training steps of Burn 0.22.1's own modules and of burn-rocm-nn's on `Device::rocm(0)`.
 #[derive(Parser)]
 struct Options {
     /// The number of rounds, whose median is printed.
@@ -66,130 +67,13 @@ impl ModuleMapper for Fill {
     }
 }
 
-trait Trained: Module {
-    type Batch: Clone;
-    fn new(device: &Device) -> Self;
-    fn batch(size: usize, device: &Device) -> Self::Batch;
-    fn loss(&self, batch: Self::Batch) -> Tensor<1>;
-}
-
-#[derive(Module, Debug)]
-struct Block {
-    conv1: Conv2d,
-    norm1: BatchNorm,
-    conv2: Conv2d,
-    norm2: BatchNorm,
-    around: Option<Conv2d>,
-    around_norm: Option<BatchNorm>,
-}
-
-fn conv(from: usize, to: usize, size: usize, stride: usize, device: &Device) -> Conv2d {
-    let pad = size / 2;
-    Conv2dConfig::new([from, to], [size, size])
-        .with_stride([stride, stride])
-        .with_padding(PaddingConfig2d::Explicit(pad, pad, pad, pad))
-        .with_bias(false)
-        .init(device)
-}
-
-impl Block {
-    fn new(from: usize, to: usize, stride: usize, device: &Device) -> Self {
-        let norm = || BatchNormConfig::new(to).init(device);
-        let other = stride != 1 || from != to;
-        Self {
-            conv1: conv(from, to, 3, stride, device),
-            norm1: norm(),
-            conv2: conv(to, to, 3, 1, device),
-            norm2: norm(),
-            around: other.then(|| conv(from, to, 1, stride, device)),
-            around_norm: other.then(norm),
-        }
-    }
-
-    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        let around = match (&self.around, &self.around_norm) {
-            (Some(conv), Some(norm)) => norm.forward(conv.forward(x.clone())),
-            _ => x.clone(),
-        };
-        let x = relu(self.norm1.forward(self.conv1.forward(x)));
-        relu(self.norm2.forward(self.conv2.forward(x)) + around)
-    }
-}
-
-#[derive(Module, Debug)]
-struct ResNet18 {
-    stem: Conv2d,
-    norm: BatchNorm,
-    pool: MaxPool2d,
-    blocks: Vec<Block>,
-    average: AdaptiveAvgPool2d,
-    head: Linear,
-}
-
-impl Trained for ResNet18 {
-    type Batch = (Tensor<4>, Tensor<1, Int>);
-
-    fn new(device: &Device) -> Self {
-        let mut blocks = Vec::new();
-        let mut from = 64;
-        for (to, stride) in [(64, 1), (128, 2), (256, 2), (512, 2)] {
-            blocks.push(Block::new(from, to, stride, device));
-            blocks.push(Block::new(to, to, 1, device));
-            from = to;
-        }
-        Self {
-            stem: conv(3, 64, 7, 2, device),
-            norm: BatchNormConfig::new(64).init(device),
-            pool: MaxPool2dConfig::new([3, 3])
-                .with_strides([2, 2])
-                .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
-                .init(),
-            blocks,
-            average: AdaptiveAvgPool2dConfig::new([1, 1]).init(),
-            head: LinearConfig::new(512, 1000).init(device),
-        }
-    }
-
-    fn batch(size: usize, device: &Device) -> Self::Batch {
-        let labels = Tensor::<1, Int>::arange(0..size as i64, device).remainder_scalar(1000);
-        (Tensor::from_data(numbers(&[size, 3, 224, 224], 0, 1.0), device), labels)
-    }
-
-    fn loss(&self, (images, labels): Self::Batch) -> Tensor<1> {
-        let x = self.pool.forward(relu(self.norm.forward(self.stem.forward(images))));
-        let x = self.blocks.iter().fold(x, |x, block| block.forward(x));
-        let x: Tensor<2> = self.average.forward(x).flatten(1, 3);
-        let x = self.head.forward(x);
-        CrossEntropyLossConfig::new().init(&x.device()).forward(x, labels)
-    }
-}
-
-#[derive(Module, Debug)]
-struct Transformer {
-    encoder: TransformerEncoder,
-}
-
-impl Trained for Transformer {
-    type Batch = (Tensor<3>, Tensor<3>);
-
-    fn new(device: &Device) -> Self {
-        let config = TransformerEncoderConfig::new(768, 3072, 12, 4).with_dropout(0.0).with_norm_first(true);
-        Self { encoder: config.init(device) }
-    }
-
-    fn batch(size: usize, device: &Device) -> Self::Batch {
-        let of = |series| Tensor::from_data(numbers(&[size, 512, 768], series, 1.0), device);
-        (of(0), of(1))
-    }
-
-    fn loss(&self, (input, target): Self::Batch) -> Tensor<1> {
-        let distance = self.encoder.forward(TransformerEncoderInput::new(input)) - target;
-        (distance.clone() * distance).mean()
-    }
-}
-
-fn train<M: Trained>(name: &str, size: usize, plain: &Device, options: &Options) {
-    let name = format!("{name} Adam step, batch {size}");
+fn train<M: Trained>(
+    name: &str,
+    size: usize,
+    plain: &Device,
+    options: &Options,
+    mut update: impl FnMut(M, GradientsParams) -> M,
+) {
     if !name.contains(&options.filter) {
         return;
     }
@@ -197,7 +81,6 @@ fn train<M: Trained>(name: &str, size: usize, plain: &Device, options: &Options)
     let batch = M::batch(size, &device);
     // Each step takes the state out, so that the optimizer is the sole owner of the parameters.
     let mut state = Some(M::new(&device).map(&mut Fill { series: 0 }));
-    let mut optimizer = AdamConfig::new().init();
     let mut losses = Vec::new();
     let mut step = || {
         let Some(model) = state.take() else { return };
@@ -206,7 +89,7 @@ fn train<M: Trained>(name: &str, size: usize, plain: &Device, options: &Options)
         if losses.len() < FIRST {
             losses.push(loss.inner());
         }
-        state = Some(optimizer.step(LEARNING_RATE, model, gradients));
+        state = Some(update(model, gradients));
     };
     let wait = || plain.sync().expect("the device works");
     let mut timed = |calls: usize| {
@@ -229,10 +112,27 @@ fn train<M: Trained>(name: &str, size: usize, plain: &Device, options: &Options)
     }
 }
 
+/// Updates a model by Burn's Adam.
+fn burn_adam<M: Module>() -> impl FnMut(M, GradientsParams) -> M {
+    let mut adam = burn::optim::AdamConfig::new().init();
+    move |model, gradients| adam.step(LEARNING_RATE, model, gradients)
+}
+
+/// Updates a model by burn-rocm-nn's Adam.
+fn fused_adam<M: Module>() -> impl FnMut(M, GradientsParams) -> M {
+    let mut adam = burn_rocm_nn::optim::AdamConfig::new().init();
+    move |model, gradients| adam.step(LEARNING_RATE, model, gradients)
+}
+
 fn main() {
     let options = Options::parse();
     let device = Device::rocm(0);
     let (images, sequences) = if options.shrink { (1, 1) } else { (64, 16) };
-    train::<ResNet18>("ResNet-18", images, &device, &options);
-    train::<Transformer>("transformer", sequences, &device, &options);
+    let [resnet, transformer] = [("ResNet-18", images), ("transformer", sequences)]
+        .map(|(model, batch)| (format!("{model} Adam step, batch {batch}"), batch));
+    let by_nn = |name: &str| format!("{name}, burn-rocm-nn");
+    train::<stock::ResNet18>(&resnet.0, resnet.1, &device, &options, burn_adam());
+    train::<stock::Transformer>(&transformer.0, transformer.1, &device, &options, burn_adam());
+    train::<fused::ResNet18>(&by_nn(&resnet.0), resnet.1, &device, &options, fused_adam());
+    train::<fused::Transformer>(&by_nn(&transformer.0), transformer.1, &device, &options, fused_adam());
 }
