@@ -295,3 +295,14 @@ fn labels_count_in_the_pool_of_each_device() {
     assert_eq!(row.used.bytes, 4 << 20);
     drop((first, other));
 }
+
+#[test]
+#[serial]
+fn a_label_of_any_letters_is_one_row() {
+    let _label = memory_label("reports-two\nlines|bar");
+    let held = ones(4096);
+    let table = memory_summary(&device()).unwrap().to_string();
+    let row = table.lines().find(|line| line.contains("reports-two")).unwrap();
+    assert!(row.contains("reports-two lines bar"), "{table}");
+    drop(held);
+}

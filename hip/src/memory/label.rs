@@ -134,6 +134,7 @@ impl Drop for MemoryLabel {
 
 /// Whether blocks that are allocated from now on, by all threads, keep the name of the op that
 /// allocated them and the time. Off at first, because an op then does more than one relaxed load.
+/// The first call reads the settings, so an app installs its [`Config`](crate::Config) before.
 pub fn memory_track_ops(on: bool) {
     watch::switch(MEMORY, on);
 }

@@ -149,7 +149,12 @@ fn line(f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 impl Display for MemorySummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inner = |name: &str| format!("  {}", shortened(name, NAME - 2));
+        // An app's label may have any letters, and a row is one line.
+        let plain = |letter: char| if letter.is_control() || letter == '|' { ' ' } else { letter };
+        let inner = |name: &str| {
+            let name: String = name.chars().map(plain).collect();
+            format!("  {}", shortened(&name, NAME - 2))
+        };
         let used = |f: &mut fmt::Formatter<'_>, name: &str, used: &MemoryUse| {
             let (bytes, peak) = (bytes_of(used.bytes), bytes_of(used.peak));
             row(f, name, [&bytes, &peak, &used.blocks(), &used.allocations, &used.frees])

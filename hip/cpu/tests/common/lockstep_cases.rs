@@ -208,6 +208,14 @@ fn wild_accesses_and_divisions_by_zero() {
         fault("__global__ void zero(i32 *x) { x[0] = 7 / x[threadIdx.x]; }", "zero", 1, 64, &mut [arg(&x.0)]);
     assert_eq!(status, hipErrorLaunchFailure);
     assert!(text.contains("by zero"), "{text}");
+    // Other processors give the smallest integer again, and no exception.
+    if cfg!(target_arch = "x86_64") {
+        let operands = Memory::of(&[i32::MIN, -1]);
+        let (status, text) =
+            fault("__global__ void least(i32 *x) { x[0] = x[0] / x[1]; }", "least", 1, 1, &mut [arg(&operands.0)]);
+        assert_eq!(status, hipErrorLaunchFailure);
+        assert!(text.contains("by -1"), "{text}");
+    }
     // Also a stack that is too small.
     let (status, text) = fault(
         "__global__ void deep(i32 *x) {

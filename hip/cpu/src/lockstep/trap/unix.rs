@@ -32,7 +32,10 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, _conte
     // SAFETY: the operating system passes a valid `info` to `SA_SIGINFO` handlers.
     let address = unsafe { (*info).si_addr() } as usize;
     let mistake = |thread| match signal {
-        libc::SIGFPE => Mistake::Threads(format!("thread {thread} divides an integer by zero")),
+        // x86-64 raises it for the smallest integer divided by -1 too.
+        libc::SIGFPE => {
+            Mistake::Threads(format!("thread {thread} divides an integer by zero, or the smallest one by -1"))
+        }
         _ => Mistake::Memory(format!("thread {thread} accesses the address {address:#x}, where nothing is")),
     };
     // `trap` may leave the handler without a return, which `SA_NODEFER` allows.
