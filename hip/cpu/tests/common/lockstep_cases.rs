@@ -212,7 +212,7 @@ fn wild_accesses_and_divisions_by_zero() {
     if cfg!(target_arch = "x86_64") {
         let operands = Memory::of(&[i32::MIN, -1]);
         let (status, text) =
-            fault("__global__ void least(i32 *x) { x[0] = x[0] / x[1]; }", "least", 1, 1, &mut [arg(&operands.0)]);
+            fault("__global__ void by_one(i32 *x) { x[0] = x[0] / x[1]; }", "by_one", 1, 1, &mut [arg(&operands.0)]);
         assert_eq!(status, hipErrorLaunchFailure);
         assert!(text.contains("by -1"), "{text}");
     }
