@@ -4,9 +4,12 @@
 #   check.sh MNIST DROP-IN
 #
 # MNIST and DROP-IN are Linux's programs (examples/mnist and tests/drop-in). The losses on Windows must equal theirs.
-# Then it runs hip's unit tests, and searches for imitations of AMD's and NVIDIA's DLLs (search.sh). It installs MinGW,
-# wine and Rust's target if they are missing, which needs root and a network. Where the system or rustup doesn't have
-# them, it says so in one line and succeeds. If an installation fails, it fails. Exit status 0: all is well.
+# Then it runs hip's unit tests, and searches for imitations of AMD's and NVIDIA's DLLs (search.sh). Two checks only
+# compile: clang checks the kernels for Microsoft's target, and rustc checks lockstep for Windows.
+#
+# It installs MinGW, clang, wine and Rust's target if they are missing, which needs root and a network. Where the system
+# or rustup doesn't have them, it says so in one line and succeeds. If an installation fails, it fails. Exit status 0:
+# all is well.
 set -Eeuo pipefail
 # A command that fails without a word is told.
 trap 'echo "check.sh: line $LINENO failed with exit status $?: $BASH_COMMAND" >&2' ERR
@@ -20,8 +23,9 @@ skip() {
     echo "Windows is not checked: $1"
     exit 0
 }
-packages=(g++-mingw-w64-x86-64-posix wine wine64)
-if ! command -v x86_64-w64-mingw32-g++ >/dev/null || ! command -v wine >/dev/null; then
+packages=(g++-mingw-w64-x86-64-posix clang-19 wine wine64)
+if ! command -v x86_64-w64-mingw32-g++ >/dev/null || ! command -v clang++-19 >/dev/null || ! command -v wine >/dev/null
+then
     command -v apt-get >/dev/null || skip "there is no apt-get to install ${packages[*]}"
     apt-get update -q >/dev/null
     for package in "${packages[@]}"; do
@@ -37,9 +41,11 @@ x86_64-w64-mingw32-g++ --version | head -1
 wine --version 2>/dev/null
 
 # As little as runs fast enough: one instruction set, no debug information, optimised only where an epoch's time goes.
+# The kernels too are optimised less than in other builds, but still vectorised.
 isa=v3
 for need in avx2 bmi2 f16c fma movbe; do grep -qw $need /proc/cpuinfo || isa=baseline; done
 export BURN_ROCM_CPU_BUILD_ISA=$isa CARGO_PROFILE_DEV_DEBUG=false CARGO_INCREMENTAL=0
+export CXXFLAGS_x86_64_pc_windows_gnu=-O1
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/target}"
 optimised=()
 for package in burn-rocm-examples gemm gemm-common gemm-f32 hip-cpu pulp; do
@@ -58,16 +64,49 @@ if [ -z "$tests" ]; then
     echo "cargo test: expected a program with hip's unit tests, found none" >&2
     exit 1
 fi
-# The CUDA provider has a search of its own.
+# The CUDA provider has a search of its own. Without the feature `cpu`, hip is compiled differently, and no crate above
+# it is.
 build -p hip --no-default-features --features cuda --example survey
 
-echo "-- wine ($(date +%T))"
 scratch=$(mktemp -d)
 export WINEPREFIX=$scratch/wine WINEDEBUG=-all WINEDLLOVERRIDES="mscoree,mshtml=" LC_ALL=C.UTF-8
 finish() {
-    { wineserver -k && wineserver -w && rm -rf "$scratch"; } 2>/dev/null || true
+    # Before wine has started, there is no server to end.
+    { wineserver -k && wineserver -w; rm -rf "$scratch"; } 2>/dev/null || true
 }
 trap finish EXIT
+
+echo "-- the kernels for Microsoft's target ($(date +%T))"
+# The texts that the build above compiled. There are no headers of a system, so the kernels may include none.
+kernels=$built/build/hip-cpu-kernels
+msvc=(clang++-19 --target=x86_64-pc-windows-msvc -nostdinc -fsyntax-only -std=c++17 -fno-exceptions -fno-rtti
+    -ffp-contract=off -Wno-unknown-pragmas -I hip/cpu/device -iquote "$kernels/include")
+[ $isa != v3 ] || msvc+=(-march=x86-64-v3)
+families=(hip/kernels/*.hip)
+units=("${families[@]##*/}")
+units=("${units[@]%.hip}")
+units=("${units[@]/#/$kernels/hip_cpu_${isa}_}")
+units=("${units[@]/%/.cpp}")
+printf '%s\0' "${units[@]}" | xargs -0 -n 1 -P "$(nproc)" "${msvc[@]}"
+# The headers in lockstep: this family has barriers, shuffles and shared memory.
+"${msvc[@]}" -DHIP_CPU_LOCKSTEP=1 "$kernels/hip_cpu_${isa}_reduce.cpp"
+echo "${#units[@]} families are accepted"
+
+echo "-- lockstep for Windows ($(date +%T))"
+# Checks Rust's part. The kernels, which take minutes, are replaced by empty files, in a folder that nothing else uses.
+cat >"$scratch/c++" <<'END'
+#!/usr/bin/env bash
+arguments=()
+for argument; do
+    case $argument in *hip_cpu_*.cpp) arguments+=(-x c++ /dev/null) ;; *) arguments+=("$argument") ;; esac
+done
+exec x86_64-w64-mingw32-g++ "${arguments[@]}"
+END
+chmod +x "$scratch/c++"
+CARGO_TARGET_DIR=$CARGO_TARGET_DIR/windows-check CXX_x86_64_pc_windows_gnu=$scratch/c++ RUSTFLAGS="-D warnings" \
+    cargo check --quiet --locked --target $target -p hip-cpu --features lockstep
+
+echo "-- wine ($(date +%T))"
 wine wineboot --init >"$scratch/boot" 2>&1 || { cat "$scratch/boot" >&2; exit 1; }
 for folder in "$built" "$built/examples" "$built/deps"; do
     x86_64-w64-mingw32-gcc -shared -O1 -o "$folder/bcryptprimitives.dll" "$here/bcryptprimitives.c" -ladvapi32

@@ -10,7 +10,7 @@ use std::{arch::asm, cell::Cell, ffi::c_void, sync::Once};
 
 const ACCESS_VIOLATION: u32 = 0xc000_0005;
 const DIVIDE_BY_ZERO: u32 = 0xc000_0094;
-/// The smallest integer divided by -1, for which other systems have no exception of its own.
+/// The smallest integer divided by -1. Other systems, and wine, raise the same as for a zero.
 const INTEGER_OVERFLOW: u32 = 0xc000_0095;
 const STACK_OVERFLOW: u32 = 0xc000_00fd;
 /// An access to the guard page of another thread's stack.
@@ -110,8 +110,9 @@ unsafe extern "system" fn leave() -> ! {
         discard_stacks();
     }
     trap(|thread| match code {
-        DIVIDE_BY_ZERO => Mistake::Threads(format!("thread {thread} divides an integer by zero")),
-        INTEGER_OVERFLOW => Mistake::Threads(format!("thread {thread} divides the smallest integer by -1")),
+        DIVIDE_BY_ZERO | INTEGER_OVERFLOW => {
+            Mistake::Threads(format!("thread {thread} divides an integer by zero, or the smallest one by -1"))
+        }
         _ => Mistake::Memory(format!("thread {thread} accesses the address {address:#x}, where nothing is")),
     });
     // The scheduler drops the thread without resuming it.
