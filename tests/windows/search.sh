@@ -116,7 +116,8 @@ expect() {
     shift
     report=$(env -u ROCM_PATH -u HIP_PATH -u VIRTUAL_ENV -u CONDA_PREFIX -u CUDA_PATH -u CUDA_HOME \
         "${variables[@]}" wine "${program[@]}" 2>"$work/said" | tr -d '\r') || {
-        printf '%s: expected exit status 0 of %s, found another; it printed\n%s\n' "$title" "${program[*]}" "$report" >&2
+        printf '%s: expected exit status 0 of %s, found another; it printed\n%s\n' \
+            "$title" "${program[*]}" "$report" >&2
         cat "$work/said" >&2
         exit 1
     }
