@@ -10,7 +10,7 @@ use std::sync::Once;
 
 use burn_backend::tensor::FloatTensor;
 use burn_rocm::fused::{Act, Conv2dOptions, add_act, bias_act, bias_act_backward, conv_act};
-use burn_rocm::{ChannelsLast, Config, RocmDevice, RocmTensor, memory_record};
+use burn_rocm::{ChannelsLast, Config, MemoryEvent, RocmDevice, RocmTensor, memory_label, memory_record};
 use burn_rocm_tests::limits::{self, Terms};
 use burn_rocm_tests::trace::during;
 use burn_rocm_tests::*;
@@ -340,6 +340,8 @@ fn ops_in_place_take_no_memory_in_either_order() {
         for last in [false, true] {
             let (a, b, m) = (image(last), image(last), mask(last));
             device.synchronize().unwrap();
+            // Other tests allocate meanwhile, on other threads.
+            let _label = memory_label("in place");
             let (y, record) = memory_record(&device, || match op {
                 "add a channel's" => R::float_add(a, channel.clone()),
                 "add" => R::float_add(a, b.clone()),
@@ -350,7 +352,9 @@ fn ops_in_place_take_no_memory_in_either_order() {
             })
             .unwrap();
             assert_eq!(is_last(&y), last, "{op}");
-            let new = record.events.iter().filter(|event| event.allocated && event.bytes >= bytes).count();
+            let ours =
+                |event: &&MemoryEvent| event.allocated && event.bytes >= bytes && &*event.label == "in place";
+            let new = record.events.iter().filter(ours).count();
             assert_eq!(new, 0, "{op}, channels last: {last}");
         }
     }
