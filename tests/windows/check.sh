@@ -34,7 +34,9 @@ then
     apt-get install -y -q --no-install-recommends "${packages[@]}" >/dev/null
 fi
 command -v rustup >/dev/null || skip "there is no rustup to add the target $target"
-rustup target list | grep -q "^$target" || skip "rustup has no target $target for this toolchain"
+# grep reads to the end: rustup would fail if its reader left.
+rustup target list | grep -x "$target\( (installed)\)\?" >/dev/null ||
+    skip "rustup has no target $target for this toolchain"
 rustup target add "$target"
 x86_64-w64-mingw32-g++ --version | head -1
 # wine says on stderr that it lacks its part for 32-bit programs, which is not needed.
@@ -64,8 +66,8 @@ if [ -z "$tests" ]; then
     echo "cargo test: expected a program with hip's unit tests, found none" >&2
     exit 1
 fi
-# The CUDA provider has a search of its own. Without the feature `cpu`, hip is compiled differently, and no crate above
-# it is.
+# The CUDA provider has a search of its own. This also builds hip without its feature `cpu`; no other crate has code for
+# that case.
 build -p hip --no-default-features --features cuda --example survey
 
 scratch=$(mktemp -d)
@@ -82,11 +84,8 @@ kernels=$built/build/hip-cpu-kernels
 msvc=(clang++-19 --target=x86_64-pc-windows-msvc -nostdinc -fsyntax-only -std=c++17 -fno-exceptions -fno-rtti
     -ffp-contract=off -Wno-unknown-pragmas -I hip/cpu/device -iquote "$kernels/include")
 [ $isa != v3 ] || msvc+=(-march=x86-64-v3)
-families=(hip/kernels/*.hip)
-units=("${families[@]##*/}")
-units=("${units[@]%.hip}")
-units=("${units[@]/#/$kernels/hip_cpu_${isa}_}")
-units=("${units[@]/%/.cpp}")
+units=()
+for family in hip/kernels/*.hip; do units+=("$kernels/hip_cpu_${isa}_$(basename "$family" .hip).cpp"); done
 printf '%s\0' "${units[@]}" | xargs -0 -n 1 -P "$(nproc)" "${msvc[@]}"
 # The headers in lockstep: this family has barriers, shuffles and shared memory.
 "${msvc[@]}" -DHIP_CPU_LOCKSTEP=1 "$kernels/hip_cpu_${isa}_reduce.cpp"

@@ -8,7 +8,7 @@ use crate::dtype::compute_dtype;
 use crate::error::invalid;
 use crate::ops::binary::binary;
 use crate::ops::cast::cast;
-use crate::ops::channels_last::{from_rows, is_channels_last, rows_of, same_order};
+use crate::ops::channels_last::{Operands, from_rows, is_channels_last, rows_of, same_order};
 use crate::ops::copy::packed;
 use crate::ops::create::full_on;
 use crate::ops::launch::{flat, rows, views};
@@ -252,9 +252,10 @@ pub fn bias_add_backward(grad: RocmTensor) -> Result<RocmTensor, RocmError> {
 /// device.
 pub fn add_act(act: Act, a: RocmTensor, b: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "add_act";
-    if let Some([a, b]) = same_order([&a, &b])? {
-        return from_rows(add_act(act, a, b)?);
-    }
+    let [a, b] = match same_order([a, b])? {
+        Operands::Rows([a, b]) => return from_rows(add_act(act, a, b)?),
+        Operands::Given(given) => given,
+    };
     let ([a, b], ty) = alike(OP, [a, b])?;
     map(OP, Template::add_act.functor(act.functor()).ty(ty), &[&a, &b])
 }
@@ -270,9 +271,10 @@ pub fn add_act_backward(
     grad: RocmTensor,
 ) -> Result<RocmTensor, RocmError> {
     const OP: &str = "add_act_backward";
-    if let Some([a, b, grad]) = same_order([&a, &b, &grad])? {
-        return from_rows(add_act_backward(act, a, b, grad)?);
-    }
+    let [a, b, grad] = match same_order([a, b, grad])? {
+        Operands::Rows([a, b, grad]) => return from_rows(add_act_backward(act, a, b, grad)?),
+        Operands::Given(given) => given,
+    };
     let ([a, b, grad], ty) = alike(OP, [a, b, grad])?;
     map(OP, Template::add_act_backward.functor(act.functor()).ty(ty), &[&a, &b, &grad])
 }
@@ -316,9 +318,10 @@ pub fn relu_backward(output: RocmTensor, grad: RocmTensor) -> Result<RocmTensor,
 /// device.
 pub fn mul_add(a: RocmTensor, b: RocmTensor, c: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "mul_add";
-    if let Some([a, b, c]) = same_order([&a, &b, &c])? {
-        return from_rows(mul_add(a, b, c)?);
-    }
+    let [a, b, c] = match same_order([a, b, c])? {
+        Operands::Rows([a, b, c]) => return from_rows(mul_add(a, b, c)?),
+        Operands::Given(given) => given,
+    };
     let ([a, b, c], ty) = alike(OP, [a, b, c])?;
     map(OP, Template::mul_add.ty(ty), &[&a, &b, &c])
 }
@@ -343,9 +346,10 @@ pub fn mul_add_backward(
 /// device.
 pub fn silu_mul(a: RocmTensor, b: RocmTensor) -> Result<RocmTensor, RocmError> {
     const OP: &str = "silu_mul";
-    if let Some([a, b]) = same_order([&a, &b])? {
-        return from_rows(silu_mul(a, b)?);
-    }
+    let [a, b] = match same_order([a, b])? {
+        Operands::Rows([a, b]) => return from_rows(silu_mul(a, b)?),
+        Operands::Given(given) => given,
+    };
     let ([a, b], ty) = alike(OP, [a, b])?;
     map(OP, Template::silu_mul.ty(ty), &[&a, &b])
 }

@@ -4,7 +4,7 @@ use burn_backend::Scalar;
 use burn_std::DType;
 use hip::{Fault, Functor, Template};
 
-use super::channels_last;
+use super::channels_last::{self, Operands};
 use super::copy::packed;
 use super::launch::{Operand, Output, Walk, element_wise, is_packed};
 use crate::arg::{Arg, compute, element};
@@ -17,8 +17,8 @@ use crate::tensor::{RocmTensor, one_device, one_dtype, one_shape};
 pub(crate) fn binary(
     op: &'static str,
     functor: Functor,
-    mut lhs: RocmTensor,
-    mut rhs: RocmTensor,
+    lhs: RocmTensor,
+    rhs: RocmTensor,
 ) -> hip::Result<RocmTensor> {
     one_device(op, &[&lhs, &rhs])?;
     let dtype = one_dtype(op, &[&lhs, &rhs])?;
@@ -30,11 +30,10 @@ pub(crate) fn binary(
         let out = binary(op, functor, lhs.view(l), rhs.view(r))?;
         return super::view::permute(out, &inverse(&order));
     }
-    if let Some([l, r]) = channels_last::operands([&lhs, &rhs], shape.as_slice())? {
-        // So that their rows have no other owner than before.
-        drop((lhs, rhs));
-        return channels_last::from_rows(binary(op, functor, l, r)?);
-    }
+    let [mut lhs, mut rhs] = match channels_last::operands([lhs, rhs], shape.as_slice())? {
+        Operands::Rows([lhs, rhs]) => return channels_last::from_rows(binary(op, functor, lhs, rhs)?),
+        Operands::Given(given) => given,
+    };
     let ty = lhs.kernel_type()?;
     let same = lhs.dims() == shape.as_slice() && rhs.dims() == shape.as_slice();
     let left = is_packed(&lhs) && lhs.dims() == shape.as_slice() && lhs.can_overwrite();

@@ -49,35 +49,47 @@ pub(crate) fn packed_rows(tensor: RocmTensor) -> hip::Result<RocmTensor> {
     packed(rows_of(tensor)?)
 }
 
-/// The rows of an element-wise op's operands, which broadcast to `shape`; `None` if the op is not to
-/// compute in NHWC order. It is if an operand of this shape has its channels last, and
+/// The operands of an op.
+pub(crate) enum Operands<const N: usize> {
+    /// Their rows, because the op is to compute in NHWC order.
+    Rows([RocmTensor; N]),
+    /// As they were given.
+    Given([RocmTensor; N]),
+}
+
+/// The rows of an element-wise op's operands, which broadcast to `shape`, if the op is to compute in
+/// NHWC order. It is if an operand of this shape has its channels last, and
 /// - each other operand has them last too or is broadcast, or
 /// - convolutions of the first operand's dtype put channels last. Operands in another order are then
 ///   copied.
+///
+/// Rows have no other owner than their operand had, so the op may overwrite them as it would the
+/// operand.
 pub(crate) fn operands<const N: usize>(
-    operands: [&RocmTensor; N],
+    mut operands: [RocmTensor; N],
     shape: &[usize],
-) -> hip::Result<Option<[RocmTensor; N]>> {
-    let last = |tensor: &&RocmTensor| is_channels_last(tensor);
-    if !operands.iter().any(|operand| operand.dims() == shape && last(operand)) {
-        return Ok(None);
+) -> hip::Result<Operands<N>> {
+    if !operands.iter().any(|operand| operand.dims() == shape && is_channels_last(operand)) {
+        return Ok(Operands::Given(operands));
     }
-    let fits = |operand: &&RocmTensor| operand.dims() != shape || last(operand);
+    let fits = |operand: &RocmTensor| operand.dims() != shape || is_channels_last(operand);
     if !operands.iter().all(fits) && !is_on(operands[0].dtype_of())? {
-        return Ok(None);
+        return Ok(Operands::Given(operands));
     }
-    let rows = |operand: &RocmTensor| match operand.dims() == shape {
-        true => packed_rows(operand.clone()),
-        false => rows_of(expand(operand.clone(), shape)?),
-    };
-    let rows = operands.into_iter().map(rows).collect::<hip::Result<Vec<_>>>()?;
-    Ok(rows.try_into().ok())
+    for operand in &mut operands {
+        *operand = match operand.dims() == shape {
+            true => packed_rows(operand.clone())?,
+            false => rows_of(expand(operand.clone(), shape)?)?,
+        };
+    }
+    Ok(Operands::Rows(operands))
 }
 
-/// The packed rows of tensors of one shape, of which one has its channels last; `None` otherwise.
-pub(crate) fn same_order<const N: usize>(tensors: [&RocmTensor; N]) -> hip::Result<Option<[RocmTensor; N]>> {
-    match tensors.iter().all(|tensor| tensor.dims() == tensors[0].dims()) {
-        true => operands(tensors, tensors[0].dims()),
-        false => Ok(None),
+/// The packed rows of tensors of one shape, if one has its channels last and [`operands`] takes them.
+pub(crate) fn same_order<const N: usize>(tensors: [RocmTensor; N]) -> hip::Result<Operands<N>> {
+    let shape = tensors[0].dims().to_vec();
+    match tensors.iter().all(|tensor| tensor.dims() == shape) {
+        true => operands(tensors, &shape),
+        false => Ok(Operands::Given(tensors)),
     }
 }

@@ -7,7 +7,7 @@ use burn_std::{BoolDType, BoolStore, DType, Shape};
 use hip::{Device, Functor, Template};
 
 use super::cast::cast;
-use super::channels_last::{self, from_rows, is_channels_last, rows_of};
+use super::channels_last::{self, Operands, from_rows, is_channels_last, rows_of};
 use super::copy::packed;
 use super::launch::{Operand, Output, Walk, flat, is_packed};
 use crate::arg::element;
@@ -35,9 +35,12 @@ pub(crate) fn compare(
         _ => (functor, lhs, rhs),
     };
     let shape = one_shape(op, &[&lhs, &rhs])?;
-    if let Some([lhs, rhs]) = channels_last::operands([&lhs, &rhs], shape.as_slice())? {
-        return channels_last::from_rows(compare(op, functor, lhs, rhs, store)?);
-    }
+    let [lhs, rhs] = match channels_last::operands([lhs, rhs], shape.as_slice())? {
+        Operands::Rows([lhs, rhs]) => {
+            return channels_last::from_rows(compare(op, functor, lhs, rhs, store)?);
+        }
+        Operands::Given(given) => given,
+    };
     let ty = lhs.kernel_type()?;
     let out = answer(lhs.hip_device(), shape.clone())?;
     let kernel = |template: Template| template.functor(functor).ty(ty);

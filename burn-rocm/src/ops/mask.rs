@@ -3,7 +3,7 @@
 use burn_backend::Scalar;
 use hip::{KernelName, Template};
 
-use super::channels_last;
+use super::channels_last::{self, Operands};
 use super::launch::{Operand, Output, Walk, flat, is_packed};
 use crate::arg::bits;
 use crate::dtype::raw_type;
@@ -29,7 +29,7 @@ fn target(tensor: &mut RocmTensor, shape: &[usize]) -> hip::Result<RocmTensor> {
 /// `value` where the mask is true, `tensor` elsewhere.
 pub(crate) fn mask_where(
     op: &'static str,
-    mut tensor: RocmTensor,
+    tensor: RocmTensor,
     mask: RocmTensor,
     value: RocmTensor,
 ) -> hip::Result<RocmTensor> {
@@ -38,12 +38,12 @@ pub(crate) fn mask_where(
     check_mask(op, &mask)?;
     let shape = one_shape(op, &[&tensor, &mask, &value])?;
     let shape = shape.as_slice();
-    if let Some(rows) = channels_last::operands([&tensor, &mask, &value], shape)? {
-        // So that their rows have no other owner than before.
-        drop((tensor, mask, value));
-        let [tensor, mask, value] = rows;
-        return channels_last::from_rows(mask_where(op, tensor, mask, value)?);
-    }
+    let [mut tensor, mask, value] = match channels_last::operands([tensor, mask, value], shape)? {
+        Operands::Rows([tensor, mask, value]) => {
+            return channels_last::from_rows(mask_where(op, tensor, mask, value)?);
+        }
+        Operands::Given(given) => given,
+    };
     let out = target(&mut tensor, shape)?;
     let ty = |template: Template| -> hip::Result<KernelName> {
         Ok(template.ty(raw_type(tensor.kernel_type()?)).ty(mask.kernel_type()?))
@@ -70,7 +70,7 @@ pub(crate) fn mask_where(
 /// A scalar where the mask is true, `tensor` elsewhere.
 pub(crate) fn mask_fill(
     op: &'static str,
-    mut tensor: RocmTensor,
+    tensor: RocmTensor,
     mask: RocmTensor,
     value: Scalar,
 ) -> hip::Result<RocmTensor> {
@@ -78,12 +78,12 @@ pub(crate) fn mask_fill(
     check_mask(op, &mask)?;
     let shape = one_shape(op, &[&tensor, &mask])?;
     let shape = shape.as_slice();
-    if let Some(rows) = channels_last::operands([&tensor, &mask], shape)? {
-        // So that their rows have no other owner than before.
-        drop((tensor, mask));
-        let [tensor, mask] = rows;
-        return channels_last::from_rows(mask_fill(op, tensor, mask, value)?);
-    }
+    let [mut tensor, mask] = match channels_last::operands([tensor, mask], shape)? {
+        Operands::Rows([tensor, mask]) => {
+            return channels_last::from_rows(mask_fill(op, tensor, mask, value)?);
+        }
+        Operands::Given(given) => given,
+    };
     let value = bits(value, tensor.dtype_of())?;
     let out = target(&mut tensor, shape)?;
     let ty = |template: Template| -> hip::Result<KernelName> {

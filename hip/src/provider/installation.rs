@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use crate::error::{Error, Result};
 use crate::os;
 use crate::provider::library::{Loaded, Search};
-use crate::provider::names::{HIP, HIPRTC, Library, Named, System, name_of, names_in};
+use crate::provider::names::{HIP, HIPRTC, Library, Named, System, name_of};
 use crate::provider::pe::Dll;
 use crate::provider::places::{Installation, LOADER, Machine};
 
@@ -219,9 +219,8 @@ impl Rocm {
         }
     }
 
-    /// On Windows, loads the compiler and hipRTC's headers. HIP and hipRTC open them by their names
-    /// when they first need them, and the loader then finds what is loaded, wherever it lies. By
-    /// itself it would search PATH. The driver's HIP keeps the driver's compiler.
+    /// On Windows, loads the compiler and hipRTC's headers, which HIP and hipRTC open by their names.
+    /// By itself the loader would search PATH. The driver's HIP keeps the driver's compiler.
     fn open_companions(&self, search: &mut Search) {
         if self.installation.system == System::Unix {
             return;
@@ -233,16 +232,11 @@ impl Rocm {
         {
             let version = name_of(&hiprtc.path).to_ascii_lowercase().replace("hiprtc", "hiprtc-builtins");
             let of_hip = hip.parent().filter(|beside| *beside != folder);
-            let wanted = names_in(folder).filter(|name| {
+            search.companions("hipRTC", folder, |name| {
                 let lower = name.to_ascii_lowercase();
                 let compiler = lower.starts_with("amd_comgr") && lower.ends_with(".dll");
                 lower == version || compiler && !of_hip.is_some_and(|beside| beside.join(name).exists())
             });
-            for name in wanted {
-                if let Some(loaded) = search.file(&folder.join(name)) {
-                    log::debug!("for hipRTC: {}", loaded.shown());
-                }
-            }
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::error::Error;
 #[cfg(any(feature = "cuda", test))]
 use crate::error::Result;
 use crate::os;
-use crate::provider::names::System;
+use crate::provider::names::{System, names_in};
 use crate::provider::pe::Dll;
 
 /// Locked for reading while AMD's compiler may run, and for writing while a library is opened.
@@ -110,6 +110,25 @@ impl Search {
                 None
             }
         }
+    }
+
+    /// On Windows, loads the `wanted` files of a folder, which library `of` opens by their names when
+    /// it first needs them. The loader then finds what is loaded, wherever it lies. Returns the names
+    /// of those that do not load.
+    pub(crate) fn companions(
+        &mut self,
+        of: &str,
+        folder: &Path,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Vec<String> {
+        let mut failed = Vec::new();
+        for name in names_in(folder).filter(|name| wanted(name)) {
+            match self.file(&folder.join(&name)) {
+                Some(loaded) => log::debug!("for {of}: {}", loaded.shown()),
+                None => failed.push(name),
+            }
+        }
+        failed
     }
 
     /// The DLLs that one needs and that lie in no folder in which the loader looks, separated by

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Result;
 use crate::provider::library::{Loaded, Names, Search, open_in};
-use crate::provider::names::names_in;
 
 const fn names(
     title: &'static str,
@@ -59,18 +58,15 @@ pub(crate) fn open(names: Names) -> Result<Loaded> {
     Ok(loaded)
 }
 
-/// On Windows, loads the DLLs that NVRTC opens by their names when it first compiles. The loader
-/// then finds what is loaded. By itself it would not search NVRTC's folder.
+/// On Windows, loads the DLLs that NVRTC opens by their names when it first compiles. By itself the
+/// loader would not search NVRTC's folder.
 fn load_builtins(nvrtc: &Loaded) {
     let folder = nvrtc.path.parent().unwrap_or(Path::new(""));
-    let builtins = |name: &String| {
+    let failed = Search::default().companions("NVRTC", folder, |name| {
         let lower = name.to_ascii_lowercase();
         lower.starts_with("nvrtc-builtins64_") && lower.ends_with(".dll")
-    };
-    for name in names_in(folder).filter(builtins) {
-        match Search::default().file(&folder.join(&name)) {
-            Some(loaded) => log::debug!("for NVRTC: {}", loaded.shown()),
-            None => log::warn!("{name}, beside NVRTC, does not load, so NVRTC may fail to compile"),
-        }
+    });
+    for name in failed {
+        log::warn!("{name}, beside NVRTC, does not load, so NVRTC may fail to compile");
     }
 }

@@ -123,6 +123,16 @@ pub(crate) unsafe fn run(
 }
 
 impl Mistake {
+    /// Found by the processor.
+    fn division(thread: usize) -> Self {
+        Self::Threads(format!("thread {thread} divides an integer by zero, or the smallest one by -1"))
+    }
+
+    /// Found by the processor.
+    fn wild_access(thread: usize, address: usize) -> Self {
+        Self::Memory(format!("thread {thread} accesses the address {address:#x}, where nothing is"))
+    }
+
     fn in_block(self, block: Dim3) -> Self {
         let place = format!("block ({}, {}, {}): ", block.x, block.y, block.z);
         match self {

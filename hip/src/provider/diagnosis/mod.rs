@@ -48,16 +48,12 @@ impl Diagnosis {
     }
 
     fn of(machine: &Machine) -> Self {
-        let problems = match machine.system {
+        let (driver, problems) = match machine.system {
             #[cfg(unix)]
-            System::Unix => kfd::problems(&machine.root),
+            System::Unix => (None, kfd::problems(&machine.root)),
             #[cfg(not(unix))]
-            System::Unix => Vec::new(),
-            System::Windows => windows::problems(&machine.variable),
-        };
-        let driver = match machine.system {
-            System::Unix => None,
-            System::Windows => windows::driver(&machine.variable),
+            System::Unix => (None, Vec::new()),
+            System::Windows => (windows::driver(&machine.variable), windows::problems(&machine.variable)),
         };
         let mut found = Self { driver, problems, notes: Vec::new() };
         found.look_at_environment(machine);

@@ -33,10 +33,8 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, _conte
     let address = unsafe { (*info).si_addr() } as usize;
     let mistake = |thread| match signal {
         // x86-64 raises it for the smallest integer divided by -1 too.
-        libc::SIGFPE => {
-            Mistake::Threads(format!("thread {thread} divides an integer by zero, or the smallest one by -1"))
-        }
-        _ => Mistake::Memory(format!("thread {thread} accesses the address {address:#x}, where nothing is")),
+        libc::SIGFPE => Mistake::division(thread),
+        _ => Mistake::wild_access(thread, address),
     };
     // `trap` may leave the handler without a return, which `SA_NODEFER` allows.
     if !trap(mistake)

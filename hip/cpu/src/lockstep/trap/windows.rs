@@ -110,10 +110,8 @@ unsafe extern "system" fn leave() -> ! {
         discard_stacks();
     }
     trap(|thread| match code {
-        DIVIDE_BY_ZERO | INTEGER_OVERFLOW => {
-            Mistake::Threads(format!("thread {thread} divides an integer by zero, or the smallest one by -1"))
-        }
-        _ => Mistake::Memory(format!("thread {thread} accesses the address {address:#x}, where nothing is")),
+        DIVIDE_BY_ZERO | INTEGER_OVERFLOW => Mistake::division(thread),
+        _ => Mistake::wild_access(thread, address),
     });
     // The scheduler drops the thread without resuming it.
     std::process::abort()
