@@ -1,7 +1,7 @@
 //! Runs a test program again in lockstep mode: with full blocks of threads, and real barriers and
 //! shuffles.
 
-use crate::again;
+use crate::{Random, again};
 
 /// Runs this program's tests on the CPU device with waves of `wave` threads, in a process of its
 /// own, except those with `lockstep` or `natively` in their names. With waves of 64, small
@@ -26,4 +26,10 @@ pub fn whole_program(wave: u32) {
 /// natively. Tests that would take minutes then choose smaller sizes, which go the same ways.
 pub fn in_lockstep() -> bool {
     std::env::var_os("BURN_ROCM_CPU_WAVE").is_some_and(|wave| !wave.is_empty())
+}
+
+/// All of a test's cases natively, and one in `n` of them in lockstep, of which the first is drawn.
+pub fn fewer<T>(cases: impl IntoIterator<Item = T>, n: usize, random: &Random) -> impl Iterator<Item = T> {
+    let (first, step) = if in_lockstep() { (random.below(n), n) } else { (0, 1) };
+    cases.into_iter().skip(first).step_by(step)
 }

@@ -1,7 +1,7 @@
 //! Cumulative sums, products, minima and maxima.
 
 use burn_rocm_tests::limits::{self, Terms};
-use burn_rocm_tests::lockstep::in_lockstep;
+use burn_rocm_tests::lockstep::{fewer, in_lockstep};
 use burn_rocm_tests::*;
 
 const LONG: &[&[usize]] = &[&[3, 5000], &[5000, 3], &[7, 300, 5]];
@@ -16,7 +16,7 @@ fn shapes() -> impl Iterator<Item = &'static [usize]> {
 fn float_scans() {
     let random = Random::new();
     for dtype in FLOATS {
-        for shape in shapes() {
+        for shape in fewer(shapes(), 2, &random) {
             let view = View::ALL[random.below(5)];
             // Values near one, so that products neither vanish nor overflow.
             let a = float(&random, shape, dtype, view, -1.02, 1.02);
@@ -42,7 +42,7 @@ fn float_scans() {
 fn int_scans() {
     let random = Random::new();
     for dtype in INTS {
-        for shape in shapes() {
+        for shape in fewer(shapes(), 3, &random) {
             let view = View::ALL[random.below(5)];
             let (sums, products) =
                 (int(&random, shape, dtype, view, 0, 2), int(&random, shape, dtype, view, 1, 2));

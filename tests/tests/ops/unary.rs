@@ -1,5 +1,6 @@
 //! Element-wise operations with one operand, among them activations.
 
+use burn_rocm_tests::lockstep::fewer;
 use burn_rocm_tests::*;
 
 /// The error of a function in the type in which it is computed: 8e-6 in f32, 134 roundings. Each
@@ -140,7 +141,8 @@ fn parameterised_activations() {
 fn softmax_over_each_dim() {
     let random = Random::new();
     for dtype in FLOATS {
-        for &shape in SHAPES.iter().chain(&[&[3usize, 1000] as &[usize], &[2, 5000], &[40, 300, 2]]) {
+        let shapes = SHAPES.iter().chain(&[&[3usize, 1000] as &[usize], &[2, 5000], &[40, 300, 2]]);
+        for &shape in fewer(shapes, 3, &random) {
             for dim in (0..shape.len()).filter(|&dim| shape[dim] > 0) {
                 let view = View::ALL[random.below(5)];
                 let a = float(&random, shape, dtype, view, -5.0, 5.0);

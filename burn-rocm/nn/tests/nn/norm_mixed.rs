@@ -8,6 +8,7 @@ use burn::tensor::backend::Backend;
 use burn_rocm::{RocmError, take_last_error};
 use burn_rocm_nn as ours;
 use burn_rocm_nn::amp::Precision;
+use burn_rocm_tests::lockstep::fewer;
 use burn_rocm_tests::trace::during;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -123,7 +124,7 @@ fn other_norms() {
         }
         // `against_formulas` replaces these.
         const TYPES: [DType; 2] = [DType::F64; 2];
-        for shape in [[7, 5, 33], [2, 9, 64], [2, 1, 8200]] {
+        for shape in fewer([[7, 5, 33], [2, 9, 64], [2, 1, 8200]], 2, &random) {
             let rows = |case: &Case| case.norm(Places::rows(&shape), 1e-3, TYPES);
             for bias in [true, false] {
                 let config = ours::LayerNormConfig::new(shape[2]).with_bias(bias).with_epsilon(1e-3);

@@ -4,6 +4,7 @@ use burn_rocm::fused::{
     AttentionDropout, AttentionOptions, AttentionPath, Projections, self_attention, self_attention_backward,
 };
 use burn_rocm::{RocmError, RocmTensor};
+use burn_rocm_tests::lockstep::fewer;
 use burn_rocm_tests::{
     Backend, BoolTensorOps, FLOATS, FloatTensorOps, R, Shape, assert_close, read_bool, read_float,
 };
@@ -108,7 +109,7 @@ fn either_path_in_every_float_type() {
     for sizes in [[9, 5, 8, 2, 3], [33, 2, 5, 1, 4], [1, 7, 4, 3, 1], [40, 1, 6, 2, 5]] {
         for dtype in FLOATS {
             let call = Call::new(&random, sizes, dtype);
-            for (causal, quiet) in [(false, false), (true, false), (false, true)] {
+            for (causal, quiet) in fewer([(false, false), (true, false), (false, true)], 3, &random) {
                 for path in [AttentionPath::Composed, AttentionPath::Tiled] {
                     let options = AttentionOptions {
                         causal,

@@ -204,5 +204,5 @@ pub(crate) use within_limits;
 
 /// Fifty training steps; fewer in lockstep, where a step takes some hundred times as long.
 pub(crate) fn steps() -> usize {
-    if in_lockstep() { 10 } else { 50 }
+    if in_lockstep() { 5 } else { 50 }
 }
