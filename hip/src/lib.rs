@@ -15,6 +15,7 @@
 //! [`Config`] lists the settings, each with its environment variable.
 
 mod blas;
+mod check;
 mod collective;
 mod compile;
 mod device;
@@ -38,6 +39,7 @@ mod whole_file;
 mod workarounds;
 
 pub use blas::{Blas, MatrixView};
+pub use check::{checks_ops, op_does_not_write, op_writes};
 pub use collective::Communicator;
 pub use collective::call::{Part, ReduceOp};
 pub use collective::group::Group;
@@ -80,7 +82,7 @@ pub use provider::{
     Provider, Versions, is_available, passed_over, provider, rocm_device_count, select_provider,
 };
 pub use settings::{
-    ChannelsLast, Config, F16Alternative, FindMode, ProfileOutput, Route, SETTINGS, Setting,
+    ChannelsLast, CheckFinite, Config, F16Alternative, FindMode, ProfileOutput, Route, SETTINGS, Setting,
     attention_scores, channels_last, collective_timeout, conv_route, deterministic, launch_reach,
     matmul_route,
 };

@@ -55,6 +55,17 @@ pub enum F16Alternative {
     All,
 }
 
+/// Which elements of an op's float result count as wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckFinite {
+    /// None: nothing is checked.
+    Off,
+    /// NaN.
+    Nan,
+    /// NaN and infinities.
+    All,
+}
+
 /// Where the profile of the whole process goes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ProfileOutput {
@@ -283,6 +294,16 @@ settings! {
     ranges(bool): bool = false, "BURN_ROCM_RANGES", flag;
         "`0`, `1`", "`0`",
         "whether ops and regions are ranges that AMD's rocprofv3 (by roctx) and NVIDIA's Nsight Systems (by NVTX) show";
+    check_finite(CheckFinite): CheckFinite = CheckFinite::Off, "BURN_ROCM_CHECK_FINITE", |name, value|
+        choice(name, value, &[("off", CheckFinite::Off), ("nan", CheckFinite::Nan), ("all", CheckFinite::All)]);
+        "`off`, `nan`, `all`", "`off`",
+        "for debugging: whether each op's float results are checked for NaN (`nan`), or for NaN and infinities (`all`). \
+        A read of a tensor that is computed from such a result fails, and names the first op that gave one. \
+        This takes one more launch for each result";
+    sync_each_op(bool): bool = false, "BURN_ROCM_SYNC_EACH_OP", flag;
+        "`0`, `1`", "`0`",
+        "for debugging: whether each op waits for the device, so that the device's error is logged with the op that \
+        caused it. An op that is captured in a graph does not wait";
     cuda_tf32(bool): bool = false, "BURN_ROCM_CUDA_TF32", flag;
         "`0`, `1`", "`0`",
         "whether the CUDA provider lets f32 products and convolutions round their operands to TF32";

@@ -1,6 +1,6 @@
 //! What watches the program's ops: the trace, the profile, the ranges for AMD's and NVIDIA's
-//! profilers, and the pools, which name the op that allocated a block. One word says which of them
-//! are on, so an op or a launch that nobody watches costs one relaxed load.
+//! profilers, the pools, which name the op that allocated a block, and the checks of results. One
+//! word says which of them are on, so an op or a launch that nobody watches costs one relaxed load.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::{self, Display};
@@ -8,13 +8,15 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::settings::{ProfileOutput, settings};
+use crate::settings::{CheckFinite, ProfileOutput, settings};
 
 /// Bits of the word.
 pub(crate) const TRACE: u8 = 1;
 pub(crate) const PROFILE: u8 = 2;
 pub(crate) const RANGES: u8 = 4;
 pub(crate) const MEMORY: u8 = 8;
+pub(crate) const CHECK: u8 = 16;
+pub(crate) const SYNC: u8 = 32;
 /// Set once the settings were read.
 const ASKED: u8 = 0x80;
 
@@ -43,6 +45,8 @@ fn ask() -> u8 {
             (settings.trace, TRACE),
             (settings.profile != ProfileOutput::None, PROFILE),
             (settings.ranges, RANGES),
+            (settings.check_finite != CheckFinite::Off, CHECK),
+            (settings.sync_each_op, SYNC),
         ];
         bits.iter().filter(|(on, _)| *on).fold(0, |word, (_, bit)| word | bit)
     });

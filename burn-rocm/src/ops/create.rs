@@ -15,7 +15,7 @@ use crate::tensor::RocmTensor;
 
 /// A tensor of unspecified elements.
 pub(crate) fn empty(device: &RocmDevice, shape: Shape, dtype: DType) -> hip::Result<RocmTensor> {
-    RocmTensor::empty(&device.open()?, shape, dtype)
+    Ok(RocmTensor::empty(&device.open()?, shape, dtype)?.unchecked())
 }
 
 /// A tensor whose elements are all `value`.

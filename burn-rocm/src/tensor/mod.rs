@@ -53,7 +53,9 @@ impl RocmTensor {
             let expected = format!("a buffer for {:?} of {}", layout.dims(), dtype.name());
             return invalid("tensor", expected, format!("{} bytes", buffer.len()));
         }
-        Ok(Self { buffer: Arc::new(buffer), layout, dtype, put_off: None })
+        let tensor = Self { buffer: Arc::new(buffer), layout, dtype, put_off: None };
+        tensor.is_written();
+        Ok(tensor)
     }
 
     /// A new tensor with uninitialised elements.
@@ -75,6 +77,23 @@ impl RocmTensor {
         };
         let buffer = device.alloc(bytes)?;
         Self::new(buffer, shape, dtype)
+    }
+
+    /// Tells that the running op writes the elements, so that they are checked when the op ends.
+    fn is_written(&self) {
+        if hip::checks_ops()
+            && self.is_contiguous()
+            && let Ok(ty) = self.kernel_type()
+        {
+            hip::op_writes(&self.buffer, ty, self.byte_offset(), self.len());
+        }
+    }
+
+    /// Takes back that the running op writes the elements: they are undefined, or some of them may
+    /// be and the op only copies them.
+    pub(crate) fn unchecked(self) -> Self {
+        hip::op_does_not_write(&self.buffer);
+        self
     }
 
     /// A new packed tensor of this tensor's shape and dtype, on its device.
@@ -102,7 +121,12 @@ impl RocmTensor {
     pub(crate) fn put_off(self, dims: [usize; 3], work: Work) -> Self {
         let product = Arc::new(PutOff::new(dims, work));
         wait(product.clone());
-        Self { put_off: Some(Share::new(product)), ..self }
+        let tensor = Self { put_off: Some(Share::new(product)), ..self };
+        if hip::checks_ops() {
+            // The op's results are checked at its end. An error comes with the first use.
+            let _ = tensor.settle();
+        }
+        tensor
     }
 
     /// Takes the stacked operands of the product that was put off. The product is then never
@@ -231,7 +255,13 @@ impl RocmTensor {
 
     /// Whether this value is the only owner of its buffer.
     pub(crate) fn is_sole_holder(&mut self) -> bool {
-        self.has_one_holder() && Arc::get_mut(&mut self.buffer).is_some()
+        // The list of what an op writes has a weak reference.
+        hip::op_does_not_write(&self.buffer);
+        let sole = self.has_one_holder() && Arc::get_mut(&mut self.buffer).is_some();
+        if sole {
+            self.is_written();
+        }
+        sole
     }
 }
 

@@ -194,6 +194,7 @@ families! {
         cast_bool [Types(ALL)],
     ]
     chain [chain [Types(NARROW)]]
+    check [check_finite [Types(FLOATS)]]
     copy [
         copy_strided [Types(RAW)],
         copy_strided_units [Ints(&[16])],

@@ -1,6 +1,6 @@
-//! Faults that only kernels can detect: indices out of range and division by zero. A kernel can't
-//! return an error, so it stores one word in pinned host memory. That takes no atomic, copy or
-//! wait.
+//! Faults that only kernels can detect: indices out of range, division by zero and, if they are
+//! looked for, results that are not finite. A kernel can't return an error, so it stores one word
+//! in pinned host memory. That takes no atomic, copy or wait.
 //!
 //! Each launch that may find a fault has a word of its own, and a [`Ticket`] for it. The buffers
 //! that the launch writes hold the ticket, and so do those that are computed from them
@@ -25,6 +25,8 @@ pub enum Fault {
     Index,
     /// An integer divided by zero.
     Division,
+    /// A result that is NaN or infinite. Only `check.hip` looks for it.
+    NotFinite,
 }
 
 /// The words that are allocated together: a page of memory.
@@ -119,7 +121,7 @@ impl Ticket {
         let mut state = self.home.state();
         let slot = &mut state.slots[self.word as usize];
         slot.told = true;
-        Complaint { op: slot.op, fault: slot.fault, value: self.value() }
+        Complaint { id: self.id, op: slot.op, fault: slot.fault, value: self.value() }
     }
 }
 
@@ -163,6 +165,8 @@ struct State {
 
 #[derive(Clone, Copy)]
 struct Slot {
+    /// The ticket's.
+    id: u64,
     op: &'static str,
     fault: Fault,
     /// Whether a read or sync has reported it.
@@ -171,6 +175,8 @@ struct Slot {
 
 #[derive(Clone, Copy)]
 struct Complaint {
+    /// The ticket's place in the order of all tickets.
+    id: u64,
     op: &'static str,
     fault: Fault,
     value: u64,
@@ -210,9 +216,10 @@ impl Faults {
             state.grow(&self.context)?;
         }
         let Some(word) = state.free.pop() else { unreachable!("grown above") };
-        state.slots[word as usize] = Slot { op, fault, told: false };
+        let id = IDS.fetch_add(1, Ordering::Relaxed);
+        state.slots[word as usize] = Slot { id, op, fault, told: false };
         Ok(Arc::new(Ticket {
-            id: IDS.fetch_add(1, Ordering::Relaxed),
+            id,
             home: self.clone(),
             word,
             address: state.address(word),
@@ -292,11 +299,11 @@ impl Faults {
         let mut state = self.state();
         let mut found = std::mem::take(&mut state.untold);
         for word in 0..state.slots.len() {
-            let Slot { op, fault, told } = state.slots[word];
+            let Slot { id, op, fault, told } = state.slots[word];
             let value = state.word(word as u32).load(Ordering::Acquire);
             if value != 0 && !told {
                 state.slots[word].told = true;
-                found.push(Complaint { op, fault, value });
+                found.push(Complaint { id, op, fault, value });
             }
         }
         joined(found)
@@ -320,7 +327,7 @@ impl State {
     fn grow(&mut self, context: &Arc<Context>) -> Result<()> {
         self.pages.push(PinnedBlock::coherent(context, WORDS * size_of::<u64>())?);
         let (from, to) = (self.slots.len(), self.pages.len() * WORDS);
-        self.slots.resize(to, Slot { op: "", fault: Fault::Index, told: false });
+        self.slots.resize(to, Slot { id: 0, op: "", fault: Fault::Index, told: false });
         self.free.extend((from as u32..to as u32).rev());
         Ok(())
     }
@@ -340,10 +347,16 @@ impl State {
     /// Frees a word whose ticket is dropped and that no launch can write any more.
     fn settle(&mut self, word: u32) {
         let value = self.word(word).swap(0, Ordering::AcqRel);
-        let Slot { op, fault, told } = self.slots[word as usize];
+        let Slot { id, op, fault, told } = self.slots[word as usize];
         if value != 0 && !told {
-            self.untold.retain(|other| (other.op, other.fault) != (op, fault));
-            self.untold.push(Complaint { op, fault, value });
+            let complaint = Complaint { id, op, fault, value };
+            let same = |other: &Complaint| (other.op, other.fault) == (op, fault);
+            // Of results that are not finite the first one tells where they come from.
+            match self.untold.iter_mut().find(|other| same(other)) {
+                Some(other) if fault == Fault::NotFinite && other.id < id => {}
+                Some(other) => *other = complaint,
+                None => self.untold.push(complaint),
+            }
         }
         self.free.push(word);
     }
@@ -355,12 +368,16 @@ pub(crate) fn tell<'a>(tickets: impl IntoIterator<Item = &'a Arc<Ticket>>) -> Op
     joined(bad.map(|ticket| ticket.told()).collect())
 }
 
-/// One error with the first fault's op. It names each op's faults once per kind.
-fn joined(complaints: Vec<Complaint>) -> Option<Error> {
+/// One error with the first fault's op. It names each op's faults once per kind. Of results that
+/// are not finite it names only the first, because the others are mostly computed from it.
+fn joined(mut complaints: Vec<Complaint>) -> Option<Error> {
+    complaints.sort_by_key(|complaint| complaint.id);
     let mut said: Vec<(&'static str, Fault)> = Vec::new();
     let mut first: Option<Error> = None;
-    for Complaint { op, fault, value } in complaints {
-        if said.contains(&(op, fault)) {
+    for Complaint { op, fault, value, .. } in complaints {
+        let before =
+            |&(other, kind): &(&str, Fault)| kind == fault && (other == op || fault == Fault::NotFinite);
+        if said.iter().any(before) {
             continue;
         }
         said.push((op, fault));
@@ -378,8 +395,14 @@ fn joined(complaints: Vec<Complaint>) -> Option<Error> {
 /// What was expected and what was found. `raise_index` stores the axis' size in bits 32 to 62 and
 /// the index in bits 0 to 31, both saturated.
 fn describe(fault: Fault, value: u64) -> (String, String) {
-    if fault == Fault::Division {
-        return ("divisors other than 0".into(), "division by zero".into());
+    match fault {
+        Fault::Division => return ("divisors other than 0".into(), "division by zero".into()),
+        Fault::NotFinite => {
+            let what = if value >> 62 & 1 == 1 { "NaN" } else { "an infinity" };
+            let at = value & ((1 << 62) - 1);
+            return ("finite results".into(), format!("{what} at element {at} in memory"));
+        }
+        Fault::Index => {}
     }
     let size = (value >> 32) & 0x7fff_ffff;
     let index = match value as u32 as i32 {
@@ -397,7 +420,7 @@ mod tests {
 
     #[test]
     fn each_op_is_said_once() {
-        let complaint = |op, fault, value| Complaint { op, fault, value };
+        let complaint = |op, fault, value| Complaint { id: 0, op, fault, value };
         let index = 1 << 63 | 4 << 32;
         let said = joined(vec![
             complaint("a", Fault::Index, index | 7),
@@ -409,6 +432,15 @@ mod tests {
         assert!(found.starts_with("index 7; b: ") && found.contains("; a: "), "{found}");
         assert!(!found.contains("index 8"), "{found}");
         assert!(joined(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn of_results_that_are_not_finite_the_first_is_said() {
+        let complaint = |id, op, value| Complaint { id, op, fault: Fault::NotFinite, value };
+        let said = joined(vec![complaint(9, "b", 3 << 62), complaint(4, "a", 1 << 63 | 17)]);
+        let Some(Error::Invalid { op: "a", expected, found }) = said else { panic!("{said:?}") };
+        assert_eq!((&*expected, &*found), ("finite results", "an infinity at element 17 in memory"));
+        assert_eq!(describe(Fault::NotFinite, 3 << 62 | 5).1, "NaN at element 5 in memory");
     }
 
     #[test]
