@@ -6,7 +6,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn::backend::Autodiff;
-use burn::tensor::{Distribution, Tensor, TensorData};
+use burn::tensor::{Distribution, Tensor, TensorData, s};
 use burn_backend::Backend as _;
 use burn_rocm::graph::{self, Graph};
 use burn_rocm::{CheckFinite, Config, Rocm, RocmError, take_last_error};
@@ -97,7 +97,7 @@ fn however_the_result_is_kept() {
     // `log` overwrites its operand.
     assert_eq!(named(of(&[-1.0, 1.0]).log()).unwrap().0, "float_log");
     let held = of(&[1.0, -1.0, 1.0, 1.0]);
-    assert_eq!(named(held.clone().slice([1..3]).log()).unwrap().1, "NaN at element 0 in memory");
+    assert_eq!(named(held.clone().slice(s![1..3]).log()).unwrap().1, "NaN at element 0 in memory");
     let nan = Tensor::<B, 2>::from_data([[1e38f32, -1e38], [1e38, 1e38]], &device) * 1e38;
     // inf - inf.
     let product = nan.clone().matmul(nan);
@@ -119,9 +119,9 @@ fn undefined_elements_are_no_results() {
     B::sync(&Default::default()).unwrap_err();
     for _ in 0..4 {
         let empty = Tensor::<B, 1>::empty([count], &Default::default());
-        let held = empty.clone().slice_assign([0..1], of(&[1.0]));
-        assert_eq!(named(held.slice([0..1])), None);
-        assert_eq!(named(empty.slice_assign([0..1], of(&[1.0])).slice([0..1])), None);
+        let held = empty.clone().slice_assign(s![0..1], of(&[1.0]));
+        assert_eq!(named(held.slice(s![0..1])), None);
+        assert_eq!(named(empty.slice_assign(s![0..1], of(&[1.0])).slice(s![0..1])), None);
     }
 }
 
