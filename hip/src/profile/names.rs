@@ -1,7 +1,7 @@
 //! Names of ops, kernels, regions and shapes as numbers, so that a piece of work is small and is
 //! compared fast.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -123,7 +123,16 @@ pub(crate) fn shapes_string(number: u32) -> String {
     text
 }
 
+/// The regions that a thread has entered and not left.
+struct Entered {
+    /// How many the thread has entered so far, which numbers them.
+    begun: u64,
+    /// Numbers and paths, outermost first.
+    regions: Vec<(u64, Text)>,
+}
+
 thread_local! {
+    static ENTERED: RefCell<Entered> = const { RefCell::new(Entered { begun: 0, regions: Vec::new() }) };
     /// The path of the regions that the thread is in. A plain `Cell` without a destructor, because
     /// work may still be enqueued while the thread ends.
     static REGION: Cell<Text> = const { Cell::new(Text::EMPTY) };
@@ -134,24 +143,38 @@ pub(crate) fn region() -> Text {
     REGION.get()
 }
 
-/// Enters a region inside the current one. Returns the path before.
-pub(crate) fn enter(name: &str) -> Text {
-    let before = REGION.get();
+/// Enters a region inside the current one. Returns its path, and a number for [`leave`]; `None` if
+/// the thread is ending.
+pub(crate) fn enter(name: &str) -> Option<(u64, Text)> {
     let mut names = all();
-    let inside = match before {
+    let inside = match REGION.get() {
         Text::EMPTY => names.text(name),
-        _ => {
-            let path = format!("{}/{name}", names.texts[before.0 as usize]);
+        outer => {
+            let path = format!("{}/{name}", names.texts[outer.0 as usize]);
             names.text(&path)
         }
     };
+    drop(names);
+    // It fails only while the thread ends.
+    let entered = ENTERED.try_with(|entered| {
+        let Entered { begun, regions } = &mut *entered.borrow_mut();
+        *begun += 1;
+        regions.push((*begun, inside));
+        *begun
+    });
+    let number = entered.ok()?;
     REGION.set(inside);
-    before
+    Some((number, inside))
 }
 
-/// Leaves the current region for the path that [`enter`] returned. Returns the path left.
-pub(crate) fn leave(before: Text) -> Text {
-    REGION.replace(before)
+/// Leaves a region. The thread is then in the one that it entered last, of those that it has not
+/// left.
+pub(crate) fn leave(number: u64) {
+    let _ = ENTERED.try_with(|entered| {
+        let regions = &mut entered.borrow_mut().regions;
+        regions.retain(|&(other, _)| other != number);
+        REGION.set(regions.last().map_or(Text::EMPTY, |&(_, path)| path));
+    });
 }
 
 #[cfg(test)]
@@ -169,21 +192,24 @@ mod tests {
     }
 
     #[test]
+    fn regions_are_paths_and_end_in_any_order() {
+        let (outer, _) = enter("names::outer").unwrap();
+        let (inner, path) = enter("inner").unwrap();
+        assert_eq!((region(), &*string(path)), (path, "names::outer/inner"));
+        leave(outer);
+        assert_eq!(region(), path);
+        leave(inner);
+        assert_eq!(region(), Text::EMPTY);
+        let (again, path) = enter("names::again").unwrap();
+        assert_eq!(&*string(path), "names::again");
+        leave(again);
+    }
+
+    #[test]
     fn shapes_are_shown_as_lists() {
         let number = shapes(&[2, 3, 4, 0, 1, 7]);
         assert_eq!(shapes(&[2, 3, 4, 0, 1, 7]), number);
         assert_eq!(shapes_string(number), "[3, 4] [] [7]");
         assert_eq!((shapes(&[]), shapes_string(0)), (0, String::new()));
-    }
-
-    #[test]
-    fn regions_are_paths() {
-        let outer = enter("names::outer");
-        let before = enter("inner");
-        assert_eq!(&*string(region()), "names::outer/inner");
-        let left = leave(before);
-        assert_eq!(&*string(left), "names::outer/inner");
-        leave(outer);
-        assert_eq!(region(), Text::EMPTY);
     }
 }

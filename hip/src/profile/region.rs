@@ -10,8 +10,8 @@ use crate::watch::{PROFILE, RANGES, now, watched};
 /// A region of the calling thread that ends when this is dropped; see [`region`].
 #[must_use = "the region ends where this is dropped"]
 pub struct Region {
-    /// The path of regions before, and when it began.
-    profiled: Option<(Text, u64)>,
+    /// Its number, its path, and when it began.
+    profiled: Option<((u64, Text), u64)>,
     in_range: bool,
     /// It ends on the thread that entered it.
     thread: PhantomData<*const ()>,
@@ -19,7 +19,8 @@ pub struct Region {
 
 /// Enters a region: until the result is dropped, profiles count the thread's work under this name,
 /// behind the names of the regions that the thread is in already. The profile must run when the
-/// region is entered. Other threads that this one starts are not in it.
+/// region is entered. Other threads that this one starts are not in it. Regions may end in any
+/// order: the thread is in the one that it entered last, of those that have not ended.
 ///
 /// ```
 /// let step = || {
@@ -35,7 +36,8 @@ pub struct Region {
 /// ```
 pub fn region(name: &str) -> Region {
     let watched = watched();
-    let profiled = (watched & PROFILE != 0).then(|| (names::enter(name), now()));
+    let entered = if watched & PROFILE != 0 { names::enter(name) } else { None };
+    let profiled = entered.map(|entered| (entered, now()));
     let in_range = watched & RANGES != 0 && ranges::push(name);
     Region { profiled, in_range, thread: PhantomData }
 }
@@ -45,8 +47,9 @@ impl Drop for Region {
         if self.in_range {
             ranges::pop();
         }
-        if let Some((before, since)) = self.profiled {
-            session::region_ended(names::leave(before), since);
+        if let Some(((number, path), since)) = self.profiled {
+            names::leave(number);
+            session::region_ended(path, since);
         }
     }
 }
