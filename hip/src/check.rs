@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::memory::buffer::Buffer;
 use crate::memory::fault::Fault;
 use crate::settings::{CheckFinite, settings};
-use crate::watch::{CHECK, RUNNING, Running, SYNC, watched};
+use crate::watch::{CHECK, RUNNING, Running, SYNC, check_by, watched};
 
 /// Elements that an op writes.
 struct Written {
@@ -39,6 +39,7 @@ pub fn checks_ops() -> bool {
 #[inline]
 pub fn op_writes(buffer: &Arc<Buffer>, dtype: DType, byte_offset: usize, count: usize) {
     if checks_ops() && !RUNNING.get().op.is_empty() {
+        check_by(op_ended);
         op_does_not_write(buffer);
         let written = Written { buffer: Arc::downgrade(buffer), dtype, byte_offset, count };
         WRITTEN.with_borrow_mut(|all| all.push(written));
@@ -58,7 +59,7 @@ pub fn op_does_not_write(buffer: &Arc<Buffer>) {
 /// Checks the results of an op that ends. An error of the device is recorded: the next read or sync
 /// returns it.
 #[cold]
-pub(crate) fn op_ended(running: &Running) {
+fn op_ended(running: &Running) {
     let all = WRITTEN.take();
     if std::thread::panicking() {
         return;

@@ -297,8 +297,8 @@ settings! {
     check_finite(CheckFinite): CheckFinite = CheckFinite::Off, "BURN_ROCM_CHECK_FINITE", |name, value|
         choice(name, value, &[("off", CheckFinite::Off), ("nan", CheckFinite::Nan), ("all", CheckFinite::All)]);
         "`off`, `nan`, `all`", "`off`",
-        "for debugging: whether each op's float results are checked for NaN (`nan`), or for NaN and infinities (`all`). \
-        A read of a tensor that is computed from such a result fails, and names the first op that gave one. \
+        "for debugging: whether each op's float results are checked for NaN (`nan`), or for NaN and infinities \
+        (`all`). A read of a tensor that is computed from such a result fails, and names the first op that gave one. \
         This takes one more launch for each result";
     sync_each_op(bool): bool = false, "BURN_ROCM_SYNC_EACH_OP", flag;
         "`0`, `1`", "`0`",

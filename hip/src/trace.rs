@@ -16,7 +16,6 @@
 use std::cell::Cell;
 use std::fmt::Display;
 
-use crate::check::{self, checks_ops};
 use crate::profile::work::WorkKind;
 use crate::profile::{names, session};
 use crate::ranges;
@@ -171,10 +170,8 @@ impl Drop for Op {
 
 #[cold]
 fn end() {
-    if checks_ops() {
-        // Before the op loses its name, so that the check's kernel has it.
-        check::op_ended(&RUNNING.get());
-    }
+    // Before the op loses its name, so that the check's kernel has it.
+    watch::check_results();
     let running = RUNNING.replace(NONE);
     if running.in_range {
         ranges::pop();

@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt::{self, Display};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use crate::settings::{CheckFinite, ProfileOutput, settings};
@@ -100,6 +100,25 @@ impl Display for Running {
             Self { op, dtype: "", .. } => f.write_str(op),
             Self { op, dtype, .. } => write!(f, "{op} {dtype}"),
         }
+    }
+}
+
+/// What checks an op's results when the op ends; set once there are some. The module that does it
+/// stands above those that name ops.
+static CHECKER: OnceLock<fn(&Running)> = OnceLock::new();
+
+/// From now on, `checker` gets each op that ends.
+pub(crate) fn check_by(checker: fn(&Running)) {
+    // A second call has the same checker.
+    let _ = CHECKER.set(checker);
+}
+
+/// Has the results of the thread's running op checked, if something is on that does.
+pub(crate) fn check_results() {
+    if watched() & (CHECK | SYNC) != 0
+        && let Some(check) = CHECKER.get()
+    {
+        check(&RUNNING.get());
     }
 }
 
