@@ -42,7 +42,8 @@ pub fn op_writes(buffer: &Arc<Buffer>, dtype: DType, byte_offset: usize, count: 
         check_by(op_ended);
         op_does_not_write(buffer);
         let written = Written { buffer: Arc::downgrade(buffer), dtype, byte_offset, count };
-        WRITTEN.with_borrow_mut(|all| all.push(written));
+        // It fails only while the thread ends.
+        let _ = WRITTEN.try_with(|all| all.borrow_mut().push(written));
     }
 }
 
@@ -50,8 +51,8 @@ pub fn op_writes(buffer: &Arc<Buffer>, dtype: DType, byte_offset: usize, count: 
 #[inline]
 pub fn op_does_not_write(buffer: &Arc<Buffer>) {
     if checks_ops() {
-        WRITTEN.with_borrow_mut(|all| {
-            all.retain(|written| !std::ptr::eq(written.buffer.as_ptr(), Arc::as_ptr(buffer)));
+        let _ = WRITTEN.try_with(|all| {
+            all.borrow_mut().retain(|written| !std::ptr::eq(written.buffer.as_ptr(), Arc::as_ptr(buffer)));
         });
     }
 }
@@ -60,7 +61,7 @@ pub fn op_does_not_write(buffer: &Arc<Buffer>) {
 /// returns it.
 #[cold]
 fn op_ended(running: &Running) {
-    let all = WRITTEN.take();
+    let all = WRITTEN.try_with(RefCell::take).unwrap_or_default();
     if std::thread::panicking() {
         return;
     }

@@ -71,7 +71,7 @@ impl Diagnosis {
         }
         for name in ["HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"] {
             if let Some(value) = text(name) {
-                self.notes.push(format!("{name}={value} hides the other devices"));
+                self.notes.push(format!("only the devices in {name}={value} are visible"));
             }
         }
     }

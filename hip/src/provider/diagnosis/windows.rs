@@ -21,7 +21,7 @@ pub(super) fn problems(variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Strin
     let system = machine.system32();
     if HIP.files_in(System::Windows, &system).is_empty() {
         problems.push(format!(
-            "{} has no amdhip64*.dll: no AMD GPU, or its driver is older than HIP on Windows (install AMD Software \
+            "{} has no amdhip64*.dll: there is no AMD GPU, or its driver is missing or too old (install AMD Software \
              from https://www.amd.com/en/support)",
             system.display()
         ));
