@@ -2,8 +2,8 @@
 //! ([`Config::check_finite`](crate::Config::check_finite)), and that the device has computed it
 //! without an error ([`Config::sync_each_op`](crate::Config::sync_each_op)).
 //!
-//! A thread lists the memory that its running op writes. What still exists when the op ends are the
-//! op's results.
+//! A thread lists the buffers that its running op writes. Those that are still alive when the op
+//! ends are its results.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
@@ -66,6 +66,7 @@ fn op_ended(running: &Running) {
         return;
     }
     let watched = watched();
+    let mut waited: Vec<usize> = Vec::new();
     for written in &all {
         let Some(buffer) = written.buffer.upgrade() else { continue };
         let device = buffer.device();
@@ -75,10 +76,12 @@ fn op_ended(running: &Running) {
         {
             device.context.record(error);
         }
-        if watched & SYNC != 0
-            && !device.captures.any()
-            && let Err(error) = device.compute.synchronize()
-        {
+        let index = device.info().index;
+        if watched & SYNC == 0 || device.captures.any() || waited.contains(&index) {
+            continue;
+        }
+        waited.push(index);
+        if let Err(error) = device.compute.synchronize() {
             log::error!("{running}: {error}");
             device.context.record(error);
         }
@@ -90,7 +93,7 @@ fn launch(op: &'static str, buffer: &Buffer, written: &Written) -> Result<()> {
     let device = buffer.device();
     let launch = device.launch(Template::check_finite.ty(written.dtype))?;
     let launch = launch.flag(op, Fault::NotFinite).value(written.count as u64).value(infinite);
-    // As an output, because the buffer takes the fault.
+    // Passed as an output, so that the buffer gets the fault's ticket. The kernel only reads it.
     let launch = launch.output(buffer, written.byte_offset);
     // SAFETY: the parameters are those of `check.hip`. The caller of `op_writes` has made these
     // elements' tensor, which checks that they lie inside the buffer.

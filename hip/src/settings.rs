@@ -299,11 +299,11 @@ settings! {
         "`off`, `nan`, `all`", "`off`",
         "for debugging: whether each op's float results are checked for NaN (`nan`), or for NaN and infinities \
         (`all`). A read of a tensor that is computed from such a result fails, and names the first op that gave one. \
-        This takes one more launch for each result";
+        Each float result costs one extra launch";
     sync_each_op(bool): bool = false, "BURN_ROCM_SYNC_EACH_OP", flag;
         "`0`, `1`", "`0`",
         "for debugging: whether each op waits for the device, so that the device's error is logged with the op that \
-        caused it. An op that is captured in a graph does not wait";
+        caused it. While a thread captures a graph, no op waits";
     cuda_tf32(bool): bool = false, "BURN_ROCM_CUDA_TF32", flag;
         "`0`, `1`", "`0`",
         "whether the CUDA provider lets f32 products and convolutions round their operands to TF32";

@@ -28,7 +28,8 @@ pub fn in_lockstep() -> bool {
     std::env::var_os("BURN_ROCM_CPU_WAVE").is_some_and(|wave| !wave.is_empty())
 }
 
-/// All of a test's cases natively, and one in `n` of them in lockstep, of which the first is drawn.
+/// All of a test's cases natively; in lockstep every `n`-th one, from a random one of the first `n`
+/// on.
 pub fn fewer<T>(cases: impl IntoIterator<Item = T>, n: usize, random: &Random) -> impl Iterator<Item = T> {
     let (first, step) = if in_lockstep() { (random.below(n), n) } else { (0, 1) };
     cases.into_iter().skip(first).step_by(step)

@@ -141,7 +141,7 @@ pub(crate) fn random(
         }
         Distribution::Normal(mean, deviation) => (Template::random_normal, &[*mean, *deviation]),
     };
-    let out = empty(device, shape, dtype)?;
+    let out = RocmTensor::empty(&device.open()?, shape, dtype)?;
     if out.is_empty() {
         return Ok(out);
     }

@@ -27,13 +27,13 @@ pub(crate) fn slice_assign(
         let rest = tensor.dims()[axis] - range.end;
         let ahead = narrow(tensor.clone(), axis, 0, range.start)?;
         let behind = narrow(tensor, axis, range.end, rest)?;
-        return Ok(cat_as("slice_assign", vec![ahead, value, behind], axis)?.unchecked());
+        return Ok(cat_as("slice_assign", vec![ahead, value, behind], axis)?.skip_check());
     }
     let out = if own { tensor } else { copy(&tensor)? };
     let region = out.layout().slice("slice_assign", slices)?;
     assign("slice_assign", &out.clone().view(region), &value)?;
     // What surrounds the range may be undefined: caches begin as `Tensor::empty`.
-    Ok(out.unchecked())
+    Ok(out.skip_check())
 }
 
 /// The only axis that the slices cut, and its range. `None` if they cut several axes or have a step

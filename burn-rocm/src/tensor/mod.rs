@@ -54,7 +54,7 @@ impl RocmTensor {
             return invalid("tensor", expected, format!("{} bytes", buffer.len()));
         }
         let tensor = Self { buffer: Arc::new(buffer), layout, dtype, put_off: None };
-        tensor.is_written();
+        tensor.mark_written();
         Ok(tensor)
     }
 
@@ -80,7 +80,7 @@ impl RocmTensor {
     }
 
     /// Tells that the running op writes the elements, so that they are checked when the op ends.
-    fn is_written(&self) {
+    fn mark_written(&self) {
         if hip::checks_ops()
             && self.is_contiguous()
             && let Ok(ty) = self.kernel_type()
@@ -89,9 +89,9 @@ impl RocmTensor {
         }
     }
 
-    /// Takes back that the running op writes the elements: they are undefined, or some of them may
-    /// be and the op only copies them.
-    pub(crate) fn unchecked(self) -> Self {
+    /// Removes the tensor from the running op's list of results to check: its elements are
+    /// undefined, or some of them may be and the op only copies them.
+    pub(crate) fn skip_check(self) -> Self {
         hip::op_does_not_write(&self.buffer);
         self
     }
@@ -255,11 +255,14 @@ impl RocmTensor {
 
     /// Whether this value is the only owner of its buffer.
     pub(crate) fn is_sole_holder(&mut self) -> bool {
+        if !self.has_one_holder() {
+            return false;
+        }
         // The list of what an op writes has a weak reference.
         hip::op_does_not_write(&self.buffer);
-        let sole = self.has_one_holder() && Arc::get_mut(&mut self.buffer).is_some();
+        let sole = Arc::get_mut(&mut self.buffer).is_some();
         if sole {
-            self.is_written();
+            self.mark_written();
         }
         sole
     }
