@@ -11,7 +11,6 @@ use burn_std::{DType, Shape, bf16, f16};
 use hip::Template;
 
 use super::cast::cast;
-use super::create::empty;
 use super::launch::{flat, rows};
 use crate::arg::Arg;
 use crate::device::RocmDevice;
