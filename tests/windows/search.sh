@@ -140,7 +140,7 @@ sdks='C:\Program Files\AMD\ROCm'
 reset
 expect "nothing is installed" -- 'rocm: not usable: HIP is not installed' \
     'looked for C:\Program Files\AMD\ROCm\*\bin\amdhip64*.dll' 'looked for C:\windows\system32\amdhip64*.dll' \
-    'note: C:\windows\system32 has no amdhip64*.dll: no AMD GPU' 'note: there is no hipRTC' 'hip-sdk.html'
+    'note: C:\windows\system32 has no amdhip64*.dll: there is no AMD GPU' 'note: there is no hipRTC' 'hip-sdk.html'
 
 reset
 put windows/system32 amdhip64_7.dll=driver.dll
@@ -152,7 +152,7 @@ reset
 put "Program Files/AMD/ROCm/6.4/bin" amdhip64_6.dll=sdk.dll hiprtc0604.dll=hiprtc.dll rocblas.dll=rocblas-6.dll
 expect "an SDK, without MIOpen" -- "ROCm in use: $sdks\6.4\bin (AMD's HIP SDK)" \
     "HIP: 7.1.53211, $sdks\6.4\bin\amdhip64_6.dll (file version 6.4.50101.0)" 'bin\hiprtc0604.dll' 'bin\rocblas.dll' \
-    'MIOpen: the ROCm in use has no MIOpen' '!there is no hipRTC' 'has no amdhip64*.dll: no AMD GPU'
+    'MIOpen: the ROCm in use has no MIOpen' '!there is no hipRTC' 'has no amdhip64*.dll: there is no AMD GPU'
 
 put windows/system32 amdhip64_7.dll=driver.dll
 expect "a driver and an SDK, without a GPU" -- "ROCm in use: $sdks\6.4\bin (AMD's HIP SDK)" \
