@@ -1,6 +1,8 @@
 //! Errors on their way through Burn's op methods, which return no `Result`.
 
+use std::any::Any;
 use std::cell::RefCell;
+use std::panic::resume_unwind;
 
 use burn_backend::ExecutionError;
 use burn_std::DType;
@@ -47,6 +49,23 @@ pub fn raise(error: Error) -> ! {
     guard::failed(&error);
     LAST.with(|last| *last.borrow_mut() = Some(error));
     panic!("{text}")
+}
+
+/// The error of the op that panicked so. Any other panic goes on.
+pub(crate) fn of_panic(panic: Box<dyn Any + Send>) -> Error {
+    match take_last_error() {
+        Some(error) if says(&*panic, &error) => error,
+        other => {
+            other.into_iter().for_each(keep);
+            resume_unwind(panic)
+        }
+    }
+}
+
+/// Whether an op panicked with this error.
+fn says(panic: &(dyn Any + Send), error: &Error) -> bool {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref().copied()).is_some_and(|text: &str| text.contains(&error.to_string()))
 }
 
 /// Unwraps an op's result in a trait method.

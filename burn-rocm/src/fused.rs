@@ -18,6 +18,7 @@ pub use crate::ops::attention::self_attention::{
 pub use crate::ops::attention::trained::{
     attention, attention_backward, attention_weights, attention_weights_backward,
 };
+pub use crate::ops::channels_last::copied;
 pub use crate::ops::conv::conv_act::{Conv2dOptions, conv_act, conv_relu_backward};
 pub use crate::ops::loss::classes::{
     ClassScores, ClassTargets, MAX_PAD_TOKENS, cross_entropy, cross_entropy_backward,

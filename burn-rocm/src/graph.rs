@@ -68,12 +68,11 @@
 //! captured step with them starts each replay from the values before the capture, so copy the new
 //! values with [`write()`], or use the modules of `burn-rocm-nn`.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::device::RocmDevice;
-use crate::error::{invalid, keep, take_last_error};
+use crate::error::{invalid, of_panic};
 use crate::guard::{Guard, refuse_within};
 use crate::ops::copy::{assign, contiguous, copy};
 use crate::ops::{clock, random};
@@ -153,13 +152,8 @@ impl Graph {
             Ok(output) => output,
             Err(panic) => {
                 let refused = abandon(device)?;
-                return match take_last_error() {
-                    Some(error) if says(&*panic, &error) => Err(refused.unwrap_or(error)),
-                    other => {
-                        other.into_iter().for_each(keep);
-                        resume_unwind(panic)
-                    }
-                };
+                let error = of_panic(panic);
+                return Err(refused.unwrap_or(error));
             }
         };
         Ok((stop(device)?, output))
@@ -246,12 +240,6 @@ impl Graph {
     pub fn device(&self) -> RocmDevice {
         RocmDevice::new(self.graph.device().info().index)
     }
-}
-
-/// Whether an op panicked with this error.
-fn says(panic: &(dyn Any + Send), error: &hip::Error) -> bool {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref().copied()).is_some_and(|text: &str| text.contains(&error.to_string()))
 }
 
 /// Runs `work` as if the calling thread were not capturing: what it enqueues runs, and does not

@@ -77,6 +77,7 @@ mod scales;
 mod staging;
 mod tensor;
 mod waiting;
+mod warm_up;
 
 pub use backend::{BoolElement, FloatElement, IntElement, Rocm};
 pub use burn_std::{bf16, f16};
@@ -100,3 +101,4 @@ pub use ops::transfer::read_with_fault;
 pub use profile::{Profile, profile, region};
 pub use qtensor::RocmQTensor;
 pub use tensor::RocmTensor;
+pub use warm_up::{warm_up, warm_up_pinned};

@@ -3,8 +3,9 @@
 //! word says which of them are on, so an op or a launch that nobody watches costs one relaxed load.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fmt::{self, Display};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -130,26 +131,46 @@ thread_local! {
     static SHAPES: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The names of the threads that have a number, in the order of their numbers.
-static THREADS: Mutex<Vec<Option<String>>> = Mutex::new(Vec::new());
+/// The most names that are kept. A program that starts a new thread each step would fill memory
+/// otherwise.
+const MOST: usize = 4096;
 
-/// The calling thread's number.
+/// The names of the first [`MOST`] named threads, by their numbers. They outlive the threads,
+/// because a block may.
+static NAMES: Mutex<BTreeMap<u32, String>> = Mutex::new(BTreeMap::new());
+
+/// The calling thread's number, which no other thread of the process has or had.
 pub(crate) fn thread_number() -> u32 {
     NUMBER.with(|number| {
         if number.get() == 0 {
-            let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
-            threads.push(std::thread::current().name().map(str::to_owned));
-            number.set(threads.len() as u32);
+            number.set(new_number());
         }
         number.get()
     })
 }
 
-/// The name of the thread with this number.
+#[cold]
+fn new_number() -> u32 {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    // Relaxed: only the numbers differ.
+    let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+    if let Some(name) = std::thread::current().name() {
+        keep_name(&mut NAMES.lock().unwrap_or_else(PoisonError::into_inner), number, name);
+    }
+    number
+}
+
+fn keep_name(names: &mut BTreeMap<u32, String>, number: u32, name: &str) {
+    if names.len() < MOST {
+        names.insert(number, name.to_owned());
+    }
+}
+
+/// The name of the thread with this number: `thread` and the number if it has none, or if it came
+/// after the first [`MOST`] named threads.
 pub(crate) fn thread_name(number: u32) -> String {
-    let threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
-    let name = (number as usize).checked_sub(1).and_then(|at| threads.get(at)?.clone());
-    name.unwrap_or_else(|| format!("thread {number}"))
+    let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    names.get(&number).cloned().unwrap_or_else(|| format!("thread {number}"))
 }
 
 /// Collects the shapes of an op's tensors.
@@ -186,6 +207,35 @@ mod tests {
         switch(RANGES, false);
         assert_ne!(seen & RANGES, 0);
         assert_eq!(watched() & RANGES, 0);
+    }
+
+    #[test]
+    fn threads_have_a_number_each_and_named_ones_keep_their_name() {
+        let own = thread_number();
+        assert_eq!(thread_number(), own);
+        let other = |name: Option<&str>| {
+            let builder = std::thread::Builder::new();
+            let builder = match name {
+                Some(name) => builder.name(name.to_owned()),
+                None => builder,
+            };
+            builder.spawn(thread_number).unwrap().join().unwrap()
+        };
+        let (named, unnamed) = (other(Some("watch-tests")), other(None));
+        assert!(own != named && own != unnamed && named != unnamed);
+        assert_eq!(thread_name(named), "watch-tests");
+        assert_eq!(thread_name(unnamed), format!("thread {unnamed}"));
+        assert!(!NAMES.lock().unwrap().contains_key(&unnamed), "a thread without a name leaves nothing");
+    }
+
+    #[test]
+    fn the_names_of_threads_do_not_fill_memory() {
+        let mut names = BTreeMap::new();
+        for number in 1..=3 * MOST as u32 {
+            keep_name(&mut names, number, &format!("worker {number}"));
+        }
+        assert_eq!(names.len(), MOST);
+        assert_eq!(names[&1], "worker 1");
     }
 
     #[test]

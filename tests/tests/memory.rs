@@ -152,15 +152,17 @@ fn persistent_allocations_are_apart() {
     for (weight, data) in weights.iter().zip(&data) {
         assert_eq!(read_float::<R>(weight.clone()), *data);
     }
-    // Freed blocks stay for the next persistent allocation, so no new memory is requested.
+    // Freed blocks stay for the next persistent allocation, so no new memory is requested, unless
+    // the whole program runs without pooling.
     drop(weights);
     let freed = hip.pool().stats();
     assert_eq!(freed.persistent, before.persistent);
     assert_eq!(freed.persistent_reserved, during.persistent_reserved);
+    let pools = std::env::var_os("BURN_ROCM_MEMORY_POOL").is_none_or(|value| value != "0");
     let again = R::memory_persistent_allocations(&device, data[1].clone(), |data| {
         R::float_from_data(data, &device_of())
     });
-    assert_eq!(hip.pool().stats().misses, freed.misses);
+    assert_eq!(hip.pool().stats().misses, freed.misses + u64::from(!pools));
     assert_eq!(read_float::<R>(again), data[1]);
     R::memory_cleanup(&device);
     assert_eq!(hip.pool().stats().persistent_reserved, before.persistent_reserved);

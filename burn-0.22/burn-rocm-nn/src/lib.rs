@@ -59,6 +59,7 @@ pub mod optim;
 pub mod parallel;
 mod pool;
 pub mod transformer;
+mod warm_up;
 
 pub use activation::Silu;
 pub use burn::nn::{BatchNorm, BatchNormConfig};
@@ -70,3 +71,4 @@ pub use norm::{
     RmsNormConfig,
 };
 pub use pool::{AvgPool3d, AvgPool3dConfig, MaxPool3d, MaxPool3dConfig};
+pub use warm_up::warm_up;

@@ -61,6 +61,8 @@ mod staging;
 mod tensor;
 #[path = "../../../burn-rocm/src/waiting.rs"]
 mod waiting;
+#[path = "../../../burn-rocm/src/warm_up.rs"]
+mod warm_up;
 
 pub use backend::{BurnDevice, Rocm, RocmGraph};
 pub use burn_std::{bf16, f16};
@@ -84,6 +86,7 @@ pub use ops::transfer::read_with_fault;
 pub use profile::{Profile, profile, region};
 pub use qtensor::RocmQTensor;
 pub use tensor::RocmTensor;
+pub use warm_up::{warm_up, warm_up_pinned};
 
 /// Fourier transforms, for Burn's signal crate.
 pub mod fft {

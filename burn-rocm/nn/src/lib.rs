@@ -38,6 +38,7 @@ pub mod optim;
 pub mod parallel;
 mod pool;
 pub mod transformer;
+mod warm_up;
 
 pub use activation::Silu;
 pub use layer::{
@@ -48,3 +49,4 @@ pub use norm::{
     LayerNormConfig, RmsNorm, RmsNormConfig,
 };
 pub use pool::{AvgPool3d, AvgPool3dConfig, MaxPool3d, MaxPool3dConfig};
+pub use warm_up::warm_up;

@@ -5,7 +5,7 @@
 use burn_std::DType;
 use hip::ChannelsLast;
 
-use super::copy::packed;
+use super::copy::{copy, packed};
 use super::view::{expand, permute};
 use crate::tensor::RocmTensor;
 
@@ -42,6 +42,18 @@ pub(crate) fn rows_of(tensor: RocmTensor) -> hip::Result<RocmTensor> {
 /// Undoes [`rows_of`].
 pub(crate) fn from_rows(rows: RocmTensor) -> hip::Result<RocmTensor> {
     permute(rows, &[0, 3, 1, 2])
+}
+
+/// A copy in memory of its own, which no other tensor shares. Channels that are last stay last;
+/// every other order becomes row-major.
+///
+/// # Errors
+/// `OutOfMemory`; an error of the device.
+pub fn copied(tensor: &RocmTensor) -> hip::Result<RocmTensor> {
+    match is_channels_last(tensor) {
+        true => from_rows(copy(&rows_of(tensor.clone())?)?),
+        false => copy(tensor),
+    }
 }
 
 /// The packed rows of a tensor of rank 4: a view if its channels are last, else a copy.

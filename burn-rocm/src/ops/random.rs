@@ -1,10 +1,11 @@
 //! Random tensors by Philox 4x32-10 on the device. The counter consists of the element's index and
 //! the number of the call.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use burn_backend::Distribution;
 use burn_std::{DType, Shape, bf16, f16};
@@ -25,26 +26,62 @@ struct State {
     calls: u64,
 }
 
-fn states() -> &'static Mutex<HashMap<usize, State>> {
-    static STATES: OnceLock<Mutex<HashMap<usize, State>>> = OnceLock::new();
-    STATES.get_or_init(Default::default)
+/// The streams of devices, by their indices.
+type States = HashMap<usize, State>;
+
+fn states() -> MutexGuard<'static, States> {
+    static STATES: OnceLock<Mutex<States>> = OnceLock::new();
+    STATES.get_or_init(Default::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+thread_local! {
+    /// The streams that this thread draws from instead of the devices' own, if any.
+    static ASIDE: RefCell<Option<States>> = const { RefCell::new(None) };
+}
+
+/// Until this is dropped, the thread draws from copies of the devices' streams, which stay as they
+/// are. Other threads are not affected.
+pub(crate) struct Aside {
+    /// The thread's copies before.
+    outer: Option<States>,
+}
+
+impl Aside {
+    pub(crate) fn begin() -> Self {
+        let copies = of_thread(|states| states.clone());
+        Self { outer: ASIDE.replace(Some(copies)) }
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        ASIDE.replace(self.outer.take());
+    }
+}
+
+/// Calls `f` with the streams that the calling thread draws from.
+fn of_thread<T>(f: impl FnOnce(&mut States) -> T) -> T {
+    ASIDE.with_borrow_mut(|aside| match aside {
+        Some(states) => f(states),
+        None => f(&mut states()),
+    })
 }
 
 /// Restarts the device's random numbers from `seed`.
 pub(crate) fn seed(device: &RocmDevice, seed: u64) {
-    let mut states = states().lock().unwrap_or_else(PoisonError::into_inner);
-    states.insert(device.index, State { seed, calls: 0 });
+    of_thread(|states| states.insert(device.index, State { seed, calls: 0 }));
 }
 
 /// The seed and the number of the first of the next `calls` calls, which nobody else gets.
 pub(crate) fn reserve(device: &RocmDevice, calls: u64) -> [u64; 2] {
-    let mut states = states().lock().unwrap_or_else(PoisonError::into_inner);
-    let state = states
-        .entry(device.index)
-        .or_insert_with(|| State { seed: RandomState::new().build_hasher().finish(), calls: 0 });
-    let call = state.calls;
-    state.calls += calls;
-    [state.seed, call]
+    of_thread(|states| {
+        let state = states
+            .entry(device.index)
+            .or_insert_with(|| State { seed: RandomState::new().build_hasher().finish(), calls: 0 });
+        let call = state.calls;
+        state.calls += calls;
+        [state.seed, call]
+    })
 }
 
 /// The key and the number of this call. A device that was never seeded starts from the operating

@@ -59,6 +59,17 @@ impl Device {
         Ok(HostBuffer { device: self.clone(), block: Some(block), bytes })
     }
 
+    /// Pins memory ahead, so that [`host_buffer`](Self::host_buffer) has a buffer for each of these
+    /// sizes in bytes at the same time without pinning more. The device keeps up to 256 MiB of such
+    /// memory. Buffers of other sizes that it kept may go.
+    ///
+    /// # Errors
+    /// `Invalid` for sizes of more than 256 MiB together, each rounded up to a power of two (at
+    /// least 64 KiB); `Device` if the host can't pin that much memory.
+    pub fn reserve_host(&self, sizes: &[usize]) -> Result<()> {
+        self.staging.reserve_host(sizes)
+    }
+
     /// Whether these bytes lie in a live [`HostBuffer`] of this device.
     pub fn is_host_buffer(&self, bytes: &[u8]) -> bool {
         self.staging.holds(bytes)

@@ -9,6 +9,7 @@ mod graphs;
 mod tests;
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
@@ -150,7 +151,12 @@ pub struct MemoryPool {
     split: usize,
     /// Locked while segments go back to the driver.
     clearing: Mutex<()>,
+    /// How many allocations a test still allows; [`ANY`] is any number.
+    allowed: AtomicU64,
 }
+
+/// No test limits the number of allocations.
+const ANY: u64 = u64::MAX;
 
 impl MemoryPool {
     pub(crate) fn new(backing: Box<dyn Backing>, options: Options) -> Self {
@@ -160,7 +166,7 @@ impl MemoryPool {
         let (graphs, stats) = (Graphs::default(), PoolStats::default());
         let (peak_reserved, ledger) = (0, Ledger::default());
         let state = Mutex::new(State { arenas, segments, graphs, stats, peak_reserved, ledger, limit });
-        Self { backing, state, pooled, split, clearing: Mutex::new(()) }
+        Self { backing, state, pooled, split, clearing: Mutex::new(()), allowed: AtomicU64::new(ANY) }
     }
 
     /// The pool's statistics so far.
@@ -230,6 +236,22 @@ impl MemoryPool {
     /// already holds more, it keeps them.
     pub fn set_limit(&self, bytes: Option<usize>) {
         self.state().limit = bytes;
+    }
+
+    /// For tests of what programs do when memory runs out. After this many more allocations, by any
+    /// thread, each one fails with `OutOfMemory`; `None` ends this.
+    #[doc(hidden)]
+    pub fn fail_after(&self, allocations: impl Into<Option<u64>>) {
+        // Relaxed: the number publishes no other data.
+        self.allowed.store(allocations.into().unwrap_or(ANY), Ordering::Relaxed);
+    }
+
+    /// Counts an allocation, and says whether a test makes it fail.
+    fn is_to_fail(&self) -> bool {
+        let allowed = |allowed: &AtomicU64| allowed.load(Ordering::Relaxed);
+        let one_less = |allowed| (allowed != ANY).then(|| u64::saturating_sub(allowed, 1));
+        allowed(&self.allowed) != ANY
+            && self.allowed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) == Ok(0)
     }
 
     /// Sets every peak to the bytes in use, or held from the driver, now.
@@ -303,7 +325,10 @@ impl MemoryPool {
     }
 
     pub(crate) fn allocate(&self, bytes: usize, purpose: Purpose) -> Result<PoolBlock> {
-        let Some(size) = rounded(bytes) else { return Err(self.out_of_memory(bytes)) };
+        let size = match rounded(bytes) {
+            Some(size) if !self.is_to_fail() => size,
+            _ => return Err(self.out_of_memory(bytes)),
+        };
         let arena = match purpose {
             Purpose::Captured => return self.allocate_captured(bytes, size),
             _ if self.is_persistent() => PERSISTENT,

@@ -181,7 +181,9 @@ impl<'a> Sums<'a> {
     /// The bytes of each key, then those of all others.
     fn of(&self, keys: &[&str]) -> Vec<usize> {
         let mut all: Vec<usize> = keys.iter().map(|key| self.by_key.get(key).copied().unwrap_or(0)).collect();
-        all.push(self.total.saturating_sub(all.iter().sum()));
+        // Saturates, as `apply` does: an app may have put in any numbers of bytes.
+        let named = all.iter().fold(0, |sum: usize, bytes| sum.saturating_add(*bytes));
+        all.push(self.total.saturating_sub(named));
         all
     }
 }
@@ -233,6 +235,20 @@ mod tests {
             [0, 125],
         ];
         assert_eq!(columns, expected);
+    }
+
+    #[test]
+    fn bytes_that_an_app_put_in_do_no_harm() {
+        let mut record = sample();
+        for (at, label) in [(5, "a"), (6, "d"), (7, "e")] {
+            record.events.push(event(at, usize::MAX, true, label));
+        }
+        assert_eq!(record.peak().0, usize::MAX);
+        let columns = record.columns(MemoryBy::Label, &["a", "d"], 10);
+        assert_eq!(columns[7], [usize::MAX, usize::MAX, 0]);
+        for by in [MemoryBy::Label, MemoryBy::Op] {
+            assert!(record.svg(by).ends_with("</svg>\n"));
+        }
     }
 
     #[test]

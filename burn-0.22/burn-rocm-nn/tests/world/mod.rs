@@ -2,6 +2,7 @@
 //! names for Burn 0.21.
 #![allow(dead_code, unused_imports, reason = "no test program uses all names")]
 
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Int, Tensor};
 use burn_rocm::{Rocm, RocmTensor};
 
@@ -11,7 +12,9 @@ mod again;
 
 pub(crate) use again::again;
 pub(crate) use burn::nn::Linear;
+pub(crate) use burn::nn::conv::Conv2d;
 pub(crate) use burn_rocm_nn_022 as nn;
+pub(crate) use nn::BatchNorm;
 pub(crate) use nn::attention::MultiHeadAttention;
 
 /// With autodiff, as [`tracking`] is.
@@ -27,6 +30,12 @@ pub(crate) const PADS_COUNT: bool = false;
 /// Whether an optimizer's record holds its states on the device. Burn 0.22's holds copies on the host.
 pub(crate) const RECORDS_HOLD_TENSORS: bool = false;
 
+/// Whether a clone initialises parameters of its own. In Burn 0.22 clones are initialised together.
+pub(crate) const CLONES_ARE_LAZY: bool = false;
+
+/// Whether an optimizer has its states after a step that failed. That of Burn 0.22 loses them.
+pub(crate) const OPTIMIZERS_KEEP_THEIR_STATES: bool = false;
+
 /// With autodiff.
 pub(crate) fn tracking() -> Device {
     plain().autodiff()
@@ -35,6 +44,27 @@ pub(crate) fn tracking() -> Device {
 /// Without autodiff.
 pub(crate) fn plain() -> Device {
     Device::rocm(0)
+}
+
+/// Restarts the device's random numbers.
+pub(crate) fn seed(seed: u64) {
+    plain().seed(seed);
+}
+
+/// The bits of a module's float parameters and running statistics, of each tensor apart.
+pub(crate) fn bits<M: Module>(module: &M) -> Vec<Vec<u32>> {
+    let mut bits = Bits::default();
+    module.valid().visit(&mut bits);
+    bits.0
+}
+
+#[derive(Default)]
+struct Bits(Vec<Vec<u32>>);
+
+impl ModuleVisitor for Bits {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.0.push(param.val().into_data().iter::<f32>().map(f32::to_bits).collect());
+    }
 }
 
 pub(crate) fn rocm<const D: usize>(tensor: Plain<D>) -> RocmTensor {

@@ -3,7 +3,8 @@
 #![allow(dead_code, unused_imports, reason = "no test program uses all names")]
 
 use burn::backend::Autodiff;
-use burn::tensor::backend::BackendTypes;
+use burn::module::{AutodiffModule, Module, ModuleVisitor, Param};
+use burn::tensor::backend::{Backend, BackendTypes};
 use burn::tensor::{Int, Tensor, TensorPrimitive};
 use burn_rocm::{Rocm, RocmTensor};
 
@@ -19,6 +20,8 @@ pub(crate) type TrackedInt<const D: usize> = Tensor<B, D, Int>;
 pub(crate) type Plain<const D: usize> = Tensor<Rocm, D>;
 pub(crate) type PlainInt<const D: usize> = Tensor<Rocm, D, Int>;
 pub(crate) type Linear = burn::nn::Linear<B>;
+pub(crate) type Conv2d = burn::nn::conv::Conv2d<B>;
+pub(crate) type BatchNorm = nn::BatchNorm<B>;
 pub(crate) type MultiHeadAttention = nn::attention::MultiHeadAttention<B>;
 
 /// Whether pad tokens count in the mean of a loss.
@@ -26,6 +29,12 @@ pub(crate) const PADS_COUNT: bool = true;
 
 /// Whether an optimizer's record holds its states on the device. Burn 0.22's holds copies on the host.
 pub(crate) const RECORDS_HOLD_TENSORS: bool = true;
+
+/// Whether a clone initialises parameters of its own. In Burn 0.22 clones are initialised together.
+pub(crate) const CLONES_ARE_LAZY: bool = true;
+
+/// Whether an optimizer has its states after a step that failed. That of Burn 0.22 loses them.
+pub(crate) const OPTIMIZERS_KEEP_THEIR_STATES: bool = true;
 
 /// With autodiff.
 pub(crate) fn tracking() -> <B as BackendTypes>::Device {
@@ -35,6 +44,27 @@ pub(crate) fn tracking() -> <B as BackendTypes>::Device {
 /// Without autodiff.
 pub(crate) fn plain() -> <Rocm as BackendTypes>::Device {
     Default::default()
+}
+
+/// Restarts the device's random numbers.
+pub(crate) fn seed(seed: u64) {
+    <Rocm>::seed(&plain(), seed);
+}
+
+/// The bits of a module's float parameters and running statistics, of each tensor apart.
+pub(crate) fn bits<M: AutodiffModule<B>>(module: &M) -> Vec<Vec<u32>> {
+    let mut bits = Bits::default();
+    module.valid().visit(&mut bits);
+    bits.0
+}
+
+#[derive(Default)]
+struct Bits(Vec<Vec<u32>>);
+
+impl ModuleVisitor<Rocm> for Bits {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<Rocm, D>>) {
+        self.0.push(param.val().into_data().iter::<f32>().map(f32::to_bits).collect());
+    }
 }
 
 pub(crate) fn rocm<const D: usize>(tensor: Plain<D>) -> RocmTensor {

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{ARENAS, MemoryPool, PoolBlock, SMALL, State};
+use super::{ARENAS, MemoryPool, PoolBlock, SMALL, State, WHOLE};
 use crate::error::{Error, Result};
 use crate::memory::arena::{Arena, Taken};
 use crate::memory::ledger::Entry;
@@ -66,7 +66,13 @@ impl MemoryPool {
             return Ok(of_graph(taken));
         }
         drop(state);
-        let (segment, from) = if size > SMALL { (size, 1) } else { (SEGMENT, 0) };
+        // Within the graph, smaller requests may share what is larger than `split`: the graph keeps
+        // the memory in any case, and gives it back whole.
+        let (segment, from) = match size {
+            _ if size <= SMALL => (SEGMENT, 0),
+            _ if size <= self.split => (size, 1),
+            _ => (size, WHOLE),
+        };
         let block = self.allocate_in(from, segment, segment)?;
         let mut state = self.state();
         let (_, graph) = state.graphs.captured()?;

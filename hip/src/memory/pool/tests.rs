@@ -402,6 +402,30 @@ fn without_pooling_a_capture_does_not_wait() {
 }
 
 #[test]
+fn a_graphs_large_pieces_are_not_split_after_it() {
+    let (pool, _) = pool_with(1 << 30, Options { split: 32 << 20, ..OPTIONS });
+    let graph = pool.begin_graph();
+    let captured = pool.allocate(90 << 20, Purpose::Captured).unwrap();
+    let place = captured.address;
+    pool.free(captured, 0);
+    // The graph's own requests share the memory.
+    let shared = pool.allocate(40 << 20, Purpose::Captured).unwrap();
+    assert_eq!(shared.address, place);
+    pool.end_capture();
+    pool.free(shared, 0);
+    pool.end_graph(graph);
+    let small = [1000, 2 << 20, 32 << 20].map(|bytes| take(&pool, bytes).unwrap());
+    assert!(small.iter().all(|block| block.address != place));
+    let large = take(&pool, 90 << 20).unwrap();
+    assert_eq!(large.address, place);
+    for block in small.into_iter().chain([large]) {
+        pool.free(block, 0);
+    }
+    pool.clear().unwrap();
+    assert_eq!((pool.stats().allocated, pool.stats().reserved), (0, 0));
+}
+
+#[test]
 fn large_pieces_are_not_split() {
     let (pool, _) = pool_with(1 << 30, Options { split: 32 << 20, ..OPTIONS });
     let large = take(&pool, 90 << 20).unwrap();
