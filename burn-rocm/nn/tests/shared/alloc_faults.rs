@@ -74,14 +74,14 @@ fn bits_of(tensor: &Plain<1>) -> Vec<u32> {
 /// are the tensors `$statistics` of [`bits`].
 macro_rules! each_allocation_fails {
     ($model:expr, $before:expr, $statistics:expr) => {{
-        let statistics: &[usize] = &$statistics;
-        let (data, bystander) = (batch($before), Plain::<1>::from_floats([1.5, -2.5, 3.5], &plain()));
+        let (steps, statistics): (usize, &[usize]) = ($before, &$statistics);
+        let (data, bystander) = (batch(steps), Plain::<1>::from_floats([1.5, -2.5, 3.5], &plain()));
         // The model and the optimizer before the step. Reading initialises the parameters.
         let start = || {
             seed(SEED);
             let (mut model, mut optimizer) = ($model, AdamConfig::new().init());
             bits(&model);
-            for number in 0..$before {
+            for number in 0..steps {
                 model = step!(model, optimizer, &batch(number)).0;
             }
             (model, optimizer)
@@ -166,7 +166,7 @@ macro_rules! each_allocation_fails {
         let (model, loss) = with_allocations(count, || step!(model, optimizer, &data)).expect("enough");
         assert_eq!((loss_bits(loss), bits(&model)), expected);
         assert_eq!(bits_of(&bystander), [1.5f32, -2.5, 3.5].map(f32::to_bits));
-        let other = batch($before);
+        let other = batch(steps);
         assert!(
             bits_of(&data.images.inner().flatten(0, 2)) == bits_of(&other.images.inner().flatten(0, 2)),
             "the batch changed"
