@@ -76,6 +76,7 @@ mod recording;
 mod scales;
 mod staging;
 mod tensor;
+pub mod tuning;
 mod waiting;
 mod warm_up;
 

@@ -34,6 +34,7 @@ mod ranges;
 pub mod rendezvous;
 mod settings;
 pub mod trace;
+mod tuning;
 mod watch;
 mod whole_file;
 mod workarounds;
@@ -56,8 +57,8 @@ pub use device::info::DeviceInfo;
 pub use device::stream::Stream;
 pub use device::survey::{ProviderReport, rocblas_serves, survey};
 pub use dnn::{
-    Activation, BatchNormDesc, ConvDesc, Dnn, GroupNormDesc, LayerNormDesc, PoolDesc, PoolMode, ReduceDesc,
-    Reduction, SoftmaxDesc, TensorArg,
+    Activation, BatchNormDesc, ConvDesc, ConvDirection, ConvProblem, Dnn, GroupNormDesc, LayerNormDesc,
+    PoolDesc, PoolMode, ReduceDesc, Reduction, SoftmaxDesc, TensorArg,
 };
 pub use error::{Error, Result};
 pub use graph::{Graph, abandon_captures};
@@ -86,4 +87,5 @@ pub use settings::{
     attention_scores, channels_last, collective_timeout, conv_route, deterministic, launch_reach,
     matmul_route,
 };
+pub use tuning::{TuningEntry, TuningStats, TuningStore, tuning_store};
 pub use workarounds::MatrixCores;

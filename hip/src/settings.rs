@@ -30,8 +30,38 @@ pub enum FindMode {
     Auto,
     /// From MIOpen's database.
     Immediate,
-    /// By timing the candidates at a shape's first use.
+    /// By timing the candidates at a shape's first use, in MIOpen's default find mode or that of
+    /// its variable `MIOPEN_FIND_MODE`.
     Find,
+    /// As [`Find`](Self::Find), in MIOpen's normal mode: all solutions are timed.
+    Normal,
+    /// As [`Find`](Self::Find), in MIOpen's fast mode: what its database has is taken, else its
+    /// immediate mode's choice.
+    Fast,
+    /// As [`Find`](Self::Find), in MIOpen's hybrid mode: what its database has is taken, else all
+    /// solutions are timed.
+    Hybrid,
+    /// As [`Find`](Self::Find), in MIOpen's dynamic hybrid mode: as in hybrid mode, without
+    /// solutions that compile a kernel for each shape.
+    DynamicHybrid,
+    /// As [`Normal`](Self::Normal), and MIOpen searches the best parameters of each tunable kernel
+    /// that its database does not have yet. This takes minutes for each shape.
+    Exhaustive,
+    /// As [`Exhaustive`](Self::Exhaustive), also for what MIOpen's database and the tuning store
+    /// have.
+    Retune,
+}
+
+impl FindMode {
+    /// Whether algorithms are timed at a shape's first use.
+    pub(crate) fn at_first_use(self) -> bool {
+        !matches!(self, Self::Auto | Self::Immediate)
+    }
+
+    /// Whether an entry of the tuning store replaces the timing.
+    pub(crate) fn uses_store(self) -> bool {
+        !matches!(self, Self::Immediate | Self::Retune)
+    }
 }
 
 /// Where the channels of 2-D convolutions in f16 and bf16 lie in memory. f32 and f64 have NCHW.
@@ -208,11 +238,23 @@ settings! {
             ("auto", FindMode::Auto),
             ("immediate", FindMode::Immediate),
             ("find", FindMode::Find),
+            ("normal", FindMode::Normal),
+            ("fast", FindMode::Fast),
+            ("hybrid", FindMode::Hybrid),
+            ("dynamic_hybrid", FindMode::DynamicHybrid),
+            ("exhaustive", FindMode::Exhaustive),
+            ("retune", FindMode::Retune),
         ]);
-        "`auto`, `immediate`, `find`", "`auto`",
+        "`auto`, `immediate`, `find`, `normal`, `fast`, `hybrid`, `dynamic_hybrid`, `exhaustive`, `retune`", "`auto`",
         "how MIOpen's convolution algorithm is chosen. `immediate`: from its database. `find`: by timing the \
         candidates at a shape's first use. `auto`: the first two calls with a shape use the database, the third \
-        times the candidates and keeps the fastest (never with `deterministic`)";
+        times the candidates and keeps the fastest (never with `deterministic`). The others are as `find`, in one of \
+        MIOpen's find modes; `exhaustive` also searches the parameters of kernels, which takes minutes for each \
+        shape, and `retune` does so again";
+    conv_fresh(impl Into<Option<usize>>): Option<usize> = None, "BURN_ROCM_CONV_FRESH", fresh;
+        "`auto`, a number", "`auto`",
+        "how often a convolution's shape must have come before MIOpen computes it, because MIOpen compiles kernels for \
+        each shape. `auto`: 0, but 3 for inputs of a ninth and further size with the same weights";
     channels_last(ChannelsLast): ChannelsLast = ChannelsLast::Off, "BURN_ROCM_CHANNELS_LAST", |name, value|
         choice(name, value, &[("off", ChannelsLast::Off), ("on", ChannelsLast::On)]);
         "`off`, `on`", "`off`",
@@ -268,6 +310,10 @@ settings! {
     cache(bool): bool = true, "BURN_ROCM_CACHE", flag;
         "`0`, `1`", "`1`",
         "whether compiled kernels are kept on disk";
+    tuning(bool): bool = true, "BURN_ROCM_TUNING", flag;
+        "`0`, `1`", "`1`",
+        "whether results of timing MIOpen's algorithms are kept on disk, in the folder `tuning` of the cache's folder, \
+        and used by later processes. Never with `deterministic`";
     cache_dir(PathBuf): Option<PathBuf> = None, "BURN_ROCM_CACHE_DIR",
         |_, value| Ok(Some(PathBuf::from(value)));
         "a folder", "`burn-rocm` in `XDG_CACHE_HOME`, else in `~/.cache`; on Windows in `%LOCALAPPDATA%`",
@@ -497,6 +543,16 @@ fn chain(name: &str, value: &OsStr) -> Result<Option<usize>> {
     match value.to_str().and_then(|count| count.parse().ok()) {
         Some(count) if count <= STEPS => Ok(Some(count)),
         _ => Err(no_chain(name, found(value))),
+    }
+}
+
+fn fresh(name: &str, value: &OsStr) -> Result<Option<usize>> {
+    if value == "auto" {
+        return Ok(None);
+    }
+    match value.to_str().and_then(|count| count.parse().ok()) {
+        Some(count) => Ok(Some(count)),
+        None => Err(Error::config(name, "auto, or a number of uses", found(value))),
     }
 }
 

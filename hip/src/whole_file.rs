@@ -1,26 +1,54 @@
 //! Files that are written whole.
 
+use std::ffi::OsString;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use crate::os::private;
 
 /// Writes a text to a file. Another process sees either what was there before or all of the text.
 pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
-    static SERIAL: AtomicU64 = AtomicU64::new(0);
     // What is no plain file, such as `/dev/stdout`, must not be replaced by one.
     let special = fs::metadata(path).is_ok_and(|found| !found.is_file());
     // The file that a link leads to.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let Some(name) = path.file_name().filter(|_| !special) else { return fs::write(path, text) };
-    let mut temporary = name.to_owned();
+    let temporary = path.with_file_name(temporary(name.to_owned()));
+    renamed(&temporary, &path, fs::write(&temporary, text))
+}
+
+/// As [`write`], to a plain file that only this user may read or write.
+pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let Some(name) = path.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let temporary = path.with_file_name(temporary(name.to_owned()));
+    let written = private::create_file(&temporary).and_then(|mut file| file.write_all(bytes));
+    renamed(&temporary, path, written)
+}
+
+/// Removes a file that a killed process left, if it is one.
+pub(crate) fn discard_leftover(path: &Path, modified: SystemTime) {
+    let old = || modified.elapsed().is_ok_and(|age| age > Duration::from_secs(3600));
+    if path.extension().is_some_and(|extension| extension == "tmp") && old() {
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// A file's name until it is whole, which no other write uses.
+fn temporary(mut name: OsString) -> OsString {
+    static SERIAL: AtomicU64 = AtomicU64::new(0);
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-    temporary.push(format!(".{}.{serial}.tmp", std::process::id()));
-    let temporary = path.with_file_name(temporary);
-    // A rename is atomic.
-    let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &path));
+    name.push(format!(".{}.{serial}.tmp", std::process::id()));
+    name
+}
+
+/// Gives a file that was written its name. A rename is atomic.
+fn renamed(temporary: &Path, path: &Path, written: io::Result<()>) -> io::Result<()> {
+    let written = written.and_then(|()| fs::rename(temporary, path));
     if written.is_err() {
-        let _ = fs::remove_file(&temporary);
+        let _ = fs::remove_file(temporary);
     }
     written
 }

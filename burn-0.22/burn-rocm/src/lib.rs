@@ -59,6 +59,8 @@ mod scales;
 mod staging;
 #[path = "../../../burn-rocm/src/tensor/mod.rs"]
 mod tensor;
+#[path = "../../../burn-rocm/src/tuning.rs"]
+pub mod tuning;
 #[path = "../../../burn-rocm/src/waiting.rs"]
 mod waiting;
 #[path = "../../../burn-rocm/src/warm_up.rs"]

@@ -299,6 +299,10 @@ hip_sys::function_table! {
             ) -> miopenStatus_t;
         }
         optional {
+            fn miopenSetConvolutionFindMode(
+                convDesc: miopenConvolutionDescriptor_t, findMode: miopenConvolutionFindMode_t,
+            ) -> miopenStatus_t;
+            fn miopenSetTuningPolicy(handle: miopenHandle_t, newValue: miopenTuningPolicy_t) -> miopenStatus_t;
             fn miopenLayerNormForward(
                 handle: miopenHandle_t, mode: miopenNormMode_t, xDesc: miopenTensorDescriptor_t, x: *const c_void,
                 weightDesc: miopenTensorDescriptor_t, weight: *const c_void, biasDesc: miopenTensorDescriptor_t,

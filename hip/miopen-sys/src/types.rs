@@ -231,6 +231,27 @@ hip_sys::c_enum! {
 }
 
 hip_sys::c_enum! {
+    /// What find mode times.
+    pub enum miopenConvolutionFindMode_t {
+        miopenConvolutionFindModeNormal = 1,
+        miopenConvolutionFindModeFast = 2,
+        miopenConvolutionFindModeHybrid = 3,
+        miopenConvolutionFindModeDynamicHybrid = 5,
+    }
+}
+
+hip_sys::c_enum! {
+    /// What find mode does with the database of kernel parameters.
+    pub enum miopenTuningPolicy_t {
+        miopenTuningPolicyNone = 1,
+        miopenTuningPolicyDbUpdate = 2,
+        miopenTuningPolicySearch = 3,
+        miopenTuningPolicySearchDbUpdate = 4,
+        miopenTuningPolicyDbClean = 5,
+    }
+}
+
+hip_sys::c_enum! {
     /// Algorithms of the forward convolution.
     pub enum miopenConvFwdAlgorithm_t {
         miopenConvolutionFwdAlgoGEMM = 0,

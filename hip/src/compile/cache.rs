@@ -1,7 +1,7 @@
 //! The cache of code objects on disk, so that kernels are not compiled at every start.
 
 use std::fs;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::hash::Digest;
 use crate::os::private::{self, Refusal};
 use crate::settings::settings;
+use crate::whole_file;
 
 /// A compiled kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -207,15 +208,7 @@ impl CodeCache {
         if bytes.len() as u64 > limit {
             return;
         }
-        static SERIAL: AtomicU64 = AtomicU64::new(0);
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let temporary = directory.join(format!("{key:032x}.{}.{serial}.tmp", std::process::id()));
-        // A rename is atomic, so another process sees either the old file or the new one.
-        let written = private::create_file(&temporary)
-            .and_then(|mut file| file.write_all(&bytes))
-            .and_then(|()| fs::rename(&temporary, path(directory, key)));
-        if let Err(error) = written {
-            let _ = fs::remove_file(&temporary);
+        if let Err(error) = whole_file::write_private(&path(directory, key), &bytes) {
             log::debug!("can't write to the cache {}: {error}", directory.display());
             return;
         }
@@ -315,13 +308,10 @@ fn files(directory: &Path) -> Vec<CacheFile> {
             let used = facts.modified().ok()?;
             match path.extension()?.to_str()? {
                 "code" => Some(CacheFile { path, size: facts.len(), used }),
-                "tmp" => {
-                    if used.elapsed().is_ok_and(|age| age > Duration::from_secs(3600)) {
-                        let _ = fs::remove_file(&path);
-                    }
+                _ => {
+                    whole_file::discard_leftover(&path, used);
                     None
                 }
-                _ => None,
             }
         })
         .collect()

@@ -36,6 +36,11 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
+    /// What the tuning store calls such a device: results of timing hold for all of them.
+    pub(crate) fn tuned_as(&self) -> String {
+        format!("{}, {} compute units", self.arch, self.compute_units)
+    }
+
     pub(crate) fn query(provider: &Provider, index: usize) -> Result<Self> {
         let hip = provider.hip();
         let device = index as c_int;

@@ -5,11 +5,15 @@
 //! At first, MIOpen's immediate mode chooses a shape's solution from a database or heuristics,
 //! without timing. A shape that is used a third time probably belongs to a training loop. So the
 //! third use times the shape's algorithms, and later uses take the fastest.
-//! [`Config::conv_find`](crate::Config::conv_find) can select one of these two modes alone.
+//! [`Config::conv_find`](crate::Config::conv_find) can select one of these two modes alone. What was
+//! timed is kept in the [tuning store](crate::tuning), so a later process times nothing.
 
 mod calls;
+mod choose;
+mod fresh;
+mod problem;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
 
 use miopen_sys::{MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC, MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL};
@@ -18,14 +22,15 @@ use super::descriptor::{ConvolutionDesc, TensorDesc};
 use super::{Dnn, FLOATS, Handle, Refusal, TensorArg, carry, check, data_type, elements};
 use crate::memory::span::Span;
 use crate::profile::work::Load;
-use crate::settings::{FindMode, settings};
+use crate::settings::settings;
 use crate::{Buffer, DType, Error, Result};
 use calls::Operands;
+use choose::find_mode;
+pub(super) use fresh::Fresh;
+use problem::Text;
+pub use problem::{ConvDirection, ConvProblem};
 
 const OP: &str = "convolution";
-
-/// Uses of a shape before its algorithms are timed.
-const USES_BEFORE_FIND: u32 = 2;
 
 /// A convolution's shapes and options. The spatial rank is 2 or 3; `stride`, `padding` and
 /// `dilation` have one entry for each spatial axis.
@@ -60,14 +65,6 @@ pub struct ConvDesc {
     pub channels_last: bool,
 }
 
-/// Which of the three tensors is computed from the other two.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Direction {
-    Forward = 0,
-    BackwardData = 1,
-    BackwardWeights = 2,
-}
-
 /// Descriptors and solutions for one shape and direction.
 pub(super) struct Prepared {
     conv: ConvolutionDesc,
@@ -93,7 +90,7 @@ struct Choice {
     solution: Solution,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Solution {
     /// A solution id of immediate mode.
     Immediate(u64),
@@ -215,7 +212,7 @@ impl Dnn {
         let [xs, ws, ys] = self.conv_spans(desc, x, w, y)?;
         ys.apart_from(OP, &[xs, ws])?;
         carry([x, w], [y]);
-        self.convolve(Direction::Forward, desc, [xs, ws, ys], y)
+        self.convolve(ConvDirection::Forward, desc, [xs, ws, ys], y)
     }
 
     /// `dx`, the gradient of `x`, from `dy`, the gradient of `y`. This is also the transposed
@@ -233,7 +230,7 @@ impl Dnn {
         let [xs, ws, ys] = self.conv_spans(desc, dx, w, dy)?;
         xs.apart_from(OP, &[ws, ys])?;
         carry([dy, w], [dx]);
-        self.convolve(Direction::BackwardData, desc, [xs, ws, ys], dx)
+        self.convolve(ConvDirection::BackwardData, desc, [xs, ws, ys], dx)
     }
 
     /// `dw`, the gradient of `w`, from `dy`, the gradient of `y`.
@@ -250,7 +247,7 @@ impl Dnn {
         let [xs, ws, ys] = self.conv_spans(desc, x, dw, dy)?;
         ws.apart_from(OP, &[xs, ys])?;
         carry([dy, x], [dw]);
-        self.convolve(Direction::BackwardWeights, desc, [xs, ws, ys], dw)
+        self.convolve(ConvDirection::BackwardWeights, desc, [xs, ws, ys], dw)
     }
 
     pub(super) fn conv_spans(
@@ -268,15 +265,15 @@ impl Dnn {
     /// tensor that is written.
     fn convolve(
         &self,
-        direction: Direction,
+        direction: ConvDirection,
         desc: &ConvDesc,
         spans: [Span; 3],
         out: TensorArg<'_>,
     ) -> Result<()> {
         let written = match direction {
-            Direction::Forward => spans[2],
-            Direction::BackwardData => spans[0],
-            Direction::BackwardWeights => spans[1],
+            ConvDirection::Forward => spans[2],
+            ConvDirection::BackwardData => spans[0],
+            ConvDirection::BackwardWeights => spans[1],
         };
         if written.bytes == 0 {
             return desc.validate();
@@ -316,8 +313,8 @@ impl Dnn {
                     Solution::Found(algorithm) => operands.found(space, algorithm),
                 }
             };
-            let alternative = if prepared.alternative { ", FP16_ALT_IMPL" } else { "" };
-            let detail = || format!("{desc:?}, {choice:?}{alternative}");
+            let alternative = prepared.alternative();
+            let detail = || format!("{}, {choice:?}{alternative}", Text(direction, desc));
             let served = self.served_load(call, status, desc.load(), detail);
             return prepared.refused.keep(way, served);
         }
@@ -326,7 +323,7 @@ impl Dnn {
 
     fn prepare(
         &self,
-        direction: Direction,
+        direction: ConvDirection,
         desc: &ConvDesc,
         spans: [Span; 3],
         at: &Buffer,
@@ -359,6 +356,9 @@ impl Dnn {
             prepared.conv.set(MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL, on.into())?;
         }
         prepared.alternative = alternative == Some(true);
+        if let Some(mode) = find_mode(settings()?.conv_find) {
+            prepared.conv.set_find_mode(mode)?;
+        }
         let choices = self.choices(&prepared, direction, desc, spans, at);
         prepared.choices = match choices {
             Ok(choices) => choices,
@@ -373,89 +373,25 @@ impl Dnn {
         log::debug!("{direction:?} of {desc:?}: {:?}", prepared.choices);
         Ok(prepared)
     }
-
-    /// The ways to compute a convolution at a shape's first use, best first.
-    fn choices(
-        &self,
-        prepared: &Prepared,
-        direction: Direction,
-        desc: &ConvDesc,
-        spans: [Span; 3],
-        at: &Buffer,
-    ) -> Result<Vec<Choice>> {
-        // Find mode runs every algorithm, including those that call rocBLAS, and rocBLAS must not
-        // run if it has no kernels for the device. In a capture nothing runs, so nothing can be
-        // timed.
-        let captured = at.device().captures.here().is_some();
-        if settings()?.conv_find != FindMode::Find || !self.products || captured {
-            let handle = self.begin(at)?;
-            return prepared.operands(&handle, direction, spans).solutions(desc, self.products);
-        }
-        self.find(prepared, direction, desc, spans, at)
-    }
-
-    /// The ways to use now: `choices` until the shape has been used often enough to be timed, then
-    /// the timed ones. In deterministic mode nothing is timed, because the fastest algorithm may
-    /// differ between runs.
-    fn chosen<'a>(
-        &self,
-        prepared: &'a Prepared,
-        direction: Direction,
-        desc: &ConvDesc,
-        spans: [Span; 3],
-        at: &Buffer,
-    ) -> &'a [Choice] {
-        let auto = settings().is_ok_and(|settings| settings.conv_find == FindMode::Auto);
-        if !auto || self.deterministic || !self.products || prepared.choices.is_empty() {
-            return &prepared.choices;
-        }
-        let captured = at.device().captures.here().is_some();
-        if !captured
-            && prepared.timed.get().is_none()
-            && prepared.uses.fetch_add(1, Ordering::Relaxed) == USES_BEFORE_FIND
-        {
-            // If there is no memory for a timed algorithm's workspace, the untimed choices are
-            // used.
-            let timed = match self.find(prepared, direction, desc, spans, at) {
-                Ok(found) => found.into_iter().chain(prepared.choices.iter().copied()).collect(),
-                Err(error) => {
-                    log::debug!("{direction:?} of {desc:?} was not timed: {error}");
-                    Vec::new()
-                }
-            };
-            log::debug!("{direction:?} of {desc:?}, timed: {timed:?}");
-            prepared.timed.get_or_init(|| timed);
-        }
-        match prepared.timed.get() {
-            Some(timed) if !timed.is_empty() => timed,
-            _ => &prepared.choices,
-        }
-    }
-
-    /// Times the algorithms and returns them, fastest first. They overwrite the convolution's
-    /// output.
-    fn find(
-        &self,
-        prepared: &Prepared,
-        direction: Direction,
-        desc: &ConvDesc,
-        spans: [Span; 3],
-        at: &Buffer,
-    ) -> Result<Vec<Choice>> {
-        let bytes = {
-            let handle = self.begin(at)?;
-            prepared.operands(&handle, direction, spans).find_workspace(desc)?
-        };
-        let workspace = at.device().alloc(bytes)?;
-        let space = workspace_span(&workspace, bytes);
-        let handle = self.begin(at)?;
-        // SAFETY: as in `convolve`. The convolution overwrites the output again.
-        unsafe { prepared.operands(&handle, direction, spans).find(desc, space) }
-    }
 }
 
 impl Prepared {
-    fn operands<'a>(&'a self, handle: &'a Handle, direction: Direction, spans: [Span; 3]) -> Operands<'a> {
+    /// What the trace says of the f16 alternative.
+    fn alternative(&self) -> &'static str {
+        if self.alternative { ", FP16_ALT_IMPL" } else { "" }
+    }
+
+    /// What the tuning store calls this.
+    fn problem(&self, direction: ConvDirection, desc: &ConvDesc) -> String {
+        format!("{}{}", Text(direction, desc), self.alternative())
+    }
+
+    fn operands<'a>(
+        &'a self,
+        handle: &'a Handle,
+        direction: ConvDirection,
+        spans: [Span; 3],
+    ) -> Operands<'a> {
         Operands {
             handle,
             direction,
@@ -468,7 +404,7 @@ impl Prepared {
 }
 
 /// The error of a convolution for which MIOpen has no solution.
-fn no_solution(direction: Direction, desc: &ConvDesc) -> Error {
+fn no_solution(direction: ConvDirection, desc: &ConvDesc) -> Error {
     let what = format!("{direction:?} of {desc:?}, for which MIOpen has no solution");
     Error::unsupported_with(OP, desc.dtype, what)
 }
@@ -479,73 +415,4 @@ pub(super) fn workspace_span(buffer: &Buffer, bytes: usize) -> Span {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn desc(
-        x: &[usize],
-        w: &[usize],
-        stride: usize,
-        padding: usize,
-        dilation: usize,
-        groups: usize,
-    ) -> Result<ConvDesc> {
-        let n = x.len() - 2;
-        ConvDesc::new(DType::F32, x, w, &vec![stride; n], &vec![padding; n], &vec![dilation; n], groups)
-    }
-
-    #[test]
-    fn output_shapes() {
-        for (x, w, stride, padding, dilation, groups, y) in [
-            (&[2, 3, 9, 7][..], &[6, 3, 3, 3][..], 1, 1, 1, 1, &[2, 6, 9, 7][..]),
-            (&[2, 8, 9, 7], &[6, 4, 3, 3], 2, 0, 1, 2, &[2, 6, 4, 3]),
-            (&[1, 1, 9, 9], &[1, 1, 3, 3], 1, 0, 3, 1, &[1, 1, 3, 3]),
-            (&[1, 2, 4, 5, 6], &[4, 2, 2, 2, 2], 2, 1, 1, 1, &[1, 4, 3, 3, 4]),
-            (&[0, 2, 4, 4], &[4, 2, 1, 1], 1, 0, 1, 1, &[0, 4, 4, 4]),
-        ] {
-            assert_eq!(desc(x, w, stride, padding, dilation, groups).unwrap().y, y);
-        }
-    }
-
-    #[test]
-    fn a_convolution_has_a_product_for_each_output_and_weight_of_its_group() {
-        let load = desc(&[2, 8, 9, 7], &[6, 4, 3, 3], 2, 0, 1, 2).unwrap().load();
-        // [2, 6, 4, 3] outputs, each of 4 channels and 3 x 3 elements.
-        assert_eq!(load.flops, 2 * (2 * 6 * 4 * 3) * (4 * 3 * 3));
-        assert_eq!(load.bytes, 4 * (2 * 8 * 9 * 7 + 6 * 4 * 3 * 3 + 2 * 6 * 4 * 3));
-    }
-
-    #[test]
-    fn what_does_not_fit_is_refused() {
-        assert!(desc(&[2, 3, 4, 4], &[6, 4, 3, 3], 1, 0, 1, 1).is_err(), "channels");
-        assert!(desc(&[2, 4, 4, 4], &[5, 2, 3, 3], 1, 0, 1, 2).is_err(), "groups");
-        assert!(desc(&[2, 3, 2, 2], &[6, 3, 3, 3], 1, 0, 1, 1).is_err(), "window");
-        assert!(desc(&[2, 3, 4, 4], &[6, 3, 3, 3], 0, 0, 1, 1).is_err(), "stride");
-        assert!(desc(&[2, 3, 4], &[6, 3, 3], 1, 0, 1, 1).is_err(), "rank");
-        let volume = desc(&[1, 2, 4, 5, 6], &[4, 2, 2, 2, 2], 2, 1, 1, 1).unwrap();
-        assert!(ConvDesc { channels_last: true, ..volume }.validate().is_err(), "channels last in 3-D");
-        let mut wrong = desc(&[2, 3, 4, 4], &[6, 3, 3, 3], 1, 0, 1, 1).unwrap();
-        wrong.y[3] += 1;
-        assert!(wrong.validate().is_err());
-    }
-
-    #[test]
-    fn keys_differ_in_every_field() {
-        let base = desc(&[2, 4, 8, 8], &[4, 4, 3, 3], 1, 1, 1, 1).unwrap();
-        let others = [
-            desc(&[3, 4, 8, 8], &[4, 4, 3, 3], 1, 1, 1, 1).unwrap(),
-            desc(&[2, 4, 8, 8], &[8, 4, 3, 3], 1, 1, 1, 1).unwrap(),
-            desc(&[2, 4, 8, 8], &[4, 4, 3, 3], 2, 1, 1, 1).unwrap(),
-            desc(&[2, 4, 8, 8], &[4, 4, 3, 3], 1, 2, 1, 1).unwrap(),
-            desc(&[2, 4, 8, 8], &[4, 4, 3, 3], 1, 1, 2, 1).unwrap(),
-            desc(&[2, 4, 8, 8], &[4, 2, 3, 3], 1, 1, 1, 2).unwrap(),
-            ConvDesc { dtype: DType::F16, ..base.clone() },
-            ConvDesc { gradient: true, ..base.clone() },
-            ConvDesc { channels_last: true, ..base.clone() },
-        ];
-        for (i, a) in others.iter().enumerate() {
-            assert_ne!(a, &base);
-            assert!(others[i + 1..].iter().all(|b| a != b));
-        }
-    }
-}
+mod tests;

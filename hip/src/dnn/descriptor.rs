@@ -1,6 +1,7 @@
 //! MIOpen's descriptors, each wrapped the moment it exists and destroyed on drop.
 
 use std::ptr;
+use std::sync::Once;
 
 use miopen_sys::*;
 
@@ -199,6 +200,25 @@ impl ConvolutionDesc {
         // SAFETY: the descriptor is valid.
         let status = unsafe { (self.table.miopenSetConvolutionAttribute)(self.raw, attribute, value) };
         check(self.table, "miopenSetConvolutionAttribute", status, || format!("{attribute:?} = {value}"))
+    }
+}
+
+impl ConvolutionDesc {
+    /// Sets MIOpen's find mode, which its variable `MIOPEN_FIND_MODE` sets otherwise. A MIOpen
+    /// without the function, such as that of ROCm 5.7, keeps its own, which is logged once.
+    pub(super) fn set_find_mode(&mut self, mode: miopenConvolutionFindMode_t) -> Result<()> {
+        let Some(set) = self.table.miopenSetConvolutionFindMode else {
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                log::warn!(
+                    "this MIOpen has no miopenSetConvolutionFindMode; BURN_ROCM_CONV_FIND acts as `find`"
+                );
+            });
+            return Ok(());
+        };
+        // SAFETY: the descriptor is valid.
+        let status = unsafe { set(self.raw, mode) };
+        check(self.table, "miopenSetConvolutionFindMode", status, || format!("{mode:?}"))
     }
 }
 

@@ -33,7 +33,7 @@ use crate::workarounds::Halves;
 use crate::{Buffer, DType, Error, Result, carry_faults, trace, workarounds};
 
 pub use activation::Activation;
-pub use conv::ConvDesc;
+pub use conv::{ConvDesc, ConvDirection, ConvProblem};
 pub use norm::{BatchNormDesc, GroupNormDesc, LayerNormDesc};
 pub use pool::{PoolDesc, PoolMode};
 pub use reduce::{ReduceDesc, Reduction};
@@ -68,6 +68,9 @@ pub struct Dnn {
     deterministic: bool,
     products: bool,
     halves: Halves,
+    /// The library's name and version, as the tuning store has it.
+    version: String,
+    fresh: conv::Fresh,
     convolutions: [Cache<ConvDesc, conv::Prepared>; 3],
     fusions: Cache<fusion::Fused, fusion::Prepared>,
     poolings: Cache<PoolDesc, pool::Prepared>,
@@ -121,6 +124,8 @@ impl Dnn {
             deterministic,
             products,
             halves: Halves::of(arch)?,
+            version: version(table),
+            fresh: conv::Fresh::default(),
             convolutions: Default::default(),
             fusions: Cache::default(),
             poolings: Cache::default(),
@@ -170,6 +175,17 @@ impl Dnn {
         library_call::computed(|| call, load);
         trace::served(WorkKind::Library, || format!("{call} {}", detail()));
         Ok(())
+    }
+}
+
+/// `MIOpen` and its version.
+fn version(table: &Miopen) -> String {
+    let (mut major, mut minor, mut patch) = (0, 0, 0);
+    // SAFETY: the function is MIOpen's and writes three integers.
+    let status = unsafe { (table.miopenGetVersion)(&mut major, &mut minor, &mut patch) };
+    match status == miopenStatusSuccess {
+        true => format!("MIOpen {major}.{minor}.{patch}"),
+        false => "MIOpen of an unknown version".into(),
     }
 }
 

@@ -9,7 +9,7 @@ pub(crate) mod direct;
 mod gemm;
 pub(crate) mod options;
 
-use hip::{Activation, ConvDesc, Dnn, Functor, Route, TensorArg, conv_route};
+use hip::{Activation, ConvDesc, ConvDirection, Dnn, Functor, Route, TensorArg, conv_route};
 
 use options::Options;
 
@@ -108,6 +108,20 @@ fn fallen_back(error: hip::Error) -> hip::Result<()> {
     }
 }
 
+/// Whether MIOpen may compute this convolution, but its sizes are so new that compiling kernels for
+/// them may not be worth it, as `asked` says.
+fn is_fresh(
+    op: &'static str,
+    desc: &ConvDesc,
+    like: &RocmTensor,
+    asked: impl FnOnce(&Dnn) -> hip::Result<bool>,
+) -> hip::Result<bool> {
+    if conv_route()? != Route::Auto {
+        return Ok(false);
+    }
+    library(op, desc, like)?.map_or(Ok(false), asked)
+}
+
 /// Whether one of the tensors has no elements.
 fn is_of_nothing(desc: &ConvDesc) -> bool {
     [&desc.x, &desc.w, &desc.y].iter().any(|dims| dims.contains(&0))
@@ -118,6 +132,7 @@ type ByMiopen = fn(&Dnn, &ConvDesc, TensorArg<'_>, TensorArg<'_>, TensorArg<'_>)
 
 /// The ways to compute a convolution, or one of its gradients, from two operands.
 struct Ways {
+    direction: ConvDirection,
     miopen: ByMiopen,
     products: fn(&'static str, &ConvDesc, [&RocmTensor; 2]) -> hip::Result<RocmTensor>,
     sums: fn(&'static str, &ConvDesc, [&RocmTensor; 2]) -> hip::Result<RocmTensor>,
@@ -200,11 +215,12 @@ fn compute(
     if is_of_nothing(desc) {
         return full_on(a.hip_device(), dims.to_vec(), 0i64.into(), dtype);
     }
-    if let Some(out) = with_channels_last(op, desc, dims, [&a, &b], ways.miopen)? {
+    let fresh = is_fresh(op, desc, &a, |dnn| dnn.conv_is_fresh(ways.direction, desc))?;
+    if !fresh && let Some(out) = with_channels_last(op, desc, dims, [&a, &b], ways.miopen)? {
         return Ok(out);
     }
     let (a, b) = (packed(a)?, packed(b)?);
-    if let Some(dnn) = library(op, desc, &a)? {
+    if !fresh && let Some(dnn) = library(op, desc, &a)? {
         let out = RocmTensor::empty(a.hip_device(), dims.to_vec(), dtype)?;
         match (ways.miopen)(dnn, desc, whole(&a), whole(&b), whole(&out)) {
             Ok(()) => return Ok(out),
@@ -238,7 +254,12 @@ pub(crate) fn forward(
         return lower(forward(op, lift(x)?, lift(weight)?, bias, &options.lifted())?);
     }
     let desc = describe(op, x.dims(), weight.dims(), options, x.kernel_type()?, options.transposed)?;
-    let ways = Ways { miopen: Dnn::conv_forward, products: gemm::forward, sums: direct::forward };
+    let ways = Ways {
+        direction: ConvDirection::Forward,
+        miopen: Dnn::conv_forward,
+        products: gemm::forward,
+        sums: direct::forward,
+    };
     add_bias(op, compute(op, &desc, &desc.y, [x, weight], ways)?, bias)
 }
 
@@ -264,6 +285,9 @@ pub(crate) fn by_plan(
         return Ok(None);
     }
     let Some(dnn) = library(op, &desc, x)? else { return Ok(None) };
+    if is_fresh(op, &desc, x, |dnn| dnn.conv_plan_is_fresh(&desc))? {
+        return Ok(None);
+    }
     let (x, weight) = (packed(x.clone())?, packed(weight.clone())?);
     let bias = bias.cloned().map(packed).transpose()?;
     let out = RocmTensor::empty(x.hip_device(), desc.y.clone(), x.dtype_of())?;
@@ -296,7 +320,12 @@ pub(crate) fn x_backward(
         return lower(x_backward(op, &x, lift(weight)?, lift(grad)?, &options.lifted())?);
     }
     let desc = describe_for(op, x, weight.dims(), options, &grad, !options.transposed)?;
-    let ways = Ways { miopen: Dnn::conv_backward_data, products: gemm::x_backward, sums: direct::x_backward };
+    let ways = Ways {
+        direction: ConvDirection::BackwardData,
+        miopen: Dnn::conv_backward_data,
+        products: gemm::x_backward,
+        sums: direct::x_backward,
+    };
     compute(op, &desc, &desc.x, [grad, weight], ways)
 }
 
@@ -317,6 +346,7 @@ pub(crate) fn weight_backward(
     }
     let desc = describe_for(op, x.dims(), weight, options, &grad, true)?;
     let ways = Ways {
+        direction: ConvDirection::BackwardWeights,
         miopen: Dnn::conv_backward_weights,
         products: gemm::weight_backward,
         sums: direct::weight_backward,

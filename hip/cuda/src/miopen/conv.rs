@@ -358,7 +358,8 @@ impl Convolutions for Handle {
             time: (place + 1) as f32,
             workspace_size: algorithm.workspace,
             solution_id: u64::from(algorithm.number) + 1,
-            algorithm: miopenConvolutionAlgoImplicitGEMM,
+            // As in MIOpen, find mode's number.
+            algorithm: miopenConvAlgorithm_t(algorithm.number as i32),
         };
         Ok(Call::new(call)?.algorithms(self)?.iter().enumerate().map(solution).collect())
     }

@@ -148,6 +148,22 @@ pub(super) unsafe extern "C" fn miopenSetConvolutionAttribute<O: Own<Convolution
     })
 }
 
+/// Sets what find mode times. Both providers time all algorithms, as MIOpen's normal mode does, so
+/// this only checks the value.
+///
+/// # Safety
+/// The caller's descriptor.
+pub(super) unsafe extern "C" fn miopenSetConvolutionFindMode<O: Own<Convolution>>(
+    convDesc: miopenConvolutionDescriptor_t,
+    findMode: miopenConvolutionFindMode_t,
+) -> miopenStatus_t {
+    status(|| {
+        // SAFETY: the caller's descriptor.
+        unsafe { object_mut::<Described<Convolution, O>, _>(convDesc) }?;
+        require(findMode.name().is_some(), miopenStatusBadParm)
+    })
+}
+
 /// The direction: which tensor is computed from the other two.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {

@@ -95,6 +95,11 @@ where
         miopenGetReductionIndicesSize: reduction::miopenGetReductionIndicesSize::<H>,
         miopenGetReductionWorkspaceSize: reduction::miopenGetReductionWorkspaceSize::<H>,
         miopenReduceTensor: reduction::miopenReduceTensor::<H>,
+        miopenSetConvolutionFindMode: Some(
+            convolution::miopenSetConvolutionFindMode::<<H as Convolutions>::Own>,
+        ),
+        // Neither provider has kernels with parameters to search.
+        miopenSetTuningPolicy: None,
         miopenLayerNormForward: Some(row_norm::miopenLayerNormForward::<H>),
         miopenLayerNormBackward: Some(row_norm::miopenLayerNormBackward::<H>),
         miopenGetLayerNormBackwardWorkspaceSize: Some(row_norm::miopenGetLayerNormBackwardWorkspaceSize::<H>),

@@ -7,15 +7,16 @@ use std::ffi::c_void;
 
 use miopen_sys::*;
 
-use super::{Choice, ConvDesc, Direction, Handle, Solution, check, no_solution};
-use crate::Result;
+use super::{Choice, ConvDesc, ConvDirection, Handle, Solution, check, no_solution};
 use crate::dnn::{one, zero};
 use crate::memory::span::Span;
+use crate::settings::FindMode;
+use crate::{Error, Result};
 
 /// The arguments of a call: handle, direction, and descriptors and memory of the three tensors.
 pub(super) struct Operands<'a> {
     pub(super) handle: &'a Handle,
-    pub(super) direction: Direction,
+    pub(super) direction: ConvDirection,
     pub(super) conv: miopenConvolutionDescriptor_t,
     pub(super) x: (miopenTensorDescriptor_t, Span),
     pub(super) w: (miopenTensorDescriptor_t, Span),
@@ -24,58 +25,73 @@ pub(super) struct Operands<'a> {
 
 type Tensor = (miopenTensorDescriptor_t, Span);
 
+const EMPTY: miopenConvSolution_t = miopenConvSolution_t {
+    time: 0.0,
+    workspace_size: 0,
+    solution_id: 0,
+    algorithm: miopenConvolutionAlgoGEMM,
+};
+
+/// What find mode does besides timing the algorithms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Policy {
+    /// What MIOpen's own variables say: by default, nothing.
+    AsMiopen,
+    /// Tries the parameters of each tunable kernel that MIOpen's database does not have yet.
+    Search,
+    /// As `Search`, also for kernels that the database has.
+    SearchAgain,
+}
+
+impl Policy {
+    pub(super) fn of(mode: FindMode) -> Self {
+        match mode {
+            FindMode::Exhaustive => Self::Search,
+            FindMode::Retune => Self::SearchAgain,
+            _ => Self::AsMiopen,
+        }
+    }
+}
+
 impl Operands<'_> {
     /// The two sources and the destination in the order of immediate mode.
     fn ordered(&self) -> [Tensor; 3] {
         match self.direction {
-            Direction::Forward => [self.w, self.x, self.y],
-            Direction::BackwardData => [self.y, self.w, self.x],
-            Direction::BackwardWeights => [self.y, self.x, self.w],
+            ConvDirection::Forward => [self.w, self.x, self.y],
+            ConvDirection::BackwardData => [self.y, self.w, self.x],
+            ConvDirection::BackwardWeights => [self.y, self.x, self.w],
         }
     }
 
-    /// The solutions, best first. Only the first is compiled. Each later one, a fallback, needs
-    /// less memory than those before it. Without `products`, solutions that call rocBLAS are left
-    /// out.
-    pub(super) fn solutions(&self, desc: &ConvDesc, products: bool) -> Result<Vec<Choice>> {
+    /// The solutions in MIOpen's order: those that find mode has timed by their times, else by
+    /// MIOpen's estimates.
+    fn listed(&self, desc: &ConvDesc) -> Result<Vec<miopenConvSolution_t>> {
         let t = self.handle.table;
         macro_rules! named {
             ($($call:ident),*) => { ($((t.$call, stringify!($call))),*) };
         }
-        let (count, get, workspace, compile) = match self.direction {
-            Direction::Forward => named!(
-                miopenConvolutionForwardGetSolutionCount,
-                miopenConvolutionForwardGetSolution,
-                miopenConvolutionForwardGetSolutionWorkspaceSize,
-                miopenConvolutionForwardCompileSolution
-            ),
-            Direction::BackwardData => named!(
-                miopenConvolutionBackwardDataGetSolutionCount,
-                miopenConvolutionBackwardDataGetSolution,
-                miopenConvolutionBackwardDataGetSolutionWorkspaceSize,
-                miopenConvolutionBackwardDataCompileSolution
-            ),
-            Direction::BackwardWeights => named!(
+        let (count, get) = match self.direction {
+            ConvDirection::Forward => {
+                named!(miopenConvolutionForwardGetSolutionCount, miopenConvolutionForwardGetSolution)
+            }
+            ConvDirection::BackwardData => {
+                named!(
+                    miopenConvolutionBackwardDataGetSolutionCount,
+                    miopenConvolutionBackwardDataGetSolution
+                )
+            }
+            ConvDirection::BackwardWeights => named!(
                 miopenConvolutionBackwardWeightsGetSolutionCount,
-                miopenConvolutionBackwardWeightsGetSolution,
-                miopenConvolutionBackwardWeightsGetSolutionWorkspaceSize,
-                miopenConvolutionBackwardWeightsCompileSolution
+                miopenConvolutionBackwardWeightsGetSolution
             ),
         };
         let (h, conv, [(a, _), (b, _), (c, _)]) = (self.handle.raw, self.conv, self.ordered());
         let detail = || format!("{desc:?}");
-
         let mut most = 0;
         // SAFETY: the descriptors are valid; `most` outlives the call.
         let status = unsafe { (count.0)(h, a, b, conv, c, &mut most) };
         check(t, count.1, status, detail)?;
-        let empty = miopenConvSolution_t {
-            time: 0.0,
-            workspace_size: 0,
-            solution_id: 0,
-            algorithm: miopenConvolutionAlgoGEMM,
-        };
-        let mut solutions = vec![empty; most];
+        let mut solutions = vec![EMPTY; most];
         let mut found = 0;
         if most > 0 {
             // SAFETY: `solutions` has room for `most` entries, and outlives the call as `found`
@@ -84,7 +100,56 @@ impl Operands<'_> {
             check(t, get.1, status, detail)?;
         }
         solutions.truncate(found);
+        Ok(solutions)
+    }
+
+    /// The first solution with an algorithm of find mode, whose numbers are the same in each
+    /// direction's enum and in that of the solutions.
+    pub(super) fn solution_of(&self, desc: &ConvDesc, algorithm: i32) -> Result<Option<u64>> {
+        let solutions = self.listed(desc)?;
+        let of = solutions.iter().find(|solution| solution.algorithm.0 == algorithm);
+        Ok(of.map(|solution| solution.solution_id))
+    }
+
+    /// The solutions, best first: `preferred` if there is one, then MIOpen's. Only the first is
+    /// compiled. Each later one, a fallback, needs less memory than those before it. Without
+    /// `products`, solutions that call rocBLAS are left out.
+    pub(super) fn solutions(
+        &self,
+        desc: &ConvDesc,
+        products: bool,
+        preferred: Option<u64>,
+    ) -> Result<Vec<Choice>> {
+        let t = self.handle.table;
+        macro_rules! named {
+            ($($call:ident),*) => { ($((t.$call, stringify!($call))),*) };
+        }
+        let (workspace, compile) = match self.direction {
+            ConvDirection::Forward => named!(
+                miopenConvolutionForwardGetSolutionWorkspaceSize,
+                miopenConvolutionForwardCompileSolution
+            ),
+            ConvDirection::BackwardData => named!(
+                miopenConvolutionBackwardDataGetSolutionWorkspaceSize,
+                miopenConvolutionBackwardDataCompileSolution
+            ),
+            ConvDirection::BackwardWeights => named!(
+                miopenConvolutionBackwardWeightsGetSolutionWorkspaceSize,
+                miopenConvolutionBackwardWeightsCompileSolution
+            ),
+        };
+        let (h, conv, [(a, _), (b, _), (c, _)]) = (self.handle.raw, self.conv, self.ordered());
+        let detail = || format!("{desc:?}");
+        let mut solutions = self.listed(desc)?;
         solutions.retain(|solution| products || solution.algorithm != miopenConvolutionAlgoGEMM);
+        if let Some(preferred) = preferred {
+            let listed = solutions.iter().position(|solution| solution.solution_id == preferred);
+            // MIOpen lists what it estimates to be fast, but takes any solution of the problem.
+            let solution = listed
+                .map(|at| solutions.remove(at))
+                .unwrap_or(miopenConvSolution_t { solution_id: preferred, ..EMPTY });
+            solutions.insert(0, solution);
+        }
 
         let mut choices: Vec<Choice> = Vec::new();
         let mut failed = None;
@@ -126,11 +191,13 @@ impl Operands<'_> {
     pub(super) unsafe fn immediate(&self, space: Span, id: u64) -> (&'static str, miopenStatus_t) {
         let t = self.handle.table;
         let (call, name) = match self.direction {
-            Direction::Forward => (t.miopenConvolutionForwardImmediate, "miopenConvolutionForwardImmediate"),
-            Direction::BackwardData => {
+            ConvDirection::Forward => {
+                (t.miopenConvolutionForwardImmediate, "miopenConvolutionForwardImmediate")
+            }
+            ConvDirection::BackwardData => {
                 (t.miopenConvolutionBackwardDataImmediate, "miopenConvolutionBackwardDataImmediate")
             }
-            Direction::BackwardWeights => {
+            ConvDirection::BackwardWeights => {
                 (t.miopenConvolutionBackwardWeightsImmediate, "miopenConvolutionBackwardWeightsImmediate")
             }
         };
@@ -158,14 +225,14 @@ impl Operands<'_> {
     pub(super) fn find_workspace(&self, desc: &ConvDesc) -> Result<usize> {
         let t = self.handle.table;
         let (call, name) = match self.direction {
-            Direction::Forward => {
+            ConvDirection::Forward => {
                 (t.miopenConvolutionForwardGetWorkSpaceSize, "miopenConvolutionForwardGetWorkSpaceSize")
             }
-            Direction::BackwardData => (
+            ConvDirection::BackwardData => (
                 t.miopenConvolutionBackwardDataGetWorkSpaceSize,
                 "miopenConvolutionBackwardDataGetWorkSpaceSize",
             ),
-            Direction::BackwardWeights => (
+            ConvDirection::BackwardWeights => (
                 t.miopenConvolutionBackwardWeightsGetWorkSpaceSize,
                 "miopenConvolutionBackwardWeightsGetWorkSpaceSize",
             ),
@@ -178,11 +245,16 @@ impl Operands<'_> {
         Ok(bytes)
     }
 
-    /// Times the algorithms and returns them, fastest first.
+    /// Times the algorithms and returns them with their times in microseconds, fastest first.
     ///
     /// # Safety
     /// As for `immediate`; the destination is overwritten.
-    pub(super) unsafe fn find(&self, desc: &ConvDesc, space: Span) -> Result<Vec<Choice>> {
+    pub(super) unsafe fn find(
+        &self,
+        desc: &ConvDesc,
+        space: Span,
+        policy: Policy,
+    ) -> Result<Vec<(Choice, f64)>> {
         /// More than the number of algorithms.
         const MOST: usize = 8;
         let empty = miopenConvAlgoPerf_t {
@@ -211,27 +283,47 @@ impl Operands<'_> {
                         perf.as_mut_ptr(),
                         space.ptr,
                         space.bytes,
-                        false,
+                        policy != Policy::AsMiopen,
                     )
                 };
                 (stringify!($call), status)
             }};
         }
+        let again = policy == Policy::SearchAgain;
+        if again {
+            self.set_tuning_policy(miopenTuningPolicySearchDbUpdate)?;
+        }
         let (call, status) = match self.direction {
-            Direction::Forward => find!(miopenFindConvolutionForwardAlgorithm, x, w, y),
-            Direction::BackwardData => find!(miopenFindConvolutionBackwardDataAlgorithm, y, w, x),
-            Direction::BackwardWeights => find!(miopenFindConvolutionBackwardWeightsAlgorithm, y, x, w),
+            ConvDirection::Forward => find!(miopenFindConvolutionForwardAlgorithm, x, w, y),
+            ConvDirection::BackwardData => find!(miopenFindConvolutionBackwardDataAlgorithm, y, w, x),
+            ConvDirection::BackwardWeights => find!(miopenFindConvolutionBackwardWeightsAlgorithm, y, x, w),
         };
+        if again {
+            self.set_tuning_policy(miopenTuningPolicyNone)?;
+        }
         check(t, call, status, || format!("{desc:?}"))?;
         let count = usize::try_from(found).unwrap_or(0).min(MOST);
         Ok(perf[..count]
             .iter()
-            .map(|perf| Choice {
-                workspace: perf.memory,
+            .map(|perf| {
                 // SAFETY: all fields of the union are transparent over i32.
-                solution: Solution::Found(unsafe { perf.algorithm.fwd_algo }.0),
+                let solution = Solution::Found(unsafe { perf.algorithm.fwd_algo }.0);
+                (Choice { workspace: perf.memory, solution }, f64::from(perf.time) * 1e3)
             })
             .collect())
+    }
+
+    /// Sets what the handle's next calls of find mode do with MIOpen's database of kernel
+    /// parameters.
+    fn set_tuning_policy(&self, policy: miopenTuningPolicy_t) -> Result<()> {
+        let call = "miopenSetTuningPolicy";
+        let Some(set) = self.handle.table.miopenSetTuningPolicy else {
+            let expected = "MIOpen with miopenSetTuningPolicy, which ROCm 6.4 lacks, for `retune`";
+            return Err(Error::config("BURN_ROCM_CONV_FIND", expected, "a MIOpen without it"));
+        };
+        // SAFETY: the handle is valid.
+        let status = unsafe { set(self.handle.raw, policy) };
+        check(self.handle.table, call, status, || format!("{policy:?}"))
     }
 
     /// # Safety
@@ -264,11 +356,11 @@ impl Operands<'_> {
             }};
         }
         match self.direction {
-            Direction::Forward => run!(miopenConvolutionForward, miopenConvFwdAlgorithm_t, x, w, y),
-            Direction::BackwardData => {
+            ConvDirection::Forward => run!(miopenConvolutionForward, miopenConvFwdAlgorithm_t, x, w, y),
+            ConvDirection::BackwardData => {
                 run!(miopenConvolutionBackwardData, miopenConvBwdDataAlgorithm_t, y, w, x)
             }
-            Direction::BackwardWeights => {
+            ConvDirection::BackwardWeights => {
                 run!(miopenConvolutionBackwardWeights, miopenConvBwdWeightsAlgorithm_t, y, x, w)
             }
         }

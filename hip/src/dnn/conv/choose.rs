@@ -1,0 +1,210 @@
+//! How a convolution is computed: MIOpen's choice, the tuning store's, or what timing finds.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use miopen_sys::*;
+
+use super::calls::Policy;
+use super::{Choice, ConvDesc, ConvDirection, ConvProblem, OP, Prepared, Solution, workspace_span};
+use crate::device::Device;
+use crate::dnn::{Dnn, TensorArg, elements};
+use crate::memory::span::Span;
+use crate::settings::{FindMode, settings};
+use crate::tuning::{TuningEntry, tuning_store};
+use crate::{Buffer, Error, Result};
+
+/// Uses of a shape before its algorithms are timed.
+const USES_BEFORE_FIND: u32 = 2;
+
+/// The find mode that MIOpen is to use, if not its own default.
+pub(super) fn find_mode(mode: FindMode) -> Option<miopenConvolutionFindMode_t> {
+    match mode {
+        FindMode::Auto | FindMode::Immediate | FindMode::Find => None,
+        FindMode::Normal | FindMode::Exhaustive | FindMode::Retune => Some(miopenConvolutionFindModeNormal),
+        FindMode::Fast => Some(miopenConvolutionFindModeFast),
+        FindMode::Hybrid => Some(miopenConvolutionFindModeHybrid),
+        FindMode::DynamicHybrid => Some(miopenConvolutionFindModeDynamicHybrid),
+    }
+}
+
+impl Dnn {
+    /// The ways to compute a convolution at a shape's first use, best first.
+    pub(super) fn choices(
+        &self,
+        prepared: &Prepared,
+        direction: ConvDirection,
+        desc: &ConvDesc,
+        spans: [Span; 3],
+        at: &Buffer,
+    ) -> Result<Vec<Choice>> {
+        // Find mode runs every algorithm, including those that call rocBLAS, and rocBLAS must not
+        // run if it has no kernels for the device. In a capture nothing runs, so nothing can be
+        // timed.
+        let captured = at.device().captures.here().is_some();
+        let find = settings()?.conv_find;
+        let known = if find.uses_store() { self.known(prepared, direction, desc, at) } else { None };
+        if known.is_some() || !find.at_first_use() || !self.products || captured {
+            let handle = self.begin(at)?;
+            let operands = prepared.operands(&handle, direction, spans);
+            let choices =
+                operands.solutions(desc, self.products, known.as_ref().map(|entry| entry.solution))?;
+            if known.is_some_and(|entry| choices[0].solution == Solution::Immediate(entry.solution)) {
+                // The auto mode then times nothing.
+                prepared.uses.store(USES_BEFORE_FIND + 1, Ordering::Relaxed);
+            }
+            return Ok(choices);
+        }
+        self.find(prepared, direction, desc, spans, at)
+    }
+
+    /// The ways to use now: `choices` until the shape has been used often enough to be timed, then
+    /// the timed ones. In deterministic mode nothing is timed, because the fastest algorithm may
+    /// differ between runs.
+    pub(super) fn chosen<'a>(
+        &self,
+        prepared: &'a Prepared,
+        direction: ConvDirection,
+        desc: &ConvDesc,
+        spans: [Span; 3],
+        at: &Buffer,
+    ) -> &'a [Choice] {
+        let auto = settings().is_ok_and(|settings| settings.conv_find == FindMode::Auto);
+        if !auto || self.deterministic || !self.products || prepared.choices.is_empty() {
+            return &prepared.choices;
+        }
+        let captured = at.device().captures.here().is_some();
+        if !captured
+            && prepared.timed.get().is_none()
+            && prepared.uses.fetch_add(1, Ordering::Relaxed) == USES_BEFORE_FIND
+        {
+            // If there is no memory for a timed algorithm's workspace, the untimed choices are
+            // used.
+            let timed = match self.find(prepared, direction, desc, spans, at) {
+                Ok(found) => found.into_iter().chain(prepared.choices.iter().copied()).collect(),
+                Err(error) => {
+                    log::debug!("{direction:?} of {desc:?} was not timed: {error}");
+                    Vec::new()
+                }
+            };
+            log::debug!("{direction:?} of {desc:?}, timed: {timed:?}");
+            prepared.timed.get_or_init(|| timed);
+        }
+        match prepared.timed.get() {
+            Some(timed) if !timed.is_empty() => timed,
+            _ => &prepared.choices,
+        }
+    }
+
+    /// Times the algorithms, keeps the fastest in the tuning store, and returns them, fastest first.
+    /// They overwrite the convolution's output.
+    fn find(
+        &self,
+        prepared: &Prepared,
+        direction: ConvDirection,
+        desc: &ConvDesc,
+        spans: [Span; 3],
+        at: &Buffer,
+    ) -> Result<Vec<Choice>> {
+        let policy = Policy::of(settings()?.conv_find);
+        let bytes = {
+            let handle = self.begin(at)?;
+            prepared.operands(&handle, direction, spans).find_workspace(desc)?
+        };
+        let workspace = at.device().alloc(bytes)?;
+        let space = workspace_span(&workspace, bytes);
+        tuning_store().count_trial();
+        let found = {
+            let handle = self.begin(at)?;
+            // SAFETY: as in `convolve`. The convolution overwrites the output again.
+            unsafe { prepared.operands(&handle, direction, spans).find(desc, space, policy) }?
+        };
+        if let Some((fastest, microseconds)) = found.first() {
+            self.keep(prepared, direction, desc, spans, at, *fastest, *microseconds);
+        }
+        Ok(found.into_iter().map(|(choice, _)| choice).collect())
+    }
+
+    /// The tuning store's entry for a convolution.
+    fn known(
+        &self,
+        prepared: &Prepared,
+        direction: ConvDirection,
+        desc: &ConvDesc,
+        at: &Buffer,
+    ) -> Option<TuningEntry> {
+        tuning_store().directory()?;
+        let problem = prepared.problem(direction, desc);
+        tuning_store().get(&at.device().info().tuned_as(), &self.version, &problem)
+    }
+
+    /// Keeps a timed algorithm in the tuning store, as the solution that immediate mode knows. An
+    /// algorithm of find mode runs only in the process that has found it.
+    #[allow(clippy::too_many_arguments, reason = "a convolution's, and what was found")]
+    fn keep(
+        &self,
+        prepared: &Prepared,
+        direction: ConvDirection,
+        desc: &ConvDesc,
+        spans: [Span; 3],
+        at: &Buffer,
+        found: Choice,
+        microseconds: f64,
+    ) {
+        let Solution::Found(algorithm) = found.solution else { return };
+        if tuning_store().directory().is_none() {
+            return;
+        }
+        let solution = self
+            .begin(at)
+            .and_then(|handle| prepared.operands(&handle, direction, spans).solution_of(desc, algorithm));
+        match solution {
+            Ok(Some(solution)) => tuning_store().keep(&TuningEntry {
+                device: at.device().info().tuned_as(),
+                library: self.version.clone(),
+                problem: prepared.problem(direction, desc),
+                solution,
+                workspace: found.workspace,
+                microseconds,
+            }),
+            Ok(None) => log::debug!("{direction:?} of {desc:?}: no solution has algorithm {algorithm}"),
+            Err(error) => log::debug!("{direction:?} of {desc:?} is not kept: {error}"),
+        }
+    }
+
+    /// Times a convolution ahead, on memory whose contents don't matter, and keeps what it finds in
+    /// the tuning store. Returns false without timing if the store has it, if MIOpen refuses it, or
+    /// if one of the tensors has no elements.
+    ///
+    /// # Errors
+    /// `Invalid` for shapes that don't fit together; `Config` if the tuning store is off; those of [`Dnn::conv_forward`].
+    pub fn tune(&self, device: &Arc<Device>, problem: &ConvProblem) -> Result<bool> {
+        if tuning_store().directory().is_none() {
+            let found = "a store that is off (BURN_ROCM_TUNING, BURN_ROCM_CACHE, BURN_ROCM_DETERMINISTIC)";
+            return Err(Error::config("tuning store", "a folder for its entries", found));
+        }
+        let ConvProblem { direction, desc } = problem;
+        desc.validate()?;
+        let tensor = |dims: &[usize]| {
+            let bytes = elements(OP, dims)?.saturating_mul(desc.dtype.size());
+            let buffer = device.alloc(bytes)?;
+            // Subnormal numbers and NaN may take longer than others.
+            device.fill_bytes(&buffer, 0, 0, bytes)?;
+            Ok(buffer)
+        };
+        let (x, w, y) = (tensor(&desc.x)?, tensor(&desc.w)?, tensor(&desc.y)?);
+        let spans = self.conv_spans(desc, TensorArg::new(&x), TensorArg::new(&w), TensorArg::new(&y))?;
+        if spans.iter().any(|span| span.bytes == 0) {
+            return Ok(false);
+        }
+        let prepared =
+            self.convolutions[*direction as usize].get(desc, || self.prepare(*direction, desc, spans, &y))?;
+        let kept =
+            settings()?.conv_find.uses_store() && self.known(&prepared, *direction, desc, &y).is_some();
+        if kept || prepared.refused.check().is_err() {
+            return Ok(false);
+        }
+        self.find(&prepared, *direction, desc, spans, &y)?;
+        Ok(true)
+    }
+}
