@@ -1,10 +1,15 @@
 //! Shows what this machine offers burn-rocm, provider by provider, and why a provider was passed
-//! over. Paste its output into bug reports. It also works if the ROCm installation is broken.
+//! over. Then it lists what keeps HIP from a GPU or slows it down, with the commands that mend it.
+//! Paste its output into bug reports. It also works if the ROCm installation is broken.
 //!
 //! ```text
 //! cargo run --release --example device-info
 //! cargo run --release --example device-info -- --check
+//! cargo run --release --example device-info -- --json
 //! ```
+//!
+//! The exit status is 0 if burn-rocm can be used, on whichever provider. With `--check` it is 1 also
+//! if a computation fails or a finding is a problem.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
@@ -14,7 +19,7 @@ use std::time::Instant;
 use burn::tensor::Tensor;
 use burn::tensor::module::conv2d;
 use burn::tensor::ops::ConvOptions;
-use burn_rocm::{Rocm, RocmDevice, RocmError};
+use burn_rocm::{Rocm, RocmDevice, RocmError, Severity};
 use burn_rocm_examples::machine;
 use clap::Parser;
 
@@ -23,13 +28,24 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(name = "device-info")]
 struct Arguments {
-    /// Also compute something small on each device: with a kernel, rocBLAS and MIOpen.
+    /// Also compute something small on each device: with a kernel, rocBLAS and MIOpen. Fails if that
+    /// fails, or if a finding is a problem.
     #[arg(long)]
     check: bool,
+    /// Print the report as one JSON object: providers with their devices and libraries, and findings.
+    #[arg(long, conflicts_with = "check")]
+    json: bool,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if arguments.json {
+        println!("{}", burn_rocm::report_json());
+        return match burn_rocm::provider() {
+            Ok(_) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        };
+    }
     println!("burn-rocm {}, {}\n", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
     // Files and environment come first, so that they are printed even if a broken library ends the
     // process.
@@ -39,6 +55,8 @@ fn main() -> ExitCode {
     println!("{}", machine::environment(std::env::vars_os()));
     println!("{}", machine::cache(burn_rocm::code_cache().directory()));
 
+    let sound = findings();
+
     println!("providers, in the order in which they are tried");
     for report in burn_rocm::survey() {
         for line in report.to_string().lines() {
@@ -47,7 +65,7 @@ fn main() -> ExitCode {
     }
 
     println!("\nAMD GPUs that can be used: {}", burn_rocm::rocm_device_count());
-    match burn_rocm::provider() {
+    let usable = match burn_rocm::provider() {
         Ok(provider) => {
             println!("burn-rocm uses here: {}, {} device(s)", provider.kind(), provider.device_count());
             for (kind, why) in burn_rocm::passed_over() {
@@ -55,17 +73,30 @@ fn main() -> ExitCode {
             }
             let devices = 0..provider.device_count();
             // Checks every device, also after one fails.
-            if !arguments.check || devices.filter(|&index| !check(index)).count() == 0 {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::FAILURE
-            }
+            !arguments.check || (devices.filter(|&index| !check(index)).count() == 0 && sound)
         }
         Err(error) => {
             println!("burn-rocm cannot be used here: {}", short(&error));
-            ExitCode::FAILURE
+            false
+        }
+    };
+    if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Prints what the doctor finds. Returns whether none of it is a problem.
+fn findings() -> bool {
+    let findings = burn_rocm::doctor();
+    println!("findings");
+    if findings.is_empty() {
+        println!("  none");
+    }
+    for found in &findings {
+        for line in found.to_string().lines() {
+            println!("  {line}");
         }
     }
+    println!();
+    findings.iter().all(|found| found.severity != Severity::Problem)
 }
 
 /// The error without the list of places that were searched, which the report above contains.

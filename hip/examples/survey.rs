@@ -43,6 +43,9 @@ fn survey() {
     for report in hip::survey() {
         print!("{report}");
     }
+    for found in hip::doctor() {
+        print!("{found}");
+    }
 }
 
 fn functions() {

@@ -20,6 +20,7 @@ mod collective;
 mod compile;
 mod device;
 mod dnn;
+mod doctor;
 mod error;
 mod graph;
 mod hash;
@@ -54,12 +55,14 @@ pub use device::capture::{is_capturing, uncaptured};
 pub use device::context::Counters;
 pub use device::event::Event;
 pub use device::info::DeviceInfo;
+pub use device::report::report_json;
 pub use device::stream::Stream;
 pub use device::survey::{ProviderReport, rocblas_serves, survey};
 pub use dnn::{
     Activation, BatchNormDesc, ConvDesc, ConvDirection, ConvProblem, Dnn, GroupNormDesc, LayerNormDesc,
     PoolDesc, PoolMode, ReduceDesc, Reduction, SoftmaxDesc, TensorArg,
 };
+pub use doctor::{CHECKS, Check, Finding, Severity, System, doctor, examine};
 pub use error::{Error, Result};
 pub use graph::{Graph, abandon_captures};
 pub use hip_kernels::{DType, Functor, KernelName, Template};
@@ -76,7 +79,6 @@ pub use memory::record::{MemoryBy, MemoryEvent, MemoryRecord};
 pub use memory::summary::{MemoryBlock, MemoryHolder, MemoryRow, MemorySnapshot, MemorySummary, MemoryUse};
 pub use memory::transfer::Read;
 pub use profile::{Profile, Region, profile, region};
-pub use provider::diagnosis::Diagnosis;
 pub use provider::inventory::LibraryReport;
 pub use provider::kind::ProviderKind;
 pub use provider::{

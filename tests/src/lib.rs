@@ -39,6 +39,11 @@ mod guide_profiling {}
 #[doc = include_str!("../../docs/guide/memory.md")]
 mod guide_memory {}
 
+/// The Rust blocks of the guide's page on the doctor are doc tests too.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guide/doctor.md")]
+mod guide_doctor {}
+
 mod again;
 pub mod alignments;
 pub mod attention;

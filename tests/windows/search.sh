@@ -140,11 +140,12 @@ sdks='C:\Program Files\AMD\ROCm'
 reset
 expect "nothing is installed" -- 'rocm: not usable: HIP is not installed' \
     'looked for C:\Program Files\AMD\ROCm\*\bin\amdhip64*.dll' 'looked for C:\windows\system32\amdhip64*.dll' \
-    'note: C:\windows\system32 has no amdhip64*.dll: there is no AMD GPU' 'note: there is no hipRTC' 'hip-sdk.html'
+    '[windows-driver]: C:\windows\system32 has no amdhip64*.dll: there is no AMD GPU' \
+    '[windows-hiprtc]: there is no hipRTC' 'hip-sdk.html'
 
 reset
 put windows/system32 amdhip64_7.dll=driver.dll
-expect "only the driver" -- 'HIP is installed but has no hipRTC beside it' 'note: there is no hipRTC' \
+expect "only the driver" -- 'HIP is installed but has no hipRTC beside it' '[windows-hiprtc]: there is no hipRTC' \
     "AMD's driver: C:\\windows\\system32\\amdhip64_7.dll, version 31.0.24033.1003" \
     'burn-rocm uses here: cpu' 'passed over rocm: HIP is installed but has no hipRTC beside it'
 
@@ -157,7 +158,7 @@ expect "an SDK, without MIOpen" -- "ROCm in use: $sdks\6.4\bin (AMD's HIP SDK)" 
 put windows/system32 amdhip64_7.dll=driver.dll
 expect "a driver and an SDK, without a GPU" -- "ROCm in use: $sdks\6.4\bin (AMD's HIP SDK)" \
     "AMD's driver: C:\\windows\\system32\\amdhip64_7.dll, version 31.0.24033.1003" \
-    'HIP is installed but finds no device: for an AMD GPU, update AMD Software' '!note:'
+    'HIP is installed but finds no device: for an AMD GPU, update AMD Software' '!problem ['
 rm "$system/amdhip64_7.dll"
 
 put "Program Files/AMD/ROCm/10.1/bin" amdhip64_7.dll hiprtc1001.dll=hiprtc.dll hiprtc0715.dll=hiprtc.dll \

@@ -76,11 +76,11 @@ pub use error::take_last_error;
 pub use hip::trace;
 pub use hip::{
     CacheStats, ChannelsLast, CheckFinite, CodeCache, Config, Counters, Error as RocmError, F16Alternative,
-    FindMode, MemoryBlock, MemoryBy, MemoryEvent, MemoryHolder, MemoryLabel, MemoryRecord, MemoryRow,
-    MemorySnapshot, MemorySummary, MemoryUse, PoolStats as MemoryStats, ProfileOutput, Provider,
-    ProviderKind, ProviderReport, ReduceOp, Route, UniqueId, Versions, code_cache, is_available,
-    memory_label, memory_track_ops, passed_over, provider, rendezvous, rocm_device_count, select_provider,
-    survey,
+    FindMode, Finding, MemoryBlock, MemoryBy, MemoryEvent, MemoryHolder, MemoryLabel, MemoryRecord,
+    MemoryRow, MemorySnapshot, MemorySummary, MemoryUse, PoolStats as MemoryStats, ProfileOutput, Provider,
+    ProviderKind, ProviderReport, ReduceOp, Route, Severity, UniqueId, Versions, code_cache, doctor,
+    is_available, memory_label, memory_track_ops, passed_over, provider, rendezvous, report_json,
+    rocm_device_count, select_provider, survey,
 };
 pub use layout::Layout;
 pub use memory::{memory_record, memory_snapshot, memory_summary};

@@ -6,6 +6,7 @@ pub(crate) mod event;
 pub(crate) mod info;
 pub(crate) mod library;
 pub(crate) mod recording;
+pub(crate) mod report;
 pub(crate) mod stream;
 pub(crate) mod survey;
 

@@ -5,8 +5,8 @@ use std::fmt;
 use rocblas_sys::Rocblas;
 
 use crate::device::info::DeviceInfo;
+use crate::doctor::windows_driver;
 use crate::error::{Error, Result};
-use crate::provider::diagnosis::Diagnosis;
 use crate::provider::installation;
 use crate::provider::inventory::{LibraryReport, inventory, version};
 use crate::provider::kind::ProviderKind;
@@ -34,7 +34,8 @@ pub struct ProviderReport {
     pub libraries: Vec<LibraryReport>,
     /// Its devices, each with its free bytes if the driver reports them.
     pub devices: Vec<(DeviceInfo, Option<usize>)>,
-    /// Causes of a failure, and unusual settings.
+    /// Devices that can't be asked for their properties, each with the reason. [`crate::doctor`]
+    /// finds other causes of a failure.
     pub hints: Vec<String>,
 }
 
@@ -70,12 +71,7 @@ fn report(kind: ProviderKind) -> ProviderReport {
     if kind == ProviderKind::Rocm {
         report.installation = installation::in_use();
         report.libraries = inventory();
-        let diagnosis = Diagnosis::of_this_machine();
-        report.driver = diagnosis.driver().map(str::to_owned);
-        if report.devices.is_empty() {
-            report.hints.extend(diagnosis.problems().iter().cloned());
-        }
-        report.hints.extend(diagnosis.notes().iter().cloned());
+        report.driver = windows_driver();
     }
     report
 }

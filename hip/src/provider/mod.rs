@@ -1,6 +1,5 @@
 //! Providers (implementations of AMD's C API), and the choice of the one that this process uses.
 
-pub(crate) mod diagnosis;
 pub(crate) mod installation;
 pub(crate) mod inventory;
 pub(crate) mod kind;
@@ -8,10 +7,10 @@ pub(crate) mod library;
 pub(crate) mod names;
 #[cfg(feature = "cuda")]
 pub(crate) mod nvidia;
-mod pe;
-mod places;
+pub(crate) mod pe;
+pub(crate) mod places;
 #[cfg(test)]
-mod tree;
+pub(crate) mod tree;
 
 use std::ffi::c_int;
 use std::fmt;
@@ -24,6 +23,7 @@ use rocblas_sys::Rocblas;
 
 use self::kind::ProviderKind;
 use self::library::{Loaded, fill};
+use crate::doctor::{self, Finding, Severity};
 use crate::error::{Error, Result, check, check_rtc, device_error};
 use crate::settings::settings;
 
@@ -242,9 +242,17 @@ fn advise(missing: Error, from: &str) -> Error {
     }
 }
 
+/// Where a user reads on.
+const ADVICE: &str = "`doctor()` and the example `device-info` say what mends it";
+
 fn no_device(kind: ProviderKind, libraries: &[(&'static str, String)]) -> Error {
-    let reason = match (kind, crate::provider::diagnosis::Diagnosis::of_this_machine().problems().first()) {
-        (ProviderKind::Rocm, Some(problem)) => format!("HIP is installed but finds no device: {problem}"),
+    let reason = match (kind, doctor::no_device()) {
+        (ProviderKind::Rocm, Some(Finding { severity: Severity::Problem, what, .. })) => {
+            format!("HIP is installed but finds no device: {what}. {ADVICE}")
+        }
+        (ProviderKind::Rocm, Some(other)) => {
+            format!("HIP is installed but finds no device: {}", other.what)
+        }
         (ProviderKind::Rocm, None) if cfg!(windows) => {
             "HIP is installed but finds no device: for an AMD GPU, update AMD Software \
              (https://www.amd.com/en/support)"
@@ -427,7 +435,7 @@ fn choose(asked: Option<ProviderKind>) -> Result<(&'static Provider, Vec<(Provid
         _ => Vec::new(),
     });
     Err(Error::NotAvailable {
-        reason: format!("no provider has a device ({})", reasons.join("; ")),
+        reason: format!("no provider has a device ({}). {ADVICE}", reasons.join("; ")),
         searched: searched.collect(),
     })
 }

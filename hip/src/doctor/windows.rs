@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 
+use crate::doctor::checks;
+use crate::doctor::finding::Finding;
 use crate::provider::names::{HIP, HIPRTC, System};
 use crate::provider::pe::Dll;
 use crate::provider::places::Machine;
@@ -14,29 +16,25 @@ pub(super) fn driver(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<Stri
     Some(format!("{}, version {}", hip.path.display(), version.as_deref().unwrap_or("unknown")))
 }
 
-/// What is missing, and where to get it.
-pub(super) fn problems(variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<String> {
-    let mut problems = Vec::new();
+/// What is missing.
+pub(super) fn examine(variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Finding> {
+    let mut findings = Vec::new();
     let machine = Machine { system: System::Windows, root: "/".into(), variable };
     let system = machine.system32();
     if HIP.files_in(System::Windows, &system).is_empty() {
-        problems.push(format!(
-            "{} has no amdhip64*.dll: there is no AMD GPU, or its driver is missing or too old (install AMD Software \
-             from https://www.amd.com/en/support)",
+        let what = format!(
+            "{} has no amdhip64*.dll: there is no AMD GPU, or its driver is missing or too old",
             system.display()
-        ));
+        );
+        findings.push(checks::WINDOWS_DRIVER.found(what, &[]));
     }
     let installations = machine.installations();
     let mut folders = installations.iter().flat_map(|installation| &installation.folders);
     if folders.all(|folder| HIPRTC.files_in(System::Windows, folder).is_empty()) {
-        problems.push(
-            "there is no hipRTC, so no kernel can be compiled: install the HIP SDK \
-             (https://www.amd.com/en/developer/resources/rocm-hub/hip-sdk.html), or in the active Python environment \
-             AMD's wheels (docs/guide/windows.md has the command)"
-                .into(),
-        );
+        let what = "there is no hipRTC, so no kernel can be compiled";
+        findings.push(checks::WINDOWS_HIPRTC.found(what, &[]));
     }
-    problems
+    findings
 }
 
 #[cfg(test)]
@@ -65,17 +63,17 @@ mod tests {
     fn what_is_missing_comes_with_where_to_get_it() {
         let bare = Tree::new("bare-windows", &["W/System32/x"]);
         assert_eq!(of(&bare, driver), None);
-        let found = of(&bare, problems);
-        assert!(found[0].contains("has no amdhip64*.dll"), "{found:?}");
-        assert!(found[1].starts_with("there is no hipRTC"), "{found:?}");
+        let found = of(&bare, examine);
+        assert!(found[0].what.contains("has no amdhip64*.dll"), "{found:?}");
+        assert!(found[1].what.starts_with("there is no hipRTC"), "{found:?}");
         let only = Tree::new("driver-only", &["W/System32/amdhip64_6.dll"]);
         let found = of(&only, driver);
         assert!(
             found.as_ref().is_some_and(|at| at.ends_with("amdhip64_6.dll, version unknown")),
             "{found:?}"
         );
-        let found = of(&only, problems);
-        assert!(found.len() == 1 && found[0].starts_with("there is no hipRTC"), "{found:?}");
+        let found = of(&only, examine);
+        assert!(found.len() == 1 && found[0].what.starts_with("there is no hipRTC"), "{found:?}");
         for (name, sdk) in [
             ("sdk", "P/AMD/ROCm/6.4/bin/hiprtc0604.dll"),
             ("rocm-path", "mine/bin/hiprtc0604.dll"),
@@ -86,7 +84,7 @@ mod tests {
             ("python", "local/Programs/Python/Python313/Lib/site-packages/_rocm_sdk_core/bin/hiprtc0714.dll"),
             ("of-user", "roaming/Python/Python313/site-packages/_rocm_sdk_core/bin/hiprtc0714.dll"),
         ] {
-            let found = of(&Tree::new(name, &["W/System32/amdhip64_7.dll", sdk]), problems);
+            let found = of(&Tree::new(name, &["W/System32/amdhip64_7.dll", sdk]), examine);
             assert!(found.is_empty(), "{found:?}");
         }
     }
