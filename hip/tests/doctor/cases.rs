@@ -74,7 +74,7 @@ pub(crate) const CASES: &[Case<'static>] = &[
         "docker run --device=/dev/kfd --device=/dev/dri --group-add GID <image>")]),
     ("a container's root", ONE, |m| { m.write(".dockerenv", ""); m.user(0, &[]); }, &[]),
     ("not in the group", ONE, |m| {
-        m.write("etc/group", &format!("root:x:0:\nrender:x:{}:\n", m.gid));
+        m.write("etc/group", format!("root:x:0:\nrender:x:{}:\n", m.gid));
         m.user(USER, &[]);
     }, &[("group-missing", "no access to /dev/kfd, /dev/dri/renderD128: the user is not in its group render",
         "sudo usermod -aG render $USER")]),

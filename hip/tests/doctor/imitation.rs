@@ -33,8 +33,8 @@ impl Imitation {
         let mut machine = Self { root, variables: Vec::new(), gid: 0 };
         machine.device("dev/kfd");
         machine.gid = machine.metadata("dev/kfd").gid();
-        machine.write("etc/passwd", &format!("root:x:0:0::/root:/bin/sh\ndev:x:{USER}:{USER}::/:/bin/sh\n"));
-        machine.write("etc/group", &format!("root:x:0:\nrender:x:{}:dev\ndev:x:{USER}:\n", machine.gid));
+        machine.write("etc/passwd", format!("root:x:0:0::/root:/bin/sh\ndev:x:{USER}:{USER}::/:/bin/sh\n"));
+        machine.write("etc/group", format!("root:x:0:\nrender:x:{}:dev\ndev:x:{USER}:\n", machine.gid));
         machine.user(USER, &[machine.gid]);
         machine.write("proc/cmdline", "BOOT_IMAGE=/vmlinuz root=/dev/sda1 ro quiet\n");
         machine.write("proc/sys/kernel/osrelease", "6.8.0-45-generic\n");
@@ -70,7 +70,7 @@ impl Imitation {
         for other in (0..count).filter(|other| *other != index) {
             self.write(
                 &format!("{node}/p2p_links/{other}/properties"),
-                &format!("type 2\nnode_from {}\nnode_to {}\n", index + 1, other + 1),
+                format!("type 2\nnode_from {}\nnode_to {}\n", index + 1, other + 1),
             );
         }
         self.device(&format!("dev/dri/renderD{render}"));
