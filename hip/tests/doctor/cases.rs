@@ -9,6 +9,7 @@ const GFX1031: u64 = 100_301;
 const GFX1100: u64 = 110_000;
 const GFX1103: u64 = 110_003;
 const GFX90A: u64 = 90_010;
+const GFX90C: u64 = 90_012;
 
 /// How a healthy machine with these GPUs is broken, and the findings: code, what (a part of it), and
 /// the first command that mends it.
@@ -196,6 +197,11 @@ pub(crate) const CASES: &[Case<'static>] = &[
         m.write("proc/cmdline", "quiet amd_iommu=on iommu=pt\n");
     }, &[]),
     ("IOMMU, one GPU", ONE, |m| m.write("sys/bus/pci/devices/0000:03:00.0/iommu_group/type", "DMA\n"), &[]),
+    ("the processor's GPU beside another", &[GFX1100, GFX90C], |m| {
+        m.write("sys/bus/pci/devices/0000:03:00.0/iommu_group/type", "DMA\n");
+        m.remove("sys/class/kfd/kfd/topology/nodes/1/p2p_links");
+        m.remove("sys/class/kfd/kfd/topology/nodes/2/p2p_links");
+    }, &[]),
     ("no peer access", TWO, |m| {
         m.remove("sys/class/kfd/kfd/topology/nodes/1/p2p_links");
         m.remove("sys/class/kfd/kfd/topology/nodes/2/p2p_links");

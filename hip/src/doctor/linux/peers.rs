@@ -11,6 +11,8 @@ pub(super) fn examine(system: &System, gpus: &[Gpu], findings: &mut Vec<Finding>
     for gpu in gpus {
         findings.extend(small_bar(system, gpu));
     }
+    // An app rarely uses the processor's GPU together with another.
+    let gpus: Vec<&Gpu> = gpus.iter().filter(|gpu| !gpu.is_integrated()).collect();
     if gpus.len() < 2 {
         return;
     }

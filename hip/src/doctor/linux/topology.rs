@@ -27,6 +27,15 @@ impl Gpu {
     pub(super) fn render_node(&self) -> String {
         format!("renderD{}", self.render)
     }
+
+    /// Whether the GPU is a part of a processor for PCs (LLVM's "User Guide for AMDGPU Backend",
+    /// "Processors", APU). MI300A's is not meant.
+    pub(super) fn is_integrated(&self) -> bool {
+        const CHIPS: [&str; 8] =
+            ["gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1103"];
+        let arch = self.version.arch();
+        CHIPS.contains(&arch.as_str()) || arch.starts_with("gfx115")
+    }
 }
 
 /// Major, minor and step of an architecture.
