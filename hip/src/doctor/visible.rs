@@ -51,7 +51,7 @@ pub(super) fn examine(system: &System, gpus: &[u64], findings: &mut Vec<Finding>
     } else if let (Some((name, value, entry)), false) = (unknown, gpus.is_empty()) {
         let what = format!("{name}={value}: there is no device {entry}");
         findings.push(checks::VISIBLE_UNKNOWN.found(what, &[("variables", name)]));
-    } else if !chain.is_empty() && (gpus.is_empty() || left != all) {
+    } else if !chain.is_empty() && (gpus.is_empty() || left.len() < all.len()) {
         let what = match gpus.len() {
             0 => format!("{text} is set"),
             count => format!("{text} leaves {} of {count} GPUs", left.len()),
@@ -64,7 +64,7 @@ pub(super) fn examine(system: &System, gpus: &[u64], findings: &mut Vec<Finding>
         if let (Some(entry), false) = (own.unknown, gpus.is_empty()) {
             let what = format!("GPU_DEVICE_ORDINAL={value}: there is no device {entry}");
             findings.push(checks::VISIBLE_UNKNOWN.found(what, &words));
-        } else if gpus.is_empty() || own.devices != all {
+        } else if gpus.is_empty() || own.devices.len() < all.len() {
             findings.push(checks::VISIBLE_SOME.found(format!("GPU_DEVICE_ORDINAL={value} is set"), &words));
         }
     }

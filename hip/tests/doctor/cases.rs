@@ -85,6 +85,9 @@ pub(crate) const CASES: &[Case<'static>] = &[
     ("mode 600", ONE, |m| m.mode("dev/kfd", 0o600),
         &[("device-mode", "no access to /dev/kfd: it belongs to the group render with mode 600",
         "echo 'KERNEL==\"kfd\"")]),
+    ("mode 640", ONE, |m| m.mode("dev/dri/renderD128", 0o640),
+        &[("device-mode", "no access to /dev/dri/renderD128: it belongs to the group render with mode 640",
+        "echo 'KERNEL==\"kfd\"")]),
     ("mode 666", ONE, |m| { m.user(USER, &[]); m.mode("dev/kfd", 0o666);
         m.mode("dev/dri/renderD128", 0o666); }, &[]),
     ("refused in spite of the permissions", ONE, |m| {
@@ -132,6 +135,8 @@ pub(crate) const CASES: &[Case<'static>] = &[
         "unset HSA_OVERRIDE_GFX_VERSION")]),
     ("an override of two numbers", ONE, |m| m.set("HSA_OVERRIDE_GFX_VERSION", "10.3"),
         &[("override-malformed", "10.3 is not a version", "unset HSA_OVERRIDE_GFX_VERSION")]),
+    ("an override of a number that is too large", ONE, |m| m.set("HSA_OVERRIDE_GFX_VERSION", "10.3.256"),
+        &[("override-malformed", "10.3.256 is not a version", "unset HSA_OVERRIDE_GFX_VERSION")]),
     ("an override to the GPU's own", &[GFX90A], |m| m.set("HSA_OVERRIDE_GFX_VERSION", "9.0.10"),
         &[("override-needless", "what the GPU is anyway (gfx90a)", "unset HSA_OVERRIDE_GFX_VERSION")]),
     ("an override to another family", &[GFX1100], |m| m.set("HSA_OVERRIDE_GFX_VERSION", "10.3.0"),
@@ -164,8 +169,14 @@ pub(crate) const CASES: &[Case<'static>] = &[
         "unset HIP_VISIBLE_DEVICES")]),
     ("one of two by its name", TWO, |m| m.set("ROCR_VISIBLE_DEVICES", "gpu-4b2c1a9f00000001"),
         &[("visible-some", "leaves 1 of 2 GPUs", "unset ROCR_VISIBLE_DEVICES")]),
+    ("the name of a GPU that has none", &[GFX90C], |m| {
+        let nameless = "simd_count 32\ngfx_target_version 90012\ndrm_render_minor 128\nunique_id 0\n";
+        m.write("sys/class/kfd/kfd/topology/nodes/1/properties", nameless);
+        m.set("ROCR_VISIBLE_DEVICES", "GPU-0");
+    }, &[("none-visible", "ROCR_VISIBLE_DEVICES=GPU-0 hides all GPUs", "unset ROCR_VISIBLE_DEVICES")]),
     ("HIP's list goes before CUDA's", TWO, |m| { m.set("HIP_VISIBLE_DEVICES", "0,1");
         m.set("CUDA_VISIBLE_DEVICES", "-1"); }, &[]),
+    ("another order", TWO, |m| m.set("HIP_VISIBLE_DEVICES", "1, 0"), &[]),
     ("the ordinal of OpenCL", TWO, |m| m.set("GPU_DEVICE_ORDINAL", "7"),
         &[("visible-unknown", "GPU_DEVICE_ORDINAL=7: there is no device 7", "unset GPU_DEVICE_ORDINAL")]),
     ("no copy engines", ONE, |m| m.set("HSA_ENABLE_SDMA", "0"), &[("sdma-off", "copy engines off",
