@@ -34,8 +34,8 @@ pub struct ProviderReport {
     pub libraries: Vec<LibraryReport>,
     /// Its devices, each with its free bytes if the driver reports them.
     pub devices: Vec<(DeviceInfo, Option<usize>)>,
-    /// Devices that can't be asked for their properties, each with the reason. [`crate::doctor`]
-    /// finds other causes of a failure.
+    /// Devices that can't be asked for their properties, each with the reason.
+    /// [`doctor()`](crate::doctor()) finds other causes of a failure.
     pub hints: Vec<String>,
 }
 
