@@ -274,6 +274,9 @@ pub fn write(target: &RocmTensor, value: RocmTensor) -> hip::Result<()> {
     }
     value.settle()?;
     let memory = target.shared_buffer()?;
+    if memory.is_read_only() {
+        return invalid(OP, "a target that may be written", "read-only memory of another library");
+    }
     enqueue_readers(|buffer| std::ptr::eq(buffer, &**memory))?;
     // The copy has no order, so it must not read what it writes.
     let value = if value.shares_buffer(target) { copy(&value)? } else { contiguous(value)? };

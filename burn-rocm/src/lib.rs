@@ -64,6 +64,7 @@ mod error;
 pub mod fused;
 pub mod graph;
 mod guard;
+pub mod interop;
 pub mod kernel;
 mod layout;
 mod meeting;

@@ -54,9 +54,9 @@ pub use device::Device;
 pub use device::capture::{is_capturing, uncaptured};
 pub use device::context::Counters;
 pub use device::event::Event;
-pub use device::info::DeviceInfo;
+pub use device::info::{DeviceInfo, MemoryKind};
 pub use device::report::report_json;
-pub use device::stream::Stream;
+pub use device::stream::{Priority, Stream};
 pub use device::survey::{ProviderReport, rocblas_serves, survey};
 pub use dnn::{
     Activation, BatchNormDesc, ConvDesc, ConvDirection, ConvProblem, Dnn, GroupNormDesc, LayerNormDesc,
@@ -72,9 +72,11 @@ pub use launch::kernel::Kernel;
 pub use launch::{Launch, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS};
 pub use memory::buffer::{Buffer, carry_faults};
 pub use memory::fault::Fault;
+pub use memory::foreign::ForeignMemory;
 pub use memory::host::HostBuffer;
 pub use memory::label::{MemoryLabel, memory_label, memory_track_ops};
 pub use memory::pool::{MemoryPool, PoolStats, SegmentStats};
+pub use memory::ready::Ready;
 pub use memory::record::{MemoryBy, MemoryEvent, MemoryRecord};
 pub use memory::summary::{MemoryBlock, MemoryHolder, MemoryRow, MemorySnapshot, MemorySummary, MemoryUse};
 pub use memory::transfer::Read;

@@ -44,6 +44,16 @@ mod guide_memory {}
 #[doc = include_str!("../../docs/guide/doctor.md")]
 mod guide_doctor {}
 
+/// The Rust blocks of the guide's page on tuning are doc tests too.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guide/tuning.md")]
+mod guide_tuning {}
+
+/// The Rust blocks of the guide's page on other libraries are doc tests too.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guide/interop.md")]
+mod guide_interop {}
+
 mod again;
 pub mod alignments;
 pub mod attention;

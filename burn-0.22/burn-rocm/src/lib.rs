@@ -35,6 +35,8 @@ pub mod fused;
 pub mod graph;
 #[path = "../../../burn-rocm/src/guard.rs"]
 mod guard;
+#[path = "../../../burn-rocm/src/interop/mod.rs"]
+pub mod interop;
 #[path = "../../../burn-rocm/src/kernel.rs"]
 pub mod kernel;
 #[path = "../../../burn-rocm/src/layout/mod.rs"]

@@ -1,8 +1,9 @@
 //! Where a tensor's elements lie in its buffer: shape, signed strides and offset, all in elements.
 //!
 //! Every method computes on the metadata alone and does not touch the device. Every layout is
-//! derived from a contiguous one by the methods here, so its elements are always among those of the
-//! contiguous layout. The kernel launches rely on this guarantee.
+//! derived by the methods here from a contiguous one, or from the layout that another library gave
+//! its memory (`interop`). So its elements are always among those of that first layout. The kernel
+//! launches rely on this guarantee.
 
 use burn_std::{Shape, Slice, SmallVec};
 use hip::Error;

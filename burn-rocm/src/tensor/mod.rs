@@ -58,6 +58,22 @@ impl RocmTensor {
         Ok(tensor)
     }
 
+    /// A tensor of this layout in `buffer`, which another library has filled.
+    ///
+    /// # Errors
+    /// `Invalid` if the layout reaches past the buffer's end.
+    pub(crate) fn over(buffer: Buffer, layout: Layout, dtype: DType) -> hip::Result<Self> {
+        let end = layout.span().map_or(Some(0), |(_, last)| last.checked_add(1)?.checked_mul(dtype.size()));
+        if end.is_none_or(|end| end > buffer.len()) {
+            return invalid(
+                "tensor",
+                format!("{layout:?} inside the buffer"),
+                format!("{} bytes", buffer.len()),
+            );
+        }
+        Ok(Self { buffer: Arc::new(buffer), layout, dtype, put_off: None })
+    }
+
     /// A new tensor with uninitialised elements.
     ///
     /// # Errors
@@ -242,8 +258,12 @@ impl RocmTensor {
         self.layout.is_contiguous() && self.is_sole_holder()
     }
 
-    /// Whether this value is the only owner of its buffer at the moment of the call.
+    /// Whether this value is the only owner of its buffer at the moment of the call. Never for memory
+    /// of another library, which others may read.
     pub(crate) fn has_one_holder(&self) -> bool {
+        if self.buffer.is_foreign() {
+            return false;
+        }
         let one = || Arc::strong_count(&self.buffer) == 1;
         one() || {
             // The op that was put off may be the other owner. If it fails, reads of its result

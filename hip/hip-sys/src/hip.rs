@@ -40,6 +40,10 @@ function_table! {
             fn hipHostMalloc(ptr: *mut *mut c_void, size: usize, flags: c_uint) -> hipError_t;
             /// Frees pinned host memory.
             fn hipHostFree(ptr: *mut c_void) -> hipError_t;
+            /// Lets devices access host memory that something else allocated.
+            fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uint) -> hipError_t;
+            /// Ends the access that `hipHostRegister` gave.
+            fn hipHostUnregister(ptr: *mut c_void) -> hipError_t;
             /// Copies in stream order.
             fn hipMemcpyAsync(
                 dst: *mut c_void, src: *const c_void, size: usize, kind: hipMemcpyKind, stream: hipStream_t,
@@ -55,6 +59,10 @@ function_table! {
             fn hipMemsetD32Async(dst: hipDeviceptr_t, value: c_int, count: usize, stream: hipStream_t) -> hipError_t;
             /// Creates a stream on the current device.
             fn hipStreamCreateWithFlags(stream: *mut hipStream_t, flags: c_uint) -> hipError_t;
+            /// Creates a stream of a priority on the current device. A lower number goes first.
+            fn hipStreamCreateWithPriority(stream: *mut hipStream_t, flags: c_uint, priority: c_int) -> hipError_t;
+            /// Gives the current device's range of priorities; both are 0 if it has only one.
+            fn hipDeviceGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> hipError_t;
             /// Destroys a stream once its work is done.
             fn hipStreamDestroy(stream: hipStream_t) -> hipError_t;
             /// Waits for a stream's work.

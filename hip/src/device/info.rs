@@ -7,12 +7,26 @@ use hip_sys::{Hip, hipDeviceAttribute_t};
 
 use crate::error::{Error, Result, check};
 use crate::provider::Provider;
+use crate::provider::kind::ProviderKind;
+
+/// Whose memory a device has. Other libraries that exchange memory with it must know this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MemoryKind {
+    /// An AMD GPU's.
+    Rocm,
+    /// An NVIDIA GPU's.
+    Cuda,
+    /// The host's.
+    Host,
+}
 
 /// A device's properties, as its driver reports them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// The device's index.
     pub index: usize,
+    /// Whose memory it has. The provider says this, because HIP does not.
+    pub memory: MemoryKind,
     /// The marketing name, or the architecture if the driver gives none.
     pub name: String,
     /// The full architecture name, such as `gfx90a:sramecc+:xnack-`.
@@ -62,6 +76,11 @@ impl DeviceInfo {
         let versions = provider.versions();
         Ok(Self {
             index,
+            memory: match provider.kind() {
+                ProviderKind::Rocm => MemoryKind::Rocm,
+                ProviderKind::Cuda => MemoryKind::Cuda,
+                ProviderKind::Cpu => MemoryKind::Host,
+            },
             name,
             arch,
             total_memory,

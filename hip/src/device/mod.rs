@@ -21,7 +21,7 @@ use crate::device::capture::Captures;
 use crate::device::context::{Context, Counters, EventKind};
 use crate::device::event::Event;
 use crate::device::info::DeviceInfo;
-use crate::device::stream::Stream;
+use crate::device::stream::{Priority, Stream};
 use crate::error::{Error, Result};
 use crate::launch::grid::Grid;
 use crate::launch::kernel::Kernel;
@@ -30,6 +30,7 @@ use crate::memory::driver::{Driver, TransferFences};
 use crate::memory::fault::Faults;
 use crate::memory::pinned::Staging;
 use crate::memory::pool::{MemoryPool, Options, PoolBlock, Purpose};
+use crate::memory::release::Releases;
 use crate::once::OnceAny;
 use crate::profile::{output, session};
 use crate::provider::{Provider, provider};
@@ -64,6 +65,7 @@ pub struct Device {
     pub(crate) pool: MemoryPool,
     pub(crate) staging: Staging,
     pub(crate) fences: TransferFences,
+    pub(crate) releases: Releases,
     kernels: Kernels,
     pub(crate) faults: Arc<Faults>,
     /// The most deferred steps of one launch; 0 if no op is deferred.
@@ -126,6 +128,7 @@ impl Device {
             ),
             staging: Staging::new(&context),
             fences: TransferFences::default(),
+            releases: Releases::new(&context, &compute),
             faults: Faults::new(&context, &compute)?,
             // If a block has one thread, a launch costs less than the check whether it can be
             // deferred.
@@ -177,6 +180,7 @@ impl Device {
     /// Gives cached device memory, cached pinned memory and the modules of unused kernels back to
     /// the driver, after waiting for the device if needed.
     pub fn memory_cleanup(&self) -> Result<()> {
+        self.releases.poll(self.captures.any());
         self.pool.clear()?;
         self.staging.clear();
         if self.kernels.retired() > 0 {
@@ -235,6 +239,14 @@ impl Device {
     pub fn flush(&self) -> Result<()> {
         self.stream().catch_up();
         self.context.take_error()
+    }
+
+    /// A stream for an app's own work. `name` is its name in profiles.
+    ///
+    /// # Errors
+    /// `Device` if HIP fails.
+    pub fn new_stream(&self, name: &str, priority: Priority) -> Result<Stream> {
+        Stream::of_priority(&self.context, name, priority)
     }
 
     /// An event that measures time, for [`Stream::record`].
@@ -297,6 +309,7 @@ impl Device {
             self.copies.synchronize()
         })?;
         self.faults.pass(launched);
+        self.releases.poll(self.captures.any());
         self.context.take_error()?;
         self.faults.report().map_or(Ok(()), Err)
     }

@@ -1,6 +1,6 @@
 //! Streams: queues of a device's work.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,6 +19,18 @@ use crate::profile::session::{self, Contents};
 use crate::profile::work::{Key, Load, Who, WorkKind};
 use crate::trace;
 use crate::watch::profiled;
+
+/// Which of a device's streams goes first, if the device has the choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Priority {
+    /// After the backend's stream.
+    Low,
+    /// As the backend's stream.
+    #[default]
+    Normal,
+    /// Before the backend's stream.
+    High,
+}
 
 /// A queue of a device's work, which runs in order.
 pub struct Stream {
@@ -41,23 +53,50 @@ unsafe impl Sync for Stream {}
 impl Stream {
     /// `label` is its name in profiles.
     pub(crate) fn new(context: &Arc<Context>, label: &str) -> Result<Self> {
-        Self::with(context, label, None)
+        Self::with(context, label, None, None)
+    }
+
+    /// A stream for an app's own work.
+    pub(crate) fn of_priority(context: &Arc<Context>, label: &str, priority: Priority) -> Result<Self> {
+        context.bind()?;
+        let [mut least, mut greatest] = [0; 2];
+        // SAFETY: the function is HIP's; it writes two ints.
+        let status = unsafe { (context.hip().hipDeviceGetStreamPriorityRange)(&mut least, &mut greatest) };
+        context.check("hipDeviceGetStreamPriorityRange", status)?;
+        let priority = match priority {
+            Priority::Low => least,
+            // A lower number goes first, and 0 is the default. Both ends are 0 if there is no choice.
+            Priority::Normal => 0.clamp(greatest.min(least), least.max(greatest)),
+            Priority::High => greatest,
+        };
+        Self::with(context, label, None, Some(priority))
     }
 
     /// A stream for captures, of which there is one at a time.
     pub(crate) fn to_capture(context: &Arc<Context>) -> Result<Self> {
-        Self::with(context, "captured", Some(Mutex::default()))
+        Self::with(context, "captured", Some(Mutex::default()), None)
     }
 
-    fn with(context: &Arc<Context>, label: &str, recording: Option<Mutex<Recording>>) -> Result<Self> {
+    fn with(
+        context: &Arc<Context>,
+        label: &str,
+        recording: Option<Mutex<Recording>>,
+        priority: Option<c_int>,
+    ) -> Result<Self> {
         context.bind()?;
         let (lane, context, chain) = (Lane::new(context, label), context.clone(), Chain::default());
         let mut stream = Self { context, raw: std::ptr::null_mut(), chain, recording, lane };
         let context = &stream.context;
         let flags = hip_sys::hipStreamNonBlocking;
-        // SAFETY: the function is HIP's; it writes one handle, owned here from then on.
-        let status = unsafe { (context.hip().hipStreamCreateWithFlags)(&mut stream.raw, flags) };
-        context.check("hipStreamCreateWithFlags", status)?;
+        let Some(priority) = priority else {
+            // SAFETY: the function is HIP's; it writes one handle, owned here from then on.
+            let status = unsafe { (context.hip().hipStreamCreateWithFlags)(&mut stream.raw, flags) };
+            context.check("hipStreamCreateWithFlags", status)?;
+            return Ok(stream);
+        };
+        // SAFETY: as above.
+        let status = unsafe { (context.hip().hipStreamCreateWithPriority)(&mut stream.raw, flags, priority) };
+        context.check("hipStreamCreateWithPriority", status)?;
         Ok(stream)
     }
 
@@ -67,6 +106,12 @@ impl Stream {
     pub(crate) fn raw(&self) -> hipStream_t {
         self.catch_up();
         self.raw
+    }
+
+    /// The handle, a `hipStream_t`, for other libraries. Launches the deferred ops, so that work
+    /// which is enqueued on it comes after all earlier work.
+    pub fn as_raw(&self) -> *mut c_void {
+        self.raw().cast()
     }
 
     /// The handle, for code that launches the deferred ops itself or has launched them.
@@ -120,6 +165,22 @@ impl Stream {
         // SAFETY: the function is HIP's, both handles are alive.
         let status = unsafe { (self.context.hip().hipStreamWaitEvent)(self.raw(), event.raw(), 0) };
         self.context.check("hipStreamWaitEvent", status)
+    }
+
+    /// Makes later work of this stream wait for the work that `other` has received so far. The host
+    /// does not wait.
+    pub fn wait_for(&self, other: &Self) -> Result<()> {
+        self.wait(&other.mark()?)
+    }
+
+    /// Gives the handle to `enqueue`, which enqueues work of another library on it. Profiles show the
+    /// work by this name.
+    pub fn enqueue<T>(&self, name: &str, enqueue: impl FnOnce(*mut c_void) -> T) -> T {
+        let handle = self.as_raw();
+        let timed = self.begin_work();
+        let result = enqueue(handle);
+        self.end_work(timed, WorkKind::Library, || name, Load::bytes(0));
+        result
     }
 
     /// Waits for the work enqueued so far.
@@ -340,6 +401,10 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if !self.raw.is_null() {
+            if profiled() {
+                // The profile would lose what the device has not passed yet.
+                self.lane.finish();
+            }
             // SAFETY: the function is HIP's; nobody else has the handle.
             let status = unsafe { (self.context.hip().hipStreamDestroy)(self.raw) };
             self.context.record_status("hipStreamDestroy", status);

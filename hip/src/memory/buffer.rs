@@ -6,15 +6,24 @@ use std::sync::Arc;
 
 use crate::device::Device;
 use crate::error::Result;
+use crate::memory::foreign::{Foreign, ForeignMemory};
 use crate::memory::marks::{Marks, Set};
 use crate::memory::pool::{PoolBlock, Purpose};
 
-/// Memory of one device, from its pool, which gets it back on drop. Not `Clone`; share it by an
-/// `Arc`.
+/// Where a buffer's memory is from.
+enum Origin {
+    /// The device's pool.
+    Pool(PoolBlock),
+    /// Somebody else.
+    Foreign(Arc<Foreign>),
+}
+
+/// Memory of one device, from its pool, which gets it back on drop. Or memory that somebody else
+/// allocated ([`Device::adopt`]). Not `Clone`; share it by an `Arc`.
 pub struct Buffer {
     device: Arc<Device>,
     /// `None` only while the buffer is dropped.
-    block: Option<PoolBlock>,
+    origin: Option<Origin>,
     address: usize,
     bytes: usize,
     /// The tickets of the faults that its contents may have.
@@ -24,7 +33,18 @@ pub struct Buffer {
 impl Buffer {
     pub(crate) fn new(device: Arc<Device>, block: PoolBlock, bytes: usize) -> Self {
         let address = block.address;
-        Self { device, block: Some(block), address, bytes, marks: Marks::default() }
+        Self { device, origin: Some(Origin::Pool(block)), address, bytes, marks: Marks::default() }
+    }
+
+    /// Whether somebody else allocated the memory, so that others may read it at any time.
+    #[inline]
+    pub fn is_foreign(&self) -> bool {
+        matches!(self.origin, Some(Origin::Foreign(_)))
+    }
+
+    /// Whether nobody may write the memory.
+    pub fn is_read_only(&self) -> bool {
+        matches!(&self.origin, Some(Origin::Foreign(foreign)) if foreign.read_only)
     }
 
     /// The length in bytes, as requested.
@@ -64,18 +84,26 @@ impl Buffer {
     /// reports their use.
     #[cold]
     fn used(&self) {
-        let (Some(block), Device { captures, pool, .. }) = (&self.block, &*self.device) else { return };
-        if captures.here().is_some() {
-            pool.hold(block);
-        } else if pool.is_captured(block) {
-            self.device.record(captures.others("the use of a captured tensor"));
+        let Device { captures, pool, .. } = &*self.device;
+        match (&self.origin, captures.here()) {
+            (Some(Origin::Pool(block)), Some(_)) => pool.hold(block),
+            (Some(Origin::Pool(block)), None) if pool.is_captured(block) => {
+                self.device.record(captures.others("the use of a captured tensor"));
+            }
+            (Some(Origin::Foreign(foreign)), Some(captured)) => captured.keep(foreign.clone()),
+            _ => {}
         }
     }
 
     /// Whether a graph's work uses the memory or may use it again. If so, a replay may overwrite
     /// it.
     pub fn is_of_graph(&self) -> bool {
-        self.block.as_ref().is_some_and(|block| self.device.pool.is_of_graph(block))
+        match &self.origin {
+            Some(Origin::Pool(block)) => self.device.pool.is_of_graph(block),
+            // The other owners are graphs.
+            Some(Origin::Foreign(foreign)) => Arc::strong_count(foreign) > 1,
+            None => false,
+        }
     }
 
     /// The address on the device as AMD's libraries take it.
@@ -101,11 +129,33 @@ impl Device {
         let block = self.allocate(bytes, Purpose::Compute)?;
         Ok(Buffer::new(self.clone(), block, bytes))
     }
+
+    /// A buffer over memory that somebody else allocated. The pool never gets this memory.
+    ///
+    /// The buffer begins at the last multiple of 256 that is not above the memory's address, because
+    /// ops look at offsets to find out what is aligned. So the memory begins at byte
+    /// `memory.address - buffer.address()`, and nothing may access the bytes before that one.
+    ///
+    /// # Errors
+    /// `Invalid` for an empty or null range; `Device` if HIP can't make host memory accessible. The
+    /// keeper is then dropped without being called.
+    ///
+    /// # Safety
+    /// The range is memory of this kind ([`DeviceInfo::memory`](crate::DeviceInfo::memory)) that
+    /// this device can access. It stays until the keeper is called. What others do with it is
+    /// ordered with the device's work.
+    pub unsafe fn adopt(self: &Arc<Self>, memory: ForeignMemory) -> Result<Buffer> {
+        self.releases.poll(self.captures.any());
+        let end = memory.address.saturating_add(memory.bytes);
+        let (foreign, address) = Foreign::new(self, memory)?;
+        let origin = Some(Origin::Foreign(foreign));
+        Ok(Buffer { device: self.clone(), origin, address, bytes: end - address, marks: Marks::default() })
+    }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Some(block) = self.block.take() {
+        if let Some(Origin::Pool(block)) = self.origin.take() {
             self.device.give_back(block);
         }
     }

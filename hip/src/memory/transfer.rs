@@ -184,6 +184,7 @@ impl Device {
         if !out.is_empty() {
             self.faults.pass(launched);
         }
+        self.releases.poll(self.captures.any());
         self.context.take_error()?;
         Ok(buffer.marks.fault())
     }
@@ -297,6 +298,7 @@ impl Device {
         if !pieces.is_empty() {
             self.faults.pass(launched);
         }
+        self.releases.poll(self.captures.any());
         self.context.take_error()?;
         reads.iter().find_map(|read| read.buffer.marks.fault()).map_or(Ok(()), Err)
     }

@@ -193,7 +193,7 @@ impl Lane {
     }
 
     /// Waits for the pieces that are in the ring now, and moves them to their sessions.
-    fn finish(&self) {
+    pub(crate) fn finish(&self) {
         // Waits without the lock: other threads go on enqueueing, and this stream's work may need
         // theirs.
         let last = self.state().ring.back().map(|piece| piece.stop.clone());

@@ -12,7 +12,7 @@ use hip_provider::require;
 use hip_provider::runtime::{Status, Streams};
 use hip_sys::*;
 use std::{
-    ffi::c_uint,
+    ffi::{c_int, c_uint},
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
@@ -33,6 +33,15 @@ impl Streams for Host {
     fn create_stream(_: c_uint) -> Status<hipStream_t> {
         Ok(STREAMS.insert(Arc::new(Stream { device: current()?, capture: Capture::default() }))
             as hipStream_t)
+    }
+
+    /// Work runs at once, so no stream goes before another.
+    fn create_stream_of(flags: c_uint, _: c_int) -> Status<hipStream_t> {
+        Self::create_stream(flags)
+    }
+
+    fn priorities() -> Status<[c_int; 2]> {
+        current().map(|_| [0, 0])
     }
 
     unsafe fn destroy_stream(stream: hipStream_t) -> Status {

@@ -8,6 +8,7 @@ use hip_sys::*;
 use std::{
     alloc::{Layout, alloc, dealloc},
     ffi::c_void,
+    sync::{PoisonError, RwLock},
 };
 
 /// The alignment of AMD's allocations.
@@ -29,7 +30,20 @@ pub(super) struct Own {
     device: Option<usize>,
 }
 
-pub(super) static LIVE: Allocations<Own> = Allocations::new();
+pub(super) static LIVE: Allocations<Own> = Allocations::new(is_registered);
+
+/// The host memory that callers registered: first address and bytes. The host's memory is the
+/// device's, so a registration only tells the checks that the caller vouches for the range. Unlike
+/// on a GPU, where ranges must not overlap, each call counts for itself.
+static REGISTERED: RwLock<Vec<(usize, usize)>> = RwLock::new(Vec::new());
+
+fn is_registered(pointer: *const c_void, bytes: usize) -> bool {
+    let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
+    let inside = |&(start, all): &(usize, usize)| {
+        (pointer as usize).checked_sub(start).is_some_and(|at| at < all && bytes <= all - at)
+    };
+    registered.iter().any(inside)
+}
 
 /// Whether the range lies inside one live allocation.
 pub(crate) fn check_range(pointer: *const c_void, bytes: usize) -> bool {
@@ -120,6 +134,22 @@ impl Memory for Host {
 
     fn free_host(pointer: *mut c_void) -> Status {
         release(pointer, |allocation| allocation.device.is_none())
+    }
+
+    unsafe fn register_host(pointer: *mut c_void, bytes: usize) -> Status {
+        pointer.addr().checked_add(bytes).ok_or(hipErrorInvalidValue)?;
+        REGISTERED.write().unwrap_or_else(PoisonError::into_inner).push((pointer as usize, bytes));
+        Ok(())
+    }
+
+    /// Of several ranges that begin at the pointer, the shortest ends first, so that no access is
+    /// refused that another registration allows.
+    fn unregister_host(pointer: *mut c_void) -> Status {
+        let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
+        let from_here = registered.iter().enumerate().filter(|(_, (start, _))| *start == pointer as usize);
+        let shortest = from_here.min_by_key(|(_, (_, bytes))| *bytes).map(|(at, _)| at);
+        registered.swap_remove(shortest.ok_or(hipErrorInvalidValue)?);
+        Ok(())
     }
 }
 

@@ -4,8 +4,9 @@ use super::{Driver, device::ensure, error::from_cuda};
 use cudarc::driver::sys as cuda;
 use hip_provider::runtime::{Status, Streams};
 use hip_sys::{hipEvent_t, hipStream_t};
+use std::ffi::{c_int, c_uint};
+use std::ptr;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::{ffi::c_uint, ptr};
 
 /// Locked for writing while this provider captures a stream of its own.
 static CAPTURES: RwLock<()> = RwLock::new(());
@@ -29,6 +30,22 @@ impl Streams for Driver {
         // SAFETY: the function is the driver's, the pointer valid; HIP's flags are CUDA's.
         from_cuda(unsafe { cuda::cuStreamCreate(&mut made, flags) })?;
         Ok(made.cast())
+    }
+
+    fn create_stream_of(flags: c_uint, priority: c_int) -> Status<hipStream_t> {
+        ensure()?;
+        let mut made = ptr::null_mut();
+        // SAFETY: as above. CUDA too takes the nearest priority, and a lower number goes first.
+        from_cuda(unsafe { cuda::cuStreamCreateWithPriority(&mut made, flags, priority) })?;
+        Ok(made.cast())
+    }
+
+    fn priorities() -> Status<[c_int; 2]> {
+        ensure()?;
+        let [mut least, mut greatest] = [0; 2];
+        // SAFETY: the function is the driver's, the pointers valid.
+        from_cuda(unsafe { cuda::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) })?;
+        Ok([least, greatest])
     }
 
     unsafe fn destroy_stream(stream: hipStream_t) -> Status {

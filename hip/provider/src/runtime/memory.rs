@@ -1,6 +1,7 @@
 //! Memory, and the map of allocations. Copies are checked against the map, as in HIP.
 
 use super::{Devices, Status, api, put};
+use crate::require;
 use core::ffi::{c_uint, c_void};
 use hip_sys::*;
 use std::{
@@ -10,7 +11,11 @@ use std::{
 
 /// A provider's live allocations by address, each with its size in bytes and the provider's own
 /// value `T`.
-pub struct Allocations<T>(RwLock<BTreeMap<usize, (usize, T)>>);
+pub struct Allocations<T> {
+    live: RwLock<BTreeMap<usize, (usize, T)>>,
+    /// Whether devices may access a range that lies in none of the allocations.
+    others: fn(*const c_void, usize) -> bool,
+}
 
 /// The position of a range of memory among the allocations.
 pub enum Place {
@@ -18,20 +23,21 @@ pub enum Place {
     Inside,
     /// It begins in an allocation and ends past the allocation's end.
     Past,
-    /// It does not begin inside an allocation, so it counts as the host's own memory.
+    /// It does not begin inside an allocation.
     Elsewhere,
 }
 
 impl<T: Copy> Allocations<T> {
-    /// An empty map.
-    #[allow(clippy::new_without_default, reason = "for statics, whose initialisers are constant")]
-    pub const fn new() -> Self {
-        Self(RwLock::new(BTreeMap::new()))
+    /// An empty map. `others` says whether devices may access a range that lies in none of the map's
+    /// allocations, because somebody else allocated it. All further ranges count as the host's own
+    /// memory.
+    pub const fn new(others: fn(*const c_void, usize) -> bool) -> Self {
+        Self { live: RwLock::new(BTreeMap::new()), others }
     }
 
     /// The locked map. Nothing is added or removed while the guard lives.
     pub fn read(&self) -> RwLockReadGuard<'_, BTreeMap<usize, (usize, T)>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.live.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The allocation that holds an address: its start, its bytes, and the provider's value.
@@ -50,19 +56,24 @@ impl<T: Copy> Allocations<T> {
         }
     }
 
-    /// Whether the range lies inside one live allocation.
+    /// Whether devices may access the range: it lies inside one live allocation, or in memory that
+    /// somebody else allocated for devices.
     pub fn holds(&self, pointer: *const c_void, bytes: usize) -> bool {
-        matches!(self.place(pointer, bytes), Place::Inside)
+        match self.place(pointer, bytes) {
+            Place::Inside => true,
+            Place::Past => false,
+            Place::Elsewhere => (self.others)(pointer, bytes),
+        }
     }
 
     /// Adds an allocation.
     pub fn keep(&self, start: usize, bytes: usize, own: T) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(start, (bytes, own));
+        self.live.write().unwrap_or_else(PoisonError::into_inner).insert(start, (bytes, own));
     }
 
     /// Removes the allocation that begins at `pointer` from the map, if its value is `valid`.
     pub fn forget(&self, pointer: *mut c_void, valid: impl Fn(&T) -> bool) -> Status<T> {
-        let mut live = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut live = self.live.write().unwrap_or_else(PoisonError::into_inner);
         match live.entry(pointer as usize) {
             std::collections::btree_map::Entry::Occupied(entry) if valid(&entry.get().1) => {
                 Ok(entry.remove().1)
@@ -93,7 +104,7 @@ impl<T: Copy> Allocations<T> {
         for (pointer, must_be_device) in device {
             match self.place(pointer, bytes) {
                 Place::Inside => {}
-                Place::Elsewhere if !must_be_device => {}
+                Place::Elsewhere if !must_be_device || (self.others)(pointer, bytes) => {}
                 Place::Elsewhere | Place::Past => return Err(hipErrorInvalidValue),
             }
         }
@@ -124,6 +135,16 @@ pub trait Memory: Devices {
 
     /// Frees pinned host memory.
     fn free_host(pointer: *mut c_void) -> Status;
+
+    /// Lets devices access host memory that something else allocated. `bytes` is never 0, and the
+    /// pointer never null.
+    ///
+    /// # Safety
+    /// By HIP's contract, the memory stays until [`Memory::unregister_host`].
+    unsafe fn register_host(pointer: *mut c_void, bytes: usize) -> Status;
+
+    /// Ends the access. The pointer is never null.
+    fn unregister_host(pointer: *mut c_void) -> Status;
 }
 
 /// Allocates by `allocate`; gives null for 0 bytes.
@@ -164,6 +185,27 @@ pub(super) unsafe extern "C" fn hipHostMalloc<M: Memory>(
 ) -> hipError_t {
     // SAFETY: as above.
     unsafe { malloc::<M>(pointer, size, M::allocate_host) }
+}
+
+pub(super) unsafe extern "C" fn hipHostRegister<M: Memory>(
+    pointer: *mut c_void,
+    size: usize,
+    _flags: c_uint,
+) -> hipError_t {
+    api(|| {
+        M::ready()?;
+        require(!pointer.is_null() && size > 0, hipErrorInvalidValue)?;
+        // SAFETY: the caller's memory, by HIP's contract.
+        unsafe { M::register_host(pointer, size) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipHostUnregister<M: Memory>(pointer: *mut c_void) -> hipError_t {
+    api(|| {
+        M::ready()?;
+        require(!pointer.is_null(), hipErrorInvalidValue)?;
+        M::unregister_host(pointer)
+    })
 }
 
 pub(super) unsafe extern "C" fn hipFree<M: Memory>(pointer: *mut c_void) -> hipError_t {

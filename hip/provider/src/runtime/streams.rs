@@ -2,7 +2,7 @@
 
 use super::{Status, api, put};
 use crate::require;
-use core::ffi::c_uint;
+use core::ffi::{c_int, c_uint};
 use hip_sys::*;
 
 /// All flags of an event in `hip_runtime_api.h`: blocking sync, no timing, interprocess, and the
@@ -14,6 +14,12 @@ const EVENT_FLAGS: c_uint = 1 | 2 | 4 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
 pub trait Streams {
     /// Creates a stream of the calling thread's device.
     fn create_stream(flags: c_uint) -> Status<hipStream_t>;
+
+    /// Creates a stream of this priority, or of the nearest one that the device has.
+    fn create_stream_of(flags: c_uint, priority: c_int) -> Status<hipStream_t>;
+
+    /// The least and the greatest priority of the calling thread's device.
+    fn priorities() -> Status<[c_int; 2]>;
 
     /// Destroys a stream, which is not null.
     ///
@@ -82,6 +88,38 @@ pub(super) unsafe extern "C" fn hipStreamCreateWithFlags<S: Streams>(
         require(!stream.is_null() && flags <= hipStreamNonBlocking, hipErrorInvalidValue)?;
         // SAFETY: the caller's streams, events and out-pointers, by HIP's contract, here and below.
         unsafe { put(stream, S::create_stream(flags)?) }
+    })
+}
+
+pub(super) unsafe extern "C" fn hipStreamCreateWithPriority<S: Streams>(
+    stream: *mut hipStream_t,
+    flags: c_uint,
+    priority: c_int,
+) -> hipError_t {
+    api(|| {
+        require(!stream.is_null() && flags <= hipStreamNonBlocking, hipErrorInvalidValue)?;
+        // SAFETY: as above.
+        unsafe { put(stream, S::create_stream_of(flags, priority)?) }
+    })
+}
+
+/// Gives the range. Either pointer may be null.
+///
+/// # Safety
+/// The caller's out-pointers.
+pub(super) unsafe extern "C" fn hipDeviceGetStreamPriorityRange<S: Streams>(
+    least: *mut c_int,
+    greatest: *mut c_int,
+) -> hipError_t {
+    api(|| {
+        let range = S::priorities()?;
+        for (to, value) in [least, greatest].into_iter().zip(range) {
+            if !to.is_null() {
+                // SAFETY: the caller's, by HIP's contract.
+                unsafe { put(to, value)? };
+            }
+        }
+        Ok(())
     })
 }
 

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use hip_provider::runtime::{Allocations, Place};
 use hip_sys::*;
 
-use super::{LIVE, at, hip};
+use super::{LIVE, OTHERS, at, hip};
 use crate::{Fails, Nothing, Runs, check, dangling};
 
 #[test]
@@ -31,11 +31,20 @@ fn memory() {
     let rules: &[crate::Rule<'_, Free, hipError_t>] = &[("null", &|at| *at = null_mut(), Nothing)];
     check("hipFree", dangling(), |at: &mut Free| unsafe { (t.hipFree)(*at) }, rules);
     check("hipHostFree", dangling(), |at: &mut Free| unsafe { (t.hipHostFree)(*at) }, rules);
+    let bad = Fails(hipErrorInvalidValue);
+    check(
+        "hipHostRegister",
+        (dangling(), 8),
+        |call: &mut (*mut c_void, usize)| unsafe { (t.hipHostRegister)(call.0, call.1, 0) },
+        &[("null", &|call| call.0 = null_mut(), bad), ("no bytes", &|call| call.1 = 0, bad)],
+    );
+    let rules: &[crate::Rule<'_, Free, hipError_t>] = &[("null", &|at| *at = null_mut(), bad)];
+    check("hipHostUnregister", dangling(), |at: &mut Free| unsafe { (t.hipHostUnregister)(*at) }, rules);
 }
 
 #[test]
 fn the_map_of_allocations() {
-    let map = Allocations::new();
+    let map = Allocations::new(|at, bytes| at as usize == 1200 && bytes <= 10);
     map.keep(1000, 100, 'a');
     map.keep(1100, 50, 'b');
     for (address, bytes, expected) in [
@@ -59,6 +68,8 @@ fn the_map_of_allocations() {
         assert_eq!(found, expected, "{bytes} bytes at {address}");
         assert_eq!(map.holds(at(address), bytes), expected == "inside");
     }
+    // Somebody else's.
+    assert!(map.holds(at(1200), 10) && !map.holds(at(1200), 11) && !map.holds(at(1201), 1));
     assert_eq!(map.find(1099), Some((1000, 100, 'a')));
     assert_eq!(map.find(1100), Some((1100, 50, 'b')));
     assert_eq!(map.find(1150), None);
@@ -120,6 +131,9 @@ fn copies() {
                 bad,
             ),
             ("host to host", &|c| (c.to, c.from, c.kind) = (host, host, hipMemcpyHostToHost), Runs),
+            ("to somebody else's", &|c| (c.to, c.size) = (at(OTHERS), 0x80), Runs),
+            ("from somebody else's", &|c| (c.from, c.size) = (at(OTHERS), 0x80), Runs),
+            ("from past somebody else's", &|c| (c.from, c.size) = (at(OTHERS), 0x81), bad),
             ("host to host, past an end", &|c| (c.from, c.kind) = (at(0x20001), hipMemcpyHostToHost), bad),
         ],
     );

@@ -21,7 +21,10 @@ thread_local! {
     static COUNT: Cell<usize> = const { Cell::new(2) };
 }
 
-static LIVE: Allocations<()> = Allocations::new();
+/// Somebody else's memory for devices.
+const OTHERS: usize = 0xa0000;
+
+static LIVE: Allocations<()> = Allocations::new(|at, bytes| at as usize == OTHERS && bytes <= 0x80);
 
 /// A provider with two devices, the first of which is current.
 struct Imitation;
@@ -86,6 +89,12 @@ impl Memory for Imitation {
     fn free_host(_: *mut c_void) -> Status {
         note("free_host", ())
     }
+    unsafe fn register_host(_: *mut c_void, _: usize) -> Status {
+        note("register_host", ())
+    }
+    fn unregister_host(_: *mut c_void) -> Status {
+        note("unregister_host", ())
+    }
 }
 
 impl Copies for Imitation {
@@ -124,6 +133,12 @@ impl Copies for Imitation {
 impl Streams for Imitation {
     fn create_stream(_: c_uint) -> Status<hipStream_t> {
         note("create_stream", dangling())
+    }
+    fn create_stream_of(_: c_uint, _: c_int) -> Status<hipStream_t> {
+        note("create_stream_of", dangling())
+    }
+    fn priorities() -> Status<[c_int; 2]> {
+        note("priorities", [1, -1])
     }
     unsafe fn destroy_stream(_: hipStream_t) -> Status {
         note("destroy_stream", ())

@@ -21,6 +21,19 @@ fn streams_and_events() {
         create,
         &[("null", &|call| call.0 = null_mut(), bad), ("unknown flags", &|call| call.1 = 2, bad)],
     );
+    let create = |call: &mut (*mut hipStream_t, c_uint)| unsafe {
+        (t.hipStreamCreateWithPriority)(call.0, call.1, -1)
+    };
+    check(
+        "hipStreamCreateWithPriority",
+        (&raw mut stream, hipStreamNonBlocking),
+        create,
+        &[("null", &|call| call.0 = null_mut(), bad), ("unknown flags", &|call| call.1 = 2, bad)],
+    );
+    let [mut least, mut greatest] = [7; 2];
+    assert_eq!(unsafe { (t.hipDeviceGetStreamPriorityRange)(&mut least, null_mut()) }, hipSuccess);
+    assert_eq!(unsafe { (t.hipDeviceGetStreamPriorityRange)(null_mut(), &mut greatest) }, hipSuccess);
+    assert_eq!((least, greatest, looked().len()), (1, -1, 2));
     check_null("hipStreamDestroy", hipErrorInvalidHandle, t.hipStreamDestroy);
     // Null is the default stream.
     assert_eq!(unsafe { (t.hipStreamSynchronize)(null_mut()) }, hipSuccess);
