@@ -63,7 +63,7 @@ pub(crate) fn of_panic(panic: Box<dyn Any + Send>) -> Error {
 }
 
 /// Whether an op panicked with this error.
-fn says(panic: &(dyn Any + Send), error: &Error) -> bool {
+pub(crate) fn says(panic: &(dyn Any + Send), error: &Error) -> bool {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref().copied()).is_some_and(|text: &str| text.contains(&error.to_string()))
 }

@@ -61,6 +61,7 @@ mod communicator;
 mod device;
 mod dtype;
 mod error;
+mod estimate;
 pub mod fused;
 pub mod graph;
 mod guard;
@@ -88,10 +89,11 @@ pub use device::{DeviceInfo, RocmDevice};
 #[doc(hidden)]
 pub use error::raise;
 pub use error::take_last_error;
+pub use estimate::{Estimate, estimate_memory, largest_batch};
 pub use hip::trace;
 pub use hip::{
     CacheStats, ChannelsLast, CheckFinite, CodeCache, Config, Counters, Error as RocmError, F16Alternative,
-    FindMode, Finding, MemoryBlock, MemoryBy, MemoryEvent, MemoryHolder, MemoryLabel, MemoryRecord,
+    FindMode, Finding, MemoryBlock, MemoryBy, MemoryEvent, MemoryHolder, MemoryKind, MemoryLabel, MemoryRecord,
     MemoryRow, MemorySnapshot, MemorySummary, MemoryUse, PoolStats as MemoryStats, ProfileOutput, Provider,
     ProviderKind, ProviderReport, ReduceOp, Route, Severity, UniqueId, Versions, code_cache, doctor,
     is_available, memory_label, memory_track_ops, passed_over, provider, rendezvous, report_json,

@@ -142,6 +142,14 @@ pub enum Error {
         /// Why it was refused.
         reason: String,
     },
+    /// The op can't be part of a step whose memory is estimated, because nothing runs there.
+    #[error("{op} on a dry device, which computes nothing: {reason}")]
+    Dry {
+        /// The op, such as `float_into_data`.
+        op: &'static str,
+        /// Why it was refused.
+        reason: String,
+    },
     /// An op's arguments do not fit together or are out of range.
     #[error("{op}: expected {expected}, found {found}")]
     Invalid {

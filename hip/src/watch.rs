@@ -18,6 +18,7 @@ pub(crate) const RANGES: u8 = 4;
 pub(crate) const MEMORY: u8 = 8;
 pub(crate) const CHECK: u8 = 16;
 pub(crate) const SYNC: u8 = 32;
+pub(crate) const DRY: u8 = 64;
 /// Set once the settings were read.
 const ASKED: u8 = 0x80;
 

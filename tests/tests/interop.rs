@@ -14,7 +14,7 @@ use burn_rocm::graph::{self, Graph};
 use burn_rocm::interop::*;
 use burn_rocm::{Config, RocmDevice, RocmError, RocmTensor, read_with_fault};
 use burn_rocm_tests::*;
-use hip::MemoryKind;
+use hip::MemorySpace;
 use serial_test::serial;
 
 fn device() -> RocmDevice {
@@ -41,7 +41,7 @@ impl Outside {
     fn new(bytes: &[u8]) -> Self {
         let device = open();
         match device.info().memory {
-            MemoryKind::Host => {
+            MemorySpace::Host => {
                 let words = vec![0u64; bytes.len().div_ceil(8)].into_boxed_slice();
                 // SAFETY: the words have at least as many bytes, and nobody else has them yet.
                 unsafe { words.as_ptr().cast_mut().cast::<u8>().copy_from(bytes.as_ptr(), bytes.len()) };
@@ -199,9 +199,9 @@ fn an_export_is_the_view_itself() {
 #[serial]
 fn dlpacks_device_is_the_memorys() {
     let expected = match open().info().memory {
-        MemoryKind::Host => (kDLCPU, 0),
-        MemoryKind::Cuda => (kDLCUDA, 0),
-        MemoryKind::Rocm => (kDLROCM, 0),
+        MemorySpace::Host => (kDLCPU, 0),
+        MemorySpace::Cuda => (kDLCUDA, 0),
+        MemorySpace::Rocm => (kDLROCM, 0),
     };
     let found = dlpack_device(&device()).unwrap();
     assert_eq!((found.device_type, found.device_id), expected);
@@ -703,7 +703,7 @@ fn an_apps_stream_is_ordered_with_the_backends() {
             let [from, to] = [&x, &y].map(|tensor| unsafe { as_raw(tensor, Ready::Unordered).unwrap() });
             stream.after_backend().unwrap();
             // The host stands for a library. It knows no stream, so it waits for this one.
-            let host = open().info().memory == MemoryKind::Host;
+            let host = open().info().memory == MemorySpace::Host;
             stream.enqueue("a copy", |handle| {
                 assert_eq!(handle, stream.handle());
                 stream.synchronize().unwrap();

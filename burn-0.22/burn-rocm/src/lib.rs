@@ -29,6 +29,8 @@ mod device;
 mod dtype;
 #[path = "../../../burn-rocm/src/error.rs"]
 mod error;
+#[path = "../../../burn-rocm/src/estimate/mod.rs"]
+mod estimate;
 #[path = "../../../burn-rocm/src/fused.rs"]
 pub mod fused;
 #[path = "../../../burn-rocm/src/graph.rs"]
@@ -75,10 +77,11 @@ pub use device::{DeviceInfo, RocmDevice};
 #[doc(hidden)]
 pub use error::raise;
 pub use error::take_last_error;
+pub use estimate::{Estimate, estimate_memory, largest_batch};
 pub use hip::trace;
 pub use hip::{
     CacheStats, ChannelsLast, CheckFinite, CodeCache, Config, Counters, Error as RocmError, F16Alternative,
-    FindMode, Finding, MemoryBlock, MemoryBy, MemoryEvent, MemoryHolder, MemoryLabel, MemoryRecord,
+    FindMode, Finding, MemoryBlock, MemoryBy, MemoryEvent, MemoryHolder, MemoryKind, MemoryLabel, MemoryRecord,
     MemoryRow, MemorySnapshot, MemorySummary, MemoryUse, PoolStats as MemoryStats, ProfileOutput, Provider,
     ProviderKind, ProviderReport, ReduceOp, Route, Severity, UniqueId, Versions, code_cache, doctor,
     is_available, memory_label, memory_track_ops, passed_over, provider, rendezvous, report_json,

@@ -4,7 +4,7 @@
 use std::any::TypeId;
 use std::sync::{Mutex, PoisonError};
 
-use burn_backend::get_device_settings;
+use burn_backend::{get_device_settings, set_default_dtypes};
 use burn_std::{BoolDType, DType};
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
@@ -65,4 +65,19 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> Rocm<F, I, B> {
             );
         }
     }
+}
+
+/// Gives a device the default dtypes of another one, if Burn has set these.
+pub(crate) fn inherit_defaults(from: &RocmDevice, to: &RocmDevice) {
+    if !SET.lock().unwrap_or_else(PoisonError::into_inner).contains(&from.index) {
+        return;
+    }
+    let settings = get_device_settings::<Rocm>(from);
+    let (float, int) = (settings.float_dtype, settings.int_dtype);
+    // Burn takes the bool dtype from the backend type. It refuses only what is set already.
+    let _ = match settings.bool_dtype {
+        BoolDType::Native => set_default_dtypes::<Rocm<f32, i32, bool>>(to, float, int),
+        BoolDType::U8 => set_default_dtypes::<Rocm<f32, i32, u8>>(to, float, int),
+        BoolDType::U32 => set_default_dtypes::<Rocm<f32, i32, u32>>(to, float, int),
+    };
 }

@@ -27,6 +27,7 @@ use crate::ops::{fft, random};
 use crate::qtensor::{Format, RocmQTensor};
 use crate::staging;
 use crate::tensor::RocmTensor;
+pub(crate) use defaults::inherit_defaults;
 
 /// The backend. `F`, `I` and `B` are the default element types of float, int and bool tensors. A
 /// tensor may have any other supported dtype.

@@ -69,7 +69,7 @@ pub use hip::{Priority, Ready};
 pub use import::{from_dlpack, from_dlpack_versioned, from_raw};
 pub use stream::Stream;
 
-use hip::MemoryKind;
+use hip::MemorySpace;
 
 use crate::device::RocmDevice;
 use crate::waiting::enqueue_own;
@@ -83,9 +83,9 @@ pub fn dlpack_device(device: &RocmDevice) -> hip::Result<DLDevice> {
     let open = device.open()?;
     let index = open.info().index as i32;
     let (device_type, device_id) = match open.info().memory {
-        MemoryKind::Rocm => (kDLROCM, index),
-        MemoryKind::Cuda => (kDLCUDA, index),
-        MemoryKind::Host => (kDLCPU, 0),
+        MemorySpace::Rocm => (kDLROCM, index),
+        MemorySpace::Cuda => (kDLCUDA, index),
+        MemorySpace::Host => (kDLCPU, 0),
     };
     Ok(DLDevice { device_type, device_id })
 }

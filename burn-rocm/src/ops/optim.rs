@@ -302,6 +302,7 @@ impl Step {
         if captured && let (Some(clock), Some(moment)) = (&clock, new.first()) {
             clock::record(moment, clock);
         }
+        let _state = (device.is_dry() && new.len() < states).then(|| hip::MemoryKind::Optimizer.label());
         while new.len() < states {
             new.push(RocmTensor::empty(&device, new_param.layout().shape().clone(), dtype)?);
         }

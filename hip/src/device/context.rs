@@ -61,7 +61,10 @@ pub(crate) enum EventKind {
 /// One device of a provider, as its streams, events and buffers use it.
 pub(crate) struct Context {
     pub(crate) provider: &'static Provider,
+    /// Its index as users see it.
     pub(crate) index: usize,
+    /// Its index as HIP counts. A dry device has that of the device that it stands for.
+    pub(crate) ordinal: usize,
     pub(crate) counters: CounterCells,
     has_error: AtomicBool,
     error: Mutex<Option<Error>>,
@@ -76,10 +79,11 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    pub(crate) fn new(provider: &'static Provider, index: usize) -> Self {
+    pub(crate) fn new(provider: &'static Provider, index: usize, ordinal: usize) -> Self {
         Self {
             provider,
             index,
+            ordinal,
             counters: CounterCells::default(),
             has_error: AtomicBool::new(false),
             error: Mutex::new(None),
@@ -113,9 +117,9 @@ impl Context {
             let status = unsafe { (self.hip().hipGetDevice)(&mut current) };
             self.check("hipGetDevice", status)?;
         }
-        if current != self.index as c_int {
+        if current != self.ordinal as c_int {
             // SAFETY: the function is HIP's.
-            let status = unsafe { (self.hip().hipSetDevice)(self.index as c_int) };
+            let status = unsafe { (self.hip().hipSetDevice)(self.ordinal as c_int) };
             self.check("hipSetDevice", status)?;
         }
         CHOSEN.set(one);

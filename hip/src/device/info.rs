@@ -11,7 +11,7 @@ use crate::provider::kind::ProviderKind;
 
 /// Whose memory a device has. Other libraries that exchange memory with it must know this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum MemoryKind {
+pub enum MemorySpace {
     /// An AMD GPU's.
     Rocm,
     /// An NVIDIA GPU's.
@@ -26,7 +26,7 @@ pub struct DeviceInfo {
     /// The device's index.
     pub index: usize,
     /// Whose memory it has. The provider says this, because HIP does not.
-    pub memory: MemoryKind,
+    pub memory: MemorySpace,
     /// The marketing name, or the architecture if the driver gives none.
     pub name: String,
     /// The full architecture name, such as `gfx90a:sramecc+:xnack-`.
@@ -77,9 +77,9 @@ impl DeviceInfo {
         Ok(Self {
             index,
             memory: match provider.kind() {
-                ProviderKind::Rocm => MemoryKind::Rocm,
-                ProviderKind::Cuda => MemoryKind::Cuda,
-                ProviderKind::Cpu => MemoryKind::Host,
+                ProviderKind::Rocm => MemorySpace::Rocm,
+                ProviderKind::Cuda => MemorySpace::Cuda,
+                ProviderKind::Cpu => MemorySpace::Host,
             },
             name,
             arch,

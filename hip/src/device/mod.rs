@@ -2,6 +2,7 @@
 
 pub(crate) mod capture;
 pub(crate) mod context;
+pub(crate) mod dry;
 pub(crate) mod event;
 pub(crate) mod info;
 pub(crate) mod library;
@@ -87,6 +88,9 @@ impl Device {
     /// `Config` for an index past the last device; `NotAvailable` if no provider has a device.
     pub fn get(index: usize) -> Result<Arc<Self>> {
         static CREATION: Mutex<()> = Mutex::new(());
+        if dry::is_dry(index) {
+            return dry::get(index);
+        }
         let provider = provider()?;
         provider.check_index(index)?;
         let count = provider.device_count();
@@ -108,8 +112,13 @@ impl Device {
     }
 
     pub(crate) fn new(provider: &'static Provider, index: usize) -> Result<Self> {
-        let info = DeviceInfo::query(provider, index)?;
-        let context = Arc::new(Context::new(provider, index));
+        Self::of(provider, index, index)
+    }
+
+    /// The device that HIP knows as `ordinal`, with another index for users.
+    fn of(provider: &'static Provider, index: usize, ordinal: usize) -> Result<Self> {
+        let info = DeviceInfo { index, ..DeviceInfo::query(provider, ordinal)? };
+        let context = Arc::new(Context::new(provider, index, ordinal));
         let compute = Arc::new(Stream::new(&context, "compute")?);
         let copies = Arc::new(Stream::new(&context, "copies")?);
         output::write_at_exit();
@@ -121,7 +130,7 @@ impl Device {
             pool: MemoryPool::new(
                 Box::new(driver),
                 Options {
-                    limit: settings()?.memory_limit_of(index, info.total_memory),
+                    limit: settings()?.memory_limit_of(ordinal, info.total_memory),
                     pooled: settings()?.memory_pool,
                     split: settings()?.memory_split.unwrap_or(usize::MAX),
                 },
@@ -170,6 +179,19 @@ impl Device {
             Route::Auto if !workarounds::norms_fill_the_device(&self.info.arch) => Route::Own,
             route => route,
         })
+    }
+
+    /// The bytes that new tensors can take: those that are free on the device or in the pool, up to the
+    /// pool's limit. Free memory of the pool may be in pieces.
+    ///
+    /// # Errors
+    /// `Device` if HIP fails.
+    pub fn available_memory(&self) -> Result<usize> {
+        let (free, _) = self.memory_info()?;
+        let stats = self.pool.stats();
+        let available = free.saturating_add(stats.reserved - stats.allocated);
+        let limit = self.pool.limit().map(|limit| limit.saturating_sub(stats.allocated));
+        Ok(limit.map_or(available, |limit| limit.min(available)))
     }
 
     /// The device's memory pool.

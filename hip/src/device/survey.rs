@@ -94,7 +94,7 @@ impl ProviderReport {
         for index in 0..provider.device_count() {
             match DeviceInfo::query(provider, index) {
                 Ok(info) => {
-                    let context = crate::device::context::Context::new(provider, index);
+                    let context = crate::device::context::Context::new(provider, index, index);
                     let free = crate::memory::driver::free_and_total(&context).ok().map(|(free, _)| free);
                     self.devices.push((info, free));
                 }

@@ -293,7 +293,7 @@ impl Dnn {
         let choices = self.chosen(&prepared, direction, desc, spans, out.buffer);
         let first = if std::ptr::eq(choices, prepared.choices.as_slice()) { 0 } else { 32 };
         for (way, choice) in (first..).zip(choices) {
-            let workspace = match device.alloc(choice.workspace) {
+            let workspace = match super::workspace(device, choice.workspace) {
                 Ok(workspace) => workspace,
                 Err(error @ Error::OutOfMemory { .. }) => {
                     failed.get_or_insert(error);

@@ -100,7 +100,7 @@ impl Dnn {
             self.plan(&handle, &key)
         })?;
         prepared.refused.check()?;
-        let workspace = y.buffer.device().alloc(prepared.workspace)?;
+        let workspace = super::workspace(y.buffer.device(), prepared.workspace)?;
         let space = workspace_span(&workspace, prepared.workspace);
         let handle = self.begin(y.buffer)?;
         let detail = || format!("{desc:?}, {activation:?}");

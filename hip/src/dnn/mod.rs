@@ -25,6 +25,7 @@ use crate::device::Device;
 use crate::device::capture::is_capturing;
 use crate::device::library::{self as library_call, Bound, Call};
 use crate::error::static_text;
+use crate::memory::kind::MemoryKind;
 use crate::memory::span::Span;
 use crate::profile::work::{Load, WorkKind};
 use crate::provider::library;
@@ -207,6 +208,13 @@ impl Device {
             Dnn::new(table, &info.arch, info.index, self.compute.handle(), deterministic(), products)
         })
     }
+}
+
+/// Memory for a call's intermediate results. An estimate counts it as a workspace, also inside the app's
+/// labels.
+fn workspace(device: &Arc<Device>, bytes: usize) -> Result<Buffer> {
+    let _workspace = device.is_dry().then(|| MemoryKind::Workspaces.label());
+    device.alloc(bytes)
 }
 
 /// The scalars of a call, which MIOpen reads before it returns: f32 for every dtype but f64.

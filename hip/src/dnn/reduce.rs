@@ -137,7 +137,7 @@ impl Dnn {
         if indices.is_some() && index_bytes != is.bytes {
             return Err(Error::invalid(OP, format!("{index_bytes} bytes of indices"), is.bytes.to_string()));
         }
-        let workspace = y.buffer.device().alloc(bytes)?;
+        let workspace = super::workspace(y.buffer.device(), bytes)?;
         let space = if bytes == 0 { Span::NULL } else { Span { ptr: workspace.as_ptr(), bytes } };
         let (alpha, beta): (*const c_void, *const c_void) =
             if double { ((&raw const ONE).cast(), (&raw const ZERO).cast()) } else { (one(), zero()) };

@@ -91,6 +91,11 @@ impl Kernels {
             });
         }
         let file = rtc::file_of(family);
+        if self.context.provider.is_dry() {
+            let kernel = Arc::new(self.without_code(&name.to_string()));
+            self.by_name.write().unwrap_or_else(PoisonError::into_inner).insert(name, kernel.clone());
+            return Ok(kernel);
+        }
         let kernel =
             self.load(&rtc::program_of(family, &file), rtc::source_hash(family), &name.to_string())?;
         // `by_name` holds only kernels that `loaded` counts. Another thread may have unloaded this
@@ -106,6 +111,9 @@ impl Kernels {
 
     /// A kernel of any program.
     pub(crate) fn of_program(&self, program: &Program, expression: &str) -> Result<Arc<Kernel>> {
+        if self.context.provider.is_dry() {
+            return Ok(Arc::new(self.without_code(expression)));
+        }
         self.load(program, rtc::hash_source(program), expression)
     }
 
@@ -170,15 +178,7 @@ impl Kernels {
         let context = &self.context;
         let symbol = c_text("kernel symbol", &object.symbol)?;
         context.bind()?;
-        let mut kernel = Kernel {
-            context: context.clone(),
-            retired: self.retired.clone(),
-            function: std::ptr::null_mut(),
-            module: std::ptr::null_mut(),
-            code: None,
-            last_use: AtomicU64::new(0),
-            name: name.into(),
-        };
+        let mut kernel = self.without_code(name);
         // Loading a module may call the compiler's library.
         let _held = library::compiling();
         // SAFETY: the functions are HIP's; the code object comes from hipRTC (or a file with its
@@ -193,6 +193,19 @@ impl Kernels {
             context.check("hipModuleGetFunction", status)?;
         }
         Ok(kernel)
+    }
+
+    /// A kernel that is not compiled. On a dry device it stays so, because nothing launches it.
+    fn without_code(&self, name: &str) -> Kernel {
+        Kernel {
+            context: self.context.clone(),
+            retired: self.retired.clone(),
+            function: std::ptr::null_mut(),
+            module: std::ptr::null_mut(),
+            code: None,
+            last_use: AtomicU64::new(0),
+            name: name.into(),
+        }
     }
 
     /// Forgets every kernel. A kernel that is running is unloaded once the stream is past it.

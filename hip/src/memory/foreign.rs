@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::device::Device;
-use crate::device::info::MemoryKind;
+use crate::device::info::MemorySpace;
 use crate::error::{Error, Result};
 use crate::memory::release::Release;
 
@@ -54,7 +54,7 @@ impl Foreign {
             let found = format!("{bytes} bytes at {address:#x}");
             return Err(Error::invalid("memory of another library", "a range of memory", found));
         }
-        let registered = device.info().memory == MemoryKind::Host;
+        let registered = device.info().memory == MemorySpace::Host;
         if registered {
             device.context.bind()?;
             // SAFETY: the function is HIP's. The caller of `Device::adopt` says that the memory is

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::memory::label::{self, Label};
 use crate::memory::record::{MemoryEvent, MemoryRecord};
 use crate::memory::summary::{MemoryBlock, MemoryHolder, MemoryRow, MemoryUse, bytes_of};
-use crate::watch::{self, MEMORY, RUNNING, watched};
+use crate::watch::{self, DRY, MEMORY, RUNNING, watched};
 
 /// A block's place in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +41,8 @@ const EVENTS: usize = 1 << 20;
 /// A block that was handed out or handed back.
 #[derive(Clone, Copy)]
 struct Event {
+    /// The block's place in the ledger.
+    entry: u32,
     at: u64,
     size: usize,
     allocated: bool,
@@ -68,6 +70,7 @@ pub(crate) struct End {
 /// pool's lock.
 pub(crate) fn record(start: &Start, end: &End) -> MemoryRecord {
     let show = |event: &Event| MemoryEvent {
+        block: event.entry,
         at: Duration::from_nanos(event.at.saturating_sub(start.at)),
         bytes: event.size,
         allocated: event.allocated,
@@ -96,8 +99,8 @@ pub(crate) struct Ledger {
     lost: u64,
 }
 
-fn event(live: &Live, at: u64, allocated: bool) -> Event {
-    Event { at, size: live.size, allocated, label: live.label, op: live.op }
+fn event(entry: u32, live: &Live, at: u64, allocated: bool) -> Event {
+    Event { entry, at, size: live.size, allocated, label: live.label, op: live.op }
 }
 
 fn op_name(op: &'static str) -> &'static str {
@@ -107,7 +110,7 @@ fn op_name(op: &'static str) -> &'static str {
 impl Ledger {
     /// Lists a block that the calling thread allocates.
     pub(crate) fn add(&mut self, size: usize, requested: usize) -> Entry {
-        let (since, op) = match watched() & MEMORY {
+        let (since, op) = match watched() & (MEMORY | DRY) {
             0 => (None, ""),
             _ => (Some(watch::now()), RUNNING.get().op),
         };
@@ -129,7 +132,7 @@ impl Ledger {
         }
         self.each(label, size, |used| used.add(size));
         if self.records > 0 {
-            self.note(&live, true);
+            self.note(number, &live, true);
         }
         Entry(number)
     }
@@ -142,24 +145,25 @@ impl Ledger {
         self.unused.push(entry.0);
         self.each(freed.label, freed.size, |used| used.remove(freed.size));
         if self.records > 0 {
-            self.note(&freed, false);
+            self.note(entry.0, &freed, false);
         }
     }
 
     #[cold]
-    fn note(&mut self, live: &Live, allocated: bool) {
+    fn note(&mut self, entry: u32, live: &Live, allocated: bool) {
         if self.events.len() >= EVENTS {
             self.lost += 1;
             return;
         }
-        self.events.push(event(live, watch::now(), allocated));
+        self.events.push(event(entry, live, watch::now(), allocated));
     }
 
     /// Begins a record. End it by [`end_record`](Self::end_record).
     pub(crate) fn begin_record(&mut self) -> Start {
         self.records += 1;
         let at = watch::now();
-        let before = self.in_use().map(|live| event(live, at, true)).collect();
+        let numbered = (0..).zip(&self.live).filter(|(_, live)| live.size != 0);
+        let before = numbered.map(|(entry, live)| event(entry, live, at, true)).collect();
         Start { at, events: self.events.len(), lost: self.lost, before }
     }
 

@@ -7,6 +7,7 @@ pub(crate) mod driver;
 pub(crate) mod fault;
 pub(crate) mod foreign;
 pub(crate) mod host;
+pub(crate) mod kind;
 pub(crate) mod label;
 pub(crate) mod ledger;
 pub(crate) mod marks;

@@ -254,6 +254,11 @@ impl MemoryPool {
             && self.allowed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) == Ok(0)
     }
 
+    /// The most bytes that the pool may hold from the driver; `None` is no limit.
+    pub fn limit(&self) -> Option<usize> {
+        self.state().limit
+    }
+
     /// Sets every peak to the bytes in use, or held from the driver, now.
     pub fn reset_peak(&self) {
         let mut state = self.state();

@@ -23,6 +23,9 @@ pub enum MemoryBy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryEvent {
+    /// The block's number. A block that is handed out later may get the number of one that was handed
+    /// back.
+    pub block: u32,
     /// The time since the record began.
     pub at: Duration,
     /// The block's bytes.
@@ -193,7 +196,14 @@ mod tests {
     use super::*;
 
     pub(super) fn event(at: u64, bytes: usize, allocated: bool, label: &str) -> MemoryEvent {
-        MemoryEvent { at: Duration::from_millis(at), bytes, allocated, label: label.into(), op: "op" }
+        MemoryEvent {
+            block: 0,
+            at: Duration::from_millis(at),
+            bytes,
+            allocated,
+            label: label.into(),
+            op: "op",
+        }
     }
 
     pub(super) fn sample() -> MemoryRecord {

@@ -17,6 +17,9 @@ const WAVE: usize = (64 << 20) / CHUNK;
 /// Why a read can't be captured.
 const NOT_YET: &str = "captured work has not run yet";
 
+/// Why a read from a dry device is refused.
+const NO_VALUE: &str = "there is no value to read";
+
 /// The names of copies in the trace and in profiles.
 const TO_HOST: &str = "copy to the host";
 const COPY: &str = "copy on the device";
@@ -162,6 +165,7 @@ impl Device {
     ) -> Result<Option<Error>> {
         self.check_range("read", buffer, byte_offset, out.len())?;
         self.refuse_captured("a read", NOT_YET)?;
+        self.refuse_dry("a read", NO_VALUE)?;
         let launched = self.faults.launched();
         count(&self.context.counters.device_to_host);
         trace::served(WorkKind::Transfer, || TO_HOST);
@@ -276,6 +280,7 @@ impl Device {
             self.check_range("read", read.buffer, read.byte_offset, read.out.len())?;
         }
         self.refuse_captured("a read", NOT_YET)?;
+        self.refuse_dry("a read", NO_VALUE)?;
         for _ in &reads {
             count(&self.context.counters.device_to_host);
             trace::count(WorkKind::Transfer);
@@ -414,6 +419,11 @@ impl Device {
         for device in [self, &other] {
             device.refuse_captured("a copy between devices", "a graph is of one device")?;
         }
+        other.refuse_dry("a copy to another device", NO_VALUE)?;
+        if self.is_dry() {
+            // Its stream and events are none of the other device's.
+            return Ok(buffer);
+        }
         self.reach(&other);
         self.compute.wait(&other.compute.mark()?)?;
         self.context.bind()?;
@@ -425,9 +435,9 @@ impl Device {
         let status = unsafe {
             (self.context.hip().hipMemcpyPeerAsync)(
                 buffer.address() as *mut _,
-                self.context.index as i32,
+                self.context.ordinal as i32,
                 (source.address() + source_offset) as *const _,
-                other.context.index as i32,
+                other.context.ordinal as i32,
                 bytes,
                 stream,
             )
@@ -449,7 +459,7 @@ impl Device {
             return;
         }
         peers.push(other.context.index);
-        let (own, peer) = (self.context.index as i32, other.context.index as i32);
+        let (own, peer) = (self.context.ordinal as i32, other.context.ordinal as i32);
         let mut can = 0;
         // SAFETY: the functions are HIP's; the first writes one int, the last only clears the
         // thread's last error.

@@ -1,5 +1,6 @@
 //! Providers (implementations of AMD's C API), and the choice of the one that this process uses.
 
+mod dry;
 pub(crate) mod installation;
 pub(crate) mod inventory;
 pub(crate) mod kind;
@@ -42,6 +43,8 @@ impl ProviderKind {
 /// A provider that is loaded and has a device.
 pub struct Provider {
     kind: ProviderKind,
+    /// The provider that dry devices stand for; `None` unless this is the one of dry devices.
+    real: Option<&'static Provider>,
     hip: Hip,
     hiprtc: Hiprtc,
     devices: usize,
@@ -107,14 +110,17 @@ impl Provider {
     /// rocBLAS, loaded at the first call.
     pub(crate) fn rocblas(&self) -> Result<&Rocblas> {
         self.rocblas
-            .get_or_init(|| match self.kind {
-                ProviderKind::Rocm => {
-                    let library = installation::open(names::ROCBLAS)?;
-                    log::debug!("rocBLAS: {}", library.path.display());
-                    fill!(Rocblas, &library, "rocBLAS")
-                }
-                ProviderKind::Cuda => cuda::rocblas(),
-                ProviderKind::Cpu => cpu::rocblas(),
+            .get_or_init(|| match self.dried(Provider::rocblas, dry::rocblas) {
+                Some(dry) => dry,
+                None => match self.kind {
+                    ProviderKind::Rocm => {
+                        let library = installation::open(names::ROCBLAS)?;
+                        log::debug!("rocBLAS: {}", library.path.display());
+                        fill!(Rocblas, &library, "rocBLAS")
+                    }
+                    ProviderKind::Cuda => cuda::rocblas(),
+                    ProviderKind::Cpu => cpu::rocblas(),
+                },
             })
             .as_ref()
             .map_err(Error::clone)
@@ -123,14 +129,17 @@ impl Provider {
     /// MIOpen, loaded at the first call.
     pub(crate) fn miopen(&self) -> Result<&Miopen> {
         self.miopen
-            .get_or_init(|| match self.kind {
-                ProviderKind::Rocm => {
-                    let library = installation::open(names::MIOPEN)?;
-                    log::debug!("MIOpen: {}", library.path.display());
-                    fill!(Miopen, &library, "MIOpen")
-                }
-                ProviderKind::Cuda => cuda::miopen(),
-                ProviderKind::Cpu => cpu::miopen(),
+            .get_or_init(|| match self.dried(Provider::miopen, dry::miopen) {
+                Some(dry) => dry,
+                None => match self.kind {
+                    ProviderKind::Rocm => {
+                        let library = installation::open(names::MIOPEN)?;
+                        log::debug!("MIOpen: {}", library.path.display());
+                        fill!(Miopen, &library, "MIOpen")
+                    }
+                    ProviderKind::Cuda => cuda::miopen(),
+                    ProviderKind::Cpu => cpu::miopen(),
+                },
             })
             .as_ref()
             .map_err(Error::clone)
@@ -140,6 +149,9 @@ impl Provider {
     pub(crate) fn rccl(&self) -> Result<&Rccl> {
         self.rccl
             .get_or_init(|| match self.kind {
+                _ if self.is_dry() => {
+                    Err(Error::Dry { op: "a collective", reason: "other ranks would wait for it".into() })
+                }
                 ProviderKind::Rocm => {
                     let library =
                         installation::open(names::RCCL).map_err(|missing| advise(missing, RCCL_FROM))?;
@@ -183,6 +195,7 @@ impl Provider {
         }
         Ok(Self {
             kind,
+            real: None,
             hip,
             hiprtc,
             devices: count as usize,

@@ -32,6 +32,7 @@ use crate::tensor::RocmTensor;
 use crate::waiting::enqueue_own;
 pub use graph::RocmGraph;
 pub use primitive::BurnDevice;
+pub(crate) use primitive::inherit_defaults;
 use primitive::own;
 
 /// Burn's padding mode as [`Border`].

@@ -1,6 +1,8 @@
 //! What Burn asks of devices and of tensors.
 
-use burn_backend::{DeviceId, DeviceOps, DeviceSettings, TensorMetadata};
+use burn_backend::{
+    DeviceId, DeviceOps, DeviceSettings, TensorMetadata, get_device_settings, set_default_dtypes,
+};
 use burn_std::device::Device;
 use burn_std::{BoolStore, DType, Shape};
 
@@ -44,6 +46,15 @@ impl From<RocmDevice> for BurnDevice {
     fn from(device: RocmDevice) -> Self {
         BurnDevice::from_id(burn_backend::cubecl::RuntimeId::Hip.stamp(device.to_id()))
     }
+}
+
+/// Gives a device the default dtypes of another one.
+pub(crate) fn inherit_defaults(from: &RocmDevice, to: &RocmDevice) {
+    #[allow(clippy::useless_conversion)] // Without Burn's dispatch, both are one type.
+    let (from, to): (BurnDevice, BurnDevice) = (from.clone().into(), to.clone().into());
+    let set = get_device_settings::<super::Rocm>(&from);
+    // Burn refuses only what is set already.
+    let _ = set_default_dtypes::<super::Rocm>(&to, set.float_dtype, set.int_dtype, set.bool_dtype);
 }
 
 impl Device for RocmDevice {

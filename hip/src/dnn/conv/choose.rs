@@ -40,11 +40,11 @@ impl Dnn {
     ) -> Result<Vec<Choice>> {
         // Find mode runs every algorithm, including those that call rocBLAS, and rocBLAS must not
         // run if it has no kernels for the device. In a capture nothing runs, so nothing can be
-        // timed.
-        let captured = at.device().captures.here().is_some();
+        // timed. The same holds on a dry device.
+        let runs = at.device().captures.here().is_none() && !at.device().is_dry();
         let find = settings()?.conv_find;
         let known = if find.uses_store() { self.known(prepared, direction, desc, at) } else { None };
-        if known.is_some() || !find.at_first_use() || !self.products || captured {
+        if known.is_some() || !find.at_first_use() || !self.products || !runs {
             let handle = self.begin(at)?;
             let operands = prepared.operands(&handle, direction, spans);
             let choices =
@@ -111,9 +111,11 @@ impl Dnn {
             let handle = self.begin(at)?;
             prepared.operands(&handle, direction, spans).find_workspace(desc)?
         };
-        let workspace = at.device().alloc(bytes)?;
+        let workspace = crate::dnn::workspace(at.device(), bytes)?;
         let space = workspace_span(&workspace, bytes);
-        tuning_store().count_trial();
+        if !at.device().is_dry() {
+            tuning_store().count_trial();
+        }
         let found = {
             let handle = self.begin(at)?;
             // SAFETY: as in `convolve`. The convolution overwrites the output again.

@@ -72,7 +72,7 @@ fn provider() -> &'static Provider {
 }
 
 fn staging() -> Staging {
-    Staging::new(&Arc::new(Context::new(provider(), 0)))
+    Staging::new(&Arc::new(Context::new(provider(), 0, 0)))
 }
 
 #[test]

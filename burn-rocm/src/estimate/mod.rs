@@ -1,0 +1,193 @@
+//! Estimates of the memory that a step takes, before anything is allocated.
+
+mod kinds;
+
+use core::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use hip::{Dry, Error, MemoryKind, MemoryRecord};
+
+use crate::backend::inherit_defaults;
+use crate::device::RocmDevice;
+use crate::error::{keep, says, take_last_error};
+use crate::ops::fft;
+use crate::waiting::enqueue_own;
+
+/// What a step takes of a device's memory. Its `Display` is a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Estimate {
+    /// The most bytes in use at once, as [`MemorySummary`](crate::MemorySummary) counts them.
+    pub peak_allocated: usize,
+    /// The most bytes that the pool holds from the driver at once.
+    pub peak_reserved: usize,
+    /// The bytes in use at the peak, by kind.
+    pub kinds: [(MemoryKind, usize); 5],
+    /// The bytes whose kind was guessed, because no [label](MemoryKind::label) says it. A part of
+    /// `peak_allocated`.
+    pub guessed: usize,
+    /// All allocations, for [`MemoryRecord::svg`] and [`MemoryRecord::at_peak`]. Its times are
+    /// those of the estimate.
+    pub record: MemoryRecord,
+}
+
+impl Estimate {
+    /// The bytes of a kind at the peak.
+    pub fn kind(&self, kind: MemoryKind) -> usize {
+        self.kinds[kind as usize].1
+    }
+}
+
+impl fmt::Display for Estimate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+        for (kind, bytes) in self.kinds {
+            writeln!(f, "{kind:<14}{:>12.2} MiB", mib(bytes))?;
+        }
+        writeln!(f, "{:<14}{:>12.2} MiB", "peak allocated", mib(self.peak_allocated))?;
+        write!(f, "{:<14}{:>12.2} MiB", "peak reserved", mib(self.peak_reserved))
+    }
+}
+
+/// What `step` takes of the default device's memory; see [`RocmDevice::estimate_memory`].
+///
+/// ```
+/// use burn::tensor::Tensor;
+/// use burn_rocm::{Rocm, estimate_memory};
+///
+/// let estimate = estimate_memory(|device| {
+///     let ones = Tensor::<Rocm, 2>::ones([512, 512], device);
+///     ones.clone().matmul(ones)
+/// })?;
+/// println!("{estimate}");
+/// assert_eq!(estimate.peak_allocated, 2 * 4 * 512 * 512);
+/// # Ok::<(), burn_rocm::RocmError>(())
+/// ```
+///
+/// # Errors
+/// As [`RocmDevice::estimate_memory`].
+pub fn estimate_memory<T>(step: impl FnOnce(&RocmDevice) -> T) -> Result<Estimate, Error> {
+    RocmDevice::default().estimate_memory(step)
+}
+
+/// The largest batch whose step fits the default device's free memory; see
+/// [`RocmDevice::largest_batch`].
+///
+/// # Errors
+/// As [`RocmDevice::largest_batch`].
+pub fn largest_batch<T>(step: impl FnMut(&RocmDevice, usize) -> T) -> Result<usize, Error> {
+    RocmDevice::default().largest_batch(None, step)
+}
+
+impl RocmDevice {
+    /// What `step` takes of this device's memory. It gets a dry device, which hands out addresses,
+    /// runs nothing and allocates no device memory. So `step` has to make its model, its optimizer
+    /// and its batch on the device that it gets. What it returns is dropped.
+    ///
+    /// The model's memory counts as that of a device without other tensors. A step that is repeated
+    /// has its largest peak in the second run, when the optimizer has its state, so let `step` run
+    /// twice.
+    ///
+    /// # Errors
+    /// `Dry` with the op's name if `step` reads a tensor, copies one to another device or joins a
+    /// collective; the error of an op that fails, such as `Invalid` for a tensor of another device;
+    /// `Capture` if this thread captures a graph.
+    ///
+    /// # Panics
+    /// If `step` panics for another reason than one of burn-rocm's errors.
+    pub fn estimate_memory<T>(&self, step: impl FnOnce(&Self) -> T) -> Result<Estimate, Error> {
+        estimate(self, None, step)
+    }
+
+    /// The largest `n` for which `step(device, n)` fits `limit` bytes. `None` is the memory that is
+    /// free or cached in the pool now, at most up to the pool's limit. Each trial is an
+    /// [estimate](Self::estimate_memory) with a pool of that limit, which makes room as the real
+    /// pool does. The trials double `n`, then halve the interval. They assume that a smaller batch
+    /// fits if a larger one does.
+    ///
+    /// # Errors
+    /// `OutOfMemory` if 1 does not fit; `Invalid` if the step's memory does not grow with `n`;
+    /// those of [`estimate_memory`](Self::estimate_memory).
+    pub fn largest_batch<T>(
+        &self,
+        limit: impl Into<Option<usize>>,
+        mut step: impl FnMut(&Self, usize) -> T,
+    ) -> Result<usize, Error> {
+        let limit = match limit.into() {
+            Some(limit) => limit,
+            None => self.open()?.available_memory()?,
+        };
+        let mut peak = |n: usize| match estimate(self, Some(limit), |device| step(device, n)) {
+            Ok(estimate) => Ok(Some(estimate.peak_allocated)),
+            Err(Error::OutOfMemory { .. }) if n > 1 => Ok(None),
+            Err(error) => Err(error),
+        };
+        let (mut fits, mut bytes) = (1, peak(1)?);
+        let mut too_many = loop {
+            let more = 2 * fits;
+            match peak(more)? {
+                None => break more,
+                same if same <= bytes && more > 64 => {
+                    return Err(Error::Invalid {
+                        op: "largest_batch",
+                        expected: "a step that needs more memory for a larger batch".into(),
+                        found: format!("no more for {more} than for {fits}"),
+                    });
+                }
+                more_bytes => (fits, bytes) = (more, more_bytes),
+            }
+        };
+        while too_many - fits > 1 {
+            let middle = fits + (too_many - fits) / 2;
+            match peak(middle)? {
+                Some(_) => fits = middle,
+                None => too_many = middle,
+            }
+        }
+        Ok(fits)
+    }
+}
+
+fn estimate<T>(
+    device: &RocmDevice,
+    limit: Option<usize>,
+    step: impl FnOnce(&RocmDevice) -> T,
+) -> Result<Estimate, Error> {
+    let real = device.open()?;
+    real.refuse_captured("an estimate", "what the step makes is no part of the graph")?;
+    // Otherwise the step's first op would enqueue it.
+    enqueue_own()?;
+    let dry = Dry::new(&real, limit)?;
+    let stand_in = RocmDevice::new(dry.device().info().index);
+    inherit_defaults(device, &stand_in);
+    let (outcome, record) = dry.device().pool().record(|| {
+        let outcome = catch_unwind(AssertUnwindSafe(|| step(&stand_in)));
+        // An error stays with the op's result, which is dropped.
+        let _ = enqueue_own();
+        outcome
+    });
+    let summary = dry.device().pool().summary();
+    fft::forget_tables(dry.device());
+    let result = match outcome {
+        Ok(result) => result,
+        Err(panic) => match take_last_error() {
+            Some(error) if says(&*panic, &error) => return Err(error),
+            other => {
+                other.into_iter().for_each(keep);
+                resume_unwind(panic)
+            }
+        },
+    };
+    drop(result);
+    // An error of a deferred op, which no read has reported.
+    dry.device().flush()?;
+    let at_peak = kinds::at_peak(&record);
+    let mut bytes = at_peak.bytes.into_iter();
+    Ok(Estimate {
+        peak_allocated: summary.allocated.peak,
+        peak_reserved: summary.peak_reserved,
+        kinds: MemoryKind::ALL.map(|kind| (kind, bytes.next().unwrap_or(0))),
+        guessed: at_peak.guessed,
+        record,
+    })
+}
