@@ -113,7 +113,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N",
         value_parser = |text: &str| text.parse::<usize>().ok().filter(|n| *n > 0).ok_or("a number from 1"))]
     devices: Option<usize>,
-    /// With `--devices`: parameters and inputs in bf16 instead of f32.
+    /// The estimated memory of training steps beside what they take, on any device.
+    #[arg(long)]
+    memory: bool,
+    /// With `--devices` or `--memory`: parameters and inputs in bf16 instead of f32.
     #[arg(long)]
     bf16: bool,
     /// Estimate on AMD's GPUs the launches of a table that the virtual GPU wrote
@@ -185,8 +188,9 @@ fn main() -> std::process::ExitCode {
             }
         };
     }
-    if is_gpu || options.shrink > 1 {
-        return match gpu::run(&options) {
+    if options.memory || is_gpu || options.shrink > 1 {
+        let run = if options.memory { gpu::memory::run } else { gpu::run };
+        return match run(&options) {
             Ok(()) => std::process::ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("{error}");

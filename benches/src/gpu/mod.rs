@@ -5,6 +5,7 @@
 pub(crate) mod cases;
 pub(crate) mod ceiling;
 mod devices;
+pub(crate) mod memory;
 pub(crate) mod models;
 mod peers;
 mod plot;
