@@ -65,7 +65,7 @@ pub(crate) struct Options {
     /// Every family of ops, or the one named: the geometric mean of its cases' ratios.
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
     families: Option<String>,
-    /// With `--families`, a row for each case too.
+    /// With `--families`, a row for each case too; with `--memory`, each estimate by kind.
     #[arg(long)]
     verbose: bool,
     /// Each op, loss, layer and optimizer of burn-rocm-nn beside what Burn composes, and training
@@ -85,7 +85,7 @@ pub(crate) struct Options {
     /// Rounds before the measured ones.
     #[arg(long, default_value_t = 2)]
     warmup: usize,
-    /// With `--fused`, `--model` or on a GPU: only the rows whose names contain this text.
+    /// With `--fused`, `--model`, `--memory` or on a GPU: only the rows whose names contain this text.
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
     /// Write the rows as CSV too.

@@ -9,7 +9,7 @@ use burn::backend::Autodiff;
 use burn::tensor::{Distribution, Tensor, TensorData, s};
 use burn_backend::Backend as _;
 use burn_rocm::graph::{self, Graph};
-use burn_rocm::{CheckFinite, Config, Rocm, RocmError, take_last_error};
+use burn_rocm::{CheckFinite, Config, Rocm, RocmDevice, RocmError, estimate_memory, take_last_error};
 use burn_rocm_tests::{Random, again};
 use serial_test::serial;
 
@@ -212,4 +212,26 @@ fn each_op_waits_if_asked_for() {
         let text = again(&test, &[("BURN_ROCM_SYNC_EACH_OP", "1"), ("BURN_ROCM_CHAIN", "0")]);
         assert!(text.contains("1 passed"), "{text}");
     }
+}
+
+/// A dry device has no values to check. The estimate is that of a step with checks.
+#[test]
+#[serial]
+fn an_estimate_runs_no_check() {
+    settings();
+    let device = RocmDevice::default();
+    let step = |value: f32, device: &RocmDevice| {
+        let x = Tensor::<B, 2>::full([256, 256], value, device);
+        ((x.clone().log() + 1.0).matmul(x) * 2.0).exp().sum()
+    };
+    let _ = B::sync(&device);
+    let before = (device.counters().unwrap(), device.memory_stats().unwrap());
+    let estimate = estimate_memory(|device| step(-1.0, device)).unwrap();
+    assert_eq!((device.counters().unwrap(), device.memory_stats().unwrap()), before);
+    B::memory_cleanup(&device);
+    device.reset_peak_memory().unwrap();
+    let in_use = device.memory_stats().unwrap().allocated;
+    assert_eq!(named(step(1.0, &device)), None);
+    let summary = burn_rocm::memory_summary(&device).unwrap();
+    assert_eq!(summary.allocated.peak - in_use, estimate.peak_allocated);
 }

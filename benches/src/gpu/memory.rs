@@ -6,7 +6,7 @@ use burn::module::AutodiffModule;
 use burn::optim::{GradientsParams, Optimizer};
 use burn::tensor::FloatDType;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use burn_rocm::{FloatElement, Rocm, RocmDevice, RocmError, memory_summary};
+use burn_rocm::{FloatElement, MemoryKind, Rocm, RocmDevice, RocmError, memory_summary};
 
 use super::models::{Trained, fused, stock};
 use crate::Options;
@@ -36,11 +36,14 @@ fn rows<F: FloatElement>(options: &Options, dtype: FloatDType) -> Result<(), Roc
             type Cnn<F> = $from::Cnn<$backend<F>>;
             type ResNet18<F> = $from::ResNet18<$backend<F>>;
             type Transformer<F> = $from::Transformer<$backend<F>>;
+            type Bert<F> = $from::Bert<$backend<F>>;
             row::<$backend<F>, Cnn<F>, _>(options, concat!("CNN", $suffix), 4096, dtype, || adam.init())?;
             let name = concat!("ResNet-18", $suffix);
             row::<$backend<F>, ResNet18<F>, _>(options, name, 64, dtype, || adam.init())?;
             let name = concat!("transformer", $suffix);
             row::<$backend<F>, Transformer<F>, _>(options, name, 16, dtype, || adam.init())?;
+            let name = concat!("BERT base", $suffix);
+            row::<$backend<F>, Bert<F>, _>(options, name, 32, dtype, || adam.init())?;
         }};
     }
     models!(Saved, stock, burn::optim, "");
@@ -71,7 +74,11 @@ where
         let (mut model, mut optimizer) = (M::new(device), optimizer());
         let batch = M::cast(M::batch(size, device), dtype);
         for _ in 0..3 {
-            let gradients = GradientsParams::from_grads(model.loss(batch.clone()).backward(), &model);
+            let loss = model.loss(batch.clone());
+            let label = MemoryKind::Gradients.label();
+            let gradients = GradientsParams::from_grads(loss.backward(), &model);
+            drop(label);
+            let _label = MemoryKind::Optimizer.label();
             model = optimizer.step(1e-3, model, gradients);
         }
     };
@@ -89,5 +96,8 @@ where
     let allocated = of(estimate.peak_allocated, measured.allocated.peak);
     let reserved = of(estimate.peak_reserved, measured.peak_reserved);
     println!("| {name}, {size} | {allocated} | {reserved} |");
+    if options.verbose {
+        eprintln!("{name}, {size}, of which {:.1} MiB are guessed:\n{estimate}", mib(estimate.guessed));
+    }
     Ok(())
 }

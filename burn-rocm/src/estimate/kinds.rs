@@ -14,23 +14,29 @@ pub(super) struct AtPeak {
 /// A block, with the numbers of the events that hand it out and take it back.
 struct Block<'a> {
     from: usize,
-    /// `usize::MAX` if the step returns it.
+    /// `usize::MAX` if it outlives the record.
     to: usize,
     bytes: usize,
     label: &'a str,
     op: &'static str,
 }
 
+impl Block<'_> {
+    fn lives_at(&self, event: usize) -> bool {
+        self.from <= event && event < self.to
+    }
+}
+
 /// The bytes in use at the record's first peak.
 pub(super) fn at_peak(record: &MemoryRecord) -> AtPeak {
     let blocks = blocks(record);
     let peak = peak(record);
-    let course = Course::of(&blocks);
+    let course = Course::new(&blocks, peak);
     let mut sums = AtPeak::default();
-    for block in blocks.iter().filter(|block| block.from <= peak && peak < block.to) {
+    for block in blocks.iter().filter(|block| block.lives_at(peak)) {
         let kind = MemoryKind::of_path(block.label).unwrap_or_else(|| {
             sums.guessed += block.bytes;
-            guess(block, &course)
+            course.guess(block)
         });
         sums.bytes[kind as usize] += block.bytes;
     }
@@ -70,39 +76,94 @@ fn peak(record: &MemoryRecord) -> usize {
 
 /// The op in which Burn makes a module's parameters.
 const PARAMETERS: &str = "memory_persistent_allocations";
+/// The op with which Burn begins a backward pass: the gradient of the loss, a block of the least
+/// size.
+const SEED: (&str, usize) = ("float_ones", 256);
 
-/// The step's course, as numbers of events.
-struct Course {
-    /// The first gradient. Before it there is no optimizer.
-    gradient: usize,
-    /// The last allocation. What lives longer is not the step's own.
-    last: usize,
-}
-
-impl Course {
-    fn of(blocks: &[Block<'_>]) -> Self {
-        let gradient = blocks.iter().find(|block| is_gradient(block));
-        Self {
-            gradient: gradient.map_or(usize::MAX, |block| block.from),
-            last: blocks.last().map_or(0, |block| block.from),
-        }
-    }
-}
-
-fn is_gradient(block: &Block<'_>) -> bool {
+fn is_backward(block: &Block<'_>) -> bool {
     block.op.contains("backward")
 }
 
-fn guess(block: &Block<'_>, course: &Course) -> MemoryKind {
-    if block.op == PARAMETERS {
-        return MemoryKind::Parameters;
+/// The first allocation of each backward pass. Ones of the same size may also be made elsewhere, so
+/// those are chosen after which the first op with `backward` in its name comes. Without such an op
+/// there is no pass.
+fn backward_passes(blocks: &[Block<'_>]) -> Vec<usize> {
+    let seeds = blocks.iter().filter(|block| (block.op, block.bytes) == SEED).map(|block| block.from);
+    let (mut seeds, mut passes) = (seeds.peekable(), Vec::new());
+    for block in blocks.iter().filter(|block| is_backward(block)) {
+        let mut seed = None;
+        while let Some(next) = seeds.next_if(|&next| next < block.from) {
+            seed = Some(next);
+        }
+        match seed {
+            Some(seed) => passes.push(seed),
+            None if passes.is_empty() => passes.push(block.from),
+            None => {}
+        }
     }
-    if is_gradient(block) {
-        return MemoryKind::Gradients;
+    passes
+}
+
+/// The step's course around the peak, as numbers of events.
+struct Course {
+    /// The first backward pass. Before it there is no optimizer.
+    first: Option<usize>,
+    /// The last backward pass before the peak.
+    before: Option<usize>,
+    /// The first one after it.
+    after: Option<usize>,
+    /// Whether the peak is in the forward pass of `after`.
+    is_forward: bool,
+    /// The last allocation. What lives longer is not the step's own.
+    last: usize,
+    /// Whether the optimizer says what its state is.
+    is_labelled: bool,
+}
+
+impl Course {
+    fn new(blocks: &[Block<'_>], peak: usize) -> Self {
+        let passes = backward_passes(blocks);
+        let (before, after) = passes.split_at(passes.partition_point(|&pass| pass <= peak));
+        let mut course = Self {
+            first: passes.first().copied(),
+            before: before.last().copied(),
+            after: after.first().copied(),
+            is_forward: false,
+            last: blocks.last().map_or(0, |block| block.from),
+            is_labelled: blocks.iter().any(|b| MemoryKind::of_path(b.label) == Some(MemoryKind::Optimizer)),
+        };
+        // What one backward pass leaves to the next is no gradient.
+        course.is_forward = course.before.zip(course.after).is_some_and(|(before, after)| {
+            let mut later = blocks.iter().filter(|block| block.from > before && block.lives_at(peak));
+            later.any(|block| block.lives_at(after) && !course.is_outlived_by(block))
+        });
+        course
     }
-    match (block.to > course.last, block.from > course.gradient) {
-        (true, true) => MemoryKind::Optimizer,
-        (true, false) => MemoryKind::Parameters,
-        (false, _) => MemoryKind::Activations,
+
+    fn is_outlived_by(&self, block: &Block<'_>) -> bool {
+        block.to > self.last
+    }
+
+    fn guess(&self, block: &Block<'_>) -> MemoryKind {
+        if block.op == PARAMETERS {
+            return MemoryKind::Parameters;
+        }
+        if is_backward(block) {
+            return MemoryKind::Gradients;
+        }
+        let stays = self.is_outlived_by(block);
+        let is_first = self.first.is_none_or(|first| block.from < first);
+        match self.before.is_some_and(|before| block.from >= before) {
+            false if stays && is_first => MemoryKind::Parameters,
+            false if stays => MemoryKind::Optimizer,
+            false => MemoryKind::Activations,
+            // Several steps have made the optimizer's state before the last one.
+            true if self.after.is_none() && (self.first != self.before || self.is_labelled) => {
+                MemoryKind::Gradients
+            }
+            true if stays => MemoryKind::Optimizer,
+            true if self.is_forward => MemoryKind::Activations,
+            true => MemoryKind::Gradients,
+        }
     }
 }

@@ -10,7 +10,7 @@ use hip::{Dry, Error, MemoryKind, MemoryRecord};
 use crate::backend::inherit_defaults;
 use crate::device::RocmDevice;
 use crate::error::{keep, says, take_last_error};
-use crate::ops::fft;
+use crate::ops::{fft, random};
 use crate::waiting::enqueue_own;
 
 /// What a step takes of a device's memory. Its `Display` is a table.
@@ -80,13 +80,12 @@ pub fn largest_batch<T>(step: impl FnMut(&RocmDevice, usize) -> T) -> Result<usi
 }
 
 impl RocmDevice {
-    /// What `step` takes of this device's memory. It gets a dry device, which hands out addresses,
-    /// runs nothing and allocates no device memory. So `step` has to make its model, its optimizer
-    /// and its batch on the device that it gets. What it returns is dropped.
+    /// What `step` takes of this device's memory, if no other tensor is on it. `step` gets a dry
+    /// device, which hands out addresses, runs nothing and allocates no device memory. So it has to
+    /// make its model, its optimizer and its batch on that device. What it returns is dropped.
     ///
-    /// The model's memory counts as that of a device without other tensors. A step that is repeated
-    /// has its largest peak in the second run, when the optimizer has its state, so let `step` run
-    /// twice.
+    /// A training step has its largest peak when the optimizer has its state, so let `step` take
+    /// two.
     ///
     /// # Errors
     /// `Dry` with the op's name if `step` reads a tensor, copies one to another device or joins a
@@ -94,7 +93,7 @@ impl RocmDevice {
     /// `Capture` if this thread captures a graph.
     ///
     /// # Panics
-    /// If `step` panics for another reason than one of burn-rocm's errors.
+    /// If `step` panics for another reason than one of burn-rocm's errors on this thread.
     pub fn estimate_memory<T>(&self, step: impl FnOnce(&Self) -> T) -> Result<Estimate, Error> {
         estimate(self, None, step)
     }
@@ -106,8 +105,9 @@ impl RocmDevice {
     /// fits if a larger one does.
     ///
     /// # Errors
-    /// `OutOfMemory` if 1 does not fit; `Invalid` if the step's memory does not grow with `n`;
-    /// those of [`estimate_memory`](Self::estimate_memory).
+    /// `OutOfMemory` if 1 does not fit; `Invalid` if the step's memory does not grow with `n`, as
+    /// when the step cuts its batch into pieces of a fixed size; those of
+    /// [`estimate_memory`](Self::estimate_memory).
     pub fn largest_batch<T>(
         &self,
         limit: impl Into<Option<usize>>,
@@ -117,34 +117,61 @@ impl RocmDevice {
             Some(limit) => limit,
             None => self.open()?.available_memory()?,
         };
-        let mut peak = |n: usize| match estimate(self, Some(limit), |device| step(device, n)) {
-            Ok(estimate) => Ok(Some(estimate.peak_allocated)),
-            Err(Error::OutOfMemory { .. }) if n > 1 => Ok(None),
-            Err(error) => Err(error),
-        };
-        let (mut fits, mut bytes) = (1, peak(1)?);
+        let mut trial = |n: usize| Ok(Trial::of(&estimate(self, Some(limit), |device| step(device, n))?));
+        let first = trial(1)?;
+        let (mut fits, mut last) = (1, first);
         let mut too_many = loop {
             let more = 2 * fits;
-            match peak(more)? {
-                None => break more,
-                same if same <= bytes && more > 64 => {
-                    return Err(Error::Invalid {
-                        op: "largest_batch",
-                        expected: "a step that needs more memory for a larger batch".into(),
-                        found: format!("no more for {more} than for {fits}"),
-                    });
-                }
-                more_bytes => (fits, bytes) = (more, more_bytes),
+            let Some(next) = if_it_fits(trial(more))? else { break more };
+            if more >= 1024 && next.grows_no_more(&last, &first) {
+                return Err(Error::Invalid {
+                    op: "largest_batch",
+                    expected: "a step that needs more memory for a larger batch".into(),
+                    found: format!("no more for {more} than for {fits}"),
+                });
             }
+            (fits, last) = (more, next);
         };
         while too_many - fits > 1 {
             let middle = fits + (too_many - fits) / 2;
-            match peak(middle)? {
+            match if_it_fits(trial(middle))? {
                 Some(_) => fits = middle,
                 None => too_many = middle,
             }
         }
         Ok(fits)
+    }
+}
+
+/// What the search for the largest batch compares.
+#[derive(Clone, Copy)]
+struct Trial {
+    peak: usize,
+    allocations: usize,
+    /// The bytes of all allocations together.
+    total: usize,
+}
+
+impl Trial {
+    fn of(estimate: &Estimate) -> Self {
+        let sizes = || estimate.record.events.iter().filter(|event| event.allocated).map(|event| event.bytes);
+        Self { peak: estimate.peak_allocated, allocations: sizes().count(), total: sizes().sum() }
+    }
+
+    /// Whether no larger batch can take more memory: nothing depends on its size, or the step cuts
+    /// it into pieces. The peak alone does not show it. It stays the same as long as it is the
+    /// optimizer's.
+    fn grows_no_more(&self, half: &Self, first: &Self) -> bool {
+        let cuts = self.allocations >= 16 * first.allocations;
+        self.peak == half.peak && (self.total == first.total || cuts)
+    }
+}
+
+/// `None` if the trial ran out of memory.
+fn if_it_fits(trial: Result<Trial, Error>) -> Result<Option<Trial>, Error> {
+    match trial {
+        Err(Error::OutOfMemory { .. }) => Ok(None),
+        result => result.map(Some),
     }
 }
 
@@ -168,6 +195,7 @@ fn estimate<T>(
     });
     let summary = dry.device().pool().summary();
     fft::forget_tables(dry.device());
+    random::forget(stand_in.index);
     let result = match outcome {
         Ok(result) => result,
         Err(panic) => match take_last_error() {

@@ -72,6 +72,11 @@ pub(crate) fn seed(device: &RocmDevice, seed: u64) {
     of_thread(|states| states.insert(device.index, State { seed, calls: 0 }));
 }
 
+/// Drops the device's random numbers.
+pub(crate) fn forget(device: usize) {
+    states().lock().unwrap_or_else(PoisonError::into_inner).remove(&device);
+}
+
 /// The seed and the number of the first of the next `calls` calls, which nobody else gets.
 pub(crate) fn reserve(device: &RocmDevice, calls: u64) -> [u64; 2] {
     of_thread(|states| {

@@ -298,7 +298,7 @@ impl Device {
     /// Notes the pool's bytes in the profiles in progress.
     #[inline]
     pub(crate) fn sample_memory(&self) {
-        if profiled() {
+        if profiled() && !self.is_dry() {
             let stats = self.pool.stats();
             session::memory(self.context.index, stats.allocated, stats.reserved);
         }

@@ -203,19 +203,20 @@ pub(crate) enum Timed {
 
 /// The profile's part.
 impl Stream {
-    /// Begins a piece of work, which the caller enqueues next; `None` if nothing is profiled. Drop
-    /// the result if the work was refused.
+    /// Begins a piece of work, which the caller enqueues next; `None` if nothing is profiled, or on
+    /// a dry device, which does no work. Drop the result if the work was refused.
     #[inline]
     pub(crate) fn begin_work(&self) -> Option<Timed> {
-        if profiled() { Some(self.begin_timed()) } else { None }
+        if profiled() { self.begin_timed() } else { None }
     }
 
     /// As [`begin_work`](Self::begin_work), if the caller knows that something is profiled.
     #[cold]
-    pub(crate) fn begin_timed(&self) -> Timed {
+    pub(crate) fn begin_timed(&self) -> Option<Timed> {
         match self.recording {
-            None => Timed::Runs(self.lane.begin(self.raw)),
-            Some(_) => Timed::IsCaptured,
+            _ if self.context.provider.is_dry() => None,
+            None => Some(Timed::Runs(self.lane.begin(self.raw))),
+            Some(_) => Some(Timed::IsCaptured),
         }
     }
 

@@ -260,7 +260,7 @@ impl<'d> Launch<'d> {
         }
         let stream = if self.captured { self.device.stream() } else { &self.device.compute };
         stream.catch_up();
-        let timed = if self.watched & PROFILE != 0 { Some(stream.begin_timed()) } else { None };
+        let timed = if self.watched & PROFILE != 0 { stream.begin_timed() } else { None };
         // SAFETY: the caller promises that the arguments fit the kernel.
         unsafe { stream.launch(&self.kernel, grid, shared_bytes, &mut parameters)? };
         stream.end_work(timed, WorkKind::Kernel, || self.kernel.name(), Load::bytes(self.bytes));

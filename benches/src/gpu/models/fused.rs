@@ -12,7 +12,9 @@ mod parts {
     pub(super) use burn_rocm_nn::transformer::{
         TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput,
     };
-    pub(super) use burn_rocm_nn::{BatchNorm, BatchNormConfig, LinearAct as LinearRelu};
+    pub(super) use burn_rocm_nn::{
+        BatchNorm, BatchNormConfig, LayerNorm, LayerNormConfig, LinearAct as LinearRelu,
+    };
 
     pub(super) fn norm_relu<B: Backend>(norm: &BatchNorm<B>, x: Tensor<B, 4>) -> Tensor<B, 4> {
         relu(norm.forward(x))
@@ -39,6 +41,9 @@ mod parts {
     }
 }
 
+#[path = "bert.rs"]
+mod bert;
 #[path = "nets.rs"]
 mod nets;
+pub(crate) use bert::Bert;
 pub(crate) use nets::{Cnn, Mlp, ResNet18, Transformer};

@@ -10,7 +10,7 @@ mod parts {
     pub(super) use burn::nn::transformer::{
         TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput,
     };
-    pub(super) use burn::nn::{BatchNorm, BatchNormConfig};
+    pub(super) use burn::nn::{BatchNorm, BatchNormConfig, LayerNorm, LayerNormConfig};
 
     pub(super) fn norm_relu<B: Backend>(norm: &BatchNorm<B>, x: Tensor<B, 4>) -> Tensor<B, 4> {
         relu(norm.forward(x))
@@ -40,6 +40,9 @@ mod parts {
     }
 }
 
+#[path = "bert.rs"]
+mod bert;
 #[path = "nets.rs"]
 mod nets;
+pub(crate) use bert::Bert;
 pub(crate) use nets::{Cnn, Mlp, ResNet18, Transformer};
