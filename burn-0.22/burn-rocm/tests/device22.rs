@@ -39,6 +39,29 @@ fn work(device: &BurnDevice) {
 }
 
 #[test]
+fn an_estimate_is_what_the_step_takes() {
+    let (_lock, real, device) = alone();
+    let step = |device: &RocmDevice| {
+        let device = BurnDevice::from(device.clone());
+        work(&device);
+        ones(&device, [64, 64])
+    };
+    R::sync(&device).unwrap();
+    R::memory_cleanup(&device);
+    let estimate = real.estimate_memory(step).unwrap();
+    real.reset_peak_memory().unwrap();
+    let in_use = real.memory_stats().unwrap().allocated;
+    drop(step(&real));
+    assert_eq!(memory_summary(&real).unwrap().allocated.peak - in_use, estimate.peak_allocated);
+    let read = real.estimate_memory(|device| {
+        let ones = ones(&BurnDevice::from(device.clone()), [4]);
+        block_on(R::float_into_data(ones)).unwrap_err();
+        burn_rocm_022::raise(take_last_error().unwrap());
+    });
+    assert!(matches!(read, Err(RocmError::Dry { op: "float_into_data", .. })), "{read:?}");
+}
+
+#[test]
 fn windows_measure_the_devices_time() {
     let (_lock, _, device) = alone();
     R::sync(&device).unwrap();
