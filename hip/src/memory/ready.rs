@@ -31,6 +31,7 @@ impl Device {
     /// The stream is a live one of this process.
     pub unsafe fn make_ready(&self, op: &'static str, buffer: &Buffer, ready: Ready) -> Result<()> {
         self.refuse_captured(op, "captured work has not run yet")?;
+        self.refuse_dry(op, "the memory is not there")?;
         self.compute.catch_up();
         // Whether there is a fault is known only after a wait.
         let ready = if buffer.marks.get().is_some() { Ready::OnHost } else { ready };

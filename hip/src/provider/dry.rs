@@ -91,12 +91,14 @@ pub(super) fn hip(real: &Hip) -> Hip {
             hipInit, hipGetDeviceCount, hipSetDevice, hipGetDevice, hipDeviceGetAttribute, hipDeviceGetName,
             hipDeviceTotalMem, hipMemGetInfo, hipDriverGetVersion, hipRuntimeGetVersion, hipGetErrorName,
             hipGetErrorString, hipGetLastError, hipGetDevicePropertiesR0600, hipGetDeviceProperties,
+            hipDeviceGetStreamPriorityRange,
         }
         nothing {
             hipFree, hipMemcpyPeerAsync, hipMemsetAsync, hipMemsetD32Async, hipStreamDestroy,
             hipStreamSynchronize, hipStreamWaitEvent, hipEventDestroy, hipEventRecord, hipEventQuery,
             hipEventSynchronize, hipModuleLoadData, hipModuleUnload, hipModuleGetFunction,
-            hipModuleLaunchKernel, hipDeviceSynchronize, hipDeviceEnablePeerAccess,
+            hipModuleLaunchKernel, hipDeviceSynchronize, hipDeviceEnablePeerAccess, hipHostRegister,
+            hipHostUnregister,
         }
         maybe {}
         instead {
@@ -105,6 +107,7 @@ pub(super) fn hip(real: &Hip) -> Hip {
             hipHostFree: host_free,
             hipMemcpyAsync: copy,
             hipStreamCreateWithFlags: new_handle,
+            hipStreamCreateWithPriority: new_stream,
             hipEventCreateWithFlags: new_handle,
             hipEventElapsedTime: no_time,
             hipDeviceCanAccessPeer: no_peer,
@@ -143,7 +146,7 @@ pub(super) fn miopen(real: &Miopen) -> Miopen {
             miopenGetErrorString, miopenGetVersion, miopenDestroy, miopenCreateTensorDescriptor,
             miopenSetTensorDescriptor, miopenDestroyTensorDescriptor, miopenCreateConvolutionDescriptor,
             miopenInitConvolutionNdDescriptor, miopenSetConvolutionGroupCount,
-            miopenSetConvolutionAttribute, miopenDestroyConvolutionDescriptor,
+            miopenSetConvolutionAttribute, miopenSetConvolutionFindMode, miopenDestroyConvolutionDescriptor,
             miopenConvolutionForwardGetSolutionCount, miopenConvolutionForwardGetSolution,
             miopenConvolutionForwardGetSolutionWorkspaceSize, miopenConvolutionBackwardDataGetSolutionCount,
             miopenConvolutionBackwardDataGetSolution, miopenConvolutionBackwardDataGetSolutionWorkspaceSize,
@@ -177,7 +180,7 @@ pub(super) fn miopen(real: &Miopen) -> Miopen {
         }
         maybe {
             miopenLayerNormForward, miopenLayerNormBackward, miopenGroupNormForward,
-            miopenT5LayerNormForward, miopenExecuteFusionPlan_v2,
+            miopenT5LayerNormForward, miopenExecuteFusionPlan_v2, miopenSetTuningPolicy,
         }
         instead { miopenCreateWithStream: new_dnn, miopenCompileFusionPlan: no_plan }
         absent {}
@@ -264,6 +267,11 @@ unsafe extern "C" fn new_handle<T>(handle: *mut *mut T, _flags: c_uint) -> hipEr
     // SAFETY: the caller passes a place for one handle.
     unsafe { handle.write(std::ptr::without_provenance_mut(FIRST)) };
     hip_sys::hipSuccess
+}
+
+unsafe extern "C" fn new_stream(stream: *mut hipStream_t, flags: c_uint, _: c_int) -> hipError_t {
+    // SAFETY: the caller's place.
+    unsafe { new_handle(stream, flags) }
 }
 
 unsafe extern "C" fn no_time<T>(milliseconds: *mut f32, _: *mut T, _: *mut T) -> hipError_t {
