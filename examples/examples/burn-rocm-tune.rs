@@ -124,7 +124,7 @@ fn problems(traces: &[PathBuf]) -> Result<Vec<ConvProblem>, Error> {
 /// Tunes each. Returns how many failed.
 fn tune_all(device: &RocmDevice, problems: &[ConvProblem]) -> Result<usize, RocmError> {
     let info = device.info()?;
-    println!("{} convolutions on {} ({})", problems.len(), info.name, info.arch);
+    println!("{} convolutions on {} ({})", problems.len(), info.name, info.architecture);
     let style = ProgressStyle::with_template("[{elapsed}, about {eta} left] {pos}/{len} {wide_msg}");
     let bar = ProgressBar::new(problems.len() as u64)
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));

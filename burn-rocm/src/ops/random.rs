@@ -74,7 +74,7 @@ pub(crate) fn seed(device: &RocmDevice, seed: u64) {
 
 /// Drops the device's random numbers.
 pub(crate) fn forget(device: usize) {
-    states().lock().unwrap_or_else(PoisonError::into_inner).remove(&device);
+    of_thread(|states| states.remove(&device));
 }
 
 /// The seed and the number of the first of the next `calls` calls, which nobody else gets.
