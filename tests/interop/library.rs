@@ -1,8 +1,8 @@
 //! The functions that `check.py` calls by ctypes: a small module with tensors of this backend, as
 //! another library would bind it to Python.
 //!
-//! A tensor is a pointer that `interop_free` takes back. A function that fails returns null and keeps
-//! a message for `interop_error`.
+//! A tensor is a pointer that `interop_free` takes back. A function that fails returns null and
+//! keeps a message for `interop_error`.
 #![allow(clippy::missing_safety_doc, reason = "each is called by check.py only, as its text says")]
 
 use std::cell::RefCell;
@@ -78,8 +78,8 @@ pub unsafe extern "C" fn interop_import(managed: *mut c_void, versioned: bool) -
     })
 }
 
-/// Makes the struct of a capsule. `stream` is what `__dlpack__` gets: -2 stands for None, which is the
-/// host of a CPU device, and else the default stream.
+/// Makes the struct of a capsule. `stream` is what `__dlpack__` gets: -2 stands for None, which is
+/// the host of a CPU device, and else the default stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn interop_export(
     tensor: *mut RocmTensor,

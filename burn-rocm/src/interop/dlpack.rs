@@ -101,8 +101,8 @@ pub const DLPACK_FLAG_BITMASK_IS_COPIED: u64 = 2;
 #[repr(C)]
 #[derive(Debug)]
 pub struct DLManagedTensorVersioned {
-    /// The version. If its major number is not the consumer's, the consumer may only read this field
-    /// and call the deleter.
+    /// The version. If its major number is not the consumer's, the consumer may only read this
+    /// field and call the deleter.
     pub version: DLPackVersion,
     /// The producer's.
     pub manager_ctx: *mut c_void,

@@ -34,18 +34,19 @@ pub struct RawTensor<'a> {
     pub device: RocmDevice,
 }
 
-/// The tensor's place in memory. Enqueues all work that writes the tensor, and makes `ready` wait for
-/// it.
+/// The tensor's place in memory. Enqueues all work that writes the tensor, and makes `ready` wait
+/// for it.
 ///
 /// The backend may use the memory for another tensor once this one, its clones and its views are
 /// dropped, in work that it enqueues from then on. So drop the tensor only after the work of others
 /// that uses the memory, or make the backend's stream wait for that work. Who writes the memory
-/// changes every tensor that shares it. Ops may run later than they are called, so such a write must
-/// be ordered with the backend's stream too.
+/// changes every tensor that shares it. Ops may run later than they are called, so such a write
+/// must be ordered with the backend's stream too.
 ///
 /// # Errors
-/// The tensor's fault, if a kernel found one ([`read_with_fault`](crate::read_with_fault)); the error
-/// of a product that was put off; `Capture` if this thread captures a graph; an error of the device.
+/// The tensor's fault, if a kernel found one ([`read_with_fault`](crate::read_with_fault)); the
+/// error of a product that was put off; `Capture` if this thread captures a graph; an error of the
+/// device.
 ///
 /// # Safety
 /// The stream in `ready` is a live one of the device.
@@ -61,24 +62,24 @@ pub unsafe fn as_raw(tensor: &RocmTensor, ready: Ready) -> hip::Result<RawTensor
     })
 }
 
-/// The tensor as DLPack's `DLManagedTensor`, for a capsule named `dltensor`. Nothing is copied, unless
-/// a stride is negative, which many libraries refuse, or nobody may write the memory, which this
-/// struct can't say.
+/// The tensor as DLPack's `DLManagedTensor`, for a capsule named `dltensor`. Nothing is copied,
+/// unless a stride is negative, which many libraries refuse, or nobody may write the memory, which
+/// this struct can't say.
 ///
 /// Enqueues all work that writes the tensor, and makes `ready` wait for it. The consumer calls the
-/// deleter once, from any thread. The deleter waits until all streams of the device are past the work
-/// that they have received, because the consumer's work may still use the memory. If nobody calls it,
-/// the memory stays.
+/// deleter once, from any thread. The deleter waits until all streams of the device are past the
+/// work that they have received, because the consumer's work may still use the memory. If nobody
+/// calls it, the memory stays.
 ///
 /// # Errors
-/// The tensor's fault, if a kernel found one; the error of a product that was put off; `Unsupported`
-/// for a dtype that DLPack lacks (bools of 32 bits, quantised values); `Capture` if this thread
-/// captures a graph; an error of the device.
+/// The tensor's fault, if a kernel found one; the error of a product that was put off;
+/// `Unsupported` for a dtype that DLPack lacks (bools of 32 bits, quantised values); `Capture` if
+/// this thread captures a graph; an error of the device.
 ///
 /// # Safety
-/// The stream in `ready` is a live one of the device. The pointer goes to one consumer, which follows
-/// DLPack's specification. What it writes changes every tensor that shares the memory. Ops may run
-/// later than they are called, so its writes are ordered with the backend's stream.
+/// The stream in `ready` is a live one of the device. The pointer goes to one consumer, which
+/// follows DLPack's specification. What it writes changes every tensor that shares the memory. Ops
+/// may run later than they are called, so its writes are ordered with the backend's stream.
 pub unsafe fn to_dlpack(tensor: RocmTensor, ready: Ready) -> hip::Result<*mut DLManagedTensor> {
     const OP: &str = "interop::to_dlpack";
     let writable = !tensor.buffer().is_read_only();

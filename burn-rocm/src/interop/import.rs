@@ -20,22 +20,22 @@ use crate::waiting::enqueue_own;
 
 /// A tensor over memory that another library allocated. Nothing is copied.
 ///
-/// `pointer` is the address of element (0, 0, ...) on the device. `strides` are in elements, and may
-/// be negative or 0; `None` stands for row-major order. The pointer needs the alignment of one
+/// `pointer` is the address of element (0, 0, ...) on the device. `strides` are in elements, and
+/// may be negative or 0; `None` stands for row-major order. The pointer needs the alignment of one
 /// element only.
 ///
 /// `keeper` is called once, when nobody needs the memory any more: the tensor, its views and the
-/// graphs that use it are gone, and the device is past the work that uses the memory. The thread that
-/// drops the last of these calls it, or one that later reads, waits, or imports a tensor. For a shape
-/// without elements it is called before this function returns. If the process ends first, nobody
-/// calls it. A panic in it becomes an error of the next read or `sync`.
+/// graphs that use it are gone, and the device is past the work that uses the memory. The thread
+/// that drops the last of these calls it, or one that later reads, waits, or imports a tensor. For
+/// a shape without elements it is called before this function returns. If the process ends first,
+/// nobody calls it. A panic in it becomes an error of the next read or `sync`.
 ///
 /// Ops never write the memory, because the tensor counts as shared. [`graph::write`] does.
 ///
 /// # Errors
 /// `Invalid` for a null or misaligned pointer, for a number of strides other than that of dims, and
-/// for a size that overflows; `Unsupported` for a quantised dtype; an error of the device. The keeper
-/// is then dropped without being called, and the memory is as before.
+/// for a size that overflows; `Unsupported` for a quantised dtype; an error of the device. The
+/// keeper is then dropped without being called.
 ///
 /// # Safety
 /// - All elements that shape and strides reach are memory of the device's kind ([`dlpack_device`])
@@ -58,16 +58,16 @@ pub unsafe fn from_raw(
     unsafe { parts.import("interop::from_raw", device, Box::new(keeper)) }
 }
 
-/// A tensor over the memory of DLPack's `DLManagedTensor`, the struct of a capsule named `dltensor`.
-/// Nothing is copied.
+/// A tensor over the memory of DLPack's `DLManagedTensor`, the struct of a capsule named
+/// `dltensor`. Nothing is copied.
 ///
-/// On success the tensor owns `managed`, and calls its deleter as [`from_raw`] calls its keeper. The
-/// caller must then mark the capsule as used, by the name `used_dltensor`.
+/// On success the tensor owns `managed`, and calls its deleter as [`from_raw`] calls its keeper.
+/// The caller must then mark the capsule as used, by the name `used_dltensor`.
 ///
 /// # Errors
-/// `Invalid` if `managed` is null, on another device or not aligned to its elements, if its dtype has
-/// vectors or is not one of this backend's, or if its sizes overflow or are negative; an error of the
-/// device. The caller then still owns `managed`, and the deleter has not been called.
+/// `Invalid` if `managed` is null, on another device or not aligned to its elements, if its dtype
+/// has vectors or is not one of this backend's, or if its sizes overflow or are negative; an error
+/// of the device. The caller then still owns `managed`, and the deleter has not been called.
 ///
 /// # Safety
 /// `managed` is null or follows DLPack's specification, and nobody else owns it. As for
@@ -93,8 +93,8 @@ pub unsafe fn from_dlpack(device: &RocmDevice, managed: *mut DLManagedTensor) ->
 /// A tensor over the memory of DLPack's `DLManagedTensorVersioned`, the struct of a capsule named
 /// `dltensor_versioned`. Nothing is copied.
 ///
-/// As [`from_dlpack`]. The name of a used capsule is `used_dltensor_versioned`. If the struct has the
-/// flag for read-only memory, `graph::write` refuses the tensor.
+/// As [`from_dlpack`]. The name of a used capsule is `used_dltensor_versioned`. If the struct has
+/// the flag for read-only memory, `graph::write` refuses the tensor.
 ///
 /// # Errors
 /// As for [`from_dlpack`]; `Invalid` also if the struct's major version is not 1.
@@ -227,9 +227,11 @@ impl Parts<'_> {
         };
         // SAFETY: the range is that of the elements, of which the caller says that the device can
         // access them until the keeper is called.
-        let buffer = unsafe { hip_device.adopt(ForeignMemory { address, bytes, read_only, keeper })? };
-        // The buffer begins at a multiple of 256, so the size of an element divides this.
-        let offset = (pointer - buffer.address()) / size;
+        let adopted = unsafe { hip_device.adopt(ForeignMemory { address, bytes, read_only, keeper }) };
+        let (buffer, start) = adopted?;
+        // The size of an element divides both: the pointer, and the address at which the buffer
+        // begins.
+        let offset = (start + (pointer - address)) / size;
         let layout = Layout::strided(op, shape.to_vec(), &strides, offset as isize)?;
         RocmTensor::over(buffer, layout, dtype)
     }
@@ -255,8 +257,8 @@ fn compact(op: &'static str, shape: &[usize], strides: Option<&[isize]>) -> hip:
     Ok(all)
 }
 
-/// The address and the length in bytes of all elements. `None` if they do not fit the address space,
-/// or reach further than half of it.
+/// The address and the length in bytes of all elements. `None` if they do not fit the address
+/// space, or reach further than half of it.
 fn range(pointer: usize, size: usize, shape: &[usize], strides: &[isize]) -> Option<(usize, usize)> {
     let (mut low, mut high) = (pointer as i128, pointer as i128);
     for (&dim, &stride) in shape.iter().zip(strides) {

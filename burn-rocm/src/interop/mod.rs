@@ -3,8 +3,8 @@
 //! | from | to | |
 //! |---|---|---|
 //! | [`from_raw`] | [`as_raw`] | pointer, shape, strides and dtype |
-//! | [`from_dlpack_versioned`] | [`to_dlpack_versioned`] | DLPack 1.x: a capsule named `dltensor_versioned` |
-//! | [`from_dlpack`] | [`to_dlpack`] | DLPack before 1.0: a capsule named `dltensor` |
+//! | [`from_dlpack_versioned`] | [`to_dlpack_versioned`] | DLPack 1.x: `dltensor_versioned` |
+//! | [`from_dlpack`] | [`to_dlpack`] | DLPack before 1.0: `dltensor` |
 //!
 //! DLPack's device is `kDLROCM` on an AMD GPU, `kDLCUDA` on an NVIDIA GPU and `kDLCPU` on the CPU
 //! device: [`dlpack_device`].
@@ -14,11 +14,11 @@
 //! The backend enqueues all work of a device on one stream.
 //!
 //! - An import reads memory that another library wrote. If that library has streams, it must make
-//!   [`backend_stream`] wait for its work: pass the handle as `stream` to the producer's `__dlpack__`. Or the
-//!   host waits before the import.
+//!   [`backend_stream`] wait for its work: pass the handle as `stream` to the producer's
+//!   `__dlpack__`. Or the host waits before the import.
 //! - An export takes [`Ready`], which says who waits for the backend's work. For the `stream` of
-//!   Python's `__dlpack__`, an address is [`Ready::OnStream`] and -1 is [`Ready::Unordered`]. `None`
-//!   is the default stream of a GPU, or [`Ready::OnHost`] on the CPU device.
+//!   Python's `__dlpack__`, an address is [`Ready::OnStream`] and -1 is [`Ready::Unordered`].
+//!   `None` is the default stream of a GPU, or [`Ready::OnHost`] on the CPU device.
 //!
 //! # Burn's tensors
 //!
@@ -34,9 +34,10 @@
 //! // On the CPU device, a vector of the host is memory of the device.
 //! let mut numbers = vec![1f32, 2.0, 3.0, 4.0, 5.0, 6.0];
 //! let pointer = numbers.as_mut_ptr().cast();
+//! let keeper = move || drop(numbers);
 //! // SAFETY: the keeper owns the vector, which nobody else can access.
 //! let primitive =
-//!     unsafe { interop::from_raw(&device, pointer, &[2, 3], None, DType::F32, move || drop(numbers))? };
+//!     unsafe { interop::from_raw(&device, pointer, &[2, 3], None, DType::F32, keeper)? };
 //! let x = Tensor::<Rocm, 2>::from_primitive(TensorPrimitive::Float(primitive));
 //!
 //! let y = (x * 2.0).transpose();
@@ -91,12 +92,12 @@ pub fn dlpack_device(device: &RocmDevice) -> hip::Result<DLDevice> {
 }
 
 /// The handle of the stream on which the device's ops run: a `hipStream_t`, or a `CUstream` on an
-/// NVIDIA GPU. It lives as long as the process. Work that is enqueued on it comes after all ops that
-/// this thread has called, and before those that it calls next.
+/// NVIDIA GPU. It lives as long as the process. Work that is enqueued on it comes after all ops
+/// that this thread has called, and before those that it calls next.
 ///
 /// # Errors
-/// The error of a product that was put off; `Capture` if this thread captures a graph, whose ops run
-/// on another stream; as [`RocmDevice::info`].
+/// The error of a product that was put off; `Capture` if this thread captures a graph, whose ops
+/// run on another stream; as [`RocmDevice::info`].
 pub fn backend_stream(device: &RocmDevice) -> hip::Result<*mut c_void> {
     enqueue_own()?;
     let open = device.open()?;

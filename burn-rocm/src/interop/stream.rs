@@ -61,8 +61,8 @@ impl Stream {
         RocmDevice::new(self.device.info().index)
     }
 
-    /// The handle: a `hipStream_t`, or a `CUstream` on an NVIDIA GPU. It is valid until this value is
-    /// dropped.
+    /// The handle: a `hipStream_t`, or a `CUstream` on an NVIDIA GPU. It is valid until this value
+    /// is dropped.
     pub fn handle(&self) -> *mut c_void {
         self.own.as_raw()
     }
@@ -71,8 +71,8 @@ impl Stream {
     /// what other threads have enqueued.
     ///
     /// # Errors
-    /// The error of a product that was put off; `Capture` if this thread captures a graph; an error of
-    /// the device.
+    /// The error of a product that was put off; `Capture` if this thread captures a graph; an error
+    /// of the device.
     pub fn after_backend(&self) -> hip::Result<()> {
         self.order("Stream::after_backend", |backend| self.own.wait_for(backend))
     }
@@ -96,8 +96,8 @@ impl Stream {
         order(self.device.compute_stream())
     }
 
-    /// Gives the handle to `enqueue`, which enqueues work on it. Profiles show this work by the name
-    /// `what`.
+    /// Gives the handle to `enqueue`, which enqueues work on it. Profiles show this work by the
+    /// name `what`.
     pub fn enqueue<T>(&self, what: &str, enqueue: impl FnOnce(*mut c_void) -> T) -> T {
         self.own.enqueue(what, enqueue)
     }

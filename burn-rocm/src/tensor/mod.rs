@@ -258,8 +258,8 @@ impl RocmTensor {
         self.layout.is_contiguous() && self.is_sole_holder()
     }
 
-    /// Whether this value is the only owner of its buffer at the moment of the call. Never for memory
-    /// of another library, which others may read.
+    /// Whether this value is the only owner of its buffer at the moment of the call. Never for
+    /// memory of another library, which others may read.
     pub(crate) fn has_one_holder(&self) -> bool {
         if self.buffer.is_foreign() {
             return false;

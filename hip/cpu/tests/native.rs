@@ -125,6 +125,35 @@ fn launches_that_amd_refuses() {
     assert_eq!(call!(HIP, hipModuleUnload, module), hipErrorInvalidHandle);
 }
 
+/// Ranges may overlap, and each registration counts for itself.
+#[test]
+fn registered_memory_is_the_devices_until_it_is_unregistered() {
+    start();
+    let memory = Memory::new(64);
+    let mut local = [7u8; 64];
+    let first = local.as_mut_ptr();
+    let at = |offset: usize| -> *mut c_void { first.wrapping_add(offset).cast() };
+    let copies = |offset: usize, bytes: usize| {
+        let kind = hipMemcpyDeviceToDevice;
+        call!(HIP, hipMemcpyAsync, memory.0, at(offset), bytes, kind, null_mut()) == hipSuccess
+    };
+    assert!(!copies(0, 1));
+    ok!(HIP, hipHostRegister, at(8), 32, 0);
+    assert!(copies(8, 32) && copies(39, 1) && !copies(7, 2) && !copies(8, 33) && !copies(40, 1));
+    ok!(HIP, hipHostRegister, at(8), 16, 0);
+    ok!(HIP, hipHostRegister, at(16), 40, 0);
+    assert!(copies(8, 32) && copies(16, 40) && !copies(8, 48), "a range lies in one registration");
+    ok!(HIP, hipHostUnregister, at(8));
+    assert!(copies(8, 32), "the shorter one ended");
+    ok!(HIP, hipHostUnregister, at(8));
+    assert!(!copies(8, 1) && copies(16, 40));
+    assert_eq!(call!(HIP, hipHostUnregister, at(8)), hipErrorInvalidValue);
+    assert_eq!(call!(HIP, hipHostUnregister, at(20)), hipErrorInvalidValue);
+    ok!(HIP, hipHostUnregister, at(16));
+    assert!(!copies(16, 1));
+    assert_eq!(call!(HIP, hipHostRegister, at(0), usize::MAX, 0), hipErrorInvalidValue);
+}
+
 #[test]
 fn memory_is_checked() {
     start();

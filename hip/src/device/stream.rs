@@ -65,7 +65,8 @@ impl Stream {
         context.check("hipDeviceGetStreamPriorityRange", status)?;
         let priority = match priority {
             Priority::Low => least,
-            // A lower number goes first, and 0 is the default. Both ends are 0 if there is no choice.
+            // A lower number goes first, and 0 is the default. Both ends are 0 if there is no
+            // choice.
             Priority::Normal => 0.clamp(greatest.min(least), least.max(greatest)),
             Priority::High => greatest,
         };
@@ -173,8 +174,8 @@ impl Stream {
         self.wait(&other.mark()?)
     }
 
-    /// Gives the handle to `enqueue`, which enqueues work of another library on it. Profiles show the
-    /// work by this name.
+    /// Gives the handle to `enqueue`, which enqueues work of another library on it. Profiles show
+    /// the work by this name.
     pub fn enqueue<T>(&self, name: &str, enqueue: impl FnOnce(*mut c_void) -> T) -> T {
         let handle = self.as_raw();
         let timed = self.begin_work();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::device::Device;
 use crate::error::Result;
+use crate::memory::arena::ALIGN;
 use crate::memory::foreign::{Foreign, ForeignMemory};
 use crate::memory::marks::{Marks, Set};
 use crate::memory::pool::{PoolBlock, Purpose};
@@ -130,11 +131,12 @@ impl Device {
         Ok(Buffer::new(self.clone(), block, bytes))
     }
 
-    /// A buffer over memory that somebody else allocated. The pool never gets this memory.
+    /// A buffer over memory that somebody else allocated, and the byte of the buffer at which this
+    /// memory begins. The pool never gets the memory.
     ///
-    /// The buffer begins at the last multiple of 256 that is not above the memory's address, because
-    /// ops look at offsets to find out what is aligned. So the memory begins at byte
-    /// `memory.address - buffer.address()`, and nothing may access the bytes before that one.
+    /// The buffer begins at the last multiple of 256 that is not above the memory's address,
+    /// because the pool's blocks are aligned so, and ops look at offsets to find out what is
+    /// aligned. Nothing may access the bytes in between.
     ///
     /// # Errors
     /// `Invalid` for an empty or null range; `Device` if HIP can't make host memory accessible. The
@@ -144,12 +146,12 @@ impl Device {
     /// The range is memory of this kind ([`DeviceInfo::memory`](crate::DeviceInfo::memory)) that
     /// this device can access. It stays until the keeper is called. What others do with it is
     /// ordered with the device's work.
-    pub unsafe fn adopt(self: &Arc<Self>, memory: ForeignMemory) -> Result<Buffer> {
+    pub unsafe fn adopt(self: &Arc<Self>, memory: ForeignMemory) -> Result<(Buffer, usize)> {
         self.releases.poll(self.captures.any());
-        let end = memory.address.saturating_add(memory.bytes);
-        let (foreign, address) = Foreign::new(self, memory)?;
-        let origin = Some(Origin::Foreign(foreign));
-        Ok(Buffer { device: self.clone(), origin, address, bytes: end - address, marks: Marks::default() })
+        let skipped = memory.address % ALIGN;
+        let (address, bytes) = (memory.address - skipped, memory.bytes.saturating_add(skipped));
+        let origin = Some(Origin::Foreign(Arc::new(Foreign::new(self, memory)?)));
+        Ok((Buffer { device: self.clone(), origin, address, bytes, marks: Marks::default() }, skipped))
     }
 }
 

@@ -8,9 +8,6 @@ use crate::device::info::MemorySpace;
 use crate::error::{Error, Result};
 use crate::memory::release::Release;
 
-/// The alignment of the pool's blocks, which ops rely on.
-const ALIGN: usize = 256;
-
 /// A range of memory that somebody else allocated and a device can access.
 pub struct ForeignMemory {
     /// The address on the device.
@@ -19,10 +16,10 @@ pub struct ForeignMemory {
     pub bytes: usize,
     /// Whether nobody may write it.
     pub read_only: bool,
-    /// Called once, when nobody needs the memory any more: the last owner of the buffer is gone, and
-    /// the device is past the work that uses the memory. The thread that drops the last owner calls
-    /// it, or one that later reads, waits, drops or adopts such memory, or cleans the memory up. If
-    /// the process ends first, nobody calls it.
+    /// Called once, when nobody needs the memory any more: the last owner of the buffer is gone,
+    /// and the device is past the work that uses the memory. The thread that drops the last owner
+    /// calls it, or one that later reads, waits, drops or adopts such memory, or cleans the memory
+    /// up. If the process ends first, nobody calls it.
     pub keeper: Box<dyn FnOnce() + Send>,
 }
 
@@ -45,10 +42,8 @@ pub(crate) struct Foreign {
 }
 
 impl Foreign {
-    /// Takes over the memory. The second value is where its buffer begins: the address, rounded down
-    /// to the alignment that ops rely on. Ops access only the elements of their tensors, so nothing
-    /// accesses the bytes between the two addresses.
-    pub(crate) fn new(device: &Arc<Device>, memory: ForeignMemory) -> Result<(Arc<Self>, usize)> {
+    /// Takes over the memory.
+    pub(crate) fn new(device: &Arc<Device>, memory: ForeignMemory) -> Result<Self> {
         let ForeignMemory { address, bytes, read_only, keeper } = memory;
         if address == 0 || bytes == 0 || address.checked_add(bytes).is_none() {
             let found = format!("{bytes} bytes at {address:#x}");
@@ -63,8 +58,7 @@ impl Foreign {
             device.context.check("hipHostRegister", status)?;
         }
         let keeper = Mutex::new(Some(keeper));
-        let own = Self { device: device.clone(), address, read_only, registered, keeper };
-        Ok((Arc::new(own), address / ALIGN * ALIGN))
+        Ok(Self { device: device.clone(), address, read_only, registered, keeper })
     }
 }
 

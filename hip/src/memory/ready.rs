@@ -11,9 +11,9 @@ use crate::memory::buffer::Buffer;
 pub enum Ready {
     /// The host waits. Afterwards the host and every stream may use the contents.
     OnHost,
-    /// This stream of the other library waits: a `hipStream_t`, or a `CUstream` on an NVIDIA GPU. Null
-    /// is the default stream. The host does not wait, unless a kernel may have found a fault in the
-    /// contents.
+    /// This stream of the other library waits: a `hipStream_t`, or a `CUstream` on an NVIDIA GPU.
+    /// Null is the default stream. The host does not wait, unless a kernel may have found a fault
+    /// in the contents.
     OnStream(*mut c_void),
     /// Nobody waits. The other library orders its work itself, after the backend's stream. The host
     /// waits only if a kernel may have found a fault in the contents.
@@ -56,8 +56,8 @@ impl Device {
         buffer.marks.fault().map_or(Ok(()), Err)
     }
 
-    /// Runs `release` once the compute stream is past the work that it has received so far: now, or in
-    /// a later call of this crate that reads or waits.
+    /// Runs `release` once the compute stream is past the work that it has received so far: now, or
+    /// in a later call of this crate that reads or waits.
     pub fn after_queued_work(&self, release: Box<dyn FnOnce() + Send>) {
         self.releases.after_compute(release);
     }

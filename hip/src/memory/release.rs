@@ -51,8 +51,9 @@ impl Releases {
         }
     }
 
-    /// Runs `release` once all streams of the device have passed the work that they have received so
-    /// far. Waits for that, unless a graph is `captured`: then a later [`poll`](Self::poll) waits.
+    /// Runs `release` once all streams of the device have passed the work that they have received
+    /// so far. Waits for that, unless a graph is `captured`: then a later [`poll`](Self::poll)
+    /// waits.
     pub(crate) fn after_all(&self, release: Release, captured: bool) {
         match captured {
             true => self.add(After::AllStreams, release),

@@ -11,13 +11,13 @@ use std::{
 /// The live allocations. The flag is true for device memory and false for pinned host memory.
 pub(super) static LIVE: Allocations<bool> = Allocations::new(is_of_driver);
 
-/// Whether the driver knows the range's first and last byte: other libraries in the process allocate
-/// memory too.
+/// Whether the driver knows the range's first and last byte: other libraries in the process
+/// allocate memory too.
 fn is_of_driver(pointer: *const c_void, bytes: usize) -> bool {
     let known = |address: usize| {
         let mut kind: c_uint = 0;
-        // SAFETY: the function is the driver's, which only looks the address up; the attribute is an
-        // unsigned int.
+        // SAFETY: the function is the driver's, which only looks the address up; the attribute is
+        // an unsigned int.
         let status = unsafe {
             cuda::cuPointerGetAttribute(
                 (&raw mut kind).cast(),

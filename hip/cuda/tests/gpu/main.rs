@@ -43,6 +43,7 @@ fn main() -> ExitCode {
             graph::what_was_captured_runs_at_each_launch,
             graph::a_capture_that_fails_gives_no_graph,
             memory::a_free_of_null_makes_the_threads_context,
+            memory::memory_that_others_allocated_is_copied,
             norms::rows_of_every_length_and_type,
             norms::a_large_mean_costs_no_digits,
             norms::types_that_it_has_not_are_refused,

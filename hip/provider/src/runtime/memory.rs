@@ -28,9 +28,9 @@ pub enum Place {
 }
 
 impl<T: Copy> Allocations<T> {
-    /// An empty map. `others` says whether devices may access a range that lies in none of the map's
-    /// allocations, because somebody else allocated it. All further ranges count as the host's own
-    /// memory.
+    /// An empty map. `others` says whether devices may access a range that lies in none of the
+    /// map's allocations, because somebody else allocated it. All further ranges count as the
+    /// host's own memory.
     pub const fn new(others: fn(*const c_void, usize) -> bool) -> Self {
         Self { live: RwLock::new(BTreeMap::new()), others }
     }

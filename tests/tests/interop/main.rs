@@ -1,12 +1,15 @@
 //! Tensors in memory that other libraries share: raw pointers and DLPack, both ways.
 //!
-//! These tests have their own program, which defers element-wise ops on every device, and run one at
-//! a time, because a sync reports the errors of the whole device.
+//! These tests have their own program, which defers element-wise ops on every device, and run one
+//! at a time, because a sync reports the errors of the whole device.
 #![allow(missing_docs, clippy::unwrap_used)]
+
+mod managed;
+mod streams;
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Once};
 
 use burn_backend::tensor::FloatTensor;
@@ -31,8 +34,8 @@ fn open() -> Arc<hip::Device> {
 /// Memory that the backend did not allocate for a tensor.
 #[derive(Clone)]
 enum Outside {
-    /// The host's: the CPU device can access it.
-    Host(Arc<Box<[u64]>>),
+    /// The host's: the CPU device can access it. The words are atomic because kernels write them.
+    Host(Arc<Vec<AtomicU64>>),
     /// A GPU's.
     Gpu(Arc<hip::Buffer>),
 }
@@ -42,10 +45,12 @@ impl Outside {
         let device = open();
         match device.info().memory {
             MemorySpace::Host => {
-                let words = vec![0u64; bytes.len().div_ceil(8)].into_boxed_slice();
-                // SAFETY: the words have at least as many bytes, and nobody else has them yet.
-                unsafe { words.as_ptr().cast_mut().cast::<u8>().copy_from(bytes.as_ptr(), bytes.len()) };
-                Self::Host(Arc::new(words))
+                let word = |eight: &[u8]| {
+                    let mut word = [0; 8];
+                    word[..eight.len()].copy_from_slice(eight);
+                    AtomicU64::new(u64::from_ne_bytes(word))
+                };
+                Self::Host(Arc::new(bytes.chunks(8).map(word).collect()))
             }
             _ => Self::Gpu(Arc::new(device.upload(bytes).unwrap())),
         }
@@ -60,13 +65,17 @@ impl Outside {
 
     fn bytes(&self, length: usize) -> Vec<u8> {
         open().sync().unwrap();
-        let mut bytes = vec![0; length];
         match self {
-            // SAFETY: the device is idle, so nobody writes; the words have that many bytes.
-            Self::Host(words) => unsafe { bytes.as_mut_ptr().copy_from(words.as_ptr().cast(), length) },
-            Self::Gpu(buffer) => open().read(buffer, 0, &mut bytes).unwrap(),
+            Self::Host(words) => {
+                let all = words.iter().flat_map(|word| word.load(Ordering::SeqCst).to_ne_bytes());
+                all.take(length).collect()
+            }
+            Self::Gpu(buffer) => {
+                let mut bytes = vec![0; length];
+                open().read(buffer, 0, &mut bytes).unwrap();
+                bytes
+            }
         }
-        bytes
     }
 
     /// A tensor over it, from this byte on. Counts the calls of its keeper.
@@ -84,8 +93,8 @@ impl Outside {
             drop(own);
         };
         let pointer = (self.address() + offset) as *mut c_void;
-        // SAFETY: the keeper holds the memory, which the tests' strides do not leave. Only the tests
-        // write it, on one thread with the ops.
+        // SAFETY: the keeper holds the memory, which the tests' strides do not leave. Only the
+        // tests write it, on one thread with the ops.
         unsafe { from_raw(&device(), pointer, shape, strides, dtype, keeper) }
     }
 }
@@ -407,6 +416,7 @@ fn an_export_outlives_its_tensor() {
         }
     }
     let sent = Sent(managed);
+    // SAFETY: the export keeps the memory until the keeper calls its deleter.
     let back = unsafe {
         let found = &(*managed).dl_tensor;
         from_raw(&device(), found.data, &[1 << 12], None, DType::F32, move || {
@@ -424,11 +434,13 @@ fn an_export_outlives_its_tensor() {
 #[serial]
 fn a_deleter_within_a_capture_waits_for_its_end() {
     let x = ours(&numbers(256), &[256]);
+    // SAFETY: the deleter is called once.
     let managed = unsafe { to_dlpack(x, Ready::OnHost).unwrap() };
     let used = device().memory_stats().unwrap().allocated;
     let mut released = false;
     let (graph, y) = Graph::capture_after(&device(), 0, || {
         if !std::mem::replace(&mut released, true) {
+            // SAFETY: the export's, called once.
             unsafe { (*managed).deleter.unwrap()(managed) };
         }
         assert!(device().memory_stats().unwrap().allocated >= used);
@@ -507,163 +519,6 @@ fn only_the_host_waits_and_only_if_asked() {
     assert_eq!([Ready::OnHost, Ready::OnStream(own), Ready::Unordered].map(waits), [1, 0, 0]);
 }
 
-/// A managed tensor of the test's own, over memory with 64 bytes of zeros.
-#[derive(Clone)]
-struct Foreign {
-    device: DLDevice,
-    dtype: DLDataType,
-    shape: Option<Vec<i64>>,
-    ndim: i32,
-    strides: Option<Vec<i64>>,
-    is_null: bool,
-    byte_offset: u64,
-    major: u32,
-}
-
-/// What a deleter of these counts.
-static DELETED: AtomicUsize = AtomicUsize::new(0);
-
-struct Own {
-    shape: Option<Vec<i64>>,
-    strides: Option<Vec<i64>>,
-    _memory: Outside,
-}
-
-unsafe extern "C" fn delete_versioned(managed: *mut DLManagedTensorVersioned) {
-    DELETED.fetch_add(1, Ordering::SeqCst);
-    unsafe {
-        drop(Box::from_raw((*managed).manager_ctx.cast::<Own>()));
-        drop(Box::from_raw(managed));
-    }
-}
-
-unsafe extern "C" fn delete(managed: *mut DLManagedTensor) {
-    DELETED.fetch_add(1, Ordering::SeqCst);
-    unsafe {
-        drop(Box::from_raw((*managed).manager_ctx.cast::<Own>()));
-        drop(Box::from_raw(managed));
-    }
-}
-
-impl Foreign {
-    fn good() -> Self {
-        Self {
-            device: dlpack_device(&device()).unwrap(),
-            dtype: DLDataType { code: kDLFloat, bits: 32, lanes: 1 },
-            shape: Some(vec![2, 3]),
-            ndim: 2,
-            strides: Some(vec![3, 1]),
-            is_null: false,
-            byte_offset: 8,
-            major: 1,
-        }
-    }
-
-    fn parts(&self) -> (DLTensor, *mut c_void) {
-        let memory = Outside::new(&[0; 64]);
-        let data = if self.is_null { null_mut() } else { memory.address() as *mut c_void };
-        let mut own =
-            Box::new(Own { shape: self.shape.clone(), strides: self.strides.clone(), _memory: memory });
-        let at = |numbers: &mut Option<Vec<i64>>| numbers.as_mut().map_or(null_mut(), |n| n.as_mut_ptr());
-        let (shape, strides) = (at(&mut own.shape), at(&mut own.strides));
-        let Self { device, ndim, dtype, byte_offset, .. } = *self;
-        (DLTensor { data, device, ndim, dtype, shape, strides, byte_offset }, Box::into_raw(own).cast())
-    }
-
-    fn versioned(&self) -> *mut DLManagedTensorVersioned {
-        let (dl_tensor, manager_ctx) = self.parts();
-        let version = DLPackVersion { major: self.major, minor: 3 };
-        let (deleter, flags) = (Some(delete_versioned as _), DLPACK_FLAG_BITMASK_READ_ONLY);
-        Box::into_raw(Box::new(DLManagedTensorVersioned { version, manager_ctx, deleter, flags, dl_tensor }))
-    }
-
-    fn legacy(&self) -> *mut DLManagedTensor {
-        let (dl_tensor, manager_ctx) = self.parts();
-        Box::into_raw(Box::new(DLManagedTensor { dl_tensor, manager_ctx, deleter: Some(delete as _) }))
-    }
-}
-
-#[test]
-#[serial]
-fn managed_tensors_that_do_not_fit_stay_with_the_caller() {
-    let good = Foreign::good();
-    let change = |change: &dyn Fn(&mut Foreign)| {
-        let mut changed = good.clone();
-        change(&mut changed);
-        changed
-    };
-    let refused: &[(&str, &str, Foreign)] = &[
-        ("another kind of memory", "device type 7", change(&|f| f.device.device_type = 7)),
-        ("another device", "id 1", change(&|f| f.device.device_id = 1)),
-        ("complex", "code: 5", change(&|f| f.dtype.code = 5)),
-        ("bools of 32 bits", "bits: 32", change(&|f| f.dtype.code = kDLBool)),
-        ("f8", "bits: 8", change(&|f| f.dtype.bits = 8)),
-        ("vectors", "lanes: 4", change(&|f| f.dtype.lanes = 4)),
-        ("negative rank", "-1 dims", change(&|f| f.ndim = -1)),
-        ("no shape", "0x0", change(&|f| f.shape = None)),
-        ("a negative size", "[2, -3]", change(&|f| f.shape = Some(vec![2, -3]))),
-        ("null", "0x0", change(&|f| f.is_null = true)),
-        ("a misaligned element", "", change(&|f| f.byte_offset = 2)),
-        ("an offset that overflows", "bytes", change(&|f| f.byte_offset = u64::MAX)),
-        ("too many elements", "", change(&|f| f.shape = Some(vec![i64::MAX, 3]))),
-        ("strides that overflow", "", change(&|f| f.strides = Some(vec![i64::MAX, 1]))),
-        ("strides below 0", "", change(&|f| f.strides = Some(vec![i64::MIN, 1]))),
-    ];
-    // SAFETY: every field that an import may look at is valid in a managed tensor that it takes.
-    unsafe {
-        for (what, text, foreign) in refused {
-            let before = DELETED.load(Ordering::SeqCst);
-            let (versioned, legacy) = (foreign.versioned(), foreign.legacy());
-            for found in [from_dlpack_versioned(&device(), versioned), from_dlpack(&device(), legacy)] {
-                let Err(RocmError::Invalid { expected, found, .. }) = found else {
-                    panic!("{what}: {found:?}")
-                };
-                assert!(found.contains(text), "{what}: expected {expected}, found {found}");
-            }
-            assert_eq!(DELETED.load(Ordering::SeqCst), before, "{what}");
-            delete_versioned(versioned);
-            delete(legacy);
-        }
-        let newer = change(&|f| f.major = 2).versioned();
-        let found = from_dlpack_versioned(&device(), newer);
-        assert!(matches!(&found, Err(RocmError::Invalid { found, .. }) if found == "2.3"), "{found:?}");
-        delete_versioned(newer);
-        assert!(from_dlpack_versioned(&device(), null_mut()).is_err());
-        assert!(from_dlpack(&device(), null_mut()).is_err());
-
-        let accepted: &[(&str, Foreign, &[usize])] = &[
-            ("the good one", good.clone(), &[2, 3]),
-            ("no strides", change(&|f| f.strides = None), &[2, 3]),
-            ("no dims", change(&|f| (f.shape, f.strides, f.ndim) = (None, None, 0)), &[]),
-            ("no elements", change(&|f| (f.shape, f.is_null) = (Some(vec![0, 3]), true)), &[0, 3]),
-        ];
-        for (what, foreign, shape) in accepted {
-            let before = DELETED.load(Ordering::SeqCst);
-            let read_only = from_dlpack_versioned(&device(), foreign.versioned()).expect(what);
-            let tensor = from_dlpack(&device(), foreign.legacy()).expect(what);
-            for x in [&read_only, &tensor] {
-                assert_eq!((x.dims(), read(x)), (*shape, vec![0.0; shape.iter().product()]), "{what}");
-            }
-            if !shape.contains(&0) {
-                let value = ours(&vec![1.0; shape.iter().product()], shape);
-                assert!(graph::write(&read_only, value.clone()).is_err(), "{what}");
-                graph::write(&tensor, value).expect(what);
-                // The flag goes on; a struct without flags gets a copy.
-                let managed = to_dlpack_versioned(read_only.clone(), Ready::OnHost).unwrap();
-                assert_eq!((*managed).flags, DLPACK_FLAG_BITMASK_READ_ONLY);
-                (*managed).deleter.unwrap()(managed);
-                let managed = to_dlpack(read_only.clone(), Ready::OnHost).unwrap();
-                let place = as_raw(&read_only, Ready::OnHost).unwrap().pointer;
-                assert_ne!((*managed).dl_tensor.data, place);
-                (*managed).deleter.unwrap()(managed);
-            }
-            drop((read_only, tensor));
-            open().sync().unwrap();
-            assert_eq!(DELETED.load(Ordering::SeqCst), before + 2, "{what}");
-        }
-    }
-}
-
 #[test]
 #[serial]
 fn raw_parts_that_do_not_fit_are_refused() {
@@ -678,71 +533,8 @@ fn raw_parts_that_do_not_fit_are_refused() {
     let found = unsafe { from_raw(&device(), null_mut(), &[2], None, DType::F32, || ()) };
     assert!(matches!(found, Err(RocmError::Invalid { .. })), "{found:?}");
     assert_eq!(count(&calls), 0, "the keeper was not called");
-    let words = R::bool_from_data(TensorData::from([true]), &device());
     let bools = memory.tensor(0, &[2], None, DType::Bool(BoolStore::U32), &calls).unwrap();
     // SAFETY: nothing is exported.
     let found = unsafe { to_dlpack(bools, Ready::OnHost) };
     assert!(matches!(found, Err(RocmError::Unsupported { .. })), "{found:?}");
-    drop(words);
-}
-
-#[test]
-#[serial]
-fn an_apps_stream_is_ordered_with_the_backends() {
-    let values = numbers(1 << 16);
-    for priority in [Priority::Low, Priority::Normal, Priority::High] {
-        let stream = Stream::named(&device(), "copies of the test", priority).unwrap();
-        assert_eq!((stream.name(), stream.device()), ("copies of the test", device()));
-        assert!(!stream.handle().is_null() && stream.handle() != backend_stream(&device()).unwrap());
-        for round in 1..20 {
-            let factor = f64::from(round);
-            let x = R::float_mul_scalar(ours(&values, &[1 << 16]), Scalar::Float(factor));
-            let y = R::float_zeros(Shape::from(vec![1 << 16]), &device(), FloatDType::F32);
-            // SAFETY: the stream is alive; it waits for both tensors, and `backend_after` is before
-            // their end.
-            let [from, to] = [&x, &y].map(|tensor| unsafe { as_raw(tensor, Ready::Unordered).unwrap() });
-            stream.after_backend().unwrap();
-            // The host stands for a library. It knows no stream, so it waits for this one.
-            let host = open().info().memory == MemorySpace::Host;
-            stream.enqueue("a copy", |handle| {
-                assert_eq!(handle, stream.handle());
-                stream.synchronize().unwrap();
-                if host {
-                    // SAFETY: both tensors have that many elements, and are two.
-                    unsafe {
-                        to.pointer.cast::<f32>().copy_from_nonoverlapping(from.pointer.cast(), 1 << 16)
-                    };
-                }
-            });
-            stream.backend_after().unwrap();
-            drop(x);
-            let sum = read(&R::float_add_scalar(y, Scalar::Float(1.0)));
-            let expected: Vec<f32> = values.iter().map(|x| x * factor as f32 + 1.0).collect();
-            assert!(!host || sum == expected, "round {round}");
-        }
-        stream.synchronize().unwrap();
-    }
-}
-
-#[test]
-#[serial]
-fn profiles_name_an_apps_stream_and_its_work() {
-    let (_, profile) = burn_rocm::profile(|| {
-        let stream = Stream::named(&device(), "statistics", Priority::Low).unwrap();
-        stream.after_backend().unwrap();
-        stream.enqueue("histogram", |_| ());
-    });
-    let table = profile.to_string();
-    assert!(table.contains("histogram"), "{table}");
-}
-
-#[test]
-#[serial]
-fn a_captured_step_can_not_be_ordered_with_a_stream() {
-    let stream = Stream::named(&device(), "a", Priority::Normal).unwrap();
-    let captured = Graph::capture_after(&device(), 0, || {
-        assert!(matches!(stream.after_backend(), Err(RocmError::Capture { .. })));
-        assert!(matches!(stream.backend_after(), Err(RocmError::Capture { .. })));
-    });
-    assert!(captured.is_err());
 }
