@@ -85,7 +85,7 @@ pub unsafe fn to_dlpack(tensor: RocmTensor, ready: Ready) -> hip::Result<*mut DL
     let writable = !tensor.buffer().is_read_only();
     // SAFETY: the caller's promise.
     let (tensor, _) = unsafe { prepare(OP, tensor, writable, ready)? };
-    Export::new(OP, tensor, |dl_tensor| DLManagedTensor {
+    Export::make(OP, tensor, |dl_tensor| DLManagedTensor {
         dl_tensor,
         manager_ctx: ptr::null_mut(),
         deleter: Some(release::<DLManagedTensor>),
@@ -115,7 +115,7 @@ pub unsafe fn to_dlpack_versioned(
     if tensor.buffer().is_read_only() {
         flags |= DLPACK_FLAG_BITMASK_READ_ONLY;
     }
-    Export::new(OP, tensor, |dl_tensor| DLManagedTensorVersioned {
+    Export::make(OP, tensor, |dl_tensor| DLManagedTensorVersioned {
         version: DLPACK_VERSION,
         manager_ctx: ptr::null_mut(),
         deleter: Some(release::<DLManagedTensorVersioned>),
@@ -171,7 +171,11 @@ struct Export<M> {
 unsafe impl<M> Send for Export<M> {}
 
 impl<M> Export<M> {
-    fn new(op: &'static str, tensor: RocmTensor, managed: impl FnOnce(DLTensor) -> M) -> hip::Result<*mut M> {
+    fn make(
+        op: &'static str,
+        tensor: RocmTensor,
+        managed: impl FnOnce(DLTensor) -> M,
+    ) -> hip::Result<*mut M> {
         let Some(dtype) = data_type(tensor.dtype_of()) else { return unsupported(op, tensor.dtype_of()) };
         let device = dlpack_device(&tensor.rocm_device())?;
         let (sizes, strides) = (tensor.dims(), tensor.layout().strides());
@@ -201,12 +205,12 @@ impl<M> Export<M> {
 /// The deleter.
 ///
 /// # Safety
-/// `managed` is null or came from [`Export::new`], and nobody else calls this for it.
+/// `managed` is null or came from [`Export::make`], and nobody else calls this for it.
 unsafe extern "C" fn release<M: 'static>(managed: *mut M) {
     if managed.is_null() {
         return;
     }
-    // SAFETY: `new` gave the address of an `Export<M>` in a box, and only this call takes it back.
+    // SAFETY: `make` gave the address of an `Export<M>` in a box, and only this call takes it back.
     let export = unsafe { Box::from_raw(managed.cast::<Export<M>>()) };
     // A panic must not unwind into the consumer.
     let _ = catch_unwind(AssertUnwindSafe(move || {
