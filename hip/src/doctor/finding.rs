@@ -35,7 +35,7 @@ impl fmt::Display for Severity {
 /// What the doctor found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The check's name, such as `group-missing`. One of [`CHECKS`](crate::CHECKS).
+    /// The check's name, such as `group-missing`. One of [`CHECKS`](crate::doctor::CHECKS).
     pub code: &'static str,
     /// How bad it is.
     pub severity: Severity,

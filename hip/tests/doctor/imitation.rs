@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::PathBuf;
 
-use hip::{Finding, System, examine};
+use hip::doctor::{Finding, System, examine};
 
 /// The imitated user.
 pub(crate) const USER: u32 = 4242;

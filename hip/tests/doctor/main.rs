@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use hip::{CHECKS, Finding};
+use hip::Finding;
+use hip::doctor::{CHECKS, Check};
 use serde_json::Value;
 
 mod cases;
@@ -97,7 +98,7 @@ fn the_guide_lists_each_finding() {
         Some(words) => cell(words).replace('<', "\\<"),
         None => format!("`{}`", cell(line)),
     };
-    let row = |check: &hip::Check| {
+    let row = |check: &Check| {
         let mend: Vec<_> = check.mend.iter().map(mend).collect();
         format!("| `{}` | {} | {} | {} |", check.code, check.severity, cell(check.why), mend.join("<br>"))
     };
