@@ -38,3 +38,30 @@ pub fn profile<T>(body: impl FnOnce() -> T) -> (T, Profile) {
         result
     })
 }
+
+/// As [`hip::optimization_summary`]: runs `body`, and says which kernels and libraries computed all
+/// threads' ops meanwhile, which ops shared a launch, and what fell back and why.
+///
+/// Ops of Burn that this backend puts off are enqueued before the summary begins and before it
+/// ends, so that each op of `body` counts, and no other.
+///
+/// ```
+/// use burn::tensor::Tensor;
+/// use burn_rocm::{Rocm, RocmDevice, optimization_summary};
+///
+/// let device = RocmDevice::default();
+/// let x = Tensor::<Rocm, 2>::ones([64, 64], &device);
+/// let (_, summary) = optimization_summary(|| x.clone().matmul(x));
+/// println!("{summary}");
+/// let product = summary.of_op("float_matmul").next().unwrap();
+/// assert_eq!(product.rocblas + product.kernels, 1);
+/// ```
+pub fn optimization_summary<T>(body: impl FnOnce() -> T) -> (T, hip::Summary) {
+    // An error stays with the op's result, whose reads report it.
+    let _ = enqueue_own();
+    hip::optimization_summary(|| {
+        let result = body();
+        let _ = enqueue_own();
+        result
+    })
+}

@@ -34,6 +34,7 @@ mod provider;
 mod ranges;
 pub mod rendezvous;
 mod settings;
+pub mod summary;
 pub mod trace;
 mod tuning;
 mod watch;
@@ -89,9 +90,10 @@ pub use provider::{
     Provider, Versions, is_available, passed_over, provider, rocm_device_count, select_provider,
 };
 pub use settings::{
-    ChannelsLast, CheckFinite, Config, F16Alternative, FindMode, ProfileOutput, Route, SETTINGS, Setting,
-    attention_scores, channels_last, collective_timeout, conv_route, deterministic, launch_reach,
-    matmul_route,
+    ChannelsLast, CheckFinite, Config, F16Alternative, FindMode, Preset, ProfileOutput, Route, SETTINGS,
+    Setting, allow_fallback, attention_scores, channels_last, collective_timeout, conv_route, deterministic,
+    launch_reach, matmul_route,
 };
+pub use summary::{Summary, optimization_summary};
 pub use tuning::{TuningEntry, TuningStats, TuningStore, tuning_store};
 pub use workarounds::MatrixCores;

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::provider::kind::ProviderKind;
 use crate::provider::library::Loaded;
 use crate::provider::{installation, names, provider};
+use crate::settings::allow_fallback;
 
 type Push = unsafe extern "C" fn(*const c_char) -> c_int;
 type Pop = unsafe extern "C" fn() -> c_int;
@@ -18,17 +19,26 @@ struct Functions {
     pop: Pop,
 }
 
-/// The functions, opened at the first range. `None` if there is no library; this is logged once.
+/// The functions, opened at the first range. An error is logged once.
+fn opened() -> &'static Result<Functions> {
+    static OPENED: OnceLock<Result<Functions>> = OnceLock::new();
+    OPENED.get_or_init(|| open().inspect_err(|error| log::warn!("ops are no ranges of a profiler: {error}")))
+}
+
+/// The functions; `None` if there is no library.
 fn functions() -> Option<&'static Functions> {
-    static OPENED: OnceLock<Option<Functions>> = OnceLock::new();
-    let open = || match open() {
-        Ok(functions) => Some(functions),
-        Err(error) => {
-            log::warn!("ops are no ranges of a profiler: {error}");
-            None
-        }
-    };
-    OPENED.get_or_init(open).as_ref()
+    opened().as_ref().ok()
+}
+
+/// Checks that ops can be ranges.
+///
+/// # Errors
+/// `NotAvailable` if there is no library and [`Config::strict`](crate::Config::strict) is set.
+pub(crate) fn check() -> Result<()> {
+    match opened() {
+        Ok(_) => Ok(()),
+        Err(error) => allow_fallback(error.clone()).map(|_| ()),
+    }
 }
 
 fn open() -> Result<Functions> {

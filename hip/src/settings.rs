@@ -1,14 +1,19 @@
 //! The settings of a process. An app may build and install them as a value; otherwise they are read
 //! from the environment once.
 
+mod preset;
+mod read;
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::provider::kind::ProviderKind;
+pub use preset::Preset;
+use read::*;
 
 /// Which implementation computes an op that both a library and a kernel of this project can
 /// compute.
@@ -118,6 +123,9 @@ impl From<PathBuf> for ProfileOutput {
 /// parameter.
 pub(crate) const STEPS: usize = 16;
 
+/// The default of [`Config::loaded_limit`]: about 5,000 kernels of 50 KB.
+const MOST_LOADED: usize = 256 << 20;
+
 /// The default of [`launch_reach`]: kernels count elements and offsets in 32 bits.
 const LAUNCH_REACH: usize = i32::MAX as usize;
 
@@ -202,6 +210,10 @@ macro_rules! settings {
                     launch_reach: LAUNCH_REACH,
                 };
                 config.cache_dir = user_cache(cfg!(windows), set);
+                // First, so that each variable overrides the preset.
+                if let Some(value) = set(preset::VARIABLE) {
+                    config = config.preset(Preset::read(&value)?);
+                }
                 $(if let Some(value) = set($variable) {
                     let read: fn(&str, &OsStr) -> Result<$type> = $read;
                     config.$field = read($variable, &value)?;
@@ -288,6 +300,10 @@ settings! {
         "bytes", "`256M`",
         "how many bytes of scores one attention of `burn-rocm-nn` keeps for its gradient. If it has more, \
         tiled kernels recompute them, as kernels on matrix cores always do";
+    matrix_cores(bool): bool = true, "BURN_ROCM_MATRIX_CORES", flag;
+        "`0`, `1`", "`1`",
+        "whether this project's kernels use matrix cores, which attention in f16 and bf16 does. `0`: attention takes \
+        its paths for devices without them. rocBLAS and MIOpen choose for themselves";
     chain(impl Into<Option<usize>>): Option<usize> = None, "BURN_ROCM_CHAIN", chain;
         "`auto`, `0` to `16`", "`auto`",
         "how many small element-wise ops share one launch at most. `auto` is 16 on GPUs and 0 on the CPU device. \
@@ -322,6 +338,17 @@ settings! {
     cache_limit(usize): usize = 512 << 20, "BURN_ROCM_CACHE_LIMIT", bytes;
         "bytes", "`512M`",
         "how many bytes of compiled kernels are kept. The least recently used files are deleted first";
+    loaded_limit(usize): usize = MOST_LOADED, "BURN_ROCM_LOADED_LIMIT", bytes;
+        "bytes", "`256M`",
+        "how many bytes of compiled kernels stay loaded in each device's memory. Above that, the least recently used \
+        kernels are unloaded, and loaded again at their next use";
+    architecture(impl Into<Option<String>>): Option<String> = None, "BURN_ROCM_ARCH", architecture;
+        "an architecture of LLVM", "the device's own",
+        "the architecture for which this project's kernels are compiled: the device's own with fewer features \
+        (`gfx90a`), or its family's (`gfx10-3-generic` for gfx1030). A device that does not run such code is an error";
+    strict(bool): bool = false, "BURN_ROCM_STRICT", flag;
+        "`0`, `1`", "`0`",
+        "whether a fallback that is otherwise logged as a warning is an error";
     collective_timeout(Duration): Duration = Duration::from_secs(600), "BURN_ROCM_COLLECTIVE_TIMEOUT", seconds;
         "seconds, 0.001 to 86400", "`600`",
         "how long ranks wait for each other: to join a group, for a collective's end, for a message of a rendezvous. \
@@ -337,6 +364,10 @@ settings! {
         "`table`, a path that ends in `.json`", "no profile",
         "where the profile of the whole process goes when the process exits: as a table to stderr, or as a file that \
         Perfetto opens";
+    summary(bool): bool = false, "BURN_ROCM_SUMMARY", flag;
+        "`0`, `1`", "`0`",
+        "whether the process writes to stderr at its exit what computed each op, which ops were joined, and what fell \
+        back and why";
     ranges(bool): bool = false, "BURN_ROCM_RANGES", flag;
         "`0`, `1`", "`0`",
         "whether ops and regions are ranges that AMD's rocprofv3 (by roctx) and NVIDIA's Nsight Systems (by NVTX) show";
@@ -416,6 +447,9 @@ impl Config {
         if let Some(bytes) = self.memory_split.filter(|&bytes| bytes < LEAST_SPLIT) {
             return Err(no_split("Config::memory_split", bytes.to_string()));
         }
+        if let Some(text) = self.architecture.as_deref().filter(|text| !is_architecture(text)) {
+            return Err(no_architecture("Config::architecture", format!("`{text}`")));
+        }
         if !WAITS.contains(&self.collective_timeout) {
             let found = format!("{:?}", self.collective_timeout);
             return Err(Error::config("Config::collective_timeout", "1 ms to 1 day", found));
@@ -443,6 +477,17 @@ impl Config {
 /// Whether the same seed must give the same bits ([`Config::deterministic`]).
 pub fn deterministic() -> bool {
     settings().is_ok_and(|settings| settings.deterministic)
+}
+
+/// `Ok` if this fallback is allowed, which the caller then logs as a warning.
+///
+/// # Errors
+/// `error`, if [`Config::strict`] forbids the fallback.
+pub fn allow_fallback(error: Error) -> Result<Error> {
+    match settings().is_ok_and(|settings| settings.strict) {
+        true => Err(error),
+        false => Ok(error),
+    }
 }
 
 /// How long ranks wait for each other ([`Config::collective_timeout`]).
@@ -491,136 +536,6 @@ pub fn launch_reach() -> usize {
 /// `Config` for a variable with an invalid value.
 pub fn attention_scores() -> Result<usize> {
     settings().map(|settings| settings.attention_scores)
-}
-
-/// This project's folder in the user's cache folder.
-fn user_cache(windows: bool, set: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let path = |name: &str| set(name).map(PathBuf::from);
-    let caches = if windows {
-        // Not the roaming folder, which Windows copies to other machines.
-        path("LOCALAPPDATA").filter(|path| path.is_absolute())
-    } else {
-        // The XDG specification says to ignore relative paths.
-        let caches = path("XDG_CACHE_HOME").filter(|path| path.is_absolute());
-        caches.or_else(|| path("HOME").map(|home| home.join(".cache")))
-    };
-    caches.map(|caches| caches.join("burn-rocm"))
-}
-
-/// A value as an error shows it. Bytes that are not UTF-8 become the replacement character, which
-/// every setting refuses.
-fn found(value: &OsStr) -> String {
-    format!("`{}`", value.to_string_lossy())
-}
-
-fn choice<T: Copy>(name: &str, value: &OsStr, choices: &[(&str, T)]) -> Result<T> {
-    match choices.iter().find(|(text, _)| value == *text) {
-        Some(&(_, chosen)) => Ok(chosen),
-        None => {
-            let names: Vec<_> = choices.iter().map(|&(text, _)| text).collect();
-            Err(Error::config(name, format!("one of {}", names.join(", ")), found(value)))
-        }
-    }
-}
-
-fn route(name: &str, value: &OsStr, library: &str) -> Result<Route> {
-    choice(name, value, &[("auto", Route::Auto), (library, Route::Library), ("own", Route::Own)])
-}
-
-fn flag(name: &str, value: &OsStr) -> Result<bool> {
-    let words = [("0", false), ("1", true), ("off", false), ("on", true), ("false", false), ("true", true)];
-    choice(name, value, &words)
-}
-
-fn no_chain(name: &str, found: String) -> Error {
-    Error::config(name, format!("auto, or ops from 0 to {STEPS}"), found)
-}
-
-fn chain(name: &str, value: &OsStr) -> Result<Option<usize>> {
-    if value == "auto" {
-        return Ok(None);
-    }
-    match value.to_str().and_then(|count| count.parse().ok()) {
-        Some(count) if count <= STEPS => Ok(Some(count)),
-        _ => Err(no_chain(name, found(value))),
-    }
-}
-
-fn fresh(name: &str, value: &OsStr) -> Result<Option<usize>> {
-    if value == "auto" {
-        return Ok(None);
-    }
-    match value.to_str().and_then(|count| count.parse().ok()) {
-        Some(count) => Ok(Some(count)),
-        None => Err(Error::config(name, "auto, or a number of uses", found(value))),
-    }
-}
-
-fn is_json(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "json")
-}
-
-fn no_profile(name: &str, value: &OsStr) -> Error {
-    Error::config(name, "table, or a path that ends in .json", found(value))
-}
-
-fn profile(name: &str, value: &OsStr) -> Result<ProfileOutput> {
-    match Path::new(value) {
-        _ if value == "table" => Ok(ProfileOutput::Table),
-        path if is_json(path) => Ok(ProfileOutput::Trace(path.to_owned())),
-        _ => Err(no_profile(name, value)),
-    }
-}
-
-fn bytes(name: &str, value: &OsStr) -> Result<usize> {
-    let text = value.to_string_lossy();
-    let (digits, shift) = match text.char_indices().last() {
-        Some((at, 'k' | 'K')) => (&text[..at], 10),
-        Some((at, 'm' | 'M')) => (&text[..at], 20),
-        Some((at, 'g' | 'G')) => (&text[..at], 30),
-        _ => (&*text, 0),
-    };
-    let count = digits.parse::<usize>().ok().and_then(|count| count.checked_mul(1 << shift));
-    count.ok_or_else(|| Error::config(name, "bytes, such as 1073741824, 1024M or 1G", found(value)))
-}
-
-const PERCENT: std::ops::RangeInclusive<u8> = 1..=100;
-
-fn no_percent(name: &str, found: String) -> Error {
-    Error::config(name, "percent from 1 to 100", found)
-}
-
-fn percent(name: &str, value: &OsStr) -> Result<Option<u8>> {
-    let percent = value.to_str().and_then(|text| text.parse().ok());
-    match percent.filter(|percent| PERCENT.contains(percent)) {
-        Some(percent) => Ok(Some(percent)),
-        None => Err(no_percent(name, found(value))),
-    }
-}
-
-/// The pool cuts its segments for small blocks in any case.
-const LEAST_SPLIT: usize = 1 << 20;
-
-fn no_split(name: &str, found: String) -> Error {
-    Error::config(name, "at least 1048576 bytes, such as 256M", found)
-}
-
-fn split(name: &str, value: &OsStr) -> Result<Option<usize>> {
-    match bytes(name, value)? {
-        bytes if bytes >= LEAST_SPLIT => Ok(Some(bytes)),
-        _ => Err(no_split(name, found(value))),
-    }
-}
-
-/// How long a wait for a rank may be set to last. A day is more than any job waits, and can't
-/// overflow a clock; a socket refuses a limit of 0.
-const WAITS: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);
-
-fn seconds(name: &str, value: &OsStr) -> Result<Duration> {
-    let number = value.to_str().and_then(|text| text.parse::<f64>().ok());
-    let time = number.and_then(|number| Duration::try_from_secs_f64(number).ok());
-    time.filter(|time| WAITS.contains(time))
-        .ok_or_else(|| Error::config(name, "seconds from 0.001 to 86400", found(value)))
 }
 
 #[cfg(test)]

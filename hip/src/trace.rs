@@ -19,7 +19,8 @@ use std::fmt::Display;
 use crate::profile::work::WorkKind;
 use crate::profile::{names, session};
 use crate::ranges;
-use crate::watch::{self, NONE, PROFILE, RANGES, RUNNING, Running, TRACE, watched};
+use crate::summary::ledger;
+use crate::watch::{self, NONE, PROFILE, RANGES, RUNNING, Running, SUMMARY, TRACE, watched};
 
 pub use crate::watch::Shapes;
 
@@ -143,7 +144,7 @@ impl Drop for PutOff {
 }
 
 #[cold]
-fn begin(watched: u8, op: &'static str, dtype: &'static str, shapes: &dyn Fn(&mut Shapes<'_>)) -> bool {
+fn begin(watched: u16, op: &'static str, dtype: &'static str, shapes: &dyn Fn(&mut Shapes<'_>)) -> bool {
     let mut running = Running { op, dtype, ..NONE };
     if watched & PROFILE != 0 {
         running.shapes = watch::with_shapes(shapes, names::shapes);
@@ -213,7 +214,40 @@ pub(crate) fn said<D: Display>(by: impl FnOnce() -> D) {
 #[inline]
 pub(crate) fn served<D: Display>(kind: WorkKind, by: impl FnOnce() -> D) {
     count(kind);
-    said(by);
+    let watched = watched();
+    if watched & (TRACE | SUMMARY) != 0 {
+        tell(watched, kind, &by());
+    }
+}
+
+#[cold]
+fn tell(watched: u16, kind: WorkKind, by: &dyn Display) {
+    if watched & SUMMARY != 0 {
+        ledger::served(kind, &by.to_string());
+    }
+    if watched & TRACE != 0 {
+        say(by);
+    }
+}
+
+/// Logs and counts a launch of a kernel, as far as `watched` asks for it.
+#[cold]
+pub(crate) fn launched(watched: u16, kernel: &str) {
+    if watched & SUMMARY != 0 {
+        ledger::launched(kernel);
+    }
+    if watched & TRACE != 0 {
+        say(&format_args!("kernel {kernel}"));
+    }
+}
+
+/// Notes for the summary that something else than the first choice computes the running op, and
+/// why. `reason` is called only if there is a summary.
+#[inline]
+pub fn fell_back<D: Display>(reason: impl FnOnce() -> D) {
+    if watched() & SUMMARY != 0 {
+        ledger::fell_back(&reason().to_string());
+    }
 }
 
 /// Logs what computes the running op. The caller knows that ops are traced.

@@ -1,32 +1,34 @@
 //! What watches the program's ops: the trace, the profile, the ranges for AMD's and NVIDIA's
-//! profilers, the pools, which name the op that allocated a block, and the checks of results. One
-//! word says which of them are on, so an op or a launch that nobody watches costs one relaxed load.
+//! profilers, the pools, which name the op that allocated a block, the checks of results, and the
+//! summary. One word says which of them are on, so an op or a launch that nobody watches costs one
+//! relaxed load.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use crate::settings::{CheckFinite, ProfileOutput, settings};
 
 /// Bits of the word.
-pub(crate) const TRACE: u8 = 1;
-pub(crate) const PROFILE: u8 = 2;
-pub(crate) const RANGES: u8 = 4;
-pub(crate) const MEMORY: u8 = 8;
-pub(crate) const CHECK: u8 = 16;
-pub(crate) const SYNC: u8 = 32;
-pub(crate) const DRY: u8 = 64;
+pub(crate) const TRACE: u16 = 1;
+pub(crate) const PROFILE: u16 = 2;
+pub(crate) const RANGES: u16 = 4;
+pub(crate) const MEMORY: u16 = 8;
+pub(crate) const CHECK: u16 = 16;
+pub(crate) const SYNC: u16 = 32;
+pub(crate) const DRY: u16 = 64;
+pub(crate) const SUMMARY: u16 = 128;
 /// Set once the settings were read.
-const ASKED: u8 = 0x80;
+const ASKED: u16 = 0x8000;
 
-static WATCHED: AtomicU8 = AtomicU8::new(0);
+static WATCHED: AtomicU16 = AtomicU16::new(0);
 
 /// The bits of what is on: as the settings say at first, then as [`switch`] sets them.
 #[inline]
-pub(crate) fn watched() -> u8 {
+pub(crate) fn watched() -> u16 {
     // Relaxed: the word publishes no other data.
     match WATCHED.load(Ordering::Relaxed) {
         0 => ask(),
@@ -41,7 +43,7 @@ pub(crate) fn profiled() -> bool {
 }
 
 #[cold]
-fn ask() -> u8 {
+fn ask() -> u16 {
     let said = settings().map_or(0, |settings| {
         let bits = [
             (settings.trace, TRACE),
@@ -49,6 +51,7 @@ fn ask() -> u8 {
             (settings.ranges, RANGES),
             (settings.check_finite != CheckFinite::Off, CHECK),
             (settings.sync_each_op, SYNC),
+            (settings.summary, SUMMARY),
         ];
         bits.iter().filter(|(on, _)| *on).fold(0, |word, (_, bit)| word | bit)
     });
@@ -60,7 +63,7 @@ fn ask() -> u8 {
 }
 
 /// Switches one of them on or off, for all threads.
-pub(crate) fn switch(bit: u8, on: bool) {
+pub(crate) fn switch(bit: u16, on: bool) {
     // Otherwise the settings would be read later and undo this.
     watched();
     match on {

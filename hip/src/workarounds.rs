@@ -87,19 +87,23 @@ pub enum MatrixCores {
 impl DeviceInfo {
     /// How kernels on matrix cores multiply operands of `dtype`; `None` if they do not on this
     /// device. `gradient`: whether subnormal values count as in a gradient. On gfx90a the result is
-    /// then `None` for f16, unless `BURN_ROCM_F16_ALTERNATIVE` is `none`; without `gradient` only if
-    /// it is `all`.
+    /// then `None` for f16, unless `BURN_ROCM_F16_ALTERNATIVE` is `none`; without `gradient` only
+    /// if it is `all`. Also `None` if [`Config::matrix_cores`](crate::Config::matrix_cores) is off,
+    /// or if the kernels are compiled for a family of chips
+    /// ([`Config::architecture`](crate::Config::architecture)).
     ///
     /// # Errors
     /// `Config` if a setting is wrong.
     pub fn matrix_cores(&self, dtype: DType, gradient: bool) -> Result<Option<MatrixCores>> {
-        if !matches!(dtype, DType::F16 | DType::BF16)
+        let settings = settings()?;
+        if !settings.matrix_cores
+            || !matches!(dtype, DType::F16 | DType::BF16)
             || self.max_threads_per_block == 1
             || Halves::of(&self.arch)?.alternative(dtype, gradient) == Some(true)
         {
             return Ok(None);
         }
-        Ok(match chip(&self.arch) {
+        Ok(match chip(settings.architecture.as_deref().unwrap_or(&self.arch)) {
             "gfx908" | "gfx90a" | "gfx940" | "gfx941" | "gfx942" | "gfx950" => Some(MatrixCores::Mfma),
             "gfx1200" | "gfx1201" => Some(MatrixCores::Wmma),
             chip if chip.starts_with("gfx110") || chip.starts_with("gfx115") => Some(MatrixCores::Wmma),
@@ -115,6 +119,25 @@ impl DeviceInfo {
 /// The architecture without its features: `gfx90a` for `gfx90a:sramecc+:xnack-`.
 pub(crate) fn chip(arch: &str) -> &str {
     arch.split(':').next().unwrap_or(arch)
+}
+
+/// The architecture for which the kernels of a device are compiled: `asked`, or else the device's.
+///
+/// # Errors
+/// `Config` if the device does not run code for the architecture that was asked for.
+pub(crate) fn compile_target(arch: &str, asked: Option<&str>) -> Result<String> {
+    let Some(asked) = asked else { return Ok(arch.to_owned()) };
+    let own: Vec<&str> = arch.split(':').skip(1).collect();
+    let target = chip(asked);
+    let family = generic_target(chip(arch));
+    if (target == chip(arch) || Some(target) == family)
+        && asked.split(':').skip(1).all(|feature| own.contains(&feature))
+    {
+        return Ok(asked.to_owned());
+    }
+    let or = family.map(|family| format!(", or {family}")).unwrap_or_default();
+    let expected = format!("{arch}, which the device is, or less of it{or}");
+    Err(Error::config("BURN_ROCM_ARCH (Config::architecture)", expected, format!("`{asked}`")))
 }
 
 /// Whether MIOpen's statistics and gradients are right for a batch norm of
@@ -318,6 +341,30 @@ pub(crate) fn spelled_out(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kernels_are_compiled_for_what_the_device_runs() {
+        let full = "gfx90a:sramecc+:xnack-";
+        assert_eq!(compile_target(full, None).unwrap(), full);
+        for (arch, asked) in [
+            (full, "gfx90a"),
+            (full, "gfx90a:xnack-"),
+            ("gfx1030", "gfx10-3-generic"),
+            ("gfx942:sramecc+:xnack-", "gfx9-4-generic:sramecc+"),
+            ("sm_90", "sm_90"),
+        ] {
+            assert_eq!(compile_target(arch, Some(asked)).unwrap(), asked);
+        }
+        for (arch, asked) in [
+            (full, "gfx90a:xnack+"),
+            (full, "gfx9-generic"),
+            ("gfx1030", "gfx1031"),
+            ("gfx1030", "gfx10-1-generic"),
+            ("cpu-x86-64-v3", "gfx1030"),
+        ] {
+            assert!(matches!(compile_target(arch, Some(asked)), Err(Error::Config { .. })), "{asked}");
+        }
+    }
 
     #[test]
     fn gradients_in_f16_go_by_the_alternative_on_gfx90a() {

@@ -156,6 +156,143 @@ fn devices_are_listed_and_one_is_the_default() {
     });
 }
 
+/// Runs `body` with `BURN_ROCM_STRICT=1` and without it.
+#[track_caller]
+fn strictly(test: &str, environment: &[(&str, &str)], body: impl Fn(bool)) {
+    if std::env::var_os(CHILD).is_some() {
+        return body(std::env::var("BURN_ROCM_STRICT").is_ok_and(|value| value == "1"));
+    }
+    for strict in ["1", "0"] {
+        alone(test, &[environment, &[("BURN_ROCM_STRICT", strict)]].concat(), || {});
+    }
+}
+
+/// Whether a product and a norm work, or the errors of those that don't.
+fn product_and_norm() -> [Result<(), RocmError>; 2] {
+    let device = RocmDevice::new(0);
+    let ones = |shape: &[usize]| R::float_ones(Shape::from(shape.to_vec()), &device, FloatDType::F32);
+    let (x, row) = (ones(&[8, 8]), ones(&[8]));
+    let _ = burn_rocm::take_last_error();
+    let product = std::panic::catch_unwind(|| drop(R::float_matmul(x.clone(), x.clone())));
+    let product = product.map_err(|_| burn_rocm::take_last_error().unwrap());
+    [product, burn_rocm::fused::layer_norm(x, row, None, 1e-5).map(drop)]
+}
+
+#[test]
+fn strict_settings_forbid_that_kernels_replace_a_library() {
+    let environment = [
+        ("BURN_ROCM_PROVIDER", "cpu"),
+        ("BURN_ROCM_CPU_FAIL", "miopenCreateWithStream,rocblas_create_handle"),
+    ];
+    strictly("strict_settings_forbid_that_kernels_replace_a_library", &environment, |strict| {
+        let [product, norm] = product_and_norm();
+        assert_eq!(matches!(product, Err(RocmError::Rocblas { .. })), strict, "{product:?}");
+        assert_eq!(matches!(norm, Err(RocmError::Miopen { .. })), strict, "{norm:?}");
+        assert_eq!([product.is_ok(), norm.is_ok()], [!strict; 2]);
+    });
+}
+
+/// What MIOpen lacks by design is no failure, so kernels compute it in either case.
+#[test]
+fn strict_settings_allow_what_is_not_a_warning() {
+    let environment = [("BURN_ROCM_PROVIDER", "cpu")];
+    strictly("strict_settings_allow_what_is_not_a_warning", &environment, |_| {
+        let device = RocmDevice::new(0);
+        let ones = |shape: &[usize]| R::float_ones(Shape::from(shape.to_vec()), &device, FloatDType::F64);
+        burn_rocm::fused::layer_norm(ones(&[8, 8]), ones(&[8]), None, 1e-5).unwrap();
+        assert!(product_and_norm().into_iter().all(|done| done.is_ok()));
+    });
+}
+
+#[test]
+fn strict_settings_forbid_the_cpu_device_in_place_of_a_gpu() {
+    strictly("strict_settings_forbid_the_cpu_device_in_place_of_a_gpu", &[], |strict| {
+        match burn_rocm::provider() {
+            Ok(provider) => assert!(!strict || provider.kind() != ProviderKind::Cpu),
+            Err(error) => {
+                assert!(strict, "{error}");
+                assert!(matches!(error, RocmError::NotAvailable { .. }), "{error:?}");
+                assert!(error.to_string().contains("only the CPU device"), "{error}");
+            }
+        }
+    });
+}
+
+#[test]
+fn strict_settings_want_the_cache() {
+    let test = "strict_settings_want_the_cache";
+    // A file is no folder.
+    let file = std::env::current_exe().unwrap();
+    let environment = [("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_CACHE_DIR", file.to_str().unwrap())];
+    strictly(test, &environment, |strict| {
+        let program = hip::Program {
+            name: "one.hip",
+            source: "extern \"C\" __global__ void one(int *x) { x[0] = 1; }",
+            headers: &[],
+            options: &[],
+        };
+        let kernel = hip::Device::get(0).unwrap().kernel(&program, "one").map(drop);
+        assert_eq!(matches!(kernel, Err(RocmError::Config { .. })), strict, "{kernel:?}");
+        assert_eq!(kernel.is_ok(), !strict);
+    });
+}
+
+/// The CPU device has no profiler's library.
+#[test]
+fn strict_settings_want_ranges() {
+    let ranges = [("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_RANGES", "1")];
+    strictly("strict_settings_want_ranges", &ranges, |strict| {
+        let opened = RocmDevice::new(0).info().map(drop);
+        assert_eq!(matches!(opened, Err(RocmError::NotAvailable { .. })), strict, "{opened:?}");
+        assert_eq!(opened.is_ok(), !strict);
+    });
+}
+
+#[test]
+fn kernels_are_compiled_for_an_architecture_that_the_device_runs() {
+    let test = "kernels_are_compiled_for_an_architecture_that_the_device_runs";
+    for arch in ["gfx10-3-generic", "gfx1030", "gfx1031"] {
+        let environment =
+            [("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_CPU_ARCH", "gfx1030"), ("BURN_ROCM_ARCH", arch)];
+        if std::env::var_os(CHILD).is_some() && std::env::var("BURN_ROCM_ARCH").as_deref() != Ok(arch) {
+            continue;
+        }
+        alone(test, &environment, || {
+            let opened = RocmDevice::new(0).info();
+            if arch == "gfx1031" {
+                let (what, expected, found) = config_error(opened);
+                assert!(what.contains("BURN_ROCM_ARCH"), "{what}");
+                assert!(expected.contains("gfx1030") && expected.contains("gfx10-3-generic"), "{expected}");
+                return assert_eq!(found, "`gfx1031`");
+            }
+            assert_eq!(opened.unwrap().architecture, "gfx1030");
+            // An error of the compiler shows the option.
+            let broken = hip::Program { name: "broken.hip", source: "no C++", headers: &[], options: &[] };
+            match hip::Device::get(0).unwrap().kernel(&broken, "none").map(drop) {
+                Err(RocmError::Compilation { options, .. }) => {
+                    assert!(options.contains(&format!("--offload-arch={arch}")), "{options:?}");
+                }
+                other => panic!("{other:?}"),
+            }
+            assert!(product_and_norm().into_iter().all(|done| done.is_ok()));
+        });
+    }
+}
+
+#[test]
+fn loaded_kernels_stay_below_their_limit() {
+    let environment = [("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_LOADED_LIMIT", "1")];
+    alone("loaded_kernels_stay_below_their_limit", &environment, || {
+        let device = RocmDevice::new(0);
+        for size in 1..4 {
+            let x = R::float_ones(Shape::from(vec![size, 3]), &device, FloatDType::F32);
+            let y = R::float_exp(R::float_sqrt(x));
+            assert!(read_float::<R>(y).iter::<f32>().all(|value| value == 1f32.exp()));
+            assert!(hip::Device::get(0).unwrap().loaded_kernels().0 <= 1);
+        }
+    });
+}
+
 /// The guide's first table equals the settings' table, followed by variables of other projects.
 #[test]
 fn the_guide_lists_the_settings() {

@@ -93,3 +93,22 @@ fn a_type_that_finds_other_default_dtypes_than_its_own_says_so_once() {
     assert_eq!(Tensor::<Rocm, 1, Int>::ones([2], &device).dtype(), DType::I64);
     assert_eq!(said().len(), 1);
 }
+
+/// With strict settings the type refuses to make such tensors, each time.
+#[test]
+fn strict_settings_refuse_other_default_dtypes() {
+    const CHILD: &str = "BURN_ROCM_TEST_STRICT_DEFAULTS_CHILD";
+    if std::env::var_os(CHILD).is_none() {
+        let environment = [(CHILD, "1"), ("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_STRICT", "1")];
+        again(&["--exact", "strict_settings_refuse_other_default_dtypes", "--nocapture"], &environment);
+        return;
+    }
+    let device = RocmDevice::new(0);
+    assert_eq!(Tensor::<Rocm<bf16>, 1>::ones([2], &device).dtype(), DType::BF16);
+    for _ in 0..2 {
+        let made = std::panic::catch_unwind(|| Tensor::<Rocm, 1>::ones([2], &device).dtype());
+        assert!(made.is_err());
+        let error = burn_rocm::take_last_error();
+        assert!(matches!(error, Some(burn_rocm::RocmError::Config { .. })), "{error:?}");
+    }
+}

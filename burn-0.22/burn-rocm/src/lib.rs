@@ -78,11 +78,13 @@ pub use device::{DeviceInfo, RocmDevice};
 pub use error::raise;
 pub use error::take_last_error;
 pub use estimate::{Estimate, estimate_memory, largest_batch};
+pub use hip::summary;
+pub use hip::summary::Summary as OptimizationSummary;
 pub use hip::trace;
 pub use hip::{
     CacheStats, ChannelsLast, CheckFinite, CodeCache, Config, Counters, Error as RocmError, F16Alternative,
     FindMode, Finding, MemoryBlock, MemoryBy, MemoryEvent, MemoryHolder, MemoryKind, MemoryLabel, MemoryRecord,
-    MemoryRow, MemorySnapshot, MemorySummary, MemoryUse, PoolStats as MemoryStats, ProfileOutput, Provider,
+    MemoryRow, MemorySnapshot, MemorySummary, MemoryUse, PoolStats as MemoryStats, Preset, ProfileOutput, Provider,
     ProviderKind, ProviderReport, ReduceOp, Route, Severity, UniqueId, Versions, code_cache, doctor,
     is_available, memory_label, memory_track_ops, passed_over, provider, rendezvous, report_json,
     rocm_device_count, select_provider, survey,
@@ -90,7 +92,7 @@ pub use hip::{
 pub use layout::Layout;
 pub use memory::{memory_record, memory_snapshot, memory_summary};
 pub use ops::transfer::read_with_fault;
-pub use profile::{Profile, profile, region};
+pub use profile::{Profile, optimization_summary, profile, region};
 pub use qtensor::RocmQTensor;
 pub use tensor::RocmTensor;
 pub use warm_up::{warm_up, warm_up_pinned};

@@ -6,9 +6,11 @@ use std::sync::{Mutex, PoisonError};
 
 use burn_backend::{get_device_settings, set_default_dtypes};
 use burn_std::{BoolDType, DType};
+use hip::Error as RocmError;
 
 use super::{BoolElement, FloatElement, IntElement, Rocm};
 use crate::device::RocmDevice;
+use crate::error::raise;
 
 /// The pairs of backend type and device that were checked.
 static SEEN: Mutex<Vec<(TypeId, usize)>> = Mutex::new(Vec::new());
@@ -55,14 +57,24 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> Rocm<F, I, B> {
             [settings.float_dtype.into(), settings.int_dtype.into(), settings.bool_dtype.into()];
         if found != own {
             let [float, int, bool] = found.map(|dtype| dtype.name());
-            log::warn!(
-                "Rocm<{}, {}, {}> makes {float}, {int} and {bool} tensors by default on {device}: Burn keeps one \
-                 set of default dtypes for each device, and another backend type or set_default_dtypes set \
-                 it first (see burn_rocm::Rocm)",
+            let which = format!(
+                "default dtypes of Rocm<{}, {}, {}>",
                 F::dtype().name(),
                 I::dtype().name(),
-                B::dtype().name(),
+                B::dtype().name()
             );
+            let expected = "the type's own: Burn keeps one set of default dtypes for each device, and another backend \
+                            type or set_default_dtypes set it first (see burn_rocm::Rocm)";
+            let found = format!("{float}, {int} and {bool} tensors by default on {device}");
+            let error = RocmError::Config { what: which, expected: expected.into(), found };
+            match hip::allow_fallback(error) {
+                Ok(error) => log::warn!("{error}"),
+                Err(error) => {
+                    // Every such tensor is refused, not only the first.
+                    SEEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|seen| *seen != this);
+                    raise(error)
+                }
+            }
         }
     }
 }

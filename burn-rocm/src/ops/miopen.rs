@@ -12,16 +12,22 @@ pub(crate) fn whole(tensor: &RocmTensor) -> TensorArg<'_> {
 }
 
 /// `Ok` if the error comes from MIOpen and a kernel of this project may replace MIOpen. Warns once
-/// through `log`.
+/// through `log`, and tells the summary.
 pub(crate) fn without_library(error: hip::Error) -> hip::Result<()> {
     static ONCE: Once = Once::new();
-    match error {
-        hip::Error::Unsupported { .. }
-        | hip::Error::Miopen { refused: true, .. }
-        | hip::Error::NotAvailable { .. } => {
+    match may_replace(&error) {
+        true => {
+            let error = hip::allow_fallback(error)?;
             ONCE.call_once(|| log::warn!("kernels of this crate replace MIOpen where it fails: {error}"));
+            hip::trace::fell_back(|| format!("MIOpen failed: {error}"));
             Ok(())
         }
-        _ => Err(error),
+        false => Err(error),
     }
+}
+
+/// Whether a kernel of this project may replace MIOpen after this error.
+pub(crate) fn may_replace(error: &hip::Error) -> bool {
+    use hip::Error::{Miopen, NotAvailable, Unsupported};
+    matches!(error, Unsupported { .. } | Miopen { refused: true, .. } | NotAvailable { .. })
 }

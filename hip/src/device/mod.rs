@@ -35,7 +35,9 @@ use crate::memory::release::Releases;
 use crate::once::OnceAny;
 use crate::profile::{output, session};
 use crate::provider::{Provider, provider};
+use crate::ranges;
 use crate::settings::{Route, STEPS, settings};
+use crate::summary::output as summary_output;
 use crate::watch::profiled;
 use crate::workarounds;
 
@@ -118,12 +120,17 @@ impl Device {
     /// The device that HIP knows as `ordinal`, with another index for users.
     fn of(provider: &'static Provider, index: usize, ordinal: usize) -> Result<Self> {
         let info = DeviceInfo { index, ..DeviceInfo::query(provider, ordinal)? };
+        if settings()?.ranges {
+            ranges::check()?;
+        }
         let context = Arc::new(Context::new(provider, index, ordinal));
         let compute = Arc::new(Stream::new(&context, "compute")?);
         let copies = Arc::new(Stream::new(&context, "copies")?);
         output::write_at_exit();
+        summary_output::write_at_exit();
         let driver = Driver::new(&context, &compute, &copies);
-        let kernels = Kernels::new(&context, &compute, &info.arch);
+        let target = workarounds::compile_target(&info.arch, settings()?.architecture.as_deref())?;
+        let kernels = Kernels::new(&context, &compute, target, settings()?.loaded_limit);
         Ok(Self {
             blas: OnceAny::default(),
             dnn: OnceAny::default(),
@@ -176,7 +183,7 @@ impl Device {
     /// `Config` for a variable with an invalid value.
     pub fn norm_route(&self) -> Result<Route> {
         Ok(match settings()?.norm {
-            Route::Auto if !workarounds::norms_fill_the_device(&self.info.arch) => Route::Own,
+            Route::Auto if !self.norms_fill_it() => Route::Own,
             route => route,
         })
     }
@@ -192,6 +199,11 @@ impl Device {
         let available = free.saturating_add(stats.reserved - stats.allocated);
         let limit = self.pool.limit().map(|limit| limit.saturating_sub(stats.allocated));
         Ok(limit.map_or(available, |limit| limit.min(available)))
+    }
+
+    /// Whether the library's norms keep this device busy. If not, `auto` does not choose them.
+    pub fn norms_fill_it(&self) -> bool {
+        workarounds::norms_fill_the_device(&self.info.arch)
     }
 
     /// The device's memory pool.
@@ -372,8 +384,9 @@ impl Device {
         self.kernels.retired()
     }
 
-    /// Sets how many bytes of code may be loaded (256 MiB by default). Above that, the least
-    /// recently used kernels are unloaded.
+    /// Sets how many bytes of code may be loaded, in place of
+    /// [`Config::loaded_limit`](crate::Config::loaded_limit). Above that, the least recently used
+    /// kernels are unloaded.
     pub fn set_loaded_kernels_limit(&self, bytes: usize) {
         self.kernels.set_limit(bytes);
     }

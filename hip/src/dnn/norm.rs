@@ -308,6 +308,23 @@ impl Dnn {
         Ok(spans)
     }
 
+    /// Checks that MIOpen has batch norm for the dtype.
+    ///
+    /// # Errors
+    /// `Unsupported` for other dtypes.
+    pub fn has_batch_norm(&self, dtype: DType) -> Result<()> {
+        data_type(BATCH, dtype, workarounds::NORMS).map(|_| ())
+    }
+
+    /// Checks that MIOpen has group norm for the dtype.
+    ///
+    /// # Errors
+    /// `Unsupported` for other dtypes, or if this MIOpen is too old to have the function.
+    pub fn has_group_norm(&self, dtype: DType) -> Result<()> {
+        data_type(GROUP, dtype, workarounds::NORMS)?;
+        self.table.miopenGroupNormForward.map(|_| ()).ok_or_else(|| absent(GROUP, dtype))
+    }
+
     /// Checks that MIOpen has layer norm for the dtype.
     ///
     /// # Errors

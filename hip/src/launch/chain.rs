@@ -17,8 +17,9 @@ use crate::error::Result;
 use crate::launch::steps::{IN_MEMORY, SCALAR, Step};
 use crate::memory::buffer::{Buffer, carry_faults};
 use crate::profile::work::{Who, WorkKind};
+use crate::summary::ledger;
 use crate::trace;
-use crate::watch::{PROFILE, TRACE, watched};
+use crate::watch::{PROFILE, SUMMARY, TRACE, watched};
 
 /// An op on tensors of more bytes than this is launched at once, because its elements take longer
 /// than its launch.
@@ -72,6 +73,18 @@ impl Device {
         self.chain_limit
     }
 
+    /// Whether an element-wise op on tensors of `bytes` bytes may be deferred; `Err` says why not.
+    /// It also needs a functor that `chain.hip` has, and tensors at 16-byte boundaries.
+    pub fn defers(&self, dtype: DType, bytes: usize) -> std::result::Result<(), &'static str> {
+        match dtype {
+            _ if self.chain_limit == 0 => Err("chains are off on this device or by BURN_ROCM_CHAIN"),
+            _ if bytes == 0 => Err("no elements"),
+            _ if bytes > MOST_BYTES => Err("tensors of more than 8 MiB"),
+            DType::F32 | DType::F16 | DType::BF16 => Ok(()),
+            _ => Err("chains have f32, f16 and bf16 only"),
+        }
+    }
+
     /// Defers an op, to launch it together with others. Returns `false` and does nothing if the op
     /// can't be deferred: its tensors are empty, larger than 8 MiB or not at 16-byte boundaries;
     /// `chain.hip` lacks the functor or dtype; or chains are off for the device.
@@ -81,10 +94,7 @@ impl Device {
     /// the kernel does not compile.
     pub fn put_off(&self, op: &'static str, step: ElementWise<'_>) -> Result<bool> {
         let bytes = step.len.saturating_mul(step.dtype.size());
-        if self.chain_limit == 0 || bytes > MOST_BYTES || bytes == 0 {
-            return Ok(false);
-        }
-        if !matches!(step.dtype, DType::F32 | DType::F16 | DType::BF16) {
+        if self.defers(step.dtype, bytes).is_err() {
             return Ok(false);
         }
         let Some(functor) = step.functor.in_chain() else { return Ok(false) };
@@ -114,7 +124,8 @@ impl Device {
         if pending.steps.count > 0 && !(same && pending.steps.fits(&next, bytes as u64)) {
             stream.launch_pending(&mut pending);
         }
-        if pending.steps.count == 0 {
+        let first = pending.steps.count == 0;
+        if first {
             pending.kernel = Some(self.built_in(kernel)?);
             pending.grid = self.grid_bytes(step.len * size_of::<f32>());
             pending.dtype = step.dtype;
@@ -133,6 +144,9 @@ impl Device {
             stream.launch_pending(&mut pending);
         }
         drop(pending);
+        if watched & SUMMARY != 0 {
+            ledger::joined(&kernel.to_string(), first);
+        }
         if watched & TRACE != 0 {
             trace::say(&format_args!("kernel {kernel}, {}", step.functor));
         }

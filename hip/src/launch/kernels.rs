@@ -19,10 +19,7 @@ use crate::error::{Error, Result};
 use crate::launch::kernel::{Kernel, Retired, RetiredModule};
 use crate::once::Once;
 use crate::provider::library;
-
-/// The default limit of loaded code, in bytes: about 5,000 kernels of 50 KB. Above this limit, the
-/// least recently used kernels are unloaded.
-const MOST_LOADED: usize = 256 << 20;
+use crate::settings::allow_fallback;
 
 /// Groups of retired modules, oldest first, each with an event after its last launches.
 type Passing = VecDeque<(Vec<RetiredModule>, Event)>;
@@ -52,10 +49,15 @@ struct Loaded {
 }
 
 impl Kernels {
-    pub(crate) fn new(context: &Arc<Context>, compute: &Arc<Stream>, architecture: &str) -> Self {
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        compute: &Arc<Stream>,
+        architecture: String,
+        limit: usize,
+    ) -> Self {
         Self {
             context: context.clone(),
-            architecture: architecture.to_owned(),
+            architecture,
             toolchain: Once::default(),
             by_name: RwLock::default(),
             loaded: Mutex::default(),
@@ -63,7 +65,7 @@ impl Kernels {
             passing: Mutex::default(),
             compute: compute.clone(),
             clock: AtomicU64::new(1),
-            limit: AtomicUsize::new(MOST_LOADED),
+            limit: AtomicUsize::new(limit),
         }
     }
 
@@ -161,7 +163,11 @@ impl Kernels {
         options: &[&str],
     ) -> Result<Kernel> {
         let cache = code_cache();
-        if let Some(object) = cache.get(key) {
+        let found = cache.get(key);
+        if let Some(refusal) = cache.last_refusal() {
+            allow_fallback(refusal)?;
+        }
+        if let Some(object) = found {
             match self.instantiate(expression, object) {
                 Ok(kernel) => return Ok(kernel),
                 // The file is intact, but the driver refuses the code, so the kernel is compiled

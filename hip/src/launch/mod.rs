@@ -23,7 +23,7 @@ use crate::memory::fault::{Fault, Ticket};
 use crate::memory::marks::Set;
 use crate::profile::work::{Load, WorkKind};
 use crate::trace;
-use crate::watch::{PROFILE, TRACE, watched};
+use crate::watch::{PROFILE, SUMMARY, TRACE, watched};
 
 /// The most arguments of a kernel.
 pub const MAX_ARGUMENTS: usize = 32;
@@ -271,8 +271,8 @@ impl<'d> Launch<'d> {
             }
         }
         trace::count(WorkKind::Kernel);
-        if self.watched & TRACE != 0 {
-            trace::say(&format_args!("kernel {}", self.kernel.name()));
+        if self.watched & (SUMMARY | TRACE) != 0 {
+            trace::launched(self.watched, self.kernel.name());
         }
         Ok(())
     }

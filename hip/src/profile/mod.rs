@@ -12,7 +12,7 @@ pub(crate) mod output;
 pub(crate) mod region;
 pub(crate) mod report;
 pub(crate) mod session;
-mod table;
+pub(crate) mod table;
 #[cfg(all(test, feature = "cpu"))]
 mod tests;
 pub(crate) mod work;

@@ -144,17 +144,18 @@ fn cut(text: &str) -> String {
 }
 
 /// Columns as wide as their widest cell: first texts, then numbers.
-struct Table {
+pub(crate) struct Table {
     rows: Vec<Vec<String>>,
     texts: usize,
 }
 
 impl Table {
-    fn new(heads: &[&str], texts: usize) -> Self {
+    /// `texts`: how many columns from the left hold text.
+    pub(crate) fn new(heads: &[&str], texts: usize) -> Self {
         Self { rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()], texts }
     }
 
-    fn add(&mut self, row: Vec<String>) {
+    pub(crate) fn add(&mut self, row: Vec<String>) {
         self.rows.push(row);
     }
 }

@@ -26,7 +26,7 @@ use self::kind::ProviderKind;
 use self::library::{Loaded, fill};
 use crate::doctor::{self, Finding, Severity};
 use crate::error::{Error, Result, check, check_rtc, device_error};
-use crate::settings::settings;
+use crate::settings::{allow_fallback, settings};
 
 /// The CUDA provider's tables.
 #[cfg(feature = "cuda")]
@@ -390,7 +390,7 @@ pub fn provider() -> Result<&'static Provider> {
     let settings = settings()?;
     let asked = chosen.asked.unwrap_or(settings.provider);
     let (provider, passed_over) = choose(asked)?;
-    announce(provider, &passed_over);
+    announce(provider, &passed_over)?;
     *chosen = Chosen { provider: Some(provider), passed_over, asked: Some(asked) };
     Ok(FAST.get_or_init(|| provider))
 }
@@ -461,7 +461,12 @@ pub(crate) fn reason(error: &Error) -> String {
     }
 }
 
-fn announce(provider: &Provider, passed_over: &[(ProviderKind, Error)]) {
+/// Logs which provider is used, and which are not and why.
+///
+/// # Errors
+/// `NotAvailable` if it is the CPU device in place of a GPU and
+/// [`Config::strict`](crate::Config::strict) forbids that.
+fn announce(provider: &Provider, passed_over: &[(ProviderKind, Error)]) -> Result<()> {
     let why: Vec<_> = passed_over.iter().map(|(kind, why)| format!("{kind}: {}", reason(why))).collect();
     let line = if why.is_empty() {
         format!("burn-rocm: using the {} provider, {} device(s)", provider.kind, provider.devices)
@@ -470,6 +475,8 @@ fn announce(provider: &Provider, passed_over: &[(ProviderKind, Error)]) {
     };
     let fell_back = provider.kind == ProviderKind::Cpu && !passed_over.is_empty();
     if fell_back {
+        let reason = format!("no GPU, only the CPU device ({})", why.join("; "));
+        allow_fallback(Error::NotAvailable { reason, searched: Vec::new() })?;
         log::warn!("{line}");
         // Prints the message if there is no logger (the maximum level is then `Off`), because
         // without it a user could mistake the CPU device for a slow GPU.
@@ -479,6 +486,7 @@ fn announce(provider: &Provider, passed_over: &[(ProviderKind, Error)]) {
     } else {
         log::info!("{line}");
     }
+    Ok(())
 }
 
 /// Whether HIP can use an AMD GPU, whichever provider is chosen.

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::provider::library::{Loaded, Names, Search, open_in};
+use crate::settings::allow_fallback;
 
 const fn names(
     title: &'static str,
@@ -53,20 +54,22 @@ pub(crate) fn open(names: Names) -> Result<Loaded> {
     }
     let loaded = open_in(names, &directories)?;
     if cfg!(windows) && names.title == NVRTC.title {
-        load_builtins(&loaded);
+        load_builtins(&loaded)?;
     }
     Ok(loaded)
 }
 
 /// On Windows, loads the DLLs that NVRTC opens by their names when it first compiles. By itself the
 /// loader would not search NVRTC's folder.
-fn load_builtins(nvrtc: &Loaded) {
+fn load_builtins(nvrtc: &Loaded) -> Result<()> {
     let folder = nvrtc.path.parent().unwrap_or(Path::new(""));
     let failed = Search::default().companions("NVRTC", folder, |name| {
         let lower = name.to_ascii_lowercase();
         lower.starts_with("nvrtc-builtins64_") && lower.ends_with(".dll")
     });
     for name in failed {
-        log::warn!("{name}, beside NVRTC, does not load, so NVRTC may fail to compile");
+        let reason = format!("{name}, beside NVRTC, does not load, so NVRTC may fail to compile");
+        log::warn!("{}", allow_fallback(Error::NotAvailable { reason, searched: Vec::new() })?);
     }
+    Ok(())
 }

@@ -14,7 +14,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::settings::settings;
+use crate::settings::{allow_fallback, settings};
 
 /// The first bytes on a connection.
 const MAGIC: [u8; 8] = *b"hip-rdv1";
@@ -261,10 +261,9 @@ fn listen(world: &World, until: Instant) -> Result<Vec<TcpStream>> {
     };
     let open = listener.local_addr().is_ok_and(|address| !address.ip().is_loopback());
     if open && !world.has_own_secret() {
-        log::warn!(
-            "rank 0 listens on {} without a secret: set {SECRET} where others reach this port",
-            world.address
-        );
+        let expected = "a secret, because others may reach the port of rank 0";
+        let found = format!("none, and rank 0 listens on {}", world.address);
+        log::warn!("{}", allow_fallback(Error::config(SECRET, expected, found))?);
     }
     listener.set_nonblocking(true).map_err(|error| broken(CALL, "the listening port".into(), &error))?;
     let mut links: Vec<Option<TcpStream>> = (1..world.size).map(|_| None).collect();

@@ -69,6 +69,17 @@ fn values_that_make_no_sense_are_refused() {
         ("BURN_ROCM_PROFILE", "table.txt"),
         ("BURN_ROCM_PROFILE", ".json"),
         ("BURN_ROCM_RANGES", "roctx"),
+        ("BURN_ROCM_PRESET", "fast"),
+        ("BURN_ROCM_STRICT", "yes"),
+        ("BURN_ROCM_MATRIX_CORES", "auto"),
+        ("BURN_ROCM_LOADED_LIMIT", "all"),
+        ("BURN_ROCM_ARCH", "native"),
+        ("BURN_ROCM_ARCH", "gfx"),
+        ("BURN_ROCM_ARCH", "gfx90a xnack-"),
+        ("BURN_ROCM_ARCH", "gfx90a:xnack"),
+        ("BURN_ROCM_ARCH", "gfx90a:"),
+        ("BURN_ROCM_ARCH", "gfx10-"),
+        ("BURN_ROCM_ARCH", "gfx1030 -DX"),
     ] {
         match with(&[(name, value)]).unwrap_err() {
             Error::Config { what, found, .. } => {
@@ -190,4 +201,38 @@ fn a_timeout_that_no_clock_can_hold_is_refused() {
 fn an_installed_value_is_checked() {
     let error = Config::default().chain(17).install().unwrap_err();
     assert_eq!(error, Error::config("Config::chain", "auto, or ops from 0 to 16", "17"));
+}
+
+/// A preset is a set of other settings, and each variable overrides it.
+#[test]
+fn presets_are_sets_of_settings() {
+    let of = |preset| with(&[("BURN_ROCM_PRESET", preset), USER]).unwrap();
+    let default = with(&[USER]).unwrap();
+    assert_eq!(of("balanced"), default);
+    let conservative = default
+        .clone()
+        .deterministic(true)
+        .conv_find(FindMode::Immediate)
+        .norm(Route::Own)
+        .chain(0)
+        .matrix_cores(false)
+        .collective_check(true);
+    assert_eq!(of("conservative"), conservative);
+    let aggressive =
+        default.clone().conv_find(FindMode::Find).channels_last(ChannelsLast::On).attention_scores(1 << 30);
+    assert_eq!(of("aggressive"), aggressive);
+    let pairs = [("BURN_ROCM_DETERMINISTIC", "0"), ("BURN_ROCM_PRESET", "conservative"), USER];
+    assert_eq!(with(&pairs).unwrap(), conservative.deterministic(false));
+    assert_eq!(Config::balanced(), Config::default());
+    assert_eq!(Config::conservative(), Config::default().preset(Preset::Conservative));
+    assert_eq!(Config::aggressive(), Config::default().preset(Preset::Aggressive));
+}
+
+#[test]
+fn architectures_are_llvms() {
+    for arch in ["gfx1030", "gfx90a:sramecc+:xnack-", "gfx10-3-generic", "sm_90"] {
+        assert_eq!(with(&[("BURN_ROCM_ARCH", arch)]).unwrap().architecture.as_deref(), Some(arch));
+    }
+    let error = Config::default().architecture("native".to_owned()).install().unwrap_err();
+    assert!(error.to_string().contains("Config::architecture"), "{error}");
 }

@@ -206,7 +206,13 @@ impl Product {
         let same = self.lhs.dtype_of() == out.dtype_of();
         let route = match !self.lhs.kernel_type()?.is_float() && same {
             true => Route::Own,
-            false => matmul_route()?,
+            false => {
+                let route = matmul_route()?;
+                if route == Route::Own {
+                    hip::trace::fell_back(|| "setting BURN_ROCM_MATMUL=own");
+                }
+                route
+            }
         };
         if route == Route::Own {
             return self.by_kernel(out);
@@ -288,14 +294,17 @@ impl Product {
     }
 }
 
-/// `Ok` if the kernel may replace rocBLAS after this error. Warns once through `log`.
+/// `Ok` if the kernel may replace rocBLAS after this error. Warns once through `log`, and tells the
+/// summary.
 fn fallen_back(error: hip::Error) -> hip::Result<()> {
     static ONCE: Once = Once::new();
     match error {
         hip::Error::Rocblas { .. } | hip::Error::NotAvailable { .. } => {
+            let error = hip::allow_fallback(error)?;
             ONCE.call_once(|| {
                 log::warn!("a kernel of this crate computes matrix products where rocBLAS fails: {error}")
             });
+            hip::trace::fell_back(|| format!("rocBLAS failed: {error}"));
             Ok(())
         }
         _ => Err(error),
