@@ -36,4 +36,5 @@ pub use crate::ops::pool::pool3d::{
     Pool3d, avg_pool3d, avg_pool3d_backward, max_pool3d, max_pool3d_backward, max_pool3d_with_indices,
 };
 pub use crate::ops::softmax::{log_softmax, log_softmax_backward, softmax, softmax_backward};
+pub use crate::ops::support::{By, FusedOp, Support, supports};
 pub use crate::ops::{amp, optim};

@@ -38,6 +38,25 @@ fn work(device: &BurnDevice) {
     }
 }
 
+/// The summary and `supports` are this crate's too, and agree.
+#[test]
+fn a_summary_shows_what_supports_said() {
+    use burn_rocm_022::fused::{self, By, FusedOp, supports};
+    let (_lock, device, burn) = alone();
+    let (x, row) = (ones(&burn, [8, 16]), ones(&burn, [16]));
+    let dtype = burn_std::DType::F32;
+    let said = supports(&FusedOp::LayerNorm { parameters: dtype }, &device, dtype, &[8, 16]).unwrap();
+    let (_, summary) = burn_rocm_022::optimization_summary(|| {
+        let normed = fused::layer_norm(x.clone(), row, None, 1e-5).unwrap();
+        R::float_matmul(normed, R::float_transpose(x))
+    });
+    let sum = |of: fn(&burn_rocm_022::summary::OpSummary) -> u64| summary.ops.iter().map(of).sum::<u64>();
+    assert_eq!(sum(|op| op.miopen), u64::from(said.forward == Some(By::Miopen)), "{said:?} {summary}");
+    let products: Vec<_> = summary.of_op("float_matmul").collect();
+    assert_eq!(products.len(), 1, "{summary}");
+    assert_eq!(products[0].rocblas + products[0].kernels, 1, "{summary}");
+}
+
 #[test]
 fn an_estimate_is_what_the_step_takes() {
     let (_lock, real, device) = alone();

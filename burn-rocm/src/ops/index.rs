@@ -1,7 +1,7 @@
 //! Ops that read or write elements at the indices that an int tensor holds.
 
 use burn_std::DType;
-use hip::{Fault, Functor, KernelName, Template};
+use hip::{Device, Fault, Functor, KernelName, Template};
 
 use super::cast::cast;
 use super::copy::writable;
@@ -288,6 +288,13 @@ pub(super) fn put_rows(
     put(op, NO_FLAG, 0, out, places, &along(places, 2, 0), value, join)
 }
 
+/// Whether one thread for each value combines it with its element, whatever the order.
+pub(super) fn joins_in_any_order(device: &Device, ty: hip::DType, join: Join) -> bool {
+    // On the CPU device, whose blocks have one thread, adding in order costs less than atomics.
+    let in_order = join == Join::Add && device.info().max_threads_per_block == 1;
+    join.any_order(ty) && !in_order
+}
+
 /// The fewest columns that a block of `scatter_columns` takes.
 const COLUMNS_PER_BLOCK: usize = 256;
 
@@ -320,9 +327,7 @@ fn put(
     let name = |template: Template| -> hip::Result<KernelName> {
         Ok(template.functor(functor).ty(ty).ty(indices.kernel_type()?))
     };
-    // On the CPU device, whose blocks have one thread, adding in order costs less than atomics.
-    let in_order = join == Join::Add && out.hip_device().info().max_threads_per_block == 1;
-    if join.any_order(ty) && !in_order {
+    if joins_in_any_order(out.hip_device(), ty, join) {
         return Walk::new(
             op,
             name(Template::scatter)?,

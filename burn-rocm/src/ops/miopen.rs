@@ -1,5 +1,6 @@
 //! What the op families that use MIOpen share.
 
+use std::fmt::{self, Display};
 use std::sync::Once;
 
 use hip::TensorArg;
@@ -30,4 +31,38 @@ pub(crate) fn without_library(error: hip::Error) -> hip::Result<()> {
 pub(crate) fn may_replace(error: &hip::Error) -> bool {
     use hip::Error::{Miopen, NotAvailable, Unsupported};
     matches!(error, Unsupported { .. } | Miopen { refused: true, .. } | NotAvailable { .. })
+}
+
+/// Why MIOpen does not compute an op that it could compute for other operands.
+#[derive(Debug)]
+pub(crate) enum Why {
+    /// A setting, or a rule of this project.
+    Rule(&'static str),
+    /// What MIOpen lacks, or its failure.
+    Error(hip::Error),
+}
+
+impl Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule(rule) => f.write_str(rule),
+            Self::Error(error) => write!(f, "not MIOpen: {error}"),
+        }
+    }
+}
+
+impl Why {
+    /// Tells the summary, and for a failure the log.
+    ///
+    /// # Errors
+    /// The failure, if no kernel may replace MIOpen after it.
+    pub(crate) fn tell(self) -> hip::Result<()> {
+        match self {
+            Self::Error(error) if !matches!(error, hip::Error::Unsupported { .. }) => without_library(error),
+            why => {
+                hip::trace::fell_back(|| why);
+                Ok(())
+            }
+        }
+    }
 }

@@ -41,6 +41,7 @@ pub(crate) mod scan;
 pub(crate) mod slice_assign;
 pub(crate) mod softmax;
 pub(crate) mod sort;
+pub(crate) mod support;
 pub(crate) mod transfer;
 pub(crate) mod unary;
 pub(crate) mod view;

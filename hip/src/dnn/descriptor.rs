@@ -205,15 +205,15 @@ impl ConvolutionDesc {
 
 impl ConvolutionDesc {
     /// Sets MIOpen's find mode, which its variable `MIOPEN_FIND_MODE` sets otherwise. A MIOpen
-    /// without the function, such as that of ROCm 5.7, keeps its own, which is logged once.
+    /// without the function, such as that of ROCm 5.7, keeps its own, which is logged once, or
+    /// is an error ([`Config::strict`](crate::Config::strict)).
     pub(super) fn set_find_mode(&mut self, mode: miopenConvolutionFindMode_t) -> Result<()> {
         let Some(set) = self.table.miopenSetConvolutionFindMode else {
             static SAID: Once = Once::new();
-            SAID.call_once(|| {
-                log::warn!(
-                    "this MIOpen has no miopenSetConvolutionFindMode; BURN_ROCM_CONV_FIND acts as `find`"
-                );
-            });
+            let expected = "a MIOpen with miopenSetConvolutionFindMode, or else `auto`, `immediate` or `find`";
+            let found = "an older one, with which the other values act as `find`";
+            let error = allow_fallback(Error::config("BURN_ROCM_CONV_FIND", expected, found))?;
+            SAID.call_once(|| log::warn!("{error}"));
             return Ok(());
         };
         // SAFETY: the descriptor is valid.

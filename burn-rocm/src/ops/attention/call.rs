@@ -1,5 +1,8 @@
 //! A call of attention with a gradient: its checked inputs, and which implementation computes it.
 
+use burn_std::DType;
+use hip::Device;
+
 use super::cores::{Cores, Scores};
 use super::options::{AttentionDropout, AttentionOptions, AttentionPath};
 use super::window::Window;
@@ -14,9 +17,63 @@ use crate::tensor::{RocmTensor, float_type, one_device, one_dtype};
 /// hold.
 const WIDEST: usize = 128;
 
+/// What decides which implementation computes attention with a gradient.
+pub(crate) struct Question<'a> {
+    pub(crate) op: &'static str,
+    pub(crate) device: &'a Device,
+    pub(crate) dtype: DType,
+    /// Batch, heads, queries, keys, features of queries and keys.
+    pub(crate) sizes: [usize; 5],
+    /// The features of values.
+    pub(crate) values: usize,
+    pub(crate) window: Window,
+    pub(crate) options: &'a AttentionOptions,
+}
+
+impl Question<'_> {
+    /// The implementation, forward and backward, and why it is not the one before it in [`Path`].
+    ///
+    /// # Errors
+    /// `Invalid` if [`AttentionPath::Tiled`] is asked for and can't compute it.
+    pub(crate) fn path(&self) -> hip::Result<(Path, &'static str)> {
+        let Self { device, dtype, values, options, .. } = *self;
+        let [batch, heads, queries, keys, width] = self.sizes;
+        if options.path == AttentionPath::Composed {
+            return Ok((Path::Composed, "asked for by AttentionPath::Composed"));
+        }
+        if self.sizes.contains(&0) || values == 0 {
+            return Ok((Path::Composed, "no elements"));
+        }
+        let asked = options.path == AttentionPath::Tiled;
+        let widest = width.max(values);
+        let mut why = "fewer than 32 queries";
+        if asked || queries >= LEAST_QUERIES {
+            match Cores::of(device, dtype, widest, true)? {
+                Ok(cores) => return Ok((Path::Cores(cores), "")),
+                Err(reason) => why = reason,
+            }
+        }
+        let possible = widest <= WIDEST && has_tiled(device);
+        if asked {
+            let expected = format!("heads of at most {WIDEST} features, blocks of 256 threads");
+            let threads = device.grid_rows(1, usize::MAX).threads;
+            let found = || format!("{width} and {values} features, {threads} threads");
+            return if possible { Ok((Path::Tiled, why)) } else { invalid(self.op, expected, found()) };
+        }
+        let scores = [batch, heads, queries, keys].iter().fold(dtype.size(), |n, &dim| n.saturating_mul(dim));
+        // The tiled kernels compute the scores twice more for the gradient, and without matrix
+        // units. So they pay off only if memory is short.
+        let most = options.scores.map_or_else(hip::attention_scores, Ok)?;
+        // They take 3.5 times as long as the products (decision 018), but skip what a window hides.
+        let narrow = self.window.sees_at_most(keys / 4, [queries, keys]);
+        let tiled = possible && queries >= LEAST_QUERIES && (scores > most || narrow);
+        Ok((if tiled { Path::Tiled } else { Path::Composed }, why))
+    }
+}
+
 /// The implementation of a call.
 #[derive(Clone, Copy)]
-pub(super) enum Path {
+pub(crate) enum Path {
     Cores(Cores),
     Tiled,
     Composed,
@@ -107,35 +164,23 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// The implementation of this call.
+    /// The implementation of this call. Tells the summary if 16-bit operands don't go to matrix
+    /// cores.
     pub(super) fn route(&self, query: &RocmTensor, values: usize) -> hip::Result<Path> {
-        let [batch, heads, queries, keys, width] = self.sizes;
-        let composed = self.options.path == AttentionPath::Composed;
-        if composed || self.sizes.contains(&0) || values == 0 {
-            return Ok(Path::Composed);
+        let question = Question {
+            op: self.op,
+            device: query.hip_device(),
+            dtype: query.dtype_of(),
+            sizes: self.sizes,
+            values,
+            window: self.window,
+            options: self.options,
+        };
+        let (path, why) = question.path()?;
+        if query.dtype_size() == 2 && !matches!(path, Path::Cores(_)) {
+            hip::trace::fell_back(|| format!("not on matrix cores: {why}"));
         }
-        let asked = self.options.path == AttentionPath::Tiled;
-        if (asked || queries >= LEAST_QUERIES)
-            && let Some(cores) = Cores::of(query, values, true)?
-        {
-            return Ok(Path::Cores(cores));
-        }
-        let possible = width.max(values) <= WIDEST && has_tiled(query);
-        if asked {
-            let expected = format!("heads of at most {WIDEST} features, blocks of 256 threads");
-            let threads = query.hip_device().grid_rows(1, usize::MAX).threads;
-            let found = || format!("{width} and {values} features, {threads} threads");
-            return if possible { Ok(Path::Tiled) } else { invalid(self.op, expected, found()) };
-        }
-        let scores =
-            [batch, heads, queries, keys].iter().fold(query.dtype_size(), |n, &dim| n.saturating_mul(dim));
-        // The tiled kernels compute the scores twice more for the gradient, and without matrix
-        // units. So they pay off only if memory is short.
-        let most = self.options.scores.map_or_else(hip::attention_scores, Ok)?;
-        // They take 3.5 times as long as the products (decision 018), but skip what a window hides.
-        let narrow = self.window.sees_at_most(keys / 4, [queries, keys]);
-        let tiled = possible && queries >= LEAST_QUERIES && (scores > most || narrow);
-        Ok(if tiled { Path::Tiled } else { Path::Composed })
+        Ok(path)
     }
 
     /// What the kernels on matrix cores do with a score.

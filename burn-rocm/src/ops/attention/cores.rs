@@ -1,12 +1,13 @@
 //! Attention of f16 and bf16 on matrix cores (`hip/kernels/attention_matrix*.hip`), forward and
 //! backward. No scores are stored.
 
+use burn_std::DType;
 use hip::{Device, Grid, KernelName, MatrixCores, Template};
 
 use super::window::Window;
 use super::{mask_size, shape, strides};
 use crate::arg::{Arg, compute};
-use crate::dtype::compute_dtype;
+use crate::dtype::{compute_dtype, kernel_type};
 use crate::ops::launch::views_to_views;
 use crate::tensor::RocmTensor;
 
@@ -42,7 +43,7 @@ impl Scores<'_> {
 
 /// The kernels that a device has for heads of some size.
 #[derive(Clone, Copy)]
-pub(super) struct Cores {
+pub(crate) struct Cores {
     which: MatrixCores,
     /// The widest head that they take.
     wide: usize,
@@ -77,19 +78,27 @@ pub(super) fn is_writable(tensor: &RocmTensor) -> bool {
 }
 
 impl Cores {
-    /// The kernels for heads of `features` (queries and keys) and `values`. `trained`: whether they
-    /// must have a gradient.
-    pub(super) fn of(query: &RocmTensor, values: usize, trained: bool) -> hip::Result<Option<Self>> {
+    /// The kernels for heads of at most `widest` features (queries, keys and values), or why there
+    /// are none. `trained`: whether they must have a gradient.
+    pub(super) fn of(
+        device: &Device,
+        dtype: DType,
+        widest: usize,
+        trained: bool,
+    ) -> hip::Result<Result<Self, &'static str>> {
         let heads = if trained { TRAINED_HEADS } else { &HEADS };
-        let widest = query.dims()[3].max(values);
-        let Some(&wide) = heads.iter().find(|&&wide| wide >= widest) else { return Ok(None) };
-        let info = query.hip_device().info();
-        let which = info.matrix_cores(query.kernel_type()?, trained)?;
+        let info = device.info();
+        let Some(which) = info.matrix_cores(kernel_type(dtype)?, trained)? else {
+            return Ok(Err("no matrix cores for the dtype on this device and with these settings"));
+        };
+        let Some(&wide) = heads.iter().find(|&&wide| wide >= widest) else {
+            return Ok(Err("heads wider than the kernels on matrix cores take"));
+        };
         // These have 99 KiB of shared memory for a block; the widest gradient needs 102.
         if trained && wide > 96 && matches!(info.arch.as_str(), "sm_86" | "sm_89" | "sm_120" | "sm_121") {
-            return Ok(None);
+            return Ok(Err("too little shared memory for the gradient of heads of more than 96 features"));
         }
-        Ok(which.map(|which| Self { which, wide }))
+        Ok(Ok(Self { which, wide }))
     }
 
     /// `THREADS` of `attention_matrix.h`.

@@ -1,8 +1,10 @@
 //! Scaled dot-product attention: one tiled kernel that keeps the scores on the chip, or a product,
 //! masks, a softmax and a second product for heads that are too wide for the kernel's tiles.
 
-use hip::{Error as RocmError, Functor, Template};
+use burn_std::DType;
+use hip::{Device, Error as RocmError, Functor, Template};
 
+use super::call::Path;
 use super::cores::{Cores, Scores};
 use super::options::{AttentionDropout, AttentionInferenceOptions};
 use super::window::Window;
@@ -64,11 +66,34 @@ pub fn attention_inference(
     options: &AttentionInferenceOptions,
 ) -> Result<RocmTensor, RocmError> {
     let call = Call::new(query, key, value, mask, bias, options)?;
-    match call.cores()? {
-        Some(cores) => call.on(cores),
-        None if call.is_tiled() => call.tiled(),
-        None => call.composed(),
+    match call.path()? {
+        Path::Cores(cores) => call.on(cores),
+        Path::Tiled => call.tiled(),
+        Path::Composed => call.composed(),
     }
+}
+
+/// The implementation of attention without a gradient, for these numbers of queries and keys and
+/// heads of at most `widest` features, and why it is not the one before it in [`Path`].
+pub(crate) fn path(
+    device: &Device,
+    dtype: DType,
+    [queries, keys]: [usize; 2],
+    widest: usize,
+) -> hip::Result<(Path, &'static str)> {
+    if queries < LEAST_QUERIES {
+        return Ok((Path::Composed, "fewer than 32 queries"));
+    }
+    // The kernels count in 32 bits.
+    if queries.max(keys) > i32::MAX as usize {
+        return Ok((Path::Composed, "sequences of 2^31 or more"));
+    }
+    let why = match Cores::of(device, dtype, widest, false)? {
+        Ok(cores) => return Ok((Path::Cores(cores), "")),
+        Err(why) => why,
+    };
+    let tiled = widest <= WIDEST && has_tiled(device);
+    Ok((if tiled { Path::Tiled } else { Path::Composed }, why))
 }
 
 impl Call {
@@ -145,17 +170,17 @@ impl Call {
         })
     }
 
-    /// Whether the tiled kernels, which count in 32 bits, take sequences of this length.
-    fn is_short(&self) -> bool {
-        self.query.dims()[2].max(self.key.dims()[2]) <= i32::MAX as usize
-    }
-
-    /// The kernels on matrix cores, if they take the call.
-    fn cores(&self) -> hip::Result<Option<Cores>> {
-        if self.query.dims()[2] < LEAST_QUERIES || !self.is_short() {
-            return Ok(None);
+    /// The implementation of this call. Tells the summary if 16-bit operands don't go to matrix
+    /// cores.
+    fn path(&self) -> hip::Result<Path> {
+        let (device, dtype) = (self.query.hip_device(), self.query.dtype_of());
+        let [queries, keys] = [&self.query, &self.key].map(|tensor| tensor.dims()[2]);
+        let widest = self.query.dims()[3].max(self.value.dims()[3]);
+        let (path, why) = path(device, dtype, [queries, keys], widest)?;
+        if dtype.size() == 2 && !matches!(path, Path::Cores(_)) {
+            hip::trace::fell_back(|| format!("not on matrix cores: {why}"));
         }
-        Cores::of(&self.query, self.value.dims()[3], false)
+        Ok(path)
     }
 
     /// Computes the call on matrix cores.
@@ -180,13 +205,6 @@ impl Call {
         };
         cores.forward(OP, [&self.query, &self.key, &self.value], &scores, &out, None)?;
         Ok(out)
-    }
-
-    /// Whether the tiled kernel takes the call.
-    fn is_tiled(&self) -> bool {
-        let widest = self.query.dims()[3].max(self.value.dims()[3]);
-        let queries = self.query.dims()[2];
-        widest <= WIDEST && queries >= LEAST_QUERIES && has_tiled(&self.query) && self.is_short()
     }
 
     /// Computes the call with the tiled kernel, which reads views without a copy.

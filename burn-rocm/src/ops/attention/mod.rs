@@ -1,16 +1,18 @@
 //! Attention: Burn's op, which has no gradient (`inference`), attention with a gradient
 //! (`trained`), and self-attention with one projection (`self_attention`).
 
-mod call;
+pub(crate) mod call;
 mod composed;
-mod cores;
+pub(crate) mod cores;
 pub(crate) mod inference;
 pub(crate) mod options;
 pub(crate) mod self_attention;
 mod softmax;
 mod tiled;
 pub(crate) mod trained;
-mod window;
+pub(crate) mod window;
+
+use hip::Device;
 
 use crate::arg::Arg;
 use crate::tensor::RocmTensor;
@@ -37,7 +39,7 @@ const TILE: usize = 64;
 const LEAST_QUERIES: usize = 32;
 
 /// How many heads of queries share a head of keys and values; `None` if the heads do not divide.
-fn group_of(heads: usize, key_heads: usize) -> Option<usize> {
+pub(crate) fn group_of(heads: usize, key_heads: usize) -> Option<usize> {
     match (heads, key_heads) {
         (0, 0) => Some(1),
         (0, _) | (_, 0) => None,
@@ -64,8 +66,8 @@ fn mask_size(mask: Option<&RocmTensor>) -> Arg {
 }
 
 /// Whether the device launches the tiled kernels with the blocks that they take, of 256 threads or one.
-fn has_tiled(query: &RocmTensor) -> bool {
-    matches!(query.hip_device().grid_rows(1, usize::MAX).threads, 256 | 1)
+fn has_tiled(device: &Device) -> bool {
+    matches!(device.grid_rows(1, usize::MAX).threads, 256 | 1)
 }
 
 /// Repeats axes of size 1, by stride 0, to `shape`.

@@ -9,7 +9,7 @@ const EVERY: [u32; 2] = [1 << 31, (1 << 31) - 1];
 /// The keys that a query sees: from `before` keys before its own position to `after` keys behind it.
 /// The last query is at the position of the last key. `Window` of `attention_scores.h`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Window {
+pub(crate) struct Window {
     before: u32,
     after: u32,
 }
@@ -20,7 +20,7 @@ impl Window {
     ///
     /// # Errors
     /// `Invalid` for a window of 0 keys, and if anything is hidden from sequences of 2^31 or more.
-    pub(super) fn new(
+    pub(crate) fn new(
         op: &'static str,
         causal: bool,
         window: Option<usize>,
@@ -57,7 +57,7 @@ impl Window {
     }
 
     /// The number of keys at the start that no query sees.
-    pub(super) fn unseen(self, queries: usize, keys: usize) -> usize {
+    pub(crate) fn unseen(self, queries: usize, keys: usize) -> usize {
         // Sequences without a limit may be longer than the limit that stands for none.
         let limited = self.before != EVERY[0];
         if limited { keys.saturating_sub(queries).saturating_sub(self.before as usize) } else { 0 }

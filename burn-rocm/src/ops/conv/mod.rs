@@ -9,6 +9,7 @@ pub(crate) mod direct;
 mod gemm;
 pub(crate) mod options;
 
+use burn_std::DType;
 use hip::{Activation, ConvDesc, ConvDirection, Dnn, Functor, Route, TensorArg, conv_route};
 
 use options::Options;
@@ -77,11 +78,28 @@ fn describe_for(
     Ok(desc)
 }
 
+/// Whether MIOpen's kernels can count each tensor's elements, in 31 bits.
+fn is_small(desc: &ConvDesc) -> bool {
+    [&desc.x, &desc.w, &desc.y].iter().all(|shape| shape.iter().product::<usize>() <= MAX_REACH)
+}
+
+/// Tells the summary why MIOpen is not to compute this convolution. [`library`] has told of a
+/// failure.
+fn tell_why_own(desc: &ConvDesc, dtype: DType) -> hip::Result<()> {
+    match conv_route()? {
+        Route::Own => hip::trace::fell_back(|| "setting BURN_ROCM_CONV=own"),
+        _ if !ConvDesc::takes(desc.dtype) => {
+            hip::trace::fell_back(|| format!("MIOpen's convolution has no {}", dtype.name()));
+        }
+        _ if !is_small(desc) => hip::trace::fell_back(|| "MIOpen counts elements in 31 bits"),
+        _ => {}
+    }
+    Ok(())
+}
+
 /// MIOpen's handle, if MIOpen is to compute this convolution.
 fn library<'a>(op: &'static str, desc: &ConvDesc, like: &'a RocmTensor) -> hip::Result<Option<&'a Dnn>> {
-    // MIOpen's kernels count a tensor's elements in 31 bits.
-    let small = |shape: &[usize]| shape.iter().product::<usize>() <= MAX_REACH;
-    let takes = ConvDesc::takes(desc.dtype) && small(&desc.x) && small(&desc.w) && small(&desc.y);
+    let takes = ConvDesc::takes(desc.dtype) && is_small(desc);
     match conv_route()? {
         Route::Own => Ok(None),
         Route::Auto if !takes => Ok(None),
@@ -226,6 +244,8 @@ fn compute(
             Ok(()) => return Ok(out),
             Err(error) => fallen_back(error)?,
         }
+    } else {
+        tell_why_own(desc, dtype)?;
     }
     let own = if gemm::takes(desc, dtype) { ways.products } else { ways.sums };
     own(op, desc, [&a, &b])

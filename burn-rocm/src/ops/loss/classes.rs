@@ -52,6 +52,14 @@ fn by_warps(device: &Device, rows: usize, len: usize) -> bool {
     len <= 1024 || len <= 1 << 14 && rows >= 16 * device.info().compute_units as usize
 }
 
+/// Checks that the kernels take this many pad tokens.
+pub(crate) fn pad_tokens_fit(op: &'static str, pad_tokens: usize) -> hip::Result<()> {
+    match pad_tokens <= MAX_PAD_TOKENS {
+        true => Ok(()),
+        false => invalid(op, format!("at most {MAX_PAD_TOKENS} pad tokens"), pad_tokens.to_string()),
+    }
+}
+
 /// The checked arguments of both passes.
 struct Rows {
     x: RocmTensor,
@@ -90,10 +98,7 @@ impl Rows {
         {
             return invalid(op, "a smoothing of 0 to 1", smoothing.to_string());
         }
-        if of.pad_tokens.len() > MAX_PAD_TOKENS {
-            let found = of.pad_tokens.len().to_string();
-            return invalid(op, format!("at most {MAX_PAD_TOKENS} pad tokens"), found);
-        }
+        pad_tokens_fit(op, of.pad_tokens.len())?;
         if rows > 0 {
             check_size(op, len)?;
         }

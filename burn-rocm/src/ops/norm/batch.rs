@@ -5,9 +5,9 @@ use std::sync::Arc;
 use hip::{BatchNormDesc, Device, Error as RocmError, Functor, Grid, Route, Template};
 
 use super::batch_rows::Rows;
-use super::{by_miopen, fits, for_miopen, row};
+use super::{by_miopen, fits, for_miopen, passed_over, row};
 use crate::arg::Arg;
-use crate::dtype::compute_dtype;
+use crate::dtype::{compute_dtype, kernel_type};
 use crate::error::invalid;
 use crate::ops::amp::cast_all;
 use crate::ops::binary::scalar;
@@ -17,7 +17,7 @@ use crate::ops::channels_last::{from_rows, is_channels_last, packed_rows};
 use crate::ops::copy::packed;
 use crate::ops::create::full_on;
 use crate::ops::launch::{max_reach, rows};
-use crate::ops::miopen::whole;
+use crate::ops::miopen::{Why, whole};
 use crate::ops::unary::unary;
 use crate::ops::view::{narrow, reshape, swap_dims};
 use crate::tensor::{RocmTensor, check_gradient, float_type, one_device, one_dtype};
@@ -54,7 +54,7 @@ fn counted() -> usize {
 
 /// A tensor seen as `[batch, channels, spatial]`.
 #[derive(Clone, Copy)]
-struct Channels {
+pub(crate) struct Channels {
     batch: usize,
     channels: usize,
     spatial: usize,
@@ -85,6 +85,60 @@ impl Channels {
             }
         }
         Ok(Self { batch, channels, spatial: rest.iter().product() })
+    }
+
+    /// A row-major tensor of this shape; `None` unless it is `[batch, channels, ..]`.
+    pub(crate) fn of_shape(dims: &[usize]) -> Option<Self> {
+        let &[batch, channels, ref rest @ ..] = dims else { return None };
+        let seen = Self { batch, channels, spatial: rest.iter().product() };
+        // As `joined` makes it.
+        Some(if seen.is_far() { Self { batch: 1, channels, spatial: batch * seen.spatial } } else { seen })
+    }
+
+    fn len(self) -> usize {
+        self.batch * self.channels * self.spatial
+    }
+
+    /// Why MIOpen does not compute the training's forward pass; `None` if it does.
+    pub(crate) fn trained_without_miopen(
+        self,
+        op: &'static str,
+        device: &Device,
+        dtype: DType,
+    ) -> hip::Result<Option<Why>> {
+        // The kernel after MIOpen processes a channel in one part.
+        match self.len() > 0 && self.parts(1, 1, counted()) == 1 {
+            true => self.backward_without_miopen(op, device, dtype),
+            false => Ok(Some(Why::Rule("the channels are empty, or longer than one part of a kernel"))),
+        }
+    }
+
+    /// As [`trained_without_miopen`](Self::trained_without_miopen), for the gradient.
+    pub(crate) fn backward_without_miopen(
+        self,
+        op: &'static str,
+        device: &Device,
+        dtype: DType,
+    ) -> hip::Result<Option<Why>> {
+        let ty = kernel_type(dtype)?;
+        passed_over(device, None, || {
+            for_miopen(op, dtype, self.len(), &[])?;
+            self.desc(ty).trained_correctly()?;
+            device.dnn()?.has_batch_norm(ty)
+        })
+    }
+
+    /// As [`trained_without_miopen`](Self::trained_without_miopen), for inference.
+    pub(crate) fn inferred_without_miopen(
+        self,
+        op: &'static str,
+        device: &Device,
+        dtype: DType,
+    ) -> hip::Result<Option<Why>> {
+        passed_over(device, None, || {
+            for_miopen(op, dtype, self.len(), &[])?;
+            device.dnn()?.has_batch_norm(kernel_type(dtype)?)
+        })
     }
 
     fn desc(self, dtype: hip::DType) -> BatchNormDesc {
@@ -252,28 +306,22 @@ pub fn batch_norm_train(
         return done(output);
     }
     let options = [Arg::F64(momentum), Arg::F64(epsilon)];
-    // The kernel after MIOpen processes a channel in one part.
-    let parts = shape.parts(1, 1, counted());
-    let library = !x.is_empty()
-        && parts == 1
-        && by_miopen(device.norm_route()?, || {
-            for_miopen(OP, &x, &[])?;
-            shape.desc(ty).trained_correctly()?;
-            let saved = [row(&statistics, 0)?, row(&statistics, 1)?];
-            device.dnn()?.batch_norm_train(
-                &shape.desc(ty),
-                whole(&x),
-                whole(&output),
-                whole(&gamma),
-                whole(&beta),
-                None,
-                momentum,
-                epsilon,
-                Some(saved.each_ref().map(whole)),
-            )
-        })?;
+    let library = by_miopen(device, shape.trained_without_miopen(OP, device, dtype)?, || {
+        let saved = [row(&statistics, 0)?, row(&statistics, 1)?];
+        device.dnn()?.batch_norm_train(
+            &shape.desc(ty),
+            whole(&x),
+            whole(&output),
+            whole(&gamma),
+            whole(&beta),
+            None,
+            momentum,
+            epsilon,
+            Some(saved.each_ref().map(whole)),
+        )
+    })?;
     if library {
-        let Plan { dims, grid, .. } = shape.planned(device, 1, parts);
+        let Plan { dims, grid, .. } = shape.planned(device, 1, 1);
         let kernel = Template::batch_norm_finish.ty(ty);
         let inputs = [&x, &gamma, &beta, &before_mean, &before_var];
         rows(OP, device, kernel, grid, &dims, &inputs, &options, &[&output, &statistics, &after])?;
@@ -370,8 +418,7 @@ pub fn batch_norm_infer(
     if output.is_empty() {
         return Ok(output);
     }
-    let library = by_miopen(device.norm_route()?, || {
-        for_miopen(OP, &x, &[])?;
+    let library = by_miopen(device, shape.inferred_without_miopen(OP, device, x.dtype_of())?, || {
         let desc = shape.desc(ty);
         let [gamma, beta, mean, variance] = params.each_ref().map(whole);
         device.dnn()?.batch_norm_infer(&desc, whole(&x), whole(&output), gamma, beta, mean, variance, epsilon)
@@ -432,9 +479,7 @@ pub fn batch_norm_backward(
         return Ok([dx, zeros()?, zeros()?]);
     }
     let sums = RocmTensor::empty(device, [2, channels], compute_dtype(dtype))?;
-    let library = by_miopen(device.norm_route()?, || {
-        for_miopen(OP, &x, &[])?;
-        shape.desc(ty).trained_correctly()?;
+    let library = by_miopen(device, shape.backward_without_miopen(OP, device, dtype)?, || {
         let [dscale, dbias] = [row(&sums, 0)?, row(&sums, 1)?];
         let saved = [row(&statistics, 0)?, row(&statistics, 1)?];
         device.dnn()?.batch_norm_backward(

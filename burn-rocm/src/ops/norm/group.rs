@@ -1,17 +1,20 @@
 //! Group norm. With one group for each channel it is instance norm.
 
-use hip::{Error as RocmError, GroupNormDesc, Route, Template};
+use burn_std::DType;
+use hip::{Device, Error as RocmError, GroupNormDesc, Template};
 
 use super::batch::channel_sums;
-use super::{by_miopen, fits, for_miopen, gradient_grid, row, sum_partials};
+use super::{by_miopen, fits, for_miopen, gradient_grid, passed_over, row, sum_partials};
 use crate::arg::Arg;
-use crate::dtype::compute_dtype;
+use crate::dtype::{compute_dtype, kernel_type};
 use crate::error::invalid;
 use crate::ops::copy::packed;
 use crate::ops::create::full_on;
 use crate::ops::launch::{views_in_part, views_to};
-use crate::ops::miopen::whole;
+use crate::ops::miopen::{Why, whole};
 use crate::tensor::{RocmTensor, check_gradient, float_type};
+
+const OP: &str = "group_norm";
 
 /// The fewest groups for which MIOpen has kernels. With fewer, MIOpen searches its solvers and
 /// fails.
@@ -80,7 +83,6 @@ pub fn group_norm(
     groups: usize,
     epsilon: f64,
 ) -> Result<RocmTensor, RocmError> {
-    const OP: &str = "group_norm";
     let shape = Groups::of(OP, &x, &params.iter().flatten().collect::<Vec<_>>(), groups)?;
     let x = packed(x)?;
     let params = match params {
@@ -91,11 +93,9 @@ pub fn group_norm(
     if out.is_empty() {
         return Ok(out);
     }
-    let route = match x.hip_device().norm_route()? {
-        Route::Auto if params.is_none() || groups < LEAST_GROUPS => Route::Own,
-        route => route,
-    };
-    if by_miopen(route, || library(OP, shape, &x, params.as_ref(), epsilon, &out))? {
+    let parameters = params.as_ref().map(|[gamma, _]| gamma.dtype_of());
+    let passed_over = without_miopen(x.hip_device(), x.dtype_of(), parameters, groups, x.len())?;
+    if by_miopen(x.hip_device(), passed_over, || library(OP, shape, &x, params.as_ref(), epsilon, &out))? {
         return Ok(out);
     }
     let [gamma, beta] = params.as_ref().map_or([None; 2], |params| params.each_ref().map(Some));
@@ -105,6 +105,26 @@ pub fn group_norm(
     let inputs = [Some(&x), gamma, beta];
     views_to(OP, device, kernel, grid, &shape.dims(), &inputs, &[Arg::F64(epsilon)], &[Some(&out)])?;
     Ok(out)
+}
+
+/// Why MIOpen does not compute the norm of `elements` elements of `dtype`; `None` if it does.
+/// `parameters`: the dtype of gamma and beta, if there are any.
+pub(crate) fn without_miopen(
+    device: &Device,
+    dtype: DType,
+    parameters: Option<DType>,
+    groups: usize,
+    elements: usize,
+) -> hip::Result<Option<Why>> {
+    let unless = match parameters {
+        None => Some("MIOpen's group norm needs parameters"),
+        Some(_) if groups < LEAST_GROUPS => Some("MIOpen has no group norm of fewer than 32 groups"),
+        Some(_) => None,
+    };
+    passed_over(device, unless, || {
+        for_miopen(OP, dtype, elements, parameters.as_slice())?;
+        device.dnn()?.has_group_norm(kernel_type(dtype)?)
+    })
 }
 
 /// Computes the norm by MIOpen. A kernel then recomputes groups whose variance MIOpen computes
@@ -117,7 +137,6 @@ fn library(
     epsilon: f64,
     out: &RocmTensor,
 ) -> hip::Result<()> {
-    for_miopen(op, x, &params.iter().flat_map(|params| *params).collect::<Vec<_>>())?;
     let (device, dtype) = (x.hip_device(), x.dtype_of());
     let Groups { batch, groups, channels, spatial } = shape;
     let desc = GroupNormDesc { dtype: x.kernel_type()?, batch, channels, spatial, groups };

@@ -1,14 +1,16 @@
 //! Layer norm over the last axis.
 
-use hip::{Error as RocmError, Grid, LayerNormDesc, Template};
+use burn_std::DType;
+use hip::{Device, Error as RocmError, Grid, LayerNormDesc, Template};
 
-use super::{by_miopen, fits, for_miopen, row, rows_backward};
+use super::{by_miopen, fits, for_miopen, passed_over, row, rows_backward};
 use crate::arg::Arg;
+use crate::dtype::kernel_type;
 use crate::error::invalid;
 use crate::ops::copy::packed;
 use crate::ops::create::full_on;
 use crate::ops::launch::{views, views_in_part};
-use crate::ops::miopen::whole;
+use crate::ops::miopen::{Why, whole};
 use crate::ops::view::narrow;
 use crate::tensor::{RocmTensor, float_type};
 
@@ -48,13 +50,27 @@ pub fn layer_norm(
     if out.is_empty() {
         return Ok(out);
     }
-    if !by_miopen(x.hip_device().norm_route()?, || library(&x, &gamma, beta.as_ref(), epsilon, &out))? {
+    let passed_over = without_miopen(x.hip_device(), x.dtype_of(), gamma.dtype_of(), x.len())?;
+    if !by_miopen(x.hip_device(), passed_over, || library(&x, &gamma, beta.as_ref(), epsilon, &out))? {
         let grid = out.hip_device().grid_kept_rows(out.len() / len, len);
         let kernel = Template::layer_norm_rows.ty(x.kernel_type()?).ty(gamma.kernel_type()?);
         let inputs = [Some(&x), Some(&gamma), beta.as_ref()];
         views(OP, out.hip_device(), kernel, grid, &dims(&out), &inputs, &[Arg::F64(epsilon)], &out)?;
     }
     Ok(out)
+}
+
+/// Why MIOpen does not compute the norm of `elements` elements of `dtype`; `None` if it does.
+pub(crate) fn without_miopen(
+    device: &Device,
+    dtype: DType,
+    parameters: DType,
+    elements: usize,
+) -> hip::Result<Option<Why>> {
+    passed_over(device, None, || {
+        for_miopen(OP, dtype, elements, &[parameters])?;
+        device.dnn()?.has_layer_norm(kernel_type(dtype)?)
+    })
 }
 
 /// The rows of `out` and their length, as the kernels take them.
@@ -73,12 +89,10 @@ fn library(
     epsilon: f64,
     out: &RocmTensor,
 ) -> hip::Result<()> {
-    for_miopen(OP, x, &[gamma])?;
     let device = x.hip_device();
     let len = gamma.len();
     let desc = LayerNormDesc { dtype: x.kernel_type()?, rows: x.len() / len, len };
     let dnn = device.dnn()?;
-    dnn.has_layer_norm(desc.dtype)?;
     let shift = match beta {
         Some(beta) => beta.clone(),
         None => full_on(device, [len], 0i64.into(), x.dtype_of())?,

@@ -12,13 +12,13 @@ use burn_std::DType;
 use hip::{Device, Functor, Grid, Route, Template};
 
 use crate::arg::Arg;
-use crate::dtype::compute_dtype;
+use crate::dtype::{compute_dtype, kernel_type};
 use crate::error::{invalid, unsupported_with};
 use crate::ops::binary::binary;
 use crate::ops::copy::packed;
 use crate::ops::create::full_on;
 use crate::ops::launch::{max_reach, rows, views_to};
-use crate::ops::miopen::without_library;
+use crate::ops::miopen::{Why, may_replace};
 use crate::ops::view::{narrow, reshape};
 use crate::tensor::{RocmTensor, check_gradient, float_type, one_device, one_dtype};
 
@@ -50,37 +50,65 @@ fn check_rows(op: &'static str, x: &RocmTensor, gamma: &RocmTensor) -> hip::Resu
     }
 }
 
-/// Checks that MIOpen can normalise `x`. MIOpen counts elements in 32 bits, and `x` and the
-/// parameters must have the same type.
+/// Checks that MIOpen can normalise `elements` elements of `dtype`. MIOpen counts elements in 32
+/// bits, and the parameters must have the same type.
 ///
 /// # Errors
 /// `Unsupported` if it can't.
-fn for_miopen(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result<()> {
-    if x.len() > max_reach() {
-        return unsupported_with(op, x.dtype_of(), format!("{} elements by MIOpen", x.len()));
+fn for_miopen(op: &'static str, dtype: DType, elements: usize, params: &[DType]) -> hip::Result<()> {
+    if elements > max_reach() {
+        return unsupported_with(op, dtype, format!("{elements} elements by MIOpen"));
     }
-    for param in params {
-        if param.kernel_type()? != x.kernel_type()? {
-            let what = format!("parameters of {} by MIOpen", param.dtype_of().name());
-            return unsupported_with(op, x.dtype_of(), what);
+    for &param in params {
+        if kernel_type(param)? != kernel_type(dtype)? {
+            return unsupported_with(op, dtype, format!("parameters of {} by MIOpen", param.name()));
         }
     }
     Ok(())
 }
 
-/// Runs `work` on MIOpen if `route` (`BURN_ROCM_NORM`) allows it. Returns whether MIOpen did the
-/// work; if not, a kernel of this project must.
-fn by_miopen(route: Route, work: impl FnOnce() -> hip::Result<()>) -> hip::Result<bool> {
-    if route == Route::Own {
-        return Ok(false);
+/// Why MIOpen does not compute a norm; `None` if it does. With `auto`, it does not for the reason
+/// `unless`, or if `takes` fails. MIOpen may still refuse the shape when it is called.
+///
+/// # Errors
+/// That of `takes` with `BURN_ROCM_NORM=miopen`, or if no kernel may replace MIOpen after it.
+fn passed_over(
+    device: &Device,
+    unless: Option<&'static str>,
+    takes: impl FnOnce() -> hip::Result<()>,
+) -> hip::Result<Option<Why>> {
+    let route = device.norm_route()?;
+    match (route, unless) {
+        (Route::Own, _) if device.norms_fill_it() => {
+            return Ok(Some(Why::Rule("setting BURN_ROCM_NORM=own")));
+        }
+        (Route::Own, _) => return Ok(Some(Why::Rule("the library's norms leave most of this device idle"))),
+        (Route::Auto, Some(reason)) => return Ok(Some(Why::Rule(reason))),
+        _ => {}
+    }
+    match takes() {
+        Ok(()) => Ok(None),
+        Err(error) if route == Route::Library || !may_replace(&error) => Err(error),
+        // MIOpen lacks the dtypes, is older than that of ROCm 6, can't count the elements, or gives
+        // wrong results for the shape.
+        Err(error) => Ok(Some(Why::Error(error))),
+    }
+}
+
+/// Runs `work` on MIOpen unless MIOpen is passed over. Returns whether MIOpen did the work; if not,
+/// a kernel of this project must.
+fn by_miopen(
+    device: &Device,
+    passed_over: Option<Why>,
+    work: impl FnOnce() -> hip::Result<()>,
+) -> hip::Result<bool> {
+    if let Some(why) = passed_over {
+        return why.tell().map(|()| false);
     }
     match work() {
         Ok(()) => Ok(true),
-        Err(error) if route == Route::Library => Err(error),
-        // MIOpen lacks the dtypes, is older than that of ROCm 6, can't count the elements, or gives
-        // wrong results for the shape.
-        Err(hip::Error::Unsupported { .. }) => Ok(false),
-        Err(error) => without_library(error).map(|()| false),
+        Err(error) if device.norm_route()? == Route::Library => Err(error),
+        Err(error) => Why::Error(error).tell().map(|()| false),
     }
 }
 

@@ -1,13 +1,17 @@
 //! RMS norm over the last axis.
 
-use hip::{Error as RocmError, LayerNormDesc, Template};
+use burn_std::DType;
+use hip::{Device, Error as RocmError, LayerNormDesc, Template};
 
-use super::{by_miopen, check_rows, for_miopen, row, rows_backward};
+use super::{by_miopen, check_rows, for_miopen, passed_over, row, rows_backward};
 use crate::arg::Arg;
+use crate::dtype::kernel_type;
 use crate::ops::copy::packed;
 use crate::ops::launch::rows;
-use crate::ops::miopen::whole;
+use crate::ops::miopen::{Why, whole};
 use crate::tensor::RocmTensor;
+
+const OP: &str = "rms_norm";
 
 /// `x / sqrt(mean(x^2) + epsilon) * gamma` along the last axis ([Zhang and Sennrich
 /// 2019](https://arxiv.org/abs/1910.07467)).
@@ -22,7 +26,6 @@ use crate::tensor::RocmTensor;
 /// # Errors
 /// As for [`layer_norm`](crate::fused::layer_norm()).
 pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTensor, RocmError> {
-    const OP: &str = "rms_norm";
     let len = check_rows(OP, &x, &gamma)?;
     let (x, gamma) = (packed(x)?, packed(gamma)?);
     let out = x.empty_like()?;
@@ -30,16 +33,15 @@ pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTe
         return Ok(out);
     }
     let library = || {
-        for_miopen(OP, &x, &[&gamma])?;
         let desc = LayerNormDesc { dtype: x.kernel_type()?, rows: x.len() / len, len };
         let dnn = x.hip_device().dnn()?;
-        dnn.has_rms_norm(desc.dtype)?;
         // MIOpen also writes each row's statistic. It comes from a sum of squares, which loses no
         // precision, so no row has to be recomputed.
         let rstd = RocmTensor::empty(x.hip_device(), [desc.rows], x.dtype_of())?;
         dnn.rms_norm_forward(&desc, whole(&x), whole(&gamma), epsilon as f32, whole(&out), whole(&rstd))
     };
-    if by_miopen(x.hip_device().norm_route()?, library)? {
+    let passed_over = without_miopen(x.hip_device(), x.dtype_of(), gamma.dtype_of(), x.len())?;
+    if by_miopen(x.hip_device(), passed_over, library)? {
         return Ok(out);
     }
     let (device, count) = (out.hip_device(), out.len() / len);
@@ -56,6 +58,19 @@ pub fn rms_norm(x: RocmTensor, gamma: RocmTensor, epsilon: f64) -> Result<RocmTe
         &[&out],
     )?;
     Ok(out)
+}
+
+/// Why MIOpen does not compute the norm of `elements` elements of `dtype`; `None` if it does.
+pub(crate) fn without_miopen(
+    device: &Device,
+    dtype: DType,
+    parameters: DType,
+    elements: usize,
+) -> hip::Result<Option<Why>> {
+    passed_over(device, None, || {
+        for_miopen(OP, dtype, elements, &[parameters])?;
+        device.dnn()?.has_rms_norm(kernel_type(dtype)?)
+    })
 }
 
 /// The gradients of [`rms_norm`] with respect to x and, if `params` asks for it, to gamma (in its

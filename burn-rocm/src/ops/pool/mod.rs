@@ -81,12 +81,22 @@ impl<const D: usize> Window<D> {
     }
 
     /// Whether MIOpen has this pooling: f32 or f16, no dilation, complete windows, padding below
-    /// the window's size, and a number of elements that 31 bits can count.
+    /// the window's size, and a number of elements that 31 bits can count. Tells the summary if
+    /// not.
     fn miopen(&self, x: &[usize], out: &[usize], dtype: hip::DType) -> bool {
         let complete = Self { ceil: false, ..*self }.output("pool", x).is_ok_and(|complete| complete == out);
         let padding = self.padding.iter().zip(&self.size).all(|(padding, size)| padding < size);
         let small = [x, out].iter().all(|shape| shape.iter().product::<usize>() <= MAX_REACH);
-        complete && padding && small && self.dilation == [1; D] && PoolDesc::takes(dtype)
+        let has = complete && padding && small && self.dilation == [1; D] && PoolDesc::takes(dtype);
+        if !has {
+            hip::trace::fell_back(|| match PoolDesc::takes(dtype) {
+                true => {
+                    "MIOpen has no pooling with this window (dilation, ceil mode, padding) or so many elements"
+                }
+                false => "MIOpen's pooling has neither f64 nor bf16",
+            });
+        }
+        has
     }
 
     fn describe(&self, x: &[usize], y: &[usize], dtype: hip::DType, mode: PoolMode) -> PoolDesc {
