@@ -6,6 +6,7 @@ use std::sync::Once;
 use miopen_sys::*;
 
 use super::check;
+use crate::settings::allow_fallback;
 use crate::{Error, Result};
 
 macro_rules! descriptor {
