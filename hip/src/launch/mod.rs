@@ -79,7 +79,7 @@ pub struct Launch<'d> {
     /// The bytes that the kernel reads and writes; 0 is unknown.
     bytes: usize,
     /// What watches the launch.
-    watched: u8,
+    watched: u16,
 }
 
 impl Drop for Launch<'_> {
