@@ -210,6 +210,27 @@ fn a_transformer() {
     is_right("transformer", transform::<NoCheckpointing>, transform::<BalancedCheckpointing>);
 }
 
+/// A scaler asks on the host whether gradients are finite. In an estimate they are.
+#[test]
+#[serial]
+fn mixed_precision_with_a_scaler() {
+    use burn_rocm_nn::amp::{GradScalerConfig, Precision};
+    type B2 = Of<NoCheckpointing>;
+    is_exact("a scaled linear layer", |device| {
+        let mut model = burn::nn::LinearConfig::new(256, 128).init::<B2>(device);
+        let mut optimizer = burn_rocm_nn::optim::AdamConfig::new().init();
+        let mut scaler = GradScalerConfig::new().with_initial_scale(1.0).init();
+        let input = floats::<B2, 2>([64, 256], DType::F16, device);
+        for _ in 0..2 {
+            let half = Precision::new(FloatDType::F16).convert(&model);
+            let loss = half.forward(input.clone()).cast(FloatDType::F32).mean();
+            let gradients = GradientsParams::from_grads(scaler.scale(loss).backward(), &half);
+            model = scaler.step(&mut optimizer, 1e-3, model, gradients);
+        }
+        model
+    });
+}
+
 /// The sizes of an MLP's kinds follow from its layers.
 #[test]
 #[serial]
