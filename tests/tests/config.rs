@@ -293,6 +293,20 @@ fn loaded_kernels_stay_below_their_limit() {
     });
 }
 
+#[test]
+fn a_preset_comes_from_the_environment_and_variables_override_it() {
+    let test = "a_preset_comes_from_the_environment_and_variables_override_it";
+    alone(test, &[("BURN_ROCM_PRESET", "conservative"), ("BURN_ROCM_CHAIN", "3")], || {
+        assert_eq!(Config::from_env().unwrap(), Config::conservative().chain(3));
+        assert_ne!(Config::conservative(), Config::balanced());
+        assert_eq!(Config::balanced(), Config::default());
+        let (what, ..) = config_error(Config::aggressive().architecture("native".to_owned()).install());
+        assert_eq!(what, "Config::architecture");
+        Config::from_env().unwrap().install().unwrap();
+        assert!(hip::deterministic());
+    });
+}
+
 /// The guide's first table equals the settings' table, followed by variables of other projects.
 #[test]
 fn the_guide_lists_the_settings() {
