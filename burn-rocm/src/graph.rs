@@ -277,9 +277,11 @@ pub fn write(target: &RocmTensor, value: RocmTensor) -> hip::Result<()> {
     if memory.is_read_only() {
         return invalid(OP, "a target that may be written", "read-only memory of another library");
     }
-    enqueue_readers(|buffer| std::ptr::eq(buffer, &**memory))?;
+    // Two imports of the same memory of another library are two buffers.
+    enqueue_readers(|buffer| buffer.overlaps(memory))?;
     // The copy has no order, so it must not read what it writes.
-    let value = if value.shares_buffer(target) { copy(&value)? } else { contiguous(value)? };
+    let shares = value.shares_buffer(target) || value.shared_buffer()?.overlaps(memory);
+    let value = if shares { copy(&value)? } else { contiguous(value)? };
     assign(OP, target, &value)
 }
 

@@ -25,8 +25,8 @@ pub use hip::{ConvDesc, ConvDirection, ConvProblem, TuningEntry, TuningStats, Tu
 use crate::device::RocmDevice;
 
 /// Times MIOpen's algorithms for a convolution and keeps the fastest in the [`store`]. Returns false
-/// without timing if the store has an entry already, if MIOpen refuses the convolution, or if it is
-/// empty. The tensors take device memory meanwhile.
+/// without timing if the store has an entry already, if MIOpen refuses the convolution, or if one
+/// of its tensors is empty. The tensors take device memory meanwhile.
 ///
 /// # Errors
 /// `Config` if the store is off; `NotAvailable` without MIOpen; `OutOfMemory`; `Miopen` if the

@@ -14,7 +14,7 @@ use crate::ops::random::Aside;
 /// a step takes. Returns what the last run returned.
 ///
 /// The random numbers of all devices go on afterwards as if `step` had not run: this thread draws
-/// from copies of their sequences meanwhile, and seeds change the copies only.
+/// from copies of their sequences meanwhile, and a seed that `step` sets changes the copies only.
 ///
 /// `step` should work on copies of what it changes. `burn_rocm_nn::warm_up` passes it a copy of a
 /// module and of an optimizer. What this function can't undo:
@@ -62,8 +62,8 @@ pub fn warm_up<T>(device: &RocmDevice, mut step: impl FnMut() -> T) -> Result<T,
 /// sizes in bytes, for all at the same time, without asking the driver. Staging leaves data of up
 /// to 64 KiB where it is.
 ///
-/// The device keeps up to 256 MiB of pinned blocks, until `Backend::memory_cleanup`. Blocks of other
-/// sizes that it kept may go.
+/// The device keeps up to 256 MiB of pinned blocks, until `Backend::memory_cleanup`. To make room,
+/// it may free kept blocks of other sizes.
 ///
 /// ```
 /// use burn_rocm::{RocmDevice, RocmError, warm_up_pinned};

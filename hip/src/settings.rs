@@ -265,8 +265,9 @@ settings! {
         shape, and `retune` does so again";
     conv_fresh(impl Into<Option<usize>>): Option<usize> = None, "BURN_ROCM_CONV_FRESH", fresh;
         "`auto`, a number", "`auto`",
-        "how often a convolution's shape must have come before MIOpen computes it, because MIOpen compiles kernels for \
-        each shape. `auto`: 0, but 3 for inputs of a ninth and further size with the same weights";
+        "how many uses of a convolution's shape this project's kernels compute before MIOpen does, because MIOpen \
+        compiles kernels for each shape. `auto`: 0, but 3 for a new size of input once the same weights have had eight \
+        others";
     channels_last(ChannelsLast): ChannelsLast = ChannelsLast::Off, "BURN_ROCM_CHANNELS_LAST", |name, value|
         choice(name, value, &[("off", ChannelsLast::Off), ("on", ChannelsLast::On)]);
         "`off`, `on`", "`off`",
@@ -325,7 +326,7 @@ settings! {
         which only requests of at least 8/9 of its size use again";
     cache(bool): bool = true, "BURN_ROCM_CACHE", flag;
         "`0`, `1`", "`1`",
-        "whether compiled kernels are kept on disk";
+        "whether compiled kernels, and results of timing, are kept on disk";
     tuning(bool): bool = true, "BURN_ROCM_TUNING", flag;
         "`0`, `1`", "`1`",
         "whether results of timing MIOpen's algorithms are kept on disk, in the folder `tuning` of the cache's folder, \
@@ -333,7 +334,7 @@ settings! {
     cache_dir(PathBuf): Option<PathBuf> = None, "BURN_ROCM_CACHE_DIR",
         |_, value| Ok(Some(PathBuf::from(value)));
         "a folder", "`burn-rocm` in `XDG_CACHE_HOME`, else in `~/.cache`; on Windows in `%LOCALAPPDATA%`",
-        "where compiled kernels are kept";
+        "where compiled kernels, and results of timing, are kept";
     // About 10,000 kernels of 50 KB.
     cache_limit(usize): usize = 512 << 20, "BURN_ROCM_CACHE_LIMIT", bytes;
         "bytes", "`512M`",
@@ -343,9 +344,10 @@ settings! {
         "how many bytes of compiled kernels stay loaded in each device's memory. Above that, the least recently used \
         kernels are unloaded, and loaded again at their next use";
     architecture(impl Into<Option<String>>): Option<String> = None, "BURN_ROCM_ARCH", architecture;
-        "an architecture of LLVM", "the device's own",
+        "LLVM's name of an architecture", "the device's own",
         "the architecture for which this project's kernels are compiled: the device's own with fewer features \
-        (`gfx90a`), or its family's (`gfx10-3-generic` for gfx1030). A device that does not run such code is an error";
+        (`gfx90a` for `gfx90a:sramecc+:xnack-`), or its family's (`gfx10-3-generic` for gfx1030). If the device can't \
+        run such code, its first use is an error";
     strict(bool): bool = false, "BURN_ROCM_STRICT", flag;
         "`0`, `1`", "`0`",
         "whether a fallback that is otherwise logged as a warning is an error";
@@ -366,8 +368,8 @@ settings! {
         Perfetto opens";
     summary(bool): bool = false, "BURN_ROCM_SUMMARY", flag;
         "`0`, `1`", "`0`",
-        "whether the process writes to stderr at its exit what computed each op, which ops were joined, and what fell \
-        back and why";
+        "whether the process writes to stderr at its exit what computed each op, which ops shared launches, and what \
+        fell back and why";
     ranges(bool): bool = false, "BURN_ROCM_RANGES", flag;
         "`0`, `1`", "`0`",
         "whether ops and regions are ranges that AMD's rocprofv3 (by roctx) and NVIDIA's Nsight Systems (by NVTX) show";
@@ -427,8 +429,8 @@ impl Config {
     }
 
     /// Makes these the settings of the process, in place of the environment's. Call it before the
-    /// first use of a device, the provider, the trace or the code cache, because that use fixes the
-    /// settings.
+    /// first use of a device, the provider, the trace, the code cache or the tuning store, because that
+    /// use fixes the settings.
     ///
     /// # Errors
     /// `Config` for an invalid value, or if the settings are fixed already.

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +25,10 @@ pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
 pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let Some(name) = path.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
     let temporary = path.with_file_name(temporary(name.to_owned()));
-    let written = private::create_file(&temporary).and_then(|mut file| file.write_all(bytes));
+    // If it exists, it is another process's.
+    let mut file = private::create_file(&temporary)?;
+    let written = file.write_all(bytes);
+    drop(file);
     renamed(&temporary, path, written)
 }
 
@@ -36,11 +40,13 @@ pub(crate) fn discard_leftover(path: &Path, modified: SystemTime) {
     }
 }
 
-/// A file's name until it is whole, which no other write uses.
+/// A file's name until it is whole, which no other write uses. Containers that share a folder may
+/// have equal process ids, so it has a random part.
 fn temporary(mut name: OsString) -> OsString {
     static SERIAL: AtomicU64 = AtomicU64::new(0);
-    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-    name.push(format!(".{}.{serial}.tmp", std::process::id()));
+    let (serial, random) =
+        (SERIAL.fetch_add(1, Ordering::Relaxed), RandomState::new().build_hasher().finish());
+    name.push(format!(".{}.{serial}.{random:016x}.tmp", std::process::id()));
     name
 }
 

@@ -81,11 +81,11 @@ pub fn largest_batch<T>(step: impl FnMut(&RocmDevice, usize) -> T) -> Result<usi
 
 impl RocmDevice {
     /// What `step` takes of this device's memory, if no other tensor is on it. `step` gets a dry
-    /// device, which hands out addresses, runs nothing and allocates no device memory. So it has to
-    /// make its model, its optimizer and its batch on that device. What it returns is dropped.
+    /// device, which hands out addresses, runs nothing and allocates no device memory. `step` has
+    /// to make its model, its optimizer and its batch on that device. What it returns is dropped.
     ///
-    /// A training step has its largest peak when the optimizer has its state, so let `step` take
-    /// two.
+    /// The optimizer has no state in the first training step, so the second one has the larger
+    /// peak: let `step` take both.
     ///
     /// # Errors
     /// `Dry` with the op's name if `step` reads a tensor, copies one to another device or joins a
@@ -120,15 +120,16 @@ impl RocmDevice {
         let mut trial = |n: usize| Ok(Trial::of(&estimate(self, Some(limit), |device| step(device, n))?));
         let first = trial(1)?;
         let (mut fits, mut last) = (1, first);
+        let endless = |fits: usize| Error::Invalid {
+            op: "largest_batch",
+            expected: "a step that needs more memory for a larger batch".into(),
+            found: format!("no more for twice {fits} than for {fits}"),
+        };
         let mut too_many = loop {
-            let more = 2 * fits;
+            let more = fits.checked_mul(2).ok_or_else(|| endless(fits))?;
             let Some(next) = if_it_fits(trial(more))? else { break more };
             if more >= 1024 && next.grows_no_more(&last, &first) {
-                return Err(Error::Invalid {
-                    op: "largest_batch",
-                    expected: "a step that needs more memory for a larger batch".into(),
-                    found: format!("no more for {more} than for {fits}"),
-                });
+                return Err(endless(fits));
             }
             (fits, last) = (more, next);
         };
@@ -163,7 +164,7 @@ impl Trial {
     /// optimizer's.
     fn grows_no_more(&self, half: &Self, first: &Self) -> bool {
         let cuts = self.allocations >= 16 * first.allocations;
-        self.peak == half.peak && (self.total == first.total || cuts)
+        self.peak == half.peak && (self.total == half.total || cuts)
     }
 }
 

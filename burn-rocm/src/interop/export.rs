@@ -21,8 +21,8 @@ use crate::tensor::RocmTensor;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RawTensor<'a> {
-    /// The address of element (0, 0, ...) on the device. For a tensor without elements it points to
-    /// none.
+    /// The address of element (0, 0, ...) on the device. For a tensor without elements, do not
+    /// read or write it.
     pub pointer: *mut c_void,
     /// The sizes of the dims.
     pub shape: &'a [usize],
@@ -39,14 +39,14 @@ pub struct RawTensor<'a> {
 ///
 /// The backend may use the memory for another tensor once this one, its clones and its views are
 /// dropped, in work that it enqueues from then on. So drop the tensor only after the work of others
-/// that uses the memory, or make the backend's stream wait for that work. Who writes the memory
+/// that uses the memory, or make the backend's stream wait for that work. A write to the memory
 /// changes every tensor that shares it. Ops may run later than they are called, so such a write
 /// must be ordered with the backend's stream too.
 ///
 /// # Errors
 /// The tensor's fault, if a kernel found one ([`read_with_fault`](crate::read_with_fault)); the
-/// error of a product that was put off; `Capture` if this thread captures a graph; an error of the
-/// device.
+/// error of an earlier matrix product that this call enqueues; `Capture` if this thread captures a
+/// graph; an error of the device.
 ///
 /// # Safety
 /// The stream in `ready` is a live one of the device.
@@ -62,9 +62,9 @@ pub unsafe fn as_raw(tensor: &RocmTensor, ready: Ready) -> hip::Result<RawTensor
     })
 }
 
-/// The tensor as DLPack's `DLManagedTensor`, for a capsule named `dltensor`. Nothing is copied,
-/// unless a stride is negative, which many libraries refuse, or nobody may write the memory, which
-/// this struct can't say.
+/// The tensor as DLPack's `DLManagedTensor`, for a capsule named `dltensor`. It shares the tensor's
+/// memory, with two exceptions, which get a copy: a tensor with a negative stride, which many
+/// libraries refuse, and read-only memory, because this struct has no flag for it.
 ///
 /// Enqueues all work that writes the tensor, and makes `ready` wait for it. The consumer calls the
 /// deleter once, from any thread. The deleter waits until all streams of the device are past the
@@ -72,7 +72,8 @@ pub unsafe fn as_raw(tensor: &RocmTensor, ready: Ready) -> hip::Result<RawTensor
 /// calls it, the memory stays.
 ///
 /// # Errors
-/// The tensor's fault, if a kernel found one; the error of a product that was put off;
+/// The tensor's fault, if a kernel found one; the error of an earlier matrix product that this call
+/// enqueues;
 /// `Unsupported` for a dtype that DLPack lacks (bools of 32 bits, quantised values); `Capture` if
 /// this thread captures a graph; an error of the device.
 ///
@@ -93,8 +94,8 @@ pub unsafe fn to_dlpack(tensor: RocmTensor, ready: Ready) -> hip::Result<*mut DL
 }
 
 /// The tensor as DLPack's `DLManagedTensorVersioned`, for a capsule named `dltensor_versioned`. As
-/// [`to_dlpack`], but a flag says whether nobody may write the memory, and another one whether the
-/// tensor was copied.
+/// [`to_dlpack`], but read-only memory is shared too. One flag says whether the memory is
+/// read-only, another one whether the tensor was copied.
 ///
 /// # Errors
 /// As for [`to_dlpack`].
@@ -189,7 +190,8 @@ impl<M> Export<M> {
             sizes.iter().map(|&size| size as i64).chain(strides.iter().map(|&by| by as i64)).collect();
         let shape = numbers.as_mut_ptr();
         let dl_tensor = DLTensor {
-            data: pointer(&tensor),
+            // By DLPack's specification, null without elements.
+            data: if tensor.is_empty() { std::ptr::null_mut() } else { pointer(&tensor) },
             device,
             ndim,
             dtype,

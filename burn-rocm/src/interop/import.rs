@@ -25,10 +25,11 @@ use crate::waiting::enqueue_own;
 /// element only.
 ///
 /// `keeper` is called once, when nobody needs the memory any more: the tensor, its views and the
-/// graphs that use it are gone, and the device is past the work that uses the memory. A shape
-/// without elements needs no memory from the beginning. The thread that drops the last of these
-/// calls the keeper, or one that later reads, waits, or imports a tensor. If the process ends
-/// first, nobody calls it. A panic in it becomes an error of the next read or `sync`.
+/// graphs that use it are gone, and the device is past the work that uses the memory. For a shape
+/// without elements, only the work that was enqueued before the import counts. The thread that
+/// drops the last of these calls the keeper, or one that later reads, waits, or imports a tensor.
+/// If the process ends first, nobody calls it. A panic in it becomes an error of the next read or
+/// `sync`.
 ///
 /// Ops never write the memory, because the tensor counts as shared. [`graph::write`] does.
 ///

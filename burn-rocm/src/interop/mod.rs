@@ -18,7 +18,7 @@
 //!   `__dlpack__`. Or the host waits before the import.
 //! - An export takes [`Ready`], which says who waits for the backend's work. For the `stream` of
 //!   Python's `__dlpack__`, an address is [`Ready::OnStream`] and -1 is [`Ready::Unordered`].
-//!   `None` is the default stream of a GPU, or [`Ready::OnHost`] on the CPU device.
+//!   `None` is [`Ready::OnStream`] with null on a GPU, and [`Ready::OnHost`] on the CPU device.
 //!
 //! # Burn's tensors
 //!
@@ -42,7 +42,7 @@
 //!
 //! let y = (x * 2.0).transpose();
 //! let primitive = y.into_primitive().tensor();
-//! // SAFETY: the stream of `OnHost` is none.
+//! // SAFETY: `OnHost` names no stream.
 //! let raw = unsafe { interop::as_raw(&primitive, interop::Ready::OnHost)? };
 //! assert_eq!((raw.shape, raw.strides), (&[3, 2][..], &[1, 3][..]));
 //! // SAFETY: this device's memory is the host's, and the host has waited.
@@ -96,11 +96,12 @@ pub fn dlpack_device(device: &RocmDevice) -> hip::Result<DLDevice> {
 /// that this thread has called, and before those that it calls next.
 ///
 /// # Errors
-/// The error of a product that was put off; `Capture` if this thread captures a graph, whose ops
-/// run on another stream; as [`RocmDevice::info`].
+/// The error of an earlier matrix product that this call enqueues; `Capture` if this thread
+/// captures a graph, whose ops run on another stream; as [`RocmDevice::info`].
 pub fn backend_stream(device: &RocmDevice) -> hip::Result<*mut c_void> {
     enqueue_own()?;
     let open = device.open()?;
+    open.refuse_dry("interop::backend_stream", "it has no stream")?;
     open.refuse_captured("interop::backend_stream", "captured work runs on another stream")?;
     Ok(open.compute_stream().as_raw())
 }

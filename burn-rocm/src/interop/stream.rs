@@ -48,6 +48,7 @@ impl Stream {
     /// As [`RocmDevice::info`].
     pub fn named(device: &RocmDevice, name: &str, priority: Priority) -> hip::Result<Self> {
         let device = device.open()?;
+        device.refuse_dry("interop::Stream", "it has no streams")?;
         Ok(Self { own: device.new_stream(name, priority)?, device, name: name.into() })
     }
 
@@ -71,8 +72,8 @@ impl Stream {
     /// what other threads have enqueued.
     ///
     /// # Errors
-    /// The error of a product that was put off; `Capture` if this thread captures a graph; an error
-    /// of the device.
+    /// The error of an earlier matrix product that this call enqueues; `Capture` if this thread
+    /// captures a graph; an error of the device.
     pub fn after_backend(&self) -> hip::Result<()> {
         self.order("Stream::after_backend", |backend| self.own.wait_for(backend))
     }

@@ -83,6 +83,7 @@ pub(crate) fn all_reduce(tensor: RocmTensor, op: ReduceOp, devices: &[usize]) ->
     if team.len() == 1 || tensor.is_empty() {
         return Ok(tensor);
     }
+    tensor.hip_device().refuse_dry(OP, "other ranks would wait for it")?;
     let input = packed(tensor)?;
     // The reduction runs after this op.
     let output = input.empty_like()?.skip_check();

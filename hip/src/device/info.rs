@@ -52,7 +52,7 @@ pub struct DeviceInfo {
 impl DeviceInfo {
     /// What the tuning store calls such a device: results of timing hold for all of them.
     pub(crate) fn tuned_as(&self) -> String {
-        format!("{}, {} compute units", self.arch, self.compute_units)
+        format!("{}, {}, {} compute units", self.name, self.arch, self.compute_units)
     }
 
     pub(crate) fn query(provider: &Provider, index: usize) -> Result<Self> {

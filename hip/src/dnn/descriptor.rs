@@ -211,7 +211,8 @@ impl ConvolutionDesc {
     pub(super) fn set_find_mode(&mut self, mode: miopenConvolutionFindMode_t) -> Result<()> {
         let Some(set) = self.table.miopenSetConvolutionFindMode else {
             static SAID: Once = Once::new();
-            let expected = "a MIOpen with miopenSetConvolutionFindMode, or else `auto`, `immediate` or `find`";
+            let expected =
+                "a MIOpen with miopenSetConvolutionFindMode, or else `auto`, `immediate` or `find`";
             let found = "an older one, with which the other values act as `find`";
             let error = allow_fallback(Error::config("BURN_ROCM_CONV_FIND", expected, found))?;
             SAID.call_once(|| log::warn!("{error}"));

@@ -110,7 +110,7 @@ checks! {
         ["sudo dmesg | grep -iE 'amdgpu|kfd'"];
 
     // Windows Subsystem for Linux.
-    WSL_DXG, "wsl-dxg", Problem,
+    WSL_DXG, "wsl-dxg", Warning,
         "In WSL, ROCm reaches the GPU through /dev/dxg. WSL 2 creates it if the Windows driver \
          supports it.",
         [
@@ -118,7 +118,7 @@ checks! {
             "wsl.exe --shutdown",
             "# install AMD Software on Windows: https://www.amd.com/en/support"
         ];
-    WSL_LIBRARY, "wsl-library", Problem,
+    WSL_LIBRARY, "wsl-library", Warning,
         "In WSL, ROCm needs the library librocdxg, which is not a part of ROCm's packages for Linux.",
         ["git clone https://github.com/ROCm/librocdxg", "# build and install it as its README says"];
     WSL_DETECTION, "wsl-detection", Warning,
@@ -133,7 +133,7 @@ checks! {
             "export ROCM_PATH=<its folder>"
         ];
     ROCM_PATH, "rocm-path", Warning,
-        "burn-rocm looks in ROCM_PATH first, and then uses another ROCm without a word.",
+        "burn-rocm found no HIP in ROCM_PATH, so it silently uses another ROCm if there is one.",
         ["unset ROCM_PATH"];
     MIXED_ROCM, "mixed-rocm", Warning,
         "The loader may take one library from each version. burn-rocm refuses a library that calls \
@@ -156,31 +156,31 @@ checks! {
         "Kernels for another chip may crash or compute wrong results, even in one family.",
         ["unset {variable}"];
     OVERRIDE_NEEDLESS, "override-needless", Note,
-        "The variable changes nothing, but misleads with another GPU.",
+        "The variable names this GPU's own architecture, so it changes nothing. With another GPU it would.",
         ["unset {variable}"];
     OVERRIDE_ADVISED, "override-advised", Note,
         "rocBLAS has no kernels for this chip, so burn-rocm's own replace it. The chip has gfx1030's \
          instructions, so it can run rocBLAS's kernels for gfx1030.",
         ["export {variable}=10.3.0"];
     NONE_VISIBLE, "none-visible", Problem,
-        "HIP sees only the devices in these variables. HIP counts those that ROCR_VISIBLE_DEVICES \
-         leaves, from 0 on.",
+        "HIP sees only the devices in these variables. ROCR_VISIBLE_DEVICES counts first: HIP numbers \
+         the devices that it leaves, from 0 on.",
         ["unset {variables}"];
     VISIBLE_UNKNOWN, "visible-unknown", Warning,
-        "ROCm ignores the first device that does not exist, and all that come after it.",
+        "In the list of devices, ROCm ignores the first one that does not exist, and all after it.",
         ["unset {variables}"];
     VISIBLE_SOME, "visible-some", Note,
         "HIP sees only the devices in these variables.",
         ["unset {variables}"];
     SDMA_OFF, "sdma-off", Warning,
-        "Without the copy engines, kernels copy, and compete with the app's kernels.",
+        "Without the copy engines, HIP copies by kernels, which compete with the app's.",
         ["unset HSA_ENABLE_SDMA"];
     XNACK_ON, "xnack-on", Note,
         "With XNACK, kernels can retry page faults, and are compiled for that. They are slower, and \
          libraries may lack them.",
         ["unset HSA_XNACK"];
     MEMORY_PERCENT, "memory-percent", Warning,
-        "HIP offers only this part of the GPU's memory, or of it to one allocation.",
+        "HIP gives the process, or a single allocation, only this part of the GPU's memory.",
         ["unset {variable}"];
     IGNORED_VARIABLE, "ignored-variable", Note,
         "AMD's old OpenCL read this variable. ROCm's HIP does not.",

@@ -1,7 +1,7 @@
 //! The doctor: finds what keeps HIP from a GPU, or slows it down, from files and environment
-//! variables. Each finding has the commands that mend it.
+//! variables. Each finding has commands that mend it or show its cause.
 //!
-//! It changes nothing, needs no rights, and opens no library, so it works if ROCm is broken.
+//! It changes nothing, needs no root, and opens no library, so it works if ROCm is broken.
 //! `docs/guide/doctor.md` lists all findings.
 
 mod checks;
@@ -53,8 +53,8 @@ pub fn examine(system: &System) -> Vec<Finding> {
 
 /// The most likely reason why HIP finds no device.
 pub(crate) fn no_device() -> Option<Finding> {
-    let is_reason =
-        |found: &Finding| found.severity == Severity::Problem || found.code == checks::NO_GPU.code;
+    let others = [checks::NO_GPU.code, checks::WSL_DXG.code, checks::WSL_LIBRARY.code];
+    let is_reason = |found: &Finding| found.severity == Severity::Problem || others.contains(&found.code);
     doctor().into_iter().find(is_reason)
 }
 

@@ -164,7 +164,9 @@ impl Kernels {
     ) -> Result<Kernel> {
         let cache = code_cache();
         let found = cache.get(key);
-        if let Some(refusal) = cache.last_refusal() {
+        if found.is_none()
+            && let Some(refusal) = cache.last_refusal()
+        {
             allow_fallback(refusal)?;
         }
         if let Some(object) = found {

@@ -48,6 +48,12 @@ impl Buffer {
         matches!(&self.origin, Some(Origin::Foreign(foreign)) if foreign.read_only)
     }
 
+    /// Whether both have common memory.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let within = |a: &Self, b: &Self| (b.address..b.address.saturating_add(b.bytes)).contains(&a.address);
+        Arc::ptr_eq(&self.device, &other.device) && (within(self, other) || within(other, self))
+    }
+
     /// The length in bytes, as requested.
     #[inline]
     #[allow(clippy::len_without_is_empty)]

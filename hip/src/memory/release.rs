@@ -58,9 +58,9 @@ impl Releases {
         match captured {
             true => self.add(After::AllStreams, release),
             // The thread may be another library's.
-            false => self.context.restoring_device(|| {
-                self.wait_for_all();
-                self.run(release);
+            false => self.context.restoring_device(|| match self.wait_for_all() {
+                true => self.run(release),
+                false => self.add(After::AllStreams, release),
             }),
         }
     }
@@ -85,10 +85,14 @@ impl Releases {
         *list = waiting;
         self.count.store(list.len(), Ordering::Release);
         drop(list);
-        if ready.iter().any(|(after, _)| matches!(after, After::AllStreams)) {
-            self.wait_for_all();
+        let waits = ready.iter().any(|(after, _)| matches!(after, After::AllStreams));
+        let waited = !waits || self.wait_for_all();
+        for (after, release) in ready {
+            match after {
+                After::AllStreams if !waited => self.add(after, release),
+                _ => self.run(release),
+            }
         }
-        ready.into_iter().for_each(|(_, release)| self.run(release));
     }
 
     fn add(&self, after: After, release: Release) {
@@ -105,18 +109,26 @@ impl Releases {
         }
     }
 
-    /// Waits for all streams of the device.
-    fn wait_for_all(&self) {
+    /// Waits for all streams of the device. Returns false if another library captures a graph, so
+    /// that nobody can wait now.
+    fn wait_for_all(&self) -> bool {
         self.compute.catch_up();
         count(&self.context.counters.waits);
-        let waited = self.context.bind().and_then(|()| {
-            // SAFETY: the function is HIP's.
-            let status = unsafe { (self.context.hip().hipDeviceSynchronize)() };
-            self.context.check("hipDeviceSynchronize", status)
-        });
-        if let Err(error) = waited {
+        if let Err(error) = self.context.bind() {
+            self.context.record(error);
+            return true;
+        }
+        // SAFETY: the function is HIP's.
+        let status = unsafe { (self.context.hip().hipDeviceSynchronize)() };
+        // The errors of captures.
+        if (900..=908).contains(&status) {
+            return false;
+        }
+        // Any other error means that the device has failed and runs nothing more.
+        if let Err(error) = self.context.check("hipDeviceSynchronize", status) {
             self.context.record(error);
         }
+        true
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<(After, Release)>> {

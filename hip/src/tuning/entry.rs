@@ -10,7 +10,7 @@ const KIND: &str = "burn-rocm tuning ";
 /// The fastest way in which a library has computed a problem, among those that were timed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TuningEntry {
-    /// The device: its architecture and the number of its compute units.
+    /// The device: its name, architecture and number of compute units.
     pub device: String,
     /// The library and its version, such as `MIOpen 3.5.1`.
     pub library: String,

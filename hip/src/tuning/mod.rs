@@ -63,7 +63,8 @@ const LARGEST: u64 = 1 << 16;
 
 /// The process's tuning store. It is off if [`Config::cache`](crate::Config::cache) or
 /// [`Config::tuning`](crate::Config::tuning) is, and if
-/// [`Config::deterministic`](crate::Config::deterministic) is set, because then nothing is timed.
+/// [`Config::deterministic`](crate::Config::deterministic) is set, because which algorithm is the
+/// fastest may differ between runs.
 ///
 /// ```
 /// let store = hip::tuning_store();
@@ -271,12 +272,16 @@ impl TuningStore {
     /// Counts what is not used, and logs the first.
     fn refuse(&self, path: &Path, expected: impl Into<String>, found: impl Into<String>) {
         let error = Error::config(format!("tuning store {}", path.display()), expected, found);
-        let mut state = self.state();
-        if state.stats.refused == 0 {
+        let is_first = {
+            let mut state = self.state();
+            state.stats.refused += 1;
+            state.refusal = Some(error.clone());
+            state.stats.refused == 1
+        };
+        // Without the lock, because a logger may ask the store.
+        if is_first {
             log::warn!("{error}; timing without it");
         }
-        state.stats.refused += 1;
-        state.refusal = Some(error);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

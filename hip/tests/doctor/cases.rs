@@ -31,7 +31,11 @@ pub(crate) const CASES: &[Case<'static>] = &[
     ("no module", ONE, without_module, &[("amdgpu-missing", "the PCI bus has 1 AMD GPU(s), but",
         "sudo modprobe amdgpu")]),
     ("no module, and no bus", ONE, |m| { without_module(m); m.remove("sys/bus"); },
-        &[("amdgpu-missing", "the kernel driver amdgpu is not loaded", "sudo modprobe amdgpu")]),
+        &[("no-gpu", "this machine has no AMD GPU", "lspci -nn -d 1002:")]),
+    ("no GPU, but amdgpu is loaded", &[], |_| {},
+        &[("no-gpu", "this machine has no AMD GPU", "lspci -nn -d 1002:")]),
+    ("WSL with an NVIDIA GPU", &[], |m| { wsl(m); m.write("dev/dxg", "");
+        m.write("usr/lib/wsl/lib/libcuda.so.1", ""); }, &[]),
     ("Secure Boot, the kernel's own module", ONE, |m| { without_module(m); secure_boot(m, 1); },
         &[("amdgpu-missing", "the PCI bus has 1 AMD GPU(s), but", "sudo modprobe amdgpu")]),
     ("Secure Boot, DKMS", ONE, |m| { without_module(m); secure_boot(m, 1);

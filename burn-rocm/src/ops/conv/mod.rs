@@ -85,8 +85,9 @@ fn is_small(desc: &ConvDesc) -> bool {
 
 /// Tells the summary why MIOpen is not to compute this convolution. [`library`] has told of a
 /// failure.
-fn tell_why_own(desc: &ConvDesc, dtype: DType) -> hip::Result<()> {
+fn tell_why_own(desc: &ConvDesc, dtype: DType, fresh: bool) -> hip::Result<()> {
     match conv_route()? {
+        _ if fresh => hip::trace::fell_back(|| "sizes too new for MIOpen (BURN_ROCM_CONV_FRESH)"),
         Route::Own => hip::trace::fell_back(|| "setting BURN_ROCM_CONV=own"),
         _ if !ConvDesc::takes(desc.dtype) => {
             hip::trace::fell_back(|| format!("MIOpen's convolution has no {}", dtype.name()));
@@ -129,15 +130,15 @@ fn fallen_back(error: hip::Error) -> hip::Result<()> {
 /// Whether MIOpen may compute this convolution, but its sizes are so new that compiling kernels for
 /// them may not be worth it, as `asked` says.
 fn is_fresh(
-    op: &'static str,
     desc: &ConvDesc,
     like: &RocmTensor,
     asked: impl FnOnce(&Dnn) -> hip::Result<bool>,
 ) -> hip::Result<bool> {
-    if conv_route()? != Route::Auto {
+    if conv_route()? != Route::Auto || !ConvDesc::takes(desc.dtype) || !is_small(desc) {
         return Ok(false);
     }
-    library(op, desc, like)?.map_or(Ok(false), asked)
+    // Without MIOpen, `library` says why.
+    like.hip_device().dnn().map_or(Ok(false), asked)
 }
 
 /// Whether one of the tensors has no elements.
@@ -233,7 +234,7 @@ fn compute(
     if is_of_nothing(desc) {
         return full_on(a.hip_device(), dims.to_vec(), 0i64.into(), dtype);
     }
-    let fresh = is_fresh(op, desc, &a, |dnn| dnn.conv_is_fresh(ways.direction, desc))?;
+    let fresh = is_fresh(desc, &a, |dnn| dnn.conv_is_fresh(ways.direction, desc))?;
     if !fresh && let Some(out) = with_channels_last(op, desc, dims, [&a, &b], ways.miopen)? {
         return Ok(out);
     }
@@ -245,7 +246,7 @@ fn compute(
             Err(error) => fallen_back(error)?,
         }
     } else {
-        tell_why_own(desc, dtype)?;
+        tell_why_own(desc, dtype, fresh)?;
     }
     let own = if gemm::takes(desc, dtype) { ways.products } else { ways.sums };
     own(op, desc, [&a, &b])
@@ -305,7 +306,7 @@ pub(crate) fn by_plan(
         return Ok(None);
     }
     let Some(dnn) = library(op, &desc, x)? else { return Ok(None) };
-    if is_fresh(op, &desc, x, |dnn| dnn.conv_plan_is_fresh(&desc))? {
+    if is_fresh(&desc, x, |dnn| dnn.conv_plan_is_fresh(&desc))? {
         return Ok(None);
     }
     let (x, weight) = (packed(x.clone())?, packed(weight.clone())?);

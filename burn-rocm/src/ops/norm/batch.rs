@@ -90,6 +90,8 @@ impl Channels {
     /// A row-major tensor of this shape; `None` unless it is `[batch, channels, ..]`.
     pub(crate) fn of_shape(dims: &[usize]) -> Option<Self> {
         let &[batch, channels, ref rest @ ..] = dims else { return None };
+        // Dims of size 0 hide the others' product.
+        dims.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim.max(1)))?;
         let seen = Self { batch, channels, spatial: rest.iter().product() };
         // As `joined` makes it.
         Some(if seen.is_far() { Self { batch: 1, channels, spatial: batch * seen.spatial } } else { seen })

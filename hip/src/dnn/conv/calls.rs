@@ -103,11 +103,19 @@ impl Operands<'_> {
         Ok(solutions)
     }
 
-    /// The first solution with an algorithm of find mode, whose numbers are the same in each
-    /// direction's enum and in that of the solutions.
-    pub(super) fn solution_of(&self, desc: &ConvDesc, algorithm: i32) -> Result<Option<u64>> {
+    /// The first solution with an algorithm of find mode and its workspace. The algorithms' numbers
+    /// are the same in each direction's enum and in that of the solutions.
+    pub(super) fn solution_of(
+        &self,
+        desc: &ConvDesc,
+        algorithm: i32,
+        workspace: usize,
+    ) -> Result<Option<u64>> {
         let solutions = self.listed(desc)?;
-        let of = solutions.iter().find(|solution| solution.algorithm.0 == algorithm);
+        let of = solutions.iter().find(|solution| {
+            // Without MIOpen's database, its first estimate may be another solution of the algorithm.
+            solution.algorithm.0 == algorithm && solution.workspace_size == workspace
+        });
         Ok(of.map(|solution| solution.solution_id))
     }
 

@@ -43,7 +43,10 @@ impl Dnn {
         // timed. The same holds on a dry device.
         let runs = at.device().captures.here().is_none() && !at.device().is_dry();
         let find = settings()?.conv_find;
-        let known = if find.uses_store() { self.known(prepared, direction, desc, at) } else { None };
+        let known = match find.uses_store() && self.products {
+            true => self.known(prepared, direction, desc, at),
+            false => None,
+        };
         if known.is_some() || !find.at_first_use() || !self.products || !runs {
             let handle = self.begin(at)?;
             let operands = prepared.operands(&handle, direction, spans);
@@ -121,7 +124,12 @@ impl Dnn {
             // SAFETY: as in `convolve`. The convolution overwrites the output again.
             unsafe { prepared.operands(&handle, direction, spans).find(desc, space, policy) }?
         };
-        if let Some((fastest, microseconds)) = found.first() {
+        // In fast mode, MIOpen may give its estimate in place of a time.
+        if let Some((fastest, microseconds)) = found.first()
+            && settings()?.conv_find != FindMode::Fast
+            && microseconds.is_finite()
+            && *microseconds > 0.0
+        {
             self.keep(prepared, direction, desc, spans, at, *fastest, *microseconds);
         }
         Ok(found.into_iter().map(|(choice, _)| choice).collect())
@@ -157,9 +165,9 @@ impl Dnn {
         if tuning_store().directory().is_none() {
             return;
         }
-        let solution = self
-            .begin(at)
-            .and_then(|handle| prepared.operands(&handle, direction, spans).solution_of(desc, algorithm));
+        let solution = self.begin(at).and_then(|handle| {
+            prepared.operands(&handle, direction, spans).solution_of(desc, algorithm, found.workspace)
+        });
         match solution {
             Ok(Some(solution)) => tuning_store().keep(&TuningEntry {
                 device: at.device().info().tuned_as(),
@@ -175,18 +183,24 @@ impl Dnn {
     }
 
     /// Times a convolution ahead, on memory whose contents don't matter, and keeps what it finds in
-    /// the tuning store. Returns false without timing if the store has it, if MIOpen refuses it, or
-    /// if one of the tensors has no elements.
+    /// the tuning store. Returns false without timing if the store has it, if MIOpen does not compute
+    /// it, or if one of the tensors has no elements.
     ///
     /// # Errors
-    /// `Invalid` for shapes that don't fit together; `Config` if the tuning store is off; those of [`Dnn::conv_forward`].
+    /// `Invalid` for shapes that don't fit together; `Config` if the tuning store is off; `Capture`
+    /// if this thread captures a graph; those of [`Dnn::conv_forward`].
     pub fn tune(&self, device: &Arc<Device>, problem: &ConvProblem) -> Result<bool> {
         if tuning_store().directory().is_none() {
             let found = "a store that is off (BURN_ROCM_TUNING, BURN_ROCM_CACHE, BURN_ROCM_DETERMINISTIC)";
             return Err(Error::config("tuning store", "a folder for its entries", found));
         }
+        device.refuse_captured("tuning", "nothing can be timed in a graph")?;
+        device.refuse_dry("tuning", "nothing runs")?;
         let ConvProblem { direction, desc } = problem;
         desc.validate()?;
+        if !self.products || [&desc.x, &desc.w, &desc.y].iter().any(|dims| dims.contains(&0)) {
+            return Ok(false);
+        }
         let tensor = |dims: &[usize]| {
             let bytes = elements(OP, dims)?.saturating_mul(desc.dtype.size());
             let buffer = device.alloc(bytes)?;
@@ -196,17 +210,23 @@ impl Dnn {
         };
         let (x, w, y) = (tensor(&desc.x)?, tensor(&desc.w)?, tensor(&desc.y)?);
         let spans = self.conv_spans(desc, TensorArg::new(&x), TensorArg::new(&w), TensorArg::new(&y))?;
-        if spans.iter().any(|span| span.bytes == 0) {
+        let cache = &self.convolutions[*direction as usize];
+        let is_new = cache.peek(desc).is_none();
+        let prepared = cache.get(desc, || self.prepare(*direction, desc, spans, &y))?;
+        if prepared.refused.check().is_err() {
             return Ok(false);
         }
-        let prepared =
-            self.convolutions[*direction as usize].get(desc, || self.prepare(*direction, desc, spans, &y))?;
-        let kept =
-            settings()?.conv_find.uses_store() && self.known(&prepared, *direction, desc, &y).is_some();
-        if kept || prepared.refused.check().is_err() {
+        let is_timed = |choice: &Choice| matches!(choice.solution, Solution::Found(_));
+        if is_new && prepared.choices.first().is_some_and(is_timed) {
+            // The mode times at the first use, which this was.
+            return Ok(true);
+        }
+        if settings()?.conv_find.uses_store() && self.known(&prepared, *direction, desc, &y).is_some() {
             return Ok(false);
         }
-        self.find(&prepared, *direction, desc, spans, &y)?;
+        let found = self.find(&prepared, *direction, desc, spans, &y)?;
+        let timed = || found.into_iter().chain(prepared.choices.iter().copied()).collect();
+        prepared.timed.get_or_init(timed);
         Ok(true)
     }
 }

@@ -15,6 +15,13 @@ pub(super) struct OnBus {
     driver: Option<String>,
 }
 
+impl OnBus {
+    /// Whether the driver amdgpu has it.
+    pub(super) fn is_amdgpus(&self) -> bool {
+        self.driver.as_deref().is_none_or(|driver| driver == "amdgpu")
+    }
+}
+
 /// AMD's GPUs on the PCI bus: display controllers and, as AMD's Instinct are, processing
 /// accelerators. `None` if the bus can't be listed.
 pub(super) fn on_bus(system: &System) -> Option<Vec<OnBus>> {
@@ -35,7 +42,9 @@ pub(super) fn on_bus(system: &System) -> Option<Vec<OnBus>> {
 pub(super) fn examine(system: &System, gpus: &[Gpu], findings: &mut Vec<Finding>) -> bool {
     let on_bus = on_bus(system);
     let has_kfd = system.exists("dev/kfd");
-    if !has_kfd && on_bus.as_ref().is_some_and(Vec::is_empty) {
+    // amdgpu makes /dev/kfd without a GPU too. Some machines, such as small virtual ones, have no bus.
+    let none_on_bus = on_bus.as_ref().map_or(!has_kfd && !in_container(system), Vec::is_empty);
+    if gpus.is_empty() && none_on_bus && (on_bus.is_some() || !system.exists("sys/module/amdgpu")) {
         findings.push(checks::NO_GPU.found("this machine has no AMD GPU", &[]));
         return false;
     }

@@ -56,7 +56,10 @@ fn searched(system: &System) -> Vec<PathBuf> {
             folders.extend(text.lines().map(|line| line.trim().to_owned()));
         }
     }
-    folders.extend(["/usr/lib64", "/usr/lib", "/usr/lib/x86_64-linux-gnu"].map(str::to_owned));
+    folders.extend(
+        ["/usr/lib64", "/usr/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"]
+            .map(str::to_owned),
+    );
     let absolute = folders.iter().filter(|folder| folder.starts_with('/'));
     absolute.map(|folder| system.path(folder)).collect()
 }

@@ -3,7 +3,7 @@
 use crate::doctor::checks;
 use crate::doctor::finding::Finding;
 use crate::doctor::linux::container::in_container;
-use crate::doctor::linux::driver;
+use crate::doctor::linux::driver::{self, OnBus};
 use crate::doctor::linux::topology::Gpu;
 use crate::doctor::system::System;
 
@@ -71,8 +71,12 @@ fn iommu(system: &System, findings: &mut Vec<Finding>) {
         }
     };
     let gpus = driver::on_bus(system).unwrap_or_default();
-    let translated: Vec<_> =
-        gpus.into_iter().map(|gpu| gpu.address).filter(|address| translates(address)).collect();
+    let translated: Vec<_> = gpus
+        .into_iter()
+        .filter(OnBus::is_amdgpus)
+        .map(|gpu| gpu.address)
+        .filter(|address| translates(address))
+        .collect();
     if !translated.is_empty() {
         let what = format!("the IOMMU translates the addresses of {}", translated.join(", "));
         findings.push(checks::IOMMU.found(what, &[]));

@@ -13,6 +13,10 @@ pub(super) fn is_wsl(system: &System) -> bool {
 }
 
 pub(super) fn examine(system: &System, findings: &mut Vec<Finding>) {
+    // An NVIDIA GPU. WSL does not say whether the machine has one of AMD's too.
+    if system.exists("usr/lib/wsl/lib/libcuda.so.1") {
+        return;
+    }
     if !system.exists("dev/dxg") {
         findings.push(checks::WSL_DXG.found("this WSL has no /dev/dxg", &[]));
         return;
