@@ -119,7 +119,7 @@ impl RocmDevice {
         };
         let mut trial = |n: usize| Ok(Trial::of(&estimate(self, Some(limit), |device| step(device, n))?));
         let first = trial(1)?;
-        let (mut fits, mut last) = (1, first);
+        let (mut fits, mut last) = (1usize, first);
         let endless = |fits: usize| Error::Invalid {
             op: "largest_batch",
             expected: "a step that needs more memory for a larger batch".into(),
