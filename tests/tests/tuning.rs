@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use burn_rocm::tuning::{ConvProblem, store, tune};
-use burn_rocm::{RocmDevice, RocmError};
+use burn_rocm::{ProviderKind, RocmDevice, RocmError};
 use burn_rocm_tests::limits::Terms;
 use burn_rocm_tests::trace::during;
 use burn_rocm_tests::*;
@@ -89,7 +89,11 @@ fn five_steps() {
         {
             let input = |shape: &[usize]| float(&random, shape, DType::F32, View::Contiguous, -1.0, 1.0);
             let (x, w, g) = (input(&x), input(&w), input(&y));
-            let terms = |count: usize| Terms::of(count, DType::F32);
+            // On a GPU, the fastest algorithm may be Winograd's, whose transforms make the error larger:
+            // for 3 x 3 windows and tiles of up to 4 x 4 at most some 100 times (Barabasz et al.,
+            // "Error analysis and improving the accuracy of Winograd convolution", 2020).
+            let factor = if burn_rocm::provider().unwrap().kind() == ProviderKind::Cpu { 1 } else { 100 };
+            let terms = |count: usize| Terms::of(factor * count, DType::F32);
             sums!("forward", terms(4 * 9), |B, device, [x = &x, w = &w]| B::conv2d(x, w, None, options()));
             sums!("data", terms(4 * 9), |B, device, [x = &x, w = &w, g = &g]| {
                 B::conv2d_x_backward(x, w, g, options())
@@ -156,7 +160,7 @@ fn searches_again() {
 fn a_search_again_is_done_or_refused_by_name() {
     let cache = Cache::new("again");
     let said = cache.said_by("searches_again", &[("BURN_ROCM_CONV_FIND", "retune")]);
-    let rocm = burn_rocm::provider().unwrap().kind() == burn_rocm::ProviderKind::Rocm;
+    let rocm = burn_rocm::provider().unwrap().kind() == ProviderKind::Rocm;
     assert!(said == ["refused \"a MIOpen without it\""] || rocm && said == ["done true"], "{said:?}");
 }
 
