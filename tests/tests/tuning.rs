@@ -137,7 +137,9 @@ fn each_find_mode_times_at_the_first_use() {
     for mode in ["find", "normal", "fast", "hybrid", "dynamic_hybrid", "exhaustive"] {
         let cache = Cache::new(mode);
         let found = cache.said_by("five_steps", &[("BURN_ROCM_CONV_FIND", mode)]);
-        assert_eq!(found, statistics(PROBLEMS, 0, PROBLEMS, PROBLEMS, PROBLEMS), "{mode}");
+        // Fast mode may give estimates in place of times, which are not kept.
+        let kept = if mode == "fast" { 0 } else { PROBLEMS };
+        assert_eq!(found, statistics(PROBLEMS, 0, PROBLEMS, kept, kept), "{mode}");
     }
 }
 
