@@ -27,7 +27,7 @@ use crate::ops::random::Aside;
 ///   result may differ in the last digits. It does not with
 ///   [`Config::deterministic`](hip::Config::deterministic).
 ///
-/// ```
+/// ```standalone_crate
 /// use burn::tensor::{Distribution, Tensor};
 /// use burn_rocm::{Rocm, RocmDevice, warm_up};
 ///
