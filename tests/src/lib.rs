@@ -63,6 +63,7 @@ mod input;
 pub mod limits;
 pub mod lockstep;
 mod random;
+mod said;
 pub mod trace;
 pub mod training;
 
@@ -70,6 +71,7 @@ pub use again::again;
 pub use compare::{Tolerance, assert_close};
 pub use input::{Input, View, float, int, mask};
 pub use random::Random;
+pub use said::{SAID, said_by};
 
 /// The backend under test.
 pub type R = burn_rocm::Rocm;

@@ -6,27 +6,13 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::Command;
 
 use burn_rocm_tests::limits::{self, Terms, exact};
 use burn_rocm_tests::*;
 
-/// The prefix of a child's warnings on its standard output.
-const SAID: &str = "said: ";
-
-/// Runs an ignored test of this program in a separate process, and returns its warnings.
+/// [`burn_rocm_tests::said_by`] on the CPU device: the test's warnings.
 fn said_by(test: &str, variables: &[(&str, &str)]) -> Vec<String> {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", test, "--nocapture", "--test-threads", "1"])
-        .env("BURN_ROCM_PROVIDER", "cpu")
-        .envs(variables.iter().copied())
-        .output()
-        .unwrap();
-    let (out, errors) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr).into_owned());
-    assert!(output.status.success(), "{test} with {variables:?}:\n{out}\n{errors}");
-    assert!(out.contains("1 passed"), "{test} did not run:\n{out}");
-    out.lines().filter_map(|line| Some(line.split_once(SAID)?.1.to_owned())).collect()
+    burn_rocm_tests::said_by(test, &[&[("BURN_ROCM_PROVIDER", "cpu")], variables].concat())
 }
 
 /// Prints warnings, for [`said_by`].

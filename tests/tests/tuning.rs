@@ -5,30 +5,12 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::path::PathBuf;
-use std::process::Command;
 
 use burn_rocm::tuning::{ConvProblem, store, tune};
 use burn_rocm::{ProviderKind, RocmDevice, RocmError};
 use burn_rocm_tests::limits::Terms;
 use burn_rocm_tests::trace::during;
 use burn_rocm_tests::*;
-
-/// The prefix of what a child reports on its standard output.
-const SAID: &str = "said: ";
-
-/// Runs an ignored test of this program in a process with these variables. Returns what it said.
-fn said_by(test: &str, variables: &[(&str, &str)]) -> Vec<String> {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", test, "--nocapture", "--test-threads", "1"])
-        .envs(variables.iter().copied())
-        .output()
-        .unwrap();
-    let (out, errors) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr).into_owned());
-    assert!(output.status.success(), "{test} with {variables:?}:\n{out}\n{errors}");
-    assert!(out.contains("1 passed"), "{test} did not run:\n{out}");
-    out.lines().filter_map(|line| Some(line.split_once(SAID)?.1.to_owned())).collect()
-}
 
 /// A cache folder of a test's own.
 struct Cache(PathBuf);
