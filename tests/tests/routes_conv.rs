@@ -1,8 +1,18 @@
 //! Which kernels and calls serve the convolutions and poolings that MIOpen does not take, asserted
 //! by the backend's trace.
 
+use std::sync::Once;
+
+use burn_rocm::Config;
 use burn_rocm_tests::trace::during;
 use burn_rocm_tests::*;
+
+/// Turns the tuning store off. What an earlier run has timed is not timed again. Each test calls this
+/// first, because the first use of a device fixes the settings.
+fn untuned() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| Config::from_env().unwrap().tuning(false).install().unwrap());
+}
 
 /// The kernels and calls that served `body`, without the op's name and what follows the kernel's
 /// name.
@@ -21,6 +31,7 @@ fn tensor(shape: &[usize], dtype: DType) -> burn_rocm::RocmTensor {
 
 #[test]
 fn f64_is_convolved_by_products_or_by_direct_sums() {
+    untuned();
     let (x, w, g) = (
         tensor(&[2, 3, 9, 9], DType::F64),
         tensor(&[4, 3, 3, 3], DType::F64),
@@ -50,6 +61,7 @@ fn f64_is_convolved_by_products_or_by_direct_sums() {
 /// lines and patches take one kernel each too.
 #[test]
 fn one_launch_a_pool() {
+    untuned();
     for (dtype, gradient) in [(DType::F32, "miopenPoolingBackward"), (DType::F64, "max_pool2d_backward<f64")]
     {
         let x = tensor(&[2, 3, 10], dtype);
@@ -84,6 +96,7 @@ fn one_launch_a_pool() {
 /// the same.
 #[test]
 fn a_shape_that_comes_again_is_timed() {
+    untuned();
     let (x, w) = (tensor(&[2, 3, 11, 9], DType::F32), tensor(&[4, 3, 3, 3], DType::F32));
     let g = tensor(&[2, 4, 11, 9], DType::F32);
     let options = || ConvOptions::<2>::new([1, 1], [1, 1], [1, 1], 1);
