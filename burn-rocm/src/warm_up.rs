@@ -28,10 +28,12 @@ use crate::ops::random::Aside;
 ///   [`Config::deterministic`](hip::Config::deterministic).
 ///
 /// ```standalone_crate
+/// use burn::tensor::backend::Backend;
 /// use burn::tensor::{Distribution, Tensor};
 /// use burn_rocm::{Rocm, RocmDevice, warm_up};
 ///
 /// let device = RocmDevice::default();
+/// Rocm::<f32>::seed(&device, 7);
 /// let step = || Tensor::<Rocm, 2>::random([8, 8], Distribution::Default, &device).sum().into_scalar();
 /// let ahead = warm_up(&device, step)?;
 /// // The third sum is the one that the last of the three runs drew.
