@@ -366,6 +366,9 @@ settings! {
         "`table`, a path that ends in `.json`", "no profile",
         "where the profile of the whole process goes when the process exits: as a table to stderr, or as a file that \
         Perfetto opens";
+    profile_call_sites(bool): bool = false, "BURN_ROCM_PROFILE_CALL_SITES", flag;
+        "`0`, `1`", "`0`",
+        "whether profiles tell apart where the app called each op. It takes the host some 100 us for each op";
     summary(bool): bool = false, "BURN_ROCM_SUMMARY", flag;
         "`0`, `1`", "`0`",
         "whether the process writes to stderr at its exit what computed each op, which ops shared launches, and what \

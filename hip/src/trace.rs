@@ -17,8 +17,9 @@ use std::cell::Cell;
 use std::fmt::Display;
 
 use crate::profile::work::WorkKind;
-use crate::profile::{names, session};
+use crate::profile::{names, session, site};
 use crate::ranges;
+use crate::settings::settings;
 use crate::summary::ledger;
 use crate::watch::{self, NONE, PROFILE, RANGES, RUNNING, Running, SUMMARY, TRACE, watched};
 
@@ -148,6 +149,9 @@ fn begin(watched: u16, op: &'static str, dtype: &'static str, shapes: &dyn Fn(&m
     let mut running = Running { op, dtype, ..NONE };
     if watched & PROFILE != 0 {
         running.shapes = watch::with_shapes(shapes, names::shapes);
+        if call_sites() {
+            running.site = site::here();
+        }
         running.since = Some(watch::now());
     }
     if watched & RANGES != 0 {
@@ -155,6 +159,11 @@ fn begin(watched: u16, op: &'static str, dtype: &'static str, shapes: &dyn Fn(&m
     }
     RUNNING.set(running);
     true
+}
+
+/// Whether profiles tell call sites apart.
+fn call_sites() -> bool {
+    settings().is_ok_and(|settings| settings.profile_call_sites)
 }
 
 /// A running op; see [`op`].

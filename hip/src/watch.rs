@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
+use crate::profile::names::Text;
 use crate::settings::{CheckFinite, ProfileOutput, settings};
 
 /// Bits of the word.
@@ -87,6 +88,8 @@ pub(crate) struct Running {
     pub(crate) dtype: &'static str,
     /// The number by which the profile knows the shapes of its tensors; 0 if it does not.
     pub(crate) shapes: u32,
+    /// Where the app called it, if profiles ask for that.
+    pub(crate) site: Text,
     /// When it began, if it is profiled.
     pub(crate) since: Option<u64>,
     /// Whether it is a range of AMD's or NVIDIA's profiler.
@@ -96,7 +99,7 @@ pub(crate) struct Running {
 }
 
 pub(crate) const NONE: Running =
-    Running { op: "", dtype: "", shapes: 0, since: None, in_range: false, served: 0 };
+    Running { op: "", dtype: "", shapes: 0, site: Text::EMPTY, since: None, in_range: false, served: 0 };
 
 impl Display for Running {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -14,7 +14,7 @@ use crate::launch::grid::Grid;
 use crate::launch::kernel::Kernel;
 use crate::launch::steps::{Chain, Pending, Steps};
 use crate::profile::lane::{Lane, Started};
-use crate::profile::names;
+use crate::profile::names::{self, Text};
 use crate::profile::session::{self, Contents};
 use crate::profile::work::{Key, Load, Who, WorkKind};
 use crate::trace;
@@ -160,11 +160,12 @@ impl Stream {
     /// device. The host does not wait.
     pub fn wait(&self, event: &Event) -> Result<()> {
         self.context.bind()?;
+        let raw = self.raw();
         if profiled() {
             self.lane.waits();
         }
         // SAFETY: the function is HIP's, both handles are alive.
-        let status = unsafe { (self.context.hip().hipStreamWaitEvent)(self.raw(), event.raw(), 0) };
+        let status = unsafe { (self.context.hip().hipStreamWaitEvent)(raw, event.raw(), 0) };
         self.context.check("hipStreamWaitEvent", status)
     }
 
@@ -231,16 +232,16 @@ impl Stream {
         load: Load,
     ) {
         if let Some(timed) = timed {
-            self.end_timed(timed, Who::here(), kind, name().as_ref(), load);
+            self.end_timed(timed, Who::here(), kind, names::text(name().as_ref()), load);
         }
     }
 
     /// As [`end_work`](Self::end_work), on behalf of others.
     #[cold]
-    pub(crate) fn end_timed(&self, timed: Timed, who: Who, kind: WorkKind, name: &str, load: Load) {
-        let key = Key { who, kind, name: names::text(name), device: self.context.index };
+    pub(crate) fn end_timed(&self, timed: Timed, who: Who, kind: WorkKind, name: Text, load: Load) {
+        let key = Key { who, kind, name, device: self.context.index };
         match timed {
-            Timed::Runs(started) => self.lane.end(self.raw, started, key, load),
+            Timed::Runs(started) => self.lane.end(started, key, load),
             Timed::IsCaptured => {
                 if let Some(mut recording) = self.recording() {
                     *recording.work.entry(key).or_default() += 1;
@@ -333,7 +334,7 @@ impl Stream {
                 Ok(()) => {
                     if let Some(timed) = timed {
                         let (who, load) = (Who::joined(&pending.ops), Load::bytes(bytes));
-                        self.end_timed(timed, who, WorkKind::Kernel, kernel.name(), load);
+                        self.end_timed(timed, who, WorkKind::Kernel, kernel.text(), load);
                     }
                 }
                 Err(error) => match &self.recording {
@@ -403,10 +404,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if !self.raw.is_null() {
-            if profiled() {
-                // The profile would lose what the device has not passed yet.
-                self.lane.finish();
-            }
+            self.lane.stream_ends(profiled());
             // SAFETY: the function is HIP's; nobody else has the handle.
             let status = unsafe { (self.context.hip().hipStreamDestroy)(self.raw) };
             self.context.record_status("hipStreamDestroy", status);

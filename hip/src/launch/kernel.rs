@@ -1,11 +1,12 @@
 //! A kernel that is loaded onto a device, and the modules that wait to be unloaded.
 
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use hip_sys::{hipFunction_t, hipModule_t};
 
 use crate::device::context::Context;
+use crate::profile::names::{self, Text};
 
 /// A kernel, compiled and loaded onto one device.
 pub struct Kernel {
@@ -18,6 +19,7 @@ pub struct Kernel {
     pub(super) last_use: AtomicU64,
     /// Its C++ name, for the trace.
     pub(super) name: Box<str>,
+    pub(super) text: OnceLock<Text>,
 }
 
 // SAFETY: "HIP APIs are thread safe" (HIP programming guide); the handles are plain values,
@@ -37,6 +39,11 @@ impl Kernel {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Its name's number in profiles.
+    pub(crate) fn text(&self) -> Text {
+        *self.text.get_or_init(|| names::text(&self.name))
     }
 }
 

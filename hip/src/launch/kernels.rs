@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use hip_kernels::KernelName;
 
@@ -213,6 +213,7 @@ impl Kernels {
             code: None,
             last_use: AtomicU64::new(0),
             name: name.into(),
+            text: OnceLock::new(),
         }
     }
 

@@ -21,7 +21,7 @@ use crate::launch::kernel::Kernel;
 use crate::memory::buffer::Buffer;
 use crate::memory::fault::{Fault, Ticket};
 use crate::memory::marks::Set;
-use crate::profile::work::{Load, WorkKind};
+use crate::profile::work::{Load, Who, WorkKind};
 use crate::trace;
 use crate::watch::{PROFILE, SUMMARY, TRACE, watched};
 
@@ -263,7 +263,10 @@ impl<'d> Launch<'d> {
         let timed = if self.watched & PROFILE != 0 { stream.begin_timed() } else { None };
         // SAFETY: the caller promises that the arguments fit the kernel.
         unsafe { stream.launch(&self.kernel, grid, shared_bytes, &mut parameters)? };
-        stream.end_work(timed, WorkKind::Kernel, || self.kernel.name(), Load::bytes(self.bytes));
+        if let Some(timed) = timed {
+            let (name, load) = (self.kernel.text(), Load::bytes(self.bytes));
+            stream.end_timed(timed, Who::here(), WorkKind::Kernel, name, load);
+        }
         if let Some(ticket) = self.ticket.take() {
             match self.captured.then(|| self.device.captures.here()).flatten() {
                 None => ticket.launched(),

@@ -133,7 +133,11 @@ impl Display for Who<'_> {
         let (op, region) = (names::string(self.0.op), names::string(self.0.region));
         let shapes = names::shapes_string(self.0.shapes);
         let (dtype, shapes) = (Json(self.0.dtype), Json(&shapes));
-        write!(f, r#""op":{},"dtype":{dtype},"shapes":{shapes},"region":{}"#, Json(&op), Json(&region))
+        write!(f, r#""op":{},"dtype":{dtype},"shapes":{shapes},"region":{}"#, Json(&op), Json(&region))?;
+        match &*names::string(self.0.site) {
+            "" => Ok(()),
+            site => write!(f, r#","call site":{}"#, Json(site)),
+        }
     }
 }
 

@@ -1,10 +1,10 @@
 //! The times of a stream's work, by events that nobody waits for.
 //!
-//! Each piece of work has an event after it. If the stream is still busy when a piece is enqueued,
-//! the piece begins where the one before it ended. Otherwise the stream is idle, and the piece also
-//! has an event before it. So a busy stream has one event for each piece, and no piece's time
-//! includes the time that the stream was idle. The events wait in a ring until the stream has
-//! passed them.
+//! A piece of work begins where the one before it ended, if the stream is still busy when the piece
+//! is enqueued, and it has an event after it. Otherwise the stream is idle, and the piece also has
+//! an event before it. So no piece's time includes the time that the stream was idle. If the stream
+//! is far behind, short pieces share one event (`share.rs`). The events wait in a ring until the
+//! stream has passed them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,6 +16,7 @@ use crate::device::context::{Context, EventKind};
 use crate::device::event::Event;
 use crate::error::{Error, Result};
 use crate::profile::session::{self, Done, LaneInfo, Sessions};
+use crate::profile::share::{self, Alone};
 use crate::profile::work::{Key, Load};
 use crate::watch::{now, thread_number};
 
@@ -41,11 +42,26 @@ struct State {
     ring: VecDeque<Piece>,
     /// How many pieces were added since the ring was looked through.
     added: usize,
-    /// Whether the stream was told to wait for another one since the last piece.
-    waited: bool,
+    /// Whether the next piece does not begin where the last one ended: the stream was told to wait
+    /// for another one, or did work that has no event.
+    apart: bool,
+    /// The last event that was recorded, and the one before it.
+    events: [Option<Arc<Event>>; 2],
+    /// The expected nanoseconds of the pieces since the last event.
+    open: u64,
+    alone: Alone,
     /// The last piece whose time is known: its end's event, and the stream's time then.
     last: Option<(Arc<Event>, u64)>,
+    stream: Option<Handle>,
 }
+
+/// The stream, from its first piece until it is destroyed.
+#[derive(Clone, Copy)]
+struct Handle(hipStream_t);
+
+// SAFETY: "HIP APIs are thread safe" (HIP programming guide): a stream's handle may be used from any
+// thread.
+unsafe impl Send for Handle {}
 
 /// Work that was enqueued.
 struct Piece {
@@ -55,33 +71,83 @@ struct Piece {
     sessions: Sessions,
     /// The host's time before it was enqueued.
     enqueued: u64,
+    /// What it takes alone, if that was measured.
+    expected: Option<u64>,
     /// `None` if it begins where the piece before it ends.
-    start: Option<Event>,
-    stop: Arc<Event>,
+    start: Option<Arc<Event>>,
+    /// `None` if a later piece has the event.
+    stop: Option<Stop>,
+}
+
+struct Stop {
+    event: Arc<Event>,
+    /// Whether the stream was still busy with the piece when the event was recorded. Otherwise it
+    /// may have been idle before it passed the event.
+    exact: bool,
 }
 
 /// The beginning of a piece of work.
 pub(crate) struct Started {
     enqueued: u64,
     from: From,
+    /// Whether a later piece may have the event.
+    may_share: bool,
 }
 
 enum From {
     /// The end of the stream's last piece.
     Last,
-    Own(Event),
+    Own(Arc<Event>),
     /// No event could be recorded.
     Nowhere,
 }
 
+/// How far the stream is with the work that it has received.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// It has passed the last event, so it may be idle.
+    Idle,
+    /// It has not passed the last event.
+    Busy,
+    /// It has not passed the event before the last one.
+    Behind,
+}
+
 static LANES: Mutex<Vec<Weak<Lane>>> = Mutex::new(Vec::new());
+
+impl State {
+    fn progress(&self) -> Progress {
+        let pending = |event: &Option<Arc<Event>>| {
+            event.as_ref().is_some_and(|event| matches!(event.query(), Ok(false)))
+        };
+        match &self.events {
+            [_, before] if pending(before) => Progress::Behind,
+            [last, _] if pending(last) => Progress::Busy,
+            _ => Progress::Idle,
+        }
+    }
+
+    /// The last piece, if no event was recorded after it.
+    fn open_piece(&mut self) -> Option<&mut Piece> {
+        self.ring.back_mut().filter(|piece| piece.stop.is_none())
+    }
+}
 
 impl Lane {
     pub(crate) fn new(context: &Arc<Context>, label: &str) -> Arc<Self> {
         static LAST: AtomicU32 = AtomicU32::new(0);
-        let info = LaneInfo { device: context.index, label: label.into(), zero: 0 };
-        let state =
-            State { info, aligned: false, ring: VecDeque::new(), added: 0, waited: false, last: None };
+        let state = State {
+            info: LaneInfo { device: context.index, label: label.into(), zero: 0 },
+            aligned: false,
+            ring: VecDeque::new(),
+            added: 0,
+            apart: false,
+            events: [None, None],
+            open: 0,
+            alone: Alone::default(),
+            last: None,
+            stream: None,
+        };
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         let lane = Arc::new(Self { number, context: context.clone(), state: Mutex::new(state) });
         let mut lanes = LANES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,53 +156,79 @@ impl Lane {
         lane
     }
 
-    /// Notes that the stream waits for another one, so that its next piece does not begin where the
-    /// last one ended.
+    /// Notes that the stream will wait for another one, so that its next piece does not begin where
+    /// the last one ended.
     pub(crate) fn waits(&self) {
-        self.state().waited = true;
+        let mut state = self.state();
+        self.close(&mut state);
+        state.apart = true;
     }
 
     /// Begins a piece of work, which the caller enqueues next.
     pub(crate) fn begin(&self, stream: hipStream_t) -> Started {
         let mut state = self.state();
         let enqueued = now();
+        let nowhere = Started { enqueued, from: From::Nowhere, may_share: false };
+        state.stream = Some(Handle(stream));
         if state.ring.len() >= MOST {
             self.look(&mut state);
             if state.ring.len() >= MOST {
-                return Started { enqueued, from: From::Nowhere };
+                self.close(&mut state);
+                state.apart = true;
+                return nowhere;
             }
         }
-        let waited = std::mem::take(&mut state.waited);
-        let busy = state.ring.back().is_some_and(|last| matches!(last.stop.query(), Ok(false)));
-        let from = match busy && !waited {
-            true => From::Last,
-            false => self.mark(stream).map_or(From::Nowhere, From::Own),
-        };
-        Started { enqueued, from }
+        let is_alone = state.alone.is_next(session::generation());
+        let progress = state.progress();
+        if std::mem::take(&mut state.apart) || progress == Progress::Idle {
+            let Some(start) = self.mark(&mut state) else {
+                state.apart = true;
+                return nowhere;
+            };
+            if let Some(open) = state.open_piece() {
+                open.stop = Some(Stop { event: start.clone(), exact: false });
+            }
+            return Started { enqueued, from: From::Own(start), may_share: false };
+        }
+        if is_alone {
+            self.close(&mut state);
+        }
+        let may_share = progress == Progress::Behind && !is_alone;
+        Started { enqueued, from: From::Last, may_share }
     }
 
     /// Ends a piece of work that was enqueued.
-    pub(crate) fn end(&self, stream: hipStream_t, started: Started, key: Key, load: Load) {
+    pub(crate) fn end(&self, started: Started, key: Key, load: Load) {
         let sessions = session::open();
+        let mut state = self.state();
         if sessions.is_empty() {
+            state.apart = true;
             return;
         }
-        let mut state = self.state();
-        let Started { enqueued, from } = started;
+        let Started { enqueued, from, may_share } = started;
         let thread = thread_number();
-        let stop = if matches!(from, From::Nowhere) { None } else { self.mark(stream) };
-        let start = match (from, stop) {
-            (From::Own(start), Some(stop)) => Some((Some(start), stop)),
-            (From::Last, Some(stop)) => Some((None, stop)),
-            _ => None,
+        let expected = state.alone.expected(&key);
+        let joined = expected.map_or(u64::MAX, |time| state.open.saturating_add(time));
+        let shares = may_share && joined < share::MOST_SHARED;
+        let event = match (&from, shares) {
+            (From::Nowhere, _) | (_, true) => None,
+            (_, false) => self.mark(&mut state),
         };
-        let Some((start, stop)) = start else {
-            let done = Done { key, lane: self.number, thread, start: 0, stop: 0, load };
-            sessions.iter().for_each(|session| session.add(&state.info, &done, None));
-            return;
+        let start = match (from, &event) {
+            (From::Last, _) => None,
+            (From::Own(start), Some(_)) => Some(start),
+            (From::Own(_) | From::Nowhere, _) => {
+                state.apart = true;
+                let done = Done { key, lane: self.number, thread, start: 0, stop: 0, load };
+                sessions.iter().for_each(|session| session.add(&state.info, &done, None));
+                return;
+            }
         };
-        let stop = Arc::new(stop);
-        state.ring.push_back(Piece { key, load, thread, sessions, enqueued, start, stop });
+        if event.is_none() {
+            state.open = joined;
+        }
+        let stop = event.map(|event| Stop { event, exact: true });
+        state.ring.push_back(Piece { key, load, thread, sessions, enqueued, expected, start, stop });
         state.added += 1;
         if state.added >= LOOK {
             self.look(&mut state);
@@ -145,11 +237,16 @@ impl Lane {
 
     /// Records an event. A failure does not fail the work that it would have timed. If it is a
     /// failure of earlier work, the next read or sync returns it.
-    fn mark(&self, stream: hipStream_t) -> Option<Event> {
+    fn mark(&self, state: &mut State) -> Option<Arc<Event>> {
+        let Handle(stream) = state.stream?;
         let event = Event::new(&self.context, EventKind::Timing);
-        let marked = event.and_then(|event| event.record_on(stream).map(|()| event));
-        match marked {
-            Ok(event) => Some(event),
+        match event.and_then(|event| event.record_on(stream).map(|()| Arc::new(event))) {
+            Ok(event) => {
+                state.events.swap(0, 1);
+                state.events[0] = Some(event.clone());
+                state.open = 0;
+                Some(event)
+            }
             Err(error) if is_short_of_memory(&error) => {
                 log::debug!("work is profiled without its time: {error}");
                 None
@@ -161,42 +258,94 @@ impl Lane {
         }
     }
 
+    /// Records an event after the last piece, if it has none. Returns whether it has one then.
+    fn close(&self, state: &mut State) -> bool {
+        if state.open_piece().is_none() {
+            return true;
+        }
+        let exact = state.progress() != Progress::Idle;
+        let Some(event) = self.mark(state) else { return false };
+        if let Some(open) = state.open_piece() {
+            open.stop = Some(Stop { event, exact });
+        }
+        true
+    }
+
     /// Moves the pieces that the stream has passed from the ring to their sessions.
     fn look(&self, state: &mut State) {
         state.added = 0;
         // The events are passed in their order.
-        while state.ring.front().is_some_and(|piece| !matches!(piece.stop.query(), Ok(false))) {
-            let Some(piece) = state.ring.pop_front() else { return };
-            self.passed(state, piece);
+        while let Some(at) = state.ring.iter().position(|piece| piece.stop.is_some()) {
+            let stop = state.ring[at].stop.take_if(|stop| !matches!(stop.event.query(), Ok(false)));
+            let Some(stop) = stop else { return };
+            let pieces: Vec<Piece> = state.ring.drain(..=at).collect();
+            self.passed(state, &pieces, stop);
         }
     }
 
-    fn passed(&self, state: &mut State, piece: Piece) {
-        let times = times(state.last.as_ref(), &piece)
+    /// Adds pieces that were enqueued one after the other, up to the one with the event, to their
+    /// sessions.
+    fn passed(&self, state: &mut State, pieces: &[Piece], stop: Stop) {
+        let [first, rest @ ..] = pieces else { return };
+        let Ok((start, end)) = times(state.last.as_ref(), first.start.as_deref(), &stop.event)
             .inspect_err(|why| log::debug!("work is profiled without its time: {why}"))
-            .ok();
-        let Piece { key, load, thread, sessions, enqueued, stop: end, .. } = piece;
-        if let Some((start, stop)) = times {
-            // Work can't begin before it was enqueued. Work that an idle stream gets begins right
-            // then, which aligns the clocks.
-            let zero = enqueued as i64 - start as i64;
-            if !state.aligned || zero > state.info.zero {
-                state.info.zero = zero;
-                state.aligned = true;
-            }
-            state.last = Some((end, stop));
+        else {
+            return self.passed_untimed(state, pieces);
+        };
+        // Work can't begin before it was enqueued. Work that an idle stream gets begins right then,
+        // which aligns the clocks.
+        let zero = first.enqueued as i64 - start as i64;
+        if !state.aligned || zero > state.info.zero {
+            state.info.zero = zero;
+            state.aligned = true;
         }
-        let (start, stop) = times.unwrap_or_default();
-        let done = Done { key, lane: self.number, thread, start, stop, load };
-        let time = times.map(|(start, stop)| stop - start);
-        sessions.iter().for_each(|session| session.add(&state.info, &done, time));
+        state.last = Some((stop.event, end));
+        let expected: Vec<_> = pieces.iter().map(|piece| piece.expected).collect();
+        let mut time = end - start;
+        let is_alone = rest.is_empty() && stop.exact;
+        match stop.exact {
+            true if rest.is_empty() => state.alone.measured(first.key, time),
+            true => {}
+            // The stream may have been idle before the event.
+            false => time = time.min(expected.iter().flatten().sum()),
+        }
+        let mut start = start;
+        for (piece, time) in pieces.iter().zip(share::divide(time, &expected)) {
+            let done = Done { start, stop: start + time, ..self.done(piece) };
+            let time = Some(session::Time { time, is_alone });
+            piece.sessions.iter().for_each(|session| session.add(&state.info, &done, time));
+            start = done.stop;
+        }
+    }
+
+    /// Adds pieces whose times are not known to their sessions.
+    fn passed_untimed(&self, state: &mut State, pieces: &[Piece]) {
+        for piece in pieces {
+            let done = self.done(piece);
+            piece.sessions.iter().for_each(|session| session.add(&state.info, &done, None));
+        }
+    }
+
+    /// A piece without its times.
+    fn done(&self, piece: &Piece) -> Done {
+        let &Piece { key, thread, load, .. } = piece;
+        Done { key, lane: self.number, thread, start: 0, stop: 0, load }
     }
 
     /// Waits for the pieces that are in the ring now, and moves them to their sessions.
     pub(crate) fn finish(&self) {
+        let last = {
+            let mut state = self.state();
+            if !self.close(&mut state) {
+                let with_event = state.ring.iter().rposition(|piece| piece.stop.is_some());
+                let rest: Vec<Piece> = state.ring.drain(with_event.map_or(0, |at| at + 1)..).collect();
+                self.passed_untimed(&mut state, &rest);
+                state.apart = true;
+            }
+            state.ring.back().and_then(|piece| piece.stop.as_ref()).map(|stop| stop.event.clone())
+        };
         // Waits without the lock: other threads go on enqueueing, and this stream's work may need
         // theirs.
-        let last = self.state().ring.back().map(|piece| piece.stop.clone());
         if let Some(last) = last {
             // A failure of the device's work stays with the device; the times then stay unknown.
             if let Err(error) = last.synchronize() {
@@ -206,24 +355,33 @@ impl Lane {
         self.look(&mut self.state());
     }
 
+    /// Forgets the stream, which its owner destroys next. If `profiled`, first waits for its work,
+    /// which profiles in progress would lose otherwise.
+    pub(crate) fn stream_ends(&self, profiled: bool) {
+        if profiled {
+            self.finish();
+        }
+        self.state().stream = None;
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // A ring and plain values; a panic leaves none of them broken.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// When a piece began and ended, in nanoseconds of its stream's clock. That clock shows 0 at the
-/// first piece's beginning.
-fn times(last: Option<&(Arc<Event>, u64)>, piece: &Piece) -> Result<(u64, u64)> {
+/// When pieces began and ended, in nanoseconds of their stream's clock. That clock shows 0 at the
+/// first piece's beginning. They begin at `start`, or else where the `last` ones ended.
+fn times(last: Option<&(Arc<Event>, u64)>, start: Option<&Event>, stop: &Event) -> Result<(u64, u64)> {
     let nanoseconds = |to: &Event, from: &Event| {
         to.elapsed_since(from).map(|milliseconds| (f64::from(milliseconds) * 1e6).round())
     };
-    let own = |start: &Event, at: u64| Ok((at, at + nanoseconds(&piece.stop, start)?.max(0.0) as u64));
-    match (last, &piece.start) {
+    let own = |start: &Event, at: u64| Ok((at, at + nanoseconds(stop, start)?.max(0.0) as u64));
+    match (last, start) {
         (None, Some(start)) => own(start, 0),
         (None, None) => Err(Error::invalid("a profile", "an event before the work", "none")),
         (Some((before, at)), start) => {
-            let gap = start.as_ref().map(|start| nanoseconds(start, before)).transpose()?;
+            let gap = start.map(|start| nanoseconds(start, before)).transpose()?;
             match (gap, start) {
                 (Some(gap), Some(start)) if gap > 0.0 => own(start, at + gap as u64),
                 // Another thread's piece ended after this one's first event.

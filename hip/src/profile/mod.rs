@@ -12,6 +12,8 @@ pub(crate) mod output;
 pub(crate) mod region;
 pub(crate) mod report;
 pub(crate) mod session;
+pub(crate) mod share;
+pub(crate) mod site;
 pub(crate) mod table;
 #[cfg(all(test, feature = "cpu"))]
 mod tests;
@@ -51,6 +53,10 @@ pub use self::work::WorkKind;
 /// at most [`Profile::wall`]. The time of a piece of work begins when the stream has finished the
 /// work before it. If the stream had just become idle, it may include some microseconds in which
 /// the host enqueued the work.
+///
+/// An event after a piece of work costs a GPU 2 to 3 us. So if the host is ahead of the device, short
+/// pieces share events once each was timed alone: [`Row::shared`](profile::Row::shared) counts them.
+/// A single step is timed piece by piece.
 ///
 /// A launch that fails is in no row. If `body` panics, so does this function. Profiles may overlap:
 /// each has all work of its time. While a thread captures a graph, its work is not run and so is in

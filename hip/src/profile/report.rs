@@ -21,6 +21,9 @@ pub enum Detail {
     Work,
     /// By the shapes of the op's tensors.
     Shapes,
+    /// By the app's call site, if [`Config::profile_call_sites`](crate::Config::profile_call_sites)
+    /// asks for it.
+    CallSite,
     /// By region.
     Region,
 }
@@ -44,10 +47,18 @@ pub struct Row {
     /// The shapes of the op's tensors, in the order of its arguments; empty if it takes none. A
     /// launch of several ops has the first op's.
     pub shapes: Arc<str>,
+    /// Where the app called the op, such as `src/model.rs:31 app::Model::forward`: the innermost
+    /// function outside Burn, this project and Rust's libraries. A launch of several ops has the first
+    /// op's. Without line tables it is the function alone. Empty unless
+    /// [`Config::profile_call_sites`](crate::Config::profile_call_sites) asks for it.
+    pub site: Arc<str>,
     /// How often it was enqueued.
     pub calls: u64,
-    /// The calls whose time is known. The times and sums below are theirs.
+    /// The calls whose time is known, alone or as a part. The times and sums below are theirs.
     pub timed: u64,
+    /// The timed calls that shared an event with others ([`profile`](crate::profile()) says when).
+    /// Each has a part of the time that they took together.
+    pub shared: u64,
     /// Their time on the device.
     pub total: Duration,
     /// The shortest.
@@ -186,10 +197,12 @@ impl Profile {
                 kind: row.kind.filter(|_| works),
                 work: if works { row.work.clone() } else { Arc::default() },
                 shapes: if shapes { row.shapes.clone() } else { Arc::default() },
+                site: if detail >= Detail::CallSite { row.site.clone() } else { Arc::default() },
                 contains: if works { row.contains.clone() } else { Vec::new() },
                 ..row.clone()
             };
-            let key = (row.device, row.op.clone(), row.dtype, row.kind, row.work.clone(), row.shapes.clone());
+            let texts = [&row.op, &row.work, &row.shapes, &row.site].map(Arc::clone);
+            let key = (row.device, row.dtype, row.kind, texts);
             match joined.get_mut(&key) {
                 Some(first) => join(first, &row),
                 None => drop(joined.insert(key, row)),
@@ -242,8 +255,10 @@ fn row(collected: &Collected, key: &Key, sums: &Sums) -> Row {
         kind: Some(key.kind),
         work: names::string(key.name),
         shapes: names::shapes_string(key.who.shapes).into(),
+        site: names::string(key.who.site),
         calls: sums.calls,
         timed: sums.timed,
+        shared: sums.shared,
         total: nanos(sums.total),
         least: nanos(sums.least),
         most: nanos(sums.most),
@@ -265,6 +280,7 @@ fn join(row: &mut Row, other: &Row) {
     row.most = row.most.max(other.most);
     row.calls += other.calls;
     row.timed += other.timed;
+    row.shared += other.shared;
     row.total += other.total;
     row.bytes = sum(row.bytes, other.bytes);
     row.flops = sum(row.flops, other.flops);

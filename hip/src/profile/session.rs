@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock};
 
 use foldhash::fast::FixedState;
 
-use crate::profile::names::{self, Text};
+use crate::profile::names::Text;
 use crate::profile::work::{Key, Load, Who};
 use crate::settings::{ProfileOutput, settings};
 use crate::watch::{self, PROFILE, Running, now, thread_number};
@@ -30,6 +30,8 @@ pub(crate) struct Sums {
     pub(crate) calls: u64,
     /// Those whose time is known.
     pub(crate) timed: u64,
+    /// Those of them that shared events with others.
+    pub(crate) shared: u64,
     /// Nanoseconds.
     pub(crate) total: u64,
     pub(crate) least: u64,
@@ -42,9 +44,10 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    pub(crate) fn add(&mut self, time: Option<u64>, load: Load) {
+    pub(crate) fn add(&mut self, time: Option<Time>, load: Load) {
         self.calls += 1;
-        let Some(time) = time else { return };
+        let Some(Time { time, is_alone }) = time else { return };
+        self.shared += u64::from(!is_alone);
         self.least = if self.timed == 0 { time } else { self.least.min(time) };
         self.most = self.most.max(time);
         self.timed += 1;
@@ -54,6 +57,15 @@ impl Sums {
         self.bytes_time += if load.bytes > 0 { time } else { 0 };
         self.flops_time += if load.flops > 0 { time } else { 0 };
     }
+}
+
+/// How long a piece of work took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Time {
+    /// Nanoseconds.
+    pub(crate) time: u64,
+    /// Whether it was measured, rather than a part of what several pieces took together.
+    pub(crate) is_alone: bool,
 }
 
 /// Work on a stream, in nanoseconds of the stream's own clock.
@@ -144,6 +156,14 @@ pub(crate) fn open() -> Sessions {
     OPEN.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
+/// How many profiles have begun by a call.
+static BEGUN: AtomicU64 = AtomicU64::new(0);
+
+/// A number that grows when a profile begins.
+pub(crate) fn generation() -> u64 {
+    BEGUN.load(Ordering::Relaxed)
+}
+
 /// The profile of the whole process, if the settings ask for one.
 pub(crate) fn of_process() -> Option<&'static Arc<Session>> {
     PROCESS.as_ref()
@@ -157,6 +177,8 @@ impl Session {
     /// Begins one with a timeline.
     pub(crate) fn begin() -> Arc<Self> {
         let session = Self::new(true);
+        // Relaxed: a stream that sees it late measures less.
+        BEGUN.fetch_add(1, Ordering::Relaxed);
         change(|open| open.push(session.clone()));
         session
     }
@@ -172,10 +194,13 @@ impl Session {
     }
 
     /// Adds a piece of work; `time` is `None` if its time is not known.
-    pub(crate) fn add(&self, lane: &LaneInfo, done: &Done, time: Option<u64>) {
+    pub(crate) fn add(&self, lane: &LaneInfo, done: &Done, time: Option<Time>) {
         let mut collected = self.collected();
         collected.rows.entry(done.key).or_default().add(time, done.load);
-        collected.lanes.insert(done.lane, lane.clone());
+        match collected.lanes.get_mut(&done.lane) {
+            Some(known) => known.zero = lane.zero,
+            None => drop(collected.lanes.insert(done.lane, lane.clone())),
+        }
         if self.timeline && time.is_some() && collected.has_room() {
             collected.done.push(*done);
         }
@@ -199,8 +224,7 @@ fn change(change: impl FnOnce(&mut Vec<Arc<Session>>)) {
 
 /// Adds an op that has ended to the sessions that had begun before it.
 pub(crate) fn op_ended(running: &Running, since: u64) {
-    let (region, op) = (names::region(), names::text(running.op));
-    let who = Who { region, op, dtype: running.dtype, shapes: running.shapes };
+    let who = Who::of(running);
     let span = Span { who, is_region: false, thread: thread_number(), start: since, stop: now() };
     for session in open().iter().filter(|session| session.begun <= since) {
         session.add_span(span);
@@ -209,7 +233,7 @@ pub(crate) fn op_ended(running: &Running, since: u64) {
 
 /// Adds a region that has ended to the sessions that had begun before it.
 pub(crate) fn region_ended(region: Text, since: u64) {
-    let who = Who { region, op: Text::EMPTY, dtype: "", shapes: 0 };
+    let who = Who { region, ..Who::NOBODY };
     let span = Span { who, is_region: true, thread: thread_number(), start: since, stop: now() };
     for session in open().iter().filter(|session| session.begun <= since) {
         let mut collected = session.collected();

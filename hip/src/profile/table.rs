@@ -31,15 +31,16 @@ impl Display for Profile {
             }
             write!(f, "\n{table}")?;
         }
-        let rows = self.rows(Detail::Shapes);
+        let rows = self.rows(Detail::CallSite);
         let several = self.devices().len() > 1;
-        let texts = if several { 5 } else { 4 };
+        let texts = if several { 6 } else { 5 };
         let heads = [
             "device",
             "op",
             "dtype",
             "work",
             "shapes",
+            "call site",
             "calls",
             "total",
             "share",
@@ -58,7 +59,7 @@ impl Display for Profile {
             table.add(cells.into_iter().skip(usize::from(!several)).collect());
             for (name, count) in &row.contains {
                 let mut cells = vec![String::new(); heads.len() - usize::from(!several)];
-                cells[texts - 2] = cut(&format!("  {count} x {name}"));
+                cells[texts - 3] = cut(&format!("  {count} x {name}"));
                 table.add(cells);
             }
         }
@@ -67,7 +68,11 @@ impl Display for Profile {
             let total = rest.iter().map(|row| row.total).sum();
             writeln!(f, "{} more rows with {} ({})", rest.len(), time(total), share(total, all))?;
         }
-        let (calls, timed) = rows.iter().fold((0, 0), |(c, t), row| (c + row.calls, t + row.timed));
+        let sum = |of: fn(&Row) -> u64| rows.iter().map(of).sum::<u64>();
+        let (calls, timed, shared) = (sum(|row| row.calls), sum(|row| row.timed), sum(|row| row.shared));
+        if shared > 0 {
+            writeln!(f, "{shared} calls of {calls} shared events; each has its part of their time")?;
+        }
         if calls > timed {
             writeln!(f, "the time of {} calls of {calls} is not known", calls - timed)?;
         }
@@ -76,7 +81,7 @@ impl Display for Profile {
 }
 
 impl Profile {
-    fn cells(&self, row: &Row, all: Duration) -> [String; 15] {
+    fn cells(&self, row: &Row, all: Duration) -> [String; 16] {
         let memory = self.devices().iter().find(|device| device.device == row.device);
         let memory = memory.and_then(|device| device.bandwidth);
         let (bytes, flops) = (row.bytes_per_second(), row.flops_per_second());
@@ -88,6 +93,7 @@ impl Profile {
             row.dtype.to_owned(),
             cut(&row.work),
             cut(&row.shapes),
+            cut(&row.site),
             row.calls.to_string(),
             time(row.total),
             share(row.total, all),

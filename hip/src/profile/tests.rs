@@ -75,6 +75,25 @@ fn a_busy_stream_has_one_event_for_each_piece() {
         BUSY.store(false, Ordering::Relaxed);
     });
     let row = row_of(&profile, "full");
-    assert_eq!((row.calls, row.timed), (10_000, 8192));
+    assert_eq!((row.calls, row.timed, row.shared), (10_000, 8192, 0), "none was timed alone");
     assert!(profile.to_string().contains("of 10000 is not known") || profile.devices().len() > 1);
+
+    // Pieces that were timed alone share events while the stream is behind.
+    let ((), profile) = super::profile(|| {
+        let _region = region("shared");
+        (0..300).for_each(|_| fill(&device, &buffer));
+        let before = RECORDED.load(Ordering::Relaxed);
+        BUSY.store(true, Ordering::Relaxed);
+        (0..1000).for_each(|_| fill(&device, &buffer));
+        BUSY.store(false, Ordering::Relaxed);
+        // Each 61st has an event before it and one after it.
+        let recorded = RECORDED.load(Ordering::Relaxed) - before;
+        assert!((1000 / 61..1000).contains(&recorded), "{recorded}");
+    });
+    let row = row_of(&profile, "shared");
+    assert_eq!((row.calls, row.timed), (1300, 1300));
+    assert!(row.shared > 0 && row.shared < 1000, "{row:?}");
+    assert!(row.least <= row.average() && row.average() <= row.most, "{row:?}");
+    assert!(row.total <= profile.wall(), "{row:?} in {:?}", profile.wall());
+    assert!(profile.to_string().contains("shared events"), "{profile}");
 }

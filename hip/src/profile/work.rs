@@ -1,7 +1,7 @@
 //! What the profile knows about one piece of a device's work.
 
 use crate::profile::names::{self, Text};
-use crate::watch::RUNNING;
+use crate::watch::{RUNNING, Running};
 
 /// The kinds of work that the profile and [`Counts`](crate::trace::Counts) tell apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,18 +38,26 @@ pub(crate) struct Who {
     pub(crate) op: Text,
     pub(crate) dtype: &'static str,
     pub(crate) shapes: u32,
+    /// Where the app called the op, if profiles ask for that.
+    pub(crate) site: Text,
 }
 
 impl Who {
+    pub(crate) const NOBODY: Self =
+        Self { region: Text::EMPTY, op: Text::EMPTY, dtype: "", shapes: 0, site: Text::EMPTY };
+
     /// That of the calling thread.
     pub(crate) fn here() -> Self {
-        let running = RUNNING.get();
-        let (region, op) = (names::region(), names::text(running.op));
-        Self { region, op, dtype: running.dtype, shapes: running.shapes }
+        Self::of(&RUNNING.get())
     }
 
-    /// That of several ops which one launch computes: the region, dtype and shapes are the first
-    /// one's.
+    /// That of an op which the calling thread runs.
+    pub(crate) fn of(running: &Running) -> Self {
+        let &Running { op, dtype, shapes, site, .. } = running;
+        Self { region: names::region(), op: names::fixed(op), dtype, shapes, site }
+    }
+
+    /// That of several ops which one launch computes: all but their names is the first one's.
     pub(crate) fn joined(all: &[Self]) -> Self {
         let Some(&first) = all.first() else { return Self::here() };
         Self { op: names::joined(all.iter().map(|who| who.op)), ..first }
