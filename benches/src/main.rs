@@ -116,6 +116,13 @@ pub(crate) struct Options {
     /// The estimated memory of training steps beside what they take, on any device.
     #[arg(long)]
     memory: bool,
+    /// Training steps with and without a profile, in turns (`--precision`, `--graph` and `--filter` name
+    /// the steps).
+    #[arg(long)]
+    profile: bool,
+    /// On an NVIDIA GPU: profiles of training steps held against the record of this library, `libcupti.so`.
+    #[arg(long, value_name = "FILE")]
+    cupti: Option<std::path::PathBuf>,
     /// With `--devices` or `--memory`: parameters and inputs in bf16 instead of f32.
     #[arg(long)]
     bf16: bool,
@@ -188,8 +195,13 @@ fn main() -> std::process::ExitCode {
             }
         };
     }
-    if options.memory || is_gpu || options.shrink > 1 {
-        let run = if options.memory { gpu::memory::run } else { gpu::run };
+    if options.memory || options.profile || options.cupti.is_some() || is_gpu || options.shrink > 1 {
+        let run = match &options {
+            Options { memory: true, .. } => gpu::memory::run,
+            Options { profile: true, .. } => gpu::profiled::run,
+            Options { cupti: Some(_), .. } => gpu::cupti::run,
+            _ => gpu::run,
+        };
         return match run(&options) {
             Ok(()) => std::process::ExitCode::SUCCESS,
             Err(error) => {

@@ -4,11 +4,13 @@
 
 pub(crate) mod cases;
 pub(crate) mod ceiling;
+pub(crate) mod cupti;
 mod devices;
 pub(crate) mod memory;
 pub(crate) mod models;
 mod peers;
 mod plot;
+pub(crate) mod profiled;
 pub(crate) mod report;
 mod sizes;
 mod steps;
