@@ -21,6 +21,7 @@ use crate::device::recording::{Recording, no_graphs};
 use crate::error::Result;
 use crate::profile::session::{self, Contents};
 use crate::profile::work::{Load, WorkKind};
+use crate::spans;
 use crate::trace::{self, Counts};
 
 /// Captured work, ready to be launched again and again; see [`Device::start_capture`]. Not `Clone`:
@@ -188,6 +189,7 @@ impl Graph {
         context.bind()?;
         let mut exec = self.exec.lock().unwrap_or_else(PoisonError::into_inner);
         exec.launched = true;
+        let _span = spans::graph(self.number, &Recorded(self.recorded));
         let stream = compute.raw();
         let timed = compute.begin_work();
         // SAFETY: the function is HIP's. The graph keeps what its work uses until the stream is

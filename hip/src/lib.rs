@@ -34,6 +34,7 @@ mod provider;
 mod ranges;
 pub mod rendezvous;
 mod settings;
+mod spans;
 pub mod summary;
 pub mod trace;
 mod tuning;

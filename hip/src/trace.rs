@@ -20,6 +20,7 @@ use crate::profile::work::WorkKind;
 use crate::profile::{names, session, site};
 use crate::ranges;
 use crate::settings::settings;
+use crate::spans;
 use crate::summary::ledger;
 use crate::watch::{self, NONE, PROFILE, RANGES, RUNNING, Running, SUMMARY, TRACE, watched};
 
@@ -123,7 +124,8 @@ pub fn op_of(
     shapes: impl Fn(&mut Shapes<'_>),
 ) -> Op {
     let watched = watched();
-    Op(watched != 0 && RUNNING.get().op.is_empty() && begin(watched, name, dtype(), &shapes))
+    let asked = watched != 0 || spans::enabled();
+    Op(asked && RUNNING.get().op.is_empty() && begin(watched, name, dtype(), &shapes))
 }
 
 /// Until the returned value is dropped, logs work under the name of an op that was put off, even
@@ -157,6 +159,10 @@ fn begin(watched: u16, op: &'static str, dtype: &'static str, shapes: &dyn Fn(&m
     if watched & RANGES != 0 {
         running.in_range = ranges::push(op);
     }
+    if spans::enabled() {
+        running.in_span = true;
+        spans::begin_op(op, dtype, shapes);
+    }
     RUNNING.set(running);
     true
 }
@@ -185,6 +191,9 @@ fn end() {
     let running = RUNNING.replace(NONE);
     if running.in_range {
         ranges::pop();
+    }
+    if running.in_span {
+        spans::end_op();
     }
     if let Some(since) = running.since {
         session::op_ended(&running, since);

@@ -94,12 +94,22 @@ pub(crate) struct Running {
     pub(crate) since: Option<u64>,
     /// Whether it is a range of AMD's or NVIDIA's profiler.
     pub(crate) in_range: bool,
+    /// Whether it is a span of `tracing`.
+    pub(crate) in_span: bool,
     /// How many records the trace has logged for it.
     pub(crate) served: u32,
 }
 
-pub(crate) const NONE: Running =
-    Running { op: "", dtype: "", shapes: 0, site: Text::EMPTY, since: None, in_range: false, served: 0 };
+pub(crate) const NONE: Running = Running {
+    op: "",
+    dtype: "",
+    shapes: 0,
+    site: Text::EMPTY,
+    since: None,
+    in_range: false,
+    in_span: false,
+    served: 0,
+};
 
 impl Display for Running {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

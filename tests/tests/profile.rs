@@ -509,3 +509,44 @@ fn devices_have_rows_of_their_own() {
     assert!(["device 0", "device 1"].iter().all(|name| events.iter().any(|e| e["args"]["name"] == *name)));
     assert!(profile.to_string().lines().any(|line| line.starts_with("device  op")), "{profile}");
 }
+
+#[test]
+#[serial]
+fn call_sites_are_those_of_the_app() {
+    const TEST: &str = "call_sites_are_those_of_the_app";
+    if !is_child() {
+        child(TEST, &[("BURN_ROCM_PROFILE_CALL_SITES", "1")]);
+        return;
+    }
+    #[inline(never)]
+    fn one_place() {
+        drop(R::float_exp(ones(&[2000, 1100])));
+    }
+    #[inline(never)]
+    fn another_place() {
+        drop(R::float_exp(ones(&[2000, 1100])));
+    }
+    let ((), profile) = profile(|| {
+        one_place();
+        (0..2).for_each(|_| another_place());
+    });
+    let mut rows = profile.rows(Detail::CallSite);
+    rows.retain(|row| &*row.op == "float_exp");
+    let calls = |place: &str| rows.iter().find(|row| row.site.contains(place)).map(|row| row.calls);
+    assert_eq!((rows.len(), calls("one_place"), calls("another_place")), (2, Some(1), Some(2)), "{rows:?}");
+    let shapes = profile.rows(Detail::Shapes);
+    let joined = shapes.iter().find(|row| &*row.op == "float_exp").unwrap();
+    assert_eq!((joined.calls, &*joined.site), (3, ""));
+    assert!(profile.to_string().contains("call site"), "{profile}");
+    let trace: Value = serde_json::from_str(&profile.chrome_trace()).unwrap();
+    let mut sites = trace["traceEvents"].as_array().unwrap().iter().filter_map(|e| e["args"]["call site"].as_str());
+    assert!(sites.any(|site| site.contains("another_place")));
+}
+
+#[test]
+#[serial]
+fn without_the_setting_there_are_no_call_sites() {
+    let ((), profile) = profile(|| drop(R::float_exp(ones(&[2000, 1100]))));
+    assert_eq!(&*row_of(&profile, "float_exp").site, "");
+    assert!(!profile.to_string().contains("call site"), "{profile}");
+}

@@ -17,6 +17,7 @@ use crate::once::Once;
 use crate::provider::kind::ProviderKind;
 use crate::provider::library;
 use crate::provider::{Versions, hip_version, load_hiprtc};
+use crate::spans;
 use crate::workarounds;
 
 /// Kernels that compile faster than this are not stored: reading a file takes about 0.1 ms, writing
@@ -187,6 +188,7 @@ pub(crate) fn compile_into_cache(
     let object = compile(rtc, program, &[expression], options)?.only();
     let time = start.elapsed();
     log::debug!("compiled {expression} in {time:.1?}");
+    spans::compiled(expression, time);
     let cache = code_cache();
     cache.count_compilation(time);
     if time > WORTH_STORING {

@@ -140,7 +140,12 @@ pub(crate) fn shapes(shapes: &[usize]) -> u32 {
 /// The shapes with this number, as text: `[2, 3] [3, 4]`.
 pub(crate) fn shapes_string(number: u32) -> String {
     let shapes = all().shapes[number as usize].clone();
-    let (mut rest, mut text) = (&shapes[..], String::new());
+    shown(&shapes)
+}
+
+/// A list of shapes, for each tensor its rank and its sizes, as text.
+pub(crate) fn shown(shapes: &[usize]) -> String {
+    let (mut rest, mut text) = (shapes, String::new());
     while let Some((&rank, tail)) = rest.split_first() {
         let (dims, tail) = tail.split_at(rank.min(tail.len()));
         let space = if text.is_empty() { "" } else { " " };

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use crate::profile::names::{self, Text};
 use crate::profile::session;
 use crate::ranges;
+use crate::spans::{self, Span};
 use crate::watch::{PROFILE, RANGES, now, watched};
 
 /// A region of the calling thread that ends when this is dropped; see [`region`].
@@ -13,6 +14,7 @@ pub struct Region {
     /// Its number, its path, and when it began.
     profiled: Option<((u64, Text), u64)>,
     in_range: bool,
+    _span: Span,
     /// It ends on the thread that entered it.
     thread: PhantomData<*const ()>,
 }
@@ -39,7 +41,7 @@ pub fn region(name: &str) -> Region {
     let entered = if watched & PROFILE != 0 { names::enter(name) } else { None };
     let profiled = entered.map(|entered| (entered, now()));
     let in_range = watched & RANGES != 0 && ranges::push(name);
-    Region { profiled, in_range, thread: PhantomData }
+    Region { profiled, in_range, _span: spans::region(name), thread: PhantomData }
 }
 
 impl Drop for Region {

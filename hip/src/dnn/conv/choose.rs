@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use miopen_sys::*;
 
@@ -11,6 +12,7 @@ use crate::device::Device;
 use crate::dnn::{Dnn, TensorArg, elements};
 use crate::memory::span::Span;
 use crate::settings::{FindMode, settings};
+use crate::spans;
 use crate::tuning::{TuningEntry, tuning_store};
 use crate::{Buffer, Error, Result};
 
@@ -119,11 +121,13 @@ impl Dnn {
         if !at.device().is_dry() {
             tuning_store().count_trial();
         }
+        let start = Instant::now();
         let found = {
             let handle = self.begin(at)?;
             // SAFETY: as in `convolve`. The convolution overwrites the output again.
             unsafe { prepared.operands(&handle, direction, spans).find(desc, space, policy) }?
         };
+        spans::tuned(&format_args!("{direction:?} of {desc:?}"), start.elapsed());
         // In fast mode, MIOpen may give its estimate in place of a time.
         if let Some((fastest, microseconds)) = found.first()
             && settings()?.conv_find != FindMode::Fast
