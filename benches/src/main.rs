@@ -116,11 +116,12 @@ pub(crate) struct Options {
     /// The estimated memory of training steps beside what they take, on any device.
     #[arg(long)]
     memory: bool,
-    /// Training steps with and without a profile, in turns (`--precision`, `--graph` and `--filter` name
-    /// the steps).
+    /// Training steps with and without a profile, in turns (`--precision`, `--graph` and `--filter`
+    /// name the steps).
     #[arg(long)]
     profile: bool,
-    /// On an NVIDIA GPU: profiles of training steps held against the record of this library, `libcupti.so`.
+    /// On an NVIDIA GPU: profiles of training steps held against the record of this library,
+    /// `libcupti.so`.
     #[arg(long, value_name = "FILE")]
     cupti: Option<std::path::PathBuf>,
     /// With `--devices` or `--memory`: parameters and inputs in bf16 instead of f32.

@@ -1,10 +1,10 @@
-//! Ops, regions and launches of graphs as spans of the crate `tracing`, and compilations and timings
-//! of convolutions as its events, with the feature `tracing`. Without the feature these functions do
-//! nothing.
+//! Ops, regions and launches of graphs as spans of the crate `tracing`, and compilations and
+//! timings of convolutions as its events, with the feature `tracing`. Without the feature these
+//! functions do nothing.
 //!
-//! Spans and events have the target `burn_rocm` and the level `TRACE`. `tracing` fixes a span's name
-//! when the program is compiled, so spans are named `op`, `region` and `graph`, and their own names
-//! are fields. `otel.name` is the field that `tracing-opentelemetry` shows as the name.
+//! Spans and events have the target `burn_rocm` and the level `TRACE`. `tracing` fixes a span's
+//! name when the program is compiled, so spans are named `op`, `region` and `graph`, and their own
+//! names are fields. `otel.name` is the field that `tracing-opentelemetry` shows as the name.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -23,8 +23,8 @@ mod on {
     use crate::watch;
 
     thread_local! {
-        /// That of the thread's running op. Not in the op's guard, because a future may hold that and
-        /// move to another thread.
+        /// That of the thread's running op. Not in the op's guard, because a future may hold that
+        /// and move to another thread.
         static OP: RefCell<Option<EnteredSpan>> = const { RefCell::new(None) };
     }
 

@@ -539,7 +539,8 @@ fn call_sites_are_those_of_the_app() {
     assert_eq!((joined.calls, &*joined.site), (3, ""));
     assert!(profile.to_string().contains("call site"), "{profile}");
     let trace: Value = serde_json::from_str(&profile.chrome_trace()).unwrap();
-    let mut sites = trace["traceEvents"].as_array().unwrap().iter().filter_map(|e| e["args"]["call site"].as_str());
+    let mut sites =
+        trace["traceEvents"].as_array().unwrap().iter().filter_map(|e| e["args"]["call site"].as_str());
     assert!(sites.any(|site| site.contains("another_place")));
 }
 

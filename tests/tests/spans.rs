@@ -19,8 +19,8 @@ use tracing_subscriber::registry::LookupSpan;
 
 type Fields = BTreeMap<&'static str, String>;
 
-/// What a subscriber saw: the spans' names with their fields, those that were entered around each, and
-/// events.
+/// What a subscriber saw: the spans' names with their fields, those that were entered around each,
+/// and events.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<Vec<(String, Fields)>>>);
 
@@ -126,8 +126,7 @@ fn a_panic_ends_its_span() {
 #[serial]
 fn a_replay_is_a_span_that_says_what_it_runs() {
     let x = ones(&[2000, 1100]);
-    let (graph, _out) =
-        Graph::capture_after(&RocmDevice::default(), 1, || R::float_exp(x.clone())).unwrap();
+    let (graph, _out) = Graph::capture_after(&RocmDevice::default(), 1, || R::float_exp(x.clone())).unwrap();
     let ((), all) = seen(|| (0..2).for_each(|_| graph.replay().unwrap()));
     let graphs = named(&all, "graph");
     assert_eq!((graphs.len(), all.len()), (2, 2), "{all:?}");
@@ -140,7 +139,8 @@ fn a_replay_is_a_span_that_says_what_it_runs() {
 #[test]
 #[serial]
 fn a_compilation_is_an_event() {
-    let source = format!("// {:?}\nextern \"C\" __global__ void empty() {{}}\n", std::time::SystemTime::now());
+    let source =
+        format!("// {:?}\nextern \"C\" __global__ void empty() {{}}\n", std::time::SystemTime::now());
     let device = hip::Device::get(0).unwrap();
     let program = hip::Program { name: "spans.hip", source: &source, headers: &[], options: &[] };
     let (kernel, all) = seen(|| device.kernel(&program, "empty"));

@@ -51,6 +51,9 @@ pub(crate) fn write(collected: &Collected, begun: u64) -> String {
                 let _ = write!(more, r#","{what}":{count}"#);
             }
         }
+        if done.shared {
+            more += r#","shared event":true"#;
+        }
         events.add(format_args!(
             r#""ph":"X","name":{},"cat":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{{},"thread":{}{more}}}"#,
             Json(&name),

@@ -59,8 +59,8 @@ struct State {
 #[derive(Clone, Copy)]
 struct Handle(hipStream_t);
 
-// SAFETY: "HIP APIs are thread safe" (HIP programming guide): a stream's handle may be used from any
-// thread.
+// SAFETY: "HIP APIs are thread safe" (HIP programming guide): a stream's handle may be used from
+// any thread.
 unsafe impl Send for Handle {}
 
 /// Work that was enqueued.
@@ -219,7 +219,7 @@ impl Lane {
             (From::Own(start), Some(_)) => Some(start),
             (From::Own(_) | From::Nowhere, _) => {
                 state.apart = true;
-                let done = Done { key, lane: self.number, thread, start: 0, stop: 0, load };
+                let done = Done { key, lane: self.number, thread, start: 0, stop: 0, load, shared: false };
                 sessions.iter().for_each(|session| session.add(&state.info, &done, None));
                 return;
             }
@@ -302,18 +302,17 @@ impl Lane {
         state.last = Some((stop.event, end));
         let expected: Vec<_> = pieces.iter().map(|piece| piece.expected).collect();
         let mut time = end - start;
-        let is_alone = rest.is_empty() && stop.exact;
-        match stop.exact {
-            true if rest.is_empty() => state.alone.measured(first.key, time),
-            true => {}
+        let shared = !stop.exact || !rest.is_empty();
+        if !stop.exact {
             // The stream may have been idle before the event.
-            false => time = time.min(expected.iter().flatten().sum()),
+            time = time.min(expected.iter().flatten().sum());
+        } else if rest.is_empty() {
+            state.alone.measured(first.key, time);
         }
         let mut start = start;
         for (piece, time) in pieces.iter().zip(share::divide(time, &expected)) {
-            let done = Done { start, stop: start + time, ..self.done(piece) };
-            let time = Some(session::Time { time, is_alone });
-            piece.sessions.iter().for_each(|session| session.add(&state.info, &done, time));
+            let done = Done { start, stop: start + time, shared, ..self.done(piece) };
+            piece.sessions.iter().for_each(|session| session.add(&state.info, &done, Some(time)));
             start = done.stop;
         }
     }

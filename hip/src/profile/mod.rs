@@ -54,9 +54,9 @@ pub use self::work::WorkKind;
 /// work before it. If the stream had just become idle, it may include some microseconds in which
 /// the host enqueued the work.
 ///
-/// An event after a piece of work costs a GPU 2 to 3 us. So if the host is ahead of the device, short
-/// pieces share events once each was timed alone: [`Row::shared`](profile::Row::shared) counts them.
-/// A single step is timed piece by piece.
+/// An event after a piece of work costs a GPU 2 to 3 us. So if the host is ahead of the device,
+/// short pieces share events once each was timed alone: [`Row::shared`] counts them. A single step
+/// is timed piece by piece.
 ///
 /// A launch that fails is in no row. If `body` panics, so does this function. Profiles may overlap:
 /// each has all work of its time. While a thread captures a graph, its work is not run and so is in

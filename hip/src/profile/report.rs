@@ -48,8 +48,8 @@ pub struct Row {
     /// launch of several ops has the first op's.
     pub shapes: Arc<str>,
     /// Where the app called the op, such as `src/model.rs:31 app::Model::forward`: the innermost
-    /// function outside Burn, this project and Rust's libraries. A launch of several ops has the first
-    /// op's. Without line tables it is the function alone. Empty unless
+    /// function outside Burn, this project and Rust's libraries. A launch of several ops has the
+    /// first op's. Without line tables it is the function alone. Empty unless
     /// [`Config::profile_call_sites`](crate::Config::profile_call_sites) asks for it.
     pub site: Arc<str>,
     /// How often it was enqueued.

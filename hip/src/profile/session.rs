@@ -12,7 +12,7 @@ use crate::settings::{ProfileOutput, settings};
 use crate::watch::{self, PROFILE, Running, now, thread_number};
 
 /// The most entries of a profile's timeline: each piece of work, op, region and change of memory is
-/// one of at most 64 bytes.
+/// one of at most 96 bytes.
 const MOST: usize = 1 << 20;
 
 /// One thing that is profiled: the profile of a call, or that of the whole process.
@@ -44,10 +44,12 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    pub(crate) fn add(&mut self, time: Option<Time>, load: Load) {
+    /// Adds a piece of work; its `time` is `None` if it is not known.
+    fn add(&mut self, time: Option<u64>, done: &Done) {
         self.calls += 1;
-        let Some(Time { time, is_alone }) = time else { return };
-        self.shared += u64::from(!is_alone);
+        let Some(time) = time else { return };
+        let load = done.load;
+        self.shared += u64::from(done.shared);
         self.least = if self.timed == 0 { time } else { self.least.min(time) };
         self.most = self.most.max(time);
         self.timed += 1;
@@ -59,15 +61,6 @@ impl Sums {
     }
 }
 
-/// How long a piece of work took.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Time {
-    /// Nanoseconds.
-    pub(crate) time: u64,
-    /// Whether it was measured, rather than a part of what several pieces took together.
-    pub(crate) is_alone: bool,
-}
-
 /// Work on a stream, in nanoseconds of the stream's own clock.
 #[derive(Clone, Copy)]
 pub(crate) struct Done {
@@ -77,7 +70,11 @@ pub(crate) struct Done {
     pub(crate) start: u64,
     pub(crate) stop: u64,
     pub(crate) load: Load,
+    /// Whether the times are a part of what several pieces took together.
+    pub(crate) shared: bool,
 }
+
+const _: () = assert!(size_of::<Done>() <= 96);
 
 /// An op or a region on the host.
 #[derive(Clone, Copy)]
@@ -194,9 +191,9 @@ impl Session {
     }
 
     /// Adds a piece of work; `time` is `None` if its time is not known.
-    pub(crate) fn add(&self, lane: &LaneInfo, done: &Done, time: Option<Time>) {
+    pub(crate) fn add(&self, lane: &LaneInfo, done: &Done, time: Option<u64>) {
         let mut collected = self.collected();
-        collected.rows.entry(done.key).or_default().add(time, done.load);
+        collected.rows.entry(done.key).or_default().add(time, done);
         match collected.lanes.get_mut(&done.lane) {
             Some(known) => known.zero = lane.zero,
             None => drop(collected.lanes.insert(done.lane, lane.clone())),
@@ -207,8 +204,11 @@ impl Session {
     }
 
     fn add_span(&self, span: Span) {
+        if !self.timeline {
+            return;
+        }
         let mut collected = self.collected();
-        if self.timeline && collected.has_room() {
+        if collected.has_room() {
             collected.spans.push(span);
         }
     }

@@ -4,8 +4,8 @@
 //! An event between two kernels costs a GPU 2 to 3 us, so an event after each short piece would
 //! slow the program down. Once a stream's pieces have been timed by events of their own, short ones
 //! share: the next event comes when they are expected to have taken [`MOST_SHARED`] together. Their
-//! time is divided in proportion to what each took alone. Every [`TURN`]th piece still has events of
-//! its own, so that these times stay current.
+//! time is divided in proportion to what each took alone. Every [`TURN`]th piece still has events
+//! of its own, so that these times stay current.
 
 use std::collections::HashMap;
 

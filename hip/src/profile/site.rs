@@ -41,8 +41,8 @@ pub(crate) fn here() -> Text {
     names::text(&of(&Backtrace::force_capture().to_string()))
 }
 
-/// The call site in a backtrace as `Backtrace` shows it: the file, its line and the function, or the
-/// function alone if the program has no line tables. Empty if there is none.
+/// The call site in a backtrace as `Backtrace` shows it: the file, its line and the function, or
+/// the function alone if the program has no line tables. Empty if there is none.
 fn of(backtrace: &str) -> String {
     let mut lines = backtrace.lines().map(str::trim).peekable();
     while let Some(line) = lines.next() {
@@ -64,7 +64,8 @@ fn of(backtrace: &str) -> String {
 fn is_of_app(symbol: &str) -> bool {
     // `<&mut T as Trait>::function` belongs to the crate of `T`.
     let path = symbol.trim_start_matches(['<', '&', '[', '(', '*']);
-    let path = ["mut ", "dyn ", "const "].iter().fold(path, |path, word| path.strip_prefix(word).unwrap_or(path));
+    let path =
+        ["mut ", "dyn ", "const "].iter().fold(path, |path, word| path.strip_prefix(word).unwrap_or(path));
     path.split_once("::").is_some_and(|(first, _)| !CRATES.contains(&first) && !first.starts_with("__rust"))
 }
 

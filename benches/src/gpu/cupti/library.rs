@@ -2,7 +2,8 @@
 //!
 //! CUDA 12 and 13 add fields at the ends of the records, and the declarations of the first fields
 //! are the same (`cupti_activity.h` of 12.9 and 13.5: `CUpti_ActivityKernel9` and `Kernel13`,
-//! `CUpti_ActivityMemcpy6` and `Memcpy7`, `CUpti_ActivityMemset4` and `Memset5`). Only these are read.
+//! `CUpti_ActivityMemcpy6` and `Memcpy7`, `CUpti_ActivityMemset4` and `Memset5`). Only these are
+//! read.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -97,7 +98,8 @@ unsafe extern "C" fn completed(_: *mut c_void, _: u32, buffer: *mut u8, _: usize
     let mut recorded = RECORDED.lock().unwrap_or_else(PoisonError::into_inner);
     let mut record = std::ptr::null_mut();
     while let Some(next) = next.filter(|_| valid > 0) {
-        // SAFETY: CUPTI filled `valid` bytes of the buffer, and gets back the record that it gave last.
+        // SAFETY: CUPTI filled `valid` bytes of the buffer, and gets back the record that it gave
+        // last.
         match unsafe { next(buffer, valid, &mut record) } {
             // SAFETY: CUPTI gives a pointer to a record of one of the kinds that are on.
             0 => recorded.0.extend(unsafe { activity(record) }),
@@ -150,7 +152,8 @@ impl Cupti {
     /// The loader's text, or that of the function that failed.
     pub(super) fn open(path: &Path) -> Result<Self, String> {
         // SAFETY: CUPTI's initialisers have no preconditions.
-        let library = unsafe { Library::new(path) }.map_err(|error| format!("{}: {error}", path.display()))?;
+        let library =
+            unsafe { Library::new(path) }.map_err(|error| format!("{}: {error}", path.display()))?;
         let cupti = Self { library };
         let next: GetNext = cupti.symbol(c"cuptiActivityGetNextRecord")?;
         *NEXT.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
@@ -214,8 +217,7 @@ impl Cupti {
         self.check("cuptiActivityGetNumDroppedRecords", unsafe {
             dropped(std::ptr::null_mut(), 0, &mut count)
         })?;
-        let (mut all, unread) =
-            std::mem::take(&mut *RECORDED.lock().unwrap_or_else(PoisonError::into_inner));
+        let (mut all, unread) = std::mem::take(&mut *RECORDED.lock().unwrap_or_else(PoisonError::into_inner));
         if count > 0 || unread > 0 {
             return Err(format!("CUPTI dropped {count} records, and {unread} buffers were not read in full"));
         }

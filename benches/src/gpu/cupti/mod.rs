@@ -1,8 +1,8 @@
-//! A profile of training steps held against CUPTI's record of the same steps, on an NVIDIA GPU: which
-//! share of the GPU's busy time lies in work that the profile names.
+//! A profile of training steps held against CUPTI's record of the same steps, on an NVIDIA GPU:
+//! which share of the GPU's busy time lies in work that the profile names.
 //!
-//! A memset of a length that nothing else has begins and ends the steps. Both records have it, which
-//! aligns their clocks.
+//! A memset of a length that nothing else has begins and ends the steps. Both records have it,
+//! which aligns their clocks.
 
 mod library;
 
@@ -133,7 +133,8 @@ fn compare(activities: &[Activity], works: &[Work]) -> Result<String, String> {
         _ => Err(format!("{whose} has no memset of {MARK} bytes twice")),
     };
     let of_cupti = |a: &Activity| (a.start as f64, a.end as f64);
-    let cupti_marks = activities.iter().filter(|a| a.name == "memset" && a.bytes == MARK as u64).map(of_cupti);
+    let cupti_marks =
+        activities.iter().filter(|a| a.name == "memset" && a.bytes == MARK as u64).map(of_cupti);
     let own_marks = works.iter().filter(|w| w.name == "memset" && w.bytes == MARK as u64);
     let (first, last) = marks(cupti_marks.collect(), "CUPTI's record")?;
     let (own_first, own_last) = marks(own_marks.map(|w| (w.start, w.end)).collect(), "the profile")?;
@@ -169,7 +170,8 @@ fn compare(activities: &[Activity], works: &[Work]) -> Result<String, String> {
         ms(in_op),
         100.0 * in_op / all,
     );
-    text += "\n| kernel by CUPTI | calls | ms | ms without a name | most often in |\n|---|---:|---:|---:|---|\n";
+    text +=
+        "\n| kernel by CUPTI | calls | ms | ms without a name | most often in |\n|---|---:|---:|---:|---|\n";
     let mut kernels: BTreeMap<&str, (u64, f64, f64, BTreeMap<&str, u64>)> = BTreeMap::new();
     for activity in &steps {
         let part = of_cupti(activity);
@@ -185,7 +187,9 @@ fn compare(activities: &[Activity], works: &[Work]) -> Result<String, String> {
     }
     let mut kernels: Vec<_> = kernels.into_iter().collect();
     // Those without a name first, then those that take longest.
-    kernels.sort_by(|(_, a), (_, b)| (b.2.max(0.0), b.1).partial_cmp(&(a.2.max(0.0), a.1)).unwrap_or(std::cmp::Ordering::Equal));
+    kernels.sort_by(|(_, a), (_, b)| {
+        (b.2.max(0.0), b.1).partial_cmp(&(a.2.max(0.0), a.1)).unwrap_or(std::cmp::Ordering::Equal)
+    });
     let most = kernels.len().min(LISTED);
     for (name, (calls, time, unnamed, pieces)) in &kernels[..most] {
         let short: String = name.chars().take(70).collect();
