@@ -328,7 +328,7 @@ impl Lane {
     /// A piece without its times.
     fn done(&self, piece: &Piece) -> Done {
         let &Piece { key, thread, load, .. } = piece;
-        Done { key, lane: self.number, thread, start: 0, stop: 0, load }
+        Done { key, lane: self.number, thread, start: 0, stop: 0, load, shared: false }
     }
 
     /// Waits for the pieces that are in the ring now, and moves them to their sessions.
