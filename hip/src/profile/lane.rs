@@ -16,7 +16,7 @@ use crate::device::context::{Context, EventKind};
 use crate::device::event::Event;
 use crate::error::{Error, Result};
 use crate::profile::session::{self, Done, LaneInfo, Sessions};
-use crate::profile::share::{self, Alone};
+use crate::profile::share::{self, Alone, Expected};
 use crate::profile::work::{Key, Load};
 use crate::watch::{now, thread_number};
 
@@ -53,6 +53,8 @@ struct State {
     /// The last piece whose time is known: its end's event, and the stream's time then.
     last: Option<(Arc<Event>, u64)>,
     stream: Option<Handle>,
+    /// Events that nobody needs any more.
+    spare: Vec<Arc<Event>>,
 }
 
 /// The stream, from its first piece until it is destroyed.
@@ -71,8 +73,7 @@ struct Piece {
     sessions: Sessions,
     /// The host's time before it was enqueued.
     enqueued: u64,
-    /// What it takes alone, if that was measured.
-    expected: Option<u64>,
+    expected: Expected,
     /// `None` if it begins where the piece before it ends.
     start: Option<Arc<Event>>,
     /// `None` if a later piece has the event.
@@ -120,10 +121,18 @@ impl State {
         let pending = |event: &Option<Arc<Event>>| {
             event.as_ref().is_some_and(|event| matches!(event.query(), Ok(false)))
         };
-        match &self.events {
-            [_, before] if pending(before) => Progress::Behind,
-            [last, _] if pending(last) => Progress::Busy,
-            _ => Progress::Idle,
+        let [last, before] = &self.events;
+        match (pending(last), before) {
+            (false, _) => Progress::Idle,
+            (true, before) if pending(before) => Progress::Behind,
+            (true, _) => Progress::Busy,
+        }
+    }
+
+    /// Keeps an event for later if nobody else has it.
+    fn spare(&mut self, event: Arc<Event>) {
+        if Arc::strong_count(&event) == 1 {
+            self.spare.push(event);
         }
     }
 
@@ -147,6 +156,7 @@ impl Lane {
             alone: Alone::default(),
             last: None,
             stream: None,
+            spare: Vec::new(),
         };
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         let lane = Arc::new(Self { number, context: context.clone(), state: Mutex::new(state) });
@@ -208,7 +218,7 @@ impl Lane {
         let Started { enqueued, from, may_share } = started;
         let thread = thread_number();
         let expected = state.alone.expected(&key);
-        let joined = expected.map_or(u64::MAX, |time| state.open.saturating_add(time));
+        let joined = expected.time.map_or(u64::MAX, |time| state.open.saturating_add(time));
         let shares = may_share && joined < share::MOST_SHARED;
         let event = match (&from, shares) {
             (From::Nowhere, _) | (_, true) => None,
@@ -239,11 +249,16 @@ impl Lane {
     /// failure of earlier work, the next read or sync returns it.
     fn mark(&self, state: &mut State) -> Option<Arc<Event>> {
         let Handle(stream) = state.stream?;
-        let event = Event::new(&self.context, EventKind::Timing);
-        match event.and_then(|event| event.record_on(stream).map(|()| Arc::new(event))) {
+        let event = match state.spare.pop() {
+            Some(event) => Ok(event),
+            None => Event::new(&self.context, EventKind::Timing).map(Arc::new),
+        };
+        match event.and_then(|event| event.record_on(stream).map(|()| event)) {
             Ok(event) => {
                 state.events.swap(0, 1);
-                state.events[0] = Some(event.clone());
+                if let Some(oldest) = state.events[0].replace(event.clone()) {
+                    state.spare(oldest);
+                }
                 state.open = 0;
                 Some(event)
             }
@@ -278,17 +293,27 @@ impl Lane {
         while let Some(at) = state.ring.iter().position(|piece| piece.stop.is_some()) {
             let stop = state.ring[at].stop.take_if(|stop| !matches!(stop.event.query(), Ok(false)));
             let Some(stop) = stop else { return };
-            let pieces: Vec<Piece> = state.ring.drain(..=at).collect();
-            self.passed(state, &pieces, stop);
+            if at == 0 {
+                let Some(mut piece) = state.ring.pop_front() else { return };
+                self.passed(state, std::slice::from_mut(&mut piece), stop);
+            } else {
+                let mut pieces: Vec<Piece> = state.ring.drain(..=at).collect();
+                self.passed(state, &mut pieces, stop);
+            }
         }
     }
 
     /// Adds pieces that were enqueued one after the other, up to the one with the event, to their
     /// sessions.
-    fn passed(&self, state: &mut State, pieces: &[Piece], stop: Stop) {
-        let [first, rest @ ..] = pieces else { return };
-        let Ok((start, end)) = times(state.last.as_ref(), first.start.as_deref(), &stop.event)
-            .inspect_err(|why| log::debug!("work is profiled without its time: {why}"))
+    fn passed(&self, state: &mut State, pieces: &mut [Piece], stop: Stop) {
+        let Some(first) = pieces.first_mut() else { return };
+        let own_start = first.start.take();
+        let times = times(state.last.as_ref(), own_start.as_deref(), &stop.event);
+        if let Some(start) = own_start {
+            state.spare(start);
+        }
+        let Ok((start, end)) =
+            times.inspect_err(|why| log::debug!("work is profiled without its time: {why}"))
         else {
             return self.passed_untimed(state, pieces);
         };
@@ -299,22 +324,31 @@ impl Lane {
             state.info.zero = zero;
             state.aligned = true;
         }
-        state.last = Some((stop.event, end));
-        let expected: Vec<_> = pieces.iter().map(|piece| piece.expected).collect();
+        if let Some((event, _)) = state.last.replace((stop.event, end)) {
+            state.spare(event);
+        }
         let mut time = end - start;
-        let shared = !stop.exact || !rest.is_empty();
+        if let ([piece], true) = (&*pieces, stop.exact) {
+            state.alone.measured(piece.expected, time);
+            self.add(state, piece, [start, end], false);
+            return;
+        }
+        let expected: Vec<_> = pieces.iter().map(|piece| piece.expected.time).collect();
         if !stop.exact {
             // The stream may have been idle before the event.
             time = time.min(expected.iter().flatten().sum());
-        } else if rest.is_empty() {
-            state.alone.measured(first.key, time);
         }
         let mut start = start;
         for (piece, time) in pieces.iter().zip(share::divide(time, &expected)) {
-            let done = Done { start, stop: start + time, shared, ..self.done(piece) };
-            piece.sessions.iter().for_each(|session| session.add(&state.info, &done, Some(time)));
-            start = done.stop;
+            self.add(state, piece, [start, start + time], true);
+            start += time;
         }
+    }
+
+    /// Adds a piece to its sessions.
+    fn add(&self, state: &State, piece: &Piece, [start, stop]: [u64; 2], shared: bool) {
+        let done = Done { start, stop, shared, ..self.done(piece) };
+        piece.sessions.iter().for_each(|session| session.add(&state.info, &done, Some(stop - start)));
     }
 
     /// Adds pieces whose times are not known to their sessions.

@@ -24,7 +24,7 @@ const AFTER_NEW: u32 = 256;
 /// A prime, so that in a loop each piece has its turn.
 const TURN: u32 = 61;
 
-/// The most times alone that are kept.
+/// The most kinds of pieces whose times alone are kept. Others always have events of their own.
 const MOST: usize = 1 << 16;
 
 /// Of how many calls a time alone is the mean. Of later ones each counts as much as one of so many,
@@ -34,7 +34,9 @@ const MEAN_OF: u64 = 16;
 /// What a stream's pieces take if they have events of their own.
 #[derive(Default)]
 pub(crate) struct Alone {
-    times: HashMap<Key, Mean, FixedState>,
+    numbers: HashMap<Key, usize, FixedState>,
+    /// By number.
+    means: Vec<Mean>,
     /// The profiles that had begun when the first of these was measured.
     generation: u64,
     /// How many more pieces have events of their own.
@@ -42,17 +44,28 @@ pub(crate) struct Alone {
     turn: u32,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Mean {
+    /// 0 if none was measured.
     calls: u64,
     time: u64,
+}
+
+/// What is known about a piece when it is enqueued.
+#[derive(Clone, Copy)]
+pub(crate) struct Expected {
+    /// What it takes alone, if that was measured.
+    pub(crate) time: Option<u64>,
+    /// The number of its kind; `None` if there are too many kinds.
+    kind: Option<usize>,
 }
 
 impl Alone {
     /// Whether the next piece has events of its own. Each new profile measures each piece anew.
     pub(crate) fn is_next(&mut self, generation: u64) -> bool {
-        if self.generation != generation || self.times.len() > MOST {
-            *self = Self { generation, left: AFTER_NEW, ..Self::default() };
+        if self.generation != generation {
+            self.means.fill(Mean::default());
+            (self.generation, self.left) = (generation, AFTER_NEW);
         }
         self.turn = (self.turn + 1) % TURN;
         let is_next = self.left > 0 || self.turn == 0;
@@ -60,18 +73,28 @@ impl Alone {
         is_next
     }
 
-    /// What a piece is expected to take; `None` if none of its kind was measured.
-    pub(crate) fn expected(&mut self, key: &Key) -> Option<u64> {
-        let known = self.times.get(key).map(|mean| mean.time);
-        if known.is_none() {
+    /// What a piece is expected to take.
+    pub(crate) fn expected(&mut self, key: &Key) -> Expected {
+        let next = self.means.len();
+        let kind = match self.numbers.get(key) {
+            Some(&number) => Some(number),
+            None if next == MOST => None,
+            None => {
+                self.numbers.insert(*key, next);
+                self.means.push(Mean::default());
+                Some(next)
+            }
+        };
+        let time = kind.map(|number| &self.means[number]).filter(|mean| mean.calls > 0).map(|mean| mean.time);
+        if time.is_none() {
             self.left = AFTER_NEW;
         }
-        known
+        Expected { time, kind }
     }
 
     /// Adds the time of a piece that had events of its own.
-    pub(crate) fn measured(&mut self, key: Key, time: u64) {
-        let mean = self.times.entry(key).or_default();
+    pub(crate) fn measured(&mut self, expected: Expected, time: u64) {
+        let Some(mean) = expected.kind.map(|number| &mut self.means[number]) else { return };
         mean.calls = (mean.calls + 1).min(MEAN_OF);
         let change = (time as i64 - mean.time as i64) / mean.calls as i64;
         mean.time = mean.time.saturating_add_signed(change);
@@ -123,25 +146,31 @@ mod tests {
     fn a_new_piece_and_each_turn_have_events_of_their_own() {
         let (mut alone, a) = (Alone::default(), key("share::a"));
         assert!(alone.is_next(1));
-        assert_eq!(alone.expected(&a), None);
-        alone.measured(a, 500);
-        assert_eq!(alone.expected(&a), Some(500));
+        let first = alone.expected(&a);
+        assert_eq!(first.time, None);
+        alone.measured(first, 500);
+        assert_eq!(alone.expected(&a).time, Some(500));
+        assert_eq!(alone.expected(&key("share::another")).time, None);
         let own = (0..AFTER_NEW).filter(|_| alone.is_next(1)).count();
         assert_eq!(own as u32, AFTER_NEW);
         let own = (0..100 * TURN).filter(|_| alone.is_next(1)).count();
         assert_eq!(own, 100);
         // The next profile measures anew.
         assert!(alone.is_next(2));
-        assert_eq!(alone.expected(&a), None);
+        assert_eq!(alone.expected(&a).time, None);
+        // A piece of the profile before is passed late.
+        alone.measured(first, 700);
+        assert_eq!(alone.expected(&a).time, Some(700));
     }
 
     #[test]
     fn a_mean_follows_a_change() {
         let (mut alone, a) = (Alone::default(), key("share::b"));
         alone.is_next(1);
-        [100, 300].map(|time| alone.measured(a, time));
-        assert_eq!(alone.expected(&a), Some(200));
-        (0..200).for_each(|_| alone.measured(a, 1000));
-        assert!((950..=1000).contains(&alone.expected(&a).unwrap()));
+        let expected = alone.expected(&a);
+        [100, 300].map(|time| alone.measured(expected, time));
+        assert_eq!(alone.expected(&a).time, Some(200));
+        (0..200).for_each(|_| alone.measured(expected, 1000));
+        assert!((950..=1000).contains(&alone.expected(&a).time.unwrap()));
     }
 }
