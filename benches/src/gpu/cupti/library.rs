@@ -152,8 +152,7 @@ impl Cupti {
     /// The loader's text, or that of the function that failed.
     pub(super) fn open(path: &Path) -> Result<Self, String> {
         // SAFETY: CUPTI's initialisers have no preconditions.
-        let library =
-            unsafe { Library::new(path) }.map_err(|error| format!("{}: {error}", path.display()))?;
+        let library = unsafe { Library::new(path) }.map_err(|error| error.to_string())?;
         let cupti = Self { library };
         let next: GetNext = cupti.symbol(c"cuptiActivityGetNextRecord")?;
         *NEXT.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
