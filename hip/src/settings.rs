@@ -74,6 +74,10 @@ impl FindMode {
 pub enum ChannelsLast {
     /// Outside the pixels (NCHW), always.
     Off,
+    /// Where the layer's convolutions are faster, copies included, as timing at the third use finds.
+    /// [`On`](Self::On)'s conditions apply too. The same as [`Off`](Self::Off) in deterministic mode,
+    /// and if [`Config::conv_find`] is `Immediate`.
+    Auto,
     /// Innermost (NHWC) if MIOpen computes the convolution and has it in this order, and input and
     /// output have a multiple of 8 channels. The input may also be an image of up to 4 channels.
     On,
@@ -269,13 +273,17 @@ settings! {
         compiles kernels for each shape. `auto`: 0, but 3 for a new size of input once the same weights have had eight \
         others";
     channels_last(ChannelsLast): ChannelsLast = ChannelsLast::Off, "BURN_ROCM_CHANNELS_LAST", |name, value|
-        choice(name, value, &[("off", ChannelsLast::Off), ("on", ChannelsLast::On)]);
-        "`off`, `on`", "`off`",
+        choice(name, value, &[
+            ("off", ChannelsLast::Off), ("auto", ChannelsLast::Auto), ("on", ChannelsLast::On)]);
+        "`off`, `auto`, `on`", "`off`",
         "in which order the channels of 2-D convolutions in f16 and bf16 lie in memory. `on`: innermost (NHWC), where \
         MIOpen computes the convolution and supports this order, and input and output have a multiple of 8 channels \
         (or the input is an image of up to 4). Their results, and what batch norm, pooling and element-wise ops \
-        compute from them, stay in this order. `off`: outside the pixels (NCHW), which f32 and f64 always have. On an \
-        H200, `on` takes a replayed bf16 step of ResNet-18 from 8.04 to 4.88 ms. In f32, NHWC took twice the time";
+        compute from them, stay in this order. `auto`: the same for the layers that are faster in this order, copies \
+        included. The third use times both orders, and the tuning store keeps the times; in deterministic mode, `auto` is \
+        the same as `off`. \
+        `off`: outside the pixels (NCHW), which f32 and f64 always have. On an H200, `on` takes a replayed bf16 step \
+        of ResNet-18 from 8.04 to 4.88 ms. In f32, NHWC took twice the time";
     matmul(Route): Route = Route::Auto, "BURN_ROCM_MATMUL", |name, value| route(name, value, "rocblas");
         "`auto`, `rocblas`, `own`", "`auto`",
         "which code multiplies float matrices. `auto`: rocBLAS, or a kernel of this project if rocBLAS fails or has no \

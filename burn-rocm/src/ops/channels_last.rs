@@ -10,10 +10,10 @@ use super::view::{expand, permute};
 use crate::tensor::RocmTensor;
 
 /// Whether 2-D convolutions of this dtype may put channels last: f16 and bf16 with
-/// `BURN_ROCM_CHANNELS_LAST=on`. Libraries run these two on matrix cores, whose kernels read NHWC.
+/// `BURN_ROCM_CHANNELS_LAST` `auto` or `on`. Libraries run these two on matrix cores, whose kernels read NHWC.
 /// cuDNN's f32 convolutions took twice the time in NHWC, so f32 never changes its order.
 pub(crate) fn is_on(dtype: DType) -> hip::Result<bool> {
-    Ok(matches!(dtype, DType::F16 | DType::BF16) && hip::channels_last()? == ChannelsLast::On)
+    Ok(matches!(dtype, DType::F16 | DType::BF16) && hip::channels_last()? != ChannelsLast::Off)
 }
 
 /// Whether the elements of a tensor of rank 4 lie in NHWC order without gaps, and not in row-major

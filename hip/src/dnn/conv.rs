@@ -11,6 +11,7 @@
 mod calls;
 mod choose;
 mod fresh;
+mod order;
 mod problem;
 
 use std::sync::atomic::AtomicU32;
@@ -27,6 +28,7 @@ use crate::{Buffer, DType, Error, Result};
 use calls::Operands;
 use choose::find_mode;
 pub(super) use fresh::Fresh;
+pub(super) use order::Orders;
 use problem::Text;
 pub use problem::{ConvDirection, ConvProblem};
 
@@ -79,6 +81,8 @@ pub(super) struct Prepared {
     timed: OnceLock<Vec<Choice>>,
     /// The number of uses in auto mode.
     uses: AtomicU32,
+    /// Microseconds of the fastest timed algorithm.
+    fastest: OnceLock<f64>,
     /// Why MIOpen refuses the shape.
     refused: Refusal,
 }
@@ -344,6 +348,7 @@ impl Dnn {
             choices: Vec::new(),
             timed: OnceLock::new(),
             uses: AtomicU32::new(0),
+            fastest: OnceLock::new(),
             refused: Refusal::default(),
         };
         if self.deterministic {

@@ -72,6 +72,7 @@ pub struct Dnn {
     /// The library's name and version, as the tuning store has it.
     version: String,
     fresh: conv::Fresh,
+    orders: conv::Orders,
     convolutions: [Cache<ConvDesc, conv::Prepared>; 3],
     fusions: Cache<fusion::Fused, fusion::Prepared>,
     poolings: Cache<PoolDesc, pool::Prepared>,
@@ -127,6 +128,7 @@ impl Dnn {
             halves: Halves::of(arch)?,
             version: version(table),
             fresh: conv::Fresh::default(),
+            orders: conv::Orders::default(),
             convolutions: Default::default(),
             fusions: Cache::default(),
             poolings: Cache::default(),

@@ -114,4 +114,9 @@ impl Device {
         report::keep_bandwidth(self.info().index, rate);
         Ok(rate)
     }
+
+    /// What [`measure_bandwidth`](Self::measure_bandwidth) found last, if it has run.
+    pub(crate) fn bandwidth(&self) -> Option<f64> {
+        report::bandwidth(self.info().index)
+    }
 }

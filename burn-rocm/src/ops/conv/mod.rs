@@ -10,7 +10,7 @@ mod gemm;
 pub(crate) mod options;
 
 use burn_std::DType;
-use hip::{Activation, ConvDesc, ConvDirection, Dnn, Functor, Route, TensorArg, conv_route};
+use hip::{Activation, ChannelsLast, ConvDesc, ConvDirection, Dnn, Functor, Route, TensorArg, conv_route};
 
 use options::Options;
 
@@ -196,6 +196,20 @@ fn puts_channels_last(desc: &ConvDesc, a: &RocmTensor) -> hip::Result<bool> {
     Ok(fits && !one_row && (group_fits || is_channels_last(a)) && channels_last::is_on(a.dtype_of())?)
 }
 
+/// Whether a convolution that may put its channels last is to do so; `a` is its first operand.
+fn is_faster_last(
+    dnn: &Dnn,
+    direction: ConvDirection,
+    row_major: &ConvDesc,
+    a: &RocmTensor,
+) -> hip::Result<bool> {
+    match hip::channels_last()? {
+        ChannelsLast::Auto => dnn.conv_channels_last(direction, row_major, a.buffer(), is_channels_last(a)),
+        ChannelsLast::On => Ok(true),
+        ChannelsLast::Off => Ok(false),
+    }
+}
+
 /// The result with its channels last, by MIOpen; `None` if the setting or MIOpen does not have this
 /// convolution in that order. Operands in another order are copied.
 fn with_channels_last(
@@ -203,16 +217,20 @@ fn with_channels_last(
     desc: &ConvDesc,
     dims: &[usize],
     [a, b]: [&RocmTensor; 2],
-    miopen: ByMiopen,
+    ways: &Ways,
 ) -> hip::Result<Option<RocmTensor>> {
     if !puts_channels_last(desc, a)? {
         return Ok(None);
     }
+    let row_major = desc;
     let desc = ConvDesc { channels_last: true, ..desc.clone() };
     let Some(dnn) = library(op, &desc, a)?.filter(|dnn| !dnn.conv_refuses(&desc)) else { return Ok(None) };
+    if !is_faster_last(dnn, ways.direction, row_major, a)? {
+        return Ok(None);
+    }
     let (a, b) = (packed_rows(a.clone())?, packed_rows(b.clone())?);
     let out = RocmTensor::empty(a.hip_device(), vec![dims[0], dims[2], dims[3], dims[1]], a.dtype_of())?;
-    match miopen(dnn, &desc, whole(&a), whole(&b), whole(&out)) {
+    match (ways.miopen)(dnn, &desc, whole(&a), whole(&b), whole(&out)) {
         Ok(()) => from_rows(out).map(Some),
         Err(error @ (hip::Error::Unsupported { .. } | hip::Error::Miopen { refused: true, .. })) => {
             log::debug!("{op}: not with channels last: {error}");
@@ -235,7 +253,7 @@ fn compute(
         return full_on(a.hip_device(), dims.to_vec(), 0i64.into(), dtype);
     }
     let fresh = is_fresh(desc, &a, |dnn| dnn.conv_is_fresh(ways.direction, desc))?;
-    if !fresh && let Some(out) = with_channels_last(op, desc, dims, [&a, &b], ways.miopen)? {
+    if !fresh && let Some(out) = with_channels_last(op, desc, dims, [&a, &b], &ways)? {
         return Ok(out);
     }
     let (a, b) = (packed(a)?, packed(b)?);
@@ -302,10 +320,13 @@ pub(crate) fn by_plan(
     if let Some(bias) = bias.filter(|bias| bias.dims() != [desc.y[1]]) {
         return invalid(op, format!("a bias of shape [{}]", desc.y[1]), format!("{:?}", bias.dims()));
     }
-    if is_of_nothing(&desc) || puts_channels_last(&desc, x)? {
+    if is_of_nothing(&desc) {
         return Ok(None);
     }
     let Some(dnn) = library(op, &desc, x)? else { return Ok(None) };
+    if puts_channels_last(&desc, x)? && is_faster_last(dnn, ConvDirection::Forward, &desc, x)? {
+        return Ok(None);
+    }
     if is_fresh(&desc, x, |dnn| dnn.conv_plan_is_fresh(&desc))? {
         return Ok(None);
     }

@@ -17,7 +17,7 @@ use crate::tuning::{TuningEntry, tuning_store};
 use crate::{Buffer, Error, Result};
 
 /// Uses of a shape before its algorithms are timed.
-const USES_BEFORE_FIND: u32 = 2;
+pub(super) const USES_BEFORE_FIND: u32 = 2;
 
 /// The find mode that MIOpen is to use, if not its own default.
 pub(super) fn find_mode(mode: FindMode) -> Option<miopenConvolutionFindMode_t> {
@@ -127,6 +127,9 @@ impl Dnn {
             // SAFETY: as in `convolve`. The convolution overwrites the output again.
             unsafe { prepared.operands(&handle, direction, spans).find(desc, space, policy) }?
         };
+        if let Some((_, microseconds)) = found.first() {
+            prepared.fastest.get_or_init(|| *microseconds);
+        }
         spans::tuned(&format_args!("{direction:?} of {desc:?}"), start.elapsed());
         // In fast mode, MIOpen may give its estimate in place of a time.
         if let Some((fastest, microseconds)) = found.first()
@@ -200,10 +203,30 @@ impl Dnn {
         }
         device.refuse_captured("tuning", "nothing can be timed in a graph")?;
         device.refuse_dry("tuning", "nothing runs")?;
+        Ok(self.trial(device, problem)?.is_some_and(|(_, is_new)| is_new))
+    }
+
+    /// Microseconds of the fastest way to compute a convolution, if it was timed before, or else is
+    /// timed now. `None` if MIOpen does not compute it, or if one of the tensors has no elements.
+    ///
+    /// # Errors
+    /// Those of [`Dnn::tune`].
+    pub(super) fn fastest(&self, device: &Arc<Device>, problem: &ConvProblem) -> Result<Option<f64>> {
+        let known = self.convolutions[problem.direction as usize].peek(&problem.desc);
+        match known.and_then(|prepared| prepared.fastest.get().copied()) {
+            Some(microseconds) => Ok(Some(microseconds)),
+            None => Ok(self.trial(device, problem)?.map(|(microseconds, _)| microseconds)),
+        }
+    }
+
+    /// What the tuning store has for a convolution, or else what timing finds: the fastest way's
+    /// microseconds, and whether it was timed. `None` if MIOpen does not compute the convolution, or
+    /// if one of the tensors has no elements.
+    fn trial(&self, device: &Arc<Device>, problem: &ConvProblem) -> Result<Option<(f64, bool)>> {
         let ConvProblem { direction, desc } = problem;
         desc.validate()?;
         if !self.products || [&desc.x, &desc.w, &desc.y].iter().any(|dims| dims.contains(&0)) {
-            return Ok(false);
+            return Ok(None);
         }
         let tensor = |dims: &[usize]| {
             let bytes = elements(OP, dims)?.saturating_mul(desc.dtype.size());
@@ -218,19 +241,22 @@ impl Dnn {
         let is_new = cache.peek(desc).is_none();
         let prepared = cache.get(desc, || self.prepare(*direction, desc, spans, &y))?;
         if prepared.refused.check().is_err() {
-            return Ok(false);
+            return Ok(None);
         }
+        let timed = || prepared.fastest.get().map(|&microseconds| (microseconds, true));
         let is_timed = |choice: &Choice| matches!(choice.solution, Solution::Found(_));
         if is_new && prepared.choices.first().is_some_and(is_timed) {
             // The mode times at the first use, which this was.
-            return Ok(true);
+            return Ok(timed());
         }
-        if settings()?.conv_find.uses_store() && self.known(&prepared, *direction, desc, &y).is_some() {
-            return Ok(false);
+        if settings()?.conv_find.uses_store()
+            && let Some(entry) = self.known(&prepared, *direction, desc, &y)
+        {
+            return Ok(Some((entry.microseconds, false)));
         }
         let found = self.find(&prepared, *direction, desc, spans, &y)?;
-        let timed = || found.into_iter().chain(prepared.choices.iter().copied()).collect();
-        prepared.timed.get_or_init(timed);
-        Ok(true)
+        let ways = || found.into_iter().chain(prepared.choices.iter().copied()).collect();
+        prepared.timed.get_or_init(ways);
+        Ok(timed())
     }
 }
