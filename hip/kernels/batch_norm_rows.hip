@@ -21,15 +21,26 @@ struct Share {
     bool inside;
 };
 
+// The first row of part `part`: rows * part / parts rounded down. `each` and `more` are the quotient
+// and the remainder of rows / parts; with few parts they need no division of 64 bits, which takes
+// hundreds of instructions.
+struct Parts {
+    u64 each;
+    u32 more, parts;
+    DEVICE Parts(u64 rows, u32 parts) : each(divided(rows, parts)), parts(parts) { more = (u32)(rows - each * parts); }
+    DEVICE u64 begin(u32 part) const { return each * part + divided((u64)more * part, parts); }
+};
+
 // Calls f(share) for each part and each group of pieces; all threads of a block call it together.
 template <class F> DEVICE void for_each_share(u64 rows, u32 channels, u32 parts, F f) {
     u32 pieces = channels / WIDTH, across = 1;
     while (across < pieces && across < MOST_ACROSS && across * 2 <= blockDim.x) across *= 2;
     u32 strips = blockDim.x / across, strip = threadIdx.x / across, lane = threadIdx.x % across;
     u32 groups = (pieces + across - 1) / across;
+    Parts all(rows, parts);
     for_each_row((u64)groups * parts, [=](u64 index) {
-        u32 part = (u32)(index / groups), piece = (u32)(index - (u64)part * groups) * across + lane;
-        u64 begin = rows * part / parts, end = rows * (part + 1) / parts;
+        u32 part = (u32)divided(index, groups), piece = (u32)(index - (u64)part * groups) * across + lane;
+        u64 begin = all.begin(part), end = all.begin(part + 1);
         f(Share{begin + strip, end, strips, piece * WIDTH, part, across, strip, piece < pieces && strip < strips});
     });
 }
@@ -189,11 +200,12 @@ template <class C>
 __global__ __launch_bounds__(256) void batch_norm_rows_join(u64 rows, u32 channels, u32 parts, const C *running_mean,
                                                             const C *running_var, const C *partial, f64 momentum,
                                                             f64 epsilon, C *statistics, C *running) {
+    Parts of(rows, parts);
     for_each_lane(channels, [=](Lane l) {
         Moments<1> all{};
         for (u32 part = l.strip; l.inside && part < parts; part += l.strips) {
             u64 at = (u64)part * channels + l.channel;
-            f32 count = (f32)(rows * (part + 1) / parts - rows * part / parts);
+            f32 count = (f32)(of.begin(part + 1) - of.begin(part));
             all = Join()(all, Moments<1>{count, {partial[at]}, {partial[(u64)parts * channels + at]}});
         }
         all = strip_reduce(l.across, all, Join());

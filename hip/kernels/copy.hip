@@ -62,6 +62,28 @@ template <class T> struct Squares {
     }
 };
 
+// tile[c][r] = from[c * column_stride + r] for up to WIDTH columns and rows. A thread reads several
+// elements before it writes the first.
+template <u32 WIDTH, class T> DEVICE void fill_tile(u32 columns, u32 rows, u64 column_stride, const T *from, T *tile) {
+    auto put = [&](u32 c, u32 r, T value) { tile[c * (WIDTH + 1) + r] = value; };
+    if constexpr (ONE_THREAD)
+        return for_each_in_tile<WIDTH>(columns, rows, [&](u32 c, u32 r) { put(c, r, from[c * column_stride + r]); });
+    constexpr u32 AHEAD = 4;
+    for (u32 i = threadIdx.x; i < columns * WIDTH; i += AHEAD * blockDim.x) {
+        T x[AHEAD] = {};
+        UNROLLED
+        for (u32 k = 0; k < AHEAD; ++k) {
+            u32 c = (i + k * blockDim.x) / WIDTH, r = (i + k * blockDim.x) % WIDTH;
+            if (c < columns && r < rows) x[k] = from[c * column_stride + r];
+        }
+        UNROLLED
+        for (u32 k = 0; k < AHEAD; ++k) {
+            u32 c = (i + k * blockDim.x) / WIDTH, r = (i + k * blockDim.x) % WIDTH;
+            if (c < columns && r < rows) put(c, r, x[k]);
+        }
+    }
+}
+
 // out[b][r][c] = x[b * batch_stride + c * column_stride + r], where `out` is contiguous [batches,
 // rows, columns]: a copy of transposed matrices. It goes through registers if all sizes and strides
 // are multiples of 16 bytes, else through a tile in shared memory, so that both sides are accessed
@@ -76,16 +98,16 @@ __global__ void copy_transposed(u64 batches, u64 rows, u64 columns, u64 batch_st
     // One more column, so that a column's elements are in different banks.
     SHARED(T, tile, TILE * (TILE + 1));
     u64 side = squares ? S::TILE : TILE;
-    u64 down = (rows + side - 1) / side, across = (columns + side - 1) / side;
+    u64 down = divided(rows + side - 1, side), across = divided(columns + side - 1, side);
     for_each_row(batches * down * across, [&](u64 block) {
-        u64 batch = block / (down * across), row = block / across % down * side, column = block % across * side;
+        u64 line = divided(block, across), batch = divided(line, down);
+        u64 row = (line - batch * down) * side, column = (block - line * across) * side;
         u32 height = (u32)(rows - row < side ? rows - row : side),
             width = (u32)(columns - column < side ? columns - column : side);
         const T *from = x + batch * batch_stride + column * column_stride + row;
         T *to = out + (batch * rows + row) * columns + column;
         if (squares) return S::copy(height, width, column_stride, columns, from, to);
-        for_each_in_tile<TILE>(width, height,
-                               [&](u32 c, u32 r) { tile[c * (TILE + 1) + r] = from[c * column_stride + r]; });
+        fill_tile<TILE>(width, height, column_stride, from, tile);
         sync_threads();
         for_each_in_tile<TILE>(height, width, [&](u32 r, u32 c) { to[r * columns + c] = tile[c * (TILE + 1) + r]; });
         sync_threads();

@@ -128,12 +128,15 @@ impl Transposed {
 
     fn copy(&self, tensor: &RocmTensor, out: &RocmTensor, kernel: KernelName) -> hip::Result<()> {
         let device = out.hip_device();
-        // On a GPU a block transposes 64 x 64 elements of 4 bytes in registers.
-        let side = if device.block_threads() == 1 { Self::TILE } else { 2 * Self::TILE };
+        let dims = [self.batches, self.rows, self.columns, self.batch_stride, self.column_stride];
+        // On a GPU a block transposes 64 x 64 elements of 4 bytes in registers, if whole units of 16
+        // bytes follow each other.
+        let unit = 16 / out.dtype_size();
+        let squares = device.block_threads() > 1 && dims[1..].iter().all(|dim| dim.is_multiple_of(unit));
+        let side = if squares { 2 * Self::TILE } else { Self::TILE };
         let tiles = self.batches * self.rows.div_ceil(side) * self.columns.div_ceil(side);
         let grid = device.grid_rows(tiles, usize::MAX);
-        let dims = [self.batches, self.rows, self.columns, self.batch_stride, self.column_stride]
-            .map(|value| Arg::U64(value as u64));
+        let dims = dims.map(|value| Arg::U64(value as u64));
         // The view is dense in another order, or has gaps between columns. The kernel reads only
         // elements within its span.
         views("copy", device, kernel, grid, &dims, &[Some(tensor)], &[], out)

@@ -63,8 +63,14 @@ struct Axis {
     i32 size, out, window, stride, pad;
 
     // The windows that contain index i: from first to last, inclusive.
-    __device__ i32 first(i32 i) const { return i + pad < window ? 0 : (i + pad - window) / stride + 1; }
-    __device__ i32 last(i32 i) const { return min((i + pad) / stride, out - 1); }
+    __device__ i32 first(i32 i) const { return i + pad < window ? 0 : strides_in(i + pad - window) + 1; }
+    __device__ i32 last(i32 i) const { return min(strides_in(i + pad), out - 1); }
+
+    // length / stride, for length >= 0. A division takes some 20 instructions, and most strides are
+    // 1 or 2.
+    __device__ i32 strides_in(i32 length) const {
+        return stride == 1 ? length : stride == 2 ? length >> 1 : length / stride;
+    }
 };
 
 struct Pool {
