@@ -19,7 +19,7 @@ use crate::Options;
 use crate::cases::sync;
 
 /// The bytes of the memset before and after the steps.
-const MARK: usize = (64 << 20) + 4352;
+const MARK: usize = (1 << 30) + 4352;
 
 /// Steps of each row.
 const CALLS: usize = 20;
