@@ -168,7 +168,7 @@ mod tests {
         let (mut alone, a) = (Alone::default(), key("share::b"));
         alone.is_next(1);
         let expected = alone.expected(&a);
-        [100, 300].map(|time| alone.measured(expected, time));
+        [100, 300].iter().for_each(|&time| alone.measured(expected, time));
         assert_eq!(alone.expected(&a).time, Some(200));
         (0..200).for_each(|_| alone.measured(expected, 1000));
         assert!((950..=1000).contains(&alone.expected(&a).time.unwrap()));
