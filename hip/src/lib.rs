@@ -93,7 +93,7 @@ pub use provider::{
 pub use settings::{
     ChannelsLast, CheckFinite, Config, F16Alternative, FindMode, Preset, ProfileOutput, Route, SETTINGS,
     Setting, allow_fallback, attention_scores, channels_last, collective_timeout, conv_route, deterministic,
-    launch_reach, matmul_route,
+    launch_reach, matmul_route, workspace_limit,
 };
 pub use summary::{Summary, optimization_summary};
 pub use tuning::{TuningEntry, TuningStats, TuningStore, tuning_store};

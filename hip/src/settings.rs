@@ -332,6 +332,12 @@ settings! {
         "bytes, at least `1M`", "no limit",
         "the largest piece of freed memory that the pool cuts into blocks. A larger request gets memory of its own, \
         which only requests of at least 8/9 of its size use again";
+    workspace_limit(impl Into<Option<usize>>): Option<usize> = None, "BURN_ROCM_WORKSPACE_LIMIT", |name, value|
+        bytes(name, value).map(Some);
+        "bytes", "no limit",
+        "how many bytes of workspace one call of MIOpen may use, rocBLAS's handle keeps, and the patches of a \
+        convolution by this project's kernels take. Algorithms that need more are passed over, down to kernels of this \
+        project that need none";
     cache(bool): bool = true, "BURN_ROCM_CACHE", flag;
         "`0`, `1`", "`1`",
         "whether compiled kernels, and results of timing, are kept on disk";
@@ -540,6 +546,11 @@ pub fn matmul_route() -> Result<Route> {
 /// or less if tests set `BURN_ROCM_LAUNCH_REACH`.
 pub fn launch_reach() -> usize {
     settings().map_or(LAUNCH_REACH, |settings| settings.launch_reach)
+}
+
+/// The most bytes of one workspace ([`Config::workspace_limit`]); `usize::MAX` is no limit.
+pub fn workspace_limit() -> usize {
+    settings().ok().and_then(|settings| settings.workspace_limit).unwrap_or(usize::MAX)
 }
 
 /// The most bytes of scores that one attention may keep in memory for its gradient

@@ -1,6 +1,7 @@
 //! Matrix products by rocBLAS. A device has one handle, which is bound to its compute stream.
 
 mod layout;
+mod workspace;
 
 use std::ffi::c_void;
 use std::ptr;
@@ -15,7 +16,7 @@ use crate::error::static_text;
 use crate::memory::span::Span;
 use crate::profile::work::{Load, WorkKind};
 use crate::provider::library;
-use crate::settings::deterministic;
+use crate::settings::{deterministic, workspace_limit};
 use crate::workarounds::Halves;
 use crate::{Buffer, DType, Error, Result, carry_faults, trace, workarounds};
 use layout::{Operand, Plan, Strided};
@@ -202,7 +203,10 @@ impl Device {
         self.blas.get(|| {
             let table = self.provider().rocblas()?;
             self.make_current()?;
-            Blas::new(table, &self.info().arch, self.info().index, self.compute.handle(), deterministic())
+            let (arch, index) = (&self.info().arch, self.info().index);
+            let blas = Blas::new(table, arch, index, self.compute.handle(), deterministic())?;
+            blas.limit_workspace(self, workspace_limit())?;
+            Ok(blas)
         })
     }
 }

@@ -10,9 +10,11 @@ use miopen_sys::*;
 use super::conv::workspace_span;
 use super::descriptor::{ConvolutionDesc, FusionPlan, OperatorArgs, TensorDesc};
 use super::{
-    Activation, ConvDesc, Dnn, FLOATS, Handle, Refusal, TensorArg, carry, check, data_type, one, zero,
+    Activation, ConvDesc, Dnn, FLOATS, Handle, Refusal, TensorArg, carry, check, data_type, one, over_limit,
+    zero,
 };
 use crate::memory::span::Span;
+use crate::settings::workspace_limit;
 use crate::{Error, Result, workarounds};
 
 const OP: &str = "fused convolution";
@@ -60,7 +62,8 @@ impl Dnn {
     ///
     /// # Errors
     /// `Miopen` or `Unsupported` if MIOpen has no plan for the shape, dtype and activation, and in
-    /// deterministic mode; `Invalid` for shapes that don't fit together, or memory that is too
+    /// deterministic mode, or if the plan needs more workspace than
+    /// [`Config::workspace_limit`](crate::Config::workspace_limit); `Invalid` for shapes that don't fit together, or memory that is too
     /// small or overlaps; `OutOfMemory` for the plan's workspace.
     pub fn conv_bias_activation(
         &self,
@@ -100,6 +103,9 @@ impl Dnn {
             self.plan(&handle, &key)
         })?;
         prepared.refused.check()?;
+        if prepared.workspace > workspace_limit() {
+            return Err(over_limit(OP, desc.dtype, prepared.workspace, format_args!("{key:?}")));
+        }
         let workspace = super::workspace(y.buffer.device(), prepared.workspace)?;
         let space = workspace_span(&workspace, prepared.workspace);
         let handle = self.begin(y.buffer)?;

@@ -13,6 +13,7 @@ mod softmax;
 
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::fmt::Display;
 use std::hash::Hash;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +30,7 @@ use crate::memory::kind::MemoryKind;
 use crate::memory::span::Span;
 use crate::profile::work::{Load, WorkKind};
 use crate::provider::library;
-use crate::settings::{deterministic, settings};
+use crate::settings::{deterministic, settings, workspace_limit};
 use crate::workarounds::Halves;
 use crate::{Buffer, DType, Error, Result, carry_faults, trace, workarounds};
 
@@ -214,6 +215,17 @@ impl Device {
             Dnn::new(table, &info.arch, info.index, self.compute.handle(), deterministic(), products)
         })
     }
+}
+
+/// The error of a call that needs more workspace than
+/// [`Config::workspace_limit`](crate::Config::workspace_limit) allows.
+fn over_limit(op: &'static str, dtype: DType, needed: usize, what: impl Display) -> Error {
+    let limit = workspace_limit();
+    let text = format!(
+        "a workspace of at most {limit} bytes (BURN_ROCM_WORKSPACE_LIMIT); \
+         MIOpen needs at least {needed} bytes for {what}"
+    );
+    Error::unsupported_with(op, dtype, text)
 }
 
 /// Memory for a call's intermediate results. An estimate counts it as a workspace, also inside the app's

@@ -5,8 +5,9 @@ use std::ffi::c_void;
 use miopen_sys::*;
 
 use super::descriptor::{ReduceTensorDesc, TensorDesc};
-use super::{Dnn, TensorArg, carry, check, data_type, elements, one, zero};
+use super::{Dnn, TensorArg, carry, check, data_type, elements, one, over_limit, zero};
 use crate::memory::span::Span;
+use crate::settings::workspace_limit;
 use crate::{DType, Error, Result};
 
 const OP: &str = "reduce";
@@ -136,6 +137,9 @@ impl Dnn {
         }
         if indices.is_some() && index_bytes != is.bytes {
             return Err(Error::invalid(OP, format!("{index_bytes} bytes of indices"), is.bytes.to_string()));
+        }
+        if bytes > workspace_limit() {
+            return Err(over_limit(OP, desc.dtype, bytes, format_args!("{desc:?}")));
         }
         let workspace = super::workspace(y.buffer.device(), bytes)?;
         let space = if bytes == 0 { Span::NULL } else { Span { ptr: workspace.as_ptr(), bytes } };

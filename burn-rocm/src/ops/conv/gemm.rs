@@ -5,7 +5,7 @@
 //! gradients, which affects only f16.
 
 use burn_std::DType;
-use hip::{ConvDesc, Functor, Template};
+use hip::{ConvDesc, Functor, Template, workspace_limit};
 
 use super::direct::value;
 use crate::arg::Arg;
@@ -22,8 +22,8 @@ use crate::tensor::RocmTensor;
 /// device busy, and the pool reuses the same block for each part of a batch.
 const PATCH_BYTES: usize = 64 << 20;
 
-/// If one image's patches take more bytes than this, the direct kernels compute the convolution
-/// instead.
+/// If one image's patches take more bytes than this, or than the limit of workspaces, the direct
+/// kernels compute the convolution instead.
 const MOST_BYTES: usize = 1 << 30;
 
 /// The fewest rows, and the smallest inner dimension, for which a product beats the direct kernel.
@@ -61,7 +61,8 @@ impl Sizes {
     /// The parts of the batch that are computed at a time, each as first image and number of
     /// images.
     fn parts(&self, dtype: DType) -> impl Iterator<Item = (usize, usize)> {
-        let each = (PATCH_BYTES / self.image(dtype).unwrap_or(1).max(1)).clamp(1, self.batch);
+        let most = PATCH_BYTES.min(workspace_limit());
+        let each = (most / self.image(dtype).unwrap_or(1).max(1)).clamp(1, self.batch);
         let batch = self.batch;
         (0..batch).step_by(each).map(move |start| (start, each.min(batch - start)))
     }
@@ -73,7 +74,9 @@ pub(super) fn takes(desc: &ConvDesc, dtype: DType) -> bool {
     matches!(dtype, DType::F64 | DType::F32)
         && sizes.rows >= LEAST
         && sizes.inner >= LEAST
-        && sizes.image(dtype).is_some_and(|bytes| bytes <= MOST_BYTES)
+        && sizes
+            .image(dtype)
+            .is_some_and(|bytes| bytes <= MOST_BYTES && (pointwise(desc) || bytes <= workspace_limit()))
 }
 
 /// Whether each output depends only on the input at its own position. The input is then itself the

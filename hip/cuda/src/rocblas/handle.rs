@@ -16,6 +16,8 @@ pub(super) struct Handle {
     pub(super) raw: cublas::cublasHandle_t,
     pub(super) stream: hipStream_t,
     pub(super) scalars_on_host: bool,
+    /// The workspace that the caller set, as address and bytes; null for cuBLAS's own.
+    workspace: (*mut c_void, usize),
 }
 
 impl Handle {
@@ -85,7 +87,8 @@ impl hip_provider::rocblas::Handle for Handle {
             other => other,
         })?;
         // Owned from here on, even if a later call fails.
-        let own = Handle { raw, stream: ptr::null_mut(), scalars_on_host: true };
+        let own =
+            Handle { raw, stream: ptr::null_mut(), scalars_on_host: true, workspace: (ptr::null_mut(), 0) };
         let mode = if tf32() {
             cublas::cublasMath_t::CUBLAS_TF32_TENSOR_OP_MATH
         } else {
@@ -114,7 +117,11 @@ impl hip_provider::rocblas::Handle for Handle {
         // SAFETY: the handle is alive, the stream the caller's.
         answer(unsafe { cublas::cublasSetStream_v2(self.raw, stream.cast()) })?;
         self.stream = stream;
-        Ok(())
+        // cuBLAS goes back to its own workspace when the stream changes. rocBLAS does not.
+        match self.workspace {
+            (at, _) if at.is_null() => Ok(()),
+            (at, bytes) => self.set_workspace(at, bytes),
+        }
     }
 
     fn scalars_on_host(&self) -> bool {
@@ -139,7 +146,9 @@ impl hip_provider::rocblas::Handle for Handle {
 
     fn set_workspace(&mut self, at: *mut c_void, bytes: usize) -> Outcome {
         // SAFETY: the handle is alive, the memory the caller's.
-        answer(unsafe { cublas::cublasSetWorkspace_v2(self.raw, at, bytes) })
+        answer(unsafe { cublas::cublasSetWorkspace_v2(self.raw, at, bytes) })?;
+        self.workspace = (at, bytes);
+        Ok(())
     }
 
     fn compute(&mut self, body: impl FnOnce(&mut Self) -> Outcome) -> Outcome {

@@ -7,10 +7,10 @@ use std::ffi::c_void;
 
 use miopen_sys::*;
 
-use super::{Choice, ConvDesc, ConvDirection, Handle, Solution, check, no_solution};
-use crate::dnn::{one, zero};
+use super::{Choice, ConvDesc, ConvDirection, Handle, OP, Solution, Text, check, no_solution};
+use crate::dnn::{one, over_limit, zero};
 use crate::memory::span::Span;
-use crate::settings::FindMode;
+use crate::settings::{FindMode, workspace_limit};
 use crate::{Error, Result};
 
 /// The arguments of a call: handle, direction, and descriptors and memory of the three tensors.
@@ -121,7 +121,8 @@ impl Operands<'_> {
 
     /// The solutions, best first: `preferred` if there is one, then MIOpen's. Only the first is
     /// compiled. Each later one, a fallback, needs less memory than those before it. Without
-    /// `products`, solutions that call rocBLAS are left out.
+    /// `products`, solutions that call rocBLAS are left out. So are those that need more workspace
+    /// than the limit.
     pub(super) fn solutions(
         &self,
         desc: &ConvDesc,
@@ -159,8 +160,10 @@ impl Operands<'_> {
             solutions.insert(0, solution);
         }
 
+        let limit = workspace_limit();
         let mut choices: Vec<Choice> = Vec::new();
         let mut failed = None;
+        let mut least_passed_over: Option<usize> = None;
         for solution in solutions {
             let id = solution.solution_id;
             let mut bytes = 0;
@@ -171,6 +174,10 @@ impl Operands<'_> {
                 continue;
             }
             let bytes = bytes.max(solution.workspace_size);
+            if bytes > limit {
+                least_passed_over = Some(least_passed_over.map_or(bytes, |least| least.min(bytes)));
+                continue;
+            }
             match choices.last() {
                 // A fallback is used, and compiled, only when memory is short.
                 Some(before) if bytes >= before.workspace => continue,
@@ -186,10 +193,11 @@ impl Operands<'_> {
             }
             choices.push(Choice { workspace: bytes, solution: Solution::Immediate(id) });
         }
-        match (choices.is_empty(), failed) {
-            (false, _) => Ok(choices),
-            (true, Some(error)) => Err(error),
-            (true, None) => Err(no_solution(self.direction, desc)),
+        match (choices.is_empty(), failed, least_passed_over) {
+            (false, _, _) => Ok(choices),
+            (true, Some(error), _) => Err(error),
+            (true, None, Some(least)) => Err(over_limit(OP, desc.dtype, least, Text(self.direction, desc))),
+            (true, None, None) => Err(no_solution(self.direction, desc)),
         }
     }
 

@@ -11,7 +11,7 @@ use super::{Choice, ConvDesc, ConvDirection, ConvProblem, OP, Prepared, Solution
 use crate::device::Device;
 use crate::dnn::{Dnn, TensorArg, elements};
 use crate::memory::span::Span;
-use crate::settings::{FindMode, settings};
+use crate::settings::{FindMode, settings, workspace_limit};
 use crate::spans;
 use crate::tuning::{TuningEntry, tuning_store};
 use crate::{Buffer, Error, Result};
@@ -28,6 +28,12 @@ pub(super) fn find_mode(mode: FindMode) -> Option<miopenConvolutionFindMode_t> {
         FindMode::Hybrid => Some(miopenConvolutionFindModeHybrid),
         FindMode::DynamicHybrid => Some(miopenConvolutionFindModeDynamicHybrid),
     }
+}
+
+/// What the tuning store calls a problem that was timed with a limit of workspaces; `None` if there
+/// is no limit.
+fn limited(problem: &str, limit: usize) -> Option<String> {
+    (limit < usize::MAX).then(|| format!("{problem}, at most {limit} bytes of workspace"))
 }
 
 impl Dnn {
@@ -49,18 +55,22 @@ impl Dnn {
             true => self.known(prepared, direction, desc, at),
             false => None,
         };
-        if known.is_some() || !find.at_first_use() || !self.products || !runs {
-            let handle = self.begin(at)?;
-            let operands = prepared.operands(&handle, direction, spans);
-            let choices =
-                operands.solutions(desc, self.products, known.as_ref().map(|entry| entry.solution))?;
-            if known.is_some_and(|entry| choices[0].solution == Solution::Immediate(entry.solution)) {
-                // The auto mode then times nothing.
-                prepared.uses.store(USES_BEFORE_FIND + 1, Ordering::Relaxed);
+        if known.is_none() && find.at_first_use() && self.products && runs {
+            let found = self.find(prepared, direction, desc, spans, at);
+            // Perhaps none of find mode's algorithms keeps to the limit, but a solution does.
+            let nothing = found.as_ref().map_or(true, Vec::is_empty);
+            if !nothing || workspace_limit() == usize::MAX {
+                return found;
             }
-            return Ok(choices);
         }
-        self.find(prepared, direction, desc, spans, at)
+        let handle = self.begin(at)?;
+        let operands = prepared.operands(&handle, direction, spans);
+        let choices = operands.solutions(desc, self.products, known.as_ref().map(|entry| entry.solution))?;
+        if known.is_some_and(|entry| choices[0].solution == Solution::Immediate(entry.solution)) {
+            // The auto mode then times nothing.
+            prepared.uses.store(USES_BEFORE_FIND + 1, Ordering::Relaxed);
+        }
+        Ok(choices)
     }
 
     /// The ways to use now: `choices` until the shape has been used often enough to be timed, then
@@ -116,21 +126,24 @@ impl Dnn {
             let handle = self.begin(at)?;
             prepared.operands(&handle, direction, spans).find_workspace(desc)?
         };
+        // MIOpen passes over what needs more than it gets.
+        let bytes = bytes.min(workspace_limit());
         let workspace = crate::dnn::workspace(at.device(), bytes)?;
         let space = workspace_span(&workspace, bytes);
         if !at.device().is_dry() {
             tuning_store().count_trial();
         }
         let start = Instant::now();
-        let found = {
+        let mut found = {
             let handle = self.begin(at)?;
             // SAFETY: as in `convolve`. The convolution overwrites the output again.
             unsafe { prepared.operands(&handle, direction, spans).find(desc, space, policy) }?
         };
+        spans::tuned(&format_args!("{direction:?} of {desc:?}"), start.elapsed());
+        found.retain(|(choice, _)| choice.workspace <= workspace_limit());
         if let Some((_, microseconds)) = found.first() {
             prepared.fastest.get_or_init(|| *microseconds);
         }
-        spans::tuned(&format_args!("{direction:?} of {desc:?}"), start.elapsed());
         // In fast mode, MIOpen may give its estimate in place of a time.
         if let Some((fastest, microseconds)) = found.first()
             && settings()?.conv_find != FindMode::Fast
@@ -142,7 +155,7 @@ impl Dnn {
         Ok(found.into_iter().map(|(choice, _)| choice).collect())
     }
 
-    /// The tuning store's entry for a convolution.
+    /// The tuning store's entry for a convolution, if it keeps to the limit of workspaces.
     fn known(
         &self,
         prepared: &Prepared,
@@ -151,8 +164,12 @@ impl Dnn {
         at: &Buffer,
     ) -> Option<TuningEntry> {
         tuning_store().directory()?;
-        let problem = prepared.problem(direction, desc);
-        tuning_store().get(&at.device().info().tuned_as(), &self.version, &problem)
+        let (problem, limit) = (prepared.problem(direction, desc), workspace_limit());
+        let get = |problem: &str| {
+            let entry = tuning_store().get(&at.device().info().tuned_as(), &self.version, problem);
+            entry.filter(|entry| entry.workspace <= limit)
+        };
+        get(&problem).or_else(|| get(&limited(&problem, limit)?))
     }
 
     /// Keeps a timed algorithm in the tuning store, as the solution that immediate mode knows. An
@@ -172,6 +189,9 @@ impl Dnn {
         if tuning_store().directory().is_none() {
             return;
         }
+        // What is fastest within a limit must not replace what is fastest without one.
+        let problem = prepared.problem(direction, desc);
+        let problem = limited(&problem, workspace_limit()).unwrap_or(problem);
         let solution = self.begin(at).and_then(|handle| {
             prepared.operands(&handle, direction, spans).solution_of(desc, algorithm, found.workspace)
         });
@@ -179,7 +199,7 @@ impl Dnn {
             Ok(Some(solution)) => tuning_store().keep(&TuningEntry {
                 device: at.device().info().tuned_as(),
                 library: self.version.clone(),
-                problem: prepared.problem(direction, desc),
+                problem,
                 solution,
                 workspace: found.workspace,
                 microseconds,
