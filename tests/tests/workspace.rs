@@ -36,7 +36,7 @@ fn convolutions(dtype: DType) {
         let by = |what: &str| lines.iter().filter(|line| line.contains(what)).count();
         said("library", by("miopenConvolution"));
         said("patches", by("conv_patches<") + by("conv_unpatch<"));
-        said("direct", by("conv_forward<") + by("conv_x_backward<") + by("conv_weight_backward<"));
+        said("direct", by("conv_forward<") + by("conv_backward_data<") + by("conv_backward_weights<"));
         let terms = |count: usize| Terms::of(count, dtype);
         sums!("forward", terms(8 * 9), |B, device, [x = &x, w = &w]| B::conv2d(x, w, None, options()));
         sums!("data", terms(8 * 9), |B, device, [x = &x, w = &w, g = &g]| {
