@@ -107,7 +107,7 @@ impl RocmDevice {
             provider: device.provider().kind(),
             name: info.name.clone(),
             architecture: info.arch.clone(),
-            memory: info.total_memory,
+            memory: info.usable_memory(),
             compute_units: info.compute_units,
             wave_size: info.warp_size,
             shared_memory: info.shared_memory_per_block,

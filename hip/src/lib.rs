@@ -55,6 +55,7 @@ pub use compile::rtc::{CompiledKernels, Compiler};
 pub use device::Device;
 pub use device::capture::{is_capturing, uncaptured};
 pub use device::context::Counters;
+pub use device::apu::{Apu, ApuAllocation};
 pub use device::dry::Dry;
 pub use device::event::Event;
 pub use device::info::{DeviceInfo, MemorySpace};
@@ -91,9 +92,9 @@ pub use provider::{
     Provider, Versions, is_available, passed_over, provider, rocm_device_count, select_provider,
 };
 pub use settings::{
-    ChannelsLast, CheckFinite, Config, F16Alternative, FindMode, Preset, ProfileOutput, Route, SETTINGS,
-    Setting, allow_fallback, attention_scores, channels_last, collective_timeout, conv_route, deterministic,
-    launch_reach, matmul_route, workspace_limit,
+    ApuMemory, ChannelsLast, CheckFinite, Config, F16Alternative, FindMode, Preset, ProfileOutput, Route,
+    SETTINGS, Setting, allow_fallback, attention_scores, channels_last, collective_timeout, conv_route,
+    deterministic, launch_reach, matmul_route, workspace_limit,
 };
 pub use summary::{Summary, optimization_summary};
 pub use tuning::{TuningEntry, TuningStats, TuningStore, tuning_store};

@@ -105,6 +105,18 @@ pub enum CheckFinite {
     All,
 }
 
+/// Where the memory of an integrated GPU (APU) comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApuMemory {
+    /// From `hipMalloc`. What is beyond the GPU's carve-out comes from `hipMallocManaged` where
+    /// `hipMalloc` may not reach it.
+    Auto,
+    /// From `hipMalloc` alone.
+    Device,
+    /// From `hipMallocManaged` alone.
+    Managed,
+}
+
 /// Where the profile of the whole process goes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ProfileOutput {
@@ -332,6 +344,16 @@ settings! {
         "bytes, at least `1M`", "no limit",
         "the largest piece of freed memory that the pool cuts into blocks. A larger request gets memory of its own, \
         which only requests of at least 8/9 of its size use again";
+    apu_memory(ApuMemory): ApuMemory = ApuMemory::Auto, "BURN_ROCM_APU_MEMORY", |name, value|
+        choice(name, value, &[
+            ("auto", ApuMemory::Auto),
+            ("device", ApuMemory::Device),
+            ("managed", ApuMemory::Managed),
+        ]);
+        "`auto`, `device`, `managed`", "`auto`",
+        "where the memory of an integrated GPU (APU) comes from. `device`: from `hipMalloc`. `managed`: from \
+        `hipMallocManaged`, which can hang a GPU that others share. `auto`: from `hipMalloc`, and on kernels where it may \
+        have the GPU's carve-out alone, from `hipMallocManaged` beyond that. Other GPUs ignore it";
     workspace_limit(impl Into<Option<usize>>): Option<usize> = None, "BURN_ROCM_WORKSPACE_LIMIT", |name, value|
         bytes(name, value).map(Some);
         "bytes", "no limit",

@@ -117,6 +117,8 @@ function_table! {
             fn hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
                 blocks: *mut c_int, function: hipFunction_t, block_size: c_int, shared_bytes: usize,
             ) -> hipError_t;
+            /// Allocates memory that the host and all devices share.
+            fn hipMallocManaged(ptr: *mut *mut c_void, size: usize, flags: c_uint) -> hipError_t;
             /// Begins to capture a stream's work instead of running it.
             fn hipStreamBeginCapture(stream: hipStream_t, mode: hipStreamCaptureMode) -> hipError_t;
             /// Ends a capture and gives the captured work as a graph.

@@ -172,6 +172,11 @@ pub const hipHostMallocPortable: c_uint = 1;
 /// Pinned memory that the device does not cache, so host and device always see the same contents.
 pub const hipHostMallocCoherent: c_uint = 0x4000_0000;
 
+/// Managed memory that every stream of every device may use.
+pub const hipMemAttachGlobal: c_uint = 1;
+/// Managed memory that no device uses until a stream is named.
+pub const hipMemAttachHost: c_uint = 2;
+
 /// An attribute for [`crate::Hip::hipDeviceGetAttribute`].
 pub type hipDeviceAttribute_t = c_uint;
 /// Peak clock in kHz.
@@ -180,6 +185,8 @@ pub const hipDeviceAttributeClockRate: hipDeviceAttribute_t = 5;
 pub const hipDeviceAttributeIntegrated: hipDeviceAttribute_t = 16;
 /// Level-2 cache in bytes.
 pub const hipDeviceAttributeL2CacheSize: hipDeviceAttribute_t = 19;
+/// Whether `hipMallocManaged` works on the device.
+pub const hipDeviceAttributeManagedMemory: hipDeviceAttribute_t = 24;
 /// The largest x dimension of a grid.
 pub const hipDeviceAttributeMaxGridDimX: hipDeviceAttribute_t = 29;
 /// The most threads of a block.
@@ -188,6 +195,12 @@ pub const hipDeviceAttributeMaxThreadsPerBlock: hipDeviceAttribute_t = 56;
 pub const hipDeviceAttributeMaxThreadsPerMultiProcessor: hipDeviceAttribute_t = 57;
 /// Compute units (on RDNA in WGP mode: work group processors).
 pub const hipDeviceAttributeMultiprocessorCount: hipDeviceAttribute_t = 63;
+/// The device's bus on PCI.
+pub const hipDeviceAttributePciBusId: hipDeviceAttribute_t = 67;
+/// The device's number on its PCI bus.
+pub const hipDeviceAttributePciDeviceId: hipDeviceAttribute_t = 68;
+/// The device's PCI domain.
+pub const hipDeviceAttributePciDomainID: hipDeviceAttribute_t = 69;
 /// Shared memory of a block in bytes.
 pub const hipDeviceAttributeMaxSharedMemoryPerBlock: hipDeviceAttribute_t = 74;
 /// Threads of a warp (AMD: a wave).

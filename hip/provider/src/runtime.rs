@@ -69,6 +69,7 @@ pub fn table<R: Devices + Memory + Copies + Streams + Modules + Graphs>() -> Hip
         hipModuleOccupancyMaxActiveBlocksPerMultiprocessor: Some(
             modules::hipModuleOccupancyMaxActiveBlocksPerMultiprocessor::<R>,
         ),
+        hipMallocManaged: Some(memory::hipMallocManaged::<R>),
         hipStreamBeginCapture: Some(graphs::hipStreamBeginCapture::<R>),
         hipStreamEndCapture: Some(graphs::hipStreamEndCapture::<R>),
         hipGraphInstantiateWithFlags: Some(graphs::hipGraphInstantiateWithFlags::<R>),

@@ -2,12 +2,15 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
+use std::path::Path;
 
 use hip_sys::{Hip, hipDeviceAttribute_t};
 
+use crate::device::apu::{Apu, Reported};
 use crate::error::{Error, Result, check};
 use crate::provider::Provider;
 use crate::provider::kind::ProviderKind;
+use crate::settings::{ApuMemory, settings};
 
 /// Whose memory a device has. Other libraries that exchange memory with it must know this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,8 +34,10 @@ pub struct DeviceInfo {
     pub name: String,
     /// The full architecture name, such as `gfx90a:sramecc+:xnack-`.
     pub arch: String,
-    /// Bytes of memory.
+    /// Bytes of memory, as `hipDeviceTotalMem` gives them.
     pub total_memory: usize,
+    /// Its memory, if it is an integrated GPU (APU).
+    pub apu: Option<Apu>,
     /// Compute units.
     pub compute_units: u32,
     /// Threads in a warp (AMD calls it a wave).
@@ -55,6 +60,12 @@ impl DeviceInfo {
         format!("{}, {}, {} compute units", self.name, self.arch, self.compute_units)
     }
 
+    /// Bytes of memory that the pool may have: [`total_memory`](Self::total_memory), or what the kernel
+    /// lets an integrated GPU use of the host's memory if that is more.
+    pub fn usable_memory(&self) -> usize {
+        self.apu.as_ref().map_or(self.total_memory, |apu| apu.total(self.total_memory))
+    }
+
     pub(crate) fn query(provider: &Provider, index: usize) -> Result<Self> {
         let hip = provider.hip();
         let device = index as c_int;
@@ -74,7 +85,22 @@ impl DeviceInfo {
             name => name,
         };
         let versions = provider.versions();
+        // A HIP that does not know an attribute does not have what it tells of either.
+        let known = |which| attribute(which).unwrap_or(0);
+        let reported = Reported {
+            integrated: known(hip_sys::hipDeviceAttributeIntegrated) != 0,
+            managed: hip.hipMallocManaged.is_some() && known(hip_sys::hipDeviceAttributeManagedMemory) != 0,
+            pci: [
+                known(hip_sys::hipDeviceAttributePciDomainID),
+                known(hip_sys::hipDeviceAttributePciBusId),
+                known(hip_sys::hipDeviceAttributePciDeviceId),
+            ],
+            total: total_memory,
+        };
+        // An invalid setting fails elsewhere, with its reason.
+        let setting = settings().map_or(ApuMemory::Auto, |settings| settings.apu_memory);
         Ok(Self {
+            apu: Apu::of(reported, setting, Path::new("/")),
             index,
             memory: match provider.kind() {
                 ProviderKind::Rocm => MemorySpace::Rocm,

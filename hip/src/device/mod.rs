@@ -1,5 +1,6 @@
 //! Devices: memory, copies, launches and waits on one GPU.
 
+pub(crate) mod apu;
 pub(crate) mod capture;
 pub(crate) mod context;
 pub(crate) mod dry;
@@ -128,7 +129,10 @@ impl Device {
         let copies = Arc::new(Stream::new(&context, "copies")?);
         output::write_at_exit();
         summary_output::write_at_exit();
-        let driver = Driver::new(&context, &compute, &copies);
+        if let Some(apu) = &info.apu {
+            apu.check(settings()?.apu_memory)?;
+        }
+        let driver = Driver::new(&context, &compute, &copies, info.apu.clone());
         let target = workarounds::compile_target(&info.arch, settings()?.architecture.as_deref())?;
         let kernels = Kernels::new(&context, &compute, target, settings()?.loaded_limit);
         Ok(Self {
@@ -137,7 +141,7 @@ impl Device {
             pool: MemoryPool::new(
                 Box::new(driver),
                 Options {
-                    limit: settings()?.memory_limit_of(ordinal, info.total_memory),
+                    limit: settings()?.memory_limit_of(ordinal, info.usable_memory()),
                     pooled: settings()?.memory_pool,
                     split: settings()?.memory_split.unwrap_or(usize::MAX),
                 },
@@ -170,9 +174,11 @@ impl Device {
         self.context.provider
     }
 
-    /// Free and total bytes, as the driver reports them. Memory that the pool caches is not free.
+    /// Free and total bytes, as the driver reports them. Memory that the pool caches is not free. On
+    /// an integrated GPU, what the kernel lets it use of the host's memory counts
+    /// ([`Config::apu_memory`](crate::Config::apu_memory)).
     pub fn memory_info(&self) -> Result<(usize, usize)> {
-        crate::memory::driver::free_and_total(&self.context)
+        self.pool.free_and_total()
     }
 
     /// Which implementation computes batch, layer, RMS and group norms

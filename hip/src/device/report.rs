@@ -1,5 +1,6 @@
 //! The report of the example `device-info` as JSON.
 
+use crate::device::apu::Apu;
 use crate::device::info::DeviceInfo;
 use crate::device::survey::{ProviderReport, survey};
 use crate::doctor::{Finding, doctor};
@@ -38,8 +39,8 @@ pub fn report_json() -> String {
 
 impl ProviderReport {
     /// The report as a JSON object. Its keys are this struct's fields, with `provider` for the kind
-    /// and `searched` for the places that an error lists. A device has `free_memory` beside its
-    /// properties.
+    /// and `searched` for the places that an error lists. A device has `free_memory` and
+    /// `usable_memory` beside its properties.
     pub fn to_json(&self) -> String {
         let versions = self.versions.map(|Versions { runtime, driver, hiprtc: (major, minor) }| {
             object(&[
@@ -85,6 +86,8 @@ fn device(info: &DeviceInfo, free: Option<usize>) -> String {
         ("name", Json(&info.name).to_string()),
         ("arch", Json(&info.arch).to_string()),
         ("total_memory", info.total_memory.to_string()),
+        ("usable_memory", info.usable_memory().to_string()),
+        ("apu", info.apu.as_ref().map_or("null".into(), apu)),
         ("free_memory", free.map_or("null".into(), |free| free.to_string())),
         ("compute_units", info.compute_units.to_string()),
         ("warp_size", info.warp_size.to_string()),
@@ -93,6 +96,16 @@ fn device(info: &DeviceInfo, free: Option<usize>) -> String {
         ("shared_memory_per_block", info.shared_memory_per_block.to_string()),
         ("driver_version", info.driver_version.to_string()),
         ("runtime_version", info.runtime_version.to_string()),
+    ])
+}
+
+fn apu(apu: &Apu) -> String {
+    let bytes = |bytes: Option<usize>| bytes.map_or("null".into(), |bytes| bytes.to_string());
+    object(&[
+        ("carve_out", bytes(apu.carve_out)),
+        ("gtt", bytes(apu.gtt)),
+        ("allocation", Json(apu.allocation.name()).to_string()),
+        ("reason", Json(&apu.reason).to_string()),
     ])
 }
 

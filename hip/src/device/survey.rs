@@ -96,6 +96,7 @@ impl ProviderReport {
                 Ok(info) => {
                     let context = crate::device::context::Context::new(provider, index, index);
                     let free = crate::memory::driver::free_and_total(&context).ok().map(|(free, _)| free);
+                    let free = free.map(|free| info.apu.as_ref().map_or(free, |apu| apu.free(free, 0)));
                     self.devices.push((info, free));
                 }
                 Err(error) => self.hints.push(format!("device {index}: {error}")),
@@ -137,7 +138,10 @@ impl fmt::Display for ProviderReport {
         for (device, free) in &self.devices {
             writeln!(f, "  device {}: {} ({})", device.index, device.name, device.arch)?;
             let free = free.map_or(String::new(), |free| format!(", {} free", gigabytes(free)));
-            writeln!(f, "    memory {}{free}", gigabytes(device.total_memory))?;
+            writeln!(f, "    memory {}{free}", gigabytes(device.usable_memory()))?;
+            if let Some(apu) = &device.apu {
+                writeln!(f, "    shared with the host, by {}: {}", apu.allocation.name(), apu.reason)?;
+            }
             writeln!(
                 f,
                 "    {} compute units, warps of {}, blocks of up to {} threads with {} KiB of shared memory",

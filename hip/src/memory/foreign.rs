@@ -34,6 +34,7 @@ impl fmt::Debug for ForeignMemory {
 pub(crate) struct Foreign {
     device: Arc<Device>,
     address: usize,
+    bytes: usize,
     pub(crate) read_only: bool,
     /// Whether the range is registered with the driver.
     registered: bool,
@@ -58,7 +59,8 @@ impl Foreign {
             device.context.check("hipHostRegister", status)?;
         }
         let keeper = Mutex::new(Some(keeper));
-        Ok(Self { device: device.clone(), address, read_only, registered, keeper })
+        device.pool.import(bytes);
+        Ok(Self { device: device.clone(), address, bytes, read_only, registered, keeper })
     }
 }
 
@@ -66,6 +68,7 @@ impl Drop for Foreign {
     fn drop(&mut self) {
         let keeper = self.keeper.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let Some(keeper) = keeper else { return };
+        self.device.pool.end_import(self.bytes);
         let (address, registered, context) = (self.address, self.registered, self.device.context.clone());
         self.device.releases.after_compute(Box::new(move || {
             if registered {

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::memory::arena::{Arena, BlockId, Taken, rounded};
 use crate::memory::ledger::{self, Entry, Ledger, Start};
 use crate::memory::record::MemoryRecord;
-use crate::memory::summary::{MemorySnapshot, MemorySummary, bytes_of};
+use crate::memory::summary::{MemorySnapshot, MemorySummary, MemoryUse, bytes_of};
 use graphs::Graphs;
 
 /// The source of the pool's memory: the driver, or an imitation in tests.
@@ -29,6 +29,10 @@ pub(crate) trait Backing: Send + Sync {
     fn wait(&self) -> Result<()>;
     /// Free and total bytes.
     fn free_and_total(&self) -> Result<(usize, usize)>;
+    /// The bytes that are managed memory.
+    fn managed(&self) -> usize {
+        0
+    }
 }
 
 /// A pool's statistics.
@@ -140,6 +144,8 @@ struct State {
     /// The most bytes held from the driver at once.
     peak_reserved: usize,
     ledger: Ledger,
+    /// Memory that other libraries own and tensors use.
+    imported: MemoryUse,
     limit: Option<usize>,
 }
 
@@ -164,8 +170,9 @@ impl MemoryPool {
         let arenas = std::array::from_fn(|_| Arena::new());
         let segments = SEGMENTS.map(|size| SegmentStats { size, ..SegmentStats::default() });
         let (graphs, stats) = (Graphs::default(), PoolStats::default());
-        let (peak_reserved, ledger) = (0, Ledger::default());
-        let state = Mutex::new(State { arenas, segments, graphs, stats, peak_reserved, ledger, limit });
+        let (peak_reserved, ledger, imported) = (0, Ledger::default(), MemoryUse::default());
+        let state = State { arenas, segments, graphs, stats, peak_reserved, ledger, imported, limit };
+        let state = Mutex::new(state);
         Self { backing, state, pooled, split, clearing: Mutex::new(()), allowed: AtomicU64::new(ANY) }
     }
 
@@ -184,6 +191,7 @@ impl MemoryPool {
     /// Sums over the pool's memory, also by size, label, thread and op. The memory of a captured
     /// graph counts as the blocks that the graph is made of, under the label of the capture.
     pub fn summary(&self) -> MemorySummary {
+        let managed = self.backing.managed();
         let state = self.state();
         let State { arenas, stats, ledger, .. } = &*state;
         let free = || arenas.iter().flat_map(Arena::free_blocks);
@@ -191,6 +199,8 @@ impl MemoryPool {
             allocated: ledger.all(),
             reserved: stats.reserved,
             peak_reserved: state.peak_reserved,
+            managed,
+            imported: state.imported,
             padding: stats.padding,
             free: free().sum(),
             largest_free: free().max().unwrap_or(0),
@@ -205,7 +215,21 @@ impl MemoryPool {
     pub fn snapshot(&self) -> MemorySnapshot {
         let state = self.state();
         let PoolStats { allocated, reserved, .. } = state.stats;
-        MemorySnapshot { allocated, reserved, blocks: state.ledger.blocks() }
+        MemorySnapshot { allocated, reserved, imported: state.imported, blocks: state.ledger.blocks() }
+    }
+
+    /// Counts memory that another library owns and a tensor uses.
+    pub(crate) fn import(&self, bytes: usize) {
+        self.state().imported.add(bytes);
+    }
+
+    /// Counts the end of such a use.
+    pub(crate) fn end_import(&self, bytes: usize) {
+        self.state().imported.remove(bytes);
+    }
+
+    pub(crate) fn free_and_total(&self) -> Result<(usize, usize)> {
+        self.backing.free_and_total()
     }
 
     /// Runs `body`, and records the blocks that all threads allocate and free meanwhile. Records may
@@ -264,6 +288,7 @@ impl MemoryPool {
         let mut state = self.state();
         state.stats.peak = state.stats.allocated;
         state.peak_reserved = state.stats.reserved;
+        state.imported.peak = state.imported.bytes;
         state.ledger.reset_peaks();
     }
 

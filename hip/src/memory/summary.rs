@@ -72,6 +72,11 @@ pub struct MemorySummary {
     /// The most bytes held from the driver at once, since the start or the last
     /// [`reset_peak`](crate::MemoryPool::reset_peak).
     pub peak_reserved: usize,
+    /// Bytes of `reserved` that are managed memory, which only an integrated GPU may have
+    /// ([`Config::apu_memory`](crate::Config::apu_memory)).
+    pub managed: usize,
+    /// Memory that other libraries own and tensors use. Not a part of `allocated` or `reserved`.
+    pub imported: MemoryUse,
     /// Bytes that rounding up adds to the requests of the blocks in use.
     pub padding: usize,
     /// Bytes held from the driver that are in no block in use.
@@ -163,6 +168,9 @@ impl Display for MemorySummary {
         line(f)?;
         used(f, "allocated", &self.allocated)?;
         row(f, "reserved", [&bytes_of(self.reserved), &bytes_of(self.peak_reserved), &"", &"", &""])?;
+        if self.managed > 0 {
+            row(f, "  of it managed memory", [&bytes_of(self.managed), &"", &"", &"", &""])?;
+        }
         for (name, bytes) in
             [("padding", self.padding), ("free", self.free), ("largest free block", self.largest_free)]
         {
@@ -170,6 +178,7 @@ impl Display for MemorySummary {
         }
         let fragmentation = format!("{:.1} %", 100.0 * self.fragmentation());
         row(f, "fragmentation", [&fragmentation, &"", &"", &"", &""])?;
+        used(f, "imported from other libraries", &self.imported)?;
         for (head, rows) in [("by size", &self.classes), ("by label", &self.labels)] {
             line(f)?;
             row(f, head, [&""; 5].map(|cell| cell as &dyn Display))?;
@@ -214,17 +223,21 @@ pub struct MemorySnapshot {
     pub allocated: usize,
     /// Bytes held from the driver.
     pub reserved: usize,
+    /// Memory that other libraries own and tensors use. Not a part of the others.
+    pub imported: MemoryUse,
     /// The blocks in use, the largest first.
     pub blocks: Vec<MemoryBlock>,
 }
 
 impl MemorySnapshot {
-    /// The snapshot as JSON: an object with the numbers `allocated` and `reserved`, and the list
-    /// `blocks`. A block has the numbers `bytes` and `requested`, `age` in seconds, and the texts
+    /// The snapshot as JSON: an object with the numbers `allocated`, `reserved` and `imported` (bytes
+    /// of memory that other libraries own), and the list `blocks`. A block has the numbers `bytes` and `requested`, `age` in seconds, and the texts
     /// `op`, `label` and `thread`; `age`, `op` and `label` may be `null`.
     pub fn to_json(&self) -> String {
         let text = |text: Option<&str>| text.map_or("null".into(), |text| Json(text).to_string());
-        let mut all = format!(r#"{{"allocated":{},"reserved":{},"blocks":["#, self.allocated, self.reserved);
+        let (allocated, reserved, imported) = (self.allocated, self.reserved, self.imported.bytes);
+        let mut all =
+            format!(r#"{{"allocated":{allocated},"reserved":{reserved},"imported":{imported},"blocks":["#);
         for (number, block) in self.blocks.iter().enumerate() {
             let MemoryBlock { bytes, requested, .. } = block;
             let age = block.age.map_or("null".into(), |age| format!("{:.9}", age.as_secs_f64()));

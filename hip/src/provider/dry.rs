@@ -103,6 +103,7 @@ pub(super) fn hip(real: &Hip) -> Hip {
         maybe {}
         instead {
             hipMalloc: malloc,
+            hipMallocManaged: Some(managed),
             hipHostMalloc: host_malloc,
             hipHostFree: host_free,
             hipMemcpyAsync: copy,
@@ -212,6 +213,11 @@ unsafe extern "C" fn malloc(address: *mut *mut c_void, bytes: usize) -> hipError
         }
         Err(_) => hipErrorOutOfMemory,
     }
+}
+
+unsafe extern "C" fn managed(address: *mut *mut c_void, bytes: usize, _flags: c_uint) -> hipError_t {
+    // SAFETY: the caller's place.
+    unsafe { malloc(address, bytes) }
 }
 
 /// The bytes in front of a host block, which hold its size. It keeps the block aligned to a page.

@@ -15,7 +15,9 @@ use std::sync::{Arc, Once};
 use burn_backend::tensor::FloatTensor;
 use burn_rocm::graph::{self, Graph};
 use burn_rocm::interop::*;
-use burn_rocm::{Config, RocmDevice, RocmError, RocmTensor, read_with_fault};
+use burn_rocm::{
+    Config, RocmDevice, RocmError, RocmTensor, memory_snapshot, memory_summary, read_with_fault,
+};
 use burn_rocm_tests::*;
 use hip::MemorySpace;
 use serial_test::serial;
@@ -358,6 +360,34 @@ fn the_keeper_is_called_once_after_the_last_view() {
     let empty = memory.tensor(0, &[0, 3], None, DType::F32, &calls).unwrap();
     open().sync().unwrap();
     assert_eq!((empty.dims(), count(&calls)), (&[0, 3][..], 2));
+}
+
+#[test]
+#[serial]
+fn imported_memory_is_a_line_of_its_own() {
+    let (memory, calls) = (floats(&numbers(1000)), calls());
+    let before = memory_summary(&device()).unwrap();
+    let x = memory.tensor(0, &[1000], None, DType::F32, &calls).unwrap();
+    let view = R::float_swap_dims(R::float_reshape(x.clone(), Shape::new([10, 100])), 0, 1);
+    let during = memory_summary(&device()).unwrap();
+    assert_eq!(during.allocated.bytes, before.allocated.bytes, "the pool gave nothing");
+    assert_eq!(during.reserved, before.reserved);
+    assert_eq!(during.imported.blocks(), before.imported.blocks() + 1);
+    let bytes = during.imported.bytes - before.imported.bytes;
+    // The buffer may begin up to 255 bytes before the tensor.
+    assert!((4000..4256).contains(&bytes), "{bytes} bytes");
+    assert!(during.to_string().contains("| imported from other libraries"), "{during}");
+    let json = memory_snapshot(&device()).unwrap().to_json();
+    assert!(json.contains(&format!(r#""imported":{},"#, during.imported.bytes)), "{json}");
+    drop((x, view));
+    let after = memory_summary(&device()).unwrap();
+    assert_eq!(
+        (after.imported.bytes, after.imported.blocks()),
+        (before.imported.bytes, before.imported.blocks())
+    );
+    assert!(after.imported.peak >= during.imported.bytes);
+    open().sync().unwrap();
+    assert_eq!(count(&calls), 1);
 }
 
 /// Waits until the memory is handed over, and notes what the host sees then.

@@ -152,6 +152,9 @@ impl Devices for Host {
             hipDeviceAttributeClockRate => cpu().clock_khz,
             hipDeviceAttributeIntegrated => 1,
             hipDeviceAttributeL2CacheSize => cpu().l2_bytes,
+            hipDeviceAttributeManagedMemory => 1,
+            // It lies on no PCI bus.
+            hipDeviceAttributePciBusId | hipDeviceAttributePciDeviceId | hipDeviceAttributePciDomainID => 0,
             hipDeviceAttributeMaxGridDimX => c_int::MAX,
             hipDeviceAttributeMaxThreadsPerBlock => shape.threads_per_block as c_int,
             hipDeviceAttributeMaxThreadsPerMultiProcessor => shape.threads_per_unit as c_int,

@@ -117,6 +117,11 @@ impl Memory for Host {
         allocate(bytes, Some(current()?.index))
     }
 
+    /// All memory of this device is the host's, and so is managed memory.
+    fn allocate_managed(bytes: usize) -> Status<*mut c_void> {
+        Self::allocate(bytes)
+    }
+
     fn free(pointer: *mut c_void) -> Status {
         // Waits for the device's work, as AMD's hipFree does.
         let owner = match LIVE.find(pointer as usize) {

@@ -135,6 +135,11 @@ impl Devices for Driver {
         let which = match which {
             hipDeviceAttributeClockRate => Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE,
             hipDeviceAttributeIntegrated => Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED,
+            // NVIDIA GPUs have managed memory, but this provider does not offer it.
+            hipDeviceAttributeManagedMemory => return Ok(0),
+            hipDeviceAttributePciBusId => Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID,
+            hipDeviceAttributePciDeviceId => Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID,
+            hipDeviceAttributePciDomainID => Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID,
             hipDeviceAttributeL2CacheSize => Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE,
             hipDeviceAttributeMaxGridDimX => Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X,
             hipDeviceAttributeMaxThreadsPerBlock => Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK,

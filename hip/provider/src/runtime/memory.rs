@@ -127,6 +127,12 @@ pub trait Memory: Devices {
     /// Allocates memory of the calling thread's device. `bytes` is never 0.
     fn allocate(bytes: usize) -> Status<*mut c_void>;
 
+    /// Allocates memory that the host and all devices share, which [`Memory::free`] frees. `bytes` is
+    /// never 0. A provider that has none leaves this as it is.
+    fn allocate_managed(_bytes: usize) -> Status<*mut c_void> {
+        Err(hipErrorNotSupported)
+    }
+
     /// Frees memory of a device.
     fn free(pointer: *mut c_void) -> Status;
 
@@ -176,6 +182,22 @@ fn free<M: Memory>(pointer: *mut c_void, free: fn(*mut c_void) -> Status) -> hip
 pub(super) unsafe extern "C" fn hipMalloc<M: Memory>(pointer: *mut *mut c_void, size: usize) -> hipError_t {
     // SAFETY: the caller's out-pointer, here and below.
     unsafe { malloc::<M>(pointer, size, M::allocate) }
+}
+
+/// Unlike `hipMalloc`, this refuses 0 bytes.
+pub(super) unsafe extern "C" fn hipMallocManaged<M: Memory>(
+    pointer: *mut *mut c_void,
+    size: usize,
+    flags: c_uint,
+) -> hipError_t {
+    api(|| {
+        M::ready()?;
+        let known = flags == hipMemAttachGlobal || flags == hipMemAttachHost;
+        require(known && size > 0 && !pointer.is_null(), hipErrorInvalidValue)?;
+        let memory = M::allocate_managed(size)?;
+        // SAFETY: as above.
+        unsafe { put(pointer, memory) }
+    })
 }
 
 pub(super) unsafe extern "C" fn hipHostMalloc<M: Memory>(

@@ -27,6 +27,23 @@ fn memory() {
         |call: &mut Malloc| unsafe { (t.hipHostMalloc)(call.0, call.1, 0) },
         rules,
     );
+    type Managed = (*mut *mut c_void, usize, std::ffi::c_uint);
+    let managed = t.hipMallocManaged.expect("every provider has it");
+    let none = Fails(hipErrorInvalidValue);
+    let rules: &[crate::Rule<'_, Managed, hipError_t>] = &[
+        ("no bytes", &|call| call.1 = 0, none),
+        ("null", &|call| call.0 = null_mut(), none),
+        ("no flag", &|call| call.2 = 0, none),
+        ("both flags", &|call| call.2 = 3, none),
+        ("the host's", &|call| call.2 = hipMemAttachHost, Runs),
+    ];
+    check(
+        "hipMallocManaged",
+        (&raw mut to, 8, hipMemAttachGlobal),
+        |call: &mut Managed| unsafe { managed(call.0, call.1, call.2) },
+        rules,
+    );
+    to = null_mut();
     type Free = *mut c_void;
     let rules: &[crate::Rule<'_, Free, hipError_t>] = &[("null", &|at| *at = null_mut(), Nothing)];
     check("hipFree", dangling(), |at: &mut Free| unsafe { (t.hipFree)(*at) }, rules);
