@@ -352,8 +352,8 @@ settings! {
         ]);
         "`auto`, `device`, `managed`", "`auto`",
         "where the memory of an integrated GPU (APU) comes from. `device`: from `hipMalloc`. `managed`: from \
-        `hipMallocManaged`, which can hang a GPU that others share. `auto`: from `hipMalloc`, and on kernels where it may \
-        have the GPU's carve-out alone, from `hipMallocManaged` beyond that. Other GPUs ignore it";
+        `hipMallocManaged`, which can hang a GPU that others share. `auto`: from `hipMalloc`, and on kernels where it \
+        may have the GPU's carve-out alone, from `hipMallocManaged` beyond that. Other GPUs ignore it";
     workspace_limit(impl Into<Option<usize>>): Option<usize> = None, "BURN_ROCM_WORKSPACE_LIMIT", |name, value|
         bytes(name, value).map(Some);
         "bytes", "no limit",
@@ -367,6 +367,11 @@ settings! {
         "`0`, `1`", "`1`",
         "whether results of timing MIOpen's algorithms are kept on disk, in the folder `tuning` of the cache's folder, \
         and used by later processes. Never with `deterministic`";
+    kernel_find(bool): bool = false, "BURN_ROCM_KERNEL_FIND", flag;
+        "`0`, `1`", "`0`",
+        "whether this project's kernels are chosen by trial, where an op has several ways that give the same result \
+        but for the order of sums: reductions, and attention in f32. They are timed at the third use of a class of \
+        shapes, for which the host waits. What is fastest is kept as `tuning` says. Never with `deterministic`";
     cache_dir(PathBuf): Option<PathBuf> = None, "BURN_ROCM_CACHE_DIR",
         |_, value| Ok(Some(PathBuf::from(value)));
         "a folder", "`burn-rocm` in `XDG_CACHE_HOME`, else in `~/.cache`; on Windows in `%LOCALAPPDATA%`",

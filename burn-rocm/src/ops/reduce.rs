@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn_backend::Scalar;
 use burn_std::{BoolDType, BoolStore, DType, IntDType, SmallVec};
-use hip::{Device, Functor, Grid, KernelName, Template};
+use hip::{Device, Functor, Grid, KernelName, KernelProblem, Template};
 
 use super::cast::cast;
 use super::cat::cat;
@@ -19,14 +19,25 @@ use crate::error::invalid;
 use crate::layout::inverse;
 use crate::tensor::{RocmTensor, check_axis};
 
-/// The fewest elements of one part of a row, and of a column. Smaller parts cost more than they
-/// save.
-const LEAST_PART: [usize; 2] = [1024, 256];
+/// How a reduction is cut up among blocks and threads.
+#[derive(Clone, Copy, PartialEq)]
+struct Cut {
+    /// Blocks for each compute unit, if a few long lines are cut into parts.
+    blocks: usize,
+    /// How many rows of a short column one thread adds up, before the threads of a block join their
+    /// sums.
+    rows_each: usize,
+    /// Whether a warp takes a row, where warps are enough to fill the device. Otherwise a block does.
+    by_warp: bool,
+}
 
-/// How many rows of a short column one thread adds up, before the threads of a block join their
-/// sums. With fewer rows, a thread reads too little and the block joins more sums: with 2 rows per
-/// thread, sums of 16 rows of 589,824 and of 2,359,296 f32 read 1.3 of an H200's 4.3 TB/s.
-const ROWS_EACH: usize = 8;
+/// What of a [`Cut`] decides how fast a reduction is.
+#[derive(Clone, Copy)]
+enum Deciding {
+    Blocks,
+    RowsEach,
+    ByWarp,
+}
 
 /// A packed tensor seen as `[outer, len, inner]` around the reduced axis.
 pub(super) struct Lines {
@@ -38,6 +49,8 @@ pub(super) struct Lines {
     dims: Vec<usize>,
     /// The permutation that restores the caller's order of axes.
     back: Option<Vec<usize>>,
+    /// What timing has chosen, in place of the defaults.
+    cut: Option<Cut>,
 }
 
 impl Lines {
@@ -58,7 +71,7 @@ impl Lines {
         let inner = dims[axis + 1..].iter().product();
         let len = dims[axis];
         dims[axis] = 1;
-        Ok(Self { tensor, outer, len, inner, dims, back })
+        Ok(Self { tensor, outer, len, inner, dims, back, cut: None })
     }
 
     /// A new tensor for the result, in which the reduced axis has size 1.
@@ -89,20 +102,37 @@ impl Lines {
         (self.outer * wide.div_ceil(across), across)
     }
 
+    fn cut(&self) -> Cut {
+        let defaults = self.tensor.hip_device().defaults();
+        self.cut.unwrap_or_else(|| Cut {
+            blocks: match (self.inner, self.wide_blocks()) {
+                (1, _) => defaults.sum_row_blocks,
+                (_, (0, _)) => defaults.sum_column_blocks,
+                _ => defaults.sum_wide_blocks,
+            },
+            rows_each: defaults.sum_rows_each,
+            by_warp: true,
+        })
+    }
+
+    /// How many blocks the lines take if none is cut into parts, and the fewest elements of a part.
+    fn whole_lines(&self) -> (usize, usize) {
+        let device = self.tensor.hip_device();
+        let (threads, defaults) = (device.block_threads() as usize, device.defaults());
+        // A block reduces a row, and a thread a column; on the CPU device a vector lane reduces a
+        // column.
+        match (self.inner, self.wide_blocks()) {
+            (1, _) => (self.outer, defaults.sum_row_part),
+            (inner, (0, _)) => ((self.outer * inner).div_ceil(threads.max(64)), defaults.sum_column_part),
+            (_, (wide, _)) => (wide, defaults.sum_column_part / 2),
+        }
+    }
+
     /// The number of parts into which each line is cut, so that a few long lines fill the device; 1
     /// if there are enough lines.
     fn parts(&self) -> usize {
-        let device = self.tensor.hip_device();
-        let units = device.info().compute_units as usize;
-        let threads = device.block_threads() as usize;
-        // A block reduces a row, and a thread a column; on the CPU device a vector lane reduces a
-        // column. With this many blocks for each compute unit, the kernels reach the full memory
-        // rate (H200, sums of 2^28 f32 as one row and as 4096 columns).
-        let (lines, least, blocks) = match (self.inner, self.wide_blocks()) {
-            (1, _) => (self.outer, LEAST_PART[0], if threads == 1 { 4 } else { 32 }),
-            (inner, (0, _)) => ((self.outer * inner).div_ceil(threads.max(64)), LEAST_PART[1], 4),
-            (_, (wide, _)) => (wide, LEAST_PART[1] / 2, 8),
-        };
+        let units = self.tensor.hip_device().info().compute_units as usize;
+        let ((lines, least), blocks) = (self.whole_lines(), self.cut().blocks);
         if lines == 0 || lines >= units {
             1
         } else {
@@ -138,7 +168,7 @@ impl Lines {
                 let grid = match self.wide_blocks() {
                     (0, _) => column_grid(device, outer * parts * inner, len.div_ceil(parts)),
                     (blocks, across) => {
-                        let down = len.div_ceil(parts).div_ceil(ROWS_EACH);
+                        let down = len.div_ceil(parts).div_ceil(self.cut().rows_each);
                         device.grid_rows(blocks * parts, across.saturating_mul(down))
                     }
                 };
@@ -176,9 +206,55 @@ impl Lines {
         Ok(out)
     }
 
-    /// The whole reduction, in one pass or two. `to` may differ from the tensor's dtype only
-    /// between f32 and narrower floats.
+    /// The whole reduction, cut up as timing has found to be fastest, if it is asked for. `to` may
+    /// differ from the tensor's dtype only between f32 and narrower floats.
     fn reduce(&self, op: &'static str, functor: Functor, to: DType) -> hip::Result<RocmTensor> {
+        let device = self.tensor.hip_device();
+        if !device.finds_kernels() || self.outer * self.len * self.inner == 0 {
+            return self.reduce_once(op, functor, to);
+        }
+        let Some((deciding, what)) = self.deciding() else { return self.reduce_once(op, functor, to) };
+        let cut = self.cut();
+        let candidates = match deciding {
+            Deciding::Blocks => vec![cut.blocks, cut.blocks / 2, cut.blocks * 2],
+            Deciding::RowsEach => vec![cut.rows_each, cut.rows_each / 2, cut.rows_each * 2],
+            Deciding::ByWarp => vec![1, 0],
+        };
+        let with = |candidate: usize| {
+            let cut = match deciding {
+                Deciding::Blocks => Cut { blocks: candidate, ..cut },
+                Deciding::RowsEach => Cut { rows_each: candidate, ..cut },
+                Deciding::ByWarp => Cut { by_warp: candidate == 1, ..cut },
+            };
+            let (tensor, dims, back) = (self.tensor.clone(), self.dims.clone(), self.back.clone());
+            Self { tensor, dims, back, cut: Some(cut), ..*self }
+        };
+        let template = if self.inner == 1 { Template::reduce_rows } else { Template::reduce_columns };
+        let sizes = [self.outer, self.len, self.inner];
+        let problem = KernelProblem::new(what, template, self.tensor.kernel_type()?, sizes);
+        let chosen = device.kernel_choice(problem, &candidates, |candidate| {
+            with(candidate).reduce_once(op, functor, to).map(drop)
+        })?;
+        with(chosen).reduce_once(op, functor, to)
+    }
+
+    /// What decides how fast the reduction is; `None` if nothing is to be chosen.
+    fn deciding(&self) -> Option<(Deciding, &'static str)> {
+        let device = self.tensor.hip_device();
+        let (lines, least) = self.whole_lines();
+        if lines > 0 && lines < device.info().compute_units as usize && self.len / least > 1 {
+            return Some((Deciding::Blocks, "blocks for each compute unit, sums in parts"));
+        }
+        match self.inner {
+            1 if self.fills_by_warps(self.outer) => Some((Deciding::ByWarp, "warps for sums of rows")),
+            1 => None,
+            _ => (self.wide_blocks().0 > 0)
+                .then_some((Deciding::RowsEach, "rows of a thread, sums of columns")),
+        }
+    }
+
+    /// The whole reduction, in one pass or two.
+    fn reduce_once(&self, op: &'static str, functor: Functor, to: DType) -> hip::Result<RocmTensor> {
         let dtype = self.tensor.dtype_of();
         let parts = self.parts();
         if parts == 1 {
@@ -196,6 +272,7 @@ impl Lines {
             len: parts,
             dims: Vec::new(),
             back: None,
+            cut: None,
             outer: self.outer,
             inner: self.inner,
         };
@@ -219,12 +296,18 @@ impl Lines {
     fn row_grid(&self, parts: usize) -> Grid {
         let device = self.tensor.hip_device();
         let rows = self.outer * parts;
-        let threads = device.block_threads();
-        let warps = (threads / device.info().warp_size) as usize;
-        if warps > 1 && rows >= device.resident_warps() {
+        if self.cut().by_warp && self.fills_by_warps(rows) {
+            let threads = device.block_threads();
+            let warps = (threads / device.info().warp_size) as usize;
             return Grid { threads, ..device.grid_rows(rows / warps, 1) };
         }
         device.grid_rows(rows, self.len.div_ceil(parts))
+    }
+
+    /// Whether as many rows fill the device if a warp takes each.
+    fn fills_by_warps(&self, rows: usize) -> bool {
+        let device = self.tensor.hip_device();
+        device.block_threads() / device.info().warp_size > 1 && rows >= device.resident_warps()
     }
 }
 

@@ -19,12 +19,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use hip_kernels::KernelName;
 
 use crate::compile::program::Program;
+use crate::defaults::{Defaults, Family};
 use crate::device::capture::Captures;
 use crate::device::context::{Context, Counters, EventKind};
 use crate::device::event::Event;
 use crate::device::info::DeviceInfo;
 use crate::device::stream::{Priority, Stream};
 use crate::error::{Error, Result};
+use crate::kernel_find::choices::KernelChoices;
 use crate::launch::grid::Grid;
 use crate::launch::kernel::Kernel;
 use crate::launch::kernels::Kernels;
@@ -37,20 +39,14 @@ use crate::once::OnceAny;
 use crate::profile::{output, session};
 use crate::provider::{Provider, provider};
 use crate::ranges;
-use crate::settings::{Route, STEPS, settings};
+use crate::settings::{Route, settings};
 use crate::summary::output as summary_output;
 use crate::watch::profiled;
 use crate::workarounds;
 
-/// Items per block of an element-wise launch: 8 for each of 256 threads. A strided copy of 2^28 f32
-/// on an H200 reached 1.99 TB/s with 8 items per thread, 1.91 with 4 and 1.57 with one.
-const ITEMS_PER_BLOCK: usize = 2048;
 /// The most blocks of a launch. HIP accepts fewer than 2^32 threads; the kernels loop over the
 /// items that are left.
 const MOST_BLOCKS: usize = (1 << 22) - 1;
-/// Threads of a block: a multiple of every warp size, and few enough that each can have many
-/// registers.
-const THREADS: u32 = 256;
 
 static DEVICES: OnceLock<Box<[OnceLock<Arc<Device>>]>> = OnceLock::new();
 
@@ -62,6 +58,8 @@ pub struct Device {
     pub(crate) blas: OnceAny,
     pub(crate) dnn: OnceAny,
     info: DeviceInfo,
+    defaults: Defaults,
+    pub(crate) kernel_choices: KernelChoices,
     pub(crate) context: Arc<Context>,
     pub(crate) compute: Arc<Stream>,
     pub(crate) copies: Arc<Stream>,
@@ -135,7 +133,10 @@ impl Device {
         let driver = Driver::new(&context, &compute, &copies, info.apu.clone());
         let target = workarounds::compile_target(&info.arch, settings()?.architecture.as_deref())?;
         let kernels = Kernels::new(&context, &compute, target, settings()?.loaded_limit);
+        let defaults = Defaults::of(Family::of(&info));
         Ok(Self {
+            defaults,
+            kernel_choices: KernelChoices::default(),
             blas: OnceAny::default(),
             dnn: OnceAny::default(),
             pool: MemoryPool::new(
@@ -150,9 +151,7 @@ impl Device {
             fences: TransferFences::default(),
             releases: Releases::new(&context, &compute),
             faults: Faults::new(&context, &compute)?,
-            // If a block has one thread, a launch costs less than the check whether it can be
-            // deferred.
-            chain_limit: settings()?.chain.unwrap_or(if info.max_threads_per_block == 1 { 0 } else { STEPS }),
+            chain_limit: settings()?.chain.unwrap_or(defaults.chain_steps),
             peers: Mutex::new(Vec::new()),
             collectives: Mutex::new(()),
             captures: Captures::default(),
@@ -167,6 +166,11 @@ impl Device {
     /// The device's properties.
     pub fn info(&self) -> &DeviceInfo {
         &self.info
+    }
+
+    /// The choices that only cost or save time, for this device's architecture.
+    pub fn defaults(&self) -> &Defaults {
+        &self.defaults
     }
 
     /// The device's provider.
@@ -404,7 +408,7 @@ impl Device {
 
     /// The grid for an element-wise kernel over `items` items.
     pub fn grid(&self, items: usize) -> Grid {
-        self.blocks_of(ITEMS_PER_BLOCK, items)
+        self.blocks_of(self.defaults.block_items, items)
     }
 
     /// The grid for an element-wise kernel over contiguous memory. `bytes` is the size of its
@@ -413,7 +417,7 @@ impl Device {
         match self.block_threads() {
             // On the CPU device a block is a loop on one core, and a longer loop vectorises better.
             1 => self.grid(bytes / 4),
-            threads => self.blocks_of(16 * threads as usize, bytes),
+            threads => self.blocks_of(self.defaults.access_bytes * threads as usize, bytes),
         }
     }
 
@@ -426,12 +430,12 @@ impl Device {
     }
 
     /// The grid for a kernel that computes each row of `row_len` elements in one block with 16-byte
-    /// reads: 6 to 12 elements for each thread, up to the largest block. With small blocks, more
-    /// rows are in flight. On an H200, masked softmax of rows of 512 f32 reached 2.8 TB/s, against
+    /// reads: 6 to 12 elements (`row_items`) for each thread, up to the largest block. With small
+    /// blocks, more rows are in flight. On an H200, masked softmax of rows of 512 f32 reached 2.8 TB/s, against
     /// 0.8 with one element for each thread; layer norm of rows of 768 reached 3.6 TB/s with 64
     /// threads and 2.5 with 128.
     pub fn grid_kept_rows(&self, rows: usize, row_len: usize) -> Grid {
-        self.grid_rows(rows, row_len.div_ceil(12))
+        self.grid_rows(rows, row_len.div_ceil(self.defaults.row_items))
     }
 
     /// The most warps that are resident on the device at once.
@@ -447,7 +451,7 @@ impl Device {
 
     /// Threads of a block of an element-wise kernel.
     pub fn block_threads(&self) -> u32 {
-        THREADS.min(self.info.max_threads_per_block)
+        (self.defaults.block_threads as u32).min(self.info.max_threads_per_block)
     }
 
     /// The most blocks of a launch. On a GPU this limits only very large launches, because many

@@ -63,8 +63,9 @@ impl Dnn {
     /// # Errors
     /// `Miopen` or `Unsupported` if MIOpen has no plan for the shape, dtype and activation, and in
     /// deterministic mode, or if the plan needs more workspace than
-    /// [`Config::workspace_limit`](crate::Config::workspace_limit); `Invalid` for shapes that don't fit together, or memory that is too
-    /// small or overlaps; `OutOfMemory` for the plan's workspace.
+    /// [`Config::workspace_limit`](crate::Config::workspace_limit) allows; `Invalid` for shapes that
+    /// don't fit together, or memory that is too small or overlaps; `OutOfMemory` for the plan's
+    /// workspace.
     pub fn conv_bias_activation(
         &self,
         desc: &ConvDesc,

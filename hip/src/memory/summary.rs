@@ -231,8 +231,9 @@ pub struct MemorySnapshot {
 
 impl MemorySnapshot {
     /// The snapshot as JSON: an object with the numbers `allocated`, `reserved` and `imported` (bytes
-    /// of memory that other libraries own), and the list `blocks`. A block has the numbers `bytes` and `requested`, `age` in seconds, and the texts
-    /// `op`, `label` and `thread`; `age`, `op` and `label` may be `null`.
+    /// of memory that other libraries own), and the list `blocks`. A block has the numbers `bytes` and
+    /// `requested`, `age` in seconds, and the texts `op`, `label` and `thread`; `age`, `op` and
+    /// `label` may be `null`.
     pub fn to_json(&self) -> String {
         let text = |text: Option<&str>| text.map_or("null".into(), |text| Json(text).to_string());
         let (allocated, reserved, imported) = (self.allocated, self.reserved, self.imported.bytes);

@@ -6,7 +6,7 @@ use hip::Device;
 use super::cores::{Cores, Scores};
 use super::options::{AttentionDropout, AttentionOptions, AttentionPath};
 use super::window::Window;
-use super::{LEAST_QUERIES, expand, group_of, has_tiled, mask_size};
+use super::{expand, group_of, has_tiled, least_queries, mask_size};
 use crate::arg::{Arg, compute};
 use crate::dtype::compute_dtype;
 use crate::error::invalid;
@@ -47,7 +47,7 @@ impl Question<'_> {
         let asked = options.path == AttentionPath::Tiled;
         let widest = width.max(values);
         let mut why = "fewer than 32 queries";
-        if asked || queries >= LEAST_QUERIES {
+        if asked || queries >= least_queries(device) {
             match Cores::of(device, dtype, widest, true)? {
                 Ok(cores) => return Ok((Path::Cores(cores), "")),
                 Err(reason) => why = reason,
@@ -66,7 +66,7 @@ impl Question<'_> {
         let most = options.scores.map_or_else(hip::attention_scores, Ok)?;
         // They take 3.5 times as long as the products (decision 018), but skip what a window hides.
         let narrow = self.window.sees_at_most(keys / 4, [queries, keys]);
-        let tiled = possible && queries >= LEAST_QUERIES && (scores > most || narrow);
+        let tiled = possible && queries >= least_queries(device) && (scores > most || narrow);
         Ok((if tiled { Path::Tiled } else { Path::Composed }, why))
     }
 }

@@ -63,7 +63,7 @@ impl Call<'_> {
         Arg::I64x4([batch * heads * queries, heads, queries, keys])
     }
 
-    /// The weights, which overwrite the scores.
+    /// The weights.
     pub(super) fn weights(&self, query: RocmTensor, key: RocmTensor) -> hip::Result<RocmTensor> {
         let [batch, heads, queries, keys, _] = self.sizes;
         let dims = [batch, heads, queries, keys];
@@ -71,8 +71,20 @@ impl Call<'_> {
         if self.is_plain()
             && let Some(joined) = Joined::of(self.op, &query, &key)?
         {
-            return reshape(joined.softmax(self.scale, self.options.quiet)?, &dims);
+            let by_one = || joined.softmax(self.scale, self.options.quiet);
+            let by_two = || self.separate_weights(query.clone(), key.clone());
+            if joined.is_faster(Template::attention_softmax, by_one, by_two)? {
+                return reshape(by_one()?, &dims);
+            }
         }
+        self.separate_weights(query, key)
+    }
+
+    /// The weights by a library product and a kernel over its rows; the heads of a group of the query
+    /// are rows.
+    fn separate_weights(&self, query: RocmTensor, key: RocmTensor) -> hip::Result<RocmTensor> {
+        let [batch, heads, queries, keys, _] = self.sizes;
+        let dims = [batch, heads, queries, keys];
         let request = Request::new(self.op, self.scale);
         let scores = reshape(product(request, operand(query)?, transpose(operand(key)?)?)?, &dims)?;
         if scores.is_empty() {

@@ -8,7 +8,7 @@ use super::call::Path;
 use super::cores::{Cores, Scores};
 use super::options::{AttentionDropout, AttentionInferenceOptions};
 use super::window::Window;
-use super::{LEAST_QUERIES, OP, TILE, expand, group_of, grouped_dims, has_tiled, mask_size, shape, strides};
+use super::{OP, TILE, expand, group_of, grouped_dims, has_tiled, least_queries, mask_size, shape, strides};
 use crate::arg::{Arg, compute};
 use crate::error::invalid;
 use crate::layout::broadcast_shape;
@@ -81,7 +81,7 @@ pub(crate) fn path(
     [queries, keys]: [usize; 2],
     widest: usize,
 ) -> hip::Result<(Path, &'static str)> {
-    if queries < LEAST_QUERIES {
+    if queries < least_queries(device) {
         return Ok((Path::Composed, "fewer than 32 queries"));
     }
     // The kernels count in 32 bits.

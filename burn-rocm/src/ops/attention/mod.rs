@@ -22,9 +22,9 @@ const OP: &str = "attention";
 /// Queries of one tile on a GPU.
 const TILE: usize = 64;
 
-/// The fewest queries for which the tiled kernel runs. With fewer queries, most of its tile is
-/// empty and few blocks share the work, and the composed path writes few scores to memory: for
-/// heads of 32 features or more, fewer than the key tensor has elements.
+/// The fewest queries for which the tiled kernel runs (`tiled_attention_queries`). With fewer
+/// queries, most of its tile is empty and few blocks share the work, and the composed path writes few
+/// scores to memory: for heads of 32 features or more, fewer than the key tensor has elements.
 ///
 /// Wave instructions on a virtual gfx1030, heads of 64 features, f32:
 ///
@@ -36,7 +36,9 @@ const TILE: usize = 64;
 /// | 32 | 512 | 8 | 2.86 M | 3.66 M |
 /// | 256 | 256 | 2 | 1.50 M | 3.19 M |
 /// | 256, causal | 256 | 2 | 0.96 M | 3.63 M |
-const LEAST_QUERIES: usize = 32;
+fn least_queries(device: &Device) -> usize {
+    device.defaults().tiled_attention_queries
+}
 
 /// How many heads of queries share a head of keys and values; `None` if the heads do not divide.
 pub(crate) fn group_of(heads: usize, key_heads: usize) -> Option<usize> {

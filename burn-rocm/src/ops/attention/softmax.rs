@@ -2,7 +2,7 @@
 //! gradient (`attention_softmax.hip`), for shapes where that is faster than a library product
 //! followed by a kernel over its rows.
 
-use hip::{DType, Grid, Route, Template, matmul_route};
+use hip::{DType, Grid, KernelProblem, Route, Template, matmul_route};
 
 use super::strides;
 use crate::arg::Arg;
@@ -17,11 +17,6 @@ const ROWS: usize = 256;
 const THREADS: u32 = 256;
 /// Elements of one memory access (`WIDTH`).
 const WIDTH: usize = 4;
-/// The most terms of a sum for which the kernel was measured to be faster than a library product
-/// and a kernel over its rows. The product in this kernel is half as fast, but its result does not
-/// pass through memory.
-const MOST_TERMS: usize = 64;
-
 /// A product `left x right^T` of `[batch, heads, rows, terms]` and `[batch, heads, columns, terms]`
 /// in one kernel with a softmax, or a softmax's gradient, of its rows.
 pub(super) struct Joined<'a> {
@@ -59,7 +54,9 @@ impl<'a> Joined<'a> {
         let parts = if columns > 2 * PART { 4 } else { 2 };
         let tiles = rows.div_ceil(ROWS / parts);
         let most_of = |used: usize, of: usize| 4 * used >= 3 * of && used <= of;
-        let fits = (WIDTH..=MOST_TERMS).contains(&terms)
+        // The product in this kernel is half as fast as a library's, but its result does not pass
+        // through memory.
+        let fits = (WIDTH..=device.defaults().joined_softmax_terms).contains(&terms)
             && terms.is_multiple_of(WIDTH)
             && columns.is_multiple_of(WIDTH)
             && most_of(columns, parts * PART)
@@ -89,6 +86,27 @@ impl<'a> Joined<'a> {
         let inputs = [Some(self.left), Some(self.right), Some(weights)];
         self.launch(Template::attention_softmax_backward, &inputs, &[], &out)?;
         Ok(out)
+    }
+
+    /// Whether timing finds this kernel to be faster than `separate`, which computes the same by a
+    /// library product and a kernel over its rows; true unless timing is asked for. `joined` runs this
+    /// kernel.
+    pub(super) fn is_faster(
+        &self,
+        template: Template,
+        joined: impl Fn() -> hip::Result<RocmTensor>,
+        separate: impl Fn() -> hip::Result<RocmTensor>,
+    ) -> hip::Result<bool> {
+        let device = self.left.hip_device();
+        if !device.finds_kernels() {
+            return Ok(true);
+        }
+        let [pairs, _, rows, columns, terms, _] = self.shape;
+        let choice = "1: the product and its softmax in one kernel, 0: in two,";
+        let sizes = [pairs * rows, columns, terms];
+        let problem = KernelProblem::new(choice, template, DType::F32, sizes);
+        let run = |candidate| if candidate == 1 { joined() } else { separate() };
+        Ok(device.kernel_choice(problem, &[1, 0], |candidate| run(candidate).map(drop))? == 1)
     }
 
     fn out(&self) -> hip::Result<RocmTensor> {

@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use hip::Error as RocmError;
+use hip::{Error as RocmError, Template};
 
 use super::OP;
 use super::call::{Call, Path};
@@ -214,13 +214,22 @@ pub(super) fn gradients(
             }
             if by_query.is_some() || by_key.is_some() {
                 let joined = if call.is_plain() { Joined::of(BACKWARD, &grad, &value)? } else { None };
-                let scores = match joined {
-                    Some(joined) => joined.softmax_backward(weights)?,
-                    None => {
-                        let by_weights = product(gradient, grad, transpose(operand(value)?)?)?;
-                        call.scores_backward(weights, by_weights)?
-                    }
+                let by_two = || {
+                    let value = transpose(operand(value.clone())?)?;
+                    call.scores_backward(weights, product(gradient, grad.clone(), value)?)
                 };
+                let scores = match joined {
+                    Some(joined) => {
+                        let by_one = || joined.softmax_backward(weights);
+                        match joined.is_faster(Template::attention_softmax_backward, by_one, by_two)? {
+                            true => by_one()?,
+                            false => by_two()?,
+                        }
+                    }
+                    None => by_two()?,
+                };
+                // Their memory may serve the products.
+                drop((grad, value));
                 // From the rows of a group to its heads.
                 let scores = reshape(scores, &[batch, heads, queries, keys])?;
                 call.products([query, key], scores, [by_query, by_key])?;

@@ -5,7 +5,7 @@
 //! gradients, which affects only f16.
 
 use burn_std::DType;
-use hip::{ConvDesc, Functor, Template, workspace_limit};
+use hip::{ConvDesc, Device, Functor, Template, workspace_limit};
 
 use super::direct::value;
 use crate::arg::Arg;
@@ -18,17 +18,9 @@ use crate::ops::reduce::reduce_dim;
 use crate::ops::view::{narrow, reshape, transpose};
 use crate::tensor::RocmTensor;
 
-/// How many bytes of patches are written out at once; at least one image's. That many keep any
-/// device busy, and the pool reuses the same block for each part of a batch.
-const PATCH_BYTES: usize = 64 << 20;
-
 /// If one image's patches take more bytes than this, or than the limit of workspaces, the direct
 /// kernels compute the convolution instead.
 const MOST_BYTES: usize = 1 << 30;
-
-/// The fewest rows, and the smallest inner dimension, for which a product beats the direct kernel.
-/// Below that, writing the patches costs more than it saves.
-const LEAST: usize = 4;
 
 /// The sizes of the product that computes a convolution.
 struct Sizes {
@@ -59,21 +51,26 @@ impl Sizes {
     }
 
     /// The parts of the batch that are computed at a time, each as first image and number of
-    /// images.
-    fn parts(&self, dtype: DType) -> impl Iterator<Item = (usize, usize)> {
-        let most = PATCH_BYTES.min(workspace_limit());
+    /// images. Their patches take at most `most` bytes, or are one image's.
+    fn parts(&self, dtype: DType, most: usize) -> impl Iterator<Item = (usize, usize)> {
         let each = (most / self.image(dtype).unwrap_or(1).max(1)).clamp(1, self.batch);
         let batch = self.batch;
         (0..batch).step_by(each).map(move |start| (start, each.min(batch - start)))
     }
 }
 
+/// How many bytes of patches are written out at once. The pool reuses the same block for each part
+/// of a batch.
+fn patch_bytes(like: &RocmTensor) -> usize {
+    like.hip_device().defaults().conv_patch_bytes.min(workspace_limit())
+}
+
 /// Whether products compute this convolution, rather than the direct kernels.
-pub(super) fn takes(desc: &ConvDesc, dtype: DType) -> bool {
-    let sizes = Sizes::of(desc);
+pub(super) fn takes(device: &Device, desc: &ConvDesc, dtype: DType) -> bool {
+    let (sizes, least) = (Sizes::of(desc), device.defaults().conv_product_least);
     matches!(dtype, DType::F64 | DType::F32)
-        && sizes.rows >= LEAST
-        && sizes.inner >= LEAST
+        && sizes.rows >= least
+        && sizes.inner >= least
         && sizes
             .image(dtype)
             .is_some_and(|bytes| bytes <= MOST_BYTES && (pointwise(desc) || bytes <= workspace_limit()))
@@ -136,7 +133,7 @@ pub(super) fn forward(
 ) -> hip::Result<RocmTensor> {
     let (weight, request) = (matrices(desc, weight)?, Request::new(op, 1.0));
     let part = |(start, images)| product(request, weight.clone(), patches(op, desc, x, start, images)?);
-    let parts = Sizes::of(desc).parts(x.dtype_of()).map(part).collect::<hip::Result<_>>()?;
+    let parts = Sizes::of(desc).parts(x.dtype_of(), patch_bytes(x)).map(part).collect::<hip::Result<_>>()?;
     reshape(together(parts)?, &desc.y)
 }
 
@@ -162,7 +159,7 @@ pub(super) fn x_backward(
         rows(op, device, name, device.grid(out.len()), &dims, &[&patches], &[], &[&out])?;
         Ok(out)
     };
-    together(Sizes::of(desc).parts(grad.dtype_of()).map(part).collect::<hip::Result<_>>()?)
+    together(Sizes::of(desc).parts(grad.dtype_of(), patch_bytes(grad)).map(part).collect::<hip::Result<_>>()?)
 }
 
 /// The gradient of the weight.
@@ -172,7 +169,7 @@ pub(super) fn weight_backward(
     [grad, x]: [&RocmTensor; 2],
 ) -> hip::Result<RocmTensor> {
     let mut sum: Option<RocmTensor> = None;
-    for (start, images) in Sizes::of(desc).parts(x.dtype_of()) {
+    for (start, images) in Sizes::of(desc).parts(x.dtype_of(), patch_bytes(x)) {
         let patches = transpose(patches(op, desc, x, start, images)?)?;
         let each = product(Request::new(op, 1.0), gradients(desc, grad, start, images)?, patches)?;
         let part = if images > 1 { reduce_dim(op, Functor::Sum, each, 0)? } else { each };
@@ -195,7 +192,7 @@ mod tests {
     fn a_batch_is_cut_into_parts_of_some_megabytes() {
         let parts = |batch, groups, inner| {
             let sizes = Sizes { batch, groups, rows: 8, inner, columns: 1 << 20 };
-            sizes.parts(DType::F64).collect::<Vec<_>>()
+            sizes.parts(DType::F64, 64 << 20).collect::<Vec<_>>()
         };
         assert_eq!(parts(5, 1, 4), [(0, 2), (2, 2), (4, 1)]);
         assert_eq!(parts(2, 2, 1 << 10), [(0, 1), (1, 1)]);

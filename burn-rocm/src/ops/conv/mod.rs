@@ -266,7 +266,7 @@ fn compute(
     } else {
         tell_why_own(desc, dtype, fresh)?;
     }
-    let own = if gemm::takes(desc, dtype) { ways.products } else { ways.sums };
+    let own = if gemm::takes(a.hip_device(), desc, dtype) { ways.products } else { ways.sums };
     own(op, desc, [&a, &b])
 }
 

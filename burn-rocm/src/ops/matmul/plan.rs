@@ -8,11 +8,6 @@ use crate::ops::launch::max_reach;
 use crate::ops::view::{expand, narrow, swap_dims};
 use crate::tensor::RocmTensor;
 
-/// How many bytes are at most worth copying to save one call: on a GPU, then on the CPU device. A
-/// call takes about 4 us. In that time an H200 copies 8 MB, a GPU of half its memory bandwidth 4
-/// MB, and a CPU core 64 KB. `benches/src/bin/product_batches.rs` times both sides.
-const COPIED_A_CALL: [usize; 2] = [4 << 20, 64 << 10];
-
 /// The strides of a matrix as rocBLAS takes it: one of them is 1.
 #[derive(Clone, Copy)]
 pub(super) struct Strides {
@@ -229,7 +224,9 @@ fn worth_moving([a, b, out]: &[Side; 3], calls: usize) -> [bool; 2] {
     // With a shared right side, the copy makes one product of all batches. Otherwise it only saves
     // calls.
     let work = if b.is_shared() { a.batches().0.iter().product() } else { calls };
-    let each = COPIED_A_CALL[usize::from(out.tensor.hip_device().block_threads() == 1)];
+    // A call takes about 4 us. In that time an H200 copies 8 MB, a GPU of half its memory bandwidth 4
+    // MB, and a CPU core 64 KB. `benches/src/bin/product_batches.rs` times both sides.
+    let each = out.tensor.hip_device().defaults().copied_a_call;
     match copied <= work.saturating_sub(launches).saturating_mul(each) {
         true => scattered,
         false => [false; 2],

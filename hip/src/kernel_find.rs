@@ -1,0 +1,139 @@
+//! Choices of this project's kernels by trial ([`Config::kernel_find`](crate::Config::kernel_find)):
+//! where an op can be computed in several ways that give the same result but for the order of sums,
+//! they are timed once a class of shapes has come back, and the fastest is kept in the tuning store.
+
+pub(crate) mod choices;
+
+use hip_kernels::family_of;
+
+use crate::compile::rtc::source_hash;
+use crate::device::Device;
+use crate::error::Result;
+use crate::settings::{deterministic, settings};
+use crate::tuning::{TuningEntry, tuning_store};
+use choices::KernelProblem;
+
+/// Uses of a problem before its candidates are timed.
+const USES_BEFORE_FIND: u32 = 2;
+/// How often each candidate is timed. The best time counts.
+const ROUNDS: usize = 3;
+/// Calls in one time.
+const CALLS: usize = 4;
+/// The most problems of a device. A program with more takes the defaults for the rest.
+const MOST: usize = 4096;
+
+/// What the tuning store has in place of a library: the kernel's source.
+fn library(problem: KernelProblem) -> String {
+    let family = family_of(problem.template);
+    format!("burn-rocm {}.hip {:032x}", family.name, source_hash(family))
+}
+
+impl Device {
+    /// Whether kernels are chosen by trial. Never in deterministic mode, because the fastest may
+    /// differ between runs.
+    pub fn finds_kernels(&self) -> bool {
+        settings().is_ok_and(|settings| settings.kernel_find) && !deterministic()
+    }
+
+    /// The candidate to use: the first, until the problem has come back. Then `run` computes it by
+    /// each candidate, into memory of its own, and the fastest is kept. Other processes find it in
+    /// the tuning store. The host waits for the device while it times. While the thread captures a
+    /// graph, and on a dry device, nothing is timed: the candidate is what was chosen before, or the
+    /// first.
+    ///
+    /// # Errors
+    /// `Device` if HIP fails. If `run` fails, the first candidate is used, and nothing is kept.
+    pub fn kernel_choice(
+        &self,
+        problem: KernelProblem,
+        candidates: &[usize],
+        run: impl FnMut(usize) -> Result<()>,
+    ) -> Result<usize> {
+        let [default, _, ..] = *candidates else { return Ok(candidates[0]) };
+        if !self.finds_kernels() {
+            return Ok(default);
+        }
+        {
+            let mut all = self.kernel_choices.all();
+            if all.len() >= MOST && !all.contains_key(&problem) {
+                return Ok(default);
+            }
+            let trial = all.entry(problem).or_default();
+            if let Some(chosen) = trial.chosen {
+                return Ok(chosen);
+            }
+            if !std::mem::replace(&mut trial.looked, true)
+                && let Some(known) = self.known_kernel(problem, candidates)
+            {
+                trial.chosen = Some(known);
+                return Ok(known);
+            }
+            if self.is_capturing() || self.is_dry() {
+                return Ok(default);
+            }
+            trial.uses += 1;
+            if trial.uses <= USES_BEFORE_FIND {
+                return Ok(default);
+            }
+            // Nobody else times it, and `run` itself finds the default.
+            trial.chosen = Some(default);
+        }
+        tuning_store().count_trial();
+        let (fastest, microseconds) = match self.fastest(candidates, run) {
+            Ok(found) => found,
+            Err(error) => {
+                log::debug!("{problem} was not timed: {error}");
+                return Ok(default);
+            }
+        };
+        log::debug!("{problem}: {fastest} of {candidates:?}, {microseconds} us");
+        self.kernel_choices.all().entry(problem).or_default().chosen = Some(fastest);
+        tuning_store().keep(&TuningEntry {
+            device: self.info().tuned_as(),
+            library: library(problem),
+            problem: problem.to_string(),
+            solution: fastest as u64,
+            workspace: 0,
+            microseconds,
+        });
+        Ok(fastest)
+    }
+
+    /// The store's candidate, if it still is one.
+    fn known_kernel(&self, problem: KernelProblem, candidates: &[usize]) -> Option<usize> {
+        tuning_store().directory()?;
+        let device = self.info().tuned_as();
+        let entry = tuning_store().get(&device, &library(problem), &problem.to_string())?;
+        candidates.iter().copied().find(|&candidate| candidate as u64 == entry.solution)
+    }
+
+    /// The candidate with the best time of a call, and that time in microseconds. The candidates take
+    /// turns, so that a clock that changes affects all.
+    fn fastest(
+        &self,
+        candidates: &[usize],
+        mut run: impl FnMut(usize) -> Result<()>,
+    ) -> Result<(usize, f64)> {
+        for &candidate in candidates {
+            // The first call compiles.
+            run(candidate)?;
+        }
+        let mut best = vec![f64::INFINITY; candidates.len()];
+        for _ in 0..ROUNDS {
+            for (best, &candidate) in best.iter_mut().zip(candidates) {
+                let (start, end) = (self.timing_event()?, self.timing_event()?);
+                self.make_current()?;
+                self.compute.record(&start)?;
+                for _ in 0..CALLS {
+                    run(candidate)?;
+                }
+                self.make_current()?;
+                self.compute.record(&end)?;
+                end.synchronize()?;
+                *best = best.min(f64::from(end.elapsed_since(&start)?) * 1e3 / CALLS as f64);
+            }
+        }
+        let fastest = candidates.iter().copied().zip(best).min_by(|(_, a), (_, b)| a.total_cmp(b));
+        Ok(fastest.unwrap_or((candidates[0], f64::INFINITY)))
+    }
+}
