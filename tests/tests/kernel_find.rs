@@ -6,8 +6,10 @@
 
 use std::path::PathBuf;
 
+use burn_rocm::fused::{AttentionOptions, AttentionPath, attention, attention_backward};
 use burn_rocm::tuning::store;
 use burn_rocm_tests::limits::Terms;
+use burn_rocm_tests::trace::during;
 use burn_rocm_tests::*;
 
 /// A cache folder of a test's own.
@@ -134,5 +136,58 @@ fn each_candidate_gives_the_oracles_result() {
         assert!(imported[0] != "imported 0", "{imported:?}");
         let said = other.said_by("sums_of_lines", &[]);
         assert!(said[1].starts_with("hits ") && !said[1].starts_with("hits 0"), "{candidate}: {said:?}");
+    }
+}
+
+/// Attention with its gradient, four times. Says how often the kernels of a product and its softmax
+/// ran at the second and at the fourth use.
+#[test]
+#[ignore = "run by the test below, in lockstep mode"]
+fn attends() {
+    let (random, device) = (Random::new(), Default::default());
+    let batch = hip::Device::get(0).unwrap().info().compute_units.div_ceil(2) as usize;
+    let input = |rows: usize, width: usize| {
+        float(&random, &[batch, 2, rows, width], DType::F32, View::Contiguous, -1.0, 1.0).float::<R>(&device)
+    };
+    let inputs = [input(64, 8), input(512, 8), input(512, 4)];
+    let grad = input(64, 4);
+    let options = AttentionOptions { path: AttentionPath::Composed, ..AttentionOptions::default() };
+    for time in 0..4 {
+        let (_, lines) = during(|| {
+            let [q, k, v] = inputs.clone();
+            let attended = attention(q, k, v, None, &options).unwrap();
+            let (kept, grad) = (attended.kept, grad.clone());
+            attention_backward(inputs.clone(), None, kept, grad, &options, [true; 3]).unwrap()
+        });
+        let ran = |kernel: &str| lines.iter().filter(|line| line.contains(kernel)).count();
+        if time % 2 == 1 {
+            println!("{SAID}{} {}", ran("attention_softmax<f32"), ran("attention_softmax_backward<f32"));
+        }
+    }
+    println!("{SAID}trials {}", store().stats().trials);
+}
+
+/// `burn-rocm-nn`'s tests hold both ways of attention against its formulas. This one shows that the
+/// store's candidate is the one that runs.
+#[test]
+fn attention_takes_the_way_that_is_kept() {
+    let lockstep =
+        [("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_CPU_WAVE", "32"), ("BURN_ROCM_CPU_THREADS", "2")];
+    let cache = Cache::new("attention");
+    let first = cache.said_by("attends", &lockstep);
+    assert_eq!((first[0].as_str(), first[2].as_str()), ("1 1", "trials 2"), "{first:?}");
+    for way in ["0", "1"] {
+        let scale = format!("{way},{way}");
+        let seed = [&lockstep[..], &[("KERNEL_FIND_SCALE", &scale)]].concat();
+        let text = cache.said_by("replaces_the_solutions", &seed).join("\n");
+        let other = Cache::new(&format!("attention-{way}"));
+        std::fs::create_dir_all(&other.0).unwrap();
+        let file = other.0.with_extension("txt");
+        std::fs::write(&file, text + "\n").unwrap();
+        let import = [&lockstep[..], &[("KERNEL_FIND_FILE", file.to_str().unwrap())]].concat();
+        other.said_by("imports", &import);
+        std::fs::remove_file(&file).unwrap();
+        let both = format!("{way} {way}");
+        assert_eq!(other.said_by("attends", &lockstep), [both.clone(), both, "trials 0".into()]);
     }
 }

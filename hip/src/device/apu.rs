@@ -3,7 +3,8 @@
 //!
 //! [043](../../../docs/decisions/043-memory-of-apus.md) says what is known about it, and from where.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -72,11 +73,12 @@ impl Apu {
     /// The memory of a device whose kernel's files lie below `root`; `None` if the device is not
     /// integrated.
     pub(crate) fn of(reported: Reported, setting: ApuMemory, root: &Path) -> Option<Self> {
-        if !reported.integrated {
-            return None;
-        }
         let [domain, bus, device] = reported.pci;
         let folder = root.join(format!("sys/bus/pci/devices/{domain:04x}:{bus:02x}:{device:02x}.0"));
+        // HIP before 6.2 says of no GPU that it is integrated.
+        if !reported.integrated && !has_metrics_of_an_apu(&folder) {
+            return None;
+        }
         let carve_out = number(&folder.join("mem_info_vram_total"));
         let gtt = number(&folder.join("mem_info_gtt_total"));
         let kernel = kernel(&root.join("proc/sys/kernel/osrelease"));
@@ -153,6 +155,15 @@ impl Apu {
     }
 }
 
+/// Whether the kernel's metrics of a device have a format for APUs. The third byte is the format:
+/// `gpu_metrics_v1` is for GPUs with memory of their own, `v2` and `v3` for APUs
+/// (`drivers/gpu/drm/amd/include/kgd_pp_interface.h` of Linux).
+fn has_metrics_of_an_apu(folder: &Path) -> bool {
+    let mut header = [0; 4];
+    let read = File::open(folder.join("gpu_metrics")).and_then(|mut file| file.read_exact(&mut header));
+    read.is_ok() && matches!(header[2], 2 | 3)
+}
+
 /// The number that a file of the kernel has.
 fn number(file: &Path) -> Option<usize> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
@@ -201,7 +212,11 @@ mod tests {
         }
 
         fn card(&self, name: &str, bytes: usize) {
-            self.write(&format!("sys/bus/pci/devices/0000:c5:00.0/{name}"), &format!("{bytes}\n"));
+            self.of_device(name, &format!("{bytes}\n"));
+        }
+
+        fn of_device(&self, name: &str, text: &str) {
+            self.write(&format!("sys/bus/pci/devices/0000:c5:00.0/{name}"), text);
         }
 
         fn apu(&self, reported: Reported, setting: ApuMemory) -> Apu {
@@ -263,6 +278,20 @@ mod tests {
         for apu in [apu, old.apu(CARVE_OUT, ApuMemory::Device)] {
             assert_eq!(apu.allocation, ApuAllocation::Device);
         }
+    }
+
+    #[test]
+    fn the_kernel_knows_an_apu_that_an_old_hip_does_not() {
+        let old = Imitation::new("metrics", "6.8.0\n", 512 * MIB, 7680 * MIB);
+        let unknown = Reported { integrated: false, ..CARVE_OUT };
+        let of = |format: &str| {
+            old.of_device("gpu_metrics", format);
+            Apu::of(unknown, ApuMemory::Auto, &old.0).map(|apu| apu.allocation)
+        };
+        assert_eq!(of("\x78\0\x01\x03 and numbers"), None, "a GPU with memory of its own");
+        assert_eq!(of("\x78\0\x02\x03 and numbers"), Some(ApuAllocation::DeviceThenManaged));
+        assert_eq!(of("\x78\0\x03\0 and numbers"), Some(ApuAllocation::DeviceThenManaged));
+        assert_eq!(of("\x78\0\x02"), None, "shorter than its header");
     }
 
     #[test]

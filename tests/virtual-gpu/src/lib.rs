@@ -20,6 +20,7 @@
 //! | `VIRTUAL_GPU_DEVICES` | 1 | how many GPUs there are |
 //! | `VIRTUAL_GPU_MEMORY_MIB` | 8192 | the memory of each GPU |
 //! | `VIRTUAL_GPU_UNITS` | 72 | the compute units that each GPU reports; HIP shows half of them |
+//! | `VIRTUAL_GPU_APU` | 0 | 1: each GPU says that it shares the host's memory (an APU) |
 //! | `VIRTUAL_GPU_THREADS` | all cores | the threads that run workgroups; with 1 their order is always the same |
 //! | `VIRTUAL_GPU_POISON` | 0 | 1: new device memory (up to 256 MiB each), registers and LDS hold 0xff, NaN as floats |
 //! | `VIRTUAL_GPU_YIELD` | 1 | 0: each wave runs until its next barrier, which reveals missing barriers |

@@ -11,6 +11,8 @@ pub struct Settings {
     pub memory: u64,
     /// The compute units that each GPU reports.
     pub units: u32,
+    /// Whether each GPU says that it is an APU.
+    pub apu: bool,
     /// The threads that run workgroups.
     pub threads: usize,
     /// Whether new device memory, registers and LDS hold 0xff bytes.
@@ -44,6 +46,7 @@ impl Default for Settings {
             // MIOpen's find-db for gfx1030 is for 36 units. HIP halves the number for a GPU whose
             // workgroups run on pairs of compute units.
             units: 72,
+            apu: false,
             threads: std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
             poison: false,
             turns: true,
@@ -85,6 +88,7 @@ impl Settings {
             memory: number("VIRTUAL_GPU_MEMORY_MIB", 1, 1 << 20, default.memory >> 20, "1 to 1048576")? << 20,
             units: number("VIRTUAL_GPU_UNITS", 2, 1024, default.units.into(), "2 to 1024")? as u32,
             threads: number("VIRTUAL_GPU_THREADS", 1, 1024, default.threads as u64, "1 to 1024")? as usize,
+            apu: switch("VIRTUAL_GPU_APU", default.apu)?,
             poison: switch("VIRTUAL_GPU_POISON", default.poison)?,
             turns: switch("VIRTUAL_GPU_YIELD", default.turns)?,
             races: switch("VIRTUAL_GPU_RACES", default.races)?,
@@ -107,6 +111,7 @@ mod tests {
         assert_eq!(with("OTHER", "1").expect("nothing is set"), Settings::default());
         assert_eq!(with("VIRTUAL_GPU_DEVICES", "2").expect("2 is valid").devices, 2);
         assert_eq!(with("VIRTUAL_GPU_MEMORY_MIB", "64").expect("64 is valid").memory, 64 << 20);
+        assert!(with("VIRTUAL_GPU_APU", "1").expect("1 is valid").apu);
         assert!(!with("VIRTUAL_GPU_YIELD", "0").expect("0 is valid").turns);
         for (name, value) in [
             ("VIRTUAL_GPU_DEVICES", "17"),

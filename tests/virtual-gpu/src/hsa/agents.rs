@@ -238,7 +238,9 @@ fn amd_attribute(gpu: Option<usize>, attribute: u32, value: Value) -> Status {
         0xA112 => value.put(number),
         // NEAREST_CPU, MEMORY_PROPERTIES, AQL_EXTENSIONS
         0xA113 => value.put(CPU),
-        0xA114 | 0xA115 => value.put([0u8; 8]),
+        // HSA_AMD_MEMORY_PROPERTY_AGENT_IS_APU is bit 1.
+        0xA114 => value.put([u8::from(settings.apu) << 1, 0, 0, 0, 0, 0, 0, 0]),
+        0xA115 => value.put([0u8; 8]),
         // SCRATCH_LIMIT_MAX, SCRATCH_LIMIT_CURRENT
         0xA116 | 0xA117 => value.put(1u64 << 32),
         // CLOCK_COUNTERS: GPU, CPU, system, and the system's frequency
