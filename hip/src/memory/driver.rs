@@ -90,11 +90,12 @@ impl Backing for Driver {
         // SAFETY: the function is HIP's; it writes one pointer.
         let call = |address: &mut *mut _| unsafe { (self.context.hip().hipMalloc)(address, bytes) };
         let address = self.allocate_by("hipMalloc", bytes, call)?;
-        match &self.apu {
-            Some(apu) if address.is_none() && apu.allocation == ApuAllocation::DeviceThenManaged => {
-                self.allocate_managed(apu, bytes)
-            }
-            _ => Ok(address),
+        let apu = self.apu.as_ref().filter(|apu| apu.allocation == ApuAllocation::DeviceThenManaged);
+        match apu.filter(|_| address.is_none()).map(|apu| self.allocate_managed(apu, bytes)) {
+            None => Ok(address),
+            // Some APUs report managed memory and have none (docs/decisions/043).
+            Some(Err(Error::Device { code, .. })) if code == hip_sys::hipErrorNotSupported as i32 => Ok(None),
+            Some(managed) => managed,
         }
     }
 
@@ -202,3 +203,6 @@ impl Fences {
         }
     }
 }
+
+#[cfg(all(test, feature = "cpu"))]
+mod tests;

@@ -43,7 +43,6 @@ fn memory() {
         |call: &mut Managed| unsafe { managed(call.0, call.1, call.2) },
         rules,
     );
-    to = null_mut();
     type Free = *mut c_void;
     let rules: &[crate::Rule<'_, Free, hipError_t>] = &[("null", &|at| *at = null_mut(), Nothing)];
     check("hipFree", dangling(), |at: &mut Free| unsafe { (t.hipFree)(*at) }, rules);

@@ -80,6 +80,9 @@ impl Memory for Imitation {
     fn allocate(_: usize) -> Status<*mut c_void> {
         note("allocate", dangling())
     }
+    fn allocate_managed(_: usize) -> Status<*mut c_void> {
+        note("allocate_managed", dangling())
+    }
     fn free(_: *mut c_void) -> Status {
         note("free", ())
     }
