@@ -40,6 +40,17 @@ struct Work {
     end: f64,
 }
 
+/// What became of a kernel's launches, by CUPTI's name of it.
+#[derive(Default)]
+struct Kernel<'a> {
+    calls: u64,
+    /// Nanoseconds, and those of them that lie in no work of the profile.
+    time: f64,
+    unnamed: f64,
+    /// The launches in each of the profile's works.
+    pieces: BTreeMap<&'a str, u64>,
+}
+
 /// Prints a report for each training step that the options name.
 ///
 /// # Errors
@@ -172,26 +183,26 @@ fn compare(activities: &[Activity], works: &[Work]) -> Result<String, String> {
     );
     text +=
         "\n| kernel by CUPTI | calls | ms | ms without a name | most often in |\n|---|---:|---:|---:|---|\n";
-    let mut kernels: BTreeMap<&str, (u64, f64, f64, BTreeMap<&str, u64>)> = BTreeMap::new();
+    let mut kernels: BTreeMap<&str, Kernel<'_>> = BTreeMap::new();
     for activity in &steps {
         let part = of_cupti(activity);
-        let (calls, time, unnamed, pieces) = kernels.entry(&activity.name).or_default();
-        *calls += 1;
-        *time += part.1 - part.0;
-        *unnamed += part.1 - part.0 - inside(part, &by_work);
+        let kernel = kernels.entry(&activity.name).or_default();
+        kernel.calls += 1;
+        kernel.time += part.1 - part.0;
+        kernel.unnamed += part.1 - part.0 - inside(part, &by_work);
         let middle = (part.0 + part.1) / 2.0;
         let before = works.partition_point(|work| at(work.start) <= middle);
         if let Some(work) = works[..before].last().filter(|work| at(work.end) >= middle) {
-            *pieces.entry(&work.name).or_default() += 1;
+            *kernel.pieces.entry(&work.name).or_default() += 1;
         }
     }
     let mut kernels: Vec<_> = kernels.into_iter().collect();
     // Those without a name first, then those that take longest.
     kernels.sort_by(|(_, a), (_, b)| {
-        (b.2.max(0.0), b.1).partial_cmp(&(a.2.max(0.0), a.1)).unwrap_or(std::cmp::Ordering::Equal)
+        b.unnamed.max(0.0).total_cmp(&a.unnamed.max(0.0)).then(b.time.total_cmp(&a.time))
     });
     let most = kernels.len().min(LISTED);
-    for (name, (calls, time, unnamed, pieces)) in &kernels[..most] {
+    for (name, Kernel { calls, time, unnamed, pieces }) in &kernels[..most] {
         let short: String = name.chars().take(70).collect();
         let piece = pieces.iter().max_by_key(|(_, count)| **count).map_or("-", |(piece, _)| piece);
         text += &format!("| `{short}` | {calls} | {:.3} | {:.3} | {piece} |\n", ms(*time), ms(*unnamed));
