@@ -10,6 +10,9 @@ use crate::device::RocmDevice;
 use crate::error::invalid;
 use crate::meeting::Meeting;
 use crate::ops::copy::packed;
+use crate::ops::launch::Beside;
+use crate::ops::pack::PackBeside;
+use crate::pass::PassPoints;
 use crate::tensor::RocmTensor;
 
 /// One rank of a group of devices, whose tensors the calls below combine. Clones are the same rank.
@@ -120,6 +123,51 @@ impl Communicator {
         let (send, recv) = (part(&input)?, part(&output)?);
         let work = self.own.all_reduce(op, input.kernel_type()?, input.len(), send, recv)?;
         Ok(Pending { output, work })
+    }
+
+    /// Joins the parts' elements, as [`pack`](crate::fused::pack) does, multiplies them by `factor`,
+    /// and reduces them: on this rank's own stream, beside the ops of a pass that came after the
+    /// last use of the parts.
+    ///
+    /// The result is the reserved tensor of the pass with this index. Returns `None` and does
+    /// nothing if that can't be done beside the pass.
+    ///
+    /// Nobody may write the parts before the result is joined. Parts that are views of `constants`
+    /// may have been used by others meanwhile, but nobody may have written them since the pass
+    /// began.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce); `Invalid` for parts of several dtypes or devices, an index
+    /// without a reserved tensor, or one that is not as long as the parts are together.
+    pub fn all_reduce_beside(
+        &self,
+        (pass, index): (&PassPoints, usize),
+        op: ReduceOp,
+        parts: &[RocmTensor],
+        constants: &[&RocmTensor],
+        factor: Option<f64>,
+    ) -> Result<Option<Pending>, Error> {
+        let Some(into) = pass.reserved.get(index) else {
+            let expected = format!("one of {} reserved tensors", pass.reserved.len());
+            return invalid("all_reduce_beside", expected, index.to_string());
+        };
+        let Some(pack) = PackBeside::new(parts, into, factor)? else { return Ok(None) };
+        let is_fixed = |part: &&RocmTensor| constants.iter().any(|fixed| part.shares_buffer(fixed));
+        let (fixed, parts): (Vec<_>, Vec<_>) = parts.iter().partition(is_fixed);
+        let buffers = |parts: Vec<&RocmTensor>| -> Result<Vec<_>, Error> {
+            parts.into_iter().map(|part| part.shared_buffer().cloned()).collect()
+        };
+        let mut pack = Some(pack);
+        let work = self.own.all_reduce_beside(
+            &pass.points,
+            [&buffers(parts)?, &buffers(fixed)?],
+            op,
+            into.kernel_type()?,
+            into.len(),
+            into.shared_buffer()?,
+            |stream, kernels| pack.take().map_or(Ok(()), |pack| pack.launch(Beside { stream, kernels })),
+        )?;
+        Ok(work.map(|work| Pending { output: into.clone(), work }))
     }
 
     /// The tensor of rank `root`, on every rank. The other ranks' tensors give its shape and dtype.

@@ -71,6 +71,7 @@ mod layout;
 mod meeting;
 mod memory;
 mod ops;
+mod pass;
 mod pinned;
 pub mod profile;
 mod qtensor;
@@ -104,6 +105,7 @@ pub use hip::{
 pub use layout::Layout;
 pub use memory::{memory_record, memory_snapshot, memory_summary};
 pub use ops::transfer::read_with_fault;
+pub use pass::{Pass, PassPoints};
 pub use profile::{Profile, optimization_summary, profile, region};
 pub use qtensor::RocmQTensor;
 pub use tensor::RocmTensor;

@@ -67,6 +67,11 @@ pub(crate) fn release(op: &Arc<impl Waiting + 'static>) {
     });
 }
 
+/// Whether this thread has put an op off.
+pub(crate) fn any_put_off() -> bool {
+    ANY.get()
+}
+
 /// Enqueues the op that this thread put off. Call this before allocating a result, asking whether a
 /// tensor has other owners, waiting for the device, recording its time, or beginning or ending a
 /// capture.

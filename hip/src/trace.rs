@@ -16,13 +16,14 @@
 use std::cell::Cell;
 use std::fmt::Display;
 
+use crate::memory::last_use;
 use crate::profile::work::WorkKind;
 use crate::profile::{names, session, site};
 use crate::ranges;
 use crate::settings::settings;
 use crate::spans;
 use crate::summary::ledger;
-use crate::watch::{self, NONE, PROFILE, RANGES, RUNNING, Running, SUMMARY, TRACE, watched};
+use crate::watch::{self, NONE, PASS, PROFILE, RANGES, RUNNING, Running, SUMMARY, TRACE, watched};
 
 pub use crate::watch::Shapes;
 
@@ -149,6 +150,9 @@ impl Drop for PutOff {
 #[cold]
 fn begin(watched: u16, op: &'static str, dtype: &'static str, shapes: &dyn Fn(&mut Shapes<'_>)) -> bool {
     let mut running = Running { op, dtype, ..NONE };
+    if watched & PASS != 0 {
+        watch::op_begins();
+    }
     if watched & PROFILE != 0 {
         running.shapes = watch::with_shapes(shapes, names::shapes);
         if call_sites() {
@@ -189,6 +193,7 @@ fn end() {
     // Before the op loses its name, so that the check's kernel has it.
     watch::check_results();
     let running = RUNNING.replace(NONE);
+    last_use::op_ends();
     if running.in_range {
         ranges::pop();
     }

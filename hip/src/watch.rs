@@ -1,6 +1,6 @@
 //! What watches the program's ops: the trace, the profile, the ranges for AMD's and NVIDIA's
-//! profilers, the pools, which name the op that allocated a block, the checks of results, and the
-//! summary. One word says which of them are on, so an op or a launch that nobody watches costs one
+//! profilers, the pools, which name the op that allocated a block, the checks of results, the
+//! summary, and passes. One word says which of them are on, so an op or a launch that nobody watches costs one
 //! relaxed load.
 
 use std::cell::{Cell, RefCell};
@@ -22,6 +22,7 @@ pub(crate) const CHECK: u16 = 16;
 pub(crate) const SYNC: u16 = 32;
 pub(crate) const DRY: u16 = 64;
 pub(crate) const SUMMARY: u16 = 128;
+pub(crate) const PASS: u16 = 256;
 /// Set once the settings were read.
 const ASKED: u16 = 0x8000;
 
@@ -129,6 +130,23 @@ static CHECKER: OnceLock<fn(&Running)> = OnceLock::new();
 pub(crate) fn check_by(checker: fn(&Running)) {
     // A second call has the same checker.
     let _ = CHECKER.set(checker);
+}
+
+/// What a pass does where an outermost op begins; set by the first pass. The module that does it
+/// stands above those that name ops.
+static AT_OPS: OnceLock<fn()> = OnceLock::new();
+
+/// From now on, `begins` is called where an outermost op begins, while [`PASS`] is on.
+pub(crate) fn at_ops(begins: fn()) {
+    // A second call has the same function.
+    let _ = AT_OPS.set(begins);
+}
+
+/// An outermost op begins.
+pub(crate) fn op_begins() {
+    if let Some(begins) = AT_OPS.get() {
+        begins();
+    }
 }
 
 /// Has the results of the thread's running op checked, if something is on that does.

@@ -8,7 +8,7 @@ use burn::module::AutodiffModule;
 use burn::optim::Optimizer;
 use burn_rocm::{Communicator, FloatElement, Rocm, RocmDevice, bf16};
 use burn_rocm_nn::optim::AdamConfig;
-use burn_rocm_nn::parallel::{DataParallel, Share};
+use burn_rocm_nn::parallel::{DataParallel, Overlap, Share};
 
 use super::models::{Trained, fill, fused};
 use super::report::time;
@@ -27,7 +27,10 @@ pub(crate) fn run(options: &Options, count: usize) -> Result<(), String> {
         let info = device.info().map_err(|error| error.to_string())?;
         println!("{device}: {} ({})", info.name, info.architecture);
     }
-    println!("\n| step | alone | on {count} devices | efficiency |\n|---|---|---|---|");
+    println!(
+        "\n| step | alone | on {count} devices | efficiency | reduced after the pass | efficiency | buckets, beside the \
+         pass |\n|---|---|---|---|---|---|---|"
+    );
     match options.bf16 {
         false => rows::<f32>(options, &devices, "f32"),
         true => rows::<bf16>(options, &devices, "bf16"),
@@ -58,15 +61,31 @@ where
     if !options.names(&name) {
         return Ok(());
     }
-    let alone = step_time::<F, M>(options, &devices[..1], batch)?;
-    let together = step_time::<F, M>(options, devices, batch)?;
-    println!("| {name} | {} | {} | {:.3} |", time(alone), time(together), alone / together);
+    let (alone, _) = step_time::<F, M>(options, &devices[..1], batch, true)?;
+    let (beside, overlap) = step_time::<F, M>(options, devices, batch, true)?;
+    let (after, _) = step_time::<F, M>(options, devices, batch, false)?;
+    println!(
+        "| {name} | {} | {} | {:.3} | {} | {:.3} | {}, {} |",
+        time(alone),
+        time(beside),
+        alone / beside,
+        time(after),
+        alone / after,
+        overlap.buckets,
+        overlap.before_end
+    );
     Ok(())
 }
 
 /// The seconds of a step, as the median over rounds of many steps. Each device has a thread. The
-/// host's clock runs from the moment at which all are idle until all are idle again.
-fn step_time<F, M>(options: &Options, devices: &[RocmDevice], batch: usize) -> Result<f64, String>
+/// host's clock runs from the moment at which all are idle until all are idle again. Also how much of
+/// the last reduction ran beside the backward pass.
+fn step_time<F, M>(
+    options: &Options,
+    devices: &[RocmDevice],
+    batch: usize,
+    overlap: bool,
+) -> Result<(f64, Overlap), String>
 where
     F: FloatElement,
     M: Trained<Autodiff<Rocm<F>>> + AutodiffModule<Autodiff<Rocm<F>>>,
@@ -75,7 +94,7 @@ where
     let (barrier, agreed) = (Barrier::new(devices.len()), OnceLock::new());
     let rank = |communicator: Communicator| {
         let device = communicator.device();
-        let mut ranks = DataParallel::new(communicator);
+        let mut ranks = DataParallel::new(communicator).with_overlap(overlap);
         let batch = M::batch(batch, &device);
         let mut optimizer = AdamConfig::new().init::<Autodiff<Rocm<F>>, M>();
         let mut model = Some(fill::<Autodiff<Rocm<F>>, M>(M::new(&device)));
@@ -100,14 +119,15 @@ where
         let count = *agreed.get_or_init(|| ((ROUND / one) as usize).clamp(1, 1000));
         let mut rounds: Vec<f64> = (0..options.iterations.max(1)).map(|_| steps(count)).collect();
         rounds.sort_by(f64::total_cmp);
-        rounds[rounds.len() / 2]
+        (rounds[rounds.len() / 2], ranks.last_overlap())
     };
     std::thread::scope(|scope| {
         let rank = &rank;
         let threads: Vec<_> =
             communicators.into_iter().map(|communicator| scope.spawn(move || rank(communicator))).collect();
-        let times: Result<Vec<f64>, _> = threads.into_iter().map(|thread| thread.join()).collect();
-        let times = times.map_err(|_| "a rank failed".to_string())?;
-        Ok(times.into_iter().fold(0.0, f64::max))
+        let ranks: Result<Vec<_>, _> = threads.into_iter().map(|thread| thread.join()).collect();
+        let ranks = ranks.map_err(|_| "a rank failed".to_string())?;
+        let slowest = ranks.into_iter().max_by(|(a, _), (b, _)| a.total_cmp(b));
+        slowest.ok_or_else(|| "no device".to_string())
     })
 }

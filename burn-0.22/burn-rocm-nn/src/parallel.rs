@@ -52,6 +52,7 @@
 mod share;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
@@ -61,6 +62,7 @@ use burn_rocm::{Communicator, ReduceOp, RocmTensor, raise, trace};
 
 use crate::amp::in_place_of;
 use crate::fuse::{from_rocm, rocm};
+pub use crate::ops::parallel::Overlap;
 use crate::ops::parallel::{Buckets, Entry};
 pub use share::{Part, Shards, Share};
 
@@ -74,34 +76,61 @@ const BUCKET_BYTES: usize = 25 << 20;
 /// or the library has failed, with `Mismatch` if the ranks' calls differ, with `Invalid` for
 /// tensors of another device.
 pub struct DataParallel {
-    buckets: Buckets,
+    communicator: Communicator,
+    /// Locked by one call at a time: a rank is one thread.
+    buckets: Mutex<Buckets>,
 }
 
 impl DataParallel {
     /// This communicator's rank.
     pub fn new(communicator: Communicator) -> Self {
-        Self { buckets: Buckets::new(communicator, BUCKET_BYTES) }
+        Self { buckets: Mutex::new(Buckets::new(communicator.clone(), BUCKET_BYTES, true)), communicator }
     }
 
     /// Sets the size of gradients from which a bucket is reduced, 25 MiB by default. The same on
     /// every rank.
     pub fn with_bucket_bytes(self, bytes: usize) -> Self {
-        Self { buckets: Buckets::new(self.buckets.communicator().clone(), bytes) }
+        let overlap = self.buckets().overlap();
+        self.with_buckets(bytes, overlap)
+    }
+
+    /// Sets whether buckets are reduced beside the backward pass, as soon as the device has computed
+    /// their gradients; on by default. The memory of the buckets, as much as that of the gradients,
+    /// is then taken before the pass begins. Otherwise it is taken after the pass. The results have
+    /// the same bits. The ranks need not agree.
+    pub fn with_overlap(self, overlap: bool) -> Self {
+        let bytes = self.buckets().bytes();
+        self.with_buckets(bytes, overlap)
+    }
+
+    fn with_buckets(self, bytes: usize, overlap: bool) -> Self {
+        let buckets = Mutex::new(Buckets::new(self.communicator.clone(), bytes, overlap));
+        Self { buckets, ..self }
+    }
+
+    fn buckets(&self) -> MutexGuard<'_, Buckets> {
+        // A panic ends the training: the other ranks miss this rank's calls.
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How much of the last [`reduce`](Self::reduce) ran beside the backward pass.
+    pub fn last_overlap(&self) -> Overlap {
+        self.buckets().last()
     }
 
     /// This rank, from 0.
     pub fn rank(&self) -> usize {
-        self.buckets.communicator().rank()
+        self.communicator.rank()
     }
 
     /// The number of ranks.
     pub fn size(&self) -> usize {
-        self.buckets.communicator().size()
+        self.communicator.size()
     }
 
     /// The communicator, for other collectives.
     pub fn communicator(&self) -> &Communicator {
-        self.buckets.communicator()
+        &self.communicator
     }
 
     /// The module with the float parameters and running statistics of rank 0. The module must be on
@@ -117,7 +146,11 @@ impl DataParallel {
         module: &M,
         loss: Option<Tensor<D>>,
     ) -> GradientsParams {
-        loss.map_or_else(GradientsParams::new, |loss| GradientsParams::from_grads(loss.backward(), module))
+        let Some(loss) = loss else { return GradientsParams::new() };
+        let mut params = Params { seen: HashSet::new(), entries: vec![] };
+        module.visit(&mut params);
+        let grads = self.buckets().backward(params.entries, || loss.backward());
+        GradientsParams::from_grads(grads.unwrap_or_else(|error| raise(error)), module)
     }
 
     /// The gradients averaged over all ranks, with each rank's weighted by its share of the
@@ -128,15 +161,17 @@ impl DataParallel {
     /// counts as one with a gradient of 0, unless no rank has a gradient for it; then it has none
     /// in the result either. Every rank must call this, even one without any samples.
     ///
-    /// The gradients are reduced in buckets, each packed by one launch for up to 55 parameters
-    /// while the ranks reduce the bucket before. Waits for the device only if this rank lacks a
-    /// gradient.
+    /// The gradients are reduced in buckets, each packed by one launch for up to 55 parameters. A
+    /// bucket is packed and reduced as soon as the device has computed its gradients, beside the rest
+    /// of the pass that [`backward`](Self::backward) enqueued. If something else used the gradients
+    /// too, such as an accumulation or a conversion after the pass, it waits for all earlier work.
+    /// The host waits for the device only if this rank lacks a gradient.
     pub fn reduce<M: Module>(&mut self, module: &M, grads: GradientsParams, share: Share) -> GradientsParams {
         let _op = trace::op("nn_reduce", || "");
         let mut take = Take { grads, seen: HashSet::new(), ids: vec![], entries: vec![], tensors: vec![] };
         module.visit(&mut take);
         let Take { ids, entries, tensors, .. } = take;
-        let reduced = self.buckets.reduce(entries, tensors, share.weight());
+        let reduced = self.buckets().reduce(entries, tensors, share.weight());
         let reduced = reduced.unwrap_or_else(|error| raise(error));
         let all = ids.into_iter().zip(reduced).filter_map(|(id, grad)| Some((id, grad?)));
         let mut give = Give { grads: all.collect(), done: GradientsParams::new() };
@@ -188,6 +223,21 @@ impl ModuleMapper for Broadcast<'_> {
         let sent = self.0.broadcast(0, rocm(tensor.clone()));
         let sent = sent.and_then(|sent| sent.join()).unwrap_or_else(|error| raise(error));
         Param::from_mapped_value(id, in_place_of(&tensor, from_rocm(sent)), mapper)
+    }
+}
+
+/// Lists the parameters that get gradients, as [`Take`] does.
+struct Params {
+    seen: HashSet<ParamId>,
+    entries: Vec<Entry>,
+}
+
+impl ModuleVisitor for Params {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        if value.is_require_grad() && self.seen.insert(param.id) {
+            self.entries.push(Entry { dims: value.dims().to_vec(), dtype: value.dtype() });
+        }
     }
 }
 

@@ -49,6 +49,8 @@ mod meeting;
 mod memory;
 #[path = "../../../burn-rocm/src/ops/mod.rs"]
 mod ops;
+#[path = "../../../burn-rocm/src/pass.rs"]
+mod pass;
 #[path = "../../../burn-rocm/src/pinned.rs"]
 mod pinned;
 #[path = "../../../burn-rocm/src/profile.rs"]
@@ -92,6 +94,7 @@ pub use hip::{
 pub use layout::Layout;
 pub use memory::{memory_record, memory_snapshot, memory_summary};
 pub use ops::transfer::read_with_fault;
+pub use pass::{Pass, PassPoints};
 pub use profile::{Profile, optimization_summary, profile, region};
 pub use qtensor::RocmQTensor;
 pub use tensor::RocmTensor;

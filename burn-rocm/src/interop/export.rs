@@ -154,6 +154,8 @@ unsafe fn make_ready(op: &'static str, tensor: &RocmTensor, ready: Ready) -> hip
 }
 
 fn pointer(tensor: &RocmTensor) -> *mut c_void {
+    // The other library uses it when it likes.
+    tensor.buffer().lend();
     (tensor.buffer().address() + tensor.byte_offset()) as *mut c_void
 }
 

@@ -4,7 +4,7 @@
 use hip::Template;
 
 use super::copy::assign;
-use super::launch::{max_reach, submit};
+use super::launch::{Beside, max_reach, submit, submit_beside};
 use super::view::narrow;
 use crate::dtype::raw_type;
 use crate::error::invalid;
@@ -101,14 +101,54 @@ pub(super) fn fill(
             None => assign(op, &place, input)?,
         }
     }
+    launch_split(copies, out, split, None)
+}
+
+/// Copies of inputs to their places, for [`Copies::launch`].
+pub(crate) struct Copies<'a> {
+    copies: Vec<Copy<'a>>,
+    out: &'a RocmTensor,
+}
+
+impl<'a> Copies<'a> {
+    /// As [`fill`] with `split`. `None` if an input needs a launch of another kernel.
+    pub(super) fn new(
+        op: &'static str,
+        out: &'a RocmTensor,
+        inputs: &'a [RocmTensor],
+        places: impl Iterator<Item = hip::Result<RocmTensor>>,
+    ) -> hip::Result<Option<Self>> {
+        let mut copies = Vec::with_capacity(inputs.len());
+        for (input, place) in inputs.iter().zip(places) {
+            match Copy::new(op, input, &place?)? {
+                _ if input.is_empty() => {}
+                Some(copy) => copies.push(copy),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(Self { copies, out }))
+    }
+
+    /// Launches them on another stream.
+    pub(super) fn launch(self, beside: &mut Beside<'_>) -> hip::Result<()> {
+        launch_split(self.copies, self.out, true, Some(beside))
+    }
+}
+
+fn launch_split(
+    copies: Vec<Copy<'_>>,
+    out: &RocmTensor,
+    split: bool,
+    mut beside: Option<&mut Beside<'_>>,
+) -> hip::Result<()> {
     if split && out.hip_device().block_threads() > 1 {
         let per_unit = UNIT / out.dtype_size();
         let (units, elements): (Vec<_>, Vec<_>) =
             copies.into_iter().partition(|copy| copy.is_of_units(per_unit));
-        launch(&units, out)?;
-        return launch(&elements, out);
+        launch(&units, out, beside.as_deref_mut())?;
+        return launch(&elements, out, beside);
     }
-    launch(&copies, out)
+    launch(&copies, out, beside)
 }
 
 /// An input and the part of the output that it fills, merged to the fewest axes. Offsets and
@@ -186,8 +226,8 @@ impl<'a> Copy<'a> {
     }
 }
 
-/// Copies each input to its place in `out`.
-fn launch(copies: &[Copy<'_>], out: &RocmTensor) -> hip::Result<()> {
+/// Copies each input to its place in `out`, on the compute stream or another.
+fn launch(copies: &[Copy<'_>], out: &RocmTensor, mut beside: Option<&mut Beside<'_>>) -> hip::Result<()> {
     let device = out.hip_device();
     let per_unit = UNIT / out.dtype_size();
     // On the CPU device a core copies a run element by element just as fast.
@@ -212,7 +252,11 @@ fn launch(copies: &[Copy<'_>], out: &RocmTensor) -> hip::Result<()> {
         }
         let bytes = || copies.iter().map(|copy| 2 * copy.input.len() * out.dtype_size()).sum();
         let launch = launch.output(out.buffer(), 0).moves(bytes);
-        submit(launch, device.grid_rows(pieces, PIECE))?;
+        let grid = device.grid_rows(pieces, PIECE);
+        match &mut beside {
+            None => submit(launch, grid)?,
+            Some(beside) => submit_beside(launch, grid, beside)?,
+        }
     }
     Ok(())
 }

@@ -2,12 +2,14 @@
 
 use burn_backend::TensorData;
 use burn_std::DType;
-use hip::Functor;
+use hip::{Functor, Template};
 
 use super::binary::scalar;
-use super::cat::fill;
+use super::cat::{Copies, fill};
 use super::create::full;
+use super::launch::{Beside, flat_beside, is_packed};
 use super::view::{expand, narrow, reshape};
+use crate::arg::compute;
 use crate::device::RocmDevice;
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, float_type, one_device, one_dtype};
@@ -34,6 +36,56 @@ pub fn pack(tensors: &[RocmTensor]) -> hip::Result<RocmTensor> {
     });
     fill(OP, &out, tensors, places, true)?;
     Ok(out)
+}
+
+/// [`pack`] into a tensor that exists, on another stream.
+pub(crate) struct PackBeside<'a> {
+    copies: Copies<'a>,
+    out: &'a RocmTensor,
+    factor: Option<f64>,
+}
+
+impl<'a> PackBeside<'a> {
+    /// Packs `tensors` into `out`, and multiplies its elements by the factor. `None` if a tensor's
+    /// layout needs more than [`pack`]'s own kernel.
+    ///
+    /// # Errors
+    /// `Invalid` for another dtype or device than that of `out`, or if `out` has not as many
+    /// elements, in order; `Unsupported` for a factor of a dtype that is not a float type.
+    pub(crate) fn new(
+        tensors: &'a [RocmTensor],
+        out: &'a RocmTensor,
+        factor: Option<f64>,
+    ) -> hip::Result<Option<Self>> {
+        const OP: &str = "pack";
+        let operands: Vec<&RocmTensor> = tensors.iter().chain([out]).collect();
+        one_device(OP, &operands)?;
+        one_dtype(OP, &operands)?;
+        if factor.is_some() {
+            float_type(OP, out)?;
+        }
+        let total: usize = tensors.iter().map(RocmTensor::len).sum();
+        if out.dims() != [total] || !is_packed(out) {
+            return invalid(OP, format!("a packed result of [{total}]"), format!("{:?}", out.layout()));
+        }
+        let mut start = 0;
+        let places = tensors.iter().map(|tensor| {
+            start += tensor.len();
+            part(out, start - tensor.len(), tensor.dims())
+        });
+        let copies = Copies::new(OP, out, tensors, places)?;
+        Ok(copies.map(|copies| Self { copies, out, factor }))
+    }
+
+    /// Enqueues it.
+    pub(crate) fn launch(self, mut beside: Beside<'_>) -> hip::Result<()> {
+        self.copies.launch(&mut beside)?;
+        let Some(factor) = self.factor else { return Ok(()) };
+        // The op of `scale`.
+        let ty = self.out.kernel_type()?;
+        let kernel = Template::binary_scalar.functor(Functor::Mul).ty(ty);
+        flat_beside("scale", kernel, self.out, &[compute(factor.into(), ty)], &mut beside)
+    }
 }
 
 /// The tensors of these shapes that [`pack`] joined, as views. Elements behind the last one are

@@ -12,6 +12,7 @@
 //! | `BURN_ROCM_CPU_THREADS` | the number of cores to use (all) |
 //! | `BURN_ROCM_CPU_ISA` | the newest instruction set to use: `baseline`, `v3`, `v4` (the newest that was built and the CPU has); without the feature `portable` only one is built |
 //! | `BURN_ROCM_CPU_POISON` | `1` fills new device memory with 0xff (always so in lockstep) |
+//! | `BURN_ROCM_CPU_LATE` | `1`: each stream runs its work as late as HIP allows, which exposes work that does not wait for what it needs |
 //! | `BURN_ROCM_CPU_WAVE` | `32` or `64`: lockstep mode with waves of that size |
 //! | `BURN_ROCM_CPU_ARCH` | the architecture name that the device reports |
 //! | `BURN_ROCM_CPU_FAIL` | which calls fail, separated by commas: `rocblas_create_handle`, `rocblas_products`, `miopenCreateWithStream`, `miopen_kernels`, `hipEventRecord`, `hipHostMalloc`, `hipModuleLaunchKernel`, `hipStreamBeginCapture`, `hipStreamEndCapture`, `hipGraphInstantiateWithFlags`, `ncclCommInitRank`, `ncclAllReduce`; with `:3` after a name, only the third call fails |

@@ -17,6 +17,8 @@ pub(crate) struct Settings {
     pub(crate) threads: usize,
     pub(crate) isa: Option<String>,
     pub(crate) poison: bool,
+    /// Whether streams run their work as late as they may.
+    pub(crate) late: bool,
     /// The wave size of lockstep mode; `None` in native mode.
     pub(crate) wave: Option<u32>,
     pub(crate) seed: u64,
@@ -125,6 +127,8 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Problem> 
     let seed = number(text, name, "a whole number", |_: &u64| true)?.unwrap_or(0);
     let (text, name) = get("BURN_ROCM_CPU_POISON");
     let poison = number(text, name, "0 or 1", |&n: &u8| n <= 1)?.unwrap_or(0) == 1;
+    let (text, name) = get("BURN_ROCM_CPU_LATE");
+    let late = number(text, name, "0 or 1", |&n: &u8| n <= 1)?.unwrap_or(0) == 1;
     let (text, name) = get("BURN_ROCM_CPU_WAVE");
     let wave = number(text, name, "32 or 64", |&n: &u32| n == 32 || n == 64)?;
     if let Some(wave) = wave
@@ -185,6 +189,7 @@ fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Problem> 
         threads: threads.min(1024),
         isa,
         poison: poison || wave.is_some(),
+        late,
         wave,
         seed,
     })
@@ -205,6 +210,7 @@ mod tests {
             ("BURN_ROCM_CPU_WAVE", "48"),
             ("BURN_ROCM_CPU_ISA", "v9"),
             ("BURN_ROCM_CPU_POISON", "2"),
+            ("BURN_ROCM_CPU_LATE", "yes"),
             ("BURN_ROCM_CPU_FAIL", "everything"),
             ("BURN_ROCM_CPU_FAIL", "hipHostMalloc:first"),
         ] {

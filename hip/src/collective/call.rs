@@ -207,6 +207,9 @@ impl Call {
             recv_span.apart_from(op, &[send_span])?;
         }
         let buffers = [send, recv].map(|part| part.map(|part| part.buffer.clone()));
+        // The rank's stream writes it beside the compute stream, whose later work may join it in
+        // another op.
+        buffers[1].iter().for_each(|buffer| buffer.lend());
         Ok(Prepared { call: self, send: send_span, recv: recv_span, buffers })
     }
 }

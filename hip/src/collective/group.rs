@@ -8,8 +8,11 @@ use crate::collective::call::{Call, Kind, Part, Prepared, ReduceOp};
 use crate::collective::compare::compare;
 use crate::collective::member::Member;
 use crate::collective::work::Work;
+use crate::device::event::Event;
+use crate::device::stream::Stream;
 use crate::error::Result;
-use crate::memory::buffer::carry_faults;
+use crate::launch::kernel::Kernel;
+use crate::memory::buffer::{Buffer, carry_faults};
 use crate::profile::work::{Load, WorkKind};
 use crate::settings::settings;
 use crate::trace;
@@ -142,12 +145,25 @@ impl<'a> Group<'a> {
     /// [`Communicator::all_reduce`].
     pub fn start(self) -> Result<Work> {
         let calls: Vec<_> = self.calls.iter().map(|(on, call)| (on.member(), call)).collect();
-        issue(&calls)
+        issue(&calls, None)
     }
 }
 
-/// Issues checked calls together.
-pub(super) fn issue(calls: &[(&Arc<Member>, &Prepared)]) -> Result<Work> {
+/// Enqueues work that fills a call's buffers on a stream. Adds the kernels that it launches.
+pub(super) type Fill<'a> = dyn FnMut(&Stream, &mut Vec<Arc<Kernel>>) -> Result<()> + 'a;
+
+/// What a rank's call waits for and does first, in place of a wait for the end of the compute
+/// stream.
+pub(super) struct Beside<'a> {
+    /// An event of the compute stream.
+    pub(super) point: &'a Event,
+    pub(super) fill: &'a mut Fill<'a>,
+    /// What `fill` uses.
+    pub(super) buffers: Vec<Arc<Buffer>>,
+}
+
+/// Issues checked calls together; one call, if there is a `beside`.
+pub(super) fn issue(calls: &[(&Arc<Member>, &Prepared)], beside: Option<Beside<'_>>) -> Result<Work> {
     for (member, prepared) in calls {
         let reason = "a collective waits for other ranks on a stream of its own";
         member.device.refuse_captured(prepared.call.kind.op(), reason)?;
@@ -157,18 +173,22 @@ pub(super) fn issue(calls: &[(&Arc<Member>, &Prepared)]) -> Result<Work> {
     let mut devices: Vec<_> = calls.iter().map(|(member, _)| &member.device).collect();
     devices.sort_by_key(|device| device.info().index);
     devices.dedup_by_key(|device| device.info().index);
-    let _one_thread: Vec<_> = devices
+    let mut locked: Vec<_> = devices
         .iter()
         .map(|device| device.collectives.lock().unwrap_or_else(PoisonError::into_inner))
         .collect();
-    if settings()?.collective_check {
-        compare(calls, enqueue)?;
+    for (device, collectives) in devices.iter().zip(&mut locked) {
+        let own = calls.iter().filter(|(member, _)| Arc::ptr_eq(&member.device, device));
+        own.for_each(|(member, _)| member.issues(collectives));
     }
-    enqueue(calls)
+    if settings()?.collective_check {
+        compare(calls, |calls| enqueue(calls, None))?;
+    }
+    enqueue(calls, beside)
 }
 
 /// As [`issue`], without comparing calls between processes. The devices are locked.
-fn enqueue(calls: &[(&Arc<Member>, &Prepared)]) -> Result<Work> {
+fn enqueue(calls: &[(&Arc<Member>, &Prepared)], mut beside: Option<Beside<'_>>) -> Result<Work> {
     // Each rank of these calls once.
     let mut members: Vec<&Arc<Member>> = Vec::new();
     for (member, _) in calls {
@@ -179,9 +199,10 @@ fn enqueue(calls: &[(&Arc<Member>, &Prepared)]) -> Result<Work> {
     for (member, prepared) in calls {
         member.ledger.enter(member.rank, &prepared.call).map_err(|error| member.fail(error))?;
     }
-    let mut work =
-        Work::new(calls.iter().flat_map(|(_, prepared)| prepared.buffers.iter().flatten().cloned()));
-    let called = call(&members, calls);
+    let own = calls.iter().flat_map(|(_, prepared)| prepared.buffers.iter().flatten().cloned());
+    let filled = beside.iter().flat_map(|beside| beside.buffers.iter().cloned());
+    let mut work = Work::new(own.chain(filled));
+    let called = call(&members, calls, beside.as_mut(), &mut work.kernels);
     for member in &members {
         // Also after a failure: the work must cover what was enqueued.
         let marked = match member.stream.mark() {
@@ -217,18 +238,31 @@ fn enqueue(calls: &[(&Arc<Member>, &Prepared)]) -> Result<Work> {
     Ok(work)
 }
 
-/// Makes the calls on the ranks' streams, behind the work of their devices' compute streams.
-fn call(members: &[&Arc<Member>], calls: &[(&Arc<Member>, &Prepared)]) -> Result<()> {
+/// Makes the calls on the ranks' streams, behind the work of their devices' compute streams or behind
+/// an event there.
+fn call(
+    members: &[&Arc<Member>],
+    calls: &[(&Arc<Member>, &Prepared)],
+    mut beside: Option<&mut Beside<'_>>,
+    kernels: &mut Vec<Arc<Kernel>>,
+) -> Result<()> {
     let Some((first, _)) = calls.first() else { return Ok(()) };
     let library = first.library;
     let mut handles = Vec::with_capacity(calls.len());
     for member in members {
         // Launches deferred ops.
         member.device.make_current()?;
-        member.stream.wait(&member.device.compute.mark()?)?;
+        match &beside {
+            None => member.stream.wait(&member.device.compute.mark()?)?,
+            Some(beside) => member.stream.wait(beside.point)?,
+        }
     }
     for (member, prepared) in calls {
         handles.push(member.begin(prepared.call)?);
+    }
+    if let Some(beside) = &mut beside {
+        // Behind `begin`: from there on the work covers what is enqueued, also after an error.
+        (beside.fill)(&first.stream, kernels)?;
     }
     // Each rank's stream takes its calls as one piece of work.
     let timed: Vec<_> = members.iter().map(|member| member.stream.begin_work()).collect();
@@ -291,6 +325,6 @@ impl Communicator {
     ) -> Result<Work> {
         let call = Call { kind, dtype, count };
         let prepared = call.prepare(self.device(), (self.rank(), self.size()), send, recv)?;
-        issue(&[(self.member(), &prepared)])
+        issue(&[(self.member(), &prepared)], None)
     }
 }

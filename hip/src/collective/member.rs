@@ -5,8 +5,8 @@
 //! work can't end or takes too long, it aborts the rank. Only this thread aborts or destroys a rank:
 //! RCCL's functions for that may wait until the group's other ranks call them too.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,8 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// One rank.
 pub(super) struct Member {
+    /// No other member of the process has or had it.
+    number: u64,
     pub(super) rank: usize,
     pub(super) size: usize,
     pub(super) device: Arc<Device>,
@@ -117,7 +119,10 @@ impl Member {
             leaving: false,
             left: false,
         };
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
         let member = Arc::new(Self {
+            number,
             rank,
             size,
             device: device.clone(),
@@ -240,10 +245,26 @@ impl Member {
         self.outcome(running)
     }
 
+    /// Notes that this rank issues a collective. `collectives` is the device's.
+    pub(super) fn issues(&self, collectives: &mut BTreeMap<u64, u64>) {
+        let issued = self.device.issued.fetch_add(1, Ordering::Relaxed) + 1;
+        collectives.insert(self.number, issued);
+    }
+
+    /// Whether the device has issued a collective of another group behind this many.
+    pub(super) fn others_since(&self, issued: u64) -> bool {
+        let collectives = self.device.collectives.lock().unwrap_or_else(PoisonError::into_inner);
+        collectives.iter().any(|(&member, &last)| member != self.number && last > issued)
+    }
+
     /// Leaves the group after its work has ended. The library forgets the rank afterwards: for that
     /// it may need the group's other ranks, so only the last rank of this process waits for it.
     pub(super) fn leave(&self) {
         self.ledger.leave(self.rank);
+        // If a call of another group holds the lock, the number stays, which nobody asks for again.
+        if let Ok(mut collectives) = self.device.collectives.try_lock() {
+            collectives.remove(&self.number);
+        }
         let until = Instant::now() + self.timeout + RETURNS + GRACE;
         let mut state = self.lock();
         state.leaving = true;

@@ -14,12 +14,17 @@ use std::sync::Arc;
 
 use hip_kernels::DType;
 
-use crate::collective::call::{Kind, Part, ReduceOp};
+use crate::collective::call::{Call, Kind, Part, ReduceOp};
+use crate::collective::group::{Beside, issue};
 use crate::collective::id::UniqueId;
 use crate::collective::member::Member;
 use crate::collective::work::Work;
 use crate::device::Device;
+use crate::device::pass::Points;
+use crate::device::stream::Stream;
 use crate::error::{Error, Result};
+use crate::launch::kernel::Kernel;
+use crate::memory::buffer::Buffer;
 use crate::rendezvous::Rendezvous;
 use crate::settings::settings;
 
@@ -191,6 +196,44 @@ impl Communicator {
         recv: Part<'_>,
     ) -> Result<Work> {
         self.issue((Kind::AllReduce(op), dtype, count), Some(send), Some(recv))
+    }
+
+    /// Fills `out` on this rank's stream, and reduces its first `count` elements in place, as
+    /// [`all_reduce`](Self::all_reduce) does. Both run beside the compute stream: behind the first
+    /// of the points after the last use of `inputs`, not behind all work that the compute stream has
+    /// received. Returns `None` and does nothing if there is no such point; if `out` is not one of
+    /// the pass's reserved buffers or was used since; or if the device has issued a collective of
+    /// another group since the pass began, which could run side by side with this one.
+    ///
+    /// `fill` enqueues kernels on the stream that it gets, by [`Launch::submit_on`]. They read
+    /// `inputs` and `constants`, and write `out`. Nobody may write these buffers before the result
+    /// is joined. Work that writes `constants` was enqueued before the pass began.
+    ///
+    /// # Errors
+    /// As for [`all_reduce`](Self::all_reduce). An error of `fill` is the group's failure.
+    ///
+    /// [`Launch::submit_on`]: crate::Launch::submit_on
+    #[allow(clippy::too_many_arguments)] // RCCL's own arguments.
+    pub fn all_reduce_beside(
+        &self,
+        points: &Points,
+        [inputs, constants]: [&[Arc<Buffer>]; 2],
+        op: ReduceOp,
+        dtype: DType,
+        count: usize,
+        out: &Arc<Buffer>,
+        mut fill: impl FnMut(&Stream, &mut Vec<Arc<Kernel>>) -> Result<()>,
+    ) -> Result<Option<Work>> {
+        if self.0.others_since(points.issued) {
+            return Ok(None);
+        }
+        let Some(point) = points.after(inputs, out) else { return Ok(None) };
+        let call = Call { kind: Kind::AllReduce(op), dtype, count };
+        let (ranks, whole) = ((self.rank(), self.size()), Some(Part::whole(out)));
+        let prepared = call.prepare(self.device(), ranks, whole, whole)?;
+        let buffers = inputs.iter().chain(constants).cloned().collect();
+        let beside = Beside { point, fill: &mut fill, buffers };
+        issue(&[(self.member(), &prepared)], Some(beside)).map(Some)
     }
 
     /// Copies `count` elements of the root's `send` to every rank's `recv`. The other ranks' `send`

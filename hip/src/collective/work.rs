@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::collective::member::{Member, Running};
 use crate::error::Result;
+use crate::launch::kernel::Kernel;
 use crate::memory::buffer::Buffer;
 
 /// Enqueued collectives. It holds their buffers until it is joined; dropping it joins it.
@@ -14,11 +15,13 @@ use crate::memory::buffer::Buffer;
 pub struct Work {
     ends: Vec<(Arc<Member>, Arc<Running>)>,
     buffers: Vec<Arc<Buffer>>,
+    /// The kernels that fill the buffers on the ranks' streams.
+    pub(super) kernels: Vec<Arc<Kernel>>,
 }
 
 impl Work {
     pub(super) fn new(buffers: impl Iterator<Item = Arc<Buffer>>) -> Self {
-        Self { ends: Vec::new(), buffers: buffers.collect() }
+        Self { ends: Vec::new(), buffers: buffers.collect(), kernels: Vec::new() }
     }
 
     /// Adds a rank's calls.
@@ -62,8 +65,8 @@ impl Work {
         Ok(true)
     }
 
-    /// Makes the devices' compute streams wait, and lets the buffers go: their memory's next user
-    /// is enqueued behind the wait.
+    /// Makes the devices' compute streams wait, and lets the buffers and kernels go: their memory's
+    /// next user is enqueued behind the wait, and a kernel is unloaded behind the compute stream.
     fn wait_on_devices(&mut self) -> Result<()> {
         let mut waited = Ok(());
         for (member, running) in &self.ends {
@@ -75,6 +78,7 @@ impl Work {
             }
         }
         self.buffers.clear();
+        self.kernels.clear();
         waited
     }
 }

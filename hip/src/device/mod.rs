@@ -7,13 +7,15 @@ pub(crate) mod dry;
 pub(crate) mod event;
 pub(crate) mod info;
 pub(crate) mod library;
+pub(crate) mod pass;
 pub(crate) mod recording;
 pub(crate) mod report;
 pub(crate) mod stream;
 pub(crate) mod survey;
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use hip_kernels::KernelName;
@@ -73,8 +75,11 @@ pub struct Device {
     /// The most deferred steps of one launch; 0 if no op is deferred.
     pub(crate) chain_limit: usize,
     pub(crate) peers: Mutex<Vec<usize>>,
-    /// Locked while a collective is issued.
-    pub(crate) collectives: Mutex<()>,
+    /// Locked while a collective is issued. For each group, by the number of this device's rank,
+    /// which of the device's collectives was the group's last.
+    pub(crate) collectives: Mutex<BTreeMap<u64, u64>>,
+    /// The number of collectives issued.
+    pub(crate) issued: AtomicU64,
 }
 
 impl Device {
@@ -153,7 +158,8 @@ impl Device {
             faults: Faults::new(&context, &compute)?,
             chain_limit: settings()?.chain.unwrap_or(defaults.chain_steps),
             peers: Mutex::new(Vec::new()),
-            collectives: Mutex::new(()),
+            collectives: Mutex::default(),
+            issued: AtomicU64::new(0),
             captures: Captures::default(),
             kernels,
             copies,

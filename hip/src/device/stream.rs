@@ -317,11 +317,17 @@ impl Stream {
 }
 
 impl Stream {
+    /// Whether there are deferred ops.
+    #[inline]
+    pub(crate) fn defers(&self) -> bool {
+        self.chain.any.load(Ordering::Acquire)
+    }
+
     /// Launches the deferred ops. An error is kept for the next read or sync, or for the end of the
     /// capture.
     #[inline]
     pub(crate) fn catch_up(&self) {
-        if self.chain.any.load(Ordering::Acquire) {
+        if self.defers() {
             self.launch_pending(&mut self.chain.pending());
         }
     }

@@ -15,6 +15,7 @@ use bytemuck::NoUninit;
 use hip_kernels::KernelName;
 
 use crate::device::Device;
+use crate::device::stream::Stream;
 use crate::error::{Error, Result};
 use crate::launch::grid::Grid;
 use crate::launch::kernel::Kernel;
@@ -240,7 +241,41 @@ impl<'d> Launch<'d> {
     /// a misplaced flag, or a block size that is not a multiple of the warp size (shuffles with
     /// missing lanes are undefined). `Device` if HIP refuses the launch.
     #[inline]
-    pub unsafe fn submit(mut self, grid: Grid, shared_bytes: u32) -> Result<()> {
+    pub unsafe fn submit(self, grid: Grid, shared_bytes: u32) -> Result<()> {
+        let stream = if self.captured { self.device.stream() } else { &self.device.compute };
+        // SAFETY: the caller's promise. The pool keeps the buffers' memory until the stream is past
+        // the kernel.
+        unsafe { self.submit_to(stream, grid, shared_bytes) }
+    }
+
+    /// Enqueues the kernel on another stream of the device, and returns the kernel, which must stay
+    /// until the device is past it.
+    ///
+    /// # Safety
+    /// As for [`submit`](Self::submit). The caller also orders the kernel with the compute stream's
+    /// work, and keeps the buffers until the compute stream waits for it.
+    ///
+    /// # Errors
+    /// As for [`submit`](Self::submit); `Invalid` for a launch with a flag, or a stream of another
+    /// device.
+    pub unsafe fn submit_on(self, stream: &Stream, grid: Grid, shared_bytes: u32) -> Result<Arc<Kernel>> {
+        let expected = "a stream of the device, and no flag";
+        if !std::ptr::eq(stream.context(), &*self.device.context) {
+            return Err(Error::invalid("launch", expected, "a stream of another device"));
+        }
+        if self.ticket.is_some() {
+            return Err(Error::invalid("launch", expected, "a flag"));
+        }
+        let kernel = self.kernel.clone();
+        // SAFETY: the caller's promise.
+        unsafe { self.submit_to(stream, grid, shared_bytes)? };
+        Ok(kernel)
+    }
+
+    /// # Safety
+    /// The arguments fit the kernel. The buffers live until the stream is past it.
+    #[inline]
+    unsafe fn submit_to(mut self, stream: &Stream, grid: Grid, shared_bytes: u32) -> Result<()> {
         if let Some(wrong) = self.wrong.take() {
             return Err(*wrong);
         }
@@ -258,7 +293,6 @@ impl<'d> Launch<'d> {
             // SAFETY: `push` wrote an argument at this offset of the storage.
             *parameter = unsafe { base.add(usize::from(offset)).cast() };
         }
-        let stream = if self.captured { self.device.stream() } else { &self.device.compute };
         stream.catch_up();
         let timed = if self.watched & PROFILE != 0 { stream.begin_timed() } else { None };
         // SAFETY: the caller promises that the arguments fit the kernel.

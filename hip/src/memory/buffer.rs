@@ -8,6 +8,7 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::memory::arena::ALIGN;
 use crate::memory::foreign::{Foreign, ForeignMemory};
+use crate::memory::last_use::LastUse;
 use crate::memory::marks::{Marks, Set};
 use crate::memory::pool::{PoolBlock, Purpose};
 
@@ -29,12 +30,14 @@ pub struct Buffer {
     bytes: usize,
     /// The tickets of the faults that its contents may have.
     pub(crate) marks: Marks,
+    pub(crate) last_use: LastUse,
 }
 
 impl Buffer {
     pub(crate) fn new(device: Arc<Device>, block: PoolBlock, bytes: usize) -> Self {
         let address = block.address;
-        Self { device, origin: Some(Origin::Pool(block)), address, bytes, marks: Marks::default() }
+        let (marks, last_use) = (Marks::default(), LastUse::never());
+        Self { device, origin: Some(Origin::Pool(block)), address, bytes, marks, last_use }
     }
 
     /// Whether somebody else allocated the memory, so that others may read it at any time.
@@ -72,18 +75,28 @@ impl Buffer {
     ///
     /// If this thread is capturing a graph, the graph keeps the memory, because a caller that asks
     /// for the address passes it to captured work.
+    ///
+    /// In a [`Pass`](crate::Pass), the work that uses the address must be enqueued by the op that
+    /// asks for it. If it may be enqueued later, call [`lend`](Self::lend) first.
     #[inline]
     pub fn address(&self) -> usize {
         if self.device.captures.any() {
             self.used();
         }
-        self.address
+        self.place()
     }
 
     /// The address, for a caller that knows that no thread captures a graph.
     #[inline]
     pub(crate) fn place(&self) -> usize {
+        self.last_use.note(Arc::as_ptr(&self.device).addr());
         self.address
+    }
+
+    /// Says that work which uses the memory may be enqueued at any time from now on, for instance
+    /// by another library.
+    pub fn lend(&self) {
+        self.last_use.note_unknown();
     }
 
     /// Keeps the memory for the graph that this thread captures. If another thread captures one and
@@ -91,6 +104,8 @@ impl Buffer {
     /// reports their use.
     #[cold]
     fn used(&self) {
+        // A replay uses it again.
+        self.lend();
         let Device { captures, pool, .. } = &*self.device;
         match (&self.origin, captures.here()) {
             (Some(Origin::Pool(block)), Some(_)) => pool.hold(block),
@@ -157,7 +172,8 @@ impl Device {
         let skipped = memory.address % ALIGN;
         let (address, bytes) = (memory.address - skipped, memory.bytes.saturating_add(skipped));
         let origin = Some(Origin::Foreign(Arc::new(Foreign::new(self, memory)?)));
-        Ok((Buffer { device: self.clone(), origin, address, bytes, marks: Marks::default() }, skipped))
+        let (marks, last_use) = (Marks::default(), LastUse::unknown());
+        Ok((Buffer { device: self.clone(), origin, address, bytes, marks, last_use }, skipped))
     }
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod foreign;
 pub(crate) mod host;
 pub(crate) mod kind;
 pub(crate) mod label;
+pub(crate) mod last_use;
 pub(crate) mod ledger;
 pub(crate) mod marks;
 pub(crate) mod pinned;

@@ -60,6 +60,7 @@ mod sharded;
 mod share;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::module::{AutodiffModule, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
@@ -69,6 +70,7 @@ use burn_rocm::fused::optim::clip_to_norm;
 use burn_rocm::{Communicator, ReduceOp, RocmTensor, raise, trace};
 
 use crate::fuse::{from_rocm, is_rocm, refuse, rocm};
+pub use crate::ops::parallel::Overlap;
 use crate::ops::parallel::{Buckets, Entry};
 pub use linear::{ColumnLinear, RowLinear};
 pub use share::{Part, Shards, Share};
@@ -83,34 +85,61 @@ const BUCKET_BYTES: usize = 25 << 20;
 /// or the library has failed, with `Mismatch` if the ranks' calls differ, with `Unsupported` on a
 /// backend other than [`Rocm`](burn_rocm::Rocm) under autodiff.
 pub struct DataParallel {
-    buckets: Buckets,
+    communicator: Communicator,
+    /// Locked by one call at a time: a rank is one thread.
+    buckets: Mutex<Buckets>,
 }
 
 impl DataParallel {
     /// This communicator's rank.
     pub fn new(communicator: Communicator) -> Self {
-        Self { buckets: Buckets::new(communicator, BUCKET_BYTES) }
+        Self { buckets: Mutex::new(Buckets::new(communicator.clone(), BUCKET_BYTES, true)), communicator }
     }
 
     /// Sets the size of gradients from which a bucket is reduced, 25 MiB by default. The same on
     /// every rank.
     pub fn with_bucket_bytes(self, bytes: usize) -> Self {
-        Self { buckets: Buckets::new(self.buckets.communicator().clone(), bytes) }
+        let overlap = self.buckets().overlap();
+        self.with_buckets(bytes, overlap)
+    }
+
+    /// Sets whether buckets are reduced beside the backward pass, as soon as the device has computed
+    /// their gradients; on by default. The memory of the buckets, as much as that of the gradients,
+    /// is then taken before the pass begins. Otherwise it is taken after the pass. The results have
+    /// the same bits. The ranks need not agree.
+    pub fn with_overlap(self, overlap: bool) -> Self {
+        let bytes = self.buckets().bytes();
+        self.with_buckets(bytes, overlap)
+    }
+
+    fn with_buckets(self, bytes: usize, overlap: bool) -> Self {
+        let buckets = Mutex::new(Buckets::new(self.communicator.clone(), bytes, overlap));
+        Self { buckets, ..self }
+    }
+
+    fn buckets(&self) -> MutexGuard<'_, Buckets> {
+        // A panic ends the training: the other ranks miss this rank's calls.
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How much of the last [`reduce`](Self::reduce) ran beside the backward pass.
+    pub fn last_overlap(&self) -> Overlap {
+        self.buckets().last()
     }
 
     /// This rank, from 0.
     pub fn rank(&self) -> usize {
-        self.buckets.communicator().rank()
+        self.communicator.rank()
     }
 
     /// The number of ranks.
     pub fn size(&self) -> usize {
-        self.buckets.communicator().size()
+        self.communicator.size()
     }
 
     /// The communicator, for other collectives.
     pub fn communicator(&self) -> &Communicator {
-        self.buckets.communicator()
+        &self.communicator
     }
 
     /// The module with the float parameters and running statistics of rank 0. The module must be on
@@ -134,8 +163,13 @@ impl DataParallel {
         loss: Option<Tensor<B, D>>,
     ) -> GradientsParams {
         let meet = || self.communicator().meet().unwrap_or_else(|error| raise(error));
+        let mut params = Params { seen: HashSet::new(), entries: vec![] };
+        visit::<B, M>(module, &mut params);
         meet();
-        let grads = loss.map(|loss| loss.backward());
+        let grads = loss.map(|loss| {
+            let grads = self.buckets().backward(params.entries, || loss.backward());
+            grads.unwrap_or_else(|error| raise(error))
+        });
         meet();
         grads.map_or_else(GradientsParams::new, |grads| GradientsParams::from_grads(grads, module))
     }
@@ -148,9 +182,11 @@ impl DataParallel {
     /// counts as one with a gradient of 0, unless no rank has a gradient for it; then it has none
     /// in the result either. Every rank must call this, even one without any samples.
     ///
-    /// The gradients are reduced in buckets, each packed by one launch for up to 55 parameters
-    /// while the ranks reduce the bucket before. Waits for the device only if this rank lacks a
-    /// gradient.
+    /// The gradients are reduced in buckets, each packed by one launch for up to 55 parameters. A
+    /// bucket is packed and reduced as soon as the device has computed its gradients, beside the rest
+    /// of the pass that [`backward`](Self::backward) enqueued. If something else used the gradients
+    /// too, such as an accumulation or a conversion after the pass, it waits for all earlier work.
+    /// The host waits for the device only if this rank lacks a gradient.
     pub fn reduce<B: AutodiffBackend, M: AutodiffModule<B>>(
         &mut self,
         module: &M,
@@ -162,7 +198,7 @@ impl DataParallel {
         let mut take = Take { grads, seen: HashSet::new(), ids: vec![], entries: vec![], tensors: vec![] };
         visit::<B, M>(module, &mut take);
         let Take { ids, entries, tensors, .. } = take;
-        let reduced = self.buckets.reduce(entries, tensors, share.weight());
+        let reduced = self.buckets().reduce(entries, tensors, share.weight());
         let reduced = reduced.unwrap_or_else(|error| raise(error));
         let all = ids.into_iter().zip(reduced).filter_map(|(id, grad)| Some((id, grad?)));
         let mut give = Give { grads: all.collect(), done: GradientsParams::new() };
@@ -233,6 +269,21 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Broadcast<'_> {
         let tensor = sent.and_then(|sent| sent.join()).unwrap_or_else(|error| raise(error));
         let tensor = Tensor::from_inner(from_rocm(tensor)).set_require_grad(is_require_grad);
         Param::from_mapped_value(id, tensor, mapper)
+    }
+}
+
+/// Lists the parameters that get gradients, as [`Take`] does.
+struct Params {
+    seen: HashSet<ParamId>,
+    entries: Vec<Entry>,
+}
+
+impl<B: AutodiffBackend> ModuleVisitor<B> for Params {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        let value = param.val();
+        if value.is_require_grad() && self.seen.insert(param.id) {
+            self.entries.push(Entry { dims: value.dims().to_vec(), dtype: value.dtype() });
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod failures;
 mod gradients;
+mod overlap;
 mod tensor;
 mod train;
 
@@ -26,6 +27,11 @@ pub(crate) type B = Autodiff<Inner>;
 ///
 /// A collective that never ends is an error after 20 seconds there.
 pub(crate) fn devices(test: &str) -> Option<usize> {
+    devices_with(test, &[])
+}
+
+/// [`devices`] with more variables.
+pub(crate) fn devices_with(test: &str, more: &[(&str, &str)]) -> Option<usize> {
     const DEVICES: &str = "BURN_ROCM_CPU_DEVICES";
     if let Ok(count) = std::env::var(DEVICES) {
         return Some(count.parse().unwrap());
@@ -33,7 +39,7 @@ pub(crate) fn devices(test: &str) -> Option<usize> {
     for count in ["2", "4"] {
         let environment =
             [(DEVICES, count), ("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_COLLECTIVE_TIMEOUT", "20")];
-        again(&["--exact", test], &environment);
+        again(&["--exact", test], &[&environment, more].concat());
     }
     None
 }

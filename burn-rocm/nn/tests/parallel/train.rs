@@ -69,6 +69,8 @@ fn ranks_train_as_one_device() {
                 let small = on_ranks(count, |ranks| train(ranks.with_bucket_bytes(bytes), $optimizer, $lr));
                 assert_eq!(small, ranks, "{}: the same bits in buckets of {bytes}", $what);
             }
+            let after = on_ranks(count, |ranks| train(ranks.with_overlap(false), $optimizer, $lr));
+            assert_eq!(after, ranks, "{}: the same bits after the backward pass", $what);
         };
     }
     let momentum = || MomentumConfig { momentum: 0.9, dampening: 0.0, nesterov: true };

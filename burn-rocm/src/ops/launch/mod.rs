@@ -10,7 +10,7 @@ mod walk;
 
 use std::sync::Arc;
 
-use hip::{Device, ElementWise, Elements, Functor, Grid, KernelName, Launch, Operands};
+use hip::{Device, ElementWise, Elements, Functor, Grid, Kernel, KernelName, Launch, Operands, Stream};
 
 use crate::arg::Arg;
 use crate::error::invalid;
@@ -56,6 +56,22 @@ pub(crate) fn is_packed(tensor: &RocmTensor) -> bool {
 /// Submits a launch. Every launch of this crate comes through here.
 pub(super) fn submit(launch: Launch<'_>, grid: Grid) -> hip::Result<()> {
     submit_with(launch, grid, 0)
+}
+
+/// A stream that runs launches beside the compute stream.
+pub(crate) struct Beside<'a> {
+    pub(crate) stream: &'a Stream,
+    /// Gets the kernels, which must stay until the compute stream waits for the stream.
+    pub(crate) kernels: &'a mut Vec<Arc<Kernel>>,
+}
+
+/// Submits a launch to another stream. The caller orders it with the compute stream, and keeps the
+/// buffers until the compute stream waits for it.
+pub(super) fn submit_beside(launch: Launch<'_>, grid: Grid, beside: &mut Beside<'_>) -> hip::Result<()> {
+    // SAFETY: as in `submit_with`; the order is the caller's promise.
+    let kernel = unsafe { launch.submit_on(beside.stream, grid, 0)? };
+    beside.kernels.push(kernel);
+    Ok(())
 }
 
 fn submit_with(launch: Launch<'_>, grid: Grid, shared_bytes: u32) -> hip::Result<()> {
@@ -117,17 +133,43 @@ pub(crate) fn flat(
     scalars: &[Arg],
     outputs: &[&RocmTensor],
 ) -> hip::Result<()> {
+    let Some(device) = outputs.first().map(|out| out.hip_device()) else { return Ok(()) };
+    let (launch, grid) = flat_launch(op, device, kernel, n, inputs, scalars, outputs)?;
+    submit(launch, grid)
+}
+
+/// [`flat`] in place, on another stream.
+pub(crate) fn flat_beside(
+    op: &'static str,
+    kernel: KernelName,
+    tensor: &RocmTensor,
+    scalars: &[Arg],
+    beside: &mut Beside<'_>,
+) -> hip::Result<()> {
+    let device = tensor.hip_device();
+    let (launch, grid) = flat_launch(op, device, kernel, tensor.len(), &[tensor], scalars, &[tensor])?;
+    submit_beside(launch, grid, beside)
+}
+
+fn flat_launch<'d>(
+    op: &'static str,
+    device: &'d Arc<Device>,
+    kernel: KernelName,
+    n: usize,
+    inputs: &[&RocmTensor],
+    scalars: &[Arg],
+    outputs: &[&RocmTensor],
+) -> hip::Result<(Launch<'d>, Grid)> {
     for tensor in inputs.iter().chain(outputs) {
         if tensor.len() < n || !is_packed(tensor) {
             return invalid(op, format!("{n} packed elements"), format!("{:?}", tensor.layout()));
         }
     }
-    let Some(device) = outputs.first().map(|out| out.hip_device()) else { return Ok(()) };
     let widest = inputs.iter().chain(outputs).map(|tensor| tensor.dtype_size()).max().unwrap_or(1);
     let grid = device.grid_bytes(n * widest);
     let bytes = || inputs.iter().chain(outputs).map(|tensor| n * tensor.dtype_size()).sum();
     let launch = packed(op, device, kernel, &[Arg::U64(n as u64)], inputs, scalars, outputs)?;
-    submit(launch.moves(bytes), grid)
+    Ok((launch.moves(bytes), grid))
 }
 
 /// Launches `kernel(dims.., inputs.., scalars.., outputs..)` over contiguous tensors. `dims` say

@@ -4,7 +4,7 @@ use hip_provider::require;
 use hip_provider::runtime::Status;
 use hip_sys::*;
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -41,11 +41,18 @@ thread_local! {
     /// The work that the current call in a captured stream has recorded so far; `None` outside such
     /// a call.
     static TAKEN_DOWN: RefCell<Option<Vec<Work>>> = const { RefCell::new(None) };
+    /// Whether this work is for a stream's queue.
+    static IS_LATE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether this thread's call is in a captured stream. If so, what it enqueues does not run now.
 pub(crate) fn is_captured() -> bool {
     TAKEN_DOWN.with_borrow(Option::is_some)
+}
+
+/// Whether this thread's call is in a stream whose work becomes a graph.
+pub(crate) fn is_graph() -> bool {
+    is_captured() && !IS_LATE.get()
 }
 
 /// Runs work while [`on_stream`](super::on_stream) holds the device for this thread. If the stream
@@ -65,6 +72,23 @@ pub(crate) unsafe fn enqueue<E>(work: impl Fn() -> Result<(), E> + 'static) -> R
         })
         // Runs outside the borrow, because the work may ask whether it is captured.
         .or_else(|work| work())
+}
+
+/// What a call enqueues, for a graph or for a stream's queue.
+pub(super) fn take_down(late: bool, call: impl FnOnce() -> Status) -> Status<Vec<Work>> {
+    /// Ends the recording of this call, even if the call panics.
+    struct End;
+    impl Drop for End {
+        fn drop(&mut self) {
+            TAKEN_DOWN.take();
+            IS_LATE.set(false);
+        }
+    }
+    TAKEN_DOWN.set(Some(Vec::new()));
+    IS_LATE.set(late);
+    let _end = End;
+    call()?;
+    Ok(TAKEN_DOWN.take().unwrap_or_default())
 }
 
 impl Work {
@@ -113,24 +137,11 @@ impl Capture {
 
     /// Records what a call enqueues, if the call succeeds.
     pub(super) fn take_down(&self, call: impl FnOnce() -> Status) -> Status {
-        /// Ends the recording of this call, even if the call panics.
-        struct End;
-        impl Drop for End {
-            fn drop(&mut self) {
-                TAKEN_DOWN.take();
-            }
-        }
-        TAKEN_DOWN.set(Some(Vec::new()));
-        let end = End;
-        let status = call();
-        let taken = TAKEN_DOWN.take().unwrap_or_default();
-        drop(end);
-        if status.is_ok()
-            && let Some(recording) = self.lock().as_mut()
-        {
+        let taken = take_down(false, call)?;
+        if let Some(recording) = self.lock().as_mut() {
             recording.work.extend(taken);
         }
-        status
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Recording>> {

@@ -3,6 +3,7 @@
 use super::{
     Host,
     error::Fault,
+    late,
     machine::{available_memory, cpu, total_memory},
     settings,
 };
@@ -32,7 +33,10 @@ pub(crate) struct Device {
 impl Device {
     /// Blocks the device's other work while the guard lives.
     pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
-        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+        match late::is_on() {
+            true => late::lock(),
+            false => self.order.lock().unwrap_or_else(PoisonError::into_inner),
+        }
     }
 
     /// Returns the failure of an earlier kernel, once.
@@ -41,7 +45,7 @@ impl Device {
         fault.map_or(Ok(()), |fault| Err(fault.status))
     }
 
-    #[cfg(lockstep)]
+    /// Keeps the failure of a kernel.
     pub(super) fn set_fault(&self, fault: Fault) {
         super::error::keep_fault(&fault);
         *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);

@@ -5,7 +5,8 @@ use super::{
     Handles, Host,
     capture::Capture,
     device::current,
-    stream::{STREAMS, Stream, on_stream, ordered, place},
+    late,
+    stream::{STREAMS, Stream, behind, on_stream, ordered, place},
 };
 use crate::settings::Failure;
 use hip_provider::require;
@@ -13,7 +14,10 @@ use hip_provider::runtime::{Status, Streams};
 use hip_sys::*;
 use std::{
     ffi::{c_int, c_uint},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Instant,
 };
 
@@ -21,7 +25,21 @@ struct Event {
     device: usize,
     timed: bool,
     recorded: Mutex<Option<Instant>>,
+    /// In late mode, the place of its recording.
+    point: Mutex<Option<late::Point>>,
+    /// How often the host asked for it since.
+    asked: AtomicU32,
 }
+
+impl Event {
+    fn point(&self) -> Option<late::Point> {
+        *self.point.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// In late mode, work that nobody waits for runs all the same if the host asks this often whether it
+/// has: the host may wait by asking.
+const ASKED: u32 = 100;
 
 static EVENTS: Handles<Event> = Handles::new(0xa2);
 
@@ -45,6 +63,10 @@ impl Streams for Host {
     }
 
     unsafe fn destroy_stream(stream: hipStream_t) -> Status {
+        if late::is_on() {
+            let _order = late::lock();
+            late::forget(stream);
+        }
         STREAMS.remove(stream as usize).map(|_| ()).ok_or(hipErrorContextIsDestroyed)
     }
 
@@ -52,18 +74,27 @@ impl Streams for Host {
         let place = place(stream, hipErrorContextIsDestroyed)?;
         // Captured work does not run, so nobody can wait for it.
         place.refuse(hipErrorStreamCaptureUnsupported)?;
-        ordered(&place, |_| Ok(()))
+        behind(&place, || Ok(()))
     }
 
     fn synchronize_device() -> Status {
         on_stream(std::ptr::null_mut(), |_| Ok(()))
     }
 
-    /// Does not wait, because a recorded event has always passed. It does not belong to a capture,
+    /// Does not wait, because a recorded event has passed, except in late mode. It does not belong to a capture,
     /// so a captured stream can't wait for it.
     unsafe fn wait_for(stream: hipStream_t, event: hipEvent_t) -> Status {
-        get(event)?;
-        place(stream, hipErrorContextIsDestroyed)?.refuse(hipErrorStreamCaptureIsolation)
+        let event = get(event)?;
+        let place = place(stream, hipErrorContextIsDestroyed)?;
+        place.refuse(hipErrorStreamCaptureIsolation)?;
+        if let Some(point) = event.point() {
+            let _order = place.device.lock();
+            match stream.is_null() {
+                true => late::run_to(point),
+                false => late::wait(stream, point),
+            }
+        }
+        Ok(())
     }
 
     fn create_event(flags: c_uint) -> Status<hipEvent_t> {
@@ -71,6 +102,8 @@ impl Streams for Host {
             device: current()?.index,
             timed: flags & hipEventDisableTiming == 0,
             recorded: Mutex::new(None),
+            point: Mutex::new(None),
+            asked: AtomicU32::new(0),
         }));
         Ok(handle as hipEvent_t)
     }
@@ -87,17 +120,30 @@ impl Streams for Host {
         place.refuse(hipErrorStreamCaptureUnsupported)?;
         ordered(&place, |device| {
             require(device.index == event.device, hipErrorInvalidHandle)?;
+            let point = (late::is_on() && !stream.is_null()).then(|| late::end_of(stream));
+            *event.point.lock().unwrap_or_else(PoisonError::into_inner) = point;
+            event.asked.store(0, Ordering::Relaxed);
             *event.recorded.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             Ok(())
         })
     }
 
     unsafe fn query(event: hipEvent_t) -> Status {
-        get(event).map(|_| ())
+        let event = get(event)?;
+        let Some(point) = event.point() else { return Ok(()) };
+        let _order = late::lock();
+        if event.asked.fetch_add(1, Ordering::Relaxed) >= ASKED {
+            late::run_to(point);
+        }
+        require(late::is_past(point), hipErrorNotReady)
     }
 
     unsafe fn synchronize_event(event: hipEvent_t) -> Status {
-        get(event).map(|_| ())
+        if let Some(point) = get(event)?.point() {
+            let _order = late::lock();
+            late::run_to(point);
+        }
+        Ok(())
     }
 
     unsafe fn elapsed(start: hipEvent_t, stop: hipEvent_t) -> Status<f32> {

@@ -4,7 +4,7 @@ use super::{
     Handles, Host,
     capture::Work,
     device::Device,
-    stream::{STREAMS, ordered, place},
+    stream::{STREAMS, behind, place},
 };
 use crate::settings::Failure;
 use hip_provider::require;
@@ -49,7 +49,7 @@ impl Graphs for Host {
         require(place.device.index == graph.device.index, hipErrorInvalidValue)?;
         // Graphs within graphs are not supported, because this project does not use them.
         place.refuse(hipErrorStreamCaptureUnsupported)?;
-        ordered(&place, |_| require(graph.work.iter().all(|work| work.run()), hipErrorLaunchFailure))
+        behind(&place, || require(graph.work.iter().all(|work| work.run()), hipErrorLaunchFailure))
     }
 
     unsafe fn destroy_exec(exec: hipGraphExec_t) -> Status {

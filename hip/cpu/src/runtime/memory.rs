@@ -1,6 +1,6 @@
 //! Device memory and pinned host memory, both from the machine's memory.
 
-use super::{Host, device::current, machine::available_memory, settings};
+use super::{Host, device::current, late, machine::available_memory, settings};
 use crate::settings::Failure;
 use hip_provider::require;
 use hip_provider::runtime::{Allocations, Memory, Status};
@@ -99,6 +99,14 @@ fn allocate(bytes: usize, device: Option<usize>) -> Result<*mut c_void, hipError
     Ok(memory.cast())
 }
 
+/// Waits for all devices' work.
+fn run_late() {
+    if late::is_on() {
+        let _order = late::lock();
+        late::run_all();
+    }
+}
+
 /// Takes an allocation out of the map and frees it.
 fn release(pointer: *mut c_void, valid: impl Fn(&Own) -> bool) -> Status {
     let own = LIVE.forget(pointer, valid)?;
@@ -129,6 +137,9 @@ impl Memory for Host {
             _ => current()?,
         };
         let _order = owner.lock();
+        if late::is_on() {
+            late::run_all();
+        }
         release(pointer, |allocation| allocation.device.is_some())
     }
 
@@ -138,6 +149,8 @@ impl Memory for Host {
     }
 
     fn free_host(pointer: *mut c_void) -> Status {
+        // As AMD's hipHostFree does.
+        run_late();
         release(pointer, |allocation| allocation.device.is_none())
     }
 
@@ -150,6 +163,7 @@ impl Memory for Host {
     /// Of several ranges that begin at the pointer, the shortest ends first, so that no access is
     /// refused that another registration allows.
     fn unregister_host(pointer: *mut c_void) -> Status {
+        run_late();
         let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
         let from_here = registered.iter().enumerate().filter(|(_, (start, _))| *start == pointer as usize);
         let shortest = from_here.min_by_key(|(_, (_, bytes))| *bytes).map(|(at, _)| at);

@@ -2,7 +2,8 @@
 //!
 //! Each call does its work at once, under the device's lock. So every stream is always idle, and
 //! every order that AMD's runtime guarantees holds. A captured stream records the work instead,
-//! with copies of its arguments, and each launch of the graph runs it. Errors are AMD's (checked
+//! with copies of its arguments, and each launch of the graph runs it. In late mode, streams keep
+//! their work until somebody waits for it ([`late`]). Errors are AMD's (checked
 //! against the source of its runtime, `hipamd` of ROCm 7.1).
 
 mod capture;
@@ -12,6 +13,7 @@ mod error;
 mod event;
 mod graph;
 mod handles;
+mod late;
 mod launch;
 mod machine;
 mod memory;
@@ -26,7 +28,8 @@ pub use error::last_fault;
 pub(crate) use handles::Handles;
 #[allow(unused_imports, reason = "rocBLAS and MIOpen call these")]
 pub(crate) use {
-    capture::{enqueue, is_captured},
+    capture::{enqueue, is_captured, is_graph},
+    late::run_first,
     memory::check_range,
     pool::{parallel, parallel_ranges, threads},
     stream::{in_order, on_stream},

@@ -3,6 +3,7 @@
 use super::{
     Handles,
     device::{Device, current},
+    late,
 };
 use crate::{
     abi::Kernel,
@@ -87,6 +88,9 @@ pub(super) unsafe fn load(image: *const c_void) -> Status<hipModule_t> {
 pub(super) fn unload(module: hipModule_t) -> Status {
     let module = MODULES.remove(module as usize).ok_or(hipErrorInvalidHandle)?;
     let _order = module.device.lock();
+    if late::is_on() {
+        late::run_all();
+    }
     for handle in module.functions.lock().unwrap_or_else(PoisonError::into_inner).values() {
         FUNCTIONS.remove(*handle);
     }

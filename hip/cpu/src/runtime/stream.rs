@@ -1,10 +1,11 @@
 //! Streams. Work in a stream runs at once, in the order of the device's lock, unless the stream is
-//! captured.
+//! captured or in late mode.
 
 use super::{
     Handles,
-    capture::Capture,
+    capture::{Capture, take_down},
     device::{Device, current},
+    late,
 };
 use hip_provider::runtime::Status;
 use hip_sys::*;
@@ -20,6 +21,7 @@ pub(super) static STREAMS: Handles<Stream> = Handles::new(0xa1);
 /// Where a call's work goes.
 pub(super) struct Place {
     pub(super) device: &'static Device,
+    stream: hipStream_t,
     /// The stream, if it is captured.
     captured: Option<Arc<Stream>>,
 }
@@ -36,10 +38,10 @@ impl Place {
 /// is the error for an unknown stream.
 pub(super) fn place(stream: hipStream_t, missing: hipError_t) -> Status<Place> {
     if stream.is_null() {
-        return Ok(Place { device: current()?, captured: None });
+        return Ok(Place { device: current()?, stream, captured: None });
     }
-    let stream = STREAMS.get(stream as usize).ok_or(missing)?;
-    Ok(Place { device: stream.device, captured: stream.capture.is_on().then_some(stream) })
+    let known = STREAMS.get(stream as usize).ok_or(missing)?;
+    Ok(Place { device: known.device, stream, captured: known.capture.is_on().then_some(known) })
 }
 
 /// Runs a call's work in its place, or records it if the stream is captured. The device's other
@@ -49,8 +51,30 @@ pub(super) fn ordered(place: &Place, work: impl FnOnce(&'static Device) -> Statu
     place.device.check()?;
     match &place.captured {
         Some(stream) => stream.capture.take_down(|| work(place.device)),
-        None => work(place.device),
+        None if !late::is_on() => work(place.device),
+        None if place.stream.is_null() => {
+            late::run_all();
+            work(place.device)
+        }
+        None => {
+            let taken = take_down(true, || work(place.device))?;
+            late::give(place.stream, place.device, taken);
+            Ok(())
+        }
     }
+}
+
+/// As [`ordered`], for what does not enqueue its work: runs it behind all work of the stream.
+pub(super) fn behind(place: &Place, work: impl FnOnce() -> Status) -> Status {
+    let _order = place.device.lock();
+    if late::is_on() {
+        match place.stream.is_null() {
+            true => late::run_all(),
+            false => late::run_to(late::end_of(place.stream)),
+        }
+    }
+    place.device.check()?;
+    work()
 }
 
 /// As [`ordered`], in the place of a stream.
@@ -63,6 +87,6 @@ pub(crate) fn on_stream(stream: hipStream_t, work: impl FnOnce(&'static Device) 
 pub(crate) fn in_order(stream: hipStream_t) -> Status<usize> {
     let place = place(stream, hipErrorContextIsDestroyed)?;
     place.refuse(hipErrorStreamCaptureUnsupported)?;
-    ordered(&place, |_| Ok(()))?;
+    behind(&place, || Ok(()))?;
     Ok(place.device.index)
 }

@@ -3,7 +3,7 @@
 
 use super::super::handle::Handle;
 use super::call::Call;
-use crate::runtime::is_captured;
+use crate::runtime::{is_graph, run_first};
 use hip_provider::miopen::{ConvolutionBuffers, Convolutions, FoundAlgorithm, Outcome};
 use hip_provider::require;
 use miopen_sys::*;
@@ -56,8 +56,9 @@ impl Convolutions for Handle {
 
     /// Runs the only solution once, to time it. Fails in a captured stream, where nothing runs.
     unsafe fn find(&self, call: &Convolve<'_>, buffers: ConvolutionBuffers) -> Outcome<Vec<FoundAlgorithm>> {
-        require(!is_captured(), miopenStatusUnknownError)?;
+        require(!is_graph(), miopenStatusUnknownError)?;
         let call = checked(call)?;
+        run_first();
         let start = Instant::now();
         // SAFETY: the caller's buffers.
         unsafe { call.run(buffers) }?;

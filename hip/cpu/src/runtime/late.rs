@@ -1,0 +1,118 @@
+//! Late mode: a test of orders. A stream's work runs as late as HIP allows: when the host waits for
+//! it, or when another stream's work runs that waits for it by an event, and then only up to that
+//! event. So work that should wait for other work, and does not, runs before it.
+//!
+//! One lock is held in every call of the mode, the one that [`Device::lock`] gives: queues belong to
+//! several devices, because a stream may wait for an event of another device.
+
+use super::{capture::Work, device::Device, error::Fault, settings};
+use hip_sys::*;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Whether the mode is on.
+pub(super) fn is_on() -> bool {
+    settings().is_ok_and(|settings| settings.late)
+}
+
+/// The lock of all devices.
+pub(super) fn lock() -> MutexGuard<'static, ()> {
+    static ORDER: Mutex<()> = Mutex::new(());
+    ORDER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A place in a stream: behind this many pieces of work.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Point {
+    stream: usize,
+    behind: u64,
+}
+
+enum Item {
+    Run(&'static Device, Work),
+    Wait(Point),
+}
+
+/// What a stream was given and has not run yet.
+#[derive(Default)]
+struct Queue {
+    items: VecDeque<Item>,
+    given: u64,
+    ran: u64,
+}
+
+/// By the streams' handles. Locked only to change it, never while work runs.
+static QUEUES: Mutex<BTreeMap<usize, Queue>> = Mutex::new(BTreeMap::new());
+
+fn queues() -> MutexGuard<'static, BTreeMap<usize, Queue>> {
+    QUEUES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn push(stream: hipStream_t, item: Item) {
+    let mut queues = queues();
+    let queue = queues.entry(stream as usize).or_default();
+    queue.items.push_back(item);
+    queue.given += 1;
+}
+
+/// Gives a stream work.
+pub(super) fn give(stream: hipStream_t, device: &'static Device, work: Vec<Work>) {
+    work.into_iter().for_each(|work| push(stream, Item::Run(device, work)));
+}
+
+/// Behind all that the stream was given.
+pub(super) fn end_of(stream: hipStream_t) -> Point {
+    let behind = queues().get(&(stream as usize)).map_or(0, |queue| queue.given);
+    Point { stream: stream as usize, behind }
+}
+
+/// Makes a stream's later work wait.
+pub(super) fn wait(stream: hipStream_t, point: Point) {
+    push(stream, Item::Wait(point));
+}
+
+/// Whether the stream is past the point.
+pub(super) fn is_past(point: Point) -> bool {
+    queues().get(&point.stream).is_none_or(|queue| queue.ran >= point.behind)
+}
+
+/// Runs a stream's work up to the point, and before it what that work waits for.
+pub(super) fn run_to(point: Point) {
+    while !is_past(point) {
+        let item = queues().get_mut(&point.stream).and_then(|queue| queue.items.pop_front());
+        match item {
+            // What it waits for was given before it, so this ends.
+            Some(Item::Wait(other)) => run_to(other),
+            Some(Item::Run(device, work)) => {
+                if !work.run() {
+                    let text = "work that ran late failed".to_owned();
+                    device.set_fault(Fault { status: hipErrorLaunchFailure, text });
+                }
+            }
+            None => return,
+        }
+        if let Some(queue) = queues().get_mut(&point.stream) {
+            queue.ran += 1;
+        }
+    }
+}
+
+/// Runs all work of all streams.
+pub(super) fn run_all() {
+    let ends: Vec<Point> =
+        queues().iter().map(|(&stream, queue)| Point { stream, behind: queue.given }).collect();
+    ends.into_iter().for_each(run_to);
+}
+
+/// Runs all work of all streams, for a call in a stream that runs its work at once.
+pub(crate) fn run_first() {
+    if is_on() {
+        run_all();
+    }
+}
+
+/// Runs a stream's work before the stream goes.
+pub(super) fn forget(stream: hipStream_t) {
+    run_to(end_of(stream));
+    queues().remove(&(stream as usize));
+}
