@@ -18,6 +18,11 @@ use burn_rocm_nn_022::{LayerNorm, LayerNormConfig};
 /// Runs a test in processes with two and with four devices, in which a collective that never ends
 /// is an error after 20 seconds. In such a process, returns the number.
 fn devices(test: &str) -> Option<usize> {
+    devices_with(test, &[])
+}
+
+/// [`devices`] with more variables.
+fn devices_with(test: &str, more: &[(&str, &str)]) -> Option<usize> {
     const DEVICES: &str = "BURN_ROCM_CPU_DEVICES";
     if let Ok(count) = std::env::var(DEVICES) {
         return Some(count.parse().unwrap());
@@ -25,7 +30,7 @@ fn devices(test: &str) -> Option<usize> {
     for count in ["2", "4"] {
         let environment =
             [(DEVICES, count), ("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_COLLECTIVE_TIMEOUT", "20")];
-        again::again(&["--exact", test], &environment);
+        again::again(&["--exact", test], &[&environment, more].concat());
     }
     None
 }
@@ -155,7 +160,7 @@ macro_rules! trained {
                 }
                 false => {
                     let loss = net.loss(&part.indices, &$device);
-                    (loss.clone().inner(), GradientsParams::from_grads(loss.backward(), &net))
+                    (loss.clone().inner(), ranks.backward(&net, Some(loss)))
                 }
             };
             losses.push(ranks.mean(loss, part.share).into_data().iter::<f64>().next());
@@ -189,11 +194,46 @@ fn ranks_train_as_one_device() {
                 trained!(ranks, device, $lr, $optimizer)
             });
             assert_eq!(small, ranks, "{}: the same bits in other buckets", $what);
+            let after = on_ranks(count, |ranks, device| {
+                let ranks = ranks.with_overlap(false);
+                trained!(ranks, device, $lr, $optimizer)
+            });
+            assert_eq!(after, ranks, "{}: the same bits after the backward pass", $what);
         };
     }
     check!("SGD", 0.05, SgdConfig::new().init());
     check!("AdamW", 0.02, AdamWConfig::new().with_weight_decay(0.05).init());
     check!("Burn's AdamW", 0.02, burn::optim::AdamWConfig::new().with_weight_decay(0.05).init());
+}
+
+/// The streams of the CPU device run late. A bucket that does not wait for a gradient packs memory
+/// that is not computed, which poison fills with NaN.
+#[test]
+fn a_bucket_waits_for_its_gradients_only() {
+    let late = [("BURN_ROCM_CPU_LATE", "1"), ("BURN_ROCM_CPU_POISON", "1")];
+    let Some(count) = devices_with("a_bucket_waits_for_its_gradients_only", &late) else { return };
+    let steps = |overlap: bool| {
+        on_ranks(count, |ranks, device| {
+            // A parameter in a bucket.
+            let mut ranks = ranks.with_bucket_bytes(1).with_overlap(overlap);
+            let net = Net::new(&device, 0);
+            let indices: Vec<usize> = (4 * ranks.rank()..4 * (ranks.rank() + 1)).collect();
+            let mut step = || {
+                let grads = ranks.backward(&net, Some(net.loss(&indices, &device)));
+                let grads = ranks.reduce(&net, grads, Share::EVEN);
+                (ranks.last_overlap(), numbers(&net, Some(&grads)))
+            };
+            step();
+            step()
+        })
+    };
+    let (beside, after) = (steps(true), steps(false));
+    for ((overlap, found), (_, expected)) in beside.iter().zip(&after) {
+        assert_eq!(found, expected, "the same bits");
+        assert_eq!((overlap.buckets, overlap.beside), (12, 12), "{overlap:?}");
+        // The first layer's gradients come last; some op without work may come after them.
+        assert!(overlap.before_end >= 9, "{overlap:?}");
+    }
 }
 
 /// Layer 0 is used by rank 0 only, layer 1 by all others, layer 2 by nobody: it has no gradient on

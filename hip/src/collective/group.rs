@@ -13,6 +13,7 @@ use crate::device::stream::Stream;
 use crate::error::Result;
 use crate::launch::kernel::Kernel;
 use crate::memory::buffer::{Buffer, carry_faults};
+use crate::memory::last_use::not_noted;
 use crate::profile::work::{Load, WorkKind};
 use crate::settings::settings;
 use crate::trace;
@@ -261,8 +262,9 @@ fn call(
         handles.push(member.begin(prepared.call)?);
     }
     if let Some(beside) = &mut beside {
-        // Behind `begin`: from there on the work covers what is enqueued, also after an error.
-        (beside.fill)(&first.stream, kernels)?;
+        // Behind `begin`: from there on the work covers what is enqueued, also after an error. These
+        // uses are ordered by the work too, and later calls of the rank run behind them.
+        not_noted(|| (beside.fill)(&first.stream, kernels))?;
     }
     // Each rank's stream takes its calls as one piece of work.
     let timed: Vec<_> = members.iter().map(|member| member.stream.begin_work()).collect();

@@ -14,6 +14,9 @@ const NEVER: u64 = 0;
 /// The work of a use may be enqueued at any time. Larger than every other value, so it stays.
 const UNKNOWN: u64 = u64::MAX;
 
+/// No device has this address. In [`NOW`], uses are not noted.
+const ANY: usize = usize::MAX;
+
 thread_local! {
     /// The device of the pass whose op the thread runs, by address, and the value that uses of its
     /// buffers get; zeros outside. A plain `Cell` without a destructor is still there while the
@@ -30,6 +33,19 @@ pub(crate) fn op_begins(device: usize, pass: u32, op: u32) {
 /// The op ends, or the thread was in none.
 pub(crate) fn op_ends() {
     NOW.set((0, NEVER));
+}
+
+/// Runs `enqueue`, whose uses of buffers are not noted: it enqueues them on another stream, and the
+/// caller answers for their order.
+pub(crate) fn not_noted<T>(enqueue: impl FnOnce() -> T) -> T {
+    struct Before((usize, u64));
+    impl Drop for Before {
+        fn drop(&mut self) {
+            NOW.set(self.0);
+        }
+    }
+    let _before = Before(NOW.replace((ANY, NEVER)));
+    enqueue()
 }
 
 /// When a buffer was last used.
@@ -51,6 +67,7 @@ impl LastUse {
     pub(crate) fn note(&self, device: usize) {
         match NOW.get() {
             (of, now) if of == device && now != NEVER => self.note_op(now),
+            (ANY, _) => {}
             _ => self.note_unknown(),
         }
     }
@@ -121,5 +138,11 @@ mod tests {
             assert_eq!((buffer.is_never(), buffer.in_pass(3)), (false, None));
         }
         assert_eq!(LastUse::unknown().in_pass(u32::MAX), None);
+        op_begins(8, 3, 9);
+        not_noted(|| buffer.note(8));
+        assert_eq!(buffer.in_pass(3), Some(7));
+        buffer.note(8);
+        assert_eq!(buffer.in_pass(3), Some(9), "the op goes on");
+        op_ends();
     }
 }

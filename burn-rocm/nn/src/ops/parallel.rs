@@ -222,6 +222,8 @@ impl Buckets {
             });
         }
         if passed.is_some() {
+            // The pass begins with a point anyway.
+            wanted.retain(|&op| op > 0);
             wanted.sort_unstable();
             wanted.dedup();
             self.wanted = wanted;

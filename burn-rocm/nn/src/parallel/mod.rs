@@ -96,8 +96,8 @@ impl DataParallel {
         Self { buckets: Mutex::new(Buckets::new(communicator.clone(), BUCKET_BYTES, true)), communicator }
     }
 
-    /// Sets the size of gradients from which a bucket is reduced, 25 MiB by default. The same on
-    /// every rank.
+    /// Sets the size of gradients from which a bucket is reduced, 25 MiB by default. If there are
+    /// several buckets, the last ones are smaller. The same on every rank.
     pub fn with_bucket_bytes(self, bytes: usize) -> Self {
         let overlap = self.buckets().overlap();
         self.with_buckets(bytes, overlap)

@@ -44,9 +44,9 @@ fn a_bucket_waits_for_its_gradients_only() {
             assert_eq!(found, expected, "the same bits");
             // Those of the layers that the loss uses, and those that nobody uses.
             assert_eq!((overlap.buckets, overlap.beside), (14, 14), "step {step}: {overlap:?}");
-            // The first layer's gradients come last.
+            // The first layer's gradients come last; some op without work may come after them.
             let least = if step == 0 { 6 } else { 11 };
-            assert!((least..14).contains(&overlap.before_end), "step {step}: {overlap:?}");
+            assert!(overlap.before_end >= least, "step {step}: {overlap:?}");
         }
     }
 }

@@ -116,3 +116,52 @@ pub(super) fn forget(stream: hipStream_t) {
     run_to(end_of(stream));
     queues().remove(&(stream as usize));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::capture::{enqueue, take_down};
+    use crate::runtime::device::device;
+    use std::sync::Arc;
+
+    /// Handles that no other test has.
+    const STREAMS: [hipStream_t; 2] = [8 as hipStream_t, 16 as hipStream_t];
+
+    #[test]
+    fn work_runs_when_somebody_waits_for_it_and_not_before() {
+        let (ran, device) = (Arc::new(Mutex::new(Vec::new())), device(0).unwrap());
+        let [first, second] = STREAMS;
+        let work = |name: &'static str| {
+            let ran = ran.clone();
+            let work = move || {
+                ran.lock().unwrap().push(name);
+                if name == "fails" { Err(hipErrorUnknown) } else { Ok(()) }
+            };
+            // SAFETY: the work holds nothing but the list and a name.
+            take_down(true, || unsafe { enqueue(work) }).unwrap()
+        };
+        let names = || ran.lock().unwrap().clone();
+        let _order = device.lock();
+        give(first, device, work("a"));
+        let behind_a = end_of(first);
+        give(first, device, work("b"));
+        give(second, device, work("c"));
+        wait(second, behind_a);
+        give(second, device, work("d"));
+        let behind_d = end_of(second);
+        // Behind the point that is waited for, both ways.
+        wait(first, behind_d);
+        give(first, device, work("fails"));
+        assert_eq!((names().len(), is_past(behind_a)), (0, false));
+        run_to(behind_d);
+        assert_eq!(names(), ["c", "a", "d"]);
+        assert!(is_past(behind_a) && is_past(behind_d) && !is_past(end_of(first)));
+        run_to(behind_a);
+        assert_eq!(names().len(), 3, "nothing is left to do");
+        assert!(device.check().is_ok());
+        forget(first);
+        assert_eq!(names(), ["c", "a", "d", "b", "fails"]);
+        assert_eq!(device.check(), Err(hipErrorLaunchFailure));
+        forget(second);
+    }
+}
