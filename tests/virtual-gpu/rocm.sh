@@ -31,8 +31,6 @@ for root in "${roots[@]}"; do
     settings=()
     inside printf || fail "printf failed"
     [ "$(sort "$said/out")" = "$(printf 'thread %d of three\n' 0 1 2)" ] || fail "printf printed something else"
-    settings=(VIRTUAL_GPU_APU=1)
-    inside apu || fail "an APU failed"
     settings=(VIRTUAL_GPU_DEVICES=2)
     inside peers || fail "two GPUs failed"
     settings=()

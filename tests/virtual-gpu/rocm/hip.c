@@ -3,7 +3,6 @@
 //   hip all         everything but faults, on one GPU
 //   hip printf      a kernel that prints three lines
 //   hip peers       two GPUs: VIRTUAL_GPU_DEVICES=2
-//   hip apu         VIRTUAL_GPU_APU=1: HIP must say that the GPU is integrated (since 6.2), and compute as on others
 //   hip overrun     a kernel that writes one element too many: HIP must return hipErrorIllegalAddress
 //   hip freed       a kernel that writes to freed memory: likewise
 #include <hip/hip_runtime_api.h>
@@ -289,16 +288,8 @@ static int faults(int freed) {
     return status == hipErrorIllegalAddress ? 0 : 1;
 }
 
-static void integrated(int expected) {
-    int is = 9, version;
-    CHECK(hipRuntimeGetVersion(&version));
-    CHECK(hipDeviceGetAttribute(&is, hipDeviceAttributeIntegrated, 0));
-    EXPECT(is == (version >= 60200000 ? expected : 0));
-}
-
 int main(int count, char **arguments) {
     const char *what = count > 1 ? arguments[1] : "all";
-    integrated(!strcmp(what, "apu"));
     if (!strcmp(what, "peers")) return peers(), puts("peers: right"), 0;
     compile();
     if (!strcmp(what, "overrun")) return faults(0);
