@@ -124,7 +124,7 @@ mod tests {
                 op_begins(16, 3, 8);
                 buffer.note(8);
             },
-            |buffer| std::thread::scope(|scope| drop(scope.spawn(|| buffer.note(8)))),
+            |buffer: &LastUse| std::thread::scope(|scope| drop(scope.spawn(|| buffer.note(8)))),
             LastUse::note_unknown,
         ] {
             let buffer = LastUse::never();
