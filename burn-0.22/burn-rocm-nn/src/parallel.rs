@@ -95,7 +95,8 @@ impl DataParallel {
     }
 
     /// Sets whether buckets are reduced beside the backward pass, as soon as the device has computed
-    /// their gradients; on by default. The memory of the buckets, as much as that of the gradients,
+    /// their gradients; on by default. A single bucket is reduced after the pass, because it is not
+    /// complete before. The memory of the buckets, as much as that of the gradients,
     /// is then taken before the pass begins. Otherwise it is taken after the pass. The results have
     /// the same bits. The ranks need not agree.
     pub fn with_overlap(self, overlap: bool) -> Self {
