@@ -120,7 +120,7 @@ mod tests {
         op_ends();
         for spoil in [
             |buffer: &LastUse| buffer.note(8),
-            |buffer| {
+            |buffer: &LastUse| {
                 op_begins(16, 3, 8);
                 buffer.note(8);
             },
