@@ -292,9 +292,8 @@ settings! {
         MIOpen computes the convolution and supports this order, and input and output have a multiple of 8 channels \
         (or the input is an image of up to 4). Their results, and what batch norm, pooling and element-wise ops \
         compute from them, stay in this order. `auto`: the same for the layers that are faster in this order, copies \
-        included. The third use times both orders, and the tuning store keeps the times; in deterministic mode, `auto` is \
-        the same as `off`. \
-        `off`: outside the pixels (NCHW), which f32 and f64 always have. On an H200, `on` takes a replayed bf16 step \
+        included. The third use times both orders, and the tuning store keeps the times; in deterministic mode, \
+        `auto` is the same as `off`. `off`: outside the pixels (NCHW), which f32 and f64 always have. On an H200, `on` takes a replayed bf16 step \
         of ResNet-18 from 8.04 to 4.88 ms. In f32, NHWC took twice the time";
     matmul(Route): Route = Route::Auto, "BURN_ROCM_MATMUL", |name, value| route(name, value, "rocblas");
         "`auto`, `rocblas`, `own`", "`auto`",
@@ -443,6 +442,11 @@ pub(crate) fn settings() -> Result<&'static Config> {
             Ok(IN_USE.get_or_init(|| config))
         }
     }
+}
+
+/// The settings that apply by now. Unlike [`settings`], this does not fix them.
+pub(crate) fn settings_by_now() -> Result<Config> {
+    IN_USE.get().cloned().map_or_else(Config::from_env, Ok)
 }
 
 impl Default for Config {

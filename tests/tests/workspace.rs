@@ -5,7 +5,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use burn_rocm::tuning::store;
-use burn_rocm::{RocmDevice, RocmError, memory_summary, take_last_error};
+use burn_rocm::{ProviderKind, RocmDevice, RocmError, memory_summary, take_last_error};
 use burn_rocm_tests::limits::Terms;
 use burn_rocm_tests::trace::during;
 use burn_rocm_tests::*;
@@ -138,7 +138,14 @@ fn miopen_computes_what_fits_and_the_error_says_what_it_needs() {
 #[test]
 fn strict_settings_make_the_fallback_an_error() {
     let limit = ("BURN_ROCM_WORKSPACE_LIMIT", "0");
-    let said = said_by("the_error", &[OFF, ("BURN_ROCM_STRICT", "1"), limit]);
+    // With strict settings, the CPU device must be asked for.
+    let provider = match burn_rocm::provider().unwrap().kind() {
+        ProviderKind::Rocm => "rocm",
+        ProviderKind::Cuda => "cuda",
+        ProviderKind::Cpu => "cpu",
+    };
+    let strict = [OFF, ("BURN_ROCM_STRICT", "1"), ("BURN_ROCM_PROVIDER", provider), limit];
+    let said = said_by("the_error", &strict);
     assert!(said.len() == 1 && said[0].contains("BURN_ROCM_WORKSPACE_LIMIT"), "{said:?}");
     assert_eq!(said_by("the_error", &[OFF, limit]), ["done true"]);
 }

@@ -28,8 +28,8 @@ pub(crate) fn run(options: &Options, count: usize) -> Result<(), String> {
         println!("{device}: {} ({})", info.name, info.architecture);
     }
     println!(
-        "\n| step | alone | on {count} devices | efficiency | reduced after the pass | efficiency | buckets, beside the \
-         pass |\n|---|---|---|---|---|---|---|"
+        "\n| step | alone | on {count} devices | efficiency | reduced after the pass | efficiency | buckets, \
+         beside the pass |\n|---|---|---|---|---|---|---|"
     );
     match options.bf16 {
         false => rows::<f32>(options, &devices, "f32"),

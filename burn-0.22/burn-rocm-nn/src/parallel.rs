@@ -84,7 +84,7 @@ pub struct DataParallel {
 impl DataParallel {
     /// This communicator's rank.
     pub fn new(communicator: Communicator) -> Self {
-        Self { buckets: Mutex::new(Buckets::new(communicator.clone(), BUCKET_BYTES, true)), communicator }
+        Self { buckets: Mutex::new(Buckets::new(communicator.clone(), BUCKET_BYTES, false)), communicator }
     }
 
     /// Sets the size of gradients from which a bucket is reduced, 25 MiB by default. If there are
@@ -95,7 +95,7 @@ impl DataParallel {
     }
 
     /// Sets whether buckets are reduced beside the backward pass, as soon as the device has computed
-    /// their gradients; on by default. A single bucket is reduced after the pass, because it is not
+    /// their gradients; off by default. A single bucket is reduced after the pass, because it is not
     /// complete before. The memory of the buckets, as much as that of the gradients,
     /// is then taken before the pass begins. Otherwise it is taken after the pass. The results have
     /// the same bits. The ranks need not agree.

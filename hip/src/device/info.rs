@@ -10,7 +10,7 @@ use crate::device::apu::{Apu, Reported};
 use crate::error::{Error, Result, check};
 use crate::provider::Provider;
 use crate::provider::kind::ProviderKind;
-use crate::settings::{ApuMemory, settings};
+use crate::settings::{ApuMemory, settings_by_now};
 
 /// Whose memory a device has. Other libraries that exchange memory with it must know this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -98,7 +98,8 @@ impl DeviceInfo {
             total: total_memory,
         };
         // An invalid setting fails elsewhere, with its reason.
-        let setting = settings().map_or(ApuMemory::Auto, |settings| settings.apu_memory);
+        // A survey must not fix the settings.
+        let setting = settings_by_now().map_or(ApuMemory::Auto, |settings| settings.apu_memory);
         Ok(Self {
             apu: Apu::of(reported, setting, Path::new("/")),
             index,

@@ -82,8 +82,10 @@ impl LastUse {
 
     #[cold]
     fn note_op(&self, now: u64) {
-        // A maximum, so that an unknown use stays, also one that another thread notes meanwhile.
-        self.0.fetch_max(now, Ordering::Relaxed);
+        // A maximum, so that an unknown use stays, also one that another thread notes meanwhile. A
+        // use in an older pass is by another thread, whose work may come later.
+        let joined = |old: u64| if old >> 32 > now >> 32 { UNKNOWN } else { old.max(now) };
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(joined(old)));
     }
 
     /// Whether nobody used the buffer.
@@ -95,7 +97,7 @@ impl LastUse {
     /// not used in the pass, or by others too.
     pub(crate) fn in_pass(&self, pass: u32) -> Option<u32> {
         let value = self.0.load(Ordering::Relaxed);
-        (value != UNKNOWN && (value >> 32) as u32 == pass).then_some(value as u32)
+        (value != NEVER && value != UNKNOWN && (value >> 32) as u32 == pass).then_some(value as u32)
     }
 }
 
@@ -137,6 +139,14 @@ mod tests {
             op_ends();
             assert_eq!((buffer.is_never(), buffer.in_pass(3)), (false, None));
         }
+        // Two threads' passes: the older one's use may be the later one.
+        let buffer = LastUse::never();
+        for (pass, op) in [(4, 1), (3, 9)] {
+            op_begins(8, pass, op);
+            buffer.note(8);
+        }
+        op_ends();
+        assert_eq!((buffer.in_pass(4), buffer.in_pass(3)), (None, None));
         assert_eq!(LastUse::unknown().in_pass(u32::MAX), None);
         op_begins(8, 3, 9);
         not_noted(|| buffer.note(8));

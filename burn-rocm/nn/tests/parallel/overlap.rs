@@ -61,7 +61,7 @@ fn a_collective_of_another_group_ends_the_overlap() {
     let devices: Vec<RocmDevice> = (0..count).map(RocmDevice::new).collect();
     let others = Communicator::local(&devices).unwrap();
     let results = on_ranks(count, |ranks| {
-        let mut ranks = ranks.with_bucket_bytes(1);
+        let mut ranks = ranks.with_bucket_bytes(1).with_overlap(true);
         let device = ranks.communicator().device();
         let net = Net::<B>::new(&device, 0);
         let same = ranks.communicator().clone();

@@ -3,9 +3,8 @@
 use super::{
     Host,
     error::Fault,
-    late,
     machine::{available_memory, cpu, total_memory},
-    settings,
+    order, settings,
 };
 use crate::{abi::SHARED_BYTES, arch::arch_name};
 use hip_provider::runtime::{self, Devices, Status};
@@ -33,8 +32,8 @@ pub(crate) struct Device {
 impl Device {
     /// Blocks the device's other work while the guard lives.
     pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
-        match late::is_on() {
-            true => late::lock(),
+        match order::is_on() {
+            true => order::lock(),
             false => self.order.lock().unwrap_or_else(PoisonError::into_inner),
         }
     }

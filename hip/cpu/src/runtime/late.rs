@@ -2,24 +2,14 @@
 //! it, or when another stream's work runs that waits for it by an event, and then only up to that
 //! event. So work that should wait for other work, and does not, runs before it.
 //!
-//! One lock is held in every call of the mode, the one that [`Device::lock`] gives: queues belong to
+//! One lock is held in every call of the mode, [`lock`]: queues belong to
 //! several devices, because a stream may wait for an event of another device.
 
-use super::{capture::Work, device::Device, error::Fault, settings};
+pub(super) use super::order::{is_on, lock};
+use super::{capture::Work, device::Device, error::Fault};
 use hip_sys::*;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Whether the mode is on.
-pub(super) fn is_on() -> bool {
-    settings().is_ok_and(|settings| settings.late)
-}
-
-/// The lock of all devices.
-pub(super) fn lock() -> MutexGuard<'static, ()> {
-    static ORDER: Mutex<()> = Mutex::new(());
-    ORDER.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A place in a stream: behind this many pieces of work.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -18,6 +18,7 @@ mod launch;
 mod machine;
 mod memory;
 mod module;
+mod order;
 mod pool;
 mod stream;
 
