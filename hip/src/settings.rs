@@ -293,8 +293,8 @@ settings! {
         (or the input is an image of up to 4). Their results, and what batch norm, pooling and element-wise ops \
         compute from them, stay in this order. `auto`: the same for the layers that are faster in this order, copies \
         included. The third use times both orders, and the tuning store keeps the times; in deterministic mode, \
-        `auto` is the same as `off`. `off`: outside the pixels (NCHW), which f32 and f64 always have. On an H200, `on` takes a replayed bf16 step \
-        of ResNet-18 from 8.04 to 4.88 ms. In f32, NHWC took twice the time";
+        `auto` is the same as `off`. `off`: outside the pixels (NCHW), which f32 and f64 always have. On an H200, `on` \
+        takes a replayed bf16 step of ResNet-18 from 8.04 to 4.88 ms. In f32, NHWC took twice the time";
     matmul(Route): Route = Route::Auto, "BURN_ROCM_MATMUL", |name, value| route(name, value, "rocblas");
         "`auto`, `rocblas`, `own`", "`auto`",
         "which code multiplies float matrices. `auto`: rocBLAS, or a kernel of this project if rocBLAS fails or has no \

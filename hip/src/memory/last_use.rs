@@ -140,13 +140,13 @@ mod tests {
             assert_eq!((buffer.is_never(), buffer.in_pass(3)), (false, None));
         }
         // Two threads' passes: the older one's use may be the later one.
-        let buffer = LastUse::never();
+        let shared = LastUse::never();
         for (pass, op) in [(4, 1), (3, 9)] {
             op_begins(8, pass, op);
-            buffer.note(8);
+            shared.note(8);
         }
         op_ends();
-        assert_eq!((buffer.in_pass(4), buffer.in_pass(3)), (None, None));
+        assert_eq!((shared.in_pass(4), shared.in_pass(3)), (None, None));
         assert_eq!(LastUse::unknown().in_pass(u32::MAX), None);
         op_begins(8, 3, 9);
         not_noted(|| buffer.note(8));
