@@ -69,6 +69,16 @@ impl FindMode {
     }
 }
 
+/// How the backend chooses rocBLAS's solution for a matrix product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GemmFind {
+    /// rocBLAS chooses.
+    Off,
+    /// rocBLAS chooses for the first two products of a shape. The third times its solutions, and
+    /// the fastest serves from then on, unless [`Config::deterministic`] is set.
+    Auto,
+}
+
 /// Where the channels of 2-D convolutions in f16 and bf16 lie in memory. f32 and f64 have NCHW.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChannelsLast {
@@ -280,6 +290,12 @@ settings! {
         "`auto`, `rocblas`, `own`", "`auto`",
         "which code multiplies float matrices. `auto`: rocBLAS, or a kernel of this project if rocBLAS fails or has no \
         kernels for the GPU; `rocblas`: only rocBLAS; `own`: only the kernel";
+    gemm_find(GemmFind): GemmFind = GemmFind::Off, "BURN_ROCM_GEMM_FIND", |name, value|
+        choice(name, value, &[("off", GemmFind::Off), ("auto", GemmFind::Auto)]);
+        "`off`, `auto`", "`off`",
+        "how rocBLAS's solution for a matrix product is chosen. `off`: by rocBLAS. `auto`: the third product of a \
+        shape times rocBLAS's solutions, and the fastest serves from then on, also in later processes. Its bits may \
+        differ from the default's. Never with `deterministic`";
     norm(Route): Route = Route::Auto, "BURN_ROCM_NORM", |name, value| route(name, value, "miopen");
         "`auto`, `miopen`, `own`", "`auto`",
         "which code computes `layer_norm`, and `burn-rocm-nn`'s batch, layer, RMS and group norm. `auto`: for f32 \
@@ -329,8 +345,8 @@ settings! {
         "whether compiled kernels, and results of timing, are kept on disk";
     tuning(bool): bool = true, "BURN_ROCM_TUNING", flag;
         "`0`, `1`", "`1`",
-        "whether results of timing MIOpen's algorithms are kept on disk, in the folder `tuning` of the cache's folder, \
-        and used by later processes. Never with `deterministic`";
+        "whether results of timing MIOpen's and rocBLAS's algorithms are kept on disk, in the folder `tuning` of the \
+        cache's folder, and used by later processes. Never with `deterministic`";
     cache_dir(PathBuf): Option<PathBuf> = None, "BURN_ROCM_CACHE_DIR",
         |_, value| Ok(Some(PathBuf::from(value)));
         "a folder", "`burn-rocm` in `XDG_CACHE_HOME`, else in `~/.cache`; on Windows in `%LOCALAPPDATA%`",

@@ -37,6 +37,8 @@ pub struct TuningStats {
     /// Files and folders that were not used: another user owns them or may write them, another
     /// version of this project wrote them, or the system refused.
     pub refused: u64,
+    /// Entries whose solution the library refused. They were removed.
+    pub outdated: u64,
     /// Entries in the folder now, for all devices and libraries.
     pub entries: u64,
 }
@@ -166,6 +168,15 @@ impl TuningStore {
         found
     }
 
+    /// Removes the entry of a problem, because the library refused its solution.
+    pub(crate) fn refused(&self, device: &str, library: &str, problem: &str) {
+        if let Some(folder) = self.usable() {
+            // Another process may have removed it.
+            let _ = fs::remove_file(path(folder, device, library, problem));
+        }
+        self.state().stats.outdated += 1;
+    }
+
     pub(crate) fn count_trial(&self) {
         self.state().stats.trials += 1;
     }
@@ -208,7 +219,7 @@ impl TuningStore {
         }
     }
 
-    fn peek(&self, device: &str, library: &str, problem: &str) -> Option<TuningEntry> {
+    pub(crate) fn peek(&self, device: &str, library: &str, problem: &str) -> Option<TuningEntry> {
         let entry = self.read(&path(self.usable()?, device, library, problem))?;
         // A file of this name may have been copied here.
         let same = entry.device == device && entry.library == library && entry.problem == problem;

@@ -69,6 +69,10 @@ impl hip_provider::rocblas::Handle for Handle {
         in_stream(self.stream, || body(self)).unwrap_or(Err(rocblas_status_internal_error))
     }
 
+    fn solutions(_: &Gemm, _: Types) -> &'static [i32] {
+        &gemm_ex::SOLUTIONS
+    }
+
     fn is_device_memory(pointer: *const c_void, bytes: usize) -> bool {
         is_device_memory(pointer, bytes)
     }
