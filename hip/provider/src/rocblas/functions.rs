@@ -289,6 +289,7 @@ unsafe extern "C" fn rocblas_gemm_strided_batched_ex<H: Handle>(
 
 /// Fills in the number of solutions, or as many of them as there is room for.
 #[rustfmt::skip]
+#[allow(clippy::too_many_arguments, reason = "AMD's signature")]
 unsafe extern "C" fn rocblas_gemm_strided_batched_ex_get_solutions<H: Handle>(
     handle: rocblas_handle, transA: rocblas_operation, transB: rocblas_operation, m: i32, n: i32, k: i32,
     alpha: *const c_void, a: *const c_void, a_type: rocblas_datatype, lda: i32, stride_a: i64,
