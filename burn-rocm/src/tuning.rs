@@ -1,4 +1,4 @@
-//! Results of timing MIOpen's algorithms: kept on disk, managed, and made ahead of a run.
+//! Results of timing MIOpen's and rocBLAS's algorithms: kept on disk, managed, and made ahead of a run.
 //!
 //! A process that finds a convolution's shape here times nothing and compiles one kernel.
 //! [`store`] has statistics, clears, exports and imports. [`tune`] times shapes ahead, which the
@@ -17,10 +17,12 @@
 //! # Ok::<(), burn_rocm::RocmError>(())
 //! ```
 
+use std::path::Path;
+
 use hip::Error;
 
 pub use hip::tuning_store as store;
-pub use hip::{ConvDesc, ConvDirection, ConvProblem, TuningEntry, TuningStats, TuningStore};
+pub use hip::{ConvDesc, ConvDirection, ConvProblem, TunableOpCount, TuningEntry, TuningStats, TuningStore};
 
 use crate::device::RocmDevice;
 
@@ -34,4 +36,32 @@ use crate::device::RocmDevice;
 pub fn tune(device: &RocmDevice, problem: &ConvProblem) -> Result<bool, Error> {
     let device = device.open()?;
     device.dnn()?.tune(&device, problem)
+}
+
+/// Writes what the [`store`] has of this device's matrix products as a file for PyTorch's TunableOp
+/// (`PYTORCH_TUNABLEOP_FILENAME`). `validators` are those that PyTorch expects besides
+/// `GCN_ARCH_NAME` and `ROCBLAS_VERSION`, by name and value (`torch.cuda.tunable.get_validators()`).
+/// Entries that such a file can't express are counted as left out.
+///
+/// # Errors
+/// `Invalid` for a file that can't be written or a validator with a comma; `NotAvailable` without
+/// rocBLAS; those of [`RocmDevice::info`].
+pub fn export_tunable_op(
+    device: &RocmDevice,
+    file: &Path,
+    validators: &[(&str, &str)],
+) -> Result<TunableOpCount, Error> {
+    device.open()?.blas()?.export_tunable_op(file, validators)
+}
+
+/// Adds the rocBLAS solutions of a file of PyTorch's TunableOp to the [`store`], where
+/// `BURN_ROCM_GEMM_FIND=auto` uses them. The faster one stays if the store has the product already.
+/// Lines for other libraries or operations are counted as left out.
+///
+/// # Errors
+/// `Invalid` for a file that can't be read or has another format, and for one of another
+/// architecture or another rocBLAS; nothing was added then. `Config` if the store is off;
+/// `NotAvailable` without rocBLAS; those of [`RocmDevice::info`].
+pub fn import_tunable_op(device: &RocmDevice, file: &Path) -> Result<TunableOpCount, Error> {
+    device.open()?.blas()?.import_tunable_op(file)
 }

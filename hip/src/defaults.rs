@@ -179,6 +179,8 @@ const TILES: Source = Measured(
 const CACHE_LINE: Source = Guess("a cache line");
 const AS_SUMS: Source = Guess("as for sums");
 const BUSY: Source = Guess("as many keep any device busy");
+const COMES_AGAIN: Source = Guess("a shape that comes a third time comes again");
+const ROUNDS: Source = Guess("the least of some times is little above the true one");
 
 macro_rules! fixed {
     ($($file:literal, $name:literal = $value:literal; $source:expr; $meaning:literal;)*) => {
@@ -209,9 +211,22 @@ fixed! {
     "hip/src/dnn/conv/fresh.rs", "SIZES" = "8";
         Guess("training and validation with shorter last batches have four");
         "sizes of input before a new one may not come back";
-    "hip/src/dnn/conv/choose.rs", "USES_BEFORE_FIND" = "2";
-        Guess("a shape that comes a third time comes again");
+    "hip/src/dnn/conv/choose.rs", "USES_BEFORE_FIND" = "2"; COMES_AGAIN;
         "uses of a shape before MIOpen times its algorithms";
+    "hip/src/tuning/mod.rs", "CLEARLY" = "0.97";
+        Guess("events differ by some percent between rounds");
+        "the part of the default's time below which a candidate replaces it";
+    "hip/src/kernel_find.rs", "USES_BEFORE_FIND" = "2"; COMES_AGAIN;
+        "uses of a class of shapes before this project's kernels are timed";
+    "hip/src/kernel_find.rs", "ROUNDS" = "3"; ROUNDS;
+        "times that each candidate is timed";
+    "hip/src/blas/choose.rs", "USES_BEFORE_FIND" = "2"; COMES_AGAIN;
+        "uses of a product before rocBLAS's solutions are timed";
+    "hip/src/blas/choose.rs", "MOST_CANDIDATES" = "32";
+        Guess("they take as long as 768 products");
+        "solutions of rocBLAS that are timed at most";
+    "hip/src/blas/choose.rs", "ROUNDS" = "5"; ROUNDS;
+        "times that each solution is timed";
     "burn-rocm/src/ops/argwhere.rs", "CHUNK" = "64"; CACHE_LINE;
         "elements that one thread counts";
     "burn-rocm/src/ops/index.rs", "LEAST_ROW" = "64";

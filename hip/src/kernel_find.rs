@@ -4,13 +4,18 @@
 
 pub(crate) mod choices;
 
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
 use hip_kernels::family_of;
 
+use crate::Config;
 use crate::compile::rtc::source_hash;
 use crate::device::Device;
 use crate::error::Result;
-use crate::settings::{deterministic, settings};
-use crate::tuning::{TuningEntry, tuning_store};
+use crate::settings::{GemmFind, deterministic, settings};
+use crate::spans;
+use crate::tuning::{CLEARLY, TuningEntry, tuning_store};
 use choices::KernelProblem;
 
 /// Uses of a problem before its candidates are timed.
@@ -30,9 +35,29 @@ fn library(problem: KernelProblem) -> String {
 
 impl Device {
     /// Whether kernels are chosen by trial. Never in deterministic mode, because the fastest may
-    /// differ between runs.
+    /// differ between runs, nor once the device has been in a group of several ranks.
     pub fn finds_kernels(&self) -> bool {
-        settings().is_ok_and(|settings| settings.kernel_find) && !deterministic()
+        settings().is_ok_and(|settings| settings.kernel_find) && !deterministic() && !self.is_replica()
+    }
+
+    /// Whether the device has been in a group of several ranks. Each of them could find another
+    /// candidate to be the fastest, whose sums have other bits. What all ranks compute alike, such as
+    /// the norm of gradients, would differ then, and the replicas of the parameters would drift apart.
+    pub(crate) fn is_replica(&self) -> bool {
+        self.replica.load(Ordering::Relaxed)
+    }
+
+    /// Called when the device joins a group of several ranks.
+    pub(crate) fn becomes_replica(&self) {
+        let before = self.replica.swap(true, Ordering::Relaxed);
+        let find = |settings: &Config| settings.kernel_find || settings.gemm_find != GemmFind::Off;
+        if !before && !deterministic() && settings().is_ok_and(find) {
+            log::warn!(
+                "device {} is in a group of several ranks, which could choose differently: \
+                 BURN_ROCM_KERNEL_FIND and BURN_ROCM_GEMM_FIND no longer apply to it",
+                self.info().index
+            );
+        }
     }
 
     /// The candidate to use: the first, until the problem has come back. Then `run` computes it by
@@ -60,7 +85,8 @@ impl Device {
             }
             let trial = all.entry(problem).or_default();
             if let Some(chosen) = trial.chosen {
-                return Ok(chosen);
+                // Another shape of the class may have other candidates.
+                return Ok(if candidates.contains(&chosen) { chosen } else { default });
             }
             if !std::mem::replace(&mut trial.looked, true)
                 && let Some(known) = self.known_kernel(problem, candidates)
@@ -79,7 +105,10 @@ impl Device {
             trial.chosen = Some(default);
         }
         tuning_store().count_trial();
-        let (fastest, microseconds) = match self.fastest(candidates, run) {
+        let begun = Instant::now();
+        let found = self.fastest(candidates, run);
+        spans::tuned(&problem, begun.elapsed());
+        let (fastest, microseconds) = match found {
             Ok(found) => found,
             Err(error) => {
                 log::debug!("{problem} was not timed: {error}");
@@ -92,7 +121,7 @@ impl Device {
             device: self.info().tuned_as(),
             library: library(problem),
             problem: problem.to_string(),
-            solution: fastest as u64,
+            solution: fastest as i64,
             workspace: 0,
             microseconds,
         });
@@ -104,11 +133,11 @@ impl Device {
         tuning_store().directory()?;
         let device = self.info().tuned_as();
         let entry = tuning_store().get(&device, &library(problem), &problem.to_string())?;
-        candidates.iter().copied().find(|&candidate| candidate as u64 == entry.solution)
+        candidates.iter().copied().find(|&candidate| candidate as i64 == entry.solution)
     }
 
-    /// The candidate with the best time of a call, and that time in microseconds. The candidates take
-    /// turns, so that a clock that changes affects all.
+    /// The candidate with the best time of a call, and that time in microseconds: the first, unless
+    /// another is clearly faster. The candidates take turns, so that a clock that changes affects all.
     fn fastest(
         &self,
         candidates: &[usize],
@@ -133,7 +162,9 @@ impl Device {
                 *best = best.min(f64::from(end.elapsed_since(&start)?) * 1e3 / CALLS as f64);
             }
         }
-        let fastest = candidates.iter().copied().zip(best).min_by(|(_, a), (_, b)| a.total_cmp(b));
-        Ok(fastest.unwrap_or((candidates[0], f64::INFINITY)))
+        let default = (candidates[0], best[0]);
+        let clearly = |&(_, time): &(usize, f64)| time < CLEARLY * default.1;
+        let others = candidates.iter().copied().zip(best).filter(clearly);
+        Ok(others.min_by(|(_, a), (_, b)| a.total_cmp(b)).unwrap_or(default))
     }
 }

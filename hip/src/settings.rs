@@ -3,6 +3,7 @@
 
 mod preset;
 mod read;
+mod values;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -14,126 +15,7 @@ use crate::error::{Error, Result};
 use crate::provider::kind::ProviderKind;
 pub use preset::Preset;
 use read::*;
-
-/// Which implementation computes an op that both a library and a kernel of this project can
-/// compute.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Route {
-    /// The library if it supports the dtype and options, else the kernel.
-    Auto,
-    /// Only the library. An op that it does not support is an error.
-    Library,
-    /// Only the kernel.
-    Own,
-}
-
-/// How the backend chooses MIOpen's algorithm for a convolution.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FindMode {
-    /// The first two calls with a shape use MIOpen's database. The third times the candidates and
-    /// keeps the fastest, unless [`Config::deterministic`] is set.
-    Auto,
-    /// From MIOpen's database.
-    Immediate,
-    /// By timing the candidates at a shape's first use, in MIOpen's default find mode or that of
-    /// its variable `MIOPEN_FIND_MODE`.
-    Find,
-    /// As [`Find`](Self::Find), in MIOpen's normal mode: all solutions are timed.
-    Normal,
-    /// As [`Find`](Self::Find), in MIOpen's fast mode: what its database has is taken, else its
-    /// immediate mode's choice.
-    Fast,
-    /// As [`Find`](Self::Find), in MIOpen's hybrid mode: what its database has is taken, else all
-    /// solutions are timed.
-    Hybrid,
-    /// As [`Find`](Self::Find), in MIOpen's dynamic hybrid mode: as in hybrid mode, without
-    /// solutions that compile a kernel for each shape.
-    DynamicHybrid,
-    /// As [`Normal`](Self::Normal), and MIOpen searches the best parameters of each tunable kernel
-    /// that its database does not have yet. This takes minutes for each shape.
-    Exhaustive,
-    /// As [`Exhaustive`](Self::Exhaustive), also for what MIOpen's database and the tuning store
-    /// have.
-    Retune,
-}
-
-impl FindMode {
-    /// Whether algorithms are timed at a shape's first use.
-    pub(crate) fn at_first_use(self) -> bool {
-        !matches!(self, Self::Auto | Self::Immediate)
-    }
-
-    /// Whether an entry of the tuning store replaces the timing.
-    pub(crate) fn uses_store(self) -> bool {
-        !matches!(self, Self::Immediate | Self::Retune)
-    }
-}
-
-/// Where the channels of 2-D convolutions in f16 and bf16 lie in memory. f32 and f64 have NCHW.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ChannelsLast {
-    /// Outside the pixels (NCHW), always.
-    Off,
-    /// Where the layer's convolutions are faster, copies included, as timing at the third use finds.
-    /// [`On`](Self::On)'s conditions apply too. The same as [`Off`](Self::Off) in deterministic mode,
-    /// and if [`Config::conv_find`] is `Immediate`.
-    Auto,
-    /// Innermost (NHWC) if MIOpen computes the convolution and has it in this order, and input and
-    /// output have a multiple of 8 channels. The input may also be an image of up to 4 channels.
-    On,
-}
-
-/// Which f16 products and convolutions use the libraries' alternative implementation on gfx90a.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum F16Alternative {
-    /// None. Subnormal operands count as 0.
-    None,
-    /// Those that compute gradients.
-    Gradients,
-    /// All.
-    All,
-}
-
-/// Which elements of an op's float result count as wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CheckFinite {
-    /// None: nothing is checked.
-    Off,
-    /// NaN.
-    Nan,
-    /// NaN and infinities.
-    All,
-}
-
-/// Where the memory of an integrated GPU (APU) comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ApuMemory {
-    /// From `hipMalloc`. What is beyond the GPU's carve-out comes from `hipMallocManaged` where
-    /// `hipMalloc` may not reach it.
-    Auto,
-    /// From `hipMalloc` alone.
-    Device,
-    /// From `hipMallocManaged` alone.
-    Managed,
-}
-
-/// Where the profile of the whole process goes.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum ProfileOutput {
-    /// There is none.
-    #[default]
-    None,
-    /// A table on stderr.
-    Table,
-    /// A file that Perfetto opens. Its name ends in `.json`.
-    Trace(PathBuf),
-}
-
-impl From<PathBuf> for ProfileOutput {
-    fn from(path: PathBuf) -> Self {
-        Self::Trace(path)
-    }
-}
+pub use values::*;
 
 /// `STEPS` of `chain.hip`: the most element-wise ops of one launch. Burn's Adam has 13 for each
 /// parameter.
@@ -299,6 +181,13 @@ settings! {
         "`auto`, `rocblas`, `own`", "`auto`",
         "which code multiplies float matrices. `auto`: rocBLAS, or a kernel of this project if rocBLAS fails or has no \
         kernels for the GPU; `rocblas`: only rocBLAS; `own`: only the kernel";
+    gemm_find(GemmFind): GemmFind = GemmFind::Off, "BURN_ROCM_GEMM_FIND", |name, value|
+        choice(name, value, &[("off", GemmFind::Off), ("auto", GemmFind::Auto)]);
+        "`off`, `auto`", "`off`",
+        "how rocBLAS's solution for a matrix product is chosen. `off`: by rocBLAS. `auto`: the third product of a \
+        shape times rocBLAS's solutions, and the fastest serves from then on, also in later processes. Its bits may \
+        differ from the default's. Never with `deterministic`, nor in a group of several \
+        ranks";
     norm(Route): Route = Route::Auto, "BURN_ROCM_NORM", |name, value| route(name, value, "miopen");
         "`auto`, `miopen`, `own`", "`auto`",
         "which code computes `layer_norm`, and `burn-rocm-nn`'s batch, layer, RMS and group norm. `auto`: for f32 \
@@ -364,13 +253,14 @@ settings! {
         "whether compiled kernels, and results of timing, are kept on disk";
     tuning(bool): bool = true, "BURN_ROCM_TUNING", flag;
         "`0`, `1`", "`1`",
-        "whether results of timing MIOpen's algorithms are kept on disk, in the folder `tuning` of the cache's folder, \
-        and used by later processes. Never with `deterministic`";
+        "whether results of timing MIOpen's and rocBLAS's algorithms are kept on disk, in the folder `tuning` of the \
+        cache's folder, and used by later processes. Never with `deterministic`";
     kernel_find(bool): bool = false, "BURN_ROCM_KERNEL_FIND", flag;
         "`0`, `1`", "`0`",
         "whether this project's kernels are chosen by trial, where an op has several ways that give the same result \
         but for the order of sums: reductions, and attention in f32. They are timed at the third use of a class of \
-        shapes, for which the host waits. What is fastest is kept as `tuning` says. Never with `deterministic`";
+        shapes, for which the host waits. What is fastest is kept as `tuning` says. Never with `deterministic`, \
+        nor in a group of several ranks";
     cache_dir(PathBuf): Option<PathBuf> = None, "BURN_ROCM_CACHE_DIR",
         |_, value| Ok(Some(PathBuf::from(value)));
         "a folder", "`burn-rocm` in `XDG_CACHE_HOME`, else in `~/.cache`; on Windows in `%LOCALAPPDATA%`",

@@ -222,3 +222,47 @@ fn a_traced_shape_is_tuned_ahead_once() {
     ];
     assert_eq!(said, expected);
 }
+
+/// Gives each entry this solution, and says their number.
+#[test]
+#[ignore = "run by the test below, with a cache folder"]
+fn replaces_the_solutions() {
+    let solution = std::env::var("SOLUTION").unwrap();
+    let folder = store().directory().unwrap();
+    let mut replaced = 0;
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let line = |line: &str| match line.starts_with("solution ") {
+            true => format!("solution {solution}\n"),
+            false => format!("{line}\n"),
+        };
+        std::fs::write(&path, text.lines().map(line).collect::<String>()).unwrap();
+        replaced += 1;
+    }
+    said("replaced", replaced);
+}
+
+/// [`five_steps`], and the entries that MIOpen refused.
+#[test]
+#[ignore = "run by the test below, with a cache folder"]
+fn five_steps_of_refused_solutions() {
+    five_steps();
+    said("outdated", store().stats().outdated);
+}
+
+/// Another solution computes, the entry goes, and the next process times again.
+#[test]
+fn a_solution_that_miopen_refuses_is_forgotten() {
+    let cache = Cache::new("refused");
+    cache.said_by("five_steps", &[]);
+    for solution in ["999999", "-1"] {
+        let replaced = cache.said_by("replaces_the_solutions", &[("SOLUTION", solution)]);
+        assert_eq!(replaced, [format!("replaced {PROBLEMS}")]);
+        let said = cache.said_by("five_steps_of_refused_solutions", &[("BURN_ROCM_CONV_FIND", "find")]);
+        let all = [&statistics(0, PROBLEMS, 0, 0, 0)[..], &[format!("outdated {PROBLEMS}")]].concat();
+        assert_eq!(said, all, "{solution}");
+        let again = cache.said_by("five_steps", &[("BURN_ROCM_CONV_FIND", "find")]);
+        assert_eq!(again, statistics(PROBLEMS, 0, PROBLEMS, PROBLEMS, PROBLEMS), "{solution}");
+    }
+}

@@ -243,7 +243,13 @@ impl Lines {
         let device = self.tensor.hip_device();
         let (lines, least) = self.whole_lines();
         if lines > 0 && lines < device.info().compute_units as usize && self.len / least > 1 {
-            return Some((Deciding::Blocks, "blocks for each compute unit, sums in parts"));
+            // The defaults differ, so their candidates do.
+            let what = match (self.inner, self.wide_blocks()) {
+                (1, _) => "blocks for each compute unit, sums of rows in parts",
+                (_, (0, _)) => "blocks for each compute unit, sums of single columns in parts",
+                _ => "blocks for each compute unit, sums of neighbouring columns in parts",
+            };
+            return Some((Deciding::Blocks, what));
         }
         match self.inner {
             1 if self.fills_by_warps(self.outer) => Some((Deciding::ByWarp, "warps for sums of rows")),

@@ -15,7 +15,7 @@
 //! | `BURN_ROCM_CPU_LATE` | `1`: each stream runs its work as late as HIP allows, which exposes work that does not wait for what it needs |
 //! | `BURN_ROCM_CPU_WAVE` | `32` or `64`: lockstep mode with waves of that size |
 //! | `BURN_ROCM_CPU_ARCH` | the architecture name that the device reports |
-//! | `BURN_ROCM_CPU_FAIL` | which calls fail, separated by commas: `rocblas_create_handle`, `rocblas_products`, `miopenCreateWithStream`, `miopen_kernels`, `hipEventRecord`, `hipHostMalloc`, `hipModuleLaunchKernel`, `hipStreamBeginCapture`, `hipStreamEndCapture`, `hipGraphInstantiateWithFlags`, `ncclCommInitRank`, `ncclAllReduce`; with `:3` after a name, only the third call fails |
+//! | `BURN_ROCM_CPU_FAIL` | which calls fail, separated by commas: `rocblas_create_handle`, `rocblas_products`, `miopenCreateWithStream`, `miopen_kernels`, `hipEventRecord`, `hipHostMalloc`, `hipModuleLaunchKernel`, `hipStreamBeginCapture`, `hipStreamEndCapture`, `hipGraphInstantiateWithFlags`, `ncclCommInitRank`, `ncclAllReduce`, `rocblas_set_workspace`; with `:3` after a name, only the third call fails |
 //! | `BURN_ROCM_CPU_SEED` | the seed of the order in which lockstep resumes threads (0) |
 #![allow(non_snake_case, non_upper_case_globals)]
 

@@ -56,10 +56,12 @@ pub(crate) enum Failure {
     CommInitRank,
     /// `ncclAllReduce`, as if its computation had panicked.
     AllReduce,
+    /// `rocblas_set_workspace`.
+    RocblasWorkspace,
 }
 
 impl Failure {
-    const ALL: [(&str, Self); 12] = [
+    const ALL: [(&str, Self); 13] = [
         ("rocblas_create_handle", Self::RocblasHandle),
         ("rocblas_products", Self::RocblasProducts),
         ("miopenCreateWithStream", Self::MiopenHandle),
@@ -72,6 +74,7 @@ impl Failure {
         ("hipGraphInstantiateWithFlags", Self::GraphInstantiate),
         ("ncclCommInitRank", Self::CommInitRank),
         ("ncclAllReduce", Self::AllReduce),
+        ("rocblas_set_workspace", Self::RocblasWorkspace),
     ];
 
     /// Counts a call, and says whether `BURN_ROCM_CPU_FAIL` makes it fail.

@@ -148,6 +148,8 @@ fn ex<I: Number, O: Number>(random: &mut Random, case: &Case, in_place: bool, ty
     let d: Vec<O> = c.clone();
     let (da, db, dc, dd) = (Device::new(&a), Device::new(&b), Device::new(&c), Device::new(&d));
     let (alpha, beta) = (case.alpha as f32, case.beta as f32);
+    // The default and the others.
+    let solution = random.pick(&[0, -1, 1, -12]);
     let out = if in_place { &dc } else { &dd };
     let float = |value: &f32| core::ptr::from_ref(value).cast::<c_void>();
     // SAFETY: buffers of the sizes that the case says.
@@ -179,8 +181,8 @@ fn ex<I: Number, O: Number>(random: &mut Random, case: &Case, in_place: bool, ty
             case.stride[2] as i64,
             case.batch as i32,
             rocblas_datatype_f32_r,
-            rocblas_gemm_algo_standard,
-            0,
+            rocblas_gemm_algo_solution_index,
+            solution,
             rocblas_gemm_flags_none,
         )
     };
@@ -416,4 +418,64 @@ fn memory_of_the_host_and_past_an_end_is_refused() {
     assert_eq!(run(a.ptr(), 5, c.ptr()), rocblas_status_invalid_pointer);
     assert_eq!(run(host, 4, c.ptr()), rocblas_status_invalid_pointer);
     assert_eq!(run(a.ptr(), 4, host), rocblas_status_invalid_pointer);
+}
+
+/// The solutions that rocBLAS lists for a product of f32, in a list with room for `room`.
+fn solutions(blas: &Blas, size: i32, room: Option<i32>) -> (rocblas_status, Vec<i32>) {
+    let values = vec![0f32; (size * size).max(1) as usize];
+    let [a, b, c] = [Device::new(&values), Device::new(&values), Device::new(&values)];
+    let one = 1f32;
+    let mut list = vec![-7; room.unwrap_or(0).max(0) as usize];
+    let mut count = room.unwrap_or(-7);
+    let at = if room.is_some() { list.as_mut_ptr() } else { core::ptr::null_mut() };
+    let scalar: *const c_void = (&raw const one).cast();
+    let f32s = rocblas_datatype_f32_r;
+    let get = blas.table.rocblas_gemm_strided_batched_ex_get_solutions.unwrap();
+    // SAFETY: the buffers have `size` x `size` numbers, and the list has room for `room`.
+    let status = unsafe {
+        get(
+            blas.handle,
+            NONE,
+            NONE,
+            size,
+            size,
+            size,
+            scalar,
+            a.void(),
+            f32s,
+            size,
+            0,
+            b.void(),
+            f32s,
+            size,
+            0,
+            scalar,
+            c.void(),
+            f32s,
+            size,
+            0,
+            c.void(),
+            f32s,
+            size,
+            0,
+            1,
+            f32s,
+            rocblas_gemm_algo_solution_index,
+            0,
+            at,
+            &mut count,
+        )
+    };
+    if room.is_none() { (status, vec![count]) } else { (status, list) }
+}
+
+#[test]
+fn solutions_are_counted_and_listed() {
+    let blas = Blas::new();
+    assert_eq!(solutions(&blas, 8, None), (rocblas_status_success, vec![2]));
+    for (room, expected) in [(0, vec![]), (1, vec![1]), (2, vec![1, -12]), (3, vec![1, -12, -7])] {
+        assert_eq!(solutions(&blas, 8, Some(room)), (rocblas_status_success, expected));
+    }
+    assert_eq!(solutions(&blas, 8, Some(-1)), (rocblas_status_invalid_size, vec![]));
+    assert_eq!(solutions(&blas, 0, None), (rocblas_status_success, vec![0]), "nothing to compute");
 }

@@ -54,6 +54,12 @@ pub trait Handle: Real<f32> + Real<f64> + Mixed + Sized + 'static {
     /// Runs `body` (the checks and the computation) in order with the stream's other work.
     fn compute(&mut self, body: impl FnOnce(&mut Self) -> Outcome) -> Outcome;
 
+    /// The solutions that can compute a product besides the default. None is 0 or -1, which are the
+    /// default.
+    fn solutions(_: &Gemm, _: Types) -> &'static [i32] {
+        &[]
+    }
+
     /// Whether a range lies inside one of the runtime's allocations.
     fn is_device_memory(pointer: *const c_void, bytes: usize) -> bool;
 }

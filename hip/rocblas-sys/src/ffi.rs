@@ -101,7 +101,7 @@ pub const rocblas_gemm_flags_none: u32 = 0;
 pub const rocblas_gemm_flags_fp16_alt_impl: u32 = 4;
 
 hip_sys::function_table! {
-    /// The functions of `librocblas`. ROCm 5.7 has every one.
+    /// The functions of `librocblas`. ROCm 5.7 has every one that is required.
     pub struct Rocblas {
         required {
             fn rocblas_create_handle(handle: *mut rocblas_handle) -> rocblas_status;
@@ -187,6 +187,18 @@ hip_sys::function_table! {
                 ldc: rocblas_int, stride_C: rocblas_stride, batch_count: rocblas_int,
             ) -> rocblas_status;
         }
-        optional {}
+        optional {
+            /// One of rocBLAS's beta functions, which AMD may change.
+            fn rocblas_gemm_strided_batched_ex_get_solutions(
+                handle: rocblas_handle, transA: rocblas_operation, transB: rocblas_operation, m: rocblas_int,
+                n: rocblas_int, k: rocblas_int, alpha: *const c_void, a: *const c_void, a_type: rocblas_datatype,
+                lda: rocblas_int, stride_a: rocblas_stride, b: *const c_void, b_type: rocblas_datatype,
+                ldb: rocblas_int, stride_b: rocblas_stride, beta: *const c_void, c: *const c_void,
+                c_type: rocblas_datatype, ldc: rocblas_int, stride_c: rocblas_stride, d: *mut c_void,
+                d_type: rocblas_datatype, ldd: rocblas_int, stride_d: rocblas_stride, batch_count: rocblas_int,
+                compute_type: rocblas_datatype, algo: rocblas_gemm_algo, flags: u32, list_array: *mut rocblas_int,
+                list_size: *mut rocblas_int,
+            ) -> rocblas_status;
+        }
     }
 }

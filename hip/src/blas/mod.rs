@@ -1,9 +1,13 @@
 //! Matrix products by rocBLAS. A device has one handle, which is bound to its compute stream.
 
+mod calls;
+mod choose;
 mod layout;
+mod problem;
+mod rounding;
+mod tunable_op;
 mod workspace;
 
-use std::ffi::c_void;
 use std::ptr;
 use std::sync::Mutex;
 
@@ -11,15 +15,18 @@ use hip_sys::hipStream_t;
 use rocblas_sys::*;
 
 use crate::device::Device;
-use crate::device::library::{self as library_call, Bound};
+use crate::device::info::DeviceInfo;
+use crate::device::library::Bound;
 use crate::error::static_text;
 use crate::memory::span::Span;
-use crate::profile::work::{Load, WorkKind};
 use crate::provider::library;
 use crate::settings::{deterministic, workspace_limit};
 use crate::workarounds::Halves;
-use crate::{Buffer, DType, Error, Result, carry_faults, trace, workarounds};
-use layout::{Operand, Plan, Strided};
+use crate::{Buffer, DType, Error, Result, carry_faults, workarounds};
+use calls::Product;
+use choose::{Chooser, DEFAULT, Source};
+use layout::Strided;
+pub use tunable_op::TunableOpCount;
 
 /// A batch of matrices in device memory. Offset and strides count elements.
 #[derive(Clone, Copy)]
@@ -45,6 +52,20 @@ pub struct Blas {
     handle: Mutex<Handle>,
     device: usize,
     halves: Halves,
+    identity: Identity,
+    /// `None` if rocBLAS chooses every solution.
+    chooser: Option<Chooser>,
+}
+
+/// What the tuning store calls the device and the library.
+struct Identity {
+    device: String,
+    /// The architecture alone.
+    arch: String,
+    /// With the limit of its workspace, if there is one.
+    library: String,
+    /// The library's version; empty if it does not say.
+    version: String,
 }
 
 /// The raw handle, destroyed on drop.
@@ -70,15 +91,14 @@ impl Bound for Handle {
 impl Blas {
     /// Creates the handle for the current device.
     ///
-    /// `arch` is the device's full architecture name and `device` its index; `stream` must live as
-    /// long as the result.
+    /// `stream` must live as long as the result.
     pub(crate) fn new(
         table: &'static Rocblas,
-        arch: &str,
-        device: usize,
+        device: &DeviceInfo,
         stream: hipStream_t,
         deterministic: bool,
     ) -> Result<Self> {
+        let arch = device.arch.as_str();
         workarounds::rocblas_has_kernels(table, arch)?;
         let mut raw = ptr::null_mut();
         let held = library::compiling();
@@ -96,7 +116,26 @@ impl Blas {
             let status = unsafe { (table.rocblas_set_atomics_mode)(handle.raw, rocblas_atomics_not_allowed) };
             check(table, "rocblas_set_atomics_mode", status, String::new)?;
         }
-        Ok(Self { handle: Mutex::new(handle), device, halves: Halves::of(arch)? })
+        let version = version(table).unwrap_or_default();
+        let name = if version.is_empty() { "of an unknown version" } else { &version };
+        // With little workspace rocBLAS refuses some solutions, and others are the fastest.
+        let limit = match workspace_limit() {
+            usize::MAX => String::new(),
+            limit => format!(", at most {limit} bytes of workspace"),
+        };
+        let identity = Identity {
+            device: device.tuned_as(),
+            arch: arch.to_owned(),
+            library: format!("rocBLAS {name}{limit}"),
+            version,
+        };
+        Ok(Self {
+            handle: Mutex::new(handle),
+            device: device.index,
+            halves: Halves::of(arch)?,
+            identity,
+            chooser: Chooser::new(table, deterministic)?,
+        })
     }
 
     /// `c[i] = alpha * a[i] x b[i] + beta * c[i]` for each matrix `i` of the batch.
@@ -136,6 +175,7 @@ impl Blas {
         }
         let read = [a.buffer, b.buffer];
         let plan = layout::plan(batch, a.strided(), b.strided(), c.strided())?;
+        let views = if plan.swap { [b, a] } else { [a, b] };
         let (a, b) = (self.span("gemm", &a, batch, dtype)?, self.span("gemm", &b, batch, dtype)?);
         let out = self.span("gemm", &c, batch, kind.output)?.apart_from("gemm", &[a, b])?;
         carry_faults(read, [c.buffer]);
@@ -146,11 +186,21 @@ impl Blas {
             Some(true) => rocblas_gemm_flags_fp16_alt_impl,
             _ => rocblas_gemm_flags_none,
         };
-        let handle = c.buffer.device().call(&self.handle)?;
+        let product = Product { kind, plan: &plan, first: first.ptr, second: second.ptr, alpha, beta, flags };
         // SAFETY: `span` checked that every element of the views lies inside its buffer, and `plan`
         // describes those elements. The pool keeps the memory until the stream has passed this
         // call.
-        unsafe { handle.gemm(kind, &plan, first.ptr, second.ptr, out.ptr, alpha, beta, flags) }
+        unsafe {
+            match &self.chooser {
+                Some(chooser) if plan.k > 0 => {
+                    let [x, y] = views;
+                    let sources =
+                        [x.source(first, dtype), y.source(second, dtype), c.source(out, kind.output)];
+                    self.gemm_chosen(chooser, &product, out, sources)
+                }
+                _ => c.buffer.device().call(&self.handle)?.gemm(&product, out.ptr, DEFAULT),
+            }
+        }
     }
 
     /// `c[i] = alpha * a[i] + beta * b[i]` for each matrix `i` of the batch, in f32 or f64. `a` and
@@ -203,15 +253,18 @@ impl Device {
         self.blas.get(|| {
             let table = self.provider().rocblas()?;
             self.make_current()?;
-            let (arch, index) = (&self.info().arch, self.info().index);
-            let blas = Blas::new(table, arch, index, self.compute.handle(), deterministic())?;
+            let blas = Blas::new(table, self.info(), self.compute.handle(), deterministic())?;
             blas.limit_workspace(self, workspace_limit())?;
             Ok(blas)
         })
     }
 }
 
-impl MatrixView<'_> {
+impl<'a> MatrixView<'a> {
+    fn source(&self, span: Span, dtype: DType) -> Source<'a> {
+        Source { buffer: self.buffer, offset: self.offset * dtype.size(), bytes: span.bytes }
+    }
+
     fn strided(&self) -> Strided {
         Strided {
             rows: self.rows,
@@ -241,238 +294,6 @@ impl Kind {
     }
 }
 
-/// The elements of a product, each operand once, and its multiplications and additions.
-fn load(kind: Kind, plan: &Plan, beta: f64) -> Load {
-    let Plan { m, n, k, batch, first, second, .. } = *plan;
-    let [m, n, k, batch] = [m, n, k, batch].map(|size| size as u64);
-    // A matrix that the whole batch shares has the stride 0.
-    let matrices = |operand: &Operand| if operand.batch_stride == 0 { 1 } else { batch };
-    let read = (m * k * matrices(&first) + k * n * matrices(&second)) * kind.input.size() as u64;
-    let written = m * n * batch * kind.output.size() as u64;
-    Load { bytes: read + written * if beta == 0.0 { 1 } else { 2 }, flops: 2 * m * n * k * batch }
-}
-
-fn datatype(dtype: DType) -> rocblas_datatype {
-    match dtype {
-        DType::F64 => rocblas_datatype_f64_r,
-        DType::F32 => rocblas_datatype_f32_r,
-        DType::F16 => rocblas_datatype_f16_r,
-        DType::BF16 => rocblas_datatype_bf16_r,
-        DType::I8 => rocblas_datatype_i8_r,
-        DType::I32 => rocblas_datatype_i32_r,
-        _ => rocblas_datatype_invalid,
-    }
-}
-
-fn operation(operand: &Operand) -> rocblas_operation {
-    if operand.transpose { rocblas_operation_transpose } else { rocblas_operation_none }
-}
-
-impl Handle {
-    /// # Safety
-    /// `first`, `second` and `out` point to the device memory that `plan` describes, of `kind`'s
-    /// types. The memory lives until the stream has passed the call.
-    #[allow(clippy::too_many_arguments)]
-    unsafe fn gemm(
-        &self,
-        kind: Kind,
-        plan: &Plan,
-        first: *const c_void,
-        second: *const c_void,
-        out: *mut c_void,
-        alpha: f64,
-        beta: f64,
-        flags: u32,
-    ) -> Result<()> {
-        let Plan { m, n, k, batch, first: a, second: b, ldc, stride_c, .. } = *plan;
-        let (op_a, op_b) = (operation(&a), operation(&b));
-        let t = self.table;
-        macro_rules! typed {
-            ($type:ty, $single:ident, $batched:ident) => {{
-                let (alpha, beta) = (alpha as $type, beta as $type);
-                let (first, second, out) = (first.cast(), second.cast(), out.cast());
-                if batch == 1 {
-                    // SAFETY: the caller vouches for the memory; the scalars outlive the call,
-                    // which reads them before it returns (pointer mode host).
-                    let status = unsafe {
-                        (t.$single)(
-                            self.raw, op_a, op_b, m, n, k, &alpha, first, a.ld, second, b.ld, &beta, out, ldc,
-                        )
-                    };
-                    (stringify!($single), status)
-                } else {
-                    // SAFETY: as above.
-                    let status = unsafe {
-                        (t.$batched)(
-                            self.raw,
-                            op_a,
-                            op_b,
-                            m,
-                            n,
-                            k,
-                            &alpha,
-                            first,
-                            a.ld,
-                            a.batch_stride,
-                            second,
-                            b.ld,
-                            b.batch_stride,
-                            &beta,
-                            out,
-                            ldc,
-                            stride_c,
-                            batch,
-                        )
-                    };
-                    (stringify!($batched), status)
-                }
-            }};
-        }
-        let (call, status) = match kind.input {
-            DType::F32 => typed!(f32, rocblas_sgemm, rocblas_sgemm_strided_batched),
-            DType::F64 => typed!(f64, rocblas_dgemm, rocblas_dgemm_strided_batched),
-            _ => {
-                let (f32s, i32s) = ([alpha as f32, beta as f32], [alpha as i32, beta as i32]);
-                let integer = kind.input == DType::I8;
-                let compute = datatype(if integer { DType::I32 } else { DType::F32 });
-                let scalar = |i: usize| -> *const c_void {
-                    if integer { (&raw const i32s[i]).cast() } else { (&raw const f32s[i]).cast() }
-                };
-                let (input, output) = (datatype(kind.input), datatype(kind.output));
-                if batch == 1 {
-                    // SAFETY: as above; rocBLAS allows d to be c.
-                    let status = unsafe {
-                        (t.rocblas_gemm_ex)(
-                            self.raw,
-                            op_a,
-                            op_b,
-                            m,
-                            n,
-                            k,
-                            scalar(0),
-                            first,
-                            input,
-                            a.ld,
-                            second,
-                            input,
-                            b.ld,
-                            scalar(1),
-                            out,
-                            output,
-                            ldc,
-                            out,
-                            output,
-                            ldc,
-                            compute,
-                            rocblas_gemm_algo_standard,
-                            0,
-                            flags,
-                        )
-                    };
-                    ("rocblas_gemm_ex", status)
-                } else {
-                    // SAFETY: as above.
-                    let status = unsafe {
-                        (t.rocblas_gemm_strided_batched_ex)(
-                            self.raw,
-                            op_a,
-                            op_b,
-                            m,
-                            n,
-                            k,
-                            scalar(0),
-                            first,
-                            input,
-                            a.ld,
-                            a.batch_stride,
-                            second,
-                            input,
-                            b.ld,
-                            b.batch_stride,
-                            scalar(1),
-                            out,
-                            output,
-                            ldc,
-                            stride_c,
-                            out,
-                            output,
-                            ldc,
-                            stride_c,
-                            batch,
-                            compute,
-                            rocblas_gemm_algo_standard,
-                            0,
-                            flags,
-                        )
-                    };
-                    ("rocblas_gemm_strided_batched_ex", status)
-                }
-            }
-        };
-        check(t, call, status, || format!("{:?}, {plan:?}", kind.input))?;
-        library_call::computed(|| format!("{call} {m}x{n}, k {k}, batch {batch}"), load(kind, plan, beta));
-        let alternative = if flags == rocblas_gemm_flags_none { "" } else { ", fp16_alt_impl" };
-        trace::served(WorkKind::Library, || {
-            format!("{call} {:?} {m}x{n}, k {k}, batch {batch}{alternative}", kind.input)
-        });
-        Ok(())
-    }
-
-    /// # Safety
-    /// As for `gemm`.
-    #[allow(clippy::too_many_arguments)]
-    unsafe fn geam(
-        &self,
-        dtype: DType,
-        plan: &Plan,
-        first: *const c_void,
-        second: *const c_void,
-        out: *mut c_void,
-        alpha: f64,
-        beta: f64,
-    ) -> Result<()> {
-        let Plan { m, n, batch, first: a, second: b, ldc, stride_c, .. } = *plan;
-        let (op_a, op_b) = (operation(&a), operation(&b));
-        macro_rules! typed {
-            ($type:ty, $batched:ident) => {{
-                let (alpha, beta) = (alpha as $type, beta as $type);
-                // SAFETY: the caller vouches for the memory; the scalars are read before the call
-                // returns.
-                let status = unsafe {
-                    (self.table.$batched)(
-                        self.raw,
-                        op_a,
-                        op_b,
-                        m,
-                        n,
-                        &alpha,
-                        first.cast(),
-                        a.ld,
-                        a.batch_stride,
-                        &beta,
-                        second.cast(),
-                        b.ld,
-                        b.batch_stride,
-                        out.cast(),
-                        ldc,
-                        stride_c,
-                        batch,
-                    )
-                };
-                (stringify!($batched), status)
-            }};
-        }
-        let (call, status) = match dtype {
-            DType::F32 => typed!(f32, rocblas_sgeam_strided_batched),
-            _ => typed!(f64, rocblas_dgeam_strided_batched),
-        };
-        check(self.table, call, status, || format!("{dtype:?}, {plan:?}"))?;
-        library_call::computed(|| format!("{call} {m}x{n}, batch {batch}"), Load::UNKNOWN);
-        trace::served(WorkKind::Library, || format!("{call} {dtype:?} {m}x{n}, batch {batch}"));
-        Ok(())
-    }
-}
-
 impl Drop for Handle {
     fn drop(&mut self) {
         // SAFETY: the handle is valid and no other code uses it. The owner of a `Device` waits for
@@ -482,6 +303,21 @@ impl Drop for Handle {
             log::warn!("{error}");
         }
     }
+}
+
+/// The library's version.
+fn version(table: &Rocblas) -> Option<String> {
+    let mut length = 0;
+    // SAFETY: the function is rocBLAS's and writes one number.
+    let status = unsafe { (table.rocblas_get_version_string_size)(&mut length) };
+    check(table, "rocblas_get_version_string_size", status, String::new).ok()?;
+    // One 0 more than rocBLAS writes, which ends the text.
+    let mut text = vec![0; length + 1];
+    // SAFETY: the function is rocBLAS's and writes at most `length` bytes.
+    let status = unsafe { (table.rocblas_get_version_string)(text.as_mut_ptr().cast(), length) };
+    check(table, "rocblas_get_version_string", status, String::new).ok()?;
+    let text = std::ffi::CStr::from_bytes_until_nul(&text).ok()?;
+    Some(text.to_string_lossy().trim_end_matches('.').to_owned())
 }
 
 /// A status as a `Result`.

@@ -108,6 +108,9 @@ impl Member {
         let ledger = Ledger::join(id, rank, size)?;
         let joined = init(library, device, id, (rank, size), timeout, &ledger);
         let handle = joined.inspect_err(|error| ledger.fail(error))?;
+        if size > 1 {
+            device.becomes_replica();
+        }
         let state = State {
             handle: Some(handle),
             failure: None,

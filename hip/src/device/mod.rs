@@ -15,7 +15,7 @@ pub(crate) mod survey;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use hip_kernels::KernelName;
@@ -80,6 +80,8 @@ pub struct Device {
     pub(crate) collectives: Mutex<BTreeMap<u64, u64>>,
     /// The number of collectives issued.
     pub(crate) issued: AtomicU64,
+    /// Whether it has been in a group of several ranks.
+    pub(crate) replica: AtomicBool,
 }
 
 impl Device {
@@ -160,6 +162,7 @@ impl Device {
             peers: Mutex::new(Vec::new()),
             collectives: Mutex::default(),
             issued: AtomicU64::new(0),
+            replica: AtomicBool::new(false),
             captures: Captures::default(),
             kernels,
             copies,
@@ -316,7 +319,10 @@ impl Device {
     pub(crate) fn allocate(&self, bytes: usize, purpose: Purpose) -> Result<PoolBlock> {
         let purpose = if self.captures.here().is_some() { Purpose::Captured } else { purpose };
         let block = match self.pool.allocate(bytes, purpose) {
-            Err(Error::OutOfMemory { .. }) if self.staging.clear() > 0 => self.pool.allocate(bytes, purpose),
+            Err(Error::OutOfMemory { .. }) if self.staging.clear() > 0 => {
+                self.pool.made_up_for(1);
+                self.pool.allocate(bytes, purpose)
+            }
             result => result,
         };
         self.sample_memory();

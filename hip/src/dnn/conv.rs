@@ -20,13 +20,15 @@ use std::sync::{Arc, OnceLock};
 use miopen_sys::{MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC, MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL};
 
 use super::descriptor::{ConvolutionDesc, TensorDesc};
-use super::{Dnn, FLOATS, Handle, Refusal, TensorArg, carry, check, data_type, elements};
+use super::{Dnn, FLOATS, Handle, Refusal, TensorArg, carry, check, data_type, elements, is_short_of_memory};
+use crate::device::capture::is_capturing;
 use crate::memory::span::Span;
 use crate::profile::work::Load;
 use crate::settings::settings;
+use crate::tuning::{TuningEntry, tuning_store};
 use crate::{Buffer, DType, Error, Result};
 use calls::Operands;
-use choose::find_mode;
+use choose::{Task, find_mode};
 pub(super) use fresh::Fresh;
 pub(super) use order::Orders;
 use problem::Text;
@@ -77,6 +79,8 @@ pub(super) struct Prepared {
     alternative: bool,
     /// The chosen solution, then fallbacks for when there is no memory for its workspace.
     choices: Vec<Choice>,
+    /// The tuning store's entry that `choices` begins with.
+    stored: OnceLock<TuningEntry>,
     /// The timed algorithms, which replace `choices`; empty if timing failed.
     timed: OnceLock<Vec<Choice>>,
     /// The number of uses in auto mode.
@@ -292,19 +296,23 @@ impl Dnn {
             .get(desc, || self.prepare(direction, desc, spans, out.buffer))?;
         let device = out.buffer.device();
         prepared.refused.check()?;
-        let mut failed = None;
+        let (mut failed, mut too_large) = (None, 0);
         // Timed algorithms are ways of their own, because their kernels may not have run yet.
-        let choices = self.chosen(&prepared, direction, desc, spans, out.buffer);
+        let choices = self.chosen(Task { prepared: &prepared, direction, desc, spans, at: out.buffer });
         let first = if std::ptr::eq(choices, prepared.choices.as_slice()) { 0 } else { 32 };
         for (way, choice) in (first..).zip(choices) {
             let workspace = match super::workspace(device, choice.workspace) {
                 Ok(workspace) => workspace,
                 Err(error @ Error::OutOfMemory { .. }) => {
                     failed.get_or_insert(error);
+                    too_large += 1;
                     continue;
                 }
                 Err(error) => return Err(error),
             };
+            if too_large > 0 {
+                device.pool.made_up_for(too_large);
+            }
             let space = workspace_span(&workspace, choice.workspace);
             let handle = self.begin(out.buffer)?;
             let operands = prepared.operands(&handle, direction, spans);
@@ -320,6 +328,16 @@ impl Dnn {
             let alternative = prepared.alternative();
             let detail = || format!("{}, {choice:?}{alternative}", Text(direction, desc));
             let served = self.served_load(call, status, desc.load(), detail);
+            if let Err(error) = &served
+                && !is_short_of_memory(error)
+                && !is_capturing()
+                && let Solution::Immediate(id) = choice.solution
+                && let Some(entry) = prepared.stored.get()
+                && u64::try_from(entry.solution) == Ok(id)
+            {
+                log::warn!("MIOpen refuses solution {id} of the tuning store, which forgets it");
+                tuning_store().refused(&entry.device, &entry.library, &entry.problem);
+            }
             return prepared.refused.keep(way, served);
         }
         Err(failed.unwrap_or_else(|| no_solution(direction, desc)))
@@ -346,6 +364,7 @@ impl Dnn {
             y: tensor(&desc.y)?,
             alternative: false,
             choices: Vec::new(),
+            stored: OnceLock::new(),
             timed: OnceLock::new(),
             uses: AtomicU32::new(0),
             fastest: OnceLock::new(),
@@ -364,7 +383,7 @@ impl Dnn {
         if let Some(mode) = find_mode(settings()?.conv_find) {
             prepared.conv.set_find_mode(mode)?;
         }
-        let choices = self.choices(&prepared, direction, desc, spans, at);
+        let choices = self.choices(Task { prepared: &prepared, direction, desc, spans, at });
         prepared.choices = match choices {
             Ok(choices) => choices,
             Err(error) => {

@@ -27,7 +27,7 @@ impl KernelProblem {
 impl Display for KernelProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c] = self.sizes;
-        write!(f, "{} {} up to {a}x{b}x{c}", self.choice, self.dtype)
+        write!(f, "{} {:?} {} up to {a}x{b}x{c}", self.choice, self.template, self.dtype)
     }
 }
 

@@ -147,6 +147,9 @@ struct State {
     /// Memory that other libraries own and tensors use.
     imported: MemoryUse,
     limit: Option<usize>,
+    /// Allocations that failed and that nobody made up for, with the error of the first.
+    failed: u64,
+    failure: Option<Error>,
 }
 
 /// A device's memory pool. It keeps freed blocks and gives them out again.
@@ -171,7 +174,19 @@ impl MemoryPool {
         let segments = SEGMENTS.map(|size| SegmentStats { size, ..SegmentStats::default() });
         let (graphs, stats) = (Graphs::default(), PoolStats::default());
         let (peak_reserved, ledger, imported) = (0, Ledger::default(), MemoryUse::default());
-        let state = State { arenas, segments, graphs, stats, peak_reserved, ledger, imported, limit };
+        let (failed, failure) = (0, None);
+        let state = State {
+            arenas,
+            segments,
+            graphs,
+            stats,
+            peak_reserved,
+            ledger,
+            imported,
+            limit,
+            failed,
+            failure,
+        };
         let state = Mutex::new(state);
         Self { backing, state, pooled, split, clearing: Mutex::new(()), allowed: AtomicU64::new(ANY) }
     }
@@ -230,6 +245,11 @@ impl MemoryPool {
 
     pub(crate) fn free_and_total(&self) -> Result<(usize, usize)> {
         self.backing.free_and_total()
+    }
+
+    /// The bytes that are managed memory.
+    pub(crate) fn managed(&self) -> usize {
+        self.backing.managed()
     }
 
     /// Runs `body`, and records the blocks that all threads allocate and free meanwhile. Records may
@@ -445,12 +465,27 @@ impl MemoryPool {
         }
     }
 
+    /// The error of the first allocation that has failed so far and that nobody made up for.
+    pub fn failure(&self) -> Option<Error> {
+        self.state().failure.clone()
+    }
+
+    /// Tells that so many failed allocations don't count, because the caller does without them.
+    #[doc(hidden)]
+    pub fn made_up_for(&self, failed: u64) {
+        let mut state = self.state();
+        state.failed = state.failed.saturating_sub(failed);
+        if state.failed == 0 {
+            state.failure = None;
+        }
+    }
+
     fn out_of_memory(&self, requested: usize) -> Error {
         let (free, total) = self.backing.free_and_total().unwrap_or((0, 0));
-        let state = self.state();
+        let mut state = self.state();
         let limit = state.limit.filter(|&limit| limit < total);
         let held = state.held(requested, limit);
-        match limit {
+        let error = match limit {
             Some(limit) => Error::OutOfMemory {
                 requested,
                 free: limit.saturating_sub(state.stats.reserved).min(free),
@@ -458,7 +493,10 @@ impl MemoryPool {
                 held,
             },
             None => Error::OutOfMemory { requested, free, total, held },
-        }
+        };
+        state.failed += 1;
+        state.failure.get_or_insert_with(|| error.clone());
+        error
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

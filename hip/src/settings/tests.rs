@@ -53,6 +53,7 @@ fn values_that_make_no_sense_are_refused() {
         ("BURN_ROCM_MATMUL", "miopen"),
         ("BURN_ROCM_F16_ALTERNATIVE", "1"),
         ("BURN_ROCM_CONV_FIND", "quick"),
+        ("BURN_ROCM_GEMM_FIND", "on"),
         ("BURN_ROCM_CONV_FRESH", "-1"),
         ("BURN_ROCM_CHANNELS_LAST", "1"),
         ("BURN_ROCM_NORM", "layer"),
@@ -113,6 +114,8 @@ fn values_that_are_not_utf8_are_refused_and_paths_may_be_so() {
 fn who_convolves_and_how() {
     let settings = with(&[]).unwrap();
     assert_eq!((settings.conv, settings.conv_find), (Route::Auto, FindMode::Auto));
+    assert_eq!(settings.gemm_find, GemmFind::Off);
+    assert_eq!(with(&[("BURN_ROCM_GEMM_FIND", "auto")]).unwrap().gemm_find, GemmFind::Auto);
     let settings = with(&[("BURN_ROCM_CONV", "own"), ("BURN_ROCM_CONV_FIND", "find")]).unwrap();
     assert_eq!((settings.conv, settings.conv_find), (Route::Own, FindMode::Find));
     assert_eq!(with(&[("BURN_ROCM_CONV", "miopen")]).unwrap().conv, Route::Library);

@@ -16,8 +16,8 @@ pub struct TuningEntry {
     pub library: String,
     /// What was computed, such as a [`ConvProblem`](crate::ConvProblem) as text.
     pub problem: String,
-    /// The solution, as the library numbers it.
-    pub solution: u64,
+    /// The solution, as the library numbers it. rocBLAS has negative numbers too.
+    pub solution: i64,
     /// The bytes of its workspace.
     pub workspace: usize,
     /// The time that it took, in microseconds.
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_text_has_its_entries_again() {
-        let entries = [entry("first of all"), entry("second")];
+        let entries = [entry("first of all"), TuningEntry { solution: -1234, ..entry("second") }];
         let whole = text(&entries);
         assert_eq!(parse(&whole).unwrap(), entries);
         assert_eq!(parse(&whole.replace('\n', "\r\n")).unwrap(), entries, "as Windows ends lines");
@@ -169,7 +169,7 @@ mod tests {
             ("burn-rocm", "another", 1, "`another tuning 1`"),
             ("library ", "libary ", 4, "`libary MIOpen 3.5.1`"),
             ("problem the only", "problem ", 5, "`problem`"),
-            ("solution 89", "solution -1", 6, "`solution -1`"),
+            ("solution 89", "solution 8.9", 6, "`solution 8.9`"),
             ("workspace 1048576\n", "", 7, "`microseconds 132.5`"),
             ("132.5", "NaN", 8, "`NaN`"),
             ("132.5", "-1", 8, "`-1`"),

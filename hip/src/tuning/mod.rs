@@ -37,6 +37,8 @@ pub struct TuningStats {
     /// Files and folders that were not used: another user owns them or may write them, another
     /// version of this project wrote them, or the system refused.
     pub refused: u64,
+    /// Entries whose solution the library refused. They were removed.
+    pub outdated: u64,
     /// Entries in the folder now, for all devices and libraries.
     pub entries: u64,
 }
@@ -50,6 +52,8 @@ pub struct TuningStore {
 #[derive(Default)]
 struct State {
     stats: TuningStats,
+    /// At most this many entries may be written before the folder is listed again.
+    room: usize,
     /// Whether the folder is usable; `None` until it is checked.
     usable: Option<bool>,
     refusal: Option<Error>,
@@ -58,6 +62,9 @@ struct State {
 /// The most entries of a folder. A program with new shapes at each step would fill the disk
 /// otherwise.
 const MOST: usize = 1 << 14;
+/// A candidate replaces the default if it takes less than this part of its time. A smaller gain may
+/// be chance, and the default's bits then stay.
+pub(crate) const CLEARLY: f64 = 0.97;
 /// An entry is far smaller. A larger file counts as damaged and is not read.
 const LARGEST: u64 = 1 << 16;
 
@@ -166,6 +173,15 @@ impl TuningStore {
         found
     }
 
+    /// Removes the entry of a problem, because the library refused its solution. Does nothing if
+    /// there is none: it may be removed already, or the solution is of a timing that was not kept.
+    pub(crate) fn refused(&self, device: &str, library: &str, problem: &str) {
+        let Some(folder) = self.usable() else { return };
+        if fs::remove_file(path(folder, device, library, problem)).is_ok() {
+            self.state().stats.outdated += 1;
+        }
+    }
+
     pub(crate) fn count_trial(&self) {
         self.state().stats.trials += 1;
     }
@@ -182,7 +198,7 @@ impl TuningStore {
             return Err(Error::config(setting, "a folder for its entries", found));
         };
         let path = path(folder, &entry.device, &entry.library, &entry.problem);
-        if !path.exists() && files(folder).len() >= MOST {
+        if !path.exists() && !self.has_room(folder) {
             let expected = format!("at most {MOST} entries");
             return Err(Error::config(setting, expected, format!("{MOST} in {}", folder.display())));
         }
@@ -194,6 +210,20 @@ impl TuningStore {
             }
         }
         Ok(())
+    }
+
+    /// Whether the folder takes one more entry. It is listed only once for each hundredth of [`MOST`]
+    /// entries, or for each entry if it is nearly full. Other processes may write meanwhile, so each
+    /// of them may pass the limit by as many entries.
+    fn has_room(&self, folder: &Path) -> bool {
+        if self.state().room == 0 {
+            let left = MOST.saturating_sub(files(folder).len());
+            self.state().room = if left > MOST / 50 { MOST / 100 } else { left.min(1) };
+        }
+        let mut state = self.state();
+        let has = state.room > 0;
+        state.room = state.room.saturating_sub(1);
+        has
     }
 
     /// As `put`. A failure is logged, once, and is no error: the problem is then timed again in the
@@ -208,7 +238,7 @@ impl TuningStore {
         }
     }
 
-    fn peek(&self, device: &str, library: &str, problem: &str) -> Option<TuningEntry> {
+    pub(crate) fn peek(&self, device: &str, library: &str, problem: &str) -> Option<TuningEntry> {
         let entry = self.read(&path(self.usable()?, device, library, problem))?;
         // A file of this name may have been copied here.
         let same = entry.device == device && entry.library == library && entry.problem == problem;

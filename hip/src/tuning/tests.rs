@@ -185,7 +185,39 @@ fn a_folder_does_not_grow_without_end() {
     for number in 1..MOST {
         fs::write(folder.join(format!("{number}.tuning")), "").unwrap();
     }
+    // The first store has listed the folder already, and has room for some more.
+    let store = scratch.store();
     assert!(matches!(store.put(&entry("one more", 5.0)), Err(Error::Config { .. })));
     store.put(&entry("known", 4.0)).unwrap();
     assert_eq!(get(&store, &known).unwrap().microseconds, 4.0);
+}
+
+#[test]
+fn the_limit_is_kept_while_the_folder_fills() {
+    let scratch = Scratch::new("fills");
+    let store = scratch.store();
+    store.keep(&entry("known", 5.0));
+    let folder = store.directory().unwrap();
+    for number in 1..MOST - 3 {
+        fs::write(folder.join(format!("{number}.tuning")), "").unwrap();
+    }
+    let store = scratch.store();
+    for number in 0..3 {
+        assert_eq!(store.put(&entry(&number.to_string(), 5.0)), Ok(()), "{number}");
+    }
+    assert!(matches!(store.put(&entry("one more", 5.0)), Err(Error::Config { .. })));
+}
+
+#[test]
+fn an_entry_that_a_library_refuses_is_removed_once() {
+    let scratch = Scratch::new("removed");
+    let store = scratch.store();
+    let (one, two) = (entry("one", 5.0), entry("two", 5.0));
+    store.keep(&one);
+    store.keep(&two);
+    for _ in 0..2 {
+        store.refused(&one.device, &one.library, &one.problem);
+    }
+    assert_eq!((get(&store, &one), get(&store, &two)), (None, Some(two.clone())));
+    assert_eq!(store.stats().outdated, 1);
 }

@@ -87,7 +87,8 @@ pub(crate) fn compare(include: &Path, items: &[Declared]) -> Result<Found> {
     // Without the overloads for C++, a function is one symbol. MIOpen declares its beta API only on
     // request.
     let mut prelude = String::from(
-        "#define __HIP_PLATFORM_AMD__ 1\n#define __HIP_DISABLE_CPP_FUNCTIONS__ 1\n#define MIOPEN_BETA_API 1\n",
+        "#define __HIP_PLATFORM_AMD__ 1\n#define __HIP_DISABLE_CPP_FUNCTIONS__ 1\n#define MIOPEN_BETA_API 1\n\
+         #define ROCBLAS_BETA_FEATURES_API 1\n",
     );
     for header in there.iter().flat_map(|(_, headers)| *headers) {
         writeln!(prelude, "#include <{header}>")?;

@@ -206,30 +206,42 @@ where
     };
     // In a large batch each product is a task. In a small batch each product is cut into tasks.
     let batch = sizes.batch as usize;
-    if batch >= 2 * threads() { parallel(batch, product) } else { (0..batch).for_each(product) }
+    let whole = call.solution == WHOLE || batch >= 2 * threads();
+    if whole { parallel(batch, product) } else { (0..batch).for_each(product) }
 }
 
 /// No limit on a sum's terms.
 const ALL: usize = usize::MAX;
 
+/// The solution that computes each product of a batch as one task, on one thread.
+const WHOLE: i32 = 1;
+/// The solution that adds sums of [`BLOCK`] terms. Negative, as the numbers of rocBLAS's own
+/// solutions are in a rocBLAS that has hipBLASLt's too.
+const BLOCKED: i32 = -12;
+/// The solutions besides the default.
+pub(super) const SOLUTIONS: [i32; 2] = [WHOLE, BLOCKED];
+/// Terms of a sum in [`BLOCKED`]: columns of 256 f32 take 1 KiB, so 32 of them fit the L1 cache.
+const BLOCK: usize = 256;
+
 /// # Safety
 /// The call was checked, for these types.
 pub(super) unsafe fn run_types(call: &Gemm, types: Types) {
+    let all = if call.solution == BLOCKED { BLOCK } else { ALL };
     // SAFETY: the caller's checked call.
     unsafe {
         match types {
-            Types::F32 => run::<f32, f32, f32, f32, f32>(call, ALL, |s| s),
-            Types::F64 => run::<f64, f64, f64, f64, f64>(call, ALL, |s| s),
+            Types::F32 => run::<f32, f32, f32, f32, f32>(call, all, |s| s),
+            Types::F64 => run::<f64, f64, f64, f64, f64>(call, all, |s| s),
             Types::F16 => match Halves::of(call.flags & rocblas_gemm_flags_fp16_alt_impl != 0) {
-                Halves::Exact => run::<f16, f16, f32, f32, f32>(call, ALL, |s| s),
-                Halves::Flushed => run::<Flushed, Flushed, f32, f32, f32>(call, ALL, |s| s),
-                Halves::Rounded => run::<Rounded, Rounded, f32, f32, f32>(call, ALL, |s| s),
+                Halves::Exact => run::<f16, f16, f32, f32, f32>(call, all, |s| s),
+                Halves::Flushed => run::<Flushed, Flushed, f32, f32, f32>(call, all, |s| s),
+                Halves::Rounded => run::<Rounded, Rounded, f32, f32, f32>(call, all, |s| s),
             },
-            Types::F16InF16 => run::<f16, f16, f32, f32, f16>(call, ALL, f16::to_f32),
-            Types::F16ToF32 => run::<f16, f32, f32, f32, f32>(call, ALL, |s| s),
-            Types::Bf16 => run::<bf16, bf16, f32, f32, f32>(call, ALL, |s| s),
-            Types::Bf16ToF32 => run::<bf16, f32, f32, f32, f32>(call, ALL, |s| s),
-            Types::I8 => run::<i8, i32, f32, f64, i32>(call, EXACT_TERMS, f64::from),
+            Types::F16InF16 => run::<f16, f16, f32, f32, f16>(call, all, f16::to_f32),
+            Types::F16ToF32 => run::<f16, f32, f32, f32, f32>(call, all, |s| s),
+            Types::Bf16 => run::<bf16, bf16, f32, f32, f32>(call, all, |s| s),
+            Types::Bf16ToF32 => run::<bf16, f32, f32, f32, f32>(call, all, |s| s),
+            Types::I8 => run::<i8, i32, f32, f64, i32>(call, all.min(EXACT_TERMS), f64::from),
         }
     }
 }

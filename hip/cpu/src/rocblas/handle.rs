@@ -61,12 +61,17 @@ impl hip_provider::rocblas::Handle for Handle {
 
     /// Each thread has its own scratch memory, so the workspace stays unused.
     fn set_workspace(&mut self, at: *mut c_void, bytes: usize) -> Outcome {
+        require(!Failure::RocblasWorkspace.is_asked(), rocblas_status_internal_error)?;
         require(at.is_null() || is_device_memory(at, bytes), rocblas_status_invalid_pointer)
     }
 
     fn compute(&mut self, body: impl FnOnce(&mut Self) -> Outcome) -> Outcome {
         require(!Failure::RocblasProducts.is_asked(), rocblas_status_arch_mismatch)?;
         in_stream(self.stream, || body(self)).unwrap_or(Err(rocblas_status_internal_error))
+    }
+
+    fn solutions(_: &Gemm, _: Types) -> &'static [i32] {
+        &gemm_ex::SOLUTIONS
     }
 
     fn is_device_memory(pointer: *const c_void, bytes: usize) -> bool {

@@ -32,6 +32,9 @@ pub fn table<H: Handle>() -> Rocblas {
         rocblas_dgeam: geam::<f64, H>,
         rocblas_sgeam_strided_batched: geam_strided_batched::<f32, H>,
         rocblas_dgeam_strided_batched: geam_strided_batched::<f64, H>,
+        rocblas_gemm_strided_batched_ex_get_solutions: Some(
+            rocblas_gemm_strided_batched_ex_get_solutions::<H>,
+        ),
     }
 }
 
@@ -218,7 +221,7 @@ unsafe extern "C" fn gemm_strided_batched<T: Float, H: Handle + Real<T>>(
     };
     let mut call = Gemm {
         sizes, alpha: alpha.cast(), a: A.cast(), b: B.cast(), beta: beta.cast(), c: C.cast_const().cast(),
-        d: C.cast(), flags: 0, reads: false, keeps: false,
+        d: C.cast(), flags: 0, solution: 0, reads: false, keeps: false,
     };
     // SAFETY: the caller's handle, scalars and buffers, which are checked.
     unsafe {
@@ -257,23 +260,65 @@ unsafe extern "C" fn rocblas_gemm_strided_batched_ex<H: Handle>(
     b: *const c_void, b_type: rocblas_datatype, ldb: i32, stride_b: i64, beta: *const c_void,
     c: *const c_void, c_type: rocblas_datatype, ldc: i32, stride_c: i64,
     d: *mut c_void, d_type: rocblas_datatype, ldd: i32, stride_d: i64, batch_count: i32,
-    compute_type: rocblas_datatype, algo: rocblas_gemm_algo, _solution_index: i32, flags: u32,
+    compute_type: rocblas_datatype, algo: rocblas_gemm_algo, solution_index: i32, flags: u32,
 ) -> rocblas_status {
     let sizes = Sizes {
         a: transA, b: transB, m, n, k, lda, ldb, ldc, ldd, stride_a, stride_b, stride_c, stride_d,
         batch: batch_count,
     };
-    let mut call = Gemm { sizes, alpha, a, b, beta, c, d, flags, reads: false, keeps: false };
+    let mut call = Gemm { sizes, alpha, a, b, beta, c, d, flags, solution: 0, reads: false, keeps: false };
     // SAFETY: the caller's handle, scalars and buffers, which are checked.
     unsafe {
         with::<H>(handle, |handle| {
             handle.compute(|handle| {
                 require(algo.name().is_some(), rocblas_status_invalid_value)?;
-                match call.check_ex(handle, [a_type, b_type, c_type, d_type, compute_type])? {
-                    Some(types) => handle.gemm_ex(&call, types),
-                    None => Ok(()),
+                let Some(types) = call.check_ex(handle, [a_type, b_type, c_type, d_type, compute_type])? else {
+                    return Ok(());
+                };
+                if algo == rocblas_gemm_algo_solution_index && ![0, -1].contains(&solution_index) {
+                    let known = H::solutions(&call, types).contains(&solution_index);
+                    require(known, rocblas_status_invalid_value)?;
+                    call.solution = solution_index;
                 }
+                handle.gemm_ex(&call, types)
             })
+        })
+    }
+}
+
+/// Fills in the number of solutions, or as many of them as there is room for.
+#[rustfmt::skip]
+#[allow(clippy::too_many_arguments, reason = "AMD's signature")]
+unsafe extern "C" fn rocblas_gemm_strided_batched_ex_get_solutions<H: Handle>(
+    handle: rocblas_handle, transA: rocblas_operation, transB: rocblas_operation, m: i32, n: i32, k: i32,
+    alpha: *const c_void, a: *const c_void, a_type: rocblas_datatype, lda: i32, stride_a: i64,
+    b: *const c_void, b_type: rocblas_datatype, ldb: i32, stride_b: i64, beta: *const c_void,
+    c: *const c_void, c_type: rocblas_datatype, ldc: i32, stride_c: i64,
+    d: *mut c_void, d_type: rocblas_datatype, ldd: i32, stride_d: i64, batch_count: i32,
+    compute_type: rocblas_datatype, algo: rocblas_gemm_algo, flags: u32,
+    list_array: *mut i32, list_size: *mut i32,
+) -> rocblas_status {
+    let sizes = Sizes {
+        a: transA, b: transB, m, n, k, lda, ldb, ldc, ldd, stride_a, stride_b, stride_c, stride_d,
+        batch: batch_count,
+    };
+    let mut call = Gemm { sizes, alpha, a, b, beta, c, d, flags, solution: 0, reads: false, keeps: false };
+    // SAFETY: the caller's handle, scalars and buffers, which are checked, and its list.
+    unsafe {
+        with::<H>(handle, |handle| {
+            require(!list_size.is_null(), rocblas_status_invalid_pointer)?;
+            require(algo.name().is_some(), rocblas_status_invalid_value)?;
+            let types = call.check_ex(handle, [a_type, b_type, c_type, d_type, compute_type])?;
+            let all = types.map_or(&[][..], |types| H::solutions(&call, types));
+            if list_array.is_null() {
+                list_size.write(all.len() as i32);
+                return Ok(());
+            }
+            let room = usize::try_from(list_size.read()).map_err(|_| rocblas_status_invalid_size)?;
+            for (at, &solution) in all.iter().take(room).enumerate() {
+                list_array.add(at).write(solution);
+            }
+            Ok(())
         })
     }
 }

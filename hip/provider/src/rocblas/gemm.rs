@@ -73,6 +73,8 @@ pub struct Gemm {
     pub d: *mut c_void,
     /// `gemm_ex`'s flags.
     pub flags: u32,
+    /// The solution that computes it, one of [`Handle::solutions`]; 0 for the default.
+    pub solution: i32,
     /// Whether `a` and `b` are read. If not, alpha counts as 0.
     pub reads: bool,
     /// Whether `c` is read. If not, beta counts as 0.

@@ -19,6 +19,17 @@ use crate::{Buffer, Error, Result};
 /// Uses of a shape before its algorithms are timed.
 pub(super) const USES_BEFORE_FIND: u32 = 2;
 
+/// A convolution to choose for.
+#[derive(Clone, Copy)]
+pub(super) struct Task<'a> {
+    pub(super) prepared: &'a Prepared,
+    pub(super) direction: ConvDirection,
+    pub(super) desc: &'a ConvDesc,
+    pub(super) spans: [Span; 3],
+    /// A buffer of the call.
+    pub(super) at: &'a Buffer,
+}
+
 /// The find mode that MIOpen is to use, if not its own default.
 pub(super) fn find_mode(mode: FindMode) -> Option<miopenConvolutionFindMode_t> {
     match mode {
@@ -38,37 +49,40 @@ fn limited(problem: &str, limit: usize) -> Option<String> {
 
 impl Dnn {
     /// The ways to compute a convolution at a shape's first use, best first.
-    pub(super) fn choices(
-        &self,
-        prepared: &Prepared,
-        direction: ConvDirection,
-        desc: &ConvDesc,
-        spans: [Span; 3],
-        at: &Buffer,
-    ) -> Result<Vec<Choice>> {
+    pub(super) fn choices(&self, task: Task<'_>) -> Result<Vec<Choice>> {
+        let Task { prepared, direction, desc, spans, at } = task;
         // Find mode runs every algorithm, including those that call rocBLAS, and rocBLAS must not
         // run if it has no kernels for the device. In a capture nothing runs, so nothing can be
         // timed. The same holds on a dry device.
         let runs = at.device().captures.here().is_none() && !at.device().is_dry();
         let find = settings()?.conv_find;
         let known = match find.uses_store() && self.products {
-            true => self.known(prepared, direction, desc, at),
+            true => self.known(task),
             false => None,
         };
         if known.is_none() && find.at_first_use() && self.products && runs {
-            let found = self.find(prepared, direction, desc, spans, at);
-            // Perhaps none of find mode's algorithms keeps to the limit, but a solution does.
-            let nothing = found.as_ref().map_or(true, Vec::is_empty);
-            if !nothing || workspace_limit() == usize::MAX {
-                return found;
+            match self.find(task) {
+                // Perhaps none of find mode's algorithms keeps to the limit, but a solution does.
+                Ok(found) if found.is_empty() && workspace_limit() < usize::MAX => {}
+                Err(error @ Error::Miopen { .. }) if workspace_limit() < usize::MAX => {
+                    log::info!("{error}; perhaps all of find mode's algorithms pass the limit of workspaces");
+                }
+                found => return found,
             }
         }
         let handle = self.begin(at)?;
         let operands = prepared.operands(&handle, direction, spans);
-        let choices = operands.solutions(desc, self.products, known.as_ref().map(|entry| entry.solution))?;
-        if known.is_some_and(|entry| choices[0].solution == Solution::Immediate(entry.solution)) {
-            // The auto mode then times nothing.
-            prepared.uses.store(USES_BEFORE_FIND + 1, Ordering::Relaxed);
+        // MIOpen's numbers are not negative. 0 is none of them, so it is refused.
+        let number = |entry: &TuningEntry| u64::try_from(entry.solution).unwrap_or(0);
+        let choices = operands.solutions(desc, self.products, known.as_ref().map(number))?;
+        if let Some(entry) = known {
+            if choices[0].solution == Solution::Immediate(number(&entry)) {
+                // The auto mode then times nothing.
+                prepared.uses.store(USES_BEFORE_FIND + 1, Ordering::Relaxed);
+                prepared.stored.get_or_init(|| entry);
+            } else if runs && workspace_limit() == usize::MAX {
+                tuning_store().refused(&entry.device, &entry.library, &entry.problem);
+            }
         }
         Ok(choices)
     }
@@ -76,14 +90,8 @@ impl Dnn {
     /// The ways to use now: `choices` until the shape has been used often enough to be timed, then
     /// the timed ones. In deterministic mode nothing is timed, because the fastest algorithm may
     /// differ between runs.
-    pub(super) fn chosen<'a>(
-        &self,
-        prepared: &'a Prepared,
-        direction: ConvDirection,
-        desc: &ConvDesc,
-        spans: [Span; 3],
-        at: &Buffer,
-    ) -> &'a [Choice] {
+    pub(super) fn chosen<'a>(&self, task: Task<'a>) -> &'a [Choice] {
+        let Task { prepared, direction, desc, at, .. } = task;
         let auto = settings().is_ok_and(|settings| settings.conv_find == FindMode::Auto);
         if !auto || self.deterministic || !self.products || prepared.choices.is_empty() {
             return &prepared.choices;
@@ -95,7 +103,7 @@ impl Dnn {
         {
             // If there is no memory for a timed algorithm's workspace, the untimed choices are
             // used.
-            let timed = match self.find(prepared, direction, desc, spans, at) {
+            let timed = match self.find(task) {
                 Ok(found) => found.into_iter().chain(prepared.choices.iter().copied()).collect(),
                 Err(error) => {
                     log::debug!("{direction:?} of {desc:?} was not timed: {error}");
@@ -113,14 +121,8 @@ impl Dnn {
 
     /// Times the algorithms, keeps the fastest in the tuning store, and returns them, fastest first.
     /// They overwrite the convolution's output.
-    fn find(
-        &self,
-        prepared: &Prepared,
-        direction: ConvDirection,
-        desc: &ConvDesc,
-        spans: [Span; 3],
-        at: &Buffer,
-    ) -> Result<Vec<Choice>> {
+    fn find(&self, task: Task<'_>) -> Result<Vec<Choice>> {
+        let Task { prepared, direction, desc, spans, at } = task;
         let policy = Policy::of(settings()?.conv_find);
         let bytes = {
             let handle = self.begin(at)?;
@@ -141,28 +143,20 @@ impl Dnn {
         };
         spans::tuned(&format_args!("{direction:?} of {desc:?}"), start.elapsed());
         found.retain(|(choice, _)| choice.workspace <= workspace_limit());
-        if let Some((_, microseconds)) = found.first() {
-            prepared.fastest.get_or_init(|| *microseconds);
-        }
         // In fast mode, MIOpen may give its estimate in place of a time.
         if let Some((fastest, microseconds)) = found.first()
             && settings()?.conv_find != FindMode::Fast
             && microseconds.is_finite()
             && *microseconds > 0.0
         {
-            self.keep(prepared, direction, desc, spans, at, *fastest, *microseconds);
+            prepared.fastest.get_or_init(|| *microseconds);
+            self.keep(task, *fastest, *microseconds);
         }
         Ok(found.into_iter().map(|(choice, _)| choice).collect())
     }
 
     /// The tuning store's entry for a convolution, if it keeps to the limit of workspaces.
-    fn known(
-        &self,
-        prepared: &Prepared,
-        direction: ConvDirection,
-        desc: &ConvDesc,
-        at: &Buffer,
-    ) -> Option<TuningEntry> {
+    fn known(&self, Task { prepared, direction, desc, at, .. }: Task<'_>) -> Option<TuningEntry> {
         tuning_store().directory()?;
         let (problem, limit) = (prepared.problem(direction, desc), workspace_limit());
         let get = |problem: &str| {
@@ -174,17 +168,8 @@ impl Dnn {
 
     /// Keeps a timed algorithm in the tuning store, as the solution that immediate mode knows. An
     /// algorithm of find mode runs only in the process that has found it.
-    #[allow(clippy::too_many_arguments, reason = "a convolution's, and what was found")]
-    fn keep(
-        &self,
-        prepared: &Prepared,
-        direction: ConvDirection,
-        desc: &ConvDesc,
-        spans: [Span; 3],
-        at: &Buffer,
-        found: Choice,
-        microseconds: f64,
-    ) {
+    fn keep(&self, task: Task<'_>, found: Choice, microseconds: f64) {
+        let Task { prepared, direction, desc, spans, at } = task;
         let Solution::Found(algorithm) = found.solution else { return };
         if tuning_store().directory().is_none() {
             return;
@@ -195,6 +180,7 @@ impl Dnn {
         let solution = self.begin(at).and_then(|handle| {
             prepared.operands(&handle, direction, spans).solution_of(desc, algorithm, found.workspace)
         });
+        let solution = solution.map(|found| found.and_then(|number| i64::try_from(number).ok()));
         match solution {
             Ok(Some(solution)) => tuning_store().keep(&TuningEntry {
                 device: at.device().info().tuned_as(),
@@ -227,7 +213,8 @@ impl Dnn {
     }
 
     /// Microseconds of the fastest way to compute a convolution, if it was timed before, or else is
-    /// timed now. `None` if MIOpen does not compute it, or if one of the tensors has no elements.
+    /// timed now. `None` if MIOpen does not compute it, if one of the tensors has no elements, or if
+    /// MIOpen's fast mode has estimated and not timed.
     ///
     /// # Errors
     /// Those of [`Dnn::tune`].
@@ -235,14 +222,14 @@ impl Dnn {
         let known = self.convolutions[problem.direction as usize].peek(&problem.desc);
         match known.and_then(|prepared| prepared.fastest.get().copied()) {
             Some(microseconds) => Ok(Some(microseconds)),
-            None => Ok(self.trial(device, problem)?.map(|(microseconds, _)| microseconds)),
+            None => Ok(self.trial(device, problem)?.and_then(|(microseconds, _)| microseconds)),
         }
     }
 
     /// What the tuning store has for a convolution, or else what timing finds: the fastest way's
-    /// microseconds, and whether it was timed. `None` if MIOpen does not compute the convolution, or
+    /// microseconds, and whether it was timed, in fast mode perhaps without a time. `None` if MIOpen does not compute the convolution, or
     /// if one of the tensors has no elements.
-    fn trial(&self, device: &Arc<Device>, problem: &ConvProblem) -> Result<Option<(f64, bool)>> {
+    fn trial(&self, device: &Arc<Device>, problem: &ConvProblem) -> Result<Option<(Option<f64>, bool)>> {
         let ConvProblem { direction, desc } = problem;
         desc.validate()?;
         if !self.products || [&desc.x, &desc.w, &desc.y].iter().any(|dims| dims.contains(&0)) {
@@ -263,18 +250,19 @@ impl Dnn {
         if prepared.refused.check().is_err() {
             return Ok(None);
         }
-        let timed = || prepared.fastest.get().map(|&microseconds| (microseconds, true));
+        let timed = || Some((prepared.fastest.get().copied(), true));
         let is_timed = |choice: &Choice| matches!(choice.solution, Solution::Found(_));
         if is_new && prepared.choices.first().is_some_and(is_timed) {
             // The mode times at the first use, which this was.
             return Ok(timed());
         }
+        let task = Task { prepared: &prepared, direction: *direction, desc, spans, at: &y };
         if settings()?.conv_find.uses_store()
-            && let Some(entry) = self.known(&prepared, *direction, desc, &y)
+            && let Some(entry) = self.known(task)
         {
-            return Ok(Some((entry.microseconds, false)));
+            return Ok(Some((Some(entry.microseconds), false)));
         }
-        let found = self.find(&prepared, *direction, desc, spans, &y)?;
+        let found = self.find(task)?;
         let ways = || found.into_iter().chain(prepared.choices.iter().copied()).collect();
         prepared.timed.get_or_init(ways);
         Ok(timed())

@@ -1,0 +1,317 @@
+//! Which of rocBLAS's solutions computes a product: rocBLAS's own choice, the tuning store's, or
+//! what timing finds ([`Config::gemm_find`](crate::Config::gemm_find)).
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use rocblas_sys::*;
+
+use super::Blas;
+use super::calls::Product;
+use super::problem::GemmProblem;
+use super::rounding::{Inputs, first_apart};
+use crate::memory::span::Span;
+use crate::settings::{GemmFind, settings};
+use crate::spans;
+use crate::tuning::{CLEARLY, TuningEntry, tuning_store};
+use crate::{Buffer, Result};
+
+/// rocBLAS's own choice of a solution.
+pub(super) const DEFAULT: i32 = 0;
+
+/// The number of a solution, with one number for rocBLAS's own choice, which -1 means too. Numbers
+/// above 0 are Tensile's, in a rocBLAS with hipBLASLt that library's; there Tensile's are below -10
+/// (`rocblas_default_solution_index` in rocBLAS's `tensile_host.hpp`).
+pub(super) fn number(solution: i32) -> i32 {
+    if solution == -1 { DEFAULT } else { solution }
+}
+
+/// Uses of a shape before its solutions are timed.
+const USES_BEFORE_FIND: u32 = 2;
+/// rocBLAS lists hundreds of solutions for some shapes. Each takes `(ROUNDS + 1) * REPEATS`
+/// launches, so 32 of them take as long as 768 products. Of a longer list, every n-th is timed.
+const MOST_CANDIDATES: usize = 32;
+/// Times that each solution is timed, one after the other, so that a change of the clock meets all
+/// of them. The least time counts.
+const ROUNDS: usize = 5;
+/// Products between two events, because the events take microseconds themselves.
+const REPEATS: usize = 4;
+/// The most shapes that are remembered. rocBLAS chooses for further ones.
+const MOST_SHAPES: usize = 1 << 14;
+
+/// The choices so far.
+pub(super) struct Chooser {
+    shapes: Mutex<HashMap<GemmProblem, Known>>,
+}
+
+#[derive(Clone, Copy)]
+enum Known {
+    /// The number of products so far.
+    Used(u32),
+    Chosen(i32),
+}
+
+/// What to do for a product.
+enum Step {
+    Use(i32),
+    Time,
+}
+
+/// A matrix in memory, in bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'a> {
+    pub(super) buffer: &'a Buffer,
+    pub(super) offset: usize,
+    pub(super) bytes: usize,
+}
+
+impl Source<'_> {
+    fn read(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.bytes];
+        self.buffer.device().read(self.buffer, self.offset, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+impl Chooser {
+    /// `None` if rocBLAS always chooses.
+    pub(super) fn new(table: &Rocblas, deterministic: bool) -> Result<Option<Self>> {
+        let chooses = settings()?.gemm_find == GemmFind::Auto
+            && !deterministic
+            && table.rocblas_gemm_strided_batched_ex_get_solutions.is_some();
+        Ok(chooses.then(|| Self { shapes: Mutex::default() }))
+    }
+
+    fn step(&self, problem: GemmProblem, can_time: bool, stored: impl FnOnce() -> Option<i32>) -> Step {
+        let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
+        let many = shapes.len() >= MOST_SHAPES;
+        match shapes.entry(problem) {
+            Entry::Vacant(_) if many => Step::Use(DEFAULT),
+            Entry::Vacant(new) => match stored() {
+                Some(solution) => {
+                    new.insert(Known::Chosen(solution));
+                    Step::Use(solution)
+                }
+                None => {
+                    new.insert(Known::Used(1));
+                    Step::Use(DEFAULT)
+                }
+            },
+            Entry::Occupied(mut known) => match *known.get() {
+                Known::Chosen(solution) => Step::Use(solution),
+                Known::Used(uses) if uses < USES_BEFORE_FIND || !can_time => {
+                    known.insert(Known::Used(uses.saturating_add(1)));
+                    Step::Use(DEFAULT)
+                }
+                Known::Used(_) => {
+                    // Other threads use the default meanwhile, and nobody times again after an
+                    // error.
+                    known.insert(Known::Chosen(DEFAULT));
+                    Step::Time
+                }
+            },
+        }
+    }
+
+    fn choose(&self, problem: GemmProblem, solution: i32) {
+        let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
+        shapes.insert(problem, Known::Chosen(solution));
+    }
+}
+
+impl Blas {
+    /// Computes a product by the solution that was chosen for its shape. `sources` are the first
+    /// and second operand and the result.
+    ///
+    /// # Safety
+    /// As for `Handle::gemm`; the sources are the memory of `product` and `out`.
+    pub(super) unsafe fn gemm_chosen(
+        &self,
+        chooser: &Chooser,
+        product: &Product<'_>,
+        out: Span,
+        sources: [Source<'_>; 3],
+    ) -> Result<()> {
+        let device = sources[2].buffer.device();
+        let problem = product.problem();
+        let can_time = device.captures.here().is_none() && !device.is_dry();
+        let step = match device.is_replica() {
+            true => Step::Use(DEFAULT),
+            false => chooser.step(problem, can_time, || self.stored(&problem)),
+        };
+        let solution = match step {
+            Step::Use(solution) => solution,
+            Step::Time => {
+                // SAFETY: the caller's memory.
+                match unsafe { self.fastest(product, out, sources) } {
+                    Ok(Some((solution, microseconds))) => {
+                        chooser.choose(problem, solution);
+                        self.keep(&problem, solution, microseconds);
+                        solution
+                    }
+                    Ok(None) => DEFAULT,
+                    Err(error) => {
+                        log::debug!("{problem} was not timed: {error}");
+                        DEFAULT
+                    }
+                }
+            }
+        };
+        let run = |solution| {
+            let handle = device.call(&self.handle)?;
+            // SAFETY: the caller's memory.
+            unsafe { handle.gemm(product, out.ptr, solution) }
+        };
+        match run(solution) {
+            Err(error) if solution != DEFAULT => {
+                // rocBLAS's own choice is what runs without trials, so strict settings allow it.
+                log::info!("{error}; rocBLAS chooses the solution for {problem}");
+                chooser.choose(problem, DEFAULT);
+                run(DEFAULT)?;
+                // What fails in a capture may work outside it.
+                if can_time {
+                    let (device, library) = (&self.identity.device, &self.identity.library);
+                    tuning_store().refused(device, library, &problem.to_string());
+                }
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// The tuning store's solution.
+    fn stored(&self, problem: &GemmProblem) -> Option<i32> {
+        tuning_store().directory()?;
+        let (device, library) = (&self.identity.device, &self.identity.library);
+        let entry = tuning_store().get(device, library, &problem.to_string())?;
+        let solution = i32::try_from(entry.solution).ok().map(number);
+        if solution.is_none() {
+            tuning_store().refused(device, library, &problem.to_string());
+        }
+        solution
+    }
+
+    fn keep(&self, problem: &GemmProblem, solution: i32, microseconds: f64) {
+        tuning_store().keep(&TuningEntry {
+            device: self.identity.device.clone(),
+            library: self.identity.library.clone(),
+            problem: problem.to_string(),
+            solution: solution.into(),
+            workspace: 0,
+            microseconds,
+        });
+    }
+
+    /// The fastest solution and its microseconds; `None` if rocBLAS lists none besides its default.
+    /// The products are computed into memory of their own.
+    ///
+    /// # Safety
+    /// As for `gemm_chosen`.
+    unsafe fn fastest(
+        &self,
+        product: &Product<'_>,
+        out: Span,
+        sources: [Source<'_>; 3],
+    ) -> Result<Option<(i32, f64)>> {
+        let [first, second, result] = sources;
+        let device = result.buffer.device();
+        let mut listed = {
+            let handle = device.call(&self.handle)?;
+            // SAFETY: the caller's memory.
+            unsafe { handle.solutions(product, out.ptr) }?
+        };
+        listed.retain(|&solution| number(solution) != DEFAULT);
+        listed.sort_unstable();
+        listed.dedup();
+        if listed.is_empty() {
+            return Ok(None);
+        }
+        let step = listed.len().div_ceil(MOST_CANDIDATES);
+        let mut candidates: Vec<(i32, f64)> =
+            listed.into_iter().step_by(step).map(|solution| (solution, f64::INFINITY)).collect();
+        candidates.insert(0, (DEFAULT, f64::INFINITY));
+
+        let scratch = device.alloc(result.bytes)?;
+        tuning_store().count_trial();
+        let begun = Instant::now();
+        let prepare = || match product.beta == 0.0 {
+            // What lies between the matrices is compared too.
+            true => device.fill_bytes(&scratch, 0, 0, result.bytes),
+            false => device.copy(result.buffer, result.offset, &scratch, 0, result.bytes),
+        };
+        let launch = |solution| {
+            let handle = device.call(&self.handle)?;
+            // SAFETY: the caller's operands; the scratch memory is as large as the result.
+            unsafe { handle.launch(product, scratch.as_ptr(), solution) }
+        };
+        let (start, end) = (device.timing_event()?, device.timing_event()?);
+        let time = |solution| -> Result<f64> {
+            device.make_current()?;
+            device.compute_stream().record(&start)?;
+            for _ in 0..REPEATS {
+                launch(solution)?;
+            }
+            device.compute_stream().record(&end)?;
+            end.synchronize()?;
+            Ok(f64::from(end.elapsed_since(&start)?) * 1e3 / REPEATS as f64)
+        };
+        prepare()?;
+        // The first round loads kernels and is not counted.
+        for round in 0..=ROUNDS {
+            let mut failed = Vec::new();
+            for (solution, least) in &mut candidates {
+                match time(*solution) {
+                    Ok(microseconds) if round > 0 => *least = least.min(microseconds),
+                    Ok(_) => {}
+                    Err(error) if *solution == DEFAULT => return Err(error),
+                    Err(error) => {
+                        log::debug!("solution {solution} of {}: {error}", product.problem());
+                        failed.push(*solution);
+                    }
+                }
+            }
+            candidates.retain(|(solution, _)| !failed.contains(solution));
+        }
+
+        spans::tuned(&product.problem(), begun.elapsed());
+
+        let default = candidates.remove(0);
+        candidates.retain(|(_, microseconds)| *microseconds < CLEARLY * default.1);
+        candidates.sort_by(|one, other| one.1.partial_cmp(&other.1).unwrap_or(Ordering::Equal));
+        if candidates.is_empty() {
+            return Ok(Some(default));
+        }
+        // The result of a solution that is not faster does not matter, so only the others are
+        // compared, fastest first.
+        let compute = |solution| {
+            prepare()?;
+            launch(solution)?;
+            Source { buffer: &scratch, offset: 0, bytes: result.bytes }.read()
+        };
+        let (first, second) = (first.read()?, second.read()?);
+        let added = if product.beta == 0.0 { Vec::new() } else { result.read()? };
+        let inputs = Inputs { first: &first, second: &second, added: &added };
+        let expected = compute(DEFAULT)?;
+        for (solution, microseconds) in candidates {
+            let found = compute(solution)?;
+            let apart = first_apart(
+                product.kind,
+                product.plan,
+                [product.alpha, product.beta],
+                product.alternative(),
+                &inputs,
+                [&expected, &found],
+            );
+            match apart {
+                None => return Ok(Some((solution, microseconds))),
+                Some(apart) => {
+                    log::warn!("rocBLAS's solution {solution} of {} is not used: {apart}", product.problem());
+                }
+            }
+        }
+        Ok(Some(default))
+    }
+}
