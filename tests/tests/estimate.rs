@@ -554,3 +554,28 @@ fn the_largest_batch_fits_and_one_more_does_not() {
         assert!(matches!(never, Err(RocmError::Invalid { op: "largest_batch", .. })), "{never:?}");
     }
 }
+
+/// A step that returns the error of an op, or drops it, does not fit. What an op makes up for itself
+/// does: here, a workspace.
+#[test]
+#[serial]
+fn a_step_that_returns_its_error_does_not_fit() {
+    use burn_rocm::fused::{AttentionOptions, attention};
+    let device = RocmDevice::default();
+    let heads = |device: &RocmDevice, n: usize| {
+        Tensor::<Rocm, 4>::ones([n, 2, 64, 16], device).into_primitive().tensor()
+    };
+    let step = |device: &RocmDevice, n: usize| {
+        let [q, k, v] = [(); 3].map(|()| heads(device, n));
+        attention(q, k, v, None, &AttentionOptions::default())
+    };
+    let limit = 8 << 20;
+    let returned = device.largest_batch(limit, step).unwrap();
+    let dropped = device.largest_batch(limit, |device, n| drop(step(device, n))).unwrap();
+    let panics = device
+        .largest_batch(limit, |device, n| step(device, n).unwrap_or_else(|error| burn_rocm::raise(error)));
+    let panics = panics.unwrap();
+    assert_eq!([returned, dropped], [panics; 2]);
+    let peak = device.estimate_memory(|device| step(device, returned).map(drop)).unwrap().peak_allocated;
+    assert!(peak <= limit, "{peak}");
+}

@@ -95,6 +95,50 @@ fn expected(library: usize, patches: usize, direct: usize) -> Vec<String> {
     [one.clone(), one].concat()
 }
 
+/// A convolution of 1 x 1 windows and its gradients in f64, which MIOpen does not have, and a
+/// deformable one. Says how many products and how many pieces of columns each took.
+#[test]
+#[ignore = "run by the test below, with other settings"]
+fn pointwise_and_deformable() {
+    let (random, device) = (Random::new(), Default::default());
+    let input =
+        |shape: &[usize]| float(&random, shape, DType::F64, View::Contiguous, -1.0, 1.0).float::<R>(&device);
+    let options = || ConvOptions::<2>::new([1, 1], [0, 0], [1, 1], 1);
+    let (x, w, g) = (input(&[5, 8, 6, 6]), input(&[8, 8, 1, 1]), input(&[5, 8, 6, 6]));
+    let products = |body: &dyn Fn() -> burn_rocm::RocmTensor| {
+        let (_, lines) = during(body);
+        lines.iter().filter(|line| line.contains("rocblas_")).count()
+    };
+    let forward = products(&|| R::conv2d(x.clone(), w.clone(), None, options()));
+    let data = products(&|| R::conv2d_x_backward(x.clone(), w.clone(), g.clone(), options()));
+    let weights = products(&|| R::conv2d_weight_backward(x.clone(), w.clone(), g.clone(), options()));
+    said("products", [forward, data, weights]);
+    let deform = burn::tensor::ops::DeformConvOptions::new([1, 1], [1, 1], [1, 1], 1, 1);
+    let (w, offset) = (input(&[8, 8, 3, 3]), input(&[5, 18, 6, 6]));
+    let run = || R::deform_conv2d(x.clone(), offset.clone(), w.clone(), None, None, deform.clone());
+    let (_, lines) = during(run);
+    said("columns", lines.iter().filter(|line| line.contains("deform_columns")).count());
+}
+
+/// A convolution of 1 x 1 windows writes no patches, so only its weights' gradient is cut: an image's
+/// is 8 x 8 numbers. Columns of the deformable one are 8 x 9 x 36 numbers an image.
+#[test]
+fn only_what_takes_workspace_is_cut() {
+    let columns = 8 * 9 * 36 * size_of::<f64>();
+    for (limit, weights, pieces) in [
+        (5 * columns, 1, 1),
+        (columns, 1, 5),
+        (columns / 2, 1, 10),
+        (2 * 64 * size_of::<f64>(), 3, 5 * 36),
+        (0, 5, 5 * 36),
+    ] {
+        let text = limit.to_string();
+        let said = said_by("pointwise_and_deformable", &[OFF, ("BURN_ROCM_WORKSPACE_LIMIT", &text)]);
+        let expected = [format!("products {:?}", [1, 1, weights]), format!("columns {pieces}")];
+        assert_eq!(said, expected, "{limit} bytes");
+    }
+}
+
 const OFF: (&str, &str) = ("BURN_ROCM_TUNING", "0");
 
 #[test]
@@ -175,4 +219,13 @@ fn rocblas_gets_a_workspace_of_the_pool() {
         assert_eq!(said, [format!("workspaces {bytes}")], "{limit}");
     }
     assert_eq!(said_by("a_product", &[]), ["workspaces 0"]);
+}
+
+/// Each failure makes another handle, but none keeps its block. A kernel then multiplies.
+#[test]
+fn a_workspace_that_rocblas_refuses_goes_back_to_the_pool() {
+    let failing = [("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_CPU_FAIL", "rocblas_set_workspace")];
+    let limit = ("BURN_ROCM_WORKSPACE_LIMIT", "1M");
+    let said = said_by("a_product", &[failing[0], failing[1], limit]);
+    assert_eq!(said, ["workspaces 0"]);
 }

@@ -101,8 +101,9 @@ impl RocmDevice {
     /// The largest `n` for which `step(device, n)` fits `limit` bytes. `None` is the memory that is
     /// free or cached in the pool now, at most up to the pool's limit. Each trial is an
     /// [estimate](Self::estimate_memory) with a pool of that limit, which makes room as the real
-    /// pool does. The trials double `n`, then halve the interval. They assume that a smaller batch
-    /// fits if a larger one does.
+    /// pool does. A step that runs out of memory does not fit, also if it returns the error or goes on
+    /// without the tensor. The trials double `n`, then halve the interval. They assume that a
+    /// smaller batch fits if a larger one does.
     ///
     /// # Errors
     /// `OutOfMemory` if 1 does not fit; `Invalid` if the step's memory does not grow with `n`, as
@@ -210,6 +211,12 @@ fn estimate<T>(
     drop(result);
     // An error of a deferred op, which no read has reported.
     dry.device().flush()?;
+    // The step may have returned the error, or dropped it.
+    if limit.is_some()
+        && let Some(error) = dry.device().pool().failure()
+    {
+        return Err(error);
+    }
     let at_peak = kinds::at_peak(&record);
     let mut bytes = at_peak.bytes.into_iter();
     Ok(Estimate {

@@ -30,12 +30,16 @@ impl Blas {
         let _label = MemoryKind::Workspaces.label();
         // Not given back: the device owns both this handle and the pool, and drops the handle first.
         let block = device.pool.allocate(bytes, Purpose::Compute)?;
-        let handle = device.call(&self.handle)?;
-        let Handle { table, raw } = &*handle;
-        let table: &Rocblas = table;
-        // SAFETY: the handle is valid. The pool keeps the block for as long as the device lives,
-        // because nobody frees it. Only the handle's own calls use it, in the order of its stream.
-        let status = unsafe { (table.rocblas_set_workspace)(*raw, block.address as *mut _, bytes) };
-        check(table, "rocblas_set_workspace", status, || format!("{bytes} bytes"))
+        let set = device.call(&self.handle).and_then(|handle| {
+            let Handle { table, raw } = &*handle;
+            let table: &Rocblas = table;
+            // SAFETY: the handle is valid. The pool keeps the block for as long as the device lives,
+            // because nobody frees it once it is set. Only the handle's own calls use it, in the order
+            // of its stream.
+            let status = unsafe { (table.rocblas_set_workspace)(*raw, block.address as *mut _, bytes) };
+            check(table, "rocblas_set_workspace", status, || format!("{bytes} bytes"))
+        });
+        // The caller drops the handle then, and the next call makes another.
+        set.inspect_err(|_| device.pool.free(block, 0))
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use rocblas_sys::Rocblas;
 
+use crate::device::Device;
 use crate::device::info::DeviceInfo;
 use crate::doctor::windows_driver;
 use crate::error::{Error, Result};
@@ -96,7 +97,12 @@ impl ProviderReport {
                 Ok(info) => {
                     let context = crate::device::context::Context::new(provider, index, index);
                     let free = crate::memory::driver::free_and_total(&context).ok().map(|(free, _)| free);
-                    let free = free.map(|free| info.apu.as_ref().map_or(free, |apu| apu.free(free, 0)));
+                    // The kernel does not count the managed memory that this process has of it.
+                    let managed = Device::opened()
+                        .iter()
+                        .find(|device| device.info().index == index && device.provider().kind() == self.kind)
+                        .map_or(0, |device| device.pool.managed());
+                    let free = free.map(|free| info.apu.as_ref().map_or(free, |apu| apu.free(free, managed)));
                     self.devices.push((info, free));
                 }
                 Err(error) => self.hints.push(format!("device {index}: {error}")),

@@ -24,6 +24,12 @@ use crate::tensor::{RocmTensor, one_device, one_dtype};
 /// needs this many for two images in f32. Larger batches take more time but no more memory.
 const COLUMN_BYTES: usize = 64 << 20;
 
+/// The bytes of columns at a time, which the limit of workspaces may lower. One output's columns are
+/// the least.
+fn column_bytes() -> usize {
+    COLUMN_BYTES.min(hip::workspace_limit())
+}
+
 /// Work items that keep the largest devices busy.
 const ENOUGH_ITEMS: usize = 1 << 16;
 
@@ -281,7 +287,7 @@ impl Prepared {
 
 /// `x * weight + bias`, with each tap of the window moved by its offset and scaled by its mask.
 pub(crate) fn forward(op: &'static str, operands: Operands, options: &Options) -> hip::Result<RocmTensor> {
-    forward_within(op, &operands, options, COLUMN_BYTES)
+    forward_within(op, &operands, options, column_bytes())
 }
 
 fn forward_within(
@@ -336,7 +342,7 @@ pub(crate) fn backward(
     grad: RocmTensor,
     options: &Options,
 ) -> hip::Result<Gradients> {
-    backward_within(op, &operands, grad, options, COLUMN_BYTES, hip::deterministic())
+    backward_within(op, &operands, grad, options, column_bytes(), hip::deterministic())
 }
 
 fn backward_within(

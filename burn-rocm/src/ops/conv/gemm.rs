@@ -50,10 +50,16 @@ impl Sizes {
         self.groups.checked_mul(self.inner)?.checked_mul(self.columns)?.checked_mul(dtype.size())
     }
 
+    /// Bytes of the weights' gradient that one image has.
+    fn gradient(&self, dtype: DType) -> usize {
+        let elements = [self.groups, self.rows, self.inner].into_iter().fold(1, usize::saturating_mul);
+        elements.saturating_mul(dtype.size())
+    }
+
     /// The parts of the batch that are computed at a time, each as first image and number of
-    /// images. Their patches take at most `most` bytes, or are one image's.
-    fn parts(&self, dtype: DType, most: usize) -> impl Iterator<Item = (usize, usize)> {
-        let each = (most / self.image(dtype).unwrap_or(1).max(1)).clamp(1, self.batch);
+    /// images. They take at most `most` bytes, of which an image takes `image`, or are one image.
+    fn parts(&self, image: usize, most: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let each = most.checked_div(image).unwrap_or(self.batch).clamp(1, self.batch);
         let batch = self.batch;
         (0..batch).step_by(each).map(move |start| (start, each.min(batch - start)))
     }
@@ -63,6 +69,11 @@ impl Sizes {
 /// of a batch.
 fn patch_bytes(like: &RocmTensor) -> usize {
     like.hip_device().defaults().conv_patch_bytes.min(workspace_limit())
+}
+
+/// Bytes that one image takes besides operands and result: its patches, if they are written out.
+fn image_bytes(desc: &ConvDesc, dtype: DType) -> usize {
+    if pointwise(desc) { 0 } else { Sizes::of(desc).image(dtype).unwrap_or(usize::MAX) }
 }
 
 /// Whether products compute this convolution, rather than the direct kernels.
@@ -133,8 +144,8 @@ pub(super) fn forward(
 ) -> hip::Result<RocmTensor> {
     let (weight, request) = (matrices(desc, weight)?, Request::new(op, 1.0));
     let part = |(start, images)| product(request, weight.clone(), patches(op, desc, x, start, images)?);
-    let parts = Sizes::of(desc).parts(x.dtype_of(), patch_bytes(x)).map(part).collect::<hip::Result<_>>()?;
-    reshape(together(parts)?, &desc.y)
+    let parts = Sizes::of(desc).parts(image_bytes(desc, x.dtype_of()), patch_bytes(x));
+    reshape(together(parts.map(part).collect::<hip::Result<_>>()?)?, &desc.y)
 }
 
 /// The gradient of the input.
@@ -159,7 +170,8 @@ pub(super) fn x_backward(
         rows(op, device, name, device.grid(out.len()), &dims, &[&patches], &[], &[&out])?;
         Ok(out)
     };
-    together(Sizes::of(desc).parts(grad.dtype_of(), patch_bytes(grad)).map(part).collect::<hip::Result<_>>()?)
+    let parts = Sizes::of(desc).parts(image_bytes(desc, grad.dtype_of()), patch_bytes(grad));
+    together(parts.map(part).collect::<hip::Result<_>>()?)
 }
 
 /// The gradient of the weight.
@@ -169,7 +181,13 @@ pub(super) fn weight_backward(
     [grad, x]: [&RocmTensor; 2],
 ) -> hip::Result<RocmTensor> {
     let mut sum: Option<RocmTensor> = None;
-    for (start, images) in Sizes::of(desc).parts(x.dtype_of(), patch_bytes(x)) {
+    let sizes = Sizes::of(desc);
+    // Each image's gradient is written out before the sum over the images.
+    let image = match pointwise(desc) {
+        true => sizes.gradient(x.dtype_of()),
+        false => image_bytes(desc, x.dtype_of()),
+    };
+    for (start, images) in sizes.parts(image, patch_bytes(x)) {
         let patches = transpose(patches(op, desc, x, start, images)?)?;
         let each = product(Request::new(op, 1.0), gradients(desc, grad, start, images)?, patches)?;
         let part = if images > 1 { reduce_dim(op, Functor::Sum, each, 0)? } else { each };
@@ -192,7 +210,7 @@ mod tests {
     fn a_batch_is_cut_into_parts_of_some_megabytes() {
         let parts = |batch, groups, inner| {
             let sizes = Sizes { batch, groups, rows: 8, inner, columns: 1 << 20 };
-            sizes.parts(DType::F64, 64 << 20).collect::<Vec<_>>()
+            sizes.parts(sizes.image(DType::F64).unwrap(), 64 << 20).collect::<Vec<_>>()
         };
         assert_eq!(parts(5, 1, 4), [(0, 2), (2, 2), (4, 1)]);
         assert_eq!(parts(2, 2, 1 << 10), [(0, 1), (1, 1)]);
