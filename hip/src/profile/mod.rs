@@ -96,27 +96,30 @@ impl Device {
     /// `OutOfMemory` if 256 MiB are not free; `Capture` if this thread captures a graph; `Device`
     /// if HIP fails.
     pub fn measure_bandwidth(self: &Arc<Self>) -> Result<f64> {
-        const BYTES: usize = 128 << 20;
+        let rate = self.copy_rate(128 << 20)?;
+        report::keep_bandwidth(self.info().index, rate);
+        Ok(rate)
+    }
+
+    /// How many bytes a second copies of as many bytes read and write, the launches included. Waits
+    /// for them.
+    ///
+    /// # Errors
+    /// As for [`measure_bandwidth`](Self::measure_bandwidth), with twice `bytes`.
+    pub(crate) fn copy_rate(self: &Arc<Self>, bytes: usize) -> Result<f64> {
         self.refuse_captured("measure_bandwidth", "it measures work that runs")?;
-        let (from, to) = (self.alloc(BYTES)?, self.alloc(BYTES)?);
-        self.fill_bytes(&from, 0, 0, BYTES)?;
+        let (from, to) = (self.alloc(bytes)?, self.alloc(bytes)?);
+        self.fill_bytes(&from, 0, 0, bytes)?;
         let mut best = f64::INFINITY;
         // The first copy touches new memory, so the best of some counts.
         for _ in 0..4 {
             let [start, stop] = [self.timing_event()?, self.timing_event()?];
             self.compute.record(&start)?;
-            self.copy(&from, 0, &to, 0, BYTES)?;
+            self.copy(&from, 0, &to, 0, bytes)?;
             self.compute.record(&stop)?;
             stop.synchronize()?;
             best = best.min(f64::from(stop.elapsed_since(&start)?) / 1e3);
         }
-        let rate = 2.0 * BYTES as f64 / best;
-        report::keep_bandwidth(self.info().index, rate);
-        Ok(rate)
-    }
-
-    /// What [`measure_bandwidth`](Self::measure_bandwidth) found last, if it has run.
-    pub(crate) fn bandwidth(&self) -> Option<f64> {
-        report::bandwidth(self.info().index)
+        Ok(2.0 * bytes as f64 / best)
     }
 }

@@ -143,11 +143,6 @@ pub(crate) fn keep_bandwidth(device: usize, rate: f64) {
     BANDWIDTHS.lock().unwrap_or_else(PoisonError::into_inner).insert(device, rate);
 }
 
-/// The measured bytes a second of a device.
-pub(crate) fn bandwidth(device: usize) -> Option<f64> {
-    BANDWIDTHS.lock().unwrap_or_else(PoisonError::into_inner).get(&device).copied()
-}
-
 impl Profile {
     /// What a session has collected so far.
     pub(crate) fn of(session: &Session) -> Self {

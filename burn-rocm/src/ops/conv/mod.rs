@@ -324,24 +324,40 @@ pub(crate) fn by_plan(
         return Ok(None);
     }
     let Some(dnn) = library(op, &desc, x)? else { return Ok(None) };
-    if puts_channels_last(&desc, x)? && is_faster_last(dnn, ConvDirection::Forward, &desc, x)? {
-        return Ok(None);
-    }
+    // Before the order, which may be timed by MIOpen.
     if is_fresh(&desc, x, |dnn| dnn.conv_plan_is_fresh(&desc))? {
         return Ok(None);
     }
+    let may_be_last = puts_channels_last(&desc, x)?;
+    let is_last = may_be_last
+        && match hip::channels_last()? {
+            // Counts no use: if there is no plan, the convolution that follows does.
+            ChannelsLast::Auto => dnn.conv_plan_channels_last(&desc, is_channels_last(x))?,
+            ChannelsLast::On => true,
+            ChannelsLast::Off => false,
+        };
+    if is_last {
+        return Ok(None);
+    }
+    let first = x;
     let (x, weight) = (packed(x.clone())?, packed(weight.clone())?);
     let bias = bias.cloned().map(packed).transpose()?;
     let out = RocmTensor::empty(x.hip_device(), desc.y.clone(), x.dtype_of())?;
     let by_bias = bias.as_ref().map(whole);
     match dnn.conv_bias_activation(&desc, activation, whole(&x), whole(&weight), by_bias, whole(&out)) {
-        Ok(()) => Ok(Some(out)),
-        // MIOpen has no plan for most shapes, or there is no memory for the plan's workspace.
-        Err(
-            hip::Error::Unsupported { .. }
-            | hip::Error::Miopen { refused: true, .. }
-            | hip::Error::OutOfMemory { .. },
-        ) => Ok(None),
+        Ok(()) => {
+            if may_be_last && hip::channels_last()? == ChannelsLast::Auto {
+                is_faster_last(dnn, ConvDirection::Forward, &desc, first)?;
+            }
+            Ok(Some(out))
+        }
+        // MIOpen has no plan for most shapes.
+        Err(hip::Error::Unsupported { .. } | hip::Error::Miopen { refused: true, .. }) => Ok(None),
+        // There is no memory for the plan's workspace.
+        Err(hip::Error::OutOfMemory { .. }) => {
+            out.hip_device().pool().made_up_for(1);
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }

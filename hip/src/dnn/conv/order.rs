@@ -1,20 +1,22 @@
 //! In which order of channels a layer's convolutions are fastest
 //! ([`ChannelsLast::Auto`](crate::ChannelsLast::Auto)).
 //!
-//! A layer's forward pass and gradients share one order, because a gradient comes in the order of
-//! what it is the gradient of. So the sum of their times decides. A layer whose neighbours have the
+//! A layer's forward pass and gradients mostly have one order, because a gradient comes in the order
+//! of what it is the gradient of. So the sum of their times decides. A layer whose neighbours have the
 //! other order also pays for copies. These count against a change of order, so that a run of layers
-//! keeps the order in which it began unless a layer gains more than its copies take.
+//! keeps the order in which it began unless a layer gains more than its copies take. Each convolution
+//! and each gradient asks with the order of its own first operand, so layers of one shape in different
+//! runs don't disturb each other, and a transposed convolution asks as any other.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::choose::USES_BEFORE_FIND;
-use super::{ConvDesc, ConvDirection, ConvProblem};
+use super::{ConvDesc, ConvDirection, ConvProblem, OP};
 use crate::device::Device;
-use crate::dnn::Dnn;
+use crate::dnn::{Dnn, elements};
 use crate::settings::{FindMode, settings};
-use crate::{Buffer, Result};
+use crate::{Buffer, Error, Result};
 
 /// The most layers. A network has tens.
 const MOST: usize = 1024;
@@ -28,7 +30,7 @@ const FIRST_COPIES: f64 = 2.0;
 const DIRECTIONS: [ConvDirection; 3] =
     [ConvDirection::Forward, ConvDirection::BackwardData, ConvDirection::BackwardWeights];
 
-/// Microseconds of a layer's convolutions in one step.
+/// Microseconds of a layer's convolutions in one step, or of one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct Times {
     row_major: f64,
@@ -42,9 +44,11 @@ struct Layer {
     uses: [u32; 3],
     /// For each direction, whether its result is a gradient.
     gradient: [bool; 3],
-    times: Option<Times>,
-    /// The order of the last forward pass, in which the gradients come.
-    forward: bool,
+    /// For each direction, its times, once it was timed.
+    times: [Option<Times>; 3],
+    copies: Option<Copies>,
+    /// How often there was too little memory to time the layer.
+    short: u32,
 }
 
 /// What is known of each layer, by its convolution in row-major order.
@@ -52,17 +56,49 @@ struct Layer {
 pub(in crate::dnn) struct Orders(Mutex<HashMap<ConvDesc, Layer>>);
 
 /// Microseconds to copy a layer's input, and its input and output.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Copies {
     input: f64,
     both: f64,
 }
 
-/// Whether to compute with the channels last. `now` says whether the input has them last.
+/// Whether to compute with the channels last. `now` says whether the first operand has them last.
 fn choose(times: Times, copies: Copies, now: bool) -> bool {
     match now {
         true => times.channels_last <= times.row_major + COPIES * copies.both,
         false => times.channels_last + FIRST_COPIES * copies.input < times.row_major,
+    }
+}
+
+impl Layer {
+    /// Counts a use. The directions to be timed now, each with whether its result is a gradient: if
+    /// one has come often enough, all that have come.
+    fn due(&mut self, direction: ConvDirection, gradient: bool) -> Vec<(ConvDirection, bool)> {
+        let this = direction as usize;
+        if self.times[this].is_some() {
+            return Vec::new();
+        }
+        self.uses[this] = self.uses[this].saturating_add(1);
+        self.gradient[this] = gradient;
+        // With too little memory, it waits twice as long for each try.
+        if self.uses[this] <= USES_BEFORE_FIND << self.short.min(20) {
+            return Vec::new();
+        }
+        let missing =
+            |&each: &ConvDirection| self.uses[each as usize] > 0 && self.times[each as usize].is_none();
+        DIRECTIONS.into_iter().filter(missing).map(|each| (each, self.gradient[each as usize])).collect()
+    }
+
+    /// Whether to compute with the channels last: by the sum over the directions that were timed.
+    /// False if none was. A layer that is used several times in a step has been asked for its gradient
+    /// less often than forward; the gradient's times then change the choice once they are known.
+    fn chosen(&self, now: bool) -> bool {
+        let Some(copies) = self.copies else { return false };
+        let add = |sum: Times, times: &Times| Times {
+            row_major: sum.row_major + times.row_major,
+            channels_last: sum.channels_last + times.channels_last,
+        };
+        choose(self.times.iter().flatten().fold(Times::default(), add), copies, now)
     }
 }
 
@@ -79,13 +115,14 @@ impl Orders {
 
 impl Dnn {
     /// Whether this convolution, or gradient, should have its channels last, as far as is known by
-    /// now. `desc` is row-major. `first` is memory of the first operand, and `is_last` says whether
-    /// that operand has its channels last.
+    /// now, and counts a use. `desc` is row-major. `first` is memory of the first operand, and
+    /// `is_last` says whether that operand has its channels last.
     ///
     /// False until a direction of the layer is asked for the third time. Then the directions that
     /// have been asked for are timed in both orders, unless the tuning store has their times. If that
-    /// fails, the layer stays row-major. In deterministic mode and in immediate mode nothing is
-    /// timed. In a graph and on a dry device nothing is timed either, and what is known applies.
+    /// fails, the layer stays row-major; with too little memory, only for now. In deterministic mode
+    /// and in immediate mode nothing is timed. In a graph and on a dry device nothing is timed either,
+    /// and what is known applies.
     ///
     /// # Errors
     /// `Config` for an invalid setting.
@@ -96,77 +133,92 @@ impl Dnn {
         first: &Buffer,
         is_last: bool,
     ) -> Result<bool> {
-        if self.deterministic || !self.products || settings()?.conv_find == FindMode::Immediate {
+        if !self.times_orders()? {
             return Ok(false);
         }
         let device = first.device();
-        let runs = device.captures.here().is_none() && !device.is_dry();
-        let this = direction as usize;
-        let (times, due) = self.orders.with(desc, |layer| {
-            if runs && layer.times.is_none() {
-                layer.uses[this] += 1;
-                layer.gradient[this] = desc.gradient;
+        if device.captures.here().is_none() && !device.is_dry() {
+            let due = self.orders.with(desc, |layer| layer.due(direction, desc.gradient));
+            if !due.is_empty() {
+                self.time_orders(device, desc, &due);
             }
-            let due = layer.uses[this] > USES_BEFORE_FIND;
-            (layer.times, due.then_some((layer.uses, layer.gradient)))
-        });
-        let times = match (times, due) {
-            (Some(times), _) => times,
-            (None, Some((uses, gradient))) if runs => {
-                let times = self.both_orders(device, desc, uses, gradient).unwrap_or_else(|error| {
-                    log::debug!("the orders of {desc:?} were not timed: {error}");
-                    Times { row_major: 0.0, channels_last: f64::INFINITY }
-                });
-                log::debug!("{desc:?}: {times:?}");
-                self.orders.with(desc, |layer| *layer.times.get_or_insert(times))
-            }
-            _ => return Ok(false),
-        };
-        if direction != ConvDirection::Forward
-            && let Some(forward) =
-                self.orders.with(desc, |layer| (layer.uses[0] > 0).then_some(layer.forward))
-        {
-            return Ok(forward);
         }
-        let chosen = choose(times, self.copies(device, desc), is_last);
-        self.orders.with(desc, |layer| layer.forward = chosen);
-        Ok(chosen)
+        Ok(self.orders.with(desc, |layer| layer.chosen(is_last)))
     }
 
-    /// The times of the directions with a use, in both orders. A convolution that MIOpen does not
-    /// have with its channels last takes infinitely long.
+    /// As [`Dnn::conv_channels_last`] for the forward pass, without counting a use, so nothing is
+    /// timed. For [`Dnn::conv_bias_activation`], which has no channels last.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn conv_plan_channels_last(&self, desc: &ConvDesc, is_last: bool) -> Result<bool> {
+        Ok(self.times_orders()? && self.orders.with(desc, |layer| layer.chosen(is_last)))
+    }
+
+    fn times_orders(&self) -> Result<bool> {
+        Ok(!self.deterministic && self.products && settings()?.conv_find != FindMode::Immediate)
+    }
+
+    /// Times the directions in both orders, and the copies if they are not known.
+    fn time_orders(&self, device: &Arc<Device>, desc: &ConvDesc, due: &[(ConvDirection, bool)]) {
+        let copies = match self.orders.with(desc, |layer| layer.copies) {
+            Some(copies) => Ok(copies),
+            None => copies(device, desc),
+        };
+        let each = |&(direction, gradient): &(ConvDirection, bool)| {
+            Ok((direction, self.both_orders(device, desc, direction, gradient)?))
+        };
+        let timed = copies.and_then(|copies| Ok((copies, due.iter().map(each).collect::<Result<Vec<_>>>()?)));
+        log::debug!("{desc:?}: {timed:?}");
+        self.orders.with(desc, |layer| match timed {
+            Ok((copies, timed)) => {
+                layer.copies = Some(copies);
+                timed
+                    .into_iter()
+                    .for_each(|(direction, times)| layer.times[direction as usize] = Some(times));
+            }
+            Err(Error::OutOfMemory { .. }) => {
+                layer.short += 1;
+                layer.uses = [0; 3];
+            }
+            Err(_) => {
+                // Row-major, whatever the other directions take.
+                layer.copies.get_or_insert(Copies { input: 0.0, both: 0.0 });
+                let never = Times { row_major: 0.0, channels_last: f64::INFINITY };
+                due.iter().for_each(|(direction, _)| layer.times[*direction as usize] = Some(never));
+            }
+        });
+    }
+
+    /// The times of a direction in both orders. A convolution that MIOpen does not have with its
+    /// channels last takes infinitely long.
     fn both_orders(
         &self,
         device: &Arc<Device>,
         desc: &ConvDesc,
-        uses: [u32; 3],
-        gradient: [bool; 3],
+        direction: ConvDirection,
+        gradient: bool,
     ) -> Result<Times> {
-        if device.bandwidth().is_none() {
-            device.measure_bandwidth()?;
-        }
-        let mut times = Times::default();
-        for direction in DIRECTIONS.into_iter().filter(|&direction| uses[direction as usize] > 0) {
-            let time = |channels_last| {
-                let gradient = gradient[direction as usize];
-                let desc = ConvDesc { gradient, channels_last, ..desc.clone() };
-                self.fastest(device, &ConvProblem { direction, desc })
-            };
-            // Without a time in row-major order there is nothing to gain on.
-            times.row_major += time(false)?.unwrap_or(0.0);
-            times.channels_last += time(true)?.unwrap_or(f64::INFINITY);
-        }
-        Ok(times)
+        let time = |channels_last| {
+            let desc = ConvDesc { gradient, channels_last, ..desc.clone() };
+            self.fastest(device, &ConvProblem { direction, desc })
+        };
+        // Without a time in row-major order there is nothing to gain on.
+        let row_major = time(false)?.unwrap_or(0.0);
+        Ok(Times { row_major, channels_last: time(true)?.unwrap_or(f64::INFINITY) })
     }
+}
 
-    fn copies(&self, device: &Device, desc: &ConvDesc) -> Copies {
-        // There is a rate if the orders were timed.
-        let rate = device.bandwidth().unwrap_or(f64::INFINITY);
-        let bytes = |dims: &[usize]| dims.iter().product::<usize>() as f64 * desc.dtype.size() as f64;
-        // A copy reads and writes.
-        let time = |dims: &[usize]| 2.0 * bytes(dims) / rate * 1e6;
-        Copies { input: time(&desc.x), both: time(&desc.x) + time(&desc.y) }
-    }
+/// How long copies of a layer's input and output take, by copies as large as the larger one: no more
+/// memory than the layer itself needs.
+fn copies(device: &Arc<Device>, desc: &ConvDesc) -> Result<Copies> {
+    let bytes =
+        |dims: &[usize]| elements(OP, dims).map(|elements| elements.saturating_mul(desc.dtype.size()));
+    let (x, y) = (bytes(&desc.x)?, bytes(&desc.y)?);
+    let rate = device.copy_rate(x.max(y))?;
+    // A copy reads and writes.
+    let time = |bytes: usize| 2.0 * bytes as f64 / rate * 1e6;
+    Ok(Copies { input: time(x), both: time(x) + time(y) })
 }
 
 #[cfg(test)]
@@ -194,6 +246,49 @@ mod tests {
     #[test]
     fn an_order_that_miopen_does_not_have_is_never_chosen() {
         assert_eq!(chosen(100.0, f64::INFINITY), [false, false]);
+    }
+
+    const ONLY_FORWARD: [(ConvDirection, bool); 1] = [(ConvDirection::Forward, false)];
+
+    /// The directions that are due, which are then timed so.
+    fn timed(layer: &mut Layer, direction: ConvDirection, times: Times) -> Vec<(ConvDirection, bool)> {
+        let due = layer.due(direction, direction != ConvDirection::Forward);
+        for (direction, _) in &due {
+            layer.times[*direction as usize] = Some(times);
+        }
+        layer.copies = Some(COPIES_OF);
+        due
+    }
+
+    #[test]
+    fn a_layer_that_is_used_three_times_in_a_step_waits_for_its_gradients() {
+        let mut layer = Layer::default();
+        let last = Times { row_major: 200.0, channels_last: 100.0 };
+        let first = Times { row_major: 100.0, channels_last: 300.0 };
+        for use_ in 0..4 {
+            let due = timed(&mut layer, ConvDirection::Forward, last);
+            assert_eq!(due == ONLY_FORWARD, use_ == 2, "forward {use_}: {due:?}");
+        }
+        assert!(layer.chosen(false), "by the forward pass alone");
+        let both = [(ConvDirection::BackwardData, true), (ConvDirection::BackwardWeights, true)];
+        for use_ in 0..3 {
+            let due = timed(&mut layer, ConvDirection::BackwardWeights, first);
+            assert_eq!(due == both, use_ == 2, "backward {use_}: {due:?}");
+            assert!(timed(&mut layer, ConvDirection::BackwardData, first).is_empty());
+        }
+        // 200 + 100 + 100 against 100 + 300 + 300, and copies that take 90 at most.
+        assert!(!layer.chosen(false) && !layer.chosen(true));
+    }
+
+    #[test]
+    fn a_layer_waits_longer_if_memory_is_short() {
+        let mut layer = Layer::default();
+        for short in 0..5 {
+            let due = (0..100).find(|_| !layer.due(ConvDirection::Forward, false).is_empty());
+            assert_eq!(due, Some(USES_BEFORE_FIND << short), "after {short} tries");
+            (layer.short, layer.uses) = (short + 1, [0; 3]);
+        }
+        assert!(!layer.chosen(false), "row-major meanwhile");
     }
 
     #[test]
