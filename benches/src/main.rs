@@ -124,7 +124,11 @@ pub(crate) struct Options {
     /// `libcupti.so`.
     #[arg(long, value_name = "FILE")]
     cupti: Option<std::path::PathBuf>,
-    /// With `--devices` or `--memory`: parameters and inputs in bf16 instead of f32.
+    /// Process start to the end of the fourth training step, with an empty tuning store and with a
+    /// filled one (`--filter` names the models).
+    #[arg(long)]
+    tuned_start: bool,
+    /// With `--devices`, `--memory` or `--tuned-start`: parameters and inputs in bf16 instead of f32.
     #[arg(long)]
     bf16: bool,
     /// Estimate on AMD's GPUs the launches of a table that the virtual GPU wrote
@@ -139,6 +143,9 @@ pub(crate) struct Options {
     /// Used by `--cold-start` to run itself: one training step, then exit.
     #[arg(long, hide = true, value_name = "MODEL")]
     first_step: Option<burn_rocm_examples::model::Kind>,
+    /// Used by `--tuned-start` to run itself: some training steps, then exit.
+    #[arg(long, hide = true, value_name = "MODEL")]
+    tuned_steps: Option<String>,
 }
 
 /// The float type of a training step's forward and backward pass.
@@ -196,8 +203,19 @@ fn main() -> std::process::ExitCode {
             }
         };
     }
-    if options.memory || options.profile || options.cupti.is_some() || is_gpu || options.shrink > 1 {
+    if let Some(model) = &options.tuned_steps {
+        return match gpu::tuned::steps(&options, model) {
+            Ok(()) => std::process::ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error}");
+                std::process::ExitCode::FAILURE
+            }
+        };
+    }
+    let of_any_device = options.memory || options.profile || options.tuned_start;
+    if of_any_device || options.cupti.is_some() || is_gpu || options.shrink > 1 {
         let run = match &options {
+            Options { tuned_start: true, .. } => gpu::tuned::run,
             Options { memory: true, .. } => gpu::memory::run,
             Options { profile: true, .. } => gpu::profiled::run,
             Options { cupti: Some(_), .. } => gpu::cupti::run,

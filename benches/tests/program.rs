@@ -37,6 +37,19 @@ fn a_run_is_compared_with_another_and_drawn() {
     std::fs::remove_dir_all(&folder).expect("the folder goes");
 }
 
+/// What the first process has timed, the second finds.
+#[test]
+fn a_filled_store_leaves_nothing_to_time() {
+    let (ok, text) = run(&["--tuned-start", "--filter", "CNN", "--shrink", "512", "--iterations", "1"]);
+    assert!(ok, "{text}");
+    for find in ["auto", "find"] {
+        let row = text.lines().find(|line| line.starts_with(&format!("| CNN, {find} |"))).expect("a row");
+        let columns: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [_, _, _, timed, _, again, found, ..] = columns[..] else { panic!("{row}") };
+        assert!(timed != "0" && again == "0" && found == timed, "{row}");
+    }
+}
+
 #[test]
 fn every_group_of_a_gpus_cases_runs() {
     for (group, cases) in [

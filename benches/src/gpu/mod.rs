@@ -15,6 +15,7 @@ pub(crate) mod report;
 mod sizes;
 mod steps;
 pub(crate) mod time;
+pub(crate) mod tuned;
 
 use std::collections::BTreeMap;
 use std::path::Path;
