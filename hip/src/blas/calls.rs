@@ -5,9 +5,8 @@ use std::ptr;
 
 use rocblas_sys::*;
 
-use super::choose::DEFAULT;
 use super::layout::{Operand, Plan};
-use super::problem::GemmProblem;
+use super::problem::{DEFAULT, GemmProblem};
 use super::{Handle, Kind, check};
 use crate::device::library as library_call;
 use crate::profile::work::{Load, WorkKind};

@@ -11,23 +11,13 @@ use rocblas_sys::*;
 
 use super::Blas;
 use super::calls::Product;
-use super::problem::GemmProblem;
+use super::problem::{DEFAULT, GemmProblem, number};
 use super::rounding::{Inputs, first_apart};
 use crate::memory::span::Span;
 use crate::settings::{GemmFind, settings};
 use crate::spans;
 use crate::tuning::{CLEARLY, TuningEntry, tuning_store};
 use crate::{Buffer, Result};
-
-/// rocBLAS's own choice of a solution.
-pub(super) const DEFAULT: i32 = 0;
-
-/// The number of a solution, with one number for rocBLAS's own choice, which -1 means too. Numbers
-/// above 0 are Tensile's, in a rocBLAS with hipBLASLt that library's; there Tensile's are below -10
-/// (`rocblas_default_solution_index` in rocBLAS's `tensile_host.hpp`).
-pub(super) fn number(solution: i32) -> i32 {
-    if solution == -1 { DEFAULT } else { solution }
-}
 
 /// Uses of a shape before its solutions are timed.
 const USES_BEFORE_FIND: u32 = 2;

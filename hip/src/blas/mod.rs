@@ -24,8 +24,9 @@ use crate::settings::{deterministic, workspace_limit};
 use crate::workarounds::Halves;
 use crate::{Buffer, DType, Error, Result, carry_faults, workarounds};
 use calls::Product;
-use choose::{Chooser, DEFAULT, Source};
+use choose::{Chooser, Source};
 use layout::Strided;
+use problem::DEFAULT;
 pub use tunable_op::TunableOpCount;
 
 /// A batch of matrices in device memory. Offset and strides count elements.

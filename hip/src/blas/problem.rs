@@ -6,6 +6,16 @@ use std::str::FromStr;
 use super::layout::Plan;
 use crate::{DType, Error, Result};
 
+/// rocBLAS's own choice of a solution.
+pub(super) const DEFAULT: i32 = 0;
+
+/// The number of a solution, with one number for rocBLAS's own choice, which -1 means too. Numbers
+/// above 0 are Tensile's, in a rocBLAS with hipBLASLt that library's; there Tensile's are below -10
+/// (`rocblas_default_solution_index` in rocBLAS's `tensile_host.hpp`).
+pub(super) fn number(solution: i32) -> i32 {
+    if solution == -1 { DEFAULT } else { solution }
+}
+
 /// What rocBLAS's choice of a solution may depend on. Sizes, transposes and strides are those of
 /// rocBLAS's call, which is column-major.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

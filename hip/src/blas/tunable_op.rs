@@ -5,8 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::choose::{DEFAULT as DEFAULT_SOLUTION, number};
-use super::problem::{GemmProblem, transposes};
+use super::problem::{DEFAULT as DEFAULT_SOLUTION, GemmProblem, number, transposes};
 use super::{Blas, Identity};
 use crate::tuning::{TuningEntry, tuning_store};
 use crate::{DType, Error, Result, whole_file};
@@ -95,7 +94,8 @@ impl Blas {
     /// # Errors
     /// `Invalid` if the file can't be read, has a line of another format, or lacks the validators
     /// `GCN_ARCH_NAME` and `ROCBLAS_VERSION` or has other values than this device and library;
-    /// nothing was added then. The other validators say nothing about rocBLAS's solutions.
+    /// nothing was added then. The other validators are not looked at, because they don't name what
+    /// computes here. rocBLAS and the hipBLASLt that it calls come from one release.
     /// `NotAvailable` if rocBLAS does not say its version; `Config` if the store is off or can't be
     /// written.
     pub fn import_tunable_op(&self, file: &Path) -> Result<TunableOpCount> {

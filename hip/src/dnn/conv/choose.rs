@@ -227,8 +227,8 @@ impl Dnn {
     }
 
     /// What the tuning store has for a convolution, or else what timing finds: the fastest way's
-    /// microseconds, and whether it was timed, in fast mode perhaps without a time. `None` if MIOpen does not compute the convolution, or
-    /// if one of the tensors has no elements.
+    /// microseconds, and whether it was timed, in fast mode perhaps without a time. `None` if MIOpen
+    /// does not compute the convolution, or if one of the tensors has no elements.
     fn trial(&self, device: &Arc<Device>, problem: &ConvProblem) -> Result<Option<(Option<f64>, bool)>> {
         let ConvProblem { direction, desc } = problem;
         desc.validate()?;
