@@ -92,7 +92,8 @@ fn damaged_files_are_refused() {
         (b"GGUF", "cut off: expected 4 bytes at 4, found 0"),
         (b"GGUF\x01\0\0\0", "expected version 2 or 3 of GGUF, found 1"),
         (&whole[..30], "damaged: expected at most"),
-        (&whole[..400], "cut off"),
+        (&whole[..400], "damaged: expected at most"),
+        (&whole[..1800], "cut off"),
         (&whole[..whole.len() - 40_000], "cut off"),
     ] {
         let found = error(bytes);

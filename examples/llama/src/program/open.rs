@@ -99,11 +99,11 @@ pub(super) fn load(
     let needed = weights + cache + work;
     let (free, _) = device.free_and_total_memory()?;
     eprintln!(
-        "model: {:?}, {} layers, {} features, {:.2} billion parameters, {dtype:?}",
+        "model: {:?}, {} layers, {} features, {} parameters, {dtype:?}",
         config.family,
         config.layers.len(),
         config.width,
-        weights as f64 / dtype.size() as f64 / 1e9,
+        count(expected(&config).iter().map(|weight| weight.len()).sum()),
     );
     eprintln!(
         "needs {}: weights {}, cache of {context} tokens {}, working memory about {}",
@@ -143,5 +143,19 @@ fn working_bytes(config: &Config, tokens: usize, element: usize) -> usize {
 /// Bytes with a unit.
 fn size(bytes: usize) -> String {
     let mib = bytes as f64 / f64::from(1 << 20);
-    if mib < 1024.0 { format!("{mib:.1} MiB") } else { format!("{:.2} GiB", mib / 1024.0) }
+    match mib {
+        ..1.0 => format!("{:.0} KiB", mib * 1024.0),
+        ..1024.0 => format!("{mib:.1} MiB"),
+        _ => format!("{:.2} GiB", mib / 1024.0),
+    }
+}
+
+/// A number of parameters in words.
+fn count(parameters: usize) -> String {
+    let millions = parameters as f64 / 1e6;
+    if millions < 1000.0 {
+        format!("{millions:.2} million")
+    } else {
+        format!("{:.2} billion", millions / 1000.0)
+    }
 }

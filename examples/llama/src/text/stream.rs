@@ -52,8 +52,12 @@ impl<'a> Stream<'a> {
         // shown stays.
         let same = before.chars().zip(text.chars()).take_while(|(a, b)| a == b);
         let at: usize = same.map(|(shown, _)| shown.len_utf8()).sum();
-        self.recent.drain(..self.shown);
+        let piece = text[at..].to_owned();
+        // Tokens without text, such as special ones, are no context for the next.
+        if !piece.is_empty() {
+            self.recent.drain(..self.shown);
+        }
         self.shown = self.recent.len();
-        Ok(text[at..].to_owned())
+        Ok(piece)
     }
 }

@@ -58,7 +58,7 @@ fn random_weights_generate_and_measure() {
     assert_eq!(ids.len(), 12);
     assert!(ids.iter().all(|&id| id < 256));
     for text in [
-        "model: Llama, 4 layers, 64 features, 0.00 billion parameters, BF16",
+        "model: Llama, 4 layers, 64 features, 0.21 million parameters, BF16",
         "needs ",
         "cache of 52 tokens",
         " free, enough",
@@ -80,7 +80,7 @@ fn random_weights_generate_and_measure() {
 
 /// A folder with a model of random weights and a tokenizer.
 fn folder(name: &str, template: Option<&str>) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("program-{name}"));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("command-line-{name}"));
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("a folder");
     let (width, inner, vocabulary) = (16, 24, 420);
