@@ -241,6 +241,3 @@ fn activation(fields: &Fields, family: Family) -> Result<Activation> {
         }),
     }
 }
-
-#[cfg(test)]
-mod tests;

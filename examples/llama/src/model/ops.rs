@@ -117,3 +117,28 @@ pub(super) fn rounded(number: f64, dtype: DType) -> f64 {
         _ => number,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Distribution;
+    use burn_rocm::RocmDevice;
+
+    use super::*;
+
+    #[test]
+    fn features_after_the_rotated_ones_stay() {
+        let device = RocmDevice::default();
+        let random = |shape| Tensor::<B, 2>::random(shape, Distribution::Default, &device);
+        let angles = Angles { cos: random([5, 3]), sin: random([5, 3]) };
+        let x = random([2 * 5, 10]).reshape([1, 2, 5, 10]);
+        let found = rotate(x.clone(), &angles);
+        let rotated = rotate(x.clone().narrow(3, 0, 6), &angles);
+        let expected = Tensor::cat(vec![rotated.clone(), x.clone().narrow(3, 6, 4)], 3);
+        assert_eq!(found.into_data(), expected.into_data());
+        // Feature 1 and feature 4 of a head are a pair.
+        let one = |x: &Tensor<B, 4>, at| x.clone().slice([0..1, 1..2, 2..3, at..at + 1]).into_scalar();
+        let angle = |x: &Tensor<B, 2>| x.clone().slice([2..3, 1..2]).into_scalar();
+        let expected = one(&x, 1) * angle(&angles.cos) - one(&x, 4) * angle(&angles.sin);
+        assert!((one(&rotated, 1) - expected).abs() < 1e-6);
+    }
+}

@@ -1,6 +1,10 @@
-use serde_json::{Map, Value, json};
+//! What `config.json` says, and errors in it.
 
-use super::*;
+use std::path::Path;
+
+use burn_rocm_llama::Result;
+use burn_rocm_llama::config::{Config, Fields};
+use serde_json::{Map, Value, json};
 
 fn config(changes: Value) -> Result<Config> {
     let mut map = json!({
