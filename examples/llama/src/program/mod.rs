@@ -47,7 +47,7 @@ enum Task {
     /// One prompt.
     Tokens(Vec<u32>),
     /// A conversation.
-    Chat(Chat),
+    Chat(Box<Chat>),
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
@@ -104,7 +104,7 @@ fn task(
         return Ok(Task::Tokens(text.bytes().map(u32::from).collect()));
     };
     if arguments.chat {
-        return chat.map(Task::Chat).ok_or_else(|| {
+        return chat.map(|chat| Task::Chat(Box::new(chat))).ok_or_else(|| {
             let reason = "--chat: expected chat_template.jinja, or `chat_template` in \
                           tokenizer_config.json or GGUF's metadata, found none";
             Error::file(arguments.model.clone().unwrap_or_default(), reason)
