@@ -220,6 +220,8 @@ MISTRAL = r"""{%- if messages[0]["role"] == "system" %}
 {%- endif %}
 {%- set user_messages = loop_messages | selectattr("role", "equalto", "user") | list %}
 {%- set ns = namespace() %}
+{%- set note = "A text on \
+one line. " %}
 {%- set ns.index = 0 %}
 {%- for message in loop_messages %}
     {%- if (message["role"] == "user") != (ns.index % 2 == 0) %}
@@ -231,7 +233,7 @@ MISTRAL = r"""{%- if messages[0]["role"] == "system" %}
 {%- for message in loop_messages %}
     {%- if message["role"] == "user" %}
         {%- if loop.last and system_message is defined %}
-            {{- "[INST]" + system_message + "\n\n" + message["content"] + "[/INST]" }}
+            {{- "[INST]" + note + system_message + "\n\n" + message["content"] + "[/INST]" }}
         {%- else %}
             {{- "[INST]" + message["content"] + "[/INST]" }}
         {%- endif %}
@@ -290,7 +292,8 @@ GEMMA3 = r"""{% macro part(item) %}
     {{'<start_of_turn>model
 '}}
 {%- endif -%}
-{{ add_generation_prompt }} {{ tools }} {{ 1.0 }} {{ messages | length > 2 }}
+{{ add_generation_prompt }} {{ tools }} {{ 1.0 }} {{ messages | length > 2 }} {{ 7 // 2 }} {{ 7 / 2 }}
+{{ messages[0].get("name") }} {{ (messages[0].role | tojson)[:-1] }} {{ "a,b".split(",") | join("/") }} {{ "abc"[-2:] }}
 """
 
 USER = {"role": "user", "content": " What is 2 < 3 & \"4\"?\n"}

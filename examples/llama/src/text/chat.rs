@@ -81,7 +81,7 @@ impl Chat {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, text))
         });
         environment.add_function("strftime_now", |format: String| date(&format, SystemTime::now()));
-        environment.add_template_owned(NAME, without_marks(&template)).map_err(|why| wrong(&why))?;
+        environment.add_template_owned(NAME, joined(&without_marks(&template))).map_err(|why| wrong(&why))?;
         Ok(Self { environment, special })
     }
 
@@ -140,6 +140,22 @@ fn without_marks(template: &str) -> String {
         }
     }
     text
+}
+
+/// The template with its texts on one line: in Jinja as in Python, a backslash at the end of a line
+/// joins it with the next, within a text.
+fn joined(template: &str) -> String {
+    let mut out = String::new();
+    let mut rest = template;
+    while let Some(start) = rest.find("{{").into_iter().chain(rest.find("{%")).min() {
+        let (before, tag) = rest.split_at(start);
+        let end = if tag.starts_with("{{") { "}}" } else { "%}" };
+        let (tag, after) = tag.split_at(tag.find(end).unwrap_or(tag.len()));
+        out += before;
+        out += &tag.replace("\\\n", "");
+        rest = after;
+    }
+    out + rest
 }
 
 /// The template of `tokenizer_config.json`: a text, or a list with one named `default`.
