@@ -4,6 +4,7 @@ use std::path::Path;
 
 use burn_rocm_llama::Result;
 use burn_rocm_llama::config::{Config, Fields};
+use burn_rocm_llama::weights::bytes;
 use serde_json::{Map, Value, json};
 
 fn config(changes: Value) -> Result<Config> {
@@ -120,8 +121,8 @@ fn sizes_are_counted_before_loading() {
     let config = config(json!({"tie_word_embeddings": true, "num_key_value_heads": 2})).expect("settings");
     let matrices = 64 * 32 + 4 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 32 * 48);
     let norms = 32 * (2 * 4 + 1);
-    assert_eq!(config.weight_bytes(2), 2 * matrices + 4 * norms);
-    assert_eq!(config.weight_bytes(4), 4 * (matrices + norms));
+    assert_eq!(bytes(&config, 2), 2 * matrices + 4 * norms);
+    assert_eq!(bytes(&config, 4), 4 * (matrices + norms));
     // Keys and values, 4 layers, 2 heads of 8 features.
     assert_eq!(config.cache_bytes(10, 2), 2 * 4 * 2 * 8 * 10 * 2);
 }

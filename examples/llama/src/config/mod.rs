@@ -169,12 +169,6 @@ impl Config {
         })
     }
 
-    /// Bytes that the weights take, with norms in f32 and all else in elements of so many bytes.
-    pub fn weight_bytes(&self, element: usize) -> usize {
-        let weights = crate::weights::expected(self);
-        weights.iter().map(|weight| weight.len() * if weight.is_norm() { 4 } else { element }).sum()
-    }
-
     /// Bytes that the keys and values of so many tokens take.
     pub fn cache_bytes(&self, tokens: usize, element: usize) -> usize {
         2 * self.layers.len() * self.kv_heads * self.head_dim * tokens * element

@@ -45,7 +45,7 @@ impl Model {
         let weights = expected(&config);
         // Before anything is copied.
         source.check(&weights)?;
-        let of = config.weight_bytes(dtype.size());
+        let of = crate::weights::bytes(&config, dtype.size());
         let mut bytes = 0;
         let mut tensors = Tensors { matrices: HashMap::new(), vectors: HashMap::new() };
         for weight in &weights {

@@ -15,7 +15,7 @@ use crate::generate::PIECE;
 use crate::gguf::Gguf;
 use crate::model::{B, Model};
 use crate::text::{Chat, Tokens};
-use crate::weights::{Folder, Random, Source, expected};
+use crate::weights::{self, Folder, Random, Source, expected};
 
 /// A model before it is loaded.
 pub(super) struct Opened {
@@ -93,7 +93,7 @@ pub(super) fn load(
     }
     let DeviceInfo { name, provider, .. } = device.info()?;
     let dtype = arguments.dtype.map_or_else(|| source.dtype(), DType::from);
-    let weights = config.weight_bytes(dtype.size());
+    let weights = weights::bytes(&config, dtype.size());
     let cache = config.cache_bytes(context, dtype.size());
     let work = working_bytes(&config, context.min(PIECE), dtype.size());
     let needed = weights + cache + work;

@@ -172,3 +172,9 @@ pub(crate) fn expected(config: &Config) -> Vec<Weight> {
     }
     weights
 }
+
+/// Bytes that the weights of a model take, with norms in f32 and all else in elements of so many
+/// bytes.
+pub fn bytes(config: &Config, element: usize) -> usize {
+    expected(config).iter().map(|weight| weight.len() * if weight.is_norm() { 4 } else { element }).sum()
+}

@@ -9,7 +9,7 @@ use burn::tensor::DType;
 use crate::error::Result;
 
 pub(crate) use expected::expected;
-pub use expected::{Role, Weight};
+pub use expected::{Role, Weight, bytes};
 pub use folder::Folder;
 pub use random::Random;
 
