@@ -1,0 +1,120 @@
+//! The model: tokens in, logits out.
+
+mod cache;
+mod layer;
+mod load;
+mod ops;
+
+use burn::tensor::{DType, Int, Tensor, TensorData};
+use burn_rocm::{Rocm, RocmDevice};
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use layer::Layer;
+use ops::{linear, rms_norm, softcap};
+
+pub use cache::Cache;
+pub use load::Loaded;
+
+/// The backend.
+pub type B = Rocm;
+
+/// Of which tokens [`Model::forward`] computes logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Logits {
+    /// Of the last token.
+    Last,
+    /// Of all tokens of the call.
+    All,
+}
+
+/// A model on a device.
+#[derive(Debug)]
+pub struct Model {
+    config: Config,
+    device: RocmDevice,
+    dtype: DType,
+    embedding: Tensor<B, 2>,
+    layers: Vec<Layer>,
+    norm: Tensor<B, 1>,
+    /// The output matrix, unless it is the embedding.
+    output: Option<Tensor<B, 2>>,
+}
+
+impl Model {
+    /// The settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The device.
+    pub fn device(&self) -> &RocmDevice {
+        &self.device
+    }
+
+    /// The dtype of activations, and of all weights except norms.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Computes the logits of tokens that follow those in the cache, and adds them to the cache.
+    ///
+    /// # Shapes
+    /// - output, f32: `[1, vocabulary]` for [`Logits::Last`], `[tokens, vocabulary]` for
+    ///   [`Logits::All`]
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for no tokens, [`Error::Token`] for a token outside the vocabulary,
+    /// [`Error::TooLong`] if the cache has no room for the tokens; an error of the device. After
+    /// one of the first three, the cache is as it was.
+    pub fn forward(&self, tokens: &[u32], cache: &mut Cache, logits: Logits) -> Result<Tensor<B, 2>> {
+        let vocabulary = self.config.vocabulary;
+        if tokens.is_empty() {
+            let (expected, found) = ("at least 1 token".to_owned(), "none".to_owned());
+            return Err(Error::Argument { name: "tokens", expected, found });
+        }
+        if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
+            return Err(Error::Token { token, vocabulary });
+        }
+        cache.check(tokens.len())?;
+
+        let ids: Vec<i32> = tokens.iter().map(|&token| token as i32).collect();
+        let ids =
+            Tensor::<B, 1, Int>::from_data(TensorData::new(ids, [tokens.len()]), (&self.device, DType::I32));
+        let mut hidden = self.embedding.clone().select(0, ids);
+        if let Some(scale) = self.config.embedding_scale {
+            hidden = hidden * ops::rounded(scale, self.dtype);
+        }
+        for (layer, settings) in self.layers.iter().zip(&self.config.layers) {
+            hidden = layer.forward(hidden, &self.config, settings, cache)?;
+        }
+        cache.advance(tokens.len());
+        if logits == Logits::Last {
+            hidden = hidden.narrow(0, tokens.len() - 1, 1);
+        }
+        let hidden = rms_norm(hidden, &self.norm, self.config.epsilon)?;
+        let logits = linear(hidden, self.output.as_ref().unwrap_or(&self.embedding), None).cast(DType::F32);
+        Ok(match self.config.logit_softcap {
+            Some(cap) => softcap(logits, cap),
+            None => logits,
+        })
+    }
+
+    /// Adds a prompt to the cache, and computes the logits of its last token. Runs in pieces of
+    /// so many tokens, so that working memory does not grow with the prompt.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward); a piece of 0 tokens is an [`Error::Argument`].
+    pub fn prefill(&self, prompt: &[u32], cache: &mut Cache, piece: usize) -> Result<Tensor<B, 2>> {
+        if piece == 0 || prompt.is_empty() {
+            let found = format!("{} tokens in pieces of {piece}", prompt.len());
+            return Err(Error::Argument { name: "prompt", expected: "at least 1 of each".to_owned(), found });
+        }
+        cache.check(prompt.len())?;
+        let last = (prompt.len() - 1) / piece * piece;
+        for piece in prompt[..last].chunks(piece) {
+            self.forward(piece, cache, Logits::Last)?;
+        }
+        self.forward(&prompt[last..], cache, Logits::Last)
+    }
+}

@@ -1,0 +1,145 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use burn::tensor::DType;
+use burn_rocm::{RocmDevice, RocmError};
+use clap::{Parser, ValueEnum};
+
+use crate::config::Generation;
+use crate::sample::Sampling;
+
+/// Generates text with a language model on an AMD GPU (or another provider). The text goes to the
+/// standard output, everything else to the standard error.
+#[derive(Debug, Parser)]
+#[command(name = "llama")]
+pub(super) struct Arguments {
+    /// The model: a Hugging Face folder with config.json, tokenizer.json and safetensors, or a GGUF
+    /// file.
+    #[arg(long, value_name = "PATH", required_unless_present = "random")]
+    pub(super) model: Option<PathBuf>,
+    /// A model with random weights, whose tokens have no text: its speed is that of a real one.
+    #[arg(long, value_enum, conflicts_with_all = ["model", "chat", "system"])]
+    pub(super) random: Option<RandomModel>,
+    /// The text to continue or, with --chat, to answer.
+    #[arg(long)]
+    pub(super) prompt: Option<String>,
+    /// A prompt of so many random tokens, to measure.
+    #[arg(long, value_name = "N", conflicts_with_all = ["prompt", "chat"], value_parser = at_least_1)]
+    pub(super) prompt_tokens: Option<usize>,
+    /// Use the model's chat template. Without --prompt, read one message a line from the standard
+    /// input.
+    #[arg(long)]
+    pub(super) chat: bool,
+    /// The system message of a conversation.
+    #[arg(long, requires = "chat")]
+    pub(super) system: Option<String>,
+    /// The most tokens to generate. A stop token may end the text before.
+    #[arg(long, default_value_t = 256, value_name = "N")]
+    pub(super) tokens: usize,
+    /// Tokens that the cache has room for. [default: prompt and answer; with --chat, 4096 or the
+    /// model's limit]
+    #[arg(long, value_name = "N", value_parser = at_least_1)]
+    pub(super) context: Option<usize>,
+    /// Divides the logits; 0 always takes the most likely token. [default: what the model's
+    /// generation_config.json says, like the next four]
+    #[arg(long, value_name = "T")]
+    pub(super) temperature: Option<f64>,
+    /// Draw from so many of the most likely tokens; 0: from all.
+    #[arg(long, value_name = "K")]
+    pub(super) top_k: Option<usize>,
+    /// Draw from the most likely tokens whose probabilities reach this sum.
+    #[arg(long, value_name = "P")]
+    pub(super) top_p: Option<f64>,
+    /// Draw from tokens with at least this part of the largest probability.
+    #[arg(long, value_name = "P")]
+    pub(super) min_p: Option<f64>,
+    /// Makes tokens of the text so far less likely; 1 does not.
+    #[arg(long, value_name = "R")]
+    pub(super) repetition_penalty: Option<f64>,
+    /// Decides which tokens are drawn, and random weights.
+    #[arg(long, default_value_t = 42)]
+    pub(super) seed: u64,
+    /// The dtype of weights and activations. [default: that of the weights' files]
+    #[arg(long, value_enum)]
+    pub(super) dtype: Option<Precision>,
+    /// The device: `rocm`, `rocm:1` or `1` for the second one.
+    #[arg(long, default_value = "rocm", value_parser = device)]
+    pub(super) device: RocmDevice,
+    /// The provider of the device. `auto` takes the first that has one. [default:
+    /// BURN_ROCM_PROVIDER, or else auto]
+    #[arg(long, value_enum)]
+    pub(super) provider: Option<Provider>,
+}
+
+/// A model with random weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum RandomModel {
+    /// 4 layers of 64 features.
+    Tiny,
+    /// The shapes of Llama 3.2 1B.
+    #[value(name = "llama-3.2-1b")]
+    Llama32,
+}
+
+/// A dtype.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Precision {
+    /// 32 bits.
+    F32,
+    /// 16 bits, 10 of them of the fraction.
+    F16,
+    /// 16 bits, with the range of f32.
+    Bf16,
+}
+
+/// The choice of a provider.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum Provider {
+    /// The first of the others that has a device, in this order.
+    Auto,
+    /// AMD GPUs, by AMD's libraries.
+    Rocm,
+    /// NVIDIA GPUs.
+    Cuda,
+    /// The processor.
+    Cpu,
+}
+
+impl From<Precision> for DType {
+    fn from(precision: Precision) -> Self {
+        match precision {
+            Precision::F32 => DType::F32,
+            Precision::F16 => DType::F16,
+            Precision::Bf16 => DType::BF16,
+        }
+    }
+}
+
+impl Arguments {
+    /// How tokens are drawn: as the options say, else as the model's authors recommend.
+    pub(super) fn sampling(&self, generation: &Generation) -> Sampling {
+        let recommended = Sampling::recommended(generation);
+        Sampling {
+            temperature: self.temperature.unwrap_or(recommended.temperature),
+            top_k: self.top_k.unwrap_or(recommended.top_k),
+            top_p: self.top_p.unwrap_or(recommended.top_p),
+            min_p: self.min_p.unwrap_or(recommended.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(recommended.repetition_penalty),
+        }
+    }
+}
+
+fn at_least_1(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".to_owned()),
+        Ok(number) => Ok(number),
+        Err(error) => Err(format!("expected a whole number: {error}")),
+    }
+}
+
+fn device(text: &str) -> Result<RocmDevice, String> {
+    // A bare number is short for `rocm:NUMBER`.
+    let name = if text.parse::<usize>().is_ok() { format!("rocm:{text}") } else { text.to_owned() };
+    name.parse().map_err(|error: RocmError| error.to_string())
+}

@@ -1,0 +1,222 @@
+//! The program: options, messages, and the way it ends.
+
+mod arguments;
+mod models;
+mod open;
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::panic::{self, AssertUnwindSafe};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::error::{Error, Result};
+use crate::generate::{Options, Session, Timing};
+use crate::text::{Chat, Message, Stream, Tokens};
+use arguments::Arguments;
+use open::Opened;
+
+/// Room for a conversation if neither the user nor the model says less.
+const CONVERSATION: usize = 4096;
+
+/// Parses the arguments and runs the program. An error is printed as its text alone.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    // A device that fails in the middle of an op panics with the error's text, which is all a user
+    // wants to see. RUST_BACKTRACE shows the rest.
+    if std::env::var_os("RUST_BACKTRACE").is_none() {
+        panic::set_hook(Box::new(|_| {}));
+    }
+    let text = match panic::catch_unwind(AssertUnwindSafe(|| run(&arguments))) {
+        Ok(Ok(())) => return ExitCode::SUCCESS,
+        // The reader of a pipe, such as `head`, has seen enough.
+        Ok(Err(Error::Output(why))) if why.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
+        Ok(Err(error)) => error.to_string(),
+        Err(payload) => {
+            let text = payload.downcast_ref::<String>().cloned();
+            text.or_else(|| payload.downcast_ref::<&str>().map(|&text| text.to_owned())).unwrap_or_default()
+        }
+    };
+    eprintln!("error: {text}");
+    ExitCode::FAILURE
+}
+
+/// What the model is asked.
+enum Task {
+    /// One prompt.
+    Tokens(Vec<u32>),
+    /// A conversation.
+    Chat(Box<Chat>),
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    let Opened { config, source, generation, tokens, chat } = open::open(arguments)?;
+    let options = Options {
+        tokens: arguments.tokens,
+        sampling: arguments.sampling(&generation),
+        stop: generation.stop.clone(),
+    };
+    options.sampling.check()?;
+    let task = task(arguments, tokens.as_ref(), chat, config.vocabulary)?;
+    let context = match (&task, arguments.context) {
+        (_, Some(context)) => context,
+        (Task::Chat(_), None) => CONVERSATION.min(config.context),
+        (Task::Tokens(prompt), None) => {
+            let (prompt, answer) = (prompt.len(), options.tokens);
+            if prompt + answer > config.context {
+                return Err(Error::TooLong { prompt, answer, limit: config.context });
+            }
+            prompt + answer
+        }
+    };
+    let model = open::load(arguments, config, source.as_ref(), context)?;
+    let mut session = Session::new(&model, context, arguments.seed)?;
+    let mut answer = |prompt: &[u32], options: &Options| -> Result<String> {
+        let (text, timing) = match &tokens {
+            Some(tokens) => write(&mut session, prompt, options, tokens)?,
+            None => (String::new(), write_ids(&mut session, prompt, options)?),
+        };
+        report(&timing);
+        Ok(text)
+    };
+    match task {
+        Task::Tokens(prompt) => answer(&prompt, &options).map(|_| ()),
+        Task::Chat(chat) => {
+            let Some(tokens) = &tokens else { return Ok(()) };
+            converse(arguments, &chat, tokens, context, &options, &mut answer)
+        }
+    }
+}
+
+fn task(
+    arguments: &Arguments,
+    tokens: Option<&Tokens>,
+    chat: Option<Chat>,
+    vocabulary: usize,
+) -> Result<Task> {
+    if let Some(count) = arguments.prompt_tokens {
+        return Ok(Task::Tokens(models::random_prompt(count, vocabulary, arguments.seed)));
+    }
+    let Some(tokens) = tokens else {
+        // Random weights: a byte is a token.
+        let text = arguments.prompt.as_deref().unwrap_or("Once upon a time");
+        return Ok(Task::Tokens(text.bytes().map(u32::from).collect()));
+    };
+    if arguments.chat {
+        return chat.map(|chat| Task::Chat(Box::new(chat))).ok_or_else(|| {
+            let reason = "--chat: expected chat_template.jinja, or `chat_template` in \
+                          tokenizer_config.json or GGUF's metadata, found none";
+            Error::file(arguments.model.clone().unwrap_or_default(), reason)
+        });
+    }
+    let text = match &arguments.prompt {
+        Some(text) => text.clone(),
+        None => {
+            let mut text = String::new();
+            if io::stdin().is_terminal() {
+                eprintln!("the prompt, ended by Ctrl-D:");
+            }
+            io::Read::read_to_string(&mut io::stdin(), &mut text).map_err(|why| Error::file("-", why))?;
+            text
+        }
+    };
+    let prompt = tokens.encode(&text, true)?;
+    if prompt.is_empty() {
+        let (expected, found) = ("at least 1 token".to_owned(), "none".to_owned());
+        return Err(Error::Argument { name: "prompt", expected, found });
+    }
+    Ok(Task::Tokens(prompt))
+}
+
+/// Answers `--prompt`, or each line of the standard input.
+fn converse(
+    arguments: &Arguments,
+    chat: &Chat,
+    tokens: &Tokens,
+    context: usize,
+    options: &Options,
+    answer: &mut dyn FnMut(&[u32], &Options) -> Result<String>,
+) -> Result<()> {
+    let mut messages: Vec<_> =
+        arguments.system.iter().map(|text| Message::new("system", text.as_str())).collect();
+    let mut reply = |messages: &mut Vec<Message>, text: &str| {
+        messages.push(Message::new("user", text));
+        let prompt = tokens.encode(&chat.render(messages, true)?, false)?;
+        let room = (context + 1).saturating_sub(prompt.len());
+        if room == 0 {
+            messages.pop();
+            return Err(Error::TooLong { prompt: prompt.len(), answer: 1, limit: context });
+        }
+        let options = Options { tokens: options.tokens.min(room), ..options.clone() };
+        let text = answer(&prompt, &options)?;
+        messages.push(Message::new("assistant", text));
+        Ok(())
+    };
+    if let Some(text) = &arguments.prompt {
+        return reply(&mut messages, text);
+    }
+    let mut lines = io::stdin().lock().lines();
+    loop {
+        if io::stdin().is_terminal() {
+            eprint!("> ");
+        }
+        let Some(line) = lines.next() else { return Ok(()) };
+        let line = line.map_err(|why| Error::file("-", why))?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        match reply(&mut messages, line.trim()) {
+            // The conversation may go on with a shorter message.
+            Err(error @ Error::TooLong { .. }) => eprintln!("error: {error}"),
+            other => other?,
+        }
+    }
+}
+
+/// Generates a text and writes it as it comes.
+fn write(
+    session: &mut Session,
+    prompt: &[u32],
+    options: &Options,
+    tokens: &Tokens,
+) -> Result<(String, Timing)> {
+    let mut out = io::stdout().lock();
+    let mut text = String::new();
+    let mut stream = Stream::new(tokens);
+    let mut show = |piece: String| -> Result<()> {
+        out.write_all(piece.as_bytes()).and_then(|()| out.flush())?;
+        text += &piece;
+        Ok(())
+    };
+    let timing = session.generate(prompt, options, |token| {
+        show(stream.push(token)?)?;
+        Ok(ControlFlow::Continue(()))
+    })?;
+    show(stream.finish()?)?;
+    writeln!(out)?;
+    Ok((text, timing))
+}
+
+/// Generates tokens that have no text, and writes their ids.
+fn write_ids(session: &mut Session, prompt: &[u32], options: &Options) -> Result<Timing> {
+    let mut out = io::stdout().lock();
+    let timing = session.generate(prompt, options, |token| {
+        write!(out, "{token} ").and_then(|()| out.flush())?;
+        Ok(ControlFlow::Continue(()))
+    })?;
+    writeln!(out)?;
+    Ok(timing)
+}
+
+fn report(timing: &Timing) {
+    eprintln!(
+        "prompt: {} tokens in {:.3} s, {:.1} tokens/s; generated: {} more tokens in {:.3} s, {:.1} tokens/s",
+        timing.prompt,
+        timing.to_first.as_secs_f64(),
+        timing.prompt_rate(),
+        timing.generated,
+        timing.generation.as_secs_f64(),
+        timing.rate(),
+    );
+}

@@ -1,0 +1,161 @@
+//! Opening a model: what it is, whether it fits, and the loading.
+
+use std::path::Path;
+
+use burn::tensor::DType;
+use burn::tensor::backend::Backend;
+use burn_rocm::{DeviceInfo, ProviderKind};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::arguments::{Arguments, Provider, RandomModel};
+use super::models;
+use crate::config::{Config, Generation};
+use crate::error::{Error, Result};
+use crate::generate::PIECE;
+use crate::gguf::Gguf;
+use crate::model::{B, Model};
+use crate::text::{Chat, Tokens};
+use crate::weights::{self, Folder, Random, Source, expected};
+
+/// A model before it is loaded.
+pub(super) struct Opened {
+    pub(super) config: Config,
+    pub(super) source: Box<dyn Source>,
+    pub(super) generation: Generation,
+    /// `None` for random weights.
+    pub(super) tokens: Option<Tokens>,
+    /// `None` if the model has no chat template, or nobody asks for it.
+    pub(super) chat: Option<Chat>,
+}
+
+/// Opens the files of a model, and checks them against each other.
+pub(super) fn open(arguments: &Arguments) -> Result<Opened> {
+    let opened = match (&arguments.model, arguments.random) {
+        (Some(path), _) if path.is_dir() => folder(path, arguments.chat)?,
+        (Some(path), _) if path.is_file() => file(path, arguments.chat)?,
+        (Some(path), _) => {
+            return Err(Error::file(path, "--model: expected a folder or a GGUF file, found nothing"));
+        }
+        (None, random) => {
+            let config = models::config(random.unwrap_or(RandomModel::Tiny))?;
+            let source = Box::new(Random { norm_adds_one: config.norm_adds_one });
+            Opened { config, source, generation: Generation::default(), tokens: None, chat: None }
+        }
+    };
+    let Opened { config, generation, tokens, .. } = &opened;
+    generation.check(config.vocabulary)?;
+    if let Some(tokens) = tokens.as_ref().filter(|tokens| tokens.count() > config.vocabulary) {
+        // Some models have spare rows in the embedding, none lacks rows.
+        let reason = format!("expected at most {} tokens, found {}", config.vocabulary, tokens.count());
+        return Err(Error::file(tokens.path(), reason));
+    }
+    Ok(opened)
+}
+
+/// A Hugging Face folder.
+fn folder(path: &Path, chat: bool) -> Result<Opened> {
+    let config = Config::read(path)?;
+    let source = Box::new(Folder::open(path, &config)?);
+    source.check(&expected(&config))?;
+    let generation = Generation::read(path)?;
+    let tokens = Some(Tokens::read(&path.join("tokenizer.json"))?);
+    let chat = if chat { Chat::read(path)? } else { None };
+    Ok(Opened { config, source, generation, tokens, chat })
+}
+
+/// A GGUF file. A tokenizer.json beside it replaces its own tokenizer.
+fn file(path: &Path, chat: bool) -> Result<Opened> {
+    let source = Box::new(Gguf::open(path)?);
+    let config = source.config().clone();
+    source.check(&expected(&config))?;
+    let beside = path.with_file_name("tokenizer.json");
+    let tokens = if beside.exists() { Tokens::read(&beside)? } else { source.tokens()? };
+    let chat = if chat { source.chat()? } else { None };
+    let generation = source.generation().clone();
+    Ok(Opened { config, source, generation, tokens: Some(tokens), chat })
+}
+
+/// Says what the model needs and whether it fits, then loads it with a progress bar.
+pub(super) fn load(
+    arguments: &Arguments,
+    config: Config,
+    source: &dyn Source,
+    context: usize,
+) -> Result<Model> {
+    let device = &arguments.device;
+    if let Some(provider) = arguments.provider {
+        burn_rocm::select_provider(match provider {
+            Provider::Auto => None,
+            Provider::Rocm => Some(ProviderKind::Rocm),
+            Provider::Cuda => Some(ProviderKind::Cuda),
+            Provider::Cpu => Some(ProviderKind::Cpu),
+        })?;
+    }
+    let DeviceInfo { name, provider, .. } = device.info()?;
+    let dtype = arguments.dtype.map_or_else(|| source.dtype(), DType::from);
+    let weights = weights::bytes(&config, dtype.size());
+    let cache = config.cache_bytes(context, dtype.size());
+    let work = working_bytes(&config, context.min(PIECE), dtype.size());
+    let needed = weights + cache + work;
+    let (free, _) = device.free_and_total_memory()?;
+    eprintln!(
+        "model: {:?}, {} layers, {} features, {} parameters, {dtype:?}",
+        config.family,
+        config.layers.len(),
+        config.width,
+        count(expected(&config).iter().map(|weight| weight.len()).sum()),
+    );
+    eprintln!(
+        "needs {}: weights {}, cache of {context} tokens {}, working memory about {}",
+        size(needed),
+        size(weights),
+        size(cache),
+        size(work),
+    );
+    let verdict = if needed <= free { "enough" } else { "too little" };
+    eprintln!("device: {device}, {name}, by the {provider} provider; {} free, {verdict}", size(free));
+    if needed > free {
+        return Err(Error::Memory { needed: size(needed), free: size(free) });
+    }
+    B::seed(device, arguments.seed);
+    let bar = ProgressBar::new(weights as u64);
+    // A template of constants; a wrong one would only lack parts of the bar.
+    if let Ok(style) =
+        ProgressStyle::with_template("loading [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}")
+    {
+        bar.set_style(style);
+    }
+    let model = Model::load(config, source, device, dtype, |loaded| bar.set_position(loaded.bytes as u64));
+    bar.finish_and_clear();
+    let model = model?;
+    device.synchronize()?;
+    Ok(model)
+}
+
+/// An estimate of the most memory that a pass over so many tokens takes beside weights and cache:
+/// the feed-forward layer's three tensors, the residual with its norm, queries and contexts, and
+/// logits.
+fn working_bytes(config: &Config, tokens: usize, element: usize) -> usize {
+    let features = 3 * config.inner + 4 * config.width + 4 * config.heads * config.head_dim;
+    tokens * features * element + config.vocabulary * (element + 4)
+}
+
+/// Bytes with a unit.
+fn size(bytes: usize) -> String {
+    let mib = bytes as f64 / f64::from(1 << 20);
+    match mib {
+        ..1.0 => format!("{:.0} KiB", mib * 1024.0),
+        ..1024.0 => format!("{mib:.1} MiB"),
+        _ => format!("{:.2} GiB", mib / 1024.0),
+    }
+}
+
+/// A number of parameters in words.
+fn count(parameters: usize) -> String {
+    let millions = parameters as f64 / 1e6;
+    if millions < 1000.0 {
+        format!("{millions:.2} million")
+    } else {
+        format!("{:.2} billion", millions / 1000.0)
+    }
+}

@@ -1,0 +1,9 @@
+//! Text to tokens and back.
+
+mod chat;
+mod stream;
+mod tokenizer;
+
+pub use chat::{Chat, Message};
+pub use stream::Stream;
+pub use tokenizer::Tokens;

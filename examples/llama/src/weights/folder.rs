@@ -1,0 +1,190 @@
+//! The weights of a Hugging Face folder: `model.safetensors`, or the files of
+//! `model.safetensors.index.json`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use burn::tensor::DType;
+use memmap2::Mmap;
+use safetensors::{Dtype, SafeTensors};
+
+use super::{Elements, Role, Source, Weight};
+use crate::config::{Config, Family, read_json};
+use crate::error::{Error, Result};
+
+/// One mapped file.
+#[derive(Debug)]
+struct Part {
+    path: PathBuf,
+    map: Mmap,
+}
+
+/// One tensor of a file.
+#[derive(Debug)]
+struct Entry {
+    part: usize,
+    /// Where its bytes are within the file.
+    bytes: std::ops::Range<usize>,
+    shape: Vec<usize>,
+    dtype: Dtype,
+}
+
+/// The weights of a folder, mapped into memory: the system reads a tensor's pages when they are
+/// copied to the device.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    parts: Vec<Part>,
+    entries: BTreeMap<String, Entry>,
+    /// What the names of the text model begin with.
+    prefix: String,
+    gemma: bool,
+}
+
+impl Folder {
+    /// Opens the weights of a folder.
+    ///
+    /// # Errors
+    /// [`Error::File`] if a file is missing, cut off or damaged.
+    pub fn open(path: &Path, config: &Config) -> Result<Self> {
+        let mut folder = Self {
+            path: path.to_owned(),
+            parts: Vec::new(),
+            entries: BTreeMap::new(),
+            prefix: String::new(),
+            gemma: matches!(config.family, Family::Gemma2 | Family::Gemma3),
+        };
+        for file in files(path)? {
+            folder.add(file)?;
+        }
+        let embedding = "embed_tokens.weight";
+        let prefix = folder.entries.keys().filter_map(|name| name.strip_suffix(embedding)).next();
+        folder.prefix = match prefix {
+            Some(prefix) => prefix.to_owned(),
+            None => {
+                let (expected, found) = ("the embedding", format!("{} other tensors", folder.entries.len()));
+                return Err(folder.wrong(&format!("model.{embedding}"), expected, found));
+            }
+        };
+        Ok(folder)
+    }
+
+    fn add(&mut self, path: PathBuf) -> Result<()> {
+        let file = File::open(&path).map_err(|why| Error::file(&path, why))?;
+        // SAFETY: nobody guarantees that another process leaves the file as it is while it is
+        // mapped; this is the risk of every program that maps files. If the file is cut off
+        // meanwhile, the process ends with SIGBUS. All values of its bytes are valid as bytes, and
+        // every dtype here takes all of them.
+        let map = unsafe { Mmap::map(&file) }.map_err(|why| Error::file(&path, why))?;
+        let parsed = SafeTensors::deserialize(&map)
+            .map_err(|why| Error::file(&path, format!("damaged or cut off ({} bytes): {why}", map.len())))?;
+        let start = map.as_ptr() as usize;
+        for (name, view) in parsed.iter() {
+            let at = view.data().as_ptr() as usize - start;
+            let entry = Entry {
+                part: self.parts.len(),
+                bytes: at..at + view.data().len(),
+                shape: view.shape().to_vec(),
+                dtype: view.dtype(),
+            };
+            self.entries.insert(name.to_owned(), entry);
+        }
+        self.parts.push(Part { path, map });
+        Ok(())
+    }
+
+    fn wrong(&self, name: &str, expected: impl Into<String>, found: impl Into<String>) -> Error {
+        let path = match self.entries.get(name) {
+            Some(entry) => &self.parts[entry.part].path,
+            None => &self.path,
+        };
+        Error::Tensor {
+            path: path.clone(),
+            name: name.to_owned(),
+            expected: expected.into(),
+            found: found.into(),
+        }
+    }
+
+    /// The entry of a weight, with its dtype, after a check of its name, shape and dtype.
+    fn find(&self, weight: &Weight) -> Result<(&Entry, DType)> {
+        let name = match weight.role {
+            // The output matrix lies beside the model whose embedding it may be.
+            Role::Output => format!("{}lm_head.weight", self.prefix.trim_end_matches("model.")),
+            _ => format!("{}{}", self.prefix, weight.name(self.gemma)),
+        };
+        let shape = format!("{:?}", weight.shape);
+        let Some(entry) = self.entries.get(&name) else {
+            return Err(self.wrong(&name, format!("a tensor {shape}"), "nothing"));
+        };
+        if entry.shape != weight.shape {
+            return Err(self.wrong(&name, shape, format!("{:?}", entry.shape)));
+        }
+        match dtype(entry.dtype) {
+            Some(dtype) => Ok((entry, dtype)),
+            None => Err(self.wrong(&name, "f32, f16 or bf16", format!("{:?}", entry.dtype))),
+        }
+    }
+}
+
+/// The paths of the weights' files.
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let index = folder.join("model.safetensors.index.json");
+    if !index.exists() {
+        let one = folder.join("model.safetensors");
+        if !one.exists() {
+            let reason = "expected model.safetensors or model.safetensors.index.json, found neither";
+            return Err(Error::file(folder, reason));
+        }
+        return Ok(vec![one]);
+    }
+    let json = read_json(&index)?;
+    let Some(map) = json.get("weight_map").and_then(|map| map.as_object()) else {
+        return Err(Error::file(&index, "expected an object `weight_map`, found none"));
+    };
+    let mut names = BTreeSet::new();
+    for (tensor, file) in map {
+        match file.as_str().filter(|name| !name.is_empty() && !name.contains(['/', '\\'])) {
+            Some(file) => names.insert(file),
+            None => {
+                let reason = format!("`{tensor}`: expected the name of a file in this folder, found {file}");
+                return Err(Error::file(&index, reason));
+            }
+        };
+    }
+    let paths: Vec<_> = names.into_iter().map(|name| folder.join(name)).collect();
+    let missing: Vec<_> = paths.iter().filter(|path| !path.exists()).collect();
+    match missing.first() {
+        Some(first) => {
+            let reason = format!("missing; {} of the {} files of the index are", missing.len(), paths.len());
+            Err(Error::file(*first, reason))
+        }
+        None => Ok(paths),
+    }
+}
+
+fn dtype(dtype: Dtype) -> Option<DType> {
+    match dtype {
+        Dtype::F32 => Some(DType::F32),
+        Dtype::F16 => Some(DType::F16),
+        Dtype::BF16 => Some(DType::BF16),
+        _ => None,
+    }
+}
+
+impl Source for Folder {
+    fn read(&self, weight: &Weight) -> Result<Elements<'_>> {
+        let (entry, dtype) = self.find(weight)?;
+        Ok(Elements::Bytes(&self.parts[entry.part].map[entry.bytes.clone()], dtype))
+    }
+
+    fn check(&self, weights: &[Weight]) -> Result<()> {
+        weights.iter().try_for_each(|weight| self.find(weight).map(|_| ()))
+    }
+
+    fn dtype(&self) -> DType {
+        let largest = self.entries.values().max_by_key(|entry| entry.bytes.len());
+        largest.and_then(|entry| dtype(entry.dtype)).unwrap_or(DType::F32)
+    }
+}

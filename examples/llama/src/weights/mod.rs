@@ -1,0 +1,46 @@
+//! The weights of a model: which tensors it needs, and where they come from.
+
+mod expected;
+mod folder;
+mod random;
+
+use burn::tensor::DType;
+
+use crate::error::Result;
+
+pub(crate) use expected::expected;
+pub use expected::{Role, Weight, bytes};
+pub use folder::Folder;
+pub use random::Random;
+
+/// A source of weights.
+pub trait Source {
+    /// The elements of a weight, as the source has them.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`](crate::Error::Tensor) if the weight is missing or has another shape or
+    /// dtype; an error of the file.
+    fn read(&self, weight: &Weight) -> Result<Elements<'_>>;
+
+    /// Checks names and shapes of all weights, without reading their elements.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), for the first weight that is wrong.
+    fn check(&self, weights: &[Weight]) -> Result<()>;
+
+    /// The dtype that most weights have.
+    fn dtype(&self) -> DType;
+}
+
+/// A weight's elements in row-major order.
+#[derive(Debug)]
+pub enum Elements<'a> {
+    /// Little-endian bytes of a file: f32, f16 or bf16.
+    Bytes(&'a [u8], DType),
+    /// Elements that the host computed.
+    F32(Vec<f32>),
+    /// Elements that the device draws from a normal distribution with this deviation and mean 0.
+    Normal(f64),
+    /// The same number everywhere.
+    Constant(f64),
+}

@@ -1,0 +1,215 @@
+//! The program, as a user runs it.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use burn_rocm_llama::config::Config;
+use burn_rocm_llama::text::Tokens;
+use half::bf16;
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+
+fn references() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
+}
+
+/// Runs the program with this standard input.
+fn run_with(arguments: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_llama"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program");
+    child.stdin.take().expect("its input").write_all(input.as_bytes()).expect("an open input");
+    child.wait_with_output().expect("its output")
+}
+
+fn run(arguments: &[&str]) -> Output {
+    run_with(arguments, "")
+}
+
+fn texts(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
+    (text(&output.stdout), text(&output.stderr))
+}
+
+fn succeeds(output: &Output) -> (String, String) {
+    let (out, err) = texts(output);
+    assert!(output.status.success(), "{out}\n{err}");
+    (out, err)
+}
+
+fn fails(arguments: &[&str], expected: &str) {
+    let output = run(arguments);
+    let (out, err) = texts(&output);
+    assert!(!output.status.success(), "{out}\n{err}");
+    assert!(err.contains(expected), "expected {expected}\nfound    {err}");
+    assert!(!err.contains("panicked"), "{err}");
+}
+
+#[test]
+fn random_weights_generate_and_measure() {
+    let arguments = ["--random", "tiny", "--prompt-tokens", "40", "--tokens", "12", "--temperature", "0.9"];
+    let (first, err) = succeeds(&run(&arguments));
+    let ids: Vec<u32> = first.split_whitespace().map(|id| id.parse().expect("a token id")).collect();
+    assert_eq!(ids.len(), 12);
+    assert!(ids.iter().all(|&id| id < 256));
+    for text in [
+        "model: Llama, 4 layers, 64 features, 0.21 million parameters, BF16",
+        "needs ",
+        "cache of 52 tokens",
+        " free, enough",
+        "prompt: 40 tokens in ",
+        "generated: 11 more tokens in ",
+        " tokens/s",
+    ] {
+        assert!(err.contains(text), "{text} in {err}");
+    }
+    // The seed decides weights and tokens.
+    let (second, _) = succeeds(&run(&arguments));
+    assert_eq!(first, second);
+    let (other, _) = succeeds(&run(&[&arguments[..], &["--seed", "7"]].concat()));
+    assert_ne!(first, other);
+    let (_, err) =
+        succeeds(&run(&["--random", "tiny", "--prompt", "abc", "--tokens", "0", "--dtype", "f32"]));
+    assert!(err.contains("prompt: 3 tokens") && err.contains("F32"), "{err}");
+}
+
+/// A folder with a model of random weights and a tokenizer.
+fn folder(name: &str, template: Option<&str>) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("command-line-{name}"));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let (width, inner, vocabulary) = (16, 24, 420);
+    let config = format!(
+        r#"{{"model_type": "llama", "vocab_size": {vocabulary}, "hidden_size": {width},
+        "intermediate_size": {inner}, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "max_position_embeddings": 256, "tie_word_embeddings": true, "eos_token_id": 1}}"#
+    );
+    std::fs::write(folder.join("config.json"), config).expect("a file");
+    std::fs::copy(references().join("texts/bytes.json"), folder.join("tokenizer.json")).expect("a copy");
+    if let Some(template) = template {
+        let settings = serde_json::json!({"chat_template": template, "bos_token": "<|start|>"});
+        std::fs::write(folder.join("tokenizer_config.json"), settings.to_string()).expect("a file");
+    }
+    let layer = "model.layers.0.";
+    let shapes = [
+        ("model.embed_tokens.weight".to_owned(), vec![vocabulary, width]),
+        ("model.norm.weight".to_owned(), vec![width]),
+        (format!("{layer}input_layernorm.weight"), vec![width]),
+        (format!("{layer}post_attention_layernorm.weight"), vec![width]),
+        (format!("{layer}self_attn.q_proj.weight"), vec![width, width]),
+        (format!("{layer}self_attn.k_proj.weight"), vec![width, width]),
+        (format!("{layer}self_attn.v_proj.weight"), vec![width, width]),
+        (format!("{layer}self_attn.o_proj.weight"), vec![width, width]),
+        (format!("{layer}mlp.gate_proj.weight"), vec![inner, width]),
+        (format!("{layer}mlp.up_proj.weight"), vec![inner, width]),
+        (format!("{layer}mlp.down_proj.weight"), vec![width, inner]),
+    ];
+    let mut number = 1u32;
+    let mut draw = |len: usize| -> Vec<u8> {
+        let mut next = || {
+            number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            bf16::from_f32((number >> 8) as f32 / (1 << 23) as f32 - 1.0)
+        };
+        (0..len).flat_map(|_| next().to_le_bytes()).collect()
+    };
+    let tensors: Vec<_> =
+        shapes.into_iter().map(|(name, shape)| (name, draw(shape.iter().product()), shape)).collect();
+    let views = tensors.iter().map(|(name, bytes, shape)| {
+        (name.as_str(), TensorView::new(Dtype::BF16, shape.clone(), bytes).expect("a tensor"))
+    });
+    safetensors::serialize_to_file(views, None, &folder.join("model.safetensors")).expect("a file");
+    folder
+}
+
+fn name(path: &Path) -> &str {
+    path.to_str().expect("a path in UTF-8")
+}
+
+#[test]
+fn text_goes_to_the_standard_output() {
+    let folder = folder("text", None);
+    let model = name(&folder);
+    let arguments = ["--model", model, "--tokens", "20"];
+    let (out, err) = succeeds(&run(&[&arguments[..], &["--prompt", "Once upon a time"]].concat()));
+    assert!(out.ends_with('\n') && out.len() > 1, "{out:?}");
+    let tokens = Tokens::read(&folder.join("tokenizer.json")).expect("a tokenizer");
+    let count = tokens.encode("Once upon a time", true).expect("tokens").len();
+    assert!(err.contains(&format!("prompt: {count} tokens in ")), "{err}");
+    // The same prompt from the standard input.
+    let (piped, _) = succeeds(&run_with(&arguments, "Once upon a time"));
+    assert_eq!(piped, out);
+}
+
+#[test]
+fn conversations_use_the_template_and_the_cache() {
+    let template = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}\
+                    {% if add_generation_prompt %}[assistant]{% endif %}";
+    let folder = folder("chat", Some(template));
+    let arguments = ["--model", name(&folder), "--chat", "--tokens", "6"];
+    let (out, err) = succeeds(&run_with(&arguments, "What is it?\n\nAnd then?\n"));
+    assert!(out.lines().count() >= 2, "{out:?}");
+    let prompts: Vec<usize> = err
+        .lines()
+        .filter_map(|line| line.strip_prefix("prompt: ")?.split(' ').next()?.parse().ok())
+        .collect();
+    let tokens = Tokens::read(&folder.join("tokenizer.json")).expect("a tokenizer");
+    let count = |text: &str| tokens.encode(text, false).expect("tokens").len();
+    let first = count("<|start|>[user]What is it?[assistant]");
+    assert_eq!(prompts[0], first, "{err}");
+    assert_eq!(prompts.len(), 2, "{err}");
+    // The first question is in the cache already.
+    assert!(prompts[1] < first + 6 + count("[user]And then?[assistant]"), "{prompts:?}");
+
+    let (out, _) = succeeds(&run(&[&arguments[..], &["--system", "Be brief.", "--prompt", "Hi"]].concat()));
+    assert!(out.ends_with('\n'), "{out:?}");
+    let long = "word ".repeat(300);
+    let (_, err) = succeeds(&run_with(&arguments, &format!("{long}\nshort\n")));
+    assert!(err.contains("error: expected a prompt and an answer of at most 256 tokens, found "), "{err}");
+    assert_eq!(err.matches("generated: ").count(), 1, "{err}");
+}
+
+#[test]
+fn errors_are_one_line() {
+    fails(
+        &["--model", "no-such-folder"],
+        "error: no-such-folder: --model: expected a folder or a GGUF file, found nothing",
+    );
+    fails(&[], "--model <PATH>");
+    fails(&["--random", "tiny", "--model", "x"], "cannot be used with");
+    fails(
+        &["--random", "tiny", "--top-p", "1.5"],
+        "error: top-p: expected a number above 0, up to 1, found 1.5",
+    );
+    let too_long = "error: expected a prompt and an answer of at most 4096 tokens, found 4000 + 100";
+    fails(&["--random", "tiny", "--prompt-tokens", "4000", "--tokens", "100"], too_long);
+    let too_long = "error: expected a prompt and an answer of at most 16 tokens, found 10 + 20";
+    fails(&["--random", "tiny", "--prompt-tokens", "10", "--tokens", "20", "--context", "16"], too_long);
+    fails(&["--random", "tiny", "--context", "5000"], "error: context: expected 1 to 4096 tokens");
+    fails(&["--random", "tiny", "--device", "rocm:99"], "99");
+    let models = references().join("models");
+    let model = models.join("llama3");
+    fails(&["--model", name(&model), "--prompt", "x"], "tokenizer.json: missing: the tokens of the model");
+
+    let small = folder("errors", None);
+    fails(&["--model", name(&small), "--chat", "--prompt", "x"], "--chat: expected chat_template.jinja");
+    let long = "word ".repeat(300);
+    fails(
+        &["--model", name(&small), "--prompt", &long],
+        "expected a prompt and an answer of at most 256 tokens",
+    );
+    std::fs::write(small.join("tokenizer.json"), "{}").expect("a file");
+    fails(&["--model", name(&small), "--prompt", "x"], "tokenizer.json: ");
+    // A tokenizer of another model.
+    let config = std::fs::read_to_string(small.join("config.json")).expect("a file").replace("420", "64");
+    std::fs::write(small.join("config.json"), config).expect("a file");
+    fails(
+        &["--model", name(&small), "--prompt", "x"],
+        "`model.embed_tokens.weight`: expected [64, 16], found [420, 16]",
+    );
+    assert!(Config::read(&small).is_ok());
+}

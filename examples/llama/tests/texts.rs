@@ -1,0 +1,209 @@
+//! Tokens, chat templates and sampling are those of `tokenizers` and `transformers`
+//! (`tests/llama/texts.py`).
+
+use std::path::{Path, PathBuf};
+
+use burn_rocm_llama::Rng;
+use burn_rocm_llama::sample::Sampling;
+use burn_rocm_llama::text::{Chat, Message, Stream, Tokens};
+use minijinja::Value;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/texts").join(name)
+}
+
+fn read<T: DeserializeOwned>(name: &str) -> T {
+    let text = std::fs::read_to_string(path(name)).expect("a reference");
+    serde_json::from_str(&text).expect("a reference in JSON")
+}
+
+#[derive(Deserialize)]
+struct TokenCase {
+    tokenizer: String,
+    text: String,
+    special: Vec<u32>,
+    plain: Vec<u32>,
+    decoded: String,
+}
+
+#[test]
+fn tokens_are_those_of_tokenizers() {
+    let cases: Vec<TokenCase> = read("tokens.json");
+    assert_eq!(cases.len(), 22);
+    for TokenCase { tokenizer, text, special, plain, decoded } in cases {
+        let tokens = Tokens::read(&path(&format!("{tokenizer}.json"))).expect("a tokenizer");
+        assert_eq!(tokens.encode(&text, true).expect("tokens"), special, "{tokenizer}: {text}");
+        assert_eq!(tokens.encode(&text, false).expect("tokens"), plain, "{tokenizer}: {text}");
+        assert_eq!(tokens.decode(&special).expect("a text"), decoded, "{tokenizer}: {text}");
+    }
+}
+
+#[test]
+fn a_stream_has_whole_characters() {
+    let cases: Vec<TokenCase> = read("tokens.json");
+    let mut waited = 0;
+    for TokenCase { tokenizer, special, decoded, .. } in cases {
+        let tokens = Tokens::read(&path(&format!("{tokenizer}.json"))).expect("a tokenizer");
+        let mut stream = Stream::new(&tokens);
+        let mut text = String::new();
+        for &token in &special {
+            let piece = stream.push(token).expect("a piece");
+            assert!(!piece.contains(char::REPLACEMENT_CHARACTER), "{tokenizer}: {piece:?} of {decoded:?}");
+            waited += usize::from(piece.is_empty());
+            text += &piece;
+        }
+        assert_eq!(stream.finish().expect("the rest"), "", "{tokenizer}: {decoded:?}");
+        assert_eq!(text, decoded, "{tokenizer}");
+    }
+    assert!(waited > 100, "most emojis are several tokens here: {waited}");
+}
+
+#[test]
+fn a_stream_shows_what_never_becomes_a_character() {
+    let tokens = Tokens::read(&path("pieces.json")).expect("a tokenizer");
+    let byte = |byte: u8| tokens.id(&format!("<0x{byte:02X}>")).expect("a token for each byte");
+    let a = tokens.encode("a", false).expect("a token");
+    let mut stream = Stream::new(&tokens);
+    // The start of a character, then something else.
+    assert_eq!(stream.push(byte(0xf0)).expect("nothing"), "");
+    let mut text: String = a.iter().map(|&token| stream.push(token).expect("a piece")).collect();
+    assert!(text.starts_with(char::REPLACEMENT_CHARACTER) && text.ends_with('a'), "{text:?}");
+    // The start of a character at the end.
+    text = stream.push(byte(0xe6)).expect("nothing");
+    assert_eq!(text, "");
+    assert_eq!(stream.finish().expect("the rest"), "\u{fffd}");
+}
+
+#[derive(Deserialize)]
+struct Chats {
+    bos: String,
+    eos: String,
+    tools: Value,
+    conversations: std::collections::BTreeMap<String, Value>,
+    templates: std::collections::BTreeMap<String, String>,
+    cases: Vec<ChatCase>,
+}
+
+#[derive(Deserialize)]
+struct ChatCase {
+    template: String,
+    conversation: String,
+    tools: bool,
+    answer: bool,
+    expected: Option<String>,
+    error: Option<String>,
+}
+
+#[test]
+fn chat_templates_are_those_of_transformers() {
+    let chats: Chats = read("chats.json");
+    assert!(chats.cases.len() > 60 && chats.templates.len() == 6);
+    for case in &chats.cases {
+        let ChatCase { template, conversation, tools, answer, expected, error } = case;
+        let special = [chats.bos.clone(), chats.eos.clone()];
+        let chat = Chat::new(chats.templates[template].clone(), special).expect("a template");
+        let tools = if *tools { chats.tools.clone() } else { Value::UNDEFINED };
+        let found = chat.render_with(chats.conversations[conversation].clone(), *answer, tools);
+        match (found, expected, error) {
+            (Ok(found), Some(expected), _) => assert_eq!(&found, expected, "{template}, {conversation}"),
+            (Err(found), None, Some(error)) => {
+                let found = found.to_string();
+                assert!(found.contains(error.as_str()), "{template}: expected {error}, found {found}");
+            }
+            (found, expected, error) => panic!("{template}: {found:?}, not {expected:?} {error:?}"),
+        }
+    }
+}
+
+#[test]
+fn messages_have_roles_and_contents() {
+    let template = "{% for m in messages %}{{ m.role }}: {{ m['content'] }};{% endfor %}";
+    let chat = Chat::new(template.to_owned(), [String::new(), String::new()]).expect("a template");
+    let messages = [Message::new("system", "a"), Message::new("user", "<b>")];
+    assert_eq!(chat.render(&messages, true).expect("a text"), "system: a;user: <b>;");
+    let error = Chat::new("{% if %}".to_owned(), [String::new(), String::new()]).expect_err("no template");
+    assert!(error.to_string().contains("line 1"), "{error}");
+}
+
+#[derive(Deserialize)]
+struct SamplingCase {
+    settings: Settings,
+    logits: Vec<f32>,
+    text: Vec<u32>,
+    probabilities: Vec<f64>,
+}
+
+#[derive(Deserialize)]
+struct Settings {
+    temperature: f64,
+    top_k: Option<usize>,
+    top_p: Option<f64>,
+    min_p: Option<f64>,
+    repetition_penalty: Option<f64>,
+}
+
+#[test]
+fn tokens_are_drawn_from_the_probabilities_of_transformers() {
+    let cases: Vec<SamplingCase> = read("sampling.json");
+    assert_eq!(cases.len(), 10);
+    for SamplingCase { settings, logits, text, probabilities } in cases {
+        let sampling = Sampling {
+            temperature: settings.temperature,
+            top_k: settings.top_k.unwrap_or(0),
+            top_p: settings.top_p.unwrap_or(1.0),
+            min_p: settings.min_p.unwrap_or(0.0),
+            repetition_penalty: settings.repetition_penalty.unwrap_or(1.0),
+        };
+        sampling.check().expect("settings in range");
+        let candidates = sampling.candidates(&logits, &text);
+        let mut found = vec![0.0; logits.len()];
+        for &(token, probability) in &candidates {
+            found[token as usize] = probability;
+        }
+        for (token, (found, expected)) in found.iter().zip(&probabilities).enumerate() {
+            // f32 in `transformers`.
+            assert!((found - expected).abs() < 2e-6, "{sampling:?}: token {token}: {found}, not {expected}");
+        }
+        // Drawn as often: 4 standard deviations of the counts.
+        let draws = 20_000;
+        let mut counts = vec![0.0; logits.len()];
+        let mut rng = Rng::new(7);
+        for _ in 0..draws {
+            counts[sampling.next(&logits, &text, &mut rng).expect("a token") as usize] += 1.0;
+        }
+        for (count, expected) in counts.iter().zip(&probabilities) {
+            let (mean, spread) = (expected * draws as f64, (expected * draws as f64).sqrt());
+            assert!((count - mean).abs() <= 4.0 * spread + 1.0, "{sampling:?}: {count} draws, not {mean}");
+        }
+    }
+}
+
+#[test]
+fn greedy_takes_the_first_of_the_largest() {
+    let mut rng = Rng::new(1);
+    let sampling = Sampling::default();
+    assert_eq!(sampling.next(&[1.0, 3.0, 3.0, f32::NAN], &[], &mut rng), Some(1));
+    assert_eq!(sampling.next(&[f32::NAN, f32::NEG_INFINITY, -1e30], &[], &mut rng), Some(2));
+    assert_eq!(sampling.next(&[], &[], &mut rng), None);
+    let penalty = Sampling { repetition_penalty: 2.0, ..sampling };
+    assert_eq!(penalty.next(&[1.0, 3.0, 2.0], &[1], &mut rng), Some(2));
+    for (wrong, text) in [
+        (
+            Sampling { temperature: -1.0, ..Sampling::default() },
+            "temperature: expected a number from 0, found -1",
+        ),
+        (
+            Sampling { top_p: 0.0, ..Sampling::default() },
+            "top-p: expected a number above 0, up to 1, found 0",
+        ),
+        (Sampling { min_p: 2.0, ..Sampling::default() }, "min-p: expected a number from 0 to 1, found 2"),
+        (
+            Sampling { repetition_penalty: f64::NAN, ..Sampling::default() },
+            "repetition-penalty: expected a number above 0, found NaN",
+        ),
+    ] {
+        assert_eq!(wrong.check().expect_err("out of range").to_string(), text);
+    }
+}
