@@ -289,3 +289,11 @@ def fixed_at_once(text):
 
 edit(SHARED + "execute_shared.h", division)
 edit(SHARED + "simd_glue.h", fixed_at_once)
+
+# workitem_ids.c: RDNA 3 and RDNA 4 got the ids of a work-item in v0, v1 and v2, but pack them in v0, as CDNA 3 does.
+replace(
+    "lib/rocjitsu/src/rocjitsu/config/config_loader.cpp",
+    "bool packed = (arch == ROCJITSU_CODE_ARCH_CDNA3 ||",
+    "bool packed = (arch == ROCJITSU_CODE_ARCH_RDNA3 || arch == ROCJITSU_CODE_ARCH_RDNA3_5 ||\n"
+    "                     arch == ROCJITSU_CODE_ARCH_RDNA4 || arch == ROCJITSU_CODE_ARCH_CDNA3 ||",
+)
