@@ -297,3 +297,35 @@ replace(
     "bool packed = (arch == ROCJITSU_CODE_ARCH_RDNA3 || arch == ROCJITSU_CODE_ARCH_RDNA3_5 ||\n"
     "                     arch == ROCJITSU_CODE_ARCH_RDNA4 || arch == ROCJITSU_CODE_ARCH_CDNA3 ||",
 )
+
+# saturated.c: the long form (VOP3) of additions and subtractions of 32-bit integers did not clamp. Those of 16-bit
+# integers, packed ones and multiply-adds still do not.
+CLAMPED = """template <typename Inst>
+static void saturated(Inst &inst, amdgpu::Wavefront &wf, bool is_signed, int sign0, int sign1) {
+  const int64_t least = is_signed ? INT32_MIN : 0, greatest = is_signed ? INT32_MAX : int64_t{UINT32_MAX};
+  for (uint32_t lane = 0; lane < wf.wf_size(); ++lane) {
+    if (!(wf.exec() & (1ULL << lane)))
+      continue;
+    const uint32_t bits0 = inst.src0.read_lane(wf, lane), bits1 = inst.src1.read_lane(wf, lane);
+    const int64_t s0 = is_signed ? int64_t{static_cast<int32_t>(bits0)} : int64_t{bits0};
+    const int64_t s1 = is_signed ? int64_t{static_cast<int32_t>(bits1)} : int64_t{bits1};
+    const int64_t result = std::clamp(sign0 * s0 + sign1 * s1, least, greatest);
+    inst.vdst.write_lane(wf, lane, static_cast<uint32_t>(result));
+  }
+}
+
+"""
+SUM = r"amdgpu::execute_v_(add|sub|subrev)(?:_nc)?_([ui])32_vop3\(\*this, wf\);"
+
+
+def saturating(text):
+    def clamped(found):
+        sign0, sign1 = {"add": (1, 1), "sub": (1, -1), "subrev": (-1, 1)}[found[1]]
+        is_signed = str(found[2] == "i").lower()
+        return f"if (inst_.clamp) saturated(*this, wf, {is_signed}, {sign0}, {sign1}); else {found[0]}"
+
+    return re.sub(r"(?m)^(?=VNopVop3::VNopVop3\()", CLAMPED, re.sub(SUM, clamped, text), count=1)
+
+
+for arch in wanted:
+    edit(f"{ISA}arch/amdgpu/{arch}/vop3.cpp", saturating)

@@ -1,6 +1,7 @@
 // A kernel finds its thread's ids x, y and z packed in v0, ten bits each, on CDNA 3 and 4 and from RDNA 3 on. The
-// simulator put them into v0, v1 and v2 on RDNA 3 and 4, so every thread had y = 0. Found by float_matmul of f16: rocBLAS
-// computes a vector times a matrix on gfx1100 by a kernel with blocks of 32 x 16 threads, and summed a 16th of it.
+// simulator put them into v0, v1 and v2 on RDNA 3 and 4, so every thread had y = 0. Found by float_matmul of f16:
+// rocBLAS computes a vector times a matrix on gfx1100 by a kernel with blocks of 32 x 16 threads, and summed a 16th of
+// it.
 #include "kernel.h"
 
 static const char SOURCE[] =
