@@ -63,7 +63,9 @@ pub enum Error {
         free: String,
     },
     /// The prompt leaves no room in the context.
-    #[error("expected a prompt and an answer of at most {limit} tokens, found {prompt} + {answer}")]
+    #[error(
+        "expected a prompt and an answer of at most {limit} tokens, found {prompt} of the prompt + {answer} to generate"
+    )]
     TooLong {
         /// Tokens of the prompt.
         prompt: usize,
@@ -96,6 +98,9 @@ pub enum Error {
     /// The device reported an error.
     #[error(transparent)]
     Device(#[from] burn_rocm::RocmError),
+    /// The model's results are NaN.
+    #[error("the model's scores are not numbers; f16 may be too narrow for it: --dtype bf16 or f32")]
+    NotNumbers,
     /// The text cannot be written to the standard output.
     #[error("writing the text: {0}")]
     Output(#[from] std::io::Error),

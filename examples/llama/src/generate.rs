@@ -108,6 +108,9 @@ impl<'a> Session<'a> {
     fn choose(&mut self, logits: Tensor<B, 2>, options: &Options) -> Result<u32> {
         let data = logits.try_into_data().map_err(|why| Error::Read(why.to_string()))?;
         let logits: Vec<f32> = data.to_vec().map_err(|why| Error::Read(format!("{why:?}")))?;
+        if logits.iter().any(|logit| logit.is_nan()) {
+            return Err(Error::NotNumbers);
+        }
         let next = options.sampling.next(&logits, &self.text, &mut self.rng);
         next.ok_or_else(|| Error::Read("a model without logits".to_owned()))
     }

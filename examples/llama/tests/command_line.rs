@@ -185,9 +185,9 @@ fn errors_are_one_line() {
         &["--random", "tiny", "--top-p", "1.5"],
         "error: top-p: expected a number above 0, up to 1, found 1.5",
     );
-    let too_long = "error: expected a prompt and an answer of at most 4096 tokens, found 4000 + 100";
+    let too_long = "at most 4096 tokens, found 4000 of the prompt + 100 to generate";
     fails(&["--random", "tiny", "--prompt-tokens", "4000", "--tokens", "100"], too_long);
-    let too_long = "error: expected a prompt and an answer of at most 16 tokens, found 10 + 20";
+    let too_long = "at most 16 tokens, found 10 of the prompt + 20 to generate";
     fails(&["--random", "tiny", "--prompt-tokens", "10", "--tokens", "20", "--context", "16"], too_long);
     fails(&["--random", "tiny", "--context", "5000"], "error: context: expected 1 to 4096 tokens");
     fails(&["--random", "tiny", "--device", "rocm:99"], "99");

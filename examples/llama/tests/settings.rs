@@ -27,6 +27,17 @@ fn windows_of(changes: Value) -> Vec<Option<usize>> {
     config(changes).expect("settings").layers.iter().map(|layer| layer.window).collect()
 }
 
+/// As Google's Gemma 3 4B, whose `text_config` leaves out what `transformers` has as defaults.
+#[test]
+fn heads_that_a_family_leaves_out() {
+    let of = |changes| config(changes).map(|config| (config.heads, config.kv_heads)).expect("settings");
+    assert_eq!(of(json!({"model_type": "gemma3_text", "num_attention_heads": null})), (8, 4));
+    assert_eq!(of(json!({"model_type": "mistral", "num_attention_heads": 16, "head_dim": 4})), (16, 8));
+    let null = json!({"model_type": "mistral", "num_attention_heads": 16, "head_dim": 4, "num_key_value_heads": null});
+    assert_eq!(of(null), (16, 16));
+    assert_eq!(of(json!({})), (4, 4));
+}
+
 #[test]
 fn bad_settings_say_what_was_expected_and_found() {
     for (changes, text) in [
@@ -41,6 +52,7 @@ fn bad_settings_say_what_was_expected_and_found() {
             json!({"num_key_value_heads": 3}),
             "`num_key_value_heads`: expected a divisor of the 4 heads of queries, found 3",
         ),
+        (json!({"num_hidden_layers": 1u64 << 40}), "`num_hidden_layers`: expected at most 10000"),
         (json!({"head_dim": 7}), "`head_dim`: expected an even number of features"),
         (json!({"rms_norm_eps": -1}), "`rms_norm_eps`: expected a number above 0, found -1"),
         (json!({"hidden_act": "relu"}), "the activation `relu` is not supported"),

@@ -40,6 +40,21 @@ fn tokens_are_those_of_tokenizers() {
     }
 }
 
+/// Files that were saved after training may say that texts are cut and filled up.
+#[test]
+fn a_tokenizer_cuts_no_text() {
+    let json = std::fs::read_to_string(path("bytes.json")).expect("a tokenizer");
+    let mut json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    json["truncation"] =
+        serde_json::json!({"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0});
+    let whole = Tokens::read(&path("bytes.json")).expect("a tokenizer");
+    let cut = Tokens::of_json(&path("bytes.json"), &json.to_string()).expect("a tokenizer");
+    let text = "a text of more than four tokens, whatever they are";
+    let expected = whole.encode(text, true).expect("tokens");
+    assert!(expected.len() > 4);
+    assert_eq!(cut.encode(text, true).expect("tokens"), expected);
+}
+
 #[test]
 fn a_stream_has_whole_characters() {
     let cases: Vec<TokenCase> = read("tokens.json");

@@ -1,10 +1,10 @@
 // A quotient of f32 is correctly rounded, also a subnormal one, by AMD's v_div_scale_f32 and v_div_fmas_f32. The first
 // multiplies an operand by 2^64 or 2^-64 where a step between would leave the range. The second takes that back: by
 // 2^64 if the biased exponent of src2 is above 127, else by 2^-64. AMD's manuals print 2^32 for both, which the
-// simulator follows; tinygrad's simulator of AMD GPUs corrects them. The simulator also looks in f64 whether the
-// reciprocal is subnormal, which it never is there. So 1 / 3e38 was 0, and 1 / the least normal number was 2^94.
-// A mend takes back by the exponent of src2, looks in f32, scales a denominator down where its reciprocal and the
-// quotient are both subnormal (the manuals say up), and compares a numerator's biased exponent with 23.
+// simulator followed; tinygrad's simulator of AMD GPUs corrects them. The simulator also looked in f64 whether the
+// reciprocal is subnormal, which it never is there, scaled a denominator up where its reciprocal and the quotient are
+// both subnormal (as the manuals say; down is right), and compared a numerator's unbiased exponent with -23, where the
+// biased one counts. So 1 / 3e38 was 0, and 1 / the least normal number was 2^94.
 // Found by float_recip of 3e38 and by a quantized tensor whose greatest value is the least normal number.
 #include "kernel.h"
 

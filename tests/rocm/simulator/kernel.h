@@ -29,8 +29,8 @@ static const char *gpu(const char *prefix) {
     return properties.gcnArchName;
 }
 
-// Runs `extern "C" __global__ void kernel(unsigned *words)` with one block of `threads` on the words.
-static void run(const char *architecture, const char *source, unsigned words[WORDS], unsigned threads) {
+// Runs `extern "C" __global__ void kernel(unsigned *words)` with one block of `x` times `y` threads on the words.
+static void run_block(const char *architecture, const char *source, unsigned words[WORDS], unsigned x, unsigned y) {
     char target[300];
     snprintf(target, sizeof target, "--offload-arch=%s", architecture);
     const char *options[] = {target, "-O3"};
@@ -56,9 +56,14 @@ static void run(const char *architecture, const char *source, unsigned words[WOR
     NEED(hipMalloc(&device, WORDS * 4));
     NEED(hipMemcpy(device, words, WORDS * 4, hipMemcpyHostToDevice));
     void *arguments[] = {&device};
-    NEED(hipModuleLaunchKernel(kernel, 1, 1, 1, threads, 1, 1, 0, NULL, arguments, NULL));
+    NEED(hipModuleLaunchKernel(kernel, 1, 1, 1, x, y, 1, 0, NULL, arguments, NULL));
     NEED(hipDeviceSynchronize());
     NEED(hipMemcpy(words, device, WORDS * 4, hipMemcpyDeviceToHost));
+}
+
+// As run_block, in one dimension.
+static inline void run(const char *architecture, const char *source, unsigned words[WORDS], unsigned threads) {
+    run_block(architecture, source, words, threads, 1);
 }
 
 // Says which words are not those expected. Returns the exit status of the program.

@@ -143,3 +143,189 @@ def keep_condition(text):
 
 
 edit(SHARED + "execute_shared.h", keep_condition)
+
+
+# trig_preop.c, conversions.c, division.c, division_f64.c: what their mends call.
+DIGITS = 1201
+HELPERS = """template <typename Inst>
+inline void execute_v_trig_preop_f64_vop3(Inst &inst, Wavefront &wf) {
+  static constexpr uint64_t words[] = {WORDS};
+  for (uint32_t lane = 0; lane < wf.wf_size(); ++lane) {
+    if (!(wf.exec() & (1ULL << lane)))
+      continue;
+    const uint32_t exponent = static_cast<uint32_t>(inst.src0.read_lane64(wf, lane) >> 52) & 0x7ffu;
+    uint32_t first = (static_cast<uint32_t>(inst.src1.read_lane(wf, lane)) & 31u) * 53u;
+    if (exponent > 1077)
+      first += exponent - 1077;
+    uint64_t digits = 0;
+    for (uint32_t i = first; i < first + 53; ++i)
+      digits = 2 * digits + (i < DIGITS ? words[i / 64] >> (63 - i % 64) & 1u : 0u);
+    const int scale = -53 - static_cast<int>(first) + (exponent >= 1968 ? 128 : 0);
+    const double result = std::ldexp(static_cast<double>(digits), scale);
+    inst.vdst.write_lane64(wf, lane, std::bit_cast<uint64_t>(result));
+  }
+}
+
+template <typename Bits, typename Encoding>
+inline Bits with_sign(Bits bits, Bits sign, const Encoding &encoding, uint32_t source) {
+  if (encoding.abs & (1u << source))
+    bits &= ~sign;
+  if (encoding.neg & (1u << source))
+    bits ^= sign;
+  return bits;
+}
+
+template <typename F> inline F fixed_quotient(F quotient, F denominator, F numerator) {
+  if (std::isnan(quotient))
+    quotient = std::fabs(numerator) < std::fabs(denominator) ? F(0) : std::numeric_limits<F>::infinity();
+  quotient = std::fabs(quotient);
+  return std::signbit(numerator) != std::signbit(denominator) ? -quotient : quotient;
+}
+
+"""
+
+
+def digits_of_two_by_pi():
+    """The binary digits of 2/pi after the point, in words of 64 bits. pi is by Machin's formula."""
+    one = 1 << DIGITS + 64
+
+    def inverse_tangent_of_inverse(n):
+        total, power, k = 0, one // n, 1
+        while power:
+            total += power // k if k % 4 == 1 else -(power // k)
+            power //= n * n
+            k += 2
+        return total
+
+    pi = 16 * inverse_tangent_of_inverse(5) - 4 * inverse_tangent_of_inverse(239)
+    words = -(-DIGITS // 64)
+    digits = (2 * one << DIGITS) // pi << 64 * words - DIGITS
+    return ", ".join(f"{digits >> 64 * i & 2**64 - 1:#x}u" for i in reversed(range(words)))
+
+
+HELPERS = HELPERS.replace("WORDS", digits_of_two_by_pi()).replace("DIGITS", str(DIGITS))
+edit(
+    SHARED + "execute_shared.h",
+    lambda text: text.replace("template <typename Inst>\n", HELPERS + "template <typename Inst>\n", 1),
+)
+
+# trig_preop.c: v_trig_preop_f64 was missing.
+for arch in wanted:
+    replace(
+        f"{ISA}arch/amdgpu/{arch}/vop3.cpp",
+        "void VTrigPreopF64Vop3::execute_impl(amdgpu::Wavefront &wf) {\n  (void)wf;\n"
+        "  throw util::UnimplementedInst(mnemonic());\n",
+        "void VTrigPreopF64Vop3::execute_impl(amdgpu::Wavefront &wf) {\n"
+        "  amdgpu::execute_v_trig_preop_f64_vop3(*this, wf);\n",
+    )
+
+# conversions.c: the long form (VOP3) of conversions left out |x| and -x. With them, each lane is computed alone. The
+# conversions of gfx950 that scale (v_cvt_scalef32_*) still leave them out.
+AS_FLOAT = r"((?:bit_cast<(?:float|double)>|b?f16_to_f32)\(\s*(?:static_cast<uint\d\d_t>\(\s*)?)"
+READ = r"(((?:inst\.)?)src(\d)\.read_lane(64)?\(wf, lane\)"
+READ += r"|::rocjitsu::amdgpu::read_vop3_true16_src\(((?:inst\.)?)src(\d), wf, lane, (?:inst_\.)?op_?sel, \d\))"
+
+
+def signed_conversion(text):
+    def signed(found):
+        prefix, read, wide = found[1], found[2], found[5]
+        bits = "uint64_t" if wide else "uint32_t"
+        sign = 63 if wide else 15 if prefix.lstrip("b").startswith("f16") else 31
+        source = found[4] or found[7]
+        inst = found[3] or found[6] or ""
+        changed = f"::rocjitsu::amdgpu::with_sign<{bits}>({read}, {bits}{{1}} << {sign}, {inst}inst_, {source})"
+        return prefix + changed
+
+    changed = re.sub(AS_FLOAT + READ, signed, text)
+    if changed == text:
+        return text
+    plain = r"\1if (inst.inst_.abs == 0 && inst.inst_.neg == 0)\n    \2"
+    return re.sub(r"( *)(ROCJITSU_TRY_SIMD_)", plain, changed)
+
+
+def conversions(function):
+    return lambda text: re.sub(
+        rf"(?ms)^(?:inline )?void {function}\(.*?^\}}", lambda found: signed_conversion(found[0]), text
+    )
+
+
+edit(SHARED + "execute_shared.h", conversions(r"execute_v_cvt_\w+_vop3"))
+for arch in wanted:
+    edit(f"{ISA}arch/amdgpu/{arch}/vop3.cpp", conversions(r"VCvt(?!Scale)\w+Vop3::execute_impl"))
+
+# division.c, division_f64.c: v_div_scale scaled by wrong conditions, and v_div_fmas scaled back by half the exponent. A
+# wave of which no lane is scaled is still computed at once.
+BOTH_SUBNORMAL = r"""(std::fpclassify\(s2 / s1\) == FP_SUBNORMAL\) \{
+        set_vcc = true;
+        if \(s0 == s1\)
+          result = std::ldexp\(s0, )(64|128)"""
+
+
+def division(text):
+    text = text.replace("std::fpclassify(1.0 / static_cast<double>(s1))", "std::fpclassify(1.0f / s1)")
+    text = re.sub(BOTH_SUBNORMAL, r"\1-\2", text)
+    text = text.replace("exp2 <= -23", "exp2 <= 23 - 126").replace("exp2 <= -53", "exp2 <= 53 - 1022")
+    at_once = r"  (ROCJITSU_TRY_SIMD_DIV_FMAS_VOP3_FP)"
+    text = re.sub(at_once, r"  if ((wf.exec() & wf.vcc()) == 0)\n    \1", text)
+    for half, float in (32, "float"), (64, "double"):
+        back = f"(std::ilogb(s2) > 0 ? 0x1p{2 * half} : 0x1p-{2 * half})"
+        exact = f"static_cast<{float}>((static_cast<__float128>(s0) * s1 + s2) * {back})"
+        text = text.replace(f"result = std::ldexp(result, {half});", f"result = {exact};")
+    # v_div_fixup gives the quotient's sign, and the limit for a NaN that an overflow made.
+    return text.replace("result = p;", "result = fixed_quotient(p, b, c);")
+
+
+def fixed_at_once(text):
+    def fixed(found):
+        smaller = "util::stdx::isnan(p) && util::stdx::abs(c) < util::stdx::abs(b)"
+        return (
+            f"  {found[1]} r = util::stdx::copysign(p, bxc);\n"
+            "  util::stdx::where(util::stdx::isnan(p), r) = inf_val;\n"
+            f"  util::stdx::where({smaller}, r) = zero_val;\n"
+        )
+
+    return re.sub(r"  ([FD]) r = p;\n", fixed, text)
+
+
+edit(SHARED + "execute_shared.h", division)
+edit(SHARED + "simd_glue.h", fixed_at_once)
+
+# workitem_ids.c: RDNA 3 and RDNA 4 got the ids of a work-item in v0, v1 and v2, but pack them in v0, as CDNA 3 does.
+replace(
+    "lib/rocjitsu/src/rocjitsu/config/config_loader.cpp",
+    "bool packed = (arch == ROCJITSU_CODE_ARCH_CDNA3 ||",
+    "bool packed = (arch == ROCJITSU_CODE_ARCH_RDNA3 || arch == ROCJITSU_CODE_ARCH_RDNA3_5 ||\n"
+    "                     arch == ROCJITSU_CODE_ARCH_RDNA4 || arch == ROCJITSU_CODE_ARCH_CDNA3 ||",
+)
+
+# saturated.c: the long form (VOP3) of additions and subtractions of 32-bit integers did not clamp. Those of 16-bit
+# integers, packed ones and multiply-adds still do not.
+CLAMPED = """template <typename Inst>
+static void saturated(Inst &inst, amdgpu::Wavefront &wf, bool is_signed, int sign0, int sign1) {
+  const int64_t least = is_signed ? INT32_MIN : 0, greatest = is_signed ? INT32_MAX : int64_t{UINT32_MAX};
+  for (uint32_t lane = 0; lane < wf.wf_size(); ++lane) {
+    if (!(wf.exec() & (1ULL << lane)))
+      continue;
+    const uint32_t bits0 = inst.src0.read_lane(wf, lane), bits1 = inst.src1.read_lane(wf, lane);
+    const int64_t s0 = is_signed ? int64_t{static_cast<int32_t>(bits0)} : int64_t{bits0};
+    const int64_t s1 = is_signed ? int64_t{static_cast<int32_t>(bits1)} : int64_t{bits1};
+    const int64_t result = std::clamp(sign0 * s0 + sign1 * s1, least, greatest);
+    inst.vdst.write_lane(wf, lane, static_cast<uint32_t>(result));
+  }
+}
+
+"""
+SUM = r"amdgpu::execute_v_(add|sub|subrev)(?:_nc)?_([ui])32_vop3\(\*this, wf\);"
+
+
+def saturating(text):
+    def clamped(found):
+        sign0, sign1 = {"add": (1, 1), "sub": (1, -1), "subrev": (-1, 1)}[found[1]]
+        is_signed = str(found[2] == "i").lower()
+        return f"if (inst_.clamp) saturated(*this, wf, {is_signed}, {sign0}, {sign1}); else {found[0]}"
+
+    return re.sub(r"(?m)^(?=VNopVop3::VNopVop3\()", CLAMPED, re.sub(SUM, clamped, text), count=1)
+
+
+for arch in wanted:
+    edit(f"{ISA}arch/amdgpu/{arch}/vop3.cpp", saturating)

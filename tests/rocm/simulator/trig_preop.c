@@ -1,7 +1,7 @@
 // v_trig_preop_f64 gives 53 binary digits of 2/pi, from which sin and cos of f64 reduce a large angle. The simulator
-// lacks the instruction, and ends the process. Found by this backend's Fourier transforms, whose table of sines is
-// computed in f64. A mend gives (S0's exponent > 1077 ? exponent - 1077 : 0) + 53 * S1[4:0] as the first digit's place,
-// and scales the digits by that place, as AMD's ISAs say.
+// lacked the instruction, and ended the process. Found by this backend's Fourier transforms, whose table of sines is
+// computed in f64. By AMD's ISAs, (S0's exponent > 1077 ? exponent - 1077 : 0) + 53 * S1[4:0] is the place of the first
+// digit, by which the digits are scaled.
 #include "kernel.h"
 
 static const char SOURCE[] =

@@ -34,6 +34,16 @@ impl Family {
         }
     }
 
+    /// The heads of queries and of keys if `config.json` does not say: those of `transformers`. The
+    /// `text_config` of Gemma 3 4B leaves them out.
+    pub(super) fn heads(self) -> [Option<usize>; 2] {
+        match self {
+            Self::Gemma3 => [Some(8), Some(4)],
+            Self::Mistral => [None, Some(8)],
+            _ => [None, None],
+        }
+    }
+
     /// The vocabulary if `config.json` does not say. The `text_config` of Gemma 3 may leave it out.
     pub(super) fn vocabulary(self) -> Option<usize> {
         (self == Self::Gemma3).then_some(262_208)

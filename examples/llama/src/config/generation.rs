@@ -26,9 +26,8 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// Reads `generation_config.json` of a folder. A folder without this file gives the stop tokens
-    /// of
-    /// `config.json`.
+    /// Reads `generation_config.json` of a folder. Without it, or without stop tokens in it, those of
+    /// `config.json` count.
     ///
     /// # Errors
     /// [`Error::File`] and [`Error::Field`].

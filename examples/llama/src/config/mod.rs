@@ -17,6 +17,9 @@ pub(crate) use fields::read_json;
 pub use generation::Generation;
 pub use rope::Rope;
 
+/// More layers than any model has. A damaged file could ask for more memory than there is.
+const MOST_LAYERS: usize = 10_000;
+
 /// The function between the two products of a feed-forward layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
@@ -109,8 +112,16 @@ impl Config {
         family::refuse_others(&fields)?;
         let width = fields.size("hidden_size", None)?;
         let count = fields.size("num_hidden_layers", None)?;
-        let heads = fields.size("num_attention_heads", None)?;
-        let kv_heads = match fields.count("num_key_value_heads")? {
+        if count > MOST_LAYERS {
+            let expected = format!("at most {MOST_LAYERS}");
+            return Err(fields.wrong("num_hidden_layers", expected, count.to_string()));
+        }
+        let [default_heads, default_kv_heads] = family.heads();
+        let heads = fields.size("num_attention_heads", default_heads)?;
+        // A null stands for the number of heads.
+        let missing = !fields.has("num_key_value_heads");
+        let kv_heads = default_kv_heads.filter(|&kv_heads| missing && heads.is_multiple_of(kv_heads));
+        let kv_heads = match fields.count("num_key_value_heads")?.or(kv_heads) {
             None => heads,
             Some(kv_heads) if kv_heads > 0 && heads.is_multiple_of(kv_heads) => kv_heads,
             Some(other) => {

@@ -150,8 +150,13 @@ impl Source for Gguf {
     fn dtype(&self) -> DType {
         let count = |entry: &&Entry| entry.dims.iter().product::<usize>();
         let largest = self.header.tensors.values().max_by_key(count);
-        let quant = largest.and_then(|entry| Quant::of(entry.kind).ok());
-        quant.and_then(Quant::dtype).unwrap_or(DType::BF16)
+        let dtype = |entry: &Entry| Quant::of(entry.kind).ok().and_then(Quant::dtype);
+        // Of a quantised model the embedding may be f16, which says nothing of the others.
+        let is_quantised = self.header.tensors.values().any(|entry| dtype(entry).is_none());
+        // The scores of Gemma exceed f16.
+        let is_gemma = matches!(self.config.family, Family::Gemma2 | Family::Gemma3);
+        let own = largest.and_then(dtype).filter(|&own| !is_quantised && !(is_gemma && own == DType::F16));
+        own.unwrap_or(DType::BF16)
     }
 }
 

@@ -8,6 +8,10 @@ use super::header::{Header, Value};
 use crate::config::{Config, Fields, Generation};
 use crate::error::{Error, Result};
 
+/// The tokens at which a turn ends, or a text.
+const ENDS: [&str; 6] =
+    ["<end_of_turn>", "<|eot_id|>", "<|im_end|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>"];
+
 /// Layers of the largest Gemma 2 and 3, whose scores have another factor. GGUF has no key for it.
 const GEMMA_27B: [(&str, u64); 2] = [("gemma2", 46), ("gemma3", 62)];
 
@@ -116,6 +120,15 @@ pub(super) fn read(path: &Path, header: &Header, factors: Option<&[f32]>) -> Res
         if let Some(Value::Unsigned(id)) = header.metadata.get(&format!("tokenizer.ggml.{key}")) {
             let id = u32::try_from(*id).unwrap_or(u32::MAX);
             if !generation.stop.contains(&id) {
+                generation.stop.push(id);
+            }
+        }
+    }
+    // Many files name only the end of a text. The ends of a turn are found as llama.cpp finds them.
+    if let Some(Value::List(tokens)) = header.metadata.get("tokenizer.ggml.tokens") {
+        for (id, token) in (0u32..).zip(tokens) {
+            let ends = matches!(token, Value::Text(text) if ENDS.contains(&text.as_str()));
+            if ends && !generation.stop.contains(&id) {
                 generation.stop.push(id);
             }
         }

@@ -124,14 +124,16 @@ pub(super) fn to_json(header: &Header) -> Result<Json, String> {
         .collect();
     let vocabulary: HashMap<_, _> = tokens.iter().enumerate().map(|(id, &token)| (token, id)).collect();
     let merges = if bytes { merges_of_bytes(&metadata)? } else { merges_of_pieces(&metadata, &tokens)? };
+    // As in llama.cpp: whole words come before merges, and a text begins with a token.
+    let llama3 = matches!(metadata.text("pre"), Some("llama-bpe" | "llama3" | "llama-v3" | "tekken"));
     let model = json!({
         "type": "BPE", "dropout": null, "continuing_subword_prefix": null, "end_of_word_suffix": null,
         "unk_token": if bytes { None } else { metadata.special("unknown_token_id", &tokens).map(|(text, _)| text) },
-        "fuse_unk": !bytes, "byte_fallback": !bytes, "ignore_merges": metadata.text("pre") == Some("llama-bpe"),
+        "fuse_unk": !bytes, "byte_fallback": !bytes, "ignore_merges": llama3,
         "vocab": vocabulary, "merges": merges
     });
     let (normalizer, splitter, decoder) = if bytes { of_bytes(&metadata)? } else { of_pieces(&metadata) };
-    let starts = metadata.flag("add_bos_token", !bytes);
+    let starts = metadata.flag("add_bos_token", !bytes || llama3);
     let start = metadata.special("bos_token_id", &tokens).filter(|_| starts);
     let processor = start.map(|(token, id)| {
         json!({

@@ -32,7 +32,10 @@ impl Tokens {
     /// # Errors
     /// [`Error::File`] if the text is damaged.
     pub fn of_json(path: &Path, text: &str) -> Result<Self> {
-        let tokenizer = Tokenizer::from_str(text).map_err(|why| Error::file(path, why))?;
+        let mut tokenizer = Tokenizer::from_str(text).map_err(|why| Error::file(path, why))?;
+        // Files saved after training may cut or fill up each text.
+        tokenizer.with_padding(None);
+        tokenizer.with_truncation(None).map_err(|why| Error::file(path, why))?;
         Ok(Self { path: path.to_owned(), tokenizer })
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use burn::tensor::DType;
 use memmap2::Mmap;
@@ -111,7 +111,9 @@ impl Folder {
     fn find(&self, weight: &Weight) -> Result<(&Entry, DType)> {
         let name = match weight.role {
             // The output matrix lies beside the model whose embedding it may be.
-            Role::Output => format!("{}lm_head.weight", self.prefix.trim_end_matches("model.")),
+            Role::Output => {
+                format!("{}lm_head.weight", self.prefix.strip_suffix("model.").unwrap_or(&self.prefix))
+            }
             _ => format!("{}{}", self.prefix, weight.name(self.gemma)),
         };
         let shape = format!("{:?}", weight.shape);
@@ -145,7 +147,11 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     };
     let mut names = BTreeSet::new();
     for (tensor, file) in map {
-        match file.as_str().filter(|name| !name.is_empty() && !name.contains(['/', '\\'])) {
+        let is_name = |name: &&str| {
+            let mut parts = Path::new(name).components();
+            matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) && !name.contains('\\')
+        };
+        match file.as_str().filter(is_name) {
             Some(file) => names.insert(file),
             None => {
                 let reason = format!("`{tensor}`: expected the name of a file in this folder, found {file}");
