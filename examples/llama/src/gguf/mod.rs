@@ -155,7 +155,7 @@ impl Source for Gguf {
         let is_quantised = self.header.tensors.values().any(|entry| dtype(entry).is_none());
         // The scores of Gemma exceed f16.
         let is_gemma = matches!(self.config.family, Family::Gemma2 | Family::Gemma3);
-        let own = largest.and_then(dtype).filter(|&own| !is_quantised && !(is_gemma && own == DType::F16));
+        let own = largest.and_then(dtype).filter(|&own| !(is_quantised || is_gemma && own == DType::F16));
         own.unwrap_or(DType::BF16)
     }
 }
