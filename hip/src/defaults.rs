@@ -179,7 +179,6 @@ const TILES: Source = Measured(
 const CACHE_LINE: Source = Guess("a cache line");
 const AS_SUMS: Source = Guess("as for sums");
 const BUSY: Source = Guess("as many keep any device busy");
-const COMES_AGAIN: Source = Guess("a shape that comes a third time comes again");
 const ROUNDS: Source = Guess("the least of some times is little above the true one");
 
 macro_rules! fixed {
@@ -211,17 +210,14 @@ fixed! {
     "hip/src/dnn/conv/fresh.rs", "SIZES" = "8";
         Guess("training and validation with shorter last batches have four");
         "sizes of input before a new one may not come back";
-    "hip/src/dnn/conv/choose.rs", "USES_BEFORE_FIND" = "2"; COMES_AGAIN;
-        "uses of a shape before MIOpen times its algorithms";
+    "hip/src/tuning/mod.rs", "USES_BEFORE_FIND" = "2";
+        Guess("a shape that comes a third time comes again");
+        "uses of a convolution, a product or a class of shapes before its candidates are timed";
     "hip/src/tuning/mod.rs", "CLEARLY" = "0.97";
         Guess("events differ by some percent between rounds");
         "the part of the default's time below which a candidate replaces it";
-    "hip/src/kernel_find.rs", "USES_BEFORE_FIND" = "2"; COMES_AGAIN;
-        "uses of a class of shapes before this project's kernels are timed";
     "hip/src/kernel_find.rs", "ROUNDS" = "3"; ROUNDS;
         "times that each candidate is timed";
-    "hip/src/blas/choose.rs", "USES_BEFORE_FIND" = "2"; COMES_AGAIN;
-        "uses of a product before rocBLAS's solutions are timed";
     "hip/src/blas/choose.rs", "MOST_CANDIDATES" = "32";
         Guess("they take as long as 768 products");
         "solutions of rocBLAS that are timed at most";

@@ -15,11 +15,9 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::settings::{GemmFind, deterministic, settings};
 use crate::spans;
-use crate::tuning::{CLEARLY, TuningEntry, tuning_store};
+use crate::tuning::{CLEARLY, TuningEntry, USES_BEFORE_FIND, tuning_store};
 use choices::KernelProblem;
 
-/// Uses of a problem before its candidates are timed.
-const USES_BEFORE_FIND: u32 = 2;
 /// How often each candidate is timed. The best time counts.
 const ROUNDS: usize = 3;
 /// Calls in one time.

@@ -16,11 +16,9 @@ use super::rounding::{Inputs, first_apart};
 use crate::memory::span::Span;
 use crate::settings::{GemmFind, settings};
 use crate::spans;
-use crate::tuning::{CLEARLY, TuningEntry, tuning_store};
+use crate::tuning::{CLEARLY, TuningEntry, USES_BEFORE_FIND, tuning_store};
 use crate::{Buffer, Result};
 
-/// Uses of a shape before its solutions are timed.
-const USES_BEFORE_FIND: u32 = 2;
 /// rocBLAS lists hundreds of solutions for some shapes. Each takes `(ROUNDS + 1) * REPEATS`
 /// launches, so 32 of them take as long as 768 products. Of a longer list, every n-th is timed.
 const MOST_CANDIDATES: usize = 32;

@@ -62,6 +62,8 @@ struct State {
 /// The most entries of a folder. A program with new shapes at each step would fill the disk
 /// otherwise.
 const MOST: usize = 1 << 14;
+/// Uses of a problem before its candidates are timed.
+pub(crate) const USES_BEFORE_FIND: u32 = 2;
 /// A candidate replaces the default if it takes less than this part of its time. A smaller gain may
 /// be chance, and the default's bits then stay.
 pub(crate) const CLEARLY: f64 = 0.97;

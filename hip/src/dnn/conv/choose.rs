@@ -13,11 +13,8 @@ use crate::dnn::{Dnn, TensorArg, elements};
 use crate::memory::span::Span;
 use crate::settings::{FindMode, settings, workspace_limit};
 use crate::spans;
-use crate::tuning::{TuningEntry, tuning_store};
+use crate::tuning::{TuningEntry, USES_BEFORE_FIND, tuning_store};
 use crate::{Buffer, Error, Result};
-
-/// Uses of a shape before its algorithms are timed.
-pub(super) const USES_BEFORE_FIND: u32 = 2;
 
 /// A convolution to choose for.
 #[derive(Clone, Copy)]

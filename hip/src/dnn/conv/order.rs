@@ -11,11 +11,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::choose::USES_BEFORE_FIND;
 use super::{ConvDesc, ConvDirection, ConvProblem, OP};
 use crate::device::Device;
 use crate::dnn::{Dnn, elements};
 use crate::settings::{FindMode, settings};
+use crate::tuning::USES_BEFORE_FIND;
 use crate::{Buffer, Error, Result};
 
 /// The most layers. A network has tens.
