@@ -11,8 +11,7 @@ use burn_rocm_llama::gguf::Gguf;
 use burn_rocm_llama::model::Model;
 use burn_rocm_llama::text::Message;
 use safetensors::SafeTensors;
-use serde::Deserialize;
-use shared::{Expected, floats};
+use shared::{Expected, TokenCase, floats};
 
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gguf").join(name)
@@ -47,26 +46,11 @@ fn logits_and_greedy_text_are_those_of_transformers() {
     }
 }
 
-#[derive(Deserialize)]
-struct TokenCase {
-    tokenizer: String,
-    text: String,
-    special: Vec<u32>,
-    plain: Vec<u32>,
-    decoded: String,
-}
-
 #[test]
 fn tokens_are_those_of_tokenizers() {
-    let cases = std::fs::read_to_string(path("../texts/tokens.json")).expect("the reference");
-    let cases: Vec<TokenCase> = serde_json::from_str(&cases).expect("the reference");
-    assert_eq!(cases.len(), 22);
-    for TokenCase { tokenizer, text, special, plain, decoded } in cases {
-        let file = Gguf::open(&path(&format!("{tokenizer}.gguf"))).expect("a file");
-        let tokens = file.tokens().expect("a tokenizer");
-        assert_eq!(tokens.encode(&text, true).expect("tokens"), special, "{tokenizer}: {text}");
-        assert_eq!(tokens.encode(&text, false).expect("tokens"), plain, "{tokenizer}: {text}");
-        assert_eq!(tokens.decode(&special).expect("a text"), decoded, "{tokenizer}: {text}");
+    for case in TokenCase::all() {
+        let file = Gguf::open(&path(&format!("{}.gguf", case.tokenizer))).expect("a file");
+        case.hold(&file.tokens().expect("a tokenizer"));
         let chat = file.chat().expect("a template").expect("a template");
         let text = chat.render(&[Message::new("user", "Hi")], true).expect("a text");
         assert_eq!(text, "<|start|>Hi<|end|>");

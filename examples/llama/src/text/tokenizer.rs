@@ -39,16 +39,6 @@ impl Tokens {
         Ok(Self { path: path.to_owned(), tokenizer })
     }
 
-    /// The file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The number of tokens, added ones included.
-    pub fn count(&self) -> usize {
-        self.tokenizer.get_vocab_size(true)
-    }
-
     /// The token ids of a text. `special`: whether the tokenizer adds its own tokens, such as that
     /// at the start of a text. The text of a chat template has them already.
     ///

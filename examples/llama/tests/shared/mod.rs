@@ -6,7 +6,9 @@ use std::path::Path;
 
 use burn::tensor::Tensor;
 use burn_rocm_llama::model::{B, Cache, Logits, Model};
+use burn_rocm_llama::text::Tokens;
 use safetensors::SafeTensors;
+use serde::Deserialize;
 
 /// The most that a logit in f32 may differ.
 const WITHIN: f32 = 1e-4;
@@ -23,6 +25,34 @@ pub(crate) struct Expected {
 pub(crate) fn floats(tensors: &SafeTensors, name: &str) -> Vec<f32> {
     let bytes = tensors.tensor(name).expect(name).data();
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("4 bytes"))).collect()
+}
+
+/// What `tokenizers` makes of a text (`tests/llama/texts.py`).
+#[derive(Deserialize)]
+pub(crate) struct TokenCase {
+    pub(crate) tokenizer: String,
+    text: String,
+    pub(crate) special: Vec<u32>,
+    plain: Vec<u32>,
+    pub(crate) decoded: String,
+}
+
+impl TokenCase {
+    pub(crate) fn all() -> Vec<Self> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/texts/tokens.json");
+        let text = std::fs::read_to_string(path).expect("the reference");
+        let cases: Vec<Self> = serde_json::from_str(&text).expect("the reference");
+        assert_eq!(cases.len(), 22);
+        cases
+    }
+
+    /// Holds a tokenizer against this.
+    pub(crate) fn hold(&self, tokens: &Tokens) {
+        let Self { tokenizer, text, special, plain, decoded } = self;
+        assert_eq!(&tokens.encode(text, true).expect("tokens"), special, "{tokenizer}: {text}");
+        assert_eq!(&tokens.encode(text, false).expect("tokens"), plain, "{tokenizer}: {text}");
+        assert_eq!(&tokens.decode(special).expect("a text"), decoded, "{tokenizer}: {text}");
+    }
 }
 
 impl Expected {
