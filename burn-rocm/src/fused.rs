@@ -31,7 +31,7 @@ pub use crate::ops::norm::batch::{BatchNormed, batch_norm_backward, batch_norm_i
 pub use crate::ops::norm::group::{group_norm, group_norm_backward};
 pub use crate::ops::norm::layer::{layer_norm, layer_norm_backward};
 pub use crate::ops::norm::rms::{rms_norm, rms_norm_backward};
-pub use crate::ops::pack::{one_value, pack, read_all, repeated, scale, unpack};
+pub use crate::ops::pack::{flat, one_value, pack, pack_range, read_all, repeated, scale, unpack};
 pub use crate::ops::pool::pool3d::{
     Pool3d, avg_pool3d, avg_pool3d_backward, max_pool3d, max_pool3d_backward, max_pool3d_with_indices,
 };

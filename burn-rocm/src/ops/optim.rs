@@ -512,9 +512,22 @@ pub fn norm(tensors: &[RocmTensor]) -> Result<RocmTensor, RocmError> {
 /// # Errors
 /// As [`norm`].
 pub fn clip_to_norm(tensors: &[RocmTensor], most: f32) -> Result<(Vec<RocmTensor>, RocmTensor), RocmError> {
-    const OP: &str = "clip_to_norm";
     let norm = norm(tensors)?;
-    let inverse = unary(OP, Functor::Recip, norm.clone())?;
+    Ok((scale_to_norm(tensors, norm.clone(), most)?, norm))
+}
+
+/// The tensors times `min(1, most / norm)`, where `norm` has shape `[1]`. As [`clip_to_norm`], for
+/// tensors that are a part of those whose norm it is.
+///
+/// # Errors
+/// `Invalid` for tensors of several devices; an error of the device.
+pub fn scale_to_norm(
+    tensors: &[RocmTensor],
+    norm: RocmTensor,
+    most: f32,
+) -> Result<Vec<RocmTensor>, RocmError> {
+    const OP: &str = "clip_to_norm";
+    let inverse = unary(OP, Functor::Recip, norm)?;
     let factor = scalar(OP, Functor::Mul, inverse, f64::from(most).into())?;
     let factor = clamp(OP, factor, None, Some(1.0.into()))?;
     let mut groups: Vec<Group<DType>> = Vec::new();
@@ -534,7 +547,7 @@ pub fn clip_to_norm(tensors: &[RocmTensor], most: f32) -> Result<(Vec<RocmTensor
         let of_dtype = clipped.iter().find(|(found, _)| *found == dtype);
         of_dtype.map(|(_, tensors)| tensors[at].clone())
     };
-    Ok((places.into_iter().filter_map(find).collect(), norm))
+    Ok(places.into_iter().filter_map(find).collect())
 }
 
 /// Casts narrower gradients to the parameters' dtype.

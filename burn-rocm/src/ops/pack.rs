@@ -1,5 +1,7 @@
 //! Many tensors in one, for collectives and for ops over all parameters.
 
+use std::ops::Range;
+
 use burn_backend::TensorData;
 use burn_std::DType;
 use hip::{Functor, Template};
@@ -36,6 +38,36 @@ pub fn pack(tensors: &[RocmTensor]) -> hip::Result<RocmTensor> {
     });
     fill(OP, &out, tensors, places, true)?;
     Ok(out)
+}
+
+/// The elements of this range of what [`pack`] would give, as a tensor of their own.
+///
+/// # Errors
+/// As [`pack`]; `Invalid` if the range is empty or ends behind the last element.
+pub fn pack_range(tensors: &[RocmTensor], range: Range<usize>) -> hip::Result<RocmTensor> {
+    let total: usize = tensors.iter().map(RocmTensor::len).sum();
+    if range.is_empty() || range.end > total {
+        return invalid("pack_range", format!("a range within 0..{total}, not empty"), format!("{range:?}"));
+    }
+    let mut start = 0;
+    let mut pieces = Vec::new();
+    for tensor in tensors {
+        let (begin, end) = (range.start.max(start), range.end.min(start + tensor.len()));
+        if begin < end {
+            pieces.push(part(&flat(tensor.clone())?, begin - start, &[end - begin])?);
+        }
+        start += tensor.len();
+    }
+    pack(&pieces)
+}
+
+/// The elements in row-major order along one axis; a view where strides can express it.
+///
+/// # Errors
+/// An error of the device.
+pub fn flat(tensor: RocmTensor) -> hip::Result<RocmTensor> {
+    let elements = tensor.len();
+    reshape(tensor, &[elements])
 }
 
 /// [`pack`] into a tensor that exists, on another stream.

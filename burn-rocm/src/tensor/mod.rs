@@ -191,7 +191,7 @@ impl RocmTensor {
     }
 
     /// Whether both are views of one buffer.
-    pub(crate) fn shares_buffer(&self, other: &Self) -> bool {
+    pub fn shares_buffer(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.buffer, &other.buffer)
     }
 

@@ -24,6 +24,6 @@ mod sgd;
 pub use adam::Adam;
 pub use adamw::AdamW;
 pub use burn::optim::*;
-pub use config::{AdamConfig, AdamWConfig, SgdConfig};
+pub use config::{AdamConfig, AdamWConfig, OptimizerConfig, SgdConfig};
 pub use module::{ModuleOptimizer, Optimize, step};
 pub use sgd::{Sgd, SgdState};

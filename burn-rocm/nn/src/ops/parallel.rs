@@ -12,6 +12,22 @@ pub(crate) struct Entry {
     pub(crate) dtype: DType,
 }
 
+impl Entry {
+    pub(crate) fn elements(&self) -> usize {
+        self.dims.iter().product()
+    }
+}
+
+/// Orders a bucket's parameters: those of whole units of 16 bytes first, so that each of them is
+/// aligned.
+pub(super) fn aligned_first(members: &mut [usize], entries: &[Entry]) {
+    let rest = |&member: &usize| {
+        let entry = &entries[member];
+        !(entry.elements() * entry.dtype.size()).is_multiple_of(16)
+    };
+    members.sort_by_key(rest);
+}
+
 /// How much of the last reduction ran beside the backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overlap {
@@ -142,7 +158,7 @@ impl Buckets {
         if self.entries == entries {
             return Ok(());
         }
-        let size = |entry: &Entry| entry.dims.iter().product::<usize>() * entry.dtype.size();
+        let size = |entry: &Entry| entry.elements() * entry.dtype.size();
         let total = |dtype| entries.iter().filter(|entry| entry.dtype == dtype).map(size).sum();
         let mut open: Vec<Open> = Vec::new();
         let mut plan: Vec<(DType, Vec<usize>)> = Vec::new();
@@ -163,13 +179,8 @@ impl Buckets {
         }
         let rest = open.into_iter().map(|open| (open.dtype, open.members));
         plan.extend(rest.filter(|(_, members)| !members.is_empty()));
-        for (dtype, members) in &mut plan {
-            // Gradients of whole units of 16 bytes first, so that each of them is aligned.
-            let units = |&member: &usize| {
-                let elements: usize = entries[member].dims.iter().product();
-                !(elements * dtype.size()).is_multiple_of(16)
-            };
-            members.sort_by_key(units);
+        for (_, members) in &mut plan {
+            aligned_first(members, &entries);
         }
         let device = self.communicator.device();
         let bucket = |(dtype, members)| {
@@ -273,7 +284,7 @@ fn start(
 impl Bucket {
     /// The elements of the gradients and flags.
     fn elements(&self, entries: &[Entry]) -> usize {
-        let gradients = self.members.iter().map(|&member| entries[member].dims.iter().product::<usize>());
+        let gradients = self.members.iter().map(|&member| entries[member].elements());
         gradients.sum::<usize>() + self.members.len()
     }
 

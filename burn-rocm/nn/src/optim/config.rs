@@ -123,6 +123,57 @@ impl SgdConfig {
     }
 }
 
+/// The configuration of an optimizer whose step ranks divide among themselves
+/// ([`ShardedOptimizer`](crate::parallel::ShardedOptimizer)).
+#[derive(Clone, Debug)]
+pub enum OptimizerConfig {
+    /// Adam.
+    Adam(AdamConfig),
+    /// AdamW.
+    AdamW(AdamWConfig),
+    /// Stochastic gradient descent.
+    Sgd(SgdConfig),
+}
+
+impl OptimizerConfig {
+    /// The step at this learning rate.
+    pub(crate) fn rule(&self, lr: f64) -> Rule {
+        match self {
+            Self::Adam(config) => config.rule(lr),
+            Self::AdamW(config) => config.rule(lr),
+            // The kernel rounds the momentum to the type in which it computes.
+            Self::Sgd(config) => config.rule(lr, |momentum| momentum),
+        }
+    }
+
+    /// How gradients are clipped.
+    pub(crate) fn clipping(&self) -> Option<&GradientClippingConfig> {
+        match self {
+            Self::Adam(config) => config.grad_clipping.as_ref(),
+            Self::AdamW(config) => config.grad_clipping.as_ref(),
+            Self::Sgd(config) => config.gradient_clipping.as_ref(),
+        }
+    }
+}
+
+impl From<AdamConfig> for OptimizerConfig {
+    fn from(config: AdamConfig) -> Self {
+        Self::Adam(config)
+    }
+}
+
+impl From<AdamWConfig> for OptimizerConfig {
+    fn from(config: AdamWConfig) -> Self {
+        Self::AdamW(config)
+    }
+}
+
+impl From<SgdConfig> for OptimizerConfig {
+    fn from(config: SgdConfig) -> Self {
+        Self::Sgd(config)
+    }
+}
+
 fn penalty(decay: Option<&WeightDecayConfig>) -> f32 {
     decay.map_or(0.0, |decay| decay.penalty)
 }

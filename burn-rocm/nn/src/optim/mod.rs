@@ -16,7 +16,7 @@ mod sgd;
 pub use adam::Adam;
 pub use adamw::AdamW;
 pub use burn::optim::*;
-pub use config::{AdamConfig, AdamWConfig, SgdConfig};
+pub use config::{AdamConfig, AdamWConfig, OptimizerConfig, SgdConfig};
 pub use sgd::Sgd;
 
 use adaptor::Rules;

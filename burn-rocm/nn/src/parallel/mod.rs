@@ -47,6 +47,8 @@
 //! - **Mixed precision.** Call [`DataParallel::reduce`] with the converted copy, before
 //!   [`GradScaler::step`](crate::amp::GradScaler::step). An overflow on one rank makes the average
 //!   infinite or NaN on all of them, so all skip the step and lower the scale.
+//! - **Sharded optimizers.** With [`ShardedOptimizer`] each rank keeps a part of the optimizer's state
+//!   and of the averaged gradients.
 //! - **Running statistics** of batch norms stay those of each rank's own samples.
 //! - **Weights divided among ranks.** [`ColumnLinear`] and [`RowLinear`] are a pair of linear
 //!   layers of which each rank has a part. Their ranks are a group of their own, other than those
@@ -56,6 +58,7 @@
 //!   ranks then get an error within `BURN_ROCM_COLLECTIVE_TIMEOUT`.
 
 mod linear;
+mod optimizer;
 mod sharded;
 mod share;
 
@@ -73,6 +76,7 @@ use crate::fuse::{from_rocm, is_rocm, refuse, rocm};
 pub use crate::ops::parallel::Overlap;
 use crate::ops::parallel::{Buckets, Entry};
 pub use linear::{ColumnLinear, RowLinear};
+pub use optimizer::ShardedOptimizer;
 pub use share::{Part, Shards, Share};
 
 /// The size of a bucket unless [`DataParallel::with_bucket_bytes`] sets another.

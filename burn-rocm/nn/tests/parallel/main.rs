@@ -5,6 +5,7 @@
 mod failures;
 mod gradients;
 mod overlap;
+mod sharded;
 mod tensor;
 mod train;
 

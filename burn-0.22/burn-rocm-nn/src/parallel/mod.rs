@@ -44,12 +44,16 @@
 //! - **Mixed precision.** Call [`DataParallel::reduce`] with the converted copy, before
 //!   [`GradScaler::step`](crate::amp::GradScaler::step). An overflow on one rank makes the average
 //!   infinite or NaN on all of them, so all skip the step and lower the scale.
+//! - **Sharded optimizers.** With [`ShardedOptimizer`] each rank keeps a part of the optimizer's state
+//!   and of the averaged gradients.
 //! - **Running statistics** of batch norms stay those of each rank's own samples.
 //! - **A failed rank.** If a rank panics, drop its communicator or let the process end: the other
 //!   ranks then get an error within `BURN_ROCM_COLLECTIVE_TIMEOUT`.
 
-#[path = "../../../burn-rocm/nn/src/parallel/share.rs"]
+#[path = "../../../../burn-rocm/nn/src/parallel/share.rs"]
 mod share;
+
+mod optimizer;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -64,6 +68,7 @@ use crate::amp::in_place_of;
 use crate::fuse::{from_rocm, rocm};
 pub use crate::ops::parallel::Overlap;
 use crate::ops::parallel::{Buckets, Entry};
+pub use optimizer::ShardedOptimizer;
 pub use share::{Part, Shards, Share};
 
 /// The size of a bucket unless [`DataParallel::with_bucket_bytes`] sets another.

@@ -1,0 +1,135 @@
+//! Optimizers whose step the ranks divide among themselves.
+
+use std::collections::{HashMap, HashSet};
+
+use burn::grad_clipping::GradientClippingConfig;
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
+use burn_rocm::fused::optim::Clip;
+use burn_rocm::{RocmTensor, raise, trace};
+
+use super::{BUCKET_BYTES, DataParallel, Share};
+use crate::amp::in_place_of;
+use crate::fuse::{from_rocm, rocm};
+use crate::ops::refuse;
+use crate::ops::sharded::{Sharded, Update};
+use crate::optim::OptimizerConfig;
+
+/// An optimizer of which each rank takes a part of the step: stages 1 and 2 of ZeRO ([Rajbhandari et
+/// al. 2020](https://arxiv.org/abs/1910.02054)).
+///
+/// A rank keeps only its part of the optimizer's state and of the averaged gradients. The parameters
+/// stay whole on every rank. Parameters of f16 or bf16 have an f32 copy, of which a rank keeps its
+/// part, too; the step updates this copy and rounds it. A step takes as much communication as
+/// [`DataParallel::reduce`]: gradients are reduced and scattered, parameters gathered.
+///
+/// The numbers are those of the same optimizer after [`DataParallel::reduce`], up to the order in
+/// which a sum over ranks is rounded, except in two cases. A parameter without a gradient on every
+/// rank has one of 0 here, and so moves by its moments and its decay. And with f16 or bf16
+/// parameters, the other way has no f32 copy.
+///
+/// ```text
+/// let mut optimizer = ShardedOptimizer::new(&ranks, AdamWConfig::new());
+/// let grads = ranks.backward(&model, Some(loss));
+/// model = optimizer.step(lr, model, grads, part.share);      // reduces the gradients itself
+/// ```
+///
+/// If something else than the last step has set the parameters (a record, for instance), the next
+/// step begins with these, and drops the f32 copies.
+pub struct ShardedOptimizer {
+    config: OptimizerConfig,
+    clip: Clip,
+    most: Option<f32>,
+    sharded: Sharded,
+}
+
+impl ShardedOptimizer {
+    /// This rank's part of an optimizer.
+    ///
+    /// # Panics
+    /// With `Invalid` if the configuration clips each parameter's gradient by its norm: a rank has a
+    /// part of a parameter only. [`with_global_norm`](Self::with_global_norm) clips by the norm of
+    /// all.
+    pub fn new(ranks: &DataParallel, config: impl Into<OptimizerConfig>) -> Self {
+        let config = config.into();
+        let clip = match config.clipping() {
+            None => Clip::None,
+            Some(GradientClippingConfig::Value(limit)) => Clip::Value(*limit),
+            Some(other) => {
+                refuse("ShardedOptimizer::new", "clipping by value, or none", format!("{other:?}"))
+            }
+        };
+        let sharded = Sharded::new(ranks.communicator().clone(), BUCKET_BYTES);
+        Self { config, clip, most: None, sharded }
+    }
+
+    /// Scales all gradients by `min(1, most / norm)` before the step, where `norm` is the Euclidean
+    /// norm of the averaged gradients of all parameters, as
+    /// [`clip_global_norm`](super::clip_global_norm) does.
+    pub fn with_global_norm(self, most: f32) -> Self {
+        Self { most: Some(most), ..self }
+    }
+
+    /// Sets the size of parameters that are reduced and gathered together, 25 MiB by default. The
+    /// same on every rank. To be called before the first step.
+    pub fn with_bucket_bytes(self, bytes: usize) -> Self {
+        Self { sharded: self.sharded.with_bytes(bytes), ..self }
+    }
+
+    /// The module after a step with the ranks' gradients, averaged as
+    /// [`DataParallel::reduce`] describes it. Every rank must call this, even one without samples.
+    ///
+    /// The module's parameters must be the same on all ranks, and those of the step before: as many,
+    /// with their shapes and dtypes.
+    ///
+    /// # Panics
+    /// With `Invalid` if they are not, or if a gradient does not fit its parameter; with `Collective`
+    /// or `Mismatch` if the ranks fail or differ; with `Capture` in a capture.
+    pub fn step<M: Module>(&mut self, lr: f64, module: M, grads: GradientsParams, share: Share) -> M {
+        let _op = trace::op("nn_sharded_step", || "");
+        let mut take = Take { grads, seen: HashSet::new(), ids: vec![], params: vec![], tensors: vec![] };
+        module.visit(&mut take);
+        let Take { ids, params, tensors, .. } = take;
+        let update = Update { rule: self.config.rule(lr), clip: self.clip, most: self.most };
+        let stepped = self.sharded.step(&params, tensors, share.weight(), update);
+        let stepped = stepped.unwrap_or_else(|error| raise(error));
+        module.map(&mut Put(ids.into_iter().zip(stepped).collect()))
+    }
+}
+
+/// Takes the parameters that are trained, and their gradients, in the order of the module.
+struct Take {
+    grads: GradientsParams,
+    /// A parameter that the module holds twice has one gradient.
+    seen: HashSet<ParamId>,
+    ids: Vec<ParamId>,
+    params: Vec<RocmTensor>,
+    tensors: Vec<Option<RocmTensor>>,
+}
+
+impl ModuleVisitor for Take {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        if !value.is_require_grad() || !self.seen.insert(param.id) {
+            return;
+        }
+        self.ids.push(param.id);
+        self.params.push(rocm(value.inner()));
+        self.tensors.push(self.grads.remove::<D>(param.id).map(rocm));
+    }
+}
+
+/// Puts the new parameters in place of the old ones.
+struct Put(HashMap<ParamId, RocmTensor>);
+
+impl ModuleMapper for Put {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, tensor, mapper) = param.consume();
+        let tensor = match self.0.get(&id) {
+            Some(new) => in_place_of(&tensor, from_rocm(new.clone())),
+            None => tensor,
+        };
+        Param::from_mapped_value(id, tensor, mapper)
+    }
+}

@@ -1,0 +1,323 @@
+//! Optimizer steps of which each rank computes a part: stages 1 and 2 of ZeRO ([Rajbhandari et al.
+//! 2020](https://arxiv.org/abs/1910.02054)).
+
+use burn_backend::{DType, TensorMetadata};
+use burn_rocm::fused::amp::cast_all;
+use burn_rocm::fused::optim::{Clip, Rule, State, Step, norm, scale_to_norm};
+use burn_rocm::fused::{flat, one_value, pack, pack_range, repeated, scale, unpack};
+use burn_rocm::{Communicator, Pending, ReduceOp, RocmError, RocmTensor};
+
+use super::parallel::{Entry, aligned_first};
+
+/// How a step changes the parameters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Update {
+    pub(crate) rule: Rule,
+    pub(crate) clip: Clip,
+    /// The largest norm of all gradients together.
+    pub(crate) most: Option<f32>,
+}
+
+/// The parameters of a model and an optimizer's state, divided among the ranks.
+pub(crate) struct Sharded {
+    communicator: Communicator,
+    /// The size from which a bucket is full.
+    bytes: usize,
+    entries: Vec<Entry>,
+    buckets: Vec<Bucket>,
+}
+
+/// Parameters of one dtype whose elements, one after the other, are divided into as many equal
+/// parts as there are ranks. Zeros fill the last part.
+pub(super) struct Bucket {
+    pub(super) dtype: DType,
+    /// The indices of the parameters, in their order in the bucket.
+    pub(super) members: Vec<usize>,
+    /// The number of elements of a part.
+    pub(super) part: usize,
+    /// All parts as the last step left them. The model's parameters are views of it, unless
+    /// something else has replaced them.
+    pub(super) gathered: Option<RocmTensor>,
+    /// This rank's part in f32, if the parameters are f16 or bf16.
+    pub(super) master: Option<RocmTensor>,
+    /// This rank's part, updated, until it is gathered.
+    updated: Option<RocmTensor>,
+    /// The optimizer's state of this rank's part.
+    pub(super) state: State,
+}
+
+impl Sharded {
+    pub(crate) fn new(communicator: Communicator, bytes: usize) -> Self {
+        Self { communicator, bytes, entries: Vec::new(), buckets: Vec::new() }
+    }
+
+    /// Sets the size from which a bucket is full.
+    pub(crate) fn with_bytes(self, bytes: usize) -> Self {
+        Self { bytes, ..self }
+    }
+
+    /// Takes a step with the mean of the ranks' gradients, weighted by `weight` (without it all
+    /// ranks weigh the same), and returns the new parameters. A missing gradient counts as 0.
+    ///
+    /// # Errors
+    /// `Invalid` if a gradient does not have its parameter's shape or device, or if the parameters
+    /// are not those of the step before; an error of the collectives or of the device. After the
+    /// first two nothing has changed.
+    pub(crate) fn step(
+        &mut self,
+        params: &[RocmTensor],
+        mut grads: Vec<Option<RocmTensor>>,
+        weight: Option<f64>,
+        update: Update,
+    ) -> Result<Vec<RocmTensor>, RocmError> {
+        self.plan(params)?;
+        if weight == Some(0.0) {
+            // 0 times an infinity is NaN.
+            grads.fill(None);
+        }
+        let mut parts = self.reduce(grads, weight)?;
+        if let (Some(most), false) = (update.most, parts.is_empty()) {
+            let own = norm(&parts)?;
+            // The norm of the ranks' norms is the norm of all parts.
+            let all = self.communicator.all_gather(own)?.join()?;
+            parts = scale_to_norm(&parts, norm(&[all])?, most)?;
+        }
+        self.update(params, parts, update)?;
+        let mut running = Vec::with_capacity(self.buckets.len());
+        for bucket in &mut self.buckets {
+            let Some(part) = bucket.updated.take() else { continue };
+            let sent = match part.dtype() == bucket.dtype {
+                true => part,
+                false => {
+                    bucket.master = Some(part.clone());
+                    cast_all(vec![part], bucket.dtype)?.remove(0)
+                }
+            };
+            running.push(self.communicator.all_gather(sent)?);
+        }
+        for (bucket, running) in self.buckets.iter_mut().zip(running) {
+            bucket.gathered = Some(flat(running.join()?)?);
+        }
+        self.parameters()
+    }
+
+    /// The parameters as views of the buckets that the last step gathered.
+    fn parameters(&self) -> Result<Vec<RocmTensor>, RocmError> {
+        let mut params = vec![None; self.entries.len()];
+        for bucket in &self.buckets {
+            let Some(gathered) = &bucket.gathered else { continue };
+            let dims = bucket.members.iter().map(|&member| self.entries[member].dims.as_slice());
+            for (&member, view) in bucket.members.iter().zip(unpack(gathered, dims)?) {
+                params[member] = Some(view);
+            }
+        }
+        Ok(params.into_iter().flatten().collect())
+    }
+
+    /// Divides the parameters among buckets, and keeps those of the step before.
+    fn plan(&mut self, params: &[RocmTensor]) -> Result<(), RocmError> {
+        let entry = |param: &RocmTensor| Entry { dims: param.dims().to_vec(), dtype: param.dtype() };
+        let entries: Vec<Entry> = params.iter().map(entry).collect();
+        if self.entries == entries {
+            return Ok(());
+        }
+        if !self.entries.is_empty() {
+            let found = entries.iter().zip(&self.entries).position(|(new, old)| new != old);
+            return Err(RocmError::Invalid {
+                op: "ShardedOptimizer::step",
+                expected: format!("the {} parameters of the step before", self.entries.len()),
+                found: match found {
+                    Some(at) => format!("parameter {at} of shape {:?}", entries[at].dims),
+                    None => format!("{} parameters", entries.len()),
+                },
+            });
+        }
+        self.buckets = buckets(&entries, self.bytes, self.communicator.size());
+        self.entries = entries;
+        Ok(())
+    }
+
+    /// This rank's part of each bucket's mean gradient. A bucket's gradients are dropped when they are
+    /// packed, and at most two packed buckets exist at a time.
+    fn reduce(
+        &self,
+        mut grads: Vec<Option<RocmTensor>>,
+        weight: Option<f64>,
+    ) -> Result<Vec<RocmTensor>, RocmError> {
+        let mut parts = Vec::with_capacity(self.buckets.len());
+        let mut running: Option<Pending> = None;
+        for bucket in &self.buckets {
+            let packed = self.packed(bucket, &mut grads)?;
+            let next = match weight {
+                None => self.communicator.reduce_scatter(ReduceOp::Average, packed)?,
+                Some(weight) => self.communicator.reduce_scatter(ReduceOp::Sum, scale(packed, weight)?)?,
+            };
+            if let Some(before) = running.replace(next) {
+                parts.push(before.join()?);
+            }
+        }
+        if let Some(last) = running {
+            parts.push(last.join()?);
+        }
+        Ok(parts)
+    }
+
+    /// A bucket's gradients, one after the other, with zeros for those that are missing and behind the
+    /// last one.
+    fn packed(&self, bucket: &Bucket, grads: &mut [Option<RocmTensor>]) -> Result<RocmTensor, RocmError> {
+        let zero = one_value(&self.communicator.device(), 0.0, bucket.dtype)?;
+        let mut parts = Vec::with_capacity(bucket.members.len() + 1);
+        let mut wide = Vec::new();
+        for &member in &bucket.members {
+            let Entry { dims, dtype } = &self.entries[member];
+            match grads.get_mut(member).and_then(Option::take) {
+                None => parts.push(repeated(&zero, dims.iter().product())?),
+                Some(grad) if grad.dims() != dims.as_slice() => {
+                    return Err(RocmError::Invalid {
+                        op: "ShardedOptimizer::step",
+                        expected: format!("a gradient of shape {dims:?}"),
+                        found: format!("{:?}", grad.dims()),
+                    });
+                }
+                Some(grad) => {
+                    if grad.dtype() != *dtype {
+                        wide.push(parts.len());
+                    }
+                    parts.push(grad);
+                }
+            }
+        }
+        let cast = cast_all(wide.iter().map(|&at| parts[at].clone()).collect(), bucket.dtype)?;
+        for (at, cast) in wide.into_iter().zip(cast) {
+            parts[at] = cast;
+        }
+        let missing = bucket.part * self.communicator.size() - self.elements(bucket);
+        if missing > 0 {
+            parts.push(repeated(&zero, missing)?);
+        }
+        pack(&parts)
+    }
+
+    /// The number of elements of a bucket's parameters.
+    pub(super) fn elements(&self, bucket: &Bucket) -> usize {
+        bucket.members.iter().map(|&member| self.entries[member].elements()).sum()
+    }
+
+    /// Updates the parts, and the states with them.
+    fn update(
+        &mut self,
+        params: &[RocmTensor],
+        grads: Vec<RocmTensor>,
+        update: Update,
+    ) -> Result<(), RocmError> {
+        let mut step = Step::new(update.rule, update.clip);
+        let mut states = Vec::with_capacity(grads.len());
+        let mut result = Ok(());
+        for (index, grad) in grads.into_iter().enumerate() {
+            let added = self.own_part(index, params).and_then(|part| {
+                // Taken, so that the step finds no other owner and writes it in place.
+                let mut before = std::mem::take(&mut self.buckets[index].state);
+                let added = step.add(part, grad, &mut before);
+                self.buckets[index].state = before;
+                added
+            });
+            match added {
+                Ok((part, state)) => {
+                    self.buckets[index].updated = Some(part);
+                    states.push(state);
+                }
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        if let Err(error) = result.and_then(|()| step.run()) {
+            // The next step takes the parameters from the model.
+            for bucket in &mut self.buckets {
+                (bucket.updated, bucket.master, bucket.gathered) = (None, None, None);
+            }
+            return Err(error);
+        }
+        for (bucket, state) in self.buckets.iter_mut().zip(states) {
+            bucket.state = state;
+        }
+        Ok(())
+    }
+
+    /// Whether a bucket's parameters are the views of `all` that a step returned.
+    fn are_views(&self, index: usize, all: &RocmTensor, params: &[RocmTensor]) -> Result<bool, RocmError> {
+        let dims = self.buckets[index].members.iter().map(|&member| self.entries[member].dims.as_slice());
+        let views = unpack(all, dims)?;
+        Ok(views
+            .iter()
+            .zip(params)
+            .all(|(view, param)| view.shares_buffer(param) && view.layout() == param.layout()))
+    }
+
+    /// This rank's part of a bucket's parameters, in the dtype in which it is updated. Nobody else
+    /// holds it.
+    fn own_part(&mut self, index: usize, params: &[RocmTensor]) -> Result<RocmTensor, RocmError> {
+        let params: Vec<RocmTensor> =
+            self.buckets[index].members.iter().map(|&member| params[member].clone()).collect();
+        let gathered = self.buckets[index].gathered.take();
+        let kept = match &gathered {
+            Some(all) if self.are_views(index, all, &params)? => Some(all),
+            _ => None,
+        };
+        let bucket = &mut self.buckets[index];
+        if let (Some(_), Some(master)) = (kept, bucket.master.take()) {
+            return Ok(master);
+        }
+        let bucket = &self.buckets[index];
+        let begin = bucket.part * self.communicator.rank();
+        let mut part = match kept {
+            Some(all) => pack_range(std::slice::from_ref(all), begin..begin + bucket.part)?,
+            None => {
+                let end = (begin + bucket.part).min(self.elements(bucket));
+                let zero = one_value(&self.communicator.device(), 0.0, bucket.dtype)?;
+                let missing = bucket.part - end.saturating_sub(begin);
+                let mut pieces = Vec::new();
+                if begin < end {
+                    pieces.push(pack_range(&params, begin..end)?);
+                }
+                if missing > 0 {
+                    pieces.push(repeated(&zero, missing)?);
+                }
+                pack(&pieces)?
+            }
+        };
+        if matches!(bucket.dtype, DType::F16 | DType::BF16) {
+            part = cast_all(vec![part], DType::F32)?.remove(0);
+        }
+        Ok(part)
+    }
+}
+
+/// Parameters of one dtype in buckets, in the order of the model.
+fn buckets(entries: &[Entry], bytes: usize, ranks: usize) -> Vec<Bucket> {
+    let mut open: Vec<(DType, Vec<usize>, usize)> = Vec::new();
+    let mut full: Vec<(DType, Vec<usize>)> = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let at = open.iter().position(|(dtype, ..)| *dtype == entry.dtype).unwrap_or_else(|| {
+            open.push((entry.dtype, Vec::new(), 0));
+            open.len() - 1
+        });
+        let (dtype, members, size) = &mut open[at];
+        members.push(index);
+        *size += entry.elements() * dtype.size();
+        if *size >= bytes {
+            full.push((*dtype, std::mem::take(members)));
+            *size = 0;
+        }
+    }
+    full.extend(open.into_iter().map(|(dtype, members, _)| (dtype, members)));
+    let bucket = |(dtype, mut members): (DType, Vec<usize>)| {
+        aligned_first(&mut members, entries);
+        let elements: usize = members.iter().map(|&member| entries[member].elements()).sum();
+        // Each part begins at a multiple of 16 bytes.
+        let part = elements.div_ceil(ranks).next_multiple_of(16 / dtype.size());
+        Bucket { dtype, members, part, gathered: None, master: None, updated: None, state: State::default() }
+    };
+    full.into_iter().filter(|(_, members)| !members.is_empty()).map(bucket).collect()
+}
