@@ -30,6 +30,10 @@ pub use crate::ops::loss::elements::{
 pub use crate::ops::norm::batch::{BatchNormed, batch_norm_backward, batch_norm_infer, batch_norm_train};
 pub use crate::ops::norm::group::{group_norm, group_norm_backward};
 pub use crate::ops::norm::layer::{layer_norm, layer_norm_backward};
+pub use crate::ops::norm::ranks::{
+    BatchStatistics, PartGradients, batch_of_parts, batch_part, gradient_of_parts, part_gradients,
+    running_after,
+};
 pub use crate::ops::norm::rms::{rms_norm, rms_norm_backward};
 pub use crate::ops::pack::{flat, one_value, pack, pack_range, read_all, repeated, scale, unpack};
 pub use crate::ops::pool::pool3d::{

@@ -49,7 +49,8 @@
 //!   infinite or NaN on all of them, so all skip the step and lower the scale.
 //! - **Sharded optimizers.** With [`ShardedOptimizer`] each rank keeps a part of the optimizer's state
 //!   and of the averaged gradients.
-//! - **Running statistics** of batch norms stay those of each rank's own samples.
+//! - **Batch norms** have the statistics of each rank's own samples, unless the module is a
+//!   [`SyncBatchNorm`].
 //! - **Weights divided among ranks.** [`ColumnLinear`] and [`RowLinear`] are a pair of linear
 //!   layers of which each rank has a part. Their ranks are a group of their own, other than those
 //!   of `DataParallel`. All else must be the same on these ranks: seed the devices alike if a
@@ -57,6 +58,7 @@
 //! - **A failed rank.** If a rank panics, drop its communicator or let the process end: the other
 //!   ranks then get an error within `BURN_ROCM_COLLECTIVE_TIMEOUT`.
 
+mod batch_norm;
 mod linear;
 mod optimizer;
 mod sharded;
@@ -75,6 +77,7 @@ use burn_rocm::{Communicator, ReduceOp, RocmTensor, raise, trace};
 use crate::fuse::{from_rocm, is_rocm, refuse, rocm};
 pub use crate::ops::parallel::Overlap;
 use crate::ops::parallel::{Buckets, Entry};
+pub use batch_norm::SyncBatchNorm;
 pub use linear::{ColumnLinear, RowLinear};
 pub use optimizer::ShardedOptimizer;
 pub use share::{Part, Shards, Share};

@@ -2,6 +2,7 @@
 //! reference is one device with all samples.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod batch_norm;
 mod failures;
 mod gradients;
 mod overlap;

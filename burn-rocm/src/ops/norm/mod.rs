@@ -4,6 +4,7 @@ pub(crate) mod batch;
 mod batch_rows;
 pub(crate) mod group;
 pub(crate) mod layer;
+pub(crate) mod ranks;
 pub(crate) mod rms;
 
 use std::sync::Arc;

@@ -1,0 +1,88 @@
+//! Batch norm with the statistics of all ranks' samples.
+
+use burn::module::{Module, Param, RunningState};
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+use burn_rocm::Communicator;
+
+use crate::BatchNorm;
+use crate::fuse::{Route, primitive, refuse, wrap};
+use crate::ops::sync_norm::SyncBatchNormTrain;
+
+/// A [`BatchNorm`] that normalises with the mean and the variance of all ranks' samples, in training.
+/// Otherwise a rank has the statistics of its own samples only, which are poor if these are few.
+///
+/// With [`DataParallel`](super::DataParallel), the gradients are those of one device that has all
+/// samples: a rank's loss must be the mean over its samples, and ranks weigh as much as their part of
+/// the elements, as [`Share`](super::Share) says for samples of one size. Every rank must have a
+/// sample in each step.
+///
+/// A forward pass has one all-gather of `2 * channels + 1` numbers, a backward pass one all-reduce of
+/// `2 * channels`. Both passes read the input twice as often as [`BatchNorm`]'s.
+#[derive(Module, Debug)]
+pub struct SyncBatchNorm<B: Backend> {
+    /// The scale of each channel.
+    pub gamma: Param<Tensor<B, 1>>,
+    /// The shift of each channel.
+    pub beta: Param<Tensor<B, 1>>,
+    /// The running mean.
+    pub running_mean: RunningState<Tensor<B, 1>>,
+    /// The running variance, biased as Burn's.
+    pub running_var: RunningState<Tensor<B, 1>>,
+    /// The part of the running statistics that each batch replaces.
+    pub momentum: f64,
+    /// Added to the variance.
+    pub epsilon: f64,
+    #[module(skip)]
+    ranks: Communicator,
+}
+
+impl<B: Backend> SyncBatchNorm<B> {
+    /// A batch norm over these ranks. Its parameters and running statistics must be the same on
+    /// every rank.
+    pub fn of(norm: BatchNorm<B>, ranks: &Communicator) -> Self {
+        let BatchNorm { gamma, beta, running_mean, running_var, momentum, epsilon } = norm;
+        Self { gamma, beta, running_mean, running_var, momentum, epsilon, ranks: ranks.clone() }
+    }
+
+    /// Normalises each channel: on an autodiff backend as in training, with the statistics of all
+    /// ranks' inputs, else with the running statistics.
+    ///
+    /// # Shapes
+    /// - input, output: `[batch_size, channels, ..]`; ranks may have other batch sizes
+    ///
+    /// # Panics
+    /// With `Invalid` on a backend other than [`Rocm`](burn_rocm::Rocm), or if the input does not fit
+    /// or is empty; with `Collective` or `Mismatch` if the ranks fail or differ; with `Capture` in a
+    /// capture.
+    pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
+        if !B::ad_enabled(&input.device()) {
+            return self.alone().forward(input);
+        }
+        let route = Route::<B>::of("SyncBatchNorm")
+            .unwrap_or_else(|| refuse("SyncBatchNorm", "the backend Rocm", std::any::type_name::<B>()));
+        let device = input.device();
+        let [mean, variance] = [&self.running_mean, &self.running_var]
+            .map(|state| primitive(state.value_sync().to_device(&device).detach()));
+        let op =
+            SyncBatchNormTrain { momentum: self.momentum, epsilon: self.epsilon, ranks: self.ranks.clone() };
+        let [gamma, beta] = [&self.gamma, &self.beta].map(|param| primitive(param.val()));
+        let (output, saved) = route.apply(op, [primitive(input), gamma, beta, mean, variance]);
+        let [_, _, _, mean, variance] = saved.try_into().expect("`SyncBatchNormTrain` saves five");
+        self.running_mean.update(route.constant(mean));
+        self.running_var.update(route.constant(variance));
+        wrap(output)
+    }
+
+    /// The same norm, of this rank alone.
+    fn alone(&self) -> BatchNorm<B> {
+        BatchNorm {
+            gamma: self.gamma.clone(),
+            beta: self.beta.clone(),
+            running_mean: self.running_mean.clone(),
+            running_var: self.running_var.clone(),
+            momentum: self.momentum,
+            epsilon: self.epsilon,
+        }
+    }
+}
