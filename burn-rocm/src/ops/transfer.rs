@@ -16,7 +16,7 @@ use crate::staging;
 use crate::tensor::RocmTensor;
 
 /// Uploads the host's data as a tensor of `dtype`.
-pub(crate) fn upload(data: TensorData, dtype: DType, device: &RocmDevice) -> hip::Result<RocmTensor> {
+pub fn upload(data: TensorData, dtype: DType, device: &RocmDevice) -> hip::Result<RocmTensor> {
     kernel_type(dtype)?;
     let (bytes, shape, _) = burn::parts(data);
     let size = count(shape.as_slice()).and_then(|count| count.checked_mul(dtype.size()));

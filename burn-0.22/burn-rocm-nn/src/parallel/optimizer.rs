@@ -1,13 +1,14 @@
 //! Optimizers whose step the ranks divide among themselves.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use burn_rocm::fused::optim::Clip;
-use burn_rocm::{RocmTensor, raise, trace};
+use burn_rocm::{RocmError, RocmTensor, raise, trace};
 
 use super::{BUCKET_BYTES, DataParallel, Share};
 use crate::amp::in_place_of;
@@ -88,13 +89,43 @@ impl ShardedOptimizer {
     /// or `Mismatch` if the ranks fail or differ; with `Capture` in a capture.
     pub fn step<M: Module>(&mut self, lr: f64, module: M, grads: GradientsParams, share: Share) -> M {
         let _op = trace::op("nn_sharded_step", || "");
-        let mut take = Take { grads, seen: HashSet::new(), ids: vec![], params: vec![], tensors: vec![] };
+        let mut take = Take::new(grads);
         module.visit(&mut take);
         let Take { ids, params, tensors, .. } = take;
         let update = Update { rule: self.config.rule(lr), clip: self.clip, most: self.most };
         let stepped = self.sharded.step(&params, tensors, share.weight(), update);
         let stepped = stepped.unwrap_or_else(|error| raise(error));
         module.map(&mut Put(ids.into_iter().zip(stepped).collect()))
+    }
+
+    /// Writes the module's trained parameters and the optimizer's state into a new folder. Each rank
+    /// writes its part into a file of its own, f16 and bf16 parameters in f32; the folder gets its name
+    /// when all have. Any number of ranks can [`load`](Self::load) it. Every rank must call this, and all
+    /// must see the same file system. Waits for the device.
+    ///
+    /// Save everything else, such as running statistics and frozen parameters, as a record of the
+    /// module; it is whole on every rank.
+    ///
+    /// # Errors
+    /// `Config` if the folder exists, or if a rank can't write; `Collective` or `Mismatch` if the ranks
+    /// fail or differ; an error of the device.
+    pub fn save<M: Module>(&mut self, folder: impl AsRef<Path>, module: &M) -> Result<(), RocmError> {
+        let mut take = Take::new(GradientsParams::new());
+        module.visit(&mut take);
+        self.sharded.save(folder.as_ref(), &take.params, self.config.rule(0.0))
+    }
+
+    /// The module with the parameters that [`save`](Self::save) wrote, and this optimizer with the
+    /// state. The number of ranks may be another one. Every rank must call this.
+    ///
+    /// # Errors
+    /// `Config` if the folder is no checkpoint, is not whole, or is of other parameters (their number,
+    /// shapes and dtypes) or another optimizer; else as [`save`](Self::save).
+    pub fn load<M: Module>(&mut self, folder: impl AsRef<Path>, module: M) -> Result<M, RocmError> {
+        let mut take = Take::new(GradientsParams::new());
+        module.visit(&mut take);
+        let loaded = self.sharded.load(folder.as_ref(), &take.params, self.config.rule(0.0))?;
+        Ok(module.map(&mut Put(take.ids.into_iter().zip(loaded).collect())))
     }
 }
 
@@ -106,6 +137,12 @@ struct Take {
     ids: Vec<ParamId>,
     params: Vec<RocmTensor>,
     tensors: Vec<Option<RocmTensor>>,
+}
+
+impl Take {
+    fn new(grads: GradientsParams) -> Self {
+        Self { grads, seen: HashSet::new(), ids: vec![], params: vec![], tensors: vec![] }
+    }
 }
 
 impl ModuleVisitor for Take {

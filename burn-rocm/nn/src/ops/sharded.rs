@@ -20,11 +20,11 @@ pub(crate) struct Update {
 
 /// The parameters of a model and an optimizer's state, divided among the ranks.
 pub(crate) struct Sharded {
-    communicator: Communicator,
+    pub(super) communicator: Communicator,
     /// The size from which a bucket is full.
     bytes: usize,
-    entries: Vec<Entry>,
-    buckets: Vec<Bucket>,
+    pub(super) entries: Vec<Entry>,
+    pub(super) buckets: Vec<Bucket>,
 }
 
 /// Parameters of one dtype whose elements, one after the other, are divided into as many equal
@@ -37,11 +37,11 @@ pub(super) struct Bucket {
     pub(super) part: usize,
     /// All parts as the last step left them. The model's parameters are views of it, unless
     /// something else has replaced them.
-    pub(super) gathered: Option<RocmTensor>,
+    gathered: Option<RocmTensor>,
     /// This rank's part in f32, if the parameters are f16 or bf16.
-    pub(super) master: Option<RocmTensor>,
+    master: Option<RocmTensor>,
     /// This rank's part, updated, until it is gathered.
-    updated: Option<RocmTensor>,
+    pub(super) updated: Option<RocmTensor>,
     /// The optimizer's state of this rank's part.
     pub(super) state: State,
 }
@@ -83,6 +83,11 @@ impl Sharded {
             parts = scale_to_norm(&parts, norm(&[all])?, most)?;
         }
         self.update(params, parts, update)?;
+        self.gather()
+    }
+
+    /// Gathers the updated parts, and returns the parameters.
+    pub(super) fn gather(&mut self) -> Result<Vec<RocmTensor>, RocmError> {
         let mut running = Vec::with_capacity(self.buckets.len());
         for bucket in &mut self.buckets {
             let Some(part) = bucket.updated.take() else { continue };
@@ -115,7 +120,7 @@ impl Sharded {
     }
 
     /// Divides the parameters among buckets, and keeps those of the step before.
-    fn plan(&mut self, params: &[RocmTensor]) -> Result<(), RocmError> {
+    pub(super) fn plan(&mut self, params: &[RocmTensor]) -> Result<(), RocmError> {
         let entry = |param: &RocmTensor| Entry { dims: param.dims().to_vec(), dtype: param.dtype() };
         let entries: Vec<Entry> = params.iter().map(entry).collect();
         if self.entries == entries {
@@ -258,20 +263,25 @@ impl Sharded {
     /// This rank's part of a bucket's parameters, in the dtype in which it is updated. Nobody else
     /// holds it.
     fn own_part(&mut self, index: usize, params: &[RocmTensor]) -> Result<RocmTensor, RocmError> {
-        let params: Vec<RocmTensor> =
-            self.buckets[index].members.iter().map(|&member| params[member].clone()).collect();
-        let gathered = self.buckets[index].gathered.take();
-        let kept = match &gathered {
+        let part = self.value(index, params)?;
+        let bucket = &mut self.buckets[index];
+        (bucket.gathered, bucket.master) = (None, None);
+        Ok(part)
+    }
+
+    /// This rank's part of a bucket's parameters, in the dtype in which it is updated.
+    pub(super) fn value(&self, index: usize, params: &[RocmTensor]) -> Result<RocmTensor, RocmError> {
+        let bucket = &self.buckets[index];
+        let params: Vec<RocmTensor> = bucket.members.iter().map(|&member| params[member].clone()).collect();
+        let kept = match &bucket.gathered {
             Some(all) if self.are_views(index, all, &params)? => Some(all),
             _ => None,
         };
-        let bucket = &mut self.buckets[index];
-        if let (Some(_), Some(master)) = (kept, bucket.master.take()) {
-            return Ok(master);
+        if let (Some(_), Some(master)) = (kept, &bucket.master) {
+            return Ok(master.clone());
         }
-        let bucket = &self.buckets[index];
         let begin = bucket.part * self.communicator.rank();
-        let mut part = match kept {
+        let part = match kept {
             Some(all) => pack_range(std::slice::from_ref(all), begin..begin + bucket.part)?,
             None => {
                 let end = (begin + bucket.part).min(self.elements(bucket));
@@ -287,10 +297,20 @@ impl Sharded {
                 pack(&pieces)?
             }
         };
-        if matches!(bucket.dtype, DType::F16 | DType::BF16) {
-            part = cast_all(vec![part], DType::F32)?.remove(0);
+        match bucket.wide() == bucket.dtype {
+            true => Ok(part),
+            false => Ok(cast_all(vec![part], bucket.wide())?.remove(0)),
         }
-        Ok(part)
+    }
+}
+
+impl Bucket {
+    /// The dtype in which the parameters are updated.
+    pub(super) fn wide(&self) -> DType {
+        match self.dtype {
+            DType::F16 | DType::BF16 => DType::F32,
+            dtype => dtype,
+        }
     }
 }
 

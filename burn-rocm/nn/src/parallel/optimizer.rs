@@ -1,6 +1,7 @@
 //! Optimizers whose step the ranks divide among themselves.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::{AutodiffModule, ModuleMapper, ModuleVisitor, Param, ParamId};
@@ -8,7 +9,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use burn::tensor::backend::AutodiffBackend;
 use burn_rocm::fused::optim::Clip;
-use burn_rocm::{RocmTensor, raise, trace};
+use burn_rocm::{RocmError, RocmTensor, raise, trace};
 
 use super::{BUCKET_BYTES, DataParallel, Share, on_rocm, visit};
 use crate::fuse::{from_rocm, refuse, rocm};
@@ -94,13 +95,53 @@ impl ShardedOptimizer {
     ) -> M {
         on_rocm::<B>("ShardedOptimizer::step");
         let _op = trace::op("nn_sharded_step", || "");
-        let mut take = Take { grads, seen: HashSet::new(), ids: vec![], params: vec![], tensors: vec![] };
+        let mut take = Take::new(grads);
         visit::<B, M>(&module, &mut take);
         let Take { ids, params, tensors, .. } = take;
         let update = Update { rule: self.config.rule(lr), clip: self.clip, most: self.most };
         let stepped = self.sharded.step(&params, tensors, share.weight(), update);
         let stepped = stepped.unwrap_or_else(|error| raise(error));
         module.map(&mut Put(ids.into_iter().zip(stepped).collect()))
+    }
+
+    /// Writes the module's trained parameters and the optimizer's state into a new folder. Each rank
+    /// writes its part into a file of its own, f16 and bf16 parameters in f32; the folder gets its name
+    /// when all have. Any number of ranks can [`load`](Self::load) it. Every rank must call this, and all
+    /// must see the same file system. Waits for the device.
+    ///
+    /// Save everything else, such as running statistics and frozen parameters, as a record of the
+    /// module; it is whole on every rank.
+    ///
+    /// # Errors
+    /// `Config` if the folder exists, or if a rank can't write; `Collective` or `Mismatch` if the ranks
+    /// fail or differ; an error of the device.
+    pub fn save<B: AutodiffBackend, M: AutodiffModule<B>>(
+        &mut self,
+        folder: impl AsRef<Path>,
+        module: &M,
+    ) -> Result<(), RocmError> {
+        on_rocm::<B>("ShardedOptimizer::save");
+        let mut take = Take::new(GradientsParams::new());
+        visit::<B, M>(module, &mut take);
+        self.sharded.save(folder.as_ref(), &take.params, self.config.rule(0.0))
+    }
+
+    /// The module with the parameters that [`save`](Self::save) wrote, and this optimizer with the
+    /// state. The number of ranks may be another one. Every rank must call this.
+    ///
+    /// # Errors
+    /// `Config` if the folder is no checkpoint, is not whole, or is of other parameters (their number,
+    /// shapes and dtypes) or another optimizer; else as [`save`](Self::save).
+    pub fn load<B: AutodiffBackend, M: AutodiffModule<B>>(
+        &mut self,
+        folder: impl AsRef<Path>,
+        module: M,
+    ) -> Result<M, RocmError> {
+        on_rocm::<B>("ShardedOptimizer::load");
+        let mut take = Take::new(GradientsParams::new());
+        visit::<B, M>(&module, &mut take);
+        let loaded = self.sharded.load(folder.as_ref(), &take.params, self.config.rule(0.0))?;
+        Ok(module.map(&mut Put(take.ids.into_iter().zip(loaded).collect())))
     }
 }
 
@@ -112,6 +153,12 @@ struct Take {
     ids: Vec<ParamId>,
     params: Vec<RocmTensor>,
     tensors: Vec<Option<RocmTensor>>,
+}
+
+impl Take {
+    fn new(grads: GradientsParams) -> Self {
+        Self { grads, seen: HashSet::new(), ids: vec![], params: vec![], tensors: vec![] }
+    }
 }
 
 impl<B: AutodiffBackend> ModuleVisitor<B> for Take {

@@ -43,7 +43,8 @@ fn loss(output: Tensor<B, 3>, first: usize) -> Tensor<B, 1> {
     let len = CHANNELS * SPATIAL;
     let weights: Vec<f64> = (first * len..(first + count) * len).map(|at| (1.1 * at as f64).cos()).collect();
     let weights = Tensor::from_data(TensorData::new(weights, output.dims()), &output.device());
-    (output.clone() * weights + output.powi_scalar(3)).sum() / count as f64
+    // A product: the gradient of Burn's division by a number rounds its inverse to f32.
+    (output.clone() * weights + output.powi_scalar(3)).sum() * (1.0 / count as f64)
 }
 
 struct Found {
@@ -87,9 +88,9 @@ fn step(ranks: &mut DataParallel, sync: bool, (first, count, total): (usize, usi
 #[track_caller]
 fn agree(what: &str, found: &[f64], expected: &[f64]) {
     assert_eq!(found.len(), expected.len(), "{what}");
-    // Channels of up to 60 elements; the mean of one is 200 deviations from 0, which its variance
-    // loses twice. Sums of cubes of the output, up to 2^6.
-    let limit = 2f64.powi(6 + 16 + 6 - 53);
+    // A mean is up to 2^9 deviations from 0, which the normalised x loses of its 53 bits. Its cubes
+    // are below 2^6, their gradients grow by up to 2^5 (gamma / deviation), and 2^6 are added up.
+    let limit = 2f64.powi(9 + 6 + 5 + 6 - 53);
     for (found, expected) in found.iter().zip(expected) {
         assert!((found - expected).abs() <= limit, "{what}: {found} instead of {expected}");
     }
@@ -113,9 +114,10 @@ fn ranks_normalise_as_one_device() {
         agree("gradient of x", &joined(|found| &found.by_x), &expected.by_x);
         for rank in &found {
             agree("running statistics", &rank.running, &expected.running);
-            for (found, expected) in rank.by_parameters.iter().zip(&expected.by_parameters) {
-                agree("gradient", found.as_ref().unwrap(), expected.as_ref().unwrap());
-            }
+            // The running statistics have none.
+            let present = |found: &Found| found.by_parameters.iter().flatten().cloned().collect::<Vec<_>>();
+            assert_eq!(present(rank).len(), 2);
+            agree("gradient", &present(rank).concat(), &present(&expected).concat());
         }
         let apart = on_ranks(count, |mut ranks| {
             let first = per_rank[..ranks.rank()].iter().sum();

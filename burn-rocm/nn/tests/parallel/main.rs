@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod batch_norm;
+mod checkpoint;
 mod failures;
 mod gradients;
 mod overlap;

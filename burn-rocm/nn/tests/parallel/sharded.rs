@@ -44,7 +44,7 @@ fn configs() -> Vec<(&'static str, f64, OptimizerConfig)> {
 fn whole(config: &OptimizerConfig, lr: f64, most: Option<f32>) -> Vec<Vec<f64>> {
     macro_rules! run {
         ($config:expr) => {{
-            let mut optimizer = $config.init();
+            let optimizer = $config.init();
             on_ranks(1, |ranks| {
                 let mut optimizer = optimizer.clone();
                 train(&ranks, |net, grads, _| {
@@ -272,7 +272,7 @@ fn other_parameters_and_clipping_by_parameter_are_refused() {
 }
 
 fn half_loss_f32(model: &Linear<S>, device: &RocmDevice) -> Tensor<S, 1> {
-    model.forward(Tensor::ones([2, 5], device)).powi_scalar(2).mean()
+    model.forward(Tensor::<S, 2>::ones([2, 5], device)).powi_scalar(2).mean()
 }
 
 /// The text of the error with which `run` panics.

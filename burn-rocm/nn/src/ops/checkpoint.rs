@@ -1,0 +1,408 @@
+//! Checkpoints of a sharded optimizer. Each rank writes its part, and any number of ranks reads them.
+//!
+//! A checkpoint is a folder. `rank-N.safetensors` has the pieces of rank `N`: flat tensors with names
+//! `PARAMETER.KIND.BEGIN`, where `PARAMETER` is the parameter's index in the order of the model,
+//! `KIND` is `value` or the number of a state tensor, and `BEGIN` is the piece's first element. So a
+//! reader needs to know nothing of how the writers divided the parameters. `index.json` says what
+//! belongs together. Its writer renames the folder when all ranks have written their files, so a
+//! folder of the final name is whole.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use burn_backend::{DType, TensorData, TensorMetadata};
+use burn_rocm::fused::optim::{Rule, State};
+use burn_rocm::fused::{one_value, read_all, upload};
+use burn_rocm::{ReduceOp, RocmError, RocmTensor};
+use safetensors::tensor::{Dtype, Metadata, TensorView, serialize_to_file};
+use serde::{Deserialize, Serialize};
+
+use super::sharded::{Bucket, Sharded};
+
+const VERSION: u32 = 1;
+const INDEX: &str = "index.json";
+
+/// What a checkpoint holds.
+#[derive(Debug, Serialize, Deserialize)]
+struct Index {
+    version: u32,
+    /// The number of ranks that wrote it, and so of files.
+    ranks: usize,
+    optimizer: String,
+    /// The steps that the optimizer has counted.
+    steps: usize,
+    /// The number of state tensors of each parameter.
+    states: usize,
+    parameters: Vec<Parameter>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Parameter {
+    shape: Vec<usize>,
+    dtype: String,
+}
+
+impl Sharded {
+    /// Writes the parameters and the optimizer's state into a new folder. Waits for the device.
+    ///
+    /// # Errors
+    /// `Config` if the folder exists, or if a rank can't write; as [`Sharded::step`].
+    pub(crate) fn save(&mut self, folder: &Path, params: &[RocmTensor], rule: Rule) -> Result<(), RocmError> {
+        self.plan(params)?;
+        let (rank, first) = (self.communicator.rank(), self.communicator.rank() == 0);
+        let partial = partial(folder);
+        let begun = if first { begin(folder, &partial) } else { Ok(()) };
+        self.agree(folder, begun)?;
+        let written = self.write(&partial.join(file_name(rank)), params);
+        self.agree(folder, written)?;
+        let ended = if first { self.end(folder, &partial, rule) } else { Ok(()) };
+        self.agree(folder, ended)
+    }
+
+    /// Writes this rank's pieces.
+    fn write(&self, path: &Path, params: &[RocmTensor]) -> Result<(), RocmError> {
+        let mut tensors = Vec::new();
+        let mut counts = Vec::new();
+        for (index, bucket) in self.buckets.iter().enumerate() {
+            tensors.push(self.value(index, params)?);
+            tensors.extend(bucket.state.tensors.iter().cloned());
+            counts.push(1 + bucket.state.tensors.len());
+        }
+        let mut read = read_all(tensors)?.into_iter();
+        let mut parts = Vec::new();
+        for (bucket, count) in self.buckets.iter().zip(counts) {
+            let kinds: Vec<TensorData> = read.by_ref().take(count).collect();
+            parts.push((self.pieces(bucket), kinds));
+        }
+        let mut views = Vec::new();
+        for (pieces, kinds) in &parts {
+            for Piece { parameter, elements, at } in pieces {
+                for (kind, data) in kinds.iter().enumerate() {
+                    let size = data.dtype.size();
+                    let bytes = &data.as_bytes()[at * size..(at + elements.len()) * size];
+                    let view = TensorView::new(to_file(data.dtype)?, vec![elements.len()], bytes);
+                    let view = view.map_err(|error| failed(path, &error))?;
+                    views.push((name(*parameter, kind, elements.start), view));
+                }
+            }
+        }
+        serialize_to_file(views, None, path).map_err(|error| failed(path, &error))
+    }
+
+    /// Writes the index and gives the folder its name.
+    fn end(&self, folder: &Path, partial: &Path, rule: Rule) -> Result<(), RocmError> {
+        let mut steps = 0;
+        let mut states = 0;
+        for bucket in &self.buckets {
+            steps = steps.max(bucket.state.steps()?);
+            states = bucket.state.tensors.len();
+        }
+        let index = Index {
+            version: VERSION,
+            ranks: self.communicator.size(),
+            optimizer: rule_name(rule).into(),
+            steps,
+            states,
+            parameters: self.described(),
+        };
+        let path = partial.join(INDEX);
+        let text = serde_json::to_string_pretty(&index).map_err(|error| failed(&path, &error))?;
+        fs::write(&path, text).map_err(|error| failed(&path, &error))?;
+        fs::rename(partial, folder).map_err(|error| failed(folder, &error))
+    }
+
+    /// Reads the parameters and the optimizer's state, and returns the parameters.
+    ///
+    /// # Errors
+    /// `Config` if the folder is no checkpoint, is not whole, or is of other parameters or another
+    /// optimizer; an error of the collectives or of the device.
+    pub(crate) fn load(
+        &mut self,
+        folder: &Path,
+        params: &[RocmTensor],
+        rule: Rule,
+    ) -> Result<Vec<RocmTensor>, RocmError> {
+        self.plan(params)?;
+        let read = self.read(folder, rule);
+        self.agree(folder, read.as_ref().map(|_| ()).map_err(RocmError::clone))?;
+        for (bucket, (value, state)) in self.buckets.iter_mut().zip(read?) {
+            bucket.updated = Some(value);
+            bucket.state = state;
+        }
+        self.gather()
+    }
+
+    /// This rank's part of each bucket: the values, and the optimizer's state.
+    fn read(&self, folder: &Path, rule: Rule) -> Result<Vec<(RocmTensor, State)>, RocmError> {
+        let path = folder.join(INDEX);
+        let text = fs::read_to_string(&path).map_err(|error| failed(&path, &error))?;
+        let index: Index = serde_json::from_str(&text).map_err(|error| failed(&path, &error))?;
+        let expect = |what: &str, expected: String, found: String| match expected == found {
+            true => Ok(()),
+            false => Err(RocmError::Config {
+                what: format!("the checkpoint {}, {what}", folder.display()),
+                expected,
+                found,
+            }),
+        };
+        expect("version", VERSION.to_string(), index.version.to_string())?;
+        expect("optimizer", rule_name(rule).into(), index.optimizer)?;
+        let own = self.described();
+        expect("parameters", own.len().to_string(), index.parameters.len().to_string())?;
+        for (at, (own, found)) in own.iter().zip(&index.parameters).enumerate() {
+            expect(&format!("parameter {at}"), own.to_string(), found.to_string())?;
+        }
+        let catalogue = Catalogue::open(folder, index.ranks)?;
+        let mut parts = Vec::with_capacity(self.buckets.len());
+        for bucket in &self.buckets {
+            let dtype = bucket.wide();
+            let mut tensors = Vec::with_capacity(1 + index.states);
+            for kind in 0..=index.states {
+                let mut bytes = vec![0; bucket.part * dtype.size()];
+                for Piece { parameter, elements, at } in self.pieces(bucket) {
+                    let into = &mut bytes[at * dtype.size()..(at + elements.len()) * dtype.size()];
+                    catalogue.read(parameter, kind, elements, dtype, into)?;
+                }
+                let data = TensorData::from_bytes_vec(bytes, [bucket.part], dtype);
+                tensors.push(upload(data, dtype, &self.communicator.device())?);
+            }
+            let value = tensors.remove(0);
+            let time = if tensors.is_empty() { 0 } else { index.steps };
+            parts.push((value, State { time, tensors, clock: None }));
+        }
+        Ok(parts)
+    }
+
+    /// The pieces of parameters that this rank's part of a bucket consists of.
+    fn pieces(&self, bucket: &Bucket) -> Vec<Piece> {
+        let begin = bucket.part * self.communicator.rank();
+        let end = begin + bucket.part;
+        let mut start = 0;
+        let mut pieces = Vec::new();
+        for &parameter in &bucket.members {
+            let len = self.entries[parameter].elements();
+            let (first, last) = (begin.max(start), end.min(start + len));
+            if first < last {
+                pieces.push(Piece { parameter, elements: first - start..last - start, at: first - begin });
+            }
+            start += len;
+        }
+        pieces
+    }
+
+    fn described(&self) -> Vec<Parameter> {
+        let describe = |entry: &super::parallel::Entry| Parameter {
+            shape: entry.dims.clone(),
+            dtype: entry.dtype.name().into(),
+        };
+        self.entries.iter().map(describe).collect()
+    }
+
+    /// This rank's result, unless another rank has failed. All ranks wait for each other.
+    fn agree(&self, folder: &Path, own: Result<(), RocmError>) -> Result<(), RocmError> {
+        let done = one_value(&self.communicator.device(), if own.is_ok() { 1.0 } else { 0.0 }, DType::F32)?;
+        let all = self.communicator.all_reduce(ReduceOp::Min, done)?.join()?;
+        let all = read_all(vec![all])?.remove(0);
+        own?;
+        match all.iter::<f32>().all(|done| done == 1.0) {
+            true => Ok(()),
+            false => Err(RocmError::Config {
+                what: format!("the checkpoint {}", folder.display()),
+                expected: "every rank to read or write its part".into(),
+                found: "an error of another rank".into(),
+            }),
+        }
+    }
+}
+
+impl std::fmt::Display for Parameter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} of {}", self.shape, self.dtype)
+    }
+}
+
+/// Elements of a parameter that are next to each other in a rank's part.
+struct Piece {
+    parameter: usize,
+    elements: Range<usize>,
+    /// The place of the first one in the part.
+    at: usize,
+}
+
+/// The pieces of all files.
+struct Catalogue {
+    paths: Vec<PathBuf>,
+    /// By parameter and kind, in the order of their first elements.
+    pieces: BTreeMap<(usize, usize), Vec<Found>>,
+}
+
+struct Found {
+    elements: Range<usize>,
+    dtype: Dtype,
+    file: usize,
+    /// The place of the first byte in the file.
+    at: u64,
+}
+
+impl Catalogue {
+    fn open(folder: &Path, files: usize) -> Result<Self, RocmError> {
+        let mut catalogue = Self { paths: Vec::new(), pieces: BTreeMap::new() };
+        for rank in 0..files {
+            let path = folder.join(file_name(rank));
+            let (metadata, begin) = header(&path)?;
+            for (name, info) in metadata.tensors() {
+                let Some((parameter, kind, start)) = parsed(&name) else {
+                    return Err(failed(&path, &format!("a tensor of the name {name}")));
+                };
+                let len: usize = info.shape.iter().product();
+                let at = begin + info.data_offsets.0 as u64;
+                let found = Found { elements: start..start + len, dtype: info.dtype, file: rank, at };
+                catalogue.pieces.entry((parameter, kind)).or_default().push(found);
+            }
+            catalogue.paths.push(path);
+        }
+        for pieces in catalogue.pieces.values_mut() {
+            pieces.sort_by_key(|piece| piece.elements.start);
+        }
+        Ok(catalogue)
+    }
+
+    /// Reads these elements of a parameter.
+    fn read(
+        &self,
+        parameter: usize,
+        kind: usize,
+        elements: Range<usize>,
+        dtype: DType,
+        into: &mut [u8],
+    ) -> Result<(), RocmError> {
+        let size = dtype.size();
+        let mut next = elements.start;
+        for piece in self.pieces.get(&(parameter, kind)).into_iter().flatten() {
+            let (first, last) = (piece.elements.start.max(next), piece.elements.end.min(elements.end));
+            if first >= last || first > next {
+                continue;
+            }
+            let path = &self.paths[piece.file];
+            if piece.dtype != to_file(dtype)? {
+                return Err(failed(path, &format!("{:?} for {}", piece.dtype, dtype.name())));
+            }
+            let part = &mut into[(first - elements.start) * size..(last - elements.start) * size];
+            let at = piece.at + ((first - piece.elements.start) * size) as u64;
+            let read = File::open(path).and_then(|mut file| {
+                file.seek(SeekFrom::Start(at))?;
+                file.read_exact(part)
+            });
+            read.map_err(|error| failed(path, &error))?;
+            next = last;
+        }
+        match next == elements.end {
+            true => Ok(()),
+            false => Err(RocmError::Config {
+                what: format!("the checkpoint, parameter {parameter}, {}", kind_name(kind)),
+                expected: format!("elements {elements:?}"),
+                found: format!("none from {next} on"),
+            }),
+        }
+    }
+}
+
+/// What a file says of its tensors, and the place of their first byte.
+fn header(path: &Path) -> Result<(Metadata, u64), RocmError> {
+    let fail = |error: &dyn std::fmt::Display| failed(path, error);
+    let mut file = File::open(path).map_err(|error| fail(&error))?;
+    let bytes = file.metadata().map_err(|error| fail(&error))?.len();
+    let mut length = [0; 8];
+    file.read_exact(&mut length).map_err(|error| fail(&error))?;
+    let length = u64::from_le_bytes(length);
+    if length > bytes.saturating_sub(8) {
+        return Err(fail(&format!("a header of {length} bytes in a file of {bytes}")));
+    }
+    let mut text = vec![0; length as usize];
+    file.read_exact(&mut text).map_err(|error| fail(&error))?;
+    let metadata: Metadata = serde_json::from_slice(&text).map_err(|error| fail(&error))?;
+    let ends = metadata.tensors().values().map(|info| info.data_offsets.1 as u64).max();
+    let begin = 8 + length;
+    match begin + ends.unwrap_or(0) == bytes {
+        true => Ok((metadata, begin)),
+        false => Err(fail(&format!("{bytes} bytes, not {}", begin + ends.unwrap_or(0)))),
+    }
+}
+
+/// Makes the folder in which the ranks write.
+fn begin(folder: &Path, partial: &Path) -> Result<(), RocmError> {
+    if folder.exists() {
+        return Err(RocmError::Config {
+            what: format!("the checkpoint {}", folder.display()),
+            expected: "a folder that does not exist yet".into(),
+            found: "one that does".into(),
+        });
+    }
+    // A save that was interrupted left it.
+    if partial.exists() {
+        fs::remove_dir_all(partial).map_err(|error| failed(partial, &error))?;
+    }
+    fs::create_dir_all(partial).map_err(|error| failed(partial, &error))
+}
+
+fn partial(folder: &Path) -> PathBuf {
+    let mut name = folder.as_os_str().to_owned();
+    name.push(".partial");
+    PathBuf::from(name)
+}
+
+fn file_name(rank: usize) -> String {
+    format!("rank-{rank}.safetensors")
+}
+
+fn name(parameter: usize, kind: usize, begin: usize) -> String {
+    format!("{parameter}.{}.{begin}", kind_name(kind))
+}
+
+/// Kind 0 are the values, the others the optimizer's state tensors.
+fn kind_name(kind: usize) -> String {
+    if kind == 0 { "value".into() } else { kind.to_string() }
+}
+
+fn parsed(name: &str) -> Option<(usize, usize, usize)> {
+    let mut parts = name.split('.');
+    let parameter = parts.next()?.parse().ok()?;
+    let kind = match parts.next()? {
+        "value" => 0,
+        kind => kind.parse().ok()?,
+    };
+    let begin = parts.next()?.parse().ok()?;
+    parts.next().is_none().then_some((parameter, kind, begin))
+}
+
+fn rule_name(rule: Rule) -> &'static str {
+    match rule {
+        Rule::Adam(adam) if adam.amsgrad => "adam, amsgrad",
+        Rule::Adam(_) => "adam",
+        Rule::Sgd(sgd) if sgd.momentum.is_some() => "sgd, momentum",
+        Rule::Sgd(_) => "sgd",
+    }
+}
+
+fn to_file(dtype: DType) -> Result<Dtype, RocmError> {
+    match dtype {
+        DType::F64 => Ok(Dtype::F64),
+        DType::F32 => Ok(Dtype::F32),
+        other => Err(RocmError::Unsupported {
+            op: "ShardedOptimizer::save",
+            dtype: Some(other.name()),
+            what: None,
+        }),
+    }
+}
+
+fn failed(path: &Path, error: &dyn std::fmt::Display) -> RocmError {
+    RocmError::Config {
+        what: format!("the checkpoint file {}", path.display()),
+        expected: "a file that can be read and written".into(),
+        found: error.to_string(),
+    }
+}

@@ -1,0 +1,203 @@
+//! Checkpoints of a sharded optimizer.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use burn::tensor::FloatDType;
+use burn_rocm::RocmError;
+use burn_rocm_nn::amp::Precision;
+use burn_rocm_nn::optim::{AdamConfig, AdamWConfig, OptimizerConfig, SgdConfig};
+use burn_rocm_nn::parallel::{Part, ShardedOptimizer, Shards};
+
+use crate::*;
+
+/// A folder of this process that goes away with the value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("burn-rocm-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn optimizer(ranks: &DataParallel, config: &OptimizerConfig) -> ShardedOptimizer {
+    ShardedOptimizer::new(ranks, config.clone()).with_bucket_bytes(300)
+}
+
+/// Eight global batches of 12.
+fn parts(ranks: &DataParallel) -> Vec<Part> {
+    Shards::new(96, 12, ranks.rank(), ranks.size()).shuffled(5).epoch(0).collect()
+}
+
+fn train(ranks: &DataParallel, optimizer: &mut ShardedOptimizer, mut net: Net<B>, parts: &[Part]) -> Net<B> {
+    for part in parts {
+        let loss = net.loss(&part.indices, &ranks.communicator().device());
+        let grads = ranks.backward(&net, Some(loss));
+        net = optimizer.step(0.02, net, grads, part.share);
+    }
+    net
+}
+
+/// Four steps, and four more after a load by as many ranks, by fewer and by more: the parameters are
+/// those of eight steps without a stop, with the same bits where the number of ranks is the same.
+#[test]
+fn any_number_of_ranks_goes_on() {
+    let Some(count) = devices("checkpoint::any_number_of_ranks_goes_on") else { return };
+    let folder = Folder::new("checkpoint-ranks");
+    let configs: [(&str, OptimizerConfig); 3] = [
+        ("sgd", SgdConfig::new().into()),
+        ("amsgrad", AdamConfig::new().with_amsgrad(true).into()),
+        ("adamw", AdamWConfig::new().into()),
+    ];
+    for (name, config) in &configs {
+        for writers in BTreeSet::from([1, count - 1, count]) {
+            let path = folder.at(&format!("{name}-{writers}"));
+            let whole = on_ranks(writers, |ranks| {
+                let (mut optimizer, parts) = (optimizer(&ranks, config), parts(&ranks));
+                let net = Net::<B>::new(&ranks.communicator().device(), 3);
+                let net = train(&ranks, &mut optimizer, net, &parts[..4]);
+                optimizer.save(&path, &net).unwrap();
+                parameters(&train(&ranks, &mut optimizer, net, &parts[4..]))
+            });
+            for readers in BTreeSet::from([1, count - 1, count]) {
+                let found = on_ranks(readers, |ranks| {
+                    let (mut optimizer, parts) = (optimizer(&ranks, config), parts(&ranks));
+                    // Other parameters, which the checkpoint's replace.
+                    let net = Net::<B>::new(&ranks.communicator().device(), 8);
+                    let net = optimizer.load(&path, net).unwrap();
+                    parameters(&train(&ranks, &mut optimizer, net, &parts[4..]))
+                });
+                for found in found {
+                    if readers == writers {
+                        assert_eq!(found, whole[0], "{name}, {writers} ranks");
+                    }
+                    for (found, expected) in found.concat().into_iter().zip(whole[0].concat()) {
+                        let close = (found - expected).abs() <= limit(8);
+                        assert!(close, "{name}, {writers} then {readers}: {found} and {expected}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The f32 copies of bf16 parameters are saved, with bits that bf16 can't hold.
+#[test]
+fn f32_copies_are_saved() {
+    type S = Autodiff<Rocm>;
+    let Some(count) = devices("checkpoint::f32_copies_are_saved") else { return };
+    let folder = Folder::new("checkpoint-copies");
+    let step = |ranks: &DataParallel, optimizer: &mut ShardedOptimizer, model: Linear<S>| {
+        let x = Tensor::<S, 2>::ones([4, 5], &ranks.communicator().device()).cast(FloatDType::BF16);
+        let loss = model.forward(x).cast(FloatDType::F32).powi_scalar(2).mean();
+        let grads = ranks.backward(&model, Some(loss));
+        // Less than half of what bf16 resolves next to 1.
+        optimizer.step(1e-3, model, grads, burn_rocm_nn::parallel::Share::EVEN)
+    };
+    let model = |ranks: &DataParallel| {
+        let device = ranks.communicator().device();
+        let mut model = LinearConfig::new(5, 3).with_bias(false).init::<S>(&device);
+        model.weight = Param::from_data(TensorData::new(vec![1f32; 15], [5, 3]), &device);
+        Precision::new(FloatDType::BF16).convert(&model)
+    };
+    let results = on_ranks(count, |ranks| {
+        let mut optimizer = ShardedOptimizer::new(&ranks, AdamConfig::new());
+        let mut model = step(&ranks, &mut optimizer, model(&ranks));
+        assert!(parameters(&model)[0].iter().all(|&weight| weight == 1.0), "rounded");
+        optimizer.save(folder.at("a"), &model).unwrap();
+        for _ in 0..9 {
+            model = step(&ranks, &mut optimizer, model);
+        }
+        parameters(&model)
+    });
+    assert!(results[0][0].iter().all(|&weight| weight < 1.0), "the small steps add up");
+    let found = on_ranks(count, |ranks| {
+        let mut optimizer = ShardedOptimizer::new(&ranks, AdamConfig::new());
+        let mut model = optimizer.load(folder.at("a"), model(&ranks)).unwrap();
+        for _ in 0..9 {
+            model = step(&ranks, &mut optimizer, model);
+        }
+        parameters(&model)
+    });
+    assert_eq!(found, results);
+}
+
+/// What can't be written or read is a typed error on every rank, and training goes on.
+#[test]
+fn damaged_and_foreign_checkpoints_are_refused() {
+    let Some(count) = devices("checkpoint::damaged_and_foreign_checkpoints_are_refused") else { return };
+    let folder = Folder::new("checkpoint-damaged");
+    let config: OptimizerConfig = AdamConfig::new().into();
+    let path = folder.at("good");
+    on_ranks(count, |ranks| {
+        let (mut optimizer, parts) = (optimizer(&ranks, &config), parts(&ranks));
+        let net = Net::<B>::new(&ranks.communicator().device(), 3);
+        let net = train(&ranks, &mut optimizer, net, &parts[..2]);
+        optimizer.save(&path, &net).unwrap();
+        let error = optimizer.save(&path, &net).unwrap_err();
+        assert!(matches!(error, RocmError::Config { .. }), "{error}");
+        train(&ranks, &mut optimizer, net, &parts[2..3]);
+    });
+    assert!(!folder.at("good.partial").exists());
+    let damage = |name: &str, change: &dyn Fn(&Path)| {
+        let damaged = folder.at(name);
+        fs::create_dir_all(&damaged).unwrap();
+        for file in fs::read_dir(&path).unwrap().map(Result::unwrap) {
+            fs::copy(file.path(), damaged.join(file.file_name())).unwrap();
+        }
+        change(&damaged);
+        damaged
+    };
+    let last = format!("rank-{}.safetensors", count - 1);
+    let cut = |path: &Path| {
+        let bytes = fs::read(path).unwrap();
+        fs::write(path, &bytes[..bytes.len() - 3]).unwrap();
+    };
+    let edit = |path: &Path, from: &str, to: &str| {
+        let path = path.join("index.json");
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "{from} in {text}");
+        fs::write(&path, text.replacen(from, to, 1)).unwrap();
+    };
+    let cases: Vec<(PathBuf, &str)> = vec![
+        (folder.at("none"), "index.json"),
+        (damage("no-index", &|path| fs::remove_file(path.join("index.json")).unwrap()), "index.json"),
+        (damage("no-file", &|path| fs::remove_file(path.join(&last)).unwrap()), &last),
+        (damage("cut", &|path| cut(&path.join(&last))), &last),
+        (damage("empty", &|path| fs::write(path.join(&last), "").unwrap()), &last),
+        (
+            damage("fewer", &|path| edit(path, &format!(": {count}"), &format!(": {}", count - 1))),
+            "none from",
+        ),
+        (damage("version", &|path| edit(path, "\"version\": 1", "\"version\": 2")), "version"),
+        (damage("other", &|path| edit(path, "adam", "sgd")), "optimizer"),
+        (damage("shape", &|path| edit(path, "9", "8")), "parameter 0"),
+        (damage("json", &|path| fs::write(path.join("index.json"), "{").unwrap()), "index.json"),
+    ];
+    for (path, expected) in &cases {
+        let found = on_ranks(count, |ranks| {
+            let mut optimizer = optimizer(&ranks, &config);
+            let net = Net::<B>::new(&ranks.communicator().device(), 3);
+            let error = optimizer.load(path, net).unwrap_err();
+            assert!(matches!(error, RocmError::Config { .. }), "{error}");
+            // The group is still alive.
+            let net = Net::<B>::new(&ranks.communicator().device(), 3);
+            train(&ranks, &mut optimizer, net, &parts(&ranks)[..1]);
+            error.to_string()
+        });
+        assert!(found.iter().any(|error| error.contains(expected)), "{expected} in {found:?}");
+    }
+}
