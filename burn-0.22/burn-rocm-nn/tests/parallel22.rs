@@ -12,7 +12,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor, TensorData, activation};
 use burn_rocm::{Communicator, RocmDevice};
 use burn_rocm_nn_022::optim::{AdamWConfig, SgdConfig};
-use burn_rocm_nn_022::parallel::{DataParallel, Shards, Share, clip_global_norm};
+use burn_rocm_nn_022::parallel::{DataParallel, ShardedOptimizer, Shards, Share, clip_global_norm};
 use burn_rocm_nn_022::{LayerNorm, LayerNormConfig};
 
 /// Runs a test in processes with two and with four devices, in which a collective that never ends
@@ -274,4 +274,53 @@ fn parameters_that_not_every_rank_used() {
         .map(|grad| grad.as_ref().map(|grad| grad.iter().map(|x| x * factor).collect()))
         .collect();
     agree("clipped", &numbers(&net, Some(&clipped)), &halves, 1);
+}
+
+/// A step that the ranks divide among themselves is the whole step, also after a stop: each half of
+/// the training has an optimizer of its own, and the second one begins with the checkpoint of the
+/// first. Without decay, parameters that no rank uses stay.
+#[test]
+fn a_divided_step_is_the_whole_step() {
+    let Some(count) = devices("a_divided_step_is_the_whole_step") else { return };
+    let config = || AdamWConfig::new().with_weight_decay(0.0);
+    let parts = |ranks: &DataParallel| -> Vec<_> {
+        Shards::new(50, 16, ranks.rank(), ranks.size()).shuffled(3).epoch(0).collect()
+    };
+    let whole = on_ranks(1, |ranks, device| {
+        let mut optimizer = config().init();
+        let mut net = Net::new(&device, 0);
+        for part in parts(&ranks) {
+            let grads = ranks.backward(&net, Some(net.loss(&part.indices, &device)));
+            net = optimizer.step(0.02, net, grads);
+        }
+        numbers(&net, None)
+    })
+    .remove(0);
+    let folder = std::env::temp_dir().join(format!("burn-rocm-sharded22-{}", std::process::id()));
+    let found = on_ranks(count, |ranks, device| {
+        let new = || ShardedOptimizer::new(&ranks, config()).with_bucket_bytes(300);
+        let mut net = Net::new(&device, 0);
+        let parts = parts(&ranks);
+        for (half, parts) in parts.chunks(2).enumerate() {
+            let mut optimizer = new();
+            if half > 0 {
+                net = optimizer.load(&folder, Net::new(&device, 5)).unwrap();
+                assert!(net.first.weight.val().is_require_grad());
+            }
+            for part in parts {
+                let loss = (!part.indices.is_empty()).then(|| net.loss(&part.indices, &device));
+                let grads = ranks.backward(&net, loss);
+                net = optimizer.step(0.02, net, grads, part.share);
+            }
+            if half == 0 {
+                optimizer.save(&folder, &net).unwrap();
+            }
+        }
+        numbers(&net, None)
+    });
+    std::fs::remove_dir_all(&folder).unwrap();
+    for rank in &found {
+        agree("a divided step", rank, &whole, 4);
+        assert_eq!(rank, &found[0], "the same bits on every rank");
+    }
 }

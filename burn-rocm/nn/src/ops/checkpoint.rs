@@ -13,7 +13,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use burn_backend::{DType, TensorData, TensorMetadata};
+use burn_backend::{DType, TensorData};
 use burn_rocm::fused::optim::{Rule, State};
 use burn_rocm::fused::{one_value, read_all, upload};
 use burn_rocm::{ReduceOp, RocmError, RocmTensor};
