@@ -220,6 +220,17 @@ impl<B: Backend> MhaInput<B> {
         Self { query, key, value, alike: false, masks: Masks { pad: None, attn: None } }
     }
 
+    /// The same input of other tensors, which `change` makes of these. It is called once for
+    /// self-attention.
+    pub(crate) fn map(self, change: impl Fn(Tensor<B, 3>) -> Tensor<B, 3>) -> Self {
+        let query = change(self.query);
+        let (key, value) = match self.alike {
+            true => (query.clone(), query.clone()),
+            false => (change(self.key), change(self.value)),
+        };
+        Self { query, key, value, ..self }
+    }
+
     /// Hides the keys where `mask_pad` `[batch, keys]` is true. Either axis may have size 1.
     pub fn mask_pad(mut self, mask_pad: Tensor<B, 2, Bool>) -> Self {
         self.masks.pad = Some(mask_pad);

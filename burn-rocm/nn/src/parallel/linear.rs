@@ -101,15 +101,23 @@ impl<B: Backend> RowLinear<B> {
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
         let part = linear(input, self.weight.val(), None);
         let sum = route::<B>("RowLinear").unary(Sum(self.ranks.clone()), part);
-        match &self.bias {
-            Some(bias) => sum + bias.val().unsqueeze(),
-            None => sum,
-        }
+        biased(sum, self.bias.as_ref())
+    }
+}
+
+/// A sum over ranks, and a bias that is the same on every rank.
+pub(super) fn biased<B: Backend, const D: usize>(
+    sum: Tensor<B, D>,
+    bias: Option<&Param<Tensor<B, 1>>>,
+) -> Tensor<B, D> {
+    match bias {
+        Some(bias) => sum + bias.val().unsqueeze(),
+        None => sum,
     }
 }
 
 /// The first and the number of this rank's features.
-fn own(op: &'static str, features: usize, ranks: &Communicator) -> (usize, usize) {
+pub(super) fn own(op: &'static str, features: usize, ranks: &Communicator) -> (usize, usize) {
     if !features.is_multiple_of(ranks.size()) {
         refuse(op, format!("features that {} ranks divide", ranks.size()), features.to_string());
     }
@@ -119,7 +127,7 @@ fn own(op: &'static str, features: usize, ranks: &Communicator) -> (usize, usize
 
 /// Some features of a parameter, as a parameter of their own. The product makes a copy, because a
 /// view would keep the memory of all ranks' parts.
-fn part<B: Backend, const D: usize>(
+pub(super) fn part<B: Backend, const D: usize>(
     whole: Tensor<B, D>,
     dim: usize,
     begin: usize,
@@ -129,6 +137,6 @@ fn part<B: Backend, const D: usize>(
     whole.detach().narrow(dim, begin, count).mul_scalar(1.0).detach().set_require_grad(trained)
 }
 
-fn route<B: Backend>(module: &'static str) -> Route<B> {
+pub(super) fn route<B: Backend>(module: &'static str) -> Route<B> {
     Route::of(module).unwrap_or_else(|| refuse(module, "the backend Rocm", std::any::type_name::<B>()))
 }

@@ -52,13 +52,15 @@
 //! - **Batch norms** have the statistics of each rank's own samples, unless the module is a
 //!   [`SyncBatchNorm`].
 //! - **Weights divided among ranks.** [`ColumnLinear`] and [`RowLinear`] are a pair of linear
-//!   layers of which each rank has a part. Their ranks are a group of their own, other than those
+//!   layers of which each rank has a part; [`ParallelFeedForward`] and [`ParallelAttention`] are
+//!   blocks of them. Their ranks are a group of their own, other than those
 //!   of `DataParallel`. All else must be the same on these ranks: seed the devices alike if a
 //!   dropout is outside the pair. [`clip_global_norm`] and `GradScaler` see one rank's part only.
 //! - **A failed rank.** If a rank panics, drop its communicator or let the process end: the other
 //!   ranks then get an error within `BURN_ROCM_COLLECTIVE_TIMEOUT`.
 
 mod batch_norm;
+mod blocks;
 mod linear;
 mod optimizer;
 mod sharded;
@@ -78,6 +80,7 @@ use crate::fuse::{from_rocm, is_rocm, refuse, rocm};
 pub use crate::ops::parallel::Overlap;
 use crate::ops::parallel::{Buckets, Entry};
 pub use batch_norm::SyncBatchNorm;
+pub use blocks::{ParallelAttention, ParallelFeedForward};
 pub use linear::{ColumnLinear, RowLinear};
 pub use optimizer::ShardedOptimizer;
 pub use share::{Part, Shards, Share};

@@ -93,3 +93,158 @@ fn features_that_the_ranks_do_not_divide() {
         }
     });
 }
+
+/// Sets a module's parameters: each is a series of its own.
+struct Fill(usize);
+
+impl burn::module::ModuleMapper<B> for Fill {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        self.0 += 100;
+        let first = self.0;
+        param.map(|value| tensor(value.dims(), first, &value.device()).require_grad())
+    }
+}
+
+/// Output, the gradients of the input and of all parameters, in the order of the module.
+fn passes<M: Module<B>>(
+    ranks: &DataParallel,
+    module: &M,
+    x: Tensor<B, 3>,
+    forward: impl Fn(&M, Tensor<B, 3>) -> Tensor<B, 3>,
+) -> (Vec<f64>, Vec<f64>, Vec<Vec<f64>>) {
+    struct Read<'a>(&'a <B as AutodiffBackend>::Gradients, Vec<Vec<f64>>);
+    impl ModuleVisitor<B> for Read<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+            self.1.push(values(param.val().grad(self.0).unwrap()));
+        }
+    }
+    let x = x.require_grad();
+    let y = forward(module, x.clone());
+    let loss = (y.clone() * tensor(y.dims(), 3000, &y.device())).sum();
+    ranks.communicator().meet().unwrap();
+    let grads = loss.backward();
+    ranks.communicator().meet().unwrap();
+    let mut read = Read(&grads, Vec::new());
+    module.visit(&mut read);
+    (values(y), values(x.grad(&grads).unwrap()), read.1)
+}
+
+/// The elements of all parts, sorted: a parameter's part is compared with the whole as a set.
+fn sorted(parts: impl IntoIterator<Item = Vec<f64>>) -> Vec<f64> {
+    let mut all = parts.into_iter().flatten().collect::<Vec<_>>();
+    all.sort_by(f64::total_cmp);
+    all
+}
+
+/// The divided blocks have the output and the gradients of the whole ones. `whole` are the parameters
+/// that every rank has whole.
+fn check_blocks(
+    what: &str,
+    whole: &[usize],
+    found: &[(Vec<f64>, Vec<f64>, Vec<Vec<f64>>)],
+    expected: &(Vec<f64>, Vec<f64>, Vec<Vec<f64>>),
+) {
+    for (output, by_x, by_parameters) in found {
+        near(what, output, &expected.0);
+        near(what, by_x, &expected.1);
+        assert_eq!(by_parameters.len(), expected.2.len(), "{what}");
+    }
+    for (at, of) in expected.2.iter().enumerate() {
+        let parts = found.iter().map(|(_, _, parameters)| parameters[at].clone());
+        match whole.contains(&at) {
+            true => parts.for_each(|part| near(what, &part, of)),
+            false => near(what, &sorted(parts), &sorted([of.clone()])),
+        }
+    }
+}
+
+#[test]
+fn a_divided_feed_forward_is_the_whole_one() {
+    use burn::nn::activation::ActivationConfig;
+    use burn_rocm_nn::parallel::ParallelFeedForward;
+    use burn_rocm_nn::transformer::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};
+    let Some(count) = devices("tensor::a_divided_feed_forward_is_the_whole_one") else { return };
+    for activation in [ActivationConfig::Gelu, ActivationConfig::Relu, ActivationConfig::Tanh] {
+        let block = |device: &RocmDevice| {
+            let config = PositionWiseFeedForwardConfig::new(IN, HIDDEN).with_dropout(0.0);
+            let block: PositionWiseFeedForward<B> = config.with_activation(activation.clone()).init(device);
+            block.map(&mut Fill(0))
+        };
+        let x = |device| tensor([3, 4, IN], 2000, device);
+        let found = on_ranks(count, |ranks| {
+            let device = ranks.communicator().device();
+            let module = ParallelFeedForward::of(block(&device), ranks.communicator());
+            passes(&ranks, &module, x(&device), |module, x| module.forward(x))
+        });
+        let expected = on_ranks(1, |ranks| {
+            let device = ranks.communicator().device();
+            passes(&ranks, &block(&device), x(&device), |module, x| module.forward(x))
+        });
+        // The divided block: inner weight and bias, outer weight, outer bias.
+        check_blocks("feed forward", &[3], &found, &expected[0]);
+    }
+}
+
+#[test]
+fn divided_heads_are_the_whole_attention() {
+    use burn_rocm_nn::attention::{
+        MhaInput, MultiHeadAttention, MultiHeadAttentionConfig, generate_autoregressive_mask,
+    };
+    use burn_rocm_nn::parallel::ParallelAttention;
+    let Some(count) = devices("tensor::divided_heads_are_the_whole_attention") else { return };
+    // The heads of keys that 8 heads of queries share.
+    for kv_heads in [None, Some(4)] {
+        for cross in [false, true] {
+            let attention = |device: &RocmDevice| {
+                let mut config = MultiHeadAttentionConfig::new(16, 8).with_dropout(0.0);
+                config.kv_heads = kv_heads;
+                let attention: MultiHeadAttention<B> = config.init(device);
+                attention.map(&mut Fill(0))
+            };
+            let input = |x: Tensor<B, 3>| match cross {
+                true => MhaInput::new(x.clone(), x.clone().mul_scalar(2.0), x),
+                false => {
+                    let mask = generate_autoregressive_mask::<B>(3, 5, &x.device());
+                    MhaInput::self_attn(x).mask_attn(mask)
+                }
+            };
+            let x = |device| tensor([3, 5, 16], 2000, device);
+            let found = on_ranks(count, |ranks| {
+                let device = ranks.communicator().device();
+                let module = ParallelAttention::of(attention(&device), ranks.communicator());
+                passes(&ranks, &module, x(&device), |module, x| module.forward(input(x)).context)
+            });
+            let expected = on_ranks(1, |ranks| {
+                let device = ranks.communicator().device();
+                passes(&ranks, &attention(&device), x(&device), |module, x| module.forward(input(x)).context)
+            });
+            // Weights and biases of query, key and value; the output's weight and bias.
+            check_blocks("attention", &[7], &found, &expected[0]);
+        }
+    }
+}
+
+#[test]
+fn blocks_that_the_ranks_do_not_divide_are_refused() {
+    use burn_rocm_nn::attention::{MultiHeadAttention, MultiHeadAttentionConfig};
+    use burn_rocm_nn::parallel::{ParallelAttention, ParallelFeedForward};
+    use burn_rocm_nn::transformer::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};
+    let Some(count) = devices("tensor::blocks_that_the_ranks_do_not_divide_are_refused") else { return };
+    on_ranks(count, |ranks| {
+        let device = ranks.communicator().device();
+        let refused = |run: &mut dyn FnMut()| {
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).expect_err("is refused");
+            let error = take_last_error().expect("a typed error");
+            assert!(matches!(error, RocmError::Invalid { .. }), "{error}");
+        };
+        refused(&mut || {
+            let block: PositionWiseFeedForward<B> = PositionWiseFeedForwardConfig::new(IN, 9).init(&device);
+            ParallelFeedForward::of(block, ranks.communicator());
+        });
+        refused(&mut || {
+            let config = MultiHeadAttentionConfig::new(16, 8).with_kv_heads(Some(1));
+            let attention: MultiHeadAttention<B> = config.init(&device);
+            ParallelAttention::of(attention, ranks.communicator());
+        });
+    });
+}

@@ -1,0 +1,212 @@
+//! Estimates a data-parallel training step on 8 to 1024 GPUs, from the step on one GPU, the bytes of
+//! the gradients, and the speed of the links.
+//!
+//! `several_gpus` first prints what the model says of two H200 beside what was measured there, and the
+//! error, then the estimates. It runs on the host and needs no GPU.
+//!
+//! The model: an all-reduce of `b` bytes takes `latency + b * 2 (n - 1) / n / bandwidth`, within a node
+//! and between nodes, whichever is longer, since the libraries pipeline the two. Between nodes each GPU
+//! sends its part of the node's bytes through its own network card. Gradients are reduced in the
+//! buckets of `burn_rocm_nn::parallel::DataParallel`, one after the other; beside the backward pass, a
+//! bucket begins when its share of the pass is over. What a collective takes from kernels that run
+//! beside it is not part of the model, nor is a host that is late.
+
+/// The bytes from which a bucket is full, as in `DataParallel`.
+const BUCKET: f64 = (25 << 20) as f64;
+/// The smallest bucket, as in `DataParallel`.
+const SMALLEST: f64 = BUCKET / 16.0;
+/// The backward pass's share of a step: it computes two products for each one of the forward pass.
+const BACKWARD: f64 = 2.0 / 3.0;
+/// Bytes a second at which gradients are packed: a copy reads and writes on an H200.
+const PACKING: f64 = 2.0e12;
+
+/// The links of a machine.
+struct Links {
+    name: &'static str,
+    /// GPUs of a node.
+    node: usize,
+    /// Bus bandwidth of an all-reduce within a node, bytes a second.
+    within: f64,
+    /// Bytes a second of a GPU's network card, in each direction.
+    between: f64,
+    /// Seconds of a call on two GPUs.
+    call: f64,
+}
+
+/// Seconds that another GPU of a node adds to a ring. A guess.
+const HOP: f64 = 1e-6;
+/// Seconds that another level of a tree of nodes adds, up and down. A guess.
+const LEVEL: f64 = 10e-6;
+
+/// Measured on two H200 (NVLink, NCCL), 2026-11-26: 25 MiB in 111 us and 256 MiB in 905 us
+/// (benches/README.md), from which `within` and `call` follow.
+const H200: Links =
+    Links { name: "H200, NVLink, 400 Gb/s a GPU", node: 8, within: 305e9, between: 50e9, call: 25e-6 };
+/// Seven xGMI links of 48 GB/s each that can be used
+/// (<https://rocm.blogs.amd.com/software-tools-optimization/mi300x-rccl-xgmi/README.html>), and a
+/// network card of 400 Gb/s for each GPU. The time of a call is the H200's: a guess.
+const MI300X: Links =
+    Links { name: "MI300X, xGMI, 400 Gb/s a GPU", node: 8, within: 336e9, between: 50e9, call: 25e-6 };
+
+impl Links {
+    /// Seconds of an all-reduce.
+    fn all_reduce(&self, gpus: usize, bytes: f64) -> f64 {
+        let ring = |ranks: usize| 2.0 * (ranks as f64 - 1.0) / ranks as f64;
+        let in_node = gpus.min(self.node);
+        let nodes = gpus.div_ceil(self.node);
+        let within = ring(in_node) * bytes / self.within;
+        let between = ring(nodes) * bytes / in_node as f64 / self.between;
+        let hops = in_node.saturating_sub(2) as f64 * HOP + (nodes as f64).log2().ceil() * LEVEL;
+        self.call + hops + within.max(between)
+    }
+}
+
+/// A training step on one GPU.
+struct Step {
+    name: &'static str,
+    /// Seconds.
+    alone: f64,
+    /// The bytes of the gradients.
+    bytes: f64,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Reduced {
+    AfterThePass,
+    BesideThePass,
+}
+
+/// The buckets of gradients, in the order in which they are reduced.
+fn buckets(mut left: f64) -> Vec<f64> {
+    let several = left > BUCKET;
+    let mut buckets = Vec::new();
+    while left > 0.0 {
+        let size = if several { (left / 2.0).clamp(SMALLEST, BUCKET) } else { left };
+        buckets.push(size.min(left));
+        left -= size;
+    }
+    buckets
+}
+
+impl Step {
+    /// Seconds of the step on so many GPUs, each with the batch of one.
+    fn on(&self, links: &Links, gpus: usize, reduced: Reduced) -> f64 {
+        let backward = BACKWARD * self.alone;
+        let mut ready = 0.0;
+        let mut free = self.alone - backward;
+        for bucket in buckets(self.bytes) {
+            ready += bucket;
+            let begin = match reduced {
+                Reduced::AfterThePass => self.alone,
+                Reduced::BesideThePass => self.alone - backward * (1.0 - ready / self.bytes),
+            };
+            free = f64::max(free, begin) + bucket / PACKING + links.all_reduce(gpus, bucket);
+        }
+        free.max(self.alone)
+    }
+}
+
+const RESNET: f64 = 11.69e6;
+const TRANSFORMER: f64 = 28.4e6;
+
+/// Steps on two H200 of one host: milliseconds alone and together, as `benches --devices 2` measured
+/// them (docs/decisions/036-data-parallel.md, benches/README.md).
+#[rustfmt::skip]
+const MEASURED: [(&str, f64, f64, f64, Reduced); 8] = [
+    ("ResNet-18, batch 64, f32", 18.54, 4.0 * RESNET, 18.89, Reduced::AfterThePass),
+    ("transformer, batch 16, f32", 35.80, 4.0 * TRANSFORMER, 36.71, Reduced::AfterThePass),
+    ("ResNet-18, batch 64, bf16", 8.32, 2.0 * RESNET, 8.79, Reduced::AfterThePass),
+    ("transformer, batch 16, bf16", 4.96, 2.0 * TRANSFORMER, 5.47, Reduced::AfterThePass),
+    ("ResNet-18, batch 64, f32", 18.91, 4.0 * RESNET, 19.09, Reduced::BesideThePass),
+    ("transformer, batch 16, f32", 35.80, 4.0 * TRANSFORMER, 36.45, Reduced::BesideThePass),
+    ("ResNet-18, batch 64, bf16", 8.19, 2.0 * RESNET, 9.16, Reduced::BesideThePass),
+    ("transformer, batch 16, bf16", 4.93, 2.0 * TRANSFORMER, 5.60, Reduced::BesideThePass),
+];
+
+fn main() {
+    println!("Two H200: milliseconds of a step\n");
+    println!("| step | reduced | alone | measured | model | error |");
+    println!("|---|---|---:|---:|---:|---:|");
+    let mut errors = Vec::new();
+    for (name, alone, bytes, measured, reduced) in MEASURED {
+        let model = 1e3 * Step { name, alone: alone / 1e3, bytes }.on(&H200, 2, reduced);
+        let error = model / measured - 1.0;
+        errors.push(error.abs());
+        let when = if reduced == Reduced::AfterThePass { "after the pass" } else { "beside it" };
+        let percent = 100.0 * error;
+        println!("| {name} | {when} | {alone:.2} | {measured:.2} | {model:.2} | {percent:+.1} % |");
+    }
+    errors.sort_by(f64::total_cmp);
+    let median = 50.0 * (errors[errors.len() / 2 - 1] + errors[errors.len() / 2]);
+    let largest = 100.0 * errors[errors.len() - 1];
+    println!("\nMedian error {median:.1} %, largest {largest:.1} %.");
+    let steps = [
+        Step { name: "ResNet-18, batch 64, bf16", alone: 4.81e-3, bytes: 2.0 * RESNET },
+        Step { name: "transformer, batch 16, bf16", alone: 4.76e-3, bytes: 2.0 * TRANSFORMER },
+        Step { name: "transformer, batch 16, f32", alone: 35.8e-3, bytes: 4.0 * TRANSFORMER },
+        Step { name: "decoder of 1.2 B, 16,384 tokens, bf16", alone: 0.36, bytes: 2.0 * 1.24e9 },
+    ];
+    for links in [&H200, &MI300X] {
+        println!("\nEfficiency, gradients reduced beside the pass: {}\n", links.name);
+        println!("| step | 8 | 16 | 64 | 256 | 1024 |");
+        println!("|---|---:|---:|---:|---:|---:|");
+        for step in &steps {
+            let on = |gpus| step.alone / step.on(links, gpus, Reduced::BesideThePass);
+            let row: Vec<String> =
+                [8, 16, 64, 256, 1024].iter().map(|&gpus| format!("{:.3}", on(gpus))).collect();
+            println!("| {} | {} |", step.name, row.join(" | "));
+        }
+    }
+    println!(
+        "\nThe time of a step alone is an H200's (replayed graphs; the decoder's from 6 FLOP a weight and token \
+         at 340 TFLOP/s), also with the MI300X's links."
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_those_of_data_parallel() {
+        let mib = f64::from(1 << 20);
+        assert_eq!(buckets(20.0 * mib), [20.0 * mib]);
+        let several = buckets(100.0 * mib);
+        assert_eq!(several[..2], [25.0 * mib, 25.0 * mib]);
+        assert!((several.iter().sum::<f64>() - 100.0 * mib).abs() < 1.0);
+        assert!(several.windows(2).all(|pair| pair[0] >= pair[1]));
+        assert!(several[several.len() - 2] >= SMALLEST);
+    }
+
+    /// By hand: 8 GPUs of a node move 7/4 of the bytes; of 16 GPUs each sends an eighth of the
+    /// node's bytes once to the other node and back.
+    #[test]
+    fn an_all_reduce_takes_its_slowest_links() {
+        let links = Links { name: "", node: 8, within: 1e9, between: 1e8, call: 0.0 };
+        let close =
+            |found: f64, expected: f64| assert!((found - expected).abs() < 1e-9, "{found} {expected}");
+        close(links.all_reduce(8, 1e9), 1.75 + 6.0 * HOP);
+        close(links.all_reduce(16, 8e8), 1.4_f64.max(1.0) + 6.0 * HOP + LEVEL);
+        close(links.all_reduce(16, 8e8) - links.all_reduce(8, 8e8), LEVEL);
+        let slow = Links { between: 5e7, ..links };
+        close(slow.all_reduce(16, 8e8), 2.0 + 6.0 * HOP + LEVEL);
+    }
+
+    #[test]
+    fn a_step_hides_what_the_pass_has_time_for() {
+        let links = Links { name: "", node: 8, within: 1e11, between: 1e10, call: 0.0 };
+        // 100 ms of backward pass, and 40 MB of gradients: 0.4 ms and their packing.
+        let step = Step { name: "", alone: 0.15, bytes: 40e6 };
+        let after = step.on(&links, 2, Reduced::AfterThePass);
+        let beside = step.on(&links, 2, Reduced::BesideThePass);
+        assert!((after - 0.15 - 40e6 / 1e11 - 40e6 / PACKING).abs() < 1e-9, "{after}");
+        // Only the last bucket is left.
+        let last = buckets(40e6).pop().expect("a bucket");
+        assert!((beside - 0.15 - last / 1e11 - last / PACKING).abs() < 1e-9, "{beside}");
+        // Without a pass to hide in, there is nothing to gain.
+        let short = Step { alone: 1e-9, ..step };
+        let [after, beside] =
+            [Reduced::AfterThePass, Reduced::BesideThePass].map(|of| short.on(&links, 2, of));
+        assert!((after - beside).abs() < 1e-9);
+    }
+}
