@@ -8,7 +8,7 @@ use burn::module::AutodiffModule;
 use burn::optim::Optimizer;
 use burn_rocm::{Communicator, FloatElement, Rocm, RocmDevice, bf16};
 use burn_rocm_nn::optim::AdamConfig;
-use burn_rocm_nn::parallel::{DataParallel, Overlap, Share};
+use burn_rocm_nn::parallel::{DataParallel, Overlap, ShardedOptimizer, Share};
 
 use super::models::{Trained, fill, fused};
 use super::report::time;
@@ -16,6 +16,17 @@ use crate::Options;
 
 /// The seconds that a measured round should take.
 const ROUND: f64 = 0.5;
+
+/// How a step reduces gradients and updates parameters.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    /// Beside the backward pass.
+    Beside,
+    /// After it.
+    After,
+    /// After it, with the optimizer divided among the devices.
+    Sharded,
+}
 
 /// Prints a row for each model.
 ///
@@ -28,8 +39,8 @@ pub(crate) fn run(options: &Options, count: usize) -> Result<(), String> {
         println!("{device}: {} ({})", info.name, info.architecture);
     }
     println!(
-        "\n| step | alone | on {count} devices | efficiency | reduced after the pass | efficiency | buckets, \
-         beside the pass |\n|---|---|---|---|---|---|---|"
+        "\n| step | alone | on {count} devices | efficiency | reduced after the pass | efficiency | \
+         sharded optimizer | efficiency | buckets, beside the pass |\n|---|---|---|---|---|---|---|---|---|"
     );
     match options.bf16 {
         false => rows::<f32>(options, &devices, "f32"),
@@ -61,16 +72,19 @@ where
     if !options.names(&name) {
         return Ok(());
     }
-    let (alone, _) = step_time::<F, M>(options, &devices[..1], batch, true)?;
-    let (beside, overlap) = step_time::<F, M>(options, devices, batch, true)?;
-    let (after, _) = step_time::<F, M>(options, devices, batch, false)?;
+    let (alone, _) = step_time::<F, M>(options, &devices[..1], batch, Way::Beside)?;
+    let (beside, overlap) = step_time::<F, M>(options, devices, batch, Way::Beside)?;
+    let (after, _) = step_time::<F, M>(options, devices, batch, Way::After)?;
+    let (sharded, _) = step_time::<F, M>(options, devices, batch, Way::Sharded)?;
     println!(
-        "| {name} | {} | {} | {:.3} | {} | {:.3} | {}, {} |",
+        "| {name} | {} | {} | {:.3} | {} | {:.3} | {} | {:.3} | {}, {} |",
         time(alone),
         time(beside),
         alone / beside,
         time(after),
         alone / after,
+        time(sharded),
+        alone / sharded,
         overlap.buckets,
         overlap.before_end
     );
@@ -84,7 +98,7 @@ fn step_time<F, M>(
     options: &Options,
     devices: &[RocmDevice],
     batch: usize,
-    overlap: bool,
+    way: Way,
 ) -> Result<(f64, Overlap), String>
 where
     F: FloatElement,
@@ -94,7 +108,8 @@ where
     let (barrier, agreed) = (Barrier::new(devices.len()), OnceLock::new());
     let rank = |communicator: Communicator| {
         let device = communicator.device();
-        let mut ranks = DataParallel::new(communicator).with_overlap(overlap);
+        let mut ranks = DataParallel::new(communicator).with_overlap(way == Way::Beside);
+        let mut sharded = ShardedOptimizer::new(&ranks, AdamConfig::new());
         let batch = M::batch(batch, &device);
         let mut optimizer = AdamConfig::new().init::<Autodiff<Rocm<F>>, M>();
         let mut model = Some(fill::<Autodiff<Rocm<F>>, M>(M::new(&device)));
@@ -105,8 +120,13 @@ where
                 let Some(now) = model.take() else { break };
                 let loss = now.loss(batch.clone());
                 let grads = ranks.backward(&now, Some(loss));
-                let grads = ranks.reduce(&now, grads, Share::EVEN);
-                model = Some(optimizer.step(1e-4, now, grads));
+                model = Some(match way {
+                    Way::Sharded => sharded.step(1e-4, now, grads, Share::EVEN),
+                    Way::Beside | Way::After => {
+                        let grads = ranks.reduce(&now, grads, Share::EVEN);
+                        optimizer.step(1e-4, now, grads)
+                    }
+                });
             }
             device.synchronize().expect("the device works");
             barrier.wait();
