@@ -75,15 +75,15 @@ impl Sharded {
         let mut parts = Vec::new();
         for (bucket, count) in self.buckets.iter().zip(counts) {
             let kinds: Vec<TensorData> = read.by_ref().take(count).collect();
-            parts.push((self.pieces(bucket), kinds));
+            parts.push((bucket.wide(), self.pieces(bucket), kinds));
         }
         let mut views = Vec::new();
-        for (pieces, kinds) in &parts {
+        for (dtype, pieces, kinds) in &parts {
+            let size = dtype.size();
             for Piece { parameter, elements, at } in pieces {
                 for (kind, data) in kinds.iter().enumerate() {
-                    let size = data.dtype.size();
                     let bytes = &data.as_bytes()[at * size..(at + elements.len()) * size];
-                    let view = TensorView::new(to_file(data.dtype)?, vec![elements.len()], bytes);
+                    let view = TensorView::new(to_file(*dtype)?, vec![elements.len()], bytes);
                     let view = view.map_err(|error| failed(path, &error))?;
                     views.push((name(*parameter, kind, elements.start), view));
                 }
