@@ -70,6 +70,7 @@ struct Piece {
     key: Key,
     load: Load,
     thread: u32,
+    number: u32,
     sessions: Sessions,
     /// The host's time before it was enqueued.
     enqueued: u64,
@@ -207,8 +208,8 @@ impl Lane {
         Started { enqueued, from: From::Last, may_share }
     }
 
-    /// Ends a piece of work that was enqueued.
-    pub(crate) fn end(&self, started: Started, key: Key, load: Load) {
+    /// Ends a piece of work that was enqueued; `number` is the correlator's, or 0.
+    pub(crate) fn end(&self, started: Started, key: Key, load: Load, number: u32) {
         let sessions = session::open();
         let mut state = self.state();
         if sessions.is_empty() {
@@ -229,7 +230,8 @@ impl Lane {
             (From::Own(start), Some(_)) => Some(start),
             (From::Own(_) | From::Nowhere, _) => {
                 state.apart = true;
-                let done = Done { key, lane: self.number, thread, start: 0, stop: 0, load, shared: false };
+                let done =
+                    Done { key, lane: self.number, thread, number, start: 0, stop: 0, load, shared: false };
                 sessions.iter().for_each(|session| session.add(&state.info, &done, None));
                 return;
             }
@@ -238,7 +240,7 @@ impl Lane {
             state.open = joined;
         }
         let stop = event.map(|event| Stop { event, exact: true });
-        state.ring.push_back(Piece { key, load, thread, sessions, enqueued, expected, start, stop });
+        state.ring.push_back(Piece { key, load, thread, number, sessions, enqueued, expected, start, stop });
         state.added += 1;
         if state.added >= LOOK {
             self.look(&mut state);
@@ -361,8 +363,8 @@ impl Lane {
 
     /// A piece without its times.
     fn done(&self, piece: &Piece) -> Done {
-        let &Piece { key, thread, load, .. } = piece;
-        Done { key, lane: self.number, thread, start: 0, stop: 0, load, shared: false }
+        let &Piece { key, thread, number, load, .. } = piece;
+        Done { key, lane: self.number, thread, number, start: 0, stop: 0, load, shared: false }
     }
 
     /// Waits for the pieces that are in the ring now, and moves them to their sessions.
