@@ -126,7 +126,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     cupti: Option<Option<std::path::PathBuf>>,
     /// Process start to the end of the fourth training step, with an empty tuning store and with a
-    /// filled one (`--filter` names the models).
+    /// filled one: seconds, and how many problems each process has timed (`--filter` names the
+    /// models, `--iterations` the processes of each kind).
     #[arg(long)]
     tuned_start: bool,
     /// With `--devices`, `--memory` or `--tuned-start`: parameters and inputs in bf16 instead of f32.
