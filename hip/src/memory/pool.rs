@@ -17,6 +17,7 @@ use crate::memory::arena::{Arena, BlockId, Taken, rounded};
 use crate::memory::ledger::{self, Entry, Ledger, Start};
 use crate::memory::record::MemoryRecord;
 use crate::memory::summary::{MemorySnapshot, MemorySummary, MemoryUse, bytes_of};
+use crate::watch::thread_number;
 use graphs::Graphs;
 
 /// The source of the pool's memory: the driver, or an imitation in tests.
@@ -147,9 +148,11 @@ struct State {
     /// Memory that other libraries own and tensors use.
     imported: MemoryUse,
     limit: Option<usize>,
-    /// Allocations that failed and that nobody made up for, with the error of the first.
-    failed: u64,
-    failure: Option<Error>,
+    /// The allocations that failed and that nobody made up for, oldest first, each with its
+    /// thread's number.
+    failures: Vec<(u32, Error)>,
+    /// Later ones, of which only the number is kept.
+    unlisted: u64,
 }
 
 /// A device's memory pool. It keeps freed blocks and gives them out again.
@@ -164,6 +167,9 @@ pub struct MemoryPool {
     allowed: AtomicU64,
 }
 
+/// The most failed allocations whose errors are kept.
+const FAILURES: usize = 64;
+
 /// No test limits the number of allocations.
 const ANY: u64 = u64::MAX;
 
@@ -174,7 +180,7 @@ impl MemoryPool {
         let segments = SEGMENTS.map(|size| SegmentStats { size, ..SegmentStats::default() });
         let (graphs, stats) = (Graphs::default(), PoolStats::default());
         let (peak_reserved, ledger, imported) = (0, Ledger::default(), MemoryUse::default());
-        let (failed, failure) = (0, None);
+        let (failures, unlisted) = (Vec::new(), 0);
         let state = State {
             arenas,
             segments,
@@ -184,8 +190,8 @@ impl MemoryPool {
             ledger,
             imported,
             limit,
-            failed,
-            failure,
+            failures,
+            unlisted,
         };
         let state = Mutex::new(state);
         Self { backing, state, pooled, split, clearing: Mutex::new(()), allowed: AtomicU64::new(ANY) }
@@ -467,16 +473,21 @@ impl MemoryPool {
 
     /// The error of the first allocation that has failed so far and that nobody made up for.
     pub fn failure(&self) -> Option<Error> {
-        self.state().failure.clone()
+        self.state().failures.first().map(|(_, error)| error.clone())
     }
 
-    /// Tells that so many failed allocations don't count, because the caller does without them.
+    /// Tells that the calling thread's last failed allocations, so many, don't count, because it
+    /// does without them.
     #[doc(hidden)]
     pub fn made_up_for(&self, failed: u64) {
         let mut state = self.state();
-        state.failed = state.failed.saturating_sub(failed);
-        if state.failed == 0 {
-            state.failure = None;
+        let State { failures, unlisted, .. } = &mut *state;
+        let unnamed = failed.min(*unlisted);
+        *unlisted -= unnamed;
+        let thread = thread_number();
+        for _ in unnamed..failed {
+            let Some(last) = failures.iter().rposition(|(of, _)| *of == thread) else { return };
+            failures.remove(last);
         }
     }
 
@@ -494,8 +505,10 @@ impl MemoryPool {
             },
             None => Error::OutOfMemory { requested, free, total, held },
         };
-        state.failed += 1;
-        state.failure.get_or_insert_with(|| error.clone());
+        match state.failures.len() < FAILURES {
+            true => state.failures.push((thread_number(), error.clone())),
+            false => state.unlisted += 1,
+        }
         error
     }
 
