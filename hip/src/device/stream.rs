@@ -162,9 +162,7 @@ impl Stream {
     pub fn wait(&self, event: &Event) -> Result<()> {
         self.context.bind()?;
         let raw = self.raw();
-        if profiled() {
-            self.lane.waits();
-        }
+        let _waiting = profiled().then(|| self.lane.waits());
         // SAFETY: the function is HIP's, both handles are alive.
         let status = unsafe { (self.context.hip().hipStreamWaitEvent)(raw, event.raw(), 0) };
         self.context.check("hipStreamWaitEvent", status)

@@ -2,9 +2,9 @@
 //! what a correlator is told.
 
 use std::cell::RefCell;
-use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hip_sys::{hipError_t, hipErrorInvalidValue, hipErrorNotReady, hipEvent_t, hipStream_t, hipSuccess};
@@ -175,4 +175,42 @@ fn a_correlator_is_told_of_each_piece() {
     refused.expect_err("refused");
     assert!(matches!(told()[..], [_, 0]));
     assert_eq!(numbers(&profile, "refused"), []);
+}
+
+/// What another thread does while one tells a stream to wait.
+static MEANWHILE: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
+
+unsafe extern "C" fn wait(stream: hipStream_t, event: hipEvent_t, flags: c_uint) -> hipError_t {
+    let meanwhile = MEANWHILE.lock().expect("no test panics with it").take();
+    if let Some(meanwhile) = meanwhile {
+        std::thread::spawn(meanwhile).join().expect("the other thread");
+    }
+    let hip = crate::provider::provider().expect("the CPU provider").hip();
+    // SAFETY: the caller passes the handles of the same provider's functions.
+    unsafe { (hip.hipStreamWaitEvent)(stream, event, flags) }
+}
+
+/// Its time could be that of the wait.
+#[test]
+fn a_piece_that_another_threads_wait_may_precede_has_no_time() {
+    let provider = Provider::altered(|hip| hip.hipStreamWaitEvent = wait);
+    let device = Arc::new(Device::new(provider, 0).expect("a device"));
+    let buffer = Arc::new(device.alloc(1 << 10).expect("memory"));
+    let ((), profile) = profile(|| {
+        let other = device.copies.mark().expect("an event");
+        let (for_device, for_buffer) = (device.clone(), buffer.clone());
+        let meanwhile = move || {
+            let _region = region("meanwhile");
+            fill(&for_device, &for_buffer);
+        };
+        *MEANWHILE.lock().expect("no test panics with it") = Some(Box::new(meanwhile));
+        device.compute.wait(&other).expect("a wait");
+        let _region = region("afterwards");
+        fill(&device, &buffer);
+    });
+    let counts = ["meanwhile", "afterwards"].map(|name| {
+        let row = row_of(&profile, name);
+        (row.calls, row.timed)
+    });
+    assert_eq!(counts, [(1, 0), (1, 1)]);
 }

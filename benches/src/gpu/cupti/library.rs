@@ -189,7 +189,8 @@ unsafe fn read(record: *const u8, into: &mut Record) {
     let (name, correlation) = match kind {
         CORRELATION => {
             // SAFETY: records of this kind are a `Correlation`.
-            let Correlation { whose, number, correlation, .. } = unsafe { record.cast().read() };
+            let Correlation { whose, number, correlation, .. } =
+                unsafe { record.cast::<Correlation>().read() };
             if whose == OURS {
                 into.links.push(Link { correlation, piece: number });
             }
@@ -197,25 +198,25 @@ unsafe fn read(record: *const u8, into: &mut Record) {
         }
         CONCURRENT_KERNEL => {
             // SAFETY: a kernel's record begins with a `KernelHead`.
-            let KernelHead { name, correlation, .. } = unsafe { record.cast().read() };
+            let KernelHead { name, correlation, .. } = unsafe { record.cast::<KernelHead>().read() };
             // SAFETY: CUPTI gives null or a text that ends with 0 and lives as long as the process.
             let text = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
             (text.map_or("a kernel".into(), |text| text.to_string_lossy().into_owned()), correlation)
         }
         MEMCPY | MEMSET => {
             // SAFETY: the record of a copy or a memset begins with a `CopyHead`.
-            let CopyHead { correlation, .. } = unsafe { record.cast().read() };
+            let CopyHead { correlation, .. } = unsafe { record.cast::<CopyHead>().read() };
             (if kind == MEMSET { "memset" } else { "memcpy" }.to_owned(), correlation)
         }
         MEMCPY2 => {
             // SAFETY: that of a copy between devices begins with a `PeerHead`.
-            let PeerHead { correlation, .. } = unsafe { record.cast().read() };
+            let PeerHead { correlation, .. } = unsafe { record.cast::<PeerHead>().read() };
             ("memcpy between devices".to_owned(), correlation)
         }
         _ => return,
     };
     // SAFETY: the records of these kinds begin with a `Head`.
-    let Head { bytes, start, end, .. } = unsafe { record.cast().read() };
+    let Head { bytes, start, end, .. } = unsafe { record.cast::<Head>().read() };
     let bytes = if kind == CONCURRENT_KERNEL { 0 } else { bytes };
     into.activities.push(Activity { name, bytes, start, end, correlation });
 }
