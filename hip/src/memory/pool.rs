@@ -165,6 +165,8 @@ pub struct MemoryPool {
     clearing: Mutex<()>,
     /// How many allocations a test still allows; [`ANY`] is any number.
     allowed: AtomicU64,
+    /// How many of the next allocations fail in a test.
+    failing: AtomicU64,
 }
 
 /// The most failed allocations whose errors are kept.
@@ -194,7 +196,15 @@ impl MemoryPool {
             unlisted,
         };
         let state = Mutex::new(state);
-        Self { backing, state, pooled, split, clearing: Mutex::new(()), allowed: AtomicU64::new(ANY) }
+        Self {
+            backing,
+            state,
+            pooled,
+            split,
+            clearing: Mutex::new(()),
+            allowed: AtomicU64::new(ANY),
+            failing: AtomicU64::new(0),
+        }
     }
 
     /// The pool's statistics so far.
@@ -297,11 +307,20 @@ impl MemoryPool {
     }
 
     /// Counts an allocation, and says whether a test makes it fail.
+    /// For tests too. The next allocations, so many, fail with `OutOfMemory`.
+    #[doc(hidden)]
+    pub fn fail_next(&self, allocations: u64) {
+        // Relaxed, as above.
+        self.failing.store(allocations, Ordering::Relaxed);
+    }
+
     fn is_to_fail(&self) -> bool {
-        let allowed = |allowed: &AtomicU64| allowed.load(Ordering::Relaxed);
+        let number = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         let one_less = |allowed| (allowed != ANY).then(|| u64::saturating_sub(allowed, 1));
-        allowed(&self.allowed) != ANY
-            && self.allowed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) == Ok(0)
+        let relaxed = Ordering::Relaxed;
+        number(&self.allowed) != ANY && self.allowed.fetch_update(relaxed, relaxed, one_less) == Ok(0)
+            || number(&self.failing) > 0
+                && self.failing.fetch_update(relaxed, relaxed, |left| left.checked_sub(1)).is_ok()
     }
 
     /// The most bytes that the pool may hold from the driver; `None` is no limit.
