@@ -120,12 +120,14 @@ pub(crate) struct Options {
     /// name the steps).
     #[arg(long)]
     profile: bool,
-    /// On an NVIDIA GPU: profiles of training steps held against the record of this library,
-    /// `libcupti.so`.
+    /// On an NVIDIA GPU: profiles of training steps held against CUPTI's record (`--precision`,
+    /// `--graph` and `--filter` name the steps). The file is `libcupti.so`; without it, the loader
+    /// looks for it.
     #[arg(long, value_name = "FILE")]
-    cupti: Option<std::path::PathBuf>,
+    cupti: Option<Option<std::path::PathBuf>>,
     /// Process start to the end of the fourth training step, with an empty tuning store and with a
-    /// filled one (`--filter` names the models).
+    /// filled one: seconds, and how many problems each process has timed (`--filter` names the
+    /// models, `--iterations` the processes of each kind).
     #[arg(long)]
     tuned_start: bool,
     /// With `--devices`, `--memory` or `--tuned-start`: parameters and inputs in bf16 instead of f32.

@@ -42,8 +42,12 @@ fn a_run_is_compared_with_another_and_drawn() {
 fn a_filled_store_leaves_nothing_to_time() {
     let (ok, text) = run(&["--tuned-start", "--filter", "CNN", "--shrink", "512", "--iterations", "1"]);
     assert!(ok, "{text}");
-    for find in ["auto", "find"] {
-        let row = text.lines().find(|line| line.starts_with(&format!("| CNN, {find} |"))).expect("a row");
+    for way in [
+        "convolutions by auto",
+        "convolutions by find",
+        "convolutions by find, products and kernels by trial",
+    ] {
+        let row = text.lines().find(|line| line.starts_with(&format!("| CNN, {way} |"))).expect("a row");
         let columns: Vec<&str> = row.split('|').map(str::trim).collect();
         let [_, _, _, timed, _, again, found, ..] = columns[..] else { panic!("{row}") };
         assert!(timed != "0" && again == "0" && found == timed, "{row}");

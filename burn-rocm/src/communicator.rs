@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use hip::rendezvous::Rendezvous;
-use hip::{Error, Part, ReduceOp, UniqueId, Work};
+use hip::{Error, Kernel, Part, ReduceOp, Stream, UniqueId, Work};
 
 use crate::device::RocmDevice;
 use crate::error::invalid;
@@ -157,7 +157,10 @@ impl Communicator {
         let buffers = |parts: Vec<&RocmTensor>| -> Result<Vec<_>, Error> {
             parts.into_iter().map(|part| part.shared_buffer().cloned()).collect()
         };
-        let mut pack = Some(pack);
+        let prepare = || {
+            let mut enqueue = pack.prepare()?;
+            Ok(move |stream: &Stream, kernels: &mut Vec<Arc<Kernel>>| enqueue(Beside { stream, kernels }))
+        };
         let work = self.own.all_reduce_beside(
             &pass.points,
             [&buffers(parts)?, &buffers(fixed)?],
@@ -165,7 +168,7 @@ impl Communicator {
             into.kernel_type()?,
             into.len(),
             into.shared_buffer()?,
-            |stream, kernels| pack.take().map_or(Ok(()), |pack| pack.launch(Beside { stream, kernels })),
+            prepare,
         )?;
         Ok(work.map(|work| Pending { output: into.clone(), work }))
     }
@@ -215,6 +218,12 @@ impl Communicator {
         let (send, recv) = (part(&input)?, part(&output)?);
         let work = self.own.reduce_scatter(op, input.kernel_type()?, output.len(), send, recv)?;
         Ok(Pending { output, work })
+    }
+
+    /// Whether this rank has issued a collective since the pass began. Its later ones run behind it,
+    /// so they wait for more than a point of the pass.
+    pub fn issued_since(&self, pass: &PassPoints) -> bool {
+        self.own.issued_since(&pass.points)
     }
 
     /// Waits on the host until every rank of this process has called this. The devices don't wait.

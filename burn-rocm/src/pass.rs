@@ -36,6 +36,25 @@ impl Pass {
         Ok(Self { own, reserved })
     }
 
+    /// As [`begin`](Self::begin), but `None` if there is no memory for the results.
+    ///
+    /// # Errors
+    /// The other errors of `begin`.
+    pub fn begin_if_fits(
+        device: &RocmDevice,
+        reserved: &[(usize, DType)],
+        wanted: Vec<u32>,
+    ) -> Result<Option<Self>, Error> {
+        match Self::begin(device, reserved, wanted) {
+            Err(error @ Error::OutOfMemory { .. }) => {
+                log::debug!("a pass has no memory for results beside it: {error}");
+                device.open()?.pool().made_up_for(1);
+                Ok(None)
+            }
+            begun => begun.map(Some),
+        }
+    }
+
     /// Ends the pass.
     pub fn end(self) -> PassPoints {
         if any_put_off() {

@@ -20,7 +20,9 @@
 //! assert_eq!(&*profile.regions()[0].path, "forward");
 //! ```
 
-pub use hip::profile::{Detail, DeviceTime, Profile, Region, RegionTime, Row, WorkKind, region, write};
+pub use hip::profile::{
+    Correlator, Detail, DeviceTime, Profile, Region, RegionTime, Row, WorkKind, correlate, region, write,
+};
 
 use crate::waiting::enqueue_own;
 

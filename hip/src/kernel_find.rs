@@ -82,15 +82,15 @@ impl Device {
                 return Ok(default);
             }
             let trial = all.entry(problem).or_default();
-            if let Some(chosen) = trial.chosen {
-                // Another shape of the class may have other candidates.
-                return Ok(if candidates.contains(&chosen) { chosen } else { default });
-            }
-            if !std::mem::replace(&mut trial.looked, true)
+            let generation = tuning_store().generation();
+            if trial.asked.replace(generation) != Some(generation)
                 && let Some(known) = self.known_kernel(problem, candidates)
             {
                 trial.chosen = Some(known);
-                return Ok(known);
+            }
+            if let Some(chosen) = trial.chosen {
+                // Another shape of the class may have other candidates.
+                return Ok(if candidates.contains(&chosen) { chosen } else { default });
             }
             if self.is_capturing() || self.is_dry() {
                 return Ok(default);

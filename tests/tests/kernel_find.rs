@@ -4,7 +4,7 @@
 //! The settings and the store belong to a process, so each case is a process of its own.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use burn_rocm::fused::{AttentionOptions, AttentionPath, attention, attention_backward};
 use burn_rocm::tuning::store;
@@ -35,18 +35,28 @@ impl Drop for Cache {
     }
 }
 
+/// The variables that tell a child which file to write at its end, and which to read after two rounds.
+const EXPORT: &str = "BURN_ROCM_TEST_EXPORT";
+const IMPORT: &str = "BURN_ROCM_TEST_IMPORT";
+
 /// Sums of a long row, of long columns, and of many rows, each against the oracle, five times. On a
 /// device of any size at least the first is cut into parts, so there is something to choose.
 #[test]
 #[ignore = "run by the tests below, with other settings"]
 fn sums_of_lines() {
     let random = Random::new();
-    for _ in 0..5 {
+    for round in 0..5 {
+        if let Some(file) = std::env::var_os(IMPORT).filter(|_| round == 2) {
+            store().import(Path::new(&file)).unwrap();
+        }
         for (shape, axis) in [([1, 300_000], 1), ([30_000, 3], 0), ([9_000, 33], 1)] {
             let x = float(&random, &shape, DType::F32, View::Contiguous, -1.0, 1.0);
             let terms = Terms::of(shape[axis], DType::F32);
             sums!("sum", terms, |B, device, [x = &x]| B::float_sum_dim(x, axis));
         }
+    }
+    if let Some(file) = std::env::var_os(EXPORT) {
+        store().export(Path::new(&file)).unwrap();
     }
     let stats = store().stats();
     println!("{SAID}trials {} stored {}", stats.trials, stats.stored);
@@ -74,6 +84,18 @@ fn a_second_process_times_no_kernels() {
     assert_eq!(first[0], format!("trials {entries} stored {entries}"));
     assert_eq!(first[1], format!("hits 0 misses {entries}"));
     assert_eq!(cache.said_by("sums_of_lines", &[]), all_known(entries));
+}
+
+/// What another process has timed serves from the third use on, so nothing is timed then.
+#[test]
+fn an_import_reaches_classes_that_were_used() {
+    let (from, to) = (Cache::new("from"), Cache::new("to"));
+    let file = from.0.join("exported");
+    let file = file.to_str().unwrap();
+    let entries = entries_of(&from.said_by("sums_of_lines", &[(EXPORT, file)]));
+    let found = to.said_by("sums_of_lines", &[(IMPORT, file)]);
+    let looked = format!("hits {entries} misses {entries}");
+    assert_eq!(found, [format!("trials 0 stored {entries}"), looked, format!("entries {entries}")]);
 }
 
 /// In a group of two ranks, nothing is timed, and what the store has is not used.

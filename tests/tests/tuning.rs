@@ -4,7 +4,7 @@
 //! A process has one store and one set of settings, so each case is a process of its own.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use burn_rocm::tuning::{ConvProblem, store, tune};
 use burn_rocm::{ProviderKind, RocmDevice, RocmError};
@@ -60,12 +60,19 @@ fn options() -> ConvOptions<2> {
 /// Problems of [`five_steps`]: two layers in three directions.
 const PROBLEMS: usize = 6;
 
+/// The variables that tell a child which file to write at its end, and which to read after two steps.
+const EXPORT: &str = "BURN_ROCM_TEST_EXPORT";
+const IMPORT: &str = "BURN_ROCM_TEST_IMPORT";
+
 /// Two convolutions with their gradients, five times, each time against the oracle.
 #[test]
 #[ignore = "run by the tests below, with other settings"]
 fn five_steps() {
     let random = Random::new();
-    for _ in 0..5 {
+    for step in 0..5 {
+        if let Some(file) = std::env::var_os(IMPORT).filter(|_| step == 2) {
+            assert_eq!(store().import(Path::new(&file)).unwrap(), PROBLEMS);
+        }
         for (x, w, y) in
             [([2, 3, 9, 9], [4, 3, 3, 3], [2, 4, 9, 9]), ([2, 4, 9, 9], [2, 4, 3, 3], [2, 2, 9, 9])]
         {
@@ -85,7 +92,21 @@ fn five_steps() {
             });
         }
     }
+    if let Some(file) = std::env::var_os(EXPORT) {
+        assert_eq!(store().export(Path::new(&file)).unwrap(), PROBLEMS);
+    }
     say_statistics();
+}
+
+/// What another process has timed serves from the third use on, so nothing is timed then.
+#[test]
+fn an_import_reaches_shapes_that_were_used() {
+    let (from, to) = (Cache::new("from"), Cache::new("to"));
+    let file = from.0.join("exported");
+    let file = file.to_str().unwrap();
+    from.said_by("five_steps", &[(EXPORT, file)]);
+    let found = to.said_by("five_steps", &[(IMPORT, file)]);
+    assert_eq!(found, statistics(0, PROBLEMS, PROBLEMS, PROBLEMS, PROBLEMS));
 }
 
 #[test]

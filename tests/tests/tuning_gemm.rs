@@ -137,13 +137,19 @@ fn adds(random: &Random, dtype: DType, batch: usize) {
     }
 }
 
+/// The variable that tells a child which file of TunableOp to read after two rounds.
+const IMPORTED: &str = "BURN_ROCM_TEST_IMPORT";
+
 /// Each product four times, each time against f64 sums.
 #[test]
 #[ignore = "run by the tests below, with other settings"]
 fn four_times() {
     let random = Random::new();
     let mut lines = Vec::new();
-    for _ in 0..4 {
+    for time in 0..4 {
+        if let Some(file) = std::env::var_os(IMPORTED).filter(|_| time == 2) {
+            import_tunable_op(&RocmDevice::default(), Path::new(&file)).unwrap();
+        }
         for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
             for batch in [1, 3] {
                 for transposed in [[false, false], [true, false], [false, true], [true, true]] {
@@ -329,6 +335,30 @@ const OTHERS: [(&str, &str); 3] =
     [("PT_VERSION", "2.9.0"), ("ROCM_VERSION", "7.2.0"), ("HIPBLASLT_VERSION", "1.0.0-abc")];
 /// The variable that tells a child the file.
 const FILE: &str = "BURN_ROCM_TEST_TUNABLE_OP";
+
+/// What PyTorch's file says serves from the third use on, so nothing is timed then.
+#[test]
+fn pytorchs_file_reaches_products_that_were_used() {
+    let (from, to, timed) = (Cache::new("used-from"), Cache::new("used-to"), timed());
+    from.said_by("four_times", &[AUTO]);
+    std::fs::create_dir_all(&from.0).unwrap();
+    if kind() == ProviderKind::Cpu {
+        from.replace_solutions(SOLUTIONS[1]);
+    }
+    let file = from.0.join("tunable_op.csv");
+    let file = file.to_str().unwrap();
+    from.said_by("exports", &[(FILE, file)]);
+    let said = to.said_by("four_times", &[AUTO, (IMPORTED, file)]);
+    // A line counts for products that add and for those that don't. Those of cuBLAS are asked twice,
+    // and nothing is found.
+    let misses = if timed == 0 { 2 * PROBLEMS } else { PROBLEMS };
+    assert_eq!(said[..6], counts(0, timed, misses, 2 * timed, 0, 2 * timed));
+    if kind() == ProviderKind::Cpu {
+        let by =
+            SOLUTIONS.map(|at| format!("by ({at}, {})", if at == SOLUTIONS[1] { 2 * PROBLEMS } else { 0 }));
+        assert_eq!(said[6..], by);
+    }
+}
 
 fn file() -> PathBuf {
     PathBuf::from(std::env::var_os(FILE).unwrap())

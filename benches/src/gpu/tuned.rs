@@ -17,7 +17,19 @@ use super::models::{Trained, fused};
 use crate::Options;
 
 /// The models, each with its batch.
-const MODELS: [(&str, usize); 2] = [("CNN", 512), ("ResNet-18", 64)];
+const MODELS: [(&str, usize); 3] = [("CNN", 512), ("ResNet-18", 64), (TRANSFORMER, 16)];
+/// It has no convolutions.
+const TRANSFORMER: &str = "transformer";
+
+/// Ways to choose algorithms: `BURN_ROCM_CONV_FIND`, `BURN_ROCM_GEMM_FIND` and
+/// `BURN_ROCM_KERNEL_FIND`.
+const WAYS: [(&str, [&str; 3]); 3] = [
+    ("convolutions by auto", ["auto", "off", "0"]),
+    ("convolutions by find", ["find", "off", "0"]),
+    (ALL, ["find", "auto", "1"]),
+];
+const ALL: &str = "convolutions by find, products and kernels by trial";
+
 /// With `auto`, the third use of a shape times its algorithms.
 const STEPS: usize = 4;
 
@@ -34,6 +46,7 @@ pub(crate) fn steps(options: &Options, model: &str) -> Result<(), String> {
     let size = (size / options.shrink).max(1);
     let done = match model {
         "CNN" => train::<fused::Cnn<Backend>>(size, options.bf16),
+        TRANSFORMER => train::<fused::Transformer<Backend>>(size, options.bf16),
         _ => train::<fused::ResNet18<Backend>>(size, options.bf16),
     };
     done.map_err(|error| error.to_string())?;
@@ -55,41 +68,61 @@ fn train<M: Trained<Backend> + AutodiffModule<Backend>>(size: usize, bf16: bool)
     device.synchronize()
 }
 
-/// Prints a row for each model and for each way of choosing algorithms that times them.
+/// What a process has done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Start {
+    seconds: f64,
+    /// Problems that it has timed, and those that it has found in the store.
+    timed: u64,
+    found: u64,
+}
+
+/// Prints a row for each model and for each way to choose algorithms.
 ///
 /// # Errors
-/// If this program can't be started again, or a step fails.
+/// If this program can't be started again, a step fails, or a process with a filled store times
+/// anything.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     println!(
         "| start to the end of step {STEPS} | empty store | timed | filled store | timed | found | saved |"
     );
     println!("|---|---:|---:|---:|---:|---:|---:|");
+    let mut again = 0;
     for (model, _) in MODELS.into_iter().filter(|(model, _)| options.names(model)) {
-        for find in ["auto", "find"] {
+        for (way, values) in WAYS.into_iter().filter(|(way, _)| model != TRANSFORMER || *way == ALL) {
             let cache = std::env::temp_dir().join(format!("burn-rocm-tuned-{}", std::process::id()));
             // A leftover folder of an ended process, if it had this number.
             let _ = std::fs::remove_dir_all(&cache);
             std::fs::create_dir_all(&cache).map_err(|error| format!("{}: {error}", cache.display()))?;
-            let row = row(options, model, find, &cache);
+            let row = row(options, model, values, &cache);
             let _ = std::fs::remove_dir_all(&cache);
-            let [(empty, timed, _), (filled, again, found)] = row?;
+            let [empty, filled] = row?;
+            again += filled.timed;
             println!(
-                "| {model}, {find} | {empty:.3} s | {timed} | {filled:.3} s | {again} | {found} | {:.3} s |",
-                empty - filled
+                "| {model}, {way} | {:.3} s | {} | {:.3} s | {} | {} | {:.3} s |",
+                empty.seconds,
+                empty.timed,
+                filled.seconds,
+                filled.timed,
+                filled.found,
+                empty.seconds - filled.seconds
             );
         }
     }
-    Ok(())
+    match again {
+        0 => Ok(()),
+        _ => Err(format!("processes with a filled store timed {again} problems again")),
+    }
 }
 
-/// The median seconds, the problems timed and those found, of processes with an empty store and with
-/// a filled one, in turns.
-fn row(options: &Options, model: &str, find: &str, cache: &Path) -> Result<[(f64, u64, u64); 2], String> {
-    let start = || once(options, model, find, cache);
+/// Processes with an empty store and with the filled one, in turns: for each the median of the
+/// seconds, and the most that any has timed and found.
+fn row(options: &Options, model: &str, values: [&str; 3], cache: &Path) -> Result<[Start; 2], String> {
+    let start = || once(options, model, values, cache);
     // Compiles kernels, and MIOpen's.
     start()?;
     let mut rounds = [Vec::new(), Vec::new()];
-    for _ in 0..options.iterations {
+    for _ in 0..options.iterations.max(1) {
         // MIOpen keeps times of its own, which would replace the store's.
         for folder in ["tuning", "miopen"] {
             let path = cache.join(folder);
@@ -98,18 +131,23 @@ fn row(options: &Options, model: &str, find: &str, cache: &Path) -> Result<[(f64
                 _ => {}
             }
         }
-        for times in &mut rounds {
-            times.push(start()?);
+        for starts in &mut rounds {
+            starts.push(start()?);
         }
     }
-    Ok(rounds.map(|mut times| {
-        times.sort_by(|one, other| one.0.total_cmp(&other.0));
-        times[times.len() / 2]
+    Ok(rounds.map(|mut starts| {
+        starts.sort_by(|one, other| one.seconds.total_cmp(&other.seconds));
+        let most = |of: fn(&Start) -> u64| starts.iter().map(of).max().unwrap_or_default();
+        Start {
+            seconds: starts[starts.len() / 2].seconds,
+            timed: most(|start| start.timed),
+            found: most(|start| start.found),
+        }
     }))
 }
 
 /// Starts this program again.
-fn once(options: &Options, model: &str, find: &str, cache: &Path) -> Result<(f64, u64, u64), String> {
+fn once(options: &Options, model: &str, values: [&str; 3], cache: &Path) -> Result<Start, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     command.args(["--tuned-steps", model, "--shrink", &options.shrink.to_string()]);
@@ -118,7 +156,7 @@ fn once(options: &Options, model: &str, find: &str, cache: &Path) -> Result<(f64
     }
     command
         .env("BURN_ROCM_CACHE_DIR", cache)
-        .env("BURN_ROCM_CONV_FIND", find)
+        .envs(["BURN_ROCM_CONV_FIND", "BURN_ROCM_GEMM_FIND", "BURN_ROCM_KERNEL_FIND"].into_iter().zip(values))
         .env("MIOPEN_USER_DB_PATH", cache.join("miopen"))
         .env("CUDA_CACHE_PATH", cache.join("driver"));
     let start = Instant::now();
@@ -127,7 +165,7 @@ fn once(options: &Options, model: &str, find: &str, cache: &Path) -> Result<(f64
     let said = String::from_utf8_lossy(&output.stdout);
     let numbers: Vec<u64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     match numbers[..] {
-        [timed, found] if output.status.success() => Ok((seconds, timed, found)),
+        [timed, found] if output.status.success() => Ok(Start { seconds, timed, found }),
         _ => Err(format!("{model}: {}: {said}{}", output.status, String::from_utf8_lossy(&output.stderr))),
     }
 }

@@ -1,10 +1,10 @@
 //! Concatenation in one launch for all inputs. A table of their addresses and shapes goes to the
 //! kernel by value (`Parts` in `copy.hip`).
 
-use hip::Template;
+use hip::{Grid, Launch, Template};
 
 use super::copy::assign;
-use super::launch::{Beside, max_reach, submit, submit_beside};
+use super::launch::{max_reach, submit};
 use super::view::narrow;
 use crate::dtype::raw_type;
 use crate::error::invalid;
@@ -101,10 +101,13 @@ pub(super) fn fill(
             None => assign(op, &place, input)?,
         }
     }
-    launch_split(copies, out, split, None)
+    launch_split(copies, out, split, &mut submit)
 }
 
-/// Copies of inputs to their places, for [`Copies::launch`].
+/// What becomes of a launch.
+type Go<'f, 'a> = &'f mut dyn FnMut(Launch<'a>, Grid) -> hip::Result<()>;
+
+/// Copies of inputs to their places, for [`Copies::launches`].
 pub(crate) struct Copies<'a> {
     copies: Vec<Copy<'a>>,
     out: &'a RocmTensor,
@@ -129,26 +132,31 @@ impl<'a> Copies<'a> {
         Ok(Some(Self { copies, out }))
     }
 
-    /// Launches them on another stream.
-    pub(super) fn launch(self, beside: &mut Beside<'_>) -> hip::Result<()> {
-        launch_split(self.copies, self.out, true, Some(beside))
+    /// Their launches, for any stream.
+    pub(super) fn launches(self) -> hip::Result<Vec<(Launch<'a>, Grid)>> {
+        let mut launches = Vec::new();
+        launch_split(self.copies, self.out, true, &mut |launch, grid| {
+            launches.push((launch, grid));
+            Ok(())
+        })?;
+        Ok(launches)
     }
 }
 
-fn launch_split(
+fn launch_split<'a>(
     copies: Vec<Copy<'_>>,
-    out: &RocmTensor,
+    out: &'a RocmTensor,
     split: bool,
-    mut beside: Option<&mut Beside<'_>>,
+    go: Go<'_, 'a>,
 ) -> hip::Result<()> {
     if split && out.hip_device().block_threads() > 1 {
         let per_unit = UNIT / out.dtype_size();
         let (units, elements): (Vec<_>, Vec<_>) =
             copies.into_iter().partition(|copy| copy.is_of_units(per_unit));
-        launch(&units, out, beside.as_deref_mut())?;
-        return launch(&elements, out, beside);
+        launch(&units, out, go)?;
+        return launch(&elements, out, go);
     }
-    launch(&copies, out, beside)
+    launch(&copies, out, go)
 }
 
 /// An input and the part of the output that it fills, merged to the fewest axes. Offsets and
@@ -226,8 +234,8 @@ impl<'a> Copy<'a> {
     }
 }
 
-/// Copies each input to its place in `out`, on the compute stream or another.
-fn launch(copies: &[Copy<'_>], out: &RocmTensor, mut beside: Option<&mut Beside<'_>>) -> hip::Result<()> {
+/// Copies each input to its place in `out`.
+fn launch<'a>(copies: &[Copy<'_>], out: &'a RocmTensor, go: Go<'_, 'a>) -> hip::Result<()> {
     let device = out.hip_device();
     let per_unit = UNIT / out.dtype_size();
     // On the CPU device a core copies a run element by element just as fast.
@@ -252,11 +260,7 @@ fn launch(copies: &[Copy<'_>], out: &RocmTensor, mut beside: Option<&mut Beside<
         }
         let bytes = || copies.iter().map(|copy| 2 * copy.input.len() * out.dtype_size()).sum();
         let launch = launch.output(out.buffer(), 0).moves(bytes);
-        let grid = device.grid_rows(pieces, PIECE);
-        match &mut beside {
-            None => submit(launch, grid)?,
-            Some(beside) => submit_beside(launch, grid, beside)?,
-        }
+        go(launch, device.grid_rows(pieces, PIECE))?;
     }
     Ok(())
 }

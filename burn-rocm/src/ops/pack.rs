@@ -9,7 +9,7 @@ use hip::{Functor, Template};
 use super::binary::scalar;
 use super::cat::{Copies, fill};
 use super::create::full;
-use super::launch::{Beside, flat_beside, is_packed};
+use super::launch::{Beside, flat_in_place, is_packed, submit_beside};
 use super::view::{expand, narrow, reshape};
 use crate::arg::compute;
 use crate::device::RocmDevice;
@@ -109,14 +109,18 @@ impl<'a> PackBeside<'a> {
         Ok(copies.map(|copies| Self { copies, out, factor }))
     }
 
-    /// Enqueues it.
-    pub(crate) fn launch(self, mut beside: Beside<'_>) -> hip::Result<()> {
-        self.copies.launch(&mut beside)?;
-        let Some(factor) = self.factor else { return Ok(()) };
-        // The op of `scale`.
-        let ty = self.out.kernel_type()?;
-        let kernel = Template::binary_scalar.functor(Functor::Mul).ty(ty);
-        flat_beside("scale", kernel, self.out, &[compute(factor.into(), ty)], &mut beside)
+    /// Loads the kernels, which may compile them. What it returns enqueues their launches, once.
+    pub(crate) fn prepare(self) -> hip::Result<impl FnMut(Beside<'_>) -> hip::Result<()> + use<'a>> {
+        let mut launches = self.copies.launches()?;
+        if let Some(factor) = self.factor {
+            // The op of `scale`.
+            let ty = self.out.kernel_type()?;
+            let kernel = Template::binary_scalar.functor(Functor::Mul).ty(ty);
+            launches.push(flat_in_place("scale", kernel, self.out, &[compute(factor.into(), ty)])?);
+        }
+        Ok(move |mut beside: Beside<'_>| {
+            launches.drain(..).try_for_each(|(launch, grid)| submit_beside(launch, grid, &mut beside))
+        })
     }
 }
 

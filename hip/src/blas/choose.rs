@@ -12,12 +12,12 @@ use rocblas_sys::*;
 use super::Blas;
 use super::calls::Product;
 use super::problem::{DEFAULT, GemmProblem, number};
-use super::rounding::{Inputs, first_apart};
+use super::rounding::{Inputs, first_apart, first_outside};
 use crate::memory::span::Span;
 use crate::settings::{GemmFind, settings};
 use crate::spans;
-use crate::tuning::{CLEARLY, TuningEntry, USES_BEFORE_FIND, tuning_store};
-use crate::{Buffer, Result};
+use crate::tuning::{CLEARLY, TuningEntry, TuningStore, USES_BEFORE_FIND, tuning_store};
+use crate::{Buffer, Error, Result};
 
 /// rocBLAS lists hundreds of solutions for some shapes. Each takes `(ROUNDS + 1) * REPEATS`
 /// launches, so 32 of them take as long as 768 products. Of a longer list, every n-th is timed.
@@ -29,14 +29,27 @@ const ROUNDS: usize = 5;
 const REPEATS: usize = 4;
 /// The most shapes that are remembered. rocBLAS chooses for further ones.
 const MOST_SHAPES: usize = 1 << 14;
+/// Bytes before and behind a trial's result, which no solution may write.
+const GUARD: usize = 4096;
+/// What a trial's memory holds in every byte that is not part of a matrix: a NaN in every float
+/// type, so that a solution shows that reads a result which it should only write.
+const FILL: u8 = 0xff;
 
 /// The choices so far.
 pub(super) struct Chooser {
+    store: &'static TuningStore,
     shapes: Mutex<HashMap<GemmProblem, Known>>,
 }
 
+/// What is known of a shape.
+struct Known {
+    /// The store's generation when it was asked for the shape.
+    asked: Option<u64>,
+    state: State,
+}
+
 #[derive(Clone, Copy)]
-enum Known {
+enum State {
     /// The number of products so far.
     Used(u32),
     Chosen(i32),
@@ -57,9 +70,10 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
+    /// Its bytes. Errors that wait for the program's next read go on waiting.
     fn read(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.bytes];
-        self.buffer.device().read(self.buffer, self.offset, &mut bytes)?;
+        self.buffer.device().read_quietly(self.buffer, self.offset, &mut bytes)?;
         Ok(bytes)
     }
 }
@@ -70,43 +84,46 @@ impl Chooser {
         let chooses = settings()?.gemm_find == GemmFind::Auto
             && !deterministic
             && table.rocblas_gemm_strided_batched_ex_get_solutions.is_some();
-        Ok(chooses.then(|| Self { shapes: Mutex::default() }))
+        Ok(chooses.then(|| Self::with(tuning_store())))
+    }
+
+    fn with(store: &'static TuningStore) -> Self {
+        Self { store, shapes: Mutex::default() }
     }
 
     fn step(&self, problem: GemmProblem, can_time: bool, stored: impl FnOnce() -> Option<i32>) -> Step {
         let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
         let many = shapes.len() >= MOST_SHAPES;
-        match shapes.entry(problem) {
-            Entry::Vacant(_) if many => Step::Use(DEFAULT),
-            Entry::Vacant(new) => match stored() {
-                Some(solution) => {
-                    new.insert(Known::Chosen(solution));
-                    Step::Use(solution)
-                }
-                None => {
-                    new.insert(Known::Used(1));
-                    Step::Use(DEFAULT)
-                }
-            },
-            Entry::Occupied(mut known) => match *known.get() {
-                Known::Chosen(solution) => Step::Use(solution),
-                Known::Used(uses) if uses < USES_BEFORE_FIND || !can_time => {
-                    known.insert(Known::Used(uses.saturating_add(1)));
-                    Step::Use(DEFAULT)
-                }
-                Known::Used(_) => {
-                    // Other threads use the default meanwhile, and nobody times again after an
-                    // error.
-                    known.insert(Known::Chosen(DEFAULT));
-                    Step::Time
-                }
-            },
+        let known = match shapes.entry(problem) {
+            Entry::Vacant(_) if many => return Step::Use(DEFAULT),
+            Entry::Vacant(new) => new.insert(Known { asked: None, state: State::Used(0) }),
+            Entry::Occupied(known) => known.into_mut(),
+        };
+        let generation = self.store.generation();
+        if known.asked.replace(generation) != Some(generation)
+            && let Some(solution) = stored()
+        {
+            known.state = State::Chosen(solution);
+        }
+        match known.state {
+            State::Chosen(solution) => Step::Use(solution),
+            State::Used(uses) if uses < USES_BEFORE_FIND || !can_time => {
+                known.state = State::Used(uses.saturating_add(1));
+                Step::Use(DEFAULT)
+            }
+            State::Used(_) => {
+                // Other threads use the default meanwhile, and nobody times again after an error.
+                known.state = State::Chosen(DEFAULT);
+                Step::Time
+            }
         }
     }
 
     fn choose(&self, problem: GemmProblem, solution: i32) {
         let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
-        shapes.insert(problem, Known::Chosen(solution));
+        if let Some(known) = shapes.get_mut(&problem) {
+            known.state = State::Chosen(solution);
+        }
     }
 }
 
@@ -128,20 +145,23 @@ impl Blas {
         let can_time = device.captures.here().is_none() && !device.is_dry();
         let step = match device.is_replica() {
             true => Step::Use(DEFAULT),
-            false => chooser.step(problem, can_time, || self.stored(&problem)),
+            false => chooser.step(problem, can_time, || self.stored(chooser.store, &problem)),
         };
         let solution = match step {
             Step::Use(solution) => solution,
             Step::Time => {
                 // SAFETY: the caller's memory.
-                match unsafe { self.fastest(product, out, sources) } {
+                match unsafe { self.fastest(chooser.store, product, out, sources) } {
                     Ok(Some((solution, microseconds))) => {
                         chooser.choose(problem, solution);
-                        self.keep(&problem, solution, microseconds);
+                        self.keep(chooser.store, &problem, solution, microseconds);
                         solution
                     }
                     Ok(None) => DEFAULT,
                     Err(error) => {
+                        if matches!(error, Error::OutOfMemory { .. }) {
+                            device.pool.made_up_for(1);
+                        }
                         log::debug!("{problem} was not timed: {error}");
                         DEFAULT
                     }
@@ -157,13 +177,14 @@ impl Blas {
             Err(error) if solution != DEFAULT => {
                 // rocBLAS's own choice is what runs without trials, so strict settings allow it.
                 log::info!("{error}; rocBLAS chooses the solution for {problem}");
+                // What fails in a capture may work outside it.
+                if !can_time {
+                    return run(DEFAULT);
+                }
                 chooser.choose(problem, DEFAULT);
                 run(DEFAULT)?;
-                // What fails in a capture may work outside it.
-                if can_time {
-                    let (device, library) = (&self.identity.device, &self.identity.library);
-                    tuning_store().refused(device, library, &problem.to_string());
-                }
+                let (device, library) = (&self.identity.device, &self.identity.library);
+                chooser.store.refused(device, library, &problem.to_string());
                 Ok(())
             }
             done => done,
@@ -171,19 +192,19 @@ impl Blas {
     }
 
     /// The tuning store's solution.
-    fn stored(&self, problem: &GemmProblem) -> Option<i32> {
-        tuning_store().directory()?;
+    fn stored(&self, store: &TuningStore, problem: &GemmProblem) -> Option<i32> {
+        store.directory()?;
         let (device, library) = (&self.identity.device, &self.identity.library);
-        let entry = tuning_store().get(device, library, &problem.to_string())?;
+        let entry = store.get(device, library, &problem.to_string())?;
         let solution = i32::try_from(entry.solution).ok().map(number);
         if solution.is_none() {
-            tuning_store().refused(device, library, &problem.to_string());
+            store.refused(device, library, &problem.to_string());
         }
         solution
     }
 
-    fn keep(&self, problem: &GemmProblem, solution: i32, microseconds: f64) {
-        tuning_store().keep(&TuningEntry {
+    fn keep(&self, store: &TuningStore, problem: &GemmProblem, solution: i32, microseconds: f64) {
+        store.keep(&TuningEntry {
             device: self.identity.device.clone(),
             library: self.identity.library.clone(),
             problem: problem.to_string(),
@@ -200,6 +221,7 @@ impl Blas {
     /// As for `gemm_chosen`.
     unsafe fn fastest(
         &self,
+        store: &TuningStore,
         product: &Product<'_>,
         out: Span,
         sources: [Source<'_>; 3],
@@ -222,18 +244,35 @@ impl Blas {
             listed.into_iter().step_by(step).map(|solution| (solution, f64::INFINITY)).collect();
         candidates.insert(0, (DEFAULT, f64::INFINITY));
 
-        let scratch = device.alloc(result.bytes)?;
-        tuning_store().count_trial();
+        let size = GUARD + result.bytes + GUARD;
+        let new = || -> Result<Buffer> {
+            let buffer = device.alloc(size)?;
+            device.fill_bytes(&buffer, 0, FILL, size)?;
+            Ok(buffer)
+        };
+        let scratch = new()?;
+        // What the product adds to. A copy, because between the rows of the result may be other
+        // tensors, which other threads may write meanwhile.
+        let adds = match product.beta == 0.0 {
+            true => None,
+            false => {
+                let adds = new()?;
+                device.copy(result.buffer, result.offset, &adds, GUARD, result.bytes)?;
+                Some(adds)
+            }
+        };
+        store.count_trial();
         let begun = Instant::now();
-        let prepare = || match product.beta == 0.0 {
-            // What lies between the matrices is compared too.
-            true => device.fill_bytes(&scratch, 0, 0, result.bytes),
-            false => device.copy(result.buffer, result.offset, &scratch, 0, result.bytes),
+        let prepare = || match &adds {
+            None => device.fill_bytes(&scratch, 0, FILL, size),
+            Some(adds) => device.copy(adds, 0, &scratch, 0, size),
         };
         let launch = |solution| {
             let handle = device.call(&self.handle)?;
-            // SAFETY: the caller's operands; the scratch memory is as large as the result.
-            unsafe { handle.launch(product, scratch.as_ptr(), solution) }
+            let out = scratch.as_ptr().wrapping_byte_add(GUARD);
+            // SAFETY: the caller's operands; from there on, the scratch memory is as large as the
+            // result.
+            unsafe { handle.launch(product, out, solution) }
         };
         let (start, end) = (device.timing_event()?, device.timing_event()?);
         let time = |solution| -> Result<f64> {
@@ -277,23 +316,30 @@ impl Blas {
         let compute = |solution| {
             prepare()?;
             launch(solution)?;
-            Source { buffer: &scratch, offset: 0, bytes: result.bytes }.read()
+            Source { buffer: &scratch, offset: 0, bytes: size }.read()
         };
         let (first, second) = (first.read()?, second.read()?);
-        let added = if product.beta == 0.0 { Vec::new() } else { result.read()? };
-        let inputs = Inputs { first: &first, second: &second, added: &added };
+        let before = match &adds {
+            None => vec![FILL; size],
+            Some(adds) => Source { buffer: adds, offset: 0, bytes: size }.read()?,
+        };
+        let matrices = GUARD..GUARD + result.bytes;
+        let inputs = Inputs { first: &first, second: &second, added: &before[matrices.clone()] };
         let expected = compute(DEFAULT)?;
         for (solution, microseconds) in candidates {
             let found = compute(solution)?;
-            let apart = first_apart(
-                product.kind,
-                product.plan,
-                [product.alpha, product.beta],
-                product.alternative(),
-                &inputs,
-                [&expected, &found],
-            );
-            match apart {
+            let outside = first_outside(product.plan, product.kind.output.size(), GUARD, [&before, &found]);
+            let apart = || {
+                first_apart(
+                    product.kind,
+                    product.plan,
+                    [product.alpha, product.beta],
+                    product.alternative(),
+                    &inputs,
+                    [&expected[matrices.clone()], &found[matrices.clone()]],
+                )
+            };
+            match outside.or_else(apart) {
                 None => return Ok(Some((solution, microseconds))),
                 Some(apart) => {
                     log::warn!("rocBLAS's solution {solution} of {} is not used: {apart}", product.problem());
@@ -303,3 +349,6 @@ impl Blas {
         Ok(Some(default))
     }
 }
+
+#[cfg(all(test, feature = "cpu"))]
+mod tests;

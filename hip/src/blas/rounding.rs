@@ -8,7 +8,7 @@ use crate::DType;
 pub(super) struct Inputs<'a> {
     pub(super) first: &'a [u8],
     pub(super) second: &'a [u8],
-    /// Empty if nothing is added to.
+    /// Not read if nothing is added to.
     pub(super) added: &'a [u8],
 }
 
@@ -62,6 +62,32 @@ pub(super) fn first_apart(
         }
     }
     None
+}
+
+/// The first byte that a product wrote outside its matrices: before the first element, which lies
+/// `guard` bytes into the memory, between two columns or two matrices, or behind the last element.
+/// `size` is that of an element.
+pub(super) fn first_outside(
+    plan: &Plan,
+    size: usize,
+    guard: usize,
+    [before, after]: [&[u8]; 2],
+) -> Option<String> {
+    let Plan { m, n, batch, ldc, stride_c, .. } = *plan;
+    let mut inside = vec![false; before.len()];
+    for (matrix, column) in (0..batch as usize).flat_map(|matrix| (0..n as usize).map(move |at| (matrix, at)))
+    {
+        let at = guard + (matrix * stride_c as usize + column * ldc as usize) * size;
+        if let Some(column) = inside.get_mut(at..at + m as usize * size) {
+            column.fill(true);
+        }
+    }
+    let differs = |&at: &usize| !inside[at] && before[at] != after[at];
+    let at = (0..before.len()).find(differs)?;
+    Some(format!(
+        "it writes outside the result, {} bytes from its first element",
+        at as isize - guard as isize
+    ))
 }
 
 /// The unit roundoff of a dtype's sums, that of its results, and its least normal number.

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::problem::{DEFAULT as DEFAULT_SOLUTION, GemmProblem, number, transposes};
 use super::{Blas, Identity};
-use crate::tuning::{TuningEntry, tuning_store};
+use crate::tuning::{Changes, TuningEntry, tuning_store};
 use crate::{DType, Error, Result, whole_file};
 
 const EXPORT: &str = "tunable_op_export";
@@ -89,7 +89,8 @@ impl Blas {
     /// A line says neither whether the product adds to its result nor how far the matrices of a
     /// batch lie apart, so it becomes an entry of each kind, without gaps between matrices. Left
     /// out are lines for other libraries (hipBLASLt) and other operations (scaled products, complex
-    /// numbers). Nothing is timed or compared here.
+    /// numbers). Nothing is timed or compared here. What was read serves from the next use of each
+    /// product on, also in this process.
     ///
     /// # Errors
     /// `Invalid` if the file can't be read, has a line of another format, or lacks the validators
@@ -112,6 +113,8 @@ impl Blas {
                 return Err(Error::invalid(IMPORT, format!("{name} `{expected}`"), at(&found)));
             }
         }
+        // Also if one can't be written: those before it were added.
+        let _changed = Changes(tuning_store());
         for product in &products {
             for adds in [false, true] {
                 self.add(GemmProblem { adds, ..product.problem }, product)?;

@@ -18,6 +18,7 @@ use crate::collective::ledger::{Ledger, Watched};
 use crate::collective::library::{Handle, Library};
 use crate::device::Device;
 use crate::device::event::Event;
+use crate::device::pass::Points;
 use crate::device::stream::Stream;
 use crate::error::{Error, Result};
 use crate::provider::kind::ProviderKind;
@@ -254,10 +255,32 @@ impl Member {
         collectives.insert(self.number, issued);
     }
 
-    /// Whether the device has issued a collective of another group behind this many.
-    pub(super) fn others_since(&self, issued: u64) -> bool {
+    /// Whether a collective of another group may still run beside the pass's work: one that the
+    /// device has issued since the pass began, or one that was not joined when it began.
+    pub(super) fn others_since(&self, points: &Points) -> bool {
         let collectives = self.device.collectives.lock().unwrap_or_else(PoisonError::into_inner);
-        collectives.iter().any(|(&member, &last)| member != self.number && last > issued)
+        let is_other = |member: &u64| *member != self.number;
+        points.unjoined.iter().any(is_other)
+            || collectives.iter().any(|(member, &last)| is_other(member) && last > points.issued)
+    }
+
+    /// Whether this rank has issued a collective since the pass began.
+    pub(super) fn issued_since(&self, points: &Points) -> bool {
+        let collectives = self.device.collectives.lock().unwrap_or_else(PoisonError::into_inner);
+        collectives.get(&self.number).is_some_and(|&last| last > points.issued)
+    }
+
+    /// Notes that a collective of this rank is not joined, until the result is dropped.
+    pub(super) fn unjoined(self: &Arc<Self>) -> Unjoined {
+        let mut unjoined = self.device.unjoined.lock().unwrap_or_else(PoisonError::into_inner);
+        *unjoined.entry(self.number).or_default() += 1;
+        Unjoined(self.clone())
+    }
+
+    /// Whether a thread is in a call of this rank.
+    #[cfg(test)]
+    pub(super) fn is_calling(&self) -> bool {
+        self.lock().calling.is_some()
     }
 
     /// Leaves the group after its work has ended. The library forgets the rank afterwards: for that
@@ -354,6 +377,22 @@ impl Member {
             self.rank, self.size, self.timeout, oldest.1
         );
         Err(timeout(oldest.1.kind.function(), detail))
+    }
+}
+
+/// A collective that is not joined.
+pub(super) struct Unjoined(Arc<Member>);
+
+impl Drop for Unjoined {
+    fn drop(&mut self) {
+        let Member { device, number, .. } = &*self.0;
+        let mut unjoined = device.unjoined.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = unjoined.get_mut(number) {
+            *count -= 1;
+            if *count == 0 {
+                unjoined.remove(number);
+            }
+        }
     }
 }
 

@@ -25,6 +25,7 @@ use crate::device::stream::Stream;
 use crate::error::{Error, Result};
 use crate::launch::kernel::Kernel;
 use crate::memory::buffer::Buffer;
+use crate::memory::last_use::not_noted;
 use crate::rendezvous::Rendezvous;
 use crate::settings::settings;
 
@@ -202,19 +203,22 @@ impl Communicator {
     /// [`all_reduce`](Self::all_reduce) does. Both run beside the compute stream: behind the first
     /// of the points after the last use of `inputs`, not behind all work that the compute stream has
     /// received. Returns `None` and does nothing if there is no such point; if `out` is not one of
-    /// the pass's reserved buffers or was used since; or if the device has issued a collective of
-    /// another group since the pass began, which could run side by side with this one.
+    /// the pass's reserved buffers or was used since; or if a collective of another group could run
+    /// side by side with this one: the device has issued it since the pass began, or it was not
+    /// joined when the pass began.
     ///
-    /// `fill` enqueues kernels on the stream that it gets, by [`Launch::submit_on`]. They read
+    /// `prepare` loads the kernels, which may compile them, and builds their launches. What it
+    /// returns enqueues them on the stream that it gets, by [`Launch::submit_on`]. They read
     /// `inputs` and `constants`, and write `out`. Nobody may write these buffers before the result
     /// is joined. Work that writes `constants` was enqueued before the pass began.
     ///
     /// # Errors
-    /// As for [`all_reduce`](Self::all_reduce). An error of `fill` is the group's failure.
+    /// As for [`all_reduce`](Self::all_reduce). Nothing is enqueued after an error of `prepare`. An
+    /// error of what it returns is the group's failure.
     ///
     /// [`Launch::submit_on`]: crate::Launch::submit_on
     #[allow(clippy::too_many_arguments)] // RCCL's own arguments.
-    pub fn all_reduce_beside(
+    pub fn all_reduce_beside<F>(
         &self,
         points: &Points,
         [inputs, constants]: [&[Arc<Buffer>]; 2],
@@ -222,9 +226,12 @@ impl Communicator {
         dtype: DType,
         count: usize,
         out: &Arc<Buffer>,
-        mut fill: impl FnMut(&Stream, &mut Vec<Arc<Kernel>>) -> Result<()>,
-    ) -> Result<Option<Work>> {
-        if self.0.others_since(points.issued) {
+        prepare: impl FnOnce() -> Result<F>,
+    ) -> Result<Option<Work>>
+    where
+        F: FnMut(&Stream, &mut Vec<Arc<Kernel>>) -> Result<()>,
+    {
+        if self.0.others_since(points) {
             return Ok(None);
         }
         let Some(point) = points.after(inputs, out) else { return Ok(None) };
@@ -232,6 +239,10 @@ impl Communicator {
         let (ranks, whole) = ((self.rank(), self.size()), Some(Part::whole(out)));
         let prepared = call.prepare(self.device(), ranks, whole, whole)?;
         let buffers = inputs.iter().chain(constants).cloned().collect();
+        // Before the call: if another rank fails while a thread is in a call, that call must end
+        // within microseconds (`RETURNS` in `member.rs`), and a compilation takes seconds. What
+        // uses the buffers is enqueued by the call, whose work covers these uses.
+        let mut fill = not_noted(prepare)?;
         let beside = Beside { point, fill: &mut fill, buffers };
         issue(&[(self.member(), &prepared)], Some(beside)).map(Some)
     }
@@ -313,6 +324,12 @@ impl Communicator {
         self.issue((Kind::Receive(peer), dtype, count), None, Some(recv))
     }
 
+    /// Whether this rank has issued a collective since the pass began. Its later collectives run
+    /// behind that one, so they wait for more than the points of the pass.
+    pub fn issued_since(&self, points: &Points) -> bool {
+        self.0.issued_since(points)
+    }
+
     /// Asks whether the group has failed.
     ///
     /// # Errors
@@ -352,5 +369,85 @@ impl fmt::Debug for Communicator {
             .field("size", &self.size())
             .field("device", &self.device().info().index)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, feature = "cpu"))]
+mod tests {
+    use super::*;
+    use crate::device::pass::Pass;
+    use crate::provider::Provider;
+    use crate::trace;
+
+    /// A rank alone on a device of its own, and two buffers.
+    fn rank() -> (Communicator, Arc<Device>, [Arc<Buffer>; 2]) {
+        let device = Arc::new(Device::new(Provider::altered(|_| ()), 0).expect("a device"));
+        let rank = Communicator::local(std::slice::from_ref(&device)).expect("a group").remove(0);
+        let buffers = [(); 2].map(|()| Arc::new(device.alloc(16).expect("memory")));
+        (rank, device, buffers)
+    }
+
+    /// The points of a pass in which an op writes the buffer.
+    fn pass(device: &Arc<Device>, written: &Buffer, out: &Arc<Buffer>) -> Points {
+        let pass = Pass::begin(device, vec![out.clone()], vec![]).expect("a pass");
+        {
+            let _op = trace::op("collective test", || "");
+            device.fill_bytes(written, 0, 0, 16).expect("a fill");
+        }
+        pass.end()
+    }
+
+    /// A preparation may compile for seconds. In a call, the watching thread could abort the rank
+    /// meanwhile.
+    #[test]
+    fn a_fill_is_prepared_before_the_call() {
+        let (rank, device, [input, out]) = rank();
+        let points = pass(&device, &input, &out);
+        assert!(!rank.issued_since(&points));
+        let prepare = || {
+            assert!(!rank.0.is_calling());
+            Ok(|_: &Stream, _: &mut Vec<Arc<Kernel>>| {
+                assert!(rank.0.is_calling());
+                Ok(())
+            })
+        };
+        let inputs = [input.clone()];
+        let work =
+            rank.all_reduce_beside(&points, [&inputs, &[]], ReduceOp::Sum, DType::F32, 4, &out, prepare);
+        work.expect("a call").expect("beside the pass").join().expect("a reduction");
+        assert!(rank.issued_since(&points));
+
+        let out = Arc::new(device.alloc(16).expect("memory"));
+        let points = pass(&device, &input, &out);
+        let refuse =
+            || Err::<fn(&Stream, &mut Vec<Arc<Kernel>>) -> Result<()>, _>(Error::unsupported("t", DType::I8));
+        let failed =
+            rank.all_reduce_beside(&points, [&inputs, &[]], ReduceOp::Sum, DType::F32, 4, &out, refuse);
+        assert!(matches!(failed, Err(Error::Unsupported { .. })));
+        rank.check().expect("the group has not failed");
+    }
+
+    /// The compute stream does not wait for it, and the bucket's stream does not either.
+    #[test]
+    fn a_collective_that_was_not_joined_before_the_pass_is_seen() {
+        let (rank, device, [input, out]) = rank();
+        let other = Communicator::local(std::slice::from_ref(&device)).expect("a group").remove(0);
+        let summed = Arc::new(device.alloc(16).expect("memory"));
+        let part = Part::whole(&summed);
+        let start =
+            |on: &Communicator| on.all_reduce(ReduceOp::Sum, DType::F32, 4, part, part).expect("a call");
+        let unjoined = start(&other);
+        let points = pass(&device, &input, &out);
+        assert!(rank.0.others_since(&points));
+        unjoined.join().expect("a reduction");
+        assert!(rank.0.others_since(&points), "the pass's points don't wait for it");
+        let points = pass(&device, &input, &Arc::new(device.alloc(16).expect("memory")));
+        assert!(!rank.0.others_since(&points));
+        // Those of the same group run in order.
+        let own = start(&rank);
+        let points = pass(&device, &input, &Arc::new(device.alloc(16).expect("memory")));
+        assert!(!rank.0.others_since(&points) && other.0.others_since(&points));
+        drop(own);
+        assert!(device.unjoined.lock().expect("no test panics with it").is_empty());
     }
 }

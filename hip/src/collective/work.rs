@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::collective::member::{Member, Running};
+use crate::collective::member::{Member, Running, Unjoined};
 use crate::error::Result;
 use crate::launch::kernel::Kernel;
 use crate::memory::buffer::Buffer;
@@ -17,16 +17,19 @@ pub struct Work {
     buffers: Vec<Arc<Buffer>>,
     /// The kernels that fill the buffers on the ranks' streams.
     pub(super) kernels: Vec<Arc<Kernel>>,
+    /// Until it is joined.
+    unjoined: Vec<Unjoined>,
 }
 
 impl Work {
     pub(super) fn new(buffers: impl Iterator<Item = Arc<Buffer>>) -> Self {
-        Self { ends: Vec::new(), buffers: buffers.collect(), kernels: Vec::new() }
+        Self { ends: Vec::new(), buffers: buffers.collect(), kernels: Vec::new(), unjoined: Vec::new() }
     }
 
     /// Adds a rank's calls.
     pub(super) fn add(&mut self, member: &Arc<Member>, running: Arc<Running>) {
         self.ends.push((member.clone(), running));
+        self.unjoined.push(member.unjoined());
     }
 
     /// Makes later ops of the ranks' devices wait for the collectives. The host does not wait.
@@ -79,6 +82,7 @@ impl Work {
         }
         self.buffers.clear();
         self.kernels.clear();
+        self.unjoined.clear();
         waited
     }
 }

@@ -80,6 +80,9 @@ pub struct Device {
     pub(crate) collectives: Mutex<BTreeMap<u64, u64>>,
     /// The number of collectives issued.
     pub(crate) issued: AtomicU64,
+    /// For each group, by the number of this device's rank, how many of its collectives were not
+    /// joined. Groups that have none are left out.
+    pub(crate) unjoined: Mutex<BTreeMap<u64, usize>>,
     /// Whether it has been in a group of several ranks.
     pub(crate) replica: AtomicBool,
 }
@@ -162,6 +165,7 @@ impl Device {
             peers: Mutex::new(Vec::new()),
             collectives: Mutex::default(),
             issued: AtomicU64::new(0),
+            unjoined: Mutex::default(),
             replica: AtomicBool::new(false),
             captures: Captures::default(),
             kernels,

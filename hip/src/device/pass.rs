@@ -62,6 +62,8 @@ struct Open {
     launches: u64,
     /// The device's collectives before the pass.
     issued: u64,
+    /// The groups, by the numbers of the device's ranks, with collectives that were not joined then.
+    unjoined: Vec<u64>,
 }
 
 /// An event behind the work of the ops up to this one.
@@ -141,13 +143,18 @@ impl Pass {
             return Err(Error::invalid(OP, "new buffers of the device", "a buffer of another kind"));
         }
         watch::at_ops(op_begins);
+        // Before the first point: the compute stream waits for what was joined until then.
+        let unjoined = {
+            let unjoined = device.unjoined.lock().unwrap_or_else(PoisonError::into_inner);
+            unjoined.keys().copied().collect()
+        };
         // The first point. Earlier users of the reserved memory are enqueued before it, because the
         // pool gives memory out again only once they are.
         let first = Point { op: 0, event: device.compute.mark()? };
         let number = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
         let (launches, issued) = (trace::counts().launches(), device.issued.load(Ordering::Relaxed));
         let (device, points) = (device.clone(), vec![first]);
-        let pass = Open { device, number, op: 0, points, wanted, over: 0, launches, issued };
+        let pass = Open { device, number, op: 0, points, wanted, over: 0, launches, issued, unjoined };
         OPEN.with(|open| match &mut *open.borrow_mut() {
             Some(_) => Err(Error::invalid(OP, "a thread without a pass", "a thread with one")),
             none => {
@@ -168,9 +175,11 @@ impl Pass {
         if let Some(open) = &mut open {
             open.add_point();
         }
-        let (ops, points, issued) =
-            open.map_or_else(Default::default, |open| (open.op, open.points, open.issued));
-        Points { pass: self.number, ops, points, reserved, issued }
+        let (ops, points, issued, unjoined) = open.map_or_else(Default::default, |open| {
+            let Open { op, points, issued, unjoined, .. } = open;
+            (op, points, issued, unjoined)
+        });
+        Points { pass: self.number, ops, points, reserved, issued, unjoined }
     }
 
     /// Takes the pass off its thread.
@@ -207,6 +216,8 @@ pub struct Points {
     reserved: Vec<Arc<Buffer>>,
     /// The device's collectives before the pass.
     pub(crate) issued: u64,
+    /// The groups, by the numbers of the device's ranks, with collectives that were not joined then.
+    pub(crate) unjoined: Vec<u64>,
 }
 
 impl Points {

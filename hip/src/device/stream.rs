@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::launch::grid::Grid;
 use crate::launch::kernel::Kernel;
 use crate::launch::steps::{Chain, Pending, Steps};
+use crate::profile::correlate::Open;
 use crate::profile::lane::{Lane, Started};
 use crate::profile::names::{self, Text};
 use crate::profile::session::{self, Contents};
@@ -161,9 +162,7 @@ impl Stream {
     pub fn wait(&self, event: &Event) -> Result<()> {
         self.context.bind()?;
         let raw = self.raw();
-        if profiled() {
-            self.lane.waits();
-        }
+        let _waiting = profiled().then(|| self.lane.waits());
         // SAFETY: the function is HIP's, both handles are alive.
         let status = unsafe { (self.context.hip().hipStreamWaitEvent)(raw, event.raw(), 0) };
         self.context.check("hipStreamWaitEvent", status)
@@ -196,11 +195,10 @@ impl Stream {
 }
 
 /// A piece of work that is profiled, from before it is enqueued.
-pub(crate) enum Timed {
-    /// It runs on the stream.
-    Runs(Started),
-    /// It is captured, so it has no time.
-    IsCaptured,
+pub(crate) struct Timed {
+    /// `None` if it is captured, so it has no time.
+    started: Option<Started>,
+    open: Open,
 }
 
 /// The profile's part.
@@ -217,8 +215,11 @@ impl Stream {
     pub(crate) fn begin_timed(&self) -> Option<Timed> {
         match self.recording {
             _ if self.context.provider.is_dry() => None,
-            None => Some(Timed::Runs(self.lane.begin(self.raw))),
-            Some(_) => Some(Timed::IsCaptured),
+            None => {
+                let started = Some(self.lane.begin(self.raw));
+                Some(Timed { started, open: Open::begin() })
+            }
+            Some(_) => Some(Timed { started: None, open: Open::NONE }),
         }
     }
 
@@ -240,9 +241,11 @@ impl Stream {
     #[cold]
     pub(crate) fn end_timed(&self, timed: Timed, who: Who, kind: WorkKind, name: Text, load: Load) {
         let key = Key { who, kind, name, device: self.context.index };
-        match timed {
-            Timed::Runs(started) => self.lane.end(started, key, load),
-            Timed::IsCaptured => {
+        let Timed { started, open } = timed;
+        let number = open.end();
+        match started {
+            Some(started) => self.lane.end(started, key, load, number),
+            None => {
                 if let Some(mut recording) = self.recording() {
                     *recording.work.entry(key).or_default() += 1;
                 }

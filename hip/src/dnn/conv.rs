@@ -14,7 +14,7 @@ mod fresh;
 mod order;
 mod problem;
 
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use miopen_sys::{MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC, MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL};
@@ -81,6 +81,8 @@ pub(super) struct Prepared {
     choices: Vec<Choice>,
     /// The tuning store's entry that `choices` begins with.
     stored: OnceLock<TuningEntry>,
+    /// The store's generation when it was asked for the entry.
+    asked: AtomicU64,
     /// The timed algorithms, which replace `choices`; empty if timing failed.
     timed: OnceLock<Vec<Choice>>,
     /// The number of uses in auto mode.
@@ -292,8 +294,14 @@ impl Dnn {
             desc.validate()?;
             return out.buffer.device().fill_bytes(out.buffer, out.offset, 0, written.bytes);
         }
-        let prepared = self.convolutions[direction as usize]
-            .get(desc, || self.prepare(direction, desc, spans, out.buffer))?;
+        let known = &self.convolutions[direction as usize];
+        let prepare = || self.prepare(direction, desc, spans, out.buffer);
+        let mut prepared = known.get(desc, prepare)?;
+        if self.has_news(Task { prepared: &prepared, direction, desc, spans, at: out.buffer })?
+            && let Ok(new) = prepare()
+        {
+            prepared = known.replace(desc, new);
+        }
         let device = out.buffer.device();
         prepared.refused.check()?;
         let (mut failed, mut too_large) = (None, 0);
@@ -365,6 +373,7 @@ impl Dnn {
             alternative: false,
             choices: Vec::new(),
             stored: OnceLock::new(),
+            asked: AtomicU64::new(tuning_store().generation()),
             timed: OnceLock::new(),
             uses: AtomicU32::new(0),
             fastest: OnceLock::new(),

@@ -307,6 +307,13 @@ impl<K: Hash + Eq + Clone, V> Cache<K, V> {
         Ok(entries.entry(key.clone()).or_insert(made).clone())
     }
 
+    /// Puts a value in place of the entry for `key`.
+    fn replace(&self, key: &K, value: V) -> Arc<V> {
+        let value = Arc::new(value);
+        self.lock().insert(key.clone(), value.clone());
+        value
+    }
+
     /// The entry for `key`, if there is one.
     fn peek(&self, key: &K) -> Option<Arc<V>> {
         self.lock().get(key).cloned()

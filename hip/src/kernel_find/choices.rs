@@ -37,8 +37,8 @@ pub(crate) struct KernelChoices(Mutex<HashMap<KernelProblem, Trial>>);
 
 #[derive(Default)]
 pub(super) struct Trial {
-    /// Whether the tuning store was asked.
-    pub(super) looked: bool,
+    /// The tuning store's generation when it was asked.
+    pub(super) asked: Option<u64>,
     pub(super) uses: u32,
     pub(super) chosen: Option<usize>,
 }

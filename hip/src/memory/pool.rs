@@ -17,6 +17,7 @@ use crate::memory::arena::{Arena, BlockId, Taken, rounded};
 use crate::memory::ledger::{self, Entry, Ledger, Start};
 use crate::memory::record::MemoryRecord;
 use crate::memory::summary::{MemorySnapshot, MemorySummary, MemoryUse, bytes_of};
+use crate::watch::thread_number;
 use graphs::Graphs;
 
 /// The source of the pool's memory: the driver, or an imitation in tests.
@@ -147,9 +148,11 @@ struct State {
     /// Memory that other libraries own and tensors use.
     imported: MemoryUse,
     limit: Option<usize>,
-    /// Allocations that failed and that nobody made up for, with the error of the first.
-    failed: u64,
-    failure: Option<Error>,
+    /// The allocations that failed and that nobody made up for, oldest first, each with its
+    /// thread's number.
+    failures: Vec<(u32, Error)>,
+    /// Later ones, of which only the number is kept.
+    unlisted: u64,
 }
 
 /// A device's memory pool. It keeps freed blocks and gives them out again.
@@ -162,7 +165,12 @@ pub struct MemoryPool {
     clearing: Mutex<()>,
     /// How many allocations a test still allows; [`ANY`] is any number.
     allowed: AtomicU64,
+    /// How many of the next allocations fail in a test.
+    failing: AtomicU64,
 }
+
+/// The most failed allocations whose errors are kept.
+const FAILURES: usize = 64;
 
 /// No test limits the number of allocations.
 const ANY: u64 = u64::MAX;
@@ -174,7 +182,7 @@ impl MemoryPool {
         let segments = SEGMENTS.map(|size| SegmentStats { size, ..SegmentStats::default() });
         let (graphs, stats) = (Graphs::default(), PoolStats::default());
         let (peak_reserved, ledger, imported) = (0, Ledger::default(), MemoryUse::default());
-        let (failed, failure) = (0, None);
+        let (failures, unlisted) = (Vec::new(), 0);
         let state = State {
             arenas,
             segments,
@@ -184,11 +192,19 @@ impl MemoryPool {
             ledger,
             imported,
             limit,
-            failed,
-            failure,
+            failures,
+            unlisted,
         };
         let state = Mutex::new(state);
-        Self { backing, state, pooled, split, clearing: Mutex::new(()), allowed: AtomicU64::new(ANY) }
+        Self {
+            backing,
+            state,
+            pooled,
+            split,
+            clearing: Mutex::new(()),
+            allowed: AtomicU64::new(ANY),
+            failing: AtomicU64::new(0),
+        }
     }
 
     /// The pool's statistics so far.
@@ -291,11 +307,20 @@ impl MemoryPool {
     }
 
     /// Counts an allocation, and says whether a test makes it fail.
+    /// For tests too. The next allocations, so many, fail with `OutOfMemory`.
+    #[doc(hidden)]
+    pub fn fail_next(&self, allocations: u64) {
+        // Relaxed, as above.
+        self.failing.store(allocations, Ordering::Relaxed);
+    }
+
     fn is_to_fail(&self) -> bool {
-        let allowed = |allowed: &AtomicU64| allowed.load(Ordering::Relaxed);
+        let number = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         let one_less = |allowed| (allowed != ANY).then(|| u64::saturating_sub(allowed, 1));
-        allowed(&self.allowed) != ANY
-            && self.allowed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) == Ok(0)
+        let relaxed = Ordering::Relaxed;
+        number(&self.allowed) != ANY && self.allowed.fetch_update(relaxed, relaxed, one_less) == Ok(0)
+            || number(&self.failing) > 0
+                && self.failing.fetch_update(relaxed, relaxed, |left| left.checked_sub(1)).is_ok()
     }
 
     /// The most bytes that the pool may hold from the driver; `None` is no limit.
@@ -467,16 +492,21 @@ impl MemoryPool {
 
     /// The error of the first allocation that has failed so far and that nobody made up for.
     pub fn failure(&self) -> Option<Error> {
-        self.state().failure.clone()
+        self.state().failures.first().map(|(_, error)| error.clone())
     }
 
-    /// Tells that so many failed allocations don't count, because the caller does without them.
+    /// Tells that the calling thread's last failed allocations, so many, don't count, because it
+    /// does without them.
     #[doc(hidden)]
     pub fn made_up_for(&self, failed: u64) {
         let mut state = self.state();
-        state.failed = state.failed.saturating_sub(failed);
-        if state.failed == 0 {
-            state.failure = None;
+        let State { failures, unlisted, .. } = &mut *state;
+        let unnamed = failed.min(*unlisted);
+        *unlisted -= unnamed;
+        let thread = thread_number();
+        for _ in unnamed..failed {
+            let Some(last) = failures.iter().rposition(|(of, _)| *of == thread) else { return };
+            failures.remove(last);
         }
     }
 
@@ -494,8 +524,10 @@ impl MemoryPool {
             },
             None => Error::OutOfMemory { requested, free, total, held },
         };
-        state.failed += 1;
-        state.failure.get_or_insert_with(|| error.clone());
+        match state.failures.len() < FAILURES {
+            true => state.failures.push((thread_number(), error.clone())),
+            false => state.unlisted += 1,
+        }
         error
     }
 

@@ -51,6 +51,10 @@ pub(crate) fn write(collected: &Collected, begun: u64) -> String {
                 let _ = write!(more, r#","{what}":{count}"#);
             }
         }
+        if done.number > 0 {
+            // As above.
+            let _ = write!(more, r#","piece":{}"#, done.number);
+        }
         if done.shared {
             more += r#","shared event":true"#;
         }

@@ -45,6 +45,10 @@ struct State {
     /// Whether the next piece does not begin where the last one ended: the stream was told to wait
     /// for another one, or did work that has no event.
     apart: bool,
+    /// How many threads are telling the stream to wait now.
+    waiting: u32,
+    /// How often a thread began or ended to tell it.
+    waits: u64,
     /// The last event that was recorded, and the one before it.
     events: [Option<Arc<Event>>; 2],
     /// The expected nanoseconds of the pieces since the last event.
@@ -70,6 +74,7 @@ struct Piece {
     key: Key,
     load: Load,
     thread: u32,
+    number: u32,
     sessions: Sessions,
     /// The host's time before it was enqueued.
     enqueued: u64,
@@ -93,6 +98,20 @@ pub(crate) struct Started {
     from: From,
     /// Whether a later piece may have the event.
     may_share: bool,
+    /// The stream's `waits` then.
+    waits: u64,
+}
+
+/// While this lives, a thread tells the stream to wait for another one.
+pub(crate) struct Waiting<'a>(&'a Lane);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.apart = true;
+        state.waiting -= 1;
+        state.waits += 1;
+    }
 }
 
 enum From {
@@ -151,6 +170,8 @@ impl Lane {
             ring: VecDeque::new(),
             added: 0,
             apart: false,
+            waiting: 0,
+            waits: 0,
             events: [None, None],
             open: 0,
             alone: Alone::default(),
@@ -166,19 +187,24 @@ impl Lane {
         lane
     }
 
-    /// Notes that the stream will wait for another one, so that its next piece does not begin where
-    /// the last one ended.
-    pub(crate) fn waits(&self) {
+    /// Notes that the stream is told to wait for another one, until the result is dropped. The next
+    /// piece does not begin where the last one ended. If another thread enqueues a piece meanwhile,
+    /// nobody knows whether the stream waits before it, so the piece has no time.
+    pub(crate) fn waits(&self) -> Waiting<'_> {
         let mut state = self.state();
         self.close(&mut state);
         state.apart = true;
+        state.waiting += 1;
+        state.waits += 1;
+        Waiting(self)
     }
 
     /// Begins a piece of work, which the caller enqueues next.
     pub(crate) fn begin(&self, stream: hipStream_t) -> Started {
         let mut state = self.state();
         let enqueued = now();
-        let nowhere = Started { enqueued, from: From::Nowhere, may_share: false };
+        let waits = state.waits;
+        let nowhere = Started { enqueued, from: From::Nowhere, may_share: false, waits };
         state.stream = Some(Handle(stream));
         if state.ring.len() >= MOST {
             self.look(&mut state);
@@ -198,24 +224,27 @@ impl Lane {
             if let Some(open) = state.open_piece() {
                 open.stop = Some(Stop { event: start.clone(), exact: false });
             }
-            return Started { enqueued, from: From::Own(start), may_share: false };
+            return Started { enqueued, from: From::Own(start), may_share: false, waits };
         }
         if is_alone {
             self.close(&mut state);
         }
         let may_share = progress == Progress::Behind && !is_alone;
-        Started { enqueued, from: From::Last, may_share }
+        Started { enqueued, from: From::Last, may_share, waits }
     }
 
-    /// Ends a piece of work that was enqueued.
-    pub(crate) fn end(&self, started: Started, key: Key, load: Load) {
+    /// Ends a piece of work that was enqueued; `number` is the correlator's, or 0.
+    pub(crate) fn end(&self, started: Started, key: Key, load: Load, number: u32) {
         let sessions = session::open();
         let mut state = self.state();
         if sessions.is_empty() {
             state.apart = true;
             return;
         }
-        let Started { enqueued, from, may_share } = started;
+        let Started { enqueued, mut from, may_share, waits } = started;
+        if state.waiting > 0 || state.waits != waits {
+            from = From::Nowhere;
+        }
         let thread = thread_number();
         let expected = state.alone.expected(&key);
         let joined = expected.time.map_or(u64::MAX, |time| state.open.saturating_add(time));
@@ -229,7 +258,8 @@ impl Lane {
             (From::Own(start), Some(_)) => Some(start),
             (From::Own(_) | From::Nowhere, _) => {
                 state.apart = true;
-                let done = Done { key, lane: self.number, thread, start: 0, stop: 0, load, shared: false };
+                let done =
+                    Done { key, lane: self.number, thread, number, start: 0, stop: 0, load, shared: false };
                 sessions.iter().for_each(|session| session.add(&state.info, &done, None));
                 return;
             }
@@ -238,7 +268,7 @@ impl Lane {
             state.open = joined;
         }
         let stop = event.map(|event| Stop { event, exact: true });
-        state.ring.push_back(Piece { key, load, thread, sessions, enqueued, expected, start, stop });
+        state.ring.push_back(Piece { key, load, thread, number, sessions, enqueued, expected, start, stop });
         state.added += 1;
         if state.added >= LOOK {
             self.look(&mut state);
@@ -361,8 +391,8 @@ impl Lane {
 
     /// A piece without its times.
     fn done(&self, piece: &Piece) -> Done {
-        let &Piece { key, thread, load, .. } = piece;
-        Done { key, lane: self.number, thread, start: 0, stop: 0, load, shared: false }
+        let &Piece { key, thread, number, load, .. } = piece;
+        Done { key, lane: self.number, thread, number, start: 0, stop: 0, load, shared: false }
     }
 
     /// Waits for the pieces that are in the ring now, and moves them to their sessions.

@@ -6,6 +6,7 @@
 //! relaxed load and a launch one more.
 
 pub(crate) mod chrome;
+pub(crate) mod correlate;
 pub(crate) mod lane;
 pub(crate) mod names;
 pub(crate) mod output;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use crate::device::Device;
 use crate::error::Result;
 
+pub use self::correlate::{Correlator, correlate};
 pub use self::output::write;
 pub use self::region::{Region, region};
 pub use self::report::{Detail, DeviceTime, Profile, RegionTime, Row};

@@ -67,6 +67,8 @@ pub(crate) struct Done {
     pub(crate) key: Key,
     pub(crate) lane: u32,
     pub(crate) thread: u32,
+    /// The correlator's, or 0.
+    pub(crate) number: u32,
     pub(crate) start: u64,
     pub(crate) stop: u64,
     pub(crate) load: Load,

@@ -1,12 +1,17 @@
-//! The times of a stream that is busy, which the CPU device never is: an altered HIP says so.
+//! The times of a stream that is busy, which the CPU device never is: an altered HIP says so. Also
+//! what a correlator is told.
 
-use std::sync::Arc;
+use std::cell::RefCell;
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hip_sys::{hipError_t, hipErrorNotReady, hipEvent_t, hipStream_t, hipSuccess};
+use hip_sys::{hipError_t, hipErrorInvalidValue, hipErrorNotReady, hipEvent_t, hipStream_t, hipSuccess};
 
-use super::{Detail, Profile, WorkKind, profile, region};
+use serial_test::serial;
+
+use super::{Correlator, Detail, Profile, WorkKind, correlate, profile, region};
 use crate::device::Device;
 use crate::memory::buffer::Buffer;
 use crate::provider::Provider;
@@ -57,6 +62,7 @@ fn row_of(profile: &Profile, region: &str) -> super::Row {
 
 /// One test, because the altered functions have one state.
 #[test]
+#[serial(profile)]
 fn a_busy_stream_has_one_event_for_each_piece() {
     let device = busy_device();
     let buffer = device.alloc(1 << 16).expect("memory");
@@ -106,4 +112,111 @@ fn a_busy_stream_has_one_event_for_each_piece() {
     assert!(row.least <= row.average() && row.average() <= row.most, "{row:?}");
     assert!(row.total <= profile.wall(), "{row:?} in {:?}", profile.wall());
     assert!(profile.to_string().contains("shared events"), "{profile}");
+}
+
+thread_local! {
+    /// The numbers of the thread's pieces that began, and 0 for each that ended.
+    static TOLD: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+fn told() -> Vec<u64> {
+    TOLD.take()
+}
+
+unsafe extern "C" fn refuse(_: *mut c_void, _: c_int, _: usize, _: hipStream_t) -> hipError_t {
+    hipErrorInvalidValue
+}
+
+/// The numbers in the timeline of the pieces of a region.
+fn numbers(profile: &Profile, region: &str) -> Vec<u64> {
+    let trace: serde_json::Value = serde_json::from_str(&profile.chrome_trace()).expect("JSON");
+    let events = trace["traceEvents"].as_array().expect("a list");
+    let own = events.iter().filter(|event| event["args"]["region"] == region);
+    own.filter_map(|event| event["args"]["piece"].as_u64()).collect()
+}
+
+#[test]
+#[serial(profile)]
+fn a_correlator_is_told_of_each_piece() {
+    let begins = |number| TOLD.with_borrow_mut(|told| told.push(number));
+    let ends = || TOLD.with_borrow_mut(|told| told.push(0));
+    correlate(Correlator { begins, ends }).expect("the first");
+    assert!(correlate(Correlator { begins, ends }).unwrap_err().to_string().contains("another"));
+    // A device of its own, because the thread that enqueues work may launch another's deferred ops.
+    let device = Arc::new(Device::new(Provider::altered(|_| ()), 0).expect("a device"));
+    let buffer = device.alloc(1 << 10).expect("memory");
+    fill(&device, &buffer);
+    // Another test may profile meanwhile.
+    told();
+
+    let ((), profile) = profile(|| {
+        let _region = region("correlated");
+        (0..3).for_each(|_| fill(&device, &buffer));
+    });
+    let [a, 0, b, 0, c, 0] = told()[..] else { panic!("three pieces") };
+    assert!(0 < a && a < b && b < c);
+    assert_eq!(numbers(&profile, "correlated"), [a, b, c]);
+
+    // A graph's launch is one piece, and what is captured is none.
+    let ((), profile) = super::profile(|| {
+        let _region = region("replayed");
+        device.start_capture().expect("a capture");
+        fill(&device, &buffer);
+        let graph = device.stop_capture().expect("a graph");
+        assert!(told().is_empty(), "what is captured does not run");
+        graph.replay().expect("a replay");
+    });
+    let [launch, 0] = told()[..] else { panic!("one piece") };
+    assert_eq!(numbers(&profile, "replayed"), [launch]);
+
+    // Refused work ends, too.
+    let device =
+        Arc::new(Device::new(Provider::altered(|hip| hip.hipMemsetAsync = refuse), 0).expect("a device"));
+    let buffer = device.alloc(1 << 10).expect("memory");
+    let (refused, profile) = super::profile(|| {
+        let _region = region("refused");
+        device.fill_bytes(&buffer, 0, 1, 1 << 10)
+    });
+    refused.expect_err("refused");
+    assert!(matches!(told()[..], [_, 0]));
+    assert!(numbers(&profile, "refused").is_empty());
+}
+
+/// What another thread does while one tells a stream to wait.
+static MEANWHILE: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
+
+unsafe extern "C" fn wait(stream: hipStream_t, event: hipEvent_t, flags: c_uint) -> hipError_t {
+    let meanwhile = MEANWHILE.lock().expect("no test panics with it").take();
+    if let Some(meanwhile) = meanwhile {
+        std::thread::spawn(meanwhile).join().expect("the other thread");
+    }
+    let hip = crate::provider::provider().expect("the CPU provider").hip();
+    // SAFETY: the caller passes the handles of the same provider's functions.
+    unsafe { (hip.hipStreamWaitEvent)(stream, event, flags) }
+}
+
+/// Its time could be that of the wait.
+#[test]
+#[serial(profile)]
+fn a_piece_that_another_threads_wait_may_precede_has_no_time() {
+    let provider = Provider::altered(|hip| hip.hipStreamWaitEvent = wait);
+    let device = Arc::new(Device::new(provider, 0).expect("a device"));
+    let buffer = Arc::new(device.alloc(1 << 10).expect("memory"));
+    let ((), profile) = profile(|| {
+        let other = device.copies.mark().expect("an event");
+        let (for_device, for_buffer) = (device.clone(), buffer.clone());
+        let meanwhile = move || {
+            let _region = region("meanwhile");
+            fill(&for_device, &for_buffer);
+        };
+        *MEANWHILE.lock().expect("no test panics with it") = Some(Box::new(meanwhile));
+        device.compute.wait(&other).expect("a wait");
+        let _region = region("afterwards");
+        fill(&device, &buffer);
+    });
+    let counts = ["meanwhile", "afterwards"].map(|name| {
+        let row = row_of(&profile, name);
+        (row.calls, row.timed)
+    });
+    assert_eq!(counts, [(1, 0), (1, 1)]);
 }

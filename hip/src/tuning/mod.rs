@@ -10,6 +10,7 @@ mod entry;
 use std::fs;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::error::{Error, Result};
@@ -47,6 +48,8 @@ pub struct TuningStats {
 pub struct TuningStore {
     directory: Option<PathBuf>,
     state: Mutex<State>,
+    /// How often entries of others were added, from 1 on.
+    generation: AtomicU64,
 }
 
 #[derive(Default)]
@@ -90,7 +93,7 @@ pub fn tuning_store() -> &'static TuningStore {
 
 impl TuningStore {
     pub(crate) fn new(directory: Option<PathBuf>) -> Self {
-        Self { directory, state: Mutex::new(State::default()) }
+        Self { directory, state: Mutex::default(), generation: AtomicU64::new(1) }
     }
 
     /// The store's folder; `None` if the store is off.
@@ -140,7 +143,7 @@ impl TuningStore {
 
     /// Adds the entries of a file that [`TuningStore::export`] wrote. If the store has an entry for
     /// the same device, library and problem, the faster one stays. Returns how many entries were
-    /// added or replaced.
+    /// added or replaced. They serve from the next use of each problem on, also in this process.
     ///
     /// # Errors
     /// `Invalid` if the file can't be read or has another format, and `Config` if the store is off
@@ -154,6 +157,8 @@ impl TuningStore {
             Error::invalid("tuning_import", error.expected, found)
         })?;
         let mut added = 0;
+        // Also if one can't be written: those before it were added.
+        let _changed = Changes(self);
         for entry in entries {
             let known = self.peek(&entry.device, &entry.library, &entry.problem);
             if known.is_none_or(|known| entry.microseconds < known.microseconds) {
@@ -162,6 +167,13 @@ impl TuningStore {
             }
         }
         Ok(added)
+    }
+
+    /// A number that changes when entries of others are added. Who has asked for a problem's entry
+    /// before then asks again.
+    pub(crate) fn generation(&self) -> u64 {
+        // Relaxed: the entries are files, written before it changes.
+        self.generation.load(Ordering::Relaxed)
     }
 
     /// The entry of a problem.
@@ -318,6 +330,15 @@ impl TuningStore {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Changes a store's generation when it is dropped, after entries of others were added.
+pub(crate) struct Changes<'a>(pub(crate) &'a TuningStore);
+
+impl Drop for Changes<'_> {
+    fn drop(&mut self) {
+        self.0.generation.fetch_add(1, Ordering::Relaxed);
     }
 }
 

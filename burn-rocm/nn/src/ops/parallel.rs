@@ -33,10 +33,10 @@ pub(super) fn aligned_first(members: &mut [usize], entries: &[Entry]) {
 pub struct Overlap {
     /// The number of buckets.
     pub buckets: usize,
-    /// Those that wait for the work which computes their gradients only, not for all work that the
-    /// device was given.
+    /// Those that wait for the work which computes their gradients and the earlier buckets', not for
+    /// all work that the device was given.
     pub beside: usize,
-    /// Of these, those whose gradients were computed before the end of the backward pass.
+    /// Of these, those for which that work ends before the backward pass does.
     pub before_end: usize,
 }
 
@@ -146,7 +146,10 @@ impl Buckets {
         }
         let sizes: Vec<_> =
             self.buckets.iter().map(|bucket| (bucket.elements(&self.entries), bucket.one.dtype())).collect();
-        let pass = Pass::begin(&device, &sizes, self.wanted.clone())?;
+        // Without the memory, the buckets are reduced after the pass.
+        let Some(pass) = Pass::begin_if_fits(&device, &sizes, self.wanted.clone())? else {
+            return Ok(run());
+        };
         let result = run();
         self.passed = Some(pass.end());
         Ok(result)
@@ -215,6 +218,9 @@ impl Buckets {
         self.plan(entries)?;
         self.last = Overlap { buckets: self.buckets.len(), ..Overlap::default() };
         let mut wanted = Vec::new();
+        // Behind which op of the pass the rank's stream goes on: it runs the buckets in order, behind
+        // what it was given before. `None` if it waits for all work.
+        let mut behind = passed.as_ref().filter(|pass| !self.communicator.issued_since(pass)).map(|_| 0);
         // The next bucket is packed while the ranks reduce the one before. Every rank has the same
         // order, whatever each bucket waits for.
         let mut running = Vec::with_capacity(self.buckets.len());
@@ -224,12 +230,12 @@ impl Buckets {
             if let Some(pass) = &passed {
                 let last = bucket.last_use(pass, &grads)?;
                 beside = bucket.start_beside(&self.communicator, (pass, index), &parts, weight)?;
-                if let (Some(last), true) = (last, beside.is_some()) {
-                    let point = pass.point_after(last);
-                    self.last.beside += 1;
-                    self.last.before_end += usize::from(point.is_some_and(|point| point < pass.ops()));
-                    wanted.push(last);
-                }
+                let last = last.filter(|_| beside.is_some());
+                let point = last.and_then(|last| pass.point_after(last));
+                behind = behind.zip(point).map(|(behind, point)| behind.max(point));
+                self.last.beside += usize::from(behind.is_some());
+                self.last.before_end += usize::from(behind.is_some_and(|behind| behind < pass.ops()));
+                wanted.extend(last);
             }
             running.push(match beside {
                 Some(pending) => pending,

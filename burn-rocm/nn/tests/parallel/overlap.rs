@@ -18,27 +18,44 @@ use crate::*;
 const LATE: [(&str, &str); 3] =
     [("BURN_ROCM_CPU_LATE", "1"), ("BURN_ROCM_CPU_POISON", "1"), ("BURN_ROCM_CPU_THREADS", "1")];
 
+/// As [`LATE`], and small ops are deferred as on a GPU.
+const LATE_AND_DEFERRED: [(&str, &str); 4] = [LATE[0], LATE[1], LATE[2], ("BURN_ROCM_CHAIN", "16")];
+
 /// One bucket for each parameter. From the second step on, each waits for the op that computes its
 /// gradient, though all are enqueued after the pass.
 #[test]
 fn a_bucket_waits_for_its_gradients_only() {
     let Some(count) = devices_with("overlap::a_bucket_waits_for_its_gradients_only", &LATE) else { return };
+    buckets_wait_for_their_gradients_only(count);
+}
+
+#[test]
+fn a_bucket_waits_for_gradients_in_deferred_ops() {
+    const TEST: &str = "overlap::a_bucket_waits_for_gradients_in_deferred_ops";
+    let Some(count) = devices_with(TEST, &LATE_AND_DEFERRED) else { return };
+    buckets_wait_for_their_gradients_only(count);
+}
+
+/// Each step has other samples, so memory of the step before has other numbers.
+fn buckets_wait_for_their_gradients_only(count: usize) {
     let steps = |overlap: bool| {
         on_ranks(count, |ranks| {
             let mut ranks = ranks.with_bucket_bytes(1).with_overlap(overlap);
             let device = ranks.communicator().device();
             let net = Net::<B>::new(&device, 0);
-            let indices: Vec<usize> = (4 * ranks.rank()..4 * (ranks.rank() + 1)).collect();
-            let mut step = || {
+            let mut step = |step: usize| {
+                let first = 4 * (step * count + ranks.rank());
+                let indices: Vec<usize> = (first..first + 4).collect();
                 let grads = ranks.backward(&net, Some(net.loss(&indices, &device)));
                 let grads = ranks.reduce(&net, grads, Share::EVEN);
                 (ranks.last_overlap(), gradients(&net, &grads))
             };
-            [step(), step(), step()]
+            [step(0), step(1), step(2)]
         })
     };
     let (beside, after) = (steps(true), steps(false));
     for (beside, after) in beside.iter().zip(&after) {
+        assert!(beside[0].1 != beside[1].1 && beside[1].1 != beside[2].1, "the steps differ");
         for (step, ((overlap, found), (none, expected))) in beside.iter().zip(after).enumerate() {
             assert_eq!((none.beside, none.before_end), (0, 0));
             assert_eq!(found, expected, "the same bits");
@@ -52,7 +69,8 @@ fn a_bucket_waits_for_its_gradients_only() {
 }
 
 /// Two groups' collectives that run side by side may wait for each other. So after one of another
-/// group, the buckets wait for all work; one of the same group changes nothing.
+/// group, the buckets wait for all work. After one of the same group they run behind it, and it waits
+/// for all work.
 #[test]
 fn a_collective_of_another_group_ends_the_overlap() {
     let Some(count) = devices_with("overlap::a_collective_of_another_group_ends_the_overlap", &LATE) else {
@@ -75,8 +93,69 @@ fn a_collective_of_another_group_ends_the_overlap() {
         (step(&others[device.index]), step(&same))
     });
     for ((other, first), (same, second)) in results {
-        assert_eq!((other.buckets, other.beside, same.beside), (14, 0, 14));
+        assert_eq!((other.buckets, other.beside, same.beside), (14, 0, 0));
         assert_eq!(first, second, "the same bits");
+    }
+}
+
+/// A collective of another group that was issued before the pass may run beside it until it is joined.
+#[test]
+fn a_collective_that_was_not_joined_ends_the_overlap() {
+    const TEST: &str = "overlap::a_collective_that_was_not_joined_ends_the_overlap";
+    let Some(count) = devices_with(TEST, &LATE) else { return };
+    let devices: Vec<RocmDevice> = (0..count).map(RocmDevice::new).collect();
+    let others = Communicator::local(&devices).unwrap();
+    let results = on_ranks(count, |ranks| {
+        let mut ranks = ranks.with_bucket_bytes(1).with_overlap(true);
+        let device = ranks.communicator().device();
+        let net = Net::<B>::new(&device, 0);
+        let mut step = |joins_before: bool| {
+            let ones = Tensor::<Inner, 1>::ones([3], &device).into_primitive().tensor();
+            let mut pending = Some(others[device.index].all_reduce(ReduceOp::Sum, ones).unwrap());
+            let mut join = || pending.take().map(|pending| pending.join().unwrap());
+            if joins_before {
+                join();
+            }
+            let grads = ranks.backward(&net, Some(net.loss(&[ranks.rank()], &device)));
+            let grads = ranks.reduce(&net, grads, Share::EVEN);
+            join();
+            (ranks.last_overlap().beside, gradients(&net, &grads))
+        };
+        [step(false), step(true), step(false)]
+    });
+    for [(first, bits), (second, same), (third, also)] in results {
+        assert_eq!((first, second, third), (0, 14, 0));
+        assert!(bits == same && bits == also, "the same bits");
+    }
+}
+
+/// If there is no memory for the buckets before the pass, they are reduced after it.
+#[test]
+fn without_memory_for_the_buckets_there_is_no_overlap() {
+    const TEST: &str = "overlap::without_memory_for_the_buckets_there_is_no_overlap";
+    let Some(count) = devices_with(TEST, &LATE) else { return };
+    let results = on_ranks(count, |ranks| {
+        let mut ranks = ranks.with_bucket_bytes(1).with_overlap(true);
+        let device = ranks.communicator().device();
+        let net = Net::<B>::new(&device, 0);
+        let own = hip::Device::get(device.index).unwrap();
+        let mut step = |failing: u64| {
+            let loss = net.loss(&[ranks.rank()], &device);
+            // Otherwise a failed allocation is tried again.
+            own.sync().unwrap();
+            own.memory_cleanup().unwrap();
+            own.pool().fail_next(failing);
+            let grads = ranks.backward(&net, Some(loss));
+            let grads = ranks.reduce(&net, grads, Share::EVEN);
+            (ranks.last_overlap().beside, gradients(&net, &grads))
+        };
+        let steps = [step(0), step(1), step(0)];
+        assert!(own.pool().failure().is_none(), "the pass does without it");
+        steps
+    });
+    for [(first, bits), (second, same), (third, also)] in results {
+        assert_eq!((first, second, third), (14, 0, 14));
+        assert!(bits == same && bits == also, "the same bits");
     }
 }
 

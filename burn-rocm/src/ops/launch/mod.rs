@@ -138,17 +138,14 @@ pub(crate) fn flat(
     submit(launch, grid)
 }
 
-/// [`flat`] in place, on another stream.
-pub(crate) fn flat_beside(
+/// The launch of [`flat`] in place.
+pub(super) fn flat_in_place<'a>(
     op: &'static str,
     kernel: KernelName,
-    tensor: &RocmTensor,
+    tensor: &'a RocmTensor,
     scalars: &[Arg],
-    beside: &mut Beside<'_>,
-) -> hip::Result<()> {
-    let device = tensor.hip_device();
-    let (launch, grid) = flat_launch(op, device, kernel, tensor.len(), &[tensor], scalars, &[tensor])?;
-    submit_beside(launch, grid, beside)
+) -> hip::Result<(Launch<'a>, Grid)> {
+    flat_launch(op, tensor.hip_device(), kernel, tensor.len(), &[tensor], scalars, &[tensor])
 }
 
 fn flat_launch<'d>(

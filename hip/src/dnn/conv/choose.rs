@@ -13,7 +13,7 @@ use crate::dnn::{Dnn, TensorArg, elements};
 use crate::memory::span::Span;
 use crate::settings::{FindMode, settings, workspace_limit};
 use crate::spans;
-use crate::tuning::{TuningEntry, USES_BEFORE_FIND, tuning_store};
+use crate::tuning::{TuningEntry, TuningStore, USES_BEFORE_FIND, tuning_store};
 use crate::{Buffer, Error, Result};
 
 /// A convolution to choose for.
@@ -153,14 +153,44 @@ impl Dnn {
     }
 
     /// The tuning store's entry for a convolution, if it keeps to the limit of workspaces.
-    fn known(&self, Task { prepared, direction, desc, at, .. }: Task<'_>) -> Option<TuningEntry> {
+    fn known(&self, task: Task<'_>) -> Option<TuningEntry> {
+        self.entry(task, TuningStore::get)
+    }
+
+    /// What `look` finds in the tuning store for a convolution: without a limit of workspaces, or
+    /// else with it.
+    fn entry(
+        &self,
+        Task { prepared, direction, desc, at, .. }: Task<'_>,
+        look: impl Fn(&TuningStore, &str, &str, &str) -> Option<TuningEntry>,
+    ) -> Option<TuningEntry> {
         tuning_store().directory()?;
         let (problem, limit) = (prepared.problem(direction, desc), workspace_limit());
         let get = |problem: &str| {
-            let entry = tuning_store().get(&at.device().info().tuned_as(), &self.version, problem);
+            let entry = look(tuning_store(), &at.device().info().tuned_as(), &self.version, problem);
             entry.filter(|entry| entry.workspace <= limit)
         };
         get(&problem).or_else(|| get(&limited(&problem, limit)?))
+    }
+
+    /// Whether the tuning store has an entry for a convolution that it did not have when the
+    /// convolution was prepared, because others' entries were added since. False in a capture, where
+    /// nothing is prepared anew.
+    ///
+    /// # Errors
+    /// `Config` for an invalid setting.
+    pub(super) fn has_news(&self, task: Task<'_>) -> Result<bool> {
+        let (asked, generation) = (&task.prepared.asked, tuning_store().generation());
+        // Relaxed: if two threads find news, both prepare.
+        if asked.load(Ordering::Relaxed) == generation
+            || task.at.device().captures.here().is_some()
+            || !(self.products && settings()?.conv_find.uses_store())
+        {
+            return Ok(false);
+        }
+        asked.store(generation, Ordering::Relaxed);
+        let entry = self.entry(task, TuningStore::peek);
+        Ok(entry.is_some() && task.prepared.stored.get() != entry.as_ref())
     }
 
     /// Keeps a timed algorithm in the tuning store, as the solution that immediate mode knows. An

@@ -49,6 +49,8 @@ struct Layer {
     copies: Option<Copies>,
     /// How often there was too little memory to time the layer.
     short: u32,
+    /// Whether a thread times it.
+    being_timed: bool,
 }
 
 /// What is known of each layer, by its convolution in row-major order.
@@ -71,11 +73,12 @@ fn choose(times: Times, copies: Copies, now: bool) -> bool {
 }
 
 impl Layer {
-    /// Counts a use. The directions to be timed now, each with whether its result is a gradient: if
-    /// one has come often enough, all that have come.
+    /// Counts a use. The directions that the caller is to time now, each with whether its result is a
+    /// gradient: if one has come often enough, all that have come. None while another thread times the
+    /// layer.
     fn due(&mut self, direction: ConvDirection, gradient: bool) -> Vec<(ConvDirection, bool)> {
         let this = direction as usize;
-        if self.times[this].is_some() {
+        if self.being_timed || self.times[this].is_some() {
             return Vec::new();
         }
         self.uses[this] = self.uses[this].saturating_add(1);
@@ -86,7 +89,31 @@ impl Layer {
         }
         let missing =
             |&each: &ConvDirection| self.uses[each as usize] > 0 && self.times[each as usize].is_none();
-        DIRECTIONS.into_iter().filter(missing).map(|each| (each, self.gradient[each as usize])).collect()
+        let with_gradient = |each| (each, self.gradient[each as usize]);
+        let due: Vec<_> = DIRECTIONS.into_iter().filter(missing).map(with_gradient).collect();
+        self.being_timed = !due.is_empty();
+        due
+    }
+
+    /// Keeps the times of the directions that were due.
+    fn timed(&mut self, due: &[(ConvDirection, bool)], timed: Result<(Copies, Vec<(ConvDirection, Times)>)>) {
+        self.being_timed = false;
+        match timed {
+            Ok((copies, timed)) => {
+                self.copies = Some(copies);
+                timed.into_iter().for_each(|(direction, times)| self.times[direction as usize] = Some(times));
+            }
+            Err(Error::OutOfMemory { .. }) => {
+                self.short += 1;
+                self.uses = [0; 3];
+            }
+            Err(_) => {
+                // Row-major, whatever the other directions take.
+                self.copies.get_or_insert(Copies { input: 0.0, both: 0.0 });
+                let never = Times { row_major: 0.0, channels_last: f64::INFINITY };
+                due.iter().for_each(|(direction, _)| self.times[*direction as usize] = Some(never));
+            }
+        }
     }
 
     /// Whether to compute with the channels last: by the sum over the directions that were timed.
@@ -170,24 +197,10 @@ impl Dnn {
         };
         let timed = copies.and_then(|copies| Ok((copies, due.iter().map(each).collect::<Result<Vec<_>>>()?)));
         log::debug!("{desc:?}: {timed:?}");
-        self.orders.with(desc, |layer| match timed {
-            Ok((copies, timed)) => {
-                layer.copies = Some(copies);
-                timed
-                    .into_iter()
-                    .for_each(|(direction, times)| layer.times[direction as usize] = Some(times));
-            }
-            Err(Error::OutOfMemory { .. }) => {
-                layer.short += 1;
-                layer.uses = [0; 3];
-            }
-            Err(_) => {
-                // Row-major, whatever the other directions take.
-                layer.copies.get_or_insert(Copies { input: 0.0, both: 0.0 });
-                let never = Times { row_major: 0.0, channels_last: f64::INFINITY };
-                due.iter().for_each(|(direction, _)| layer.times[*direction as usize] = Some(never));
-            }
-        });
+        if matches!(timed, Err(Error::OutOfMemory { .. })) {
+            device.pool.made_up_for(1);
+        }
+        self.orders.with(desc, |layer| layer.timed(due, timed));
     }
 
     /// The times of a direction in both orders. A convolution that MIOpen does not have with its
@@ -253,10 +266,8 @@ mod tests {
     /// The directions that are due, which are then timed so.
     fn timed(layer: &mut Layer, direction: ConvDirection, times: Times) -> Vec<(ConvDirection, bool)> {
         let due = layer.due(direction, direction != ConvDirection::Forward);
-        for (direction, _) in &due {
-            layer.times[*direction as usize] = Some(times);
-        }
-        layer.copies = Some(COPIES_OF);
+        let each = due.iter().map(|(direction, _)| (*direction, times)).collect();
+        layer.timed(&due, Ok((COPIES_OF, each)));
         due
     }
 
@@ -286,9 +297,24 @@ mod tests {
         for short in 0..5 {
             let due = (0..100).find(|_| !layer.due(ConvDirection::Forward, false).is_empty());
             assert_eq!(due, Some(USES_BEFORE_FIND << short), "after {short} tries");
-            (layer.short, layer.uses) = (short + 1, [0; 3]);
+            let held = String::new();
+            layer.timed(&ONLY_FORWARD, Err(Error::OutOfMemory { requested: 1, free: 0, total: 0, held }));
         }
         assert!(!layer.chosen(false), "row-major meanwhile");
+    }
+
+    #[test]
+    fn one_thread_times_a_layer() {
+        let mut layer = Layer::default();
+        let mut due = || layer.due(ConvDirection::Forward, false);
+        let [first, second, third] = [due(), due(), due()];
+        assert_eq!((first, second, third), (Vec::new(), Vec::new(), ONLY_FORWARD.to_vec()));
+        // The others' uses meanwhile, also of its gradients.
+        assert_eq!(due(), []);
+        assert_eq!((0..5).flat_map(|_| layer.due(ConvDirection::BackwardData, true)).count(), 0);
+        layer.timed(&ONLY_FORWARD, Ok((COPIES_OF, vec![(ConvDirection::Forward, Times::default())])));
+        let gradient: Vec<_> = (0..3).map(|_| layer.due(ConvDirection::BackwardData, true).len()).collect();
+        assert_eq!(gradient, [0, 0, 1]);
     }
 
     #[test]

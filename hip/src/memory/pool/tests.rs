@@ -451,3 +451,39 @@ fn large_pieces_are_not_split() {
     pool.clear().unwrap();
     assert_eq!((pool.stats().allocated, pool.stats().reserved), (0, 0));
 }
+
+#[test]
+fn a_failure_that_somebody_made_up_for_is_not_named() {
+    let (pool, _) = pool(64 << 20);
+    let fails = |bytes| drop(take(&pool, bytes).unwrap_err());
+    let named = || match pool.failure() {
+        Some(Error::OutOfMemory { requested, .. }) => requested >> 20,
+        None => 0,
+        other => panic!("{other:?}"),
+    };
+    fails(100 << 20);
+    fails(200 << 20);
+    // The thread does without the second.
+    pool.made_up_for(1);
+    assert_eq!(named(), 100);
+    pool.made_up_for(1);
+    assert_eq!(named(), 0);
+
+    // An excuse is for its own thread's failures, whatever others see meanwhile.
+    fails(100 << 20);
+    std::thread::scope(|scope| {
+        scope.spawn(|| fails(300 << 20));
+    });
+    pool.made_up_for(1);
+    assert_eq!(named(), 300);
+    pool.made_up_for(1);
+    assert_eq!(named(), 300);
+
+    // More than are kept.
+    let (pool, _) = pool_with(64 << 20, OPTIONS);
+    (0..3 * FAILURES).for_each(|_| drop(take(&pool, 100 << 20).unwrap_err()));
+    pool.made_up_for(3 * FAILURES as u64 - 1);
+    assert!(pool.failure().is_some());
+    pool.made_up_for(1);
+    assert_eq!(pool.failure(), None);
+}
