@@ -53,17 +53,20 @@ __global__ ALL_WAVES(sizeof(T) == 2) void bias_act(u64 outer, u64 len, u64 inner
                 const T *from = x + row * len;
                 T *to = out + row * len;
                 if (bias == nullptr)
-                    for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(Act::template apply<T>((C)load(from[i]))); });
+                    for_each_in_block(len,
+                                      [=](u64 i) { to[i] = store<T>::from(Act::template apply<T>((C)load(from[i]))); });
                 else
-                    for_each_in_block(
-                        len, [=](u64 i) { to[i] = store<T>::from(Act::template apply<T>((C)load(from[i]) + (C)load(bias[i]))); });
+                    for_each_in_block(len, [=](u64 i) {
+                        to[i] = store<T>::from(Act::template apply<T>((C)load(from[i]) + (C)load(bias[i])));
+                    });
             });
         } else {
             for_each_row(outer * len, [=](u64 row) {
                 C b = added(row % len);
                 const T *from = x + row * inner;
                 T *to = out + row * inner;
-                for_each_in_block(inner, [=](u64 i) { to[i] = store<T>::from(Act::template apply<T>((C)load(from[i]) + b)); });
+                for_each_in_block(inner,
+                                  [=](u64 i) { to[i] = store<T>::from(Act::template apply<T>((C)load(from[i]) + b)); });
             });
         }
     } else {
@@ -102,7 +105,8 @@ __global__ ALL_WAVES(sizeof(T) == 2) void bias_act(u64 outer, u64 len, u64 inner
         });
         for_each(n - pieces * WIDTH, [=](u64 i) {
             u64 at = pieces * WIDTH + i;
-            out[at] = store<T>::from(Act::template apply<T>((C)load(x[at]) + added(channel_of(at, len, inner, narrow))));
+            out[at] =
+                store<T>::from(Act::template apply<T>((C)load(x[at]) + added(channel_of(at, len, inner, narrow))));
         });
     }
 }
