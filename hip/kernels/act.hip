@@ -1,21 +1,18 @@
 // Activations fused with the op before them (adding a bias, a sum or a product), and their
 // gradients. f16 and bf16 are computed in f32; `out` may be an input.
+#include "normal.h"
 #include "prelude.h"
 #include "rows.h"
+#include "widen.h"
 
-// An activation of z and its derivative there.
+// An activation of z and its derivative there, for elements of type T.
 struct Relu { // NaN stays NaN, and its gradient passes; the slope at the output equals that at z
-    template <class C> static DEVICE C apply(C z) { return z < (C)0 ? (C)0 : z; }
-    template <class C> static DEVICE C slope(C z) { return z <= (C)0 ? (C)0 : (C)1; }
+    template <class T, class C> static DEVICE C apply(C z) { return z < (C)0 ? (C)0 : z; }
+    template <class T, class C> static DEVICE C slope(C z) { return z <= (C)0 ? (C)0 : (C)1; }
 };
 struct Gelu { // z Phi(z), the exact form
-    template <class C> static DEVICE C apply(C z) {
-        return (C)0.5 * z * ((C)1 + math::erf(z * (C)0.70710678118654752440));
-    }
-    template <class C> static DEVICE C slope(C z) {
-        C cdf = (C)0.5 * ((C)1 + math::erf(z * (C)0.70710678118654752440));
-        return cdf + z * math::exp((C)-0.5 * z * z) * (C)0.39894228040143267794;
-    }
+    template <class T, class C> static DEVICE C apply(C z) { return normal::gelu<T>(z); }
+    template <class T, class C> static DEVICE C slope(C z) { return normal::gelu_slope<T>(z); }
 };
 // z s(z). exp is taken only of numbers that are not positive, so the relative error is small at
 // both ends.
@@ -24,8 +21,8 @@ struct Silu {
         C e = math::exp(-math::abs(z));
         return (z < (C)0 ? e : (C)1) / ((C)1 + e);
     }
-    template <class C> static DEVICE C apply(C z) { return z * sigmoid(z); }
-    template <class C> static DEVICE C slope(C z) {
+    template <class T, class C> static DEVICE C apply(C z) { return z * sigmoid(z); }
+    template <class T, class C> static DEVICE C slope(C z) {
         C s = sigmoid(z);
         return s * ((C)1 + z * ((C)1 - s));
     }
@@ -56,17 +53,20 @@ __global__ ALL_WAVES(sizeof(T) == 2) void bias_act(u64 outer, u64 len, u64 inner
                 const T *from = x + row * len;
                 T *to = out + row * len;
                 if (bias == nullptr)
-                    for_each_in_block(len, [=](u64 i) { to[i] = store<T>::from(Act::apply((C)load(from[i]))); });
+                    for_each_in_block(len,
+                                      [=](u64 i) { to[i] = store<T>::from(Act::template apply<T>((C)load(from[i]))); });
                 else
-                    for_each_in_block(
-                        len, [=](u64 i) { to[i] = store<T>::from(Act::apply((C)load(from[i]) + (C)load(bias[i]))); });
+                    for_each_in_block(len, [=](u64 i) {
+                        to[i] = store<T>::from(Act::template apply<T>((C)load(from[i]) + (C)load(bias[i])));
+                    });
             });
         } else {
             for_each_row(outer * len, [=](u64 row) {
                 C b = added(row % len);
                 const T *from = x + row * inner;
                 T *to = out + row * inner;
-                for_each_in_block(inner, [=](u64 i) { to[i] = store<T>::from(Act::apply((C)load(from[i]) + b)); });
+                for_each_in_block(inner,
+                                  [=](u64 i) { to[i] = store<T>::from(Act::template apply<T>((C)load(from[i]) + b)); });
             });
         }
     } else {
@@ -79,9 +79,10 @@ __global__ ALL_WAVES(sizeof(T) == 2) void bias_act(u64 outer, u64 len, u64 inner
             for_each(pieces, [=](u64 piece) {
                 u64 at = piece * WIDTH;
                 Vector<T, WIDTH> v = piece_of(x, (i64)at), b = piece_of(bias, (i64)channel_of(at, len, 1, narrow)), y;
+                C z[WIDTH], added[WIDTH];
+                widen(v, z), widen(b, added);
                 UNROLLED
-                for (u32 j = 0; j < WIDTH; ++j)
-                    y.lane[j] = store<T>::from(Act::apply((C)load(v.lane[j]) + (C)load(b.lane[j])));
+                for (u32 j = 0; j < WIDTH; ++j) y.lane[j] = store<T>::from(Act::template apply<T>(z[j] + added[j]));
                 *reinterpret_cast<Vector<T, WIDTH> *>(out + at) = y;
             });
             return; // n is a multiple of len
@@ -90,9 +91,11 @@ __global__ ALL_WAVES(sizeof(T) == 2) void bias_act(u64 outer, u64 len, u64 inner
             u64 at = piece * WIDTH, channel = channel_of(at, len, inner, narrow), rest = inner - at % inner;
             if (narrow) rest = (u32)inner - (u32)at % (u32)inner;
             Vector<T, WIDTH> v = piece_of(x, (i64)at), y;
+            C z[WIDTH];
+            widen(v, z);
             UNROLLED
             for (u32 j = 0; j < WIDTH; ++j) {
-                y.lane[j] = store<T>::from(Act::apply((C)load(v.lane[j]) + added(channel)));
+                y.lane[j] = store<T>::from(Act::template apply<T>(z[j] + added(channel)));
                 if (--rest == 0) {
                     rest = inner;
                     if (++channel == len) channel = 0;
@@ -102,7 +105,8 @@ __global__ ALL_WAVES(sizeof(T) == 2) void bias_act(u64 outer, u64 len, u64 inner
         });
         for_each(n - pieces * WIDTH, [=](u64 i) {
             u64 at = pieces * WIDTH + i;
-            out[at] = store<T>::from(Act::apply((C)load(x[at]) + added(channel_of(at, len, inner, narrow))));
+            out[at] =
+                store<T>::from(Act::template apply<T>((C)load(x[at]) + added(channel_of(at, len, inner, narrow))));
         });
     }
 }
@@ -167,9 +171,11 @@ DEVICE void columns_backward(u64 rows, u64 len, u64 parts, const T *x, const T *
         }
         auto row = [&](u64 at, Piece v, Piece d) {
             Piece y;
+            C z[WIDTH], grads[WIDTH];
+            widen(v, z), widen(d, grads);
             UNROLLED
             for (u32 k = 0; k < WIDTH; ++k) {
-                C g = (C)load(d.lane[k]) * Act::slope((C)load(v.lane[k]) + add[k]);
+                C g = grads[k] * Act::template slope<T>(z[k] + add[k]);
                 y.lane[k] = store<T>::from(g);
                 sum[k] += g;
             }
@@ -214,7 +220,7 @@ __global__ ALL_WAVES(sizeof(T) == 2) void bias_act_columns_backward(u64 rows, u6
         for (u64 row = part.begin; row < part.end; ++row) {
             u64 at = row * len + first;
             for (u32 k = 0; k < width; ++k) {
-                C d = (C)load(grad[at + k]) * Act::slope((C)load(x[at + k]) + add[k]);
+                C d = (C)load(grad[at + k]) * Act::template slope<T>((C)load(x[at + k]) + add[k]);
                 out[at + k] = store<T>::from(d);
                 sum[k] += d;
             }
@@ -237,13 +243,13 @@ __global__ void bias_act_planes_backward(u64 outer, u64 len, u64 inner, u64 part
             const T *from = x + at, *g = grad + at;
             T *to = out + at;
             if constexpr (ONE_THREAD) {
-                auto of = [=](u64 i) { return (C)load(g[i]) * Act::slope((C)load(from[i]) + add); };
+                auto of = [=](u64 i) { return (C)load(g[i]) * Act::template slope<T>((C)load(from[i]) + add); };
                 // Read before `out`, which may be an input, is written.
                 sum += block_reduce_range(inner, (C)0, of, Plus());
                 for_each_in_block(inner, [=](u64 i) { to[i] = store<T>::from(of(i)); });
             } else {
                 auto of = [&](u64, C v, C d) {
-                    d *= Act::slope(v + add);
+                    d *= Act::template slope<T>(v + add);
                     sum += d;
                     return d;
                 };
@@ -260,12 +266,12 @@ __global__ void bias_act_planes_backward(u64 outer, u64 len, u64 inner, u64 part
 // out = act(a + b). Here and below all tensors are packed.
 template <class Act, class T> __global__ void add_act(u64 n, const T *a, const T *b, T *out) {
     using C = compute_t<T>;
-    map_contiguous(n, out, [=](C x, C y) { return Act::apply(x + y); }, a, b);
+    map_contiguous(n, out, [=](C x, C y) { return Act::template apply<T>(x + y); }, a, b);
 }
 // out = grad * slope(a + b), which is the gradient of both a and b.
 template <class Act, class T> __global__ void add_act_backward(u64 n, const T *a, const T *b, const T *grad, T *out) {
     using C = compute_t<T>;
-    map_contiguous(n, out, [=](C x, C y, C g) { return Act::slope(x + y) * g; }, a, b, grad);
+    map_contiguous(n, out, [=](C x, C y, C g) { return Act::template slope<T>(x + y) * g; }, a, b, grad);
 }
 // out = a * b + c
 template <class T> __global__ void mul_add(u64 n, const T *a, const T *b, const T *c, T *out) {
@@ -275,20 +281,20 @@ template <class T> __global__ void mul_add(u64 n, const T *a, const T *b, const 
 // out = silu(a) * b
 template <class T> __global__ void silu_mul(u64 n, const T *a, const T *b, T *out) {
     using C = compute_t<T>;
-    map_contiguous(n, out, [=](C x, C y) { return Silu::apply(x) * y; }, a, b);
+    map_contiguous(n, out, [=](C x, C y) { return Silu::apply<T>(x) * y; }, a, b);
 }
 
 // The gradients of both factors of act(a) * b, where act is the identity (Plain) or SiLU.
 struct Plain {
-    template <class C> static DEVICE C apply(C z) { return z; }
-    template <class C> static DEVICE C slope(C) { return (C)1; }
+    template <class T, class C> static DEVICE C apply(C z) { return z; }
+    template <class T, class C> static DEVICE C slope(C) { return (C)1; }
 };
 template <class Act, class T>
 __global__ void mul_backward(u64 n, const T *a, const T *b, const T *grad, T *by_a, T *by_b) {
     using C = compute_t<T>;
     for_each(n, [=](u64 i) {
         C x = load(a[i]), y = load(b[i]), g = load(grad[i]);
-        by_a[i] = store<T>::from(g * y * Act::slope(x));
-        by_b[i] = store<T>::from(g * Act::apply(x));
+        by_a[i] = store<T>::from(g * y * Act::template slope<T>(x));
+        by_b[i] = store<T>::from(g * Act::template apply<T>(x));
     });
 }

@@ -10,6 +10,7 @@
 // Sources of the layouts: "AMD matrix instruction calculator"; AMD's "RDNA3" and "RDNA4"
 // instruction set documents, V_WMMA_F32_16X16X16_F16; NVIDIA's PTX ISA, mma.m16n8k16 and ldmatrix.
 #pragma once
+#include "approximate.h"
 #include "prelude.h"
 
 #if COMPILER_NVIDIA && __CUDA_ARCH__ >= 800
@@ -316,18 +317,6 @@ template <u32 LEFT> DEVICE void wait_for_copies() {
 #endif
 }
 
-// 2^x. Results below the smallest normal number may be 0.
-DEVICE f32 power2(f32 x) {
-#if COMPILER_NVIDIA
-    f32 y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#elif COMPILER_AMD
-    return __builtin_amdgcn_exp2f(x);
-#else
-    return __builtin_exp2f(x);
-#endif
-}
 // The greater number; the other operand if one is NaN.
 struct Maximum {
     DEVICE f32 operator()(f32 a, f32 b) const {

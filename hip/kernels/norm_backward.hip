@@ -77,6 +77,7 @@ template <u32 N, class C> DEVICE void block_sums(C (&value)[N], u32 turn) {
         if (lane < N) of_turn[threadIdx.x / (u32)warpSize * N + lane] = sum;
         sync_threads();
         sum = (C)0;
+        ROLLED
         for (u32 at = lane; at < warps * N; at += (u32)warpSize) sum += of_turn[at];
         sum = lanes_alike(sum);
     }
@@ -113,6 +114,14 @@ template <class T, class P> constexpr bool FITS_ALL_WAVES = sizeof(T) <= 4;
 
 // The number of elements that are unpacked at a time.
 template <bool SUMS> constexpr u32 TOGETHER = SUMS ? 4 : 2;
+
+// Whether a row is loaded while the row before it is computed, because a block waits for its sums in
+// each row. On AMD GPUs more waves hide that, and registers for it would take some of them.
+#if COMPILER_AMD
+template <class T> constexpr bool AHEAD = false;
+#else
+template <class T> constexpr bool AHEAD = sizeof(T) == 2;
+#endif
 
 // Whether dx may be the sum of a row's gradient and `onto`, another gradient of the same x. On some
 // architectures the other types have no registers left for it.
@@ -188,6 +197,20 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
             if (first < len) f(p, first);
         }
     };
+    constexpr u32 WAITING = AHEAD<T> ? PIECES : 1;
+    using Words = Vector<u32, sizeof(T) * WIDTH / 4>;
+    Words next[WAITING], next_grad[WAITING];
+    T next_start = {};
+    auto read_ahead = [&](u64 row) {
+        if (row >= rows) return;
+        const T *from = x + row * len, *grad = dy + row * len;
+        for_each_piece([&](u32 p, u32 first) {
+            next[p] = reinterpret_cast<const Words &>(vector_at<WIDTH>(from, first));
+            next_grad[p] = reinterpret_cast<const Words &>(vector_at<WIDTH>(grad, first));
+        });
+        if constexpr (CENTRED) next_start = from[0];
+    };
+    if constexpr (AHEAD<T>) read_ahead(blockIdx.x);
     u32 turn = 0;
     for (u64 row = blockIdx.x; row < rows; row += gridDim.x, ++turn) {
         const T *from = x + row * len, *grad = dy + row * len;
@@ -196,7 +219,19 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
             kept[p] = vector_at<WIDTH>(from, first), kept_grad[p] = vector_at<WIDTH>(grad, first);
         };
         // All loads of a row are issued before any result is used.
-        if constexpr (KEEP<CENTRED, SUMS, (AT_ONCE < WIDTH)>) for_each_piece(read);
+        C start = (C)0;
+        if constexpr (AHEAD<T>) {
+            UNROLLED
+            for (u32 p = 0; p < PIECES; ++p) {
+                kept[p] = bit_cast<Vector<T, WIDTH>>(next[p]);
+                kept_grad[p] = bit_cast<Vector<T, WIDTH>>(next_grad[p]);
+            }
+            start = load(next_start);
+            read_ahead(row + gridDim.x);
+        } else {
+            if constexpr (KEEP<CENTRED, SUMS, (AT_ONCE < WIDTH)>) for_each_piece(read);
+            if constexpr (CENTRED) start = load(from[0]);
+        }
 #if COMPILER_NVIDIA // registers can't hold `onto` until the sums are known, so it is prefetched
         if (ONTO<T> && onto != nullptr)
             for_each_piece([&](u32, u32 first) {
@@ -205,12 +240,11 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
 #endif
         auto scale = gamma.of_row(row);
         Slope<C> slope;
-        C start = CENTRED ? load(from[0]) : (C)0;
         for (bool last = !CENTRED;; last = true) {
             RowSums<CENTRED, C> of_row;
             of_row.start = start;
             for_each_piece([&](u32 p, u32 first) {
-                if constexpr (!KEEP<CENTRED, SUMS, (AT_ONCE < WIDTH)>) read(p, first);
+                if constexpr (!AHEAD<T> && !KEEP<CENTRED, SUMS, (AT_ONCE < WIDTH)>) read(p, first);
                 auto a = kept[p], b = kept_grad[p];
                 auto factor = scale.template piece<AT_ONCE>(first);
                 for (u32 j = 0; j < WIDTH; ++j) {
@@ -235,7 +269,7 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
 #endif
         }
         for_each_piece([&](u32 p, u32 first) {
-            if constexpr (!KEEP<CENTRED, SUMS, (AT_ONCE < WIDTH)>) read(p, first);
+            if constexpr (!AHEAD<T> && !KEEP<CENTRED, SUMS, (AT_ONCE < WIDTH)>) read(p, first);
             auto a = recompute_from(kept[p]), b = recompute_from(kept_grad[p]);
             auto factor = scale.template piece<AT_ONCE>(first);
             Vector<T, WIDTH> out, more = {};
@@ -493,8 +527,18 @@ template <class T> __global__ void sum_partials(u64 outer, u64 count, u64 len, c
                 u32 k = first + threadIdx.x % abreast;
                 C sum = (C)0;
                 if (strip < strips && k < width) {
-                    UNROLLED_BY(8) // this many loads are in flight
-                    for (u64 r = strip; r < count; r += strips) sum += from[r * len + k];
+                    constexpr u32 IN_FLIGHT = 8; // loads, also of the last rows
+                    ROLLED
+                    for (u64 r = strip; r < count; r += IN_FLIGHT * strips) {
+                        C part[IN_FLIGHT];
+                        UNROLLED
+                        for (u32 p = 0; p < IN_FLIGHT; ++p) {
+                            u64 at = r + p * strips;
+                            part[p] = at < count ? from[at * len + k] : (C)0;
+                        }
+                        UNROLLED
+                        for (u32 p = 0; p < IN_FLIGHT; ++p) sum += part[p];
+                    }
                 }
                 sync_threads(); // threads may still read the previous tile's sums
                 strip_sum[threadIdx.x] = sum;

@@ -50,21 +50,36 @@ constexpr u32 vector_width(u32 most, u32 bytes) {
     return most > 1 && most * bytes > 72 ? vector_width(most / 2, bytes) : most;
 }
 
-// Calls f(inputs, outputs), both in compute types, for elements [begin, begin + count) of a row's
-// tensors. The first READ tensors are read, the next WRITTEN ones are written. An output may
-// overwrite an input.
-template <class In, class Out, u32 READ, u32 WRITTEN, class F>
-DEVICE void map_piece(const u64 (&address)[READ + WRITTEN], u64 begin, u32 count, F f) {
+// Element `at` of each of the inputs, in compute types. The second input may have a type of its own.
+template <class In, class Second, u32 READ> struct Inputs {
     const In *in[READ];
+    const Second *second;
+
+    DEVICE Inputs(const u64 *address, u64 begin) {
+        UNROLLED
+        for (u32 k = 0; k < READ; ++k) in[k] = reinterpret_cast<const In *>(address[k]) + begin;
+        second = reinterpret_cast<const Second *>(address[READ > 1 ? 1 : 0]) + begin;
+    }
+    DEVICE void load_at(u32 at, compute_t<In> *x) const {
+        UNROLLED
+        for (u32 k = 0; k < READ; ++k) x[k] = k == 1 ? (compute_t<In>)load(second[at]) : load(in[k][at]);
+    }
+};
+
+// Calls f(inputs, outputs), both in compute types, for elements [begin, begin + count) of a row's
+// tensors. The first READ tensors are read, the next WRITTEN ones are written. The second tensor's
+// elements are Second, those of the others that are read In. An output may overwrite an input.
+template <class In, class Out, u32 READ, u32 WRITTEN, class Second = In, class F>
+DEVICE void map_piece(const u64 (&address)[READ + WRITTEN], u64 begin, u32 count, F f) {
+    Inputs<In, Second, READ> in(address, begin);
     Out *out[WRITTEN];
-    for (u32 k = 0; k < READ; ++k) in[k] = reinterpret_cast<const In *>(address[k]) + begin;
     for (u32 k = 0; k < WRITTEN; ++k) out[k] = reinterpret_cast<Out *>(address[READ + k]) + begin;
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
     INDEPENDENT
     for (u32 i = 0; i < count; ++i) {
         compute_t<In> x[READ];
         compute_t<Out> y[WRITTEN];
-        for (u32 k = 0; k < READ; ++k) x[k] = load(in[k][i]);
+        in.load_at(i, x);
         f(x, y);
         for (u32 k = 0; k < WRITTEN; ++k) out[k][i] = store<Out>::from(y[k]);
     }
@@ -75,15 +90,19 @@ DEVICE void map_piece(const u64 (&address)[READ + WRITTEN], u64 begin, u32 count
     ROLLED
     for (u32 v = threadIdx.x; v < vectors; v += blockDim.x) {
         Vector<In, WIDTH> x[READ];
+        Vector<Second, WIDTH> second = {};
         Vector<Out, WIDTH> y[WRITTEN];
         UNROLLED
-        for (u32 k = 0; k < READ; ++k) x[k] = vector_at<WIDTH>(in[k], v * WIDTH);
+        for (u32 k = 0; k < READ; ++k) {
+            if (k == 1) second = vector_at<WIDTH>(in.second, v * WIDTH);
+            else x[k] = vector_at<WIDTH>(in.in[k], v * WIDTH);
+        }
         UNROLLED
         for (u32 j = 0; j < WIDTH; ++j) {
             compute_t<In> from[READ];
             compute_t<Out> to[WRITTEN];
             UNROLLED
-            for (u32 k = 0; k < READ; ++k) from[k] = load(x[k].lane[j]);
+            for (u32 k = 0; k < READ; ++k) from[k] = k == 1 ? (compute_t<In>)load(second.lane[j]) : load(x[k].lane[j]);
             f(from, to);
             UNROLLED
             for (u32 k = 0; k < WRITTEN; ++k) y[k].lane[j] = store<Out>::from(to[k]);
@@ -95,8 +114,7 @@ DEVICE void map_piece(const u64 (&address)[READ + WRITTEN], u64 begin, u32 count
     for (u32 i = vectors * WIDTH + threadIdx.x; i < count; i += blockDim.x) {
         compute_t<In> from[READ];
         compute_t<Out> to[WRITTEN];
-        UNROLLED
-        for (u32 k = 0; k < READ; ++k) from[k] = load(in[k][i]);
+        in.load_at(i, from);
         f(from, to);
         UNROLLED
         for (u32 k = 0; k < WRITTEN; ++k) out[k][i] = store<Out>::from(to[k]);
@@ -158,8 +176,9 @@ template <u32 STATES, bool FIRST, bool OLD_MAX, class C> struct AdamStep {
 };
 
 // Applies the step make(row, factor) to each element of the rows for which skips(row) is false. The
-// first READ addresses of a row are read and its last WRITTEN addresses are written.
-template <class T, u32 A, u32 READ, u32 WRITTEN, class Make, class Skips>
+// first READ addresses of a row are read and its last WRITTEN addresses are written. The second
+// address is that of the gradient, whose elements are G.
+template <class T, class G, u32 A, u32 READ, u32 WRITTEN, class Make, class Skips>
 DEVICE void step_each(const Table<A> &table, const compute_t<T> *factors, Make make, Skips skips) {
     for_each_piece(table, [&](u32 at, u64 begin, u32 count, u64) {
         if (skips(at)) return;
@@ -169,7 +188,7 @@ DEVICE void step_each(const Table<A> &table, const compute_t<T> *factors, Make m
         UNROLLED
         for (u32 k = 0; k < WRITTEN; ++k) address[READ + k] = table.row[at].address[A - WRITTEN + k];
         compute_t<T> factor = factors == nullptr ? (compute_t<T>)1 : factors[at];
-        map_piece<T, T, READ, WRITTEN>(address, begin, count, make(at, factor));
+        map_piece<T, T, READ, WRITTEN, G>(address, begin, count, make(at, factor));
     });
 }
 struct Never {
@@ -182,12 +201,12 @@ constexpr i32 NONE = 0, SOME = 1, ALL = 2;
 // A step of Adam over tensors of STATES states (2, or 3 with the largest second moment). The
 // addresses are: parameter, gradient, old states, new parameter, new states. If OLD is NONE, the
 // old states are not read; if it is SOME, the last one is not. `factors` has one factor per row, or
-// is null.
-template <class T, i32 STATES, i32 OLD>
+// is null. G is the gradient's type.
+template <class T, class G, i32 STATES, i32 OLD>
 __global__ void optim_adam(Table<3 + 2 * STATES> table, Adam<compute_t<T>> s, const compute_t<T> *factors) {
     using C = compute_t<T>;
     constexpr u32 READ = 2 + (OLD == ALL ? STATES : OLD == SOME ? 2 : 0);
-    step_each<T, 3 + 2 * STATES, READ, 1 + STATES>(table, factors, [&](u32, C factor) {
+    step_each<T, G, 3 + 2 * STATES, READ, 1 + STATES>(table, factors, [&](u32, C factor) {
         return AdamStep<STATES, OLD == NONE, OLD == ALL, C>{s, factor};
     }, Never());
 }
@@ -217,10 +236,10 @@ template <u32 STATES, bool FIRST, class C> struct SgdStep {
 
 // A step of gradient descent, with momentum if there is a state (Sutskever et al. 2013). Addresses
 // and `factors` are as for optim_adam.
-template <class T, i32 STATES, i32 OLD>
+template <class T, class G, i32 STATES, i32 OLD>
 __global__ void optim_sgd(Table<3 + 2 * STATES> table, Sgd<compute_t<T>> s, const compute_t<T> *factors) {
     using C = compute_t<T>;
-    step_each<T, 3 + 2 * STATES, 2 + (OLD == ALL ? STATES : 0), 1 + STATES>(
+    step_each<T, G, 3 + 2 * STATES, 2 + (OLD == ALL ? STATES : 0), 1 + STATES>(
         table, factors, [&](u32, C factor) { return SgdStep<STATES, OLD == NONE, C>{s, factor}; }, Never());
 }
 
@@ -230,27 +249,31 @@ __global__ void optim_sgd(Table<3 + 2 * STATES> table, Sgd<compute_t<T>> s, cons
 constexpr u32 NUMBERS = 16, SKIP = 12;
 template <class S, class C> DEVICE S numbers_of(const C *from) {
     S s;
-    __builtin_memcpy(&s, from, sizeof(S));
+    UNROLLED
+    for (u32 k = 0; k < sizeof(S) / sizeof(C); ++k) { // a copy of all at once would load bytes
+        C number = from[k];
+        __builtin_memcpy(reinterpret_cast<u8 *>(&s) + k * sizeof(C), &number, sizeof(C));
+    }
     return s;
 }
 
 // optim_adam with numbers from memory, for tensors that have all states. A skipped row is neither
 // read nor written.
-template <class T, i32 STATES>
+template <class T, class G, i32 STATES>
 __global__ void optim_adam_replayed(Table<3 + 2 * STATES> table, u32 stride, const compute_t<T> *numbers,
                                     const compute_t<T> *factors) {
     using C = compute_t<T>;
-    step_each<T, 3 + 2 * STATES, 2 + STATES, 1 + STATES>(table, factors, [&](u32 at, C factor) {
+    step_each<T, G, 3 + 2 * STATES, 2 + STATES, 1 + STATES>(table, factors, [&](u32 at, C factor) {
         return AdamStep<STATES, false, true, C>{numbers_of<Adam<C>>(numbers + stride * at), factor};
     }, [=](u32 at) { return numbers[stride * at + SKIP] != (C)0; });
 }
 
 // The same for optim_sgd.
-template <class T, i32 STATES>
+template <class T, class G, i32 STATES>
 __global__ void optim_sgd_replayed(Table<3 + 2 * STATES> table, u32 stride, const compute_t<T> *numbers,
                                    const compute_t<T> *factors) {
     using C = compute_t<T>;
-    step_each<T, 3 + 2 * STATES, 2 + STATES, 1 + STATES>(table, factors, [&](u32 at, C factor) {
+    step_each<T, G, 3 + 2 * STATES, 2 + STATES, 1 + STATES>(table, factors, [&](u32 at, C factor) {
         return SgdStep<STATES, false, C>{numbers_of<Sgd<C>>(numbers + stride * at), factor};
     }, [=](u32 at) { return numbers[stride * at + SKIP] != (C)0; });
 }

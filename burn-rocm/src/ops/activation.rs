@@ -13,6 +13,7 @@ use crate::ops::copy::packed;
 use crate::ops::create::full_on;
 use crate::ops::launch::{flat, rows, views};
 use crate::ops::linear::bias_backward;
+use crate::ops::norm::sum_partials;
 use crate::ops::reduce::sum_dim_to;
 use crate::ops::unary::unary;
 use crate::ops::view::reshape;
@@ -41,6 +42,9 @@ impl Act {
 
 /// The most rows of a column that one thread sums, because a long running sum loses precision.
 const ROWS_A_PART: usize = 256;
+
+/// The most parts of a sum that one block adds up: with 1024 threads for 16 columns, 32 a thread.
+const FEW_PARTS: usize = 2048;
 
 /// Packs the tensors. Checks that they agree in device, shape and float dtype.
 fn alike<const N: usize>(
@@ -182,6 +186,8 @@ pub fn bias_act_backward(
     }
     let sums = match parts {
         1 => cast(partial, dtype)?,
+        // One launch, in which a thread adds up few of them.
+        2..=FEW_PARTS => sum_partials(OP, &reshape(partial, &[1, parts, len])?, dtype)?,
         _ => sum_dim_to(OP, partial, 0, dtype)?,
     };
     Ok((out, Some(reshape(sums, &[len])?)))

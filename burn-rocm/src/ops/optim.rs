@@ -5,10 +5,10 @@ use std::sync::Arc;
 use burn_std::{DType, Shape};
 use hip::{Device, Error as RocmError, Functor, Template};
 
-use super::amp::cast_all;
 use super::clock;
 pub use super::clock::{Clock, unless};
 use crate::arg::Arg;
+use crate::dtype::kernel_type as kernel_type_of;
 use crate::error::invalid;
 use crate::ops::binary::{binary, scalar};
 use crate::ops::cast::cast;
@@ -138,6 +138,8 @@ pub struct Step {
 #[derive(PartialEq)]
 struct Kind {
     dtype: hip::DType,
+    /// The type of the gradients that the kernel reads.
+    by: hip::DType,
     time: usize,
     old: Old,
     /// Whether the step's numbers are computed on the device. With [`Adam`], each row then ends
@@ -178,10 +180,10 @@ impl Step {
     }
 
     /// Adds a parameter, its gradient (of the same shape) and its state. The gradient may be of a
-    /// narrower float type, as when a model computes in f16 or bf16 and its parameters are f32.
-    /// [`run`](Self::run) then casts it to the parameter's dtype, up to 165 gradients in a launch.
-    /// Returns the new parameter and the new state. Only [`run`](Self::run) computes their
-    /// elements.
+    /// narrower float type, as when a model computes in f16 or bf16 and its parameters are f32. The
+    /// kernels read such gradients. Other narrower ones, those of f64 parameters, are cast to the
+    /// parameter's dtype first, each in a launch. Returns the new parameter and the new state. Only
+    /// [`run`](Self::run) computes their elements.
     ///
     /// A new tensor reuses the memory of the old one if the argument is its only owner. If the
     /// parameter or its gradient has its channels last in memory (`[batch, channels, height,
@@ -315,7 +317,8 @@ impl Step {
             // Each row has a time of its own if the device counts.
             let by_time = if clock.is_some() { 0 } else { time };
             let replayed = recorded || clock.is_some();
-            let kind = Kind { dtype: kernel_type, time: by_time, old: had, replayed, captured };
+            let by = if dtype == DType::F32 { kernel_type_of(by)? } else { kernel_type };
+            let kind = Kind { dtype: kernel_type, by, time: by_time, old: had, replayed, captured };
             group(&mut self.groups, &device, kind).rows.push(row);
         }
         new.extend(unused.iter().cloned());
@@ -335,25 +338,25 @@ impl Step {
             return Err(RocmError::Capture { op, reason: "the step's capture has ended".into() });
         }
         for group in &mut self.groups {
-            widen_gradients(&mut group.rows)?;
+            widen_gradients(group)?;
         }
         let mut rates = Vec::new();
         for Group { device, key, mut rows } in std::mem::take(&mut self.groups) {
-            let (device, rows, Kind { dtype, time, old, replayed, .. }) = (&device, &mut rows, key);
+            let (device, rows, Kind { dtype, by, time, old, replayed, .. }) = (&device, &mut rows, key);
             if replayed {
                 let rate = rate_of(&mut rates, device, self.rule)?;
-                self.replayed(device, dtype, &rate, rows)?;
+                self.replayed(device, [dtype, by], &rate, rows)?;
                 continue;
             }
             let name = match self.rule {
                 Rule::Adam(_) => Template::optim_adam.name(),
                 Rule::Sgd(_) => Template::optim_sgd.name(),
             };
-            let kernel = name.ty(dtype).int(self.states() as i32).int(old as i32);
+            let kernel = name.ty(dtype).ty(by).int(self.states() as i32).int(old as i32);
             let scalars = scalars(&self.numbers(time), dtype);
             for (table, range) in tables(op, device, rows)? {
                 let factors = match self.clip {
-                    Clip::Norm(most) => Some(norm_factors(op, device, dtype, &rows[range], most)?),
+                    Clip::Norm(most) => Some(norm_factors(op, device, by, &rows[range], most)?),
                     Clip::None | Clip::Value(_) => None,
                 };
                 let writes = Writes { of_row: 1 + self.states(), buffers: 0 };
@@ -367,7 +370,7 @@ impl Step {
     fn replayed(
         &self,
         device: &Arc<Device>,
-        dtype: hip::DType,
+        [dtype, by]: [hip::DType; 2],
         rate: &RocmTensor,
         rows: &mut [Row],
     ) -> Result<(), RocmError> {
@@ -383,11 +386,11 @@ impl Step {
                 (Template::optim_sgd_replayed, numbers)
             }
         };
-        let kernel = template.ty(dtype).int(states as i32);
+        let kernel = template.ty(dtype).ty(by).int(states as i32);
         let stride = [Arg::U32(numbers.stride as u32)];
         for (table, range) in tables(op, device, rows)? {
             let factors = match self.clip {
-                Clip::Norm(most) => Some(norm_factors(op, device, dtype, &rows[range.clone()], most)?),
+                Clip::Norm(most) => Some(norm_factors(op, device, by, &rows[range.clone()], most)?),
                 Clip::None | Clip::Value(_) => None,
             };
             let numbers = numbers.of(range)?;
@@ -550,14 +553,12 @@ pub fn scale_to_norm(
     Ok(places.into_iter().filter_map(find).collect())
 }
 
-/// Casts narrower gradients to the parameters' dtype.
-fn widen_gradients(rows: &mut [Row]) -> Result<(), RocmError> {
-    let Some(dtype) = rows.first().map(|row| row[0].dtype_of()) else { return Ok(()) };
-    let narrow: Vec<&mut RocmTensor> =
-        rows.iter_mut().map(|row| &mut row[1]).filter(|grad| grad.dtype_of() != dtype).collect();
-    let wide = cast_all(narrow.iter().map(|grad| (**grad).clone()).collect(), dtype)?;
-    for (grad, wide) in narrow.into_iter().zip(wide) {
-        *grad = wide;
+/// Casts the gradients that the kernel does not read as they are to the parameters' dtype.
+fn widen_gradients(group: &mut Group<Kind>) -> Result<(), RocmError> {
+    for row in &mut group.rows {
+        if row[1].kernel_type()? != group.key.by {
+            row[1] = cast(row[1].clone(), row[0].dtype_of())?;
+        }
     }
     Ok(())
 }
@@ -600,7 +601,7 @@ fn scalars(numbers: &[f64; 12], dtype: hip::DType) -> Arg {
     }
 }
 
-/// For each row, the factor that scales its gradient to a norm of at most `most`.
+/// For each row, the factor that scales its gradient, of type `ty`, to a norm of at most `most`.
 fn norm_factors(
     op: &'static str,
     device: &Arc<Device>,

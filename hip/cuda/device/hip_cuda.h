@@ -5,3 +5,7 @@
 #define __builtin_memcpy(to, from, bytes) memcpy(to, from, bytes)
 #define __builtin_inff() __builtin_bit_cast(float, 0x7f800000u)
 #define __builtin_nanf(text) __builtin_bit_cast(float, 0x7fc00000u)
+
+// CUDA's own variable is constant only to the assembler, so loops over a warp's lanes would not be
+// unrolled.
+#define warpSize 32

@@ -24,6 +24,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("prelude_reduce.h", include_str!("../prelude_reduce.h")),
     ("prelude_registers.h", include_str!("../prelude_registers.h")),
     ("prelude_types.h", include_str!("../prelude_types.h")),
+    ("approximate.h", include_str!("../approximate.h")),
     ("attention_matrix.h", include_str!("../attention_matrix.h")),
     ("attention_scores.h", include_str!("../attention_scores.h")),
     ("attention_stage.h", include_str!("../attention_stage.h")),
@@ -32,11 +33,13 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("far_from_mean.h", include_str!("../far_from_mean.h")),
     ("log_sum_exp.h", include_str!("../log_sum_exp.h")),
     ("matrix_cores.h", include_str!("../matrix_cores.h")),
+    ("normal.h", include_str!("../normal.h")),
     ("packed.h", include_str!("../packed.h")),
     ("philox.h", include_str!("../philox.h")),
     ("pool_window.h", include_str!("../pool_window.h")),
     ("rounded.h", include_str!("../rounded.h")),
     ("rows.h", include_str!("../rows.h")),
+    ("widen.h", include_str!("../widen.h")),
 ];
 
 /// The most dims that a kernel's strided operands may have after merging (`MAX_DIMS` in

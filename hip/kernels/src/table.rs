@@ -146,6 +146,8 @@ const BY_MIOPEN: &[DType] = &[F32, F16];
 const HALVES: &[DType] = &[F16, BF16];
 /// The types of rows and of their parameters: the same type, or f32 parameters for 16-bit rows.
 const AFFINE: &[[DType; 2]] = &[[F32, F32], [F64, F64], [F16, F16], [BF16, BF16], [F16, F32], [BF16, F32]];
+/// The types of parameters and of their gradients: the same type, or f32 and 16 bits.
+const GRADIENTS: &[[DType; 2]] = &[[F32, F32], [F64, F64], [F16, F16], [BF16, BF16], [F32, F16], [F32, BF16]];
 /// The features of a head for which attention on matrix cores has tiles.
 const HEADS: &[i32] = &[64, 96, 128, 256];
 const TRAINED_HEADS: &[i32] = HEADS.split_at(3).0;
@@ -402,12 +404,12 @@ families! {
         batch_norm_rows_backward [Types(HALVES)],
     ]
     optim [
-        optim_adam [Types(FLOATS), Ints(&[2]), Ints(&[0, 2])]
-            [Types(FLOATS), Ints(&[3]), Ints(&[0, 1, 2])],
-        optim_sgd [Types(FLOATS), Ints(&[0]), Ints(&[0])]
-            [Types(FLOATS), Ints(&[1]), Ints(&[0, 2])],
-        optim_adam_replayed [Types(FLOATS), Ints(&[2, 3])],
-        optim_sgd_replayed [Types(FLOATS), Ints(&[0, 1])],
+        optim_adam [Pairs(GRADIENTS), Ints(&[2]), Ints(&[0, 2])]
+            [Pairs(GRADIENTS), Ints(&[3]), Ints(&[0, 1, 2])],
+        optim_sgd [Pairs(GRADIENTS), Ints(&[0]), Ints(&[0])]
+            [Pairs(GRADIENTS), Ints(&[1]), Ints(&[0, 2])],
+        optim_adam_replayed [Pairs(GRADIENTS), Ints(&[2, 3])],
+        optim_sgd_replayed [Pairs(GRADIENTS), Ints(&[0, 1])],
         optim_adam_numbers [Types(WIDE)],
         optim_sgd_numbers [Types(WIDE)],
         optim_squares [Types(FLOATS)],

@@ -13,6 +13,7 @@ mod cross;
 mod ctc;
 mod deform_conv;
 mod fft;
+mod gelu;
 mod index;
 mod index_nd;
 mod interpolate;

@@ -89,6 +89,11 @@ impl Roundings {
         growth(terms, wide(self.dtype))
     }
 
+    /// [`of_gelu`] of this type.
+    pub(crate) fn of_gelu(self) -> f64 {
+        of_gelu(self.dtype)
+    }
+
     /// A number that may be stored. One that `dtype` has and that is off by less than half the
     /// distance to its neighbours is stored as it is.
     pub(crate) fn stored(self, x: Bounded) -> Bounded {

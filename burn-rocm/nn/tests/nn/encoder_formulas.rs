@@ -51,9 +51,11 @@ fn normal(z: f64) -> [f64; 2] {
 /// - The slope adds `z density(z)`, at most 0.25. Its argument's rounding, an exponential that is off
 ///   by 2 ulp, and three products and constants move it by `0.25 + 1 + 0.75`; the sum is rounded
 ///   within 1.13. With the 5.5 of the distribution function: `8.7 u`, below `8 * 1.13 u`.
+///
+/// f16 and bf16 take approximations instead, whose error is [`of_gelu`] of `z` and of the slope.
 fn gelu(z: Bounded, roundings: Roundings) -> [Bounded; 2] {
     let [density, below] = normal(z.value);
-    let own = 8.0 * roundings.step;
+    let own = 8.0 * roundings.step + roundings.of_gelu();
     [
         Bounded { value: z.value * below, off: 1.13 * z.off + own * (z.value.abs() + z.off) },
         Bounded { value: below + z.value * density, off: 0.8 * z.off + own * 1.13 },

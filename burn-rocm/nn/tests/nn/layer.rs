@@ -66,13 +66,13 @@ macro_rules! joined {
 /// the unit of `dtype` and `r` for that of the type it is computed in, to first order:
 /// - A product and a sum has two roundings in the wide type, its gradients have one: `2 r + u`.
 /// - An activation's argument, at most 4, is rounded. The activation has a slope of at most 1.13
-///   (gelu's) and is off by `8 r` of it, and by `8 r` for a function of magnitude 1 on the way. The
-///   result is rounded: `18 r + u`.
+///   (gelu's) and is off by `8 r` of it, by `8 r` for a function of magnitude 1 on the way, and by
+///   `n` ([`of_gelu`]). The result is rounded: `18 r + u + n`.
 /// - Its slope is off by `0.8 * 4 r` by the argument (gelu's second derivative is at most 0.8), and
 ///   by `8 r` for each of two functions, one times an argument of at most 4. It is multiplied with
-///   the gradient and rounded: `45 r + 1.13 u`.
+///   the gradient and rounded: `45 r + 1.13 u + n`.
 fn joined_share(dtype: DType) -> f64 {
-    1.01 * sides(dtype) * (48.0 * unit(wide(dtype)) + 1.13 * unit(dtype))
+    1.01 * sides(dtype) * (48.0 * unit(wide(dtype)) + 1.13 * unit(dtype) + of_gelu(dtype))
 }
 
 fn several(random: &Random, shape: &[usize], count: usize) -> Vec<TensorData> {

@@ -4,6 +4,7 @@ use burn::tensor::TensorPrimitive;
 use burn_rocm::fused::optim::{Adam, Clip, Decay, Momentum, Rule, Sgd, State, Step};
 use burn_rocm::{Rocm, RocmTensor};
 use burn_rocm_tests::lockstep::fewer;
+use burn_rocm_tests::trace::during;
 use burn_rocm_tests::{FLOATS, assert_close};
 
 use crate::support::*;
@@ -166,6 +167,22 @@ fn steps_are_their_formulas() {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Kernels read f16 and bf16 gradients of f32 parameters. No cast comes before them.
+#[test]
+fn half_gradients_are_read_as_they_are() {
+    let data = TensorData::ones::<f32, _>([3, 5]);
+    for clip in [Clip::None, Clip::Norm(0.5)] {
+        for (by, name) in [(DType::F16, "f16"), (DType::BF16, "bf16")] {
+            let mut step = Step::new(Rule::Sgd(Sgd { lr: 1.0, penalty: 0.0, momentum: None }), clip);
+            step.add(float(&data, DType::F32), float(&data, by), &mut State::default()).unwrap();
+            let ((), lines) = during(|| step.run().unwrap());
+            let kernel = format!("optim_sgd<f32, {name}, 0, 0>");
+            assert!(lines.last().is_some_and(|line| line.contains(&kernel)), "{lines:#?}");
+            assert_eq!(lines.len(), if clip == Clip::None { 1 } else { 3 }, "{lines:#?}");
         }
     }
 }

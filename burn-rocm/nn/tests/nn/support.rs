@@ -71,6 +71,14 @@ pub(crate) fn sides(dtype: DType) -> f64 {
     if dtype == DType::F64 { 2.0 } else { 1.0 }
 }
 
+/// What GELU's approximations in f16 and bf16 add to the error of `z Phi(z)`, as a share of `|z|`, and
+/// to that of its slope. `normal.h` states `2^-18 + (24 + 1.5 z^2) r` of `|z| Phi(-|z|)`, and for the
+/// slope of `Phi(-|z|) + |z| phi(z)`, which is at most 0.5. With the largest of these products that
+/// is `2^-19 + 13 r`, and `r` is `2^-24`.
+pub(crate) fn of_gelu(dtype: DType) -> f64 {
+    if wide(dtype) == dtype { 0.0 } else { 2f64.powi(-18) }
+}
+
 /// The error allowed to a layer's results, as a share of their magnitudes. The results are
 /// `act(x w + b)` and the gradients of the sum of its squares with respect to `x`, `w` and `b`. The
 /// magnitudes are those of the layer without its activation. No sum has more than `terms` products.
@@ -78,16 +86,16 @@ pub(crate) fn sides(dtype: DType) -> f64 {
 /// The errors to first order, with `g` for [`growth`] of the sums, `u` for the unit of `dtype` and
 /// `r` for the unit of the type it is computed in:
 /// - `x w` is off by `g`. It is rounded to `dtype`, and again with the bias added: `g + 2 u`.
-/// - An activation has a slope of at most 1.13 (gelu's) and an error of its own of `8 r`. Its
-///   result is rounded to `dtype`: `1.13 g + 3.3 u + 8 r`.
+/// - An activation has a slope of at most 1.13 (gelu's) and an error of its own of `8 r`, and of `n`
+///   ([`of_gelu`]). Its result is rounded to `dtype`: `1.13 g + 3.3 u + 8 r + n`.
 /// - The gradient with respect to `x w` is twice the activation times its slope, and has the errors
 ///   of both. The activation times its second derivative is at most 0.3; `relu` times its slope has
-///   no jump. Two more values are rounded to `dtype`: `1.6 g + 6.6 u + 17 r`.
+///   no jump. Two more values are rounded to `dtype`: `1.6 g + 6.6 u + 17 r + 4.3 n`.
 /// - The other gradients are sums of products with this one. Each sum is off by `1.13 g` more and
-///   rounded to `dtype`: `2.8 g + 7.8 u + 17 r`.
+///   rounded to `dtype`: `2.8 g + 7.8 u + 17 r + 4.3 n`.
 pub(crate) fn layer_share(terms: usize, dtype: DType) -> f64 {
     let g = growth(terms, wide(dtype));
-    1.01 * sides(dtype) * (3.0 * g + 8.0 * unit(dtype) + 17.0 * unit(wide(dtype)))
+    1.01 * sides(dtype) * (3.0 * g + 8.0 * unit(dtype) + 17.0 * unit(wide(dtype)) + 4.3 * of_gelu(dtype))
 }
 
 /// The error allowed to a loss of the elements of `a` and `b`, and to the gradients of its square,

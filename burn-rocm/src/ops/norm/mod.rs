@@ -119,8 +119,9 @@ fn row(matrix: &RocmTensor, index: usize) -> hip::Result<RocmTensor> {
     reshape(narrow(matrix.clone(), 0, index, 1)?, &[len])
 }
 
-/// The sums of `[outer, count, len]` over the middle axis, as `[outer, len]` of `dtype`.
-fn sum_partials(op: &'static str, partial: &RocmTensor, dtype: DType) -> hip::Result<RocmTensor> {
+/// The sums of `[outer, count, len]` over the middle axis, as `[outer, len]` of `dtype`. The partial
+/// sums have the type in which `dtype` is computed.
+pub(crate) fn sum_partials(op: &'static str, partial: &RocmTensor, dtype: DType) -> hip::Result<RocmTensor> {
     let device = partial.hip_device();
     let &[outer, count, len] = partial.dims() else {
         return invalid(op, "partial sums of rank 3", format!("{:?}", partial.dims()));
@@ -142,14 +143,15 @@ fn sum_partials(op: &'static str, partial: &RocmTensor, dtype: DType) -> hip::Re
 }
 
 /// The grid of a gradient that keeps its rows in registers. Each thread holds 32 bytes of each
-/// tensor, in the compute type. A compute unit gets at least 1024 threads and two blocks, so that
-/// one block loads while another reduces. It gets more blocks as long as each has at least 32 rows,
-/// because the sums that a block writes are then few compared with its rows.
+/// tensor, in the compute type, and a block has as many warps as that takes. A compute unit gets at
+/// least two blocks and about 1024 threads, so that one block loads while another reduces. It gets
+/// more blocks as long as each has at least 32 rows, because the sums that a block writes are then
+/// few compared with its rows.
 fn gradient_grid(device: &Arc<Device>, rows: usize, len: usize, dtype: DType) -> Grid {
     let each = 32 / compute_dtype(dtype).size();
     let info = device.info();
-    let wanted = len.div_ceil(each).next_power_of_two().min(info.max_threads_per_block as usize) as u32;
-    let threads = wanted.max(info.warp_size).min(info.max_threads_per_block);
+    let wanted = len.div_ceil(each).min(info.max_threads_per_block as usize) as u32;
+    let threads = wanted.next_multiple_of(info.warp_size).min(info.max_threads_per_block);
     let units = info.compute_units as usize;
     let resident = units * (info.max_threads_per_compute_unit / threads).max(1) as usize;
     let least = units * (1024 / threads).max(2) as usize;
