@@ -10,7 +10,7 @@ use crate::support::*;
 
 /// `x += 1`, put off where chains are on.
 fn put_off(device: &Device, x: &Buffer) -> bool {
-    let elements = Elements { buffer: x, byte_offset: 0 };
+    let elements = Elements { buffer: x, byte_offset: 0, over: None };
     let step = ElementWise {
         functor: Functor::Add,
         dtype: DType::F32,
