@@ -7,7 +7,7 @@
 
 // The functors of a step, in the order of `CHAIN` in `src/table.rs`.
 #define CHAIN_OF_TWO(X) X(Add) X(Sub) X(Mul) X(Div) X(Max) X(Min) X(ReluBackward) X(SigmoidBackward) X(Fill)
-#define CHAIN_OF_ONE(X) X(Neg) X(Abs) X(Sqrt) X(Recip) X(Exp) X(Log) X(Tanh) X(Relu) X(Sigmoid)
+#define CHAIN_OF_ONE(X) X(Neg) X(Abs) X(Sqrt) X(Recip) X(Exp) X(Log) X(Tanh) X(Relu) X(Sigmoid) X(Cast)
 
 // A thread takes two groups of four elements through all steps.
 constexpr u32 GROUP = 4, GROUPS = 2;
@@ -21,6 +21,17 @@ enum Source : u32 { IN_MEMORY, LAST, BEFORE_LAST, SCALAR, ONE, NEIGHBOURS, APART
 struct Fill { // the result is b
     template <class C> static DEVICE C apply(C, C b) { return b; }
 };
+struct Cast { // converts between types
+    template <class C> static DEVICE C apply(C x) { return x; }
+};
+
+// The types of a mixed list's tensors. `with_type` calls f with a value of a type.
+enum Type : u32 { AS_F32, AS_F16, AS_BF16 };
+template <class F> DEVICE void with_type(u32 type, F f) {
+    if (type == AS_F32) f(f32());
+    else if (type == AS_F16) f(f16());
+    else f(bf16());
+}
 
 // The same layout as `Step` in `hip/src/launch/steps.rs`: the addresses of two operands and of the
 // result. If the second operand is a scalar, b has its bits; if the first is, a is unused. The
@@ -30,7 +41,8 @@ struct Step {
     u64 a, b, out;
     u8 functor, source_a, source_b; // an operand in registers is in memory too, if a step reads it there
     u8 stored;                      // 0: nobody reads the result from memory
-    u8 map_a, map_b, unused[2];
+    u8 map_a, map_b;
+    u8 from, to; // the operands' Type and the result's; only chain_mixed reads them
 };
 
 // The same layout as `Map` in `hip/src/launch/map.rs`: sizes and strides of an operand's axes, from
@@ -123,9 +135,41 @@ template <class T> DEVICE void in_one_thread(const Chain &chain) {
     });
 }
 
-// A thread's elements. Its group g begins at `first + g * step`, of n elements in all. Two groups
-// of 16 bits are neighbours, because an access has 16 bytes. Groups of f32 lie a block apart, so
-// that a warp's accesses are contiguous.
+// The same for a mixed list, computed in f32.
+DEVICE void mixed_in_one_thread(const Chain &chain) {
+    constexpr u32 STRETCH = 1024;
+    for_each_row((chain.n + STRETCH - 1) / STRETCH, [&](u64 stretch) {
+        u32 first = (u32)stretch * STRETCH;
+        u32 count = chain.n - first < STRETCH ? chain.n - first : STRETCH;
+        f32 x[STRETCH] = {}, y[STRETCH];
+        auto read = [&](u64 tensor, u32 type, u32 source, u32 map, f32 *to) {
+            with_type(type, [&](auto none) {
+                const auto *from = reinterpret_cast<const decltype(none) *>(tensor);
+                for (u32 i = 0; i < count; ++i)
+                    to[i] = load(from[source < ONE ? (i32)(first + i) : offset_of(chain.map[map], first + i)]);
+            });
+        };
+        for (u32 s = 0; s < chain.count; ++s) {
+            const Step &step = chain.step[s];
+            if (step.source_a != SCALAR) read(step.a, step.from, step.source_a, step.map_a, x);
+            if (step.source_b != SCALAR) read(step.b, step.from, step.source_b, step.map_b, y);
+            else
+                for (u32 i = 0; i < count; ++i) y[i] = bit_cast<f32>((u32)step.b);
+            with_functor(step.functor, [&](auto op) {
+                for (u32 i = 0; i < count; ++i) x[i] = op.apply(x[i], y[i]);
+            });
+            with_type(step.to, [&](auto none) {
+                using M = decltype(none);
+                M *out = reinterpret_cast<M *>(step.out) + first;
+                for (u32 i = 0; i < count; ++i) out[i] = store<M>::from(x[i]);
+            });
+        }
+    });
+}
+
+// A thread's elements, kept as T. Its group g begins at `first + g * step`, of n elements in all.
+// Two groups of 16 bits are neighbours, because an access has 16 bytes. Groups of f32 lie a block
+// apart, so that a warp's accesses are contiguous.
 template <class T> constexpr bool JOINED = sizeof(T) * GROUP * GROUPS <= 16;
 struct Place {
     u32 first, step, n;
@@ -143,17 +187,17 @@ template <class T> using Joined = Vector<T, GROUP * GROUPS>;
 // Whether all of a thread's elements exist.
 DEVICE bool is_whole(Place at) { return at.first + (GROUPS - 1) * at.step + GROUP <= at.n; }
 
-// Reads a thread's elements of a tensor; those past its end keep their values.
-template <class T> DEVICE void read_values(u64 tensor, Place at, Values<T> &values) {
-    const T *from = reinterpret_cast<const T *>(tensor);
+// Reads a thread's elements, kept as T, of a tensor of M; those past its end keep their values.
+template <class T, class M> DEVICE void read_values(u64 tensor, Place at, Values<M> &values) {
+    const M *from = reinterpret_cast<const M *>(tensor);
     if (is_whole(at)) {
         if constexpr (JOINED<T>) {
-            Joined<T> both = *reinterpret_cast<const Joined<T> *>(from + at.first);
+            Joined<M> both = *reinterpret_cast<const Joined<M> *>(from + at.first);
             __builtin_memcpy(&values, &both, sizeof(values));
         } else {
             UNROLLED
             for (u32 g = 0; g < GROUPS; ++g)
-                values.group[g] = *reinterpret_cast<const Vector<T, GROUP> *>(from + at.first + g * at.step);
+                values.group[g] = *reinterpret_cast<const Vector<M, GROUP> *>(from + at.first + g * at.step);
         }
         return;
     }
@@ -166,17 +210,17 @@ template <class T> DEVICE void read_values(u64 tensor, Place at, Values<T> &valu
         }
     }
 }
-template <class T> DEVICE void write_values(u64 tensor, Place at, const Values<T> &values) {
-    T *to = reinterpret_cast<T *>(tensor);
+template <class T, class M> DEVICE void write_values(u64 tensor, Place at, const Values<M> &values) {
+    M *to = reinterpret_cast<M *>(tensor);
     if (is_whole(at)) {
         if constexpr (JOINED<T>) {
-            Joined<T> both;
+            Joined<M> both;
             __builtin_memcpy(&both, &values, sizeof(values));
-            *reinterpret_cast<Joined<T> *>(to + at.first) = both;
+            *reinterpret_cast<Joined<M> *>(to + at.first) = both;
         } else {
             UNROLLED
             for (u32 g = 0; g < GROUPS; ++g)
-                *reinterpret_cast<Vector<T, GROUP> *>(to + at.first + g * at.step) = values.group[g];
+                *reinterpret_cast<Vector<M, GROUP> *>(to + at.first + g * at.step) = values.group[g];
         }
         return;
     }
@@ -192,68 +236,119 @@ template <class T> DEVICE void write_values(u64 tensor, Place at, const Values<T
 
 // The same where a map says. With ONE and NEIGHBOURS, a group lies inside of one row of the map's
 // innermost axis; so it exists as a whole or, with ONE, has the same value past the end.
-template <class T> DEVICE void read_mapped(u64 tensor, u32 source, const Map &map, Place at, Values<T> &values) {
-    const T *from = reinterpret_cast<const T *>(tensor);
+template <class M> DEVICE void read_mapped(u64 tensor, u32 source, const Map &map, Place at, Values<M> &values) {
+    const M *from = reinterpret_cast<const M *>(tensor);
     UNROLLED
     for (u32 g = 0; g < GROUPS; ++g) {
         u32 first = at.first + g * at.step;
-        Vector<T, GROUP> &group = values.group[g];
+        Vector<M, GROUP> &group = values.group[g];
         if (source == APART) {
             UNROLLED
             for (u32 j = 0; j < GROUP; ++j) {
-                if (first + j < at.n) group.lane[j] = from[offset_of(map, first + j)];
+                u32 i = recompute_from(first + j); // one offset after the other, for fewer registers
+                if (i < at.n) group.lane[j] = from[offset_of(map, i)];
             }
         } else if (first < at.n) {
-            const T *own = from + offset_of(map, first);
+            const M *own = from + offset_of(map, first);
             if (source == ONE) {
-                T value = *own;
+                M value = *own;
                 UNROLLED
                 for (u32 j = 0; j < GROUP; ++j) group.lane[j] = value;
             } else {
-                group = *reinterpret_cast<const Vector<T, GROUP> *>(own);
+                group = *reinterpret_cast<const Vector<M, GROUP> *>(own);
             }
         }
     }
 }
-template <class T> DEVICE void read_operand(u64 tensor, u32 source, const Map &map, Place at, Values<T> &values) {
-    if (source == IN_MEMORY) read_values(tensor, at, values);
-    else if (source >= ONE) read_mapped(tensor, source, map, at, values);
+
+// Converts f(g, j) of each element.
+template <class To, class F> DEVICE void convert_values(Values<To> &to, F f) {
+    UNROLLED
+    for (u32 g = 0; g < GROUPS; ++g) {
+        UNROLLED
+        for (u32 j = 0; j < GROUP; ++j) to.group[g].lane[j] = store<To>::from(f(g, j));
+    }
 }
 
-template <class T> __global__ void chain(Chain given) {
-    if constexpr (ONE_THREAD) {
-        in_one_thread<T>(given);
-    } else {
-        using C = compute_t<T>;
-        u32 n = given.n, count = given.count, taken = blockDim.x * GROUP * GROUPS;
-        for_each_row((n + taken - 1) / taken, [&](u64 tile) {
-            Place at = place_in<T>((u32)tile, n);
-            if (at.first >= n) return;
-            Values<T> last = {}, before_last = {};
-            for (u32 s = 0; s < count; ++s) {
-                const Chain &chain = reload_parameters(given);
-                const Step &step = chain.step[s];
-                Values<T> x = step.source_a == LAST ? last : before_last,
-                          y = step.source_b == LAST ? last : before_last;
-                read_operand(step.a, step.source_a, chain.map[step.map_a], at, x);
-                read_operand(step.b, step.source_b, chain.map[step.map_b], at, y);
-                bool scalar = step.source_b == SCALAR;
-                C value = (C)bit_cast<f32>((u32)step.b);
-                before_last = last;
-                with_functor(step.functor, [&](auto op) {
+// An operand of a step whose tensors are of M; one in registers keeps its values.
+template <class T, class M>
+DEVICE void read_operand(u64 tensor, u32 source, const Map &map, Place at, Values<T> &values) {
+    if (source != IN_MEMORY && source < ONE) return;
+    Values<M> read = {};
+    if (source == IN_MEMORY) read_values<T>(tensor, at, read);
+    else read_mapped(tensor, source, map, at, read);
+    if constexpr (is_same<T, M>::value) values = read;
+    else convert_values(values, [&](u32 g, u32 j) { return load(read.group[g].lane[j]); });
+}
+
+// All steps of a list; T is the type in which a result stays in registers. If MIXED, it is f32, and
+// a result is rounded to the step's type.
+template <class T, bool MIXED> DEVICE void run(const Chain &given) {
+    using C = compute_t<T>;
+    u32 n = given.n, count = given.count, taken = blockDim.x * GROUP * GROUPS;
+    for_each_row((n + taken - 1) / taken, [&](u64 tile) {
+        Place at = place_in<T>((u32)tile, n);
+        if (at.first >= n) return;
+        Values<T> last = {}, before_last = {};
+        for (u32 s = 0; s < count; ++s) {
+            const Chain &chain = reload_parameters(given);
+            const Step &step = chain.step[s];
+            Values<T> x = step.source_a == LAST ? last : before_last, y = step.source_b == LAST ? last : before_last;
+            auto read = [&](auto none) {
+                using M = decltype(none);
+                read_operand<T, M>(step.a, step.source_a, chain.map[step.map_a], at, x);
+                read_operand<T, M>(step.b, step.source_b, chain.map[step.map_b], at, y);
+            };
+            if constexpr (MIXED) with_type(step.from, read);
+            else read(T());
+            bool scalar = step.source_b == SCALAR;
+            C value = (C)bit_cast<f32>((u32)step.b);
+            before_last = last;
+            with_functor(step.functor, [&](auto op) {
+                C done = (C)0;
+                UNROLLED
+                for (u32 g = 0; g < GROUPS; ++g) {
+                    Vector<T, GROUP> &group = x.group[g];
                     UNROLLED
-                    for (u32 g = 0; g < GROUPS; ++g) {
-                        // One group after the other, which takes fewer registers.
-                        if (g > 0) x.group[g] = recompute_from(x.group[g]);
-                        UNROLLED
-                        for (u32 j = 0; j < GROUP; ++j) {
-                            C b = scalar ? value : (C)load(y.group[g].lane[j]);
-                            last.group[g].lane[j] = store<T>::from(op.apply((C)load(x.group[g].lane[j]), b));
-                        }
+                    for (u32 j = 0; j < GROUP; ++j) {
+                        // Two elements after the two before: more logarithms at once do not fit the
+                        // registers.
+                        if (j % 2 == 0 && g + j > 0) group = recompute_after(done, group);
+                        done = op.apply((C)load(group.lane[j]), scalar ? value : (C)load(y.group[g].lane[j]));
+                        last.group[g].lane[j] = store<T>::from(done);
                     }
+                }
+            });
+            if constexpr (MIXED) {
+                with_type(step.to, [&](auto none) {
+                    using M = decltype(none);
+                    Values<M> stored;
+                    convert_values(stored, [&](u32 g, u32 j) { return last.group[g].lane[j]; });
+                    convert_values(last, [&](u32 g, u32 j) { return load(stored.group[g].lane[j]); });
+                    if (step.stored) write_values<T>(step.out, at, stored);
                 });
-                if (step.stored) write_values(step.out, at, last);
+            } else if (step.stored) {
+                write_values<T>(step.out, at, last);
             }
-        });
-    }
+        }
+    });
+}
+
+// All waves that a SIMD can hold, or 16 of the 20 of RDNA 1: four times eight elements of f32 leave
+// no room for more.
+#if COMPILER_AMD
+#define WAVES __attribute__((amdgpu_waves_per_eu(MOST_WAVES < 16 ? MOST_WAVES : 16)))
+#else
+#define WAVES
+#endif
+
+template <class T> __global__ WAVES void chain(Chain given) {
+    if constexpr (ONE_THREAD) in_one_thread<T>(given);
+    else run<T, false>(given);
+}
+
+// The same for steps on tensors of several types.
+template <class T> __global__ WAVES void chain_mixed(Chain given) {
+    if constexpr (ONE_THREAD) mixed_in_one_thread(given);
+    else run<T, true>(given);
 }

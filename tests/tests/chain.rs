@@ -139,6 +139,20 @@ fn strided(random: &Random, x: FloatTensor<R>, y: FloatTensor<R>) -> FloatTensor
     }
 }
 
+/// Ops in another float type between two conversions.
+fn in_another_type(random: &Random, x: FloatTensor<R>, y: FloatTensor<R>) -> FloatTensor<R> {
+    let own = float_dtype(x.dtype());
+    let other = [FloatDType::F32, FloatDType::F16, FloatDType::BF16, FloatDType::F64][random.below(4)];
+    let cast = |tensor: FloatTensor<R>| R::float_cast(tensor, other);
+    let between = match random.below(4) {
+        0 => cast(x),
+        1 => R::float_mul(cast(x.clone()), cast(R::float_neg(x))),
+        2 => R::float_sub(cast(x), R::float_sum_dim(cast(y), 0)),
+        _ => R::float_add(R::float_mul_scalar(cast(x), Scalar::Float(0.3)), cast(y)),
+    };
+    R::float_add_scalar(R::float_cast(between, own), Scalar::Float(0.1))
+}
+
 /// Ops in an order that defers, overwrites, frees, slices, moves and reads. At the end prints the
 /// bytes of all tensors.
 fn random_program(random: &Random, dtype: DType) {
@@ -154,7 +168,7 @@ fn random_program(random: &Random, dtype: DType) {
         let alike: Vec<usize> = (0..tensors.len()).filter(|&i| tensors[i].0 == shape).collect();
         let other = alike[random.below(alike.len())];
         let y = tensors[other].1.clone();
-        let made = match random.below(34) {
+        let made = match random.below(38) {
             // The tensor has no other owner, so the op may overwrite it.
             0..=7 => {
                 drop(x);
@@ -181,6 +195,7 @@ fn random_program(random: &Random, dtype: DType) {
                 x
             }
             24..=33 => strided(random, x, y),
+            34..=37 => in_another_type(random, x, y),
             // Another thread continues with it.
             _ => std::thread::scope(|scope| {
                 scope.spawn(|| R::float_add(R::float_mul_scalar(x, Scalar::Float(0.5)), y)).join().unwrap()
@@ -384,6 +399,13 @@ fn broadcasts_and_small_ops_between_large_ones_join() {
         (large, small)
     };
     assert_eq!(launches_of(|| drop(apart())), 2);
+    // A chain that goes on in bf16.
+    let half = || {
+        let half = R::float_cast(R::float_mul(x.clone(), mean.clone()), FloatDType::BF16);
+        R::float_cast(R::float_add(half.clone(), half), FloatDType::F32)
+    };
+    assert_eq!(launches_of(|| drop(half())), 1);
+    assert_eq!(bits_of(half())[2047], 2f64.to_bits());
     // More than BURN_ROCM_CHAIN_BYTES: 4 ops, 4 launches.
     let (big, row) = (ones(&[129, 128]), ones(&[1, 128]));
     let large =

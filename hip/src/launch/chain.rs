@@ -56,7 +56,9 @@ pub enum Operands<'a> {
 pub struct ElementWise<'a> {
     /// The function.
     pub functor: Functor,
-    /// The dtype of all tensors.
+    /// The dtype of the operands.
+    pub from: DType,
+    /// The dtype of the result.
     pub dtype: DType,
     /// The number of elements of the result.
     pub len: usize,
@@ -102,11 +104,9 @@ impl Device {
     /// `Invalid` for a range past its buffer's end or a buffer of another device; `Compilation` if
     /// the kernel does not compile.
     pub fn put_off(&self, op: &'static str, step: ElementWise<'_>) -> Result<bool> {
-        let ElementWise { functor, dtype, len, operands, out } = step;
-        let Some(number) = functor.in_chain().filter(|_| self.may_put_off(functor, dtype, len)) else {
-            return Ok(false);
-        };
-        let kernel = Template::chain.ty(dtype);
+        let ElementWise { functor, from, dtype, len, operands, out } = step;
+        let may = [from, dtype].iter().all(|&dtype| self.may_put_off(functor, dtype, len));
+        let Some(number) = functor.in_chain().filter(|_| may) else { return Ok(false) };
         let (a, b, value) = match operands {
             Operands::Value(value) => (None, None, value),
             Operands::One(a) => (Some(a), None, 0.0),
@@ -118,23 +118,29 @@ impl Device {
         carry_faults([a, b].into_iter().flatten().map(|read| read.buffer), [out.buffer]);
         let operand = |elements: Option<Elements<'_>>| match elements {
             None => Ok(Some(Operand::Scalar(value))),
-            Some(elements) => Ok(self.access(op, elements, dtype, len)?.map(Operand::Tensor)),
+            Some(elements) => Ok(self.access(op, elements, from, len)?.map(Operand::Tensor)),
         };
         let (Some(a), Some(b)) = (operand(a)?, operand(b)?) else { return Ok(false) };
         let Some(out) = self.access(op, out, dtype, len)?.filter(|out| out.mapped.is_none()) else {
             return Ok(false);
         };
-        let next = Next { functor: number as u8, operands: [a, b], out };
+        let next = Next { functor: number as u8, from, to: dtype, operands: [a, b], out };
         if !next.is_sound() {
             return Ok(false);
         }
         let stream = self.stream();
         let mut lists = stream.chain.pending();
-        let pending = list_for(stream, &mut *lists, &next, dtype, len);
+        let pending = list_for(stream, &mut *lists, &next, len);
         let first = pending.count() == 0;
+        let dtype = Some(dtype).filter(|_| from == dtype && (first || pending.dtype == Some(dtype)));
+        let kernel = dtype.map_or(Template::chain_mixed.ty(DType::F32), |dtype| Template::chain.ty(dtype));
+        if first || pending.dtype != dtype {
+            pending.kernel = Some(self.built_in(kernel)?);
+            pending.dtype = dtype;
+        }
         if first {
             // A thread takes eight elements.
-            pending.begin(self.built_in(kernel)?, self.grid_bytes(len * 2), dtype, len);
+            pending.begin(self.grid_bytes(len * 2), len);
             // The thread that begins the list counts the kernel, because another thread may launch
             // it.
             trace::count(WorkKind::Kernel);
@@ -199,20 +205,14 @@ impl Device {
 }
 
 /// The list that the op joins. Launches what must come before the op.
-fn list_for<'l>(
-    stream: &Stream,
-    lists: &'l mut [Pending],
-    next: &Next,
-    dtype: DType,
-    len: usize,
-) -> &'l mut Pending {
+fn list_for<'l>(stream: &Stream, lists: &'l mut [Pending], next: &Next, len: usize) -> &'l mut Pending {
     for list in lists.iter_mut() {
-        let alike = list.is_of(dtype, len);
+        let alike = list.is_of(len);
         if list.count() > 0 && !(if alike { list.fits(next) } else { list.is_apart_from(next) }) {
             stream.launch_pending(list);
         }
     }
-    let alike = lists.iter().position(|list| list.is_of(dtype, len));
+    let alike = lists.iter().position(|list| list.is_of(len));
     let empty = || lists.iter().position(|list| list.count() == 0);
     let Some(at) = alike.or_else(empty) else {
         // The lengths have changed, so each list begins anew.

@@ -38,7 +38,8 @@ struct Step {
     stored: u8,
     map_a: u8,
     map_b: u8,
-    unused: [u8; 2],
+    from: u8,
+    to: u8,
 }
 
 impl Step {
@@ -70,6 +71,15 @@ pub(crate) struct Access {
     pub(crate) mapped: Option<(u8, Map)>,
 }
 
+/// The values of `Type` in `chain.hip`.
+fn type_code(dtype: DType) -> u8 {
+    match dtype {
+        DType::F16 => 1,
+        DType::BF16 => 2,
+        _ => 0,
+    }
+}
+
 impl Access {
     fn overlaps(&self, other: &Self) -> bool {
         self.start < other.end && other.start < self.end
@@ -78,7 +88,10 @@ impl Access {
     /// Whether two steps may access both in one launch if one of them writes: if each thread
     /// accesses the same elements in both, or the two have no common memory.
     fn is_safe_beside(&self, other: &Self) -> bool {
-        let alike = self.mapped.is_none() && other.mapped.is_none() && self.address == other.address;
+        let whole = self.mapped.is_none() && other.mapped.is_none();
+        // Tensors of one list have the same length, so those that end alike too have elements of
+        // one size.
+        let alike = whole && self.start == other.start && self.end == other.end;
         alike || !self.overlaps(other)
     }
 }
@@ -103,6 +116,10 @@ impl Operand {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Next {
     pub(crate) functor: u8,
+    /// The type of its operands.
+    pub(crate) from: DType,
+    /// The type of its result.
+    pub(crate) to: DType,
     pub(crate) operands: [Operand; 2],
     pub(crate) out: Access,
 }
@@ -125,7 +142,8 @@ pub(crate) struct Pending {
     nexts: Vec<Next>,
     /// How many of the maps are used.
     maps: usize,
-    pub(crate) dtype: DType,
+    /// The type of all tensors; `None` if they have several types.
+    pub(crate) dtype: Option<DType>,
     pub(crate) kernel: Option<Arc<Kernel>>,
     pub(crate) grid: Grid,
     /// The steps' ops, as far as they were profiled.
@@ -138,7 +156,7 @@ impl Default for Pending {
             steps: Steps::zeroed(),
             nexts: Vec::new(),
             maps: 0,
-            dtype: DType::F32,
+            dtype: None,
             kernel: None,
             grid: Grid { blocks: 0, threads: 0 },
             ops: Vec::new(),
@@ -148,8 +166,8 @@ impl Default for Pending {
 
 impl Pending {
     /// Begins a list of ops of `len` elements.
-    pub(crate) fn begin(&mut self, kernel: Arc<Kernel>, grid: Grid, dtype: DType, len: usize) {
-        (self.kernel, self.grid, self.dtype) = (Some(kernel), grid, dtype);
+    pub(crate) fn begin(&mut self, grid: Grid, len: usize) {
+        self.grid = grid;
         self.steps.len = len as u32;
     }
 
@@ -165,9 +183,9 @@ impl Pending {
         self.steps.count as usize
     }
 
-    /// Whether it has steps over as many elements of this type.
-    pub(crate) fn is_of(&self, dtype: DType, len: usize) -> bool {
-        self.count() > 0 && self.dtype == dtype && self.steps.len as usize == len
+    /// Whether it has steps over as many elements.
+    pub(crate) fn is_of(&self, len: usize) -> bool {
+        self.count() > 0 && self.steps.len as usize == len
     }
 
     /// Whether the op may run before or after the list: it shares no memory that either writes.
@@ -202,7 +220,8 @@ impl Pending {
     pub(crate) fn push(&mut self, next: Next) {
         let [(a, source_a, map_a), (b, source_b, map_b)] = next.operands.map(|operand| self.place(operand));
         let (functor, out) = (next.functor, next.out.address);
-        let step = Step { a, b, out, functor, source_a, source_b, stored: 1, map_a, map_b, unused: [0; 2] };
+        let (from, to) = (type_code(next.from), type_code(next.to));
+        let step = Step { a, b, out, functor, source_a, source_b, stored: 1, map_a, map_b, from, to };
         // A value that this step overwrites need not be stored, unless a step in between reads it
         // from memory.
         if !step.reads(out)
@@ -254,17 +273,16 @@ impl Pending {
 
     /// The bytes that the steps read from memory and write to it.
     pub(crate) fn bytes(&self) -> usize {
-        let whole = self.steps.len as usize * self.dtype.size();
         let steps = self.so_far().iter().zip(&self.nexts);
+        let of = |access: &Access| (access.end - access.start) as usize;
         steps
             .map(|(step, next)| {
                 let read = |source: u8, operand: &Operand| match operand {
-                    Operand::Tensor(Access { start, end, mapped: Some(_), .. }) => (end - start) as usize,
-                    _ if source == IN_MEMORY => whole,
+                    Operand::Tensor(access) if access.mapped.is_some() || source == IN_MEMORY => of(access),
                     _ => 0,
                 };
                 let [a, b] = &next.operands;
-                read(step.source_a, a) + read(step.source_b, b) + usize::from(step.stored) * whole
+                read(step.source_a, a) + read(step.source_b, b) + usize::from(step.stored) * of(&next.out)
             })
             .sum()
     }

@@ -149,7 +149,17 @@ pub(crate) fn put_off(
     out: &RocmTensor,
 ) -> hip::Result<bool> {
     let (dtype, len) = (out.kernel_type()?, out.len());
-    out.hip_device().put_off(op, ElementWise { functor, dtype, len, operands, out: elements(out) })
+    out.hip_device()
+        .put_off(op, ElementWise { functor, from: dtype, dtype, len, operands, out: elements(out) })
+}
+
+/// Defers the conversion of a packed tensor, if it can join a chain of deferred ops. Returns whether
+/// it was deferred.
+pub(crate) fn put_off_cast(op: &'static str, tensor: &RocmTensor, out: &RocmTensor) -> hip::Result<bool> {
+    let (from, dtype, len) = (tensor.kernel_type()?, out.kernel_type()?, out.len());
+    let operands = Operands::One(elements(tensor));
+    let step = ElementWise { functor: Functor::Cast, from, dtype, len, operands, out: elements(out) };
+    out.hip_device().put_off(op, step)
 }
 
 /// Launches `kernel(n, inputs.., scalars.., outputs..)` over packed tensors of at least `n`

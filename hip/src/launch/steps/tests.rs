@@ -18,7 +18,7 @@ fn rows(address: u64, stride: isize) -> Access {
 
 fn op(a: Access, b: Option<Access>, out: u64) -> Next {
     let b = b.map_or(Operand::Scalar(1.0), Operand::Tensor);
-    Next { functor: 0, operands: [Operand::Tensor(a), b], out: whole(out) }
+    Next { functor: 0, from: DType::F32, to: DType::F32, operands: [Operand::Tensor(a), b], out: whole(out) }
 }
 
 fn step(a: u64, b: Option<u64>, out: u64) -> Next {
@@ -129,4 +129,23 @@ fn what_nobody_reads_is_not_stored() {
     assert_eq!(stored(&steps), [1, 0, 0, 1, 1]);
     steps.forget(128, 256);
     assert_eq!(stored(&steps), [1, 0, 0, 1, 0]);
+}
+
+#[test]
+fn elements_of_another_size_lie_elsewhere() {
+    let half = |address: u64| Access { end: address + BYTES / 2, ..whole(address) };
+    let cast = |from: u64, to: u64| Next { to: DType::BF16, out: half(to), ..step(from, None, to) };
+    assert!(!cast(64, 64).is_sound());
+    assert!(cast(64, 128).is_sound() && cast(64, 32).is_sound());
+    let list = list([cast(64, 128)]);
+    for (next, follows) in [
+        (step(128, None, 512), false),
+        (step(0, None, 128), false),
+        (step(160, None, 512), true),
+        (step(0, None, 64), true),
+        (Next { from: DType::BF16, to: DType::BF16, ..op(half(128), None, 512) }, true),
+    ] {
+        assert_eq!(list.fits(&next), follows, "{next:?}");
+    }
+    assert_eq!(list.bytes(), 96);
 }
