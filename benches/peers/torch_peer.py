@@ -1,4 +1,4 @@
-"""The cases of `benches` in PyTorch: eager, or the training steps compiled (`--compiled`).
+"""The cases of `benches` in PyTorch: eager, or the training steps and inference compiled (`--compiled`).
 
 Prints `"case",seconds` lines: the rounds' median by device events."""
 
@@ -317,9 +317,95 @@ def training_in(precision):
     train(f"transformer Adam step, batch {size}{end}", Transformer(), batch, mean_square, precision)
 
 
+class Bottleneck(nn.Module):
+    def __init__(self, source, inner, stride):
+        super().__init__()
+        conv = lambda a, b, size, stride: nn.Conv2d(a, b, size, stride, size // 2, bias=False)
+        to = 4 * inner
+        self.conv1, self.norm1 = conv(source, inner, 1, 1), nn.BatchNorm2d(inner)
+        self.conv2, self.norm2 = conv(inner, inner, 3, stride), nn.BatchNorm2d(inner)
+        self.conv3, self.norm3 = conv(inner, to, 1, 1), nn.BatchNorm2d(to)
+        other = source != to
+        self.around = nn.Sequential(conv(source, to, 1, stride), nn.BatchNorm2d(to)) if other else nn.Identity()
+
+    def forward(self, x):
+        around = self.around(x)
+        x = F.relu(self.norm1(self.conv1(x)))
+        x = F.relu(self.norm2(self.conv2(x)))
+        return F.relu(self.norm3(self.conv3(x)) + around)
+
+
+class ResNet50(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
+        blocks, source = [], 64
+        for inner, count, stride in [(64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)]:
+            for at in range(count):
+                blocks.append(Bottleneck(source, inner, 1 if at else stride))
+                source = 4 * inner
+        self.blocks, self.head = nn.Sequential(*blocks), nn.Linear(2048, 1000)
+
+    def forward(self, images):
+        x = F.max_pool2d(F.relu(self.norm(self.stem(images))), 3, 2, 1)
+        return self.head(F.adaptive_avg_pool2d(self.blocks(x), 1).flatten(1))
+
+
+class PostNormLayer(Layer):
+    def forward(self, x):
+        heads = lambda t: t.unflatten(2, (12, 64)).transpose(1, 2)
+        attended = F.scaled_dot_product_attention(heads(self.query(x)), heads(self.key(x)), heads(self.value(x)))
+        x = self.norm_1(x + self.output(attended.transpose(1, 2).flatten(2)))
+        return self.norm_2(x + self.outer(F.gelu(self.inner(x))))
+
+
+class Bert(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.places, self.segments = (nn.Embedding(count, 768) for count in (30522, 512, 2))
+        self.norm, self.layers = nn.LayerNorm(768), nn.Sequential(*(PostNormLayer() for _ in range(12)))
+        self.pooler, self.classifier = nn.Linear(768, 768), nn.Linear(768, 2)
+
+    def forward(self, words):
+        places = torch.arange(words.shape[1], device=device).unsqueeze(0)
+        x = self.words(words) + self.segments(torch.zeros_like(words)) + self.places(places)
+        x = self.layers(self.norm(x))
+        return self.classifier(torch.tanh(self.pooler(x[:, 0])))
+
+
+def infer(name, make, batch, dtype):
+    if not wanted("inference", name):
+        return
+    model = fill(make().to(device)).to(dtype).eval()
+    batch = batch.to(dtype) if batch.is_floating_point() else batch
+    if compiled:
+        torch._dynamo.reset()
+        model = torch.compile(model, mode="reduce-overhead")
+
+    def call():
+        with torch.inference_mode():
+            if compiled:
+                torch.compiler.cudagraph_mark_step_begin()
+            model(batch)
+
+    measure("inference", name, call)
+
+
+def inference():
+    size = 1 if shrink > 1 else 16
+    words = (torch.arange(size * 128, device=device) * 7919 % 30522).reshape(size, 128)
+    for precision in options.precision.split(","):
+        dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[precision]
+        end = "" if precision == "f32" else f", {precision}"
+        images = numbers((size, 3, 224, 224), 0, 1.0)
+        infer(f"ResNet-50 inference, batch {size}{end}", ResNet50, images, dtype)
+        infer(f"BERT base inference, batch {size}{end}", Bert, words, dtype)
+
+
 if not compiled:
     memory()
     products()
     convolutions()
     chains()
 training()
+inference()

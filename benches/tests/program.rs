@@ -77,6 +77,17 @@ fn every_group_of_a_gpus_cases_runs() {
     }
 }
 
+#[test]
+fn inference_runs_call_by_call_and_from_a_graph() {
+    let model = ["--inference", "--filter", "ResNet-50", "--graph", "--precision", "bf16"];
+    let (ok, text) =
+        run(&[&model[..], &["--shrink", "65536", "--iterations", "1", "--warmup", "0"]].concat());
+    assert!(ok, "{text}");
+    for end in ["", ", graph", ", burn-rocm-nn", ", burn-rocm-nn, graph"] {
+        assert!(text.contains(&format!("| ResNet-50 inference, batch 1, bf16{end} |")), "no {end} in {text}");
+    }
+}
+
 /// The losses of a training run are compared with another run's step by step, and the largest
 /// difference is reported.
 #[test]

@@ -21,6 +21,9 @@ pub use values::*;
 /// parameter.
 pub(crate) const STEPS: usize = 16;
 
+/// The default of [`Config::chain_bytes`].
+const CHAIN_BYTES: usize = 8 << 20;
+
 /// The default of [`Config::loaded_limit`]: about 5,000 kernels of 50 KB.
 const MOST_LOADED: usize = 256 << 20;
 
@@ -215,8 +218,11 @@ settings! {
         its paths for devices without them. rocBLAS and MIOpen choose for themselves";
     chain(impl Into<Option<usize>>): Option<usize> = None, "BURN_ROCM_CHAIN", chain;
         "`auto`, `0` to `16`", "`auto`",
-        "how many small element-wise ops share one launch at most. `auto` is 16 on GPUs and 0 on the CPU device. \
+        "how many element-wise ops share one launch at most. `auto` is 16 on GPUs and 0 on the CPU device. \
         Results have the same bits with any value";
+    chain_bytes(usize): usize = CHAIN_BYTES, "BURN_ROCM_CHAIN_BYTES", bytes;
+        "bytes", "`8M`",
+        "the largest result of an op that shares a launch. Results have the same bits with any value";
     memory_limit(impl Into<Option<usize>>): Option<usize> = None, "BURN_ROCM_MEMORY_LIMIT", |name, value|
         bytes(name, value).map(Some);
         "bytes", "no limit",

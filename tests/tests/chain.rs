@@ -1,20 +1,54 @@
 //! Deferred element-wise ops that are launched together give the same bits as ops with separate
 //! launches, whatever comes between them.
 //!
-//! A process reads `BURN_ROCM_CHAIN` once, so each setting has its own process.
+//! A process reads its settings once, so each value of `BURN_ROCM_CHAIN` and
+//! `BURN_ROCM_CHAIN_BYTES` has its own process.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use burn::backend::Autodiff;
+use burn::module::{AutodiffModule, Module, ModuleMapper, Param};
+use burn::nn::{BatchNormConfig, LayerNormConfig};
+use burn::tensor::{Tensor, activation};
 use burn_backend::tensor::FloatTensor;
 use burn_rocm_tests::*;
 
 const CHILD: &str = "BURN_ROCM_TEST_CHAIN_CHILD";
 
-/// The lines that the named test prints in a process with this setting.
-fn said(test: &str, chain: &str, seed: &str, wave: Option<&str>) -> Vec<String> {
-    let mut environment = vec![(CHILD, "1"), ("BURN_ROCM_CHAIN", chain), ("BURN_ROCM_TEST_SEED", seed)];
+/// The lines that the named test prints in a process with these settings.
+fn said(test: &str, [chain, bytes]: [&str; 2], seed: &str, wave: Option<&str>) -> Vec<String> {
+    let mut environment = vec![
+        (CHILD, "1"),
+        ("BURN_ROCM_CHAIN", chain),
+        ("BURN_ROCM_CHAIN_BYTES", bytes),
+        ("BURN_ROCM_TEST_SEED", seed),
+    ];
     environment.extend(wave.map(|wave| ("BURN_ROCM_CPU_WAVE", wave)));
     let text = again(&["--exact", test, "--nocapture", "--test-threads", "1"], &environment);
     text.lines().filter(|line| line.starts_with("tensor ")).map(str::to_owned).collect()
+}
+
+/// Compares what the named test prints without chains and with them, on one thread for each block
+/// and, on the CPU device, in lockstep.
+fn compare(test: &str, settings: &[[&str; 2]]) {
+    let seed = Random::new().bits().to_string();
+    let lockstep = matches!(std::env::var("BURN_ROCM_PROVIDER").as_deref(), Err(_) | Ok("auto" | "cpu"));
+    for wave in [None, Some("32"), Some("64")] {
+        if wave.is_some() && !lockstep {
+            continue;
+        }
+        let single = said(test, ["0", ""], &seed, wave);
+        assert!(single.len() > 20, "{}", single.len());
+        for &setting in settings {
+            let joined = said(test, setting, &seed, wave);
+            assert_eq!(single.len(), joined.len());
+            for (at, (a, b)) in single.iter().zip(&joined).enumerate() {
+                assert!(
+                    a == b,
+                    "seed {seed}, chain {setting:?}, wave {wave:?}, output {at}:\n{a:.200}\n{b:.200}"
+                );
+            }
+        }
+    }
 }
 
 fn is_child() -> bool {
@@ -61,21 +95,80 @@ fn element_wise(random: &Random, x: FloatTensor<R>, y: FloatTensor<R>) -> FloatT
     }
 }
 
+/// The shape with some of its axes broadcast.
+fn fewer(random: &Random, shape: &[usize]) -> Vec<usize> {
+    let kept = random.below(1 << shape.len());
+    shape.iter().enumerate().map(|(axis, &size)| if kept >> axis & 1 == 1 { size } else { 1 }).collect()
+}
+
+/// One random op on a tensor `x` and another tensor `y`, from which it takes a part, a view or a sum
+/// that lies in memory otherwise than the result.
+fn strided(random: &Random, x: FloatTensor<R>, y: FloatTensor<R>) -> FloatTensor<R> {
+    let shape = x.shape().to_vec();
+    let axis = random.below(shape.len());
+    let same = shape.iter().position(|&size| size == shape[axis]).filter(|&other| other != axis);
+    let other = match random.below(6) {
+        // The first elements along some axes, a view of the tensor.
+        0 => {
+            let part = fewer(random, &shape);
+            let slices: Vec<Slice> = part.iter().map(|&size| Slice::new(0, Some(size as isize), 1)).collect();
+            R::float_slice(y, &slices)
+        }
+        1 => R::float_sum_dim(y, axis),
+        2 => R::float_expand(R::float_mean_dim(y, axis), Shape::from(shape)),
+        3 => R::float_flip(y, &[axis]),
+        4 => match same {
+            Some(other) => R::float_swap_dims(y, axis, other),
+            None => R::float_slice(y, &[]),
+        },
+        // Small ops between large ones.
+        _ => {
+            let sum = R::float_mul_scalar(R::float_sum_dim(y, axis), Scalar::Float(0.25));
+            R::float_recip(R::float_add_scalar(R::float_abs(sum), Scalar::Float(1.0)))
+        }
+    };
+    match random.below(8) {
+        0 => R::float_add(x, other),
+        1 => R::float_sub(other, x),
+        2 => R::float_mul(x, other),
+        3 => R::float_div(x, other),
+        4 => R::float_mul(R::float_neg(other), x),
+        5 => R::float_sub(R::float_mul_scalar(other.clone(), Scalar::Float(0.5)), R::float_mul(x, other)),
+        6 => R::relu(R::float_add(other, x)),
+        _ => R::float_add(R::float_mul(R::float_sub(x, other.clone()), other.clone()), other),
+    }
+}
+
+/// Ops in another float type between two conversions.
+fn in_another_type(random: &Random, x: FloatTensor<R>, y: FloatTensor<R>) -> FloatTensor<R> {
+    let own = float_dtype(x.dtype());
+    let other = [FloatDType::F32, FloatDType::F16, FloatDType::BF16, FloatDType::F64][random.below(4)];
+    let cast = |tensor: FloatTensor<R>| R::float_cast(tensor, other);
+    let between = match random.below(4) {
+        0 => cast(x),
+        1 => R::float_mul(cast(x.clone()), cast(R::float_neg(x))),
+        2 => R::float_sub(cast(x), R::float_sum_dim(cast(y), 0)),
+        _ => R::float_add(R::float_mul_scalar(cast(x), Scalar::Float(0.3)), cast(y)),
+    };
+    R::float_add_scalar(R::float_cast(between, own), Scalar::Float(0.1))
+}
+
 /// Ops in an order that defers, overwrites, frees, slices, moves and reads. At the end prints the
 /// bytes of all tensors.
 fn random_program(random: &Random, dtype: DType) {
     let d = Default::default();
-    let shapes = [[4, 33], [7, 96], [1, 5], [64, 64]];
+    let shapes: [&[usize]; 7] =
+        [&[4, 33], &[7, 96], &[1, 5], &[64, 64], &[2, 6, 4, 4], &[3, 3, 5, 7], &[2, 3, 2, 3, 2]];
     let fresh = |shape: &[usize]| float(random, shape, dtype, View::Contiguous, -2.0, 2.0).float::<R>(&d);
     let mut tensors: Vec<(usize, FloatTensor<R>)> =
-        (0..8).map(|at| (at % shapes.len(), fresh(&shapes[at % shapes.len()]))).collect();
+        (0..10).map(|at| (at % shapes.len(), fresh(shapes[at % shapes.len()]))).collect();
     for _ in 0..120 {
         let at = random.below(tensors.len());
         let (shape, x) = tensors[at].clone();
         let alike: Vec<usize> = (0..tensors.len()).filter(|&i| tensors[i].0 == shape).collect();
         let other = alike[random.below(alike.len())];
         let y = tensors[other].1.clone();
-        let made = match random.below(24) {
+        let made = match random.below(38) {
             // The tensor has no other owner, so the op may overwrite it.
             0..=7 => {
                 drop(x);
@@ -91,20 +184,25 @@ fn random_program(random: &Random, dtype: DType) {
                 let changed = element_wise(random, part.clone(), part);
                 R::float_slice_assign(x, &[Slice::new(first, Some(rows), 1)], changed)
             }
-            19 => R::float_matmul(R::float_matmul(x.clone(), R::float_transpose(x)), y),
+            19 => {
+                let last = shapes[shape].len() - 1;
+                R::float_matmul(R::float_matmul(x.clone(), R::float_swap_dims(x, last - 1, last)), y)
+            }
             20 => R::float_expand(R::float_mean_dim(x, 0), Shape::from(shapes[shape].to_vec())),
-            21 => fresh(&shapes[shape]),
+            21 => fresh(shapes[shape]),
             22 => {
                 println!("tensor read {:?}", bits_of(x.clone()));
                 x
             }
+            24..=33 => strided(random, x, y),
+            34..=37 => in_another_type(random, x, y),
             // Another thread continues with it.
             _ => std::thread::scope(|scope| {
                 scope.spawn(|| R::float_add(R::float_mul_scalar(x, Scalar::Float(0.5)), y)).join().unwrap()
             }),
         };
         tensors.push((shape, made));
-        while tensors.len() > 12 {
+        while tensors.len() > 14 {
             tensors.swap_remove(random.below(tensors.len()));
         }
     }
@@ -124,25 +222,63 @@ fn bits_are_those_of_single_launches() {
         }
         return;
     }
-    let seed = Random::new().bits().to_string();
-    let test = "bits_are_those_of_single_launches";
-    let lockstep = matches!(std::env::var("BURN_ROCM_PROVIDER").as_deref(), Err(_) | Ok("auto" | "cpu"));
-    for wave in [None, Some("32"), Some("64")] {
-        if wave.is_some() && !lockstep {
-            continue;
-        }
-        let single = said(test, "0", &seed, wave);
-        assert!(single.len() > 200, "{}", single.len());
-        for chain in ["1", "2", "5", "16"] {
-            let joined = said(test, chain, &seed, wave);
-            assert_eq!(single.len(), joined.len());
-            for (at, (a, b)) in single.iter().zip(&joined).enumerate() {
-                assert!(
-                    a == b,
-                    "seed {seed}, chain {chain}, wave {wave:?}, output {at}:\n{a:.200}\n{b:.200}"
-                );
+    let settings = [["1", "8M"], ["2", "4G"], ["5", "1K"], ["16", "3K"], ["16", "8M"]];
+    compare("bits_are_those_of_single_launches", &settings);
+}
+
+/// Norms, softmax, a residual and a loss of Burn's own modules, forward and backward: ops on
+/// tensors, on their statistics and on sums, of sizes that groups of four divide and others.
+#[test]
+fn gradients_are_those_of_single_launches() {
+    if !is_child() {
+        let settings = [["16", "8M"], ["16", "2K"], ["3", "4G"]];
+        return compare("gradients_are_those_of_single_launches", &settings);
+    }
+    type A = Autodiff<R>;
+    let (device, random) = (Default::default(), Random::new());
+    let print = |tensor: Tensor<R, 4>| println!("tensor {:?}", bits_of(tensor.into_primitive().tensor()));
+    for (dims, dtype) in [
+        ([3, 5, 4, 6], FloatDType::F32),
+        ([2, 8, 3, 3], FloatDType::F32),
+        ([2, 7, 1, 5], FloatDType::BF16),
+        ([4, 4, 4, 8], FloatDType::F16),
+    ] {
+        let of = |dims: [usize; 4]| {
+            let values: Vec<f32> =
+                (0..dims.iter().product()).map(|_| random.uniform(-2.0, 2.0) as f32).collect();
+            Tensor::<A, 4>::from_data(TensorData::new(values, dims), &device).cast(dtype).require_grad()
+        };
+        let norm = BatchNormConfig::new(dims[1]).init::<A>(&device).map(&mut Cast(dtype));
+        let row_norm = LayerNormConfig::new(dims[3]).init::<A>(&device).map(&mut Cast(dtype));
+        let (x, scale, target) = (of(dims), of([1, dims[1], 1, 1]), of(dims));
+        for _ in 0..2 {
+            let y = activation::relu(norm.forward(x.clone()) * scale.clone());
+            let y = activation::gelu(row_norm.forward(y + x.clone()));
+            let y = activation::softmax(y, 3) - activation::log_softmax(target.clone(), 3) * 0.125;
+            let distance = y.clone() - target.clone();
+            let grads = (distance.clone() * distance).mean().backward();
+            print(y.inner());
+            for tensor in [&x, &scale, &target] {
+                print(tensor.grad(&grads).unwrap());
             }
+            let gamma = norm.gamma.val().grad(&grads).unwrap().reshape([1, dims[1], 1, 1]);
+            print(gamma);
+            print(norm.running_var.value_sync().inner().reshape([1, dims[1], 1, 1]));
         }
+        print(norm.valid().forward(x.clone().inner()));
+    }
+}
+
+/// Converts a module's parameters.
+struct Cast(FloatDType);
+
+impl<B: Backend> ModuleMapper<B> for Cast {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        param.map(|tensor| {
+            let grad = tensor.is_require_grad();
+            let plain = Tensor::<B, D>::from_data(tensor.to_data(), &tensor.device());
+            plain.cast(self.0).set_require_grad(grad)
+        })
     }
 }
 
@@ -152,7 +288,7 @@ fn bits_are_those_of_single_launches() {
 fn functors_give_what_burn_flex_gives() {
     if !is_child() {
         for wave in [None, Some("32")] {
-            said("functors_give_what_burn_flex_gives", "16", &Random::new().bits().to_string(), wave);
+            said("functors_give_what_burn_flex_gives", ["16", "8M"], &Random::new().bits().to_string(), wave);
         }
         return;
     }
@@ -198,7 +334,7 @@ fn functors_give_what_burn_flex_gives() {
 #[test]
 fn many_ops_are_one_launch_and_reads_wait_for_them() {
     if !is_child() {
-        said("many_ops_are_one_launch_and_reads_wait_for_them", "16", "1", None);
+        said("many_ops_are_one_launch_and_reads_wait_for_them", ["16", "8M"], "1", None);
         return;
     }
     let d = Default::default();
@@ -224,4 +360,56 @@ fn many_ops_are_one_launch_and_reads_wait_for_them() {
     for (n, tensor) in kept.into_iter().enumerate() {
         assert_eq!(bits_of(tensor)[1023], (n as f64 + 1.0).to_bits());
     }
+}
+
+/// The launches of `ops` after everything before it, and of what is deferred after it.
+fn launches_of(ops: impl FnOnce()) -> usize {
+    let hip = hip::Device::get(0).expect("a device");
+    hip.sync().unwrap();
+    let before = hip.counters().launches;
+    ops();
+    hip.sync().unwrap();
+    (hip.counters().launches - before) as usize
+}
+
+#[test]
+fn broadcasts_and_small_ops_between_large_ones_join() {
+    if !is_child() {
+        said("broadcasts_and_small_ops_between_large_ones_join", ["16", "64K"], "1", None);
+        return;
+    }
+    let d = Default::default();
+    let ones = |shape: &[usize]| R::float_ones(Shape::from(shape.to_vec()), &d, FloatDType::F32);
+    let (x, mean, var) = (ones(&[4, 8, 8, 8]), ones(&[1, 8, 1, 1]), ones(&[1, 8, 1, 1]));
+    // Batch norm in inference: the small ops that give the deviation are one launch, the others one.
+    let norm = || {
+        let x = R::float_sub(x.clone(), mean.clone());
+        let deviation = R::float_sqrt(R::float_add_scalar(var.clone(), Scalar::Float(1e-5)));
+        let x = R::float_mul(R::float_div(x, deviation), mean.clone());
+        R::relu(R::float_add(x, var.clone()))
+    };
+    assert_eq!(launches_of(|| drop(norm())), 2);
+    // Small ops that the large ones don't need stay behind.
+    let apart = || {
+        let (mut large, mut small) = (x.clone(), mean.clone());
+        for _ in 0..5 {
+            large = R::float_mul(large, mean.clone());
+            small = R::float_add(small, var.clone());
+        }
+        (large, small)
+    };
+    assert_eq!(launches_of(|| drop(apart())), 2);
+    // A chain that goes on in bf16.
+    let half = || {
+        let half = R::float_cast(R::float_mul(x.clone(), mean.clone()), FloatDType::BF16);
+        R::float_cast(R::float_add(half.clone(), half), FloatDType::F32)
+    };
+    assert_eq!(launches_of(|| drop(half())), 1);
+    assert_eq!(bits_of(half())[2047], 2f64.to_bits());
+    // More than BURN_ROCM_CHAIN_BYTES: 4 ops, 4 launches.
+    let (big, row) = (ones(&[129, 128]), ones(&[1, 128]));
+    let large =
+        || R::float_neg(R::float_add(R::float_mul(R::float_neg(big.clone()), row.clone()), row.clone()));
+    assert_eq!(launches_of(|| drop(large())), 4);
+    assert_eq!(bits_of(norm())[2047], 1f64.to_bits());
 }

@@ -34,11 +34,12 @@ pub(crate) enum Group {
     Norm,
     Overhead,
     Train,
+    Inference,
     ColdStart,
 }
 
 impl Group {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Elementwise,
         Self::Reduce,
         Self::Softmax,
@@ -47,6 +48,7 @@ impl Group {
         Self::Conv,
         Self::Overhead,
         Self::Train,
+        Self::Inference,
         Self::ColdStart,
     ];
 
@@ -61,6 +63,7 @@ impl Group {
             Self::Norm => "norm",
             Self::Overhead => "overhead",
             Self::Train => "train",
+            Self::Inference => "inference",
             Self::ColdStart => "cold-start",
         }
     }
@@ -75,6 +78,7 @@ impl Group {
             Self::Norm => options.norm,
             Self::Overhead => options.overhead,
             Self::Train => options.train,
+            Self::Inference => options.inference,
             Self::ColdStart => options.cold_start,
         }
     }

@@ -6,6 +6,7 @@ pub(crate) mod cases;
 pub(crate) mod ceiling;
 pub(crate) mod cupti;
 mod devices;
+mod inference;
 pub(crate) mod memory;
 pub(crate) mod models;
 mod peers;
@@ -62,6 +63,9 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
     if groups.contains(&Group::Train) {
         lines.extend(steps::cases(options).into_iter().map(|case| measure(case, options)));
+    }
+    if groups.contains(&Group::Inference) {
+        lines.extend(inference::cases(options).into_iter().map(|case| measure(case, options)));
     }
     if groups.contains(&Group::ColdStart) {
         lines.extend(peers::cold_starts(options)?);

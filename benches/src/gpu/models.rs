@@ -25,6 +25,25 @@ pub(crate) trait Trained<B: Backend>: Module<B> {
     fn loss(&self, batch: Self::Batch) -> Tensor<B, 1>;
 }
 
+/// A model of an inference row: it gives scores of classes.
+pub(crate) trait Scored<B: Backend>: Trained<B> {
+    /// The scores of a batch, whose labels don't count.
+    fn scores(&self, batch: Self::Batch) -> Tensor<B, 2>;
+}
+
+struct Cast(FloatDType);
+
+impl<B: Backend> ModuleMapper<B> for Cast {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        param.map(|tensor| tensor.cast(self.0))
+    }
+}
+
+/// The model with all of its floats in another dtype, for inference.
+pub(crate) fn cast<B: Backend, M: Module<B>>(model: M, dtype: FloatDType) -> M {
+    model.map(&mut Cast(dtype))
+}
+
 struct Fill {
     series: usize,
 }

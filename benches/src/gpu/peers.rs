@@ -16,8 +16,8 @@ use crate::Options;
 /// The script, embedded so that this program need not find it on disk.
 const TORCH: &str = include_str!("../../peers/torch_peer.py");
 
-/// Runs the PyTorch peer over the same groups and gives its seconds by case. If `compiled`, only the
-/// training steps, compiled with CUDA graphs.
+/// Runs the PyTorch peer over the same groups and gives its seconds by case. If `compiled`, only
+/// training steps and inference, compiled with CUDA graphs.
 ///
 /// # Errors
 /// If Python can't be started or ends with an error.

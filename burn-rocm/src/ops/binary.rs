@@ -6,7 +6,7 @@ use hip::{Fault, Functor, Template};
 
 use super::channels_last::{self, Operands};
 use super::copy::packed;
-use super::launch::{Operand, Output, Walk, element_wise, is_packed};
+use super::launch::{Operand, Output, Walk, element_wise, is_packed, may_put_off, put_off_over};
 use crate::arg::{Arg, compute, element};
 use crate::error::invalid;
 use crate::layout::inverse;
@@ -60,7 +60,11 @@ pub(crate) fn binary(
         return Ok(out);
     }
     let (l, r) = (lhs.layout().expand(op, shape.as_slice())?, rhs.layout().expand(op, shape.as_slice())?);
-    let operands = [Operand::new(&lhs, l.strides()), Operand::new(&rhs, r.strides())];
+    let inputs = [(&lhs, l.strides()), (&rhs, r.strides())];
+    if !divides && put_off_over(op, functor, shape.as_slice(), &inputs, &[], &out)? {
+        return Ok(out);
+    }
+    let operands = inputs.map(|(tensor, strides)| Operand::new(tensor, strides));
     let walk = Walk::new(op, strided.functor(functor).ty(ty), shape.as_slice(), &operands, Output::Row(&out))
         .scalars(scalars);
     if divides {
@@ -93,6 +97,9 @@ pub(crate) fn scalar(
     // For an element near a multiple of the divisor, the rounding of the divisor decides whether
     // the remainder is 0 or almost the divisor.
     let value = if functor == Functor::Rem { element(value, ty) } else { compute(value, ty) };
+    if let Some(out) = put_off_strided(op, functor, &tensor, &[value])? {
+        return Ok(out);
+    }
     dense_map(op, tensor, |tensor, out| {
         let kernel = Template::binary_scalar.functor(functor).ty(ty);
         element_wise(op, kernel, functor, &[tensor], &[value], out)
@@ -110,6 +117,24 @@ pub(crate) fn divide_by_scalar(
         return Ok(tensor);
     }
     scalar(op, Functor::Div, tensor, value)
+}
+
+/// Defers an op of one tensor that the contiguous kernels don't take as it lies, if it can join a
+/// chain of deferred ops.
+pub(crate) fn put_off_strided(
+    op: &'static str,
+    functor: Functor,
+    tensor: &RocmTensor,
+    scalars: &[Arg],
+) -> hip::Result<Option<RocmTensor>> {
+    let dense =
+        if tensor.is_contiguous() { is_packed(tensor) } else { tensor.layout().dense_order().is_some() };
+    if dense || !may_put_off(functor, tensor) {
+        return Ok(None);
+    }
+    let out = tensor.empty_like()?;
+    let inputs = [(tensor, tensor.layout().strides())];
+    Ok(put_off_over(op, functor, tensor.dims(), &inputs, scalars, &out)?.then_some(out))
 }
 
 /// An element-wise map over packed elements, in place if nobody else holds them. A transposed view

@@ -4,7 +4,7 @@ use burn_std::{BoolStore, DType};
 use hip::Template;
 
 use super::copy::packed;
-use super::launch::flat;
+use super::launch::{flat, put_off_cast};
 use crate::layout::inverse;
 use crate::tensor::RocmTensor;
 
@@ -31,7 +31,7 @@ pub(crate) fn cast(tensor: RocmTensor, dtype: DType) -> hip::Result<RocmTensor> 
     }
     let tensor = packed(tensor)?;
     let out = RocmTensor::empty(tensor.hip_device(), tensor.layout().shape().clone(), dtype)?;
-    if !out.is_empty() {
+    if !out.is_empty() && !put_off_cast(OP, &tensor, &out)? {
         let kernel = match four_byte_bool(dtype) {
             true => Template::cast_bool.ty(source),
             false => Template::cast_contiguous.ty(source).ty(target),

@@ -3,7 +3,7 @@
 use burn_backend::Scalar;
 use hip::{Functor, Template};
 
-use super::binary::dense_map;
+use super::binary::{dense_map, put_off_strided};
 use super::launch::{Operand, Output, Walk, element_wise, flat};
 use crate::arg::{Arg, compute, saturated};
 use crate::tensor::RocmTensor;
@@ -11,6 +11,9 @@ use crate::tensor::RocmTensor;
 /// Applies the functor to each element.
 pub(crate) fn unary(op: &'static str, functor: Functor, tensor: RocmTensor) -> hip::Result<RocmTensor> {
     let ty = tensor.kernel_type()?;
+    if let Some(out) = put_off_strided(op, functor, &tensor, &[])? {
+        return Ok(out);
+    }
     if tensor.layout().dense_order().is_none() {
         let out = tensor.empty_like()?;
         Walk::new(

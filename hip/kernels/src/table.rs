@@ -107,14 +107,14 @@ functors! {
     BINARY_SCORES: BinaryLogits BinaryProbabilities;
     RESIDUAL: Squared Huber;
     // Functors that only lists below or single rules use.
-    _: Sum Prod Mean MaxAbs Fill Plain BitNot LogicNot Clamp Powi Greater GreaterEqual IsNan IsInf Or Assign;
+    _: Sum Prod Mean MaxAbs Fill Cast Plain BitNot LogicNot Clamp Powi Greater GreaterEqual IsNan IsInf Or Assign;
 }
 
 /// The functors of a step in `chain.hip`, in the order of its lists.
 #[rustfmt::skip] // one a line otherwise
 const CHAIN: &[Functor] = &[
     Add, Sub, Mul, Div, Max, Min, ReluBackward, SigmoidBackward, Fill,
-    Neg, Abs, Sqrt, Recip, Exp, Log, Tanh, Relu, Sigmoid,
+    Neg, Abs, Sqrt, Recip, Exp, Log, Tanh, Relu, Sigmoid, Cast,
 ];
 
 impl Functor {
@@ -195,7 +195,10 @@ families! {
         cast_contiguous [Types(ALL), Types(ALL)],
         cast_bool [Types(ALL)],
     ]
-    chain [chain [Types(NARROW)]]
+    chain [
+        chain [Types(NARROW)],
+        chain_mixed [Types(&[F32])],
+    ]
     check [check_finite [Types(FLOATS)]]
     copy [
         copy_strided [Types(RAW)],

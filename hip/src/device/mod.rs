@@ -74,6 +74,8 @@ pub struct Device {
     pub(crate) faults: Arc<Faults>,
     /// The most deferred steps of one launch; 0 if no op is deferred.
     pub(crate) chain_limit: usize,
+    /// The largest result of a deferred step, in bytes.
+    pub(crate) chain_bytes: usize,
     pub(crate) peers: Mutex<Vec<usize>>,
     /// Locked while a collective is issued. For each group, by the number of this device's rank,
     /// which of the device's collectives was the group's last.
@@ -162,6 +164,7 @@ impl Device {
             releases: Releases::new(&context, &compute),
             faults: Faults::new(&context, &compute)?,
             chain_limit: settings()?.chain.unwrap_or(defaults.chain_steps),
+            chain_bytes: settings()?.chain_bytes,
             peers: Mutex::new(Vec::new()),
             collectives: Mutex::default(),
             issued: AtomicU64::new(0),

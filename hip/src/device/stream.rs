@@ -331,10 +331,20 @@ impl Stream {
     #[inline]
     pub(crate) fn catch_up(&self) {
         if self.defers() {
-            self.launch_pending(&mut self.chain.pending());
+            self.launch_all_pending();
         }
     }
 
+    #[cold]
+    fn launch_all_pending(&self) {
+        let mut lists = self.chain.pending();
+        lists.iter_mut().for_each(|list| self.launch_pending(list));
+        // Cleared after the launches, so that a caller that finds the lists empty knows that its
+        // own work comes after these steps.
+        self.chain.any.store(false, Ordering::Release);
+    }
+
+    /// Launches one list, which is empty then. The caller sets `Chain::any`.
     #[cold]
     pub(crate) fn launch_pending(&self, pending: &mut Pending) {
         if let Some(kernel) = pending.kernel.take() {
@@ -352,11 +362,17 @@ impl Stream {
                 },
             }
         }
-        pending.steps.count = 0;
-        pending.ops.clear();
-        // Cleared after the launch, so that a caller that finds the list empty knows that its own
-        // work comes after these steps.
-        self.chain.any.store(false, Ordering::Release);
+        pending.clear();
+    }
+
+    /// Tells the deferred ops that nobody will read the memory from `start` to `end` as it is after
+    /// them, so that they need not store results there.
+    #[inline]
+    pub(crate) fn forget(&self, start: usize, end: usize) {
+        if self.defers() {
+            let mut lists = self.chain.pending();
+            lists.iter_mut().for_each(|list| list.forget(start as u64, end as u64));
+        }
     }
 
     fn launch_steps(&self, kernel: &Arc<Kernel>, grid: Grid, steps: &mut Steps) -> Result<()> {

@@ -1,40 +1,40 @@
-//! Chains: element-wise ops over small tensors of one length, which are deferred and launched
-//! together.
+//! Chains: element-wise ops over tensors of one length, which are deferred and launched together.
 //!
 //! What makes a small op slow is its launch (2 to 4 us of the host's time, depending on the
-//! driver), not its elements. Therefore a device's compute stream keeps a list of deferred steps.
-//! Any other work on the stream, any event recorded in it and any wait for it launches the list
-//! first, so only the timing differs. The kernel applies the steps to each element in their order.
-//! It uses the same functors as the ops' own kernels and rounds each result to the tensor's dtype,
-//! so the bits are the same.
+//! driver), not its elements. What makes a large op slow is that it reads and writes memory, so ops
+//! that follow one another are one pass over it instead of one each. Therefore a device's compute
+//! stream keeps lists of deferred steps. Any other work on the stream, any event recorded in it and
+//! any wait for it launches the lists first, so only the timing differs. The kernel applies the
+//! steps to each element in their order. It uses the same functors as the ops' own kernels and
+//! rounds each result to the tensor's dtype, so the bits are the same.
 
 use std::sync::atomic::Ordering;
 
 use hip_kernels::{DType, Functor, Template};
 
 use crate::device::Device;
-use crate::error::Result;
-use crate::launch::steps::{IN_MEMORY, SCALAR, Step};
+use crate::device::stream::Stream;
+use crate::error::{Error, Result};
+use crate::launch::map::{Mapped, Over};
+use crate::launch::steps::{Access, Next, Operand, Pending};
 use crate::memory::buffer::{Buffer, carry_faults};
 use crate::profile::work::{Who, WorkKind};
 use crate::summary::ledger;
 use crate::trace;
 use crate::watch::{PROFILE, SUMMARY, TRACE, watched};
 
-/// An op on tensors of more bytes than this is launched at once, because its elements take longer
-/// than its launch.
-const MOST_BYTES: usize = 8 << 20;
-
 /// Vector accesses need addresses that are multiples of this.
 const ALIGNMENT: usize = 16;
 
-/// Contiguous elements of a buffer.
+/// Elements of a buffer.
 #[derive(Debug, Clone, Copy)]
 pub struct Elements<'a> {
     /// The buffer.
     pub buffer: &'a Buffer,
     /// The byte offset of the first element.
     pub byte_offset: usize,
+    /// Where the elements lie; `None` for contiguous ones.
+    pub over: Option<Over<'a>>,
 }
 
 /// The operands of an element-wise op.
@@ -51,14 +51,16 @@ pub enum Operands<'a> {
 }
 
 /// An element-wise op that may be deferred: `out[i] = functor(a[i], b[i])`, computed in f32. `out`
-/// may be an operand.
+/// is contiguous, and may be an operand that is.
 #[derive(Debug, Clone, Copy)]
 pub struct ElementWise<'a> {
     /// The function.
     pub functor: Functor,
-    /// The dtype of all tensors.
+    /// The dtype of the operands.
+    pub from: DType,
+    /// The dtype of the result.
     pub dtype: DType,
-    /// The number of elements of each tensor.
+    /// The number of elements of the result.
     pub len: usize,
     /// The functor's arguments.
     pub operands: Operands<'a>,
@@ -67,69 +69,78 @@ pub struct ElementWise<'a> {
 }
 
 impl Device {
-    /// How many small element-wise ops one launch can join
-    /// ([`Config::chain`](crate::Config::chain)); with 0 or 1, each is launched by itself.
+    /// How many element-wise ops one launch can join ([`Config::chain`](crate::Config::chain)); with
+    /// 0 or 1, each is launched by itself.
     pub fn chain_limit(&self) -> usize {
         self.chain_limit
     }
 
-    /// Whether an element-wise op on tensors of `bytes` bytes may be deferred; `Err` says why not.
-    /// It also needs a functor that `chain.hip` has, and tensors at 16-byte boundaries.
+    /// Whether an element-wise op whose result has `bytes` bytes may be deferred; `Err` says why
+    /// not. It also needs a functor that `chain.hip` has, and tensors at 16-byte boundaries.
     pub fn defers(&self, dtype: DType, bytes: usize) -> std::result::Result<(), &'static str> {
         match dtype {
             _ if self.chain_limit == 0 => Err("chains are off on this device or by BURN_ROCM_CHAIN"),
             _ if bytes == 0 => Err("no elements"),
-            _ if bytes > MOST_BYTES => Err("tensors of more than 8 MiB"),
+            _ if bytes > self.chain_bytes => Err("tensors of more bytes than BURN_ROCM_CHAIN_BYTES"),
             DType::F32 | DType::F16 | DType::BF16 => Ok(()),
             _ => Err("chains have f32, f16 and bf16 only"),
         }
     }
 
+    /// Whether [`put_off`](Self::put_off) takes an op like this, if its operands suit a chain.
+    pub fn may_put_off(&self, functor: Functor, dtype: DType, len: usize) -> bool {
+        let bytes = len.saturating_mul(dtype.size());
+        self.defers(dtype, bytes).is_ok() && functor.in_chain().is_some() && len <= i32::MAX as usize
+    }
+
     /// Defers an op, to launch it together with others. Returns `false` and does nothing if the op
-    /// can't be deferred: its tensors are empty, larger than 8 MiB or not at 16-byte boundaries;
-    /// `chain.hip` lacks the functor or dtype; or chains are off for the device.
+    /// can't be deferred: its result is empty, larger than
+    /// [`Config::chain_bytes`](crate::Config::chain_bytes) or not at a 16-byte boundary, as each
+    /// contiguous operand must be; an operand is strided along more than four axes, or shares memory
+    /// with the result at other elements; `chain.hip` lacks the functor or dtype; or chains are off
+    /// for the device.
     ///
     /// # Errors
     /// `Invalid` for a range past its buffer's end or a buffer of another device; `Compilation` if
     /// the kernel does not compile.
     pub fn put_off(&self, op: &'static str, step: ElementWise<'_>) -> Result<bool> {
-        let bytes = step.len.saturating_mul(step.dtype.size());
-        if self.defers(step.dtype, bytes).is_err() {
-            return Ok(false);
-        }
-        let Some(functor) = step.functor.in_chain() else { return Ok(false) };
-        let kernel = Template::chain.ty(step.dtype);
-        let (a, b, value) = match step.operands {
+        let ElementWise { functor, from, dtype, len, operands, out } = step;
+        let may = [from, dtype].iter().all(|&dtype| self.may_put_off(functor, dtype, len));
+        let Some(number) = functor.in_chain().filter(|_| may) else { return Ok(false) };
+        let (a, b, value) = match operands {
             Operands::Value(value) => (None, None, value),
             Operands::One(a) => (Some(a), None, 0.0),
             Operands::Scalar(a, value) => (Some(a), None, value),
             Operands::Two(a, b) => (Some(a), Some(b), 0.0),
         };
-        // Done before the list is locked, because this may record an event, and that launches the
-        // list.
-        carry_faults([a, b].into_iter().flatten().map(|read| read.buffer), [step.out.buffer]);
-        let place = |elements: Option<Elements<'_>>| match elements {
-            None => Ok((SCALAR, u64::from(value.to_bits()))),
-            Some(elements) => Ok((IN_MEMORY, self.address(op, elements, bytes)?)),
+        // Done before the lists are locked, because this may record an event, and that launches the
+        // lists.
+        carry_faults([a, b].into_iter().flatten().map(|read| read.buffer), [out.buffer]);
+        let operand = |elements: Option<Elements<'_>>| match elements {
+            None => Ok(Some(Operand::Scalar(value))),
+            Some(elements) => Ok(self.access(op, elements, from, len)?.map(Operand::Tensor)),
         };
-        let ((source_a, a), (source_b, b)) = (place(a)?, place(b)?);
-        let out = self.address(op, step.out, bytes)?;
-        let next = Step { a, b, out, functor, source_a, source_b, stored: 1, unused: 0 };
-        if next.tensors().any(|address| !address.is_multiple_of(ALIGNMENT as u64)) {
+        let (Some(a), Some(b)) = (operand(a)?, operand(b)?) else { return Ok(false) };
+        let Some(out) = self.access(op, out, dtype, len)?.filter(|out| out.mapped.is_none()) else {
+            return Ok(false);
+        };
+        let next = Next { functor: number as u8, from, to: dtype, operands: [a, b], out };
+        if !next.is_sound() {
             return Ok(false);
         }
         let stream = self.stream();
-        let mut pending = stream.chain.pending();
-        let same = pending.dtype == step.dtype && pending.steps.len as usize == step.len;
-        if pending.steps.count > 0 && !(same && pending.steps.fits(&next, bytes as u64)) {
-            stream.launch_pending(&mut pending);
-        }
-        let first = pending.steps.count == 0;
-        if first {
+        let mut lists = stream.chain.pending();
+        let pending = list_for(stream, &mut *lists, &next, len);
+        let first = pending.count() == 0;
+        let dtype = Some(dtype).filter(|_| from == dtype && (first || pending.dtype == Some(dtype)));
+        let kernel = dtype.map_or(Template::chain_mixed.ty(DType::F32), |dtype| Template::chain.ty(dtype));
+        if first || pending.dtype != dtype {
             pending.kernel = Some(self.built_in(kernel)?);
-            pending.grid = self.grid_bytes(step.len * size_of::<f32>());
-            pending.dtype = step.dtype;
-            pending.steps.len = step.len as u32;
+            pending.dtype = dtype;
+        }
+        if first {
+            // A thread takes eight elements.
+            pending.begin(self.grid_bytes(len * 2), len);
             // The thread that begins the list counts the kernel, because another thread may launch
             // it.
             trace::count(WorkKind::Kernel);
@@ -138,24 +149,75 @@ impl Device {
         if watched & PROFILE != 0 {
             pending.ops.push(Who::here());
         }
-        pending.steps.push(next);
-        stream.chain.any.store(true, Ordering::Release);
-        if pending.steps.count as usize >= self.chain_limit {
-            stream.launch_pending(&mut pending);
+        pending.push(next);
+        if pending.count() >= self.chain_limit {
+            stream.launch_pending(pending);
         }
-        drop(pending);
+        stream.chain.any.store(lists.iter().any(|list| list.count() > 0), Ordering::Release);
+        drop(lists);
         if watched & SUMMARY != 0 {
             ledger::joined(&kernel.to_string(), first);
         }
         if watched & TRACE != 0 {
-            trace::say(&format_args!("kernel {kernel}, {}", step.functor));
+            trace::say(&format_args!("kernel {kernel}, {functor}"));
         }
         Ok(true)
     }
 
-    fn address(&self, op: &'static str, elements: Elements<'_>, bytes: usize) -> Result<u64> {
-        let Elements { buffer, byte_offset } = elements;
-        self.check_range(op, buffer, byte_offset, bytes)?;
-        Ok((buffer.address() + byte_offset) as u64)
+    /// The memory of an operand or a result of `len` elements; `None` if the kernel can't access it
+    /// as it lies.
+    fn access(
+        &self,
+        op: &'static str,
+        elements: Elements<'_>,
+        dtype: DType,
+        len: usize,
+    ) -> Result<Option<Access>> {
+        let Elements { buffer, byte_offset, over } = elements;
+        let size = dtype.size();
+        let mapped = match over {
+            None => None,
+            Some(over) if over.shape.iter().product::<usize>() != len => return Ok(None),
+            Some(over) => match Mapped::new(over) {
+                None => return Ok(None),
+                Some(mapped) => Some(mapped),
+            },
+        };
+        let (least, greatest) = mapped.as_ref().map_or((0, len as isize - 1), |m| (m.least, m.greatest));
+        let span = (greatest - least) as usize * size + size;
+        let Some(begin) = byte_offset.checked_add_signed(least * size as isize) else {
+            let found = format!("an element {} before it", least.unsigned_abs());
+            return Err(Error::invalid(op, "elements behind the buffer's start", found));
+        };
+        self.check_range(op, buffer, begin, span)?;
+        let start = (buffer.address() + begin) as u64;
+        let address = (buffer.address() + byte_offset) as u64;
+        let aligned = address.is_multiple_of(ALIGNMENT as u64);
+        let mapped = match mapped {
+            Some(mapped) if !(mapped.is_contiguous() && aligned) => {
+                Some((mapped.source(address, size), mapped.map))
+            }
+            _ if !aligned => return Ok(None),
+            _ => None,
+        };
+        Ok(Some(Access { address, start, end: start + span as u64, mapped }))
     }
+}
+
+/// The list that the op joins. Launches what must come before the op.
+fn list_for<'l>(stream: &Stream, lists: &'l mut [Pending], next: &Next, len: usize) -> &'l mut Pending {
+    for list in lists.iter_mut() {
+        let alike = list.is_of(len);
+        if list.count() > 0 && !(if alike { list.fits(next) } else { list.is_apart_from(next) }) {
+            stream.launch_pending(list);
+        }
+    }
+    let alike = lists.iter().position(|list| list.is_of(len));
+    let empty = || lists.iter().position(|list| list.count() == 0);
+    let Some(at) = alike.or_else(empty) else {
+        // The lengths have changed, so each list begins anew.
+        lists.iter_mut().for_each(|list| stream.launch_pending(list));
+        return &mut lists[0];
+    };
+    &mut lists[at]
 }

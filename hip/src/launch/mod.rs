@@ -4,6 +4,7 @@ pub(crate) mod chain;
 pub(crate) mod grid;
 pub(crate) mod kernel;
 pub(crate) mod kernels;
+pub(crate) mod map;
 pub(crate) mod steps;
 
 use std::cell::Cell;

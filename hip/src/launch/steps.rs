@@ -1,4 +1,4 @@
-//! The steps of a chain in the layout of `chain.hip`, and a stream's list of deferred steps.
+//! The steps of a chain in the layout of `chain.hip`, and a stream's lists of deferred steps.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,207 +8,303 @@ use hip_kernels::DType;
 
 use crate::launch::grid::Grid;
 use crate::launch::kernel::Kernel;
+use crate::launch::map::Map;
 use crate::profile::work::Who;
 use crate::settings::STEPS;
 
-/// The values of `Source` in `chain.hip`: where a step finds an operand.
-pub(crate) const IN_MEMORY: u8 = 0;
+/// The values of `Source` in `chain.hip` for operands without a map.
+const IN_MEMORY: u8 = 0;
 const LAST: u8 = 1;
 const BEFORE_LAST: u8 = 2;
-pub(crate) const SCALAR: u8 = 3;
+const SCALAR: u8 = 3;
+
+/// `MAPS` of `chain.hip`.
+const MAPS: usize = 4;
+
+/// How many lists a stream keeps. Ops on a norm's statistics come between ops on its input, so two
+/// lengths alternate.
+const LISTS: usize = 2;
 
 /// `Step` of `chain.hip`. An operand is an address, or for `SCALAR` the value's bits.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct Step {
-    pub(crate) a: u64,
-    pub(crate) b: u64,
-    pub(crate) out: u64,
-    pub(crate) functor: u32,
-    pub(crate) source_a: u8,
-    pub(crate) source_b: u8,
-    pub(crate) stored: u8,
-    pub(crate) unused: u8,
+struct Step {
+    a: u64,
+    b: u64,
+    out: u64,
+    functor: u8,
+    source_a: u8,
+    source_b: u8,
+    stored: u8,
+    map_a: u8,
+    map_b: u8,
+    from: u8,
+    to: u8,
 }
 
 impl Step {
-    /// Whether the step reads this tensor from memory.
-    fn reads(&self, tensor: u64) -> bool {
-        (self.source_a == IN_MEMORY && self.a == tensor) || (self.source_b == IN_MEMORY && self.b == tensor)
-    }
-
-    /// The addresses of the step's tensors.
-    pub(crate) fn tensors(&self) -> impl Iterator<Item = u64> {
-        let a = (self.source_a != SCALAR).then_some(self.a);
-        let b = (self.source_b != SCALAR).then_some(self.b);
-        [a, b, Some(self.out)].into_iter().flatten()
+    /// Whether the step reads this result from memory.
+    fn reads(&self, result: u64) -> bool {
+        (self.source_a == IN_MEMORY && self.a == result) || (self.source_b == IN_MEMORY && self.b == result)
     }
 }
 
-/// `Chain` of `chain.hip`.
+/// The kernel's argument, `Chain` of `chain.hip`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct Steps {
-    pub(crate) len: u32,
-    pub(crate) count: u32,
+    len: u32,
+    count: u32,
     step: [Step; STEPS],
+    map: [Map; MAPS],
 }
 
-impl Steps {
-    fn so_far(&self) -> &[Step] {
-        &self.step[..self.count as usize]
-    }
+/// A tensor in memory that a step accesses.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Access {
+    /// The address of the first element.
+    pub(crate) address: u64,
+    /// The memory from the least element to the end of the greatest.
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// Where a thread finds its elements, and the map, if not where its result's elements are.
+    pub(crate) mapped: Option<(u8, Map)>,
+}
 
-    /// Whether the step may join the list. If two steps use overlapping memory and one writes it,
-    /// their tensors must begin at the same address, so that each thread reads only elements that
-    /// it wrote itself.
-    pub(crate) fn fits(&self, step: &Step, bytes: u64) -> bool {
-        let apart = |a: u64, b: u64| a == b || a.abs_diff(b) >= bytes;
-        self.so_far().iter().all(|before| {
-            step.tensors().all(|tensor| apart(before.out, tensor))
-                && before.tensors().all(|tensor| apart(tensor, step.out))
-        })
-    }
-
-    /// How often the steps read or write a whole tensor in memory.
-    fn tensors(&self) -> usize {
-        let from_memory = |source: u8| usize::from(source == IN_MEMORY);
-        let of =
-            |step: &Step| from_memory(step.source_a) + from_memory(step.source_b) + usize::from(step.stored);
-        self.so_far().iter().map(of).sum()
-    }
-
-    /// Adds a step. An operand that is one of the last two results is read from registers.
-    pub(crate) fn push(&mut self, mut step: Step) {
-        let from_end = |n: usize| self.so_far().iter().rev().nth(n).map(|before| before.out);
-        let source = |tensor: u64| match Some(tensor) {
-            tensor if tensor == from_end(0) => LAST,
-            tensor if tensor == from_end(1) => BEFORE_LAST,
-            _ => IN_MEMORY,
-        };
-        for (from, tensor) in [(&mut step.source_a, step.a), (&mut step.source_b, step.b)] {
-            if *from != SCALAR {
-                *from = source(tensor);
-            }
-        }
-        // A value that this step overwrites need not be stored, unless a step in between reads it
-        // from memory.
-        if !step.reads(step.out) {
-            let mut later = false;
-            for before in self.step[..self.count as usize].iter_mut().rev() {
-                if before.out == step.out {
-                    before.stored = u8::from(later);
-                    break;
-                }
-                later |= before.reads(step.out);
-            }
-        }
-        self.step[self.count as usize] = step;
-        self.count += 1;
+/// The values of `Type` in `chain.hip`.
+fn type_code(dtype: DType) -> u8 {
+    match dtype {
+        DType::F16 => 1,
+        DType::BF16 => 2,
+        _ => 0,
     }
 }
 
-/// The deferred steps, and the kernel and grid of their launch.
+impl Access {
+    fn overlaps(&self, other: &Self) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+
+    /// Whether two steps may access both in one launch if one of them writes: if each thread
+    /// accesses the same elements in both, or the two have no common memory.
+    fn is_safe_beside(&self, other: &Self) -> bool {
+        let whole = self.mapped.is_none() && other.mapped.is_none();
+        // Tensors of one list have the same length, so those that end alike too have elements of
+        // one size.
+        let alike = whole && self.start == other.start && self.end == other.end;
+        alike || !self.overlaps(other)
+    }
+}
+
+/// An operand of a step.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Operand {
+    Scalar(f32),
+    Tensor(Access),
+}
+
+impl Operand {
+    fn access(&self) -> Option<&Access> {
+        match self {
+            Self::Scalar(_) => None,
+            Self::Tensor(access) => Some(access),
+        }
+    }
+}
+
+/// An op that is to join a list.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Next {
+    pub(crate) functor: u8,
+    /// The type of its operands.
+    pub(crate) from: DType,
+    /// The type of its result.
+    pub(crate) to: DType,
+    pub(crate) operands: [Operand; 2],
+    pub(crate) out: Access,
+}
+
+impl Next {
+    fn reads(&self) -> impl Iterator<Item = &Access> {
+        self.operands.iter().filter_map(Operand::access)
+    }
+
+    /// Whether its own operands may be read and its result written in one launch.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.reads().all(|read| read.is_safe_beside(&self.out))
+    }
+}
+
+/// A list of deferred steps, and the kernel and grid of their launch.
 pub(crate) struct Pending {
     pub(crate) steps: Steps,
-    pub(crate) dtype: DType,
+    /// The tensors of each step.
+    nexts: Vec<Next>,
+    /// How many of the maps are used.
+    maps: usize,
+    /// The type of all tensors; `None` if they have several types.
+    pub(crate) dtype: Option<DType>,
     pub(crate) kernel: Option<Arc<Kernel>>,
     pub(crate) grid: Grid,
     /// The steps' ops, as far as they were profiled.
     pub(crate) ops: Vec<Who>,
 }
 
-impl Pending {
-    /// The bytes that the steps read from memory and write to it.
-    pub(crate) fn bytes(&self) -> usize {
-        self.steps.tensors() * self.steps.len as usize * self.dtype.size()
-    }
-}
-
-/// A stream's list of deferred steps.
-pub(crate) struct Chain {
-    /// Whether the list has a step. Set and cleared under the lock, read without it. A thread that
-    /// gets a tensor from another thread sees the steps that the other thread deferred before.
-    pub(crate) any: AtomicBool,
-    pending: Mutex<Pending>,
-}
-
-impl Default for Chain {
+impl Default for Pending {
     fn default() -> Self {
-        let pending = Pending {
+        Self {
             steps: Steps::zeroed(),
-            dtype: DType::F32,
+            nexts: Vec::new(),
+            maps: 0,
+            dtype: None,
             kernel: None,
             grid: Grid { blocks: 0, threads: 0 },
             ops: Vec::new(),
-        };
-        Self { any: AtomicBool::new(false), pending: Mutex::new(pending) }
+        }
     }
 }
 
+impl Pending {
+    /// Begins a list of ops of `len` elements.
+    pub(crate) fn begin(&mut self, grid: Grid, len: usize) {
+        self.grid = grid;
+        self.steps.len = len as u32;
+    }
+
+    /// Removes all steps.
+    pub(crate) fn clear(&mut self) {
+        self.steps.count = 0;
+        self.maps = 0;
+        self.nexts.clear();
+        self.ops.clear();
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.steps.count as usize
+    }
+
+    /// Whether it has steps over as many elements.
+    pub(crate) fn is_of(&self, len: usize) -> bool {
+        self.count() > 0 && self.steps.len as usize == len
+    }
+
+    /// Whether the op may run before or after the list: it shares no memory that either writes.
+    pub(crate) fn is_apart_from(&self, next: &Next) -> bool {
+        self.nexts.iter().all(|before| {
+            !before.out.overlaps(&next.out)
+                && next.reads().all(|read| !read.overlaps(&before.out))
+                && before.reads().all(|read| !read.overlaps(&next.out))
+        })
+    }
+
+    /// Whether the op may join the list.
+    pub(crate) fn fits(&self, next: &Next) -> bool {
+        let maps = next.reads().filter_map(|read| read.mapped).filter(|(_, map)| !self.used().contains(map));
+        self.maps + maps.count() <= MAPS
+            && self.nexts.iter().all(|before| {
+                before.out.is_safe_beside(&next.out)
+                    && next.reads().all(|read| read.is_safe_beside(&before.out))
+                    && before.reads().all(|read| read.is_safe_beside(&next.out))
+            })
+    }
+
+    fn used(&self) -> &[Map] {
+        &self.steps.map[..self.maps]
+    }
+
+    fn so_far(&self) -> &[Step] {
+        &self.steps.step[..self.count()]
+    }
+
+    /// Adds an op that fits. An operand that is one of the last two results is read from registers.
+    pub(crate) fn push(&mut self, next: Next) {
+        let [(a, source_a, map_a), (b, source_b, map_b)] = next.operands.map(|operand| self.place(operand));
+        let (functor, out) = (next.functor, next.out.address);
+        let (from, to) = (type_code(next.from), type_code(next.to));
+        let step = Step { a, b, out, functor, source_a, source_b, stored: 1, map_a, map_b, from, to };
+        // A value that this step overwrites need not be stored, unless a step in between reads it
+        // from memory.
+        if !step.reads(out)
+            && let Some(at) = self.so_far().iter().rposition(|before| before.out == out)
+        {
+            let read = self.so_far()[at + 1..].iter().any(|between| between.reads(out));
+            self.steps.step[at].stored = u8::from(read);
+        }
+        let at = self.count();
+        self.steps.step[at] = step;
+        self.steps.count += 1;
+        self.nexts.push(next);
+    }
+
+    /// An operand's address or bits, its source and its map.
+    fn place(&mut self, operand: Operand) -> (u64, u8, u8) {
+        let access = match operand {
+            Operand::Scalar(value) => return (u64::from(value.to_bits()), SCALAR, 0),
+            Operand::Tensor(access) => access,
+        };
+        if let Some((source, map)) = access.mapped {
+            let at = self.used().iter().position(|used| *used == map).unwrap_or(self.maps);
+            self.steps.map[at] = map;
+            self.maps = self.maps.max(at + 1);
+            return (access.address, source, at as u8);
+        }
+        let from_end = |n: usize| self.so_far().iter().rev().nth(n).map(|before| before.out);
+        let source = match Some(access.address) {
+            address if address == from_end(0) => LAST,
+            address if address == from_end(1) => BEFORE_LAST,
+            _ => IN_MEMORY,
+        };
+        (access.address, source, 0)
+    }
+
+    /// Forgets results in memory from `start` to `end`, which no later op reads: they need not be
+    /// stored, unless a later step of the list reads them from memory.
+    pub(crate) fn forget(&mut self, start: u64, end: u64) {
+        for at in 0..self.count() {
+            let out = self.steps.step[at].out;
+            if (start..end).contains(&out) {
+                let mut later =
+                    self.so_far()[at + 1..].iter().take_while(|step| step.out != out || step.reads(out));
+                let read = later.any(|step| step.reads(out));
+                self.steps.step[at].stored &= u8::from(read);
+            }
+        }
+    }
+
+    /// The bytes that the steps read from memory and write to it.
+    pub(crate) fn bytes(&self) -> usize {
+        let steps = self.so_far().iter().zip(&self.nexts);
+        let of = |access: &Access| (access.end - access.start) as usize;
+        steps
+            .map(|(step, next)| {
+                let read = |source: u8, operand: &Operand| match operand {
+                    Operand::Tensor(access) if access.mapped.is_some() || source == IN_MEMORY => of(access),
+                    _ => 0,
+                };
+                let [a, b] = &next.operands;
+                read(step.source_a, a) + read(step.source_b, b) + usize::from(step.stored) * of(&next.out)
+            })
+            .sum()
+    }
+}
+
+/// A stream's lists of deferred steps. No list reads or writes what another one writes, so they may
+/// be launched in any order.
+#[derive(Default)]
+pub(crate) struct Chain {
+    /// Whether a list has a step. Set and cleared under the lock, read without it. A thread that
+    /// gets a tensor from another thread sees the steps that the other thread deferred before.
+    pub(crate) any: AtomicBool,
+    pending: Mutex<[Pending; LISTS]>,
+}
+
 impl Chain {
-    pub(crate) fn pending(&self) -> MutexGuard<'_, Pending> {
-        // A panic can't leave it broken: the list consists of plain values, and every statement
+    pub(crate) fn pending(&self) -> MutexGuard<'_, [Pending; LISTS]> {
+        // A panic can't leave it broken: the lists consist of plain values, and every statement
         // that changes them leaves them consistent.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn step(a: u64, b: Option<u64>, out: u64) -> Step {
-        let source_b = if b.is_some() { IN_MEMORY } else { SCALAR };
-        Step { a, b: b.unwrap_or(0), out, functor: 0, source_a: IN_MEMORY, source_b, stored: 1, unused: 0 }
-    }
-
-    #[test]
-    fn results_stay_in_registers_and_are_stored_once() {
-        let mut steps = Steps::zeroed();
-        // x1 = x * s, y = g * s, x2 = x1 + y in x's place, z = x2 * y
-        for next in [step(0, None, 0), step(64, None, 128), step(0, Some(128), 0), step(0, Some(128), 192)] {
-            assert!(steps.fits(&next, 64));
-            steps.push(next);
-        }
-        let sources: Vec<_> = steps.so_far().iter().map(|s| (s.source_a, s.source_b, s.stored)).collect();
-        assert_eq!(
-            sources,
-            [(IN_MEMORY, SCALAR, 0), (IN_MEMORY, SCALAR, 1), (BEFORE_LAST, LAST, 1), (LAST, BEFORE_LAST, 1)]
-        );
-        assert_eq!(steps.tensors(), 5);
-    }
-
-    #[test]
-    fn what_a_step_reads_from_memory_is_stored() {
-        let mut steps = Steps::zeroed();
-        for next in [
-            step(0, None, 0),
-            step(64, None, 64),
-            step(128, None, 128),
-            step(192, Some(0), 192),
-            step(0, None, 0),
-        ] {
-            steps.push(next);
-        }
-        assert_eq!(steps.so_far()[3].source_b, IN_MEMORY);
-        assert_eq!(steps.so_far().iter().map(|s| s.stored).collect::<Vec<_>>(), [1; 5]);
-    }
-
-    #[test]
-    fn memory_that_overlaps_elsewhere_does_not_follow() {
-        let mut steps = Steps::zeroed();
-        steps.push(step(0, Some(256), 512));
-        for (next, follows) in [
-            (step(512, None, 1024), true),
-            (step(528, None, 1024), false), // reads what was written, shifted
-            (step(1024, Some(496), 1024), false),
-            (step(1024, None, 16), false), // writes over what was read, shifted
-            (step(1024, None, 240), false),
-            (step(1024, None, 512), true),
-            (step(16, Some(240), 1024), true), // reads what was read
-        ] {
-            assert_eq!(steps.fits(&next, 64), follows, "{} {} {}", next.a, next.b, next.out);
-        }
-    }
-}
+mod tests;

@@ -180,6 +180,7 @@ impl Device {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if let Some(Origin::Pool(block)) = self.origin.take() {
+            self.device.stream().forget(self.address, self.address + self.bytes);
             self.device.give_back(block);
         }
     }

@@ -10,9 +10,10 @@ use crate::support::*;
 
 /// `x += 1`, put off where chains are on.
 fn put_off(device: &Device, x: &Buffer) -> bool {
-    let elements = Elements { buffer: x, byte_offset: 0 };
+    let elements = Elements { buffer: x, byte_offset: 0, over: None };
     let step = ElementWise {
         functor: Functor::Add,
+        from: DType::F32,
         dtype: DType::F32,
         len: x.len() / 4,
         operands: Operands::Scalar(elements, 1.0),

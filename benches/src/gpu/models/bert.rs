@@ -6,7 +6,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{FloatDType, Int, Tensor};
 
 use super::parts::*;
-use crate::gpu::models::{Trained, labels};
+use crate::gpu::models::{Scored, Trained, labels};
 
 /// The tokens of a sentence.
 const LENGTH: usize = 128;
@@ -55,7 +55,14 @@ impl<B: Backend> Trained<B> for Bert<B> {
         batch
     }
 
-    fn loss(&self, (words, classes): Self::Batch) -> Tensor<B, 1> {
+    fn loss(&self, batch: Self::Batch) -> Tensor<B, 1> {
+        let classes = batch.1.clone();
+        cross_entropy(self.scores(batch), classes)
+    }
+}
+
+impl<B: Backend> Scored<B> for Bert<B> {
+    fn scores(&self, (words, _): Self::Batch) -> Tensor<B, 2> {
         let device = words.device();
         let places = Tensor::<B, 1, Int>::arange(0..LENGTH as i64, &device).unsqueeze();
         let x = self.words.forward(words.clone())
@@ -63,6 +70,6 @@ impl<B: Backend> Trained<B> for Bert<B> {
             + self.positions.forward(places);
         let x = self.encoder.forward(TransformerEncoderInput::new(self.norm.forward(x)));
         let first = x.narrow(1, 0, 1).squeeze_dim::<2>(1);
-        cross_entropy(self.classifier.forward(self.pooler.forward(first).tanh()), classes)
+        self.classifier.forward(self.pooler.forward(first).tanh())
     }
 }

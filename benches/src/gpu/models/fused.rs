@@ -45,5 +45,8 @@ mod parts {
 mod bert;
 #[path = "nets.rs"]
 mod nets;
+#[path = "resnet50.rs"]
+mod resnet50;
 pub(crate) use bert::Bert;
 pub(crate) use nets::{Cnn, Mlp, ResNet18, Transformer};
+pub(crate) use resnet50::ResNet50;

@@ -98,7 +98,13 @@ struct Block<B: Backend> {
     around_norm: Option<BatchNorm<B>>,
 }
 
-fn conv<B: Backend>(from: usize, to: usize, size: usize, stride: usize, device: &B::Device) -> Conv2d<B> {
+pub(super) fn conv<B: Backend>(
+    from: usize,
+    to: usize,
+    size: usize,
+    stride: usize,
+    device: &B::Device,
+) -> Conv2d<B> {
     let pad = size / 2;
     Conv2dConfig::new([from, to], [size, size])
         .with_stride([stride, stride])

@@ -10,7 +10,7 @@ mod walk;
 
 use std::sync::Arc;
 
-use hip::{Device, ElementWise, Elements, Functor, Grid, Kernel, KernelName, Launch, Operands, Stream};
+use hip::{Device, ElementWise, Elements, Functor, Grid, Kernel, KernelName, Launch, Operands, Over, Stream};
 
 use crate::arg::Arg;
 use crate::error::invalid;
@@ -83,7 +83,36 @@ fn submit_with(launch: Launch<'_>, grid: Grid, shared_bytes: u32) -> hip::Result
 }
 
 fn elements(tensor: &RocmTensor) -> Elements<'_> {
-    Elements { buffer: tensor.buffer(), byte_offset: tensor.byte_offset() }
+    Elements { buffer: tensor.buffer(), byte_offset: tensor.byte_offset(), over: None }
+}
+
+/// Defers an element-wise op whose operands are broadcast or strided, if it can join a chain of
+/// deferred ops. Returns whether it was deferred. `out` is packed and of shape `shape`, over which
+/// each input has these strides.
+pub(crate) fn put_off_over<'a>(
+    op: &'static str,
+    functor: Functor,
+    shape: &'a [usize],
+    inputs: &[(&'a RocmTensor, &'a [isize])],
+    scalars: &[Arg],
+    out: &RocmTensor,
+) -> hip::Result<bool> {
+    let over = |tensor: &'a RocmTensor, strides: &'a [isize]| Elements {
+        over: Some(Over { shape, strides }),
+        ..elements(tensor)
+    };
+    let operands = match (inputs, scalars) {
+        (&[(a, by)], []) => Operands::One(over(a, by)),
+        (&[(a, by)], &[Arg::F32(value)]) => Operands::Scalar(over(a, by), value),
+        (&[(a, a_by), (b, b_by)], []) => Operands::Two(over(a, a_by), over(b, b_by)),
+        _ => return Ok(false),
+    };
+    put_off(op, functor, operands, out)
+}
+
+/// Whether an op that gives a tensor like this may be deferred.
+pub(crate) fn may_put_off(functor: Functor, tensor: &RocmTensor) -> bool {
+    tensor.kernel_type().is_ok_and(|ty| tensor.hip_device().may_put_off(functor, ty, tensor.len()))
 }
 
 /// Runs an element-wise op of packed tensors of one shape and dtype. Either the stream defers the
@@ -120,7 +149,17 @@ pub(crate) fn put_off(
     out: &RocmTensor,
 ) -> hip::Result<bool> {
     let (dtype, len) = (out.kernel_type()?, out.len());
-    out.hip_device().put_off(op, ElementWise { functor, dtype, len, operands, out: elements(out) })
+    out.hip_device()
+        .put_off(op, ElementWise { functor, from: dtype, dtype, len, operands, out: elements(out) })
+}
+
+/// Defers the conversion of a packed tensor, if it can join a chain of deferred ops. Returns whether
+/// it was deferred.
+pub(crate) fn put_off_cast(op: &'static str, tensor: &RocmTensor, out: &RocmTensor) -> hip::Result<bool> {
+    let (from, dtype, len) = (tensor.kernel_type()?, out.kernel_type()?, out.len());
+    let operands = Operands::One(elements(tensor));
+    let step = ElementWise { functor: Functor::Cast, from, dtype, len, operands, out: elements(out) };
+    out.hip_device().put_off(op, step)
 }
 
 /// Launches `kernel(n, inputs.., scalars.., outputs..)` over packed tensors of at least `n`
