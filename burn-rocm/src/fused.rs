@@ -12,6 +12,9 @@ pub use crate::ops::attention::inference::attention_inference;
 pub use crate::ops::attention::options::{
     Attended, AttentionDropout, AttentionInferenceOptions, AttentionOptions, AttentionPath,
 };
+pub use crate::ops::attention::packed::{
+    PackedOffsets, attention_packed, attention_packed_backward, attention_packed_inference,
+};
 pub use crate::ops::attention::self_attention::{
     Projections, SelfAttended, SelfAttentionGradients, self_attention, self_attention_backward, swap_leading,
 };

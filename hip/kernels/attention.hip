@@ -4,7 +4,7 @@
 // softmax"). A block takes a tile of queries and goes through all keys tile by tile; the scores
 // never reach memory. The file also has the window for attention that the host composes of several
 // kernels.
-#include "attention_scores.h"
+#include "attention_sequences.h"
 #include "attention_stage.h"
 #include "block_product.h"
 #include "prelude.h"
@@ -16,10 +16,11 @@ template <class T> struct Given {
     const T *q, *k, *v;
     const u8 *mask;          // or null: true hides a key
     const T *bias;           // or null
+    const i32 *offsets;      // of packed sequences, or null
     compute_t<T> scale, cap; // cap 0: scores are not capped
     Window window;
     u32 mask_size; // bytes of a bool
-    // Only for TRAINED:
+    // Only for TRAINED and PACKED:
     compute_t<T> fill; // the score of a hidden key
     u32 quiet;         // whether 1 is added to the sum of exponentials
     u64 seed, call;
@@ -31,13 +32,18 @@ template <class T> struct Given {
 
 // The variants of the kernel. PLAIN has neither mask nor bias: their strides would take scalar
 // registers that the rest needs. MASKED may have both. TRAINED may have a mask, dropout and a quiet
-// softmax, and stores the rows' sums, from which the gradients are computed.
-constexpr i32 PLAIN = 0, MASKED = 1, TRAINED = 2;
+// softmax, and stores the rows' sums, from which the gradients are computed. PACKED is TRAINED without
+// a mask for packed sequences (`attention_sequences.h`).
+constexpr i32 PLAIN = 0, MASKED = 1, TRAINED = 2, PACKED = 3;
+constexpr bool is_trained(i32 kind) { return kind >= TRAINED; }
+constexpr bool has_mask(i32 kind) { return kind == MASKED || kind == TRAINED; }
 
 // The parameters in the form that a tile needs.
-template <class T> struct Inputs {
+template <class T, i32 KIND> struct Inputs {
     using C = compute_t<T>;
+    Sequence at;
     u32 queries, keys, width, values;
+    u32 all_keys; // of all sequences
     View q_at, k_at, v_at, bias_at;
     const T *q, *k, *v; // of one batch and head
     Mask mask;
@@ -47,18 +53,30 @@ template <class T> struct Inputs {
     bool quiet;
     Dropout<C> dropout;
     RowSum<C> *sums; // or null
-    u64 first_row;
+    u64 sums_row;
+    T *out;
+    u64 out_step; // elements from one row of the output to the next
 
     DEVICE Inputs(const Given<T> &g, i64 batch, i64 head)
-        : queries((u32)g.s.queries), keys((u32)g.s.keys), width((u32)g.s.width), values((u32)g.s.values), q_at(g.q_at),
-          k_at(g.k_at), v_at(g.v_at), bias_at(g.bias_at), q(g.q + first(q_at, batch, head)),
-          k(g.k + first(k_at, batch, shared_head(head, g.s.group))),
-          v(g.v + first(v_at, batch, shared_head(head, g.s.group))),
+        : at(sequence_of < KIND == PACKED > (g.s, g.offsets, (u32)batch)), queries(at.queries), keys(at.keys),
+          width((u32)g.s.width), values((u32)g.s.values), all_keys((u32)g.s.keys), q_at(g.q_at), k_at(g.k_at),
+          v_at(g.v_at), bias_at(g.bias_at), q(g.q + first(q_at, at.q, head)),
+          k(g.k + first(k_at, at.k, shared_head(head, g.s.group))),
+          v(g.v + first(v_at, at.k, shared_head(head, g.s.group))),
           mask(mask_of(g.mask_at, g.mask, g.mask_size, batch, head)),
           bias(g.bias == nullptr ? g.bias : g.bias + first(bias_at, batch, head)), scale(g.scale), cap(g.cap),
           fill(g.fill), window(g.window), quiet(g.quiet != 0),
           dropout{stream_of(g.seed, g.call), g.dropping, g.last, g.factor}, sums(g.sums),
-          first_row((u64)((batch * g.s.heads + head) * g.s.queries)) {}
+          sums_row(first_row < KIND == PACKED > (g.s, at, (u32)head)) {
+        // The output is packed: [rows, heads, values] of sequences, else [batch, heads, queries, values].
+        if constexpr (KIND == PACKED) {
+            out_step = (u64)g.s.heads * values;
+            out = g.out + (u64)at.q * out_step + (u64)head * values;
+        } else {
+            out_step = values;
+            out = g.out + sums_row * values;
+        }
+    }
     static DEVICE i64 first(const View &at, i64 batch, i64 head) { return batch * at.batch + head * at.head; }
 
     // The keys that some query in first..=last sees.
@@ -75,7 +93,7 @@ template <class T> struct Inputs {
     // the row.
     DEVICE C total(C base, C sum) const { return quiet ? sum + math::exp(-base) : sum; }
     DEVICE void leave(u32 query, C base, C factor) const {
-        if (sums != nullptr) sums[first_row + query] = RowSum<C>{base, factor};
+        if (sums != nullptr) sums[sums_row + query] = RowSum<C>{base, factor};
     }
 };
 
@@ -91,23 +109,23 @@ constexpr u32 ROWS = 128, KEYS = 64; // queries and keys of a tile
 // Turns the scores of one query and a tile of keys into weights, and updates the row's greatest
 // score and sum. Returns the factor for earlier weights.
 template <i32 KIND, class T, class C = compute_t<T>>
-DEVICE C weigh(const Inputs<T> &p, u32 query, u32 key0, u32 count, C *x, C &top, C &sum) {
+DEVICE C weigh(const Inputs<T, KIND> &p, u32 query, u32 key0, u32 count, C *x, C &top, C &sum) {
     INDEPENDENT
     for (u32 j = 0; j < KEYS; ++j) x[j] *= p.scale;
     if (p.cap > (C)0) {
         INDEPENDENT
         for (u32 j = 0; j < KEYS; ++j) x[j] = p.cap * math::tanh(x[j] / p.cap);
     }
-    if (KIND == TRAINED && p.dropout.on) {
+    if (is_trained(KIND) && p.dropout.on) {
         u32 word[KEYS];
         static_assert(KEYS == SPAN, "one span of words a tile");
         for (u32 l = 0; l < BLOCKS; ++l) {
-            Words words = p.dropout.at(p.first_row + query, p.keys, key0 + l);
+            Words words = p.dropout.at(p.sums_row + query, p.all_keys, key0 + l);
             for (u32 w = 0; w < APART; ++w) word[w * BLOCKS + l] = words.w[w];
         }
         for (u32 j = 0; j < KEYS; ++j) x[j] *= p.dropout.kept(word[j]);
     }
-    if (p.mask.from != nullptr) {
+    if (has_mask(KIND) && p.mask.from != nullptr) {
         C hidden = KIND == TRAINED ? p.fill : LOWEST<C>;
         for (u32 j = 0; j < count; ++j) x[j] = p.mask.hides(query, key0 + j) ? hidden : x[j];
     }
@@ -136,9 +154,9 @@ template <class C> struct Tile {
         sum[ROWS];
 };
 
-template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch, i64 head, u32 row0, T *out) {
+template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch, i64 head, u32 row0) {
     using C = compute_t<T>;
-    const Inputs<T> p(given, batch, head);
+    const Inputs<T, KIND> p(given, batch, head);
     constexpr u32 PANEL = ABREAST * lanes<C>::count;
     Tile<C> &tile = *(Tile<C> *)hip_cpu_scratch(sizeof(Tile<C>));
     // __restrict holds because no other pointer of this function points into the tile.
@@ -198,10 +216,10 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
         }
     }
     for (u32 r = 0; r < rows; ++r) {
-        C base = base_of(top[r]), total = KIND == TRAINED ? p.total(base, sum[r]) : sum[r], factor = share(total);
-        if (KIND == TRAINED) p.leave(row0 + r, base, factor);
+        C base = base_of(top[r]), total = is_trained(KIND) ? p.total(base, sum[r]) : sum[r], factor = share(total);
+        if (is_trained(KIND)) p.leave(row0 + r, base, factor);
         for (u32 c = 0; c < p.values; ++c)
-            out[(u64)(row0 + r) * p.values + c] = store<T>::from(sums[r * pitch + c] * factor);
+            p.out[(row0 + r) * p.out_step + c] = store<T>::from(sums[r * pitch + c] * factor);
     }
 }
 
@@ -220,7 +238,7 @@ template <class C, class Op> DEVICE C across(C value, Op op) {
     return value;
 }
 
-template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch, i64 head, u32 row0, T *out) {
+template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch, i64 head, u32 row0) {
     using C = compute_t<T>;
     // Shared memory is 33 KB in either case. PITCH is one more than ROWS, so that writes down a
     // column use different banks.
@@ -238,15 +256,14 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
         top[i] = LOWEST<C>;
         sum[i] = (C)0;
     }
-    u32 queries = (u32)given.s.queries;
-    Range seen = Inputs<T>(given, batch, head).seen(row0, row0 + ROWS - 1);
+    Range seen = Inputs<T, KIND>(given, batch, head).seen(row0, row0 + ROWS - 1);
     // Reloaded for each tile: if kept, the parameters do not fit into the scalar registers.
-    auto inputs = [&] { return Inputs<T>(reload_parameters(given), batch, head); };
+    auto inputs = [&] { return Inputs<T, KIND>(reload_parameters(given), batch, head); };
     for (u32 key0 = seen.begin / KEYS * KEYS; key0 < seen.end; key0 += KEYS) {
         u32 width = inputs().width, values = inputs().values;
         C score[MICRO][ACROSS] = {};
         for (u32 d0 = 0; d0 < width; d0 += DEPTH) {
-            const Inputs<T> p = inputs();
+            const Inputs<T, KIND> p = inputs();
             sync_threads(); // threads may still read what was staged before
             stage<ROWS, DEPTH>(p.q, p.q_at, row0, p.queries, d0, p.width, 1, PITCH, staged);
             stage<KEYS, DEPTH>(p.k, p.k_at, key0, p.keys, d0, p.width, 1, KEYS + 1, staged + LEFT);
@@ -266,23 +283,23 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
         }
         UNROLLED
         for (u32 i = 0; i < MICRO; ++i) {
-            const Inputs<T> p = inputs();
+            const Inputs<T, KIND> p = inputs();
             u32 query = row0 + i * SIDE + ty;
             u32 inside = query < p.queries ? p.keys : 0;
             C peak = LOWEST<C>;
             Words words = {};
             // Reloaded, because the keys of Philox's ten rounds would not fit either.
-            if (KIND == TRAINED && p.dropout.on) {
-                const Inputs<T> d = inputs();
-                words = d.dropout.at(d.first_row + query, d.keys, key0 + tx);
+            if (is_trained(KIND) && p.dropout.on) {
+                const Inputs<T, KIND> d = inputs();
+                words = d.dropout.at(d.sums_row + query, d.all_keys, key0 + tx);
             }
-            const Inputs<T> m = inputs();
+            const Inputs<T, KIND> m = inputs();
             UNROLLED
             for (u32 j = 0; j < ACROSS; ++j) {
                 u32 key = key0 + j * SIDE + tx;
                 C x = p.capped(score[i][j]);
+                if (is_trained(KIND) && m.dropout.on) x *= m.dropout.kept(word_of(words, key0 % SPAN / SIDE + j));
                 if constexpr (KIND == TRAINED) {
-                    if (m.dropout.on) x *= m.dropout.kept(word_of(words, key0 % SPAN / SIDE + j));
                     if (m.mask.from != nullptr && key < inside && m.mask.hides(query, key)) x = m.fill;
                 }
                 if constexpr (KIND == MASKED) {
@@ -316,7 +333,7 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
         UNROLLED
         for (u32 c = 0; c < PARTS; ++c) {
             if (c * COLUMNS < values) {
-                const Inputs<T> p = inputs();
+                const Inputs<T, KIND> p = inputs();
                 sync_threads();
                 stage<KEYS, COLUMNS>(p.v, p.v_at, key0, p.keys, c * COLUMNS, p.values, COLUMNS, 1, staged);
                 sync_threads();
@@ -335,13 +352,13 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
             }
         }
     }
-    const Inputs<T> p = inputs();
-    u32 values = p.values;
+    const Inputs<T, KIND> p = inputs();
+    u32 values = p.values, queries = p.queries;
     UNROLLED
     for (u32 i = 0; i < MICRO; ++i) {
         u32 query = row0 + i * SIDE + ty;
         C total = across(sum[i], Plus());
-        if constexpr (KIND == TRAINED) {
+        if constexpr (is_trained(KIND)) {
             C base = base_of(top[i]);
             total = p.total(base, total);
             if (tx == 0 && query < queries) p.leave(query, base, share(total));
@@ -353,7 +370,7 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
             for (u32 j = 0; j < MICRO; ++j) {
                 u32 column = c * COLUMNS + j * SIDE + tx;
                 if (query < queries && column < values)
-                    out[(u64)query * values + column] = store<T>::from(sums[i][c][j] * factor);
+                    p.out[query * p.out_step + column] = store<T>::from(sums[i][c][j] * factor);
             }
         }
     }
@@ -367,22 +384,31 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
 // pair, up to a limit, but any number of blocks works. Tiles of keys that no query of a tile sees
 // are not read. TRAINED computes out = softmax(window(mask(dropout(scale q k^T)))) v, where the
 // score of a hidden key is `fill` instead of -inf, and writes each row's RowSum to sums[pair, query].
+// PACKED: `out` is packed [rows, heads, values], and the rows' sums are sums[head, row]. Nothing outside
+// a sequence is read for it.
 template <class T, i32 KIND>
 __global__ __launch_bounds__(256) void attention(Shape s, View q_at, View k_at, View v_at, View mask_at, View bias_at,
                                                  const T *q, const T *k, const T *v, const u8 *mask, const T *bias,
-                                                 compute_t<T> scale, compute_t<T> cap, Window window, u32 mask_size,
-                                                 compute_t<T> fill, u32 quiet, u64 seed, u64 call, u32 dropping,
-                                                 u32 last, compute_t<T> factor, T *out, RowSum<compute_t<T>> *sums) {
-    if constexpr (KIND == PLAIN) mask = nullptr, bias = nullptr;
-    Given<T> given{s,   q_at,   k_at,      v_at, mask_at, bias_at, q,    k,        v,    mask,   bias, scale,
+                                                 const i32 *offsets, compute_t<T> scale, compute_t<T> cap,
+                                                 Window window, u32 mask_size, compute_t<T> fill, u32 quiet, u64 seed,
+                                                 u64 call, u32 dropping, u32 last, compute_t<T> factor, T *out,
+                                                 RowSum<compute_t<T>> *sums) {
+    if constexpr (KIND == PLAIN || KIND == PACKED) mask = nullptr, bias = nullptr;
+    Given<T> given{s,   q_at,   k_at,      v_at, mask_at, bias_at, q,    k,        v,    mask,   bias, offsets, scale,
                    cap, window, mask_size, fill, quiet,   seed,    call, dropping, last, factor, out,  sums};
-    for_each_row((u64)s.pairs * ((s.queries + ROWS - 1) / ROWS), [=](u64 item) {
-        const Given<T> &g = reload_parameters(given);
-        i64 tiles = (g.s.queries + ROWS - 1) / ROWS, pair = (i64)item / tiles, batch = pair / g.s.heads,
-            head = pair - batch * g.s.heads;
-        attend<KIND>(given, batch, head, (u32)((i64)item - pair * tiles) * ROWS,
-                     g.out + pair * g.s.queries * g.s.values);
-    });
+    if constexpr (KIND == PACKED) {
+        for_each_row(PackedPlace<ROWS>::items(s.queries, s.pairs, s.heads), [=](u64 item) {
+            const Given<T> &g = reload_parameters(given);
+            const PackedPlace<ROWS> at(item, g.s.pairs, g.s.heads, g.offsets, BY_PAIR);
+            if (at.exists) attend<KIND>(given, at.batch, at.head, at.row);
+        });
+    } else {
+        for_each_row((u64)s.pairs * ((s.queries + ROWS - 1) / ROWS), [=](u64 item) {
+            const Given<T> &g = reload_parameters(given);
+            i64 tiles = (g.s.queries + ROWS - 1) / ROWS, pair = (i64)item / tiles, batch = pair / g.s.heads;
+            attend<KIND>(given, batch, pair - batch * g.s.heads, (u32)((i64)item - pair * tiles) * ROWS);
+        });
+    }
 }
 
 // out[row, col] = x[row, col], or -inf if the window of query row % queries lacks the key. There are

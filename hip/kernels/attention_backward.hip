@@ -4,7 +4,7 @@
 // gradients of keys and values; the other takes a tile of queries through all keys, for the
 // queries' gradient. Each recomputes the scores, and the weights from them and from the row sums
 // that the forward kernel stored.
-#include "attention_scores.h"
+#include "attention_sequences.h"
 #include "attention_stage.h"
 #include "block_product.h"
 #include "prelude.h"
@@ -18,6 +18,7 @@ template <class T> struct Given {
     const u8 *mask;        // or null: true hides a key
     const RowSum<C> *sums; // of each row
     const C *dots;         // of each row: the product of the output and its gradient
+    const i32 *offsets;    // of packed sequences, or null
     C scale, fill;         // fill: the score of a hidden key
     Window window;
     u32 mask_size;
@@ -30,10 +31,15 @@ template <class T> struct Given {
 // The most features of a head. Beyond it the host composes attention of several kernels.
 constexpr u32 WIDEST = 128;
 
+// The variants of the kernels. PACKED has packed sequences (`attention_sequences.h`) and no mask.
+constexpr i32 PADDED = 0, PACKED = 1;
+
 // The parameters in the form that a tile of scores needs.
-template <class T> struct Inputs {
+template <class T, i32 KIND> struct Inputs {
     using C = compute_t<T>;
+    Sequence at;
     u32 queries, keys, width, values;
+    u32 all_keys; // of all sequences
     View q_at, k_at, v_at, grad_at;
     const T *q, *k, *v, *grad; // of one batch and head
     Mask mask;
@@ -44,20 +50,29 @@ template <class T> struct Inputs {
     Dropout<C> dropout;
     u64 row0; // the first row of the batch and head
 
-    DEVICE Inputs(const Given<T> &g, i64 pair)
-        : queries((u32)g.s.queries), keys((u32)g.s.keys), width((u32)g.s.width), values((u32)g.s.values), q_at(g.q_at),
-          k_at(g.k_at), v_at(g.v_at), grad_at(g.grad_at), scale(g.scale), fill(g.fill), window(g.window),
-          dropout{stream_of(g.seed, g.call), g.dropping, g.last, g.factor}, row0((u64)(pair * g.s.queries)) {
-        i64 batch = pair / g.s.heads, head = pair - batch * g.s.heads;
-        auto first = [=](const View &at) { return batch * at.batch + head * at.head; };
-        q = g.q + first(q_at);
+    DEVICE Inputs(const Given<T> &g, i64 batch, i64 head)
+        : at(sequence_of < KIND == PACKED > (g.s, g.offsets, (u32)batch)), queries(at.queries), keys(at.keys),
+          width((u32)g.s.width), values((u32)g.s.values), all_keys((u32)g.s.keys), q_at(g.q_at), k_at(g.k_at),
+          v_at(g.v_at), grad_at(g.grad_at), scale(g.scale), fill(g.fill), window(g.window),
+          dropout{stream_of(g.seed, g.call), g.dropping, g.last, g.factor},
+          row0(first_row < KIND == PACKED > (g.s, at, (u32)head)) {
+        auto first = [=](const View &of, i64 batch, i64 head) { return batch * of.batch + head * of.head; };
         i64 shared = shared_head(head, g.s.group);
-        k = g.k + batch * k_at.batch + shared * k_at.head;
-        v = g.v + batch * v_at.batch + shared * v_at.head;
-        grad = g.grad + first(grad_at);
-        mask = mask_of(g.mask_at, g.mask, g.mask_size, batch, head);
+        q = g.q + first(q_at, at.q, head);
+        k = g.k + first(k_at, at.k, shared);
+        v = g.v + first(v_at, at.k, shared);
+        grad = g.grad + first(grad_at, at.q, head);
+        mask = mask_of(g.mask_at, KIND == PACKED ? nullptr : g.mask, g.mask_size, batch, head);
         sums = g.sums + row0;
         dots = g.dots + row0;
+    }
+    // A gradient of `heads` heads that begins with this batch and head, and the elements from one of
+    // its rows to the next. It is packed: [rows, heads, columns] of sequences, whose first row is
+    // `first`, else [batch, heads, rows, columns].
+    static DEVICE T *part(T *gradient, u32 first, i64 heads, i64 head, u32 rows, u32 columns, u64 &step) {
+        step = KIND == PACKED ? (u64)heads * columns : columns;
+        if constexpr (KIND == PACKED) return gradient + first * step + (u64)head * columns;
+        return gradient + ((u64)first * heads + head) * rows * columns;
     }
     // The keys that some query in first..=last sees, and the reverse.
     DEVICE Range keys_of(u32 first, u32 last) const { return window.keys_of(first, last, queries, keys); }
@@ -116,9 +131,9 @@ template <class C> struct Side {
 
 // The tile's weights and the gradients with respect to q k^T, 0 outside. `q` is laid out by
 // `group_rows`, `k` by `turn_rows`.
-template <class T, class C = compute_t<T>>
-DEVICE void tile_gradients(const Inputs<T> &p, u32 query0, u32 key0, const Side<C> &q, const Side<C> &k, C *weights,
-                           C *grads) {
+template <i32 KIND, class T, class C = compute_t<T>>
+DEVICE void tile_gradients(const Inputs<T, KIND> &p, u32 query0, u32 key0, const Side<C> &q, const Side<C> &k,
+                           C *weights, C *grads) {
     constexpr u32 PANEL = ABREAST * lanes<C>::count;
     for (u32 i = 0; i < TILE * TILE; ++i) weights[i] = grads[i] = (C)0;
     for (u32 c = 0; c < TILE; c += PANEL) {
@@ -140,7 +155,7 @@ DEVICE void tile_gradients(const Inputs<T> &p, u32 query0, u32 key0, const Side<
         if (p.dropout.on && begin < end) {
             static_assert(TILE == SPAN, "one span of words a tile");
             for (u32 l = 0; l < BLOCKS; ++l) {
-                Words words = p.dropout.at(p.row0 + query, p.keys, key0 + l);
+                Words words = p.dropout.at(p.row0 + query, p.all_keys, key0 + l);
                 for (u32 b = 0; b < APART; ++b) word[b * BLOCKS + l] = words.w[b];
             }
         }
@@ -171,16 +186,17 @@ template <bool BY_KEY, class C> DEVICE void add_product(const C *tile, const C *
         }
     }
 }
-template <class T, class C> DEVICE void write_rows(const C *sums, u32 pitch, u32 row0, u32 rows, u32 columns, T *out) {
+template <class T, class C>
+DEVICE void write_rows(const C *sums, u32 pitch, u32 row0, u32 rows, u32 columns, T *out, u64 step) {
     for (u32 r = 0; r < TILE && row0 + r < rows; ++r) {
-        for (u32 c = 0; c < columns; ++c) out[(u64)(row0 + r) * columns + c] = store<T>::from(sums[r * pitch + c]);
+        for (u32 c = 0; c < columns; ++c) out[(row0 + r) * step + c] = store<T>::from(sums[r * pitch + c]);
     }
 }
 
-// `shared` counts the pairs of a batch and a head of keys.
-template <class T> DEVICE void by_keys(const Given<T> &given, i64 shared, u32 key0) {
+// `shared` is a head of keys.
+template <i32 KIND, class T> DEVICE void by_keys(const Given<T> &given, i64 batch, i64 shared, u32 key0) {
     using C = compute_t<T>;
-    const Inputs<T> first(given, shared * given.s.group);
+    const Inputs<T, KIND> first(given, batch, shared * given.s.group);
     constexpr u32 PANEL = ABREAST * lanes<C>::count;
     Side<C> q, k;
     C rows[TILE * WIDEST], grad_rows[TILE * WIDEST], weights[TILE * TILE], grads[TILE * TILE];
@@ -192,24 +208,28 @@ template <class T> DEVICE void by_keys(const Given<T> &given, i64 shared, u32 ke
     turn_rows(rows, first.values, long_, k.values);
     Range seeing = first.queries_of(key0, key0 + TILE - 1);
     for (i64 member = 0; member < given.s.group; ++member) {
-        const Inputs<T> p(given, shared * given.s.group + member);
+        const Inputs<T, KIND> p(given, batch, shared * given.s.group + member);
         for (u32 query0 = seeing.begin / TILE * TILE; query0 < seeing.end; query0 += TILE) {
             pack_rows(p.q, p.q_at, query0, p.queries, p.width, wide, rows);
             group_rows(rows, p.width, wide, q.features);
             pack_rows(p.grad, p.grad_at, query0, p.queries, p.values, long_, grad_rows);
             group_rows(grad_rows, p.values, long_, q.values);
-            tile_gradients(p, query0, key0, q, k, weights, grads);
+            tile_gradients<KIND>(p, query0, key0, q, k, weights, grads);
             add_product<true>(weights, grad_rows, long_, value_sums);
             add_product<true>(grads, rows, wide, key_sums);
         }
     }
-    write_rows(key_sums, wide, key0, first.keys, first.width, given.out + shared * first.keys * first.width);
-    write_rows(value_sums, long_, key0, first.keys, first.values, given.other + shared * first.keys * first.values);
+    i64 heads = given.s.heads / given.s.group;
+    u64 step;
+    T *by_key = first.part(given.out, first.at.k, heads, shared, first.keys, first.width, step);
+    write_rows(key_sums, wide, key0, first.keys, first.width, by_key, step);
+    T *by_value = first.part(given.other, first.at.k, heads, shared, first.keys, first.values, step);
+    write_rows(value_sums, long_, key0, first.keys, first.values, by_value, step);
 }
 
-template <class T> DEVICE void by_queries(const Given<T> &given, i64 pair, u32 query0) {
+template <i32 KIND, class T> DEVICE void by_queries(const Given<T> &given, i64 batch, i64 head, u32 query0) {
     using C = compute_t<T>;
-    const Inputs<T> p(given, pair);
+    const Inputs<T, KIND> p(given, batch, head);
     constexpr u32 PANEL = ABREAST * lanes<C>::count;
     Side<C> q, k;
     C rows[TILE * WIDEST], weights[TILE * TILE], grads[TILE * TILE], sums[TILE * WIDEST] = {};
@@ -224,10 +244,12 @@ template <class T> DEVICE void by_queries(const Given<T> &given, i64 pair, u32 q
         turn_rows(rows, p.values, long_, k.values);
         pack_rows(p.k, p.k_at, key0, p.keys, p.width, wide, rows);
         turn_rows(rows, p.width, wide, k.features);
-        tile_gradients(p, query0, key0, q, k, weights, grads);
+        tile_gradients<KIND>(p, query0, key0, q, k, weights, grads);
         add_product<false>(grads, rows, wide, sums);
     }
-    write_rows(sums, wide, query0, p.queries, p.width, given.out + pair * p.queries * p.width);
+    u64 step;
+    T *out = p.part(given.out, p.at.q, given.s.heads, head, p.queries, p.width, step);
+    write_rows(sums, wide, query0, p.queries, p.width, out, step);
 }
 
 #else
@@ -273,9 +295,9 @@ DEVICE void tile_product(const T *left, const View &left_at, u32 left0, u32 left
 
 // The weights of a tile and the gradients with respect to q k^T, for queries i * 16 + ty and keys j
 // * 16 + tx; 0 outside.
-template <u32 M, class T, class C>
-DEVICE void tile_gradients(const Given<T> &given, i64 pair, u32 query0, u32 key0, C *staged, C (&weight)[M][M],
-                           C (&grad)[M][M]) {
+template <i32 KIND, u32 M, class T, class C>
+DEVICE void tile_gradients(const Given<T> &given, i64 batch, i64 head, u32 query0, u32 key0, C *staged,
+                           C (&weight)[M][M], C (&grad)[M][M]) {
     u32 tx = threadIdx.x % SIDE, ty = threadIdx.x / SIDE;
     UNROLLED
     for (u32 i = 0; i < M; ++i) {
@@ -283,19 +305,19 @@ DEVICE void tile_gradients(const Given<T> &given, i64 pair, u32 query0, u32 key0
         for (u32 j = 0; j < M; ++j) weight[i][j] = grad[i][j] = (C)0;
     }
     {
-        const Inputs<T> p(reload_parameters(given), pair);
+        const Inputs<T, KIND> p(reload_parameters(given), batch, head);
         tile_product(p.q, p.q_at, query0, p.queries, p.k, p.k_at, key0, p.keys, p.width, staged, weight);
     }
     {
-        const Inputs<T> p(reload_parameters(given), pair);
+        const Inputs<T, KIND> p(reload_parameters(given), batch, head);
         tile_product(p.grad, p.grad_at, query0, p.queries, p.v, p.v_at, key0, p.keys, p.values, staged, grad);
     }
-    const Inputs<T> p(reload_parameters(given), pair);
+    const Inputs<T, KIND> p(reload_parameters(given), batch, head);
     UNROLLED
     for (u32 i = 0; i < M; ++i) {
         u32 query = query0 + i * SIDE + ty;
         Words words = {};
-        if (p.dropout.on) words = p.dropout.at(p.row0 + query, p.keys, key0 + tx);
+        if (p.dropout.on) words = p.dropout.at(p.row0 + query, p.all_keys, key0 + tx);
         UNROLLED
         for (u32 j = 0; j < M; ++j) {
             u32 key = key0 + j * SIDE + tx;
@@ -336,7 +358,7 @@ DEVICE void add_product(const C *tile, const T *from, const View &at, u32 row0, 
 }
 
 template <u32 M, class T, class C>
-DEVICE void write_rows(const C (&sum)[M][PARTS][ABREAST_COLUMNS], u32 row0, u32 rows, u32 columns, T *out) {
+DEVICE void write_rows(const C (&sum)[M][PARTS][ABREAST_COLUMNS], u32 row0, u32 rows, u32 columns, T *out, u64 step) {
     u32 tx = threadIdx.x % SIDE, ty = threadIdx.x / SIDE;
     UNROLLED
     for (u32 i = 0; i < M; ++i) {
@@ -346,7 +368,7 @@ DEVICE void write_rows(const C (&sum)[M][PARTS][ABREAST_COLUMNS], u32 row0, u32 
             UNROLLED
             for (u32 j = 0; j < ABREAST_COLUMNS; ++j) {
                 u32 column = c * COLUMNS + j * SIDE + tx;
-                if (row < rows && column < columns) out[(u64)row * columns + column] = store<T>::from(sum[i][c][j]);
+                if (row < rows && column < columns) out[row * step + column] = store<T>::from(sum[i][c][j]);
             }
         }
     }
@@ -368,8 +390,8 @@ template <bool BY_KEY, u32 M, class C> DEVICE void keep_tile(const C (&value)[M]
     }
 }
 
-// `shared` counts the pairs of a batch and a head of keys.
-template <class T> DEVICE void by_keys(const Given<T> &given, i64 shared, u32 key0) {
+// `shared` is a head of keys.
+template <i32 KIND, class T> DEVICE void by_keys(const Given<T> &given, i64 batch, i64 shared, u32 key0) {
     using C = compute_t<T>;
     using S = Tile<C>;
     constexpr u32 M = S::MICRO, TILE = S::SIZE;
@@ -377,29 +399,33 @@ template <class T> DEVICE void by_keys(const Given<T> &given, i64 shared, u32 ke
     SHARED(C, whole_tile, TILE * S::PITCH);
     C *staged = staged_part, *tile = whole_tile;
     C key_sums[M][PARTS][ABREAST_COLUMNS] = {}, value_sums[M][PARTS][ABREAST_COLUMNS] = {};
-    i64 pair = shared * given.s.group;
-    Range seeing = Inputs<T>(given, pair).queries_of(key0, key0 + TILE - 1);
-    for (u32 left = (u32)given.s.group; left > 0; --left, ++pair) {
+    i64 head = shared * given.s.group;
+    Range seeing = Inputs<T, KIND>(given, batch, head).queries_of(key0, key0 + TILE - 1);
+    for (u32 left = (u32)given.s.group; left > 0; --left, ++head) {
         for (u32 query0 = seeing.begin / TILE * TILE; query0 < seeing.end; query0 += TILE) {
             C weight[M][M], grad[M][M];
-            tile_gradients(given, pair, query0, key0, staged, weight, grad);
+            tile_gradients<KIND>(given, batch, head, query0, key0, staged, weight, grad);
             keep_tile<true>(weight, tile);
             {
-                const Inputs<T> p(reload_parameters(given), pair);
+                const Inputs<T, KIND> p(reload_parameters(given), batch, head);
                 add_product(tile, p.grad, p.grad_at, query0, p.queries, p.values, staged, value_sums);
             }
             keep_tile<true>(grad, tile);
-            const Inputs<T> p(reload_parameters(given), pair);
+            const Inputs<T, KIND> p(reload_parameters(given), batch, head);
             add_product(tile, p.q, p.q_at, query0, p.queries, p.width, staged, key_sums);
         }
     }
     const Given<T> &g = reload_parameters(given);
-    u32 keys = (u32)g.s.keys, width = (u32)g.s.width, values = (u32)g.s.values;
-    write_rows(key_sums, key0, keys, width, g.out + shared * keys * width);
-    write_rows(value_sums, key0, keys, values, g.other + shared * keys * values);
+    const Inputs<T, KIND> p(g, batch, shared * g.s.group);
+    i64 heads = (u32)g.s.heads / (u32)g.s.group;
+    u64 step;
+    T *by_key = p.part(g.out, p.at.k, heads, shared, p.keys, p.width, step);
+    write_rows(key_sums, key0, p.keys, p.width, by_key, step);
+    T *by_value = p.part(g.other, p.at.k, heads, shared, p.keys, p.values, step);
+    write_rows(value_sums, key0, p.keys, p.values, by_value, step);
 }
 
-template <class T> DEVICE void by_queries(const Given<T> &given, i64 pair, u32 query0) {
+template <i32 KIND, class T> DEVICE void by_queries(const Given<T> &given, i64 batch, i64 head, u32 query0) {
     using C = compute_t<T>;
     using S = Tile<C>;
     constexpr u32 M = S::MICRO, TILE = S::SIZE;
@@ -407,70 +433,90 @@ template <class T> DEVICE void by_queries(const Given<T> &given, i64 pair, u32 q
     SHARED(C, whole_tile, TILE * S::PITCH);
     C *staged = staged_part, *tile = whole_tile;
     C sums[M][PARTS][ABREAST_COLUMNS] = {};
-    Range seen = Inputs<T>(given, pair).keys_of(query0, query0 + TILE - 1);
+    Range seen = Inputs<T, KIND>(given, batch, head).keys_of(query0, query0 + TILE - 1);
     for (u32 key0 = seen.begin / TILE * TILE; key0 < seen.end; key0 += TILE) {
         C weight[M][M], grad[M][M];
-        tile_gradients(given, pair, query0, key0, staged, weight, grad);
+        tile_gradients<KIND>(given, batch, head, query0, key0, staged, weight, grad);
         keep_tile<false>(grad, tile);
-        const Inputs<T> p(reload_parameters(given), pair);
+        const Inputs<T, KIND> p(reload_parameters(given), batch, head);
         add_product(tile, p.k, p.k_at, key0, p.keys, p.width, staged, sums);
     }
     const Given<T> &g = reload_parameters(given);
-    write_rows(sums, query0, (u32)g.s.queries, (u32)g.s.width, g.out + pair * g.s.queries * g.s.width);
+    const Inputs<T, KIND> p(g, batch, head);
+    u64 step;
+    T *out = p.part(g.out, p.at.q, g.s.heads, head, p.queries, p.width, step);
+    write_rows(sums, query0, p.queries, p.width, out, step);
 }
 
 template <class C> constexpr u32 TILE_OF = Tile<C>::SIZE;
 
 #endif
 
-// The gradients of the keys [pairs / group, keys, width] and values [pairs / group, keys, values],
-// packed, each summed over the heads of its group in their order. The other operands have strides.
-// Launched with blocks of 256 threads (or one); any number of blocks works.
-template <class T>
-__global__ __launch_bounds__(256) void attention_backward_keys(
-    Shape s, View q_at, View k_at, View v_at, View grad_at, View mask_at, const T *q, const T *k, const T *v,
-    const T *grad, const u8 *mask, const RowSum<compute_t<T>> *sums, const compute_t<T> *dots, compute_t<T> scale,
-    compute_t<T> fill, Window window, u32 mask_size, u64 seed, u64 call, u32 dropping, u32 last, compute_t<T> factor,
-    T *by_k, T *by_v) {
-    constexpr i64 SIZE = TILE_OF<compute_t<T>>;
-    Given<T> given{s,    q_at,  k_at, v_at,   grad_at,   mask_at, q,    k,        v,    grad,   mask, sums,
-                   dots, scale, fill, window, mask_size, seed,    call, dropping, last, factor, by_k, by_v};
-    for_each_row((u64)(s.pairs / s.group * ((s.keys + SIZE - 1) / SIZE)), [=](u64 item) {
-        i64 tiles = (reload_parameters(given).s.keys + SIZE - 1) / SIZE, shared = (i64)item / tiles;
-        by_keys(given, shared, (u32)(((i64)item - shared * tiles) * SIZE));
-    });
+// Calls f(batch, head, row) for each tile of SIZE keys of the heads of keys, or of queries of theirs.
+template <i32 KIND, bool KEYS, u32 SIZE, class T, class F> DEVICE void for_each_tile(const Given<T> &given, F f) {
+    auto rows = [](const Given<T> &g) { return KEYS ? g.s.keys : g.s.queries; };
+    auto heads = [](const Given<T> &g) { return KEYS ? (i64)((u32)g.s.heads / (u32)g.s.group) : g.s.heads; };
+    if constexpr (KIND == PACKED) {
+        for_each_row(PackedPlace<SIZE>::items(rows(given), given.s.pairs, heads(given)), [=](u64 item) {
+            const Given<T> &g = reload_parameters(given);
+            const PackedPlace<SIZE> at(item, g.s.pairs, heads(g), KEYS ? g.offsets + g.s.pairs + 1 : g.offsets,
+                                       BY_PAIR);
+            if (at.exists) f((i64)at.batch, (i64)at.head, at.row);
+        });
+    } else {
+        for_each_row((u64)(given.s.pairs / given.s.heads * heads(given) * ((rows(given) + SIZE - 1) / SIZE)),
+                     [=](u64 item) {
+            const Given<T> &g = reload_parameters(given);
+            i64 tiles = (rows(g) + SIZE - 1) / SIZE, pair = (i64)item / tiles, batch = pair / heads(g);
+            f(batch, pair - batch * heads(g), (u32)((i64)item - pair * tiles) * SIZE);
+        });
+    }
 }
 
-// The gradient of the queries [pairs, queries, width], packed.
-template <class T>
+// The gradients of the keys [pairs / group, keys, width] and values [pairs / group, keys, values],
+// packed, each summed over the heads of its group in their order. The other operands have strides.
+// PACKED: [rows, heads / group, width] and [rows, heads / group, values]. Launched with blocks of 256
+// threads (or one); any number of blocks works.
+template <class T, i32 KIND>
+__global__ __launch_bounds__(256) void attention_backward_keys(
+    Shape s, View q_at, View k_at, View v_at, View grad_at, View mask_at, const T *q, const T *k, const T *v,
+    const T *grad, const u8 *mask, const RowSum<compute_t<T>> *sums, const compute_t<T> *dots, const i32 *offsets,
+    compute_t<T> scale, compute_t<T> fill, Window window, u32 mask_size, u64 seed, u64 call, u32 dropping, u32 last,
+    compute_t<T> factor, T *by_k, T *by_v) {
+    Given<T> given{s,       q_at,  k_at, v_at,   grad_at,   mask_at, q,    k,        v,    grad,   mask, sums, dots,
+                   offsets, scale, fill, window, mask_size, seed,    call, dropping, last, factor, by_k, by_v};
+    for_each_tile<KIND, true, TILE_OF<compute_t<T>>>(
+        given, [=](i64 batch, i64 shared, u32 key0) { by_keys<KIND>(given, batch, shared, key0); });
+}
+
+// The gradient of the queries [pairs, queries, width], packed. PACKED: [rows, heads, width].
+template <class T, i32 KIND>
 __global__ __launch_bounds__(256) void attention_backward_queries(
     Shape s, View q_at, View k_at, View v_at, View grad_at, View mask_at, const T *q, const T *k, const T *v,
-    const T *grad, const u8 *mask, const RowSum<compute_t<T>> *sums, const compute_t<T> *dots, compute_t<T> scale,
-    compute_t<T> fill, Window window, u32 mask_size, u64 seed, u64 call, u32 dropping, u32 last, compute_t<T> factor,
-    T *by_q) {
-    constexpr i64 SIZE = TILE_OF<compute_t<T>>;
-    Given<T> given{s,    q_at,  k_at, v_at,   grad_at,   mask_at, q,    k,        v,    grad,   mask, sums,
-                   dots, scale, fill, window, mask_size, seed,    call, dropping, last, factor, by_q, nullptr};
-    for_each_row((u64)(s.pairs * ((s.queries + SIZE - 1) / SIZE)), [=](u64 item) {
-        i64 tiles = (reload_parameters(given).s.queries + SIZE - 1) / SIZE, pair = (i64)item / tiles;
-        by_queries(given, pair, (u32)(((i64)item - pair * tiles) * SIZE));
-    });
+    const T *grad, const u8 *mask, const RowSum<compute_t<T>> *sums, const compute_t<T> *dots, const i32 *offsets,
+    compute_t<T> scale, compute_t<T> fill, Window window, u32 mask_size, u64 seed, u64 call, u32 dropping, u32 last,
+    compute_t<T> factor, T *by_q) {
+    Given<T> given{s,       q_at,  k_at, v_at,   grad_at,   mask_at, q,    k,        v,    grad,   mask, sums,   dots,
+                   offsets, scale, fill, window, mask_size, seed,    call, dropping, last, factor, by_q, nullptr};
+    for_each_tile<KIND, false, TILE_OF<compute_t<T>>>(
+        given, [=](i64 batch, i64 head, u32 query0) { by_queries<KIND>(given, batch, head, query0); });
 }
 
 // dots[row] = the dot product of the output's row and its gradient's, for each row of batch * heads
-// * queries. The output is packed [rows, values].
+// * queries.
 template <class T>
-__global__ void attention_dots(i64 rows, i64 heads, i64 queries, i64 values, View grad_at, const T *out, const T *grad,
-                               compute_t<T> *dots) {
+__global__ void attention_dots(i64 rows, i64 heads, i64 queries, i64 values, View out_at, View grad_at, const T *out,
+                               const T *grad, compute_t<T> *dots) {
     using C = compute_t<T>;
     for_each_row((u64)rows, [=](u64 row) {
         i64 pair = (i64)row / queries, query = (i64)row - pair * queries, batch = pair / heads,
             head = pair - batch * heads;
-        const T *g = grad + batch * grad_at.batch + head * grad_at.head + query * grad_at.row,
-                *y = out + (i64)row * values;
-        i64 step = grad_at.column;
-        C dot = block_reduce_range((u64)values, (C)0, [=](u64 i) { return (C)load(y[i]) * (C)load(g[(i64)i * step]); },
-                                   Plus());
+        auto first = [=](const View &at) { return batch * at.batch + head * at.head + query * at.row; };
+        const T *y = out + first(out_at), *g = grad + first(grad_at);
+        i64 y_step = out_at.column, g_step = grad_at.column;
+        C dot = block_reduce_range((u64)values, (C)0, [=](u64 i) {
+            return (C)load(y[(i64)i * y_step]) * (C)load(g[(i64)i * g_step]);
+        }, Plus());
         if (threadIdx.x == 0) dots[row] = dot;
     });
 }

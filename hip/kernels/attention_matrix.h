@@ -1,15 +1,18 @@
 // How the attention kernels on matrix cores copy operands into shared memory, and the softmax's
 // constants.
 #pragma once
-#include "attention_scores.h"
+#include "attention_sequences.h"
 #include "matrix_cores.h"
 
 // The host launches this many threads. Four warps share a compute unit's shared memory.
 constexpr u32 THREADS = 4 * cores::LANES, WARPS = THREADS / cores::LANES;
 
 // The variants of the kernels. PLAIN has no mask, bias, softcap or dropout, a positive scale, and
-// operands whose rows consist of pieces of 16 bytes at multiples of 16 bytes.
-constexpr i32 PLAIN = 0, ANY = 1;
+// operands whose rows consist of pieces of 16 bytes at multiples of 16 bytes. Packed sequences have
+// two variants more, PLAIN + PACKED and ANY + PACKED, without mask and bias.
+constexpr i32 PLAIN = 0, ANY = 1, PACKED = 2;
+constexpr bool is_plain(i32 kind) { return (kind & ANY) == 0; }
+constexpr bool is_packed(i32 kind) { return (kind & PACKED) != 0; }
 
 constexpr f32 LOG2E = 1.44269504f;
 // Weights are powers of two times this power of two, so that small ones are no subnormal f16: those
@@ -54,19 +57,6 @@ DEVICE void check_room(u32 bytes) {
 #endif
 }
 
-// The pair (batch and head) and the tile of a block's item. If later queries see more keys than
-// earlier ones, tiles take different times. The longest then begin first, so that no block is left
-// with one at the end.
-enum Order { BY_PAIR, FIRST_FIRST, LAST_FIRST };
-struct Place {
-    i64 pair, tile;
-    DEVICE Place(u64 item, i64 pairs, i64 tiles, Order order) {
-        i64 by = order == BY_PAIR ? tiles : pairs, high = (i64)divided(item, (u64)by), low = (i64)item - high * by;
-        pair = order == BY_PAIR ? high : low;
-        tile = order == BY_PAIR ? low : order == FIRST_FIRST ? high : tiles - 1 - high;
-    }
-};
-
 // The pieces that a thread loads before it stores the first. Four registers each: RDNA's waves have
 // few to spare.
 #if CORES_WMMA
@@ -90,7 +80,7 @@ template <u32 TALL, u32 WIDE, i32 KIND, class T> struct Copier {
         u32 thread = recompute_from((u32)threadIdx.x);
         r = thread / PIECES, c = thread % PIECES * 8;
         from = operand + batch * at.batch + head * at.head;
-        whole = KIND == PLAIN || (column == 1 && row % 8 == 0 && columns % 8 == 0 && ((u64)from & 15) == 0);
+        whole = is_plain(KIND) || (column == 1 && row % 8 == 0 && columns % 8 == 0 && ((u64)from & 15) == 0);
         from += (i64)r * row + (i64)c * column;
         left = c < (u32)columns ? (u32)columns - c : 0;
     }
@@ -123,6 +113,27 @@ template <u32 TALL, u32 ACROSS, class F> DEVICE void for_each_sum(u32 row0, u32 
             UNROLLED
             for (u32 n = 0; n < ACROSS; ++n)
                 f(row0 + m * SIDE + row_of(slot_of(i)), column0 + n * SIDE + column_of(i), m, n, i);
+        }
+    }
+}
+
+// Calls f(m, n, i, at) for each sum whose row and column exist. `at` is the element of an operand
+// with these strides.
+template <u32 TALL, u32 ACROSS, class F>
+DEVICE void for_each_element(u32 row0, u32 column0, u32 rows, u32 columns, i64 row_step, i64 column_step, F f) {
+    using namespace cores;
+    UNROLLED
+    for (u32 m = 0; m < TALL; ++m) {
+        UNROLLED
+        for (u32 i = 0; i < ELEMENTS; ++i) {
+            u32 row = row0 + m * SIDE + row_of(slot_of(i)), column = column0 + column_of(i);
+            i64 at = (i64)row * row_step + (i64)column * column_step;
+            UNROLLED
+            for (u32 n = 0; n < ACROSS; ++n) {
+                if (row < rows && column + n * SIDE < columns) f(m, n, i, at);
+                at += SIDE * column_step;
+                keep_order<true>();
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ template <class T> struct Given {
     const T *q, *k, *v;
     const u8 *mask;          // or null: true hides a key
     const T *bias;           // or null
+    const i32 *offsets;      // of packed sequences, or null
     compute_t<T> scale, cap; // cap 0: scores are not capped
     Window window;
     u32 mask_size;     // bytes of a bool
@@ -56,14 +57,14 @@ template <i32 WIDE> struct Sizes {
 
 // Turns products into scores: scale, softcap, dropout, mask, bias, window. Each step loads its
 // parameters when it begins; together they do not fit into AMD's scalar registers.
-template <u32 TALL, u32 ACROSS, class T>
-DEVICE void change_scores(const Given<T> &given, u32 pair, u32 row0, u32 key0, cores::Sums (&score)[TALL][ACROSS]) {
+template <i32 KIND, u32 TALL, u32 ACROSS, class T>
+DEVICE void change_scores(const Given<T> &given, const Sequence &at, u32 head, u32 row0, u32 key0,
+                          cores::Sums (&score)[TALL][ACROSS]) {
     using namespace cores;
-    u32 queries, keys;
+    u32 queries = at.queries, keys = at.keys;
     {
         const Given<T> &g = reload_parameters(given);
         f32 scale = g.scale, cap = g.cap;
-        queries = (u32)g.s.queries, keys = (u32)g.s.keys;
         for_each_sum<TALL, ACROSS>(row0, key0, [&](u32, u32, u32 m, u32 n, u32 i) {
             f32 &x = score[m][n].at[i];
             x = rounded_product(x, scale);
@@ -74,29 +75,28 @@ DEVICE void change_scores(const Given<T> &given, u32 pair, u32 row0, u32 key0, c
         const Given<T> &g = reload_parameters(given);
         Dropout<f32> dropout{stream_of(g.seed, g.call), g.dropping, g.last, g.factor};
         Words words = {}; // of the four tiles' keys; a span may be several tiles
+        u64 row = first_row<is_packed(KIND)>(g.s, at, head);
+        u32 all_keys = (u32)g.s.keys;
         for_each_sum<TALL, ACROSS>(row0, key0, [&](u32 query, u32 key, u32 m, u32 n, u32 i) {
-            if (n == 0) words = dropout.at((u64)pair * queries + query, keys, key);
+            if (n == 0) words = dropout.at(row + query, all_keys, key);
             score[m][n].at[i] *= dropout.kept(word_of(words, key0 % SPAN / SIDE + n));
         });
     }
-    if (reload_parameters(given).mask != nullptr) {
+    if (!is_packed(KIND) && reload_parameters(given).mask != nullptr) {
         const Given<T> &g = reload_parameters(given);
-        u32 batch = pair / (u32)g.s.heads, head = pair - batch * (u32)g.s.heads;
-        Mask mask = mask_of(g.mask_at, g.mask, g.mask_size, batch, head);
+        const Mask mask = mask_of(g.mask_at, g.mask, g.mask_size, at.q, head);
         f32 fill = g.fill;
-        for_each_sum<TALL, ACROSS>(row0, key0, [&](u32 query, u32 key, u32 m, u32 n, u32 i) {
-            if (query < queries && key < keys && mask.hides(query, key)) score[m][n].at[i] = fill;
-            keep_order<true>();
+        for_each_element<TALL, ACROSS>(row0, key0, queries, keys, mask.at.row, mask.at.column,
+                                       [&](u32 m, u32 n, u32 i, i64 element) {
+            if (mask.hides(element)) score[m][n].at[i] = fill;
         });
     }
-    if (reload_parameters(given).bias != nullptr) {
+    if (!is_packed(KIND) && reload_parameters(given).bias != nullptr) {
         const Given<T> &g = reload_parameters(given);
-        u32 batch = pair / (u32)g.s.heads, head = pair - batch * (u32)g.s.heads;
-        i64 row = g.bias_at.row, column = g.bias_at.column;
-        const T *bias = g.bias + batch * g.bias_at.batch + head * g.bias_at.head;
-        for_each_sum<TALL, ACROSS>(row0, key0, [&](u32 query, u32 key, u32 m, u32 n, u32 i) {
-            if (query < queries && key < keys) score[m][n].at[i] += load(bias[(i64)query * row + (i64)key * column]);
-        });
+        const T *bias = g.bias + at.q * g.bias_at.batch + head * g.bias_at.head;
+        for_each_element<TALL, ACROSS>(
+            row0, key0, queries, keys, g.bias_at.row, g.bias_at.column,
+            [&](u32 m, u32 n, u32 i, i64 element) { score[m][n].at[i] += load(bias[element]); });
     }
     // Last, so that no mask and no bias counts outside the window.
     const Window window = reload_parameters(given).window;
@@ -106,7 +106,8 @@ DEVICE void change_scores(const Given<T> &given, u32 pair, u32 row0, u32 key0, c
     });
 }
 
-template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given, u32 pair, u32 block_row) {
+// `block_row`: the block's first query in its sequence.
+template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given, u32 batch, u32 head, u32 block_row) {
     using namespace cores;
     typedef Sizes<WIDE> S;
     constexpr u32 PITCH = S::PITCH, STEPS = WIDE / SIDE, TALL = S::TALL, KEYS = S::KEYS, ACROSS = KEYS / SIDE;
@@ -116,14 +117,14 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
     check_room(ROOM * sizeof(T));
     T *q_tile = (T *)room, *tiles = q_tile + S::QUERIES;
     const Given<T> &g = reload_parameters(given);
-    u32 queries = (u32)g.s.queries, keys = (u32)g.s.keys;
+    const Sequence at = sequence_of<is_packed(KIND)>(g.s, g.offsets, batch);
+    u32 queries = at.queries, keys = at.keys;
     const Window window = g.window;
-    u32 batch = pair / (u32)g.s.heads, head = pair - batch * (u32)g.s.heads;
     u32 row0 = block_row + warp() * ROWS_OF_WARP; // the warp's first query
 
     Rows q[KEPT ? 1 : TALL][KEPT ? 1 : STEPS];
     constexpr u32 AT_ONCE = KEPT || ROOM / PITCH >= S::ROWS ? S::ROWS : ROOM / PITCH / ROWS_OF_WARP * ROWS_OF_WARP;
-    const Copier<AT_ONCE, WIDE, KIND, T> from(g.q, g.q_at, batch, head, g.s.queries, g.s.width);
+    const Copier<AT_ONCE, WIDE, KIND, T> from(g.q, g.q_at, at.q, head, queries, g.s.width);
     sync_threads(); // threads may still read an earlier item's tiles
     UNROLLED
     for (u32 first = 0; first < S::ROWS; first += AT_ONCE) {
@@ -147,11 +148,11 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
     // Made again for each tile, so that they take no registers between tiles.
     auto k = [&] {
         const Given<T> &g = reload_parameters(given);
-        return Copier<KEYS, WIDE, KIND, T>(g.k, g.k_at, batch, shared_head(head, g.s.group), keys, g.s.width);
+        return Copier<KEYS, WIDE, KIND, T>(g.k, g.k_at, at.k, shared_head(head, g.s.group), keys, g.s.width);
     };
     auto v = [&] {
         const Given<T> &g = reload_parameters(given);
-        return Copier<KEYS, WIDE, KIND, T>(g.v, g.v_at, batch, shared_head(head, g.s.group), keys, g.s.values);
+        return Copier<KEYS, WIDE, KIND, T>(g.v, g.v_at, at.k, shared_head(head, g.s.group), keys, g.s.values);
     };
 
     Sums out[TALL][STEPS] = {};
@@ -162,7 +163,7 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
         for (u32 s = 0; s < ROWS; ++s) top[m][s] = LOWEST<f32>, sum[m][s] = 0.0f;
     }
     // A weight is 2^(unit * (score - top) + SHIFT).
-    f32 unit = KIND == PLAIN ? g.scale * LOG2E : LOG2E;
+    f32 unit = is_plain(KIND) ? g.scale * LOG2E : LOG2E;
     // The keys that some query sees: of the block, from a tile's first key on, and of the warp.
     u32 last_row = row0 + ROWS_OF_WARP - 1;
     const Range seen = window.keys_of(block_row, block_row + S::ROWS - 1, queries, keys);
@@ -215,7 +216,7 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
         }
         Rows weights[TALL][ACROSS];
         if (has_keys) {
-            if constexpr (KIND == PLAIN) {
+            if constexpr (is_plain(KIND)) {
                 // Whether some query of the warp does not see some key of the tile.
                 u32 last_key = key0 + KEYS - 1;
                 if (!window.sees(row0, last_key, queries, keys) || !window.sees(last_row, key0, queries, keys)) {
@@ -229,7 +230,7 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
                     });
                 }
             } else {
-                change_scores(given, pair, row0, key0, score);
+                change_scores<KIND>(given, at, head, row0, key0, score);
             }
             UNROLLED
             for (u32 m = 0; m < TALL; ++m) {
@@ -308,7 +309,8 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
 
     const Given<T> &again = reload_parameters(given);
     u32 values = (u32)again.s.values;
-    T *first = again.out + batch * again.out_at.batch + head * again.out_at.head;
+    T *first = again.out + at.q * again.out_at.batch + head * again.out_at.head;
+    u64 sums_row = first_row<is_packed(KIND)>(again.s, at, head);
     i64 step = again.out_at.row;
     UNROLLED
     for (u32 m = 0; m < TALL; ++m) {
@@ -319,9 +321,9 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
             f32 base = base_of(top[m][s]), total = along_row(sum[m][s], Plus());
             if (again.quiet) total += power2(SHIFT<T> - base * unit);
             factor[s] = share(total);
-            if (KIND == PLAIN) base = rounded_product(base, again.scale);
+            if (is_plain(KIND)) base = rounded_product(base, again.scale);
             if (again.sums != nullptr && column_of(0) == 0 && query < queries)
-                again.sums[(u64)pair * queries + query] = RowSum<f32>{base, factor[s] * SHIFTED<T>};
+                again.sums[sums_row + query] = RowSum<f32>{base, factor[s] * SHIFTED<T>};
         }
         auto row = [=](u32 slot) {
             u32 query = row0 + m * SIDE + row_of(slot);
@@ -339,26 +341,38 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
 // where the score of a hidden key is `fill`, and `window` replaces the scores of keys outside by
 // -inf. Every operand has strides; the output's last axis is contiguous and its other strides are
 // multiples of `values`. Each row's RowSum goes to sums[pair, query]. Launched with THREADS threads;
-// any number of blocks works. Tiles of keys that no query of a block sees are not read.
+// any number of blocks works. Tiles of keys that no query of a block sees are not read. PACKED: the
+// queries of a sequence see that sequence's keys alone, and nothing outside a sequence is read for
+// it; the rows' sums are sums[head, row] of all rows.
 template <class T, i32 WIDE, i32 KIND>
 __global__ __launch_bounds__(THREADS) void attention_matrix(Shape s, View q_at, View k_at, View v_at, View mask_at,
                                                             View bias_at, View out_at, const T *q, const T *k,
                                                             const T *v, const u8 *mask, const T *bias,
-                                                            compute_t<T> scale, compute_t<T> cap, Window window,
-                                                            u32 mask_size, compute_t<T> fill, u32 quiet, u64 seed,
-                                                            u64 call, u32 dropping, u32 last, compute_t<T> factor,
-                                                            T *out, RowSum<compute_t<T>> *sums) {
+                                                            const i32 *offsets, compute_t<T> scale, compute_t<T> cap,
+                                                            Window window, u32 mask_size, compute_t<T> fill, u32 quiet,
+                                                            u64 seed, u64 call, u32 dropping, u32 last,
+                                                            compute_t<T> factor, T *out, RowSum<compute_t<T>> *sums) {
 #if HAS_CORES
-    constexpr i64 SIZE = Sizes<WIDE>::ROWS;
-    Given<T> given{s,   q_at,   k_at,      v_at, mask_at, bias_at, out_at, q,        k,    v,      mask, bias, scale,
-                   cap, window, mask_size, fill, quiet,   seed,    call,   dropping, last, factor, out,  sums};
+    constexpr u32 SIZE = Sizes<WIDE>::ROWS;
+    Given<T> given{s,     q_at, k_at, v_at,     mask_at, bias_at, out_at, q,         k,
+                   v,     mask, bias, offsets,  scale,   cap,     window, mask_size, fill,
+                   quiet, seed, call, dropping, last,    factor,  out,    sums};
     // No `for_each_row`: AMD's compiler does not inline a lambda of this size.
     for (i64 item = blockIdx.x;; item += gridDim.x) {
         const Given<T> &g = reload_parameters(given);
-        i64 tiles = (g.s.queries + SIZE - 1) / SIZE;
-        if (item >= g.s.pairs * tiles) break;
-        const Place at(item, g.s.pairs, tiles, g.window.grows() ? LAST_FIRST : BY_PAIR);
-        attend<WIDE, KIND>(given, (u32)at.pair, (u32)(at.tile * SIZE));
+        const Order order = g.window.grows() ? LAST_FIRST : BY_PAIR;
+        if constexpr (is_packed(KIND)) {
+            typedef PackedPlace<SIZE> P;
+            if ((u64)item >= P::items(g.s.queries, g.s.pairs, g.s.heads)) break;
+            const P at(item, g.s.pairs, g.s.heads, g.offsets, order);
+            if (at.exists) attend<WIDE, KIND>(given, at.batch, at.head, at.row);
+        } else {
+            i64 tiles = (g.s.queries + SIZE - 1) / SIZE;
+            if (item >= g.s.pairs * tiles) break;
+            const Place at(item, g.s.pairs, tiles, order);
+            u32 batch = (u32)at.pair / (u32)g.s.heads, head = (u32)at.pair - batch * (u32)g.s.heads;
+            attend<WIDE, KIND>(given, batch, head, (u32)(at.tile * SIZE));
+        }
     }
 #endif
 }

@@ -15,6 +15,7 @@ template <class T> struct Given {
     const u8 *mask;        // or null: true hides a key
     const RowSum<C> *sums; // of each row
     const C *dots;         // of each row: the product of the output and its gradient
+    const i32 *offsets;    // of packed sequences, or null
     C scale, fill;         // fill: the score of a hidden key
     Window window;
     u32 mask_size;
@@ -62,46 +63,81 @@ template <i32 WIDE, i32 BY> struct Sizes {
 #define UNROLLED_CHUNKS ROLLED
 #endif
 
+// A warp's rows are queries: which scores of these and of keys column0.. dropout keeps. Bit 4 i + w of
+// kept[m] is that of sum i in the w-th tile of 16 keys of their span. One block of random words
+// serves a lane for all tiles of the span.
+template <bool IS_PACKED, u32 TALL, class T>
+DEVICE void draw(const Given<T> &given, const Sequence &at, u32 head, u32 row0, u32 column0, u32 (&kept)[TALL]) {
+    using namespace cores;
+    const Given<T> &g = reload_parameters(given);
+    Dropout<f32> dropout{stream_of(g.seed, g.call), g.dropping, g.last, g.factor};
+    u64 row = first_row<IS_PACKED>(g.s, at, head) + row0;
+    u32 all_keys = (u32)g.s.keys;
+    UNROLLED
+    for (u32 m = 0; m < TALL; ++m) {
+        u32 bits = 0;
+        UNROLLED_BY(2)
+        for (u32 i = 0; i < ELEMENTS; ++i) {
+            Words words = dropout.at(row + m * SIDE + row_of(slot_of(i)), all_keys, column0 + column_of(i));
+            UNROLLED
+            for (u32 w = 0; w < APART; ++w) bits |= (words.w[w] > dropout.last ? 1u : 0u) << (APART * i + w);
+        }
+        kept[m] = bits;
+    }
+}
+
 // Turns products q k^T into scores, and the products of values and the output's gradient, minus the
 // dots, into the scores' gradient without the weights' and the scale's factor. Each step loads its
-// parameters when it begins; together they do not fit into AMD's scalar registers.
-template <i32 BY, u32 TALL, u32 ACROSS, class T>
-DEVICE void change_scores(const Given<T> &given, i64 pair, u32 row0, u32 column0, cores::Sums (&score)[TALL][ACROSS],
+// parameters when it begins; together they do not fit into AMD's scalar registers. `kept` is that of
+// `draw` if the rows are queries.
+template <i32 KIND, i32 BY, u32 TALL, u32 ACROSS, class T>
+DEVICE void change_scores(const Given<T> &given, const Sequence &at, u32 head, u32 row0, u32 column0,
+                          const u32 (&kept)[TALL], cores::Sums (&score)[TALL][ACROSS],
                           cores::Sums (&grad)[TALL][ACROSS]) {
     using namespace cores;
-    u32 queries, keys;
-    {
-        const Given<T> &g = reload_parameters(given);
-        f32 scale = g.scale;
-        queries = (u32)g.s.queries, keys = (u32)g.s.keys;
-        for_each_sum<TALL, ACROSS>(row0, column0, [&](u32, u32, u32 m, u32 n, u32 i) {
-            score[m][n].at[i] = rounded_product(score[m][n].at[i], scale);
-        });
-    }
+    u32 queries = at.queries, keys = at.keys;
+    f32 scale = reload_parameters(given).scale;
+    for_each_sum<TALL, ACROSS>(row0, column0, [&](u32, u32, u32 m, u32 n, u32 i) {
+        score[m][n].at[i] = rounded_product(score[m][n].at[i], scale);
+    });
+    auto drop = [&](u32 m, u32 n, u32 i, f32 factor) {
+        score[m][n].at[i] *= factor;
+        grad[m][n].at[i] = factor == 0.0f ? 0.0f : grad[m][n].at[i] * factor;
+    };
     if (reload_parameters(given).dropping) {
         const Given<T> &g = reload_parameters(given);
-        Dropout<f32> dropout{stream_of(g.seed, g.call), g.dropping, g.last, g.factor};
-        for_each_sum<TALL, ACROSS>(row0, column0, [&](u32 row, u32 column, u32 m, u32 n, u32 i) {
-            u32 query = BY == KEYS ? column : row, key = BY == KEYS ? row : column;
-            Words words = dropout.at((u64)(pair * queries + query), keys, key);
-            f32 kept = dropout.kept(word_of(words, key % SPAN / BLOCKS));
-            score[m][n].at[i] *= kept;
-            grad[m][n].at[i] = kept == 0.0f ? 0.0f : grad[m][n].at[i] * kept;
-            keep_order<true>();
-        });
-    }
-    if (reload_parameters(given).mask != nullptr) {
-        const Given<T> &g = reload_parameters(given);
-        i64 batch = pair / g.s.heads;
-        Mask mask = mask_of(g.mask_at, g.mask, g.mask_size, batch, pair - batch * g.s.heads);
-        f32 fill = g.fill;
-        for_each_sum<TALL, ACROSS>(row0, column0, [&](u32 row, u32 column, u32 m, u32 n, u32 i) {
-            u32 query = BY == KEYS ? column : row, key = BY == KEYS ? row : column;
-            if (query < queries && key < keys && mask.hides(query, key)) {
-                score[m][n].at[i] = fill;
-                grad[m][n].at[i] = 0.0f;
+        f32 factor = g.factor;
+        if constexpr (BY == QUERIES) {
+            u32 first = column0 % SPAN / SIDE;
+            for_each_sum<TALL, ACROSS>(row0, column0, [&](u32, u32, u32 m, u32 n, u32 i) {
+                drop(m, n, i, kept[m] >> (APART * i + first + n) & 1 ? factor : 0.0f);
+            });
+        } else {
+            Dropout<f32> dropout{stream_of(g.seed, g.call), g.dropping, g.last, factor};
+            u64 row = first_row<is_packed(KIND)>(g.s, at, head);
+            u32 all_keys = (u32)g.s.keys;
+            UNROLLED
+            for (u32 n = 0; n < ACROSS; ++n) {
+                UNROLLED
+                for (u32 i = 0; i < ELEMENTS; ++i) {
+                    u32 query = column0 + n * SIDE + column_of(i), key = row0 + row_of(slot_of(i));
+                    Words words = dropout.at(row + query, all_keys, key);
+                    UNROLLED
+                    for (u32 m = 0; m < TALL; ++m) drop(m, n, i, dropout.kept(word_of(words, row0 % SPAN / SIDE + m)));
+                    keep_order<true>();
+                }
             }
-            keep_order<true>();
+        }
+    }
+    if (!is_packed(KIND) && reload_parameters(given).mask != nullptr) {
+        const Given<T> &g = reload_parameters(given);
+        const Mask mask = mask_of(g.mask_at, g.mask, g.mask_size, at.q, head);
+        f32 fill = g.fill;
+        bool by_keys = BY == KEYS;
+        for_each_element<TALL, ACROSS>(row0, column0, by_keys ? keys : queries, by_keys ? queries : keys,
+                                       by_keys ? mask.at.column : mask.at.row, by_keys ? mask.at.row : mask.at.column,
+                                       [&](u32 m, u32 n, u32 i, i64 element) {
+            if (mask.hides(element)) score[m][n].at[i] = fill, grad[m][n].at[i] = 0.0f;
         });
     }
     const Window window = reload_parameters(given).window;
@@ -134,8 +170,9 @@ DEVICE void take(const From &copier, u32 block_row, T *tile, u32 warp_row, cores
     }
 }
 
-// `pair` counts the pairs of a batch and a head of queries; BY == KEYS: of a head of keys.
-template <i32 WIDE, i32 KIND, i32 BY, class T> DEVICE void gradients(const Given<T> &given, i64 pair, u32 block_row) {
+// `head` is one of queries; BY == KEYS: of keys. `block_row`: the block's first row in its sequence.
+template <i32 WIDE, i32 KIND, i32 BY, class T>
+DEVICE void gradients(const Given<T> &given, u32 batch, u32 head, u32 block_row) {
     using namespace cores;
     typedef Sizes<WIDE, BY> S;
     constexpr bool BY_KEYS = BY == KEYS, KEPT1 = S::KEPT1, KEPT2 = S::KEPT2;
@@ -150,17 +187,17 @@ template <i32 WIDE, i32 KIND, i32 BY, class T> DEVICE void gradients(const Given
     f32 *dots_room = (f32 *)(room + S::ROOM / 8 + SUMS_SIZE);
     T *kept = (T *)room, *tiles = kept + S::KEPT;
     const Given<T> &g = reload_parameters(given);
-    u32 queries = (u32)g.s.queries, keys = (u32)g.s.keys, rows = BY_KEYS ? keys : queries,
-        columns = BY_KEYS ? queries : keys;
+    const Sequence at = sequence_of<is_packed(KIND)>(g.s, g.offsets, batch);
+    u32 queries = at.queries, keys = at.keys, rows = BY_KEYS ? keys : queries, columns = BY_KEYS ? queries : keys;
     const Window window = g.window;
-    // The heads of queries that the block goes through begin at `head`; `pair` is that of the first.
+    // The heads of queries that the block goes through begin at `head`.
     u32 group = (u32)g.s.group;
-    if (BY_KEYS) pair *= group;
-    u32 batch = (u32)(pair / g.s.heads), head = (u32)(pair - (i64)batch * g.s.heads), shared = head / group;
-    u32 members = BY_KEYS ? group : 1;
+    if (BY_KEYS) head *= group;
+    u32 shared = head / group, members = BY_KEYS ? group : 1;
     u32 warp_row = warp() * ROWS_OF_WARP, row0 = block_row + warp_row; // the warp's first row
-    const RowSum<f32> *first_sums = g.sums + pair * queries;
-    const f32 *first_dots = g.dots + pair * queries;
+    const RowSum<f32> *first_sums = g.sums + first_row<is_packed(KIND)>(g.s, at, head);
+    const f32 *first_dots = g.dots + first_row<is_packed(KIND)>(g.s, at, head);
+    u32 rows_of_head = (u32)g.s.queries; // of sums and dots
     f32 score_scale = g.scale;
 
     // The operands of the rows: keys and values, or queries and the output's gradient.
@@ -168,21 +205,23 @@ template <i32 WIDE, i32 KIND, i32 BY, class T> DEVICE void gradients(const Given
     typedef Copier<S::ROWS, WIDE, KIND, T> RowsCopier;
     sync_threads(); // threads may still read an earlier item's tiles
     u32 rows_head = BY_KEYS ? shared : head, columns_head = BY_KEYS ? head : shared;
-    take<KEPT1>(RowsCopier(BY_KEYS ? g.k : g.q, BY_KEYS ? g.k_at : g.q_at, batch, rows_head, rows, g.s.width),
+    u32 rows_batch = BY_KEYS ? at.k : at.q, columns_batch = BY_KEYS ? at.q : at.k;
+    take<KEPT1>(RowsCopier(BY_KEYS ? g.k : g.q, BY_KEYS ? g.k_at : g.q_at, rows_batch, rows_head, rows, g.s.width),
                 block_row, kept, warp_row, first);
-    take<KEPT2>(RowsCopier(BY_KEYS ? g.v : g.grad, BY_KEYS ? g.v_at : g.grad_at, batch, rows_head, rows, g.s.values),
-                block_row, kept + KEPT1 * S::BLOCK, warp_row, second);
+    take<KEPT2>(
+        RowsCopier(BY_KEYS ? g.v : g.grad, BY_KEYS ? g.v_at : g.grad_at, rows_batch, rows_head, rows, g.s.values),
+        block_row, kept + KEPT1 * S::BLOCK, warp_row, second);
     const Tile<T, PITCH> first_tile(kept + warp_row * PITCH), second_tile(kept + KEPT1 * S::BLOCK + warp_row * PITCH);
     typedef Copier<COLUMNS, WIDE, KIND, T> ColumnsCopier;
     // Made again for each tile, so that they take no registers between tiles.
     auto third = [&](u32 member) {
         const Given<T> &g = reload_parameters(given);
-        return ColumnsCopier(BY_KEYS ? g.q : g.k, BY_KEYS ? g.q_at : g.k_at, batch, columns_head + member, columns,
-                             g.s.width);
+        return ColumnsCopier(BY_KEYS ? g.q : g.k, BY_KEYS ? g.q_at : g.k_at, columns_batch, columns_head + member,
+                             columns, g.s.width);
     };
     auto fourth = [&](u32 member) {
         const Given<T> &g = reload_parameters(given);
-        return ColumnsCopier(BY_KEYS ? g.grad : g.v, BY_KEYS ? g.grad_at : g.v_at, batch, columns_head + member,
+        return ColumnsCopier(BY_KEYS ? g.grad : g.v, BY_KEYS ? g.grad_at : g.v_at, columns_batch, columns_head + member,
                              columns, g.s.values);
     };
     // Copies columns column0.. of the group's head `member`.
@@ -192,8 +231,8 @@ template <i32 WIDE, i32 KIND, i32 BY, class T> DEVICE void gradients(const Given
         if (BY_KEYS && threadIdx.x < COLUMNS) {
             u32 query = column0 + threadIdx.x;
             bool inside = query < queries;
-            const RowSum<f32> *sums = first_sums + (u64)member * queries;
-            const f32 *dots = first_dots + (u64)member * queries;
+            const RowSum<f32> *sums = first_sums + (u64)member * rows_of_head;
+            const f32 *dots = first_dots + (u64)member * rows_of_head;
             copy_value(sums_room + stage * COLUMNS + threadIdx.x, sums + (inside ? query : 0), inside);
             copy_value(dots_room + stage * COLUMNS + threadIdx.x, dots + (inside ? query : 0), inside);
         }
@@ -243,6 +282,10 @@ template <i32 WIDE, i32 KIND, i32 BY, class T> DEVICE void gradients(const Given
         bool all = BY_KEYS ? window.sees(column0, last_row, queries, keys) && window.sees(last, row0, queries, keys)
                            : window.sees(row0, last, queries, keys) && window.sees(last_row, column0, queries, keys);
         if (some) {
+            u32 drawn[TALL] = {};
+            if constexpr (!is_plain(KIND) && !BY_KEYS) {
+                if (reload_parameters(given).dropping) draw<is_packed(KIND)>(given, at, head, row0, column0, drawn);
+            }
             UNROLLED_CHUNKS
             for (u32 n0 = 0; n0 < COLUMNS / SIDE; n0 += CHUNK) {
                 Sums product[TALL][CHUNK] = {}, by_weight[TALL][CHUNK] = {};
@@ -282,8 +325,9 @@ template <i32 WIDE, i32 KIND, i32 BY, class T> DEVICE void gradients(const Given
                 for_each_sum<TALL, CHUNK>(0, 0, [&](u32, u32 column, u32 m, u32 n, u32 i) {
                     by_weight[m][n].at[i] -= BY_KEYS ? dots_room[first_sum + column] : row_dot[m][slot_of(i)];
                 });
-                if constexpr (KIND == ANY) {
-                    change_scores<BY>(given, pair + member, row0, column0 + n0 * SIDE, product, by_weight);
+                if constexpr (!is_plain(KIND)) {
+                    change_scores<KIND, BY>(given, at, head + member, row0, column0 + n0 * SIDE, drawn, product,
+                                            by_weight);
                 } else if (!all) {
                     for_each_sum<TALL, CHUNK>(row0, column0 + n0 * SIDE, [&](u32 row, u32 column, u32 m, u32 n, u32 i) {
                         u32 query = BY_KEYS ? column : row, key = BY_KEYS ? row : column;
@@ -295,7 +339,7 @@ template <i32 WIDE, i32 KIND, i32 BY, class T> DEVICE void gradients(const Given
                 for_each_sum<TALL, CHUNK>(0, 0, [&](u32, u32 column, u32 m, u32 n, u32 i) {
                     RowSum<f32> sum = BY_KEYS ? sums_room[first_sum + column] : row_sum[m][slot_of(i)];
                     f32 score = product[m][n].at[i];
-                    if (KIND == PLAIN) score = rounded_product(score, score_scale);
+                    if (is_plain(KIND)) score = rounded_product(score, score_scale);
                     // The factor is 0 for queries beyond the last and for rows whose keys are all hidden, where the
                     // rest may be NaN.
                     bool has_weight = sum.factor != 0.0f;
@@ -340,7 +384,7 @@ template <i32 WIDE, i32 KIND, i32 BY, class T> DEVICE void gradients(const Given
     UNROLLED
     for (u32 m = 0; m < TALL; ++m) {
         auto row = [=](T *out, const View &at) {
-            T *first = out + batch * at.batch + rows_head * at.head;
+            T *first = out + rows_batch * at.batch + rows_head * at.head;
             i64 step = at.row;
             return [=](u32 slot) {
                 u32 row = row0 + m * SIDE + row_of(slot);
@@ -361,27 +405,40 @@ template <i32 WIDE, i32 KIND, i32 BY, class T> DEVICE void gradients(const Given
 
 // BY == KEYS: the gradients of the keys [pairs / group, keys, width] and values [pairs / group, keys,
 // values], each summed over the heads of its group in their order; QUERIES: of the queries [pairs,
-// queries, width], and no other. Every operand has strides; the
-// results' last axis is contiguous and their other strides are multiples of its size. For heads of
-// up to WIDE features. Launched with THREADS threads; any number of blocks works.
+// queries, width], and no other. Every operand has strides; the results' last axis is contiguous and
+// their other strides are multiples of its size. For heads of up to WIDE features. Launched with
+// THREADS threads; any number of blocks works. PACKED: as in `attention_matrix`.
 template <class T, i32 WIDE, i32 KIND, i32 BY>
 __global__ __launch_bounds__(THREADS) void attention_matrix_backward(
     Shape s, View q_at, View k_at, View v_at, View grad_at, View mask_at, View out_at, View other_at, const T *q,
     const T *k, const T *v, const T *grad, const u8 *mask, const RowSum<compute_t<T>> *sums, const compute_t<T> *dots,
-    compute_t<T> scale, compute_t<T> fill, Window window, u32 mask_size, u64 seed, u64 call, u32 dropping, u32 last,
-    compute_t<T> factor, T *out, T *other) {
+    const i32 *offsets, compute_t<T> scale, compute_t<T> fill, Window window, u32 mask_size, u64 seed, u64 call,
+    u32 dropping, u32 last, compute_t<T> factor, T *out, T *other) {
 #if HAS_CORES
-    constexpr i64 SIZE = Sizes<WIDE, BY>::ROWS;
-    Given<T> given{s,    q_at, k_at,  v_at, grad_at, mask_at,   out_at, other_at, q,        k,    v,      grad, mask,
-                   sums, dots, scale, fill, window,  mask_size, seed,   call,     dropping, last, factor, out,  other};
+    constexpr u32 SIZE = Sizes<WIDE, BY>::ROWS;
+    Given<T> given{s,      q_at,      k_at, v_at, grad_at,  mask_at, out_at,  other_at, q,
+                   k,      v,         grad, mask, sums,     dots,    offsets, scale,    fill,
+                   window, mask_size, seed, call, dropping, last,    factor,  out,      other};
     // No `for_each_row`: AMD's compiler does not inline a lambda of this size.
     for (i64 item = blockIdx.x;; item += gridDim.x) {
         const Given<T> &g = reload_parameters(given);
-        i64 tiles = ((BY == KEYS ? g.s.keys : g.s.queries) + SIZE - 1) / SIZE;
-        i64 pairs = BY == KEYS ? (i64)divided((u64)g.s.pairs, (u64)g.s.group) : g.s.pairs;
-        if (item >= pairs * tiles) break;
-        const Place at(item, pairs, tiles, !g.window.grows() ? BY_PAIR : BY == KEYS ? FIRST_FIRST : LAST_FIRST);
-        gradients<WIDE, KIND, BY>(given, at.pair, (u32)(at.tile * SIZE));
+        i64 rows = BY == KEYS ? g.s.keys : g.s.queries, heads = g.s.heads;
+        if (BY == KEYS) heads = (i64)divided((u64)heads, (u64)g.s.group);
+        const Order order = !g.window.grows() ? BY_PAIR : BY == KEYS ? FIRST_FIRST : LAST_FIRST;
+        if constexpr (is_packed(KIND)) {
+            typedef PackedPlace<SIZE> P;
+            if ((u64)item >= P::items(rows, g.s.pairs, heads)) break;
+            const i32 *offsets = BY == KEYS ? g.offsets + g.s.pairs + 1 : g.offsets;
+            const P at(item, g.s.pairs, heads, offsets, order);
+            if (at.exists) gradients<WIDE, KIND, BY>(given, at.batch, at.head, at.row);
+        } else {
+            i64 tiles = (rows + SIZE - 1) / SIZE;
+            i64 pairs = BY == KEYS ? (i64)divided((u64)g.s.pairs, (u64)g.s.group) : g.s.pairs;
+            if (item >= pairs * tiles) break;
+            const Place at(item, pairs, tiles, order);
+            u32 batch = (u32)at.pair / (u32)heads, head = (u32)at.pair - batch * (u32)heads;
+            gradients<WIDE, KIND, BY>(given, batch, head, (u32)(at.tile * SIZE));
+        }
     }
 #endif
 }

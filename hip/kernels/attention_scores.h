@@ -105,9 +105,9 @@ struct Mask {
     View at;
     const u8 *from; // the mask of one batch and head, or null
     u32 size;
-    DEVICE bool hides(u32 query, u32 key) const {
-        i64 i = (i64)query * at.row + (i64)key * at.column;
-        return size == 1 ? from[i] != 0 : reinterpret_cast<const u32 *>(from)[i] != 0;
+    DEVICE bool hides(u32 query, u32 key) const { return hides((i64)query * at.row + (i64)key * at.column); }
+    DEVICE bool hides(i64 element) const {
+        return size == 1 ? from[element] != 0 : reinterpret_cast<const u32 *>(from)[element] != 0;
     }
 };
 // The mask of one batch and head.

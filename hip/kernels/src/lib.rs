@@ -27,6 +27,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("approximate.h", include_str!("../approximate.h")),
     ("attention_matrix.h", include_str!("../attention_matrix.h")),
     ("attention_scores.h", include_str!("../attention_scores.h")),
+    ("attention_sequences.h", include_str!("../attention_sequences.h")),
     ("attention_stage.h", include_str!("../attention_stage.h")),
     ("functors.h", include_str!("../functors.h")),
     ("block_product.h", include_str!("../block_product.h")),

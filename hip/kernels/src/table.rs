@@ -149,8 +149,8 @@ const AFFINE: &[[DType; 2]] = &[[F32, F32], [F64, F64], [F16, F16], [BF16, BF16]
 /// The types of parameters and of their gradients: the same type, or f32 and 16 bits.
 const GRADIENTS: &[[DType; 2]] = &[[F32, F32], [F64, F64], [F16, F16], [BF16, BF16], [F32, F16], [F32, BF16]];
 /// The features of a head for which attention on matrix cores has tiles.
-const HEADS: &[i32] = &[64, 96, 128, 256];
-const TRAINED_HEADS: &[i32] = HEADS.split_at(3).0;
+const HEADS: &[i32] = &[32, 64, 96, 128, 256];
+const TRAINED_HEADS: &[i32] = HEADS.split_at(4).0;
 /// How bools are stored: in one byte, or in four bytes as Burn does.
 const BOOLS: &[DType] = &[Bool, U32];
 /// The unsigned integers that stand for elements in kernels that only move bits.
@@ -355,19 +355,20 @@ families! {
     ]
     matmul [matmul [Types(NUMBERS)]]
     attention [
-        attention [Types(FLOATS), Ints(&[0, 1, 2])],
+        attention [Types(FLOATS), Ints(&[0, 1, 2, 3])],
         attention_window [Types(FLOATS)],
     ]
     attention_backward [
-        attention_backward_keys [Types(FLOATS)],
-        attention_backward_queries [Types(FLOATS)],
+        attention_backward_keys [Types(FLOATS), Ints(&[0, 1])],
+        attention_backward_queries [Types(FLOATS), Ints(&[0, 1])],
         attention_dots [Types(FLOATS)],
     ]
-    attention_matrix [attention_matrix [Types(HALVES), Ints(HEADS), Ints(&[0, 1])]]
+    attention_matrix [attention_matrix [Types(HALVES), Ints(HEADS), Ints(&[0, 1, 2, 3])]]
     attention_matrix_backward [
-        attention_matrix_backward [Types(HALVES), Ints(TRAINED_HEADS), Ints(&[0, 1]), Ints(&[0, 1])],
+        attention_matrix_backward [Types(HALVES), Ints(TRAINED_HEADS), Ints(&[0, 1, 2, 3]), Ints(&[0, 1])],
         attention_matrix_dots [Types(HALVES)],
     ]
+    attention_offsets [attention_offsets [Types(INDEX)]]
     attention_rows [
         attention_weights [Types(FLOATS)],
         attention_weights_backward [Types(FLOATS)],

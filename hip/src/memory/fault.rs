@@ -23,6 +23,9 @@ pub enum Fault {
     /// An index outside its axis. The kernel writes the word by `raise_index` of
     /// `prelude_device.h`.
     Index,
+    /// An offset of a batch's sequences that does not ascend from 0 to their number of rows. The
+    /// kernel writes the word by `raise_index`.
+    Offset,
     /// An integer divided by zero.
     Division,
     /// A result that is NaN or infinite. Only `check.hip` looks for it.
@@ -402,7 +405,7 @@ fn describe(fault: Fault, value: u64) -> (String, String) {
             let at = value & ((1 << 62) - 1);
             return ("finite results".into(), format!("{what} at element {at} in memory"));
         }
-        Fault::Index => {}
+        Fault::Index | Fault::Offset => {}
     }
     let size = (value >> 32) & 0x7fff_ffff;
     let index = match value as u32 as i32 {
@@ -411,6 +414,12 @@ fn describe(fault: Fault, value: u64) -> (String, String) {
         index => index.to_string(),
     };
     let axis = if size == 0x7fff_ffff { format!("at least {size}") } else { size.to_string() };
+    if fault == Fault::Offset {
+        return (
+            format!("offsets that ascend from 0 to the number of rows, {axis}"),
+            format!("offset {index}"),
+        );
+    }
     (format!("indices from 0 to below the axis' size, {axis}"), format!("index {index}"))
 }
 

@@ -2,6 +2,8 @@
 
 mod cache;
 mod mha;
+mod options;
+mod packed;
 mod sequence;
 mod weights;
 
@@ -12,5 +14,7 @@ pub use burn::nn::attention::{
 pub use cache::{MhaCache, TensorCache};
 pub(crate) use mha::{Mask, Masks};
 pub use mha::{MhaInput, MhaOutput, MultiHeadAttention, MultiHeadAttentionConfig, SlidingWindow};
+pub use options::PackedAttentionOptions;
+pub use packed::{PackedSequences, packed_attention};
 pub(crate) use sequence::sequence_first;
 pub use weights::MhaWeights;

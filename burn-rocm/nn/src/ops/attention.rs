@@ -1,6 +1,6 @@
 //! The fused ops of attention.
 
-use burn_rocm::fused::{self, AttentionOptions, Projections};
+use burn_rocm::fused::{self, AttentionOptions, PackedOffsets, Projections};
 use burn_rocm::{RocmError, RocmTensor};
 
 use super::{Applied, Gradients, Kept, Op};
@@ -35,6 +35,34 @@ impl Op<3> for ContextOp {
         let inputs = kept.first();
         let Rule { mask, options } = &self.0;
         fused::attention_backward(inputs, mask.clone(), kept.saved, grad, options, wanted)
+    }
+}
+
+/// The context of packed sequences, from query, key and value.
+#[derive(Debug)]
+pub(crate) struct PackedOp {
+    pub(crate) offsets: PackedOffsets,
+    pub(crate) options: AttentionOptions,
+}
+
+impl Op<3> for PackedOp {
+    fn names(&self) -> [&'static str; 2] {
+        ["nn_packed_attention", "nn_packed_attention_backward"]
+    }
+
+    fn reads(&self) -> [bool; 3] {
+        [true; 3]
+    }
+
+    fn forward(&self, [query, key, value]: [RocmTensor; 3]) -> Result<Applied, RocmError> {
+        let attended = fused::attention_packed(query, key, value, &self.offsets, &self.options)?;
+        Ok((attended.out, attended.kept))
+    }
+
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<3>, wanted: [bool; 3]) -> Gradients<3> {
+        let inputs = kept.first();
+        let Self { offsets, options } = self;
+        fused::attention_packed_backward(inputs, offsets, kept.saved, grad, options, wanted)
     }
 }
 

@@ -16,15 +16,25 @@ pub(crate) struct Case {
     pub(crate) values: usize,
     /// Heads of queries that share a head of keys and values.
     pub(crate) group: usize,
+    /// For a packed sequence: its first query, and the numbers of all queries and keys.
+    pub(crate) packed: Option<[usize; 3]>,
 }
 
 pub(crate) const fn case([batch, heads, queries, keys, width, values]: [usize; 6]) -> Case {
-    Case { batch, heads, queries, keys, width, values, group: 1 }
+    Case { batch, heads, queries, keys, width, values, group: 1, packed: None }
 }
 
 impl Case {
     pub(crate) const fn grouped(self, group: usize) -> Self {
         Self { group, ..self }
+    }
+
+    /// The row of a pair of batch and head, and the number of keys, by which dropout numbers scores.
+    fn numbered(&self, pair: usize, query: usize) -> [usize; 2] {
+        match self.packed {
+            None => [pair * self.queries + query, self.keys],
+            Some([first, rows, keys]) => [pair * rows + first + query, keys],
+        }
     }
 
     /// Whether the window of a query has a key, whose position may be before the first query.
@@ -89,6 +99,7 @@ fn scores(given: &Given<'_>, row: usize, roundings: Roundings) -> Vec<(Bounded, 
     let (pair, query) = (row / queries, row % queries);
     let scale = options.scale.unwrap_or(1.0 / (width as f64).sqrt());
     let q = &q[row * width..][..width];
+    let [number, all_keys] = case.numbered(pair, query);
     (0..keys)
         .map(|key| {
             if !case.sees(options, query, key) {
@@ -97,7 +108,7 @@ fn scores(given: &Given<'_>, row: usize, roundings: Roundings) -> Vec<(Bounded, 
             if mask.is_some_and(|mask| mask[row * keys + key]) {
                 return (Bounded::exact(options.fill), 0.0);
             }
-            let factor = scale * options.dropout.map_or(1.0, |dropout| kept(&dropout, row, keys, key));
+            let factor = scale * options.dropout.map_or(1.0, |dropout| kept(&dropout, number, all_keys, key));
             let product = roundings.dot(q, &k[(pair / case.group * keys + key) * width..][..width]);
             // Scaled, and multiplied by the factor of dropout.
             let score = product.times(Bounded::exact(factor), 2.0 * roundings.step);
@@ -137,7 +148,7 @@ fn softmax(scores: &[(Bounded, f64)], quiet: bool, roundings: Roundings) -> Vec<
 /// The results of the formulas, with limits for results of `dtype`.
 pub(crate) fn expected(given: &Given<'_>, dtype: DType) -> Expected {
     let Given { case, q, k, v, grad, weights_grad, options, .. } = *given;
-    let Case { batch, heads, queries, keys, width, values, group } = case;
+    let Case { batch, heads, queries, keys, width, values, group, .. } = case;
     let roundings = Roundings::of(dtype);
     let rows = batch * heads * queries;
     let sums = |len: usize| vec![Sum::default(); len];

@@ -232,8 +232,8 @@ fn shared_heads_are_not_repeated() {
     let four = [
         "attention<f32, 2>",
         "attention_dots<f32>",
-        "attention_backward_queries<f32>",
-        "attention_backward_keys<f32>",
+        "attention_backward_queries<f32, 0>",
+        "attention_backward_keys<f32, 0>",
     ];
     let tiled = AttentionOptions { path: AttentionPath::Tiled, ..Default::default() };
     let narrow = AttentionOptions { window: Some(9), causal: true, ..Default::default() };

@@ -5,6 +5,7 @@ use hip::Device;
 
 use super::cores::{Cores, Scores};
 use super::options::{AttentionDropout, AttentionOptions, AttentionPath};
+use super::sequences::Sequences;
 use super::window::Window;
 use super::{expand, group_of, has_tiled, least_queries, mask_size};
 use crate::arg::{Arg, compute};
@@ -15,7 +16,7 @@ use crate::tensor::{RocmTensor, float_type, one_device, one_dtype};
 
 /// `WIDEST` of `attention_backward.hip`: the most features of a query, key or value that its tiles
 /// hold.
-const WIDEST: usize = 128;
+pub(super) const WIDEST: usize = 128;
 
 /// What decides which implementation computes attention with a gradient.
 pub(crate) struct Question<'a> {
@@ -86,8 +87,11 @@ pub(super) struct Call<'a> {
     pub(super) sizes: [usize; 5],
     /// How many heads of queries share a head of keys and values.
     pub(super) group: usize,
+    pub(super) sequences: Sequences,
     pub(super) mask: Option<RocmTensor>,
     pub(super) scale: f64,
+    /// Only for packed sequences, and without a gradient.
+    pub(super) softcap: Option<f64>,
     pub(super) window: Window,
     pub(super) options: &'a AttentionOptions,
     pub(super) ty: hip::DType,
@@ -131,7 +135,8 @@ impl<'a> Call<'a> {
             })
             .transpose()?;
         let scale = options.scale.unwrap_or(1.0 / (width as f64).sqrt());
-        Ok(Self { op, sizes: [batch, heads, queries, keys, width], group, mask, scale, window, options, ty })
+        let (sizes, sequences) = ([batch, heads, queries, keys, width], Sequences::Padded);
+        Ok(Self { op, sizes, group, sequences, mask, scale, softcap: None, window, options, ty })
     }
 
     /// Heads of keys and values.
@@ -189,7 +194,7 @@ impl<'a> Call<'a> {
             mask: self.mask.as_ref(),
             bias: None,
             scale: self.scale,
-            softcap: None,
+            softcap: self.softcap,
             window: self.window,
             fill: self.options.fill,
             quiet: self.options.quiet,

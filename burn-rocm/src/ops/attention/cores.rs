@@ -4,17 +4,18 @@
 use burn_std::DType;
 use hip::{Device, Grid, KernelName, MatrixCores, Template};
 
+use super::sequences::Sequences;
 use super::window::Window;
-use super::{mask_size, shape, strides};
+use super::{mask_size, strides};
 use crate::arg::{Arg, compute};
 use crate::dtype::{compute_dtype, kernel_type};
 use crate::ops::launch::views_to_views;
 use crate::tensor::RocmTensor;
 
 /// The features of a head for which the kernels have tiles (`HEADS` of the kernels' table).
-const HEADS: [usize; 4] = [64, 96, 128, 256];
+const HEADS: [usize; 5] = [32, 64, 96, 128, 256];
 /// The same for the gradient.
-const TRAINED_HEADS: &[usize] = HEADS.split_at(3).0;
+const TRAINED_HEADS: &[usize] = HEADS.split_at(4).0;
 
 /// What happens to a score between the two products.
 pub(super) struct Scores<'a> {
@@ -106,12 +107,15 @@ impl Cores {
         if self.which == MatrixCores::Mfma { 256 } else { 128 }
     }
 
-    /// The grid of a launch with `pairs * rows / tile` tiles, rounded up for each pair.
-    fn grid(self, device: &Device, pairs: usize, rows: usize, tile: usize) -> Grid {
-        Grid {
-            blocks: device.grid_rows(pairs * rows.div_ceil(tile), usize::MAX).blocks,
-            threads: self.threads(),
-        }
+    /// The grid of a launch with this number of tiles.
+    fn grid(self, device: &Device, tiles: usize) -> Grid {
+        Grid { blocks: device.grid_rows(tiles, usize::MAX).blocks, threads: self.threads() }
+    }
+
+    /// The variant of the kernels (`PLAIN`, `ANY` and `PACKED` of `attention_matrix.h`).
+    fn kind(scores: &Scores<'_>, sequences: &Sequences, operands: &[&RocmTensor]) -> i32 {
+        let plain = scores.are_plain() && operands.iter().all(|operand| is_whole(operand));
+        i32::from(!plain) + 2 * i32::from(sequences.are_packed())
     }
 
     /// The rows of a tile of the forward kernel, and the bytes of shared memory that the host gives
@@ -160,11 +164,12 @@ impl Cores {
 
     /// `softmax(mask(dropout(softcap(scale q k^T))) + bias) v`, written to `out`, which
     /// [`is_writable`]. The heads of keys and values divide those of queries. `sums` receives what
-    /// the gradient needs of each row.
+    /// the gradient needs of each row. Packed sequences have no mask and no bias.
     pub(super) fn forward(
         self,
         op: &'static str,
         inputs: [&RocmTensor; 3],
+        sequences: &Sequences,
         scores: &Scores<'_>,
         out: &RocmTensor,
         sums: Option<&RocmTensor>,
@@ -173,12 +178,13 @@ impl Cores {
         let (device, ty) = (query.hip_device(), query.kernel_type()?);
         let &[batch, heads, queries, width] = query.dims() else { return rank(op, query) };
         let (key_heads, keys, values) = (key.dims()[1].max(1), key.dims()[2], value.dims()[3]);
-        let plain = scores.are_plain() && inputs.iter().all(|input| is_whole(input));
-        let kernel = Template::attention_matrix.ty(ty).int(self.wide as i32).int((!plain).into());
-        let shape = shape([batch, heads, queries, keys, width], values, heads / key_heads);
+        let kind = Self::kind(scores, sequences, &inputs);
+        let kernel = Template::attention_matrix.ty(ty).int(self.wide as i32).int(kind);
+        let shape = sequences.shape([batch, heads, queries, keys, width], values, heads / key_heads);
         let operands = [Some(query), Some(key), Some(value), scores.mask, scores.bias];
-        let views = operands.into_iter().chain([Some(out)]).map(strides);
+        let views = operands.into_iter().chain([Some(out)]).map(|operand| sequences.strides(operand));
         let dims: Vec<Arg> = [shape].into_iter().chain(views).collect();
+        let read: Vec<Option<&RocmTensor>> = operands.into_iter().chain([sequences.offsets()]).collect();
         let mut scalars = vec![
             compute(scores.scale.into(), ty),
             compute(scores.softcap.unwrap_or(0.0).into(), ty),
@@ -189,8 +195,8 @@ impl Cores {
         ];
         scalars.extend(scores.dropout);
         let (rows, bytes) = self.forward_tile();
-        let grid = (self.grid(device, batch * heads, queries, rows), bytes);
-        views_to_views(op, device, kernel, grid, &dims, &operands, &scalars, &[Some(out), sums])
+        let grid = (self.grid(device, sequences.tiles([batch, heads, queries], rows)), bytes);
+        views_to_views(op, device, kernel, grid, &dims, &read, &scalars, &[Some(out), sums])
     }
 
     /// The gradients of [`forward`](Self::forward) with respect to queries, keys and values, written
@@ -199,6 +205,7 @@ impl Cores {
         self,
         op: &'static str,
         inputs: [&RocmTensor; 3],
+        sequences: &Sequences,
         scores: &Scores<'_>,
         [out, sums, grad]: [&RocmTensor; 3],
         [by_query, by_key, by_value]: [Option<&RocmTensor>; 3],
@@ -218,9 +225,10 @@ impl Cores {
         views_to_views(op, device, kernel, (grid, 0), &dims, &operands, &[whole], &[Some(&dots)])?;
 
         let operands = [Some(query), Some(key), Some(value), Some(grad), scores.mask];
-        let plain = scores.are_plain() && inputs.iter().chain(&[grad]).all(|input| is_whole(input));
-        let shape = shape([batch, heads, queries, keys, width], values, heads / key_heads);
-        let read: Vec<Option<&RocmTensor>> = operands.into_iter().chain([Some(sums), Some(&dots)]).collect();
+        let kind = Self::kind(scores, sequences, &[query, key, value, grad]);
+        let shape = sequences.shape([batch, heads, queries, keys, width], values, heads / key_heads);
+        let stored = [Some(sums), Some(&dots), sequences.offsets()];
+        let read: Vec<Option<&RocmTensor>> = operands.into_iter().chain(stored).collect();
         let mut scalars = vec![
             compute(scores.scale.into(), ty),
             compute(scores.fill.into(), ty),
@@ -228,20 +236,20 @@ impl Cores {
             mask_size(scores.mask),
         ];
         scalars.extend(scores.dropout);
-        let launch = |by: By, pairs: usize, length: usize, outputs: [Option<&RocmTensor>; 2]| {
+        let launch = |by: By, heads: usize, length: usize, outputs: [Option<&RocmTensor>; 2]| {
             let kernel = Template::attention_matrix_backward.ty(ty).int(self.wide as i32);
-            let kernel: KernelName = kernel.int((!plain).into()).int((by == By::Keys).into());
-            let views = operands.into_iter().chain(outputs).map(strides);
+            let kernel: KernelName = kernel.int(kind).int((by == By::Keys).into());
+            let views = operands.into_iter().chain(outputs).map(|operand| sequences.strides(operand));
             let dims: Vec<Arg> = [shape].into_iter().chain(views).collect();
             let (rows, bytes) = self.backward_tile(by);
-            let grid = (self.grid(device, pairs, length, rows), bytes);
+            let grid = (self.grid(device, sequences.tiles([batch, heads, length], rows)), bytes);
             views_to_views(op, device, kernel, grid, &dims, &read, &scalars, &outputs)
         };
         if by_query.is_some() {
-            launch(By::Queries, pairs, queries, [by_query, None])?;
+            launch(By::Queries, heads, queries, [by_query, None])?;
         }
         if by_key.is_some() || by_value.is_some() {
-            launch(By::Keys, batch * key_heads, keys, [by_key, by_value])?;
+            launch(By::Keys, key_heads, keys, [by_key, by_value])?;
         }
         Ok(())
     }

@@ -7,8 +7,9 @@ use hip::{Device, Error as RocmError, Functor, Template};
 use super::call::Path;
 use super::cores::{Cores, Scores};
 use super::options::{AttentionDropout, AttentionInferenceOptions};
+use super::sequences::Sequences;
 use super::window::Window;
-use super::{OP, TILE, expand, group_of, grouped_dims, has_tiled, least_queries, mask_size, shape, strides};
+use super::{OP, TILE, expand, group_of, grouped_dims, has_tiled, least_queries, mask_size, strides};
 use crate::arg::{Arg, compute};
 use crate::error::invalid;
 use crate::layout::broadcast_shape;
@@ -22,7 +23,7 @@ use crate::ops::view::{narrow, reshape, transpose};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
 /// `WIDEST` of `attention.hip`: the most features of a query, key or value that its tiles hold.
-const WIDEST: usize = 256;
+pub(super) const WIDEST: usize = 256;
 
 /// A call with checked inputs. All have the same batch. Queries, mask and bias have the same heads,
 /// and so have keys and values, each of which `group` heads of queries share.
@@ -203,7 +204,8 @@ impl Call {
             quiet: false,
             dropout: AttentionDropout::args(None, self.query.kernel_type()?),
         };
-        cores.forward(OP, [&self.query, &self.key, &self.value], &scores, &out, None)?;
+        let inputs = [&self.query, &self.key, &self.value];
+        cores.forward(OP, inputs, &Sequences::Padded, &scores, &out, None)?;
         Ok(out)
     }
 
@@ -219,10 +221,11 @@ impl Call {
         if out.is_empty() {
             return Ok(out);
         }
-        let shape = shape([batch, heads, queries, keys, width], values, self.group);
-        let inputs =
-            [Some(&self.query), Some(&self.key), Some(&self.value), self.mask.as_ref(), self.bias.as_ref()];
-        let dims: Vec<Arg> = [shape].into_iter().chain(inputs.map(strides)).collect();
+        let shape = Sequences::Padded.shape([batch, heads, queries, keys, width], values, self.group);
+        let [query, key, value] = [&self.query, &self.key, &self.value].map(Some);
+        let inputs = [query, key, value, self.mask.as_ref(), self.bias.as_ref(), None];
+        let dims: Vec<Arg> =
+            [shape].into_iter().chain(inputs[..5].iter().map(|&input| strides(input))).collect();
         let mut scalars = vec![
             compute(self.scale.into(), ty),
             compute(self.softcap.unwrap_or(0.0).into(), ty),

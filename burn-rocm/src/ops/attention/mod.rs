@@ -1,12 +1,15 @@
 //! Attention: Burn's op, which has no gradient (`inference`), attention with a gradient
-//! (`trained`), and self-attention with one projection (`self_attention`).
+//! (`trained`), self-attention with one projection (`self_attention`), and attention of sequences of
+//! different lengths in one batch (`packed`).
 
 pub(crate) mod call;
 mod composed;
 pub(crate) mod cores;
 pub(crate) mod inference;
 pub(crate) mod options;
+pub(crate) mod packed;
 pub(crate) mod self_attention;
+mod sequences;
 mod softmax;
 mod tiled;
 pub(crate) mod trained;
@@ -55,11 +58,6 @@ pub(crate) fn group_of(heads: usize, key_heads: usize) -> Option<usize> {
 fn grouped_dims(dims: &[usize], group: usize) -> [usize; 4] {
     let size = |axis: usize| dims.get(axis).copied().unwrap_or(1);
     [size(0), size(1) / group, group * size(2), size(3)]
-}
-
-/// The sizes of a call as an argument of the kernels that store no scores (`Shape`).
-fn shape([batch, heads, queries, keys, width]: [usize; 5], values: usize, group: usize) -> Arg {
-    Arg::I64x7([batch * heads, heads, queries, keys, width, values, group].map(|n| n as i64))
 }
 
 /// The bytes of a mask's element as an argument of the kernels.

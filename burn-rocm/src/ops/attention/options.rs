@@ -153,9 +153,10 @@ impl From<AttentionModuleOptions> for AttentionInferenceOptions {
 /// The result of [`attention`](crate::fused::attention()).
 #[derive(Clone, Debug)]
 pub struct Attended {
-    /// `[batch, heads, queries, values]`. On matrix cores it has the query's order of axes in memory
-    /// if features are innermost; on the composed path, if the query has a single stride from each
-    /// head to the next over all batches. Otherwise it is packed.
+    /// `[batch, heads, queries, values]`, or `[rows, heads, values]` of packed sequences. On matrix
+    /// cores it has the query's order of axes in memory if features are innermost; on the composed
+    /// path, if the query has a single stride from each head to the next over all batches. Otherwise
+    /// it is packed.
     pub out: RocmTensor,
     /// The tensors that the gradient reads besides the inputs: the output and each row's base and
     /// the reciprocal of its sum (tiled), or the weights (composed).

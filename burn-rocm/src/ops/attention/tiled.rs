@@ -1,42 +1,60 @@
 //! The tiled path (`attention.hip`, `attention_backward.hip`): no scores are stored.
 
-use hip::Template;
+use hip::{Device, Grid, Template};
 
 use super::call::Call;
 use super::options::Attended;
-use super::{TILE, shape, strides};
+use super::{TILE, strides};
 use crate::arg::Arg;
 use crate::dtype::compute_dtype;
-use crate::ops::launch::{views, views_to};
+use crate::ops::launch::{views, views_to_views};
+use crate::ops::view::permute;
 use crate::tensor::RocmTensor;
 
 impl Call<'_> {
     /// The shape arguments of the tiled kernels: the sizes, and the strides of `operands` and of
     /// the mask.
     fn tile_dims(&self, values: usize, operands: &[Option<&RocmTensor>]) -> Vec<Arg> {
-        let shape = shape(self.sizes, values, self.group);
-        [shape].into_iter().chain(operands.iter().map(|&t| strides(t))).collect()
+        let shape = self.sequences.shape(self.sizes, values, self.group);
+        [shape].into_iter().chain(operands.iter().map(|&t| self.sequences.strides(t))).collect()
+    }
+
+    /// A tensor that the tiled kernels write, `[batch, heads, rows, columns]`. In memory it is packed,
+    /// `[rows, heads, columns]` for packed sequences.
+    fn tiled_out(&self, like: &RocmTensor, [heads, rows, columns]: [usize; 3]) -> hip::Result<RocmTensor> {
+        let (device, dtype) = (like.hip_device(), like.dtype_of());
+        if self.sequences.are_packed() {
+            return permute(RocmTensor::empty(device, [1, rows, heads, columns], dtype)?, &[0, 2, 1, 3]);
+        }
+        RocmTensor::empty(device, [self.sizes[0], heads, rows, columns], dtype)
+    }
+
+    /// The grid of a launch over tiles of rows of these heads.
+    fn tiled_grid(&self, device: &Device, heads: usize, rows: usize) -> Grid {
+        device.grid_rows(self.sequences.tiles([self.sizes[0], heads, rows], TILE), usize::MAX)
     }
 
     pub(super) fn tiled(&self, [query, key, value]: [&RocmTensor; 3]) -> hip::Result<Attended> {
-        let [batch, heads, queries, _, _] = self.sizes;
+        let [_, heads, queries, _, _] = self.sizes;
         let (device, values) = (query.hip_device(), value.dims()[3]);
-        let out = RocmTensor::empty(device, [batch, heads, queries, values], query.dtype_of())?;
+        let out = self.tiled_out(query, [heads, queries, values])?;
         let sums = self.sums(query)?;
-        let inputs = [Some(query), Some(key), Some(value), self.mask.as_ref(), None];
+        let operands = [Some(query), Some(key), Some(value), self.mask.as_ref(), None];
+        let inputs: Vec<Option<&RocmTensor>> =
+            operands.into_iter().chain([self.sequences.offsets()]).collect();
         let mut scalars = vec![
             self.compute(self.scale),
-            self.compute(0.0),
+            self.compute(self.softcap.unwrap_or(0.0)),
             self.window.arg(),
             self.mask_size(),
             self.compute(self.options.fill),
             Arg::U32(self.options.quiet as u32),
         ];
         scalars.extend(self.dropout());
-        let grid = device.grid_rows(batch * heads * queries.div_ceil(TILE), usize::MAX);
-        let kernel = Template::attention.ty(self.ty).int(2);
-        let dims = self.tile_dims(values, &inputs);
-        views_to(self.op, device, kernel, grid, &dims, &inputs, &scalars, &[Some(&out), Some(&sums)])?;
+        let grid = (self.tiled_grid(device, heads, queries), 0);
+        let kernel = Template::attention.ty(self.ty).int(2 + i32::from(self.sequences.are_packed()));
+        let dims = self.tile_dims(values, &operands);
+        views_to_views(self.op, device, kernel, grid, &dims, &inputs, &scalars, &[Some(&out), Some(&sums)])?;
         Ok(Attended { out: out.clone(), kept: vec![out, sums] })
     }
 
@@ -51,14 +69,14 @@ impl Call<'_> {
         let (device, values, pairs) = (query.hip_device(), value.dims()[3], batch * heads);
         let dots = RocmTensor::empty(device, [batch, heads, queries], compute_dtype(query.dtype_of()))?;
         let dims = [pairs * queries, heads, queries, values].map(|n| Arg::I64(n as i64));
-        let dims: Vec<Arg> = dims.into_iter().chain([strides(Some(grad))]).collect();
+        let dims: Vec<Arg> = dims.into_iter().chain([strides(Some(out)), strides(Some(grad))]).collect();
         let kernel = Template::attention_dots.ty(self.ty);
         let grid = device.grid_rows(pairs * queries, values);
         views(self.op, device, kernel, grid, &dims, &[Some(out), Some(grad)], &[], &dots)?;
         let operands = [Some(query), Some(key), Some(value), Some(grad), self.mask.as_ref()];
         let dims = self.tile_dims(values, &operands);
         let inputs: Vec<Option<&RocmTensor>> =
-            operands.into_iter().chain([Some(sums), Some(&dots)]).collect();
+            operands.into_iter().chain([Some(sums), Some(&dots), self.sequences.offsets()]).collect();
         let mut scalars = vec![
             self.compute(self.scale),
             self.compute(self.options.fill),
@@ -66,23 +84,21 @@ impl Call<'_> {
             self.mask_size(),
         ];
         scalars.extend(self.dropout());
-        let launch = |template: Template, pairs: usize, length: usize, outputs: &[Option<&RocmTensor>]| {
-            let grid = device.grid_rows(pairs * length.div_ceil(TILE), usize::MAX);
-            let kernel = template.ty(self.ty);
-            views_to(self.op, device, kernel, grid, &dims, &inputs, &scalars, outputs)
+        let launch = |template: Template, heads: usize, length: usize, outputs: &[Option<&RocmTensor>]| {
+            let grid = (self.tiled_grid(device, heads, length), 0);
+            let kernel = template.ty(self.ty).int(self.sequences.are_packed().into());
+            views_to_views(self.op, device, kernel, grid, &dims, &inputs, &scalars, outputs)
         };
-        let like = |heads, length, features| {
-            RocmTensor::empty(device, [batch, heads, length, features], query.dtype_of())
-        };
-        let by_query = wanted[0].then(|| like(heads, queries, width)).transpose()?;
+        let by_query = wanted[0].then(|| self.tiled_out(query, [heads, queries, width])).transpose()?;
         if let Some(by_query) = &by_query {
-            launch(Template::attention_backward_queries, pairs, queries, &[Some(by_query)])?;
+            launch(Template::attention_backward_queries, heads, queries, &[Some(by_query)])?;
         }
         let (mut by_key, mut by_value) = (None, None);
         if wanted[1] || wanted[2] {
             let shared = self.key_heads();
-            let (k, v) = (like(shared, keys, width)?, like(shared, keys, values)?);
-            launch(Template::attention_backward_keys, batch * shared, keys, &[Some(&k), Some(&v)])?;
+            let k = self.tiled_out(query, [shared, keys, width])?;
+            let v = self.tiled_out(query, [shared, keys, values])?;
+            launch(Template::attention_backward_keys, shared, keys, &[Some(&k), Some(&v)])?;
             by_key = wanted[1].then_some(k);
             by_value = wanted[2].then_some(v);
         }

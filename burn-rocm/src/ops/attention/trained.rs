@@ -41,16 +41,16 @@ fn in_order_of(
 
 impl Call<'_> {
     /// Attention on matrix cores.
-    fn on(&self, cores: Cores, [query, key, value]: [&RocmTensor; 3]) -> hip::Result<Attended> {
+    pub(super) fn on(&self, cores: Cores, [query, key, value]: [&RocmTensor; 3]) -> hip::Result<Attended> {
         let [batch, heads, queries, ..] = self.sizes;
         let out = in_order_of(query, [batch, heads, queries, value.dims()[3]], is_writable)?;
         let sums = self.sums(query)?;
-        cores.forward(self.op, [query, key, value], &self.scores(), &out, Some(&sums))?;
+        cores.forward(self.op, [query, key, value], &self.sequences, &self.scores(), &out, Some(&sums))?;
         Ok(Attended { out: out.clone(), kept: vec![out, sums] })
     }
 
     /// The gradients on matrix cores, written to `given` or to new tensors.
-    fn on_backward(
+    pub(super) fn on_backward(
         &self,
         cores: Cores,
         inputs: [&RocmTensor; 3],
@@ -64,7 +64,8 @@ impl Call<'_> {
         let (to, computed) =
             if direct { (given.clone(), [wanted[0], either, either]) } else { (None, [true; 3]) };
         let mut found = places(inputs, computed, to, is_writable)?;
-        cores.backward(self.op, inputs, &self.scores(), read, found.each_ref().map(Option::as_ref))?;
+        let to = found.each_ref().map(Option::as_ref);
+        cores.backward(self.op, inputs, &self.sequences, &self.scores(), read, to)?;
         if let (false, Some(given)) = (direct, given) {
             for (place, found) in given.iter().zip(found.iter().flatten()) {
                 assign(BACKWARD, place, found)?;

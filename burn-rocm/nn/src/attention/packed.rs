@@ -1,0 +1,147 @@
+//! Attention of sequences of different lengths in one batch, without padding.
+
+use burn::nn::DropoutConfig;
+use burn::tensor::activation::{quiet_softmax, softmax};
+use burn::tensor::backend::Backend;
+use burn::tensor::{Int, Tensor, TensorData};
+use burn_rocm::fused::{AttentionDropout, PackedOffsets};
+
+use super::options::PackedAttentionOptions;
+use crate::fuse::{Route, primitive, wrap};
+use crate::ops::attention::PackedOp;
+
+/// Where the sequences of [`packed_attention`] begin.
+#[derive(Clone, Debug)]
+pub struct PackedSequences<B: Backend> {
+    queries: Tensor<B, 1, Int>,
+    keys: Tensor<B, 1, Int>,
+}
+
+impl<B: Backend> PackedSequences<B> {
+    /// Of self-attention. `offsets` `[sequences + 1]` ascend from 0 to the number of rows: sequence `i`
+    /// has the rows from `offsets[i]` up to `offsets[i + 1]`, without it.
+    pub fn new(offsets: Tensor<B, 1, Int>) -> Self {
+        Self { queries: offsets.clone(), keys: offsets }
+    }
+
+    /// The offsets of queries, and those of keys and values, `[sequences + 1]` each.
+    pub fn between(queries: Tensor<B, 1, Int>, keys: Tensor<B, 1, Int>) -> Self {
+        Self { queries, keys }
+    }
+
+    /// Of self-attention of sequences with these lengths, in rows.
+    ///
+    /// # Panics
+    /// If there are 2^31 rows or more.
+    pub fn of_lengths(lengths: &[usize], device: &B::Device) -> Self {
+        let offsets = PackedAttentionOptions::offsets_of(lengths);
+        let count = offsets.len();
+        Self::new(Tensor::from_data(TensorData::new(offsets, [count]), device))
+    }
+}
+
+/// Attention of sequences of different lengths in one batch, without padding: they lie one after the
+/// other along the rows. A query sees the keys of its own sequence alone, and a query without keys gives
+/// zeros. On [`Rocm`](burn_rocm::Rocm) this is
+/// [`fused::attention_packed`](burn_rocm::fused::attention_packed), whose memory grows linearly with the
+/// number of rows, with its gradient; on other backends Burn's ops compute all scores between all rows.
+///
+/// # Shapes
+/// - query: `[query rows, heads, features]`
+/// - key: `[key rows, key heads, features]`; the heads of keys divide those of queries
+/// - value: `[key rows, key heads, values]`
+/// - output: `[query rows, heads, values]`
+///
+/// # Panics
+/// With [`Invalid`](burn_rocm::RocmError::Invalid) if shapes do not fit, if the window is 0 or the
+/// dropout outside 0 to 1, for heads of more than 256 features on Rocm, and in the backward pass for
+/// more than 128. If the offsets do not ascend from 0 to the number of rows, reading the result fails.
+///
+/// ```
+/// # use burn::tensor::Tensor;
+/// # use burn_rocm::Rocm;
+/// # let device = Default::default();
+/// use burn_rocm_nn::attention::{PackedAttentionOptions, PackedSequences, packed_attention};
+///
+/// // Sequences of 3, 1 and 4 tokens, 2 heads of 16 features.
+/// let sequences = PackedSequences::of_lengths(&[3, 1, 4], &device);
+/// let tokens = Tensor::<Rocm, 3>::ones([8, 2, 16], &device);
+/// let options = PackedAttentionOptions { causal: true, ..Default::default() };
+/// let found = packed_attention(tokens.clone(), tokens.clone(), tokens, sequences, &options);
+/// assert_eq!(found.dims(), [8, 2, 16]);
+/// ```
+pub fn packed_attention<B: Backend>(
+    query: Tensor<B, 3>,
+    key: Tensor<B, 3>,
+    value: Tensor<B, 3>,
+    sequences: PackedSequences<B>,
+    options: &PackedAttentionOptions,
+) -> Tensor<B, 3> {
+    options.check();
+    let shapes = [query.dims(), key.dims(), value.dims()];
+    let offsets = [sequences.queries.dims()[0], sequences.keys.dims()[0]];
+    let group = PackedAttentionOptions::check_shapes(shapes, offsets);
+    let Some(route) = Route::<B>::of("packed_attention") else {
+        return composed(query, key, value, sequences, options, group);
+    };
+    let device = query.device();
+    let dropout = (B::ad_enabled(&device) && options.dropout != 0.0)
+        .then(|| AttentionDropout::draw(&route.device(&device), options.dropout));
+    let [queries, keys] = [sequences.queries, sequences.keys].map(|offsets| route.int(offsets));
+    let op = PackedOp { offsets: PackedOffsets { queries, keys }, options: options.fused(dropout) };
+    wrap(route.apply(op, [primitive(query), primitive(key), primitive(value)]).0)
+}
+
+/// The sequence of each row, and the row's distance from the end of its sequence, `[rows, 1]` each.
+fn places<B: Backend>(offsets: Tensor<B, 1, Int>, rows: usize) -> [Tensor<B, 2, Int>; 2] {
+    let count = offsets.dims()[0] - 1;
+    let ends = offsets.slice([1..count + 1]);
+    let row = Tensor::<B, 1, Int>::arange(0..rows as i64, &ends.device()).reshape([rows, 1]);
+    // A row lies behind as many sequences as end at it or before it.
+    let sequence = (row.clone() - ends.clone().reshape([1, count])).greater_equal_elem(0).int().sum_dim(1);
+    let end = ends.select(0, sequence.clone().reshape([rows])).reshape([rows, 1]);
+    [sequence, row - end]
+}
+
+/// Attention by Burn's ops.
+fn composed<B: Backend>(
+    query: Tensor<B, 3>,
+    key: Tensor<B, 3>,
+    value: Tensor<B, 3>,
+    sequences: PackedSequences<B>,
+    options: &PackedAttentionOptions,
+    group: usize,
+) -> Tensor<B, 3> {
+    let ([rows, heads, width], [others, _, values]) = (query.dims(), value.dims());
+    if [rows, others, heads, values].contains(&0) {
+        return Tensor::zeros([rows, heads, values], &query.device());
+    }
+    let [of_query, query_end] = places(sequences.queries, rows);
+    let [of_key, key_end] = places(sequences.keys, others).map(|place| place.reshape([1, others]));
+    let distance = key_end - query_end;
+    let mut hidden = (of_key - of_query).not_equal_elem(0);
+    if options.causal {
+        hidden = hidden.bool_or(distance.clone().greater_elem(0));
+    }
+    if let Some(window) = options.window {
+        let window = window.min(rows + others) as i64;
+        hidden = hidden.bool_or(distance.abs().greater_equal_elem(window));
+    }
+    let shape = [heads, rows, others];
+    let hidden = hidden.unsqueeze::<3>().expand(shape);
+    let sees = hidden.clone().bool_not().any_dim(2).expand(shape);
+    // The heads of a group share one of keys and values.
+    let heads_first = |tensor: Tensor<B, 3>| {
+        let [rows, shared, columns] = tensor.dims();
+        let repeated = tensor.reshape([rows, shared, 1, columns]).expand([rows, shared, group, columns]);
+        repeated.reshape([rows, heads, columns]).swap_dims(0, 1)
+    };
+    let scale = options.scale.unwrap_or(1.0 / (width as f64).sqrt());
+    let scores = query.swap_dims(0, 1).matmul(heads_first(key).transpose()).mul_scalar(scale);
+    let scores = DropoutConfig::new(options.dropout).init().forward(scores);
+    // Scores are 0 in rows that see nothing, whose gradient would otherwise be NaN.
+    let scores = scores.mask_fill(hidden.clone(), 0.0);
+    let scores = scores.mask_fill(hidden.clone().bool_and(sees), f32::NEG_INFINITY);
+    let weights = if options.quiet { quiet_softmax(scores, 2) } else { softmax(scores, 2) };
+    weights.mask_fill(hidden, 0.0).matmul(heads_first(value)).swap_dims(0, 1)
+}
