@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hip_sys::{hipError_t, hipErrorInvalidValue, hipErrorNotReady, hipEvent_t, hipStream_t, hipSuccess};
-
 use serial_test::serial;
 
 use super::{Correlator, Detail, Profile, WorkKind, correlate, profile, region};

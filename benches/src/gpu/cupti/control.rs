@@ -6,9 +6,8 @@ use std::ffi::c_int;
 use burn_rocm::{RocmDevice, profile};
 use libloading::Library;
 
-use super::join::{Activity, Why, join};
+use super::join::{Activity, Why, join, pieces};
 use super::library::Cupti;
-use super::pieces;
 
 /// Bytes of the profile's memsets, and of the other one.
 const NAMED: usize = 1 << 20;

@@ -8,6 +8,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use burn_rocm::profile::Profile;
+use serde_json::Value;
+
 /// The share that the profile must name.
 pub(super) const AIM: f64 = 0.99;
 
@@ -119,6 +122,28 @@ pub(super) struct Joined<'a> {
     pub(super) lacks: BTreeMap<(&'a str, Why), Sum>,
     /// Activities with a name, by their name and that of the piece that launched them.
     pub(super) has: BTreeMap<(&'a str, &'a str), Sum>,
+}
+
+/// The device's work in a profile's timeline, by number.
+pub(super) fn pieces(profile: &Profile) -> Result<HashMap<u64, Piece>, String> {
+    let trace: Value = serde_json::from_str(&profile.chrome_trace()).map_err(|error| error.to_string())?;
+    let left_out = trace["otherData"]["entries left out"].as_u64().unwrap_or(0);
+    if left_out > 0 {
+        return Err(format!("the timeline lacks {left_out} entries: profile fewer steps"));
+    }
+    let events = trace["traceEvents"].as_array().ok_or("a timeline without events")?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let piece = |event: &Value| {
+        let number = event["args"]["piece"].as_u64()?;
+        let piece = Piece {
+            name: text(&event["name"]),
+            op: text(&event["args"]["op"]),
+            kind: text(&event["cat"]),
+            time: event["dur"].as_f64().unwrap_or_default() * 1e3,
+        };
+        Some((number, piece))
+    };
+    Ok(events.iter().filter_map(piece).collect())
 }
 
 /// Joins a record with the pieces of a timeline, by their numbers.

@@ -8,14 +8,10 @@ mod control;
 mod join;
 mod library;
 
-use std::collections::HashMap;
 use std::path::Path;
 
-use burn_rocm::profile::Profile;
 use burn_rocm::{RocmDevice, profile};
-use serde_json::Value;
 
-use self::join::Piece;
 use self::library::Cupti;
 use super::cases::Case;
 use super::steps;
@@ -85,7 +81,7 @@ fn report(cupti: &Cupti, case: Case<burn_rocm::Rocm>, device: &RocmDevice) -> Re
     (0..8).for_each(|_| body());
     sync::<burn_rocm::Rocm>(device);
     let (((), profile), record) = cupti.during(|| profile(|| (0..CALLS).for_each(|_| body())))?;
-    let pieces = pieces(&profile)?;
+    let pieces = join::pieces(&profile)?;
     let joined = join::join(&record, &pieces)?;
     println!("\n## {}, {CALLS} steps\n", case.name);
     print!("{}", joined.report());
@@ -100,28 +96,6 @@ fn report(cupti: &Cupti, case: Case<burn_rocm::Rocm>, device: &RocmDevice) -> Re
         if is_met { "ok" } else { "MISSED" },
     );
     Ok((row, is_met))
-}
-
-/// The device's work in a profile's timeline, by number.
-fn pieces(profile: &Profile) -> Result<HashMap<u64, Piece>, String> {
-    let trace: Value = serde_json::from_str(&profile.chrome_trace()).map_err(|error| error.to_string())?;
-    let left_out = trace["otherData"]["entries left out"].as_u64().unwrap_or(0);
-    if left_out > 0 {
-        return Err(format!("the timeline lacks {left_out} entries: profile fewer steps"));
-    }
-    let events = trace["traceEvents"].as_array().ok_or("a timeline without events")?;
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let piece = |event: &Value| {
-        let number = event["args"]["piece"].as_u64()?;
-        let piece = Piece {
-            name: text(&event["name"]),
-            op: text(&event["args"]["op"]),
-            kind: text(&event["cat"]),
-            time: event["dur"].as_f64().unwrap_or_default() * 1e3,
-        };
-        Some((number, piece))
-    };
-    Ok(events.iter().filter_map(piece).collect())
 }
 
 #[cfg(test)]

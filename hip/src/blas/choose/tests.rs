@@ -1,5 +1,7 @@
 //! Trials over a rocBLAS whose solutions take as long, and write, as a test says.
 
+#![allow(clippy::unwrap_used)]
+
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::path::PathBuf;
