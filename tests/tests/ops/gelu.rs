@@ -1,5 +1,5 @@
-//! GELU after a bias in f16 and bf16, for each number that these types have. The kernels approximate
-//! the normal distribution there (`normal.h`).
+//! GELU after a bias in f16 and bf16, for each number that these types have. There the kernels
+//! approximate the normal distribution (`normal.h`).
 
 use burn_rocm::fused::{Act, bias_act, bias_act_backward};
 use burn_rocm_tests::limits::{assert_within, least, unit};

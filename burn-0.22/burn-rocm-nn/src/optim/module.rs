@@ -14,7 +14,8 @@ use super::gather::Gathering;
 ///
 /// On this project's device the parameters share launches. On other devices Burn's optimizers run.
 /// Gradients may be of a narrower float type than their parameters, as in a model that
-/// [`amp`](crate::amp) converted. They are cast first.
+/// [`amp`](crate::amp) converted. On this project's device kernels read f16 and bf16 gradients of
+/// f32 parameters as they are; all others are cast first.
 ///
 /// If a step fails on the device, the step panics with the error and the optimizer loses its
 /// states.

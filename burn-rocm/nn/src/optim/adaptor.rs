@@ -43,7 +43,8 @@ pub trait Rules<B: Backend>: Clone + Send + Sync {
 ///
 /// On [`Rocm`](burn_rocm::Rocm) under autodiff the parameters share launches. On other backends
 /// Burn's optimizer runs. Gradients may be of a narrower float type than their parameters, as in a
-/// model that [`amp`](crate::amp) converted. They are cast first.
+/// model that [`amp`](crate::amp) converted. On [`Rocm`](burn_rocm::Rocm) kernels read f16 and bf16
+/// gradients of f32 parameters as they are; all others are cast first.
 #[derive(Clone)]
 pub struct OptimizerAdaptor<O, M, B>
 where

@@ -71,10 +71,10 @@ pub(crate) fn sides(dtype: DType) -> f64 {
     if dtype == DType::F64 { 2.0 } else { 1.0 }
 }
 
-/// What GELU's approximations in f16 and bf16 add to the error of `z Phi(z)`, as a share of `|z|`, and
-/// to that of its slope. `normal.h` states `2^-18 + (24 + 1.5 z^2) r` of `|z| Phi(-|z|)`, and for the
-/// slope of `Phi(-|z|) + |z| phi(z)`, which is at most 0.5. With the largest of these products that
-/// is `2^-19 + 13 r`, and `r` is `2^-24`.
+/// What GELU's approximations in f16 and bf16 add to the error of `z Phi(z)`, as a share of `|z|`,
+/// and to that of its slope. `normal.h` states `2^-18 + (24 + 1.5 z^2) r` of `|z| Phi(-|z|)`, and
+/// for the slope of `Phi(-|z|) + |z| phi(z)`, which is at most 0.5. The largest of these products
+/// is below `2^-19 + 13 r`, and `r` is `2^-24`.
 pub(crate) fn of_gelu(dtype: DType) -> f64 {
     if wide(dtype) == dtype { 0.0 } else { 2f64.powi(-18) }
 }
@@ -86,7 +86,7 @@ pub(crate) fn of_gelu(dtype: DType) -> f64 {
 /// The errors to first order, with `g` for [`growth`] of the sums, `u` for the unit of `dtype` and
 /// `r` for the unit of the type it is computed in:
 /// - `x w` is off by `g`. It is rounded to `dtype`, and again with the bias added: `g + 2 u`.
-/// - An activation has a slope of at most 1.13 (gelu's) and an error of its own of `8 r`, and of `n`
+/// - An activation has a slope of at most 1.13 (gelu's) and an error of its own of `8 r`, and `n`
 ///   ([`of_gelu`]). Its result is rounded to `dtype`: `1.13 g + 3.3 u + 8 r + n`.
 /// - The gradient with respect to `x w` is twice the activation times its slope, and has the errors
 ///   of both. The activation times its second derivative is at most 0.3; `relu` times its slope has

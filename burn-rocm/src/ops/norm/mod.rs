@@ -119,8 +119,8 @@ fn row(matrix: &RocmTensor, index: usize) -> hip::Result<RocmTensor> {
     reshape(narrow(matrix.clone(), 0, index, 1)?, &[len])
 }
 
-/// The sums of `[outer, count, len]` over the middle axis, as `[outer, len]` of `dtype`. The partial
-/// sums have the type in which `dtype` is computed.
+/// The sums of `[outer, count, len]` over the middle axis, as `[outer, len]` of `dtype`. The terms
+/// have the type in which `dtype` is computed.
 pub(crate) fn sum_partials(op: &'static str, partial: &RocmTensor, dtype: DType) -> hip::Result<RocmTensor> {
     let device = partial.hip_device();
     let &[outer, count, len] = partial.dims() else {
