@@ -195,6 +195,13 @@ impl Pending {
         self.count() > 0 && self.steps.len as usize == len
     }
 
+    /// Whether the list takes ops like this: over as many elements, and of its dtype, unless the op
+    /// converts or the list has several dtypes already.
+    pub(crate) fn takes(&self, next: &Next, len: usize) -> bool {
+        let converts = next.from != next.to || self.dtype.is_none();
+        self.is_of(len) && (converts || self.dtype == Some(next.to))
+    }
+
     /// The address of the last result.
     pub(crate) fn last_result(&self) -> Option<u64> {
         self.so_far().last().map(|step| step.out)
