@@ -29,17 +29,11 @@ pub(crate) fn copy(tensor: &RocmTensor) -> hip::Result<RocmTensor> {
         }
         return Ok(out);
     }
-    if in_groups(tensor)
-        && put_off_over(
-            "copy",
-            Functor::Cast,
-            tensor.dims(),
-            &[(tensor, tensor.layout().strides())],
-            &[],
-            &out,
-        )?
-    {
-        return Ok(out);
+    if suits_a_chain(tensor) {
+        let input = (tensor, tensor.layout().strides());
+        if put_off_over("copy", Functor::Cast, tensor.dims(), &[input], &[], &out)? {
+            return Ok(out);
+        }
     }
     let raw = raw_type(tensor.kernel_type()?);
     if let Some(plane) = Transposed::of(tensor) {
@@ -53,10 +47,15 @@ pub(crate) fn copy(tensor: &RocmTensor) -> hip::Result<RocmTensor> {
     Ok(out)
 }
 
-/// Whether a chain of deferred ops reads four neighbours at a time, as it does if only outer axes
-/// are permuted or repeated.
-fn in_groups(tensor: &RocmTensor) -> bool {
+/// Whether the copy may be a step of a chain of deferred ops. If a sum follows, the copy is then
+/// never stored. A small copy costs a launch either way. A chain reads four neighbours at a time, so
+/// only outer axes may be permuted or repeated.
+fn suits_a_chain(tensor: &RocmTensor) -> bool {
     const GROUP: usize = 4;
+    const LEAST_BYTES: usize = 1 << 20;
+    if tensor.len() * tensor.dtype_size() < LEAST_BYTES {
+        return false;
+    }
     let merged = collapse(tensor.dims(), [tensor.layout().strides()]);
     let (shape, strides) = (&merged.shape, &merged.strides[0]);
     let whole = |stride: &isize| stride.unsigned_abs().is_multiple_of(GROUP);
