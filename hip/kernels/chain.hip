@@ -88,21 +88,13 @@ template <class T, bool MIXED> DEVICE void run(const Chain &given) {
     });
 }
 
-// All waves that a SIMD can hold, or 16 of the 20 of RDNA 1: four times eight elements of f32 leave
-// no room for more.
-#if COMPILER_AMD
-#define WAVES __attribute__((amdgpu_waves_per_eu(MOST_WAVES < 16 ? MOST_WAVES : 16)))
-#else
-#define WAVES
-#endif
-
-template <class T> __global__ WAVES void chain(Chain given) {
+template <class T> __global__ void chain(Chain given) {
     if constexpr (ONE_THREAD) in_one_thread<T>(given);
     else run<T, false>(given);
 }
 
 // The same for steps on tensors of several types.
-template <class T> __global__ WAVES void chain_mixed(Chain given) {
+template <class T> __global__ void chain_mixed(Chain given) {
     if constexpr (ONE_THREAD) mixed_in_one_thread(given);
     else run<T, true>(given);
 }

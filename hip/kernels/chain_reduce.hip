@@ -38,13 +38,13 @@ template <class Op, class T, class To> __global__ __launch_bounds__(256) void ch
             u32 tail = len - (len - head) % WIDTH, stride = team.count * WIDTH;
             u32 piece = head + team.at * WIDTH, single = team.at;
             while (true) {
-                Place at{begin + piece, GROUP, given.chain.n};
+                Place at{begin + piece, GROUP, reload().n};
                 u32 elements = WIDTH;
                 if (piece < tail && JOINED) {
                     piece += stride;
                 } else if (piece < tail) {
                     bool two = piece + stride < tail;
-                    at = {begin + piece, stride, two ? given.chain.n : begin + piece + WIDTH};
+                    at = {begin + piece, stride, two ? reload().n : begin + piece + WIDTH};
                     elements = two ? 2 * WIDTH : WIDTH;
                     piece += two ? 2 * stride : stride;
                 } else if (single < head + (len - tail)) {
@@ -55,7 +55,7 @@ template <class Op, class T, class To> __global__ __launch_bounds__(256) void ch
                 } else {
                     break;
                 }
-                Values<T> values = evaluate<T, false, JOINED>(given.chain.count, at, reload);
+                Values<T> values = evaluate<T, false, JOINED>(reload().count, at, reload);
                 UNROLLED
                 for (u32 g = 0; g < GROUPS; ++g) {
                     UNROLLED
@@ -66,7 +66,10 @@ template <class Op, class T, class To> __global__ __launch_bounds__(256) void ch
                 }
             }
             result = alone ? warp_reduce(result, join) : block_reduce(result, join);
-            if (team.at == 0) given.out[index] = store<To>::from(Op::leave(result, given.count));
+            if (team.at == 0) {
+                const Reduced<To> &given_again = reload_parameters(given);
+                given_again.out[index] = store<To>::from(Op::leave(result, given_again.count));
+            }
         }
     }
 }
@@ -103,8 +106,8 @@ template <class Op, class T, class To> __global__ __launch_bounds__(256) void ch
                 for (u32 i = begin + group; i < end;) {
                     bool two = second || i + 3 * down < end;
                     u32 first = (before + (second ? i + 2 * down : i)) * inner + vector * GROUP;
-                    Place at{first, two ? down * inner : GROUP, two ? given.chain.n : first + GROUP};
-                    Values<T> rows = evaluate<T, false, false>(given.chain.count, at, reload);
+                    Place at{first, two ? down * inner : GROUP, two ? reload().n : first + GROUP};
+                    Values<T> rows = evaluate<T, false, false>(reload().count, at, reload);
                     UNROLLED
                     for (u32 k = 0; k < GROUP; ++k) {
                         A value = Op::enter((A)load(rows.group[0].lane[k]));
@@ -140,8 +143,11 @@ template <class Op, class T, class To> __global__ __launch_bounds__(256) void ch
                         for (u32 g = 1; g < down; ++g) total[k] = Op::join(total[k], partial[g * across + lane]);
                     }
                 }
-                if (group == 0 && mine)
-                    given.out[index * inner + vector * GROUP + k] = store<To>::from(Op::leave(total[k], given.count));
+                if (group == 0 && mine) {
+                    const Reduced<To> &given_again = reload_parameters(given);
+                    To *to = given_again.out + index * inner + vector * GROUP;
+                    to[k] = store<To>::from(Op::leave(total[k], given_again.count));
+                }
             }
         });
     }
