@@ -78,6 +78,7 @@ pub use launch::chain::{ElementWise, Elements, Operands};
 pub use launch::grid::Grid;
 pub use launch::kernel::Kernel;
 pub use launch::map::Over;
+pub use launch::reduced::DeferredSum;
 pub use launch::{Launch, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS};
 pub use memory::buffer::{Buffer, carry_faults};
 pub use memory::fault::Fault;

@@ -1,8 +1,8 @@
 //! Copies on a device: to row-major order, and over a part of another tensor.
 
-use hip::{KernelName, Template};
+use hip::{Functor, KernelName, Template};
 
-use super::launch::{Operand, Output, Walk, is_packed, views};
+use super::launch::{Operand, Output, Walk, is_packed, put_off_over, views};
 use crate::arg::Arg;
 use crate::dtype::raw_type;
 use crate::error::invalid;
@@ -29,6 +29,12 @@ pub(crate) fn copy(tensor: &RocmTensor) -> hip::Result<RocmTensor> {
         }
         return Ok(out);
     }
+    if suits_a_chain(tensor) {
+        let input = (tensor, tensor.layout().strides());
+        if put_off_over("copy", Functor::Cast, tensor.dims(), &[input], &[], &out)? {
+            return Ok(out);
+        }
+    }
     let raw = raw_type(tensor.kernel_type()?);
     if let Some(plane) = Transposed::of(tensor) {
         plane.copy(tensor, &out, Template::copy_transposed.ty(raw))?;
@@ -39,6 +45,23 @@ pub(crate) fn copy(tensor: &RocmTensor) -> hip::Result<RocmTensor> {
         Walk::new("copy", kernel, tensor.dims(), &[Operand::whole(tensor)], Output::Row(&out)).launch()?;
     }
     Ok(out)
+}
+
+/// Whether the copy may be a step of a chain of deferred ops. If a sum follows, the copy is then
+/// never stored. A small copy costs a launch either way. A chain reads four neighbours at a time, so
+/// only outer axes may be permuted or repeated.
+fn suits_a_chain(tensor: &RocmTensor) -> bool {
+    const GROUP: usize = 4;
+    const LEAST_BYTES: usize = 1 << 20;
+    if tensor.len() * tensor.dtype_size() < LEAST_BYTES {
+        return false;
+    }
+    let merged = collapse(tensor.dims(), [tensor.layout().strides()]);
+    let (shape, strides) = (&merged.shape, &merged.strides[0]);
+    let whole = |stride: &isize| stride.unsigned_abs().is_multiple_of(GROUP);
+    shape.last().is_some_and(|run| run.is_multiple_of(GROUP))
+        && strides.split_last().is_some_and(|(&step, outer)| step == 1 && outer.iter().all(whole))
+        && tensor.layout().offset().is_multiple_of(GROUP)
 }
 
 /// Copies 16 bytes at a time if the tensor consists of contiguous runs of such units, for example

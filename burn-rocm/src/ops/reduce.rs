@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use burn_backend::Scalar;
 use burn_std::{BoolDType, BoolStore, DType, IntDType, SmallVec};
-use hip::{Device, Functor, Grid, KernelName, KernelProblem, Template};
+use hip::{DeferredSum, Device, Functor, Grid, KernelName, KernelProblem, Template};
 
 use super::cast::cast;
 use super::cat::cat;
 use super::copy::packed;
 use super::create::full_on;
-use super::launch::{max_reach, rows};
+use super::launch::{elements as elements_of, max_reach, rows};
 use super::matmul::sum_of_batches;
 use super::view::{narrow, permute, reshape};
 use crate::arg::Arg;
@@ -165,20 +165,70 @@ impl Lines {
             1 => (row, row_grid),
             _ => {
                 dims.push(Arg::U64(inner as u64));
-                let grid = match self.wide_blocks() {
-                    (0, _) => column_grid(device, outer * parts * inner, len.div_ceil(parts)),
-                    (blocks, across) => {
-                        let down = len.div_ceil(parts).div_ceil(self.cut().rows_each);
-                        device.grid_rows(blocks * parts, across.saturating_mul(down))
-                    }
-                };
-                (column, grid)
+                (column, self.columns_grid(parts))
             }
         };
         dims.extend_from_slice(values);
         let inputs: SmallVec<[&RocmTensor; 2]> =
             [&self.tensor].into_iter().chain(others.iter().copied()).collect();
         rows(op, device, kernel, grid, &dims, &inputs, &[], outputs)
+    }
+
+    /// The grid of the column kernel.
+    fn columns_grid(&self, parts: usize) -> Grid {
+        let device = self.tensor.hip_device();
+        let len = self.len.div_ceil(parts);
+        match self.wide_blocks() {
+            (0, _) => column_grid(device, self.outer * parts * self.inner, len),
+            (blocks, across) => {
+                let down = len.div_ceil(self.cut().rows_each);
+                device.grid_rows(blocks * parts, across.saturating_mul(down))
+            }
+        }
+    }
+
+    /// Sums the result of deferred ops in one kernel with them, if it can. Returns whether it did.
+    fn join_deferred(
+        &self,
+        op: &'static str,
+        functor: Functor,
+        [parts, count]: [usize; 2],
+        out: &RocmTensor,
+    ) -> hip::Result<bool> {
+        let device = self.tensor.hip_device();
+        let (dtype, out_dtype) = (self.tensor.kernel_type()?, out.kernel_type()?);
+        let (template, grid) = match (self.inner, self.wide_blocks()) {
+            (1, _) => (Template::chain_rows, self.row_grid(parts)),
+            // `chain_columns` has the order of neighbouring columns alone.
+            (_, (0, _)) => return Ok(false),
+            _ => (Template::chain_columns, self.columns_grid(parts)),
+        };
+        let summed =
+            matches!(functor, Functor::Sum | Functor::Mean) && [dtype, hip::DType::F32].contains(&out_dtype);
+        let elements = self.outer * self.len * self.inner;
+        // Kernels under trial are repeated, and a chain runs once.
+        if !summed
+            || device.block_threads() == 1
+            || device.finds_kernels()
+            || device.defers(dtype, elements * dtype.size()).is_err()
+        {
+            return Ok(false);
+        }
+        device.reduce_deferred(
+            op,
+            DeferredSum {
+                kernel: template.functor(functor).ty(dtype).ty(out_dtype),
+                grid,
+                input: elements_of(&self.tensor),
+                dtype,
+                is_last_use: self.tensor.is_held_once(),
+                sizes: [self.outer, self.len, self.inner],
+                parts,
+                count,
+                out: elements_of(out),
+                out_dtype,
+            },
+        )
     }
 
     /// One pass of a reduction: `[outer, len, inner]` to `[outer, parts, inner]` of `dtype`.
@@ -193,6 +243,9 @@ impl Lines {
         let (from, to) = (self.tensor.kernel_type()?, crate::dtype::kernel_type(dtype)?);
         let shape = [self.outer, parts, self.inner];
         let out = RocmTensor::empty(self.tensor.hip_device(), shape, dtype)?;
+        if self.join_deferred(op, functor, [parts, count], &out)? {
+            return Ok(out);
+        }
         let name = |same: Template, between: Template| match from == to {
             true => same.functor(functor).ty(from),
             false => between.functor(functor).ty(from).ty(to),

@@ -273,6 +273,12 @@ impl RocmTensor {
         }
     }
 
+    /// Whether this value is the only owner of its buffer now, also if an op that was put off is
+    /// another. Then it enqueues nothing.
+    pub(crate) fn is_held_once(&self) -> bool {
+        !self.buffer.is_foreign() && Arc::strong_count(&self.buffer) == 1
+    }
+
     /// Whether this value is the only owner of its buffer.
     pub(crate) fn is_sole_holder(&mut self) -> bool {
         if !self.has_one_holder() {

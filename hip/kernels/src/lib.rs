@@ -31,6 +31,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("attention_stage.h", include_str!("../attention_stage.h")),
     ("functors.h", include_str!("../functors.h")),
     ("block_product.h", include_str!("../block_product.h")),
+    ("chain.h", include_str!("../chain.h")),
     ("far_from_mean.h", include_str!("../far_from_mean.h")),
     ("log_sum_exp.h", include_str!("../log_sum_exp.h")),
     ("matrix_cores.h", include_str!("../matrix_cores.h")),
@@ -40,6 +41,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("pool_window.h", include_str!("../pool_window.h")),
     ("rounded.h", include_str!("../rounded.h")),
     ("rows.h", include_str!("../rows.h")),
+    ("sums.h", include_str!("../sums.h")),
     ("widen.h", include_str!("../widen.h")),
 ];
 

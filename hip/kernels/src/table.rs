@@ -148,6 +148,8 @@ const HALVES: &[DType] = &[F16, BF16];
 const AFFINE: &[[DType; 2]] = &[[F32, F32], [F64, F64], [F16, F16], [BF16, BF16], [F16, F32], [BF16, F32]];
 /// The types of parameters and of their gradients: the same type, or f32 and 16 bits.
 const GRADIENTS: &[[DType; 2]] = &[[F32, F32], [F64, F64], [F16, F16], [BF16, BF16], [F32, F16], [F32, BF16]];
+/// The types of results that are summed, and of their sums or the sums of their parts.
+const SUMMED: &[[DType; 2]] = &[[F32, F32], [F16, F16], [BF16, BF16], [F16, F32], [BF16, F32]];
 /// The features of a head for which attention on matrix cores has tiles.
 const HEADS: &[i32] = &[32, 64, 96, 128, 256];
 const TRAINED_HEADS: &[i32] = HEADS.split_at(4).0;
@@ -198,6 +200,10 @@ families! {
     chain [
         chain [Types(NARROW)],
         chain_mixed [Types(&[F32])],
+    ]
+    chain_reduce [
+        chain_rows [Functors(&[Sum, Mean]), Pairs(SUMMED)],
+        chain_columns [Functors(&[Sum, Mean]), Pairs(SUMMED)],
     ]
     check [check_finite [Types(FLOATS)]]
     copy [
@@ -510,7 +516,7 @@ mod tests {
 
     #[test]
     fn a_chains_functors_have_the_numbers_of_its_source() {
-        let source = family_of(Template::chain).source;
+        let (_, source) = crate::HEADERS.iter().find(|(name, _)| *name == "chain.h").unwrap();
         let lists = source.lines().filter(|line| line.starts_with("#define CHAIN_OF_"));
         let names: Vec<&str> = lists.flat_map(|line| line.split(" X(").skip(1)).collect();
         assert_eq!(names.len(), CHAIN.len());

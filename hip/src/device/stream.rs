@@ -12,7 +12,7 @@ use crate::device::recording::{Recording, Template, no_graphs};
 use crate::error::{Error, Result};
 use crate::launch::grid::Grid;
 use crate::launch::kernel::Kernel;
-use crate::launch::steps::{Chain, Pending, Steps};
+use crate::launch::steps::{Chain, Pending};
 use crate::profile::correlate::Open;
 use crate::profile::lane::{Lane, Started};
 use crate::profile::names::{self, Text};
@@ -348,19 +348,37 @@ impl Stream {
     #[cold]
     pub(crate) fn launch_pending(&self, pending: &mut Pending) {
         if let Some(kernel) = pending.kernel.take() {
-            let (timed, bytes) = (self.begin_work(), pending.bytes());
-            match self.launch_steps(&kernel, pending.grid, &mut pending.steps) {
-                Ok(()) => {
-                    if let Some(timed) = timed {
-                        let (who, load) = (Who::joined(&pending.ops), Load::bytes(bytes));
-                        self.end_timed(timed, who, WorkKind::Kernel, kernel.text(), load);
-                    }
+            let (grid, mut steps) = (pending.grid, pending.steps);
+            self.launch_as(pending, &kernel, grid, 0, std::ptr::from_mut(&mut steps).cast());
+        }
+        pending.clear();
+    }
+
+    /// Launches a list by this kernel, whose one argument begins with the list's steps and which
+    /// writes `more` bytes besides their results. The list is empty then.
+    pub(crate) fn launch_as(
+        &self,
+        pending: &mut Pending,
+        kernel: &Arc<Kernel>,
+        grid: Grid,
+        more: usize,
+        argument: *mut c_void,
+    ) {
+        let (timed, bytes) = (self.begin_work(), pending.bytes() + more);
+        // SAFETY: the argument is laid out as the kernel's parameter; `put_off` and
+        // `reduce_deferred` checked that the tensors lie inside their buffers, whose memory the pool
+        // gives out again only to work that comes later in this stream.
+        match unsafe { self.launch(kernel, grid, 0, &mut [argument]) } {
+            Ok(()) => {
+                if let Some(timed) = timed {
+                    let (who, load) = (Who::joined(&pending.ops), Load::bytes(bytes));
+                    self.end_timed(timed, who, WorkKind::Kernel, kernel.text(), load);
                 }
-                Err(error) => match &self.recording {
-                    None => self.context().record(error),
-                    Some(_) => self.spoil(error),
-                },
             }
+            Err(error) => match &self.recording {
+                None => self.context().record(error),
+                Some(_) => self.spoil(error),
+            },
         }
         pending.clear();
     }
@@ -373,14 +391,6 @@ impl Stream {
             let mut lists = self.chain.pending();
             lists.iter_mut().for_each(|list| list.forget(start as u64, end as u64));
         }
-    }
-
-    fn launch_steps(&self, kernel: &Arc<Kernel>, grid: Grid, steps: &mut Steps) -> Result<()> {
-        let mut parameters = [std::ptr::from_mut(steps).cast::<c_void>()];
-        // SAFETY: the one argument is laid out as the kernel's parameter; `put_off` checked that
-        // the tensors lie inside their buffers, whose memory the pool gives out again only to work
-        // that comes later in this stream.
-        unsafe { self.launch(kernel, grid, 0, &mut parameters) }
     }
 
     /// Enqueues a kernel without launching the deferred ops first.

@@ -206,15 +206,16 @@ impl Device {
 
 /// The list that the op joins. Launches what must come before the op.
 fn list_for<'l>(stream: &Stream, lists: &'l mut [Pending], next: &Next, len: usize) -> &'l mut Pending {
-    for list in lists.iter_mut() {
-        let alike = list.is_of(len);
-        if list.count() > 0 && !(if alike { list.fits(next) } else { list.is_apart_from(next) }) {
+    // A conversion may suit both lists, one of which may compute its operand.
+    let shares = lists.iter().position(|list| list.takes(next, len) && !list.is_apart_from(next));
+    let own = shares.or_else(|| lists.iter().position(|list| list.takes(next, len)));
+    for (at, list) in lists.iter_mut().enumerate() {
+        let stays = if own == Some(at) { list.fits(next) } else { list.is_apart_from(next) };
+        if list.count() > 0 && !stays {
             stream.launch_pending(list);
         }
     }
-    let alike = lists.iter().position(|list| list.is_of(len));
-    let empty = || lists.iter().position(|list| list.count() == 0);
-    let Some(at) = alike.or_else(empty) else {
+    let Some(at) = own.or_else(|| lists.iter().position(|list| list.count() == 0)) else {
         // The lengths have changed, so each list begins anew.
         lists.iter_mut().for_each(|list| stream.launch_pending(list));
         return &mut lists[0];

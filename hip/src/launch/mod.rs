@@ -5,6 +5,7 @@ pub(crate) mod grid;
 pub(crate) mod kernel;
 pub(crate) mod kernels;
 pub(crate) mod map;
+pub(crate) mod reduced;
 pub(crate) mod steps;
 
 use std::cell::Cell;

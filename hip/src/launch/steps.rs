@@ -101,12 +101,14 @@ impl Access {
 pub(crate) enum Operand {
     Scalar(f32),
     Tensor(Access),
+    /// A tensor that a step of a list reads from registers.
+    InRegisters,
 }
 
 impl Operand {
     fn access(&self) -> Option<&Access> {
         match self {
-            Self::Scalar(_) => None,
+            Self::Scalar(_) | Self::InRegisters => None,
             Self::Tensor(access) => Some(access),
         }
     }
@@ -146,6 +148,9 @@ pub(crate) struct Pending {
     pub(crate) dtype: Option<DType>,
     pub(crate) kernel: Option<Arc<Kernel>>,
     pub(crate) grid: Grid,
+    /// Whether a result that is not stored is not written either. The CPU device's blocks of one
+    /// thread pass results on through memory.
+    keeps_registers: bool,
     /// The steps' ops, as far as they were profiled.
     pub(crate) ops: Vec<Who>,
 }
@@ -159,6 +164,7 @@ impl Default for Pending {
             dtype: None,
             kernel: None,
             grid: Grid { blocks: 0, threads: 0 },
+            keeps_registers: false,
             ops: Vec::new(),
         }
     }
@@ -168,6 +174,7 @@ impl Pending {
     /// Begins a list of ops of `len` elements.
     pub(crate) fn begin(&mut self, grid: Grid, len: usize) {
         self.grid = grid;
+        self.keeps_registers = grid.threads > 1;
         self.steps.len = len as u32;
     }
 
@@ -186,6 +193,24 @@ impl Pending {
     /// Whether it has steps over as many elements.
     pub(crate) fn is_of(&self, len: usize) -> bool {
         self.count() > 0 && self.steps.len as usize == len
+    }
+
+    /// Whether the list takes ops like this: over as many elements, and of its dtype, unless the op
+    /// converts or the list has several dtypes already.
+    pub(crate) fn takes(&self, next: &Next, len: usize) -> bool {
+        let converts = next.from != next.to || self.dtype.is_none();
+        self.is_of(len) && (converts || self.dtype == Some(next.to))
+    }
+
+    /// The address of the last result.
+    pub(crate) fn last_result(&self) -> Option<u64> {
+        self.so_far().last().map(|step| step.out)
+    }
+
+    /// Whether a step reads or writes memory from `start` to `end`.
+    pub(crate) fn uses(&self, start: u64, end: u64) -> bool {
+        let within = |access: &Access| access.start < end && start < access.end;
+        self.nexts.iter().any(|next| within(&next.out) || next.reads().any(within))
     }
 
     /// Whether the op may run before or after the list: it shares no memory that either writes.
@@ -217,7 +242,7 @@ impl Pending {
     }
 
     /// Adds an op that fits. An operand that is one of the last two results is read from registers.
-    pub(crate) fn push(&mut self, next: Next) {
+    pub(crate) fn push(&mut self, mut next: Next) {
         let [(a, source_a, map_a), (b, source_b, map_b)] = next.operands.map(|operand| self.place(operand));
         let (functor, out) = (next.functor, next.out.address);
         let (from, to) = (type_code(next.from), type_code(next.to));
@@ -230,6 +255,14 @@ impl Pending {
             let read = self.so_far()[at + 1..].iter().any(|between| between.reads(out));
             self.steps.step[at].stored = u8::from(read);
         }
+        if self.keeps_registers {
+            // Nobody accesses the memory of an operand in registers.
+            for (operand, source) in next.operands.iter_mut().zip([source_a, source_b]) {
+                if [LAST, BEFORE_LAST].contains(&source) {
+                    *operand = Operand::InRegisters;
+                }
+            }
+        }
         let at = self.count();
         self.steps.step[at] = step;
         self.steps.count += 1;
@@ -240,6 +273,7 @@ impl Pending {
     fn place(&mut self, operand: Operand) -> (u64, u8, u8) {
         let access = match operand {
             Operand::Scalar(value) => return (u64::from(value.to_bits()), SCALAR, 0),
+            Operand::InRegisters => return (0, LAST, 0),
             Operand::Tensor(access) => access,
         };
         if let Some((source, map)) = access.mapped {
@@ -267,6 +301,11 @@ impl Pending {
                     self.so_far()[at + 1..].iter().take_while(|step| step.out != out || step.reads(out));
                 let read = later.any(|step| step.reads(out));
                 self.steps.step[at].stored &= u8::from(read);
+                if self.keeps_registers && self.steps.step[at].stored == 0 {
+                    // No thread accesses the memory, so that its next tensor may be a result of
+                    // another size.
+                    self.nexts[at].out = Access { start: 0, end: 0, ..self.nexts[at].out };
+                }
             }
         }
     }

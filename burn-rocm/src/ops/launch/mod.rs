@@ -82,7 +82,8 @@ fn submit_with(launch: Launch<'_>, grid: Grid, shared_bytes: u32) -> hip::Result
     unsafe { launch.submit(grid, shared_bytes) }
 }
 
-fn elements(tensor: &RocmTensor) -> Elements<'_> {
+/// A contiguous tensor's elements.
+pub(crate) fn elements(tensor: &RocmTensor) -> Elements<'_> {
     Elements { buffer: tensor.buffer(), byte_offset: tensor.byte_offset(), over: None }
 }
 

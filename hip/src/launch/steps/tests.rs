@@ -149,3 +149,17 @@ fn elements_of_another_size_lie_elsewhere() {
     }
     assert_eq!(list.bytes(), 96);
 }
+
+#[test]
+fn what_stays_in_registers_leaves_its_memory_to_others() {
+    for (threads, follows) in [(1, false), (256, true)] {
+        let mut list = Pending::default();
+        list.begin(Grid { blocks: 1, threads }, 16);
+        list.push(step(0, None, 256));
+        list.push(step(256, None, 512));
+        assert!(!list.fits(&step(0, None, 264)));
+        list.forget(256, 320);
+        assert_eq!(list.fits(&step(0, None, 264)), follows);
+        assert!(!list.fits(&step(0, None, 520)));
+    }
+}

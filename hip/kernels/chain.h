@@ -1,0 +1,268 @@
+// The steps of element-wise chains, and how a thread takes its elements through them.
+#pragma once
+#include "prelude.h"
+#include "functors.h"
+#include "rows.h"
+
+// The functors of a step, in the order of `CHAIN` in `src/table.rs`.
+#define CHAIN_OF_TWO(X) X(Add) X(Sub) X(Mul) X(Div) X(Max) X(Min) X(ReluBackward) X(SigmoidBackward) X(Fill)
+#define CHAIN_OF_ONE(X) X(Neg) X(Abs) X(Sqrt) X(Recip) X(Exp) X(Log) X(Tanh) X(Relu) X(Sigmoid) X(Cast)
+
+// A thread takes two groups of four elements through all steps.
+constexpr u32 GROUP = 4, GROUPS = 2;
+
+// Where a step's operand comes from: elements in memory at the indices of the result's, the result
+// of the step before, the result of the step before that, or a scalar in the step itself. The last
+// three are in memory too, where a map says: for each group one value, for each group four
+// neighbours at a multiple of four elements, or elements that lie apart.
+enum Source : u32 { IN_MEMORY, LAST, BEFORE_LAST, SCALAR, ONE, NEIGHBOURS, APART };
+
+struct Fill { // the result is b
+    template <class C> static DEVICE C apply(C, C b) { return b; }
+};
+struct Cast { // converts between types
+    template <class C> static DEVICE C apply(C x) { return x; }
+};
+
+// The types of a mixed list's tensors. `with_type` calls f with a value of a type.
+enum Type : u32 { AS_F32, AS_F16, AS_BF16 };
+template <class F> DEVICE void with_type(u32 type, F f) {
+    if (type == AS_F32) f(f32());
+    else if (type == AS_F16) f(f16());
+    else f(bf16());
+}
+
+// The same layout as `Step` in `hip/src/launch/steps.rs`: the addresses of two operands and of the
+// result. If the second operand is a scalar, b has its bits; if the first is, a is unused. The
+// result, and operands that are IN_MEMORY, begin at 16-byte boundaries; a result may overwrite such
+// an operand.
+struct Step {
+    u64 a, b, out;
+    u8 functor, source_a, source_b; // an operand in registers is in memory too, if a step reads it there
+    u8 stored;                      // 0: nobody reads the result from memory
+    u8 map_a, map_b;
+    u8 from, to; // the operands' Type and the result's; only chain_mixed reads them
+};
+
+// The same layout as `Map` in `hip/src/launch/map.rs`: sizes and strides of an operand's axes, from
+// the innermost outwards. The outermost axis needs no size. An index below 2^31 is divided by
+// `size` as (2 * index * factor) >> (32 + shift).
+constexpr u32 MAP_AXES = 4, MAPS = 4;
+struct Map {
+    u32 rank, size[MAP_AXES - 1], factor[MAP_AXES - 1], shift[MAP_AXES - 1];
+    i32 stride[MAP_AXES];
+};
+// The distance of the operand's element for index i from its first element.
+DEVICE i32 offset_of(const Map &map, u32 i) {
+    i32 offset = 0;
+    UNROLLED
+    for (u32 axis = 0; axis + 1 < MAP_AXES; ++axis) {
+        if (axis + 1 == map.rank) return offset + (i32)i * map.stride[axis];
+        u32 quotient = (u32)((u64)(2 * i) * map.factor[axis] >> 32) >> map.shift[axis];
+        offset += (i32)(i - quotient * map.size[axis]) * map.stride[axis];
+        i = quotient;
+    }
+    return offset + (i32)i * map.stride[MAP_AXES - 1];
+}
+
+constexpr u32 STEPS = 16;
+
+struct Chain {
+    u32 n, count;
+    Step step[STEPS];
+    Map map[MAPS];
+};
+
+// The functor Op of one value as a functor of two. `with_functor` calls f with the functor of a
+// step.
+template <class Op> struct OfOne {
+    template <class C> static DEVICE C apply(C a, C) { return Op::apply(a); }
+};
+template <class F> DEVICE void with_functor(u32 functor, F f) {
+    enum : u32 {
+#define NUMBER(Name) NUMBER_OF_##Name,
+        CHAIN_OF_TWO(NUMBER) CHAIN_OF_ONE(NUMBER)
+#undef NUMBER
+    };
+    switch (functor) {
+#define CASE(Name)         \
+    case NUMBER_OF_##Name: \
+        f(Name());         \
+        break;
+        CHAIN_OF_TWO(CASE)
+#undef CASE
+#define CASE(Name)         \
+    case NUMBER_OF_##Name: \
+        f(OfOne<Name>());  \
+        break;
+        CHAIN_OF_ONE(CASE)
+#undef CASE
+    }
+}
+
+// A thread's elements. Group g begins at `first + g * step`; elements from n on don't exist. If
+// JOINED, the two groups are neighbours and one access.
+struct Place {
+    u32 first, step, n;
+};
+template <class T> struct Values {
+    Vector<T, GROUP> group[GROUPS];
+};
+template <class T> using Both = Vector<T, GROUP * GROUPS>;
+
+// Whether all of a thread's elements exist.
+DEVICE bool is_whole(Place at) { return at.first + (GROUPS - 1) * at.step + GROUP <= at.n; }
+
+// Reads a thread's elements of a tensor; those that don't exist keep their values.
+template <bool JOINED, class M> DEVICE void read_values(u64 tensor, Place at, Values<M> &values) {
+    const M *from = reinterpret_cast<const M *>(tensor);
+    if (is_whole(at)) {
+        if constexpr (JOINED) {
+            Both<M> both = *reinterpret_cast<const Both<M> *>(from + at.first);
+            __builtin_memcpy(&values, &both, sizeof(values));
+        } else {
+            UNROLLED
+            for (u32 g = 0; g < GROUPS; ++g)
+                values.group[g] = *reinterpret_cast<const Vector<M, GROUP> *>(from + at.first + g * at.step);
+        }
+        return;
+    }
+    UNROLLED
+    for (u32 g = 0; g < GROUPS; ++g) {
+        u32 first = at.first + g * at.step;
+        if (first + GROUP <= at.n) {
+            values.group[g] = *reinterpret_cast<const Vector<M, GROUP> *>(from + first);
+        } else {
+            UNROLLED
+            for (u32 j = 0; j < GROUP; ++j) {
+                if (first + j < at.n) values.group[g].lane[j] = from[first + j];
+            }
+        }
+    }
+}
+template <bool JOINED, class M> DEVICE void write_values(u64 tensor, Place at, const Values<M> &values) {
+    M *to = reinterpret_cast<M *>(tensor);
+    if (is_whole(at)) {
+        if constexpr (JOINED) {
+            Both<M> both;
+            __builtin_memcpy(&both, &values, sizeof(values));
+            *reinterpret_cast<Both<M> *>(to + at.first) = both;
+        } else {
+            UNROLLED
+            for (u32 g = 0; g < GROUPS; ++g)
+                *reinterpret_cast<Vector<M, GROUP> *>(to + at.first + g * at.step) = values.group[g];
+        }
+        return;
+    }
+    UNROLLED
+    for (u32 g = 0; g < GROUPS; ++g) {
+        u32 first = at.first + g * at.step;
+        if (first + GROUP <= at.n) {
+            *reinterpret_cast<Vector<M, GROUP> *>(to + first) = values.group[g];
+        } else {
+            UNROLLED
+            for (u32 j = 0; j < GROUP; ++j) {
+                if (first + j < at.n) to[first + j] = values.group[g].lane[j];
+            }
+        }
+    }
+}
+
+// The same where a map says. With ONE and NEIGHBOURS, a group that begins at a multiple of GROUP
+// lies inside of one row of the map's innermost axis; so it exists as a whole or, with ONE, has the
+// same value past the end.
+template <class M> DEVICE void read_mapped(u64 tensor, u32 source, const Map &map, Place at, Values<M> &values) {
+    const M *from = reinterpret_cast<const M *>(tensor);
+    UNROLLED
+    for (u32 g = 0; g < GROUPS; ++g) {
+        u32 first = at.first + g * at.step;
+        Vector<M, GROUP> &group = values.group[g];
+        if (source == APART || first % GROUP != 0) {
+            UNROLLED
+            for (u32 j = 0; j < GROUP; ++j) {
+                u32 i = recompute_from(first + j); // one offset after the other, for fewer registers
+                if (i < at.n) group.lane[j] = from[offset_of(map, i)];
+            }
+        } else if (first < at.n) {
+            const M *own = from + offset_of(map, first);
+            if (source == ONE) {
+                M value = *own;
+                UNROLLED
+                for (u32 j = 0; j < GROUP; ++j) group.lane[j] = value;
+            } else {
+                group = *reinterpret_cast<const Vector<M, GROUP> *>(own);
+            }
+        }
+    }
+}
+
+// Converts f(g, j) of each element.
+template <class To, class F> DEVICE void convert_values(Values<To> &to, F f) {
+    UNROLLED
+    for (u32 g = 0; g < GROUPS; ++g) {
+        UNROLLED
+        for (u32 j = 0; j < GROUP; ++j) to.group[g].lane[j] = store<To>::from(f(g, j));
+    }
+}
+
+// An operand of a step whose tensors are of M; one in registers keeps its values.
+template <bool JOINED, class T, class M>
+DEVICE void read_operand(u64 tensor, u32 source, const Map &map, Place at, Values<T> &values) {
+    if (source != IN_MEMORY && source < ONE) return;
+    Values<M> read = {};
+    if (source == IN_MEMORY) read_values<JOINED>(tensor, at, read);
+    else read_mapped(tensor, source, map, at, read);
+    if constexpr (is_same<T, M>::value) values = read;
+    else convert_values(values, [&](u32 g, u32 j) { return load(read.group[g].lane[j]); });
+}
+
+// Takes a thread's elements through the `count` steps of the list that `reload` returns, and returns
+// the results of the last step. T is the type in which a result stays in registers. If MIXED, it is
+// f32, and a result is rounded to the step's type.
+template <class T, bool MIXED, bool JOINED, class Reload>
+DEVICE Values<T> evaluate(u32 count, Place at, Reload reload) {
+    using C = compute_t<T>;
+    Values<T> last = {}, before_last = {};
+    for (u32 s = 0; s < count; ++s) {
+        const Chain &chain = reload();
+        const Step &step = chain.step[s];
+        Values<T> x = step.source_a == LAST ? last : before_last, y = step.source_b == LAST ? last : before_last;
+        auto read = [&](auto none) {
+            using M = decltype(none);
+            read_operand<JOINED, T, M>(step.a, step.source_a, chain.map[step.map_a], at, x);
+            read_operand<JOINED, T, M>(step.b, step.source_b, chain.map[step.map_b], at, y);
+        };
+        if constexpr (MIXED) with_type(step.from, read);
+        else read(T());
+        bool scalar = step.source_b == SCALAR;
+        C value = (C)bit_cast<f32>((u32)step.b);
+        before_last = last;
+        with_functor(step.functor, [&](auto op) {
+            C done = (C)0;
+            UNROLLED
+            for (u32 g = 0; g < GROUPS; ++g) {
+                Vector<T, GROUP> &group = x.group[g];
+                UNROLLED
+                for (u32 j = 0; j < GROUP; ++j) {
+                    // Two elements after the two before: more logarithms at once do not fit the
+                    // registers.
+                    if (j % 2 == 0 && g + j > 0) group = recompute_after(done, group);
+                    done = op.apply((C)load(group.lane[j]), scalar ? value : (C)load(y.group[g].lane[j]));
+                    last.group[g].lane[j] = store<T>::from(done);
+                }
+            }
+        });
+        if constexpr (MIXED) {
+            with_type(step.to, [&](auto none) {
+                using M = decltype(none);
+                Values<M> stored;
+                convert_values(stored, [&](u32 g, u32 j) { return last.group[g].lane[j]; });
+                convert_values(last, [&](u32 g, u32 j) { return load(stored.group[g].lane[j]); });
+                if (step.stored) write_values<JOINED>(step.out, at, stored);
+            });
+        } else if (step.stored) {
+            write_values<JOINED>(step.out, at, last);
+        }
+    }
+    return last;
+}
