@@ -32,8 +32,8 @@ template <class T> struct Given {
 
 // The variants of the kernel. PLAIN has neither mask nor bias: their strides would take scalar
 // registers that the rest needs. MASKED may have both. TRAINED may have a mask, dropout and a quiet
-// softmax, and stores the rows' sums, from which the gradients are computed. PACKED is TRAINED without
-// a mask for packed sequences (`attention_sequences.h`).
+// softmax, and stores the rows' sums, from which the gradients are computed. PACKED is TRAINED
+// without a mask for packed sequences (`attention_sequences.h`).
 constexpr i32 PLAIN = 0, MASKED = 1, TRAINED = 2, PACKED = 3;
 constexpr bool is_trained(i32 kind) { return kind >= TRAINED; }
 constexpr bool has_mask(i32 kind) { return kind == MASKED || kind == TRAINED; }
@@ -68,7 +68,8 @@ template <class T, i32 KIND> struct Inputs {
           fill(g.fill), window(g.window), quiet(g.quiet != 0),
           dropout{stream_of(g.seed, g.call), g.dropping, g.last, g.factor}, sums(g.sums),
           sums_row(first_row < KIND == PACKED > (g.s, at, (u32)head)) {
-        // The output is packed: [rows, heads, values] of sequences, else [batch, heads, queries, values].
+        // The output is packed: [rows, heads, values] of sequences, else [batch, heads, queries,
+        // values].
         if constexpr (KIND == PACKED) {
             out_step = (u64)g.s.heads * values;
             out = g.out + (u64)at.q * out_step + (u64)head * values;
@@ -378,14 +379,14 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
 
 #endif
 
-// out = softmax(window(mask(cap(scale q k^T)) + bias)) v, where `window` replaces the scores of keys
-// outside by -inf. `out` is packed [pairs, queries, values]; the other operands have strides.
+// out = softmax(window(mask(cap(scale q k^T)) + bias)) v, where `window` replaces the scores of
+// keys outside by -inf. `out` is packed [pairs, queries, values]; the other operands have strides.
 // Launched with blocks of 256 threads (or one). The host launches a block for each 64 queries of a
 // pair, up to a limit, but any number of blocks works. Tiles of keys that no query of a tile sees
 // are not read. TRAINED computes out = softmax(window(mask(dropout(scale q k^T)))) v, where the
-// score of a hidden key is `fill` instead of -inf, and writes each row's RowSum to sums[pair, query].
-// PACKED: `out` is packed [rows, heads, values], and the rows' sums are sums[head, row]. Nothing outside
-// a sequence is read for it.
+// score of a hidden key is `fill` instead of -inf, and writes each row's RowSum to sums[pair,
+// query]. PACKED: `out` is packed [rows, heads, values], and the rows' sums are sums[head, row].
+// Nothing outside a sequence is read for it.
 template <class T, i32 KIND>
 __global__ __launch_bounds__(256) void attention(Shape s, View q_at, View k_at, View v_at, View mask_at, View bias_at,
                                                  const T *q, const T *k, const T *v, const u8 *mask, const T *bias,
@@ -411,8 +412,8 @@ __global__ __launch_bounds__(256) void attention(Shape s, View q_at, View k_at, 
     }
 }
 
-// out[row, col] = x[row, col], or -inf if the window of query row % queries lacks the key. There are
-// `rows` = batch * heads * queries contiguous rows of `keys` elements. `out` may be x.
+// out[row, col] = x[row, col], or -inf if the window of query row % queries lacks the key. There
+// are `rows` = batch * heads * queries contiguous rows of `keys` elements. `out` may be x.
 template <class T>
 __global__ void attention_window(u64 rows, u32 queries, u32 keys, Window window, const T *x, T *out) {
     T hidden = store<T>::from(-__builtin_inff());

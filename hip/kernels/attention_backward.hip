@@ -66,9 +66,9 @@ template <class T, i32 KIND> struct Inputs {
         sums = g.sums + row0;
         dots = g.dots + row0;
     }
-    // A gradient of `heads` heads that begins with this batch and head, and the elements from one of
-    // its rows to the next. It is packed: [rows, heads, columns] of sequences, whose first row is
-    // `first`, else [batch, heads, rows, columns].
+    // A gradient of `heads` heads that begins with this batch and head, and the elements from one
+    // of its rows to the next. It is packed: [rows, heads, columns] of sequences, whose first row
+    // is `first`, else [batch, heads, rows, columns].
     static DEVICE T *part(T *gradient, u32 first, i64 heads, i64 head, u32 rows, u32 columns, u64 &step) {
         step = KIND == PACKED ? (u64)heads * columns : columns;
         if constexpr (KIND == PACKED) return gradient + first * step + (u64)head * columns;
@@ -452,7 +452,8 @@ template <class C> constexpr u32 TILE_OF = Tile<C>::SIZE;
 
 #endif
 
-// Calls f(batch, head, row) for each tile of SIZE keys of the heads of keys, or of queries of theirs.
+// Calls f(batch, head, row) for each tile of SIZE keys of the heads of keys, or of queries of
+// theirs.
 template <i32 KIND, bool KEYS, u32 SIZE, class T, class F> DEVICE void for_each_tile(const Given<T> &given, F f) {
     auto rows = [](const Given<T> &g) { return KEYS ? g.s.keys : g.s.queries; };
     auto heads = [](const Given<T> &g) { return KEYS ? (i64)((u32)g.s.heads / (u32)g.s.group) : g.s.heads; };
@@ -475,8 +476,8 @@ template <i32 KIND, bool KEYS, u32 SIZE, class T, class F> DEVICE void for_each_
 
 // The gradients of the keys [pairs / group, keys, width] and values [pairs / group, keys, values],
 // packed, each summed over the heads of its group in their order. The other operands have strides.
-// PACKED: [rows, heads / group, width] and [rows, heads / group, values]. Launched with blocks of 256
-// threads (or one); any number of blocks works.
+// PACKED: [rows, heads / group, width] and [rows, heads / group, values]. Launched with blocks of
+// 256 threads (or one); any number of blocks works.
 template <class T, i32 KIND>
 __global__ __launch_bounds__(256) void attention_backward_keys(
     Shape s, View q_at, View k_at, View v_at, View grad_at, View mask_at, const T *q, const T *k, const T *v,

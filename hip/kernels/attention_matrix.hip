@@ -62,6 +62,14 @@ DEVICE void change_scores(const Given<T> &given, const Sequence &at, u32 head, u
                           cores::Sums (&score)[TALL][ACROSS]) {
     using namespace cores;
     u32 queries = at.queries, keys = at.keys;
+    if constexpr (!is_packed(KIND)) { // loaded again, so that they take no registers between tiles
+        const Given<T> &g = reload_parameters(given);
+        queries = (u32)g.s.queries, keys = (u32)g.s.keys;
+    }
+#if CORES_WMMA
+    // Otherwise the compiler would keep what follows from the rows in registers between tiles.
+    row0 = recompute_from(row0);
+#endif
     {
         const Given<T> &g = reload_parameters(given);
         f32 scale = g.scale, cap = g.cap;
@@ -101,6 +109,9 @@ DEVICE void change_scores(const Given<T> &given, const Sequence &at, u32 head, u
     // Last, so that no mask and no bias counts outside the window.
     const Window window = reload_parameters(given).window;
     for_each_sum<TALL, ACROSS>(row0, key0, [&](u32 query, u32 key, u32 m, u32 n, u32 i) {
+#if CORES_WMMA
+        query = recompute_from(query); // as for the plain variant
+#endif
         if (!window.sees(query, key, queries, keys)) score[m][n].at[i] = LOWEST<f32>;
         keep_order<true>();
     });

@@ -63,8 +63,8 @@ template <i32 WIDE, i32 BY> struct Sizes {
 #define UNROLLED_CHUNKS ROLLED
 #endif
 
-// A warp's rows are queries: which scores of these and of keys column0.. dropout keeps. Bit 4 i + w of
-// kept[m] is that of sum i in the w-th tile of 16 keys of their span. One block of random words
+// A warp's rows are queries: which scores of these and of keys column0.. dropout keeps. Bit 4 i + w
+// of kept[m] is that of sum i in the w-th tile of 16 keys of their span. One block of random words
 // serves a lane for all tiles of the span.
 template <bool IS_PACKED, u32 TALL, class T>
 DEVICE void draw(const Given<T> &given, const Sequence &at, u32 head, u32 row0, u32 column0, u32 (&kept)[TALL]) {
@@ -88,8 +88,8 @@ DEVICE void draw(const Given<T> &given, const Sequence &at, u32 head, u32 row0, 
 
 // Turns products q k^T into scores, and the products of values and the output's gradient, minus the
 // dots, into the scores' gradient without the weights' and the scale's factor. Each step loads its
-// parameters when it begins; together they do not fit into AMD's scalar registers. `kept` is that of
-// `draw` if the rows are queries.
+// parameters when it begins; together they do not fit into AMD's scalar registers. `kept` is that
+// of `draw` if the rows are queries.
 template <i32 KIND, i32 BY, u32 TALL, u32 ACROSS, class T>
 DEVICE void change_scores(const Given<T> &given, const Sequence &at, u32 head, u32 row0, u32 column0,
                           const u32 (&kept)[TALL], cores::Sums (&score)[TALL][ACROSS],
@@ -170,7 +170,8 @@ DEVICE void take(const From &copier, u32 block_row, T *tile, u32 warp_row, cores
     }
 }
 
-// `head` is one of queries; BY == KEYS: of keys. `block_row`: the block's first row in its sequence.
+// `head` is one of queries; BY == KEYS: of keys. `block_row`: the block's first row in its
+// sequence.
 template <i32 WIDE, i32 KIND, i32 BY, class T>
 DEVICE void gradients(const Given<T> &given, u32 batch, u32 head, u32 block_row) {
     using namespace cores;
@@ -253,8 +254,8 @@ DEVICE void gradients(const Given<T> &given, u32 batch, u32 head, u32 block_row)
             row_dot[m][s] = inside ? first_dots[query] : 0.0f;
         }
     }
-    // The columns that some row sees or is seen by: of the block, from a tile's first column on, and
-    // of the warp.
+    // The columns that some row sees or is seen by: of the block, from a tile's first column on,
+    // and of the warp.
     auto reach = [=](u32 first, u32 last) {
         return BY_KEYS ? window.queries_of(first, last, queries, keys) : window.keys_of(first, last, queries, keys);
     };
@@ -340,8 +341,8 @@ DEVICE void gradients(const Given<T> &given, u32 batch, u32 head, u32 block_row)
                     RowSum<f32> sum = BY_KEYS ? sums_room[first_sum + column] : row_sum[m][slot_of(i)];
                     f32 score = product[m][n].at[i];
                     if (is_plain(KIND)) score = rounded_product(score, score_scale);
-                    // The factor is 0 for queries beyond the last and for rows whose keys are all hidden, where the
-                    // rest may be NaN.
+                    // The factor is 0 for queries beyond the last and for rows whose keys are all
+                    // hidden, where the rest may be NaN.
                     bool has_weight = sum.factor != 0.0f;
                     f32 weight = has_weight ? power2((score - sum.base) * LOG2E) * sum.factor : 0.0f;
                     product[m][n].at[i] = weight;
@@ -403,11 +404,11 @@ DEVICE void gradients(const Given<T> &given, u32 batch, u32 head, u32 block_row)
 
 #endif
 
-// BY == KEYS: the gradients of the keys [pairs / group, keys, width] and values [pairs / group, keys,
-// values], each summed over the heads of its group in their order; QUERIES: of the queries [pairs,
-// queries, width], and no other. Every operand has strides; the results' last axis is contiguous and
-// their other strides are multiples of its size. For heads of up to WIDE features. Launched with
-// THREADS threads; any number of blocks works. PACKED: as in `attention_matrix`.
+// BY == KEYS: the gradients of the keys [pairs / group, keys, width] and values [pairs / group,
+// keys, values], each summed over the heads of its group in their order; QUERIES: of the queries
+// [pairs, queries, width], and no other. Every operand has strides; the results' last axis is
+// contiguous and their other strides are multiples of its size. For heads of up to WIDE features.
+// Launched with THREADS threads; any number of blocks works. PACKED: as in `attention_matrix`.
 template <class T, i32 WIDE, i32 KIND, i32 BY>
 __global__ __launch_bounds__(THREADS) void attention_matrix_backward(
     Shape s, View q_at, View k_at, View v_at, View grad_at, View mask_at, View out_at, View other_at, const T *q,

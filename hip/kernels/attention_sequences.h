@@ -61,7 +61,7 @@ template <u32 SIZE> struct PackedPlace {
         }
         u32 begin = begin_of(offsets, batch), end = begin_of(offsets, batch + 1);
         const Place place(item - (u64)begin * (u64)heads, heads, end - begin, order);
-        head = (u32)place.pair, row = (u32)place.tile * SIZE;
+        head = warp_uniform((u32)place.pair), row = warp_uniform((u32)place.tile) * SIZE;
         exists = row < warp_uniform((u32)offsets[batch + 1]) - warp_uniform((u32)offsets[batch]);
     }
 

@@ -65,6 +65,40 @@ fn attention_to_other_tokens_and_its_weights() {
     });
 }
 
+/// Sequences of different lengths without padding: as with Burn 0.21, and as Burn's ops compose it on burn-flex.
+#[test]
+fn packed_sequences() {
+    macro_rules! attended {
+        ($v:ident, $nn:ident, $ty:ident, $causal:expr, $window:expr) => {{
+            use $nn::attention::{PackedAttentionOptions, PackedSequences, packed_attention};
+            let [q, k, x] = [(1, 45, 4, 8), (2, 41, 2, 8), (3, 41, 2, 5)]
+                .map(|(tag, rows, heads, width)| $v::leaf::<3>(tag, [rows, heads, width], $ty));
+            let of = |offsets: [i64; 5]| $v::ints(offsets.to_vec(), [5]);
+            let sequences = PackedSequences::between(of([0, 3, 43, 43, 45]), of([0, 5, 38, 41, 41]));
+            let options = PackedAttentionOptions {
+                causal: $causal,
+                window: $window,
+                ..PackedAttentionOptions::default()
+            };
+            let scaled = q.clone() * 0.25;
+            let out = packed_attention(scaled, k.clone(), x.clone(), sequences, &options);
+            $v::results(out, &[&q, &k, &x], &$v::NONE)
+        }};
+    }
+    for (causal, window) in [(false, None), (true, None), (true, Some(3))] {
+        same_as_021!("packed attention", 0, crate::worlds::assert_same_sums, |v, nn, ty| {
+            attended!(v, nn, ty, causal, window)
+        });
+        use crate::worlds::{flex, v22, v22b};
+        use burn_rocm_nn_022 as nn;
+        let ty = Ty::F64;
+        let expected = attended!(flex, nn, ty, causal, window);
+        for found in [attended!(v22, nn, ty, causal, window), attended!(v22b, nn, ty, causal, window)] {
+            crate::worlds::assert_near("packed attention", &found, &expected, 64);
+        }
+    }
+}
+
 /// Heads that share keys and values, and windows, of which masks and lengths leave some without a key: as with Burn
 /// 0.21, and as the module composed of Burn's ops on burn-flex.
 #[test]

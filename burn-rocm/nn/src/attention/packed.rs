@@ -97,6 +97,8 @@ fn places<B: Backend>(offsets: Tensor<B, 1, Int>, rows: usize) -> [Tensor<B, 2, 
     let count = offsets.dims()[0] - 1;
     let ends = offsets.slice([1..count + 1]);
     let row = Tensor::<B, 1, Int>::arange(0..rows as i64, &ends.device()).reshape([rows, 1]);
+    // Offsets may have another dtype than the device's integers.
+    let ends = ends.cast(row.dtype());
     // A row lies behind as many sequences as end at it or before it.
     let sequence = (row.clone() - ends.clone().reshape([1, count])).greater_equal_elem(0).int().sum_dim(1);
     let end = ends.select(0, sequence.clone().reshape([rows])).reshape([rows, 1]);
