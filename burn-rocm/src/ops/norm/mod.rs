@@ -2,6 +2,7 @@
 
 pub(crate) mod batch;
 mod batch_rows;
+pub(crate) mod channels;
 pub(crate) mod group;
 pub(crate) mod layer;
 pub(crate) mod rms;
@@ -119,7 +120,7 @@ fn row(matrix: &RocmTensor, index: usize) -> hip::Result<RocmTensor> {
 }
 
 /// The sums of `[outer, count, len]` over the middle axis, as `[outer, len]` of `dtype`.
-fn sum_partials(op: &'static str, partial: &RocmTensor, dtype: DType) -> hip::Result<RocmTensor> {
+pub(crate) fn sum_partials(op: &'static str, partial: &RocmTensor, dtype: DType) -> hip::Result<RocmTensor> {
     let device = partial.hip_device();
     let &[outer, count, len] = partial.dims() else {
         return invalid(op, "partial sums of rank 3", format!("{:?}", partial.dims()));
