@@ -321,7 +321,7 @@ fn lockstep() {
             [("BURN_ROCM_CPU_WAVE", wave), ("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_NORM", norm)];
         again(&tests, &variables);
         // With the limit, a kernel of its own joins the parts of batch norm.
-        let limited = [&variables[..2], &[("BURN_ROCM_LAUNCH_REACH", "1")]].concat();
+        let limited = [&variables[..2], &[("BURN_ROCM_LAUNCH_REACH", "2")]].concat();
         again(&["--exact", "norm::batch_norm_of_wide_pixels"], &limited);
     }
 }

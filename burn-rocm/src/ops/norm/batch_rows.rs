@@ -62,7 +62,8 @@ impl Rows {
         let plan = self.plan(device, [1, 4], usize::MAX);
         let blocks = self.plan(device, [4, 1], usize::MAX).grid.blocks as usize;
         // On the CPU device a launch costs next to nothing.
-        let few = plan.parts <= 2 * JOINED && blocks * plan.parts.min(JOINED) < READ.min(max_reach());
+        let read = blocks * (plan.parts.min(JOINED) + 1);
+        let few = plan.parts <= 2 * JOINED && read < READ.min(max_reach());
         let joined = few && device.block_threads() > 1;
         (if joined { self.plan(device, [1, 4], JOINED) } else { plan }, joined)
     }
