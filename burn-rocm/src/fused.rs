@@ -30,7 +30,10 @@ pub use crate::ops::loss::elements::{
     BinaryTargets, Residual, Total, binary_cross_entropy, binary_cross_entropy_backward, loss_of_residuals,
     loss_of_residuals_backward, residual_loss, residual_loss_backward,
 };
-pub use crate::ops::norm::batch::{BatchNormed, batch_norm_backward, batch_norm_infer, batch_norm_train};
+pub use crate::ops::norm::batch::{
+    BatchNormStep, BatchNormed, batch_norm_backward, batch_norm_infer, batch_norm_relu_backward,
+    batch_norm_relu_infer, batch_norm_step, batch_norm_train,
+};
 pub use crate::ops::norm::group::{group_norm, group_norm_backward};
 pub use crate::ops::norm::layer::{layer_norm, layer_norm_backward};
 pub use crate::ops::norm::ranks::{

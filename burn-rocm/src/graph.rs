@@ -74,7 +74,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::device::RocmDevice;
 use crate::error::{invalid, of_panic};
 use crate::guard::{Guard, refuse_within};
-use crate::ops::copy::{assign, contiguous, copy};
+use crate::ops::copy::{assign, contiguous, copy, may_be_written};
 use crate::ops::{clock, random};
 use crate::recording::{self, Recording};
 use crate::tensor::{RocmTensor, one_device};
@@ -269,16 +269,9 @@ pub fn write(target: &RocmTensor, value: RocmTensor) -> hip::Result<()> {
         let show = |tensor: &RocmTensor| format!("{:?} of {}", tensor.dims(), tensor.dtype_of().name());
         return invalid(OP, show(target), show(&value));
     }
-    if !target.layout().names_each_once() {
-        return invalid(OP, "a target whose elements have memory of their own", "an expanded tensor");
-    }
     value.settle()?;
+    may_be_written(OP, target)?;
     let memory = target.shared_buffer()?;
-    if memory.is_read_only() {
-        return invalid(OP, "a target that may be written", "read-only memory of another library");
-    }
-    // Two imports of the same memory of another library are two buffers.
-    enqueue_readers(|buffer| buffer.overlaps(memory))?;
     // The copy has no order, so it must not read what it writes.
     let shares = value.shares_buffer(target) || value.shared_buffer()?.overlaps(memory);
     let value = if shares { copy(&value)? } else { contiguous(value)? };

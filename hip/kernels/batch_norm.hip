@@ -7,6 +7,7 @@
 // neighbouring channels. Sums have a fixed order: every run with the same grid gives the same bits.
 #include "far_from_mean.h"
 #include "prelude.h"
+#include "relu.h"
 #include "rows.h"
 
 // The kernels declare blocks of at most 256 threads; otherwise the compiler would not accept that
@@ -251,16 +252,13 @@ template <class C> DEVICE Spread<C> spread(Moments<C> m, f64 epsilon) {
     return Spread<C>{variance, (C)1 / math::sqrt(variance + (C)epsilon)};
 }
 
-template <class C>
-DEVICE void update_running(u64 channels, u64 channel, const C *mean_before, const C *variance_before, f64 momentum,
-                           C mean, C variance, C *running) {
-    C kept = (C)(1.0 - momentum), taken = (C)momentum;
-    running[channel] = mean_before[channel] * kept + mean * taken;
-    running[channels + channel] = variance_before[channel] * kept + variance * taken;
+// A running statistic after a batch.
+template <class C> DEVICE C updated(C before, C of_batch, f64 momentum) {
+    return before * (C)(1.0 - momentum) + of_batch * (C)momentum;
 }
 
-// y = (x - mean) * rstd * gamma + beta over a part of a channel.
-template <class T>
+// y = (x - mean) * rstd * gamma + beta over a part of a channel, or the ReLU of that.
+template <bool RELU = false, class T>
 DEVICE void apply(const Shape &s, Place p, const T *x, const compute_t<T> *gamma, const compute_t<T> *beta,
                   compute_t<T> mean, compute_t<T> rstd, T *y) {
     using C = compute_t<T>;
@@ -274,6 +272,7 @@ DEVICE void apply(const Shape &s, Place p, const T *x, const compute_t<T> *gamma
             if (j == 4) a = recompute_after(last, a);
             last = ((C)load(a.lane[j]) - mean) * scale + shift;
             out.lane[j] = store<T>::from(last);
+            if constexpr (RELU) out.lane[j] = relu(out.lane[j]);
         }
         return out;
     };
@@ -295,29 +294,52 @@ __global__ __launch_bounds__(256)
     });
 }
 
-// The second step. Writes y; statistics[2, channels], which are mean and rstd; and running[2,
-// channels], the new running mean and (biased) variance, in which this batch has the weight
-// `momentum`. The old running statistics are another tensor.
+// The second step. Writes y; statistics[2, channels], which are mean and rstd; and the new running
+// mean and (biased) variance, in which this batch has the weight `momentum`. They may be the old
+// ones.
+template <bool RELU, class T>
+DEVICE void apply_joined(const Shape &s, const T *x, const compute_t<T> *gamma, const compute_t<T> *beta,
+                         const compute_t<T> *running_mean, const compute_t<T> *running_var, const compute_t<T> *partial,
+                         f64 momentum, f64 epsilon, T *y, compute_t<T> *statistics, compute_t<T> *mean_after,
+                         compute_t<T> *variance_after) {
+    for_each_place(s, [=](Place p) {
+        auto m = joined_moments<T>(s, p, partial);
+        auto to = spread(m, epsilon);
+        // Without elements the mean is NaN, as it is in Burn.
+        auto mean = s.batch * s.spatial == 0 ? to.variance : m.mean;
+        if (p.inside && p.part == 0 && p.strip == 0) {
+            u64 c = p.channel();
+            statistics[c] = mean;
+            statistics[s.channels + c] = to.rstd;
+            mean_after[c] = updated(running_mean[c], mean, momentum);
+            variance_after[c] = updated(running_var[c], to.variance, momentum);
+        }
+        apply<RELU>(s, p, x, gamma, beta, mean, to.rstd, y);
+    });
+}
 template <class T>
 __global__ __launch_bounds__(256)
     ALL_WAVES_ON_RDNA(true) void batch_norm_apply(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x,
                                                   const compute_t<T> *gamma, const compute_t<T> *beta,
                                                   const compute_t<T> *running_mean, const compute_t<T> *running_var,
                                                   const compute_t<T> *partial, f64 momentum, f64 epsilon, T *y,
-                                                  compute_t<T> *statistics, compute_t<T> *running) {
+                                                  compute_t<T> *statistics, compute_t<T> *mean_after,
+                                                  compute_t<T> *variance_after) {
     Shape s{batch, channels, spatial, wide, parts};
-    for_each_place(s, [=](Place p) {
-        auto m = joined_moments<T>(s, p, partial);
-        auto to = spread(m, epsilon);
-        // Without elements the mean is NaN, as it is in Burn.
-        auto mean = batch * spatial == 0 ? to.variance : m.mean;
-        if (p.inside && p.part == 0 && p.strip == 0) {
-            statistics[p.channel()] = mean;
-            statistics[channels + p.channel()] = to.rstd;
-            update_running(channels, p.channel(), running_mean, running_var, momentum, mean, to.variance, running);
-        }
-        apply(s, p, x, gamma, beta, mean, to.rstd, y);
-    });
+    apply_joined<false>(s, x, gamma, beta, running_mean, running_var, partial, momentum, epsilon, y, statistics,
+                        mean_after, variance_after);
+}
+template <class T>
+__global__ __launch_bounds__(256)
+    ALL_WAVES_ON_RDNA(true) void batch_norm_relu(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x,
+                                                 const compute_t<T> *gamma, const compute_t<T> *beta,
+                                                 const compute_t<T> *running_mean, const compute_t<T> *running_var,
+                                                 const compute_t<T> *partial, f64 momentum, f64 epsilon, T *y,
+                                                 compute_t<T> *statistics, compute_t<T> *mean_after,
+                                                 compute_t<T> *variance_after) {
+    Shape s{batch, channels, spatial, wide, parts};
+    apply_joined<true>(s, x, gamma, beta, running_mean, running_var, partial, momentum, epsilon, y, statistics,
+                       mean_after, variance_after);
 }
 
 // Runs after MIOpen's forward pass, which wrote y and statistics[2, channels] in f32. It updates
@@ -331,14 +353,15 @@ template <class T> struct FinishGiven {
     f64 momentum, epsilon;
     T *y;
     f32 *statistics;
-    f32 *running;
+    f32 *mean_after, *variance_after;
 };
 template <class T>
 __global__ __launch_bounds__(256)
     ALL_WAVES_ON_RDNA(true) void batch_norm_finish(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts,
                                                    const T *x, const f32 *gamma, const f32 *beta,
                                                    const f32 *running_mean, const f32 *running_var, f64 momentum,
-                                                   f64 epsilon, T *y, f32 *statistics, f32 *running) {
+                                                   f64 epsilon, T *y, f32 *statistics, f32 *mean_after,
+                                                   f32 *variance_after) {
     FinishGiven<T> all{{batch, channels, spatial, wide, parts},
                        x,
                        gamma,
@@ -349,7 +372,8 @@ __global__ __launch_bounds__(256)
                        epsilon,
                        y,
                        statistics,
-                       running};
+                       mean_after,
+                       variance_after};
     for_each_place<false>(all.shape, [=](Place p) {
         const FinishGiven<T> given = reload_parameters(all);
         f32 mean = given.statistics[p.channel()], rstd = given.statistics[given.shape.channels + p.channel()],
@@ -366,27 +390,40 @@ __global__ __launch_bounds__(256)
         sync_threads(); // waits until all threads have read the statistics
         if (p.strip != 0) return;
         const FinishGiven<T> to = reload_parameters(all);
-        to.statistics[p.channel()] = mean;
-        to.statistics[to.shape.channels + p.channel()] = rstd;
-        update_running(to.shape.channels, p.channel(), to.running_mean, to.running_var, to.momentum, mean, variance,
-                       to.running);
+        u64 c = p.channel();
+        to.statistics[c] = mean;
+        to.statistics[to.shape.channels + c] = rstd;
+        to.mean_after[c] = updated(to.running_mean[c], mean, to.momentum);
+        to.variance_after[c] = updated(to.running_var[c], variance, to.momentum);
     });
 }
 
 // y = (x - mean) / sqrt(variance + epsilon) * gamma + beta with given statistics.
+template <bool RELU, class T>
+DEVICE void infer(const Shape &s, const T *x, const compute_t<T> *gamma, const compute_t<T> *beta,
+                  const compute_t<T> *mean, const compute_t<T> *variance, f64 epsilon, T *y) {
+    using C = compute_t<T>;
+    for_each_place(s, [=](Place p) {
+        if (!p.inside) return;
+        C rstd = (C)1 / math::sqrt(variance[p.channel()] + (C)epsilon);
+        apply<RELU>(s, p, x, gamma, beta, mean[p.channel()], rstd, y);
+    });
+}
 template <class T>
 __global__ __launch_bounds__(256)
     ALL_WAVES_ON_RDNA(true) void batch_norm_infer(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x,
                                                   const compute_t<T> *gamma, const compute_t<T> *beta,
                                                   const compute_t<T> *mean, const compute_t<T> *variance, f64 epsilon,
                                                   T *y) {
-    using C = compute_t<T>;
-    Shape s{batch, channels, spatial, wide, parts};
-    for_each_place(s, [=](Place p) {
-        if (!p.inside) return;
-        C rstd = (C)1 / math::sqrt(variance[p.channel()] + (C)epsilon);
-        apply(s, p, x, gamma, beta, mean[p.channel()], rstd, y);
-    });
+    infer<false>(Shape{batch, channels, spatial, wide, parts}, x, gamma, beta, mean, variance, epsilon, y);
+}
+template <class T>
+__global__ __launch_bounds__(256)
+    ALL_WAVES_ON_RDNA(true) void batch_norm_infer_relu(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts,
+                                                       const T *x, const compute_t<T> *gamma, const compute_t<T> *beta,
+                                                       const compute_t<T> *mean, const compute_t<T> *variance,
+                                                       f64 epsilon, T *y) {
+    infer<true>(Shape{batch, channels, spatial, wide, parts}, x, gamma, beta, mean, variance, epsilon, y);
 }
 
 // partial[2, parts, channels] gets the sums of dy * n and of dy over each part of a channel, where
@@ -449,44 +486,109 @@ __global__ __launch_bounds__(256)
     });
 }
 
-// The second step: dx = gamma * rstd * (dy - mean(dy) - n * mean(dy * n)), and dparams[2, channels]
-// with dgamma = sum(dy * n) and dbeta = sum(dy) (Ioffe and Szegedy 2015).
+// channel_sums of a batch norm whose output goes through a ReLU. `dy` is the gradient of the ReLU's
+// output, and counts where `passes`. What the norm gave is computed again, as `apply` does.
+template <class T> struct ReluSumsGiven {
+    Shape shape;
+    const T *x, *dy;
+    const compute_t<T> *gamma, *beta, *statistics;
+    compute_t<T> *partial;
+};
 template <class T>
-__global__ __launch_bounds__(256)
-    ALL_WAVES_ON_RDNA(true) void batch_norm_backward(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts,
-                                                     const T *x, const T *dy, const compute_t<T> *gamma,
-                                                     const compute_t<T> *statistics, const compute_t<T> *partial, T *dx,
-                                                     compute_t<T> *dparams) {
+__global__ __launch_bounds__(256) ALL_WAVES_ON_RDNA((!is_same<T, f64>::value)) void batch_norm_relu_sums(
+    u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *dy, const compute_t<T> *gamma,
+    const compute_t<T> *beta, const compute_t<T> *statistics, compute_t<T> *partial) {
     using C = compute_t<T>;
-    Shape s{batch, channels, spatial, wide, parts};
+    ReluSumsGiven<T> all{{batch, channels, spatial, wide, parts}, x, dy, gamma, beta, statistics, partial};
+    for_each_place(all.shape, [=](Place p) {
+        const ReluSumsGiven<T> given = reload_parameters(all);
+        u64 c = p.inside ? p.channel() : 0;
+        C mean = given.statistics[c], rstd = given.statistics[given.shape.channels + c];
+        C scale = rstd * given.gamma[c], shift = given.beta[c];
+        // On a CPU one thread has the whole part, as in `channel_sums`.
+        constexpr u32 PLACES = ONE_THREAD ? LANES<T> : 1, SPAN = 2048;
+        Pair<C> sum{(C)0, (C)0}, near[PLACES] = {};
+        u32 since = 0;
+        auto flush = [&]() {
+            for (u32 j = 1; j < PLACES; ++j) near[0] = Plus()(near[0], near[j]), near[j] = Pair<C>{(C)0, (C)0};
+            sum = Plus()(sum, near[0]), near[0] = Pair<C>{(C)0, (C)0};
+            since = 0;
+        };
+        auto each = [&](u32, auto a, auto d) {
+            constexpr u32 WIDTH = sizeof(a) / sizeof(T);
+            for (u32 j = 0; j < WIDTH; ++j) {
+                if (j % 4 == 0) a = recompute_after(near[0].a, a), d = recompute_from(d);
+                C v = (C)load(a.lane[j]) - mean, g = passes<T>(v * scale + shift) ? (C)load(d.lane[j]) : (C)0;
+                near[j % PLACES] = Plus()(near[j % PLACES], Pair<C>{g * (v * rstd), g});
+            }
+            if (ONE_THREAD && (since += WIDTH) >= SPAN) flush();
+        };
+        for_each_piece<true, false>(given.shape, p, each, given.x, given.dy, (T *)nullptr);
+        flush();
+        sum = channel_reduce(p, sum, Plus());
+        if (!p.inside || p.strip != 0) return;
+        const ReluSumsGiven<T> to = reload_parameters(all);
+        u64 at = p.part * to.shape.channels + p.channel();
+        to.partial[at] = sum.a;
+        to.partial[to.shape.parts * to.shape.channels + at] = sum.b;
+    });
+}
+
+// The second step: dx = gamma * rstd * (dy - mean(dy) - n * mean(dy * n)), and dparams[2, channels]
+// with dgamma = sum(dy * n) and dbeta = sum(dy) (Ioffe and Szegedy 2015). With RELU, dy counts where
+// `passes`.
+template <bool RELU, class T>
+DEVICE void gradient(const Shape &s, const T *x, const T *dy, const compute_t<T> *gamma, const compute_t<T> *beta,
+                     const compute_t<T> *statistics, const compute_t<T> *partial, T *dx, compute_t<T> *dparams) {
+    using C = compute_t<T>;
     for_each_place(s, [=](Place p) {
         Pair<C> sum{(C)0, (C)0};
         if (p.inside) {
-            for (u32 part = p.strip; part < parts; part += p.strips) {
-                u64 at = (u64)part * channels + p.channel();
-                sum = Plus()(sum, Pair<C>{partial[at], partial[parts * channels + at]});
+            for (u32 part = p.strip; part < s.parts; part += p.strips) {
+                u64 at = (u64)part * s.channels + p.channel();
+                sum = Plus()(sum, Pair<C>{partial[at], partial[s.parts * s.channels + at]});
             }
         }
         sum = channel_reduce(p, sum, Plus());
         if (!p.inside) return;
         if (p.part == 0 && p.strip == 0) {
             dparams[p.channel()] = sum.a;
-            dparams[channels + p.channel()] = sum.b;
+            dparams[s.channels + p.channel()] = sum.b;
         }
-        C mean = statistics[p.channel()], rstd = statistics[channels + p.channel()], count = (C)s.count();
-        C scale = rstd * gamma[p.channel()], slope = scale * rstd * (sum.a / count), shift = sum.b / count;
+        C mean = statistics[p.channel()], rstd = statistics[s.channels + p.channel()], count = (C)s.count();
+        C scale = rstd * gamma[p.channel()], slope = scale * rstd * (sum.a / count), shift = sum.b / count,
+          onto = RELU ? beta[p.channel()] : (C)0;
         auto each = [=](u32, auto a, auto d) {
             constexpr u32 WIDTH = sizeof(a) / sizeof(T);
             Vector<T, WIDTH> out;
             C last = (C)0;
             for (u32 j = 0; j < WIDTH; ++j) {
                 if (j % 4 == 0) a = recompute_after(last, a), d = recompute_from(d);
-                C v = load(a.lane[j]), g = load(d.lane[j]);
-                last = scale * (g - shift) - slope * (v - mean);
+                C v = (C)load(a.lane[j]) - mean, g = load(d.lane[j]);
+                if (RELU && !passes<T>(v * scale + onto)) g = (C)0;
+                last = scale * (g - shift) - slope * v;
                 out.lane[j] = store<T>::from(last);
             }
             return out;
         };
         for_each_piece<true, true>(s, p, each, x, dy, dx);
     });
+}
+template <class T>
+__global__ __launch_bounds__(256)
+    ALL_WAVES_ON_RDNA(true) void batch_norm_backward(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts,
+                                                     const T *x, const T *dy, const compute_t<T> *gamma,
+                                                     const compute_t<T> *statistics, const compute_t<T> *partial, T *dx,
+                                                     compute_t<T> *dparams) {
+    Shape s{batch, channels, spatial, wide, parts};
+    gradient<false>(s, x, dy, gamma, (const compute_t<T> *)nullptr, statistics, partial, dx, dparams);
+}
+template <class T>
+__global__ __launch_bounds__(256)
+    ALL_WAVES_ON_RDNA(true) void batch_norm_relu_backward(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts,
+                                                          const T *x, const T *dy, const compute_t<T> *gamma,
+                                                          const compute_t<T> *beta, const compute_t<T> *statistics,
+                                                          const compute_t<T> *partial, T *dx, compute_t<T> *dparams) {
+    Shape s{batch, channels, spatial, wide, parts};
+    gradient<true>(s, x, dy, gamma, beta, statistics, partial, dx, dparams);
 }

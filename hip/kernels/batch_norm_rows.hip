@@ -4,9 +4,10 @@
 //
 // A thread has a piece of 8 neighbouring channels, 16 bytes of each of its rows. A block has up to 8
 // neighbouring pieces and one part of the rows. Its threads' results are combined in a fixed order,
-// and so are those of the parts, by a kernel of its own: joined in each block, they would be more
-// bytes than the rows. All is computed in f32.
+// and so are those of the parts: by a kernel of its own, or, if the parts are few, by each block of the
+// kernel that needs them. All is computed in f32.
 #include "prelude.h"
+#include "relu.h"
 #include "rows.h"
 
 constexpr u32 WIDTH = 8; // the channels of a piece
@@ -131,6 +132,47 @@ struct AddSums {
     }
 };
 
+// The moments of 8 channels from those of `summed` parts. The threads of strip 0 get them.
+DEVICE Moments<WIDTH> joined_moments(const Share &s, u64 rows, u32 channels, u32 summed, const f32 *partial) {
+    Parts of(rows, summed);
+    Moments<WIDTH> all{};
+    for (u32 part = s.strip; s.inside && part < summed; part += s.step) {
+        u64 at = (u64)part * channels + s.channel;
+        f32x8 mean = eight(partial + at, 0), m2 = eight(partial + (u64)summed * channels + at, 0);
+        Moments<WIDTH> one;
+        one.count = (f32)(of.begin(part + 1) - of.begin(part));
+        UNROLLED
+        for (u32 j = 0; j < WIDTH; ++j) one.mean[j] = mean.lane[j], one.m2[j] = m2.lane[j];
+        all = Join()(all, one);
+    }
+    return strip_reduce(s.across, all, Join());
+}
+
+// The sums of 8 channels from those of `summed` parts. The threads of strip 0 get them.
+DEVICE Sums<WIDTH> joined_sums(const Share &s, u32 channels, u32 summed, const f32 *partial) {
+    Sums<WIDTH> all{};
+    for (u32 part = s.strip; s.inside && part < summed; part += s.step) {
+        u64 at = (u64)part * channels + s.channel;
+        f32x8 a = eight(partial + at, 0), b = eight(partial + (u64)summed * channels + at, 0);
+        UNROLLED
+        for (u32 j = 0; j < WIDTH; ++j) all.a[j] += a.lane[j], all.b[j] += b.lane[j];
+    }
+    return strip_reduce(s.across, all, AddSums());
+}
+
+// Two values for each of a block's channels, from the threads of strip 0 to all.
+struct Two {
+    f32x8 a, b;
+};
+DEVICE Two for_all_strips(const Share &s, Two value) {
+    if constexpr (ONE_THREAD) return value;
+    SHARED(Two, table, MOST_ACROSS);
+    sync_threads(); // threads may still read the earlier values
+    if (s.strip == 0) table[threadIdx.x] = value;
+    sync_threads();
+    return table[threadIdx.x % s.across];
+}
+
 // The rows of a thread are summed by spans. A span's first row is subtracted from the others, which
 // keeps the squares about as small as the deviations'.
 constexpr u32 SPAN = 256;
@@ -194,12 +236,13 @@ template <class F> DEVICE void for_each_lane(u32 channels, F f) {
     });
 }
 
-// The second step. Writes statistics[2, channels], which are mean and rstd; and running[2, channels],
-// the new running mean and (biased) variance, in which this batch has the weight `momentum`.
+// The second step. Writes statistics[2, channels], which are mean and rstd; and the new running mean
+// and (biased) variance, in which this batch has the weight `momentum`. They may be the old ones.
 template <class C>
 __global__ __launch_bounds__(256) void batch_norm_rows_join(u64 rows, u32 channels, u32 parts, const C *running_mean,
                                                             const C *running_var, const C *partial, f64 momentum,
-                                                            f64 epsilon, C *statistics, C *running) {
+                                                            f64 epsilon, C *statistics, C *mean_after,
+                                                            C *variance_after) {
     Parts of(rows, parts);
     for_each_lane(channels, [=](Lane l) {
         Moments<1> all{};
@@ -213,28 +256,31 @@ __global__ __launch_bounds__(256) void batch_norm_rows_join(u64 rows, u32 channe
         f32 variance = all.m2[0] / all.count, kept = (f32)(1.0 - momentum), taken = (f32)momentum;
         statistics[l.channel] = all.mean[0];
         statistics[channels + l.channel] = 1.0f / math::sqrt(variance + (f32)epsilon);
-        running[l.channel] = running_mean[l.channel] * kept + all.mean[0] * taken;
-        running[channels + l.channel] = running_var[l.channel] * kept + variance * taken;
+        mean_after[l.channel] = running_mean[l.channel] * kept + all.mean[0] * taken;
+        variance_after[l.channel] = running_var[l.channel] * kept + variance * taken;
     });
 }
 
-template <class T>
-DEVICE void apply_rows(const Share &s, u32 channels, const T *x, f32x8 mean, f32x8 scale, f32x8 shift, T *y) {
+// y = (x - mean) * scale + shift, or the ReLU of that.
+template <bool RELU, class T>
+DEVICE void apply_share(const Share &s, u32 channels, const T *x, f32x8 mean, f32x8 scale, f32x8 shift, T *y) {
     for_each_piece<4>(s, channels, [=](u64 row, auto a) {
         Neighbours<T, WIDTH> out;
         UNROLLED
-        for (u32 j = 0; j < WIDTH; ++j)
-            out.lane[j] = store<T>::from(((f32)load(a.lane[j]) - mean.lane[j]) * scale.lane[j] + shift.lane[j]);
+        for (u32 j = 0; j < WIDTH; ++j) {
+            f32 value = ((f32)load(a.lane[j]) - mean.lane[j]) * scale.lane[j] + shift.lane[j];
+            out.lane[j] = store<T>::from(value);
+            if constexpr (RELU) out.lane[j] = relu(out.lane[j]);
+        }
         *reinterpret_cast<Neighbours<T, WIDTH> *>(y + row * channels + s.channel) = out;
     }, x);
 }
 
-// y = (x - mean) * rstd * gamma + beta. With `variances`, the second row has variances instead of
+// The scale is rstd * gamma, and the shift beta. With `variances`, `spread` has variances instead of
 // rstd.
-template <class T>
-__global__ __launch_bounds__(256) void batch_norm_rows_apply(u64 rows, u32 channels, u32 parts, i32 variances,
-                                                             const T *x, const f32 *gamma, const f32 *beta,
-                                                             const f32 *mean, const f32 *spread, f64 epsilon, T *y) {
+template <bool RELU, class T>
+DEVICE void apply_rows(u64 rows, u32 channels, u32 parts, i32 variances, const T *x, const f32 *gamma, const f32 *beta,
+                       const f32 *mean, const f32 *spread, f64 epsilon, T *y) {
     for_each_share(rows, channels, parts, [=](Share s) {
         if (!s.inside) return;
         f32x8 scale = eight(spread, s.channel), factor = eight(gamma, s.channel);
@@ -242,25 +288,91 @@ __global__ __launch_bounds__(256) void batch_norm_rows_apply(u64 rows, u32 chann
             if (variances) scale.lane[j] = 1.0f / math::sqrt(scale.lane[j] + (f32)epsilon);
             scale.lane[j] *= factor.lane[j];
         }
-        apply_rows(s, channels, x, eight(mean, s.channel), scale, eight(beta, s.channel), y);
+        apply_share<RELU>(s, channels, x, eight(mean, s.channel), scale, eight(beta, s.channel), y);
     });
+}
+template <class T>
+__global__ __launch_bounds__(256) void batch_norm_rows_apply(u64 rows, u32 channels, u32 parts, i32 variances,
+                                                             const T *x, const f32 *gamma, const f32 *beta,
+                                                             const f32 *mean, const f32 *spread, f64 epsilon, T *y) {
+    apply_rows<false>(rows, channels, parts, variances, x, gamma, beta, mean, spread, epsilon, y);
+}
+template <class T>
+__global__ __launch_bounds__(256) void batch_norm_rows_relu(u64 rows, u32 channels, u32 parts, i32 variances,
+                                                            const T *x, const f32 *gamma, const f32 *beta,
+                                                            const f32 *mean, const f32 *spread, f64 epsilon, T *y) {
+    apply_rows<true>(rows, channels, parts, variances, x, gamma, beta, mean, spread, epsilon, y);
+}
+
+// The second and the third step at once, for `summed` parts.
+template <bool RELU, class T>
+DEVICE void join_and_apply(u64 rows, u32 channels, u32 parts, u32 summed, const T *x, const f32 *gamma, const f32 *beta,
+                           const f32 *running_mean, const f32 *running_var, const f32 *partial, f64 momentum,
+                           f64 epsilon, T *y, f32 *statistics, f32 *mean_after, f32 *variance_after) {
+    for_each_share(rows, channels, parts, [=](Share s) {
+        Moments<WIDTH> all = joined_moments(s, rows, channels, summed, partial);
+        Two of{};
+        if (s.inside && s.strip == 0) {
+            f32 kept = (f32)(1.0 - momentum), taken = (f32)momentum;
+            for (u32 j = 0; j < WIDTH; ++j) {
+                f32 variance = all.m2[j] / all.count;
+                of.a.lane[j] = all.mean[j], of.b.lane[j] = 1.0f / math::sqrt(variance + (f32)epsilon);
+                if (s.part != 0) continue;
+                u32 c = s.channel + j;
+                mean_after[c] = running_mean[c] * kept + all.mean[j] * taken;
+                variance_after[c] = running_var[c] * kept + variance * taken;
+            }
+            if (s.part == 0) put(statistics, s.channel, of.a), put(statistics + channels, s.channel, of.b);
+        }
+        of = for_all_strips(s, of);
+        if (!s.inside) return;
+        f32x8 factor = eight(gamma, s.channel);
+        for (u32 j = 0; j < WIDTH; ++j) of.b.lane[j] *= factor.lane[j];
+        apply_share<RELU>(s, channels, x, of.a, of.b, eight(beta, s.channel), y);
+    });
+}
+template <class T>
+__global__ __launch_bounds__(256) void batch_norm_rows_apply_joined(u64 rows, u32 channels, u32 parts, u32 summed,
+                                                                    const T *x, const f32 *gamma, const f32 *beta,
+                                                                    const f32 *running_mean, const f32 *running_var,
+                                                                    const f32 *partial, f64 momentum, f64 epsilon, T *y,
+                                                                    f32 *statistics, f32 *mean_after,
+                                                                    f32 *variance_after) {
+    join_and_apply<false>(rows, channels, parts, summed, x, gamma, beta, running_mean, running_var, partial, momentum,
+                          epsilon, y, statistics, mean_after, variance_after);
+}
+template <class T>
+__global__ __launch_bounds__(256) void batch_norm_rows_relu_joined(u64 rows, u32 channels, u32 parts, u32 summed,
+                                                                   const T *x, const f32 *gamma, const f32 *beta,
+                                                                   const f32 *running_mean, const f32 *running_var,
+                                                                   const f32 *partial, f64 momentum, f64 epsilon, T *y,
+                                                                   f32 *statistics, f32 *mean_after,
+                                                                   f32 *variance_after) {
+    join_and_apply<true>(rows, channels, parts, summed, x, gamma, beta, running_mean, running_var, partial, momentum,
+                         epsilon, y, statistics, mean_after, variance_after);
 }
 
 // partial[2, parts, channels] gets the sums of dy * n and of dy over each part, where
-// n = (x - mean) * rstd.
-template <class T>
-__global__ __launch_bounds__(256) void batch_norm_rows_sums(u64 rows, u32 channels, u32 parts, const T *x, const T *dy,
-                                                            const f32 *statistics, f32 *partial) {
+// n = (x - mean) * rstd. With RELU, dy counts where `passes`; what the norm gave is computed again, as
+// `apply_rows` does.
+template <bool RELU, class T>
+DEVICE void sum_rows(u64 rows, u32 channels, u32 parts, const T *x, const T *dy, const f32 *gamma, const f32 *beta,
+                     const f32 *statistics, f32 *partial) {
     for_each_share(rows, channels, parts, [=](Share s) {
         Sums<WIDTH> all{}, near{};
         u32 count = 0;
-        f32x8 mean{}, rstd{};
+        f32x8 mean{}, rstd{}, scale{}, shift{};
         if (s.inside) mean = eight(statistics, s.channel), rstd = eight(statistics, channels + s.channel);
+        if (RELU && s.inside) {
+            scale = eight(gamma, s.channel), shift = eight(beta, s.channel);
+            for (u32 j = 0; j < WIDTH; ++j) scale.lane[j] *= rstd.lane[j];
+        }
         for_each_piece<2>(s, channels, [&](u64, auto a, auto d) {
             UNROLLED
             for (u32 j = 0; j < WIDTH; ++j) {
-                f32 g = load(d.lane[j]);
-                near.a[j] += g * (((f32)load(a.lane[j]) - mean.lane[j]) * rstd.lane[j]);
+                f32 v = (f32)load(a.lane[j]) - mean.lane[j], g = load(d.lane[j]);
+                if (RELU && !passes<T>(v * scale.lane[j] + shift.lane[j])) g = 0.0f;
+                near.a[j] += g * (v * rstd.lane[j]);
                 near.b[j] += g;
             }
             if (++count == SPAN) all = AddSums()(all, near), near = Sums<WIDTH>{}, count = 0;
@@ -273,6 +385,17 @@ __global__ __launch_bounds__(256) void batch_norm_rows_sums(u64 rows, u32 channe
         put(partial, at, products);
         put(partial, (u64)parts * channels + at, sums);
     });
+}
+template <class T>
+__global__ __launch_bounds__(256) void batch_norm_rows_sums(u64 rows, u32 channels, u32 parts, const T *x, const T *dy,
+                                                            const f32 *statistics, f32 *partial) {
+    sum_rows<false>(rows, channels, parts, x, dy, (const f32 *)nullptr, (const f32 *)nullptr, statistics, partial);
+}
+template <class T>
+__global__ __launch_bounds__(256) void batch_norm_rows_relu_sums(u64 rows, u32 channels, u32 parts, const T *x,
+                                                                 const T *dy, const f32 *gamma, const f32 *beta,
+                                                                 const f32 *statistics, f32 *partial) {
+    sum_rows<true>(rows, channels, parts, x, dy, gamma, beta, statistics, partial);
 }
 
 // The second step: dparams[2, channels] with dgamma = sum(dy * n) and dbeta = sum(dy).
@@ -292,31 +415,85 @@ __global__ __launch_bounds__(256) void batch_norm_rows_total(u64 rows, u32 chann
     });
 }
 
+// dx of a share, from the sums of its channels.
+template <bool RELU, class T>
+DEVICE void gradient_share(const Share &s, u64 rows, u32 channels, const T *x, const T *dy, const f32 *gamma,
+                           const f32 *beta, const f32 *statistics, f32x8 slope, f32x8 shift, T *dx) {
+    f32x8 mean = eight(statistics, s.channel), scale = eight(statistics, channels + s.channel),
+          factor = eight(gamma, s.channel), onto{};
+    if (RELU) onto = eight(beta, s.channel);
+    f32 count = (f32)rows;
+    for (u32 j = 0; j < WIDTH; ++j) {
+        f32 rstd = scale.lane[j];
+        scale.lane[j] = rstd * factor.lane[j];
+        slope.lane[j] = scale.lane[j] * rstd * (slope.lane[j] / count);
+        shift.lane[j] /= count;
+    }
+    for_each_piece<2>(s, channels, [=](u64 row, auto a, auto d) {
+        Neighbours<T, WIDTH> out;
+        UNROLLED
+        for (u32 j = 0; j < WIDTH; ++j) {
+            f32 v = (f32)load(a.lane[j]) - mean.lane[j], g = load(d.lane[j]);
+            if (RELU && !passes<T>(v * scale.lane[j] + onto.lane[j])) g = 0.0f;
+            out.lane[j] = store<T>::from(scale.lane[j] * (g - shift.lane[j]) - slope.lane[j] * v);
+        }
+        *reinterpret_cast<Neighbours<T, WIDTH> *>(dx + row * channels + s.channel) = out;
+    }, x, dy);
+}
+
 // The third step: dx = gamma * rstd * (dy - mean(dy) - n * mean(dy * n)) (Ioffe and Szegedy 2015).
+// With RELU, dy counts where `passes`.
+template <bool RELU, class T>
+DEVICE void gradient_rows(u64 rows, u32 channels, u32 parts, const T *x, const T *dy, const f32 *gamma, const f32 *beta,
+                          const f32 *statistics, const f32 *dparams, T *dx) {
+    for_each_share(rows, channels, parts, [=](Share s) {
+        if (!s.inside) return;
+        gradient_share<RELU>(s, rows, channels, x, dy, gamma, beta, statistics, eight(dparams, s.channel),
+                             eight(dparams, channels + s.channel), dx);
+    });
+}
 template <class T>
 __global__ __launch_bounds__(256) void batch_norm_rows_backward(u64 rows, u32 channels, u32 parts, const T *x,
                                                                 const T *dy, const f32 *gamma, const f32 *statistics,
                                                                 const f32 *dparams, T *dx) {
+    gradient_rows<false>(rows, channels, parts, x, dy, gamma, (const f32 *)nullptr, statistics, dparams, dx);
+}
+template <class T>
+__global__ __launch_bounds__(256) void batch_norm_rows_relu_backward(u64 rows, u32 channels, u32 parts, const T *x,
+                                                                     const T *dy, const f32 *gamma, const f32 *beta,
+                                                                     const f32 *statistics, const f32 *dparams, T *dx) {
+    gradient_rows<true>(rows, channels, parts, x, dy, gamma, beta, statistics, dparams, dx);
+}
+
+// The second and the third step at once, for `summed` parts.
+template <bool RELU, class T>
+DEVICE void join_and_derive(u64 rows, u32 channels, u32 parts, u32 summed, const T *x, const T *dy, const f32 *gamma,
+                            const f32 *beta, const f32 *statistics, const f32 *partial, T *dx, f32 *dparams) {
     for_each_share(rows, channels, parts, [=](Share s) {
-        if (!s.inside) return;
-        f32x8 mean = eight(statistics, s.channel), scale = eight(statistics, channels + s.channel),
-              factor = eight(gamma, s.channel), slope = eight(dparams, s.channel),
-              shift = eight(dparams, channels + s.channel);
-        f32 count = (f32)rows;
-        for (u32 j = 0; j < WIDTH; ++j) {
-            f32 rstd = scale.lane[j];
-            scale.lane[j] = rstd * factor.lane[j];
-            slope.lane[j] = scale.lane[j] * rstd * (slope.lane[j] / count);
-            shift.lane[j] /= count;
+        Sums<WIDTH> all = joined_sums(s, channels, summed, partial);
+        Two of{};
+        if (s.inside && s.strip == 0) {
+            for (u32 j = 0; j < WIDTH; ++j) of.a.lane[j] = all.a[j], of.b.lane[j] = all.b[j];
+            if (s.part == 0) put(dparams, s.channel, of.a), put(dparams + channels, s.channel, of.b);
         }
-        for_each_piece<2>(s, channels, [=](u64 row, auto a, auto d) {
-            Neighbours<T, WIDTH> out;
-            UNROLLED
-            for (u32 j = 0; j < WIDTH; ++j) {
-                f32 v = load(a.lane[j]), g = load(d.lane[j]);
-                out.lane[j] = store<T>::from(scale.lane[j] * (g - shift.lane[j]) - slope.lane[j] * (v - mean.lane[j]));
-            }
-            *reinterpret_cast<Neighbours<T, WIDTH> *>(dx + row * channels + s.channel) = out;
-        }, x, dy);
+        of = for_all_strips(s, of);
+        if (!s.inside) return;
+        gradient_share<RELU>(s, rows, channels, x, dy, gamma, beta, statistics, of.a, of.b, dx);
     });
+}
+template <class T>
+__global__ __launch_bounds__(256) void batch_norm_rows_backward_joined(u64 rows, u32 channels, u32 parts, u32 summed,
+                                                                       const T *x, const T *dy, const f32 *gamma,
+                                                                       const f32 *statistics, const f32 *partial, T *dx,
+                                                                       f32 *dparams) {
+    join_and_derive<false>(rows, channels, parts, summed, x, dy, gamma, (const f32 *)nullptr, statistics, partial, dx,
+                           dparams);
+}
+template <class T>
+__global__ __launch_bounds__(256) void batch_norm_rows_relu_backward_joined(u64 rows, u32 channels, u32 parts,
+                                                                            u32 summed, const T *x, const T *dy,
+                                                                            const f32 *gamma, const f32 *beta,
+                                                                            const f32 *statistics, const f32 *partial,
+                                                                            T *dx, f32 *dparams) {
+    join_and_derive<true>(rows, channels, parts, summed, x, dy, gamma, beta, statistics, partial, dx, dparams);
 }

@@ -4,9 +4,6 @@
 #include "rounded.h"
 #include "rows.h"
 
-// The number of elements that a block takes at a time, a multiple of every vector width: `PIECE` in
-// `ops/launch.rs`.
-constexpr u32 PIECE = 4096;
 // With the other parameters this stays below the 4 KiB that a launch may pass: `TABLE_BYTES` in
 // `ops/launch.rs`.
 constexpr u32 TABLE_BYTES = 3976;
@@ -19,26 +16,30 @@ template <u32 A> struct Row {
     u32 first, last;
 };
 
+// `shape` has the number of rows in its lower half, and in its upper half the power of two that is the
+// number of elements which a block takes at a time, a multiple of every vector width.
 template <u32 A> struct Table {
-    u32 rows, pieces;
+    u32 shape, pieces;
     Row<A> row[(TABLE_BYTES - 8) / sizeof(Row<A>)];
 
+    DEVICE u32 rows() const { return shape & 0xffffu; }
+    DEVICE u32 piece() const { return 1u << (shape >> 16); }
     // One past the row's last piece.
-    DEVICE u32 end(u32 at) const { return at + 1 < rows ? row[at + 1].first : pieces; }
+    DEVICE u32 end(u32 at) const { return at + 1 < rows() ? row[at + 1].first : pieces; }
 };
 
 // Calls f(at, begin, count, piece) for each piece: elements [begin, begin + count) of row `at`. All
 // threads of a block get the same piece.
 template <u32 A, class F> DEVICE void for_each_piece(const Table<A> &table, F f) {
     for_each_row(table.pieces, [&](u64 piece) {
-        u32 at = 0, end = table.rows; // row[at].first <= piece < row[end].first
+        u32 at = 0, end = table.rows(); // row[at].first <= piece < row[end].first
         while (end - at > 1) {
             u32 middle = (at + end) / 2;
             if (table.row[middle].first <= piece) at = middle;
             else end = middle;
         }
-        u64 begin = (piece - table.row[at].first) * PIECE;
-        f(at, begin, piece + 1 == table.end(at) ? table.row[at].last : PIECE, piece);
+        u64 begin = (piece - table.row[at].first) * table.piece();
+        f(at, begin, piece + 1 == table.end(at) ? table.row[at].last : table.piece(), piece);
     });
 }
 
@@ -309,7 +310,7 @@ DEVICE f64 correction(f32 beta, u64 t) { return 1.0 / (f64)(1.0f - power(beta, t
 template <class C>
 __global__ void optim_adam_numbers(Table<1> table, AdamSettings s, const f64 *lr, const u32 *skip, C *numbers) {
     bool skipped = skip != nullptr && *skip != 0;
-    for_each_row(table.rows, [&](u64 at) {
+    for_each_row(table.rows(), [&](u64 at) {
         if (threadIdx.x != 0) return;
         u64 *clock = reinterpret_cast<u64 *>(table.row[(u32)at].address[0]);
         C *out = numbers + NUMBERS * at;
@@ -359,7 +360,7 @@ template <class T> __global__ void optim_squares(Table<1> table, compute_t<T> *s
 // For each row the factor that reduces its elements' norm to at most `most`, from the sums of
 // squares of its pieces.
 template <class C> __global__ void optim_norms(Table<1> table, C most, const C *sums, C *factors) {
-    for_each_row(table.rows, [&](u64 at) {
+    for_each_row(table.rows(), [&](u64 at) {
         u32 first = table.row[(u32)at].first;
         C sum =
             block_reduce_range((u64)(table.end((u32)at) - first), (C)0, [=](u64 i) { return sums[first + i]; }, Plus());

@@ -12,20 +12,21 @@ struct Slice {
 
 // The plane and depth of slice `index`, for planes of `depth` slices.
 DEVICE Slice slice_of(u64 index, u32 depth) {
-    u64 plane = index / depth;
+    u64 plane = divided(index, depth);
     return Slice{plane, (i32)(index - plane * depth)};
 }
 
 // The number of pixels of a line that a thread takes at once. On the CPU the loops over them
-// vectorise.
-constexpr i32 SPAN = ONE_THREAD ? 64 : 1;
+// vectorise. On GPUs neighbours share the divisions by sizes, which take longer than the rest, and
+// their loads do not wait for each other.
+constexpr i32 SPAN = ONE_THREAD ? 64 : 4;
 
 // Calls f(line, slice, y, first, count) for pieces of at most SPAN columns of each line of the
 // slices.
 template <class F> DEVICE void for_each_piece(u64 slices, u32 height, u32 width, F f) {
     u32 pieces = (width + (u32)SPAN - 1) / (u32)SPAN;
     for_each(slices * height * pieces, [=](u64 piece) {
-        u64 line = piece / pieces, slice = line / height;
+        u64 line = divided(piece, pieces), slice = divided(line, height);
         i32 first = (i32)(piece - line * pieces) * SPAN, rest = (i32)width - first;
         f(line, slice, (i32)(line - slice * height), first, rest < SPAN ? rest : SPAN);
     });
@@ -86,28 +87,47 @@ DEVICE void max_pool(u64 planes, const W &w, i32 indexed, const T *x, T *out, I 
         });
         return;
     }
-    for_each_pixel(planes * w.depth().out, w.h.out, w.w.out, [=](u64 slice, i32 oy, i32 ox, u64 at) {
+    for_each_piece(planes * w.depth().out, w.h.out, w.w.out, [=](u64 line, u64 slice, i32 oy, i32 first, i32 count) {
         Axis d = w.depth();
         Slice s = slice_of(slice, d.out);
-        Range slices = taps(s.z, d), rows = taps(oy, w.h), columns = taps(ox, w.w);
+        Range slices = taps(s.z, d), rows = taps(oy, w.h);
         const T *in = x + s.plane * d.in * w.h.in * w.w.in;
-        i32 z0 = under(s.z, 0, d), y0 = under(oy, 0, w.h), x0 = under(ox, 0, w.w);
-        C best = (C)-__builtin_inff();
-        i32 place = -1;
+        i32 z0 = under(s.z, 0, d), y0 = under(oy, 0, w.h), x0 = under(first, 0, w.w);
+        i32 columns = w.w.in == 0 ? 0 : (i32)w.w.kernel;
+        C best[SPAN];
+        i32 place[SPAN];
+        UNROLLED
+        for (i32 i = 0; i < SPAN; ++i) best[i] = (C)-__builtin_inff(), place[i] = -1;
         for (i32 kz = slices.first; kz < slices.last; ++kz) {
             i32 top = (z0 + kz * (i32)d.dilation) * (i32)w.h.in + y0;
             for (i32 ky = rows.first; ky < rows.last; ++ky) {
-                for (i32 kx = columns.first; kx < columns.last; ++kx) {
-                    i32 here = (top + ky * (i32)w.h.dilation) * (i32)w.w.in + x0 + kx * (i32)w.w.dilation;
-                    C value = load(in[here]);
-                    bool take = place < 0 || value > best;
-                    best = take ? value : best;
-                    place = take ? here : place;
+                i32 row = (top + ky * (i32)w.h.dilation) * (i32)w.w.in;
+                for (i32 kx = 0; kx < columns; ++kx) {
+                    i32 column = x0 + kx * (i32)w.w.dilation;
+                    T value[SPAN];
+                    UNROLLED
+                    for (i32 i = 0; i < SPAN; ++i) {
+                        u32 here = (u32)column + (u32)i * w.w.stride;
+                        value[i] = in[row + (i32)(i < count && here < w.w.in ? here : 0)];
+                    }
+                    UNROLLED
+                    for (i32 i = 0; i < SPAN; ++i) {
+                        u32 here = (u32)column + (u32)i * w.w.stride;
+                        C v = load(value[i]);
+                        bool take = (here < w.w.in) & ((place[i] < 0) | (v > best[i]));
+                        best[i] = take ? v : best[i];
+                        place[i] = take ? row + (i32)here : place[i];
+                    }
                 }
             }
         }
-        out[at] = store<T>::from(best);
-        if (indexed) indices[at] = (I)place;
+        u64 to = line * w.w.out + (u64)first;
+        UNROLLED
+        for (i32 i = 0; i < SPAN; ++i) {
+            if (i >= count) continue;
+            out[to + (u64)i] = store<T>::from(best[i]);
+            if (indexed) indices[to + (u64)i] = (I)place[i];
+        }
     });
 }
 
@@ -162,22 +182,29 @@ DEVICE void max_pool_backward(u64 planes, const W &w, const T *grad, const I *in
         });
         return;
     }
-    for_each_pixel(planes * w.depth().in, w.h.in, w.w.in, [=](u64 slice, i32 iy, i32 ix, u64 at) {
+    for_each_piece(planes * w.depth().in, w.h.in, w.w.in, [=](u64 line, u64 slice, i32 iy, i32 first, i32 count) {
         Axis d = w.depth();
         Slice s = slice_of(slice, d.in);
-        Range slices = reached(s.z, d), rows = reached(iy, w.h), columns = reached(ix, w.w);
-        I place = (I)((s.z * (i32)w.h.in + iy) * (i32)w.w.in + ix);
-        C sum = (C)0;
+        Range slices = reached(s.z, d), rows = reached(iy, w.h);
+        i32 begin = reached(first, w.w).first, end = reached(first + count - 1, w.w).last;
+        I place = (I)((s.z * (i32)w.h.in + iy) * (i32)w.w.in + first);
+        C sum[SPAN] = {};
         for (i32 oz = slices.first; oz < slices.last; ++oz) {
             for (i32 oy = rows.first; oy < rows.last; ++oy) {
-                for (i32 ox = columns.first; ox < columns.last; ++ox) {
-                    u64 o = ((s.plane * d.out + (u64)oz) * w.h.out + (u64)oy) * w.w.out + (u64)ox;
-                    if (indices[o] == place) sum += load(grad[o]);
-                    else check_place(indices[o], pixels, flag);
+                u64 o = ((s.plane * d.out + (u64)oz) * w.h.out + (u64)oy) * w.w.out;
+                for (i32 ox = begin; ox < end; ++ox) {
+                    I index = indices[o + (u64)ox];
+                    C g = load(grad[o + (u64)ox]);
+                    check_place(index, pixels, flag);
+                    UNROLLED
+                    for (i32 i = 0; i < SPAN; ++i) sum[i] += index == (I)(place + (I)i) ? g : (C)0;
                 }
             }
         }
-        out[at] = store<T>::from(sum);
+        UNROLLED
+        for (i32 i = 0; i < SPAN; ++i) {
+            if (i < count) out[line * w.w.in + (u64)(first + i)] = store<T>::from(sum[i]);
+        }
     });
 }
 

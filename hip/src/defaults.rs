@@ -241,18 +241,29 @@ fixed! {
         "the same on the CPU device";
     "burn-rocm/src/ops/multi_tensor.rs", "PIECE" = "4096"; BUSY;
         "elements of a block of an optimizer's step";
+    "burn-rocm/src/ops/multi_tensor.rs", "SHORT_PIECE" = "1024"; BUSY;
+        "the same for few parameters";
     "burn-rocm/src/ops/cat.rs", "PIECE" = "4096"; BUSY;
         "elements of a block of `cat`";
     "burn-rocm/src/ops/copy.rs", "TILE" = "32";
         Guess("a tile with padding fits into shared memory without bank conflicts");
         "rows and columns of a transposing copy's tile";
-    "burn-rocm/src/ops/norm/batch.rs", "LEAST_PART" = "2048"; AS_SUMS;
+    "burn-rocm/src/ops/norm/channels.rs", "LEAST_PART" = "4096";
+        Guess("a thread of 256 has 16 elements, beside some hundred instructions for the part itself");
         "fewest elements of a part of a channel";
     "burn-rocm/src/ops/norm/batch_rows.rs", "MOST_ACROSS" = "8"; CACHE_LINE;
         "pieces of 16 bytes that a block has side by side, in batch norm with channels last";
     "burn-rocm/src/ops/norm/batch_rows.rs", "LEAST_ROWS" = "4";
         Guess("several loads in flight");
         "fewest rows of a thread there";
+    "burn-rocm/src/ops/norm/batch_rows.rs", "JOINED" = "128";
+        Guess("a thread reads at most four parts of 8 channels, which takes less time than a launch");
+        "most parts that each block joins itself there";
+    "burn-rocm/src/ops/norm/batch_rows.rs", "READ" = "1 << 15";
+        Guess("16 MiB from a cache take as long as a launch");
+        "most parts that all blocks join so";
+    "burn-rocm/src/ops/conv/few.rs", "BLOCKS" = "2"; BUSY;
+        "blocks of a compute unit for the gradient of few weights";
     "burn-rocm/src/ops/conv/direct.rs", "LEAST_PART" = "1024"; AS_SUMS;
         "fewest terms of a part of a direct convolution's sum";
     "burn-rocm/src/ops/conv/direct.rs", "CHANNELS" = "4";
@@ -316,8 +327,6 @@ fixed! {
     "hip/kernels/qmatmul.hip", "DEPTH" = "32";
         Guess("by registers and LDS");
         "terms of a quantised product in shared memory at a time";
-    "hip/kernels/optim.hip", "PIECE" = "4096"; BUSY;
-        "as in `burn-rocm/src/ops/multi_tensor.rs`";
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::Config;
 use crate::compile::rtc::source_hash;
 use crate::device::Device;
 use crate::error::Result;
-use crate::settings::{GemmFind, deterministic, settings};
+use crate::settings::{FindMode, GemmFind, deterministic, settings};
 use crate::spans;
 use crate::tuning::{CLEARLY, TuningEntry, USES_BEFORE_FIND, tuning_store};
 use choices::KernelProblem;
@@ -72,10 +72,38 @@ impl Device {
         candidates: &[usize],
         run: impl FnMut(usize) -> Result<()>,
     ) -> Result<usize> {
-        let [default, _, ..] = *candidates else { return Ok(candidates[0]) };
-        if !self.finds_kernels() {
-            return Ok(default);
+        match self.finds_kernels() {
+            true => self.choice(problem, candidates, run),
+            false => Ok(candidates[0]),
         }
+    }
+
+    /// As [`Device::kernel_choice`], for a convolution that a library or a kernel may compute: it is
+    /// timed where the library's algorithms are ([`Config::conv_find`]). The first candidate is the
+    /// library.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn conv_choice(
+        &self,
+        problem: KernelProblem,
+        candidates: &[usize],
+        run: impl FnMut(usize) -> Result<()>,
+    ) -> Result<usize> {
+        let finds = settings().is_ok_and(|settings| settings.conv_find != FindMode::Immediate);
+        match finds && !deterministic() && !self.is_replica() {
+            true => self.choice(problem, candidates, run),
+            false => Ok(candidates[0]),
+        }
+    }
+
+    fn choice(
+        &self,
+        problem: KernelProblem,
+        candidates: &[usize],
+        run: impl FnMut(usize) -> Result<()>,
+    ) -> Result<usize> {
+        let [default, _, ..] = *candidates else { return Ok(candidates[0]) };
         {
             let mut all = self.kernel_choices.all();
             if all.len() >= MOST && !all.contains_key(&problem) {

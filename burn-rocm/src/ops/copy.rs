@@ -8,6 +8,7 @@ use crate::dtype::raw_type;
 use crate::error::invalid;
 use crate::layout::collapse;
 use crate::tensor::RocmTensor;
+use crate::waiting::enqueue_readers;
 
 /// The tensor with its elements in row-major order.
 pub(crate) fn contiguous(tensor: RocmTensor) -> hip::Result<RocmTensor> {
@@ -98,6 +99,20 @@ fn in_units(tensor: &RocmTensor, out: &RocmTensor) -> hip::Result<bool> {
 /// copy.
 pub(crate) fn writable(mut tensor: RocmTensor) -> hip::Result<RocmTensor> {
     if is_packed(&tensor) && tensor.can_overwrite() { Ok(tensor) } else { copy(&tensor) }
+}
+
+/// Checks that an op may write the tensor's memory, whoever else holds it, and enqueues the ops that
+/// were put off and still have to read it.
+pub(crate) fn may_be_written(op: &'static str, tensor: &RocmTensor) -> hip::Result<()> {
+    if !tensor.layout().names_each_once() {
+        return invalid(op, "a target whose elements have memory of their own", "an expanded tensor");
+    }
+    let memory = tensor.shared_buffer()?;
+    if memory.is_read_only() {
+        return invalid(op, "a target that may be written", "read-only memory of another library");
+    }
+    // Two imports of the same memory of another library are two buffers.
+    enqueue_readers(|buffer| buffer.overlaps(memory))
 }
 
 /// Copies `value` to `region`, a view of the target.

@@ -10,13 +10,20 @@ use crate::arg::Arg;
 use crate::error::invalid;
 use crate::tensor::RocmTensor;
 
-/// `PIECE` of `optim.hip`.
+/// The elements that a block takes at a time, a power of two.
 const PIECE: usize = 4096;
+
+/// The same where such pieces would leave much of a GPU idle.
+const SHORT_PIECE: usize = 1024;
+
+/// Pieces for each compute unit that keep a GPU busy.
+const BUSY: usize = 4;
 
 /// `TABLE_BYTES` of `optim.hip`, in words.
 const WORDS: usize = 497;
 
-/// The kernel's argument: the number of rows and of pieces, then the rows.
+/// The kernel's argument: the number of rows, the size of a piece and the number of pieces, then the
+/// rows.
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::NoUninit)]
 struct Words {
@@ -60,6 +67,7 @@ pub(crate) struct Table<'a> {
     rows: &'a [Row],
     /// The number of pieces, which are distributed among the blocks.
     pub(crate) pieces: usize,
+    piece: usize,
 }
 
 /// Which tensors a launch over a table writes.
@@ -95,6 +103,10 @@ impl<'a> Table<'a> {
     fn new(op: &'static str, device: &'a Arc<Device>, width: usize, rows: &'a [Row]) -> hip::Result<Self> {
         let mut words = Words { head: 0, rows: [[0; 16]; (WORDS - 1) / 16] };
         let mut next = words.rows.as_flattened_mut().iter_mut();
+        let of_size = |piece: usize| rows.iter().map(|row| row[0].len().div_ceil(piece)).sum::<usize>();
+        let busy = BUSY * device.info().compute_units as usize;
+        let short = device.block_threads() > 1 && of_size(PIECE) < busy;
+        let piece = if short { SHORT_PIECE } else { PIECE };
         let mut pieces = 0;
         for row in rows {
             let n = row[0].len();
@@ -104,9 +116,9 @@ impl<'a> Table<'a> {
             if n == 0 || row.len() != width || !row.iter().all(fits) {
                 return invalid(op, format!("{width} packed tensors of {n} elements"), format!("{row:?}"));
             }
-            let (first, count) = (pieces, n.div_ceil(PIECE));
+            let (first, count) = (pieces, n.div_ceil(piece));
             pieces += count;
-            let last = n - (count - 1) * PIECE;
+            let last = n - (count - 1) * piece;
             let shape = (first as u64) | (last as u64) << 32;
             let address = |tensor: &RocmTensor| (tensor.buffer().address() + tensor.byte_offset()) as u64;
             for value in row.iter().map(address).chain([shape]) {
@@ -118,12 +130,12 @@ impl<'a> Table<'a> {
         if u32::try_from(pieces).is_err() {
             return invalid(
                 op,
-                format!("at most {} elements", u32::MAX as usize * PIECE),
+                format!("at most {} elements", u32::MAX as usize * piece),
                 format!("{pieces} pieces"),
             );
         }
-        words.head = (rows.len() as u64) | (pieces as u64) << 32;
-        Ok(Self { words, device, rows, pieces })
+        words.head = (rows.len() as u64) | u64::from(piece.ilog2()) << 16 | (pieces as u64) << 32;
+        Ok(Self { words, device, rows, pieces, piece })
     }
 
     /// Launches `kernel(table, scalars.., buffers..)` over the table's pieces. An absent buffer is
@@ -151,7 +163,7 @@ impl<'a> Table<'a> {
             };
         }
         let bytes = || self.rows.iter().flatten().map(|tensor| tensor.len() * tensor.dtype_size()).sum();
-        submit(launch.moves(bytes), self.device.grid_rows(self.pieces, PIECE))
+        submit(launch.moves(bytes), self.device.grid_rows(self.pieces, self.piece))
     }
 
     /// A row's outputs take over the faults of that row's inputs only. Buffers that are written

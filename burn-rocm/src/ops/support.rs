@@ -11,7 +11,7 @@ use super::attention::{group_of, inference};
 use super::index::{Join, joins_in_any_order};
 use super::loss::classes::pad_tokens_fit;
 use super::miopen::Why;
-use super::norm::batch::Channels;
+use super::norm::channels::Channels;
 use super::norm::{group, layer, rms};
 use crate::RocmDevice;
 use crate::dtype::kernel_type;

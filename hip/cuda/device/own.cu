@@ -119,29 +119,43 @@ template <int AXES, class T, class I> __global__ void max_forward(Pool p, const 
 }
 
 // Each pixel of the input sums over the windows that contain it, so the order is fixed and the sum
-// is rounded once. N is the integer type for indices over the pixels of all planes, and for
+// is rounded once. A thread has four neighbouring pixels of a line, which share the divisions by
+// sizes and most windows. N is the integer type for indices over the pixels of all planes, and for
 // divisions.
 template <class N, int AXES, class T, class I>
 __device__ void gather_max(Pool p, const T *dy, const I *indices, T *dx) {
+    constexpr i32 WIDE = 4;
     Axis d = p.depth<AXES>(), h = p.h, w = p.w;
-    N area = (N)h.size * (N)w.size, inputs = area * (N)d.size;
+    N pieces = ((N)w.size + WIDE - 1) / WIDE, slices = (N)p.planes * (N)d.size;
     u64 outputs = (u64)d.out * h.out * w.out;
-    for_each<N>(inputs * (N)p.planes, [=](N i) {
-        N plane = i / inputs, at = i % inputs, within = AXES == 2 ? at : at % area;
-        i32 slice = AXES == 2 ? 0 : (i32)(at / area), row = (i32)(within / (N)w.size),
-            column = (i32)(within % (N)w.size);
-        float sum = 0.0f;
+    for_each<N>(slices * (N)h.size * pieces, [=](N i) {
+        N line = i / pieces, number = line / (N)h.size, plane = AXES == 2 ? number : number / (N)d.size;
+        i32 column = (i32)(i - line * pieces) * WIDE, row = (i32)(line - number * (N)h.size),
+            slice = AXES == 2 ? 0 : (i32)(number - plane * (N)d.size);
+        i32 count = min(w.size - column, WIDE);
+        u64 at = ((u64)slice * h.size + row) * w.size + column;
+        float sum[WIDE] = {};
         for (i32 q = d.first(slice); q <= d.last(slice); ++q) {
             for (i32 r = h.first(row); r <= h.last(row); ++r) {
-                for (i32 s = w.first(column); s <= w.last(column); ++s) {
+                i32 inner = (slice + d.pad - q * d.stride) * h.window + row + h.pad - r * h.stride;
+                for (i32 s = w.first(column); s <= w.last(column + count - 1); ++s) {
                     u64 window = plane * outputs + ((u64)q * h.out + r) * w.out + s;
-                    i32 inner = (slice + d.pad - q * d.stride) * h.window + row + h.pad - r * h.stride;
-                    u64 mine = p.masked ? (u64)inner * w.window + (column + w.pad - s * w.stride) : (u64)at;
-                    if ((u64)indices[window] == mine) sum += load(dy[window]);
+                    u64 index = (u64)indices[window];
+                    float gradient = load(dy[window]);
+                    i32 left = column + w.pad - s * w.stride; // the first pixel's place in the window
+#pragma unroll
+                    for (i32 k = 0; k < WIDE; ++k) {
+                        u64 mine = p.masked ? (u64)inner * w.window + (left + k) : at + k;
+                        if (left + k >= 0 && left + k < w.window && index == mine) sum[k] += gradient;
+                    }
                 }
             }
         }
-        store(dx + i, sum);
+        T *to = dx + (u64)line * w.size + column;
+#pragma unroll
+        for (i32 k = 0; k < WIDE; ++k) {
+            if (k < count) store(to + k, sum[k]);
+        }
     });
 }
 

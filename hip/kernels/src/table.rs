@@ -319,6 +319,10 @@ families! {
         avg_pool2d_last [Types(HALVES)],
         avg_pool2d_last_backward [Types(HALVES)],
     ]
+    conv_few [
+        conv_few_forward [Types(NARROW), Ints(&[0, 1])],
+        conv_few_weights [Types(NARROW), Ints(&[9, 27]), Ints(&[0, 1])],
+    ]
     conv [
         conv_forward [Types(FLOATS)],
         conv_backward_data [Types(FLOATS)],
@@ -400,18 +404,29 @@ families! {
     batch_norm [
         batch_norm_moments [Types(FLOATS)],
         batch_norm_apply [Types(FLOATS)],
+        batch_norm_relu [Types(FLOATS)],
         batch_norm_finish [Types(BY_MIOPEN)],
         batch_norm_infer [Types(FLOATS)],
+        batch_norm_infer_relu [Types(FLOATS)],
         channel_sums [Types(FLOATS)],
+        batch_norm_relu_sums [Types(FLOATS)],
         batch_norm_backward [Types(FLOATS)],
+        batch_norm_relu_backward [Types(FLOATS)],
     ]
     batch_norm_rows [
         batch_norm_rows_moments [Types(HALVES)],
         batch_norm_rows_join [Types(&[F32])],
         batch_norm_rows_apply [Types(HALVES)],
+        batch_norm_rows_relu [Types(HALVES)],
+        batch_norm_rows_apply_joined [Types(HALVES)],
+        batch_norm_rows_relu_joined [Types(HALVES)],
         batch_norm_rows_sums [Types(HALVES)],
+        batch_norm_rows_relu_sums [Types(HALVES)],
         batch_norm_rows_total [Types(&[F32])],
         batch_norm_rows_backward [Types(HALVES)],
+        batch_norm_rows_relu_backward [Types(HALVES)],
+        batch_norm_rows_backward_joined [Types(HALVES)],
+        batch_norm_rows_relu_backward_joined [Types(HALVES)],
     ]
     optim [
         optim_adam [Pairs(GRADIENTS), Ints(&[2]), Ints(&[0, 2])]

@@ -2,6 +2,7 @@
 //! memory. Results against burn-flex and f64, and the copies of a training step.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod few;
 mod model;
 mod norm;
 mod pool;
@@ -319,6 +320,9 @@ fn lockstep() {
         let variables =
             [("BURN_ROCM_CPU_WAVE", wave), ("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_NORM", norm)];
         again(&tests, &variables);
+        // With the limit, a kernel of its own joins the parts of batch norm.
+        let limited = [&variables[..2], &[("BURN_ROCM_LAUNCH_REACH", "2")]].concat();
+        again(&["--exact", "norm::batch_norm_of_wide_pixels"], &limited);
     }
 }
 

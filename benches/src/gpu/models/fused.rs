@@ -3,7 +3,6 @@
 mod parts {
     //! The modules of the models.
 
-    use burn::tensor::activation::relu;
     use burn::tensor::backend::Backend;
     use burn::tensor::{Int, Tensor};
     use burn_rocm_nn::loss::{CrossEntropyLossConfig, MseLoss, Reduction};
@@ -17,7 +16,7 @@ mod parts {
     };
 
     pub(super) fn norm_relu<B: Backend>(norm: &BatchNorm<B>, x: Tensor<B, 4>) -> Tensor<B, 4> {
-        relu(norm.forward(x))
+        norm.forward_relu(x)
     }
 
     pub(super) fn join_relu<B: Backend>(x: Tensor<B, 4>, around: Tensor<B, 4>) -> Tensor<B, 4> {

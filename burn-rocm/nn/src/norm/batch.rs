@@ -4,7 +4,9 @@ use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Initializer, Module, ModuleDisplay, Param, RunningState};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
-use burn_rocm::{RocmError, RocmTensor, fused, graph, raise};
+use burn_backend::tensor::FloatTensor;
+use burn_rocm::fused::BatchNormStep;
+use burn_rocm::{RocmError, RocmTensor, fused, graph};
 
 use super::{composed, shared};
 use crate::fuse::{Route, primitive, wrap};
@@ -85,46 +87,62 @@ impl<B: Backend> BatchNorm<B> {
     /// # Panics
     /// If the input has fewer than two axes, or its number of channels is not the module's.
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
+        self.normalise(input, false)
+    }
+
+    /// `relu(self.forward(input))` in the kernels of the norm, forward and backward, which saves the
+    /// passes over memory that a ReLU of its own takes.
+    ///
+    /// # Shapes
+    /// - input, output: `[batch_size, channels, ..]`
+    ///
+    /// # Panics
+    /// As for [`forward`](Self::forward).
+    pub fn forward_relu<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
+        self.normalise(input, true)
+    }
+
+    fn normalise<const D: usize>(&self, input: Tensor<B, D>, relu: bool) -> Tensor<B, D> {
         match Route::of("BatchNorm") {
-            Some(route) if B::ad_enabled(&input.device()) => self.train(&route, input),
-            Some(route) => self.infer(&route, input),
+            Some(route) if B::ad_enabled(&input.device()) => self.train(&route, input, relu),
+            Some(route) => self.infer(&route, input, relu),
             None => {
                 let statistics = self.running_mean.value().dtype();
-                composed(Some(statistics), input, |input| self.composed().forward(input))
+                let output = composed(Some(statistics), input, |input| self.composed().forward(input));
+                if relu { burn::tensor::activation::relu(output) } else { output }
             }
         }
     }
 
-    fn infer<const D: usize>(&self, route: &Route<B>, input: Tensor<B, D>) -> Tensor<B, D> {
+    fn infer<const D: usize>(&self, route: &Route<B>, input: Tensor<B, D>, relu: bool) -> Tensor<B, D> {
         let device = input.device();
         let [mean, variance] =
             [&self.running_mean, &self.running_var].map(|state| primitive(state.value().to_device(&device)));
         let [gamma, beta] = [&self.gamma, &self.beta].map(|param| primitive(param.val()));
-        let op = BatchNormInfer { epsilon: self.epsilon };
+        let op = BatchNormInfer { epsilon: self.epsilon, relu };
         wrap(route.apply(op, [primitive(input), gamma, beta, mean, variance]).0)
     }
 
-    fn train<const D: usize>(&self, route: &Route<B>, input: Tensor<B, D>) -> Tensor<B, D> {
+    fn train<const D: usize>(&self, route: &Route<B>, input: Tensor<B, D>, relu: bool) -> Tensor<B, D> {
         let device = input.device();
         let [mean, variance] = [&self.running_mean, &self.running_var]
             // An update before a capture is not part of it.
             .map(|state| graph::uncaptured(|| state.value_sync()))
             .map(|value| primitive(value.to_device(&device).detach()));
         // In a graph's memory they stay, because the next replay goes on with them.
-        let before = [&mean, &variance].map(|value| route.inner(value.clone()));
-        let stay = graph::is_capturing() || before.iter().any(graph::is_of_graph);
-        let before = stay.then_some(before);
-        let op = BatchNormTrain { momentum: self.momentum, epsilon: self.epsilon };
+        let is_of_graph = |value: &FloatTensor<B>| graph::is_of_graph(&route.inner(value.clone()));
+        let in_place = graph::is_capturing() || [&mean, &variance].into_iter().any(is_of_graph);
+        let (momentum, epsilon) = (self.momentum, self.epsilon);
+        let op = BatchNormTrain(BatchNormStep { momentum, epsilon, relu, in_place });
         let [gamma, beta] = [&self.gamma, &self.beta].map(|param| primitive(param.val()));
         let (output, saved) = route.apply(op, [primitive(input), gamma, beta, mean, variance]);
-        let [_, mean, variance] = saved.try_into().expect("`BatchNormTrain` saves three");
-        if let Some([old_mean, old_variance]) = before {
-            let written = graph::write(&old_mean, mean).and_then(|()| graph::write(&old_variance, variance));
-            written.unwrap_or_else(|error| raise(error));
-            return wrap(output);
+        if !in_place {
+            let mut saved = saved.into_iter();
+            let [_, mean, variance] =
+                [(); 3].map(|()| saved.next().expect("`BatchNormTrain` saves three or four"));
+            self.running_mean.update(route.constant(mean));
+            self.running_var.update(route.constant(variance));
         }
-        self.running_mean.update(route.constant(mean));
-        self.running_var.update(route.constant(variance));
         wrap(output)
     }
 
@@ -159,34 +177,43 @@ impl<B: Backend> ModuleDisplay for BatchNorm<B> {
     }
 }
 
-/// The inputs are x, gamma, beta, running mean and running variance. Saves the batch's statistics
-/// and the new running statistics.
+/// The inputs are x, gamma, beta, running mean and running variance. Saves the batch's statistics,
+/// the new running statistics, and with a ReLU the output, which the next op keeps anyway.
 #[derive(Debug)]
-struct BatchNormTrain {
-    momentum: f64,
-    epsilon: f64,
-}
+struct BatchNormTrain(BatchNormStep);
 
 impl Op<5> for BatchNormTrain {
     fn names(&self) -> [&'static str; 2] {
-        ["nn_batch_norm", "nn_batch_norm_backward"]
+        match self.0.relu {
+            true => ["nn_batch_norm_relu", "nn_batch_norm_relu_backward"],
+            false => ["nn_batch_norm", "nn_batch_norm_backward"],
+        }
     }
 
     fn reads(&self) -> [bool; 5] {
-        [true, true, false, false, false]
+        [true, true, self.0.relu, false, false]
     }
 
     fn forward(&self, [x, gamma, beta, mean, variance]: [RocmTensor; 5]) -> Result<Applied, RocmError> {
         let fused::BatchNormed { output, statistics, running: [mean, variance] } =
-            fused::batch_norm_train(x, gamma, beta, [mean, variance], self.momentum, self.epsilon)?;
-        Ok((output, vec![statistics, mean, variance]))
+            fused::batch_norm_step(x, gamma, beta, [mean, variance], self.0)?;
+        let kept = self.0.relu.then(|| output.clone());
+        Ok((output, [statistics, mean, variance].into_iter().chain(kept).collect()))
     }
 
     fn backward(&self, grad: RocmTensor, mut kept: Kept<5>, _: [bool; 5]) -> Gradients<5> {
+        let output = if self.0.relu { kept.saved.pop() } else { None };
+        let beta = kept.inputs[2].take();
         let [x, gamma] = kept.first();
-        let [statistics, _, _] = kept.saved.try_into().expect("three are saved");
-        let [by_x, by_gamma, by_beta] =
-            fused::batch_norm_backward(x, gamma, statistics, grad, self.epsilon)?.map(Some);
+        let statistics = kept.saved.into_iter().next().expect("the statistics are saved");
+        let epsilon = self.0.epsilon;
+        let [by_x, by_gamma, by_beta] = match output.zip(beta) {
+            Some((output, beta)) => {
+                fused::batch_norm_relu_backward(x, [gamma, beta], statistics, output, grad, epsilon)
+            }
+            None => fused::batch_norm_backward(x, gamma, statistics, grad, epsilon),
+        }?
+        .map(Some);
         Ok([by_x, by_gamma, by_beta, None, None])
     }
 }
@@ -196,11 +223,15 @@ impl Op<5> for BatchNormTrain {
 #[derive(Debug)]
 struct BatchNormInfer {
     epsilon: f64,
+    relu: bool,
 }
 
 impl Op<5> for BatchNormInfer {
     fn names(&self) -> [&'static str; 2] {
-        ["nn_batch_norm_infer", "nn_batch_norm_infer_backward"]
+        match self.relu {
+            true => ["nn_batch_norm_relu_infer", "nn_batch_norm_relu_infer_backward"],
+            false => ["nn_batch_norm_infer", "nn_batch_norm_infer_backward"],
+        }
     }
 
     fn reads(&self) -> [bool; 5] {
@@ -208,8 +239,8 @@ impl Op<5> for BatchNormInfer {
     }
 
     fn forward(&self, [x, gamma, beta, mean, variance]: [RocmTensor; 5]) -> Result<Applied, RocmError> {
-        let output = fused::batch_norm_infer(x, gamma, beta, [mean, variance], self.epsilon)?;
-        Ok((output, vec![]))
+        let infer = if self.relu { fused::batch_norm_relu_infer } else { fused::batch_norm_infer };
+        Ok((infer(x, gamma, beta, [mean, variance], self.epsilon)?, vec![]))
     }
 
     fn backward(&self, _: RocmTensor, _: Kept<5>, wanted: [bool; 5]) -> Gradients<5> {

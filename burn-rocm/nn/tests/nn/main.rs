@@ -29,6 +29,7 @@ mod norm_batch;
 mod norm_formulas;
 mod norm_mixed;
 mod norm_record;
+mod norm_relu;
 mod optim;
 mod optim_devices;
 mod optim_faults;

@@ -21,7 +21,7 @@ pub(crate) struct Case {
     x: TensorData,
     pub(crate) gamma: TensorData,
     pub(crate) beta: TensorData,
-    grad: TensorData,
+    pub(crate) grad: TensorData,
 }
 
 impl Case {

@@ -1,16 +1,21 @@
 //! Convolutions. MIOpen computes them. If MIOpen can't compute one, or if `BURN_ROCM_CONV` says so,
-//! products ([`gemm`]) or direct kernels ([`direct`]) do. A transposed convolution is the gradient
+//! products ([`gemm`]) or direct kernels ([`direct`]) do. With few weights, kernels for such
+//! convolutions ([`few`]) compete with MIOpen. A transposed convolution is the gradient
 //! of a plain one with respect to its input. A 1-D convolution is a 2-D one whose first spatial
 //! axis has size 1.
 
 pub(crate) mod conv_act;
 pub(crate) mod deform;
 pub(crate) mod direct;
+mod few;
 mod gemm;
 pub(crate) mod options;
 
 use burn_std::DType;
-use hip::{Activation, ChannelsLast, ConvDesc, ConvDirection, Dnn, Functor, Route, TensorArg, conv_route};
+use hip::{
+    Activation, ChannelsLast, ConvDesc, ConvDirection, Dnn, Functor, KernelProblem, Route, TensorArg,
+    conv_route,
+};
 
 use options::Options;
 
@@ -150,6 +155,7 @@ fn is_of_nothing(desc: &ConvDesc) -> bool {
 type ByMiopen = fn(&Dnn, &ConvDesc, TensorArg<'_>, TensorArg<'_>, TensorArg<'_>) -> hip::Result<()>;
 
 /// The ways to compute a convolution, or one of its gradients, from two operands.
+#[derive(Clone, Copy)]
 struct Ways {
     direction: ConvDirection,
     miopen: ByMiopen,
@@ -299,7 +305,44 @@ pub(crate) fn forward(
         products: gemm::forward,
         sums: direct::forward,
     };
-    add_bias(op, compute(op, &desc, &desc.y, [x, weight], ways)?, bias)
+    let library = |x, weight| compute(op, &desc, &desc.y, [x, weight], ways);
+    let last = match hip::channels_last()? {
+        ChannelsLast::Off => Some(false),
+        ChannelsLast::On => Some(puts_channels_last(&desc, &x)?),
+        // The library's times choose the order, so the library computes.
+        ChannelsLast::Auto => (!puts_channels_last(&desc, &x)?).then_some(false),
+    };
+    let own = || few::forward(op, &desc, [&x, &weight], last == Some(true));
+    let problem = last.map(|last| few::forward_problem(&desc, &x, last)).transpose()?.flatten();
+    let run = |way| if way == FEW { own() } else { library(x.clone(), weight.clone()) }.map(drop);
+    let out = if by_few(&desc, &x, problem, run)? { own()? } else { library(x, weight)? };
+    add_bias(op, out, bias)
+}
+
+/// The ways to a convolution with few weights and to their gradient, as the tuning store has them.
+const LIBRARY: usize = 0;
+const FEW: usize = 1;
+
+/// Whether the kernels for few weights compute, if `problem` says that they can. `run` computes by one
+/// of the ways.
+fn by_few(
+    desc: &ConvDesc,
+    like: &RocmTensor,
+    problem: Option<KernelProblem>,
+    run: impl FnMut(usize) -> hip::Result<()>,
+) -> hip::Result<bool> {
+    let Some(problem) = problem else { return Ok(false) };
+    match conv_route()? {
+        Route::Library => return Ok(false),
+        Route::Own => tell_why_own(desc, like.dtype_of(), false)?,
+        Route::Auto => {
+            if like.hip_device().conv_choice(problem, &[LIBRARY, FEW], run)? == LIBRARY {
+                return Ok(false);
+            }
+            hip::trace::fell_back(|| "a kernel of this project was faster than MIOpen");
+        }
+    }
+    Ok(true)
 }
 
 /// Convolution, bias and activation by MIOpen's fusion plan; `None` if MIOpen is not to compute
@@ -409,7 +452,10 @@ pub(crate) fn weight_backward(
         products: gemm::weight_backward,
         sums: direct::weight_backward,
     };
-    compute(op, &desc, &desc.w, [grad, x], ways)
+    let library = |grad, x| compute(op, &desc, &desc.w, [grad, x], ways);
+    let own = || few::weight_backward(op, &desc, [&grad, &x]);
+    let run = |way| if way == FEW { own() } else { library(grad.clone(), x.clone()) }.map(drop);
+    if by_few(&desc, &grad, few::problem(&desc, &grad)?, run)? { own() } else { library(grad, x) }
 }
 
 /// The gradient with respect to the bias: the sum over the batch and the spatial axes.

@@ -2,6 +2,7 @@
 
 pub(crate) mod batch;
 mod batch_rows;
+pub(crate) mod channels;
 pub(crate) mod group;
 pub(crate) mod layer;
 pub(crate) mod ranks;

@@ -24,6 +24,10 @@ use crate::ops::miopen::{whole, without_library};
 use crate::ops::view::reshape;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
+/// The neighbouring pixels of a line that a thread of a GPU has in the kernels for maxima (`SPAN` of
+/// `pool.hip`).
+const SPAN: usize = 4;
+
 /// The largest position along an axis that the kernels handle.
 const MAX_SIZE: usize = 1 << 30;
 
@@ -153,8 +157,15 @@ fn kernel(
     let planes = Arg::U64((x[0] * x[1]) as u64);
     let dims = [Some(planes), Some(window), switch.map(|on| Arg::I32(on as i32))];
     let dims: Vec<Arg> = dims.into_iter().flatten().collect();
-    let device = outputs[0].hip_device();
-    rows(op, device, kernel, device.grid(outputs[0].len()), &dims, inputs, fault, outputs)
+    let (device, len) = (outputs[0].hip_device(), outputs[0].len());
+    let threads = device.block_threads() as usize;
+    let grid = match outputs[0].dims().last() {
+        Some(&width) if threads > 1 && width > 0 => {
+            device.grid_rows((len / width * width.div_ceil(SPAN)).div_ceil(threads), threads)
+        }
+        _ => device.grid(len),
+    };
+    rows(op, device, kernel, grid, &dims, inputs, fault, outputs)
 }
 
 /// The largest element of each window.

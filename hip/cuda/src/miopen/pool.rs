@@ -177,8 +177,11 @@ impl Poolings for Handle {
         if pooling.mode == miopenPoolingMax {
             check_buffer(indices, pooling.workspace(dy.count()))?;
             let name = kernel(true, pooling, dx.data)?;
+            // A thread has four neighbouring pixels of a line.
+            let width = dx.dims.last().copied().unwrap_or(1).max(1);
+            let pieces = dx.count() / width * width.div_ceil(4);
             // SAFETY: the buffers were checked.
-            return unsafe { launch(self, name, shape, dx.count(), [dy.at, indices, dx.at]) };
+            return unsafe { launch(self, name, shape, pieces, [dy.at, indices, dx.at]) };
         }
         let (one, zero, raw) = (one(x.data), zero(), pooling.own.0);
         let (xt, yt, dyt, dxt) = (x.own.raw, y.own.raw, dy.own.raw, dx.own.raw);
