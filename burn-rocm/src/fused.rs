@@ -20,6 +20,8 @@ pub use crate::ops::attention::trained::{
 };
 pub use crate::ops::channels_last::copied;
 pub use crate::ops::conv::conv_act::{Conv2dOptions, conv_act, conv_relu_backward};
+pub use crate::ops::linear::{LinearGradients, linear_backward};
+pub use crate::ops::linear_act::{linear_add, linear_relu};
 pub use crate::ops::loss::classes::{
     ClassScores, ClassTargets, MAX_PAD_TOKENS, cross_entropy, cross_entropy_backward,
 };
@@ -27,6 +29,7 @@ pub use crate::ops::loss::elements::{
     BinaryTargets, Residual, Total, binary_cross_entropy, binary_cross_entropy_backward, loss_of_residuals,
     loss_of_residuals_backward, residual_loss, residual_loss_backward,
 };
+pub use crate::ops::lt::joins_products;
 pub use crate::ops::norm::batch::{BatchNormed, batch_norm_backward, batch_norm_infer, batch_norm_train};
 pub use crate::ops::norm::group::{group_norm, group_norm_backward};
 pub use crate::ops::norm::layer::{layer_norm, layer_norm_backward};

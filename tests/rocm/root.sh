@@ -25,7 +25,7 @@ case "${2:-7.2}" in
 7.2)
     # Some of MIOpen's kernels include <type_traits> and rocRAND's headers when they are compiled at run time.
     suites="sid experimental"
-    packages="libamdhip64-dev libhiprtc7 librocblas-dev libhipblaslt-dev libmiopen-dev librccl-dev"
+    packages="libamdhip64-dev libhiprtc7 librocblas-dev libhipblaslt-dev libhipblas-common-dev libmiopen-dev librccl-dev"
     packages="$packages llvm-22 librocrand-dev libstdc++-15-dev libc6-dev"
     ;;
 6.4)

@@ -204,3 +204,63 @@ impl Op<2> for SiluMul {
         Ok([Some(by_a), Some(by_b)])
     }
 }
+
+/// `onto + (x W + b)`, by one product where hipBLASLt computes it. The inputs are `onto`, the layer's
+/// input, its weight and its bias.
+#[derive(Debug)]
+pub(crate) struct LinearAddOp;
+
+impl Op<4> for LinearAddOp {
+    fn names(&self) -> [&'static str; 2] {
+        ["nn_linear_add", "nn_linear_add_backward"]
+    }
+
+    fn reads(&self) -> [bool; 4] {
+        [false, true, true, false]
+    }
+
+    fn forward(&self, [onto, x, weight, bias]: [RocmTensor; 4]) -> Result<Applied, RocmError> {
+        Ok((fused::linear_add(onto, x, weight, bias)?, vec![]))
+    }
+
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<4>, wanted: [bool; 4]) -> Gradients<4> {
+        let (x, weight) = (kept.input(1)?, kept.input(2)?);
+        let [by_onto, by_x, by_weight, by_bias] = wanted;
+        let onto = by_onto.then(|| grad.clone());
+        let found = fused::linear_backward(x, weight, grad, [by_x, by_weight, by_bias])?;
+        Ok([onto, found.x, found.weight, found.bias])
+    }
+}
+
+/// `max(x W + b, 0)`, by one product where hipBLASLt computes it. The inputs are the layer's input,
+/// its weight and, if there is one, its bias.
+#[derive(Debug)]
+pub(crate) struct LinearReluOp;
+
+impl<const N: usize> Op<N> for LinearReluOp {
+    fn names(&self) -> [&'static str; 2] {
+        ["nn_linear_relu", "nn_linear_relu_backward"]
+    }
+
+    fn reads(&self) -> [bool; N] {
+        std::array::from_fn(|k| k < 2)
+    }
+
+    fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError> {
+        let mut inputs = inputs.into_iter();
+        let (x, weight) = (inputs.next().expect("the input"), inputs.next().expect("the weight"));
+        let y = fused::linear_relu(x, weight, inputs.next())?;
+        Ok((y.clone(), vec![y]))
+    }
+
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<N>, wanted: [bool; N]) -> Gradients<N> {
+        let (x, weight) = (kept.input(0)?, kept.input(1)?);
+        let [y] = kept.saved.try_into().expect("the output");
+        let axis = x.dims().len() - 1;
+        let by_bias = wanted.get(2) == Some(&true);
+        let (grad, bias) = fused::bias_act_backward(Act::Relu, y, None, grad, axis, by_bias)?;
+        let found = fused::linear_backward(x, weight, grad, [wanted[0], wanted[1], false])?;
+        let mut found = [found.x, found.weight, bias].into_iter();
+        Ok([(); N].map(|()| found.next().flatten()))
+    }
+}
