@@ -433,6 +433,12 @@ pub fn hipblaslt_asked() -> bool {
     settings().is_ok_and(|settings| settings.hipblaslt != HipblasLt::Off && !settings.deterministic)
 }
 
+/// Whether hipBLASLt is chosen by timing, also for products that nothing follows
+/// ([`Config::hipblaslt`]).
+pub fn hipblaslt_timed() -> bool {
+    hipblaslt_asked() && settings().is_ok_and(|settings| settings.hipblaslt == HipblasLt::Auto)
+}
+
 /// `Ok` if this fallback is allowed, which the caller then logs as a warning.
 ///
 /// # Errors

@@ -25,8 +25,8 @@ case "${2:-7.2}" in
 7.2)
     # Some of MIOpen's kernels include <type_traits> and rocRAND's headers when they are compiled at run time.
     suites="sid experimental"
-    packages="libamdhip64-dev libhiprtc7 librocblas-dev libhipblaslt-dev libhipblas-common-dev libmiopen-dev librccl-dev"
-    packages="$packages llvm-22 librocrand-dev libstdc++-15-dev libc6-dev"
+    packages="libamdhip64-dev libhiprtc7 librocblas-dev libhipblaslt-dev libhipblas-common-dev libmiopen-dev"
+    packages="$packages librccl-dev llvm-22 librocrand-dev libstdc++-15-dev libc6-dev"
     ;;
 6.4)
     # rocBLAS's GPU kernels unpack to 3.7 GB, and nothing here runs them.

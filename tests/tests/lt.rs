@@ -385,8 +385,11 @@ fn layers_four_times() {
     said("trials", (stats.trials, stats.hits, stats.stored, stats.entries));
 }
 
-/// Problems of [`layers_four_times`]: three dtypes of a layer, of a sum, of ReLU, and of gradients.
-const PROBLEMS: usize = 3 * 4;
+/// Problems of [`layers_four_times`] with an epilogue: three dtypes of a layer, of a sum, of ReLU, and
+/// of gradients.
+const JOINED: usize = 3 * 4;
+/// With `auto`, also the products alone: of the layer, and of the gradients of input and weight.
+const TIMED: usize = JOINED + 3 * 3;
 
 #[test]
 fn layers_join_where_asked_and_not_else() {
@@ -401,7 +404,7 @@ fn layers_join_where_asked_and_not_else() {
     let said = cache.said_by("layers_four_times", &[ON]);
     assert_eq!(said[1], none[1], "nothing is timed");
     if on_cpu() {
-        assert_eq!(said[0], format!("joined {}", 4 * PROBLEMS));
+        assert_eq!(said[0], format!("joined {}", 4 * JOINED));
     } else {
         assert_ne!(said[0], none[0]);
     }
@@ -447,12 +450,14 @@ fn a_second_process_times_nothing() {
     let cache = Cache::new("second");
     let first = cache.said_by("layers_four_times", &[AUTO]);
     if on_cpu() {
-        assert_eq!(first[1], format!("trials ({PROBLEMS}, 0, {PROBLEMS}, {PROBLEMS})"));
+        assert_eq!(first[1], format!("trials ({TIMED}, 0, {TIMED}, {TIMED})"));
     }
     let entries = first[1].rsplit_once(", ").unwrap().1.trim_end_matches(')').to_owned();
     assert_ne!(entries, "0");
     let second = cache.said_by("layers_four_times", &[AUTO]);
-    assert_eq!(second[1], format!("trials (0, {entries}, 0, {entries})"));
+    // A product alone is not looked up where hipBLASLt computes it with what follows.
+    let nothing = (second[1].starts_with("trials (0, "), second[1].ends_with(&format!(", 0, {entries})")));
+    assert_eq!(nothing, (true, true), "{second:?}");
 }
 
 /// With any choice that the store may have, results are right. One that hipBLASLt does not have goes.
@@ -460,16 +465,16 @@ fn a_second_process_times_nothing() {
 fn every_stored_choice_computes() {
     let cache = Cache::new("each");
     cache.said_by("layers_four_times", &[AUTO]);
-    for (choice, joined) in
-        [(0, Some(0)), (1, Some(4 * PROBLEMS)), (2, Some(4 * PROBLEMS)), (-7, None), (99, None)]
-    {
+    // The products with an epilogue, and the gradient of the input.
+    let all = Some(4 * (JOINED + 3));
+    for (choice, joined) in [(0, Some(0)), (1, all), (2, all), (-7, None), (99, None)] {
         cache.replace_choices(choice);
         let said = cache.said_by("layers_four_times", &[AUTO]);
         if let (Some(joined), true) = (joined, on_cpu()) {
             assert_eq!(said[0], format!("joined {joined}"), "{choice}");
         }
         if choice == 99 && on_cpu() {
-            assert_eq!(said[1], format!("trials (0, {PROBLEMS}, 0, 0)"), "{choice}");
+            assert_eq!(said[1], format!("trials (0, {TIMED}, 0, 0)"), "{choice}");
         }
         if choice < 0 {
             cache.said_by("layers_four_times", &[AUTO]);
@@ -498,10 +503,11 @@ fn in_a_graph() {
     for _ in 0..2 {
         layer.check(layer.results());
     }
-    // The third use.
+    let before = store().stats().trials;
+    // The third use of most.
     let (graph, results) = Graph::capture_after(&RocmDevice::default(), 0, || layer.results()).unwrap();
     graph.replay().unwrap();
-    said("trials", store().stats().trials);
+    said("trials", store().stats().trials - before);
     layer.check(results);
 }
 

@@ -50,6 +50,17 @@ pub(crate) fn product_of_rows(
 
 /// [`product_of_rows`] with options.
 fn by_rows(request: Request, x: RocmTensor, weight: RocmTensor) -> hip::Result<RocmTensor> {
+    if lt::timed() {
+        let today = || rows_by_rocblas(request, x.clone(), weight.clone()).map(drop);
+        if let Some(out) = lt::product(&x, &weight, request.is_gradient(), today)? {
+            return Ok(out);
+        }
+    }
+    rows_by_rocblas(request, x, weight)
+}
+
+/// [`by_rows`] without hipBLASLt.
+fn rows_by_rocblas(request: Request, x: RocmTensor, weight: RocmTensor) -> hip::Result<RocmTensor> {
     let rank = x.dims().len();
     let Some((_, leading)) = x.dims().split_last() else {
         return invalid(request.op, "at least one axis", "none");
@@ -84,8 +95,15 @@ pub(crate) fn x_product(grad: RocmTensor, weight: RocmTensor) -> hip::Result<Roc
 /// The gradient with respect to the weight: `x^T x grad` over all rows.
 pub(crate) fn weight_backward(x: RocmTensor, grad: RocmTensor) -> hip::Result<RocmTensor> {
     const OP: &str = "linear_weight_backward";
-    let (x, grad) = (as_rows(OP, x)?, as_rows(OP, grad)?);
-    product(Request::gradient(OP, 1.0), swap_dims(x, 0, 1)?, grad)
+    let (x, grad) = (swap_dims(as_rows(OP, x)?, 0, 1)?, as_rows(OP, grad)?);
+    let request = Request::gradient(OP, 1.0);
+    if lt::timed() {
+        let today = || product(request, x.clone(), grad.clone()).map(drop);
+        if let Some(out) = lt::product(&x, &grad, true, today)? {
+            return Ok(out);
+        }
+    }
+    product(request, x, grad)
 }
 
 /// The gradient with respect to the bias: the sum over all rows.

@@ -17,6 +17,11 @@ pub(crate) fn asked() -> bool {
     hip::hipblaslt_asked() && matmul_route().is_ok_and(|route| route != Route::Own)
 }
 
+/// Whether hipBLASLt is chosen by timing, also for products that nothing follows.
+pub(crate) fn timed() -> bool {
+    hip::hipblaslt_timed() && matmul_route().is_ok_and(|route| route != Route::Own)
+}
+
 /// Whether products on this device may be computed together with what follows them: the settings
 /// ask for hipBLASLt ([`Config::hipblaslt`](crate::Config::hipblaslt)), and the device has it.
 pub fn joins_products(device: &RocmDevice) -> bool {
@@ -45,7 +50,7 @@ pub(crate) fn linear(
     })
 }
 
-/// What a forward product's epilogue computes.
+/// What a product's epilogue computes.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Follows<'a> {
     /// `[out]`.
@@ -53,6 +58,8 @@ pub(crate) struct Follows<'a> {
     pub(crate) activation: Option<LtActivation>,
     /// Whether the activation's input is kept too.
     pub(crate) keeps: bool,
+    /// Whether the product is a gradient.
+    pub(crate) gradient: bool,
 }
 
 /// A matrix with its rows and columns; `None` for a negative stride.
@@ -118,7 +125,7 @@ pub(crate) fn forward(
     follows: Follows<'_>,
     today: impl FnMut() -> hip::Result<()>,
 ) -> hip::Result<Option<(RocmTensor, Option<RocmTensor>)>> {
-    let Follows { bias, activation, keeps } = follows;
+    let Follows { bias, activation, keeps, gradient } = follows;
     let operands: Vec<&RocmTensor> = [Some(x), Some(weight), onto, bias].into_iter().flatten().collect();
     let (&[inner, columns], Some((&last, leading))) = (weight.dims(), x.dims().split_last()) else {
         return Ok(None);
@@ -159,7 +166,7 @@ pub(crate) fn forward(
                 onto: onto.flatten(),
                 out: place,
                 epilogue,
-                gradient: false,
+                gradient,
             };
             computed(&product, today)?
         }
@@ -170,6 +177,17 @@ pub(crate) fn forward(
     }
     let shaped = |tensor: RocmTensor| reshape(tensor, &dims);
     Ok(Some((shaped(out)?, before.map(shaped).transpose()?)))
+}
+
+/// `x [.., inner] x right [inner, out]`.
+pub(crate) fn product(
+    x: &RocmTensor,
+    right: &RocmTensor,
+    gradient: bool,
+    today: impl FnMut() -> hip::Result<()>,
+) -> hip::Result<Option<RocmTensor>> {
+    let follows = Follows { gradient, ..Follows::default() };
+    Ok(forward(x, right, None, follows, today)?.map(|(out, _)| out))
 }
 
 /// The gradients of a linear layer with respect to its weight, `x^T x grad` over all rows, and to

@@ -116,11 +116,11 @@ pub struct Problem {
     pub ty: hipDataType,
     /// Whether the first and the second operand are transposed.
     pub transposed: [bool; 2],
-    /// Rows and columns of the result, and terms of a sum. None is 0.
+    /// Rows of the result, at least 1.
     pub m: usize,
-    #[allow(missing_docs)]
+    /// Columns of the result, at least 1.
     pub n: usize,
-    #[allow(missing_docs)]
+    /// Terms of a sum, at least 1.
     pub k: usize,
     /// Leading dimensions of A, B, C and D.
     pub ld: [i64; 4],
