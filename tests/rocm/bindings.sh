@@ -7,8 +7,8 @@
 # Each INCLUDE is a root that tests/rocm/root.sh made, or a folder with hip/ and, if present, rocblas/, hipblaslt/,
 # miopen/ and rccl/ of one ROCm release. One of them must have all five. HEADER is NVIDIA's nccl.h, for instance of the
 # package nvidia-nccl-cu13 from PyPI: rccl-sys must match it too. tests/rocm/bindings.txt keeps the findings, item by
-# item, for 5.7, 6.4 and 7.2: an item that changes must be compared with all three again (--write). No Debian has rocBLAS
-# 5.7 or MIOpen 5.7; their headers come from AMD's repositories (tag rocm-5.7.1: library/include of rocBLAS, include of
+# item, for 5.7, 6.4 and 7.2: an item that changes must be compared with all three again (--write). Debian lacks rocBLAS
+# 5.7 and MIOpen 5.7; their headers come from AMD's repositories (tag rocm-5.7.1: library/include of rocBLAS, include of
 # MIOpen, with the config.h, export.h and version.h that CMake generates). RCCL of ROCm 5.4 stands for 5.7 and 6.4,
 # because Debian has no other older than 7.2. hipBLASLt of ROCm 6.2 stands for 6.4 (AMD's repository, tag rocm-6.2.2:
 # library/include, with the files that CMake generates, and with hipblas-common.h as hipblas/hipblas.h).
