@@ -20,8 +20,10 @@ pub use crate::ops::attention::trained::{
 };
 pub use crate::ops::channels_last::copied;
 pub use crate::ops::conv::conv_act::{Conv2dOptions, conv_act, conv_relu_backward};
-pub use crate::ops::linear::{LinearGradients, linear_backward};
-pub use crate::ops::linear_act::{linear_add, linear_relu};
+pub use crate::ops::linear::{LinearGradients, linear, linear_backward};
+pub use crate::ops::linear_act::{
+    LinearGelu, gelu_tanh_linear_backward, linear_add, linear_gelu_tanh, linear_relu,
+};
 pub use crate::ops::loss::classes::{
     ClassScores, ClassTargets, MAX_PAD_TOKENS, cross_entropy, cross_entropy_backward,
 };

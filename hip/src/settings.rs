@@ -192,7 +192,7 @@ settings! {
         choice(name, value, &[("off", HipblasLt::Off), ("auto", HipblasLt::Auto), ("on", HipblasLt::On)]);
         "`off`, `auto`, `on`", "`off`",
         "whether hipBLASLt computes what follows a product in f32, f16 and bf16 together with the product: a bias, a \
-        sum, ReLU, and gradients of these. `on`: wherever its heuristic returns an algorithm, by the \
+        sum, ReLU, GELU by tanh, and gradients of these. `on`: wherever its heuristic returns an algorithm, by the \
         first one. `auto`: the third use of a shape times its algorithms and the way without it, and the fastest \
         serves from then on, also in later processes. Results then round once less, and its ReLU may give 0 for a NaN. \
         Never with `deterministic`, and `auto` never in a group of several ranks";

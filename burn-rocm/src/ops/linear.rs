@@ -20,8 +20,17 @@ fn as_rows(op: &'static str, x: RocmTensor) -> hip::Result<RocmTensor> {
     reshape(x, &[rows, last])
 }
 
-/// `x [.., in] x weight [in, out] + bias [out]`.
-pub(crate) fn linear(x: RocmTensor, weight: RocmTensor, bias: Option<RocmTensor>) -> hip::Result<RocmTensor> {
+/// `x W + b`.
+///
+/// # Shapes
+/// - `x`: `[.., in]`
+/// - `weight`: `[in, out]`
+/// - `bias`: `[out]`
+/// - output: `[.., out]`
+///
+/// # Errors
+/// As for [`linear_backward`].
+pub fn linear(x: RocmTensor, weight: RocmTensor, bias: Option<RocmTensor>) -> Result<RocmTensor, RocmError> {
     const OP: &str = "linear";
     let Some(bias) = bias else { return product_of_rows(OP, x, weight) };
     if lt::asked() {

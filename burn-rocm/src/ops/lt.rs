@@ -225,3 +225,44 @@ pub(crate) fn weight_and_bias(
     let taken = computed(&product, today)?;
     Ok(taken.then(|| [out, sums]))
 }
+
+/// The gradient with respect to what GELU by tanh has read, `before [.., hidden]`, through the layer
+/// after it, whose weight is `[hidden, out]`, and the sums of its columns: `grad [.., out]` is the
+/// gradient of that layer's output.
+pub(crate) fn gelu_gradient(
+    grad: &RocmTensor,
+    weight: &RocmTensor,
+    before: &RocmTensor,
+    today: impl FnMut() -> hip::Result<()>,
+) -> hip::Result<Option<[RocmTensor; 2]>> {
+    if !asked() || !alike(&[grad, weight, before]) {
+        return Ok(None);
+    }
+    let (Some(grad), Some(read)) = (rows(grad)?, rows(before)?) else { return Ok(None) };
+    let (&[count, outer], &[hidden, columns], &[same, width]) = (grad.dims(), weight.dims(), read.dims())
+    else {
+        return Ok(None);
+    };
+    if (count, outer, width) != (same, columns, hidden) || [count, outer, hidden].contains(&0) {
+        return Ok(None);
+    }
+    let turned = swap_dims(weight.clone(), 0, 1)?;
+    let device = grad.hip_device();
+    let out = RocmTensor::empty(device, [count, hidden], grad.dtype_of())?;
+    let sums = RocmTensor::empty(device, [hidden], grad.dtype_of())?;
+    let views = (view(&grad), view(&turned), view(&read), view(&out), vector(&sums));
+    let (Some(a), Some(b), Some(read), Some(place), Some(sum)) = views else { return Ok(None) };
+    let product = LtProduct {
+        dtype: kernel_type(grad.dtype_of())?,
+        a,
+        b,
+        onto: None,
+        out: place,
+        epilogue: Epilogue::GeluGradient { before: read, sums: Some(sum) },
+        gradient: true,
+    };
+    if !computed(&product, today)? {
+        return Ok(None);
+    }
+    Ok(Some([reshape(out, before.dims())?, sums]))
+}

@@ -1,6 +1,6 @@
 //! The ops of layers.
 
-use burn_rocm::fused::{self, Act, Conv2dOptions};
+use burn_rocm::fused::{self, Act, Conv2dOptions, LinearGelu};
 use burn_rocm::{RocmError, RocmTensor};
 
 use super::{Applied, Gradients, Kept, Op};
@@ -261,6 +261,49 @@ impl<const N: usize> Op<N> for LinearReluOp {
         let (grad, bias) = fused::bias_act_backward(Act::Relu, y, None, grad, axis, by_bias)?;
         let found = fused::linear_backward(x, weight, grad, [wanted[0], wanted[1], false])?;
         let mut found = [found.x, found.weight, bias].into_iter();
+        Ok([(); N].map(|()| found.next().flatten()))
+    }
+}
+
+/// Two linear layers with GELU by tanh between them, and a sum if there is a sixth tensor. The inputs
+/// are the first layer's input, both layers' weight and bias, and what is added.
+#[derive(Debug)]
+pub(crate) struct FeedForwardOp;
+
+impl<const N: usize> Op<N> for FeedForwardOp {
+    fn names(&self) -> [&'static str; 2] {
+        ["nn_feed_forward", "nn_feed_forward_backward"]
+    }
+
+    fn reads(&self) -> [bool; N] {
+        std::array::from_fn(|k| k == 0 || k == 1 || k == 3)
+    }
+
+    fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError> {
+        let mut inputs = inputs.into_iter();
+        let mut next = || inputs.next().expect("five inputs");
+        let (x, w1, b1, w2, b2) = (next(), next(), next(), next(), next());
+        let LinearGelu { out: hidden, before } = fused::linear_gelu_tanh(x, w1, b1)?;
+        let out = match inputs.next() {
+            Some(onto) => fused::linear_add(onto, hidden.clone(), w2, b2)?,
+            None => fused::linear(hidden.clone(), w2, Some(b2))?,
+        };
+        Ok((out, vec![hidden, before]))
+    }
+
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<N>, wanted: [bool; N]) -> Gradients<N> {
+        let (x, w1, w2) = (kept.input(0)?, kept.input(1)?, kept.input(3)?);
+        let [hidden, before] = kept.saved.try_into().expect("two tensors are saved");
+        let wants = |k: usize| wanted.get(k) == Some(&true);
+        let onto = wants(5).then(|| grad.clone());
+        let outer = fused::linear_backward(hidden, w2.clone(), grad.clone(), [false, wants(3), wants(4)])?;
+        let mut found = [None, None, None, outer.weight, outer.bias, onto];
+        if wants(0) || wants(1) || wants(2) {
+            let [grad, bias] = fused::gelu_tanh_linear_backward(grad, w2, before)?;
+            let inner = fused::linear_backward(x, w1, grad, [wants(0), wants(1), false])?;
+            (found[0], found[1], found[2]) = (inner.x, inner.weight, Some(bias));
+        }
+        let mut found = found.into_iter();
         Ok([(); N].map(|()| found.next().flatten()))
     }
 }
