@@ -23,6 +23,10 @@ pub use crate::ops::attention::trained::{
 };
 pub use crate::ops::channels_last::copied;
 pub use crate::ops::conv::conv_act::{Conv2dOptions, conv_act, conv_relu_backward};
+pub use crate::ops::linear::{LinearGradients, linear, linear_backward};
+pub use crate::ops::linear_act::{
+    LinearGelu, gelu_tanh_linear_backward, linear_add, linear_gelu_tanh, linear_relu,
+};
 pub use crate::ops::loss::classes::{
     ClassScores, ClassTargets, MAX_PAD_TOKENS, cross_entropy, cross_entropy_backward,
 };
@@ -30,6 +34,7 @@ pub use crate::ops::loss::elements::{
     BinaryTargets, Residual, Total, binary_cross_entropy, binary_cross_entropy_backward, loss_of_residuals,
     loss_of_residuals_backward, residual_loss, residual_loss_backward,
 };
+pub use crate::ops::lt::joins_products;
 pub use crate::ops::norm::batch::{
     BatchNormStep, BatchNormed, batch_norm_backward, batch_norm_infer, batch_norm_relu_backward,
     batch_norm_relu_infer, batch_norm_step, batch_norm_train,

@@ -72,6 +72,18 @@ pub enum Error {
         /// The arguments of the call.
         detail: String,
     },
+    /// A hipBLASLt call failed.
+    #[error("{call} failed: {name} ({status}): {detail}")]
+    HipblasLt {
+        /// The C function.
+        call: &'static str,
+        /// The status.
+        status: i32,
+        /// The status's name.
+        name: &'static str,
+        /// The arguments of the call.
+        detail: String,
+    },
     /// A MIOpen call failed.
     #[error("{call} failed: {name} ({status}): {detail}")]
     Miopen {

@@ -21,6 +21,7 @@ use crate::device::recording::{Recording, no_graphs};
 use crate::error::Result;
 use crate::profile::session::{self, Contents};
 use crate::profile::work::{Load, WorkKind};
+use crate::settings::hipblaslt_asked;
 use crate::spans;
 use crate::trace::{self, Counts};
 
@@ -82,8 +83,12 @@ impl Device {
         self.refuse_captured("a capture", "another capture is in progress")?;
         // Makes the libraries' handles now, because making one allocates memory and waits for the
         // device. If one can't be made, the op that needs it reports that.
-        let missing = [self.blas().map(|_| ()), self.dnn().map(|_| ())].into_iter().filter_map(Result::err);
-        missing.for_each(|error| log::debug!("a graph is captured without a library: {error}"));
+        let lt = if hipblaslt_asked() { self.blas_lt().map(|_| ()) } else { Ok(()) };
+        let missing = [self.blas().map(|_| ()), self.dnn().map(|_| ()), lt];
+        missing
+            .into_iter()
+            .filter_map(Result::err)
+            .for_each(|error| log::debug!("a graph is captured without a library: {error}"));
         let memory = self.captures.begin(&self.context, |stream| {
             let memory = self.pool.begin_graph();
             match stream.begin_capture() {

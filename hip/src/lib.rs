@@ -44,7 +44,9 @@ mod watch;
 mod whole_file;
 mod workarounds;
 
-pub use blas::{Blas, MatrixView, TunableOpCount};
+pub use blas::{
+    Blas, BlasLt, Epilogue, LtActivation, LtAnswer, LtProduct, MatrixView, TunableOpCount, VectorView,
+};
 pub use check::{checks_ops, op_does_not_write, op_writes};
 pub use collective::Communicator;
 pub use collective::call::{Part, ReduceOp};
@@ -98,9 +100,10 @@ pub use provider::{
     Provider, Versions, is_available, passed_over, provider, rocm_device_count, select_provider,
 };
 pub use settings::{
-    ApuMemory, ChannelsLast, CheckFinite, Config, F16Alternative, FindMode, GemmFind, Preset, ProfileOutput,
-    Route, SETTINGS, Setting, allow_fallback, attention_scores, channels_last, collective_timeout,
-    conv_route, deterministic, launch_reach, matmul_route, workspace_limit,
+    ApuMemory, ChannelsLast, CheckFinite, Config, F16Alternative, FindMode, GemmFind, HipblasLt, Preset,
+    ProfileOutput, Route, SETTINGS, Setting, allow_fallback, attention_scores, channels_last,
+    collective_timeout, conv_route, deterministic, hipblaslt_asked, hipblaslt_timed, launch_reach,
+    matmul_route, workspace_limit,
 };
 pub use summary::{Summary, optimization_summary};
 pub use tuning::{TuningEntry, TuningStats, TuningStore, tuning_store};

@@ -191,6 +191,14 @@ settings! {
         shape times rocBLAS's solutions, and the fastest serves from then on, also in later processes. Its bits may \
         differ from the default's. Never with `deterministic`, nor in a group of several \
         ranks";
+    hipblaslt(HipblasLt): HipblasLt = HipblasLt::Off, "BURN_ROCM_HIPBLASLT", |name, value|
+        choice(name, value, &[("off", HipblasLt::Off), ("auto", HipblasLt::Auto), ("on", HipblasLt::On)]);
+        "`off`, `auto`, `on`", "`off`",
+        "whether hipBLASLt computes what follows a product in f32, f16 and bf16 together with the product: a bias, a \
+        sum, ReLU, GELU by tanh, and gradients of these. `on`: wherever its heuristic returns an algorithm, by the \
+        first one. `auto`: the third use of a shape times its algorithms and the way without it, and the fastest \
+        serves from then on, also in later processes. Results then round once less, and its ReLU may give 0 for a NaN. \
+        Never with `deterministic`, and `auto` never in a group of several ranks";
     norm(Route): Route = Route::Auto, "BURN_ROCM_NORM", |name, value| route(name, value, "miopen");
         "`auto`, `miopen`, `own`", "`auto`",
         "which code computes `layer_norm`, and `burn-rocm-nn`'s batch, layer, RMS and group norm. `auto`: for f32 \
@@ -423,6 +431,18 @@ impl Config {
 /// Whether the same seed must give the same bits ([`Config::deterministic`]).
 pub fn deterministic() -> bool {
     settings().is_ok_and(|settings| settings.deterministic)
+}
+
+/// Whether the settings allow hipBLASLt ([`Config::hipblaslt`]). Never in deterministic mode, because
+/// its algorithms may add by atomics.
+pub fn hipblaslt_asked() -> bool {
+    settings().is_ok_and(|settings| settings.hipblaslt != HipblasLt::Off && !settings.deterministic)
+}
+
+/// Whether hipBLASLt is chosen by timing, also for products that nothing follows
+/// ([`Config::hipblaslt`]).
+pub fn hipblaslt_timed() -> bool {
+    hipblaslt_asked() && settings().is_ok_and(|settings| settings.hipblaslt == HipblasLt::Auto)
 }
 
 /// `Ok` if this fallback is allowed, which the caller then logs as a warning.

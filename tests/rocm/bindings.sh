@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# Compares the raw bindings (hip-sys, rocblas-sys, miopen-sys, rccl-sys) with AMD's headers, and shows that the check
-# can fail.
+# Compares the raw bindings (hip-sys, rocblas-sys, hipblaslt-sys, miopen-sys, rccl-sys) with AMD's headers, and shows
+# that the check can fail.
 #
 #   tests/rocm/bindings.sh [--write] [--nccl HEADER] INCLUDE...
 #
-# Each INCLUDE is a root that tests/rocm/root.sh made, or a folder with hip/ and, if present, rocblas/, miopen/ and
-# rccl/ of one ROCm release. One of them must have all four. HEADER is NVIDIA's nccl.h, for instance of the package
-# nvidia-nccl-cu13 from PyPI: rccl-sys must match it too. tests/rocm/bindings.txt keeps the findings, item by item, for
-# 5.7, 6.4 and 7.2: an item that changes must be compared with all three again (--write). No Debian has rocBLAS 5.7 or
-# MIOpen 5.7; their headers come from AMD's repositories (tag rocm-5.7.1: library/include of rocBLAS, include of
+# Each INCLUDE is a root that tests/rocm/root.sh made, or a folder with hip/ and, if present, rocblas/, hipblaslt/,
+# miopen/ and rccl/ of one ROCm release. One of them must have all five. HEADER is NVIDIA's nccl.h, for instance of the
+# package nvidia-nccl-cu13 from PyPI: rccl-sys must match it too. tests/rocm/bindings.txt keeps the findings, item by
+# item, for 5.7, 6.4 and 7.2: an item that changes must be compared with all three again (--write). Debian lacks rocBLAS
+# 5.7 and MIOpen 5.7; their headers come from AMD's repositories (tag rocm-5.7.1: library/include of rocBLAS, include of
 # MIOpen, with the config.h, export.h and version.h that CMake generates). RCCL of ROCm 5.4 stands for 5.7 and 6.4,
-# because Debian has no other older than 7.2.
+# because Debian has no other older than 7.2. hipBLASLt of ROCm 6.2 stands for 6.4 (AMD's repository, tag rocm-6.2.2:
+# library/include, with the files that CMake generates, and with hipblas-common.h as hipblas/hipblas.h).
 set -euo pipefail
 includes=() options=()
 while [ $# -gt 0 ]; do
@@ -31,9 +32,9 @@ for i in "${!includes[@]}"; do
     fi
 done
 [ ${#includes[@]} -gt 0 ] || { echo "usage: tests/rocm/bindings.sh [--write] [--nccl HEADER] INCLUDE..." >&2; exit 2; }
-for library in hip rocblas miopen rccl; do
+for library in hip rocblas hipblaslt miopen rccl; do
     if [ ! -d "${includes[0]}/$library" ]; then
-        echo "no INCLUDE has the headers of all four libraries: ${includes[0]} lacks $library" >&2
+        echo "no INCLUDE has the headers of all five libraries: ${includes[0]} lacks $library" >&2
         exit 2
     fi
 done
@@ -50,8 +51,8 @@ fi
 "$program" "${options[@]}" "${includes[@]}" | tee "$scratch/said"
 
 # Counts the items in the crates' text: none may have been left out.
-crates="hip/hip-sys/src hip/rocblas-sys/src hip/miopen-sys/src hip/rccl-sys/src"
-# shellcheck disable=SC2086 # four words
+crates="hip/hip-sys/src hip/rocblas-sys/src hip/hipblaslt-sys/src hip/miopen-sys/src hip/rccl-sys/src"
+# shellcheck disable=SC2086 # five words
 functions=$(grep -rhE '^ {12}fn (hip|rocblas_|miopen|nccl)' $crates | wc -l)
 # shellcheck disable=SC2086
 constants=$(grep -rhE '^(pub const [a-zA-Z]| {8}[a-zA-Z_0-9]+ = [0-9a-fx]+,$)' $crates | wc -l)
@@ -72,6 +73,9 @@ changes=(
     'rocblas-sys/src/ffi.rs|s/rocblas_datatype_bf16_r = 168/rocblas_datatype_bf16_r = 169/'
     'rocblas-sys/src/ffi.rs|s/pub type rocblas_stride = i64/pub type rocblas_stride = i32/'
     'rocblas-sys/src/ffi.rs|0,/ldc: rocblas_int,/s/ldc: rocblas_int,/ldc: rocblas_stride,/'
+    'hipblaslt-sys/src/ffi.rs|s/HIPBLASLT_EPILOGUE_BGRADA = 256/HIPBLASLT_EPILOGUE_BGRADA = 257/'
+    'hipblaslt-sys/src/ffi.rs|s/pub data: \[u8; 16\]/pub data: [u8; 24]/'
+    'hipblaslt-sys/src/ffi.rs|s/rows: u64, cols: u64, ld: i64/rows: u64, cols: u64, ld: u64/'
     'miopen-sys/src/types.rs|s/pub workspace_size: usize/pub workspace_size: u32/'
     'miopen-sys/src/types.rs|s/pub solution_id: u64/pub solution: u64/'
     'miopen-sys/src/types.rs|s/MIOPEN_REDUCE_TENSOR_AVG = 5/MIOPEN_REDUCE_TENSOR_AVG = 6/'
@@ -83,7 +87,7 @@ changes=(
 for change in "${changes[@]}"; do
     file=${change%%|*} edit=${change#*|}
     rm -rf "$scratch/hip" && mkdir "$scratch/hip"
-    cp -r hip/hip-sys hip/rocblas-sys hip/miopen-sys hip/rccl-sys "$scratch/hip"
+    cp -r hip/hip-sys hip/rocblas-sys hip/hipblaslt-sys hip/miopen-sys hip/rccl-sys "$scratch/hip"
     sed -i "$edit" "$scratch/hip/$file"
     if cmp -s "hip/$file" "$scratch/hip/$file"; then
         echo "this change changes nothing, so it shows nothing: $change" >&2

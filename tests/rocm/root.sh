@@ -3,7 +3,7 @@
 #
 #   root.sh ROOT [7.2|6.4|5.7|build]
 #
-#   7.2   HIP, hipRTC, rocBLAS, MIOpen, RCCL, rocRAND's headers, LLVM's tools: sid and experimental 3.2 GB
+#   7.2   HIP, hipRTC, rocBLAS, hipBLASLt, MIOpen, RCCL, rocRAND's headers, LLVM's tools: sid and experimental 3.2 GB
 #   6.4   HIP, hipRTC, rocBLAS without its GPU kernels, MIOpen: sid                                 0.8 GB
 #   5.7   HIP, hipRTC and RCCL 5.4: trixie                                                          0.6 GB
 #   build no ROCm: GCC, CMake and Ninja of sid, to build a simulator (rocjitsu.sh)                   0.5 GB
@@ -25,8 +25,8 @@ case "${2:-7.2}" in
 7.2)
     # Some of MIOpen's kernels include <type_traits> and rocRAND's headers when they are compiled at run time.
     suites="sid experimental"
-    packages="libamdhip64-dev libhiprtc7 librocblas-dev libmiopen-dev librccl-dev"
-    packages="$packages llvm-22 librocrand-dev libstdc++-15-dev libc6-dev"
+    packages="libamdhip64-dev libhiprtc7 librocblas-dev libhipblaslt-dev libhipblas-common-dev libmiopen-dev"
+    packages="$packages librccl-dev llvm-22 librocrand-dev libstdc++-15-dev libc6-dev"
     ;;
 6.4)
     # rocBLAS's GPU kernels unpack to 3.7 GB, and nothing here runs them.

@@ -23,7 +23,7 @@ fn with_settings(test: &str, body: impl FnOnce()) {
     }
     let wave = ("BURN_ROCM_CPU_WAVE", "32");
     let cpu = ("BURN_ROCM_PROVIDER", "cpu");
-    let environments: [&[(&str, &str)]; 7] = [
+    let environments: [&[(&str, &str)]; 8] = [
         &[cpu],
         &[cpu, wave],
         &[cpu, wave, ("BURN_ROCM_MATRIX_CORES", "0")],
@@ -31,6 +31,7 @@ fn with_settings(test: &str, body: impl FnOnce()) {
         &[cpu, ("BURN_ROCM_NORM", "miopen")],
         &[cpu, wave, ("BURN_ROCM_DETERMINISTIC", "1"), ("BURN_ROCM_CHAIN", "0")],
         &[cpu, ("BURN_ROCM_CPU_FAIL", "miopenCreateWithStream")],
+        &[cpu, ("BURN_ROCM_HIPBLASLT", "on")],
     ];
     for environment in environments {
         let mut all: Vec<_> = hip::SETTINGS.iter().map(|setting| (setting.variable, "")).collect();
@@ -321,6 +322,39 @@ fn embeddings() {
     });
 }
 
+/// What the trace shows of a linear layer.
+fn seen_of_linear(lines: &[String]) -> Option<By> {
+    let joined = lines.iter().any(|line| line.contains("hipblasLtMatmul"));
+    Some(if joined { By::HipblasLt } else { By::Composed })
+}
+
+#[test]
+fn linear_layers() {
+    with_settings("linear_layers", || {
+        let random = Random::new();
+        for (dtype, rows) in FLOATS.into_iter().flat_map(|dtype| [(dtype, 6), (dtype, 1), (dtype, 0)]) {
+            let (inner, outputs) = (24, 16);
+            let tensor = |shape: &[usize]| tensor(&random, shape, dtype);
+            let (x, weight, bias) = (tensor(&[rows, inner]), tensor(&[inner, outputs]), tensor(&[outputs]));
+            let (onto, grad) = (tensor(&[rows, outputs]), tensor(&[rows, outputs]));
+            let said = check(&FusedOp::Linear { outputs }, dtype, &[rows, inner], seen_of_linear, || {
+                let of = (x.clone(), weight.clone());
+                passes(
+                    || fused::linear_add(onto, x, weight, bias),
+                    |_| fused::linear_backward(of.0, of.1, grad, [false, true, true]).map(|_| ()),
+                )
+            });
+            let joins = std::env::var("BURN_ROCM_HIPBLASLT").is_ok_and(|mode| mode == "on");
+            assert_eq!(
+                said.forward == Some(By::HipblasLt),
+                joins && dtype != DType::F64 && rows > 0,
+                "{said:?}"
+            );
+            assert_eq!(said.reason.is_empty(), said.forward == Some(By::HipblasLt), "{said:?}");
+        }
+    });
+}
+
 #[test]
 fn element_wise_ops_share_launches() {
     with_settings("element_wise_ops_share_launches", || {
@@ -348,6 +382,7 @@ fn what_an_op_refuses_is_refused() {
         (FusedOp::CrossEntropy { pad_tokens: fused::MAX_PAD_TOKENS + 1 }, &[2, 4]),
         (FusedOp::CrossEntropy { pad_tokens: 0 }, &[2, 4, 5]),
         (FusedOp::Embedding, &[2]),
+        (FusedOp::Linear { outputs: 3 }, &[]),
         (FusedOp::Softmax, &[usize::MAX, 2]),
         (FusedOp::Softmax, &[usize::MAX / 2, 1]),
     ] {

@@ -87,6 +87,12 @@ impl Route {
         self.records
     }
 
+    /// Whether products of a float tensor may be computed together with what follows them.
+    pub(crate) fn joins_products<const D: usize>(&self, tensor: &Tensor<D>) -> bool {
+        let quantised = matches!(tensor.dtype(), DType::QFloat(_));
+        !quantised && burn_rocm::fused::joins_products(&rocm(tensor.clone()).rocm_device())
+    }
+
     /// Runs an op on these tensors. Returns the output and the saved tensors.
     ///
     /// As in Burn's ops, a tensor without autodiff counts as a constant if other tensors have

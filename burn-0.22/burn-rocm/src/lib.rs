@@ -85,11 +85,12 @@ pub use hip::summary::Summary as OptimizationSummary;
 pub use hip::trace;
 pub use hip::{
     Apu, ApuAllocation, ApuMemory, CacheStats, ChannelsLast, CheckFinite, CodeCache, Config, Counters,
-    Error as RocmError, F16Alternative, FindMode, Finding, GemmFind, MemoryBlock, MemoryBy, MemoryEvent,
-    MemoryHolder, MemoryKind, MemoryLabel, MemoryRecord, MemoryRow, MemorySnapshot, MemorySummary, MemoryUse,
-    PoolStats as MemoryStats, Preset, ProfileOutput, Provider, ProviderKind, ProviderReport, ReduceOp, Route,
-    Severity, UniqueId, Versions, code_cache, doctor, is_available, memory_label, memory_track_ops,
-    passed_over, provider, rendezvous, report_json, rocm_device_count, select_provider, survey,
+    Error as RocmError, F16Alternative, FindMode, Finding, GemmFind, HipblasLt, MemoryBlock, MemoryBy,
+    MemoryEvent, MemoryHolder, MemoryKind, MemoryLabel, MemoryRecord, MemoryRow, MemorySnapshot,
+    MemorySummary, MemoryUse, PoolStats as MemoryStats, Preset, ProfileOutput, Provider, ProviderKind,
+    ProviderReport, ReduceOp, Route, Severity, UniqueId, Versions, code_cache, doctor, is_available,
+    memory_label, memory_track_ops, passed_over, provider, rendezvous, report_json, rocm_device_count,
+    select_provider, survey,
 };
 pub use layout::Layout;
 pub use memory::{memory_record, memory_snapshot, memory_summary};

@@ -178,6 +178,11 @@ impl<B: Backend> Route<B> {
         cast(tensor.into_primitive())
     }
 
+    /// Whether products on a device may be computed together with what follows them.
+    pub(crate) fn joins_products(&self, device: &B::Device) -> bool {
+        burn_rocm::fused::joins_products(&self.device(device))
+    }
+
     /// A device as this backend's.
     pub(crate) fn device(&self, device: &B::Device) -> RocmDevice {
         cast(device.clone())

@@ -10,6 +10,7 @@ use super::attention::window::Window;
 use super::attention::{group_of, inference};
 use super::index::{Join, joins_in_any_order};
 use super::loss::classes::pad_tokens_fit;
+use super::lt;
 use super::miopen::Why;
 use super::norm::channels::Channels;
 use super::norm::{group, layer, rms};
@@ -80,6 +81,12 @@ pub enum FusedOp {
     /// [`bias_act`](crate::fused::bias_act), [`add_act`](crate::fused::add_act),
     /// [`silu_mul`](crate::fused::silu_mul) and the like, of any shape.
     Activation,
+    /// A linear layer with a bias of `[.., in]`: Burn's, [`linear_add`](crate::fused::linear_add) and
+    /// [`linear_relu`](crate::fused::linear_relu). The gradient is that of weight and bias.
+    Linear {
+        /// The number of outputs.
+        outputs: usize,
+    },
     /// An element-wise op of Burn, of any shape: whether it shares a launch with those before and
     /// after it. Its tensors must begin at 16-byte boundaries, as new tensors do, and a few
     /// functions always have a launch of their own.
@@ -102,6 +109,8 @@ pub enum By {
     Kernel,
     /// A launch that several ops share.
     SharedLaunch,
+    /// hipBLASLt, which computes a product and what follows it.
+    HipblasLt,
     /// Matrix products, by rocBLAS if `BURN_ROCM_MATMUL` allows, and kernels between them.
     Composed,
 }
@@ -273,6 +282,16 @@ fn decide(op: &FusedOp, device: &hip::Device, dtype: DType, shape: &[usize]) -> 
             Support::new(by, None, reason)
         }
         FusedOp::Softmax | FusedOp::Activation => own(""),
+        FusedOp::Linear { outputs } => {
+            let Some((&inner, leading)) = shape.split_last() else {
+                return invalid(OP, "[.., in]", format!("{shape:?}"));
+            };
+            let sizes = [leading.iter().product(), inner, *outputs];
+            let (forward, reason) = lt::linear(device, kernel_type(dtype)?, sizes, false)?;
+            let (backward, _) = lt::linear(device, kernel_type(dtype)?, sizes, true)?;
+            let by = |joined| if joined { By::HipblasLt } else { By::Composed };
+            Support::new(by(forward), by(backward), reason)
+        }
         FusedOp::ElementWise => match device.defers(kernel_type(dtype)?, elements * dtype.size()) {
             Ok(()) => Support::new(By::SharedLaunch, By::SharedLaunch, ""),
             Err(reason) => Support { forward: None, backward: None, reason: reason.into() },

@@ -1,5 +1,5 @@
-//! The CPU provider: AMD's C API of HIP, hipRTC, rocBLAS, MIOpen and RCCL, implemented on the
-//! host's CPU in the calling process.
+//! The CPU provider: AMD's C API of HIP, hipRTC, rocBLAS, hipBLASLt, MIOpen and RCCL,
+//! implemented on the host's CPU in the calling process.
 //!
 //! The device looks like a GPU whose blocks have one thread and whose compute units are the cores.
 //! With the feature `lockstep`, `BURN_ROCM_CPU_WAVE=32|64` turns on the lockstep mode. Blocks then
@@ -15,7 +15,7 @@
 //! | `BURN_ROCM_CPU_LATE` | `1`: each stream runs its work as late as HIP allows, which exposes work that does not wait for what it needs |
 //! | `BURN_ROCM_CPU_WAVE` | `32` or `64`: lockstep mode with waves of that size |
 //! | `BURN_ROCM_CPU_ARCH` | the architecture name that the device reports |
-//! | `BURN_ROCM_CPU_FAIL` | which calls fail, separated by commas: `rocblas_create_handle`, `rocblas_products`, `miopenCreateWithStream`, `miopen_kernels`, `hipEventRecord`, `hipHostMalloc`, `hipModuleLaunchKernel`, `hipStreamBeginCapture`, `hipStreamEndCapture`, `hipGraphInstantiateWithFlags`, `ncclCommInitRank`, `ncclAllReduce`, `rocblas_set_workspace`; with `:3` after a name, only the third call fails |
+//! | `BURN_ROCM_CPU_FAIL` | which calls fail, separated by commas: `rocblas_create_handle`, `rocblas_products`, `miopenCreateWithStream`, `miopen_kernels`, `hipEventRecord`, `hipHostMalloc`, `hipModuleLaunchKernel`, `hipStreamBeginCapture`, `hipStreamEndCapture`, `hipGraphInstantiateWithFlags`, `ncclCommInitRank`, `ncclAllReduce`, `rocblas_set_workspace`, `hipblasLtCreate`, `hipblasLtMatmulAlgoGetHeuristic`, `hipblasLtMatmul`; with `:3` after a name, only the third call fails |
 //! | `BURN_ROCM_CPU_SEED` | the seed of the order in which lockstep resumes threads (0) |
 #![allow(non_snake_case, non_upper_case_globals)]
 
@@ -24,6 +24,7 @@ mod arch;
 mod code_object;
 mod compiler;
 mod folder;
+mod hipblaslt;
 mod hiprtc;
 mod isa;
 mod kernels;
@@ -38,6 +39,7 @@ mod settings;
 
 pub use compiler::host_compiler;
 pub use folder::make_temporary_folders_in;
+pub use hipblaslt::hipblaslt_table;
 pub use hiprtc::hiprtc_table;
 pub use miopen::miopen_table;
 pub use rccl::rccl_table;

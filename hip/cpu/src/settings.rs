@@ -58,10 +58,16 @@ pub(crate) enum Failure {
     AllReduce,
     /// `rocblas_set_workspace`.
     RocblasWorkspace,
+    /// `hipblasLtCreate`, as if there were no memory for it.
+    HipblasltHandle,
+    /// `hipblasLtMatmulAlgoGetHeuristic`, as if no kernel computed the problem.
+    HipblasltHeuristic,
+    /// `hipblasLtMatmul`, as if a kernel could not be launched.
+    HipblasltProducts,
 }
 
 impl Failure {
-    const ALL: [(&str, Self); 13] = [
+    const ALL: [(&str, Self); 16] = [
         ("rocblas_create_handle", Self::RocblasHandle),
         ("rocblas_products", Self::RocblasProducts),
         ("miopenCreateWithStream", Self::MiopenHandle),
@@ -75,6 +81,9 @@ impl Failure {
         ("ncclCommInitRank", Self::CommInitRank),
         ("ncclAllReduce", Self::AllReduce),
         ("rocblas_set_workspace", Self::RocblasWorkspace),
+        ("hipblasLtCreate", Self::HipblasltHandle),
+        ("hipblasLtMatmulAlgoGetHeuristic", Self::HipblasltHeuristic),
+        ("hipblasLtMatmul", Self::HipblasltProducts),
     ];
 
     /// Counts a call, and says whether `BURN_ROCM_CPU_FAIL` makes it fail.

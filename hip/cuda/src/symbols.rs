@@ -1,7 +1,7 @@
 //! The functions that this crate calls, by library. [`missing_symbol`] looks for them before the
 //! first call, so that an old or broken library causes an error instead of a panic.
 
-use cudarc::{cublas, cudnn, driver, nvrtc};
+use cudarc::{cublas, cublaslt, cudnn, driver, nvrtc};
 
 /// One of NVIDIA's libraries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub enum Library {
     Nvrtc,
     /// `libcublas`.
     Cublas,
+    /// `libcublasLt`.
+    CublasLt,
     /// `libcudnn`, version 9.
     Cudnn,
 }
@@ -26,6 +28,7 @@ pub fn missing_symbol(library: Library) -> Option<&'static str> {
             Library::Driver => (driver::sys::culib(), DRIVER),
             Library::Nvrtc => (nvrtc::sys::culib(), NVRTC),
             Library::Cublas => (cublas::sys::culib(), CUBLAS),
+            Library::CublasLt => (cublaslt::sys::culib(), CUBLAS_LT),
             Library::Cudnn => (cudnn::sys::culib(), CUDNN),
         }
     };
@@ -123,6 +126,22 @@ const CUBLAS: &[&str] = &[
     "cublasDgemv_v2",
 ];
 
+const CUBLAS_LT: &[&str] = &[
+    "cublasLtGetVersion",
+    "cublasLtCreate",
+    "cublasLtDestroy",
+    "cublasLtMatrixLayoutCreate",
+    "cublasLtMatrixLayoutDestroy",
+    "cublasLtMatmulDescCreate",
+    "cublasLtMatmulDescDestroy",
+    "cublasLtMatmulDescSetAttribute",
+    "cublasLtMatmulPreferenceCreate",
+    "cublasLtMatmulPreferenceDestroy",
+    "cublasLtMatmulPreferenceSetAttribute",
+    "cublasLtMatmulAlgoGetHeuristic",
+    "cublasLtMatmul",
+];
+
 const CUDNN: &[&str] = &[
     "cudnnCreate",
     "cudnnDestroy",
@@ -204,7 +223,7 @@ mod tests {
     fn just_what_is_called_is_looked_for() {
         let mut called = BTreeSet::new();
         named(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut called);
-        let listed: Vec<&str> = [DRIVER, NVRTC, CUBLAS, CUDNN].concat();
+        let listed: Vec<&str> = [DRIVER, NVRTC, CUBLAS, CUBLAS_LT, CUDNN].concat();
         let looked_for: BTreeSet<String> = listed.iter().map(|&name| name.to_owned()).collect();
         assert_eq!(looked_for.len(), listed.len(), "a name stands in two places");
         let missed: Vec<_> = called.difference(&looked_for).collect();

@@ -5,6 +5,7 @@
 //! arguments as strictly as AMD's libraries do, decode them, and call a method of such a trait.
 #![allow(non_snake_case, non_upper_case_globals)] // AMD's names.
 
+pub mod hipblaslt;
 pub mod hiprtc;
 pub mod miopen;
 pub mod rocblas;

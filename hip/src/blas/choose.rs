@@ -4,6 +4,7 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -24,9 +25,9 @@ use crate::{Buffer, Error, Result};
 const MOST_CANDIDATES: usize = 32;
 /// Times that each solution is timed, one after the other, so that a change of the clock meets all
 /// of them. The least time counts.
-const ROUNDS: usize = 5;
+pub(super) const ROUNDS: usize = 5;
 /// Products between two events, because the events take microseconds themselves.
-const REPEATS: usize = 4;
+pub(super) const REPEATS: usize = 4;
 /// The most shapes that are remembered. rocBLAS chooses for further ones.
 const MOST_SHAPES: usize = 1 << 14;
 /// Bytes before and behind a trial's result, which no solution may write.
@@ -35,10 +36,10 @@ const GUARD: usize = 4096;
 /// type, so that a solution shows that reads a result which it should only write.
 const FILL: u8 = 0xff;
 
-/// The choices so far.
-pub(super) struct Chooser {
+/// The choices so far, by problem.
+pub(super) struct Chooser<P> {
     store: &'static TuningStore,
-    shapes: Mutex<HashMap<GemmProblem, Known>>,
+    shapes: Mutex<HashMap<P, Known>>,
 }
 
 /// What is known of a shape.
@@ -56,7 +57,7 @@ enum State {
 }
 
 /// What to do for a product.
-enum Step {
+pub(super) enum Step {
     Use(i32),
     Time,
 }
@@ -71,14 +72,14 @@ pub(super) struct Source<'a> {
 
 impl Source<'_> {
     /// Its bytes. Errors that wait for the program's next read go on waiting.
-    fn read(&self) -> Result<Vec<u8>> {
+    pub(super) fn read(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.bytes];
         self.buffer.device().read_quietly(self.buffer, self.offset, &mut bytes)?;
         Ok(bytes)
     }
 }
 
-impl Chooser {
+impl Chooser<GemmProblem> {
     /// `None` if rocBLAS always chooses.
     pub(super) fn new(table: &Rocblas, deterministic: bool) -> Result<Option<Self>> {
         let chooses = settings()?.gemm_find == GemmFind::Auto
@@ -86,12 +87,15 @@ impl Chooser {
             && table.rocblas_gemm_strided_batched_ex_get_solutions.is_some();
         Ok(chooses.then(|| Self::with(tuning_store())))
     }
+}
 
-    fn with(store: &'static TuningStore) -> Self {
+impl<P: Eq + Hash> Chooser<P> {
+    pub(super) fn with(store: &'static TuningStore) -> Self {
         Self { store, shapes: Mutex::default() }
     }
 
-    fn step(&self, problem: GemmProblem, can_time: bool, stored: impl FnOnce() -> Option<i32>) -> Step {
+    /// What to do for a product. `stored` asks the tuning store.
+    pub(super) fn step(&self, problem: P, can_time: bool, stored: impl FnOnce() -> Option<i32>) -> Step {
         let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
         let many = shapes.len() >= MOST_SHAPES;
         let known = match shapes.entry(problem) {
@@ -119,7 +123,17 @@ impl Chooser {
         }
     }
 
-    fn choose(&self, problem: GemmProblem, solution: i32) {
+    /// The choice for a problem, if there is one.
+    pub(super) fn chosen(&self, problem: &P) -> Option<i32> {
+        let shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
+        match shapes.get(problem) {
+            Some(Known { state: State::Chosen(solution), .. }) => Some(*solution),
+            _ => None,
+        }
+    }
+
+    /// Chooses a solution for a problem.
+    pub(super) fn choose(&self, problem: P, solution: i32) {
         let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = shapes.get_mut(&problem) {
             known.state = State::Chosen(solution);
@@ -135,7 +149,7 @@ impl Blas {
     /// As for `Handle::gemm`; the sources are the memory of `product` and `out`.
     pub(super) unsafe fn gemm_chosen(
         &self,
-        chooser: &Chooser,
+        chooser: &Chooser<GemmProblem>,
         product: &Product<'_>,
         out: Span,
         sources: [Source<'_>; 3],

@@ -3,6 +3,7 @@
 mod calls;
 mod choose;
 mod layout;
+mod lt;
 mod problem;
 mod rounding;
 mod tunable_op;
@@ -26,7 +27,8 @@ use crate::{Buffer, DType, Error, Result, carry_faults, workarounds};
 use calls::Product;
 use choose::{Chooser, Source};
 use layout::Strided;
-use problem::DEFAULT;
+pub use lt::{BlasLt, Epilogue, LtActivation, LtAnswer, LtProduct, VectorView};
+use problem::{DEFAULT, GemmProblem};
 pub use tunable_op::TunableOpCount;
 
 /// A batch of matrices in device memory. Offset and strides count elements.
@@ -55,7 +57,7 @@ pub struct Blas {
     halves: Halves,
     identity: Identity,
     /// `None` if rocBLAS chooses every solution.
-    chooser: Option<Chooser>,
+    chooser: Option<Chooser<GemmProblem>>,
 }
 
 /// What the tuning store calls the device and the library.

@@ -91,7 +91,7 @@ pub(super) fn first_outside(
 }
 
 /// The unit roundoff of a dtype's sums, that of its results, and its least normal number.
-fn limits(dtype: DType) -> (f64, f64, f64) {
+pub(super) fn limits(dtype: DType) -> (f64, f64, f64) {
     let single = f64::from(f32::EPSILON) / 2.0;
     let least = f64::from(f32::MIN_POSITIVE);
     match dtype {
@@ -104,7 +104,7 @@ fn limits(dtype: DType) -> (f64, f64, f64) {
 
 /// The norms of `count` vectors of `k` elements. In memory each vector is contiguous, or its
 /// elements lie a leading dimension apart.
-fn norms_of(
+pub(super) fn norms_of(
     bytes: &[u8],
     dtype: DType,
     operand: &Operand,
@@ -125,7 +125,7 @@ fn norms_of(
 }
 
 /// An element of a matrix in the host's memory.
-fn value(bytes: &[u8], dtype: DType, at: usize) -> f64 {
+pub(super) fn value(bytes: &[u8], dtype: DType, at: usize) -> f64 {
     let size = dtype.size();
     let Some(raw) = bytes.get(at * size..(at + 1) * size) else { return f64::NAN };
     let mut own = [0; 8];

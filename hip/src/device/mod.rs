@@ -55,9 +55,10 @@ static DEVICES: OnceLock<Box<[OnceLock<Arc<Device>>]>> = OnceLock::new();
 /// One GPU of the chosen provider. Shared as `Arc<Device>`; all threads enqueue on its one compute
 /// stream.
 pub struct Device {
-    // These two are declared first, so that they are dropped before the stream that their handles
+    // These three are declared first, so that they are dropped before the stream that their handles
     // are bound to.
     pub(crate) blas: OnceAny,
+    pub(crate) blas_lt: OnceAny,
     pub(crate) dnn: OnceAny,
     info: DeviceInfo,
     defaults: Defaults,
@@ -150,6 +151,7 @@ impl Device {
             defaults,
             kernel_choices: KernelChoices::default(),
             blas: OnceAny::default(),
+            blas_lt: OnceAny::default(),
             dnn: OnceAny::default(),
             pool: MemoryPool::new(
                 Box::new(driver),

@@ -1,6 +1,7 @@
 //! Loads NVIDIA's libraries and gives the CUDA provider's tables.
 
 use hip_sys::{Hip, Hiprtc};
+use hipblaslt_sys::Hipblaslt;
 use miopen_sys::Miopen;
 use rccl_sys::Rccl;
 use rocblas_sys::Rocblas;
@@ -46,6 +47,13 @@ pub(super) fn rocblas() -> Result<Rocblas> {
     let path = load(nvidia::CUBLAS, hip_cuda::Library::Cublas)?;
     log::debug!("cuBLAS: {path}");
     Ok(hip_cuda::rocblas_table())
+}
+
+pub(super) fn hipblaslt() -> Result<Hipblaslt> {
+    hip_cuda::allow_tf32(settings()?.cuda_tf32);
+    let path = load(nvidia::CUBLAS_LT, hip_cuda::Library::CublasLt)?;
+    log::debug!("cuBLASLt: {path}");
+    Ok(hip_cuda::hipblaslt_table())
 }
 
 pub(super) fn miopen() -> Result<Miopen> {

@@ -329,6 +329,7 @@ impl Provider {
             versions: self.versions,
             libraries: self.libraries.clone(),
             rocblas: OnceLock::new(),
+            hipblaslt: OnceLock::new(),
             miopen: OnceLock::new(),
             rccl: OnceLock::new(),
         })

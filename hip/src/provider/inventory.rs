@@ -4,6 +4,7 @@
 use std::ffi::{CStr, c_char};
 
 use hip_sys::{HIPRTC_SUCCESS, Hip, Hiprtc, hipSuccess};
+use hipblaslt_sys::Hipblaslt;
 use miopen_sys::{Miopen, miopenStatusSuccess};
 use rccl_sys::{Rccl, ncclSuccess};
 use rocblas_sys::{Rocblas, rocblas_status_success};
@@ -11,13 +12,13 @@ use rocblas_sys::{Rocblas, rocblas_status_success};
 use crate::error::Result;
 use crate::provider::installation::open;
 use crate::provider::library::{Loaded, fill};
-use crate::provider::names::{HIP, HIPRTC, Library, MIOPEN, RCCL, ROCBLAS};
+use crate::provider::names::{HIP, HIPBLASLT, HIPRTC, Library, MIOPEN, RCCL, ROCBLAS};
 use crate::provider::pe::Dll;
 
 /// The state of one of AMD's libraries.
 #[derive(Debug, Clone)]
 pub struct LibraryReport {
-    /// HIP, hipRTC, rocBLAS, MIOpen or RCCL.
+    /// HIP, hipRTC, rocBLAS, hipBLASLt, MIOpen or RCCL.
     pub title: &'static str,
     /// The path or file name that it was loaded from, or why it can't be loaded.
     pub path: Result<String>,
@@ -32,7 +33,7 @@ pub struct LibraryReport {
     pub optional: Vec<(&'static str, bool)>,
 }
 
-/// Reports on HIP, hipRTC, rocBLAS, MIOpen and RCCL.
+/// Reports on HIP, hipRTC, rocBLAS, hipBLASLt, MIOpen and RCCL.
 pub(crate) fn inventory() -> Vec<LibraryReport> {
     let hip = report(HIP, open(HIP), Hip::REQUIRED, Hip::OPTIONAL, |library| {
         let table = fill!(Hip, library, "HIP").ok()?;
@@ -68,6 +69,8 @@ pub(crate) fn inventory() -> Vec<LibraryReport> {
             read.then(|| CStr::from_ptr(text.as_ptr()).to_string_lossy().trim_end_matches('.').to_owned())
         }
     });
+    // It says its version only to a handle, which needs a device.
+    let hipblaslt = report(HIPBLASLT, open(HIPBLASLT), Hipblaslt::REQUIRED, Hipblaslt::OPTIONAL, |_| None);
     let found = open(MIOPEN);
     let miopen = report(MIOPEN, found, Miopen::REQUIRED, Miopen::OPTIONAL, |library| {
         let table = fill!(Miopen, library, "MIOpen").ok()?;
@@ -85,7 +88,7 @@ pub(crate) fn inventory() -> Vec<LibraryReport> {
         (status == ncclSuccess)
             .then(|| format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100))
     });
-    vec![hip, hiprtc, rocblas, miopen, rccl]
+    vec![hip, hiprtc, rocblas, hipblaslt, miopen, rccl]
 }
 
 fn report(

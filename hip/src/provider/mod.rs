@@ -18,6 +18,7 @@ use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use hip_sys::{Hip, Hiprtc, hipErrorInvalidDevice, hipErrorNoDevice, hipSuccess};
+use hipblaslt_sys::Hipblaslt;
 use miopen_sys::Miopen;
 use rccl_sys::Rccl;
 use rocblas_sys::Rocblas;
@@ -51,6 +52,7 @@ pub struct Provider {
     versions: Versions,
     libraries: Vec<(&'static str, String)>,
     rocblas: OnceLock<Result<Rocblas>>,
+    hipblaslt: OnceLock<Result<Hipblaslt>>,
     miopen: OnceLock<Result<Miopen>>,
     rccl: OnceLock<Result<Rccl>>,
 }
@@ -121,6 +123,33 @@ impl Provider {
                     ProviderKind::Cuda => cuda::rocblas(),
                     ProviderKind::Cpu => cpu::rocblas(),
                 },
+            })
+            .as_ref()
+            .map_err(Error::clone)
+    }
+
+    /// hipBLASLt, loaded at the first call.
+    pub(crate) fn hipblaslt(&self) -> Result<&Hipblaslt> {
+        self.hipblaslt
+            .get_or_init(|| match self.kind {
+                // The heuristic would need a handle, which allocates memory of the device.
+                _ if self.is_dry() => {
+                    Err(Error::Dry { op: "hipBLASLt", reason: "its handle allocates memory".into() })
+                }
+                ProviderKind::Rocm if self.versions.runtime < HIPBLASLT_FROM => Err(Error::NotAvailable {
+                    reason:
+                        "hipBLASLt of ROCm 5 has another interface: ROCm 6.0 is the first whose hipBLASLt \
+                             this crate calls"
+                            .into(),
+                    searched: Vec::new(),
+                }),
+                ProviderKind::Rocm => {
+                    let library = installation::open(names::HIPBLASLT)?;
+                    log::debug!("hipBLASLt: {}", library.path.display());
+                    fill!(Hipblaslt, &library, "hipBLASLt")
+                }
+                ProviderKind::Cuda => cuda::hipblaslt(),
+                ProviderKind::Cpu => cpu::hipblaslt(),
             })
             .as_ref()
             .map_err(Error::clone)
@@ -202,6 +231,7 @@ impl Provider {
             versions,
             libraries,
             rocblas: OnceLock::new(),
+            hipblaslt: OnceLock::new(),
             miopen: OnceLock::new(),
             rccl: OnceLock::new(),
         })
@@ -229,6 +259,9 @@ impl fmt::Debug for Provider {
             .finish_non_exhaustive()
     }
 }
+
+/// The first version of HIP whose hipBLASLt has the interface of `hipblaslt-sys`.
+const HIPBLASLT_FROM: i32 = 6 * 10_000_000;
 
 /// Where RCCL comes from.
 const RCCL_FROM: &str = if cfg!(windows) {
@@ -502,7 +535,7 @@ pub fn rocm_device_count() -> usize {
 /// Takes the CUDA provider's place if the feature `cuda` is off.
 #[cfg(not(feature = "cuda"))]
 mod cuda {
-    use super::{Hip, Hiprtc, Miopen, ProviderKind, Rccl, Result, Rocblas, not_built};
+    use super::{Hip, Hipblaslt, Hiprtc, Miopen, ProviderKind, Rccl, Result, Rocblas, not_built};
 
     #[allow(clippy::type_complexity)]
     pub(super) fn hip() -> Result<(Hip, Hiprtc, Vec<(&'static str, String)>)> {
@@ -521,6 +554,10 @@ mod cuda {
         Err(not_built(ProviderKind::Cuda))
     }
 
+    pub(super) fn hipblaslt() -> Result<Hipblaslt> {
+        Err(not_built(ProviderKind::Cuda))
+    }
+
     pub(super) fn rccl() -> Result<Rccl> {
         Err(not_built(ProviderKind::Cuda))
     }
@@ -529,7 +566,7 @@ mod cuda {
 /// The CPU provider's tables.
 #[cfg(feature = "cpu")]
 mod cpu {
-    use super::{Error, Hip, Hiprtc, Miopen, Rccl, Result, Rocblas};
+    use super::{Error, Hip, Hipblaslt, Hiprtc, Miopen, Rccl, Result, Rocblas};
     use crate::compile::cache;
 
     pub(super) fn hip() -> Result<(Hip, Hiprtc)> {
@@ -554,6 +591,10 @@ mod cpu {
         Ok(hip_cpu::miopen_table())
     }
 
+    pub(super) fn hipblaslt() -> Result<Hipblaslt> {
+        Ok(hip_cpu::hipblaslt_table())
+    }
+
     pub(super) fn rccl() -> Result<Rccl> {
         Ok(hip_cpu::rccl_table())
     }
@@ -562,7 +603,7 @@ mod cpu {
 /// Takes the CPU provider's place if the feature `cpu` is off.
 #[cfg(not(feature = "cpu"))]
 mod cpu {
-    use super::{Hip, Hiprtc, Miopen, ProviderKind, Rccl, Result, Rocblas, not_built};
+    use super::{Hip, Hipblaslt, Hiprtc, Miopen, ProviderKind, Rccl, Result, Rocblas, not_built};
 
     pub(super) fn hip() -> Result<(Hip, Hiprtc)> {
         Err(not_built(ProviderKind::Cpu))
@@ -577,6 +618,10 @@ mod cpu {
     }
 
     pub(super) fn miopen() -> Result<Miopen> {
+        Err(not_built(ProviderKind::Cpu))
+    }
+
+    pub(super) fn hipblaslt() -> Result<Hipblaslt> {
         Err(not_built(ProviderKind::Cpu))
     }
 

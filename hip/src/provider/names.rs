@@ -5,6 +5,7 @@
 //! | HIP | `libamdhip64.so.7` | `amdhip64_7.dll`, `amdhip64_6.dll`; `amdhip64.dll` before ROCm 6 |
 //! | hipRTC | `libhiprtc.so.7` | `hiprtcMMmm.dll` with ROCm's version: `hiprtc0507.dll`, `hiprtc0714.dll` |
 //! | rocBLAS | `librocblas.so.5` | `rocblas.dll` |
+//! | hipBLASLt | `libhipblaslt.so.1` | `libhipblaslt.dll` |
 //! | MIOpen | `libMIOpen.so.1` | `MIOpen.dll` |
 //! | RCCL | `librccl.so.1` | `rccl.dll` (AMD ships none yet) |
 
@@ -51,6 +52,8 @@ pub(crate) const HIPRTC: Library =
     Library { title: "hipRTC", stem: "libhiprtc", known: (5, 7), function: c"hiprtcVersion" };
 pub(crate) const ROCBLAS: Library =
     Library { title: "rocBLAS", stem: "librocblas", known: (3, 5), function: c"rocblas_create_handle" };
+pub(crate) const HIPBLASLT: Library =
+    Library { title: "hipBLASLt", stem: "libhipblaslt", known: (0, 1), function: c"hipblasLtCreate" };
 pub(crate) const MIOPEN: Library =
     Library { title: "MIOpen", stem: "libMIOpen", known: (1, 1), function: c"miopenCreate" };
 

@@ -54,6 +54,7 @@ fn values_that_make_no_sense_are_refused() {
         ("BURN_ROCM_F16_ALTERNATIVE", "1"),
         ("BURN_ROCM_CONV_FIND", "quick"),
         ("BURN_ROCM_GEMM_FIND", "on"),
+        ("BURN_ROCM_HIPBLASLT", "1"),
         ("BURN_ROCM_CONV_FRESH", "-1"),
         ("BURN_ROCM_CHANNELS_LAST", "1"),
         ("BURN_ROCM_NORM", "layer"),
@@ -116,6 +117,9 @@ fn who_convolves_and_how() {
     assert_eq!((settings.conv, settings.conv_find), (Route::Auto, FindMode::Auto));
     assert_eq!(settings.gemm_find, GemmFind::Off);
     assert_eq!(with(&[("BURN_ROCM_GEMM_FIND", "auto")]).unwrap().gemm_find, GemmFind::Auto);
+    assert_eq!(settings.hipblaslt, HipblasLt::Off);
+    assert_eq!(with(&[("BURN_ROCM_HIPBLASLT", "auto")]).unwrap().hipblaslt, HipblasLt::Auto);
+    assert_eq!(with(&[("BURN_ROCM_HIPBLASLT", "on")]).unwrap().hipblaslt, HipblasLt::On);
     let settings = with(&[("BURN_ROCM_CONV", "own"), ("BURN_ROCM_CONV_FIND", "find")]).unwrap();
     assert_eq!((settings.conv, settings.conv_find), (Route::Own, FindMode::Find));
     assert_eq!(with(&[("BURN_ROCM_CONV", "miopen")]).unwrap().conv, Route::Library);

@@ -67,6 +67,19 @@ pub enum GemmFind {
     Auto,
 }
 
+/// Whether hipBLASLt computes products together with what follows them: a bias, an activation, and
+/// their gradients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HipblasLt {
+    /// Never.
+    Off,
+    /// By timing at the third use of a shape: by hipBLASLt's fastest algorithm if that is faster than
+    /// rocBLAS and a kernel after it.
+    Auto,
+    /// Wherever its heuristic returns an algorithm, by the first one.
+    On,
+}
+
 /// Where the channels of 2-D convolutions in f16 and bf16 lie in memory. f32 and f64 have NCHW.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChannelsLast {

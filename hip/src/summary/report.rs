@@ -36,6 +36,8 @@ pub struct OpSummary {
     pub joined: u64,
     /// Calls into rocBLAS.
     pub rocblas: u64,
+    /// Calls into hipBLASLt.
+    pub hipblaslt: u64,
     /// Calls into MIOpen.
     pub miopen: u64,
     /// Calls into RCCL.
@@ -80,6 +82,7 @@ impl Summary {
                 How::LayoutCopy => &mut row.layout_copies,
                 How::Joined => &mut row.joined,
                 How::Work(WorkKind::Library) if by.starts_with("rocblas") => &mut row.rocblas,
+                How::Work(WorkKind::Library) if by.starts_with("hipblasLt") => &mut row.hipblaslt,
                 How::Work(WorkKind::Library) if by.starts_with("nccl") => &mut row.rccl,
                 How::Work(WorkKind::Library) => &mut row.miopen,
                 How::Work(WorkKind::Copy) => &mut row.copies,
@@ -126,6 +129,7 @@ impl Display for Summary {
             "kernels",
             "joined",
             "rocBLAS",
+            "hipBLASLt",
             "MIOpen",
             "RCCL",
             "layout copies",
@@ -139,6 +143,7 @@ impl Display for Summary {
                 row.kernels,
                 row.joined,
                 row.rocblas,
+                row.hipblaslt,
                 row.miopen,
                 row.rccl,
                 row.layout_copies,

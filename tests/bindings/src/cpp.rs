@@ -21,9 +21,10 @@ pub(crate) struct Found {
 }
 
 /// The headers of each library, in an include folder.
-const HEADERS: [(&str, &[&str]); 4] = [
+const HEADERS: [(&str, &[&str]); 5] = [
     ("hip", &["hip/hip_runtime_api.h", "hip/hiprtc.h"]),
     ("rocblas", &["rocblas/rocblas.h"]),
+    ("hipblaslt", &["hipblaslt/hipblaslt.h"]),
     ("miopen", &["miopen/miopen.h"]),
     ("rccl", &["rccl/rccl.h"]),
 ];
@@ -31,6 +32,13 @@ const HEADERS: [(&str, &[&str]); 4] = [
 /// The rocBLAS of each ROCm. Debian 13 has rocBLAS 5.5 beside HIP 5.7; its headers are not
 /// compared.
 const ROCBLAS: [(&str, &str); 3] = [("5.7", "3.1"), ("6.4", "4.4"), ("7.2", "5.2")];
+
+/// Folders that a library's headers include besides its own.
+const COMPANIONS: [&str; 2] = ["hipblas-common", "hipblas"];
+
+/// The hipBLASLt beside each HIP. That of ROCm 6.2 stands for 6.4. The backend opens none of ROCm 5,
+/// whose data types have other values.
+const HIPBLASLT: [(&str, &str); 2] = [("6.4", "0.8"), ("7.2", "1.2")];
 
 /// The RCCL beside each HIP, as its version of NCCL. Debian has RCCL 5.4 beside HIP 5.7 and 6.4.
 const RCCL: [(&str, &str); 3] = [("5.7", "2.13"), ("6.4", "2.13"), ("7.2", "2.27")];
@@ -123,10 +131,21 @@ pub(crate) fn compare(include: &Path, items: &[Declared]) -> Result<Found> {
             return Err(format!("{}: RCCL {found} beside HIP {version}", include.display()).into());
         }
     }
+    if there.iter().any(|(library, _)| *library == "hipblaslt") {
+        let (major, minor) = (define("HIPBLASLT_VERSION_MAJOR")?, define("HIPBLASLT_VERSION_MINOR")?);
+        if !HIPBLASLT.contains(&(&version, &format!("{major}.{minor}"))) {
+            return Err(
+                format!("{}: hipBLASLt {major}.{minor} beside HIP {version}", include.display()).into()
+            );
+        }
+    }
     let mut facts = Vec::new();
     let (mut compared, mut lacking, mut elsewhere) = (0, 0, 0);
     for item in items {
-        let fact = if !there.iter().any(|(library, _)| *library == item.library) {
+        let fact = if item.library == "hipblaslt" && !HIPBLASLT.iter().any(|(hip, _)| *hip == version) {
+            lacking += 1;
+            Some(Fact::Lacks)
+        } else if !there.iter().any(|(library, _)| *library == item.library) {
             elsewhere += 1;
             None
         } else if !names.contains(item.name.as_str()) && item.name != OLD_STRUCT.0 && item.name != UNNAMED.0 {
@@ -267,7 +286,7 @@ fn compiled(include: &Path, source: &str, flags: &[&str]) -> Result<Output> {
     let scratch = std::env::temp_dir().join(format!("burn-rocm-bindings-{}", std::process::id()));
     let shown = scratch.join("include");
     std::fs::create_dir_all(&shown)?;
-    for (library, _) in HEADERS {
+    for library in HEADERS.iter().map(|(library, _)| *library).chain(COMPANIONS) {
         let (from, to) = (include.canonicalize()?.join(library), shown.join(library));
         if from.exists() {
             std::os::unix::fs::symlink(from, to)?;

@@ -10,7 +10,7 @@ use crate::Result;
 
 /// An item that AMD's headers must declare too. Types are in C++ notation.
 pub(crate) struct Declared {
-    /// `hip`, `rocblas`, `miopen` or `rccl`: the library whose header declares it.
+    /// `hip`, `rocblas`, `hipblaslt`, `miopen` or `rccl`: the library whose header declares it.
     pub(crate) library: &'static str,
     pub(crate) name: String,
     pub(crate) what: What,
@@ -64,8 +64,13 @@ impl Declared {
 }
 
 /// The raw crates, and the library whose headers each follows.
-const CRATES: [(&str, &str); 4] =
-    [("hip-sys", "hip"), ("rocblas-sys", "rocblas"), ("miopen-sys", "miopen"), ("rccl-sys", "rccl")];
+const CRATES: [(&str, &str); 5] = [
+    ("hip-sys", "hip"),
+    ("rocblas-sys", "rocblas"),
+    ("hipblaslt-sys", "hipblaslt"),
+    ("miopen-sys", "miopen"),
+    ("rccl-sys", "rccl"),
+];
 
 /// Everything that the raw crates under `directory` declare, in the order of the sources.
 ///

@@ -8,6 +8,8 @@ use burn::tensor::{Device, Tensor};
 use super::bias_act::bias_act;
 use super::like_burn::like_burn;
 use super::{Act, LinearActConfig};
+use crate::fuse::{Route, primitive, wrap};
+use crate::ops::layer::LinearReluOp;
 
 impl LinearActConfig {
     /// The layer.
@@ -72,5 +74,15 @@ fn by_params<const D: usize>(
     act: Act,
     input: Tensor<D>,
 ) -> Tensor<D> {
+    if act == Act::Relu
+        && let Some(route) = Route::of(module, &input)
+        && route.joins_products(&input)
+    {
+        let (x, weight) = (primitive(input), primitive(weight.val()));
+        return wrap(match bias {
+            Some(bias) => route.apply(LinearReluOp, [x, weight, primitive(bias.val())]).0,
+            None => route.apply(LinearReluOp, [x, weight]).0,
+        });
+    }
     bias_act(module, act, linear(input, weight.val(), None), bias.map(Param::val), D - 1)
 }

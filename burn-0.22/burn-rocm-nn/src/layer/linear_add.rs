@@ -5,9 +5,10 @@ use burn::tensor::Tensor;
 use burn::tensor::module::linear;
 
 use crate::fuse::{Route, primitive, say_composed, wrap};
-use crate::ops::layer::BiasAdd;
+use crate::ops::layer::{BiasAdd, LinearAddOp};
 
-/// `onto + layer(x)`: one kernel after the product adds the bias and `onto`.
+/// `onto + layer(x)`: one kernel after the product adds the bias and `onto`, or hipBLASLt does so with
+/// the product.
 pub(crate) fn linear_add<const D: usize>(
     module: &'static str,
     layer: &Linear,
@@ -15,6 +16,11 @@ pub(crate) fn linear_add<const D: usize>(
     onto: Tensor<D>,
 ) -> Tensor<D> {
     match (Route::of(module, &x), &layer.bias) {
+        (Some(route), Some(bias)) if route.joins_products(&x) => {
+            let inputs =
+                [primitive(onto), primitive(x), primitive(layer.weight.val()), primitive(bias.val())];
+            wrap(route.apply(LinearAddOp, inputs).0)
+        }
         (Some(route), Some(bias)) => {
             let product = primitive(linear(x, layer.weight.val(), None));
             wrap(route.apply(BiasAdd, [primitive(onto), product, primitive(bias.val())]).0)

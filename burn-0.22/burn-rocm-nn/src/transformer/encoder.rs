@@ -229,7 +229,13 @@ impl TransformerEncoderLayer {
                 let (context, _) = self.mha.contexts(route, x, mask.clone());
                 self.add(onto, &self.mha.output, context)
             }
-            Part::FeedForward { x, onto } => self.add(onto, &self.pwff.linear_outer, self.pwff.between(x)),
+            Part::FeedForward { x, onto } => {
+                let adds = !drops(&self.dropout, &x);
+                match adds.then(|| self.pwff.joined(&x, Some(&onto))).flatten() {
+                    Some(sum) => sum,
+                    None => self.add(onto, &self.pwff.linear_outer, self.pwff.between(x)),
+                }
+            }
             Part::Norm1(x) => self.norm_1.forward(x),
             Part::Norm2(x) => self.norm_2.forward(x),
         })

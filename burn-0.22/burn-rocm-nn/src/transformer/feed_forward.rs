@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::config::PositionWiseFeedForwardConfig;
 use crate::Act;
-use crate::fuse::say_composed;
+use crate::fuse::{Route, primitive, say_composed, wrap};
 use crate::layer::{drops, linear_act};
 
 /// `outer(dropout(activation(inner(x))))` for each position ([Vaswani et al.
@@ -71,12 +71,39 @@ impl PositionWiseFeedForward {
     /// # Shapes
     /// - input, output: `[.., d_model]`
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        self.linear_outer.forward(self.between(input))
+        match self.joined(&input, None) {
+            Some(output) => output,
+            None => self.linear_outer.forward(self.between(input)),
+        }
+    }
+
+    /// Both layers, whose output is added to `onto`, as one op, if hipBLASLt joins the activation with
+    /// the products: GELU by tanh.
+    pub(super) fn joined<const D: usize>(
+        &self,
+        input: &Tensor<D>,
+        onto: Option<&Tensor<D>>,
+    ) -> Option<Tensor<D>> {
+        let Activation::Gelu(gelu) = &self.activation else { return None };
+        let (Some(b1), Some(b2)) = (&self.linear_inner.bias, &self.linear_outer.bias) else { return None };
+        if !gelu.approximate || drops(&self.dropout, input) {
+            return None;
+        }
+        let route = Route::of(MODULE, input)?;
+        if !route.joins_products(input) {
+            return None;
+        }
+        let (w1, w2) = (&self.linear_inner.weight, &self.linear_outer.weight);
+        let [x, w1, w2] = [primitive(input.clone()), primitive(w1.val()), primitive(w2.val())];
+        let [b1, b2] = [primitive(b1.val()), primitive(b2.val())];
+        Some(wrap(match onto {
+            Some(onto) => route.apply(FeedForwardOp, [x, w1, b1, w2, b2, primitive(onto.clone())]).0,
+            None => route.apply(FeedForwardOp, [x, w1, b1, w2, b2]).0,
+        }))
     }
 
     /// The input of the second layer.
     pub(super) fn between<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        const MODULE: &str = "PositionWiseFeedForward";
         let inner = &self.linear_inner;
         let between = match &self.activation {
             Activation::Gelu(gelu) if !gelu.approximate => linear_act(MODULE, inner, Act::Gelu, input),

@@ -9,6 +9,8 @@ use burn::tensor::module::linear;
 use super::bias_act::bias_act;
 use super::like_burn::like_burn;
 use super::{Act, LinearActConfig};
+use crate::fuse::{Route, primitive, wrap};
+use crate::ops::layer::LinearReluOp;
 
 impl LinearActConfig {
     /// The layer.
@@ -73,5 +75,15 @@ fn by_params<B: Backend, const D: usize>(
     act: Act,
     input: Tensor<B, D>,
 ) -> Tensor<B, D> {
+    if act == Act::Relu
+        && let Some(route) = Route::<B>::of(module)
+        && route.joins_products(&input.device())
+    {
+        let (x, weight) = (primitive(input), primitive(weight.val()));
+        return wrap(match bias {
+            Some(bias) => route.apply(LinearReluOp, [x, weight, primitive(bias.val())]).0,
+            None => route.apply(LinearReluOp, [x, weight]).0,
+        });
+    }
     bias_act(module, act, linear(input, weight.val(), None), bias.map(Param::val), D - 1)
 }

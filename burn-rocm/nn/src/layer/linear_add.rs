@@ -6,9 +6,10 @@ use burn::tensor::backend::Backend;
 use burn::tensor::module::linear;
 
 use crate::fuse::{Route, primitive, say_composed, wrap};
-use crate::ops::layer::BiasAdd;
+use crate::ops::layer::{BiasAdd, LinearAddOp};
 
-/// `onto + layer(x)`: one kernel after the product adds the bias and `onto`.
+/// `onto + layer(x)`: one kernel after the product adds the bias and `onto`, or hipBLASLt does so with
+/// the product.
 pub(crate) fn linear_add<B: Backend, const D: usize>(
     module: &'static str,
     layer: &Linear<B>,
@@ -16,6 +17,11 @@ pub(crate) fn linear_add<B: Backend, const D: usize>(
     onto: Tensor<B, D>,
 ) -> Tensor<B, D> {
     match (Route::<B>::of(module), &layer.bias) {
+        (Some(route), Some(bias)) if route.joins_products(&x.device()) => {
+            let inputs =
+                [primitive(onto), primitive(x), primitive(layer.weight.val()), primitive(bias.val())];
+            wrap(route.apply(LinearAddOp, inputs).0)
+        }
         (Some(route), Some(bias)) => {
             let product = primitive(linear(x, layer.weight.val(), None));
             wrap(route.apply(BiasAdd, [primitive(onto), product, primitive(bias.val())]).0)

@@ -1,6 +1,6 @@
 //! The ops of layers.
 
-use burn_rocm::fused::{self, Act, Conv2dOptions};
+use burn_rocm::fused::{self, Act, Conv2dOptions, LinearGelu};
 use burn_rocm::{RocmError, RocmTensor};
 
 use super::{Applied, Gradients, Kept, Op};
@@ -202,5 +202,108 @@ impl Op<2> for SiluMul {
         let [a, b] = kept.first();
         let (by_a, by_b) = fused::silu_mul_backward(a, b, grad)?;
         Ok([Some(by_a), Some(by_b)])
+    }
+}
+
+/// `onto + (x W + b)`, by one product where hipBLASLt computes it. The inputs are `onto`, the layer's
+/// input, its weight and its bias.
+#[derive(Debug)]
+pub(crate) struct LinearAddOp;
+
+impl Op<4> for LinearAddOp {
+    fn names(&self) -> [&'static str; 2] {
+        ["nn_linear_add", "nn_linear_add_backward"]
+    }
+
+    fn reads(&self) -> [bool; 4] {
+        [false, true, true, false]
+    }
+
+    fn forward(&self, [onto, x, weight, bias]: [RocmTensor; 4]) -> Result<Applied, RocmError> {
+        Ok((fused::linear_add(onto, x, weight, bias)?, vec![]))
+    }
+
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<4>, wanted: [bool; 4]) -> Gradients<4> {
+        let (x, weight) = (kept.input(1)?, kept.input(2)?);
+        let [by_onto, by_x, by_weight, by_bias] = wanted;
+        let onto = by_onto.then(|| grad.clone());
+        let found = fused::linear_backward(x, weight, grad, [by_x, by_weight, by_bias])?;
+        Ok([onto, found.x, found.weight, found.bias])
+    }
+}
+
+/// `max(x W + b, 0)`, by one product where hipBLASLt computes it. The inputs are the layer's input,
+/// its weight and, if there is one, its bias.
+#[derive(Debug)]
+pub(crate) struct LinearReluOp;
+
+impl<const N: usize> Op<N> for LinearReluOp {
+    fn names(&self) -> [&'static str; 2] {
+        ["nn_linear_relu", "nn_linear_relu_backward"]
+    }
+
+    fn reads(&self) -> [bool; N] {
+        std::array::from_fn(|k| k < 2)
+    }
+
+    fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError> {
+        let mut inputs = inputs.into_iter();
+        let (x, weight) = (inputs.next().expect("the input"), inputs.next().expect("the weight"));
+        let y = fused::linear_relu(x, weight, inputs.next())?;
+        Ok((y.clone(), vec![y]))
+    }
+
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<N>, wanted: [bool; N]) -> Gradients<N> {
+        let (x, weight) = (kept.input(0)?, kept.input(1)?);
+        let [y] = kept.saved.try_into().expect("the output");
+        let axis = x.dims().len() - 1;
+        let by_bias = wanted.get(2) == Some(&true);
+        let (grad, bias) = fused::bias_act_backward(Act::Relu, y, None, grad, axis, by_bias)?;
+        let found = fused::linear_backward(x, weight, grad, [wanted[0], wanted[1], false])?;
+        let mut found = [found.x, found.weight, bias].into_iter();
+        Ok([(); N].map(|()| found.next().flatten()))
+    }
+}
+
+/// Two linear layers with GELU by tanh between them, and a sum if there is a sixth tensor. The inputs
+/// are the first layer's input, both layers' weight and bias, and what is added.
+#[derive(Debug)]
+pub(crate) struct FeedForwardOp;
+
+impl<const N: usize> Op<N> for FeedForwardOp {
+    fn names(&self) -> [&'static str; 2] {
+        ["nn_feed_forward", "nn_feed_forward_backward"]
+    }
+
+    fn reads(&self) -> [bool; N] {
+        std::array::from_fn(|k| k == 0 || k == 1 || k == 3)
+    }
+
+    fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError> {
+        let mut inputs = inputs.into_iter();
+        let mut next = || inputs.next().expect("five inputs");
+        let (x, w1, b1, w2, b2) = (next(), next(), next(), next(), next());
+        let LinearGelu { out: hidden, before } = fused::linear_gelu_tanh(x, w1, b1)?;
+        let out = match inputs.next() {
+            Some(onto) => fused::linear_add(onto, hidden.clone(), w2, b2)?,
+            None => fused::linear(hidden.clone(), w2, Some(b2))?,
+        };
+        Ok((out, vec![hidden, before]))
+    }
+
+    fn backward(&self, grad: RocmTensor, mut kept: Kept<N>, wanted: [bool; N]) -> Gradients<N> {
+        let (x, w1, w2) = (kept.input(0)?, kept.input(1)?, kept.input(3)?);
+        let [hidden, before] = kept.saved.try_into().expect("two tensors are saved");
+        let wants = |k: usize| wanted.get(k) == Some(&true);
+        let onto = wants(5).then(|| grad.clone());
+        let outer = fused::linear_backward(hidden, w2.clone(), grad.clone(), [false, wants(3), wants(4)])?;
+        let mut found = [None, None, None, outer.weight, outer.bias, onto];
+        if wants(0) || wants(1) || wants(2) {
+            let [grad, bias] = fused::gelu_tanh_linear_backward(grad, w2, before)?;
+            let inner = fused::linear_backward(x, w1, grad, [wants(0), wants(1), false])?;
+            (found[0], found[1], found[2]) = (inner.x, inner.weight, Some(bias));
+        }
+        let mut found = found.into_iter();
+        Ok([(); N].map(|()| found.next().flatten()))
     }
 }

@@ -19,6 +19,7 @@ mod composed;
 mod conv_act;
 mod dtypes;
 mod encoder_formulas;
+mod joined_products;
 mod layer;
 mod lockstep;
 mod loss;

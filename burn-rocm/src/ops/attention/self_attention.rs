@@ -9,7 +9,7 @@ use crate::arg::Arg;
 use crate::error::invalid;
 use crate::ops::copy::{contiguous, copy, packed};
 use crate::ops::launch::rows;
-use crate::ops::linear::{bias_backward, linear, weight_backward, x_product};
+use crate::ops::linear::{bias_backward, linear, weight_and_bias_backward, weight_backward, x_product};
 use crate::ops::view::{narrow, permute, reshape, swap_dims};
 use crate::tensor::{RocmTensor, float_type, one_device, one_dtype};
 
@@ -228,12 +228,20 @@ pub fn self_attention_backward(
         let turned = copy(&swap_dims(weight, 0, 1)?)?;
         found.tokens = Some(x_product(by_all.clone(), turned)?);
     }
-    if wanted[1] {
-        let packed = weight_backward(x, by_all.clone())?;
+    let (weight, bias) = match [wanted[1], wanted[2]] {
+        [true, true] => {
+            let [weight, bias] = weight_and_bias_backward(x, by_all)?;
+            (Some(weight), Some(bias))
+        }
+        [true, false] => (Some(weight_backward(x, by_all)?), None),
+        [false, true] => (None, Some(bias_backward(by_all)?)),
+        [false, false] => (None, None),
+    };
+    if let Some(packed) = weight {
         found.weights = Some(sizes.unpack(packed, d_model, &[d_model, width])?);
     }
-    if wanted[2] {
-        found.biases = Some(sizes.unpack(bias_backward(by_all)?, 1, &[width])?);
+    if let Some(packed) = bias {
+        found.biases = Some(sizes.unpack(packed, 1, &[width])?);
     }
     Ok(found)
 }

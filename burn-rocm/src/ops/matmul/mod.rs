@@ -44,6 +44,11 @@ impl Request {
         Self { op, alpha, gradient: false }
     }
 
+    /// Whether the product computes a gradient.
+    pub(super) fn is_gradient(&self) -> bool {
+        self.gradient
+    }
+
     /// As [`new`](Self::new), for a product that computes a gradient.
     pub(crate) fn gradient(op: &'static str, alpha: f64) -> Self {
         Self { op, alpha, gradient: true }

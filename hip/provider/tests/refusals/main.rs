@@ -9,6 +9,7 @@
     reason = "tests: the functions get valid arguments, or refuse invalid ones before they use them"
 )]
 
+mod hipblaslt;
 mod hiprtc;
 mod miopen;
 mod rocblas;

@@ -1,0 +1,110 @@
+//! A product with an epilogue without its data, as text: the tuning store's key.
+
+use std::fmt::{self, Display};
+
+use hipblaslt_sys::*;
+
+use super::{Epilogue, LtActivation};
+use crate::DType;
+use crate::blas::layout::Plan;
+
+/// What hipBLASLt's choice of an algorithm may depend on. Sizes, transposes and leading dimensions
+/// are those of its call, which is column-major.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct LtProblem {
+    /// Of all matrices and the bias.
+    pub(super) dtype: DType,
+    /// Whether the first and the second operand are transposed.
+    pub(super) transposed: [bool; 2],
+    /// m, n, k.
+    pub(super) sizes: [i32; 3],
+    /// Leading dimensions of the operands, of what is added, and of the result.
+    pub(super) ld: [i32; 4],
+    /// Whether something is added.
+    pub(super) adds: bool,
+    /// hipBLASLt's number of the epilogue.
+    pub(super) epilogue: hipblasLtEpilogue_t,
+}
+
+/// hipBLASLt's number of an epilogue. The result's rows are its columns.
+pub(super) fn number(epilogue: &Epilogue<'_>) -> hipblasLtEpilogue_t {
+    use LtActivation::{GeluTanh, Relu};
+    match epilogue {
+        Epilogue::Forward { bias, activation, before } => {
+            match (activation, bias.is_some(), before.is_some()) {
+                (None, false, _) => HIPBLASLT_EPILOGUE_DEFAULT,
+                (None, true, _) => HIPBLASLT_EPILOGUE_BIAS,
+                (Some(Relu), false, _) => HIPBLASLT_EPILOGUE_RELU,
+                (Some(Relu), true, _) => HIPBLASLT_EPILOGUE_RELU_BIAS,
+                (Some(GeluTanh), false, false) => HIPBLASLT_EPILOGUE_GELU,
+                (Some(GeluTanh), true, false) => HIPBLASLT_EPILOGUE_GELU_BIAS,
+                (Some(GeluTanh), false, true) => HIPBLASLT_EPILOGUE_GELU_AUX,
+                (Some(GeluTanh), true, true) => HIPBLASLT_EPILOGUE_GELU_AUX_BIAS,
+            }
+        }
+        Epilogue::GeluGradient { sums: None, .. } => HIPBLASLT_EPILOGUE_DGELU,
+        Epilogue::GeluGradient { sums: Some(_), .. } => HIPBLASLT_EPILOGUE_DGELU_BGRAD,
+        Epilogue::ColumnSums(_) => HIPBLASLT_EPILOGUE_BGRADA,
+    }
+}
+
+impl LtProblem {
+    /// `added` is the leading dimension of what is added.
+    pub(super) fn new(dtype: DType, plan: &Plan, added: Option<i32>, epilogue: hipblasLtEpilogue_t) -> Self {
+        Self {
+            dtype,
+            transposed: [plan.first.transpose, plan.second.transpose],
+            sizes: [plan.m, plan.n, plan.k],
+            ld: [plan.first.ld, plan.second.ld, added.unwrap_or(plan.ldc), plan.ldc],
+            adds: added.is_some(),
+            epilogue,
+        }
+    }
+
+    /// The epilogue's name in AMD's header, in lower case.
+    pub(super) fn epilogue_name(&self) -> String {
+        let name = self.epilogue.name().unwrap_or_default();
+        name.trim_start_matches("HIPBLASLT_EPILOGUE_").to_ascii_lowercase()
+    }
+}
+
+impl Display for LtProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ([m, n, k], [a, b, c, d]) = (self.sizes, self.ld);
+        let letters: String =
+            self.transposed.map(|transposed| if transposed { 't' } else { 'n' }).iter().collect();
+        write!(f, "gemm_lt {} {letters} {m}x{n}x{k} ld {a}x{b}x{c}x{d}", self.dtype.cpp())?;
+        write!(f, " {}", self.epilogue_name())?;
+        if self.adds { f.write_str(" adds") } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_field_is_in_the_text() {
+        let plain = LtProblem {
+            dtype: DType::BF16,
+            transposed: [false, true],
+            sizes: [3, 5, 7],
+            ld: [8, 9, 10, 11],
+            adds: false,
+            epilogue: HIPBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        };
+        assert_eq!(plain.to_string(), "gemm_lt bf16 nt 3x5x7 ld 8x9x10x11 gelu_aux_bias");
+        let all = [
+            plain,
+            LtProblem { dtype: DType::F16, ..plain },
+            LtProblem { transposed: [true, false], ..plain },
+            LtProblem { sizes: [3, 7, 5], ..plain },
+            LtProblem { ld: [8, 9, 11, 10], ..plain },
+            LtProblem { adds: true, ..plain },
+            LtProblem { epilogue: HIPBLASLT_EPILOGUE_BGRADA, ..plain },
+        ];
+        let texts: BTreeSet<_> = all.iter().map(LtProblem::to_string).collect();
+        assert_eq!(texts.len(), all.len());
+    }
+}
