@@ -70,6 +70,7 @@ fn gpu(more: &[Library]) -> Hip {
                 open(&["libcublasLt.so.13", "libcublasLt.so.12"]);
                 &["libcublas.so.13", "libcublas.so.12"]
             }
+            Library::CublasLt => &["libcublasLt.so.13", "libcublasLt.so.12"],
             Library::Cudnn => &["libcudnn.so.9"],
         };
         if !open(names) {
