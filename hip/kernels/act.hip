@@ -192,8 +192,10 @@ DEVICE void columns_backward(u64 rows, u64 len, u64 parts, const T *x, const T *
             for (u32 r = 0; r < ABREAST; ++r) row(at + r * len, v[r], d[r]);
         }
         for (; at < end; at += len) row(at, piece(x, at), piece(grad, at));
+        Vector<C, WIDTH> sums;
         UNROLLED
-        for (u32 k = 0; k < WIDTH; ++k) partial[index * len + first + k] = sum[k];
+        for (u32 k = 0; k < WIDTH; ++k) sums.lane[k] = sum[k];
+        *reinterpret_cast<Vector<C, WIDTH> *>(partial + index * len + first) = sums;
     });
 }
 

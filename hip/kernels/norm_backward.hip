@@ -115,8 +115,8 @@ template <class T, class P> constexpr bool FITS_ALL_WAVES = sizeof(T) <= 4;
 // The number of elements that are unpacked at a time.
 template <bool SUMS> constexpr u32 TOGETHER = SUMS ? 4 : 2;
 
-// Whether a row is loaded while the row before it is computed, because a block waits for its sums in
-// each row. On AMD GPUs more waves hide that, and registers for it would take some of them.
+// Whether a row is loaded while the row before it is computed, because a block waits for the sums
+// of each row. On AMD GPUs more waves hide that, and registers for it would take some of them.
 #if COMPILER_AMD
 template <class T> constexpr bool AHEAD = false;
 #else
@@ -292,11 +292,22 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
             statistics.mean[row] = slope.mean, statistics.rstd[row] = slope.rstd;
     }
     if constexpr (SUMS) {
-        for_each_piece([&](u32 p, u32 first) {
-            for (u32 j = 0; j < WIDTH; ++j) {
-                if (sums.dgamma != nullptr) sums.dgamma[first + j] = dgamma[p * WIDTH + j];
-                if (sums.dbeta != nullptr) sums.dbeta[first + j] = dbeta[p * WIDTH + j];
+        // 16 bytes at a time, which the row's alignment allows here too: single elements would be
+        // stores of a part of each sector, several times each.
+        constexpr u32 GROUP = LANES<C>;
+        auto write = [=](C *to, u32 first, const C *sum) {
+            if (to == nullptr) return;
+            UNROLLED
+            for (u32 j = 0; j < WIDTH; j += GROUP) {
+                Vector<C, GROUP> together;
+                UNROLLED
+                for (u32 k = 0; k < GROUP; ++k) together.lane[k] = sum[j + k];
+                vector_at<GROUP>(to, first + j) = together;
             }
+        };
+        for_each_piece([&](u32 p, u32 first) {
+            write(sums.dgamma, first, dgamma + p * WIDTH);
+            write(sums.dbeta, first, dbeta + p * WIDTH);
         });
     }
 }

@@ -1,5 +1,5 @@
-// GELU and its slope: z Phi(z) and Phi(z) + z phi(z), where phi is the normal distribution's density
-// and Phi its distribution function. T is the type in which the result is stored.
+// GELU and its slope: z Phi(z) and Phi(z) + z phi(z), where phi is the normal distribution's
+// density and Phi its distribution function. T is the type in which the result is stored.
 //
 // f32 and f64 take Phi(z) = (1 + erf(z / sqrt 2)) / 2. For f16 and bf16 that would be both slower
 // and, below z = -3, less accurate than the result's type. They take

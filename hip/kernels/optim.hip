@@ -51,7 +51,7 @@ constexpr u32 vector_width(u32 most, u32 bytes) {
     return most > 1 && most * bytes > 72 ? vector_width(most / 2, bytes) : most;
 }
 
-// Element `at` of each of the inputs, in compute types. The second input may have a type of its own.
+// Element `at` of each of the inputs, in compute types. The second input may have its own type.
 template <class In, class Second, u32 READ> struct Inputs {
     const In *in[READ];
     const Second *second;
