@@ -1,4 +1,5 @@
-//! Matrix products by rocBLAS. A device has one handle, which is bound to its compute stream.
+//! Matrix products by rocBLAS, and together with what follows them by hipBLASLt. A device has one
+//! handle of each, which is bound to its compute stream.
 
 mod calls;
 mod choose;

@@ -259,7 +259,7 @@ pub(crate) fn in_use() -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::provider::names::{MIOPEN, ROCBLAS};
+    use crate::provider::names::{HIPBLASLT, MIOPEN, ROCBLAS};
     use crate::provider::tree::Tree;
 
     #[test]
@@ -376,7 +376,7 @@ mod tests {
             panic!("another error");
         };
         assert_eq!(reason, "hipRTC is installed but is of ROCm 6, and amdhip64_7.dll is in use");
-        for library in [ROCBLAS, MIOPEN] {
+        for library in [ROCBLAS, HIPBLASLT, MIOPEN] {
             let mut search = Search::default();
             assert!(sdk.open(library, Path::new("amdhip64_7.dll"), &mut search).is_none());
             let error = search.error(library.title, "absent".into());

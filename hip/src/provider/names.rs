@@ -227,6 +227,11 @@ mod tests {
         let others = ["rocblas.dll", "MIOpen.dll", "miopen_plugin.dll", "rocblas-test.dll", "hipblas.dll"];
         assert_eq!(found(System::Windows, ROCBLAS, &others), [("rocblas.dll".to_owned(), None)]);
         assert_eq!(found(System::Windows, MIOPEN, &others), [("MIOpen.dll".to_owned(), None)]);
+        let others = ["libhipblaslt.dll", "hipblas.dll", "libhipblaslt.lib", "rocroller.dll"];
+        assert_eq!(found(System::Windows, HIPBLASLT, &others), [("libhipblaslt.dll".to_owned(), None)]);
+        let sonames = ["libhipblaslt.so.0", "libhipblaslt.so.1", "libhipblaslt.so.1.2", "libhipblas.so.3"];
+        let expected = [("libhipblaslt.so.1".to_owned(), Some(1)), ("libhipblaslt.so.0".to_owned(), Some(0))];
+        assert_eq!(found(System::Unix, HIPBLASLT, &sonames), expected);
     }
 
     #[test]

@@ -1,17 +1,19 @@
 //! Modules whose products hipBLASLt joins with what follows them: values, gradients and training, as
 //! the modules' own tests check them.
 
+use burn::nn::activation::ActivationConfig;
 use burn_rocm_tests::again;
 use burn_rocm_tests::trace::during;
 
 use crate::support::*;
 
-const TESTS: [&str; 5] = [
+const TESTS: [&str; 6] = [
     "layer::linear_and_activation",
     "self_attention::values_and_gradients",
     "attention_encoder::encoder_and_its_gradients",
     "attention_encoder::one_layer",
     "attention_encoder::it_trains_as_burns",
+    "attention_encoder::position_wise_layers",
 ];
 
 #[test]
@@ -31,23 +33,32 @@ fn modules_compute_the_same_with_hipblaslt() {
 #[ignore = "run by the test below, with another setting"]
 fn a_step() {
     use burn_rocm_nn::transformer::{TransformerEncoderConfig, TransformerEncoderInput};
-    let config = TransformerEncoderConfig::new(16, 32, 2, 1).with_dropout(0.0).with_norm_first(true);
-    let encoder = config.init::<Ours>(&Default::default());
-    let x = tensor::<Ours, 3>(&uniform(&Random::new(), &[4, 32, 16]), DType::F32);
-    let (_, lines) =
-        during(|| encoder.forward(TransformerEncoderInput::new(x.require_grad())).sum().backward());
-    for line in lines.iter().filter(|line| line.contains("hipblasLtMatmul")) {
-        println!("{}", line.split_once(':').unwrap().0);
+    for (name, activation) in [("exact", ActivationConfig::Gelu), ("tanh", ActivationConfig::GeluApproximate)]
+    {
+        let config = TransformerEncoderConfig::new(16, 32, 2, 1)
+            .with_dropout(0.0)
+            .with_norm_first(true)
+            .with_activation(activation);
+        let encoder = config.init::<Ours>(&Default::default());
+        let x = tensor::<Ours, 3>(&uniform(&Random::new(), &[4, 32, 16]), DType::F32);
+        let (_, lines) =
+            during(|| encoder.forward(TransformerEncoderInput::new(x.require_grad())).sum().backward());
+        for line in lines.iter().filter(|line| line.contains("hipblasLtMatmul")) {
+            println!("{name} {}", line.split_once(':').unwrap().0);
+        }
     }
 }
 
 /// Queries, keys and values get their bias, and both sums of the layer theirs, from the product. So do
-/// the gradients of their biases.
+/// the gradients of their biases. With GELU by tanh, the feed-forward layers are one op, in which the
+/// activation and its gradient come from products too.
 #[test]
 fn an_encoder_layer_joins_its_products() {
     let arguments = ["--ignored", "--exact", "joined_products::a_step", "--nocapture"];
     let text = again(&arguments, &[("BURN_ROCM_HIPBLASLT", "on"), ("BURN_ROCM_PROVIDER", "cpu")]);
     let of = |op: &str| text.lines().filter(|line| *line == format!("{op} f32")).count();
-    let ops = ["nn_self_attention", "nn_linear_add", "nn_self_attention_backward", "nn_linear_add_backward"];
-    assert_eq!(ops.map(of), [1, 2, 1, 2], "{text}");
+    let ops = ["nn_self_attention", "nn_linear_add", "nn_feed_forward"];
+    let both = |name: &str| ops.map(|op| [of(&format!("{name} {op}")), of(&format!("{name} {op}_backward"))]);
+    assert_eq!(both("exact"), [[1, 1], [2, 2], [0, 0]], "{text}");
+    assert_eq!(both("tanh"), [[1, 1], [1, 1], [2, 2]], "{text}");
 }
