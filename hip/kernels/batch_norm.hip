@@ -584,11 +584,10 @@ __global__ __launch_bounds__(256)
     gradient<false>(s, x, dy, gamma, (const compute_t<T> *)nullptr, statistics, partial, dx, dparams);
 }
 template <class T>
-__global__ __launch_bounds__(256)
-    ALL_WAVES_ON_RDNA(true) void batch_norm_relu_backward(u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts,
-                                                          const T *x, const T *dy, const compute_t<T> *gamma,
-                                                          const compute_t<T> *beta, const compute_t<T> *statistics,
-                                                          const compute_t<T> *partial, T *dx, compute_t<T> *dparams) {
+__global__ __launch_bounds__(256) ALL_WAVES_ON_RDNA((!is_same<T, f64>::value)) void batch_norm_relu_backward(
+    u64 batch, u64 channels, u64 spatial, u32 wide, u32 parts, const T *x, const T *dy, const compute_t<T> *gamma,
+    const compute_t<T> *beta, const compute_t<T> *statistics, const compute_t<T> *partial, T *dx,
+    compute_t<T> *dparams) {
     Shape s{batch, channels, spatial, wide, parts};
     gradient<true>(s, x, dy, gamma, beta, statistics, partial, dx, dparams);
 }

@@ -266,11 +266,14 @@ template <bool RELU, class T>
 DEVICE void apply_share(const Share &s, u32 channels, const T *x, f32x8 mean, f32x8 scale, f32x8 shift, T *y) {
     for_each_piece<4>(s, channels, [=](u64 row, auto a) {
         Neighbours<T, WIDTH> out;
+        f32 last = 0.0f;
         UNROLLED
         for (u32 j = 0; j < WIDTH; ++j) {
+            // Else the comparisons of all rows on their way fill AMD's scalar registers.
+            if (RELU && j % 4 == 0) a = recompute_after(last, a);
             f32 value = ((f32)load(a.lane[j]) - mean.lane[j]) * scale.lane[j] + shift.lane[j];
             out.lane[j] = store<T>::from(value);
-            if constexpr (RELU) out.lane[j] = relu(out.lane[j]);
+            if constexpr (RELU) out.lane[j] = relu(out.lane[j]), last = load(out.lane[j]);
         }
         *reinterpret_cast<Neighbours<T, WIDTH> *>(y + row * channels + s.channel) = out;
     }, x);
@@ -431,11 +434,14 @@ DEVICE void gradient_share(const Share &s, u64 rows, u32 channels, const T *x, c
     }
     for_each_piece<2>(s, channels, [=](u64 row, auto a, auto d) {
         Neighbours<T, WIDTH> out;
+        f32 last = 0.0f;
         UNROLLED
         for (u32 j = 0; j < WIDTH; ++j) {
+            if (RELU && j % 4 == 0) a = recompute_after(last, a); // as in `apply_share`
             f32 v = (f32)load(a.lane[j]) - mean.lane[j], g = load(d.lane[j]);
             if (RELU && !passes<T>(v * scale.lane[j] + onto.lane[j])) g = 0.0f;
-            out.lane[j] = store<T>::from(scale.lane[j] * (g - shift.lane[j]) - slope.lane[j] * v);
+            last = scale.lane[j] * (g - shift.lane[j]) - slope.lane[j] * v;
+            out.lane[j] = store<T>::from(last);
         }
         *reinterpret_cast<Neighbours<T, WIDTH> *>(dx + row * channels + s.channel) = out;
     }, x, dy);
