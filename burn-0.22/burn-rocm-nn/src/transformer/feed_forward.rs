@@ -9,6 +9,9 @@ use super::config::PositionWiseFeedForwardConfig;
 use crate::Act;
 use crate::fuse::{Route, primitive, say_composed, wrap};
 use crate::layer::{drops, linear_act};
+use crate::ops::layer::FeedForwardOp;
+
+const MODULE: &str = "PositionWiseFeedForward";
 
 /// `outer(dropout(activation(inner(x))))` for each position ([Vaswani et al.
 /// 2017](https://arxiv.org/abs/1706.03762)), with the fields, record and result of Burn's module.
