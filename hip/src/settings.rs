@@ -17,7 +17,7 @@ pub use preset::Preset;
 use read::*;
 pub use values::*;
 
-/// `STEPS` of `chain.hip`: the most element-wise ops of one launch. Burn's Adam has 13 for each
+/// `STEPS` of `chain.h`: the most element-wise ops of one launch. Burn's Adam has 13 for each
 /// parameter.
 pub(crate) const STEPS: usize = 16;
 
