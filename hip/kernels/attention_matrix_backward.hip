@@ -63,9 +63,9 @@ template <i32 WIDE, i32 BY> struct Sizes {
 #define UNROLLED_CHUNKS ROLLED
 #endif
 
-// Which scores dropout keeps, if a warp's rows are queries, for keys from column0 on. Bit 4 i + w of
-// kept[m] is that of sum i in the w-th tile of 16 keys of their span. One draw of four random words
-// serves a lane for all tiles of the span.
+// Which scores dropout keeps, if a warp's rows are queries, for keys from column0 on. Bit 4 i + w
+// of kept[m] is that of sum i in the w-th tile of 16 keys of their span. One draw of four random
+// words serves a lane for all tiles of the span.
 template <bool IS_PACKED, u32 TALL, class T>
 DEVICE void draw(const Given<T> &given, const Sequence &at, u32 head, u32 row0, u32 column0, u32 (&kept)[TALL]) {
     using namespace cores;

@@ -11,10 +11,11 @@
 // A thread takes two groups of four elements through all steps.
 constexpr u32 GROUP = 4, GROUPS = 2;
 
-// Where a step's operand comes from. IN_MEMORY: elements at the result's indices. LAST, BEFORE_LAST:
-// the result of the step before, or of the one before that. SCALAR: a value in the step itself. The
-// others are in memory where a map says. ONE: one value for each group. NEIGHBOURS: four neighbours
-// for each group, aligned to four elements. APART: elements that lie apart.
+// Where a step's operand comes from. IN_MEMORY: elements at the result's indices. LAST,
+// BEFORE_LAST: the result of the step before, or of the one before that. SCALAR: a value in the
+// step itself. The others are in memory where a map says. ONE: one value for each group.
+// NEIGHBOURS: four neighbours for each group, aligned to four elements. APART: elements that lie
+// apart.
 enum Source : u32 { IN_MEMORY, LAST, BEFORE_LAST, SCALAR, ONE, NEIGHBOURS, APART };
 
 struct Fill { // the result is b

@@ -31,9 +31,9 @@ template <class Op, class T, class To> __global__ __launch_bounds__(256) void ch
             Part part = part_of(index, given.len, parts);
             u32 begin = (u32)(part.outer * given.len + part.begin), len = (u32)(part.end - part.begin);
             A result = Op::template identity<A>();
-            // The order is that of for_each_of_row on a result that begins at a 16-byte boundary: two
-            // 16-byte pieces at a time, then one, then single elements at both ends. All go through one
-            // call of `evaluate`, because each call would be a copy of the interpreter.
+            // The order is that of for_each_of_row on a result that begins at a 16-byte boundary:
+            // two 16-byte pieces at a time, then one, then single elements at both ends. All go
+            // through one call of `evaluate`, because each call would be a copy of the interpreter.
             u32 head = begin % WIDTH ? WIDTH - begin % WIDTH : 0;
             if (head > len) head = len;
             u32 tail = len - (len - head) % WIDTH, stride = team.count * WIDTH;

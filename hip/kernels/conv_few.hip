@@ -2,11 +2,11 @@
 // images, and the gradient of these weights: one group, and at most 27 weights for each output
 // channel. As products of matrices they have too few terms, or too few tiles for a GPU.
 //
-// All sums are in f32. For the gradient, the output's pixels are divided into parts. A block sums one
-// part for CHANNELS output channels, or for several times CHANNELS if the gradient's channels are
-// innermost in memory. A thread takes every n-th pixel of the part and keeps all sums in registers.
-// The block adds its threads' sums in a fixed order; another kernel adds the parts' sums, also in a
-// fixed order. Blocks have 256 threads.
+// All sums are in f32. For the gradient, the output's pixels are divided into parts. A block sums
+// one part for CHANNELS output channels, or for several times CHANNELS if the gradient's channels
+// are innermost in memory. A thread takes every n-th pixel of the part and keeps all sums in
+// registers. The block adds its threads' sums in a fixed order; another kernel adds the parts'
+// sums, also in a fixed order. Blocks have 256 threads.
 #include "prelude.h"
 #include "rows.h"
 

@@ -116,8 +116,8 @@ template <class T, class P> constexpr bool FITS_ALL_WAVES = sizeof(T) <= 4;
 template <bool SUMS> constexpr u32 TOGETHER = SUMS ? 4 : 2;
 
 // Whether a block loads a row while it computes the row before. Otherwise it idles while it waits
-// for a row's sums. On AMD GPUs other waves fill that time, and the registers for a second row would
-// leave fewer waves.
+// for a row's sums. On AMD GPUs other waves fill that time, and the registers for a second row
+// would leave fewer waves.
 #if COMPILER_AMD
 template <class T> constexpr bool AHEAD = false;
 #else
@@ -293,8 +293,8 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
             statistics.mean[row] = slope.mean, statistics.rstd[row] = slope.rstd;
     }
     if constexpr (SUMS) {
-        // 16 bytes at a time, which the row's alignment allows. Stores of single elements would write
-        // each sector several times, a part at a time.
+        // 16 bytes at a time, which the row's alignment allows. Stores of single elements would
+        // write each sector several times, a part at a time.
         constexpr u32 GROUP = LANES<C>;
         auto write = [=](C *to, u32 first, const C *sum) {
             if (to == nullptr) return;

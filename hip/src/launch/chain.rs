@@ -1,10 +1,10 @@
 //! Chains: element-wise ops over tensors of one length, which are deferred and launched together.
 //!
-//! A small op spends its time on the launch (2 to 4 us of the host's time, depending on the driver),
-//! not on its elements. A large op spends it on reading and writing memory. One launch for several
-//! ops saves launches, and passes over memory. Therefore a device's compute stream keeps lists of
-//! deferred steps. Any other work on the stream, any event recorded in it and any wait for it
-//! launches the lists first, so only the timing differs. The kernel applies the steps to each
+//! A small op spends its time on the launch (2 to 4 us of the host's time, depending on the
+//! driver), not on its elements. A large op spends it on reading and writing memory. One launch for
+//! several ops saves launches, and passes over memory. Therefore a device's compute stream keeps
+//! lists of deferred steps. Any other work on the stream, any event recorded in it and any wait for
+//! it launches the lists first, so only the timing differs. The kernel applies the steps to each
 //! element in their order. It uses the same functors as the ops' own kernels and rounds each result
 //! to the tensor's dtype, so the bits are the same.
 

@@ -213,7 +213,8 @@ impl Pending {
         self.nexts.iter().any(|next| within(&next.out) || next.reads().any(within))
     }
 
-    /// Whether the op may run before or after the list: they share no memory that one of them writes.
+    /// Whether the op may run before or after the list: they share no memory that one of them
+    /// writes.
     pub(crate) fn is_apart_from(&self, next: &Next) -> bool {
         self.nexts.iter().all(|before| {
             !before.out.overlaps(&next.out)
