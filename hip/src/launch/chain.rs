@@ -81,7 +81,7 @@ impl Device {
         match dtype {
             _ if self.chain_limit == 0 => Err("chains are off on this device or by BURN_ROCM_CHAIN"),
             _ if bytes == 0 => Err("no elements"),
-            _ if bytes > self.chain_bytes => Err("tensors of more bytes than BURN_ROCM_CHAIN_BYTES"),
+            _ if bytes > self.chain_bytes => Err("a result of more bytes than BURN_ROCM_CHAIN_BYTES"),
             DType::F32 | DType::F16 | DType::BF16 => Ok(()),
             _ => Err("chains have f32, f16 and bf16 only"),
         }
