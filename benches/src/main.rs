@@ -58,8 +58,8 @@ pub(crate) struct Options {
     /// Inference of ResNet-50 and BERT base, on a GPU: stock modules and burn-rocm-nn's.
     #[arg(long)]
     inference: bool,
-    /// With `--train` on a GPU: rows of burn-rocm-nn whose step is a graph's replay, too. With
-    /// `--inference`: of stock modules too.
+    /// With `--train` on a GPU: also rows of burn-rocm-nn whose step is a graph's replay. With
+    /// `--inference`: also such rows of stock modules.
     #[arg(long)]
     graph: bool,
     /// With `--train` on a GPU: the float types of burn-rocm-nn's steps. Parameters and the
@@ -104,7 +104,8 @@ pub(crate) struct Options {
     /// On a GPU: measure eager PyTorch too, by this Python.
     #[arg(long, value_name = "PYTHON", num_args = 0..=1, default_missing_value = "python3")]
     torch: Option<std::path::PathBuf>,
-    /// On a GPU: measure PyTorch's training steps and inference compiled with CUDA graphs too, by this Python.
+    /// On a GPU: measure PyTorch's training steps and inference compiled with CUDA graphs too, by
+    /// this Python.
     #[arg(long, value_name = "PYTHON", num_args = 0..=1, default_missing_value = "python3")]
     torch_compiled: Option<std::path::PathBuf>,
     /// With the cases of a GPU: measure burn-flex too, for its losses.

@@ -220,8 +220,8 @@ impl Communicator {
         Ok(Pending { output, work })
     }
 
-    /// Whether this rank has issued a collective since the pass began. Its later ones run behind it,
-    /// so they wait for more than a point of the pass.
+    /// Whether this rank has issued a collective since the pass began. The rank's later collectives
+    /// run behind that one, so they wait for more than a point of the pass.
     pub fn issued_since(&self, pass: &PassPoints) -> bool {
         self.own.issued_since(&pass.points)
     }

@@ -1,4 +1,4 @@
-// Functions whose errors are a few roundings of f32, by single instructions of the GPUs.
+// Functions by single instructions of the GPUs. Their errors are a few roundings of f32.
 #pragma once
 #include "prelude.h"
 

@@ -385,8 +385,8 @@ template <i32 KIND, class T> DEVICE void attend(const Given<T> &given, i64 batch
 // pair, up to a limit, but any number of blocks works. Tiles of keys that no query of a tile sees
 // are not read. TRAINED computes out = softmax(window(mask(dropout(scale q k^T)))) v, where the
 // score of a hidden key is `fill` instead of -inf, and writes each row's RowSum to sums[pair,
-// query]. PACKED: `out` is packed [rows, heads, values], and the rows' sums are sums[head, row].
-// Nothing outside a sequence is read for it.
+// query]. PACKED: `out` is packed [rows, heads, values], and the rows' sums are sums[head, row]. A
+// sequence's results read nothing outside the sequence.
 template <class T, i32 KIND>
 __global__ __launch_bounds__(256) void attention(Shape s, View q_at, View k_at, View v_at, View mask_at, View bias_at,
                                                  const T *q, const T *k, const T *v, const u8 *mask, const T *bias,

@@ -351,10 +351,10 @@ template <i32 WIDE, i32 KIND, class T> DEVICE void attend(const Given<T> &given,
 // out = softmax(window(mask(dropout(cap(scale q k^T))) + bias)) v for heads of up to WIDE features,
 // where the score of a hidden key is `fill`, and `window` replaces the scores of keys outside by
 // -inf. Every operand has strides; the output's last axis is contiguous and its other strides are
-// multiples of `values`. Each row's RowSum goes to sums[pair, query]. Launched with THREADS threads;
-// any number of blocks works. Tiles of keys that no query of a block sees are not read. PACKED: the
-// queries of a sequence see that sequence's keys alone, and nothing outside a sequence is read for
-// it; the rows' sums are sums[head, row] of all rows.
+// multiples of `values`. Each row's RowSum goes to sums[pair, query]. Launched with THREADS
+// threads; any number of blocks works. Tiles of keys that no query of a block sees are not read.
+// PACKED: the queries of a sequence see that sequence's keys alone, and its results read nothing
+// outside it; the rows' sums are sums[head, row] of all rows.
 template <class T, i32 WIDE, i32 KIND>
 __global__ __launch_bounds__(THREADS) void attention_matrix(Shape s, View q_at, View k_at, View v_at, View mask_at,
                                                             View bias_at, View out_at, const T *q, const T *k,

@@ -63,9 +63,9 @@ template <i32 WIDE, i32 BY> struct Sizes {
 #define UNROLLED_CHUNKS ROLLED
 #endif
 
-// A warp's rows are queries: which scores of these and of keys column0.. dropout keeps. Bit 4 i + w
-// of kept[m] is that of sum i in the w-th tile of 16 keys of their span. One block of random words
-// serves a lane for all tiles of the span.
+// Which scores dropout keeps, if a warp's rows are queries, for keys from column0 on. Bit 4 i + w
+// of kept[m] is that of sum i in the w-th tile of 16 keys of their span. One draw of four random
+// words serves a lane for all tiles of the span.
 template <bool IS_PACKED, u32 TALL, class T>
 DEVICE void draw(const Given<T> &given, const Sequence &at, u32 head, u32 row0, u32 column0, u32 (&kept)[TALL]) {
     using namespace cores;
@@ -88,8 +88,8 @@ DEVICE void draw(const Given<T> &given, const Sequence &at, u32 head, u32 row0, 
 
 // Turns products q k^T into scores, and the products of values and the output's gradient, minus the
 // dots, into the scores' gradient without the weights' and the scale's factor. Each step loads its
-// parameters when it begins; together they do not fit into AMD's scalar registers. `kept` is that
-// of `draw` if the rows are queries.
+// parameters when it begins; together they do not fit into AMD's scalar registers. If the rows are
+// queries, `kept` is what `draw` gave.
 template <i32 KIND, i32 BY, u32 TALL, u32 ACROSS, class T>
 DEVICE void change_scores(const Given<T> &given, const Sequence &at, u32 head, u32 row0, u32 column0,
                           const u32 (&kept)[TALL], cores::Sums (&score)[TALL][ACROSS],

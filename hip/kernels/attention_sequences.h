@@ -19,13 +19,13 @@ struct Place {
 
 // Where the rows of a batch and head are.
 struct Sequence {
-    u32 q, k; // by what the strides of the batch axis are multiplied, for queries and for keys
+    u32 q, k; // factors of the batch axis' strides, for queries and for keys
     u32 queries, keys;
 };
 
 // PACKED: `offsets[2][sequences + 1]` has each sequence's first row, of queries and of keys, then
-// the number of all rows. `attention_offsets` has checked it. Operands have the stride of their
-// rows in place of the batch axis', s.pairs counts sequences, s.queries and s.keys all rows.
+// the number of all rows. `attention_offsets` has checked it. The stride of an operand's batch axis
+// is that of its rows. s.pairs counts sequences; s.queries and s.keys count the rows of all.
 template <bool PACKED> DEVICE Sequence sequence_of(const Shape &s, const i32 *offsets, u32 batch) {
     if constexpr (PACKED) {
         const i32 *q = offsets + batch, *k = q + (u32)s.pairs + 1;
@@ -35,16 +35,16 @@ template <bool PACKED> DEVICE Sequence sequence_of(const Shape &s, const i32 *of
         return Sequence{batch, batch, (u32)s.queries, (u32)s.keys};
     }
 }
-// The first query of a sequence and head among the rows of all: [batch, head, query], or PACKED
-// [head, row].
+// The number of the first query of a sequence and head, counted in the order [batch, head, query],
+// or PACKED [head, row].
 template <bool PACKED> DEVICE u64 first_row(const Shape &s, const Sequence &at, u32 head) {
     if constexpr (PACKED) return (u64)head * (u64)s.queries + at.q;
     return ((u64)at.q * (u64)s.heads + head) * (u64)s.queries;
 }
 
-// The tile of SIZE rows that an item stands for, of a packed sequence and a head. Sequence i has
-// the items from heads * (offsets[i] / SIZE + i) on. That is at least one for each of its tiles,
-// and at most one more, so that nobody has to count tiles.
+// An item's tile: SIZE rows of a packed sequence and a head. Sequence i has the items from
+// heads * (offsets[i] / SIZE + i) on. For each head that is one item for each tile, or one more, so
+// no kernel has to count the tiles of the sequences before.
 template <u32 SIZE> struct PackedPlace {
     u32 batch, head, row;
     bool exists; // whether the sequence has this tile

@@ -11,10 +11,11 @@
 // A thread takes two groups of four elements through all steps.
 constexpr u32 GROUP = 4, GROUPS = 2;
 
-// Where a step's operand comes from: elements in memory at the indices of the result's, the result
-// of the step before, the result of the step before that, or a scalar in the step itself. The last
-// three are in memory too, where a map says: for each group one value, for each group four
-// neighbours at a multiple of four elements, or elements that lie apart.
+// Where a step's operand comes from. IN_MEMORY: elements at the result's indices. LAST,
+// BEFORE_LAST: the result of the step before, or of the one before that. SCALAR: a value in the
+// step itself. The others are in memory where a map says. ONE: one value for each group.
+// NEIGHBOURS: four neighbours for each group, aligned to four elements. APART: elements that lie
+// apart.
 enum Source : u32 { IN_MEMORY, LAST, BEFORE_LAST, SCALAR, ONE, NEIGHBOURS, APART };
 
 struct Fill { // the result is b
@@ -73,7 +74,7 @@ struct Chain {
     Map map[MAPS];
 };
 
-// The functor Op of one value as a functor of two. `with_functor` calls f with the functor of a
+// Makes the functor Op of one value a functor of two. `with_functor` calls f with the functor of a
 // step.
 template <class Op> struct OfOne {
     template <class C> static DEVICE C apply(C a, C) { return Op::apply(a); }
@@ -101,7 +102,7 @@ template <class F> DEVICE void with_functor(u32 functor, F f) {
 }
 
 // A thread's elements. Group g begins at `first + g * step`; elements from n on don't exist. If
-// JOINED, the two groups are neighbours and one access.
+// JOINED, the two groups are neighbours, and one access reads or writes both.
 struct Place {
     u32 first, step, n;
 };
@@ -168,9 +169,9 @@ template <bool JOINED, class M> DEVICE void write_values(u64 tensor, Place at, c
     }
 }
 
-// The same where a map says. With ONE and NEIGHBOURS, a group that begins at a multiple of GROUP
-// lies inside of one row of the map's innermost axis; so it exists as a whole or, with ONE, has the
-// same value past the end.
+// Reads a thread's elements where a map says. With ONE and NEIGHBOURS, a group that begins at a
+// multiple of GROUP lies inside one row of the map's innermost axis. So all of its elements exist,
+// or, with ONE, those past the end have the same value.
 template <class M> DEVICE void read_mapped(u64 tensor, u32 source, const Map &map, Place at, Values<M> &values) {
     const M *from = reinterpret_cast<const M *>(tensor);
     UNROLLED
@@ -196,7 +197,7 @@ template <class M> DEVICE void read_mapped(u64 tensor, u32 source, const Map &ma
     }
 }
 
-// Converts f(g, j) of each element.
+// Stores f(g, j) in the type To, for each element j of each group g.
 template <class To, class F> DEVICE void convert_values(Values<To> &to, F f) {
     UNROLLED
     for (u32 g = 0; g < GROUPS; ++g) {
@@ -205,7 +206,7 @@ template <class To, class F> DEVICE void convert_values(Values<To> &to, F f) {
     }
 }
 
-// An operand of a step whose tensors are of M; one in registers keeps its values.
+// Reads an operand of a step whose tensors are of type M. An operand in registers keeps its values.
 template <bool JOINED, class T, class M>
 DEVICE void read_operand(u64 tensor, u32 source, const Map &map, Place at, Values<T> &values) {
     if (source != IN_MEMORY && source < ONE) return;

@@ -37,7 +37,7 @@ template <class T> DEVICE void in_one_thread(const Chain &chain) {
     });
 }
 
-// The same for a mixed list, computed in f32.
+// in_one_thread for a list of several dtypes, computed in f32.
 DEVICE void mixed_in_one_thread(const Chain &chain) {
     constexpr u32 STRETCH = 1024;
     for_each_row((chain.n + STRETCH - 1) / STRETCH, [&](u64 stretch) {
@@ -69,8 +69,8 @@ DEVICE void mixed_in_one_thread(const Chain &chain) {
     });
 }
 
-// Two groups of 16 bits are neighbours, because an access has 16 bytes. Groups of f32 lie a block
-// apart, so that a warp's accesses are contiguous.
+// A thread's two groups of 16-bit elements are neighbours, so that one access has 16 bytes. Its two
+// groups of f32 lie a block apart, so that a warp's accesses are contiguous.
 template <class T> constexpr bool JOINED = sizeof(T) * GROUP * GROUPS <= 16;
 template <class T> DEVICE Place place_in(u32 tile, u32 n) {
     u32 begin = tile * blockDim.x * GROUP * GROUPS;
@@ -93,7 +93,7 @@ template <class T> __global__ void chain(Chain given) {
     else run<T, false>(given);
 }
 
-// The same for steps on tensors of several types.
+// A chain of steps on tensors of several types.
 template <class T> __global__ void chain_mixed(Chain given) {
     if constexpr (ONE_THREAD) mixed_in_one_thread(given);
     else run<T, true>(given);

@@ -12,7 +12,8 @@ template <class To> struct Reduced {
     To *out;
 };
 
-// As reduce_rows, for inner == 1: a block takes a row's part, or a warp if there are enough.
+// As reduce_rows, for inner == 1: a block takes a part of a row, or a warp does if there are enough
+// parts for all warps.
 template <class Op, class T, class To> __global__ __launch_bounds__(256) void chain_rows(Reduced<To> given) {
     if constexpr (!ONE_THREAD) {
         using A = compute_t<T>;
@@ -30,9 +31,9 @@ template <class Op, class T, class To> __global__ __launch_bounds__(256) void ch
             Part part = part_of(index, given.len, parts);
             u32 begin = (u32)(part.outer * given.len + part.begin), len = (u32)(part.end - part.begin);
             A result = Op::template identity<A>();
-            // for_each_of_row cuts the row at 16-byte boundaries, and the result would begin at one. In
-            // its order follow two or one of the pieces in between at a time, then single elements.
-            // All go through one call, because each would be a copy of the interpreter.
+            // The order is that of for_each_of_row on a result that begins at a 16-byte boundary:
+            // two 16-byte pieces at a time, then one, then single elements at both ends. All go
+            // through one call of `evaluate`, because each call would be a copy of the interpreter.
             u32 head = begin % WIDTH ? WIDTH - begin % WIDTH : 0;
             if (head > len) head = len;
             u32 tail = len - (len - head) % WIDTH, stride = team.count * WIDTH;

@@ -1,12 +1,12 @@
-// A 2-D convolution where an output channel has few weights, as in the first layer of a network for
-// images, and the gradient of these weights: one group, and at most 27 weights for each of the output
-// channels. As products of matrices they have too few terms, or too few tiles for a GPU.
+// 2-D convolutions with few weights for each output channel, as in the first layer of a network for
+// images, and the gradient of these weights: one group, and at most 27 weights for each output
+// channel. As products of matrices they have too few terms, or too few tiles for a GPU.
 //
-// All is summed in f32. For the gradient, the output's pixels are divided into parts. A block sums one
-// part for CHANNELS output channels, or for several such groups if the gradient's channels are
-// innermost in memory. A thread takes every n-th pixel of the part and keeps all sums in registers.
-// The threads' sums are added in a fixed order, and so are the parts', by another kernel. Blocks have
-// 256 threads.
+// All sums are in f32. For the gradient, the output's pixels are divided into parts. A block sums
+// one part for CHANNELS output channels, or for several times CHANNELS if the gradient's channels
+// are innermost in memory. A thread takes every n-th pixel of the part and keeps all sums in
+// registers. The block adds its threads' sums in a fixed order; another kernel adds the parts'
+// sums, also in a fixed order. Blocks have 256 threads.
 #include "prelude.h"
 #include "rows.h"
 
@@ -63,7 +63,7 @@ template <i32 LAST> DEVICE void fill(const FewWeights &p, u32 taps, Tap *tap) {
 // The element of x under a tap of the window at row y and column `left`; 0 outside the image.
 template <class T> DEVICE f32 element(const FewWeights &p, Tap at, i32 y, i32 left, const T *under, const T *x) {
     bool within = (u32)(y + at.y) < p.ih && (u32)(left + at.x) < p.iw;
-    // Outside the image any element will do.
+    // Outside the image the address is that of any element, because the value is not used.
     f32 value = load(*(within ? under + at.offset : x));
     return within ? value : 0.0f;
 }

@@ -115,8 +115,9 @@ template <class T, class P> constexpr bool FITS_ALL_WAVES = sizeof(T) <= 4;
 // The number of elements that are unpacked at a time.
 template <bool SUMS> constexpr u32 TOGETHER = SUMS ? 4 : 2;
 
-// Whether a row is loaded while the row before it is computed, because a block waits for the sums
-// of each row. On AMD GPUs more waves hide that, and registers for it would take some of them.
+// Whether a block loads a row while it computes the row before. Otherwise it idles while it waits
+// for a row's sums. On AMD GPUs other waves fill that time, and the registers for a second row
+// would leave fewer waves.
 #if COMPILER_AMD
 template <class T> constexpr bool AHEAD = false;
 #else
@@ -292,8 +293,8 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
             statistics.mean[row] = slope.mean, statistics.rstd[row] = slope.rstd;
     }
     if constexpr (SUMS) {
-        // 16 bytes at a time, which the row's alignment allows here too: single elements would be
-        // stores of a part of each sector, several times each.
+        // 16 bytes at a time, which the row's alignment allows. Stores of single elements would
+        // write each sector several times, a part at a time.
         constexpr u32 GROUP = LANES<C>;
         auto write = [=](C *to, u32 first, const C *sum) {
             if (to == nullptr) return;

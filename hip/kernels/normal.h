@@ -9,7 +9,7 @@
 // error for a <= 13.3, beyond which exp(-a^2 / 2) is below the normal numbers: the error of r is at
 // most 2^-18. Roundings add (24 + 1.5 a^2) 2^-24, the second term from the exponential's argument.
 // So GELU has a relative error below 2^-16.8 where f16 holds the result as a normal number, and
-// below 2^-15.4 everywhere, and the slope has that error of Phi(-a) + a phi(a).
+// below 2^-15.4 everywhere. The slope's error is at most that share of Phi(-a) + a phi(a).
 #pragma once
 #include "approximate.h"
 

@@ -16,8 +16,8 @@ template <u32 A> struct Row {
     u32 first, last;
 };
 
-// `shape` has the number of rows in its lower half, and in its upper half the power of two that is the
-// number of elements which a block takes at a time, a multiple of every vector width.
+// The lower half of `shape` is the number of rows. The upper half is the binary logarithm of the
+// piece's size: the elements that a block takes at a time, a multiple of every vector width.
 template <u32 A> struct Table {
     u32 shape, pieces;
     Row<A> row[(TABLE_BYTES - 8) / sizeof(Row<A>)];

@@ -1,4 +1,4 @@
-// What reductions of tensors and of a chain's results share.
+// What reductions of tensors (reduce.hip) and of a chain's results (chain_reduce.hip) share.
 #pragma once
 #include "prelude.h"
 
@@ -22,7 +22,7 @@ struct Mean : Sum {
     }
 };
 
-// A part's elements of a dim of `len`.
+// The elements [begin, end) that part `index % parts` has of a dim of `len`.
 struct Part {
     u64 outer, begin, end;
 };

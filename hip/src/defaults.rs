@@ -249,7 +249,7 @@ fixed! {
         Guess("a tile with padding fits into shared memory without bank conflicts");
         "rows and columns of a transposing copy's tile";
     "burn-rocm/src/ops/norm/channels.rs", "LEAST_PART" = "4096";
-        Guess("a thread of 256 has 16 elements, beside some hundred instructions for the part itself");
+        Guess("16 elements for each of 256 threads; a part itself costs some hundred instructions");
         "fewest elements of a part of a channel";
     "burn-rocm/src/ops/norm/batch_rows.rs", "MOST_ACROSS" = "8"; CACHE_LINE;
         "pieces of 16 bytes that a block has side by side, in batch norm with channels last";

@@ -78,12 +78,13 @@ impl Device {
         }
     }
 
-    /// As [`Device::kernel_choice`], for a convolution that a library or a kernel may compute: it is
-    /// timed where the library's algorithms are ([`Config::conv_find`]). The first candidate is the
-    /// library.
+    /// As [`Device::kernel_choice`], for a convolution that a library or a kernel may compute. The
+    /// first candidate is the library. The third use times the candidates, unless
+    /// [`Config::conv_find`] is `immediate`, the device is deterministic, or it is in a group of
+    /// several ranks.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Device::kernel_choice`].
     pub fn conv_choice(
         &self,
         problem: KernelProblem,

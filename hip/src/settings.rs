@@ -17,7 +17,7 @@ pub use preset::Preset;
 use read::*;
 pub use values::*;
 
-/// `STEPS` of `chain.hip`: the most element-wise ops of one launch. Burn's Adam has 13 for each
+/// `STEPS` of `chain.h`: the most element-wise ops of one launch. Burn's Adam has 13 for each
 /// parameter.
 pub(crate) const STEPS: usize = 16;
 
@@ -433,8 +433,8 @@ pub fn deterministic() -> bool {
     settings().is_ok_and(|settings| settings.deterministic)
 }
 
-/// Whether the settings allow hipBLASLt ([`Config::hipblaslt`]). Never in deterministic mode, because
-/// its algorithms may add by atomics.
+/// Whether the settings ask for hipBLASLt ([`Config::hipblaslt`]). False in deterministic mode,
+/// because its algorithms may add by atomics.
 pub fn hipblaslt_asked() -> bool {
     settings().is_ok_and(|settings| settings.hipblaslt != HipblasLt::Off && !settings.deterministic)
 }

@@ -1,5 +1,5 @@
-//! hipBLASLt's epilogues against f64, and when they serve: by the heuristic's first algorithm, by
-//! trial, and not at all.
+//! hipBLASLt's epilogues against f64, and when they are used: by the heuristic's first algorithm
+//! (`on`), by trial (`auto`), and not at all.
 //!
 //! A process has one set of settings, so each case is a process of its own.
 #![allow(missing_docs, clippy::unwrap_used)]
@@ -365,7 +365,7 @@ impl Layer {
     }
 }
 
-/// Layers, each four times, and who computed them.
+/// Computes layers four times each, and prints how many products hipBLASLt computed.
 #[test]
 #[ignore = "run by the tests below, with other settings"]
 fn layers_four_times() {
@@ -379,7 +379,7 @@ fn layers_four_times() {
             layer.check(results);
         }
     }
-    // Another device's hipBLASLt, or another GPU's, may have no algorithm for some.
+    // The number may be smaller on other devices, whose hipBLASLt may have no algorithm for some.
     said("joined", lines.iter().filter(|line| line.contains("hipblasLtMatmul")).count());
     let stats = store().stats();
     said("trials", (stats.trials, stats.hits, stats.stored, stats.entries));
@@ -455,12 +455,13 @@ fn a_second_process_times_nothing() {
     let entries = first[1].rsplit_once(", ").unwrap().1.trim_end_matches(')').to_owned();
     assert_ne!(entries, "0");
     let second = cache.said_by("layers_four_times", &[AUTO]);
-    // A product alone is not looked up where hipBLASLt computes it with what follows.
+    // The store is not asked for a product alone where hipBLASLt computes it with its epilogue.
     let nothing = (second[1].starts_with("trials (0, "), second[1].ends_with(&format!(", 0, {entries})")));
     assert_eq!(nothing, (true, true), "{second:?}");
 }
 
-/// With any choice that the store may have, results are right. One that hipBLASLt does not have goes.
+/// Results are right with any choice in the store. A choice that hipBLASLt does not have is
+/// removed.
 #[test]
 fn every_stored_choice_computes() {
     let cache = Cache::new("each");

@@ -32,7 +32,7 @@ fn cases(shrink: usize) -> Vec<Case> {
         let lengths = lengths.into_iter().map(|length| length.div_ceil(shrink)).collect();
         Case { name, lengths, heads, key_heads, features }
     };
-    // As the tokens of texts: most are short.
+    // Lengths like those of texts in tokens: most are short.
     let mixed: Vec<usize> = (0..64).map(|at| 16 + (at * at * 389) % 1009).collect();
     let uneven: Vec<usize> = [8192].into_iter().chain([128; 63]).collect();
     vec![
@@ -137,7 +137,7 @@ fn main() -> Result<(), RocmError> {
                 }
                 let [q, grad] = [(); 2].map(|()| padded([batch, longest, heads, features], dtype));
                 let [k, v] = [(); 2].map(|()| padded([batch, longest, key_heads, features], dtype));
-                // What an application that pads would hide.
+                // The mask that an application with padding would pass.
                 let hidden: Vec<bool> =
                     lengths.iter().flat_map(|&length| (0..longest).map(move |key| key >= length)).collect();
                 let hidden = TensorData::new(hidden, [batch, 1, 1, longest]);

@@ -4,12 +4,12 @@
 //! `several_gpus` first prints what the model says of two H200 beside what was measured there, and the
 //! error, then the estimates. It runs on the host and needs no GPU.
 //!
-//! The model: an all-reduce of `b` bytes takes `latency + b * 2 (n - 1) / n / bandwidth`, within a node
-//! and between nodes, whichever is longer, since the libraries pipeline the two. Between nodes each GPU
-//! sends its part of the node's bytes through its own network card. Gradients are reduced in the
-//! buckets of `burn_rocm_nn::parallel::DataParallel`, one after the other; beside the backward pass, a
-//! bucket begins when its share of the pass is over. What a collective takes from kernels that run
-//! beside it is not part of the model, nor is a host that is late.
+//! The model: an all-reduce of `b` bytes takes `latency + b * 2 (n - 1) / n / bandwidth`, within a
+//! node or between nodes, whichever is longer, since the libraries pipeline the two. Between nodes
+//! each GPU sends its part of the node's bytes through its own network card. Gradients are reduced
+//! in the buckets of `burn_rocm_nn::parallel::DataParallel`, one after the other. Beside the
+//! backward pass, a bucket begins when its share of the pass is over. The model leaves out what a
+//! collective takes from kernels that run beside it, and a host that is late.
 
 /// The bytes from which a bucket is full, as in `DataParallel`.
 const BUCKET: f64 = (25 << 20) as f64;
@@ -17,7 +17,8 @@ const BUCKET: f64 = (25 << 20) as f64;
 const SMALLEST: f64 = BUCKET / 16.0;
 /// The backward pass's share of a step: it computes two products for each one of the forward pass.
 const BACKWARD: f64 = 2.0 / 3.0;
-/// Bytes a second at which gradients are packed: a copy reads and writes on an H200.
+/// Bytes of gradients packed in a second: half of an H200's bandwidth, since a copy reads and
+/// writes.
 const PACKING: f64 = 2.0e12;
 
 /// The links of a machine.

@@ -17,8 +17,8 @@ struct How {
     suffix: &'static str,
 }
 
-/// The bars in seconds of ResNet-50 and of BERT base with stock modules, at a batch of 16; 0 is
-/// none.
+/// The bars (required times) in seconds of ResNet-50 and of BERT base with stock modules, at a
+/// batch of 16; 0 is none.
 fn bars(how: How) -> [f64; 2] {
     match (how.precision, how.graph) {
         _ if how.suffix == FUSED => [0.0; 2],
@@ -71,8 +71,8 @@ where
     }
 }
 
-/// The model's scores of a batch, again and again. With a graph, the first calls run op by op, the
-/// next captures, and all others are replays.
+/// Computes the model's scores of a batch at each call. With a graph, the first calls run op by op,
+/// the next call captures, and later calls replay.
 fn timed<M>(size: usize, how: How, device: &burn_rocm::RocmDevice) -> Timed
 where
     M: Scored<Rocm> + 'static,
@@ -91,7 +91,8 @@ where
     let body = move || {
         calls += 1;
         if !how.graph || calls <= WARM_UPS {
-            // Held until the next call, so that no deferred op finds that nobody wants its result.
+            // Held until the next call, because a deferred op whose result nobody holds stores
+            // nothing.
             drop(last.replace(scores()));
             return;
         }

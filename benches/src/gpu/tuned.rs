@@ -18,7 +18,7 @@ use crate::Options;
 
 /// The models, each with its batch.
 const MODELS: [(&str, usize); 3] = [("CNN", 512), ("ResNet-18", 64), (TRANSFORMER, 16)];
-/// It has no convolutions.
+/// The model without convolutions.
 const TRANSFORMER: &str = "transformer";
 
 /// Ways to choose algorithms: `BURN_ROCM_CONV_FIND`, `BURN_ROCM_GEMM_FIND` and
@@ -115,8 +115,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
 }
 
-/// Processes with an empty store and with the filled one, in turns: for each the median of the
-/// seconds, and the most that any has timed and found.
+/// Starts processes with an empty store and with a filled one, in turns. Returns for each the
+/// median of the seconds, and the most problems that any of them has timed and found.
 fn row(options: &Options, model: &str, values: [&str; 3], cache: &Path) -> Result<[Start; 2], String> {
     let start = || once(options, model, values, cache);
     // Compiles kernels, and MIOpen's.

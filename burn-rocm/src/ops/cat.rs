@@ -104,10 +104,10 @@ pub(super) fn fill(
     launch_split(copies, out, split, &mut submit)
 }
 
-/// What becomes of a launch.
+/// Takes each launch, to submit or to collect it.
 type Go<'f, 'a> = &'f mut dyn FnMut(Launch<'a>, Grid) -> hip::Result<()>;
 
-/// Copies of inputs to their places, for [`Copies::launches`].
+/// Copies of inputs to their places in `out`, which [`Copies::launches`] turns into launches.
 pub(crate) struct Copies<'a> {
     copies: Vec<Copy<'a>>,
     out: &'a RocmTensor,
@@ -132,7 +132,7 @@ impl<'a> Copies<'a> {
         Ok(Some(Self { copies, out }))
     }
 
-    /// Their launches, for any stream.
+    /// The launches of the copies, for any stream.
     pub(super) fn launches(self) -> hip::Result<Vec<(Launch<'a>, Grid)>> {
         let mut launches = Vec::new();
         launch_split(self.copies, self.out, true, &mut |launch, grid| {

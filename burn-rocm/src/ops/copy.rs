@@ -48,9 +48,9 @@ pub(crate) fn copy(tensor: &RocmTensor) -> hip::Result<RocmTensor> {
     Ok(out)
 }
 
-/// Whether the copy may be a step of a chain of deferred ops. If a sum follows, the copy is then
-/// never stored. A small copy costs a launch either way. A chain reads four neighbours at a time, so
-/// only outer axes may be permuted or repeated.
+/// Whether the copy may be a step of a chain of deferred ops. If a sum follows, the chain never
+/// stores the copy. A small copy gains nothing, because it costs a launch either way. A chain reads
+/// four neighbours at a time, so only outer axes may be permuted or repeated.
 fn suits_a_chain(tensor: &RocmTensor) -> bool {
     const GROUP: usize = 4;
     const LEAST_BYTES: usize = 1 << 20;
@@ -101,8 +101,8 @@ pub(crate) fn writable(mut tensor: RocmTensor) -> hip::Result<RocmTensor> {
     if is_packed(&tensor) && tensor.can_overwrite() { Ok(tensor) } else { copy(&tensor) }
 }
 
-/// Checks that an op may write the tensor's memory, whoever else holds it, and enqueues the ops that
-/// were put off and still have to read it.
+/// Checks that an op may write the tensor's memory, even if others hold it, and enqueues the
+/// deferred ops that still have to read it.
 pub(crate) fn may_be_written(op: &'static str, tensor: &RocmTensor) -> hip::Result<()> {
     if !tensor.layout().names_each_once() {
         return invalid(op, "a target whose elements have memory of their own", "an expanded tensor");
@@ -111,7 +111,7 @@ pub(crate) fn may_be_written(op: &'static str, tensor: &RocmTensor) -> hip::Resu
     if memory.is_read_only() {
         return invalid(op, "a target that may be written", "read-only memory of another library");
     }
-    // Two imports of the same memory of another library are two buffers.
+    // Compares memory, because two imports of the same memory of another library are two buffers.
     enqueue_readers(|buffer| buffer.overlaps(memory))
 }
 

@@ -74,7 +74,7 @@ pub fn linear_relu(
     by_two(x, weight, bias)
 }
 
-/// The output of a linear layer and GELU by its approximation with tanh, and what GELU has read.
+/// The output of a linear layer with GELU by tanh after it, and GELU's input.
 #[derive(Clone, Debug)]
 pub struct LinearGelu {
     /// `[.., out]`.
@@ -114,8 +114,9 @@ pub fn linear_gelu_tanh(
     by_two(x, weight, bias)
 }
 
-/// The gradients with respect to [`LinearGelu::before`] and to the bias of [`linear_gelu_tanh`], from
-/// the gradient of the output of the linear layer after it, with this `weight`.
+/// The gradients with respect to [`LinearGelu::before`] and to the bias of [`linear_gelu_tanh`].
+/// Its output goes through a linear layer with `weight`; `grad` is the gradient of that layer's
+/// output.
 ///
 /// # Shapes
 /// - `grad`: `[.., last]`

@@ -1,6 +1,6 @@
 //! Products together with what follows them, by hipBLASLt if the settings ask for it. Each function
-//! returns `None` if hipBLASLt does not compute the product, and the caller then computes it as
-//! without hipBLASLt. `today` does that; it is only called to be timed.
+//! returns `None` if hipBLASLt does not compute the product, and the caller then computes it in the
+//! way without hipBLASLt. The argument `today` is that way; it is only called to be timed.
 
 use std::sync::Once;
 
@@ -28,8 +28,8 @@ pub fn joins_products(device: &RocmDevice) -> bool {
     asked() && device.open().is_ok_and(|device| device.blas_lt().is_ok())
 }
 
-/// Whether hipBLASLt computes a linear layer of `sizes` rows, inputs and outputs, or its gradients of
-/// weight and bias. Else also why, if that is not because the other way is faster.
+/// Whether hipBLASLt computes a linear layer of `sizes` (rows, inputs and outputs), or the
+/// gradients of its weight and bias. If not, the text says why.
 pub(crate) fn linear(
     device: &hip::Device,
     dtype: hip::DType,
@@ -226,9 +226,9 @@ pub(crate) fn weight_and_bias(
     Ok(taken.then(|| [out, sums]))
 }
 
-/// The gradient with respect to what GELU by tanh has read, `before [.., hidden]`, through the layer
-/// after it, whose weight is `[hidden, out]`, and the sums of its columns: `grad [.., out]` is the
-/// gradient of that layer's output.
+/// The gradient with respect to GELU's input `before [.., hidden]` (GELU by tanh), and the sums of
+/// its columns. GELU's output goes through a layer with the weight `[hidden, out]`. The gradient of
+/// that layer's output is `grad [.., out]`.
 pub(crate) fn gelu_gradient(
     grad: &RocmTensor,
     weight: &RocmTensor,

@@ -13,10 +13,10 @@ use crate::tensor::RocmTensor;
 /// The elements that a block takes at a time, a power of two.
 const PIECE: usize = 4096;
 
-/// The same where such pieces would leave much of a GPU idle.
+/// The same for so few elements that larger pieces would leave much of a GPU idle.
 const SHORT_PIECE: usize = 1024;
 
-/// Pieces for each compute unit that keep a GPU busy.
+/// The fewest pieces for each compute unit that keep a GPU busy.
 const BUSY: usize = 4;
 
 /// `TABLE_BYTES` of `optim.hip`, in words.

@@ -181,9 +181,9 @@ impl Step {
 
     /// Adds a parameter, its gradient (of the same shape) and its state. The gradient may be of a
     /// narrower float type, as when a model computes in f16 or bf16 and its parameters are f32. The
-    /// kernels read such gradients. Other narrower ones, those of f64 parameters, are cast to the
-    /// parameter's dtype first, each in a launch. Returns the new parameter and the new state. Only
-    /// [`run`](Self::run) computes their elements.
+    /// kernels read such gradients. Narrower gradients of f64 parameters are cast to f64 first,
+    /// each in a launch. Returns the new parameter and the new state. Only [`run`](Self::run)
+    /// computes their elements.
     ///
     /// A new tensor reuses the memory of the old one if the argument is its only owner. If the
     /// parameter or its gradient has its channels last in memory (`[batch, channels, height,
@@ -519,8 +519,8 @@ pub fn clip_to_norm(tensors: &[RocmTensor], most: f32) -> Result<(Vec<RocmTensor
     Ok((scale_to_norm(tensors, norm.clone(), most)?, norm))
 }
 
-/// The tensors times `min(1, most / norm)`, where `norm` has shape `[1]`. As [`clip_to_norm`], for
-/// tensors that are a part of those whose norm it is.
+/// The tensors times `min(1, most / norm)`, where `norm` has shape `[1]`. This is [`clip_to_norm`]
+/// with a given norm, for tensors that are only a part of those that have this norm.
 ///
 /// # Errors
 /// `Invalid` for tensors of several devices; an error of the device.
@@ -553,7 +553,7 @@ pub fn scale_to_norm(
     Ok(places.into_iter().filter_map(find).collect())
 }
 
-/// Casts the gradients that the kernel does not read as they are to the parameters' dtype.
+/// Casts gradients to the parameters' dtype, unless the kernel reads them as they are.
 fn widen_gradients(group: &mut Group<Kind>) -> Result<(), RocmError> {
     for row in &mut group.rows {
         if row[1].kernel_type()? != group.key.by {

@@ -40,7 +40,7 @@ pub fn pack(tensors: &[RocmTensor]) -> hip::Result<RocmTensor> {
     Ok(out)
 }
 
-/// The elements of this range of what [`pack`] would give, as a tensor of their own.
+/// The elements of a range of [`pack`]'s result, as a tensor of their own.
 ///
 /// # Errors
 /// As [`pack`]; `Invalid` if the range is empty or ends behind the last element.
@@ -109,11 +109,12 @@ impl<'a> PackBeside<'a> {
         Ok(copies.map(|copies| Self { copies, out, factor }))
     }
 
-    /// Loads the kernels, which may compile them. What it returns enqueues their launches, once.
+    /// Loads the kernels, which may compile them. Returns a function that enqueues their launches,
+    /// once.
     pub(crate) fn prepare(self) -> hip::Result<impl FnMut(Beside<'_>) -> hip::Result<()> + use<'a>> {
         let mut launches = self.copies.launches()?;
         if let Some(factor) = self.factor {
-            // The op of `scale`.
+            // The same op as in `scale`.
             let ty = self.out.kernel_type()?;
             let kernel = Template::binary_scalar.functor(Functor::Mul).ty(ty);
             launches.push(flat_in_place("scale", kernel, self.out, &[compute(factor.into(), ty)])?);

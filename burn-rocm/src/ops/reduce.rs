@@ -187,7 +187,8 @@ impl Lines {
         }
     }
 
-    /// Sums the result of deferred ops in one kernel with them, if it can. Returns whether it did.
+    /// Sums the result of deferred ops in one kernel with these ops, if it can. Returns whether it
+    /// did.
     fn join_deferred(
         &self,
         op: &'static str,
@@ -199,14 +200,15 @@ impl Lines {
         let (dtype, out_dtype) = (self.tensor.kernel_type()?, out.kernel_type()?);
         let (template, grid) = match (self.inner, self.wide_blocks()) {
             (1, _) => (Template::chain_rows, self.row_grid(parts)),
-            // `chain_columns` has the order of neighbouring columns alone.
+            // `chain_columns` sums only in the order of wide columns (`wide_columns` of
+            // reduce.hip).
             (_, (0, _)) => return Ok(false),
             _ => (Template::chain_columns, self.columns_grid(parts)),
         };
         let summed =
             matches!(functor, Functor::Sum | Functor::Mean) && [dtype, hip::DType::F32].contains(&out_dtype);
         let elements = self.outer * self.len * self.inner;
-        // Kernels under trial are repeated, and a chain runs once.
+        // A trial repeats a kernel, and a chain can run only once.
         if !summed
             || device.block_threads() == 1
             || device.finds_kernels()

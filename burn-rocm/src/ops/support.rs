@@ -81,8 +81,9 @@ pub enum FusedOp {
     /// [`bias_act`](crate::fused::bias_act), [`add_act`](crate::fused::add_act),
     /// [`silu_mul`](crate::fused::silu_mul) and the like, of any shape.
     Activation,
-    /// A linear layer with a bias of `[.., in]`: Burn's, [`linear_add`](crate::fused::linear_add) and
-    /// [`linear_relu`](crate::fused::linear_relu). The gradient is that of weight and bias.
+    /// A linear layer of an input `[.., in]`, with a bias: Burn's,
+    /// [`linear_add`](crate::fused::linear_add) and [`linear_relu`](crate::fused::linear_relu). The
+    /// gradient is that of weight and bias.
     Linear {
         /// The number of outputs.
         outputs: usize,

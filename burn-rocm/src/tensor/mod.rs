@@ -273,8 +273,8 @@ impl RocmTensor {
         }
     }
 
-    /// Whether this value is the only owner of its buffer now, also if an op that was put off is
-    /// another. Then it enqueues nothing.
+    /// Whether this value is the only owner of its buffer. A deferred op that holds the buffer
+    /// counts as an owner, and stays deferred.
     pub(crate) fn is_held_once(&self) -> bool {
         !self.buffer.is_foreign() && Arc::strong_count(&self.buffer) == 1
     }

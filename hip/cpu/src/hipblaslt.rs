@@ -23,9 +23,9 @@ pub fn hipblaslt_table() -> Hipblaslt {
 /// What a `hipblasLtHandle_t` points to.
 struct Handle;
 
-/// Each sum in one run.
+/// The number of the algorithm that adds up each sum in one run.
 const WHOLE: u64 = 1;
-/// Sums of [`BLOCK`] terms, which are added.
+/// The number of the algorithm that adds up [`BLOCK`] terms at a time, and then these sums.
 const BLOCKED: u64 = 2;
 /// Terms of a sum of [`BLOCKED`].
 const BLOCK: usize = 256;

@@ -6,6 +6,6 @@
 #define __builtin_inff() __builtin_bit_cast(float, 0x7f800000u)
 #define __builtin_nanf(text) __builtin_bit_cast(float, 0x7fc00000u)
 
-// CUDA's own variable is constant only to the assembler, so loops over a warp's lanes would not be
-// unrolled.
+// A constant for the compiler too, so that it unrolls loops over a warp's lanes. CUDA's own variable
+// is a constant only for the assembler.
 #define warpSize 32

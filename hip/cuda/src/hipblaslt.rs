@@ -45,8 +45,8 @@ fn answer(status: lt::cublasStatus_t) -> Outcome {
     })
 }
 
-/// The algorithms that this process knows. hipBLASLt's have 16 bytes and cuBLASLt's have 64, so
-/// those of hipBLASLt hold a number.
+/// The algorithms that this process knows, by number. An algorithm of hipBLASLt has room for 16
+/// bytes and one of cuBLASLt has 64, so the former holds the number of the latter.
 #[derive(Default)]
 struct Known {
     all: Vec<lt::cublasLtMatmulAlgo_t>,

@@ -19,7 +19,7 @@ pub type Outcome<T = ()> = Result<T, hipblasStatus_t>;
 /// An algorithm that computes a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Algorithm {
-    /// The provider's number of it.
+    /// The number by which the provider finds it.
     pub number: u64,
     /// The workspace that it needs, in bytes.
     pub workspace: usize,

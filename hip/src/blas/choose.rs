@@ -32,8 +32,8 @@ pub(super) const REPEATS: usize = 4;
 const MOST_SHAPES: usize = 1 << 14;
 /// Bytes before and behind a trial's result, which no solution may write.
 const GUARD: usize = 4096;
-/// What a trial's memory holds in every byte that is not part of a matrix: a NaN in every float
-/// type, so that a solution shows that reads a result which it should only write.
+/// What fills a trial's memory, in every byte: NaN in every float type. A solution that reads a
+/// result which it should only write then gives NaN.
 const FILL: u8 = 0xff;
 
 /// The choices so far, by problem.
@@ -44,7 +44,7 @@ pub(super) struct Chooser<P> {
 
 /// What is known of a shape.
 struct Known {
-    /// The store's generation when it was asked for the shape.
+    /// The store's generation when the shape was last looked up there.
     asked: Option<u64>,
     state: State,
 }
@@ -71,7 +71,7 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Its bytes. Errors that wait for the program's next read go on waiting.
+    /// Its bytes. Recorded errors stay for the program's next read.
     pub(super) fn read(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.bytes];
         self.buffer.device().read_quietly(self.buffer, self.offset, &mut bytes)?;
@@ -265,8 +265,8 @@ impl Blas {
             Ok(buffer)
         };
         let scratch = new()?;
-        // What the product adds to. A copy, because between the rows of the result may be other
-        // tensors, which other threads may write meanwhile.
+        // A copy of what the product adds to, because other tensors may lie between the rows of the
+        // result, and other threads may write them during the trial.
         let adds = match product.beta == 0.0 {
             true => None,
             false => {

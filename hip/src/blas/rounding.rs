@@ -64,9 +64,9 @@ pub(super) fn first_apart(
     None
 }
 
-/// The first byte that a product wrote outside its matrices: before the first element, which lies
-/// `guard` bytes into the memory, between two columns or two matrices, or behind the last element.
-/// `size` is that of an element.
+/// The first byte that a product wrote outside its matrices: before the first element, between two
+/// columns or two matrices, or behind the last element. The first element lies `guard` bytes into
+/// the memory, and `size` is the size of an element.
 pub(super) fn first_outside(
     plan: &Plan,
     size: usize,

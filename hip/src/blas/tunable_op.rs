@@ -89,7 +89,7 @@ impl Blas {
     /// A line says neither whether the product adds to its result nor how far the matrices of a
     /// batch lie apart, so it becomes an entry of each kind, without gaps between matrices. Left
     /// out are lines for other libraries (hipBLASLt) and other operations (scaled products, complex
-    /// numbers). Nothing is timed or compared here. What was read serves from the next use of each
+    /// numbers). Nothing is timed or compared here. An entry serves from the next use of its
     /// product on, also in this process.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl Blas {
                 return Err(Error::invalid(IMPORT, format!("{name} `{expected}`"), at(&found)));
             }
         }
-        // Also if one can't be written: those before it were added.
+        // Even if an entry can't be written, because those before it were added.
         let _changed = Changes(tuning_store());
         for product in &products {
             for adds in [false, true] {

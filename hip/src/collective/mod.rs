@@ -207,14 +207,14 @@ impl Communicator {
     /// side by side with this one: the device has issued it since the pass began, or it was not
     /// joined when the pass began.
     ///
-    /// `prepare` loads the kernels, which may compile them, and builds their launches. What it
-    /// returns enqueues them on the stream that it gets, by [`Launch::submit_on`]. They read
-    /// `inputs` and `constants`, and write `out`. Nobody may write these buffers before the result
-    /// is joined. Work that writes `constants` was enqueued before the pass began.
+    /// `prepare` loads the kernels, which may compile them, and builds their launches. It returns a
+    /// function that enqueues the launches on the stream that it gets, by [`Launch::submit_on`].
+    /// They read `inputs` and `constants`, and write `out`. Nobody may write these buffers before
+    /// the result is joined. Work that writes `constants` was enqueued before the pass began.
     ///
     /// # Errors
-    /// As for [`all_reduce`](Self::all_reduce). Nothing is enqueued after an error of `prepare`. An
-    /// error of what it returns is the group's failure.
+    /// As for [`all_reduce`](Self::all_reduce). Nothing is enqueued after an error of `prepare`. If
+    /// the function that it returned fails, the group has failed.
     ///
     /// [`Launch::submit_on`]: crate::Launch::submit_on
     #[allow(clippy::too_many_arguments)] // RCCL's own arguments.
@@ -239,9 +239,9 @@ impl Communicator {
         let (ranks, whole) = ((self.rank(), self.size()), Some(Part::whole(out)));
         let prepared = call.prepare(self.device(), ranks, whole, whole)?;
         let buffers = inputs.iter().chain(constants).cloned().collect();
-        // Before the call: if another rank fails while a thread is in a call, that call must end
-        // within microseconds (`RETURNS` in `member.rs`), and a compilation takes seconds. What
-        // uses the buffers is enqueued by the call, whose work covers these uses.
+        // Before the call: if another rank fails while a thread is in a call, that call must return
+        // within `RETURNS` (`member.rs`), and a compilation may take longer. The call enqueues
+        // all uses of the buffers, so its work covers them.
         let mut fill = not_noted(prepare)?;
         let beside = Beside { point, fill: &mut fill, buffers };
         issue(&[(self.member(), &prepared)], Some(beside)).map(Some)

@@ -83,8 +83,8 @@ pub struct Device {
     pub(crate) collectives: Mutex<BTreeMap<u64, u64>>,
     /// The number of collectives issued.
     pub(crate) issued: AtomicU64,
-    /// For each group, by the number of this device's rank, how many of its collectives were not
-    /// joined. Groups that have none are left out.
+    /// For each group, by the number of this device's rank, how many of its collectives are not
+    /// joined yet. Groups that have none are left out.
     pub(crate) unjoined: Mutex<BTreeMap<u64, usize>>,
     /// Whether it has been in a group of several ranks.
     pub(crate) replica: AtomicBool,

@@ -62,7 +62,7 @@ struct Open {
     launches: u64,
     /// The device's collectives before the pass.
     issued: u64,
-    /// The groups, by the numbers of the device's ranks, with collectives that were not joined then.
+    /// The groups whose collectives were not all joined then, by the numbers of the device's ranks.
     unjoined: Vec<u64>,
 }
 
@@ -143,7 +143,8 @@ impl Pass {
             return Err(Error::invalid(OP, "new buffers of the device", "a buffer of another kind"));
         }
         watch::at_ops(op_begins);
-        // Before the first point: the compute stream waits for what was joined until then.
+        // Read before the first point, because the compute stream waits only for what is joined by
+        // then.
         let unjoined = {
             let unjoined = device.unjoined.lock().unwrap_or_else(PoisonError::into_inner);
             unjoined.keys().copied().collect()

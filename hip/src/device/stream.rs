@@ -344,7 +344,7 @@ impl Stream {
         self.chain.any.store(false, Ordering::Release);
     }
 
-    /// Launches one list, which is empty then. The caller sets `Chain::any`.
+    /// Launches one list and empties it. The caller sets `Chain::any`.
     #[cold]
     pub(crate) fn launch_pending(&self, pending: &mut Pending) {
         if let Some(kernel) = pending.kernel.take() {
@@ -354,8 +354,8 @@ impl Stream {
         pending.clear();
     }
 
-    /// Launches a list by this kernel, whose one argument begins with the list's steps and which
-    /// writes `more` bytes besides their results. The list is empty then.
+    /// Launches a list by this kernel and empties the list. The kernel's one argument begins with
+    /// the list's steps. The kernel writes `more` bytes besides their results.
     pub(crate) fn launch_as(
         &self,
         pending: &mut Pending,
@@ -383,8 +383,8 @@ impl Stream {
         pending.clear();
     }
 
-    /// Tells the deferred ops that nobody will read the memory from `start` to `end` as it is after
-    /// them, so that they need not store results there.
+    /// Tells the deferred ops that nobody will read their results from the memory between `start`
+    /// and `end`, so that they need not store them there.
     #[inline]
     pub(crate) fn forget(&self, start: usize, end: usize) {
         if self.defers() {

@@ -81,7 +81,7 @@ pub(super) struct Prepared {
     choices: Vec<Choice>,
     /// The tuning store's entry that `choices` begins with.
     stored: OnceLock<TuningEntry>,
-    /// The store's generation when it was asked for the entry.
+    /// The store's generation when the entry was last looked up there.
     asked: AtomicU64,
     /// The timed algorithms, which replace `choices`; empty if timing failed.
     timed: OnceLock<Vec<Choice>>,

@@ -37,7 +37,7 @@ pub(crate) struct KernelChoices(Mutex<HashMap<KernelProblem, Trial>>);
 
 #[derive(Default)]
 pub(super) struct Trial {
-    /// The tuning store's generation when it was asked.
+    /// The tuning store's generation when the problem was last looked up there.
     pub(super) asked: Option<u64>,
     pub(super) uses: u32,
     pub(super) chosen: Option<usize>,

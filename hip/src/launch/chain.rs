@@ -1,12 +1,12 @@
 //! Chains: element-wise ops over tensors of one length, which are deferred and launched together.
 //!
-//! What makes a small op slow is its launch (2 to 4 us of the host's time, depending on the
-//! driver), not its elements. What makes a large op slow is that it reads and writes memory, so ops
-//! that follow one another are one pass over it instead of one each. Therefore a device's compute
-//! stream keeps lists of deferred steps. Any other work on the stream, any event recorded in it and
-//! any wait for it launches the lists first, so only the timing differs. The kernel applies the
-//! steps to each element in their order. It uses the same functors as the ops' own kernels and
-//! rounds each result to the tensor's dtype, so the bits are the same.
+//! A small op spends its time on the launch (2 to 4 us of the host's time, depending on the
+//! driver), not on its elements. A large op spends it on reading and writing memory. One launch for
+//! several ops saves launches, and passes over memory. Therefore a device's compute stream keeps
+//! lists of deferred steps. Any other work on the stream, any event recorded in it and any wait for
+//! it launches the lists first, so only the timing differs. The kernel applies the steps to each
+//! element in their order. It uses the same functors as the ops' own kernels and rounds each result
+//! to the tensor's dtype, so the bits are the same.
 
 use std::sync::atomic::Ordering;
 
@@ -33,7 +33,7 @@ pub struct Elements<'a> {
     pub buffer: &'a Buffer,
     /// The byte offset of the first element.
     pub byte_offset: usize,
-    /// Where the elements lie; `None` for contiguous ones.
+    /// The shape and strides of the elements; `None` if they are contiguous.
     pub over: Option<Over<'a>>,
 }
 
@@ -81,7 +81,7 @@ impl Device {
         match dtype {
             _ if self.chain_limit == 0 => Err("chains are off on this device or by BURN_ROCM_CHAIN"),
             _ if bytes == 0 => Err("no elements"),
-            _ if bytes > self.chain_bytes => Err("tensors of more bytes than BURN_ROCM_CHAIN_BYTES"),
+            _ if bytes > self.chain_bytes => Err("a result of more bytes than BURN_ROCM_CHAIN_BYTES"),
             DType::F32 | DType::F16 | DType::BF16 => Ok(()),
             _ => Err("chains have f32, f16 and bf16 only"),
         }
@@ -94,11 +94,13 @@ impl Device {
     }
 
     /// Defers an op, to launch it together with others. Returns `false` and does nothing if the op
-    /// can't be deferred: its result is empty, larger than
-    /// [`Config::chain_bytes`](crate::Config::chain_bytes) or not at a 16-byte boundary, as each
-    /// contiguous operand must be; an operand is strided along more than four axes, or shares memory
-    /// with the result at other elements; `chain.hip` lacks the functor or dtype; or chains are off
-    /// for the device.
+    /// can't be deferred:
+    /// - its result is empty or larger than [`Config::chain_bytes`](crate::Config::chain_bytes);
+    /// - its result or a contiguous operand is not at a 16-byte boundary;
+    /// - an operand is strided along more than four axes, or shares memory with the result at other
+    ///   elements;
+    /// - the kernel lacks the functor or dtype;
+    /// - chains are off for the device.
     ///
     /// # Errors
     /// `Invalid` for a range past its buffer's end or a buffer of another device; `Compilation` if
@@ -206,7 +208,7 @@ impl Device {
 
 /// The list that the op joins. Launches what must come before the op.
 fn list_for<'l>(stream: &Stream, lists: &'l mut [Pending], next: &Next, len: usize) -> &'l mut Pending {
-    // A conversion may suit both lists, one of which may compute its operand.
+    // A conversion may suit both lists. It joins the one that computes its operand.
     let shares = lists.iter().position(|list| list.takes(next, len) && !list.is_apart_from(next));
     let own = shares.or_else(|| lists.iter().position(|list| list.takes(next, len)));
     for (at, list) in lists.iter_mut().enumerate() {

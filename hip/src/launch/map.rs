@@ -1,19 +1,19 @@
-//! How a chain's operand lies in memory, if not as the result does: broadcast, or at strides.
+//! Maps: how a chain's operand lies in memory if it is broadcast or strided.
 
 use bytemuck::{Pod, Zeroable};
 
-/// The values of `Source` in `chain.hip` for operands with a map.
+/// The values of `Source` in `chain.h` for operands with a map.
 const ONE: u8 = 4;
 const NEIGHBOURS: u8 = 5;
 const APART: u8 = 6;
 
-/// `MAP_AXES` of `chain.hip`.
+/// `MAP_AXES` of `chain.h`.
 const AXES: usize = 4;
 
-/// `GROUP` of `chain.hip`: the elements that a thread reads at once.
+/// `GROUP` of `chain.h`: the elements that a thread reads at once.
 const GROUP: usize = 4;
 
-/// `Map` of `chain.hip`: axes from the innermost outwards.
+/// `Map` of `chain.h`: axes from the innermost outwards.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 pub(crate) struct Map {
@@ -37,14 +37,15 @@ pub struct Over<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mapped {
     pub(crate) map: Map,
-    /// The distances of the operand's least and greatest element from its first.
+    /// The distances from the operand's first element to those at the lowest and the highest
+    /// address.
     pub(crate) least: isize,
     pub(crate) greatest: isize,
 }
 
 impl Mapped {
-    /// The map of an operand; `None` if it has too many axes after all that can be merged are, or
-    /// more than 2^31 elements between its first and its last.
+    /// The map of an operand; `None` if it has more than [`AXES`] axes after merging, or if the op
+    /// or the operand's memory spans 2^31 elements or more.
     pub(crate) fn new(over: Over<'_>) -> Option<Self> {
         let mut axes = [(1usize, 0isize); AXES];
         let mut rank = 0;
@@ -88,7 +89,7 @@ impl Mapped {
     }
 
     /// How the kernel reads a group of `size`-byte elements of an operand at `address`: see
-    /// `Source` of `chain.hip`.
+    /// `Source` of `chain.h`.
     pub(crate) fn source(&self, address: u64, size: usize) -> u8 {
         let Map { rank, size: sizes, stride, .. } = &self.map;
         let outer = &stride[1..*rank as usize];
@@ -107,7 +108,7 @@ impl Mapped {
     }
 }
 
-/// `factor` and `shift` with which `chain.hip` divides an index below 2^31: with `l` the least
+/// `factor` and `shift` with which `chain.h` divides an index below 2^31: with `l` the least
 /// exponent for which `2^l >= size`, they are `ceil(2^(31 + l) / size)` and `l`. The error of the
 /// factor is below `2^l / 2^(31 + l)`, which is exact for 31 bits (Granlund and Montgomery 1994,
 /// "Division by Invariant Integers using Multiplication", theorem 4.2).
@@ -120,7 +121,7 @@ fn reciprocal(size: u32) -> (u32, u32) {
 mod tests {
     use super::*;
 
-    /// `offset_of` of `chain.hip`.
+    /// `offset_of` of `chain.h`.
     fn offset_of(map: &Map, mut i: u32) -> i32 {
         let mut offset = 0;
         for axis in 0..map.rank as usize - 1 {

@@ -1,5 +1,4 @@
-//! A chain whose last result is summed along an axis by the same kernel, which `chain_reduce.hip`
-//! has.
+//! Chains that end in a sum along an axis, computed by the same kernel (`chain_reduce.hip`).
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -29,7 +28,7 @@ pub struct DeferredSum<'a> {
     pub input: Elements<'a>,
     /// Their dtype.
     pub dtype: DType,
-    /// Whether nobody reads them afterwards.
+    /// Whether nobody reads the elements afterwards, so that they need not be stored.
     pub is_last_use: bool,
     /// `[outer, len, inner]`.
     pub sizes: [usize; 3],
@@ -55,9 +54,9 @@ struct Reduced {
 }
 
 impl Device {
-    /// Launches the deferred ops of which the last gives the input, together with its sum. Returns
-    /// `false` and does nothing if the input is not the last result of a list, if the list has
-    /// several dtypes, or if the sums share memory with it.
+    /// Launches the list of deferred ops whose last result is the input, together with the sum.
+    /// Returns `false` and does nothing if no list ends in the input, if the list has several
+    /// dtypes, or if the sums share memory with the list.
     ///
     /// # Errors
     /// `Invalid` for a range past its buffer's end or a buffer of another device; `Compilation` if

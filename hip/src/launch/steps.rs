@@ -1,4 +1,4 @@
-//! The steps of a chain in the layout of `chain.hip`, and a stream's lists of deferred steps.
+//! The steps of a chain in the layout of `chain.h`, and a stream's lists of deferred steps.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,20 +12,20 @@ use crate::launch::map::Map;
 use crate::profile::work::Who;
 use crate::settings::STEPS;
 
-/// The values of `Source` in `chain.hip` for operands without a map.
+/// The values of `Source` in `chain.h` for operands without a map.
 const IN_MEMORY: u8 = 0;
 const LAST: u8 = 1;
 const BEFORE_LAST: u8 = 2;
 const SCALAR: u8 = 3;
 
-/// `MAPS` of `chain.hip`.
+/// `MAPS` of `chain.h`.
 const MAPS: usize = 4;
 
 /// How many lists a stream keeps. Ops on a norm's statistics come between ops on its input, so two
 /// lengths alternate.
 const LISTS: usize = 2;
 
-/// `Step` of `chain.hip`. An operand is an address, or for `SCALAR` the value's bits.
+/// `Step` of `chain.h`. An operand is an address, or for `SCALAR` the value's bits.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Step {
@@ -49,7 +49,7 @@ impl Step {
     }
 }
 
-/// The kernel's argument, `Chain` of `chain.hip`.
+/// The kernel's argument, `Chain` of `chain.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct Steps {
@@ -64,14 +64,14 @@ pub(crate) struct Steps {
 pub(crate) struct Access {
     /// The address of the first element.
     pub(crate) address: u64,
-    /// The memory from the least element to the end of the greatest.
+    /// The memory from the element at the lowest address to the end of the one at the highest.
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// Where a thread finds its elements, and the map, if not where its result's elements are.
+    /// How a thread reads the elements (`Source`), and the map, unless they lie as the result's do.
     pub(crate) mapped: Option<(u8, Map)>,
 }
 
-/// The values of `Type` in `chain.hip`.
+/// The values of `Type` in `chain.h`.
 fn type_code(dtype: DType) -> u8 {
     match dtype {
         DType::F16 => 1,
@@ -148,8 +148,8 @@ pub(crate) struct Pending {
     pub(crate) dtype: Option<DType>,
     pub(crate) kernel: Option<Arc<Kernel>>,
     pub(crate) grid: Grid,
-    /// Whether a result that is not stored is not written either. The CPU device's blocks of one
-    /// thread pass results on through memory.
+    /// Whether results that are not stored stay in registers. The CPU device's blocks of one thread
+    /// pass them on through memory, and so write them.
     keeps_registers: bool,
     /// The steps' ops, as far as they were profiled.
     pub(crate) ops: Vec<Who>,
@@ -190,13 +190,13 @@ impl Pending {
         self.steps.count as usize
     }
 
-    /// Whether it has steps over as many elements.
+    /// Whether it has steps, over `len` elements.
     pub(crate) fn is_of(&self, len: usize) -> bool {
         self.count() > 0 && self.steps.len as usize == len
     }
 
-    /// Whether the list takes ops like this: over as many elements, and of its dtype, unless the op
-    /// converts or the list has several dtypes already.
+    /// Whether an op over `len` elements suits the list: the lengths are the same, and so are the
+    /// dtypes, unless the op converts or the list has several dtypes already.
     pub(crate) fn takes(&self, next: &Next, len: usize) -> bool {
         let converts = next.from != next.to || self.dtype.is_none();
         self.is_of(len) && (converts || self.dtype == Some(next.to))
@@ -213,7 +213,8 @@ impl Pending {
         self.nexts.iter().any(|next| within(&next.out) || next.reads().any(within))
     }
 
-    /// Whether the op may run before or after the list: it shares no memory that either writes.
+    /// Whether the op may run before or after the list: they share no memory that one of them
+    /// writes.
     pub(crate) fn is_apart_from(&self, next: &Next) -> bool {
         self.nexts.iter().all(|before| {
             !before.out.overlaps(&next.out)
@@ -302,8 +303,8 @@ impl Pending {
                 let read = later.any(|step| step.reads(out));
                 self.steps.step[at].stored &= u8::from(read);
                 if self.keeps_registers && self.steps.step[at].stored == 0 {
-                    // No thread accesses the memory, so that its next tensor may be a result of
-                    // another size.
+                    // No thread accesses the memory, so it may hold another result of the list, of
+                    // any size.
                     self.nexts[at].out = Access { start: 0, end: 0, ..self.nexts[at].out };
                 }
             }

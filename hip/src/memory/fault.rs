@@ -23,7 +23,7 @@ pub enum Fault {
     /// An index outside its axis. The kernel writes the word by `raise_index` of
     /// `prelude_device.h`.
     Index,
-    /// An offset of a batch's sequences that does not ascend from 0 to their number of rows. The
+    /// An offset of packed sequences that breaks the ascent from 0 to the number of rows. The
     /// kernel writes the word by `raise_index`.
     Offset,
     /// An integer divided by zero.

@@ -151,7 +151,7 @@ struct State {
     /// The allocations that failed and that nobody made up for, oldest first, each with its
     /// thread's number.
     failures: Vec<(u32, Error)>,
-    /// Later ones, of which only the number is kept.
+    /// How many failures there were after the list was full.
     unlisted: u64,
 }
 
@@ -495,8 +495,8 @@ impl MemoryPool {
         self.state().failures.first().map(|(_, error)| error.clone())
     }
 
-    /// Tells that the calling thread's last failed allocations, so many, don't count, because it
-    /// does without them.
+    /// Takes the calling thread's last `failed` failures off the list, because it works without
+    /// these allocations.
     #[doc(hidden)]
     pub fn made_up_for(&self, failed: u64) {
         let mut state = self.state();

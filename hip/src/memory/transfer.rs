@@ -168,8 +168,8 @@ impl Device {
         Ok(buffer.marks.fault())
     }
 
-    /// As [`Device::read`], for this crate's own use. An error that `Drop` recorded waits for the
-    /// program's next read, and so does a fault of the data.
+    /// As [`Device::read`], for this crate's own use. It leaves an error that `Drop` recorded, and
+    /// a fault of the data, to the program's next read.
     pub(crate) fn read_quietly(&self, buffer: &Buffer, byte_offset: usize, out: &mut [u8]) -> Result<()> {
         self.check_range("read", buffer, byte_offset, out.len())?;
         self.refuse_captured("a read", NOT_YET)?;

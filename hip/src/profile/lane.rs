@@ -47,7 +47,7 @@ struct State {
     apart: bool,
     /// How many threads are telling the stream to wait now.
     waiting: u32,
-    /// How often a thread began or ended to tell it.
+    /// How often a thread began or ended to tell the stream to wait.
     waits: u64,
     /// The last event that was recorded, and the one before it.
     events: [Option<Arc<Event>>; 2],
@@ -98,7 +98,7 @@ pub(crate) struct Started {
     from: From,
     /// Whether a later piece may have the event.
     may_share: bool,
-    /// The stream's `waits` then.
+    /// The stream's `waits` when the piece began.
     waits: u64,
 }
 
@@ -187,9 +187,9 @@ impl Lane {
         lane
     }
 
-    /// Notes that the stream is told to wait for another one, until the result is dropped. The next
-    /// piece does not begin where the last one ended. If another thread enqueues a piece meanwhile,
-    /// nobody knows whether the stream waits before it, so the piece has no time.
+    /// Notes that the caller tells the stream to wait for another one, until the result is dropped.
+    /// The next piece does not begin where the last one ended. If another thread enqueues a piece
+    /// in that time, the wait may come before or after it, so the piece has no time.
     pub(crate) fn waits(&self) -> Waiting<'_> {
         let mut state = self.state();
         self.close(&mut state);

@@ -69,7 +69,7 @@ pub(crate) fn inventory() -> Vec<LibraryReport> {
             read.then(|| CStr::from_ptr(text.as_ptr()).to_string_lossy().trim_end_matches('.').to_owned())
         }
     });
-    // It says its version only to a handle, which needs a device.
+    // hipBLASLt tells its version only through a handle, which needs a device.
     let hipblaslt = report(HIPBLASLT, open(HIPBLASLT), Hipblaslt::REQUIRED, Hipblaslt::OPTIONAL, |_| None);
     let found = open(MIOPEN);
     let miopen = report(MIOPEN, found, Miopen::REQUIRED, Miopen::OPTIONAL, |library| {

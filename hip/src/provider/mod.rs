@@ -132,7 +132,7 @@ impl Provider {
     pub(crate) fn hipblaslt(&self) -> Result<&Hipblaslt> {
         self.hipblaslt
             .get_or_init(|| match self.kind {
-                // The heuristic would need a handle, which allocates memory of the device.
+                // hipBLASLt's heuristic needs a handle, which allocates memory of the device.
                 _ if self.is_dry() => {
                     Err(Error::Dry { op: "hipBLASLt", reason: "its handle allocates memory".into() })
                 }

@@ -73,8 +73,8 @@ pub enum GemmFind {
 pub enum HipblasLt {
     /// Never.
     Off,
-    /// By timing at the third use of a shape: by hipBLASLt's fastest algorithm if that is faster than
-    /// rocBLAS and a kernel after it.
+    /// The third use of a shape times hipBLASLt's algorithms. The fastest serves if it takes less
+    /// time than rocBLAS and a kernel after it.
     Auto,
     /// Wherever its heuristic returns an algorithm, by the first one.
     On,

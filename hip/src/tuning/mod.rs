@@ -48,7 +48,7 @@ pub struct TuningStats {
 pub struct TuningStore {
     directory: Option<PathBuf>,
     state: Mutex<State>,
-    /// How often entries of others were added, from 1 on.
+    /// A number that each import changes, from 1 on.
     generation: AtomicU64,
 }
 
@@ -143,7 +143,8 @@ impl TuningStore {
 
     /// Adds the entries of a file that [`TuningStore::export`] wrote. If the store has an entry for
     /// the same device, library and problem, the faster one stays. Returns how many entries were
-    /// added or replaced. They serve from the next use of each problem on, also in this process.
+    /// added or replaced. An entry serves from the next use of its problem on, also in this
+    /// process.
     ///
     /// # Errors
     /// `Invalid` if the file can't be read or has another format, and `Config` if the store is off
@@ -157,7 +158,7 @@ impl TuningStore {
             Error::invalid("tuning_import", error.expected, found)
         })?;
         let mut added = 0;
-        // Also if one can't be written: those before it were added.
+        // Even if an entry can't be written, because those before it were added.
         let _changed = Changes(self);
         for entry in entries {
             let known = self.peek(&entry.device, &entry.library, &entry.problem);
@@ -169,8 +170,8 @@ impl TuningStore {
         Ok(added)
     }
 
-    /// A number that changes when entries of others are added. Who has asked for a problem's entry
-    /// before then asks again.
+    /// A number that each import changes. A caller that looked a problem up under another number
+    /// looks it up again.
     pub(crate) fn generation(&self) -> u64 {
         // Relaxed: the entries are files, written before it changes.
         self.generation.load(Ordering::Relaxed)
@@ -333,7 +334,7 @@ impl TuningStore {
     }
 }
 
-/// Changes a store's generation when it is dropped, after entries of others were added.
+/// Changes a store's generation when it is dropped, which an import does after it added entries.
 pub(crate) struct Changes<'a>(pub(crate) &'a TuningStore);
 
 impl Drop for Changes<'_> {

@@ -4,10 +4,11 @@
 //!
 //! `bindings [--crates DIR] [--facts FILE] [--write] [--nccl HEADER] [INCLUDE...]`: DIR holds the
 //! raw crates (`hip/`). Each INCLUDE holds the folders `hip` and, if they exist, `rocblas`,
-//! `hipblaslt`, `miopen` and `rccl` of one ROCm. HEADER is NVIDIA's `nccl.h`, which rccl-sys must match too. FILE
-//! (`tests/rocm/bindings.txt`) lists every item with the versions whose headers agree with it, and
-//! `-` for a version that lacks it. `--write` updates the list. The crates' declarations must match
-//! the list even without any headers, so that a change can't pass where headers are missing.
+//! `hipblaslt`, `miopen` and `rccl` of one ROCm. HEADER is NVIDIA's `nccl.h`, which rccl-sys must
+//! match too. FILE (`tests/rocm/bindings.txt`) lists every item with the versions whose headers
+//! agree with it, and `-` for a version that lacks it. `--write` updates the list. The crates'
+//! declarations must match the list even without any headers, so that a change can't pass where
+//! headers are missing.
 
 mod cpp;
 mod items;

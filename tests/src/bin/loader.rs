@@ -9,11 +9,12 @@ use std::process::ExitCode;
 use burn_rocm_tests::*;
 use hip::{Error, ProviderKind};
 
-/// The libraries of each root: the beginning of the version of HIP, hipRTC, rocBLAS, hipBLASLt, MIOpen
-/// and RCCL, or `None` for a library that the root lacks. hipBLASLt does not say its version. Only HIP's version follows ROCm's: hipRTC is
-/// 9.0 in all three, rocBLAS and MIOpen are 4.4 and 3.4 in ROCm 6.4, and 5.2 and 3.5 in ROCm 7.2.
-/// Debian has no rocBLAS and MIOpen 5.7. RCCL has NCCL's version; Debian's RCCL for 5.7 is that of
-/// ROCm 5.4, and it has none for 6.4.
+/// The libraries of each root: the beginning of the version of HIP, hipRTC, rocBLAS, hipBLASLt,
+/// MIOpen and RCCL, or `None` for a library that the root lacks. Without a device, hipBLASLt does
+/// not say its version. Only HIP's version follows ROCm's: hipRTC is 9.0 in all three, rocBLAS and
+/// MIOpen are 4.4 and 3.4 in ROCm 6.4, and 5.2 and 3.5 in ROCm 7.2. Debian has no rocBLAS and
+/// MIOpen 5.7. RCCL has NCCL's version; Debian's RCCL for 5.7 is that of ROCm 5.4, and it has none
+/// for 6.4.
 const ROOTS: [(&str, [Option<&str>; 6]); 3] = [
     ("5.7", [Some("5.7."), Some("9."), None, None, None, Some("2.13.")]),
     ("6.4", [Some("6.4."), Some("9."), Some("4.4."), None, Some("3.4."), None]),

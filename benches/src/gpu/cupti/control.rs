@@ -1,5 +1,5 @@
-//! A launch outside the profile's work, between two of the profile's: the check must show exactly
-//! this one as unnamed. Otherwise CUPTI's links can't be trusted here.
+//! The control of the check: a launch outside the profile's work, between two of the profile's. The
+//! check must show exactly this one as unnamed. Otherwise CUPTI's links can't be trusted here.
 
 use std::ffi::c_int;
 
@@ -13,7 +13,7 @@ use super::library::Cupti;
 const NAMED: usize = 1 << 20;
 const UNNAMED: usize = 3 << 20;
 
-/// Runs the three, and says what the check shows of them.
+/// Runs the three launches, and returns a text that says what the check shows.
 ///
 /// # Errors
 /// An error text if the check shows anything else, or a call fails.
@@ -50,14 +50,14 @@ pub(super) fn run(cupti: &Cupti, device: &RocmDevice) -> Result<String, String> 
 
 type Status = c_int;
 
-/// Memory of CUDA's driver, which this project knows nothing of.
+/// Memory that CUDA's driver allocated, outside this project's knowledge.
 struct Memory {
     driver: Library,
     address: u64,
 }
 
 impl Memory {
-    /// In the context of the calling thread.
+    /// Allocates in the context of the calling thread.
     fn new() -> Result<Self, String> {
         // SAFETY: the driver's initialisers have no preconditions.
         let driver = unsafe { Library::new("libcuda.so.1") }.map_err(|error| error.to_string())?;
@@ -72,7 +72,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Fills it, and waits for that.
+    /// Fills the memory, and waits for that.
     fn fill(&self) -> Result<(), String> {
         type Fill = unsafe extern "C" fn(u64, u8, usize) -> Status;
         // SAFETY: the signature is that of `cuda.h`; the memory has as many bytes.

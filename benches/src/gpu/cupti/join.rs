@@ -1,10 +1,10 @@
 //! CUPTI's record joined with a profile: which of the GPU's activities were launched by a piece of
 //! work that the profile names.
 //!
-//! No clock is compared. CUPTI gives each call of the driver and of the runtime a correlation. An
-//! activity has the correlation of the call that launched it, and a link says which piece of the
-//! profile's work the calling thread had open then. The kernels of a graph have the correlation of
-//! the graph's launch.
+//! No clock is compared. CUPTI numbers each call of the driver and of the runtime (its
+//! correlation). An activity has the correlation of the call that launched it. A link says which
+//! piece of the profile's work the calling thread had open during a call. The kernels of a graph
+//! have the correlation of the graph's launch.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -22,12 +22,12 @@ const LISTED: usize = 12;
 pub(super) struct Activity {
     /// The kernel's name, `memcpy` or `memset`.
     pub(super) name: String,
-    /// Of a copy or a memset; 0 for kernels.
+    /// The bytes of a copy or a memset; 0 for kernels.
     pub(super) bytes: u64,
     /// Nanoseconds of CUPTI's clock.
     pub(super) start: u64,
     pub(super) end: u64,
-    /// That of the call that launched it.
+    /// The correlation of the call that launched it.
     pub(super) correlation: u32,
 }
 
@@ -55,7 +55,7 @@ impl Record {
 pub(super) struct Piece {
     /// The kernel, library function or graph.
     pub(super) name: String,
-    /// Empty outside an op.
+    /// The op that launched it; empty outside an op.
     pub(super) op: String,
     /// `kernel`, `library`, `copy`, `transfer` or `graph`.
     pub(super) kind: String,
@@ -102,9 +102,9 @@ impl Sum {
 /// CUPTI's record joined with a profile. Times are nanoseconds.
 #[derive(Debug, Default)]
 pub(super) struct Joined<'a> {
-    /// In which the GPU was busy.
+    /// The time in which the GPU was busy.
     pub(super) busy: u64,
-    /// The part of it in which something without a name ran, whatever else ran too.
+    /// The part of it in which something without a name ran, even if something named ran too.
     pub(super) unnamed: u64,
     /// The part of it in which something ran that neither an op nor a graph launched.
     pub(super) outside_ops: u64,
@@ -114,9 +114,9 @@ pub(super) struct Joined<'a> {
     pub(super) of_graphs: Sum,
     /// Those with a name.
     pub(super) named: Sum,
-    /// What the profile says that the pieces took which ran those.
+    /// The profile's time of the pieces that launched the named ones.
     pub(super) profiled: f64,
-    /// How many of the profile's pieces ran nothing.
+    /// How many of the profile's pieces launched nothing.
     pub(super) empty: usize,
     /// Activities without a name, by their name and why.
     pub(super) lacks: BTreeMap<(&'a str, Why), Sum>,
@@ -225,7 +225,7 @@ impl Joined<'_> {
         self.named_share() >= AIM
     }
 
-    /// As text: sums, what has no name, and the longest of what has one.
+    /// As text: sums, the activities without a name, and the longest of those with one.
     pub(super) fn report(&self) -> String {
         let mut text = format!(
             "- busy: {} ms, {} kernels, copies and memsets, {} of them by a graph\n\

@@ -1,5 +1,5 @@
-//! CUPTI's activity API: the records of what a GPU did, and of which piece of a profile's work each
-//! was launched by.
+//! CUPTI's activity API: records of what a GPU did, and of the piece of a profile's work that
+//! launched it.
 //!
 //! CUDA 12 and 13 add fields at the ends of the records, and the declarations of the first fields
 //! are the same (`cupti_activity.h` of 12.8, 12.9, 13.0 and 13.5: `CUpti_ActivityKernel9` to
@@ -32,11 +32,11 @@ const RUNTIME: u32 = 5;
 const CONCURRENT_KERNEL: u32 = 10;
 /// Copies between devices.
 const MEMCPY2: u32 = 22;
-/// The program's number of a call.
+/// The number that the program gave to a call.
 const CORRELATION: u32 = 39;
 const KINDS: [u32; 7] = [CORRELATION, DRIVER, RUNTIME, MEMCPY, MEMSET, MEMCPY2, CONCURRENT_KERNEL];
 
-/// `CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0`: whose numbers these are.
+/// `CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0`: marks this program's numbers.
 const OURS: u32 = 3;
 
 /// `CUPTI_ACTIVITY_FLAG_FLUSH_FORCED`: also the buffers that are not full.

@@ -99,11 +99,12 @@ impl DataParallel {
         self.with_buckets(bytes, overlap)
     }
 
-    /// Sets whether buckets are reduced beside the backward pass, as soon as the device has computed
-    /// their gradients; off by default. A single bucket is reduced after the pass, because it is not
-    /// complete before. The memory of the buckets, as much as that of the gradients,
-    /// is then taken before the pass begins. Otherwise it is taken after the pass. The results have
-    /// the same bits. The ranks need not agree.
+    /// Sets whether buckets are reduced beside the backward pass, as soon as the device has
+    /// computed their gradients; off by default. A single bucket is reduced after the pass, because
+    /// it is not complete before. The memory of the buckets, as much as that of the gradients, is
+    /// then taken before the pass begins. If it is not there, that step reduces after the pass.
+    /// Without the overlap the memory is taken after the pass. The results have the same bits. The
+    /// ranks need not agree.
     pub fn with_overlap(self, overlap: bool) -> Self {
         let bytes = self.buckets().bytes();
         self.with_buckets(bytes, overlap)

@@ -65,7 +65,8 @@ fn attention_to_other_tokens_and_its_weights() {
     });
 }
 
-/// Sequences of different lengths without padding: as with Burn 0.21, and as Burn's ops compose it on burn-flex.
+/// Attention of packed sequences gives what it gives with Burn 0.21, and what Burn's ops compose on
+/// burn-flex.
 #[test]
 fn packed_sequences() {
     macro_rules! attended {

@@ -220,8 +220,8 @@ impl<B: Backend> MhaInput<B> {
         Self { query, key, value, alike: false, masks: Masks { pad: None, attn: None } }
     }
 
-    /// The same input of other tensors, which `change` makes of these. It is called once for
-    /// self-attention.
+    /// The same input with other tensors, which `change` makes of the old ones. It is called once
+    /// for self-attention.
     pub(crate) fn map(self, change: impl Fn(Tensor<B, 3>) -> Tensor<B, 3>) -> Self {
         let query = change(self.query);
         let (key, value) = match self.alike {

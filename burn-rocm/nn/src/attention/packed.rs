@@ -18,18 +18,18 @@ pub struct PackedSequences<B: Backend> {
 }
 
 impl<B: Backend> PackedSequences<B> {
-    /// Of self-attention. `offsets` `[sequences + 1]` ascend from 0 to the number of rows: sequence `i`
-    /// has the rows from `offsets[i]` up to `offsets[i + 1]`, without it.
+    /// The sequences of self-attention. `offsets` `[sequences + 1]` ascend from 0 to the number of
+    /// rows: sequence `i` has the rows `offsets[i]..offsets[i + 1]`.
     pub fn new(offsets: Tensor<B, 1, Int>) -> Self {
         Self { queries: offsets.clone(), keys: offsets }
     }
 
-    /// The offsets of queries, and those of keys and values, `[sequences + 1]` each.
+    /// Separate offsets of queries, and of keys and values, `[sequences + 1]` each.
     pub fn between(queries: Tensor<B, 1, Int>, keys: Tensor<B, 1, Int>) -> Self {
         Self { queries, keys }
     }
 
-    /// Of self-attention of sequences with these lengths, in rows.
+    /// The sequences of self-attention that have these lengths, in rows.
     ///
     /// # Panics
     /// If there are 2^31 rows or more.
@@ -40,11 +40,12 @@ impl<B: Backend> PackedSequences<B> {
     }
 }
 
-/// Attention of sequences of different lengths in one batch, without padding: they lie one after the
-/// other along the rows. A query sees the keys of its own sequence alone, and a query without keys gives
-/// zeros. On [`Rocm`](burn_rocm::Rocm) this is
-/// [`fused::attention_packed`](burn_rocm::fused::attention_packed), whose memory grows linearly with the
-/// number of rows, with its gradient; on other backends Burn's ops compute all scores between all rows.
+/// Attention of sequences of different lengths in one batch, without padding: they lie one after
+/// the other along the rows. A query sees the keys of its own sequence alone, and a query without
+/// keys gives zeros. On [`Rocm`](burn_rocm::Rocm) this is
+/// [`fused::attention_packed`](burn_rocm::fused::attention_packed) and its gradient, whose memory
+/// grows linearly with the number of rows. On other backends Burn's ops compute all scores between
+/// all rows.
 ///
 /// # Shapes
 /// - query: `[query rows, heads, features]`
@@ -53,9 +54,10 @@ impl<B: Backend> PackedSequences<B> {
 /// - output: `[query rows, heads, values]`
 ///
 /// # Panics
-/// With [`Invalid`](burn_rocm::RocmError::Invalid) if shapes do not fit, if the window is 0 or the
-/// dropout outside 0 to 1, for heads of more than 256 features on Rocm, and in the backward pass for
-/// more than 128. If the offsets do not ascend from 0 to the number of rows, reading the result fails.
+/// With [`Invalid`](burn_rocm::RocmError::Invalid) if shapes do not fit, or if the window is 0 or
+/// the dropout outside 0 to 1. On Rocm also for heads of more than 256 features, or more than 128
+/// in the backward pass. If the offsets do not ascend from 0 to the number of rows, reading the
+/// result fails.
 ///
 /// ```
 /// # use burn::tensor::Tensor;

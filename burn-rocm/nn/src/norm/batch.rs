@@ -90,8 +90,8 @@ impl<B: Backend> BatchNorm<B> {
         self.normalise(input, false)
     }
 
-    /// `relu(self.forward(input))` in the kernels of the norm, forward and backward, which saves the
-    /// passes over memory that a ReLU of its own takes.
+    /// `relu(self.forward(input))` in the kernels of the norm, forward and backward. This saves the
+    /// passes over memory that a separate ReLU takes.
     ///
     /// # Shapes
     /// - input, output: `[batch_size, channels, ..]`
@@ -177,8 +177,9 @@ impl<B: Backend> ModuleDisplay for BatchNorm<B> {
     }
 }
 
-/// The inputs are x, gamma, beta, running mean and running variance. Saves the batch's statistics,
-/// the new running statistics, and with a ReLU the output, which the next op keeps anyway.
+/// The inputs are x, gamma, beta, running mean and running variance. Saves the batch's statistics
+/// and the new running statistics. With a ReLU it also saves the output, which the next op keeps
+/// anyway.
 #[derive(Debug)]
 struct BatchNormTrain(BatchNormStep);
 

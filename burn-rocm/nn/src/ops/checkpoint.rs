@@ -3,9 +3,9 @@
 //! A checkpoint is a folder. `rank-N.safetensors` has the pieces of rank `N`: flat tensors with names
 //! `PARAMETER.KIND.BEGIN`, where `PARAMETER` is the parameter's index in the order of the model,
 //! `KIND` is `value` or the number of a state tensor, and `BEGIN` is the piece's first element. So a
-//! reader needs to know nothing of how the writers divided the parameters. `index.json` says what
-//! belongs together. Its writer renames the folder when all ranks have written their files, so a
-//! folder of the final name is whole.
+//! reader needs to know nothing of how the writers divided the parameters. `index.json` lists the
+//! parameters and says how many ranks have written. Rank 0 writes it after all ranks have written
+//! their files, and then gives the folder its final name. So a folder of that name is whole.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -29,7 +29,7 @@ const INDEX: &str = "index.json";
 #[derive(Debug, Serialize, Deserialize)]
 struct Index {
     version: u32,
-    /// The number of ranks that wrote it, and so of files.
+    /// The number of ranks that wrote it, which is the number of their files.
     ranks: usize,
     optimizer: String,
     /// The steps that the optimizer has counted.
@@ -176,7 +176,7 @@ impl Sharded {
         Ok(parts)
     }
 
-    /// The pieces of parameters that this rank's part of a bucket consists of.
+    /// The pieces of parameters in this rank's part of a bucket.
     fn pieces(&self, bucket: &Bucket) -> Vec<Piece> {
         let begin = bucket.part * self.communicator.rank();
         let end = begin + bucket.part;

@@ -205,7 +205,7 @@ impl Op<2> for SiluMul {
     }
 }
 
-/// `onto + (x W + b)`, by one product where hipBLASLt computes it. The inputs are `onto`, the layer's
+/// `onto + (x W + b)`, in one call where hipBLASLt computes it. The inputs are `onto`, the layer's
 /// input, its weight and its bias.
 #[derive(Debug)]
 pub(crate) struct LinearAddOp;
@@ -232,7 +232,7 @@ impl Op<4> for LinearAddOp {
     }
 }
 
-/// `max(x W + b, 0)`, by one product where hipBLASLt computes it. The inputs are the layer's input,
+/// `max(x W + b, 0)`, in one call where hipBLASLt computes it. The inputs are the layer's input,
 /// its weight and, if there is one, its bias.
 #[derive(Debug)]
 pub(crate) struct LinearReluOp;
@@ -265,8 +265,8 @@ impl<const N: usize> Op<N> for LinearReluOp {
     }
 }
 
-/// Two linear layers with GELU by tanh between them, and a sum if there is a sixth tensor. The inputs
-/// are the first layer's input, both layers' weight and bias, and what is added.
+/// Two linear layers with GELU by tanh between them, and a sum after them if there is a sixth
+/// input. The inputs are the first layer's input, both layers' weight and bias, and what is added.
 #[derive(Debug)]
 pub(crate) struct FeedForwardOp;
 

@@ -33,8 +33,8 @@ pub(super) fn aligned_first(members: &mut [usize], entries: &[Entry]) {
 pub struct Overlap {
     /// The number of buckets.
     pub buckets: usize,
-    /// Those that wait for the work which computes their gradients and the earlier buckets', not for
-    /// all work that the device was given.
+    /// Those that wait only for the work which computes their gradients and those of earlier
+    /// buckets, not for all work that the device was given.
     pub beside: usize,
     /// Of these, those for which that work ends before the backward pass does.
     pub before_end: usize,
@@ -218,8 +218,9 @@ impl Buckets {
         self.plan(entries)?;
         self.last = Overlap { buckets: self.buckets.len(), ..Overlap::default() };
         let mut wanted = Vec::new();
-        // Behind which op of the pass the rank's stream goes on: it runs the buckets in order, behind
-        // what it was given before. `None` if it waits for all work.
+        // The op of the pass after which the rank's stream runs the bucket. The stream runs the
+        // buckets in order, behind the work that it was given before. `None` if it waits for all
+        // work.
         let mut behind = passed.as_ref().filter(|pass| !self.communicator.issued_since(pass)).map(|_| 0);
         // The next bucket is packed while the ranks reduce the one before. Every rank has the same
         // order, whatever each bucket waits for.

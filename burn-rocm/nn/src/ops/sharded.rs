@@ -14,7 +14,7 @@ use super::parallel::{Entry, aligned_first};
 pub(crate) struct Update {
     pub(crate) rule: Rule,
     pub(crate) clip: Clip,
-    /// The largest norm of all gradients together.
+    /// The largest norm that all gradients together may have.
     pub(crate) most: Option<f32>,
 }
 
@@ -61,8 +61,8 @@ impl Sharded {
     ///
     /// # Errors
     /// `Invalid` if a gradient does not have its parameter's shape or device, or if the parameters
-    /// are not those of the step before; an error of the collectives or of the device. After the
-    /// first two nothing has changed.
+    /// are not those of the step before; an error of the collectives or of the device. After
+    /// `Invalid` nothing has changed.
     pub(crate) fn step(
         &mut self,
         params: &[RocmTensor],
@@ -119,7 +119,7 @@ impl Sharded {
         Ok(params.into_iter().flatten().collect())
     }
 
-    /// Divides the parameters among buckets, and keeps those of the step before.
+    /// Divides the parameters among buckets. Buckets of the step before stay.
     pub(super) fn plan(&mut self, params: &[RocmTensor]) -> Result<(), RocmError> {
         let entry = |param: &RocmTensor| Entry { dims: param.dims().to_vec(), dtype: param.dtype() };
         let entries: Vec<Entry> = params.iter().map(entry).collect();
@@ -260,8 +260,7 @@ impl Sharded {
             .all(|(view, param)| view.shares_buffer(param) && view.layout() == param.layout()))
     }
 
-    /// This rank's part of a bucket's parameters, in the dtype in which it is updated. Nobody else
-    /// holds it.
+    /// [`value`](Self::value), which the caller alone holds afterwards.
     fn own_part(&mut self, index: usize, params: &[RocmTensor]) -> Result<RocmTensor, RocmError> {
         let part = self.value(index, params)?;
         let bucket = &mut self.buckets[index];

@@ -9,13 +9,14 @@ use crate::BatchNorm;
 use crate::fuse::{Route, primitive, refuse, wrap};
 use crate::ops::sync_norm::SyncBatchNormTrain;
 
-/// A [`BatchNorm`] that normalises with the mean and the variance of all ranks' samples, in training.
-/// Otherwise a rank has the statistics of its own samples only, which are poor if these are few.
+/// A [`BatchNorm`] that in training normalises with the mean and the variance of all ranks'
+/// samples. In a [`BatchNorm`], a rank has the statistics of its own samples only, which are poor
+/// if these are few.
 ///
 /// With [`DataParallel`](super::DataParallel), the gradients are those of one device that has all
-/// samples: a rank's loss must be the mean over its samples, and ranks weigh as much as their part of
-/// the elements, as [`Share`](super::Share) says for samples of one size. Every rank must have a
-/// sample in each step.
+/// samples, on two conditions. A rank's loss must be the mean over its samples. And a rank's weight
+/// must be its share of the elements, which [`Share`](super::Share) gives for samples of one size.
+/// Every rank must have a sample in each step.
 ///
 /// A forward pass has one all-gather of `2 * channels + 1` numbers, a backward pass one all-reduce of
 /// `2 * channels`. Both passes read the input twice as often as [`BatchNorm`]'s.
@@ -45,8 +46,8 @@ impl<B: Backend> SyncBatchNorm<B> {
         Self { gamma, beta, running_mean, running_var, momentum, epsilon, ranks: ranks.clone() }
     }
 
-    /// Normalises each channel: on an autodiff backend as in training, with the statistics of all
-    /// ranks' inputs, else with the running statistics.
+    /// Normalises each channel: on an autodiff backend with the statistics of all ranks' inputs,
+    /// else with the running statistics.
     ///
     /// # Shapes
     /// - input, output: `[batch_size, channels, ..]`; ranks may have other batch sizes

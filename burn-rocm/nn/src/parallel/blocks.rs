@@ -83,8 +83,8 @@ impl<B: Backend> ParallelAttention<B> {
     /// This rank's heads of a module that is the same on every rank.
     ///
     /// # Panics
-    /// With `Invalid` unless the number of ranks divides the number of heads, and that of heads of keys
-    /// and values.
+    /// With `Invalid` unless the number of ranks divides the number of heads, and the number of
+    /// heads of keys and values.
     pub fn of(attention: MultiHeadAttention<B>, ranks: &Communicator) -> Self {
         const MODULE: &str = "ParallelAttention";
         let width = attention.d_k.max(1);

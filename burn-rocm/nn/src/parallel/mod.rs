@@ -52,10 +52,10 @@
 //! - **Batch norms** have the statistics of each rank's own samples, unless the module is a
 //!   [`SyncBatchNorm`].
 //! - **Weights divided among ranks.** [`ColumnLinear`] and [`RowLinear`] are a pair of linear
-//!   layers of which each rank has a part; [`ParallelFeedForward`] and [`ParallelAttention`] are
-//!   blocks of them. Their ranks are a group of their own, other than those
-//!   of `DataParallel`. All else must be the same on these ranks: seed the devices alike if a
-//!   dropout is outside the pair. [`clip_global_norm`] and `GradScaler` see one rank's part only.
+//!   layers of which each rank has a part. [`ParallelFeedForward`] and [`ParallelAttention`] are
+//!   blocks made of such pairs. Their ranks are a group of their own, other than the group of
+//!   `DataParallel`. All else must be the same on these ranks: seed the devices alike if a dropout
+//!   is outside the pair. [`clip_global_norm`] and `GradScaler` see one rank's part only.
 //! - **A failed rank.** If a rank panics, drop its communicator or let the process end: the other
 //!   ranks then get an error within `BURN_ROCM_COLLECTIVE_TIMEOUT`.
 
@@ -113,11 +113,12 @@ impl DataParallel {
         self.with_buckets(bytes, overlap)
     }
 
-    /// Sets whether buckets are reduced beside the backward pass, as soon as the device has computed
-    /// their gradients; off by default. A single bucket is reduced after the pass, because it is not
-    /// complete before. The memory of the buckets, as much as that of the gradients,
-    /// is then taken before the pass begins. Otherwise it is taken after the pass. The results have
-    /// the same bits. The ranks need not agree.
+    /// Sets whether buckets are reduced beside the backward pass, as soon as the device has
+    /// computed their gradients; off by default. A single bucket is reduced after the pass, because
+    /// it is not complete before. The memory of the buckets, as much as that of the gradients, is
+    /// then taken before the pass begins. If it is not there, that step reduces after the pass.
+    /// Without the overlap the memory is taken after the pass. The results have the same bits. The
+    /// ranks need not agree.
     pub fn with_overlap(self, overlap: bool) -> Self {
         let bytes = self.buckets().bytes();
         self.with_buckets(bytes, overlap)

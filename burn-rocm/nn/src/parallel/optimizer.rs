@@ -21,13 +21,13 @@ use crate::optim::OptimizerConfig;
 ///
 /// A rank keeps only its part of the optimizer's state and of the averaged gradients. The parameters
 /// stay whole on every rank. Parameters of f16 or bf16 have an f32 copy, of which a rank keeps its
-/// part, too; the step updates this copy and rounds it. A step takes as much communication as
-/// [`DataParallel::reduce`]: gradients are reduced and scattered, parameters gathered.
+/// part, too. The step updates this copy and rounds it. A step moves as many bytes between ranks as
+/// [`DataParallel::reduce`]: it reduces and scatters gradients, and gathers parameters.
 ///
 /// The numbers are those of the same optimizer after [`DataParallel::reduce`], up to the order in
-/// which a sum over ranks is rounded, except in two cases. A parameter without a gradient on every
-/// rank has one of 0 here, and so moves by its moments and its decay. And with f16 or bf16
-/// parameters, the other way has no f32 copy.
+/// which a sum over ranks is rounded, except in two cases. A parameter that has no gradient on any
+/// rank has one of 0 here, so its moments and the decay still move it. And with f16 or bf16
+/// parameters, the optimizer after [`DataParallel::reduce`] has no f32 copy.
 ///
 /// ```text
 /// let mut optimizer = ShardedOptimizer::new(&ranks, AdamWConfig::new());
@@ -35,7 +35,7 @@ use crate::optim::OptimizerConfig;
 /// model = optimizer.step(lr, model, grads, part.share);      // reduces the gradients itself
 /// ```
 ///
-/// If something else than the last step has set the parameters (a record, for instance), the next
+/// If something other than the last step has set the parameters (a record, for instance), the next
 /// step begins with these, and drops the f32 copies.
 pub struct ShardedOptimizer {
     config: OptimizerConfig,
@@ -48,9 +48,9 @@ impl ShardedOptimizer {
     /// This rank's part of an optimizer.
     ///
     /// # Panics
-    /// With `Invalid` if the configuration clips each parameter's gradient by its norm: a rank has a
-    /// part of a parameter only. [`with_global_norm`](Self::with_global_norm) clips by the norm of
-    /// all.
+    /// With `Invalid` if the configuration clips each parameter's gradient by its norm, because a
+    /// rank has only a part of a parameter. [`with_global_norm`](Self::with_global_norm) clips by
+    /// the norm of all gradients.
     pub fn new(ranks: &DataParallel, config: impl Into<OptimizerConfig>) -> Self {
         let config = config.into();
         let clip = match config.clipping() {
@@ -71,8 +71,8 @@ impl ShardedOptimizer {
         Self { most: Some(most), ..self }
     }
 
-    /// Sets the size of parameters that are reduced and gathered together, 25 MiB by default. The
-    /// same on every rank. To be called before the first step.
+    /// Sets the size of a bucket: the bytes of parameters that are reduced and gathered together,
+    /// 25 MiB by default. Every rank must set the same size, before the first step.
     pub fn with_bucket_bytes(self, bytes: usize) -> Self {
         Self { sharded: self.sharded.with_bytes(bytes), ..self }
     }
@@ -80,8 +80,8 @@ impl ShardedOptimizer {
     /// The module after a step with the ranks' gradients, averaged as
     /// [`DataParallel::reduce`] describes it. Every rank must call this, even one without samples.
     ///
-    /// The module's parameters must be the same on all ranks, and those of the step before: as many,
-    /// with their shapes and dtypes.
+    /// The module's parameters must be the same on all ranks. Their number, shapes and dtypes must
+    /// be those of the step before.
     ///
     /// # Panics
     /// With `Invalid` if they are not, or if a gradient does not fit its parameter; with `Collective`
@@ -104,10 +104,10 @@ impl ShardedOptimizer {
         module.map(&mut Put(ids.into_iter().zip(stepped).collect()))
     }
 
-    /// Writes the module's trained parameters and the optimizer's state into a new folder. Each rank
-    /// writes its part into a file of its own, f16 and bf16 parameters in f32; the folder gets its name
-    /// when all have. Any number of ranks can [`load`](Self::load) it. Every rank must call this, and all
-    /// must see the same file system. Waits for the device.
+    /// Writes the module's trained parameters and the optimizer's state into a new folder. Each
+    /// rank writes its part into a file of its own, f16 and bf16 parameters in f32. The folder gets
+    /// its final name when all ranks have written. Any number of ranks can [`load`](Self::load) it.
+    /// Every rank must call this, and all must see the same file system. Waits for the device.
     ///
     /// Save everything else, such as running statistics and frozen parameters, as a record of the
     /// module; it is whole on every rank.
@@ -126,8 +126,9 @@ impl ShardedOptimizer {
         self.sharded.save(folder.as_ref(), &take.params, self.config.rule(0.0))
     }
 
-    /// The module with the parameters that [`save`](Self::save) wrote, and this optimizer with the
-    /// state. The number of ranks may be another one. Every rank must call this.
+    /// Returns the module with the parameters that [`save`](Self::save) wrote, and gives this
+    /// optimizer its saved state. The number of ranks may differ from that of the save. Every rank
+    /// must call this.
     ///
     /// # Errors
     /// `Config` if the folder is no checkpoint, is not whole, or is of other parameters (their number,

@@ -81,8 +81,8 @@ impl<B: Backend> PositionWiseFeedForward<B> {
         }
     }
 
-    /// Both layers, whose output is added to `onto`, as one op, if hipBLASLt joins the activation with
-    /// the products: GELU by tanh.
+    /// Both layers as one op, with their output added to `onto`. `None` unless the activation is
+    /// GELU by tanh and hipBLASLt may compute it together with the products.
     pub(super) fn joined<const D: usize>(
         &self,
         input: &Tensor<B, D>,

@@ -20,18 +20,18 @@ const OP: &str = "attention_packed";
 const BACKWARD: &str = "attention_packed_backward";
 
 /// Where the sequences of packed attention begin. Both tensors are `[sequences + 1]` of dtype I32 or
-/// I64. They ascend from 0 to the number of rows. Sequence `i` has the rows from `offsets[i]` up to
-/// `offsets[i + 1]`, without it; there may be none.
+/// I64. They ascend from 0 to the number of rows. Sequence `i` has the rows
+/// `offsets[i]..offsets[i + 1]`, which may be none.
 #[derive(Clone, Debug)]
 pub struct PackedOffsets {
-    /// Of the queries.
+    /// The offsets of the queries.
     pub queries: RocmTensor,
-    /// Of the keys and values.
+    /// The offsets of the keys and values.
     pub keys: RocmTensor,
 }
 
 impl From<RocmTensor> for PackedOffsets {
-    /// Of self-attention, whose queries and keys have the same offsets.
+    /// The offsets of self-attention: queries and keys have the same.
     fn from(offsets: RocmTensor) -> Self {
         Self { queries: offsets.clone(), keys: offsets }
     }
@@ -91,7 +91,8 @@ impl<'a> Call<'a> {
             let threads = device.grid_rows(1, usize::MAX).threads;
             return invalid(self.op, expected, format!("{width} and {values} features, {threads} threads"));
         }
-        // Heads that have a gradient take the forward kernel that training takes.
+        // Heads narrow enough for a gradient take training's forward kernel, also without a
+        // gradient.
         match Cores::of(device, dtype, widest, widest <= call::WIDEST)? {
             Ok(cores) => Ok(Path::Cores(cores)),
             Err(why) => {
@@ -108,7 +109,7 @@ impl<'a> Call<'a> {
         self.sizes.contains(&0) || values == 0
     }
 
-    /// Zeros `[1, heads, rows, columns]` that take over the faults of the offsets.
+    /// Zeros `[1, heads, rows, columns]`. A read of them returns a fault of the offsets.
     fn zeros(&self, like: &RocmTensor, [heads, rows, columns]: [usize; 3]) -> hip::Result<RocmTensor> {
         let zeros = full_on(like.hip_device(), [rows, heads, columns], 0.into(), like.dtype_of())?;
         if let Some(offsets) = self.sequences.offsets() {
@@ -136,8 +137,8 @@ impl<'a> Call<'a> {
 }
 
 /// [`attention`](crate::fused::attention()) of sequences of different lengths in one batch, without
-/// padding. The queries of a sequence see the keys of the same sequence alone; nothing outside a
-/// sequence is read for it. Memory grows linearly with the number of rows. There is no mask.
+/// padding. The queries of a sequence see the keys of the same sequence alone, and its results read
+/// nothing outside it. Memory grows linearly with the number of rows. There is no mask.
 ///
 /// # Shapes
 /// - `query`: `[query rows, heads, features]`
@@ -148,8 +149,8 @@ impl<'a> Call<'a> {
 ///
 /// Operands may have any layout. [`AttentionOptions::causal`] and [`AttentionOptions::window`] count
 /// positions within a sequence: its last query is at its last key. A query without keys gives zeros.
-/// Dropout draws other numbers than for padded operands. `fill` and `scores` are not used. Heads have
-/// at most 256 features, and for a gradient at most 128.
+/// Dropout draws other numbers than for padded operands. The options `fill` and `scores` have no
+/// effect. Heads have at most 256 features, and for a gradient at most 128.
 ///
 /// # Errors
 /// `Invalid` if shapes, dtypes or devices do not fit, if the heads of keys do not divide those of

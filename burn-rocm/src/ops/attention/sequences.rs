@@ -1,5 +1,5 @@
-//! How a call's sequences lie in memory: each batch has as many rows, or the sequences are packed, one
-//! after the other along the rows.
+//! How a call's sequences lie in memory: padded to one number of rows, or packed, one after the
+//! other along the rows.
 
 use hip::{Fault, Template};
 
@@ -10,14 +10,14 @@ use crate::ops::copy::packed;
 use crate::ops::launch::rows;
 use crate::tensor::{RocmTensor, one_device};
 
-/// The sequences of a call as the kernels that store no scores take them.
+/// A call's sequences, for the kernels that store no scores.
 #[derive(Clone, Debug)]
 pub(super) enum Sequences {
     /// Operands `[batch, heads, rows, features]`.
     Padded,
     /// Operands `[1, heads, rows, features]`.
     Packed {
-        /// How many there are.
+        /// The number of sequences.
         count: usize,
         /// `[2, count + 1]`: the offsets of queries and of keys. The kernels read no row outside of
         /// them, so they must have been checked.
@@ -26,13 +26,13 @@ pub(super) enum Sequences {
 }
 
 impl Sequences {
-    /// Packed sequences with these offsets `[count + 1]` of queries and of keys. A kernel checks that
-    /// they ascend from 0 to the numbers of `lengths`. If they don't, no sequence has rows, and what is
-    /// computed from the offsets is faulty.
+    /// Packed sequences with these offsets `[count + 1]` of queries and of keys. A kernel checks
+    /// that they ascend from 0 to the numbers of rows, `lengths`. If they don't, no sequence has
+    /// rows, and reads of what is computed from the offsets return the fault.
     ///
     /// # Errors
-    /// `Invalid` unless both are as many integers of 32 or 64 bits, at least one, and two if there are
-    /// rows, or if there are 2^31 rows or more.
+    /// `Invalid` unless both tensors have the same number of 32-bit or 64-bit integers: at least
+    /// one, and at least two if there are rows. `Invalid` for 2^31 rows or more.
     pub(super) fn packed(
         op: &'static str,
         like: &RocmTensor,
@@ -93,8 +93,8 @@ impl Sequences {
         Arg::I64x7([pairs, heads, queries, keys, width, values, group].map(|n| n as i64))
     }
 
-    /// The strides of an operand (`View`). A packed sequence is as many rows from the start as its
-    /// offset says, so the rows' stride stands for the batch axis'.
+    /// The strides of an operand (`View`). A packed sequence begins at the row that its offset
+    /// names, so the stride of the rows takes the place of the batch axis' stride.
     pub(super) fn strides(&self, tensor: Option<&RocmTensor>) -> Arg {
         match (self, strides(tensor)) {
             (Self::Packed { .. }, Arg::I64x4([_, head, row, column])) => Arg::I64x4([row, head, row, column]),

@@ -14,12 +14,12 @@ use crate::ops::norm::sum_partials;
 use crate::ops::view::reshape;
 use crate::tensor::RocmTensor;
 
-/// The most weights of an output channel for which there are kernels of the gradient, with the
-/// channels that a thread of such a kernel has.
+/// The kernels of the gradient: the most weights of an output channel, and the output channels of a
+/// thread.
 const KERNELS: [(usize, usize); 2] = [(9, 8), (27, 2)];
 
-/// The most weights of an output channel, the most of all, and the channels of a thread in the forward
-/// kernel.
+/// The forward kernel: the most weights of an output channel, the most weights of all, and the
+/// output channels of a thread.
 const FORWARD: [usize; 3] = [27, 4096, 8];
 
 /// The kernels' block.
@@ -28,15 +28,15 @@ const THREADS: u32 = 256;
 /// Neighbouring threads that add up each other's sums.
 const TEAM: usize = 32;
 
-/// The blocks that a compute unit gets. With more, adding up the threads' sums would take longer than
-/// making them.
+/// The blocks that a compute unit gets. With more, it takes longer to add up the threads' sums than
+/// to compute them.
 const BLOCKS: usize = 2;
 
 /// What the kernels' errors expect.
 const EXPECTED: &str = "few weights for each output channel, on a GPU";
 
-/// Output channels, and the weights of each. `None` if the kernels do not have the convolution; `like`
-/// is an operand.
+/// The number of output channels, and of weights for each. `None` if the kernels can't compute the
+/// convolution. `like` is an operand.
 fn few(desc: &ConvDesc, like: &RocmTensor) -> Option<(usize, usize)> {
     let (&[oc, ic, height, width], &[_, _, rows, columns]) = (desc.w.as_slice(), desc.y.as_slice()) else {
         return None;
@@ -68,7 +68,8 @@ fn problem_of(
     Ok(KernelProblem::new(choice, template, kernel_type(dtype)?, sizes))
 }
 
-/// What is to be chosen for the gradient: the library or the kernel. `None` if there is no kernel.
+/// The key by which the tuning store chooses the library or the kernel for the gradient. `None` if
+/// there is no kernel.
 pub(super) fn problem(desc: &ConvDesc, grad: &RocmTensor) -> hip::Result<Option<KernelProblem>> {
     let choice = match is_channels_last(grad) {
         true => "library or kernel, channels last,",
@@ -78,7 +79,8 @@ pub(super) fn problem(desc: &ConvDesc, grad: &RocmTensor) -> hip::Result<Option<
     kernel(desc, grad).map(|_| problem()).transpose()
 }
 
-/// What is to be chosen for the convolution, whose result has its channels `last`.
+/// The key by which the tuning store chooses the library or the kernel for the convolution. `None`
+/// if there is no kernel. If `last`, the result has its channels innermost.
 pub(super) fn forward_problem(
     desc: &ConvDesc,
     x: &RocmTensor,
@@ -106,7 +108,7 @@ fn sizes(desc: &ConvDesc, x: &RocmTensor, parts: usize) -> Arg {
     Arg::U32x21(sizes)
 }
 
-/// The kernels read an image in any order.
+/// The image as the kernels can read it: with any strides that are not negative.
 fn image(x: &RocmTensor) -> hip::Result<RocmTensor> {
     match x.layout().strides().iter().all(|&stride| stride >= 0) {
         true => Ok(x.clone()),
@@ -114,7 +116,8 @@ fn image(x: &RocmTensor) -> hip::Result<RocmTensor> {
     }
 }
 
-/// The convolution, with its channels `last`. [`forward_problem`] must have one.
+/// The convolution; if `last`, with its channels innermost. [`forward_problem`] must return a
+/// problem.
 pub(super) fn forward(
     op: &'static str,
     desc: &ConvDesc,
@@ -130,7 +133,7 @@ pub(super) fn forward(
     let shape = if last { vec![batch, height, width, channels] } else { desc.y.clone() };
     let out = RocmTensor::empty(device, shape, x.dtype_of())?;
     let kernel = Template::conv_few_forward.ty(x.kernel_type()?).int(last.into());
-    // Each thread has two pixels, because each block reads the weights first.
+    // Two pixels for each thread, because each block first reads the weights.
     let blocks = out.len().div_ceil(2 * THREADS as usize * FORWARD[2]);
     let grid = Grid { threads: THREADS, ..device.grid_rows(blocks, THREADS as usize) };
     let dims = [sizes(desc, &x, 1)];
@@ -138,7 +141,7 @@ pub(super) fn forward(
     if last { from_rows(out) } else { Ok(out) }
 }
 
-/// The gradient of the weights, in the order of `grad`. [`problem`] must have one.
+/// The gradient of the weights, in the order of `grad`. [`problem`] must return a problem.
 pub(super) fn weight_backward(
     op: &'static str,
     desc: &ConvDesc,

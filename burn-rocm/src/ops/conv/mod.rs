@@ -309,7 +309,7 @@ pub(crate) fn forward(
     let last = match hip::channels_last()? {
         ChannelsLast::Off => Some(false),
         ChannelsLast::On => Some(puts_channels_last(&desc, &x)?),
-        // The library's times choose the order, so the library computes.
+        // The order is chosen by the library's times, so the library computes.
         ChannelsLast::Auto => (!puts_channels_last(&desc, &x)?).then_some(false),
     };
     let own = || few::forward(op, &desc, [&x, &weight], last == Some(true));
@@ -319,12 +319,13 @@ pub(crate) fn forward(
     add_bias(op, out, bias)
 }
 
-/// The ways to a convolution with few weights and to their gradient, as the tuning store has them.
+/// Who computes a convolution with few weights, or their gradient, as the tuning store numbers
+/// them.
 const LIBRARY: usize = 0;
 const FEW: usize = 1;
 
-/// Whether the kernels for few weights compute, if `problem` says that they can. `run` computes by one
-/// of the ways.
+/// Whether the kernels for few weights compute. `problem` is `None` if they can't. `run` computes
+/// by [`LIBRARY`] or by [`FEW`].
 fn by_few(
     desc: &ConvDesc,
     like: &RocmTensor,

@@ -88,8 +88,8 @@ pub(crate) fn elements(tensor: &RocmTensor) -> Elements<'_> {
 }
 
 /// Defers an element-wise op whose operands are broadcast or strided, if it can join a chain of
-/// deferred ops. Returns whether it was deferred. `out` is packed and of shape `shape`, over which
-/// each input has these strides.
+/// deferred ops. Returns whether it was deferred. `out` is packed and has the shape `shape`; each
+/// input has its strides over that shape.
 pub(crate) fn put_off_over<'a>(
     op: &'static str,
     functor: Functor,
@@ -111,7 +111,7 @@ pub(crate) fn put_off_over<'a>(
     put_off(op, functor, operands, out)
 }
 
-/// Whether an op that gives a tensor like this may be deferred.
+/// Whether an op with a result like this tensor may be deferred.
 pub(crate) fn may_put_off(functor: Functor, tensor: &RocmTensor) -> bool {
     tensor.kernel_type().is_ok_and(|ty| tensor.hip_device().may_put_off(functor, ty, tensor.len()))
 }

@@ -67,7 +67,7 @@ pub struct BatchNormStep {
     pub epsilon: f64,
     /// Whether the output is the ReLU of the normalised tensor.
     pub relu: bool,
-    /// Whether the new running statistics go to the memory of the old ones, whoever else holds that,
+    /// Whether the new running statistics overwrite the old ones, even if others hold their memory,
     /// as [`graph::write`](crate::graph::write()) does.
     pub in_place: bool,
 }
@@ -107,8 +107,8 @@ pub fn batch_norm_train(
 
 /// [`batch_norm_train`], with a ReLU or in place if `step` says so.
 ///
-/// With a ReLU, the kernels of this project compute everything in as many launches and passes over
-/// memory as without. MIOpen would need two more passes for the ReLU. It runs only if
+/// With a ReLU, the kernels of this project compute everything, in as many launches and passes over
+/// memory as without one. MIOpen would need two more passes for the ReLU, so it runs only if
 /// `BURN_ROCM_NORM=miopen`.
 ///
 /// # Errors
@@ -207,14 +207,14 @@ pub fn batch_norm_step(
     done(output)
 }
 
-/// Whether a kernel may write these two tensors while it reads them.
+/// Whether a kernel that reads these two tensors may overwrite them: they are packed and apart.
 fn apart([mean, variance]: &[RocmTensor; 2]) -> bool {
     let same = || mean.byte_offset() == variance.byte_offset();
     is_packed(mean) && is_packed(variance) && !(mean.shares_buffer(variance) && same())
 }
 
-/// Why MIOpen does not compute a norm; with a ReLU, unless `BURN_ROCM_NORM` demands MIOpen, because a
-/// kernel of this project applies the ReLU in the same pass.
+/// Why MIOpen does not compute a norm. With a ReLU the reason is the ReLU, which this project's
+/// kernel applies in the same pass, unless `BURN_ROCM_NORM` demands MIOpen.
 fn or_relu(
     relu: bool,
     device: &Device,
@@ -285,7 +285,8 @@ pub fn batch_norm_infer(
     inferred(x, gamma, beta, statistics, epsilon, false)
 }
 
-/// The ReLU of [`batch_norm_infer`], in one kernel of this project unless `BURN_ROCM_NORM=miopen`.
+/// [`batch_norm_infer`] and the ReLU of it, in one kernel of this project unless
+/// `BURN_ROCM_NORM=miopen`.
 ///
 /// # Errors
 /// As for [`batch_norm_train`].
@@ -363,7 +364,7 @@ pub fn batch_norm_backward(
 }
 
 /// The gradients of [`batch_norm_step`] with a ReLU, whose output is `output`. The kernels of this
-/// project do not read it: they compute again where it is positive.
+/// project do not read `output`. They compute again where it is positive.
 ///
 /// # Errors
 /// As for [`batch_norm_train`].
@@ -384,7 +385,7 @@ pub fn batch_norm_relu_backward(
     gradients(x, gamma, Some(beta), statistics, grad, epsilon)
 }
 
-/// With a `beta`, the gradients of a batch norm and the ReLU after it.
+/// The gradients of a batch norm; with a `beta`, of a batch norm and the ReLU after it.
 fn gradients(
     x: RocmTensor,
     gamma: RocmTensor,

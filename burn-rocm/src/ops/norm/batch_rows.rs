@@ -19,11 +19,11 @@ const MOST_ACROSS: usize = 8;
 /// The fewest rows of a thread, so that it has several loads in flight.
 const LEAST_ROWS: usize = 4;
 
-/// Up to so many parts are joined by each block that needs them, which saves a launch. A thread of a
-/// block of 256 then reads at most four parts of 8 channels.
+/// The most parts that each block joins itself, which saves a launch. A thread of a block of 256
+/// then reads at most four parts of 8 channels.
 const JOINED: usize = 128;
 
-/// The most parts that all blocks together may join so: each is 512 bytes of a cache.
+/// The most parts that all blocks together may join so. Each part is 512 bytes, read from a cache.
 const READ: usize = 1 << 15;
 
 /// With fewer rows, the launch that joins the parts would take longer than wider accesses save.
@@ -55,9 +55,10 @@ impl Rows {
         (one && whole && half && aligned).then_some(Self { rows, channels })
     }
 
-    /// As [`plan`](Self::plan), for kernels that keep sums, and whether the next kernel joins the parts.
-    /// The sums take so many registers that two blocks of eight run at once. With more parts than that,
-    /// joining them takes longer. If there are not many more than may be joined, there are that many.
+    /// As [`plan`](Self::plan), for kernels that keep sums, and whether the next kernel joins the
+    /// parts. The sums take so many registers that only two of eight blocks run at once. More parts
+    /// than these blocks take would only make the joining slower. With up to twice [`JOINED`]
+    /// parts, the plan has [`JOINED`], so that the next kernel can join them.
     fn plan_sums(self, device: &Arc<Device>) -> (Plan, bool) {
         let plan = self.plan(device, [1, 4], usize::MAX);
         let blocks = self.plan(device, [4, 1], usize::MAX).grid.blocks as usize;
@@ -87,8 +88,8 @@ impl Rows {
         }
     }
 
-    /// Two values of each channel and part, which `template` computes from the rows, the plan by which it
-    /// did, and whether the next kernel joins them.
+    /// Two values of each channel and part, which `template` computes from the rows. Also the plan
+    /// of that launch, and whether the next kernel joins the parts.
     fn partial(
         self,
         op: &'static str,

@@ -18,7 +18,7 @@ use crate::tensor::{RocmTensor, float_type};
 /// more than reading the elements.
 const LEAST_PART: usize = 4096;
 
-/// Up to so many parts, joining them takes little time whatever their size.
+/// With at most this many parts, joining them takes little time, whatever their size.
 const MANY_PARTS: usize = 64;
 
 /// The kernels count the bytes of a part in 32 bits, at up to 8 bytes an element. So a part must
@@ -71,7 +71,7 @@ impl Channels {
         // Dims of size 0 hide the others' product.
         dims.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim.max(1)))?;
         let seen = Self { batch, channels, spatial: rest.iter().product() };
-        // As `joined` makes it.
+        // The shape that `joined` gives.
         Some(if seen.is_far() { Self { batch: 1, channels, spatial: batch * seen.spatial } } else { seen })
     }
 

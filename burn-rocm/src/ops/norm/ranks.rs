@@ -27,7 +27,7 @@ pub struct BatchStatistics {
     pub count: RocmTensor,
 }
 
-/// What a rank tells the others of its part: `[2 * channels + 1]`, the
+/// What a rank tells the others of its part, `[2 * channels + 1]`: the
 /// [`statistics`](super::batch::BatchNormed::statistics) and the number of elements in a channel.
 ///
 /// # Errors

@@ -182,8 +182,8 @@ impl Handle {
         Ok(version)
     }
 
-    /// The number of algorithms for a problem, at least 1, or why there are none. Asks the heuristic
-    /// at the first call with a problem.
+    /// The number of algorithms for a problem, at least 1, or why there are none. The first call
+    /// with a problem asks the heuristic.
     pub(super) fn algorithms(&self, problem: &LtProblem) -> std::result::Result<usize, String> {
         let mut all = self.prepared.borrow_mut();
         if !all.contains_key(problem) && all.len() >= MOST_SHAPES {

@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::tuning::{CLEARLY, TuningEntry, tuning_store};
 use crate::{Result, spans};
 
-/// The choice of the way without hipBLASLt. Algorithm `n` of the heuristic is `TODAY + 1 + n`.
+/// The number for the way without hipBLASLt. Algorithm `n` of the heuristic has `TODAY + 1 + n`.
 pub(super) const TODAY: i32 = 0;
 
 impl BlasLt {
@@ -69,8 +69,8 @@ impl BlasLt {
         choice
     }
 
-    /// Does without hipBLASLt from now on, because it failed. What fails in a capture may work outside
-    /// it, so that decides nothing.
+    /// Stops using hipBLASLt for a problem, because it failed. A failure in a capture changes
+    /// nothing, because the product may work outside it.
     pub(super) fn refused(&self, problem: &LtProblem, device: &Device) {
         let Some(chooser) = self.chooser.as_ref().filter(|_| device.captures.here().is_none()) else {
             return;
@@ -80,8 +80,8 @@ impl BlasLt {
         tuning_store().refused(device, library, &problem.to_string());
     }
 
-    /// The fastest choice and its microseconds; `None` if hipBLASLt has no algorithm. Writes the
-    /// product's results.
+    /// The fastest choice and its microseconds; `None` if hipBLASLt has no algorithm. The trial
+    /// writes to the product's results.
     fn fastest(
         &self,
         product: &LtProduct<'_>,
@@ -135,10 +135,10 @@ impl BlasLt {
         if candidates.is_empty() {
             return Ok(Some(default));
         }
-        // Only results of algorithms that are faster matter, so only they are compared.
+        // Only algorithms that are faster may be used, so only their results are compared.
         let reference = Reference::new(product)?;
         for (choice, microseconds) in candidates {
-            // So that nothing that another algorithm has written counts.
+            // NaN everywhere, so that nothing that another algorithm wrote counts as a result.
             for place in product.places() {
                 device.fill_bytes(place.buffer, place.offset, 0xff, place.bytes)?;
             }

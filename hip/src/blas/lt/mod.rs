@@ -44,7 +44,7 @@ pub enum LtActivation {
     GeluTanh,
 }
 
-/// What follows the product `x = a b + onto`.
+/// What follows a product. `x` is an element of `a b + onto`.
 #[derive(Clone, Copy)]
 pub enum Epilogue<'a> {
     /// `activation(x + bias)`.
@@ -63,8 +63,9 @@ pub enum Epilogue<'a> {
         /// Where the sums of the result's columns are stored: the bias' gradient.
         sums: Option<VectorView<'a>>,
     },
-    /// Nothing, but the sums of the columns of `b` are stored here. If `a b` is the gradient of a
-    /// linear layer's weight, `x^T grad`, these are the gradient of its bias.
+    /// The result is `x`, and the sums of the columns of `b` are stored here. If `a b` is the
+    /// gradient of a linear layer's weight (`b` is then the output's gradient), they are the
+    /// gradient of its bias.
     ColumnSums(VectorView<'a>),
 }
 
@@ -93,9 +94,10 @@ pub struct LtProduct<'a> {
 pub enum LtAnswer {
     /// hipBLASLt.
     Computed,
-    /// Nobody: the caller does without hipBLASLt, because that is faster or nothing is known yet.
+    /// Nobody: the caller computes it without hipBLASLt, because that is faster or nothing was
+    /// timed.
     Passed,
-    /// Nobody, because hipBLASLt can't, for this reason.
+    /// Nobody: hipBLASLt can't compute it, for this reason.
     Refused(String),
 }
 
@@ -157,9 +159,9 @@ impl BlasLt {
         })
     }
 
-    /// Who computes a linear layer of `sizes` rows, inputs and outputs, or, if `gradient`, its weight's
-    /// and its bias' gradient by one product. All matrices are packed and aligned. Asks the heuristic
-    /// the first time.
+    /// Who computes a linear layer of `sizes` (rows, inputs and outputs), or, if `gradient`, the
+    /// gradients of its weight and bias by one product. All matrices are packed and aligned. Asks
+    /// the heuristic the first time.
     ///
     /// # Errors
     /// An error of the device.
@@ -206,7 +208,7 @@ impl BlasLt {
     }
 
     /// Computes a product, unless hipBLASLt can't or is not chosen for the shape. `today` computes
-    /// the same without hipBLASLt, into memory of its own; it is called only to be timed.
+    /// the same without hipBLASLt, into memory of its own. It is called only to be timed.
     ///
     /// # Errors
     /// `Invalid` for views that reach past a buffer's end, or a result that overlaps an operand; an

@@ -1,4 +1,4 @@
-//! A product with an epilogue without its data, as text: the tuning store's key.
+//! What identifies a product with an epilogue, without its data: the tuning store's key.
 
 use std::fmt::{self, Display};
 
@@ -26,7 +26,8 @@ pub(super) struct LtProblem {
     pub(super) epilogue: hipblasLtEpilogue_t,
 }
 
-/// hipBLASLt's number of an epilogue. The result's rows are its columns.
+/// hipBLASLt's number of an epilogue. hipBLASLt is column-major, so a row of the result is a column
+/// there.
 pub(super) fn number(epilogue: &Epilogue<'_>) -> hipblasLtEpilogue_t {
     use LtActivation::{GeluTanh, Relu};
     match epilogue {

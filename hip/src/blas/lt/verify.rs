@@ -14,7 +14,7 @@ use crate::{DType, Result};
 /// The relative error of the libraries' tanh. NVIDIA's instruction `tanh.approx.f32` has 2^-11 (PTX
 /// ISA, "tanh"); an exponential and a division have less.
 const TANH: f64 = 1.0 / 2048.0;
-/// The most that GELU by tanh, and that its derivative, grow by for each unit of their argument.
+/// The greatest slope of GELU by tanh, and of its derivative.
 /// The derivative is at most 1.1290 (at 1.4630), and its own at most 0.7979 (at 0).
 const SLOPE: f64 = 1.13;
 /// `sqrt(2 / pi)`

@@ -157,8 +157,8 @@ impl Dnn {
         self.entry(task, TuningStore::get)
     }
 
-    /// What `look` finds in the tuning store for a convolution: without a limit of workspaces, or
-    /// else with it.
+    /// What `look` finds in the tuning store for a convolution: the entry without a limit of
+    /// workspaces, or else the entry with this limit.
     fn entry(
         &self,
         Task { prepared, direction, desc, at, .. }: Task<'_>,
@@ -173,15 +173,14 @@ impl Dnn {
         get(&problem).or_else(|| get(&limited(&problem, limit)?))
     }
 
-    /// Whether the tuning store has an entry for a convolution that it did not have when the
-    /// convolution was prepared, because others' entries were added since. False in a capture, where
-    /// nothing is prepared anew.
+    /// Whether an import has added an entry for a convolution since the convolution was prepared.
+    /// False in a capture, where nothing is prepared anew.
     ///
     /// # Errors
     /// `Config` for an invalid setting.
     pub(super) fn has_news(&self, task: Task<'_>) -> Result<bool> {
         let (asked, generation) = (&task.prepared.asked, tuning_store().generation());
-        // Relaxed: if two threads find news, both prepare.
+        // Relaxed: if two threads find a new entry, both prepare.
         if asked.load(Ordering::Relaxed) == generation
             || task.at.device().captures.here().is_some()
             || !(self.products && settings()?.conv_find.uses_store())

@@ -73,9 +73,9 @@ fn choose(times: Times, copies: Copies, now: bool) -> bool {
 }
 
 impl Layer {
-    /// Counts a use. The directions that the caller is to time now, each with whether its result is a
-    /// gradient: if one has come often enough, all that have come. None while another thread times the
-    /// layer.
+    /// Counts a use, and returns the directions that the caller must time, each with whether its
+    /// result is a gradient. These are all directions in use, if this one was used often enough.
+    /// Empty while another thread times the layer.
     fn due(&mut self, direction: ConvDirection, gradient: bool) -> Vec<(ConvDirection, bool)> {
         let this = direction as usize;
         if self.being_timed || self.times[this].is_some() {
@@ -108,7 +108,7 @@ impl Layer {
                 self.uses = [0; 3];
             }
             Err(_) => {
-                // Row-major, whatever the other directions take.
+                // The layer stays row-major, whatever times the other directions have.
                 self.copies.get_or_insert(Copies { input: 0.0, both: 0.0 });
                 let never = Times { row_major: 0.0, channels_last: f64::INFINITY };
                 due.iter().for_each(|(direction, _)| self.times[*direction as usize] = Some(never));
