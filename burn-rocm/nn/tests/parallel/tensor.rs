@@ -170,7 +170,7 @@ fn a_divided_feed_forward_is_the_whole_one() {
             let block: PositionWiseFeedForward<B> = config.with_activation(activation.clone()).init(device);
             block.map(&mut Fill(0))
         };
-        let x = |device| tensor([3, 4, IN], 2000, device);
+        let x = |device: &RocmDevice| tensor([3, 4, IN], 2000, device);
         let found = on_ranks(count, |ranks| {
             let device = ranks.communicator().device();
             let module = ParallelFeedForward::of(block(&device), ranks.communicator());
@@ -208,7 +208,7 @@ fn divided_heads_are_the_whole_attention() {
                     MhaInput::self_attn(x).mask_attn(mask)
                 }
             };
-            let x = |device| tensor([3, 5, 16], 2000, device);
+            let x = |device: &RocmDevice| tensor([3, 5, 16], 2000, device);
             let found = on_ranks(count, |ranks| {
                 let device = ranks.communicator().device();
                 let module = ParallelAttention::of(attention(&device), ranks.communicator());
