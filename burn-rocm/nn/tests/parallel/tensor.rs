@@ -248,3 +248,25 @@ fn blocks_that_the_ranks_do_not_divide_are_refused() {
         });
     });
 }
+
+/// A rank's part of a layer has memory of its own: that of the whole layer is free.
+#[test]
+fn a_part_does_not_keep_the_whole_layer() {
+    let Some(count) = devices("tensor::a_part_does_not_keep_the_whole_layer") else { return };
+    on_ranks(count, |ranks| {
+        let device = ranks.communicator().device();
+        let pool = hip::Device::new(device.index).unwrap();
+        let allocated = || pool.pool().stats().allocated;
+        let before = allocated();
+        let whole = || LinearConfig::new(256, 64).with_bias(false).init::<B>(&device);
+        let bytes = 256 * 64 * 8 / ranks.size();
+        let row = RowLinear::of(whole(), ranks.communicator());
+        assert_eq!(values(row.weight.val()).len() * 8, bytes);
+        let with_row = allocated() - before;
+        assert!(with_row < 2 * bytes, "{with_row} bytes for a part of {bytes}");
+        let column = ColumnLinear::of(whole(), ranks.communicator());
+        assert_eq!(values(column.weight.val()).len() * 8, bytes);
+        let with_column = allocated() - before - with_row;
+        assert!(with_column < 2 * bytes, "{with_column} bytes for a part of {bytes}");
+    });
+}
