@@ -255,7 +255,7 @@ fn a_part_does_not_keep_the_whole_layer() {
     let Some(count) = devices("tensor::a_part_does_not_keep_the_whole_layer") else { return };
     on_ranks(count, |ranks| {
         let device = ranks.communicator().device();
-        let pool = hip::Device::new(device.index).unwrap();
+        let pool = hip::Device::get(device.index).unwrap();
         let allocated = || pool.pool().stats().allocated;
         let before = allocated();
         let whole = || LinearConfig::new(256, 64).with_bias(false).init::<B>(&device);
