@@ -113,15 +113,21 @@ const TRANSFORMER: f64 = 28.4e6;
 /// Steps on two H200 of one host: milliseconds alone and together, as `benches --devices 2` measured
 /// them (docs/decisions/036-data-parallel.md, benches/README.md).
 #[rustfmt::skip]
-const MEASURED: [(&str, f64, f64, f64, Reduced); 8] = [
+const MEASURED: [(&str, f64, f64, f64, Reduced); 14] = [
     ("ResNet-18, batch 64, f32", 18.54, 4.0 * RESNET, 18.89, Reduced::AfterThePass),
+    ("ResNet-18, batch 64, f32", 18.91, 4.0 * RESNET, 19.44, Reduced::AfterThePass),
     ("transformer, batch 16, f32", 35.80, 4.0 * TRANSFORMER, 36.71, Reduced::AfterThePass),
+    ("transformer, batch 16, f32", 35.80, 4.0 * TRANSFORMER, 36.64, Reduced::AfterThePass),
     ("ResNet-18, batch 64, bf16", 8.32, 2.0 * RESNET, 8.79, Reduced::AfterThePass),
+    ("ResNet-18, batch 64, bf16", 8.19, 2.0 * RESNET, 9.42, Reduced::AfterThePass),
     ("transformer, batch 16, bf16", 4.96, 2.0 * TRANSFORMER, 5.47, Reduced::AfterThePass),
+    ("transformer, batch 16, bf16", 4.93, 2.0 * TRANSFORMER, 6.74, Reduced::AfterThePass),
+    ("transformer, batch 16, bf16", 4.86, 2.0 * TRANSFORMER, 6.61, Reduced::AfterThePass),
     ("ResNet-18, batch 64, f32", 18.91, 4.0 * RESNET, 19.09, Reduced::BesideThePass),
     ("transformer, batch 16, f32", 35.80, 4.0 * TRANSFORMER, 36.45, Reduced::BesideThePass),
     ("ResNet-18, batch 64, bf16", 8.19, 2.0 * RESNET, 9.16, Reduced::BesideThePass),
     ("transformer, batch 16, bf16", 4.93, 2.0 * TRANSFORMER, 5.60, Reduced::BesideThePass),
+    ("transformer, batch 16, bf16", 4.86, 2.0 * TRANSFORMER, 6.35, Reduced::BesideThePass),
 ];
 
 fn main() {

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use burn_backend::{DType, TensorData};
-use burn_rocm::fused::optim::{Rule, State};
+use burn_rocm::fused::optim::{Adam, Decay, Rule, State};
 use burn_rocm::fused::{one_value, read_all, upload};
 use burn_rocm::{ReduceOp, RocmError, RocmTensor};
 use safetensors::tensor::{Dtype, Metadata, TensorView, serialize_to_file};
@@ -51,11 +51,14 @@ impl Sharded {
     /// # Errors
     /// `Config` if the folder exists, or if a rank can't write; as [`Sharded::step`].
     pub(crate) fn save(&mut self, folder: &Path, params: &[RocmTensor], rule: Rule) -> Result<(), RocmError> {
-        self.plan(params)?;
         let (rank, first) = (self.communicator.rank(), self.communicator.rank() == 0);
-        let partial = partial(folder);
-        let begun = if first { begin(folder, &partial) } else { Ok(()) };
-        self.agree(folder, begun)?;
+        let begun = self.plan(params).and_then(|()| partial(folder)).and_then(|partial| {
+            if first {
+                begin(folder, &partial)?;
+            }
+            Ok(partial)
+        });
+        let partial = self.agree(folder, begun)?;
         let written = self.write(&partial.join(file_name(rank)), params);
         self.agree(folder, written)?;
         let ended = if first { self.end(folder, &partial, rule) } else { Ok(()) };
@@ -89,7 +92,8 @@ impl Sharded {
                 }
             }
         }
-        serialize_to_file(views, None, path).map_err(|error| failed(path, &error))
+        serialize_to_file(views, None, path).map_err(|error| failed(path, &error))?;
+        on_disk(path)
     }
 
     /// Writes the index and gives the folder its name.
@@ -111,7 +115,10 @@ impl Sharded {
         let path = partial.join(INDEX);
         let text = serde_json::to_string_pretty(&index).map_err(|error| failed(&path, &error))?;
         fs::write(&path, text).map_err(|error| failed(&path, &error))?;
-        fs::rename(partial, folder).map_err(|error| failed(folder, &error))
+        on_disk(&path)?;
+        folder_on_disk(partial)?;
+        fs::rename(partial, folder).map_err(|error| failed(folder, &error))?;
+        folder.parent().map_or(Ok(()), folder_on_disk)
     }
 
     /// Reads the parameters and the optimizer's state, and returns the parameters.
@@ -125,14 +132,13 @@ impl Sharded {
         params: &[RocmTensor],
         rule: Rule,
     ) -> Result<Vec<RocmTensor>, RocmError> {
-        self.plan(params)?;
-        let read = self.read(folder, rule);
-        self.agree(folder, read.as_ref().map(|_| ()).map_err(RocmError::clone))?;
-        for (bucket, (value, state)) in self.buckets.iter_mut().zip(read?) {
+        let read = self.plan(params).and_then(|()| self.read(folder, rule));
+        let read = self.agree(folder, read)?;
+        for (bucket, (value, state)) in self.buckets.iter_mut().zip(read) {
             bucket.updated = Some(value);
             bucket.state = state;
         }
-        self.gather()
+        self.gather(params)
     }
 
     /// This rank's part of each bucket: the values, and the optimizer's state.
@@ -202,19 +208,24 @@ impl Sharded {
     }
 
     /// This rank's result, unless another rank has failed. All ranks wait for each other.
-    fn agree(&self, folder: &Path, own: Result<(), RocmError>) -> Result<(), RocmError> {
-        let done = one_value(&self.communicator.device(), if own.is_ok() { 1.0 } else { 0.0 }, DType::F32)?;
-        let all = self.communicator.all_reduce(ReduceOp::Min, done)?.join()?;
-        let all = read_all(vec![all])?.remove(0);
-        own?;
-        match all.iter::<f32>().all(|done| done == 1.0) {
-            true => Ok(()),
+    fn agree<T>(&self, folder: &Path, own: Result<T, RocmError>) -> Result<T, RocmError> {
+        let all = self.all_are(own.is_ok());
+        let own = own?;
+        match all? {
+            true => Ok(own),
             false => Err(RocmError::Config {
                 what: format!("the checkpoint {}", folder.display()),
                 expected: "every rank to read or write its part".into(),
                 found: "an error of another rank".into(),
             }),
         }
+    }
+
+    /// Whether all ranks say yes.
+    fn all_are(&self, own: bool) -> Result<bool, RocmError> {
+        let own = one_value(&self.communicator.device(), if own { 1.0 } else { 0.0 }, DType::F32)?;
+        let least = self.communicator.all_reduce(ReduceOp::Min, own)?.join()?;
+        Ok(read_all(vec![least])?.remove(0).iter::<f32>().all(|yes| yes == 1.0))
     }
 }
 
@@ -348,10 +359,31 @@ fn begin(folder: &Path, partial: &Path) -> Result<(), RocmError> {
     fs::create_dir_all(partial).map_err(|error| failed(partial, &error))
 }
 
-fn partial(folder: &Path) -> PathBuf {
-    let mut name = folder.as_os_str().to_owned();
+/// Waits until a file's contents are on the disk, so that a crash leaves no folder of the final name
+/// with files that are not whole.
+fn on_disk(path: &Path) -> Result<(), RocmError> {
+    // Some systems want the right to write.
+    let file = File::options().read(true).write(true).open(path);
+    file.and_then(|file| file.sync_all()).map_err(|error| failed(path, &error))
+}
+
+/// [`on_disk`] of a folder's list of names. Windows opens no folders as files.
+fn folder_on_disk(path: &Path) -> Result<(), RocmError> {
+    if !cfg!(unix) {
+        return Ok(());
+    }
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    File::open(path).and_then(|folder| folder.sync_all()).map_err(|error| failed(path, &error))
+}
+
+/// The folder in which the ranks write until all have done so.
+fn partial(folder: &Path) -> Result<PathBuf, RocmError> {
+    let Some(name) = folder.file_name() else {
+        return Err(failed(folder, &"a path without a name at its end"));
+    };
+    let mut name = name.to_owned();
     name.push(".partial");
-    PathBuf::from(name)
+    Ok(folder.with_file_name(name))
 }
 
 fn file_name(rank: usize) -> String {
@@ -380,8 +412,20 @@ fn parsed(name: &str) -> Option<(usize, usize, usize)> {
 
 fn rule_name(rule: Rule) -> &'static str {
     match rule {
-        Rule::Adam(adam) if adam.amsgrad => "adam, amsgrad",
-        Rule::Adam(_) => "adam",
+        Rule::Adam(Adam { amsgrad, decay: Decay::Penalty(_), .. }) => {
+            if amsgrad {
+                "adam, amsgrad"
+            } else {
+                "adam"
+            }
+        }
+        Rule::Adam(Adam { amsgrad, decay: Decay::Decoupled { .. }, .. }) => {
+            if amsgrad {
+                "adamw, amsgrad"
+            } else {
+                "adamw"
+            }
+        }
         Rule::Sgd(sgd) if sgd.momentum.is_some() => "sgd, momentum",
         Rule::Sgd(_) => "sgd",
     }

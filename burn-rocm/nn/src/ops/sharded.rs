@@ -71,6 +71,16 @@ impl Sharded {
         update: Update,
     ) -> Result<Vec<RocmTensor>, RocmError> {
         self.plan(params)?;
+        // Before the first collective, which the other ranks wait for.
+        for (entry, grad) in self.entries.iter().zip(&grads) {
+            if let Some(grad) = grad.as_ref().filter(|grad| grad.dims() != entry.dims) {
+                return Err(RocmError::Invalid {
+                    op: "ShardedOptimizer::step",
+                    expected: format!("a gradient of shape {:?}", entry.dims),
+                    found: format!("{:?}", grad.dims()),
+                });
+            }
+        }
         if weight == Some(0.0) {
             // 0 times an infinity is NaN.
             grads.fill(None);
@@ -83,11 +93,11 @@ impl Sharded {
             parts = scale_to_norm(&parts, norm(&[all])?, most)?;
         }
         self.update(params, parts, update)?;
-        self.gather()
+        self.gather(params)
     }
 
-    /// Gathers the updated parts, and returns the parameters.
-    pub(super) fn gather(&mut self) -> Result<Vec<RocmTensor>, RocmError> {
+    /// Gathers the updated parts, and returns the new parameters.
+    pub(super) fn gather(&mut self, params: &[RocmTensor]) -> Result<Vec<RocmTensor>, RocmError> {
         let mut running = Vec::with_capacity(self.buckets.len());
         for bucket in &mut self.buckets {
             let Some(part) = bucket.updated.take() else { continue };
@@ -103,30 +113,26 @@ impl Sharded {
         for (bucket, running) in self.buckets.iter_mut().zip(running) {
             bucket.gathered = Some(flat(running.join()?)?);
         }
-        self.parameters()
-    }
-
-    /// The parameters as views of the buckets that the last step gathered.
-    fn parameters(&self) -> Result<Vec<RocmTensor>, RocmError> {
-        let mut params = vec![None; self.entries.len()];
+        // As views of the buckets. Empty parameters are in none.
+        let mut params = params.to_vec();
         for bucket in &self.buckets {
             let Some(gathered) = &bucket.gathered else { continue };
             let dims = bucket.members.iter().map(|&member| self.entries[member].dims.as_slice());
             for (&member, view) in bucket.members.iter().zip(unpack(gathered, dims)?) {
-                params[member] = Some(view);
+                params[member] = view;
             }
         }
-        Ok(params.into_iter().flatten().collect())
+        Ok(params)
     }
 
-    /// Divides the parameters among buckets. Buckets of the step before stay.
+    /// Divides the parameters among buckets. Those of the step before stay as they are.
     pub(super) fn plan(&mut self, params: &[RocmTensor]) -> Result<(), RocmError> {
         let entry = |param: &RocmTensor| Entry { dims: param.dims().to_vec(), dtype: param.dtype() };
         let entries: Vec<Entry> = params.iter().map(entry).collect();
         if self.entries == entries {
             return Ok(());
         }
-        if !self.entries.is_empty() {
+        if self.buckets.iter().any(|bucket| bucket.gathered.is_some() || !bucket.state.tensors.is_empty()) {
             let found = entries.iter().zip(&self.entries).position(|(new, old)| new != old);
             return Err(RocmError::Invalid {
                 op: "ShardedOptimizer::step",
@@ -177,13 +183,6 @@ impl Sharded {
             let Entry { dims, dtype } = &self.entries[member];
             match grads.get_mut(member).and_then(Option::take) {
                 None => parts.push(repeated(&zero, dims.iter().product())?),
-                Some(grad) if grad.dims() != dims.as_slice() => {
-                    return Err(RocmError::Invalid {
-                        op: "ShardedOptimizer::step",
-                        expected: format!("a gradient of shape {dims:?}"),
-                        found: format!("{:?}", grad.dims()),
-                    });
-                }
                 Some(grad) => {
                     if grad.dtype() != *dtype {
                         wide.push(parts.len());
@@ -317,7 +316,7 @@ impl Bucket {
 fn buckets(entries: &[Entry], bytes: usize, ranks: usize) -> Vec<Bucket> {
     let mut open: Vec<(DType, Vec<usize>, usize)> = Vec::new();
     let mut full: Vec<(DType, Vec<usize>)> = Vec::new();
-    for (index, entry) in entries.iter().enumerate() {
+    for (index, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.elements() > 0) {
         let at = open.iter().position(|(dtype, ..)| *dtype == entry.dtype).unwrap_or_else(|| {
             open.push((entry.dtype, Vec::new(), 0));
             open.len() - 1

@@ -134,7 +134,10 @@ pub(super) fn part<B: Backend, const D: usize>(
     count: usize,
 ) -> Tensor<B, D> {
     let trained = whole.is_require_grad();
-    whole.detach().narrow(dim, begin, count).mul_scalar(1.0).detach().set_require_grad(trained)
+    // While `whole` lives, the product can't overwrite its memory.
+    let copied = whole.clone().detach().narrow(dim, begin, count).mul_scalar(1.0);
+    drop(whole);
+    copied.detach().set_require_grad(trained)
 }
 
 pub(super) fn route<B: Backend>(module: &'static str) -> Route<B> {

@@ -35,6 +35,10 @@ use crate::optim::OptimizerConfig;
 /// model = optimizer.step(lr, model, grads, part.share);      // reduces the gradients itself
 /// ```
 ///
+/// Leave [`with_overlap`](DataParallel::with_overlap) off: it reserves memory for buckets that this
+/// optimizer does not use. An error of one rank, such as a gradient that does not fit, leaves the other
+/// ranks waiting, as [with all collectives](super): drop the communicator then.
+///
 /// If something other than the last step has set the parameters (a record, for instance), the next
 /// step begins with these, and drops the f32 copies.
 pub struct ShardedOptimizer {
@@ -60,6 +64,11 @@ impl ShardedOptimizer {
                 refuse("ShardedOptimizer::new", "clipping by value, or none", format!("{other:?}"))
             }
         };
+        if ranks.buckets().overlap() {
+            log::warn!(
+                "burn_rocm_nn: a ShardedOptimizer does not use the memory that with_overlap(true) reserves"
+            );
+        }
         let sharded = Sharded::new(ranks.communicator().clone(), BUCKET_BYTES);
         Self { config, clip, most: None, sharded }
     }

@@ -64,7 +64,8 @@ fn any_number_of_ranks_goes_on() {
     ];
     for (name, config) in &configs {
         for writers in BTreeSet::from([1, count - 1, count]) {
-            let path = folder.at(&format!("{name}-{writers}"));
+            // A path may end in a slash.
+            let path = folder.at(&format!("{name}-{writers}/"));
             let whole = on_ranks(writers, |ranks| {
                 let (mut optimizer, parts) = (optimizer(&ranks, config), parts(&ranks));
                 let net = Net::<B>::new(&ranks.communicator().device(), 3);
@@ -184,6 +185,7 @@ fn damaged_and_foreign_checkpoints_are_refused() {
         ),
         (damage("version", &|path| edit(path, "\"version\": 1", "\"version\": 2")), "version"),
         (damage("other", &|path| edit(path, "adam", "sgd")), "optimizer"),
+        (damage("decoupled", &|path| edit(path, "adam", "adamw")), "optimizer"),
         (damage("shape", &|path| edit(path, "9", "8")), "parameter 0"),
         (damage("json", &|path| fs::write(path.join("index.json"), "{").unwrap()), "index.json"),
     ];
@@ -200,4 +202,41 @@ fn damaged_and_foreign_checkpoints_are_refused() {
         });
         assert!(found.iter().any(|error| error.contains(expected)), "{expected} in {found:?}");
     }
+}
+
+/// A load that is refused does not bind the optimizer to those parameters, and a parameter without
+/// elements stays as it is.
+#[test]
+fn a_refused_load_leaves_the_optimizer_free() {
+    let Some(count) = devices("checkpoint::a_refused_load_leaves_the_optimizer_free") else { return };
+    let folder = Folder::new("checkpoint-free");
+    let config: OptimizerConfig = AdamWConfig::new().into();
+    on_ranks(count, |ranks| {
+        let device = ranks.communicator().device();
+        let linear = |from, to| LinearConfig::new(from, to).with_bias(false).init::<B>(&device);
+        let empty = |model: &mut Linear<B>| {
+            model.bias = Some(Param::from_tensor(Tensor::zeros([0], &device)));
+        };
+        let mut model = linear(3, 2);
+        empty(&mut model);
+        let step = |optimizer: &mut ShardedOptimizer, model: Linear<B>| {
+            let loss = (model.weight.val() * 2.0).sum() + model.bias.as_ref().unwrap().val().sum();
+            let grads = ranks.backward(&model, Some(loss));
+            optimizer.step(0.1, model, grads, burn_rocm_nn::parallel::Share::EVEN)
+        };
+        // A bucket for each parameter.
+        let new = || ShardedOptimizer::new(&ranks, config.clone()).with_bucket_bytes(0);
+        let mut optimizer = new();
+        let model = step(&mut optimizer, model);
+        optimizer.save(folder.at("a"), &model).unwrap();
+        let mut optimizer = new();
+        let error = optimizer.load(folder.at("a"), linear(5, 2)).unwrap_err();
+        assert!(matches!(error, RocmError::Config { .. }), "{error}");
+        let mut other = linear(3, 2);
+        empty(&mut other);
+        let loaded = optimizer.load(folder.at("a"), other).unwrap();
+        assert_eq!(parameters(&loaded), parameters(&model));
+        assert_eq!(loaded.bias.as_ref().unwrap().dims(), [0]);
+        step(&mut optimizer, loaded);
+    });
 }

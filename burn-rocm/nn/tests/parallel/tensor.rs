@@ -170,7 +170,7 @@ fn a_divided_feed_forward_is_the_whole_one() {
             let block: PositionWiseFeedForward<B> = config.with_activation(activation.clone()).init(device);
             block.map(&mut Fill(0))
         };
-        let x = |device| tensor([3, 4, IN], 2000, device);
+        let x = |device: &RocmDevice| tensor([3, 4, IN], 2000, device);
         let found = on_ranks(count, |ranks| {
             let device = ranks.communicator().device();
             let module = ParallelFeedForward::of(block(&device), ranks.communicator());
@@ -208,7 +208,7 @@ fn divided_heads_are_the_whole_attention() {
                     MhaInput::self_attn(x).mask_attn(mask)
                 }
             };
-            let x = |device| tensor([3, 5, 16], 2000, device);
+            let x = |device: &RocmDevice| tensor([3, 5, 16], 2000, device);
             let found = on_ranks(count, |ranks| {
                 let device = ranks.communicator().device();
                 let module = ParallelAttention::of(attention(&device), ranks.communicator());
@@ -246,5 +246,27 @@ fn blocks_that_the_ranks_do_not_divide_are_refused() {
             let attention: MultiHeadAttention<B> = config.init(&device);
             ParallelAttention::of(attention, ranks.communicator());
         });
+    });
+}
+
+/// A rank's part of a layer has memory of its own: that of the whole layer is free.
+#[test]
+fn a_part_does_not_keep_the_whole_layer() {
+    let Some(count) = devices("tensor::a_part_does_not_keep_the_whole_layer") else { return };
+    on_ranks(count, |ranks| {
+        let device = ranks.communicator().device();
+        let pool = hip::Device::get(device.index).unwrap();
+        let allocated = || pool.pool().stats().allocated;
+        let before = allocated();
+        let whole = || LinearConfig::new(256, 64).with_bias(false).init::<B>(&device);
+        let bytes = 256 * 64 * 8 / ranks.size();
+        let row = RowLinear::of(whole(), ranks.communicator());
+        assert_eq!(values(row.weight.val()).len() * 8, bytes);
+        let with_row = allocated() - before;
+        assert!(with_row < 2 * bytes, "{with_row} bytes for a part of {bytes}");
+        let column = ColumnLinear::of(whole(), ranks.communicator());
+        assert_eq!(values(column.weight.val()).len() * 8, bytes);
+        let with_column = allocated() - before - with_row;
+        assert!(with_column < 2 * bytes, "{with_column} bytes for a part of {bytes}");
     });
 }
