@@ -239,15 +239,16 @@ DEVICE Values<T> evaluate(u32 count, Place at, Reload reload) {
         C value = (C)bit_cast<f32>((u32)step.b);
         before_last = last;
         with_functor(step.functor, [&](auto op) {
+            // Two elements after the two before, or one after the other in f16, where conversions come
+            // on top: more logarithms at once do not fit the registers.
+            constexpr u32 AT_ONCE = is_same<T, f16>::value ? 1 : 2;
             C done = (C)0;
             UNROLLED
             for (u32 g = 0; g < GROUPS; ++g) {
                 Vector<T, GROUP> &group = x.group[g];
                 UNROLLED
                 for (u32 j = 0; j < GROUP; ++j) {
-                    // Two elements after the two before: more logarithms at once do not fit the
-                    // registers.
-                    if (j % 2 == 0 && g + j > 0) group = recompute_after(done, group);
+                    if (j % AT_ONCE == 0 && g + j > 0) group = recompute_after(done, group);
                     done = op.apply((C)load(group.lane[j]), scalar ? value : (C)load(y.group[g].lane[j]));
                     last.group[g].lane[j] = store<T>::from(done);
                 }
