@@ -471,3 +471,59 @@ fn broadcasts_and_small_ops_between_large_ones_join() {
     assert_eq!(launches_of(|| drop(large())), 4);
     assert_eq!(bits_of(norm())[2047], 1f64.to_bits());
 }
+
+/// The pool may give a dropped result's memory to a result of another list while the first list
+/// waits. A step that reads that memory means the new result.
+#[test]
+fn memory_of_a_dropped_result_may_hold_another_ones() {
+    if !is_child() {
+        let settings = [["16", "8M"], ["4", "8M"]];
+        return compare("memory_of_a_dropped_result_may_hold_another_ones", &settings);
+    }
+    let (d, random) = (Default::default(), Random::new());
+    let two = || Scalar::Float(random.uniform(1.0, 2.0));
+    for len in [64, 1000, 1024, 4096, 30_000] {
+        let of = |dtype| float(&random, &[len], dtype, View::Contiguous, -2.0, 2.0).float::<R>(&d);
+        let (a, b) = (of(DType::F32), of(DType::BF16));
+        for _ in 0..2 {
+            let converted = || {
+                let half = R::float_mul_scalar(b.clone(), two());
+                drop(R::float_mul_scalar(a.clone(), two()));
+                R::float_cast(half, FloatDType::F32)
+            };
+            println!("tensor {:?}", bits_of(R::float_sum(converted())));
+            // Launches the list that computed it, but not the one of the dropped result.
+            let read = converted();
+            let half = R::float_slice(read.clone(), &[burn_std::Slice::from(0..len / 2)]);
+            let doubled = R::float_mul_scalar(half, two());
+            println!("tensor {:?}", bits_of(R::float_add_scalar(read, two())));
+            println!("tensor {:?}", bits_of(doubled));
+        }
+    }
+}
+
+/// A graph keeps the memory of an input that is dropped, and reads it in each replay. So the input is
+/// computed, even if it was still deferred when it was dropped.
+#[test]
+fn a_graphs_input_is_computed_though_it_was_dropped() {
+    if !is_child() {
+        for wave in [None, Some("32")] {
+            said("a_graphs_input_is_computed_though_it_was_dropped", ["16", "8M"], "1", wave);
+        }
+        return;
+    }
+    let device = burn_rocm::RocmDevice::default();
+    // The graph also works without the library handles that its first use would make.
+    for dropped_by_sum in [false, true] {
+        let x = R::float_ones(Shape::from(vec![1024]), &device, FloatDType::F32);
+        let x = R::float_mul_scalar(x, Scalar::Float(2.0));
+        let step = || R::float_add_scalar(x.clone(), Scalar::Float(1.0));
+        let (graph, y) = burn_rocm::graph::Graph::capture_after(&device, 0, step).unwrap();
+        match dropped_by_sum {
+            true => assert_eq!(bits_of(R::float_sum(x)), [2048f64.to_bits()]),
+            false => drop(x),
+        }
+        graph.replay().unwrap();
+        assert_eq!(bits_of(y), vec![3f64.to_bits(); 1024]);
+    }
+}

@@ -6,7 +6,7 @@ use super::activation::{Act, bias_act, bias_add};
 use super::binary::{binary, scalar};
 use super::linear::{bias_backward, linear, product_of_rows, x_backward};
 use super::lt::{self, Follows};
-use super::unary::unary;
+use super::unary::{clamp, unary};
 use crate::tensor::RocmTensor;
 
 /// `onto + (x W + b)`: by one product if hipBLASLt joins products
@@ -173,6 +173,8 @@ fn gelu(z: RocmTensor) -> hip::Result<RocmTensor> {
 
 /// `0.5 (1 + t) + 0.5 z (1 - t^2) FACTOR (1 + 3 CUBIC z^2)`.
 fn gelu_derivative(z: RocmTensor) -> hip::Result<RocmTensor> {
+    // Beyond this it is 0 or 1 in all types. In f16, the square of 256 is infinite.
+    let z = clamp(OP, z, Some((-32.0).into()), Some(32.0.into()))?;
     let t = tanh_of(&z)?;
     let slope = binary(OP, Functor::Mul, one_and_square(&t, -1.0)?, z.clone())?;
     let slope = binary(OP, Functor::Mul, slope, one_and_square(&z, 3.0 * CUBIC)?)?;

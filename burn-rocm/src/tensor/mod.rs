@@ -274,9 +274,9 @@ impl RocmTensor {
     }
 
     /// Whether this value is the only owner of its buffer. A deferred op that holds the buffer
-    /// counts as an owner, and stays deferred.
+    /// counts as an owner, and stays deferred. So does a graph, which reads its memory again.
     pub(crate) fn is_held_once(&self) -> bool {
-        !self.buffer.is_foreign() && Arc::strong_count(&self.buffer) == 1
+        Arc::strong_count(&self.buffer) == 1 && !self.buffer.is_foreign() && !self.buffer.is_of_graph()
     }
 
     /// Whether this value is the only owner of its buffer.

@@ -384,10 +384,10 @@ impl Stream {
     }
 
     /// Tells the deferred ops that nobody will read their results from the memory between `start`
-    /// and `end`, so that they need not store them there.
+    /// and `end`, so that they need not store them there, unless it `is_read_again`.
     #[inline]
-    pub(crate) fn forget(&self, start: usize, end: usize) {
-        if self.defers() {
+    pub(crate) fn forget(&self, start: usize, end: usize, is_read_again: impl FnOnce() -> bool) {
+        if self.defers() && !is_read_again() {
             let mut lists = self.chain.pending();
             lists.iter_mut().for_each(|list| list.forget(start as u64, end as u64));
         }

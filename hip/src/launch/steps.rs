@@ -254,7 +254,7 @@ impl Pending {
             && let Some(at) = self.so_far().iter().rposition(|before| before.out == out)
         {
             let read = self.so_far()[at + 1..].iter().any(|between| between.reads(out));
-            self.steps.step[at].stored = u8::from(read);
+            self.steps.step[at].stored &= u8::from(read);
         }
         if self.keeps_registers {
             // Nobody accesses the memory of an operand in registers.
@@ -304,8 +304,9 @@ impl Pending {
                 self.steps.step[at].stored &= u8::from(read);
                 if self.keeps_registers && self.steps.step[at].stored == 0 {
                     // No thread accesses the memory, so it may hold another result of the list, of
-                    // any size.
+                    // any size. So its address no longer stands for this step's value.
                     self.nexts[at].out = Access { start: 0, end: 0, ..self.nexts[at].out };
+                    self.steps.step[at].out = 0;
                 }
             }
         }

@@ -180,7 +180,9 @@ impl Device {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if let Some(Origin::Pool(block)) = self.origin.take() {
-            self.device.stream().forget(self.address, self.address + self.bytes);
+            // A graph reads its memory again.
+            let of_graph = || self.device.pool.is_of_graph(&block);
+            self.device.stream().forget(self.address, self.address + self.bytes, of_graph);
             self.device.give_back(block);
         }
     }

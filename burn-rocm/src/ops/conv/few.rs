@@ -9,7 +9,7 @@ use crate::dtype::kernel_type;
 use crate::error::invalid;
 use crate::ops::channels_last::{from_rows, is_channels_last, packed_rows};
 use crate::ops::copy::packed;
-use crate::ops::launch::{MAX_REACH, views};
+use crate::ops::launch::{MAX_REACH, max_reach, views};
 use crate::ops::norm::sum_partials;
 use crate::ops::view::reshape;
 use crate::tensor::RocmTensor;
@@ -108,9 +108,11 @@ fn sizes(desc: &ConvDesc, x: &RocmTensor, parts: usize) -> Arg {
     Arg::U32x21(sizes)
 }
 
-/// The image as the kernels can read it: with any strides that are not negative.
+/// The image as the kernels can read it: with any strides that are not negative, if they can count
+/// its reach.
 fn image(x: &RocmTensor) -> hip::Result<RocmTensor> {
-    match x.layout().strides().iter().all(|&stride| stride >= 0) {
+    let near = x.layout().span().is_none_or(|(first, last)| last - first <= max_reach());
+    match near && x.layout().strides().iter().all(|&stride| stride >= 0) {
         true => Ok(x.clone()),
         false => packed(x.clone()),
     }
