@@ -124,6 +124,15 @@ template <class T> constexpr bool AHEAD = false;
 template <class T> constexpr bool AHEAD = sizeof(T) == 2;
 #endif
 
+// The number of a row's sums that a thread stores at a time: 16 bytes, which the row's alignment
+// allows here too. Stores of single elements write a part of each sector, several times each. For
+// f32, AMD's compiler would spill registers.
+#if COMPILER_AMD
+template <class T> constexpr u32 TOGETHER_STORED = sizeof(T) == 2 ? LANES<compute_t<T>> : 1;
+#else
+template <class T> constexpr u32 TOGETHER_STORED = LANES<compute_t<T>>;
+#endif
+
 // Whether dx may be the sum of a row's gradient and `onto`, another gradient of the same x. On some
 // architectures the other types have no registers left for it.
 template <class T> constexpr bool ONTO = is_same<T, f32>::value;
@@ -293,23 +302,30 @@ DEVICE void rows_kept(u64 rows, u32 len, const T *x, const T *dy, Gamma gamma, c
             statistics.mean[row] = slope.mean, statistics.rstd[row] = slope.rstd;
     }
     if constexpr (SUMS) {
-        // 16 bytes at a time, which the row's alignment allows. Stores of single elements would
-        // write each sector several times, a part at a time.
-        constexpr u32 GROUP = LANES<C>;
-        auto write = [=](C *to, u32 first, const C *sum) {
-            if (to == nullptr) return;
-            UNROLLED
-            for (u32 j = 0; j < WIDTH; j += GROUP) {
-                Vector<C, GROUP> together;
+        if constexpr (TOGETHER_STORED<T> > 1) {
+            constexpr u32 GROUP = TOGETHER_STORED<T>;
+            auto write = [=](C *to, u32 first, const C *sum) {
+                if (to == nullptr) return;
                 UNROLLED
-                for (u32 k = 0; k < GROUP; ++k) together.lane[k] = sum[j + k];
-                vector_at<GROUP>(to, first + j) = together;
-            }
-        };
-        for_each_piece([&](u32 p, u32 first) {
-            write(sums.dgamma, first, dgamma + p * WIDTH);
-            write(sums.dbeta, first, dbeta + p * WIDTH);
-        });
+                for (u32 j = 0; j < WIDTH; j += GROUP) {
+                    Vector<C, GROUP> together;
+                    UNROLLED
+                    for (u32 k = 0; k < GROUP; ++k) together.lane[k] = sum[j + k];
+                    vector_at<GROUP>(to, first + j) = together;
+                }
+            };
+            for_each_piece([&](u32 p, u32 first) {
+                write(sums.dgamma, first, dgamma + p * WIDTH);
+                write(sums.dbeta, first, dbeta + p * WIDTH);
+            });
+        } else {
+            for_each_piece([&](u32 p, u32 first) {
+                for (u32 j = 0; j < WIDTH; ++j) {
+                    if (sums.dgamma != nullptr) sums.dgamma[first + j] = dgamma[p * WIDTH + j];
+                    if (sums.dbeta != nullptr) sums.dbeta[first + j] = dbeta[p * WIDTH + j];
+                }
+            });
+        }
     }
 }
 
