@@ -2,6 +2,7 @@
 
 pub(crate) mod apu;
 pub(crate) mod capture;
+pub(crate) mod collectives;
 pub(crate) mod context;
 pub(crate) mod dry;
 pub(crate) mod event;
@@ -13,9 +14,8 @@ pub(crate) mod report;
 pub(crate) mod stream;
 pub(crate) mod survey;
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use hip_kernels::KernelName;
@@ -23,6 +23,7 @@ use hip_kernels::KernelName;
 use crate::compile::program::Program;
 use crate::defaults::{Defaults, Family};
 use crate::device::capture::Captures;
+use crate::device::collectives::Collectives;
 use crate::device::context::{Context, Counters, EventKind};
 use crate::device::event::Event;
 use crate::device::info::DeviceInfo;
@@ -75,14 +76,7 @@ pub struct Device {
     /// The most deferred steps of one launch; 0 if no op is deferred.
     pub(crate) chain_limit: usize,
     pub(crate) peers: Mutex<Vec<usize>>,
-    /// Locked while a collective is issued. For each group, by the number of this device's rank,
-    /// which of the device's collectives was the group's last.
-    pub(crate) collectives: Mutex<BTreeMap<u64, u64>>,
-    /// The number of collectives issued.
-    pub(crate) issued: AtomicU64,
-    /// For each group, by the number of this device's rank, how many of its collectives were not
-    /// joined. Groups that have none are left out.
-    pub(crate) unjoined: Mutex<BTreeMap<u64, usize>>,
+    pub(crate) collectives: Collectives,
     /// Whether it has been in a group of several ranks.
     pub(crate) replica: AtomicBool,
 }
@@ -163,9 +157,7 @@ impl Device {
             faults: Faults::new(&context, &compute)?,
             chain_limit: settings()?.chain.unwrap_or(defaults.chain_steps),
             peers: Mutex::new(Vec::new()),
-            collectives: Mutex::default(),
-            issued: AtomicU64::new(0),
-            unjoined: Mutex::default(),
+            collectives: Collectives::default(),
             replica: AtomicBool::new(false),
             captures: Captures::default(),
             kernels,
