@@ -1,6 +1,6 @@
 //! Calls that are issued together.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use hip_kernels::DType;
 
@@ -9,6 +9,7 @@ use crate::collective::compare::compare;
 use crate::collective::member::Member;
 use crate::collective::work::Work;
 use crate::device::event::Event;
+use crate::device::pass::Points;
 use crate::device::stream::Stream;
 use crate::error::Result;
 use crate::launch::kernel::Kernel;
@@ -146,7 +147,7 @@ impl<'a> Group<'a> {
     /// [`Communicator::all_reduce`].
     pub fn start(self) -> Result<Work> {
         let calls: Vec<_> = self.calls.iter().map(|(on, call)| (on.member(), call)).collect();
-        issue(&calls, None)
+        issue(&calls)
     }
 }
 
@@ -163,32 +164,56 @@ pub(super) struct Beside<'a> {
     pub(super) buffers: Vec<Arc<Buffer>>,
 }
 
-/// Issues checked calls together; one call, if there is a `beside`.
-pub(super) fn issue(calls: &[(&Arc<Member>, &Prepared)], beside: Option<Beside<'_>>) -> Result<Work> {
+/// Issues checked calls together.
+pub(super) fn issue(calls: &[(&Arc<Member>, &Prepared)]) -> Result<Work> {
+    let _locked = lock(calls)?;
+    issue_locked(calls, None)
+}
+
+/// Issues a checked call beside a pass. `None` if a collective of another group may run side by side
+/// with it.
+pub(super) fn issue_beside(
+    member: &Arc<Member>,
+    prepared: &Prepared,
+    points: &Points,
+    beside: Beside<'_>,
+) -> Result<Option<Work>> {
+    let calls = [(member, prepared)];
+    let _locked = lock(&calls)?;
+    if member.others_since(points) {
+        return Ok(None);
+    }
+    issue_locked(&calls, Some(beside)).map(Some)
+}
+
+/// Lets no other thread issue collectives on the calls' devices.
+fn lock<'a>(calls: &[(&'a Arc<Member>, &Prepared)]) -> Result<Vec<MutexGuard<'a, ()>>> {
     for (member, prepared) in calls {
         let reason = "a collective waits for other ranks on a stream of its own";
         member.device.refuse_captured(prepared.call.kind.op(), reason)?;
     }
     // NCCL's guide ("Thread Safety") allows one thread at a time for a device, also with several
     // groups. Locked in the same order by all threads.
-    let mut devices: Vec<_> = calls.iter().map(|(member, _)| &member.device).collect();
+    let mut devices: Vec<_> = calls.iter().map(|&(member, _)| &member.device).collect();
     devices.sort_by_key(|device| device.info().index);
     devices.dedup_by_key(|device| device.info().index);
-    let mut locked: Vec<_> = devices
-        .iter()
-        .map(|device| device.collectives.lock().unwrap_or_else(PoisonError::into_inner))
-        .collect();
-    for (device, collectives) in devices.iter().zip(&mut locked) {
-        let own = calls.iter().filter(|(member, _)| Arc::ptr_eq(&member.device, device));
-        own.for_each(|(member, _)| member.issues(collectives));
-    }
+    Ok(devices.into_iter().map(|device| device.collectives.issuing()).collect())
+}
+
+/// The devices are locked.
+fn issue_locked(calls: &[(&Arc<Member>, &Prepared)], beside: Option<Beside<'_>>) -> Result<Work> {
+    // Before the calls, because another thread may begin a pass while they wait for other ranks. If
+    // they fail, `enqueue` joins them before this is dropped.
+    let unjoined = calls.iter().map(|(member, _)| member.issues()).collect();
     if settings()?.collective_check {
         compare(calls, |calls| enqueue(calls, None))?;
     }
-    enqueue(calls, beside)
+    let mut work = enqueue(calls, beside)?;
+    work.unjoined = unjoined;
+    Ok(work)
 }
 
-/// As [`issue`], without comparing calls between processes. The devices are locked.
+/// As [`issue_locked`], without noting the calls and comparing them between processes.
 fn enqueue(calls: &[(&Arc<Member>, &Prepared)], mut beside: Option<Beside<'_>>) -> Result<Work> {
     // Each rank of these calls once.
     let mut members: Vec<&Arc<Member>> = Vec::new();
@@ -327,6 +352,6 @@ impl Communicator {
     ) -> Result<Work> {
         let call = Call { kind, dtype, count };
         let prepared = call.prepare(self.device(), (self.rank(), self.size()), send, recv)?;
-        issue(&[(self.member(), &prepared)], None)
+        issue(&[(self.member(), &prepared)])
     }
 }

@@ -5,7 +5,7 @@
 //! work can't end or takes too long, it aborts the rank. Only this thread aborts or destroys a rank:
 //! RCCL's functions for that may wait until the group's other ranks call them too.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
@@ -17,6 +17,7 @@ use crate::collective::id::UniqueId;
 use crate::collective::ledger::{Ledger, Watched};
 use crate::collective::library::{Handle, Library};
 use crate::device::Device;
+use crate::device::collectives::Unjoined;
 use crate::device::event::Event;
 use crate::device::pass::Points;
 use crate::device::stream::Stream;
@@ -249,32 +250,21 @@ impl Member {
         self.outcome(running)
     }
 
-    /// Notes that this rank issues a collective. `collectives` is the device's.
-    pub(super) fn issues(&self, collectives: &mut BTreeMap<u64, u64>) {
-        let issued = self.device.issued.fetch_add(1, Ordering::Relaxed) + 1;
-        collectives.insert(self.number, issued);
+    /// Notes that this rank issues a collective, and that it is not joined until the result is
+    /// dropped.
+    pub(super) fn issues(&self) -> Unjoined {
+        Unjoined::note(&self.device, self.number)
     }
 
     /// Whether a collective of another group may still run beside the pass's work: one that the
     /// device has issued since the pass began, or one that was not joined when it began.
     pub(super) fn others_since(&self, points: &Points) -> bool {
-        let collectives = self.device.collectives.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_other = |member: &u64| *member != self.number;
-        points.unjoined.iter().any(is_other)
-            || collectives.iter().any(|(member, &last)| is_other(member) && last > points.issued)
+        self.device.collectives.others_since(&points.before, self.number)
     }
 
     /// Whether this rank has issued a collective since the pass began.
     pub(super) fn issued_since(&self, points: &Points) -> bool {
-        let collectives = self.device.collectives.lock().unwrap_or_else(PoisonError::into_inner);
-        collectives.get(&self.number).is_some_and(|&last| last > points.issued)
-    }
-
-    /// Notes that a collective of this rank is not joined, until the result is dropped.
-    pub(super) fn unjoined(self: &Arc<Self>) -> Unjoined {
-        let mut unjoined = self.device.unjoined.lock().unwrap_or_else(PoisonError::into_inner);
-        *unjoined.entry(self.number).or_default() += 1;
-        Unjoined(self.clone())
+        self.device.collectives.issued_since(&points.before, self.number)
     }
 
     /// Whether a thread is in a call of this rank.
@@ -287,10 +277,6 @@ impl Member {
     /// it may need the group's other ranks, so only the last rank of this process waits for it.
     pub(super) fn leave(&self) {
         self.ledger.leave(self.rank);
-        // If a call of another group holds the lock, the number stays, which nobody asks for again.
-        if let Ok(mut collectives) = self.device.collectives.try_lock() {
-            collectives.remove(&self.number);
-        }
         let until = Instant::now() + self.timeout + RETURNS + GRACE;
         let mut state = self.lock();
         state.leaving = true;
@@ -300,6 +286,7 @@ impl Member {
             state = self.changed.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0;
         }
         drop(state);
+        self.device.collectives.forget(self.number);
         self.ledger.left().iter().for_each(|member| member.wait_until_gone(until));
     }
 
@@ -377,22 +364,6 @@ impl Member {
             self.rank, self.size, self.timeout, oldest.1
         );
         Err(timeout(oldest.1.kind.function(), detail))
-    }
-}
-
-/// A collective that is not joined.
-pub(super) struct Unjoined(Arc<Member>);
-
-impl Drop for Unjoined {
-    fn drop(&mut self) {
-        let Member { device, number, .. } = &*self.0;
-        let mut unjoined = device.unjoined.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = unjoined.get_mut(number) {
-            *count -= 1;
-            if *count == 0 {
-                unjoined.remove(number);
-            }
-        }
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use hip_kernels::DType;
 
 use crate::collective::call::{Call, Kind, Part, ReduceOp};
-use crate::collective::group::{Beside, issue};
+use crate::collective::group::{Beside, issue_beside};
 use crate::collective::id::UniqueId;
 use crate::collective::member::Member;
 use crate::collective::work::Work;
@@ -202,7 +202,7 @@ impl Communicator {
     /// Fills `out` on this rank's stream, and reduces its first `count` elements in place, as
     /// [`all_reduce`](Self::all_reduce) does. Both run beside the compute stream: behind the first
     /// of the points after the last use of `inputs`, not behind all work that the compute stream has
-    /// received. Returns `None` and does nothing if there is no such point; if `out` is not one of
+    /// received. Returns `None` and enqueues nothing if there is no such point; if `out` is not one of
     /// the pass's reserved buffers or was used since; or if a collective of another group could run
     /// side by side with this one: the device has issued it since the pass began, or it was not
     /// joined when the pass began.
@@ -213,8 +213,8 @@ impl Communicator {
     /// the result is joined. Work that writes `constants` was enqueued before the pass began.
     ///
     /// # Errors
-    /// As for [`all_reduce`](Self::all_reduce). Nothing is enqueued after an error of `prepare`. If
-    /// the function that it returned fails, the group has failed.
+    /// As for [`all_reduce`](Self::all_reduce). An error of `prepare`, or of what it returns, is the
+    /// group's failure: the other ranks need not have it, and would wait for this one.
     ///
     /// [`Launch::submit_on`]: crate::Launch::submit_on
     #[allow(clippy::too_many_arguments)] // RCCL's own arguments.
@@ -239,12 +239,12 @@ impl Communicator {
         let (ranks, whole) = ((self.rank(), self.size()), Some(Part::whole(out)));
         let prepared = call.prepare(self.device(), ranks, whole, whole)?;
         let buffers = inputs.iter().chain(constants).cloned().collect();
-        // Before the call: if another rank fails while a thread is in a call, that call must return
-        // within `RETURNS` (`member.rs`), and a compilation may take longer. The call enqueues
-        // all uses of the buffers, so its work covers them.
-        let mut fill = not_noted(prepare)?;
-        let beside = Beside { point, fill: &mut fill, buffers };
-        issue(&[(self.member(), &prepared)], Some(beside)).map(Some)
+        // Before the call: if another rank fails while a thread is in a call, that call must
+        // return within `RETURNS` (`member.rs`), and a compilation may take longer. What
+        // uses the buffers is enqueued by the call, whose work covers these uses.
+        let mut fill = not_noted(prepare).map_err(|error| self.0.fail(error))?;
+        // Asks for other groups' collectives again: other threads may have issued some meanwhile.
+        issue_beside(&self.0, &prepared, points, Beside { point, fill: &mut fill, buffers })
     }
 
     /// Copies `count` elements of the root's `send` to every rank's `recv`. The other ranks' `send`
@@ -424,7 +424,7 @@ mod tests {
         let failed =
             rank.all_reduce_beside(&points, [&inputs, &[]], ReduceOp::Sum, DType::F32, 4, &out, refuse);
         assert!(matches!(failed, Err(Error::Unsupported { .. })));
-        rank.check().expect("the group has not failed");
+        assert!(matches!(rank.check(), Err(Error::Unsupported { .. })), "the other ranks must not wait");
     }
 
     /// The compute stream does not wait for it, and the bucket's stream does not either.
@@ -448,6 +448,48 @@ mod tests {
         let points = pass(&device, &input, &Arc::new(device.alloc(16).expect("memory")));
         assert!(!rank.0.others_since(&points) && other.0.others_since(&points));
         drop(own);
-        assert!(device.unjoined.lock().expect("no test panics with it").is_empty());
+        assert!(device.collectives.all_joined());
+    }
+
+    /// While a call waits for other ranks, another thread may begin a pass. Here the call's own
+    /// thread does.
+    #[test]
+    fn a_collective_that_is_being_issued_is_seen() {
+        let (rank, device, [input, out]) = rank();
+        let other = Communicator::local(std::slice::from_ref(&device)).expect("a group").remove(0);
+        let points = pass(&device, &input, &out);
+        let begun = std::cell::OnceCell::new();
+        let prepare = || {
+            Ok(|_: &Stream, _: &mut Vec<Arc<Kernel>>| {
+                let out = Arc::new(device.alloc(16).expect("memory"));
+                begun.set(pass(&device, &input, &out)).expect("one call");
+                Ok(())
+            })
+        };
+        let inputs = [input.clone()];
+        let work =
+            other.all_reduce_beside(&points, [&inputs, &[]], ReduceOp::Sum, DType::F32, 4, &out, prepare);
+        work.expect("a call").expect("beside the pass").join().expect("a reduction");
+        let points = begun.get().expect("a pass");
+        assert!(rank.0.others_since(points) && !other.0.others_since(points));
+        assert!(device.collectives.all_joined());
+    }
+
+    /// A compilation takes seconds, in which another thread may issue one. Here the preparation does.
+    #[test]
+    fn a_collective_that_was_issued_during_the_preparation_is_seen() {
+        let (rank, device, [input, out]) = rank();
+        let other = Communicator::local(std::slice::from_ref(&device)).expect("a group").remove(0);
+        let points = pass(&device, &input, &out);
+        let prepare = || {
+            let part = Part::whole(&input);
+            other.all_reduce(ReduceOp::Sum, DType::F32, 4, part, part)?.join()?;
+            Ok(|_: &Stream, _: &mut Vec<Arc<Kernel>>| Ok(()))
+        };
+        let inputs = [input.clone()];
+        let work =
+            rank.all_reduce_beside(&points, [&inputs, &[]], ReduceOp::Sum, DType::F32, 4, &out, prepare);
+        assert!(work.expect("no call").is_none());
+        assert!(!rank.issued_since(&points));
     }
 }

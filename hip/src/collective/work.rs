@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::collective::member::{Member, Running, Unjoined};
+use crate::collective::member::{Member, Running};
+use crate::device::collectives::Unjoined;
 use crate::error::Result;
 use crate::launch::kernel::Kernel;
 use crate::memory::buffer::Buffer;
@@ -18,7 +19,7 @@ pub struct Work {
     /// The kernels that fill the buffers on the ranks' streams.
     pub(super) kernels: Vec<Arc<Kernel>>,
     /// Until it is joined.
-    unjoined: Vec<Unjoined>,
+    pub(super) unjoined: Vec<Unjoined>,
 }
 
 impl Work {
@@ -29,7 +30,6 @@ impl Work {
     /// Adds a rank's calls.
     pub(super) fn add(&mut self, member: &Arc<Member>, running: Arc<Running>) {
         self.ends.push((member.clone(), running));
-        self.unjoined.push(member.unjoined());
     }
 
     /// Makes later ops of the ranks' devices wait for the collectives. The host does not wait.

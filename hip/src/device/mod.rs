@@ -2,6 +2,7 @@
 
 pub(crate) mod apu;
 pub(crate) mod capture;
+pub(crate) mod collectives;
 pub(crate) mod context;
 pub(crate) mod dry;
 pub(crate) mod event;
@@ -13,9 +14,8 @@ pub(crate) mod report;
 pub(crate) mod stream;
 pub(crate) mod survey;
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use hip_kernels::KernelName;
@@ -23,6 +23,7 @@ use hip_kernels::KernelName;
 use crate::compile::program::Program;
 use crate::defaults::{Defaults, Family};
 use crate::device::capture::Captures;
+use crate::device::collectives::Collectives;
 use crate::device::context::{Context, Counters, EventKind};
 use crate::device::event::Event;
 use crate::device::info::DeviceInfo;
@@ -78,14 +79,7 @@ pub struct Device {
     /// The largest result of a deferred step, in bytes.
     pub(crate) chain_bytes: usize,
     pub(crate) peers: Mutex<Vec<usize>>,
-    /// Locked while a collective is issued. For each group, by the number of this device's rank,
-    /// which of the device's collectives was the group's last.
-    pub(crate) collectives: Mutex<BTreeMap<u64, u64>>,
-    /// The number of collectives issued.
-    pub(crate) issued: AtomicU64,
-    /// For each group, by the number of this device's rank, how many of its collectives are not
-    /// joined yet. Groups that have none are left out.
-    pub(crate) unjoined: Mutex<BTreeMap<u64, usize>>,
+    pub(crate) collectives: Collectives,
     /// Whether it has been in a group of several ranks.
     pub(crate) replica: AtomicBool,
 }
@@ -168,9 +162,7 @@ impl Device {
             chain_limit: settings()?.chain.unwrap_or(defaults.chain_steps),
             chain_bytes: settings()?.chain_bytes,
             peers: Mutex::new(Vec::new()),
-            collectives: Mutex::default(),
-            issued: AtomicU64::new(0),
-            unjoined: Mutex::default(),
+            collectives: Collectives::default(),
             replica: AtomicBool::new(false),
             captures: Captures::default(),
             kernels,

@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::device::Device;
+use crate::device::collectives::Before;
 use crate::device::event::Event;
 use crate::error::{Error, Result};
 use crate::memory::buffer::Buffer;
@@ -61,9 +62,7 @@ struct Open {
     /// The thread's launches when the last point was recorded.
     launches: u64,
     /// The device's collectives before the pass.
-    issued: u64,
-    /// The groups whose collectives were not all joined then, by the numbers of the device's ranks.
-    unjoined: Vec<u64>,
+    before: Before,
 }
 
 /// An event behind the work of the ops up to this one.
@@ -143,19 +142,13 @@ impl Pass {
             return Err(Error::invalid(OP, "new buffers of the device", "a buffer of another kind"));
         }
         watch::at_ops(op_begins);
-        // Read before the first point, because the compute stream waits only for what is joined by
-        // then.
-        let unjoined = {
-            let unjoined = device.unjoined.lock().unwrap_or_else(PoisonError::into_inner);
-            unjoined.keys().copied().collect()
-        };
+        let before = device.collectives.before_pass();
         // The first point. Earlier users of the reserved memory are enqueued before it, because the
         // pool gives memory out again only once they are.
         let first = Point { op: 0, event: device.compute.mark()? };
         let number = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
-        let (launches, issued) = (trace::counts().launches(), device.issued.load(Ordering::Relaxed));
-        let (device, points) = (device.clone(), vec![first]);
-        let pass = Open { device, number, op: 0, points, wanted, over: 0, launches, issued, unjoined };
+        let (device, points, launches) = (device.clone(), vec![first], trace::counts().launches());
+        let pass = Open { device, number, op: 0, points, wanted, over: 0, launches, before };
         OPEN.with(|open| match &mut *open.borrow_mut() {
             Some(_) => Err(Error::invalid(OP, "a thread without a pass", "a thread with one")),
             none => {
@@ -176,11 +169,9 @@ impl Pass {
         if let Some(open) = &mut open {
             open.add_point();
         }
-        let (ops, points, issued, unjoined) = open.map_or_else(Default::default, |open| {
-            let Open { op, points, issued, unjoined, .. } = open;
-            (op, points, issued, unjoined)
-        });
-        Points { pass: self.number, ops, points, reserved, issued, unjoined }
+        let (ops, points, before) =
+            open.map_or_else(Default::default, |open| (open.op, open.points, open.before));
+        Points { pass: self.number, ops, points, reserved, before }
     }
 
     /// Takes the pass off its thread.
@@ -216,9 +207,7 @@ pub struct Points {
     points: Vec<Point>,
     reserved: Vec<Arc<Buffer>>,
     /// The device's collectives before the pass.
-    pub(crate) issued: u64,
-    /// The groups, by the numbers of the device's ranks, with collectives that were not joined then.
-    pub(crate) unjoined: Vec<u64>,
+    pub(crate) before: Before,
 }
 
 impl Points {

@@ -226,22 +226,28 @@ impl Buckets {
         // order, whatever each bucket waits for.
         let mut running = Vec::with_capacity(self.buckets.len());
         for (index, bucket) in self.buckets.iter().enumerate() {
-            let parts = bucket.parts(&self.entries, &grads)?;
-            let mut beside = None;
-            if let Some(pass) = &passed {
-                let last = bucket.last_use(pass, &grads)?;
-                beside = bucket.start_beside(&self.communicator, (pass, index), &parts, weight)?;
-                let last = last.filter(|_| beside.is_some());
-                let point = last.and_then(|last| pass.point_after(last));
-                behind = behind.zip(point).map(|(behind, point)| behind.max(point));
-                self.last.beside += usize::from(behind.is_some());
-                self.last.before_end += usize::from(behind.is_some_and(|behind| behind < pass.ops()));
-                wanted.extend(last);
+            let mut begin = || {
+                let parts = bucket.parts(&self.entries, &grads)?;
+                let mut beside = None;
+                if let Some(pass) = &passed {
+                    let last = bucket.last_use(pass, &grads)?;
+                    beside = bucket.start_beside(&self.communicator, (pass, index), &parts, weight)?;
+                    let last = last.filter(|_| beside.is_some());
+                    let point = last.and_then(|last| pass.point_after(last));
+                    behind = behind.zip(point).map(|(behind, point)| behind.max(point));
+                    self.last.beside += usize::from(behind.is_some());
+                    self.last.before_end += usize::from(behind.is_some_and(|behind| behind < pass.ops()));
+                    wanted.extend(last);
+                }
+                beside.map_or_else(|| start(&self.communicator, &parts, weight), Ok)
+            };
+            let begun = begin();
+            if begun.is_err() && index > 0 {
+                // The other ranks wait for this bucket, and this rank can't begin again with the
+                // first one.
+                self.communicator.abort();
             }
-            running.push(match beside {
-                Some(pending) => pending,
-                None => start(&self.communicator, &parts, weight)?,
-            });
+            running.push(begun?);
         }
         if passed.is_some() {
             // The pass begins with a point anyway.

@@ -87,6 +87,34 @@ fn a_rank_that_ends_is_an_error_on_the_others() {
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
 }
 
+/// A rank has reduced a bucket with the others, and can't go on. It keeps its communicator until the
+/// others have an error.
+#[test]
+fn a_rank_that_fails_within_a_reduction_is_an_error_on_the_others() {
+    const NAME: &str = "failures::a_rank_that_fails_within_a_reduction_is_an_error_on_the_others";
+    let Some(count) = devices(NAME) else { return };
+    let begun = Instant::now();
+    let errors = on_ranks(count, |ranks| {
+        let mut ranks = ranks.with_bucket_bytes(1);
+        let net = Net::<B>::new(&ranks.communicator().device(), 0);
+        let loss = net.loss(&[1, 2], &ranks.communicator().device());
+        let mut grads = ranks.backward(&net, Some(loss));
+        if ranks.rank() == 1 {
+            // Of the last bucket.
+            let weight = grads.remove::<Inner, 2>(net.first.weight.id).unwrap();
+            grads.register(net.first.weight.id, weight.cast(burn::tensor::FloatDType::F32));
+        }
+        (error(|| drop(ranks.reduce(&net, grads, Share::EVEN))), ranks.communicator().clone())
+    });
+    for (error, communicator) in errors {
+        match communicator.rank() {
+            1 => assert!(matches!(error, RocmError::Invalid { .. }), "{error}"),
+            _ => assert!(matches!(error, RocmError::Collective { .. }), "{error}"),
+        }
+    }
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+}
+
 #[test]
 fn bad_arguments_are_typed_errors() {
     let invalid = |run: &dyn Fn()| {
