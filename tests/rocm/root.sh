@@ -3,7 +3,7 @@
 #
 #   root.sh ROOT [7.2|6.4|5.7|build]
 #
-#   7.2   HIP, hipRTC, rocBLAS, hipBLASLt, MIOpen, RCCL, rocRAND's headers, LLVM's tools: sid and experimental 3.2 GB
+#   7.2   HIP, hipRTC, rocBLAS, hipBLASLt, MIOpen, RCCL, rocRAND's headers, LLVM's tools: sid, experimental 3.9 GB
 #   6.4   HIP, hipRTC, rocBLAS without its GPU kernels, MIOpen: sid                                 0.8 GB
 #   5.7   HIP, hipRTC and RCCL 5.4: trixie                                                          0.6 GB
 #   build no ROCm: GCC, CMake and Ninja of sid, to build a simulator (rocjitsu.sh)                   0.5 GB
