@@ -136,7 +136,8 @@ macro_rules! both_ways {
         }
         let zeros = fused[0].iter::<f64>().filter(|&x| x == 0.0).count();
         let all = fused[0].num_elements();
-        assert!(all < 32 || zeros > 0 && zeros < all, "{zeros} of {all} are 0");
+        // The betas of a few channels may all be far below 0, or above.
+        assert!(shape[1] < 16 || zeros > 0 && zeros < all, "{zeros} of {all} are 0");
     }};
 }
 
