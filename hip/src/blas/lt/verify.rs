@@ -49,8 +49,9 @@ impl Near {
     fn apart(self, found: f64, what: &str, at: [usize; 2]) -> Option<String> {
         let Self { value, off } = self;
         let alike = found == value || found.is_nan() && value.is_nan();
-        // False for a NaN, and if one of the two is infinite.
-        if alike || (found - value).abs() <= off {
+        // False for a NaN, and if one of the two is infinite. A bound that is infinite, because an
+        // operand is, shows nothing.
+        if alike || off.is_finite() && (found - value).abs() <= off {
             return None;
         }
         Some(format!("{what} is {found} at {},{}, expected {value}, allowed {off:e}", at[0], at[1]))
@@ -192,14 +193,13 @@ impl Reference {
             }
             _ => return Ok(None),
         };
-        for col in 0..cols {
+        for (col, &[exact, magnitudes, offs]) in column_sums.iter().enumerate() {
             let near = match epilogue {
                 Epilogue::ColumnSums(_) => {
                     let [exact, magnitudes] = self.sums[col];
                     Near { value: exact, off: gamma * magnitudes + (k as f64 + 1.0) * least }
                 }
                 _ => {
-                    let [exact, magnitudes, offs] = column_sums[col];
                     // The sums may be of rounded results.
                     let each = 2.0 * (rows + 4) as f64 * sum + stored;
                     Near { value: exact, off: offs + each * magnitudes + (rows as f64 + 1.0) * least }
