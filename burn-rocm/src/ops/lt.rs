@@ -68,7 +68,7 @@ fn view(tensor: &RocmTensor) -> Option<MatrixView<'_>> {
     let &[row, col] = tensor.layout().strides() else { return None };
     Some(MatrixView {
         buffer: tensor.buffer(),
-        offset: usize::try_from(tensor.layout().offset()).ok()?,
+        offset: tensor.layout().offset(),
         rows,
         cols,
         row_stride: usize::try_from(row).ok()?,
@@ -79,7 +79,7 @@ fn view(tensor: &RocmTensor) -> Option<MatrixView<'_>> {
 
 /// A packed vector; `None` for another layout.
 fn vector(tensor: &RocmTensor) -> Option<VectorView<'_>> {
-    let offset = usize::try_from(tensor.layout().offset()).ok()?;
+    let offset = tensor.layout().offset();
     tensor.is_contiguous().then(|| VectorView { buffer: tensor.buffer(), offset })
 }
 
@@ -223,7 +223,7 @@ pub(crate) fn weight_and_bias(
         gradient: true,
     };
     let taken = computed(&product, today)?;
-    Ok(taken.then(|| [out, sums]))
+    Ok(taken.then_some([out, sums]))
 }
 
 /// The gradient with respect to GELU's input `before [.., hidden]` (GELU by tanh), and the sums of
