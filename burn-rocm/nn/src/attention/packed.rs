@@ -97,7 +97,7 @@ pub fn packed_attention<B: Backend>(
 /// The sequence of each row, and the row's distance from the end of its sequence, `[rows, 1]` each.
 fn places<B: Backend>(offsets: Tensor<B, 1, Int>, rows: usize) -> [Tensor<B, 2, Int>; 2] {
     let count = offsets.dims()[0] - 1;
-    let ends = offsets.slice([1..count + 1]);
+    let ends = offsets.narrow(0, 1, count);
     let row = Tensor::<B, 1, Int>::arange(0..rows as i64, &ends.device()).reshape([rows, 1]);
     // Offsets may have another dtype than the device's integers.
     let ends = ends.cast(row.dtype());

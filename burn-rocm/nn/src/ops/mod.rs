@@ -11,7 +11,6 @@ pub(crate) mod parallel;
 pub(crate) mod pool;
 pub(crate) mod recorded;
 pub(crate) mod sharded;
-pub(crate) mod sync_norm;
 
 use std::fmt::Debug;
 
