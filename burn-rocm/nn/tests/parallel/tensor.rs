@@ -105,13 +105,16 @@ impl burn::module::ModuleMapper<B> for Fill {
     }
 }
 
+/// An output, the gradient of the input, and those of the parameters.
+type Passes = (Vec<f64>, Vec<f64>, Vec<Vec<f64>>);
+
 /// Output, the gradients of the input and of all parameters, in the order of the module.
 fn passes<M: Module<B>>(
     ranks: &DataParallel,
     module: &M,
     x: Tensor<B, 3>,
     forward: impl Fn(&M, Tensor<B, 3>) -> Tensor<B, 3>,
-) -> (Vec<f64>, Vec<f64>, Vec<Vec<f64>>) {
+) -> Passes {
     struct Read<'a>(&'a <B as AutodiffBackend>::Gradients, Vec<Vec<f64>>);
     impl ModuleVisitor<B> for Read<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
@@ -138,12 +141,7 @@ fn sorted(parts: impl IntoIterator<Item = Vec<f64>>) -> Vec<f64> {
 
 /// The divided blocks have the output and the gradients of the whole ones. `whole` are the parameters
 /// that every rank has whole.
-fn check_blocks(
-    what: &str,
-    whole: &[usize],
-    found: &[(Vec<f64>, Vec<f64>, Vec<Vec<f64>>)],
-    expected: &(Vec<f64>, Vec<f64>, Vec<Vec<f64>>),
-) {
+fn check_blocks(what: &str, whole: &[usize], found: &[Passes], expected: &Passes) {
     for (output, by_x, by_parameters) in found {
         near(what, output, &expected.0);
         near(what, by_x, &expected.1);
