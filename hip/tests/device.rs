@@ -318,7 +318,8 @@ fn attention_takes_little_of_its_callers_stack() {
             let all_keys = [1u32 << 31, (1 << 31) - 1];
             let launch = device.launch(kernel).unwrap().value(shape);
             let launch = launch.value(rows).value(rows).value(rows).value([0i64; 4]).value([0i64; 4]);
-            let launch = launch.buffer(&q, 0).buffer(&k, 0).buffer(&v, 0).value([0u64; 3]);
+            let launch = launch.buffer(&q, 0).buffer(&k, 0).buffer(&v, 0);
+            let launch = launch.value(0u64).value(0u64).value(0u64);
             let launch = float(float(launch, dtype, 1.0), dtype, 0.0).value(all_keys).value(1u32);
             let launch =
                 float(launch, dtype, 0.0).value(0u32).value(0u64).value(0u64).value(0u32).value(0u32);
