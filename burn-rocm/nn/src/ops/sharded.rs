@@ -195,16 +195,19 @@ impl Sharded {
         for (at, cast) in wide.into_iter().zip(cast) {
             parts[at] = cast;
         }
-        let missing = bucket.part * self.communicator.size() - self.elements(bucket);
-        if missing > 0 {
-            parts.push(repeated(&zero, missing)?);
-        }
+        parts.extend(self.filling(bucket)?);
         pack(&parts)
     }
 
-    /// The number of elements of a bucket's parameters.
-    pub(super) fn elements(&self, bucket: &Bucket) -> usize {
-        bucket.members.iter().map(|&member| self.entries[member].elements()).sum()
+    /// The zeros behind a bucket's parameters, if their elements don't fill all parts.
+    fn filling(&self, bucket: &Bucket) -> Result<Option<RocmTensor>, RocmError> {
+        let elements: usize = bucket.members.iter().map(|&member| self.entries[member].elements()).sum();
+        let missing = bucket.part * self.communicator.size() - elements;
+        if missing == 0 {
+            return Ok(None);
+        }
+        let zero = one_value(&self.communicator.device(), 0.0, bucket.dtype)?;
+        repeated(&zero, missing).map(Some)
     }
 
     /// Updates the parts, and the states with them.
@@ -282,17 +285,9 @@ impl Sharded {
         let part = match kept {
             Some(all) => pack_range(std::slice::from_ref(all), begin..begin + bucket.part)?,
             None => {
-                let end = (begin + bucket.part).min(self.elements(bucket));
-                let zero = one_value(&self.communicator.device(), 0.0, bucket.dtype)?;
-                let missing = bucket.part - end.saturating_sub(begin);
-                let mut pieces = Vec::new();
-                if begin < end {
-                    pieces.push(pack_range(&params, begin..end)?);
-                }
-                if missing > 0 {
-                    pieces.push(repeated(&zero, missing)?);
-                }
-                pack(&pieces)?
+                let mut params = params;
+                params.extend(self.filling(bucket)?);
+                pack_range(&params, begin..begin + bucket.part)?
             }
         };
         match bucket.wide() == bucket.dtype {
