@@ -171,6 +171,15 @@ impl Precision {
             Self::F16 => "f16",
         }
     }
+
+    /// What a row's name has behind the batch's size: nothing for f32.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::F32 => "",
+            Self::Bf16 => ", bf16",
+            Self::F16 => ", f16",
+        }
+    }
 }
 
 impl Options {

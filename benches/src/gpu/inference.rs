@@ -57,10 +57,7 @@ where
     M: Scored<Rocm> + 'static,
     M::Batch: 'static,
 {
-    let precision = match how.precision {
-        Precision::F32 => String::new(),
-        half => format!(", {}", half.name()),
-    };
+    let precision = how.precision.suffix();
     let graph = if how.graph { GRAPH } else { "" };
     Case {
         group: Group::Inference,

@@ -71,10 +71,7 @@ where
     M: Trained<B> + AutodiffModule<B> + 'static,
     M::Batch: 'static,
 {
-    let precision = match how.precision {
-        Precision::F32 => String::new(),
-        half => format!(", {}", half.name()),
-    };
+    let precision = how.precision.suffix();
     let graph = if how.graph { GRAPH } else { "" };
     Case {
         group: Group::Train,
