@@ -125,8 +125,9 @@ pub(crate) struct Options {
     /// name the steps).
     #[arg(long)]
     profile: bool,
-    /// On an NVIDIA GPU: profiles of training steps held against CUPTI's record (`--precision`,
-    /// `--graph` and `--filter` name the steps). The file is `libcupti.so`; without it, the loader
+    /// On an NVIDIA GPU: profiles of burn-rocm-nn's training steps, with `--train` of stock modules',
+    /// or with `--inference` of inference, held against CUPTI's record (`--precision`, `--graph` and
+    /// `--filter` name the steps). The file is `libcupti.so`; without it, the loader
     /// looks for it.
     #[arg(long, value_name = "FILE")]
     cupti: Option<Option<std::path::PathBuf>>,

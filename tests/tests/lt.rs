@@ -137,10 +137,40 @@ fn slope(x: f64) -> (f64, f64) {
     (0.5 * (1.0 + tanh) + inner * (1.0 - tanh * tanh), off)
 }
 
-/// A result in f64, how far a right one may be from it before it is rounded, and what was found.
-fn assert_near(expected: f64, off: f64, found: f64, dtype: DType, what: impl Fn() -> String) {
+/// Compares what was found with a result in f64; `off` is how far a right one may be from it before
+/// it is rounded. `Err` says what was found.
+fn near(expected: f64, off: f64, found: f64, dtype: DType, what: impl Fn() -> String) -> Result<(), String> {
     let off = off + limits::unit(dtype) * (expected.abs() + off) + limits::least(dtype);
-    assert!((found - expected).abs() <= off, "{}: {found}, expected {expected}, allowed {off:e}", what());
+    let is_near = (found - expected).abs() <= off;
+    let text = || {
+        format!("{}: {found}, expected {expected}, off by {:e}, allowed {off:e}", what(), found - expected)
+    };
+    if is_near { Ok(()) } else { Err(text()) }
+}
+
+/// [`near`], or a panic.
+fn assert_near(expected: f64, off: f64, found: f64, dtype: DType, what: impl Fn() -> String) {
+    near(expected, off, found, dtype, what).unwrap();
+}
+
+/// Results that are not near what was expected, each with its text.
+#[derive(Default)]
+struct Misses {
+    checked: usize,
+    texts: Vec<String>,
+}
+
+impl Misses {
+    fn check(&mut self, expected: f64, off: f64, found: f64, dtype: DType, what: impl Fn() -> String) {
+        self.checked += 1;
+        self.texts.extend(near(expected, off, found, dtype, what).err());
+    }
+
+    fn assert_none(&self, what: &str) {
+        let first = self.texts.iter().take(8).map(String::as_str).collect::<Vec<_>>().join("\n");
+        let (missed, all) = (self.texts.len(), self.checked);
+        assert!(missed == 0, "{what}: {missed} of {all} results are too far off:\n{first}");
+    }
 }
 
 /// Computes a product and checks all its results. `false` if hipBLASLt refuses it.
@@ -203,7 +233,7 @@ fn holds(
     }
     let unit = limits::unit(DType::F32);
     let (found, stored, sums) = (out.read(dtype), before.read(dtype), vector.read(dtype));
-    let mut columns = vec![[0.0; 3]; cols];
+    let (mut columns, mut misses) = (vec![[0.0; 3]; cols], Misses::default());
     for (row, col) in (0..rows).flat_map(|row| (0..cols).map(move |col| (row, col))) {
         let terms = (0..k).map(|l| a.at(row, l) * b.at(l, col));
         let (mut x, mut all) = terms.fold((0.0, 0.0), |(sum, all), x| (sum + x, all + x.abs()));
@@ -217,7 +247,7 @@ fn holds(
         let off = 2.0 * (k as f64 + 4.0) * unit * all;
         let at = row * cols + col;
         if matches!(kind, GeluKept | GeluBiasKept) {
-            assert_near(x, off, stored[at], dtype, || format!("{what}: before GELU at {row},{col}"));
+            misses.check(x, off, stored[at], dtype, || format!("before GELU at {row},{col}"));
         }
         let (expected, off) = match kind {
             Plain | Bias | Sums => (x, off),
@@ -231,7 +261,11 @@ fn holds(
                 (x * slope, 1.13 * off + (x.abs() + off) * (slope_off + 8.0 * unit))
             }
         };
-        assert_near(expected, off, found[at], dtype, || format!("{what}: at {row},{col}"));
+        let text = || {
+            let kept = matches!(kind, GeluKept | GeluBiasKept).then(|| stored[at]);
+            format!("at {row},{col} of a sum {x}, kept as {kept:?}")
+        };
+        misses.check(expected, off, found[at], dtype, text);
         let [sum, magnitudes, offs] = &mut columns[col];
         (*sum, *magnitudes, *offs) = (*sum + expected, *magnitudes + expected.abs(), *offs + off);
     }
@@ -250,8 +284,9 @@ fn holds(
             }
             _ => continue,
         };
-        assert_near(expected, off, sums[col], dtype, || format!("{what}: the sum of column {col}"));
+        misses.check(expected, off, sums[col], dtype, || format!("the sum of column {col}"));
     }
+    misses.assert_none(&what);
     true
 }
 

@@ -15,7 +15,7 @@ use serde_json::Value;
 pub(super) const AIM: f64 = 0.99;
 
 /// The most rows of a table.
-const LISTED: usize = 12;
+const LISTED: usize = 40;
 
 /// What the GPU did.
 #[derive(Clone, Debug)]

@@ -1,5 +1,5 @@
-//! A profile of training steps held against CUPTI's record of the same steps, on an NVIDIA GPU:
-//! which share of the GPU's busy time was launched by work that the profile names.
+//! A profile of training steps of burn-rocm-nn, with `--train` of stock modules, or with `--inference`
+//! of inference, held against CUPTI's record of the same steps, on an NVIDIA GPU: which share of the GPU's busy time was launched by work that the profile names.
 //!
 //! The profile tells CUPTI when each piece of its work begins and ends on a thread, so each kernel
 //! in CUPTI's record leads to the piece that launched it, or to none (`join.rs`).
@@ -13,15 +13,15 @@ use std::path::Path;
 use burn_rocm::{RocmDevice, profile};
 
 use self::library::Cupti;
-use super::cases::Case;
-use super::steps;
+use super::cases::{self, Case, Group};
+use super::{inference, steps};
 use crate::Options;
 use crate::cases::sync;
 
 /// Steps of each row.
 const CALLS: usize = 20;
 
-/// Prints a report for each training step that the options name, and a table of all.
+/// Prints a report for each step that the options name, and a table of all.
 ///
 /// # Errors
 /// An error text if CUPTI can't be opened or fails, if a launch outside the profile's work does not
@@ -31,9 +31,15 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     // Never closed: CUPTI's thread may call the callbacks until the process ends.
     let cupti = std::mem::ManuallyDrop::new(open(path)?);
     let device = RocmDevice::default();
-    let cases = steps::cases(options);
+    let cases = match options {
+        Options { inference: true, .. } => inference::cases(options),
+        Options { train: true, .. } => {
+            cases::cases(options).into_iter().filter(|case| case.group == Group::Train).collect()
+        }
+        _ => steps::cases(options),
+    };
     if cases.is_empty() {
-        return Err("no training step has a name with the text of --filter".into());
+        return Err("no step has a name with the text of --filter".into());
     }
     println!("{}", control::run(&cupti, &device)?);
     let (mut rows, mut missed) = (String::new(), 0);
@@ -51,7 +57,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     print!("{rows}");
     match missed {
         0 => Ok(()),
-        _ => Err(format!("{missed} training steps have less than {:.0} % named", 100.0 * join::AIM)),
+        _ => Err(format!("{missed} steps have less than {:.0} % named", 100.0 * join::AIM)),
     }
 }
 
