@@ -6,9 +6,9 @@
 #include "widen.h"
 
 // An activation of z and its derivative there, for elements of type T.
-struct Relu { // NaN stays NaN, and its gradient passes; the slope at the output equals that at z
+struct Relu { // NaN stays NaN, and its gradient passes; `passes` at the output equals that at z
     template <class T, class C> static DEVICE C apply(C z) { return z < (C)0 ? (C)0 : z; }
-    template <class T, class C> static DEVICE C slope(C z) { return z <= (C)0 ? (C)0 : (C)1; }
+    template <class C> static DEVICE bool passes(C z) { return !(z <= (C)0); }
 };
 struct Gelu { // z Phi(z), the exact form
     template <class T, class C> static DEVICE C apply(C z) { return normal::gelu<T>(z); }
@@ -27,6 +27,13 @@ struct Silu {
         return s * ((C)1 + z * ((C)1 - s));
     }
 };
+
+// The gradient at z, from that of the activation's result. ReLU chooses and does not multiply: an
+// infinite gradient times 0 would be NaN.
+template <class Act, class T, class C> DEVICE C gradient(C grad, C z) {
+    if constexpr (is_same<Act, Relu>::value) return Relu::passes(z) ? grad : (C)0;
+    else return grad * Act::template slope<T>(z);
+}
 
 // ---------------------------------------------------------------- after a bias
 
@@ -175,7 +182,7 @@ DEVICE void columns_backward(u64 rows, u64 len, u64 parts, const T *x, const T *
             widen(v, z), widen(d, grads);
             UNROLLED
             for (u32 k = 0; k < WIDTH; ++k) {
-                C g = grads[k] * Act::template slope<T>(z[k] + add[k]);
+                C g = gradient<Act, T>(grads[k], z[k] + add[k]);
                 y.lane[k] = store<T>::from(g);
                 sum[k] += g;
             }
@@ -222,7 +229,7 @@ __global__ ALL_WAVES(sizeof(T) == 2) void bias_act_columns_backward(u64 rows, u6
         for (u64 row = part.begin; row < part.end; ++row) {
             u64 at = row * len + first;
             for (u32 k = 0; k < width; ++k) {
-                C d = (C)load(grad[at + k]) * Act::template slope<T>((C)load(x[at + k]) + add[k]);
+                C d = gradient<Act, T>((C)load(grad[at + k]), (C)load(x[at + k]) + add[k]);
                 out[at + k] = store<T>::from(d);
                 sum[k] += d;
             }
@@ -245,13 +252,13 @@ __global__ void bias_act_planes_backward(u64 outer, u64 len, u64 inner, u64 part
             const T *from = x + at, *g = grad + at;
             T *to = out + at;
             if constexpr (ONE_THREAD) {
-                auto of = [=](u64 i) { return (C)load(g[i]) * Act::template slope<T>((C)load(from[i]) + add); };
+                auto of = [=](u64 i) { return gradient<Act, T>((C)load(g[i]), (C)load(from[i]) + add); };
                 // Read before `out`, which may be an input, is written.
                 sum += block_reduce_range(inner, (C)0, of, Plus());
                 for_each_in_block(inner, [=](u64 i) { to[i] = store<T>::from(of(i)); });
             } else {
                 auto of = [&](u64, C v, C d) {
-                    d *= Act::template slope<T>(v + add);
+                    d = gradient<Act, T>(d, v + add);
                     sum += d;
                     return d;
                 };
@@ -273,7 +280,7 @@ template <class Act, class T> __global__ void add_act(u64 n, const T *a, const T
 // out = grad * slope(a + b), which is the gradient of both a and b.
 template <class Act, class T> __global__ void add_act_backward(u64 n, const T *a, const T *b, const T *grad, T *out) {
     using C = compute_t<T>;
-    map_contiguous(n, out, [=](C x, C y, C g) { return Act::template slope<T>(x + y) * g; }, a, b, grad);
+    map_contiguous(n, out, [=](C x, C y, C g) { return gradient<Act, T>(g, x + y); }, a, b, grad);
 }
 // out = a * b + c
 template <class T> __global__ void mul_add(u64 n, const T *a, const T *b, const T *c, T *out) {

@@ -74,6 +74,8 @@ struct Chain {
     Map map[MAPS];
 };
 
+DEVICE bool needs_before_last(const Step &step) { return step.source_a == BEFORE_LAST || step.source_b == BEFORE_LAST; }
+
 // Makes the functor Op of one value a functor of two. `with_functor` calls f with the functor of a
 // step.
 template <class Op> struct OfOne {
@@ -169,23 +171,42 @@ template <bool JOINED, class M> DEVICE void write_values(u64 tensor, Place at, c
     }
 }
 
-// Reads a thread's elements where a map says. With ONE and NEIGHBOURS, a group that begins at a
+// The offsets of the groups of a thread in an operand with map number `map`. A norm's steps read the
+// mean, the deviation, the weight and the bias of the same channels, so the next step often needs the
+// same.
+struct GroupOffsets {
+    u32 map; // MAPS: none yet
+    i32 group[GROUPS];
+
+    DEVICE void find(const Chain &chain, u32 number, Place at) {
+        if (map == number) return;
+        map = number;
+        UNROLLED
+        for (u32 g = 0; g < GROUPS; ++g) group[g] = offset_of(chain.map[number], at.first + g * at.step);
+    }
+};
+
+// Reads a thread's elements where map `number` says. With ONE and NEIGHBOURS, a group that begins at a
 // multiple of GROUP lies inside one row of the map's innermost axis. So all of its elements exist,
 // or, with ONE, those past the end have the same value.
-template <class M> DEVICE void read_mapped(u64 tensor, u32 source, const Map &map, Place at, Values<M> &values) {
+template <class M>
+DEVICE void read_mapped(u64 tensor, u32 source, const Chain &chain, u32 number, Place at, GroupOffsets &offsets,
+                        Values<M> &values) {
     const M *from = reinterpret_cast<const M *>(tensor);
+    bool whole = source != APART && at.first % GROUP == 0 && at.step % GROUP == 0;
+    if (whole) offsets.find(chain, number, at);
     UNROLLED
     for (u32 g = 0; g < GROUPS; ++g) {
         u32 first = at.first + g * at.step;
         Vector<M, GROUP> &group = values.group[g];
-        if (source == APART || first % GROUP != 0) {
+        if (!whole) {
             UNROLLED
             for (u32 j = 0; j < GROUP; ++j) {
                 u32 i = recompute_from(first + j); // one offset after the other, for fewer registers
-                if (i < at.n) group.lane[j] = from[offset_of(map, i)];
+                if (i < at.n) group.lane[j] = from[offset_of(chain.map[number], i)];
             }
         } else if (first < at.n) {
-            const M *own = from + offset_of(map, first);
+            const M *own = from + offsets.group[g];
             if (source == ONE) {
                 M value = *own;
                 UNROLLED
@@ -208,11 +229,12 @@ template <class To, class F> DEVICE void convert_values(Values<To> &to, F f) {
 
 // Reads an operand of a step whose tensors are of type M. An operand in registers keeps its values.
 template <bool JOINED, class T, class M>
-DEVICE void read_operand(u64 tensor, u32 source, const Map &map, Place at, Values<T> &values) {
+DEVICE void read_operand(u64 tensor, u32 source, const Chain &chain, u32 map, Place at, GroupOffsets &offsets,
+                         Values<T> &values) {
     if (source != IN_MEMORY && source < ONE) return;
     Values<M> read = {};
     if (source == IN_MEMORY) read_values<JOINED>(tensor, at, read);
-    else read_mapped(tensor, source, map, at, read);
+    else read_mapped(tensor, source, chain, map, at, offsets, read);
     if constexpr (is_same<T, M>::value) values = read;
     else convert_values(values, [&](u32 g, u32 j) { return load(read.group[g].lane[j]); });
 }
@@ -220,37 +242,50 @@ DEVICE void read_operand(u64 tensor, u32 source, const Map &map, Place at, Value
 // Takes a thread's elements through the `count` steps of the list that `reload` returns, and returns
 // the results of the last step. T is the type in which a result stays in registers. If MIXED, it is
 // f32, and a result is rounded to the step's type.
+//
+// All lanes take the same branches. A step overwrites `last`, which mostly is its first operand, so
+// that no register is copied.
 template <class T, bool MIXED, bool JOINED, class Reload>
 DEVICE Values<T> evaluate(u32 count, Place at, Reload reload) {
     using C = compute_t<T>;
-    Values<T> last = {}, before_last = {};
+    Values<T> last = {}, before_last = {}, y = {};
+    GroupOffsets offsets = {MAPS, {}};
     for (u32 s = 0; s < count; ++s) {
         const Chain &chain = reload();
         const Step &step = chain.step[s];
-        Values<T> x = step.source_a == LAST ? last : before_last, y = step.source_b == LAST ? last : before_last;
+        if (step.source_b == LAST) y = last;
+        else if (step.source_b == BEFORE_LAST) y = before_last;
+        if (step.source_a == BEFORE_LAST) {
+            Values<T> x = before_last;
+            before_last = last;
+            last = x;
+        } else if (s + 1 < count && needs_before_last(chain.step[s + 1])) {
+            before_last = last;
+        }
         auto read = [&](auto none) {
             using M = decltype(none);
-            read_operand<JOINED, T, M>(step.a, step.source_a, chain.map[step.map_a], at, x);
-            read_operand<JOINED, T, M>(step.b, step.source_b, chain.map[step.map_b], at, y);
+            read_operand<JOINED, T, M>(step.a, step.source_a, chain, step.map_a, at, offsets, last);
+            read_operand<JOINED, T, M>(step.b, step.source_b, chain, step.map_b, at, offsets, y);
         };
         if constexpr (MIXED) with_type(step.from, read);
         else read(T());
         bool scalar = step.source_b == SCALAR;
         C value = (C)bit_cast<f32>((u32)step.b);
-        before_last = last;
         with_functor(step.functor, [&](auto op) {
+            // A copy keeps the bits of a NaN, which conversions do not.
+            if constexpr (!MIXED && is_same<decltype(op), OfOne<Cast>>::value) return;
             // Two elements after the two before, or one after the other in f16, where conversions come
             // on top: more logarithms at once do not fit the registers.
             constexpr u32 AT_ONCE = is_same<T, f16>::value ? 1 : 2;
             C done = (C)0;
             UNROLLED
             for (u32 g = 0; g < GROUPS; ++g) {
-                Vector<T, GROUP> &group = x.group[g];
+                Vector<T, GROUP> &group = last.group[g];
                 UNROLLED
                 for (u32 j = 0; j < GROUP; ++j) {
                     if (j % AT_ONCE == 0 && g + j > 0) group = recompute_after(done, group);
                     done = op.apply((C)load(group.lane[j]), scalar ? value : (C)load(y.group[g].lane[j]));
-                    last.group[g].lane[j] = store<T>::from(done);
+                    group.lane[j] = store<T>::from(done);
                 }
             }
         });

@@ -23,7 +23,10 @@ template <class T> DEVICE void in_one_thread(const Chain &chain) {
             T *out = reinterpret_cast<T *>(step.out) + first;
             const T *a = step.source_a == SCALAR ? out : elements(step.a, step.source_a, step.map_a, mapped[0]);
             with_functor(step.functor, [&](auto op) {
-                if (step.source_b == SCALAR) {
+                if constexpr (is_same<decltype(op), OfOne<Cast>>::value) { // keeps the bits of a NaN
+                    INDEPENDENT
+                    for (u32 i = 0; i < count; ++i) out[i] = a[i];
+                } else if (step.source_b == SCALAR) {
                     C y = (C)bit_cast<f32>((u32)step.b);
                     INDEPENDENT
                     for (u32 i = 0; i < count; ++i) out[i] = store<T>::from(op.apply((C)load(a[i]), y));

@@ -572,6 +572,36 @@ fn ranks_do_not_choose() {
     assert_eq!(cache.said_by("of_two_ranks", &two), ["joined 0", "trials (0, 0, 0, 0)"]);
 }
 
+/// What is said of a linear layer before the device is in a group of ranks, and in it.
+#[test]
+#[ignore = "run by the test below, on two devices"]
+fn said_of_two_ranks() {
+    let layer = Layer::new(&Random::new(), DType::F32, 48, [64, 32]);
+    for _ in 0..4 {
+        layer.results();
+    }
+    let device = RocmDevice::default();
+    let by = || {
+        let linear = fused::FusedOp::Linear { outputs: 32 };
+        let support = fused::supports(&linear, &device, DType::F32, &[48, 64]).unwrap();
+        (support.forward, support.backward)
+    };
+    let alone = by();
+    let devices = [0, 1].map(|index| hip::Device::get(index).unwrap());
+    let _ranks = hip::Communicator::local(&devices).unwrap();
+    said("by", [alone, by()]);
+}
+
+#[test]
+fn ranks_are_not_said_to_join() {
+    let cache = Cache::new("said");
+    cache.said_by("layers_four_times", &[("BURN_ROCM_PROVIDER", "cpu"), AUTO]);
+    cache.replace_choices(1);
+    let two = [("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_CPU_DEVICES", "2"), AUTO];
+    let [joined, composed] = ["HipblasLt", "Composed"].map(|by| format!("(Some({by}), Some({by}))"));
+    assert_eq!(cache.said_by("said_of_two_ranks", &two), [format!("by [{joined}, {composed}]")]);
+}
+
 /// ReLU of NaN: the kernel's is NaN, as Burn's is. A library's may be 0, and the CPU device's is, as
 /// AMD's maximum of a NaN and 0 is 0. An infinite element stays what it is.
 #[test]

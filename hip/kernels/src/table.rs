@@ -368,6 +368,7 @@ families! {
         attention [Types(FLOATS), Ints(&[0, 1, 2, 3])],
         attention_window [Types(FLOATS)],
     ]
+    attention_f32 [attention_f32 [Types(&[F32]), Ints(&[2, 4])]]
     attention_backward [
         attention_backward_keys [Types(FLOATS), Ints(&[0, 1])],
         attention_backward_queries [Types(FLOATS), Ints(&[0, 1])],

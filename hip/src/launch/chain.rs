@@ -126,7 +126,8 @@ impl Device {
         let Some(out) = self.access(op, out, dtype, len)?.filter(|out| out.mapped.is_none()) else {
             return Ok(false);
         };
-        let next = Next { functor: number as u8, from, to: dtype, operands: [a, b], out };
+        let copies_halves = functor == Functor::Cast && from == dtype && dtype != DType::F32;
+        let next = Next { functor: number as u8, from, to: dtype, operands: [a, b], out, copies_halves };
         if !next.is_sound() {
             return Ok(false);
         }

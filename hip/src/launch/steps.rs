@@ -124,6 +124,9 @@ pub(crate) struct Next {
     pub(crate) to: DType,
     pub(crate) operands: [Operand; 2],
     pub(crate) out: Access,
+    /// Whether it copies f16 or bf16, and so must keep the bits of a NaN. A list of several dtypes
+    /// computes in f32, and does not.
+    pub(crate) copies_halves: bool,
 }
 
 impl Next {
@@ -196,10 +199,12 @@ impl Pending {
     }
 
     /// Whether an op over `len` elements suits the list: the lengths are the same, and so are the
-    /// dtypes, unless the op converts or the list has several dtypes already.
+    /// dtypes, unless the op converts or the list has several dtypes already. A copy of halves and
+    /// several dtypes do not suit each other.
     pub(crate) fn takes(&self, next: &Next, len: usize) -> bool {
-        let converts = next.from != next.to || self.dtype.is_none();
-        self.is_of(len) && (converts || self.dtype == Some(next.to))
+        let is_mixed = next.from != next.to || self.dtype.is_none();
+        let copies = || next.copies_halves || self.nexts.iter().any(|before| before.copies_halves);
+        self.is_of(len) && if is_mixed { !copies() } else { self.dtype == Some(next.to) }
     }
 
     /// The address of the last result.

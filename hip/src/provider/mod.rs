@@ -29,6 +29,9 @@ use crate::doctor::{self, Finding, Severity};
 use crate::error::{Error, Result, check, check_rtc, device_error};
 use crate::settings::{allow_fallback, settings};
 
+/// The CPU provider's tables.
+#[cfg(feature = "cpu")]
+mod cpu;
 /// The CUDA provider's tables.
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -560,43 +563,6 @@ mod cuda {
 
     pub(super) fn rccl() -> Result<Rccl> {
         Err(not_built(ProviderKind::Cuda))
-    }
-}
-
-/// The CPU provider's tables.
-#[cfg(feature = "cpu")]
-mod cpu {
-    use super::{Error, Hip, Hipblaslt, Hiprtc, Miopen, Rccl, Result, Rocblas};
-    use crate::compile::cache;
-
-    pub(super) fn hip() -> Result<(Hip, Hiprtc)> {
-        if cfg!(windows) {
-            hip_cpu::make_temporary_folders_in(cache::temporary_folder);
-        }
-        match hip_cpu::check_settings() {
-            Ok(()) => Ok((hip_cpu::hip_table(), hip_cpu::hiprtc_table())),
-            Err(problem) => Err(Error::config(problem.what, problem.expected, problem.found)),
-        }
-    }
-
-    pub(super) fn host_compiler() -> Option<std::path::PathBuf> {
-        hip_cpu::host_compiler()
-    }
-
-    pub(super) fn rocblas() -> Result<Rocblas> {
-        Ok(hip_cpu::rocblas_table())
-    }
-
-    pub(super) fn miopen() -> Result<Miopen> {
-        Ok(hip_cpu::miopen_table())
-    }
-
-    pub(super) fn hipblaslt() -> Result<Hipblaslt> {
-        Ok(hip_cpu::hipblaslt_table())
-    }
-
-    pub(super) fn rccl() -> Result<Rccl> {
-        Ok(hip_cpu::rccl_table())
     }
 }
 

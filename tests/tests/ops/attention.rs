@@ -145,20 +145,48 @@ fn attention_bf16() {
 }
 
 /// Operands whose rows consist of pieces of 16 bytes, and no mask or bias: a variant of its own of the kernels on
-/// matrix cores. More than a tile of queries and of keys, heads of every width that has tiles.
+/// matrix cores, and for f32 a kernel of its own. More than a tile of queries and of keys, heads of every width that
+/// has tiles.
 #[test]
 fn attention_of_whole_pieces() {
     let random = Random::new();
-    for dtype in [DType::F16, DType::BF16] {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
         for width in [16, 32, 64, 80, 128, 256] {
             for (queries, keys, is_causal) in [(150, 90, false), (150, 90, true), (90, 150, true)] {
-                let case = case([1, 2, queries, keys, width, width]);
+                let values = if random.below(2) == 1 { width } else { 24 };
+                let case = case([1, 2, queries, keys, width, values]);
                 let of = |shape: [usize; 4]| float(&random, &shape, dtype, View::Contiguous, -1.0, 1.0);
                 let (q, k, v) = (of(case.query()), of(case.key()), of(case.value()));
                 let options = AttentionModuleOptions { is_causal, ..Default::default() };
                 let what = format!("attention {dtype:?} {case:?} {options:?}");
                 within_its_limits(&what, dtype, [&q, &k, &v], None, None, options, case);
             }
+        }
+    }
+}
+
+/// More than 64 queries in f32 have a kernel of its own, whose softcap, scale and window are those of the other one.
+#[test]
+fn attention_f32_of_many_queries() {
+    let random = Random::new();
+    for (width, values) in [(4, 4), (12, 68), (64, 64), (100, 128)] {
+        for softcap in [None, Some(0.7)] {
+            let case =
+                case([2, 1 + random.below(3), 65 + random.below(200), 1 + random.below(200), width, values]);
+            let of = |shape: [usize; 4]| float(&random, &shape, DType::F32, View::Contiguous, -1.0, 1.0);
+            let (q, k, v) = (of(case.query()), of(case.key()), of(case.value()));
+            let options =
+                AttentionModuleOptions { scale: Some(0.3), softcap, is_causal: random.below(2) == 1 };
+            let what = format!("attention {case:?} {options:?}");
+            within_its_limits(&what, DType::F32, [&q, &k, &v], None, None, options, case);
+            let device = Default::default();
+            let [q, k, v] = [q, k, v].map(|input| input.float::<R>(&device));
+            let (_, lines) = trace::during(|| R::attention(q, k, v, None, None, options));
+            let kernel = match hip::Device::get(0).unwrap().block_threads() {
+                256 => format!("kernel attention_f32<f32, {}>", if values > 64 { 4 } else { 2 }),
+                _ => "kernel attention<f32, 0>".into(),
+            };
+            assert!(lines.len() == 1 && lines[0].ends_with(&kernel), "{what}: {lines:#?}");
         }
     }
 }

@@ -6,6 +6,7 @@ use hip::{Device, Error as RocmError, Functor, Template};
 
 use super::call::Path;
 use super::cores::{Cores, Scores};
+use super::in_f32::InF32;
 use super::options::{AttentionDropout, AttentionInferenceOptions};
 use super::sequences::Sequences;
 use super::window::Window;
@@ -222,7 +223,13 @@ impl Call {
             return Ok(out);
         }
         let shape = Sequences::Padded.shape([batch, heads, queries, keys, width], values, self.group);
-        let [query, key, value] = [&self.query, &self.key, &self.value].map(Some);
+        let masked = self.mask.is_some() || self.bias.is_some();
+        let operands = [&self.query, &self.key, &self.value];
+        if let Some(kernel) = InF32::of(operands)?.filter(|_| !masked) {
+            kernel.launch(OP, shape, (self.scale, self.softcap, self.window), &out, None)?;
+            return Ok(out);
+        }
+        let [query, key, value] = operands.map(Some);
         let inputs = [query, key, value, self.mask.as_ref(), self.bias.as_ref(), None];
         let dims: Vec<Arg> =
             [shape].into_iter().chain(inputs[..5].iter().map(|&input| strides(input))).collect();
@@ -233,7 +240,6 @@ impl Call {
             mask_size(self.mask.as_ref()),
         ];
         let grid = device.grid_rows(batch * heads * queries.div_ceil(TILE), usize::MAX);
-        let masked = self.mask.is_some() || self.bias.is_some();
         let kernel = Template::attention.ty(ty).int(masked.into());
         // Arguments that only the training kernel reads: fill, quiet, and those of dropout.
         scalars.extend([compute(0.0.into(), ty), Arg::U32(0)]);

@@ -5,6 +5,7 @@
 pub(crate) mod call;
 mod composed;
 pub(crate) mod cores;
+mod in_f32;
 pub(crate) mod inference;
 pub(crate) mod options;
 pub(crate) mod packed;

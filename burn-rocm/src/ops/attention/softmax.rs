@@ -129,9 +129,9 @@ impl<'a> Joined<'a> {
     }
 }
 
-/// Whether the kernel can read the tensor: a row's elements are contiguous, each row begins at a
+/// Whether kernels can read the tensor four elements at a time: a row's elements are contiguous, each row begins at a
 /// multiple of 16 bytes, and a pair of batch and head spans fewer than 2^32 elements.
-fn is_readable(tensor: &RocmTensor) -> bool {
+pub(super) fn is_readable(tensor: &RocmTensor) -> bool {
     let layout = tensor.layout();
     let (&[.., rows, _], &[.., row, column]) = (tensor.dims(), layout.strides()) else { return false };
     let outer = layout.strides().iter().zip(tensor.dims()).take(3);

@@ -3,6 +3,7 @@
 use hip::{Device, Grid, Template};
 
 use super::call::Call;
+use super::in_f32::InF32;
 use super::options::Attended;
 use super::{TILE, strides};
 use crate::arg::Arg;
@@ -39,6 +40,14 @@ impl Call<'_> {
         let (device, values) = (query.hip_device(), value.dims()[3]);
         let out = self.tiled_out(query, [heads, queries, values])?;
         let sums = self.sums(query)?;
+        // A score that nothing changes but the softcap and the window.
+        let dropout = self.options.dropout.is_some_and(|dropout| dropout.prob > 0.0);
+        let plain = self.mask.is_none() && !dropout && !self.options.quiet && !self.sequences.are_packed();
+        if let Some(kernel) = InF32::of([query, key, value])?.filter(|_| plain) {
+            let shape = self.sequences.shape(self.sizes, values, self.group);
+            kernel.launch(self.op, shape, (self.scale, self.softcap, self.window), &out, Some(&sums))?;
+            return Ok(Attended { out: out.clone(), kept: vec![out, sums] });
+        }
         let operands = [Some(query), Some(key), Some(value), self.mask.as_ref(), None];
         let inputs: Vec<Option<&RocmTensor>> =
             operands.into_iter().chain([self.sequences.offsets()]).collect();

@@ -11,7 +11,7 @@ use super::{BlasLt, Chooser, LtProduct};
 use crate::blas::choose::{REPEATS, ROUNDS, Step};
 use crate::device::Device;
 use crate::tuning::{CLEARLY, TuningEntry, tuning_store};
-use crate::{Result, spans};
+use crate::{Error, Result, spans};
 
 /// The number for the way without hipBLASLt. Algorithm `n` of the heuristic has `TODAY + 1 + n`.
 pub(super) const TODAY: i32 = 0;
@@ -38,6 +38,9 @@ impl BlasLt {
                     Ok(Some(found)) => found,
                     Ok(None) => return Ok(TODAY),
                     Err(error) => {
+                        if matches!(error, Error::OutOfMemory { .. }) {
+                            device.pool.made_up_for(1);
+                        }
                         log::debug!("{problem} was not timed: {error}");
                         return Ok(TODAY);
                     }

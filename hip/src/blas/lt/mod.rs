@@ -192,7 +192,12 @@ impl BlasLt {
         if let Err(why) = device.call(&self.handle)?.algorithms(&problem) {
             return Ok(LtAnswer::Refused(why));
         }
-        let chosen = self.chooser.as_ref().map_or(Some(TODAY + 1), |chooser| chooser.chosen(&problem));
+        let chosen = match &self.chooser {
+            None => Some(TODAY + 1),
+            // Ranks do not choose: see `chosen`.
+            Some(_) if device.is_replica() => Some(TODAY),
+            Some(chooser) => chooser.chosen(&problem),
+        };
         Ok(if chosen.is_some_and(|chosen| chosen != TODAY) { LtAnswer::Computed } else { LtAnswer::Passed })
     }
 

@@ -18,7 +18,8 @@ fn rows(address: u64, stride: isize) -> Access {
 
 fn op(a: Access, b: Option<Access>, out: u64) -> Next {
     let b = b.map_or(Operand::Scalar(1.0), Operand::Tensor);
-    Next { functor: 0, from: DType::F32, to: DType::F32, operands: [Operand::Tensor(a), b], out: whole(out) }
+    let operands = [Operand::Tensor(a), b];
+    Next { functor: 0, from: DType::F32, to: DType::F32, operands, out: whole(out), copies_halves: false }
 }
 
 fn step(a: u64, b: Option<u64>, out: u64) -> Next {

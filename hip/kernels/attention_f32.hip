@@ -1,0 +1,284 @@
+// Scaled dot-product attention in f32, softmax(window(cap(scale q k^T))) v, without mask, bias and
+// dropout: FlashAttention-2's algorithm as in attention.hip, which computes all other cases. There a
+// thread has 4 x 4 scores and reads a number from shared memory for every two multiply-adds. Here it
+// has 8 x 8, and reads four numbers at once for every 16. Weights reach shared memory STEP keys at a
+// time, beside the values of these keys, so a block needs little of it.
+#include "attention_sequences.h"
+#include "prelude.h"
+#include "rounded.h"
+
+namespace math {
+MATH_FUNCTION(exp2, exp2f, exp2)
+MATH_FUNCTION2(fmax, fmaxf, fmax)
+} // namespace math
+
+// The parameters of `attention_f32`, in their order.
+struct Given {
+    Shape s;
+    View q_at, k_at, v_at;
+    const f32 *q, *k, *v;
+    f32 scale, cap; // cap 0: scores are not capped
+    Window window;
+    f32 *out;
+    RowSum<f32> *sums; // or null
+};
+
+// TEAM neighbouring threads have the same 8 rows: two groups of WIDTH neighbours, ROWS / 2 apart. A
+// thread's columns are groups of WIDTH neighbours, PART apart: VALUES groups of values, and groups of
+// keys as registers allow.
+constexpr u32 THREADS = 128, TEAM = 8, TEAMS = THREADS / TEAM, WIDTH = 4, HALVES = 2, SIZE = HALVES * WIDTH;
+constexpr u32 ROWS = TEAMS * SIZE, PART = TEAM * WIDTH;
+constexpr u32 groups_of_keys(u32 values) { return values > 2 ? 1 : 2; }
+constexpr u32 STEP = 16, QUADS = STEP / WIDTH; // terms of a sum in shared memory
+using Quad = Vector<f32, WIDTH>;
+
+DEVICE Quad &quad_at(f32 *x) { return *reinterpret_cast<Quad *>(x); }
+DEVICE const Quad &quad_at(const f32 *x) { return *reinterpret_cast<const Quad *>(x); }
+
+// Element [term][place] of a step is stored with its place XORed with this, so that lanes use
+// different banks when they write a quad across terms and when they read along places.
+DEVICE u32 turn(u32 quad) { return quad * (32 / QUADS); }
+
+// Stores columns d .. d + STEP of COUNT rows from `row` on as [column][row], 0 past `width`. Past the
+// operand's last row, that row is stored again.
+template <u32 COUNT>
+DEVICE void stage_across(const f32 *from, i64 apart, u32 row, u32 rows, u32 d, u32 width, f32 *to) {
+    u32 quad = threadIdx.x % QUADS, column = d + quad * WIDTH;
+    UNROLLED
+    for (u32 n = 0; n < COUNT / (THREADS / QUADS); ++n) {
+        u32 r = threadIdx.x / QUADS + n * (THREADS / QUADS), at = row + r < rows ? row + r : rows - 1;
+        Quad value = {};
+        if (column < width) value = quad_at(from + (i64)at * apart + column);
+        UNROLLED
+        for (u32 w = 0; w < WIDTH; ++w) to[(quad * WIDTH + w) * COUNT + (r ^ turn(quad))] = value.lane[w];
+    }
+}
+
+// Stores rows `row` .. `row` + STEP as [row][column], COUNT columns, 0 outside the operand.
+template <u32 COUNT> DEVICE void stage_along(const f32 *from, i64 apart, u32 row, u32 rows, u32 width, f32 *to) {
+    constexpr u32 ACROSS = COUNT / WIDTH;
+    UNROLLED
+    for (u32 n = 0; n < STEP * ACROSS / THREADS; ++n) {
+        u32 i = threadIdx.x + n * THREADS, r = i / ACROSS, column = i % ACROSS * WIDTH;
+        Quad value = {};
+        if (row + r < rows && column < width) value = quad_at(from + (i64)(row + r) * apart + column);
+        quad_at(to + r * COUNT + (column ^ turn(r / WIDTH))) = value;
+    }
+}
+
+// Adds the products of a step: left[STEP][ROWS] by right[STEP][GROUPS * PART].
+template <u32 GROUPS> DEVICE void multiply(const f32 *left, const f32 *right, f32 (&sum)[SIZE][GROUPS][WIDTH]) {
+    u32 row = threadIdx.x / TEAM * WIDTH, column = threadIdx.x % TEAM * WIDTH;
+    UNROLLED_BY(4)
+    for (u32 d = 0; d < STEP; ++d) {
+        u32 turned = turn(d / WIDTH);
+        Quad x[HALVES], y[GROUPS];
+        UNROLLED
+        for (u32 h = 0; h < HALVES; ++h) x[h] = quad_at(left + d * ROWS + h * (ROWS / HALVES) + (row ^ turned));
+        UNROLLED
+        for (u32 c = 0; c < GROUPS; ++c) y[c] = quad_at(right + (d * GROUPS + c) * PART + (column ^ turned));
+        UNROLLED
+        for (u32 i = 0; i < SIZE; ++i) {
+            UNROLLED
+            for (u32 c = 0; c < GROUPS; ++c) {
+                UNROLLED
+                for (u32 w = 0; w < WIDTH; ++w) sum[i][c][w] += x[i / WIDTH].lane[i % WIDTH] * y[c].lane[w];
+            }
+        }
+    }
+}
+
+// The position of a thread's row `i` in the tile.
+DEVICE u32 row_of(u32 i) { return i / WIDTH * (ROWS / HALVES) + threadIdx.x / TEAM * WIDTH + i % WIDTH; }
+
+// Combines the values of a team by op; each of its threads gets the result. A team's threads are
+// neighbours in a warp.
+template <class Op> DEVICE void across(f32 (&value)[SIZE], Op op) {
+    i32 lane = (i32)(threadIdx.x % (u32)warpSize);
+    UNROLLED
+    for (i32 distance = TEAM / 2; distance > 0; distance /= 2) {
+        UNROLLED
+        for (u32 i = 0; i < SIZE; ++i) value[i] = op(value[i], shuffle(value[i], lane ^ distance));
+    }
+}
+
+// One instruction instead of a comparison and a select. It drops NaN, but the sum of the row is
+// then NaN.
+struct Greater {
+    DEVICE f32 operator()(f32 a, f32 b) const { return math::fmax(a, b); }
+};
+
+// exp(x), where `x` is a difference of scores, and so exact beside the scores' own rounding.
+DEVICE f32 power(f32 x) { return math::exp2(x * 1.4426950408889634f); }
+
+// The scores of a tile become weights relative to the rows' greatest scores so far, and the earlier
+// sums fade. `whole`: whether every query of the tile sees all its keys.
+template <u32 GROUPS, u32 VALUES>
+DEVICE void weigh(const Given &g, u32 row0, u32 key0, bool whole, f32 (&score)[SIZE][GROUPS][WIDTH], f32 (&top)[SIZE],
+                  f32 (&sum)[SIZE], f32 (&sums)[SIZE][VALUES][WIDTH]) {
+    f32 peak[SIZE];
+    UNROLLED
+    for (u32 i = 0; i < SIZE; ++i) {
+        UNROLLED
+        for (u32 c = 0; c < GROUPS; ++c) {
+            UNROLLED
+            for (u32 w = 0; w < WIDTH; ++w) {
+                f32 &x = score[i][c][w];
+                // Not fused with the subtraction of the greatest, which would leave the product's
+                // rounding error.
+                x = product(x, g.scale);
+                if (g.cap > 0.0f) x = g.cap * math::tanh(x / g.cap);
+            }
+        }
+    }
+    if (!whole) {
+        u32 queries = (u32)g.s.queries, keys = (u32)g.s.keys;
+        UNROLLED
+        for (u32 i = 0; i < SIZE; ++i) {
+            UNROLLED
+            for (u32 c = 0; c < GROUPS; ++c) {
+                UNROLLED
+                for (u32 w = 0; w < WIDTH; ++w) {
+                    u32 key = key0 + c * PART + threadIdx.x % TEAM * WIDTH + w;
+                    if (!g.window.sees(row0 + row_of(i), key, queries, keys)) score[i][c][w] = LOWEST<f32>;
+                }
+            }
+        }
+    }
+    UNROLLED
+    for (u32 i = 0; i < SIZE; ++i) {
+        peak[i] = top[i];
+        UNROLLED
+        for (u32 c = 0; c < GROUPS; ++c) {
+            UNROLLED
+            for (u32 w = 0; w < WIDTH; ++w) peak[i] = Greater()(peak[i], score[i][c][w]);
+        }
+    }
+    across(peak, Greater());
+    UNROLLED
+    for (u32 i = 0; i < SIZE; ++i) {
+        f32 base = base_of(peak[i]), fade = power(top[i] - base);
+        top[i] = peak[i];
+        sum[i] *= fade;
+        UNROLLED
+        for (u32 c = 0; c < GROUPS; ++c) {
+            UNROLLED
+            for (u32 w = 0; w < WIDTH; ++w) sum[i] += score[i][c][w] = power(score[i][c][w] - base);
+        }
+        UNROLLED
+        for (u32 c = 0; c < VALUES; ++c) {
+            UNROLLED
+            for (u32 w = 0; w < WIDTH; ++w) sums[i][c][w] *= fade;
+        }
+    }
+}
+
+// Stores the weights of keys STEP * n .. of the tile as [key][row]. Half of the threads have them.
+template <u32 GROUPS> DEVICE void put_weights(const f32 (&score)[SIZE][GROUPS][WIDTH], u32 n, f32 *to) {
+    constexpr u32 OWNERS = STEP / WIDTH, STEPS = TEAM / OWNERS; // threads of a team that have a step; steps of a group
+    u32 row = threadIdx.x / TEAM * WIDTH, at = threadIdx.x % TEAM, quad = at % OWNERS;
+    if (at / OWNERS != n % STEPS) return;
+    UNROLLED
+    for (u32 c = 0; c < GROUPS; ++c) {
+        if (c != n / STEPS) continue; // `n` is no constant for every compiler, and registers have no addresses
+        UNROLLED
+        for (u32 w = 0; w < WIDTH; ++w) {
+            UNROLLED
+            for (u32 h = 0; h < HALVES; ++h) {
+                Quad value;
+                UNROLLED
+                for (u32 i = 0; i < WIDTH; ++i) value.lane[i] = score[h * WIDTH + i][c][w];
+                quad_at(to + (quad * WIDTH + w) * ROWS + h * (ROWS / HALVES) + (row ^ turn(quad))) = value;
+            }
+        }
+    }
+}
+
+template <u32 VALUES> DEVICE void attend(const Given &given, u32 batch, u32 head, u32 row0) {
+    constexpr u32 GROUPS = groups_of_keys(VALUES), KEYS = GROUPS * PART;
+    SHARED(f32, left_room, STEP * ROWS);
+    SHARED(f32, right_room, STEP * PART * max_size(GROUPS, VALUES));
+    f32 *left = left_room, *right = right_room;
+    f32 sums[SIZE][VALUES][WIDTH] = {}, top[SIZE], sum[SIZE];
+    UNROLLED
+    for (u32 i = 0; i < SIZE; ++i) {
+        top[i] = LOWEST<f32>;
+        sum[i] = 0.0f;
+    }
+    Range seen, by_all; // keys that some query, and that every query of the tile sees
+    {
+        const Given &g = reload_parameters(given);
+        u32 queries = (u32)g.s.queries, keys = (u32)g.s.keys,
+            last = row0 + ROWS < queries ? row0 + ROWS - 1 : queries - 1;
+        seen = g.window.keys_of(row0, last, queries, keys);
+        by_all =
+            Range{g.window.keys_of(last, last, queries, keys).begin, g.window.keys_of(row0, row0, queries, keys).end};
+    }
+    for (u32 key0 = seen.begin / KEYS * KEYS; key0 < seen.end; key0 += KEYS) {
+        f32 score[SIZE][GROUPS][WIDTH] = {};
+        u32 width = (u32)reload_parameters(given).s.width;
+        for (u32 d = 0; d < width; d += STEP) {
+            const Given &g = reload_parameters(given);
+            i64 shared = shared_head(head, g.s.group);
+            sync_threads(); // threads may still read what was staged before
+            stage_across<ROWS>(g.q + batch * g.q_at.batch + head * g.q_at.head, g.q_at.row, row0, (u32)g.s.queries, d,
+                               width, left);
+            stage_across<KEYS>(g.k + batch * g.k_at.batch + shared * g.k_at.head, g.k_at.row, key0, (u32)g.s.keys, d,
+                               width, right);
+            sync_threads();
+            multiply<GROUPS>(left, right, score);
+        }
+        bool whole = by_all.begin <= key0 && key0 + KEYS <= by_all.end;
+        weigh<GROUPS, VALUES>(reload_parameters(given), row0, key0, whole, score, top, sum, sums);
+        UNROLLED
+        for (u32 n = 0; n < KEYS / STEP; ++n) {
+            const Given &g = reload_parameters(given);
+            i64 shared = shared_head(head, g.s.group);
+            sync_threads();
+            put_weights<GROUPS>(score, n, left);
+            stage_along<VALUES * PART>(g.v + batch * g.v_at.batch + shared * g.v_at.head, g.v_at.row, key0 + n * STEP,
+                                       (u32)g.s.keys, (u32)g.s.values, right);
+            sync_threads();
+            multiply<VALUES>(left, right, sums);
+        }
+    }
+    across(sum, Plus());
+    const Given &g = reload_parameters(given);
+    u32 queries = (u32)g.s.queries, values = (u32)g.s.values;
+    u64 first = ((u64)batch * (u64)g.s.heads + head) * queries;
+    UNROLLED
+    for (u32 i = 0; i < SIZE; ++i) {
+        u32 query = row0 + row_of(i);
+        if (query >= queries) continue;
+        f32 factor = share(sum[i]);
+        if (g.sums != nullptr && threadIdx.x % TEAM == 0) g.sums[first + query] = RowSum<f32>{base_of(top[i]), factor};
+        UNROLLED
+        for (u32 c = 0; c < VALUES; ++c) {
+            u32 column = c * PART + threadIdx.x % TEAM * WIDTH;
+            if (column >= values) continue;
+            Quad value;
+            UNROLLED
+            for (u32 w = 0; w < WIDTH; ++w) value.lane[w] = sums[i][c][w] * factor;
+            quad_at(g.out + (first + query) * values + column) = value;
+        }
+    }
+}
+
+// `out` is packed [pairs, queries, values]. Columns of the operands are contiguous, their other
+// strides, their addresses and the numbers of columns are multiples of 4 elements, and there are at
+// most 32 VALUES values. Launched with blocks of 128 threads, for each 128 queries of a pair; any
+// number works. Tiles of keys that no query of a tile sees are not read. Each row's RowSum goes to
+// sums[pair, query], if that is not null.
+template <class F, i32 VALUES>
+__global__ __launch_bounds__(128) void attention_f32(Shape s, View q_at, View k_at, View v_at, const F *q, const F *k,
+                                                     const F *v, F scale, F cap, Window window, F *out,
+                                                     RowSum<F> *sums) {
+    Given given{s, q_at, k_at, v_at, q, k, v, scale, cap, window, out, sums};
+    for_each_row((u64)s.pairs * (((u64)s.queries + ROWS - 1) / ROWS), [=](u64 item) {
+        const Given &g = reload_parameters(given);
+        // If later queries see more keys, the tiles that take longest begin first.
+        const Place at(item, g.s.pairs, (g.s.queries + ROWS - 1) / ROWS, g.window.grows() ? LAST_FIRST : BY_PAIR);
+        u32 pair = warp_uniform((u32)at.pair), heads = (u32)g.s.heads, batch = pair / heads;
+        attend<VALUES>(given, batch, pair - batch * heads, warp_uniform((u32)at.tile) * ROWS);
+    });
+}
