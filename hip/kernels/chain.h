@@ -68,8 +68,16 @@ DEVICE i32 offset_of(const Map &map, u32 i) {
 
 constexpr u32 STEPS = 16;
 
+// What a list computes. INTERPRETED: any steps. NORM: the steps of a norm on known statistics, which
+// is compiled as a whole: Sub, Div, Mul and Add of values with one map, ONE or NEIGHBOURS; then Add of
+// elements IN_MEMORY, or not; then Relu, or not. The first operand of the first step is IN_MEMORY, that
+// of the others is LAST. The last result is stored, and no other.
+enum Program : u16 { INTERPRETED, NORM };
+constexpr u32 NORM_STEPS = 4;
+
 struct Chain {
-    u32 n, count;
+    u32 n;
+    u16 count, program;
     Step step[STEPS];
     Map map[MAPS];
 };
@@ -302,4 +310,48 @@ DEVICE Values<T> evaluate(u32 count, Place at, Reload reload) {
         }
     }
     return last;
+}
+
+// Rounds a step's results to T, as a separate kernel would store them.
+template <class Op, class T, class F> DEVICE void apply_step(Values<T> &x, F other) {
+    using C = compute_t<T>;
+    UNROLLED
+    for (u32 g = 0; g < GROUPS; ++g) {
+        UNROLLED
+        for (u32 j = 0; j < GROUP; ++j)
+            x.group[g].lane[j] = store<T>::from(Op::apply((C)load(x.group[g].lane[j]), (C)load(other(g, j))));
+    }
+}
+
+// NORM for a thread's elements: the results of `evaluate`, without the interpreter.
+template <class T, bool JOINED, class Reload> DEVICE void evaluate_norm(Place at, Reload reload) {
+    Values<T> x = {};
+    GroupOffsets offsets = {MAPS, {}};
+    {
+        const Chain &chain = reload();
+        read_values<JOINED>(chain.step[0].a, at, x);
+    }
+    auto with_values = [&](u32 s, auto op) {
+        const Chain &chain = reload();
+        const Step &step = chain.step[s];
+        Values<T> y = {};
+        read_mapped(step.b, step.source_b, chain, step.map_b, at, offsets, y);
+        apply_step<decltype(op)>(x, [&](u32 g, u32 j) { return y.group[g].lane[j]; });
+    };
+    with_values(0, Sub());
+    with_values(1, Div());
+    with_values(2, Mul());
+    with_values(3, Add());
+    const Chain &chain = reload();
+    u32 count = chain.count;
+    bool adds = count > NORM_STEPS && chain.step[NORM_STEPS].source_b == IN_MEMORY;
+    if (adds) {
+        Values<T> y = {};
+        read_values<JOINED>(chain.step[NORM_STEPS].b, at, y);
+        apply_step<Add>(x, [&](u32 g, u32 j) { return y.group[g].lane[j]; });
+    }
+    if (count > NORM_STEPS + (adds ? 1 : 0)) {
+        apply_step<OfOne<Relu>>(x, [&](u32 g, u32 j) { return x.group[g].lane[j]; });
+    }
+    write_values<JOINED>(chain.step[count - 1].out, at, x);
 }

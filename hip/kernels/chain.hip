@@ -86,8 +86,12 @@ template <class T, bool MIXED> DEVICE void run(const Chain &given) {
     u32 n = given.n, count = given.count, taken = blockDim.x * GROUP * GROUPS;
     for_each_row((n + taken - 1) / taken, [&](u64 tile) {
         Place at = place_in<T>((u32)tile, n);
-        if (at.first < n)
-            evaluate<T, MIXED, JOINED<T>>(count, at, [&]() -> const Chain & { return reload_parameters(given); });
+        auto reload = [&]() -> const Chain & { return reload_parameters(given); };
+        if (at.first >= n) return;
+        if constexpr (!MIXED) {
+            if (given.program == NORM) return evaluate_norm<T, JOINED<T>>(at, reload);
+        }
+        evaluate<T, MIXED, JOINED<T>>(count, at, reload);
     });
 }
 

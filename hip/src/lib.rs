@@ -69,7 +69,7 @@ pub use device::stream::{Priority, Stream};
 pub use device::survey::{ProviderReport, rocblas_serves, survey};
 pub use dnn::{
     Activation, BatchNormDesc, ConvDesc, ConvDirection, ConvProblem, Dnn, GroupNormDesc, LayerNormDesc,
-    PoolDesc, PoolMode, ReduceDesc, Reduction, SoftmaxDesc, TensorArg,
+    PoolDesc, PoolMode, ReduceDesc, Reduction, SoftmaxDesc, TensorArg, channels_last,
 };
 pub use doctor::{Finding, Severity, doctor};
 pub use error::{Error, Result};
@@ -101,9 +101,8 @@ pub use provider::{
 };
 pub use settings::{
     ApuMemory, ChannelsLast, CheckFinite, Config, F16Alternative, FindMode, GemmFind, HipblasLt, Preset,
-    ProfileOutput, Route, SETTINGS, Setting, allow_fallback, attention_scores, channels_last,
-    collective_timeout, conv_route, deterministic, hipblaslt_asked, hipblaslt_timed, launch_reach,
-    matmul_route, workspace_limit,
+    ProfileOutput, Route, SETTINGS, Setting, allow_fallback, attention_scores, collective_timeout,
+    conv_route, deterministic, hipblaslt_asked, hipblaslt_timed, launch_reach, matmul_route, workspace_limit,
 };
 pub use summary::{Summary, optimization_summary};
 pub use tuning::{TuningEntry, TuningStats, TuningStore, tuning_store};

@@ -22,7 +22,7 @@ pub use values::*;
 pub(crate) const STEPS: usize = 16;
 
 /// The default of [`Config::chain_bytes`].
-const CHAIN_BYTES: usize = 8 << 20;
+const CHAIN_BYTES: usize = 256 << 20;
 
 /// The default of [`Config::loaded_limit`]: about 5,000 kernels of 50 KB.
 const MOST_LOADED: usize = 256 << 20;
@@ -169,10 +169,10 @@ settings! {
         "how many uses of a convolution's shape this project's kernels compute before MIOpen does, because MIOpen \
         compiles kernels for each shape. `auto`: 0, but 3 for a new size of input once the same weights have had eight \
         others";
-    channels_last(ChannelsLast): ChannelsLast = ChannelsLast::Off, "BURN_ROCM_CHANNELS_LAST", |name, value|
-        choice(name, value, &[
-            ("off", ChannelsLast::Off), ("auto", ChannelsLast::Auto), ("on", ChannelsLast::On)]);
-        "`off`, `auto`, `on`", "`off`",
+    channels_last(impl Into<Option<ChannelsLast>>): Option<ChannelsLast> = None, "BURN_ROCM_CHANNELS_LAST",
+        |name, value| choice(name, value, &[
+            ("off", ChannelsLast::Off), ("auto", ChannelsLast::Auto), ("on", ChannelsLast::On)]).map(Some);
+        "`off`, `auto`, `on`", "`auto` on GPUs, `off` on the CPU device",
         "in which order the channels of 2-D convolutions in f16 and bf16 lie in memory. `on`: innermost (NHWC), where \
         MIOpen computes the convolution and supports this order, and input and output have a multiple of 8 channels \
         (or the input is an image of up to 4). Their results, and what batch norm, pooling and element-wise ops \
@@ -229,7 +229,7 @@ settings! {
         "how many element-wise ops share one launch at most. `auto` is 16 on GPUs and 0 on the CPU device. \
         Results have the same bits with any value";
     chain_bytes(usize): usize = CHAIN_BYTES, "BURN_ROCM_CHAIN_BYTES", bytes;
-        "bytes", "`8M`",
+        "bytes", "`256M`",
         "the largest result of an op that shares a launch. Results have the same bits with any value";
     memory_limit(impl Into<Option<usize>>): Option<usize> = None, "BURN_ROCM_MEMORY_LIMIT", |name, value|
         bytes(name, value).map(Some);
@@ -470,15 +470,6 @@ pub fn collective_timeout() -> Result<Duration> {
 /// `Config` for a variable with an invalid value.
 pub fn conv_route() -> Result<Route> {
     settings().map(|settings| settings.conv)
-}
-
-/// Where the channels of 2-D convolutions in f16 and bf16 lie in memory
-/// ([`Config::channels_last`]).
-///
-/// # Errors
-/// `Config` for a variable with an invalid value.
-pub fn channels_last() -> Result<ChannelsLast> {
-    settings().map(|settings| settings.channels_last)
 }
 
 /// Which implementation multiplies matrices of floats ([`Config::matmul`]).

@@ -265,7 +265,16 @@ fn gradients_are_those_of_single_launches() {
             print(gamma);
             print(norm.running_var.value_sync().inner().reshape([1, dims[1], 1, 1]));
         }
-        print(norm.valid().forward(x.clone().inner()));
+        // A norm on known statistics is compiled as a whole, with and without a sum and ReLU.
+        let norm = norm.valid();
+        let [n, c, h, w] = dims;
+        let last = of([n, h, w, c]).inner().permute([0, 3, 1, 2]);
+        for x in [x.inner(), last] {
+            print(norm.forward(x.clone()));
+            print(activation::relu(norm.forward(x.clone())));
+            print(norm.forward(x.clone()) + target.clone().inner());
+            print(activation::relu(norm.forward(x.clone()) + x));
+        }
     }
 }
 
@@ -525,5 +534,51 @@ fn a_graphs_input_is_computed_though_it_was_dropped() {
         }
         graph.replay().unwrap();
         assert_eq!(bits_of(y), vec![3f64.to_bits(); 1024]);
+    }
+}
+
+/// A deferred copy of halves has the bits that it copies, also those of a NaN, whatever is deferred
+/// with it: a conversion would turn a signalling NaN into a quiet one.
+#[test]
+fn copies_keep_the_bits_of_a_nan() {
+    let name = "copies_keep_the_bits_of_a_nan";
+    if is_child() {
+        // 1 MiB, from which on copies are deferred.
+        const COLUMNS: usize = 1 << 16;
+        for (dtype, nan) in [(DType::F16, 0x7d03u16), (DType::BF16, 0x7f83)] {
+            let bits = |row: usize, column: usize| match (row + column) % 5 {
+                0 => nan,
+                one => (one * 0x0c00) as u16,
+            };
+            let words: Vec<u8> =
+                (0..8 * COLUMNS).flat_map(|at| bits(at / COLUMNS, at % COLUMNS).to_le_bytes()).collect();
+            let x = R::float_from_data(
+                TensorData::from_bytes_vec(words, [2, 4, COLUMNS], dtype),
+                &Default::default(),
+            );
+            for also in ["nothing", "an op", "a conversion"] {
+                let before = R::float_add_scalar(x.clone(), Scalar::Float(1.0));
+                let before = (also == "an op").then_some(before);
+                let copied = R::float_reshape(R::float_swap_dims(x.clone(), 0, 1), Shape::from([8, COLUMNS]));
+                let wide = (also == "a conversion").then(|| R::float_cast(copied.clone(), FloatDType::F32));
+                let found = read_float::<R>(copied);
+                let right = found.as_bytes().chunks(2).enumerate().all(|(at, word)| {
+                    let (row, column) = (at / COLUMNS, at % COLUMNS);
+                    // [2, 4] in the other order.
+                    word == bits(row % 2 * 4 + row / 2, column).to_le_bytes()
+                });
+                println!("tensor {dtype:?} with {also}: {right}");
+                drop((before, wide));
+            }
+        }
+        return;
+    }
+    let lockstep = matches!(std::env::var("BURN_ROCM_PROVIDER").as_deref(), Err(_) | Ok("auto" | "cpu"));
+    for wave in [None, Some("32"), Some("64")].into_iter().filter(|wave| wave.is_none() || lockstep) {
+        let lines = said(name, ["16", "256M"], "1", wave);
+        assert!(
+            lines.len() == 6 && lines.iter().all(|line| line.ends_with(": true")),
+            "{wave:?}: {lines:#?}"
+        );
     }
 }

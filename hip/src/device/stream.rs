@@ -348,7 +348,7 @@ impl Stream {
     #[cold]
     pub(crate) fn launch_pending(&self, pending: &mut Pending) {
         if let Some(kernel) = pending.kernel.take() {
-            let (grid, mut steps) = (pending.grid, pending.steps);
+            let (grid, mut steps) = (pending.grid, pending.argument());
             self.launch_as(pending, &kernel, grid, 0, std::ptr::from_mut(&mut steps).cast());
         }
         pending.clear();

@@ -31,6 +31,7 @@ use calls::Operands;
 use choose::{Task, find_mode};
 pub(super) use fresh::Fresh;
 pub(super) use order::Orders;
+pub use order::channels_last;
 use problem::Text;
 pub use problem::{ConvDirection, ConvProblem};
 

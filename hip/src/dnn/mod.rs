@@ -35,7 +35,7 @@ use crate::workarounds::Halves;
 use crate::{Buffer, DType, Error, Result, carry_faults, trace, workarounds};
 
 pub use activation::Activation;
-pub use conv::{ConvDesc, ConvDirection, ConvProblem};
+pub use conv::{ConvDesc, ConvDirection, ConvProblem, channels_last};
 pub use norm::{BatchNormDesc, GroupNormDesc, LayerNormDesc};
 pub use pool::{PoolDesc, PoolMode};
 pub use reduce::{ReduceDesc, Reduction};

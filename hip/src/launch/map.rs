@@ -3,8 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 
 /// The values of `Source` in `chain.h` for operands with a map.
-const ONE: u8 = 4;
-const NEIGHBOURS: u8 = 5;
+pub(crate) const ONE: u8 = 4;
+pub(crate) const NEIGHBOURS: u8 = 5;
 const APART: u8 = 6;
 
 /// `MAP_AXES` of `chain.h`.

@@ -4,11 +4,11 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytemuck::{Pod, Zeroable};
-use hip_kernels::DType;
+use hip_kernels::{DType, Functor};
 
 use crate::launch::grid::Grid;
 use crate::launch::kernel::Kernel;
-use crate::launch::map::Map;
+use crate::launch::map::{Map, NEIGHBOURS, ONE};
 use crate::profile::work::Who;
 use crate::settings::STEPS;
 
@@ -17,6 +17,11 @@ const IN_MEMORY: u8 = 0;
 const LAST: u8 = 1;
 const BEFORE_LAST: u8 = 2;
 const SCALAR: u8 = 3;
+
+/// The values of `Program`, and the functors with which a norm begins.
+const INTERPRETED: u16 = 0;
+const NORM: u16 = 1;
+const NORM_FUNCTORS: [Functor; 4] = [Functor::Sub, Functor::Div, Functor::Mul, Functor::Add];
 
 /// `MAPS` of `chain.h`.
 const MAPS: usize = 4;
@@ -54,7 +59,9 @@ impl Step {
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct Steps {
     len: u32,
-    count: u32,
+    count: u16,
+    /// `Program` of `chain.h`.
+    program: u16,
     step: [Step; STEPS],
     map: [Map; MAPS],
 }
@@ -237,6 +244,43 @@ impl Pending {
                     && next.reads().all(|read| read.is_safe_beside(&before.out))
                     && before.reads().all(|read| read.is_safe_beside(&next.out))
             })
+    }
+
+    /// The steps as the kernel's argument.
+    pub(crate) fn argument(&self) -> Steps {
+        Steps { program: if self.is_norm() { NORM } else { INTERPRETED }, ..self.steps }
+    }
+
+    /// Whether these are the steps of a norm, for which the kernel has code of its own (`NORM` in
+    /// `chain.h`).
+    fn is_norm(&self) -> bool {
+        let functor = |functor: Functor| functor.in_chain().map(|number| number as u8);
+        let [first, .., last] = self.so_far() else { return false };
+        let Some((norm, more)) = self.so_far().split_at_checked(NORM_FUNCTORS.len()) else { return false };
+        let by_map = |step: &Step| {
+            [ONE, NEIGHBOURS].contains(&step.source_b)
+                && (step.source_b, step.map_b) == (first.source_b, first.map_b)
+        };
+        let (adds, relu) = match more {
+            [] => (None, None),
+            [one] if Some(one.functor) == functor(Functor::Relu) => (None, Some(one)),
+            [one] => (Some(one), None),
+            [one, two] => (Some(one), Some(two)),
+            _ => return false,
+        };
+        let is_sum = |step: &Step| Some(step.functor) == functor(Functor::Add) && step.source_b == IN_MEMORY;
+        let follows = self.so_far()[1..].iter().all(|step| step.source_a == LAST);
+        let stored = self.so_far().iter().rev().skip(1).all(|step| step.stored == 0) && last.stored == 1;
+        self.dtype.is_some()
+            && first.source_a == IN_MEMORY
+            && follows
+            && stored
+            && norm
+                .iter()
+                .zip(NORM_FUNCTORS)
+                .all(|(step, of)| Some(step.functor) == functor(of) && by_map(step))
+            && adds.is_none_or(is_sum)
+            && relu.is_none_or(|step| Some(step.functor) == functor(Functor::Relu))
     }
 
     fn used(&self) -> &[Map] {

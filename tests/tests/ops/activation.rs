@@ -163,3 +163,38 @@ fn activations_refuse_what_does_not_fit() {
     check("softmin", &|| R::softmin(zeros(&[2, 3]), 2));
     check("log_softmax", &|| R::log_softmax(zeros(&[2, 3]), 5));
 }
+
+/// ReLU's gradient is 0 where its output is 0, whatever the result's gradient is: the fused kernels
+/// choose and don't multiply. A NaN passes the gradient on.
+#[test]
+fn relu_hides_gradients_that_are_not_finite() {
+    use burn_rocm::fused::{Act, add_act_backward, bias_act_backward};
+    let (inf, nan) = (f64::INFINITY, f64::NAN);
+    let (outputs, gradients) = ([-1.0, 0.0, 2.0, nan], [inf, -inf, nan, 3.0]);
+    let pairs: Vec<(f64, f64)> = outputs.iter().flat_map(|&x| gradients.map(|g| (x, g))).collect();
+    for dtype in FLOATS {
+        // Rows for 16-byte accesses, rows of single elements, planes.
+        for (shape, axis) in [(vec![2, 16], 1), (vec![16, 3], 1), (vec![2, 4, 16], 1)] {
+            let count: usize = shape.iter().product();
+            let all: Vec<(f64, f64)> = (0..count).map(|at| pairs[at % pairs.len()]).collect();
+            let tensor = |values: Vec<f64>| -> T {
+                let data = TensorData::new(values, shape.clone()).convert_dtype(dtype);
+                R::float_from_data(data, &Default::default())
+            };
+            let x = tensor(all.iter().map(|pair| pair.0).collect());
+            let grad = tensor(all.iter().map(|pair| pair.1).collect());
+            let zeros = tensor(vec![0.0; count]);
+            let (by_bias, _) =
+                bias_act_backward(Act::Relu, x.clone(), None, grad.clone(), axis, true).unwrap();
+            let by_sum = add_act_backward(Act::Relu, x, zeros, grad).unwrap();
+            for (what, found) in [("bias_act", by_bias), ("add_act", by_sum)] {
+                let found: Vec<f64> = read_float::<R>(found).iter::<f64>().collect();
+                for (&(x, g), &found) in all.iter().zip(&found) {
+                    let expected = if x <= 0.0 { 0.0 } else { g };
+                    let alike = found == expected || found.is_nan() && expected.is_nan();
+                    assert!(alike, "{what} {dtype:?} {shape:?}: {found} of {g} at {x}");
+                }
+            }
+        }
+    }
+}

@@ -14,7 +14,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{ConvDesc, ConvDirection, ConvProblem, OP};
 use crate::device::Device;
 use crate::dnn::{Dnn, elements};
-use crate::settings::{FindMode, settings};
+use crate::provider::kind::ProviderKind;
+use crate::provider::provider;
+use crate::settings::{ChannelsLast, FindMode, settings};
 use crate::tuning::USES_BEFORE_FIND;
 use crate::{Buffer, Error, Result};
 
@@ -62,6 +64,18 @@ pub(in crate::dnn) struct Orders(Mutex<HashMap<ConvDesc, Layer>>);
 struct Copies {
     input: f64,
     both: f64,
+}
+
+/// Where the channels of 2-D convolutions in f16 and bf16 lie in memory
+/// ([`Config::channels_last`](crate::Config::channels_last)). Without a setting, layers are timed on
+/// GPUs, and the CPU device, whose code has no order that is faster, is row-major.
+///
+/// # Errors
+/// `Config` for a variable with an invalid value.
+pub fn channels_last() -> Result<ChannelsLast> {
+    let on_gpu = || provider().is_ok_and(|provider| provider.kind() != ProviderKind::Cpu);
+    let default = || if on_gpu() { ChannelsLast::Auto } else { ChannelsLast::Off };
+    settings().map(|settings| settings.channels_last.unwrap_or_else(default))
 }
 
 /// Whether to compute with the channels last. `now` says whether the first operand has them last.

@@ -164,3 +164,47 @@ fn what_stays_in_registers_leaves_its_memory_to_others() {
         assert!(!list.fits(&step(0, None, 520)));
     }
 }
+
+#[test]
+fn a_norm_is_compiled_as_a_whole() {
+    let of = |functor: Functor, b: Option<Access>, at: u64| {
+        let before = if at == 0 { 1 << 20 } else { at * BYTES };
+        Next { functor: functor.in_chain().unwrap() as u8, ..op(whole(before), b, (at + 1) * BYTES) }
+    };
+    // A value for each row.
+    let channel = |address: u64| {
+        let mapped = Mapped::new(Over { shape: &[4, 4], strides: &[1, 0] }).unwrap();
+        let end = address + 16;
+        Some(Access { address, start: address, end, mapped: Some((mapped.source(address, 4), mapped.map)) })
+    };
+    let (memory, all) = (Some(whole(1 << 21)), [1 << 22, 1 << 23, 1 << 24, 1 << 25].map(channel));
+    let [sub, div, mul, add] = [0, 1, 2, 3].map(|at| of(NORM_FUNCTORS[at], all[at], at as u64));
+    let norm = [sub, div, mul, add];
+    let relu = |at: u64| of(Functor::Relu, None, at);
+    let sum = of(Functor::Add, memory, 4);
+    let is_norm = |steps: &[Next], keeps: bool| {
+        let mut list = Pending { keeps_registers: true, dtype: Some(DType::F32), ..Pending::default() };
+        list.steps.len = 16;
+        for (at, &next) in steps.iter().enumerate() {
+            list.push(next);
+            if at > 0 && !keeps {
+                list.forget(at as u64 * BYTES, (at as u64 + 1) * BYTES);
+            }
+        }
+        list.is_norm()
+    };
+    for (steps, found) in [
+        (norm.to_vec(), true),
+        ([&norm[..], &[relu(4)]].concat(), true),
+        ([&norm[..], &[sum]].concat(), true),
+        ([&norm[..], &[sum, relu(5)]].concat(), true),
+        (norm[..3].to_vec(), false),
+        ([&norm[..], &[relu(4), relu(5)]].concat(), false),
+        ([&norm[..], &[sum, relu(5), relu(6)]].concat(), false),
+        (vec![sub, div, add, of(Functor::Mul, all[2], 3)], false),
+        (vec![sub, div, mul, of(Functor::Add, memory, 3)], false),
+    ] {
+        assert_eq!(is_norm(&steps, false), found, "{steps:#?}");
+        assert!(!is_norm(&steps, true), "all results are stored");
+    }
+}
