@@ -98,6 +98,54 @@ impl<B: Tensors> ResNet18<B> {
     }
 }
 
+/// The gradients of all convolutions' weights at the first step, in the model's type, or in bf16.
+fn gradients(half: bool) -> Vec<f64> {
+    let device = Default::default();
+    A::seed(&device, 5);
+    let model = ResNet18::<A>::new(&device);
+    let images = Tensor::<A, 4>::random([2, 3, 64, 64], Distribution::Default, &device);
+    let (model, images) = match half {
+        true => (Precision::new(FloatDType::BF16).convert(&model), images.cast(FloatDType::BF16)),
+        false => (model, images),
+    };
+    let grads = model.loss(images).backward();
+    let blocks = model.blocks.iter().flat_map(|block| block.convs.iter().chain(&block.around));
+    let weights = [&model.stem].into_iter().chain(blocks).map(|conv| conv.weight.val());
+    weights
+        .flat_map(|weight| {
+            let gradient = weight.grad(&grads).expect("a gradient").into_data();
+            gradient.iter::<f64>().collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// How far bf16's gradients are from f32's, as a share of these.
+fn error_of_gradients() -> f64 {
+    let (found, exact) = (gradients(true), gradients(false));
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
+    let apart = norm(&mut found.iter().zip(&exact).map(|(found, exact)| found - exact));
+    apart / norm(&mut exact.iter().copied())
+}
+
+/// bf16's gradients are as far from f32's with channels last as row-major. Both come from as many
+/// roundings of the same size, and the norm is over 175,000 numbers, so the errors are alike; a gradient
+/// in a wrong order would be off by more than the gradient itself, about 1.4 times its norm.
+#[test]
+#[serial(device)]
+fn gradients_do_not_depend_on_the_order() {
+    const CHILD: &str = "BURN_ROCM_TEST_CHANNELS_LAST_GRADIENTS";
+    if std::env::var_os(CHILD).is_some() {
+        return println!("error={}", error_of_gradients());
+    }
+    on();
+    let name = "model::gradients_do_not_depend_on_the_order";
+    let text = again(&[name, "--exact", "--nocapture"], &[(CHILD, "1"), ("BURN_ROCM_CHANNELS_LAST", "off")]);
+    let row_major: f64 =
+        text.split("error=").nth(1).and_then(|rest| rest.lines().next()?.parse().ok()).unwrap();
+    let last = error_of_gradients();
+    assert!(row_major < 0.5 && last < 2.0 * row_major, "{last} with channels last, {row_major} row-major");
+}
+
 /// The losses of `steps` training steps in bf16, and what the last step traced. The weights are the
 /// same in every call.
 fn train(steps: usize) -> (Vec<f64>, Vec<String>) {
