@@ -543,6 +543,7 @@ fn a_graphs_input_is_computed_though_it_was_dropped() {
 fn copies_keep_the_bits_of_a_nan() {
     let name = "copies_keep_the_bits_of_a_nan";
     if is_child() {
+        println!(); // ends the line on which the test's name stands
         // 1 MiB, from which on copies are deferred.
         const COLUMNS: usize = 1 << 16;
         for (dtype, nan) in [(DType::F16, 0x7d03u16), (DType::BF16, 0x7f83)] {

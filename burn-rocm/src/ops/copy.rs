@@ -143,8 +143,10 @@ struct Transposed {
 }
 
 impl Transposed {
-    /// The tile side of `copy_transposed`. Smaller matrices are copied element by element.
+    /// The tile side of `copy_transposed`. Matrices of fewer columns are copied element by element.
     const TILE: usize = 32;
+    /// Fewest rows: windows of 3 x 3, whose weights become innermost by channels, have 9.
+    const LEAST_ROWS: usize = 8;
 
     fn of(tensor: &RocmTensor) -> Option<Self> {
         let merged = collapse(tensor.dims(), [tensor.layout().strides()]);
@@ -154,7 +156,7 @@ impl Transposed {
             (&[batches, rows, columns], &[b, 1, c]) => (batches, b, rows, columns, c),
             _ => return None,
         };
-        let large = rows >= Self::TILE && columns >= Self::TILE;
+        let large = rows >= Self::LEAST_ROWS && columns >= Self::TILE;
         (large && batch_stride >= 0 && column_stride > 0).then_some(Self {
             batches,
             rows,

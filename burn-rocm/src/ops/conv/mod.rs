@@ -10,6 +10,7 @@ pub(crate) mod direct;
 mod few;
 mod gemm;
 pub(crate) mod options;
+mod pointwise;
 
 use burn_std::DType;
 use hip::{
@@ -18,6 +19,7 @@ use hip::{
 };
 
 use options::Options;
+use pointwise::by_product;
 
 use crate::error::{invalid, unsupported_with};
 use crate::ops::binary::binary;
@@ -315,14 +317,21 @@ pub(crate) fn forward(
     let own = || few::forward(op, &desc, [&x, &weight], last == Some(true));
     let problem = last.map(|last| few::forward_problem(&desc, &x, last)).transpose()?.flatten();
     let run = |way| if way == FEW { own() } else { library(x.clone(), weight.clone()) }.map(drop);
-    let out = if by_few(&desc, &x, problem, run)? { own()? } else { library(x, weight)? };
+    let out = match by_few(&desc, &x, problem, run)? {
+        true => own()?,
+        false => match by_product(op, &desc, [&x, &weight], &library)? {
+            Some(out) => out,
+            None => library(x, weight)?,
+        },
+    };
     add_bias(op, out, bias)
 }
 
-/// Who computes a convolution with few weights, or their gradient, as the tuning store numbers
-/// them.
+/// Who computes a convolution with few weights, or their gradient, or one with windows of single
+/// elements, as the tuning store numbers them.
 const LIBRARY: usize = 0;
 const FEW: usize = 1;
+const PRODUCT: usize = 2;
 
 /// Whether the kernels for few weights compute. `problem` is `None` if they can't. `run` computes
 /// by [`LIBRARY`] or by [`FEW`].
