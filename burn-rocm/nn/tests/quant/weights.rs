@@ -99,6 +99,7 @@ pub(crate) fn gptq(
     let g_idx: Vec<u8> = of.iter().flat_map(|of| of.to_le_bytes()).collect();
     let per_word = 32 / bits;
     let (shape_w, shape_z, shape_s) = ([inputs / per_word, outs], [groups, zero_words], [groups, outs]);
+    let list = [inputs];
     let layer = Gptq {
         bits: bits as u32,
         group,
@@ -106,7 +107,7 @@ pub(crate) fn gptq(
         qweight: raw("qweight", &qweight, &shape_w, DType::I32),
         qzeros: raw("qzeros", &qzeros, &shape_z, DType::I32),
         scales: raw("scales", &stored, &shape_s, DType::F16),
-        g_idx: Some(raw("g_idx", &g_idx, &[inputs], DType::I32)),
+        g_idx: Some(raw("g_idx", &g_idx, &list, DType::I32)),
     };
     let (values, magnitudes) = each([outs, inputs], |out, input| {
         let group = of[input] as usize;
@@ -201,7 +202,7 @@ pub(crate) fn compressed(
     };
     let g_idx: Vec<u8> = of.iter().flat_map(|of| of.to_le_bytes()).collect();
     let packed_shape = [outs, width];
-    let shape = [outs, inputs];
+    let (shape, scale_shape, list) = ([outs, inputs], [outs, groups], [inputs]);
     let layer = CompressedTensors {
         bits: bits as u32,
         group,
@@ -210,9 +211,9 @@ pub(crate) fn compressed(
             true => raw("weight_packed", &weight, &packed_shape, DType::I32),
             false => raw("weight", &weight, &shape, DType::I8),
         },
-        scale: raw("weight_scale", &stored, &[outs, groups], dtype),
+        scale: raw("weight_scale", &stored, &scale_shape, dtype),
         zero_point: (zeros != Zeros::None).then(|| raw("weight_zero_point", &zero, &zero_shape, zero_dtype)),
-        g_idx: act_order.then(|| raw("weight_g_idx", &g_idx, &[inputs], DType::I32)),
+        g_idx: act_order.then(|| raw("weight_g_idx", &g_idx, &list, DType::I32)),
     };
     let (values, magnitudes) = each(shape, |out, input| {
         let group = of[input] as usize;
