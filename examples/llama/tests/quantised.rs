@@ -430,7 +430,7 @@ fn checkpoints_that_do_not_load_say_why() {
             "several groups of layers",
         ),
         // Groups of other sizes than the settings say.
-        (json!({"quant_method": "gptq", "bits": 4, "group_size": 64}), "`qzeros`"),
+        (json!({"quant_method": "gptq", "bits": 4, "group_size": 64}), "qzeros`"),
     ] {
         let found = refused(&good(), settings);
         assert!(found.contains(text), "expected {text}\nfound    {found}");
