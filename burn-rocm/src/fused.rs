@@ -50,6 +50,10 @@ pub use crate::ops::pack::{flat, one_value, pack, pack_range, read_all, repeated
 pub use crate::ops::pool::pool3d::{
     Pool3d, avg_pool3d, avg_pool3d_backward, max_pool3d, max_pool3d_backward, max_pool3d_with_indices,
 };
+pub use crate::ops::qweight::{
+    GroupScales, GroupZeros, GroupedWeights, MOST_ROWS as QUANT_ROWS, QuantWeight, WeightFormat, WeightParts,
+    quant_linear, quant_linear_x_backward,
+};
 pub use crate::ops::softmax::{log_softmax, log_softmax_backward, softmax, softmax_backward};
 pub use crate::ops::support::{By, FusedOp, Support, supports};
 pub use crate::ops::transfer::upload;

@@ -37,6 +37,7 @@ pub(crate) mod pack;
 pub(crate) mod pad;
 pub(crate) mod pool;
 pub(crate) mod quantized;
+pub(crate) mod qweight;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod scan;

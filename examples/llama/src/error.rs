@@ -54,7 +54,7 @@ pub enum Error {
     /// The model does not fit in the device's memory.
     #[error(
         "the model needs {needed} of the device's memory, of which {free} are free; \
-         a lower --context or --dtype bf16 needs less"
+         a lower --context, --dtype bf16 or --quantize needs less"
     )]
     Memory {
         /// Weights, cache and working memory, as text with a unit.

@@ -66,7 +66,6 @@ fn bad_settings_say_what_was_expected_and_found() {
             json!({"model_type": "llava", "text_config": {"model_type": "llama"}, "vision_config": {}}),
             "`llava`, a model of images or sound, is not supported",
         ),
-        (json!({"quantization_config": {"quant_method": "awq"}}), "a quantised checkpoint is not supported"),
         (
             json!({"rope_scaling": {"type": "dynamic", "factor": 2.0}}),
             "the rotary embedding `dynamic` is not supported; supported are default, linear",

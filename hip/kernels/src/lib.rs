@@ -39,6 +39,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("packed.h", include_str!("../packed.h")),
     ("philox.h", include_str!("../philox.h")),
     ("pool_window.h", include_str!("../pool_window.h")),
+    ("qweight.h", include_str!("../qweight.h")),
     ("relu.h", include_str!("../relu.h")),
     ("rounded.h", include_str!("../rounded.h")),
     ("rows.h", include_str!("../rows.h")),

@@ -106,6 +106,8 @@ functors! {
     CLASS_SCORES: Logits Probabilities LogProbabilities;
     BINARY_SCORES: BinaryLogits BinaryProbabilities;
     RESIDUAL: Squared Huber;
+    // How quantised weights are stored.
+    WEIGHTS: Int4 Int8 Q4K Q6K;
     // Functors that only lists below or single rules use.
     _: Sum Prod Mean MaxAbs Fill Cast Plain BitNot LogicNot Clamp Powi Greater GreaterEqual IsNan IsInf Or Assign;
 }
@@ -487,6 +489,10 @@ families! {
             [Types(&[F16]), Types(&[I8]), Types(&[F16])]
             [Types(&[BF16]), Types(&[I8]), Types(&[BF16])],
         scale_product [Types(FLOATS)],
+    ]
+    qweight [
+        qweight_product [Functors(WEIGHTS), Types(NARROW), Ints(&[1, 4, 16])],
+        qweight_dequantize [Functors(WEIGHTS), Types(NARROW)],
     ]
     sort [
         sort_rows [Types(RAW)],

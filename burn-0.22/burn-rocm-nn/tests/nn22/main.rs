@@ -13,6 +13,7 @@ mod layers;
 mod losses;
 mod norms;
 mod optim;
+mod quant;
 #[expect(dead_code, unreachable_pub, reason = "the file is a module of a library, too")]
 #[path = "../../../../tests/src/random.rs"]
 mod random;

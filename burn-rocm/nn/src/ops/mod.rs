@@ -9,6 +9,7 @@ pub(crate) mod loss;
 pub(crate) mod norm;
 pub(crate) mod parallel;
 pub(crate) mod pool;
+pub(crate) mod quant;
 pub(crate) mod recorded;
 pub(crate) mod sharded;
 

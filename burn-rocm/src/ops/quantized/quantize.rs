@@ -259,7 +259,7 @@ pub(crate) fn dequantize(
 }
 
 /// The view's quantised values, one in each byte, in row-major order, without the scales.
-pub(super) fn unpacked(op: &'static str, tensor: &RocmQTensor) -> hip::Result<RocmTensor> {
+pub(crate) fn unpacked(op: &'static str, tensor: &RocmQTensor) -> hip::Result<RocmTensor> {
     if tensor.format().bits == 8 {
         return Ok(tensor.values().clone().view(tensor.layout().clone()));
     }

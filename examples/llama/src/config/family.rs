@@ -117,11 +117,6 @@ pub(super) fn refuse_others(fields: &Fields) -> Result<()> {
     if fields.flag("use_bidirectional_attention", false)? {
         return unsupported("attention to later tokens is");
     }
-    if fields.get("quantization_config").is_some() {
-        let (path, what) = (fields.path().to_owned(), "a quantised checkpoint is".to_owned());
-        let supported = "weights in f32, f16 and bf16, and GGUF files".to_owned();
-        return Err(Error::Unsupported { path, what, supported });
-    }
     Ok(())
 }
 

@@ -21,7 +21,7 @@ use crate::weights::{Elements, Role, Source, Weight};
 use header::{Entry, Header};
 use quants::{Quant, SUPPORTED};
 
-/// A GGUF file, mapped into memory. Quantised weights become f32 when they are loaded.
+/// A GGUF file, mapped into memory. Quantised matrices stay so.
 #[derive(Debug)]
 pub struct Gguf {
     path: PathBuf,
@@ -133,6 +133,13 @@ impl Source for Gguf {
     fn read(&self, weight: &Weight) -> Result<Elements<'_>> {
         let (name, entry) = self.find(weight)?;
         let (quant, bytes) = bytes(&self.path, &self.map, &name, entry)?;
+        if let (Some(blocks), &[rows, columns]) = (quant.blocks(), &weight.shape[..]) {
+            let parts = match self.interleaved(weight) {
+                Some(heads) => blocks.parts(&in_halves(bytes, rows, heads), [rows, columns]),
+                None => blocks.parts(bytes, [rows, columns]),
+            };
+            return Ok(Elements::Quantised(Box::new(parts?)));
+        }
         match (self.interleaved(weight), quant.dtype()) {
             (None, Some(dtype)) => Ok(Elements::Bytes(bytes, dtype)),
             (None, None) => Ok(Elements::F32(values(quant, bytes, weight.len()))),
@@ -145,6 +152,15 @@ impl Source for Gguf {
 
     fn check(&self, weights: &[Weight]) -> Result<()> {
         weights.iter().try_for_each(|weight| self.find(weight).map(|_| ()))
+    }
+
+    fn quantised_bytes(&self, weight: &Weight) -> Result<Option<usize>> {
+        let (name, entry) = self.find(weight)?;
+        let (quant, _) = bytes(&self.path, &self.map, &name, entry)?;
+        Ok(match (quant.blocks(), &weight.shape[..]) {
+            (Some(blocks), &[rows, columns]) => Some(blocks.device_bytes([rows, columns])),
+            _ => None,
+        })
     }
 
     fn dtype(&self) -> DType {
@@ -216,7 +232,7 @@ fn values(quant: Quant, bytes: &[u8], count: usize) -> Vec<f32> {
 
 /// Brings the rows of each head from interleaved pairs (0, 1), (2, 3).. into halves: first all
 /// first rows of the pairs, then all second ones.
-fn in_halves(values: &[f32], rows: usize, heads: usize) -> Vec<f32> {
+fn in_halves<T: Copy>(values: &[T], rows: usize, heads: usize) -> Vec<T> {
     let width = values.len() / rows;
     let dim = rows / heads;
     let mut out = Vec::with_capacity(values.len());

@@ -3,6 +3,7 @@
 //! The layouts are those of `ggml-common.h` in <https://github.com/ggml-org/ggml>.
 
 use burn::tensor::DType;
+use burn_rocm_nn::language::quant::gguf::GgufBlocks;
 use half::f16;
 
 /// An element type that this program reads.
@@ -57,6 +58,17 @@ impl Quant {
             Self::Bf16 => Some(DType::BF16),
             _ => None,
         }
+    }
+
+    /// The blocks that stay quantised on the device.
+    pub(super) fn blocks(self) -> Option<GgufBlocks> {
+        Some(match self {
+            Self::F32 | Self::F16 | Self::Bf16 => return None,
+            Self::Q8_0 => GgufBlocks::Q8_0,
+            Self::Q4_0 => GgufBlocks::Q4_0,
+            Self::Q4K => GgufBlocks::Q4K,
+            Self::Q6K => GgufBlocks::Q6K,
+        })
     }
 
     /// The elements and bytes of a block.

@@ -2,7 +2,8 @@
 
 use burn::tensor::Tensor;
 
-use super::ops::{Scores, attention, gated, linear, rms_norm, rotate};
+use super::matrix::Matrix;
+use super::ops::{Scores, attention, gated, rms_norm, rotate};
 use super::{B, Cache};
 use crate::config::{Config, LayerConfig};
 use crate::error::Result;
@@ -10,7 +11,7 @@ use crate::error::Result;
 /// A linear layer's matrix `[outputs, inputs]` and its bias.
 #[derive(Debug)]
 pub(super) struct Linear {
-    pub(super) weight: Tensor<B, 2>,
+    pub(super) weight: Matrix,
     pub(super) bias: Option<Tensor<B, 1>>,
 }
 
@@ -34,8 +35,8 @@ pub(super) struct Layer {
 }
 
 impl Linear {
-    fn forward(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
-        linear(x, &self.weight, self.bias.as_ref())
+    fn forward(&self, x: Tensor<B, 2>) -> Result<Tensor<B, 2>> {
+        self.weight.product(x, self.bias.as_ref())
     }
 }
 
@@ -59,8 +60,8 @@ impl Layer {
         let hidden = hidden + attended;
 
         let x = rms_norm(hidden.clone(), &self.feed_forward_norm, config.epsilon)?;
-        let inner = gated(config.activation, self.gate.forward(x.clone()), self.up.forward(x))?;
-        let mut fed = self.down.forward(inner);
+        let inner = gated(config.activation, self.gate.forward(x.clone())?, self.up.forward(x)?)?;
+        let mut fed = self.down.forward(inner)?;
         if let Some([_, norm]) = &self.post_norms {
             fed = rms_norm(fed, norm, config.epsilon)?;
         }
@@ -77,9 +78,9 @@ impl Layer {
         let [tokens, _] = x.dims();
         let heads =
             |x: Tensor<B, 2>, count: usize| x.reshape([1, tokens, count, config.head_dim]).swap_dims(1, 2);
-        let mut query = heads(self.query.forward(x.clone()), config.heads);
-        let mut key = heads(self.key.forward(x.clone()), config.kv_heads);
-        let value = heads(self.value.forward(x), config.kv_heads);
+        let mut query = heads(self.query.forward(x.clone())?, config.heads);
+        let mut key = heads(self.key.forward(x.clone())?, config.kv_heads);
+        let value = heads(self.value.forward(x)?, config.kv_heads);
         if let Some([of_query, of_key]) = &self.head_norms {
             query = rms_norm(query, of_query, config.epsilon)?;
             key = rms_norm(key, of_key, config.epsilon)?;
@@ -89,6 +90,6 @@ impl Layer {
         let all = cache.append(self.index, [key, value]);
         let scores = Scores { scale: config.scale, softcap: config.score_softcap, window: settings.window };
         let context = attention(query, all, scores)?.swap_dims(1, 2);
-        Ok(self.output.forward(context.reshape([tokens, config.heads * config.head_dim])))
+        self.output.forward(context.reshape([tokens, config.heads * config.head_dim]))
     }
 }

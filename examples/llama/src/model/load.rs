@@ -4,8 +4,11 @@ use std::collections::HashMap;
 
 use burn::tensor::{DType, Distribution, Tensor, TensorData};
 use burn_rocm::RocmDevice;
+use burn_rocm::fused::{QuantWeight, WeightParts};
+use burn_rocm_nn::language::quant::{RoundTo, round_to_nearest};
 
 use super::layer::{Layer, Linear};
+use super::matrix::Matrix;
 use super::{B, Model};
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -20,9 +23,53 @@ pub struct Loaded {
     pub of: usize,
 }
 
+/// What float matrices become when they are loaded. Matrices that are quantised already stay so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quantise {
+    /// The matrices of the layers.
+    pub layers: Option<RoundTo>,
+    /// The embedding and the output matrix.
+    pub output: Option<RoundTo>,
+}
+
+impl Quantise {
+    fn of(self, role: Role) -> Option<RoundTo> {
+        match role {
+            Role::Embedding | Role::Output => self.output,
+            _ => self.layers,
+        }
+    }
+}
+
+/// The dtype of a weight's elements, if they are floats.
+fn dtype_of(weight: &Weight, dtype: DType) -> DType {
+    if weight.is_norm() { DType::F32 } else { dtype }
+}
+
+/// The bytes that a weight takes on the device.
+fn bytes_of(weight: &Weight, source: &dyn Source, dtype: DType, quantise: Quantise) -> Result<usize> {
+    let floats = weight.len() * dtype_of(weight, dtype).size();
+    Ok(match (source.quantised_bytes(weight)?, &weight.shape[..]) {
+        (Some(bytes), _) => bytes,
+        (None, &[rows, columns]) => match quantise.of(weight.role) {
+            Some(to) => to.device_bytes([rows, columns]),
+            None => floats,
+        },
+        (None, _) => floats,
+    })
+}
+
+/// The bytes that the weights of a model take on the device.
+///
+/// # Errors
+/// The errors of the source.
+pub fn weight_bytes(config: &Config, source: &dyn Source, dtype: DType, quantise: Quantise) -> Result<usize> {
+    expected(config).iter().map(|weight| bytes_of(weight, source, dtype, quantise)).sum()
+}
+
 /// The tensors that were loaded and have no place in a layer yet.
 struct Tensors {
-    matrices: HashMap<(Role, Option<usize>), Tensor<B, 2>>,
+    matrices: HashMap<(Role, Option<usize>), Matrix>,
     vectors: HashMap<(Role, Option<usize>), Tensor<B, 1>>,
 }
 
@@ -36,6 +83,21 @@ impl Model {
         source: &dyn Source,
         device: &RocmDevice,
         dtype: DType,
+        progress: impl FnMut(Loaded),
+    ) -> Result<Self> {
+        Self::load_quantised(config, source, device, dtype, Quantise::default(), progress)
+    }
+
+    /// [`load`](Self::load), with float matrices rounded.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load); [`Error::Device`] for numbers that are not finite.
+    pub fn load_quantised(
+        config: Config,
+        source: &dyn Source,
+        device: &RocmDevice,
+        dtype: DType,
+        quantise: Quantise,
         mut progress: impl FnMut(Loaded),
     ) -> Result<Self> {
         if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
@@ -45,16 +107,17 @@ impl Model {
         let weights = expected(&config);
         // Before anything is copied.
         source.check(&weights)?;
-        let of = crate::weights::bytes(&config, dtype.size());
+        let of = weight_bytes(&config, source, dtype, quantise)?;
         let mut bytes = 0;
         let mut tensors = Tensors { matrices: HashMap::new(), vectors: HashMap::new() };
         for weight in &weights {
-            let to = if weight.is_norm() { DType::F32 } else { dtype };
+            let to = dtype_of(weight, dtype);
             let key = (weight.role, weight.layer);
             match weight.shape[..] {
                 [rows, columns] => {
-                    let tensor = on_device(source, weight, [rows, columns], device, to)?;
-                    tensors.matrices.insert(key, tensor);
+                    let shape = [rows, columns];
+                    let matrix = matrix(source, weight, shape, device, to, quantise.of(weight.role))?;
+                    tensors.matrices.insert(key, matrix);
                 }
                 _ => {
                     let mut tensor = on_device(source, weight, [weight.len()], device, to)?;
@@ -64,10 +127,34 @@ impl Model {
                     tensors.vectors.insert(key, tensor);
                 }
             }
-            bytes += weight.len() * to.size();
+            bytes += bytes_of(weight, source, dtype, quantise)?;
             progress(Loaded { bytes, of });
         }
         tensors.model(config, device, dtype)
+    }
+}
+
+/// A matrix on the device. Floats become quantised if `round` says so.
+fn matrix(
+    source: &dyn Source,
+    weight: &Weight,
+    shape: [usize; 2],
+    device: &RocmDevice,
+    dtype: DType,
+    round: Option<RoundTo>,
+) -> Result<Matrix> {
+    let upload = |parts: &WeightParts| Ok(Matrix::Quantised(QuantWeight::upload(parts, device)?));
+    match (source.read(weight)?, round) {
+        (Elements::Quantised(parts), _) => upload(&parts),
+        (elements, None) => Ok(Matrix::Plain(of_elements(elements, shape, device, dtype)?)),
+        (Elements::F32(numbers), Some(to)) => upload(&round_to_nearest(&numbers, shape, to)?),
+        (elements, Some(to)) => {
+            // The device converts or draws the numbers, and the host rounds them.
+            let numbers = of_elements(elements, shape, device, DType::F32)?.try_into_data();
+            let numbers = numbers.map_err(|why| Error::Read(why.to_string()))?;
+            let numbers = numbers.to_vec::<f32>().map_err(|why| Error::Read(format!("{why:?}")))?;
+            upload(&round_to_nearest(&numbers, shape, to)?)
+        }
     }
 }
 
@@ -79,7 +166,16 @@ fn on_device<const D: usize>(
     device: &RocmDevice,
     dtype: DType,
 ) -> Result<Tensor<B, D>> {
-    let elements = source.read(weight)?;
+    of_elements(source.read(weight)?, shape, device, dtype)
+}
+
+/// Floats on the device.
+fn of_elements<const D: usize>(
+    elements: Elements<'_>,
+    shape: [usize; D],
+    device: &RocmDevice,
+    dtype: DType,
+) -> Result<Tensor<B, D>> {
     Ok(match elements {
         Elements::Bytes(bytes, from) => {
             let data = TensorData::from_bytes_vec(bytes.to_vec(), shape, from);
@@ -92,11 +188,15 @@ fn on_device<const D: usize>(
             Tensor::random(shape, Distribution::Normal(0.0, deviation), (device, dtype))
         }
         Elements::Constant(number) => Tensor::full(shape, number, (device, dtype)),
+        Elements::Quantised(_) => {
+            let (expected, found) = ("floats".to_owned(), "quantised elements".to_owned());
+            return Err(Error::Argument { name: "weights", expected, found });
+        }
     })
 }
 
 impl Tensors {
-    fn matrix(&mut self, role: Role, layer: Option<usize>) -> Result<Tensor<B, 2>> {
+    fn matrix(&mut self, role: Role, layer: Option<usize>) -> Result<Matrix> {
         self.matrices.remove(&(role, layer)).ok_or_else(|| lacking(role, layer))
     }
 

@@ -3,6 +3,7 @@
 mod cache;
 mod layer;
 mod load;
+mod matrix;
 mod ops;
 
 use burn::tensor::{DType, Int, Tensor, TensorData};
@@ -11,10 +12,11 @@ use burn_rocm::{Rocm, RocmDevice};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use layer::Layer;
-use ops::{linear, rms_norm, softcap};
+use matrix::Matrix;
+use ops::{rms_norm, softcap};
 
 pub use cache::Cache;
-pub use load::Loaded;
+pub use load::{Loaded, Quantise, weight_bytes};
 
 /// The backend.
 pub type B = Rocm;
@@ -34,11 +36,11 @@ pub struct Model {
     config: Config,
     device: RocmDevice,
     dtype: DType,
-    embedding: Tensor<B, 2>,
+    embedding: Matrix,
     layers: Vec<Layer>,
     norm: Tensor<B, 1>,
     /// The output matrix, unless it is the embedding.
-    output: Option<Tensor<B, 2>>,
+    output: Option<Matrix>,
 }
 
 impl Model {
@@ -52,7 +54,7 @@ impl Model {
         &self.device
     }
 
-    /// The dtype of activations, and of all weights except norms.
+    /// The dtype of activations, and of all weights that are neither norms nor quantised.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
@@ -81,7 +83,7 @@ impl Model {
         let ids: Vec<i32> = tokens.iter().map(|&token| token as i32).collect();
         let ids =
             Tensor::<B, 1, Int>::from_data(TensorData::new(ids, [tokens.len()]), (&self.device, DType::I32));
-        let mut hidden = self.embedding.clone().select(0, ids);
+        let mut hidden = self.embedding.rows(ids, self.dtype)?;
         if let Some(scale) = self.config.embedding_scale {
             hidden = hidden * ops::rounded(scale, self.dtype);
         }
@@ -93,7 +95,8 @@ impl Model {
             hidden = hidden.narrow(0, tokens.len() - 1, 1);
         }
         let hidden = rms_norm(hidden, &self.norm, self.config.epsilon)?;
-        let logits = linear(hidden, self.output.as_ref().unwrap_or(&self.embedding), None).cast(DType::F32);
+        let output = self.output.as_ref().unwrap_or(&self.embedding);
+        let logits = output.product(hidden, None)?.cast(DType::F32);
         Ok(match self.config.logit_softcap {
             Some(cap) => softcap(logits, cap),
             None => logits,

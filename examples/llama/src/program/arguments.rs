@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use burn::tensor::DType;
 use burn_rocm::{RocmDevice, RocmError};
+use burn_rocm_nn::language::quant::RoundTo;
 use clap::{Parser, ValueEnum};
 
 use crate::config::Generation;
+use crate::model::Quantise;
 use crate::sample::Sampling;
 
 /// Generates text with a language model on an AMD GPU (or another provider). The text goes to the
@@ -63,6 +65,13 @@ pub(super) struct Arguments {
     /// The dtype of weights and activations. [default: that of the weights' files]
     #[arg(long, value_enum)]
     pub(super) dtype: Option<Precision>,
+    /// Round the layers' float matrices when they are loaded. The embedding and the output matrix
+    /// stay floats.
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub(super) quantize: Option<Rounded>,
+    /// Round the embedding and the output matrix too.
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub(super) quantize_output: Option<Rounded>,
     /// The device: `rocm`, `rocm:1` or `1` for the second one.
     #[arg(long, default_value = "rocm", value_parser = device)]
     pub(super) device: RocmDevice,
@@ -93,6 +102,24 @@ pub(super) enum Precision {
     Bf16,
 }
 
+/// What float matrices are rounded to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Rounded {
+    /// 8 bits in groups of 128, symmetric.
+    Int8,
+    /// 4 bits in groups of 64, between the least and the greatest number of each.
+    Int4,
+}
+
+impl From<Rounded> for RoundTo {
+    fn from(rounded: Rounded) -> Self {
+        match rounded {
+            Rounded::Int8 => Self::Int8,
+            Rounded::Int4 => Self::Int4,
+        }
+    }
+}
+
 /// The choice of a provider.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum Provider {
@@ -117,6 +144,11 @@ impl From<Precision> for DType {
 }
 
 impl Arguments {
+    /// What float matrices become.
+    pub(super) fn quantise(&self) -> Quantise {
+        Quantise { layers: self.quantize.map(RoundTo::from), output: self.quantize_output.map(RoundTo::from) }
+    }
+
     /// How tokens are drawn: as the options say, else as the model's authors recommend.
     pub(super) fn sampling(&self, generation: &Generation) -> Sampling {
         let recommended = Sampling::recommended(generation);

@@ -13,9 +13,9 @@ use crate::config::{Config, Generation};
 use crate::error::{Error, Result};
 use crate::generate::PIECE;
 use crate::gguf::Gguf;
-use crate::model::{B, Model};
+use crate::model::{B, Loaded, Model, weight_bytes};
 use crate::text::{Chat, Tokens};
-use crate::weights::{self, Folder, Random, Source, expected};
+use crate::weights::{Folder, Random, Source, expected};
 
 /// A model before it is loaded.
 pub(super) struct Opened {
@@ -88,7 +88,8 @@ pub(super) fn load(
     }
     let DeviceInfo { name, provider, .. } = device.info()?;
     let dtype = arguments.dtype.map_or_else(|| source.dtype(), DType::from);
-    let weights = weights::bytes(&config, dtype.size());
+    let quantise = arguments.quantise();
+    let weights = weight_bytes(&config, source, dtype, quantise)?;
     let cache = config.cache_bytes(context, dtype.size());
     let work = working_bytes(&config, context.min(PIECE), dtype.size());
     let needed = weights + cache + work;
@@ -120,7 +121,8 @@ pub(super) fn load(
     {
         bar.set_style(style);
     }
-    let model = Model::load(config, source, device, dtype, |loaded| bar.set_position(loaded.bytes as u64));
+    let progress = |loaded: Loaded| bar.set_position(loaded.bytes as u64);
+    let model = Model::load_quantised(config, source, device, dtype, quantise, progress);
     bar.finish_and_clear();
     let model = model?;
     device.synchronize()?;

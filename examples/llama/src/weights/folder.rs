@@ -6,9 +6,13 @@ use std::fs::File;
 use std::path::{Component, Path, PathBuf};
 
 use burn::tensor::DType;
+use burn_rocm::RocmError;
+use burn_rocm::fused::WeightParts;
+use burn_rocm_nn::language::quant::RawTensor;
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 
+use super::quantised::{self, Scheme};
 use super::{Elements, Role, Source, Weight};
 use crate::config::{Config, Family, read_json};
 use crate::error::{Error, Result};
@@ -40,19 +44,23 @@ pub struct Folder {
     /// What the names of the text model begin with.
     prefix: String,
     gemma: bool,
+    /// How linear layers are quantised.
+    scheme: Option<Scheme>,
 }
 
 impl Folder {
     /// Opens the weights of a folder.
     ///
     /// # Errors
-    /// [`Error::File`] if a file is missing, cut off or damaged.
+    /// [`Error::File`] if a file is missing, cut off or damaged; [`Error::Unsupported`] for another
+    /// quantisation than GPTQ, AWQ and compressed-tensors.
     pub fn open(path: &Path, config: &Config) -> Result<Self> {
         let mut folder = Self {
             path: path.to_owned(),
             parts: Vec::new(),
             entries: BTreeMap::new(),
             prefix: String::new(),
+            scheme: scheme(&path.join("config.json"))?,
             gemma: matches!(config.family, Family::Gemma2 | Family::Gemma3),
         };
         for file in files(path)? {
@@ -107,15 +115,56 @@ impl Folder {
         }
     }
 
-    /// The entry of a weight, with its dtype, after a check of its name, shape and dtype.
-    fn find(&self, weight: &Weight) -> Result<(&Entry, DType)> {
-        let name = match weight.role {
+    /// A weight's name in the files.
+    fn name(&self, weight: &Weight) -> String {
+        match weight.role {
             // The output matrix lies beside the model whose embedding it may be.
             Role::Output => {
                 format!("{}lm_head.weight", self.prefix.strip_suffix("model.").unwrap_or(&self.prefix))
             }
             _ => format!("{}{}", self.prefix, weight.name(self.gemma)),
+        }
+    }
+
+    /// A tensor as the importers of quantised weights take it.
+    fn raw(&self, name: &str) -> Option<RawTensor<'_>> {
+        let (name, entry) = self.entries.get_key_value(name)?;
+        let dtype = dtype(entry.dtype).or(match entry.dtype {
+            Dtype::I32 => Some(DType::I32),
+            Dtype::I8 => Some(DType::I8),
+            Dtype::U8 => Some(DType::U8),
+            _ => None,
+        })?;
+        let bytes = &self.parts[entry.part].map[entry.bytes.clone()];
+        Some(RawTensor { name, bytes, shape: &entry.shape, dtype })
+    }
+
+    /// The scheme of a quantised matrix, its shape, and what the names of its tensors begin with.
+    fn quantised(&self, weight: &Weight) -> Option<(Scheme, [usize; 2], String)> {
+        let (Some(scheme), &[outs, inputs]) = (self.scheme, &weight.shape[..]) else { return None };
+        let name = self.name(weight);
+        let stem = name.strip_suffix("weight")?;
+        let is_codes = |last: &&str| {
+            let entry = self.entries.get(&format!("{stem}{last}"));
+            entry.is_some_and(|entry| matches!(entry.dtype, Dtype::I32 | Dtype::I8))
         };
+        scheme.codes().iter().any(|last| is_codes(&last)).then(|| (scheme, [outs, inputs], stem.to_owned()))
+    }
+
+    fn quantised_parts(&self, weight: &Weight) -> Result<Option<WeightParts>> {
+        let Some((scheme, shape, stem)) = self.quantised(weight) else { return Ok(None) };
+        match scheme.parts(shape, |last| self.raw(&format!("{stem}{last}"))) {
+            Ok(parts) => Ok(Some(parts)),
+            Err(RocmError::Invalid { expected, found, .. }) => {
+                Err(self.wrong(&format!("{stem}{}", scheme.codes()[0]), expected, found))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The entry of a weight, with its dtype, after a check of its name, shape and dtype.
+    fn find(&self, weight: &Weight) -> Result<(&Entry, DType)> {
+        let name = self.name(weight);
         let shape = format!("{:?}", weight.shape);
         let Some(entry) = self.entries.get(&name) else {
             return Err(self.wrong(&name, format!("a tensor {shape}"), "nothing"));
@@ -179,18 +228,38 @@ fn dtype(dtype: Dtype) -> Option<DType> {
     }
 }
 
+/// The scheme of quantisation in a folder's settings.
+fn scheme(path: &Path) -> Result<Option<Scheme>> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    quantised::scheme(path, &read_json(path)?)
+}
+
 impl Source for Folder {
     fn read(&self, weight: &Weight) -> Result<Elements<'_>> {
+        if let Some(parts) = self.quantised_parts(weight)? {
+            return Ok(Elements::Quantised(Box::new(parts)));
+        }
         let (entry, dtype) = self.find(weight)?;
         Ok(Elements::Bytes(&self.parts[entry.part].map[entry.bytes.clone()], dtype))
     }
 
     fn check(&self, weights: &[Weight]) -> Result<()> {
-        weights.iter().try_for_each(|weight| self.find(weight).map(|_| ()))
+        weights.iter().try_for_each(|weight| match self.quantised(weight) {
+            // Its tensors are checked when they are read.
+            Some(_) => Ok(()),
+            None => self.find(weight).map(|_| ()),
+        })
+    }
+
+    fn quantised_bytes(&self, weight: &Weight) -> Result<Option<usize>> {
+        Ok(self.quantised(weight).map(|(scheme, shape, _)| scheme.device_bytes(shape)))
     }
 
     fn dtype(&self) -> DType {
-        let largest = self.entries.values().max_by_key(|entry| entry.bytes.len());
+        let floats = self.entries.values().filter(|entry| dtype(entry.dtype).is_some());
+        let largest = floats.max_by_key(|entry| entry.bytes.len());
         largest.and_then(|entry| dtype(entry.dtype)).unwrap_or(DType::F32)
     }
 }

@@ -2,9 +2,11 @@
 
 mod expected;
 mod folder;
+mod quantised;
 mod random;
 
 use burn::tensor::DType;
+use burn_rocm::fused::WeightParts;
 
 use crate::error::Result;
 
@@ -28,6 +30,14 @@ pub trait Source {
     /// As [`read`](Self::read), for the first weight that is wrong.
     fn check(&self, weights: &[Weight]) -> Result<()>;
 
+    /// The bytes that a weight takes on the device if the source has it quantised.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    fn quantised_bytes(&self, _weight: &Weight) -> Result<Option<usize>> {
+        Ok(None)
+    }
+
     /// The dtype that most weights have.
     fn dtype(&self) -> DType;
 }
@@ -43,4 +53,6 @@ pub enum Elements<'a> {
     Normal(f64),
     /// The same number everywhere.
     Constant(f64),
+    /// A matrix that the file has quantised.
+    Quantised(Box<WeightParts>),
 }

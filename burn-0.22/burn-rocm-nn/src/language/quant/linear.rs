@@ -1,0 +1,90 @@
+//! Layers with quantised weights.
+
+use burn::tensor::{DType, Device, Int, Tensor};
+use burn_rocm::fused::QuantWeight;
+use burn_rocm::{RocmError, RocmTensor, raise};
+
+use crate::fuse::{Route, from_rocm, primitive, wrap};
+use crate::ops::quant::{QuantLinearOp, bias_fits, embed};
+
+fn elsewhere(op: &'static str, device: &Device) -> RocmError {
+    let what = format!("tensors on {device:?}");
+    RocmError::Unsupported { op, dtype: None, what: Some(what) }
+}
+
+/// A linear layer with a quantised weight and perhaps a bias, both frozen: `x W^T + b`. Under
+/// autodiff, it has a gradient with respect to its input.
+///
+/// It is no Burn module, because it has no parameters. In a module, it is a field with
+/// `#[module(skip)]`.
+#[derive(Clone, Debug)]
+pub struct QuantLinear {
+    weight: QuantWeight,
+    bias: Option<RocmTensor>,
+}
+
+impl QuantLinear {
+    /// A layer of a weight and a bias `[outs]`, whose dtype is that of the inputs.
+    ///
+    /// # Errors
+    /// `Unsupported` for a bias on another project's device, and for a bias that requires a
+    /// gradient; `Invalid` for a bias of another shape or device.
+    pub fn new(weight: QuantWeight, bias: Option<Tensor<1>>) -> Result<Self, RocmError> {
+        let bias = bias.as_ref().map(crate::custom::constant).transpose()?;
+        bias_fits(&weight, bias.as_ref())?;
+        Ok(Self { weight, bias })
+    }
+
+    /// The weight.
+    pub fn weight(&self) -> &QuantWeight {
+        &self.weight
+    }
+
+    /// Applies the layer.
+    ///
+    /// # Shapes
+    /// - x: `[.., inputs]`
+    /// - output: `[.., outs]`
+    ///
+    /// # Panics
+    /// With the op's error, as Burn's ops do.
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let Some(route) = Route::of("QuantLinear", &x) else { raise(elsewhere("QuantLinear", &x.device())) };
+        let op = QuantLinearOp { weight: self.weight.clone(), bias: self.bias.clone() };
+        wrap(route.apply(op, [primitive(x)]).0)
+    }
+}
+
+/// A quantised table of embeddings, frozen.
+#[derive(Clone, Debug)]
+pub struct QuantEmbedding {
+    weight: QuantWeight,
+    dtype: DType,
+}
+
+impl QuantEmbedding {
+    /// A table whose rows are read as `dtype`: f32, f16 or bf16.
+    pub fn new(weight: QuantWeight, dtype: DType) -> Self {
+        Self { weight, dtype }
+    }
+
+    /// The table.
+    pub fn weight(&self) -> &QuantWeight {
+        &self.weight
+    }
+
+    /// The rows at the indices.
+    ///
+    /// # Shapes
+    /// - indices: `[count]`
+    /// - output: `[count, width]`
+    ///
+    /// # Panics
+    /// With the op's error, as Burn's ops do.
+    pub fn forward(&self, indices: Tensor<1, Int>) -> Tensor<2> {
+        let device = indices.device();
+        let Some(route) = Route::on(&device) else { raise(elsewhere("QuantEmbedding", &device)) };
+        let rows = from_rocm(embed(&self.weight, route.int(indices), self.dtype));
+        if route.records() { Tensor::from_inner(rows) } else { rows }
+    }
+}

@@ -1,0 +1,3 @@
+//! Modules of language models.
+
+pub mod quant;

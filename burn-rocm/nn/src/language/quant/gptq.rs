@@ -1,0 +1,91 @@
+//! Checkpoints of GPTQ (Frantar et al. 2022), as AutoGPTQ and GPTQModel write them.
+
+use burn_rocm::RocmError;
+use burn_rocm::fused::{GroupZeros, GroupedWeights, WeightParts};
+
+use super::raw::{RawTensor, invalid, order_of};
+
+const OP: &str = "GPTQ";
+
+/// How zeros are stored (`checkpoint_format` in `quantize_config.json`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GptqZeros {
+    /// Less one (`gptq`): 0 stands for 1, and the largest number for 0.
+    LessOne,
+    /// As they are (`gptq_v2`).
+    Plain,
+}
+
+/// A linear layer's tensors. Weight `(input, output)` is `scale * (code - zero)`, with the scale and
+/// the zero of the input's group.
+#[derive(Clone, Copy, Debug)]
+pub struct Gptq<'a> {
+    /// 4 or 8.
+    pub bits: u32,
+    /// `group_size`; `None` for -1, where all inputs of an output share a scale.
+    pub group: Option<usize>,
+    /// How zeros are stored.
+    pub zeros: GptqZeros,
+    /// `[inputs * bits / 32, outputs]`: the codes of neighbouring inputs in a word, the first in the
+    /// lowest bits.
+    pub qweight: RawTensor<'a>,
+    /// `[groups, outputs * bits / 32]`: the zeros of neighbouring outputs in a word.
+    pub qzeros: RawTensor<'a>,
+    /// `[groups, outputs]`.
+    pub scales: RawTensor<'a>,
+    /// `[inputs]`: the group of each input (`desc_act`). Without it, groups follow each other.
+    pub g_idx: Option<RawTensor<'a>>,
+}
+
+impl Gptq<'_> {
+    /// The weight `[outputs, inputs]`.
+    ///
+    /// # Errors
+    /// `Invalid` for bits other than 4 and 8, for tensors whose shapes or types do not fit each
+    /// other, for groups that are no multiple of 32, and for inputs' groups of other sizes.
+    pub fn parts(&self) -> Result<WeightParts, RocmError> {
+        let bits = self.bits;
+        if bits != 4 && bits != 8 {
+            return invalid(OP, "4 or 8 bits", format!("{bits} bits"));
+        }
+        let per_word = (32 / bits) as usize;
+        let mask = (1u32 << bits) - 1;
+        let [words, outs] = self.qweight.matrix(OP)?;
+        let inputs = words.saturating_mul(per_word);
+        let codes = self.qweight.words(OP, &[words, outs])?;
+        let group = self.group.filter(|&group| group < inputs);
+        let groups = match group {
+            Some(0) => return invalid(OP, "groups of inputs", "groups of 0"),
+            Some(group) => inputs.div_ceil(group),
+            None => 1,
+        };
+        let zero_words = self.qzeros.words(OP, &[groups, outs.div_ceil(per_word)])?;
+        let width = outs.div_ceil(per_word);
+        let zero = |out: usize, group: usize| {
+            let word = zero_words[group * width + out / per_word];
+            let stored = word >> (bits as usize * (out % per_word)) & mask;
+            let zero = match self.zeros {
+                GptqZeros::LessOne => (stored + 1) & mask,
+                GptqZeros::Plain => stored,
+            };
+            zero as u8
+        };
+        let zeros = (0..outs).flat_map(|out| (0..groups).map(move |group| (out, group)));
+        let zeros = zeros.map(|(out, group)| zero(out, group)).collect();
+        let order = match &self.g_idx {
+            Some(g_idx) => order_of(OP, g_idx, inputs, group)?,
+            None => None,
+        };
+        let weights = GroupedWeights {
+            shape: [outs, inputs],
+            bits,
+            group,
+            scales: self.scales.scales(OP, [groups, outs], true)?,
+            zeros: GroupZeros::Each(zeros),
+            order,
+        };
+        WeightParts::grouped(weights, |out, input| {
+            (codes[input / per_word * outs + out] >> (bits as usize * (input % per_word)) & mask) as u8
+        })
+    }
+}

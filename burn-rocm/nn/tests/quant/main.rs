@@ -1,0 +1,10 @@
+//! Quantised weights: each importer against the definition of its format in f64, products against
+//! f64 within a bound, what is refused; natively and in lockstep.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod formats;
+mod lockstep;
+mod products;
+mod refusals;
+mod rounding;
+mod weights;

@@ -1,0 +1,365 @@
+//! Quantised weights of linear layers and embeddings. They are frozen: there is a gradient with
+//! respect to the input only.
+//!
+//! A product with up to 16 rows reads each weight once, and makes it a float in registers. A product
+//! with more rows first writes the weights of up to 32 MiB at a time as floats, for rocBLAS.
+
+mod own;
+mod parts;
+
+use std::sync::Arc;
+
+use burn_backend::Scalar;
+use burn_std::DType;
+use hip::{Device, Error as RocmError, Functor, Grid, KernelName, Template};
+
+use super::binary::binary;
+use super::cast::cast;
+use super::copy::packed;
+use super::create::full_on;
+use super::index::select;
+use super::launch::views;
+use super::matmul::{Request, product, product_to};
+use super::pad::{Border, pad};
+use super::view::{narrow, reshape, swap_dims};
+use crate::arg::Arg;
+use crate::device::RocmDevice;
+use crate::error::{invalid, unsupported};
+use crate::tensor::{RocmTensor, float_type, one_device, one_dtype};
+use parts::CHUNK;
+pub use parts::{GroupScales, GroupZeros, GroupedWeights, WeightFormat, WeightParts};
+
+/// The most rows of a product for which a kernel reads the quantised weights.
+pub const MOST_ROWS: usize = 16;
+
+/// The numbers of rows that the product's kernel has instantiations for.
+const ROWS: [usize; 3] = [1, 4, MOST_ROWS];
+
+/// The rows of weights of which a block computes the sums at a time: on GPUs, and on the CPU device.
+const OUTS: [usize; 2] = [4, 16];
+
+/// The most threads of a block of the product's kernel.
+const MOST_THREADS: usize = 256;
+
+/// The most bytes of weights that are floats at a time. They stay in the last cache of large GPUs.
+const SLAB_BYTES: usize = 32 << 20;
+
+/// A quantised weight `[outs, inputs]` on a device.
+#[derive(Clone, Debug)]
+pub struct QuantWeight {
+    format: WeightFormat,
+    shape: [usize; 2],
+    codes: RocmTensor,
+    upper: Option<RocmTensor>,
+    scales: RocmTensor,
+    extra: Option<RocmTensor>,
+    /// The input at each place of a stored row, and the place of each input.
+    order: Option<[RocmTensor; 2]>,
+    kind: u32,
+    zero: u8,
+    groups: usize,
+    shift: u32,
+}
+
+/// Bytes as a tensor.
+fn bytes_on(device: &Arc<Device>, bytes: &[u8]) -> hip::Result<RocmTensor> {
+    RocmTensor::new(device.upload(bytes)?, [bytes.len()].into(), DType::U8)
+}
+
+fn indices_on(device: &Arc<Device>, indices: &[u32]) -> hip::Result<RocmTensor> {
+    let bytes: Vec<u8> = indices.iter().flat_map(|index| index.to_le_bytes()).collect();
+    RocmTensor::new(device.upload(&bytes)?, [indices.len()].into(), DType::I32)
+}
+
+impl QuantWeight {
+    /// Copies a weight to a device.
+    ///
+    /// # Errors
+    /// An error of the device.
+    pub fn upload(parts: &WeightParts, device: &RocmDevice) -> Result<Self, RocmError> {
+        let device = &device.open()?;
+        let some = |bytes: &Vec<u8>| match bytes.is_empty() {
+            true => Ok(None),
+            false => bytes_on(device, bytes).map(Some),
+        };
+        let order = match &parts.order {
+            Some(order) => {
+                let mut places = vec![0; order.len()];
+                for (place, &input) in order.iter().enumerate() {
+                    places[input as usize] = place as u32;
+                }
+                Some([indices_on(device, order)?, indices_on(device, &places)?])
+            }
+            None => None,
+        };
+        Ok(Self {
+            format: parts.format,
+            shape: parts.shape,
+            codes: bytes_on(device, &parts.codes)?,
+            upper: some(&parts.upper)?,
+            scales: bytes_on(device, &parts.scales)?,
+            extra: some(&parts.extra)?,
+            order,
+            kind: parts.kind,
+            zero: parts.zero,
+            groups: parts.groups,
+            shift: parts.shift,
+        })
+    }
+
+    /// `[outs, inputs]`.
+    pub fn shape(&self) -> [usize; 2] {
+        self.shape
+    }
+
+    /// How the codes are stored.
+    pub fn format(&self) -> WeightFormat {
+        self.format
+    }
+
+    /// The device.
+    pub fn device(&self) -> RocmDevice {
+        self.codes.rocm_device()
+    }
+
+    /// The bytes that a product reads of the weight.
+    pub fn bytes(&self) -> usize {
+        let of = |tensor: &RocmTensor| tensor.len() * tensor.dtype_size();
+        let arrays = [Some(&self.codes), self.upper.as_ref(), Some(&self.scales), self.extra.as_ref()];
+        let order = self.order.as_ref().map_or(0, |[order, _]| of(order));
+        arrays.into_iter().flatten().map(of).sum::<usize>() + order
+    }
+
+    /// The inputs of a stored row.
+    fn padded(&self) -> usize {
+        self.shape[1].next_multiple_of(CHUNK)
+    }
+
+    fn functor(&self) -> Functor {
+        match self.format {
+            WeightFormat::Int4 => Functor::Int4,
+            WeightFormat::Int8 => Functor::Int8,
+            WeightFormat::Q4K => Functor::Q4K,
+            WeightFormat::Q6K => Functor::Q6K,
+        }
+    }
+
+    fn sizes(&self, rows: usize, first: usize) -> Arg {
+        let [outs, inputs] = self.shape;
+        let zero = f32::from(self.zero).to_bits() as usize;
+        let sizes = [
+            rows,
+            outs,
+            self.padded(),
+            inputs,
+            self.groups,
+            self.shift as usize,
+            self.kind as usize,
+            zero,
+            first,
+            0,
+            0,
+            0,
+        ];
+        // `checked` has bounded the shape, and the callers' rows come from tensors that fit.
+        Arg::U32x12(sizes.map(|size| size as u32))
+    }
+
+    fn arrays(&self) -> [Option<&RocmTensor>; 4] {
+        [Some(&self.codes), self.upper.as_ref(), Some(&self.scales), self.extra.as_ref()]
+    }
+
+    /// `count` rows as floats, in the stored order of inputs: those at the indices, or those from
+    /// `first` on.
+    fn floats(
+        &self,
+        op: &'static str,
+        [first, count]: [usize; 2],
+        indices: Option<&RocmTensor>,
+        dtype: DType,
+    ) -> hip::Result<RocmTensor> {
+        let device = self.codes.hip_device();
+        let out = RocmTensor::empty(device, [count, self.shape[1]], dtype)?;
+        let kernel = Template::qweight_dequantize.functor(self.functor()).ty(narrow_type(op, &out)?);
+        if count == 0 {
+            return Ok(out);
+        }
+        let grid = match device.block_threads() {
+            1 => device.grid_rows(count, self.shape[1]),
+            _ => device.grid(count * self.padded() / CHUNK),
+        };
+        let flag = Arg::Flag(op, hip::Fault::Index);
+        let [codes, upper, scales, extra] = self.arrays();
+        let inputs = [codes, upper, scales, extra, indices];
+        views(op, device, kernel, grid, &[self.sizes(count, first)], &inputs, &[flag], &out)?;
+        Ok(out)
+    }
+
+    /// All weights as floats.
+    ///
+    /// # Shapes
+    /// - output: `[outs, inputs]`
+    ///
+    /// # Errors
+    /// `Unsupported` for a dtype other than f32, f16 and bf16; an error of the device.
+    pub fn dequantize(&self, dtype: DType) -> Result<RocmTensor, RocmError> {
+        const OP: &str = "quant_dequantize";
+        self.in_order(OP, self.floats(OP, [0, self.shape[0]], None, dtype)?)
+    }
+
+    /// Columns in the stored order, in the inputs' order.
+    fn in_order(&self, op: &'static str, columns: RocmTensor) -> hip::Result<RocmTensor> {
+        match &self.order {
+            Some([_, places]) => select(op, columns, 1, places.clone()),
+            None => Ok(columns),
+        }
+    }
+
+    /// Rows as floats, as an embedding.
+    ///
+    /// # Shapes
+    /// - indices: any
+    /// - output: the shape of the indices, then `inputs`
+    ///
+    /// # Errors
+    /// `Invalid` for indices that are no integers or on another device; `Unsupported` for a dtype
+    /// other than f32, f16 and bf16; an error of the device. An index out of range is a fault, which
+    /// reads report.
+    pub fn embedding(&self, indices: RocmTensor, dtype: DType) -> Result<RocmTensor, RocmError> {
+        const OP: &str = "quant_embedding";
+        one_device(OP, &[&self.codes, &indices])?;
+        let from = indices.dtype_of();
+        if !from.is_int() && !from.is_uint() {
+            return invalid(OP, "indices of an int type", from.name());
+        }
+        let shape = [indices.dims(), &[self.shape[1]]].concat();
+        let count = indices.len();
+        let indices = packed(cast(indices, DType::I32)?)?;
+        let rows = self.floats(OP, [0, count], Some(&indices), dtype)?;
+        reshape(self.in_order(OP, rows)?, &shape)
+    }
+}
+
+/// The kernels' type of a tensor, which must be f32, f16 or bf16.
+fn narrow_type(op: &'static str, tensor: &RocmTensor) -> hip::Result<hip::DType> {
+    match float_type(op, tensor)? {
+        hip::DType::F64 => unsupported(op, tensor.dtype_of()),
+        ty => Ok(ty),
+    }
+}
+
+/// `x` as rows, after a check of its last axis.
+fn rows_of(op: &'static str, x: RocmTensor, width: usize) -> hip::Result<(RocmTensor, Vec<usize>)> {
+    match x.dims().split_last() {
+        Some((&last, leading)) if last == width => {
+            let leading = leading.to_vec();
+            let rows = leading.iter().product();
+            Ok((reshape(x, &[rows, width])?, leading))
+        }
+        _ => invalid(op, format!("a last axis of {width}"), format!("{:?}", x.dims())),
+    }
+}
+
+/// `x` times the weight turned, plus the bias. Sums are f32; on the way with floats, weights are
+/// first rounded to the dtype of `x`.
+///
+/// # Shapes
+/// - `x`: `[.., inputs]`
+/// - `bias`: `[outs]`
+/// - output: `[.., outs]`
+///
+/// # Errors
+/// `Invalid` if shapes, dtypes or devices do not fit; `Unsupported` for a dtype other than f32, f16
+/// and bf16; an error of the device.
+pub fn quant_linear(
+    x: RocmTensor,
+    weight: &QuantWeight,
+    bias: Option<RocmTensor>,
+) -> Result<RocmTensor, RocmError> {
+    const OP: &str = "quant_linear";
+    one_device(OP, &[&x, &weight.codes])?;
+    let ty = narrow_type(OP, &x)?;
+    let [outs, inputs] = weight.shape;
+    if let Some(bias) = &bias {
+        one_device(OP, &[&x, bias])?;
+        one_dtype(OP, &[&x, bias])?;
+        if bias.dims() != [outs] {
+            return invalid(OP, format!("a bias of shape [{outs}]"), format!("{:?}", bias.dims()));
+        }
+    }
+    let (mut x, mut shape) = rows_of(OP, x, inputs)?;
+    shape.push(outs);
+    let rows = x.dims()[0];
+    if let Some([order, _]) = &weight.order {
+        x = select(OP, x, 1, order.clone())?;
+    }
+    let out = RocmTensor::empty(x.hip_device(), [rows, outs], x.dtype_of())?;
+    if out.is_empty() {
+        return reshape(out, &shape);
+    }
+    if rows > MOST_ROWS {
+        by_floats(OP, x, weight, &out)?;
+        let out = reshape(out, &shape)?;
+        return match bias {
+            Some(bias) => binary(OP, Functor::Add, out, bias),
+            None => Ok(out),
+        };
+    }
+    let behind = weight.padded() - inputs;
+    if behind > 0 {
+        x = pad(OP, x, &[(0, 0), (0, behind)], Border::Constant(Scalar::Int(0)))?;
+    }
+    let (x, bias) = (packed(x)?, bias.map(packed).transpose()?);
+    let (kernel, grid) = kernel_of(weight, ty, rows, x.hip_device());
+    let [codes, upper, scales, extra] = weight.arrays();
+    let read = [Some(&x), codes, upper, scales, extra, bias.as_ref()];
+    views(OP, x.hip_device(), kernel, grid, &[weight.sizes(rows, 0)], &read, &[], &out)?;
+    reshape(out, &shape)
+}
+
+/// The kernel of a product with few rows, and its launch.
+fn kernel_of(weight: &QuantWeight, ty: hip::DType, rows: usize, device: &Device) -> (KernelName, Grid) {
+    let most = ROWS.into_iter().find(|&most| rows <= most).unwrap_or(MOST_ROWS);
+    let kernel = Template::qweight_product.functor(weight.functor()).ty(ty).int(most as i32);
+    let outs = OUTS[usize::from(device.block_threads() == 1)];
+    let per_access = if weight.format == WeightFormat::Int8 { 16 } else { 32 };
+    let accesses = (weight.padded() / per_access).min(MOST_THREADS);
+    (kernel, device.grid_rows(weight.shape[0].div_ceil(outs), accesses))
+}
+
+/// The product by rocBLAS, with some rows of weights as floats at a time.
+fn by_floats(op: &'static str, x: RocmTensor, weight: &QuantWeight, out: &RocmTensor) -> hip::Result<()> {
+    let [outs, inputs] = weight.shape;
+    let slab = (SLAB_BYTES / (inputs * x.dtype_size())).max(1);
+    for first in (0..outs).step_by(slab) {
+        let count = slab.min(outs - first);
+        let floats = weight.floats(op, [first, count], None, x.dtype_of())?;
+        let turned = swap_dims(floats, 0, 1)?;
+        product_to(Request::new(op, 1.0), x.clone(), turned, &narrow(out.clone(), 1, first, count)?)?;
+    }
+    Ok(())
+}
+
+/// The gradient of [`quant_linear`] with respect to `x`. All weights are floats of the gradient's
+/// dtype while it runs.
+///
+/// # Shapes
+/// - `grad`: `[.., outs]`
+/// - output: `[.., inputs]`
+///
+/// # Errors
+/// As for [`quant_linear`].
+pub fn quant_linear_x_backward(grad: RocmTensor, weight: &QuantWeight) -> Result<RocmTensor, RocmError> {
+    const OP: &str = "quant_linear_x_backward";
+    one_device(OP, &[&grad, &weight.codes])?;
+    narrow_type(OP, &grad)?;
+    let [outs, inputs] = weight.shape;
+    let (grad, mut shape) = rows_of(OP, grad, outs)?;
+    shape.push(inputs);
+    if grad.is_empty() {
+        return full_on(grad.hip_device(), shape, Scalar::Int(0), grad.dtype_of());
+    }
+    let floats = weight.floats(OP, [0, outs], None, grad.dtype_of())?;
+    let by_x = product(Request::gradient(OP, 1.0), grad, floats)?;
+    reshape(weight.in_order(OP, by_x)?, &shape)
+}

@@ -1,0 +1,50 @@
+//! The matrix of a linear layer or of an embedding, plain or quantised.
+
+use burn::tensor::{DType, Int, Tensor, TensorPrimitive};
+use burn_rocm::fused::{QuantWeight, quant_linear};
+
+use super::B;
+use super::ops::linear;
+use crate::error::Result;
+
+/// A matrix `[outputs, inputs]`.
+#[derive(Debug)]
+pub(super) enum Matrix {
+    /// Floats.
+    Plain(Tensor<B, 2>),
+    /// Codes with scales, which products read as they are.
+    Quantised(QuantWeight),
+}
+
+impl Matrix {
+    /// `x` times the matrix turned, plus the bias.
+    ///
+    /// # Shapes
+    /// - x: `[tokens, inputs]`; bias: `[outputs]`
+    /// - output: `[tokens, outputs]`
+    pub(super) fn product(&self, x: Tensor<B, 2>, bias: Option<&Tensor<B, 1>>) -> Result<Tensor<B, 2>> {
+        Ok(match self {
+            Self::Plain(weight) => linear(x, weight, bias),
+            Self::Quantised(weight) => {
+                let bias = bias.map(|bias| bias.clone().into_primitive().tensor());
+                let y = quant_linear(x.into_primitive().tensor(), weight, bias)?;
+                Tensor::from_primitive(TensorPrimitive::Float(y))
+            }
+        })
+    }
+
+    /// The rows at the indices, in this dtype.
+    ///
+    /// # Shapes
+    /// - indices: `[tokens]`
+    /// - output: `[tokens, inputs]`
+    pub(super) fn rows(&self, indices: Tensor<B, 1, Int>, dtype: DType) -> Result<Tensor<B, 2>> {
+        Ok(match self {
+            Self::Plain(table) => table.clone().select(0, indices),
+            Self::Quantised(weight) => {
+                let rows = weight.embedding(indices.into_primitive(), dtype)?;
+                Tensor::from_primitive(TensorPrimitive::Float(rows))
+            }
+        })
+    }
+}
