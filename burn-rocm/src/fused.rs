@@ -53,4 +53,4 @@ pub use crate::ops::pool::pool3d::{
 pub use crate::ops::softmax::{log_softmax, log_softmax_backward, softmax, softmax_backward};
 pub use crate::ops::support::{By, FusedOp, Support, supports};
 pub use crate::ops::transfer::upload;
-pub use crate::ops::{amp, optim};
+pub use crate::ops::{amp, decode, optim};

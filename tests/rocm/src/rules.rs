@@ -21,6 +21,7 @@ const NOT_BOUND_BY_MEMORY: &[Template] = &[
     Template::conv_forward,
     Template::ctc_alpha,
     Template::ctc_posterior,
+    Template::decode_attention,
     Template::interpolate_table,
     Template::matmul,
     Template::qmatmul,
