@@ -1,26 +1,39 @@
 // Draws a token from each row of logits: penalties, temperature, top-k, top-p, min-p, in this order.
 //
-// `sample_scores` uses the whole device: it applies penalties and temperature, and leaves the
-// greatest score of each CHUNK of a row. `sample_draw` has one block for a row. All sums of weights
-// are sums of integers, so they are exact and have no order: a weight is exp(score - greatest) in
-// units of 2^-40, and a token with less than half a unit has none and is never drawn. Among 2^20
-// tokens, those have less than 2^-21 of the probability.
+// `sample_scores` applies penalties and temperature, `sample_codes` turns scores into distances from
+// the row's greatest and counts them in bins; both use the whole device. `sample_draw` has one block
+// for a row. It looks up the bins first, and so reads the row only once or twice for each filter and
+// for the draw.
 //
-// The order of tokens is that of their distances from the greatest score in units of 2^-27; among
-// equals, the smaller id comes first. The cuts of top-k and top-p are found digit by digit of that
-// order, by histograms (radix select).
+// All sums of weights are sums of integers, so they are exact and need no order: a weight is
+// exp(-distance) in units of 2^-40. A token farther than FARTHEST has no weight and is never drawn.
+// Tokens are ordered by their distances in units of 2^-27, their codes; among equals, the smaller id
+// comes first. The cuts of top-k and top-p, and the token, are found digit by digit of code and id,
+// by histograms (radix select).
 #include "philox.h"
 
 // Must equal the constants in the host's decode/sample.rs.
-constexpr u32 CHUNK = 4096, PARAMETERS = 8, STATS = 3;
+constexpr u32 CHUNK = 4096, STATS = 4, BINS = 2048, VECTOR = 4, ID_BITS = 21;
 // A token's count of generations, and whether it is in the prompt.
 constexpr u32 IN_PROMPT = 1u << 30;
 
 constexpr f32 LEAST_SCORE = -__builtin_inff();
+constexpr f32 FARTHEST = 28.0f;           // e^-28 is 0.76 units
+constexpr u32 BIN_SHIFT = 21, NONE = ~0u; // of codes: 11 of 32 bits; no weight
 
 struct Choice {
     f32 temperature, top_k, top_p, min_p, repetition, presence, frequency, unused;
 };
+
+// What a chunk of a row has.
+struct Stats {
+    f32 most;  // the greatest score
+    f32 raw;   // the greatest logit
+    f32 sum;   // of exp(logit - raw)
+    u32 first; // the first token with the greatest score
+};
+
+DEVICE u64 pitch_of(u64 vocabulary) { return (vocabulary + VECTOR - 1) / VECTOR * VECTOR; }
 
 // A logit after penalties. A NaN counts as -inf.
 DEVICE f32 penalised(f32 x, const Choice &choice, u32 count) {
@@ -32,30 +45,79 @@ DEVICE f32 penalised(f32 x, const Choice &choice, u32 count) {
     return math::is_nan(x) ? LEAST_SCORE : x;
 }
 
-// scores[row][i]: the logit after penalties and temperature. stats[row][chunk]: the greatest score,
-// the greatest logit, and the sum of exp(logit - greatest logit).
+struct Lesser {
+    template <class C> DEVICE C operator()(C a, C b) const { return b < a ? b : a; }
+};
+
+// scores [rows, pitch]: the logits after penalties and temperature. Also clears the bins.
 template <class T>
 __global__ void sample_scores(u64 rows, u64 vocabulary, u64 chunks, const T *logits, const i32 *counts,
-                              const f32 *parameters, f32 *scores, f32 *stats) {
+                              const f32 *parameters, f32 *scores, f32 *stats, u32 *bin_counts, u64 *bin_weights) {
     for_each_row(rows * chunks, [=](u64 at) {
         u64 row = at / chunks, first = at % chunks * CHUNK;
         u64 count = vocabulary - first < CHUNK ? vocabulary - first : CHUNK;
         const Choice choice = reinterpret_cast<const Choice *>(parameters)[row];
         const T *from = logits + row * vocabulary + first;
         const i32 *seen = counts == nullptr ? counts : counts + row * vocabulary + first;
-        f32 *to = scores + row * vocabulary + first;
+        f32 *to = scores + row * pitch_of(vocabulary) + first;
         f32 temperature = choice.temperature > 0.0f ? choice.temperature : 1.0f;
         for_each_in_block(count, [=](u64 i) {
             to[i] = penalised(load(from[i]), choice, seen == nullptr ? 0u : (u32)seen[i]) / temperature;
         });
+        if (first == 0) {
+            for_each_in_block(BINS, [=](u64 b) { bin_counts[row * BINS + b] = 0, bin_weights[row * BINS + b] = 0; });
+        }
         sync_threads();
         f32 most = block_reduce_range(count, LEAST_SCORE, [=](u64 i) { return to[i]; }, Larger());
         f32 raw = block_reduce_range(count, LEAST_SCORE, [=](u64 i) { return (f32)load(from[i]); }, Larger());
         f32 base = raw == LEAST_SCORE ? 0.0f : raw;
         f32 sum = block_reduce_range(count, 0.0f, [=](u64 i) { return math::exp((f32)load(from[i]) - base); }, Plus());
-        if (threadIdx.x == 0) {
-            f32 *own = stats + at * STATS;
-            own[0] = most, own[1] = raw, own[2] = sum;
+        auto place = [=](u64 i) { return to[i] == most ? (u32)i : NONE; };
+        u32 least = block_reduce_range(count, NONE, place, Lesser());
+        if (threadIdx.x == 0) reinterpret_cast<Stats *>(stats)[at] = Stats{most, raw, sum, (u32)first + least};
+    });
+}
+
+DEVICE u64 weight_of(u32 code) { return (u64)(math::exp((f32)code * -0x1p-27f) * 0x1p40f + 0.5f); }
+
+// Turns scores into codes, in place, and adds up the tokens and weights of each bin of codes. Codes
+// behind the last token have no weight.
+__global__ void sample_codes(u64 rows, u64 vocabulary, u64 chunks, const f32 *stats, u32 *codes, u32 *bin_counts,
+                             u64 *bin_weights) {
+    SHARED(u32, block_counts, BINS);
+    SHARED(u64, block_weights, BINS);
+    u32 *counted = block_counts;
+    u64 *weighed = block_weights;
+    for_each_row(rows * chunks, [=](u64 at) {
+        u64 row = at / chunks, first = at % chunks * CHUNK, rest = pitch_of(vocabulary) - first;
+        u32 count = rest < CHUNK ? (u32)rest : CHUNK, inside = (u32)(vocabulary - first);
+        const Stats *own = reinterpret_cast<const Stats *>(stats) + row * chunks;
+        f32 most = block_reduce_range(chunks, LEAST_SCORE, [=](u64 c) { return own[c].most; }, Larger());
+        sync_threads(); // threads may still read the bins of the chunk before
+        for_each_in_block(BINS, [=](u64 b) { counted[b] = 0, weighed[b] = 0; });
+        sync_threads();
+        u32 *to = codes + row * pitch_of(vocabulary) + first;
+        for (u32 i = threadIdx.x; i < count; i += blockDim.x) {
+            f32 score = i < inside ? bit_cast<f32>(to[i]) : LEAST_SCORE;
+            f32 distance = i < inside && score == most ? 0.0f : most - score; // both may be infinite
+            u32 code = distance < FARTHEST ? (u32)(distance * 0x1p27f) : NONE;
+            code = i < inside ? code : NONE;
+            to[i] = code;
+            if (code == NONE) continue;
+            u32 bin = code >> BIN_SHIFT;
+            u64 weight = weight_of(code);
+            if constexpr (ONE_THREAD) {
+                counted[bin] += 1, weighed[bin] += weight;
+            } else {
+                atomic_add(counted + bin, 1u);
+                atomic_add(weighed + bin, weight);
+            }
+        }
+        sync_threads();
+        for (u32 b = threadIdx.x; b < BINS; b += blockDim.x) {
+            if (counted[b] == 0) continue;
+            atomic_add(bin_counts + row * BINS + b, counted[b]);
+            atomic_add(bin_weights + row * BINS + b, weighed[b]);
         }
     });
 }
@@ -67,149 +129,185 @@ DEVICE u64 upper_product(u64 a, u64 b) {
     return (a >> 32) * (b >> 32) + (left >> 32) + (middle >> 32);
 }
 
-// A row's scores as weights and places in the order.
-struct Ranked {
-    const f32 *scores;
-    f32 most;
-    u64 last;  // the last of the order that may be drawn
-    u64 least; // the least weight that may be drawn
-    DEVICE f32 distance(u64 i) const {
-        f32 x = scores[i];
-        return x == most ? 0.0f : most - x; // both may be infinite
-    }
-    static DEVICE u64 weight_of(f32 distance) { return (u64)(math::exp(-distance) * 0x1p40f + 0.5f); }
-    // Weights end at a distance of 28.5, so the distance in units of 2^-27 fits 32 bits.
-    static DEVICE u64 order_of(f32 distance, u64 i) { return (u64)(u32)(distance * 0x1p27f) << ID_BITS | i; }
-    // The weight if the token may be drawn, else 0.
-    DEVICE u64 weight(u64 i) const {
-        f32 d = distance(i);
-        if (!(d < FARTHEST)) return 0;
-        u64 w = weight_of(d);
-        return w >= least && order_of(d, i) <= last ? w : 0;
-    }
-    static constexpr u32 ID_BITS = 21;
-    static constexpr f32 FARTHEST = 28.5f;
-};
-
-constexpr u32 BINS = 2048, COLUMNS = 1024;
-
-// A block's working memory.
-struct Tables {
-    u64 *weights; // [BINS]
+// A row, and a block's working memory.
+struct Row {
+    const u32 *codes;
+    u32 pitch;
+    const u32 *bin_counts; // of the row's codes
+    const u64 *bin_weights;
+    u64 *weights; // [BINS]: of the digit that is being found
     u32 *counts;  // [BINS]
+    u32 *ids;     // [BINS]: a token of each
     u64 *sums;    // [1024]: one of each thread
-    u64 *found;   // [4]
+    u64 *found;   // [3]
 };
 
-// The sum of the values of the threads before this one. The total is left in tables.found[3].
-DEVICE u64 sum_before(u64 value, const Tables &tables) {
-    u64 before = 0;
-    if constexpr (!ONE_THREAD) {
-        u32 t = threadIdx.x;
-        sync_threads();
-        tables.sums[t] = value;
-        sync_threads();
-        for (u32 distance = 1; distance < blockDim.x; distance *= 2) {
-            u64 add = t >= distance ? tables.sums[t - distance] : 0;
-            sync_threads();
-            tables.sums[t] += add;
-            sync_threads();
-        }
-        before = tables.sums[t] - value;
-    }
-    if (threadIdx.x == blockDim.x - 1) tables.found[3] = before + value;
+// The sum of the values of the threads before this one.
+DEVICE u64 sum_before(u64 value, const Row &row) {
+    if constexpr (ONE_THREAD) return 0;
+    u32 t = threadIdx.x;
     sync_threads();
-    return before;
+    row.sums[t] = value;
+    sync_threads();
+    for (u32 distance = 1; distance < blockDim.x; distance *= 2) {
+        u64 add = t >= distance ? row.sums[t - distance] : 0;
+        sync_threads();
+        row.sums[t] += add;
+        sync_threads();
+    }
+    return row.sums[t] - value;
 }
 
-// Finds where the sums of value(0), value(1), .. pass `target`: leaves in `found` the first index
-// whose sum including itself is above it, and the sum before it. Returns whether there is one.
-template <class F> DEVICE bool search(u32 count, u64 target, const Tables &tables, F value) {
+// Finds the first i for which the sum of value(0..=i) is above `target`: leaves i and the sum before
+// it in `found`. Returns whether there is one.
+template <class F> DEVICE bool search(u32 count, u64 target, const Row &row, F value) {
     u32 each = (count + blockDim.x - 1) / blockDim.x, first = threadIdx.x * each;
     u32 end = first + each < count ? first + each : count;
     u64 own = 0;
     for (u32 i = first; i < end; ++i) own += value(i);
-    u64 before = sum_before(own, tables);
+    u64 before = sum_before(own, row);
+    if (threadIdx.x == 0) row.found[2] = 0;
+    sync_threads();
     if (before <= target && target < before + own) {
         for (u32 i = first; i < end; ++i) {
             u64 here = value(i);
             if (target < before + here) {
-                tables.found[0] = i, tables.found[1] = before;
+                row.found[0] = i, row.found[1] = before, row.found[2] = 1;
                 break;
             }
             before += here;
         }
     }
-    u64 total = tables.found[3];
     sync_threads();
-    return target < total;
+    return row.found[2] != 0;
 }
 
-// The place in the order of the last token of the shortest beginning that has `target` tokens or,
-// BY_WEIGHT, the weight `target`. If all tokens have less: ranked.last.
-template <bool BY_WEIGHT> DEVICE u64 cut(const Ranked &ranked, u64 vocabulary, u64 target, const Tables &tables) {
-    const u32 digits[5] = {11, 11, 10, 11, 10};
-    u64 prefix = 0;
-    u32 shift = 32 + Ranked::ID_BITS;
-    for (u32 level = 0; level < 5; ++level) {
-        u32 bits = digits[level], bins = 1u << bits;
-        shift -= bits;
-        for_each_in_block(bins, [=](u64 b) {
-            tables.counts[b] = 0;
-            if (BY_WEIGHT) tables.weights[b] = 0;
-        });
-        sync_threads();
-        for (u64 i = threadIdx.x; i < vocabulary; i += blockDim.x) {
-            f32 distance = ranked.distance(i);
-            if (!(distance < Ranked::FARTHEST)) continue;
-            u64 order = Ranked::order_of(distance, i);
-            if (order > ranked.last || (order >> shift) >> bits != prefix) continue;
-            u64 weight = Ranked::weight_of(distance);
-            if (weight == 0) continue;
-            u32 bin = (u32)(order >> shift) & (bins - 1);
-            if constexpr (ONE_THREAD) {
-                tables.counts[bin] += 1;
-                if (BY_WEIGHT) tables.weights[bin] += weight;
-            } else {
-                atomic_add(tables.counts + bin, 1u);
-                if (BY_WEIGHT) atomic_add(tables.weights + bin, weight);
+// Calls f(code, token) for the row's codes in a bin.
+template <class F> DEVICE void for_each_of_bin(const Row &row, u32 bin, F f) {
+    constexpr u32 AHEAD = ONE_THREAD ? 1 : 4; // loads that a thread issues at once
+    u32 step = blockDim.x * VECTOR;
+    for (u32 first = threadIdx.x * VECTOR; first < row.pitch; first += step * AHEAD) {
+        Vector<u32, VECTOR> codes[AHEAD];
+        UNROLLED
+        for (u32 a = 0; a < AHEAD; ++a) {
+            u32 at = first + a * step;
+            codes[a] = {{NONE, NONE, NONE, NONE}};
+            if (at < row.pitch) codes[a] = *reinterpret_cast<const Vector<u32, VECTOR> *>(row.codes + at);
+        }
+        UNROLLED
+        for (u32 a = 0; a < AHEAD; ++a) {
+            UNROLLED
+            for (u32 l = 0; l < VECTOR; ++l) {
+                if (codes[a].lane[l] >> BIN_SHIFT == bin) f(codes[a].lane[l], first + a * step + l);
             }
         }
-        sync_threads();
-        // The bin in which the sum reaches the target: passes target - 1.
-        bool any = search(bins, target - 1, tables,
-                          [=](u32 b) { return BY_WEIGHT ? tables.weights[b] : (u64)tables.counts[b]; });
-        if (!any) return ranked.last;
-        u32 bin = (u32)tables.found[0];
-        target -= tables.found[1];
-        prefix = prefix << bits | bin;
-        bool whole = BY_WEIGHT ? tables.counts[bin] == 1 : tables.counts[bin] == target;
-        sync_threads(); // the next level writes the tables
-        if (whole) return ((prefix + 1) << shift) - 1;
     }
-    return prefix;
 }
 
-// The total weight of what may be drawn. Leaves the weights of the columns, i % COLUMNS, in the
-// table.
-DEVICE u64 columns_of(const Ranked &ranked, u64 vocabulary, const Tables &tables) {
-    if constexpr (ONE_THREAD) {
-        for (u32 c = 0; c < COLUMNS; ++c) tables.weights[c] = 0;
-        for (u64 i = 0; i < vocabulary; ++i) tables.weights[i % COLUMNS] += ranked.weight(i);
-    } else {
-        for (u64 c = threadIdx.x; c < COLUMNS; c += blockDim.x) {
-            u64 sum = 0;
-            for (u64 i = c; i < vocabulary; i += COLUMNS) sum += ranked.weight(i);
-            tables.weights[c] = sum;
-        }
+// A beginning of the order.
+struct Cut {
+    u64 last;   // the place in the order, code and id, of its last token, or of a place before the next
+    u64 weight; // of its tokens
+    u32 token;  // the last token, if it was asked for
+};
+
+// The shortest beginning that has `target` tokens or, BY_WEIGHT, the weight `target`; everything if
+// all have less. `target` is above 0. With TOKEN, BY_WEIGHT, the last token is found too.
+template <bool BY_WEIGHT, bool TOKEN> DEVICE Cut cut(const Row &row, u64 target) {
+    const u32 *all_counts = row.bin_counts;
+    const u64 *all_weights = row.bin_weights;
+    bool any = search(BINS, target - 1, row, [=](u32 b) { return BY_WEIGHT ? all_weights[b] : (u64)all_counts[b]; });
+    u32 top = any ? (u32)row.found[0] : BINS;
+    u64 before = row.found[1];
+    sync_threads(); // the next search writes `found`
+    u64 weight = block_reduce_range(top, (u64)0, [=](u64 b) { return all_weights[b]; }, Plus());
+    if (!any) return Cut{~0ull, weight, 0};
+    target -= before;
+    u64 prefix = top;
+    u32 shift = 32 + ID_BITS - 11;
+    if (!TOKEN && (BY_WEIGHT ? all_counts[top] == 1 : all_counts[top] == target))
+        return Cut{((prefix + 1) << shift) - 1, weight + all_weights[top], 0};
+    for (u32 level = 0; level < 4; ++level) {
+        u32 bits = level == 0 || level == 2 ? 11 : 10, digits = 1u << bits;
+        shift -= bits;
+        u64 *weights = row.weights;
+        u32 *counts = row.counts, *ids = row.ids;
+        for_each_in_block(digits, [=](u64 d) { counts[d] = 0, weights[d] = 0; });
+        sync_threads();
+        for_each_of_bin(row, top, [=](u32 code, u32 token) {
+            u64 order = (u64)code << ID_BITS | token;
+            if ((order >> shift) >> bits != prefix) return;
+            u32 digit = (u32)(order >> shift) & (digits - 1);
+            if constexpr (ONE_THREAD) {
+                counts[digit] += 1, weights[digit] += weight_of(code);
+            } else {
+                atomic_add(counts + digit, 1u);
+                atomic_add(weights + digit, weight_of(code));
+            }
+            ids[digit] = token;
+        });
+        sync_threads();
+        search(digits, target - 1, row, [=](u32 d) { return BY_WEIGHT ? weights[d] : (u64)counts[d]; });
+        u32 digit = (u32)row.found[0];
+        target -= row.found[1];
+        weight += block_reduce_range(digit, (u64)0, [=](u64 d) { return weights[d]; }, Plus());
+        prefix = prefix << bits | digit;
+        u32 count = counts[digit], token = ids[digit];
+        u64 own = weights[digit];
+        sync_threads(); // the next level writes the tables
+        if (count == 1 || (!BY_WEIGHT && count == target)) return Cut{((prefix + 1) << shift) - 1, weight + own, token};
     }
-    sync_threads();
+    return Cut{prefix, weight, 0}; // not reached: the last digit has one token
+}
+
+// The tokens whose weight is at least `least`.
+DEVICE Cut cut_light(const Row &row, u64 least) {
+    u32 low = 0, high = (u32)(FARTHEST * 0x1p27f); // low has the weight; high may not
+    while (high - low > 1) {
+        u32 middle = low + (high - low) / 2;
+        if (weight_of(middle) >= least) low = middle;
+        else high = middle;
+    }
+    u32 top = low >> BIN_SHIFT;
+    const u64 *all_weights = row.bin_weights;
+    u64 weight = block_reduce_range(top, (u64)0, [=](u64 b) { return all_weights[b]; }, Plus());
     u64 own = 0;
-    for (u32 c = threadIdx.x; c < COLUMNS; c += blockDim.x) own += tables.weights[c];
-    sum_before(own, tables);
-    u64 total = tables.found[3];
-    sync_threads();
-    return total;
+    for_each_of_bin(row, top, [&](u32 code, u32) { own += code <= low ? weight_of(code) : 0; });
+    return Cut{((u64)(low + 1) << ID_BITS) - 1, weight + block_reduce(own, Plus()), 0};
+}
+
+// The parameters of `sample_draw`, in their order.
+template <class T> struct Drawing {
+    u64 rows, vocabulary, chunks, length;
+    const T *logits;
+    const u32 *codes, *bin_counts;
+    const u64 *bin_weights;
+    const f32 *stats, *parameters;
+    const u64 *seeds;
+    i32 *counts;
+    i64 *steps;
+    i32 *tokens;
+    f32 *chances;
+    i32 *ring;
+};
+
+// The logarithm of the softmax of a row's logits at the token.
+template <class T> DEVICE void leave_chance(const Drawing<T> &given, u64 row, u32 token) {
+    u64 chunks = given.chunks;
+    const Stats *own = reinterpret_cast<const Stats *>(given.stats) + row * chunks;
+    f32 raw = block_reduce_range(chunks, LEAST_SCORE, [=](u64 c) { return own[c].raw; }, Larger());
+    auto part = [=](u64 c) {
+        return own[c].raw == LEAST_SCORE ? own[c].sum : own[c].sum * math::exp(own[c].raw - raw);
+    };
+    f32 sum = block_reduce_range(chunks, 0.0f, part, Plus());
+    if (threadIdx.x == 0)
+        given.chances[row] = ((f32)load(given.logits[row * given.vocabulary + token]) - raw) - math::log(sum);
+}
+
+// The first token with the greatest score.
+DEVICE u32 most_likely(const Stats *own, u64 chunks) {
+    f32 most = block_reduce_range(chunks, LEAST_SCORE, [=](u64 c) { return own[c].most; }, Larger());
+    return block_reduce_range(chunks, NONE, [=](u64 c) { return own[c].most == most ? own[c].first : NONE; }, Lesser());
 }
 
 // tokens[row]: the token drawn. steps[row] counts the draws; the random number is that of the row's
@@ -217,66 +315,65 @@ DEVICE u64 columns_of(const Ranked &ranked, u64 vocabulary, const Tables &tables
 // (keeps the last tokens), chances (the logarithm of the softmax of the logits as given).
 template <class T>
 __global__ __launch_bounds__(1024) void sample_draw(u64 rows, u64 vocabulary, u64 chunks, u64 length, const T *logits,
-                                                    const f32 *scores, const f32 *stats, const f32 *parameters,
-                                                    const u64 *seeds, i32 *counts, i64 *steps, i32 *tokens,
-                                                    f32 *chances, i32 *ring) {
-    SHARED(u64, weight_bins, BINS);
-    SHARED(u32, count_bins, BINS);
+                                                    const u32 *codes, const u32 *bin_counts, const u64 *bin_weights,
+                                                    const f32 *stats, const f32 *parameters, const u64 *seeds,
+                                                    i32 *counts, i64 *steps, i32 *tokens, f32 *chances, i32 *ring) {
+    SHARED(u64, digit_weights, BINS);
+    SHARED(u32, digit_counts, BINS);
+    SHARED(u32, digit_ids, BINS);
     SHARED(u64, thread_sums, 1024);
-    SHARED(u64, places, 4);
-    const Tables tables{weight_bins, count_bins, thread_sums, places};
-    for_each_row(rows, [&](u64 row) {
-        const Choice choice = reinterpret_cast<const Choice *>(parameters)[row];
-        const f32 *own = stats + row * chunks * STATS;
-        f32 most = block_reduce_range(chunks, LEAST_SCORE, [=](u64 c) { return own[c * STATS]; }, Larger());
-        Ranked ranked{scores + row * vocabulary, most, ~0ull, 1};
-        u32 token = 0;
-        sync_threads();
+    SHARED(u64, places, 3);
+    const Drawing<T> given{rows,  vocabulary, chunks, length, logits, codes,  bin_counts, bin_weights,
+                           stats, parameters, seeds,  counts, steps,  tokens, chances,    ring};
+    for_each_row(rows, [&](u64 at) {
+        const Choice choice = reinterpret_cast<const Choice *>(parameters)[at];
+        u32 token;
         if (!(choice.temperature > 0.0f)) {
-            const f32 *all = ranked.scores;
-            u32 none = (u32)vocabulary;
-            auto is_most = [=](u64 i) { return all[i] == most ? (u32)i : none; };
-            token = block_reduce_range(vocabulary, none, is_most, [](u32 a, u32 b) { return b < a ? b : a; });
+            token = most_likely(reinterpret_cast<const Stats *>(stats) + at * chunks, chunks);
         } else {
-            if (choice.top_k > 0.0f && choice.top_k < (f32)vocabulary)
-                ranked.last = cut<false>(ranked, vocabulary, (u64)choice.top_k, tables);
+            u64 pitch = pitch_of(vocabulary);
+            const Row row{codes + at * pitch,
+                          (u32)pitch,
+                          bin_counts + at * BINS,
+                          bin_weights + at * BINS,
+                          digit_weights,
+                          digit_counts,
+                          digit_ids,
+                          thread_sums,
+                          places};
+            const u64 *all_weights = row.bin_weights;
+            Cut kept{~0ull, block_reduce_range(BINS, (u64)0, [=](u64 b) { return all_weights[b]; }, Plus()), 0};
+            if (choice.top_k > 0.0f && choice.top_k < (f32)vocabulary) kept = cut<false, false>(row, (u64)choice.top_k);
             if (choice.top_p < 1.0f) {
                 // A token stays while the weight before it is below top_p of the total.
-                f64 wanted = (f64)choice.top_p * (f64)columns_of(ranked, vocabulary, tables);
+                f64 wanted = (f64)choice.top_p * (f64)kept.weight;
                 u64 target = (u64)wanted;
                 if ((f64)target < wanted || target == 0) ++target;
-                ranked.last = cut<true>(ranked, vocabulary, target, tables);
+                Cut likely = cut<true, false>(row, target);
+                kept = likely.last < kept.last ? likely : kept;
             }
-            u64 least = (u64)(choice.min_p * 0x1p40f);
-            ranked.least = least > 1 ? least : 1;
-            u64 total = columns_of(ranked, vocabulary, tables);
-            Words words = philox(Words{{(u32)steps[row], (u32)((u64)steps[row] >> 32), 0, 0}}, (u32)seeds[row],
-                                 (u32)(seeds[row] >> 32));
-            u64 target = upper_product((u64)words.w[1] << 32 | words.w[0], total);
-            search(COLUMNS, target, tables, [=](u32 c) { return tables.weights[c]; });
-            u64 column = tables.found[0], rest = target - tables.found[1];
-            u32 high = (u32)((vocabulary - column + COLUMNS - 1) / COLUMNS);
-            sync_threads();
-            for_each_in_block(high, [=](u64 j) { tables.weights[j] = ranked.weight(column + j * COLUMNS); });
-            sync_threads();
-            search(high, rest, tables, [=](u32 j) { return tables.weights[j]; });
-            token = (u32)(column + tables.found[0] * COLUMNS);
+            if (choice.min_p > 0.0f) {
+                u64 least = (u64)(choice.min_p * 0x1p40f);
+                Cut heavy = cut_light(row, least > 1 ? least : 1);
+                kept = heavy.last < kept.last ? heavy : kept;
+            }
+            const Drawing<T> now = reload_parameters(given);
+            u64 step = (u64)now.steps[at], seed = now.seeds[at];
+            Words words = philox(Words{{(u32)step, (u32)(step >> 32), 0, 0}}, (u32)seed, (u32)(seed >> 32));
+            u64 target = upper_product((u64)words.w[1] << 32 | words.w[0], kept.weight);
+            token = cut<true, true>(row, target + 1).token;
         }
-        if (token >= (u32)vocabulary) token = 0;
-        if (chances != nullptr) {
-            f32 raw = block_reduce_range(chunks, LEAST_SCORE, [=](u64 c) { return own[c * STATS + 1]; }, Larger());
-            f32 sum = block_reduce_range(chunks, 0.0f, [=](u64 c) {
-                const f32 *at = own + c * STATS;
-                return at[1] == LEAST_SCORE ? at[2] : at[2] * math::exp(at[1] - raw);
-            }, Plus());
-            if (threadIdx.x == 0) chances[row] = ((f32)load(logits[row * vocabulary + token]) - raw) - math::log(sum);
-        }
+        // Reloaded: kept, they would not fit into the scalar registers beside the filters.
+        const Drawing<T> at_end = reload_parameters(given);
+        if (token >= (u32)at_end.vocabulary) token = 0;
+        if (at_end.chances != nullptr) leave_chance(at_end, at, token);
         sync_threads(); // all threads have read the step
         if (threadIdx.x == 0) {
-            tokens[row] = (i32)token;
-            if (ring != nullptr) ring[(u64)steps[row] % length * rows + row] = (i32)token;
-            if (counts != nullptr) counts[row * vocabulary + token] += 1;
-            steps[row] += 1;
+            at_end.tokens[at] = (i32)token;
+            if (at_end.ring != nullptr)
+                at_end.ring[(u64)at_end.steps[at] % at_end.length * at_end.rows + at] = (i32)token;
+            if (at_end.counts != nullptr) at_end.counts[at * at_end.vocabulary + token] += 1;
+            at_end.steps[at] += 1;
         }
         sync_threads();
     });

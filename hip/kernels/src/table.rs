@@ -404,6 +404,7 @@ families! {
     ]
     sample [
         sample_scores [Types(NARROW)],
+        sample_codes [],
         sample_draw [Types(NARROW)],
     ]
     heads [pack_heads [Ints(&[2, 4, 8, 16])]]

@@ -83,20 +83,6 @@ pub struct BlockCopy {
 
 /// The allocator of a cache's blocks of [`BLOCK`] tokens. Sequences share blocks: a block is free
 /// when the last sequence that has it lets go of it.
-///
-/// ```
-/// # use burn_rocm_nn::language::{Blocks, CacheError};
-/// let mut blocks = Blocks::new(4);
-/// let prompt = blocks.create();
-/// blocks.reserve(prompt, 40)?; // three blocks
-/// blocks.advance(prompt, 40)?;
-/// let answer = blocks.fork(prompt, 40)?; // shares them
-/// assert_eq!(blocks.blocks_free(), 1);
-/// // The third block has 8 tokens of both, so the first that appends gets its own.
-/// assert!(blocks.reserve(answer, 1)?.is_some());
-/// assert!(matches!(blocks.reserve(prompt, 9), Err(CacheError::OutOfBlocks { needed: 1, free: 0 })));
-/// # Ok::<(), CacheError>(())
-/// ```
 #[derive(Debug)]
 pub struct Blocks {
     /// How many sequences have each block.

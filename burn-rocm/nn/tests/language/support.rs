@@ -78,7 +78,12 @@ impl Setup {
 
     /// Appends random tokens to the sequences in layer 1 (layer 0 gets others), behind what `given`
     /// has. Does not advance.
-    pub(crate) fn append(&mut self, random: &Random, rows: &[Option<(SequenceId, usize)>], given: &mut [Given]) {
+    pub(crate) fn append(
+        &mut self,
+        random: &Random,
+        rows: &[Option<(SequenceId, usize)>],
+        given: &mut [Given],
+    ) {
         self.cache.bind(&mut self.batch, rows, 1).unwrap();
         let tokens = rows.iter().flatten().map(|row| row.1).sum();
         let shape = [tokens, self.heads, self.features];

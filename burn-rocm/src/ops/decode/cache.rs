@@ -347,7 +347,8 @@ pub fn append(
 ///
 /// # Errors
 /// `Invalid` for another number of rows or lengths beyond the rows' pages; `Unsupported` for a dtype
-/// whose keys the cache does not [take](CacheType::takes); an error of the device.
+/// whose keys the cache does not [take](CacheType::takes); `Capture` in a capture; an error of the
+/// device.
 pub fn gather(
     layer: &PagedLayer,
     batch: &PagedBatch,
@@ -373,6 +374,7 @@ pub fn gather(
     }
     let tokens = offsets[rows] as usize;
     let device = layer.pages[0].hip_device();
+    device.refuse_captured(GATHER, "the rows' lengths come from the host")?;
     let offsets = upload(TensorData::new(offsets, [rows + 1]), DType::I32, &layer.pages[0].rocm_device())?;
     let [keys, values] = [
         RocmTensor::empty(device, [tokens, heads, width], dtype)?,

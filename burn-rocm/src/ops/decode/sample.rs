@@ -18,11 +18,14 @@ use crate::tensor::{RocmTensor, one_device};
 const OP: &str = "decode::sample";
 const STATE: &str = "decode::SampleState";
 
-/// The scores of a block of `sample_scores`; the numbers of a row's parameters, and of a chunk's
-/// results. `CHUNK`, `PARAMETERS` and `STATS` of `sample.hip`.
+/// The scores of a block of `sample_scores`, and the numbers of its results; the numbers of a row's
+/// parameters; the bins of a row's codes; the codes of one read. `CHUNK`, `STATS`, `Choice`, `BINS`
+/// and `VECTOR` of `sample.hip`.
 const CHUNK: usize = 4096;
+const STATS: usize = 4;
 const PARAMETERS: usize = 8;
-const STATS: usize = 3;
+const BINS: usize = 2048;
+const VECTOR: usize = 4;
 /// The bit of a token's count that says that it is in the prompt. `IN_PROMPT` of `sample.hip`.
 const IN_PROMPT: i32 = 1 << 30;
 /// The most tokens of a vocabulary: `ID_BITS` of `sample.hip`.
@@ -253,14 +256,14 @@ impl SampleState {
     }
 }
 
-/// Draws a token for each row into [`SampleState::tokens`], in two launches, and counts it. The random
+/// Draws a token for each row into [`SampleState::tokens`], in three launches, and counts it. The random
 /// number of a draw is Philox 4x32-10 of the row's seed and of the number of its draws, which lies in
 /// device memory, so a captured graph draws others at each replay.
 ///
 /// A NaN is as unlikely as -inf. If logits are +inf, or all are -inf, the draw is among those
 /// equally. Tokens whose scores are closer than 2^-27, or than f32's rounding of the score, may
-/// count as equals. A token with less than 2^-41 of the most likely token's probability is never
-/// drawn.
+/// count as equals, but not for the most likely token. A token with less than e^-28 of the most
+/// likely token's probability is never drawn.
 ///
 /// # Shapes
 /// - `logits`: `[rows, vocabulary]` of F32, F16 or BF16
@@ -279,13 +282,19 @@ pub fn sample(logits: RocmTensor, state: &SampleState) -> hip::Result<()> {
     }
     let logits = packed(logits)?;
     let (device, ty, chunks) = (logits.hip_device(), logits.kernel_type()?, vocabulary.div_ceil(CHUNK));
-    let scores = RocmTensor::empty(device, [rows, vocabulary], DType::F32)?;
-    let stats = RocmTensor::empty(device, [rows, chunks, STATS], DType::F32)?;
+    let pitch = vocabulary.next_multiple_of(VECTOR);
+    // Scores, and then codes of as many bytes.
+    let scores = RocmTensor::empty(device, [rows, pitch], DType::F32)?.skip_check();
+    let stats = RocmTensor::empty(device, [rows, chunks, STATS], DType::F32)?.skip_check();
+    let bin_counts = RocmTensor::empty(device, [rows, BINS], DType::U32)?;
+    let bin_weights = RocmTensor::empty(device, [rows, BINS], DType::U64)?;
     let sizes = [rows, vocabulary, chunks].map(|n| Arg::U64(n as u64));
     let inputs = [Some(&logits), state.counts.as_ref(), Some(&state.parameters)];
     let grid = device.grid_rows(rows * chunks, CHUNK);
-    let outputs = [Some(&scores), Some(&stats)];
+    let outputs = [Some(&scores), Some(&stats), Some(&bin_counts), Some(&bin_weights)];
     views_to(OP, device, Template::sample_scores.ty(ty), grid, &sizes, &inputs, &[], &outputs)?;
+    let outputs = [Some(&scores), Some(&bin_counts), Some(&bin_weights)];
+    views_to(OP, device, Template::sample_codes.name(), grid, &sizes, &[Some(&stats)], &[], &outputs)?;
     let written = [state.counts.as_ref(), Some(&state.steps), Some(&state.tokens), state.chances.as_ref()];
     let written: Vec<_> = written.into_iter().chain([state.ring.as_ref()]).collect();
     written.iter().flatten().try_for_each(|tensor| may_be_written(OP, tensor))?;
@@ -295,6 +304,7 @@ pub fn sample(logits: RocmTensor, state: &SampleState) -> hip::Result<()> {
     };
     let length = state.ring.as_ref().map_or(1, |ring| ring.dims()[0]);
     let dims: Vec<Arg> = sizes.into_iter().chain([Arg::U64(length as u64)]).collect();
-    let inputs = [&logits, &scores, &stats, &state.parameters, &state.seeds].map(Some);
+    let inputs = [&logits, &scores, &bin_counts, &bin_weights, &stats, &state.parameters, &state.seeds];
+    let inputs = inputs.map(Some);
     views_to(OP, device, Template::sample_draw.ty(ty), grid, &dims, &inputs, &[], &written)
 }
