@@ -124,7 +124,7 @@ __global__ void decode_attention(Paged p, u32 group, u32 splits, u32 chunks, u32
                 INDEPENDENT
                 for (u32 c = 0; c < width; ++c) x[c] = (f32)load(keys[from + c]);
                 f32 factor = scale;
-                if constexpr (is_same<S, i8>::value) factor *= key_scales[from / width];
+                if constexpr (is_same<S, i8>::value) factor *= key_scales[from / pitch_of(p)];
                 for (u32 i = 0; i < count; ++i) {
                     const f32 *a = q[i], *b = x;
                     f32 dot = block_reduce_range(width, 0.0f, [=](u64 c) { return a[c] * b[c]; }, Plus());
@@ -146,7 +146,7 @@ __global__ void decode_attention(Paged p, u32 group, u32 splits, u32 chunks, u32
                 INDEPENDENT
                 for (u32 c = 0; c < width; ++c) x[c] = (f32)load(values[place[j] + c]);
                 f32 factor = 1.0f;
-                if constexpr (is_same<S, i8>::value) factor = value_scales[place[j] / width];
+                if constexpr (is_same<S, i8>::value) factor = value_scales[place[j] / pitch_of(p)];
                 for (u32 i = 0; i < count; ++i) {
                     if (!sees(at[i], key0 + j, window)) continue;
                     f32 weight = score[i][j] * factor;
@@ -220,7 +220,7 @@ __global__ __launch_bounds__(256) void decode_attention(Paged p, u32 group, u32 
         const T *from = queries + (first + token) * p.step0 + (unit.head * group + member) * width + column;
         UNROLLED
         for (u32 e = 0; e < EACH; ++e) {
-            q[i][e] = mine ? (f32)load(from[e]) : 0.0f;
+            q[i][e] = column + e < width ? (f32)load(from[e]) : 0.0f;
             sums[i][e] = 0.0f;
         }
     }
@@ -244,7 +244,8 @@ __global__ __launch_bounds__(256) void decode_attention(Paged p, u32 group, u32 
         for (u32 j = 0; j < DEEP; ++j) {
             u32 number = key0 + j * teams + team;
             inside[j] = page[j] != ~0u;
-            u64 vector = ((u64)page[j] * p.heads + unit.head) * PAGE + number % PAGE, from = vector * width + column;
+            u64 vector = ((u64)page[j] * p.heads + unit.head) * PAGE + number % PAGE,
+                from = vector * pitch_of(p) + column;
             key[j] = {}, value[j] = {};
             key_scale[j] = 1.0f, value_scale[j] = 1.0f;
             if (inside[j] && mine) {

@@ -43,7 +43,7 @@ __global__ void kv_write(Paged p, const T *keys, const T *values, const i32 *off
             return;
         }
         u32 width = (u32)p.width;
-        u64 scale = (u64)place / width;
+        u64 scale = (u64)place / pitch_of(p);
         put(width, keys + token * p.step0 + head * width, key_pages + place, key_scales + scale);
         put(width, values + token * p.step1 + head * width, value_pages + place, value_scales + scale);
     });
@@ -60,7 +60,8 @@ __global__ void kv_gather(Paged p, const S *key_pages, const S *value_pages, con
         T *key = keys + i * width, *value = values + i * width;
         f32 of_key = 1.0f, of_value = 1.0f;
         if constexpr (is_same<S, i8>::value) {
-            if (place >= 0) of_key = key_scales[(u64)place / width], of_value = value_scales[(u64)place / width];
+            if (place >= 0)
+                of_key = key_scales[(u64)place / pitch_of(p)], of_value = value_scales[(u64)place / pitch_of(p)];
         }
         for_each_in_block(width, [=](u64 c) {
             key[c] = store<T>::from(place < 0 ? 0.0f : (f32)load(key_pages[place + c]) * of_key);

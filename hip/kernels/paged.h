@@ -1,4 +1,5 @@
-// Keys and values of several sequences in pages of 16 tokens, [pages, heads, PAGE, width]. A table
+// Keys and values of several sequences in pages of 16 tokens, [pages, heads, PAGE, pitch], where the
+// pitch is the width rounded up to a multiple of 8, and the features behind the width are 0. A table
 // [rows, most] says in which page each 16 tokens of a row lie. A row is a sequence's place in the
 // batch. A page of one head is contiguous (4 KB for 128 features of 16 bits), so neighbouring lanes
 // read neighbouring 16 bytes, and one look-up serves 16 keys.
@@ -14,6 +15,8 @@ struct Paged {
     u64 pages, most;  // pages of the cache; pages that a row may have
     u64 step0, step1; // elements from one token to the next in the kernel's other operands
 };
+
+DEVICE u32 pitch_of(const Paged &p) { return ((u32)p.width + 7) / 8 * 8; }
 
 // A token's row and its place among the row's tokens. Row i has the tokens
 // offsets[i]..offsets[i + 1].
@@ -39,5 +42,5 @@ DEVICE i64 place_of(const Paged &p, const i32 *table, u32 row, u32 head, u32 pos
     if (page >= (u32)p.most) return -1;
     u32 id = (u32)table[(u64)row * p.most + page];
     if (id >= (u32)p.pages) return -1;
-    return (i64)((((u64)id * p.heads + head) * PAGE + position % PAGE) * p.width);
+    return (i64)((((u64)id * p.heads + head) * PAGE + position % PAGE) * pitch_of(p));
 }

@@ -211,6 +211,12 @@ struct Cut {
     u32 token;  // the last token, if it was asked for
 };
 
+// The shorter one. Member by member: a choice between two addresses would put both into memory.
+DEVICE Cut shorter(const Cut &a, const Cut &b) {
+    bool first = a.last < b.last;
+    return Cut{first ? a.last : b.last, first ? a.weight : b.weight, 0};
+}
+
 // The shortest beginning that has `target` tokens or, BY_WEIGHT, the weight `target`; everything if
 // all have less. `target` is above 0. With TOKEN, BY_WEIGHT, the last token is found too.
 template <bool BY_WEIGHT, bool TOKEN> DEVICE Cut cut(const Row &row, u64 target) {
@@ -349,13 +355,11 @@ __global__ __launch_bounds__(1024) void sample_draw(u64 rows, u64 vocabulary, u6
                 f64 wanted = (f64)choice.top_p * (f64)kept.weight;
                 u64 target = (u64)wanted;
                 if ((f64)target < wanted || target == 0) ++target;
-                Cut likely = cut<true, false>(row, target);
-                kept = likely.last < kept.last ? likely : kept;
+                kept = shorter(cut<true, false>(row, target), kept);
             }
             if (choice.min_p > 0.0f) {
                 u64 least = (u64)(choice.min_p * 0x1p40f);
-                Cut heavy = cut_light(row, least > 1 ? least : 1);
-                kept = heavy.last < kept.last ? heavy : kept;
+                kept = shorter(cut_light(row, least > 1 ? least : 1), kept);
             }
             const Drawing<T> now = reload_parameters(given);
             u64 step = (u64)now.steps[at], seed = now.seeds[at];

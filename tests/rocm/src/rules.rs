@@ -25,6 +25,7 @@ const NOT_BOUND_BY_MEMORY: &[Template] = &[
     Template::interpolate_table,
     Template::matmul,
     Template::qmatmul,
+    Template::sample_codes,
     Template::sample_draw,
     Template::scan_tiles,
     Template::sort_merge,

@@ -13,7 +13,7 @@ pub struct KvCacheConfig {
     pub layers: usize,
     /// Heads of keys and values.
     pub heads: usize,
-    /// Features of a head: a multiple of 8 up to 256.
+    /// Features of a head, up to 256. Memory has them rounded up to a multiple of 8.
     pub features: usize,
     /// Blocks of [`BLOCK`] tokens, shared among all sequences.
     pub blocks: usize,

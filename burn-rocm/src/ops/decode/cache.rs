@@ -55,7 +55,7 @@ impl CacheType {
     /// The bytes of the keys and values of a token in one layer.
     pub fn bytes_of_token(self, heads: usize, width: usize) -> usize {
         let scales = if self == Self::I8 { 2 * heads * size_of::<f32>() } else { 0 };
-        2 * heads * width * self.dtype().size() + scales
+        2 * heads * pitch_of(width) * self.dtype().size() + scales
     }
 }
 
@@ -63,19 +63,25 @@ impl CacheType {
 /// share the memory.
 #[derive(Clone, Debug)]
 pub struct PagedLayer {
-    /// Keys and values, `[pages, heads, PAGE, width]`.
+    /// Keys and values, `[pages, heads, PAGE, pitch]`: features are padded with zeros to a multiple of
+    /// 8, so that each vector begins at 16 bytes.
     pub(super) pages: [RocmTensor; 2],
     /// Their scales `[pages, heads, PAGE]`, if they are integers.
     pub(super) scales: Option<[RocmTensor; 2]>,
     pub(super) stored: CacheType,
+    width: usize,
+}
+
+/// The features of a vector in memory. `pitch_of` of `paged.h`.
+fn pitch_of(width: usize) -> usize {
+    width.next_multiple_of(8)
 }
 
 impl PagedLayer {
     /// Memory for so many pages of `heads` heads of `width` features, all zeros.
     ///
     /// # Errors
-    /// `Invalid` unless there is a page and a head, and the features are a multiple of 8 up to 256;
-    /// `OutOfMemory`.
+    /// `Invalid` unless there is a page and a head, and 1 to 256 features; `OutOfMemory`.
     pub fn new(
         device: &RocmDevice,
         pages: usize,
@@ -84,22 +90,23 @@ impl PagedLayer {
         stored: CacheType,
     ) -> hip::Result<Self> {
         let fits = pages.checked_mul(heads * PAGE).is_some_and(|vectors| vectors <= MAX_REACH);
-        if pages == 0 || heads == 0 || !fits || width == 0 || width > 256 || !width.is_multiple_of(8) {
-            let expected = "pages and heads, and features that are a multiple of 8 up to 256";
+        if pages == 0 || heads == 0 || !fits || !(1..=256).contains(&width) {
+            let expected = "pages and heads, and 1 to 256 features";
             let found = format!("{pages} pages, {heads} heads, {width} features");
             return invalid("decode::PagedLayer", expected, found);
         }
         let device = device.open()?;
         let zeros = |shape: &[usize], dtype| full_on(&device, shape.to_vec(), 0.into(), dtype);
-        let page = || zeros(&[pages, heads, PAGE, width], stored.dtype());
+        let page = || zeros(&[pages, heads, PAGE, pitch_of(width)], stored.dtype());
         let scale = || zeros(&[pages, heads, PAGE], DType::F32);
         let scales = if stored == CacheType::I8 { Some([scale()?, scale()?]) } else { None };
-        Ok(Self { pages: [page()?, page()?], scales, stored })
+        Ok(Self { pages: [page()?, page()?], scales, stored, width })
     }
 
     /// `[pages, heads, PAGE, width]`.
     pub fn dims(&self) -> [usize; 4] {
-        std::array::from_fn(|axis| self.pages[0].dims()[axis])
+        let &[pages, heads, tokens, _] = self.pages[0].dims() else { return [0; 4] };
+        [pages, heads, tokens, self.width]
     }
 
     /// How keys and values are stored.
