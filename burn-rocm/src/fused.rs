@@ -57,4 +57,4 @@ pub use crate::ops::qweight::{
 pub use crate::ops::softmax::{log_softmax, log_softmax_backward, softmax, softmax_backward};
 pub use crate::ops::support::{By, FusedOp, Support, supports};
 pub use crate::ops::transfer::upload;
-pub use crate::ops::{amp, optim};
+pub use crate::ops::{amp, decode, optim};

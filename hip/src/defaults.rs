@@ -239,6 +239,11 @@ fixed! {
     "burn-rocm/src/ops/sort.rs", "SERIAL_TILE" = "16384";
         Guess("its keys fit into a core's cache");
         "the same on the CPU device";
+    "burn-rocm/src/ops/decode/attention.rs", "BLOCKS_PER_UNIT" = "4";
+        Guess("two to four blocks are resident by their registers");
+        "blocks for each compute unit of attention over a paged cache";
+    "burn-rocm/src/ops/decode/sample.rs", "CHUNK" = "4096"; BUSY;
+        "logits that one block prepares";
     "burn-rocm/src/ops/multi_tensor.rs", "PIECE" = "4096"; BUSY;
         "elements of a block of an optimizer's step";
     "burn-rocm/src/ops/multi_tensor.rs", "SHORT_PIECE" = "1024"; BUSY;

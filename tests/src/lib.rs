@@ -49,6 +49,11 @@ mod guide_doctor {}
 #[doc = include_str!("../../docs/guide/tuning.md")]
 mod guide_tuning {}
 
+/// The Rust blocks of the guide's page on language models are doc tests too.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guide/language-models.md")]
+mod guide_language_models {}
+
 /// The Rust blocks of the guide's page on other libraries are doc tests too.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/guide/interop.md")]

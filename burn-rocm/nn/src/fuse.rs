@@ -173,6 +173,11 @@ impl<B: Backend> Route<B> {
         }
     }
 
+    /// An int tensor of this backend as a tensor of `B`.
+    pub(crate) fn ints<const D: usize>(&self, tensor: RocmTensor) -> Tensor<B, D, Int> {
+        Tensor::from_primitive(cast(tensor))
+    }
+
     /// A bool tensor as this backend's.
     pub(crate) fn bool<const D: usize>(&self, tensor: Tensor<B, D, Bool>) -> RocmTensor {
         cast(tensor.into_primitive())

@@ -16,6 +16,7 @@ pub(crate) mod compare;
 pub(crate) mod conv;
 pub(crate) mod copy;
 pub(crate) mod create;
+pub mod decode;
 pub(crate) mod embedding;
 pub(crate) mod fft;
 pub(crate) mod hypot;

@@ -4,6 +4,8 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use burn::tensor::Tensor;
+use burn_rocm::fused::decode::{self, SampleState, SampleTables};
+use burn_rocm::{RocmTensor, read_with_fault};
 
 use crate::error::{Error, Result};
 use crate::model::{B, Cache, Logits, Model};
@@ -44,6 +46,9 @@ pub struct Session<'a> {
     cache: Cache,
     /// The tokens whose keys and values are in the cache.
     text: Vec<u32>,
+    /// Draws the tokens, on the device.
+    state: SampleState,
+    /// Draws a seed for each text.
     rng: Rng,
 }
 
@@ -51,9 +56,12 @@ impl<'a> Session<'a> {
     /// A session without text, with room for `context` tokens.
     ///
     /// # Errors
-    /// As [`Cache::new`].
+    /// As [`Cache::new`]; an error of the device.
     pub fn new(model: &'a Model, context: usize, seed: u64) -> Result<Self> {
-        Ok(Self { model, cache: Cache::new(model, context)?, text: Vec::new(), rng: Rng::new(seed) })
+        let cache = Cache::new(model, context)?;
+        let tables = SampleTables { counts: true, chances: true, ring: 0 };
+        let state = SampleState::new(model.device(), 1, model.config().vocabulary, tables)?;
+        Ok(Self { model, cache, text: Vec::new(), state, rng: Rng::new(seed) })
     }
 
     /// Generates a text after this prompt. If the prompt starts as the text of the session does,
@@ -87,7 +95,8 @@ impl<'a> Session<'a> {
         if options.tokens == 0 {
             return Ok(timing);
         }
-        let mut next = self.choose(logits, options)?;
+        self.state.set(0, &options.sampling.on_device(self.rng.bits()), &self.text)?;
+        let mut next = self.choose(logits)?;
         timing.to_first = start.elapsed();
 
         let start = Instant::now();
@@ -97,22 +106,28 @@ impl<'a> Session<'a> {
             }
             let logits = self.model.forward(&[next], &mut self.cache, Logits::Last)?;
             self.text.push(next);
-            next = self.choose(logits, options)?;
+            next = self.choose(logits)?;
             timing.generated += 1;
         }
         timing.generation = start.elapsed();
         Ok(timing)
     }
 
-    /// Reads the logits, and draws a token.
-    fn choose(&mut self, logits: Tensor<B, 2>, options: &Options) -> Result<u32> {
-        let data = logits.try_into_data().map_err(|why| Error::Read(why.to_string()))?;
-        let logits: Vec<f32> = data.to_vec().map_err(|why| Error::Read(format!("{why:?}")))?;
-        if logits.iter().any(|logit| logit.is_nan()) {
+    /// Draws a token on the device, and reads it.
+    fn choose(&mut self, logits: Tensor<B, 2>) -> Result<u32> {
+        decode::sample(logits.into_primitive().tensor(), &self.state)?;
+        let first = |tensor: RocmTensor| -> Result<f64> {
+            let (data, fault) = read_with_fault(tensor)?;
+            fault.map_or(Ok(()), Err)?;
+            data.iter::<f64>().next().ok_or_else(|| Error::Read("a model without logits".to_owned()))
+        };
+        // A NaN among the logits makes the probability NaN.
+        if let Some(chances) = self.state.chances()
+            && first(chances)?.is_nan()
+        {
             return Err(Error::NotNumbers);
         }
-        let next = options.sampling.next(&logits, &self.text, &mut self.rng);
-        next.ok_or_else(|| Error::Read("a model without logits".to_owned()))
+        Ok(first(self.state.tokens())? as u32)
     }
 }
 

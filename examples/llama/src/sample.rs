@@ -1,6 +1,9 @@
-//! Choosing the next token from logits, on the host.
+//! How the next token is chosen from logits. The device draws it (`burn_rocm::fused::decode`); what is
+//! here computes the same probabilities on the host, against which tests hold the device.
 
 use std::collections::BTreeSet;
+
+use burn_rocm::fused::decode;
 
 use crate::config::Generation;
 use crate::error::{Error, Result};
@@ -45,6 +48,20 @@ impl Sampling {
             top_p: generation.top_p.unwrap_or(1.0),
             min_p: generation.min_p.unwrap_or(0.0),
             repetition_penalty,
+        }
+    }
+
+    /// The same for the device.
+    pub fn on_device(&self, seed: u64) -> decode::Sampling {
+        let Self { temperature, top_k, top_p, min_p, repetition_penalty } = *self;
+        decode::Sampling {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            repetition_penalty,
+            seed,
+            ..decode::Sampling::default()
         }
     }
 

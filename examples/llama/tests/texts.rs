@@ -5,6 +5,8 @@ mod shared;
 
 use std::path::{Path, PathBuf};
 
+use burn::tensor::{Tensor, TensorData};
+use burn_rocm::fused::decode::{self, SampleState, SampleTables};
 use burn_rocm_llama::Rng;
 use burn_rocm_llama::sample::Sampling;
 use burn_rocm_llama::text::{Chat, Message, Stream, Tokens};
@@ -147,6 +149,32 @@ struct Settings {
     repetition_penalty: Option<f64>,
 }
 
+/// The device draws as often, too.
+fn drawn_on_the_device(sampling: &Sampling, logits: &[f32], text: &[u32], probabilities: &[f64]) {
+    let (rows, vocabulary, draws) = (100, logits.len(), 200);
+    let device = burn_rocm::RocmDevice::default();
+    let tables = SampleTables { counts: true, ..SampleTables::default() };
+    let mut counts = vec![0.0; vocabulary];
+    let state = SampleState::new(&device, rows, vocabulary, tables).expect("a state");
+    let all = TensorData::new(logits.repeat(rows), [rows, vocabulary]);
+    let all = Tensor::<burn_rocm::Rocm, 2>::from_data(all, &device).into_primitive().tensor();
+    for draw in 0..draws {
+        // Set again for each draw, so that none counts for the next one's penalty.
+        for row in 0..rows {
+            let seed = (draw * rows + row) as u64;
+            state.set(row, &sampling.on_device(seed), text).expect("settings in range");
+        }
+        decode::sample(all.clone(), &state).expect("a draw");
+        let (tokens, _) = burn_rocm::read_with_fault(state.tokens()).expect("tokens");
+        tokens.iter::<i64>().for_each(|token| counts[token as usize] += 1.0);
+    }
+    let draws = (draws * rows) as f64;
+    for (count, expected) in counts.iter().zip(probabilities) {
+        let (mean, spread) = (expected * draws, (expected * draws).sqrt());
+        assert!((count - mean).abs() <= 4.0 * spread + 1.0, "{sampling:?}: {count} draws, not {mean}");
+    }
+}
+
 #[test]
 fn tokens_are_drawn_from_the_probabilities_of_transformers() {
     let cases: Vec<SamplingCase> = read("sampling.json");
@@ -180,6 +208,7 @@ fn tokens_are_drawn_from_the_probabilities_of_transformers() {
             let (mean, spread) = (expected * draws as f64, (expected * draws as f64).sqrt());
             assert!((count - mean).abs() <= 4.0 * spread + 1.0, "{sampling:?}: {count} draws, not {mean}");
         }
+        drawn_on_the_device(&sampling, &logits, &text, &probabilities);
     }
 }
 

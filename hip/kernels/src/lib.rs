@@ -37,6 +37,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("matrix_cores.h", include_str!("../matrix_cores.h")),
     ("normal.h", include_str!("../normal.h")),
     ("packed.h", include_str!("../packed.h")),
+    ("paged.h", include_str!("../paged.h")),
     ("philox.h", include_str!("../philox.h")),
     ("pool_window.h", include_str!("../pool_window.h")),
     ("qweight.h", include_str!("../qweight.h")),

@@ -152,6 +152,12 @@ const AFFINE: &[[DType; 2]] = &[[F32, F32], [F64, F64], [F16, F16], [BF16, BF16]
 const GRADIENTS: &[[DType; 2]] = &[[F32, F32], [F64, F64], [F16, F16], [BF16, BF16], [F32, F16], [F32, BF16]];
 /// The types of results that are summed, and of their sums or the sums of their parts.
 const SUMMED: &[[DType; 2]] = &[[F32, F32], [F16, F16], [BF16, BF16], [F16, F32], [BF16, F32]];
+/// The types of keys and values as they are computed, and as a cache stores them.
+const CACHED: &[[DType; 2]] =
+    &[[F32, F32], [F16, F16], [BF16, BF16], [F32, F16], [F32, BF16], [F32, I8], [F16, I8], [BF16, I8]];
+/// The same the other way around.
+const GATHERED: &[[DType; 2]] =
+    &[[F32, F32], [F16, F16], [BF16, BF16], [F16, F32], [BF16, F32], [I8, F32], [I8, F16], [I8, BF16]];
 /// The features of a head for which attention on matrix cores has tiles.
 const HEADS: &[i32] = &[32, 64, 96, 128, 256];
 const TRAINED_HEADS: &[i32] = HEADS.split_at(4).0;
@@ -389,6 +395,20 @@ families! {
     attention_softmax [
         attention_softmax [Types(&[F32]), Ints(&[2, 4])],
         attention_softmax_backward [Types(&[F32]), Ints(&[2, 4])],
+    ]
+    kv_cache [
+        kv_write [Pairs(CACHED)],
+        kv_gather [Pairs(GATHERED)],
+        kv_advance [],
+    ]
+    decode [
+        decode_attention [Pairs(CACHED), Ints(&[1, 2, 4, 8])],
+        decode_combine [Types(NARROW)],
+    ]
+    sample [
+        sample_scores [Types(NARROW)],
+        sample_codes [],
+        sample_draw [Types(NARROW)],
     ]
     heads [pack_heads [Ints(&[2, 4, 8, 16])]]
     norm [

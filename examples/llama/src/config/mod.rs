@@ -182,7 +182,9 @@ impl Config {
 
     /// Bytes that the keys and values of so many tokens take.
     pub fn cache_bytes(&self, tokens: usize, element: usize) -> usize {
-        2 * self.layers.len() * self.kv_heads * self.head_dim * tokens * element
+        // Memory is in blocks of 16 tokens, whose vectors begin at multiples of 8 elements.
+        let (tokens, features) = (tokens.next_multiple_of(16), self.head_dim.next_multiple_of(8));
+        2 * self.layers.len() * self.kv_heads * features * tokens * element
     }
 }
 

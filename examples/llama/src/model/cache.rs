@@ -1,12 +1,18 @@
 //! The keys and values of the tokens so far.
 
 use burn::tensor::{DType, Tensor, TensorData};
-use burn_rocm::RocmDevice;
+use burn_rocm::fused::decode::{self, CacheType, DecodeOptions, PAGE, PagedBatch, PagedLayer};
+use burn_rocm::fused::{AttentionInferenceOptions, PackedOffsets, attention_packed_inference};
+use burn_rocm::{RocmDevice, RocmTensor};
 
-use super::ops::Angles;
+use super::ops::{Angles, Scores, primitive, wrap};
 use super::{B, Model};
 use crate::config::Rope;
 use crate::error::{Error, Result};
+
+/// The most tokens of a call that attend to the cache's pages where they are. For more, all keys and
+/// values are gathered, and attention's kernels for long sequences run.
+const FEW: usize = 16;
 
 /// The keys and values of a sequence, in memory that is allocated once, and the angles of its
 /// positions.
@@ -14,9 +20,14 @@ use crate::error::{Error, Result};
 pub struct Cache {
     capacity: usize,
     len: usize,
-    /// Keys and values of each layer, `[1, kv_heads, capacity, head_dim]`; `None` before its first
-    /// token.
-    layers: Vec<Option<[Tensor<B, 4>; 2]>>,
+    layers: Vec<PagedLayer>,
+    /// The sequence on the device, for calls of few tokens and of many.
+    few: PagedBatch,
+    many: PagedBatch,
+    /// The tokens of the call that runs.
+    call: usize,
+    /// Of queries, keys and values.
+    dtype: DType,
     /// Cosines and sines of all positions, for each rotary embedding.
     tables: Vec<Angles>,
 }
@@ -25,18 +36,30 @@ impl Cache {
     /// An empty cache with room for so many tokens.
     ///
     /// # Errors
-    /// [`Error::Argument`] for more tokens than the model was made for, and for none.
+    /// [`Error::Argument`] for more tokens than the model was made for, and for none; an error of the
+    /// device.
     pub fn new(model: &Model, capacity: usize) -> Result<Self> {
-        let config = model.config();
+        let (config, device) = (model.config(), model.device());
         if !(1..=config.context).contains(&capacity) {
             let expected = format!("1 to {} tokens, for which the model was made", config.context);
             return Err(Error::Argument { name: "context", expected, found: capacity.to_string() });
         }
-        let table = |rope| table(rope, capacity, model.device(), model.dtype());
+        let table = |rope| table(rope, capacity, device, model.dtype());
+        let stored = match model.dtype() {
+            DType::F16 => CacheType::F16,
+            DType::BF16 => CacheType::BF16,
+            _ => CacheType::F32,
+        };
+        let pages = capacity.div_ceil(PAGE);
+        let layer = |_| PagedLayer::new(device, pages, config.kv_heads, config.head_dim, stored);
         Ok(Self {
             capacity,
             len: 0,
-            layers: config.layers.iter().map(|_| None).collect(),
+            layers: config.layers.iter().map(layer).collect::<std::result::Result<_, _>>()?,
+            few: PagedBatch::new(device, 1, pages, FEW)?,
+            many: PagedBatch::new(device, 1, pages, capacity)?,
+            call: 0,
+            dtype: model.dtype(),
             tables: config.ropes.iter().map(table).collect(),
         })
     }
@@ -76,24 +99,46 @@ impl Cache {
         Angles { cos: of(cos), sin: of(sin) }
     }
 
-    /// Writes a layer's keys and values `[1, kv_heads, tokens, head_dim]` behind those of the
-    /// tokens so far, in place. Returns all of them, as views of the cache.
-    pub(super) fn append(&mut self, layer: usize, new: [Tensor<B, 4>; 2]) -> [Tensor<B, 4>; 2] {
-        let [batch, heads, tokens, features] = new[0].dims();
-        let shape = [batch, heads, self.capacity, features];
-        let (device, dtype) = (new[0].device(), new[0].dtype());
-        let old = self.layers[layer]
-            .take()
-            .unwrap_or_else(|| [(); 2].map(|()| Tensor::zeros(shape, (&device, dtype))));
-        let end = self.len + tokens;
-        let [mut keys, mut values] = old;
-        let [new_keys, new_values] = new;
-        // Nobody else holds the buffers, so the backend writes in place.
-        keys = keys.slice_assign([0..batch, 0..heads, self.len..end, 0..features], new_keys);
-        values = values.slice_assign([0..batch, 0..heads, self.len..end, 0..features], new_values);
-        let all = [keys.clone().narrow(2, 0, end), values.clone().narrow(2, 0, end)];
-        self.layers[layer] = Some([keys, values]);
-        all
+    /// The sequence as a call of so many tokens sees it.
+    fn batch(&self) -> &PagedBatch {
+        if self.call <= FEW { &self.few } else { &self.many }
+    }
+
+    /// Begins a call of so many tokens, for which there is room.
+    pub(super) fn begin(&mut self, tokens: usize) -> Result<()> {
+        self.call = tokens;
+        let pages: Vec<u32> = (0..self.capacity.div_ceil(PAGE) as u32).collect();
+        Ok(self.batch().write(&[(&pages, self.len, tokens)])?)
+    }
+
+    /// Writes a layer's keys and values of the call's tokens behind those of the tokens so far, and
+    /// computes attention to all of them. Causal: a token sees those before it.
+    ///
+    /// # Shapes
+    /// - query, output: `[tokens, heads, features]`
+    /// - key, value: `[tokens, kv_heads, features]`
+    pub(super) fn attend(
+        &self,
+        layer: usize,
+        [query, key, value]: [Tensor<B, 3>; 3],
+        scores: Scores,
+    ) -> Result<Tensor<B, 3>> {
+        let (layer, batch) = (&self.layers[layer], self.batch());
+        let [query, key, value] = [query, key, value].map(primitive);
+        decode::append(layer, batch, key.clone(), value.clone())?;
+        let Scores { scale, softcap, window } = scores;
+        let scale = Some(scale);
+        if self.call <= FEW {
+            let options = DecodeOptions { scale, softcap, window };
+            return Ok(wrap(decode::attention(layer, batch, query, &options)?));
+        }
+        let [key, value, keys]: [RocmTensor; 3] = match self.len {
+            0 => [key, value, batch.offsets()],
+            len => decode::gather(layer, batch, &[len + self.call], self.dtype)?,
+        };
+        let offsets = PackedOffsets { queries: batch.offsets(), keys };
+        let options = AttentionInferenceOptions { scale, softcap, causal: true, window };
+        Ok(wrap(attention_packed_inference(query, key, value, &offsets, &options)?))
     }
 
     /// Counts tokens whose keys and values all layers have appended.

@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 
 use super::matrix::Matrix;
-use super::ops::{Scores, attention, gated, rms_norm, rotate};
+use super::ops::{Scores, gated, rms_norm, rotate};
 use super::{B, Cache};
 use crate::config::{Config, LayerConfig};
 use crate::error::Result;
@@ -50,7 +50,7 @@ impl Layer {
         hidden: Tensor<B, 2>,
         config: &Config,
         settings: &LayerConfig,
-        cache: &mut Cache,
+        cache: &Cache,
     ) -> Result<Tensor<B, 2>> {
         let x = rms_norm(hidden.clone(), &self.attention_norm, config.epsilon)?;
         let mut attended = self.attend(x, config, settings, cache)?;
@@ -73,7 +73,7 @@ impl Layer {
         x: Tensor<B, 2>,
         config: &Config,
         settings: &LayerConfig,
-        cache: &mut Cache,
+        cache: &Cache,
     ) -> Result<Tensor<B, 2>> {
         let [tokens, _] = x.dims();
         let heads =
@@ -87,9 +87,11 @@ impl Layer {
         }
         let angles = cache.angles(settings.rope, tokens);
         let (query, key) = (rotate(query, &angles), rotate(key, &angles));
-        let all = cache.append(self.index, [key, value]);
+        let packed = |x: Tensor<B, 4>, count| x.swap_dims(1, 2).reshape([tokens, count, config.head_dim]);
+        let query = packed(query, config.heads);
+        let [key, value] = [key, value].map(|x| packed(x, config.kv_heads));
         let scores = Scores { scale: config.scale, softcap: config.score_softcap, window: settings.window };
-        let context = attention(query, all, scores)?.swap_dims(1, 2);
-        self.output.forward(context.reshape([tokens, config.heads * config.head_dim]))
+        let context = cache.attend(self.index, [query, key, value], scores)?;
+        Ok(self.output.forward(context.reshape([tokens, config.heads * config.head_dim])))
     }
 }

@@ -79,6 +79,7 @@ impl Model {
             return Err(Error::Token { token, vocabulary });
         }
         cache.check(tokens.len())?;
+        cache.begin(tokens.len())?;
 
         let ids: Vec<i32> = tokens.iter().map(|&token| token as i32).collect();
         let ids =

@@ -2,7 +2,7 @@
 
 use burn::tensor::activation::{gelu, gelu_approximate};
 use burn::tensor::{DType, Tensor, TensorPrimitive};
-use burn_rocm::fused::{self, AttentionInferenceOptions};
+use burn_rocm::fused;
 use burn_rocm::{RocmTensor, bf16, f16};
 
 use super::B;
@@ -10,12 +10,12 @@ use crate::config::Activation;
 use crate::error::Result;
 
 /// The backend's tensor.
-fn primitive<const D: usize>(tensor: Tensor<B, D>) -> RocmTensor {
+pub(super) fn primitive<const D: usize>(tensor: Tensor<B, D>) -> RocmTensor {
     tensor.into_primitive().tensor()
 }
 
 /// Burn's tensor.
-fn wrap<const D: usize>(tensor: RocmTensor) -> Tensor<B, D> {
+pub(super) fn wrap<const D: usize>(tensor: RocmTensor) -> Tensor<B, D> {
     Tensor::from_primitive(TensorPrimitive::Float(tensor))
 }
 
@@ -85,22 +85,6 @@ pub(super) struct Scores {
     pub(super) scale: f64,
     pub(super) softcap: Option<f64>,
     pub(super) window: Option<usize>,
-}
-
-/// Causal attention. The last query is at the position of the last key.
-///
-/// # Shapes
-/// - query, output: `[1, heads, tokens, features]`
-/// - key, value: `[1, kv_heads, keys, features]`
-pub(super) fn attention(
-    query: Tensor<B, 4>,
-    [key, value]: [Tensor<B, 4>; 2],
-    scores: Scores,
-) -> Result<Tensor<B, 4>> {
-    let Scores { scale, softcap, window } = scores;
-    let options = AttentionInferenceOptions { scale: Some(scale), softcap, causal: true, window };
-    let [query, key, value] = [query, key, value].map(primitive);
-    Ok(wrap(fused::attention_inference(query, key, value, None, None, &options)?))
 }
 
 /// `cap * tanh(x / cap)`.

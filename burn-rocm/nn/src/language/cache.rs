@@ -1,0 +1,192 @@
+//! The cache of a model's keys and values: the blocks of all layers, and the sequences of a step.
+
+use burn_rocm::fused::decode::{self, CacheType, DecodeOptions, PagedBatch, PagedLayer};
+use burn_rocm::fused::{AttentionInferenceOptions, PackedOffsets, attention_packed_inference};
+use burn_rocm::{RocmDevice, RocmError, RocmTensor};
+
+use super::blocks::{BLOCK, Blocks, CacheError, SequenceId};
+
+/// The sizes of a [`KvCache`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvCacheConfig {
+    /// The model's layers.
+    pub layers: usize,
+    /// Heads of keys and values.
+    pub heads: usize,
+    /// Features of a head, up to 256. Memory has them rounded up to a multiple of 8.
+    pub features: usize,
+    /// Blocks of [`BLOCK`] tokens, shared among all sequences.
+    pub blocks: usize,
+    /// How keys and values are stored.
+    pub stored: CacheType,
+}
+
+impl KvCacheConfig {
+    /// The bytes of the cache.
+    pub fn bytes(&self) -> usize {
+        self.layers * self.blocks * BLOCK * self.stored.bytes_of_token(self.heads, self.features)
+    }
+
+    /// The cache, without sequences.
+    ///
+    /// # Errors
+    /// `Invalid` for a size of 0 or features that don't fit; `OutOfMemory`.
+    pub fn init(&self, device: &RocmDevice) -> Result<KvCache, RocmError> {
+        let Self { layers, heads, features, blocks, stored } = *self;
+        let layer = |_| PagedLayer::new(device, blocks, heads, features, stored);
+        let layers = (0..layers).map(layer).collect::<Result<Vec<_>, _>>()?;
+        Ok(KvCache { blocks: Blocks::new(blocks), layers })
+    }
+}
+
+/// The keys and values of sequences, in blocks that are allocated once. Sequences of different
+/// lengths are in one batch. Forks share the blocks of their common tokens.
+///
+/// A step is: [`bind`](Self::bind) the batch to sequences; for each layer, append the keys and
+/// values and compute attention; [`advance`](Self::advance).
+#[derive(Debug)]
+pub struct KvCache {
+    blocks: Blocks,
+    pub(super) layers: Vec<PagedLayer>,
+}
+
+/// The rows of a step: which sequence is in each, and how many tokens of it a step has. Its memory
+/// on the device stays where it is, so a captured step sees the sequences that are bound later.
+#[derive(Debug)]
+pub struct KvBatch {
+    pub(super) device: PagedBatch,
+    rows: Vec<Option<(SequenceId, usize)>>,
+}
+
+impl KvBatch {
+    /// A batch of so many rows without sequences. A sequence may have `context` tokens, of which
+    /// `tokens` in one step.
+    ///
+    /// # Errors
+    /// `Invalid` if a number is 0; `OutOfMemory`.
+    pub fn new(device: &RocmDevice, rows: usize, context: usize, tokens: usize) -> Result<Self, RocmError> {
+        let device = PagedBatch::new(device, rows, context.div_ceil(BLOCK), tokens)?;
+        Ok(Self { device, rows: vec![None; rows] })
+    }
+
+    /// The sequence of each row, and its tokens of a step.
+    pub fn rows(&self) -> &[Option<(SequenceId, usize)>] {
+        &self.rows
+    }
+
+    /// The tokens of each row in the cache, `[rows]` of I32 on the device: the positions of the
+    /// step's tokens.
+    pub fn lengths(&self) -> RocmTensor {
+        self.device.lengths()
+    }
+
+    /// Counts the step's tokens on the device alone. A captured step ends with it;
+    /// [`KvCache::count`] follows on the host.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn advance(&self) -> Result<(), RocmError> {
+        self.device.advance()
+    }
+}
+
+impl KvCache {
+    /// The allocator, to look at sequences and to create, fork, truncate and free them. A sequence
+    /// that is bound to a batch must be bound again after it was truncated.
+    pub fn sequences(&mut self) -> &mut Blocks {
+        &mut self.blocks
+    }
+
+    /// The number of layers.
+    pub fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// How keys and values are stored.
+    pub fn stored(&self) -> Option<CacheType> {
+        self.layers.first().map(PagedLayer::stored)
+    }
+
+    /// Puts sequences into the rows of a batch, each with its number of tokens in a step, and
+    /// reserves blocks for `steps` steps. Writes the rows to the device, outside of captures.
+    ///
+    /// # Errors
+    /// `OutOfBlocks`, after which rows before the one that found none have kept their reservations;
+    /// `NoSequence`; `Device` for another number of rows, or a row that is longer than the batch
+    /// allows.
+    pub fn bind(
+        &mut self,
+        batch: &mut KvBatch,
+        rows: &[Option<(SequenceId, usize)>],
+        steps: usize,
+    ) -> Result<(), CacheError> {
+        for &(sequence, tokens) in rows.iter().flatten() {
+            if let Some(copy) = self.blocks.reserve(sequence, tokens.saturating_mul(steps))? {
+                for layer in &self.layers {
+                    layer.copy_page(copy.from as usize, copy.to as usize)?;
+                }
+            }
+        }
+        let row = |row: &Option<(SequenceId, usize)>| match *row {
+            None => Ok((&[] as &[u32], 0, 0)),
+            Some((sequence, tokens)) => {
+                Ok((self.blocks.blocks_of(sequence)?, self.blocks.tokens(sequence)?, tokens))
+            }
+        };
+        let written = rows.iter().map(row).collect::<Result<Vec<_>, CacheError>>()?;
+        batch.device.write(&written)?;
+        batch.rows = rows.to_vec();
+        Ok(())
+    }
+
+    /// Counts the step's tokens, after all layers.
+    ///
+    /// # Errors
+    /// As [`count`](Self::count).
+    pub fn advance(&mut self, batch: &KvBatch) -> Result<(), CacheError> {
+        self.count(batch, 1)?;
+        Ok(batch.advance()?)
+    }
+
+    /// Counts the tokens of so many steps on the host alone: those of a graph's replays.
+    ///
+    /// # Errors
+    /// `NoSequence` for a sequence that was freed; `Tokens` if [`bind`](Self::bind) has reserved too
+    /// few steps.
+    pub fn count(&mut self, batch: &KvBatch, steps: usize) -> Result<(), CacheError> {
+        let rows = || batch.rows.iter().flatten();
+        rows().try_for_each(|&(id, tokens)| self.blocks.check_room(id, tokens.saturating_mul(steps)))?;
+        rows().try_for_each(|&(id, tokens)| self.blocks.advance(id, tokens * steps))
+    }
+
+    /// The layer.
+    pub(super) fn layer(&self, layer: usize) -> Result<&PagedLayer, RocmError> {
+        self.layers.get(layer).ok_or_else(|| RocmError::Invalid {
+            op: "KvCache",
+            expected: format!("a layer below {}", self.layers.len()),
+            found: layer.to_string(),
+        })
+    }
+
+    /// Attention of many tokens a row, such as a prompt's: gathers the keys and values of the rows
+    /// and runs [`attention_packed_inference`] on them.
+    pub(super) fn attend_gathered(
+        &self,
+        layer: usize,
+        batch: &KvBatch,
+        queries: RocmTensor,
+        options: &DecodeOptions,
+    ) -> Result<RocmTensor, CacheError> {
+        let length = |row: &Option<(SequenceId, usize)>| match *row {
+            None => Ok(0),
+            Some((sequence, tokens)) => Ok(self.blocks.tokens(sequence)? + tokens),
+        };
+        let lengths = batch.rows.iter().map(length).collect::<Result<Vec<_>, CacheError>>()?;
+        let dtype = burn_backend::TensorMetadata::dtype(&queries);
+        let [keys, values, offsets] = decode::gather(self.layer(layer)?, &batch.device, &lengths, dtype)?;
+        let offsets = PackedOffsets { queries: batch.device.offsets(), keys: offsets };
+        let DecodeOptions { scale, softcap, window } = *options;
+        let options = AttentionInferenceOptions { scale, softcap, causal: true, window };
+        Ok(attention_packed_inference(queries, keys, values, &offsets, &options)?)
+    }
+}

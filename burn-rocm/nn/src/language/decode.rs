@@ -1,0 +1,55 @@
+//! A step of generating text as a graph.
+
+use burn_rocm::fused::decode::SampleState;
+use burn_rocm::graph::Graph;
+use burn_rocm::{RocmDevice, RocmError};
+
+use super::blocks::CacheError;
+use super::cache::{KvBatch, KvCache};
+
+/// A captured step: it reads the tokens that the step before has drawn, computes the logits,
+/// draws the next tokens and counts. One launch replays it. Nothing of it passes through the host.
+///
+/// The graph reads the batch and the state where they are, so the caller keeps both, binds other
+/// sequences to the batch, and sets other parameters, without a new capture.
+#[derive(Debug)]
+pub struct DecodeStep {
+    graph: Graph,
+    state: SampleState,
+}
+
+impl DecodeStep {
+    /// Captures `step`, which computes the logits from [`SampleState::tokens`] and calls
+    /// [`sample`](super::sample). The caller has run it at least once, which compiled its kernels.
+    /// The capture changes nothing.
+    ///
+    /// # Errors
+    /// As [`Graph::capture`], and the error of `step`.
+    pub fn capture<E: From<RocmError>>(
+        device: &RocmDevice,
+        batch: &KvBatch,
+        state: SampleState,
+        mut step: impl FnMut(&SampleState) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let (graph, captured) = Graph::capture_after(device, 0, || {
+            step(&state)?;
+            Ok::<(), E>(batch.advance()?)
+        })?;
+        captured?;
+        Ok(Self { graph, state })
+    }
+
+    /// The parameters and the tokens.
+    pub fn state(&self) -> &SampleState {
+        &self.state
+    }
+
+    /// Runs the step for the sequences that are bound to the batch. Does not wait for it.
+    ///
+    /// # Errors
+    /// `Tokens` if [`KvCache::bind`] has reserved no more steps; an error of the device.
+    pub fn replay(&self, cache: &mut KvCache, batch: &KvBatch) -> Result<(), CacheError> {
+        cache.count(batch, 1)?;
+        Ok(self.graph.replay()?)
+    }
+}

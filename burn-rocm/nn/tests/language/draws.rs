@@ -1,0 +1,101 @@
+//! How often tokens are drawn.
+
+use burn::tensor::DType;
+use burn_rocm_nn::language::{self, SampleTables, Sampling};
+use burn_rocm_tests::lockstep::in_lockstep;
+
+use crate::sample::{drawn, logits, probabilities, state};
+use crate::support::*;
+
+/// Pearson's chi-square of the draws' frequencies. For `n - 1` degrees of freedom its mean is
+/// `n - 1` and its deviation `sqrt(2 (n - 1))`. By Laurent and Massart (2000, lemma 1) it exceeds
+/// `k + 2 sqrt(k t) + 2 t` with a probability of at most `e^-t`; `t = 25` is once in 7 * 10^10 runs.
+/// Expected counts are at least 20, so the discrete distribution is near enough.
+fn assert_frequencies(counts: &[usize], probabilities: &[f64], what: &str) {
+    let draws: usize = counts.iter().sum();
+    // Tokens of small probability count together.
+    let (mut cells, mut rest) = (Vec::new(), (0.0, 0.0));
+    for (&count, &probability) in counts.iter().zip(probabilities) {
+        let expected = probability * draws as f64;
+        match expected >= 20.0 {
+            true => cells.push((count as f64, expected)),
+            false => rest = (rest.0 + count as f64, rest.1 + expected),
+        }
+    }
+    if rest.1 >= 20.0 {
+        cells.push(rest);
+    }
+    assert!(cells.len() > 1, "{what}: nothing to compare");
+    let chi: f64 = cells.iter().map(|(found, expected)| (found - expected).powi(2) / expected).sum();
+    let (k, t) = (cells.len() as f64 - 1.0, 25.0);
+    let limit = k + 2.0 * (k * t).sqrt() + 2.0 * t;
+    assert!(chi <= limit, "{what}: {chi} of {k} degrees of freedom, limit {limit}");
+}
+
+#[test]
+fn frequencies_are_the_probabilities() {
+    let random = Random::new();
+    let plain = Sampling { temperature: 1.0, ..Sampling::default() };
+    for (count, sampling) in [
+        (8, plain),
+        (40, Sampling { temperature: 0.7, top_k: 12, ..plain }),
+        (1500, Sampling { temperature: 1.4, top_p: 0.8, ..plain }),
+        (5000, Sampling { min_p: 0.05, ..plain }),
+    ] {
+        let (rows, steps) = if in_lockstep() { (64, 4) } else { (512, 40) };
+        let row: Vec<f64> = (0..count).map(|_| random.uniform(-2.0, 2.0)).collect();
+        let (given, tensor) = logits(&row.repeat(rows), rows, DType::F32);
+        let state = state(rows, count, SampleTables::default());
+        for row in 0..rows {
+            state.set(row, &Sampling { seed: random.bits(), ..sampling }, &[]).unwrap();
+        }
+        let mut counts = vec![0; count];
+        for _ in 0..steps {
+            language::sample(tensor.clone(), &state).unwrap();
+            drawn(&state).into_iter().for_each(|token| counts[token] += 1);
+        }
+        let expected = probabilities(&given[..count], &sampling, &vec![0; count], &vec![false; count]);
+        if count > 100 {
+            // Many rare tokens: compare them in eight groups.
+            let group = |of: usize| (0..count).filter(move |i| i * 8 / count == of);
+            let counts: Vec<usize> = (0..8).map(|g| group(g).map(|i| counts[i]).sum()).collect();
+            let expected: Vec<f64> = (0..8).map(|g| group(g).map(|i| expected[i]).sum()).collect();
+            assert_frequencies(&counts, &expected, &format!("{sampling:?}"));
+        } else {
+            assert_frequencies(&counts, &expected, &format!("{sampling:?}"));
+        }
+    }
+}
+
+#[test]
+fn a_seed_repeats_its_draws() {
+    let random = Random::new();
+    let (rows, count) = (4, 1000);
+    let values: Vec<f64> = (0..count).map(|_| random.uniform(-1.0, 1.0)).collect();
+    let (_, tensor) = logits(&values.repeat(rows), rows, DType::F32);
+    let state = state(rows, count, SampleTables::default());
+    // Rows 0 and 2 have the same seed.
+    let seeds = [random.bits(), random.bits()];
+    let start = || {
+        for row in 0..rows {
+            let seed = seeds[row % 2].wrapping_add((row / 3) as u64);
+            state.set(row, &Sampling { temperature: 1.0, seed, ..Sampling::default() }, &[]).unwrap();
+        }
+    };
+    let run = || {
+        start();
+        let mut all = Vec::new();
+        for _ in 0..20 {
+            language::sample(tensor.clone(), &state).unwrap();
+            all.push(drawn(&state));
+        }
+        all
+    };
+    let first = run();
+    assert_eq!(first, run());
+    let column = |row: usize| -> Vec<usize> { first.iter().map(|tokens| tokens[row]).collect() };
+    assert_eq!(column(0), column(2));
+    assert_ne!(column(0), column(1));
+    assert_ne!(column(1), column(3));
+    assert!(column(0).windows(2).any(|pair| pair[0] != pair[1]), "each draw has its own number");
+}

@@ -1,0 +1,172 @@
+//! Attention over a paged cache, split along the keys (`decode.hip`).
+
+use burn_std::DType;
+use hip::{Device, Grid, Template};
+
+use super::PAGE;
+use super::cache::{PagedBatch, PagedLayer, check_tokens, token_rows};
+use crate::arg::Arg;
+use crate::error::invalid;
+use crate::ops::attention::group_of;
+use crate::ops::launch::{MAX_REACH, views_to};
+use crate::tensor::RocmTensor;
+
+const OP: &str = "decode::attention";
+
+/// The most splits of a row's keys. `MOST` of `decode_combine`.
+const MOST_SPLITS: usize = 128;
+/// The fewest keys of a split. `LEAST` of `decode.hip`.
+const LEAST_KEYS: usize = 4 * PAGE;
+/// Blocks for each compute unit that a launch should have. Two to four blocks of 256 threads are
+/// resident, by their registers. Not measured.
+const BLOCKS_PER_UNIT: usize = 4;
+/// The threads of a block for which `decode_attention` has shared memory.
+const THREADS: u32 = 256;
+
+/// The options of [`attention`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DecodeOptions {
+    /// The factor of the scores; `None`: `1 / sqrt(width)`.
+    pub scale: Option<f64>,
+    /// Scores become `softcap * tanh(score / softcap)`.
+    pub softcap: Option<f64>,
+    /// How many keys a query sees, itself included; `None`: all.
+    pub window: Option<usize>,
+}
+
+/// How a launch divides its work.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Plan {
+    /// Queries of a block: the kernel's template argument.
+    queries: usize,
+    chunks: usize,
+    splits: usize,
+}
+
+impl Plan {
+    /// Splits depend on the pages that a row may have, not on those it has, so that a captured
+    /// launch is the same at each replay.
+    fn new(units: usize, rows: usize, most_queries: usize, most_pages: usize) -> Self {
+        let queries = [1, 2, 4].into_iter().find(|&q| q >= most_queries).unwrap_or(8);
+        let chunks = most_queries.div_ceil(queries);
+        let longest = (most_pages * PAGE).div_ceil(LEAST_KEYS);
+        let splits = (units * BLOCKS_PER_UNIT).div_ceil(rows * chunks);
+        Self { queries, chunks, splits: splits.clamp(1, longest.min(MOST_SPLITS)) }
+    }
+}
+
+fn grid(device: &Device, blocks: usize) -> Grid {
+    let grid = device.grid_rows(blocks, usize::MAX);
+    match grid.threads {
+        1 => grid,
+        threads => Grid { blocks: blocks as u32, threads: threads.min(THREADS) },
+    }
+}
+
+/// Attention of a step's tokens over all keys of their sequences, those of the step included, which
+/// [`append`](super::append) has written before. Token `t` of a row sees the keys up to its own
+/// position. The heads of a group share each read of a key. Work is split along the keys, and the
+/// splits are joined in a fixed order, so every run gives the same bits on one kind of device. No
+/// gradient.
+///
+/// # Shapes
+/// - `queries`: `[tokens, heads, width]`, the tokens of all rows one after the other; the cache's
+///   heads divide `heads`
+/// - output: `[tokens, heads, width]`. Tokens behind the last row's give zeros.
+///
+/// # Errors
+/// `Invalid` if shapes or devices do not fit, for a window of 0, or for a softcap not above 0;
+/// `Unsupported` for a dtype that the cache does not [take](super::CacheType::takes); an error of
+/// the device.
+pub fn attention(
+    layer: &PagedLayer,
+    batch: &PagedBatch,
+    queries: RocmTensor,
+    options: &DecodeOptions,
+) -> hip::Result<RocmTensor> {
+    let DecodeOptions { scale, softcap, window } = *options;
+    let [_, shared, _, width] = layer.dims();
+    let heads = queries.dims().get(1).copied().unwrap_or(0);
+    let Some(group) = group_of(heads, shared).filter(|&group| group > 0) else {
+        return invalid(OP, format!("a multiple of {shared} heads"), heads.to_string());
+    };
+    let tokens = check_tokens(OP, layer, batch, &[&queries], group)?;
+    if window == Some(0) {
+        return invalid(OP, "a window of at least 1 key", "0");
+    }
+    if let Some(softcap) = softcap.filter(|&softcap| softcap.is_nan() || softcap <= 0.0) {
+        return invalid(OP, "a softcap above 0", softcap.to_string());
+    }
+    let device = queries.hip_device().clone();
+    let out = RocmTensor::empty(&device, [tokens, heads, width], queries.dtype_of())?;
+    if tokens == 0 {
+        return Ok(out);
+    }
+    let [rows, most_pages] = batch.dims();
+    let most = batch.most_tokens.min(tokens) * group;
+    let units = device.info().compute_units as usize;
+    let plan = Plan::new(units, rows * shared, most, most_pages);
+    let blocks = (rows * shared).checked_mul(plan.splits * plan.chunks).filter(|&blocks| blocks <= MAX_REACH);
+    let Some(blocks) = blocks else {
+        return invalid(OP, "fewer than 2^31 blocks", format!("{rows} rows and {shared} heads"));
+    };
+    let (queries, step) = token_rows(queries)?;
+    let sizes = layer.sizes(batch, tokens, [step, 0]);
+    let (splits, chunks) = (Arg::U32(plan.splits as u32), Arg::U32(plan.chunks as u32));
+    let (group, window) = (Arg::U32(group as u32), Arg::U32(window.map_or(0, |w| w.min(MAX_REACH) as u32)));
+    let scale = scale.unwrap_or_else(|| 1.0 / (width as f64).sqrt());
+    let numbers = [Arg::F32(scale as f32), Arg::F32(softcap.unwrap_or(0.0) as f32)];
+    let parts = (plan.splits > 1)
+        .then(|| {
+            let part = |last| RocmTensor::empty(&device, [tokens, heads, plan.splits, last], DType::F32);
+            // Splits without keys leave theirs as they are.
+            Ok::<_, hip::Error>([part(width)?.skip_check(), part(2)?.skip_check()])
+        })
+        .transpose()?;
+    let [key_scales, value_scales] = layer.scales();
+    let (ty, stored) = (queries.kernel_type()?, layer.pages[0].kernel_type()?);
+    let inputs = [
+        Some(&queries),
+        Some(&layer.pages[0]),
+        Some(&layer.pages[1]),
+        key_scales,
+        value_scales,
+        Some(&batch.offsets),
+        Some(&batch.lengths),
+        Some(&batch.table),
+    ];
+    let outputs = match &parts {
+        Some([parts, stats]) => [Some(parts), Some(stats), None],
+        None => [None, None, Some(&out)],
+    };
+    let kernel = Template::decode_attention.ty(ty).ty(stored).int(plan.queries as i32);
+    let dims = [sizes, group, splits, chunks, window];
+    views_to(OP, &device, kernel, grid(&device, blocks), &dims, &inputs, &numbers, &outputs)?;
+    if let Some([parts, stats]) = &parts {
+        let inputs = [parts, stats, &batch.offsets, &batch.lengths].map(Some);
+        let grid = device.grid_rows(tokens * heads, width);
+        let dims = [sizes, group, splits, window];
+        let kernel = Template::decode_combine.ty(ty);
+        views_to(OP, &device, kernel, grid, &dims, &inputs, &[], &[Some(&out)])?;
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_fill_the_device_and_follow_the_allocated_pages() {
+        // 132 units, one row of 8 heads, a group of 4, 8192 keys.
+        assert_eq!(Plan::new(132, 8, 4, 512), Plan { queries: 4, chunks: 1, splits: 66 });
+        // Sixteen rows.
+        assert_eq!(Plan::new(132, 128, 4, 512).splits, 5);
+        // No split has fewer keys than a block reads at once.
+        assert_eq!(Plan::new(132, 8, 4, 32).splits, 8);
+        // Enough rows: one split, whose block writes the result.
+        assert_eq!(Plan::new(132, 1024, 3, 512), Plan { queries: 4, chunks: 1, splits: 1 });
+        // Sixteen tokens of a group of 8.
+        assert_eq!(Plan::new(132, 8, 128, 512), Plan { queries: 8, chunks: 16, splits: 5 });
+    }
+}

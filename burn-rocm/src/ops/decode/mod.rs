@@ -1,0 +1,14 @@
+//! Generating text: a paged cache of keys and values, attention of a few queries over it, and the
+//! choice of the next token. What a step needs to know lies in device memory, so a captured graph
+//! of a step appends at moving positions and draws other numbers at each replay.
+
+mod attention;
+mod cache;
+mod sample;
+
+pub use attention::{DecodeOptions, attention};
+pub use cache::{CacheType, PagedBatch, PagedLayer, append, gather};
+pub use sample::{SampleState, SampleTables, Sampling, sample};
+
+/// The tokens of a page. `PAGE` of `paged.h`.
+pub const PAGE: usize = 16;
