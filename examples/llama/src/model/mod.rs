@@ -15,6 +15,7 @@ use ops::{linear, rms_norm, softcap};
 
 pub use cache::Cache;
 pub use load::Loaded;
+pub(crate) use ops::rounded;
 
 /// The backend.
 pub type B = Rocm;

@@ -1,5 +1,6 @@
 //! The weights of a model: which tensors it needs, and where they come from.
 
+mod adapted;
 mod expected;
 mod folder;
 mod random;
@@ -8,7 +9,8 @@ use burn::tensor::DType;
 
 use crate::error::Result;
 
-pub(crate) use expected::expected;
+pub use adapted::Adapted;
+pub(crate) use expected::{expected, layer_name};
 pub use expected::{Role, Weight, bytes};
 pub use folder::Folder;
 pub use random::Random;

@@ -1,0 +1,3 @@
+//! Language models: low-rank adapters of frozen layers.
+
+pub mod lora;
