@@ -12,7 +12,7 @@ use burn_rocm_nn::optim::{AdamWConfig, GradientsParams, Optimizer};
 use burn_rocm_tests::limits::unit;
 
 use crate::lora_reference::{LAYERS, Matrix, folder, hold, reference, results};
-use crate::support::{Ours, Oracle, DType, Tensor, TensorData};
+use crate::support::{DType, Oracle, Ours, Tensor, TensorData};
 
 /// The network of `tests/llama/lora.py`.
 #[derive(Module, Debug)]
@@ -194,8 +194,7 @@ fn adapters_in_f32_on_layers_in_bf16() {
     let (weight, x) = (wide(layer.base.weight.val()), wide(x));
     let bias = wide(layer.base.bias.as_ref().expect("a bias").val().unsqueeze());
     let expected = x.clone().matmul(weight.clone() + a.clone().matmul(b.clone())) + bias.clone();
-    let magnitude =
-        x.abs().matmul(weight.abs() + a.abs().matmul(b.abs())) + bias.abs();
+    let magnitude = x.abs().matmul(weight.abs() + a.abs().matmul(b.abs())) + bias.abs();
     let (found, expected, magnitude) = (numbers(found), numbers(expected), numbers(magnitude));
     for k in 0..found.len() {
         // Product, bias, cast and sum, each rounded to bf16.
@@ -251,7 +250,10 @@ fn other_layers_take_adapters() {
     assert_eq!(GradientsParams::from_grads(grads, &layer).len(), 2);
     assert!(numbers(layer.forward(x)).iter().all(|&y| y == 2.0));
     let error = layer.merged().expect_err("an error").to_string();
-    assert!(error.contains("layer `layers.0.twice`: expected weights to which an adapter can be added"), "{error}");
+    assert!(
+        error.contains("layer `layers.0.twice`: expected weights to which an adapter can be added"),
+        "{error}"
+    );
 }
 
 /// A folder that a test may change.
@@ -315,7 +317,11 @@ fn wrong_settings_are_refused() {
         ("\"init_lora_weights\": true", "\"init_lora_weights\": \"pissa\"", "found \"pissa\""),
         ("\"target_modules\": ", "\"target_modules_\": ", "`target_modules`: expected names"),
         ("\"out_proj\": 2", "\"out_proj\": \"2\"", "the patterns: invalid type"),
-        ("\"out_proj\": 2", "\"out_proj\": 4", "`base_model.model.blocks.1.out_proj.lora_A.weight`: expected a matrix of 4 rows"),
+        (
+            "\"out_proj\": 2",
+            "\"out_proj\": 4",
+            "`base_model.model.blocks.1.out_proj.lora_A.weight`: expected a matrix of 4 rows",
+        ),
         ("(q|out)", "(q)", "expected an adapter of a target, found a layer that is none"),
     ] {
         assert!(text.contains(from), "{from} in {text}");
@@ -339,16 +345,23 @@ fn wrong_tensors_are_refused() {
             let bytes = &zeros[..size * shape.iter().product::<usize>()];
             (name, TensorView::new(dtype, shape.to_vec(), bytes).unwrap())
         });
-        std::fs::write(to.join("adapter_model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+        std::fs::write(to.join("adapter_model.safetensors"), safetensors::serialize(views, None).unwrap())
+            .unwrap();
     };
     let error = |read: Result<Peft, LoraError>| read.expect_err("an error").to_string();
     let f = Dtype::F32;
     const A: &str = "base_model.model.blocks.0.q_proj.lora_A.weight";
     const B: &str = "base_model.model.blocks.0.q_proj.lora_B.weight";
     for (tensors, expected) in [
-        (vec![(A, f, &[3, 10][..])], format!("tensor `{B}`: expected a tensor beside its lora_A, found nothing")),
+        (
+            vec![(A, f, &[3, 10][..])],
+            format!("tensor `{B}`: expected a tensor beside its lora_A, found nothing"),
+        ),
         (vec![(B, f, &[12, 3])], format!("tensor `{A}`: expected a tensor beside its lora_B, found nothing")),
-        (vec![(A, f, &[3, 10]), (B, f, &[12, 4])], format!("`{B}`: expected a matrix of 3 columns, found [12, 4]")),
+        (
+            vec![(A, f, &[3, 10]), (B, f, &[12, 4])],
+            format!("`{B}`: expected a matrix of 3 columns, found [12, 4]"),
+        ),
         (vec![(A, f, &[30])], format!("`{A}`: expected a matrix, found [30]")),
         (vec![(A, Dtype::I32, &[3, 10])], format!("`{A}`: expected f64, f32, f16 or bf16, found I32")),
         (
@@ -367,10 +380,16 @@ fn wrong_tensors_are_refused() {
     let found = peft.adapt(LAYERS[0].0, linear::<Ours>(LAYERS[0].0, DType::F32)).expect_err("an error");
     assert!(found.to_string().contains(&format!("`{A}`: expected [3, 10], found [3, 11]")), "{found}");
     let found = peft.adapt(LAYERS[1].0, linear::<Ours>(LAYERS[1].0, DType::F32)).expect_err("an error");
-    assert!(found.to_string().contains("out_proj.lora_A.weight`: expected a tensor [2, 12], found nothing"), "{found}");
+    assert!(
+        found.to_string().contains("out_proj.lora_A.weight`: expected a tensor [2, 12], found nothing"),
+        "{found}"
+    );
     peft.check_layers(|name| name == LAYERS[0].0).unwrap();
     let found = peft.check_layers(|_| false).expect_err("an error").to_string();
-    assert!(found.contains("expected an adapter of a layer of the model, found a layer that it lacks"), "{found}");
+    assert!(
+        found.contains("expected an adapter of a layer of the model, found a layer that it lacks"),
+        "{found}"
+    );
     let pair = PeftPair { a: TensorData::zeros::<i32, _>([3, 10]), b: TensorData::zeros::<f32, _>([12, 3]) };
     let found = error(Peft::new(peft.lora().clone(), [(LAYERS[0].0.to_owned(), pair)]));
     assert!(found.contains("expected f64, f32, f16 or bf16, found I32"), "{found}");

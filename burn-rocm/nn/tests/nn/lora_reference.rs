@@ -57,7 +57,9 @@ pub(crate) fn tensor(file: &str, name: &str) -> Matrix {
     let tensors = SafeTensors::deserialize(&bytes).expect("the reference");
     let view = tensors.tensor(name).expect(name);
     let values = match view.dtype() {
-        Dtype::F64 => view.data().chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect(),
+        Dtype::F64 => {
+            view.data().chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect()
+        }
         _ => {
             let number = |b: &[u8]| f32::from_le_bytes(b.try_into().unwrap()).into();
             view.data().chunks_exact(4).map(number).collect()
@@ -108,7 +110,8 @@ pub(crate) fn results() -> Vec<Limited> {
     let adapter = |layer: usize| {
         let (name, _, scale) = LAYERS[layer];
         let of = |half| {
-            tensor("adapter_model.safetensors", &format!("base_model.model.{name}.lora_{half}.weight")).map(f64::abs)
+            tensor("adapter_model.safetensors", &format!("base_model.model.{name}.lora_{half}.weight"))
+                .map(f64::abs)
         };
         let (a, b) = (of("A").transposed(), of("B").transposed());
         let weight = abs(&format!("base.{name}.weight")).transposed();

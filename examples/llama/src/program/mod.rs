@@ -17,8 +17,8 @@ use crate::generate::{Options, Session, Timing};
 use crate::text::{Chat, Message, Stream, Tokens};
 use arguments::Arguments;
 pub(crate) use arguments::{Precision, Provider, device};
-pub(crate) use open::open_model;
 use open::Opened;
+pub(crate) use open::open_model;
 
 /// Room for a conversation if neither the user nor the model says less.
 const CONVERSATION: usize = 4096;

@@ -106,7 +106,8 @@ pub fn main() -> ExitCode {
 pub fn run(arguments: &Arguments) -> Result<[Vec<Reading>; 2]> {
     let Arguments { steps, batch, context, layers, width, lr, seed, ref device, .. } = *arguments;
     if steps == 0 || batch == 0 || context == 0 || layers == 0 || width == 0 || width % 32 != 0 {
-        let found = format!("{steps} steps, batch {batch}, context {context}, {layers} layers, width {width}");
+        let found =
+            format!("{steps} steps, batch {batch}, context {context}, {layers} layers, width {width}");
         let expected = "numbers above 0, and a width that is a multiple of 32".to_owned();
         return Err(Error::Argument { name: "options", expected, found });
     }
@@ -128,8 +129,7 @@ pub fn run(arguments: &Arguments) -> Result<[Vec<Reading>; 2]> {
     Rocm::<f32>::seed(device, seed);
     let recipe = Recipe { steps, batch, time: context, rate: lr, warm_up: (steps / 10).min(100), decay: 0.1 };
     let source = Drawn::new(&config, seed);
-    let decoder =
-        Decoder::<Autodiff<Rocm>>::load(&config, &source, Trained::All, device, DType::F32)?;
+    let decoder = Decoder::<Autodiff<Rocm>>::load(&config, &source, Trained::All, device, DType::F32)?;
     let mut trainer = Trainer::new(decoder, recipe, device, DType::F32);
     let mut rng = Rng::new(seed);
     let [some, all] = WINDOWS.map(|most| Windows::spread(&corpus.held_out, context, most));
@@ -152,7 +152,9 @@ pub fn run(arguments: &Arguments) -> Result<[Vec<Reading>; 2]> {
             None => loss,
         });
         let since = step - train.last().map_or(0, |last: &Reading| last.step);
-        if let (true, Some(whole)) = (since == 10 || step == steps || step % EVALUATE == 0, sum.take_if(|_| since > 0)) {
+        if (since == 10 || step == steps)
+            && let Some(whole) = sum.take()
+        {
             let loss = read(whole)? / since as f64;
             train.push(Reading { step, loss });
             let rate = (step * batch * context) as f64 / start.elapsed().as_secs_f64();
@@ -162,9 +164,11 @@ pub fn run(arguments: &Arguments) -> Result<[Vec<Reading>; 2]> {
         if step % EVALUATE == 0 || step == steps {
             let windows = if step == steps { &all } else { &some };
             held_out.push(Reading { step, loss: trainer.evaluate(windows, DType::F32)? });
-            let recent: Vec<f64> = train.iter().rev().take(EVALUATE / 10).map(|reading| reading.loss).collect();
+            let recent: Vec<f64> =
+                train.iter().rev().take(EVALUATE / 10).map(|reading| reading.loss).collect();
             let mean = recent.iter().sum::<f64>() / recent.len().max(1) as f64;
-            let row = format!("{step:>6}  {mean:>22.4}  {:>22.4}", held_out.last().map_or(f64::NAN, |r| r.loss));
+            let row =
+                format!("{step:>6}  {mean:>22.4}  {:>22.4}", held_out.last().map_or(f64::NAN, |r| r.loss));
             bar.suspend(|| println!("{row}"));
         }
     }
@@ -183,8 +187,7 @@ fn curve(folder: &std::path::Path, train: &[Reading], held_out: &[Reading]) -> R
     let rows = |kind: &str, readings: &[Reading]| -> String {
         readings.iter().map(|Reading { step, loss }| format!("{kind},{step},{loss:.6}\n")).collect()
     };
-    let text =
-        format!("texts,step,nats\n{}{}", rows("training", train), rows("held out", held_out));
+    let text = format!("texts,step,nats\n{}{}", rows("training", train), rows("held out", held_out));
     let path = folder.join("curve.csv");
     std::fs::write(&path, text).map_err(|why| Error::file(&path, why))
 }

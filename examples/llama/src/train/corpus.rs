@@ -84,8 +84,7 @@ fn walk(folder: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
         let name = name.to_string_lossy();
         if kind.is_dir() && !name.starts_with('.') && name != "target" {
             walk(&path, paths)?;
-        } else if kind.is_file()
-            && path.extension().is_some_and(|end| TEXTS.iter().any(|&text| end == text))
+        } else if kind.is_file() && path.extension().is_some_and(|end| TEXTS.iter().any(|&text| end == text))
         {
             paths.push(path);
         }

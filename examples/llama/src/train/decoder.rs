@@ -1,7 +1,7 @@
 //! A model that can be trained: the same architecture as [`Model`](crate::model::Model), on any of
 //! this project's autodiff backends, without a cache.
 
-use burn::module::{Module, Param};
+use burn::module::{Module, Param, ParamId};
 use burn::nn::Linear;
 use burn::tensor::activation::{gelu, gelu_approximate};
 use burn::tensor::backend::Backend;
@@ -129,7 +129,8 @@ impl<B: Backend> Maker<'_, B> {
     }
 
     fn param<const D: usize>(&self, tensor: Tensor<B, D>) -> Param<Tensor<B, D>> {
-        Param::from_tensor(tensor.set_require_grad(matches!(self.trained, Trained::All)))
+        // `Param::from_tensor` would require a gradient of every tensor.
+        Param::initialized(ParamId::new(), tensor.set_require_grad(matches!(self.trained, Trained::All)))
     }
 
     fn matrix(&self, role: Role, layer: Option<usize>) -> Result<Param<Tensor<B, 2>>> {
@@ -223,11 +224,7 @@ impl<B: Backend> Decoder<B> {
             peft.check_layers(|layer| names.iter().any(|name| name == layer))?;
         }
         let maker = Maker::<B> { config, source, weights, trained, device, dtype };
-        let output = if config.tied {
-            None
-        } else {
-            Some(maker.linear(Role::Output, None, None)?)
-        };
+        let output = if config.tied { None } else { Some(maker.linear(Role::Output, None, None)?) };
         Ok(Self {
             embedding: maker.matrix(Role::Embedding, None)?,
             layers: (0..config.layers.len()).map(|index| maker.layer(index)).collect::<Result<_>>()?,
@@ -317,8 +314,7 @@ impl<B: Backend> Layer<B> {
     fn weight(&self, role: Role, adds_one: bool) -> Option<TensorOf<B>> {
         use Role::*;
         let norm = |norm: &RmsNorm<B>| Some(factor(norm, adds_one));
-        let bias =
-            |layer: &LoraLinear<B>| layer.base.bias.as_ref().map(|bias| TensorOf::Vector(bias.val()));
+        let bias = |layer: &LoraLinear<B>| layer.base.bias.as_ref().map(|bias| TensorOf::Vector(bias.val()));
         match role {
             AttentionNorm => norm(&self.attention_norm),
             AttentionPostNorm => self.attention_post_norm.as_ref().and_then(norm),

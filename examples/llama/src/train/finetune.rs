@@ -139,8 +139,7 @@ pub fn run(arguments: &Arguments) -> Result<[f64; 2]> {
             let config = bytes::config(&settings)?;
             let folder = arguments.output.join("model");
             let source = Drawn::new(&config, seed);
-            let plain =
-                Decoder::<Rocm>::load(&config, &source, Trained::All, device, DType::F32)?;
+            let plain = Decoder::<Rocm>::load(&config, &source, Trained::All, device, DType::F32)?;
             save(&folder, &settings, &plain)?;
             save_byte_tokenizer(&folder)?;
             eprintln!("a model with random weights is in {}", folder.display());
@@ -194,8 +193,11 @@ pub fn run(arguments: &Arguments) -> Result<[f64; 2]> {
     bar.finish_and_clear();
     let after = trainer.evaluate(&held_out, dtype)?;
     println!("held out, nats a token: {before:.4} before, {after:.4} after");
-    let pairs: Vec<_> = trainer.decoder().adapted().map(|layer| layer.pair()).collect::<Result<_, _>>()?;
-    let peft = Peft::new(lora, pairs.into_iter().flatten())?;
+    let mut pairs = Vec::new();
+    for layer in trainer.decoder().adapted() {
+        pairs.extend(layer.pair()?);
+    }
+    let peft = Peft::new(lora, pairs)?;
     peft.with_base_model(base.display().to_string()).write(&arguments.output)?;
     println!("the adapters are in {}", arguments.output.display());
     println!("llama --model {} --lora {}", base.display(), arguments.output.display());

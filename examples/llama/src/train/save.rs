@@ -71,7 +71,8 @@ fn write_json(path: &Path, value: &Value) -> Result<()> {
 pub fn save_byte_tokenizer(folder: &Path) -> Result<()> {
     let vocabulary: Map<String, Value> =
         (0..=255u8).map(|byte| (character(byte).to_string(), json!(byte))).collect();
-    let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false });
+    let bytes =
+        json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false });
     let tokenizer = json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
         "pre_tokenizer": bytes, "post_processor": null, "decoder": bytes,

@@ -68,7 +68,9 @@ impl Source for Adapted {
         let mut values: Vec<f32> = match elements {
             Elements::F32(values) => values,
             Elements::Bytes(bytes, dtype) => {
-                TensorData::from_bytes_vec(bytes.to_vec(), weight.shape.clone(), dtype).iter::<f32>().collect()
+                TensorData::from_bytes_vec(bytes.to_vec(), weight.shape.clone(), dtype)
+                    .iter::<f32>()
+                    .collect()
             }
             // The device draws these.
             Elements::Normal(_) | Elements::Constant(_) => {

@@ -107,15 +107,20 @@ impl Folder {
         }
     }
 
-    /// The entry of a weight, with its dtype, after a check of its name, shape and dtype.
-    fn find(&self, weight: &Weight) -> Result<(&Entry, DType)> {
-        let name = match weight.role {
+    /// The name of a weight in the files.
+    fn name(&self, weight: &Weight) -> String {
+        match weight.role {
             // The output matrix lies beside the model whose embedding it may be.
             Role::Output => {
                 format!("{}lm_head.weight", self.prefix.strip_suffix("model.").unwrap_or(&self.prefix))
             }
             _ => format!("{}{}", self.prefix, weight.name(self.gemma)),
-        };
+        }
+    }
+
+    /// The entry of a weight, with its dtype, after a check of its name, shape and dtype.
+    fn find(&self, weight: &Weight) -> Result<(&Entry, DType)> {
+        let name = self.name(weight);
         let shape = format!("{:?}", weight.shape);
         let Some(entry) = self.entries.get(&name) else {
             return Err(self.wrong(&name, format!("a tensor {shape}"), "nothing"));
@@ -186,7 +191,21 @@ impl Source for Folder {
     }
 
     fn check(&self, weights: &[Weight]) -> Result<()> {
-        weights.iter().try_for_each(|weight| self.find(weight).map(|_| ()))
+        weights.iter().try_for_each(|weight| self.find(weight).map(|_| ()))?;
+        // A tensor of a layer that nobody reads belongs to another model, whose numbers differ. Old
+        // files have the frequencies of the rotary embedding, which the settings say too.
+        let names: BTreeSet<String> = weights.iter().map(|weight| self.name(weight)).collect();
+        let layers = format!("{}layers.", self.prefix);
+        let is_read = |name: &str| {
+            !name.starts_with(&layers) || names.contains(name) || name.ends_with(".rotary_emb.inv_freq")
+        };
+        match self.entries.keys().find(|name| !is_read(name)) {
+            Some(other) => {
+                let found = "one that the settings say nothing of";
+                Err(self.wrong(other, "a tensor of the model", found))
+            }
+            None => Ok(()),
+        }
     }
 
     fn dtype(&self) -> DType {

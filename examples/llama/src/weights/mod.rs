@@ -10,8 +10,8 @@ use burn::tensor::DType;
 use crate::error::Result;
 
 pub use adapted::Adapted;
-pub(crate) use expected::{expected, layer_name};
 pub use expected::{Role, Weight, bytes};
+pub(crate) use expected::{expected, layer_name};
 pub use folder::Folder;
 pub use random::Random;
 

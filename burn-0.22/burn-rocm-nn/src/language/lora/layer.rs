@@ -153,11 +153,7 @@ impl Peft {
     ///
     /// # Errors
     /// [`LoraError::Tensor`] if the file lacks the adapter or has it for other sizes.
-    pub fn adapt<L: FrozenLinear>(
-        &self,
-        name: &str,
-        base: L,
-    ) -> Result<LoraLayer<L>, LoraError> {
+    pub fn adapt<L: FrozenLinear>(&self, name: &str, base: L) -> Result<LoraLayer<L>, LoraError> {
         let (device, dtype) = (base.device(), base.adapter_dtype());
         let of = |data: &burn::tensor::TensorData| {
             let tensor = Tensor::<2>::from_data(data.clone(), (&device, data.dtype)).cast(dtype);

@@ -194,7 +194,8 @@ impl Lora {
             return None;
         }
         // As in PEFT, a target that is a whole name counts without its index.
-        let is_whole = matches!(&self.targets, Matcher::Names(names) if names.iter().any(|name| name == layer));
+        let is_whole =
+            matches!(&self.targets, Matcher::Names(names) if names.iter().any(|name| name == layer));
         if let (Some(layers), false) = (&self.config.layers, is_whole)
             && !index(layer).is_some_and(|index| layers.contains(&index))
         {

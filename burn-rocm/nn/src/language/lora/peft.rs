@@ -45,12 +45,8 @@ impl Peft {
     /// # Errors
     /// [`LoraError::Tensor`] for a pair of a layer that has no adapter by these settings, or with
     /// another rank.
-    pub fn new(
-        lora: Lora,
-        pairs: impl IntoIterator<Item = (String, PeftPair)>,
-    ) -> Result<Self, LoraError> {
-        let peft =
-            Self { lora, base_model: None, pairs: pairs.into_iter().collect(), path: WEIGHTS.into() };
+    pub fn new(lora: Lora, pairs: impl IntoIterator<Item = (String, PeftPair)>) -> Result<Self, LoraError> {
+        let peft = Self { lora, base_model: None, pairs: pairs.into_iter().collect(), path: WEIGHTS.into() };
         peft.check()?;
         Ok(peft)
     }
@@ -296,9 +292,22 @@ struct Settings {
 
 /// Settings that change nothing once the adapters are trained, or that are read elsewhere here.
 const HARMLESS: [&str; 16] = [
-    "auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "inference_mode", "megatron_core",
-    "peft_version", "qalora_group_size", "revision", "runtime_config", "task_type", "alpha_pattern",
-    "rank_pattern", "eva_config", "loftq_config", "peft_type", "init_lora_weights",
+    "auto_mapping",
+    "base_model_name_or_path",
+    "ensure_weight_tying",
+    "inference_mode",
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "revision",
+    "runtime_config",
+    "task_type",
+    "alpha_pattern",
+    "rank_pattern",
+    "eva_config",
+    "loftq_config",
+    "peft_type",
+    "init_lora_weights",
 ];
 
 impl Settings {
@@ -306,7 +315,8 @@ impl Settings {
     fn read(path: &Path) -> Result<(LoraConfig, Option<String>), LoraError> {
         let failed = |reason: String| LoraError::File { path: path.to_owned(), reason };
         let text = fs::read_to_string(path).map_err(|why| failed(why.to_string()))?;
-        let map = serde_json::from_str(&text).map_err(|why| failed(format!("expected a JSON object: {why}")))?;
+        let map =
+            serde_json::from_str(&text).map_err(|why| failed(format!("expected a JSON object: {why}")))?;
         let patterns: Patterns =
             serde_json::from_str(&text).map_err(|why| failed(format!("the patterns: {why}")))?;
         let mut settings = Self { path: path.to_owned(), map };
@@ -317,9 +327,11 @@ impl Settings {
         settings.check_start()?;
         let base_model =
             settings.map.get("base_model_name_or_path").and_then(Value::as_str).map(str::to_owned);
-        let take = |settings: &mut Self, name: &str| settings.map.remove(name).filter(|value| !value.is_null());
+        let take =
+            |settings: &mut Self, name: &str| settings.map.remove(name).filter(|value| !value.is_null());
         let targets = take(&mut settings, "target_modules");
-        let Some(targets) = targets.as_ref().map(|value| settings.targets("target_modules", value)).transpose()?
+        let Some(targets) =
+            targets.as_ref().map(|value| settings.targets("target_modules", value)).transpose()?
         else {
             return Err(settings.wrong("target_modules", "names or a regular expression", None));
         };
@@ -339,9 +351,8 @@ impl Settings {
             ranks: patterns.rank_pattern.0,
             alphas: patterns.alpha_pattern.0,
         };
-        let bias = settings.take("bias", "a text", Some("none".to_owned()), |value| {
-            value.as_str().map(str::to_owned)
-        })?;
+        let bias = settings
+            .take("bias", "a text", Some("none".to_owned()), |value| value.as_str().map(str::to_owned))?;
         if bias != "none" {
             return Err(settings.wrong("bias", "\"none\"", Some(&json!(bias))));
         }
@@ -361,7 +372,8 @@ impl Settings {
         if keeps {
             return Ok(());
         }
-        let expected = "true, false, \"gaussian\", \"eva\" or \"orthogonal\", which leave the model's weights";
+        let expected =
+            "true, false, \"gaussian\", \"eva\" or \"orthogonal\", which leave the model's weights";
         Err(self.wrong("init_lora_weights", expected, value))
     }
 
@@ -420,12 +432,11 @@ impl Settings {
     /// The indices of layers.
     fn layers(&mut self) -> Result<Option<Vec<usize>>, LoraError> {
         let index = |value: &Value| value.as_u64().and_then(|index| usize::try_from(index).ok());
-        let layers = self.take("layers_to_transform", "a layer's index or a list", Some(None), |value| {
-            match value {
+        let layers =
+            self.take("layers_to_transform", "a layer's index or a list", Some(None), |value| match value {
                 Value::Array(list) => list.iter().map(index).collect::<Option<Vec<_>>>().map(Some),
                 one => index(one).map(|index| Some(vec![index])),
-            }
-        })?;
+            })?;
         Ok(layers.filter(|layers| !layers.is_empty()))
     }
 
@@ -457,7 +468,8 @@ impl Settings {
             ("alpha_pattern", object(&config.alphas)),
             ("bias", json!("none").to_string()),
         ];
-        let lines: Vec<String> = entries.iter().map(|(name, value)| format!("  \"{name}\": {value}")).collect();
+        let lines: Vec<String> =
+            entries.iter().map(|(name, value)| format!("  \"{name}\": {value}")).collect();
         format!("{{\n{}\n}}\n", lines.join(",\n"))
     }
 }
