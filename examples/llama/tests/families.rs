@@ -234,6 +234,11 @@ fn wrong_shapes_and_missing_tensors_are_named() {
         assert!(error.contains(text), "expected {text}\nfound    {error}");
         std::fs::write(model.path("config.json"), &config).expect("a file");
     }
+    // A bias that the settings say nothing of.
+    let biased = Copy::of("llama-biases", "unread");
+    biased.edit("config.json", "\"mlp_bias\": true", "\"mlp_bias\": false");
+    let text = "`model.layers.0.mlp.down_proj.bias`: expected a tensor of the model, found one that";
+    assert!(biased.error().contains(text), "{}", biased.error());
     // A file of another kind: the reference has no model.
     std::fs::copy(model.path("expected.safetensors"), model.path("model.safetensors")).expect("a copy");
     let text = "`model.embed_tokens.weight`: expected the embedding, found 3 other tensors";
