@@ -18,7 +18,7 @@ use burn_rocm_llama::train::{
 };
 use burn_rocm_llama::weights::{Adapted, Folder};
 use burn_rocm_llama::{Rng, text::Tokens};
-use burn_rocm_nn::language::lora::{LoraConfig, Peft, Targets};
+use burn_rocm_nn::language::lora::{LoraConfig, Peft, PeftMatrix, PeftPair, Targets};
 use burn_rocm_nn::loss::CrossEntropyLoss;
 use burn_rocm_nn::optim::GradientsParams;
 use clap::Parser;
@@ -338,10 +338,9 @@ fn adapters_that_do_not_fit_are_refused() {
     assert!(error.contains("expected [12, 2], found [20, 2]"), "{error}");
     let (config, source) = open("gemma3");
     let peft = LoraConfig::new(2, Targets::names(["layers.7.mlp.up_proj"])).build().expect("settings");
-    let pair = burn_rocm_nn::language::lora::PeftPair {
-        a: TensorData::zeros::<f32, _>([2, 24]),
-        b: TensorData::zeros::<f32, _>([32, 2]),
-    };
+    let zeros =
+        |shape: [usize; 2]| PeftMatrix { shape, dtype: DType::F32, bytes: vec![0; shape[0] * shape[1] * 4] };
+    let pair = PeftPair { a: zeros([2, 24]), b: zeros([32, 2]) };
     let peft = Peft::new(peft, [("model.layers.7.mlp.up_proj".to_owned(), pair)]).expect("adapters");
     let error = Adapted::new(Box::new(source), &peft, &config).err().expect("an error").to_string();
     assert!(error.contains("expected an adapter of a layer of the model"), "{error}");

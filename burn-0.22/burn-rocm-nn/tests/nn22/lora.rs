@@ -92,14 +92,11 @@ fn only_adapters_are_trained() {
     // PEFT's file has the trained matrices, and the merged weights have them too.
     let (name, rank, scale) = LAYERS[0];
     let (layer, pair) = network.first.pair().unwrap().expect("an adapter");
-    assert_eq!(
-        (layer.as_str(), pair.a.shape.to_vec(), pair.b.shape.to_vec()),
-        (name, vec![rank, 10], vec![12, rank])
-    );
+    assert_eq!((layer.as_str(), pair.a.shape, pair.b.shape), (name, [rank, 10], [12, rank]));
     let old = of_file("adapter_model.safetensors", &format!("base_model.model.{name}.lora_A.weight"));
-    assert_ne!(pair.a.iter::<f64>().collect::<Vec<_>>(), old.values);
+    assert_ne!(pair.a.data().iter::<f64>().collect::<Vec<_>>(), old.values);
     let merged = numbers(network.first.merged().unwrap().weight.val());
-    let (a, b): (Vec<f64>, Vec<f64>) = (pair.a.iter().collect(), pair.b.iter().collect());
+    let (a, b): (Vec<f64>, Vec<f64>) = (pair.a.data().iter().collect(), pair.b.data().iter().collect());
     for (k, found) in merged.into_iter().enumerate() {
         let (input, output) = (k / 12, k % 12);
         let term = |r: usize| scale * a[r * 10 + input] * b[output * rank + r];

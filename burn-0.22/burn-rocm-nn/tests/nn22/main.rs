@@ -11,7 +11,6 @@ mod chains;
 mod devices;
 mod layers;
 mod lora;
-#[expect(dead_code, reason = "the file is a module of the tests for Burn 0.21, too")]
 #[path = "../../../../burn-rocm/nn/tests/nn/lora_reference.rs"]
 mod lora_reference;
 mod losses;

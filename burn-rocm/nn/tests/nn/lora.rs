@@ -6,7 +6,7 @@ use burn::module::{AutodiffModule, Module, Param};
 use burn::nn::Linear;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn_rocm_nn::language::lora::{
-    FrozenLinear, LoraConfig, LoraError, LoraLayer, LoraLinear, Peft, PeftPair, Targets,
+    FrozenLinear, LoraConfig, LoraError, LoraLayer, LoraLinear, Peft, PeftMatrix, PeftPair, Targets,
 };
 use burn_rocm_nn::optim::{AdamWConfig, GradientsParams, Optimizer};
 use burn_rocm_tests::limits::unit;
@@ -390,7 +390,9 @@ fn wrong_tensors_are_refused() {
         found.contains("expected an adapter of a layer of the model, found a layer that it lacks"),
         "{found}"
     );
-    let pair = PeftPair { a: TensorData::zeros::<i32, _>([3, 10]), b: TensorData::zeros::<f32, _>([12, 3]) };
+    let zeros =
+        |shape: [usize; 2], dtype| PeftMatrix { shape, dtype, bytes: vec![0; shape[0] * shape[1] * 4] };
+    let pair = PeftPair { a: zeros([3, 10], DType::I32), b: zeros([12, 3], DType::F32) };
     let found = error(Peft::new(peft.lora().clone(), [(LAYERS[0].0.to_owned(), pair)]));
     assert!(found.contains("expected f64, f32, f16 or bf16, found I32"), "{found}");
 

@@ -38,9 +38,10 @@ pub(super) struct Arguments {
     /// The system message of a conversation.
     #[arg(long, requires = "chat")]
     pub(super) system: Option<String>,
-    /// The most tokens to generate. A stop token may end the text before.
-    #[arg(long, default_value_t = 256, value_name = "N")]
-    pub(super) tokens: usize,
+    /// The most tokens to generate. A stop token may end the text before. [default: 256, or fewer if
+    /// the context has no room for them]
+    #[arg(long, value_name = "N")]
+    pub(super) tokens: Option<usize>,
     /// Tokens that the cache has room for. [default: prompt and answer; with --chat, 4096 or the
     /// model's limit]
     #[arg(long, value_name = "N", value_parser = at_least_1)]

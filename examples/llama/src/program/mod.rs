@@ -20,6 +20,8 @@ pub(crate) use arguments::{Precision, Provider, device};
 use open::Opened;
 pub(crate) use open::open_model;
 
+/// The most tokens to generate if the user does not say.
+const TOKENS: usize = 256;
 /// Room for a conversation if neither the user nor the model says less.
 const CONVERSATION: usize = 4096;
 
@@ -60,13 +62,18 @@ enum Task {
 
 fn run(arguments: &Arguments) -> Result<()> {
     let Opened { config, source, generation, tokens, chat } = open::open(arguments)?;
-    let options = Options {
-        tokens: arguments.tokens,
+    let mut options = Options {
+        tokens: arguments.tokens.unwrap_or(TOKENS),
         sampling: arguments.sampling(&generation),
         stop: generation.stop.clone(),
     };
     options.sampling.check()?;
     let task = task(arguments, tokens.as_ref(), chat, config.vocabulary)?;
+    if let (Task::Tokens(prompt), None) = (&task, arguments.tokens) {
+        // At least one, so that a prompt without room for it is an error.
+        let room = arguments.context.unwrap_or(config.context).saturating_sub(prompt.len());
+        options.tokens = options.tokens.min(room).max(1);
+    }
     let context = match (&task, arguments.context) {
         (_, Some(context)) => context,
         (Task::Chat(_), None) => CONVERSATION.min(config.context),

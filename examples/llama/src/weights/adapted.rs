@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 pub struct Adapted {
     source: Box<dyn Source>,
     /// The adapters by weight: the scale, and the two matrices in f32.
-    adapters: HashMap<(Role, Option<usize>), (f32, [TensorData; 2])>,
+    adapters: HashMap<(Role, Option<usize>), (f32, [Vec<f32>; 2])>,
 }
 
 impl Adapted {
@@ -36,7 +36,7 @@ impl Adapted {
             }
             let layer = own_name(peft, &layer_name(&weight, config.family));
             if let Some((adapter, PeftPair { a, b })) = peft.pair(&layer, [inputs, outputs])? {
-                let wide = [a, b].map(|data| data.clone().convert::<f32>());
+                let wide = [a, b].map(|matrix| matrix.data().iter::<f32>().collect());
                 adapters.insert((weight.role, weight.layer), (adapter.scale as f32, wide));
             }
             layers.push(layer);
@@ -78,11 +78,8 @@ impl Source for Adapted {
                 return Err(Error::Argument { name: "lora", expected, found });
             }
         };
-        let read = |data| -> Result<&[f32]> {
-            TensorData::as_slice(data).map_err(|why| Error::Read(format!("an adapter: {why:?}")))
-        };
         let inputs = values.len() / weight.shape[0];
-        add(&mut values, inputs, *scale, read(a)?, read(b)?);
+        add(&mut values, inputs, *scale, a, b);
         Ok(Elements::F32(values))
     }
 

@@ -5,7 +5,7 @@ use burn::nn::{Dropout, DropoutConfig, Linear};
 use burn::tensor::module::linear;
 use burn::tensor::{DType, Device, Tensor};
 
-use super::{AdapterConfig, Lora, LoraError, Peft, PeftPair};
+use super::{AdapterConfig, Lora, LoraError, Peft, PeftMatrix, PeftPair};
 
 /// A layer that an adapter can be added to: Burn's [`Linear`], or one with other weights, such as
 /// quantised ones.
@@ -155,8 +155,8 @@ impl Peft {
     /// [`LoraError::Tensor`] if the file lacks the adapter or has it for other sizes.
     pub fn adapt<L: FrozenLinear>(&self, name: &str, base: L) -> Result<LoraLayer<L>, LoraError> {
         let (device, dtype) = (base.device(), base.adapter_dtype());
-        let of = |data: &burn::tensor::TensorData| {
-            let tensor = Tensor::<2>::from_data(data.clone(), (&device, data.dtype)).cast(dtype);
+        let of = |matrix: &PeftMatrix| {
+            let tensor = Tensor::<2>::from_data(matrix.data(), (&device, matrix.dtype)).cast(dtype);
             Param::from_tensor(leaf(tensor.transpose() + 0.0))
         };
         let pair = self.pair(name, base.sizes())?;
@@ -224,8 +224,12 @@ impl<L: FrozenLinear> LoraLayer<L> {
     pub fn pair(&self) -> Result<Option<(String, PeftPair)>, LoraError> {
         let Some(adapter) = &self.adapter else { return Ok(None) };
         let read = |param: &Param<Tensor<2>>| {
-            let data = param.val().detach().transpose().try_into_data();
-            data.map_err(|why| LoraError::Read { layer: self.name.clone(), reason: why.to_string() })
+            let matrix = param.val().detach().transpose();
+            let (shape, dtype) = (matrix.dims(), matrix.dtype());
+            let data = matrix
+                .try_into_data()
+                .map_err(|why| LoraError::Read { layer: self.name.clone(), reason: why.to_string() })?;
+            Ok(PeftMatrix { shape, dtype, bytes: data.as_bytes().to_vec() })
         };
         Ok(Some((self.name.clone(), PeftPair { a: read(&adapter.a)?, b: read(&adapter.b)? })))
     }

@@ -40,4 +40,4 @@ mod peft;
 pub use config::{AdapterConfig, Lora, LoraConfig, Targets};
 pub use error::LoraError;
 pub use layer::{Adapter, FrozenLinear, LoraLayer, LoraLinear};
-pub use peft::{Peft, PeftPair};
+pub use peft::{Peft, PeftMatrix, PeftPair};

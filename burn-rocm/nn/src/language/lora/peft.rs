@@ -19,13 +19,31 @@ const WEIGHTS: &str = "adapter_model.safetensors";
 /// What PEFT's names begin with.
 const PREFIX: &str = "base_model.model.";
 
+/// A matrix on the host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PeftMatrix {
+    /// Rows and columns.
+    pub shape: [usize; 2],
+    /// f64, f32, f16 or bf16.
+    pub dtype: DType,
+    /// The little-endian elements, row by row.
+    pub bytes: Vec<u8>,
+}
+
+impl PeftMatrix {
+    /// The matrix for [`Tensor::from_data`](burn::tensor::Tensor::from_data).
+    pub fn data(&self) -> TensorData {
+        TensorData::from_bytes_vec(self.bytes.clone(), self.shape, self.dtype)
+    }
+}
+
 /// The two matrices of an adapter on the host, as PEFT's files have them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeftPair {
     /// `lora_A.weight`, `[rank, inputs]`.
-    pub a: TensorData,
+    pub a: PeftMatrix,
     /// `lora_B.weight`, `[outputs, rank]`.
-    pub b: TensorData,
+    pub b: PeftMatrix,
 }
 
 /// Adapters of a model on the host: what a PEFT folder has.
@@ -87,9 +105,9 @@ impl Peft {
         let Some(pair) = self.pairs.get(layer) else {
             return Err(self.wrong(&name_a, format!("a tensor {shape_a:?}"), "nothing"));
         };
-        for (name, expected, data) in [(name_a, shape_a, &pair.a), (name_b, shape_b, &pair.b)] {
-            if data.shape[..] != expected {
-                return Err(self.wrong(&name, format!("{expected:?}"), format!("{:?}", &data.shape[..])));
+        for (name, expected, matrix) in [(name_a, shape_a, &pair.a), (name_b, shape_b, &pair.b)] {
+            if matrix.shape != expected {
+                return Err(self.wrong(&name, format!("{expected:?}"), format!("{:?}", matrix.shape)));
             }
         }
         Ok(Some((adapter, pair)))
@@ -127,7 +145,7 @@ impl Peft {
         })?;
         let file = SafeTensors::deserialize(&bytes)
             .map_err(|why| failed(format!("damaged or cut off ({} bytes): {why}", bytes.len())))?;
-        let mut halves: BTreeMap<String, [Option<TensorData>; 2]> = BTreeMap::new();
+        let mut halves: BTreeMap<String, [Option<PeftMatrix>; 2]> = BTreeMap::new();
         let wrong = |name: &str, expected: &str, found: String| LoraError::Tensor {
             path: path.clone(),
             name: name.to_owned(),
@@ -155,8 +173,8 @@ impl Peft {
                 Dtype::BF16 => DType::BF16,
                 other => return Err(wrong(name, "f64, f32, f16 or bf16", format!("{other:?}"))),
             };
-            let data = TensorData::from_bytes_vec(view.data().to_vec(), [rows, columns], dtype);
-            halves.entry(layer.to_owned()).or_default()[half] = Some(data);
+            let matrix = PeftMatrix { shape: [rows, columns], dtype, bytes: view.data().to_vec() };
+            halves.entry(layer.to_owned()).or_default()[half] = Some(matrix);
         }
         let mut pairs = BTreeMap::new();
         for (layer, pair) in halves {
@@ -186,15 +204,15 @@ impl Peft {
         let path = folder.join(WEIGHTS);
         let mut views = Vec::new();
         for (layer, pair) in &self.pairs {
-            for (name, data) in names(layer).into_iter().zip([&pair.a, &pair.b]) {
-                let dtype = match data.dtype {
+            for (name, matrix) in names(layer).into_iter().zip([&pair.a, &pair.b]) {
+                let dtype = match matrix.dtype {
                     DType::F64 => Dtype::F64,
                     DType::F16 => Dtype::F16,
                     DType::BF16 => Dtype::BF16,
                     // `check` has refused the others.
                     _ => Dtype::F32,
                 };
-                let view = TensorView::new(dtype, data.shape.to_vec(), data.as_bytes());
+                let view = TensorView::new(dtype, matrix.shape.to_vec(), &matrix.bytes);
                 views.push((name, view.map_err(|why| failed(&path, &why))?));
             }
         }
@@ -213,14 +231,14 @@ impl Peft {
             let Some(AdapterConfig { rank, .. }) = self.lora.adapter(layer) else {
                 return Err(self.wrong(&name, "an adapter of a target", "a layer that is none"));
             };
-            for (name, data, axis) in [(&name, a, 0), (&name_b, b, 1)] {
-                if data.shape.len() != 2 || data.shape[axis] != rank {
+            for (name, matrix, axis) in [(&name, a, 0), (&name_b, b, 1)] {
+                if matrix.shape[axis] != rank {
                     let side = ["rows", "columns"][axis];
-                    let found = format!("{:?}", &data.shape[..]);
+                    let found = format!("{:?}", matrix.shape);
                     return Err(self.wrong(name, format!("a matrix of {rank} {side}"), found));
                 }
-                if !matches!(data.dtype, DType::F64 | DType::F32 | DType::F16 | DType::BF16) {
-                    return Err(self.wrong(name, "f64, f32, f16 or bf16", format!("{:?}", data.dtype)));
+                if !matches!(matrix.dtype, DType::F64 | DType::F32 | DType::F16 | DType::BF16) {
+                    return Err(self.wrong(name, "f64, f32, f16 or bf16", format!("{:?}", matrix.dtype)));
                 }
             }
         }
