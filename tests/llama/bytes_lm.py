@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes the reference of the example `bytes-lm`: the first 21 losses of a small model on the bytes of LICENSE-APACHE, as
-PyTorch computes them on the CPU.
+"""Makes the reference of the example `bytes-lm`: the first 21 losses of a small model on the bytes of LICENSE-APACHE,
+as PyTorch computes them on the CPU.
 
     tests/llama/bytes_lm.py
 
-writes examples/llama/tests/bytes_lm.json. Needs PyTorch 2.4 or newer and NumPy. The checked-in file was made with PyTorch
-2.6.0.
+writes examples/llama/tests/bytes_lm.json. Needs PyTorch 2.4 or newer and NumPy. The checked-in file was made with
+PyTorch 2.6.0.
 
 Both sides draw weights and windows with SplitMix64 from the same seed, so nothing but the losses is checked in:
 

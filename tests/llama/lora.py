@@ -140,8 +140,8 @@ def main():
     network(ROOT / "burn-rocm/nn/tests/lora")
     to = ROOT / "examples/llama/tests/lora"
     language("llama3", to / "llama3", r=3, lora_alpha=6, target_modules="all-linear", rank_pattern={"up_proj": 2})
-    language("qwen2", to / "qwen2", r=2, lora_alpha=4, use_rslora=True, target_modules=["q_proj", "v_proj", "down_proj"],
-             layers_to_transform=[0, 2])
+    language("qwen2", to / "qwen2", r=2, lora_alpha=4, use_rslora=True, layers_to_transform=[0, 2],
+             target_modules=["q_proj", "v_proj", "down_proj"])
     language("gemma3", to / "gemma3", r=2, lora_alpha=3, target_modules=r".*\.(k|o|gate)_proj")
 
 

@@ -38,7 +38,7 @@
 //! | `LinearAct`, `ConvAct`, `AddAct`, `MulAdd` | ported | has no such modules |
 //! | `MaxPool3d`, `AvgPool3d` | ported | has no such modules |
 //! | `Adam`, `AdamW`, `Sgd` | ported | composes, for each parameter |
-//! | [`amp`], [`parallel`] | ported | has nothing like them |
+//! | [`amp`], [`parallel`], [`language`] | ported | has nothing like them |
 //!
 //! Counted without chains, as on the CPU device, a training step of `BatchNorm` takes 13 launches
 //! more than with burn-rocm-nn for Burn 0.21. Each of these works on only one number per channel:

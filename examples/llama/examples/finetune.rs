@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release --example finetune -- --model FOLDER --text FILE
-//! cargo run --release --bin llama -- --model FOLDER --lora target/finetune --prompt "Once upon a time"
+//! cargo run --release --bin llama -- --model FOLDER --lora target/finetune --prompt "Once"
 //! ```
 
 use std::process::ExitCode;

@@ -128,8 +128,8 @@ fn decoders_have_the_logits_of_transformers() {
 
 /// The relative error of gradients, of each adapter's matrix as a whole. A rounding in f32 is wrong
 /// by up to 2^-24 of a number. A layer rounds about twenty times forward and twice as often
-/// backward, three or four layers and both sides add up, and errors that are independent add up as a
-/// random walk: 2^-24 * sqrt(480) = 1.3e-6. The bound is 30 times as much, because the scores of
+/// backward, three or four layers and both sides add up, and errors that are independent add up as
+/// a random walk: 2^-24 * sqrt(480) = 1.3e-6. The bound is 30 times as much, because the scores of
 /// random models are large, so that softmax magnifies their errors.
 #[test]
 fn gradients_of_adapters_are_those_of_pytorch() {
@@ -175,11 +175,11 @@ fn gradients_of_adapters_are_those_of_pytorch() {
     }
 }
 
-/// Both sides start with the same weights and windows. PyTorch's own losses in f32 differ from those
-/// in f64 by up to `deviation`, as the order of summation is. The tables of the rotary embedding are
-/// in f32 on both sides, and two libraries' cosines differ by up to 2^-23. That moves a score, a sum
-/// of 32 products times `32^-0.5` of numbers of size 1, by up to 7e-7. So the limit is eight times the
-/// largest deviation and 7e-7.
+/// Both sides start with the same weights and windows. PyTorch's own losses in f32 differ from
+/// those in f64 by up to `deviation`, as the order of summation is. The tables of the rotary
+/// embedding are in f32 on both sides, and two libraries' cosines differ by up to 2^-23. That moves
+/// a score, a sum of 32 products times `32^-0.5` of numbers of size 1, by up to 7e-7. So the limit
+/// is eight times the largest deviation and 7e-7.
 #[test]
 fn the_first_losses_of_bytes_lm_are_those_of_pytorch() {
     let text = std::fs::read_to_string(tests().join("bytes_lm.json")).expect("the reference");

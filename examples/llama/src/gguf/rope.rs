@@ -1,7 +1,7 @@
 //! The rotary embedding in GGUF's metadata, as `config.json` would have it.
 //!
-//! The keys: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>, and `gguf-py/gguf/constants.py` in
-//! <https://github.com/ggml-org/llama.cpp>.
+//! The keys: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>, and
+//! `gguf-py/gguf/constants.py` in <https://github.com/ggml-org/llama.cpp>.
 
 use std::path::Path;
 

@@ -18,8 +18,8 @@ pub(super) struct Arguments {
     /// file.
     #[arg(long, value_name = "PATH", required_unless_present = "random")]
     pub(super) model: Option<PathBuf>,
-    /// A folder with adapters in PEFT's format (adapter_config.json, adapter_model.safetensors), which
-    /// are merged into the weights when these are loaded.
+    /// A folder with adapters in PEFT's format (adapter_config.json, adapter_model.safetensors),
+    /// which are merged into the weights when these are loaded.
     #[arg(long, value_name = "FOLDER", conflicts_with = "random")]
     pub(super) lora: Option<PathBuf>,
     /// A model with random weights, whose tokens have no text: its speed is that of a real one.
@@ -38,8 +38,8 @@ pub(super) struct Arguments {
     /// The system message of a conversation.
     #[arg(long, requires = "chat")]
     pub(super) system: Option<String>,
-    /// The most tokens to generate. A stop token may end the text before. [default: 256, or fewer if
-    /// the context has no room for them]
+    /// The most tokens to generate. A stop token may end the text before. [default: 256, or fewer
+    /// if the context has no room for them]
     #[arg(long, value_name = "N")]
     pub(super) tokens: Option<usize>,
     /// Tokens that the cache has room for. [default: prompt and answer; with --chat, 4096 or the

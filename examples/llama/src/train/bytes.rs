@@ -98,8 +98,8 @@ pub fn main() -> ExitCode {
     exit_of(|| run(&arguments).map(|_| ()))
 }
 
-/// Runs the program. Returns the readings of training and of held-out texts; the last is that of all
-/// windows that are evaluated at the end.
+/// Runs the program. Returns the readings of training and of held-out texts; the last is that of
+/// all windows that are evaluated at the end.
 ///
 /// # Errors
 /// [`Error::Argument`] for options that make no sense; the errors of files and of the device.

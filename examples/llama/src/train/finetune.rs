@@ -50,8 +50,8 @@ pub struct Arguments {
     /// The probability that a feature of an adapter's input is dropped.
     #[arg(long, default_value_t = 0.0, value_name = "P")]
     pub dropout: f64,
-    /// The layers with adapters: ends of their names, divided by commas; a regular expression, if it
-    /// has other characters than letters, digits, dots and underscores; or `all`.
+    /// The layers with adapters: ends of their names, divided by commas; a regular expression, if
+    /// it has other characters than letters, digits, dots and underscores; or `all`.
     #[arg(long, default_value = "all")]
     pub targets: String,
     /// Steps of AdamW.
@@ -69,7 +69,8 @@ pub struct Arguments {
     /// Decides the adapters before training, and which windows are drawn.
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
-    /// The dtype of weights and activations; adapters are f32. [default: that of the weights' files]
+    /// The dtype of weights and activations; adapters are f32. [default: that of the weights'
+    /// files]
     #[arg(long, value_enum)]
     dtype: Option<Precision>,
     /// The device: `rocm`, `rocm:1` or `1` for the second one.

@@ -11,9 +11,9 @@ use super::{Elements, Role, Source, Weight, expected, layer_name};
 use crate::config::Config;
 use crate::error::{Error, Result};
 
-/// A source whose matrices have the adapters of a PEFT folder merged into them: `W + scale B A`, with
-/// PEFT's `A` and `B`, computed in f32 when the weight is read. So the model runs as fast as without
-/// adapters.
+/// A source whose matrices have the adapters of a PEFT folder merged into them: `W + scale B A`,
+/// with PEFT's `A` and `B`, computed in f32 when the weight is read. So the model runs as fast as
+/// without adapters.
 pub struct Adapted {
     source: Box<dyn Source>,
     /// The adapters by weight: the scale, and the two matrices in f32.

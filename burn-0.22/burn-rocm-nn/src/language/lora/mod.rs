@@ -1,10 +1,10 @@
 //! Low-rank adapters of frozen layers (LoRA): training, merging, and files of the Python library
 //! PEFT.
 //!
-//! A model has [`LoraLayer`]s where it would have linear layers. [`Lora::adapt`] makes one with a new
-//! adapter, or without one if the layer's name is no target; [`Peft::adapt`] makes one with the
-//! adapter of a file. Only the adapters' parameters require gradients, so an optimizer has states of
-//! them alone.
+//! A model has [`LoraLayer`]s where it would have linear layers. [`Lora::adapt`] makes one with a
+//! new adapter, or without one if the layer's name is no target; [`Peft::adapt`] makes one with the
+//! adapter of a file. Only the adapters' parameters require gradients, so an optimizer has states
+//! of them alone.
 //!
 //! ```
 //! # use burn::nn::LinearConfig;

@@ -44,8 +44,8 @@ pub struct LoraConfig {
     /// Layers that get none, although they are among the targets.
     pub exclude: Option<Targets>,
     /// If [`targets`](Self::targets) is a list of names: the indices of the model's layers that get
-    /// adapters. A layer's index is the first number in its name that has two parts before it, as in
-    /// `model.layers.3.self_attn.q_proj`.
+    /// adapters. A layer's index is the first number in its name that has two parts before it, as
+    /// in `model.layers.3.self_attn.q_proj`.
     pub layers: Option<Vec<usize>>,
     /// Other ranks of layers whose name, or whose end of a name after a dot, matches a regular
     /// expression. The first that matches counts.

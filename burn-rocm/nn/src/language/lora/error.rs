@@ -27,8 +27,8 @@ pub enum LoraError {
         /// What is there.
         found: String,
     },
-    /// A tensor of `adapter_model.safetensors` is missing, belongs to no layer, or has another shape
-    /// or dtype than the layer and the settings ask for.
+    /// A tensor of `adapter_model.safetensors` is missing, belongs to no layer, or has another
+    /// shape or dtype than the layer and the settings ask for.
     #[error("{path}: tensor `{name}`: expected {expected}, found {found}")]
     Tensor {
         /// The file.

@@ -57,8 +57,8 @@ pub struct Peft {
 }
 
 impl Peft {
-    /// The adapters of layers, by name. [`LoraLayer::pair`](super::LoraLayer::pair) reads one from the
-    /// device.
+    /// The adapters of layers, by name. [`LoraLayer::pair`](super::LoraLayer::pair) reads one from
+    /// the device.
     ///
     /// # Errors
     /// [`LoraError::Tensor`] for a pair of a layer that has no adapter by these settings, or with
