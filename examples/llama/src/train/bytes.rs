@@ -51,7 +51,7 @@ pub struct Arguments {
     #[arg(long, default_value_t = 4, value_name = "N")]
     pub layers: usize,
     /// Features of the model, a multiple of 32.
-    #[arg(long, default_value_t = 160, value_name = "N")]
+    #[arg(long, default_value_t = 128, value_name = "N")]
     pub width: usize,
     /// The highest learning rate.
     #[arg(long, default_value_t = 3e-3)]
