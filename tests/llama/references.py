@@ -3,6 +3,7 @@
 text that `transformers` computes for them in f32 on the CPU.
 
     tests/llama/references.py FOLDER [MODEL...]
+    tests/llama/references.py --long FOLDER      adds long.safetensors to each model of the folder
 
 Needs PyTorch 2.4 or newer, `transformers` 5 and `safetensors`. The checked-in references
 (`examples/llama/tests/models`) were made with PyTorch 2.6.0 and transformers 5.24.0.
@@ -12,6 +13,12 @@ Each model gets a folder with `config.json`, `generation_config.json`, its weigh
     prompt   i64 [tokens]                 a random prompt, longer than the windows
     logits   f32 [tokens, vocabulary]     the logits after each token of the prompt
     greedy   i64 [new tokens]             the most likely tokens after the prompt, one by one
+
+and `long.safetensors`, of a prompt that fills most of the context and many windows:
+
+    prompt   i64 [tokens]
+    rows     i64 [rows]                   the tokens after which it has logits
+    logits   f32 [rows, vocabulary]
 
 Models are small, so all parameters are drawn, also norms and biases: a module that forgets one of them then gives
 other logits. The logits are those of the weights as they are saved, after rounding to the file's dtype.
@@ -29,6 +36,7 @@ from safetensors.torch import save_file
 VOCABULARY = 64
 PROMPT = 20
 NEW = 24
+LONG = 120
 
 LLAMA3_ROPE = {
     "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -176,7 +184,24 @@ def make(folder, seed, kind, config, dtype, changes):
     return True
 
 
+def add_long(folder):
+    """Logits of a long prompt, from the files, in f32."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager").eval()
+    prompt = torch.randint(4, 60, [1, LONG], generator=torch.Generator().manual_seed(7))
+    rows = torch.arange(LONG // 12 - 1, LONG, LONG // 12)
+    with torch.no_grad():
+        logits = model(input_ids=prompt).logits[0, rows]
+    save_file({"prompt": prompt[0], "rows": rows, "logits": logits.contiguous()}, folder / "long.safetensors")
+    print(f"{folder.name}: logits up to {logits.abs().max():.1f}")
+
+
 def main():
+    if sys.argv[1:2] == ["--long"] and len(sys.argv) == 3:
+        torch.set_num_threads(1)
+        for path in sorted(pathlib.Path(sys.argv[2]).iterdir()):
+            add_long(path)
+        return
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     folder, only = pathlib.Path(sys.argv[1]), sys.argv[2:]

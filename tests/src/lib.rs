@@ -29,6 +29,11 @@ mod guide_fused_modules {}
 #[doc = include_str!("../../docs/guide/mixed-precision.md")]
 mod guide_mixed_precision {}
 
+/// The Rust blocks of the guide's page on language models are doc tests too.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guide/language-models.md")]
+mod guide_language_models {}
+
 /// The Rust blocks of the guide's page on profiling are doc tests too.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/guide/profiling.md")]

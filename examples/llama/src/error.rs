@@ -98,6 +98,9 @@ pub enum Error {
     /// The device reported an error.
     #[error(transparent)]
     Device(#[from] burn_rocm::RocmError),
+    /// Adapters are damaged or don't fit the model.
+    #[error(transparent)]
+    Lora(#[from] burn_rocm_nn::language::lora::LoraError),
     /// The model's results are NaN.
     #[error("the model's scores are not numbers; f16 may be too narrow for it: --dtype bf16 or f32")]
     NotNumbers,

@@ -13,6 +13,7 @@ pub mod program;
 mod rng;
 pub mod sample;
 pub mod text;
+pub mod train;
 pub mod weights;
 
 pub use error::{Error, Result};

@@ -189,7 +189,14 @@ fn errors_are_one_line() {
     fails(&["--random", "tiny", "--prompt-tokens", "4000", "--tokens", "100"], too_long);
     let too_long = "at most 16 tokens, found 10 of the prompt + 20 to generate";
     fails(&["--random", "tiny", "--prompt-tokens", "10", "--tokens", "20", "--context", "16"], too_long);
+    // Without --tokens the answer is as long as there is room for.
+    let (out, _) = succeeds(&run(&["--random", "tiny", "--prompt-tokens", "10", "--context", "16"]));
+    assert_eq!(out.split_whitespace().count(), 6, "{out}");
     fails(&["--random", "tiny", "--context", "5000"], "error: context: expected 1 to 4096 tokens");
+    let most = usize::MAX.to_string();
+    let too_long = "at most 4096 tokens, found 16 of the prompt + ";
+    fails(&["--random", "tiny", "--tokens", &most], too_long);
+    fails(&["--random", "tiny", "--lora", "x"], "cannot be used with");
     fails(&["--random", "tiny", "--device", "rocm:99"], "99");
     let models = references().join("models");
     let model = models.join("llama3");

@@ -11,7 +11,8 @@ use burn_rocm_llama::Error;
 use burn_rocm_llama::config::{Config, Generation};
 use burn_rocm_llama::model::{Cache, Logits, Model};
 use burn_rocm_llama::weights::Folder;
-use shared::{Expected, read};
+use safetensors::SafeTensors;
+use shared::{Expected, floats, read};
 
 fn models() -> Vec<(String, PathBuf)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
@@ -40,6 +41,40 @@ fn logits_and_greedy_text_are_those_of_transformers() {
     for (name, folder) in models() {
         let expected = Expected::read(&folder.join("expected.safetensors"));
         expected.hold(&name, &load(&folder, DType::F32));
+    }
+}
+
+/// 120 tokens, twenty times the windows, in pieces that end within a window.
+#[test]
+fn long_prompts_have_the_logits_of_transformers() {
+    for (name, folder) in models() {
+        let bytes = std::fs::read(folder.join("long.safetensors")).expect("the reference");
+        let tensors = SafeTensors::deserialize(&bytes).expect("the reference");
+        let numbers = |name| -> Vec<usize> {
+            let bytes = tensors.tensor(name).expect(name).data();
+            let number = |b: &[u8]| u64::from_le_bytes(b.try_into().expect("8 bytes")) as usize;
+            bytes.chunks_exact(8).map(number).collect()
+        };
+        let prompt: Vec<u32> = numbers("prompt").into_iter().map(|token| token as u32).collect();
+        let (rows, expected) = (numbers("rows"), floats(&tensors, "logits"));
+        assert_eq!((prompt.len(), rows.len()), (120, 12));
+        let model = load(&folder, DType::F32);
+        let vocabulary = model.config().vocabulary;
+        for piece in [120, 50, 7] {
+            let mut cache = Cache::new(&model, prompt.len()).expect("a cache");
+            let mut found = Vec::new();
+            for piece in prompt.chunks(piece) {
+                found.extend(read(model.forward(piece, &mut cache, Logits::All).expect("logits")));
+            }
+            let mut worst = 0f32;
+            for (&row, expected) in rows.iter().zip(expected.chunks(vocabulary)) {
+                let found = &found[row * vocabulary..][..vocabulary];
+                assert!(found.iter().all(|x| x.is_finite()), "{name}");
+                worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(worst, f32::max);
+            }
+            println!("{name}, pieces of {piece}: logits differ by at most {worst:e}");
+            assert!(worst <= 1e-4, "{name}, pieces of {piece}: {worst:e}");
+        }
     }
 }
 
@@ -199,6 +234,11 @@ fn wrong_shapes_and_missing_tensors_are_named() {
         assert!(error.contains(text), "expected {text}\nfound    {error}");
         std::fs::write(model.path("config.json"), &config).expect("a file");
     }
+    // A bias that the settings say nothing of.
+    let biased = Copy::of("llama-biases", "unread");
+    biased.edit("config.json", "\"mlp_bias\": true", "\"mlp_bias\": false");
+    let text = "`model.layers.0.mlp.down_proj.bias`: expected a tensor of the model, found one that";
+    assert!(biased.error().contains(text), "{}", biased.error());
     // A file of another kind: the reference has no model.
     std::fs::copy(model.path("expected.safetensors"), model.path("model.safetensors")).expect("a copy");
     let text = "`model.embed_tokens.weight`: expected the embedding, found 3 other tensors";

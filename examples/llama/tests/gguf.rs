@@ -93,3 +93,125 @@ fn damaged_files_are_refused() {
     }
     assert!(refused > 100, "{refused} of 667 damaged headers were refused");
 }
+
+/// A text as GGUF has it.
+fn text(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
+}
+
+/// A value of the metadata.
+#[derive(Clone, Copy)]
+enum Meta {
+    Count(u32),
+    Number(f32),
+    Text(&'static str),
+}
+
+/// A file with more metadata, written over the file's own, and perhaps one more tensor.
+fn changed(name: &str, pairs: &[(&str, Meta)], tensor: Option<&str>) -> Vec<u8> {
+    let whole = std::fs::read(path(name)).expect("a file");
+    let number = |at: usize| u64::from_le_bytes(whole[at..at + 8].try_into().expect("8 bytes"));
+    let pair = |key: &str, value: Meta| match value {
+        Meta::Count(count) => [text(key), 4u32.to_le_bytes().into(), count.to_le_bytes().into()].concat(),
+        Meta::Number(number) => [text(key), 6u32.to_le_bytes().into(), number.to_le_bytes().into()].concat(),
+        Meta::Text(value) => [text(key), 8u32.to_le_bytes().into(), text(value)].concat(),
+    };
+    let more: Vec<u8> = pairs.iter().flat_map(|&(key, value)| pair(key, value)).collect();
+    // The entries of tensors begin after the metadata. The last pair of a key counts.
+    let first = text("token_embd.weight");
+    let tensors = (0..whole.len()).find(|&at| whole[at..].starts_with(&first)).expect("the first tensor");
+    let entry = tensor.map_or(Vec::new(), |name| {
+        [text(name), 1u32.to_le_bytes().into(), 8u64.to_le_bytes().into(), [0; 12].into()].concat()
+    });
+    // Tensors lie at multiples of 32 bytes after the header, so it grows by such a multiple.
+    let grown = more.len() + entry.len() + pair("", Meta::Text("")).len();
+    let padding = pair(&"p".repeat(grown.next_multiple_of(32) - grown), Meta::Text(""));
+    [
+        &whole[..8],
+        &(number(8) + u64::from(tensor.is_some())).to_le_bytes(),
+        &(number(16) + pairs.len() as u64 + 1).to_le_bytes(),
+        &whole[24..tensors],
+        &more,
+        &padding,
+        &entry,
+        &whole[tensors..],
+    ]
+    .concat()
+}
+
+#[test]
+fn keys_of_the_rotary_embedding_are_read_or_refused() {
+    use Meta::{Count, Number, Text};
+    let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rope.gguf");
+    let open = |name: &str, pairs: &[(&str, Meta)]| {
+        std::fs::write(&copy, changed(name, pairs, None)).expect("a file");
+        Gguf::open(&copy)
+    };
+    let rope =
+        |name: &str, pairs: &[(&str, Meta)]| open(name, pairs).expect("a model").config().ropes.clone();
+    let plain = rope("llama.gguf", &[]);
+    let pairs = plain[0].frequencies.len() as u32;
+    // Both ways to write linear scaling; a factor of 1 is none.
+    let quarter: Vec<f32> = plain[0].frequencies.iter().map(|frequency| frequency / 4.0).collect();
+    let linear = [("llama.rope.scaling.type", Text("linear")), ("llama.rope.scaling.factor", Number(4.0))];
+    assert_eq!(rope("llama.gguf", &linear)[0].frequencies, quarter);
+    assert_eq!(rope("llama.gguf", &[("llama.rope.scale_linear", Number(4.0))])[0].frequencies, quarter);
+    assert_eq!(rope("llama.gguf", &[("llama.rope.scale_linear", Number(1.0))]), plain);
+    assert_eq!(rope("llama.gguf", &[("llama.rope.scaling.type", Text("none"))]), plain);
+    // YaRN's limits move frequencies, and attn_factor multiplies 1 + 0.1 ln 4.
+    let yarn = |more: &[(&'static str, Meta)]| {
+        let mut pairs = vec![
+            ("llama.rope.scaling.type", Text("yarn")),
+            ("llama.rope.scaling.factor", Number(4.0)),
+            ("llama.rope.scaling.original_context_length", Count(4096)),
+        ];
+        pairs.extend(more);
+        rope("llama.gguf", &pairs)
+    };
+    let [usual, other] = [yarn(&[]), yarn(&[("llama.rope.scaling.yarn_beta_fast", Number(2.0))])];
+    assert_ne!(usual[0].frequencies, other[0].frequencies);
+    let factor = yarn(&[("llama.rope.scaling.attn_factor", Number(0.5))])[0].factor;
+    assert!((factor - 0.5 * usual[0].factor).abs() < 1e-6 && (usual[0].factor - 1.138_629_4).abs() < 1e-6);
+    // Partial rotation: the first features of a head.
+    let whole = rope("gemma3.gguf", &[]);
+    let part = rope("gemma3.gguf", &[("gemma3.rope.dimension_count", Count(4))]);
+    assert_eq!((whole[0].frequencies.len(), part[0].frequencies.len()), (8, 2));
+    assert_eq!(rope("llama.gguf", &[("llama.rope.dimension_count", Count(2 * pairs))]), plain);
+
+    let refused = |name: &str, pairs: &[(&str, Meta)], expected: &str| {
+        let found = open(name, pairs).expect_err("an error").to_string();
+        assert!(found.contains(expected), "expected {expected}\nfound    {found}");
+    };
+    refused(
+        "llama.gguf",
+        &[("llama.rope.dimension_count", Count(2))],
+        "`llama.rope.dimension_count`: expected the",
+    );
+    refused("gemma3.gguf", &[("gemma3.rope.dimension_count", Count(24))], "expected at most the 16 features");
+    refused("llama.gguf", &[("llama.rope.new_idea", Count(2))], "`llama.rope.new_idea`: expected a key that");
+    refused(
+        "llama.gguf",
+        &[linear[0], linear[1], ("llama.rope.scaling.attn_factor", Number(2.0))],
+        "`llama.rope.scaling.attn_factor`: expected a key that",
+    );
+    refused("llama.gguf", &[("llama.rope.scaling.type", Text("longrope"))], "`longrope` is not supported");
+    refused(
+        "gemma3.gguf",
+        &[("gemma3.attention.value_length", Count(4))],
+        "value_length`: expected 16, found 4",
+    );
+}
+
+#[test]
+fn tensors_that_nobody_reads_are_refused() {
+    let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unread.gguf");
+    let load = |tensor| {
+        std::fs::write(&copy, changed("llama.gguf", &[], tensor)).expect("a file");
+        let file = Gguf::open(&copy)?;
+        Model::load(file.config().clone(), &file, &RocmDevice::default(), DType::F32, |_| ()).map(|_| ())
+    };
+    load(None).expect("the model");
+    let error = load(Some("blk.0.attn_q_norm.weight")).expect_err("an error").to_string();
+    let expected = "`blk.0.attn_q_norm.weight`: expected a tensor of the model, found one that";
+    assert!(error.contains(expected), "{error}");
+}

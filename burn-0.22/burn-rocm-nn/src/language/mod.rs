@@ -25,6 +25,7 @@ mod blocks;
 mod cache;
 #[path = "../../../../burn-rocm/nn/src/language/decode.rs"]
 mod decode;
+pub mod lora;
 pub mod quant;
 mod tensors;
 

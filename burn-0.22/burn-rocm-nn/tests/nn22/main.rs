@@ -10,6 +10,9 @@ mod attention;
 mod chains;
 mod devices;
 mod layers;
+mod lora;
+#[path = "../../../../burn-rocm/nn/tests/nn/lora_reference.rs"]
+mod lora_reference;
 mod losses;
 mod norms;
 mod optim;

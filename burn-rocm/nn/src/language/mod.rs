@@ -21,6 +21,7 @@
 mod blocks;
 mod cache;
 mod decode;
+pub mod lora;
 pub mod quant;
 mod tensors;
 

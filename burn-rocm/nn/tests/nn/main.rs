@@ -22,6 +22,8 @@ mod encoder_formulas;
 mod joined_products;
 mod layer;
 mod lockstep;
+mod lora;
+mod lora_reference;
 mod loss;
 mod loss_elements;
 mod loss_large;

@@ -2,10 +2,11 @@
 
 mod header;
 mod quants;
+mod rope;
 mod settings;
 mod tokens;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -151,7 +152,16 @@ impl Source for Gguf {
     }
 
     fn check(&self, weights: &[Weight]) -> Result<()> {
-        weights.iter().try_for_each(|weight| self.find(weight).map(|_| ()))
+        weights.iter().try_for_each(|weight| self.find(weight).map(|_| ()))?;
+        // A tensor that nobody reads belongs to another model, whose numbers differ.
+        let names: BTreeSet<String> = weights.iter().map(name).collect();
+        let is_read = |name: &str| names.contains(name) || name == "rope_freqs.weight";
+        match self.header.tensors.keys().find(|name| !is_read(name)) {
+            Some(other) => {
+                Err(wrong(&self.path, other, "a tensor of the model", "one that this program does not read"))
+            }
+            None => Ok(()),
+        }
     }
 
     fn quantised_bytes(&self, weight: &Weight) -> Result<Option<usize>> {

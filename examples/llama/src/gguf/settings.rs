@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value as Json, json};
 
 use super::header::{Header, Value};
+use super::rope;
 use crate::config::{Config, Fields, Generation};
 use crate::error::{Error, Result};
 
@@ -75,20 +76,20 @@ pub(super) fn read(path: &Path, header: &Header, factors: Option<&[f32]>) -> Res
     map.insert("tie_word_embeddings".to_owned(), json!(!has("output.weight")));
     // Llama's queries have a bias in some models; those of Qwen 2 always do.
     map.insert("attention_bias".to_owned(), json!(has("blk.0.attn_q.bias") && architecture != "qwen2"));
-    if let Some(Json::String(kind)) = get("rope.scaling.type") {
-        let mut scaling = Map::from_iter([("rope_type".to_owned(), json!(kind))]);
-        for (name, key) in [
-            ("factor", "rope.scaling.factor"),
-            ("original_max_position_embeddings", "rope.scaling.original_context_length"),
-        ] {
-            if let Some(value) = get(key) {
-                scaling.insert(name.to_owned(), value);
-            }
-        }
-        if kind != "none" {
-            map.insert("rope_scaling".to_owned(), Json::Object(scaling));
-        }
+    let dim =
+        rope::head_dim(get("attention.key_length"), get("embedding_length"), get("attention.head_count"));
+    let values = get("attention.value_length").and_then(|values| values.as_u64());
+    if let (Some(values), Some(dim)) = (values, dim)
+        && values != dim
+    {
+        let field = format!("{architecture}.attention.value_length");
+        let (path, expected, found) = (path.to_owned(), dim.to_string(), values.to_string());
+        return Err(Error::Field { path, field, expected, found });
     }
+    let own = |name: &str| header.metadata.get(&format!("{architecture}.rope.{name}")).map(to_json);
+    let names =
+        header.metadata.keys().filter_map(|key| key.strip_prefix(architecture)?.strip_prefix(".rope."));
+    rope::read(path, architecture, own, names, dim, &mut map)?;
     let (layers, heads) = (get("block_count"), get("attention.head_count"));
     let width = get("embedding_length").and_then(|width| width.as_u64());
     let dim = get("attention.key_length").and_then(|dim| dim.as_u64());

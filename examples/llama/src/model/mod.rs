@@ -17,6 +17,7 @@ use ops::{rms_norm, softcap};
 
 pub use cache::Cache;
 pub use load::{Loaded, Quantise, weight_bytes};
+pub(crate) use ops::rounded;
 
 /// The backend.
 pub type B = Rocm;

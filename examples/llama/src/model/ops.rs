@@ -93,7 +93,7 @@ pub(super) fn softcap(x: Tensor<B, 2>, cap: f64) -> Tensor<B, 2> {
 }
 
 /// The number that a tensor of this dtype would hold.
-pub(super) fn rounded(number: f64, dtype: DType) -> f64 {
+pub(crate) fn rounded(number: f64, dtype: DType) -> f64 {
     match dtype {
         DType::BF16 => bf16::from_f64(number).to_f64(),
         DType::F16 => f16::from_f64(number).to_f64(),

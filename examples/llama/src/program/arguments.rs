@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use burn::tensor::DType;
-use burn_rocm::{RocmDevice, RocmError};
+use burn_rocm::{ProviderKind, RocmDevice, RocmError};
 use burn_rocm_nn::language::quant::RoundTo;
 use clap::{Parser, ValueEnum};
 
@@ -20,6 +20,10 @@ pub(super) struct Arguments {
     /// file.
     #[arg(long, value_name = "PATH", required_unless_present = "random")]
     pub(super) model: Option<PathBuf>,
+    /// A folder with adapters in PEFT's format (adapter_config.json, adapter_model.safetensors),
+    /// which are merged into the weights when these are loaded.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "random")]
+    pub(super) lora: Option<PathBuf>,
     /// A model with random weights, whose tokens have no text: its speed is that of a real one.
     #[arg(long, value_enum, conflicts_with_all = ["model", "chat", "system"])]
     pub(super) random: Option<RandomModel>,
@@ -36,9 +40,10 @@ pub(super) struct Arguments {
     /// The system message of a conversation.
     #[arg(long, requires = "chat")]
     pub(super) system: Option<String>,
-    /// The most tokens to generate. A stop token may end the text before.
-    #[arg(long, default_value_t = 256, value_name = "N")]
-    pub(super) tokens: usize,
+    /// The most tokens to generate. A stop token may end the text before. [default: 256, or fewer
+    /// if the context has no room for them]
+    #[arg(long, value_name = "N")]
+    pub(super) tokens: Option<usize>,
     /// Tokens that the cache has room for. [default: prompt and answer; with --chat, 4096 or the
     /// model's limit]
     #[arg(long, value_name = "N", value_parser = at_least_1)]
@@ -93,7 +98,7 @@ pub(super) enum RandomModel {
 
 /// A dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Precision {
+pub(crate) enum Precision {
     /// 32 bits.
     F32,
     /// 16 bits, 10 of them of the fraction.
@@ -122,7 +127,7 @@ impl From<Rounded> for RoundTo {
 
 /// The choice of a provider.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum Provider {
+pub(crate) enum Provider {
     /// The first of the others that has a device, in this order.
     Auto,
     /// AMD GPUs, by AMD's libraries.
@@ -131,6 +136,18 @@ pub(super) enum Provider {
     Cuda,
     /// The processor.
     Cpu,
+}
+
+impl Provider {
+    /// Chooses the provider for this process.
+    pub(crate) fn select(self) -> Result<(), RocmError> {
+        burn_rocm::select_provider(match self {
+            Self::Auto => None,
+            Self::Rocm => Some(ProviderKind::Rocm),
+            Self::Cuda => Some(ProviderKind::Cuda),
+            Self::Cpu => Some(ProviderKind::Cpu),
+        })
+    }
 }
 
 impl From<Precision> for DType {
@@ -170,7 +187,8 @@ fn at_least_1(text: &str) -> Result<usize, String> {
     }
 }
 
-fn device(text: &str) -> Result<RocmDevice, String> {
+/// The device of an option.
+pub(crate) fn device(text: &str) -> Result<RocmDevice, String> {
     // A bare number is short for `rocm:NUMBER`.
     let name = if text.parse::<usize>().is_ok() { format!("rocm:{text}") } else { text.to_owned() };
     name.parse().map_err(|error: RocmError| error.to_string())

@@ -11,24 +11,34 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::generate::{Options, Session, Timing};
 use crate::text::{Chat, Message, Stream, Tokens};
 use arguments::Arguments;
+pub(crate) use arguments::{Precision, Provider, device};
 use open::Opened;
+pub(crate) use open::open_model;
 
+/// The most tokens to generate if the user does not say.
+const TOKENS: usize = 256;
 /// Room for a conversation if neither the user nor the model says less.
 const CONVERSATION: usize = 4096;
 
 /// Parses the arguments and runs the program. An error is printed as its text alone.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    exit_of(|| run(&arguments))
+}
+
+/// Runs a program. An error is printed as its text alone.
+pub(crate) fn exit_of(run: impl FnOnce() -> Result<()>) -> ExitCode {
     // A device that fails in the middle of an op panics with the error's text, which is all a user
     // wants to see. RUST_BACKTRACE shows the rest.
     if std::env::var_os("RUST_BACKTRACE").is_none() {
         panic::set_hook(Box::new(|_| {}));
     }
-    let text = match panic::catch_unwind(AssertUnwindSafe(|| run(&arguments))) {
+    let text = match panic::catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(())) => return ExitCode::SUCCESS,
         // The reader of a pipe, such as `head`, has seen enough.
         Ok(Err(Error::Output(why))) if why.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
@@ -52,24 +62,34 @@ enum Task {
 
 fn run(arguments: &Arguments) -> Result<()> {
     let Opened { config, source, generation, tokens, chat } = open::open(arguments)?;
-    let options = Options {
-        tokens: arguments.tokens,
+    let mut options = Options {
+        tokens: arguments.tokens.unwrap_or(TOKENS),
         sampling: arguments.sampling(&generation),
         stop: generation.stop.clone(),
     };
     options.sampling.check()?;
     let task = task(arguments, tokens.as_ref(), chat, config.vocabulary)?;
+    if let (Task::Tokens(prompt), None) = (&task, arguments.tokens) {
+        // At least one, so that a prompt without room for it is an error.
+        let room = arguments.context.unwrap_or(config.context).saturating_sub(prompt.len());
+        options.tokens = options.tokens.min(room).max(1);
+    }
     let context = match (&task, arguments.context) {
         (_, Some(context)) => context,
         (Task::Chat(_), None) => CONVERSATION.min(config.context),
         (Task::Tokens(prompt), None) => {
             let (prompt, answer) = (prompt.len(), options.tokens);
-            if prompt + answer > config.context {
+            let both = prompt.saturating_add(answer);
+            if both > config.context {
                 return Err(Error::TooLong { prompt, answer, limit: config.context });
             }
-            prompt + answer
+            both
         }
     };
+    check_context(context, &config)?;
+    if let Task::Tokens(prompt) = &task {
+        check_prompt(prompt, options.tokens, context, config.vocabulary)?;
+    }
     let model = open::load(arguments, config, source.as_ref(), context)?;
     let mut session = Session::new(&model, context, arguments.seed)?;
     let mut answer = |prompt: &[u32], options: &Options| -> Result<String> {
@@ -87,6 +107,27 @@ fn run(arguments: &Arguments) -> Result<()> {
             converse(arguments, &chat, tokens, context, &options, &mut answer)
         }
     }
+}
+
+/// Refuses, before anything is loaded, a cache that the model was not made for.
+fn check_context(context: usize, config: &Config) -> Result<()> {
+    if context <= config.context {
+        return Ok(());
+    }
+    let expected = format!("1 to {} tokens, for which the model was made", config.context);
+    Err(Error::Argument { name: "context", expected, found: context.to_string() })
+}
+
+/// Refuses, before anything is loaded, a prompt that leaves no room for the answer.
+fn check_prompt(prompt: &[u32], answer: usize, limit: usize, vocabulary: usize) -> Result<()> {
+    if let Some(&token) = prompt.iter().find(|&&token| token as usize >= vocabulary) {
+        return Err(Error::Token { token, vocabulary });
+    }
+    // The last token of an answer need not be in the cache.
+    if prompt.len().saturating_add(answer) > limit.saturating_add(1) {
+        return Err(Error::TooLong { prompt: prompt.len(), answer, limit });
+    }
+    Ok(())
 }
 
 fn task(

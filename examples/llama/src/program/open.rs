@@ -4,10 +4,11 @@ use std::path::Path;
 
 use burn::tensor::DType;
 use burn::tensor::backend::Backend;
-use burn_rocm::{DeviceInfo, ProviderKind};
+use burn_rocm::DeviceInfo;
+use burn_rocm_nn::language::lora::Peft;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::arguments::{Arguments, Provider, RandomModel};
+use super::arguments::{Arguments, RandomModel};
 use super::models;
 use crate::config::{Config, Generation};
 use crate::error::{Error, Result};
@@ -15,27 +16,23 @@ use crate::generate::PIECE;
 use crate::gguf::Gguf;
 use crate::model::{B, Loaded, Model, weight_bytes};
 use crate::text::{Chat, Tokens};
-use crate::weights::{Folder, Random, Source, expected};
+use crate::weights::{self, Adapted, Folder, Random, Source, expected};
 
 /// A model before it is loaded.
-pub(super) struct Opened {
-    pub(super) config: Config,
-    pub(super) source: Box<dyn Source>,
-    pub(super) generation: Generation,
+pub(crate) struct Opened {
+    pub(crate) config: Config,
+    pub(crate) source: Box<dyn Source>,
+    pub(crate) generation: Generation,
     /// `None` for random weights.
-    pub(super) tokens: Option<Tokens>,
+    pub(crate) tokens: Option<Tokens>,
     /// `None` if the model has no chat template, or nobody asks for it.
-    pub(super) chat: Option<Chat>,
+    pub(crate) chat: Option<Chat>,
 }
 
 /// Opens the files of a model, and checks them against each other.
 pub(super) fn open(arguments: &Arguments) -> Result<Opened> {
-    let opened = match (&arguments.model, arguments.random) {
-        (Some(path), _) if path.is_dir() => folder(path, arguments.chat)?,
-        (Some(path), _) if path.is_file() => file(path, arguments.chat)?,
-        (Some(path), _) => {
-            return Err(Error::file(path, "--model: expected a folder or a GGUF file, found nothing"));
-        }
+    let mut opened = match (&arguments.model, arguments.random) {
+        (Some(path), _) => open_model(path, arguments.chat)?,
         (None, random) => {
             let config = models::config(random.unwrap_or(RandomModel::Tiny))?;
             let source = Box::new(Random { norm_adds_one: config.norm_adds_one });
@@ -44,7 +41,22 @@ pub(super) fn open(arguments: &Arguments) -> Result<Opened> {
     };
     // The tokenizer may have tokens beyond the embedding: Gemma 3 1B's has one for images.
     opened.generation.check(opened.config.vocabulary)?;
+    if let Some(folder) = &arguments.lora {
+        let peft = Peft::read(folder)?;
+        let adapted = Adapted::new(opened.source, &peft, &opened.config)?;
+        eprintln!("adapters: {} of {}", adapted.count(), folder.display());
+        opened.source = Box::new(adapted);
+    }
     Ok(opened)
+}
+
+/// Opens a Hugging Face folder or a GGUF file.
+pub(crate) fn open_model(path: &Path, chat: bool) -> Result<Opened> {
+    match path {
+        _ if path.is_dir() => folder(path, chat),
+        _ if path.is_file() => file(path, chat),
+        _ => Err(Error::file(path, "--model: expected a folder or a GGUF file, found nothing")),
+    }
 }
 
 /// A Hugging Face folder.
@@ -79,12 +91,7 @@ pub(super) fn load(
 ) -> Result<Model> {
     let device = &arguments.device;
     if let Some(provider) = arguments.provider {
-        burn_rocm::select_provider(match provider {
-            Provider::Auto => None,
-            Provider::Rocm => Some(ProviderKind::Rocm),
-            Provider::Cuda => Some(ProviderKind::Cuda),
-            Provider::Cpu => Some(ProviderKind::Cpu),
-        })?;
+        provider.select()?;
     }
     let DeviceInfo { name, provider, .. } = device.info()?;
     let dtype = arguments.dtype.map_or_else(|| source.dtype(), DType::from);

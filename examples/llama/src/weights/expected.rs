@@ -1,6 +1,6 @@
 //! The tensors that a model needs, with names and shapes.
 
-use crate::config::Config;
+use crate::config::{Config, Family};
 
 /// What a weight does in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -119,6 +119,16 @@ impl Weight {
             Some(layer) => format!("layers.{layer}.{name}"),
             None => name.to_owned(),
         }
+    }
+}
+
+/// The name of a weight's layer in a Hugging Face model, which adapters have too.
+pub(crate) fn layer_name(weight: &Weight, family: Family) -> String {
+    let name = weight.name(matches!(family, Family::Gemma2 | Family::Gemma3));
+    let name = name.strip_suffix(".weight").unwrap_or(&name);
+    match weight.role {
+        Role::Output => name.to_owned(),
+        _ => format!("model.{name}"),
     }
 }
 

@@ -115,7 +115,7 @@ impl Folder {
         }
     }
 
-    /// A weight's name in the files.
+    /// The name of a weight in the files.
     fn name(&self, weight: &Weight) -> String {
         match weight.role {
             // The output matrix lies beside the model whose embedding it may be.
@@ -250,7 +250,26 @@ impl Source for Folder {
             // Its tensors are checked when they are read.
             Some(_) => Ok(()),
             None => self.find(weight).map(|_| ()),
-        })
+        })?;
+        // A tensor of a layer that nobody reads belongs to another model, whose numbers differ. Old
+        // files have the frequencies of the rotary embedding, which the settings say too.
+        let mut names: BTreeSet<String> = weights.iter().map(|weight| self.name(weight)).collect();
+        for weight in weights {
+            if let Some((scheme, _, stem)) = self.quantised(weight) {
+                names.extend(scheme.tensors().iter().map(|last| format!("{stem}{last}")));
+            }
+        }
+        let layers = format!("{}layers.", self.prefix);
+        let is_read = |name: &str| {
+            !name.starts_with(&layers) || names.contains(name) || name.ends_with(".rotary_emb.inv_freq")
+        };
+        match self.entries.keys().find(|name| !is_read(name)) {
+            Some(other) => {
+                let found = "one that the settings say nothing of";
+                Err(self.wrong(other, "a tensor of the model", found))
+            }
+            None => Ok(()),
+        }
     }
 
     fn quantised_bytes(&self, weight: &Weight) -> Result<Option<usize>> {

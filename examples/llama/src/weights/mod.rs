@@ -1,5 +1,6 @@
 //! The weights of a model: which tensors it needs, and where they come from.
 
+mod adapted;
 mod expected;
 mod folder;
 mod quantised;
@@ -10,8 +11,9 @@ use burn_rocm::fused::WeightParts;
 
 use crate::error::Result;
 
-pub(crate) use expected::expected;
+pub use adapted::Adapted;
 pub use expected::{Role, Weight, bytes};
+pub(crate) use expected::{expected, layer_name};
 pub use folder::Folder;
 pub use random::Random;
 

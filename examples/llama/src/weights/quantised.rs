@@ -111,6 +111,18 @@ impl Scheme {
         }
     }
 
+    /// The last parts of the names of a layer's tensors.
+    pub(super) fn tensors(self) -> &'static [&'static str] {
+        match self {
+            Self::Gptq { .. } => &["qweight", "qzeros", "scales", "g_idx"],
+            Self::Awq { .. } => &["qweight", "qzeros", "scales"],
+            // The shape is the settings'.
+            Self::Compressed { .. } => {
+                &["weight_packed", "weight", "weight_scale", "weight_zero_point", "weight_g_idx", "weight_shape"]
+            }
+        }
+    }
+
     /// The weight of a layer of this shape from its tensors. `tensor` finds a tensor by the last
     /// part of its name.
     pub(super) fn parts<'a>(
