@@ -1,12 +1,14 @@
 # shellcheck shell=bash
 # What run.sh does for --on GPU: it finds the simulator of that GPU, and runs each test as a process of its own.
 #
-# A test that was run is a line of the results: program::test, its result (passed, failed, timeout, ignored), seconds,
-# commit. A test that has a line is not run again, so a call resumes where an earlier one ended; to run a test again,
-# delete its line. At the end one line counts the results. The exit status is 1 if a test failed, timed out or has no
-# result.
+# A test that was run is a line of the results: program::test, its result (passed, failed, timeout, ignored, or raced
+# for a test that passed but had races by RJ_RACE=1), seconds, commit. A test that has a line is not run again, so a
+# call resumes where an earlier one ended; to run a test again, delete its line. At the end one line counts the results.
+# The exit status is 1 if a test failed, timed out, had races or has no result. Calls for different tests may run at the
+# same time, with one file of results too.
 #
-#   RESULTS   the file of results (ROOT/opt/burn-rocm/GPU.tsv); what failed tests said is beside it, in GPU.tsv.said
+#   RESULTS   the file of results (ROOT/opt/burn-rocm/GPU.tsv); what failed tests said is beside it, in GPU.tsv.said.
+#             With RJ_LOG or RJ_RACE, which name the kernels, what each test said
 #   JOBS      so many tests at a time (1). rocjitsu uses one core for each
 #   LIMIT     so many seconds for each test (3600)
 #   UNITS     how many compute units the GPU of rocjitsu reports. MIOpen has tuned parameters for gfx942 with 304; by
@@ -51,7 +53,7 @@ choose_gpu() {
 
 # Sets both for rocjitsu, which is in the folder $2, as the architecture $1.
 simulate() {
-    local configs=("$2/share/rocjitsu/configs/$1"*.json) config state=/opt/burn-rocm/rocjitsu-$1
+    local configs=("$2/share/rocjitsu/configs/$1"*.json) config name state=/opt/burn-rocm/rocjitsu-$1
     config=${configs[0]}
     # The one whose driver is simulated too, where there are two.
     for name in "${configs[@]}"; do case "$name" in *_kmd.json) config=$name ;; esac; done
@@ -65,8 +67,9 @@ simulate() {
     [ -z "${UNITS:-}" ] || simds=$((UNITS * each))
     sed -e 's/xcd\[0:8\]/xcd[0:1]/' -e '/"var_name": "i"/s/"end": 8/"end": 1/' \
         -e "s/\"simd_count\": *[0-9]*/\"simd_count\": $simds/" "$config" >"$root$state/config.$$"
-    mv "$root$state/config.$$" "$root$state/config.json" # another call may read it
-    echo "$state/config.json" >"$root$state/config_path"
+    echo "$state/config.json" >"$root$state/config_path.$$"
+    # The simulations of another call may read them.
+    for name in config.json config_path; do mv "$root$state/${name%.json}.$$" "$root$state/$name"; done
     # rocjitsu of July 2026 does not wait where a compute queue waits for a copy engine (AMD's barrier-value packet), so
     # all copies, of up to so many KiB, are made by kernels. RJ_RACE=1 looks for races.
     gpu+=(ROCJITSU_RUNTIME_DIR="$state" GPU_FORCE_BLIT_COPY_SIZE=4194304)
@@ -104,9 +107,9 @@ each_test_in() {
         $1 in asked { result[$1] = $2 }
         END {
             for (test in result) { count[result[test]]++; found++ }
-            printf "%s: %d tests, %d passed, %d failed, %d timed out, %d ignored\n", what, length(asked),
-                count["passed"], count["failed"], count["timeout"], count["ignored"]
-            exit count["failed"] + count["timeout"] > 0 || found < length(asked)
+            printf "%s: %d tests, %d passed, %d failed, %d timed out, %d with races, %d ignored\n", what,
+                length(asked), count["passed"], count["failed"], count["timeout"], count["raced"], count["ignored"]
+            exit count["failed"] + count["timeout"] + count["raced"] > 0 || found < length(asked)
         }' <(echo "$all") "$results"
 }
 
@@ -115,12 +118,20 @@ one_test() {
     local test=$1 said=$results.said/${1//::/.} result start=$SECONDS status=0
     LIMIT=${LIMIT:-3600} inside "$program" --test-threads 1 --exact "${test#*::}" >"$said" 2>&1 </dev/null || status=$?
     case $status in
-    0) if grep -q '^test result: ok. 1 passed' "$said"; then result=passed; else result=failed; fi ;;
+    0)
+        if ! grep -q '^test result: ok. 1 passed' "$said"; then
+            result=failed
+        elif grep -q 'RACE type=' "$said"; then
+            result=raced
+        else
+            result=passed
+        fi
+        ;;
     124 | 137) result=timeout ;;
     143) return ;; # the whole run was ended
     *) result=failed ;;
     esac
     printf '%s\t%s\t%d\t%s\n' "$test" "$result" $((SECONDS - start)) "$commit" >>"$results"
     echo "$test: $result, $((SECONDS - start)) s"
-    [ "$result" != passed ] || rm "$said"
+    [ "$result" != passed ] || [ -n "${RJ_LOG:-}${RJ_RACE:-}" ] || rm "$said"
 }

@@ -5,6 +5,8 @@
 #                                          the op tests (those whose names contain a FILTER, if any)
 #   tests/rocm/run.sh ROOT --nn [FILTER...]
 #                                          the tests of burn-rocm-nn: the programs nn, nn_faults and memory
+#   tests/rocm/run.sh ROOT --program FILE [FILTER...]
+#                                          the tests of FILE, which `cargo test --no-run` made
 #   tests/rocm/run.sh ROOT --train         20 training steps of the MLP and of the CNN, beside the CPU provider's
 #   tests/rocm/run.sh ROOT --routes        one training step of each: AMD's own logs must show every product in
 #                                          rocBLAS, every convolution and pooling in MIOpen
@@ -37,8 +39,18 @@ set -Eeuo pipefail
 # A command that fails without a word is told.
 trap 'echo "run.sh: line $LINENO failed with exit status $?: $BASH_COMMAND" >&2' ERR
 usage="usage: tests/rocm/run.sh ROOT [--on GPU]"
-usage+=" [FILTER... | --nn [FILTER...] | --train | --routes | --missing | --simulator]"
-root=$(realpath "${1:?$usage}"); shift
+usage+=" [FILTER... | --nn [FILTER...] | --program FILE [FILTER...] | --train | --routes | --missing | --simulator]"
+root=$(realpath "${1:?$usage}")
+# Tests that start their own program again find it by /proc, which ROOT has while this script runs.
+if [ -d "$root/proc" ] && [ ! -e "$root/proc/self" ]; then
+    # shellcheck disable=SC2016 # for the shell in the namespace
+    if unshare --mount mount --bind /proc "$root/proc" 2>/dev/null; then
+        exec unshare --mount bash -c 'mount --bind /proc "$0/proc" && exec bash "$@"' "$root" "$0" "$@"
+    fi
+    echo "run.sh: /proc can't be mounted in $root, so tests that start their own program fail" >&2
+fi
+shift
+from=$PWD
 cd "$(dirname "$(realpath "$0")")/../.."
 on=''
 if [ "${1:-}" = --on ]; then
@@ -174,6 +186,12 @@ case "${1:-}" in
     done
     [ -n "$found" ] || no_such_test "nn, nn_faults and memory"
     exit $status
+    ;;
+--program)
+    program=${2:?$usage}; shift 2
+    program=$(cd "$from" && realpath "$program")
+    has_tests "$program" "${native[@]}" "$@" || no_such_test "$program"
+    tests_in "$program" "${native[@]}" "$@"
     ;;
 --missing)
     program=${MISSING:-$(tests_of missing)}

@@ -152,6 +152,55 @@ exec "$root$program" "$@""#;
     assert!(loaded.lines().all(|line| line == "nn loads /opt/rocjitsu/lib/librocjitsu.so"), "{loaded}");
 }
 
+/// A test that passes is counted as raced if rocjitsu's detector found races, and what it said is kept.
+#[test]
+fn races_are_results_of_their_own() {
+    let scratch = Scratch::new("races");
+    let report = "echo 'RACE type=LDS reg=508 wave=0 lane=0 wg=0,0,0 conflict=unknown' >&2\n";
+    let program = LIBTEST.replace("TESTS", "reduce::rows");
+    scratch.script("programs/quiet", &program);
+    scratch.script(
+        "programs/races",
+        &program.replace("echo \"test result", &format!("{report}echo \"test result")),
+    );
+    let run = |name: &str| {
+        let path = scratch.0.join("programs").join(name);
+        scratch.run(&scratch.root(), &["--on", "gpu", "--program", path.to_str().unwrap(), "reduce"])
+    };
+    let found = run("quiet");
+    assert_eq!(found.status.code(), Some(0), "{found:?}");
+    let found = run("races");
+    assert_eq!(found.status.code(), Some(1), "{found:?}");
+    assert!(
+        text(&found.stdout).contains("1 tests, 0 passed, 0 failed, 0 timed out, 1 with races"),
+        "{found:?}"
+    );
+    let lines = fs::read_to_string(scratch.root().join("opt/burn-rocm/gpu.tsv")).unwrap();
+    assert!(lines.contains("quiet::reduce::rows\tpassed\t"), "{lines}");
+    assert!(lines.contains("races::reduce::rows\traced\t"), "{lines}");
+    let said = scratch.root().join("opt/burn-rocm/gpu.tsv.said");
+    let kept: Vec<_> = fs::read_dir(said).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(kept, ["races.reduce.rows"]);
+
+    let found = scratch.run(&scratch.root(), &["--on", "gpu", "--program"]);
+    assert!(!found.status.success() && text(&found.stderr).contains("usage: "), "{found:?}");
+}
+
+/// Programs that start themselves again read `/proc/self/exe`. The root has it only meanwhile. Where
+/// nothing can be mounted, `run.sh` says so.
+#[test]
+fn the_root_has_proc_while_programs_run() {
+    let scratch = Scratch::new("proc");
+    fs::create_dir(scratch.root().join("proc")).unwrap();
+    let checked = "case $0 in */opt/*) [ -e \"${0%/opt/*}/proc/self\" ] || exit 1 ;; esac\n";
+    scratch.script("programs/again", &[checked, &LIBTEST.replace("TESTS", "proc::read")].concat());
+    let path = scratch.0.join("programs/again");
+    let found = scratch.run(&scratch.root(), &["--on", "gpu", "--program", path.to_str().unwrap()]);
+    let mounted = !text(&found.stderr).contains("/proc can't be mounted");
+    assert_eq!(found.status.code(), Some(i32::from(!mounted)), "{found:?}");
+    assert_eq!(fs::read_dir(scratch.root().join("proc")).unwrap().count(), 0);
+}
+
 #[test]
 fn the_simulators_programs_take_hip_from_either_layout() {
     for (name, lib, include) in [
