@@ -117,9 +117,14 @@ impl Scheme {
             Self::Gptq { .. } => &["qweight", "qzeros", "scales", "g_idx"],
             Self::Awq { .. } => &["qweight", "qzeros", "scales"],
             // The shape is the settings'.
-            Self::Compressed { .. } => {
-                &["weight_packed", "weight", "weight_scale", "weight_zero_point", "weight_g_idx", "weight_shape"]
-            }
+            Self::Compressed { .. } => &[
+                "weight_packed",
+                "weight",
+                "weight_scale",
+                "weight_zero_point",
+                "weight_g_idx",
+                "weight_shape",
+            ],
         }
     }
 
