@@ -279,7 +279,7 @@ impl<B: Backend> Decoder<B> {
                 None => match weight.role {
                     Role::Embedding => Some(TensorOf::Matrix(self.embedding.val())),
                     Role::FinalNorm => Some(factor(&self.norm, self.config.norm_adds_one)),
-                    _ => self.output.as_ref().map(|output| matrix(output)),
+                    _ => self.output.as_ref().map(matrix),
                 },
             }
         };

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::decoder::{Decoder, TensorOf};
 use crate::error::{Error, Result};
-use crate::weights::{Role, layer_name};
+use crate::weights::layer_name;
 
 /// Writes `config.json` with these settings and `model.safetensors` with the weights of a decoder,
 /// without adapters. Makes the folder if it does not exist. Waits for the device.
@@ -30,24 +30,19 @@ pub fn save<B: Backend>(folder: &Path, settings: &Value, decoder: &Decoder<B>) -
             TensorOf::Matrix(tensor) => data(tensor)?,
             TensorOf::Vector(tensor) => data(tensor)?,
         };
-        debug_assert!(weight.role != Role::Output || name == "lm_head.weight");
         tensors.push((name, data));
     }
     let path = folder.join("model.safetensors");
-    let view = |(name, data): &'_ (String, TensorData)| {
+    let mut views = Vec::new();
+    for (name, data) in &tensors {
         let dtype = match data.dtype {
             DType::F64 => Dtype::F64,
             DType::F16 => Dtype::F16,
             DType::BF16 => Dtype::BF16,
             _ => Dtype::F32,
         };
-        (name.clone(), dtype, data.shape.to_vec())
-    };
-    let mut views = Vec::new();
-    for tensor in &tensors {
-        let (name, dtype, shape) = view(tensor);
-        let view = TensorView::new(dtype, shape, tensor.1.as_bytes());
-        views.push((name, view.map_err(|why| Error::file(&path, why))?));
+        let view = TensorView::new(dtype, data.shape.to_vec(), data.as_bytes());
+        views.push((name.as_str(), view.map_err(|why| Error::file(&path, why))?));
     }
     let metadata = Some([("format".to_owned(), "pt".to_owned())].into());
     let bytes = safetensors::serialize(views, metadata).map_err(|why| Error::file(&path, why))?;
