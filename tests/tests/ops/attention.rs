@@ -144,9 +144,9 @@ fn attention_bf16() {
     against_the_oracle(DType::BF16);
 }
 
-/// Operands whose rows consist of pieces of 16 bytes, and no mask or bias: a variant of its own of the kernels on
-/// matrix cores, and for f32 a kernel of its own. More than a tile of queries and of keys, heads of every width that
-/// has tiles.
+/// Operands whose rows consist of pieces of 16 bytes, and no mask or bias: a variant of its own of
+/// the kernels on matrix cores, and for f32 a kernel of its own. More than a tile of queries and of
+/// keys, heads of every width that has tiles.
 #[test]
 fn attention_of_whole_pieces() {
     let random = Random::new();
