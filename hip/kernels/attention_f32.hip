@@ -1,5 +1,5 @@
-// Scaled dot-product attention in f32, softmax(window(cap(scale q k^T))) v, without mask, bias and
-// dropout: FlashAttention-2's algorithm as in attention.hip, which computes all other cases. There a
+// Scaled dot-product attention in f32, softmax(window(scale q k^T)) v, without mask, bias, softcap
+// and dropout: FlashAttention-2's algorithm as in attention.hip, which computes all other cases. There a
 // thread has 4 x 4 scores and reads a number from shared memory for every two multiply-adds. Here it
 // has 8 x 8, and reads four numbers at once for every 16. Weights reach shared memory STEP keys at a
 // time, beside the values of these keys, so a block needs little of it.
@@ -17,7 +17,7 @@ struct Given {
     Shape s;
     View q_at, k_at, v_at;
     const f32 *q, *k, *v;
-    f32 scale, cap; // cap 0: scores are not capped
+    f32 scale;
     Window window;
     f32 *out;
     RowSum<f32> *sums; // or null
@@ -127,7 +127,6 @@ DEVICE void weigh(const Given &g, u32 row0, u32 key0, bool whole, f32 (&score)[S
                 // Not fused with the subtraction of the greatest, which would leave the product's
                 // rounding error.
                 x = product(x, g.scale);
-                if (g.cap > 0.0f) x = g.cap * math::tanh(x / g.cap);
             }
         }
     }
@@ -271,9 +270,8 @@ template <u32 VALUES> DEVICE void attend(const Given &given, u32 batch, u32 head
 // sums[pair, query], if that is not null.
 template <class F, i32 VALUES>
 __global__ __launch_bounds__(128) void attention_f32(Shape s, View q_at, View k_at, View v_at, const F *q, const F *k,
-                                                     const F *v, F scale, F cap, Window window, F *out,
-                                                     RowSum<F> *sums) {
-    Given given{s, q_at, k_at, v_at, q, k, v, scale, cap, window, out, sums};
+                                                     const F *v, F scale, Window window, F *out, RowSum<F> *sums) {
+    Given given{s, q_at, k_at, v_at, q, k, v, scale, window, out, sums};
     for_each_row((u64)s.pairs * (((u64)s.queries + ROWS - 1) / ROWS), [=](u64 item) {
         const Given &g = reload_parameters(given);
         // If later queries see more keys, the tiles that take longest begin first.

@@ -187,8 +187,10 @@ struct GroupOffsets {
     i32 group[GROUPS];
 
     DEVICE void find(const Chain &chain, u32 number, Place at) {
+#if !COMPILER_AMD // whose registers they would fill
         if (map == number) return;
         map = number;
+#endif
         UNROLLED
         for (u32 g = 0; g < GROUPS; ++g) group[g] = offset_of(chain.map[number], at.first + g * at.step);
     }
@@ -256,11 +258,12 @@ DEVICE void read_operand(u64 tensor, u32 source, const Chain &chain, u32 map, Pl
 template <class T, bool MIXED, bool JOINED, class Reload>
 DEVICE Values<T> evaluate(u32 count, Place at, Reload reload) {
     using C = compute_t<T>;
-    Values<T> last = {}, before_last = {}, y = {};
+    Values<T> last = {}, before_last = {};
     GroupOffsets offsets = {MAPS, {}};
     for (u32 s = 0; s < count; ++s) {
         const Chain &chain = reload();
         const Step &step = chain.step[s];
+        Values<T> y = {};
         if (step.source_b == LAST) y = last;
         else if (step.source_b == BEFORE_LAST) y = before_last;
         if (step.source_a == BEFORE_LAST) {
@@ -337,6 +340,10 @@ template <class T, bool JOINED, class Reload> DEVICE void evaluate_norm(Place at
         Values<T> y = {};
         read_mapped(step.b, step.source_b, chain, step.map_b, at, offsets, y);
         apply_step<decltype(op)>(x, [&](u32 g, u32 j) { return y.group[g].lane[j]; });
+#if COMPILER_AMD
+        // So that it does not read the next step's values as well before this one is done.
+        at.first = recompute_after(load(x.group[GROUPS - 1].lane[GROUP - 1]), at.first);
+#endif
     };
     with_values(0, Sub());
     with_values(1, Div());

@@ -31,10 +31,10 @@ pub(super) const REPEATS: usize = 4;
 /// The most shapes that are remembered. rocBLAS chooses for further ones.
 const MOST_SHAPES: usize = 1 << 14;
 /// Bytes before and behind a trial's result, which no solution may write.
-const GUARD: usize = 4096;
+pub(super) const GUARD: usize = 4096;
 /// What fills a trial's memory, in every byte: NaN in every float type. A solution that reads a
 /// result which it should only write then gives NaN.
-const FILL: u8 = 0xff;
+pub(super) const FILL: u8 = 0xff;
 
 /// The choices so far, by problem.
 pub(super) struct Chooser<P> {

@@ -1,5 +1,6 @@
-//! A profile of training steps of burn-rocm-nn, with `--train` of stock modules, or with `--inference`
-//! of inference, held against CUPTI's record of the same steps, on an NVIDIA GPU: which share of the GPU's busy time was launched by work that the profile names.
+//! A profile of training steps of burn-rocm-nn, with `--train` of stock modules, or with
+//! `--inference` of inference, held against CUPTI's record of the same steps, on an NVIDIA GPU: which
+//! share of the GPU's busy time was launched by work that the profile names.
 //!
 //! The profile tells CUPTI when each piece of its work begins and ends on a thread, so each kernel
 //! in CUPTI's record leads to the piece that launched it, or to none (`join.rs`).

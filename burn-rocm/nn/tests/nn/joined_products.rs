@@ -47,7 +47,9 @@ fn a_step() {
             let gradients = loss.backward();
             (loss.into_scalar(), x.grad(&gradients).unwrap().abs().sum().into_scalar())
         };
-        (0..3).for_each(|_| drop(step()));
+        for _ in 0..3 {
+            step();
+        }
         let ((loss, gradient), lines) = during(step);
         println!("{name} loss {loss} {gradient}");
         for line in lines.iter().filter(|line| line.contains("hipblasLtMatmul")) {

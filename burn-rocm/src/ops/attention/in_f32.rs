@@ -1,4 +1,4 @@
-//! Attention of f32 without mask, bias and dropout by larger tiles for each thread
+//! Attention of f32 without mask, bias, softcap and dropout by larger tiles for each thread
 //! (`attention_f32.hip`). No scores are stored.
 
 use hip::{Grid, Template};
@@ -42,13 +42,13 @@ impl<'a> InF32<'a> {
         Ok(groups.filter(|_| fits).map(|groups| Self { inputs, groups }))
     }
 
-    /// `softmax(window(softcap(scale q k^T))) v`, written to `out`, which is packed. `shape` is that of
+    /// `softmax(window(scale q k^T)) v`, written to `out`, which is packed. `shape` is that of
     /// padded sequences. `sums` receives what the gradient needs of each row.
     pub(super) fn launch(
         &self,
         op: &'static str,
         shape: Arg,
-        (scale, softcap, window): (f64, Option<f64>, Window),
+        (scale, window): (f64, Window),
         out: &RocmTensor,
         sums: Option<&RocmTensor>,
     ) -> hip::Result<()> {
@@ -58,7 +58,7 @@ impl<'a> InF32<'a> {
         };
         let inputs = self.inputs.map(Some);
         let dims: Vec<Arg> = [shape].into_iter().chain(inputs.map(strides)).collect();
-        let scalars = [Arg::F32(scale as f32), Arg::F32(softcap.unwrap_or(0.0) as f32), window.arg()];
+        let scalars = [Arg::F32(scale as f32), window.arg()];
         let tiles = batch * heads * queries.div_ceil(ROWS);
         let grid = Grid { blocks: device.grid_rows(tiles, usize::MAX).blocks, threads: THREADS };
         let kernel = Template::attention_f32.ty(hip::DType::F32).int(self.groups as i32);

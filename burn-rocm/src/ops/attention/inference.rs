@@ -225,8 +225,8 @@ impl Call {
         let shape = Sequences::Padded.shape([batch, heads, queries, keys, width], values, self.group);
         let masked = self.mask.is_some() || self.bias.is_some();
         let operands = [&self.query, &self.key, &self.value];
-        if let Some(kernel) = InF32::of(operands)?.filter(|_| !masked) {
-            kernel.launch(OP, shape, (self.scale, self.softcap, self.window), &out, None)?;
+        if let Some(kernel) = InF32::of(operands)?.filter(|_| !masked && self.softcap.is_none()) {
+            kernel.launch(OP, shape, (self.scale, self.window), &out, None)?;
             return Ok(out);
         }
         let [query, key, value] = operands.map(Some);

@@ -129,8 +129,9 @@ impl<'a> Joined<'a> {
     }
 }
 
-/// Whether kernels can read the tensor four elements at a time: a row's elements are contiguous, each row begins at a
-/// multiple of 16 bytes, and a pair of batch and head spans fewer than 2^32 elements.
+/// Whether kernels can read the tensor four elements at a time: a row's elements are contiguous,
+/// each row begins at a multiple of 16 bytes, and a pair of batch and head spans fewer than 2^32
+/// elements.
 pub(super) fn is_readable(tensor: &RocmTensor) -> bool {
     let layout = tensor.layout();
     let (&[.., rows, _], &[.., row, column]) = (tensor.dims(), layout.strides()) else { return false };

@@ -40,12 +40,12 @@ impl Call<'_> {
         let (device, values) = (query.hip_device(), value.dims()[3]);
         let out = self.tiled_out(query, [heads, queries, values])?;
         let sums = self.sums(query)?;
-        // A score that nothing changes but the softcap and the window.
+        // Scores that nothing changes but the window. A softcap is only for packed sequences.
         let dropout = self.options.dropout.is_some_and(|dropout| dropout.prob > 0.0);
         let plain = self.mask.is_none() && !dropout && !self.options.quiet && !self.sequences.are_packed();
         if let Some(kernel) = InF32::of([query, key, value])?.filter(|_| plain) {
             let shape = self.sequences.shape(self.sizes, values, self.group);
-            kernel.launch(self.op, shape, (self.scale, self.softcap, self.window), &out, Some(&sums))?;
+            kernel.launch(self.op, shape, (self.scale, self.window), &out, Some(&sums))?;
             return Ok(Attended { out: out.clone(), kept: vec![out, sums] });
         }
         let operands = [Some(query), Some(key), Some(value), self.mask.as_ref(), None];

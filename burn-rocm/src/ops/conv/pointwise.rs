@@ -1,6 +1,7 @@
 //! Convolutions with windows of one element, as products: each output pixel is the product of the
-//! weights and one input pixel. With the channels last, all pixels are the rows of one product; row-major,
-//! each image is a product of a batch. They compete with MIOpen, as kernels for few weights do.
+//! weights and one input pixel. With the channels last, all pixels are the rows of one product;
+//! row-major, each image is a product of a batch. They compete with MIOpen, as kernels for few
+//! weights do.
 
 use burn_std::{DType, Slice};
 use hip::{ChannelsLast, ConvDesc, KernelProblem, Route, Template, conv_route, matmul_route};
@@ -47,9 +48,10 @@ struct Pointwise<'a> {
 }
 
 impl<'a> Pointwise<'a> {
-    /// The convolution of `x` as a product; `None` if it is none, if the settings forbid rocBLAS, or on
-    /// a device whose library computes it as a product anyway. With `BURN_ROCM_CHANNELS_LAST=auto`, the
-    /// result has the order of `x`, because a product is as fast in either.
+    /// The convolution of `x` as a product; `None` if it is none, if the settings forbid rocBLAS, or
+    /// on a device whose library computes it as a product anyway. With
+    /// `BURN_ROCM_CHANNELS_LAST=auto`, the result has the order of `x`, because a product is as fast
+    /// in either.
     fn of(op: &'static str, desc: &'a ConvDesc, x: &RocmTensor) -> hip::Result<Option<Self>> {
         let fits = desc.x.len() == 4
             && desc.groups == 1

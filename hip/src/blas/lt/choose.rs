@@ -4,14 +4,13 @@
 use std::cmp::Ordering;
 use std::time::Instant;
 
-use super::calls::Pointers;
 use super::problem::LtProblem;
 use super::verify::Reference;
 use super::{BlasLt, Chooser, LtProduct};
-use crate::blas::choose::{REPEATS, ROUNDS, Step};
+use crate::blas::choose::{FILL, GUARD, REPEATS, ROUNDS, Source, Step};
 use crate::device::Device;
 use crate::tuning::{CLEARLY, TuningEntry, tuning_store};
-use crate::{Error, Result, spans};
+use crate::{Buffer, Error, Result, spans};
 
 /// The number for the way without hipBLASLt. Algorithm `n` of the heuristic has `TODAY + 1 + n`.
 pub(super) const TODAY: i32 = 0;
@@ -23,7 +22,6 @@ impl BlasLt {
         chooser: &Chooser<LtProblem>,
         product: &LtProduct<'_>,
         problem: &LtProblem,
-        pointers: &Pointers,
         today: &mut dyn FnMut() -> Result<()>,
     ) -> Result<i32> {
         let device = product.out.buffer.device();
@@ -34,7 +32,7 @@ impl BlasLt {
         match chooser.step(*problem, can_time, || self.stored(problem)) {
             Step::Use(choice) => Ok(choice),
             Step::Time => {
-                let (choice, microseconds) = match self.fastest(product, problem, pointers, today) {
+                let (choice, microseconds) = match self.fastest(product, problem, today) {
                     Ok(Some(found)) => found,
                     Ok(None) => return Ok(TODAY),
                     Err(error) => {
@@ -83,23 +81,28 @@ impl BlasLt {
         tuning_store().refused(device, library, &problem.to_string());
     }
 
-    /// The fastest choice and its microseconds; `None` if hipBLASLt has no algorithm. The trial
-    /// writes to the product's results.
+    /// The fastest choice and its microseconds; `None` if hipBLASLt has no algorithm. The products are
+    /// computed into memory of their own, between guard bytes, which no algorithm may write.
     fn fastest(
         &self,
         product: &LtProduct<'_>,
         problem: &LtProblem,
-        pointers: &Pointers,
         today: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Option<(i32, f64)>> {
         let device = product.out.buffer.device();
         let Ok(count) = device.call(&self.handle)?.algorithms(problem) else { return Ok(None) };
+        let room = |place: Source<'_>| device.alloc(GUARD + place.bytes + GUARD);
+        let rooms: Vec<Buffer> = product.places().map(room).collect::<Result<_>>()?;
+        let product = &product.written_to(&rooms, GUARD / product.dtype.size());
+        let Ok((_, pointers)) = self.resolve(product)? else { return Ok(None) };
+        let fill = || rooms.iter().try_for_each(|room| device.fill_bytes(room, 0, FILL, room.len()));
+        fill()?;
         tuning_store().count_trial();
         let begun = Instant::now();
         let mut launch = |choice: i32| match choice {
             TODAY => today(),
             // SAFETY: the product's memory, which `resolve` checked.
-            _ => unsafe { device.call(&self.handle)?.launch(problem, pointers, choice - TODAY - 1) },
+            _ => unsafe { device.call(&self.handle)?.launch(problem, &pointers, choice - TODAY - 1) },
         };
         let (start, end) = (device.timing_event()?, device.timing_event()?);
         let mut time = |choice| -> Result<f64> {
@@ -142,11 +145,13 @@ impl BlasLt {
         let reference = Reference::new(product)?;
         for (choice, microseconds) in candidates {
             // NaN everywhere, so that nothing that another algorithm wrote counts as a result.
-            for place in product.places() {
-                device.fill_bytes(place.buffer, place.offset, 0xff, place.bytes)?;
-            }
+            fill()?;
             launch(choice)?;
-            match reference.first_apart(product)? {
+            let apart = match first_outside(&rooms)? {
+                None => reference.first_apart(product)?,
+                outside => outside,
+            };
+            match apart {
                 None => return Ok(Some((choice, microseconds))),
                 Some(apart) => {
                     log::warn!(
@@ -158,4 +163,17 @@ impl BlasLt {
         }
         Ok(Some(default))
     }
+}
+
+/// What an algorithm has written outside its results, if anything.
+fn first_outside(rooms: &[Buffer]) -> Result<Option<String>> {
+    for room in rooms {
+        let bytes = Source { buffer: room, offset: 0, bytes: room.len() }.read()?;
+        let outside = (0..GUARD).chain(bytes.len() - GUARD..bytes.len());
+        if let Some(at) = outside.into_iter().find(|&at| bytes[at] != FILL) {
+            let from = at as isize - GUARD as isize;
+            return Ok(Some(format!("it writes byte {from} of {}", bytes.len() - 2 * GUARD)));
+        }
+    }
+    Ok(None)
 }

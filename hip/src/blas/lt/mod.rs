@@ -228,7 +228,7 @@ impl BlasLt {
             Err(why) => return Ok(LtAnswer::Refused(why.into())),
         };
         let chosen = match &self.chooser {
-            Some(chooser) => self.chosen(chooser, product, &problem, &pointers, today)?,
+            Some(chooser) => self.chosen(chooser, product, &problem, today)?,
             None => TODAY + 1,
         };
         if chosen == TODAY {
@@ -361,6 +361,32 @@ impl<'a> LtProduct<'a> {
         Source { buffer: view.buffer, offset: view.offset * size, bytes: self.out.cols * size }
     }
 
+    /// The same product with its results in other memory, `offset` elements behind the beginning of
+    /// a buffer for each of [`places`](Self::places).
+    fn written_to<'b>(&self, rooms: &'b [Buffer], offset: usize) -> LtProduct<'b>
+    where
+        'a: 'b,
+    {
+        let matrix = |view: MatrixView<'b>, at: usize| match rooms.get(at) {
+            Some(buffer) => MatrixView { buffer, offset, ..view },
+            None => view,
+        };
+        let vector = |view: VectorView<'b>| match rooms.get(1) {
+            Some(buffer) => VectorView { buffer, offset },
+            None => view,
+        };
+        let epilogue = match self.epilogue {
+            Epilogue::Forward { bias, activation, before } => {
+                Epilogue::Forward { bias, activation, before: before.map(|view| matrix(view, 1)) }
+            }
+            Epilogue::GeluGradient { before, sums } => {
+                Epilogue::GeluGradient { before, sums: sums.map(vector) }
+            }
+            Epilogue::ColumnSums(sums) => Epilogue::ColumnSums(vector(sums)),
+        };
+        LtProduct { out: matrix(self.out, 0), epilogue, ..*self }
+    }
+
     /// What is written.
     fn places(&self) -> impl Iterator<Item = Source<'a>> {
         let epilogue = match &self.epilogue {
@@ -371,3 +397,6 @@ impl<'a> LtProduct<'a> {
         [Some(self.matrix(&self.out)), epilogue].into_iter().flatten()
     }
 }
+
+#[cfg(all(test, feature = "cpu"))]
+mod tests;

@@ -7,14 +7,15 @@ pub struct PoolStats {
     pub allocated: usize,
     /// Bytes held from the driver.
     pub reserved: usize,
-    /// The most bytes in use at once, since the start or the last [`MemoryPool::reset_peak`](super::MemoryPool::reset_peak).
+    /// The most bytes in use at once, since the start or the last
+    /// [`MemoryPool::reset_peak`](super::MemoryPool::reset_peak).
     pub peak: usize,
     /// Allocations served from memory that the pool held.
     pub hits: u64,
     /// Allocations for which the pool had to ask the driver for memory.
     pub misses: u64,
-    /// Bytes of the blocks in use that were allocated by [`MemoryPool::persistently`](super::MemoryPool::persistently), a part of
-    /// `allocated`.
+    /// Bytes of the blocks in use that were allocated by
+    /// [`MemoryPool::persistently`](super::MemoryPool::persistently), a part of `allocated`.
     pub persistent: usize,
     /// Bytes held from the driver for such blocks, a part of `reserved`.
     pub persistent_reserved: usize,

@@ -4,6 +4,8 @@
 //! A process has one set of settings, so each case is a process of its own.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod exact;
+
 use std::path::PathBuf;
 
 use burn_backend::TensorData;
@@ -11,7 +13,8 @@ use burn_rocm::tuning::store;
 use burn_rocm::{ProviderKind, RocmDevice, RocmTensor, fused};
 use burn_rocm_tests::trace::during;
 use burn_rocm_tests::*;
-use hip::{Epilogue, LtActivation, LtAnswer, LtProduct, MatrixView, VectorView};
+use exact::{BEFORE, Matrix, Misses, assert_near, gelu, slope};
+use hip::{Epilogue, LtActivation, LtAnswer, LtProduct, VectorView};
 
 const ON: (&str, &str) = ("BURN_ROCM_HIPBLASLT", "on");
 const AUTO: (&str, &str) = ("BURN_ROCM_HIPBLASLT", "auto");
@@ -25,70 +28,11 @@ fn on_cpu() -> bool {
     burn_rocm::provider().unwrap().kind() == ProviderKind::Cpu
 }
 
-/// Values of a dtype, as bytes and in f64.
-fn encoded(values: Vec<f32>, dtype: DType) -> (Vec<u8>, Vec<f64>) {
-    let count = values.len();
-    let data = TensorData::new(values, [count]).convert_dtype(dtype);
-    (data.as_bytes().to_vec(), data.iter::<f64>().collect())
-}
-
-fn decoded(bytes: Vec<u8>, dtype: DType) -> Vec<f64> {
-    let count = bytes.len() / dtype.size();
-    TensorData::from_bytes_vec(bytes, [count], dtype).iter::<f64>().collect()
-}
-
 fn own(dtype: DType) -> hip::DType {
     match dtype {
         DType::F16 => hip::DType::F16,
         DType::BF16 => hip::DType::BF16,
         _ => hip::DType::F32,
-    }
-}
-
-/// A matrix on the device, whose rows or columns (if it is turned) have gaps between them.
-struct Matrix {
-    buffer: hip::Buffer,
-    values: Vec<f64>,
-    rows: usize,
-    cols: usize,
-    strides: [usize; 2],
-}
-
-/// Elements in front of each matrix, which keep it aligned.
-const BEFORE: usize = 64;
-
-impl Matrix {
-    fn new(random: &Random, dtype: DType, [rows, cols]: [usize; 2], turned: bool, gap: usize) -> Self {
-        let strides = if turned { [1, rows + gap] } else { [cols + gap, 1] };
-        let count = BEFORE + (rows - 1) * strides[0] + (cols - 1) * strides[1] + 1;
-        let (bytes, values) = encoded((0..count).map(|_| random.uniform(-1.0, 1.0) as f32).collect(), dtype);
-        Self { buffer: hip::Device::get(0).unwrap().upload(&bytes).unwrap(), values, rows, cols, strides }
-    }
-
-    fn at(&self, row: usize, col: usize) -> f64 {
-        self.values[BEFORE + row * self.strides[0] + col * self.strides[1]]
-    }
-
-    fn view(&self) -> MatrixView<'_> {
-        MatrixView {
-            buffer: &self.buffer,
-            offset: BEFORE,
-            rows: self.rows,
-            cols: self.cols,
-            row_stride: self.strides[0],
-            col_stride: self.strides[1],
-            batch_stride: 0,
-        }
-    }
-
-    /// What the device has now: the elements, without those before and after, which must not have
-    /// changed.
-    fn read(&self, dtype: DType) -> Vec<f64> {
-        let mut bytes = vec![0; self.buffer.len()];
-        hip::Device::get(0).unwrap().read(&self.buffer, 0, &mut bytes).unwrap();
-        let all = decoded(bytes, dtype);
-        assert_eq!(all[..BEFORE], self.values[..BEFORE], "what lies before a result was written");
-        all[BEFORE..].to_vec()
     }
 }
 
@@ -121,57 +65,6 @@ const KINDS: [Kind; 11] = [
     Kind::GradientSums,
     Kind::Sums,
 ];
-
-const FACTOR: f64 = 0.797_884_560_802_865_4;
-const CUBIC: f64 = 0.044_715;
-
-fn gelu(x: f64) -> f64 {
-    0.5 * x * (1.0 + (FACTOR * (x + CUBIC * x.powi(3))).tanh())
-}
-
-/// GELU's derivative, and how far a tanh that is off by a share of 2^-11 takes it.
-fn slope(x: f64) -> (f64, f64) {
-    let tanh = (FACTOR * (x + CUBIC * x.powi(3))).tanh();
-    let inner = 0.5 * x * FACTOR * (1.0 + 3.0 * CUBIC * x * x);
-    let off = 2f64.powi(-11) * (0.5 + 2.0 * tanh * tanh * inner.abs());
-    (0.5 * (1.0 + tanh) + inner * (1.0 - tanh * tanh), off)
-}
-
-/// Compares what was found with a result in f64; `off` is how far a right one may be from it before
-/// it is rounded. `Err` says what was found.
-fn near(expected: f64, off: f64, found: f64, dtype: DType, what: impl Fn() -> String) -> Result<(), String> {
-    let off = off + limits::unit(dtype) * (expected.abs() + off) + limits::least(dtype);
-    let is_near = (found - expected).abs() <= off;
-    let text = || {
-        format!("{}: {found}, expected {expected}, off by {:e}, allowed {off:e}", what(), found - expected)
-    };
-    if is_near { Ok(()) } else { Err(text()) }
-}
-
-/// [`near`], or a panic.
-fn assert_near(expected: f64, off: f64, found: f64, dtype: DType, what: impl Fn() -> String) {
-    near(expected, off, found, dtype, what).unwrap();
-}
-
-/// Results that are not near what was expected, each with its text.
-#[derive(Default)]
-struct Misses {
-    checked: usize,
-    texts: Vec<String>,
-}
-
-impl Misses {
-    fn check(&mut self, expected: f64, off: f64, found: f64, dtype: DType, what: impl Fn() -> String) {
-        self.checked += 1;
-        self.texts.extend(near(expected, off, found, dtype, what).err());
-    }
-
-    fn assert_none(&self, what: &str) {
-        let first = self.texts.iter().take(8).map(String::as_str).collect::<Vec<_>>().join("\n");
-        let (missed, all) = (self.texts.len(), self.checked);
-        assert!(missed == 0, "{what}: {missed} of {all} results are too far off:\n{first}");
-    }
-}
 
 /// Computes a product and checks all its results. `false` if hipBLASLt refuses it.
 ///
