@@ -18,6 +18,7 @@ pub(crate) mod copy;
 pub(crate) mod create;
 pub(crate) mod embedding;
 pub(crate) mod fft;
+pub(crate) mod fp8;
 pub(crate) mod hypot;
 pub(crate) mod index;
 pub(crate) mod index_nd;
