@@ -23,6 +23,7 @@ pub use crate::ops::attention::trained::{
 };
 pub use crate::ops::channels_last::copied;
 pub use crate::ops::conv::conv_act::{Conv2dOptions, conv_act, conv_relu_backward};
+pub use crate::ops::fp8::{Fp8Type, Fp8Weight, fp8_decode, fp8_encode};
 pub use crate::ops::linear::{LinearGradients, linear, linear_backward};
 pub use crate::ops::linear_act::{
     LinearGelu, gelu_tanh_linear_backward, linear_add, linear_gelu_tanh, linear_relu,

@@ -19,6 +19,7 @@ pub(crate) mod create;
 pub mod decode;
 pub(crate) mod embedding;
 pub(crate) mod fft;
+pub(crate) mod fp8;
 pub(crate) mod hypot;
 pub(crate) mod index;
 pub(crate) mod index_nd;

@@ -33,6 +33,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("block_product.h", include_str!("../block_product.h")),
     ("chain.h", include_str!("../chain.h")),
     ("far_from_mean.h", include_str!("../far_from_mean.h")),
+    ("fp8.h", include_str!("../fp8.h")),
     ("log_sum_exp.h", include_str!("../log_sum_exp.h")),
     ("matrix_cores.h", include_str!("../matrix_cores.h")),
     ("normal.h", include_str!("../normal.h")),

@@ -108,6 +108,8 @@ functors! {
     RESIDUAL: Squared Huber;
     // How quantised weights are stored.
     WEIGHTS: Int4 Int8 Q4K Q6K;
+    // Floats of 8 bits.
+    FP8: E4M3 E5M2 E4M3Fnuz E5M2Fnuz;
     // Functors that only lists below or single rules use.
     _: Sum Prod Mean MaxAbs Fill Cast Plain BitNot LogicNot Clamp Powi Greater GreaterEqual IsNan IsInf Or Assign;
 }
@@ -469,6 +471,10 @@ families! {
         optim_rescale [],
         optim_cast [Types(&[F32]), Types(HALVES)]
             [Types(HALVES), Types(&[F32])],
+    ]
+    fp8 [
+        fp8_decode [Functors(FP8), Types(NARROW)],
+        fp8_encode [Functors(FP8), Types(NARROW)],
     ]
     fft [
         fft_twiddles [Types(WIDE)],

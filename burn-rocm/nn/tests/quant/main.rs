@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod formats;
+mod fp8;
 mod lockstep;
 mod products;
 mod refusals;

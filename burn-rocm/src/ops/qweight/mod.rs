@@ -241,7 +241,7 @@ impl QuantWeight {
 }
 
 /// The kernels' type of a tensor, which must be f32, f16 or bf16.
-fn narrow_type(op: &'static str, tensor: &RocmTensor) -> hip::Result<hip::DType> {
+pub(super) fn narrow_type(op: &'static str, tensor: &RocmTensor) -> hip::Result<hip::DType> {
     match float_type(op, tensor)? {
         hip::DType::F64 => unsupported(op, tensor.dtype_of()),
         ty => Ok(ty),
@@ -249,7 +249,11 @@ fn narrow_type(op: &'static str, tensor: &RocmTensor) -> hip::Result<hip::DType>
 }
 
 /// `x` as rows, after a check of its last axis.
-fn rows_of(op: &'static str, x: RocmTensor, width: usize) -> hip::Result<(RocmTensor, Vec<usize>)> {
+pub(super) fn rows_of(
+    op: &'static str,
+    x: RocmTensor,
+    width: usize,
+) -> hip::Result<(RocmTensor, Vec<usize>)> {
     match x.dims().split_last() {
         Some((&last, leading)) if last == width => {
             let leading = leading.to_vec();
@@ -298,7 +302,8 @@ pub fn quant_linear(
         return reshape(out, &shape);
     }
     if rows > MOST_ROWS {
-        by_floats(OP, x, weight, &out)?;
+        let dtype = x.dtype_of();
+        by_slabs(OP, x, weight.shape, &out, |first, count| weight.floats(OP, [first, count], None, dtype))?;
         let out = reshape(out, &shape)?;
         return match bias {
             Some(bias) => binary(OP, Functor::Add, out, bias),
@@ -327,14 +332,19 @@ fn kernel_of(weight: &QuantWeight, ty: hip::DType, rows: usize, device: &Device)
     (kernel, device.grid_rows(weight.shape[0].div_ceil(outs), accesses))
 }
 
-/// The product by rocBLAS, with some rows of weights as floats at a time.
-fn by_floats(op: &'static str, x: RocmTensor, weight: &QuantWeight, out: &RocmTensor) -> hip::Result<()> {
-    let [outs, inputs] = weight.shape;
+/// The product by rocBLAS, with some rows of weights as floats at a time: `floats` makes so many from
+/// a first one on.
+pub(super) fn by_slabs(
+    op: &'static str,
+    x: RocmTensor,
+    [outs, inputs]: [usize; 2],
+    out: &RocmTensor,
+    floats: impl Fn(usize, usize) -> hip::Result<RocmTensor>,
+) -> hip::Result<()> {
     let slab = (SLAB_BYTES / (inputs * x.dtype_size())).max(1);
     for first in (0..outs).step_by(slab) {
         let count = slab.min(outs - first);
-        let floats = weight.floats(op, [first, count], None, x.dtype_of())?;
-        let turned = swap_dims(floats, 0, 1)?;
+        let turned = swap_dims(floats(first, count)?, 0, 1)?;
         product_to(Request::new(op, 1.0), x.clone(), turned, &narrow(out.clone(), 1, first, count)?)?;
     }
     Ok(())

@@ -14,6 +14,8 @@
 //! they are in the checkpoint. The bytes grow by at most 3 %: zeros take a byte each, and Q4_K's
 //! scales of 6 bits too. A weight whose outputs have one scale for all of them gets one for each.
 //!
+//! [`Fp8Weight`] is a weight of fp8, which products convert.
+//!
 //! Weights are frozen. [`QuantLinear`] has a gradient with respect to its input, so that layers
 //! before and beside it can be trained.
 
@@ -27,8 +29,8 @@ mod round;
 
 pub use awq::Awq;
 pub use burn_rocm::fused::{
-    GroupScales, GroupZeros, GroupedWeights, QuantWeight, WeightFormat, WeightParts, quant_linear,
-    quant_linear_x_backward,
+    Fp8Type, Fp8Weight, GroupScales, GroupZeros, GroupedWeights, QuantWeight, WeightFormat, WeightParts,
+    quant_linear, quant_linear_x_backward,
 };
 pub use compressed::CompressedTensors;
 pub use gptq::{Gptq, GptqZeros};
