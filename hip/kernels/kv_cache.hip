@@ -11,8 +11,7 @@ struct LargerOrNan {
 // magnitude is below 127 / (2^128 - 2^104) becomes 0.
 template <class T, class S> DEVICE void put(u32 width, const T *from, S *to, f32 *scale) {
     if constexpr (is_same<S, i8>::value) {
-        f32 most =
-            block_reduce_range(width, 0.0f, [=](u64 c) { return __builtin_fabsf((f32)load(from[c])); }, LargerOrNan());
+        f32 most = block_reduce_range(width, 0.0f, [=](u64 c) { return math::abs((f32)load(from[c])); }, LargerOrNan());
         f32 inverse = 127.0f / most, unit = most / 127.0f;
         bool finite = most - most == 0.0f, zero = math::is_inf(inverse);
         // 127 units of a rounded quotient must not pass the greatest f32.
