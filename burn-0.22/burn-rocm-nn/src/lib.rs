@@ -38,6 +38,7 @@
 //! | `LinearAct`, `ConvAct`, `AddAct`, `MulAdd` | ported | has no such modules |
 //! | `MaxPool3d`, `AvgPool3d` | ported | has no such modules |
 //! | `Adam`, `AdamW`, `Sgd` | ported | composes, for each parameter |
+//! | [`language`] | ported | has no such modules |
 //! | [`amp`], [`parallel`] | ported | has nothing like them |
 //!
 //! Counted without chains, as on the CPU device, a training step of `BatchNorm` takes 13 launches
@@ -50,6 +51,7 @@ pub mod attention;
 pub mod custom;
 mod fuse;
 pub mod graph;
+pub mod language;
 mod layer;
 pub mod loss;
 mod norm;

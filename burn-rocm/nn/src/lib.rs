@@ -30,6 +30,7 @@ pub mod attention;
 pub mod custom;
 mod fuse;
 pub mod graph;
+pub mod language;
 mod layer;
 pub mod loss;
 mod norm;

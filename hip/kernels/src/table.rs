@@ -107,7 +107,7 @@ functors! {
     BINARY_SCORES: BinaryLogits BinaryProbabilities;
     RESIDUAL: Squared Huber;
     // Functors that only lists below or single rules use.
-    _: Sum Prod Mean MaxAbs Fill Cast Plain BitNot LogicNot Clamp Powi Greater GreaterEqual IsNan IsInf Or Assign;
+    _: Sum Prod Mean MaxAbs Fill Cast GeluTanh BitNot LogicNot Clamp Powi Greater GreaterEqual IsNan IsInf Or Assign;
 }
 
 /// The functors of a step in `chain.hip`, in the order of its lists.
@@ -134,6 +134,8 @@ impl Functor {
 
 /// Activations that kernels fuse with other ops.
 const ACT: &[Functor] = &[Relu, Gelu, Silu];
+/// Activations of a gated linear unit.
+const GATES: &[Functor] = &[Silu, Gelu, GeluTanh];
 const PROBABILITIES: &[Functor] = CLASS_SCORES.split_at(1).1;
 const EQUALITY: &[Functor] = COMPARE.split_at(2).0;
 const REDUCE: &[Functor] = &[Sum, Prod, Mean, Max, Min, MaxAbs];
@@ -172,8 +174,7 @@ families! {
         add_act [Functors(ACT), Types(FLOATS)],
         add_act_backward [Functors(ACT), Types(FLOATS)],
         mul_add [Types(FLOATS)],
-        silu_mul [Types(FLOATS)],
-        mul_backward [Functors(&[Plain, Silu]), Types(FLOATS)],
+        mul_backward [Types(FLOATS)],
     ]
     binary [
         binary_contiguous [Functors(ARITHMETIC), Types(NUMBERS)]
@@ -387,6 +388,10 @@ families! {
         attention_softmax [Types(&[F32]), Ints(&[2, 4])],
         attention_softmax_backward [Types(&[F32]), Ints(&[2, 4])],
     ]
+    gate [
+        gated [Functors(GATES), Types(FLOATS)],
+        gated_backward [Functors(GATES), Types(FLOATS)],
+    ]
     heads [pack_heads [Ints(&[2, 4, 8, 16])]]
     norm [
         layer_norm_rows [Pairs(AFFINE)],
@@ -400,6 +405,11 @@ families! {
         rms_norm_rows_backward [Pairs(AFFINE)],
         group_norm_rows_backward [Pairs(AFFINE)],
         sum_partials [Types(FLOATS)],
+    ]
+    residual_norm [residual_norm [Pairs(AFFINE)]]
+    rotary [
+        rotary [Pairs(AFFINE), Ints(&[0, 1, 2, 3])],
+        rotary_backward [Pairs(AFFINE), Ints(&[0, 1, 2, 3])],
     ]
     batch_norm [
         batch_norm_moments [Types(FLOATS)],

@@ -37,7 +37,8 @@ const WIDE: &[(Template, bool, bool)] = &[
     (Template::add_act, true, true),
     (Template::add_act_backward, true, true),
     (Template::mul_add, true, true),
-    (Template::silu_mul, true, true),
+    (Template::gated, true, true),
+    (Template::residual_norm, true, true),
 ];
 
 /// Whether a kernel must have 16-byte loads and stores: the templates above, in f32 and 16-bit

@@ -9,6 +9,7 @@ mod amp;
 mod attention;
 mod chains;
 mod devices;
+mod language;
 mod layers;
 mod losses;
 mod norms;
