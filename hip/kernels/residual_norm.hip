@@ -16,11 +16,14 @@
 #define BLOCK
 #endif
 
-// What is the same for all rows.
+// The kernel's parameters, loaded again for each row: kept through the loop, they would fill the
+// scalar registers.
 template <class T, class P> struct Job {
-    u64 len;
+    u64 rows, len;
+    const T *x, *residual;
     const P *before, *after;
-    compute_t<T> epsilon, shift;
+    f64 epsilon, shift;
+    T *sum, *normed;
 };
 
 // The bytes that a thread keeps of a row, in the compute type.
@@ -69,12 +72,12 @@ DEVICE void kept_row(const Job<T, P> job, const T *x, const T *residual, T *sum,
         UNROLLED
         for (u32 j = 0; j < N; ++j) {
             if (j == 4) w = recompute_after(last, w), v = recompute_from(v);
-            last = (C)load(v.lane[j]) * scale * ((C)load(w.lane[j]) + job.shift);
+            last = (C)load(v.lane[j]) * scale * ((C)load(w.lane[j]) + (C)job.shift);
             to.lane[j] = store<T>::from(last);
         }
     };
     if (job.before != nullptr) {
-        C scale = rms_scale(squares_of_row(), job.len, job.epsilon);
+        C scale = rms_scale(squares_of_row(), job.len, (C)job.epsilon);
         for_each_piece([&](u32 p, u32 first) { normalise(p, first, job.before, scale, kept[p]); });
     }
     if (residual != nullptr) {
@@ -86,7 +89,7 @@ DEVICE void kept_row(const Job<T, P> job, const T *x, const T *residual, T *sum,
     }
     if (sum != nullptr) for_each_piece([&](u32 p, u32 first) { vector_at<N>(sum, first) = kept[p]; });
     if (job.after != nullptr) {
-        C scale = rms_scale(squares_of_row(), job.len, job.epsilon);
+        C scale = rms_scale(squares_of_row(), job.len, (C)job.epsilon);
         for_each_piece([&](u32 p, u32 first) {
             Vector<T, N> out;
             normalise(p, first, job.after, scale, out);
@@ -100,13 +103,13 @@ template <class T, class P>
 DEVICE void row_by_element(const Job<T, P> job, const T *x, const T *residual, T *sum, T *normed) {
     using C = compute_t<T>;
     u64 len = job.len;
-    C shift = job.shift;
+    C shift = (C)job.shift;
     auto scale_of = [=](const T *row) {
         auto square = [=](u64 i) {
             C v = load(row[i]);
             return v * v;
         };
-        return rms_scale(block_reduce_range(len, (C)0, square, Plus()), len, job.epsilon);
+        return rms_scale(block_reduce_range(len, (C)0, square, Plus()), len, (C)job.epsilon);
     };
     if (sum != nullptr) {
         const P *before = job.before;
@@ -133,18 +136,19 @@ DEVICE void row_by_element(const Job<T, P> job, const T *x, const T *residual, T
 template <class T, class P>
 __global__ BLOCK void residual_norm(u64 rows, u64 len, const T *x, const T *residual, const P *before, const P *after,
                                     f64 epsilon, f64 shift, T *sum, T *normed) {
-    using C = compute_t<T>;
-    Job<T, P> job{len, before, after, (C)epsilon, (C)shift};
+    const Job<T, P> given{rows, len, x, residual, before, after, epsilon, shift, sum, normed};
     auto whole = [](const void *pointer) { return (u64)pointer % 16 == 0; };
     bool kept = !ONE_THREAD && len % LANES<T> == 0 && len <= (u64)KEPT<T> * blockDim.x && whole(x) && whole(residual) &&
                 whole(before) && whole(after) && whole(sum) && whole(normed);
     for_each_row(rows, [=](u64 row) {
-        u64 at = row * len;
-        const T *more = residual == nullptr ? nullptr : residual + at;
-        T *to_sum = sum == nullptr ? nullptr : sum + at, *to_normed = normed == nullptr ? nullptr : normed + at;
+        const Job<T, P> job = reload_parameters(given);
+        u64 at = row * job.len;
+        const T *more = job.residual == nullptr ? nullptr : job.residual + at;
+        T *to_sum = job.sum == nullptr ? nullptr : job.sum + at;
+        T *to_normed = job.normed == nullptr ? nullptr : job.normed + at;
         if constexpr (!ONE_THREAD) {
-            if (kept) return kept_row(job, x + at, more, to_sum, to_normed);
+            if (kept) return kept_row(job, job.x + at, more, to_sum, to_normed);
         }
-        row_by_element(job, x + at, more, to_sum, to_normed);
+        row_by_element(job, job.x + at, more, to_sum, to_normed);
     });
 }

@@ -411,10 +411,12 @@ __global__ BLOCK void rotary_backward(Sizes sizes, Places places, Strides of_que
             Slice slice = slice_of(kv_heads * width / N, part, parts);
             for_each_in_block(slice.end - slice.begin, [=](u64 i) {
                 u32 at = (slice.begin + (u32)i) * N, head = at / width;
-                Vector<T, N> piece = {};
-                if (grads != nullptr)
-                    piece = *reinterpret_cast<const Vector<T, N> *>(grads + (i64)head * by_head + (at - head * width));
-                vector_at<N>(to, at) = piece;
+                if (grads == nullptr) {
+                    for (u32 j = 0; j < N; ++j) to[at + j] = store<T>::from((C)0);
+                    return;
+                }
+                const T *from = grads + (i64)head * by_head + (at - head * width);
+                vector_at<N>(to, at) = *reinterpret_cast<const Vector<T, N> *>(from);
             });
             continue;
         }

@@ -145,17 +145,17 @@ impl RotaryConfig {
         };
         let plain: Vec<f32> = (0..rotated / 2).map(frequency).collect();
         let with = |frequencies| RotaryFrequencies { frequencies, factor: 1.0 };
-        match &self.scaling {
-            None => with(plain),
-            &Some(RotaryScaling::Linear { factor }) => {
+        let Some(scaling) = &self.scaling else { return with(plain) };
+        match *scaling {
+            RotaryScaling::Linear { factor } => {
                 positive("factor", factor);
                 with(plain.into_iter().map(|frequency| frequency / factor as f32).collect())
             }
-            &Some(RotaryScaling::Llama3 { factor, slow, fast, trained }) => {
+            RotaryScaling::Llama3 { factor, slow, fast, trained } => {
                 positive("factor", factor);
                 with(llama3(plain, factor as f32, slow as f32, fast as f32, trained as f32))
             }
-            Some(scaling @ &RotaryScaling::Yarn { factor, attention, .. }) => {
+            RotaryScaling::Yarn { factor, attention, .. } => {
                 positive("factor", factor);
                 let frequencies = yarn(plain, rotated, self.base, scaling);
                 RotaryFrequencies { frequencies, factor: attention as f32 }

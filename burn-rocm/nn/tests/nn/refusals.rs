@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::support::*;
 
 /// Asserts that the body ends in an `Invalid` of this op, which names the found value.
-pub(crate) fn refused<T>(op: &str, what: &str, body: impl FnOnce() -> T) {
+fn refused<T>(op: &str, what: &str, body: impl FnOnce() -> T) {
     assert!(catch_unwind(AssertUnwindSafe(|| drop(body()))).is_err(), "{op} took {what}");
     match take_last_error() {
         Some(RocmError::Invalid { op: of, expected, found }) => {

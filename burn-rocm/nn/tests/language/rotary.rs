@@ -11,7 +11,7 @@ use burn_rocm_tests::limits::{least, unit, wide};
 use burn_rocm_tests::lockstep::fewer;
 use burn_rocm_tests::trace::during;
 
-use crate::refusals::refused;
+use crate::refused;
 use crate::support::*;
 
 const EPSILON: f64 = 1e-5;
