@@ -103,7 +103,8 @@ fn two_tensors_and_two_halves() {
                     let grads = (out.clone() * tensor::<B, 2>(&grad, dtype)).sum().backward();
                     let by_both = both.grad(&grads).unwrap();
                     // Burn makes an empty slice in its default type.
-                    let half = |at| by_both.clone().narrow(1, at * shape[1], shape[1]).cast(dtype).into_data();
+                    let half =
+                        |at| by_both.clone().narrow(1, at * shape[1], shape[1]).cast(dtype).into_data();
                     vec![out.into_data(), half(0), half(1)]
                 });
             }

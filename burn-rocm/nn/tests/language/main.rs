@@ -1,6 +1,7 @@
 //! The parts of a language model's layer against formulas in f64: values and all gradients; natively and in lockstep.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod decoder;
 mod gate;
 mod lockstep;
 mod norm;

@@ -245,7 +245,8 @@ fn one_launch_forward() {
     let x = tensor::<Ours, 2>(&uniform(&Random::new(), &[4, 16]), DType::F32);
     let norm = NormConfig::new(16).init::<Ours>(&Default::default());
     let (_, lines) = during(|| norm.forward_residual(x.clone(), x));
-    let of_norm: Vec<_> = lines.iter().filter(|line| line.starts_with("nn_")).collect();
+    let of_norm: Vec<_> =
+        lines.iter().filter(|line| line.starts_with("nn_") && line.contains("kernel")).collect();
     assert_eq!(of_norm.len(), 1, "{lines:#?}");
     assert!(of_norm[0].starts_with("nn_residual_sum f32: kernel residual_norm<f32, f32>"), "{lines:#?}");
 }
