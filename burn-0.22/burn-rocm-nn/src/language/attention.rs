@@ -57,13 +57,11 @@ fn composed(query: Tensor<4>, key: Tensor<4>, value: Tensor<4>, rule: &Attention
     }
     if let Some(hidden) = hidden(rule, [queries, keys], &scores.device()) {
         let hidden = hidden.reshape([1, 1, queries, keys]).expand([batch, heads, queries, keys]);
-        scores = scores.mask_fill(hidden, if scores_are_narrow(scores.dtype()) { -6e4 } else { -1e30 });
+        // A score that every type holds and whose weight is 0.
+        let least = if scores.dtype() == DType::F16 { -6e4 } else { -1e30 };
+        scores = scores.mask_fill(hidden, least);
     }
     softmax(scores, 3).matmul(repeated(value))
-}
-
-fn scores_are_narrow(dtype: DType) -> bool {
-    dtype == DType::F16
 }
 
 /// Which keys a query does not see; the last query is at the last key.

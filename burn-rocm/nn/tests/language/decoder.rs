@@ -1,6 +1,6 @@
 //! The decoder, against the same modules composed of Burn's ops on `burn-flex`.
 
-use burn::module::Module;
+use burn::module::{AutodiffModule, Module};
 use burn::record::{FullPrecisionSettings, NamedMpkBytesRecorder, Recorder};
 use burn::tensor::backend::AutodiffBackend;
 use burn_rocm_nn::language::{Decoder, DecoderConfig, GateKind, Positions, RotaryConfig};
@@ -86,7 +86,7 @@ fn inference_gives_the_same() {
             config.cross.then(|| encoded.inner()),
         );
         let tolerance = Tolerance { absolute: 1e-4, relative: 1e-4 };
-        burn_rocm_tests::assert_close(name, &[found.into_data()], &[trained.into_data()], tolerance);
+        burn_rocm_tests::assert_close(&name, &[found.into_data()], &[trained.into_data()], tolerance);
     }
 }
 

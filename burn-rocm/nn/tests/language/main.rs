@@ -6,7 +6,7 @@ mod gate;
 mod lockstep;
 mod norm;
 mod rotary;
-#[expect(dead_code, unused_imports, unused_macros, reason = "the file is a module of the program nn, too")]
+#[expect(dead_code, reason = "the file is a module of the program nn, too")]
 #[path = "../nn/support.rs"]
 mod support;
 

@@ -1,15 +1,11 @@
 //! The keys and values of the tokens so far.
 
-use burn::tensor::{DType, Tensor, TensorData};
-use burn_rocm::RocmDevice;
+use burn::tensor::{Int, Tensor};
 
-use super::ops::Angles;
 use super::{B, Model};
-use crate::config::Rope;
 use crate::error::{Error, Result};
 
-/// The keys and values of a sequence, in memory that is allocated once, and the angles of its
-/// positions.
+/// The keys and values of a sequence, in memory that is allocated once.
 #[derive(Debug)]
 pub struct Cache {
     capacity: usize,
@@ -17,8 +13,8 @@ pub struct Cache {
     /// Keys and values of each layer, `[1, kv_heads, capacity, head_dim]`; `None` before its first
     /// token.
     layers: Vec<Option<[Tensor<B, 4>; 2]>>,
-    /// Cosines and sines of all positions, for each rotary embedding.
-    tables: Vec<Angles>,
+    /// All positions, so that none is copied to the device for a call.
+    positions: Tensor<B, 1, Int>,
 }
 
 impl Cache {
@@ -32,12 +28,11 @@ impl Cache {
             let expected = format!("1 to {} tokens, for which the model was made", config.context);
             return Err(Error::Argument { name: "context", expected, found: capacity.to_string() });
         }
-        let table = |rope| table(rope, capacity, model.device(), model.dtype());
         Ok(Self {
             capacity,
             len: 0,
             layers: config.layers.iter().map(|_| None).collect(),
-            tables: config.ropes.iter().map(table).collect(),
+            positions: Tensor::arange(0..capacity as i64, model.device()),
         })
     }
 
@@ -69,11 +64,9 @@ impl Cache {
         Ok(())
     }
 
-    /// The angles of the next `tokens` positions.
-    pub(super) fn angles(&self, rope: usize, tokens: usize) -> Angles {
-        let Angles { cos, sin } = &self.tables[rope];
-        let of = |table: &Tensor<B, 2>| table.clone().narrow(0, self.len, tokens);
-        Angles { cos: of(cos), sin: of(sin) }
+    /// The position of the next token, `[1]`.
+    pub(super) fn start(&self) -> Tensor<B, 1, Int> {
+        self.positions.clone().narrow(0, self.len, 1)
     }
 
     /// Writes a layer's keys and values `[1, kv_heads, tokens, head_dim]` behind those of the
@@ -100,18 +93,4 @@ impl Cache {
     pub(super) fn advance(&mut self, tokens: usize) {
         self.len += tokens;
     }
-}
-
-/// Cosines and sines of the positions from 0 on. Angles are products in f32, as in `transformers`.
-fn table(rope: &Rope, positions: usize, device: &RocmDevice, dtype: DType) -> Angles {
-    let pairs = rope.frequencies.len();
-    let of = |function: fn(f32) -> f32| {
-        let row = |at: usize| {
-            rope.frequencies.iter().map(move |frequency| function(at as f32 * frequency) * rope.factor)
-        };
-        let numbers: Vec<f32> = (0..positions).flat_map(row).collect();
-        let data = TensorData::new(numbers, [positions, pairs]);
-        Tensor::<B, 2>::from_data(data, (device, DType::F32)).cast(dtype)
-    };
-    Angles { cos: of(f32::cos), sin: of(f32::sin) }
 }

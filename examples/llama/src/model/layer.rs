@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use super::ops::{Scores, attention, gated, linear, rms_norm, rotate};
+use super::ops::{Scores, Turns, attention, gated, heads, linear, residual_norm};
 use super::{B, Cache};
 use crate::config::{Config, LayerConfig};
 use crate::error::Result;
@@ -19,17 +19,16 @@ pub(super) struct Linear {
 pub(super) struct Layer {
     pub(super) index: usize,
     pub(super) attention_norm: Tensor<B, 1>,
-    pub(super) query: Linear,
-    pub(super) key: Linear,
-    pub(super) value: Linear,
+    /// The layers of queries, keys and values, one below the other.
+    pub(super) heads: Linear,
     /// The norms of each head's queries and keys.
     pub(super) head_norms: Option<[Tensor<B, 1>; 2]>,
     pub(super) output: Linear,
     /// The norms of the outputs of attention and of the feed-forward part.
     pub(super) post_norms: Option<[Tensor<B, 1>; 2]>,
     pub(super) feed_forward_norm: Tensor<B, 1>,
-    pub(super) gate: Linear,
-    pub(super) up: Linear,
+    /// The layers of the gate and of the other factor, one below the other.
+    pub(super) gate_and_up: Linear,
     pub(super) down: Linear,
 }
 
@@ -40,52 +39,40 @@ impl Linear {
 }
 
 impl Layer {
-    /// The tokens after this layer.
+    /// The tokens after this layer, and their norm by `next`, the norm of what follows.
     ///
     /// # Shapes
-    /// - hidden, output: `[tokens, width]`
+    /// - hidden, outputs: `[tokens, width]`
+    /// - normed: `hidden` after [`attention_norm`](Self::attention_norm)
     pub(super) fn forward(
         &self,
-        hidden: Tensor<B, 2>,
+        [hidden, normed]: [Tensor<B, 2>; 2],
+        next: &Tensor<B, 1>,
         config: &Config,
-        settings: &LayerConfig,
+        (settings, turns): (&LayerConfig, &Turns),
         cache: &mut Cache,
-    ) -> Result<Tensor<B, 2>> {
-        let x = rms_norm(hidden.clone(), &self.attention_norm, config.epsilon)?;
-        let mut attended = self.attend(x, config, settings, cache)?;
-        if let Some([norm, _]) = &self.post_norms {
-            attended = rms_norm(attended, norm, config.epsilon)?;
-        }
-        let hidden = hidden + attended;
-
-        let x = rms_norm(hidden.clone(), &self.feed_forward_norm, config.epsilon)?;
-        let inner = gated(config.activation, self.gate.forward(x.clone()), self.up.forward(x))?;
-        let mut fed = self.down.forward(inner);
-        if let Some([_, norm]) = &self.post_norms {
-            fed = rms_norm(fed, norm, config.epsilon)?;
-        }
-        Ok(hidden + fed)
+    ) -> Result<[Tensor<B, 2>; 2]> {
+        let [of_attention, of_fed] = match &self.post_norms {
+            Some([attention, fed]) => [Some(attention), Some(fed)],
+            None => [None, None],
+        };
+        let attended = self.attend(normed, config, (settings, turns), cache)?;
+        let [hidden, normed] =
+            residual_norm(attended, hidden, of_attention, &self.feed_forward_norm, config.epsilon)?;
+        let fed = self.down.forward(gated(config.activation, self.gate_and_up.forward(normed))?);
+        residual_norm(fed, hidden, of_fed, next, config.epsilon)
     }
 
     fn attend(
         &self,
         x: Tensor<B, 2>,
         config: &Config,
-        settings: &LayerConfig,
+        (settings, turns): (&LayerConfig, &Turns),
         cache: &mut Cache,
     ) -> Result<Tensor<B, 2>> {
         let [tokens, _] = x.dims();
-        let heads =
-            |x: Tensor<B, 2>, count: usize| x.reshape([1, tokens, count, config.head_dim]).swap_dims(1, 2);
-        let mut query = heads(self.query.forward(x.clone()), config.heads);
-        let mut key = heads(self.key.forward(x.clone()), config.kv_heads);
-        let value = heads(self.value.forward(x), config.kv_heads);
-        if let Some([of_query, of_key]) = &self.head_norms {
-            query = rms_norm(query, of_query, config.epsilon)?;
-            key = rms_norm(key, of_key, config.epsilon)?;
-        }
-        let angles = cache.angles(settings.rope, tokens);
-        let (query, key) = (rotate(query, &angles), rotate(key, &angles));
+        let packed = self.heads.forward(x);
+        let [query, key, value] = heads(packed, self.head_norms.as_ref(), turns, cache.start(), config)?;
         let all = cache.append(self.index, [key, value]);
         let scores = Scores { scale: config.scale, softcap: config.score_softcap, window: settings.window };
         let context = attention(query, all, scores)?.swap_dims(1, 2);

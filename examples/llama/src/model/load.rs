@@ -6,8 +6,9 @@ use burn::tensor::{DType, Distribution, Tensor, TensorData};
 use burn_rocm::RocmDevice;
 
 use super::layer::{Layer, Linear};
+use super::ops::Turns;
 use super::{B, Model};
-use crate::config::Config;
+use crate::config::{Config, Rope};
 use crate::error::{Error, Result};
 use crate::weights::{Elements, Role, Source, Weight, expected};
 
@@ -108,6 +109,19 @@ impl Tensors {
         Ok(Linear { weight: self.matrix(role, layer)?, bias: self.vectors.remove(&(bias, layer)) })
     }
 
+    /// Several layers of one input as one: their matrices one below the other.
+    fn joined<const N: usize>(&mut self, roles: [(Role, Role); N], layer: Option<usize>) -> Result<Linear> {
+        let mut weights = Vec::with_capacity(N);
+        let mut biases = Vec::with_capacity(N);
+        for (role, bias) in roles {
+            let Linear { weight, bias } = self.linear(role, bias, layer)?;
+            weights.push(weight);
+            biases.extend(bias);
+        }
+        let bias = if biases.is_empty() { None } else { Some(Tensor::cat(biases, 0)) };
+        Ok(Linear { weight: Tensor::cat(weights, 0), bias })
+    }
+
     fn pair(
         &mut self,
         has: bool,
@@ -126,9 +140,10 @@ impl Tensors {
         Ok(Layer {
             index,
             attention_norm: self.vector(Role::AttentionNorm, at)?,
-            query: self.linear(Role::Query, Role::QueryBias, at)?,
-            key: self.linear(Role::Key, Role::KeyBias, at)?,
-            value: self.linear(Role::Value, Role::ValueBias, at)?,
+            heads: self.joined(
+                [(Role::Query, Role::QueryBias), (Role::Key, Role::KeyBias), (Role::Value, Role::ValueBias)],
+                at,
+            )?,
             head_norms: self.pair(config.head_norms, [Role::QueryNorm, Role::KeyNorm], at)?,
             output: self.linear(Role::AttentionOutput, Role::AttentionOutputBias, at)?,
             post_norms: self.pair(
@@ -137,16 +152,21 @@ impl Tensors {
                 at,
             )?,
             feed_forward_norm: self.vector(Role::FeedForwardNorm, at)?,
-            gate: self.linear(Role::Gate, Role::GateBias, at)?,
-            up: self.linear(Role::Up, Role::UpBias, at)?,
+            gate_and_up: self.joined([(Role::Gate, Role::GateBias), (Role::Up, Role::UpBias)], at)?,
             down: self.linear(Role::Down, Role::DownBias, at)?,
         })
     }
 
     fn model(mut self, config: Config, device: &RocmDevice, dtype: DType) -> Result<Model> {
         let layers = (0..config.layers.len()).map(|index| self.layer(index, &config));
+        let turns = |rope: &Rope| {
+            let data = TensorData::new(rope.frequencies.clone(), [rope.frequencies.len()]);
+            let frequencies = Tensor::from_data(data, (device, DType::F32));
+            Turns { frequencies, factor: f64::from(rope.factor) }
+        };
         Ok(Model {
             layers: layers.collect::<Result<_>>()?,
+            ropes: config.ropes.iter().map(turns).collect(),
             embedding: self.matrix(Role::Embedding, None)?,
             norm: self.vector(Role::FinalNorm, None)?,
             output: if config.tied { None } else { Some(self.matrix(Role::Output, None)?) },

@@ -11,7 +11,7 @@ use burn_rocm::{Rocm, RocmDevice};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use layer::Layer;
-use ops::{linear, rms_norm, softcap};
+use ops::{Turns, linear, rms_norm, softcap};
 
 pub use cache::Cache;
 pub use load::Loaded;
@@ -36,6 +36,8 @@ pub struct Model {
     dtype: DType,
     embedding: Tensor<B, 2>,
     layers: Vec<Layer>,
+    /// The rotary embeddings of [`Config::ropes`].
+    ropes: Vec<Turns>,
     norm: Tensor<B, 1>,
     /// The output matrix, unless it is the embedding.
     output: Option<Tensor<B, 2>>,
@@ -85,15 +87,19 @@ impl Model {
         if let Some(scale) = self.config.embedding_scale {
             hidden = hidden * ops::rounded(scale, self.dtype);
         }
-        for (layer, settings) in self.layers.iter().zip(&self.config.layers) {
-            hidden = layer.forward(hidden, &self.config, settings, cache)?;
+        // Each norm is computed with the sum before it: the first of a layer by the layer before.
+        let norm_of = |layer: usize| self.layers.get(layer).map_or(&self.norm, |layer| &layer.attention_norm);
+        let mut normed = rms_norm(hidden.clone(), norm_of(0), self.config.epsilon)?;
+        for (at, (layer, settings)) in self.layers.iter().zip(&self.config.layers).enumerate() {
+            let turns = &self.ropes[settings.rope];
+            [hidden, normed] =
+                layer.forward([hidden, normed], norm_of(at + 1), &self.config, (settings, turns), cache)?;
         }
         cache.advance(tokens.len());
         if logits == Logits::Last {
-            hidden = hidden.narrow(0, tokens.len() - 1, 1);
+            normed = normed.narrow(0, tokens.len() - 1, 1);
         }
-        let hidden = rms_norm(hidden, &self.norm, self.config.epsilon)?;
-        let logits = linear(hidden, self.output.as_ref().unwrap_or(&self.embedding), None).cast(DType::F32);
+        let logits = linear(normed, self.output.as_ref().unwrap_or(&self.embedding), None).cast(DType::F32);
         Ok(match self.config.logit_softcap {
             Some(cap) => softcap(logits, cap),
             None => logits,
