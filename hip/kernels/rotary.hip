@@ -1,8 +1,8 @@
 // Rotary position embedding (Su et al. 2021) of the heads of packed queries, keys and values, with
 // the RMS norms of queries and keys, and the gradients. A token is a row of heads * width queries,
 // kv_heads * width keys and as many values. Pair p of a head is turned by the angle position *
-// frequency[p]. Features from 2 * pairs on are not turned, nor are values. f16 and bf16 are computed
-// in f32; P is the type of the norms' weights.
+// frequency[p]. Features from 2 * pairs on are not turned, nor are values. f16 and bf16 are
+// computed in f32; P is the type of the norms' weights.
 //
 // `team` neighbouring threads share a head; it is a power of two and at most a warp. FORM has the
 // bits below. A block takes an item at a time: some of a token's heads. It first computes the
@@ -292,8 +292,8 @@ template <class T, class P> struct Turned {
 };
 
 // With n = x scale w and h = dn w, the gradient of x is scale (h - x scale^2 mean(h x)), as for any
-// RMS norm, and that of w the sum of dn x scale. A thread adds the latter to sum_a and sum_b for its
-// pairs if the form is WHOLE, else to `sums` in memory, if that is not null.
+// RMS norm, and that of w the sum of dn x scale. A thread adds the latter to sum_a and sum_b for
+// its pairs if the form is WHOLE, else to `sums` in memory, if that is not null.
 template <i32 FORM, class T, class P, class G>
 DEVICE void turn_heads_back(const Turned<T, P> job, G grad_of, const T *from, T *to, Slice slice,
                             const compute_t<T> *cosine, const compute_t<T> *sine,

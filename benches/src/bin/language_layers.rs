@@ -1,10 +1,11 @@
 //! Times the ops of a language model's layer, forward and backward, beside a copy of as many bytes.
 //!
-//! `language_layers [ROUNDS [SHRINK]]` prints a row for each op, shape and dtype: device microseconds
-//! of a call, the bytes that it must move, its bandwidth, and that bandwidth as a share of the copy's.
-//! A figure is the median of ROUNDS (default 9) replays of a graph of ten calls. SHRINK divides the
-//! number of tokens, so that the program can be tried on any device. The shapes are those of Llama 3.2
-//! 1B and Llama 3.1 8B; with 4096 tokens, no tensor fits the L2 cache of a large GPU.
+//! `language_layers [ROUNDS [SHRINK]]` prints a row for each op, shape and dtype: device
+//! microseconds of a call, the bytes that it must move, its bandwidth, and that bandwidth as a
+//! share of the copy's. A figure is the median of ROUNDS (default 9) replays of a graph of ten
+//! calls. SHRINK divides the number of tokens, so that the program can be tried on any device. The
+//! shapes are those of Llama 3.2 1B and Llama 3.1 8B; with 4096 tokens, no tensor fits the L2 cache
+//! of a large GPU.
 
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::{DType, Shape, TensorData, TensorMetadata};

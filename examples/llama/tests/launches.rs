@@ -12,9 +12,9 @@ use burn_rocm_llama::model::{Cache, Logits, Model};
 use burn_rocm_llama::weights::Folder;
 
 /// A layer takes 8: one for the heads, two that append to the cache, two of attention between its
-/// products, two sums with the norms after them, and one of the gate. Qwen 2 adds biases. Before the
-/// layers the embedding's row and, in Gemma, its factor are launches, and the first norm; after them a
-/// softcap, if there is one. Products are calls of rocBLAS.
+/// products, two sums with the norms after them, and one of the gate. Qwen 2 adds biases. Before
+/// the layers the embedding's row and, in Gemma, its factor are launches, and the first norm; after
+/// them a softcap, if there is one. Products are calls of rocBLAS.
 #[test]
 fn launches_of_a_token() {
     let hip = hip::Device::get(0).expect("a device");

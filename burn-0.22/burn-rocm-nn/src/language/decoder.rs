@@ -68,8 +68,8 @@ impl DecoderConfig {
     }
 }
 
-/// Layers with their rotary embedding, and the norm after the last. Embedding and output layer are the
-/// model's own.
+/// Layers with their rotary embedding, and the norm after the last. Embedding and output layer are
+/// the model's own.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};
@@ -122,8 +122,8 @@ pub struct DecoderLayer {
     pub config: DecoderConfig,
 }
 
-/// Attention of a decoder's tokens to those of an encoder, without a rotary embedding, with the norm
-/// before it.
+/// Attention of a decoder's tokens to those of an encoder, without a rotary embedding, with the
+/// norm before it.
 #[derive(Module, Debug)]
 pub struct CrossAttention {
     /// The norm before it.
@@ -187,9 +187,9 @@ impl DecoderLayer {
     /// The tokens after this layer, and their norm by `next`: the norm of what follows.
     ///
     /// `attend` computes the context `[batch, heads, length, head_dim]` from the heads of the new
-    /// tokens: [`attention`](Self::attention) among these tokens, or a step over a cache. `encoded` are
-    /// the keys and values of [`CrossAttention::keys_and_values`], which a layer with cross attention
-    /// needs.
+    /// tokens: [`attention`](Self::attention) among these tokens, or a step over a cache. `encoded`
+    /// are the keys and values of [`CrossAttention::keys_and_values`], which a layer with cross
+    /// attention needs.
     ///
     /// # Shapes
     /// - hidden, outputs: `[batch, length, d_model]`

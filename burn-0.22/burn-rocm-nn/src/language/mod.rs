@@ -1,5 +1,6 @@
 //! The parts of a language model's layer: the rotary embedding fused with the split into heads and
-//! their norms, RMS norm with the residual connection, and gated linear units; and a decoder of them.
+//! their norms, RMS norm with the residual connection, and gated linear units; and a decoder of
+//! them.
 //!
 //! `docs/guide/language-models.md` says how they fit together.
 

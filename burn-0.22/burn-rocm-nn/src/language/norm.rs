@@ -24,9 +24,9 @@ impl NormConfig {
 /// RMS norm along the last axis, `x / sqrt(mean(x^2) + epsilon) * weight` ([Zhang and Sennrich
 /// 2019](https://arxiv.org/abs/1910.07467)), or with `1 + weight` as in Gemma.
 ///
-/// Made by [`NormConfig`]. Each method takes one kernel. The gradient takes one kernel, one more that
-/// joins the sums of the weight's gradient, and four small ones of `[d_model]` with `1 + weight`. As
-/// for [`RmsNorm`](crate::RmsNorm), the weight may be f32 with an input of f16 or bf16.
+/// Made by [`NormConfig`]. Each method takes one kernel. The gradient takes one kernel, one more
+/// that joins the sums of the weight's gradient, and four small ones of `[d_model]` with `1 +
+/// weight`. As for [`RmsNorm`](crate::RmsNorm), the weight may be f32 with an input of f16 or bf16.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -69,8 +69,8 @@ impl Norm {
         }
     }
 
-    /// The sum of a residual connection, `residual + x`, and its norm. The norm is that of the rounded
-    /// sum.
+    /// The sum of a residual connection, `residual + x`, and its norm. The norm is that of the
+    /// rounded sum.
     ///
     /// # Shapes
     /// - x, residual, outputs: `[.., d_model]`
@@ -93,8 +93,8 @@ impl Norm {
 }
 
 /// A residual connection between two norms, in one kernel: `sum = residual + before(x)`, and
-/// `after(sum)`. Either norm may be missing. A norm's result and the sum are rounded before they are
-/// used, as separate ops would.
+/// `after(sum)`. Either norm may be missing. A norm's result and the sum are rounded before they
+/// are used, as separate ops would.
 ///
 /// # Shapes
 /// - x, residual, outputs: `[.., d_model]`

@@ -9,8 +9,8 @@ use super::{Norm, RotaryConfig, RotaryFrequencies};
 use crate::fuse::{Route, primitive, refuse, rocm, wrap};
 use crate::ops::language::{HeadGradients, HeadsOp, RotaryOp};
 
-/// Where the tokens of a call are in their sequences. On `Device::rocm` the host never
-/// reads the positions, so a captured graph runs with those that the tensor has when it is replayed.
+/// Where the tokens of a call are in their sequences. On `Device::rocm` the host never reads the
+/// positions, so a captured graph runs with those that the tensor has when it is replayed.
 #[derive(Clone, Debug)]
 pub enum Positions {
     /// Every sequence begins at position 0.
@@ -45,9 +45,9 @@ impl RotaryConfig {
 /// A rotary position embedding ([Su et al. 2021](https://arxiv.org/abs/2104.09864)). Made by
 /// [`RotaryConfig`], or from frequencies.
 ///
-/// Angles are frequencies times positions, rounded to f32 (in f64 for f64 tensors). So a position `n`
-/// has an error of up to `n 2^-24` radians, as in `transformers`: 0.008 at position 131072 in the
-/// fastest pair. Their cosines and sines are within `2^-23`.
+/// Angles are frequencies times positions, rounded to f32 (in f64 for f64 tensors). So a position
+/// `n` has an error of up to `n 2^-24` radians, as in `transformers`: 0.008 at position 131072 in
+/// the fastest pair. Their cosines and sines are within `2^-23`.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -92,17 +92,18 @@ impl RotaryEmbedding {
     /// norms of each head's queries and keys if there are `norms`. One kernel, and one for the
     /// gradient; one more joins the sums of the norms' gradients.
     ///
-    /// In memory a token's heads stay side by side, as attention reads them without a copy. Values are
-    /// not even moved if nothing else needs the packed tensor. With norms in training they are copied.
+    /// In memory a token's heads stay side by side, as attention reads them without a copy. Values
+    /// are not even moved if nothing else needs the packed tensor. With norms in training they are
+    /// copied.
     ///
     /// # Shapes
-    /// - packed: `[batch, length, (heads + 2 kv_heads) * head_dim]`: a token's queries, its keys, then
-    ///   its values
+    /// - packed: `[batch, length, (heads + 2 kv_heads) * head_dim]`: a token's queries, its keys,
+    ///   then its values
     /// - `[heads, kv_heads]`: the heads of queries, and those of keys and of values
     ///
     /// # Panics
-    /// With [`Invalid`](burn_rocm::RocmError::Invalid) if shapes or dtypes do not fit, or if the norms
-    /// have different epsilons or only one adds 1.
+    /// With [`Invalid`](burn_rocm::RocmError::Invalid) if shapes or dtypes do not fit, or if the
+    /// norms have different epsilons or only one adds 1.
     pub fn forward(
         &self,
         packed: Tensor<3>,
@@ -168,10 +169,12 @@ impl RotaryEmbedding {
         let query = normed(all.clone().narrow(1, 0, heads), query);
         let key = normed(all.clone().narrow(1, heads, kv_heads), key);
         let positions = match positions {
-            Positions::FromZero => Tensor::arange(0..length as i64, &all.device()).reshape([1, length]),
+            Positions::FromZero => {
+                Tensor::<1, Int>::arange(0..length as i64, &all.device()).reshape([1, length])
+            }
             Positions::Starts(starts) => {
                 let steps: Tensor<2, Int> =
-                    Tensor::arange(0..length as i64, &all.device()).reshape([1, length]);
+                    Tensor::<1, Int>::arange(0..length as i64, &all.device()).reshape([1, length]);
                 starts.clone().reshape([batch, 1]).repeat_dim(1, length) + steps.repeat_dim(0, batch)
             }
             Positions::Each(each) => each.clone(),

@@ -110,8 +110,8 @@ pub struct RotaryConfig {
     /// How the frequencies are scaled. Default: not at all
     #[config(default = "None")]
     pub scaling: Option<RotaryScaling>,
-    /// Whether features `2 p` and `2 p + 1` are a pair (GPT-J), instead of `p` and `p + rotated / 2`
-    /// (GPT-NeoX, Llama in `transformers`). Default: `false`
+    /// Whether features `2 p` and `2 p + 1` are a pair (GPT-J), instead of `p` and `p + rotated /
+    /// 2` (GPT-NeoX, Llama in `transformers`). Default: `false`
     #[config(default = false)]
     pub interleaved: bool,
 }

@@ -28,8 +28,8 @@ pub struct DecoderConfig {
     /// Whether a norm's scale is 1 + its weight, as in Gemma. Default: `false`
     #[config(default = false)]
     pub adds_one: bool,
-    /// Whether the outputs of attention and of the feed-forward part have norms, as in Gemma. Default:
-    /// `false`
+    /// Whether the outputs of attention and of the feed-forward part have norms, as in Gemma.
+    /// Default: `false`
     #[config(default = false)]
     pub post_norms: bool,
     /// Whether each head's queries and keys have norms, as in Qwen 3. Default: `false`
@@ -92,7 +92,8 @@ pub struct AttentionRule {
     pub scale: Option<f64>,
     /// Scores `s` become `softcap * tanh(s / softcap)`.
     pub softcap: Option<f64>,
-    /// Whether a query sees only the keys up to its own position. The last query is at the last key.
+    /// Whether a query sees only the keys up to its own position. The last query is at the last
+    /// key.
     pub causal: bool,
     /// A sliding window of positions, at least 1. All keys by default.
     pub window: Option<usize>,

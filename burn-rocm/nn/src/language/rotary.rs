@@ -11,7 +11,8 @@ use crate::fuse::{Route, primitive, refuse, wrap};
 use crate::ops::language::{HeadGradients, HeadsOp, RotaryOp};
 
 /// Where the tokens of a call are in their sequences. On [`Rocm`](burn_rocm::Rocm) the host never
-/// reads the positions, so a captured graph runs with those that the tensor has when it is replayed.
+/// reads the positions, so a captured graph runs with those that the tensor has when it is
+/// replayed.
 #[derive(Clone, Debug)]
 pub enum Positions<B: Backend> {
     /// Every sequence begins at position 0.
@@ -46,9 +47,9 @@ impl RotaryConfig {
 /// A rotary position embedding ([Su et al. 2021](https://arxiv.org/abs/2104.09864)). Made by
 /// [`RotaryConfig`], or from frequencies.
 ///
-/// Angles are frequencies times positions, rounded to f32 (in f64 for f64 tensors). So a position `n`
-/// has an error of up to `n 2^-24` radians, as in `transformers`: 0.008 at position 131072 in the
-/// fastest pair. Their cosines and sines are within `2^-23`.
+/// Angles are frequencies times positions, rounded to f32 (in f64 for f64 tensors). So a position
+/// `n` has an error of up to `n 2^-24` radians, as in `transformers`: 0.008 at position 131072 in
+/// the fastest pair. Their cosines and sines are within `2^-23`.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -98,17 +99,18 @@ impl<B: Backend> RotaryEmbedding<B> {
     /// norms of each head's queries and keys if there are `norms`. One kernel, and one for the
     /// gradient; one more joins the sums of the norms' gradients.
     ///
-    /// In memory a token's heads stay side by side, as attention reads them without a copy. Values are
-    /// not even moved if nothing else needs the packed tensor. With norms in training they are copied.
+    /// In memory a token's heads stay side by side, as attention reads them without a copy. Values
+    /// are not even moved if nothing else needs the packed tensor. With norms in training they are
+    /// copied.
     ///
     /// # Shapes
-    /// - packed: `[batch, length, (heads + 2 kv_heads) * head_dim]`: a token's queries, its keys, then
-    ///   its values
+    /// - packed: `[batch, length, (heads + 2 kv_heads) * head_dim]`: a token's queries, its keys,
+    ///   then its values
     /// - `[heads, kv_heads]`: the heads of queries, and those of keys and of values
     ///
     /// # Panics
-    /// With [`Invalid`](burn_rocm::RocmError::Invalid) if shapes or dtypes do not fit, or if the norms
-    /// have different epsilons or only one adds 1.
+    /// With [`Invalid`](burn_rocm::RocmError::Invalid) if shapes or dtypes do not fit, or if the
+    /// norms have different epsilons or only one adds 1.
     pub fn forward(
         &self,
         packed: Tensor<B, 3>,

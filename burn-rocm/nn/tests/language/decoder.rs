@@ -28,8 +28,8 @@ fn configs() -> Vec<(&'static str, DecoderConfig)> {
     ]
 }
 
-/// The output, the gradients of tokens and encoder, and those of all parameters, with the parameters
-/// of `bytes`.
+/// The output, the gradients of tokens and encoder, and those of all parameters, with the
+/// parameters of `bytes`.
 fn run<B: AutodiffBackend>(
     config: &DecoderConfig,
     bytes: Vec<u8>,
@@ -51,8 +51,9 @@ fn recorder() -> NamedMpkBytesRecorder<FullPrecisionSettings> {
     NamedMpkBytesRecorder::new()
 }
 
-/// Both sides compute in f32. Each layer has some ten sums of up to 40 products and two norms, forward
-/// and backward; the values are of order 1 to 100. That is 2 * 2 * 10 * 40 * 2^-24 = 1e-4 of them.
+/// Both sides compute in f32. Each layer has some ten sums of up to 40 products and two norms,
+/// forward and backward; the values are of order 1 to 100. That is 2 * 2 * 10 * 40 * 2^-24 = 1e-4
+/// of them.
 #[test]
 fn outputs_and_gradients() {
     let random = Random::new();

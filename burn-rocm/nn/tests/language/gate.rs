@@ -24,11 +24,11 @@ fn erf(x: f64) -> f64 {
 /// An activation and its slope, and for each the largest error that the kernel may make in units of
 /// the compute type.
 ///
-/// SiLU is `z s(z)`: an exponential, a sum, a quotient and products, each within two units. Its slope
-/// adds `z (1 - s)`, whose difference is off by a unit of 1. GELU is `z Phi(z)` with an absolute error
-/// of Phi of a few units, and for f16 and bf16 that of [`of_gelu`]. The argument of the sigmoid in
-/// GELU by tanh has four roundings; the exponential turns them into that many units times the
-/// argument.
+/// SiLU is `z s(z)`: an exponential, a sum, a quotient and products, each within two units. Its
+/// slope adds `z (1 - s)`, whose difference is off by a unit of 1. GELU is `z Phi(z)` with an
+/// absolute error of Phi of a few units, and for f16 and bf16 that of [`of_gelu`]. The argument of
+/// the sigmoid in GELU by tanh has four roundings; the exponential turns them into that many units
+/// times the argument.
 fn activation(kind: GateKind, z: f64) -> ([f64; 2], [f64; 2]) {
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     match kind {

@@ -1,4 +1,5 @@
-//! The parts of a language model's layer against formulas in f64: values and all gradients; natively and in lockstep.
+//! The parts of a language model's layer against formulas in f64: values and all gradients;
+//! natively and in lockstep.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod decoder;

@@ -34,8 +34,8 @@ struct Expected {
 }
 
 impl Expected {
-    /// A result within `share` units of the compute type of `magnitude`, which is rounded to `dtype`
-    /// up to `roundings` times.
+    /// A result within `share` units of the compute type of `magnitude`, which is rounded to
+    /// `dtype` up to `roundings` times.
     fn push(&mut self, value: f64, magnitude: f64, share: f64, roundings: f64, dtype: DType) {
         let stored = if wide(dtype) == dtype { 0.0 } else { unit(dtype) };
         let off = share * unit(wide(dtype)) * magnitude;
@@ -125,7 +125,8 @@ fn shapes() -> Vec<[usize; 2]> {
     all
 }
 
-/// The norm is held against that of the sum that was found, since it is the norm of the rounded sum.
+/// The norm is held against that of the sum that was found, since it is the norm of the rounded
+/// sum.
 #[test]
 fn the_sum_and_its_norm() {
     let random = Random::new();

@@ -123,10 +123,10 @@ impl Case {
 
     /// Queries, keys and values; the gradients of the packed heads, and of both norms' weights.
     ///
-    /// Cosine and sine are each off by `2^-23`, two units of f32 (in f64 by a unit of the result, and
-    /// both are below 1); the factor and the turn round three times more. A norm's scale is off by half
-    /// as many units as it adds squares, and its products and 1 by 8. In its gradient, the means of
-    /// products add as many units as features, and each factor has its own errors.
+    /// Cosine and sine are each off by `2^-23`, two units of f32 (in f64 by a unit of the result,
+    /// and both are below 1); the factor and the turn round three times more. A norm's scale is off
+    /// by half as many units as it adds squares, and its products and 1 by 8. In its gradient, the
+    /// means of products add as many units as features, and each factor has its own errors.
     fn expected(
         &self,
         packed: &[f64],
@@ -265,8 +265,8 @@ impl Case {
     }
 }
 
-/// Heads in pieces of 16 bytes and others, all or a part of the features, both kinds of pairs, one or
-/// several heads of queries for each of keys.
+/// Heads in pieces of 16 bytes and others, all or a part of the features, both kinds of pairs, one
+/// or several heads of queries for each of keys.
 fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     for (starts, length, heads, kv_heads, head_dim, rotated) in [
@@ -330,8 +330,8 @@ fn case_of_many_tokens() -> Case {
     }
 }
 
-/// Against exact angles: rounding an angle to f32 moves it by up to half a unit, which is 2^-24 of the
-/// angle. Cosine and sine have slopes of at most 1, and are off by 2^-23 themselves.
+/// Against exact angles: rounding an angle to f32 moves it by up to half a unit, which is 2^-24 of
+/// the angle. Cosine and sine have slopes of at most 1, and are off by 2^-23 themselves.
 #[test]
 fn angles_up_to_position_131072() {
     let config = RotaryConfig::new(64);
@@ -371,8 +371,8 @@ fn composed_as_fused() {
         let grads = [0, 1, 2].map(|which| uniform(&random, &case.shape(which)));
         let theirs = case.run::<Oracle>(&packed, &weights, &grads, types);
         let ours = case.run::<Ours>(&packed, &weights, &grads, types);
-        // Each is within the formula's limits, of which those of a gradient are the widest: of order
-        // `head_dim * 2^-24` of numbers up to 100.
+        // Each is within the formula's limits, of which those of a gradient are the widest: of
+        // order `head_dim * 2^-24` of numbers up to 100.
         let tolerance = Tolerance { absolute: 1e-3, relative: 1e-3 };
         burn_rocm_tests::assert_close(&format!("{case:?}"), &ours, &theirs, tolerance);
     }

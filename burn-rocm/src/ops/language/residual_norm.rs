@@ -94,8 +94,8 @@ pub fn residual_norm(
     Ok((sum, normed))
 }
 
-/// The gradients of `rms(x, weight)` of [`residual_norm`] with respect to `x` and, if `by_weight`, to
-/// the weight (in its dtype). `onto` is another gradient of `x`, which is added to that of `x`.
+/// The gradients of `rms(x, weight)` of [`residual_norm`] with respect to `x` and, if `by_weight`,
+/// to the weight (in its dtype). `onto` is another gradient of `x`, which is added to that of `x`.
 ///
 /// # Errors
 /// As for [`rms_norm_backward`](crate::fused::rms_norm_backward()).

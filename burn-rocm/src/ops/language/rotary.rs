@@ -192,14 +192,14 @@ fn check_norms(op: &'static str, x: &RocmTensor, norms: &[RocmTensor; 2], width:
     one_dtype(op, &[&norms[0], &norms[1]]).map(|_| ())
 }
 
-/// Rotates the queries and keys of packed heads, after the RMS norms of each head's queries and keys
-/// if there are `norms` (their weights). Values stay. [`rotary_heads`] gives queries, keys and values
-/// as views of the result.
+/// Rotates the queries and keys of packed heads, after the RMS norms of each head's queries and
+/// keys if there are `norms` (their weights). Values stay. [`rotary_heads`] gives queries, keys and
+/// values as views of the result.
 ///
 /// Overwrites `x` if it has no other owner, and then values are neither read nor written.
 ///
-/// The angle of a pair is its frequency times the position, rounded to f32 (f64 for f64). Its cosine
-/// and sine are within `2^-23` of those of this angle.
+/// The angle of a pair is its frequency times the position, rounded to f32 (f64 for f64). Its
+/// cosine and sine are within `2^-23` of those of this angle.
 ///
 /// # Shapes
 /// - `x`, result: `[batch, length, (heads + 2 kv_heads) * head_dim]`: a token's queries, its keys,
@@ -276,17 +276,17 @@ pub fn rotary_heads(all: RocmTensor, heads: usize, kv_heads: usize) -> Result<[R
     Ok([part(0, heads)?, part(heads, kv_heads)?, part(heads + kv_heads, kv_heads)?])
 }
 
-/// The gradients of [`rotary`] and [`rotary_heads`] together, from those of queries, keys and values;
-/// one that is missing is 0. `x` and `norms` are the inputs. Without norms the gradient does not
-/// depend on `x`, and only its shape counts.
+/// The gradients of [`rotary`] and [`rotary_heads`] together, from those of queries, keys and
+/// values; one that is missing is 0. `x` and `norms` are the inputs. Without norms the gradient
+/// does not depend on `x`, and only its shape counts.
 ///
 /// # Shapes
 /// - `grads`: as the results of [`rotary_heads`], in any layout
 /// - `shape`: that of `x`
 ///
 /// # Errors
-/// As for [`rotary`], and `Invalid` if all gradients are missing, if one has another shape or dtype,
-/// or if there are norms and no `x`.
+/// As for [`rotary`], and `Invalid` if all gradients are missing, if one has another shape or
+/// dtype, or if there are norms and no `x`.
 pub fn rotary_backward(
     x: Option<RocmTensor>,
     norms: Option<[RocmTensor; 2]>,

@@ -58,7 +58,8 @@ pub(super) fn residual_norm(
     Ok([wrap(sum), wrap(normed)])
 }
 
-/// `activation(gate) * up`, where each row of `both` is a row of the gate and one of the other factor.
+/// `activation(gate) * up`, where each row of `both` is a row of the gate and one of the other
+/// factor.
 pub(super) fn gated(activation: Activation, both: Tensor<B, 2>) -> Result<Tensor<B, 2>> {
     let gate = match activation {
         Activation::Silu => Gate::Silu,
