@@ -8,7 +8,7 @@
 //! of a large GPU.
 
 use burn_backend::ops::FloatTensorOps;
-use burn_backend::{DType, Shape, TensorData, TensorMetadata};
+use burn_backend::{DType, Distribution, Shape, TensorData, TensorMetadata};
 use burn_rocm::fused::{
     Gate, RmsOptions, Rotary, RotaryPositions, copied, gated_halves, gated_halves_backward, residual_norm,
     residual_norm_backward, rotary, rotary_backward, rotary_heads,
@@ -20,11 +20,9 @@ use burn_rocm::{Rocm, RocmDevice, RocmError, RocmTensor};
 const CALLS: usize = 10;
 
 fn drawn(shape: &[usize], dtype: DType) -> RocmTensor {
-    let len = shape.iter().product();
-    let values: Vec<f32> =
-        (0..len).map(|at: usize| ((at * 2_654_435_761) % 8191) as f32 / 8191.0 - 0.5).collect();
-    let data = TensorData::new(values, Shape::from(shape.to_vec()));
-    <Rocm as FloatTensorOps<Rocm>>::float_from_data(data.convert_dtype(dtype), &Default::default())
+    let uniform = Distribution::Uniform(-0.5, 0.5);
+    let (shape, dtype) = (Shape::from(shape.to_vec()), dtype.into());
+    <Rocm as FloatTensorOps<Rocm>>::float_random(shape, uniform, &Default::default(), dtype)
 }
 
 /// The median microseconds of a call.
@@ -63,7 +61,7 @@ impl Table {
         let time = median(self.rounds, body)?;
         // A copy reads half of the bytes and writes the other half.
         let source = drawn(&[(bytes / 2 / dtype.size()).max(1)], dtype);
-        let copy = median(self.rounds, || copied(source.clone()).map(drop))?;
+        let copy = median(self.rounds, || copied(&source).map(drop))?;
         let name = format!("{name} | {}", dtype.name());
         let (bandwidth, share) = (bytes as f64 / time / 1e3, copy / time);
         println!("| {name} | {:.1} | {time:.1} | {bandwidth:.0} | {share:.2} |", bytes as f64 / 1e6);
