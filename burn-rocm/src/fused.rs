@@ -6,7 +6,7 @@
 
 pub use crate::ops::activation::{
     Act, add_act, add_act_backward, bias_act, bias_act_backward, bias_add, bias_add_backward, mul_add,
-    mul_add_backward, relu_backward, silu, silu_backward, silu_mul, silu_mul_backward,
+    mul_add_backward, relu_backward, silu, silu_backward,
 };
 pub use crate::ops::attention::inference::attention_inference;
 pub use crate::ops::attention::options::{
@@ -24,6 +24,13 @@ pub use crate::ops::attention::trained::{
 pub use crate::ops::channels_last::copied;
 pub use crate::ops::conv::conv_act::{Conv2dOptions, conv_act, conv_relu_backward};
 pub use crate::ops::fp8::{Fp8Type, Fp8Weight, fp8_decode, fp8_encode};
+pub use crate::ops::language::gate::{
+    Gate, gated, gated_backward, gated_halves, gated_halves_backward, silu_mul, silu_mul_backward,
+};
+pub use crate::ops::language::residual_norm::{RmsOptions, residual_norm, residual_norm_backward};
+pub use crate::ops::language::rotary::{
+    MOST_PAIRS, Rotary, RotaryGradients, RotaryPositions, rotary, rotary_backward, rotary_heads,
+};
 pub use crate::ops::linear::{LinearGradients, linear, linear_backward};
 pub use crate::ops::linear_act::{
     LinearGelu, gelu_tanh_linear_backward, linear_add, linear_gelu_tanh, linear_relu,

@@ -1,6 +1,6 @@
 // Activations fused with the op before them (adding a bias, a sum or a product), and their
 // gradients. f16 and bf16 are computed in f32; `out` may be an input.
-#include "normal.h"
+#include "activations.h"
 #include "prelude.h"
 #include "rows.h"
 #include "widen.h"
@@ -10,24 +10,6 @@ struct Relu { // NaN stays NaN, and its gradient passes; `passes` at the output 
     template <class T, class C> static DEVICE C apply(C z) { return z < (C)0 ? (C)0 : z; }
     template <class C> static DEVICE bool passes(C z) { return !(z <= (C)0); }
 };
-struct Gelu { // z Phi(z), the exact form
-    template <class T, class C> static DEVICE C apply(C z) { return normal::gelu<T>(z); }
-    template <class T, class C> static DEVICE C slope(C z) { return normal::gelu_slope<T>(z); }
-};
-// z s(z). exp is taken only of numbers that are not positive, so the relative error is small at
-// both ends.
-struct Silu {
-    template <class C> static DEVICE C sigmoid(C z) {
-        C e = math::exp(-math::abs(z));
-        return (z < (C)0 ? e : (C)1) / ((C)1 + e);
-    }
-    template <class T, class C> static DEVICE C apply(C z) { return z * sigmoid(z); }
-    template <class T, class C> static DEVICE C slope(C z) {
-        C s = sigmoid(z);
-        return s * ((C)1 + z * ((C)1 - s));
-    }
-};
-
 // The gradient at z, from that of the activation's result. ReLU chooses and does not multiply: an
 // infinite gradient times 0 would be NaN.
 template <class Act, class T, class C> DEVICE C gradient(C grad, C z) {
@@ -287,23 +269,13 @@ template <class T> __global__ void mul_add(u64 n, const T *a, const T *b, const 
     using C = compute_t<T>;
     map_contiguous(n, out, [=](C x, C y, C z) { return x * y + z; }, a, b, c);
 }
-// out = silu(a) * b
-template <class T> __global__ void silu_mul(u64 n, const T *a, const T *b, T *out) {
-    using C = compute_t<T>;
-    map_contiguous(n, out, [=](C x, C y) { return Silu::apply<T>(x) * y; }, a, b);
-}
 
-// The gradients of both factors of act(a) * b, where act is the identity (Plain) or SiLU.
-struct Plain {
-    template <class T, class C> static DEVICE C apply(C z) { return z; }
-    template <class T, class C> static DEVICE C slope(C) { return (C)1; }
-};
-template <class Act, class T>
-__global__ void mul_backward(u64 n, const T *a, const T *b, const T *grad, T *by_a, T *by_b) {
+// The gradients of both factors of a * b.
+template <class T> __global__ void mul_backward(u64 n, const T *a, const T *b, const T *grad, T *by_a, T *by_b) {
     using C = compute_t<T>;
     for_each(n, [=](u64 i) {
         C x = load(a[i]), y = load(b[i]), g = load(grad[i]);
-        by_a[i] = store<T>::from(g * y * Act::template slope<T>(x));
-        by_b[i] = store<T>::from(g * Act::template apply<T>(x));
+        by_a[i] = store<T>::from(g * y);
+        by_b[i] = store<T>::from(g * x);
     });
 }

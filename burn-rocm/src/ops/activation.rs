@@ -342,34 +342,15 @@ pub fn mul_add_backward(
     b: RocmTensor,
     grad: RocmTensor,
 ) -> Result<(RocmTensor, RocmTensor), RocmError> {
-    mul_backward("mul_add_backward", Functor::Plain, a, b, grad)
-}
-
-/// `silu(a) * b` of two tensors of the same shape.
-///
-/// # Errors
-/// `Invalid` if shapes, dtypes or devices differ; `Unsupported` for integers; an error of the
-/// device.
-pub fn silu_mul(a: RocmTensor, b: RocmTensor) -> Result<RocmTensor, RocmError> {
-    const OP: &str = "silu_mul";
-    let [a, b] = match same_order([a, b])? {
-        Operands::Rows([a, b]) => return from_rows(silu_mul(a, b)?),
-        Operands::Given(given) => given,
-    };
-    let ([a, b], ty) = alike(OP, [a, b])?;
-    map(OP, Template::silu_mul.ty(ty), &[&a, &b])
-}
-
-/// The gradients of [`silu_mul`] with respect to `a` and `b`.
-///
-/// # Errors
-/// As for [`silu_mul`].
-pub fn silu_mul_backward(
-    a: RocmTensor,
-    b: RocmTensor,
-    grad: RocmTensor,
-) -> Result<(RocmTensor, RocmTensor), RocmError> {
-    mul_backward("silu_mul_backward", Functor::Silu, a, b, grad)
+    const OP: &str = "mul_add_backward";
+    let ([a, b, grad], ty) = alike(OP, [a, b, grad])?;
+    let (by_a, by_b) = (a.empty_like()?, b.empty_like()?);
+    if !a.is_empty() {
+        let (device, kernel) = (a.hip_device(), Template::mul_backward.ty(ty));
+        let dims = [Arg::U64(a.len() as u64)];
+        rows(OP, device, kernel, device.grid(a.len()), &dims, &[&a, &b, &grad], &[], &[&by_a, &by_b])?;
+    }
+    Ok((by_a, by_b))
 }
 
 /// Launches an element-wise kernel over packed tensors into a new tensor.
@@ -379,22 +360,4 @@ fn map(op: &'static str, kernel: KernelName, inputs: &[&RocmTensor]) -> hip::Res
         flat(op, kernel, out.len(), inputs, &[], &[&out])?;
     }
     Ok(out)
-}
-
-fn mul_backward(
-    op: &'static str,
-    functor: Functor,
-    a: RocmTensor,
-    b: RocmTensor,
-    grad: RocmTensor,
-) -> hip::Result<(RocmTensor, RocmTensor)> {
-    let ([a, b, grad], ty) = alike(op, [a, b, grad])?;
-    let (by_a, by_b) = (a.empty_like()?, b.empty_like()?);
-    if !a.is_empty() {
-        let device = a.hip_device();
-        let kernel = Template::mul_backward.functor(functor).ty(ty);
-        let dims = [Arg::U64(a.len() as u64)];
-        rows(op, device, kernel, device.grid(a.len()), &dims, &[&a, &b, &grad], &[], &[&by_a, &by_b])?;
-    }
-    Ok((by_a, by_b))
 }

@@ -24,6 +24,7 @@ pub(crate) mod hypot;
 pub(crate) mod index;
 pub(crate) mod index_nd;
 pub(crate) mod interpolate;
+pub(crate) mod language;
 pub(crate) mod launch;
 pub(crate) mod linear;
 pub(crate) mod linear_act;

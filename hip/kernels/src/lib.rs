@@ -24,6 +24,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("prelude_reduce.h", include_str!("../prelude_reduce.h")),
     ("prelude_registers.h", include_str!("../prelude_registers.h")),
     ("prelude_types.h", include_str!("../prelude_types.h")),
+    ("activations.h", include_str!("../activations.h")),
     ("approximate.h", include_str!("../approximate.h")),
     ("attention_matrix.h", include_str!("../attention_matrix.h")),
     ("attention_scores.h", include_str!("../attention_scores.h")),

@@ -111,7 +111,7 @@ functors! {
     // Floats of 8 bits.
     FP8: E4M3 E5M2 E4M3Fnuz E5M2Fnuz;
     // Functors that only lists below or single rules use.
-    _: Sum Prod Mean MaxAbs Fill Cast Plain BitNot LogicNot Clamp Powi Greater GreaterEqual IsNan IsInf Or Assign;
+    _: Sum Prod Mean MaxAbs Fill Cast GeluTanh BitNot LogicNot Clamp Powi Greater GreaterEqual IsNan IsInf Or Assign;
 }
 
 /// The functors of a step in `chain.hip`, in the order of its lists.
@@ -138,6 +138,8 @@ impl Functor {
 
 /// Activations that kernels fuse with other ops.
 const ACT: &[Functor] = &[Relu, Gelu, Silu];
+/// Activations of a gated linear unit.
+const GATES: &[Functor] = &[Silu, Gelu, GeluTanh];
 const PROBABILITIES: &[Functor] = CLASS_SCORES.split_at(1).1;
 const EQUALITY: &[Functor] = COMPARE.split_at(2).0;
 const REDUCE: &[Functor] = &[Sum, Prod, Mean, Max, Min, MaxAbs];
@@ -182,8 +184,7 @@ families! {
         add_act [Functors(ACT), Types(FLOATS)],
         add_act_backward [Functors(ACT), Types(FLOATS)],
         mul_add [Types(FLOATS)],
-        silu_mul [Types(FLOATS)],
-        mul_backward [Functors(&[Plain, Silu]), Types(FLOATS)],
+        mul_backward [Types(FLOATS)],
     ]
     binary [
         binary_contiguous [Functors(ARITHMETIC), Types(NUMBERS)]
@@ -412,6 +413,10 @@ families! {
         sample_codes [],
         sample_draw [Types(NARROW)],
     ]
+    gate [
+        gated [Functors(GATES), Types(FLOATS)],
+        gated_backward [Functors(GATES), Types(FLOATS)],
+    ]
     heads [pack_heads [Ints(&[2, 4, 8, 16])]]
     norm [
         layer_norm_rows [Pairs(AFFINE)],
@@ -425,6 +430,11 @@ families! {
         rms_norm_rows_backward [Pairs(AFFINE)],
         group_norm_rows_backward [Pairs(AFFINE)],
         sum_partials [Types(FLOATS)],
+    ]
+    residual_norm [residual_norm [Pairs(AFFINE)]]
+    rotary [
+        rotary [Pairs(AFFINE), Ints(&[0, 1, 2, 3])],
+        rotary_backward [Pairs(AFFINE), Ints(&[0, 1, 2, 3])],
     ]
     batch_norm [
         batch_norm_moments [Types(FLOATS)],

@@ -37,9 +37,10 @@ const WIDE: &[(Template, bool, bool)] = &[
     (Template::add_act, true, true),
     (Template::add_act_backward, true, true),
     (Template::mul_add, true, true),
-    (Template::silu_mul, true, true),
     (Template::qweight_product, true, false),
     (Template::qweight_dequantize, true, true),
+    (Template::gated, true, true),
+    (Template::residual_norm, true, true),
 ];
 
 /// Whether a kernel must have 16-byte loads and stores: the templates above, in f32 and 16-bit

@@ -4,10 +4,11 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
 use burn::nn::Linear;
 use burn::tensor::activation::silu;
 use burn::tensor::{Device, Tensor};
+use burn_rocm::fused::Gate;
 
 use super::SwiGluConfig;
 use crate::fuse::{Route, primitive, wrap};
-use crate::ops::layer::SiluMul;
+use crate::ops::language::GatedOp;
 
 impl SwiGluConfig {
     /// The layer.
@@ -64,7 +65,7 @@ impl SwiGlu {
         let inner = self.linear_inner.forward(input.clone());
         let outer = self.linear_outer.forward(input);
         match Route::of("SwiGlu", &inner) {
-            Some(route) => wrap(route.apply(SiluMul, [primitive(inner), primitive(outer)]).0),
+            Some(route) => wrap(route.apply(GatedOp(Gate::Silu), [primitive(inner), primitive(outer)]).0),
             None => silu(inner) * outer,
         }
     }

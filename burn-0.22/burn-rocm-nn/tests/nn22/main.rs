@@ -9,6 +9,7 @@ mod amp;
 mod attention;
 mod chains;
 mod devices;
+mod language;
 mod layers;
 mod lora;
 #[path = "../../../../burn-rocm/nn/tests/nn/lora_reference.rs"]

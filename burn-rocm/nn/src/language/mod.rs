@@ -1,6 +1,10 @@
-//! Language models: a paged cache of keys and values, attention of a step's tokens over it, the
-//! choice of the next token on the device, and the step as a graph. No gradients.
-//! `docs/guide/language-models.md` has an overview.
+//! Language models. `docs/guide/language-models.md` has an overview.
+//!
+//! - **Layers**, with gradients: the rotary embedding fused with the split into heads and their
+//!   norms, RMS norm with the residual connection, gated linear units, and a decoder of them.
+//! - **Decoding**, without: a paged cache of keys and values, attention of a step's tokens over it,
+//!   the choice of the next token on the device, and the step as a graph.
+//! - **[`quant`]**ised weights, and low-rank adapters of frozen layers ([`lora`]).
 //!
 //! The cache's allocator is on the host, and can be asked without a device:
 //!
@@ -18,11 +22,18 @@
 //! # Ok::<(), CacheError>(())
 //! ```
 
+mod attention;
 mod blocks;
 mod cache;
+mod config;
 mod decode;
+mod decoder;
+mod decoder_config;
+mod gate;
 pub mod lora;
+mod norm;
 pub mod quant;
+mod rotary;
 mod tensors;
 
 pub use blocks::{BLOCK, BlockCopy, Blocks, CacheError, SequenceId};
@@ -30,3 +41,10 @@ pub use burn_rocm::fused::decode::{CacheType, DecodeOptions, SampleState, Sample
 pub use cache::{KvBatch, KvCache, KvCacheConfig};
 pub use decode::DecodeStep;
 pub use tensors::{chances, sample, tokens};
+pub use attention::attention;
+pub use config::{GateKind, NormConfig, RotaryConfig, RotaryFrequencies, RotaryScaling};
+pub use decoder::{CrossAttention, Decoder, DecoderLayer};
+pub use decoder_config::{AttentionRule, DecoderConfig};
+pub use gate::{gated, gated_halves};
+pub use norm::{Norm, residual_norm};
+pub use rotary::{Heads, Positions, RotaryEmbedding};

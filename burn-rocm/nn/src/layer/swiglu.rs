@@ -5,10 +5,11 @@ use burn::nn::Linear;
 use burn::tensor::Tensor;
 use burn::tensor::activation::silu;
 use burn::tensor::backend::Backend;
+use burn_rocm::fused::Gate;
 
 use super::SwiGluConfig;
 use crate::fuse::{Route, primitive, wrap};
-use crate::ops::layer::SiluMul;
+use crate::ops::language::GatedOp;
 
 impl SwiGluConfig {
     /// The layer.
@@ -65,7 +66,7 @@ impl<B: Backend> SwiGlu<B> {
         let inner = self.linear_inner.forward(input.clone());
         let outer = self.linear_outer.forward(input);
         match Route::<B>::of("SwiGlu") {
-            Some(route) => wrap(route.apply(SiluMul, [primitive(inner), primitive(outer)]).0),
+            Some(route) => wrap(route.apply(GatedOp(Gate::Silu), [primitive(inner), primitive(outer)]).0),
             None => silu(inner) * outer,
         }
     }

@@ -178,33 +178,6 @@ impl Op<3> for BiasAdd {
     }
 }
 
-#[derive(Debug)]
-pub(crate) struct SiluMul;
-
-impl Op<2> for SiluMul {
-    fn names(&self) -> [&'static str; 2] {
-        ["nn_silu_mul", "nn_silu_mul_backward"]
-    }
-
-    fn reads(&self) -> [bool; 2] {
-        [true, true]
-    }
-
-    fn memory_bound(&self) -> bool {
-        true
-    }
-
-    fn forward(&self, [a, b]: [RocmTensor; 2]) -> Result<Applied, RocmError> {
-        Ok((fused::silu_mul(a, b)?, vec![]))
-    }
-
-    fn backward(&self, grad: RocmTensor, mut kept: Kept<2>, _: [bool; 2]) -> Gradients<2> {
-        let [a, b] = kept.first();
-        let (by_a, by_b) = fused::silu_mul_backward(a, b, grad)?;
-        Ok([Some(by_a), Some(by_b)])
-    }
-}
-
 /// `onto + (x W + b)`, in one call where hipBLASLt computes it. The inputs are `onto`, the layer's
 /// input, its weight and its bias.
 #[derive(Debug)]

@@ -4,6 +4,7 @@
 pub(crate) mod activation;
 pub(crate) mod attention;
 pub(crate) mod checkpoint;
+pub(crate) mod language;
 pub(crate) mod layer;
 pub(crate) mod loss;
 pub(crate) mod norm;

@@ -92,7 +92,7 @@ fn memory_bound_ops_are_computed_again() {
         let config = ours::LinearActConfig::new(8, 8, Act::Gelu).with_layout(LinearLayout::Row);
         config.init::<B>(&device).forward(x)
     });
-    twice!("nn_silu_mul", |B, x| ours::SwiGluConfig::new(8, 8).init::<B>(&device).forward(x));
+    twice!("nn_gated", |B, x| ours::SwiGluConfig::new(8, 8).init::<B>(&device).forward(x));
     twice!("nn_add_act", once, |B, x| ours::AddAct::new(Act::Relu).forward(x.clone(), x));
     twice!("nn_softmax", once, |B, x| ours::activation::softmax(x, 2));
 }

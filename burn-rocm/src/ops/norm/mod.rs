@@ -42,7 +42,7 @@ fn fits(op: &'static str, x: &RocmTensor, params: &[&RocmTensor]) -> hip::Result
 
 /// The length of `x`'s last axis. Checks that `x` is of a float type, and that gamma has the shape
 /// `[length]`.
-fn check_rows(op: &'static str, x: &RocmTensor, gamma: &RocmTensor) -> hip::Result<usize> {
+pub(crate) fn check_rows(op: &'static str, x: &RocmTensor, gamma: &RocmTensor) -> hip::Result<usize> {
     fits(op, x, &[gamma])?;
     float_type(op, x)?;
     let Some(&len) = x.dims().last() else { return invalid(op, "at least one axis", "none") };

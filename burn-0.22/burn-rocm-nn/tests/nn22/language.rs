@@ -1,0 +1,70 @@
+//! The parts of a language model's layer.
+
+use crate::worlds::{assert_same_but_for_a_sum, same_as_021};
+
+#[test]
+fn gated_units() {
+    for kind in 0..3 {
+        same_as_021!("gated", 0, |v, nn, ty| {
+            use nn::language::GateKind::{Gelu, GeluTanh, Silu};
+            let [a, b] = [1, 2].map(|tag| v::leaf::<2>(tag, [7, 37], ty));
+            let kind = [Silu, Gelu, GeluTanh][kind];
+            v::results(nn::language::gated(kind, a.clone(), b.clone()), &[&a, &b], &v::NONE)
+        });
+        same_as_021!("gated halves", 0, |v, nn, ty| {
+            use nn::language::GateKind::{Gelu, GeluTanh, Silu};
+            let x = v::leaf::<3>(1, [2, 5, 48], ty);
+            let kind = [Silu, Gelu, GeluTanh][kind];
+            v::results(nn::language::gated_halves(kind, x.clone()), &[&x], &v::NONE)
+        });
+    }
+}
+
+/// Burn 0.22 can't add the norm's gradient to one that is there already: a launch more.
+#[test]
+fn norms_with_a_residual() {
+    for adds_one in [false, true] {
+        same_as_021!("norm", 0, |v, nn, ty| {
+            let x = v::leaf::<3>(1, [2, 5, 48], ty);
+            let config = nn::language::NormConfig::new(48).with_adds_one(adds_one);
+            let norm = v::filled(config.init(&v::device()), ty);
+            v::results(norm.forward(x.clone()), &[&x], &norm)
+        });
+        same_as_021!("sum and norm", 1, assert_same_but_for_a_sum, |v, nn, ty| {
+            let [x, residual] = [1, 2].map(|tag| v::leaf::<3>(tag, [2, 5, 48], ty));
+            let config = nn::language::NormConfig::new(48).with_adds_one(adds_one);
+            let norm = v::filled(config.init(&v::device()), ty);
+            let (sum, normed) = norm.forward_residual(x.clone(), residual.clone());
+            v::results(sum.neg() + normed, &[&x, &residual], &norm)
+        });
+        same_as_021!("norm, then the sum", 0, |v, nn, ty| {
+            let [x, residual] = [1, 2].map(|tag| v::leaf::<3>(tag, [2, 5, 48], ty));
+            let config = nn::language::NormConfig::new(48).with_adds_one(adds_one);
+            let norm = v::filled(config.init(&v::device()), ty);
+            v::results(norm.forward_before(x.clone(), residual.clone()), &[&x, &residual], &norm)
+        });
+    }
+}
+
+#[test]
+fn rotary_embeddings() {
+    for interleaved in [false, true] {
+        same_as_021!("rotary embedding", 0, |v, nn, ty| {
+            use nn::language::{Positions, RotaryConfig};
+            let x = v::leaf::<3>(1, [2, 5, 8 * 16], ty);
+            let config = RotaryConfig::new(16).with_interleaved(interleaved);
+            let heads = config.init(&v::device()).forward(x.clone(), [2, 3], &Positions::FromZero, None);
+            let of_key = heads.key.narrow(1, 0, 2) + heads.value.narrow(1, 1, 2);
+            v::results(heads.query * of_key, &[&x], &v::NONE)
+        });
+        same_as_021!("rotary embedding with norms", 0, |v, nn, ty| {
+            use nn::language::{NormConfig, Positions, RotaryConfig};
+            let x = v::leaf::<3>(1, [2, 5, 8 * 16], ty);
+            let norm = v::filled(NormConfig::new(16).init(&v::device()), ty);
+            let config = RotaryConfig::new(16).with_rotated(Some(8)).with_interleaved(interleaved);
+            let norms = Some([&norm, &norm]);
+            let heads = config.init(&v::device()).forward(x.clone(), [2, 3], &Positions::FromZero, norms);
+            v::results(heads.query * (heads.key.narrow(1, 0, 2)), &[&x], &norm)
+        });
+    }
+}

@@ -1,0 +1,99 @@
+//! Attention with the options of language models.
+
+use burn::tensor::activation::softmax;
+use burn::tensor::backend::Backend;
+use burn::tensor::{Bool, DType, Int, Tensor};
+use burn_rocm::fused::{self, AttentionInferenceOptions, AttentionOptions};
+use burn_rocm::raise;
+
+use super::AttentionRule;
+use crate::fuse::{Route, primitive, refuse, say_composed, wrap};
+use crate::ops::attention::{ContextOp, Rule};
+
+/// `softmax(window(softcap(scale * query key^T))) value`. On [`Rocm`](burn_rocm::Rocm) this is
+/// [`fused::attention`](burn_rocm::fused::attention()) and its gradient, or
+/// [`fused::attention_inference`](burn_rocm::fused::attention_inference()) for softcaps without a
+/// gradient. Softcaps with a gradient, and other backends, take Burn's ops.
+///
+/// # Shapes
+/// - query, output: `[batch, heads, queries, features]`
+/// - key, value: `[batch, kv_heads, keys, features]`; `kv_heads` divides `heads`
+///
+/// # Panics
+/// With [`Invalid`](burn_rocm::RocmError::Invalid) if shapes do not fit.
+pub fn attention<B: Backend>(
+    query: Tensor<B, 4>,
+    key: Tensor<B, 4>,
+    value: Tensor<B, 4>,
+    rule: &AttentionRule,
+) -> Tensor<B, 4> {
+    let &AttentionRule { scale, softcap, causal, window } = rule;
+    let Some(route) = Route::<B>::of("attention") else { return composed(query, key, value, rule) };
+    if softcap.is_none() {
+        let options = AttentionOptions { scale, causal, window, ..AttentionOptions::default() };
+        let inputs = [primitive(query), primitive(key), primitive(value)];
+        return wrap(route.apply(ContextOp(Rule { mask: None, options }), inputs).0);
+    }
+    if route.records() {
+        say_composed::<B>("attention", "a softcap has no fused gradient");
+        return composed(query, key, value, rule);
+    }
+    let options = AttentionInferenceOptions { scale, softcap, causal, window };
+    let [query, key, value] = [query, key, value].map(|tensor| route.inner(primitive(tensor)));
+    let found = fused::attention_inference(query, key, value, None, None, &options);
+    route.constant(found.unwrap_or_else(|error| raise(error)))
+}
+
+fn composed<B: Backend>(
+    query: Tensor<B, 4>,
+    key: Tensor<B, 4>,
+    value: Tensor<B, 4>,
+    rule: &AttentionRule,
+) -> Tensor<B, 4> {
+    let [batch, heads, queries, features] = query.dims();
+    let [_, kv_heads, keys, _] = key.dims();
+    if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+        refuse("attention", format!("heads of keys that divide {heads}"), kv_heads.to_string());
+    }
+    let group = heads / kv_heads;
+    let repeated = |x: Tensor<B, 4>| {
+        let [.., width] = x.dims();
+        let x = x.reshape([batch, kv_heads, 1, keys, width]).repeat_dim(2, group);
+        x.reshape([batch, heads, keys, width])
+    };
+    let scale = rule.scale.unwrap_or((features as f64).powf(-0.5));
+    let mut scores = query.matmul(repeated(key).swap_dims(2, 3)) * scale;
+    if let Some(cap) = rule.softcap {
+        scores = (scores / cap).tanh() * cap;
+    }
+    if let Some(hidden) = hidden::<B>(rule, [queries, keys], &scores.device()) {
+        let hidden = hidden.reshape([1, 1, queries, keys]).expand([batch, heads, queries, keys]);
+        // A score that every type holds and whose weight is 0.
+        let least = if scores.dtype() == DType::F16 { -6e4 } else { -1e30 };
+        scores = scores.mask_fill(hidden, least);
+    }
+    softmax(scores, 3).matmul(repeated(value))
+}
+
+/// Which keys a query does not see; the last query is at the last key.
+fn hidden<B: Backend>(
+    rule: &AttentionRule,
+    [queries, keys]: [usize; 2],
+    device: &B::Device,
+) -> Option<Tensor<B, 2, Bool>> {
+    if !rule.causal && rule.window.is_none() {
+        return None;
+    }
+    let range = |count: usize| Tensor::<B, 1, Int>::arange(0..count as i64, device);
+    let rows = (range(queries) + (keys as i64 - queries as i64)).reshape([queries, 1]);
+    let ahead = range(keys).reshape([1, keys]).repeat_dim(0, queries) - rows.repeat_dim(1, keys);
+    let mut hidden = rule.causal.then(|| ahead.clone().greater_elem(0));
+    if let Some(window) = rule.window {
+        let far = ahead.clone().abs().greater_equal_elem(window as i64);
+        hidden = Some(match hidden {
+            Some(hidden) => hidden.bool_or(far),
+            None => far,
+        });
+    }
+    hidden
+}

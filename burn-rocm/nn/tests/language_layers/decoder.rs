@@ -1,0 +1,106 @@
+//! The decoder, against the same modules composed of Burn's ops on `burn-flex`.
+
+use burn::module::{AutodiffModule, Module};
+use burn::record::{FullPrecisionSettings, NamedMpkBytesRecorder, Recorder};
+use burn::tensor::backend::AutodiffBackend;
+use burn_rocm_nn::language::{Decoder, DecoderConfig, GateKind, Positions, RotaryConfig};
+
+use crate::refused;
+use crate::support::*;
+
+fn configs() -> Vec<(&'static str, DecoderConfig)> {
+    let plain = DecoderConfig::new(24, 40, 2, 4).with_kv_heads(Some(2)).with_head_dim(Some(8));
+    let gemma = plain.clone().with_adds_one(true).with_post_norms(true).with_gate(GateKind::GeluTanh);
+    vec![
+        ("Llama", plain.clone()),
+        ("Qwen 2", plain.clone().with_qkv_bias(true)),
+        ("Qwen 3", plain.clone().with_head_norms(true).with_epsilon(1e-5)),
+        ("Mistral", plain.clone().with_window(Some(3)).with_kv_heads(Some(1))),
+        ("Gemma 2", gemma.with_softcap(Some(5.0)).with_scale(Some(0.3))),
+        (
+            "a decoder of an encoder",
+            plain
+                .with_cross(true)
+                .with_output_bias(true)
+                .with_inner_bias(true)
+                .with_rotary(Some(RotaryConfig::new(8).with_rotated(Some(4)).with_interleaved(true))),
+        ),
+    ]
+}
+
+/// The output, the gradients of tokens and encoder, and those of all parameters, with the
+/// parameters of `bytes`.
+fn run<B: AutodiffBackend>(
+    config: &DecoderConfig,
+    bytes: Vec<u8>,
+    data: &[TensorData; 3],
+) -> Vec<TensorData> {
+    let device = Default::default();
+    let record = recorder().load::<<Decoder<B> as Module<B>>::Record>(bytes, &device).unwrap();
+    let decoder = config.init::<B>(&device).load_record(record);
+    let [tokens, encoded] = [&data[0], &data[1]].map(|data| tensor::<B, 3>(data, DType::F32).require_grad());
+    let out = decoder.forward(tokens.clone(), &Positions::FromZero, config.cross.then(|| encoded.clone()));
+    let grads = (out.clone() * tensor::<B, 3>(&data[2], DType::F32)).sum().backward();
+    let mut all = vec![out.into_data(), tokens.grad(&grads).unwrap().into_data()];
+    all.extend(encoded.grad(&grads).map(Tensor::into_data));
+    all.extend(gradients_of(&decoder, &grads));
+    all
+}
+
+fn recorder() -> NamedMpkBytesRecorder<FullPrecisionSettings> {
+    NamedMpkBytesRecorder::new()
+}
+
+/// Both sides compute in f32. Each layer has some ten sums of up to 40 products and two norms,
+/// forward and backward; the values are of order 1 to 100. That is 2 * 2 * 10 * 40 * 2^-24 = 1e-4
+/// of them.
+#[test]
+fn outputs_and_gradients() {
+    let random = Random::new();
+    for (name, config) in configs() {
+        for (batch, length) in [(2, 5), (1, 1), (1, 37)] {
+            let data = [[batch, length, 24], [batch, 7, 24], [batch, length, 24]]
+                .map(|shape| uniform(&random, &shape).convert_dtype(DType::F32));
+            let decoder = config.init::<Oracle>(&Default::default());
+            let bytes = recorder().record(decoder.into_record(), ()).unwrap();
+            let tolerance = Tolerance { absolute: 1e-2, relative: 1e-3 };
+            against_burn!(format!("{name}, {batch} of {length}"), tolerance, |B|
+                theirs run::<B>(&config, bytes.clone(), &data),
+                ours run::<B>(&config, bytes.clone(), &data));
+        }
+    }
+}
+
+/// Without a gradient, softcaps are fused too.
+#[test]
+fn inference_gives_the_same() {
+    let random = Random::new();
+    for (name, config) in configs() {
+        let decoder = config.init::<Ours>(&Default::default());
+        let [tokens, encoded] =
+            [5, 7].map(|length| tensor::<Ours, 3>(&uniform(&random, &[1, length, 24]), DType::F32));
+        let trained =
+            decoder.forward(tokens.clone(), &Positions::FromZero, config.cross.then(|| encoded.clone()));
+        let found = decoder.valid().forward(
+            tokens.inner(),
+            &Positions::FromZero,
+            config.cross.then(|| encoded.inner()),
+        );
+        let tolerance = Tolerance { absolute: 1e-4, relative: 1e-4 };
+        burn_rocm_tests::assert_close(&name, &[found.into_data()], &[trained.into_data()], tolerance);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let device = Default::default();
+    let config = DecoderConfig::new(24, 40, 1, 4);
+    refused("DecoderConfig", "3", || config.clone().with_kv_heads(Some(3)).init::<Ours>(&device));
+    refused("DecoderConfig", "4", || DecoderConfig::new(26, 40, 1, 6).init::<Ours>(&device));
+    let rotary = Some(RotaryConfig::new(4));
+    refused("DecoderConfig", "4", || config.clone().with_rotary(rotary).init::<Ours>(&device));
+    let tokens = || Tensor::<Ours, 3>::zeros([1, 2, 24], &device);
+    refused("DecoderLayer", "none", || {
+        config.clone().with_cross(true).init::<Ours>(&device).forward(tokens(), &Positions::FromZero, None)
+    });
+}

@@ -1,0 +1,440 @@
+// Rotary position embedding (Su et al. 2021) of the heads of packed queries, keys and values, with
+// the RMS norms of queries and keys, and the gradients. A token is a row of heads * width queries,
+// kv_heads * width keys and as many values. Pair p of a head is turned by the angle position *
+// frequency[p]. Features from 2 * pairs on are not turned, nor are values. f16 and bf16 are
+// computed in f32; P is the type of the norms' weights.
+//
+// `team` neighbouring threads share a head; it is a power of two and at most a warp. FORM has the
+// bits below. A block takes an item at a time: some of a token's heads. It first computes the
+// cosines and sines, which all heads share.
+#include "prelude.h"
+#include "rows.h"
+
+// Features 2 p and 2 p + 1 are a pair, instead of p and pairs + p.
+constexpr i32 INTERLEAVED = 1;
+// All features are turned. Rows consist of pieces of 16 bytes at multiples of 16 bytes, also within
+// a head's halves, and a team has one piece of each half for each thread. Otherwise a thread takes
+// one pair after the other.
+constexpr i32 WHOLE = 2;
+
+// The most pairs of a head (`MOST_PAIRS` of `ops/language/rotary.rs`).
+constexpr u32 MOST_PAIRS = 256;
+
+// The pairs that a thread takes at a time.
+template <class T, i32 FORM> constexpr u32 TOGETHER = FORM & WHOLE ? 16 / sizeof(compute_t<T>) : 1;
+
+#if COMPILER_AMD
+#define BLOCK __launch_bounds__(256)
+#else
+#define BLOCK
+#endif
+
+// tokens * parts < 2^32. The tokens of a sequence have the number `length`.
+struct Sizes {
+    u64 tokens, parts, team, length, heads, kv_heads, width, pairs;
+};
+// A token's position is step * (its number in the sequence), plus, if there are positions,
+// positions[sequence * by_sequence + number * by_token]. `wide`: these are i64, else i32.
+struct Places {
+    i64 wide, by_sequence, by_token, step;
+};
+
+DEVICE i64 position_of(const Places &places, const void *positions, u32 sequence, u32 number) {
+    i64 position = places.step * (i64)number;
+    if (positions == nullptr) return position;
+    i64 at = (i64)sequence * places.by_sequence + (i64)number * places.by_token;
+    return position +
+           (places.wide ? static_cast<const i64 *>(positions)[at] : (i64) static_cast<const i32 *>(positions)[at]);
+}
+
+// Cosine and sine. f32: a multiple of pi / 2 is subtracted in f64, which is off by less than 2^-33
+// for angles up to 2^20. The rest, at most pi / 4, is rounded to f32. The Taylor series end with an
+// error below 2^-28, so both results are within 2^-23.
+DEVICE void turn(f64 angle, f64 &cosine, f64 &sine) { cosine = math::cos(angle), sine = math::sin(angle); }
+DEVICE void turn(f32 angle, f32 &cosine, f32 &sine) {
+    f64 quarters = math::round((f64)angle * 0.63661977236758134308);
+    f32 r = (f32)((f64)angle - quarters * 1.57079632679489661923), z = r * r;
+    f32 s = 2.7557319e-6f;
+    s = s * z - 1.9841270e-4f;
+    s = s * z + 8.3333333e-3f;
+    s = s * z - 0.16666667f;
+    s = s * z * r + r;
+    f32 c = 2.4801587e-5f;
+    c = c * z - 1.3888889e-3f;
+    c = c * z + 4.1666667e-2f;
+    c = c * z * z + (1.0f - 0.5f * z);
+    u32 quadrant = (u32)(i64)quarters;
+    cosine = quadrant & 1 ? s : c, sine = quadrant & 1 ? c : s;
+    if ((quadrant + 1) & 2) cosine = -cosine;
+    if (quadrant & 2) sine = -sine;
+}
+
+// Fills cosine and sine for a position, times `factor`. The angle is rounded to the compute type.
+template <class C> DEVICE void turns(i64 position, u32 pairs, const f32 *frequency, C factor, C *cosine, C *sine) {
+    sync_threads(); // the other threads may still read the previous ones
+    for_each_in_block(pairs, [=](u64 p) {
+        C c, s;
+        turn((C)position * (C)frequency[p], c, s);
+        cosine[p] = c * factor, sine[p] = s * factor;
+    });
+    sync_threads();
+}
+
+// The features of pair p.
+struct Pair {
+    u32 first, second;
+};
+template <i32 FORM> DEVICE Pair pair_of(u32 p, u32 pairs) {
+    return FORM & INTERLEAVED ? Pair{2 * p, 2 * p + 1} : Pair{p, pairs + p};
+}
+
+// The N pairs from p on of a head.
+template <i32 FORM, u32 N, class T, class C>
+DEVICE void load_pairs(const T *head, u32 pairs, u32 p, C (&a)[N], C (&b)[N]) {
+    u32 first = FORM & INTERLEAVED ? 2 * p : p, second = FORM & INTERLEAVED ? 2 * p + N : pairs + p;
+    auto x = vector_at<N>(head, first), y = vector_at<N>(head, second);
+    UNROLLED
+    for (u32 j = 0; j < N; ++j) {
+        if constexpr (FORM & INTERLEAVED) {
+            a[j] = load(2 * j < N ? x.lane[2 * j % N] : y.lane[2 * j % N]);
+            b[j] = load(2 * j + 1 < N ? x.lane[(2 * j + 1) % N] : y.lane[(2 * j + 1) % N]);
+        } else {
+            a[j] = load(x.lane[j]), b[j] = load(y.lane[j]);
+        }
+    }
+}
+template <i32 FORM, u32 N, class T, class C>
+DEVICE void store_pairs(T *head, u32 pairs, u32 p, const C (&a)[N], const C (&b)[N]) {
+    u32 first = FORM & INTERLEAVED ? 2 * p : p, second = FORM & INTERLEAVED ? 2 * p + N : pairs + p;
+    Vector<T, N> x, y;
+    UNROLLED
+    for (u32 j = 0; j < N; ++j) {
+        if constexpr (FORM & INTERLEAVED) {
+            (2 * j < N ? x : y).lane[2 * j % N] = store<T>::from(a[j]);
+            (2 * j + 1 < N ? x : y).lane[(2 * j + 1) % N] = store<T>::from(b[j]);
+        } else {
+            x.lane[j] = store<T>::from(a[j]), y.lane[j] = store<T>::from(b[j]);
+        }
+    }
+    vector_at<N>(head, first) = x, vector_at<N>(head, second) = y;
+}
+
+// The sum over the threads of a team, returned to each. All threads of the block must call it.
+template <class C> DEVICE C team_sum(C value, u32 team) {
+    u32 lane = threadIdx.x % (u32)warpSize;
+    ROLLED
+    for (u32 distance = 1; distance < team; distance *= 2) value += shuffle(value, (i32)(lane ^ distance));
+    return value;
+}
+
+// The heads or elements that a part of an item has: all * part / parts to all * (part + 1) / parts.
+struct Slice {
+    u32 begin, end;
+};
+DEVICE Slice slice_of(u32 all, u32 part, u32 parts) {
+    return Slice{(u32)((u64)all * part / parts), (u32)((u64)all * (part + 1) / parts)};
+}
+
+// Calls f(head, active) for the heads of a slice, each for the threads of one team. All threads of
+// the block make as many calls.
+template <class F> DEVICE void for_each_head(Slice slice, u32 team, F f) {
+    u32 at = threadIdx.x / team, count = blockDim.x / team;
+    ROLLED
+    for (u32 next = slice.begin; next < slice.end; next += count) f(next + at, next + at < slice.end);
+}
+
+// ---------------------------------------------------------------- forward
+
+template <class T, class P> struct Forward {
+    Sizes sizes;
+    Places places;
+    const void *positions;
+    const T *x;
+    const P *query_norm, *key_norm; // both or neither
+    const f32 *frequency;
+    f64 factor, epsilon, shift;
+    T *out; // may be x: values are then left alone
+};
+
+template <i32 FORM, class T, class P>
+DEVICE void turn_heads(const Forward<T, P> &job, const T *from, T *to, Slice slice, const compute_t<T> *cosine,
+                       const compute_t<T> *sine) {
+    using C = compute_t<T>;
+    constexpr u32 N = TOGETHER<T, FORM>;
+    u32 team = (u32)job.sizes.team, width = (u32)job.sizes.width, pairs = (u32)job.sizes.pairs,
+        heads = (u32)job.sizes.heads, lane = threadIdx.x % team;
+    const P *query_norm = job.query_norm, *key_norm = job.key_norm;
+    C epsilon = (C)job.epsilon, shift = (C)job.shift;
+    for_each_head(slice, team, [=](u32 index, bool active) {
+        u64 first = (u64)index * width;
+        const T *head = from + first;
+        T *out = to + first;
+        const P *weight = select(index < heads, query_norm, key_norm);
+        auto rotate = [=](u32 p, C(&a)[N], C(&b)[N], C scale) {
+            if (query_norm != nullptr) {
+                C u[N], v[N];
+                load_pairs<FORM>(weight, pairs, p, u, v);
+                UNROLLED
+                for (u32 j = 0; j < N; ++j) a[j] *= scale * (u[j] + shift), b[j] *= scale * (v[j] + shift);
+            }
+            UNROLLED
+            for (u32 j = 0; j < N; ++j) {
+                C c = cosine[p + j], s = sine[p + j], turned = a[j] * c - b[j] * s;
+                b[j] = b[j] * c + a[j] * s, a[j] = turned;
+            }
+            store_pairs<FORM>(out, pairs, p, a, b);
+        };
+        auto scale_of = [=](C squares) { return (C)1 / math::sqrt(team_sum(squares, team) / (C)width + epsilon); };
+        C scale = (C)1, squares = (C)0;
+        if constexpr (FORM & WHOLE) {
+            C a[N] = {}, b[N] = {};
+            active = active && lane * N < pairs;
+            if (active) load_pairs<FORM>(head, pairs, lane * N, a, b);
+            if (query_norm != nullptr) {
+                UNROLLED
+                for (u32 j = 0; j < N; ++j) squares += a[j] * a[j] + b[j] * b[j];
+                scale = scale_of(squares);
+            }
+            if (active) rotate(lane * N, a, b, scale);
+        } else {
+            if (query_norm != nullptr) {
+                for (u32 i = lane; active && i < width; i += team) {
+                    C v = load(head[i]);
+                    squares += v * v;
+                }
+                scale = scale_of(squares);
+            }
+            for (u32 p = lane; active && p < pairs; p += team) {
+                C a[N], b[N];
+                load_pairs<FORM>(head, pairs, p, a, b);
+                rotate(p, a, b, scale);
+            }
+            for (u32 i = 2 * pairs + lane; active && i < width; i += team) {
+                C v = load(head[i]);
+                if (query_norm != nullptr) v *= scale * ((C)load(weight[i]) + shift);
+                out[i] = store<T>::from(v);
+            }
+        }
+    });
+}
+
+template <class T, class P, i32 FORM>
+__global__ BLOCK void rotary(Sizes sizes, Places places, const void *positions, const T *x, const P *query_norm,
+                             const P *key_norm, const f32 *frequency, f64 factor, f64 epsilon, f64 shift, T *out) {
+    using C = compute_t<T>;
+    const Forward<T, P> given{sizes,     places, positions, x,     query_norm, key_norm,
+                              frequency, factor, epsilon,   shift, out};
+    SHARED(C, cosine, MOST_PAIRS);
+    SHARED(C, sine, MOST_PAIRS);
+    C *cosines = cosine, *sines = sine;
+    for_each_row(sizes.tokens * sizes.parts, [=](u64 item) {
+        const Forward<T, P> job = reload_parameters(given);
+        u32 parts = (u32)job.sizes.parts, length = (u32)job.sizes.length;
+        u32 token = (u32)item / parts, part = (u32)item - token * parts, sequence = token / length;
+        i64 position = position_of(job.places, job.positions, sequence, token - sequence * length);
+        turns(position, (u32)job.sizes.pairs, job.frequency, (C)job.factor, cosines, sines);
+        u32 turned = (u32)(job.sizes.heads + job.sizes.kv_heads), width = (u32)job.sizes.width,
+            n = (u32)job.sizes.kv_heads * width;
+        u64 first = (u64)token * (turned * width + n);
+        turn_heads<FORM>(job, job.x + first, job.out + first, slice_of(turned, part, parts), cosines, sines);
+        if (job.out != job.x) {
+            constexpr u32 N = TOGETHER<T, FORM>;
+            Slice slice = slice_of(n / N, part, parts);
+            const T *values = job.x + first + turned * width;
+            T *to = job.out + first + turned * width;
+            for_each_in_block(slice.end - slice.begin, [=](u64 i) {
+                u32 at = (slice.begin + (u32)i) * N;
+                vector_at<N>(to, at) = vector_at<N>(values, at);
+            });
+        }
+    });
+}
+
+// ---------------------------------------------------------------- backward
+
+// Strides of sequences, heads, tokens and features, which are neighbours.
+struct Strides {
+    i64 at[4];
+};
+
+template <class T, class P> struct Backward {
+    Sizes sizes;
+    Places places;
+    Strides of_query, of_key, of_value;
+    const void *positions;
+    const T *by_query, *by_key, *by_value; // null if there is no gradient
+    const T *x;                            // null without norms
+    const P *query_norm, *key_norm;
+    const f32 *frequency;
+    f64 factor, epsilon, shift;
+    T *out;
+    compute_t<T> *partial;
+};
+
+// The gradient of a head, turned back: with y = R n, that of n is R^T dy.
+template <i32 FORM, u32 N, class T, class C>
+DEVICE void turn_back(const T *grad, u32 pairs, u32 p, const C *cosine, const C *sine, C (&a)[N], C (&b)[N]) {
+    UNROLLED
+    for (u32 j = 0; j < N; ++j) a[j] = b[j] = (C)0;
+    if (grad != nullptr) load_pairs<FORM>(grad, pairs, p, a, b);
+    UNROLLED
+    for (u32 j = 0; j < N; ++j) {
+        C c = cosine[p + j], s = sine[p + j], turned = a[j] * c + b[j] * s;
+        b[j] = b[j] * c - a[j] * s, a[j] = turned;
+    }
+}
+
+// What turn_heads_back needs of a job: that of queries or that of keys.
+template <class T, class P> struct Turned {
+    u32 team, width, pairs;
+    const P *weight;
+    compute_t<T> epsilon, shift;
+};
+
+// With n = x scale w and h = dn w, the gradient of x is scale (h - x scale^2 mean(h x)), as for any
+// RMS norm, and that of w the sum of dn x scale. A thread adds the latter to sum_a and sum_b for
+// its pairs if the form is WHOLE, else to `sums` in memory, if that is not null.
+template <i32 FORM, class T, class P, class G>
+DEVICE void turn_heads_back(const Turned<T, P> job, G grad_of, const T *from, T *to, Slice slice,
+                            const compute_t<T> *cosine, const compute_t<T> *sine,
+                            compute_t<T> (&sum_a)[TOGETHER<T, FORM>], compute_t<T> (&sum_b)[TOGETHER<T, FORM>],
+                            compute_t<T> *sums) {
+    using C = compute_t<T>;
+    constexpr u32 N = TOGETHER<T, FORM>;
+    u32 lane = threadIdx.x % job.team;
+    for_each_head(slice, job.team, [=, &sum_a, &sum_b](u32 index, bool active) {
+        const T *grad = active ? grad_of(index) : nullptr, *head = from + (u64)index * job.width;
+        T *out = to + (u64)index * job.width;
+        C squares = (C)0, products = (C)0, scale = (C)1, slope = (C)0;
+        auto join = [&]() {
+            squares = team_sum(squares, job.team), products = team_sum(products, job.team);
+            scale = (C)1 / math::sqrt(squares / (C)job.width + job.epsilon);
+            slope = scale * scale * products / (C)job.width;
+        };
+        if constexpr (FORM & WHOLE) {
+            C a[N] = {}, b[N] = {}, x[N] = {}, y[N] = {};
+            u32 own = lane * N;
+            active = active && own < job.pairs;
+            if (active) turn_back<FORM>(grad, job.pairs, own, cosine, sine, a, b);
+            if (job.weight != nullptr) {
+                C u[N] = {}, v[N] = {};
+                if (active) {
+                    load_pairs<FORM>(head, job.pairs, own, x, y);
+                    load_pairs<FORM>(job.weight, job.pairs, own, u, v);
+                }
+                UNROLLED
+                for (u32 j = 0; j < N; ++j) {
+                    squares += x[j] * x[j] + y[j] * y[j];
+                    products += x[j] * (a[j] * (u[j] + job.shift)) + y[j] * (b[j] * (v[j] + job.shift));
+                }
+                join();
+                UNROLLED
+                for (u32 j = 0; j < N; ++j) {
+                    sum_a[j] += a[j] * x[j] * scale, sum_b[j] += b[j] * y[j] * scale;
+                    a[j] = scale * (a[j] * (u[j] + job.shift) - x[j] * slope);
+                    b[j] = scale * (b[j] * (v[j] + job.shift) - y[j] * slope);
+                }
+            }
+            if (active) store_pairs<FORM>(out, job.pairs, own, a, b);
+        } else {
+            // Calls f(feature, its gradient) for each of the thread's features.
+            auto each = [&](auto f) {
+                for (u32 p = lane; active && p < job.pairs; p += job.team) {
+                    C a[N], b[N];
+                    turn_back<FORM>(grad, job.pairs, p, cosine, sine, a, b);
+                    Pair at = pair_of<FORM>(p, job.pairs);
+                    f(at.first, a[0]), f(at.second, b[0]);
+                }
+                for (u32 i = 2 * job.pairs + lane; active && i < job.width; i += job.team)
+                    f(i, grad == nullptr ? (C)0 : (C)load(grad[i]));
+            };
+            if (job.weight == nullptr) return each([&](u32 i, C d) { out[i] = store<T>::from(d); });
+            each([&](u32 i, C d) {
+                C x = load(head[i]);
+                squares += x * x, products += x * (d * ((C)load(job.weight[i]) + job.shift));
+            });
+            join();
+            each([&](u32 i, C d) {
+                C x = load(head[i]);
+                if (sums != nullptr) sums[i] += d * x * scale;
+                out[i] = store<T>::from(scale * (d * ((C)load(job.weight[i]) + job.shift) - x * slope));
+            });
+        }
+    });
+}
+
+// The number of blocks is a multiple of 3: in turn they have queries, keys and values. partial [2,
+// gridDim.x / 3 * teams of a block, width] gets the teams' parts of the gradients of both norms'
+// weights; it may be null.
+template <class T, class P, i32 FORM>
+__global__ BLOCK void rotary_backward(Sizes sizes, Places places, Strides of_query, Strides of_key, Strides of_value,
+                                      const void *positions, const T *by_query, const T *by_key, const T *by_value,
+                                      const T *x, const P *query_norm, const P *key_norm, const f32 *frequency,
+                                      f64 factor, f64 epsilon, f64 shift, T *out, compute_t<T> *partial) {
+    using C = compute_t<T>;
+    const Backward<T, P> given{sizes, places,     of_query, of_key,    of_value, positions, by_query, by_key, by_value,
+                               x,     query_norm, key_norm, frequency, factor,   epsilon,   shift,    out,    partial};
+    constexpr u32 N = TOGETHER<T, FORM>;
+    SHARED(C, cosine, MOST_PAIRS);
+    SHARED(C, sine, MOST_PAIRS);
+    u32 kind = blockIdx.x % 3, lane = threadIdx.x % (u32)sizes.team;
+    C sum_a[N] = {}, sum_b[N] = {}, *sums = nullptr;
+    if (partial != nullptr && kind < 2) {
+        u32 teams = blockDim.x / (u32)sizes.team;
+        u64 row = ((u64)kind * (gridDim.x / 3) + blockIdx.x / 3) * teams + threadIdx.x / (u32)sizes.team;
+        sums = partial + row * sizes.width;
+        for (u32 i = lane; i < (u32)sizes.width; i += (u32)sizes.team) sums[i] = (C)0;
+        sync_threads(); // from here on, a feature's sum may be another thread's
+    }
+    ROLLED
+    for (u32 item = blockIdx.x / 3; item < (u32)(sizes.tokens * sizes.parts); item += gridDim.x / 3) {
+        const Backward<T, P> job = reload_parameters(given);
+        u32 parts = (u32)job.sizes.parts, length = (u32)job.sizes.length, heads = (u32)job.sizes.heads,
+            kv_heads = (u32)job.sizes.kv_heads, width = (u32)job.sizes.width, pairs = (u32)job.sizes.pairs;
+        u32 token = item / parts, part = item - token * parts, sequence = token / length,
+            number = token - sequence * length;
+        u64 first = (u64)token * (heads + 2 * kv_heads) * width + (u64)(kind == 0   ? 0
+                                                                        : kind == 1 ? heads
+                                                                                    : heads + kv_heads) *
+                                                                      width;
+        const T *grads = select(kind == 0, job.by_query, select(kind == 1, job.by_key, job.by_value));
+        i64 by_head = select(kind == 0, job.of_query.at[1], select(kind == 1, job.of_key.at[1], job.of_value.at[1]));
+        if (grads != nullptr) {
+            i64 by_sequence =
+                select(kind == 0, job.of_query.at[0], select(kind == 1, job.of_key.at[0], job.of_value.at[0]));
+            i64 by_token =
+                select(kind == 0, job.of_query.at[2], select(kind == 1, job.of_key.at[2], job.of_value.at[2]));
+            grads += (i64)sequence * by_sequence + (i64)number * by_token;
+        }
+        T *to = job.out + first;
+        if (kind == 2) {
+            Slice slice = slice_of(kv_heads * width / N, part, parts);
+            for_each_in_block(slice.end - slice.begin, [=](u64 i) {
+                u32 at = (slice.begin + (u32)i) * N, head = at / width;
+                if (grads == nullptr) {
+                    for (u32 j = 0; j < N; ++j) to[at + j] = store<T>::from((C)0);
+                    return;
+                }
+                const T *from = grads + (i64)head * by_head + (at - head * width);
+                vector_at<N>(to, at) = *reinterpret_cast<const Vector<T, N> *>(from);
+            });
+            continue;
+        }
+        i64 position = position_of(job.places, job.positions, sequence, number);
+        turns(position, pairs, job.frequency, (C)job.factor, (C *)cosine, (C *)sine);
+        Turned<T, P> turned{(u32)job.sizes.team, width,       pairs, select(kind == 0, job.query_norm, job.key_norm),
+                            (C)job.epsilon,      (C)job.shift};
+        auto grad_of = [=](u32 head) { return grads == nullptr ? nullptr : grads + (i64)head * by_head; };
+        turn_heads_back<FORM>(turned, grad_of, job.x == nullptr ? nullptr : job.x + first, to,
+                              slice_of(kind == 0 ? heads : kv_heads, part, parts), cosine, sine, sum_a, sum_b, sums);
+    }
+    if constexpr (FORM & WHOLE) {
+        if (sums != nullptr && lane * N < (u32)sizes.pairs) {
+            UNROLLED
+            for (u32 j = 0; j < N; ++j) {
+                Pair at = pair_of<FORM>(lane * N + j, (u32)sizes.pairs);
+                sums[at.first] = sum_a[j], sums[at.second] = sum_b[j];
+            }
+        }
+    }
+}
