@@ -357,3 +357,17 @@ if "rdna4" in wanted:
         ISA + "arch/amdgpu/rdna4/smem.cpp",
         lambda text: re.sub(r"(elem_size = 4;[^}]*smem_calculate_address\(inst_, wf\));", r"\1 & ~0x3ULL;", text),
     )
+
+# scalar_load_vcc.c: a scalar load into VCC went to the scalar registers of another wave, or ended the process.
+replace(
+    "lib/rocjitsu/src/rocjitsu/vm/amdgpu/memory_pipeline.cpp",
+    "    cu.write_sgpr(d.dst_reg_base + i, d.response_data[i]);\n",
+    """    const uint32_t reg = d.dst_reg_base + i - wf.sgpr_alloc().base;
+    if (reg == 106 || reg == 107) {
+      const uint32_t shift = reg == 106 ? 0 : 32;
+      wf.set_vcc((wf.vcc() & ~(0xffffffffull << shift)) | uint64_t{d.response_data[i]} << shift);
+      continue;
+    }
+    cu.write_sgpr(d.dst_reg_base + i, d.response_data[i]);
+""",
+)
