@@ -329,3 +329,45 @@ def saturating(text):
 
 for arch in wanted:
     edit(f"{ISA}arch/amdgpu/{arch}/vop3.cpp", saturating)
+
+# literal_f64.c: a literal of an f64 operand is the high word; the simulator took it for the low one.
+LITERAL = r"(OperandType::OPR_SIMM32,\s*)static_cast<int>(\([^;]*->simm32\))\);"
+
+
+def high_word(text):
+    parts = re.split(r"(?m)^(?=\w+::\w+\()", text)
+    literal = rf"Operand\(\s*64, {LITERAL}"
+    wide = r"Operand(64, \1static_cast<uint64_t>\2 << 32, true);"
+    return "".join(re.sub(literal, wide, part) if "F64" in part[: part.index("(")] else part for part in parts)
+
+
+for arch in wanted:
+    for encoding in "vop1", "vop3", "vopc":
+        # CDNA has no literals in the long form.
+        if encoding != "vop3" or arch.startswith("rdna"):
+            edit(f"{ISA}arch/amdgpu/{arch}/{encoding}.cpp", high_word)
+    if arch in ("cdna3", "cdna4", "rdna4"):
+        edit(f"{ISA}arch/amdgpu/{arch}/vop2.cpp", high_word)
+
+# scalar_bytes.c: RDNA 4 loads bytes and halves into scalars too. Their addresses lost the lowest two bits, as those of
+# whole words do.
+if "rdna4" in wanted:
+    replace(ISA + "arch/amdgpu/rdna4/addr_calc.cpp", "return (base + off) & ~0x3ULL;", "return base + off;")
+    edit(
+        ISA + "arch/amdgpu/rdna4/smem.cpp",
+        lambda text: re.sub(r"(elem_size = 4;[^}]*smem_calculate_address\(inst_, wf\));", r"\1 & ~0x3ULL;", text),
+    )
+
+# scalar_load_vcc.c: a scalar load into VCC went to the scalar registers of another wave, or ended the process.
+replace(
+    "lib/rocjitsu/src/rocjitsu/vm/amdgpu/memory_pipeline.cpp",
+    "    cu.write_sgpr(d.dst_reg_base + i, d.response_data[i]);\n",
+    """    const uint32_t reg = d.dst_reg_base + i - wf.sgpr_alloc().base;
+    if (reg == 106 || reg == 107) {
+      const uint32_t shift = reg == 106 ? 0 : 32;
+      wf.set_vcc((wf.vcc() & ~(0xffffffffull << shift)) | uint64_t{d.response_data[i]} << shift);
+      continue;
+    }
+    cu.write_sgpr(d.dst_reg_base + i, d.response_data[i]);
+""",
+)
