@@ -95,7 +95,7 @@ pub(super) enum Step {
     Replay(Replay),
 }
 
-/// A graph's calls.
+/// A graph's calls, as [`Replay::of`] finds them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Replay {
     pub(super) calls: usize,
@@ -105,10 +105,12 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    /// `None` for no calls.
+    /// Of a rank's calls: of the collectives, in which the ranks agree, or of the others if there are
+    /// no collectives. `None` for no calls.
     pub(super) fn of(calls: &[Call]) -> Option<Self> {
-        let collectives = calls.iter().filter(|call| call.kind.is_collective());
-        let hash = collectives.fold(Digest::new(), |hash, call| hash.part(&call.to_string())).finish();
+        let collectives: Vec<Call> = calls.iter().filter(|call| call.kind.is_collective()).copied().collect();
+        let hash = collectives.iter().fold(Digest::new(), |hash, call| hash.part(&call.to_string())).finish();
+        let calls = if collectives.is_empty() { calls } else { &collectives };
         Some(Self { calls: calls.len(), first: *calls.first()?, hash })
     }
 }

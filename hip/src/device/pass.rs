@@ -235,6 +235,10 @@ impl Points {
     pub fn last_use<'a>(&self, buffers: impl IntoIterator<Item = &'a Arc<Buffer>>) -> Option<u32> {
         let mut last = 0;
         for buffer in buffers {
+            // A replay uses it again at any time. Within a capture, all work is of one replay.
+            if self.capture.is_none() && buffer.is_of_graph() {
+                return None;
+            }
             last = last.max(buffer.last_use.in_pass(self.pass)?);
         }
         Some(last)

@@ -143,6 +143,7 @@ fn replays_that_differ_are_named() {
         let on = &ranks.communicator;
         let (first, second) = (Sums::capture(on, 10).unwrap(), Sums::capture(on, 11).unwrap());
         assert_eq!(first.sum(1.0).unwrap(), on.size() as f32);
+        ranks.together();
         let mine = if on.rank() == 0 { &second } else { &first };
         let error = mine.sum(1.0).unwrap_err();
         let Error::Mismatch { call, other_call, .. } = &error else { panic!("{error}") };
