@@ -101,7 +101,7 @@ mean_square = lambda model, x, y: (model(x) - y).square().mean()
 uniform = lambda *shape: torch.rand(*shape, device="cuda").to(dtype) * 2 - 1
 labels = lambda count, classes: torch.arange(count, device="cuda") % classes
 say("\n| PyTorch | devices | | | | efficiency |\n|---|---|---|---|---|---|")
-if size > 1 and wanted("all-reduce"):
+if size > 1 and wanted("PyTorch all-reduce"):
     all_reduces()
 row("CNN Adam step, batch 512", Cnn, (uniform(512, 28, 28), labels(512, 10)), classify)
 row("ResNet-18 Adam step, batch 64", ResNet18, (uniform(64, 3, 224, 224), labels(64, 1000)), classify)

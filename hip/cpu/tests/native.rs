@@ -395,8 +395,8 @@ fn captures_have_branches() {
     let hip = hip_cpu::hip_table();
     let (begin, end) = (hip.hipStreamBeginCapture.unwrap(), hip.hipStreamEndCapture.unwrap());
     let [mut own, mut branch, mut other] = [null_mut(); 3];
-    let [mut graph, mut fork, mut join, mut later] = [null_mut(); 4];
-    let mut exec = null_mut();
+    let [mut fork, mut join, mut later] = [null_mut(); 3];
+    let (mut graph, mut exec) = (null_mut(), null_mut());
     let memory = Memory::of(&[1u32; 4]);
     let copied = Memory::of(&[0u32; 4]);
     unsafe {

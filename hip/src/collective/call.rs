@@ -347,7 +347,11 @@ impl fmt::Display for Step {
             Self::Capture(call) => write!(f, "{call} in a capture"),
             // The hash tells graphs of as many calls apart.
             Self::Replay(Replay { calls, first, hash }) => {
-                write!(f, "the replay of a graph of {calls} calls from {first} on (hash {:08x})", *hash as u32)
+                write!(
+                    f,
+                    "the replay of a graph of {calls} calls from {first} on (hash {:08x})",
+                    *hash as u32
+                )
             }
         }
     }

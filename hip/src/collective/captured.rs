@@ -67,7 +67,8 @@ impl Replays {
                 None => members.push((member.clone(), vec![*call])),
             }
         }
-        let rank = |(member, calls): (_, Vec<Call>)| Some(Rank { member, replay: Replay::of(&calls)?, calls });
+        let rank =
+            |(member, calls): (_, Vec<Call>)| Some(Rank { member, replay: Replay::of(&calls)?, calls });
         Self { ranks: members.into_iter().filter_map(rank).collect(), _calls: calls }
     }
 

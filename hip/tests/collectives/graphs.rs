@@ -44,7 +44,8 @@ impl Sums {
         self.graph.replay()?;
         let mut bytes = vec![0; 4 * self.count];
         device.read(&self.to, 0, &mut bytes)?;
-        let sums: Vec<_> = bytes.chunks_exact(4).map(|sum| f32::from_ne_bytes(sum.try_into().unwrap())).collect();
+        let sums: Vec<_> =
+            bytes.chunks_exact(4).map(|sum| f32::from_ne_bytes(sum.try_into().unwrap())).collect();
         assert!(sums.iter().all(|sum| *sum == sums[0]), "{sums:?}");
         Ok(sums[0])
     }
@@ -230,7 +231,9 @@ fn a_graph_may_outlive_its_rank() {
         let start = std::time::Instant::now();
         drop(ranks);
         let error = sums.graph.replay().unwrap_err();
-        assert!(matches!(error, Error::Invalid { op: "Graph::replay", .. }) || error.to_string().contains("left"));
+        assert!(
+            matches!(error, Error::Invalid { op: "Graph::replay", .. }) || error.to_string().contains("left")
+        );
         drop(sums);
         assert!(start.elapsed() < std::time::Duration::from_secs(5), "it waited for the timeout");
     });

@@ -34,55 +34,43 @@ pub(crate) fn run(options: &Options, counts: &[usize]) -> Result<(), String> {
     counts.iter().try_for_each(|&count| torch::run(options, count))
 }
 
-/// How a step is enqueued.
-#[derive(Clone, Copy, PartialEq)]
-enum Enqueued {
-    /// Launch by launch.
-    Eager,
-    /// As one graph, which was captured after some steps.
-    Graph,
-}
-
-/// The seconds of a step, as the median over rounds of many steps. Each rank has a thread, in which
-/// `make` makes its step. The host's clock runs from the moment at which all are idle until all are
-/// idle again.
+/// The seconds of a step, launch by launch and as one graph, each as the median over rounds of many
+/// steps. Each rank has a thread, in which `make` makes its step. The host's clock runs from the moment
+/// at which all are idle until all are idle again.
 ///
 /// # Errors
 /// An error text if a rank fails.
 fn seconds<S: FnMut()>(
     options: &Options,
     ranks: &[Communicator],
-    enqueued: Enqueued,
     make: impl Fn(Communicator) -> S + Sync,
-) -> Result<f64, String> {
-    let (barrier, agreed) = (Barrier::new(ranks.len()), OnceLock::new());
+) -> Result<[f64; 2], String> {
+    let (barrier, agreed) = (Barrier::new(ranks.len()), [const { OnceLock::new() }; 2]);
     let rank = |communicator: Communicator| {
         let device = communicator.device();
         let mut step = make(communicator);
         // The first steps compile, choose algorithms and fill the pool.
         (0..options.warmup.max(1) + 3).for_each(|_| step());
-        let graph = (enqueued == Enqueued::Graph)
-            .then(|| Graph::capture_after(&device, 0, &mut step).expect("the step is captured").0);
-        let mut steps = |count: usize| {
-            device.synchronize().expect("the device works");
-            barrier.wait();
-            let start = Instant::now();
-            for _ in 0..count {
-                match &graph {
-                    Some(graph) => graph.replay().expect("a replay"),
-                    None => step(),
-                }
-            }
-            device.synchronize().expect("the device works");
-            barrier.wait();
-            start.elapsed().as_secs_f64() / count as f64
+        let median = |agreed: &OnceLock<usize>, step: &mut dyn FnMut()| {
+            let mut steps = |count: usize| {
+                device.synchronize().expect("the device works");
+                barrier.wait();
+                let start = Instant::now();
+                (0..count).for_each(|_| step());
+                device.synchronize().expect("the device works");
+                barrier.wait();
+                start.elapsed().as_secs_f64() / count as f64
+            };
+            let one = steps(3);
+            // The same on every rank.
+            let count = *agreed.get_or_init(|| ((ROUND / one) as usize).clamp(1, 1000));
+            let mut rounds: Vec<f64> = (0..options.iterations.max(1)).map(|_| steps(count)).collect();
+            rounds.sort_by(f64::total_cmp);
+            rounds[rounds.len() / 2]
         };
-        let one = steps(3);
-        // The same on every rank.
-        let count = *agreed.get_or_init(|| ((ROUND / one) as usize).clamp(1, 1000));
-        let mut rounds: Vec<f64> = (0..options.iterations.max(1)).map(|_| steps(count)).collect();
-        rounds.sort_by(f64::total_cmp);
-        rounds[rounds.len() / 2]
+        let eager = median(&agreed[0], &mut step);
+        let (graph, ()) = Graph::capture_after(&device, 0, &mut step).expect("the step is captured");
+        [eager, median(&agreed[1], &mut || graph.replay().expect("a replay"))]
     };
     std::thread::scope(|scope| {
         let rank = &rank;
@@ -90,7 +78,9 @@ fn seconds<S: FnMut()>(
             ranks.iter().cloned().map(|communicator| scope.spawn(move || rank(communicator))).collect();
         let ranks: Result<Vec<_>, _> = threads.into_iter().map(|thread| thread.join()).collect();
         let ranks = ranks.map_err(|_| "a rank failed".to_string())?;
-        ranks.into_iter().max_by(f64::total_cmp).ok_or_else(|| "no device".to_string())
+        // That of the slowest rank.
+        let slowest = |a: [f64; 2], b: [f64; 2]| [a[0].max(b[0]), a[1].max(b[1])];
+        ranks.into_iter().reduce(slowest).ok_or_else(|| "no device".to_string())
     })
 }
 

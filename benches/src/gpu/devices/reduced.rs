@@ -4,7 +4,7 @@
 use burn::tensor::Tensor;
 use burn_rocm::{Communicator, ReduceOp, Rocm, RocmDevice};
 
-use super::{Enqueued, group, seconds};
+use super::{group, seconds};
 use crate::Options;
 use crate::gpu::report::time;
 
@@ -23,8 +23,7 @@ pub(super) fn run(options: &Options, devices: &[RocmDevice], counts: &[usize]) -
         for &mib in sizes {
             let bytes = (mib << 20) as f64;
             let mut cells = String::new();
-            for enqueued in [Enqueued::Eager, Enqueued::Graph] {
-                let of_calls = seconds(options, &ranks, enqueued, |rank| calls(rank, mib << 18))?;
+            for of_calls in seconds(options, &ranks, |rank| calls(rank, mib << 18))? {
                 let call = of_calls / CALLS as f64;
                 let bus = 2.0 * (count - 1) as f64 / count as f64 * bytes / call / 1e9;
                 cells += &format!(" {} | {bus:.1} |", time(call));

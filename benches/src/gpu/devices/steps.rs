@@ -7,7 +7,7 @@ use burn_rocm::{Communicator, FloatElement, Rocm, RocmDevice, bf16};
 use burn_rocm_nn::optim::AdamConfig;
 use burn_rocm_nn::parallel::{DataParallel, ShardedOptimizer, Share};
 
-use super::{Enqueued, group, seconds};
+use super::{group, seconds};
 use crate::Options;
 use crate::gpu::models::{Trained, fill, fused};
 use crate::gpu::report::time;
@@ -15,6 +15,8 @@ use crate::gpu::report::time;
 /// How a step reduces gradients and updates parameters.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
+    /// Not at all: what several devices cost beside the collectives.
+    Apart,
     /// Beside the backward pass.
     Beside,
     /// After it.
@@ -23,8 +25,12 @@ enum Way {
     Sharded,
 }
 
-const WAYS: [(Way, &str); 3] =
-    [(Way::After, "after the pass"), (Way::Beside, "beside the pass"), (Way::Sharded, "sharded optimizer")];
+const WAYS: [(Way, &str); 4] = [
+    (Way::Apart, "not at all"),
+    (Way::After, "after the pass"),
+    (Way::Beside, "beside the pass"),
+    (Way::Sharded, "sharded optimizer"),
+];
 
 pub(super) fn run(options: &Options, devices: &[RocmDevice], counts: &[usize]) -> Result<(), String> {
     println!(
@@ -66,10 +72,7 @@ where
     if !options.names(&name) {
         return Ok(());
     }
-    let both = |ranks: &[Communicator], way| -> Result<[f64; 2], String> {
-        let timed = |enqueued| seconds(options, ranks, enqueued, |rank| step::<F, M>(rank, batch, way));
-        Ok([timed(Enqueued::Eager)?, timed(Enqueued::Graph)?])
-    };
+    let both = |ranks: &[Communicator], way| seconds(options, ranks, |rank| step::<F, M>(rank, batch, way));
     let [eager, graph] = both(&group(&devices[..1])?, Way::After)?;
     let alone = eager.min(graph);
     println!("| {name} | 1 | - | {} | {} | 1 |", time(eager), time(graph));
@@ -99,9 +102,11 @@ where
     move || {
         let Some(now) = model.take() else { return };
         let loss = now.loss(batch.clone());
+        // The threads of a process take turns here.
         let grads = ranks.backward(&now, Some(loss));
         model = Some(match way {
             Way::Sharded => sharded.step(1e-4, now, grads, Share::EVEN),
+            Way::Apart => optimizer.step(1e-4, now, grads),
             Way::Beside | Way::After => {
                 let grads = ranks.reduce(&now, grads, Share::EVEN);
                 optimizer.step(1e-4, now, grads)

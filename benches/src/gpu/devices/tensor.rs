@@ -12,7 +12,7 @@ use burn_rocm_nn::loss::{MseLoss, Reduction};
 use burn_rocm_nn::optim::AdamConfig;
 use burn_rocm_nn::parallel::{DataParallel, ParallelAttention, ParallelFeedForward};
 
-use super::{Enqueued, group, seconds};
+use super::{group, seconds};
 use crate::Options;
 use crate::gpu::models::{Trained, fill, fused};
 use crate::gpu::report::time;
@@ -40,8 +40,7 @@ fn rows<F: FloatElement>(
     let mut alone = None;
     for &count in [1].iter().chain(counts.iter().filter(|&&count| count > 1)) {
         let ranks = group(&devices[..count])?;
-        let timed = |enqueued| seconds(options, &ranks, enqueued, |rank| step::<F>(rank, size));
-        let [eager, graph] = [timed(Enqueued::Eager)?, timed(Enqueued::Graph)?];
+        let [eager, graph] = seconds(options, &ranks, |rank| step::<F>(rank, size))?;
         let best = eager.min(graph);
         let speed = *alone.get_or_insert(best) / best;
         println!("| {name} | {count} | {} | {} | {speed:.2} |", time(eager), time(graph));
@@ -85,7 +84,8 @@ impl<B: Backend> Part<B> {
             Self::Divided(layers) => layers,
         };
         let output = layers.iter().fold(input, |x, layer| {
-            let attended = layer.attention.forward(MhaInput::self_attn(layer.before_attention.forward(x.clone())));
+            let attended =
+                layer.attention.forward(MhaInput::self_attn(layer.before_attention.forward(x.clone())));
             let x = x + attended.context;
             let ahead = layer.before_feed_forward.forward(x.clone());
             x + layer.feed_forward.forward(ahead)

@@ -4,10 +4,8 @@ use std::process::{Command, Stdio};
 
 use crate::Options;
 
-const PEER: &str = concat!(
-    include_str!("../../../peers/torch_models.py"),
-    include_str!("../../../peers/torch_devices.py")
-);
+const PEER: &str =
+    concat!(include_str!("../../../peers/torch_models.py"), include_str!("../../../peers/torch_devices.py"));
 
 /// Prints PyTorch's rows, if its Python was named.
 ///

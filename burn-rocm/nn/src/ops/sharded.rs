@@ -4,8 +4,8 @@
 use burn_backend::{DType, TensorMetadata};
 use burn_rocm::fused::amp::cast_all;
 use burn_rocm::fused::optim::{Clip, Rule, State, Step, norm, scale_to_norm};
-use burn_rocm::graph::{is_capturing, is_of_graph};
 use burn_rocm::fused::{flat, one_value, pack, pack_range, repeated, scale, unpack};
+use burn_rocm::graph::{is_capturing, is_of_graph};
 use burn_rocm::{Communicator, Pending, ReduceOp, RocmError, RocmTensor};
 
 use super::parallel::{Entry, aligned_first};
@@ -357,7 +357,16 @@ fn buckets(entries: &[Entry], bytes: usize, ranks: usize) -> Vec<Bucket> {
         let elements: usize = members.iter().map(|&member| entries[member].elements()).sum();
         // Each part begins at a multiple of 16 bytes.
         let part = elements.div_ceil(ranks).next_multiple_of(16 / dtype.size());
-        Bucket { dtype, members, part, gathered: None, into: None, master: None, updated: None, state: State::default() }
+        Bucket {
+            dtype,
+            members,
+            part,
+            gathered: None,
+            into: None,
+            master: None,
+            updated: None,
+            state: State::default(),
+        }
     };
     full.into_iter().filter(|(_, members)| !members.is_empty()).map(bucket).collect()
 }

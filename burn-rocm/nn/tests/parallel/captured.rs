@@ -129,8 +129,9 @@ fn a_sharded_step_as_a_graph() {
         on_ranks(count, |mut ranks| {
             let device = ranks.communicator().device();
             let mut model = Some(used(&device));
-            let mut optimizer =
-                ShardedOptimizer::new(&ranks, AdamWConfig::new()).with_bucket_bytes(300).with_global_norm(0.7);
+            let mut optimizer = ShardedOptimizer::new(&ranks, AdamWConfig::new())
+                .with_bucket_bytes(300)
+                .with_global_norm(0.7);
             let losses = train(&mut ranks, captured, |ranks, x, y| {
                 let before = model.take().unwrap();
                 let loss = (before.forward(x) - y).powi_scalar(2).mean();
@@ -246,8 +247,5 @@ fn filled(layer: Linear<B>, first: usize) -> Linear<B> {
     let device = layer.weight.device();
     let weight = TensorData::new(numbers(from * to, first), [from, to]);
     let bias = TensorData::new(numbers(to, first + from * to), [to]);
-    Linear {
-        weight: Param::from_data(weight, &device),
-        bias: Some(Param::from_data(bias, &device)),
-    }
+    Linear { weight: Param::from_data(weight, &device), bias: Some(Param::from_data(bias, &device)) }
 }
