@@ -190,8 +190,9 @@ impl Communicator {
     /// # Errors
     /// Nothing is enqueued after these: `Unsupported` for a dtype that RCCL can't reduce (`i16`,
     /// `u16`, bools); `Invalid` for a range outside its buffer, on another device, or that overlaps
-    /// the other one in part. After these the group has failed: `Mismatch` if another rank made another call; `Collective` if RCCL failed, or another
-    /// rank died, left or did not come in time. The other calls return them too.
+    /// the other one in part. After these the group has failed: `Mismatch` if another rank made
+    /// another call; `Collective` if RCCL failed, or another rank died, left or did not come in time.
+    /// The other calls return them too.
     pub fn all_reduce(
         &self,
         op: ReduceOp,
