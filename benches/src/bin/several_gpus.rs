@@ -114,7 +114,7 @@ const TRANSFORMER: f64 = 28.4e6;
 /// (docs/decisions/036-data-parallel.md, benches/README.md). The first ones were launched one by one,
 /// the others are graphs.
 #[rustfmt::skip]
-const MEASURED: [(&str, usize, f64, f64, f64, Reduced); 22] = [
+const MEASURED: [(&str, usize, f64, f64, f64, Reduced); 30] = [
     ("ResNet-18, batch 64, f32", 2, 18.54, 4.0 * RESNET, 18.89, Reduced::AfterThePass),
     ("ResNet-18, batch 64, f32", 2, 18.91, 4.0 * RESNET, 19.44, Reduced::AfterThePass),
     ("transformer, batch 16, f32", 2, 35.80, 4.0 * TRANSFORMER, 36.71, Reduced::AfterThePass),
@@ -129,6 +129,14 @@ const MEASURED: [(&str, usize, f64, f64, f64, Reduced); 22] = [
     ("ResNet-18, batch 64, bf16", 2, 8.19, 2.0 * RESNET, 9.16, Reduced::BesideThePass),
     ("transformer, batch 16, bf16", 2, 4.93, 2.0 * TRANSFORMER, 5.60, Reduced::BesideThePass),
     ("transformer, batch 16, bf16", 2, 4.86, 2.0 * TRANSFORMER, 6.35, Reduced::BesideThePass),
+    ("ResNet-18, batch 64, f32, graph", 2, 16.56, 4.0 * RESNET, 16.89, Reduced::AfterThePass),
+    ("ResNet-18, batch 64, f32, graph", 2, 16.56, 4.0 * RESNET, 16.73, Reduced::BesideThePass),
+    ("ResNet-18, batch 64, f32, graph", 4, 16.56, 4.0 * RESNET, 16.96, Reduced::AfterThePass),
+    ("ResNet-18, batch 64, f32, graph", 4, 16.56, 4.0 * RESNET, 16.75, Reduced::BesideThePass),
+    ("transformer, batch 16, f32, graph", 2, 35.49, 4.0 * TRANSFORMER, 36.30, Reduced::AfterThePass),
+    ("transformer, batch 16, f32, graph", 2, 35.49, 4.0 * TRANSFORMER, 35.99, Reduced::BesideThePass),
+    ("transformer, batch 16, f32, graph", 4, 35.49, 4.0 * TRANSFORMER, 36.43, Reduced::AfterThePass),
+    ("transformer, batch 16, f32, graph", 4, 35.49, 4.0 * TRANSFORMER, 36.08, Reduced::BesideThePass),
     ("ResNet-18, batch 64, bf16, graph", 2, 6.64, 2.0 * RESNET, 7.05, Reduced::AfterThePass),
     ("ResNet-18, batch 64, bf16, graph", 2, 6.64, 2.0 * RESNET, 6.99, Reduced::BesideThePass),
     ("ResNet-18, batch 64, bf16, graph", 4, 6.64, 2.0 * RESNET, 7.07, Reduced::AfterThePass),
