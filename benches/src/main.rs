@@ -114,10 +114,11 @@ pub(crate) struct Options {
     /// On a GPU: measure burn-cuda too; needs the feature of that name.
     #[arg(long)]
     burn_cuda: bool,
-    /// On GPUs: training steps on one device beside those on this many, with burn-rocm-nn's modules.
-    #[arg(long, value_name = "N",
+    /// On GPUs: all-reduces, and training steps of burn-rocm-nn's modules on one device beside those on
+    /// each of these numbers of devices. With `--torch`, PyTorch's too.
+    #[arg(long, value_name = "N", value_delimiter = ',',
         value_parser = |text: &str| text.parse::<usize>().ok().filter(|n| *n > 0).ok_or("a number from 1"))]
-    devices: Option<usize>,
+    devices: Vec<usize>,
     /// The estimated memory of training steps beside what they take, on any device.
     #[arg(long)]
     memory: bool,

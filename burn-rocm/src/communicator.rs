@@ -9,7 +9,7 @@ use hip::{Error, Kernel, Part, ReduceOp, Stream, UniqueId, Work};
 use crate::device::RocmDevice;
 use crate::error::invalid;
 use crate::meeting::Meeting;
-use crate::ops::copy::packed;
+use crate::ops::copy::{may_be_written, packed};
 use crate::ops::launch::Beside;
 use crate::ops::pack::PackBeside;
 use crate::pass::PassPoints;
@@ -196,6 +196,29 @@ impl Communicator {
         let (send, recv) = (part(&input)?, part(&output)?);
         let work = self.own.all_gather(input.kernel_type()?, input.len(), send, recv)?;
         Ok(Pending { output, work })
+    }
+
+    /// As [`all_gather`](Self::all_gather), into the memory of `into`, whoever else holds that. Its
+    /// shape may be any of as many elements.
+    ///
+    /// # Errors
+    /// As [`all_gather`](Self::all_gather); `Invalid` if `into` has another number of elements or
+    /// another dtype, is not contiguous, is read-only, or shares memory with `tensor`.
+    pub fn all_gather_into(&self, into: &RocmTensor, tensor: RocmTensor) -> Result<Pending, Error> {
+        const OP: &str = "all_gather_into";
+        let input = self.own(tensor)?;
+        if into.len() != self.size() * input.len()
+            || into.dtype_of() != input.dtype_of()
+            || !into.is_contiguous()
+        {
+            let (elements, dtype) = (self.size() * input.len(), input.dtype_of().name());
+            let found = format!("{:?} of {}", into.dims(), into.dtype_of().name());
+            return invalid(OP, format!("{elements} contiguous elements of {dtype}"), found);
+        }
+        may_be_written(OP, into)?;
+        let (send, recv) = (part(&input)?, part(into)?);
+        let work = self.own.all_gather(input.kernel_type()?, input.len(), send, recv)?;
+        Ok(Pending { output: into.clone(), work })
     }
 
     /// Reduces the ranks' tensors element by element. Rank `r` gets the `r`-th of `size` equal

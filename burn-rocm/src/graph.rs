@@ -59,10 +59,10 @@
 //!
 //! These end the capture with [`RocmError::Capture`](crate::RocmError::Capture), which names the op:
 //! reads (`into_data`, `into_scalar`), `sync`, ops that must read the size of their result
-//! (`bool_argwhere`), copies between devices, a replay or a capture within a capture, and an
-//! optimizer's step on a parameter that something else holds too, because it can't write that
-//! parameter in place. If a library refuses to be captured, the error names its function. A failed
-//! capture leaves all tensors as they are.
+//! (`bool_argwhere`), copies between devices, collectives of several ranks in one thread, a replay or
+//! a capture within a capture, and an optimizer's step on a parameter that something else holds too,
+//! because it can't write that parameter in place. If a library refuses to be captured, the error
+//! names its function. A failed capture leaves all tensors as they are.
 //!
 //! Burn's own optimizers and Burn's own batch norm put new tensors in the place of the old ones. A
 //! captured step with them starts each replay from the values before the capture, so copy the new

@@ -24,8 +24,7 @@ impl Pass {
     /// If the list is empty, there is one after every few launches.
     ///
     /// # Errors
-    /// `Invalid` if the thread has a pass already; `Capture` if it captures a graph; an error of the
-    /// device.
+    /// `Invalid` if the thread has a pass already; an error of the device.
     pub fn begin(device: &RocmDevice, reserved: &[(usize, DType)], wanted: Vec<u32>) -> Result<Self, Error> {
         let device = device.open()?;
         let tensor =

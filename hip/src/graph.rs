@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hip_sys::hipGraphExec_t;
 
+use crate::collective::captured::Replays;
 use crate::device::Device;
 use crate::device::context::count;
 use crate::device::recording::{Recording, no_graphs};
@@ -39,6 +40,7 @@ pub struct Graph {
     exec: Mutex<Exec>,
     /// The number by which the pool knows the graph's memory.
     memory: usize,
+    collectives: Replays,
     /// Kept alive for the graph's work, and never accessed.
     _kept: Mutex<Vec<Box<dyn Send>>>,
 }
@@ -70,6 +72,9 @@ impl Device {
     /// [`stop_capture`](Self::stop_capture), the work is recorded instead of run. Other threads'
     /// work runs meanwhile. Other threads can't use what the captured work computes: if one does,
     /// its next read or [`sync`](Self::sync) returns [`Error::Capture`](crate::Error::Capture).
+    ///
+    /// A rank's collectives are captured too. All ranks of the group capture theirs meanwhile, and
+    /// then replay their graphs together.
     ///
     /// Reads, `sync` and copies between devices are refused with `Error::Capture`; a capture in
     /// which something was refused gives no graph. Run the work once before you capture it. That
@@ -155,11 +160,12 @@ impl Capture {
             None => Ok((template?.instantiate()?, recording)),
         });
         match made {
-            Ok((raw, Recording { kept, before, work, .. })) => {
+            Ok((raw, Recording { kept, before, work, collectives, .. })) => {
                 let exec = Mutex::new(Exec { raw, launched: false });
                 let (device, recorded) = (device.clone(), trace::captured().since(&before));
                 let (number, contents) = (session::next_graph(), work.into_iter().collect());
-                Ok(Graph { device, number, recorded, contents, exec, memory, _kept: Mutex::new(kept) })
+                let (collectives, _kept) = (Replays::of(collectives), Mutex::new(kept));
+                Ok(Graph { device, number, recorded, contents, exec, memory, collectives, _kept })
             }
             Err(error) => {
                 device.pool.end_graph(memory);
@@ -186,21 +192,26 @@ impl Graph {
     /// reported only by [`Device::sync`].
     ///
     /// # Errors
-    /// `Capture` if this thread is capturing; `Device` if HIP fails.
+    /// `Capture` if this thread is capturing; `Device` if HIP fails; if the graph has collectives,
+    /// also the errors of [`Communicator::all_reduce`](crate::Communicator::all_reduce).
     pub fn replay(&self) -> Result<()> {
         let Device { context, compute, .. } = &*self.device;
         self.device.refuse_captured("a graph's launch", "graphs are not nested")?;
         let Some(launch) = context.hip().hipGraphLaunch else { return Err(no_graphs()) };
         context.bind()?;
         let mut exec = self.exec.lock().unwrap_or_else(PoisonError::into_inner);
-        exec.launched = true;
+        let Exec { raw, launched } = &mut *exec;
         let _span = spans::graph(self.number, &Recorded(self.recorded));
-        let stream = compute.raw();
-        let timed = compute.begin_work();
-        // SAFETY: the function is HIP's. The graph keeps what its work uses until the stream is
-        // past this launch.
-        let status = unsafe { launch(exec.raw, stream) };
-        context.check("hipGraphLaunch", status)?;
+        let mut timed = None;
+        self.collectives.launch(&self.device, || {
+            let stream = compute.raw();
+            timed = compute.begin_work();
+            *launched = true;
+            // SAFETY: the function is HIP's. The graph keeps what its work uses until the stream is
+            // past this launch.
+            let status = unsafe { launch(*raw, stream) };
+            context.check("hipGraphLaunch", status)
+        })?;
         if timed.is_some() {
             let name = format!("graph {}: {}", self.number, Recorded(self.recorded));
             compute.graph_runs(&name, &self.contents);

@@ -80,8 +80,9 @@ impl Device {
 
     /// As [`Device::kernel_choice`], for a convolution that a library or a kernel may compute. The
     /// first candidate is the library. The third use times the candidates, unless
-    /// [`Config::conv_find`] is `immediate`, the device is deterministic, or it is in a group of
-    /// several ranks.
+    /// [`Config::conv_find`] is `immediate` or the device is deterministic. In a group of several ranks
+    /// too, as MIOpen times its algorithms there: a rank convolves samples of its own, and the average
+    /// of the ranks' gradients is the same for all.
     ///
     /// # Errors
     /// As for [`Device::kernel_choice`].
@@ -92,7 +93,7 @@ impl Device {
         run: impl FnMut(usize) -> Result<()>,
     ) -> Result<usize> {
         let finds = settings().is_ok_and(|settings| settings.conv_find != FindMode::Immediate);
-        match finds && !deterministic() && !self.is_replica() {
+        match finds && !deterministic() {
             true => self.choice(problem, candidates, run),
             false => Ok(candidates[0]),
         }

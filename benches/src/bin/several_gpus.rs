@@ -1,8 +1,8 @@
 //! Estimates a data-parallel training step on 8 to 1024 GPUs, from the step on one GPU, the bytes of
 //! the gradients, and the speed of the links.
 //!
-//! `several_gpus` first prints what the model says of two H200 beside what was measured there, and the
-//! error, then the estimates. It runs on the host and needs no GPU.
+//! `several_gpus` first prints what the model says of two and of four H200 beside what was measured
+//! there, and the error, then the estimates. It runs on the host and needs no GPU.
 //!
 //! The model: an all-reduce of `b` bytes takes `latency + b * 2 (n - 1) / n / bandwidth`, within a
 //! node or between nodes, whichever is longer, since the libraries pipeline the two. Between nodes
@@ -110,38 +110,55 @@ impl Step {
 const RESNET: f64 = 11.69e6;
 const TRANSFORMER: f64 = 28.4e6;
 
-/// Steps on two H200 of one host: milliseconds alone and together, as `benches --devices 2` measured
-/// them (docs/decisions/036-data-parallel.md, benches/README.md).
+/// Steps on H200 of one host: milliseconds alone and together, as `benches --devices` measured them
+/// (docs/decisions/036-data-parallel.md, benches/README.md). The first ones were launched one by one,
+/// the others are graphs.
 #[rustfmt::skip]
-const MEASURED: [(&str, f64, f64, f64, Reduced); 14] = [
-    ("ResNet-18, batch 64, f32", 18.54, 4.0 * RESNET, 18.89, Reduced::AfterThePass),
-    ("ResNet-18, batch 64, f32", 18.91, 4.0 * RESNET, 19.44, Reduced::AfterThePass),
-    ("transformer, batch 16, f32", 35.80, 4.0 * TRANSFORMER, 36.71, Reduced::AfterThePass),
-    ("transformer, batch 16, f32", 35.80, 4.0 * TRANSFORMER, 36.64, Reduced::AfterThePass),
-    ("ResNet-18, batch 64, bf16", 8.32, 2.0 * RESNET, 8.79, Reduced::AfterThePass),
-    ("ResNet-18, batch 64, bf16", 8.19, 2.0 * RESNET, 9.42, Reduced::AfterThePass),
-    ("transformer, batch 16, bf16", 4.96, 2.0 * TRANSFORMER, 5.47, Reduced::AfterThePass),
-    ("transformer, batch 16, bf16", 4.93, 2.0 * TRANSFORMER, 6.74, Reduced::AfterThePass),
-    ("transformer, batch 16, bf16", 4.86, 2.0 * TRANSFORMER, 6.61, Reduced::AfterThePass),
-    ("ResNet-18, batch 64, f32", 18.91, 4.0 * RESNET, 19.09, Reduced::BesideThePass),
-    ("transformer, batch 16, f32", 35.80, 4.0 * TRANSFORMER, 36.45, Reduced::BesideThePass),
-    ("ResNet-18, batch 64, bf16", 8.19, 2.0 * RESNET, 9.16, Reduced::BesideThePass),
-    ("transformer, batch 16, bf16", 4.93, 2.0 * TRANSFORMER, 5.60, Reduced::BesideThePass),
-    ("transformer, batch 16, bf16", 4.86, 2.0 * TRANSFORMER, 6.35, Reduced::BesideThePass),
+const MEASURED: [(&str, usize, f64, f64, f64, Reduced); 30] = [
+    ("ResNet-18, batch 64, f32", 2, 18.54, 4.0 * RESNET, 18.89, Reduced::AfterThePass),
+    ("ResNet-18, batch 64, f32", 2, 18.91, 4.0 * RESNET, 19.44, Reduced::AfterThePass),
+    ("transformer, batch 16, f32", 2, 35.80, 4.0 * TRANSFORMER, 36.71, Reduced::AfterThePass),
+    ("transformer, batch 16, f32", 2, 35.80, 4.0 * TRANSFORMER, 36.64, Reduced::AfterThePass),
+    ("ResNet-18, batch 64, bf16", 2, 8.32, 2.0 * RESNET, 8.79, Reduced::AfterThePass),
+    ("ResNet-18, batch 64, bf16", 2, 8.19, 2.0 * RESNET, 9.42, Reduced::AfterThePass),
+    ("transformer, batch 16, bf16", 2, 4.96, 2.0 * TRANSFORMER, 5.47, Reduced::AfterThePass),
+    ("transformer, batch 16, bf16", 2, 4.93, 2.0 * TRANSFORMER, 6.74, Reduced::AfterThePass),
+    ("transformer, batch 16, bf16", 2, 4.86, 2.0 * TRANSFORMER, 6.61, Reduced::AfterThePass),
+    ("ResNet-18, batch 64, f32", 2, 18.91, 4.0 * RESNET, 19.09, Reduced::BesideThePass),
+    ("transformer, batch 16, f32", 2, 35.80, 4.0 * TRANSFORMER, 36.45, Reduced::BesideThePass),
+    ("ResNet-18, batch 64, bf16", 2, 8.19, 2.0 * RESNET, 9.16, Reduced::BesideThePass),
+    ("transformer, batch 16, bf16", 2, 4.93, 2.0 * TRANSFORMER, 5.60, Reduced::BesideThePass),
+    ("transformer, batch 16, bf16", 2, 4.86, 2.0 * TRANSFORMER, 6.35, Reduced::BesideThePass),
+    ("ResNet-18, batch 64, f32, graph", 2, 16.56, 4.0 * RESNET, 16.89, Reduced::AfterThePass),
+    ("ResNet-18, batch 64, f32, graph", 2, 16.56, 4.0 * RESNET, 16.73, Reduced::BesideThePass),
+    ("ResNet-18, batch 64, f32, graph", 4, 16.56, 4.0 * RESNET, 16.96, Reduced::AfterThePass),
+    ("ResNet-18, batch 64, f32, graph", 4, 16.56, 4.0 * RESNET, 16.75, Reduced::BesideThePass),
+    ("transformer, batch 16, f32, graph", 2, 35.49, 4.0 * TRANSFORMER, 36.30, Reduced::AfterThePass),
+    ("transformer, batch 16, f32, graph", 2, 35.49, 4.0 * TRANSFORMER, 35.99, Reduced::BesideThePass),
+    ("transformer, batch 16, f32, graph", 4, 35.49, 4.0 * TRANSFORMER, 36.43, Reduced::AfterThePass),
+    ("transformer, batch 16, f32, graph", 4, 35.49, 4.0 * TRANSFORMER, 36.08, Reduced::BesideThePass),
+    ("ResNet-18, batch 64, bf16, graph", 2, 6.64, 2.0 * RESNET, 7.05, Reduced::AfterThePass),
+    ("ResNet-18, batch 64, bf16, graph", 2, 6.64, 2.0 * RESNET, 6.99, Reduced::BesideThePass),
+    ("ResNet-18, batch 64, bf16, graph", 4, 6.64, 2.0 * RESNET, 7.07, Reduced::AfterThePass),
+    ("ResNet-18, batch 64, bf16, graph", 4, 6.64, 2.0 * RESNET, 7.03, Reduced::BesideThePass),
+    ("transformer, batch 16, bf16, graph", 2, 4.44, 2.0 * TRANSFORMER, 4.94, Reduced::AfterThePass),
+    ("transformer, batch 16, bf16, graph", 2, 4.44, 2.0 * TRANSFORMER, 4.92, Reduced::BesideThePass),
+    ("transformer, batch 16, bf16, graph", 4, 4.44, 2.0 * TRANSFORMER, 5.01, Reduced::AfterThePass),
+    ("transformer, batch 16, bf16, graph", 4, 4.44, 2.0 * TRANSFORMER, 4.95, Reduced::BesideThePass),
 ];
 
 fn main() {
-    println!("Two H200: milliseconds of a step\n");
-    println!("| step | reduced | alone | measured | model | error |");
-    println!("|---|---|---:|---:|---:|---:|");
+    println!("Two and four H200: milliseconds of a step\n");
+    println!("| step | GPUs | reduced | alone | measured | model | error |");
+    println!("|---|---:|---|---:|---:|---:|---:|");
     let mut errors = Vec::new();
-    for (name, alone, bytes, measured, reduced) in MEASURED {
-        let model = 1e3 * Step { name, alone: alone / 1e3, bytes }.on(&H200, 2, reduced);
+    for (name, gpus, alone, bytes, measured, reduced) in MEASURED {
+        let model = 1e3 * Step { name, alone: alone / 1e3, bytes }.on(&H200, gpus, reduced);
         let error = model / measured - 1.0;
         errors.push(error.abs());
         let when = if reduced == Reduced::AfterThePass { "after the pass" } else { "beside it" };
         let percent = 100.0 * error;
-        println!("| {name} | {when} | {alone:.2} | {measured:.2} | {model:.2} | {percent:+.1} % |");
+        println!("| {name} | {gpus} | {when} | {alone:.2} | {measured:.2} | {model:.2} | {percent:+.1} % |");
     }
     errors.sort_by(f64::total_cmp);
     let median = 50.0 * (errors[errors.len() / 2 - 1] + errors[errors.len() / 2]);

@@ -30,8 +30,8 @@ use report::Line;
 /// # Errors
 /// An error text if something can't be measured, read or written.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    if let Some(count) = options.devices {
-        return devices::run(options, count);
+    if !options.devices.is_empty() {
+        return devices::run(options, &options.devices);
     }
     let groups: Vec<Group> =
         Group::ALL.into_iter().filter(|group| options.all || group.wanted(options)).collect();

@@ -14,7 +14,8 @@ use super::time::Clock;
 use crate::Options;
 
 /// The script, embedded so that this program need not find it on disk.
-const TORCH: &str = include_str!("../../peers/torch_peer.py");
+const TORCH: &str =
+    concat!(include_str!("../../peers/torch_models.py"), include_str!("../../peers/torch_peer.py"));
 
 /// Runs the PyTorch peer over the same groups and gives its seconds by case. If `compiled`, only
 /// training steps and inference, compiled with CUDA graphs.

@@ -10,7 +10,9 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor, TensorData, activation};
+use burn_rocm::graph::{Graph, WARM_UPS};
 use burn_rocm::{Communicator, RocmDevice};
+use burn_rocm_nn_022::graph;
 use burn_rocm_nn_022::optim::{AdamWConfig, SgdConfig};
 use burn_rocm_nn_022::parallel::{DataParallel, ShardedOptimizer, Shards, Share, clip_global_norm};
 use burn_rocm_nn_022::{LayerNorm, LayerNormConfig};
@@ -322,5 +324,69 @@ fn a_divided_step_is_the_whole_step() {
     for rank in &found {
         agree("a divided step", rank, &whole, 4);
         assert_eq!(rank, &found[0], "the same bits on every rank");
+    }
+}
+
+/// Steps as a graph have the bits of the same steps one by one: with gradients reduced after the pass
+/// and beside it, and with a sharded optimizer.
+#[test]
+fn steps_of_ranks_are_captured() {
+    let late = [("BURN_ROCM_CPU_LATE", "1"), ("BURN_ROCM_CPU_POISON", "1")];
+    let Some(count) = devices_with("steps_of_ranks_are_captured", &late) else { return };
+    let trained = |captured: bool, overlap: bool, sharded: bool| {
+        on_ranks(count, |ranks, device| {
+            let mut ranks = ranks.with_bucket_bytes(1).with_overlap(overlap);
+            let mut net = Net::new(&device, 0);
+            // A rank that lacks a gradient reads whether another rank has it.
+            net.extra.clear();
+            let mut model = Some(net);
+            let mut whole = AdamWConfig::new().init();
+            let mut parts = ShardedOptimizer::new(&ranks, AdamWConfig::new()).with_bucket_bytes(300);
+            let batch = |rank: usize, step: usize| {
+                let first = 4 * (step * count + rank);
+                samples(&(first..first + 4).collect::<Vec<_>>(), &device)
+            };
+            let rank = ranks.rank();
+            let mut step = |x: Tensor<2>, y: Tensor<2>| {
+                let before = model.take().unwrap();
+                let loss = (before.forward(x) - y).powi_scalar(2).mean();
+                let grads = ranks.backward(&before, Some(loss.clone()));
+                model = Some(match sharded {
+                    true => parts.step(0.01, before, grads, Share::EVEN),
+                    false => {
+                        let grads = ranks.reduce(&before, grads, Share::EVEN);
+                        whole.step(0.01, before, grads)
+                    }
+                });
+                ranks.mean(loss.inner(), Share::EVEN)
+            };
+            let read = |loss: Tensor<1>| loss.into_data().iter::<f64>().collect::<Vec<_>>();
+            let losses: Vec<_> = if captured {
+                let (x, y) = batch(rank, 0);
+                let (x, y) = (x + 0.0, y + 0.0);
+                let own = RocmDevice::new(rank);
+                let (graph, loss) = Graph::capture(&own, || step(x.clone(), y.clone())).unwrap();
+                let replay = |number| {
+                    let (new_x, new_y) = batch(rank, number);
+                    graph::write(&x, new_x).unwrap();
+                    graph::write(&y, new_y).unwrap();
+                    graph.replay().unwrap();
+                    read(loss.clone())
+                };
+                (1..=4).map(replay).collect()
+            } else {
+                let one = |number: usize| {
+                    let (x, y) = batch(rank, number.saturating_sub(WARM_UPS - 1));
+                    read(step(x, y))
+                };
+                (0..WARM_UPS + 4).map(one).skip(WARM_UPS).collect()
+            };
+            (losses, numbers(&model.unwrap(), None))
+        })
+    };
+    for (overlap, sharded) in [(false, false), (true, false), (false, true)] {
+        let one_by_one = trained(false, overlap, sharded);
+        assert!(one_by_one[0].0[0] != one_by_one[0].0[1], "the steps differ");
+        assert_eq!(trained(true, overlap, sharded), one_by_one, "overlap {overlap}, sharded {sharded}");
     }
 }

@@ -387,6 +387,89 @@ fn threads_keep_a_devices_order() {
     assert_eq!(x.read::<i32>(), [4000]);
 }
 
+/// Branches of a capture: a stream joins by an event, and must be waited for. Work of a branch runs no
+/// earlier than where the capture's own stream waits for it.
+#[test]
+fn captures_have_branches() {
+    start();
+    let hip = hip_cpu::hip_table();
+    let (begin, end) = (hip.hipStreamBeginCapture.unwrap(), hip.hipStreamEndCapture.unwrap());
+    let [mut own, mut branch, mut other] = [null_mut(); 3];
+    let [mut fork, mut join, mut later] = [null_mut(); 3];
+    let (mut graph, mut exec) = (null_mut(), null_mut());
+    let memory = Memory::of(&[1u32; 4]);
+    let copied = Memory::of(&[0u32; 4]);
+    unsafe {
+        for stream in [&mut own, &mut branch, &mut other] {
+            assert_eq!((hip.hipStreamCreateWithFlags)(stream, hipStreamNonBlocking), hipSuccess);
+        }
+        for event in [&mut fork, &mut join, &mut later] {
+            assert_eq!((hip.hipEventCreateWithFlags)(event, hipEventDisableTiming), hipSuccess);
+        }
+        let set = |value, stream| (hip.hipMemsetD32Async)(memory.0, value, 4, stream);
+        let copy = |stream| {
+            (hip.hipMemcpyAsync)(copied.0.cast(), memory.0.cast(), 16, hipMemcpyDeviceToDevice, stream)
+        };
+        let forks = || {
+            assert_eq!(begin(own, hipStreamCaptureModeRelaxed), hipSuccess);
+            assert_eq!((hip.hipEventRecord)(fork, own), hipSuccess);
+            assert_eq!((hip.hipStreamWaitEvent)(branch, fork, 0), hipSuccess);
+        };
+
+        // The copy is in the branch, and no earlier than the join. What the capture's own stream does
+        // in between runs before.
+        forks();
+        assert_eq!(copy(branch), hipSuccess);
+        assert_eq!((hip.hipEventRecord)(join, branch), hipSuccess);
+        assert_eq!(set(7, own), hipSuccess);
+        // The host can't ask for captured events.
+        assert_eq!((hip.hipEventQuery)(join), hipErrorCapturedEvent);
+        assert_eq!((hip.hipEventSynchronize)(fork), hipErrorCapturedEvent);
+        assert_eq!((hip.hipStreamWaitEvent)(own, join, 0), hipSuccess);
+        assert_eq!(set(8, own), hipSuccess);
+        // Neither can a branch end the capture.
+        assert_eq!(end(branch, &mut graph), hipErrorStreamCaptureUnmatched);
+        assert_eq!(end(own, &mut graph), hipSuccess);
+        assert_eq!((memory.read::<u32>(), copied.read::<u32>()), (vec![1; 4], vec![0; 4]));
+        assert_eq!(hip.hipGraphInstantiateWithFlags.unwrap()(&mut exec, graph, 0), hipSuccess);
+        assert_eq!(hip.hipGraphLaunch.unwrap()(exec, own), hipSuccess);
+        assert_eq!((memory.read::<u32>(), copied.read::<u32>()), (vec![8; 4], vec![7; 4]));
+        assert_eq!(hip.hipGraphExecDestroy.unwrap()(exec), hipSuccess);
+        assert_eq!(hip.hipGraphDestroy.unwrap()(graph), hipSuccess);
+        // The branch has left the capture, and runs its work again. Its events are stale.
+        assert_eq!(set(3, branch), hipSuccess);
+        assert_eq!(memory.read::<u32>(), [3; 4]);
+        assert_eq!((hip.hipStreamWaitEvent)(branch, fork, 0), hipErrorCapturedEvent);
+        assert_eq!((hip.hipEventRecord)(fork, branch), hipSuccess);
+        assert_eq!((hip.hipEventQuery)(fork), hipSuccess);
+
+        // Nobody waits for the branch.
+        forks();
+        assert_eq!(set(4, branch), hipSuccess);
+        assert_eq!(end(own, &mut graph), hipErrorStreamCaptureUnjoined);
+        assert_eq!(set(5, branch), hipSuccess);
+
+        // Two captures don't mix, and work that runs is not waited for.
+        forks();
+        assert_eq!(begin(other, hipStreamCaptureModeRelaxed), hipSuccess);
+        assert_eq!((hip.hipEventRecord)(later, other), hipSuccess);
+        assert_eq!((hip.hipStreamWaitEvent)(branch, later, 0), hipErrorStreamCaptureMerge);
+        assert_eq!(end(own, &mut graph), hipErrorStreamCaptureInvalidated);
+        assert_eq!(end(other, &mut graph), hipErrorStreamCaptureInvalidated);
+        assert_eq!(begin(own, hipStreamCaptureModeRelaxed), hipSuccess);
+        assert_eq!((hip.hipEventRecord)(join, branch), hipSuccess);
+        assert_eq!((hip.hipStreamWaitEvent)(own, join, 0), hipErrorStreamCaptureIsolation);
+        assert_eq!(end(own, &mut graph), hipErrorStreamCaptureInvalidated);
+        assert_eq!(memory.read::<u32>(), [5; 4]);
+        for event in [fork, join, later] {
+            assert_eq!((hip.hipEventDestroy)(event), hipSuccess);
+        }
+        for stream in [own, branch, other] {
+            assert_eq!((hip.hipStreamDestroy)(stream), hipSuccess);
+        }
+    }
+}
+
 #[test]
 fn captures_end_as_amds_do() {
     start();

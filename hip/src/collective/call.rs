@@ -7,6 +7,7 @@ use rccl_sys::*;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::hash::Digest;
 use crate::memory::buffer::Buffer;
 use crate::memory::span::Span;
 use hip_kernels::DType;
@@ -81,6 +82,37 @@ pub(super) struct Call {
     pub(super) kind: Kind,
     pub(super) dtype: DType,
     pub(super) count: usize,
+}
+
+/// What a rank does next. The ranks of a group must agree on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// A call.
+    Call(Call),
+    /// A call that becomes part of a graph.
+    Capture(Call),
+    /// A launch of a graph.
+    Replay(Replay),
+}
+
+/// A graph's calls, as [`Replay::of`] finds them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Replay {
+    pub(super) calls: usize,
+    pub(super) first: Call,
+    /// A hash of the collectives, with their order.
+    pub(super) hash: u128,
+}
+
+impl Replay {
+    /// Of a rank's calls: of the collectives, in which the ranks agree, or of the others if there are
+    /// no collectives. `None` for no calls.
+    pub(super) fn of(calls: &[Call]) -> Option<Self> {
+        let collectives: Vec<Call> = calls.iter().filter(|call| call.kind.is_collective()).copied().collect();
+        let hash = collectives.iter().fold(Digest::new(), |hash, call| hash.part(&call.to_string())).finish();
+        let calls = if collectives.is_empty() { calls } else { &collectives };
+        Some(Self { calls: calls.len(), first: *calls.first()?, hash })
+    }
 }
 
 /// A checked call.
@@ -279,6 +311,49 @@ fn reduction(kind: Kind) -> ncclRedOp_t {
         Some(ReduceOp::Max) => ncclMax,
         Some(ReduceOp::Min) => ncclMin,
         Some(ReduceOp::Average) => ncclAvg,
+    }
+}
+
+impl Step {
+    /// Whether all ranks take it.
+    pub(super) fn of_all_ranks(self) -> bool {
+        match self {
+            Self::Call(call) | Self::Capture(call) => call.kind.is_collective(),
+            Self::Replay(_) => true,
+        }
+    }
+
+    /// HIP's or RCCL's function, for errors.
+    pub(super) fn function(self) -> &'static str {
+        match self {
+            Self::Call(call) | Self::Capture(call) => call.kind.function(),
+            Self::Replay(_) => "hipGraphLaunch",
+        }
+    }
+
+    /// The method's name.
+    pub(super) fn op(self) -> &'static str {
+        match self {
+            Self::Call(call) | Self::Capture(call) => call.kind.op(),
+            Self::Replay(_) => "Graph::replay",
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Call(call) => call.fmt(f),
+            Self::Capture(call) => write!(f, "{call} in a capture"),
+            // The hash tells graphs of as many calls apart.
+            Self::Replay(Replay { calls, first, hash }) => {
+                write!(
+                    f,
+                    "the replay of a graph of {calls} calls from {first} on (hash {:08x})",
+                    *hash as u32
+                )
+            }
+        }
     }
 }
 

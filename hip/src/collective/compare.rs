@@ -4,39 +4,36 @@ use std::sync::Arc;
 
 use hip_kernels::DType;
 
-use crate::collective::call::{Call, Kind, Part, Prepared};
+use crate::collective::call::{Call, Kind, Part, Prepared, Step};
 use crate::collective::member::Member;
 use crate::collective::work::Work;
 use crate::error::{Error, Result};
 
-/// The bytes of a call's description. Longer ones are cut; none of today's is longer.
-const BYTES: usize = 96;
+/// The bytes of a step's description. Longer ones are cut; none of today's is longer.
+const BYTES: usize = 160;
 
-/// Gathers the descriptions of the ranks' calls, and compares them. Sends and receives are not
-/// compared, because not all ranks take part in them.
+/// Gathers the descriptions of the ranks' steps, and compares them. The caller leaves out sends and
+/// receives, because not all ranks take part in them.
 ///
-/// A description contains the call's place among the calls that are issued together. So ranks that
-/// issue different numbers of calls differ in the first.
+/// A description contains the step's place among the steps that are taken together. So ranks that
+/// take different numbers of steps differ in the first.
 pub(super) fn compare(
-    calls: &[(&Arc<Member>, &Prepared)],
+    steps: &[(&Arc<Member>, Step)],
     enqueue: impl Fn(&[(&Arc<Member>, &Prepared)]) -> Result<Work>,
 ) -> Result<()> {
-    let collectives: Vec<_> = calls
-        .iter()
-        .filter(|(member, call)| call.call.kind.is_collective() && member.ledger.has_others())
-        .collect();
-    // The first round compares each rank's first call, the second its second, and so on: in a
+    let collectives: Vec<_> = steps.iter().filter(|(member, _)| member.ledger.has_others()).collect();
+    // The first round compares each rank's first step, the second its second, and so on: in a
     // round, a rank gathers once.
     for round in 0..collectives.len() {
         let mut gathers = Vec::new();
-        for (at, (member, prepared)) in collectives.iter().enumerate() {
-            let same = |other: &&&(&Arc<Member>, &Prepared)| Arc::ptr_eq(other.0, member);
+        for (at, (member, step)) in collectives.iter().enumerate() {
+            let same = |other: &&&(&Arc<Member>, Step)| Arc::ptr_eq(other.0, member);
             let before = collectives[..at].iter().filter(same).count();
             if before != round {
                 continue;
             }
             let of = collectives.iter().filter(same).count();
-            let text = format!("{}, call {} of {of}", prepared.call, before + 1);
+            let text = format!("{step}, call {} of {of}", before + 1);
             gathers.push(Gather::new(member, text)?);
         }
         if gathers.is_empty() {

@@ -1,13 +1,16 @@
 //! Calls that are issued together.
 
+use std::any::Any;
 use std::sync::{Arc, MutexGuard};
 
 use hip_kernels::DType;
 
-use crate::collective::call::{Call, Kind, Part, Prepared, ReduceOp};
+use crate::collective::call::{Call, Kind, Part, Prepared, ReduceOp, Step};
+use crate::collective::captured::InGraph;
 use crate::collective::compare::compare;
 use crate::collective::member::Member;
 use crate::collective::work::Work;
+use crate::device::capture::uncaptured;
 use crate::device::event::Event;
 use crate::device::pass::Points;
 use crate::device::stream::Stream;
@@ -143,7 +146,8 @@ impl<'a> Group<'a> {
     /// Issues all calls. They share one [`Work`].
     ///
     /// # Errors
-    /// `Capture` if this thread captures a graph; `Mismatch` and `Collective` as for
+    /// `Capture` if this thread captures a graph on one of the devices, and the calls are of several
+    /// ranks; `Mismatch` and `Collective` as for
     /// [`Communicator::all_reduce`].
     pub fn start(self) -> Result<Work> {
         let calls: Vec<_> = self.calls.iter().map(|(on, call)| (on.member(), call)).collect();
@@ -188,9 +192,11 @@ pub(super) fn issue_beside(
 
 /// Lets no other thread issue collectives on the calls' devices.
 fn lock<'a>(calls: &[(&'a Arc<Member>, &Prepared)]) -> Result<Vec<MutexGuard<'a, ()>>> {
-    for (member, prepared) in calls {
-        let reason = "a collective waits for other ranks on a stream of its own";
-        member.device.refuse_captured(prepared.call.kind.op(), reason)?;
+    if calls.iter().any(|(member, _)| !Arc::ptr_eq(member, calls[0].0)) {
+        for (member, prepared) in calls {
+            let reason = "each rank's collectives are captured by a thread of its own";
+            member.device.refuse_captured(prepared.call.kind.op(), reason)?;
+        }
     }
     // NCCL's guide ("Thread Safety") allows one thread at a time for a device, also with several
     // groups. Locked in the same order by all threads.
@@ -205,16 +211,37 @@ fn issue_locked(calls: &[(&Arc<Member>, &Prepared)], beside: Option<Beside<'_>>)
     // Before the calls, because another thread may begin a pass while they wait for other ranks. If
     // they fail, `enqueue` joins them before this is dropped.
     let unjoined = calls.iter().map(|(member, _)| member.issues()).collect();
+    let origin = calls.first().and_then(|(member, _)| member.device.captures.here());
+    let step = if origin.is_some() { Step::Capture } else { Step::Call };
+    let steps: Vec<_> = calls.iter().map(|(member, prepared)| (*member, step(prepared.call))).collect();
     if settings()?.collective_check {
-        compare(calls, |calls| enqueue(calls, None))?;
+        let all = |(_, step): &&(_, Step)| step.of_all_ranks();
+        compare_now(&steps.iter().filter(all).copied().collect::<Vec<_>>())?;
     }
-    let mut work = enqueue(calls, beside)?;
+    let mut work = enqueue(calls, &steps, origin, beside)?;
     work.unjoined = unjoined;
     Ok(work)
 }
 
-/// As [`issue_locked`], without noting the calls and comparing them between processes.
-fn enqueue(calls: &[(&Arc<Member>, &Prepared)], mut beside: Option<Beside<'_>>) -> Result<Work> {
+/// Compares the ranks' steps between processes. In a capture this runs now.
+pub(super) fn compare_now(steps: &[(&Arc<Member>, Step)]) -> Result<()> {
+    uncaptured(|| {
+        compare(steps, |calls| {
+            let steps: Vec<_> =
+                calls.iter().map(|(member, prepared)| (*member, Step::Call(prepared.call))).collect();
+            enqueue(calls, &steps, None, None)
+        })
+    })
+}
+
+/// As [`issue_locked`], without noting the calls and comparing them between processes. `origin` is
+/// the captured stream, if the calls are captured; then all are of one rank.
+fn enqueue(
+    calls: &[(&Arc<Member>, &Prepared)],
+    steps: &[(&Arc<Member>, Step)],
+    origin: Option<&Arc<Stream>>,
+    mut beside: Option<Beside<'_>>,
+) -> Result<Work> {
     // Each rank of these calls once.
     let mut members: Vec<&Arc<Member>> = Vec::new();
     for (member, _) in calls {
@@ -222,14 +249,21 @@ fn enqueue(calls: &[(&Arc<Member>, &Prepared)], mut beside: Option<Beside<'_>>) 
             members.push(member);
         }
     }
-    for (member, prepared) in calls {
-        member.ledger.enter(member.rank, &prepared.call).map_err(|error| member.fail(error))?;
+    for (member, step) in steps {
+        member.ledger.enter(member.rank, *step).map_err(|error| member.fail(error))?;
     }
     let own = calls.iter().flat_map(|(_, prepared)| prepared.buffers.iter().flatten().cloned());
     let filled = beside.iter().flat_map(|beside| beside.buffers.iter().cloned());
     let mut work = Work::new(own.chain(filled));
-    let called = call(&members, calls, beside.as_mut(), &mut work.kernels);
+    let called = call(&members, calls, steps, origin, beside.as_mut(), &mut work.kernels);
     for member in &members {
+        if let Some(origin) = origin {
+            let marked = capture(member, calls, origin);
+            if let Some(running) = member.end_captured(marked.ok(), origin.capture_number()) {
+                work.add(member, running);
+            }
+            continue;
+        }
         // Also after a failure: the work must cover what was enqueued.
         let marked = match member.stream.mark() {
             Ok(event) => Some(event),
@@ -247,7 +281,11 @@ fn enqueue(calls: &[(&Arc<Member>, &Prepared)], mut beside: Option<Beside<'_>>) 
     if let Err(error) = called {
         // The other ranks make calls that this one did not.
         let first = members.iter().map(|member| member.fail(error.clone())).reduce(|first, _| first);
-        return Err(first.unwrap_or(error));
+        let error = first.unwrap_or(error);
+        if let Some(origin) = origin {
+            origin.spoil(error.clone());
+        }
+        return Err(error);
     }
     for (member, prepared) in calls {
         // A fault of another rank's data stays on that rank.
@@ -264,11 +302,23 @@ fn enqueue(calls: &[(&Arc<Member>, &Prepared)], mut beside: Option<Beside<'_>>) 
     Ok(work)
 }
 
+/// Adds the calls of a rank to the capture. The result is behind them.
+fn capture(member: &Arc<Member>, calls: &[(&Arc<Member>, &Prepared)], origin: &Stream) -> Result<Event> {
+    let fork = member.captured_stream()?;
+    let calls = calls.iter().map(|(_, prepared)| InGraph::new(member, prepared.call));
+    let calls = calls.map(|call| Box::new(call) as Box<dyn Any + Send>).collect();
+    let marked = fork.mark();
+    origin.captured_on(fork, member.number, calls)?;
+    marked
+}
+
 /// Makes the calls on the ranks' streams, behind the work of their devices' compute streams or behind
-/// an event there.
+/// an event there. Captured calls are made on a stream that waits for `origin`.
 fn call(
     members: &[&Arc<Member>],
     calls: &[(&Arc<Member>, &Prepared)],
+    steps: &[(&Arc<Member>, Step)],
+    origin: Option<&Arc<Stream>>,
     mut beside: Option<&mut Beside<'_>>,
     kernels: &mut Vec<Arc<Kernel>>,
 ) -> Result<()> {
@@ -278,21 +328,23 @@ fn call(
     for member in members {
         // Launches deferred ops.
         member.device.make_current()?;
+        let stream = stream_of(member, origin)?;
         match &beside {
-            None => member.stream.wait(&member.device.compute.mark()?)?,
-            Some(beside) => member.stream.wait(beside.point)?,
+            None => stream.wait(&member.device.stream().mark()?)?,
+            Some(beside) => stream.wait(beside.point)?,
         }
     }
-    for (member, prepared) in calls {
-        handles.push(member.begin(prepared.call)?);
+    for (member, step) in steps {
+        handles.push(member.begin(*step)?);
     }
     if let Some(beside) = &mut beside {
         // Behind `begin`: from there on the work covers what is enqueued, also after an error. These
         // uses are ordered by the work too, and later calls of the rank run behind them.
-        not_noted(|| (beside.fill)(&first.stream, kernels))?;
+        not_noted(|| (beside.fill)(stream_of(first, origin)?, kernels))?;
     }
     // Each rank's stream takes its calls as one piece of work.
-    let timed: Vec<_> = members.iter().map(|member| member.stream.begin_work()).collect();
+    let streams = members.iter().map(|member| stream_of(member, origin)).collect::<Result<Vec<_>>>()?;
+    let timed: Vec<_> = streams.iter().map(|stream| stream.begin_work()).collect();
     let grouped = calls.len() > 1;
     if grouped {
         // SAFETY: the function is RCCL's and has no precondition.
@@ -303,11 +355,12 @@ fn call(
         if outcome.is_ok() {
             outcome = member.device.context.bind().and_then(|()| {
                 let kind = prepared.call.kind;
+                let stream = stream_of(member, origin)?;
                 // SAFETY: `begin` gave the handle. Until `end` the watching thread frees it only if
                 // this call waits in RCCL, which then ends it (`Member::may_abort_beside`). The
                 // `Work` keeps the buffers until the device's compute stream has waited for the
                 // rank's stream.
-                let status = unsafe { prepared.issue(library.0, *handle, member.stream.handle()) };
+                let status = unsafe { prepared.issue(library.0, *handle, stream.handle()) };
                 let who = || format!("rank {} of {}, {}", member.rank, member.size, prepared.call);
                 library.check(kind.function(), status, who)
             });
@@ -323,14 +376,14 @@ fn call(
         });
     }
     if outcome.is_ok() {
-        for (member, timed) in members.iter().zip(timed) {
+        for ((member, stream), timed) in members.iter().zip(streams).zip(timed) {
             let own = calls.iter().filter(|(of, _)| Arc::ptr_eq(of, member));
             let name = || {
                 let calls =
                     own.map(|(_, prepared)| format!("{} {}", prepared.call.kind.function(), prepared.call));
                 calls.collect::<Vec<_>>().join(" + ")
             };
-            member.stream.end_work(timed, WorkKind::Library, name, Load::UNKNOWN);
+            stream.end_work(timed, WorkKind::Library, name, Load::UNKNOWN);
         }
     }
     // After an abort by another thread, the call's own status says little or nothing.
@@ -339,6 +392,14 @@ fn call(
     match aborted.or_else(|| outcome.is_err().then(elsewhere).flatten()) {
         Some(failure) => Err(failure),
         None => outcome,
+    }
+}
+
+/// The stream of a rank's calls.
+fn stream_of<'a>(member: &'a Member, origin: Option<&Arc<Stream>>) -> Result<&'a Stream> {
+    match origin {
+        None => Ok(&member.stream),
+        Some(_) => member.captured_stream(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
-use crate::collective::call::{Call, Kind};
+use crate::collective::call::{Call, Kind, Step};
 use crate::collective::id::UniqueId;
 use crate::error::{Error, Result};
 
@@ -16,6 +16,9 @@ static LEDGERS: Mutex<Option<HashMap<UniqueId, Weak<Ledger>>>> = Mutex::new(None
 pub(super) trait Watched: Send + Sync {
     /// Makes the rank's thread look at the ledger at once.
     fn wake(&self);
+
+    /// Whether a graph has collectives of the rank. The library then keeps the rank.
+    fn is_in_graph(&self) -> bool;
 
     /// Waits until the library has let the rank go, at most until this time.
     fn wait_until_gone(&self, until: Instant);
@@ -34,7 +37,7 @@ struct State {
     /// Collectives that some rank of this process has not called yet, by their number.
     open: HashMap<u64, Open>,
     /// Sends and receives that the other rank has not called yet, by sender, receiver and number.
-    pairs: HashMap<(usize, usize, u64), (usize, Call)>,
+    pairs: HashMap<(usize, usize, u64), (usize, Step, Call)>,
     failure: Option<Error>,
     /// The ranks of this process, to be woken by a failure.
     members: Vec<Weak<dyn Watched>>,
@@ -51,7 +54,7 @@ struct Rank {
 
 struct Open {
     rank: usize,
-    call: Call,
+    step: Step,
     /// How many ranks of this process have called it.
     callers: usize,
 }
@@ -146,17 +149,17 @@ impl Ledger {
         }
     }
 
-    /// Enters a rank's next call. Returns the group's failure, if it has failed.
+    /// Enters a rank's next step. Returns the group's failure, if it has failed.
     ///
     /// # Errors
-    /// `Mismatch` if another rank's call with this number differs; `Collective` if another rank has
+    /// `Mismatch` if another rank's step with this number differs; `Collective` if another rank has
     /// left.
-    pub(super) fn enter(&self, rank: usize, call: &Call) -> Result<()> {
+    pub(super) fn enter(&self, rank: usize, step: Step) -> Result<()> {
         let mut state = self.lock();
         if let Some(failure) = &state.failure {
             return Err(failure.clone());
         }
-        let entered = state.enter(rank, call);
+        let entered = state.enter(rank, step);
         if let Err(error) = &entered {
             state.failure = Some(error.clone());
             wake(state);
@@ -181,24 +184,26 @@ fn gone(rank: usize, waiting: usize) -> Error {
 }
 
 impl State {
-    fn enter(&mut self, rank: usize, call: &Call) -> Result<()> {
+    fn enter(&mut self, rank: usize, step: Step) -> Result<()> {
         let here = self.ranks.len();
         let Some(own) = self.ranks.get_mut(&rank) else { return Ok(()) };
-        if !call.kind.is_collective() {
-            return self.enter_pair(rank, call);
+        if let Step::Call(call) | Step::Capture(call) = step
+            && !step.of_all_ranks()
+        {
+            return self.enter_pair(rank, step, call);
         }
         let number = own.called;
         own.called += 1;
         if let Some((&left, _)) = self.ranks.iter().find(|(_, other)| other.left && other.called <= number) {
             return Err(gone(left, rank));
         }
-        let first = self.open.entry(number).or_insert(Open { rank, call: *call, callers: 0 });
-        if first.call != *call {
+        let first = self.open.entry(number).or_insert(Open { rank, step, callers: 0 });
+        if first.step != step {
             return Err(Error::Mismatch {
                 rank: first.rank,
-                call: format!("{}, its call {}", first.call, number + 1),
+                call: format!("{}, its call {}", first.step, number + 1),
                 other_rank: rank,
-                other_call: call.to_string(),
+                other_call: step.to_string(),
             });
         }
         first.callers += 1;
@@ -208,7 +213,7 @@ impl State {
         Ok(())
     }
 
-    fn enter_pair(&mut self, rank: usize, call: &Call) -> Result<()> {
+    fn enter_pair(&mut self, rank: usize, step: Step, call: Call) -> Result<()> {
         let (peer, sends) = match call.kind {
             Kind::Send(peer) => (peer, true),
             Kind::Receive(peer) => (peer, false),
@@ -227,15 +232,20 @@ impl State {
         match self.pairs.remove(&key) {
             None if self.ranks.get(&peer).is_some_and(|peer| peer.left) => Err(gone(peer, rank)),
             None => {
-                self.pairs.insert(key, (rank, *call));
+                self.pairs.insert(key, (rank, step, call));
                 Ok(())
             }
-            Some((_, other)) if (other.count, other.dtype) == (call.count, call.dtype) => Ok(()),
-            Some((other_rank, other)) => Err(Error::Mismatch {
+            Some((_, other_step, other))
+                if (other.count, other.dtype) == (call.count, call.dtype)
+                    && matches!(other_step, Step::Capture(_)) == matches!(step, Step::Capture(_)) =>
+            {
+                Ok(())
+            }
+            Some((other_rank, other_step, _)) => Err(Error::Mismatch {
                 rank: other_rank,
-                call: other.to_string(),
+                call: other_step.to_string(),
                 other_rank: rank,
-                other_call: call.to_string(),
+                other_call: step.to_string(),
             }),
         }
     }

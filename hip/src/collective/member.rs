@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rccl_sys::ncclComm_t;
 
-use crate::collective::call::Call;
+use crate::collective::call::Step;
 use crate::collective::id::UniqueId;
 use crate::collective::ledger::{Ledger, Watched};
 use crate::collective::library::{Handle, Library};
@@ -22,6 +22,7 @@ use crate::device::event::Event;
 use crate::device::pass::Points;
 use crate::device::stream::Stream;
 use crate::error::{Error, Result};
+use crate::once::Once;
 use crate::provider::kind::ProviderKind;
 
 /// How often the thread looks at unfinished work. Each look is one query of an event and one of the
@@ -38,12 +39,14 @@ const GRACE: Duration = Duration::from_secs(5);
 /// One rank.
 pub(super) struct Member {
     /// No other member of the process has or had it.
-    number: u64,
+    pub(super) number: u64,
     pub(super) rank: usize,
     pub(super) size: usize,
     pub(super) device: Arc<Device>,
     pub(super) library: Library,
     pub(super) stream: Stream,
+    /// The stream of its captured calls. The other one runs calls of other threads meanwhile.
+    captured: Once<Stream>,
     pub(super) ledger: Arc<Ledger>,
     timeout: Duration,
     state: Mutex<State>,
@@ -59,18 +62,22 @@ struct State {
     /// When the failure was noted.
     failed: Option<Instant>,
     /// The call that a thread is in, and since when.
-    calling: Option<(Instant, Call)>,
+    calling: Option<(Instant, Step)>,
     /// Enqueued calls, in order.
     running: VecDeque<Arc<Running>>,
     /// Since when the first of them is the first: the others wait for it, not for other ranks.
     first_since: Instant,
     leaving: bool,
     left: bool,
+    /// How many calls of living graphs the rank has.
+    in_graphs: usize,
 }
 
 /// Enqueued calls.
 pub(super) struct Running {
-    last: Call,
+    last: Step,
+    /// The number of the capture, if they are captured. Then nobody waits for them on the host.
+    pub(super) capture: Option<u64>,
     /// Behind them in the rank's stream.
     pub(super) done: Event,
     /// Whether they ended before the group failed. After an abort the stream passes the event too.
@@ -123,6 +130,7 @@ impl Member {
             first_since: Instant::now(),
             leaving: false,
             left: false,
+            in_graphs: 0,
         };
         static LAST: AtomicU64 = AtomicU64::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed);
@@ -133,6 +141,7 @@ impl Member {
             device: device.clone(),
             library,
             stream,
+            captured: Once::default(),
             ledger,
             timeout,
             state: Mutex::new(state),
@@ -196,18 +205,23 @@ impl Member {
         self.lock().found.get_or_insert(error);
     }
 
+    /// The stream of captured calls.
+    pub(super) fn captured_stream(&self) -> Result<&Stream> {
+        self.captured.get(|| Stream::to_capture(&self.device.context))
+    }
+
     /// Begins a call: it may wait for other ranks, so the thread watches it from here on.
-    pub(super) fn begin(&self, call: Call) -> Result<ncclComm_t> {
+    pub(super) fn begin(&self, step: Step) -> Result<ncclComm_t> {
         let mut state = self.lock();
         match (&state.failure, &state.handle) {
             (Some(failure), _) => Err(failure.clone()),
-            (None, None) => Err(Error::invalid(call.kind.op(), "a rank of a group", "a rank that has left")),
-            (None, Some(handle)) => {
+            (None, Some(handle)) if !state.leaving => {
                 let raw = handle.raw();
-                state.calling = Some((Instant::now(), call));
+                state.calling = Some((Instant::now(), step));
                 self.changed.notify_all();
                 Ok(raw)
             }
+            _ => Err(Error::invalid(step.op(), "a rank of a group", "a rank that has left")),
         }
     }
 
@@ -218,7 +232,7 @@ impl Member {
         // The thread may be waiting for the call's end.
         self.changed.notify_all();
         let (_, last) = call?;
-        let running = Arc::new(Running { last, done: done?, ended: AtomicBool::new(false) });
+        let running = Arc::new(Running { last, capture: None, done: done?, ended: AtomicBool::new(false) });
         if state.failure.is_none() && !running.look() {
             if state.running.is_empty() {
                 state.first_since = Instant::now();
@@ -226,6 +240,37 @@ impl Member {
             state.running.push_back(running.clone());
         }
         Some(running)
+    }
+
+    /// Ends a call that was captured. `done` is behind it in the capture with this number.
+    pub(super) fn end_captured(&self, done: Option<Event>, capture: Option<u64>) -> Option<Arc<Running>> {
+        let (_, last) = self.lock().calling.take()?;
+        self.changed.notify_all();
+        Some(Arc::new(Running { last, capture, done: done?, ended: AtomicBool::new(false) }))
+    }
+
+    /// Whether calls are unfinished.
+    pub(super) fn is_running(&self) -> bool {
+        let mut state = self.lock();
+        state.forget_ended();
+        !state.running.is_empty()
+    }
+
+    /// Notes that a graph has a call of the rank.
+    pub(super) fn enters_graph(&self) {
+        self.lock().in_graphs += 1;
+    }
+
+    /// Notes that a graph with a call of the rank is gone.
+    pub(super) fn leaves_graph(&self) {
+        let mut state = self.lock();
+        state.in_graphs -= 1;
+        let over = state.in_graphs == 0 && state.leaving;
+        drop(state);
+        self.changed.notify_all();
+        if over {
+            self.wait_for_the_others(Instant::now() + self.timeout + RETURNS + GRACE);
+        }
     }
 
     /// Why calls failed, if the group failed before they ended.
@@ -287,7 +332,16 @@ impl Member {
         }
         drop(state);
         self.device.collectives.forget(self.number);
-        self.ledger.left().iter().for_each(|member| member.wait_until_gone(until));
+        self.wait_for_the_others(until);
+    }
+
+    /// Waits until the library has let the ranks of this process go, if all have left. While a graph
+    /// has a rank's calls, the library keeps the rank, and so nobody waits.
+    fn wait_for_the_others(&self, until: Instant) {
+        let left = self.ledger.left();
+        if !left.iter().any(|member| member.is_in_graph()) {
+            left.iter().for_each(|member| member.wait_until_gone(until));
+        }
     }
 
     /// Watches the rank's work until the rank leaves.
@@ -315,7 +369,7 @@ impl Member {
                     drop(handle);
                     break;
                 }
-            } else if state.leaving && !busy {
+            } else if state.leaving && !busy && state.in_graphs == 0 {
                 let handle = state.handle.take();
                 drop(state);
                 handle.into_iter().for_each(Handle::destroy);
@@ -363,7 +417,7 @@ impl Member {
              (BURN_ROCM_COLLECTIVE_TIMEOUT sets the time, BURN_ROCM_COLLECTIVE_CHECK=1 compares the ranks' calls)",
             self.rank, self.size, self.timeout, oldest.1
         );
-        Err(timeout(oldest.1.kind.function(), detail))
+        Err(timeout(oldest.1.function(), detail))
     }
 }
 
@@ -372,6 +426,10 @@ impl Watched for Member {
         // Locked, because the thread could otherwise be between its look and its wait.
         drop(self.lock());
         self.changed.notify_all();
+    }
+
+    fn is_in_graph(&self) -> bool {
+        self.lock().in_graphs > 0
     }
 
     fn wait_until_gone(&self, until: Instant) {

@@ -1,6 +1,7 @@
 //! Collectives: groups of ranks, each of which is one device, of this process or of others.
 
 pub(crate) mod call;
+pub(crate) mod captured;
 mod compare;
 pub(crate) mod group;
 pub(crate) mod id;
@@ -45,6 +46,10 @@ use crate::settings::settings;
 /// [`Config::collective_timeout`](crate::Config::collective_timeout). Every later call returns the
 /// same error. Results of calls that had not ended are lost, so the device's next read or sync
 /// returns it too.
+///
+/// A thread that captures a graph captures its calls too
+/// ([`Device::start_capture`](crate::Device::start_capture)). All ranks capture the same calls and
+/// then replay the graphs together, each in a thread or process of its own.
 ///
 /// On CPU devices and with some libraries a call waits for the other ranks. So a thread that drives
 /// several ranks issues their calls in one [`Group`](crate::Group).
@@ -185,9 +190,9 @@ impl Communicator {
     /// # Errors
     /// Nothing is enqueued after these: `Unsupported` for a dtype that RCCL can't reduce (`i16`,
     /// `u16`, bools); `Invalid` for a range outside its buffer, on another device, or that overlaps
-    /// the other one in part; `Capture` if this thread captures a graph. After these the group has
-    /// failed: `Mismatch` if another rank made another call; `Collective` if RCCL failed, or another
-    /// rank died, left or did not come in time. The other calls return them too.
+    /// the other one in part. After these the group has failed: `Mismatch` if another rank made
+    /// another call; `Collective` if RCCL failed, or another rank died, left or did not come in time.
+    /// The other calls return them too.
     pub fn all_reduce(
         &self,
         op: ReduceOp,

@@ -4,9 +4,19 @@ use std::sync::Arc;
 
 use crate::collective::member::{Member, Running};
 use crate::device::collectives::Unjoined;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::launch::kernel::Kernel;
 use crate::memory::buffer::Buffer;
+
+const NOT_YET: &str = "captured work has not run yet";
+
+/// Refuses to ask for collectives of a graph: they run with each replay.
+fn refuse_of_graph(op: &'static str, running: &Running) -> Result<()> {
+    match running.capture {
+        None => Ok(()),
+        Some(_) => Err(Error::Capture { op, reason: "the collectives are part of a graph".into() }),
+    }
+}
 
 /// Enqueued collectives. It holds their buffers until it is joined; dropping it joins it.
 ///
@@ -33,6 +43,7 @@ impl Work {
     }
 
     /// Makes later ops of the ranks' devices wait for the collectives. The host does not wait.
+    /// Collectives of a capture are joined in it, at the latest by its end.
     ///
     /// # Errors
     /// Why they failed, if it is known by now. The device's next read or sync reports a later
@@ -45,11 +56,13 @@ impl Work {
     /// Joins, and waits on the host until the collectives have ended.
     ///
     /// # Errors
-    /// Why they failed, if they did; `Capture` if this thread captures a graph.
+    /// Why they failed, if they did; `Capture` if this thread captures a graph, or if the
+    /// collectives were captured.
     pub fn wait(mut self) -> Result<()> {
         self.wait_on_devices()?;
         for (member, running) in &self.ends {
-            member.device.refuse_captured("Work::wait", "captured work has not run yet")?;
+            member.device.refuse_captured("Work::wait", NOT_YET)?;
+            refuse_of_graph("Work::wait", running)?;
             member.wait(running)?;
         }
         Ok(())
@@ -58,9 +71,11 @@ impl Work {
     /// Whether the collectives have ended, well or not.
     ///
     /// # Errors
-    /// `Device` if HIP reports a failure of the device's work.
+    /// `Device` if HIP reports a failure of the device's work; `Capture` if the collectives were
+    /// captured.
     pub fn is_done(&self) -> Result<bool> {
         for (_, running) in &self.ends {
+            refuse_of_graph("Work::is_done", running)?;
             if !running.done.query()? {
                 return Ok(false);
             }
@@ -73,9 +88,15 @@ impl Work {
     fn wait_on_devices(&mut self) -> Result<()> {
         let mut waited = Ok(());
         for (member, running) in &self.ends {
-            let compute = &member.device.compute;
-            waited = waited.and_then(|()| compute.wait(&running.done));
-            if waited.is_err() {
+            let device = &member.device;
+            let stream = match running.capture {
+                None => &device.compute,
+                Some(_) if device.captures.number() == running.capture => device.stream(),
+                // The capture is over, and its end has joined them.
+                Some(_) => continue,
+            };
+            waited = waited.and_then(|()| stream.wait(&running.done));
+            if waited.is_err() && running.capture.is_none() {
                 // The host waits instead. The first error is the one to return.
                 let _ = running.done.synchronize();
             }

@@ -86,6 +86,11 @@ impl Captures {
         if UNCAPTURED.get() { None } else { self.own() }
     }
 
+    /// The number of the calling thread's capture, also inside [`uncaptured`].
+    pub(crate) fn number(&self) -> Option<u64> {
+        if self.any() { self.own()?.capture_number() } else { None }
+    }
+
     /// The captured stream, if the calling thread is capturing, also inside [`uncaptured`].
     fn own(&self) -> Option<&Arc<Stream>> {
         let own = self.owner.load(Ordering::Relaxed) == thread_number();

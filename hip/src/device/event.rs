@@ -13,6 +13,9 @@ pub struct Event {
     context: Arc<Context>,
     raw: hipEvent_t,
     kind: EventKind,
+    /// Whether it is a point of a capture. Nobody else gets it afterwards, because HIP does not say
+    /// when it forgets the capture.
+    captured: bool,
 }
 
 // SAFETY: "HIP APIs are thread safe" (HIP programming guide): an event's handle may be used from
@@ -25,15 +28,27 @@ impl Event {
     /// An event of this kind, recycled if one is kept.
     pub(crate) fn new(context: &Arc<Context>, kind: EventKind) -> Result<Self> {
         if let Some(raw) = context.take_event(kind) {
-            return Ok(Self { context: context.clone(), raw, kind });
+            return Ok(Self { context: context.clone(), raw, kind, captured: false });
         }
+        Self::make(context, kind)
+    }
+
+    /// An event that is recorded in a capture. Streams can wait for it only in that capture, and the
+    /// host can't ask for it.
+    pub(crate) fn of_capture(context: &Arc<Context>) -> Result<Self> {
+        let mut event = Self::make(context, EventKind::Ordering)?;
+        event.captured = true;
+        Ok(event)
+    }
+
+    fn make(context: &Arc<Context>, kind: EventKind) -> Result<Self> {
         let flags: c_uint = match kind {
             EventKind::Ordering => hip_sys::hipEventDisableTiming,
             EventKind::ToHost => hip_sys::hipEventDisableTiming | hip_sys::hipEventReleaseToSystem,
             EventKind::Timing => hip_sys::hipEventDefault,
         };
         context.bind()?;
-        let mut event = Self { context: context.clone(), raw: std::ptr::null_mut(), kind };
+        let mut event = Self { context: context.clone(), raw: std::ptr::null_mut(), kind, captured: false };
         // SAFETY: the function is HIP's; it writes one handle, owned here from then on.
         let status = unsafe { (context.hip().hipEventCreateWithFlags)(&mut event.raw, flags) };
         context.check("hipEventCreateWithFlags", status)?;
@@ -96,6 +111,12 @@ impl Drop for Event {
     fn drop(&mut self) {
         if self.raw.is_null() {
             return;
+        }
+        if self.captured {
+            // SAFETY: the function is HIP's; nobody else has the handle. The graph has the order
+            // that the event stood for, not the event.
+            let status = unsafe { (self.context.hip().hipEventDestroy)(self.raw) };
+            return self.context.record_status("hipEventDestroy", status);
         }
         // A stream that waits for this event waits for the point that was recorded before the call.
         // A later recording does not move that point.

@@ -63,6 +63,8 @@ struct Open {
     launches: u64,
     /// The device's collectives before the pass.
     before: Before,
+    /// The capture of which the pass is a part.
+    capture: Option<u64>,
 }
 
 /// An event behind the work of the ops up to this one.
@@ -74,7 +76,7 @@ struct Point {
 impl Open {
     fn op_begins(&mut self) {
         let due = match self.wanted.is_empty() {
-            true => trace::counts().launches() - self.launches >= EVERY && !self.device.compute.defers(),
+            true => trace::counts().launches() - self.launches >= EVERY && !self.device.stream().defers(),
             false => self.wanted.get(self.over).is_some_and(|&wanted| wanted <= self.op),
         };
         if due {
@@ -89,7 +91,11 @@ impl Open {
             self.over += 1;
         }
         self.launches = trace::counts().launches();
-        match self.device.compute.mark() {
+        if self.device.captures.number() != self.capture {
+            // Behind the point would be other work.
+            return;
+        }
+        match self.device.stream().mark() {
             Ok(event) => self.points.push(Point { op: self.op, event }),
             // Whoever needs this point waits for a later one.
             Err(error) => log::debug!("a pass has a point less: {error}"),
@@ -131,10 +137,9 @@ impl Pass {
     ///
     /// # Errors
     /// `Invalid` for a buffer that was used or is on another device, or if the thread has a pass
-    /// already; `Capture` if the thread captures a graph; `Device` if HIP fails.
+    /// already; `Device` if HIP fails.
     pub fn begin(device: &Arc<Device>, reserved: Vec<Arc<Buffer>>, wanted: Vec<u32>) -> Result<Self> {
         const OP: &str = "Pass::begin";
-        device.refuse_captured(OP, "other streams wait for its points")?;
         let is_new = |buffer: &Arc<Buffer>| {
             Arc::ptr_eq(buffer.device(), device) && !buffer.is_foreign() && buffer.last_use.is_never()
         };
@@ -145,10 +150,11 @@ impl Pass {
         let before = device.collectives.before_pass();
         // The first point. Earlier users of the reserved memory are enqueued before it, because the
         // pool gives memory out again only once they are.
-        let first = Point { op: 0, event: device.compute.mark()? };
+        let first = Point { op: 0, event: device.stream().mark()? };
         let number = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+        let capture = device.captures.number();
         let (device, points, launches) = (device.clone(), vec![first], trace::counts().launches());
-        let pass = Open { device, number, op: 0, points, wanted, over: 0, launches, before };
+        let pass = Open { device, number, op: 0, points, wanted, over: 0, launches, before, capture };
         OPEN.with(|open| match &mut *open.borrow_mut() {
             Some(_) => Err(Error::invalid(OP, "a thread without a pass", "a thread with one")),
             none => {
@@ -169,9 +175,9 @@ impl Pass {
         if let Some(open) = &mut open {
             open.add_point();
         }
-        let (ops, points, before) =
-            open.map_or_else(Default::default, |open| (open.op, open.points, open.before));
-        Points { pass: self.number, ops, points, reserved, before }
+        let (ops, points, before, capture) =
+            open.map_or_else(Default::default, |open| (open.op, open.points, open.before, open.capture));
+        Points { pass: self.number, ops, points, reserved, before, capture }
     }
 
     /// Takes the pass off its thread.
@@ -208,6 +214,9 @@ pub struct Points {
     reserved: Vec<Arc<Buffer>>,
     /// The device's collectives before the pass.
     pub(crate) before: Before,
+    /// The capture of which the pass was a part. Only work of the same capture can wait for its
+    /// points.
+    capture: Option<u64>,
 }
 
 impl Points {
@@ -226,6 +235,10 @@ impl Points {
     pub fn last_use<'a>(&self, buffers: impl IntoIterator<Item = &'a Arc<Buffer>>) -> Option<u32> {
         let mut last = 0;
         for buffer in buffers {
+            // A replay uses it again at any time. Within a capture, all work is of one replay.
+            if self.capture.is_none() && buffer.is_of_graph() {
+                return None;
+            }
             last = last.max(buffer.last_use.in_pass(self.pass)?);
         }
         Some(last)
@@ -238,12 +251,15 @@ impl Points {
 
     /// The first point behind everything that uses the buffers, for a stream that reads them and
     /// writes `out`. `None` if there is none, or if `out` is not one of the reserved buffers or was
-    /// used since.
+    /// used since, or if the calling thread's capture is not the pass's.
     pub(crate) fn after<'a>(
         &self,
         buffers: impl IntoIterator<Item = &'a Arc<Buffer>>,
         out: &Arc<Buffer>,
     ) -> Option<&Event> {
+        if out.device().captures.number() != self.capture {
+            return None;
+        }
         let is_reserved = self.reserved.iter().any(|buffer| Arc::ptr_eq(buffer, out));
         let last = self.last_use(buffers).filter(|_| is_reserved && out.last_use.is_never())?;
         self.find(last).map(|point| &point.event)

@@ -1,11 +1,13 @@
 //! What this crate and HIP record during a capture.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::ptr;
 
 use hip_sys::{hipGraph_t, hipGraphExec_t};
 
 use crate::device::context::Context;
+use crate::device::event::Event;
 use crate::error::{Error, Result};
 use crate::profile::work::Key;
 use crate::trace;
@@ -28,6 +30,12 @@ pub(crate) struct Recording {
     pub(crate) before: trace::Counts,
     /// What the graph runs, with how often, if the capture is profiled.
     pub(crate) work: BTreeMap<Key, u64>,
+    /// The capture's number, which no other capture has.
+    pub(crate) number: u64,
+    /// The collectives in their order. Their type is the module `collective`'s.
+    pub(crate) collectives: Vec<Box<dyn Any + Send>>,
+    /// The ends of the streams of ranks whose collectives are captured, by the ranks' numbers.
+    pub(crate) forks: BTreeMap<u64, Event>,
 }
 
 /// The graph that HIP recorded.

@@ -1,7 +1,8 @@
 //! Streams: queues of a device's work.
 
+use std::any::Any;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hip_sys::hipStream_t;
@@ -134,9 +135,13 @@ impl Stream {
         event.record_on(self.raw())
     }
 
-    /// Records a new event after the work enqueued so far, for streams to wait for.
+    /// Records a new event after the work enqueued so far, for streams to wait for. In a captured
+    /// stream it is a point of the capture.
     pub(crate) fn mark(&self) -> Result<Event> {
-        let event = Event::new(&self.context, EventKind::Ordering)?;
+        let event = match &self.recording {
+            None => Event::new(&self.context, EventKind::Ordering)?,
+            Some(_) => Event::of_capture(&self.context)?,
+        };
         self.record(&event)?;
         Ok(event)
     }
@@ -270,7 +275,9 @@ impl Stream {
     pub(crate) fn begin_capture(&self) -> Result<()> {
         let Some(begin) = self.context.hip().hipStreamBeginCapture else { return Err(no_graphs()) };
         if let Some(mut recording) = self.recording() {
-            *recording = Recording { before: trace::captured(), ..Recording::default() };
+            static LAST: AtomicU64 = AtomicU64::new(0);
+            let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+            *recording = Recording { number, before: trace::captured(), ..Recording::default() };
         }
         self.context.bind()?;
         // SAFETY: the function is HIP's, the handle is ours.
@@ -281,6 +288,13 @@ impl Stream {
     /// Ends the capture. The capture has ended even if this fails.
     pub(crate) fn end_capture(&self) -> (Recording, Result<Template<'_>>) {
         self.catch_up();
+        let forks = self.recording().map(|mut recording| std::mem::take(&mut recording.forks));
+        for end in forks.iter().flat_map(|forks| forks.values()) {
+            // HIP ends no capture that has streams which nobody waits for.
+            if let Err(error) = self.wait(end) {
+                self.spoil(error);
+            }
+        }
         let template = self.end_recording();
         let recording = self.recording().map(|mut recording| std::mem::take(&mut *recording));
         (recording.unwrap_or_default(), template)
@@ -303,6 +317,36 @@ impl Stream {
         if let Some(mut recording) = self.recording() {
             recording.kept.push(Box::new(used));
         }
+    }
+
+    /// The number of the capture in progress.
+    pub(crate) fn capture_number(&self) -> Option<u64> {
+        Some(self.recording()?.number)
+    }
+
+    /// Adds collectives to the capture. The rank with this number enqueued them on `fork`, which is
+    /// captured too because it waited for this stream. Takes over what `fork` has recorded.
+    pub(crate) fn captured_on(
+        &self,
+        fork: &Self,
+        rank: u64,
+        collectives: Vec<Box<dyn Any + Send>>,
+    ) -> Result<()> {
+        let end = fork.mark();
+        let taken = fork.recording().map(|mut recording| std::mem::take(&mut *recording));
+        if let (Some(mut own), Some(taken)) = (self.recording(), taken) {
+            own.kept.extend(taken.kept);
+            own.collectives.extend(collectives);
+            taken.work.into_iter().for_each(|(key, count)| *own.work.entry(key).or_default() += count);
+            if let Some(error) = taken.spoiled {
+                own.spoiled.get_or_insert(error);
+            }
+        }
+        let end = end.inspect_err(|error| self.spoil(error.clone()))?;
+        if let Some(mut own) = self.recording() {
+            own.forks.insert(rank, end);
+        }
+        Ok(())
     }
 
     /// Keeps the error for the end of the capture, which then gives no graph. Only the first error

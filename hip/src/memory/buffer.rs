@@ -104,10 +104,12 @@ impl Buffer {
     /// reports their use.
     #[cold]
     fn used(&self) {
-        // A replay uses it again.
-        self.lend();
         let Device { captures, pool, .. } = &*self.device;
-        match (&self.origin, captures.here()) {
+        let captured = captures.here();
+        if captured.is_none() {
+            self.lend();
+        }
+        match (&self.origin, captured) {
             (Some(Origin::Pool(block)), Some(_)) => pool.hold(block),
             (Some(Origin::Pool(block)), None) if pool.is_captured(block) => {
                 self.device.record(captures.others("the use of a captured tensor"));

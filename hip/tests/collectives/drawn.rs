@@ -184,6 +184,83 @@ fn sequence(ranks: &Ranks) {
     }
 }
 
+/// As [`sequence`], in graphs: each has one to four groups of steps, and is replayed twice. A group is
+/// joined at once, at the end of the capture, or after it.
+fn captured_sequence(ranks: &Ranks) {
+    let on = &ranks.communicator;
+    let (rank, size, device) = (on.rank(), on.size(), on.device());
+    let random = Random::from_seed(ranks.seed);
+    let mut done = 0;
+    while done < STEPS / 4 {
+        let groups: Vec<Vec<_>> = (0..1 + random.below(4))
+            .map(|_| (0..1 + random.below(3)).map(|_| Step::draw(&random, size)).collect())
+            .collect();
+        let steps: Vec<&Step> = groups.iter().flatten().collect();
+        let memory: Vec<_> = steps.iter().map(|step| step.buffers(device, rank, size)).collect();
+        let contents = |buffer: &Arc<Buffer>| {
+            let mut bytes = vec![0; buffer.len()];
+            device.read(buffer, 0, &mut bytes).unwrap();
+            bytes
+        };
+        let before: Vec<_> = memory.iter().map(|memory| [&memory.send, &memory.recv].map(contents)).collect();
+        let mut next = memory.iter();
+        let (mut late, mut later) = (Vec::new(), Vec::new());
+        device.start_capture().unwrap();
+        for steps in &groups {
+            let mut group = Group::new();
+            for (step, memory) in steps.iter().zip(&mut next) {
+                step.add(&mut group, on, memory);
+            }
+            let work = group.start().unwrap();
+            match random.below(3) {
+                0 => work.join().unwrap(),
+                1 => late.push(work),
+                _ => later.push(work),
+            }
+        }
+        late.into_iter().for_each(|work| work.join().unwrap());
+        let graph = device.stop_capture().unwrap();
+        later.into_iter().for_each(|work| work.join().unwrap());
+        for replay in 0..2 {
+            for (memory, [send, recv]) in memory.iter().zip(&before) {
+                for (buffer, bytes) in [(&memory.send, send), (&memory.recv, recv)] {
+                    let fresh = device.upload(bytes).unwrap();
+                    device.copy(&fresh, 0, buffer, 0, bytes.len()).unwrap();
+                }
+            }
+            graph.replay().unwrap();
+            for (step, memory) in steps.iter().zip(&memory) {
+                let Step { kind, op, dtype, count, root, in_place, offset, .. } = step;
+                let what = format!(
+                    "seed {}, graph of step {done}, replay {replay}, rank {rank} of {size}: {kind:?} {op:?} \
+                     {dtype:?} x {count}, root {root}, in place {in_place}, offset {offset}",
+                    ranks.seed
+                );
+                step.verify(&what, device, rank, memory);
+            }
+        }
+        done += steps.len();
+    }
+}
+
+#[test]
+fn captured_sequences_between_threads() {
+    on_threads("drawn::captured_sequences_between_threads", &[], |ranks| captured_sequence(&ranks));
+}
+
+#[test]
+fn captured_sequences_between_processes() {
+    on_processes("drawn::captured_sequences_between_processes", &[], &[], |ranks| captured_sequence(&ranks));
+}
+
+/// Captures and replays are compared too.
+#[test]
+fn captured_sequences_that_are_compared() {
+    const TEST: &str = "drawn::captured_sequences_that_are_compared";
+    let compared = [("BURN_ROCM_COLLECTIVE_CHECK", "1")];
+    on_processes(TEST, &compared, &[], |ranks| captured_sequence(&ranks));
+}
+
 #[test]
 fn sequences_between_threads() {
     on_threads("drawn::sequences_between_threads", &[], |ranks| sequence(&ranks));

@@ -11,6 +11,7 @@ mod again;
 mod computed;
 mod drawn;
 mod failures;
+mod graphs;
 mod processes;
 #[path = "../../../tests/src/random.rs"]
 mod random;

@@ -86,25 +86,35 @@ fn what_is_not_looked_at_may_be_anything() {
     });
 }
 
+/// One thread captures one rank's calls: a graph is of one device.
 #[test]
-fn a_captured_collective_is_refused() {
-    on_threads("refusals::a_captured_collective_is_refused", &[], |ranks| {
-        let on = &ranks.communicator;
-        let buffer = Arc::new(on.device().upload(&1f32.to_ne_bytes()).unwrap());
-        let part = Part::whole(&buffer);
-        on.device().start_capture().unwrap();
-        let error = on.all_reduce(ReduceOp::Sum, DType::F32, 1, part, part).map(drop).unwrap_err();
-        assert!(matches!(error, Error::Capture { op: "all_reduce", .. }), "{error}");
-        let id = UniqueId::new().unwrap();
-        let error = Communicator::new(on.device(), &id, 0, 1).unwrap_err();
-        assert!(matches!(error, Error::Capture { op: "Communicator::new", .. }), "{error}");
-        // The graph would lack the collective.
-        assert!(on.device().stop_capture().is_err());
-        on.all_reduce(ReduceOp::Sum, DType::F32, 1, part, part).unwrap().wait().unwrap();
-        let mut sum = [0; 4];
-        on.device().read(&buffer, 0, &mut sum).unwrap();
-        assert_eq!(f32::from_ne_bytes(sum), on.size() as f32);
-    });
+fn several_ranks_in_one_capture_are_refused() {
+    let Some((_, devices)) = in_child("refusals::several_ranks_in_one_capture_are_refused", &[]) else {
+        return;
+    };
+    let ranks = Communicator::local(&devices).unwrap();
+    let buffer = |on: &Communicator| Arc::new(on.device().upload(&1f32.to_ne_bytes()).unwrap());
+    let buffers: Vec<_> = ranks.iter().map(buffer).collect();
+    let start = || {
+        let mut group = Group::new();
+        for (on, buffer) in ranks.iter().zip(&buffers) {
+            let part = Part::whole(buffer);
+            group.all_reduce(on, ReduceOp::Sum, DType::F32, 1, part, part).unwrap();
+        }
+        group.start()
+    };
+    devices[0].start_capture().unwrap();
+    let error = start().map(drop).unwrap_err();
+    assert!(matches!(error, Error::Capture { op: "all_reduce", .. }), "{error}");
+    let id = UniqueId::new().unwrap();
+    let error = Communicator::new(&devices[0], &id, 0, 1).unwrap_err();
+    assert!(matches!(error, Error::Capture { op: "Communicator::new", .. }), "{error}");
+    // The graph would lack the collectives.
+    assert!(devices[0].stop_capture().is_err());
+    start().unwrap().wait().unwrap();
+    let mut sum = [0; 4];
+    devices[0].read(&buffers[0], 0, &mut sum).unwrap();
+    assert_eq!(f32::from_ne_bytes(sum), ranks.len() as f32);
 }
 
 #[test]

@@ -192,7 +192,7 @@ impl<B: Backend> Trained<B> for ResNet18<B> {
 /// Four pre-norm transformer layers with 768 features, 12 heads and GELU, over sequences of 512.
 #[derive(Module, Debug)]
 pub(crate) struct Transformer<B: Backend> {
-    encoder: TransformerEncoder<B>,
+    pub(crate) encoder: TransformerEncoder<B>,
 }
 
 impl<B: Backend> Trained<B> for Transformer<B> {

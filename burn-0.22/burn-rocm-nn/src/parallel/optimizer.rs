@@ -95,7 +95,8 @@ impl ShardedOptimizer {
     ///
     /// # Panics
     /// With `Invalid` if they are not, or if a gradient does not fit its parameter; with `Collective`
-    /// or `Mismatch` if the ranks fail or differ; with `Capture` in a capture.
+    /// or `Mismatch` if the ranks fail or differ; with `Capture` in a capture before which this
+    /// optimizer has taken no step with these parameters.
     pub fn step<M: Module>(&mut self, lr: f64, module: M, grads: GradientsParams, share: Share) -> M {
         let _op = trace::op("nn_sharded_step", || "");
         let mut take = Take::new(grads);

@@ -3,11 +3,12 @@
 //! A checkpoint is a folder. `rank-N.safetensors` has the pieces of rank `N`: flat tensors with names
 //! `PARAMETER.KIND.BEGIN`, where `PARAMETER` is the parameter's index in the order of the model,
 //! `KIND` is `value` or the number of a state tensor, and `BEGIN` is the piece's first element. So a
-//! reader needs to know nothing of how the writers divided the parameters. `index.json` lists the
+//! reader needs to know nothing of how the writers divided the parameters. The file's metadata has the
+//! XXH3 hash of each piece's bytes, and a reader checks every piece that it reads. `index.json` lists the
 //! parameters and says how many ranks have written. Rank 0 writes it after all ranks have written
 //! their files, and then gives the folder its final name. So a folder of that name is whole.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -19,10 +20,11 @@ use burn_rocm::fused::{one_value, read_all, upload};
 use burn_rocm::{ReduceOp, RocmError, RocmTensor};
 use safetensors::tensor::{Dtype, Metadata, TensorView, serialize_to_file};
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::sharded::{Bucket, Sharded};
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const INDEX: &str = "index.json";
 
 /// What a checkpoint holds.
@@ -81,6 +83,7 @@ impl Sharded {
             parts.push((bucket.wide(), self.pieces(bucket), kinds));
         }
         let mut views = Vec::new();
+        let mut sums = HashMap::new();
         for (dtype, pieces, kinds) in &parts {
             let size = dtype.size();
             for Piece { parameter, elements, at } in pieces {
@@ -88,11 +91,13 @@ impl Sharded {
                     let bytes = &data.as_bytes()[at * size..(at + elements.len()) * size];
                     let view = TensorView::new(to_file(*dtype)?, vec![elements.len()], bytes);
                     let view = view.map_err(|error| failed(path, &error))?;
-                    views.push((name(*parameter, kind, elements.start), view));
+                    let name = name(*parameter, kind, elements.start);
+                    sums.insert(name.clone(), sum(bytes));
+                    views.push((name, view));
                 }
             }
         }
-        serialize_to_file(views, None, path).map_err(|error| failed(path, &error))?;
+        serialize_to_file(views, Some(sums), path).map_err(|error| failed(path, &error))?;
         on_disk(path)
     }
 
@@ -256,6 +261,8 @@ struct Found {
     file: usize,
     /// The place of the first byte in the file.
     at: u64,
+    /// The hash of its bytes.
+    sum: String,
 }
 
 impl Catalogue {
@@ -270,7 +277,10 @@ impl Catalogue {
                 };
                 let len: usize = info.shape.iter().product();
                 let at = begin + info.data_offsets.0 as u64;
-                let found = Found { elements: start..start + len, dtype: info.dtype, file: rank, at };
+                let Some(sum) = metadata.metadata().as_ref().and_then(|sums| sums.get(&name)).cloned() else {
+                    return Err(failed(&path, &format!("no hash of {name}")));
+                };
+                let found = Found { elements: start..start + len, dtype: info.dtype, file: rank, at, sum };
                 catalogue.pieces.entry((parameter, kind)).or_default().push(found);
             }
             catalogue.paths.push(path);
@@ -301,13 +311,20 @@ impl Catalogue {
             if piece.dtype != to_file(dtype)? {
                 return Err(failed(path, &format!("{:?} for {}", piece.dtype, dtype.name())));
             }
-            let part = &mut into[(first - elements.start) * size..(last - elements.start) * size];
-            let at = piece.at + ((first - piece.elements.start) * size) as u64;
+            // Whole, for its hash. As many ranks as have written read no more than they need.
+            let mut whole = vec![0; piece.elements.len() * size];
             let read = File::open(path).and_then(|mut file| {
-                file.seek(SeekFrom::Start(at))?;
-                file.read_exact(part)
+                file.seek(SeekFrom::Start(piece.at))?;
+                file.read_exact(&mut whole)
             });
             read.map_err(|error| failed(path, &error))?;
+            if sum(&whole) != piece.sum {
+                let what = name(parameter, kind, piece.elements.start);
+                return Err(failed(path, &format!("bytes of {what} that are not those of its hash")));
+            }
+            let from = (first - piece.elements.start) * size;
+            let part = &mut into[(first - elements.start) * size..(last - elements.start) * size];
+            part.copy_from_slice(&whole[from..from + part.len()]);
             next = last;
         }
         match next == elements.end {
@@ -384,6 +401,11 @@ fn partial(folder: &Path) -> Result<PathBuf, RocmError> {
     let mut name = name.to_owned();
     name.push(".partial");
     Ok(folder.with_file_name(name))
+}
+
+/// The hash of a piece's bytes, as the file has it.
+fn sum(bytes: &[u8]) -> String {
+    format!("{:016x}", xxh3_64(bytes))
 }
 
 fn file_name(rank: usize) -> String {

@@ -2,7 +2,6 @@
 
 use burn_backend::{DType, TensorMetadata};
 use burn_rocm::fused::{one_value, pack, read_all, repeated, scale, unpack};
-use burn_rocm::graph::is_capturing;
 use burn_rocm::{Communicator, Pass, PassPoints, Pending, ReduceOp, RocmError, RocmTensor};
 
 /// A parameter that every rank has. Its gradient has this shape and dtype.
@@ -136,7 +135,7 @@ impl Buckets {
         // Those of an earlier pass whose gradients were not reduced.
         self.passed = None;
         let device = self.communicator.device();
-        if !self.overlap || self.communicator.size() == 1 || is_capturing() {
+        if !self.overlap || self.communicator.size() == 1 {
             return Ok(run());
         }
         self.plan(entries)?;

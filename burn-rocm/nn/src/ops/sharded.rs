@@ -5,6 +5,7 @@ use burn_backend::{DType, TensorMetadata};
 use burn_rocm::fused::amp::cast_all;
 use burn_rocm::fused::optim::{Clip, Rule, State, Step, norm, scale_to_norm};
 use burn_rocm::fused::{flat, one_value, pack, pack_range, repeated, scale, unpack};
+use burn_rocm::graph::{is_capturing, is_of_graph};
 use burn_rocm::{Communicator, Pending, ReduceOp, RocmError, RocmTensor};
 
 use super::parallel::{Entry, aligned_first};
@@ -38,6 +39,9 @@ pub(super) struct Bucket {
     /// All parts as the last step left them. The model's parameters are views of it, unless
     /// something else has replaced them.
     gathered: Option<RocmTensor>,
+    /// The memory that the next gathering writes, because a graph reads the parameters from it. It is
+    /// that of `gathered`. Otherwise the parameters get new memory.
+    into: Option<RocmTensor>,
     /// This rank's part in f32, if the parameters are f16 or bf16.
     master: Option<RocmTensor>,
     /// This rank's part, updated, until it is gathered.
@@ -108,7 +112,10 @@ impl Sharded {
                     cast_all(vec![part], bucket.dtype)?.remove(0)
                 }
             };
-            running.push(self.communicator.all_gather(sent)?);
+            running.push(match bucket.into.take() {
+                Some(into) => self.communicator.all_gather_into(&into, sent)?,
+                None => self.communicator.all_gather(sent)?,
+            });
         }
         for (bucket, running) in self.buckets.iter_mut().zip(running) {
             bucket.gathered = Some(flat(running.join()?)?);
@@ -242,7 +249,7 @@ impl Sharded {
         if let Err(error) = result.and_then(|()| step.run()) {
             // The next step takes the parameters from the model.
             for bucket in &mut self.buckets {
-                (bucket.updated, bucket.master, bucket.gathered) = (None, None, None);
+                (bucket.updated, bucket.master, bucket.gathered, bucket.into) = (None, None, None, None);
             }
             return Err(error);
         }
@@ -264,10 +271,30 @@ impl Sharded {
 
     /// [`value`](Self::value), which the caller alone holds afterwards.
     fn own_part(&mut self, index: usize, params: &[RocmTensor]) -> Result<RocmTensor, RocmError> {
+        let into = self.in_place(index, params)?;
         let part = self.value(index, params)?;
         let bucket = &mut self.buckets[index];
-        (bucket.gathered, bucket.master) = (None, None);
+        (bucket.gathered, bucket.master, bucket.into) = (None, None, into);
         Ok(part)
+    }
+
+    /// The memory of a bucket's parameters, if the step must leave them there: a replay starts from
+    /// the same memory again.
+    fn in_place(&self, index: usize, params: &[RocmTensor]) -> Result<Option<RocmTensor>, RocmError> {
+        let bucket = &self.buckets[index];
+        let own: Vec<RocmTensor> = bucket.members.iter().map(|&member| params[member].clone()).collect();
+        let kept = match &bucket.gathered {
+            Some(all) if self.are_views(index, all, &own)? => Some(all.clone()),
+            _ => None,
+        };
+        if !is_capturing() {
+            return Ok(kept.filter(is_of_graph));
+        }
+        let has_master = bucket.wide() == bucket.dtype || bucket.master.is_some();
+        kept.filter(|_| has_master).map(Some).ok_or_else(|| RocmError::Capture {
+            op: "ShardedOptimizer::step",
+            reason: "the parameters are not those of this optimizer's last step: take a step first".into(),
+        })
     }
 
     /// This rank's part of a bucket's parameters, in the dtype in which it is updated.
@@ -330,7 +357,16 @@ fn buckets(entries: &[Entry], bytes: usize, ranks: usize) -> Vec<Bucket> {
         let elements: usize = members.iter().map(|&member| entries[member].elements()).sum();
         // Each part begins at a multiple of 16 bytes.
         let part = elements.div_ceil(ranks).next_multiple_of(16 / dtype.size());
-        Bucket { dtype, members, part, gathered: None, master: None, updated: None, state: State::default() }
+        Bucket {
+            dtype,
+            members,
+            part,
+            gathered: None,
+            into: None,
+            master: None,
+            updated: None,
+            state: State::default(),
+        }
     };
     full.into_iter().filter(|(_, members)| !members.is_empty()).map(bucket).collect()
 }

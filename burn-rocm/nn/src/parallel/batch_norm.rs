@@ -3,8 +3,9 @@
 use burn::module::{Module, Param, RunningState};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
+use burn::tensor::ops::FloatTensor;
 use burn_rocm::fused::{self, BatchStatistics};
-use burn_rocm::{Communicator, ReduceOp, RocmError, RocmTensor};
+use burn_rocm::{Communicator, ReduceOp, RocmError, RocmTensor, graph};
 
 use crate::BatchNorm;
 use crate::fuse::{Route, primitive, refuse, wrap};
@@ -65,14 +66,21 @@ impl<B: Backend> SyncBatchNorm<B> {
             .unwrap_or_else(|| refuse("SyncBatchNorm", "the backend Rocm", std::any::type_name::<B>()));
         let device = input.device();
         let [mean, variance] = [&self.running_mean, &self.running_var]
-            .map(|state| primitive(state.value_sync().to_device(&device).detach()));
-        let op =
-            SyncBatchNormTrain { momentum: self.momentum, epsilon: self.epsilon, ranks: self.ranks.clone() };
+            // An update before a capture is not part of it.
+            .map(|state| graph::uncaptured(|| state.value_sync()))
+            .map(|value| primitive(value.to_device(&device).detach()));
+        // In a graph's memory they stay, because the next replay goes on with them.
+        let is_of_graph = |value: &FloatTensor<B>| graph::is_of_graph(&route.inner(value.clone()));
+        let in_place = graph::is_capturing() || [&mean, &variance].into_iter().any(is_of_graph);
+        let (momentum, epsilon, ranks) = (self.momentum, self.epsilon, self.ranks.clone());
+        let op = SyncBatchNormTrain { momentum, epsilon, ranks, in_place };
         let [gamma, beta] = [&self.gamma, &self.beta].map(|param| primitive(param.val()));
         let (output, saved) = route.apply(op, [primitive(input), gamma, beta, mean, variance]);
         let [_, _, _, mean, variance] = saved.try_into().expect("`SyncBatchNormTrain` saves five");
-        self.running_mean.update(route.constant(mean));
-        self.running_var.update(route.constant(variance));
+        if !in_place {
+            self.running_mean.update(route.constant(mean));
+            self.running_var.update(route.constant(variance));
+        }
         wrap(output)
     }
 
@@ -96,6 +104,8 @@ struct SyncBatchNormTrain {
     momentum: f64,
     epsilon: f64,
     ranks: Communicator,
+    /// Whether the running statistics are written where they are.
+    in_place: bool,
 }
 
 impl Op<5> for SyncBatchNormTrain {
@@ -107,7 +117,18 @@ impl Op<5> for SyncBatchNormTrain {
         [true, true, false, false, false]
     }
 
-    fn forward(&self, [x, gamma, beta, mean, variance]: [RocmTensor; 5]) -> Result<Applied, RocmError> {
+    fn forward(&self, inputs: [RocmTensor; 5]) -> Result<Applied, RocmError> {
+        // Otherwise the other ranks wait for this one.
+        self.normalise(inputs).inspect_err(|_| self.ranks.abort())
+    }
+
+    fn backward(&self, grad: RocmTensor, kept: Kept<5>, _: [bool; 5]) -> Gradients<5> {
+        self.gradients(grad, kept).inspect_err(|_| self.ranks.abort())
+    }
+}
+
+impl SyncBatchNormTrain {
+    fn normalise(&self, [x, gamma, beta, mean, variance]: [RocmTensor; 5]) -> Result<Applied, RocmError> {
         let elements = match x.dims() {
             [_, 0, ..] | [] | [_] => 0,
             dims => x.len() / dims[1],
@@ -136,12 +157,21 @@ impl Op<5> for SyncBatchNormTrain {
         let moments = of.mean_and_variance()?;
         let output = fused::batch_norm_infer(x, gamma, beta, moments.clone(), self.epsilon)?;
         let [new_mean, new_variance] = moments;
-        let new_mean = fused::running_after(mean, new_mean, self.momentum)?;
-        let new_variance = fused::running_after(variance, new_variance, self.momentum)?;
-        Ok((output, vec![of.normal, of.moments, of.count, new_mean, new_variance]))
+        let new_mean = fused::running_after(mean.clone(), new_mean, self.momentum)?;
+        let new_variance = fused::running_after(variance.clone(), new_variance, self.momentum)?;
+        let mut saved = vec![of.normal, of.moments, of.count];
+        if self.in_place {
+            // Where the next replay finds them.
+            graph::write(&mean, new_mean)?;
+            graph::write(&variance, new_variance)?;
+            saved.extend([mean, variance]);
+        } else {
+            saved.extend([new_mean, new_variance]);
+        }
+        Ok((output, saved))
     }
 
-    fn backward(&self, grad: RocmTensor, mut kept: Kept<5>, _: [bool; 5]) -> Gradients<5> {
+    fn gradients(&self, grad: RocmTensor, mut kept: Kept<5>) -> Gradients<5> {
         let [x, gamma] = kept.first();
         let [normal, moments, count, _, _] = kept.saved.try_into().expect("five are saved");
         let of = BatchStatistics { normal, moments, count };

@@ -36,8 +36,10 @@ use crate::optim::OptimizerConfig;
 /// ```
 ///
 /// Leave [`with_overlap`](DataParallel::with_overlap) off: it reserves memory for buckets that this
-/// optimizer does not use. An error of one rank, such as a gradient that does not fit, leaves the other
-/// ranks waiting, as [with all collectives](super): drop the communicator then.
+/// optimizer does not use. [`new`](Self::new) warns of that and changes nothing, because the same
+/// `DataParallel` may reduce another model's gradients. An error of one rank, such as a gradient that
+/// does not fit, leaves the other ranks waiting, as [with all collectives](super): drop the
+/// communicator then.
 ///
 /// If something other than the last step has set the parameters (a record, for instance), the next
 /// step begins with these, and drops the f32 copies.
@@ -94,7 +96,8 @@ impl ShardedOptimizer {
     ///
     /// # Panics
     /// With `Invalid` if they are not, or if a gradient does not fit its parameter; with `Collective`
-    /// or `Mismatch` if the ranks fail or differ; with `Capture` in a capture.
+    /// or `Mismatch` if the ranks fail or differ; with `Capture` in a capture before which this
+    /// optimizer has taken no step with these parameters.
     pub fn step<B: AutodiffBackend, M: AutodiffModule<B>>(
         &mut self,
         lr: f64,
@@ -140,8 +143,9 @@ impl ShardedOptimizer {
     /// must call this.
     ///
     /// # Errors
-    /// `Config` if the folder is no checkpoint, is not whole, or is of other parameters (their number,
-    /// shapes and dtypes) or another optimizer; else as [`save`](Self::save).
+    /// `Config` if the folder is no checkpoint, is not whole, has bytes that are not those of their
+    /// hash, or is of other parameters (their number, shapes and dtypes) or another optimizer; else as
+    /// [`save`](Self::save).
     pub fn load<B: AutodiffBackend, M: AutodiffModule<B>>(
         &mut self,
         folder: impl AsRef<Path>,

@@ -167,6 +167,12 @@ fn damaged_and_foreign_checkpoints_are_refused() {
         let bytes = fs::read(path).unwrap();
         fs::write(path, &bytes[..bytes.len() - 3]).unwrap();
     };
+    // A bit of the last tensor's last element.
+    let flip = |path: &Path| {
+        let mut bytes = fs::read(path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(path, &bytes).unwrap();
+    };
     let edit = |path: &Path, from: &str, to: &str| {
         let path = path.join("index.json");
         let text = fs::read_to_string(&path).unwrap();
@@ -178,12 +184,13 @@ fn damaged_and_foreign_checkpoints_are_refused() {
         (damage("no-index", &|path| fs::remove_file(path.join("index.json")).unwrap()), "index.json"),
         (damage("no-file", &|path| fs::remove_file(path.join(&last)).unwrap()), &last),
         (damage("cut", &|path| cut(&path.join(&last))), &last),
+        (damage("bit", &|path| flip(&path.join(&last))), "hash"),
         (damage("empty", &|path| fs::write(path.join(&last), "").unwrap()), &last),
         (
             damage("fewer", &|path| edit(path, &format!(": {count}"), &format!(": {}", count - 1))),
             "none from",
         ),
-        (damage("version", &|path| edit(path, "\"version\": 1", "\"version\": 2")), "version"),
+        (damage("version", &|path| edit(path, "\"version\": 2", "\"version\": 1")), "version"),
         (damage("other", &|path| edit(path, "adam", "sgd")), "optimizer"),
         (damage("decoupled", &|path| edit(path, "adam", "adamw")), "optimizer"),
         (damage("shape", &|path| edit(path, "9", "8")), "parameter 0"),

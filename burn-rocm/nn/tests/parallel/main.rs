@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod batch_norm;
+mod captured;
 mod checkpoint;
 mod failures;
 mod gradients;
@@ -26,7 +27,8 @@ use burn_rocm_tests::again;
 pub(crate) type Inner = Rocm<f64>;
 pub(crate) type B = Autodiff<Inner>;
 
-/// Runs a test in processes with two and with four devices. In such a process, returns the number.
+/// Runs a test in processes with two and with four devices. In such a process, returns the number. If
+/// `BURN_ROCM_PROVIDER` names another provider, returns the number of its devices instead.
 ///
 /// A collective that never ends is an error after 20 seconds there.
 pub(crate) fn devices(test: &str) -> Option<usize> {
@@ -38,6 +40,9 @@ pub(crate) fn devices_with(test: &str, more: &[(&str, &str)]) -> Option<usize> {
     const DEVICES: &str = "BURN_ROCM_CPU_DEVICES";
     if let Ok(count) = std::env::var(DEVICES) {
         return Some(count.parse().unwrap());
+    }
+    if std::env::var("BURN_ROCM_PROVIDER").is_ok_and(|provider| !["", "cpu"].contains(&provider.as_str())) {
+        return Some(RocmDevice::all().unwrap().len());
     }
     for count in ["2", "4"] {
         let environment =

@@ -11,7 +11,7 @@ use super::id::{self, Id};
 use super::remote::Connection;
 use super::{Failure, Outcome};
 use crate::numeric::device::is_device_memory;
-use crate::runtime::{Handles, current_index, in_order};
+use crate::runtime::{Captured, Handles, current_index, in_order};
 use crate::settings::Failure as Asked;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use hip_provider::require;
@@ -48,6 +48,10 @@ struct Posted {
     rank: Arc<Rank>,
     call: Call,
     memory: Memory,
+    /// The rank's handle.
+    comm: usize,
+    /// The stream, if it is captured.
+    captured: Option<Captured>,
 }
 
 /// How a posted call is waited for.
@@ -138,7 +142,7 @@ impl Posted {
     /// # Safety
     /// The memory is the call's until [`Posted::finish`] has returned.
     unsafe fn post(&self) -> Outcome<Receipt> {
-        let Self { rank, call, memory } = self;
+        let Self { rank, call, memory, .. } = self;
         // SAFETY: the caller's memory.
         unsafe {
             match &rank.seat {
@@ -190,6 +194,31 @@ unsafe fn run(calls: &[Posted]) -> Outcome {
     outcome
 }
 
+/// Runs calls that were issued together, or records them if their stream is captured.
+///
+/// # Safety
+/// Each call's memory is its own until this returns, or while a graph with the calls runs.
+unsafe fn run_or_record(calls: Vec<Posted>) -> Outcome {
+    let Some(first) = calls.first() else { return Ok(()) };
+    let stream = first.captured.clone();
+    let usage = "calls that are issued together must be in one captured stream, or in none";
+    let same = calls.iter().all(|call| call.captured == stream);
+    require(same, Failure::new(ncclInvalidUsage, usage))?;
+    let Some(stream) = stream else {
+        // SAFETY: the caller's memory, here and below.
+        return unsafe { run(&calls) };
+    };
+    let again = move || {
+        // A rank may have left since the capture.
+        let here = calls.iter().all(|call| RANKS.get(call.comm).is_some());
+        // SAFETY: as above.
+        here && unsafe { run(&calls) }.is_ok()
+    };
+    // SAFETY: the work holds ranks, which any thread may use, values, and the caller's memory.
+    unsafe { stream.record(again) };
+    Ok(())
+}
+
 /// Checks a call and makes it, or adds it to the thread's group.
 ///
 /// # Safety
@@ -214,13 +243,14 @@ unsafe fn collective(
             buffer(send, call.sent(rank.rank, rank.size), "the send buffer")?;
             buffer(recv, call.received(rank.rank, rank.size), "the receive buffer")?;
             // Waits for the stream's work, and reports the failure of an earlier kernel.
-            let device = in_order(stream).map_err(|status| {
+            let (device, captured) = in_order(stream).map_err(|status| {
                 let text = format!("{call}: the stream can't run it: HIP status {status}");
                 Failure::new(ncclUnhandledCudaError, text)
             })?;
             let other = format!("{call}: a stream of device {device} for a rank on device {}", rank.device);
             require(device == rank.device, argument(other))?;
-            Ok(Posted { rank, call, memory: Memory { send: send.cast(), recv: recv.cast() } })
+            let memory = Memory { send: send.cast(), recv: recv.cast() };
+            Ok(Posted { rank, call, memory, comm: comm as usize, captured })
         };
         let posted: Outcome<Posted> = checked();
         GROUP
@@ -236,7 +266,7 @@ unsafe fn collective(
                 }
             })
             // SAFETY: the caller's buffers, which stay until the call returns or its group ends.
-            .and_then(|calls: Vec<Posted>| unsafe { run(&calls) })
+            .and_then(|calls: Vec<Posted>| unsafe { run_or_record(calls) })
     })
 }
 
@@ -476,6 +506,6 @@ unsafe extern "C" fn ncclGroupEnd() -> ncclResult_t {
         })?;
         ended.failure.map_or(Ok(()), Err)?;
         // SAFETY: the callers' buffers, which they keep until the group has ended.
-        unsafe { run(&ended.calls) }
+        unsafe { run_or_record(ended.calls) }
     })
 }

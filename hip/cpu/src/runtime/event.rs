@@ -3,7 +3,7 @@
 
 use super::{
     Handles, Host,
-    capture::Capture,
+    capture::{Capture, Mark},
     device::current,
     late,
     stream::{STREAMS, Stream, behind, on_stream, ordered, place},
@@ -15,7 +15,7 @@ use hip_sys::*;
 use std::{
     ffi::{c_int, c_uint},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
     time::Instant,
@@ -27,11 +27,22 @@ struct Event {
     recorded: Mutex<Option<Instant>>,
     /// In late mode, the place of its recording.
     point: Mutex<Option<late::Point>>,
+    /// The place in a capture, if it was recorded in one.
+    captured: Mutex<Option<Mark>>,
     /// How often the host asked for it since.
     asked: AtomicU32,
 }
 
 impl Event {
+    fn captured(&self) -> MutexGuard<'_, Option<Mark>> {
+        self.captured.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses a call of the host: the event is not recorded until the graph runs, and not even then.
+    fn refuse_captured(&self) -> Status {
+        require(self.captured().is_none(), hipErrorCapturedEvent)
+    }
+
     fn point(&self) -> Option<late::Point> {
         *self.point.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -81,10 +92,16 @@ impl Streams for Host {
         on_stream(std::ptr::null_mut(), |_| Ok(()))
     }
 
-    /// Does not wait, because a recorded event has passed, except in late mode. It does not belong to a capture,
-    /// so a captured stream can't wait for it.
+    /// Does not wait, because a recorded event has passed, except in late mode. A captured stream can
+    /// only wait for an event of its capture.
     unsafe fn wait_for(stream: hipStream_t, event: hipEvent_t) -> Status {
         let event = get(event)?;
+        if let Some(mark) = &*event.captured() {
+            // The default stream can't be captured.
+            let known = STREAMS.get(stream as usize).ok_or(hipErrorStreamCaptureImplicit)?;
+            let _order = known.device.lock();
+            return known.capture.wait(stream, mark);
+        }
         let place = place(stream, hipErrorContextIsDestroyed)?;
         place.refuse(hipErrorStreamCaptureIsolation)?;
         if let Some(point) = event.point() {
@@ -103,6 +120,7 @@ impl Streams for Host {
             timed: flags & hipEventDisableTiming == 0,
             recorded: Mutex::new(None),
             point: Mutex::new(None),
+            captured: Mutex::new(None),
             asked: AtomicU32::new(0),
         }));
         Ok(handle as hipEvent_t)
@@ -112,14 +130,18 @@ impl Streams for Host {
         EVENTS.remove(event as usize).map(|_| ()).ok_or(hipErrorContextIsDestroyed)
     }
 
-    /// Unlike AMD's, a captured stream here refuses events, because a graph here has no branches.
     unsafe fn record(event: hipEvent_t, stream: hipStream_t) -> Status {
         let event = get(event)?;
         require(!Failure::EventRecord.is_asked(), hipErrorOutOfMemory)?;
         let place = place(stream, hipErrorContextIsDestroyed)?;
-        place.refuse(hipErrorStreamCaptureUnsupported)?;
-        ordered(&place, |device| {
-            require(device.index == event.device, hipErrorInvalidHandle)?;
+        require(place.device.index == event.device, hipErrorInvalidHandle)?;
+        let mark = place.mark();
+        let is_captured = mark.is_some();
+        *event.captured() = mark;
+        if is_captured {
+            return Ok(());
+        }
+        ordered(&place, |_| {
             let point = (late::is_on() && !stream.is_null()).then(|| late::end_of(stream));
             *event.point.lock().unwrap_or_else(PoisonError::into_inner) = point;
             event.asked.store(0, Ordering::Relaxed);
@@ -130,6 +152,7 @@ impl Streams for Host {
 
     unsafe fn query(event: hipEvent_t) -> Status {
         let event = get(event)?;
+        event.refuse_captured()?;
         let Some(point) = event.point() else { return Ok(()) };
         let _order = late::lock();
         if event.asked.fetch_add(1, Ordering::Relaxed) >= ASKED {
@@ -139,7 +162,9 @@ impl Streams for Host {
     }
 
     unsafe fn synchronize_event(event: hipEvent_t) -> Status {
-        if let Some(point) = get(event)?.point() {
+        let event = get(event)?;
+        event.refuse_captured()?;
+        if let Some(point) = event.point() {
             let _order = late::lock();
             late::run_to(point);
         }
@@ -149,6 +174,7 @@ impl Streams for Host {
     unsafe fn elapsed(start: hipEvent_t, stop: hipEvent_t) -> Status<f32> {
         let time = |event: hipEvent_t| {
             let event = get(event)?;
+            event.refuse_captured()?;
             let recorded = *event.recorded.lock().unwrap_or_else(PoisonError::into_inner);
             recorded.filter(|_| event.timed).map(|at| (at, event.device)).ok_or(hipErrorInvalidHandle)
         };

@@ -1,9 +1,10 @@
-//! Graphs: the work that was recorded in a captured stream. Each launch runs it in its order.
+//! Graphs: the work that was recorded in captured streams. Each launch runs it in its order.
 
 use super::{
     Handles, Host,
     capture::Work,
     device::Device,
+    late,
     stream::{STREAMS, behind, place},
 };
 use crate::settings::Failure;
@@ -29,10 +30,14 @@ impl Graphs for Host {
         stream.capture.begin(mode)
     }
 
-    unsafe fn end_capture(stream: hipStream_t) -> Status<hipGraph_t> {
-        let stream = STREAMS.get(stream as usize).ok_or(hipErrorContextIsDestroyed)?;
+    unsafe fn end_capture(handle: hipStream_t) -> Status<hipGraph_t> {
+        let stream = STREAMS.get(handle as usize).ok_or(hipErrorContextIsDestroyed)?;
         let _order = stream.device.lock();
-        let work = stream.capture.end()?;
+        let work = stream.capture.end(handle, |other, leave| {
+            if let Some(other) = STREAMS.get(other) {
+                leave(&other.capture);
+            }
+        })?;
         require(!Failure::EndCapture.is_asked(), hipErrorStreamCaptureInvalidated)?;
         Ok(GRAPHS.insert(Arc::new(Graph { device: stream.device, work })) as hipGraph_t)
     }
@@ -49,7 +54,19 @@ impl Graphs for Host {
         require(place.device.index == graph.device.index, hipErrorInvalidValue)?;
         // Graphs within graphs are not supported, because this project does not use them.
         place.refuse(hipErrorStreamCaptureUnsupported)?;
-        behind(&place, || require(graph.work.iter().all(|work| work.run()), hipErrorLaunchFailure))
+        let mut order = None;
+        behind(&place, || Ok(()))?;
+        for work in &graph.work {
+            // Late mode has one lock for all devices, and other devices need it.
+            let held = work.waits() && late::is_on();
+            if held {
+                order = None;
+            } else if order.is_none() {
+                order = Some(place.device.lock());
+            }
+            require(work.run(), hipErrorLaunchFailure)?;
+        }
+        Ok(())
     }
 
     unsafe fn destroy_exec(exec: hipGraphExec_t) -> Status {

@@ -33,7 +33,7 @@ pub(crate) use {
     late::run_first,
     memory::check_range,
     pool::{parallel, parallel_ranges, threads},
-    stream::{in_order, on_stream},
+    stream::{Captured, in_order, on_stream},
 };
 
 use hip_provider::runtime::table;

@@ -3,7 +3,7 @@
 
 use super::{
     Handles,
-    capture::{Capture, take_down},
+    capture::{Capture, Mark, Work, take_down},
     device::{Device, current},
     late,
 };
@@ -32,6 +32,11 @@ impl Place {
     pub(super) fn refuse(&self, status: hipError_t) -> Status {
         self.captured.as_ref().map_or(Ok(()), |stream| stream.capture.refuse(status))
     }
+
+    /// If the stream is captured: its place in the capture.
+    pub(super) fn mark(&self) -> Option<Mark> {
+        self.captured.as_ref()?.capture.mark(self.stream)
+    }
 }
 
 /// The place where a stream's work goes. For the default stream it is the current device. `missing`
@@ -50,7 +55,7 @@ pub(super) fn ordered(place: &Place, work: impl FnOnce(&'static Device) -> Statu
     let _order = place.device.lock();
     place.device.check()?;
     match &place.captured {
-        Some(stream) => stream.capture.take_down(|| work(place.device)),
+        Some(stream) => stream.capture.take_down(place.stream, || work(place.device)),
         None if !late::is_on() => work(place.device),
         None if place.stream.is_null() => {
             late::run_all();
@@ -82,11 +87,39 @@ pub(crate) fn on_stream(stream: hipStream_t, work: impl FnOnce(&'static Device) 
     ordered(&place(stream, hipErrorContextIsDestroyed)?, work)
 }
 
-/// Waits for a stream's work, and returns the index of its device. A captured stream refuses: the
-/// caller's work can't be captured.
-pub(crate) fn in_order(stream: hipStream_t) -> Status<usize> {
+/// A captured stream, for work that waits for other devices.
+#[derive(Clone)]
+pub(crate) struct Captured {
+    stream: Arc<Stream>,
+    handle: usize,
+}
+
+impl PartialEq for Captured {
+    fn eq(&self, other: &Self) -> bool {
+        self.handle == other.handle
+    }
+}
+
+impl Captured {
+    /// Records work that returns whether it succeeded. Each launch of the graph runs it.
+    ///
+    /// # Safety
+    /// As for [`enqueue`](super::enqueue).
+    pub(crate) unsafe fn record(&self, work: impl Fn() -> bool + 'static) {
+        // SAFETY: the caller's promise.
+        let work = unsafe { Work::waiting(work) };
+        self.stream.capture.record(self.handle as hipStream_t, vec![work]);
+    }
+}
+
+/// For work that waits for other devices: waits for a stream's work, and returns the index of its
+/// device. If the stream is captured, returns it instead of waiting.
+pub(crate) fn in_order(stream: hipStream_t) -> Status<(usize, Option<Captured>)> {
     let place = place(stream, hipErrorContextIsDestroyed)?;
-    place.refuse(hipErrorStreamCaptureUnsupported)?;
+    let index = place.device.index;
+    if let Some(captured) = place.captured {
+        return Ok((index, Some(Captured { stream: captured, handle: stream as usize })));
+    }
     behind(&place, || Ok(()))?;
-    Ok(place.device.index)
+    Ok((index, None))
 }

@@ -1,0 +1,90 @@
+//! Several devices: all-reduces, data parallel training steps with the same batch on each device, and
+//! a transformer whose layers are divided among them.
+
+mod reduced;
+mod steps;
+mod tensor;
+mod torch;
+
+use std::sync::{Barrier, OnceLock};
+use std::time::Instant;
+
+use burn_rocm::graph::Graph;
+use burn_rocm::{Communicator, RocmDevice};
+
+use crate::Options;
+
+/// The seconds that a measured round should take.
+const ROUND: f64 = 0.3;
+
+/// Prints the rows of each number of devices, and PyTorch's if its Python was named.
+///
+/// # Errors
+/// An error text if there are fewer devices, or no library for collectives.
+pub(crate) fn run(options: &Options, counts: &[usize]) -> Result<(), String> {
+    let most = counts.iter().copied().max().unwrap_or(1);
+    let devices: Vec<RocmDevice> = (0..most).map(RocmDevice::new).collect();
+    for device in &devices {
+        let info = device.info().map_err(|error| error.to_string())?;
+        println!("{device}: {} ({})", info.name, info.architecture);
+    }
+    reduced::run(options, &devices, counts)?;
+    steps::run(options, &devices, counts)?;
+    tensor::run(options, &devices, counts)?;
+    counts.iter().try_for_each(|&count| torch::run(options, count))
+}
+
+/// The seconds of a step, launch by launch and as one graph, each as the median over rounds of many
+/// steps. Each rank has a thread, in which `make` makes its step. The host's clock runs from the moment
+/// at which all are idle until all are idle again.
+///
+/// # Errors
+/// An error text if a rank fails.
+fn seconds<S: FnMut()>(
+    options: &Options,
+    ranks: &[Communicator],
+    make: impl Fn(Communicator) -> S + Sync,
+) -> Result<[f64; 2], String> {
+    let (barrier, agreed) = (Barrier::new(ranks.len()), [const { OnceLock::new() }; 2]);
+    let rank = |communicator: Communicator| {
+        let device = communicator.device();
+        let mut step = make(communicator);
+        // The first steps compile, choose algorithms and fill the pool.
+        (0..options.warmup.max(1) + 3).for_each(|_| step());
+        let median = |agreed: &OnceLock<usize>, step: &mut dyn FnMut()| {
+            let mut steps = |count: usize| {
+                device.synchronize().expect("the device works");
+                barrier.wait();
+                let start = Instant::now();
+                (0..count).for_each(|_| step());
+                device.synchronize().expect("the device works");
+                barrier.wait();
+                start.elapsed().as_secs_f64() / count as f64
+            };
+            let one = steps(3);
+            // The same on every rank.
+            let count = *agreed.get_or_init(|| ((ROUND / one) as usize).clamp(1, 1000));
+            let mut rounds: Vec<f64> = (0..options.iterations.max(1)).map(|_| steps(count)).collect();
+            rounds.sort_by(f64::total_cmp);
+            rounds[rounds.len() / 2]
+        };
+        let eager = median(&agreed[0], &mut step);
+        let (graph, ()) = Graph::capture_after(&device, 0, &mut step).expect("the step is captured");
+        [eager, median(&agreed[1], &mut || graph.replay().expect("a replay"))]
+    };
+    std::thread::scope(|scope| {
+        let rank = &rank;
+        let threads: Vec<_> =
+            ranks.iter().cloned().map(|communicator| scope.spawn(move || rank(communicator))).collect();
+        let ranks: Result<Vec<_>, _> = threads.into_iter().map(|thread| thread.join()).collect();
+        let ranks = ranks.map_err(|_| "a rank failed".to_string())?;
+        // That of the slowest rank.
+        let slowest = |a: [f64; 2], b: [f64; 2]| [a[0].max(b[0]), a[1].max(b[1])];
+        ranks.into_iter().reduce(slowest).ok_or_else(|| "no device".to_string())
+    })
+}
+
+/// A group of devices.
+fn group(devices: &[RocmDevice]) -> Result<Vec<Communicator>, String> {
+    Communicator::local(devices).map_err(|error| error.to_string())
+}
