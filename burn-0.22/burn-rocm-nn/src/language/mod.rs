@@ -42,15 +42,15 @@ pub mod quant;
 mod rotary;
 mod tensors;
 
+pub use attention::attention;
 pub use blocks::{BLOCK, BlockCopy, Blocks, CacheError, SequenceId};
 pub use burn_rocm::fused::decode::{CacheType, DecodeOptions, SampleState, SampleTables, Sampling};
 pub use cache::{KvBatch, KvCache, KvCacheConfig};
-pub use decode::DecodeStep;
-pub use tensors::{chances, sample, tokens};
-pub use attention::attention;
 pub use config::{GateKind, NormConfig, RotaryConfig, RotaryFrequencies, RotaryScaling};
+pub use decode::DecodeStep;
 pub use decoder::{CrossAttention, Decoder, DecoderLayer};
 pub use decoder_config::{AttentionRule, DecoderConfig};
 pub use gate::{gated, gated_halves};
 pub use norm::{Norm, residual_norm};
 pub use rotary::{Heads, Positions, RotaryEmbedding};
+pub use tensors::{chances, sample, tokens};
