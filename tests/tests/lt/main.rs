@@ -71,8 +71,8 @@ const KINDS: [Kind; 11] = [
 /// The bounds: a sum of `k` products in f32 is within `2 (k + 4) u` of the sum of magnitudes; the 2
 /// is for matrix units, which may truncate. GELU by tanh and its derivative have slopes of at most
 /// 1.13, and NVIDIA's fast tanh a relative error of 2^-11. A library may round the sum to the
-/// result's type before it adds the bias, and before GELU: cuBLASLt does the first in f16 on an H200,
-/// for operands of odd sizes.
+/// result's type before it adds the bias, and before GELU or its gradient. On an H200, cuBLASLt does
+/// the first in f16 for operands of odd sizes, and the last in bf16.
 fn holds(
     random: &Random,
     dtype: DType,
@@ -155,6 +155,7 @@ fn holds(
             }
             Gradient | GradientSums => {
                 let (slope, slope_off) = slope(before.at(row, col));
+                let off = off + limits::unit(dtype) * x.abs();
                 (x * slope, 1.13 * off + (x.abs() + off) * (slope_off + 8.0 * unit))
             }
         };
