@@ -1,5 +1,6 @@
-"""The rows of `benches --devices N` in PyTorch: all-reduces, and data parallel steps (DDP), eager. One process a device,
-with torchrun's variables. `benches` puts `torch_models.py` before it."""
+"""The rows of `benches --devices N` in PyTorch: all-reduces, and data parallel steps (DDP), eager.
+
+One process a device, with torchrun's variables. `benches` puts `torch_models.py` before it."""
 
 import argparse
 import os

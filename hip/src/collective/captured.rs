@@ -17,29 +17,11 @@ use std::sync::Arc;
 
 use crate::collective::call::{Call, Replay, Step};
 use crate::collective::group::compare_now;
+use crate::collective::in_graph::InGraph;
 use crate::collective::member::Member;
 use crate::device::Device;
 use crate::error::Result;
 use crate::settings::settings;
-
-/// A call of a graph.
-pub(super) struct InGraph {
-    member: Arc<Member>,
-    call: Call,
-}
-
-impl InGraph {
-    pub(super) fn new(member: &Arc<Member>, call: Call) -> Self {
-        member.enters_graph();
-        Self { member: member.clone(), call }
-    }
-}
-
-impl Drop for InGraph {
-    fn drop(&mut self) {
-        self.member.leaves_graph();
-    }
-}
 
 /// The collectives of a graph.
 pub(crate) struct Replays {

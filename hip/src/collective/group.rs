@@ -6,8 +6,8 @@ use std::sync::{Arc, MutexGuard};
 use hip_kernels::DType;
 
 use crate::collective::call::{Call, Kind, Part, Prepared, ReduceOp, Step};
-use crate::collective::captured::InGraph;
 use crate::collective::compare::compare;
+use crate::collective::in_graph::InGraph;
 use crate::collective::member::Member;
 use crate::collective::work::Work;
 use crate::device::capture::uncaptured;

@@ -5,6 +5,7 @@ pub(crate) mod captured;
 mod compare;
 pub(crate) mod group;
 pub(crate) mod id;
+mod in_graph;
 mod ledger;
 mod library;
 mod member;

@@ -97,7 +97,9 @@ impl Sharded {
                 }
             }
         }
-        serialize_to_file(views, Some(sums), path).map_err(|error| failed(path, &error))?;
+        // A rank without a piece writes an empty file, which has no metadata.
+        let sums = Some(sums).filter(|sums| !sums.is_empty());
+        serialize_to_file(views, sums, path).map_err(|error| failed(path, &error))?;
         on_disk(path)
     }
 
