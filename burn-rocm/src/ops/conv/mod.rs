@@ -319,7 +319,7 @@ pub(crate) fn forward(
     let run = |way| if way == FEW { own() } else { library(x.clone(), weight.clone()) }.map(drop);
     let out = match by_few(&desc, &x, problem, run)? {
         true => own()?,
-        false => match by_product(op, &desc, [&x, &weight], &library)? {
+        false => match by_product(op, &desc, [&x, &weight], library)? {
             Some(out) => out,
             None => library(x, weight)?,
         },

@@ -215,7 +215,7 @@ pub fn rotary(
     options: &Rotary,
 ) -> Result<RocmTensor, RocmError> {
     float_type(OP, &x)?;
-    let sizes = options.sizes(OP, &x.dims().to_vec(), &x)?;
+    let sizes = options.sizes(OP, x.dims(), &x)?;
     let mut x = packed(x)?;
     let norms = match norms {
         Some(norms) => {

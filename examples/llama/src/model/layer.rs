@@ -92,6 +92,6 @@ impl Layer {
         let [key, value] = [key, value].map(|x| packed(x, config.kv_heads));
         let scores = Scores { scale: config.scale, softcap: config.score_softcap, window: settings.window };
         let context = cache.attend(self.index, [query, key, value], scores)?;
-        Ok(self.output.forward(context.reshape([tokens, config.heads * config.head_dim])))
+        self.output.forward(context.reshape([tokens, config.heads * config.head_dim]))
     }
 }

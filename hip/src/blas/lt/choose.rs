@@ -83,7 +83,7 @@ impl BlasLt {
 
     /// The fastest choice and its microseconds; `None` if hipBLASLt has no algorithm. The products are
     /// computed into memory of their own, between guard bytes, which no algorithm may write.
-    fn fastest(
+    pub(super) fn fastest(
         &self,
         product: &LtProduct<'_>,
         problem: &LtProblem,
