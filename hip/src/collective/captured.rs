@@ -1,12 +1,12 @@
 //! Collectives in graphs.
 //!
-//! A capture records a rank's calls on a stream that waits for the captured one, and which the
-//! captured one waits for. All ranks capture the same calls at the same time, and replay the same
-//! graphs: RCCL's calls may exchange what they need while they are captured. So the ledger compares
-//! captures with captures, and replays with replays.
+//! A capture records a rank's calls on a second stream. This stream waits for the captured one, and
+//! the captured one waits for it. All ranks capture the same calls at the same time, because RCCL's
+//! calls may exchange data while they are captured, and replay the same graphs. So the ledger
+//! compares captures with captures, and replays with replays.
 //!
-//! A replay is a call like any other: it begins, an event behind it ends it, and the rank's thread
-//! watches it in between.
+//! A replay is watched as a call is: an event after its launch marks its end, and the rank's thread
+//! watches it until then.
 //!
 //! RCCL keeps a rank for as long as a graph with its calls lives (`persistentRefs` of NCCL's
 //! communicators). `ncclCommDestroy` and `ncclCommAbort` wait for that. So a rank is destroyed when
@@ -37,7 +37,7 @@ struct Rank {
 }
 
 impl Replays {
-    /// Of what a capture has recorded.
+    /// The collectives among what a capture has recorded.
     pub(crate) fn of(recorded: Vec<Box<dyn Any + Send>>) -> Self {
         // A capture records nothing else.
         let calls = recorded.into_iter().filter_map(|call| call.downcast().ok());
@@ -64,7 +64,7 @@ impl Replays {
             return launch();
         }
         let _issuing = device.collectives.issuing();
-        // Until the end: passes that begin later are behind the graph.
+        // Held until the end of this function, so passes that begin later come after the graph.
         let _issued: Vec<_> = self.ranks.iter().map(|rank| rank.member.issues()).collect();
         if settings()?.collective_check {
             let collective = |rank: &&Rank| rank.calls.iter().any(|call| call.kind.is_collective());

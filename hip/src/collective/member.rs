@@ -45,7 +45,7 @@ pub(super) struct Member {
     pub(super) device: Arc<Device>,
     pub(super) library: Library,
     pub(super) stream: Stream,
-    /// The stream of its captured calls. The other one runs calls of other threads meanwhile.
+    /// The stream of its captured calls. Meanwhile, the other stream runs other threads' calls.
     captured: Once<Stream>,
     pub(super) ledger: Arc<Ledger>,
     timeout: Duration,
@@ -69,14 +69,14 @@ struct State {
     first_since: Instant,
     leaving: bool,
     left: bool,
-    /// How many calls of living graphs the rank has.
+    /// How many of the rank's calls are part of graphs that exist.
     in_graphs: usize,
 }
 
 /// Enqueued calls.
 pub(super) struct Running {
     last: Step,
-    /// The number of the capture, if they are captured. Then nobody waits for them on the host.
+    /// The number of the capture, if they are captured. Then the host never waits for them.
     pub(super) capture: Option<u64>,
     /// Behind them in the rank's stream.
     pub(super) done: Event,

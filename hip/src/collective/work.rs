@@ -10,7 +10,7 @@ use crate::memory::buffer::Buffer;
 
 const NOT_YET: &str = "captured work has not run yet";
 
-/// Refuses to ask for collectives of a graph: they run with each replay.
+/// Refuses a question about captured collectives, which run with each replay.
 fn refuse_of_graph(op: &'static str, running: &Running) -> Result<()> {
     match running.capture {
         None => Ok(()),
@@ -92,7 +92,7 @@ impl Work {
             let stream = match running.capture {
                 None => &device.compute,
                 Some(_) if device.captures.number() == running.capture => device.stream(),
-                // The capture is over, and its end has joined them.
+                // The capture has ended, which has joined them.
                 Some(_) => continue,
             };
             waited = waited.and_then(|()| stream.wait(&running.done));

@@ -92,7 +92,7 @@ impl Open {
         }
         self.launches = trace::counts().launches();
         if self.device.captures.number() != self.capture {
-            // Behind the point would be other work.
+            // The point would then be after other work.
             return;
         }
         match self.device.stream().mark() {
@@ -235,7 +235,8 @@ impl Points {
     pub fn last_use<'a>(&self, buffers: impl IntoIterator<Item = &'a Arc<Buffer>>) -> Option<u32> {
         let mut last = 0;
         for buffer in buffers {
-            // A replay uses it again at any time. Within a capture, all work is of one replay.
+            // A replay may use it again at any time. Within one capture, all work belongs to the same
+            // replay.
             if self.capture.is_none() && buffer.is_of_graph() {
                 return None;
             }

@@ -290,7 +290,7 @@ impl Stream {
         self.catch_up();
         let forks = self.recording().map(|mut recording| std::mem::take(&mut recording.forks));
         for end in forks.iter().flat_map(|forks| forks.values()) {
-            // HIP ends no capture that has streams which nobody waits for.
+            // HIP can't end a capture while it has streams that the captured stream does not wait for.
             if let Err(error) = self.wait(end) {
                 self.spoil(error);
             }

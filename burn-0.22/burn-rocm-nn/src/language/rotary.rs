@@ -92,9 +92,9 @@ impl RotaryEmbedding {
     /// norms of each head's queries and keys if there are `norms`. One kernel, and one for the
     /// gradient; one more joins the sums of the norms' gradients.
     ///
-    /// In memory a token's heads stay side by side, as attention reads them without a copy. Values
-    /// are not even moved if nothing else needs the packed tensor. With norms in training they are
-    /// copied.
+    /// In memory a token's heads stay side by side, as attention reads them without a copy. If
+    /// nothing else holds the packed tensor, the kernel rotates in place and does not touch the
+    /// values. Training with norms holds it, so then the kernel writes all heads to new memory.
     ///
     /// # Shapes
     /// - packed: `[batch, length, (heads + 2 kv_heads) * head_dim]`: a token's queries, its keys,

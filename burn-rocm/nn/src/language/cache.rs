@@ -13,7 +13,7 @@ pub struct KvCacheConfig {
     pub layers: usize,
     /// Heads of keys and values.
     pub heads: usize,
-    /// Features of a head, up to 256. Memory has them rounded up to a multiple of 8.
+    /// Features of a head, up to 256. In memory their number is rounded up to a multiple of 8.
     pub features: usize,
     /// Blocks of [`BLOCK`] tokens, shared among all sequences.
     pub blocks: usize,
@@ -59,8 +59,8 @@ pub struct KvBatch {
 }
 
 impl KvBatch {
-    /// A batch of so many rows without sequences. A sequence may have `context` tokens, of which
-    /// `tokens` in one step.
+    /// A batch of `rows` rows without sequences. A sequence may have `context` tokens, and `tokens`
+    /// in one step.
     ///
     /// # Errors
     /// `Invalid` if a number is 0; `OutOfMemory`.
@@ -111,7 +111,7 @@ impl KvCache {
     /// reserves blocks for `steps` steps. Writes the rows to the device, outside of captures.
     ///
     /// # Errors
-    /// `OutOfBlocks`, after which rows before the one that found none have kept their reservations;
+    /// `OutOfBlocks`; rows before the one that lacks blocks keep what they have reserved;
     /// `NoSequence`; `Device` for another number of rows, or a row that is longer than the batch
     /// allows.
     pub fn bind(
@@ -148,7 +148,7 @@ impl KvCache {
         Ok(batch.advance()?)
     }
 
-    /// Counts the tokens of so many steps on the host alone: those of a graph's replays.
+    /// Counts the tokens of `steps` steps on the host alone: those of a graph's replays.
     ///
     /// # Errors
     /// `NoSequence` for a sequence that was freed; `Tokens` if [`bind`](Self::bind) has reserved too

@@ -7,11 +7,11 @@ use burn_rocm::{RocmDevice, RocmError};
 use super::blocks::CacheError;
 use super::cache::{KvBatch, KvCache};
 
-/// A captured step: it reads the tokens that the step before has drawn, computes the logits,
-/// draws the next tokens and counts. One launch replays it. Nothing of it passes through the host.
+/// A captured step. It reads the tokens that the step before has drawn, computes the logits, draws
+/// the next tokens and counts them. One launch replays it, and the host copies nothing.
 ///
-/// The graph reads the batch and the state where they are, so the caller keeps both, binds other
-/// sequences to the batch, and sets other parameters, without a new capture.
+/// The graph reads the batch and the state from their memory, so the caller keeps both. It may bind
+/// other sequences to the batch and set other parameters without a new capture.
 #[derive(Debug)]
 pub struct DecodeStep {
     graph: Graph,

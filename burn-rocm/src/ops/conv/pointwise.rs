@@ -48,8 +48,8 @@ struct Pointwise<'a> {
 }
 
 impl<'a> Pointwise<'a> {
-    /// The convolution of `x` as a product; `None` if it is none, if the settings forbid rocBLAS, or
-    /// on a device whose library computes it as a product anyway. With
+    /// The convolution of `x` as a product; `None` if it can't be one, if the settings forbid rocBLAS,
+    /// or on a device whose library computes it as a product anyway. With
     /// `BURN_ROCM_CHANNELS_LAST=auto`, the result has the order of `x`, because a product is as fast
     /// in either.
     fn of(op: &'static str, desc: &'a ConvDesc, x: &RocmTensor) -> hip::Result<Option<Self>> {

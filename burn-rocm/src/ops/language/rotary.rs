@@ -193,8 +193,8 @@ fn check_norms(op: &'static str, x: &RocmTensor, norms: &[RocmTensor; 2], width:
 }
 
 /// Rotates the queries and keys of packed heads, after the RMS norms of each head's queries and
-/// keys if there are `norms` (their weights). Values stay. [`rotary_heads`] gives queries, keys and
-/// values as views of the result.
+/// keys if there are `norms` (their weights). Values stay as they are. [`rotary_heads`] gives
+/// queries, keys and values as views of the result.
 ///
 /// Overwrites `x` if it has no other owner, and then values are neither read nor written.
 ///

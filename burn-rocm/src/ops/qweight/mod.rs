@@ -264,7 +264,7 @@ pub(super) fn rows_of(
     }
 }
 
-/// `x` times the weight turned, plus the bias. Sums are f32; on the way with floats, weights are
+/// `x` times the transposed weight, plus the bias. Sums are f32. With more than 16 rows, weights are
 /// first rounded to the dtype of `x`.
 ///
 /// # Shapes
@@ -332,8 +332,8 @@ fn kernel_of(weight: &QuantWeight, ty: hip::DType, rows: usize, device: &Device)
     (kernel, device.grid_rows(weight.shape[0].div_ceil(outs), accesses))
 }
 
-/// The product by rocBLAS, with some rows of weights as floats at a time: `floats` makes so many from
-/// a first one on.
+/// The product by rocBLAS, with some rows of weights as floats at a time. `floats` returns a number of
+/// rows from a first one on.
 pub(super) fn by_slabs(
     op: &'static str,
     x: RocmTensor,
@@ -350,8 +350,8 @@ pub(super) fn by_slabs(
     Ok(())
 }
 
-/// The gradient of [`quant_linear`] with respect to `x`. All weights are floats of the gradient's
-/// dtype while it runs.
+/// The gradient of [`quant_linear`] with respect to `x`. While it runs, it holds all weights as floats
+/// of the gradient's dtype.
 ///
 /// # Shapes
 /// - `grad`: `[.., outs]`

@@ -33,7 +33,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty cache with room for so many tokens.
+    /// An empty cache with room for `tokens` tokens.
     ///
     /// # Errors
     /// [`Error::Argument`] for more tokens than the model was made for, and for none; an error of the
@@ -99,12 +99,12 @@ impl Cache {
         Angles { cos: of(cos), sin: of(sin) }
     }
 
-    /// The sequence as a call of so many tokens sees it.
+    /// The sequence on the device for a call of `tokens` tokens.
     fn batch(&self) -> &PagedBatch {
         if self.call <= FEW { &self.few } else { &self.many }
     }
 
-    /// Begins a call of so many tokens, for which there is room.
+    /// Begins a call of `tokens` tokens, for which there is room.
     pub(super) fn begin(&mut self, tokens: usize) -> Result<()> {
         self.call = tokens;
         let pages: Vec<u32> = (0..self.capacity.div_ceil(PAGE) as u32).collect();

@@ -17,7 +17,7 @@ pub(super) enum Matrix {
 }
 
 impl Matrix {
-    /// `x` times the matrix turned, plus the bias.
+    /// `x` times the transposed matrix, plus the bias.
     ///
     /// # Shapes
     /// - x: `[tokens, inputs]`; bias: `[outputs]`

@@ -251,8 +251,9 @@ impl Source for Folder {
             Some(_) => Ok(()),
             None => self.find(weight).map(|_| ()),
         })?;
-        // A tensor of a layer that nobody reads belongs to another model, whose numbers differ. Old
-        // files have the frequencies of the rotary embedding, which the settings say too.
+        // A layer's tensor that this program does not read belongs to an architecture that computes
+        // something else. Old files have the frequencies of the rotary embedding, which follow from the
+        // settings.
         let mut names: BTreeSet<String> = weights.iter().map(|weight| self.name(weight)).collect();
         for weight in weights {
             if let Some((scheme, _, stem)) = self.quantised(weight) {
@@ -265,7 +266,7 @@ impl Source for Folder {
         };
         match self.entries.keys().find(|name| !is_read(name)) {
             Some(other) => {
-                let found = "one that the settings say nothing of";
+                let found = "one that the settings do not mention";
                 Err(self.wrong(other, "a tensor of the model", found))
             }
             None => Ok(()),

@@ -165,7 +165,7 @@ impl BlasLt {
     }
 }
 
-/// What an algorithm has written outside its results, if anything.
+/// A description of what an algorithm has written outside its results, if anything.
 fn first_outside(rooms: &[Buffer]) -> Result<Option<String>> {
     for room in rooms {
         let bytes = Source { buffer: room, offset: 0, bytes: room.len() }.read()?;
