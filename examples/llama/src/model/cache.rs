@@ -33,7 +33,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty cache with room for `tokens` tokens.
+    /// An empty cache with room for `capacity` tokens.
     ///
     /// # Errors
     /// [`Error::Argument`] for more tokens than the model was made for, and for none; an error of the
@@ -99,7 +99,7 @@ impl Cache {
         Angles { cos: of(cos), sin: of(sin) }
     }
 
-    /// The sequence on the device for a call of `tokens` tokens.
+    /// The sequence on the device, in the form for the current call's number of tokens.
     fn batch(&self) -> &PagedBatch {
         if self.call <= FEW { &self.few } else { &self.many }
     }
