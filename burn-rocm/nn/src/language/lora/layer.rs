@@ -8,8 +8,8 @@ use burn::tensor::{DType, Tensor};
 
 use super::{AdapterConfig, Lora, LoraError, Peft, PeftMatrix, PeftPair};
 
-/// A layer that an adapter can be added to: Burn's [`Linear`], or one with other weights, such as
-/// quantised ones.
+/// A layer that an adapter can be added to. Burn's [`Linear`] is one; layers with other weights, such
+/// as quantised ones, may implement it.
 pub trait FrozenLinear<B: Backend>: Module<B> {
     /// The layer's output.
     ///
