@@ -56,8 +56,11 @@ fn numbers(name: &str, count: usize) -> Vec<f32> {
     (0..count).map(next).collect()
 }
 
+/// Names and shapes.
+type Named<S> = Vec<(String, S)>;
+
 /// The names and shapes of the tensors of two layers.
-fn tensors() -> (Vec<(String, Vec<usize>)>, Vec<(String, [usize; 2])>) {
+fn tensors() -> (Named<Vec<usize>>, Named<[usize; 2]>) {
     let mut plain = vec![
         ("model.embed_tokens.weight".to_owned(), vec![VOCABULARY, WIDTH]),
         ("model.norm.weight".to_owned(), vec![WIDTH]),

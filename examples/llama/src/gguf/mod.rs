@@ -141,6 +141,12 @@ impl Source for Gguf {
             };
             return Ok(Elements::Quantised(Box::new(parts?)));
         }
+        self.read_floats(weight)
+    }
+
+    fn read_floats(&self, weight: &Weight) -> Result<Elements<'_>> {
+        let (name, entry) = self.find(weight)?;
+        let (quant, bytes) = bytes(&self.path, &self.map, &name, entry)?;
         match (self.interleaved(weight), quant.dtype()) {
             (None, Some(dtype)) => Ok(Elements::Bytes(bytes, dtype)),
             (None, None) => Ok(Elements::F32(values(quant, bytes, weight.len()))),

@@ -148,7 +148,7 @@ impl Folder {
             let entry = self.entries.get(&format!("{stem}{last}"));
             entry.is_some_and(|entry| matches!(entry.dtype, Dtype::I32 | Dtype::I8))
         };
-        scheme.codes().iter().any(|last| is_codes(&last)).then(|| (scheme, [outs, inputs], stem.to_owned()))
+        scheme.codes().iter().any(is_codes).then(|| (scheme, [outs, inputs], stem.to_owned()))
     }
 
     fn quantised_parts(&self, weight: &Weight) -> Result<Option<WeightParts>> {
