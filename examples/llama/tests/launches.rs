@@ -1,4 +1,4 @@
-//! How many kernels, library calls and copies one token of a small model takes.
+//! How many launches of this project's kernels one token of a small model takes.
 //!
 //! One test in its own program, because the counters belong to the device.
 #![allow(missing_docs)]
@@ -11,10 +11,10 @@ use burn_rocm_llama::config::Config;
 use burn_rocm_llama::model::{Cache, Logits, Model};
 use burn_rocm_llama::weights::Folder;
 
-/// A layer takes 8: one for the heads, two that append to the cache, two of attention between its
-/// products, two sums with the norms after them, and one of the gate. Qwen 2 adds biases. Before
-/// the layers the embedding's row and, in Gemma, its factor are launches, and the first norm; after
-/// them a softcap, if there is one. Products are calls of rocBLAS.
+/// A layer takes 6: one for the heads, one that appends to the cache, one of attention, two sums
+/// with the norms after them, and one of the gate. Qwen 2 adds a bias. Before the layers the
+/// embedding's row and, in Gemma, its factor are launches. Products and the first norm are calls of
+/// rocBLAS and MIOpen.
 #[test]
 fn launches_of_a_token() {
     let hip = hip::Device::get(0).expect("a device");
