@@ -15,6 +15,7 @@ use hip::{Device, Error as RocmError, Functor, Grid, KernelName, Template};
 
 use super::binary::binary;
 use super::cast::cast;
+use super::cat::cat;
 use super::copy::packed;
 use super::create::full_on;
 use super::index::select;
@@ -26,7 +27,7 @@ use crate::arg::Arg;
 use crate::device::RocmDevice;
 use crate::error::{invalid, unsupported};
 use crate::tensor::{RocmTensor, float_type, one_device, one_dtype};
-use parts::CHUNK;
+use parts::{CHUNK, checked};
 pub use parts::{GroupScales, GroupZeros, GroupedWeights, WeightFormat, WeightParts};
 
 /// The most rows of a product for which a kernel reads the quantised weights.
@@ -105,6 +106,38 @@ impl QuantWeight {
             groups: parts.groups,
             shift: parts.shift,
         })
+    }
+
+    /// Weights of the same inputs as one weight, with the outputs of each after those of the one
+    /// before. `None` for no weights, and for weights that are stored in different ways or have
+    /// their inputs in an order of their own.
+    ///
+    /// # Errors
+    /// `Invalid` if the weights are on several devices, or if one weight can't have as many outputs;
+    /// an error of the device.
+    pub fn joined(weights: &[Self]) -> Result<Option<Self>, RocmError> {
+        let Some(first) = weights.first() else { return Ok(None) };
+        // All of an array's elements are in the order of the outputs.
+        let alike = |one: &Self| {
+            let of = |weight: &Self| {
+                let Self { format, shape, kind, zero, groups, shift, .. } = *weight;
+                (format, shape[1], kind, zero, groups, shift, weight.extra.is_some(), weight.order.is_some())
+            };
+            of(one) == of(first)
+        };
+        if first.order.is_some() || !weights.iter().all(alike) {
+            return Ok(None);
+        }
+        let shape = [weights.iter().map(|weight| weight.shape[0]).sum(), first.shape[1]];
+        checked(shape)?;
+        let array = |of: fn(&Self) -> Option<&RocmTensor>| -> hip::Result<Option<RocmTensor>> {
+            let all: Vec<RocmTensor> = weights.iter().filter_map(of).cloned().collect();
+            if all.is_empty() { Ok(None) } else { cat(all, 0).map(Some) }
+        };
+        let (upper, extra) = (array(|weight| weight.upper.as_ref())?, array(|weight| weight.extra.as_ref())?);
+        let codes = cat(weights.iter().map(|weight| weight.codes.clone()).collect(), 0)?;
+        let scales = cat(weights.iter().map(|weight| weight.scales.clone()).collect(), 0)?;
+        Ok(Some(Self { shape, codes, upper, scales, extra, order: None, ..first.clone() }))
     }
 
     /// `[outs, inputs]`.

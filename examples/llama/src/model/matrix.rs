@@ -33,6 +33,20 @@ impl Matrix {
         })
     }
 
+    /// Both matrices as one, with the outputs of `next` behind; `None` if they are stored in
+    /// different ways.
+    pub(super) fn joined(&self, next: &Self) -> Result<Option<Self>> {
+        Ok(match (self, next) {
+            (Self::Plain(one), Self::Plain(other)) => {
+                Some(Self::Plain(Tensor::cat(vec![one.clone(), other.clone()], 0)))
+            }
+            (Self::Quantised(one), Self::Quantised(other)) => {
+                QuantWeight::joined(&[one.clone(), other.clone()])?.map(Self::Quantised)
+            }
+            _ => None,
+        })
+    }
+
     /// The rows at the indices, in this dtype.
     ///
     /// # Shapes
