@@ -35,6 +35,10 @@ using Quad = Vector<f32, WIDTH>;
 DEVICE Quad &quad_at(f32 *x) { return *reinterpret_cast<Quad *>(x); }
 DEVICE const Quad &quad_at(const f32 *x) { return *reinterpret_cast<const Quad *>(x); }
 
+// The thread's number, from which each step computes its positions again: they would otherwise stay
+// in registers through the loops.
+DEVICE u32 thread_now() { return recompute_from((u32)threadIdx.x); }
+
 // Element [term][place] of a step is stored with its place XORed with this, so that lanes use
 // different banks when they write a quad across terms and when they read along places.
 DEVICE u32 turn(u32 quad) { return quad * (32 / QUADS); }
@@ -43,10 +47,10 @@ DEVICE u32 turn(u32 quad) { return quad * (32 / QUADS); }
 // operand's last row, that row is stored again.
 template <u32 COUNT>
 DEVICE void stage_across(const f32 *from, i64 apart, u32 row, u32 rows, u32 d, u32 width, f32 *to) {
-    u32 quad = threadIdx.x % QUADS, column = d + quad * WIDTH;
+    u32 thread = thread_now(), quad = thread % QUADS, column = d + quad * WIDTH;
     UNROLLED
     for (u32 n = 0; n < COUNT / (THREADS / QUADS); ++n) {
-        u32 r = threadIdx.x / QUADS + n * (THREADS / QUADS), at = row + r < rows ? row + r : rows - 1;
+        u32 r = thread / QUADS + n * (THREADS / QUADS), at = row + r < rows ? row + r : rows - 1;
         Quad value = {};
         if (column < width) value = quad_at(from + (i64)at * apart + column);
         UNROLLED
@@ -57,18 +61,24 @@ DEVICE void stage_across(const f32 *from, i64 apart, u32 row, u32 rows, u32 d, u
 // Stores rows `row` .. `row` + STEP as [row][column], COUNT columns, 0 outside the operand.
 template <u32 COUNT> DEVICE void stage_along(const f32 *from, i64 apart, u32 row, u32 rows, u32 width, f32 *to) {
     constexpr u32 ACROSS = COUNT / WIDTH;
+    u32 thread = thread_now();
     UNROLLED
     for (u32 n = 0; n < STEP * ACROSS / THREADS; ++n) {
-        u32 i = threadIdx.x + n * THREADS, r = i / ACROSS, column = i % ACROSS * WIDTH;
+        u32 i = thread + n * THREADS, r = i / ACROSS, column = i % ACROSS * WIDTH;
         Quad value = {};
-        if (row + r < rows && column < width) value = quad_at(from + (i64)(row + r) * apart + column);
+        if (row + r < rows && column < width) {
+            const Quad read = quad_at(from + (i64)(row + r) * apart + column);
+            // A quad that is only copied as a whole would be copied through scratch.
+            UNROLLED
+            for (u32 w = 0; w < WIDTH; ++w) value.lane[w] = read.lane[w];
+        }
         quad_at(to + r * COUNT + (column ^ turn(r / WIDTH))) = value;
     }
 }
 
 // Adds the products of a step: left[STEP][ROWS] by right[STEP][GROUPS * PART].
 template <u32 GROUPS> DEVICE void multiply(const f32 *left, const f32 *right, f32 (&sum)[SIZE][GROUPS][WIDTH]) {
-    u32 row = threadIdx.x / TEAM * WIDTH, column = threadIdx.x % TEAM * WIDTH;
+    u32 thread = thread_now(), row = thread / TEAM * WIDTH, column = thread % TEAM * WIDTH;
     UNROLLED_BY(4)
     for (u32 d = 0; d < STEP; ++d) {
         u32 turned = turn(d / WIDTH);
@@ -89,7 +99,7 @@ template <u32 GROUPS> DEVICE void multiply(const f32 *left, const f32 *right, f3
 }
 
 // The position of a thread's row `i` in the tile.
-DEVICE u32 row_of(u32 i) { return i / WIDTH * (ROWS / HALVES) + threadIdx.x / TEAM * WIDTH + i % WIDTH; }
+DEVICE u32 row_of(u32 thread, u32 i) { return i / WIDTH * (ROWS / HALVES) + thread / TEAM * WIDTH + i % WIDTH; }
 
 // Combines the values of a team by op; each of its threads gets the result. A team's threads are
 // neighbours in a warp.
@@ -131,15 +141,18 @@ DEVICE void weigh(const Given &g, u32 row0, u32 key0, bool whole, f32 (&score)[S
         }
     }
     if (!whole) {
-        u32 queries = (u32)g.s.queries, keys = (u32)g.s.keys;
+        // Read before the comparisons, or each would become a branch around the read.
+        const Window window = g.window;
+        u32 queries = (u32)g.s.queries, keys = (u32)g.s.keys, thread = thread_now();
         UNROLLED
         for (u32 i = 0; i < SIZE; ++i) {
+            u32 query = row0 + row_of(thread, i);
             UNROLLED
             for (u32 c = 0; c < GROUPS; ++c) {
                 UNROLLED
                 for (u32 w = 0; w < WIDTH; ++w) {
-                    u32 key = key0 + c * PART + threadIdx.x % TEAM * WIDTH + w;
-                    if (!g.window.sees(row0 + row_of(i), key, queries, keys)) score[i][c][w] = LOWEST<f32>;
+                    u32 key = key0 + c * PART + thread % TEAM * WIDTH + w;
+                    score[i][c][w] = select(window.sees(query, key, queries, keys), score[i][c][w], LOWEST<f32>);
                 }
             }
         }
@@ -156,6 +169,9 @@ DEVICE void weigh(const Given &g, u32 row0, u32 key0, bool whole, f32 (&score)[S
     across(peak, Greater());
     UNROLLED
     for (u32 i = 0; i < SIZE; ++i) {
+        // One row after the other: the comparisons of all exponentials at once would take more
+        // scalar registers than there are.
+        if (i > 0) peak[i] = recompute_after(sum[i - 1], peak[i]);
         f32 base = base_of(peak[i]), fade = power(top[i] - base);
         top[i] = peak[i];
         sum[i] *= fade;
@@ -175,7 +191,7 @@ DEVICE void weigh(const Given &g, u32 row0, u32 key0, bool whole, f32 (&score)[S
 // Stores the weights of keys STEP * n .. of the tile as [key][row]. Half of the threads have them.
 template <u32 GROUPS> DEVICE void put_weights(const f32 (&score)[SIZE][GROUPS][WIDTH], u32 n, f32 *to) {
     constexpr u32 OWNERS = STEP / WIDTH, STEPS = TEAM / OWNERS; // threads of a team that have a step; steps of a group
-    u32 row = threadIdx.x / TEAM * WIDTH, at = threadIdx.x % TEAM, quad = at % OWNERS;
+    u32 thread = thread_now(), row = thread / TEAM * WIDTH, at = thread % TEAM, quad = at % OWNERS;
     if (at / OWNERS != n % STEPS) return;
     UNROLLED
     for (u32 c = 0; c < GROUPS; ++c) {
@@ -243,17 +259,17 @@ template <u32 VALUES> DEVICE void attend(const Given &given, u32 batch, u32 head
     }
     across(sum, Plus());
     const Given &g = reload_parameters(given);
-    u32 queries = (u32)g.s.queries, values = (u32)g.s.values;
+    u32 queries = (u32)g.s.queries, values = (u32)g.s.values, thread = thread_now();
     u64 first = ((u64)batch * (u64)g.s.heads + head) * queries;
     UNROLLED
     for (u32 i = 0; i < SIZE; ++i) {
-        u32 query = row0 + row_of(i);
+        u32 query = row0 + row_of(thread, i);
         if (query >= queries) continue;
         f32 factor = share(sum[i]);
-        if (g.sums != nullptr && threadIdx.x % TEAM == 0) g.sums[first + query] = RowSum<f32>{base_of(top[i]), factor};
+        if (g.sums != nullptr && thread % TEAM == 0) g.sums[first + query] = RowSum<f32>{base_of(top[i]), factor};
         UNROLLED
         for (u32 c = 0; c < VALUES; ++c) {
-            u32 column = c * PART + threadIdx.x % TEAM * WIDTH;
+            u32 column = c * PART + thread % TEAM * WIDTH;
             if (column >= values) continue;
             Quad value;
             UNROLLED

@@ -49,7 +49,12 @@ __global__ ALL_WAVES(sizeof(T) == 2) void gated(u64 rows, u64 len, u64 gate_step
             C a[N], b[N];
             widen(from_gate, a), widen(from_up, b);
             UNROLLED
-            for (u32 j = 0; j < N; ++j) y.lane[j] = store<T>::from(Act::template apply<T>(a[j]) * b[j]);
+            for (u32 j = 0; j < N; ++j) {
+                // Two elements after the two before: more at once do not fit the registers.
+                if (j > 0 && j % 2 == 0) a[j] = recompute_after(a[j - 1], a[j]);
+                a[j] = Act::template apply<T>(a[j]) * b[j];
+                y.lane[j] = store<T>::from(a[j]);
+            }
             *reinterpret_cast<Vector<T, N> *>(out + row * len + first) = y;
         }, one);
     }

@@ -276,14 +276,10 @@ __global__ __launch_bounds__(256) void qweight_product(WeightSizes z, const T *x
                  [=](u64 tile) { rows_of_weights<F, T, (u32)ROWS>(z, w, x, bias, out, (u32)tile * OUTS); });
 }
 
-// Row r of out is row indices[r] of the weights, or row z.first + r without indices. A thread makes
-// the weights of a piece. An index out of range gives zeros and raises the flag.
-template <class F, class T>
-__global__ void qweight_dequantize(WeightSizes z, const u8 *codes, const u8 *upper, const u8 *scales, const u8 *extra,
-                                   const i32 *indices, u64 *flag, T *out) {
-    WeightArrays w{codes, upper, scales, extra};
+// The rows of qweight_dequantize. WHOLE: whether rows of out are as long as those of the weights.
+template <class F, class T, bool WHOLE>
+DEVICE void dequantize_rows(const WeightSizes &z, const WeightArrays &w, const i32 *indices, u64 *flag, T *out) {
     u32 pieces = z.inputs / F::WEIGHTS;
-    bool whole = z.inside == z.inputs;
     auto one = [=](u32 r, u32 p) {
         i64 row = indices != nullptr ? (i64)indices[r] : (i64)z.first + r;
         bool known = in_range(row, z.outs);
@@ -301,7 +297,7 @@ __global__ void qweight_dequantize(WeightSizes z, const u8 *codes, const u8 *upp
             UNROLLED
             for (u32 k = 0; k < 8; ++k)
                 eight.lane[k] = store<T>::from(weight_of<F>(quad_of<F>(piece, t + k / 4), t + k / 4, k % 4, f));
-            if (whole) {
+            if constexpr (WHOLE) {
                 *reinterpret_cast<Some<T, 8> *>(to + t * 4) = eight;
             } else {
                 for (u32 k = 0; k < 8; ++k) {
@@ -317,4 +313,16 @@ __global__ void qweight_dequantize(WeightSizes z, const u8 *codes, const u8 *upp
     } else {
         for_each((u64)z.rows * pieces, [=](u64 at) { one((u32)(at / pieces), (u32)(at % pieces)); });
     }
+}
+
+// Row r of out is row indices[r] of the weights, or row z.first + r without indices. A thread makes
+// the weights of a piece. An index out of range gives zeros and raises the flag.
+template <class F, class T>
+__global__ void qweight_dequantize(WeightSizes z, const u8 *codes, const u8 *upper, const u8 *scales, const u8 *extra,
+                                   const i32 *indices, u64 *flag, T *out) {
+    WeightArrays w{codes, upper, scales, extra};
+    // A loop of its own for whole rows: the compiler would otherwise join some of their stores with
+    // stores of single elements, and none would have 16 bytes.
+    if (z.inside == z.inputs) dequantize_rows<F, T, true>(z, w, indices, flag, out);
+    else dequantize_rows<F, T, false>(z, w, indices, flag, out);
 }
