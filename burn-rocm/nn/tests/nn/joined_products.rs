@@ -39,7 +39,8 @@ fn a_step() {
             .with_norm_first(true)
             .with_activation(activation);
         <Ours as burn::tensor::backend::Backend>::seed(&Default::default(), 20);
-        let encoder = config.init::<Ours>(&Default::default());
+        // A clone draws the parameters in their order, not in the order in which a path reads them.
+        let encoder = config.init::<Ours>(&Default::default()).clone();
         let x = tensor::<Ours, 3>(&uniform(&Random::new(), &[4, 32, 16]), DType::F32).require_grad();
         let step = || {
             let out = encoder.forward(TransformerEncoderInput::new(x.clone()));
