@@ -108,7 +108,7 @@ fn weights_are_joined_by_their_outputs() {
         assert_eq!(floats(joined.dequantize(DType::F32).unwrap()), expected, "{}", parts[0].name);
         // The product's kernel too: each row of the identity selects an input.
         let width = joined.shape()[1];
-        let one = Tensor::<Rocm, 2>::eye(width, &RocmDevice::default()).slice([0..9]);
+        let one = Tensor::<Rocm, 2>::eye(width, &RocmDevice::default()).narrow(0, 0, 9);
         let found = QuantLinear::new::<Rocm>(joined, None).unwrap().forward(one).into_data();
         let found: Vec<f64> = found.iter::<f64>().collect();
         let outs = expected.len() / width;
