@@ -22,7 +22,7 @@ pub trait Source {
     /// The elements of a weight, as the source has them.
     ///
     /// # Errors
-    /// [`Error::Tensor`](crate::Error::Tensor) if the weight is missing or has another shape or
+    /// [`Error::Tensor`] if the weight is missing or has another shape or
     /// dtype; an error of the file.
     fn read(&self, weight: &Weight) -> Result<Elements<'_>>;
 
