@@ -1,7 +1,8 @@
 //! The cache of a model's keys and values: the blocks of all layers, and the sequences of a step.
 
+use std::collections::HashSet;
+
 use burn_rocm::fused::decode::{self, CacheType, DecodeOptions, PagedBatch, PagedLayer};
-use burn_rocm::fused::{AttentionInferenceOptions, PackedOffsets, attention_packed_inference};
 use burn_rocm::{RocmDevice, RocmError, RocmTensor};
 
 use super::blocks::{BLOCK, Blocks, CacheError, SequenceId};
@@ -92,7 +93,8 @@ impl KvBatch {
 
 impl KvCache {
     /// The allocator, to look at sequences and to create, fork, truncate and free them. A sequence
-    /// that is bound to a batch must be bound again after it was truncated.
+    /// that is bound to a batch must be bound again after it was truncated. If it was forked, a later
+    /// bind may give it blocks of its own: batches that had it before must then be bound again.
     pub fn sequences(&mut self) -> &mut Blocks {
         &mut self.blocks
     }
@@ -111,30 +113,43 @@ impl KvCache {
     /// reserves blocks for `steps` steps. Writes the rows to the device, outside of captures.
     ///
     /// # Errors
-    /// `OutOfBlocks`, after which rows before the one that found none have kept their reservations;
-    /// `NoSequence`; `Device` for another number of rows, or a row that is longer than the batch
-    /// allows.
+    /// `OutOfBlocks`; `NoSequence`; `Device` with `Invalid` for another number of rows, a sequence in
+    /// two rows, or a row that is longer than the batch allows. No sequence has changed then, nor has
+    /// the batch. After another error of the device, the batch must be bound again.
     pub fn bind(
         &mut self,
         batch: &mut KvBatch,
         rows: &[Option<(SequenceId, usize)>],
         steps: usize,
     ) -> Result<(), CacheError> {
+        // The blocks change when nothing can fail any more: the batches that are bound already write
+        // to the old ones.
+        let mut blocks = self.blocks.clone();
+        let (mut seen, mut copies) = (HashSet::new(), Vec::new());
         for &(sequence, tokens) in rows.iter().flatten() {
-            if let Some(copy) = self.blocks.reserve(sequence, tokens.saturating_mul(steps))? {
-                for layer in &self.layers {
-                    layer.copy_page(copy.from as usize, copy.to as usize)?;
-                }
+            if !seen.insert(sequence) {
+                return Err(CacheError::Device(RocmError::Invalid {
+                    op: "KvCache::bind",
+                    expected: "each sequence in one row".to_owned(),
+                    found: format!("{sequence:?} in two"),
+                }));
             }
+            copies.extend(blocks.reserve(sequence, tokens.saturating_mul(steps))?);
         }
         let row = |row: &Option<(SequenceId, usize)>| match *row {
             None => Ok((&[] as &[u32], 0, 0)),
             Some((sequence, tokens)) => {
-                Ok((self.blocks.blocks_of(sequence)?, self.blocks.tokens(sequence)?, tokens))
+                Ok((blocks.blocks_of(sequence)?, blocks.tokens(sequence)?, tokens))
             }
         };
         let written = rows.iter().map(row).collect::<Result<Vec<_>, CacheError>>()?;
+        for copy in &copies {
+            for layer in &self.layers {
+                layer.copy_page(copy.from as usize, copy.to as usize)?;
+            }
+        }
         batch.device.write(&written)?;
+        self.blocks = blocks;
         batch.rows = rows.to_vec();
         Ok(())
     }
