@@ -138,9 +138,7 @@ impl KvCache {
         }
         let row = |row: &Option<(SequenceId, usize)>| match *row {
             None => Ok((&[] as &[u32], 0, 0)),
-            Some((sequence, tokens)) => {
-                Ok((blocks.blocks_of(sequence)?, blocks.tokens(sequence)?, tokens))
-            }
+            Some((sequence, tokens)) => Ok((blocks.blocks_of(sequence)?, blocks.tokens(sequence)?, tokens)),
         };
         let written = rows.iter().map(row).collect::<Result<Vec<_>, CacheError>>()?;
         for copy in &copies {
@@ -157,21 +155,31 @@ impl KvCache {
     /// Counts the step's tokens, after all layers.
     ///
     /// # Errors
-    /// As [`count`](Self::count).
+    /// As [`check`](Self::check), and those of the device. Nothing is counted then.
     pub fn advance(&mut self, batch: &KvBatch) -> Result<(), CacheError> {
-        self.count(batch, 1)?;
-        Ok(batch.advance()?)
+        self.check(batch, 1)?;
+        batch.advance()?;
+        self.count(batch, 1)
+    }
+
+    /// Fails if [`bind`](Self::bind) has reserved fewer steps than these. For a graph, before its
+    /// replays; [`count`](Self::count) follows them.
+    ///
+    /// # Errors
+    /// `NoSequence` for a sequence that was freed; `Tokens` for too few steps.
+    pub fn check(&self, batch: &KvBatch, steps: usize) -> Result<(), CacheError> {
+        let mut rows = batch.rows.iter().flatten();
+        rows.try_for_each(|&(id, tokens)| self.blocks.check_room(id, tokens.saturating_mul(steps)))
     }
 
     /// Counts the tokens of so many steps on the host alone: those of a graph's replays.
     ///
     /// # Errors
-    /// `NoSequence` for a sequence that was freed; `Tokens` if [`bind`](Self::bind) has reserved too
-    /// few steps.
+    /// As [`check`](Self::check).
     pub fn count(&mut self, batch: &KvBatch, steps: usize) -> Result<(), CacheError> {
-        let rows = || batch.rows.iter().flatten();
-        rows().try_for_each(|&(id, tokens)| self.blocks.check_room(id, tokens.saturating_mul(steps)))?;
-        rows().try_for_each(|&(id, tokens)| self.blocks.advance(id, tokens * steps))
+        self.check(batch, steps)?;
+        let mut rows = batch.rows.iter().flatten();
+        rows.try_for_each(|&(id, tokens)| self.blocks.advance(id, tokens * steps))
     }
 
     /// The layer.
@@ -183,8 +191,7 @@ impl KvCache {
         })
     }
 
-    /// Attention of many tokens a row, such as a prompt's: gathers the keys and values of the rows
-    /// and runs [`attention_packed_inference`] on them.
+    /// Attention of many tokens a row, such as a prompt's.
     pub(super) fn attend_gathered(
         &self,
         layer: usize,
@@ -197,11 +204,8 @@ impl KvCache {
             Some((sequence, tokens)) => Ok(self.blocks.tokens(sequence)? + tokens),
         };
         let lengths = batch.rows.iter().map(length).collect::<Result<Vec<_>, CacheError>>()?;
-        let dtype = burn_backend::TensorMetadata::dtype(&queries);
-        let [keys, values, offsets] = decode::gather(self.layer(layer)?, &batch.device, &lengths, dtype)?;
-        let offsets = PackedOffsets { queries: batch.device.offsets(), keys: offsets };
-        let DecodeOptions { scale, softcap, window } = *options;
-        let options = AttentionInferenceOptions { scale, softcap, causal: true, window };
-        Ok(attention_packed_inference(queries, keys, values, &offsets, &options)?)
+        let tokens = batch.rows.iter().flatten().map(|row| row.1).sum();
+        let layer = self.layer(layer)?;
+        Ok(decode::attention_gathered(layer, &batch.device, (&lengths, tokens), queries, options)?)
     }
 }

@@ -107,7 +107,8 @@ fn a_bind_that_fails_changes_nothing() {
     assert_eq!(setup.batch.rows(), [Some((first, 5)), None]);
     // The next token of the batch goes where the cache looks for it.
     let shape = [5, 1, 16];
-    let [(keys, on_device_keys), (values, on_device_values)] = [(); 2].map(|()| draw(&random, shape, DType::F32));
+    let [(keys, on_device_keys), (values, on_device_values)] =
+        [(); 2].map(|()| draw(&random, shape, DType::F32));
     setup.cache.append(1, &setup.batch, on_device_keys, on_device_values).unwrap();
     setup.cache.advance(&setup.batch).unwrap();
     given[0].keys.extend(keys);
