@@ -65,7 +65,7 @@ impl From<RocmError> for CacheError {
 
 type Result<T> = std::result::Result<T, CacheError>;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Sequence {
     blocks: Vec<u32>,
     tokens: usize,
@@ -83,7 +83,7 @@ pub struct BlockCopy {
 
 /// The allocator of a cache's blocks of [`BLOCK`] tokens. Sequences share blocks: a block is free
 /// when no sequence has it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Blocks {
     /// How many sequences have each block.
     holders: Vec<u32>,

@@ -65,7 +65,7 @@ impl KvCache {
     ///
     /// # Shapes
     /// - `queries`: `[tokens, heads, features]`, the tokens of all rows one after the other; the
-    ///   cache's heads divide `heads`
+    ///   cache's heads divide `heads`. Tokens behind the last row's give zeros.
     /// - output: `[tokens, heads, features]`
     ///
     /// # Errors

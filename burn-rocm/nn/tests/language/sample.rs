@@ -245,6 +245,22 @@ fn logits_that_are_not_finite() {
     }
 }
 
+/// Quotients by a temperature near 0 are finite, so unequal logits stay unequal.
+#[test]
+fn the_least_temperatures_draw_the_most_likely_token() {
+    let rows = if in_lockstep() { 4 } else { 64 };
+    let (_, tensor) = logits(&[1.0, 5.0, 20.0].repeat(rows), rows, DType::F32);
+    for temperature in [1e-300, 1e-40, 1e-38, 1e-30] {
+        let state = state(rows, 3, SampleTables::default());
+        for row in 0..rows {
+            let sampling = Sampling { temperature, seed: row as u64, ..Sampling::default() };
+            state.set(row, &sampling, &[]).unwrap();
+        }
+        language::sample(tensor.clone(), &state).unwrap();
+        assert_eq!(drawn(&state), vec![2; rows], "{temperature:e}");
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_refused() {
     let state = state(2, 10, SampleTables::default());

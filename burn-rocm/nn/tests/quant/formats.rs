@@ -133,8 +133,14 @@ fn an_index_out_of_range_is_a_fault() {
     let random = Random::new();
     let drawn = gguf(&random, [5, 64], GgufBlocks::Q8_0);
     let weight = QuantWeight::upload(&drawn.parts, &RocmDevice::default()).unwrap();
-    for wrong in [5, -1, i32::MAX] {
-        let indices = Tensor::<Rocm, 1, Int>::from_ints([1, wrong], &RocmDevice::default());
+    let device = RocmDevice::default();
+    let ints = [5, -1, i32::MAX].map(|wrong| (i64::from(wrong), DType::I32));
+    // The lower half of each is an index that exists.
+    let wide = [(1i64 << 32) + 1, 1 - (1i64 << 32), i64::MIN].map(|wrong| (wrong, DType::I64));
+    let unsigned = [((1i64 << 32) + 1, DType::U64), (i64::from(u32::MAX), DType::U32)];
+    for (wrong, dtype) in ints.into_iter().chain(wide).chain(unsigned) {
+        let data = TensorData::new(vec![1, wrong], [2]).convert_dtype(dtype);
+        let indices = Tensor::<Rocm, 1, Int>::from_data(data, (&device, dtype));
         let rows = weight.embedding(indices.into_primitive(), DType::F32).unwrap();
         let (data, fault) = burn_rocm::read_with_fault(rows).unwrap();
         assert!(fault.is_some(), "{wrong}");

@@ -30,6 +30,8 @@ const VECTOR: usize = 4;
 const IN_PROMPT: i32 = 1 << 30;
 /// The most tokens of a vocabulary: `ID_BITS` of `sample.hip`.
 const MOST_TOKENS: usize = 1 << 21;
+/// The least temperature above 0.
+const LEAST_TEMPERATURE: f32 = 1e-30;
 /// The threads of a block of `sample_draw`, which has a row for itself.
 const THREADS: u32 = 1024;
 
@@ -37,7 +39,8 @@ const THREADS: u32 = 1024;
 /// min-p.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// Divides the logits. 0: always the most likely token.
+    /// Divides the logits. 0: always the most likely token. Below 1e-30, but above 0, it counts as
+    /// 1e-30.
     pub temperature: f64,
     /// The number of most likely tokens to draw from. 0: all. Among equals, the smaller id comes
     /// first.
@@ -106,11 +109,9 @@ impl Sampling {
 
     /// The row's parameters as `Choice` of `sample.hip`.
     fn numbers(&self) -> [f32; PARAMETERS] {
-        // A positive temperature stays positive.
-        let temperature = match self.temperature as f32 {
-            0.0 if self.temperature > 0.0 => f32::MIN_POSITIVE,
-            temperature => temperature,
-        };
+        // A positive temperature stays positive, and quotients of logits up to 1e8 stay finite.
+        let temperature =
+            if self.temperature > 0.0 { (self.temperature as f32).max(LEAST_TEMPERATURE) } else { 0.0 };
         [
             temperature,
             self.top_k.min(MOST_TOKENS) as f32,

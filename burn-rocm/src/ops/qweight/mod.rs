@@ -1,8 +1,8 @@
 //! Quantised weights of linear layers and embeddings. They are frozen: there is a gradient with
 //! respect to the input only.
 //!
-//! A product with up to 16 rows reads each weight once, and makes it a float in registers. A product
-//! with more rows first writes the weights of up to 32 MiB at a time as floats, for rocBLAS.
+//! A product with up to 16 rows, of less than 4 GiB, reads each weight once, and makes it a float in
+//! registers. A larger product first writes the weights of up to 32 MiB at a time as floats, for rocBLAS.
 
 mod own;
 mod parts;
@@ -22,6 +22,7 @@ use super::index::select;
 use super::launch::views;
 use super::matmul::{Request, product, product_to};
 use super::pad::{Border, pad};
+use super::unary::clamp;
 use super::view::{narrow, reshape, swap_dims};
 use crate::arg::Arg;
 use crate::device::RocmDevice;
@@ -267,6 +268,14 @@ impl QuantWeight {
         }
         let shape = [indices.dims(), &[self.shape[1]]].concat();
         let count = indices.len();
+        // Indices out of range stay so as I32.
+        let indices = match from {
+            DType::I64 | DType::U64 | DType::U32 => {
+                let limits = [-1, self.shape[0] as i64].map(|limit| Some(Scalar::Int(limit)));
+                clamp(OP, indices, limits[0], limits[1])?
+            }
+            _ => indices,
+        };
         let indices = packed(cast(indices, DType::I32)?)?;
         let rows = self.floats(OP, [0, count], Some(&indices), dtype)?;
         reshape(self.in_order(OP, rows)?, &shape)
@@ -334,7 +343,9 @@ pub fn quant_linear(
     if out.is_empty() {
         return reshape(out, &shape);
     }
-    if rows > MOST_ROWS {
+    // The kernel's byte offsets into `x` have 32 bits.
+    let reachable = rows.saturating_mul(weight.padded()).saturating_mul(x.dtype_size());
+    if rows > MOST_ROWS || reachable > u32::MAX as usize {
         let dtype = x.dtype_of();
         by_slabs(OP, x, weight.shape, &out, |first, count| weight.floats(OP, [first, count], None, dtype))?;
         let out = reshape(out, &shape)?;

@@ -258,6 +258,11 @@ impl Source for Folder {
         for weight in weights {
             if let Some((scheme, _, stem)) = self.quantised(weight) {
                 names.extend(scheme.tensors().iter().map(|last| format!("{stem}{last}")));
+                // Programs for GPTQ write biases of zeros for layers that have none.
+                let bias = format!("{stem}bias");
+                if self.raw(&bias).is_some_and(|bias| bias.bytes.iter().all(|&byte| byte == 0)) {
+                    names.insert(bias);
+                }
             }
         }
         let layers = format!("{}layers.", self.prefix);
