@@ -378,6 +378,24 @@ fn composed_as_fused() {
     }
 }
 
+/// The composed module takes starts of any integer type.
+#[test]
+fn composed_with_starts_of_each_integer_type() {
+    let random = Random::new();
+    let case = Case { starts: vec![4, 9], ..case_of_many_tokens() };
+    let packed = tensor::<Oracle, 3>(&uniform(&random, &case.packed_shape()), DType::F32);
+    let found = [DType::I64, DType::I32, DType::I16].map(|dtype| {
+        let data = TensorData::new(case.starts.clone(), [2]).convert_dtype(dtype);
+        let starts = Tensor::from_data(data, (&Default::default(), dtype));
+        let heads = [case.heads, case.kv_heads];
+        let heads =
+            case.embedding::<Oracle>().forward(packed.clone(), heads, &Positions::Starts(starts), None);
+        [heads.query.into_data(), heads.key.into_data()]
+    });
+    assert_eq!(found[0], found[1]);
+    assert_eq!(found[0], found[2]);
+}
+
 /// Positions of each token, in any order and with any strides, are those that starts give.
 #[test]
 fn positions_of_each_token() {
