@@ -1,6 +1,7 @@
 //! Streams: queues of a device's work.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +10,7 @@ use hip_sys::{hipStream_t, ihipStream_t};
 
 use crate::device::context::{Context, EventKind, count};
 use crate::device::event::Event;
-use crate::device::recording::{Fork, Recording, Template, no_graphs};
+use crate::device::recording::{Recording, Template, no_graphs};
 use crate::error::{Error, Result};
 use crate::launch::grid::Grid;
 use crate::launch::kernel::Kernel;
@@ -43,8 +44,17 @@ pub struct Stream {
     pub(crate) chain: Chain,
     /// The capture in progress; `None` for a stream that is never captured.
     recording: Option<Mutex<Recording>>,
+    /// In a capture, the streams of ranks whose collectives are captured, by the ranks' numbers.
+    forks: Mutex<BTreeMap<u64, Fork>>,
     /// The times of its work, for the profile.
     lane: Arc<Lane>,
+}
+
+/// A stream that is captured because it waited for the capture's own.
+struct Fork {
+    stream: Arc<Stream>,
+    /// Behind all that it was given.
+    end: Option<Event>,
 }
 
 // SAFETY: "HIP APIs are thread safe" (HIP programming guide): several threads may enqueue on one
@@ -89,7 +99,7 @@ impl Stream {
     ) -> Result<Self> {
         let raw = AtomicPtr::new(new_handle(context, priority)?);
         let (lane, context, chain) = (Lane::new(context, label), context.clone(), Chain::default());
-        Ok(Self { context, raw, chain, recording, lane })
+        Ok(Self { context, raw, chain, recording, forks: Mutex::default(), lane })
     }
 
     /// Launches the deferred ops and returns the handle, so that work enqueued on it comes after
@@ -280,8 +290,8 @@ impl Stream {
     /// Ends the capture. The capture has ended even if this fails.
     pub(crate) fn end_capture(&self) -> (Recording, Result<Template<'_>>) {
         self.catch_up();
-        let forks = self.recording().map(|mut recording| std::mem::take(&mut recording.forks));
-        for end in forks.iter().flat_map(|forks| forks.values()).filter_map(|fork| fork.end.as_ref()) {
+        let forks = std::mem::take(&mut *self.forks());
+        for end in forks.values().filter_map(|fork| fork.end.as_ref()) {
             // HIP can't end a capture while it has streams that the captured stream does not wait for.
             if let Err(error) = self.wait(end) {
                 self.spoil(error);
@@ -337,13 +347,12 @@ impl Stream {
     /// On a captured stream, the stream of the captured calls of the rank with this number. It lives
     /// until the capture's end. The rank's other stream runs calls of other threads meanwhile.
     pub(crate) fn fork(&self, rank: u64) -> Result<Arc<Self>> {
-        let fork = || Self::to_capture(&self.context).map(Arc::new);
-        let Some(mut recording) = self.recording() else { return fork() };
-        if let Some(fork) = recording.forks.get(&rank) {
+        let mut forks = self.forks();
+        if let Some(fork) = forks.get(&rank) {
             return Ok(fork.stream.clone());
         }
-        let stream = fork()?;
-        recording.forks.insert(rank, Fork { stream: stream.clone(), end: None });
+        let stream = Arc::new(Self::to_capture(&self.context)?);
+        forks.insert(rank, Fork { stream: stream.clone(), end: None });
         Ok(stream)
     }
 
@@ -371,7 +380,7 @@ impl Stream {
             }
         }
         let end = end.inspect_err(|error| self.spoil(error.clone()))?;
-        if let Some(fork) = self.recording().as_mut().and_then(|own| own.forks.get_mut(&rank)) {
+        if let Some(fork) = self.forks().get_mut(&rank) {
             fork.end = Some(end);
         }
         Ok(())
@@ -383,6 +392,10 @@ impl Stream {
         if let Some(mut recording) = self.recording() {
             recording.spoiled.get_or_insert(error);
         }
+    }
+
+    fn forks(&self) -> MutexGuard<'_, BTreeMap<u64, Fork>> {
+        self.forks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn recording(&self) -> Option<MutexGuard<'_, Recording>> {

@@ -1,7 +1,7 @@
 //! Steps of several ranks as graphs: the bits of the same steps one by one.
 
 use burn::optim::Optimizer;
-use burn_rocm::graph::{Graph, WARM_UPS};
+use burn_rocm::graph::{Graph, WARM_UPS, is_capturing};
 use burn_rocm::{RocmError, take_last_error};
 use burn_rocm_nn::graph;
 use burn_rocm_nn::optim::{AdamConfig, AdamWConfig};
@@ -184,6 +184,31 @@ fn a_missing_gradient_is_not_captured() {
         let error = captured.map(drop).unwrap_err();
         assert!(matches!(error, RocmError::Capture { op: "a read", .. }), "{error}");
         let _ = take_last_error();
+    });
+}
+
+/// The flags of missing gradients are made with the buckets. A graph that never runs writes nothing.
+#[test]
+fn buckets_that_a_capture_plans_serve_steps_outside_of_it() {
+    const TEST: &str = "captured::buckets_that_a_capture_plans_serve_steps_outside_of_it";
+    let Some(count) = devices_with(TEST, &LATE) else { return };
+    on_ranks(count, |mut ranks| {
+        let device = ranks.communicator().device();
+        let net = Net::<B>::new(&device, 0);
+        let (x, y) = samples::<B>(&indices(&ranks, 0), &device);
+        let step = |ranks: &mut DataParallel| {
+            let loss = (net.forward(x.clone()) - y.clone()).powi_scalar(2).mean();
+            let grads = ranks.backward(&net, Some(loss));
+            ranks.reduce(&net, grads, Share::EVEN)
+        };
+        let mut others = DataParallel::new(ranks.communicator().clone());
+        let expected = gradients(&net, &step(&mut others));
+        let captured = Graph::capture(&device, || is_capturing().then(|| step(&mut ranks)));
+        assert!(captured.is_err(), "it reads which gradients are missing");
+        let _ = take_last_error();
+        let found = gradients(&net, &step(&mut ranks));
+        assert!(found.iter().any(Option::is_none), "a gradient is missing");
+        assert_eq!(found, expected);
     });
 }
 
