@@ -198,8 +198,8 @@ impl Communicator {
         Ok(Pending { output, work })
     }
 
-    /// As [`all_gather`](Self::all_gather), into the memory of `into`, whoever else holds that. Its
-    /// shape may be any of as many elements.
+    /// As [`all_gather`](Self::all_gather), into the memory of `into`, also if something else holds it.
+    /// `into` may have any shape with the right number of elements.
     ///
     /// # Errors
     /// As [`all_gather`](Self::all_gather); `Invalid` if `into` has another number of elements or

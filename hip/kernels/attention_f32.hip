@@ -1,8 +1,8 @@
 // Scaled dot-product attention in f32, softmax(window(scale q k^T)) v, without mask, bias, softcap
-// and dropout: FlashAttention-2's algorithm as in attention.hip, which computes all other cases. There a
-// thread has 4 x 4 scores and reads a number from shared memory for every two multiply-adds. Here it
-// has 8 x 8, and reads four numbers at once for every 16. Weights reach shared memory STEP keys at a
-// time, beside the values of these keys, so a block needs little of it.
+// and dropout. The algorithm is FlashAttention-2's, as in attention.hip, which computes all other
+// cases. There a thread has 4 x 4 scores and reads a number from shared memory for every two
+// multiply-adds. Here it has 8 x 8, and reads four numbers at once for every 16. Weights are put into
+// shared memory STEP keys at a time, beside the values of these keys, so a block needs little of it.
 #include "attention_sequences.h"
 #include "prelude.h"
 #include "rounded.h"
@@ -121,8 +121,8 @@ struct Greater {
 // exp(x), where `x` is a difference of scores, and so exact beside the scores' own rounding.
 DEVICE f32 power(f32 x) { return math::exp2(x * 1.4426950408889634f); }
 
-// The scores of a tile become weights relative to the rows' greatest scores so far, and the earlier
-// sums fade. `whole`: whether every query of the tile sees all its keys.
+// Turns the scores of a tile into weights relative to the rows' greatest scores so far, and scales
+// the earlier sums to match. `whole`: whether every query of the tile sees all its keys.
 template <u32 GROUPS, u32 VALUES>
 DEVICE void weigh(const Given &g, u32 row0, u32 key0, bool whole, f32 (&score)[SIZE][GROUPS][WIDTH], f32 (&top)[SIZE],
                   f32 (&sum)[SIZE], f32 (&sums)[SIZE][VALUES][WIDTH]) {

@@ -187,7 +187,7 @@ struct GroupOffsets {
     i32 group[GROUPS];
 
     DEVICE void find(const Chain &chain, u32 number, Place at) {
-#if !COMPILER_AMD // whose registers they would fill
+#if !COMPILER_AMD // with AMD's compiler the kept offsets would take too many registers
         if (map == number) return;
         map = number;
 #endif
@@ -341,7 +341,7 @@ template <class T, bool JOINED, class Reload> DEVICE void evaluate_norm(Place at
         read_mapped(step.b, step.source_b, chain, step.map_b, at, offsets, y);
         apply_step<decltype(op)>(x, [&](u32 g, u32 j) { return y.group[g].lane[j]; });
 #if COMPILER_AMD
-        // So that it does not read the next step's values as well before this one is done.
+        // Keeps the compiler from reading the next step's values before this step is done.
         at.first = recompute_after(load(x.group[GROUPS - 1].lane[GROUP - 1]), at.first);
 #endif
     };

@@ -50,7 +50,7 @@ DEVICE f32 capped(f32 score, f32 cap) { return cap > 0.0f ? cap * math::tanh(sco
 
 // One block's work.
 template <u32 Q> struct Unit {
-    u32 row, head, split, first; // first: of the chunk's queries, [token, head of the group]
+    u32 row, head, split, first; // first: the chunk's first query, of [token, head of the group]
     Span span;
     u32 begin, end; // of the split's keys
     bool any;       // whether there is work

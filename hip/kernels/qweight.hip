@@ -239,7 +239,7 @@ DEVICE void rows_of_weights(const WeightSizes &z, const WeightArrays &w, const T
                             for (u32 k = 0; k < 4; ++k) sum[o][r] += four[k] * weight[h][o][k];
                         }
                     }
-                    at += r + 1 < z.rows ? z.inputs : 0; // rows beyond the last are computed in vain
+                    at += r + 1 < z.rows ? z.inputs : 0; // the last row is computed again, not stored
                 }
             }
         }
@@ -266,7 +266,7 @@ DEVICE void rows_of_weights(const WeightSizes &z, const WeightArrays &w, const T
 }
 #endif
 
-// out = x times the weights turned, plus the bias if there is one. x has up to ROWS rows of
+// out = x times the transposed weights, plus the bias if there is one. x has up to ROWS rows of
 // `z.inputs` elements, and begins at a multiple of 16 bytes. A block has at most 256 threads.
 template <class F, class T, i32 ROWS>
 __global__ __launch_bounds__(256) void qweight_product(WeightSizes z, const T *x, const u8 *codes, const u8 *upper,

@@ -271,7 +271,7 @@ template <class T, class P> struct Backward {
     compute_t<T> *partial;
 };
 
-// The gradient of a head, turned back: with y = R n, that of n is R^T dy.
+// The gradient of a head before the rotation: with y = R n, that of n is R^T dy.
 template <i32 FORM, u32 N, class T, class C>
 DEVICE void turn_back(const T *grad, u32 pairs, u32 p, const C *cosine, const C *sine, C (&a)[N], C (&b)[N]) {
     UNROLLED

@@ -18,8 +18,9 @@ constexpr u32 CHUNK = 4096, STATS = 4, BINS = 2048, VECTOR = 4, ID_BITS = 21;
 constexpr u32 IN_PROMPT = 1u << 30;
 
 constexpr f32 LEAST_SCORE = -__builtin_inff();
-constexpr f32 FARTHEST = 28.0f;           // e^-28 is 0.76 units
-constexpr u32 BIN_SHIFT = 21, NONE = ~0u; // of codes: 11 of 32 bits; no weight
+constexpr f32 FARTHEST = 28.0f; // e^-28 is 0.76 units
+// A bin is a code's upper 11 bits. NONE is the code of a token without weight.
+constexpr u32 BIN_SHIFT = 21, NONE = ~0u;
 
 struct Choice {
     f32 temperature, top_k, top_p, min_p, repetition, presence, frequency, unused;
@@ -204,21 +205,22 @@ template <class F> DEVICE void for_each_of_bin(const Row &row, u32 bin, F f) {
     }
 }
 
-// A beginning of the order.
+// The first tokens of the order, up to a place.
 struct Cut {
-    u64 last;   // the place in the order, code and id, of its last token, or of a place before the next
-    u64 weight; // of its tokens
+    u64 last;   // the place (code and id): that of the last token, or one before the next token's
+    u64 weight; // the sum of the tokens' weights
     u32 token;  // the last token, if it was asked for
 };
 
-// The shorter one. Member by member: a choice between two addresses would put both into memory.
+// The cut with fewer tokens. It is chosen member by member, because a choice between two addresses
+// would put both into memory.
 DEVICE Cut shorter(const Cut &a, const Cut &b) {
     bool first = a.last < b.last;
     return Cut{first ? a.last : b.last, first ? a.weight : b.weight, 0};
 }
 
-// The shortest beginning that has `target` tokens or, BY_WEIGHT, the weight `target`; everything if
-// all have less. `target` is above 0. With TOKEN, BY_WEIGHT, the last token is found too.
+// The shortest cut that has `target` tokens or, BY_WEIGHT, the weight `target`; all tokens if they
+// have less together. `target` is above 0. With TOKEN and BY_WEIGHT, the last token is found too.
 template <bool BY_WEIGHT, bool TOKEN> DEVICE Cut cut(const Row &row, u64 target) {
     const u32 *all_counts = row.bin_counts;
     const u64 *all_weights = row.bin_weights;

@@ -80,9 +80,9 @@ impl Device {
 
     /// As [`Device::kernel_choice`], for a convolution that a library or a kernel may compute. The
     /// first candidate is the library. The third use times the candidates, unless
-    /// [`Config::conv_find`] is `immediate` or the device is deterministic. In a group of several ranks
-    /// too, as MIOpen times its algorithms there: a rank convolves samples of its own, and the average
-    /// of the ranks' gradients is the same for all.
+    /// [`Config::conv_find`] is `immediate` or the device is deterministic. A group of several ranks
+    /// times too, as MIOpen does there: each rank convolves samples of its own, and all ranks get the
+    /// same average of their gradients.
     ///
     /// # Errors
     /// As for [`Device::kernel_choice`].

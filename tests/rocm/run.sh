@@ -6,7 +6,7 @@
 #   tests/rocm/run.sh ROOT --nn [FILTER...]
 #                                          the tests of burn-rocm-nn: the programs nn, nn_faults and memory
 #   tests/rocm/run.sh ROOT --program FILE [FILTER...]
-#                                          the tests of FILE, which `cargo test --no-run` made
+#                                          the tests of FILE, which `cargo test --no-run` built
 #   tests/rocm/run.sh ROOT --train         20 training steps of the MLP and of the CNN, beside the CPU provider's
 #   tests/rocm/run.sh ROOT --routes        one training step of each: AMD's own logs must show every product in
 #                                          rocBLAS, every convolution and pooling in MIOpen

@@ -29,10 +29,10 @@ mod guide_fused_modules {}
 #[doc = include_str!("../../docs/guide/mixed-precision.md")]
 mod guide_mixed_precision {}
 
-/// The Rust blocks of the guide's page on language models are doc tests too.
+/// The Rust blocks of the guide's page on layers of language models are doc tests too.
 #[cfg(doctest)]
-#[doc = include_str!("../../docs/guide/language-models.md")]
-mod guide_language_models {}
+#[doc = include_str!("../../docs/guide/language-layers.md")]
+mod guide_language_layers {}
 
 /// The Rust blocks of the guide's page on profiling are doc tests too.
 #[cfg(doctest)]
@@ -54,10 +54,10 @@ mod guide_doctor {}
 #[doc = include_str!("../../docs/guide/tuning.md")]
 mod guide_tuning {}
 
-/// The Rust blocks of the guide's page on language models are doc tests too.
+/// The Rust blocks of the guide's page on training language models are doc tests too.
 #[cfg(doctest)]
-#[doc = include_str!("../../docs/guide/language-models.md")]
-mod guide_language_models {}
+#[doc = include_str!("../../docs/guide/language-training.md")]
+mod guide_language_training {}
 
 /// The Rust blocks of the guide's page on other libraries are doc tests too.
 #[cfg(doctest)]

@@ -226,6 +226,61 @@ fn a_transposed_convolution_is_decided_as_any_other() {
     }
 }
 
+/// A network's first layer four times. Says whether the kernels for few weights computed the last.
+#[test]
+#[ignore = "run by the test below, with other settings"]
+fn first_layer() {
+    let (random, device) = (Random::new(), Default::default());
+    let input = |shape: &[usize]| float(&random, shape, DType::F16, View::Contiguous, -1.0, 1.0);
+    let (x, w) = (input(&[2, 3, 9, 7]), input(&[16, 3, 3, 3]));
+    let options = || ConvOptions::<2>::new([1, 1], [1, 1], [1, 1], 1);
+    let mut own = false;
+    for step in 0..4 {
+        let terms = Terms::of(27, DType::F16);
+        let what = format!("first layer, step {step}");
+        let (_, lines) = burn_rocm_tests::trace::during(|| {
+            R::conv2d(x.float::<R>(&device), w.float::<R>(&device), None, options())
+        });
+        own = lines.iter().any(|line| line.contains("kernel conv_few_forward<"));
+        if step == 3 {
+            sums!(what, terms, |B, device, [x = &x, w = &w]| B::conv2d(x, w, None, options()));
+        }
+    }
+    println!("{SAID}{own}");
+}
+
+/// The kernels for few weights compete with the library before an order is chosen, too.
+#[test]
+fn a_first_layer_is_timed_against_own_kernels() {
+    let path = std::env::temp_dir().join(format!("burn-rocm-order-first-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&path);
+    let cache = Cache { path, kept: 0 };
+    let mut own =
+        vec![("BURN_ROCM_CACHE_DIR", cache.path.to_str().unwrap()), ("BURN_ROCM_CHANNELS_LAST", "auto")];
+    if burn_rocm::provider().unwrap().kind() == burn_rocm::ProviderKind::Cpu {
+        // Blocks of one thread have no such kernels.
+        own.push(("BURN_ROCM_CPU_WAVE", "32"));
+    }
+    said_by("first_layer", &own);
+    for (choice, computes) in [(1, "true"), (0, "false")] {
+        let mut changed = 0;
+        for file in fs::read_dir(cache.path.join("tuning")).unwrap() {
+            let path = file.unwrap().path();
+            let text = fs::read_to_string(&path).unwrap();
+            if text.contains("library or kernel") {
+                let line = |line: &str| match line.starts_with("solution ") {
+                    true => format!("solution {choice}\n"),
+                    false => format!("{line}\n"),
+                };
+                fs::write(&path, text.lines().map(line).collect::<String>()).unwrap();
+                changed += 1;
+            }
+        }
+        assert!(changed > 0, "no choice is kept");
+        assert_eq!(said_by("first_layer", &own), [computes]);
+    }
+}
+
 /// Sizes that come once cost no timing: own kernels compute them, and their orders are not asked for.
 #[test]
 #[ignore = "run by the test below, with other settings"]

@@ -1,10 +1,10 @@
 //! Times products with quantised weights beside a copy of device memory.
 //!
-//! `quant_products [ROUNDS [LARGEST]]` prints a row for each weight of at most LARGEST (default 2^29)
-//! elements and each number of rows: the median microseconds of ROUNDS (default 20) rounds, the
-//! bytes a second that the weight's bytes make of that, and their share of a copy's bytes read and
-//! written a second. Each round goes through copies of the weight that exceed the caches, as one
-//! graph where the device has graphs. docs/decisions/048-quantised-weights.md has predictions.
+//! `quant_products [ROUNDS [LARGEST]]` prints a row for each weight of at most LARGEST (default
+//! 2^29) elements and each number of rows: the median microseconds of ROUNDS (default 20) rounds,
+//! the weight's bytes a second, and their share of the bytes that a copy reads and writes a second.
+//! Each round goes through copies of the weight that exceed the caches, as one graph where the
+//! device has graphs. docs/decisions/048-quantised-weights.md has predictions.
 
 use std::time::Instant;
 

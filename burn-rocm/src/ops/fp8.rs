@@ -86,9 +86,9 @@ impl Fp8Type {
         if negative { -size } else { size }
     }
 
-    /// The code nearest to a number, of two equally near ones the even one. A number that rounds
-    /// beyond the greatest, and an infinity, becomes the greatest if it shall `saturate`; else E5M2
-    /// has infinities and the other types NaN. NaN stays NaN.
+    /// The code nearest to a number; of two equally near ones, the even one. Infinities and numbers
+    /// that round beyond the greatest become the greatest with `saturate`. Without it, they become
+    /// infinities in E5M2 and NaN in the other types. NaN stays NaN.
     pub fn encode(self, number: f32, saturate: bool) -> u8 {
         let (fraction, bias, fnuz) = self.layout();
         let sign = if number.is_sign_negative() { 0x80 } else { 0 };
@@ -108,7 +108,7 @@ impl Fp8Type {
         } else if size.is_infinite() {
             beyond
         } else {
-            // The exponent of the number's spacing; that of the least normal numbers for lesser ones.
+            // The exponent that decides the spacing; subnormal numbers have that of the least normal.
             let least = 1 - bias;
             let exponent = if size == 0.0 { least } else { (size.log2().floor() as i32).max(least) };
             // `log2` may be off by one at a power of two. Then the steps are 2^fraction or twice as
@@ -278,8 +278,8 @@ impl Fp8Weight {
         self.floats(0, self.shape()[0], dtype)
     }
 
-    /// `x` times the weight turned, plus the bias: by conversion of up to 32 MiB of weights at a time
-    /// to the dtype of `x`.
+    /// `x` times the transposed weight, plus the bias. Converts up to 32 MiB of weights at a time to
+    /// the dtype of `x`.
     ///
     /// # Shapes
     /// - `x`: `[.., inputs]`; `bias`: `[outs]`; output: `[.., outs]`

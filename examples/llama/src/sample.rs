@@ -1,5 +1,5 @@
-//! How the next token is chosen from logits. The device draws it (`burn_rocm::fused::decode`); what is
-//! here computes the same probabilities on the host, against which tests hold the device.
+//! How the next token is chosen from logits. The device draws it (`burn_rocm::fused::decode`). The
+//! functions here compute the same probabilities on the host, with which tests compare the device's.
 
 use std::collections::BTreeSet;
 

@@ -234,7 +234,7 @@ fn wrong_shapes_and_missing_tensors_are_named() {
         assert!(error.contains(text), "expected {text}\nfound    {error}");
         std::fs::write(model.path("config.json"), &config).expect("a file");
     }
-    // A bias that the settings say nothing of.
+    // A bias that the settings do not mention.
     let biased = Copy::of("llama-biases", "unread");
     biased.edit("config.json", "\"mlp_bias\": true", "\"mlp_bias\": false");
     let text = "`model.layers.0.mlp.down_proj.bias`: expected a tensor of the model, found one that";

@@ -56,8 +56,11 @@ fn numbers(name: &str, count: usize) -> Vec<f32> {
     (0..count).map(next).collect()
 }
 
+/// Names and shapes.
+type Named<S> = Vec<(String, S)>;
+
 /// The names and shapes of the tensors of two layers.
-fn tensors() -> (Vec<(String, Vec<usize>)>, Vec<(String, [usize; 2])>) {
+fn tensors() -> (Named<Vec<usize>>, Named<[usize; 2]>) {
     let mut plain = vec![
         ("model.embed_tokens.weight".to_owned(), vec![VOCABULARY, WIDTH]),
         ("model.norm.weight".to_owned(), vec![WIDTH]),
@@ -435,6 +438,16 @@ fn checkpoints_that_do_not_load_say_why() {
         let found = refused(&good(), settings);
         assert!(found.contains(text), "expected {text}\nfound    {found}");
     }
+    // Biases of zeros change nothing; others belong to another model.
+    let mut biased = good();
+    for (layer, [outs, _]) in tensors().1 {
+        biased.insert(format!("{layer}.bias"), floats(&vec![0.0; outs], &[outs]));
+    }
+    load(&write("biased", &biased, Some(gptq(4))), Quantise::default()).expect("a model");
+    let name = "model.layers.1.mlp.up_proj.bias";
+    biased.insert(name.to_owned(), floats(&[[0.0; INNER - 1].as_slice(), &[0.5]].concat(), &[INNER]));
+    let found = refused(&biased, gptq(4));
+    assert!(found.contains(name), "{found}");
     let mut without = good();
     without.remove("model.layers.1.mlp.up_proj.scales");
     let found = refused(&without, gptq(4));

@@ -48,7 +48,7 @@ pub(crate) enum Failure {
     Launch,
     /// `hipStreamBeginCapture`, as if there were no memory for it.
     BeginCapture,
-    /// `hipStreamEndCapture`, as if an earlier call had invalidated the capture.
+    /// `hipStreamEndCapture`, as if an earlier call had invalidated the capture. The stream stays in it.
     EndCapture,
     /// `hipGraphInstantiateWithFlags`, as if the device had no memory for the graph.
     GraphInstantiate,

@@ -105,8 +105,8 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    /// Of a rank's calls: of the collectives, in which the ranks agree, or of the others if there are
-    /// no collectives. `None` for no calls.
+    /// Describes a rank's calls: the collectives, in which the ranks agree, or the sends and receives if
+    /// there are no collectives. `None` for no calls.
     pub(super) fn of(calls: &[Call]) -> Option<Self> {
         let collectives: Vec<Call> = calls.iter().filter(|call| call.kind.is_collective()).copied().collect();
         let hash = collectives.iter().fold(Digest::new(), |hash, call| hash.part(&call.to_string())).finish();
@@ -345,7 +345,7 @@ impl fmt::Display for Step {
         match self {
             Self::Call(call) => call.fmt(f),
             Self::Capture(call) => write!(f, "{call} in a capture"),
-            // The hash tells graphs of as many calls apart.
+            // The hash distinguishes graphs with the same number of calls.
             Self::Replay(Replay { calls, first, hash }) => {
                 write!(
                     f,

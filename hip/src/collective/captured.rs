@@ -1,12 +1,12 @@
 //! Collectives in graphs.
 //!
-//! A capture records a rank's calls on a stream that waits for the captured one, and which the
-//! captured one waits for. All ranks capture the same calls at the same time, and replay the same
-//! graphs: RCCL's calls may exchange what they need while they are captured. So the ledger compares
-//! captures with captures, and replays with replays.
+//! A capture records a rank's calls on a second stream. This stream waits for the captured one, and
+//! the captured one waits for it. All ranks capture the same calls at the same time, because RCCL's
+//! calls may exchange data while they are captured, and replay the same graphs. So the ledger
+//! compares captures with captures, and replays with replays.
 //!
-//! A replay is a call like any other: it begins, an event behind it ends it, and the rank's thread
-//! watches it in between.
+//! A replay is watched as a call is: an event after its launch marks its end, and the rank's thread
+//! watches it until then.
 //!
 //! RCCL keeps a rank for as long as a graph with its calls lives (`persistentRefs` of NCCL's
 //! communicators). `ncclCommDestroy` and `ncclCommAbort` wait for that. So a rank is destroyed when
@@ -20,8 +20,12 @@ use crate::collective::group::compare_now;
 use crate::collective::in_graph::InGraph;
 use crate::collective::member::Member;
 use crate::device::Device;
+use crate::device::collectives::Unjoined;
 use crate::error::Result;
 use crate::settings::settings;
+
+/// A number that no rank has.
+const NO_RANK: u64 = u64::MAX;
 
 /// The collectives of a graph.
 pub(crate) struct Replays {
@@ -37,7 +41,7 @@ struct Rank {
 }
 
 impl Replays {
-    /// Of what a capture has recorded.
+    /// The collectives among what a capture has recorded.
     pub(crate) fn of(recorded: Vec<Box<dyn Any + Send>>) -> Self {
         // A capture records nothing else.
         let calls = recorded.into_iter().filter_map(|call| call.downcast().ok());
@@ -59,13 +63,16 @@ impl Replays {
     /// # Errors
     /// `Mismatch` if another rank does something else; `Collective` if a group has failed; what
     /// `launch` returns. The graph's groups have then failed.
-    pub(crate) fn launch(&self, device: &Device, launch: impl FnOnce() -> Result<()>) -> Result<()> {
+    pub(crate) fn launch(&self, device: &Arc<Device>, launch: impl FnOnce() -> Result<()>) -> Result<()> {
         if self.ranks.is_empty() {
             return launch();
         }
         let _issuing = device.collectives.issuing();
-        // Until the end: passes that begin later are behind the graph.
+        // Held until the end of this function, so passes that begin later come after the graph.
         let _issued: Vec<_> = self.ranks.iter().map(|rank| rank.member.issues()).collect();
+        // A rank's other calls are in the order of its stream, but these run on the compute stream. So
+        // they count as those of a group that no rank is in: no rank reduces beside a pass before them.
+        let _apart = Unjoined::note(device, NO_RANK);
         if settings()?.collective_check {
             let collective = |rank: &&Rank| rank.calls.iter().any(|call| call.kind.is_collective());
             let steps = self.ranks.iter().filter(collective).map(|rank| (&rank.member, rank.step()));
@@ -117,5 +124,137 @@ impl Rank {
             true => device.compute.wait(&self.member.stream.mark()?),
             false => Ok(()),
         }
+    }
+}
+
+#[cfg(all(test, feature = "cpu"))]
+mod tests {
+    use std::cell::Cell;
+
+    use hip_kernels::DType;
+    use hip_sys::{hipError_t, hipErrorOutOfMemory, hipEvent_t, hipStream_t};
+
+    use super::*;
+    use crate::device::pass::{Pass, Points};
+    use crate::provider::Provider;
+    use crate::{Buffer, Communicator, Error, Graph, Part, ReduceOp, Work, trace, uncaptured};
+
+    thread_local! {
+        /// How many more events the thread can record, if there is a limit.
+        static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+    }
+
+    unsafe extern "C" fn record(event: hipEvent_t, stream: hipStream_t) -> hipError_t {
+        match LEFT.get() {
+            Some(0) => {
+                LEFT.set(None);
+                return hipErrorOutOfMemory;
+            }
+            left => LEFT.set(left.map(|left| left - 1)),
+        }
+        let hip = crate::provider::provider().expect("the CPU provider").hip();
+        // SAFETY: the caller passes the handles of the same provider's functions.
+        unsafe { (hip.hipEventRecord)(event, stream) }
+    }
+
+    /// A rank alone on a device of its own.
+    fn rank() -> (Communicator, Arc<Device>) {
+        let provider = Provider::altered(|hip| hip.hipEventRecord = record);
+        let device = Arc::new(Device::new(provider, 0).expect("a device"));
+        (Communicator::local(std::slice::from_ref(&device)).expect("a group").remove(0), device)
+    }
+
+    fn buffer(device: &Arc<Device>) -> Arc<Buffer> {
+        Arc::new(device.alloc(16).expect("memory"))
+    }
+
+    fn reduce(on: &Communicator, buffer: &Arc<Buffer>) -> Result<Work> {
+        on.all_reduce(ReduceOp::Sum, DType::F32, 4, Part::whole(buffer), Part::whole(buffer))
+    }
+
+    /// A graph of one reduction.
+    fn graph(on: &Communicator, buffer: &Arc<Buffer>) -> Result<Graph> {
+        on.device().start_capture()?;
+        let captured = reduce(on, buffer).and_then(Work::join);
+        let ended = on.device().stop_capture();
+        captured.and(ended)
+    }
+
+    /// The points of a pass with an op.
+    fn pass(device: &Arc<Device>) -> Points {
+        let pass = Pass::begin(device, vec![], vec![]).expect("a pass");
+        {
+            let _op = trace::op("captured test", || "");
+            device.fill_bytes(&buffer(device), 0, 0, 16).expect("a fill");
+        }
+        pass.end()
+    }
+
+    /// A bucket's reduction that waits for a point before the replay would run beside the replay's.
+    #[test]
+    fn a_replay_ends_the_overlap_with_passes_before_it() {
+        let (rank, device) = rank();
+        let graph = graph(&rank, &buffer(&device)).expect("a graph");
+        let before = pass(&device);
+        assert!(!rank.member().others_since(&before));
+        graph.replay().expect("a replay");
+        assert!(rank.member().others_since(&before));
+        assert!(!rank.member().others_since(&pass(&device)), "this one is behind the replay");
+        assert!(device.collectives.all_joined());
+    }
+
+    /// Whichever event can't be recorded: without it, the graph would lack an edge.
+    #[test]
+    fn an_event_that_fails_gives_no_graph() {
+        for left in 0.. {
+            let (rank, device) = rank();
+            let buffer = buffer(&device);
+            device.start_capture().expect("a capture");
+            LEFT.set(Some(left));
+            let captured = reduce(&rank, &buffer).and_then(Work::join);
+            let failed = LEFT.take().is_none();
+            let ended = device.stop_capture();
+            if !failed {
+                captured.and(ended).expect("nothing failed");
+                assert!(left > 2, "a reduction has an event to wait for, and two that are waited for");
+                return;
+            }
+            let error = ended.map(drop).expect_err("an event failed");
+            assert!(matches!(error, Error::Device { call: "hipEventRecord", .. }), "{left}: {error}");
+        }
+    }
+
+    /// Another thread can't join a captured reduction, but its memory must not get another user.
+    #[test]
+    fn another_thread_leaves_the_memory_to_the_graph() {
+        let (rank, device) = rank();
+        device.start_capture().expect("a capture");
+        let summed = buffer(&device);
+        let address = summed.address();
+        let work = reduce(&rank, &summed).expect("a call");
+        drop(summed);
+        std::thread::scope(|scope| {
+            scope.spawn(|| work.join().expect("the capture's end joins it"));
+        });
+        assert_ne!(buffer(&device).address(), address);
+        device.stop_capture().expect("a graph").replay().expect("a replay");
+    }
+
+    /// Compute work must not become part of the capture.
+    #[test]
+    fn a_join_inside_uncaptured_is_captured() {
+        let (rank, device) = rank();
+        let summed = Arc::new(device.upload(&3f32.to_ne_bytes().repeat(4)).expect("memory"));
+        device.start_capture().expect("a capture");
+        let work = reduce(&rank, &summed).expect("a call");
+        let mut bytes = [0; 16];
+        uncaptured(|| {
+            work.join().expect("a join in the capture");
+            device.read(&summed, 0, &mut bytes)
+        })
+        .expect("compute work runs");
+        assert_eq!(bytes[..4], 3f32.to_ne_bytes());
+        device.stop_capture().expect("a graph").replay().expect("a replay");
+        device.sync().expect("compute work runs");
     }
 }

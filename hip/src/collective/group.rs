@@ -259,6 +259,11 @@ fn enqueue(
     for member in &members {
         if let Some(origin) = origin {
             let marked = capture(member, calls, origin);
+            // Without the event nothing in the graph would wait for the calls. Their own error comes
+            // first.
+            if let (Ok(()), Err(error)) = (&called, &marked) {
+                origin.spoil(error.clone());
+            }
             if let Some(running) = member.end_captured(marked.ok(), origin.capture_number()) {
                 work.add(member, running);
             }
@@ -304,11 +309,11 @@ fn enqueue(
 
 /// Adds the calls of a rank to the capture. The result is behind them.
 fn capture(member: &Arc<Member>, calls: &[(&Arc<Member>, &Prepared)], origin: &Stream) -> Result<Event> {
-    let fork = member.captured_stream()?;
+    let fork = origin.fork(member.number)?;
     let calls = calls.iter().map(|(_, prepared)| InGraph::new(member, prepared.call));
     let calls = calls.map(|call| Box::new(call) as Box<dyn Any + Send>).collect();
     let marked = fork.mark();
-    origin.captured_on(fork, member.number, calls)?;
+    origin.captured_on(&fork, member.number, calls)?;
     marked
 }
 
@@ -340,7 +345,8 @@ fn call(
     if let Some(beside) = &mut beside {
         // Behind `begin`: from there on the work covers what is enqueued, also after an error. These
         // uses are ordered by the work too, and later calls of the rank run behind them.
-        not_noted(|| (beside.fill)(stream_of(first, origin)?, kernels))?;
+        let stream = stream_of(first, origin)?;
+        not_noted(|| (beside.fill)(&stream, kernels))?;
     }
     // Each rank's stream takes its calls as one piece of work.
     let streams = members.iter().map(|member| stream_of(member, origin)).collect::<Result<Vec<_>>>()?;
@@ -396,10 +402,10 @@ fn call(
 }
 
 /// The stream of a rank's calls.
-fn stream_of<'a>(member: &'a Member, origin: Option<&Arc<Stream>>) -> Result<&'a Stream> {
+fn stream_of(member: &Member, origin: Option<&Arc<Stream>>) -> Result<Arc<Stream>> {
     match origin {
-        None => Ok(&member.stream),
-        Some(_) => member.captured_stream(),
+        None => Ok(member.stream.clone()),
+        Some(origin) => origin.fork(member.number),
     }
 }
 

@@ -22,7 +22,6 @@ use crate::device::event::Event;
 use crate::device::pass::Points;
 use crate::device::stream::Stream;
 use crate::error::{Error, Result};
-use crate::once::Once;
 use crate::provider::kind::ProviderKind;
 
 /// How often the thread looks at unfinished work. Each look is one query of an event and one of the
@@ -44,9 +43,7 @@ pub(super) struct Member {
     pub(super) size: usize,
     pub(super) device: Arc<Device>,
     pub(super) library: Library,
-    pub(super) stream: Stream,
-    /// The stream of its captured calls. The other one runs calls of other threads meanwhile.
-    captured: Once<Stream>,
+    pub(super) stream: Arc<Stream>,
     pub(super) ledger: Arc<Ledger>,
     timeout: Duration,
     state: Mutex<State>,
@@ -69,14 +66,14 @@ struct State {
     first_since: Instant,
     leaving: bool,
     left: bool,
-    /// How many calls of living graphs the rank has.
+    /// How many of the rank's calls are part of graphs that exist.
     in_graphs: usize,
 }
 
 /// Enqueued calls.
 pub(super) struct Running {
     last: Step,
-    /// The number of the capture, if they are captured. Then nobody waits for them on the host.
+    /// The number of the capture, if they are captured. Then the host never waits for them.
     pub(super) capture: Option<u64>,
     /// Behind them in the rank's stream.
     pub(super) done: Event,
@@ -113,7 +110,7 @@ impl Member {
         timeout: Duration,
     ) -> Result<Arc<Self>> {
         let library = Library(device.provider().rccl()?);
-        let stream = Stream::new(&device.context, &format!("collectives of rank {rank}"))?;
+        let stream = Arc::new(Stream::new(&device.context, &format!("collectives of rank {rank}"))?);
         let ledger = Ledger::join(id, rank, size)?;
         let joined = init(library, device, id, (rank, size), timeout, &ledger);
         let handle = joined.inspect_err(|error| ledger.fail(error))?;
@@ -141,7 +138,6 @@ impl Member {
             device: device.clone(),
             library,
             stream,
-            captured: Once::default(),
             ledger,
             timeout,
             state: Mutex::new(state),
@@ -203,11 +199,6 @@ impl Member {
     /// Notes the failure that the group will have, whatever happens first.
     pub(super) fn will_fail(&self, error: Error) {
         self.lock().found.get_or_insert(error);
-    }
-
-    /// The stream of captured calls.
-    pub(super) fn captured_stream(&self) -> Result<&Stream> {
-        self.captured.get(|| Stream::to_capture(&self.device.context))
     }
 
     /// Begins a call: it may wait for other ranks, so the thread watches it from here on.

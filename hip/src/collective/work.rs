@@ -10,7 +10,7 @@ use crate::memory::buffer::Buffer;
 
 const NOT_YET: &str = "captured work has not run yet";
 
-/// Refuses to ask for collectives of a graph: they run with each replay.
+/// Refuses a question about captured collectives, which run with each replay.
 fn refuse_of_graph(op: &'static str, running: &Running) -> Result<()> {
     match running.capture {
         None => Ok(()),
@@ -43,7 +43,8 @@ impl Work {
     }
 
     /// Makes later ops of the ranks' devices wait for the collectives. The host does not wait.
-    /// Collectives of a capture are joined in it, at the latest by its end.
+    /// Collectives of a capture are joined in it, at the latest by its end. Another thread than the
+    /// capturing one leaves that to its end.
     ///
     /// # Errors
     /// Why they failed, if it is known by now. The device's next read or sync reports a later
@@ -91,15 +92,27 @@ impl Work {
             let device = &member.device;
             let stream = match running.capture {
                 None => &device.compute,
-                Some(_) if device.captures.number() == running.capture => device.stream(),
-                // The capture is over, and its end has joined them.
-                Some(_) => continue,
+                Some(number) => match device.captures.in_progress(number) {
+                    Some((stream, true)) => stream,
+                    // Only its own thread enqueues in a capture. The end of it joins them, and until
+                    // then the memory must not have another user.
+                    Some((stream, false)) => {
+                        stream.keep_in(number, std::mem::take(&mut self.buffers));
+                        continue;
+                    }
+                    // The capture is over, and its end has joined them.
+                    None => continue,
+                },
             };
-            waited = waited.and_then(|()| stream.wait(&running.done));
-            if waited.is_err() && running.capture.is_none() {
-                // The host waits instead. The first error is the one to return.
-                let _ = running.done.synchronize();
+            let joined = stream.wait(&running.done);
+            if let Err(error) = &joined {
+                match running.capture {
+                    Some(_) => stream.spoil(error.clone()),
+                    // The host waits instead. The first error is the one to return.
+                    None => drop(running.done.synchronize()),
+                }
             }
+            waited = waited.and(joined);
         }
         self.buffers.clear();
         self.kernels.clear();

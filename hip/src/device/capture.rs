@@ -86,9 +86,17 @@ impl Captures {
         if UNCAPTURED.get() { None } else { self.own() }
     }
 
-    /// The number of the calling thread's capture, also inside [`uncaptured`].
+    /// The number of the capture that the calling thread's work is part of.
     pub(crate) fn number(&self) -> Option<u64> {
-        if self.any() { self.own()?.capture_number() } else { None }
+        self.here()?.capture_number()
+    }
+
+    /// The stream of the capture with this number, while it is in progress, and whether it is the
+    /// calling thread's, also inside [`uncaptured`].
+    pub(crate) fn in_progress(&self, number: u64) -> Option<(&Arc<Stream>, bool)> {
+        let stream = self.stream.made().filter(|_| self.any())?;
+        let own = self.owner.load(Ordering::Relaxed) == thread_number();
+        (stream.capture_number() == Some(number)).then_some((stream, own))
     }
 
     /// The captured stream, if the calling thread is capturing, also inside [`uncaptured`].

@@ -13,8 +13,8 @@ pub struct Event {
     context: Arc<Context>,
     raw: hipEvent_t,
     kind: EventKind,
-    /// Whether it is a point of a capture. Nobody else gets it afterwards, because HIP does not say
-    /// when it forgets the capture.
+    /// Whether it was recorded in a capture. Such an event is not used again, because HIP does not say
+    /// when an event stops belonging to the capture.
     captured: bool,
 }
 
@@ -34,7 +34,7 @@ impl Event {
     }
 
     /// An event that is recorded in a capture. Streams can wait for it only in that capture, and the
-    /// host can't ask for it.
+    /// host can't query it.
     pub(crate) fn of_capture(context: &Arc<Context>) -> Result<Self> {
         let mut event = Self::make(context, EventKind::Ordering)?;
         event.captured = true;

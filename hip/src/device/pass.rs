@@ -92,7 +92,7 @@ impl Open {
         }
         self.launches = trace::counts().launches();
         if self.device.captures.number() != self.capture {
-            // Behind the point would be other work.
+            // The point would then be after other work. So it would inside `uncaptured`.
             return;
         }
         match self.device.stream().mark() {
@@ -235,7 +235,8 @@ impl Points {
     pub fn last_use<'a>(&self, buffers: impl IntoIterator<Item = &'a Arc<Buffer>>) -> Option<u32> {
         let mut last = 0;
         for buffer in buffers {
-            // A replay uses it again at any time. Within a capture, all work is of one replay.
+            // A replay may use it again at any time. Within one capture, all work belongs to the same
+            // replay.
             if self.capture.is_none() && buffer.is_of_graph() {
                 return None;
             }
@@ -359,5 +360,21 @@ mod tests {
             assert_eq!(points.last_use([buffer]), None, "{index}");
         }
         assert!(Pass::begin(&device, vec![outside.clone()], vec![]).is_err(), "a used buffer");
+    }
+
+    /// A point inside `uncaptured` is on another stream than the pass.
+    #[test]
+    fn a_pass_of_a_capture_has_no_points_outside_of_it() {
+        let device = device();
+        let (inside, outside) = (buffer(&device), buffer(&device));
+        device.start_capture().expect("a capture");
+        let pass = Pass::begin(&device, vec![], vec![1, 2]).expect("a pass");
+        use_in_op(&device, &[&inside]);
+        crate::uncaptured(|| use_in_op(&device, &[&outside]));
+        use_in_op(&device, &[&inside]);
+        let points = pass.end();
+        drop(device.stop_capture().expect("a graph"));
+        let behind: Vec<u32> = points.points.iter().map(|point| point.op).collect();
+        assert_eq!(behind, [0, 2, 3], "the point behind the first op would be outside");
     }
 }

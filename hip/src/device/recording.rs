@@ -3,11 +3,13 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::ptr;
+use std::sync::Arc;
 
 use hip_sys::{hipGraph_t, hipGraphExec_t};
 
 use crate::device::context::Context;
 use crate::device::event::Event;
+use crate::device::stream::Stream;
 use crate::error::{Error, Result};
 use crate::profile::work::Key;
 use crate::trace;
@@ -34,8 +36,15 @@ pub(crate) struct Recording {
     pub(crate) number: u64,
     /// The collectives in their order. Their type is the module `collective`'s.
     pub(crate) collectives: Vec<Box<dyn Any + Send>>,
-    /// The ends of the streams of ranks whose collectives are captured, by the ranks' numbers.
-    pub(crate) forks: BTreeMap<u64, Event>,
+    /// The streams of ranks whose collectives are captured, by the ranks' numbers.
+    pub(crate) forks: BTreeMap<u64, Fork>,
+}
+
+/// A stream that is captured because it waited for the capture's own.
+pub(crate) struct Fork {
+    pub(crate) stream: Arc<Stream>,
+    /// Behind all that it was given.
+    pub(crate) end: Option<Event>,
 }
 
 /// The graph that HIP recorded.

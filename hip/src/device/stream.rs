@@ -2,14 +2,14 @@
 
 use std::any::Any;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hip_sys::hipStream_t;
+use hip_sys::{hipStream_t, ihipStream_t};
 
 use crate::device::context::{Context, EventKind, count};
 use crate::device::event::Event;
-use crate::device::recording::{Recording, Template, no_graphs};
+use crate::device::recording::{Fork, Recording, Template, no_graphs};
 use crate::error::{Error, Result};
 use crate::launch::grid::Grid;
 use crate::launch::kernel::Kernel;
@@ -37,7 +37,8 @@ pub enum Priority {
 /// A queue of a device's work, which runs in order.
 pub struct Stream {
     context: Arc<Context>,
-    raw: hipStream_t,
+    /// A captured stream gets another one after a capture that HIP could not end.
+    raw: AtomicPtr<ihipStream_t>,
     /// Deferred ops, which are launched before any other work is enqueued.
     pub(crate) chain: Chain,
     /// The capture in progress; `None` for a stream that is never captured.
@@ -86,21 +87,9 @@ impl Stream {
         recording: Option<Mutex<Recording>>,
         priority: Option<c_int>,
     ) -> Result<Self> {
-        context.bind()?;
+        let raw = AtomicPtr::new(new_handle(context, priority)?);
         let (lane, context, chain) = (Lane::new(context, label), context.clone(), Chain::default());
-        let mut stream = Self { context, raw: std::ptr::null_mut(), chain, recording, lane };
-        let context = &stream.context;
-        let flags = hip_sys::hipStreamNonBlocking;
-        let Some(priority) = priority else {
-            // SAFETY: the function is HIP's; it writes one handle, owned here from then on.
-            let status = unsafe { (context.hip().hipStreamCreateWithFlags)(&mut stream.raw, flags) };
-            context.check("hipStreamCreateWithFlags", status)?;
-            return Ok(stream);
-        };
-        // SAFETY: as above.
-        let status = unsafe { (context.hip().hipStreamCreateWithPriority)(&mut stream.raw, flags, priority) };
-        context.check("hipStreamCreateWithPriority", status)?;
-        Ok(stream)
+        Ok(Self { context, raw, chain, recording, lane })
     }
 
     /// Launches the deferred ops and returns the handle, so that work enqueued on it comes after
@@ -108,7 +97,7 @@ impl Stream {
     #[inline]
     pub(crate) fn raw(&self) -> hipStream_t {
         self.catch_up();
-        self.raw
+        self.handle()
     }
 
     /// The handle, a `hipStream_t`, for other libraries. Launches the deferred ops, so that work
@@ -118,8 +107,11 @@ impl Stream {
     }
 
     /// The handle, for code that launches the deferred ops itself or has launched them.
+    #[inline]
     pub(crate) fn handle(&self) -> hipStream_t {
-        self.raw
+        // Relaxed: only the thread that captures uses a handle that changes, and `Captures` orders these
+        // threads.
+        self.raw.load(Ordering::Relaxed)
     }
 
     pub(crate) fn context(&self) -> &Context {
@@ -158,7 +150,7 @@ impl Stream {
     /// deferred ops.
     pub(crate) fn mark_queued(&self) -> Result<Event> {
         let event = Event::new(&self.context, EventKind::Ordering)?;
-        event.record_on(self.raw)?;
+        event.record_on(self.handle())?;
         Ok(event)
     }
 
@@ -221,7 +213,7 @@ impl Stream {
         match self.recording {
             _ if self.context.provider.is_dry() => None,
             None => {
-                let started = Some(self.lane.begin(self.raw));
+                let started = Some(self.lane.begin(self.handle()));
                 Some(Timed { started, open: Open::begin() })
             }
             Some(_) => Some(Timed { started: None, open: Open::NONE }),
@@ -281,7 +273,7 @@ impl Stream {
         }
         self.context.bind()?;
         // SAFETY: the function is HIP's, the handle is ours.
-        let status = unsafe { begin(self.raw, hip_sys::hipStreamCaptureModeRelaxed) };
+        let status = unsafe { begin(self.handle(), hip_sys::hipStreamCaptureModeRelaxed) };
         self.context.check("hipStreamBeginCapture", status)
     }
 
@@ -289,13 +281,21 @@ impl Stream {
     pub(crate) fn end_capture(&self) -> (Recording, Result<Template<'_>>) {
         self.catch_up();
         let forks = self.recording().map(|mut recording| std::mem::take(&mut recording.forks));
-        for end in forks.iter().flat_map(|forks| forks.values()) {
-            // HIP ends no capture that has streams which nobody waits for.
+        for end in forks.iter().flat_map(|forks| forks.values()).filter_map(|fork| fork.end.as_ref()) {
+            // HIP can't end a capture while it has streams that the captured stream does not wait for.
             if let Err(error) = self.wait(end) {
                 self.spoil(error);
             }
         }
         let template = self.end_recording();
+        // Before the handle of the stream from which they forked.
+        drop(forks);
+        if template.is_err()
+            && let Err(error) = self.renew()
+        {
+            // The next capture can't begin, and says so.
+            log::debug!("the handle of a capture that failed stays: {error}");
+        }
         let recording = self.recording().map(|mut recording| std::mem::take(&mut *recording));
         (recording.unwrap_or_default(), template)
     }
@@ -305,10 +305,18 @@ impl Stream {
         self.context.bind()?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: the function is HIP's, the handle is ours; it writes one handle or null.
-        let status = unsafe { end(self.raw, &mut raw) };
+        let status = unsafe { end(self.handle(), &mut raw) };
         let template = Template::new(&self.context, raw);
         self.context.check("hipStreamEndCapture", status)?;
         Ok(template)
+    }
+
+    /// Replaces the handle. If HIP's function fails, the handle may still be in its capture: that of
+    /// AMD's clr then returns before it resets anything.
+    fn renew(&self) -> Result<()> {
+        let new = new_handle(&self.context, None)?;
+        destroy_handle(&self.context, self.raw.swap(new, Ordering::Relaxed));
+        Ok(())
     }
 
     /// On a captured stream, keeps what the captured work uses until the graph is dropped. On
@@ -317,6 +325,26 @@ impl Stream {
         if let Some(mut recording) = self.recording() {
             recording.kept.push(Box::new(used));
         }
+    }
+
+    /// As [`keep`](Self::keep), while the capture with this number is in progress.
+    pub(crate) fn keep_in<T: Send + 'static>(&self, capture: u64, used: T) {
+        if let Some(mut recording) = self.recording().filter(|recording| recording.number == capture) {
+            recording.kept.push(Box::new(used));
+        }
+    }
+
+    /// On a captured stream, the stream of the captured calls of the rank with this number. It lives
+    /// until the capture's end. The rank's other stream runs calls of other threads meanwhile.
+    pub(crate) fn fork(&self, rank: u64) -> Result<Arc<Self>> {
+        let fork = || Self::to_capture(&self.context).map(Arc::new);
+        let Some(mut recording) = self.recording() else { return fork() };
+        if let Some(fork) = recording.forks.get(&rank) {
+            return Ok(fork.stream.clone());
+        }
+        let stream = fork()?;
+        recording.forks.insert(rank, Fork { stream: stream.clone(), end: None });
+        Ok(stream)
     }
 
     /// The number of the capture in progress.
@@ -343,8 +371,8 @@ impl Stream {
             }
         }
         let end = end.inspect_err(|error| self.spoil(error.clone()))?;
-        if let Some(mut own) = self.recording() {
-            own.forks.insert(rank, end);
+        if let Some(fork) = self.recording().as_mut().and_then(|own| own.forks.get_mut(&rank)) {
+            fork.end = Some(end);
         }
         Ok(())
     }
@@ -482,11 +510,28 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if !self.raw.is_null() {
-            self.lane.stream_ends(profiled());
-            // SAFETY: the function is HIP's; nobody else has the handle.
-            let status = unsafe { (self.context.hip().hipStreamDestroy)(self.raw) };
-            self.context.record_status("hipStreamDestroy", status);
-        }
+        self.lane.stream_ends(profiled());
+        destroy_handle(&self.context, self.handle());
     }
+}
+
+/// A handle, which the caller owns.
+fn new_handle(context: &Context, priority: Option<c_int>) -> Result<hipStream_t> {
+    context.bind()?;
+    let (mut raw, flags) = (std::ptr::null_mut(), hip_sys::hipStreamNonBlocking);
+    let Some(priority) = priority else {
+        // SAFETY: the function is HIP's; it writes one handle.
+        let status = unsafe { (context.hip().hipStreamCreateWithFlags)(&mut raw, flags) };
+        return context.check("hipStreamCreateWithFlags", status).map(|()| raw);
+    };
+    // SAFETY: as above.
+    let status = unsafe { (context.hip().hipStreamCreateWithPriority)(&mut raw, flags, priority) };
+    context.check("hipStreamCreateWithPriority", status).map(|()| raw)
+}
+
+/// The caller owns the handle, and nobody else uses it.
+fn destroy_handle(context: &Context, raw: hipStream_t) {
+    // SAFETY: the function is HIP's; the caller gives the handle up.
+    let status = unsafe { (context.hip().hipStreamDestroy)(raw) };
+    context.record_status("hipStreamDestroy", status);
 }

@@ -206,8 +206,8 @@ impl Pending {
     }
 
     /// Whether an op over `len` elements suits the list: the lengths are the same, and so are the
-    /// dtypes, unless the op converts or the list has several dtypes already. A copy of halves and
-    /// several dtypes do not suit each other.
+    /// dtypes, unless the op converts or the list has several dtypes already. A copy of f16
+    /// or bf16 can't be in a list of several dtypes.
     pub(crate) fn takes(&self, next: &Next, len: usize) -> bool {
         let is_mixed = next.from != next.to || self.dtype.is_none();
         let copies = || next.copies_halves || self.nexts.iter().any(|before| before.copies_halves);

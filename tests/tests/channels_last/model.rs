@@ -102,7 +102,10 @@ impl<B: Tensors> ResNet18<B> {
 fn gradients(half: bool) -> Vec<f64> {
     let device = Default::default();
     A::seed(&device, 5);
+    // A record draws the weights in their order, not in the order in which they are read.
     let model = ResNet18::<A>::new(&device);
+    let record = model.clone().into_record();
+    let model = model.load_record(record);
     let images = Tensor::<A, 4>::random([2, 3, 64, 64], Distribution::Default, &device);
     let (model, images) = match half {
         true => (Precision::new(FloatDType::BF16).convert(&model), images.cast(FloatDType::BF16)),

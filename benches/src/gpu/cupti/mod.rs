@@ -1,5 +1,5 @@
 //! A profile of training steps of burn-rocm-nn, with `--train` of stock modules, or with
-//! `--inference` of inference, held against CUPTI's record of the same steps, on an NVIDIA GPU: which
+//! `--inference` of inference, compared with CUPTI's record of the same steps, on an NVIDIA GPU: which
 //! share of the GPU's busy time was launched by work that the profile names.
 //!
 //! The profile tells CUPTI when each piece of its work begins and ends on a thread, so each kernel

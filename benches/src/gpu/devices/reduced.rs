@@ -34,7 +34,7 @@ pub(super) fn run(options: &Options, devices: &[RocmDevice], counts: &[usize]) -
     Ok(())
 }
 
-/// Calls in place of so many zeros.
+/// All-reduces of `elements` zeros in place.
 fn calls(rank: Communicator, elements: usize) -> impl FnMut() {
     let zeros = Tensor::<Rocm, 1>::zeros([elements], &rank.device()).into_primitive().tensor();
     // A graph's calls must find the same memory each time, so it is held here.

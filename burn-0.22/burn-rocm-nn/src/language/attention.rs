@@ -64,7 +64,7 @@ fn composed(query: Tensor<4>, key: Tensor<4>, value: Tensor<4>, rule: &Attention
     softmax(scores, 3).matmul(repeated(value))
 }
 
-/// Which keys a query does not see; the last query is at the last key.
+/// The mask of keys that a query does not see. The last query is at the last key.
 fn hidden(rule: &AttentionRule, [queries, keys]: [usize; 2], device: &Device) -> Option<Tensor<2, Bool>> {
     if !rule.causal && rule.window.is_none() {
         return None;

@@ -184,7 +184,8 @@ impl DecoderLayer {
         attention(heads.query, heads.key, heads.value, &rule)
     }
 
-    /// The tokens after this layer, and their norm by `next`: the norm of what follows.
+    /// The tokens after this layer, and their norm by `next`, which is the next layer's norm or the
+    /// last one.
     ///
     /// `attend` computes the context `[batch, heads, length, head_dim]` from the heads of the new
     /// tokens: [`attention`](Self::attention) among these tokens, or a step over a cache. `encoded`
@@ -196,8 +197,8 @@ impl DecoderLayer {
     /// - normed: `hidden` after [`attention_norm`](Self::attention_norm)
     ///
     /// # Panics
-    /// With [`Invalid`](burn_rocm::RocmError::Invalid) if shapes do not fit, or if there is cross
-    /// attention without `encoded`, or the other way round.
+    /// With [`Invalid`](burn_rocm::RocmError::Invalid) if shapes do not fit, for cross attention
+    /// without `encoded`, and for `encoded` without cross attention.
     pub fn forward(
         &self,
         [hidden, normed]: [Tensor<3>; 2],

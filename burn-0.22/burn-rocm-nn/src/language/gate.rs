@@ -21,9 +21,9 @@ pub fn gated<const D: usize>(kind: GateKind, gate: Tensor<D>, up: Tensor<D>) -> 
     }
 }
 
-/// `act(gate) * up`, where `gate` and `up` are the first and second half of the last axis: of the
-/// product with the weights of both layers. The kernel reads the halves in place, and the
-/// gradient's kernel writes them in place.
+/// `act(gate) * up`, where `gate` and `up` are the first and second half of the last axis, such as
+/// the halves of a product with the weights of both layers. The kernel reads the halves in place,
+/// and the gradient's kernel writes them in place.
 ///
 /// # Shapes
 /// - both: `[.., 2 features]`

@@ -75,7 +75,7 @@ fn composed<B: Backend>(
     softmax(scores, 3).matmul(repeated(value))
 }
 
-/// Which keys a query does not see; the last query is at the last key.
+/// The mask of keys that a query does not see. The last query is at the last key.
 fn hidden<B: Backend>(
     rule: &AttentionRule,
     [queries, keys]: [usize; 2],

@@ -13,7 +13,7 @@ pub const BLOCK: usize = PAGE;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceId(u64);
 
-/// Why a cache refused.
+/// Why a call of a cache failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CacheError {
@@ -26,7 +26,7 @@ pub enum CacheError {
     },
     /// There is no such sequence.
     NoSequence(SequenceId),
-    /// A sequence has fewer tokens than the call names, or no room for them.
+    /// A sequence has fewer tokens than the call needs, or no room for as many.
     Tokens {
         /// What the call needs.
         expected: String,
@@ -65,7 +65,7 @@ impl From<RocmError> for CacheError {
 
 type Result<T> = std::result::Result<T, CacheError>;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Sequence {
     blocks: Vec<u32>,
     tokens: usize,
@@ -82,8 +82,8 @@ pub struct BlockCopy {
 }
 
 /// The allocator of a cache's blocks of [`BLOCK`] tokens. Sequences share blocks: a block is free
-/// when the last sequence that has it lets go of it.
-#[derive(Debug)]
+/// when no sequence has it.
+#[derive(Clone, Debug)]
 pub struct Blocks {
     /// How many sequences have each block.
     holders: Vec<u32>,
@@ -93,7 +93,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// An allocator of so many blocks, all of them free.
+    /// An allocator of this many blocks, all of them free.
     pub fn new(blocks: usize) -> Self {
         let free = (0..blocks as u32).rev().collect();
         Self { holders: vec![0; blocks], free, sequences: Default::default(), next: 0 }
@@ -142,9 +142,8 @@ impl Blocks {
         self.holders.len()
     }
 
-    /// Makes room for so many tokens behind those of a sequence. If tokens of other sequences are in
-    /// a block that this one will write, it gets a block of its own, and the caller copies the
-    /// tokens.
+    /// Makes room for `tokens` more tokens of a sequence. If the block that it will write next is
+    /// shared, it gets a block of its own. The caller then copies the tokens as the result says.
     ///
     /// # Errors
     /// `NoSequence`; `OutOfBlocks`.
@@ -196,12 +195,12 @@ impl Blocks {
         Ok(())
     }
 
-    /// Fails unless a sequence has room for so many tokens more.
+    /// Fails unless a sequence has room for `tokens` more tokens.
     pub(super) fn check_room(&self, id: SequenceId, tokens: usize) -> Result<()> {
         let sequence = self.get(id)?;
         let room = sequence.blocks.len() * BLOCK;
         if sequence.tokens.checked_add(tokens).is_none_or(|all| all > room) {
-            let expected = format!("room for {tokens} tokens more than {}", sequence.tokens);
+            let expected = format!("room for {tokens} more tokens than {}", sequence.tokens);
             return Err(CacheError::Tokens { expected, found: room });
         }
         Ok(())
@@ -214,7 +213,10 @@ impl Blocks {
     pub fn fork(&mut self, id: SequenceId, tokens: usize) -> Result<SequenceId> {
         let other = self.get(id)?;
         if tokens > other.tokens {
-            return Err(CacheError::Tokens { expected: format!("{tokens} to fork"), found: other.tokens });
+            return Err(CacheError::Tokens {
+                expected: format!("{tokens} tokens to fork"),
+                found: other.tokens,
+            });
         }
         let blocks = other.blocks[..tokens.div_ceil(BLOCK)].to_vec();
         blocks.iter().for_each(|&block| self.holders[block as usize] += 1);
@@ -228,7 +230,7 @@ impl Blocks {
     pub fn truncate(&mut self, id: SequenceId, tokens: usize) -> Result<()> {
         let Some(sequence) = self.sequences.get_mut(&id) else { return Err(CacheError::NoSequence(id)) };
         if tokens > sequence.tokens {
-            let expected = format!("{tokens} to keep");
+            let expected = format!("{tokens} tokens to keep");
             return Err(CacheError::Tokens { expected, found: sequence.tokens });
         }
         sequence.tokens = tokens;

@@ -1,7 +1,8 @@
 //! The cache of a model's keys and values: the blocks of all layers, and the sequences of a step.
 
+use std::collections::HashSet;
+
 use burn_rocm::fused::decode::{self, CacheType, DecodeOptions, PagedBatch, PagedLayer};
-use burn_rocm::fused::{AttentionInferenceOptions, PackedOffsets, attention_packed_inference};
 use burn_rocm::{RocmDevice, RocmError, RocmTensor};
 
 use super::blocks::{BLOCK, Blocks, CacheError, SequenceId};
@@ -13,7 +14,7 @@ pub struct KvCacheConfig {
     pub layers: usize,
     /// Heads of keys and values.
     pub heads: usize,
-    /// Features of a head, up to 256. Memory has them rounded up to a multiple of 8.
+    /// Features of a head, up to 256. In memory their number is rounded up to a multiple of 8.
     pub features: usize,
     /// Blocks of [`BLOCK`] tokens, shared among all sequences.
     pub blocks: usize,
@@ -59,8 +60,8 @@ pub struct KvBatch {
 }
 
 impl KvBatch {
-    /// A batch of so many rows without sequences. A sequence may have `context` tokens, of which
-    /// `tokens` in one step.
+    /// A batch of `rows` rows without sequences. A sequence may have `context` tokens, and `tokens`
+    /// in one step.
     ///
     /// # Errors
     /// `Invalid` if a number is 0; `OutOfMemory`.
@@ -92,7 +93,8 @@ impl KvBatch {
 
 impl KvCache {
     /// The allocator, to look at sequences and to create, fork, truncate and free them. A sequence
-    /// that is bound to a batch must be bound again after it was truncated.
+    /// that is bound to a batch must be bound again after it was truncated. If it was forked, a later
+    /// bind may give it blocks of its own: batches that had it before must then be bound again.
     pub fn sequences(&mut self) -> &mut Blocks {
         &mut self.blocks
     }
@@ -111,30 +113,41 @@ impl KvCache {
     /// reserves blocks for `steps` steps. Writes the rows to the device, outside of captures.
     ///
     /// # Errors
-    /// `OutOfBlocks`, after which rows before the one that found none have kept their reservations;
-    /// `NoSequence`; `Device` for another number of rows, or a row that is longer than the batch
-    /// allows.
+    /// `OutOfBlocks`; `NoSequence`; `Device` with `Invalid` for another number of rows, a sequence in
+    /// two rows, or a row that is longer than the batch allows. No sequence has changed then, nor has
+    /// the batch. After another error of the device, the batch must be bound again.
     pub fn bind(
         &mut self,
         batch: &mut KvBatch,
         rows: &[Option<(SequenceId, usize)>],
         steps: usize,
     ) -> Result<(), CacheError> {
+        // The blocks change when nothing can fail any more: the batches that are bound already write
+        // to the old ones.
+        let mut blocks = self.blocks.clone();
+        let (mut seen, mut copies) = (HashSet::new(), Vec::new());
         for &(sequence, tokens) in rows.iter().flatten() {
-            if let Some(copy) = self.blocks.reserve(sequence, tokens.saturating_mul(steps))? {
-                for layer in &self.layers {
-                    layer.copy_page(copy.from as usize, copy.to as usize)?;
-                }
+            if !seen.insert(sequence) {
+                return Err(CacheError::Device(RocmError::Invalid {
+                    op: "KvCache::bind",
+                    expected: "each sequence in one row".to_owned(),
+                    found: format!("{sequence:?} in two"),
+                }));
             }
+            copies.extend(blocks.reserve(sequence, tokens.saturating_mul(steps))?);
         }
         let row = |row: &Option<(SequenceId, usize)>| match *row {
             None => Ok((&[] as &[u32], 0, 0)),
-            Some((sequence, tokens)) => {
-                Ok((self.blocks.blocks_of(sequence)?, self.blocks.tokens(sequence)?, tokens))
-            }
+            Some((sequence, tokens)) => Ok((blocks.blocks_of(sequence)?, blocks.tokens(sequence)?, tokens)),
         };
         let written = rows.iter().map(row).collect::<Result<Vec<_>, CacheError>>()?;
+        for copy in &copies {
+            for layer in &self.layers {
+                layer.copy_page(copy.from as usize, copy.to as usize)?;
+            }
+        }
         batch.device.write(&written)?;
+        self.blocks = blocks;
         batch.rows = rows.to_vec();
         Ok(())
     }
@@ -142,21 +155,31 @@ impl KvCache {
     /// Counts the step's tokens, after all layers.
     ///
     /// # Errors
-    /// As [`count`](Self::count).
+    /// As [`check`](Self::check), and those of the device. Nothing is counted then.
     pub fn advance(&mut self, batch: &KvBatch) -> Result<(), CacheError> {
-        self.count(batch, 1)?;
-        Ok(batch.advance()?)
+        self.check(batch, 1)?;
+        batch.advance()?;
+        self.count(batch, 1)
     }
 
-    /// Counts the tokens of so many steps on the host alone: those of a graph's replays.
+    /// Fails if [`bind`](Self::bind) has reserved fewer steps than these. For a graph, before its
+    /// replays; [`count`](Self::count) follows them.
     ///
     /// # Errors
-    /// `NoSequence` for a sequence that was freed; `Tokens` if [`bind`](Self::bind) has reserved too
-    /// few steps.
+    /// `NoSequence` for a sequence that was freed; `Tokens` for too few steps.
+    pub fn check(&self, batch: &KvBatch, steps: usize) -> Result<(), CacheError> {
+        let mut rows = batch.rows.iter().flatten();
+        rows.try_for_each(|&(id, tokens)| self.blocks.check_room(id, tokens.saturating_mul(steps)))
+    }
+
+    /// Counts the tokens of `steps` steps on the host alone: those of a graph's replays.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
     pub fn count(&mut self, batch: &KvBatch, steps: usize) -> Result<(), CacheError> {
-        let rows = || batch.rows.iter().flatten();
-        rows().try_for_each(|&(id, tokens)| self.blocks.check_room(id, tokens.saturating_mul(steps)))?;
-        rows().try_for_each(|&(id, tokens)| self.blocks.advance(id, tokens * steps))
+        self.check(batch, steps)?;
+        let mut rows = batch.rows.iter().flatten();
+        rows.try_for_each(|&(id, tokens)| self.blocks.advance(id, tokens * steps))
     }
 
     /// The layer.
@@ -168,8 +191,7 @@ impl KvCache {
         })
     }
 
-    /// Attention of many tokens a row, such as a prompt's: gathers the keys and values of the rows
-    /// and runs [`attention_packed_inference`] on them.
+    /// Attention of many tokens a row, such as a prompt's.
     pub(super) fn attend_gathered(
         &self,
         layer: usize,
@@ -182,11 +204,8 @@ impl KvCache {
             Some((sequence, tokens)) => Ok(self.blocks.tokens(sequence)? + tokens),
         };
         let lengths = batch.rows.iter().map(length).collect::<Result<Vec<_>, CacheError>>()?;
-        let dtype = burn_backend::TensorMetadata::dtype(&queries);
-        let [keys, values, offsets] = decode::gather(self.layer(layer)?, &batch.device, &lengths, dtype)?;
-        let offsets = PackedOffsets { queries: batch.device.offsets(), keys: offsets };
-        let DecodeOptions { scale, softcap, window } = *options;
-        let options = AttentionInferenceOptions { scale, softcap, causal: true, window };
-        Ok(attention_packed_inference(queries, keys, values, &offsets, &options)?)
+        let tokens = batch.rows.iter().flatten().map(|row| row.1).sum();
+        let layer = self.layer(layer)?;
+        Ok(decode::attention_gathered(layer, &batch.device, (&lengths, tokens), queries, options)?)
     }
 }

@@ -50,7 +50,7 @@ impl NormConfig {
 }
 
 /// How the frequencies of a rotary embedding are scaled for sequences that are longer than those of
-/// the first training.
+/// the original training.
 #[derive(Config, Debug, PartialEq)]
 pub enum RotaryScaling {
     /// All frequencies are divided by a factor ([Chen et al.
@@ -59,8 +59,8 @@ pub enum RotaryScaling {
         /// The factor.
         factor: f64,
     },
-    /// That of Llama 3.1: slow frequencies are divided by a factor, fast ones stay, and between two
-    /// limits the result moves from one to the other.
+    /// That of Llama 3.1: slow frequencies are divided by a factor, fast ones stay, and those between
+    /// two limits are interpolated.
     Llama3 {
         /// The factor.
         factor: f64,
@@ -68,7 +68,7 @@ pub enum RotaryScaling {
         slow: f64,
         /// The turns above which it is fast.
         fast: f64,
-        /// The length of the sequences of the first training.
+        /// The length of the sequences of the original training.
         trained: usize,
     },
     /// YaRN ([Peng et al. 2023](https://arxiv.org/abs/2309.00071)).
@@ -83,7 +83,7 @@ pub enum RotaryScaling {
         slow: f64,
         /// Whether the limits are rounded to whole pairs of features, outwards.
         truncate: bool,
-        /// The length of the sequences of the first training.
+        /// The length of the sequences of the original training.
         trained: usize,
     },
 }
@@ -188,7 +188,7 @@ fn llama3(plain: Vec<f32>, factor: f32, slow: f32, fast: f32, trained: f32) -> V
 /// `scaling` is YaRN's.
 fn yarn(plain: Vec<f32>, rotated: usize, base: f64, scaling: &RotaryScaling) -> Vec<f32> {
     let &RotaryScaling::Yarn { factor, fast, slow, truncate, trained, .. } = scaling else { return plain };
-    // The pair that turns so many times over the trained length.
+    // The pair that turns `turns` times over the trained length.
     let pair = |turns: f64| {
         rotated as f64 * (trained as f64 / (turns * std::f64::consts::TAU)).ln() / (2.0 * base.ln())
     };

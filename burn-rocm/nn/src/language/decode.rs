@@ -1,5 +1,7 @@
 //! A step of generating text as a graph.
 
+use std::sync::Arc;
+
 use burn_rocm::fused::decode::SampleState;
 use burn_rocm::graph::Graph;
 use burn_rocm::{RocmDevice, RocmError};
@@ -7,30 +9,32 @@ use burn_rocm::{RocmDevice, RocmError};
 use super::blocks::CacheError;
 use super::cache::{KvBatch, KvCache};
 
-/// A captured step: it reads the tokens that the step before has drawn, computes the logits,
-/// draws the next tokens and counts. One launch replays it. Nothing of it passes through the host.
+/// A captured step. It reads the tokens that the step before has drawn, computes the logits, draws
+/// the next tokens and counts them. One launch replays it, and the host copies nothing.
 ///
-/// The graph reads the batch and the state where they are, so the caller keeps both, binds other
-/// sequences to the batch, and sets other parameters, without a new capture.
+/// The graph reads the batch and the state from their memory, so the caller keeps both. It may bind
+/// other sequences to the batch and set other parameters without a new capture.
 #[derive(Debug)]
 pub struct DecodeStep {
     graph: Graph,
-    state: SampleState,
+    state: Arc<SampleState>,
 }
 
 impl DecodeStep {
     /// Captures `step`, which computes the logits from [`SampleState::tokens`] and calls
     /// [`sample`](super::sample). The caller has run it at least once, which compiled its kernels.
-    /// The capture changes nothing.
+    /// The capture changes nothing. The state may be an [`Arc`], of which the caller keeps a clone to
+    /// go on without a graph if the capture fails.
     ///
     /// # Errors
     /// As [`Graph::capture`], and the error of `step`.
     pub fn capture<E: From<RocmError>>(
         device: &RocmDevice,
         batch: &KvBatch,
-        state: SampleState,
+        state: impl Into<Arc<SampleState>>,
         mut step: impl FnMut(&SampleState) -> Result<(), E>,
     ) -> Result<Self, E> {
+        let state = state.into();
         let (graph, captured) = Graph::capture_after(device, 0, || {
             step(&state)?;
             Ok::<(), E>(batch.advance()?)
@@ -47,9 +51,11 @@ impl DecodeStep {
     /// Runs the step for the sequences that are bound to the batch. Does not wait for it.
     ///
     /// # Errors
-    /// `Tokens` if [`KvCache::bind`] has reserved no more steps; an error of the device.
+    /// `Tokens` if [`KvCache::bind`] has reserved no more steps; an error of the device. Nothing is
+    /// counted then.
     pub fn replay(&self, cache: &mut KvCache, batch: &KvBatch) -> Result<(), CacheError> {
-        cache.count(batch, 1)?;
-        Ok(self.graph.replay()?)
+        cache.check(batch, 1)?;
+        self.graph.replay()?;
+        cache.count(batch, 1)
     }
 }

@@ -1,12 +1,12 @@
-//! Language models. `docs/guide/language-models.md` has an overview.
+//! Language models. `docs/guide/language-layers.md` and `language-training.md` have examples.
 //!
 //! - **Layers**, with gradients: the rotary embedding fused with the split into heads and their
 //!   norms, RMS norm with the residual connection, gated linear units, and a decoder of them.
-//! - **Decoding**, without: a paged cache of keys and values, attention of a step's tokens over it,
-//!   the choice of the next token on the device, and the step as a graph.
-//! - **[`quant`]**ised weights, and low-rank adapters of frozen layers ([`lora`]).
+//! - **Decoding**, without gradients: a paged cache of keys and values, attention of a step's tokens
+//!   over it, the choice of the next token on the device, and the step as a graph.
+//! - Quantised weights ([`quant`]), and low-rank adapters of frozen layers ([`lora`]).
 //!
-//! The cache's allocator is on the host, and can be asked without a device:
+//! The cache's allocator is on the host and needs no device:
 //!
 //! ```
 //! use burn_rocm_nn::language::{Blocks, CacheError};

@@ -2,7 +2,7 @@
 
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay};
 use burn::tensor::backend::Backend;
-use burn::tensor::{DType, Int, Tensor, TensorData};
+use burn::tensor::{DType, FloatDType, Int, Tensor, TensorData};
 use burn_rocm::fused::{RmsOptions, Rotary, RotaryPositions};
 
 use super::norm::composed as composed_norm;
@@ -99,9 +99,9 @@ impl<B: Backend> RotaryEmbedding<B> {
     /// norms of each head's queries and keys if there are `norms`. One kernel, and one for the
     /// gradient; one more joins the sums of the norms' gradients.
     ///
-    /// In memory a token's heads stay side by side, as attention reads them without a copy. Values
-    /// are not even moved if nothing else needs the packed tensor. With norms in training they are
-    /// copied.
+    /// In memory a token's heads stay side by side, as attention reads them without a copy. If
+    /// nothing else holds the packed tensor, the kernel rotates in place and does not touch the
+    /// values. Training with norms holds it, so then the kernel writes all heads to new memory.
     ///
     /// # Shapes
     /// - packed: `[batch, length, (heads + 2 kv_heads) * head_dim]`: a token's queries, its keys,
@@ -180,15 +180,17 @@ impl<B: Backend> RotaryEmbedding<B> {
             Positions::Starts(starts) => {
                 let steps: Tensor<B, 2, Int> =
                     Tensor::arange(0..length as i64, &all.device()).reshape([1, length]);
+                let steps = steps.cast(starts.dtype());
                 starts.clone().reshape([batch, 1]).repeat_dim(1, length) + steps.repeat_dim(0, batch)
             }
             Positions::Each(each) => each.clone(),
         };
         let rows = positions.dims()[0];
         let dtype = all.dtype();
-        let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        let wide = if dtype == DType::F64 { FloatDType::F64 } else { FloatDType::F32 };
         let [pairs] = self.frequencies.dims();
-        let angles = positions.float().cast(wide).reshape([rows, 1, length, 1])
+        // Not by way of the default type, which may round them.
+        let angles = positions.cast(wide).reshape([rows, 1, length, 1])
             * self.frequencies.clone().cast(wide).reshape([1, 1, 1, pairs]);
         let (cosine, sine) = (angles.clone().cos() * self.factor, angles.sin() * self.factor);
         let rotated = |x: Tensor<B, 4>| {

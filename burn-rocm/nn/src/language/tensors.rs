@@ -37,8 +37,8 @@ impl KvCache {
         Ok(decode::append(self.layer(layer)?, &batch.device, keys, values)?)
     }
 
-    /// A layer's keys and values of all rows, the rows one after the other, as another op takes
-    /// them. `lengths` says how many of each row, which must have been written.
+    /// A layer's keys and values of all rows, one row after the other, for another op. `lengths` is
+    /// the number of tokens of each row; they must have been written.
     ///
     /// # Shapes
     /// - output: `[tokens, heads, features]` of `dtype`, keys and values
@@ -58,14 +58,14 @@ impl KvCache {
     }
 
     /// Attention of the step's tokens over the keys of their sequences up to their own, which
-    /// [`append`](Self::append) has written before. One to sixteen tokens of a row read the blocks
-    /// where they are, split along the keys. For a batch that allows more, keys and values are
+    /// [`append`](Self::append) has written before. For one to sixteen tokens a row, a kernel reads
+    /// the blocks in place, split along the keys. For a batch that allows more, keys and values are
     /// gathered, and [`fused::attention_packed_inference`](burn_rocm::fused::attention_packed_inference)
-    /// computes it.
+    /// computes attention.
     ///
     /// # Shapes
     /// - `queries`: `[tokens, heads, features]`, the tokens of all rows one after the other; the
-    ///   cache's heads divide `heads`
+    ///   cache's heads divide `heads`. Tokens behind the last row's give zeros.
     /// - output: `[tokens, heads, features]`
     ///
     /// # Errors

@@ -313,7 +313,8 @@ impl Catalogue {
             if piece.dtype != to_file(dtype)? {
                 return Err(failed(path, &format!("{:?} for {}", piece.dtype, dtype.name())));
             }
-            // Whole, for its hash. As many ranks as have written read no more than they need.
+            // A piece is read as a whole, to compare its hash. If as many ranks read as have
+            // written, none reads more than it needs.
             let mut whole = vec![0; piece.elements.len() * size];
             let read = File::open(path).and_then(|mut file| {
                 file.seek(SeekFrom::Start(piece.at))?;
@@ -322,7 +323,7 @@ impl Catalogue {
             read.map_err(|error| failed(path, &error))?;
             if sum(&whole) != piece.sum {
                 let what = name(parameter, kind, piece.elements.start);
-                return Err(failed(path, &format!("bytes of {what} that are not those of its hash")));
+                return Err(failed(path, &format!("the bytes of {what} do not match their hash")));
             }
             let from = (first - piece.elements.start) * size;
             let part = &mut into[(first - elements.start) * size..(last - elements.start) * size];

@@ -62,8 +62,8 @@ impl Op<1> for GatedHalvesOp {
     }
 }
 
-/// A result that one op computes for the next, whose node of the graph is another. It is handed
-/// over once; if an op runs again for a checkpoint, each computes its own result.
+/// A result that one op computes for the next one. It is handed over once; if an op runs again for a
+/// checkpoint, each computes its own result.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Handed(Arc<Mutex<State>>);
 
@@ -230,7 +230,7 @@ impl<const N: usize> Op<N> for RotaryOp {
         Ok((fused::rotary(x, norms, &self.rotary)?, vec![]))
     }
 
-    /// The output's gradient is a stand-in: the gradients are those that the heads' ops left.
+    /// The output's gradient is a placeholder. The heads' ops have left the gradients.
     fn backward(&self, _: RocmTensor, kept: Kept<N>, wanted: [bool; N]) -> Gradients<N> {
         let mut read = kept.inputs.into_iter().flatten();
         let x = read.next();
@@ -244,9 +244,9 @@ impl<const N: usize> Op<N> for RotaryOp {
 }
 
 /// The queries (0), keys (1) or values (2) of packed heads, as a view. An op has one output, so its
-/// three parts are ops of their own. A view's gradient would be as large as all heads; instead they
-/// leave their gradients for the op before them, and only the first of them gives it one (its own,
-/// as a stand-in), so that it runs once.
+/// three parts are ops of their own. A view's gradient would be as large as all heads. So each part
+/// leaves its gradient for the op before them, and only the first one also gives that op's node a
+/// gradient (its own, as a placeholder), so that the op runs once.
 #[derive(Debug)]
 pub(crate) struct HeadsOp {
     pub(crate) which: usize,

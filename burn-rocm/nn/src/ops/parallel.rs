@@ -2,6 +2,7 @@
 
 use burn_backend::{DType, TensorMetadata};
 use burn_rocm::fused::{one_value, pack, read_all, repeated, scale, unpack};
+use burn_rocm::graph::uncaptured;
 use burn_rocm::{Communicator, Pass, PassPoints, Pending, ReduceOp, RocmError, RocmTensor};
 
 /// A parameter that every rank has. Its gradient has this shape and dtype.
@@ -186,7 +187,9 @@ impl Buckets {
         }
         let device = self.communicator.device();
         let bucket = |(dtype, members)| {
-            let [one, zero] = [1.0, 0.0].map(|value| one_value(&device, value, dtype));
+            // Later steps use them too, and what is captured is written only by the first replay.
+            let constant = |value| uncaptured(|| one_value(&device, value, dtype));
+            let [one, zero] = [1.0, 0.0].map(constant);
             Ok(Bucket { members, one: one?, zero: zero? })
         };
         self.buckets = plan.into_iter().map(bucket).collect::<Result<_, RocmError>>()?;

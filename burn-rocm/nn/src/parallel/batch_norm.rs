@@ -69,7 +69,7 @@ impl<B: Backend> SyncBatchNorm<B> {
             // An update before a capture is not part of it.
             .map(|state| graph::uncaptured(|| state.value_sync()))
             .map(|value| primitive(value.to_device(&device).detach()));
-        // In a graph's memory they stay, because the next replay goes on with them.
+        // If a graph has captured their memory they stay there, because the next replay updates them.
         let is_of_graph = |value: &FloatTensor<B>| graph::is_of_graph(&route.inner(value.clone()));
         let in_place = graph::is_capturing() || [&mean, &variance].into_iter().any(is_of_graph);
         let (momentum, epsilon, ranks) = (self.momentum, self.epsilon, self.ranks.clone());

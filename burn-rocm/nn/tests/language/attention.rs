@@ -182,8 +182,14 @@ fn a_prompt_behind_other_tokens() {
         setup.cache.advance(&setup.batch).unwrap();
         let rows = [Some((ids[0], 40)), Some((ids[1], 17))];
         setup.append(&random, &rows, &mut given);
-        let (queries, on_device) = draw(&random, [57, heads * group, features], pair.0);
+        // Two tokens more than the rows have.
+        let (queries, on_device) = draw(&random, [57 + 2, heads * group, features], pair.0);
         let found = read(setup.cache.attend(1, &setup.batch, on_device, &options).unwrap());
+        assert_eq!(found.len(), queries.len());
+        assert!(found[57 * heads * group * features..].iter().all(|&x| x == 0.0), "tokens of no row");
+        let few = draw(&random, [56, heads * group, features], pair.0).1;
+        let error = setup.cache.attend(1, &setup.batch, few, &options).unwrap_err();
+        assert!(matches!(error, CacheError::Device(RocmError::Invalid { .. })), "{error}");
         // The gathered keys are rounded to the queries' type.
         let rounded = |of: &[f64]| on_device_values(of, pair.0);
         let stored: Vec<Given> = setup.stored(&rows, true);
@@ -212,24 +218,30 @@ fn on_device_values(values: &[f64], dtype: DType) -> Vec<f64> {
     on_device(values.to_vec(), [values.len(), 1, 1], dtype).0
 }
 
-/// Keys of freed sequences, of other rows and behind a query are NaN; none reaches a result.
+/// Keys of freed sequences, before a window and behind a query are NaN; none reaches a result.
 #[test]
 fn what_a_query_does_not_see_does_not_reach_it() {
     let random = Random::new();
     let mut setup = Setup::new([1, 32], [8, 1, 128, 128], PAIRS[0]);
-    let nans = || on_device(vec![f64::NAN; 128 * 32], [128, 1, 32], DType::F32).1;
+    let nans = |count: usize| on_device(vec![f64::NAN; count * 32], [count, 1, 32], DType::F32).1;
     let poison = setup.create();
     setup.cache.bind(&mut setup.batch, &[Some((poison, 128))], 1).unwrap();
     for layer in 0..2 {
-        setup.cache.append(layer, &setup.batch, nans(), nans()).unwrap();
+        setup.cache.append(layer, &setup.batch, nans(128), nans(128)).unwrap();
     }
     setup.cache.sequences().free(poison).unwrap();
     let id = setup.create();
+    // The window of 30 of the query at position 70 begins at 41, within a block.
+    setup.cache.bind(&mut setup.batch, &[Some((id, 41))], 1).unwrap();
+    for layer in 0..2 {
+        setup.cache.append(layer, &setup.batch, nans(41), nans(41)).unwrap();
+    }
+    setup.cache.advance(&setup.batch).unwrap();
     let mut given = vec![Given::default()];
-    setup.append(&random, &[Some((id, 70))], &mut given);
+    setup.append(&random, &[Some((id, 29))], &mut given);
     setup.cache.advance(&setup.batch).unwrap();
     setup.batch = burn_rocm_nn::language::KvBatch::new(&Default::default(), 1, 128, 4).unwrap();
-    // The last of four tokens has NaN; a window hides the first keys, which then are NaN too.
+    // The last of four tokens has NaN too.
     setup.cache.bind(&mut setup.batch, &[Some((id, 4))], 1).unwrap();
     let mut new: Vec<f64> = (0..4 * 32).map(|_| random.uniform(-1.0, 1.0)).collect();
     new[3 * 32..].fill(f64::NAN);
@@ -238,9 +250,15 @@ fn what_a_query_does_not_see_does_not_reach_it() {
         setup.cache.append(layer, &setup.batch, tensor.clone(), tensor.clone()).unwrap();
     }
     let (_, queries) = draw(&random, [4, 1, 32], DType::F32);
-    let found = read(setup.cache.attend(1, &setup.batch, queries, &plain()).unwrap());
+    let windowed = DecodeOptions { window: Some(30), ..plain() };
+    let found = read(setup.cache.attend(1, &setup.batch, queries.clone(), &windowed).unwrap());
     assert!(found[..3 * 32].iter().all(|x| x.is_finite()), "{found:?}");
     assert!(found[3 * 32..].iter().all(|x| x.is_nan()), "{found:?}");
+    // One key more, and a NaN is in the first query's window.
+    let windowed = DecodeOptions { window: Some(31), ..plain() };
+    let found = read(setup.cache.attend(1, &setup.batch, queries, &windowed).unwrap());
+    assert!(found[..32].iter().all(|x| x.is_nan()), "{found:?}");
+    assert!(found[32..3 * 32].iter().all(|x| x.is_finite()), "{found:?}");
 }
 
 #[test]

@@ -80,6 +80,43 @@ fn a_fork_shares_tokens_and_then_goes_its_own_way() {
     assert!(matches!(error, CacheError::OutOfBlocks { .. }), "{error}");
 }
 
+/// A batch that is bound goes on after another bind has failed.
+#[test]
+fn a_bind_that_fails_changes_nothing() {
+    let random = Random::new();
+    let mut setup = Setup::new([1, 16], [3, 2, 64, 8], (DType::F32, CacheType::F32));
+    let first = setup.create();
+    let mut given = vec![Given::default(); 2];
+    setup.append(&random, &[Some((first, 5)), None], &mut given);
+    setup.cache.advance(&setup.batch).unwrap();
+    let fork = setup.cache.sequences().fork(first, 5).unwrap();
+    let other = setup.create();
+    let before = setup.cache.sequences().clone();
+    // The first row copies the shared block; then the second finds one block less than it needs.
+    let rows = [Some((first, 1)), Some((other, 4))];
+    let error = setup.cache.bind(&mut setup.batch, &rows, 8).unwrap_err();
+    assert!(matches!(error, CacheError::OutOfBlocks { needed: 2, free: 1 }), "{error}");
+    // A row with too many tokens is found after all blocks were reserved.
+    let error = setup.cache.bind(&mut setup.batch, &[Some((first, 1)), Some((other, 9))], 1).unwrap_err();
+    assert!(matches!(error, CacheError::Device(RocmError::Invalid { .. })), "{error}");
+    let after = setup.cache.sequences();
+    for id in [first, fork, other] {
+        assert_eq!(after.blocks_of(id).unwrap(), before.blocks_of(id).unwrap());
+    }
+    assert_eq!(after.blocks_free(), before.blocks_free());
+    assert_eq!(setup.batch.rows(), [Some((first, 5)), None]);
+    // The next token of the batch goes where the cache looks for it.
+    let shape = [5, 1, 16];
+    let [(keys, on_device_keys), (values, on_device_values)] =
+        [(); 2].map(|()| draw(&random, shape, DType::F32));
+    setup.cache.append(1, &setup.batch, on_device_keys, on_device_values).unwrap();
+    setup.cache.advance(&setup.batch).unwrap();
+    given[0].keys.extend(keys);
+    given[0].values.extend(values);
+    let found = setup.stored(&[Some((first, 0)), None], false);
+    assert_stored(&found[0], &given[0], 16, CacheType::F32);
+}
+
 #[test]
 fn a_vector_that_is_not_finite_becomes_nan_as_integers() {
     let mut setup = Setup::new([1, 8], [1, 1, 16, 16], (DType::F32, CacheType::I8));
@@ -110,6 +147,7 @@ fn what_does_not_fit_is_refused() {
     let bind = |setup: &mut Setup, rows: &[_]| setup.cache.bind(&mut setup.batch, rows, 1).unwrap_err();
     assert!(is_invalid(bind(&mut setup, &[Some((id, 1))])), "a row is missing");
     assert!(is_invalid(bind(&mut setup, &[Some((id, 5)), None])), "more tokens than a step may have");
+    assert!(is_invalid(bind(&mut setup, &[Some((id, 1)), Some((id, 1))])), "a sequence in two rows");
     setup.cache.bind(&mut setup.batch, &[Some((id, 2)), None], 1).unwrap();
     let tensor = |shape, dtype| draw(&Random::from_seed(1), shape, dtype).1;
     let append =

@@ -1,5 +1,7 @@
 //! A step of a small model as a graph, against the same steps one by one.
 
+use std::sync::Arc;
+
 use burn::tensor::{DType, Distribution, Int, Tensor};
 use burn_rocm::RocmDevice;
 use burn_rocm_nn::language::{
@@ -123,6 +125,11 @@ fn replayed_tokens_are_those_of_single_steps() {
 
     let (mut cache, batch, state) = start(&model, steps);
     let device = RocmDevice::default();
+    // A capture that fails leaves the caller its state.
+    let state = Arc::new(state);
+    let failing = |_: &SampleState| Err(CacheError::OutOfBlocks { needed: 1, free: 0 });
+    let error = DecodeStep::capture(&device, &batch, state.clone(), failing).unwrap_err();
+    assert!(matches!(error, CacheError::OutOfBlocks { .. }), "{error}");
     let captured = DecodeStep::capture(&device, &batch, state, |state| step(&cache, &batch, state)).unwrap();
     for chances in &chances {
         captured.replay(&mut cache, &batch).unwrap();

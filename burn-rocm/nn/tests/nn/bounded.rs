@@ -168,6 +168,15 @@ pub(crate) fn assert_wrong_fails(what: &str, found: &TensorData, expected: &[Bou
     assert_rejected(what, found, expected, ("doubled", 2.0));
 }
 
+/// Whether there are 16 values that differ by more than rounding, so that wrong ones can be told.
+pub(crate) fn is_varied(expected: &[Bounded]) -> bool {
+    let mut values: Vec<f64> = expected.iter().map(|x| x.value).collect();
+    values.sort_by(f64::total_cmp);
+    let most = values.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+    values.dedup_by(|next, x| *next - *x <= 1e-6 * most);
+    values.len() >= 16
+}
+
 /// Asserts that the limits of results that should have at least 16 different elements reject zeros,
 /// another order, and values that are 1 % off (2 % in bf16). Returns how many results these are.
 /// Elements are different that are further apart than the reference's own errors.
@@ -175,11 +184,7 @@ pub(crate) fn assert_wrong_fails(what: &str, found: &TensorData, expected: &[Bou
 pub(crate) fn assert_narrow(what: &str, found: &[TensorData], expected: &[Vec<Bounded>]) -> usize {
     let mut checked = 0;
     for (result, (found, expected)) in found.iter().zip(expected).enumerate() {
-        let mut values: Vec<f64> = expected.iter().map(|x| x.value).collect();
-        values.sort_by(f64::total_cmp);
-        let most = values.iter().fold(0.0f64, |most, x| most.max(x.abs()));
-        values.dedup_by(|next, x| *next - *x <= 1e-6 * most);
-        if values.len() >= 16 {
+        if is_varied(expected) {
             let off = if found.dtype == DType::BF16 { ("2 % off", 1.02) } else { ("1 % off", 1.01) };
             assert_rejected(&format!("{what}, result {result}"), found, expected, off);
             checked += 1;

@@ -322,7 +322,7 @@ fn wrong_settings_are_refused() {
             "\"out_proj\": 4",
             "`base_model.model.blocks.1.out_proj.lora_A.weight`: expected a matrix of 4 rows",
         ),
-        ("(q|out)", "(q)", "expected an adapter of a target, found a layer that is none"),
+        ("(q|out)", "(q)", "expected an adapter of a target, found a layer that is no target"),
     ] {
         assert!(text.contains(from), "{from} in {text}");
         std::fs::write(&path, text.replace(from, with)).unwrap();
@@ -387,7 +387,7 @@ fn wrong_tensors_are_refused() {
     peft.check_layers(|name| name == LAYERS[0].0).unwrap();
     let found = peft.check_layers(|_| false).expect_err("an error").to_string();
     assert!(
-        found.contains("expected an adapter of a layer of the model, found a layer that it lacks"),
+        found.contains("expected an adapter of a layer of the model, found a layer that the model lacks"),
         "{found}"
     );
     let zeros =
@@ -405,6 +405,6 @@ fn wrong_tensors_are_refused() {
     std::fs::remove_file(to.join("adapter_model.safetensors")).unwrap();
     std::fs::write(to.join("adapter_model.bin"), "").unwrap();
     let found = error(Peft::read(&to));
-    assert!(found.contains("adapter_model.bin is there, which is not read"), "{found}");
+    assert!(found.contains("adapter_model.bin is there, but only safetensors are read"), "{found}");
     assert!(matches!(Peft::read(Path::new("/nonexistent")), Err(LoraError::File { .. })));
 }

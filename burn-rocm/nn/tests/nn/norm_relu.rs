@@ -8,7 +8,7 @@ use burn_rocm_tests::FLOATS;
 use burn_rocm_tests::lockstep::fewer;
 use burn_rocm_tests::trace::during;
 
-use crate::bounded::{Bounded, exact};
+use crate::bounded::{Bounded, exact, is_varied};
 use crate::norm::{Case, against_formulas, child, run};
 use crate::norm_formulas::{Norm, Places, negated};
 use crate::support::*;
@@ -38,10 +38,12 @@ macro_rules! near_the_formulas {
             let draw = || {
                 let case = Case::new(&$random, &shape, shape[1], dtype);
                 let of = |of: DType| expected(&case, &case.norm(Places::channels(&shape), 1e-2, [of; 2]));
-                let [first, second] = [of(dtype), of(DType::F64)].map(|found| found.is_some());
+                // With two channels, the ReLU may leave almost nothing.
+                let can_be_told = |found: Vec<Vec<Bounded>>| found.iter().any(|all| is_varied(all));
+                let [first, second] = [of(dtype), of(DType::F64)].map(|found| found.is_some_and(can_be_told));
                 (first && second).then_some(case)
             };
-            let case = (0..50).find_map(|_| draw()).expect("a draw without elements near 0");
+            let case = (0..50).find_map(|_| draw()).expect("a draw without elements near 0, of which some pass");
             let of = |of: DType| {
                 expected(&case, &case.norm(Places::channels(&shape), 1e-2, [of; 2])).expect("as it was drawn")
             };

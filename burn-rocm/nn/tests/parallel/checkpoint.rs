@@ -187,7 +187,9 @@ fn damaged_and_foreign_checkpoints_are_refused() {
         (damage("bit", &|path| flip(&path.join(&last))), "hash"),
         (damage("empty", &|path| fs::write(path.join(&last), "").unwrap()), &last),
         (
-            damage("fewer", &|path| edit(path, &format!(": {count}"), &format!(": {}", count - 1))),
+            damage("fewer", &|path| {
+                edit(path, &format!("\"ranks\": {count}"), &format!("\"ranks\": {}", count - 1));
+            }),
             "none from",
         ),
         (damage("version", &|path| edit(path, "\"version\": 2", "\"version\": 1")), "version"),

@@ -4,11 +4,11 @@ use burn::tensor::quantization::{QuantLevel, QuantParam, QuantScheme, QuantStore
 use burn::tensor::{DType, Int, Tensor, TensorData, TensorPrimitive};
 use burn_rocm::fused::{QuantWeight, WeightParts};
 use burn_rocm::{Rocm, RocmDevice};
-use burn_rocm_nn::language::quant::QuantEmbedding;
 use burn_rocm_nn::language::quant::gguf::GgufBlocks;
+use burn_rocm_nn::language::quant::{GptqZeros, QuantEmbedding, QuantLinear};
 use burn_rocm_tests::{Random, read_float};
 
-use crate::weights::{Zeros, compressed, every, gguf, gptq};
+use crate::weights::{Drawn, Zeros, awq, compressed, every, gguf, gptq};
 
 fn floats(tensor: burn_rocm::RocmTensor) -> Vec<f64> {
     read_float::<Rocm>(tensor).iter::<f64>().collect()
@@ -43,7 +43,7 @@ fn bytes_hardly_grow() {
     for bits in [4, 8] {
         for group in [Some(32), Some(64), Some(128), None] {
             let shape = [64, 1024];
-            let zeros = burn_rocm_nn::language::quant::GptqZeros::LessOne;
+            let zeros = GptqZeros::LessOne;
             all.push(gptq(&random, shape, bits, group, zeros, false));
             all.push(compressed(&random, shape, bits, group, Zeros::Packed, DType::F16, true, false));
             all.push(compressed(&random, shape, bits, group, Zeros::None, DType::BF16, true, false));
@@ -82,14 +82,65 @@ fn an_embedding_reads_rows() {
     }
 }
 
+/// Weights of one format become one, and others don't.
+#[test]
+fn weights_are_joined_by_their_outputs() {
+    let random = Random::new();
+    let inputs = 256 * (1 + random.below(3));
+    let shape = |eights: usize| [8 * eights, inputs];
+    let zeros = GptqZeros::LessOne;
+    let draw: [&dyn Fn(usize) -> Drawn; 7] = [
+        &|n| gguf(&random, shape(n), GgufBlocks::Q4_0),
+        &|n| gguf(&random, shape(n), GgufBlocks::Q8_0),
+        &|n| gguf(&random, shape(n), GgufBlocks::Q4K),
+        &|n| gguf(&random, shape(n), GgufBlocks::Q6K),
+        &|n| gptq(&random, shape(n), 4, Some(64), zeros, false),
+        &|n| awq(&random, shape(n), Some(32)),
+        &|n| compressed(&random, [n, inputs + 5], 8, None, Zeros::None, DType::BF16, true, false),
+    ];
+    let upload = |drawn: &Drawn| QuantWeight::upload(&drawn.parts, &RocmDevice::default()).unwrap();
+    for draw in draw {
+        let parts: Vec<Drawn> = (0..3).map(|_| draw(1 + random.below(5))).collect();
+        let weights: Vec<QuantWeight> = parts.iter().map(upload).collect();
+        let joined = QuantWeight::joined(&weights).unwrap().expect(&parts[0].name);
+        let expected: Vec<f64> =
+            weights.iter().flat_map(|w| floats(w.dequantize(DType::F32).unwrap())).collect();
+        assert_eq!(floats(joined.dequantize(DType::F32).unwrap()), expected, "{}", parts[0].name);
+        // The product's kernel too: each row of the identity selects an input.
+        let width = joined.shape()[1];
+        let one = Tensor::<Rocm, 2>::eye(width, &RocmDevice::default()).narrow(0, 0, 9);
+        let found = QuantLinear::new::<Rocm>(joined, None).unwrap().forward(one).into_data();
+        let found: Vec<f64> = found.iter::<f64>().collect();
+        let outs = expected.len() / width;
+        for (at, found) in found.iter().enumerate() {
+            assert_eq!(*found, expected[at % outs * width + at / outs], "{} at {at}", parts[0].name);
+        }
+    }
+    let others = |one: Drawn, other: Drawn| QuantWeight::joined(&[upload(&one), upload(&other)]).unwrap();
+    assert!(QuantWeight::joined(&[]).unwrap().is_none());
+    assert!(others(draw[2](1), draw[3](1)).is_none(), "other formats");
+    assert!(others(draw[0](1), gguf(&random, [8, inputs + 256], GgufBlocks::Q4_0)).is_none(), "other inputs");
+    let groups = gptq(&random, shape(1), 4, Some(128), zeros, false);
+    assert!(others(draw[4](1), groups).is_none(), "other groups");
+    let ordered = || gptq(&random, shape(1), 4, Some(64), zeros, true);
+    assert!(others(ordered(), ordered()).is_none(), "inputs in orders of their own");
+    assert!(others(draw[4](1), ordered()).is_none(), "one with an order");
+}
+
 /// An index beyond the table reads zeros, and is reported.
 #[test]
 fn an_index_out_of_range_is_a_fault() {
     let random = Random::new();
     let drawn = gguf(&random, [5, 64], GgufBlocks::Q8_0);
     let weight = QuantWeight::upload(&drawn.parts, &RocmDevice::default()).unwrap();
-    for wrong in [5, -1, i32::MAX] {
-        let indices = Tensor::<Rocm, 1, Int>::from_ints([1, wrong], &RocmDevice::default());
+    let device = RocmDevice::default();
+    let ints = [5, -1, i32::MAX].map(|wrong| (i64::from(wrong), DType::I32));
+    // The lower half of each is an index that exists.
+    let wide = [(1i64 << 32) + 1, 1 - (1i64 << 32), i64::MIN].map(|wrong| (wrong, DType::I64));
+    let unsigned = [((1i64 << 32) + 1, DType::U64), (i64::from(u32::MAX), DType::U32)];
+    for (wrong, dtype) in ints.into_iter().chain(wide).chain(unsigned) {
+        let data = TensorData::new(vec![1, wrong], [2]).convert_dtype(dtype);
+        let indices = Tensor::<Rocm, 1, Int>::from_data(data, (&device, dtype));
         let rows = weight.embedding(indices.into_primitive(), DType::F32).unwrap();
         let (data, fault) = burn_rocm::read_with_fault(rows).unwrap();
         assert!(fault.is_some(), "{wrong}");

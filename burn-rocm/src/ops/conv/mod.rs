@@ -308,18 +308,25 @@ pub(crate) fn forward(
         sums: direct::forward,
     };
     let library = |x, weight| compute(op, &desc, &desc.y, [x, weight], ways);
-    let last = match hip::channels_last()? {
-        ChannelsLast::Off => Some(false),
-        ChannelsLast::On => Some(puts_channels_last(&desc, &x)?),
-        // The order is chosen by the library's times, so the library computes.
-        ChannelsLast::Auto => (!puts_channels_last(&desc, &x)?).then_some(false),
-    };
-    let own = || few::forward(op, &desc, [&x, &weight], last == Some(true));
-    let problem = last.map(|last| few::forward_problem(&desc, &x, last)).transpose()?.flatten();
+    // In the order that the library would have.
+    let last = few::forward_problem(&desc, &x, false)?.is_some()
+        && puts_channels_last(&desc, &x)?
+        && match (hip::channels_last()?, conv_route()?) {
+            (ChannelsLast::On, _) => true,
+            (ChannelsLast::Off, _) | (ChannelsLast::Auto, Route::Own) => false,
+            (ChannelsLast::Auto, _) => match x.hip_device().dnn() {
+                // Counts no use: if the library computes, it does.
+                Ok(dnn) => dnn.conv_plan_channels_last(&desc, is_channels_last(&x))?,
+                // `library` says why.
+                Err(_) => false,
+            },
+        };
+    let own = || few::forward(op, &desc, [&x, &weight], last);
+    let problem = few::forward_problem(&desc, &x, last)?;
     let run = |way| if way == FEW { own() } else { library(x.clone(), weight.clone()) }.map(drop);
     let out = match by_few(&desc, &x, problem, run)? {
         true => own()?,
-        false => match by_product(op, &desc, [&x, &weight], &library)? {
+        false => match by_product(op, &desc, [&x, &weight], library)? {
             Some(out) => out,
             None => library(x, weight)?,
         },

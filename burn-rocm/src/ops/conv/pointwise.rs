@@ -48,8 +48,8 @@ struct Pointwise<'a> {
 }
 
 impl<'a> Pointwise<'a> {
-    /// The convolution of `x` as a product; `None` if it is none, if the settings forbid rocBLAS, or
-    /// on a device whose library computes it as a product anyway. With
+    /// The convolution of `x` as a product; `None` if it can't be one, if the settings forbid rocBLAS,
+    /// or on a device whose library computes it as a product anyway. With
     /// `BURN_ROCM_CHANNELS_LAST=auto`, the result has the order of `x`, because a product is as fast
     /// in either.
     fn of(op: &'static str, desc: &'a ConvDesc, x: &RocmTensor) -> hip::Result<Option<Self>> {
@@ -72,15 +72,21 @@ impl<'a> Pointwise<'a> {
         Ok(Some(Self { op, desc, last }))
     }
 
-    /// The key by which the tuning store chooses the library or the product.
+    /// The key by which the tuning store chooses the library or the product: what decides their times,
+    /// also whether both copy the input into another order.
     fn problem(&self, x: &RocmTensor) -> hip::Result<KernelProblem> {
-        let [pixels, images] = [self.desc.y[2] * self.desc.y[3], self.desc.y[0]];
-        let (choice, pixels) = match (self.last, self.desc.stride.iter().all(|&step| step == 1)) {
-            (true, true) => ("library or product, channels last,", images * pixels),
-            (true, false) => ("library or product, channels last, with a stride,", images * pixels),
-            (false, true) => ("library or product,", pixels),
-            (false, false) => ("library or product, with a stride,", pixels),
+        let whole = self.desc.stride.iter().all(|&step| step == 1);
+        let choice = match (self.last, is_channels_last(x), whole) {
+            (true, true, true) => "library or product, channels last,",
+            (true, true, false) => "library or product, channels last, with a stride,",
+            (true, false, true) => "library or product, channels put last,",
+            (true, false, false) => "library or product, channels put last, with a stride,",
+            (false, false, true) => "library or product,",
+            (false, false, false) => "library or product, with a stride,",
+            (false, true, true) => "library or product, channels put first,",
+            (false, true, false) => "library or product, channels put first, with a stride,",
         };
+        let pixels = self.desc.y[0] * self.desc.y[2] * self.desc.y[3];
         let sizes = [pixels, self.desc.w[0], self.desc.w[1]];
         Ok(KernelProblem::new(choice, Template::matmul, kernel_type(x.dtype_of())?, sizes))
     }

@@ -1,17 +1,23 @@
 //! Attention over a paged cache, split along the keys (`decode.hip`).
 
+use burn_backend::Scalar;
 use burn_std::DType;
 use hip::{Device, Grid, Template};
 
 use super::PAGE;
-use super::cache::{PagedBatch, PagedLayer, check_tokens, token_rows};
+use super::cache::{PagedBatch, PagedLayer, check_tokens, gather, token_rows};
 use crate::arg::Arg;
 use crate::error::invalid;
 use crate::ops::attention::group_of;
+use crate::ops::attention::options::AttentionInferenceOptions;
+use crate::ops::attention::packed::{PackedOffsets, attention_packed_inference};
 use crate::ops::launch::{MAX_REACH, views_to};
+use crate::ops::pad::{Border, pad};
+use crate::ops::view::narrow;
 use crate::tensor::RocmTensor;
 
 const OP: &str = "decode::attention";
+const GATHERED: &str = "decode::attention_gathered";
 
 /// The most splits of a row's keys. `MOST` of `decode_combine`.
 const MOST_SPLITS: usize = 128;
@@ -150,6 +156,39 @@ pub fn attention(
         views_to(OP, &device, kernel, grid, &dims, &inputs, &[], &[Some(&out)])?;
     }
     Ok(out)
+}
+
+/// Attention of many tokens a row, such as a prompt's: [`gather`]s keys and values, and runs
+/// [`attention_packed_inference`] on them. `lengths` are the tokens of each row with those of this
+/// step, of which all rows together have `tokens`.
+///
+/// # Shapes
+/// - `queries`: `[tokens, heads, width]`, the tokens of all rows one after the other. Tokens behind
+///   the last row's give zeros.
+/// - output: that of the queries
+///
+/// # Errors
+/// As [`gather`] and [`attention_packed_inference`]; `Invalid` for fewer queries than tokens.
+pub fn attention_gathered(
+    layer: &PagedLayer,
+    batch: &PagedBatch,
+    (lengths, tokens): (&[usize], usize),
+    queries: RocmTensor,
+    options: &DecodeOptions,
+) -> hip::Result<RocmTensor> {
+    let Some(behind) = queries.dims().first().and_then(|count| count.checked_sub(tokens)) else {
+        return invalid(GATHERED, format!("at least {tokens} queries"), format!("{:?}", queries.dims()));
+    };
+    let queries = narrow(queries, 0, 0, tokens)?;
+    let [keys, values, offsets] = gather(layer, batch, lengths, queries.dtype_of())?;
+    let offsets = PackedOffsets { queries: batch.offsets(), keys: offsets };
+    let DecodeOptions { scale, softcap, window } = *options;
+    let options = AttentionInferenceOptions { scale, softcap, causal: true, window };
+    let out = attention_packed_inference(queries, keys, values, &offsets, &options)?;
+    match behind {
+        0 => Ok(out),
+        _ => pad(GATHERED, out, &[(0, behind), (0, 0), (0, 0)], Border::Constant(Scalar::Int(0))),
+    }
 }
 
 #[cfg(test)]

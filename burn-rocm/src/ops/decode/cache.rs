@@ -78,7 +78,7 @@ fn pitch_of(width: usize) -> usize {
 }
 
 impl PagedLayer {
-    /// Memory for so many pages of `heads` heads of `width` features, all zeros.
+    /// Memory for `pages` pages of `heads` heads of `width` features, all zeros.
     ///
     /// # Errors
     /// `Invalid` unless there is a page and a head, and 1 to 256 features; `OutOfMemory`.
@@ -160,7 +160,7 @@ pub struct PagedBatch {
 }
 
 impl PagedBatch {
-    /// A batch of so many rows without sequences. A row may have `pages` pages, and `tokens` tokens
+    /// A batch of `rows` rows without sequences. A row may have `pages` pages, and `tokens` tokens
     /// in one step.
     ///
     /// # Errors
@@ -224,7 +224,7 @@ impl PagedBatch {
             let Some(pages) = fits.then(|| pages.iter().map(|&page| i32::try_from(page))) else {
                 let step = self.most_tokens;
                 let expected =
-                    format!("a row of at most {most} pages with room for at most {step} tokens more");
+                    format!("a row of at most {most} pages with room for at most {step} more tokens");
                 let found = format!("{} pages, {length} tokens and {tokens} more", pages.len());
                 return invalid(BATCH, expected, found);
             };
@@ -345,8 +345,8 @@ pub fn append(
     views_to(APPEND, device, kernel, grid, &dims, &inputs, &flag, &outputs)
 }
 
-/// All keys and values of the batch's rows, as another op takes them. `lengths` says how many of
-/// each row, which must have been written.
+/// All keys and values of the batch's rows, for another op. `lengths` is the number of tokens of each
+/// row; they must have been written.
 ///
 /// # Shapes
 /// - output: keys and values, `[tokens, heads, width]`, the rows one after the other, and the

@@ -6,7 +6,7 @@ mod attention;
 mod cache;
 mod sample;
 
-pub use attention::{DecodeOptions, attention};
+pub use attention::{DecodeOptions, attention, attention_gathered};
 pub use cache::{CacheType, PagedBatch, PagedLayer, append, gather};
 pub use sample::{SampleState, SampleTables, Sampling, sample};
 

@@ -30,6 +30,8 @@ const VECTOR: usize = 4;
 const IN_PROMPT: i32 = 1 << 30;
 /// The most tokens of a vocabulary: `ID_BITS` of `sample.hip`.
 const MOST_TOKENS: usize = 1 << 21;
+/// The least temperature above 0.
+const LEAST_TEMPERATURE: f32 = 1e-30;
 /// The threads of a block of `sample_draw`, which has a row for itself.
 const THREADS: u32 = 1024;
 
@@ -37,21 +39,22 @@ const THREADS: u32 = 1024;
 /// min-p.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// Divides the logits. 0: always the most likely token.
+    /// Divides the logits. 0: always the most likely token. Below 1e-30, but above 0, it counts as
+    /// 1e-30.
     pub temperature: f64,
-    /// Draws from so many of the most likely tokens. 0: from all. Among equals, the smaller id comes
+    /// The number of most likely tokens to draw from. 0: all. Among equals, the smaller id comes
     /// first.
     pub top_k: usize,
-    /// Draws from the most likely tokens whose probabilities reach this sum.
+    /// Draws from the fewest most likely tokens whose probabilities reach this sum.
     pub top_p: f64,
-    /// Draws from tokens with at least this part of the largest probability.
+    /// Draws from tokens with at least this fraction of the largest probability.
     pub min_p: f64,
     /// Makes tokens of the prompt and the answer less likely: divides their logits above 0, and
     /// multiplies those below.
     pub repetition_penalty: f64,
-    /// What the logit of a token of the answer loses.
+    /// Subtracted from the logit of a token of the answer.
     pub presence_penalty: f64,
-    /// What the logit of a token loses for each time that it is in the answer.
+    /// Subtracted from the logit of a token once for each time that it is in the answer.
     pub frequency_penalty: f64,
     /// The draws' seed. The same seed draws the same tokens from the same logits.
     pub seed: u64,
@@ -106,11 +109,9 @@ impl Sampling {
 
     /// The row's parameters as `Choice` of `sample.hip`.
     fn numbers(&self) -> [f32; PARAMETERS] {
-        // A positive temperature stays positive.
-        let temperature = match self.temperature as f32 {
-            0.0 if self.temperature > 0.0 => f32::MIN_POSITIVE,
-            temperature => temperature,
-        };
+        // A positive temperature stays positive, and quotients of logits up to 1e8 stay finite.
+        let temperature =
+            if self.temperature > 0.0 { (self.temperature as f32).max(LEAST_TEMPERATURE) } else { 0.0 };
         [
             temperature,
             self.top_k.min(MOST_TOKENS) as f32,
@@ -131,7 +132,7 @@ pub struct SampleTables {
     pub counts: bool,
     /// The logarithm of the probability of the last token of each row.
     pub chances: bool,
-    /// The last so many tokens of each row.
+    /// How many of each row's last tokens to keep.
     pub ring: usize,
 }
 
@@ -156,7 +157,7 @@ pub struct SampleState {
 }
 
 impl SampleState {
-    /// The state of so many rows, all of which take the most likely token.
+    /// The state of `rows` rows, all of which take the most likely token.
     ///
     /// # Errors
     /// `Invalid` for no rows, no tokens, or a vocabulary of more than 2^21; `OutOfMemory`.
@@ -190,8 +191,8 @@ impl SampleState {
         self.tokens.dims()[0]
     }
 
-    /// Starts a sequence in a row: from now on it is drawn so, and its draws count from 0. `prompt`
-    /// are the tokens that the repetition penalty counts from the start.
+    /// Starts a sequence in a row, which is drawn by these parameters and whose draws count from 0.
+    /// `prompt` are the tokens that the repetition penalty counts from the start.
     ///
     /// # Errors
     /// `Invalid` for a row or a token that does not exist, for numbers out of range, and for
@@ -260,10 +261,10 @@ impl SampleState {
 /// number of a draw is Philox 4x32-10 of the row's seed and of the number of its draws, which lies in
 /// device memory, so a captured graph draws others at each replay.
 ///
-/// A NaN is as unlikely as -inf. If logits are +inf, or all are -inf, the draw is among those
-/// equally. Tokens whose scores are closer than 2^-27, or than f32's rounding of the score, may
-/// count as equals, but not for the most likely token. A token with less than e^-28 of the most
-/// likely token's probability is never drawn.
+/// A NaN counts as -inf. If some logits are +inf, or all are -inf, these are drawn with equal
+/// probabilities. Tokens whose scores are closer than 2^-27, or than f32's rounding of the score, may
+/// count as equals; a temperature of 0 compares the f32 scores exactly. A token with less than e^-28
+/// of the most likely token's probability is never drawn.
 ///
 /// # Shapes
 /// - `logits`: `[rows, vocabulary]` of F32, F16 or BF16

@@ -39,7 +39,7 @@ struct Rows {
 }
 
 /// The distance between the rows of a tensor whose last axis is the row; `None` if they are not
-/// equally far apart or their elements are no neighbours.
+/// equally far apart or their elements are not contiguous.
 fn step(tensor: &RocmTensor) -> Option<usize> {
     let (dims, strides) = (tensor.dims(), tensor.layout().strides());
     let (&len, outer) = dims.split_last()?;
@@ -141,8 +141,8 @@ pub fn gated_backward(
     Ok((by_gate, by_up))
 }
 
-/// `act(gate) * up`, where `gate` and `up` are the first and second half of the last axis: of the
-/// product with both layers' weights.
+/// `act(gate) * up`, where `gate` and `up` are the first and second half of the last axis, such as
+/// the halves of a product with both layers' weights.
 ///
 /// # Shapes
 /// - `both`: `[.., 2 features]`

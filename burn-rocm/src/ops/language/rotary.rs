@@ -193,8 +193,8 @@ fn check_norms(op: &'static str, x: &RocmTensor, norms: &[RocmTensor; 2], width:
 }
 
 /// Rotates the queries and keys of packed heads, after the RMS norms of each head's queries and
-/// keys if there are `norms` (their weights). Values stay. [`rotary_heads`] gives queries, keys and
-/// values as views of the result.
+/// keys if there are `norms` (their weights). Values stay as they are. [`rotary_heads`] gives
+/// queries, keys and values as views of the result.
 ///
 /// Overwrites `x` if it has no other owner, and then values are neither read nor written.
 ///
@@ -215,7 +215,7 @@ pub fn rotary(
     options: &Rotary,
 ) -> Result<RocmTensor, RocmError> {
     float_type(OP, &x)?;
-    let sizes = options.sizes(OP, &x.dims().to_vec(), &x)?;
+    let sizes = options.sizes(OP, x.dims(), &x)?;
     let mut x = packed(x)?;
     let norms = match norms {
         Some(norms) => {

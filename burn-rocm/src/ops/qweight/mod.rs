@@ -1,8 +1,8 @@
 //! Quantised weights of linear layers and embeddings. They are frozen: there is a gradient with
 //! respect to the input only.
 //!
-//! A product with up to 16 rows reads each weight once, and makes it a float in registers. A product
-//! with more rows first writes the weights of up to 32 MiB at a time as floats, for rocBLAS.
+//! A product with up to 16 rows, of less than 4 GiB, reads each weight once, and makes it a float in
+//! registers. A larger product first writes the weights of up to 32 MiB at a time as floats, for rocBLAS.
 
 mod own;
 mod parts;
@@ -15,18 +15,20 @@ use hip::{Device, Error as RocmError, Functor, Grid, KernelName, Template};
 
 use super::binary::binary;
 use super::cast::cast;
+use super::cat::cat;
 use super::copy::packed;
 use super::create::full_on;
 use super::index::select;
 use super::launch::views;
 use super::matmul::{Request, product, product_to};
 use super::pad::{Border, pad};
+use super::unary::clamp;
 use super::view::{narrow, reshape, swap_dims};
 use crate::arg::Arg;
 use crate::device::RocmDevice;
 use crate::error::{invalid, unsupported};
 use crate::tensor::{RocmTensor, float_type, one_device, one_dtype};
-use parts::CHUNK;
+use parts::{CHUNK, checked};
 pub use parts::{GroupScales, GroupZeros, GroupedWeights, WeightFormat, WeightParts};
 
 /// The most rows of a product for which a kernel reads the quantised weights.
@@ -105,6 +107,38 @@ impl QuantWeight {
             groups: parts.groups,
             shift: parts.shift,
         })
+    }
+
+    /// Weights of the same inputs as one weight, with the outputs of each after those of the one
+    /// before. `None` for no weights, and for weights that are stored in different ways or have
+    /// their inputs in an order of their own.
+    ///
+    /// # Errors
+    /// `Invalid` if the weights are on several devices, or if one weight can't have as many outputs;
+    /// an error of the device.
+    pub fn joined(weights: &[Self]) -> Result<Option<Self>, RocmError> {
+        let Some(first) = weights.first() else { return Ok(None) };
+        // All of an array's elements are in the order of the outputs.
+        let alike = |one: &Self| {
+            let of = |weight: &Self| {
+                let Self { format, shape, kind, zero, groups, shift, .. } = *weight;
+                (format, shape[1], kind, zero, groups, shift, weight.extra.is_some(), weight.order.is_some())
+            };
+            of(one) == of(first)
+        };
+        if first.order.is_some() || !weights.iter().all(alike) {
+            return Ok(None);
+        }
+        let shape = [weights.iter().map(|weight| weight.shape[0]).sum(), first.shape[1]];
+        checked(shape)?;
+        let array = |of: fn(&Self) -> Option<&RocmTensor>| -> hip::Result<Option<RocmTensor>> {
+            let all: Vec<RocmTensor> = weights.iter().filter_map(of).cloned().collect();
+            if all.is_empty() { Ok(None) } else { cat(all, 0).map(Some) }
+        };
+        let (upper, extra) = (array(|weight| weight.upper.as_ref())?, array(|weight| weight.extra.as_ref())?);
+        let codes = cat(weights.iter().map(|weight| weight.codes.clone()).collect(), 0)?;
+        let scales = cat(weights.iter().map(|weight| weight.scales.clone()).collect(), 0)?;
+        Ok(Some(Self { shape, codes, upper, scales, extra, order: None, ..first.clone() }))
     }
 
     /// `[outs, inputs]`.
@@ -234,6 +268,14 @@ impl QuantWeight {
         }
         let shape = [indices.dims(), &[self.shape[1]]].concat();
         let count = indices.len();
+        // Indices out of range stay so as I32.
+        let indices = match from {
+            DType::I64 | DType::U64 | DType::U32 => {
+                let limits = [-1, self.shape[0] as i64].map(|limit| Some(Scalar::Int(limit)));
+                clamp(OP, indices, limits[0], limits[1])?
+            }
+            _ => indices,
+        };
         let indices = packed(cast(indices, DType::I32)?)?;
         let rows = self.floats(OP, [0, count], Some(&indices), dtype)?;
         reshape(self.in_order(OP, rows)?, &shape)
@@ -264,7 +306,7 @@ pub(super) fn rows_of(
     }
 }
 
-/// `x` times the weight turned, plus the bias. Sums are f32; on the way with floats, weights are
+/// `x` times the transposed weight, plus the bias. Sums are f32. With more than 16 rows, weights are
 /// first rounded to the dtype of `x`.
 ///
 /// # Shapes
@@ -301,7 +343,9 @@ pub fn quant_linear(
     if out.is_empty() {
         return reshape(out, &shape);
     }
-    if rows > MOST_ROWS {
+    // The kernel's byte offsets into `x` have 32 bits.
+    let reachable = rows.saturating_mul(weight.padded()).saturating_mul(x.dtype_size());
+    if rows > MOST_ROWS || reachable > u32::MAX as usize {
         let dtype = x.dtype_of();
         by_slabs(OP, x, weight.shape, &out, |first, count| weight.floats(OP, [first, count], None, dtype))?;
         let out = reshape(out, &shape)?;
@@ -332,8 +376,8 @@ fn kernel_of(weight: &QuantWeight, ty: hip::DType, rows: usize, device: &Device)
     (kernel, device.grid_rows(weight.shape[0].div_ceil(outs), accesses))
 }
 
-/// The product by rocBLAS, with some rows of weights as floats at a time: `floats` makes so many from
-/// a first one on.
+/// The product by rocBLAS, with some rows of weights as floats at a time. `floats` returns a number of
+/// rows from a first one on.
 pub(super) fn by_slabs(
     op: &'static str,
     x: RocmTensor,
@@ -350,8 +394,8 @@ pub(super) fn by_slabs(
     Ok(())
 }
 
-/// The gradient of [`quant_linear`] with respect to `x`. All weights are floats of the gradient's
-/// dtype while it runs.
+/// The gradient of [`quant_linear`] with respect to `x`. While it runs, it holds all weights as floats
+/// of the gradient's dtype.
 ///
 /// # Shapes
 /// - `grad`: `[.., outs]`

@@ -105,7 +105,7 @@ impl GroupScales {
 }
 
 /// The shape, if the kernels can index it.
-fn checked([outs, inputs]: [usize; 2]) -> hip::Result<()> {
+pub(super) fn checked([outs, inputs]: [usize; 2]) -> hip::Result<()> {
     let most = i32::MAX as usize - CHUNK;
     let fits = (1..=most).contains(&outs)
         && (1..=most).contains(&inputs)

@@ -1,5 +1,8 @@
 //! Rotary position embedding: the frequencies that `config.json` asks for.
 
+use burn_rocm::fused::MOST_PAIRS;
+use burn_rocm_nn::language::{RotaryConfig, RotaryFrequencies, RotaryScaling};
+
 use super::fields::Fields;
 use crate::error::{Error, Result};
 
@@ -37,29 +40,25 @@ impl Rope {
             return Err(fields.wrong("partial_rotary_factor", "a number from 0 to 1", partial.to_string()));
         }
         let rotated = (head_dim as f64 * partial) as usize;
-        if rotated < 2 || !rotated.is_multiple_of(2) {
-            let expected = "an even number of features that are rotated, at least 2";
+        if rotated < 2 || !rotated.is_multiple_of(2) || rotated > 2 * MOST_PAIRS {
+            let expected = format!("an even number of features that are rotated, 2 to {}", 2 * MOST_PAIRS);
             return Err(fields.wrong("head_dim", expected, rotated.to_string()));
         }
-        let frequency = |pair: usize| {
-            let exponent = (2 * pair) as f32 / rotated as f32;
-            1.0 / (base as f32).powf(exponent)
+        let of = |scaling| {
+            let config = RotaryConfig::new(head_dim).with_base(base).with_rotated(Some(rotated));
+            let RotaryFrequencies { frequencies, factor } = config.with_scaling(scaling).frequencies();
+            Self { frequencies, factor }
         };
-        let plain: Vec<f32> = (0..rotated / 2).map(frequency).collect();
-        let Some(scaling) = scaling else { return Ok(Self { frequencies: plain, factor: 1.0 }) };
+        let Some(scaling) = scaling else { return Ok(of(None)) };
         let kind = match scaling.text("rope_type")? {
             Some(kind) => kind,
             None => scaling.text("type")?.unwrap_or("default"),
         };
         match kind {
-            "default" => Ok(Self { frequencies: plain, factor: 1.0 }),
-            "linear" => {
-                let factor = required(scaling, "factor")? as f32;
-                let frequencies = plain.into_iter().map(|frequency| frequency / factor).collect();
-                Ok(Self { frequencies, factor: 1.0 })
-            }
-            "llama3" => Ok(Self { frequencies: llama3(scaling, plain, context)?, factor: 1.0 }),
-            "yarn" => yarn(scaling, plain, rotated, base, context),
+            "default" => Ok(of(None)),
+            "linear" => Ok(of(Some(RotaryScaling::Linear { factor: required(scaling, "factor")? }))),
+            "llama3" => Ok(of(Some(llama3(scaling, context)?))),
+            "yarn" => Ok(of(Some(yarn(scaling, context)?))),
             other => Err(Error::Unsupported {
                 path: scaling.path().to_owned(),
                 what: format!("the rotary embedding `{other}` is"),
@@ -73,61 +72,35 @@ fn required(fields: &Fields, name: &str) -> Result<f64> {
     fields.positive(name)?.ok_or_else(|| fields.wrong(name, "a number above 0", "nothing"))
 }
 
-/// The scaling of Llama 3.1: slow frequencies are divided by a factor, fast ones stay, and between
-/// the two limits the result moves from one to the other.
-fn llama3(scaling: &Fields, plain: Vec<f32>, context: usize) -> Result<Vec<f32>> {
-    let factor = required(scaling, "factor")? as f32;
-    let [low, high] = ["low_freq_factor", "high_freq_factor"].map(|name| required(scaling, name));
-    let (low, high) = (low? as f32, high? as f32);
-    let trained = scaling.size("original_max_position_embeddings", Some(context))? as f32;
-    let scale = |frequency: f32| {
-        let wavelength = std::f32::consts::TAU / frequency;
-        if wavelength > trained / low {
-            frequency / factor
-        } else if wavelength < trained / high {
-            frequency
-        } else {
-            let smooth = (trained / wavelength - low) / (high - low);
-            (1.0 - smooth) * frequency / factor + smooth * frequency
-        }
-    };
-    Ok(plain.into_iter().map(scale).collect())
+fn llama3(scaling: &Fields, context: usize) -> Result<RotaryScaling> {
+    Ok(RotaryScaling::Llama3 {
+        factor: required(scaling, "factor")?,
+        slow: required(scaling, "low_freq_factor")?,
+        fast: required(scaling, "high_freq_factor")?,
+        trained: scaling.size("original_max_position_embeddings", Some(context))?,
+    })
 }
 
-/// YaRN ([Peng et al. 2023](https://arxiv.org/abs/2309.00071)).
-fn yarn(scaling: &Fields, plain: Vec<f32>, rotated: usize, base: f64, context: usize) -> Result<Rope> {
-    let trained = scaling.size("original_max_position_embeddings", Some(context))? as f64;
-    let factor = scaling.positive("factor")?.unwrap_or(context as f64 / trained);
+fn yarn(scaling: &Fields, context: usize) -> Result<RotaryScaling> {
+    let trained = scaling.size("original_max_position_embeddings", Some(context))?;
+    let factor = scaling.positive("factor")?.unwrap_or(context as f64 / trained as f64);
     let attention = match scaling.positive("attention_factor")? {
         Some(attention) => attention,
-        None => {
-            let weight = |weight: f64| if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 };
-            match (scaling.number("mscale")?, scaling.number("mscale_all_dim")?) {
-                (Some(one), Some(all)) if one != 0.0 && all != 0.0 => weight(one) / weight(all),
-                _ => weight(1.0),
+        None => match (scaling.number("mscale")?, scaling.number("mscale_all_dim")?) {
+            (Some(one), Some(all)) if one != 0.0 && all != 0.0 => {
+                // YaRN's factor with another weight of the logarithm.
+                let weighted = |weight: f64| 1.0 + weight * (RotaryScaling::yarn_attention(factor) - 1.0);
+                weighted(one) / weighted(all)
             }
-        }
+            _ => RotaryScaling::yarn_attention(factor),
+        },
     };
-    let fast = scaling.positive("beta_fast")?.unwrap_or(32.0);
-    let slow = scaling.positive("beta_slow")?.unwrap_or(1.0);
-    // The pair that turns so many times over the trained length.
-    let pair =
-        |turns: f64| rotated as f64 * (trained / (turns * std::f64::consts::TAU)).ln() / (2.0 * base.ln());
-    let (mut first, mut last) = (pair(fast), pair(slow));
-    if scaling.flag("truncate", true)? {
-        (first, last) = (first.floor(), last.ceil());
-    }
-    let first = first.max(0.0);
-    let mut last = last.min((rotated - 1) as f64);
-    if first == last {
-        // The ramp between the two pairs must not be vertical.
-        last += 0.001;
-    }
-    let scale = |(at, frequency): (usize, f32)| {
-        let ramp = ((at as f32 - first as f32) / (last - first) as f32).clamp(0.0, 1.0);
-        let kept = 1.0 - ramp;
-        frequency / factor as f32 * (1.0 - kept) + frequency * kept
-    };
-    let frequencies = plain.into_iter().enumerate().map(scale).collect();
-    Ok(Rope { frequencies, factor: attention as f32 })
+    Ok(RotaryScaling::Yarn {
+        factor,
+        attention,
+        fast: scaling.positive("beta_fast")?.unwrap_or(32.0),
+        slow: scaling.positive("beta_slow")?.unwrap_or(1.0),
+        truncate: scaling.flag("truncate", true)?,
+        trained,
+    })
 }

@@ -141,6 +141,12 @@ impl Source for Gguf {
             };
             return Ok(Elements::Quantised(Box::new(parts?)));
         }
+        self.read_floats(weight)
+    }
+
+    fn read_floats(&self, weight: &Weight) -> Result<Elements<'_>> {
+        let (name, entry) = self.find(weight)?;
+        let (quant, bytes) = bytes(&self.path, &self.map, &name, entry)?;
         match (self.interleaved(weight), quant.dtype()) {
             (None, Some(dtype)) => Ok(Elements::Bytes(bytes, dtype)),
             (None, None) => Ok(Elements::F32(values(quant, bytes, weight.len()))),
@@ -153,7 +159,8 @@ impl Source for Gguf {
 
     fn check(&self, weights: &[Weight]) -> Result<()> {
         weights.iter().try_for_each(|weight| self.find(weight).map(|_| ()))?;
-        // A tensor that nobody reads belongs to another model, whose numbers differ.
+        // A tensor that this program does not read belongs to an architecture that computes something
+        // else.
         let names: BTreeSet<String> = weights.iter().map(name).collect();
         let is_read = |name: &str| names.contains(name) || name == "rope_freqs.weight";
         match self.header.tensors.keys().find(|name| !is_read(name)) {

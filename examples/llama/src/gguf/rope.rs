@@ -50,7 +50,7 @@ pub(super) fn read<'a>(
         }
         if rotated != dim as f64 {
             if architecture == "llama" {
-                // The order of the rows of queries and keys is known for whole heads alone.
+                // How rows of queries and keys are ordered is known for whole heads only.
                 let expected =
                     format!("the {dim} features of a head, as for every model of this architecture");
                 return Err(wrong("dimension_count", &expected, &json!(rotated)));
@@ -108,7 +108,7 @@ fn names_of_scaling() -> [&'static str; 6] {
     ]
 }
 
-/// A key of the rotary embedding that nobody reads would give other numbers.
+/// Refuses keys of the rotary embedding that this program does not read, because they change results.
 fn refuse_others<'a>(
     mut names: impl Iterator<Item = &'a str>,
     known: &[&str],

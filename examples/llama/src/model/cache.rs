@@ -1,21 +1,19 @@
 //! The keys and values of the tokens so far.
 
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{DType, Tensor};
+use burn_rocm::RocmTensor;
 use burn_rocm::fused::decode::{self, CacheType, DecodeOptions, PAGE, PagedBatch, PagedLayer};
 use burn_rocm::fused::{AttentionInferenceOptions, PackedOffsets, attention_packed_inference};
-use burn_rocm::{RocmDevice, RocmTensor};
 
-use super::ops::{Angles, Scores, primitive, wrap};
+use super::ops::{Scores, primitive, wrap};
 use super::{B, Model};
-use crate::config::Rope;
 use crate::error::{Error, Result};
 
 /// The most tokens of a call that attend to the cache's pages where they are. For more, all keys and
 /// values are gathered, and attention's kernels for long sequences run.
 const FEW: usize = 16;
 
-/// The keys and values of a sequence, in memory that is allocated once, and the angles of its
-/// positions.
+/// The keys and values of a sequence, in memory that is allocated once.
 #[derive(Debug)]
 pub struct Cache {
     capacity: usize,
@@ -28,12 +26,10 @@ pub struct Cache {
     call: usize,
     /// Of queries, keys and values.
     dtype: DType,
-    /// Cosines and sines of all positions, for each rotary embedding.
-    tables: Vec<Angles>,
 }
 
 impl Cache {
-    /// An empty cache with room for so many tokens.
+    /// An empty cache with room for `capacity` tokens.
     ///
     /// # Errors
     /// [`Error::Argument`] for more tokens than the model was made for, and for none; an error of the
@@ -44,7 +40,6 @@ impl Cache {
             let expected = format!("1 to {} tokens, for which the model was made", config.context);
             return Err(Error::Argument { name: "context", expected, found: capacity.to_string() });
         }
-        let table = |rope| table(rope, capacity, device, model.dtype());
         let stored = match model.dtype() {
             DType::F16 => CacheType::F16,
             DType::BF16 => CacheType::BF16,
@@ -60,7 +55,6 @@ impl Cache {
             many: PagedBatch::new(device, 1, pages, capacity)?,
             call: 0,
             dtype: model.dtype(),
-            tables: config.ropes.iter().map(table).collect(),
         })
     }
 
@@ -92,23 +86,21 @@ impl Cache {
         Ok(())
     }
 
-    /// The angles of the next `tokens` positions.
-    pub(super) fn angles(&self, rope: usize, tokens: usize) -> Angles {
-        let Angles { cos, sin } = &self.tables[rope];
-        let of = |table: &Tensor<B, 2>| table.clone().narrow(0, self.len, tokens);
-        Angles { cos: of(cos), sin: of(sin) }
-    }
-
-    /// The sequence as a call of so many tokens sees it.
+    /// The sequence on the device, in the form for the current call's number of tokens.
     fn batch(&self) -> &PagedBatch {
         if self.call <= FEW { &self.few } else { &self.many }
     }
 
-    /// Begins a call of so many tokens, for which there is room.
+    /// Begins a call of `tokens` tokens, for which there is room.
     pub(super) fn begin(&mut self, tokens: usize) -> Result<()> {
         self.call = tokens;
         let pages: Vec<u32> = (0..self.capacity.div_ceil(PAGE) as u32).collect();
         Ok(self.batch().write(&[(&pages, self.len, tokens)])?)
+    }
+
+    /// The position of the call's first token, `[1]`.
+    pub(super) fn start(&self) -> RocmTensor {
+        self.batch().lengths()
     }
 
     /// Writes a layer's keys and values of the call's tokens behind those of the tokens so far, and
@@ -145,18 +137,4 @@ impl Cache {
     pub(super) fn advance(&mut self, tokens: usize) {
         self.len += tokens;
     }
-}
-
-/// Cosines and sines of the positions from 0 on. Angles are products in f32, as in `transformers`.
-fn table(rope: &Rope, positions: usize, device: &RocmDevice, dtype: DType) -> Angles {
-    let pairs = rope.frequencies.len();
-    let of = |function: fn(f32) -> f32| {
-        let row = |at: usize| {
-            rope.frequencies.iter().map(move |frequency| function(at as f32 * frequency) * rope.factor)
-        };
-        let numbers: Vec<f32> = (0..positions).flat_map(row).collect();
-        let data = TensorData::new(numbers, [positions, pairs]);
-        Tensor::<B, 2>::from_data(data, (device, DType::F32)).cast(dtype)
-    };
-    Angles { cos: of(f32::cos), sin: of(f32::sin) }
 }

@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 
 use super::matrix::Matrix;
-use super::ops::{Scores, gated, rms_norm, rotate};
+use super::ops::{Scores, Turns, gated, heads, residual_norm};
 use super::{B, Cache};
 use crate::config::{Config, LayerConfig};
 use crate::error::Result;
@@ -15,22 +15,28 @@ pub(super) struct Linear {
     pub(super) bias: Option<Tensor<B, 1>>,
 }
 
+/// Linear layers of one input, whose outputs lie side by side.
+#[derive(Debug)]
+pub(super) struct Joined {
+    /// One layer, unless matrices are stored in different ways.
+    parts: Vec<Linear>,
+}
+
 /// A layer of the model. Norms are f32.
 #[derive(Debug)]
 pub(super) struct Layer {
     pub(super) index: usize,
     pub(super) attention_norm: Tensor<B, 1>,
-    pub(super) query: Linear,
-    pub(super) key: Linear,
-    pub(super) value: Linear,
+    /// The layers of queries, keys and values.
+    pub(super) heads: Joined,
     /// The norms of each head's queries and keys.
     pub(super) head_norms: Option<[Tensor<B, 1>; 2]>,
     pub(super) output: Linear,
     /// The norms of the outputs of attention and of the feed-forward part.
     pub(super) post_norms: Option<[Tensor<B, 1>; 2]>,
     pub(super) feed_forward_norm: Tensor<B, 1>,
-    pub(super) gate: Linear,
-    pub(super) up: Linear,
+    /// The layers of the gate and of the other factor.
+    pub(super) gate_and_up: Joined,
     pub(super) down: Linear,
 }
 
@@ -38,60 +44,80 @@ impl Linear {
     fn forward(&self, x: Tensor<B, 2>) -> Result<Tensor<B, 2>> {
         self.weight.product(x, self.bias.as_ref())
     }
+
+    /// Both layers as one, if their matrices can be one.
+    fn joined(&self, next: &Self) -> Result<Option<Self>> {
+        let bias = match (&self.bias, &next.bias) {
+            (None, None) => None,
+            (Some(one), Some(other)) => Some(Tensor::cat(vec![one.clone(), other.clone()], 0)),
+            _ => return Ok(None),
+        };
+        Ok(self.weight.joined(&next.weight)?.map(|weight| Self { weight, bias }))
+    }
+}
+
+impl Joined {
+    pub(super) fn new(layers: impl IntoIterator<Item = Linear>) -> Result<Self> {
+        let mut parts: Vec<Linear> = Vec::new();
+        for layer in layers {
+            let joined = match parts.last() {
+                Some(last) => last.joined(&layer)?,
+                None => None,
+            };
+            match (joined, parts.last_mut()) {
+                (Some(joined), Some(last)) => *last = joined,
+                _ => parts.push(layer),
+            }
+        }
+        Ok(Self { parts })
+    }
+
+    fn forward(&self, x: Tensor<B, 2>) -> Result<Tensor<B, 2>> {
+        if let [one] = &self.parts[..] {
+            return one.forward(x);
+        }
+        let outputs = self.parts.iter().map(|part| part.forward(x.clone()));
+        Ok(Tensor::cat(outputs.collect::<Result<_>>()?, 1))
+    }
 }
 
 impl Layer {
-    /// The tokens after this layer.
+    /// The tokens after this layer, and their norm by `next`, the norm of what follows.
     ///
     /// # Shapes
-    /// - hidden, output: `[tokens, width]`
+    /// - hidden, outputs: `[tokens, width]`
+    /// - normed: `hidden` after [`attention_norm`](Self::attention_norm)
     pub(super) fn forward(
         &self,
-        hidden: Tensor<B, 2>,
+        [hidden, normed]: [Tensor<B, 2>; 2],
+        next: &Tensor<B, 1>,
         config: &Config,
-        settings: &LayerConfig,
+        (settings, turns): (&LayerConfig, &Turns),
         cache: &Cache,
-    ) -> Result<Tensor<B, 2>> {
-        let x = rms_norm(hidden.clone(), &self.attention_norm, config.epsilon)?;
-        let mut attended = self.attend(x, config, settings, cache)?;
-        if let Some([norm, _]) = &self.post_norms {
-            attended = rms_norm(attended, norm, config.epsilon)?;
-        }
-        let hidden = hidden + attended;
-
-        let x = rms_norm(hidden.clone(), &self.feed_forward_norm, config.epsilon)?;
-        let inner = gated(config.activation, self.gate.forward(x.clone())?, self.up.forward(x)?)?;
-        let mut fed = self.down.forward(inner)?;
-        if let Some([_, norm]) = &self.post_norms {
-            fed = rms_norm(fed, norm, config.epsilon)?;
-        }
-        Ok(hidden + fed)
+    ) -> Result<[Tensor<B, 2>; 2]> {
+        let [of_attention, of_fed] = match &self.post_norms {
+            Some([attention, fed]) => [Some(attention), Some(fed)],
+            None => [None, None],
+        };
+        let attended = self.attend(normed, config, (settings, turns), cache)?;
+        let [hidden, normed] =
+            residual_norm(attended, hidden, of_attention, &self.feed_forward_norm, config.epsilon)?;
+        let fed = self.down.forward(gated(config.activation, self.gate_and_up.forward(normed)?)?)?;
+        residual_norm(fed, hidden, of_fed, next, config.epsilon)
     }
 
     fn attend(
         &self,
         x: Tensor<B, 2>,
         config: &Config,
-        settings: &LayerConfig,
+        (settings, turns): (&LayerConfig, &Turns),
         cache: &Cache,
     ) -> Result<Tensor<B, 2>> {
         let [tokens, _] = x.dims();
-        let heads =
-            |x: Tensor<B, 2>, count: usize| x.reshape([1, tokens, count, config.head_dim]).swap_dims(1, 2);
-        let mut query = heads(self.query.forward(x.clone())?, config.heads);
-        let mut key = heads(self.key.forward(x.clone())?, config.kv_heads);
-        let value = heads(self.value.forward(x)?, config.kv_heads);
-        if let Some([of_query, of_key]) = &self.head_norms {
-            query = rms_norm(query, of_query, config.epsilon)?;
-            key = rms_norm(key, of_key, config.epsilon)?;
-        }
-        let angles = cache.angles(settings.rope, tokens);
-        let (query, key) = (rotate(query, &angles), rotate(key, &angles));
-        let packed = |x: Tensor<B, 4>, count| x.swap_dims(1, 2).reshape([tokens, count, config.head_dim]);
-        let query = packed(query, config.heads);
-        let [key, value] = [key, value].map(|x| packed(x, config.kv_heads));
+        let packed = self.heads.forward(x)?;
+        let all = heads(packed, self.head_norms.as_ref(), turns, cache.start(), config)?;
         let scores = Scores { scale: config.scale, softcap: config.score_softcap, window: settings.window };
-        let context = cache.attend(self.index, [query, key, value], scores)?;
-        Ok(self.output.forward(context.reshape([tokens, config.heads * config.head_dim])))
+        let context = cache.attend(self.index, all, scores)?;
+        self.output.forward(context.reshape([tokens, config.heads * config.head_dim]))
     }
 }

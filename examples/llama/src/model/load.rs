@@ -7,10 +7,11 @@ use burn_rocm::RocmDevice;
 use burn_rocm::fused::{QuantWeight, WeightParts};
 use burn_rocm_nn::language::quant::{RoundTo, round_to_nearest};
 
-use super::layer::{Layer, Linear};
+use super::layer::{Joined, Layer, Linear};
 use super::matrix::Matrix;
+use super::ops::Turns;
 use super::{B, Model};
-use crate::config::Config;
+use crate::config::{Config, Rope};
 use crate::error::{Error, Result};
 use crate::weights::{Elements, Role, Source, Weight, expected};
 
@@ -110,7 +111,8 @@ impl Model {
         let of = weight_bytes(&config, source, dtype, quantise)?;
         let mut bytes = 0;
         let mut tensors = Tensors { matrices: HashMap::new(), vectors: HashMap::new() };
-        for weight in &weights {
+        let mut layers = Vec::with_capacity(config.layers.len());
+        for (at, weight) in weights.iter().enumerate() {
             let to = dtype_of(weight, dtype);
             let key = (weight.role, weight.layer);
             match weight.shape[..] {
@@ -127,10 +129,16 @@ impl Model {
                     tensors.vectors.insert(key, tensor);
                 }
             }
+            // Each layer as soon as it is complete, so that one layer's matrices alone are twice on
+            // the device while they are joined.
+            let complete = weights.get(at + 1).is_none_or(|next| next.layer != weight.layer);
+            if let (Some(layer), true) = (weight.layer, complete) {
+                layers.push(tensors.layer(layer, &config)?);
+            }
             bytes += bytes_of(weight, source, dtype, quantise)?;
             progress(Loaded { bytes, of });
         }
-        tensors.model(config, device, dtype)
+        tensors.model(layers, config, device, dtype)
     }
 }
 
@@ -208,6 +216,11 @@ impl Tensors {
         Ok(Linear { weight: self.matrix(role, layer)?, bias: self.vectors.remove(&(bias, layer)) })
     }
 
+    fn joined<const N: usize>(&mut self, roles: [(Role, Role); N], layer: Option<usize>) -> Result<Joined> {
+        let layers = roles.into_iter().map(|(role, bias)| self.linear(role, bias, layer));
+        Joined::new(layers.collect::<Result<Vec<_>>>()?)
+    }
+
     fn pair(
         &mut self,
         has: bool,
@@ -226,9 +239,10 @@ impl Tensors {
         Ok(Layer {
             index,
             attention_norm: self.vector(Role::AttentionNorm, at)?,
-            query: self.linear(Role::Query, Role::QueryBias, at)?,
-            key: self.linear(Role::Key, Role::KeyBias, at)?,
-            value: self.linear(Role::Value, Role::ValueBias, at)?,
+            heads: self.joined(
+                [(Role::Query, Role::QueryBias), (Role::Key, Role::KeyBias), (Role::Value, Role::ValueBias)],
+                at,
+            )?,
             head_norms: self.pair(config.head_norms, [Role::QueryNorm, Role::KeyNorm], at)?,
             output: self.linear(Role::AttentionOutput, Role::AttentionOutputBias, at)?,
             post_norms: self.pair(
@@ -237,16 +251,26 @@ impl Tensors {
                 at,
             )?,
             feed_forward_norm: self.vector(Role::FeedForwardNorm, at)?,
-            gate: self.linear(Role::Gate, Role::GateBias, at)?,
-            up: self.linear(Role::Up, Role::UpBias, at)?,
+            gate_and_up: self.joined([(Role::Gate, Role::GateBias), (Role::Up, Role::UpBias)], at)?,
             down: self.linear(Role::Down, Role::DownBias, at)?,
         })
     }
 
-    fn model(mut self, config: Config, device: &RocmDevice, dtype: DType) -> Result<Model> {
-        let layers = (0..config.layers.len()).map(|index| self.layer(index, &config));
+    fn model(
+        mut self,
+        layers: Vec<Layer>,
+        config: Config,
+        device: &RocmDevice,
+        dtype: DType,
+    ) -> Result<Model> {
+        let turns = |rope: &Rope| {
+            let data = TensorData::new(rope.frequencies.clone(), [rope.frequencies.len()]);
+            let frequencies = Tensor::from_data(data, (device, DType::F32));
+            Turns { frequencies, factor: f64::from(rope.factor) }
+        };
         Ok(Model {
-            layers: layers.collect::<Result<_>>()?,
+            layers,
+            ropes: config.ropes.iter().map(turns).collect(),
             embedding: self.matrix(Role::Embedding, None)?,
             norm: self.vector(Role::FinalNorm, None)?,
             output: if config.tied { None } else { Some(self.matrix(Role::Output, None)?) },

@@ -17,7 +17,7 @@ pub(super) enum Matrix {
 }
 
 impl Matrix {
-    /// `x` times the matrix turned, plus the bias.
+    /// `x` times the transposed matrix, plus the bias.
     ///
     /// # Shapes
     /// - x: `[tokens, inputs]`; bias: `[outputs]`
@@ -30,6 +30,20 @@ impl Matrix {
                 let y = quant_linear(x.into_primitive().tensor(), weight, bias)?;
                 Tensor::from_primitive(TensorPrimitive::Float(y))
             }
+        })
+    }
+
+    /// Both matrices as one, with the outputs of `next` behind; `None` if they are stored in
+    /// different ways.
+    pub(super) fn joined(&self, next: &Self) -> Result<Option<Self>> {
+        Ok(match (self, next) {
+            (Self::Plain(one), Self::Plain(other)) => {
+                Some(Self::Plain(Tensor::cat(vec![one.clone(), other.clone()], 0)))
+            }
+            (Self::Quantised(one), Self::Quantised(other)) => {
+                QuantWeight::joined(&[one.clone(), other.clone()])?.map(Self::Quantised)
+            }
+            _ => None,
         })
     }
 

@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use layer::Layer;
 use matrix::Matrix;
-use ops::{rms_norm, softcap};
+use ops::{Turns, rms_norm, softcap};
 
 pub use cache::Cache;
 pub use load::{Loaded, Quantise, weight_bytes};
@@ -39,6 +39,8 @@ pub struct Model {
     dtype: DType,
     embedding: Matrix,
     layers: Vec<Layer>,
+    /// The rotary embeddings of [`Config::ropes`].
+    ropes: Vec<Turns>,
     norm: Tensor<B, 1>,
     /// The output matrix, unless it is the embedding.
     output: Option<Matrix>,
@@ -89,16 +91,20 @@ impl Model {
         if let Some(scale) = self.config.embedding_scale {
             hidden = hidden * ops::rounded(scale, self.dtype);
         }
-        for (layer, settings) in self.layers.iter().zip(&self.config.layers) {
-            hidden = layer.forward(hidden, &self.config, settings, cache)?;
+        // Each norm is computed with the sum before it: the first of a layer by the layer before.
+        let norm_of = |layer: usize| self.layers.get(layer).map_or(&self.norm, |layer| &layer.attention_norm);
+        let mut normed = rms_norm(hidden.clone(), norm_of(0), self.config.epsilon)?;
+        for (at, (layer, settings)) in self.layers.iter().zip(&self.config.layers).enumerate() {
+            let turns = &self.ropes[settings.rope];
+            [hidden, normed] =
+                layer.forward([hidden, normed], norm_of(at + 1), &self.config, (settings, turns), cache)?;
         }
         cache.advance(tokens.len());
         if logits == Logits::Last {
-            hidden = hidden.narrow(0, tokens.len() - 1, 1);
+            normed = normed.narrow(0, tokens.len() - 1, 1);
         }
-        let hidden = rms_norm(hidden, &self.norm, self.config.epsilon)?;
         let output = self.output.as_ref().unwrap_or(&self.embedding);
-        let logits = output.product(hidden, None)?.cast(DType::F32);
+        let logits = output.product(normed, None)?.cast(DType::F32);
         Ok(match self.config.logit_softcap {
             Some(cap) => softcap(logits, cap),
             None => logits,

@@ -1,12 +1,11 @@
 //! The steps of a layer, each of which a fused op may replace.
 
-use burn::tensor::activation::{gelu, gelu_approximate};
 use burn::tensor::{DType, Tensor, TensorPrimitive};
-use burn_rocm::fused;
+use burn_rocm::fused::{self, Gate, RmsOptions, Rotary, RotaryPositions};
 use burn_rocm::{RocmTensor, bf16, f16};
 
 use super::B;
-use crate::config::Activation;
+use crate::config::{Activation, Config};
 use crate::error::Result;
 
 /// The backend's tensor.
@@ -36,47 +35,76 @@ pub(super) fn linear(x: Tensor<B, 2>, weight: &Tensor<B, 2>, bias: Option<&Tenso
 ///
 /// # Shapes
 /// - x, output: `[.., features]`; factor: `[features]`
-pub(super) fn rms_norm<const D: usize>(
-    x: Tensor<B, D>,
-    factor: &Tensor<B, 1>,
-    epsilon: f64,
-) -> Result<Tensor<B, D>> {
+pub(super) fn rms_norm(x: Tensor<B, 2>, factor: &Tensor<B, 1>, epsilon: f64) -> Result<Tensor<B, 2>> {
     Ok(wrap(fused::rms_norm(primitive(x), primitive(factor.clone()), epsilon)?))
 }
 
-/// `activation(gate) * up`.
-pub(super) fn gated(activation: Activation, gate: Tensor<B, 2>, up: Tensor<B, 2>) -> Result<Tensor<B, 2>> {
-    Ok(match activation {
-        Activation::Silu => wrap(fused::silu_mul(primitive(gate), primitive(up))?),
-        Activation::Gelu => gelu(gate) * up,
-        Activation::GeluTanh => gelu_approximate(gate) * up,
-    })
-}
-
-/// Cosines and sines of the positions of a call, `[tokens, pairs]` each.
-#[derive(Clone, Debug)]
-pub(super) struct Angles {
-    pub(super) cos: Tensor<B, 2>,
-    pub(super) sin: Tensor<B, 2>,
-}
-
-/// Rotary position embedding: rotates features `i` and `i + pairs` of each head. Later features
-/// stay.
+/// `sum = residual + before(x)` and `after(sum)` in one kernel, with RMS norms as [`rms_norm`]'s.
 ///
 /// # Shapes
-/// - x, output: `[1, heads, tokens, features]`
-pub(super) fn rotate(x: Tensor<B, 4>, angles: &Angles) -> Tensor<B, 4> {
-    let [_, _, _, features] = x.dims();
-    let [_, pairs] = angles.cos.dims();
-    let (cos, sin) = (angles.cos.clone().unsqueeze::<4>(), angles.sin.clone().unsqueeze::<4>());
-    let first = x.clone().narrow(3, 0, pairs);
-    let second = x.clone().narrow(3, pairs, pairs);
-    let mut parts =
-        vec![first.clone() * cos.clone() - second.clone() * sin.clone(), second * cos + first * sin];
-    if features > 2 * pairs {
-        parts.push(x.narrow(3, 2 * pairs, features - 2 * pairs));
-    }
-    Tensor::cat(parts, 3)
+/// - x, residual, outputs: `[tokens, features]`; factors: `[features]`
+pub(super) fn residual_norm(
+    x: Tensor<B, 2>,
+    residual: Tensor<B, 2>,
+    before: Option<&Tensor<B, 1>>,
+    after: &Tensor<B, 1>,
+    epsilon: f64,
+) -> Result<[Tensor<B, 2>; 2]> {
+    let before = before.cloned().map(primitive);
+    let (residual, after) = (primitive(residual), primitive(after.clone()));
+    let options = RmsOptions { epsilon, shift: 0.0 };
+    let (sum, normed) = fused::residual_norm(primitive(x), Some(residual), before, Some(after), options)?;
+    let normed = normed.unwrap_or_else(|| sum.clone());
+    Ok([wrap(sum), wrap(normed)])
+}
+
+/// `activation(gate) * up`, where each row of `both` is a row of the gate and one of the other
+/// factor.
+pub(super) fn gated(activation: Activation, both: Tensor<B, 2>) -> Result<Tensor<B, 2>> {
+    let gate = match activation {
+        Activation::Silu => Gate::Silu,
+        Activation::Gelu => Gate::Gelu,
+        Activation::GeluTanh => Gate::GeluTanh,
+    };
+    Ok(wrap(fused::gated_halves(gate, primitive(both))?))
+}
+
+/// A rotary embedding on the device.
+#[derive(Clone, Debug)]
+pub(super) struct Turns {
+    /// `[pairs]`.
+    pub(super) frequencies: Tensor<B, 1>,
+    pub(super) factor: f64,
+}
+
+/// The heads of queries, keys and values, with queries and keys normed and rotated, in one kernel.
+///
+/// # Shapes
+/// - packed: `[tokens, (heads + 2 kv_heads) * head_dim]`; start, the first token's position: `[1]`
+/// - outputs: `[tokens, heads, head_dim]`, and twice `[tokens, kv_heads, head_dim]`
+pub(super) fn heads(
+    packed: Tensor<B, 2>,
+    norms: Option<&[Tensor<B, 1>; 2]>,
+    turns: &Turns,
+    start: RocmTensor,
+    config: &Config,
+) -> Result<[Tensor<B, 3>; 3]> {
+    let Config { heads, kv_heads, head_dim, epsilon, .. } = *config;
+    let [tokens, _] = packed.dims();
+    let rotary = Rotary {
+        heads,
+        kv_heads,
+        frequencies: primitive(turns.frequencies.clone()),
+        factor: turns.factor,
+        interleaved: false,
+        positions: RotaryPositions::Starts(start),
+        norms: RmsOptions { epsilon, shift: 0.0 },
+    };
+    let norms = norms.map(|norms| norms.clone().map(primitive));
+    let all: Tensor<B, 3> = wrap(fused::rotary(primitive(packed.unsqueeze::<3>()), norms, &rotary)?);
+    let all = all.reshape([tokens, heads + 2 * kv_heads, head_dim]);
+    let of = |first, count| all.clone().narrow(1, first, count);
+    Ok([of(0, heads), of(heads, kv_heads), of(heads + kv_heads, kv_heads)])
 }
 
 /// What attention does to its scores.
@@ -99,30 +127,5 @@ pub(crate) fn rounded(number: f64, dtype: DType) -> f64 {
         DType::F16 => f16::from_f64(number).to_f64(),
         DType::F32 => (number as f32).into(),
         _ => number,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use burn::tensor::Distribution;
-    use burn_rocm::RocmDevice;
-
-    use super::*;
-
-    #[test]
-    fn features_after_the_rotated_ones_stay() {
-        let device = RocmDevice::default();
-        let random = |shape| Tensor::<B, 2>::random(shape, Distribution::Default, &device);
-        let angles = Angles { cos: random([5, 3]), sin: random([5, 3]) };
-        let x = random([2 * 5, 10]).reshape([1, 2, 5, 10]);
-        let found = rotate(x.clone(), &angles);
-        let rotated = rotate(x.clone().narrow(3, 0, 6), &angles);
-        let expected = Tensor::cat(vec![rotated.clone(), x.clone().narrow(3, 6, 4)], 3);
-        assert_eq!(found.into_data(), expected.into_data());
-        // Feature 1 and feature 4 of a head are a pair.
-        let one = |x: &Tensor<B, 4>, at| x.clone().slice([0..1, 1..2, 2..3, at..at + 1]).into_scalar();
-        let angle = |x: &Tensor<B, 2>| x.clone().slice([2..3, 1..2]).into_scalar();
-        let expected = one(&x, 1) * angle(&angles.cos) - one(&x, 4) * angle(&angles.sin);
-        assert!((one(&rotated, 1) - expected).abs() < 1e-6);
     }
 }

@@ -16,7 +16,7 @@ use crate::generate::PIECE;
 use crate::gguf::Gguf;
 use crate::model::{B, Loaded, Model, weight_bytes};
 use crate::text::{Chat, Tokens};
-use crate::weights::{self, Adapted, Folder, Random, Source, expected};
+use crate::weights::{Adapted, Folder, Random, Source, expected};
 
 /// A model before it is loaded.
 pub(crate) struct Opened {

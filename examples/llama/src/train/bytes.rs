@@ -134,7 +134,7 @@ pub fn run(arguments: &Arguments) -> Result<[Vec<Reading>; 2]> {
     let mut rng = Rng::new(seed);
     let [some, all] = WINDOWS.map(|most| Windows::spread(&corpus.held_out, context, most));
     let bar = ProgressBar::new(steps as u64);
-    // A template of constants; a wrong one would only lack parts of the bar.
+    // The template is constant. A wrong one would only leave out parts of the bar.
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len}  {msg}  {eta}") {
         bar.set_style(style);
     }

@@ -78,7 +78,7 @@ impl Corpus {
 fn walk(folder: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder).map_err(|why| Error::file(folder, why))? {
         let entry = entry.map_err(|why| Error::file(folder, why))?;
-        // Links don't count, which may lead in a circle.
+        // Links are left out, because they may form a circle.
         let kind = entry.file_type().map_err(|why| Error::file(entry.path(), why))?;
         let (path, name) = (entry.path(), entry.file_name());
         let name = name.to_string_lossy();
@@ -128,7 +128,7 @@ impl Windows {
         Self { tokens, targets, shape }
     }
 
-    /// So many of the windows, from `start` on.
+    /// `count` of the windows, from `start` on.
     pub fn part(&self, start: usize, count: usize) -> Self {
         let [all, time] = self.shape;
         let count = count.min(all - start);

@@ -101,7 +101,7 @@ impl<B: Backend> Maker<'_, B> {
             found: format!("{:?}", weight.shape),
         })?;
         let device = self.device;
-        Ok(match self.source.read(weight)? {
+        Ok(match self.source.read_floats(weight)? {
             Elements::Bytes(bytes, from) => {
                 let data = TensorData::from_bytes_vec(bytes.to_vec(), shape, from);
                 Tensor::<B, D>::from_data(data, (device, from)).cast(dtype)
@@ -113,6 +113,10 @@ impl<B: Backend> Maker<'_, B> {
                 Tensor::random(shape, Distribution::Normal(0.0, deviation), (device, dtype))
             }
             Elements::Constant(number) => Tensor::full(shape, number, (device, dtype)),
+            Elements::Quantised(_) => {
+                let (expected, found) = ("floats".to_owned(), "quantised elements".to_owned());
+                return Err(Error::Argument { name: "weights", expected, found });
+            }
         })
     }
 

@@ -50,7 +50,7 @@ pub struct Arguments {
     /// The probability that a feature of an adapter's input is dropped.
     #[arg(long, default_value_t = 0.0, value_name = "P")]
     pub dropout: f64,
-    /// The layers with adapters: ends of their names, divided by commas; a regular expression, if
+    /// The layers with adapters: ends of their names, separated by commas; a regular expression, if
     /// it has other characters than letters, digits, dots and underscores; or `all`.
     #[arg(long, default_value = "all")]
     pub targets: String,
@@ -177,7 +177,7 @@ pub fn run(arguments: &Arguments) -> Result<[f64; 2]> {
     let held_out = Windows::spread(&corpus.held_out, context, WINDOWS);
     let before = trainer.evaluate(&held_out, dtype)?;
     let bar = ProgressBar::new(steps as u64);
-    // A template of constants; a wrong one would only lack parts of the bar.
+    // The template is constant. A wrong one would only leave out parts of the bar.
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len}  {msg}  {eta}") {
         bar.set_style(style);
     }

@@ -16,9 +16,11 @@ use crate::error::{Error, Result};
 /// without adapters.
 pub struct Adapted {
     source: Box<dyn Source>,
-    /// The adapters by weight: the scale, and the two matrices in f32.
-    adapters: HashMap<(Role, Option<usize>), (f32, [Vec<f32>; 2])>,
+    adapters: HashMap<(Role, Option<usize>), Adapter>,
 }
+
+/// The scale, and the matrices A and B in f32.
+type Adapter = (f32, [Vec<f32>; 2]);
 
 impl Adapted {
     /// Checks the adapters against the model.
@@ -61,19 +63,19 @@ fn own_name(peft: &Peft, layer: &str) -> String {
 
 impl Source for Adapted {
     fn read(&self, weight: &Weight) -> Result<Elements<'_>> {
-        let elements = self.source.read(weight)?;
         let Some((scale, [a, b])) = self.adapters.get(&(weight.role, weight.layer)) else {
-            return Ok(elements);
+            return self.source.read(weight);
         };
-        let mut values: Vec<f32> = match elements {
+        // A sum with an adapter does not stay quantised.
+        let mut values: Vec<f32> = match self.source.read_floats(weight)? {
             Elements::F32(values) => values,
             Elements::Bytes(bytes, dtype) => {
                 TensorData::from_bytes_vec(bytes.to_vec(), weight.shape.clone(), dtype)
                     .iter::<f32>()
                     .collect()
             }
-            // The device draws these.
-            Elements::Normal(_) | Elements::Constant(_) => {
+            // The device draws random weights; `read_floats` gives none that are quantised.
+            Elements::Normal(_) | Elements::Constant(_) | Elements::Quantised(_) => {
                 let (expected, found) = ("weights of a file".to_owned(), "random weights".to_owned());
                 return Err(Error::Argument { name: "lora", expected, found });
             }
@@ -85,6 +87,13 @@ impl Source for Adapted {
 
     fn check(&self, weights: &[Weight]) -> Result<()> {
         self.source.check(weights)
+    }
+
+    fn quantised_bytes(&self, weight: &Weight) -> Result<Option<usize>> {
+        match self.adapters.contains_key(&(weight.role, weight.layer)) {
+            true => Ok(None),
+            false => self.source.quantised_bytes(weight),
+        }
     }
 
     fn dtype(&self) -> DType {

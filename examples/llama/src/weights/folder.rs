@@ -148,7 +148,7 @@ impl Folder {
             let entry = self.entries.get(&format!("{stem}{last}"));
             entry.is_some_and(|entry| matches!(entry.dtype, Dtype::I32 | Dtype::I8))
         };
-        scheme.codes().iter().any(|last| is_codes(&last)).then(|| (scheme, [outs, inputs], stem.to_owned()))
+        scheme.codes().iter().any(is_codes).then(|| (scheme, [outs, inputs], stem.to_owned()))
     }
 
     fn quantised_parts(&self, weight: &Weight) -> Result<Option<WeightParts>> {
@@ -251,12 +251,18 @@ impl Source for Folder {
             Some(_) => Ok(()),
             None => self.find(weight).map(|_| ()),
         })?;
-        // A tensor of a layer that nobody reads belongs to another model, whose numbers differ. Old
-        // files have the frequencies of the rotary embedding, which the settings say too.
+        // A layer's tensor that this program does not read belongs to an architecture that computes
+        // something else. Old files have the frequencies of the rotary embedding, which follow from the
+        // settings.
         let mut names: BTreeSet<String> = weights.iter().map(|weight| self.name(weight)).collect();
         for weight in weights {
             if let Some((scheme, _, stem)) = self.quantised(weight) {
                 names.extend(scheme.tensors().iter().map(|last| format!("{stem}{last}")));
+                // Programs for GPTQ write biases of zeros for layers that have none.
+                let bias = format!("{stem}bias");
+                if self.raw(&bias).is_some_and(|bias| bias.bytes.iter().all(|&byte| byte == 0)) {
+                    names.insert(bias);
+                }
             }
         }
         let layers = format!("{}layers.", self.prefix);
@@ -265,7 +271,7 @@ impl Source for Folder {
         };
         match self.entries.keys().find(|name| !is_read(name)) {
             Some(other) => {
-                let found = "one that the settings say nothing of";
+                let found = "one that the settings do not mention";
                 Err(self.wrong(other, "a tensor of the model", found))
             }
             None => Ok(()),

@@ -9,7 +9,7 @@ mod random;
 use burn::tensor::DType;
 use burn_rocm::fused::WeightParts;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 pub use adapted::Adapted;
 pub use expected::{Role, Weight, bytes};
@@ -22,7 +22,7 @@ pub trait Source {
     /// The elements of a weight, as the source has them.
     ///
     /// # Errors
-    /// [`Error::Tensor`](crate::Error::Tensor) if the weight is missing or has another shape or
+    /// [`Error::Tensor`] if the weight is missing or has another shape or
     /// dtype; an error of the file.
     fn read(&self, weight: &Weight) -> Result<Elements<'_>>;
 
@@ -38,6 +38,21 @@ pub trait Source {
     /// As [`read`](Self::read).
     fn quantised_bytes(&self, _weight: &Weight) -> Result<Option<usize>> {
         Ok(None)
+    }
+
+    /// The elements of a weight as floats.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); [`Error::Argument`] if the weight is quantised and this source can't
+    /// compute its floats.
+    fn read_floats(&self, weight: &Weight) -> Result<Elements<'_>> {
+        match self.read(weight)? {
+            Elements::Quantised(_) => {
+                let expected = "weights that are floats, or a GGUF file".to_owned();
+                Err(Error::Argument { name: "model", expected, found: "quantised weights".to_owned() })
+            }
+            floats => Ok(floats),
+        }
     }
 
     /// The dtype that most weights have.

@@ -2,8 +2,8 @@
 //!
 //! A stream that waits for an event of a captured stream is captured too, until the capture ends. The
 //! graph then has branches. It runs them one after the other, and each as late as its order allows: a
-//! branch's work runs when the capture's own stream waits for it. So work that should wait for
-//! another branch, and does not, runs before it.
+//! branch's work runs when the capture's own stream waits for it. So work that lacks a wait for
+//! another branch runs before that branch.
 
 use hip_provider::require;
 use hip_provider::runtime::Status;
@@ -33,7 +33,8 @@ unsafe impl Sync for Work {}
 /// A stream's part in a capture.
 #[derive(Default)]
 pub(super) struct Capture {
-    /// Whether it has one. Read without the lock, so that a stream without a capture takes no lock.
+    /// Whether the stream is captured. Read without the lock, so that a stream without a capture takes
+    /// no lock.
     on: AtomicBool,
     part: Mutex<Option<Part>>,
 }
@@ -55,7 +56,7 @@ pub(super) struct Recording {
 struct Recorded {
     /// By the streams' handles.
     streams: BTreeMap<usize, Vec<Item>>,
-    /// Whether a call came that can't be captured.
+    /// Whether there was a call that can't be captured.
     spoiled: bool,
     /// Whether the capture has ended.
     over: bool,
@@ -171,7 +172,7 @@ impl Recorded {
             let next = rest.get_mut(&point.stream).filter(|(past, _)| *past < point.behind);
             match next.and_then(|(past, items)| items.next().inspect(|_| *past += 1)) {
                 Some(Item::Run(next)) => work.push(next),
-                // What it waits for was recorded before it, so this ends.
+                // Work waits only for what was recorded before it, so this terminates.
                 Some(Item::Wait(other)) => points.push(other),
                 None => drop(points.pop()),
             }

@@ -38,7 +38,7 @@ impl Event {
         self.captured.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses a call of the host: the event is not recorded until the graph runs, and not even then.
+    /// Refuses a call of the host on an event of a capture, which is never recorded outside the graph.
     fn refuse_captured(&self) -> Status {
         require(self.captured().is_none(), hipErrorCapturedEvent)
     }

@@ -4,7 +4,6 @@ use super::{
     Handles, Host,
     capture::Work,
     device::Device,
-    late,
     stream::{STREAMS, behind, place},
 };
 use crate::settings::Failure;
@@ -32,13 +31,14 @@ impl Graphs for Host {
 
     unsafe fn end_capture(handle: hipStream_t) -> Status<hipGraph_t> {
         let stream = STREAMS.get(handle as usize).ok_or(hipErrorContextIsDestroyed)?;
+        // As AMD's clr, which returns this error before it resets anything.
+        require(!Failure::EndCapture.is_asked(), hipErrorStreamCaptureInvalidated)?;
         let _order = stream.device.lock();
         let work = stream.capture.end(handle, |other, leave| {
             if let Some(other) = STREAMS.get(other) {
                 leave(&other.capture);
             }
         })?;
-        require(!Failure::EndCapture.is_asked(), hipErrorStreamCaptureInvalidated)?;
         Ok(GRAPHS.insert(Arc::new(Graph { device: stream.device, work })) as hipGraph_t)
     }
 
@@ -57,9 +57,9 @@ impl Graphs for Host {
         let mut order = None;
         behind(&place, || Ok(()))?;
         for work in &graph.work {
-            // Late mode has one lock for all devices, and other devices need it.
-            let held = work.waits() && late::is_on();
-            if held {
+            // Other ranks may need the lock before they come: it is all devices' in late mode, and a
+            // thread of this device's may hold theirs.
+            if work.waits() {
                 order = None;
             } else if order.is_none() {
                 order = Some(place.device.lock());

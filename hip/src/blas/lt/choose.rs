@@ -83,7 +83,7 @@ impl BlasLt {
 
     /// The fastest choice and its microseconds; `None` if hipBLASLt has no algorithm. The products are
     /// computed into memory of their own, between guard bytes, which no algorithm may write.
-    fn fastest(
+    pub(super) fn fastest(
         &self,
         product: &LtProduct<'_>,
         problem: &LtProblem,
@@ -165,14 +165,15 @@ impl BlasLt {
     }
 }
 
-/// What an algorithm has written outside its results, if anything.
+/// A description of what an algorithm has written outside its results, if anything.
 fn first_outside(rooms: &[Buffer]) -> Result<Option<String>> {
     for room in rooms {
-        let bytes = Source { buffer: room, offset: 0, bytes: room.len() }.read()?;
-        let outside = (0..GUARD).chain(bytes.len() - GUARD..bytes.len());
-        if let Some(at) = outside.into_iter().find(|&at| bytes[at] != FILL) {
-            let from = at as isize - GUARD as isize;
-            return Ok(Some(format!("it writes byte {from} of {}", bytes.len() - 2 * GUARD)));
+        for offset in [0, room.len() - GUARD] {
+            let guard = Source { buffer: room, offset, bytes: GUARD }.read()?;
+            if let Some(at) = guard.iter().position(|&byte| byte != FILL) {
+                let from = (offset + at) as isize - GUARD as isize;
+                return Ok(Some(format!("it writes byte {from} of {}", room.len() - 2 * GUARD)));
+            }
         }
     }
     Ok(None)

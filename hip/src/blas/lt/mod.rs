@@ -194,7 +194,7 @@ impl BlasLt {
         }
         let chosen = match &self.chooser {
             None => Some(TODAY + 1),
-            // Ranks do not choose: see `chosen`.
+            // Ranks of a group time nothing: see `chosen`.
             Some(_) if device.is_replica() => Some(TODAY),
             Some(chooser) => chooser.chosen(&problem),
         };

@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::ffi::c_void;
 
 use hip_sys::{hipError_t, hipEvent_t, hipStream_t, hipSuccess};
+use hipblaslt_sys::*;
 
 use super::*;
 use crate::provider::Provider;

@@ -67,8 +67,8 @@ struct Copies {
 }
 
 /// Where the channels of 2-D convolutions in f16 and bf16 lie in memory
-/// ([`Config::channels_last`](crate::Config::channels_last)). Without a setting, layers are timed on
-/// GPUs, and the CPU device, whose code has no order that is faster, is row-major.
+/// ([`Config::channels_last`](crate::Config::channels_last)). Without a setting, GPUs time each layer
+/// (`auto`), and the CPU device, on which neither order is faster, is row-major (`off`).
 ///
 /// # Errors
 /// `Config` for a variable with an invalid value.

@@ -1,4 +1,4 @@
-//! What a pool tells of its memory.
+//! A pool's statistics.
 
 /// A pool's statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

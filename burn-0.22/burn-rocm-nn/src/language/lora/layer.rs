@@ -7,8 +7,8 @@ use burn::tensor::{DType, Device, Tensor};
 
 use super::{AdapterConfig, Lora, LoraError, Peft, PeftMatrix, PeftPair};
 
-/// A layer that an adapter can be added to: Burn's [`Linear`], or one with other weights, such as
-/// quantised ones.
+/// A layer that an adapter can be added to. Burn's [`Linear`] is one; layers with other weights, such
+/// as quantised ones, may implement it.
 pub trait FrozenLinear: Module {
     /// The layer's output.
     ///
@@ -28,8 +28,8 @@ pub trait FrozenLinear: Module {
         DType::F32
     }
 
-    /// The layer with `delta` `[inputs, outputs]` added to its weights; `None` if its weights can't
-    /// take that.
+    /// The layer with `delta` `[inputs, outputs]` added to its weights; `None` if nothing can be added
+    /// to them.
     fn plus(self, delta: Tensor<2>) -> Option<Self> {
         let _ = delta;
         None
@@ -106,7 +106,7 @@ impl Adapter {
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let a = self.a.val();
         let x = self.dropout.forward(x.cast(a.dtype()));
-        // The scale's factor is on the side with fewer features.
+        // The scale multiplies `x A`, which has fewer features than the output.
         linear(linear(x, a, None) * self.scale, self.b.val(), None)
     }
 
@@ -121,8 +121,8 @@ fn leaf<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
     tensor.detach().require_grad()
 }
 
-/// A layer of a model, frozen and with an adapter if it is a target of LoRA, or as it is. Made by
-/// [`Lora::adapt`] or [`Peft::adapt`].
+/// A layer of a model that may have an adapter. [`Lora::adapt`] and [`Peft::adapt`] make one, whose
+/// layer is frozen.
 ///
 /// A record has the parameters of the layer and of the adapter.
 #[derive(Module, Debug)]
@@ -198,9 +198,9 @@ impl<L: FrozenLinear> LoraLayer<L> {
         self.with(self.base.clone(), 1.0)
     }
 
-    /// The layer into which this adapter was merged without it: `W - scale A B`, rounded as in
-    /// [`merged`](Self::merged). So a layer that was merged and unmerged differs from the original
-    /// by two roundings of its weights. Only a copy of the original is exact.
+    /// Undoes [`merged`](Self::merged): the layer with `scale A B` subtracted from its weights, rounded
+    /// once. So a layer that was merged and unmerged may differ from the original by two roundings
+    /// of its weights. Only a copy of the original is exact.
     ///
     /// # Errors
     /// As [`merged`](Self::merged).

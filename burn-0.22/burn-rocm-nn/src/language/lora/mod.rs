@@ -4,7 +4,7 @@
 //! A model has [`LoraLayer`]s where it would have linear layers. [`Lora::adapt`] makes one with a
 //! new adapter, or without one if the layer's name is no target; [`Peft::adapt`] makes one with the
 //! adapter of a file. Only the adapters' parameters require gradients, so an optimizer has states
-//! of them alone.
+//! for them alone.
 //!
 //! ```
 //! # use burn::nn::LinearConfig;

@@ -266,13 +266,14 @@ mod tests {
 
     #[test]
     fn settings_that_make_no_sense_are_refused() {
-        let error = |change: &dyn Fn(&mut LoraConfig)| {
+        type Change<'a> = &'a dyn Fn(&mut LoraConfig);
+        let error = |change: Change<'_>| {
             let mut config = LoraConfig::new(2, Targets::names(["q_proj"]));
             change(&mut config);
             config.build().expect_err("an error").to_string()
         };
-        for (text, change) in [
-            ("`rank`: expected at least 1, found 0", &(|c: &mut LoraConfig| c.rank = 0) as &dyn Fn(&mut _)),
+        let cases: [(&str, Change<'_>); 8] = [
+            ("`rank`: expected at least 1, found 0", &|c| c.rank = 0),
             ("`rank`: expected at least 1, found 0", &|c| c.ranks = vec![("a".to_owned(), 0)]),
             ("`alpha`: expected a finite number, found NaN", &|c| c.alpha = f64::NAN),
             ("`dropout`: expected a probability from 0 to less than 1, found 1", &|c| c.dropout = 1.0),
@@ -283,7 +284,8 @@ mod tests {
                 c.targets = Targets::All;
                 c.layers = Some(vec![0]);
             }),
-        ] {
+        ];
+        for (text, change) in cases {
             let found = error(change);
             assert!(found.contains(text), "expected {text}\nfound    {found}");
         }

@@ -8,8 +8,8 @@ use burn::tensor::{DType, Tensor};
 
 use super::{AdapterConfig, Lora, LoraError, Peft, PeftMatrix, PeftPair};
 
-/// A layer that an adapter can be added to: Burn's [`Linear`], or one with other weights, such as
-/// quantised ones.
+/// A layer that an adapter can be added to. Burn's [`Linear`] is one; layers with other weights, such
+/// as quantised ones, may implement it.
 pub trait FrozenLinear<B: Backend>: Module<B> {
     /// The layer's output.
     ///
@@ -29,8 +29,8 @@ pub trait FrozenLinear<B: Backend>: Module<B> {
         DType::F32
     }
 
-    /// The layer with `delta` `[inputs, outputs]` added to its weights; `None` if its weights can't
-    /// take that.
+    /// The layer with `delta` `[inputs, outputs]` added to its weights; `None` if nothing can be added
+    /// to them.
     fn plus(self, delta: Tensor<B, 2>) -> Option<Self> {
         let _ = delta;
         None
@@ -107,7 +107,7 @@ impl<B: Backend> Adapter<B> {
     pub fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
         let a = self.a.val();
         let x = self.dropout.forward(x.cast(a.dtype()));
-        // The scale's factor is on the side with fewer features.
+        // The scale multiplies `x A`, which has fewer features than the output.
         linear(linear(x, a, None) * self.scale, self.b.val(), None)
     }
 
@@ -122,8 +122,8 @@ fn leaf<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Tensor<B, D> {
     tensor.detach().require_grad()
 }
 
-/// A layer of a model, frozen and with an adapter if it is a target of LoRA, or as it is. Made by
-/// [`Lora::adapt`] or [`Peft::adapt`].
+/// A layer of a model that may have an adapter. [`Lora::adapt`] and [`Peft::adapt`] make one, whose
+/// layer is frozen.
 ///
 /// A record has the parameters of the layer and of the adapter.
 #[derive(Module, Debug)]
@@ -205,9 +205,9 @@ impl<B: Backend, L: FrozenLinear<B>> LoraLayer<B, L> {
         self.with(self.base.clone(), 1.0)
     }
 
-    /// The layer into which this adapter was merged without it: `W - scale A B`, rounded as in
-    /// [`merged`](Self::merged). So a layer that was merged and unmerged differs from the original
-    /// by two roundings of its weights. Only a copy of the original is exact.
+    /// Undoes [`merged`](Self::merged): the layer with `scale A B` subtracted from its weights, rounded
+    /// once. So a layer that was merged and unmerged may differ from the original by two roundings
+    /// of its weights. Only a copy of the original is exact.
     ///
     /// # Errors
     /// As [`merged`](Self::merged).

@@ -121,7 +121,7 @@ impl Peft {
         match self.layers().find(|layer| !has(layer)) {
             Some(layer) => {
                 let [name, _] = names(layer);
-                Err(self.wrong(&name, "an adapter of a layer of the model", "a layer that it lacks"))
+                Err(self.wrong(&name, "an adapter of a layer of the model", "a layer that the model lacks"))
             }
             None => Ok(()),
         }
@@ -140,7 +140,7 @@ impl Peft {
         let path = folder.join(WEIGHTS);
         let failed = |reason: String| LoraError::File { path: path.clone(), reason };
         let bytes = fs::read(&path).map_err(|why| match folder.join("adapter_model.bin").exists() {
-            true => failed(format!("{why}; adapter_model.bin is there, which is not read")),
+            true => failed(format!("{why}; adapter_model.bin is there, but only safetensors are read")),
             false => failed(why.to_string()),
         })?;
         let file = SafeTensors::deserialize(&bytes)
@@ -229,7 +229,7 @@ impl Peft {
         for (layer, PeftPair { a, b }) in &self.pairs {
             let [name, name_b] = names(layer);
             let Some(AdapterConfig { rank, .. }) = self.lora.adapter(layer) else {
-                return Err(self.wrong(&name, "an adapter of a target", "a layer that is none"));
+                return Err(self.wrong(&name, "an adapter of a target", "a layer that is no target"));
             };
             for (name, matrix, axis) in [(&name, a, 0), (&name_b, b, 1)] {
                 if matrix.shape[axis] != rank {
@@ -308,7 +308,7 @@ struct Settings {
     map: Map<String, Value>,
 }
 
-/// Settings that change nothing once the adapters are trained, or that are read elsewhere here.
+/// Settings that change nothing once the adapters are trained, or that other functions here read.
 const HARMLESS: [&str; 16] = [
     "auto_mapping",
     "base_model_name_or_path",
@@ -395,7 +395,7 @@ impl Settings {
         Err(self.wrong("init_lora_weights", expected, value))
     }
 
-    /// Every other setting must ask for nothing.
+    /// Every other setting must be off.
     fn check_rest(&self) -> Result<(), LoraError> {
         let asks = |value: &Value| match value {
             Value::Null | Value::Bool(false) => false,

@@ -35,7 +35,7 @@ impl Awq<'_> {
         let codes = self.qweight.words(OP, &[inputs, words])?;
         let group = self.group.filter(|&group| group < inputs);
         let groups = match group {
-            Some(0) => return invalid(OP, "groups of inputs", "groups of 0"),
+            Some(0) => return invalid(OP, "groups of at least 32 inputs", "groups of 0"),
             Some(group) => inputs.div_ceil(group),
             None => 1,
         };

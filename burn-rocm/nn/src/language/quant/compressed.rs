@@ -45,7 +45,7 @@ impl CompressedTensors<'_> {
         let (per_word, mask, offset) = ((32 / bits) as usize, (1u32 << bits) - 1, 1u8 << (bits - 1));
         let group = self.group.filter(|&group| group < inputs);
         let groups = match group {
-            Some(0) => return invalid(OP, "groups of inputs", "groups of 0"),
+            Some(0) => return invalid(OP, "groups of at least 32 inputs", "groups of 0"),
             Some(group) => inputs.div_ceil(group),
             None => 1,
         };

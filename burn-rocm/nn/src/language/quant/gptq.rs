@@ -10,7 +10,7 @@ const OP: &str = "GPTQ";
 /// How zeros are stored (`checkpoint_format` in `quantize_config.json`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GptqZeros {
-    /// Less one (`gptq`): 0 stands for 1, and the largest number for 0.
+    /// One less than the zero (`gptq`): 0 stands for 1, and the largest number for 0.
     LessOne,
     /// As they are (`gptq_v2`).
     Plain,
@@ -55,7 +55,7 @@ impl Gptq<'_> {
         let codes = self.qweight.words(OP, &[words, outs])?;
         let group = self.group.filter(|&group| group < inputs);
         let groups = match group {
-            Some(0) => return invalid(OP, "groups of inputs", "groups of 0"),
+            Some(0) => return invalid(OP, "groups of at least 32 inputs", "groups of 0"),
             Some(group) => inputs.div_ceil(group),
             None => 1,
         };

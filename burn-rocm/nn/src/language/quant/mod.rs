@@ -11,10 +11,10 @@
 //! | f32 | | [`round_to_nearest`] |
 //!
 //! Each gives [`WeightParts`], which [`QuantWeight::upload`] copies to a device. All numbers stay as
-//! they are in the checkpoint. The bytes grow by at most 3 %: zeros take a byte each, and Q4_K's
-//! scales of 6 bits too. A weight whose outputs have one scale for all of them gets one for each.
+//! they are in the checkpoint. The bytes grow by at most 3 %, because zeros, and Q4_K's scales and
+//! least values of 6 bits, take a byte each. If all outputs share one scale, each gets a copy of it.
 //!
-//! [`Fp8Weight`] is a weight of fp8, which products convert.
+//! [`Fp8Weight`] is a weight in fp8, which products convert to floats.
 //!
 //! Weights are frozen. [`QuantLinear`] has a gradient with respect to its input, so that layers
 //! before and beside it can be trained.

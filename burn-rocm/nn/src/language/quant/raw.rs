@@ -17,7 +17,7 @@ pub struct RawTensor<'a> {
     pub dtype: DType,
 }
 
-/// `Invalid`.
+/// An `Invalid` that names the tensor.
 pub(super) fn invalid<T>(
     op: &'static str,
     expected: impl Into<String>,
@@ -64,7 +64,7 @@ impl RawTensor<'_> {
         Ok(self.bytes)
     }
 
-    /// Scales of a shape, in f16, bf16 or f32. If `turned`, they become those of the turned matrix.
+    /// Scales of a shape, in f16, bf16 or f32. If `turned`, they are transposed.
     pub(super) fn scales(
         &self,
         op: &'static str,
@@ -89,7 +89,7 @@ impl RawTensor<'_> {
     }
 }
 
-/// The turned matrix.
+/// The transposed matrix.
 pub(super) fn transposed<T: Copy>(all: &[T], [rows, columns]: [usize; 2]) -> Vec<T> {
     (0..columns).flat_map(|column| (0..rows).map(move |row| all[row * columns + column])).collect()
 }

@@ -53,7 +53,7 @@ fn range(to: RoundTo, group: &[f32]) -> (f32, f32) {
 /// no normal f16.
 ///
 /// # Errors
-/// `Invalid` for another number of weights, and for weights that are not finite.
+/// `Invalid` if the number of weights is not that of the shape, or if a weight is not finite.
 pub fn round_to_nearest(weights: &[f32], shape: [usize; 2], to: RoundTo) -> Result<WeightParts, RocmError> {
     let [outs, inputs] = shape;
     if outs.checked_mul(inputs) != Some(weights.len()) || weights.is_empty() {

@@ -1,0 +1,38 @@
+//! How many launches of this project's kernels one token of a small model takes.
+//!
+//! One test in its own program, because the counters belong to the device.
+#![allow(missing_docs)]
+
+use std::path::Path;
+
+use burn::tensor::DType;
+use burn_rocm::RocmDevice;
+use burn_rocm_llama::config::Config;
+use burn_rocm_llama::model::{Cache, Logits, Model};
+use burn_rocm_llama::weights::Folder;
+
+/// A layer takes 6: one for the heads, one that appends to the cache, one of attention, two sums
+/// with the norms after them, and one of the gate. Qwen 2 adds a bias. Before the layers the
+/// embedding's row and, in Gemma, its factor are launches. Products and the first norm are calls of
+/// rocBLAS and MIOpen.
+#[test]
+fn launches_of_a_token() {
+    let hip = hip::Device::get(0).expect("a device");
+    for (name, expected) in [("llama3", 19), ("qwen3", 19), ("gemma3", 26), ("qwen2", 22)] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models").join(name);
+        let config = Config::read(&folder).expect("the settings");
+        let source = Folder::open(&folder, &config).expect("the weights");
+        let model =
+            Model::load(config, &source, &RocmDevice::default(), DType::F32, |_| {}).expect("the model");
+        let mut cache = Cache::new(&model, 16).expect("a cache");
+        model.forward(&[5, 6, 7], &mut cache, Logits::Last).expect("logits");
+        hip.sync().expect("the device");
+        let before = hip.counters().launches;
+        let logits = model.forward(&[8], &mut cache, Logits::Last).expect("logits");
+        hip.sync().expect("the device");
+        let launches = hip.counters().launches - before;
+        drop(logits);
+        println!("{name}: {launches} launches");
+        assert!(launches <= expected, "{name}: {launches} launches, more than {expected}");
+    }
+}
