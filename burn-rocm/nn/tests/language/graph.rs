@@ -138,7 +138,8 @@ fn replayed_tokens_are_those_of_single_steps() {
     }
     assert_eq!(ring(captured.state()), eager);
     let rows = |at: usize| eager.iter().skip(at).step_by(ROWS).collect::<std::collections::BTreeSet<_>>();
-    assert!((0..ROWS).all(|row| rows(row).len() > 2), "{eager:?}");
+    // Six tokens, as in lockstep, may be nearly all the same.
+    assert!(in_lockstep() || (0..ROWS).all(|row| rows(row).len() > 2), "{eager:?}");
     // The rows' blocks have room for at most 15 steps more.
     let error = (0..16).find_map(|_| captured.replay(&mut cache, &batch).err());
     assert!(matches!(error, Some(CacheError::Tokens { .. })), "{error:?}");
