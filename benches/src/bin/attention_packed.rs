@@ -6,6 +6,8 @@
 //! call forward, and forward and backward. A figure is the median of ROUNDS (default 9) replays of a
 //! graph of ten calls. SHRINK divides the lengths, so that the program can be tried on any device.
 
+mod replays;
+
 use burn_backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
 use burn_backend::{DType, Shape, TensorData};
 use burn_rocm::fused::{
@@ -60,20 +62,8 @@ fn padded([batch, rows, heads, features]: [usize; 4], dtype: DType) -> RocmTenso
 
 /// The median milliseconds of a call.
 fn median(rounds: usize, mut body: impl FnMut()) -> Result<f64, RocmError> {
-    let device = hip::Device::get(0)?;
     let (graph, ()) = Graph::capture(&RocmDevice::default(), || (0..CALLS).for_each(|_| body()))?;
-    graph.replay()?;
-    let mut times = Vec::new();
-    for _ in 0..rounds.max(1) {
-        let (before, after) = (device.timing_event()?, device.timing_event()?);
-        device.compute_stream().record(&before)?;
-        graph.replay()?;
-        device.compute_stream().record(&after)?;
-        after.synchronize()?;
-        times.push(f64::from(after.elapsed_since(&before)?) / CALLS as f64);
-    }
-    times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
+    Ok(replays::median(&graph, rounds)? / CALLS as f64)
 }
 
 /// Prints a row of a case: forward, and forward and backward.

@@ -6,6 +6,8 @@
 //! another layer, together more than any cache of a GPU holds. A figure is the median of ROUNDS
 //! (default 9) replays. SHRINK divides the sizes, so that the program can be tried on any device.
 
+mod replays;
+
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::{DType, Shape, TensorData};
 use burn_rocm::fused::decode::{
@@ -36,21 +38,9 @@ fn median(
     calls: usize,
     mut body: impl FnMut(usize) -> Result<(), RocmError>,
 ) -> Result<f64, RocmError> {
-    let device = hip::Device::get(0)?;
     let (graph, done) = Graph::capture(&RocmDevice::default(), || (0..calls).try_for_each(&mut body))?;
     done?;
-    graph.replay()?;
-    let mut times = Vec::new();
-    for _ in 0..rounds.max(1) {
-        let (before, after) = (device.timing_event()?, device.timing_event()?);
-        device.compute_stream().record(&before)?;
-        graph.replay()?;
-        device.compute_stream().record(&after)?;
-        after.synchronize()?;
-        times.push(f64::from(after.elapsed_since(&before)?) * 1e3 / calls as f64);
-    }
-    times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
+    Ok(replays::median(&graph, rounds)? * 1e3 / calls as f64)
 }
 
 /// Bytes a second that a copy reads and writes together.

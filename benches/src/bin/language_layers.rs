@@ -7,6 +7,8 @@
 //! shapes are those of Llama 3.2 1B and Llama 3.1 8B; with 4096 tokens, no tensor fits the L2 cache
 //! of a large GPU.
 
+mod replays;
+
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::{DType, Distribution, Shape, TensorData, TensorMetadata};
 use burn_rocm::fused::{
@@ -27,22 +29,10 @@ fn drawn(shape: &[usize], dtype: DType) -> RocmTensor {
 
 /// The median microseconds of a call.
 fn median(rounds: usize, mut body: impl FnMut() -> Result<(), RocmError>) -> Result<f64, RocmError> {
-    let device = hip::Device::get(0)?;
     body()?;
     let (graph, done) = Graph::capture(&RocmDevice::default(), || (0..CALLS).try_for_each(|_| body()))?;
     done?;
-    graph.replay()?;
-    let mut times = Vec::new();
-    for _ in 0..rounds.max(1) {
-        let (before, after) = (device.timing_event()?, device.timing_event()?);
-        device.compute_stream().record(&before)?;
-        graph.replay()?;
-        device.compute_stream().record(&after)?;
-        after.synchronize()?;
-        times.push(f64::from(after.elapsed_since(&before)?) * 1e3 / CALLS as f64);
-    }
-    times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
+    Ok(replays::median(&graph, rounds)? * 1e3 / CALLS as f64)
 }
 
 /// What rows have in common.
