@@ -124,6 +124,8 @@ fn train(options: &Options, communicator: Communicator) -> Result<(), RocmError>
     let ranks = DataParallel::new(communicator);
 
     let begun = Instant::now();
+    // The same parameters in every run.
+    B::seed(&device, 1);
     let config = options.decoder();
     let mut settings = ShardedModelConfig::new(AdamWConfig::new()).with_dtype(options.dtype());
     if let Some(most) = options.global_norm {

@@ -427,11 +427,7 @@ struct Build<'a> {
 
 impl Build<'_> {
     /// Keeps this rank's part of the module's parameters. Returns the module with placeholders.
-    fn unit<N: Module>(
-        &mut self,
-        module: N,
-        dtype: Option<FloatDType>,
-    ) -> Result<N, RocmError> {
+    fn unit<N: Module>(&mut self, module: N, dtype: Option<FloatDType>) -> Result<N, RocmError> {
         let module = self.ranks.broadcast(module);
         let mut take = Take::new(GradientsParams::new());
         module.visit(&mut take);
@@ -471,11 +467,7 @@ impl ModuleMapper for Hollow {
 }
 
 /// The module with these parameters in place of its placeholders.
-fn filled<N: Module>(
-    module: &N,
-    params: Vec<Option<RocmTensor>>,
-    tracked: bool,
-) -> N {
+fn filled<N: Module>(module: &N, params: Vec<Option<RocmTensor>>, tracked: bool) -> N {
     let mut take = Take::new(GradientsParams::new());
     module.visit(&mut take);
     let params = take.ids.into_iter().zip(params).filter_map(|(id, param)| Some((id, param?)));
@@ -499,10 +491,7 @@ impl ModuleMapper for Fill {
 }
 
 /// A root of a backward pass in which `output` gets this gradient.
-fn seeded<const D: usize>(
-    output: Tensor<D>,
-    grad: Tensor<D>,
-) -> Option<Tensor<1>> {
+fn seeded<const D: usize>(output: Tensor<D>, grad: Tensor<D>) -> Option<Tensor<1>> {
     let route = Route::of("ShardedModel", &output)?;
     if grad.dims() != output.dims() || grad.dtype() != output.dtype() {
         let text = |dims: [usize; D], dtype: DType| format!("{dims:?} of {}", dtype.name());

@@ -33,7 +33,10 @@ impl<B: Backend> Block<B> {
     fn forward(&self, index: usize, x: Tensor<B, 2>) -> Tensor<B, 2> {
         match index {
             UNUSED => x,
-            _ => x.clone() + activation::tanh(self.used.forward(x)) + self.frozen.weight.val().mean_dim(0),
+            _ => {
+                let frozen = self.frozen.weight.val().mean_dim(0).cast(x.dtype());
+                x.clone() + activation::tanh(self.used.forward(x)) + frozen
+            }
         }
     }
 }
