@@ -5,9 +5,10 @@
 //! launcher's processes (torchrun's, mpirun's or srun's variables). With small sizes it runs on any
 //! device.
 //!
-//! The operations of a step are counted as 6 for each parameter and token, which is what the forward and
-//! the backward pass need. The forward pass that the backward pass repeats is work, but not progress:
-//! the device computes about 8. Attention's own products, which have no parameters, are in neither count.
+//! The operations of a step are counted as 6 for each parameter and token, which is what the
+//! forward and the backward pass need. The forward pass that the backward pass repeats is work, but
+//! not progress: the device computes about 8. Attention's own products, which have no parameters,
+//! are in neither count.
 
 use std::time::Instant;
 

@@ -337,8 +337,9 @@ struct Units {
     last: Linear,
 }
 
-/// Parameters that are divided too are those of the whole model on one device, which has all samples. A
-/// block is not used, and a step has ranks without samples. Also after a load by another model.
+/// Parameters that are divided too are those of the whole model on one device, which has all
+/// samples. A block is not used, and a step has ranks without samples. Also after a load by another
+/// model.
 #[test]
 fn a_divided_model_is_the_whole_model() {
     let Some(count) = devices("a_divided_model_is_the_whole_model") else { return };
@@ -410,8 +411,8 @@ fn a_divided_model_is_the_whole_model() {
     }
 }
 
-/// Steps as a graph have the bits of the same steps one by one: with gradients reduced after the pass
-/// and beside it, and with a sharded optimizer.
+/// Steps as a graph have the bits of the same steps one by one: with gradients reduced after the
+/// pass and beside it, and with a sharded optimizer.
 #[test]
 fn steps_of_ranks_are_captured() {
     let late = [("BURN_ROCM_CPU_LATE", "1"), ("BURN_ROCM_CPU_POISON", "1")];

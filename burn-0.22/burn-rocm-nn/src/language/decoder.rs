@@ -211,8 +211,8 @@ impl DecoderLayer {
         [sum, normed.expect("there is a norm after")]
     }
 
-    /// The tokens after this layer, from the tokens before it: [`forward`](Self::forward) for a layer that
-    /// does not know the next one. It computes its own first norm.
+    /// The tokens after this layer, from the tokens before it: [`forward`](Self::forward) for a
+    /// layer that does not know the next one. It computes its own first norm.
     ///
     /// # Shapes
     /// - hidden, output: `[batch, length, d_model]`

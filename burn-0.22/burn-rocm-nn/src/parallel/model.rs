@@ -10,7 +10,7 @@ use burn::tensor::{DType, FloatDType, Tensor};
 use burn_backend::TensorMetadata;
 use burn_rocm::fused::one_value;
 use burn_rocm::fused::optim::Clip;
-use burn_rocm::{RocmError, RocmTensor, raise, trace};
+use burn_rocm::{Communicator, RocmError, RocmTensor, raise, trace};
 
 use super::optimizer::Take;
 use super::{DataParallel, Share};
@@ -35,31 +35,33 @@ impl ShardedModelConfig {
         Self { optimizer: optimizer.into(), dtype: None, most: None }
     }
 
-    /// Computes with parameters of this dtype. By default each has the dtype with which it was built.
-    /// For f16 and bf16 a rank keeps its part in f32, and the optimizer updates that.
+    /// Computes with parameters of this dtype. By default each has the dtype with which it was
+    /// built. For f16 and bf16 a rank keeps its part in f32, and the optimizer updates that.
     pub fn with_dtype(self, dtype: FloatDType) -> Self {
         Self { dtype: Some(dtype), ..self }
     }
 
-    /// Scales the gradients so that their norm over all parameters is at most `most`. The gradients are
-    /// then kept until the backward pass has ended: `1 / ranks` of them, in the dtype of the
-    /// computation. Without it each layer is updated during the pass, and its gradients are dropped.
+    /// Scales the gradients so that their norm over all parameters is at most `most`. The gradients
+    /// are then kept until the backward pass has ended: `1 / ranks` of them, in the dtype of the
+    /// computation. Without it each layer is updated during the pass, and its gradients are
+    /// dropped.
     pub fn with_global_norm(self, most: f32) -> Self {
         Self { most: Some(most), ..self }
     }
 }
 
-/// A model of which each rank keeps a part of the parameters, gradients and optimizer's state: stage 3
-/// of ZeRO ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)).
+/// A model of which each rank keeps a part of the parameters, gradients and optimizer's state:
+/// stage 3 of ZeRO ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)).
 ///
-/// The model is a first part, a number of blocks of one type, and a last part: for a language model the
-/// embedding, the layers, and the output layer with the loss. Each is a *unit*. A rank has the whole
-/// parameters of a unit only while it computes with the unit, and gathers those of the next one
-/// meanwhile.
+/// The model is a first part, a number of blocks of one type, and a last part: for a language model
+/// the embedding, the layers, and the output layer with the loss. Each is a *unit*. A rank has the
+/// whole parameters of a unit only while it computes with the unit, and gathers those of the next
+/// one meanwhile.
 ///
-/// A step computes the forward pass unit by unit, and keeps each block's input only. Then it computes
-/// each unit again, from the last one to the first, differentiates it, reduces its gradients among the
-/// ranks beside the next unit's work, and updates this rank's part of its parameters.
+/// A step computes the forward pass unit by unit, and keeps each block's input only. Then it
+/// computes each unit again, from the last one to the first, differentiates it, reduces its
+/// gradients among the ranks beside the next unit's work, and updates this rank's part of its
+/// parameters.
 ///
 /// ```
 /// # use burn_rocm_nn_022 as burn_rocm_nn;
@@ -98,25 +100,27 @@ impl ShardedModelConfig {
 /// # Ok::<(), RocmError>(())
 /// ```
 ///
-/// - **The numbers** are those of a [`ShardedOptimizer`](super::ShardedOptimizer) that trains the same
-///   model, up to rounding: a parameter without a gradient has one of 0.
-/// - **The functions** of a step must compute the same when they are called again. So a block has no
-///   dropout and no running statistics. They may use tensors of their own, which get no gradients.
-/// - **Parameters** of two units are two parameters, also if they were one tensor. Frozen parameters and
-///   running statistics stay whole on every rank, which is logged once, at the level `Info`.
-/// - **Memory** of a rank, with Adam, `n` parameters on `r` ranks and 16-bit computation: `12 n / r`
-///   bytes, the blocks' inputs, and for the largest unit of `m` parameters up to `12 m` bytes and what
-///   its backward pass keeps.
-/// - **Communication**: a step gathers all parameters twice and reduces the gradients once, 1.5 times the
-///   bytes of [`DataParallel::reduce`].
-/// - **Errors.** If a rank fails within a step, the parameters are partly those of the next step. The
-///   other ranks get an error, as [with all collectives](super): load a checkpoint.
+/// - **The numbers** are those of a [`ShardedOptimizer`](super::ShardedOptimizer) that trains the
+///   same model, up to rounding: a parameter without a gradient has one of 0.
+/// - **The functions** of a step must compute the same when they are called again. So a block has
+///   no dropout and no running statistics. They may use tensors of their own, which get no
+///   gradients.
+/// - **Parameters** of two units are two parameters, also if they were one tensor. Frozen
+///   parameters and running statistics stay whole on every rank, which is logged once, at the level
+///   `Info`.
+/// - **Memory** of a rank, with Adam and 16-bit computation: 12 bytes for each of its `n / ranks`
+///   parameters, the blocks' inputs, up to 12 bytes for each parameter of the largest unit, and what
+///   that unit's backward pass keeps.
+/// - **Communication**: a step gathers all parameters twice and reduces the gradients once, 1.5
+///   times the bytes of [`DataParallel::reduce`].
+/// - **Errors.** If a rank fails within a step, the parameters are partly those of the next step.
+///   The other ranks get an error, as [with all collectives](super): load a checkpoint.
 ///
-/// The methods panic with the typed error, unless they return it: with `Collective` if another rank or
-/// the library has failed, with `Mismatch` if the ranks' calls differ, with `Invalid` for tensors of
-/// another device. Every rank must call each of them.
+/// The methods panic with the typed error, unless they return it: with `Collective` if another rank
+/// or the library has failed, with `Mismatch` if the ranks' calls differ, with `Invalid` for
+/// tensors of another device. Every rank must call each of them.
 pub struct ShardedModel<F, M, L> {
-    ranks: DataParallel,
+    communicator: Communicator,
     units: Units,
     /// The modules with placeholders instead of the parameters that are divided.
     first: F,
@@ -127,12 +131,12 @@ pub struct ShardedModel<F, M, L> {
 }
 
 impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
-    /// Builds the units one after the other on the ranks' devices, and keeps this rank's part of each
-    /// before it builds the next. The parameters are those that rank 0 has built.
+    /// Builds the units one after the other on the ranks' devices, and keeps this rank's part of
+    /// each before it builds the next. The parameters are those that rank 0 has built.
     ///
     /// # Errors
-    /// `Invalid` if the optimizer clips each parameter's gradient by its norm, because a rank has only a
-    /// part of a parameter; an error of the collectives or of the device.
+    /// `Invalid` if the optimizer clips each parameter's gradient by its norm, because a rank has
+    /// only a part of a parameter; an error of the collectives or of the device.
     ///
     /// # Panics
     /// As the functions, and on another device.
@@ -154,8 +158,8 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
             }
         };
         let _op = trace::op("nn_sharded_build", || "");
-        let ranks = DataParallel::new(ranks.communicator().clone());
-        let mut build = Build { units: Units::new(ranks.communicator().clone()), ranks: &ranks, whole: 0 };
+        let communicator = ranks.communicator().clone();
+        let mut build = Build { ranks, units: Units::new(communicator.clone()), whole: 0 };
         let first = build.unit(first(), config.dtype)?;
         let blocks = (0..blocks).map(block).map(|block| build.unit(block, config.dtype));
         let blocks = blocks.collect::<Result<_, _>>()?;
@@ -164,7 +168,7 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
         if whole > 0 {
             log::info!("burn_rocm_nn: {whole} parameters that are not trained stay whole on every rank");
         }
-        Ok(Self { ranks, units, first, blocks, last, config, clip })
+        Ok(Self { communicator, units, first, blocks, last, config, clip })
     }
 
     /// The unit of the last part.
@@ -172,15 +176,15 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
         self.blocks.len() + 1
     }
 
-    /// Takes a training step. Returns this rank's loss. The functions of a rank without samples, whose
-    /// `share` says so, are not called, and its loss is 0 in f32.
+    /// Takes a training step. Returns this rank's loss. The functions of a rank without samples,
+    /// whose `share` says so, are not called, and its loss is 0 in f32.
     ///
-    /// The gradients are averaged as [`DataParallel::reduce`] does: if each rank's loss is the mean over
-    /// its samples, they are those of the mean over all samples.
+    /// The gradients are averaged as [`DataParallel::reduce`] does: if each rank's loss is the mean
+    /// over its samples, they are those of the mean over all samples.
     ///
-    /// The functions compute the units: `first` the input of block 0, `block` a block's output, which is
-    /// the next one's input, from its index and input, `last` the loss. `first` and `block` are called
-    /// twice in each step. All blocks' inputs have the same rank.
+    /// The functions compute the units: `first` the input of block 0, `block` a block's output,
+    /// which is the next one's input, from its index and input, `last` the loss. `first` and
+    /// `block` are called twice in each step. All blocks' inputs have the same rank.
     ///
     /// Does not wait for the device.
     pub fn step<const D: usize>(
@@ -194,11 +198,11 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
         let _op = trace::op("nn_sharded_model_step", || "");
         let (weight, end) = (share.weight(), self.end());
         let idle = weight == Some(0.0);
-        let (mut inputs, gathering) = self.forward(idle, &first, &block);
+        let (mut inputs, mut gathering) = self.forward(idle, &first, &block);
         let mut backward = Backward { weight, lr, scattering: None, kept: Vec::new() };
         let mut loss = None;
 
-        let (module, next) = self.tracked(&self.last, gathering, end.checked_sub(1));
+        let module = self.tracked(&self.last, end, &mut gathering);
         let (grads, mut seed) = self.gradients(&module, inputs.pop(), |input| {
             let root = last(&module, input?);
             loss = Some(root.clone().inner());
@@ -207,11 +211,9 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
         drop(module);
         backward.reduce(self, end, grads);
 
-        let mut next = next;
         for unit in (1..end).rev() {
-            let Some(gathering) = next.take() else { break };
-            let (module, prefetched) = self.tracked(&self.blocks[unit - 1], gathering, Some(unit - 1));
-            next = prefetched;
+            let module = self.tracked(&self.blocks[unit - 1], unit, &mut gathering);
+            // Without a gradient of its output, the unit has none.
             let input = inputs.pop().filter(|_| seed.is_some());
             let root = |input: Option<Tensor<D>>| seeded(block(unit - 1, &module, input?), seed.take()?);
             let (grads, by_input) = self.gradients(&module, input, root);
@@ -220,16 +222,14 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
             backward.reduce(self, unit, grads);
         }
 
-        if let Some(gathering) = next {
-            let (module, _) = self.tracked(&self.first, gathering, None);
-            let root = |_| seeded(first(&module), seed.take()?);
-            let (grads, _) = self.gradients::<D, _>(&module, None, root);
-            drop(module);
-            backward.reduce(self, 0, grads);
-        }
+        let module = self.tracked(&self.first, 0, &mut gathering);
+        let root = |_| seed.and_then(|seed| seeded(first(&module), seed));
+        let (grads, _) = self.gradients::<D, _>(&module, None, root);
+        drop(module);
+        backward.reduce(self, 0, grads);
         backward.finish(self);
         loss.unwrap_or_else(|| {
-            let device = self.ranks.communicator().device();
+            let device = self.communicator.device();
             from_rocm(ok(one_value(&device, 0.0, DType::F32)))
         })
     }
@@ -280,9 +280,9 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
     }
 
     /// Writes the parameters and the optimizer's state into a new folder, in the format of
-    /// [`ShardedOptimizer::save`](super::ShardedOptimizer::save): any number of ranks can read it, and
-    /// so can a `ShardedOptimizer` whose module has the units' parameters in their order. Each rank
-    /// reads its part to the host as a whole.
+    /// [`ShardedOptimizer::save`](super::ShardedOptimizer::save): any number of ranks can read it,
+    /// and so can a `ShardedOptimizer` whose module has the units' parameters in their order. Each
+    /// rank reads its part to the host as a whole.
     ///
     /// # Errors
     /// As [`ShardedOptimizer::save`](super::ShardedOptimizer::save).
@@ -290,8 +290,8 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
         self.units.save(folder.as_ref(), self.config.optimizer.rule(0.0))
     }
 
-    /// Takes the parameters and the optimizer's state that [`save`](Self::save) wrote, with any number
-    /// of ranks, or [`ShardedOptimizer::save`](super::ShardedOptimizer::save).
+    /// Takes the parameters and the optimizer's state that [`save`](Self::save) wrote, with any
+    /// number of ranks, or [`ShardedOptimizer::save`](super::ShardedOptimizer::save).
     ///
     /// # Errors
     /// As [`ShardedOptimizer::load`](super::ShardedOptimizer::load).
@@ -299,14 +299,14 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
         self.units.load(folder.as_ref(), self.config.optimizer.rule(0.0))
     }
 
-    /// The forward pass up to the last part. Returns the blocks' inputs and the last part's, and the
-    /// last part's parameters, which are being gathered.
+    /// The forward pass up to the last part. Returns the blocks' inputs and the last part's, and
+    /// the last part's parameters, which are being gathered.
     fn forward<const D: usize>(
         &self,
         idle: bool,
         first: &impl Fn(&F) -> Tensor<D>,
         block: &impl Fn(usize, &M, Tensor<D>) -> Tensor<D>,
-    ) -> (Vec<Tensor<D>>, Gathering) {
+    ) -> (Vec<Tensor<D>>, Option<Gathering>) {
         let mut gathering = ok(self.units.gather(0));
         let mut inputs = Vec::with_capacity(self.end());
         for unit in 0..self.end() {
@@ -317,7 +317,7 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
                 inputs.push(self.untracked(unit, params, inputs.last().cloned(), first, block));
             }
         }
-        (inputs, gathering)
+        (inputs, Some(gathering))
     }
 
     /// The output of a unit that is not the last one.
@@ -339,20 +339,16 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
         output.detach()
     }
 
-    /// The module with the gathered parameters. Starts to gather those of the unit `next`.
-    fn tracked<N: Module>(
-        &self,
-        module: &N,
-        gathering: Gathering,
-        next: Option<usize>,
-    ) -> (N, Option<Gathering>) {
-        let params = ok(self.units.join(gathering));
-        let next = next.map(|next| ok(self.units.gather(next)));
-        (filled::<N>(module, params, true), next)
+    /// The unit's module with the gathered parameters. Starts to gather those of the unit before
+    /// it.
+    fn tracked<N: Module>(&self, module: &N, unit: usize, gathering: &mut Option<Gathering>) -> N {
+        let params = gathering.take().map(|gathering| ok(self.units.join(gathering)));
+        *gathering = unit.checked_sub(1).map(|before| ok(self.units.gather(before)));
+        filled::<N>(module, params.unwrap_or_default(), true)
     }
 
-    /// The gradients of a unit's parameters and of its input. `root` computes from the input what is
-    /// differentiated.
+    /// The gradients of a unit's parameters and of its input. `root` computes from the input what
+    /// is differentiated.
     fn gradients<const D: usize, N: Module>(
         &self,
         module: &N,
@@ -374,8 +370,8 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
 struct Backward {
     weight: Option<f64>,
     lr: f64,
-    /// The gradients of the unit before, until this unit's pass is enqueued, so that they are reduced
-    /// beside it.
+    /// The gradients of the unit before, until this unit's pass is enqueued, so that they are
+    /// reduced beside it.
     scattering: Option<Scattering>,
     /// The gradients of earlier units, if they are clipped by the norm of all.
     kept: Vec<Parts>,

@@ -1,9 +1,9 @@
 //! Parameters that are divided among ranks: stage 3 of ZeRO ([Rajbhandari et al.
 //! 2020](https://arxiv.org/abs/1910.02054)).
 //!
-//! A unit is a part of a model whose parameters are gathered together. A rank keeps its part of each
-//! unit's parameters and of the optimizer's state. What gathers and reduces returns at once, so that
-//! it runs beside the ops that follow.
+//! A unit is a part of a model whose parameters are gathered together. A rank keeps its part of
+//! each unit's parameters and of the optimizer's state. What gathers and reduces returns at once,
+//! so that it runs beside the ops that follow.
 
 use std::ops::Range;
 use std::path::Path;
@@ -25,8 +25,8 @@ pub(crate) struct Units {
     units: Vec<Unit>,
 }
 
-/// The places of a unit's parameters and buckets among those of all units. A unit has a bucket for each
-/// dtype.
+/// The places of a unit's parameters and buckets among those of all units. A unit has a bucket for
+/// each dtype.
 struct Unit {
     entries: Range<usize>,
     buckets: Range<usize>,
@@ -57,8 +57,9 @@ impl Units {
         Self { sharded: Sharded::new(communicator, usize::MAX), units: Vec::new() }
     }
 
-    /// Adds a unit, and keeps this rank's part of its parameters. They are the same on every rank, and
-    /// are gathered in `dtypes`. What is kept is in f32 for those that are gathered in f16 or bf16.
+    /// Adds a unit, and keeps this rank's part of its parameters. They are the same on every rank,
+    /// and are gathered in `dtypes`. What is kept is in f32 for those that are gathered in f16 or
+    /// bf16.
     ///
     /// # Errors
     /// An error of the device.
@@ -103,8 +104,8 @@ impl Units {
         Ok(Gathering { unit, buckets: self.buckets(unit).iter().map(gather).collect::<Result<_, _>>()? })
     }
 
-    /// The unit's parameters as views of what was gathered, in their order. `None` for those without
-    /// elements.
+    /// The unit's parameters as views of what was gathered, in their order. `None` for those
+    /// without elements.
     ///
     /// # Errors
     /// An error of the collectives or of the device.
@@ -122,9 +123,9 @@ impl Units {
         Ok(params)
     }
 
-    /// Starts to reduce the gradients of a unit's parameters to their mean over the ranks, weighted by
-    /// `weight` (without it all ranks weigh the same). A missing gradient counts as 0. The gradients
-    /// are dropped when they are packed.
+    /// Starts to reduce the gradients of a unit's parameters to their mean over the ranks, weighted
+    /// by `weight` (without it all ranks weigh the same). A missing gradient counts as 0. The
+    /// gradients are dropped when they are packed.
     ///
     /// # Errors
     /// An error of the collectives or of the device.
@@ -152,8 +153,8 @@ impl Units {
         Ok(Parts { unit, buckets: buckets.into_iter().map(Pending::join).collect::<Result<_, _>>()? })
     }
 
-    /// Updates this rank's part of these units' parameters. `update.most` is the largest norm of the
-    /// given gradients together.
+    /// Updates this rank's part of these units' parameters. `update.most` is the largest norm of
+    /// the given gradients together.
     ///
     /// # Errors
     /// `Invalid` if an update has failed before; an error of the collectives or of the device. The
@@ -206,7 +207,8 @@ fn master(bucket: &Bucket) -> Result<RocmTensor, RocmError> {
     })
 }
 
-/// A backward pass's root whose input gets this gradient. So a pass can begin in the middle of a model.
+/// A backward pass's root whose input gets this gradient. So a pass can begin in the middle of a
+/// model.
 #[derive(Debug)]
 pub(crate) struct Seed(pub(crate) RocmTensor);
 

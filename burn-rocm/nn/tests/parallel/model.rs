@@ -126,8 +126,8 @@ fn gathered<B: AutodiffBackend>(model: &Model<B>) -> Vec<Vec<f64>> {
     all
 }
 
-/// The losses of all ranks' samples, and the parameters after the last step. Trains in global batches of
-/// 12, the last of 2: fewer samples than four ranks.
+/// The losses of all ranks' samples, and the parameters after the last step. Trains in global
+/// batches of 12, the last of 2: fewer samples than four ranks.
 fn train(ranks: &DataParallel, config: ShardedModelConfig, lr: f64) -> (Vec<f64>, Vec<Vec<f64>>) {
     let device = ranks.communicator().device();
     let mut model = build::<B>(ranks, config, &device);
@@ -183,7 +183,8 @@ fn agree(what: &str, found: &[Vec<f64>], expected: &[Vec<f64>]) {
 
 /// Losses and parameters are those of the whole model on one device with all samples. No unit's
 /// parameters are a multiple of the ranks, a block has parameters without gradients, one has no
-/// gradient at all, and a step has ranks without samples. All ranks and all runs have the same bits.
+/// gradient at all, and a step has ranks without samples. All ranks and all runs have the same
+/// bits.
 #[test]
 fn a_divided_model_is_the_whole_model() {
     let Some(count) = devices("model::a_divided_model_is_the_whole_model") else { return };
@@ -222,8 +223,8 @@ fn gradients_are_clipped_by_the_norm_of_all_units() {
 
 type S = Autodiff<Rocm>;
 
-/// With computation in bf16 the bits are those of one device that keeps f32 parameters and computes with
-/// a copy in bf16. All ranks have the same samples, so that their mean is exact.
+/// With computation in bf16 the bits are those of one device that keeps f32 parameters and computes
+/// with a copy in bf16. All ranks have the same samples, so that their mean is exact.
 #[test]
 fn computation_in_bf16_has_f32_parameters() {
     let Some(count) = devices("model::computation_in_bf16_has_f32_parameters") else { return };
@@ -270,8 +271,8 @@ fn trained_in(dtype: FloatDType, module: &Whole<S>) -> Whole<S> {
     converted
 }
 
-/// Four steps, and four more after a load by as many ranks, by one, and by a sharded optimizer of the
-/// whole model: the parameters are those of eight steps without a stop.
+/// Four steps, and four more after a load by as many ranks, by one, and by a sharded optimizer of
+/// the whole model: the parameters are those of eight steps without a stop.
 #[test]
 fn any_number_of_ranks_goes_on() {
     let Some(count) = devices("model::any_number_of_ranks_goes_on") else { return };
@@ -339,7 +340,8 @@ fn any_number_of_ranks_goes_on() {
     assert!(refused.iter().all(|error| matches!(error, RocmError::Config { .. })), "{refused:?}");
 }
 
-/// A rank gives up between two steps, or within one. The others get an error long before the timeout.
+/// A rank gives up between two steps, or within one. The others get an error long before the
+/// timeout.
 #[test]
 fn a_rank_that_ends_is_an_error_on_the_others() {
     let Some(count) = devices("model::a_rank_that_ends_is_an_error_on_the_others") else { return };
@@ -395,8 +397,8 @@ fn whole_parameters_never_lie_on_a_device_at_once() {
         let mut model = ShardedModel::build(&ranks, config, linear, MANY, |_| linear(), linear).unwrap();
         device.synchronize().unwrap();
         let kept = (MANY + 2) * unit / ranks.size();
-        // This rank's parts; of one unit what was drawn, rank 0's values and the part. Placeholders and
-        // the pool's rounding take less than half a unit for all units.
+        // This rank's parts; of one unit what was drawn, rank 0's values and the part. Placeholders
+        // and the pool's rounding take less than half a unit for all units.
         let built = peak();
         assert!(built.bytes - before <= kept + unit / 2, "{built:?}, {before} before");
         assert!(built.peak - before <= kept + 4 * unit, "{built:?}, {before} before");
@@ -417,8 +419,8 @@ fn whole_parameters_never_lie_on_a_device_at_once() {
         assert!(before >= 3 * kept, "parameters and moments: {before}");
         drop(step(&mut model));
         device.synchronize().unwrap();
-        // Two units' parameters, the gradients of one and packed those of two, and two parts of them.
-        // The inputs of all blocks take half a unit's bytes, as 32 * 128 * 4 bytes are less.
+        // Two units' parameters, the gradients of one and packed those of two, and two parts of
+        // them. The inputs of all blocks take half a unit's bytes, as 32 * 128 * 4 bytes are less.
         let more = peak().peak - before;
         assert!(more <= 6 * unit + unit / 2 + 2 * unit / ranks.size(), "{more} bytes, {unit} of a unit");
         assert!(more < (MANY + 2) * unit / 3, "{more} bytes, {unit} of a unit");
