@@ -69,7 +69,7 @@ impl Units {
         let entry =
             |(param, dtype): (&RocmTensor, &DType)| Entry { dims: param.dims().to_vec(), dtype: *dtype };
         let own: Vec<Entry> = params.iter().zip(dtypes).map(entry).collect();
-        let unit = Unit { entries: entries.len()..entries.len() + own.len(), buckets: all.len()..all.len() };
+        let (first, first_bucket) = (entries.len(), all.len());
         for mut bucket in buckets(&own, usize::MAX, ranks) {
             let members = bucket.members.iter().map(|&member| params[member].clone()).collect();
             let mut whole = cast_all(members, bucket.wide())?;
@@ -80,11 +80,11 @@ impl Units {
             }
             let begin = bucket.part * rank;
             bucket.master = Some(pack_range(&whole, begin..begin + bucket.part)?);
-            bucket.members.iter_mut().for_each(|member| *member += unit.entries.start);
+            bucket.members.iter_mut().for_each(|member| *member += first);
             all.push(bucket);
         }
-        self.units.push(Unit { buckets: unit.buckets.start..all.len(), ..unit });
         entries.extend(own);
+        self.units.push(Unit { entries: first..entries.len(), buckets: first_bucket..all.len() });
         Ok(())
     }
 
