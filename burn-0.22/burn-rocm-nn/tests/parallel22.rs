@@ -14,7 +14,9 @@ use burn_rocm::graph::{Graph, WARM_UPS};
 use burn_rocm::{Communicator, RocmDevice};
 use burn_rocm_nn_022::graph;
 use burn_rocm_nn_022::optim::{AdamWConfig, SgdConfig};
-use burn_rocm_nn_022::parallel::{DataParallel, ShardedOptimizer, Shards, Share, clip_global_norm};
+use burn_rocm_nn_022::parallel::{
+    DataParallel, ShardedModel, ShardedModelConfig, ShardedOptimizer, Shards, Share, clip_global_norm,
+};
 use burn_rocm_nn_022::{LayerNorm, LayerNormConfig};
 
 /// Runs a test in processes with two and with four devices, in which a collective that never ends
@@ -327,8 +329,90 @@ fn a_divided_step_is_the_whole_step() {
     }
 }
 
-/// Steps as a graph have the bits of the same steps one by one: with gradients reduced after the pass
-/// and beside it, and with a sharded optimizer.
+/// The units of a divided model, as one module.
+#[derive(Module, Debug)]
+struct Units {
+    first: Linear,
+    blocks: Vec<Linear>,
+    last: Linear,
+}
+
+/// Parameters that are divided too are those of the whole model on one device, which has all
+/// samples. A block is not used, and a step has ranks without samples. Also after a load by another
+/// model.
+#[test]
+fn a_divided_model_is_the_whole_model() {
+    let Some(count) = devices("a_divided_model_is_the_whole_model") else { return };
+    const BLOCKS: usize = 3;
+    let linear = |from, to, seed, device: &Device| {
+        LinearConfig::new(from, to).init(device).map(&mut Fill(1000 * seed))
+    };
+    let run = |index: usize, block: &Linear, x: Tensor<2>| match index {
+        1 => x,
+        _ => x.clone() + activation::tanh(block.forward(x)),
+    };
+    let loss = |last: &Linear, x: Tensor<2>, y: Tensor<2>| (last.forward(x) - y).powi_scalar(2).mean();
+    let parts = |ranks: &DataParallel| -> Vec<_> {
+        Shards::new(50, 16, ranks.rank(), ranks.size()).shuffled(3).epoch(0).collect()
+    };
+    // Without decay, the parameters of the unused block stay.
+    let config = || AdamWConfig::new().with_weight_decay(0.0);
+    let whole = on_ranks(1, |ranks, device| {
+        let mut optimizer = config().init();
+        let mut net = Units {
+            first: linear(FEATURES, 9, 0, &device),
+            blocks: (0..BLOCKS).map(|index| linear(9, 9, 1 + index, &device)).collect(),
+            last: linear(9, 1, 9, &device),
+        };
+        for part in parts(&ranks) {
+            let (x, y) = samples(&part.indices, &device);
+            let x = net.first.forward(x);
+            let x = net.blocks.iter().enumerate().fold(x, |x, (index, block)| run(index, block, x));
+            let grads = ranks.backward(&net, Some(loss(&net.last, x, y)));
+            net = optimizer.step(0.02, net, grads);
+        }
+        numbers(&net, None)
+    })
+    .remove(0);
+    let folder = std::env::temp_dir().join(format!("burn-rocm-model22-{}", std::process::id()));
+    let found = on_ranks(count, |ranks, device| {
+        // Only rank 0 builds the right parameters.
+        let build = |seed: usize| {
+            ShardedModel::build(
+                &ranks,
+                ShardedModelConfig::new(config()),
+                || linear(FEATURES, 9, seed, &device),
+                BLOCKS,
+                |index| linear(9, 9, seed + 1 + index, &device),
+                || linear(9, 1, seed + 9, &device),
+            )
+            .unwrap()
+        };
+        let mut model = build(20 * ranks.rank());
+        for (at, part) in parts(&ranks).into_iter().enumerate() {
+            if at == 2 {
+                model.save(&folder).unwrap();
+                model = build(7);
+                model.load(&folder).unwrap();
+            }
+            let (x, y) = samples(&part.indices, &device);
+            let first = |first: &Linear| first.forward(x.clone());
+            drop(model.step(0.02, part.share, first, run, |last: &Linear, x| loss(last, x, y)));
+        }
+        let mut all = numbers(&model.whole_first(), None);
+        all.extend((0..BLOCKS).flat_map(|index| numbers(&model.whole_block(index), None)));
+        all.extend(numbers(&model.whole_last(), None));
+        all
+    });
+    std::fs::remove_dir_all(&folder).unwrap();
+    for rank in &found {
+        agree("a divided model", rank, &whole, 4);
+        assert_eq!(rank, &found[0], "the same bits on every rank");
+    }
+}
+
+/// Steps as a graph have the bits of the same steps one by one: with gradients reduced after the
+/// pass and beside it, and with a sharded optimizer.
 #[test]
 fn steps_of_ranks_are_captured() {
     let late = [("BURN_ROCM_CPU_LATE", "1"), ("BURN_ROCM_CPU_POISON", "1")];

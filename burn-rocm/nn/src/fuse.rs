@@ -165,6 +165,12 @@ impl<B: Backend> Route<B> {
         }
     }
 
+    /// Whether a backward pass from this tensor reaches anything.
+    pub(crate) fn is_tracked<const D: usize>(&self, tensor: &Tensor<B, D>) -> bool {
+        let tensor = primitive(tensor.clone());
+        self.recorder.is_some_and(|recorder| (recorder.enter)(&mut Some(tensor)).is_tracked())
+    }
+
     /// A float tensor as this backend's, without its place in the autodiff graph.
     pub(crate) fn inner(&self, tensor: FloatTensor<B>) -> RocmTensor {
         match self.recorder {

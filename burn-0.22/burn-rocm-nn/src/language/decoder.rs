@@ -203,10 +203,41 @@ impl DecoderLayer {
         &self,
         [hidden, normed]: [Tensor<3>; 2],
         next: &Norm,
-        (rotary, positions): (&RotaryEmbedding, &Positions),
+        rotary: (&RotaryEmbedding, &Positions),
         encoded: Option<[Tensor<4>; 2]>,
         attend: impl FnOnce(Heads) -> Tensor<4>,
     ) -> [Tensor<3>; 2] {
+        let (sum, normed) = self.run([hidden, normed], Some(next), rotary, encoded, attend);
+        [sum, normed.expect("there is a norm after")]
+    }
+
+    /// The tokens after this layer, from the tokens before it: [`forward`](Self::forward) for a
+    /// layer that does not know the next one. It computes its own first norm.
+    ///
+    /// # Shapes
+    /// - hidden, output: `[batch, length, d_model]`
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward).
+    pub fn forward_alone(
+        &self,
+        hidden: Tensor<3>,
+        rotary: (&RotaryEmbedding, &Positions),
+        encoded: Option<[Tensor<4>; 2]>,
+        attend: impl FnOnce(Heads) -> Tensor<4>,
+    ) -> Tensor<3> {
+        let normed = self.attention_norm.forward(hidden.clone());
+        self.run([hidden, normed], None, rotary, encoded, attend).0
+    }
+
+    fn run(
+        &self,
+        [hidden, normed]: [Tensor<3>; 2],
+        next: Option<&Norm>,
+        (rotary, positions): (&RotaryEmbedding, &Positions),
+        encoded: Option<[Tensor<4>; 2]>,
+        attend: impl FnOnce(Heads) -> Tensor<4>,
+    ) -> (Tensor<3>, Option<Tensor<3>>) {
         let [heads, kv_heads, _] = self.config.sizes();
         let packed = self.query_key_value.forward(normed);
         let norms = self.query_norm.as_ref().zip(self.key_norm.as_ref()).map(|(query, key)| [query, key]);
@@ -226,7 +257,10 @@ impl DecoderLayer {
             }
         };
         let fed = self.down.forward(gated_halves(self.config.gate, self.gate_and_up.forward(normed)));
-        both(fed, hidden, self.feed_forward_post_norm.as_ref(), next)
+        match (self.feed_forward_post_norm.as_ref(), next) {
+            (None, None) => (hidden + fed, None),
+            (post, next) => residual_norm(fed, hidden, post, next),
+        }
     }
 }
 

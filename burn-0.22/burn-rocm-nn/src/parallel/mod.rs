@@ -45,7 +45,7 @@
 //!   [`GradScaler::step`](crate::amp::GradScaler::step). An overflow on one rank makes the average
 //!   infinite or NaN on all of them, so all skip the step and lower the scale.
 //! - **Sharded optimizers.** With [`ShardedOptimizer`] each rank keeps a part of the optimizer's state
-//!   and of the averaged gradients.
+//!   and of the averaged gradients. With [`ShardedModel`] it keeps a part of the parameters, too.
 //! - **Running statistics** of batch norms stay those of each rank's own samples.
 //! - **A failed rank.** If a rank panics, drop its communicator or let the process end: the other
 //!   ranks then get an error within `BURN_ROCM_COLLECTIVE_TIMEOUT`.
@@ -53,6 +53,7 @@
 #[path = "../../../../burn-rocm/nn/src/parallel/share.rs"]
 mod share;
 
+mod model;
 mod optimizer;
 
 use std::collections::{HashMap, HashSet};
@@ -68,6 +69,7 @@ use crate::amp::in_place_of;
 use crate::fuse::{from_rocm, rocm};
 pub use crate::ops::parallel::Overlap;
 use crate::ops::parallel::{Buckets, Entry};
+pub use model::{ShardedModel, ShardedModelConfig};
 pub use optimizer::ShardedOptimizer;
 pub use share::{Part, Shards, Share};
 

@@ -204,10 +204,41 @@ impl<B: Backend> DecoderLayer<B> {
         &self,
         [hidden, normed]: [Tensor<B, 3>; 2],
         next: &Norm<B>,
-        (rotary, positions): (&RotaryEmbedding<B>, &Positions<B>),
+        rotary: (&RotaryEmbedding<B>, &Positions<B>),
         encoded: Option<[Tensor<B, 4>; 2]>,
         attend: impl FnOnce(Heads<B>) -> Tensor<B, 4>,
     ) -> [Tensor<B, 3>; 2] {
+        let (sum, normed) = self.run([hidden, normed], Some(next), rotary, encoded, attend);
+        [sum, normed.expect("there is a norm after")]
+    }
+
+    /// The tokens after this layer, from the tokens before it: [`forward`](Self::forward) for a
+    /// layer that does not know the next one. It computes its own first norm.
+    ///
+    /// # Shapes
+    /// - hidden, output: `[batch, length, d_model]`
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward).
+    pub fn forward_alone(
+        &self,
+        hidden: Tensor<B, 3>,
+        rotary: (&RotaryEmbedding<B>, &Positions<B>),
+        encoded: Option<[Tensor<B, 4>; 2]>,
+        attend: impl FnOnce(Heads<B>) -> Tensor<B, 4>,
+    ) -> Tensor<B, 3> {
+        let normed = self.attention_norm.forward(hidden.clone());
+        self.run([hidden, normed], None, rotary, encoded, attend).0
+    }
+
+    fn run(
+        &self,
+        [hidden, normed]: [Tensor<B, 3>; 2],
+        next: Option<&Norm<B>>,
+        (rotary, positions): (&RotaryEmbedding<B>, &Positions<B>),
+        encoded: Option<[Tensor<B, 4>; 2]>,
+        attend: impl FnOnce(Heads<B>) -> Tensor<B, 4>,
+    ) -> (Tensor<B, 3>, Option<Tensor<B, 3>>) {
         let [heads, kv_heads, _] = self.config.sizes();
         let packed = self.query_key_value.forward(normed);
         let norms = self.query_norm.as_ref().zip(self.key_norm.as_ref()).map(|(query, key)| [query, key]);
@@ -227,7 +258,10 @@ impl<B: Backend> DecoderLayer<B> {
             }
         };
         let fed = self.down.forward(gated_halves(self.config.gate, self.gate_and_up.forward(normed)));
-        both(fed, hidden, self.feed_forward_post_norm.as_ref(), next)
+        match (self.feed_forward_post_norm.as_ref(), next) {
+            (None, None) => (hidden + fed, None),
+            (post, next) => residual_norm(fed, hidden, post, next),
+        }
     }
 }
 

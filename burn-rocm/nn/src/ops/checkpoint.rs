@@ -53,26 +53,38 @@ impl Sharded {
     /// # Errors
     /// `Config` if the folder exists, or if a rank can't write; as [`Sharded::step`].
     pub(crate) fn save(&mut self, folder: &Path, params: &[RocmTensor], rule: Rule) -> Result<(), RocmError> {
+        let values = self.plan(params);
+        let values = values.and_then(|()| (0..self.buckets.len()).map(|at| self.value(at, params)).collect());
+        self.save_values(folder, values, rule)
+    }
+
+    /// [`save`](Self::save) with this rank's part of each bucket.
+    pub(super) fn save_values(
+        &self,
+        folder: &Path,
+        values: Result<Vec<RocmTensor>, RocmError>,
+        rule: Rule,
+    ) -> Result<(), RocmError> {
         let (rank, first) = (self.communicator.rank(), self.communicator.rank() == 0);
-        let begun = self.plan(params).and_then(|()| partial(folder)).and_then(|partial| {
+        let begun = values.and_then(|values| Ok((values, partial(folder)?))).and_then(|begun| {
             if first {
-                begin(folder, &partial)?;
+                begin(folder, &begun.1)?;
             }
-            Ok(partial)
+            Ok(begun)
         });
-        let partial = self.agree(folder, begun)?;
-        let written = self.write(&partial.join(file_name(rank)), params);
+        let (values, partial) = self.agree(folder, begun)?;
+        let written = self.write(&partial.join(file_name(rank)), values);
         self.agree(folder, written)?;
         let ended = if first { self.end(folder, &partial, rule) } else { Ok(()) };
         self.agree(folder, ended)
     }
 
     /// Writes this rank's pieces.
-    fn write(&self, path: &Path, params: &[RocmTensor]) -> Result<(), RocmError> {
+    fn write(&self, path: &Path, values: Vec<RocmTensor>) -> Result<(), RocmError> {
         let mut tensors = Vec::new();
         let mut counts = Vec::new();
-        for (index, bucket) in self.buckets.iter().enumerate() {
-            tensors.push(self.value(index, params)?);
+        for (bucket, value) in self.buckets.iter().zip(values) {
+            tensors.push(value);
             tensors.extend(bucket.state.tensors.iter().cloned());
             counts.push(1 + bucket.state.tensors.len());
         }
@@ -149,7 +161,7 @@ impl Sharded {
     }
 
     /// This rank's part of each bucket: the values, and the optimizer's state.
-    fn read(&self, folder: &Path, rule: Rule) -> Result<Vec<(RocmTensor, State)>, RocmError> {
+    pub(super) fn read(&self, folder: &Path, rule: Rule) -> Result<Vec<(RocmTensor, State)>, RocmError> {
         let path = folder.join(INDEX);
         let text = fs::read_to_string(&path).map_err(|error| failed(&path, &error))?;
         let index: Index = serde_json::from_str(&text).map_err(|error| failed(&path, &error))?;
@@ -215,7 +227,7 @@ impl Sharded {
     }
 
     /// This rank's result, unless another rank has failed. All ranks wait for each other.
-    fn agree<T>(&self, folder: &Path, own: Result<T, RocmError>) -> Result<T, RocmError> {
+    pub(super) fn agree<T>(&self, folder: &Path, own: Result<T, RocmError>) -> Result<T, RocmError> {
         let all = self.all_are(own.is_ok());
         let own = own?;
         match all? {

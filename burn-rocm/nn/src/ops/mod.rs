@@ -13,6 +13,7 @@ pub(crate) mod pool;
 pub(crate) mod quant;
 pub(crate) mod recorded;
 pub(crate) mod sharded;
+pub(crate) mod units;
 
 use std::fmt::Debug;
 

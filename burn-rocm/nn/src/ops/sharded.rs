@@ -42,8 +42,9 @@ pub(super) struct Bucket {
     /// The memory that the next gathering writes, because a graph reads the parameters from it. It is
     /// that of `gathered`. Otherwise the parameters get new memory.
     into: Option<RocmTensor>,
-    /// This rank's part in f32, if the parameters are f16 or bf16.
-    master: Option<RocmTensor>,
+    /// This rank's part in f32, if the parameters are f16 or bf16. If the parameters are divided too
+    /// ([`Units`](super::units::Units)), this rank's part of any dtype.
+    pub(super) master: Option<RocmTensor>,
     /// This rank's part, updated, until it is gathered.
     pub(super) updated: Option<RocmTensor>,
     /// The optimizer's state of this rank's part.
@@ -90,14 +91,22 @@ impl Sharded {
             grads.fill(None);
         }
         let mut parts = self.reduce(grads, weight)?;
-        if let (Some(most), false) = (update.most, parts.is_empty()) {
-            let own = norm(&parts)?;
-            // The norm of the ranks' norms is the norm of all parts.
-            let all = self.communicator.all_gather(own)?.join()?;
-            parts = scale_to_norm(&parts, norm(&[all])?, most)?;
+        if let Some(most) = update.most {
+            parts = self.clipped(parts, most)?;
         }
         self.update(params, parts, update)?;
         self.gather(params)
+    }
+
+    /// These parts of the gradients, scaled so that the norm of all ranks' parts is at most `most`.
+    pub(super) fn clipped(&self, parts: Vec<RocmTensor>, most: f32) -> Result<Vec<RocmTensor>, RocmError> {
+        if parts.is_empty() {
+            return Ok(parts);
+        }
+        let own = norm(&parts)?;
+        // The norm of the ranks' norms is the norm of all parts.
+        let all = self.communicator.all_gather(own)?.join()?;
+        scale_to_norm(&parts, norm(&[all])?, most)
     }
 
     /// Gathers the updated parts, and returns the new parameters.
@@ -165,11 +174,7 @@ impl Sharded {
         let mut parts = Vec::with_capacity(self.buckets.len());
         let mut running: Option<Pending> = None;
         for bucket in &self.buckets {
-            let packed = self.packed(bucket, &mut grads)?;
-            let next = match weight {
-                None => self.communicator.reduce_scatter(ReduceOp::Average, packed)?,
-                Some(weight) => self.communicator.reduce_scatter(ReduceOp::Sum, scale(packed, weight)?)?,
-            };
+            let next = self.scatter(bucket, &mut grads, weight)?;
             if let Some(before) = running.replace(next) {
                 parts.push(before.join()?);
             }
@@ -178,6 +183,21 @@ impl Sharded {
             parts.push(last.join()?);
         }
         Ok(parts)
+    }
+
+    /// Starts to reduce a bucket's gradients, which are dropped once they are packed. The result is
+    /// this rank's part of the mean.
+    pub(super) fn scatter(
+        &self,
+        bucket: &Bucket,
+        grads: &mut [Option<RocmTensor>],
+        weight: Option<f64>,
+    ) -> Result<Pending, RocmError> {
+        let packed = self.packed(bucket, grads)?;
+        match weight {
+            None => self.communicator.reduce_scatter(ReduceOp::Average, packed),
+            Some(weight) => self.communicator.reduce_scatter(ReduceOp::Sum, scale(packed, weight)?),
+        }
     }
 
     /// A bucket's gradients, one after the other, with zeros for those that are missing and behind the
@@ -335,7 +355,7 @@ impl Bucket {
 }
 
 /// Parameters of one dtype in buckets, in the order of the model.
-fn buckets(entries: &[Entry], bytes: usize, ranks: usize) -> Vec<Bucket> {
+pub(super) fn buckets(entries: &[Entry], bytes: usize, ranks: usize) -> Vec<Bucket> {
     let mut open: Vec<(DType, Vec<usize>, usize)> = Vec::new();
     let mut full: Vec<(DType, Vec<usize>)> = Vec::new();
     for (index, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.elements() > 0) {

@@ -48,7 +48,7 @@
 //!   [`GradScaler::step`](crate::amp::GradScaler::step). An overflow on one rank makes the average
 //!   infinite or NaN on all of them, so all skip the step and lower the scale.
 //! - **Sharded optimizers.** With [`ShardedOptimizer`] each rank keeps a part of the optimizer's state
-//!   and of the averaged gradients.
+//!   and of the averaged gradients. With [`ShardedModel`] it keeps a part of the parameters, too.
 //! - **Batch norms** have the statistics of each rank's own samples, unless the module is a
 //!   [`SyncBatchNorm`].
 //! - **Weights divided among ranks.** [`ColumnLinear`] and [`RowLinear`] are a pair of linear
@@ -62,6 +62,7 @@
 mod batch_norm;
 mod blocks;
 mod linear;
+mod model;
 mod optimizer;
 mod sharded;
 mod share;
@@ -82,6 +83,7 @@ use crate::ops::parallel::{Buckets, Entry};
 pub use batch_norm::SyncBatchNorm;
 pub use blocks::{ParallelAttention, ParallelFeedForward};
 pub use linear::{ColumnLinear, RowLinear};
+pub use model::{ShardedModel, ShardedModelConfig};
 pub use optimizer::ShardedOptimizer;
 pub use share::{Part, Shards, Share};
 

@@ -160,17 +160,17 @@ impl ShardedOptimizer {
 }
 
 /// Takes the parameters that are trained, and their gradients, in the order of the module.
-struct Take {
+pub(super) struct Take {
     grads: GradientsParams,
     /// A parameter that the module holds twice has one gradient.
     seen: HashSet<ParamId>,
-    ids: Vec<ParamId>,
-    params: Vec<RocmTensor>,
-    tensors: Vec<Option<RocmTensor>>,
+    pub(super) ids: Vec<ParamId>,
+    pub(super) params: Vec<RocmTensor>,
+    pub(super) tensors: Vec<Option<RocmTensor>>,
 }
 
 impl Take {
-    fn new(grads: GradientsParams) -> Self {
+    pub(super) fn new(grads: GradientsParams) -> Self {
         Self { grads, seen: HashSet::new(), ids: vec![], params: vec![], tensors: vec![] }
     }
 }

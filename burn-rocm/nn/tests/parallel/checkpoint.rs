@@ -13,16 +13,16 @@ use burn_rocm_nn::parallel::{Part, ShardedOptimizer, Shards};
 use crate::*;
 
 /// A folder of this process that goes away with the value.
-struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("burn-rocm-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         Self(folder)
     }
 
-    fn at(&self, name: &str) -> PathBuf {
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 }

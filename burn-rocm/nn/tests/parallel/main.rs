@@ -7,6 +7,7 @@ mod captured;
 mod checkpoint;
 mod failures;
 mod gradients;
+mod model;
 mod overlap;
 mod sharded;
 mod tensor;

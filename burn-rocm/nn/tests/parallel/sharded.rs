@@ -48,7 +48,7 @@ fn whole(config: &OptimizerConfig, lr: f64, most: Option<f32>) -> Vec<Vec<f64>> 
             on_ranks(1, |ranks| {
                 let mut optimizer = optimizer.clone();
                 train(&ranks, |net, grads, _| {
-                    let mut grads = zeros_for_missing(&net, grads);
+                    let mut grads = zeros_for_missing::<B, _>(&net, grads);
                     if let Some(most) = most {
                         grads = clip_global_norm::<B, _>(&net, grads, most).0;
                     }
@@ -65,13 +65,16 @@ fn whole(config: &OptimizerConfig, lr: f64, most: Option<f32>) -> Vec<Vec<f64>> 
     }
 }
 
-fn zeros_for_missing(net: &Net<B>, grads: GradientsParams) -> GradientsParams {
+pub(crate) fn zeros_for_missing<B: AutodiffBackend, M: Module<B>>(
+    net: &M,
+    grads: GradientsParams,
+) -> GradientsParams {
     struct Fill(GradientsParams);
-    impl ModuleVisitor<B> for Fill {
+    impl<B: AutodiffBackend> ModuleVisitor<B> for Fill {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-            if self.0.get::<Inner, D>(param.id).is_none() {
-                let value = param.val().inner();
-                self.0.register(param.id, value.zeros_like());
+            let value = param.val();
+            if value.is_require_grad() && self.0.get::<B::InnerBackend, D>(param.id).is_none() {
+                self.0.register(param.id, value.inner().zeros_like());
             }
         }
     }

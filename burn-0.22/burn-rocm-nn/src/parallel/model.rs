@@ -1,0 +1,502 @@
+//! Models whose parameters the ranks divide among themselves.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use burn::grad_clipping::GradientClippingConfig;
+use burn::module::{Module, ModuleMapper, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::{DType, FloatDType, Tensor};
+use burn_backend::TensorMetadata;
+use burn_rocm::fused::one_value;
+use burn_rocm::fused::optim::Clip;
+use burn_rocm::{Communicator, RocmError, RocmTensor, raise, trace};
+
+use super::optimizer::Take;
+use super::{DataParallel, Share};
+use crate::amp::in_place_of;
+use crate::fuse::{Route, from_rocm, primitive, rocm, wrap};
+use crate::ops::refuse;
+use crate::ops::sharded::Update;
+use crate::ops::units::{Gathering, Parts, Scattering, Seed, Units};
+use crate::optim::OptimizerConfig;
+
+/// Settings of a [`ShardedModel`].
+#[derive(Clone, Debug)]
+pub struct ShardedModelConfig {
+    optimizer: OptimizerConfig,
+    dtype: Option<FloatDType>,
+    most: Option<f32>,
+}
+
+impl ShardedModelConfig {
+    /// A model that this optimizer trains.
+    pub fn new(optimizer: impl Into<OptimizerConfig>) -> Self {
+        Self { optimizer: optimizer.into(), dtype: None, most: None }
+    }
+
+    /// Computes with parameters of this dtype. By default each has the dtype with which it was
+    /// built. For f16 and bf16 a rank keeps its part in f32, and the optimizer updates that.
+    pub fn with_dtype(self, dtype: FloatDType) -> Self {
+        Self { dtype: Some(dtype), ..self }
+    }
+
+    /// Scales the gradients so that their norm over all parameters is at most `most`. The gradients
+    /// are then kept until the backward pass has ended: `1 / ranks` of them, in the dtype of the
+    /// computation. Without it each layer is updated during the pass, and its gradients are
+    /// dropped.
+    pub fn with_global_norm(self, most: f32) -> Self {
+        Self { most: Some(most), ..self }
+    }
+}
+
+/// A model of which each rank keeps a part of the parameters, gradients and optimizer's state:
+/// stage 3 of ZeRO ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)).
+///
+/// The model is a first part, a number of blocks of one type, and a last part: for a language model
+/// the embedding, the layers, and the output layer with the loss. Each is a *unit*. A rank has the
+/// whole parameters of a unit only while it computes with the unit, and gathers those of the next
+/// one meanwhile.
+///
+/// A step computes the forward pass unit by unit, and keeps each block's input only. Then it
+/// computes each unit again, from the last one to the first, differentiates it, reduces its
+/// gradients among the ranks beside the next unit's work, and updates this rank's part of its
+/// parameters.
+///
+/// ```
+/// # use burn_rocm_nn_022 as burn_rocm_nn;
+/// # use burn::nn::{Linear, LinearConfig};
+/// # use burn::tensor::{Device, Tensor, activation};
+/// # use burn_rocm::{Communicator, RocmDevice, RocmError};
+/// # use burn_rocm_nn::optim::AdamWConfig;
+/// use burn_rocm_nn::parallel::{DataParallel, ShardedModel, ShardedModelConfig, Share};
+///
+/// fn train(ranks: DataParallel) -> Result<(), RocmError> {
+///     let device = Device::rocm(ranks.communicator().device().index).autodiff();
+///     let linear = |from, to| LinearConfig::new(from, to).init(&device);
+///     let config = ShardedModelConfig::new(AdamWConfig::new());
+///     let mut model =
+///         ShardedModel::build(&ranks, config, || linear(4, 16), 8, |_| linear(16, 16), || linear(16, 1))?;
+///     let x = Tensor::<2>::ones([3, 4], &device);
+///     for _ in 0..2 {
+///         let loss = model.step(
+///             1e-3,
+///             Share::EVEN,
+///             |first: &Linear| first.forward(x.clone()),
+///             |_, block: &Linear, x| activation::relu(block.forward(x)),
+///             |last: &Linear, x| last.forward(x).mean(),
+///         );
+///         println!("{}", ranks.mean(loss, Share::EVEN).into_scalar::<f32>());
+///     }
+///     Ok(())
+/// }
+///
+/// std::thread::scope(|scope| {
+///     for communicator in Communicator::local(&RocmDevice::all()?)? {
+///         scope.spawn(|| train(DataParallel::new(communicator)));
+///     }
+///     Ok::<(), RocmError>(())
+/// })?;
+/// # Ok::<(), RocmError>(())
+/// ```
+///
+/// - **The numbers** are those of a [`ShardedOptimizer`](super::ShardedOptimizer) that trains the
+///   same model, up to rounding: a parameter without a gradient has one of 0.
+/// - **The functions** of a step must compute the same when they are called again. So a block has
+///   no dropout and no running statistics. They may use tensors of their own, which get no
+///   gradients.
+/// - **Parameters** of two units are two parameters, also if they were one tensor. Frozen
+///   parameters and running statistics stay whole on every rank, which is logged once, at the level
+///   `Info`.
+/// - **Memory** of a rank, with Adam and 16-bit computation: 12 bytes for each of its `n / ranks`
+///   parameters, the blocks' inputs, up to 12 bytes for each parameter of the largest unit, and what
+///   that unit's backward pass keeps.
+/// - **Communication**: a step gathers all parameters twice and reduces the gradients once, 1.5
+///   times the bytes of [`DataParallel::reduce`].
+/// - **Errors.** If a rank fails within a step, the parameters are partly those of the next step.
+///   The other ranks get an error, as [with all collectives](super): load a checkpoint.
+///
+/// The methods panic with the typed error, unless they return it: with `Collective` if another rank
+/// or the library has failed, with `Mismatch` if the ranks' calls differ, with `Invalid` for
+/// tensors of another device. Every rank must call each of them.
+pub struct ShardedModel<F, M, L> {
+    communicator: Communicator,
+    units: Units,
+    /// The modules with placeholders instead of the parameters that are divided.
+    first: F,
+    blocks: Vec<M>,
+    last: L,
+    config: ShardedModelConfig,
+    clip: Clip,
+}
+
+impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
+    /// Builds the units one after the other on the ranks' devices, and keeps this rank's part of
+    /// each before it builds the next. The parameters are those that rank 0 has built.
+    ///
+    /// # Errors
+    /// `Invalid` if the optimizer clips each parameter's gradient by its norm, because a rank has
+    /// only a part of a parameter; an error of the collectives or of the device.
+    ///
+    /// # Panics
+    /// As the functions, and on another device.
+    pub fn build(
+        ranks: &DataParallel,
+        config: ShardedModelConfig,
+        first: impl FnOnce() -> F,
+        blocks: usize,
+        block: impl FnMut(usize) -> M,
+        last: impl FnOnce() -> L,
+    ) -> Result<Self, RocmError> {
+        const OP: &str = "ShardedModel::build";
+        let clip = match config.optimizer.clipping() {
+            None => Clip::None,
+            Some(GradientClippingConfig::Value(limit)) => Clip::Value(*limit),
+            Some(other) => {
+                let (expected, found) = ("clipping by value, or none".into(), format!("{other:?}"));
+                return Err(RocmError::Invalid { op: OP, expected, found });
+            }
+        };
+        let _op = trace::op("nn_sharded_build", || "");
+        let communicator = ranks.communicator().clone();
+        let mut build = Build { ranks, units: Units::new(communicator.clone()), whole: 0 };
+        let first = build.unit(first(), config.dtype)?;
+        let blocks = (0..blocks).map(block).map(|block| build.unit(block, config.dtype));
+        let blocks = blocks.collect::<Result<_, _>>()?;
+        let last = build.unit(last(), config.dtype)?;
+        let Build { units, whole, .. } = build;
+        if whole > 0 {
+            log::info!("burn_rocm_nn: {whole} parameters that are not trained stay whole on every rank");
+        }
+        Ok(Self { communicator, units, first, blocks, last, config, clip })
+    }
+
+    /// The unit of the last part.
+    fn end(&self) -> usize {
+        self.blocks.len() + 1
+    }
+
+    /// Takes a training step. Returns this rank's loss. The functions of a rank without samples,
+    /// whose `share` says so, are not called, and its loss is 0 in f32.
+    ///
+    /// The gradients are averaged as [`DataParallel::reduce`] does: if each rank's loss is the mean
+    /// over its samples, they are those of the mean over all samples.
+    ///
+    /// The functions compute the units: `first` the input of block 0, `block` a block's output,
+    /// which is the next one's input, from its index and input, `last` the loss. `first` and
+    /// `block` are called twice in each step. All blocks' inputs have the same rank.
+    ///
+    /// Does not wait for the device.
+    pub fn step<const D: usize>(
+        &mut self,
+        lr: f64,
+        share: Share,
+        first: impl Fn(&F) -> Tensor<D>,
+        block: impl Fn(usize, &M, Tensor<D>) -> Tensor<D>,
+        last: impl FnOnce(&L, Tensor<D>) -> Tensor<1>,
+    ) -> Tensor<1> {
+        let _op = trace::op("nn_sharded_model_step", || "");
+        let (weight, end) = (share.weight(), self.end());
+        let idle = weight == Some(0.0);
+        let (mut inputs, mut gathering) = self.forward(idle, &first, &block);
+        let mut backward = Backward { weight, lr, scattering: None, kept: Vec::new() };
+        let mut loss = None;
+
+        let module = self.tracked(&self.last, end, &mut gathering);
+        let (grads, mut seed) = self.gradients(&module, inputs.pop(), |input| {
+            let root = last(&module, input?);
+            loss = Some(root.clone().inner());
+            Some(root)
+        });
+        drop(module);
+        backward.reduce(self, end, grads);
+
+        for unit in (1..end).rev() {
+            let module = self.tracked(&self.blocks[unit - 1], unit, &mut gathering);
+            // Without a gradient of its output, the unit has none.
+            let input = inputs.pop().filter(|_| seed.is_some());
+            let root = |input: Option<Tensor<D>>| seeded(block(unit - 1, &module, input?), seed.take()?);
+            let (grads, by_input) = self.gradients(&module, input, root);
+            drop(module);
+            seed = by_input;
+            backward.reduce(self, unit, grads);
+        }
+
+        let module = self.tracked(&self.first, 0, &mut gathering);
+        let root = |_| seed.and_then(|seed| seeded(first(&module), seed));
+        let (grads, _) = self.gradients::<D, _>(&module, None, root);
+        drop(module);
+        backward.reduce(self, 0, grads);
+        backward.finish(self);
+        loss.unwrap_or_else(|| {
+            let device = self.communicator.device();
+            from_rocm(ok(one_value(&device, 0.0, DType::F32)))
+        })
+    }
+
+    /// Computes the model without gradients, and returns what `last` returns.
+    pub fn evaluate<const D: usize, T>(
+        &self,
+        first: impl Fn(&F) -> Tensor<D>,
+        block: impl Fn(usize, &M, Tensor<D>) -> Tensor<D>,
+        last: impl FnOnce(&L, Tensor<D>) -> T,
+    ) -> T {
+        let _op = trace::op("nn_sharded_model_evaluate", || "");
+        let mut gathering = ok(self.units.gather(0));
+        let mut x = None;
+        for unit in 0..self.end() {
+            let params = ok(self.units.join(gathering));
+            gathering = ok(self.units.gather(unit + 1));
+            x = Some(self.untracked(unit, params, x, &first, &block));
+        }
+        let module = filled::<L>(&self.last, ok(self.units.join(gathering)), false);
+        match x {
+            Some(x) => last(&module, x),
+            None => refuse("ShardedModel::evaluate", "a first part", "none"),
+        }
+    }
+
+    /// The first part with all its parameters, in the dtype of the computation.
+    pub fn whole_first(&self) -> F {
+        filled::<F>(&self.first, ok(self.units.gather(0).and_then(|all| self.units.join(all))), true)
+    }
+
+    /// A block with all its parameters, in the dtype of the computation.
+    ///
+    /// # Panics
+    /// With `Invalid` if there is no such block.
+    pub fn whole_block(&self, index: usize) -> M {
+        let Some(block) = self.blocks.get(index) else {
+            let expected = format!("one of {} blocks", self.blocks.len());
+            refuse("ShardedModel::whole_block", expected, index.to_string())
+        };
+        filled::<M>(block, ok(self.units.gather(index + 1).and_then(|all| self.units.join(all))), true)
+    }
+
+    /// The last part with all its parameters, in the dtype of the computation.
+    pub fn whole_last(&self) -> L {
+        let params = self.units.gather(self.end()).and_then(|all| self.units.join(all));
+        filled::<L>(&self.last, ok(params), true)
+    }
+
+    /// Writes the parameters and the optimizer's state into a new folder, in the format of
+    /// [`ShardedOptimizer::save`](super::ShardedOptimizer::save): any number of ranks can read it,
+    /// and so can a `ShardedOptimizer` whose module has the units' parameters in their order. Each
+    /// rank reads its part to the host as a whole.
+    ///
+    /// # Errors
+    /// As [`ShardedOptimizer::save`](super::ShardedOptimizer::save).
+    pub fn save(&self, folder: impl AsRef<Path>) -> Result<(), RocmError> {
+        self.units.save(folder.as_ref(), self.config.optimizer.rule(0.0))
+    }
+
+    /// Takes the parameters and the optimizer's state that [`save`](Self::save) wrote, with any
+    /// number of ranks, or [`ShardedOptimizer::save`](super::ShardedOptimizer::save).
+    ///
+    /// # Errors
+    /// As [`ShardedOptimizer::load`](super::ShardedOptimizer::load).
+    pub fn load(&mut self, folder: impl AsRef<Path>) -> Result<(), RocmError> {
+        self.units.load(folder.as_ref(), self.config.optimizer.rule(0.0))
+    }
+
+    /// The forward pass up to the last part. Returns the blocks' inputs and the last part's, and
+    /// the last part's parameters, which are being gathered.
+    fn forward<const D: usize>(
+        &self,
+        idle: bool,
+        first: &impl Fn(&F) -> Tensor<D>,
+        block: &impl Fn(usize, &M, Tensor<D>) -> Tensor<D>,
+    ) -> (Vec<Tensor<D>>, Option<Gathering>) {
+        let mut gathering = ok(self.units.gather(0));
+        let mut inputs = Vec::with_capacity(self.end());
+        for unit in 0..self.end() {
+            let params = ok(self.units.join(gathering));
+            // Before this unit's ops are enqueued, so that it runs beside them.
+            gathering = ok(self.units.gather(unit + 1));
+            if !idle {
+                inputs.push(self.untracked(unit, params, inputs.last().cloned(), first, block));
+            }
+        }
+        (inputs, Some(gathering))
+    }
+
+    /// The output of a unit that is not the last one.
+    fn untracked<const D: usize>(
+        &self,
+        unit: usize,
+        params: Vec<Option<RocmTensor>>,
+        input: Option<Tensor<D>>,
+        first: &impl Fn(&F) -> Tensor<D>,
+        block: &impl Fn(usize, &M, Tensor<D>) -> Tensor<D>,
+    ) -> Tensor<D> {
+        let output = match (unit.checked_sub(1), input) {
+            (Some(index), Some(input)) => {
+                let module = filled::<M>(&self.blocks[index], params, false);
+                block(index, &module, input)
+            }
+            _ => first(&filled::<F>(&self.first, params, false)),
+        };
+        output.detach()
+    }
+
+    /// The unit's module with the gathered parameters. Starts to gather those of the unit before
+    /// it.
+    fn tracked<N: Module>(&self, module: &N, unit: usize, gathering: &mut Option<Gathering>) -> N {
+        let params = gathering.take().map(|gathering| ok(self.units.join(gathering)));
+        *gathering = unit.checked_sub(1).map(|before| ok(self.units.gather(before)));
+        filled::<N>(module, params.unwrap_or_default(), true)
+    }
+
+    /// The gradients of a unit's parameters and of its input. `root` computes from the input what
+    /// is differentiated.
+    fn gradients<const D: usize, N: Module>(
+        &self,
+        module: &N,
+        input: Option<Tensor<D>>,
+        root: impl FnOnce(Option<Tensor<D>>) -> Option<Tensor<1>>,
+    ) -> (Vec<Option<RocmTensor>>, Option<Tensor<D>>) {
+        let input = input.map(Tensor::require_grad);
+        let root = root(input.clone());
+        let grads = root.filter(Tensor::is_tracked).map(|root| root.backward());
+        let Some(mut grads) = grads else { return (Vec::new(), None) };
+        let by_input = input.and_then(|input| input.grad_remove(&mut grads));
+        let mut take = Take::new(GradientsParams::from_grads(grads, module));
+        module.visit(&mut take);
+        (take.tensors, by_input)
+    }
+}
+
+/// What a backward pass has to do with the gradients.
+struct Backward {
+    weight: Option<f64>,
+    lr: f64,
+    /// The gradients of the unit before, until this unit's pass is enqueued, so that they are
+    /// reduced beside it.
+    scattering: Option<Scattering>,
+    /// The gradients of earlier units, if they are clipped by the norm of all.
+    kept: Vec<Parts>,
+}
+
+impl Backward {
+    fn reduce<F, M, L>(
+        &mut self,
+        model: &mut ShardedModel<F, M, L>,
+        unit: usize,
+        grads: Vec<Option<RocmTensor>>,
+    ) {
+        let scattering = ok(model.units.reduce(unit, grads, self.weight));
+        if let Some(before) = self.scattering.replace(scattering) {
+            self.take(model, before);
+        }
+    }
+
+    fn take<F, M, L>(&mut self, model: &mut ShardedModel<F, M, L>, of: Scattering) {
+        self.kept.push(ok(model.units.scattered(of)));
+        if model.config.most.is_none() {
+            self.update(model);
+        }
+    }
+
+    fn update<F, M, L>(&mut self, model: &mut ShardedModel<F, M, L>) {
+        let ShardedModelConfig { optimizer, most, .. } = &model.config;
+        let update = Update { rule: optimizer.rule(self.lr), clip: model.clip, most: *most };
+        ok(model.units.update(std::mem::take(&mut self.kept), update));
+    }
+
+    fn finish<F, M, L>(&mut self, model: &mut ShardedModel<F, M, L>) {
+        if let Some(last) = self.scattering.take() {
+            self.take(model, last);
+        }
+        if model.config.most.is_some() {
+            self.update(model);
+        }
+    }
+}
+
+/// A model that is being built.
+struct Build<'a> {
+    ranks: &'a DataParallel,
+    units: Units,
+    /// How many parameters stay whole.
+    whole: usize,
+}
+
+impl Build<'_> {
+    /// Keeps this rank's part of the module's parameters. Returns the module with placeholders.
+    fn unit<N: Module>(&mut self, module: N, dtype: Option<FloatDType>) -> Result<N, RocmError> {
+        let module = self.ranks.broadcast(module);
+        let mut take = Take::new(GradientsParams::new());
+        module.visit(&mut take);
+        let kept = |param: &RocmTensor| dtype.map_or_else(|| param.dtype(), DType::from);
+        let dtypes: Vec<DType> = take.params.iter().map(kept).collect();
+        self.units.add(&take.params, &dtypes)?;
+        let mut hollow = Hollow { dtypes: take.ids.into_iter().zip(dtypes).collect(), whole: 0 };
+        let module = module.map(&mut hollow);
+        self.whole += hollow.whole;
+        Ok(module)
+    }
+}
+
+/// Puts placeholders in place of parameters: they have the shapes, and memory for one element.
+struct Hollow {
+    dtypes: HashMap<ParamId, DType>,
+    /// How many other parameters there are.
+    whole: usize,
+}
+
+impl ModuleMapper for Hollow {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, tensor, mapper) = param.consume();
+        let tensor = match self.dtypes.get(&id) {
+            Some(dtype) if tensor.shape().num_elements() > 0 => {
+                let zero = Tensor::<D>::zeros([1; D], &tensor.device().inner()).cast(*dtype);
+                in_place_of(&tensor, zero.expand(tensor.dims()))
+            }
+            Some(_) => tensor,
+            None => {
+                self.whole += 1;
+                tensor
+            }
+        };
+        Param::from_mapped_value(id, tensor, mapper)
+    }
+}
+
+/// The module with these parameters in place of its placeholders.
+fn filled<N: Module>(module: &N, params: Vec<Option<RocmTensor>>, tracked: bool) -> N {
+    let mut take = Take::new(GradientsParams::new());
+    module.visit(&mut take);
+    let params = take.ids.into_iter().zip(params).filter_map(|(id, param)| Some((id, param?)));
+    module.clone().map(&mut Fill { params: params.collect(), tracked })
+}
+
+struct Fill {
+    params: HashMap<ParamId, RocmTensor>,
+    tracked: bool,
+}
+
+impl ModuleMapper for Fill {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, tensor, mapper) = param.consume();
+        let tensor = match self.params.get(&id) {
+            Some(new) => in_place_of(&tensor, from_rocm(new.clone())).set_require_grad(self.tracked),
+            None => tensor,
+        };
+        Param::from_mapped_value(id, tensor, mapper)
+    }
+}
+
+/// A root of a backward pass in which `output` gets this gradient.
+fn seeded<const D: usize>(output: Tensor<D>, grad: Tensor<D>) -> Option<Tensor<1>> {
+    let route = Route::of("ShardedModel", &output)?;
+    if grad.dims() != output.dims() || grad.dtype() != output.dtype() {
+        let text = |dims: [usize; D], dtype: DType| format!("{dims:?} of {}", dtype.name());
+        let (expected, found) = (text(grad.dims(), grad.dtype()), text(output.dims(), output.dtype()));
+        refuse("ShardedModel::step", format!("an output as in the forward pass: {expected}"), found);
+    }
+    Some(wrap(route.apply(Seed(rocm(grad)), [primitive(output)]).0))
+}
+
+fn ok<T>(result: Result<T, RocmError>) -> T {
+    result.unwrap_or_else(|error| raise(error))
+}
