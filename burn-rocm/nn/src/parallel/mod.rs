@@ -63,7 +63,6 @@ mod batch_norm;
 mod blocks;
 mod linear;
 mod optimizer;
-mod sharded;
 mod share;
 
 use std::collections::{HashMap, HashSet};
