@@ -51,7 +51,11 @@ for root in "${roots[@]}"; do
     echo "device-info says all of it"
 
     # Without a GPU RCCL answers, and makes no rank. RCCL 2.27 crashes where /proc is missing.
-    if [ -e "$root/usr/lib/x86_64-linux-gnu/librccl.so.1" ]; then
+    if [ ! -e "$root/usr/lib/x86_64-linux-gnu/librccl.so.1" ]; then
+        echo "no RCCL here"
+    elif ! unshare --mount mount --bind /proc "$root/proc" 2>/dev/null; then
+        echo "RCCL is not asked for ranks, because /proc can't be mounted in $root"
+    else
         # shellcheck disable=SC2016 # for the shell in the namespace
         inside unshare --mount bash -c 'mount --bind /proc "$1/proc" && exec timeout 60 "$0" "$1" /opt/burn-rocm/rccl' \
             "$chroot" "$root" >"$said/rccl" || { cat "$said/rccl" >&2; fail "RCCL failed, or hung for a minute"; }
