@@ -4,9 +4,8 @@
 #   tests/virtual-gpu/rccl.sh ROOT [FILTER...]       ROOT is what tests/rocm/root.sh made
 #
 # RCCL asks the kernel for more than the HSA runtime, which the virtual GPU replaces: which GPUs there are, and how they
-# are connected (/sys/class/kfd). A folder of files answers that, in a namespace of this script's. Two settings keep
-# RCCL off what the virtual GPU lacks: memory that processes share (hipIpcGetMemHandle, NCCL_P2P_DISABLE=1), and stores
-# of 8 bytes that no other GPU sees half of (the protocols LL and LL128, NCCL_PROTO=Simple).
+# are connected (/sys/class/kfd). A folder of files answers that, in a namespace of this script's. The virtual GPU has
+# no memory that processes share (hipIpcGetMemHandle), so RCCL copies through the host's memory (NCCL_P2P_DISABLE=1).
 #
 # A rank takes 10 s and more to join, so tests with a timeout of 5 s fail: some of ranks and processes that die or never
 # call. docs/decisions/052-rccl-without-a-gpu.md has what passed.
@@ -66,6 +65,6 @@ exec unshare --mount bash -euc '
     topology "$root/sys/class/kfd/kfd/topology/nodes"
     exec "$@"
 ' topology env -i HOME=/opt/burn-rocm PATH="$PATH:/usr/sbin" LD_LIBRARY_PATH=/opt/virtual-gpu \
-    NCCL_P2P_DISABLE=1 NCCL_PROTO=Simple NCCL_IGNORE_CPU_AFFINITY=1 NCCL_SOCKET_IFNAME=lo NCCL_RAS_ENABLE=0 \
+    NCCL_P2P_DISABLE=1 NCCL_IGNORE_CPU_AFFINITY=1 NCCL_SOCKET_IFNAME=lo NCCL_RAS_ENABLE=0 \
     BURN_ROCM_PROVIDER=rocm VIRTUAL_GPU_DEVICES="$devices" "${variables[@]}" \
     timeout "${LIMIT:-1800}" chroot "$root" /opt/burn-rocm/collectives --test-threads=1 "$@"
