@@ -11,22 +11,22 @@ cd "$(dirname "$(realpath "$0")")/../.."
 
 said=$(mktemp -d)
 trap 'rm -rf "$said"' EXIT
-# LOADER and DEVICE_INFO name the programs where they are built already.
-loader=${LOADER:-} info=${DEVICE_INFO:-}
-if [ -z "$loader" ] || [ -z "$info" ]; then
+# LOADER, DEVICE_INFO and RCCL name the programs where they are built already.
+loader=${LOADER:-} info=${DEVICE_INFO:-} rccl=${RCCL:-}
+if [ -z "$loader" ] || [ -z "$info" ] || [ -z "$rccl" ]; then
     # Built together, so that the kernels have one set of features. CARGO_FLAGS may name another profile.
     # shellcheck disable=SC2086 # none or some words
-    cargo ${CARGO_FLAGS:-} build --release -p burn-rocm-tests -p burn-rocm-examples --bin loader \
-        --example device-info --message-format json >"$said/built"
+    cargo ${CARGO_FLAGS:-} build --release -p burn-rocm-tests -p burn-rocm-examples -p hip --bin loader \
+        --example device-info --example rccl --message-format json >"$said/built"
     built() { sed -n 's|.*"executable":"\([^"]*/'"$1"'\)".*|\1|p' "$said/built" | tail -1; }
-    loader=$(built loader) info=$(built device-info)
+    loader=$(built loader) info=$(built device-info) rccl=$(built rccl)
 fi
 
 for root in "${roots[@]}"; do
     version=$(sed -n 's/^#define HIP_VERSION_MAJOR *//p; s/^#define HIP_VERSION_MINOR *//p' \
         "$root/usr/include/hip/hip_version.h" | paste -sd.)
     echo "== ROCm $version: $root"
-    install -D -t "$root/opt/burn-rocm" "$loader" "$info"
+    install -D -t "$root/opt/burn-rocm" "$loader" "$info" "$rccl"
     # Prints a program's standard output and keeps its standard error.
     inside() { env -i HOME=/opt/burn-rocm "$@" 2>"$said/errors"; }
     chroot=$(PATH=$PATH:/usr/sbin command -v chroot)
@@ -49,6 +49,19 @@ for root in "${roots[@]}"; do
         grep -qF "$expected" "$said/info" || { cat "$said/info" >&2; fail "device-info does not say: $expected"; }
     done
     echo "device-info says all of it"
+
+    # Without a GPU RCCL answers, and makes no rank. RCCL 2.27 crashes where /proc is missing.
+    if [ ! -e "$root/usr/lib/x86_64-linux-gnu/librccl.so.1" ]; then
+        echo "no RCCL here"
+    elif ! unshare --mount mount --bind /proc "$root/proc" 2>/dev/null; then
+        echo "RCCL is not asked for ranks, because /proc can't be mounted in $root"
+    else
+        # shellcheck disable=SC2016 # for the shell in the namespace
+        inside unshare --mount bash -c 'mount --bind /proc "$1/proc" && exec timeout 60 "$0" "$1" /opt/burn-rocm/rccl' \
+            "$chroot" "$root" >"$said/rccl" || { cat "$said/rccl" >&2; fail "RCCL failed, or hung for a minute"; }
+        sed 's/^/RCCL: /' "$said/rccl"
+        grep -q '^ncclCommInitRank of 2: ncclUnhandledCudaError' "$said/rccl" || fail "another error was expected"
+    fi
 
     # AMD's layouts, imitated by links to this root's libraries: the sonames alone, without development links. Each
     # library is loaded from the layout, and none from Debian's folder.

@@ -138,7 +138,7 @@ impl ModuleDisplay for MultiHeadAttention {
 /// The input of [`MultiHeadAttention`].
 #[derive(Debug, Clone)]
 pub struct MhaInput {
-    query: Tensor<3>,
+    pub(crate) query: Tensor<3>,
     key: Tensor<3>,
     value: Tensor<3>,
     /// Whether query, key and value are the same tensor.
@@ -230,6 +230,17 @@ impl MhaInput {
     /// - key, value: `[batch, keys, d_model]` or `[1, keys, d_model]`
     pub fn new(query: Tensor<3>, key: Tensor<3>, value: Tensor<3>) -> Self {
         Self { query, key, value, alike: false, masks: Masks { pad: None, attn: None } }
+    }
+
+    /// The same input with other tensors, which `change` makes of the old ones. It is called once
+    /// for self-attention.
+    pub(crate) fn map(self, change: impl Fn(Tensor<3>) -> Tensor<3>) -> Self {
+        let query = change(self.query);
+        let (key, value) = match self.alike {
+            true => (query.clone(), query.clone()),
+            false => (change(self.key), change(self.value)),
+        };
+        Self { query, key, value, ..self }
     }
 
     /// Hides the keys where `mask_pad` `[batch, keys]` is true. Either axis may have size 1.

@@ -46,13 +46,22 @@
 //!   infinite or NaN on all of them, so all skip the step and lower the scale.
 //! - **Sharded optimizers.** With [`ShardedOptimizer`] each rank keeps a part of the optimizer's state
 //!   and of the averaged gradients. With [`ShardedModel`] it keeps a part of the parameters, too.
-//! - **Running statistics** of batch norms stay those of each rank's own samples.
+//! - **Batch norms** have the statistics of each rank's own samples, unless the module is a
+//!   [`SyncBatchNorm`].
+//! - **Weights divided among ranks.** [`ColumnLinear`] and [`RowLinear`] are a pair of linear
+//!   layers of which each rank has a part. [`ParallelFeedForward`] and [`ParallelAttention`] are
+//!   blocks made of such pairs. Their ranks are a group of their own, other than the group of
+//!   `DataParallel`. All else must be the same on these ranks: seed the devices alike if a dropout
+//!   is outside the pair. [`clip_global_norm`] and `GradScaler` see one rank's part only.
 //! - **A failed rank.** If a rank panics, drop its communicator or let the process end: the other
 //!   ranks then get an error within `BURN_ROCM_COLLECTIVE_TIMEOUT`.
 
 #[path = "../../../../burn-rocm/nn/src/parallel/share.rs"]
 mod share;
 
+mod batch_norm;
+mod blocks;
+mod linear;
 mod model;
 mod optimizer;
 
@@ -69,6 +78,9 @@ use crate::amp::in_place_of;
 use crate::fuse::{from_rocm, rocm};
 pub use crate::ops::parallel::Overlap;
 use crate::ops::parallel::{Buckets, Entry};
+pub use batch_norm::SyncBatchNorm;
+pub use blocks::{ParallelAttention, ParallelFeedForward};
+pub use linear::{ColumnLinear, RowLinear};
 pub use model::{ShardedModel, ShardedModelConfig};
 pub use optimizer::ShardedOptimizer;
 pub use share::{Part, Shards, Share};

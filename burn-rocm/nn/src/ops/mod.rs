@@ -11,6 +11,7 @@ pub(crate) mod norm;
 pub(crate) mod parallel;
 pub(crate) mod pool;
 pub(crate) mod quant;
+pub(crate) mod ranks;
 pub(crate) mod recorded;
 pub(crate) mod sharded;
 pub(crate) mod units;

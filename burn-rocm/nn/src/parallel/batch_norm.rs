@@ -4,12 +4,11 @@ use burn::module::{Module, Param, RunningState};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
-use burn_rocm::fused::{self, BatchStatistics};
-use burn_rocm::{Communicator, ReduceOp, RocmError, RocmTensor, graph};
+use burn_rocm::{Communicator, graph};
 
 use crate::BatchNorm;
 use crate::fuse::{Route, primitive, refuse, wrap};
-use crate::ops::{Applied, Gradients, Kept, Op};
+use crate::ops::ranks::SyncBatchNormTrain;
 
 /// A [`BatchNorm`] that in training normalises with the mean and the variance of all ranks'
 /// samples. In a [`BatchNorm`], a rank has the statistics of its own samples only, which are poor
@@ -94,91 +93,5 @@ impl<B: Backend> SyncBatchNorm<B> {
             momentum: self.momentum,
             epsilon: self.epsilon,
         }
-    }
-}
-
-/// The inputs are x, gamma, beta, running mean and running variance. Saves the whole batch's
-/// statistics and the new running statistics.
-#[derive(Debug)]
-struct SyncBatchNormTrain {
-    momentum: f64,
-    epsilon: f64,
-    ranks: Communicator,
-    /// Whether the running statistics are written where they are.
-    in_place: bool,
-}
-
-impl Op<5> for SyncBatchNormTrain {
-    fn names(&self) -> [&'static str; 2] {
-        ["nn_sync_batch_norm", "nn_sync_batch_norm_backward"]
-    }
-
-    fn reads(&self) -> [bool; 5] {
-        [true, true, false, false, false]
-    }
-
-    fn forward(&self, inputs: [RocmTensor; 5]) -> Result<Applied, RocmError> {
-        // Otherwise the other ranks wait for this one.
-        self.normalise(inputs).inspect_err(|_| self.ranks.abort())
-    }
-
-    fn backward(&self, grad: RocmTensor, kept: Kept<5>, _: [bool; 5]) -> Gradients<5> {
-        self.gradients(grad, kept).inspect_err(|_| self.ranks.abort())
-    }
-}
-
-impl SyncBatchNormTrain {
-    fn normalise(&self, [x, gamma, beta, mean, variance]: [RocmTensor; 5]) -> Result<Applied, RocmError> {
-        let elements = match x.dims() {
-            [_, 0, ..] | [] | [_] => 0,
-            dims => x.len() / dims[1],
-        };
-        if elements == 0 {
-            return Err(RocmError::Invalid {
-                op: "SyncBatchNorm",
-                expected:
-                    "[batch_size, channels, ..] with at least one element of each channel on every rank"
-                        .into(),
-                found: format!("{:?}", x.dims()),
-            });
-        }
-        let running = [mean.clone(), variance.clone()];
-        let own = fused::batch_norm_train(
-            x.clone(),
-            gamma.clone(),
-            beta.clone(),
-            running,
-            self.momentum,
-            self.epsilon,
-        )?;
-        let part = fused::batch_part(own.statistics, elements)?;
-        let parts = self.ranks.all_gather(part)?.join()?;
-        let of = fused::batch_of_parts(parts, self.epsilon)?;
-        let moments = of.mean_and_variance()?;
-        let output = fused::batch_norm_infer(x, gamma, beta, moments.clone(), self.epsilon)?;
-        let [new_mean, new_variance] = moments;
-        let new_mean = fused::running_after(mean.clone(), new_mean, self.momentum)?;
-        let new_variance = fused::running_after(variance.clone(), new_variance, self.momentum)?;
-        let mut saved = vec![of.normal, of.moments, of.count];
-        if self.in_place {
-            // Where the next replay finds them.
-            graph::write(&mean, new_mean)?;
-            graph::write(&variance, new_variance)?;
-            saved.extend([mean, variance]);
-        } else {
-            saved.extend([new_mean, new_variance]);
-        }
-        Ok((output, saved))
-    }
-
-    fn gradients(&self, grad: RocmTensor, mut kept: Kept<5>) -> Gradients<5> {
-        let [x, gamma] = kept.first();
-        let [normal, moments, count, _, _] = kept.saved.try_into().expect("five are saved");
-        let of = BatchStatistics { normal, moments, count };
-        let part = fused::part_gradients(x.clone(), gamma.clone(), &of, grad, self.epsilon)?;
-        let all = self.ranks.all_reduce(ReduceOp::Sum, part.weighted.clone())?.join()?;
-        let [by_gamma, by_beta] = part.by_parameters(&gamma)?;
-        let by_x = fused::gradient_of_parts(x, gamma, &of, part, all, self.epsilon)?;
-        Ok([Some(by_x), Some(by_gamma), Some(by_beta), None, None])
     }
 }

@@ -9,9 +9,9 @@ use burn::tensor::backend::Backend;
 use burn_rocm::Communicator;
 
 use super::linear::{biased, own, part, route};
-use super::sharded::{Same, Sum};
 use crate::attention::{MhaInput, MhaOutput, MultiHeadAttention};
 use crate::fuse::refuse;
+use crate::ops::ranks::{Same, Sum};
 use crate::transformer::PositionWiseFeedForward;
 
 /// A [`PositionWiseFeedForward`] of which each rank has some of the `d_ff` features: columns of the

@@ -8,8 +8,8 @@ use burn::tensor::backend::Backend;
 use burn::tensor::module::linear;
 use burn_rocm::Communicator;
 
-use super::sharded::{Same, Sum};
 use crate::fuse::{Route, refuse};
+use crate::ops::ranks::{Same, Sum};
 
 /// A linear layer of which each rank has some columns of the weight: it computes some features of
 /// the output.

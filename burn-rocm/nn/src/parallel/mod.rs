@@ -64,7 +64,6 @@ mod blocks;
 mod linear;
 mod model;
 mod optimizer;
-mod sharded;
 mod share;
 
 use std::collections::{HashMap, HashSet};

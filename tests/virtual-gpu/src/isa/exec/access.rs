@@ -38,6 +38,16 @@ impl<const N: usize> Access for Dwords<N> {
             v[1].0[lane] = (x >> 32) as u32;
             return;
         }
+        if N == 4 {
+            // Each half is whole, as on a GPU: RCCL's protocol LL writes data and a flag in 8 bytes.
+            for (half, v) in v.chunks_exact_mut(2).take(2).enumerate() {
+                // SAFETY: the caller guarantees 16 bytes.
+                let x = unsafe { at.cast::<u64>().add(half).read_unaligned() };
+                v[0].0[lane] = x as u32;
+                v[1].0[lane] = (x >> 32) as u32;
+            }
+            return;
+        }
         // SAFETY: the caller guarantees `4 * N` bytes.
         let x = unsafe { at.cast::<[u32; N]>().read_unaligned() };
         for (reg, x) in v.iter_mut().zip(x) {
@@ -51,6 +61,14 @@ impl<const N: usize> Access for Dwords<N> {
             let x = u64::from(v[0].0[lane]) | u64::from(v[1].0[lane]) << 32;
             // SAFETY: the caller guarantees 8 bytes.
             unsafe { at.cast::<u64>().write_unaligned(x) };
+            return;
+        }
+        if N == 4 {
+            for (half, v) in v.chunks_exact(2).take(2).enumerate() {
+                let x = u64::from(v[0].0[lane]) | u64::from(v[1].0[lane]) << 32;
+                // SAFETY: the caller guarantees 16 bytes.
+                unsafe { at.cast::<u64>().add(half).write_unaligned(x) };
+            }
             return;
         }
         let mut x = [0u32; N];
