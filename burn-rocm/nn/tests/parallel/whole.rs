@@ -2,12 +2,14 @@
 //! streams of the CPU device run late here, as in `overlap.rs`.
 
 use burn::optim::Optimizer;
+use burn::tensor::Distribution;
 use burn_rocm::profile;
 use burn_rocm::profile::WorkKind;
 use burn_rocm::trace::counting;
 use burn_rocm_nn::attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig};
 use burn_rocm_nn::optim::AdamConfig;
 use burn_rocm_nn::parallel::{Overlap, Share};
+use burn_rocm_nn::transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput};
 
 use crate::*;
 
@@ -222,6 +224,35 @@ fn large_gradients_have_the_bits_of_packed_ones() {
                 }
             }
         }
+    }
+}
+
+/// A transformer's first norm gets its gradient last of all, though its module lists it behind the
+/// layer's weights. Only the last bucket waits for it.
+#[test]
+fn the_first_norm_of_a_transformer_holds_up_no_weights() {
+    const TEST: &str = "whole::the_first_norm_of_a_transformer_holds_up_no_weights";
+    let Some(count) = devices_with(TEST, &LATE) else { return };
+    let overlaps = on_ranks(count, |ranks| {
+        let mut ranks = ranks.with_bucket_bytes(BUCKET).with_overlap(true);
+        let device = ranks.communicator().device();
+        let config = TransformerEncoderConfig::new(WIDTH, 80, 4, 4).with_dropout(0.0).with_norm_first(true);
+        let net: TransformerEncoder<B> = config.init(&device);
+        // Every rank has the parameters of the first.
+        let net = ranks.broadcast::<B, _>(net);
+        let mut step = || {
+            let input = Tensor::<B, 3>::random([2, 5, WIDTH], Distribution::Default, &device);
+            let loss = net.forward(TransformerEncoderInput::new(input)).powi_scalar(2).mean();
+            let grads = ranks.backward(&net, Some(loss));
+            drop(ranks.reduce(&net, grads, Share::EVEN));
+            ranks.last_overlap()
+        };
+        [step(), step(), step()]
+    });
+    for [first, _, last] in overlaps {
+        assert_eq!(first.beside, first.buckets, "{first:?}");
+        assert!(last.buckets > 4, "{last:?}");
+        assert_eq!((last.beside, last.before_end), (last.buckets, last.buckets - 1));
     }
 }
 
