@@ -205,9 +205,12 @@ mod tests {
     #[test]
     fn half_a_bucket_is_divided() {
         let convolution = |from: usize, to: usize| 2 * 9 * from * to;
-        let stage = |from, to| [convolution(from, to), convolution(to, to), 4 * to, convolution(to, to)];
-        let sizes_of = [stage(64, 64), stage(64, 128), stage(128, 256), stage(256, 512), stage(512, 512)];
-        let entries = entries(DType::BF16, &sizes_of.concat());
+        let stage = |from: usize, to: usize| {
+            let same = convolution(to, to);
+            [convolution(from, to), same, 4 * to, 2 * from * to, same, same]
+        };
+        let stages = [stage(64, 64), stage(64, 128), stage(128, 256), stage(256, 512)];
+        let entries = entries(DType::BF16, &stages.concat());
         let total: usize = entries.iter().map(Entry::bytes).sum();
         assert!(total < 25 * MIB && total > 25 * MIB / 2, "{total}");
         let plan = plan(&entries, 25 * MIB);
