@@ -4,16 +4,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use hip::rendezvous::Rendezvous;
-use hip::{Error, Kernel, Part, ReduceOp, Stream, UniqueId, Work};
+use hip::{Behind, Error, Group, Kernel, Part, ReduceOp, Stream, UniqueId, Work};
 
 use crate::device::RocmDevice;
 use crate::error::invalid;
 use crate::meeting::Meeting;
 use crate::ops::copy::{may_be_written, packed};
 use crate::ops::launch::Beside;
-use crate::ops::pack::PackBeside;
+use crate::ops::pack::Fill;
 use crate::pass::PassPoints;
-use crate::tensor::RocmTensor;
+use crate::tensor::{RocmTensor, one_device, one_dtype};
 
 /// One rank of a group of devices, whose tensors the calls below combine. Clones are the same rank.
 ///
@@ -125,52 +125,109 @@ impl Communicator {
         Ok(Pending { output, work })
     }
 
-    /// Joins the parts' elements, as [`pack`](crate::fused::pack) does, multiplies them by `factor`,
-    /// and reduces them: on this rank's own stream, beside the ops of a pass that came after the
-    /// last use of the parts.
-    ///
-    /// The result is the reserved tensor of the pass with this index. Returns `None` and does
-    /// nothing if that can't be done beside the pass.
-    ///
-    /// Nobody may write the parts before the result is joined. Parts that are views of `constants`
-    /// may have been used by others meanwhile, but nobody may have written them since the pass
-    /// began.
+    /// As [`all_reduce`](Self::all_reduce) for each of several tensors, by one call of the library.
+    /// Overwrites their memory, also if something else holds it. The results are these tensors.
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce); `Invalid` for parts of several dtypes or devices, an index
-    /// without a reserved tensor, or one that is not as long as the parts are together.
+    /// As [`all_reduce`](Self::all_reduce); `Invalid` for no tensors, a tensor that is not contiguous,
+    /// or read-only memory.
+    pub fn all_reduce_into(&self, op: ReduceOp, tensors: Vec<RocmTensor>) -> Result<PendingAll, Error> {
+        const OP: &str = "all_reduce_into";
+        let mut group = Group::new();
+        for tensor in &tensors {
+            if !tensor.is_contiguous() {
+                return invalid(OP, "contiguous elements", format!("{:?}", tensor.layout()));
+            }
+            self.is_own(tensor)?;
+            may_be_written(OP, tensor)?;
+            let part = part(tensor)?;
+            group.all_reduce(&self.own, op, tensor.kernel_type()?, tensor.len(), part, part)?;
+        }
+        if tensors.is_empty() {
+            return invalid(OP, "at least one tensor", "none");
+        }
+        Ok(PendingAll { work: group.start()?, outputs: tensors })
+    }
+
+    /// Packs what is to be packed, multiplies all by `factor`, and reduces it by one call of the
+    /// library: on this rank's own stream, beside the ops of a pass that came after `behind`.
+    ///
+    /// Returns `None` and does nothing if that can't be done beside the pass.
+    ///
+    /// Nobody may use the tensors before the result is joined, except to read `constants`. Tensors that
+    /// are views of `constants` may have been used by others meanwhile, but nobody may have written
+    /// them since the pass began.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce); `Invalid` for no summands, for tensors of several dtypes
+    /// or devices, an index without a reserved tensor, or one that is not as long as the parts are
+    /// together.
     pub fn all_reduce_beside(
         &self,
-        (pass, index): (&PassPoints, usize),
+        (pass, behind): (&PassPoints, &Behind<'_>),
         op: ReduceOp,
-        parts: &[RocmTensor],
+        summands: &[Summand<'_>],
         constants: &[&RocmTensor],
         factor: Option<f64>,
-    ) -> Result<Option<Pending>, Error> {
-        let Some(into) = pass.reserved.get(index) else {
-            let expected = format!("one of {} reserved tensors", pass.reserved.len());
-            return invalid("all_reduce_beside", expected, index.to_string());
-        };
-        let Some(pack) = PackBeside::new(parts, into, factor)? else { return Ok(None) };
-        let is_fixed = |part: &&RocmTensor| constants.iter().any(|fixed| part.shares_buffer(fixed));
-        let (fixed, parts): (Vec<_>, Vec<_>) = parts.iter().partition(is_fixed);
-        let buffers = |parts: Vec<&RocmTensor>| -> Result<Vec<_>, Error> {
-            parts.into_iter().map(|part| part.shared_buffer().cloned()).collect()
+    ) -> Result<Option<PendingAll>, Error> {
+        const OP: &str = "all_reduce_beside";
+        let mut outputs = Vec::with_capacity(summands.len());
+        for summand in summands {
+            outputs.push(match *summand {
+                Summand::InPlace(tensor) => tensor.clone(),
+                Summand::Packed(_, index) => match pass.reserved.get(index) {
+                    Some(reserved) => reserved.clone(),
+                    None => {
+                        let expected = format!("one of {} reserved tensors", pass.reserved.len());
+                        return invalid(OP, expected, index.to_string());
+                    }
+                },
+            });
+        }
+        let all: Vec<&RocmTensor> = outputs.iter().collect();
+        let Some(first) = all.first() else { return invalid(OP, "at least one tensor", "none") };
+        self.is_own(first)?;
+        let ty = first.kernel_type()?;
+        one_device(OP, &all)?;
+        one_dtype(OP, &all)?;
+        let mut fills = Vec::new();
+        let mut used = Vec::new();
+        for (summand, output) in summands.iter().zip(&outputs) {
+            let fill = match *summand {
+                Summand::InPlace(tensor) => {
+                    used.push(tensor);
+                    Fill::in_place(output, factor)?
+                }
+                Summand::Packed(parts, _) => {
+                    used.extend(parts);
+                    Fill::packed(parts, output, factor)?
+                }
+            };
+            let Some(fill) = fill else { return Ok(None) };
+            fills.push(fill);
+        }
+        let is_fixed = |tensor: &&RocmTensor| constants.iter().any(|fixed| tensor.shares_buffer(fixed));
+        let (fixed, used): (Vec<_>, Vec<_>) = used.into_iter().partition(is_fixed);
+        let buffers = |tensors: Vec<&RocmTensor>| -> Result<Vec<_>, Error> {
+            tensors.into_iter().map(|tensor| tensor.shared_buffer().cloned()).collect()
         };
         let prepare = || {
-            let mut enqueue = pack.prepare()?;
-            Ok(move |stream: &Stream, kernels: &mut Vec<Arc<Kernel>>| enqueue(Beside { stream, kernels }))
+            let mut enqueue = fills.into_iter().map(Fill::prepare).collect::<Result<Vec<_>, _>>()?;
+            Ok(move |stream: &Stream, kernels: &mut Vec<Arc<Kernel>>| {
+                enqueue.iter_mut().try_for_each(|enqueue| enqueue(Beside { stream, kernels: &mut *kernels }))
+            })
         };
+        let parts = outputs.iter().map(|output| Ok((part(output)?, output.len())));
+        let parts = parts.collect::<Result<Vec<_>, Error>>()?;
         let work = self.own.all_reduce_beside(
-            &pass.points,
-            [&buffers(parts)?, &buffers(fixed)?],
+            behind,
+            [&buffers(used)?, &buffers(fixed)?],
             op,
-            into.kernel_type()?,
-            into.len(),
-            into.shared_buffer()?,
+            ty,
+            &parts,
             prepare,
         )?;
-        Ok(work.map(|work| Pending { output: into.clone(), work }))
+        Ok(work.map(|work| PendingAll { work, outputs: outputs.clone() }))
     }
 
     /// The tensor of rank `root`, on every rank. The other ranks' tensors give its shape and dtype.
@@ -273,11 +330,17 @@ impl Communicator {
 
     /// The tensor with its elements in order, on this rank's device.
     fn own(&self, tensor: RocmTensor) -> Result<RocmTensor, Error> {
-        if !Arc::ptr_eq(self.own.device(), tensor.hip_device()) {
-            let found = tensor.rocm_device().to_string();
-            return invalid("a collective", format!("a tensor of {}", self.device()), found);
-        }
+        self.is_own(&tensor)?;
         packed(tensor)
+    }
+
+    /// Refuses a tensor of another device.
+    fn is_own(&self, tensor: &RocmTensor) -> Result<(), Error> {
+        if Arc::ptr_eq(self.own.device(), tensor.hip_device()) {
+            return Ok(());
+        }
+        let found = tensor.rocm_device().to_string();
+        invalid("a collective", format!("a tensor of {}", self.device()), found)
     }
 }
 
@@ -290,6 +353,16 @@ impl core::fmt::Debug for Communicator {
 fn part(tensor: &RocmTensor) -> Result<Part<'_>, Error> {
     let offset = if tensor.is_empty() { 0 } else { tensor.layout().offset() };
     Ok(Part { buffer: tensor.shared_buffer()?, offset })
+}
+
+/// What [`Communicator::all_reduce_beside`] reduces.
+#[derive(Clone, Copy, Debug)]
+pub enum Summand<'a> {
+    /// This tensor, in its own memory. Nobody else may hold the memory.
+    InPlace(&'a RocmTensor),
+    /// The elements of these tensors one after the other, as [`pack`](crate::fused::pack) joins them,
+    /// in the pass's reserved tensor with this index.
+    Packed(&'a [RocmTensor], usize),
 }
 
 /// The result of a collective that may still run.
@@ -308,5 +381,24 @@ impl Pending {
         let Self { output, work } = self;
         work.join()?;
         Ok(output)
+    }
+}
+
+/// The results of several collectives that may still run.
+#[must_use = "the results are lost, and dropping waits for them"]
+pub struct PendingAll {
+    outputs: Vec<RocmTensor>,
+    work: Work,
+}
+
+impl PendingAll {
+    /// The results, in the order of the call. As [`Pending::join`].
+    ///
+    /// # Errors
+    /// As [`Pending::join`].
+    pub fn join(self) -> Result<Vec<RocmTensor>, Error> {
+        let Self { outputs, work } = self;
+        work.join()?;
+        Ok(outputs)
     }
 }

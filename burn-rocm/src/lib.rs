@@ -85,7 +85,7 @@ mod warm_up;
 
 pub use backend::{BoolElement, FloatElement, IntElement, Rocm};
 pub use burn_std::{bf16, f16};
-pub use communicator::{Communicator, Pending};
+pub use communicator::{Communicator, Pending, PendingAll, Summand};
 pub use device::{DeviceInfo, RocmDevice};
 #[doc(hidden)]
 pub use error::raise;
@@ -95,9 +95,9 @@ pub use hip::summary;
 pub use hip::summary::Summary as OptimizationSummary;
 pub use hip::trace;
 pub use hip::{
-    Apu, ApuAllocation, ApuMemory, CacheStats, ChannelsLast, CheckFinite, CodeCache, Config, Counters,
-    Error as RocmError, F16Alternative, FindMode, Finding, GemmFind, HipblasLt, MemoryBlock, MemoryBy,
-    MemoryEvent, MemoryHolder, MemoryKind, MemoryLabel, MemoryRecord, MemoryRow, MemorySnapshot,
+    Apu, ApuAllocation, ApuMemory, Behind, CacheStats, ChannelsLast, CheckFinite, CodeCache, Config,
+    Counters, Error as RocmError, F16Alternative, FindMode, Finding, GemmFind, HipblasLt, MemoryBlock,
+    MemoryBy, MemoryEvent, MemoryHolder, MemoryKind, MemoryLabel, MemoryRecord, MemoryRow, MemorySnapshot,
     MemorySummary, MemoryUse, PoolStats as MemoryStats, Preset, ProfileOutput, Provider, ProviderKind,
     ProviderReport, ReduceOp, Route, Severity, UniqueId, Versions, code_cache, doctor, is_available,
     memory_label, memory_track_ops, passed_over, provider, rendezvous, report_json, rocm_device_count,

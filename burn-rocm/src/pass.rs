@@ -1,7 +1,7 @@
 //! Passes over a model, for collectives that run beside them.
 
 use burn_std::DType;
-use hip::{Error, Points, trace};
+use hip::{Behind, Error, Points, trace};
 
 use crate::device::RocmDevice;
 use crate::tensor::RocmTensor;
@@ -74,7 +74,7 @@ pub struct PassPoints {
 }
 
 impl PassPoints {
-    /// The number of the pass's ops. Only the outermost count.
+    /// The number of the pass's ops. Of nested ones only the outermost counts.
     pub fn ops(&self) -> u32 {
         self.points.ops()
     }
@@ -84,14 +84,14 @@ impl PassPoints {
         self.points.count()
     }
 
-    /// The number of the pass's last op that used the memory of one of the tensors, from 1; 0 for
-    /// no tensors. `None` if one was not used in the pass, or if others may use it too.
+    /// The first point behind everything that used the memory of the tensors until now. `None` if one
+    /// was not used in the pass, or if others may use it too.
     ///
     /// # Errors
     /// The error of an op that was put off.
-    pub fn last_use(&self, tensors: &[RocmTensor]) -> Result<Option<u32>, Error> {
-        let buffers = tensors.iter().map(RocmTensor::shared_buffer).collect::<Result<Vec<_>, _>>()?;
-        Ok(self.points.last_use(buffers))
+    pub fn behind(&self, tensors: &[&RocmTensor]) -> Result<Option<Behind<'_>>, Error> {
+        let buffers = tensors.iter().map(|tensor| tensor.shared_buffer()).collect::<Result<Vec<_>, _>>()?;
+        Ok(self.points.behind(buffers))
     }
 
     /// The number of the op behind which the first point is that is behind the work of this op.

@@ -63,7 +63,7 @@ pub use device::context::Counters;
 pub use device::dry::Dry;
 pub use device::event::Event;
 pub use device::info::{DeviceInfo, MemorySpace};
-pub use device::pass::{Pass, Points};
+pub use device::pass::{Behind, Pass, Points};
 pub use device::report::report_json;
 pub use device::stream::{Priority, Stream};
 pub use device::survey::{ProviderReport, rocblas_serves, survey};

@@ -129,6 +129,16 @@ pub fn op_of(
     Op(asked && RUNNING.get().op.is_empty() && begin(watched, name, dtype(), &shapes))
 }
 
+/// Says that the running op goes on as a new op of a [`Pass`](crate::Pass). So what it has computed
+/// by now has an earlier last use than the rest, and the pass may have a point in between. Does nothing
+/// outside an op.
+#[inline]
+pub fn op_goes_on() {
+    if watched() & PASS != 0 && !RUNNING.get().op.is_empty() {
+        watch::op_begins();
+    }
+}
+
 /// Until the returned value is dropped, logs work under the name of an op that was put off, even
 /// inside another op.
 #[must_use = "the op ends where this is dropped"]

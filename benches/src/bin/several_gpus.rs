@@ -7,7 +7,8 @@
 //! The model: an all-reduce of `b` bytes takes `latency + b * 2 (n - 1) / n / bandwidth`, within a
 //! node or between nodes, whichever is longer, since the libraries pipeline the two. Between nodes
 //! each GPU sends its part of the node's bytes through its own network card. Gradients are reduced
-//! in the buckets of `burn_rocm_nn::parallel::DataParallel`, one after the other. Beside the
+//! in the buckets of `burn_rocm_nn::parallel::DataParallel`, one after the other, as they were when
+//! the steps below were measured: all gradients packed, and one bucket for up to 25 MiB. Beside the
 //! backward pass, a bucket begins when its share of the pass is over. The model leaves out what a
 //! collective takes from kernels that run beside it, and a host that is late.
 

@@ -1,7 +1,7 @@
 //! The linear layer and its gradients, each one matrix product over all leading axes. hipBLASLt
 //! computes the bias and its gradient with the product, if the settings ask for it (`lt.rs`).
 
-use hip::{Error as RocmError, Functor};
+use hip::{Error as RocmError, Functor, trace};
 
 use super::binary::binary;
 use super::lt::{self, Follows};
@@ -169,17 +169,19 @@ pub fn linear_backward(
     wanted: [bool; 3],
 ) -> Result<LinearGradients, RocmError> {
     let mut found = LinearGradients::default();
-    if wanted[0] {
-        found.x = Some(x_backward(weight, grad.clone())?);
-    }
     match [wanted[1], wanted[2]] {
         [true, true] => {
-            let [weight, bias] = weight_and_bias_backward(x, grad)?;
+            let [weight, bias] = weight_and_bias_backward(x, grad.clone())?;
             (found.weight, found.bias) = (Some(weight), Some(bias));
         }
-        [true, false] => found.weight = Some(weight_backward(x, grad)?),
-        [false, true] => found.bias = Some(bias_backward(grad)?),
+        [true, false] => found.weight = Some(weight_backward(x, grad.clone())?),
+        [false, true] => found.bias = Some(bias_backward(grad.clone())?),
         [false, false] => {}
+    }
+    if wanted[0] {
+        // Other devices' gradients can be added to the weight's while this one is computed.
+        trace::op_goes_on();
+        found.x = Some(x_backward(weight, grad)?);
     }
     Ok(found)
 }

@@ -1,10 +1,12 @@
 //! Many tensors in one, for collectives and for ops over all parameters.
 
+use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use burn_backend::TensorData;
 use burn_std::DType;
-use hip::{Functor, Template};
+use hip::{Buffer, Functor, Template};
 
 use super::binary::scalar;
 use super::cat::{Copies, fill};
@@ -15,6 +17,7 @@ use crate::arg::compute;
 use crate::device::RocmDevice;
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, float_type, one_device, one_dtype};
+use crate::waiting::enqueue_own;
 
 /// Joins the elements of the tensors, each in row-major order, into one tensor with one axis. One
 /// launch takes up to 55 tensors; tensors whose bytes or places are no multiples of 16 have their
@@ -70,21 +73,22 @@ pub fn flat(tensor: RocmTensor) -> hip::Result<RocmTensor> {
     reshape(tensor, &[elements])
 }
 
-/// [`pack`] into a tensor that exists, on another stream.
-pub(crate) struct PackBeside<'a> {
-    copies: Copies<'a>,
+/// Launches on another stream that fill a tensor which exists.
+pub(crate) struct Fill<'a> {
+    /// None of them if the tensor has its elements already.
+    copies: Option<Copies<'a>>,
     out: &'a RocmTensor,
     factor: Option<f64>,
 }
 
-impl<'a> PackBeside<'a> {
+impl<'a> Fill<'a> {
     /// Packs `tensors` into `out`, and multiplies its elements by the factor. `None` if a tensor's
     /// layout needs more than [`pack`]'s own kernel.
     ///
     /// # Errors
     /// `Invalid` for another dtype or device than that of `out`, or if `out` has not as many
     /// elements, in order; `Unsupported` for a factor of a dtype that is not a float type.
-    pub(crate) fn new(
+    pub(crate) fn packed(
         tensors: &'a [RocmTensor],
         out: &'a RocmTensor,
         factor: Option<f64>,
@@ -93,9 +97,6 @@ impl<'a> PackBeside<'a> {
         let operands: Vec<&RocmTensor> = tensors.iter().chain([out]).collect();
         one_device(OP, &operands)?;
         one_dtype(OP, &operands)?;
-        if factor.is_some() {
-            float_type(OP, out)?;
-        }
         let total: usize = tensors.iter().map(RocmTensor::len).sum();
         if out.dims() != [total] || !is_packed(out) {
             return invalid(OP, format!("a packed result of [{total}]"), format!("{:?}", out.layout()));
@@ -105,14 +106,25 @@ impl<'a> PackBeside<'a> {
             start += tensor.len();
             part(out, start - tensor.len(), tensor.dims())
         });
-        let copies = Copies::new(OP, out, tensors, places)?;
-        Ok(copies.map(|copies| Self { copies, out, factor }))
+        let Some(copies) = Copies::new(OP, out, tensors, places)? else { return Ok(None) };
+        Ok(Self::in_place(out, factor)?.map(|fill| Self { copies: Some(copies), ..fill }))
+    }
+
+    /// Multiplies the elements by the factor. `None` if the layout needs a copy.
+    ///
+    /// # Errors
+    /// `Unsupported` for a factor of a dtype that is not a float type.
+    pub(crate) fn in_place(out: &'a RocmTensor, factor: Option<f64>) -> hip::Result<Option<Self>> {
+        if factor.is_some() {
+            float_type("scale", out)?;
+        }
+        Ok(is_packed(out).then_some(Self { copies: None, out, factor }))
     }
 
     /// Loads the kernels, which may compile them. Returns a function that enqueues their launches,
     /// once.
     pub(crate) fn prepare(self) -> hip::Result<impl FnMut(Beside<'_>) -> hip::Result<()> + use<'a>> {
-        let mut launches = self.copies.launches()?;
+        let mut launches = self.copies.map_or_else(|| Ok(Vec::new()), Copies::launches)?;
         if let Some(factor) = self.factor {
             // The same op as in `scale`.
             let ty = self.out.kernel_type()?;
@@ -123,6 +135,39 @@ impl<'a> PackBeside<'a> {
             launches.drain(..).try_for_each(|(launch, grid)| submit_beside(launch, grid, &mut beside))
         })
     }
+}
+
+/// For each tensor, whether it may be overwritten: its elements are packed, no other tensor than these
+/// holds the memory, no graph that reads the memory again, and no other one of these has its elements.
+/// No for `None`.
+pub fn held_alone(tensors: &[Option<RocmTensor>]) -> Vec<bool> {
+    // The op that was put off may be another holder. If it fails, reads of its result report the error.
+    let _ = enqueue_own();
+    let mut holders: HashMap<*const Buffer, Vec<&RocmTensor>> = HashMap::new();
+    for tensor in tensors.iter().flatten() {
+        if let Ok(buffer) = tensor.shared_buffer() {
+            holders.entry(Arc::as_ptr(buffer)).or_default().push(tensor);
+        }
+    }
+    let range = |tensor: &RocmTensor| {
+        let start = tensor.layout().offset();
+        start..start + tensor.len()
+    };
+    let alone = |tensor: &RocmTensor| {
+        let Ok(buffer) = tensor.shared_buffer() else { return false };
+        let Some(all) = holders.get(&Arc::as_ptr(buffer)) else { return false };
+        let (own, capturing) = (range(tensor), buffer.device().is_capturing());
+        let meets = |other: &&&RocmTensor| match other.is_contiguous() {
+            true => range(other).start < own.end && own.start < range(other).end,
+            false => true,
+        };
+        is_packed(tensor)
+            && Arc::strong_count(buffer) == all.len()
+            && !buffer.is_foreign()
+            && (capturing || !buffer.is_of_graph())
+            && all.iter().filter(meets).count() == 1
+    };
+    tensors.iter().map(|tensor| tensor.as_ref().is_some_and(alone)).collect()
 }
 
 /// The tensors of these shapes that [`pack`] joined, as views. Elements behind the last one are

@@ -155,10 +155,10 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Enqueues work that fills a call's buffers on a stream. Adds the kernels that it launches.
+/// Enqueues work that fills the calls' buffers on a stream. Adds the kernels that it launches.
 pub(super) type Fill<'a> = dyn FnMut(&Stream, &mut Vec<Arc<Kernel>>) -> Result<()> + 'a;
 
-/// What a rank's call waits for and does first, in place of a wait for the end of the compute
+/// What a rank's calls wait for and do first, in place of a wait for the end of the compute
 /// stream.
 pub(super) struct Beside<'a> {
     /// An event of the compute stream.
@@ -174,15 +174,15 @@ pub(super) fn issue(calls: &[(&Arc<Member>, &Prepared)]) -> Result<Work> {
     issue_locked(calls, None)
 }
 
-/// Issues a checked call beside a pass. `None` if a collective of another group may run side by side
-/// with it.
+/// Issues a rank's checked calls beside a pass. `None` if a collective of another group may run side
+/// by side with them.
 pub(super) fn issue_beside(
     member: &Arc<Member>,
-    prepared: &Prepared,
+    prepared: &[Prepared],
     points: &Points,
     beside: Beside<'_>,
 ) -> Result<Option<Work>> {
-    let calls = [(member, prepared)];
+    let calls: Vec<_> = prepared.iter().map(|prepared| (member, prepared)).collect();
     let _locked = lock(&calls)?;
     if member.others_since(points) {
         return Ok(None);

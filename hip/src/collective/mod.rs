@@ -22,7 +22,7 @@ use crate::collective::id::UniqueId;
 use crate::collective::member::Member;
 use crate::collective::work::Work;
 use crate::device::Device;
-use crate::device::pass::Points;
+use crate::device::pass::{Behind, Points};
 use crate::device::stream::Stream;
 use crate::error::{Error, Result};
 use crate::launch::kernel::Kernel;
@@ -205,52 +205,56 @@ impl Communicator {
         self.issue((Kind::AllReduce(op), dtype, count), Some(send), Some(recv))
     }
 
-    /// Fills `out` on this rank's stream, and reduces its first `count` elements in place, as
-    /// [`all_reduce`](Self::all_reduce) does. Both run beside the compute stream: behind the first
-    /// of the points after the last use of `inputs`, not behind all work that the compute stream has
-    /// received. Returns `None` and enqueues nothing if there is no such point; if `out` is not one of
-    /// the pass's reserved buffers or was used since; or if a collective of another group could run
-    /// side by side with this one: the device has issued it since the pass began, or it was not
-    /// joined when the pass began.
+    /// Fills parts of buffers on this rank's stream, and reduces each in place, as
+    /// [`all_reduce`](Self::all_reduce) does, in one call of RCCL. A part is given with its number of
+    /// elements. All runs beside the compute stream: behind a point of a pass, not behind all work that
+    /// the compute stream has received. Returns `None` and enqueues nothing if `behind` does not cover
+    /// `inputs` and the parts; or if a collective of another group could run side by side with this
+    /// one: the device has issued it since the pass began, or it was not joined when the pass began.
+    ///
+    /// A point covers the buffers that it was made for, and to write them the pass's reserved buffers,
+    /// unless these were used since.
     ///
     /// `prepare` loads the kernels, which may compile them, and builds their launches. It returns a
     /// function that enqueues the launches on the stream that it gets, by [`Launch::submit_on`].
-    /// They read `inputs` and `constants`, and write `out`. Nobody may write these buffers before
-    /// the result is joined. Work that writes `constants` was enqueued before the pass began.
+    /// They read `inputs` and `constants`, and write the parts. Nobody may use these buffers before
+    /// the result is joined, except to read `constants`. Work that writes `constants` was enqueued
+    /// before the pass began.
     ///
     /// # Errors
     /// As for [`all_reduce`](Self::all_reduce). An error of `prepare`, or of what it returns, is the
     /// group's failure: the other ranks need not have it, and would wait for this one.
     ///
     /// [`Launch::submit_on`]: crate::Launch::submit_on
-    #[allow(clippy::too_many_arguments)] // RCCL's own arguments.
     pub fn all_reduce_beside<F>(
         &self,
-        points: &Points,
+        behind: &Behind<'_>,
         [inputs, constants]: [&[Arc<Buffer>]; 2],
         op: ReduceOp,
         dtype: DType,
-        count: usize,
-        out: &Arc<Buffer>,
+        parts: &[(Part<'_>, usize)],
         prepare: impl FnOnce() -> Result<F>,
     ) -> Result<Option<Work>>
     where
         F: FnMut(&Stream, &mut Vec<Arc<Kernel>>) -> Result<()>,
     {
-        if self.0.others_since(points) {
+        if self.0.others_since(behind.points) {
             return Ok(None);
         }
-        let Some(point) = points.after(inputs, out) else { return Ok(None) };
-        let call = Call { kind: Kind::AllReduce(op), dtype, count };
-        let (ranks, whole) = ((self.rank(), self.size()), Some(Part::whole(out)));
-        let prepared = call.prepare(self.device(), ranks, whole, whole)?;
+        let written = parts.iter().map(|(part, _)| part.buffer);
+        let Some(point) = behind.event(inputs, written) else { return Ok(None) };
+        let checked = |&(part, count): &(Part<'_>, usize)| {
+            let call = Call { kind: Kind::AllReduce(op), dtype, count };
+            call.prepare(self.device(), (self.rank(), self.size()), Some(part), Some(part))
+        };
+        let prepared = parts.iter().map(checked).collect::<Result<Vec<_>>>()?;
         let buffers = inputs.iter().chain(constants).cloned().collect();
         // Before the call: if another rank fails while a thread is in a call, that call must
         // return within `RETURNS` (`member.rs`), and a compilation may take longer. What
         // uses the buffers is enqueued by the call, whose work covers these uses.
         let mut fill = not_noted(prepare).map_err(|error| self.0.fail(error))?;
         // Asks for other groups' collectives again: other threads may have issued some meanwhile.
-        issue_beside(&self.0, &prepared, points, Beside { point, fill: &mut fill, buffers })
+        issue_beside(&self.0, &prepared, behind.points, Beside { point, fill: &mut fill, buffers })
     }
 
     /// Copies `count` elements of the root's `send` to every rank's `recv`. The other ranks' `send`
@@ -403,6 +407,41 @@ mod tests {
         pass.end()
     }
 
+    /// Reduces the buffers beside the pass, behind the input's last use.
+    fn beside<F>(
+        rank: &Communicator,
+        points: &Points,
+        input: &Arc<Buffer>,
+        out: &[&Arc<Buffer>],
+        prepare: impl FnOnce() -> Result<F>,
+    ) -> Result<Option<Work>>
+    where
+        F: FnMut(&Stream, &mut Vec<Arc<Kernel>>) -> Result<()>,
+    {
+        let Some(behind) = points.behind([input]) else { return Ok(None) };
+        let parts: Vec<_> = out.iter().map(|out| (Part::whole(out), 4)).collect();
+        let inputs = [std::slice::from_ref(input), &[]];
+        rank.all_reduce_beside(&behind, inputs, ReduceOp::Sum, DType::F32, &parts, prepare)
+    }
+
+    fn nothing() -> Result<impl FnMut(&Stream, &mut Vec<Arc<Kernel>>) -> Result<()>> {
+        Ok(|_: &Stream, _: &mut Vec<Arc<Kernel>>| Ok(()))
+    }
+
+    /// One call reduces a buffer that the pass computed, and a reserved one. Nothing else may be
+    /// written.
+    #[test]
+    fn what_the_pass_computed_is_reduced_in_place() {
+        let (rank, device, [input, out]) = rank();
+        let other = Arc::new(device.alloc(16).expect("memory"));
+        let points = pass(&device, &input, &out);
+        assert!(beside(&rank, &points, &input, &[&input, &other], nothing).expect("no call").is_none());
+        let work = beside(&rank, &points, &input, &[&input, &out], nothing);
+        work.expect("a call").expect("beside the pass").join().expect("a reduction");
+        assert!(points.behind([&input]).is_none(), "other work may use it from now on");
+        assert!(beside(&rank, &points, &input, &[&input], nothing).expect("no call").is_none());
+    }
+
     /// A preparation may compile for seconds. In a call, the watching thread could abort the rank
     /// meanwhile.
     #[test]
@@ -417,9 +456,7 @@ mod tests {
                 Ok(())
             })
         };
-        let inputs = [input.clone()];
-        let work =
-            rank.all_reduce_beside(&points, [&inputs, &[]], ReduceOp::Sum, DType::F32, 4, &out, prepare);
+        let work = beside(&rank, &points, &input, &[&out], prepare);
         work.expect("a call").expect("beside the pass").join().expect("a reduction");
         assert!(rank.issued_since(&points));
 
@@ -427,8 +464,7 @@ mod tests {
         let points = pass(&device, &input, &out);
         let refuse =
             || Err::<fn(&Stream, &mut Vec<Arc<Kernel>>) -> Result<()>, _>(Error::unsupported("t", DType::I8));
-        let failed =
-            rank.all_reduce_beside(&points, [&inputs, &[]], ReduceOp::Sum, DType::F32, 4, &out, refuse);
+        let failed = beside(&rank, &points, &input, &[&out], refuse);
         assert!(matches!(failed, Err(Error::Unsupported { .. })));
         assert!(matches!(rank.check(), Err(Error::Unsupported { .. })), "the other ranks must not wait");
     }
@@ -472,9 +508,7 @@ mod tests {
                 Ok(())
             })
         };
-        let inputs = [input.clone()];
-        let work =
-            other.all_reduce_beside(&points, [&inputs, &[]], ReduceOp::Sum, DType::F32, 4, &out, prepare);
+        let work = beside(&other, &points, &input, &[&out], prepare);
         work.expect("a call").expect("beside the pass").join().expect("a reduction");
         let points = begun.get().expect("a pass");
         assert!(rank.0.others_since(points) && !other.0.others_since(points));
@@ -492,9 +526,7 @@ mod tests {
             other.all_reduce(ReduceOp::Sum, DType::F32, 4, part, part)?.join()?;
             Ok(|_: &Stream, _: &mut Vec<Arc<Kernel>>| Ok(()))
         };
-        let inputs = [input.clone()];
-        let work =
-            rank.all_reduce_beside(&points, [&inputs, &[]], ReduceOp::Sum, DType::F32, 4, &out, prepare);
+        let work = beside(&rank, &points, &input, &[&out], prepare);
         assert!(work.expect("no call").is_none());
         assert!(!rank.issued_since(&points));
     }

@@ -8,7 +8,8 @@
 //! Why a stream that waits for [`Points::after`] may use the buffers:
 //!
 //! - An op's work is enqueued between the op's begin and its end, or joins the compute stream's
-//!   list of deferred steps there.
+//!   list of deferred steps there. An op may say that it [goes on](crate::trace::op_goes_on) as a new
+//!   one.
 //! - A point is recorded where an outermost op begins, so no op is under way on this thread, and
 //!   all its earlier ops are enqueued or in that list. Recording an event in the compute stream
 //!   launches the list first. So the point is behind the work of all earlier ops of the pass.
@@ -23,7 +24,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::device::Device;
 use crate::device::collectives::Before;
@@ -250,24 +251,64 @@ impl Points {
         self.find(op).map(|point| point.op)
     }
 
-    /// The first point behind everything that uses the buffers, for a stream that reads them and
-    /// writes `out`. `None` if there is none, or if `out` is not one of the reserved buffers or was
-    /// used since, or if the calling thread's capture is not the pass's.
-    pub(crate) fn after<'a>(
-        &self,
-        buffers: impl IntoIterator<Item = &'a Arc<Buffer>>,
-        out: &Arc<Buffer>,
-    ) -> Option<&Event> {
-        if out.device().captures.number() != self.capture {
-            return None;
-        }
-        let is_reserved = self.reserved.iter().any(|buffer| Arc::ptr_eq(buffer, out));
-        let last = self.last_use(buffers).filter(|_| is_reserved && out.last_use.is_never())?;
-        self.find(last).map(|point| &point.event)
+    /// The first point behind everything that used the buffers until now. `None` if there is none.
+    pub fn behind<'a>(&self, buffers: impl IntoIterator<Item = &'a Arc<Buffer>>) -> Option<Behind<'_>> {
+        let mut weak = Vec::new();
+        let last = self.last_use(buffers.into_iter().inspect(|buffer| weak.push(Arc::downgrade(buffer))))?;
+        Some(Behind { points: self, last, point: self.find(last)?, buffers: weak })
     }
 
     fn find(&self, op: u32) -> Option<&Point> {
         self.points.iter().find(|point| point.op >= op)
+    }
+}
+
+/// A point behind all uses of some buffers until [`Points::behind`] found it, for another stream that
+/// uses them. Nobody may use these buffers meanwhile, except that stream.
+#[derive(Debug)]
+pub struct Behind<'a> {
+    pub(crate) points: &'a Points,
+    last: u32,
+    point: &'a Point,
+    /// Weak, so that their owners can still be counted.
+    buffers: Vec<Weak<Buffer>>,
+}
+
+impl Behind<'_> {
+    /// The number of the pass's last op that used one of the buffers; 0 for no buffers.
+    pub fn last_use(&self) -> u32 {
+        self.last
+    }
+
+    /// The number of the op behind which the point is.
+    pub fn point(&self) -> u32 {
+        self.point.op
+    }
+
+    /// The point, for a stream that uses `used` and writes `written`. `None` if it does not cover one
+    /// of them, or if the calling thread's capture is not the pass's. It covers the buffers that it
+    /// was made for, and to write the pass's reserved buffers, as long as nobody uses them.
+    pub(crate) fn event<'a>(
+        &self,
+        used: &[Arc<Buffer>],
+        written: impl IntoIterator<Item = &'a Arc<Buffer>>,
+    ) -> Option<&Event> {
+        let covers =
+            |buffer: &Arc<Buffer>| self.buffers.iter().any(|own| std::ptr::eq(own.as_ptr(), &**buffer));
+        let is_new = |buffer: &Arc<Buffer>| {
+            let reserved = self.points.reserved.iter().any(|own| Arc::ptr_eq(own, buffer));
+            reserved && buffer.last_use.is_never()
+        };
+        let may_write = |buffer: &Arc<Buffer>| {
+            buffer.device().captures.number() == self.points.capture && (covers(buffer) || is_new(buffer))
+        };
+        (used.iter().all(covers) && written.into_iter().all(may_write)).then_some(&self.point.event)
+    }
+}
+
+impl fmt::Debug for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Point").field("op", &self.op).finish_non_exhaustive()
     }
 }
 
@@ -318,13 +359,25 @@ mod tests {
             [Some(0), Some(3), Some(2), Some(3)]
         );
         assert_eq!([0, 1, 4, 6].map(|op| points.point_after(op)), [Some(0), Some(2), Some(5), None]);
-        let point = |buffer: &Arc<Buffer>| points.after([buffer], &out).map(std::ptr::from_ref);
-        assert_eq!(point(&b), Some(std::ptr::from_ref(&points.points[1].event)));
-        assert!(points.after([&b], &a).is_none(), "it was not reserved");
+        let point = |used: &Arc<Buffer>, written: &[&Arc<Buffer>]| {
+            let behind = points.behind([used])?;
+            behind.event(&[used.clone()], written.iter().copied()).map(std::ptr::from_ref)
+        };
+        let first = Some(std::ptr::from_ref(&points.points[1].event));
+        assert_eq!((point(&b, &[&out]), point(&b, &[&b]), point(&b, &[&b, &out])), (first, first, first));
+        assert!(
+            point(&b, &[&a]).is_none() && point(&b, &[&out, &a]).is_none(),
+            "neither its own nor reserved"
+        );
+        let behind = points.behind([&b]).expect("a point");
+        assert_eq!((behind.last_use(), behind.point()), (2, 2));
+        assert!(behind.event(&[a.clone()], [&out]).is_none(), "it is not behind that buffer's uses");
+        // The stream that waits for the point uses it.
         b.lend();
-        assert!(point(&b).is_none() && last(&[&a, &b]).is_none());
+        assert_eq!(behind.event(&[b.clone()], [&b]).map(std::ptr::from_ref), first);
+        assert!(point(&b, &[&out]).is_none() && last(&[&a, &b]).is_none());
         out.address();
-        assert!(point(&a).is_none(), "the result was used meanwhile");
+        assert!(point(&a, &[&out]).is_none(), "the result was used meanwhile");
     }
 
     #[test]

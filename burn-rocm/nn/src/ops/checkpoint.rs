@@ -219,7 +219,7 @@ impl Sharded {
     }
 
     fn described(&self) -> Vec<Parameter> {
-        let describe = |entry: &super::parallel::Entry| Parameter {
+        let describe = |entry: &super::buckets::Entry| Parameter {
             shape: entry.dims.clone(),
             dtype: entry.dtype.name().into(),
         };

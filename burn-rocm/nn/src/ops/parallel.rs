@@ -1,32 +1,13 @@
 //! Gradients of many parameters, reduced over the ranks in buckets.
 
 use burn_backend::{DType, TensorMetadata};
-use burn_rocm::fused::{one_value, pack, read_all, repeated, scale, unpack};
+use burn_rocm::fused::{held_alone, one_value, pack, read_all, repeated, scale, unpack};
 use burn_rocm::graph::uncaptured;
-use burn_rocm::{Communicator, Pass, PassPoints, Pending, ReduceOp, RocmError, RocmTensor};
+use burn_rocm::{
+    Behind, Communicator, Pass, PassPoints, PendingAll, ReduceOp, RocmError, RocmTensor, Summand,
+};
 
-/// A parameter that every rank has. Its gradient has this shape and dtype.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) dims: Vec<usize>,
-    pub(crate) dtype: DType,
-}
-
-impl Entry {
-    pub(crate) fn elements(&self) -> usize {
-        self.dims.iter().product()
-    }
-}
-
-/// Orders a bucket's parameters: those of whole units of 16 bytes first, so that each of them is
-/// aligned.
-pub(super) fn aligned_first(members: &mut [usize], entries: &[Entry]) {
-    let rest = |&member: &usize| {
-        let entry = &entries[member];
-        !(entry.elements() * entry.dtype.size()).is_multiple_of(16)
-    };
-    members.sort_by_key(rest);
-}
+use super::buckets::{Entry, Planned, plan};
 
 /// How much of the last reduction ran beside the backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,56 +30,48 @@ pub(crate) struct Buckets {
     overlap: bool,
     entries: Vec<Entry>,
     buckets: Vec<Bucket>,
-    /// The last backward pass, until its gradients are reduced, with memory for each bucket. That was
-    /// allocated before the pass began: what the pool gives out later may be memory that work of the
-    /// pass still uses, and a bucket's stream does not wait for all of that work.
-    passed: Option<PassPoints>,
+    /// The last backward pass, until its gradients are reduced.
+    passed: Option<Passed>,
     /// After which ops of the backward pass a bucket's gradients were complete the last time.
     wanted: Vec<u32>,
+    /// Whether a gradient was not reduced in its own memory the last time, for each parameter.
+    elsewhere: Vec<bool>,
     last: Overlap,
 }
 
-/// Gradients of one dtype that are reduced as one tensor. Behind them it has a flag for each, by
-/// which a rank without some gradient learns whether another rank has it.
+/// A backward pass, with memory for what is packed. That was allocated before the pass began: what
+/// the pool gives out later may be memory that work of the pass still uses, and a bucket's stream
+/// does not wait for all of that work.
+struct Passed {
+    points: PassPoints,
+    /// What each reserved tensor is for.
+    reserved: Vec<Place>,
+}
+
+/// What is packed: the small gradients of a bucket, or the gradient of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Small(usize),
+    Of(usize),
+}
+
+/// Gradients of one dtype that are reduced together. Behind the small gradients of the dtype's last
+/// bucket there is a flag for each parameter, by which a rank without some gradient learns whether
+/// another rank has it.
 struct Bucket {
-    /// The indices of the parameters.
-    members: Vec<usize>,
+    planned: Planned,
     /// The flag of a gradient that this rank has.
     one: RocmTensor,
     /// The flag and the elements of a gradient that this rank lacks.
     zero: RocmTensor,
 }
 
-/// A bucket that is being planned.
-struct Open {
-    dtype: DType,
-    members: Vec<usize>,
-    bytes: usize,
-    /// The bytes of its members and of all parameters of the dtype that come after them.
-    left: usize,
-    limit: Limit,
-}
-
-/// From which size a bucket is full.
-enum Limit {
-    Fixed,
-    /// If there are several buckets, the last ones are smaller: each takes half of what is left.
-    /// Their gradients are complete when little or nothing of the backward pass is left to run
-    /// beside them.
-    Shrinks,
-}
-
-/// The smallest of these buckets is this part of a whole one. On two H200, NCCL reduced 1 MiB in 22
-/// us, so a smaller bucket would hardly take less.
-const SMALLEST: usize = 16;
-
-impl Open {
-    fn limit(&self, bytes: usize) -> usize {
-        match self.limit {
-            Limit::Fixed => bytes,
-            Limit::Shrinks => (self.left / 2).clamp(bytes / SMALLEST, bytes),
-        }
-    }
+/// What a bucket's call reduces.
+enum Operand {
+    /// A gradient in its own memory.
+    InPlace(RocmTensor),
+    /// Tensors that are packed.
+    Packed(Vec<RocmTensor>, Place),
 }
 
 impl Buckets {
@@ -111,6 +84,7 @@ impl Buckets {
             buckets: Vec::new(),
             passed: None,
             wanted: Vec::new(),
+            elsewhere: Vec::new(),
             last: Overlap::default(),
         }
     }
@@ -144,55 +118,50 @@ impl Buckets {
         if self.buckets.len() < 2 {
             return Ok(run());
         }
-        let sizes: Vec<_> =
-            self.buckets.iter().map(|bucket| (bucket.elements(&self.entries), bucket.one.dtype())).collect();
+        let (mut reserved, mut sizes) = (Vec::new(), Vec::new());
+        for (index, bucket) in self.buckets.iter().enumerate() {
+            let small = bucket.small_elements(&self.entries);
+            let whole = bucket.planned.whole.iter().filter(|&&member| self.elsewhere[member]);
+            let whole = whole.map(|&member| (Place::Of(member), self.entries[member].elements()));
+            for (place, elements) in
+                (small > 0).then_some((Place::Small(index), small)).into_iter().chain(whole)
+            {
+                reserved.push(place);
+                sizes.push((elements, bucket.planned.dtype));
+            }
+        }
         // Without the memory, the buckets are reduced after the pass.
         let Some(pass) = Pass::begin_if_fits(&device, &sizes, self.wanted.clone())? else {
             return Ok(run());
         };
         let result = run();
-        self.passed = Some(pass.end());
+        self.passed = Some(Passed { points: pass.end(), reserved });
         Ok(result)
     }
 
-    /// Divides the parameters among buckets, beginning with the last one, whose gradient is ready
-    /// first. Every rank gets the same buckets, because they depend on the parameters only.
     fn plan(&mut self, entries: Vec<Entry>) -> Result<(), RocmError> {
         if self.entries == entries {
             return Ok(());
         }
-        let size = |entry: &Entry| entry.elements() * entry.dtype.size();
-        let total = |dtype| entries.iter().filter(|entry| entry.dtype == dtype).map(size).sum();
-        let mut open: Vec<Open> = Vec::new();
-        let mut plan: Vec<(DType, Vec<usize>)> = Vec::new();
-        for (index, entry) in entries.iter().enumerate().rev() {
-            let at = open.iter().position(|open| open.dtype == entry.dtype).unwrap_or_else(|| {
-                let (dtype, total) = (entry.dtype, total(entry.dtype));
-                let limit = if total > self.bytes { Limit::Shrinks } else { Limit::Fixed };
-                open.push(Open { dtype, members: Vec::new(), bytes: 0, left: total, limit });
-                open.len() - 1
-            });
-            let open = &mut open[at];
-            open.members.push(index);
-            open.bytes += size(entry);
-            if open.bytes >= open.limit(self.bytes) {
-                plan.push((open.dtype, std::mem::take(&mut open.members)));
-                open.left -= std::mem::take(&mut open.bytes);
-            }
-        }
-        let rest = open.into_iter().map(|open| (open.dtype, open.members));
-        plan.extend(rest.filter(|(_, members)| !members.is_empty()));
-        for (_, members) in &mut plan {
-            aligned_first(members, &entries);
-        }
         let device = self.communicator.device();
-        let bucket = |(dtype, members)| {
-            // Later steps use them too, and what is captured is written only by the first replay.
-            let constant = |value| uncaptured(|| one_value(&device, value, dtype));
-            let [one, zero] = [1.0, 0.0].map(constant);
-            Ok(Bucket { members, one: one?, zero: zero? })
-        };
-        self.buckets = plan.into_iter().map(bucket).collect::<Result<_, RocmError>>()?;
+        let mut constants: Vec<(DType, [RocmTensor; 2])> = Vec::new();
+        let mut buckets = Vec::new();
+        for planned in plan(&entries, self.bytes) {
+            let dtype = planned.dtype;
+            let [one, zero] = match constants.iter().find(|(of, _)| *of == dtype) {
+                Some((_, both)) => both.clone(),
+                None => {
+                    // Later steps use them too, and what is captured is written only by the first replay.
+                    let constant = |value| uncaptured(|| one_value(&device, value, dtype));
+                    let both = [constant(1.0)?, constant(0.0)?];
+                    constants.push((dtype, both.clone()));
+                    both
+                }
+            };
+            buckets.push(Bucket { planned, one, zero });
+        }
+        self.buckets = buckets;
+        self.elsewhere = vec![false; entries.len()];
         self.entries = entries;
         self.wanted = Vec::new();
         Ok(())
@@ -219,31 +188,44 @@ impl Buckets {
         let passed = self.passed.take().filter(|_| self.entries == entries);
         self.plan(entries)?;
         self.last = Overlap { buckets: self.buckets.len(), ..Overlap::default() };
+        // Before any of them has another holder, or is used by a bucket.
+        let alone = held_alone(&grads);
+        self.elsewhere = alone.iter().map(|alone| !alone).collect();
+        let present: Vec<bool> = grads.iter().map(Option::is_some).collect();
+        let points = passed.as_ref().map(|passed| &passed.points);
+        let behinds: Vec<_> = match points {
+            None => self.buckets.iter().map(|_| None).collect(),
+            Some(points) => {
+                let behind = |bucket: &Bucket| points.behind(&bucket.own(&grads));
+                self.buckets.iter().map(behind).collect::<Result<_, _>>()?
+            }
+        };
         let mut wanted = Vec::new();
         // The op of the pass after which the rank's stream runs the bucket. The stream runs the
         // buckets in order, behind the work that it was given before. `None` if it waits for all
         // work.
-        let mut behind = passed.as_ref().filter(|pass| !self.communicator.issued_since(pass)).map(|_| 0);
+        let mut last_point = points.filter(|points| !self.communicator.issued_since(points)).map(|_| 0);
         // The next bucket is packed while the ranks reduce the one before. Every rank has the same
         // order, whatever each bucket waits for.
         let mut running = Vec::with_capacity(self.buckets.len());
-        for (index, bucket) in self.buckets.iter().enumerate() {
+        for (index, (bucket, behind)) in self.buckets.iter().zip(&behinds).enumerate() {
             let mut begin = || {
-                let parts = bucket.parts(&self.entries, &grads)?;
+                let operands = bucket.operands(index, &self.entries, &mut grads, &alone, &present)?;
                 let mut beside = None;
-                if let Some(pass) = &passed {
-                    let last = bucket.last_use(pass, &grads)?;
-                    beside = bucket.start_beside(&self.communicator, (pass, index), &parts, weight)?;
-                    let last = last.filter(|_| beside.is_some());
-                    let point = last.and_then(|last| pass.point_after(last));
-                    behind = behind.zip(point).map(|(behind, point)| behind.max(point));
-                    self.last.beside += usize::from(behind.is_some());
-                    self.last.before_end += usize::from(behind.is_some_and(|behind| behind < pass.ops()));
-                    wanted.extend(last);
+                if let (Some(passed), Some(behind)) = (&passed, behind) {
+                    beside = bucket.start_beside(&self.communicator, passed, behind, &operands, weight)?;
                 }
-                beside.map_or_else(|| start(&self.communicator, &parts, weight), Ok)
+                let behind = behind.as_ref().filter(|_| beside.is_some());
+                last_point = last_point.zip(behind).map(|(before, behind)| before.max(behind.point()));
+                let ops = points.map_or(0, PassPoints::ops);
+                self.last.beside += usize::from(last_point.is_some());
+                self.last.before_end += usize::from(last_point.is_some_and(|point| point < ops));
+                wanted.extend(behind.map(Behind::last_use));
+                let is_flat = operands.iter().map(|operand| matches!(operand, Operand::Packed(..))).collect();
+                let pending = beside.map_or_else(|| start(&self.communicator, operands, weight), Ok)?;
+                Ok((pending, is_flat))
             };
-            let begun = begin();
+            let begun: Result<(PendingAll, Vec<bool>), RocmError> = begin();
             if begun.is_err() && index > 0 {
                 // The other ranks wait for this bucket, and this rank can't begin again with the
                 // first one.
@@ -260,21 +242,27 @@ impl Buckets {
         }
         let mut reduced = vec![None; grads.len()];
         let mut unsure = Vec::new();
-        for (bucket, pending) in self.buckets.iter().zip(running) {
-            let joined = pending.join()?;
-            let dims = bucket.members.iter().map(|&member| self.entries[member].dims.as_slice());
-            let flag: &[usize] = &[1];
-            let mut parts = unpack(&joined, dims.chain(bucket.members.iter().map(|_| flag)))?;
-            let flags = parts.split_off(bucket.members.len());
-            for ((&member, part), flag) in bucket.members.iter().zip(parts).zip(flags) {
-                if grads[member].is_none() {
-                    unsure.push((member, flag));
-                }
-                reduced[member] = Some(part);
+        for (bucket, (pending, is_flat)) in self.buckets.iter().zip(running) {
+            let mut joined = pending.join()?.into_iter().zip(is_flat);
+            let Planned { packed, whole, flags, .. } = &bucket.planned;
+            let dims = |member: &usize| self.entries[*member].dims.as_slice();
+            if !packed.is_empty() || !flags.is_empty() {
+                let (small, _) = joined.next().expect("the small gradients come first");
+                let flag: &[usize] = &[1];
+                let mut parts = unpack(&small, packed.iter().map(dims).chain(flags.iter().map(|_| flag)))?;
+                let values = parts.split_off(packed.len());
+                unsure.extend(flags.iter().zip(values).filter(|(member, _)| !present[**member]));
+                packed.iter().zip(parts).for_each(|(&member, part)| reduced[member] = Some(part));
+            }
+            for (member, (result, is_flat)) in whole.iter().zip(joined) {
+                reduced[*member] = match is_flat {
+                    true => unpack(&result, [dims(member)])?.pop(),
+                    false => Some(result),
+                };
             }
         }
-        let (members, flags): (Vec<usize>, Vec<RocmTensor>) = unsure.into_iter().unzip();
-        for (member, flag) in members.into_iter().zip(read_all(flags)?) {
+        let (members, flags): (Vec<&usize>, Vec<RocmTensor>) = unsure.into_iter().unzip();
+        for (&member, flag) in members.into_iter().zip(read_all(flags)?) {
             if flag.iter::<f64>().all(|flag| flag == 0.0) {
                 reduced[member] = None;
             }
@@ -283,70 +271,110 @@ impl Buckets {
     }
 }
 
-/// Packs the parts and begins to reduce them, behind all work that the device was given.
+/// Packs what is to be packed, and begins to reduce, behind all work that the device was given.
 fn start(
     communicator: &Communicator,
-    parts: &[RocmTensor],
+    operands: Vec<Operand>,
     weight: Option<f64>,
-) -> Result<Pending, RocmError> {
-    let packed = pack(parts)?;
-    match weight {
-        None => communicator.all_reduce(ReduceOp::Average, packed),
-        Some(weight) => communicator.all_reduce(ReduceOp::Sum, scale(packed, weight)?),
-    }
+) -> Result<PendingAll, RocmError> {
+    let tensor = |operand| {
+        let tensor = match operand {
+            Operand::InPlace(grad) => grad,
+            Operand::Packed(parts, _) => pack(&parts)?,
+        };
+        match weight {
+            None => Ok(tensor),
+            Some(weight) => scale(tensor, weight),
+        }
+    };
+    let tensors = operands.into_iter().map(tensor).collect::<Result<_, RocmError>>()?;
+    communicator.all_reduce_into(reduction(weight), tensors)
+}
+
+fn reduction(weight: Option<f64>) -> ReduceOp {
+    if weight.is_none() { ReduceOp::Average } else { ReduceOp::Sum }
 }
 
 impl Bucket {
-    /// The elements of the gradients and flags.
-    fn elements(&self, entries: &[Entry]) -> usize {
-        let gradients = self.members.iter().map(|&member| entries[member].elements());
-        gradients.sum::<usize>() + self.members.len()
+    /// The elements of the small gradients and the flags.
+    fn small_elements(&self, entries: &[Entry]) -> usize {
+        let gradients = self.planned.packed.iter().map(|&member| entries[member].elements());
+        gradients.sum::<usize>() + self.planned.flags.len()
     }
 
-    /// What the bucket consists of: the gradients, zeros for those that this rank lacks, and the
-    /// flags.
-    fn parts(&self, entries: &[Entry], grads: &[Option<RocmTensor>]) -> Result<Vec<RocmTensor>, RocmError> {
-        let mut parts = Vec::with_capacity(2 * self.members.len());
-        for &member in &self.members {
+    /// This rank's gradients.
+    fn own<'g>(&self, grads: &'g [Option<RocmTensor>]) -> Vec<&'g RocmTensor> {
+        let members = self.planned.packed.iter().chain(&self.planned.whole);
+        members.filter_map(|&member| grads[member].as_ref()).collect()
+    }
+
+    /// What the bucket's call reduces: the small gradients and the flags, then the others. Takes the
+    /// gradients. Those that this rank lacks are zeros.
+    fn operands(
+        &self,
+        index: usize,
+        entries: &[Entry],
+        grads: &mut [Option<RocmTensor>],
+        alone: &[bool],
+        present: &[bool],
+    ) -> Result<Vec<Operand>, RocmError> {
+        let mut gradient = |member: usize| {
             let Entry { dims, dtype } = &entries[member];
-            parts.push(match &grads[member] {
-                Some(grad) if grad.dims() == dims.as_slice() && grad.dtype() == *dtype => grad.clone(),
-                Some(grad) => {
-                    return Err(RocmError::Invalid {
-                        op: "DataParallel::reduce",
-                        expected: format!("a gradient of shape {dims:?} of {}", dtype.name()),
-                        found: format!("{:?} of {}", grad.dims(), grad.dtype().name()),
-                    });
-                }
-                None => repeated(&self.zero, dims.iter().product())?,
+            match grads[member].take() {
+                Some(grad) if grad.dims() == dims.as_slice() && grad.dtype() == *dtype => Ok(grad),
+                Some(grad) => Err(RocmError::Invalid {
+                    op: "DataParallel::reduce",
+                    expected: format!("a gradient of shape {dims:?} of {}", dtype.name()),
+                    found: format!("{:?} of {}", grad.dims(), grad.dtype().name()),
+                }),
+                None => repeated(&self.zero, dims.iter().product()),
+            }
+        };
+        let Planned { packed, whole, flags, .. } = &self.planned;
+        let mut operands = Vec::with_capacity(1 + whole.len());
+        if !packed.is_empty() || !flags.is_empty() {
+            let mut parts = packed.iter().map(|&member| gradient(member)).collect::<Result<Vec<_>, _>>()?;
+            if flags.iter().all(|&member| present[member]) {
+                parts.extend((!flags.is_empty()).then(|| repeated(&self.one, flags.len())).transpose()?);
+            } else {
+                let flag = |member: &usize| if present[*member] { &self.one } else { &self.zero };
+                parts.extend(flags.iter().map(|member| flag(member).clone()));
+            }
+            operands.push(Operand::Packed(parts, Place::Small(index)));
+        }
+        for &member in whole {
+            let grad = gradient(member)?;
+            operands.push(match alone[member] {
+                true => Operand::InPlace(grad),
+                false => Operand::Packed(vec![grad], Place::Of(member)),
             });
         }
-        if self.members.iter().all(|&member| grads[member].is_some()) {
-            parts.push(repeated(&self.one, self.members.len())?);
-        } else {
-            let flag = |member: &usize| if grads[*member].is_some() { &self.one } else { &self.zero };
-            parts.extend(self.members.iter().map(|member| flag(member).clone()));
-        }
-        Ok(parts)
+        Ok(operands)
     }
 
-    /// The op of the backward pass that was the last to use one of the gradients.
-    fn last_use(&self, pass: &PassPoints, grads: &[Option<RocmTensor>]) -> Result<Option<u32>, RocmError> {
-        let own: Vec<_> = self.members.iter().filter_map(|&member| grads[member].clone()).collect();
-        pass.last_use(&own)
-    }
-
-    /// Packs the parts and begins to reduce them, behind the work that computes the gradients.
-    /// `None` if this work is not known.
+    /// Packs what is to be packed, and begins to reduce, behind the work that computes the gradients.
+    /// `None` if there is no memory for something that is packed.
     fn start_beside(
         &self,
         communicator: &Communicator,
-        pass: (&PassPoints, usize),
-        parts: &[RocmTensor],
+        passed: &Passed,
+        behind: &Behind<'_>,
+        operands: &[Operand],
         weight: Option<f64>,
-    ) -> Result<Option<Pending>, RocmError> {
-        let op = if weight.is_none() { ReduceOp::Average } else { ReduceOp::Sum };
+    ) -> Result<Option<PendingAll>, RocmError> {
+        let mut summands = Vec::with_capacity(operands.len());
+        for operand in operands {
+            summands.push(match operand {
+                Operand::InPlace(grad) => Summand::InPlace(grad),
+                Operand::Packed(parts, place) => {
+                    let index = passed.reserved.iter().position(|reserved| reserved == place);
+                    let Some(index) = index else { return Ok(None) };
+                    Summand::Packed(parts, index)
+                }
+            });
+        }
         // The flags' values were written before the pass began, in `plan`.
-        communicator.all_reduce_beside(pass, op, parts, &[&self.one, &self.zero], weight)
+        let (pass, constants) = ((&passed.points, behind), [&self.one, &self.zero]);
+        communicator.all_reduce_beside(pass, reduction(weight), &summands, &constants, weight)
     }
 }

@@ -8,7 +8,7 @@ use burn_rocm::fused::{flat, one_value, pack, pack_range, repeated, scale, unpac
 use burn_rocm::graph::{is_capturing, is_of_graph};
 use burn_rocm::{Communicator, Pending, ReduceOp, RocmError, RocmTensor};
 
-use super::parallel::{Entry, aligned_first};
+use super::buckets::{Entry, aligned_first};
 
 /// How a step changes the parameters.
 #[derive(Clone, Copy, Debug)]

@@ -77,8 +77,9 @@ use burn_rocm::fused::optim::clip_to_norm;
 use burn_rocm::{Communicator, ReduceOp, RocmTensor, raise, trace};
 
 use crate::fuse::{from_rocm, is_rocm, refuse, rocm};
+use crate::ops::buckets::Entry;
+use crate::ops::parallel::Buckets;
 pub use crate::ops::parallel::Overlap;
-use crate::ops::parallel::{Buckets, Entry};
 pub use batch_norm::SyncBatchNorm;
 pub use blocks::{ParallelAttention, ParallelFeedForward};
 pub use linear::{ColumnLinear, RowLinear};
@@ -107,19 +108,20 @@ impl DataParallel {
         Self { buckets: Mutex::new(Buckets::new(communicator.clone(), BUCKET_BYTES, false)), communicator }
     }
 
-    /// Sets the size of gradients from which a bucket is reduced, 25 MiB by default. If there are
-    /// several buckets, the last ones are smaller. The same on every rank.
+    /// Sets the size of gradients from which a bucket is reduced, 25 MiB by default. Gradients of
+    /// more than half of it together are in several buckets, of which the last ones are smaller.
+    /// The same on every rank.
     pub fn with_bucket_bytes(self, bytes: usize) -> Self {
         let overlap = self.buckets().overlap();
         self.with_buckets(bytes, overlap)
     }
 
     /// Sets whether buckets are reduced beside the backward pass, as soon as the device has
-    /// computed their gradients; off by default. A single bucket is reduced after the pass, because
-    /// it is not complete before. The memory of the buckets, as much as that of the gradients, is
+    /// computed their gradients; off by default. A single bucket is reduced after the pass,
+    /// because it is not complete before. The memory for the small gradients of all buckets is
     /// then taken before the pass begins. If it is not there, that step reduces after the pass.
-    /// Without the overlap the memory is taken after the pass. The results have the same bits. The
-    /// ranks need not agree.
+    /// Without the overlap the memory is taken after the pass. The results have the same bits.
+    /// The ranks need not agree.
     pub fn with_overlap(self, overlap: bool) -> Self {
         let bytes = self.buckets().bytes();
         self.with_buckets(bytes, overlap)
@@ -195,11 +197,13 @@ impl DataParallel {
     /// counts as one with a gradient of 0, unless no rank has a gradient for it; then it has none
     /// in the result either. Every rank must call this, even one without any samples.
     ///
-    /// The gradients are reduced in buckets, each packed by one launch for up to 55 parameters. A
-    /// bucket is packed and reduced as soon as the device has computed its gradients, beside the rest
-    /// of the pass that [`backward`](Self::backward) enqueued. If something else used the gradients
-    /// too, such as an accumulation or a conversion after the pass, it waits for all earlier work.
-    /// The host waits for the device only if this rank lacks a gradient.
+    /// The gradients are reduced in buckets, each by one call of the library. Gradients of at
+    /// least a 25th of a bucket are reduced in their own memory, unless something else holds it.
+    /// One launch packs up to 55 of the others. With the overlap, a bucket is reduced as soon as
+    /// the device has computed its gradients, beside the rest of the pass that
+    /// [`backward`](Self::backward) enqueued. If something else used the gradients too, such as
+    /// an accumulation or a conversion after the pass, it waits for all earlier work. The host
+    /// waits for the device only if this rank lacks a gradient.
     pub fn reduce<B: AutodiffBackend, M: AutodiffModule<B>>(
         &mut self,
         module: &M,

@@ -12,6 +12,7 @@ mod overlap;
 mod sharded;
 mod tensor;
 mod train;
+mod whole;
 
 use burn::backend::Autodiff;
 use burn::module::{Module, ModuleVisitor, Param};

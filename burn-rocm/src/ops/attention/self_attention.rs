@@ -1,7 +1,7 @@
 //! Self-attention with one projection. One product with packed weights computes queries, keys and
 //! values. Backward, one product computes the tokens' gradient and one the weights'.
 
-use hip::{Error as RocmError, Template};
+use hip::{Error as RocmError, Template, trace};
 
 use super::options::AttentionOptions;
 use super::trained;
@@ -221,27 +221,29 @@ pub fn self_attention_backward(
     let (inputs, places) = (sizes.parts(&all)?, sizes.parts(&by_all)?);
     let kept = kept.collect();
     trained::gradients(inputs, mask, kept, grad, options, [true; 3], Some(places))?;
-    if wanted[0] {
-        // A product whose right side is in row-major order is faster than one whose right side is
-        // transposed: 628 us against 670 for 8192 x 2304 x 768 in f32 on an H200. The copy moves a
-        // fraction of the bytes that the product reads.
-        let turned = copy(&swap_dims(weight, 0, 1)?)?;
-        found.tokens = Some(x_product(by_all.clone(), turned)?);
-    }
-    let (weight, bias) = match [wanted[1], wanted[2]] {
+    let (by_weight, bias) = match [wanted[1], wanted[2]] {
         [true, true] => {
-            let [weight, bias] = weight_and_bias_backward(x, by_all)?;
+            let [weight, bias] = weight_and_bias_backward(x, by_all.clone())?;
             (Some(weight), Some(bias))
         }
-        [true, false] => (Some(weight_backward(x, by_all)?), None),
-        [false, true] => (None, Some(bias_backward(by_all)?)),
+        [true, false] => (Some(weight_backward(x, by_all.clone())?), None),
+        [false, true] => (None, Some(bias_backward(by_all.clone())?)),
         [false, false] => (None, None),
     };
-    if let Some(packed) = weight {
+    if let Some(packed) = by_weight {
         found.weights = Some(sizes.unpack(packed, d_model, &[d_model, width])?);
     }
     if let Some(packed) = bias {
         found.biases = Some(sizes.unpack(packed, 1, &[width])?);
+    }
+    if wanted[0] {
+        // Other devices' gradients can be added to the weights' while this one is computed.
+        trace::op_goes_on();
+        // A product whose right side is in row-major order is faster than one whose right side is
+        // transposed: 628 us against 670 for 8192 x 2304 x 768 in f32 on an H200. The copy moves a
+        // fraction of the bytes that the product reads.
+        let turned = copy(&swap_dims(weight, 0, 1)?)?;
+        found.tokens = Some(x_product(by_all, turned)?);
     }
     Ok(found)
 }
