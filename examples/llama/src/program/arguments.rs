@@ -82,8 +82,8 @@ pub(super) struct Arguments {
     /// of activations]
     #[arg(long, value_enum, value_name = "TYPE")]
     pub(super) cache: Option<CacheKind>,
-    /// Measure instead of writing a text: milliseconds a token, and of a prompt, with --prompt-tokens
-    /// (512) tokens before and --tokens (256) timed.
+    /// Measure instead of writing a text: milliseconds a token, with --prompt-tokens (512) tokens before
+    /// and --tokens (256) timed, and of a prompt four times as long.
     #[arg(long, conflicts_with_all = ["prompt", "chat"])]
     pub(super) bench: bool,
     /// The numbers of texts that --bench generates at once.
