@@ -78,12 +78,12 @@ pub(super) struct Arguments {
     /// Round the embedding and the output matrix too.
     #[arg(long, value_enum, value_name = "TYPE")]
     pub(super) quantize_output: Option<Rounded>,
-    /// Store keys and values as 8-bit integers with a scale for each token and head. [default: the dtype
-    /// of activations]
+    /// Store keys and values as 8-bit integers with a scale for each token and head. [default: the
+    /// dtype of activations]
     #[arg(long, value_enum, value_name = "TYPE")]
     pub(super) cache: Option<CacheKind>,
-    /// Measure instead of writing a text: milliseconds a token, with --prompt-tokens (512) tokens before
-    /// and --tokens (256) timed, and of a prompt four times as long.
+    /// Measure instead of writing a text: milliseconds a token, with --prompt-tokens (512) tokens
+    /// before and --tokens (256) timed, and of a prompt four times as long.
     #[arg(long, conflicts_with_all = ["prompt", "chat"])]
     pub(super) bench: bool,
     /// The numbers of texts that --bench generates at once.
@@ -93,8 +93,8 @@ pub(super) struct Arguments {
     /// The device: `rocm`, `rocm:1` or `1` for the second one.
     #[arg(long, default_value = "rocm", value_parser = device)]
     pub(super) device: RocmDevice,
-    /// Divide the model among so many devices, the first ones: each has some heads, and some features
-    /// of the feed-forward layers.
+    /// Divide the model among so many devices, the first ones: each has some heads, and some
+    /// features of the feed-forward layers.
     #[arg(long, value_name = "N", conflicts_with = "device", default_value_t = 1, value_parser = at_least_1)]
     pub(super) devices: usize,
     /// The provider of the device. `auto` takes the first that has one. [default:
