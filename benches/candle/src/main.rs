@@ -2,7 +2,7 @@
 //!
 //! `candle-beside FILE LLAMA [ROUNDS [BEFORE [TOKENS]]]` writes a GGUF file with random weights of
 //! these shapes, unless FILE exists. Both read this file. In each round, candle generates TOKENS
-//! (16) tokens after BEFORE (16), and then the program LLAMA does, in a process of its own. Prints
+//! (16) tokens after BEFORE (4), and then the program LLAMA does, in a process of its own. Prints
 //! milliseconds a token of each round and the ratio of the medians. Set `RAYON_NUM_THREADS` for
 //! candle and `BURN_ROCM_CPU_THREADS` for `llama` to the same number.
 
@@ -120,7 +120,7 @@ fn main() -> Outcome<()> {
     let number = |at: usize, default: usize| -> Outcome<usize> {
         numbers.get(at).map_or(Ok(default), |text| Ok(text.parse()?))
     };
-    let (rounds, before, tokens) = (number(0, 3)?.max(1), number(1, 16)?.max(1), number(2, 16)?.max(1));
+    let (rounds, before, tokens) = (number(0, 3)?.max(1), number(1, 4)?.max(1), number(2, 16)?.max(1));
     if !Path::new(path).exists() {
         write(Path::new(path))?;
     }
