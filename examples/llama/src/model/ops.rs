@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, Tensor, TensorPrimitive};
 use burn_rocm::fused::{self, Gate, RmsOptions, Rotary, RotaryPositions};
-use burn_rocm::{RocmTensor, bf16, f16};
+use burn_rocm::{Communicator, ReduceOp, RocmTensor, bf16, f16};
 
 use super::B;
 use crate::config::{Activation, Config};
@@ -29,6 +29,24 @@ pub(super) fn linear(x: Tensor<B, 2>, weight: &Tensor<B, 2>, bias: Option<&Tenso
         Some(bias) => product + bias.clone().unsqueeze(),
         None => product,
     }
+}
+
+/// The sum of the ranks' tensors, with the same bits on every rank.
+pub(super) fn sum(x: Tensor<B, 2>, ranks: Option<&Communicator>) -> Result<Tensor<B, 2>> {
+    Ok(match ranks {
+        Some(ranks) => wrap(ranks.all_reduce(ReduceOp::Sum, primitive(x))?.join()?),
+        None => x,
+    })
+}
+
+/// The ranks' columns side by side.
+///
+/// # Shapes
+/// - x: `[rows, columns]`; output: `[rows, ranks * columns]`
+pub(super) fn gathered(x: Tensor<B, 2>, ranks: &Communicator) -> Result<Tensor<B, 2>> {
+    let [rows, columns] = x.dims();
+    let all: Tensor<B, 3> = wrap(ranks.all_gather(primitive(x))?.join()?);
+    Ok(all.swap_dims(0, 1).reshape([rows, ranks.size() * columns]))
 }
 
 /// RMS norm along the last axis. The factor may be f32 where `x` is bf16 or f16.
@@ -80,28 +98,31 @@ pub(super) struct Turns {
 /// The heads of queries, keys and values, with queries and keys normed and rotated, in one kernel.
 ///
 /// # Shapes
-/// - packed: `[tokens, (heads + 2 kv_heads) * head_dim]`; start, the first token's position: `[1]`
+/// - packed: `[tokens, (heads + 2 kv_heads) * head_dim]`, as many tokens of each sequence; starts,
+///   the position of each sequence's first token: `[sequences]`
 /// - outputs: `[tokens, heads, head_dim]`, and twice `[tokens, kv_heads, head_dim]`
 pub(super) fn heads(
     packed: Tensor<B, 2>,
     norms: Option<&[Tensor<B, 1>; 2]>,
     turns: &Turns,
-    start: RocmTensor,
+    starts: RocmTensor,
     config: &Config,
 ) -> Result<[Tensor<B, 3>; 3]> {
     let Config { heads, kv_heads, head_dim, epsilon, .. } = *config;
-    let [tokens, _] = packed.dims();
+    let [tokens, features] = packed.dims();
+    let sequences = starts.dims()[0];
     let rotary = Rotary {
         heads,
         kv_heads,
         frequencies: primitive(turns.frequencies.clone()),
         factor: turns.factor,
         interleaved: false,
-        positions: RotaryPositions::Starts(start),
+        positions: RotaryPositions::Starts(starts),
         norms: RmsOptions { epsilon, shift: 0.0 },
     };
     let norms = norms.map(|norms| norms.clone().map(primitive));
-    let all: Tensor<B, 3> = wrap(fused::rotary(primitive(packed.unsqueeze::<3>()), norms, &rotary)?);
+    let packed = packed.reshape([sequences, tokens / sequences, features]);
+    let all: Tensor<B, 3> = wrap(fused::rotary(primitive(packed), norms, &rotary)?);
     let all = all.reshape([tokens, heads + 2 * kv_heads, head_dim]);
     let of = |first, count| all.clone().narrow(1, first, count);
     Ok([of(0, heads), of(heads, kv_heads), of(heads + kv_heads, kv_heads)])

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use burn::tensor::DType;
+use burn_rocm::fused::decode::CacheType;
 use burn_rocm::{ProviderKind, RocmDevice, RocmError};
 use burn_rocm_nn::language::quant::RoundTo;
 use clap::{Parser, ValueEnum};
 
 use crate::config::Generation;
-use crate::model::Quantise;
+use crate::model::{Quantise, stored_as};
 use crate::sample::Sampling;
 
 /// Generates text with a language model on an AMD GPU (or another provider). The text goes to the
@@ -77,9 +78,25 @@ pub(super) struct Arguments {
     /// Round the embedding and the output matrix too.
     #[arg(long, value_enum, value_name = "TYPE")]
     pub(super) quantize_output: Option<Rounded>,
+    /// Store keys and values as 8-bit integers with a scale for each token and head. [default: the
+    /// dtype of activations]
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub(super) cache: Option<CacheKind>,
+    /// Measure instead of writing a text: milliseconds a token, with --prompt-tokens (512) tokens
+    /// before and --tokens (256) timed, and of a prompt four times as long.
+    #[arg(long, conflicts_with_all = ["prompt", "chat"])]
+    pub(super) bench: bool,
+    /// The numbers of texts that --bench generates at once.
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,16", value_parser = at_least_1)]
+    #[arg(requires = "bench")]
+    pub(super) batch: Vec<usize>,
     /// The device: `rocm`, `rocm:1` or `1` for the second one.
     #[arg(long, default_value = "rocm", value_parser = device)]
     pub(super) device: RocmDevice,
+    /// Divide the model among so many devices, the first ones: each has some heads, and some
+    /// features of the feed-forward layers.
+    #[arg(long, value_name = "N", conflicts_with = "device", default_value_t = 1, value_parser = at_least_1)]
+    pub(super) devices: usize,
     /// The provider of the device. `auto` takes the first that has one. [default:
     /// BURN_ROCM_PROVIDER, or else auto]
     #[arg(long, value_enum)]
@@ -94,6 +111,9 @@ pub(super) enum RandomModel {
     /// The shapes of Llama 3.2 1B.
     #[value(name = "llama-3.2-1b")]
     Llama32,
+    /// The shapes of Llama 3.1 8B.
+    #[value(name = "llama-3.1-8b")]
+    Llama31,
 }
 
 /// A dtype.
@@ -114,6 +134,13 @@ pub(super) enum Rounded {
     Int8,
     /// 4 bits in groups of 64, between the least and the greatest number of each.
     Int4,
+}
+
+/// How keys and values are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum CacheKind {
+    /// 8-bit integers.
+    Int8,
 }
 
 impl From<Rounded> for RoundTo {
@@ -164,6 +191,14 @@ impl Arguments {
     /// What float matrices become.
     pub(super) fn quantise(&self) -> Quantise {
         Quantise { layers: self.quantize.map(RoundTo::from), output: self.quantize_output.map(RoundTo::from) }
+    }
+
+    /// How keys and values of this dtype are stored.
+    pub(super) fn stored(&self, dtype: DType) -> CacheType {
+        match self.cache {
+            Some(CacheKind::Int8) => CacheType::I8,
+            None => stored_as(dtype),
+        }
     }
 
     /// How tokens are drawn: as the options say, else as the model's authors recommend.

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use burn::tensor::DType;
 use burn::tensor::backend::Backend;
-use burn_rocm::DeviceInfo;
+use burn_rocm::fused::decode::{CacheType, PAGE};
+use burn_rocm::{Communicator, DeviceInfo, RocmDevice};
 use burn_rocm_nn::language::lora::Peft;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -16,14 +17,14 @@ use crate::generate::PIECE;
 use crate::gguf::Gguf;
 use crate::model::{B, Loaded, Model, weight_bytes};
 use crate::text::{Chat, Tokens};
-use crate::weights::{Adapted, Folder, Random, Source, expected};
+use crate::weights::{Adapted, Folder, Part, Random, Source, expected};
 
 /// A model before it is loaded.
 pub(crate) struct Opened {
     pub(crate) config: Config,
     pub(crate) source: Box<dyn Source>,
     pub(crate) generation: Generation,
-    /// `None` for random weights.
+    /// `None` for random weights, and where nobody asks for it.
     pub(crate) tokens: Option<Tokens>,
     /// `None` if the model has no chat template, or nobody asks for it.
     pub(crate) chat: Option<Chat>,
@@ -32,7 +33,9 @@ pub(crate) struct Opened {
 /// Opens the files of a model, and checks them against each other.
 pub(super) fn open(arguments: &Arguments) -> Result<Opened> {
     let mut opened = match (&arguments.model, arguments.random) {
-        (Some(path), _) => open_model(path, arguments.chat)?,
+        (Some(path), _) if arguments.bench => open_files(path, Texts::None)?,
+        (Some(path), _) if arguments.chat => open_files(path, Texts::Chat)?,
+        (Some(path), _) => open_model(path)?,
         (None, random) => {
             let config = models::config(random.unwrap_or(RandomModel::Tiny))?;
             let source = Box::new(Random { norm_adds_one: config.norm_adds_one });
@@ -50,78 +53,94 @@ pub(super) fn open(arguments: &Arguments) -> Result<Opened> {
     Ok(opened)
 }
 
+/// What is opened beside the weights.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Texts {
+    /// Nothing, for a model whose tokens stay numbers.
+    None,
+    Tokens,
+    /// The tokenizer and the chat template.
+    Chat,
+}
+
 /// Opens a Hugging Face folder or a GGUF file.
-pub(crate) fn open_model(path: &Path, chat: bool) -> Result<Opened> {
+pub(crate) fn open_model(path: &Path) -> Result<Opened> {
+    open_files(path, Texts::Tokens)
+}
+
+fn open_files(path: &Path, texts: Texts) -> Result<Opened> {
     match path {
-        _ if path.is_dir() => folder(path, chat),
-        _ if path.is_file() => file(path, chat),
+        _ if path.is_dir() => folder(path, texts),
+        _ if path.is_file() => file(path, texts),
         _ => Err(Error::file(path, "--model: expected a folder or a GGUF file, found nothing")),
     }
 }
 
 /// A Hugging Face folder.
-fn folder(path: &Path, chat: bool) -> Result<Opened> {
+fn folder(path: &Path, texts: Texts) -> Result<Opened> {
     let config = Config::read(path)?;
     let source = Box::new(Folder::open(path, &config)?);
     source.check(&expected(&config))?;
     let generation = Generation::read(path)?;
-    let tokens = Some(Tokens::read(&path.join("tokenizer.json"))?);
-    let chat = if chat { Chat::read(path)? } else { None };
+    let tokens = match texts {
+        Texts::None => None,
+        _ => Some(Tokens::read(&path.join("tokenizer.json"))?),
+    };
+    let chat = if texts == Texts::Chat { Chat::read(path)? } else { None };
     Ok(Opened { config, source, generation, tokens, chat })
 }
 
 /// A GGUF file. A tokenizer.json beside it replaces its own tokenizer.
-fn file(path: &Path, chat: bool) -> Result<Opened> {
+fn file(path: &Path, texts: Texts) -> Result<Opened> {
     let source = Box::new(Gguf::open(path)?);
     let config = source.config().clone();
     source.check(&expected(&config))?;
     let beside = path.with_file_name("tokenizer.json");
-    let tokens = if beside.exists() { Tokens::read(&beside)? } else { source.tokens()? };
-    let chat = if chat { source.chat()? } else { None };
+    let tokens = match texts {
+        Texts::None => None,
+        _ if beside.exists() => Some(Tokens::read(&beside)?),
+        _ => Some(source.tokens()?),
+    };
+    let chat = if texts == Texts::Chat { source.chat()? } else { None };
     let generation = source.generation().clone();
-    Ok(Opened { config, source, generation, tokens: Some(tokens), chat })
+    Ok(Opened { config, source, generation, tokens, chat })
 }
 
-/// Says what the model needs and whether it fits, then loads it with a progress bar.
+/// Says what the model needs and whether it fits, then loads it with a progress bar. With ranks,
+/// only the first one says something, and each loads its part.
 pub(super) fn load(
     arguments: &Arguments,
-    config: Config,
+    config: &Config,
     source: &dyn Source,
     context: usize,
+    ranks: Option<&Communicator>,
 ) -> Result<Model> {
-    let device = &arguments.device;
-    if let Some(provider) = arguments.provider {
-        provider.select()?;
-    }
-    let DeviceInfo { name, provider, .. } = device.info()?;
+    let part = ranks.map(|ranks| Part::new(source, config, ranks.rank(), ranks.size())).transpose()?;
+    let device = ranks.map_or_else(|| arguments.device.clone(), Communicator::device);
+    let says = ranks.is_none_or(|ranks| ranks.rank() == 0);
     let dtype = arguments.dtype.map_or_else(|| source.dtype(), DType::from);
     let quantise = arguments.quantise();
-    let weights = weight_bytes(&config, source, dtype, quantise)?;
-    let cache = config.cache_bytes(context, dtype.size());
-    let work = working_bytes(&config, context.min(PIECE), dtype.size());
+    let (own, own_source) = match &part {
+        Some(part) => (part.config(), part as &dyn Source),
+        None => (config, source),
+    };
+    let weights = weight_bytes(own, own_source, dtype, quantise)?;
+    let cache = cache_bytes(own, context, arguments.stored(dtype));
+    let work = working_bytes(own, context.min(PIECE), dtype.size());
     let needed = weights + cache + work;
     let (free, _) = device.free_and_total_memory()?;
-    eprintln!(
-        "model: {:?}, {} layers, {} features, {} parameters, {dtype:?}",
-        config.family,
-        config.layers.len(),
-        config.width,
-        count(expected(&config).iter().map(|weight| weight.len()).sum()),
-    );
-    eprintln!(
-        "needs {}: weights {}, cache of {context} tokens {}, working memory about {}",
-        size(needed),
-        size(weights),
-        size(cache),
-        size(work),
-    );
-    let verdict = if needed <= free { "enough" } else { "too little" };
-    eprintln!("device: {device}, {name}, by the {provider} provider; {} free, {verdict}", size(free));
+    if says {
+        let sizes = [needed, weights, cache, work].map(size);
+        say(config, dtype, &device, (context, sizes, needed <= free, size(free)))?;
+        if let Some(ranks) = ranks {
+            eprintln!("divided among {} devices, each of which needs that much", ranks.size());
+        }
+    }
     if needed > free {
         return Err(Error::Memory { needed: size(needed), free: size(free) });
     }
-    B::seed(device, arguments.seed);
-    let bar = ProgressBar::new(weights as u64);
+    B::seed(&device, arguments.seed);
+    let bar = if says { ProgressBar::new(weights as u64) } else { ProgressBar::hidden() };
     // A template of constants; a wrong one would only lack parts of the bar.
     if let Ok(style) =
         ProgressStyle::with_template("loading [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}")
@@ -129,11 +148,43 @@ pub(super) fn load(
         bar.set_style(style);
     }
     let progress = |loaded: Loaded| bar.set_position(loaded.bytes as u64);
-    let model = Model::load_quantised(config, source, device, dtype, quantise, progress);
+    let model = match ranks {
+        Some(ranks) => Model::load_part(config, source, ranks, dtype, quantise, progress),
+        None => Model::load_quantised(config.clone(), source, &device, dtype, quantise, progress),
+    };
     bar.finish_and_clear();
     let model = model?;
     device.synchronize()?;
     Ok(model)
+}
+
+/// Says what a model is, what it needs and what the device has.
+fn say(
+    config: &Config,
+    dtype: DType,
+    device: &RocmDevice,
+    (context, [needed, weights, cache, work], fits, free): (usize, [String; 4], bool, String),
+) -> Result<()> {
+    let DeviceInfo { name, provider, .. } = device.info()?;
+    eprintln!(
+        "model: {:?}, {} layers, {} features, {} parameters, {dtype:?}",
+        config.family,
+        config.layers.len(),
+        config.width,
+        count(expected(config).iter().map(|weight| weight.len()).sum()),
+    );
+    eprintln!(
+        "needs {needed}: weights {weights}, cache of {context} tokens {cache}, working memory about {work}",
+    );
+    let verdict = if fits { "enough" } else { "too little" };
+    eprintln!("device: {device}, {name}, by the {provider} provider; {free} free, {verdict}");
+    Ok(())
+}
+
+/// Bytes that the keys and values of so many tokens take.
+pub(super) fn cache_bytes(config: &Config, tokens: usize, stored: CacheType) -> usize {
+    let token = stored.bytes_of_token(config.kv_heads, config.head_dim);
+    config.layers.len() * tokens.next_multiple_of(PAGE) * token
 }
 
 /// An estimate of the most memory that a pass over so many tokens takes beside weights and cache:
