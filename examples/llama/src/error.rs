@@ -98,6 +98,9 @@ pub enum Error {
     /// The device reported an error.
     #[error(transparent)]
     Device(#[from] burn_rocm::RocmError),
+    /// The cache has too few blocks, or another error of it.
+    #[error(transparent)]
+    Cache(#[from] burn_rocm_nn::language::CacheError),
     /// Adapters are damaged or don't fit the model.
     #[error(transparent)]
     Lora(#[from] burn_rocm_nn::language::lora::LoraError),

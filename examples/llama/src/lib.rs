@@ -12,6 +12,7 @@ pub mod model;
 pub mod program;
 mod rng;
 pub mod sample;
+pub mod serve;
 pub mod text;
 pub mod train;
 pub mod weights;

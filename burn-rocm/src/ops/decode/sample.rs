@@ -198,6 +198,15 @@ impl SampleState {
     /// `Invalid` for a row or a token that does not exist, for numbers out of range, and for
     /// penalties of a state without counts; `Capture` in a capture; an error of the device.
     pub fn set(&self, row: usize, sampling: &Sampling, prompt: &[u32]) -> hip::Result<()> {
+        self.resume(row, sampling, prompt, &[])
+    }
+
+    /// [`set`](Self::set) for a sequence of which `answer` was drawn before, in this row or another.
+    /// The next draws are those that would have followed there.
+    ///
+    /// # Errors
+    /// As [`set`](Self::set).
+    pub fn resume(&self, row: usize, sampling: &Sampling, prompt: &[u32], answer: &[u32]) -> hip::Result<()> {
         sampling.check()?;
         if row >= self.rows() {
             return invalid(STATE, format!("a row below {}", self.rows()), row.to_string());
@@ -205,7 +214,7 @@ impl SampleState {
         if sampling.penalises() && self.counts.is_none() {
             return invalid(STATE, "a state with counts for penalties", "one without");
         }
-        if let Some(token) = prompt.iter().find(|&&token| token as usize >= self.vocabulary) {
+        if let Some(token) = prompt.iter().chain(answer).find(|&&token| token as usize >= self.vocabulary) {
             return invalid(STATE, format!("tokens below {}", self.vocabulary), token.to_string());
         }
         let device = self.parameters.hip_device();
@@ -215,13 +224,40 @@ impl SampleState {
         };
         write(&self.parameters, bytemuck::cast_slice(&sampling.numbers()))?;
         write(&self.seeds, &sampling.seed.to_ne_bytes())?;
-        write(&self.steps, &0u64.to_ne_bytes())?;
-        let Some(counts) = &self.counts else { return Ok(()) };
+        write(&self.steps, &(answer.len() as u64).to_ne_bytes())?;
+        // Without penalties, no count changes a score.
+        let Some(counts) = self.counts.as_ref().filter(|_| sampling.penalises()) else { return Ok(()) };
         let mut fresh = vec![0i32; self.vocabulary];
         prompt.iter().for_each(|&token| fresh[token as usize] = IN_PROMPT);
+        answer.iter().for_each(|&token| fresh[token as usize] += 1);
         may_be_written(STATE, counts)?;
         let fresh = upload(TensorData::new(fresh, [1, self.vocabulary]), DType::I32, &counts.rocm_device())?;
         assign(STATE, &narrow(counts.clone(), 0, row, 1)?, &fresh)
+    }
+
+    /// The first rows as a state of their own, for a step that draws no others. Both states share
+    /// their memory.
+    ///
+    /// # Errors
+    /// `Invalid` for no rows, for more than there are, and for a state with a ring.
+    pub fn first(&self, rows: usize) -> hip::Result<Self> {
+        if !(1..=self.rows()).contains(&rows) {
+            return invalid(STATE, format!("1 to {} rows", self.rows()), rows.to_string());
+        }
+        if self.ring.is_some() {
+            return invalid(STATE, "a state without a ring", "one with");
+        }
+        let first = |tensor: &RocmTensor| narrow(tensor.clone(), 0, 0, rows);
+        Ok(Self {
+            vocabulary: self.vocabulary,
+            parameters: first(&self.parameters)?,
+            seeds: first(&self.seeds)?,
+            steps: first(&self.steps)?,
+            tokens: first(&self.tokens)?,
+            counts: self.counts.as_ref().map(first).transpose()?,
+            chances: self.chances.as_ref().map(first).transpose()?,
+            ring: None,
+        })
     }
 
     /// The tokens drawn last, `[rows]` of I32. Each call of [`sample`] overwrites them, so the next

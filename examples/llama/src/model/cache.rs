@@ -3,15 +3,26 @@
 use burn::tensor::{DType, Tensor};
 use burn_rocm::RocmTensor;
 use burn_rocm::fused::decode::{self, CacheType, DecodeOptions, PAGE, PagedBatch, PagedLayer};
-use burn_rocm::fused::{AttentionInferenceOptions, PackedOffsets, attention_packed_inference};
+use burn_rocm::fused::{
+    AttentionInferenceOptions, PackedOffsets, RotaryPositions, attention_packed_inference,
+};
 
-use super::ops::{Scores, primitive, wrap};
+use super::ops::{Keys, Scores, primitive, wrap};
 use super::{B, Model};
 use crate::error::{Error, Result};
 
 /// The most tokens of a call that attend to the cache's pages where they are. For more, all keys and
 /// values are gathered, and attention's kernels for long sequences run.
-const FEW: usize = 16;
+pub(super) const FEW: usize = 16;
+
+/// How keys and values of a dtype are stored: as they are.
+pub(super) fn stored(dtype: DType) -> CacheType {
+    match dtype {
+        DType::F16 => CacheType::F16,
+        DType::BF16 => CacheType::BF16,
+        _ => CacheType::F32,
+    }
+}
 
 /// The keys and values of a sequence, in memory that is allocated once.
 #[derive(Debug)]
@@ -40,11 +51,7 @@ impl Cache {
             let expected = format!("1 to {} tokens, for which the model was made", config.context);
             return Err(Error::Argument { name: "context", expected, found: capacity.to_string() });
         }
-        let stored = match model.dtype() {
-            DType::F16 => CacheType::F16,
-            DType::BF16 => CacheType::BF16,
-            _ => CacheType::F32,
-        };
+        let stored = stored(model.dtype());
         let pages = capacity.div_ceil(PAGE);
         let layer = |_| PagedLayer::new(device, pages, config.kv_heads, config.head_dim, stored);
         Ok(Self {
@@ -98,18 +105,18 @@ impl Cache {
         Ok(self.batch().write(&[(&pages, self.len, tokens)])?)
     }
 
-    /// The position of the call's first token, `[1]`.
-    pub(super) fn start(&self) -> RocmTensor {
-        self.batch().lengths()
+    /// Counts tokens whose keys and values all layers have appended.
+    pub(super) fn advance(&mut self, tokens: usize) {
+        self.len += tokens;
+    }
+}
+
+impl Keys for Cache {
+    fn positions(&self) -> RotaryPositions {
+        RotaryPositions::Starts(self.batch().lengths())
     }
 
-    /// Writes a layer's keys and values of the call's tokens behind those of the tokens so far, and
-    /// computes attention to all of them. Causal: a token sees those before it.
-    ///
-    /// # Shapes
-    /// - query, output: `[tokens, heads, features]`
-    /// - key, value: `[tokens, kv_heads, features]`
-    pub(super) fn attend(
+    fn attend(
         &self,
         layer: usize,
         [query, key, value]: [Tensor<B, 3>; 3],
@@ -131,10 +138,5 @@ impl Cache {
         let offsets = PackedOffsets { queries: batch.offsets(), keys };
         let options = AttentionInferenceOptions { scale, softcap, causal: true, window };
         Ok(wrap(attention_packed_inference(query, key, value, &offsets, &options)?))
-    }
-
-    /// Counts tokens whose keys and values all layers have appended.
-    pub(super) fn advance(&mut self, tokens: usize) {
-        self.len += tokens;
     }
 }

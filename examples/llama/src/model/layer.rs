@@ -2,9 +2,9 @@
 
 use burn::tensor::Tensor;
 
+use super::B;
 use super::matrix::Matrix;
-use super::ops::{Scores, Turns, gated, heads, residual_norm};
-use super::{B, Cache};
+use super::ops::{Keys, Scores, Turns, gated, heads, residual_norm};
 use crate::config::{Config, LayerConfig};
 use crate::error::Result;
 
@@ -93,13 +93,13 @@ impl Layer {
         next: &Tensor<B, 1>,
         config: &Config,
         (settings, turns): (&LayerConfig, &Turns),
-        cache: &Cache,
+        keys: &dyn Keys,
     ) -> Result<[Tensor<B, 2>; 2]> {
         let [of_attention, of_fed] = match &self.post_norms {
             Some([attention, fed]) => [Some(attention), Some(fed)],
             None => [None, None],
         };
-        let attended = self.attend(normed, config, (settings, turns), cache)?;
+        let attended = self.attend(normed, config, (settings, turns), keys)?;
         let [hidden, normed] =
             residual_norm(attended, hidden, of_attention, &self.feed_forward_norm, config.epsilon)?;
         let fed = self.down.forward(gated(config.activation, self.gate_and_up.forward(normed)?)?)?;
@@ -111,13 +111,13 @@ impl Layer {
         x: Tensor<B, 2>,
         config: &Config,
         (settings, turns): (&LayerConfig, &Turns),
-        cache: &Cache,
+        keys: &dyn Keys,
     ) -> Result<Tensor<B, 2>> {
         let [tokens, _] = x.dims();
         let packed = self.heads.forward(x)?;
-        let all = heads(packed, self.head_norms.as_ref(), turns, cache.start(), config)?;
+        let all = heads(packed, self.head_norms.as_ref(), turns, keys.positions(), config)?;
         let scores = Scores { scale: config.scale, softcap: config.score_softcap, window: settings.window };
-        let context = cache.attend(self.index, all, scores)?;
+        let context = keys.attend(self.index, all, scores)?;
         self.output.forward(context.reshape([tokens, config.heads * config.head_dim]))
     }
 }

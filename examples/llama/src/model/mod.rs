@@ -1,20 +1,22 @@
 //! The model: tokens in, logits out.
 
+mod batch;
 mod cache;
 mod layer;
 mod load;
 mod matrix;
 mod ops;
 
-use burn::tensor::{DType, Int, Tensor, TensorData};
+use burn::tensor::{DType, Tensor, TensorData};
 use burn_rocm::{Rocm, RocmDevice};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
 use layer::Layer;
 use matrix::Matrix;
-use ops::{Turns, rms_norm, softcap};
+use ops::{Keys, Turns, rms_norm, softcap};
 
+pub use batch::{Paged, Piece};
 pub use cache::Cache;
 pub use load::{Loaded, Quantise, weight_bytes};
 pub(crate) use ops::rounded;
@@ -84,9 +86,21 @@ impl Model {
         cache.check(tokens.len())?;
         cache.begin(tokens.len())?;
 
+        let mut normed = self.run(tokens, cache)?;
+        cache.advance(tokens.len());
+        if logits == Logits::Last {
+            normed = normed.narrow(0, tokens.len() - 1, 1);
+        }
+        self.logits(normed)
+    }
+
+    /// The last norm of tokens after all layers.
+    ///
+    /// # Shapes
+    /// - output: `[tokens, width]`
+    fn run(&self, tokens: &[u32], keys: &dyn Keys) -> Result<Tensor<B, 2>> {
         let ids: Vec<i32> = tokens.iter().map(|&token| token as i32).collect();
-        let ids =
-            Tensor::<B, 1, Int>::from_data(TensorData::new(ids, [tokens.len()]), (&self.device, DType::I32));
+        let ids = ops::ints::<1>(TensorData::new(ids, [tokens.len()]), &self.device);
         let mut hidden = self.embedding.rows(ids, self.dtype)?;
         if let Some(scale) = self.config.embedding_scale {
             hidden = hidden * ops::rounded(scale, self.dtype);
@@ -97,12 +111,16 @@ impl Model {
         for (at, (layer, settings)) in self.layers.iter().zip(&self.config.layers).enumerate() {
             let turns = &self.ropes[settings.rope];
             [hidden, normed] =
-                layer.forward([hidden, normed], norm_of(at + 1), &self.config, (settings, turns), cache)?;
+                layer.forward([hidden, normed], norm_of(at + 1), &self.config, (settings, turns), keys)?;
         }
-        cache.advance(tokens.len());
-        if logits == Logits::Last {
-            normed = normed.narrow(0, tokens.len() - 1, 1);
-        }
+        Ok(normed)
+    }
+
+    /// The logits of tokens, in f32.
+    ///
+    /// # Shapes
+    /// - normed: `[tokens, width]`; output: `[tokens, vocabulary]`
+    fn logits(&self, normed: Tensor<B, 2>) -> Result<Tensor<B, 2>> {
         let output = self.output.as_ref().unwrap_or(&self.embedding);
         let logits = output.product(normed, None)?.cast(DType::F32);
         Ok(match self.config.logit_softcap {

@@ -1,8 +1,8 @@
 //! The steps of a layer, each of which a fused op may replace.
 
-use burn::tensor::{DType, Tensor, TensorPrimitive};
+use burn::tensor::{DType, Int, Tensor, TensorData, TensorPrimitive};
 use burn_rocm::fused::{self, Gate, RmsOptions, Rotary, RotaryPositions};
-use burn_rocm::{RocmTensor, bf16, f16};
+use burn_rocm::{RocmDevice, RocmTensor, bf16, f16};
 
 use super::B;
 use crate::config::{Activation, Config};
@@ -16,6 +16,11 @@ pub(super) fn primitive<const D: usize>(tensor: Tensor<B, D>) -> RocmTensor {
 /// Burn's tensor.
 pub(super) fn wrap<const D: usize>(tensor: RocmTensor) -> Tensor<B, D> {
     Tensor::from_primitive(TensorPrimitive::Float(tensor))
+}
+
+/// Integers of 32 bits on the device.
+pub(super) fn ints<const D: usize>(data: TensorData, device: &RocmDevice) -> Tensor<B, D, Int> {
+    Tensor::from_data(data, (device, DType::I32))
 }
 
 /// `x weight^T + bias`.
@@ -80,13 +85,13 @@ pub(super) struct Turns {
 /// The heads of queries, keys and values, with queries and keys normed and rotated, in one kernel.
 ///
 /// # Shapes
-/// - packed: `[tokens, (heads + 2 kv_heads) * head_dim]`; start, the first token's position: `[1]`
+/// - packed: `[tokens, (heads + 2 kv_heads) * head_dim]`
 /// - outputs: `[tokens, heads, head_dim]`, and twice `[tokens, kv_heads, head_dim]`
 pub(super) fn heads(
     packed: Tensor<B, 2>,
     norms: Option<&[Tensor<B, 1>; 2]>,
     turns: &Turns,
-    start: RocmTensor,
+    positions: RotaryPositions,
     config: &Config,
 ) -> Result<[Tensor<B, 3>; 3]> {
     let Config { heads, kv_heads, head_dim, epsilon, .. } = *config;
@@ -97,7 +102,7 @@ pub(super) fn heads(
         frequencies: primitive(turns.frequencies.clone()),
         factor: turns.factor,
         interleaved: false,
-        positions: RotaryPositions::Starts(start),
+        positions,
         norms: RmsOptions { epsilon, shift: 0.0 },
     };
     let norms = norms.map(|norms| norms.clone().map(primitive));
@@ -113,6 +118,20 @@ pub(super) struct Scores {
     pub(super) scale: f64,
     pub(super) softcap: Option<f64>,
     pub(super) window: Option<usize>,
+}
+
+/// The keys and values of the tokens so far, as a layer sees them.
+pub(super) trait Keys {
+    /// Where the call's tokens are in their sequences.
+    fn positions(&self) -> RotaryPositions;
+
+    /// Writes a layer's keys and values of the call's tokens behind those of the tokens so far, and
+    /// computes attention to all of them. Causal: a token sees those before it.
+    ///
+    /// # Shapes
+    /// - query, output: `[tokens, heads, features]`
+    /// - key, value: `[tokens, kv_heads, features]`
+    fn attend(&self, layer: usize, heads: [Tensor<B, 3>; 3], scores: Scores) -> Result<Tensor<B, 3>>;
 }
 
 /// `cap * tanh(x / cap)`.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use burn::tensor::DType;
 use burn_rocm::{ProviderKind, RocmDevice, RocmError};
 use burn_rocm_nn::language::quant::RoundTo;
-use clap::{Parser, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
 
 use crate::config::Generation;
 use crate::model::Quantise;
@@ -16,17 +16,8 @@ use crate::sample::Sampling;
 #[derive(Debug, Parser)]
 #[command(name = "llama")]
 pub(super) struct Arguments {
-    /// The model: a Hugging Face folder with config.json, tokenizer.json and safetensors, or a GGUF
-    /// file.
-    #[arg(long, value_name = "PATH", required_unless_present = "random")]
-    pub(super) model: Option<PathBuf>,
-    /// A folder with adapters in PEFT's format (adapter_config.json, adapter_model.safetensors),
-    /// which are merged into the weights when these are loaded.
-    #[arg(long, value_name = "FOLDER", conflicts_with = "random")]
-    pub(super) lora: Option<PathBuf>,
-    /// A model with random weights, whose tokens have no text: its speed is that of a real one.
-    #[arg(long, value_enum, conflicts_with_all = ["model", "chat", "system"])]
-    pub(super) random: Option<RandomModel>,
+    #[command(flatten)]
+    pub(super) of: ModelArguments,
     /// The text to continue or, with --chat, to answer.
     #[arg(long)]
     pub(super) prompt: Option<String>,
@@ -35,7 +26,7 @@ pub(super) struct Arguments {
     pub(super) prompt_tokens: Option<usize>,
     /// Use the model's chat template. Without --prompt, read one message a line from the standard
     /// input.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "random")]
     pub(super) chat: bool,
     /// The system message of a conversation.
     #[arg(long, requires = "chat")]
@@ -64,36 +55,55 @@ pub(super) struct Arguments {
     /// Makes tokens of the text so far less likely; 1 does not.
     #[arg(long, value_name = "R")]
     pub(super) repetition_penalty: Option<f64>,
+}
+
+/// Which model runs, and where.
+#[derive(Debug, Args)]
+pub(crate) struct ModelArguments {
+    /// The model: a Hugging Face folder with config.json, tokenizer.json and safetensors, or a GGUF
+    /// file.
+    #[arg(long, value_name = "PATH", required_unless_present = "random")]
+    pub(crate) model: Option<PathBuf>,
+    /// A folder with adapters in PEFT's format (adapter_config.json, adapter_model.safetensors),
+    /// which are merged into the weights when these are loaded.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "random")]
+    pub(crate) lora: Option<PathBuf>,
+    /// A model with random weights, whose tokens have no text: its speed is that of a real one.
+    #[arg(long, value_enum, conflicts_with = "model")]
+    pub(crate) random: Option<RandomModel>,
     /// Decides which tokens are drawn, and random weights.
     #[arg(long, default_value_t = 42)]
-    pub(super) seed: u64,
+    pub(crate) seed: u64,
     /// The dtype of weights and activations. [default: that of the weights' files]
     #[arg(long, value_enum)]
-    pub(super) dtype: Option<Precision>,
+    pub(crate) dtype: Option<Precision>,
     /// Round the layers' float matrices when they are loaded. The embedding and the output matrix
     /// stay floats.
     #[arg(long, value_enum, value_name = "TYPE")]
-    pub(super) quantize: Option<Rounded>,
+    pub(crate) quantize: Option<Rounded>,
     /// Round the embedding and the output matrix too.
     #[arg(long, value_enum, value_name = "TYPE")]
-    pub(super) quantize_output: Option<Rounded>,
+    pub(crate) quantize_output: Option<Rounded>,
     /// The device: `rocm`, `rocm:1` or `1` for the second one.
     #[arg(long, default_value = "rocm", value_parser = device)]
-    pub(super) device: RocmDevice,
+    pub(crate) device: RocmDevice,
     /// The provider of the device. `auto` takes the first that has one. [default:
     /// BURN_ROCM_PROVIDER, or else auto]
     #[arg(long, value_enum)]
-    pub(super) provider: Option<Provider>,
+    pub(crate) provider: Option<Provider>,
 }
 
 /// A model with random weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum RandomModel {
+pub(crate) enum RandomModel {
     /// 4 layers of 64 features.
     Tiny,
     /// The shapes of Llama 3.2 1B.
     #[value(name = "llama-3.2-1b")]
     Llama32,
+    /// The shapes of Llama 3.1 8B.
+    #[value(name = "llama-3.1-8b")]
+    Llama31,
 }
 
 /// A dtype.
@@ -109,7 +119,7 @@ pub(crate) enum Precision {
 
 /// What float matrices are rounded to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Rounded {
+pub(crate) enum Rounded {
     /// 8 bits in groups of 128, symmetric.
     Int8,
     /// 4 bits in groups of 64, between the least and the greatest number of each.
@@ -160,12 +170,14 @@ impl From<Precision> for DType {
     }
 }
 
-impl Arguments {
+impl ModelArguments {
     /// What float matrices become.
     pub(super) fn quantise(&self) -> Quantise {
         Quantise { layers: self.quantize.map(RoundTo::from), output: self.quantize_output.map(RoundTo::from) }
     }
+}
 
+impl Arguments {
     /// How tokens are drawn: as the options say, else as the model's authors recommend.
     pub(super) fn sampling(&self, generation: &Generation) -> Sampling {
         let recommended = Sampling::recommended(generation);
@@ -179,7 +191,7 @@ impl Arguments {
     }
 }
 
-fn at_least_1(text: &str) -> Result<usize, String> {
+pub(crate) fn at_least_1(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("must be at least 1".to_owned()),
         Ok(number) => Ok(number),

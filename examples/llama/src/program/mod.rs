@@ -16,9 +16,9 @@ use crate::error::{Error, Result};
 use crate::generate::{Options, Session, Timing};
 use crate::text::{Chat, Message, Stream, Tokens};
 use arguments::Arguments;
-pub(crate) use arguments::{Precision, Provider, device};
-use open::Opened;
-pub(crate) use open::open_model;
+pub(crate) use arguments::{ModelArguments, Precision, Provider, at_least_1, device};
+pub(crate) use models::random_prompt;
+pub(crate) use open::{Opened, load, open, open_model, room};
 
 /// The most tokens to generate if the user does not say.
 const TOKENS: usize = 256;
@@ -61,7 +61,7 @@ enum Task {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
-    let Opened { config, source, generation, tokens, chat } = open::open(arguments)?;
+    let Opened { config, source, generation, tokens, chat } = open(&arguments.of, arguments.chat)?;
     let mut options = Options {
         tokens: arguments.tokens.unwrap_or(TOKENS),
         sampling: arguments.sampling(&generation),
@@ -90,8 +90,8 @@ fn run(arguments: &Arguments) -> Result<()> {
     if let Task::Tokens(prompt) = &task {
         check_prompt(prompt, options.tokens, context, config.vocabulary)?;
     }
-    let model = open::load(arguments, config, source.as_ref(), context)?;
-    let mut session = Session::new(&model, context, arguments.seed)?;
+    let model = load(&arguments.of, config, source.as_ref(), context)?;
+    let mut session = Session::new(&model, context, arguments.of.seed)?;
     let mut answer = |prompt: &[u32], options: &Options| -> Result<String> {
         let (text, timing) = match &tokens {
             Some(tokens) => write(&mut session, prompt, options, tokens)?,
@@ -137,7 +137,7 @@ fn task(
     vocabulary: usize,
 ) -> Result<Task> {
     if let Some(count) = arguments.prompt_tokens {
-        return Ok(Task::Tokens(models::random_prompt(count, vocabulary, arguments.seed)));
+        return Ok(Task::Tokens(random_prompt(count, vocabulary, arguments.of.seed)));
     }
     let Some(tokens) = tokens else {
         // Random weights: a byte is a token.
@@ -148,7 +148,7 @@ fn task(
         return chat.map(|chat| Task::Chat(Box::new(chat))).ok_or_else(|| {
             let reason = "--chat: expected chat_template.jinja, or `chat_template` in \
                           tokenizer_config.json or GGUF's metadata, found none";
-            Error::file(arguments.model.clone().unwrap_or_default(), reason)
+            Error::file(arguments.of.model.clone().unwrap_or_default(), reason)
         });
     }
     let text = match &arguments.prompt {

@@ -27,6 +27,16 @@ pub(super) fn config(model: RandomModel) -> Result<Config> {
                 "original_max_position_embeddings": 8192
             }
         }),
+        // https://huggingface.co/meta-llama/Llama-3.1-8B/blob/main/config.json
+        RandomModel::Llama31 => json!({
+            "model_type": "llama", "vocab_size": 128_256, "hidden_size": 4096, "intermediate_size": 14_336,
+            "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+            "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5, "tie_word_embeddings": false,
+            "rope_theta": 500_000.0, "rope_scaling": {
+                "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192
+            }
+        }),
     };
     let path = Path::new("--random");
     match settings {
@@ -36,7 +46,7 @@ pub(super) fn config(model: RandomModel) -> Result<Config> {
 }
 
 /// A prompt of random tokens.
-pub(super) fn random_prompt(count: usize, vocabulary: usize, seed: u64) -> Vec<u32> {
+pub(crate) fn random_prompt(count: usize, vocabulary: usize, seed: u64) -> Vec<u32> {
     let mut rng = Rng::new(seed);
     (0..count).map(|_| (rng.uniform() * vocabulary as f64) as u32).collect()
 }

@@ -8,7 +8,7 @@ use burn_rocm::DeviceInfo;
 use burn_rocm_nn::language::lora::Peft;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::arguments::{Arguments, RandomModel};
+use super::arguments::{ModelArguments, RandomModel};
 use super::models;
 use crate::config::{Config, Generation};
 use crate::error::{Error, Result};
@@ -29,10 +29,11 @@ pub(crate) struct Opened {
     pub(crate) chat: Option<Chat>,
 }
 
-/// Opens the files of a model, and checks them against each other.
-pub(super) fn open(arguments: &Arguments) -> Result<Opened> {
+/// Opens the files of a model, and checks them against each other. `chat`: whether its template is
+/// wanted.
+pub(crate) fn open(arguments: &ModelArguments, chat: bool) -> Result<Opened> {
     let mut opened = match (&arguments.model, arguments.random) {
-        (Some(path), _) => open_model(path, arguments.chat)?,
+        (Some(path), _) => open_model(path, chat)?,
         (None, random) => {
             let config = models::config(random.unwrap_or(RandomModel::Tiny))?;
             let source = Box::new(Random { norm_adds_one: config.norm_adds_one });
@@ -82,17 +83,16 @@ fn file(path: &Path, chat: bool) -> Result<Opened> {
     Ok(Opened { config, source, generation, tokens: Some(tokens), chat })
 }
 
-/// Says what the model needs and whether it fits, then loads it with a progress bar.
-pub(super) fn load(
-    arguments: &Arguments,
+/// Says what the model needs with a cache of so many tokens, and whether it fits. Then loads it with a
+/// progress bar.
+pub(crate) fn load(
+    arguments: &ModelArguments,
     config: Config,
     source: &dyn Source,
     context: usize,
 ) -> Result<Model> {
     let device = &arguments.device;
-    if let Some(provider) = arguments.provider {
-        provider.select()?;
-    }
+    select(arguments)?;
     let DeviceInfo { name, provider, .. } = device.info()?;
     let dtype = arguments.dtype.map_or_else(|| source.dtype(), DType::from);
     let quantise = arguments.quantise();
@@ -134,6 +134,23 @@ pub(super) fn load(
     let model = model?;
     device.synchronize()?;
     Ok(model)
+}
+
+/// Chooses the provider that the arguments name.
+fn select(arguments: &ModelArguments) -> Result<()> {
+    Ok(arguments.provider.map_or(Ok(()), |provider| provider.select())?)
+}
+
+/// The tokens that a cache has room for in nine tenths of the memory that the model leaves free. What
+/// runs beside it needs the rest.
+pub(crate) fn room(arguments: &ModelArguments, config: &Config, source: &dyn Source) -> Result<usize> {
+    select(arguments)?;
+    let dtype = arguments.dtype.map_or_else(|| source.dtype(), DType::from);
+    let weights = weight_bytes(config, source, dtype, arguments.quantise())?;
+    let (free, _) = arguments.device.free_and_total_memory()?;
+    let work = working_bytes(config, PIECE, dtype.size());
+    let rest = (free / 10 * 9).saturating_sub(weights + work);
+    Ok(rest / config.cache_bytes(16, dtype.size()).max(1) * 16)
 }
 
 /// An estimate of the most memory that a pass over so many tokens takes beside weights and cache:
