@@ -1,5 +1,7 @@
 //! A measurement: many requests at once, in process and over HTTP.
 
+use std::io;
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,8 +65,8 @@ pub(super) async fn run(shape: Shape, server: Server, serving: Serving) -> Resul
     let times = in_process(&engine, prompts(2_000_000), shape.output).await?;
     let own = report("in process", shape, start, &times);
 
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-    let address = listener.local_addr()?;
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(Error::server)?;
+    let address = listener.local_addr().map_err(Error::server)?;
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let key = server.key.clone();
     let served = tokio::spawn(serve(listener, router(Arc::new(server)), serving, async {
@@ -78,11 +80,11 @@ pub(super) async fn run(shape: Shape, server: Server, serving: Serving) -> Resul
         });
         tasks.spawn(over_http(address, body.to_string(), key.clone()));
     }
-    let times = tasks.join_all().await.into_iter().collect::<Result<Times>>()?;
+    let times = tasks.join_all().await.into_iter().collect::<io::Result<Times>>().map_err(Error::server)?;
     let http = report("over HTTP", shape, start, &times);
     println!("HTTP / in process: {:.3} of the tokens a second", http / own);
     drop(stop);
-    served.await.map_err(|why| Error::Read(why.to_string()))
+    served.await.map_err(Error::server)
 }
 
 async fn in_process(engine: &Handle, prompts: Vec<Vec<u32>>, tokens: usize) -> Result<Times> {
@@ -96,7 +98,7 @@ async fn in_process(engine: &Handle, prompts: Vec<Vec<u32>>, tokens: usize) -> R
             stop: Vec::new(),
             chances: None,
         };
-        let mut ticket = engine.submit(job).map_err(|why| Error::Read(why.to_string()))?;
+        let mut ticket = engine.submit(job).map_err(Error::server)?;
         tasks.spawn(async move {
             let mut times = Vec::with_capacity(tokens);
             while let Some(event) = ticket.events.recv().await {
@@ -106,14 +108,14 @@ async fn in_process(engine: &Handle, prompts: Vec<Vec<u32>>, tokens: usize) -> R
                     Event::Begun { .. } => {}
                 }
             }
-            Err(Error::Read("the engine has stopped".to_owned()))
+            Err(Error::server("the engine has stopped"))
         });
     }
     tasks.join_all().await.into_iter().collect()
 }
 
 /// Sends a request, and notes when each of its pieces comes.
-async fn over_http(address: std::net::SocketAddr, body: String, key: Option<String>) -> Result<Vec<Instant>> {
+async fn over_http(address: SocketAddr, body: String, key: Option<String>) -> io::Result<Vec<Instant>> {
     let mut stream = TcpStream::connect(address).await?;
     let key = key.map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
     let head = format!(
@@ -126,7 +128,7 @@ async fn over_http(address: std::net::SocketAddr, body: String, key: Option<Stri
     let mut lines = BufReader::new(stream).lines();
     let status = lines.next_line().await?.unwrap_or_default();
     if !status.contains(" 200 ") {
-        return Err(Error::Read(status));
+        return Err(io::Error::other(status));
     }
     let mut times = Vec::new();
     while let Some(line) = lines.next_line().await? {
@@ -137,7 +139,7 @@ async fn over_http(address: std::net::SocketAddr, body: String, key: Option<Stri
             _ => {}
         }
     }
-    Err(Error::Read("the answer ended early".to_owned()))
+    Err(io::Error::other("the answer ended early"))
 }
 
 /// Prints what was measured, and returns the tokens a second.

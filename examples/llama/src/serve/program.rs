@@ -134,7 +134,8 @@ fn run(arguments: &Arguments) -> Result<()> {
         idle: Duration::from_secs(arguments.idle),
         grace: Duration::from_secs(arguments.grace),
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build().map_err(Error::server)?;
     let address = SocketAddr::new(arguments.host, arguments.port);
     let watched = engine.clone();
     let failed = async move {
@@ -153,7 +154,7 @@ fn run(arguments: &Arguments) -> Result<()> {
             found: format!("{address}: {why}"),
         })?;
         let server = Arc::new(server(engine));
-        eprintln!("{} at http://{}/v1", server.model, listener.local_addr()?);
+        eprintln!("{} at http://{}/v1", server.model, listener.local_addr().map_err(Error::server)?);
         let stop = async move {
             tokio::select! {
                 () = signal() => eprintln!("stopping: running answers have {} s", serving.grace.as_secs()),

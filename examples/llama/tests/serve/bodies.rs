@@ -37,7 +37,7 @@ fn each_wrong_field_is_named() {
         (json!({"prompt": "x", "frequency_penalty": "a"}), json!("frequency_penalty"), "found a string"),
         (json!({"prompt": "x", "repetition_penalty": 0}), json!("repetition_penalty"), "found 0"),
         (json!({"prompt": "x", "n": 0}), json!("n"), "from 1 to 128, found 0"),
-        (json!({"prompt": ["x"; 65], "n": 2}), json!("n"), "at most 128 answers"),
+        (json!({"prompt": vec!["x"; 65], "n": 2}), json!("n"), "at most 128 answers"),
         (json!({"prompt": "x", "seed": 1.5}), json!("seed"), "found 1.5"),
         (json!({"prompt": "x", "stop": ["a", "b", "c", "d", "e"]}), json!("stop"), "found 5 strings"),
         (json!({"prompt": "x", "stop": ""}), json!("stop"), "1 empty"),

@@ -66,6 +66,7 @@ pub fn start(model: Arc<Model>, limits: Limits) -> Result<(Handle, JoinHandle<Re
             let text = text.or_else(|| payload.downcast_ref::<&str>().map(|&text| text.to_owned()));
             Err(Error::Read(text.unwrap_or_default()))
         })
-    })?;
+    });
+    let thread = thread.map_err(Error::server)?;
     Ok((Handle { shared, commands }, thread))
 }

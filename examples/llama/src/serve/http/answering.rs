@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use super::routes::Server;
+use super::server::Server;
 use crate::serve::api::{Answering, ApiError, Choice, Finish, Kind, Scored, Usage};
 use crate::serve::engine::{Chances, End, Event, Ticket};
 use crate::serve::text::{Answer, Part, Vocabulary};

@@ -3,7 +3,9 @@
 mod answering;
 mod listen;
 mod routes;
+mod server;
 mod stalled;
 
 pub use listen::{Serving, serve};
-pub use routes::{Server, router};
+pub use routes::router;
+pub use server::Server;
