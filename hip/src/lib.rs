@@ -88,6 +88,7 @@ pub use memory::foreign::ForeignMemory;
 pub use memory::host::HostBuffer;
 pub use memory::kind::MemoryKind;
 pub use memory::label::{MemoryLabel, memory_label, memory_track_ops};
+pub use memory::late::LateRead;
 pub use memory::pool::{MemoryPool, PoolStats, SegmentStats};
 pub use memory::ready::Ready;
 pub use memory::record::{MemoryBy, MemoryEvent, MemoryRecord};

@@ -3,12 +3,11 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use burn::tensor::Tensor;
-use burn_rocm::fused::decode::{self, SampleState, SampleTables};
-use burn_rocm::{RocmTensor, read_with_fault};
+use burn_rocm::fused::decode::{Draw, LateDraws};
 
 use crate::error::{Error, Result};
-use crate::model::{B, Cache, Logits, Model};
+use crate::model::{Cache, Model, Step};
+use crate::ranks::{Command, Engine, Followers};
 use crate::rng::Rng;
 use crate::sample::Sampling;
 
@@ -42,12 +41,11 @@ pub struct Timing {
 /// A text and the cache of its tokens.
 #[derive(Debug)]
 pub struct Session<'a> {
-    model: &'a Model,
-    cache: Cache,
+    engine: Engine<'a>,
+    /// The other devices of a model that is divided.
+    followers: Option<Followers>,
     /// The tokens whose keys and values are in the cache.
     text: Vec<u32>,
-    /// Draws the tokens, on the device.
-    state: SampleState,
     /// Draws a seed for each text.
     rng: Rng,
 }
@@ -58,10 +56,41 @@ impl<'a> Session<'a> {
     /// # Errors
     /// As [`Cache::new`]; an error of the device.
     pub fn new(model: &'a Model, context: usize, seed: u64) -> Result<Self> {
-        let cache = Cache::new(model, context)?;
-        let tables = SampleTables { counts: true, chances: true, ring: 0 };
-        let state = SampleState::new(model.device(), 1, model.config().vocabulary, tables)?;
-        Ok(Self { model, cache, text: Vec::new(), state, rng: Rng::new(seed) })
+        Self::with_cache(model, Cache::new(model, context)?, seed)
+    }
+
+    /// A session whose text is kept in this cache.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a cache that was made with others; an error of the device.
+    pub fn with_cache(model: &'a Model, cache: Cache, seed: u64) -> Result<Self> {
+        Ok(Self {
+            engine: Engine::new(model, cache)?,
+            followers: None,
+            text: Vec::new(),
+            rng: Rng::new(seed),
+        })
+    }
+
+    /// The same session, which leads the ranks that have the other parts of the model.
+    pub fn leading(self, followers: Followers) -> Self {
+        Self { followers: Some(followers), ..self }
+    }
+
+    /// The same session, whose passes are never captured.
+    pub fn op_by_op(mut self) -> Self {
+        self.engine.step = self.engine.step.op_by_op();
+        self
+    }
+
+    /// The pass of a token.
+    pub fn step(&self) -> &Step<'a> {
+        &self.engine.step
+    }
+
+    /// The tokens in the cache.
+    pub fn text(&self) -> &[u32] {
+        &self.text
     }
 
     /// Generates a text after this prompt. If the prompt starts as the text of the session does,
@@ -75,10 +104,10 @@ impl<'a> Session<'a> {
         &mut self,
         prompt: &[u32],
         options: &Options,
-        mut each: impl FnMut(u32) -> Result<ControlFlow<()>>,
+        each: impl FnMut(u32) -> Result<ControlFlow<()>>,
     ) -> Result<Timing> {
         options.sampling.check()?;
-        let limit = self.cache.capacity();
+        let limit = self.engine.cache.capacity();
         // The last token of an answer need not be in the cache.
         if prompt.len() + options.tokens > limit + 1 {
             return Err(Error::TooLong { prompt: prompt.len(), answer: options.tokens, limit });
@@ -87,47 +116,76 @@ impl<'a> Session<'a> {
         let same = self.text.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         // At least one token must run, because its logits are wanted.
         let same = same.min(prompt.len().saturating_sub(1));
-        self.cache.truncate(same);
+        self.tell(&Command::Truncate(same))?;
         self.text.truncate(same);
         let mut timing = Timing { prompt: prompt.len() - same, ..Timing::default() };
-        let logits = self.model.prefill(&prompt[same..], &mut self.cache, PIECE)?;
-        self.text.extend(&prompt[same..]);
+        let tokens = prompt[same..].to_vec();
+        let text = [&self.text, &tokens[..]].concat();
+        let answer = (options.tokens > 0)
+            .then(|| Box::new((options.sampling.on_device(self.rng.bits()), text.clone())));
+        self.tell(&Command::Prompt { tokens, answer })?;
+        self.text = text;
         if options.tokens == 0 {
             return Ok(timing);
         }
-        self.state.set(0, &options.sampling.on_device(self.rng.bits()), &self.text)?;
-        let mut next = self.choose(logits)?;
-        timing.to_first = start.elapsed();
-
-        let start = Instant::now();
-        for last in 1..=options.tokens {
-            if options.stop.contains(&next) || each(next)?.is_break() || last == options.tokens {
-                break;
-            }
-            let logits = self.model.forward(&[next], &mut self.cache, Logits::Last)?;
-            self.text.push(next);
-            next = self.choose(logits)?;
-            timing.generated += 1;
-        }
-        timing.generation = start.elapsed();
-        Ok(timing)
+        let answered = self.answer(options, start, &mut timing, each);
+        // Without the token of a pass that ran ahead of the end.
+        let truncated = self.tell(&Command::Truncate(self.text.len()));
+        answered.and(truncated).map(|()| timing)
     }
 
-    /// Draws a token on the device, and reads it.
-    fn choose(&mut self, logits: Tensor<B, 2>) -> Result<u32> {
-        decode::sample(logits.into_primitive().tensor(), &self.state)?;
-        let first = |tensor: RocmTensor| -> Result<f64> {
-            let (data, fault) = read_with_fault(tensor)?;
-            fault.map_or(Ok(()), Err)?;
-            data.iter::<f64>().next().ok_or_else(|| Error::Read("a model without logits".to_owned()))
-        };
-        // A NaN among the logits makes the probability NaN.
-        if let Some(chances) = self.state.chances()
-            && first(chances)?.is_nan()
-        {
-            return Err(Error::NotNumbers);
+    /// Does something on all ranks.
+    fn tell(&mut self, command: &Command) -> Result<()> {
+        if let Some(followers) = &self.followers {
+            followers.tell(command);
         }
-        Ok(first(self.state.tokens())? as u32)
+        self.engine.run(command)
+    }
+
+    /// Generates after the first token was drawn. A token is read after the pass that takes it was
+    /// launched, so the device does not wait for the host. The last pass may have been in vain.
+    fn answer(
+        &mut self,
+        options: &Options,
+        start: Instant,
+        timing: &mut Timing,
+        mut each: impl FnMut(u32) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let mut begun = Instant::now();
+        let mut read = Some(self.step().state().begin_read()?);
+        let mut left = options.tokens;
+        while let Some(draws) = read.take() {
+            left -= 1;
+            if left > 0 {
+                self.tell(&Command::Pass)?;
+                read = Some(self.step().state().begin_read()?);
+            }
+            let token = token_of(draws)?;
+            if left + 1 == options.tokens {
+                timing.to_first = start.elapsed();
+                begun = Instant::now();
+            } else {
+                timing.generated += 1;
+                timing.generation = begun.elapsed();
+            }
+            if options.stop.contains(&token) || each(token)?.is_break() {
+                break;
+            }
+            if left > 0 {
+                self.text.push(token);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The token of the only row.
+fn token_of(draws: LateDraws) -> Result<u32> {
+    match draws.wait()?.first() {
+        // A NaN among the logits makes the probability NaN.
+        Some(Draw { chance: Some(chance), .. }) if chance.is_nan() => Err(Error::NotNumbers),
+        Some(draw) => Ok(draw.token),
+        None => Err(Error::Read("a step without rows".to_owned())),
     }
 }
 

@@ -10,6 +10,7 @@ pub mod generate;
 pub mod gguf;
 pub mod model;
 pub mod program;
+pub mod ranks;
 mod rng;
 pub mod sample;
 pub mod serve;

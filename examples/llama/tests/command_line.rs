@@ -173,3 +173,49 @@ fn errors_are_one_line() {
     );
     assert!(Config::read(&small).is_ok());
 }
+
+#[test]
+fn a_bench_prints_its_tables() {
+    let small = ["--prompt-tokens", "20", "--tokens", "9", "--batch", "1,3", "--cache", "int8"];
+    let (out, _) = succeeds(&run(&[&["--random", "tiny", "--bench"], &small[..]].concat()));
+    for text in [
+        "a copy: ",
+        "a pass reads 0.000 GB of weights a device",
+        "a prompt of 2048 tokens: ",
+        "9 tokens after 20, keys and values I8:",
+        "| 1 | most likely | ",
+        "| 3 | top-k 50, top-p 0.95 | ",
+    ] {
+        assert!(out.contains(text), "{text} in {out}");
+    }
+    assert!(!out.contains("not a graph"), "{out}");
+    let rows = out.lines().filter(|line| line.starts_with("| 1 ") || line.starts_with("| 3 "));
+    let times = rows.map(|row| row.split('|').nth(3).and_then(|ms| ms.trim().parse::<f64>().ok()));
+    let times: Vec<f64> = times.map(|ms| ms.expect("milliseconds")).collect();
+    assert!(times.len() == 4 && times.iter().all(|&ms| ms > 0.0), "{out}");
+    fails(&["--random", "tiny", "--bench", "--prompt-tokens", "4096"], "error: context: expected 1 to 4096");
+    fails(&["--random", "tiny", "--batch", "2"], "--bench");
+}
+
+#[test]
+fn two_devices_write_one_text() {
+    let devices = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_llama"))
+            .args(arguments)
+            .args(["--random", "tiny", "--dtype", "f32"])
+            .envs([("BURN_ROCM_CPU_DEVICES", "2"), ("BURN_ROCM_PROVIDER", "cpu")])
+            .env("BURN_ROCM_COLLECTIVE_TIMEOUT", "60")
+            .output();
+        output.expect("the program")
+    };
+    let (out, err) = succeeds(&devices(&["--devices", "2", "--prompt-tokens", "30", "--tokens", "12"]));
+    assert_eq!(out.split_whitespace().count(), 12, "{out}");
+    assert!(err.contains("divided among 2 devices"), "{err}");
+    let small = ["--bench", "--prompt-tokens", "8", "--tokens", "4", "--batch", "2"];
+    let (out, _) = succeeds(&devices(&[&["--devices", "2"], &small[..]].concat()));
+    assert_eq!(out.matches("| 2 | most likely |").count(), 1, "{out}");
+    let (_, err) = texts(&devices(&["--devices", "3"]));
+    assert!(err.contains("error: devices: expected at most 2 devices, found 3"), "{err}");
+    let (_, err) = texts(&devices(&["--devices", "2", "--quantize", "int4"]));
+    assert!(err.contains("whole groups of 64 quantised weights"), "{err}");
+}

@@ -3,12 +3,15 @@
 //! One test in its own program, because the counters belong to the device.
 #![allow(missing_docs)]
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use burn::tensor::DType;
 use burn_rocm::RocmDevice;
 use burn_rocm_llama::config::Config;
+use burn_rocm_llama::generate::{Options, Session};
 use burn_rocm_llama::model::{Cache, Logits, Model};
+use burn_rocm_llama::sample::Sampling;
 use burn_rocm_llama::weights::Folder;
 
 /// A layer takes 6: one for the heads, one that appends to the cache, one of attention, two sums
@@ -34,5 +37,45 @@ fn launches_of_a_token() {
         drop(logits);
         println!("{name}: {launches} launches");
         assert!(launches <= expected, "{name}: {launches} launches, more than {expected}");
+    }
+    replays();
+}
+
+/// A token of a graph: one launch, one read, one wait for a pass that the device has left, and
+/// nothing from the host.
+fn replays() {
+    let hip = hip::Device::get(0).expect("a device");
+    for name in ["llama3", "gemma3", "qwen2"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models").join(name);
+        let config = Config::read(&folder).expect("the settings");
+        let source = Folder::open(&folder, &config).expect("the weights");
+        let model =
+            Model::load(config, &source, &RocmDevice::default(), DType::F32, |_| {}).expect("the model");
+        let mut session = Session::new(&model, 64, 1).expect("a session");
+        let sampling =
+            Sampling { temperature: 0.9, top_k: 20, repetition_penalty: 1.1, ..Sampling::default() };
+        let options = Options { tokens: 50, sampling, stop: vec![] };
+        let (mut counted, mut last) = (Vec::new(), None);
+        let each = |_| {
+            let now = hip.counters();
+            counted.extend(last.replace(now).map(|before: hip::Counters| {
+                [
+                    now.graphs - before.graphs,
+                    now.launches - before.launches,
+                    now.device_to_host - before.device_to_host,
+                    now.waits - before.waits,
+                    now.host_to_device - before.host_to_device,
+                ]
+            }));
+            Ok(ControlFlow::Continue(()))
+        };
+        session.generate(&[5, 6, 7], &options, each).expect("a text");
+        let graph = session.step().graph().expect("a graph");
+        println!("{name}: a graph of {:?}", graph.recorded());
+        // The first pass runs op by op, the second is captured, the last token needs no pass.
+        assert_eq!(counted.len(), 49);
+        for (at, counts) in counted.iter().enumerate().take(48).skip(2) {
+            assert_eq!(counts, &[1, 0, 1, 1, 0], "{name}, token {at}");
+        }
     }
 }

@@ -51,6 +51,11 @@ impl Set {
         (!rest.is_empty()).then(|| Self::new(rest, now))
     }
 
+    /// The error of the launches that found a fault. Call it after waiting for the launches.
+    pub(crate) fn fault(&self) -> Option<Error> {
+        tell(&self.tickets)
+    }
+
     /// Whether this set has all tickets of `other`.
     fn holds(&self, other: &Self) -> bool {
         let mut own = self.tickets.iter();
@@ -138,7 +143,7 @@ impl Marks {
     /// The error of the launches that found a fault. Call it after waiting for the launches.
     #[inline]
     pub(crate) fn fault(&self) -> Option<Error> {
-        if self.any() { self.get().and_then(|set| tell(&set.tickets)) } else { None }
+        if self.any() { self.get().and_then(|set| set.fault()) } else { None }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Arc<Set>>> {

@@ -10,6 +10,7 @@ pub(crate) mod host;
 pub(crate) mod kind;
 pub(crate) mod label;
 pub(crate) mod last_use;
+pub(crate) mod late;
 pub(crate) mod ledger;
 pub(crate) mod marks;
 pub(crate) mod pinned;

@@ -1,11 +1,12 @@
 //! What the device makes of a checkpoint's bytes.
 
 use burn::tensor::quantization::{QuantLevel, QuantParam, QuantScheme, QuantStore, QuantValue};
-use burn::tensor::{DType, Int, Tensor, TensorData, TensorPrimitive};
+use burn::tensor::{DType, Distribution, Int, Tensor, TensorData, TensorPrimitive};
 use burn_rocm::fused::{QuantWeight, WeightParts};
 use burn_rocm::{Rocm, RocmDevice};
 use burn_rocm_nn::language::quant::gguf::GgufBlocks;
 use burn_rocm_nn::language::quant::{GptqZeros, QuantEmbedding, QuantLinear};
+use burn_rocm_tests::limits::unit;
 use burn_rocm_tests::{Random, read_float};
 
 use crate::weights::{Drawn, Zeros, awq, compressed, every, gguf, gptq};
@@ -127,6 +128,68 @@ fn weights_are_joined_by_their_outputs() {
     assert!(others(draw[4](1), ordered()).is_none(), "one with an order");
 }
 
+/// Some outputs, and whole groups of inputs, have the same values as in the whole weight.
+#[test]
+fn weights_are_divided() {
+    let random = Random::new();
+    let device = RocmDevice::default();
+    let (mut divided, mut refused) = (0, 0);
+    for drawn in every(&random) {
+        let [outs, inputs] = drawn.parts.shape();
+        let upload = |parts: &WeightParts| QuantWeight::upload(parts, &device).unwrap();
+        let whole = upload(&drawn.parts);
+        let values = floats(whole.dequantize(DType::F32).unwrap());
+        let first = random.below(outs);
+        let rows = first..first + 1 + random.below(outs - first);
+        let expected = &values[rows.start * inputs..rows.end * inputs];
+        for part in
+            [upload(&drawn.parts.outputs(rows.clone()).unwrap()), whole.outputs(rows.clone()).unwrap()]
+        {
+            assert_eq!(part.shape(), [rows.len(), inputs], "{}", drawn.name);
+            assert_eq!(floats(part.dequantize(DType::F32).unwrap()), expected, "{}", drawn.name);
+            // The product's kernel and the larger products read the part too.
+            for count in [1, 20] {
+                let x = Tensor::<Rocm, 2>::random([count, inputs], Distribution::Default, &device);
+                let of = |weight: &QuantWeight| {
+                    let layer = QuantLinear::new::<Rocm>(weight.clone(), None).unwrap();
+                    layer.forward(x.clone())
+                };
+                let product = of(&whole).narrow(1, rows.start, rows.len()).into_data();
+                let sum = |row: usize| values[row * inputs..][..inputs].iter().map(|v| v.abs()).sum::<f64>();
+                let most = rows.clone().map(sum).fold(0.0, f64::max);
+                // Two orders of a sum in f32 of terms whose magnitudes are at most these.
+                let within = 2.0 * (inputs as f64 + 8.0) * unit(DType::F32) * most;
+                let found = of(&part).into_data();
+                for (a, b) in found.iter::<f64>().zip(product.iter::<f64>()) {
+                    assert!((a - b).abs() <= within, "{}: {a}, not {b} within {within:e}", drawn.name);
+                }
+            }
+        }
+        for _ in 0..4 {
+            let first = random.below(inputs.div_ceil(32)) * 32;
+            let last = (first + 32 * (1 + random.below(inputs.div_ceil(32)))).min(inputs);
+            match drawn.parts.inputs(first..last) {
+                Ok(part) => {
+                    divided += usize::from(first > 0 || last < inputs);
+                    let columns = values.chunks(inputs).flat_map(|row| &row[first..last]).copied();
+                    let found = floats(upload(&part).dequantize(DType::F32).unwrap());
+                    assert_eq!(found, columns.collect::<Vec<_>>(), "{}, {first}..{last}", drawn.name);
+                }
+                Err(error) => {
+                    refused += 1;
+                    let text = error.to_string();
+                    let known = ["whole groups of", "an order (`g_idx`)"];
+                    assert!(known.iter().any(|known| text.contains(known)), "{}: {text}", drawn.name);
+                    assert!(!(first == 0 && last == inputs) || text.contains("order"), "{}", drawn.name);
+                }
+            }
+        }
+        assert!(drawn.parts.inputs(0..inputs + 1).is_err() && drawn.parts.outputs(0..0).is_err());
+        assert!(drawn.parts.inputs(1..inputs).is_err(), "{}", drawn.name);
+    }
+    assert!(divided > 5 && refused > 5, "{divided} parts, {refused} refused");
+}
+
 /// An index beyond the table reads zeros, and is reported.
 #[test]
 fn an_index_out_of_range_is_a_fault() {
@@ -179,4 +242,41 @@ fn weights_that_burn_quantised() {
             }
         }
     }
+}
+
+/// Weights that the device draws: all codes occur, the mean is near 0 and the deviation is that asked
+/// for, within 5 standard deviations of each estimate.
+#[test]
+fn drawn_weights_have_their_deviation() {
+    let device = RocmDevice::default();
+    for (bits, group, deviation) in [(4, 64, 0.02), (8, 128, 0.5), (4, 32, 1.0), (8, 512, 0.05)] {
+        let (outs, inputs) = (90, 300);
+        let weight = QuantWeight::random([outs, inputs], bits, group, deviation, &device).unwrap();
+        let values = floats(weight.dequantize(DType::F32).unwrap());
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let found = (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / n).sqrt();
+        // The groups' zeros differ by a step of sqrt(12) / 15 deviations, half of which they add to a mean.
+        let groups = n / group as f64;
+        let spread = deviation * (1.0 / n + if bits == 4 { 0.0134 / groups } else { 0.0 }).sqrt();
+        assert!((mean - 0.0).abs() <= 5.0 * spread + deviation * 0.01, "{bits} bits: a mean of {mean}");
+        // The kurtosis of uniform numbers is 1.8; the zeros add 0.0067 of the variance.
+        let within = 5.0 * (0.8 / n).sqrt() / 2.0 + 0.0067 + 0.001;
+        assert!((found / deviation - 1.0).abs() <= within, "{bits} bits: {found}, not {deviation}");
+        let codes: std::collections::BTreeSet<u64> = values.iter().map(|value| value.to_bits()).collect();
+        assert_eq!(codes.len(), if bits == 4 { 17 } else { 256 });
+        // The product's kernel reads the same weights.
+        let eye = Tensor::<Rocm, 2>::eye(inputs, &device).narrow(0, 0, 9);
+        let found = QuantLinear::new::<Rocm>(weight, None).unwrap().forward(eye).into_data();
+        for (at, found) in found.iter::<f64>().enumerate() {
+            assert_eq!(found, values[at % outs * inputs + at / outs], "{bits} bits at {at}");
+        }
+    }
+    let refused = |shape, bits, group, deviation| {
+        QuantWeight::random(shape, bits, group, deviation, &device).unwrap_err().to_string()
+    };
+    assert!(refused([2, 2], 5, 64, 1.0).contains("4 or 8 bits"));
+    assert!(refused([2, 2], 4, 48, 1.0).contains("a power of two from 32"));
+    assert!(refused([2, 0], 4, 64, 1.0).contains("[outs, inputs]"));
+    assert!(refused([2, 2], 4, 64, f64::NAN).contains("a normal f16"));
 }

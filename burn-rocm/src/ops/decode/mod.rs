@@ -4,10 +4,12 @@
 
 mod attention;
 mod cache;
+mod draws;
 mod sample;
 
 pub use attention::{DecodeOptions, attention, attention_gathered};
 pub use cache::{CacheType, PagedBatch, PagedLayer, append, gather};
+pub use draws::{Draw, LateDraws};
 pub use sample::{SampleState, SampleTables, Sampling, sample};
 
 /// The tokens of a page. `PAGE` of `paged.h`.

@@ -146,11 +146,13 @@ pub struct SampleState {
     seeds: RocmTensor,
     /// `[rows]` of I64: the draws so far.
     steps: RocmTensor,
-    /// `[rows]` of I32.
+    /// The tokens and the chances one after the other, so that one copy reads both.
+    drawn: RocmTensor,
+    /// `[rows]` of I32, in `drawn`.
     tokens: RocmTensor,
     /// `[rows, vocabulary]` of I32.
     counts: Option<RocmTensor>,
-    /// `[rows]` of F32.
+    /// `[rows]` of F32, in `drawn`.
     chances: Option<RocmTensor>,
     /// `[length, rows]` of I32.
     ring: Option<RocmTensor>,
@@ -175,20 +177,28 @@ impl SampleState {
         let zeros = |shape: &[usize], dtype| full_on(&open, shape.to_vec(), 0.into(), dtype);
         let SampleTables { counts, chances, ring } = tables;
         let numbers = Sampling::default().numbers().repeat(rows);
+        let drawn = zeros(&[rows * if chances { 2 } else { 1 }], DType::I32)?;
+        let chances = chances.then(|| narrow(drawn.clone(), 0, rows, rows)).transpose()?;
         Ok(Self {
             vocabulary,
             parameters: upload(TensorData::new(numbers, [rows, PARAMETERS]), DType::F32, device)?,
             seeds: zeros(&[rows], DType::U64)?,
             steps: zeros(&[rows], DType::I64)?,
-            tokens: zeros(&[rows], DType::I32)?,
+            tokens: narrow(drawn.clone(), 0, 0, rows)?,
+            chances: chances.map(|chances| chances.reinterpret(DType::F32)),
+            drawn,
             counts: counts.then(|| zeros(&[rows, vocabulary], DType::I32)).transpose()?,
-            chances: chances.then(|| zeros(&[rows], DType::F32)).transpose()?,
             ring: (ring > 0).then(|| zeros(&[ring, rows], DType::I32)).transpose()?,
         })
     }
 
-    fn rows(&self) -> usize {
+    pub(super) fn rows(&self) -> usize {
         self.tokens.dims()[0]
+    }
+
+    /// The tokens, and behind them the chances if there are any.
+    pub(super) fn drawn(&self) -> &RocmTensor {
+        &self.drawn
     }
 
     /// Starts a sequence in a row, which is drawn by these parameters and whose draws count from 0.
@@ -253,6 +263,7 @@ impl SampleState {
             parameters: first(&self.parameters)?,
             seeds: first(&self.seeds)?,
             steps: first(&self.steps)?,
+            drawn: self.drawn.clone(),
             tokens: first(&self.tokens)?,
             counts: self.counts.as_ref().map(first).transpose()?,
             chances: self.chances.as_ref().map(first).transpose()?,

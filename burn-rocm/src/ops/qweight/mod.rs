@@ -4,6 +4,8 @@
 //! A product with up to 16 rows, of less than 4 GiB, reads each weight once, and makes it a float in
 //! registers. A larger product first writes the weights of up to 32 MiB at a time as floats, for rocBLAS.
 
+mod divided;
+mod drawn;
 mod own;
 mod parts;
 

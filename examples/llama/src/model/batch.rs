@@ -2,13 +2,15 @@
 
 use std::ops::Range;
 
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{Int, Tensor, TensorData};
 use burn_rocm::RocmTensor;
 use burn_rocm::fused::RotaryPositions;
-use burn_rocm_nn::language::{BLOCK, Blocks, DecodeOptions, KvBatch, KvCache, KvCacheConfig, SequenceId};
+use burn_rocm_nn::language::{
+    BLOCK, Blocks, CacheType, DecodeOptions, KvBatch, KvCache, KvCacheConfig, SampleState, SequenceId,
+};
 
-use super::cache::{FEW, stored};
-use super::ops::{Keys, Scores, ints};
+use super::cache::{FEW, Keys};
+use super::ops::{Scores, ints};
 use super::{B, Model};
 use crate::error::{Error, Result};
 
@@ -38,30 +40,49 @@ struct Rows {
 pub struct Piece<'a> {
     /// The sequence, of [`Paged::sequences`].
     pub sequence: SequenceId,
-    /// The tokens that follow those in the cache.
-    pub tokens: &'a [u32],
+    /// What follows the tokens in the cache.
+    pub tokens: Next<'a>,
 }
 
-/// A step, as a layer sees it.
-struct Step<'a> {
+/// Tokens that the host knows, or one that it has not read.
+#[derive(Clone, Copy, Debug)]
+pub enum Next<'a> {
+    /// Tokens, at least one.
+    Tokens(&'a [u32]),
+    /// The token that was drawn last in a row of a [`SampleState`].
+    Drawn(usize),
+}
+
+impl Next<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Tokens(tokens) => tokens.len(),
+            Self::Drawn(_) => 1,
+        }
+    }
+}
+
+/// A pass, as a layer sees it.
+struct Pass<'a> {
     paged: &'a Paged,
     /// `[1, tokens]`.
     positions: RocmTensor,
 }
 
 impl Paged {
-    /// A cache of so many blocks of 16 tokens.
+    /// A cache of so many blocks of 16 tokens, stored in this way.
     ///
     /// # Errors
-    /// [`Error::Device`] for no blocks, and if there is too little memory.
-    pub fn new(model: &Model, blocks: usize) -> Result<Self> {
+    /// [`Error::Device`] for no blocks, for a way in which the model's keys can't be stored, and if
+    /// there is too little memory.
+    pub fn new(model: &Model, blocks: usize, stored: CacheType) -> Result<Self> {
         let config = model.config();
         let cache = KvCacheConfig {
             layers: config.layers.len(),
             heads: config.kv_heads,
             features: config.head_dim,
             blocks,
-            stored: stored(model.dtype()),
+            stored,
         };
         Ok(Self { cache: cache.init(model.device())?, rows: [None, None] })
     }
@@ -110,10 +131,11 @@ impl Paged {
 
 impl Model {
     /// Runs the next tokens of sequences, and adds them to the cache. Returns the logits of the last
-    /// tokens of some pieces, by their indices, which may repeat; `None` if there are none.
+    /// tokens of some pieces, by their indices, which may repeat; `None` if there are none. Drawn tokens
+    /// are those of `state`. Does not wait for the device.
     ///
     /// # Shapes
-    /// - output, f32: `[wanted, vocabulary]`
+    /// - output, in the model's dtype or f32: `[wanted, vocabulary]`
     ///
     /// # Errors
     /// [`Error::Argument`] for no pieces, a piece without tokens, or an index without a piece;
@@ -125,37 +147,56 @@ impl Model {
         pieces: &[Piece],
         wanted: &[usize],
         paged: &mut Paged,
+        state: &SampleState,
     ) -> Result<Option<Tensor<B, 2>>> {
         let vocabulary = self.config().vocabulary;
-        let empty = pieces.iter().any(|piece| piece.tokens.is_empty());
+        let empty = pieces.iter().any(|piece| piece.tokens.len() == 0);
         if pieces.is_empty() || empty || wanted.iter().any(|&index| index >= pieces.len()) {
             let expected = "pieces with tokens, and indices of them".to_owned();
             let found = format!("{} pieces, indices {wanted:?}", pieces.len());
             return Err(Error::Argument { name: "pieces", expected, found });
         }
-        let mut all = pieces.iter().flat_map(|piece| piece.tokens);
+        let mut all = pieces.iter().flat_map(|piece| match piece.tokens {
+            Next::Tokens(tokens) => tokens,
+            Next::Drawn(_) => &[],
+        });
         if let Some(&token) = all.find(|&&token| token as usize >= vocabulary) {
             return Err(Error::Token { token, vocabulary });
         }
-        // Single tokens first: the two groups take different kernels of attention.
+        // Single tokens first: the two groups take different kernels of attention. Of these, the drawn
+        // ones first, which are on the device.
         let mut order: Vec<usize> = (0..pieces.len()).collect();
-        order.sort_by_key(|&index| pieces[index].tokens.len() > 1);
+        order.sort_by_key(|&index| match pieces[index].tokens {
+            Next::Drawn(_) => 0,
+            Next::Tokens([_]) => 1,
+            Next::Tokens(_) => 2,
+        });
         let singles = order.partition_point(|&index| pieces[index].tokens.len() == 1);
         let sorted: Vec<Piece> = order.iter().map(|&index| pieces[index]).collect();
         paged.bind(self, &sorted[..singles], false, 0)?;
         paged.bind(self, &sorted[singles..], true, singles)?;
 
-        let (mut tokens, mut positions) = (Vec::new(), Vec::new());
+        let (mut drawn, mut tokens, mut positions) = (Vec::new(), Vec::new(), Vec::new());
         let mut last = vec![0i32; pieces.len()];
         for (piece, &index) in sorted.iter().zip(&order) {
             let start = paged.sequences().tokens(piece.sequence)?;
-            tokens.extend(piece.tokens);
+            match piece.tokens {
+                Next::Drawn(row) => drawn.push(row as i32),
+                Next::Tokens(known) => tokens.extend(known.iter().map(|&token| token as i32)),
+            }
             positions.extend((start..start + piece.tokens.len()).map(|position| position as i32));
-            last[index] = tokens.len() as i32 - 1;
+            last[index] = (drawn.len() + tokens.len()) as i32 - 1;
         }
-        let count = tokens.len();
+        let count = drawn.len() + tokens.len();
         let positions = ints::<2>(TensorData::new(positions, [1, count]), self.device()).into_primitive();
-        let normed = self.run(&tokens, &Step { paged, positions })?;
+        let known = tokens.len();
+        let host = (known > 0).then(|| ints(TensorData::new(tokens, [known]), self.device()));
+        let device = (known < count).then(|| {
+            let rows = ints(TensorData::new(drawn, [count - known]), self.device());
+            Tensor::<B, 1, Int>::from_primitive(state.tokens()).select(0, rows)
+        });
+        let ids = Tensor::cat(device.into_iter().chain(host).collect(), 0);
+        let normed = self.features(ids, &Pass { paged, positions })?;
         for rows in paged.rows.iter().flatten() {
             paged.cache.count(&rows.batch, 1)?;
         }
@@ -172,7 +213,7 @@ impl Model {
     }
 }
 
-impl Keys for Step<'_> {
+impl Keys for Pass<'_> {
     fn positions(&self) -> RotaryPositions {
         RotaryPositions::Each(self.positions.clone())
     }

@@ -1,13 +1,15 @@
 //! The keys and values of the tokens so far.
 
+use std::sync::Arc;
+
 use burn::tensor::{DType, Tensor};
-use burn_rocm::RocmTensor;
 use burn_rocm::fused::decode::{self, CacheType, DecodeOptions, PAGE, PagedBatch, PagedLayer};
 use burn_rocm::fused::{
     AttentionInferenceOptions, PackedOffsets, RotaryPositions, attention_packed_inference,
 };
+use burn_rocm::{RocmError, RocmTensor};
 
-use super::ops::{Keys, Scores, primitive, wrap};
+use super::ops::{Scores, primitive, wrap};
 use super::{B, Model};
 use crate::error::{Error, Result};
 
@@ -15,13 +17,19 @@ use crate::error::{Error, Result};
 /// values are gathered, and attention's kernels for long sequences run.
 pub(super) const FEW: usize = 16;
 
-/// How keys and values of a dtype are stored: as they are.
-pub(super) fn stored(dtype: DType) -> CacheType {
-    match dtype {
-        DType::F16 => CacheType::F16,
-        DType::BF16 => CacheType::BF16,
-        _ => CacheType::F32,
-    }
+/// The keys and values that a pass appends to, and to which its tokens attend.
+pub(super) trait Keys {
+    /// Where the pass' tokens are in their sequences: where each sequence's first token is, if all
+    /// have the same number of tokens in it, or where each token is.
+    fn positions(&self) -> RotaryPositions;
+
+    /// Writes a layer's keys and values of the pass' tokens behind those of the tokens so far, and
+    /// computes attention to all of them. Causal: a token sees those before it.
+    ///
+    /// # Shapes
+    /// - query, output: `[tokens, heads, features]`
+    /// - key, value: `[tokens, kv_heads, features]`
+    fn attend(&self, layer: usize, all: [Tensor<B, 3>; 3], scores: Scores) -> Result<Tensor<B, 3>>;
 }
 
 /// The keys and values of a sequence, in memory that is allocated once.
@@ -29,7 +37,10 @@ pub(super) fn stored(dtype: DType) -> CacheType {
 pub struct Cache {
     capacity: usize,
     len: usize,
-    layers: Vec<PagedLayer>,
+    /// Shared with the other sequences that were made together.
+    layers: Arc<Vec<PagedLayer>>,
+    /// The sequence's pages.
+    pages: Vec<u32>,
     /// The sequence on the device, for calls of few tokens and of many.
     few: PagedBatch,
     many: PagedBatch,
@@ -40,29 +51,65 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty cache with room for `capacity` tokens.
+    /// An empty cache with room for `capacity` tokens, which stores them in the model's dtype.
     ///
     /// # Errors
     /// [`Error::Argument`] for more tokens than the model was made for, and for none; an error of the
     /// device.
     pub fn new(model: &Model, capacity: usize) -> Result<Self> {
-        let (config, device) = (model.config(), model.device());
+        Self::stored(model, capacity, stored_as(model.dtype()))
+    }
+
+    /// [`new`](Self::new), with keys and values stored in this way.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and `Unsupported` if the model's keys can't be stored so.
+    pub fn stored(model: &Model, capacity: usize, stored: CacheType) -> Result<Self> {
+        let mut one = Self::rows(model, 1, capacity, stored)?;
+        one.pop().ok_or_else(|| wrong_capacity(model, 0))
+    }
+
+    /// The caches of `rows` sequences, each with room for `capacity` tokens. One
+    /// [`Step`](super::Step) can extend them together.
+    ///
+    /// # Errors
+    /// As [`stored`](Self::stored).
+    pub fn rows(model: &Model, rows: usize, capacity: usize, stored: CacheType) -> Result<Vec<Self>> {
+        let (config, device, dtype) = (model.config(), model.device(), model.dtype());
         if !(1..=config.context).contains(&capacity) {
-            let expected = format!("1 to {} tokens, for which the model was made", config.context);
-            return Err(Error::Argument { name: "context", expected, found: capacity.to_string() });
+            return Err(wrong_capacity(model, capacity));
         }
-        let stored = stored(model.dtype());
-        let pages = capacity.div_ceil(PAGE);
-        let layer = |_| PagedLayer::new(device, pages, config.kv_heads, config.head_dim, stored);
-        Ok(Self {
-            capacity,
-            len: 0,
-            layers: config.layers.iter().map(layer).collect::<std::result::Result<_, _>>()?,
-            few: PagedBatch::new(device, 1, pages, FEW)?,
-            many: PagedBatch::new(device, 1, pages, capacity)?,
-            call: 0,
-            dtype: model.dtype(),
-        })
+        if !stored.takes(dtype) {
+            let what = Some(format!("keys of {dtype:?} stored as {stored:?}"));
+            return Err(RocmError::Unsupported { op: "Cache", dtype: None, what }.into());
+        }
+        let each = capacity.div_ceil(PAGE);
+        let layer = |_| PagedLayer::new(device, rows * each, config.kv_heads, config.head_dim, stored);
+        let layers: Arc<Vec<_>> =
+            Arc::new(config.layers.iter().map(layer).collect::<std::result::Result<_, _>>()?);
+        let row = |row: usize| {
+            Ok(Self {
+                capacity,
+                len: 0,
+                layers: layers.clone(),
+                pages: (row * each..(row + 1) * each).map(|page| page as u32).collect(),
+                few: PagedBatch::new(device, 1, each, FEW)?,
+                many: PagedBatch::new(device, 1, each, capacity)?,
+                call: 0,
+                dtype,
+            })
+        };
+        (0..rows).map(row).collect()
+    }
+
+    /// The memory of all sequences that were made together.
+    pub(super) fn layers(&self) -> &Arc<Vec<PagedLayer>> {
+        &self.layers
+    }
+
+    /// The sequence's pages.
+    pub(super) fn pages(&self) -> &[u32] {
+        &self.pages
     }
 
     /// The number of tokens in the cache.
@@ -101,8 +148,7 @@ impl Cache {
     /// Begins a call of `tokens` tokens, for which there is room.
     pub(super) fn begin(&mut self, tokens: usize) -> Result<()> {
         self.call = tokens;
-        let pages: Vec<u32> = (0..self.capacity.div_ceil(PAGE) as u32).collect();
-        Ok(self.batch().write(&[(&pages, self.len, tokens)])?)
+        Ok(self.batch().write(&[(&self.pages, self.len, tokens)])?)
     }
 
     /// Counts tokens whose keys and values all layers have appended.
@@ -123,20 +169,45 @@ impl Keys for Cache {
         scores: Scores,
     ) -> Result<Tensor<B, 3>> {
         let (layer, batch) = (&self.layers[layer], self.batch());
+        if self.call <= FEW {
+            return attend_few(layer, batch, [query, key, value], scores);
+        }
         let [query, key, value] = [query, key, value].map(primitive);
         decode::append(layer, batch, key.clone(), value.clone())?;
-        let Scores { scale, softcap, window } = scores;
-        let scale = Some(scale);
-        if self.call <= FEW {
-            let options = DecodeOptions { scale, softcap, window };
-            return Ok(wrap(decode::attention(layer, batch, query, &options)?));
-        }
         let [key, value, keys]: [RocmTensor; 3] = match self.len {
             0 => [key, value, batch.offsets()],
             len => decode::gather(layer, batch, &[len + self.call], self.dtype)?,
         };
         let offsets = PackedOffsets { queries: batch.offsets(), keys };
-        let options = AttentionInferenceOptions { scale, softcap, causal: true, window };
+        let Scores { scale, softcap, window } = scores;
+        let options = AttentionInferenceOptions { scale: Some(scale), softcap, causal: true, window };
         Ok(wrap(attention_packed_inference(query, key, value, &offsets, &options)?))
     }
+}
+
+/// [`Keys::attend`] for at most [`FEW`] tokens of each sequence.
+pub(super) fn attend_few(
+    layer: &PagedLayer,
+    batch: &PagedBatch,
+    [query, key, value]: [Tensor<B, 3>; 3],
+    scores: Scores,
+) -> Result<Tensor<B, 3>> {
+    decode::append(layer, batch, primitive(key), primitive(value))?;
+    let Scores { scale, softcap, window } = scores;
+    let options = DecodeOptions { scale: Some(scale), softcap, window };
+    Ok(wrap(decode::attention(layer, batch, primitive(query), &options)?))
+}
+
+/// How keys and values of this dtype are stored unless somebody asks for less.
+pub(crate) fn stored_as(dtype: DType) -> CacheType {
+    match dtype {
+        DType::F16 => CacheType::F16,
+        DType::BF16 => CacheType::BF16,
+        _ => CacheType::F32,
+    }
+}
+
+fn wrong_capacity(model: &Model, capacity: usize) -> Error {
+    let expected = format!("1 to {} tokens, for which the model was made", model.config().context);
+    Error::Argument { name: "context", expected, found: capacity.to_string() }
 }

@@ -1,10 +1,12 @@
 //! A layer: attention and a feed-forward part, each added to the residual.
 
 use burn::tensor::Tensor;
+use burn_rocm::Communicator;
 
 use super::B;
+use super::cache::Keys;
 use super::matrix::Matrix;
-use super::ops::{Keys, Scores, Turns, gated, heads, residual_norm};
+use super::ops::{Scores, Turns, gated, heads, residual_norm, sum};
 use crate::config::{Config, LayerConfig};
 use crate::error::Result;
 
@@ -20,6 +22,15 @@ pub(super) struct Linear {
 pub(super) struct Joined {
     /// One layer, unless matrices are stored in different ways.
     parts: Vec<Linear>,
+}
+
+/// What all layers of a pass share.
+#[derive(Clone, Copy)]
+pub(super) struct Pass<'a> {
+    pub(super) config: &'a Config,
+    pub(super) keys: &'a dyn Keys,
+    /// The devices that have parts of the layers, if there are several.
+    pub(super) ranks: Option<&'a Communicator>,
 }
 
 /// A layer of the model. Norms are f32.
@@ -91,27 +102,27 @@ impl Layer {
         &self,
         [hidden, normed]: [Tensor<B, 2>; 2],
         next: &Tensor<B, 1>,
-        config: &Config,
         (settings, turns): (&LayerConfig, &Turns),
-        keys: &dyn Keys,
+        pass: Pass<'_>,
     ) -> Result<[Tensor<B, 2>; 2]> {
+        let config = pass.config;
         let [of_attention, of_fed] = match &self.post_norms {
             Some([attention, fed]) => [Some(attention), Some(fed)],
             None => [None, None],
         };
-        let attended = self.attend(normed, config, (settings, turns), keys)?;
+        let attended = sum(self.attend(normed, (settings, turns), pass)?, pass.ranks)?;
         let [hidden, normed] =
             residual_norm(attended, hidden, of_attention, &self.feed_forward_norm, config.epsilon)?;
-        let fed = self.down.forward(gated(config.activation, self.gate_and_up.forward(normed)?)?)?;
+        let gated = gated(config.activation, self.gate_and_up.forward(normed)?)?;
+        let fed = sum(self.down.forward(gated)?, pass.ranks)?;
         residual_norm(fed, hidden, of_fed, next, config.epsilon)
     }
 
     fn attend(
         &self,
         x: Tensor<B, 2>,
-        config: &Config,
         (settings, turns): (&LayerConfig, &Turns),
-        keys: &dyn Keys,
+        Pass { config, keys, .. }: Pass<'_>,
     ) -> Result<Tensor<B, 2>> {
         let [tokens, _] = x.dims();
         let packed = self.heads.forward(x)?;

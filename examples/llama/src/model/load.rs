@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use burn::tensor::{DType, Distribution, Tensor, TensorData};
-use burn_rocm::RocmDevice;
 use burn_rocm::fused::{QuantWeight, WeightParts};
+use burn_rocm::{Communicator, RocmDevice};
 use burn_rocm_nn::language::quant::{RoundTo, round_to_nearest};
 
 use super::layer::{Joined, Layer, Linear};
@@ -13,7 +13,7 @@ use super::ops::Turns;
 use super::{B, Model};
 use crate::config::{Config, Rope};
 use crate::error::{Error, Result};
-use crate::weights::{Elements, Role, Source, Weight, expected};
+use crate::weights::{Elements, Part, Role, Source, Weight, expected};
 
 /// How far the loading is.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +66,31 @@ fn bytes_of(weight: &Weight, source: &dyn Source, dtype: DType, quantise: Quanti
 /// The errors of the source.
 pub fn weight_bytes(config: &Config, source: &dyn Source, dtype: DType, quantise: Quantise) -> Result<usize> {
     expected(config).iter().map(|weight| bytes_of(weight, source, dtype, quantise)).sum()
+}
+
+/// The bytes of weights that a pass reads on each of so many ranks: all but the embedding's, unless
+/// that is the output matrix too. `config` and `source` are those of a rank's [`Part`].
+///
+/// # Errors
+/// The errors of the source.
+pub fn pass_bytes(
+    config: &Config,
+    source: &dyn Source,
+    dtype: DType,
+    quantise: Quantise,
+    ranks: usize,
+) -> Result<usize> {
+    let output = if config.tied { Role::Embedding } else { Role::Output };
+    let part = if config.vocabulary.is_multiple_of(ranks) { ranks } else { 1 };
+    let bytes = |weight: &Weight| {
+        let bytes = bytes_of(weight, source, dtype, quantise)?;
+        Ok(match weight.role {
+            role if role == output => bytes / part,
+            Role::Embedding => 0,
+            _ => bytes,
+        })
+    };
+    expected(config).iter().map(bytes).sum()
 }
 
 /// The tensors that were loaded and have no place in a layer yet.
@@ -142,6 +167,45 @@ impl Model {
     }
 }
 
+impl Model {
+    /// This rank's part of a model: some heads, some features of the feed-forward layers, and some
+    /// outputs of the output matrix. All ranks make the same calls in the same order, and each gets
+    /// the whole logits. `config` and `source` are the whole model's.
+    ///
+    /// # Errors
+    /// As [`load_quantised`](Self::load_quantised) and [`Part::new`]; [`Error::Argument`] or
+    /// [`Error::Device`] if a part would begin within a group of quantised weights.
+    pub fn load_part(
+        config: &Config,
+        source: &dyn Source,
+        ranks: &Communicator,
+        dtype: DType,
+        quantise: Quantise,
+        progress: impl FnMut(Loaded),
+    ) -> Result<Self> {
+        let part = Part::new(source, config, ranks.rank(), ranks.size())?;
+        let own = part.config().clone();
+        let divided = [own.heads * own.head_dim, own.inner];
+        let (size, vocabulary) = (ranks.size(), own.vocabulary);
+        // Weights that a file has quantised say it themselves.
+        if let Some(group) = quantise.layers.map(RoundTo::group)
+            && let Some(inputs) = divided.into_iter().find(|inputs| size > 1 && !inputs.is_multiple_of(group))
+        {
+            let expected = format!("parts of whole groups of {group} quantised weights");
+            let found = format!("{size}, whose parts have {inputs}");
+            return Err(Error::Argument { name: "devices", expected, found });
+        }
+        let mut model = Self::load_quantised(own, &part, &ranks.device(), dtype, quantise, progress)?;
+        if vocabulary.is_multiple_of(size) {
+            let each = vocabulary / size;
+            let range = ranks.rank() * each..(ranks.rank() + 1) * each;
+            model.output = Some(model.output.as_ref().unwrap_or(&model.embedding).outputs(range)?);
+        }
+        model.ranks = Some(ranks.clone());
+        Ok(model)
+    }
+}
+
 /// A matrix on the device. Floats become quantised if `round` says so.
 fn matrix(
     source: &dyn Source,
@@ -155,9 +219,14 @@ fn matrix(
     match (source.read(weight)?, round) {
         (Elements::Quantised(parts), _) => upload(&parts),
         (elements, None) => Ok(Matrix::Plain(of_elements(elements, shape, device, dtype)?)),
+        // The codes are drawn where they stay: those of 8 billion floats would take minutes.
+        (Elements::Normal(deviation), Some(to)) => {
+            let weight = QuantWeight::random(shape, to.bits(), to.group(), deviation, device)?;
+            Ok(Matrix::Quantised(weight))
+        }
         (Elements::F32(numbers), Some(to)) => upload(&round_to_nearest(&numbers, shape, to)?),
         (elements, Some(to)) => {
-            // The device converts or draws the numbers, and the host rounds them.
+            // The device converts the numbers, and the host rounds them.
             let numbers = of_elements(elements, shape, device, DType::F32)?.try_into_data();
             let numbers = numbers.map_err(|why| Error::Read(why.to_string()))?;
             let numbers = numbers.to_vec::<f32>().map_err(|why| Error::Read(format!("{why:?}")))?;
@@ -277,6 +346,7 @@ impl Tensors {
             device: device.clone(),
             dtype,
             config,
+            ranks: None,
         })
     }
 }

@@ -1,5 +1,7 @@
 //! The matrix of a linear layer or of an embedding, plain or quantised.
 
+use std::ops::Range;
+
 use burn::tensor::{DType, Int, Tensor, TensorPrimitive};
 use burn_rocm::fused::{QuantWeight, quant_linear};
 
@@ -44,6 +46,14 @@ impl Matrix {
                 QuantWeight::joined(&[one.clone(), other.clone()])?.map(Self::Quantised)
             }
             _ => None,
+        })
+    }
+
+    /// The matrix of some outputs, in the same memory.
+    pub(super) fn outputs(&self, range: Range<usize>) -> Result<Self> {
+        Ok(match self {
+            Self::Plain(weight) => Self::Plain(weight.clone().narrow(0, range.start, range.len())),
+            Self::Quantised(weight) => Self::Quantised(weight.outputs(range)?),
         })
     }
 

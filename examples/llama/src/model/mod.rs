@@ -6,20 +6,24 @@ mod layer;
 mod load;
 mod matrix;
 mod ops;
+mod step;
 
-use burn::tensor::{DType, Tensor, TensorData};
-use burn_rocm::{Rocm, RocmDevice};
+use burn::tensor::{DType, Int, Tensor, TensorData};
+use burn_rocm::{Communicator, Rocm, RocmDevice};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
-use layer::Layer;
+use cache::Keys;
+use layer::{Layer, Pass};
 use matrix::Matrix;
-use ops::{Keys, Turns, rms_norm, softcap};
+use ops::{Turns, gathered, rms_norm, softcap};
 
-pub use batch::{Paged, Piece};
+pub use batch::{Next, Paged, Piece};
 pub use cache::Cache;
-pub use load::{Loaded, Quantise, weight_bytes};
+pub(crate) use cache::stored_as;
+pub use load::{Loaded, Quantise, pass_bytes, weight_bytes};
 pub(crate) use ops::rounded;
+pub use step::Step;
 
 /// The backend.
 pub type B = Rocm;
@@ -44,8 +48,10 @@ pub struct Model {
     /// The rotary embeddings of [`Config::ropes`].
     ropes: Vec<Turns>,
     norm: Tensor<B, 1>,
-    /// The output matrix, unless it is the embedding.
+    /// The output matrix, unless it is the embedding. Each rank has some of the outputs.
     output: Option<Matrix>,
+    /// The devices that have parts of the model, if there are several.
+    ranks: Option<Communicator>,
 }
 
 impl Model {
@@ -57,6 +63,11 @@ impl Model {
     /// The device.
     pub fn device(&self) -> &RocmDevice {
         &self.device
+    }
+
+    /// This device's rank among those that have parts of the model; `None` for the whole model.
+    pub fn ranks(&self) -> Option<&Communicator> {
+        self.ranks.as_ref()
     }
 
     /// The dtype of activations, and of all weights that are neither norms nor quantised.
@@ -86,21 +97,21 @@ impl Model {
         cache.check(tokens.len())?;
         cache.begin(tokens.len())?;
 
-        let mut normed = self.run(tokens, cache)?;
+        let ids: Vec<i32> = tokens.iter().map(|&token| token as i32).collect();
+        let ids = ops::ints(TensorData::new(ids, [tokens.len()]), &self.device);
+        let mut normed = self.features(ids, cache)?;
         cache.advance(tokens.len());
         if logits == Logits::Last {
             normed = normed.narrow(0, tokens.len() - 1, 1);
         }
-        self.logits(normed)
+        Ok(self.logits(normed)?.cast(DType::F32))
     }
 
-    /// The last norm of tokens after all layers.
+    /// Runs tokens through all layers and the last norm, and adds them to the keys and values.
     ///
     /// # Shapes
-    /// - output: `[tokens, width]`
-    fn run(&self, tokens: &[u32], keys: &dyn Keys) -> Result<Tensor<B, 2>> {
-        let ids: Vec<i32> = tokens.iter().map(|&token| token as i32).collect();
-        let ids = ops::ints::<1>(TensorData::new(ids, [tokens.len()]), &self.device);
+    /// - ids: `[tokens]`; output: `[tokens, width]`
+    fn features(&self, ids: Tensor<B, 1, Int>, keys: &dyn Keys) -> Result<Tensor<B, 2>> {
         let mut hidden = self.embedding.rows(ids, self.dtype)?;
         if let Some(scale) = self.config.embedding_scale {
             hidden = hidden * ops::rounded(scale, self.dtype);
@@ -108,23 +119,26 @@ impl Model {
         // Each norm is computed with the sum before it: the first of a layer by the layer before.
         let norm_of = |layer: usize| self.layers.get(layer).map_or(&self.norm, |layer| &layer.attention_norm);
         let mut normed = rms_norm(hidden.clone(), norm_of(0), self.config.epsilon)?;
+        let pass = Pass { config: &self.config, keys, ranks: self.ranks.as_ref() };
         for (at, (layer, settings)) in self.layers.iter().zip(&self.config.layers).enumerate() {
             let turns = &self.ropes[settings.rope];
-            [hidden, normed] =
-                layer.forward([hidden, normed], norm_of(at + 1), &self.config, (settings, turns), keys)?;
+            [hidden, normed] = layer.forward([hidden, normed], norm_of(at + 1), (settings, turns), pass)?;
         }
         Ok(normed)
     }
 
-    /// The logits of tokens, in f32.
+    /// The logits of features, in the model's dtype or in f32. Either has the same numbers.
     ///
     /// # Shapes
     /// - normed: `[tokens, width]`; output: `[tokens, vocabulary]`
     fn logits(&self, normed: Tensor<B, 2>) -> Result<Tensor<B, 2>> {
         let output = self.output.as_ref().unwrap_or(&self.embedding);
-        let logits = output.product(normed, None)?.cast(DType::F32);
+        let mut logits = output.product(normed, None)?;
+        if let Some(ranks) = self.ranks.as_ref().filter(|_| logits.dims()[1] < self.config.vocabulary) {
+            logits = gathered(logits, ranks)?;
+        }
         Ok(match self.config.logit_softcap {
-            Some(cap) => softcap(logits, cap),
+            Some(cap) => softcap(logits.cast(DType::F32), cap),
             None => logits,
         })
     }

@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, Int, Tensor, TensorData, TensorPrimitive};
 use burn_rocm::fused::{self, Gate, RmsOptions, Rotary, RotaryPositions};
-use burn_rocm::{RocmDevice, RocmTensor, bf16, f16};
+use burn_rocm::{Communicator, ReduceOp, RocmDevice, RocmTensor, bf16, f16};
 
 use super::B;
 use crate::config::{Activation, Config};
@@ -34,6 +34,24 @@ pub(super) fn linear(x: Tensor<B, 2>, weight: &Tensor<B, 2>, bias: Option<&Tenso
         Some(bias) => product + bias.clone().unsqueeze(),
         None => product,
     }
+}
+
+/// The sum of the ranks' tensors, with the same bits on every rank.
+pub(super) fn sum(x: Tensor<B, 2>, ranks: Option<&Communicator>) -> Result<Tensor<B, 2>> {
+    Ok(match ranks {
+        Some(ranks) => wrap(ranks.all_reduce(ReduceOp::Sum, primitive(x))?.join()?),
+        None => x,
+    })
+}
+
+/// The ranks' columns side by side.
+///
+/// # Shapes
+/// - x: `[rows, columns]`; output: `[rows, ranks * columns]`
+pub(super) fn gathered(x: Tensor<B, 2>, ranks: &Communicator) -> Result<Tensor<B, 2>> {
+    let [rows, columns] = x.dims();
+    let all: Tensor<B, 3> = wrap(ranks.all_gather(primitive(x))?.join()?);
+    Ok(all.swap_dims(0, 1).reshape([rows, ranks.size() * columns]))
 }
 
 /// RMS norm along the last axis. The factor may be f32 where `x` is bf16 or f16.
@@ -85,7 +103,8 @@ pub(super) struct Turns {
 /// The heads of queries, keys and values, with queries and keys normed and rotated, in one kernel.
 ///
 /// # Shapes
-/// - packed: `[tokens, (heads + 2 kv_heads) * head_dim]`
+/// - packed: `[tokens, (heads + 2 kv_heads) * head_dim]`; positions: starts `[sequences]` if each
+///   sequence has as many tokens, or else those of all tokens, `[1, tokens]`
 /// - outputs: `[tokens, heads, head_dim]`, and twice `[tokens, kv_heads, head_dim]`
 pub(super) fn heads(
     packed: Tensor<B, 2>,
@@ -95,7 +114,11 @@ pub(super) fn heads(
     config: &Config,
 ) -> Result<[Tensor<B, 3>; 3]> {
     let Config { heads, kv_heads, head_dim, epsilon, .. } = *config;
-    let [tokens, _] = packed.dims();
+    let [tokens, features] = packed.dims();
+    let sequences = match &positions {
+        RotaryPositions::FromZero => 1,
+        RotaryPositions::Starts(tensor) | RotaryPositions::Each(tensor) => tensor.dims()[0],
+    };
     let rotary = Rotary {
         heads,
         kv_heads,
@@ -106,7 +129,8 @@ pub(super) fn heads(
         norms: RmsOptions { epsilon, shift: 0.0 },
     };
     let norms = norms.map(|norms| norms.clone().map(primitive));
-    let all: Tensor<B, 3> = wrap(fused::rotary(primitive(packed.unsqueeze::<3>()), norms, &rotary)?);
+    let packed = packed.reshape([sequences, tokens / sequences, features]);
+    let all: Tensor<B, 3> = wrap(fused::rotary(primitive(packed), norms, &rotary)?);
     let all = all.reshape([tokens, heads + 2 * kv_heads, head_dim]);
     let of = |first, count| all.clone().narrow(1, first, count);
     Ok([of(0, heads), of(heads, kv_heads), of(heads + kv_heads, kv_heads)])
@@ -118,20 +142,6 @@ pub(super) struct Scores {
     pub(super) scale: f64,
     pub(super) softcap: Option<f64>,
     pub(super) window: Option<usize>,
-}
-
-/// The keys and values of the tokens so far, as a layer sees them.
-pub(super) trait Keys {
-    /// Where the call's tokens are in their sequences.
-    fn positions(&self) -> RotaryPositions;
-
-    /// Writes a layer's keys and values of the call's tokens behind those of the tokens so far, and
-    /// computes attention to all of them. Causal: a token sees those before it.
-    ///
-    /// # Shapes
-    /// - query, output: `[tokens, heads, features]`
-    /// - key, value: `[tokens, kv_heads, features]`
-    fn attend(&self, layer: usize, heads: [Tensor<B, 3>; 3], scores: Scores) -> Result<Tensor<B, 3>>;
 }
 
 /// `cap * tanh(x / cap)`.

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use burn::tensor::DType;
+use burn_rocm::fused::decode::CacheType;
 use burn_rocm::{ProviderKind, RocmDevice, RocmError};
 use burn_rocm_nn::language::quant::RoundTo;
 use clap::{Args, Parser, ValueEnum};
 
 use crate::config::Generation;
-use crate::model::Quantise;
+use crate::model::{Quantise, stored_as};
 use crate::sample::Sampling;
 
 /// Generates text with a language model on an AMD GPU (or another provider). The text goes to the
@@ -55,6 +56,18 @@ pub(super) struct Arguments {
     /// Makes tokens of the text so far less likely; 1 does not.
     #[arg(long, value_name = "R")]
     pub(super) repetition_penalty: Option<f64>,
+    /// Measure instead of writing a text: milliseconds a token, and of a prompt, with --prompt-tokens
+    /// (512) tokens before and --tokens (256) timed.
+    #[arg(long, conflicts_with_all = ["prompt", "chat"])]
+    pub(super) bench: bool,
+    /// The numbers of texts that --bench generates at once.
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,16", value_parser = at_least_1)]
+    #[arg(requires = "bench")]
+    pub(super) batch: Vec<usize>,
+    /// Divide the model among so many devices, the first ones: each has some heads, and some features
+    /// of the feed-forward layers.
+    #[arg(long, value_name = "N", conflicts_with = "device", default_value_t = 1, value_parser = at_least_1)]
+    pub(super) devices: usize,
 }
 
 /// Which model runs, and where.
@@ -84,6 +97,10 @@ pub(crate) struct ModelArguments {
     /// Round the embedding and the output matrix too.
     #[arg(long, value_enum, value_name = "TYPE")]
     pub(crate) quantize_output: Option<Rounded>,
+    /// Store keys and values as 8-bit integers with a scale for each token and head. [default: the dtype
+    /// of activations]
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub(crate) cache: Option<CacheKind>,
     /// The device: `rocm`, `rocm:1` or `1` for the second one.
     #[arg(long, default_value = "rocm", value_parser = device)]
     pub(crate) device: RocmDevice,
@@ -124,6 +141,13 @@ pub(crate) enum Rounded {
     Int8,
     /// 4 bits in groups of 64, between the least and the greatest number of each.
     Int4,
+}
+
+/// How keys and values are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CacheKind {
+    /// 8-bit integers.
+    Int8,
 }
 
 impl From<Rounded> for RoundTo {
@@ -171,9 +195,22 @@ impl From<Precision> for DType {
 }
 
 impl ModelArguments {
+    /// Chooses the provider for this process, if an option names one.
+    pub(crate) fn select(&self) -> Result<(), RocmError> {
+        self.provider.map_or(Ok(()), Provider::select)
+    }
+
     /// What float matrices become.
     pub(super) fn quantise(&self) -> Quantise {
         Quantise { layers: self.quantize.map(RoundTo::from), output: self.quantize_output.map(RoundTo::from) }
+    }
+
+    /// How keys and values of this dtype are stored.
+    pub(crate) fn stored(&self, dtype: DType) -> CacheType {
+        match self.cache {
+            Some(CacheKind::Int8) => CacheType::I8,
+            None => stored_as(dtype),
+        }
     }
 }
 

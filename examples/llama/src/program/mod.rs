@@ -1,6 +1,8 @@
 //! The program: options, messages, and the way it ends.
 
 mod arguments;
+mod bench;
+mod devices;
 mod models;
 mod open;
 
@@ -8,12 +10,16 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 
+use burn_rocm::Communicator;
 use clap::Parser;
 
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::generate::{Options, Session, Timing};
+use crate::model::{Cache, Model};
+use crate::ranks::{self, followers};
 use crate::text::{Chat, Message, Stream, Tokens};
 use arguments::Arguments;
 pub(crate) use arguments::{ModelArguments, Precision, Provider, at_least_1, device};
@@ -61,7 +67,11 @@ enum Task {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
-    let Opened { config, source, generation, tokens, chat } = open(&arguments.of, arguments.chat)?;
+    let opened = open(&arguments.of, arguments.chat)?;
+    if arguments.bench {
+        return bench::run(arguments, opened);
+    }
+    let Opened { config, source, generation, tokens, chat } = opened;
     let mut options = Options {
         tokens: arguments.tokens.unwrap_or(TOKENS),
         sampling: arguments.sampling(&generation),
@@ -90,21 +100,48 @@ fn run(arguments: &Arguments) -> Result<()> {
     if let Task::Tokens(prompt) = &task {
         check_prompt(prompt, options.tokens, context, config.vocabulary)?;
     }
-    let model = load(&arguments.of, config, source.as_ref(), context)?;
-    let mut session = Session::new(&model, context, arguments.of.seed)?;
+    let (followers, commands) = followers(arguments.devices - 1);
+    let load = |ranks: Option<&Communicator>| -> Result<(Model, Cache)> {
+        let model = open::load(&arguments.of, &config, source.as_ref(), context, ranks)?;
+        let cache = Cache::stored(&model, context, arguments.of.stored(model.dtype()))?;
+        Ok((model, cache))
+    };
+    let commands: Vec<_> = commands.into_iter().map(Mutex::new).collect();
+    let follow = |ranks: &Communicator| {
+        let (model, cache) = load(Some(ranks))?;
+        // Nobody else takes the lock of a rank, so it is not poisoned.
+        let commands = commands[ranks.rank() - 1].lock().unwrap_or_else(PoisonError::into_inner);
+        ranks::follow(&model, cache, &commands)
+    };
+    devices::on_each(arguments, follow, |ranks| {
+        let (model, cache) = load(ranks)?;
+        let session = Session::with_cache(&model, cache, arguments.of.seed)?.leading(followers);
+        converse_or_continue(arguments, session, task, tokens.as_ref(), context, &options)
+    })
+}
+
+/// Generates what the task asks for.
+fn converse_or_continue(
+    arguments: &Arguments,
+    mut session: Session<'_>,
+    task: Task,
+    tokens: Option<&Tokens>,
+    context: usize,
+    options: &Options,
+) -> Result<()> {
     let mut answer = |prompt: &[u32], options: &Options| -> Result<String> {
-        let (text, timing) = match &tokens {
+        let (text, timing) = match tokens {
             Some(tokens) => write(&mut session, prompt, options, tokens)?,
             None => (String::new(), write_ids(&mut session, prompt, options)?),
         };
-        report(&timing);
+        report(&timing, session.step().not_captured());
         Ok(text)
     };
     match task {
-        Task::Tokens(prompt) => answer(&prompt, &options).map(|_| ()),
+        Task::Tokens(prompt) => answer(&prompt, options).map(|_| ()),
         Task::Chat(chat) => {
-            let Some(tokens) = &tokens else { return Ok(()) };
-            converse(arguments, &chat, tokens, context, &options, &mut answer)
+            let Some(tokens) = tokens else { return Ok(()) };
+            converse(arguments, &chat, tokens, context, options, &mut answer)
         }
     }
 }
@@ -250,7 +287,10 @@ fn write_ids(session: &mut Session, prompt: &[u32], options: &Options) -> Result
     Ok(timing)
 }
 
-fn report(timing: &Timing) {
+fn report(timing: &Timing, not_captured: Option<&str>) {
+    if let Some(why) = not_captured {
+        eprintln!("each token's pass was launched op by op, because it can't be captured: {why}");
+    }
     eprintln!(
         "prompt: {} tokens in {:.3} s, {:.1} tokens/s; generated: {} more tokens in {:.3} s, {:.1} tokens/s",
         timing.prompt,

@@ -30,7 +30,7 @@ pub(super) fn config(model: RandomModel) -> Result<Config> {
         // https://huggingface.co/meta-llama/Llama-3.1-8B/blob/main/config.json
         RandomModel::Llama31 => json!({
             "model_type": "llama", "vocab_size": 128_256, "hidden_size": 4096, "intermediate_size": 14_336,
-            "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+            "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
             "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5, "tie_word_embeddings": false,
             "rope_theta": 500_000.0, "rope_scaling": {
                 "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

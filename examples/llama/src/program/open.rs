@@ -4,7 +4,8 @@ use std::path::Path;
 
 use burn::tensor::DType;
 use burn::tensor::backend::Backend;
-use burn_rocm::DeviceInfo;
+use burn_rocm::fused::decode::{CacheType, PAGE};
+use burn_rocm::{Communicator, DeviceInfo, RocmDevice};
 use burn_rocm_nn::language::lora::Peft;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -16,7 +17,7 @@ use crate::generate::PIECE;
 use crate::gguf::Gguf;
 use crate::model::{B, Loaded, Model, weight_bytes};
 use crate::text::{Chat, Tokens};
-use crate::weights::{Adapted, Folder, Random, Source, expected};
+use crate::weights::{Adapted, Folder, Part, Random, Source, expected};
 
 /// A model before it is loaded.
 pub(crate) struct Opened {
@@ -84,44 +85,40 @@ fn file(path: &Path, chat: bool) -> Result<Opened> {
 }
 
 /// Says what the model needs with a cache of so many tokens, and whether it fits. Then loads it with a
-/// progress bar.
+/// progress bar. With ranks, only the first one says something, and each loads its part.
 pub(crate) fn load(
     arguments: &ModelArguments,
-    config: Config,
+    config: &Config,
     source: &dyn Source,
     context: usize,
+    ranks: Option<&Communicator>,
 ) -> Result<Model> {
-    let device = &arguments.device;
-    select(arguments)?;
-    let DeviceInfo { name, provider, .. } = device.info()?;
+    let part = ranks.map(|ranks| Part::new(source, config, ranks.rank(), ranks.size())).transpose()?;
+    let device = ranks.map_or_else(|| arguments.device.clone(), Communicator::device);
+    let says = ranks.is_none_or(|ranks| ranks.rank() == 0);
     let dtype = arguments.dtype.map_or_else(|| source.dtype(), DType::from);
     let quantise = arguments.quantise();
-    let weights = weight_bytes(&config, source, dtype, quantise)?;
-    let cache = config.cache_bytes(context, dtype.size());
-    let work = working_bytes(&config, context.min(PIECE), dtype.size());
+    let (own, own_source) = match &part {
+        Some(part) => (part.config(), part as &dyn Source),
+        None => (config, source),
+    };
+    let weights = weight_bytes(own, own_source, dtype, quantise)?;
+    let cache = cache_bytes(own, context, arguments.stored(dtype));
+    let work = working_bytes(own, context.min(PIECE), dtype.size());
     let needed = weights + cache + work;
     let (free, _) = device.free_and_total_memory()?;
-    eprintln!(
-        "model: {:?}, {} layers, {} features, {} parameters, {dtype:?}",
-        config.family,
-        config.layers.len(),
-        config.width,
-        count(expected(&config).iter().map(|weight| weight.len()).sum()),
-    );
-    eprintln!(
-        "needs {}: weights {}, cache of {context} tokens {}, working memory about {}",
-        size(needed),
-        size(weights),
-        size(cache),
-        size(work),
-    );
-    let verdict = if needed <= free { "enough" } else { "too little" };
-    eprintln!("device: {device}, {name}, by the {provider} provider; {} free, {verdict}", size(free));
+    if says {
+        let sizes = [needed, weights, cache, work].map(size);
+        say(config, dtype, &device, (context, sizes, needed <= free, size(free)))?;
+        if let Some(ranks) = ranks {
+            eprintln!("divided among {} devices, each of which needs that much", ranks.size());
+        }
+    }
     if needed > free {
         return Err(Error::Memory { needed: size(needed), free: size(free) });
     }
-    B::seed(device, arguments.seed);
-    let bar = ProgressBar::new(weights as u64);
+    B::seed(&device, arguments.seed);
+    let bar = if says { ProgressBar::new(weights as u64) } else { ProgressBar::hidden() };
     // A template of constants; a wrong one would only lack parts of the bar.
     if let Ok(style) =
         ProgressStyle::with_template("loading [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}")
@@ -129,28 +126,55 @@ pub(crate) fn load(
         bar.set_style(style);
     }
     let progress = |loaded: Loaded| bar.set_position(loaded.bytes as u64);
-    let model = Model::load_quantised(config, source, device, dtype, quantise, progress);
+    let model = match ranks {
+        Some(ranks) => Model::load_part(config, source, ranks, dtype, quantise, progress),
+        None => Model::load_quantised(config.clone(), source, &device, dtype, quantise, progress),
+    };
     bar.finish_and_clear();
     let model = model?;
     device.synchronize()?;
     Ok(model)
 }
 
-/// Chooses the provider that the arguments name.
-fn select(arguments: &ModelArguments) -> Result<()> {
-    Ok(arguments.provider.map_or(Ok(()), |provider| provider.select())?)
-}
-
 /// The tokens that a cache has room for in nine tenths of the memory that the model leaves free. What
 /// runs beside it needs the rest.
 pub(crate) fn room(arguments: &ModelArguments, config: &Config, source: &dyn Source) -> Result<usize> {
-    select(arguments)?;
     let dtype = arguments.dtype.map_or_else(|| source.dtype(), DType::from);
     let weights = weight_bytes(config, source, dtype, arguments.quantise())?;
     let (free, _) = arguments.device.free_and_total_memory()?;
     let work = working_bytes(config, PIECE, dtype.size());
     let rest = (free / 10 * 9).saturating_sub(weights + work);
-    Ok(rest / config.cache_bytes(16, dtype.size()).max(1) * 16)
+    let block = cache_bytes(config, PAGE, arguments.stored(dtype));
+    Ok(rest / block.max(1) * PAGE)
+}
+
+/// Says what a model is, what it needs and what the device has.
+fn say(
+    config: &Config,
+    dtype: DType,
+    device: &RocmDevice,
+    (context, [needed, weights, cache, work], fits, free): (usize, [String; 4], bool, String),
+) -> Result<()> {
+    let DeviceInfo { name, provider, .. } = device.info()?;
+    eprintln!(
+        "model: {:?}, {} layers, {} features, {} parameters, {dtype:?}",
+        config.family,
+        config.layers.len(),
+        config.width,
+        count(expected(config).iter().map(|weight| weight.len()).sum()),
+    );
+    eprintln!(
+        "needs {needed}: weights {weights}, cache of {context} tokens {cache}, working memory about {work}",
+    );
+    let verdict = if fits { "enough" } else { "too little" };
+    eprintln!("device: {device}, {name}, by the {provider} provider; {free} free, {verdict}");
+    Ok(())
+}
+
+/// Bytes that the keys and values of so many tokens take.
+pub(super) fn cache_bytes(config: &Config, tokens: usize, stored: CacheType) -> usize {
+    let token = stored.bytes_of_token(config.kv_heads, config.head_dim);
+    config.layers.len() * tokens.next_multiple_of(PAGE) * token
 }
 
 /// An estimate of the most memory that a pass over so many tokens takes beside weights and cache:

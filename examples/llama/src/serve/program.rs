@@ -100,19 +100,20 @@ fn run(arguments: &Arguments) -> Result<()> {
         let (expected, found) = ("a key".to_owned(), "an empty text".to_owned());
         return Err(Error::Argument { name: "api-key", expected, found });
     }
+    arguments.of.select()?;
     let Opened { config, source, generation, tokens, mut chat } = open(&arguments.of, true)?;
     if arguments.of.model.is_none() {
         chat = Some(Chat::new(TEMPLATE.to_owned(), Default::default())?);
     }
     let limits = limits(arguments, &config, || room(&arguments.of, &config, source.as_ref()))?;
     let defaults = Defaults::new(&generation);
-    let model = Arc::new(load(&arguments.of, config, source.as_ref(), limits.blocks * BLOCK)?);
+    let model = Arc::new(load(&arguments.of, &config, source.as_ref(), limits.blocks * BLOCK, None)?);
     drop(source);
     eprintln!(
         "{} sequences of up to {} tokens at once, in {} blocks of {BLOCK} tokens",
         limits.rows, limits.context, limits.blocks
     );
-    let (engine, thread) = engine::start(model.clone(), limits)?;
+    let (engine, thread) = engine::start(model.clone(), limits, arguments.of.stored(model.dtype()))?;
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let server = |engine: Handle| Server {
         engine,

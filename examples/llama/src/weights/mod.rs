@@ -3,6 +3,7 @@
 mod adapted;
 mod expected;
 mod folder;
+mod part;
 mod quantised;
 mod random;
 
@@ -15,10 +16,11 @@ pub use adapted::Adapted;
 pub use expected::{Role, Weight, bytes};
 pub(crate) use expected::{expected, layer_name};
 pub use folder::Folder;
+pub use part::Part;
 pub use random::Random;
 
-/// A source of weights.
-pub trait Source {
+/// A source of weights, from which the threads of several devices may read.
+pub trait Source: Sync {
     /// The elements of a weight, as the source has them.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use burn_rocm::fused::decode::Sampling;
+use burn_rocm::fused::decode::{CacheType, Sampling};
 use burn_rocm_llama::serve::engine::{self, Job, Limits, Refusal};
 
 use crate::support::{Engine, LIMITS, alone, job, model, prompts, read, wait_until};
@@ -44,7 +44,7 @@ fn limits_that_make_no_sense_are_refused() {
         (Limits { blocks: 4, ..LIMITS }, "context: expected 2 to 64 tokens"),
         (Limits { context: 1, ..LIMITS }, "found 1"),
     ] {
-        let error = engine::start(model.clone(), limits).expect_err("a refusal").to_string();
+        let error = engine::start(model.clone(), limits, CacheType::F32).expect_err("a refusal").to_string();
         assert!(error.contains(text), "{error}");
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::DType;
 use burn_rocm::RocmDevice;
-use burn_rocm::fused::decode::Sampling;
+use burn_rocm::fused::decode::{CacheType, Sampling};
 use burn_rocm_llama::config::{Config, Generation};
 use burn_rocm_llama::generate::{Options, Session};
 use burn_rocm_llama::model::Model;
@@ -71,7 +71,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) fn start(model: &Arc<Model>, limits: Limits) -> Self {
-        let (handle, thread) = engine::start(model.clone(), limits).expect("an engine");
+        let (handle, thread) = engine::start(model.clone(), limits, CacheType::F32).expect("an engine");
         Self { handle: Some(handle), thread: Some(thread) }
     }
 
@@ -160,7 +160,7 @@ impl Running {
     pub(crate) fn start(test: &str, limits: Limits, change: impl FnOnce(&mut Server, &mut Serving)) -> Self {
         let folder = crate::folder::folder(test, None);
         let model = load(&folder);
-        let (engine, ended) = engine::start(model, limits).expect("an engine");
+        let (engine, ended) = engine::start(model, limits, CacheType::F32).expect("an engine");
         let tokens = Tokens::read(&folder.join("tokenizer.json")).expect("a tokenizer");
         let chat = Chat::new(TEMPLATE.to_owned(), ["<|start|>".to_owned(), String::new()]);
         let mut server = Server {

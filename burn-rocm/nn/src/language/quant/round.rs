@@ -27,6 +27,14 @@ impl RoundTo {
         }
     }
 
+    /// The bits of a code.
+    pub fn bits(self) -> u32 {
+        match self {
+            Self::Int4 => 4,
+            Self::Int8 => 8,
+        }
+    }
+
     /// The bytes that a weight of this shape takes on the device.
     pub fn device_bytes(self, [outs, inputs]: [usize; 2]) -> usize {
         let (padded, groups) = (inputs.next_multiple_of(32), inputs.div_ceil(self.group()));

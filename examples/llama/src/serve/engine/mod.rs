@@ -17,6 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
+use burn_rocm_nn::language::CacheType;
+
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::serve::metrics::Metrics;
@@ -26,13 +28,17 @@ use scheduler::Scheduler;
 pub use handle::{Handle, Limits, Refusal, Ticket};
 pub use job::{Chances, End, Event, Job};
 
-/// Starts an engine in a thread of its own, which ends when all handles and tickets are gone, or with
+/// Starts an engine in a thread of its own, with a cache that is stored in this way, which ends when all handles and tickets are gone, or with
 /// the device's error. Then the tickets that are left get no more events.
 ///
 /// # Errors
 /// [`Error::Argument`] for limits of 0, a step of fewer tokens than rows, or a context that the model or
 /// the blocks don't have; an error of the device.
-pub fn start(model: Arc<Model>, limits: Limits) -> Result<(Handle, JoinHandle<Result<()>>)> {
+pub fn start(
+    model: Arc<Model>,
+    limits: Limits,
+    stored: CacheType,
+) -> Result<(Handle, JoinHandle<Result<()>>)> {
     let Limits { rows, step, context, blocks, .. } = limits;
     let most = model.config().context.min(blocks.saturating_mul(burn_rocm_nn::language::BLOCK));
     let wrong = |name, expected: String, found: usize| {
@@ -54,7 +60,7 @@ pub fn start(model: Arc<Model>, limits: Limits) -> Result<(Handle, JoinHandle<Re
     let vocabulary = model.config().vocabulary;
     let shared = Arc::new(Shared { limits, vocabulary, metrics, alive, next });
     let (commands, queue) = std::sync::mpsc::channel();
-    let scheduler = Scheduler::new(model, limits, queue, shared.metrics.clone())?;
+    let scheduler = Scheduler::new(model, (limits, stored), queue, shared.metrics.clone())?;
     let thread = thread::Builder::new().name("engine".to_owned());
     let ended = shared.clone();
     let thread = thread.spawn(move || {

@@ -6,16 +6,16 @@ use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 
-use burn::tensor::{DType, Element, Tensor, TensorData};
-use burn_rocm::fused::decode::{self, SampleState, SampleTables};
+use burn::tensor::{DType, Tensor, TensorData};
+use burn_rocm::fused::decode::{self, Draw, LateDraws, SampleState, SampleTables};
 use burn_rocm::{RocmTensor, read_with_fault};
-use burn_rocm_nn::language::{BLOCK, CacheError};
+use burn_rocm_nn::language::{BLOCK, CacheError, CacheType};
 
 use super::chances;
 use super::handle::{Command, Limits};
-use super::job::{Chances, End, Event};
+use super::job::{End, Event};
 use super::prefixes::Prefixes;
-use super::sequence::{Next, Running, Sequence, sequences};
+use super::sequence::{After, Running, Sequence, sequences};
 use crate::error::{Error, Result};
 use crate::model::{B, Model, Paged, Piece};
 use crate::serve::metrics::Metrics;
@@ -35,6 +35,8 @@ pub(super) struct Scheduler {
     /// Both by the order of their arrival.
     waiting: VecDeque<Sequence>,
     running: Vec<Running>,
+    /// What the last step has drawn.
+    flight: Option<Flight>,
     /// The order of the next sequence.
     next: u64,
 }
@@ -42,14 +44,25 @@ pub(super) struct Scheduler {
 /// A running sequence by its index, and its tokens of a step.
 type Share = (usize, usize);
 
+/// Tokens that were drawn and not read.
+#[derive(Debug)]
+struct Flight {
+    draws: LateDraws,
+    /// The sequences, by their order.
+    drawn: Vec<u64>,
+    /// Those that ask for probabilities, and their logits.
+    asking: Vec<u64>,
+    asked: Option<Tensor<B, 2>>,
+}
+
 impl Scheduler {
     pub(super) fn new(
         model: Arc<Model>,
-        limits: Limits,
+        (limits, stored): (Limits, CacheType),
         commands: Receiver<Command>,
         metrics: Arc<Metrics>,
     ) -> Result<Self> {
-        let paged = Paged::new(&model, limits.blocks)?;
+        let paged = Paged::new(&model, limits.blocks, stored)?;
         let tables = SampleTables { counts: true, chances: true, ring: 0 };
         let state = SampleState::new(model.device(), limits.rows, model.config().vocabulary, tables)?;
         Ok(Self {
@@ -63,6 +76,7 @@ impl Scheduler {
             prefixes: Prefixes::default(),
             waiting: VecDeque::new(),
             running: Vec::new(),
+            flight: None,
             next: 0,
         })
     }
@@ -71,6 +85,8 @@ impl Scheduler {
     pub(super) fn run(mut self) -> Result<()> {
         loop {
             if self.running.is_empty() && self.waiting.is_empty() {
+                // Nobody waits for what a last step has drawn.
+                self.flight = None;
                 match self.commands.recv() {
                     Ok(command) => self.take(command)?,
                     Err(_) => return Ok(()),
@@ -159,7 +175,7 @@ impl Scheduler {
                 sequence.send(Event::Begun { choice: sequence.choice, reused: cached });
             }
             self.free_rows[row] = false;
-            self.running.push(Running { sequence, id, row, cached, chain, set: false });
+            self.running.push(Running { sequence, id, row, cached, unread: 0, chain, set: false });
         }
         Ok(())
     }
@@ -167,6 +183,7 @@ impl Scheduler {
     /// A token of each sequence that is up to date, and pieces of the others up to the limit.
     fn plan(&self) -> Vec<Share> {
         let mut order: Vec<usize> = (0..self.running.len()).collect();
+        order.retain(|&index| !self.running[index].is_complete());
         order.sort_by_key(|&index| (self.running[index].rest() > 1, self.running[index].sequence.order));
         let mut left = self.limits.step;
         let mut shares = Vec::new();
@@ -182,12 +199,22 @@ impl Scheduler {
         shares
     }
 
-    /// Runs the model once.
+    /// Launches a step, and then reads what the step before has drawn. So the device has work while the
+    /// host plans.
     fn step(&mut self) -> Result<()> {
+        let launched = self.launch()?;
+        if let Some(flight) = std::mem::replace(&mut self.flight, launched) {
+            self.land(flight)?;
+        }
+        Ok(())
+    }
+
+    /// Runs the model once. Returns what is drawn, if anything is.
+    fn launch(&mut self) -> Result<Option<Flight>> {
         let (shares, drawn, logits) = loop {
             let shares = self.plan();
             if shares.is_empty() {
-                return Ok(());
+                return Ok(None);
             }
             // The shares whose next token is drawn, and the share of each row. Rows without a draw
             // repeat another's: what is drawn there is not used, and the row is set again later.
@@ -198,14 +225,12 @@ impl Scheduler {
             let rows = drawn.iter().map(|&share| row_of(share) + 1).max().unwrap_or(0);
             let mut wanted = vec![drawn.first().copied().unwrap_or(0); rows];
             drawn.iter().for_each(|&share| wanted[row_of(share)] = share);
-            let pieces: Vec<Piece> = shares
-                .iter()
-                .map(|&(index, tokens)| {
-                    let Running { sequence, id, cached, .. } = &self.running[index];
-                    Piece { sequence: *id, tokens: &sequence.tokens[*cached..cached + tokens] }
-                })
-                .collect();
-            match self.model.forward_batch(&pieces, &wanted, &mut self.paged) {
+            let piece = |&(index, tokens): &Share| {
+                let running = &self.running[index];
+                Piece { sequence: running.id, tokens: running.next(tokens) }
+            };
+            let pieces: Vec<Piece> = shares.iter().map(piece).collect();
+            match self.model.forward_batch(&pieces, &wanted, &mut self.paged, &self.state) {
                 Ok(logits) => break (shares, drawn, logits),
                 Err(Error::Cache(CacheError::OutOfBlocks { needed, free })) => {
                     self.make_room(needed.saturating_sub(free).max(1))?;
@@ -220,68 +245,80 @@ impl Scheduler {
             self.metrics.prompt_tokens.fetch_add(of_prompt as u64, Relaxed);
             running.cached += tokens;
             let Running { sequence, id, cached, chain, .. } = running;
-            self.prefixes.extend(chain, &sequence.tokens[..*cached], *id, self.paged.sequences())?;
+            let known = &sequence.tokens[..sequence.tokens.len().min(*cached)];
+            self.prefixes.extend(chain, known, *id, self.paged.sequences())?;
         }
-        let Some(logits) = logits else { return Ok(()) };
+        let Some(logits) = logits else { return Ok(None) };
         let drawn: Vec<usize> = drawn.into_iter().map(|share| shares[share].0).collect();
-        self.draw(logits, &drawn)
+        self.draw(logits, &drawn).map(Some)
     }
 
     /// Draws the next tokens of these sequences.
-    fn draw(&mut self, logits: Tensor<B, 2>, drawn: &[usize]) -> Result<()> {
+    fn draw(&mut self, logits: Tensor<B, 2>, drawn: &[usize]) -> Result<Flight> {
         for &index in drawn {
-            let Running { sequence, row, set, .. } = &mut self.running[index];
+            let Running { sequence, row, set, unread, .. } = &mut self.running[index];
+            *unread += 1;
             if !std::mem::replace(set, true) {
                 let (prompt, answer) = sequence.tokens.split_at(sequence.prompt);
                 self.state.resume(*row, &sequence.sampling, prompt, answer)?;
             }
         }
-        let [rows, vocabulary] = logits.dims();
-        let state = self.state.first(rows)?;
-        let asking: Vec<usize> =
-            drawn.iter().copied().filter(|&index| self.running[index].sequence.chances.is_some()).collect();
+        let asks = |&&index: &&usize| self.running[index].sequence.chances.is_some();
+        let asking: Vec<&Running> = drawn.iter().filter(asks).map(|&index| &self.running[index]).collect();
         let asked = (!asking.is_empty()).then(|| {
-            let rows: Vec<i32> = asking.iter().map(|&index| self.running[index].row as i32).collect();
+            let rows: Vec<i32> = asking.iter().map(|running| running.row as i32).collect();
             let rows = TensorData::new(rows, [asking.len()]);
             logits.clone().select(0, Tensor::from_data(rows, (self.model.device(), DType::I32)))
         });
+        let asking = asking.iter().map(|running| running.sequence.order).collect();
+        let drawn = drawn.iter().map(|&index| self.running[index].sequence.order).collect();
+        let state = self.state.first(logits.dims()[0])?;
         decode::sample(logits.into_primitive().tensor(), &state)?;
+        Ok(Flight { draws: state.begin_read()?, drawn, asking, asked })
+    }
+
+    /// Reads what was drawn.
+    fn land(&mut self, flight: Flight) -> Result<()> {
+        let Flight { draws, drawn, asking, asked } = flight;
+        let draws = draws.wait()?;
+        let vocabulary = self.model.config().vocabulary;
         let asked = match asked {
-            Some(asked) => numbers::<f32>(asked.into_primitive().tensor())?,
+            Some(asked) => numbers(asked.cast(DType::F32).into_primitive().tensor())?,
             None => Vec::new(),
         };
-        let tokens = numbers::<i32>(state.tokens())?;
-        let likely = state.chances().map(numbers::<f32>).transpose()?.unwrap_or_default();
-
         let now = Instant::now();
         let mut ended = Vec::new();
-        for &index in drawn {
-            let Running { sequence, row, .. } = &mut self.running[index];
+        for order in drawn {
+            // It may have ended meanwhile.
+            let found = self.running.iter_mut().find(|running| running.sequence.order == order);
+            let Some(Running { sequence, row, unread, .. }) = found else { continue };
+            *unread -= 1;
+            let Some(&Draw { token, chance }) = draws.get(*row) else { continue };
             // A NaN among the logits makes the probability NaN.
-            if likely.get(*row).is_none_or(|chance| chance.is_nan()) {
-                ended.push((sequence.order, Next::End(End::Failed(Error::NotNumbers.to_string()))));
+            if chance.is_none_or(f32::is_nan) {
+                ended.push((order, After::End(End::Failed(Error::NotNumbers.to_string()))));
                 continue;
             }
-            let token = tokens[*row] as u32;
-            let chances: Option<Chances> = sequence.chances.map(|count| {
-                let at = asking.iter().position(|&asking| asking == index).unwrap_or(0);
-                chances::of_row(&asked[at * vocabulary..][..vocabulary], token, count)
-            });
+            let at = asking.iter().position(|&asking| asking == order);
+            let chances = sequence
+                .chances
+                .zip(at)
+                .map(|(count, at)| chances::of_row(&asked[at * vocabulary..][..vocabulary], token, count));
             let times = if sequence.drawn() == 0 { &self.metrics.first } else { &self.metrics.between };
             times.count(now - sequence.since);
             sequence.since = now;
             self.metrics.generated_tokens.fetch_add(1, Relaxed);
             match sequence.push(token, chances) {
-                Next::Token => {}
-                next => ended.push((sequence.order, next)),
+                After::Token => {}
+                after => ended.push((order, after)),
             }
         }
-        for (order, next) in ended {
+        for (order, after) in ended {
             let Some(index) = self.running.iter().position(|running| running.sequence.order == order) else {
                 continue;
             };
-            match next {
-                Next::End(why) => self.end(index, why)?,
+            match after {
+                After::End(why) => self.end(index, why)?,
                 _ => {
                     self.metrics.cancelled.fetch_add(1, Relaxed);
                     self.release(index)?;
@@ -297,6 +334,10 @@ impl Scheduler {
         let more = blocks.max(self.limits.rows);
         if self.prefixes.evict(more, self.paged.sequences())? >= blocks {
             return Ok(());
+        }
+        // Its sequences may end, and one that gives its blocks back has no unread token then.
+        if let Some(flight) = self.flight.take() {
+            return self.land(flight);
         }
         let last = (0..self.running.len()).max_by_key(|&index| self.running[index].sequence.order);
         let Some(last) = last else { return Ok(()) };
@@ -336,8 +377,8 @@ impl Scheduler {
     }
 }
 
-/// The numbers of a tensor.
-fn numbers<T: Element>(tensor: RocmTensor) -> Result<Vec<T>> {
+/// The numbers of a tensor of f32.
+fn numbers(tensor: RocmTensor) -> Result<Vec<f32>> {
     let (data, fault) = read_with_fault(tensor)?;
     fault.map_or(Ok(()), Err)?;
     data.to_vec().map_err(|why| Error::Read(format!("{why:?}")))

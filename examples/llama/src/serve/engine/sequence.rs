@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 
 use super::job::{Chances, End, Event, Job};
 use super::prefixes::Chain;
+use crate::model::Next;
 
 /// A text with all that is needed to go on with it, in the batch or out of it.
 #[derive(Debug)]
@@ -43,6 +44,8 @@ pub(super) struct Running {
     pub(super) row: usize,
     /// Its tokens in the cache.
     pub(super) cached: usize,
+    /// Tokens that were drawn and not read.
+    pub(super) unread: usize,
     pub(super) chain: Chain,
     /// Whether its row has its parameters.
     pub(super) set: bool,
@@ -94,21 +97,21 @@ impl Sequence {
     }
 
     /// Adds a token that was drawn. Returns why the text ends, if it does.
-    pub(super) fn push(&mut self, token: u32, chances: Option<Chances>) -> Next {
+    pub(super) fn push(&mut self, token: u32, chances: Option<Chances>) -> After {
         if self.stop.contains(&token) {
-            return Next::End(End::Stop);
+            return After::End(End::Stop);
         }
         self.tokens.push(token);
         if !self.send(Event::Token { choice: self.choice, token, chances }) {
-            return Next::Unread;
+            return After::Unread;
         }
-        if self.drawn() >= self.most { Next::End(End::Length) } else { Next::Token }
+        if self.drawn() >= self.most { After::End(End::Length) } else { After::Token }
     }
 }
 
 /// What follows a token.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum After {
     Token,
     End(End),
     /// Nobody reads the text.
@@ -118,6 +121,20 @@ pub(super) enum Next {
 impl Running {
     /// The tokens that are not in the cache.
     pub(super) fn rest(&self) -> usize {
-        self.sequence.tokens.len() - self.cached
+        self.sequence.tokens.len() + self.unread - self.cached
+    }
+
+    /// Whether all of its tokens were drawn.
+    pub(super) fn is_complete(&self) -> bool {
+        self.sequence.drawn() + self.unread >= self.sequence.most
+    }
+
+    /// Its next tokens, so many of the [`rest`](Self::rest).
+    pub(super) fn next(&self, tokens: usize) -> Next<'_> {
+        match self.sequence.tokens.get(self.cached..self.cached + tokens) {
+            Some(known) => Next::Tokens(known),
+            // The last is drawn, and rests alone.
+            None => Next::Drawn(self.row),
+        }
     }
 }
