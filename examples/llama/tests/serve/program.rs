@@ -58,7 +58,7 @@ fn errors_are_one_line() {
         &["--host", "192.0.2.1", "--port", "1"],
         "error: port: expected an address to listen at, found 192.0.2.1:1",
     );
-    fails(&["--sequences", "0"], "must be at least 1");
+    fails(&["--waiting", "0"], "must be at least 1");
     fails(&["--bench", "requests=x"], "expected a number above 0, found x");
 }
 
