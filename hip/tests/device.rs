@@ -430,3 +430,30 @@ fn events_measure_time() {
     assert!(end.query().unwrap());
     assert!(end.elapsed_since(&start).unwrap() >= 0.0);
 }
+
+#[test]
+fn a_late_read_has_the_bytes_of_its_beginning() {
+    let device = Device::get(0).expect("a provider with a device");
+    let buffer = device.upload(&[7; 100]).expect("a buffer");
+    let read = device.begin_read(&buffer, 10, 3).expect("a read");
+    device.write(&buffer, 0, &[9; 100]).expect("a write");
+    let later = device.begin_read(&buffer, 97, 3).expect("a read");
+    drop(device.begin_read(&buffer, 0, 100).expect("a read that nobody waits for"));
+    drop(buffer);
+    assert_eq!(later.wait().expect("bytes").0, [9; 3]);
+    assert_eq!(read.wait().expect("bytes").0, [7; 3]);
+}
+
+#[test]
+fn a_late_read_is_small_and_inside_the_buffer() {
+    const MOST: usize = 64 << 10;
+    let device = Device::get(0).expect("a provider with a device");
+    let buffer = device.upload(&vec![1; MOST + 1]).expect("a buffer");
+    for (offset, bytes, text) in [(0, MOST + 1, "at most 65536 bytes"), (2, MOST, "a range inside")] {
+        let error = device.begin_read(&buffer, offset, bytes).expect_err("refused").to_string();
+        assert!(error.contains(text), "{error}");
+    }
+    let read = |offset, bytes| device.begin_read(&buffer, offset, bytes).expect("a read").wait();
+    assert_eq!(read(1, MOST).expect("bytes").0, vec![1; MOST]);
+    assert!(read(5, 0).expect("no bytes").0.is_empty());
+}

@@ -87,8 +87,8 @@ impl Source for Made {
         let mut rng =
             Rng::new(name.bytes().fold(7, |hash: u64, byte| hash.wrapping_mul(31) ^ u64::from(byte)));
         let inputs = *weight.shape.last().expect("a shape") as f64;
-        let number = |_| (rng.uniform() * 2.0 - 1.0) * (3.0 / inputs).sqrt();
-        Ok(Elements::F32((0..weight.len()).map(|at| number(at) as f32).collect()))
+        let mut number = || (rng.uniform() * 2.0 - 1.0) * (3.0 / inputs).sqrt();
+        Ok(Elements::F32((0..weight.len()).map(|_| number() as f32).collect()))
     }
 
     fn check(&self, _: &[Weight]) -> Result<(), Error> {
@@ -195,11 +195,11 @@ fn sessions_have_the_texts_of_one_device() {
             let ranks = Communicator::local(&RocmDevice::all().expect("devices")).expect("a group");
             let (leader, mut commands) = followers(1);
             let commands = commands.remove(0);
+            let part = |ranks: &Communicator| {
+                let quantise = Quantise::default();
+                Model::load_part(&config, &source, ranks, DType::F32, quantise, |_| ()).expect("a part")
+            };
             let found = thread::scope(|scope| {
-                let part = |ranks: &Communicator| {
-                    let quantise = Quantise::default();
-                    Model::load_part(&config, &source, ranks, DType::F32, quantise, |_| ()).expect("a part")
-                };
                 let (part, second) = (&part, &ranks[1]);
                 scope.spawn(move || {
                     let model = part(second);

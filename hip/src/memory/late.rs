@@ -122,36 +122,3 @@ impl fmt::Debug for LateRead {
         f.debug_struct("LateRead").field("device", &self.device.info().index).finish_non_exhaustive()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_late_read_has_the_bytes_of_its_beginning() {
-        let device = Device::get(0).expect("a provider with a device");
-        let buffer = device.upload(&[7; 100]).expect("a buffer");
-        let read = device.begin_read(&buffer, 10, 3).expect("a read");
-        device.write(&buffer, 0, &[9; 100]).expect("a write");
-        let later = device.begin_read(&buffer, 97, 3).expect("a read");
-        drop(device.begin_read(&buffer, 0, 100).expect("a read that nobody waits for"));
-        drop(buffer);
-        assert_eq!(later.wait().expect("bytes").0, [9; 3]);
-        assert_eq!(read.wait().expect("bytes").0, [7; 3]);
-    }
-
-    #[test]
-    fn a_late_read_is_small_and_inside_the_buffer() {
-        let device = Device::get(0).expect("a provider with a device");
-        let buffer = device.upload(&vec![1; SMALL + 1]).expect("a buffer");
-        for (offset, bytes, text) in [(0, SMALL + 1, "at most 65536 bytes"), (2, SMALL, "a range inside")] {
-            let error = device.begin_read(&buffer, offset, bytes).expect_err("refused").to_string();
-            assert!(error.contains(text), "{error}");
-        }
-        assert_eq!(
-            device.begin_read(&buffer, 1, SMALL).expect("a read").wait().expect("bytes").0.len(),
-            SMALL
-        );
-        assert!(device.begin_read(&buffer, 5, 0).expect("a read").wait().expect("no bytes").0.is_empty());
-    }
-}

@@ -56,8 +56,8 @@ pub(super) struct Arguments {
     /// Makes tokens of the text so far less likely; 1 does not.
     #[arg(long, value_name = "R")]
     pub(super) repetition_penalty: Option<f64>,
-    /// Measure instead of writing a text: milliseconds a token, and of a prompt, with --prompt-tokens
-    /// (512) tokens before and --tokens (256) timed.
+    /// Measure instead of writing a text: milliseconds a token, with --prompt-tokens (512) tokens before
+    /// and --tokens (256) timed, and of a prompt four times as long.
     #[arg(long, conflicts_with_all = ["prompt", "chat"])]
     pub(super) bench: bool,
     /// The numbers of texts that --bench generates at once.

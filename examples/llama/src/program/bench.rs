@@ -17,14 +17,14 @@ use crate::weights::{Part, Source};
 
 /// Tokens before those that are timed.
 const BEFORE: usize = 512;
-/// Tokens of the prompt that is timed.
-const PROMPT: usize = 2048;
+/// How many times as many tokens the prompt has that is timed: 2048.
+const LONGER: usize = 4;
 /// Passes before the timed ones: the first compiles the kernels, the second is captured.
 const WARM_UPS: usize = 8;
 /// Each figure is the median of so many.
 const ROUNDS: usize = 3;
 /// Bytes of the copy.
-const COPIED: usize = 1 << 30;
+const COPIED: usize = 512 << 20;
 
 /// What is measured.
 struct Sizes {
@@ -38,7 +38,7 @@ pub(super) fn run(arguments: &Arguments, opened: Opened) -> Result<()> {
     let Opened { config, source, .. } = opened;
     let before = arguments.prompt_tokens.unwrap_or(BEFORE);
     let tokens = arguments.tokens.unwrap_or(TOKENS).max(1);
-    let sizes = Sizes { before, tokens, prompt: PROMPT.min(config.context) };
+    let sizes = Sizes { before, tokens, prompt: before.saturating_mul(LONGER).min(config.context) };
     let context = sizes.prompt.max(before + WARM_UPS.max(tokens));
     check_context(context, &config)?;
     let rows = arguments.batch.iter().copied().max().unwrap_or(1);
@@ -123,7 +123,7 @@ fn milliseconds(start: Instant) -> f64 {
 
 /// Bytes a second that a copy reads and writes together.
 fn copy_rate(device: &RocmDevice) -> Result<f64> {
-    const COPIES: usize = 8;
+    const COPIES: usize = 4;
     let (free, _) = device.free_and_total_memory()?;
     let len = COPIED.min(free / 4) / 4;
     let place = || Tensor::<B, 1>::zeros([len], (device, DType::F32)).into_primitive().tensor();
