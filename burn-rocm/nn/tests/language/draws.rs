@@ -139,6 +139,12 @@ fn a_sequence_goes_on_in_another_row_as_if_it_had_stayed() {
     }
     assert_eq!(rest, all[before..]);
     assert_eq!(drawn(&goes), [rest[rest.len() - 1], 8, 9], "the rows share their memory");
+    let chances = goes.chances().unwrap();
+    let (chances, _) = burn_rocm::read_with_fault(chances).unwrap();
+    let read = first.begin_read().unwrap().wait().unwrap();
+    assert_eq!(read.len(), 1);
+    assert_eq!(read[0].token as usize, rest[rest.len() - 1]);
+    assert_eq!(read[0].chance, chances.iter::<f32>().next());
     let is_invalid = |rows: usize, state: &language::SampleState| {
         matches!(state.first(rows), Err(burn_rocm::RocmError::Invalid { .. }))
     };

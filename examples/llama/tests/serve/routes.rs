@@ -125,8 +125,9 @@ fn answers_have_choices_prompts_and_probabilities() {
     }
     assert_eq!(answer["usage"]["completion_tokens"], 20);
 
+    let parts = json!([{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]);
     let body = json!({
-        "messages": [{"role": "developer", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]},
+        "messages": [{"role": "developer", "content": parts},
                      {"role": "user", "content": "Why?", "name": "me"},
                      {"role": "assistant", "content": "So.", "refusal": null},
                      {"role": "user", "content": "Why?"}],

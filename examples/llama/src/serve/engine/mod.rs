@@ -28,8 +28,9 @@ use scheduler::Scheduler;
 pub use handle::{Handle, Limits, Refusal, Ticket};
 pub use job::{Chances, End, Event, Job};
 
-/// Starts an engine in a thread of its own, with a cache that is stored in this way, which ends when all handles and tickets are gone, or with
-/// the device's error. Then the tickets that are left get no more events.
+/// Starts an engine in a thread of its own, with a cache that is stored in this way. It ends when all
+/// handles and tickets are gone, or with the device's error. Then the tickets that are left get no more
+/// events.
 ///
 /// # Errors
 /// [`Error::Argument`] for limits of 0, a step of fewer tokens than rows, or a context that the model or
