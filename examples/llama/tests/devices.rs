@@ -1,4 +1,5 @@
-//! A model that is divided among devices has the logits of the whole one, and its sessions the texts.
+//! A model that is divided among devices has the logits of the whole one, and its sessions the
+//! texts.
 
 mod shared;
 
@@ -111,12 +112,13 @@ fn made(vocabulary: usize) -> Config {
     Config::of(&Fields::of(Path::new("made"), map)).expect("settings")
 }
 
-/// Rounded weights are the same on the parts, because these begin with a group. So only the order of
-/// sums differs: the partial sums of the two products of each layer, of up to `k` = 512 terms in f32.
-/// A sum of `k` terms in another order is off by at most `k 2^-24` of the sum of the magnitudes, which
-/// for independent terms is about `sqrt(k)` of the sum's deviation. There are four such sums, whose
-/// errors reach the logits with a factor near 1, because each is added to a normed residual:
-/// `4 k^1.5 2^-24 = 0.0028` of the logits' largest magnitude. 97 outputs are not divided.
+/// Rounded weights are the same on the parts, because these begin with a group. So only the order
+/// of sums differs: the partial sums of the two products of each layer, of up to `k` = 512 terms in
+/// f32. A sum of `k` terms in another order is off by at most `k 2^-24` of the sum of the
+/// magnitudes, which for independent terms is about `sqrt(k)` of the sum's deviation. There are
+/// four such sums, whose errors reach the logits with a factor near 1, because each is added to a
+/// normed residual: `4 k^1.5 2^-24 = 0.0028` of the logits' largest magnitude. 97 outputs are not
+/// divided.
 #[test]
 fn rounded_weights_are_divided_by_groups() {
     if !with_devices("2", "rounded_weights_are_divided_by_groups") {

@@ -121,8 +121,8 @@ fn answer(session: &mut Session, ask: &Ask) -> Vec<u32> {
     found
 }
 
-/// Holds sessions with a graph and without one against the loop. `next` makes the asks from the text
-/// so far. Returns the answers.
+/// Holds sessions with a graph and without one against the loop. `next` makes the asks from the
+/// text so far. Returns the answers.
 fn hold(
     what: &str,
     model: &Model,

@@ -234,8 +234,8 @@ impl Blocks {
     }
 
     /// Keeps a sequence's block after the sequence is gone, so that later ones can
-    /// [`adopt`](Self::adopt) it. The block should be full: a sequence that shares a block gets a copy
-    /// before it writes.
+    /// [`adopt`](Self::adopt) it. The block should be full: a sequence that shares a block gets a
+    /// copy before it writes.
     ///
     /// # Errors
     /// `NoBlock` for a block that no sequence has, or that is held already.
@@ -267,8 +267,8 @@ impl Blocks {
         self.holders.get(block as usize).copied().unwrap_or(0)
     }
 
-    /// A new sequence whose first tokens are those of these blocks, which are full. Others have them
-    /// too, or they are held.
+    /// A new sequence whose first tokens are those of these blocks, which are full. Others have
+    /// them too, or they are held.
     ///
     /// # Errors
     /// `NoBlock` for a block that is free.

@@ -244,8 +244,8 @@ fn weights_that_burn_quantised() {
     }
 }
 
-/// Weights that the device draws: all codes occur, the mean is near 0 and the deviation is that asked
-/// for, within 5 standard deviations of each estimate.
+/// Weights that the device draws: all codes occur, the mean is near 0 and the deviation is that
+/// asked for, within 5 standard deviations of each estimate.
 #[test]
 fn drawn_weights_have_their_deviation() {
     let device = RocmDevice::default();
@@ -256,7 +256,8 @@ fn drawn_weights_have_their_deviation() {
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
         let found = (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / n).sqrt();
-        // The groups' zeros differ by a step of sqrt(12) / 15 deviations, half of which they add to a mean.
+        // The groups' zeros differ by a step of sqrt(12) / 15 deviations, half of which they add to
+        // a mean.
         let groups = n / group as f64;
         let spread = deviation * (1.0 / n + if bits == 4 { 0.0134 / groups } else { 0.0 }).sqrt();
         assert!((mean - 0.0).abs() <= 5.0 * spread + deviation * 0.01, "{bits} bits: a mean of {mean}");

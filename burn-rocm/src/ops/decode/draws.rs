@@ -23,8 +23,9 @@ pub struct LateDraws {
 }
 
 impl SampleState {
-    /// Begins to read the tokens drawn last with their probabilities, by one copy, and does not wait.
-    /// The next step may be enqueued before [`LateDraws::wait`], and overwrites only the state.
+    /// Begins to read the tokens drawn last with their probabilities, by one copy, and does not
+    /// wait. The next step may be enqueued before [`LateDraws::wait`], and overwrites only the
+    /// state.
     ///
     /// # Errors
     /// `Invalid` for more than 8192 rows; `Capture` in a capture; an error of the device.

@@ -211,8 +211,8 @@ impl SampleState {
         self.resume(row, sampling, prompt, &[])
     }
 
-    /// [`set`](Self::set) for a sequence of which `answer` was drawn before, in this row or another.
-    /// The next draws are those that would have followed there.
+    /// [`set`](Self::set) for a sequence of which `answer` was drawn before, in this row or
+    /// another. The next draws are those that would have followed there.
     ///
     /// # Errors
     /// As [`set`](Self::set).
@@ -291,8 +291,8 @@ impl SampleState {
         write_ints(&self.tokens, 0, &tokens)
     }
 
-    /// The natural logarithm of the probability of each row's last token in the softmax of the logits
-    /// as they were given, `[rows]` of F32.
+    /// The natural logarithm of the probability of each row's last token in the softmax of the
+    /// logits as they were given, `[rows]` of F32.
     pub fn chances(&self) -> Option<RocmTensor> {
         self.chances.clone()
     }
@@ -304,21 +304,21 @@ impl SampleState {
     }
 }
 
-/// Draws a token for each row into [`SampleState::tokens`], in three launches, and counts it. The random
-/// number of a draw is Philox 4x32-10 of the row's seed and of the number of its draws, which lies in
-/// device memory, so a captured graph draws others at each replay.
+/// Draws a token for each row into [`SampleState::tokens`], in three launches, and counts it. The
+/// random number of a draw is Philox 4x32-10 of the row's seed and of the number of its draws,
+/// which lies in device memory, so a captured graph draws others at each replay.
 ///
 /// A NaN counts as -inf. If some logits are +inf, or all are -inf, these are drawn with equal
-/// probabilities. Tokens whose scores are closer than 2^-27, or than f32's rounding of the score, may
-/// count as equals; a temperature of 0 compares the f32 scores exactly. A token with less than e^-28
-/// of the most likely token's probability is never drawn.
+/// probabilities. Tokens whose scores are closer than 2^-27, or than f32's rounding of the score,
+/// may count as equals; a temperature of 0 compares the f32 scores exactly. A token with less than
+/// e^-28 of the most likely token's probability is never drawn.
 ///
 /// # Shapes
 /// - `logits`: `[rows, vocabulary]` of F32, F16 or BF16
 ///
 /// # Errors
-/// `Invalid` if the shape or the device does not fit; `Unsupported` for other dtypes; an error of the
-/// device.
+/// `Invalid` if the shape or the device does not fit; `Unsupported` for other dtypes; an error of
+/// the device.
 pub fn sample(logits: RocmTensor, state: &SampleState) -> hip::Result<()> {
     let (rows, vocabulary) = (state.rows(), state.vocabulary);
     one_device(OP, &[&logits, &state.tokens])?;

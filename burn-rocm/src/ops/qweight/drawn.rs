@@ -14,14 +14,14 @@ use crate::tensor::RocmTensor;
 const OP: &str = "QuantWeight::random";
 
 impl QuantWeight {
-    /// A weight with uniform random codes of 4 or 8 bits, in groups of `group` inputs with f16 scales.
-    /// 4-bit groups have codes of 0 of their own, as the rounding of floats makes them. Its mean is 0,
-    /// and its standard deviation `deviation`, rounded with the scale. The codes never leave the device,
-    /// and take the numbers of its random stream.
+    /// A weight with uniform random codes of 4 or 8 bits, in groups of `group` inputs with f16
+    /// scales. 4-bit groups have codes of 0 of their own, as the rounding of floats makes them. Its
+    /// mean is 0, and its standard deviation `deviation`, rounded with the scale. The codes never
+    /// leave the device, and take the numbers of its random stream.
     ///
     /// # Errors
-    /// `Invalid` for a shape without elements, other bits, a group that is no power of two from 32, and
-    /// a deviation whose scale is no normal f16; an error of the device.
+    /// `Invalid` for a shape without elements, other bits, a group that is no power of two from 32,
+    /// and a deviation whose scale is no normal f16; an error of the device.
     pub fn random(
         shape: [usize; 2],
         bits: u32,

@@ -130,18 +130,18 @@ impl Paged {
 }
 
 impl Model {
-    /// Runs the next tokens of sequences, and adds them to the cache. Returns the logits of the last
-    /// tokens of some pieces, by their indices, which may repeat; `None` if there are none. Drawn tokens
-    /// are those of `state`. Does not wait for the device.
+    /// Runs the next tokens of sequences, and adds them to the cache. Returns the logits of the
+    /// last tokens of some pieces, by their indices, which may repeat; `None` if there are none.
+    /// Drawn tokens are those of `state`. Does not wait for the device.
     ///
     /// # Shapes
     /// - output, in the model's dtype or f32: `[wanted, vocabulary]`
     ///
     /// # Errors
     /// [`Error::Argument`] for no pieces, a piece without tokens, or an index without a piece;
-    /// [`Error::Token`] for a token outside the vocabulary; [`Error::Cache`] with `OutOfBlocks` if too
-    /// few blocks are free, also with `Invalid` for a sequence in two pieces. No sequence has more
-    /// tokens then. An error of the device.
+    /// [`Error::Token`] for a token outside the vocabulary; [`Error::Cache`] with `OutOfBlocks` if
+    /// too few blocks are free, also with `Invalid` for a sequence in two pieces. No sequence has
+    /// more tokens then. An error of the device.
     pub fn forward_batch(
         &self,
         pieces: &[Piece],
@@ -163,8 +163,8 @@ impl Model {
         if let Some(&token) = all.find(|&&token| token as usize >= vocabulary) {
             return Err(Error::Token { token, vocabulary });
         }
-        // Single tokens first: the two groups take different kernels of attention. Of these, the drawn
-        // ones first, which are on the device.
+        // Single tokens first: the two groups take different kernels of attention. Of these, the
+        // drawn ones first, which are on the device.
         let mut order: Vec<usize> = (0..pieces.len()).collect();
         order.sort_by_key(|&index| match pieces[index].tokens {
             Next::Drawn(_) => 0,

@@ -13,8 +13,8 @@ use super::ops::{Scores, primitive, wrap};
 use super::{B, Model};
 use crate::error::{Error, Result};
 
-/// The most tokens of a call that attend to the cache's pages where they are. For more, all keys and
-/// values are gathered, and attention's kernels for long sequences run.
+/// The most tokens of a call that attend to the cache's pages where they are. For more, all keys
+/// and values are gathered, and attention's kernels for long sequences run.
 pub(super) const FEW: usize = 16;
 
 /// The keys and values that a pass appends to, and to which its tokens attend.
@@ -54,8 +54,8 @@ impl Cache {
     /// An empty cache with room for `capacity` tokens, which stores them in the model's dtype.
     ///
     /// # Errors
-    /// [`Error::Argument`] for more tokens than the model was made for, and for none; an error of the
-    /// device.
+    /// [`Error::Argument`] for more tokens than the model was made for, and for none; an error of
+    /// the device.
     pub fn new(model: &Model, capacity: usize) -> Result<Self> {
         Self::stored(model, capacity, stored_as(model.dtype()))
     }

@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 ///
 /// It takes the tokens that the pass before has drawn, and the rows' positions, from device memory.
 /// So the host needs to know neither to launch it. The first pass runs op by op, which compiles the
-/// kernels. The second is captured, and all later ones replay it. If it can't be captured, all run op
-/// by op.
+/// kernels. The second is captured, and all later ones replay it. If it can't be captured, all run
+/// op by op.
 #[derive(Debug)]
 pub struct Step<'a> {
     model: &'a Model,
@@ -124,9 +124,9 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Enqueues the pass over the tokens that were drawn last, adds them to the caches, and draws the
-    /// next ones. Does not wait for the device. The caches are those of [`new`](Self::new), in the
-    /// same order.
+    /// Enqueues the pass over the tokens that were drawn last, adds them to the caches, and draws
+    /// the next ones. Does not wait for the device. The caches are those of [`new`](Self::new), in
+    /// the same order.
     ///
     /// # Errors
     /// [`Error::TooLong`] if a cache is full; [`Error::Argument`] for other caches; an error of the

@@ -56,16 +56,16 @@ pub(super) struct Arguments {
     /// Makes tokens of the text so far less likely; 1 does not.
     #[arg(long, value_name = "R")]
     pub(super) repetition_penalty: Option<f64>,
-    /// Measure instead of writing a text: milliseconds a token, with --prompt-tokens (512) tokens before
-    /// and --tokens (256) timed, and of a prompt four times as long.
+    /// Measure instead of writing a text: milliseconds a token, with --prompt-tokens (512) tokens
+    /// before and --tokens (256) timed, and of a prompt four times as long.
     #[arg(long, conflicts_with_all = ["prompt", "chat"])]
     pub(super) bench: bool,
     /// The numbers of texts that --bench generates at once.
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,16", value_parser = at_least_1)]
     #[arg(requires = "bench")]
     pub(super) batch: Vec<usize>,
-    /// Divide the model among so many devices, the first ones: each has some heads, and some features
-    /// of the feed-forward layers.
+    /// Divide the model among so many devices, the first ones: each has some heads, and some
+    /// features of the feed-forward layers.
     #[arg(long, value_name = "N", conflicts_with = "device", default_value_t = 1, value_parser = at_least_1)]
     pub(super) devices: usize,
 }
@@ -97,8 +97,8 @@ pub(crate) struct ModelArguments {
     /// Round the embedding and the output matrix too.
     #[arg(long, value_enum, value_name = "TYPE")]
     pub(crate) quantize_output: Option<Rounded>,
-    /// Store keys and values as 8-bit integers with a scale for each token and head. [default: the dtype
-    /// of activations]
+    /// Store keys and values as 8-bit integers with a scale for each token and head. [default: the
+    /// dtype of activations]
     #[arg(long, value_enum, value_name = "TYPE")]
     pub(crate) cache: Option<CacheKind>,
     /// The device: `rocm`, `rocm:1` or `1` for the second one.

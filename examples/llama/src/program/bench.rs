@@ -1,4 +1,5 @@
-//! `--bench`: how long a token and a prompt take, beside a reading of the weights at a copy's speed.
+//! `--bench`: how long a token and a prompt take, beside a reading of the weights at a copy's
+//! speed.
 
 use std::time::Instant;
 

@@ -7,8 +7,8 @@ use burn_rocm::{Communicator, RocmDevice};
 use super::arguments::Arguments;
 use crate::error::{Error, Result};
 
-/// Gives the group up if a rank ends before it says that it is done, also by a panic. The others get
-/// an error instead of waiting.
+/// Gives the group up if a rank ends before it says that it is done, also by a panic. The others
+/// get an error instead of waiting.
 struct Member<'a> {
     ranks: &'a Communicator,
     done: bool,

@@ -24,7 +24,7 @@ use crate::text::{Chat, Message, Stream, Tokens};
 use arguments::Arguments;
 pub(crate) use arguments::{ModelArguments, Precision, Provider, at_least_1, device};
 pub(crate) use models::random_prompt;
-pub(crate) use open::{Opened, load, open, open_model, room};
+pub(crate) use open::{Opened, Texts, load, open, open_model, room};
 
 /// The most tokens to generate if the user does not say.
 const TOKENS: usize = 256;
@@ -67,7 +67,12 @@ enum Task {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
-    let opened = open(&arguments.of, arguments.chat)?;
+    let texts = match arguments {
+        Arguments { bench: true, .. } => Texts::None,
+        Arguments { chat: true, .. } => Texts::Chat,
+        _ => Texts::Tokens,
+    };
+    let opened = open(&arguments.of, texts)?;
     if arguments.bench {
         return bench::run(arguments, opened);
     }

@@ -24,17 +24,16 @@ pub(crate) struct Opened {
     pub(crate) config: Config,
     pub(crate) source: Box<dyn Source>,
     pub(crate) generation: Generation,
-    /// `None` for random weights.
+    /// `None` for random weights, and where nobody asks for it.
     pub(crate) tokens: Option<Tokens>,
     /// `None` if the model has no chat template, or nobody asks for it.
     pub(crate) chat: Option<Chat>,
 }
 
-/// Opens the files of a model, and checks them against each other. `chat`: whether its template is
-/// wanted.
-pub(crate) fn open(arguments: &ModelArguments, chat: bool) -> Result<Opened> {
+/// Opens the files of a model, and checks them against each other.
+pub(crate) fn open(arguments: &ModelArguments, texts: Texts) -> Result<Opened> {
     let mut opened = match (&arguments.model, arguments.random) {
-        (Some(path), _) => open_model(path, chat)?,
+        (Some(path), _) => open_files(path, texts)?,
         (None, random) => {
             let config = models::config(random.unwrap_or(RandomModel::Tiny))?;
             let source = Box::new(Random { norm_adds_one: config.norm_adds_one });
@@ -52,40 +51,62 @@ pub(crate) fn open(arguments: &ModelArguments, chat: bool) -> Result<Opened> {
     Ok(opened)
 }
 
+/// What is opened beside the weights.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Texts {
+    /// Nothing, for a model whose tokens stay numbers.
+    None,
+    /// The tokenizer.
+    Tokens,
+    /// The tokenizer and the chat template.
+    Chat,
+}
+
 /// Opens a Hugging Face folder or a GGUF file.
-pub(crate) fn open_model(path: &Path, chat: bool) -> Result<Opened> {
+pub(crate) fn open_model(path: &Path) -> Result<Opened> {
+    open_files(path, Texts::Tokens)
+}
+
+fn open_files(path: &Path, texts: Texts) -> Result<Opened> {
     match path {
-        _ if path.is_dir() => folder(path, chat),
-        _ if path.is_file() => file(path, chat),
+        _ if path.is_dir() => folder(path, texts),
+        _ if path.is_file() => file(path, texts),
         _ => Err(Error::file(path, "--model: expected a folder or a GGUF file, found nothing")),
     }
 }
 
 /// A Hugging Face folder.
-fn folder(path: &Path, chat: bool) -> Result<Opened> {
+fn folder(path: &Path, texts: Texts) -> Result<Opened> {
     let config = Config::read(path)?;
     let source = Box::new(Folder::open(path, &config)?);
     source.check(&expected(&config))?;
     let generation = Generation::read(path)?;
-    let tokens = Some(Tokens::read(&path.join("tokenizer.json"))?);
-    let chat = if chat { Chat::read(path)? } else { None };
+    let tokens = match texts {
+        Texts::None => None,
+        _ => Some(Tokens::read(&path.join("tokenizer.json"))?),
+    };
+    let chat = if texts == Texts::Chat { Chat::read(path)? } else { None };
     Ok(Opened { config, source, generation, tokens, chat })
 }
 
 /// A GGUF file. A tokenizer.json beside it replaces its own tokenizer.
-fn file(path: &Path, chat: bool) -> Result<Opened> {
+fn file(path: &Path, texts: Texts) -> Result<Opened> {
     let source = Box::new(Gguf::open(path)?);
     let config = source.config().clone();
     source.check(&expected(&config))?;
     let beside = path.with_file_name("tokenizer.json");
-    let tokens = if beside.exists() { Tokens::read(&beside)? } else { source.tokens()? };
-    let chat = if chat { source.chat()? } else { None };
+    let tokens = match texts {
+        Texts::None => None,
+        _ if beside.exists() => Some(Tokens::read(&beside)?),
+        _ => Some(source.tokens()?),
+    };
+    let chat = if texts == Texts::Chat { source.chat()? } else { None };
     let generation = source.generation().clone();
-    Ok(Opened { config, source, generation, tokens: Some(tokens), chat })
+    Ok(Opened { config, source, generation, tokens, chat })
 }
 
-/// Says what the model needs with a cache of so many tokens, and whether it fits. Then loads it with a
-/// progress bar. With ranks, only the first one says something, and each loads its part.
+/// Says what the model needs with a cache of so many tokens, and whether it fits. Then loads it
+/// with a progress bar. With ranks, only the first one says something, and each loads its part.
 pub(crate) fn load(
     arguments: &ModelArguments,
     config: &Config,
@@ -136,8 +157,8 @@ pub(crate) fn load(
     Ok(model)
 }
 
-/// The tokens that a cache has room for in nine tenths of the memory that the model leaves free. What
-/// runs beside it needs the rest.
+/// The tokens that a cache has room for in nine tenths of the memory that the model leaves free.
+/// What runs beside it needs the rest.
 pub(crate) fn room(arguments: &ModelArguments, config: &Config, source: &dyn Source) -> Result<usize> {
     let dtype = arguments.dtype.map_or_else(|| source.dtype(), DType::from);
     let weights = weight_bytes(config, source, dtype, arguments.quantise())?;

@@ -1,8 +1,8 @@
 //! The program `llama-serve`: OpenAI's completions and chat over HTTP, for many requests at once.
 //! `docs/guide/language-models.md` describes it.
 //!
-//! A request becomes a [`Job`](engine::Job) for the [`engine`], which computes tokens. What turns them
-//! into text, finds stop strings and writes the answer runs on other threads.
+//! A request becomes a [`Job`](engine::Job) for the [`engine`], which computes tokens. What turns
+//! them into text, finds stop strings and writes the answer runs on other threads.
 
 pub mod api;
 mod bench;

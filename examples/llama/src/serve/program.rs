@@ -16,7 +16,7 @@ use super::text::Vocabulary;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::generate::PIECE;
-use crate::program::{ModelArguments, Opened, at_least_1, exit_of, load, open, room};
+use crate::program::{ModelArguments, Opened, Texts, at_least_1, exit_of, load, open, room};
 use crate::rng::Rng;
 use crate::text::Chat;
 
@@ -41,8 +41,8 @@ struct Arguments {
     /// The model's name in requests and answers. [default: the folder's or file's name]
     #[arg(long)]
     name: Option<String>,
-    /// The key that requests must send as `Authorization: Bearer KEY`. Other users of the machine see
-    /// options, but not the environment.
+    /// The key that requests must send as `Authorization: Bearer KEY`. Other users of the machine
+    /// see options, but not the environment.
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
     /// The most sequences that run at once.
@@ -58,7 +58,8 @@ struct Arguments {
     /// --sequences times --context]
     #[arg(long, value_name = "N", value_parser = at_least_1)]
     cache_tokens: Option<usize>,
-    /// The most tokens of one step of the model: a token of each running answer, and pieces of prompts.
+    /// The most tokens of one step of the model: a token of each running answer, and pieces of
+    /// prompts.
     #[arg(long, value_name = "N", default_value_t = PIECE, value_parser = at_least_1)]
     step_tokens: usize,
     /// The most connections.
@@ -77,8 +78,8 @@ struct Arguments {
     /// Seconds that running answers have after SIGINT or SIGTERM.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     grace: u64,
-    /// Measure instead of serving: requests with prompts of random tokens, all at once, in process and
-    /// then over HTTP.
+    /// Measure instead of serving: requests with prompts of random tokens, all at once, in process
+    /// and then over HTTP.
     #[arg(long, value_name = "requests=N,prompt=N,output=N")]
     bench: Option<Shape>,
 }
@@ -101,7 +102,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         return Err(Error::Argument { name: "api-key", expected, found });
     }
     arguments.of.select()?;
-    let Opened { config, source, generation, tokens, mut chat } = open(&arguments.of, true)?;
+    let Opened { config, source, generation, tokens, mut chat } = open(&arguments.of, Texts::Chat)?;
     if arguments.of.model.is_none() {
         chat = Some(Chat::new(TEMPLATE.to_owned(), Default::default())?);
     }

@@ -3,8 +3,8 @@
 use crate::error::Result;
 use crate::text::{Stream, Tokens};
 
-/// The tokens of a model. Without a tokenizer (random weights), a byte of a prompt is a token, and an
-/// answer is the tokens' numbers.
+/// The tokens of a model. Without a tokenizer (random weights), a byte of a prompt is a token, and
+/// an answer is the tokens' numbers.
 #[derive(Debug)]
 pub struct Vocabulary(pub Option<Tokens>);
 

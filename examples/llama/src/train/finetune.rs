@@ -126,7 +126,7 @@ pub fn run(arguments: &Arguments) -> Result<[f64; 2]> {
     let text = std::fs::read(&arguments.text).map_err(|why| Error::file(&arguments.text, why))?;
     let (config, source, ids, base): (Config, Box<dyn Source>, Vec<u32>, PathBuf) = match &arguments.model {
         Some(path) => {
-            let opened = open_model(path, false)?;
+            let opened = open_model(path)?;
             let text = std::str::from_utf8(&text)
                 .map_err(|why| Error::file(&arguments.text, format!("expected UTF-8: {why}")))?;
             let ids = match &opened.tokens {

@@ -9,8 +9,8 @@ use super::{Elements, Role, Source, Weight};
 use crate::config::Config;
 use crate::error::{Error, Result};
 
-/// One rank's part of the weights of another source: some heads, and some features of the feed-forward
-/// layers. Embedding, norms and the output matrix are whole.
+/// One rank's part of the weights of another source: some heads, and some features of the
+/// feed-forward layers. Embedding, norms and the output matrix are whole.
 pub struct Part<'a> {
     whole: &'a dyn Source,
     rank: usize,
@@ -48,8 +48,8 @@ impl<'a> Part<'a> {
     /// The part of rank `rank` of `ranks`.
     ///
     /// # Errors
-    /// [`Error::Argument`] unless the number of ranks divides the heads of queries and of keys, and the
-    /// features of the feed-forward layers.
+    /// [`Error::Argument`] unless the number of ranks divides the heads of queries and of keys, and
+    /// the features of the feed-forward layers.
     pub fn new(whole: &'a dyn Source, config: &Config, rank: usize, ranks: usize) -> Result<Self> {
         let divided = |what: &str, count: usize| match count.checked_rem(ranks) {
             Some(0) => Ok(count / ranks),

@@ -154,7 +154,8 @@ fn answers_have_choices_prompts_and_probabilities() {
     let token = |entry: &Value| entry["token"].clone();
     assert_eq!(tokens.iter().map(token).collect::<Vec<_>>(), content.iter().map(token).collect::<Vec<_>>());
     for (one, other) in tokens.iter().zip(content) {
-        // The prompt was in the cache, so its last token ran alone: logits in f32 differ by up to 1e-4.
+        // The prompt was in the cache, so its last token ran alone: logits in f32 differ by up to
+        // 1e-4.
         let logprob = |entry: &Value| entry["logprob"].as_f64().expect("a number");
         assert!((logprob(one) - logprob(other)).abs() < 2e-4, "{one} {other}");
     }

@@ -2,8 +2,8 @@
 
 use super::job::Chances;
 
-/// The probability of the drawn token, and of the most likely ones; among equals, the smaller id comes
-/// first.
+/// The probability of the drawn token, and of the most likely ones; among equals, the smaller id
+/// comes first.
 pub(super) fn of_row(logits: &[f32], drawn: u32, count: usize) -> Chances {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&logit| f64::from(logit - largest).exp()).sum();

@@ -19,8 +19,8 @@ pub struct Job {
     pub chances: Option<usize>,
 }
 
-/// The natural logarithms of probabilities in the softmax of the logits: before penalties, temperature
-/// and filters.
+/// The natural logarithms of probabilities in the softmax of the logits: before penalties,
+/// temperature and filters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chances {
     /// Of the token that was drawn.

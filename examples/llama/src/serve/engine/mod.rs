@@ -1,9 +1,9 @@
 //! The engine: one thread that runs the model for many sequences at once.
 //!
-//! Each step takes a token of every sequence whose prompt is in the cache, and pieces of prompts up to
-//! the step's limit. Sequences come and go between steps. Full blocks of the cache are kept for prompts
-//! with the same start. If blocks run out, the sequence that came last gives its blocks back, and runs
-//! its tokens again when there is room.
+//! Each step takes a token of every sequence whose prompt is in the cache, and pieces of prompts up
+//! to the step's limit. Sequences come and go between steps. Full blocks of the cache are kept for
+//! prompts with the same start. If blocks run out, the sequence that came last gives its blocks
+//! back, and runs its tokens again when there is room.
 
 mod chances;
 mod handle;
@@ -28,13 +28,13 @@ use scheduler::Scheduler;
 pub use handle::{Handle, Limits, Refusal, Ticket};
 pub use job::{Chances, End, Event, Job};
 
-/// Starts an engine in a thread of its own, with a cache that is stored in this way. It ends when all
-/// handles and tickets are gone, or with the device's error. Then the tickets that are left get no more
-/// events.
+/// Starts an engine in a thread of its own, with a cache that is stored in this way. It ends when
+/// all handles and tickets are gone, or with the device's error. Then the tickets that are left get
+/// no more events.
 ///
 /// # Errors
-/// [`Error::Argument`] for limits of 0, a step of fewer tokens than rows, or a context that the model or
-/// the blocks don't have; an error of the device.
+/// [`Error::Argument`] for limits of 0, a step of fewer tokens than rows, or a context that the
+/// model or the blocks don't have; an error of the device.
 pub fn start(
     model: Arc<Model>,
     limits: Limits,

@@ -199,8 +199,8 @@ impl Scheduler {
         shares
     }
 
-    /// Launches a step, and then reads what the step before has drawn. So the device has work while the
-    /// host plans.
+    /// Launches a step, and then reads what the step before has drawn. So the device has work while
+    /// the host plans.
     fn step(&mut self) -> Result<()> {
         let launched = self.launch()?;
         if let Some(flight) = std::mem::replace(&mut self.flight, launched) {

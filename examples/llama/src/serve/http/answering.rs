@@ -142,8 +142,8 @@ pub(super) async fn whole(server: &Server, mut work: Work) -> Result<Value, ApiE
 /// The pieces that wait for a slow reader, beside those in the job's own channel.
 const PIECES: usize = 16;
 
-/// Answers in pieces, as server-sent events. The channel ends after the last, and if nobody reads it,
-/// the job is cancelled.
+/// Answers in pieces, as server-sent events. The channel ends after the last, and if nobody reads
+/// it, the job is cancelled.
 pub(super) fn pieces(server: Arc<Server>, work: Work) -> mpsc::Receiver<Bytes> {
     let (sender, receiver) = mpsc::channel(PIECES);
     tokio::spawn(async move {

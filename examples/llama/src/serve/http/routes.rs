@@ -119,8 +119,8 @@ async fn answer(server: &Arc<Server>, request: Request, parse: Parse) -> Result<
     Ok((headers, Body::from_stream(Pieces(pieces(server.clone(), work)))).into_response())
 }
 
-/// Requires JSON. A browser asks before it sends this type to another site, and is refused, so no page
-/// can use a server on its visitor's machine.
+/// Requires JSON. A browser asks before it sends this type to another site, and is refused, so no
+/// page can use a server on its visitor's machine.
 fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
     let kind = kind.split(';').next().unwrap_or("").trim();
