@@ -313,11 +313,15 @@ fn slow_clients_and_long_answers_end() {
         "{}",
         response.body
     );
+    let metrics = server.engine.metrics().clone();
+    wait_until("its sequences are gone", || {
+        metrics.running.load(Relaxed) + metrics.waiting.load(Relaxed) == 0
+    });
     let response = post(server.address, COMPLETIONS, &with(long, json!({"stream": true})));
     assert_eq!(response.status, 200);
     let last: Value = serde_json::from_str(response.events().last().expect("an event")).expect("JSON");
     assert_eq!(last["error"]["code"], "timeout");
-    wait_until("none that runs", || server.engine.metrics().running.load(Relaxed) == 0);
+    wait_until("none that runs", || metrics.running.load(Relaxed) == 0);
     server.join();
 }
 
