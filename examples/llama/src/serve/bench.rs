@@ -47,6 +47,9 @@ impl FromStr for Shape {
     }
 }
 
+/// How often each way is measured, one after the other: other programs may take a machine's time.
+const ROUNDS: u64 = 2;
+
 /// When each token of each request came.
 type Times = Vec<Vec<Instant>>;
 
@@ -58,13 +61,6 @@ pub(super) async fn run(shape: Shape, server: Server, serving: Serving) -> Resul
         let prompt = |index: usize| random_prompt(shape.prompt, vocabulary, seed + index as u64);
         (0..shape.requests).map(prompt).collect()
     };
-    // Kernels are compiled and memory is allocated at the first use.
-    in_process(&engine, prompts(1_000_000), shape.output.min(8)).await?;
-
-    let start = Instant::now();
-    let times = in_process(&engine, prompts(2_000_000), shape.output).await?;
-    let own = report("in process", shape, start, &times);
-
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(Error::server)?;
     let address = listener.local_addr().map_err(Error::server)?;
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -72,17 +68,27 @@ pub(super) async fn run(shape: Shape, server: Server, serving: Serving) -> Resul
     let served = tokio::spawn(serve(listener, router(Arc::new(server)), serving, async {
         let _ = stopped.await;
     }));
-    let start = Instant::now();
-    let mut tasks = JoinSet::new();
-    for (index, prompt) in prompts(3_000_000).into_iter().enumerate() {
-        let body = json!({
-            "prompt": prompt, "max_tokens": shape.output, "temperature": 0, "seed": index, "stream": true,
-        });
-        tasks.spawn(over_http(address, body.to_string(), key.clone()));
+    // Kernels are compiled and memory is allocated at the first use.
+    in_process(&engine, prompts(1 << 20), shape.output).await?;
+    let mut best = [0f64; 2];
+    for round in 1..=ROUNDS {
+        let start = Instant::now();
+        let times = in_process(&engine, prompts((2 * round) << 20), shape.output).await?;
+        best[0] = report("in process", shape, start, &times).max(best[0]);
+
+        let start = Instant::now();
+        let mut tasks = JoinSet::new();
+        for (index, prompt) in prompts((2 * round + 1) << 20).into_iter().enumerate() {
+            let body = json!({
+                "prompt": prompt, "max_tokens": shape.output, "temperature": 0, "seed": index, "stream": true,
+            });
+            tasks.spawn(over_http(address, body.to_string(), key.clone()));
+        }
+        let times =
+            tasks.join_all().await.into_iter().collect::<io::Result<Times>>().map_err(Error::server)?;
+        best[1] = report("over HTTP", shape, start, &times).max(best[1]);
     }
-    let times = tasks.join_all().await.into_iter().collect::<io::Result<Times>>().map_err(Error::server)?;
-    let http = report("over HTTP", shape, start, &times);
-    println!("HTTP / in process: {:.3} of the tokens a second", http / own);
+    println!("HTTP / in process: {:.3} of the tokens a second, by the faster of {ROUNDS}", best[1] / best[0]);
     drop(stop);
     served.await.map_err(Error::server)
 }
