@@ -6,13 +6,11 @@ use std::time::{Duration, Instant};
 use burn_rocm::fused::decode::{Draw, LateDraws};
 
 use crate::error::{Error, Result};
+pub use crate::model::PIECE;
 use crate::model::{Cache, Model, Step};
 use crate::ranks::{Command, Engine, Followers};
 use crate::rng::Rng;
 use crate::sample::Sampling;
-
-/// Tokens of a prompt that run at once.
-pub const PIECE: usize = 1024;
 
 /// How to generate.
 #[derive(Clone, Debug)]

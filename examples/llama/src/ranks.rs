@@ -7,8 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use burn_rocm::fused::decode::{self, SampleTables};
 
 use crate::error::{Error, Result};
-use crate::generate::PIECE;
-use crate::model::{Cache, Model, Step};
+use crate::model::{Cache, Model, PIECE, Step};
 
 /// What all ranks do in the same order.
 #[derive(Clone, Debug)]

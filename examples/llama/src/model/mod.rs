@@ -25,6 +25,9 @@ pub use load::{Loaded, Quantise, pass_bytes, weight_bytes};
 pub(crate) use ops::rounded;
 pub use step::Step;
 
+/// Tokens of a prompt that run at once.
+pub const PIECE: usize = 1024;
+
 /// The backend.
 pub type B = Rocm;
 
