@@ -15,7 +15,7 @@ use super::http::{Server, Serving, router, serve};
 use super::text::Vocabulary;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::generate::PIECE;
+use crate::model::PIECE;
 use crate::program::{ModelArguments, Opened, Texts, at_least_1, exit_of, load, open, room};
 use crate::rng::Rng;
 use crate::text::Chat;
