@@ -98,6 +98,9 @@ pub enum Error {
     /// The device reported an error.
     #[error(transparent)]
     Device(#[from] burn_rocm::RocmError),
+    /// The cache has too few blocks, or another error of it.
+    #[error(transparent)]
+    Cache(#[from] burn_rocm_nn::language::CacheError),
     /// Adapters are damaged or don't fit the model.
     #[error(transparent)]
     Lora(#[from] burn_rocm_nn::language::lora::LoraError),
@@ -107,12 +110,20 @@ pub enum Error {
     /// The text cannot be written to the standard output.
     #[error("writing the text: {0}")]
     Output(#[from] std::io::Error),
+    /// The server can't listen, or a measurement's connection failed.
+    #[error("the server: {0}")]
+    Server(String),
     /// The device reported an error when a tensor was read.
     #[error("reading results from the device: {0}")]
     Read(String),
 }
 
 impl Error {
+    /// An [`Error::Server`].
+    pub(crate) fn server(reason: impl std::fmt::Display) -> Self {
+        Self::Server(reason.to_string())
+    }
+
     /// An [`Error::File`].
     pub fn file(path: impl Into<PathBuf>, reason: impl std::fmt::Display) -> Self {
         Self::File { path: path.into(), reason: reason.to_string() }

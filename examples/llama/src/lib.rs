@@ -13,6 +13,7 @@ pub mod program;
 pub mod ranks;
 mod rng;
 pub mod sample;
+pub mod serve;
 pub mod text;
 pub mod train;
 pub mod weights;

@@ -33,6 +33,8 @@ pub enum CacheError {
         /// What the sequence has.
         found: usize,
     },
+    /// No sequence has the block, or it is not, or is already, [held](Blocks::hold).
+    NoBlock(u32),
     /// An op on the device failed.
     Device(RocmError),
 }
@@ -43,6 +45,7 @@ impl fmt::Display for CacheError {
             Self::OutOfBlocks { needed, free } => write!(f, "{needed} blocks are needed, {free} are free"),
             Self::NoSequence(SequenceId(id)) => write!(f, "the cache has no sequence {id}"),
             Self::Tokens { expected, found } => write!(f, "expected {expected}, found {found} tokens"),
+            Self::NoBlock(block) => write!(f, "block {block} is not in the state that the call needs"),
             Self::Device(error) => error.fmt(f),
         }
     }
@@ -82,11 +85,12 @@ pub struct BlockCopy {
 }
 
 /// The allocator of a cache's blocks of [`BLOCK`] tokens. Sequences share blocks: a block is free
-/// when no sequence has it.
+/// when no sequence has it and it is not [held](Self::hold).
 #[derive(Clone, Debug)]
 pub struct Blocks {
-    /// How many sequences have each block.
+    /// How many sequences have each block. A held block counts one more.
     holders: Vec<u32>,
+    held: Vec<bool>,
     free: Vec<u32>,
     sequences: std::collections::HashMap<SequenceId, Sequence>,
     next: u64,
@@ -96,7 +100,13 @@ impl Blocks {
     /// An allocator of this many blocks, all of them free.
     pub fn new(blocks: usize) -> Self {
         let free = (0..blocks as u32).rev().collect();
-        Self { holders: vec![0; blocks], free, sequences: Default::default(), next: 0 }
+        Self {
+            holders: vec![0; blocks],
+            held: vec![false; blocks],
+            free,
+            sequences: Default::default(),
+            next: 0,
+        }
     }
 
     /// A new sequence without tokens.
@@ -132,7 +142,7 @@ impl Blocks {
         Ok(&self.get(id)?.blocks)
     }
 
-    /// The blocks that no sequence has.
+    /// The blocks that no sequence has and that are not held.
     pub fn blocks_free(&self) -> usize {
         self.free.len()
     }
@@ -221,6 +231,53 @@ impl Blocks {
         let blocks = other.blocks[..tokens.div_ceil(BLOCK)].to_vec();
         blocks.iter().for_each(|&block| self.holders[block as usize] += 1);
         Ok(self.insert(Sequence { blocks, tokens }))
+    }
+
+    /// Keeps a sequence's block after the sequence is gone, so that later ones can
+    /// [`adopt`](Self::adopt) it. The block should be full: a sequence that shares a block gets a
+    /// copy before it writes.
+    ///
+    /// # Errors
+    /// `NoBlock` for a block that no sequence has, or that is held already.
+    pub fn hold(&mut self, block: u32) -> Result<()> {
+        match (self.holders.get_mut(block as usize), self.held.get_mut(block as usize)) {
+            (Some(holders), Some(held)) if *holders > 0 && !*held => {
+                (*holders, *held) = (*holders + 1, true);
+                Ok(())
+            }
+            _ => Err(CacheError::NoBlock(block)),
+        }
+    }
+
+    /// Gives up what [`hold`](Self::hold) keeps.
+    ///
+    /// # Errors
+    /// `NoBlock` for a block that is not held.
+    pub fn let_go(&mut self, block: u32) -> Result<()> {
+        match self.held.get_mut(block as usize) {
+            Some(held) if *held => *held = false,
+            _ => return Err(CacheError::NoBlock(block)),
+        }
+        self.release(vec![block]);
+        Ok(())
+    }
+
+    /// How many sequences have a block. If it is held, this counts as one more.
+    pub fn holders(&self, block: u32) -> u32 {
+        self.holders.get(block as usize).copied().unwrap_or(0)
+    }
+
+    /// A new sequence whose first tokens are those of these blocks, which are full. Others have
+    /// them too, or they are held.
+    ///
+    /// # Errors
+    /// `NoBlock` for a block that is free.
+    pub fn adopt(&mut self, blocks: &[u32]) -> Result<SequenceId> {
+        if let Some(&block) = blocks.iter().find(|&&block| self.holders(block) == 0) {
+            return Err(CacheError::NoBlock(block));
+        }
+        blocks.iter().for_each(|&block| self.holders[block as usize] += 1);
+        Ok(self.insert(Sequence { blocks: blocks.to_vec(), tokens: blocks.len() * BLOCK }))
     }
 
     /// Forgets a sequence's tokens after the first `tokens`, and its reserved blocks.

@@ -99,3 +99,41 @@ fn a_call_that_does_not_fit_says_so() {
     assert!(matches!(blocks.reserve(id, usize::MAX), Err(CacheError::OutOfBlocks { .. })));
     assert_eq!(blocks.reserve(id, 2 * BLOCK).unwrap(), None);
 }
+
+#[test]
+fn held_blocks_stay_for_sequences_that_adopt_them() {
+    let mut blocks = Blocks::new(4);
+    let first = blocks.create();
+    assert_eq!(blocks.reserve(first, 40).unwrap(), None);
+    blocks.advance(first, 40).unwrap();
+    let own = blocks.blocks_of(first).unwrap().to_vec();
+    own[..2].iter().for_each(|&block| blocks.hold(block).unwrap());
+    assert!(matches!(blocks.hold(own[0]), Err(CacheError::NoBlock(block)) if block == own[0]));
+    assert_eq!([0, 1, 2].map(|index| blocks.holders(own[index])), [2, 2, 1]);
+    blocks.free(first).unwrap();
+    assert_eq!(blocks.blocks_free(), 2);
+    assert!(matches!(blocks.hold(own[2]), Err(CacheError::NoBlock(_))), "it is free");
+    assert!(matches!(blocks.adopt(&own), Err(CacheError::NoBlock(block)) if block == own[2]));
+
+    let second = blocks.adopt(&own[..2]).unwrap();
+    assert_eq!((blocks.tokens(second).unwrap(), blocks.blocks_of(second).unwrap()), (32, &own[..2]));
+    assert_eq!(blocks.reserve(second, 1).unwrap(), None, "it writes behind them");
+    // A sequence that would write into a held block gets a copy.
+    blocks.truncate(second, 20).unwrap();
+    let copy = blocks.reserve(second, 1).unwrap().expect("a copy");
+    assert_eq!((copy.from, copy.to == own[1]), (own[1], false));
+    assert_eq!((blocks.holders(own[1]), blocks.blocks_free()), (1, 1));
+    blocks.let_go(own[1]).unwrap();
+    assert!(matches!(blocks.let_go(own[1]), Err(CacheError::NoBlock(_))));
+    assert_eq!((blocks.holders(own[1]), blocks.blocks_free()), (0, 2));
+    blocks.free(second).unwrap();
+    blocks.let_go(own[0]).unwrap();
+    assert_eq!(blocks.blocks_free(), 4);
+    for beyond in [4, u32::MAX] {
+        assert!(
+            blocks.hold(beyond).is_err()
+                && blocks.let_go(beyond).is_err()
+                && blocks.adopt(&[beyond]).is_err()
+        );
+    }
+}

@@ -99,3 +99,56 @@ fn a_seed_repeats_its_draws() {
     assert_ne!(column(1), column(3));
     assert!(column(0).windows(2).any(|pair| pair[0] != pair[1]), "each draw has its own number");
 }
+
+#[test]
+fn a_sequence_goes_on_in_another_row_as_if_it_had_stayed() {
+    let random = Random::new();
+    let (count, steps, before) = (200, 24, 9);
+    let values: Vec<f64> = (0..steps * count).map(|_| random.uniform(-1.0, 1.0)).collect();
+    let others: Vec<f64> = (0..count).map(|_| random.uniform(-1.0, 1.0)).collect();
+    let step = |step: usize| &values[step * count..][..count];
+    // Penalties that change which tokens come next.
+    let sampling = Sampling {
+        temperature: 0.8,
+        repetition_penalty: 1.5,
+        presence_penalty: 0.5,
+        frequency_penalty: 0.7,
+        seed: random.bits(),
+        ..Sampling::default()
+    };
+    let tables = SampleTables { counts: true, chances: true, ring: 0 };
+    let prompt: Vec<u32> = (0..50).map(|_| random.below(count) as u32).collect();
+    let stays = state(3, count, tables);
+    stays.set(2, &sampling, &prompt).unwrap();
+    let mut all = Vec::new();
+    for at in 0..steps {
+        let rows = [&others[..], &others, step(at)].concat();
+        language::sample(logits(&rows, 3, DType::F32).1, &stays).unwrap();
+        all.push(drawn(&stays)[2]);
+    }
+    // It goes on in the first row, of which alone is drawn.
+    let goes = state(3, count, tables);
+    goes.set_tokens(&[7, 8, 9]).unwrap();
+    let answer: Vec<u32> = all[..before].iter().map(|&token| token as u32).collect();
+    goes.resume(0, &sampling, &prompt, &answer).unwrap();
+    let first = goes.first(1).unwrap();
+    let mut rest = Vec::new();
+    for at in before..steps {
+        language::sample(logits(step(at), 1, DType::F32).1, &first).unwrap();
+        rest.extend(drawn(&first));
+    }
+    assert_eq!(rest, all[before..]);
+    assert_eq!(drawn(&goes), [rest[rest.len() - 1], 8, 9], "the rows share their memory");
+    let chances = goes.chances().unwrap();
+    let (chances, _) = burn_rocm::read_with_fault(chances).unwrap();
+    let read = first.begin_read().unwrap().wait().unwrap();
+    assert_eq!(read.len(), 1);
+    assert_eq!(read[0].token as usize, rest[rest.len() - 1]);
+    assert_eq!(read[0].chance, chances.iter::<f32>().next());
+    let is_invalid = |rows: usize, state: &language::SampleState| {
+        matches!(state.first(rows), Err(burn_rocm::RocmError::Invalid { .. }))
+    };
+    assert!(is_invalid(0, &goes) && is_invalid(4, &goes) && !is_invalid(3, &goes));
+    assert!(is_invalid(1, &state(3, count, SampleTables { ring: 2, ..tables })));
+    assert!(goes.resume(0, &sampling, &prompt, &[count as u32]).is_err());
+}

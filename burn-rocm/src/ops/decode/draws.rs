@@ -18,6 +18,8 @@ pub struct Draw {
 pub struct LateDraws {
     read: hip::LateRead,
     rows: usize,
+    /// The chances lie behind so many tokens: those of all rows, of which these are the first.
+    all: usize,
 }
 
 impl SampleState {
@@ -31,7 +33,8 @@ impl SampleState {
         let drawn = self.drawn();
         let (buffer, bytes) = (drawn.shared_buffer()?, drawn.len() * size_of::<u32>());
         let read = drawn.hip_device().begin_read(buffer, drawn.byte_offset(), bytes)?;
-        Ok(LateDraws { read, rows: self.rows() })
+        let all = drawn.len() / if self.chances().is_some() { 2 } else { 1 };
+        Ok(LateDraws { read, rows: self.rows(), all })
     }
 }
 
@@ -45,11 +48,11 @@ impl LateDraws {
         fault.map_or(Ok(()), Err)?;
         let (words, _) = bytes.as_chunks();
         let words: Vec<u32> = words.iter().map(|&word| u32::from_ne_bytes(word)).collect();
-        let (tokens, chances) = words.split_at(self.rows.min(words.len()));
+        let (tokens, chances) = words.split_at(self.all.min(words.len()));
         let draw = |(row, &token): (usize, &u32)| {
             let chance = chances.get(row).map(|&bits| f32::from_bits(bits));
             Draw { token, chance }
         };
-        Ok(tokens.iter().enumerate().map(draw).collect())
+        Ok(tokens.iter().take(self.rows).enumerate().map(draw).collect())
     }
 }

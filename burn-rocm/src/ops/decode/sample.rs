@@ -208,6 +208,15 @@ impl SampleState {
     /// `Invalid` for a row or a token that does not exist, for numbers out of range, and for
     /// penalties of a state without counts; `Capture` in a capture; an error of the device.
     pub fn set(&self, row: usize, sampling: &Sampling, prompt: &[u32]) -> hip::Result<()> {
+        self.resume(row, sampling, prompt, &[])
+    }
+
+    /// [`set`](Self::set) for a sequence of which `answer` was drawn before, in this row or
+    /// another. The next draws are those that would have followed there.
+    ///
+    /// # Errors
+    /// As [`set`](Self::set).
+    pub fn resume(&self, row: usize, sampling: &Sampling, prompt: &[u32], answer: &[u32]) -> hip::Result<()> {
         sampling.check()?;
         if row >= self.rows() {
             return invalid(STATE, format!("a row below {}", self.rows()), row.to_string());
@@ -215,7 +224,7 @@ impl SampleState {
         if sampling.penalises() && self.counts.is_none() {
             return invalid(STATE, "a state with counts for penalties", "one without");
         }
-        if let Some(token) = prompt.iter().find(|&&token| token as usize >= self.vocabulary) {
+        if let Some(token) = prompt.iter().chain(answer).find(|&&token| token as usize >= self.vocabulary) {
             return invalid(STATE, format!("tokens below {}", self.vocabulary), token.to_string());
         }
         let device = self.parameters.hip_device();
@@ -225,13 +234,41 @@ impl SampleState {
         };
         write(&self.parameters, bytemuck::cast_slice(&sampling.numbers()))?;
         write(&self.seeds, &sampling.seed.to_ne_bytes())?;
-        write(&self.steps, &0u64.to_ne_bytes())?;
-        let Some(counts) = &self.counts else { return Ok(()) };
+        write(&self.steps, &(answer.len() as u64).to_ne_bytes())?;
+        // Without penalties, no count changes a score.
+        let Some(counts) = self.counts.as_ref().filter(|_| sampling.penalises()) else { return Ok(()) };
         let mut fresh = vec![0i32; self.vocabulary];
         prompt.iter().for_each(|&token| fresh[token as usize] = IN_PROMPT);
+        answer.iter().for_each(|&token| fresh[token as usize] += 1);
         may_be_written(STATE, counts)?;
         let fresh = upload(TensorData::new(fresh, [1, self.vocabulary]), DType::I32, &counts.rocm_device())?;
         assign(STATE, &narrow(counts.clone(), 0, row, 1)?, &fresh)
+    }
+
+    /// The first rows as a state of their own, for a step that draws no others. Both states share
+    /// their memory.
+    ///
+    /// # Errors
+    /// `Invalid` for no rows, for more than there are, and for a state with a ring.
+    pub fn first(&self, rows: usize) -> hip::Result<Self> {
+        if !(1..=self.rows()).contains(&rows) {
+            return invalid(STATE, format!("1 to {} rows", self.rows()), rows.to_string());
+        }
+        if self.ring.is_some() {
+            return invalid(STATE, "a state without a ring", "one with");
+        }
+        let first = |tensor: &RocmTensor| narrow(tensor.clone(), 0, 0, rows);
+        Ok(Self {
+            vocabulary: self.vocabulary,
+            parameters: first(&self.parameters)?,
+            seeds: first(&self.seeds)?,
+            steps: first(&self.steps)?,
+            drawn: self.drawn.clone(),
+            tokens: first(&self.tokens)?,
+            counts: self.counts.as_ref().map(first).transpose()?,
+            chances: self.chances.as_ref().map(first).transpose()?,
+            ring: None,
+        })
     }
 
     /// The tokens drawn last, `[rows]` of I32. Each call of [`sample`] overwrites them, so the next
@@ -254,8 +291,8 @@ impl SampleState {
         write_ints(&self.tokens, 0, &tokens)
     }
 
-    /// The natural logarithm of the probability of each row's last token in the softmax of the logits
-    /// as they were given, `[rows]` of F32.
+    /// The natural logarithm of the probability of each row's last token in the softmax of the
+    /// logits as they were given, `[rows]` of F32.
     pub fn chances(&self) -> Option<RocmTensor> {
         self.chances.clone()
     }
@@ -267,21 +304,21 @@ impl SampleState {
     }
 }
 
-/// Draws a token for each row into [`SampleState::tokens`], in three launches, and counts it. The random
-/// number of a draw is Philox 4x32-10 of the row's seed and of the number of its draws, which lies in
-/// device memory, so a captured graph draws others at each replay.
+/// Draws a token for each row into [`SampleState::tokens`], in three launches, and counts it. The
+/// random number of a draw is Philox 4x32-10 of the row's seed and of the number of its draws,
+/// which lies in device memory, so a captured graph draws others at each replay.
 ///
 /// A NaN counts as -inf. If some logits are +inf, or all are -inf, these are drawn with equal
-/// probabilities. Tokens whose scores are closer than 2^-27, or than f32's rounding of the score, may
-/// count as equals; a temperature of 0 compares the f32 scores exactly. A token with less than e^-28
-/// of the most likely token's probability is never drawn.
+/// probabilities. Tokens whose scores are closer than 2^-27, or than f32's rounding of the score,
+/// may count as equals; a temperature of 0 compares the f32 scores exactly. A token with less than
+/// e^-28 of the most likely token's probability is never drawn.
 ///
 /// # Shapes
 /// - `logits`: `[rows, vocabulary]` of F32, F16 or BF16
 ///
 /// # Errors
-/// `Invalid` if the shape or the device does not fit; `Unsupported` for other dtypes; an error of the
-/// device.
+/// `Invalid` if the shape or the device does not fit; `Unsupported` for other dtypes; an error of
+/// the device.
 pub fn sample(logits: RocmTensor, state: &SampleState) -> hip::Result<()> {
     let (rows, vocabulary) = (state.rows(), state.vocabulary);
     one_device(OP, &[&logits, &state.tokens])?;

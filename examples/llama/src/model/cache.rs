@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use burn::tensor::{DType, Tensor};
 use burn_rocm::fused::decode::{self, CacheType, DecodeOptions, PAGE, PagedBatch, PagedLayer};
-use burn_rocm::fused::{AttentionInferenceOptions, PackedOffsets, attention_packed_inference};
+use burn_rocm::fused::{
+    AttentionInferenceOptions, PackedOffsets, RotaryPositions, attention_packed_inference,
+};
 use burn_rocm::{RocmError, RocmTensor};
 
 use super::ops::{Scores, primitive, wrap};
@@ -13,13 +15,13 @@ use crate::error::{Error, Result};
 
 /// The most tokens of a call that attend to the cache's pages where they are. For more, all keys
 /// and values are gathered, and attention's kernels for long sequences run.
-const FEW: usize = 16;
+pub(super) const FEW: usize = 16;
 
 /// The keys and values that a pass appends to, and to which its tokens attend.
 pub(super) trait Keys {
-    /// The position of each sequence's first token in this pass, `[sequences]`. Each sequence has
-    /// the same number of tokens in it.
-    fn starts(&self) -> RocmTensor;
+    /// Where the pass' tokens are in their sequences: where each sequence's first token is, if all
+    /// have the same number of tokens in it, or where each token is.
+    fn positions(&self) -> RotaryPositions;
 
     /// Writes a layer's keys and values of the pass' tokens behind those of the tokens so far, and
     /// computes attention to all of them. Causal: a token sees those before it.
@@ -156,8 +158,8 @@ impl Cache {
 }
 
 impl Keys for Cache {
-    fn starts(&self) -> RocmTensor {
-        self.batch().lengths()
+    fn positions(&self) -> RotaryPositions {
+        RotaryPositions::Starts(self.batch().lengths())
     }
 
     fn attend(

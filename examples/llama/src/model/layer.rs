@@ -126,7 +126,7 @@ impl Layer {
     ) -> Result<Tensor<B, 2>> {
         let [tokens, _] = x.dims();
         let packed = self.heads.forward(x)?;
-        let all = heads(packed, self.head_norms.as_ref(), turns, keys.starts(), config)?;
+        let all = heads(packed, self.head_norms.as_ref(), turns, keys.positions(), config)?;
         let scores = Scores { scale: config.scale, softcap: config.score_softcap, window: settings.window };
         let context = keys.attend(self.index, all, scores)?;
         self.output.forward(context.reshape([tokens, config.heads * config.head_dim]))

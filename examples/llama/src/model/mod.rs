@@ -1,5 +1,6 @@
 //! The model: tokens in, logits out.
 
+mod batch;
 mod cache;
 mod layer;
 mod load;
@@ -17,6 +18,7 @@ use layer::{Layer, Pass};
 use matrix::Matrix;
 use ops::{Turns, gathered, rms_norm, softcap};
 
+pub use batch::{Next, Paged, Piece};
 pub use cache::Cache;
 pub(crate) use cache::stored_as;
 pub use load::{Loaded, Quantise, pass_bytes, weight_bytes};
@@ -99,8 +101,7 @@ impl Model {
         cache.begin(tokens.len())?;
 
         let ids: Vec<i32> = tokens.iter().map(|&token| token as i32).collect();
-        let ids =
-            Tensor::<B, 1, Int>::from_data(TensorData::new(ids, [tokens.len()]), (&self.device, DType::I32));
+        let ids = ops::ints(TensorData::new(ids, [tokens.len()]), &self.device);
         let mut normed = self.features(ids, cache)?;
         cache.advance(tokens.len());
         if logits == Logits::Last {

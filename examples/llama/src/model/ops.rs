@@ -1,8 +1,8 @@
 //! The steps of a layer, each of which a fused op may replace.
 
-use burn::tensor::{DType, Tensor, TensorPrimitive};
+use burn::tensor::{DType, Int, Tensor, TensorData, TensorPrimitive};
 use burn_rocm::fused::{self, Gate, RmsOptions, Rotary, RotaryPositions};
-use burn_rocm::{Communicator, ReduceOp, RocmTensor, bf16, f16};
+use burn_rocm::{Communicator, ReduceOp, RocmDevice, RocmTensor, bf16, f16};
 
 use super::B;
 use crate::config::{Activation, Config};
@@ -16,6 +16,11 @@ pub(super) fn primitive<const D: usize>(tensor: Tensor<B, D>) -> RocmTensor {
 /// Burn's tensor.
 pub(super) fn wrap<const D: usize>(tensor: RocmTensor) -> Tensor<B, D> {
     Tensor::from_primitive(TensorPrimitive::Float(tensor))
+}
+
+/// Integers of 32 bits on the device.
+pub(super) fn ints<const D: usize>(data: TensorData, device: &RocmDevice) -> Tensor<B, D, Int> {
+    Tensor::from_data(data, (device, DType::I32))
 }
 
 /// `x weight^T + bias`.
@@ -98,26 +103,29 @@ pub(super) struct Turns {
 /// The heads of queries, keys and values, with queries and keys normed and rotated, in one kernel.
 ///
 /// # Shapes
-/// - packed: `[tokens, (heads + 2 kv_heads) * head_dim]`, as many tokens of each sequence; starts,
-///   the position of each sequence's first token: `[sequences]`
+/// - packed: `[tokens, (heads + 2 kv_heads) * head_dim]`; positions: starts `[sequences]` if each
+///   sequence has as many tokens, or else those of all tokens, `[1, tokens]`
 /// - outputs: `[tokens, heads, head_dim]`, and twice `[tokens, kv_heads, head_dim]`
 pub(super) fn heads(
     packed: Tensor<B, 2>,
     norms: Option<&[Tensor<B, 1>; 2]>,
     turns: &Turns,
-    starts: RocmTensor,
+    positions: RotaryPositions,
     config: &Config,
 ) -> Result<[Tensor<B, 3>; 3]> {
     let Config { heads, kv_heads, head_dim, epsilon, .. } = *config;
     let [tokens, features] = packed.dims();
-    let sequences = starts.dims()[0];
+    let sequences = match &positions {
+        RotaryPositions::FromZero => 1,
+        RotaryPositions::Starts(tensor) | RotaryPositions::Each(tensor) => tensor.dims()[0],
+    };
     let rotary = Rotary {
         heads,
         kv_heads,
         frequencies: primitive(turns.frequencies.clone()),
         factor: turns.factor,
         interleaved: false,
-        positions: RotaryPositions::Starts(starts),
+        positions,
         norms: RmsOptions { epsilon, shift: 0.0 },
     };
     let norms = norms.map(|norms| norms.clone().map(primitive));

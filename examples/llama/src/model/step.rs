@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn::tensor::{Int, Tensor};
-use burn_rocm::RocmTensor;
+use burn_rocm::fused::RotaryPositions;
 use burn_rocm::fused::decode::{self, PagedBatch, PagedLayer, SampleState, SampleTables};
 use burn_rocm::graph::Graph;
 
@@ -64,8 +64,8 @@ enum Mode {
 }
 
 impl Keys for Rows {
-    fn starts(&self) -> RocmTensor {
-        self.batch.lengths()
+    fn positions(&self) -> RotaryPositions {
+        RotaryPositions::Starts(self.batch.lengths())
     }
 
     fn attend(&self, layer: usize, all: [Tensor<B, 3>; 3], scores: Scores) -> Result<Tensor<B, 3>> {

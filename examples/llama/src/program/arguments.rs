@@ -6,7 +6,7 @@ use burn::tensor::DType;
 use burn_rocm::fused::decode::CacheType;
 use burn_rocm::{ProviderKind, RocmDevice, RocmError};
 use burn_rocm_nn::language::quant::RoundTo;
-use clap::{Parser, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
 
 use crate::config::Generation;
 use crate::model::{Quantise, stored_as};
@@ -17,17 +17,8 @@ use crate::sample::Sampling;
 #[derive(Debug, Parser)]
 #[command(name = "llama")]
 pub(super) struct Arguments {
-    /// The model: a Hugging Face folder with config.json, tokenizer.json and safetensors, or a GGUF
-    /// file.
-    #[arg(long, value_name = "PATH", required_unless_present = "random")]
-    pub(super) model: Option<PathBuf>,
-    /// A folder with adapters in PEFT's format (adapter_config.json, adapter_model.safetensors),
-    /// which are merged into the weights when these are loaded.
-    #[arg(long, value_name = "FOLDER", conflicts_with = "random")]
-    pub(super) lora: Option<PathBuf>,
-    /// A model with random weights, whose tokens have no text: its speed is that of a real one.
-    #[arg(long, value_enum, conflicts_with_all = ["model", "chat", "system"])]
-    pub(super) random: Option<RandomModel>,
+    #[command(flatten)]
+    pub(super) of: ModelArguments,
     /// The text to continue or, with --chat, to answer.
     #[arg(long)]
     pub(super) prompt: Option<String>,
@@ -36,7 +27,7 @@ pub(super) struct Arguments {
     pub(super) prompt_tokens: Option<usize>,
     /// Use the model's chat template. Without --prompt, read one message a line from the standard
     /// input.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "random")]
     pub(super) chat: bool,
     /// The system message of a conversation.
     #[arg(long, requires = "chat")]
@@ -65,23 +56,6 @@ pub(super) struct Arguments {
     /// Makes tokens of the text so far less likely; 1 does not.
     #[arg(long, value_name = "R")]
     pub(super) repetition_penalty: Option<f64>,
-    /// Decides which tokens are drawn, and random weights.
-    #[arg(long, default_value_t = 42)]
-    pub(super) seed: u64,
-    /// The dtype of weights and activations. [default: that of the weights' files]
-    #[arg(long, value_enum)]
-    pub(super) dtype: Option<Precision>,
-    /// Round the layers' float matrices when they are loaded. The embedding and the output matrix
-    /// stay floats.
-    #[arg(long, value_enum, value_name = "TYPE")]
-    pub(super) quantize: Option<Rounded>,
-    /// Round the embedding and the output matrix too.
-    #[arg(long, value_enum, value_name = "TYPE")]
-    pub(super) quantize_output: Option<Rounded>,
-    /// Store keys and values as 8-bit integers with a scale for each token and head. [default: the
-    /// dtype of activations]
-    #[arg(long, value_enum, value_name = "TYPE")]
-    pub(super) cache: Option<CacheKind>,
     /// Measure instead of writing a text: milliseconds a token, with --prompt-tokens (512) tokens
     /// before and --tokens (256) timed, and of a prompt four times as long.
     #[arg(long, conflicts_with_all = ["prompt", "chat"])]
@@ -90,22 +64,55 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,16", value_parser = at_least_1)]
     #[arg(requires = "bench")]
     pub(super) batch: Vec<usize>,
-    /// The device: `rocm`, `rocm:1` or `1` for the second one.
-    #[arg(long, default_value = "rocm", value_parser = device)]
-    pub(super) device: RocmDevice,
     /// Divide the model among so many devices, the first ones: each has some heads, and some
     /// features of the feed-forward layers.
     #[arg(long, value_name = "N", conflicts_with = "device", default_value_t = 1, value_parser = at_least_1)]
     pub(super) devices: usize,
+}
+
+/// Which model runs, and where.
+#[derive(Debug, Args)]
+pub(crate) struct ModelArguments {
+    /// The model: a Hugging Face folder with config.json, tokenizer.json and safetensors, or a GGUF
+    /// file.
+    #[arg(long, value_name = "PATH", required_unless_present = "random")]
+    pub(crate) model: Option<PathBuf>,
+    /// A folder with adapters in PEFT's format (adapter_config.json, adapter_model.safetensors),
+    /// which are merged into the weights when these are loaded.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "random")]
+    pub(crate) lora: Option<PathBuf>,
+    /// A model with random weights, whose tokens have no text: its speed is that of a real one.
+    #[arg(long, value_enum, conflicts_with = "model")]
+    pub(crate) random: Option<RandomModel>,
+    /// Decides which tokens are drawn, and random weights.
+    #[arg(long, default_value_t = 42)]
+    pub(crate) seed: u64,
+    /// The dtype of weights and activations. [default: that of the weights' files]
+    #[arg(long, value_enum)]
+    pub(crate) dtype: Option<Precision>,
+    /// Round the layers' float matrices when they are loaded. The embedding and the output matrix
+    /// stay floats.
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub(crate) quantize: Option<Rounded>,
+    /// Round the embedding and the output matrix too.
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub(crate) quantize_output: Option<Rounded>,
+    /// Store keys and values as 8-bit integers with a scale for each token and head. [default: the
+    /// dtype of activations]
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub(crate) cache: Option<CacheKind>,
+    /// The device: `rocm`, `rocm:1` or `1` for the second one.
+    #[arg(long, default_value = "rocm", value_parser = device)]
+    pub(crate) device: RocmDevice,
     /// The provider of the device. `auto` takes the first that has one. [default:
     /// BURN_ROCM_PROVIDER, or else auto]
     #[arg(long, value_enum)]
-    pub(super) provider: Option<Provider>,
+    pub(crate) provider: Option<Provider>,
 }
 
 /// A model with random weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum RandomModel {
+pub(crate) enum RandomModel {
     /// 4 layers of 64 features.
     Tiny,
     /// The shapes of Llama 3.2 1B.
@@ -129,7 +136,7 @@ pub(crate) enum Precision {
 
 /// What float matrices are rounded to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Rounded {
+pub(crate) enum Rounded {
     /// 8 bits in groups of 128, symmetric.
     Int8,
     /// 4 bits in groups of 64, between the least and the greatest number of each.
@@ -138,7 +145,7 @@ pub(super) enum Rounded {
 
 /// How keys and values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum CacheKind {
+pub(crate) enum CacheKind {
     /// 8-bit integers.
     Int8,
 }
@@ -187,20 +194,27 @@ impl From<Precision> for DType {
     }
 }
 
-impl Arguments {
+impl ModelArguments {
+    /// Chooses the provider for this process, if an option names one.
+    pub(crate) fn select(&self) -> Result<(), RocmError> {
+        self.provider.map_or(Ok(()), Provider::select)
+    }
+
     /// What float matrices become.
     pub(super) fn quantise(&self) -> Quantise {
         Quantise { layers: self.quantize.map(RoundTo::from), output: self.quantize_output.map(RoundTo::from) }
     }
 
     /// How keys and values of this dtype are stored.
-    pub(super) fn stored(&self, dtype: DType) -> CacheType {
+    pub(crate) fn stored(&self, dtype: DType) -> CacheType {
         match self.cache {
             Some(CacheKind::Int8) => CacheType::I8,
             None => stored_as(dtype),
         }
     }
+}
 
+impl Arguments {
     /// How tokens are drawn: as the options say, else as the model's authors recommend.
     pub(super) fn sampling(&self, generation: &Generation) -> Sampling {
         let recommended = Sampling::recommended(generation);
@@ -214,7 +228,7 @@ impl Arguments {
     }
 }
 
-fn at_least_1(text: &str) -> Result<usize, String> {
+pub(crate) fn at_least_1(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("must be at least 1".to_owned()),
         Ok(number) => Ok(number),

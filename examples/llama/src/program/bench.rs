@@ -45,7 +45,7 @@ pub(super) fn run(arguments: &Arguments, opened: Opened) -> Result<()> {
     let rows = arguments.batch.iter().copied().max().unwrap_or(1);
     // All ranks measure the same at the same time, and the first one prints.
     let measured = |ranks: Option<&Communicator>| {
-        let model = open::load(arguments, &config, source.as_ref(), context * rows, ranks)?;
+        let model = open::load(&arguments.of, &config, source.as_ref(), context * rows, ranks)?;
         measure(arguments, &config, source.as_ref(), &model, &sizes)
     };
     devices::on_each(arguments, |ranks| measured(Some(ranks)), |ranks| measured(ranks))
@@ -67,8 +67,8 @@ fn measure(
 ) -> Result<()> {
     let count = arguments.devices;
     let part = Part::new(source, config, 0, count)?;
-    let bytes = pass_bytes(part.config(), &part, model.dtype(), arguments.quantise(), count)?;
-    let stored = arguments.stored(model.dtype());
+    let bytes = pass_bytes(part.config(), &part, model.dtype(), arguments.of.quantise(), count)?;
+    let stored = arguments.of.stored(model.dtype());
     let rate = copy_rate(model.device())?;
     let ceiling = bytes as f64 / rate * 1e3;
     say(model, format_args!("a copy: {:.0} GB/s, read and written together", rate / 1e9));
@@ -144,8 +144,8 @@ fn copy_rate(device: &RocmDevice) -> Result<f64> {
 
 /// The milliseconds from the call to the first token, for a prompt at once and in pieces.
 fn prompt(arguments: &Arguments, model: &Model, sizes: &Sizes) -> Result<(f64, f64)> {
-    let prompt = models::random_prompt(sizes.prompt, model.config().vocabulary, arguments.seed);
-    let mut caches = Cache::rows(model, 1, sizes.prompt, arguments.stored(model.dtype()))?;
+    let prompt = models::random_prompt(sizes.prompt, model.config().vocabulary, arguments.of.seed);
+    let mut caches = Cache::rows(model, 1, sizes.prompt, arguments.of.stored(model.dtype()))?;
     let step = Step::new(model, &caches, SampleTables::default())?;
     let mut time = |piece: usize| {
         let mut once = || {
@@ -171,11 +171,11 @@ fn generate(
     sampling: &Sampling,
 ) -> Result<f64> {
     let capacity = sizes.before + WARM_UPS.max(sizes.tokens);
-    let mut caches = Cache::rows(model, rows, capacity, arguments.stored(model.dtype()))?;
+    let mut caches = Cache::rows(model, rows, capacity, arguments.of.stored(model.dtype()))?;
     let mut step = Step::new(model, &caches, SampleTables { chances: true, ..SampleTables::default() })?;
     let mut logits = Vec::new();
     for (row, cache) in caches.iter_mut().enumerate() {
-        let seed = arguments.seed.wrapping_add(row as u64);
+        let seed = arguments.of.seed.wrapping_add(row as u64);
         let prompt = models::random_prompt(sizes.before, model.config().vocabulary, seed);
         logits.push(model.prefill(&prompt, cache, sizes.before)?);
         step.state().set(row, &sampling.on_device(seed), &[])?;

@@ -36,9 +36,7 @@ pub(super) fn on_each<T>(
     others: impl Fn(&Communicator) -> Result<()> + Sync,
     first: impl FnOnce(Option<&Communicator>) -> Result<T>,
 ) -> Result<T> {
-    if let Some(provider) = arguments.provider {
-        provider.select()?;
-    }
+    arguments.of.select()?;
     let count = arguments.devices;
     if count == 1 {
         return first(None);

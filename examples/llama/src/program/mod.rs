@@ -22,9 +22,9 @@ use crate::model::{Cache, Model};
 use crate::ranks::{self, followers};
 use crate::text::{Chat, Message, Stream, Tokens};
 use arguments::Arguments;
-pub(crate) use arguments::{Precision, Provider, device};
-use open::Opened;
-pub(crate) use open::open_model;
+pub(crate) use arguments::{ModelArguments, Precision, Provider, at_least_1, device};
+pub(crate) use models::random_prompt;
+pub(crate) use open::{Opened, Texts, load, open, open_model, room};
 
 /// The most tokens to generate if the user does not say.
 const TOKENS: usize = 256;
@@ -67,7 +67,12 @@ enum Task {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
-    let opened = open::open(arguments)?;
+    let texts = match arguments {
+        Arguments { bench: true, .. } => Texts::None,
+        Arguments { chat: true, .. } => Texts::Chat,
+        _ => Texts::Tokens,
+    };
+    let opened = open(&arguments.of, texts)?;
     if arguments.bench {
         return bench::run(arguments, opened);
     }
@@ -102,8 +107,8 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     let (followers, commands) = followers(arguments.devices - 1);
     let load = |ranks: Option<&Communicator>| -> Result<(Model, Cache)> {
-        let model = open::load(arguments, &config, source.as_ref(), context, ranks)?;
-        let cache = Cache::stored(&model, context, arguments.stored(model.dtype()))?;
+        let model = open::load(&arguments.of, &config, source.as_ref(), context, ranks)?;
+        let cache = Cache::stored(&model, context, arguments.of.stored(model.dtype()))?;
         Ok((model, cache))
     };
     let commands: Vec<_> = commands.into_iter().map(Mutex::new).collect();
@@ -115,7 +120,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     };
     devices::on_each(arguments, follow, |ranks| {
         let (model, cache) = load(ranks)?;
-        let session = Session::with_cache(&model, cache, arguments.seed)?.leading(followers);
+        let session = Session::with_cache(&model, cache, arguments.of.seed)?.leading(followers);
         converse_or_continue(arguments, session, task, tokens.as_ref(), context, &options)
     })
 }
@@ -174,7 +179,7 @@ fn task(
     vocabulary: usize,
 ) -> Result<Task> {
     if let Some(count) = arguments.prompt_tokens {
-        return Ok(Task::Tokens(models::random_prompt(count, vocabulary, arguments.seed)));
+        return Ok(Task::Tokens(random_prompt(count, vocabulary, arguments.of.seed)));
     }
     let Some(tokens) = tokens else {
         // Random weights: a byte is a token.
@@ -185,7 +190,7 @@ fn task(
         return chat.map(|chat| Task::Chat(Box::new(chat))).ok_or_else(|| {
             let reason = "--chat: expected chat_template.jinja, or `chat_template` in \
                           tokenizer_config.json or GGUF's metadata, found none";
-            Error::file(arguments.model.clone().unwrap_or_default(), reason)
+            Error::file(arguments.of.model.clone().unwrap_or_default(), reason)
         });
     }
     let text = match &arguments.prompt {

@@ -46,7 +46,7 @@ pub(super) fn config(model: RandomModel) -> Result<Config> {
 }
 
 /// A prompt of random tokens.
-pub(super) fn random_prompt(count: usize, vocabulary: usize, seed: u64) -> Vec<u32> {
+pub(crate) fn random_prompt(count: usize, vocabulary: usize, seed: u64) -> Vec<u32> {
     let mut rng = Rng::new(seed);
     (0..count).map(|_| (rng.uniform() * vocabulary as f64) as u32).collect()
 }

@@ -9,7 +9,7 @@ use burn_rocm::{Communicator, DeviceInfo, RocmDevice};
 use burn_rocm_nn::language::lora::Peft;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::arguments::{Arguments, RandomModel};
+use super::arguments::{ModelArguments, RandomModel};
 use super::models;
 use crate::config::{Config, Generation};
 use crate::error::{Error, Result};
@@ -31,11 +31,9 @@ pub(crate) struct Opened {
 }
 
 /// Opens the files of a model, and checks them against each other.
-pub(super) fn open(arguments: &Arguments) -> Result<Opened> {
+pub(crate) fn open(arguments: &ModelArguments, texts: Texts) -> Result<Opened> {
     let mut opened = match (&arguments.model, arguments.random) {
-        (Some(path), _) if arguments.bench => open_files(path, Texts::None)?,
-        (Some(path), _) if arguments.chat => open_files(path, Texts::Chat)?,
-        (Some(path), _) => open_model(path)?,
+        (Some(path), _) => open_files(path, texts)?,
         (None, random) => {
             let config = models::config(random.unwrap_or(RandomModel::Tiny))?;
             let source = Box::new(Random { norm_adds_one: config.norm_adds_one });
@@ -55,9 +53,10 @@ pub(super) fn open(arguments: &Arguments) -> Result<Opened> {
 
 /// What is opened beside the weights.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Texts {
+pub(crate) enum Texts {
     /// Nothing, for a model whose tokens stay numbers.
     None,
+    /// The tokenizer.
     Tokens,
     /// The tokenizer and the chat template.
     Chat,
@@ -106,10 +105,10 @@ fn file(path: &Path, texts: Texts) -> Result<Opened> {
     Ok(Opened { config, source, generation, tokens, chat })
 }
 
-/// Says what the model needs and whether it fits, then loads it with a progress bar. With ranks,
-/// only the first one says something, and each loads its part.
-pub(super) fn load(
-    arguments: &Arguments,
+/// Says what the model needs with a cache of so many tokens, and whether it fits. Then loads it
+/// with a progress bar. With ranks, only the first one says something, and each loads its part.
+pub(crate) fn load(
+    arguments: &ModelArguments,
     config: &Config,
     source: &dyn Source,
     context: usize,
@@ -156,6 +155,18 @@ pub(super) fn load(
     let model = model?;
     device.synchronize()?;
     Ok(model)
+}
+
+/// The tokens that a cache has room for in nine tenths of the memory that the model leaves free.
+/// What runs beside it needs the rest.
+pub(crate) fn room(arguments: &ModelArguments, config: &Config, source: &dyn Source) -> Result<usize> {
+    let dtype = arguments.dtype.map_or_else(|| source.dtype(), DType::from);
+    let weights = weight_bytes(config, source, dtype, arguments.quantise())?;
+    let (free, _) = arguments.device.free_and_total_memory()?;
+    let work = working_bytes(config, PIECE, dtype.size());
+    let rest = (free / 10 * 9).saturating_sub(weights + work);
+    let block = cache_bytes(config, PAGE, arguments.stored(dtype));
+    Ok(rest / block.max(1) * PAGE)
 }
 
 /// Says what a model is, what it needs and what the device has.

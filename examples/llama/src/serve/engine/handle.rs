@@ -1,0 +1,161 @@
+//! The engine as seen from other threads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+
+use tokio::sync::mpsc;
+
+use super::job::{Event, Job};
+use crate::serve::metrics::Metrics;
+
+/// The sizes of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The most sequences in the batch.
+    pub rows: usize,
+    /// The most tokens of a step; at least `rows`.
+    pub step: usize,
+    /// The most tokens of a sequence, prompt and answer.
+    pub context: usize,
+    /// Blocks of 16 tokens in the cache.
+    pub blocks: usize,
+    /// The most sequences that were not yet in the batch.
+    pub waiting: usize,
+}
+
+/// A message to the engine.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// A job, and where its events go.
+    Start(u64, Box<Job>, mpsc::Sender<Event>),
+    /// Nobody reads a job any more, or one choice of it.
+    Cancel(u64, Option<usize>),
+}
+
+/// Why a job was not accepted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Too many sequences wait.
+    #[error("{waiting} sequences wait, and at most {limit} may; try again later")]
+    Busy {
+        /// The sequences that wait.
+        waiting: usize,
+        /// The most that may wait.
+        limit: usize,
+    },
+    /// A prompt leaves no room for an answer.
+    #[error("a sequence may have {limit} tokens, found {prompt} of the prompt + {answer} to generate")]
+    TooLong {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens to generate.
+        answer: usize,
+        /// The most tokens of a sequence.
+        limit: usize,
+    },
+    /// A number of the job makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// The engine has ended.
+    #[error("the engine has stopped")]
+    Stopped,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) limits: Limits,
+    pub(super) vocabulary: usize,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) alive: AtomicBool,
+    pub(super) next: AtomicU64,
+}
+
+/// Gives jobs to an engine. The engine ends when all handles and tickets are gone.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    pub(super) shared: Arc<Shared>,
+    pub(super) commands: Sender<Command>,
+}
+
+/// A job that runs. If it is dropped, the job is cancelled.
+#[derive(Debug)]
+pub struct Ticket {
+    /// What happens. It ends early only if the engine does.
+    pub events: mpsc::Receiver<Event>,
+    id: u64,
+    commands: Sender<Command>,
+}
+
+impl Handle {
+    /// The sizes.
+    pub fn limits(&self) -> Limits {
+        self.shared.limits
+    }
+
+    /// The tokens that the model knows.
+    pub fn vocabulary(&self) -> usize {
+        self.shared.vocabulary
+    }
+
+    /// The counters.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.shared.metrics
+    }
+
+    /// Whether the engine runs.
+    pub fn is_alive(&self) -> bool {
+        self.shared.alive.load(Ordering::Acquire)
+    }
+
+    /// Gives a job to the engine. Doesn't wait.
+    ///
+    /// # Errors
+    /// Why the job is not accepted.
+    pub fn submit(&self, job: Job) -> Result<Ticket, Refusal> {
+        let Limits { context: limit, waiting: most, .. } = self.shared.limits;
+        let vocabulary = self.shared.vocabulary;
+        let texts = job.texts();
+        if texts == 0 || job.tokens == 0 || job.prompts.iter().any(Vec::is_empty) {
+            return Err(Refusal::Invalid(
+                "expected prompts with tokens, and at least 1 token to generate".into(),
+            ));
+        }
+        if let Some(token) = job.prompts.iter().flatten().find(|&&token| token as usize >= vocabulary) {
+            return Err(Refusal::Invalid(format!("expected token ids below {vocabulary}, found {token}")));
+        }
+        job.sampling.check().map_err(|error| Refusal::Invalid(error.to_string()))?;
+        let prompt = job.prompts.iter().map(Vec::len).max().unwrap_or(0);
+        if prompt.saturating_add(job.tokens) > limit {
+            return Err(Refusal::TooLong { prompt, answer: job.tokens, limit });
+        }
+        let room = |waiting: usize| waiting.checked_add(texts).filter(|&all| all <= most);
+        let waiting = &self.shared.metrics.waiting;
+        waiting
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, room)
+            .map_err(|waiting| Refusal::Busy { waiting, limit: most })?;
+        let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, events) = mpsc::channel(job.events());
+        match self.commands.send(Command::Start(id, Box::new(job), sender)) {
+            Ok(()) => Ok(Ticket { events, id, commands: self.commands.clone() }),
+            Err(_) => {
+                waiting.fetch_sub(texts, Ordering::AcqRel);
+                Err(Refusal::Stopped)
+            }
+        }
+    }
+}
+
+impl Ticket {
+    /// Ends one choice, whose text is complete.
+    pub fn end(&self, choice: usize) {
+        // An engine that has ended has ended the choice too.
+        let _ = self.commands.send(Command::Cancel(self.id, Some(choice)));
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let _ = self.commands.send(Command::Cancel(self.id, None));
+    }
+}

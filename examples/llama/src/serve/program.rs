@@ -1,0 +1,220 @@
+//! The program: options, and the way it ends.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Parser;
+use tokio::net::TcpListener;
+
+use super::api::Defaults;
+use super::bench::{self, Shape};
+use super::engine::{self, Handle, Limits};
+use super::http::{Server, Serving, router, serve};
+use super::text::Vocabulary;
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::model::PIECE;
+use crate::program::{ModelArguments, Opened, Texts, at_least_1, exit_of, load, open, room};
+use crate::rng::Rng;
+use crate::text::Chat;
+
+/// The tokens of a block of the cache.
+const BLOCK: usize = burn_rocm_nn::language::BLOCK;
+/// The tokens of a sequence if neither the user nor the model says less.
+const CONTEXT: usize = 8192;
+
+/// Serves a language model over HTTP, as OpenAI's API does: /v1/completions, /v1/chat/completions,
+/// /v1/models, /health and /metrics.
+#[derive(Debug, Parser)]
+#[command(name = "llama-serve")]
+struct Arguments {
+    #[command(flatten)]
+    of: ModelArguments,
+    /// The address to listen at. Others than 127.0.0.1 and ::1 let other machines connect.
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    host: IpAddr,
+    /// The port to listen at; 0: any that is free.
+    #[arg(long, default_value_t = 8000)]
+    port: u16,
+    /// The model's name in requests and answers. [default: the folder's or file's name]
+    #[arg(long)]
+    name: Option<String>,
+    /// The key that requests must send as `Authorization: Bearer KEY`. Other users of the machine
+    /// see options, but not the environment.
+    #[arg(long, value_name = "KEY")]
+    api_key: Option<String>,
+    /// The most sequences that run at once.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_1)]
+    sequences: usize,
+    /// The most sequences that wait to run. A request for more gets the status 429.
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = at_least_1)]
+    waiting: usize,
+    /// The most tokens of a sequence, prompt and answer. [default: 8192, or the model's limit]
+    #[arg(long, value_name = "N", value_parser = at_least_1)]
+    context: Option<usize>,
+    /// The tokens that the cache of all sequences has room for. [default: what fits, up to
+    /// --sequences times --context]
+    #[arg(long, value_name = "N", value_parser = at_least_1)]
+    cache_tokens: Option<usize>,
+    /// The most tokens of one step of the model: a token of each running answer, and pieces of
+    /// prompts.
+    #[arg(long, value_name = "N", default_value_t = PIECE, value_parser = at_least_1)]
+    step_tokens: usize,
+    /// The most connections.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = at_least_1)]
+    connections: usize,
+    /// The most bytes of a request's body.
+    #[arg(long, value_name = "BYTES", default_value_t = 4 << 20, value_parser = at_least_1)]
+    body_limit: usize,
+    /// Seconds that an answer may take, waiting included.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    timeout: u64,
+    /// Seconds that a client may take to send a request's head or body, or to take a piece of an
+    /// answer.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    idle: u64,
+    /// Seconds that running answers have after SIGINT or SIGTERM.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    grace: u64,
+    /// Measure instead of serving: requests with prompts of random tokens, all at once, in process
+    /// and then over HTTP.
+    #[arg(long, value_name = "requests=N,prompt=N,output=N")]
+    bench: Option<Shape>,
+}
+
+/// The chat template of a model with random weights.
+const TEMPLATE: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:";
+/// The environment's variable with the key.
+const KEY: &str = "LLAMA_API_KEY";
+
+/// Parses the arguments and runs the program. An error is printed as its text alone.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    exit_of(|| run(&arguments))
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    let key = arguments.api_key.clone().or_else(|| std::env::var(KEY).ok());
+    if key.as_ref().is_some_and(String::is_empty) {
+        let (expected, found) = ("a key".to_owned(), "an empty text".to_owned());
+        return Err(Error::Argument { name: "api-key", expected, found });
+    }
+    arguments.of.select()?;
+    let Opened { config, source, generation, tokens, mut chat } = open(&arguments.of, Texts::Chat)?;
+    if arguments.of.model.is_none() {
+        chat = Some(Chat::new(TEMPLATE.to_owned(), Default::default())?);
+    }
+    let limits = limits(arguments, &config, || room(&arguments.of, &config, source.as_ref()))?;
+    let defaults = Defaults::new(&generation);
+    let model = Arc::new(load(&arguments.of, &config, source.as_ref(), limits.blocks * BLOCK, None)?);
+    drop(source);
+    eprintln!(
+        "{} sequences of up to {} tokens at once, in {} blocks of {BLOCK} tokens",
+        limits.rows, limits.context, limits.blocks
+    );
+    let (engine, thread) = engine::start(model.clone(), limits, arguments.of.stored(model.dtype()))?;
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let server = |engine: Handle| Server {
+        engine,
+        vocabulary: Vocabulary(tokens),
+        chat,
+        // A measurement generates as many tokens as it says.
+        stop: if arguments.bench.is_some() { Vec::new() } else { generation.stop.clone() },
+        defaults,
+        model: name(arguments),
+        created: since.as_secs(),
+        key,
+        body: arguments.body_limit,
+        slow: Duration::from_secs(arguments.idle),
+        timeout: Duration::from_secs(arguments.timeout),
+        seeds: Mutex::new(Rng::new(since.as_nanos() as u64)),
+    };
+    let serving = Serving {
+        connections: arguments.connections,
+        idle: Duration::from_secs(arguments.idle),
+        grace: Duration::from_secs(arguments.grace),
+    };
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build().map_err(Error::server)?;
+    let address = SocketAddr::new(arguments.host, arguments.port);
+    let watched = engine.clone();
+    let failed = async move {
+        // The engine ends early only with an error, which is told below.
+        while watched.is_alive() {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    };
+    let served = runtime.block_on(async {
+        if let Some(shape) = arguments.bench {
+            return bench::run(shape, server(engine), serving).await;
+        }
+        let listener = TcpListener::bind(address).await.map_err(|why| Error::Argument {
+            name: "port",
+            expected: "an address to listen at".to_owned(),
+            found: format!("{address}: {why}"),
+        })?;
+        let server = Arc::new(server(engine));
+        eprintln!("{} at http://{}/v1", server.model, listener.local_addr().map_err(Error::server)?);
+        let stop = async move {
+            tokio::select! {
+                () = signal() => eprintln!("stopping: running answers have {} s", serving.grace.as_secs()),
+                () = failed => {}
+            }
+        };
+        serve(listener, router(server), serving, stop).await;
+        Ok(())
+    });
+    // Ends the tasks that hold tickets, and so the engine.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    served?;
+    thread.join().unwrap_or(Ok(()))
+}
+
+/// The sizes of the engine. `room`: the tokens that fit in the device's memory.
+fn limits(arguments: &Arguments, config: &Config, room: impl FnOnce() -> Result<usize>) -> Result<Limits> {
+    let &Arguments { sequences: rows, waiting, step_tokens, .. } = arguments;
+    let wanted = arguments.context.unwrap_or(CONTEXT.min(config.context));
+    let tokens = match arguments.cache_tokens {
+        Some(tokens) => tokens,
+        None => rows.saturating_mul(wanted.next_multiple_of(BLOCK)).min(room()?),
+    };
+    let blocks = tokens / BLOCK;
+    // What the user asks for and doesn't fit is an error, what nobody asked for is not.
+    let context = arguments.context.unwrap_or(wanted.min(blocks * BLOCK));
+    Ok(Limits { rows, step: step_tokens.max(rows), context, blocks, waiting })
+}
+
+fn name(arguments: &Arguments) -> String {
+    let of_file = || {
+        let path = arguments.of.model.as_ref()?;
+        let path = path.canonicalize().unwrap_or_else(|_| path.clone());
+        Some(path.file_stem().filter(|_| path.is_file()).or(path.file_name())?.to_string_lossy().into_owned())
+    };
+    arguments.name.clone().or_else(of_file).unwrap_or_else(|| "random".to_owned())
+}
+
+/// Waits for SIGINT or SIGTERM.
+async fn signal() {
+    let interrupted = async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    #[cfg(unix)]
+    let terminated = async {
+        match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+            Ok(mut signal) => {
+                signal.recv().await;
+            }
+            Err(_) => std::future::pending().await,
+        }
+    };
+    #[cfg(not(unix))]
+    let terminated = std::future::pending::<()>();
+    tokio::select! {
+        () = interrupted => {}
+        () = terminated => {}
+    }
+}

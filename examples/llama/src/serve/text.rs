@@ -1,0 +1,142 @@
+//! Tokens to text and back, for a model with a tokenizer or without.
+
+use crate::error::Result;
+use crate::text::{Stream, Tokens};
+
+/// The tokens of a model. Without a tokenizer (random weights), a byte of a prompt is a token, and
+/// an answer is the tokens' numbers.
+#[derive(Debug)]
+pub struct Vocabulary(pub Option<Tokens>);
+
+impl Vocabulary {
+    /// The tokens of a text; `special` as for [`Tokens::encode`].
+    ///
+    /// # Errors
+    /// As [`Tokens::encode`].
+    pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
+        match &self.0 {
+            Some(tokens) => tokens.encode(text, special),
+            None => Ok(text.bytes().map(u32::from).collect()),
+        }
+    }
+
+    /// The text of one token.
+    ///
+    /// # Errors
+    /// As [`Tokens::decode`].
+    pub fn decode(&self, token: u32) -> Result<String> {
+        match &self.0 {
+            Some(tokens) => tokens.decode(&[token]),
+            None => Ok(format!("{token} ")),
+        }
+    }
+}
+
+/// An answer as it is generated: whole characters, up to a stop string.
+#[derive(Debug)]
+pub struct Answer<'a> {
+    stream: Option<Stream<'a>>,
+    stops: &'a [String],
+    /// Text that may be the begin of a stop string.
+    held: String,
+}
+
+/// A part of an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// The text.
+    pub text: String,
+    /// Whether a stop string follows, which ends the answer.
+    pub stopped: bool,
+}
+
+impl<'a> Answer<'a> {
+    /// An answer that ends before the first of these strings, none of which is empty.
+    pub fn new(vocabulary: &'a Vocabulary, stops: &'a [String]) -> Self {
+        Self { stream: vocabulary.0.as_ref().map(Stream::new), stops, held: String::new() }
+    }
+
+    /// The text that a token completes.
+    ///
+    /// # Errors
+    /// As [`Tokens::decode`].
+    pub fn push(&mut self, token: u32) -> Result<Part> {
+        let text = match &mut self.stream {
+            Some(stream) => stream.push(token)?,
+            None => format!("{token} "),
+        };
+        Ok(self.add(&text))
+    }
+
+    /// The rest.
+    ///
+    /// # Errors
+    /// As [`Tokens::decode`].
+    pub fn finish(mut self) -> Result<Part> {
+        let text = self.stream.take().map_or(Ok(String::new()), Stream::finish)?;
+        let mut part = self.add(&text);
+        if !part.stopped {
+            part.text += &self.held;
+        }
+        Ok(part)
+    }
+
+    fn add(&mut self, text: &str) -> Part {
+        self.held += text;
+        if let Some(at) = self.stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min() {
+            self.held.truncate(at);
+            return Part { text: std::mem::take(&mut self.held), stopped: true };
+        }
+        // The longest end of the text with which a stop string begins.
+        let is_begin = |at: usize| self.stops.iter().any(|stop| stop.starts_with(&self.held[at..]));
+        let at = self.held.char_indices().map(|(at, _)| at).find(|&at| is_begin(at));
+        let held = self.held.split_off(at.unwrap_or(self.held.len()));
+        Part { text: std::mem::replace(&mut self.held, held), stopped: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_that_may_begin_a_stop_string_waits() {
+        let vocabulary = Vocabulary(None);
+        let stops = ["END".to_owned(), "\n\nQ:".to_owned()];
+        let mut answer = Answer::new(&vocabulary, &stops);
+        let mut add = |text: &str| {
+            let Part { text, stopped } = answer.add(text);
+            (text, stopped)
+        };
+        assert_eq!(add("the E"), ("the ".to_owned(), false));
+        assert_eq!(add("N"), (String::new(), false));
+        assert_eq!(add("E"), ("EN".to_owned(), false));
+        assert_eq!(add("\n\n"), ("E".to_owned(), false));
+        assert_eq!(add("\nQ"), ("\n".to_owned(), false));
+        assert_eq!(add(": END"), (String::new(), true));
+        // The earlier of two in one piece.
+        let mut answer = Answer::new(&vocabulary, &stops);
+        assert_eq!(answer.add("aéENDb\n\nQ:"), Part { text: "aé".to_owned(), stopped: true });
+        // What waited and was no stop string comes last.
+        let mut answer = Answer::new(&vocabulary, &stops);
+        assert_eq!(answer.add("aEN").text, "a");
+        assert_eq!(answer.finish().expect("a text"), Part { text: "EN".to_owned(), stopped: false });
+    }
+
+    #[test]
+    fn tokens_without_a_tokenizer_are_numbers() {
+        let vocabulary = Vocabulary(None);
+        assert_eq!(vocabulary.encode("aé", true).expect("tokens"), [97, 195, 169]);
+        let stops = ["2 3".to_owned()];
+        let mut answer = Answer::new(&vocabulary, &stops);
+        let mut text = String::new();
+        for token in [1, 2, 3, 4] {
+            let part = answer.push(token).expect("a text");
+            text += &part.text;
+            if part.stopped {
+                break;
+            }
+        }
+        assert_eq!(text, "1 ");
+    }
+}

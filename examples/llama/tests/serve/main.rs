@@ -1,0 +1,13 @@
+//! The server: its engine against the program that generates one text, and its routes as a client
+//! sees them.
+
+#[path = "../shared/folder.rs"]
+mod folder;
+
+mod bodies;
+mod client;
+mod engine;
+mod limits;
+mod program;
+mod routes;
+mod support;

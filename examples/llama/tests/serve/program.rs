@@ -1,0 +1,80 @@
+//! The program itself.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+
+use crate::client::{get, post, request};
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_llama-serve"));
+    command.args(["--random", "tiny", "--context", "64", "--sequences", "2"]).args(arguments);
+    command.env_remove("LLAMA_API_KEY").stderr(Stdio::piped()).stdout(Stdio::piped());
+    command
+}
+
+#[test]
+fn the_program_serves_until_it_is_told_to_stop() {
+    let mut child = command(&["--port", "0", "--name", "tiny"])
+        .env("LLAMA_API_KEY", "secret")
+        .spawn()
+        .expect("the program");
+    let mut lines = BufReader::new(child.stderr.take().expect("its messages")).lines();
+    let address = lines.by_ref().find_map(|line| {
+        let line = line.expect("UTF-8");
+        Some(line.strip_prefix("tiny at http://")?.strip_suffix("/v1")?.to_owned())
+    });
+    let address = address.expect("the address").parse().expect("an address");
+    assert_eq!(get(address, "/v1/models").status, 401);
+    let headers = ["Content-Type: application/json", "Authorization: Bearer secret"];
+    let body = json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}).to_string();
+    let answer = request(address, "POST", "/v1/chat/completions", &headers, body.as_bytes());
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    // Without a tokenizer, an answer is the tokens' numbers.
+    let content = answer.json()["choices"][0]["message"]["content"].as_str().expect("a text").to_owned();
+    assert_eq!(content.split_whitespace().filter(|id| id.parse::<u8>().is_ok()).count(), 4, "{content}");
+    assert_eq!(post(address, "/v1/completions", &json!({"prompt": "x"})).status, 401);
+    if cfg!(unix) {
+        let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill");
+        assert!(killed.success());
+        assert!(child.wait().expect("its end").success());
+        assert!(lines.any(|line| line.expect("UTF-8").starts_with("stopping")));
+    } else {
+        child.kill().expect("its end");
+    }
+}
+
+#[test]
+fn errors_are_one_line() {
+    let fails = |arguments: &[&str], text: &str| {
+        let output = command(arguments).output().expect("its output");
+        let found = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && found.contains(text) && !found.contains("panicked"), "{found}");
+    };
+    fails(&["--api-key", ""], "error: api-key: expected a key, found an empty text");
+    fails(&["--cache-tokens", "32"], "error: context: expected 2 to 32 tokens");
+    fails(
+        &["--host", "192.0.2.1", "--port", "1"],
+        "error: port: expected an address to listen at, found 192.0.2.1:1",
+    );
+    fails(&["--waiting", "0"], "must be at least 1");
+    fails(&["--bench", "requests=x"], "expected a number above 0, found x");
+}
+
+#[test]
+fn a_measurement_prints_rates() {
+    let output = command(&["--bench", "requests=3,prompt=20,output=6", "--dtype", "f32"])
+        .output()
+        .expect("its output");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}\n{err}");
+    for text in [
+        "in process: 3 requests, prompts of 20 tokens, 6 tokens each: 18 tokens in ",
+        "over HTTP: 3 requests, prompts of 20 tokens, 6 tokens each: 18 tokens in ",
+        " tokens/s; time to the first token median ",
+        "HTTP / in process: ",
+    ] {
+        assert!(out.contains(text), "{text} in {out}");
+    }
+}

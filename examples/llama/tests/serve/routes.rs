@@ -1,0 +1,340 @@
+//! Answers over HTTP.
+
+use std::io::Read;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use burn_rocm_llama::serve::engine::Limits;
+use serde_json::{Value, json};
+
+use crate::client::{JSON, connect, get, post, receive, request, send};
+use crate::support::{LIMITS, NAME, Running, wait_until};
+
+const COMPLETIONS: &str = "/v1/completions";
+const CHAT: &str = "/v1/chat/completions";
+
+/// A context of 256 tokens, as the model has.
+const LONG: Limits = Limits { context: 256, ..LIMITS };
+
+fn with(mut body: Value, more: Value) -> Value {
+    let more = more.as_object().expect("an object").clone();
+    body.as_object_mut().expect("an object").extend(more);
+    body
+}
+
+fn text(answer: &Value) -> &str {
+    let choice = &answer["choices"][0];
+    choice["text"].as_str().or(choice["message"]["content"].as_str()).expect("a text")
+}
+
+/// The pieces of choice 0, and the last finish reason.
+fn joined(events: &[&str]) -> (String, Value) {
+    let (mut text, mut finish) = (String::new(), Value::Null);
+    assert_eq!(events.last(), Some(&"[DONE]"));
+    for event in &events[..events.len() - 1] {
+        let piece: Value = serde_json::from_str(event).expect("JSON");
+        for choice in piece["choices"].as_array().expect("choices") {
+            if choice["index"] != 0 {
+                continue;
+            }
+            assert!(finish.is_null(), "nothing follows the end");
+            text += choice["text"].as_str().or(choice["delta"]["content"].as_str()).unwrap_or("");
+            finish = choice["finish_reason"].clone();
+        }
+    }
+    (text, finish)
+}
+
+#[test]
+fn pieces_joined_are_the_whole_text() {
+    let server = Running::start("pieces", LONG, |_, _| {});
+    let prompt = json!({"prompt": "Once upon a time", "max_tokens": 40});
+    let messages = json!({"messages": [{"role": "user", "content": "Why?"}], "max_completion_tokens": 40});
+    for (path, body) in [(COMPLETIONS, prompt), (CHAT, messages)] {
+        for more in [json!({"temperature": 0}), json!({"temperature": 1.5, "seed": 7})] {
+            let body = with(body.clone(), more);
+            let whole = post(server.address, path, &body);
+            assert_eq!(whole.status, 200, "{}", whole.body);
+            let whole = whole.json();
+            assert_eq!(whole["model"], NAME);
+            assert_eq!(whole["choices"][0]["finish_reason"], "length");
+            assert_eq!(whole["usage"]["completion_tokens"], 40);
+            assert!(!text(&whole).is_empty());
+            // The seed, or none, repeats.
+            assert_eq!(text(&post(server.address, path, &body).json()), text(&whole));
+            let options = json!({"stream": true, "stream_options": {"include_usage": true}});
+            let pieces = post(server.address, path, &with(body, options));
+            let events = pieces.events();
+            assert_eq!(joined(&events), (text(&whole).to_owned(), json!("length")));
+            let last: Value = serde_json::from_str(events[events.len() - 2]).expect("JSON");
+            assert_eq!(last["choices"], json!([]));
+            assert_eq!(last["usage"]["total_tokens"], whole["usage"]["total_tokens"]);
+            assert!(events.len() > 20, "many pieces");
+        }
+    }
+    // Without a seed, two texts differ.
+    let body = json!({"prompt": "Once", "max_tokens": 40, "temperature": 2});
+    let texts = [(); 2].map(|()| text(&post(server.address, COMPLETIONS, &body).json()).to_owned());
+    assert_ne!(texts[0], texts[1]);
+    server.join();
+}
+
+#[test]
+fn stop_strings_end_a_text_wherever_tokens_end() {
+    let server = Running::start("stops", LONG, |_, _| {});
+    let body = json!({"prompt": "Once upon a time", "max_tokens": 60, "temperature": 0});
+    let whole = text(&post(server.address, COMPLETIONS, &body).json()).to_owned();
+    let letters: Vec<(usize, char)> = whole.char_indices().collect();
+    // Three letters from the middle, which lie in one token or in several.
+    for middle in [letters.len() / 3, letters.len() / 2] {
+        let stop = &whole[letters[middle].0..letters[middle + 3].0];
+        let expected = &whole[..whole.find(stop).expect("it is there")];
+        let body = with(body.clone(), json!({"stop": ["~~~", stop]}));
+        let found = post(server.address, COMPLETIONS, &body).json();
+        assert_eq!(text(&found), expected, "{stop:?} in {whole:?}");
+        assert_eq!(found["choices"][0]["finish_reason"], "stop");
+        assert!(found["usage"]["completion_tokens"].as_u64() < Some(60));
+        let pieces = post(server.address, COMPLETIONS, &with(body, json!({"stream": true})));
+        assert_eq!(joined(&pieces.events()), (expected.to_owned(), json!("stop")));
+    }
+    wait_until("no sequence runs", || server.engine.metrics().running.load(Relaxed) == 0);
+    server.join();
+}
+
+#[test]
+fn answers_have_choices_prompts_and_probabilities() {
+    let server = Running::start("choices", LONG, |_, _| {});
+    let body = json!({
+        "prompt": ["Once", [5, 6, 7]], "n": 2, "max_tokens": 5, "temperature": 1, "seed": 1, "logprobs": 2,
+    });
+    let answer = post(server.address, COMPLETIONS, &body).json();
+    let choices = answer["choices"].as_array().expect("choices");
+    assert_eq!(
+        choices.iter().map(|choice| choice["index"].as_u64()).collect::<Vec<_>>(),
+        [0, 1, 2, 3].map(Some)
+    );
+    for choice in choices {
+        let logprobs = &choice["logprobs"];
+        for name in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+            assert_eq!(logprobs[name].as_array().map(Vec::len), Some(5), "{name}: {choice}");
+        }
+        assert!(logprobs["token_logprobs"][0].as_f64() <= Some(0.0));
+        // Two tokens may have the same text.
+        let best = logprobs["top_logprobs"][0].as_object().expect("an object").len();
+        assert!((1..=2).contains(&best));
+    }
+    assert_eq!(answer["usage"]["completion_tokens"], 20);
+
+    let parts = json!([{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]);
+    let body = json!({
+        "messages": [{"role": "developer", "content": parts},
+                     {"role": "user", "content": "Why?", "name": "me"},
+                     {"role": "assistant", "content": "So.", "refusal": null},
+                     {"role": "user", "content": "Why?"}],
+        "max_tokens": 4, "temperature": 0, "logprobs": true, "top_logprobs": 3, "tools": [], "tool_choice": "none",
+        "response_format": {"type": "text"}, "user": "x", "metadata": {"a": "b"}, "model": NAME,
+    });
+    let answer = post(server.address, CHAT, &body).json();
+    let content = answer["choices"][0]["logprobs"]["content"].as_array().expect("tokens");
+    assert_eq!(content.len(), 4);
+    for token in content {
+        let best = token["top_logprobs"].as_array().expect("an array");
+        assert_eq!(best.len(), 3);
+        // The most likely token was taken.
+        assert_eq!((&token["token"], &token["logprob"]), (&best[0]["token"], &best[0]["logprob"]));
+    }
+    // In pieces, all tokens too.
+    let pieces = post(server.address, CHAT, &with(body, json!({"stream": true})));
+    let events = pieces.events();
+    let pieces =
+        events[..events.len() - 1].iter().map(|event| serde_json::from_str::<Value>(event).expect("JSON"));
+    let tokens: Vec<Value> = pieces
+        .flat_map(|piece| piece["choices"][0]["logprobs"]["content"].as_array().cloned().unwrap_or_default())
+        .collect();
+    let token = |entry: &Value| entry["token"].clone();
+    assert_eq!(tokens.iter().map(token).collect::<Vec<_>>(), content.iter().map(token).collect::<Vec<_>>());
+    for (one, other) in tokens.iter().zip(content) {
+        // The prompt was in the cache, so its last token ran alone: logits in f32 differ by up to
+        // 1e-4.
+        let logprob = |entry: &Value| entry["logprob"].as_f64().expect("a number");
+        assert!((logprob(one) - logprob(other)).abs() < 2e-4, "{one} {other}");
+    }
+    server.join();
+}
+
+#[test]
+fn models_health_and_metrics() {
+    let server = Running::start("metrics", LONG, |_, _| {});
+    let models = get(server.address, "/v1/models").json();
+    assert_eq!((&models["object"], &models["data"][0]["id"]), (&json!("list"), &json!(NAME)));
+    assert_eq!(get(server.address, "/v1/models/small").json()["id"], NAME);
+    assert_eq!(get(server.address, "/v1/models/other/name").status, 404);
+    assert_eq!(get(server.address, "/health").json(), json!({"status": "ok"}));
+    let prompt = "a prompt of more than one block of the cache, which the second request shares";
+    let body = json!({"prompt": prompt, "max_tokens": 3, "temperature": 0});
+    let first = post(server.address, COMPLETIONS, &body).json();
+    let second = post(server.address, COMPLETIONS, &body).json();
+    let reused = |answer: &Value| {
+        answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().expect("a number")
+    };
+    assert_eq!(reused(&first), 0);
+    assert!(reused(&second) >= 16 && reused(&second) % 16 == 0);
+    assert_eq!(post(server.address, CHAT, &json!({})).status, 400);
+    let metrics = get(server.address, "/metrics");
+    assert!(metrics.head.contains("text/plain; version=0.0.4"), "{}", metrics.head);
+    let value = |name: &str| -> f64 {
+        let line = metrics.body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} in {}", metrics.body)).parse().expect("a number")
+    };
+    assert_eq!(value("llama_requests_total{route=\"/v1/completions\",status=\"200\"}"), 2.0);
+    assert_eq!(value("llama_requests_total{route=\"/v1/chat/completions\",status=\"400\"}"), 1.0);
+    assert_eq!(value("llama_generated_tokens_total"), 6.0);
+    assert_eq!(value("llama_reused_tokens_total"), reused(&second) as f64);
+    assert_eq!(value("llama_time_to_first_token_seconds_count"), 2.0);
+    assert_eq!(value("llama_time_between_tokens_seconds_count"), 4.0);
+    assert_eq!(value("llama_blocks"), 96.0);
+    server.join();
+}
+
+#[test]
+fn clients_that_hang_up_free_their_sequences() {
+    let server = Running::start("hang-ups", LONG, |_, _| {});
+    let metrics = server.engine.metrics().clone();
+    for stream in [false, true] {
+        let before = metrics.cancelled.load(Relaxed);
+        let body = json!({"prompt": "Once", "max_tokens": 250, "n": 4, "stream": stream});
+        let mut connection = connect(server.address);
+        send(&mut connection, "POST", COMPLETIONS, &[JSON], body.to_string().as_bytes());
+        wait_until("four that run", || metrics.running.load(Relaxed) == 4);
+        drop(connection);
+        wait_until("none that runs", || metrics.running.load(Relaxed) == 0);
+        assert_eq!(metrics.cancelled.load(Relaxed), before + 4, "stream: {stream}");
+    }
+    wait_until("no block but those kept", || {
+        metrics.blocks_used.load(Relaxed) == metrics.blocks_kept.load(Relaxed)
+    });
+    server.join();
+}
+
+#[test]
+fn a_client_that_reads_nothing_stops_nobody() {
+    let server = Running::start("slow", Limits { rows: 2, ..LONG }, |_, serving| {
+        serving.idle = Duration::from_secs(60);
+    });
+    let body = json!({"prompt": "Once", "max_tokens": 250, "stream": true, "logprobs": 20, "temperature": 0});
+    let mut slow = connect(server.address);
+    send(&mut slow, "POST", COMPLETIONS, &[JSON], body.to_string().as_bytes());
+    let whole = post(server.address, COMPLETIONS, &with(body.clone(), json!({"stream": false}))).json();
+    for _ in 0..3 {
+        let other = json!({"prompt": "Twice", "max_tokens": 20});
+        assert_eq!(post(server.address, COMPLETIONS, &other).status, 200);
+    }
+    // Its sequence does not wait for it either.
+    wait_until("no sequence runs", || server.engine.metrics().running.load(Relaxed) == 0);
+    assert_eq!(joined(&receive(&mut slow).events()).0, text(&whole));
+    server.join();
+}
+
+#[test]
+fn a_key_is_asked_for_where_models_are() {
+    let server = Running::start("key", LONG, |server, _| server.key = Some("secret".to_owned()));
+    let body = json!({"prompt": "Once", "max_tokens": 2}).to_string();
+    for (header, status) in [
+        (None, 401),
+        (Some("Authorization: Bearer wrong!"), 401),
+        (Some("Authorization: Bearer secret2"), 401),
+        (Some("Authorization: Bearer "), 401),
+        (Some("Authorization: Bear"), 401),
+        (Some("Authorization: Basic secret"), 401),
+        (Some("Authorization: Bearer secret"), 200),
+        (Some("authorization: bearer secret"), 200),
+    ] {
+        let headers: Vec<&str> = [JSON].into_iter().chain(header).collect();
+        for path in [COMPLETIONS, "/v1/models", "/v1/models/small"] {
+            let method = if path == COMPLETIONS { "POST" } else { "GET" };
+            let response = request(server.address, method, path, &headers, body.as_bytes());
+            assert_eq!(response.status, status, "{path} {header:?}");
+            if status == 401 {
+                assert_eq!(response.json()["error"]["code"], "invalid_api_key");
+            }
+        }
+    }
+    assert_eq!(get(server.address, "/health").status, 200);
+    server.join();
+}
+
+#[test]
+fn too_many_requests_are_told_when_to_come_back() {
+    let server = Running::start("busy", Limits { rows: 1, waiting: 1, ..LONG }, |_, _| {});
+    let metrics = server.engine.metrics().clone();
+    let long = json!({"prompt": "Once", "max_tokens": 250, "stream": true}).to_string();
+    let mut connections = [connect(server.address), connect(server.address)];
+    for (index, connection) in connections.iter_mut().enumerate() {
+        send(connection, "POST", COMPLETIONS, &[JSON], long.as_bytes());
+        wait_until("it is there", || {
+            metrics.running.load(Relaxed) + metrics.waiting.load(Relaxed) == index + 1
+        });
+        wait_until("one runs", || metrics.running.load(Relaxed) == 1);
+    }
+    let refused = post(server.address, COMPLETIONS, &json!({"prompt": "Once"}));
+    assert_eq!(refused.status, 429);
+    assert!(refused.head.to_ascii_lowercase().contains("retry-after: 1"), "{}", refused.head);
+    assert_eq!(refused.json()["error"]["type"], "rate_limit_error");
+    server.join();
+}
+
+#[test]
+fn slow_clients_and_long_answers_end() {
+    let server = Running::start("timeouts", Limits { rows: 1, ..LONG }, |server, serving| {
+        server.slow = Duration::from_secs(2);
+        server.timeout = Duration::from_millis(600);
+        serving.idle = Duration::from_secs(2);
+    });
+    // A head that never ends.
+    let mut connection = connect(server.address);
+    std::io::Write::write_all(&mut connection, b"POST /v1/completions HTTP/1.1\r\nHost: x").expect("sent");
+    let mut rest = Vec::new();
+    let _ = connection.read_to_end(&mut rest);
+    assert!(!String::from_utf8_lossy(&rest).contains("200"), "{rest:?}");
+    // A body that never comes.
+    let mut connection = connect(server.address);
+    let head = format!(
+        "POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{JSON}\r\nContent-Length: 9\r\n\r\n"
+    );
+    std::io::Write::write_all(&mut connection, head.as_bytes()).expect("sent");
+    let response = receive(&mut connection);
+    assert_eq!((response.status, &response.json()["error"]["code"]), (408, &json!("request_timeout")));
+    // An answer that waits for another's end.
+    let long = json!({"prompt": "Once", "max_tokens": 250, "n": 48});
+    let response = post(server.address, COMPLETIONS, &long);
+    assert_eq!(
+        (response.status, &response.json()["error"]["code"]),
+        (504, &json!("timeout")),
+        "{}",
+        response.body
+    );
+    let metrics = server.engine.metrics().clone();
+    wait_until("its sequences are gone", || {
+        metrics.running.load(Relaxed) + metrics.waiting.load(Relaxed) == 0
+    });
+    let response = post(server.address, COMPLETIONS, &with(long, json!({"stream": true})));
+    assert_eq!(response.status, 200);
+    let last: Value = serde_json::from_str(response.events().last().expect("an event")).expect("JSON");
+    assert_eq!(last["error"]["code"], "timeout");
+    wait_until("none that runs", || metrics.running.load(Relaxed) == 0);
+    server.join();
+}
+
+#[test]
+fn a_server_that_stops_finishes_its_answers() {
+    let mut server = Running::start("grace", LONG, |_, _| {});
+    let body = json!({"prompt": "Once", "max_tokens": 100, "stream": true, "temperature": 0});
+    let mut connection = connect(server.address);
+    send(&mut connection, "POST", COMPLETIONS, &[JSON], body.to_string().as_bytes());
+    wait_until("it runs", || server.engine.metrics().running.load(Relaxed) == 1);
+    server.stop();
+    let address = server.address;
+    wait_until("new connections are refused", || std::net::TcpStream::connect(address).is_err());
+    assert_eq!(joined(&receive(&mut connection).events()).1, json!("length"));
+    server.join();
+}
