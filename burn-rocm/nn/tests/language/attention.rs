@@ -13,15 +13,16 @@ use crate::support::*;
 /// `d = (features + 8) u` times the sum of the products' magnitudes, and `exp` is off by `3 u` beside.
 /// So a weight is off by `d + 4 u` of itself, and by `2 u` for each of up to `splits + 8` times that
 /// its base changes by rounding; sums of weights and of weighted values are off by `keys u` more. The
-/// quotient is off by twice all that, as a share of the weighted magnitudes of the values. It is
-/// rounded to `dtype`.
+/// quotient is off by twice all that, as a share of the weighted magnitudes of the values. On matrix
+/// cores each weight, for i8 times the value's scale, is also rounded by up to the unit of its type.
+/// The sum of the weights is not, so this counts once. The result is rounded to `dtype`.
 fn expected(
     query: &[f64],
     given: &Given,
     [heads, head]: [usize; 2],
     position: usize,
     options: &DecodeOptions,
-    dtype: DType,
+    (dtype, stored): (DType, CacheType),
 ) -> Vec<[f64; 2]> {
     let features = query.len();
     let scale = options.scale.unwrap_or(1.0 / (features as f64).sqrt());
@@ -52,9 +53,26 @@ fn expected(
                 magnitude += weight / total * v.abs();
             }
             let rounding = value.abs() * unit(dtype) + if dtype == DType::F16 { 2f64.powi(-25) } else { 0.0 };
-            [value, 2.1 * share * magnitude + rounding]
+            let weights = weight_unit(dtype, stored) * magnitude;
+            [value, 2.1 * share * magnitude + 1.01 * (weights + rounding)]
         })
         .collect()
+}
+
+/// The unit by which matrix cores round weights; 0 if attention does not use them.
+fn weight_unit(dtype: DType, stored: CacheType) -> f64 {
+    let kind = match dtype {
+        DType::F16 => hip::DType::F16,
+        DType::BF16 => hip::DType::BF16,
+        _ => return 0.0,
+    };
+    let device = hip::Device::get(0).unwrap();
+    match (device.info().matrix_cores(kind, false).unwrap(), stored) {
+        (None, _) => 0.0,
+        // Integers are multiplied as bf16.
+        (_, CacheType::I8) => unit(DType::BF16),
+        _ => unit(dtype),
+    }
 }
 
 struct Case {
@@ -96,7 +114,7 @@ fn check(case: &Case, pair: (DType, CacheType), random: &Random) {
             for head in 0..heads * group {
                 let at = (token * heads * group + head) * features;
                 let query = &queries[at..at + features];
-                let limits = expected(query, stored, [*heads, head / group], position, options, pair.0);
+                let limits = expected(query, stored, [*heads, head / group], position, options, pair);
                 for (column, [value, limit]) in limits.into_iter().enumerate() {
                     let found = found[at + column];
                     assert!(
@@ -144,7 +162,7 @@ fn windows_softcaps_and_scales() {
     let random = Random::new();
     for window in [Some(1), Some(16), Some(70), None] {
         for softcap in [None, Some(0.7)] {
-            let options = DecodeOptions { scale: Some(0.3), softcap, window };
+            let options = DecodeOptions { scale: Some(0.3), softcap, window, splits: None };
             let rows = vec![[0, 5], [15, 2], [100, 16], [200, 1], [69, 4]];
             let pair = PAIRS[random.below(8)];
             check(&Case { heads: 1, group: 2, features: 64, rows, options }, pair, &random);
@@ -199,7 +217,7 @@ fn a_prompt_behind_other_tokens() {
             for head in 0..heads * group {
                 let at = (token * heads * group + head) * features;
                 let query = &queries[at..at + features];
-                let limits = expected(query, &given, [heads, head / group], position, &options, pair.0);
+                let limits = expected(query, &given, [heads, head / group], position, &options, pair);
                 for (column, [value, limit]) in limits.into_iter().enumerate() {
                     // On matrix cores the weights are rounded to the type too.
                     let limit = limit + 2.0 * unit(pair.0);

@@ -121,7 +121,7 @@ impl Cache {
         let Scores { scale, softcap, window } = scores;
         let scale = Some(scale);
         if self.call <= FEW {
-            let options = DecodeOptions { scale, softcap, window };
+            let options = DecodeOptions { scale, softcap, window, ..DecodeOptions::default() };
             return Ok(wrap(decode::attention(layer, batch, query, &options)?));
         }
         let [key, value, keys]: [RocmTensor; 3] = match self.len {
