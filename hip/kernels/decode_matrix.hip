@@ -16,6 +16,13 @@
 
 #if HAS_FEW
 
+// The widest heads that fit into the registers. Wider ones are not launched.
+#if CORES_WMMA
+constexpr u32 WIDEST = 64;
+#else
+constexpr u32 WIDEST = 256;
+#endif
+
 // The type of the values in their product.
 template <class T, class S> struct Multiplied {
     using type = T;
@@ -68,15 +75,25 @@ template <class T, class S, u32 N> DEVICE u32 both(const Raw<S, N> &low, const R
 
 #endif
 
+// The blocks of a multiprocessor, or waves of a SIMD, for which the compiler leaves registers.
+#if CORES_MFMA && __gfx908__
+template <i32 WIDE> constexpr u32 RESIDENT = 1;
+#elif CORES_MFMA && __gfx90a__
+template <i32 WIDE> constexpr u32 RESIDENT = WIDE > 128 ? 1 : 2;
+#else
+template <i32 WIDE> constexpr u32 RESIDENT = WIDE > 128 ? 1 : 3;
+#endif
+
 // parts: [tokens, heads, splits, width rounded up to 4]; stats: [.., splits, 2]; arrived: how many
 // blocks of a row, head and chunk are done, 0 before and after the launch. Launched with THREADS
 // threads. Heads have up to WIDE features.
 template <class T, class S, i32 WIDE>
-__global__ __launch_bounds__(THREADS) void decode_attention_matrix(
+__global__ __launch_bounds__(THREADS, RESIDENT<WIDE>) void decode_attention_matrix(
     Paged p, u32 group, u32 splits, u32 chunks, u32 window, const T *queries, const S *keys, const S *values,
     const f32 *key_scales, const f32 *value_scales, const i32 *offsets, const i32 *lengths, const i32 *table, f32 scale,
     f32 cap, f32 *parts, f32 *stats, u32 *arrived, T *out) {
 #if HAS_FEW
+    if (WIDE > WIDEST) return;
     using namespace cores;
     constexpr bool CODES = is_same<S, i8>::value;
     using V = typename Multiplied<T, S>::type;
@@ -105,7 +122,7 @@ __global__ __launch_bounds__(THREADS) void decode_attention_matrix(
     // The page in which the warp's keys of a round lie, or none.
     auto page_of = [=](u32 key) {
         u32 id = key < end ? (u32)table[(u64)unit.row * p.most + key / PAGE] : ~0u;
-        return id < (u32)p.pages ? id : ~0u;
+        return warp_uniform(id < (u32)p.pages ? id : ~0u);
     };
     Raw<S, 8> key[COLUMNS][PIECES];
     Raw<S, FEATURES> value[GROUPS][K_OF_LANE];
@@ -115,7 +132,7 @@ __global__ __launch_bounds__(THREADS) void decode_attention_matrix(
         u64 from = ((u64)(exists ? page : 0) * p.heads + unit.head) * PAGE;
         UNROLLED
         for (u32 c = 0; c < COLUMNS; ++c) {
-            const S *at = keys + (from + own() + 8 * c) * pitch;
+            const S *at = keys + (from + recompute_from(own()) + 8 * c) * pitch;
             UNROLLED
             for (u32 j = 0; j < PIECES; ++j) {
                 u32 feature = (j * PARTS + part()) * 8;
@@ -130,12 +147,13 @@ __global__ __launch_bounds__(THREADS) void decode_attention_matrix(
     auto read_values = [&](u32 page) {
         bool exists = page != ~0u;
         u64 from = ((u64)(exists ? page : 0) * p.heads + unit.head) * PAGE;
+        u32 mine = recompute_from(own());
         UNROLLED
         for (u32 i = 0; i < K_OF_LANE; ++i) {
             const S *at = values + (from + k_of(i / 2) + i % 2) * pitch;
             UNROLLED
             for (u32 g = 0; g < GROUPS; ++g) {
-                u32 feature = (g * BESIDE + own()) * FEATURES;
+                u32 feature = (g * BESIDE + mine) * FEATURES;
                 value[g][i].read(at + feature, exists && feature < pitch);
             }
         }
@@ -204,6 +222,7 @@ __global__ __launch_bounds__(THREADS) void decode_attention_matrix(
                 }
             }
             multiply_few<T>(q[n], columns, score);
+            keep_order();
         }
         f32 factor[FEW_ELEMENTS];
         UNROLLED
@@ -270,7 +289,10 @@ __global__ __launch_bounds__(THREADS) void decode_attention_matrix(
             UNROLLED
             for (u32 g = 0; g < GROUPS; ++g) {
                 UNROLLED
-                for (u32 j = 0; j < TILES; ++j) multiply_few<V>(weights, tile(g, j), sums[g][j]);
+                for (u32 j = 0; j < TILES; ++j) {
+                    multiply_few<V>(weights, tile(g, j), sums[g][j]);
+                    keep_order();
+                }
             }
         } else {
             // A NaN of a value that a query does not see must not reach it by a weight of 0. So the
@@ -300,6 +322,7 @@ __global__ __launch_bounds__(THREADS) void decode_attention_matrix(
                         for (u32 i = 0; i < FEW_ELEMENTS; ++i) {
                             if (token_of_slot[few_slot(i)] == token) sums[g][j].at[i] = more.at[i];
                         }
+                        keep_order();
                     }
                 }
             }

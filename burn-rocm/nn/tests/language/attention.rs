@@ -107,7 +107,9 @@ fn check(case: &Case, pair: (DType, CacheType), random: &Random) {
     // Two tokens more than the rows have.
     let shape = [tokens + 2, heads * group, *features];
     let (queries, on_device) = draw(random, shape, pair.0);
-    let found = read(setup.cache.attend(1, &setup.batch, on_device, options).unwrap());
+    let found = read(setup.cache.attend(1, &setup.batch, on_device.clone(), options).unwrap());
+    let again = read(setup.cache.attend(1, &setup.batch, on_device, options).unwrap());
+    assert_eq!(found, again, "a second run gives the same bits");
     let mut token = 0;
     for (row, stored) in rows.iter().zip(&stored) {
         for position in row[0]..row[0] + row[1] {
@@ -181,6 +183,19 @@ fn one_long_row_and_many_short_ones() {
     check(&Case { heads: 2, group: 2, features: 32, rows, options: plain() }, PAIRS[0], &random);
 }
 
+/// Splits beyond the keys of a row stay empty, and the others are joined.
+#[test]
+fn splits_as_asked_for() {
+    let random = Random::new();
+    for splits in [1, 2, 5, 1000] {
+        let options = DecodeOptions { splits: Some(splits), ..plain() };
+        let rows = vec![[400, 1], [0, 1], [64, 2], [191, 1]];
+        for pair in [PAIRS[0], PAIRS[1], PAIRS[2], PAIRS[6], PAIRS[7]] {
+            check(&Case { heads: 2, group: 3, features: 72, rows: rows.clone(), options }, pair, &random);
+        }
+    }
+}
+
 /// A batch that allows more than 16 tokens gathers its keys.
 #[test]
 fn a_prompt_behind_other_tokens() {
@@ -239,9 +254,15 @@ fn on_device_values(values: &[f64], dtype: DType) -> Vec<f64> {
 /// Keys of freed sequences, before a window and behind a query are NaN; none reaches a result.
 #[test]
 fn what_a_query_does_not_see_does_not_reach_it() {
+    for pair in [PAIRS[0], PAIRS[1], PAIRS[2], PAIRS[7]] {
+        only_what_is_seen(pair);
+    }
+}
+
+fn only_what_is_seen(pair: (DType, CacheType)) {
     let random = Random::new();
-    let mut setup = Setup::new([1, 32], [8, 1, 128, 128], PAIRS[0]);
-    let nans = |count: usize| on_device(vec![f64::NAN; count * 32], [count, 1, 32], DType::F32).1;
+    let mut setup = Setup::new([1, 32], [8, 1, 128, 128], pair);
+    let nans = |count: usize| on_device(vec![f64::NAN; count * 32], [count, 1, 32], pair.0).1;
     let poison = setup.create();
     setup.cache.bind(&mut setup.batch, &[Some((poison, 128))], 1).unwrap();
     for layer in 0..2 {
@@ -263,11 +284,11 @@ fn what_a_query_does_not_see_does_not_reach_it() {
     setup.cache.bind(&mut setup.batch, &[Some((id, 4))], 1).unwrap();
     let mut new: Vec<f64> = (0..4 * 32).map(|_| random.uniform(-1.0, 1.0)).collect();
     new[3 * 32..].fill(f64::NAN);
-    let tensor = on_device(new, [4, 1, 32], DType::F32).1;
+    let tensor = on_device(new, [4, 1, 32], pair.0).1;
     for layer in 0..2 {
         setup.cache.append(layer, &setup.batch, tensor.clone(), tensor.clone()).unwrap();
     }
-    let (_, queries) = draw(&random, [4, 1, 32], DType::F32);
+    let (_, queries) = draw(&random, [4, 1, 32], pair.0);
     let windowed = DecodeOptions { window: Some(30), ..plain() };
     let found = read(setup.cache.attend(1, &setup.batch, queries.clone(), &windowed).unwrap());
     assert!(found[..3 * 32].iter().all(|x| x.is_finite()), "{found:?}");
@@ -294,6 +315,7 @@ fn what_does_not_fit_is_refused() {
     assert!(is_invalid(attend([2, 4, 8], DType::BF16, &plain())));
     assert!(is_invalid(attend([2, 2, 16], DType::BF16, &DecodeOptions { window: Some(0), ..plain() })));
     assert!(is_invalid(attend([2, 2, 16], DType::BF16, &DecodeOptions { softcap: Some(0.0), ..plain() })));
+    assert!(is_invalid(attend([2, 2, 16], DType::BF16, &DecodeOptions { splits: Some(0), ..plain() })));
     let error = attend([2, 2, 16], DType::F16, &plain());
     assert!(matches!(error, CacheError::Device(RocmError::Unsupported { .. })), "{error}");
 }

@@ -97,11 +97,10 @@ impl Cores {
         }
         let Some(which) = info.matrix_cores(kernel_type(dtype)?, false)? else { return Ok(None) };
         let wide = [64, 128, 256].into_iter().find(|&wide| wide >= width);
-        // RDNA 3's lanes hold each operand twice, and RDNA 4's have too few registers for 256
-        // features.
-        let fits = |&wide: &usize| {
-            which != MatrixCores::Wmma || (info.arch.starts_with("gfx12") && wide <= 128)
-        };
+        // RDNA 3's lanes hold each operand twice, and RDNA 4's have registers for 64 features
+        // (`WIDEST` of the kernel).
+        let fits =
+            |&wide: &usize| which != MatrixCores::Wmma || (info.arch.starts_with("gfx12") && wide <= 64);
         Ok(wide.filter(fits).map(|wide| Self { which, wide }))
     }
 
