@@ -190,8 +190,10 @@ fn splits_as_asked_for() {
     for splits in [1, 2, 5, 1000] {
         let options = DecodeOptions { splits: Some(splits), ..plain() };
         let rows = vec![[400, 1], [0, 1], [64, 2], [191, 1]];
-        for pair in [PAIRS[0], PAIRS[1], PAIRS[2], PAIRS[6], PAIRS[7]] {
-            check(&Case { heads: 2, group: 3, features: 72, rows: rows.clone(), options }, pair, &random);
+        let pairs = [PAIRS[0], PAIRS[1], PAIRS[2], PAIRS[6], PAIRS[7]];
+        let pairs = if in_lockstep() { vec![PAIRS[0], pairs[1 + random.below(4)]] } else { pairs.to_vec() };
+        for pair in pairs {
+            check(&Case { heads: 1, group: 3, features: 72, rows: rows.clone(), options }, pair, &random);
         }
     }
 }
