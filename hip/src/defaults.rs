@@ -242,7 +242,10 @@ fixed! {
     "burn-rocm/src/ops/decode/attention.rs", "BLOCKS_PER_UNIT" = "4";
         Guess("two to four blocks are resident by their registers");
         "blocks for each compute unit of attention over a paged cache";
-    "burn-rocm/src/ops/decode/sample.rs", "CHUNK" = "4096"; BUSY;
+    "burn-rocm/src/ops/decode/attention.rs", "MATRIX_BLOCKS_PER_UNIT" = "3";
+        Guess("as many are resident on an H200 by their registers, and none waits for another to end");
+        "the same on matrix cores";
+    "burn-rocm/src/ops/decode/sample.rs", "CHUNK" = "2048"; BUSY;
         "logits that one block prepares";
     "burn-rocm/src/ops/multi_tensor.rs", "PIECE" = "4096"; BUSY;
         "elements of a block of an optimizer's step";

@@ -5,11 +5,13 @@
 //! of queries and 8 of keys (Llama 3.1 8B; 3.2 1B has 64 features). Each call of a graph reads
 //! another layer, together more than any cache of a GPU holds. A figure is the median of ROUNDS
 //! (default 9) replays. SHRINK divides the sizes, so that the program can be tried on any device.
+//! Attention is timed with the number of splits that the device gets, and with others. With
+//! `BURN_ROCM_MATRIX_CORES=0` it runs on vector units.
 
 mod replays;
 
 use burn_backend::ops::FloatTensorOps;
-use burn_backend::{DType, Shape, TensorData};
+use burn_backend::{DType, Distribution, Shape, TensorData};
 use burn_rocm::fused::decode::{
     CacheType, DecodeOptions, PAGE, PagedBatch, PagedLayer, SampleState, SampleTables, Sampling, append,
     attention, sample,
@@ -25,11 +27,8 @@ const LAYERS: usize = 64;
 const COPIED: usize = 1 << 30;
 
 fn drawn(shape: &[usize], dtype: DType) -> RocmTensor {
-    let len = shape.iter().product();
-    let values: Vec<f32> =
-        (0..len).map(|at: usize| ((at * 2_654_435_761) % 8191) as f32 / 8191.0 - 0.5).collect();
-    let data = TensorData::new(values, Shape::from(shape.to_vec()));
-    <Rocm as FloatTensorOps<Rocm>>::float_from_data(data.convert_dtype(dtype), &Default::default())
+    let (shape, uniform) = (Shape::from(shape.to_vec()), Distribution::Uniform(-0.5, 0.5));
+    <Rocm as FloatTensorOps<Rocm>>::float_random(shape, uniform, &Default::default(), dtype.into())
 }
 
 /// The median microseconds of one of `calls`.
@@ -60,7 +59,7 @@ struct Case {
     stored: CacheType,
 }
 
-fn attend(case: &Case, rounds: usize, copied: f64) -> Result<(), RocmError> {
+fn attend(case: &Case, splits: &[usize], rounds: usize, copied: f64) -> Result<(), RocmError> {
     let Case { rows, keys, features, dtype, stored } = *case;
     let (heads, shared, device) = (32, 8, RocmDevice::default());
     let pages = keys.div_ceil(PAGE);
@@ -84,15 +83,19 @@ fn attend(case: &Case, rounds: usize, copied: f64) -> Result<(), RocmError> {
     let batch = PagedBatch::new(&device, rows, pages, 1)?;
     bind(&batch, keys - 1, 1)?;
     let queries = drawn(&[rows, heads, features], dtype);
-    let options = DecodeOptions::default();
-    let us = median(rounds, count, |at| attention(&layers[at], &batch, queries.clone(), &options).map(drop))?;
-    let rate = bytes as f64 / us * 1e6;
-    println!(
-        "| {rows} | {keys} | {features} | {} | {stored:?} | {us:.1} | {:.0} | {:.2} |",
-        dtype.name(),
-        rate / 1e9,
-        rate / copied
-    );
+    for splits in std::iter::once(None).chain(splits.iter().copied().map(Some)) {
+        let options = DecodeOptions { splits, ..DecodeOptions::default() };
+        let us =
+            median(rounds, count, |at| attention(&layers[at], &batch, queries.clone(), &options).map(drop))?;
+        let rate = bytes as f64 / us * 1e6;
+        println!(
+            "| {rows} | {keys} | {features} | {} | {stored:?} | {} | {us:.1} | {:.0} | {:.2} |",
+            dtype.name(),
+            splits.map_or("-".into(), |splits| splits.to_string()),
+            rate / 1e9,
+            rate / copied
+        );
+    }
     Ok(())
 }
 
@@ -132,22 +135,25 @@ fn main() -> Result<(), RocmError> {
     let shrink = arguments.next().flatten().unwrap_or(1).max(1);
     let copied = copy_rate(rounds, shrink)?;
     println!("a copy: {:.0} GB/s read and written\n", copied / 1e9);
-    println!("| sequences | keys | features | dtype | cache | us | GB/s | part of the copy |");
-    println!("|---:|---:|---:|---|---|---:|---:|---:|");
+    println!("| sequences | keys | features | dtype | cache | splits | us | GB/s | part of the copy |");
+    println!("|---:|---:|---:|---|---|---:|---:|---:|---:|");
     let (bf16, int) = ((DType::BF16, CacheType::BF16), (DType::BF16, CacheType::I8));
-    for (rows, keys, features, (dtype, stored)) in [
-        (1, 512, 128, bf16),
-        (1, 8192, 128, bf16),
-        (16, 512, 128, bf16),
-        (16, 8192, 128, bf16),
-        (1, 8192, 64, bf16),
-        (16, 2048, 64, bf16),
-        (1, 8192, 128, int),
-        (16, 8192, 128, int),
-        (1, 8192, 128, (DType::F32, CacheType::F32)),
+    let (one, many): (&[usize], &[usize]) = (&[16, 33, 66, 99, 128], &[1, 2, 4, 6, 9]);
+    for (rows, keys, features, (dtype, stored), splits) in [
+        (1, 512, 128, bf16, &[1, 2, 4][..]),
+        (1, 8192, 128, bf16, one),
+        (1, 32768, 128, bf16, one),
+        (16, 512, 128, bf16, many),
+        (16, 8192, 128, bf16, many),
+        (16, 32768, 128, bf16, many),
+        (1, 8192, 64, bf16, one),
+        (16, 2048, 64, bf16, many),
+        (1, 8192, 128, int, one),
+        (16, 8192, 128, int, many),
+        (1, 8192, 128, (DType::F32, CacheType::F32), one),
     ] {
         let keys = (keys / shrink).max(1);
-        attend(&Case { rows, keys, features, dtype, stored }, rounds, copied)?;
+        attend(&Case { rows, keys, features, dtype, stored }, splits, rounds, copied)?;
     }
     println!("\n| sequences | logits | sampling | us |");
     println!("|---:|---|---|---:|");

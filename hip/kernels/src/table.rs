@@ -162,6 +162,9 @@ const CACHED: &[[DType; 2]] =
 /// The same the other way around.
 const GATHERED: &[[DType; 2]] =
     &[[F32, F32], [F16, F16], [BF16, BF16], [F16, F32], [BF16, F32], [I8, F32], [I8, F16], [I8, BF16]];
+/// Those that attention over a cache multiplies on matrix cores, and the features of its heads.
+const CACHED_HALVES: &[[DType; 2]] = &[[F16, F16], [BF16, BF16], [F16, I8], [BF16, I8]];
+const CACHED_HEADS: &[i32] = &[64, 128, 256];
 /// The features of a head for which attention on matrix cores has tiles.
 const HEADS: &[i32] = &[32, 64, 96, 128, 256];
 const TRAINED_HEADS: &[i32] = HEADS.split_at(4).0;
@@ -408,6 +411,7 @@ families! {
         decode_attention [Pairs(CACHED), Ints(&[1, 2, 4, 8])],
         decode_combine [Types(NARROW)],
     ]
+    decode_matrix [decode_attention_matrix [Pairs(CACHED_HALVES), Ints(CACHED_HEADS)]]
     sample [
         sample_scores [Types(NARROW)],
         sample_codes [],

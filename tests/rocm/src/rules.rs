@@ -23,6 +23,7 @@ const NOT_BOUND_BY_MEMORY: &[Template] = &[
     Template::ctc_alpha,
     Template::ctc_posterior,
     Template::decode_attention,
+    Template::decode_attention_matrix,
     Template::interpolate_table,
     Template::matmul,
     Template::qmatmul,

@@ -13,15 +13,16 @@ use crate::support::*;
 /// `d = (features + 8) u` times the sum of the products' magnitudes, and `exp` is off by `3 u` beside.
 /// So a weight is off by `d + 4 u` of itself, and by `2 u` for each of up to `splits + 8` times that
 /// its base changes by rounding; sums of weights and of weighted values are off by `keys u` more. The
-/// quotient is off by twice all that, as a share of the weighted magnitudes of the values. It is
-/// rounded to `dtype`.
+/// quotient is off by twice all that, as a share of the weighted magnitudes of the values. On matrix
+/// cores each weight, for i8 times the value's scale, is also rounded by up to the unit of its type.
+/// The sum of the weights is not, so this counts once. The result is rounded to `dtype`.
 fn expected(
     query: &[f64],
     given: &Given,
     [heads, head]: [usize; 2],
     position: usize,
     options: &DecodeOptions,
-    dtype: DType,
+    (dtype, stored): (DType, CacheType),
 ) -> Vec<[f64; 2]> {
     let features = query.len();
     let scale = options.scale.unwrap_or(1.0 / (features as f64).sqrt());
@@ -52,9 +53,26 @@ fn expected(
                 magnitude += weight / total * v.abs();
             }
             let rounding = value.abs() * unit(dtype) + if dtype == DType::F16 { 2f64.powi(-25) } else { 0.0 };
-            [value, 2.1 * share * magnitude + rounding]
+            let weights = weight_unit(dtype, stored) * magnitude;
+            [value, 2.1 * share * magnitude + 1.01 * (weights + rounding)]
         })
         .collect()
+}
+
+/// The unit by which matrix cores round weights; 0 if attention does not use them.
+fn weight_unit(dtype: DType, stored: CacheType) -> f64 {
+    let kind = match dtype {
+        DType::F16 => hip::DType::F16,
+        DType::BF16 => hip::DType::BF16,
+        _ => return 0.0,
+    };
+    let device = hip::Device::get(0).unwrap();
+    match (device.info().matrix_cores(kind, false).unwrap(), stored) {
+        (None, _) => 0.0,
+        // Integers are multiplied as bf16.
+        (_, CacheType::I8) => unit(DType::BF16),
+        _ => unit(dtype),
+    }
 }
 
 struct Case {
@@ -89,14 +107,16 @@ fn check(case: &Case, pair: (DType, CacheType), random: &Random) {
     // Two tokens more than the rows have.
     let shape = [tokens + 2, heads * group, *features];
     let (queries, on_device) = draw(random, shape, pair.0);
-    let found = read(setup.cache.attend(1, &setup.batch, on_device, options).unwrap());
+    let found = read(setup.cache.attend(1, &setup.batch, on_device.clone(), options).unwrap());
+    let again = read(setup.cache.attend(1, &setup.batch, on_device, options).unwrap());
+    assert_eq!(found, again, "a second run gives the same bits");
     let mut token = 0;
     for (row, stored) in rows.iter().zip(&stored) {
         for position in row[0]..row[0] + row[1] {
             for head in 0..heads * group {
                 let at = (token * heads * group + head) * features;
                 let query = &queries[at..at + features];
-                let limits = expected(query, stored, [*heads, head / group], position, options, pair.0);
+                let limits = expected(query, stored, [*heads, head / group], position, options, pair);
                 for (column, [value, limit]) in limits.into_iter().enumerate() {
                     let found = found[at + column];
                     assert!(
@@ -144,7 +164,7 @@ fn windows_softcaps_and_scales() {
     let random = Random::new();
     for window in [Some(1), Some(16), Some(70), None] {
         for softcap in [None, Some(0.7)] {
-            let options = DecodeOptions { scale: Some(0.3), softcap, window };
+            let options = DecodeOptions { scale: Some(0.3), softcap, window, splits: None };
             let rows = vec![[0, 5], [15, 2], [100, 16], [200, 1], [69, 4]];
             let pair = PAIRS[random.below(8)];
             check(&Case { heads: 1, group: 2, features: 64, rows, options }, pair, &random);
@@ -161,6 +181,21 @@ fn one_long_row_and_many_short_ones() {
     // So many rows that each has one split, which writes the result.
     let rows = (0..300).map(|_| [random.below(20), 1]).collect();
     check(&Case { heads: 2, group: 2, features: 32, rows, options: plain() }, PAIRS[0], &random);
+}
+
+/// Splits beyond the keys of a row stay empty, and the others are joined.
+#[test]
+fn splits_as_asked_for() {
+    let random = Random::new();
+    for splits in [1, 2, 5, 1000] {
+        let options = DecodeOptions { splits: Some(splits), ..plain() };
+        let rows = vec![[400, 1], [0, 1], [64, 2], [191, 1]];
+        let pairs = [PAIRS[0], PAIRS[1], PAIRS[2], PAIRS[6], PAIRS[7]];
+        let pairs = if in_lockstep() { vec![PAIRS[0], pairs[1 + random.below(4)]] } else { pairs.to_vec() };
+        for pair in pairs {
+            check(&Case { heads: 1, group: 3, features: 72, rows: rows.clone(), options }, pair, &random);
+        }
+    }
 }
 
 /// A batch that allows more than 16 tokens gathers its keys.
@@ -199,7 +234,7 @@ fn a_prompt_behind_other_tokens() {
             for head in 0..heads * group {
                 let at = (token * heads * group + head) * features;
                 let query = &queries[at..at + features];
-                let limits = expected(query, &given, [heads, head / group], position, &options, pair.0);
+                let limits = expected(query, &given, [heads, head / group], position, &options, pair);
                 for (column, [value, limit]) in limits.into_iter().enumerate() {
                     // On matrix cores the weights are rounded to the type too.
                     let limit = limit + 2.0 * unit(pair.0);
@@ -221,9 +256,15 @@ fn on_device_values(values: &[f64], dtype: DType) -> Vec<f64> {
 /// Keys of freed sequences, before a window and behind a query are NaN; none reaches a result.
 #[test]
 fn what_a_query_does_not_see_does_not_reach_it() {
+    for pair in [PAIRS[0], PAIRS[1], PAIRS[2], PAIRS[7]] {
+        only_what_is_seen(pair);
+    }
+}
+
+fn only_what_is_seen(pair: (DType, CacheType)) {
     let random = Random::new();
-    let mut setup = Setup::new([1, 32], [8, 1, 128, 128], PAIRS[0]);
-    let nans = |count: usize| on_device(vec![f64::NAN; count * 32], [count, 1, 32], DType::F32).1;
+    let mut setup = Setup::new([1, 32], [8, 1, 128, 128], pair);
+    let nans = |count: usize| on_device(vec![f64::NAN; count * 32], [count, 1, 32], pair.0).1;
     let poison = setup.create();
     setup.cache.bind(&mut setup.batch, &[Some((poison, 128))], 1).unwrap();
     for layer in 0..2 {
@@ -245,11 +286,11 @@ fn what_a_query_does_not_see_does_not_reach_it() {
     setup.cache.bind(&mut setup.batch, &[Some((id, 4))], 1).unwrap();
     let mut new: Vec<f64> = (0..4 * 32).map(|_| random.uniform(-1.0, 1.0)).collect();
     new[3 * 32..].fill(f64::NAN);
-    let tensor = on_device(new, [4, 1, 32], DType::F32).1;
+    let tensor = on_device(new, [4, 1, 32], pair.0).1;
     for layer in 0..2 {
         setup.cache.append(layer, &setup.batch, tensor.clone(), tensor.clone()).unwrap();
     }
-    let (_, queries) = draw(&random, [4, 1, 32], DType::F32);
+    let (_, queries) = draw(&random, [4, 1, 32], pair.0);
     let windowed = DecodeOptions { window: Some(30), ..plain() };
     let found = read(setup.cache.attend(1, &setup.batch, queries.clone(), &windowed).unwrap());
     assert!(found[..3 * 32].iter().all(|x| x.is_finite()), "{found:?}");
@@ -276,6 +317,7 @@ fn what_does_not_fit_is_refused() {
     assert!(is_invalid(attend([2, 4, 8], DType::BF16, &plain())));
     assert!(is_invalid(attend([2, 2, 16], DType::BF16, &DecodeOptions { window: Some(0), ..plain() })));
     assert!(is_invalid(attend([2, 2, 16], DType::BF16, &DecodeOptions { softcap: Some(0.0), ..plain() })));
+    assert!(is_invalid(attend([2, 2, 16], DType::BF16, &DecodeOptions { splits: Some(0), ..plain() })));
     let error = attend([2, 2, 16], DType::F16, &plain());
     assert!(matches!(error, CacheError::Device(RocmError::Unsupported { .. })), "{error}");
 }

@@ -116,6 +116,45 @@ fn only_the_tokens_that_survive_the_filters_are_drawn() {
     }
 }
 
+/// More tokens in a bin of 1/64 than are compared with each other.
+#[test]
+fn cuts_within_a_bin_of_many_tokens() {
+    let random = Random::new();
+    let (rows, count) = if in_lockstep() { (2, 2000) } else { (16, 5000) };
+    let plain = Sampling { temperature: 1.0, ..Sampling::default() };
+    // Weights fall by 1e-5 from token to token. The cut lies halfway between two.
+    let halfway = |kept: usize| {
+        let sums = |n: usize| (0..n).map(|i| (-1e-5 * i as f64).exp()).sum::<f64>();
+        (sums(kept) + sums(kept + 1)) / 2.0 / sums(count)
+    };
+    let settings = [
+        (2, Sampling { top_k: 2, ..plain }),
+        (1, Sampling { top_k: 1, ..plain }),
+        (700, Sampling { top_k: 700, ..plain }),
+        (1501, Sampling { top_p: halfway(1500), ..plain }),
+        (3, Sampling { top_p: halfway(2), ..plain }),
+        (count, plain),
+    ];
+    for (kept, sampling) in settings {
+        let values = ladder(&random, count, 1e-5);
+        let (given, tensor) = logits(&values.repeat(rows), rows, DType::F32);
+        let mut order: Vec<usize> = (0..count).collect();
+        order.sort_by(|&a, &b| given[b].total_cmp(&given[a]).then(a.cmp(&b)));
+        let state = state(rows, count, SampleTables::default());
+        for row in 0..rows {
+            state.set(row, &Sampling { seed: random.bits(), ..sampling }, &[]).unwrap();
+        }
+        let mut seen = vec![0usize; count];
+        for _ in 0..40 / rows.min(20) {
+            language::sample(tensor.clone(), &state).unwrap();
+            drawn(&state).into_iter().for_each(|token| seen[token] += 1);
+        }
+        assert!(order[kept..].iter().all(|&token| seen[token] == 0), "{sampling:?}");
+        // 32 draws or more miss one of three once in e^13 times.
+        assert!(kept > 3 || order[..kept].iter().all(|&token| seen[token] > 0), "{sampling:?}");
+    }
+}
+
 /// Of equals, the smaller ids stay, also across the blocks of a long row.
 #[test]
 fn ties_are_cut_by_id() {

@@ -1,12 +1,14 @@
-//! Attention over a paged cache, split along the keys (`decode.hip`).
+//! Attention over a paged cache, split along the keys (`decode.hip`; on matrix cores
+//! `decode_matrix.hip`).
 
 use burn_backend::Scalar;
 use burn_std::DType;
-use hip::{Device, Grid, Template};
+use hip::{Device, Grid, MatrixCores, Template};
 
 use super::PAGE;
-use super::cache::{PagedBatch, PagedLayer, check_tokens, gather, token_rows};
+use super::cache::{ARRIVALS, CacheType, PagedBatch, PagedLayer, check_tokens, gather, token_rows};
 use crate::arg::Arg;
+use crate::dtype::kernel_type;
 use crate::error::invalid;
 use crate::ops::attention::group_of;
 use crate::ops::attention::options::AttentionInferenceOptions;
@@ -19,13 +21,18 @@ use crate::tensor::RocmTensor;
 const OP: &str = "decode::attention";
 const GATHERED: &str = "decode::attention_gathered";
 
-/// The most splits of a row's keys. `MOST` of `decode_combine`.
+/// The most splits of a row's keys. `MOST` of `decode_combine` and of `decode_matrix.hip`.
 const MOST_SPLITS: usize = 128;
 /// The fewest keys of a split. `LEAST` of `decode.hip`.
 const LEAST_KEYS: usize = 4 * PAGE;
 /// Blocks for each compute unit that a launch should have. Two to four blocks of 256 threads are
 /// resident, by their registers. Not measured.
 const BLOCKS_PER_UNIT: usize = 4;
+/// The same on matrix cores: as many as are resident on an H200, by their registers. One block more
+/// would wait for the first to end. Not measured.
+const MATRIX_BLOCKS_PER_UNIT: usize = 3;
+/// Queries of a block on matrix cores (`FEW` of `matrix_few.h`).
+const FEW: usize = 8;
 /// The threads of a block for which `decode_attention` has shared memory.
 const THREADS: u32 = 256;
 
@@ -38,6 +45,10 @@ pub struct DecodeOptions {
     pub softcap: Option<f64>,
     /// How many keys a query sees, itself included; `None`: all.
     pub window: Option<usize>,
+    /// Into how many parts the keys of a row are divided, at least 1; `None`: as many as fill the
+    /// device. A part has at least 64 keys, and a row has at most 128 parts. The results differ by
+    /// rounding.
+    pub splits: Option<usize>,
 }
 
 /// How a launch divides its work.
@@ -58,6 +69,44 @@ impl Plan {
         let longest = (most_pages * PAGE).div_ceil(LEAST_KEYS);
         let splits = (units * BLOCKS_PER_UNIT).div_ceil(rows * chunks);
         Self { queries, chunks, splits: splits.clamp(1, longest.min(MOST_SPLITS)) }
+    }
+
+    /// The same on matrix cores. All blocks are resident at once, if they can be.
+    fn on_cores(units: usize, rows: usize, most_queries: usize, most_pages: usize) -> Self {
+        let chunks = most_queries.div_ceil(FEW);
+        let longest = (most_pages * PAGE).div_ceil(LEAST_KEYS);
+        let splits = units * MATRIX_BLOCKS_PER_UNIT / (rows * chunks);
+        Self { queries: FEW, chunks, splits: splits.clamp(1, longest.min(MOST_SPLITS)) }
+    }
+}
+
+/// The kernel on matrix cores for a cache.
+#[derive(Clone, Copy)]
+struct Cores {
+    which: MatrixCores,
+    /// The widest head that it takes (`CACHED_HEADS` of the kernels' table).
+    wide: usize,
+}
+
+impl Cores {
+    /// The kernel, or `None` if the device has none for these types and this width.
+    fn of(device: &Device, layer: &PagedLayer, dtype: DType) -> hip::Result<Option<Self>> {
+        let (info, stored, [.., width]) = (device.info(), layer.stored(), layer.dims());
+        if stored.dtype() != dtype && stored != CacheType::I8 {
+            return Ok(None);
+        }
+        let Some(which) = info.matrix_cores(kernel_type(dtype)?, false)? else { return Ok(None) };
+        let wide = [64, 128, 256].into_iter().find(|&wide| wide >= width);
+        // RDNA 3's lanes hold each operand twice, and RDNA 4's have registers for 64 features
+        // (`WIDEST` of the kernel).
+        let fits =
+            |&wide: &usize| which != MatrixCores::Wmma || (info.arch.starts_with("gfx12") && wide <= 64);
+        Ok(wide.filter(fits).map(|wide| Self { which, wide }))
+    }
+
+    /// `THREADS` of `attention_matrix.h`.
+    fn threads(self) -> u32 {
+        if self.which == MatrixCores::Mfma { 256 } else { 128 }
     }
 }
 
@@ -90,7 +139,7 @@ pub fn attention(
     queries: RocmTensor,
     options: &DecodeOptions,
 ) -> hip::Result<RocmTensor> {
-    let DecodeOptions { scale, softcap, window } = *options;
+    let DecodeOptions { scale, softcap, window, splits } = *options;
     let [_, shared, _, width] = layer.dims();
     let heads = queries.dims().get(1).copied().unwrap_or(0);
     let Some(group) = group_of(heads, shared).filter(|&group| group > 0) else {
@@ -99,6 +148,9 @@ pub fn attention(
     let tokens = check_tokens(OP, layer, batch, &[&queries], group)?;
     if window == Some(0) {
         return invalid(OP, "a window of at least 1 key", "0");
+    }
+    if splits == Some(0) {
+        return invalid(OP, "at least 1 split", "0");
     }
     if let Some(softcap) = softcap.filter(|&softcap| softcap.is_nan() || softcap <= 0.0) {
         return invalid(OP, "a softcap above 0", softcap.to_string());
@@ -111,7 +163,17 @@ pub fn attention(
     let [rows, most_pages] = batch.dims();
     let most = batch.most_tokens.min(tokens) * group;
     let units = device.info().compute_units as usize;
-    let plan = Plan::new(units, rows * shared, most, most_pages);
+    let cores = Cores::of(&device, layer, queries.dtype_of())?;
+    let mut plan = match cores {
+        Some(_) => Plan::on_cores(units, rows * shared, most, most_pages),
+        None => Plan::new(units, rows * shared, most, most_pages),
+    };
+    if let Some(splits) = splits {
+        plan.splits = splits.min((most_pages * PAGE).div_ceil(LEAST_KEYS)).min(MOST_SPLITS);
+    }
+    if cores.is_some() && rows * shared * plan.chunks > ARRIVALS {
+        plan.splits = 1;
+    }
     let blocks = (rows * shared).checked_mul(plan.splits * plan.chunks).filter(|&blocks| blocks <= MAX_REACH);
     let Some(blocks) = blocks else {
         return invalid(OP, "fewer than 2^31 blocks", format!("{rows} rows and {shared} heads"));
@@ -125,8 +187,10 @@ pub fn attention(
     let parts = (plan.splits > 1)
         .then(|| {
             let part = |last| RocmTensor::empty(&device, [tokens, heads, plan.splits, last], DType::F32);
-            // Splits without keys leave theirs as they are.
-            Ok::<_, hip::Error>([part(width)?.skip_check(), part(2)?.skip_check()])
+            // Splits without keys leave theirs as they are. On matrix cores each part begins at 16
+            // bytes.
+            let across = if cores.is_some() { width.next_multiple_of(4) } else { width };
+            Ok::<_, hip::Error>([part(across)?.skip_check(), part(2)?.skip_check()])
         })
         .transpose()?;
     let [key_scales, value_scales] = layer.scales();
@@ -141,6 +205,15 @@ pub fn attention(
         Some(&batch.lengths),
         Some(&batch.table),
     ];
+    if let Some(cores) = cores {
+        let kernel = Template::decode_attention_matrix.ty(ty).ty(stored).int(cores.wide as i32);
+        let [parts, stats] = parts.as_ref().map_or([None; 2], |parts| parts.each_ref().map(Some));
+        let outputs = [parts, stats, Some(&batch.arrived), Some(&out)];
+        let grid = Grid { blocks: blocks as u32, threads: cores.threads() };
+        let dims = [sizes, group, splits, chunks, window];
+        views_to(OP, &device, kernel, grid, &dims, &inputs, &numbers, &outputs)?;
+        return Ok(out);
+    }
     let outputs = match &parts {
         Some([parts, stats]) => [Some(parts), Some(stats), None],
         None => [None, None, Some(&out)],
@@ -182,7 +255,7 @@ pub fn attention_gathered(
     let queries = narrow(queries, 0, 0, tokens)?;
     let [keys, values, offsets] = gather(layer, batch, lengths, queries.dtype_of())?;
     let offsets = PackedOffsets { queries: batch.offsets(), keys: offsets };
-    let DecodeOptions { scale, softcap, window } = *options;
+    let DecodeOptions { scale, softcap, window, .. } = *options;
     let options = AttentionInferenceOptions { scale, softcap, causal: true, window };
     let out = attention_packed_inference(queries, keys, values, &offsets, &options)?;
     match behind {
@@ -207,5 +280,14 @@ mod tests {
         assert_eq!(Plan::new(132, 1024, 3, 512), Plan { queries: 4, chunks: 1, splits: 1 });
         // Sixteen tokens of a group of 8.
         assert_eq!(Plan::new(132, 8, 128, 512), Plan { queries: 8, chunks: 16, splits: 5 });
+    }
+
+    #[test]
+    fn splits_on_matrix_cores_are_resident_together() {
+        assert_eq!(Plan::on_cores(132, 8, 4, 512), Plan { queries: 8, chunks: 1, splits: 49 });
+        // 384 blocks of the 396 that are resident.
+        assert_eq!(Plan::on_cores(132, 128, 4, 512).splits, 3);
+        assert_eq!(Plan::on_cores(132, 8, 4, 32).splits, 8);
+        assert_eq!(Plan::on_cores(132, 1024, 3, 512), Plan { queries: 8, chunks: 1, splits: 1 });
     }
 }

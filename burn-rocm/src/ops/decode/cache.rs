@@ -18,6 +18,10 @@ const APPEND: &str = "decode::append";
 const GATHER: &str = "decode::gather";
 const BATCH: &str = "decode::PagedBatch";
 
+/// The counters of a batch's blocks of attention. A launch that divides keys has far fewer rows, heads
+/// and chunks.
+pub(super) const ARRIVALS: usize = 8192;
+
 /// How a cache stores keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -157,6 +161,9 @@ pub struct PagedBatch {
     pub(super) offsets: RocmTensor,
     /// The most tokens of a row in one step.
     pub(super) most_tokens: usize,
+    /// `[ARRIVALS]` of U32: how many blocks of a row, head and chunk have left their part of
+    /// attention's result. 0 between launches.
+    pub(super) arrived: RocmTensor,
 }
 
 impl PagedBatch {
@@ -178,6 +185,7 @@ impl PagedBatch {
             lengths: zeros(&[rows])?,
             offsets: zeros(&[rows + 1])?,
             most_tokens: tokens,
+            arrived: full_on(&device, vec![ARRIVALS], 0.into(), DType::U32)?,
         })
     }
 

@@ -19,13 +19,11 @@ const OP: &str = "decode::sample";
 const STATE: &str = "decode::SampleState";
 
 /// The scores of a block of `sample_scores`, and the numbers of its results; the numbers of a row's
-/// parameters; the bins of a row's codes; the codes of one read. `CHUNK`, `STATS`, `Choice`, `BINS`
-/// and `VECTOR` of `sample.hip`.
-const CHUNK: usize = 4096;
+/// parameters; the bins of a row's codes. `CHUNK`, `STATS`, `Choice` and `BINS` of `sample.hip`.
+const CHUNK: usize = 2048;
 const STATS: usize = 4;
 const PARAMETERS: usize = 8;
 const BINS: usize = 2048;
-const VECTOR: usize = 4;
 /// The bit of a token's count that says that it is in the prompt. `IN_PROMPT` of `sample.hip`.
 const IN_PROMPT: i32 = 1 << 30;
 /// The most tokens of a vocabulary: `ID_BITS` of `sample.hip`.
@@ -330,19 +328,21 @@ pub fn sample(logits: RocmTensor, state: &SampleState) -> hip::Result<()> {
     }
     let logits = packed(logits)?;
     let (device, ty, chunks) = (logits.hip_device(), logits.kernel_type()?, vocabulary.div_ceil(CHUNK));
-    let pitch = vocabulary.next_multiple_of(VECTOR);
-    // Scores, and then codes of as many bytes.
-    let scores = RocmTensor::empty(device, [rows, pitch], DType::F32)?.skip_check();
+    let scores = RocmTensor::empty(device, [rows, vocabulary], DType::F32)?;
     let stats = RocmTensor::empty(device, [rows, chunks, STATS], DType::F32)?.skip_check();
     let bin_counts = RocmTensor::empty(device, [rows, BINS], DType::U32)?;
     let bin_weights = RocmTensor::empty(device, [rows, BINS], DType::U64)?;
+    // Neither is written for rows that take the most likely token.
+    let candidates = RocmTensor::empty(device, [rows, chunks, CHUNK], DType::U64)?.skip_check();
+    let starts = RocmTensor::empty(device, [rows, chunks, BINS], DType::U32)?.skip_check();
     let sizes = [rows, vocabulary, chunks].map(|n| Arg::U64(n as u64));
     let inputs = [Some(&logits), state.counts.as_ref(), Some(&state.parameters)];
     let grid = device.grid_rows(rows * chunks, CHUNK);
     let outputs = [Some(&scores), Some(&stats), Some(&bin_counts), Some(&bin_weights)];
     views_to(OP, device, Template::sample_scores.ty(ty), grid, &sizes, &inputs, &[], &outputs)?;
-    let outputs = [Some(&scores), Some(&bin_counts), Some(&bin_weights)];
-    views_to(OP, device, Template::sample_codes.name(), grid, &sizes, &[Some(&stats)], &[], &outputs)?;
+    let inputs = [Some(&scores), Some(&stats), Some(&state.parameters)];
+    let outputs = [&candidates, &starts, &bin_counts, &bin_weights].map(Some);
+    views_to(OP, device, Template::sample_codes.name(), grid, &sizes, &inputs, &[], &outputs)?;
     let written = [state.counts.as_ref(), Some(&state.steps), Some(&state.tokens), state.chances.as_ref()];
     let written: Vec<_> = written.into_iter().chain([state.ring.as_ref()]).collect();
     written.iter().flatten().try_for_each(|tensor| may_be_written(OP, tensor))?;
@@ -352,7 +352,7 @@ pub fn sample(logits: RocmTensor, state: &SampleState) -> hip::Result<()> {
     };
     let length = state.ring.as_ref().map_or(1, |ring| ring.dims()[0]);
     let dims: Vec<Arg> = sizes.into_iter().chain([Arg::U64(length as u64)]).collect();
-    let inputs = [&logits, &scores, &bin_counts, &bin_weights, &stats, &state.parameters, &state.seeds];
-    let inputs = inputs.map(Some);
+    let inputs = [&logits, &candidates, &starts, &bin_counts, &bin_weights, &stats, &state.parameters];
+    let inputs = inputs.into_iter().chain([&state.seeds]).map(Some).collect::<Vec<_>>();
     views_to(OP, device, Template::sample_draw.ty(ty), grid, &dims, &inputs, &[], &written)
 }

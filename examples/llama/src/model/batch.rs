@@ -224,7 +224,7 @@ impl Keys for Pass<'_> {
         heads: [Tensor<B, 3>; 3],
         Scores { scale, softcap, window }: Scores,
     ) -> Result<Tensor<B, 3>> {
-        let options = DecodeOptions { scale: Some(scale), softcap, window };
+        let options = DecodeOptions { scale: Some(scale), softcap, window, ..DecodeOptions::default() };
         let cache = &self.paged.cache;
         let mut contexts = Vec::new();
         for Rows { batch, tokens, .. } in self.paged.rows.iter().flatten() {

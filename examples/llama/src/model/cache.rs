@@ -194,7 +194,7 @@ pub(super) fn attend_few(
 ) -> Result<Tensor<B, 3>> {
     decode::append(layer, batch, primitive(key), primitive(value))?;
     let Scores { scale, softcap, window } = scores;
-    let options = DecodeOptions { scale: Some(scale), softcap, window };
+    let options = DecodeOptions { scale: Some(scale), softcap, window, ..DecodeOptions::default() };
     Ok(wrap(decode::attention(layer, batch, primitive(query), &options)?))
 }
 

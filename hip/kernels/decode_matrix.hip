@@ -1,0 +1,443 @@
+// Attention of few queries for each sequence over a paged cache, as `decode.hip`, in f16 and bf16 on
+// matrix cores: vector instructions take longer than the reads of keys and values. A warp computes
+// one page of 16 keys at a time for up to FEW queries. It reads the page straight into the registers
+// that the products take, 16 bytes a lane (8 of an i8 cache), and needs neither shared memory nor
+// barriers until the end of its split. The next page's keys are on their way while it computes the
+// softmax and the product with the values, and the next values while it computes scores.
+//
+// The last block of a row's splits joins them, in their order, so there is one launch and each run
+// gives the same bits.
+//
+// Weights are rounded to T before the product with the values. i8 values are multiplied as bf16, and
+// their weights are rounded to it: in f16, a weight times a value's scale could be too small.
+#include "attention_matrix.h"
+#include "decode.h"
+#include "matrix_few.h"
+
+#if HAS_FEW
+
+// The widest heads that fit into the registers. Wider ones are not launched.
+#if CORES_WMMA
+constexpr u32 WIDEST = 64;
+#else
+constexpr u32 WIDEST = 256;
+#endif
+
+// The type of the values in their product.
+template <class T, class S> struct Multiplied {
+    using type = T;
+};
+template <class T> struct Multiplied<T, i8> {
+    using type = bf16;
+};
+
+// N elements of S in registers.
+template <class S, u32 N> struct Raw {
+    static constexpr u32 WORDS = N * sizeof(S) / 4;
+    u32 word[WORDS];
+
+    // Zeros if `inside` is false.
+    DEVICE void read(const S *from, bool inside) {
+        Vector<u32, WORDS> words = {};
+        if (inside) words = *reinterpret_cast<const Vector<u32, WORDS> *>(from);
+        UNROLLED
+        for (u32 w = 0; w < WORDS; ++w) word[w] = words.lane[w];
+    }
+};
+
+// Byte `at` of a word, a signed number, as f32.
+DEVICE f32 byte_of(u32 word, u32 at) {
+    u32 codes = word ^ 0x80808080u; // plus 128
+#if COMPILER_NVIDIA
+    // A conversion takes four times as long as an addition. The byte becomes the last of 2^23.
+    return bit_cast<f32>(__byte_perm(codes, 0x4b000000u, 0x7440u + at)) - 8388736.0f;
+#else
+    return (f32)(codes >> 8 * at & 0xffu) - 128.0f;
+#endif
+}
+
+// Elements e and e + 1 of one vector, as two of T. e is even.
+template <class T, class S, u32 N> DEVICE u32 neighbours(const Raw<S, N> &from, u32 e) {
+    if constexpr (is_same<S, i8>::value)
+        return cores::pair<T>(byte_of(from.word[e / 4], e % 4), byte_of(from.word[e / 4], e % 4 + 1));
+    else return from.word[e / 2];
+}
+
+// Element e of two vectors, as two of T.
+template <class T, class S, u32 N> DEVICE u32 both(const Raw<S, N> &low, const Raw<S, N> &high, u32 e) {
+    if constexpr (is_same<S, i8>::value) {
+        return cores::pair<T>(byte_of(low.word[e / 4], e % 4), byte_of(high.word[e / 4], e % 4));
+    } else {
+        u32 a = low.word[e / 2], b = high.word[e / 2];
+        return e % 2 == 0 ? (a & 0xffffu) | b << 16 : a >> 16 | (b & 0xffff0000u);
+    }
+}
+
+#endif
+
+// The blocks of a multiprocessor, or waves of a SIMD, for which the compiler leaves registers.
+#if CORES_MFMA && __gfx908__
+template <i32 WIDE> constexpr u32 RESIDENT = 1;
+#elif CORES_MFMA && __gfx90a__
+template <i32 WIDE> constexpr u32 RESIDENT = WIDE > 128 ? 1 : 2;
+#else
+template <i32 WIDE> constexpr u32 RESIDENT = WIDE > 128 ? 1 : 3;
+#endif
+
+// parts: [tokens, heads, splits, width rounded up to 4]; stats: [.., splits, 2]; arrived: how many
+// blocks of a row, head and chunk are done, 0 before and after the launch. Launched with THREADS
+// threads. Heads have up to WIDE features.
+template <class T, class S, i32 WIDE>
+__global__ __launch_bounds__(THREADS, RESIDENT<WIDE>) void decode_attention_matrix(
+    Paged p, u32 group, u32 splits, u32 chunks, u32 window, const T *queries, const S *keys, const S *values,
+    const f32 *key_scales, const f32 *value_scales, const i32 *offsets, const i32 *lengths, const i32 *table, f32 scale,
+    f32 cap, f32 *parts, f32 *stats, u32 *arrived, T *out) {
+#if HAS_FEW
+    if (WIDE > WIDEST) return;
+    using namespace cores;
+    constexpr bool CODES = is_same<S, i8>::value;
+    using V = typename Multiplied<T, S>::type;
+    // Pieces of 8 features of a key that a lane reads. Of a value it reads FEATURES neighbouring
+    // ones, in GROUPS pieces.
+    constexpr u32 PIECES = WIDE / (8 * PARTS), PRODUCTS = WIDE / SIDE;
+    constexpr u32 FEATURES = COLUMNS == 2 || WIDE >= 128 ? 8 : WIDE / SIDE, BESIDE = SIDE / COLUMNS;
+    constexpr u32 GROUPS = WIDE / (FEATURES * BESIDE), TILES = FEATURES / COLUMNS;
+    constexpr u32 ACROSS = WIDE + 1, MOST = 128; // splits; must equal the constant in the host's decode/attention.rs
+    SHARED(f32, tops, WARPS * FEW);
+    SHARED(f32, totals, WARPS * FEW);
+    SHARED(f32, joined, WARPS * FEW * ACROSS); // at least FEW * MOST
+    SHARED(u32, is_last, 1);
+    const Plan plan{group, splits, chunks, window};
+    const u32 width = (u32)p.width, pitch = pitch_of(p);
+    const Unit<FEW> unit(p, plan, offsets, lengths, blockIdx.x);
+    if (unit.row == 0 && unit.first == 0 && unit.split == 0) clear_rest(p, plan, offsets, unit.head, out);
+    if (!unit.any) return;
+    const u32 all = unit.span.count * group, count = all - unit.first < FEW ? all - unit.first : FEW;
+    const u32 first = (u32)offsets[unit.row], end = unit.end;
+    const u32 first_token = unit.first / group, last_token = (unit.first + count - 1) / group;
+    // All queries see the keys from `all_from` up to `all_to`, without it.
+    const u32 last_at = unit.span.before + last_token, all_to = unit.span.before + first_token + 1;
+    const u32 all_from = window == 0 || last_at < window ? 0 : last_at + 1 - window;
+
+    // The page in which the warp's keys of a round lie, or none.
+    auto page_of = [=](u32 key) {
+        u32 id = key < end ? (u32)table[(u64)unit.row * p.most + key / PAGE] : ~0u;
+        return warp_uniform(id < (u32)p.pages ? id : ~0u);
+    };
+    Raw<S, 8> key[COLUMNS][PIECES];
+    Raw<S, FEATURES> value[GROUPS][K_OF_LANE];
+    f32 key_scale[FEW_ELEMENTS], value_scale[FEW_ELEMENTS];
+    auto read_keys = [&](u32 page) {
+        bool exists = page != ~0u;
+        u64 from = ((u64)(exists ? page : 0) * p.heads + unit.head) * PAGE;
+        UNROLLED
+        for (u32 c = 0; c < COLUMNS; ++c) {
+            const S *at = keys + (from + recompute_from(own()) + 8 * c) * pitch;
+            UNROLLED
+            for (u32 j = 0; j < PIECES; ++j) {
+                u32 feature = (j * PARTS + part()) * 8;
+                key[c][j].read(at + feature, exists && feature < pitch);
+            }
+        }
+        if constexpr (CODES) {
+            UNROLLED
+            for (u32 i = 0; i < FEW_ELEMENTS; ++i) key_scale[i] = exists ? key_scales[from + few_column(i)] : 0.0f;
+        }
+    };
+    auto read_values = [&](u32 page) {
+        bool exists = page != ~0u;
+        u64 from = ((u64)(exists ? page : 0) * p.heads + unit.head) * PAGE;
+        u32 mine = recompute_from(own());
+        UNROLLED
+        for (u32 i = 0; i < K_OF_LANE; ++i) {
+            const S *at = values + (from + k_of(i / 2) + i % 2) * pitch;
+            UNROLLED
+            for (u32 g = 0; g < GROUPS; ++g) {
+                u32 feature = (g * BESIDE + mine) * FEATURES;
+                value[g][i].read(at + feature, exists && feature < pitch);
+            }
+        }
+        if constexpr (CODES) {
+            UNROLLED
+            for (u32 i = 0; i < FEW_ELEMENTS; ++i) value_scale[i] = exists ? value_scales[from + few_column(i)] : 0.0f;
+        }
+    };
+    u32 page = page_of(unit.begin + warp() * PAGE), next_page = page_of(unit.begin + (WARPS + warp()) * PAGE);
+    read_keys(page);
+    read_values(page);
+
+    // The queries, in the order of features in which lanes read keys.
+    FewRows q[PRODUCTS];
+    {
+        bool exists = own() < count;
+        u32 of_row = unit.first + (exists ? own() : 0), token = of_row / group, member = of_row % group;
+        const T *from = queries + (first + token) * p.step0 + (unit.head * group + member) * width;
+        bool whole = ((u64)from & 15) == 0 && width % 8 == 0;
+        Raw<T, 8> piece[PIECES];
+        UNROLLED
+        for (u32 j = 0; j < PIECES; ++j) {
+            u32 feature = (j * PARTS + part()) * 8;
+            piece[j].read(from + feature, whole && exists && feature < width);
+            if (!whole && exists) {
+                UNROLLED
+                for (u32 w = 0; w < 4; ++w) {
+                    u32 at = feature + 2 * w;
+                    u32 low = at < width ? from[at].bits : 0, high = at + 1 < width ? from[at + 1].bits : 0;
+                    piece[j].word[w] = low | high << 16;
+                }
+            }
+        }
+        UNROLLED
+        for (u32 n = 0; n < PRODUCTS; ++n) {
+            UNROLLED
+            for (u32 h = 0; h < PAIRS; ++h) {
+                u32 e = n * K_OF_LANE + 2 * h;
+                q[n].word[h] = piece[e / 8].word[e % 8 / 2];
+            }
+        }
+    }
+    u32 token_of_slot[SLOTS];
+    f32 top[SLOTS], sum[SLOTS];
+    UNROLLED
+    for (u32 s = 0; s < SLOTS; ++s) {
+        u32 row = few_row(s);
+        token_of_slot[s] = (unit.first + (row < count ? row : 0)) / group;
+        top[s] = LOWEST<f32>, sum[s] = 0.0f;
+    }
+    FewSums sums[GROUPS][TILES] = {};
+
+    // All warps take as many rounds, so that the whole block takes the same branches.
+    for (u32 key0 = unit.begin; key0 < end; key0 += WARPS * PAGE) {
+        u32 own0 = key0 + warp() * PAGE;
+        FewSums score = {};
+        UNROLLED
+        for (u32 n = 0; n < PRODUCTS; ++n) {
+            Columns columns;
+            UNROLLED
+            for (u32 c = 0; c < COLUMNS; ++c) {
+                UNROLLED
+                for (u32 h = 0; h < PAIRS; ++h) {
+                    u32 e = n * K_OF_LANE + 2 * h;
+                    columns.word[word_at(c, h)] = neighbours<T>(key[c][e / 8], e % 8);
+                }
+            }
+            multiply_few<T>(q[n], columns, score);
+            keep_order();
+        }
+        f32 factor[FEW_ELEMENTS];
+        UNROLLED
+        for (u32 i = 0; i < FEW_ELEMENTS; ++i) factor[i] = CODES ? scale * key_scale[i] : scale;
+        bool exists = page != ~0u;
+        page = next_page;
+        next_page = page_of(own0 + 2 * WARPS * PAGE);
+        read_keys(page);
+
+        // Whether every query sees every key of the round.
+        bool plain = key0 >= all_from && key0 + WARPS * PAGE <= (all_to < end ? all_to : end);
+        UNROLLED
+        for (u32 i = 0; i < FEW_ELEMENTS; ++i) {
+            u32 at = unit.span.before + token_of_slot[few_slot(i)], number = own0 + few_column(i);
+            f32 x = capped(score.at[i] * factor[i], cap);
+            score.at[i] = exists && (plain || (number < end && sees(at, number, window))) ? x : LOWEST<f32>;
+        }
+        f32 base[SLOTS], fade[SLOTS];
+        bool fades = false;
+        UNROLLED
+        for (u32 s = 0; s < SLOTS; ++s) {
+            f32 peak = top[s];
+            UNROLLED
+            for (u32 i = 0; i < FEW_ELEMENTS; ++i) {
+                if (few_slot(i) == s) peak = Larger()(peak, score.at[i]);
+            }
+            peak = along_few(peak, Larger());
+            base[s] = base_of(peak);
+            fade[s] = power2((top[s] - base[s]) * LOG2E);
+            fades = fades || peak != top[s];
+            top[s] = peak;
+            sum[s] *= fade[s];
+        }
+        if (fades) {
+            UNROLLED
+            for (u32 g = 0; g < GROUPS; ++g) {
+                UNROLLED
+                for (u32 j = 0; j < TILES; ++j) {
+                    UNROLLED
+                    for (u32 i = 0; i < FEW_ELEMENTS; ++i) sums[g][j].at[i] *= fade[few_slot(i)];
+                }
+            }
+        }
+        UNROLLED
+        for (u32 i = 0; i < FEW_ELEMENTS; ++i) {
+            f32 weight = power2((score.at[i] - base[few_slot(i)]) * LOG2E + SHIFT<T>);
+            sum[few_slot(i)] += weight; // of this lane's keys
+            // A key that is not seen may have a scale of NaN.
+            if (CODES) weight = score.at[i] == LOWEST<f32> ? 0.0f : weight * value_scale[i];
+            score.at[i] = weight;
+        }
+        FewRows weights = few_of<V>(score);
+        auto tile = [&](u32 g, u32 j) {
+            Columns columns;
+            UNROLLED
+            for (u32 c = 0; c < COLUMNS; ++c) {
+                UNROLLED
+                for (u32 h = 0; h < PAIRS; ++h)
+                    columns.word[word_at(c, h)] = both<V>(value[g][2 * h], value[g][2 * h + 1], COLUMNS * j + c);
+            }
+            return columns;
+        };
+        if (plain || CODES) {
+            UNROLLED
+            for (u32 g = 0; g < GROUPS; ++g) {
+                UNROLLED
+                for (u32 j = 0; j < TILES; ++j) {
+                    multiply_few<V>(weights, tile(g, j), sums[g][j]);
+                    keep_order();
+                }
+            }
+        } else {
+            // A NaN of a value that a query does not see must not reach it by a weight of 0. So the
+            // queries of each token have products of their own.
+            ROLLED
+            for (u32 token = first_token; token <= last_token; ++token) {
+                u32 masks[PAIRS], at = unit.span.before + token;
+                UNROLLED
+                for (u32 h = 0; h < PAIRS; ++h) {
+                    u32 low = own0 + k_of(h), high = low + 1;
+                    masks[h] = (low < end && sees(at, low, window) ? 0xffffu : 0u) |
+                               (high < end && sees(at, high, window) ? 0xffff0000u : 0u);
+                }
+                UNROLLED
+                for (u32 g = 0; g < GROUPS; ++g) {
+                    UNROLLED
+                    for (u32 j = 0; j < TILES; ++j) {
+                        Columns columns = tile(g, j);
+                        UNROLLED
+                        for (u32 c = 0; c < COLUMNS; ++c) {
+                            UNROLLED
+                            for (u32 h = 0; h < PAIRS; ++h) columns.word[word_at(c, h)] &= masks[h];
+                        }
+                        FewSums more = sums[g][j];
+                        multiply_few<V>(weights, columns, more);
+                        UNROLLED
+                        for (u32 i = 0; i < FEW_ELEMENTS; ++i) {
+                            if (token_of_slot[few_slot(i)] == token) sums[g][j].at[i] = more.at[i];
+                        }
+                        keep_order();
+                    }
+                }
+            }
+        }
+        read_values(page);
+    }
+
+    // The block's warps.
+    UNROLLED
+    for (u32 s = 0; s < SLOTS; ++s) {
+        sum[s] = along_few(sum[s], Plus());
+        if (leads_few() && few_row(s) < FEW) {
+            tops[warp() * FEW + few_row(s)] = top[s];
+            totals[warp() * FEW + few_row(s)] = sum[s];
+        }
+    }
+    sync_threads();
+    const f32 *all_tops = tops, *all_totals = totals;
+    auto peak_of = [=](u32 i) {
+        f32 peak = LOWEST<f32>;
+        UNROLLED
+        for (u32 w = 0; w < WARPS; ++w) peak = Larger()(peak, all_tops[w * FEW + i]);
+        return peak;
+    };
+    UNROLLED
+    for (u32 s = 0; s < SLOTS; ++s) {
+        u32 row = few_row(s);
+        if (row >= FEW) continue;
+        f32 own_share = power2((top[s] - base_of(peak_of(row))) * LOG2E);
+        f32 *to = joined + (warp() * FEW + row) * ACROSS;
+        UNROLLED
+        for (u32 g = 0; g < GROUPS; ++g) {
+            UNROLLED
+            for (u32 j = 0; j < TILES; ++j) {
+                UNROLLED
+                for (u32 i = 0; i < FEW_ELEMENTS; ++i) {
+                    // A tile's column is a lane's `own()`, or that and 8, of an operand.
+                    u32 column = few_column(i) % BESIDE, element = COLUMNS * j + few_column(i) / BESIDE;
+                    if (few_slot(i) == s) to[(g * BESIDE + column) * FEATURES + element] = sums[g][j].at[i] * own_share;
+                }
+            }
+        }
+    }
+    sync_threads();
+    const u32 used = unit.span.splits(), across = (width + 3) / 4 * 4;
+    auto index_of = [=](u32 i) {
+        return query_of(p, plan, first + (unit.first + i) / group, unit.head, (unit.first + i) % group);
+    };
+    for (u32 i = 0; i < count; ++i) {
+        f32 peak = peak_of(i), base = base_of(peak), total = 0.0f;
+        UNROLLED
+        for (u32 w = 0; w < WARPS; ++w)
+            total += all_totals[w * FEW + i] * power2((all_tops[w * FEW + i] - base) * LOG2E);
+        u64 query = index_of(i), place = query * splits + unit.split;
+        for (u32 c = threadIdx.x; c < width; c += THREADS) {
+            f32 x = 0.0f;
+            UNROLLED
+            for (u32 w = 0; w < WARPS; ++w) x += joined[(w * FEW + i) * ACROSS + c];
+            if (used == 1) out[query * width + c] = store<T>::from(x * share(total));
+            else parts[place * across + c] = x;
+        }
+        if (used > 1 && threadIdx.x == 0) stats[2 * place] = peak, stats[2 * place + 1] = total;
+    }
+    if (used == 1) return;
+
+    // The block that arrives last joins the splits.
+    __threadfence(); // its results, before it arrives
+    sync_threads();
+    if (threadIdx.x == 0) {
+        u32 *counter = arrived + ((u64)unit.row * p.heads + unit.head) * chunks + unit.first / FEW;
+        u32 before = atomic_add(counter, 1u);
+        is_last[0] = before + 1 == used;
+        if (before + 1 == used) *counter = 0; // for the next launch
+    }
+    sync_threads();
+    if (is_last[0] == 0) return;
+    __threadfence();            // the others' results, after they arrived
+    f32 *split_weight = joined; // [query][split]
+    for (u32 at = threadIdx.x; at < count * MOST; at += THREADS) {
+        u32 i = at / MOST, split = at % MOST;
+        if (split < used) split_weight[at] = stats[2 * (index_of(i) * splits + split)];
+    }
+    sync_threads();
+    // Each warp has its own queries.
+    for (u32 i = warp(); i < count; i += WARPS) {
+        const f32 *own_tops = split_weight + i * MOST;
+        f32 peak = LOWEST<f32>;
+        for (u32 split = 0; split < used; ++split) peak = Larger()(peak, own_tops[split]);
+        if (lane() == 0) tops[i] = peak;
+    }
+    sync_threads();
+    for (u32 at = threadIdx.x; at < count * MOST; at += THREADS) {
+        if (at % MOST < used) split_weight[at] = power2((split_weight[at] - base_of(tops[at / MOST])) * LOG2E);
+    }
+    sync_threads();
+    const u32 pieces = across / 4;
+    for (u32 at = threadIdx.x; at < count * pieces; at += THREADS) {
+        u32 i = at / pieces, c = at % pieces * 4;
+        u64 query = index_of(i);
+        const f32 *from = parts + query * splits * across + c, *own_weights = split_weight + i * MOST;
+        const f32 *own_stats = stats + query * splits * 2;
+        Vector<f32, 4> x = {};
+        f32 total = 0.0f;
+        UNROLLED_BY(8)
+        for (u32 split = 0; split < used; ++split) {
+            auto more = *reinterpret_cast<const Vector<f32, 4> *>(from + (u64)split * across);
+            f32 weight = own_weights[split];
+            total += own_stats[2 * split + 1] * weight;
+            UNROLLED
+            for (u32 l = 0; l < 4; ++l) x.lane[l] += more.lane[l] * weight;
+        }
+        UNROLLED
+        for (u32 l = 0; l < 4; ++l) {
+            if (c + l < width) out[query * width + c + l] = store<T>::from(x.lane[l] * share(total));
+        }
+    }
+#endif
+}
