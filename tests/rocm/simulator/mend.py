@@ -363,11 +363,53 @@ replace(
     "lib/rocjitsu/src/rocjitsu/vm/amdgpu/memory_pipeline.cpp",
     "    cu.write_sgpr(d.dst_reg_base + i, d.response_data[i]);\n",
     """    const uint32_t reg = d.dst_reg_base + i - wf.sgpr_alloc().base;
-    if (reg == 106 || reg == 107) {
-      const uint32_t shift = reg == 106 ? 0 : 32;
-      wf.set_vcc((wf.vcc() & ~(0xffffffffull << shift)) | uint64_t{d.response_data[i]} << shift);
+    if (reg == 106) {
+      wf.set_vcc((wf.vcc() & ~0xffffffffull) | d.response_data[i]);
+      continue;
+    }
+    if (reg == 107) {
+      wf.set_vcc_hi(d.response_data[i]);
       continue;
     }
     cu.write_sgpr(d.dst_reg_base + i, d.response_data[i]);
 """,
 )
+
+# true16.c: the long forms (VOP3, VOP3P) name the register of a result of 16 bits by 8 bits, and its half by op_sel. The
+# short form's number, of 7 bits with the half in the eighth, was read there too.
+SHORT = "vdst(16, OperandType::OPR_VGPR, reinterpret_cast<const OpEncoding *>(inst)->vdst)"
+LONG = "vdst(16, OperandType::OPR_SRC_VGPR, reinterpret_cast<const OpEncoding *>(inst)->vdst + 256)"
+for arch in {"rdna3", "rdna3_5", "rdna4"} & set(wanted):
+    for encoding in "vop3", "vop3p":
+        replace(f"{ISA}arch/amdgpu/{arch}/{encoding}.cpp", SHORT, LONG)
+
+# vcc_high.c: in a wave of 32 lanes VCC's high word is a scalar register that no mask changes. Instructions that write a
+# mask to VCC set it to 0. The new word lies where the class had none, so the other members stay where they were.
+replace(
+    "lib/rocjitsu/src/rocjitsu/vm/amdgpu/wavefront.h",
+    "  void set_vcc(uint64_t val) { vcc_ = val; }\n",
+    """  void set_vcc(uint64_t val) { vcc_ = val; }
+  uint32_t vcc_hi() const { return wf_size_ > 32 ? static_cast<uint32_t>(vcc_ >> 32) : vcc_hi_; }
+  void set_vcc_hi(uint32_t val) {
+    if (wf_size_ > 32)
+      vcc_ = (vcc_ & 0xffffffffull) | static_cast<uint64_t>(val) << 32;
+    else
+      vcc_hi_ = val;
+  }
+""",
+)
+SCRATCH = "  uint32_t scratch_lane_size_ = 0;   ///< Per-lane private scratch allocation size in bytes.\n"
+replace("lib/rocjitsu/src/rocjitsu/vm/amdgpu/wavefront.h", SCRATCH, SCRATCH + "  uint32_t vcc_hi_ = 0;\n")
+
+
+def high_word_apart(text):
+    text = text.replace("return static_cast<uint32_t>(wf.vcc() >> 32);", "return wf.vcc_hi();")
+    whole = "return (wf.vcc() & 0xffffffffu) | static_cast<uint64_t>(wf.vcc_hi()) << 32;"
+    text = text.replace("    return wf.vcc();\n", f"    {whole}\n")
+    text = re.sub(r"wf\.set_vcc\(\(wf\.vcc\(\) & 0x00000000F[^;]*;", "wf.set_vcc_hi(val);", text)
+    both = "    wf.set_vcc(val);\n    wf.set_vcc_hi(static_cast<uint32_t>(val >> 32));\n"
+    return text.replace("    wf.set_vcc(val);\n", both)
+
+
+for arch in {"rdna1", "rdna2", "rdna3", "rdna3_5", "rdna4"} & set(wanted):
+    edit(f"{ISA}arch/amdgpu/{arch}/operand.cpp", high_word_apart)
