@@ -413,3 +413,16 @@ def high_word_apart(text):
 
 for arch in {"rdna1", "rdna2", "rdna3", "rdna3_5", "rdna4"} & set(wanted):
     edit(f"{ISA}arch/amdgpu/{arch}/operand.cpp", high_word_apart)
+
+# last_scalars.c: a wave of RDNA has 106 scalar registers; s102 and s103 are two of them, not the address of private
+# memory. With VCC and what follows it they are 128.
+replace("configs/gfx1100_w7900.json", '"sgprs_per_wf", "value": "104"', '"sgprs_per_wf", "value": "128"')
+
+
+def plain_registers(text):
+    text = re.sub(r"  if \(ev == 10[23]\)\n    return [^;]*wf\.scratch_base\(\)[^;]*;\n", "", text)
+    return re.sub(r"(?s)  if \(ev == 10[23]\) \{\n[^}]*?set_scratch_base\([^}]*?return;\n  \}\n", "", text)
+
+
+for arch in {"rdna1", "rdna2", "rdna3", "rdna3_5", "rdna4"} & set(wanted):
+    edit(f"{ISA}arch/amdgpu/{arch}/operand.cpp", plain_registers)
