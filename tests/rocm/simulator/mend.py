@@ -426,3 +426,21 @@ def plain_registers(text):
 
 for arch in {"rdna1", "rdna2", "rdna3", "rdna3_5", "rdna4"} & set(wanted):
     edit(f"{ISA}arch/amdgpu/{arch}/operand.cpp", plain_registers)
+
+# lds_atomics.c: atomics of LDS that return nothing wrote the old value to the register whose number is in the unused
+# field, v0.
+WITHOUT_RESULT = r"(?ms)^void Ds(?!Consume|Append)(?:(?!Rtn)\w)+::execute_impl\(.*?^\}"
+
+
+def without_result(text):
+    def silent(found):
+        if "d->atomic_op" not in found[0]:
+            return found[0]
+        return found[0].replace("d->is_load = true;", "d->is_load = false;")
+
+    return re.sub(WITHOUT_RESULT, silent, text)
+
+
+for arch in wanted:
+    name = "vds" if arch in ("rdna4", "gfx1250") else "ds"
+    edit(f"{ISA}arch/amdgpu/{arch}/{name}.cpp", without_result)
