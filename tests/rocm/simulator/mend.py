@@ -444,3 +444,29 @@ def without_result(text):
 for arch in wanted:
     name = "vds" if arch in ("rdna4", "gfx1250") else "ds"
     edit(f"{ISA}arch/amdgpu/{arch}/{name}.cpp", without_result)
+
+# running_at_exit.c: the thread that simulates the GPU goes on while the process ends. Where it reads memory that is freed
+# by then, it stops, and the process ends as it would have.
+INTERPOSER = "lib/rocjitsu/src/rocjitsu/kmd/linux/interposer.cpp"
+replace(
+    INTERPOSER,
+    "void rj_sigsegv_handler(int, siginfo_t *, void *) {\n",
+    """std::atomic<long> rj_engine{0};
+std::atomic<bool> rj_exiting{false};
+
+void rj_sigsegv_handler(int, siginfo_t *, void *) {
+  while (rj_exiting && syscall(SYS_gettid) == rj_engine)
+    pause();
+""",
+)
+replace(
+    INTERPOSER,
+    "      std::thread([vm = rj_vm_]() { rj_vm_run(vm, nullptr); }).detach();\n",
+    """      // Called before the destructors of the libraries that are loaded by now.
+      std::atexit([] { rj_exiting = true; });
+      std::thread([vm = rj_vm_]() {
+        rj_engine = syscall(SYS_gettid);
+        rj_vm_run(vm, nullptr);
+      }).detach();
+""",
+)
