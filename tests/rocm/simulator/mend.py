@@ -421,7 +421,8 @@ replace("configs/gfx1100_w7900.json", '"sgprs_per_wf", "value": "104"', '"sgprs_
 
 def plain_registers(text):
     text = re.sub(r"  if \(ev == 10[23]\)\n    return [^;]*wf\.scratch_base\(\)[^;]*;\n", "", text)
-    return re.sub(r"(?s)  if \(ev == 10[23]\) \{\n[^}]*?set_scratch_base\([^}]*?return;\n  \}\n", "", text)
+    write = r"(?s)  if \(ev == 10[23]\) \{\n[^}]*?set_scratch_base\([^}]*?return;\n  \}\n"
+    return re.sub(write, "", text)
 
 
 for arch in {"rdna1", "rdna2", "rdna3", "rdna3_5", "rdna4"} & set(wanted):
