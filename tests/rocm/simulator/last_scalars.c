@@ -1,6 +1,7 @@
-// A wave of RDNA has 106 scalar registers. The simulator gave it 104 on gfx1100, so that s104 and s105 were the next wave's
-// s0 and s1, and took s102 and s103 for the address of private memory, as on older GPUs, where they are an operand but
-// not where something is loaded into them. Found by the gradient of GELU in f64, which keeps an address in s104.
+// A wave of RDNA has 106 scalar registers. The simulator gave it 104 on gfx1100, so that s104 and s105 were the next
+// wave's s0 and s1, and took s102 and s103 for the address of private memory, as on older GPUs, where they are an
+// operand but not where something is loaded into them. Found by the gradient of GELU in f64, which keeps an address in
+// s104.
 #include "kernel.h"
 
 static const char SOURCE[] =

@@ -1,6 +1,6 @@
 // An atomic of LDS in the form without a result changes no register. The simulator wrote the old value to the register
-// that the encoding's unused field names, v0, where a kernel finds its thread's id. Found by sample_codes on gfx942, which
-// then added to other bins' counts.
+// that the encoding's unused field names, v0, where a kernel finds its thread's id. Found by sample_codes on gfx942,
+// which then added to other bins' counts.
 #include "kernel.h"
 
 static const char SOURCE[] =

@@ -446,8 +446,8 @@ for arch in wanted:
     name = "vds" if arch in ("rdna4", "gfx1250") else "ds"
     edit(f"{ISA}arch/amdgpu/{arch}/{name}.cpp", without_result)
 
-# running_at_exit.c: the thread that simulates the GPU goes on while the process ends. Where it reads memory that is freed
-# by then, it stops, and the process ends as it would have.
+# running_at_exit.c: the thread that simulates the GPU goes on while the process ends. Where it reads memory that is
+# freed by then, it stops, and the process ends as it would have.
 INTERPOSER = "lib/rocjitsu/src/rocjitsu/kmd/linux/interposer.cpp"
 replace(
     INTERPOSER,

@@ -1,5 +1,5 @@
-// A process may end while its GPU still computes: the driver stops the GPU. The simulator is a thread of the process. It
-// went on while HSA freed the memory of the kernel, so that the next fetch of an instruction ended the process by a
+// A process may end while its GPU still computes: the driver stops the GPU. The simulator is a thread of the process.
+// It went on while HSA freed the memory of the kernel, so that the next fetch of an instruction ended the process by a
 // signal, in some runs. Found by tests that had passed and did not wait for their last kernel.
 #include "kernel.h"
 

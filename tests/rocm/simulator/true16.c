@@ -1,6 +1,6 @@
-// RDNA 3 and 4 have instructions on halves of vector registers. The long forms (VOP3, VOP3P) name the register by 8 bits
-// and its half by op_sel. The simulator read the number of a result as the short form does, by 7 bits with the half in
-// the eighth, so that the result for v200 went to v72. Found by attention of f16 of width 80 on gfx1100.
+// RDNA 3 and 4 have instructions on halves of vector registers. The long forms (VOP3, VOP3P) name the register by 8
+// bits and its half by op_sel. The simulator read the number of a result as the short form does, by 7 bits with the
+// half in the eighth, so that the result for v200 went to v72. Found by attention of f16 of width 80 on gfx1100.
 #include "kernel.h"
 
 // The compiler of ROCm 7.2 knows the high halves of gfx11 only.

@@ -1,6 +1,6 @@
-// In a wave of 32 lanes a mask has 32 bits, and VCC_HI is a scalar register like others: compilers keep values there. The
-// simulator set it to 0 where an instruction wrote a mask to VCC. Found by ctc_posterior of f64 on gfx1100, which keeps
-// the high word of an address in it, and read from an address of 32 bits.
+// In a wave of 32 lanes a mask has 32 bits, and VCC_HI is a scalar register like others: compilers keep values there.
+// The simulator set it to 0 where an instruction wrote a mask to VCC. Found by ctc_posterior of f64 on gfx1100, which
+// keeps the high word of an address in it, and read from an address of 32 bits.
 #include "kernel.h"
 
 static const char SOURCE[] =
