@@ -471,3 +471,18 @@ replace(
       }).detach();
 """,
 )
+
+
+# leading_signs.c: s_cls counted one bit too few, gave 31 where all bits are equal, and looked at 32 bits of 64.
+def leading_signs(text):
+    def counted(found):
+        body = found[0].replace("return 31u;", "return ~0u;").replace("countl_zero(u)) - 1u;", "countl_zero(u));")
+        if "_i64_" in found[0].split("(")[0]:
+            body = body.replace("int32_t sv = static_cast<int32_t>(", "int64_t sv = static_cast<int64_t>(")
+            body = re.sub(r"uint32_t(?= u =|>\(sv\))", "uint64_t", body)
+        return body
+
+    return re.sub(r"(?ms)^inline void execute_s_cls_\w+_sop1\(.*?^\}", counted, text)
+
+
+edit(SHARED + "execute_shared.h", leading_signs)
