@@ -1,5 +1,5 @@
-// Instructions that count the leading sign bits of a scalar give -1 if all bits are equal. The simulator gave 31, else one
-// less than their number. Found by the rotary embedding on gfx1100, which converts a position of 64 bits to f32.
+// Instructions that count the leading sign bits of a scalar give -1 if all bits are equal. The simulator gave 31, and
+// else one less than their number. Found by the rotary embedding on gfx1100, which converts a position to f32.
 #include "kernel.h"
 
 static const char SOURCE[] = "extern \"C\" __global__ void kernel(unsigned *words) {\n"
