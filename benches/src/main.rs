@@ -144,6 +144,9 @@ pub(crate) struct Options {
     /// (`VIRTUAL_GPU_COUNTERS`); runs nothing.
     #[arg(long, value_name = "FILE")]
     model: Option<std::path::PathBuf>,
+    /// Estimate on AMD's GPUs a token that Llama models decode; runs nothing.
+    #[arg(long)]
+    model_decoding: bool,
     /// Run the cases of a GPU on any device, with their sizes divided by this number, to try the
     /// program.
     #[arg(long, value_name = "N", default_value_t = 1,
@@ -195,6 +198,10 @@ fn main() -> std::process::ExitCode {
     let options = Options::parse();
     if let Some(kind) = options.first_step {
         cold::first_step(kind);
+        return std::process::ExitCode::SUCCESS;
+    }
+    if options.model_decoding {
+        model::decoding();
         return std::process::ExitCode::SUCCESS;
     }
     if let Some(path) = &options.model {

@@ -7,6 +7,7 @@
 mod chips;
 mod cost;
 mod counters;
+mod decoding;
 mod figures;
 
 use std::fmt::Write;
@@ -16,6 +17,11 @@ use chips::CHIPS;
 use cost::Resource;
 use counters::Launch;
 use figures::Trust;
+
+/// Prints the estimates of a decoded token.
+pub(crate) fn decoding() {
+    print!("{}", decoding::report());
+}
 
 /// Prints the estimates for a table of counters.
 ///

@@ -8,6 +8,7 @@
 #include "attention_stage.h"
 #include "block_product.h"
 #include "prelude.h"
+#include "rounded.h"
 
 // The kernels' parameters, in their order.
 template <class T> struct Given {
@@ -78,17 +79,18 @@ template <class T, i32 KIND> struct Inputs {
     DEVICE Range keys_of(u32 first, u32 last) const { return window.keys_of(first, last, queries, keys); }
     DEVICE Range queries_of(u32 first, u32 last) const { return window.queries_of(first, last, queries, keys); }
     DEVICE bool sees(u32 query, u32 key) const { return window.sees(query, key, queries, keys); }
-    // On entry `product` is q k^T and `by_weight` the product of v and the output's gradient. On
-    // return `product` is the weight and `by_weight` the gradient with respect to q k^T.
-    DEVICE void gradient(u32 query, u32 key, u32 word, C &product, C &by_weight) const {
-        C kept = dropout.on ? dropout.kept(word) * scale : scale, score = product * kept;
+    // On entry `weight` is q k^T and `by_score` the product of v and the output's gradient. On return they
+    // are the weight and the gradient with respect to q k^T.
+    DEVICE void gradient(u32 query, u32 key, u32 word, C &weight, C &by_score) const {
+        // The score is rounded before the greatest one is subtracted, with and without a mask: a packed
+        // sequence has the bits of the padded form.
+        C kept = dropout.on ? dropout.kept(word) * scale : scale, score = product(weight, kept);
         if (mask.from != nullptr && mask.hides(query, key)) {
             score = fill;
             kept = (C)0;
         }
-        C weight = math::exp(score - sums[query].base) * sums[query].factor;
-        product = weight;
-        by_weight = kept == (C)0 ? (C)0 : weight * (by_weight - dots[query]) * kept;
+        weight = math::exp(score - sums[query].base) * sums[query].factor;
+        by_score = kept == (C)0 ? (C)0 : weight * (by_score - dots[query]) * kept;
     }
 };
 

@@ -29,8 +29,8 @@ static const char *gpu(const char *prefix) {
     return properties.gcnArchName;
 }
 
-// Runs `extern "C" __global__ void kernel(unsigned *words)` with one block of `x` times `y` threads on the words.
-static void run_block(const char *architecture, const char *source, unsigned words[WORDS], unsigned x, unsigned y) {
+// The code object of a source, by hipRTC. The end of the process frees it.
+static char *compile(const char *architecture, const char *source) {
     char target[300];
     snprintf(target, sizeof target, "--offload-arch=%s", architecture);
     const char *options[] = {target, "-O3"};
@@ -48,6 +48,13 @@ static void run_block(const char *architecture, const char *source, unsigned wor
     NEED(hiprtcGetCodeSize(program, &size));
     char *code = malloc(size);
     NEED(hiprtcGetCode(program, code));
+    return code;
+}
+
+// Runs `extern "C" __global__ void kernel(unsigned *words)` with one block of `x` times `y` threads on the words.
+static inline void run_block(const char *architecture, const char *source, unsigned words[WORDS], unsigned x,
+                             unsigned y) {
+    char *code = compile(architecture, source);
     hipModule_t module;
     hipFunction_t kernel;
     NEED(hipModuleLoadData(&module, code));
@@ -67,7 +74,7 @@ static inline void run(const char *architecture, const char *source, unsigned wo
 }
 
 // Says which words are not those expected. Returns the exit status of the program.
-static int compare(const unsigned *words, const unsigned *expected, unsigned count, const char *const *names) {
+static inline int compare(const unsigned *words, const unsigned *expected, unsigned count, const char *const *names) {
     int wrong = 0;
     for (unsigned i = 0; i < count; ++i) {
         if (words[i] == expected[i]) continue;

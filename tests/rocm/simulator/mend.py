@@ -363,11 +363,126 @@ replace(
     "lib/rocjitsu/src/rocjitsu/vm/amdgpu/memory_pipeline.cpp",
     "    cu.write_sgpr(d.dst_reg_base + i, d.response_data[i]);\n",
     """    const uint32_t reg = d.dst_reg_base + i - wf.sgpr_alloc().base;
-    if (reg == 106 || reg == 107) {
-      const uint32_t shift = reg == 106 ? 0 : 32;
-      wf.set_vcc((wf.vcc() & ~(0xffffffffull << shift)) | uint64_t{d.response_data[i]} << shift);
+    if (reg == 106) {
+      wf.set_vcc((wf.vcc() & ~0xffffffffull) | d.response_data[i]);
+      continue;
+    }
+    if (reg == 107) {
+      wf.set_vcc_hi(d.response_data[i]);
       continue;
     }
     cu.write_sgpr(d.dst_reg_base + i, d.response_data[i]);
 """,
 )
+
+# true16.c: the long forms (VOP3, VOP3P) name the register of a result of 16 bits by 8 bits, and its half by op_sel. The
+# short form's number, of 7 bits with the half in the eighth, was read there too.
+SHORT = "vdst(16, OperandType::OPR_VGPR, reinterpret_cast<const OpEncoding *>(inst)->vdst)"
+LONG = "vdst(16, OperandType::OPR_SRC_VGPR, reinterpret_cast<const OpEncoding *>(inst)->vdst + 256)"
+for arch in {"rdna3", "rdna3_5", "rdna4"} & set(wanted):
+    for encoding in "vop3", "vop3p":
+        replace(f"{ISA}arch/amdgpu/{arch}/{encoding}.cpp", SHORT, LONG)
+
+# vcc_high.c: in a wave of 32 lanes VCC's high word is a scalar register that no mask changes. Instructions that write a
+# mask to VCC set it to 0. The new word lies where the class had none, so the other members stay where they were.
+replace(
+    "lib/rocjitsu/src/rocjitsu/vm/amdgpu/wavefront.h",
+    "  void set_vcc(uint64_t val) { vcc_ = val; }\n",
+    """  void set_vcc(uint64_t val) { vcc_ = val; }
+  uint32_t vcc_hi() const { return wf_size_ > 32 ? static_cast<uint32_t>(vcc_ >> 32) : vcc_hi_; }
+  void set_vcc_hi(uint32_t val) {
+    if (wf_size_ > 32)
+      vcc_ = (vcc_ & 0xffffffffull) | static_cast<uint64_t>(val) << 32;
+    else
+      vcc_hi_ = val;
+  }
+""",
+)
+SCRATCH = "  uint32_t scratch_lane_size_ = 0;   ///< Per-lane private scratch allocation size in bytes.\n"
+replace("lib/rocjitsu/src/rocjitsu/vm/amdgpu/wavefront.h", SCRATCH, SCRATCH + "  uint32_t vcc_hi_ = 0;\n")
+
+
+def high_word_apart(text):
+    text = text.replace("return static_cast<uint32_t>(wf.vcc() >> 32);", "return wf.vcc_hi();")
+    whole = "return (wf.vcc() & 0xffffffffu) | static_cast<uint64_t>(wf.vcc_hi()) << 32;"
+    text = text.replace("    return wf.vcc();\n", f"    {whole}\n")
+    text = re.sub(r"wf\.set_vcc\(\(wf\.vcc\(\) & 0x00000000F[^;]*;", "wf.set_vcc_hi(val);", text)
+    both = "    wf.set_vcc(val);\n    wf.set_vcc_hi(static_cast<uint32_t>(val >> 32));\n"
+    return text.replace("    wf.set_vcc(val);\n", both)
+
+
+for arch in {"rdna1", "rdna2", "rdna3", "rdna3_5", "rdna4"} & set(wanted):
+    edit(f"{ISA}arch/amdgpu/{arch}/operand.cpp", high_word_apart)
+
+# last_scalars.c: a wave of RDNA has 106 scalar registers; s102 and s103 are two of them, not the address of private
+# memory. With VCC and what follows it they are 128.
+replace("configs/gfx1100_w7900.json", '"sgprs_per_wf", "value": "104"', '"sgprs_per_wf", "value": "128"')
+
+
+def plain_registers(text):
+    text = re.sub(r"  if \(ev == 10[23]\)\n    return [^;]*wf\.scratch_base\(\)[^;]*;\n", "", text)
+    write = r"(?s)  if \(ev == 10[23]\) \{\n[^}]*?set_scratch_base\([^}]*?return;\n  \}\n"
+    return re.sub(write, "", text)
+
+
+for arch in {"rdna1", "rdna2", "rdna3", "rdna3_5", "rdna4"} & set(wanted):
+    edit(f"{ISA}arch/amdgpu/{arch}/operand.cpp", plain_registers)
+
+# lds_atomics.c: atomics of LDS that return nothing wrote the old value to the register whose number is in the unused
+# field, v0.
+WITHOUT_RESULT = r"(?ms)^void Ds(?!Consume|Append)(?:(?!Rtn)\w)+::execute_impl\(.*?^\}"
+
+
+def without_result(text):
+    def silent(found):
+        if "d->atomic_op" not in found[0]:
+            return found[0]
+        return found[0].replace("d->is_load = true;", "d->is_load = false;")
+
+    return re.sub(WITHOUT_RESULT, silent, text)
+
+
+for arch in wanted:
+    name = "vds" if arch in ("rdna4", "gfx1250") else "ds"
+    edit(f"{ISA}arch/amdgpu/{arch}/{name}.cpp", without_result)
+
+# running_at_exit.c: the thread that simulates the GPU goes on while the process ends. Where it reads memory that is
+# freed by then, it stops, and the process ends as it would have.
+INTERPOSER = "lib/rocjitsu/src/rocjitsu/kmd/linux/interposer.cpp"
+replace(
+    INTERPOSER,
+    "void rj_sigsegv_handler(int, siginfo_t *, void *) {\n",
+    """std::atomic<long> rj_engine{0};
+std::atomic<bool> rj_exiting{false};
+
+void rj_sigsegv_handler(int, siginfo_t *, void *) {
+  while (rj_exiting && syscall(SYS_gettid) == rj_engine)
+    pause();
+""",
+)
+replace(
+    INTERPOSER,
+    "      std::thread([vm = rj_vm_]() { rj_vm_run(vm, nullptr); }).detach();\n",
+    """      // Called before the destructors of the libraries that are loaded by now.
+      std::atexit([] { rj_exiting = true; });
+      std::thread([vm = rj_vm_]() {
+        rj_engine = syscall(SYS_gettid);
+        rj_vm_run(vm, nullptr);
+      }).detach();
+""",
+)
+
+
+# leading_signs.c: s_cls counted one bit too few, gave 31 where all bits are equal, and looked at 32 bits of 64.
+def leading_signs(text):
+    def counted(found):
+        body = found[0].replace("return 31u;", "return ~0u;").replace("countl_zero(u)) - 1u;", "countl_zero(u));")
+        if "_i64_" in found[0].split("(")[0]:
+            body = body.replace("int32_t sv = static_cast<int32_t>(", "int64_t sv = static_cast<int64_t>(")
+            body = re.sub(r"uint32_t(?= u =|>\(sv\))", "uint64_t", body)
+        return body
+
+    return re.sub(r"(?ms)^inline void execute_s_cls_\w+_sop1\(.*?^\}", counted, text)
+
+
+edit(SHARED + "execute_shared.h", leading_signs)
