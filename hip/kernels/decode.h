@@ -18,7 +18,7 @@ struct Span {
     u32 begin, end, step;
     DEVICE u32 splits() const { return (end - begin + step - 1) / step; }
 };
-// Splits are multiples of a page. Keys before `begin` are out of reach for all queries of the row.
+// Splits are multiples of a page. No query of the row sees a key before `begin`: the window ends there.
 DEVICE Span span_of(const Paged &p, const Plan &plan, const i32 *offsets, const i32 *lengths, u32 row) {
     Span s;
     u32 first = (u32)offsets[row], most = (u32)p.most * PAGE, rest = first < (u32)p.tokens ? (u32)p.tokens - first : 0;

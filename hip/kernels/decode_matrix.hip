@@ -49,7 +49,7 @@ template <class S, u32 N> struct Raw {
 DEVICE f32 byte_of(u32 word, u32 at) {
     u32 codes = word ^ 0x80808080u; // plus 128
 #if COMPILER_NVIDIA
-    // A conversion takes four times as long as an addition. The byte becomes the last of 2^23.
+    // A conversion takes four times as long as an addition. The byte is put into the lowest mantissa bits of 2^23.
     return bit_cast<f32>(__byte_perm(codes, 0x4b000000u, 0x7440u + at)) - 8388736.0f;
 #else
     return (f32)(codes >> 8 * at & 0xffu) - 128.0f;
@@ -115,7 +115,7 @@ __global__ __launch_bounds__(THREADS, RESIDENT<WIDE>) void decode_attention_matr
     const u32 all = unit.span.count * group, count = all - unit.first < FEW ? all - unit.first : FEW;
     const u32 first = (u32)offsets[unit.row], end = unit.end;
     const u32 first_token = unit.first / group, last_token = (unit.first + count - 1) / group;
-    // All queries see the keys from `all_from` up to `all_to`, without it.
+    // All queries see the keys of [all_from, all_to).
     const u32 last_at = unit.span.before + last_token, all_to = unit.span.before + first_token + 1;
     const u32 all_from = window == 0 || last_at < window ? 0 : last_at + 1 - window;
 
@@ -359,7 +359,7 @@ __global__ __launch_bounds__(THREADS, RESIDENT<WIDE>) void decode_attention_matr
             for (u32 j = 0; j < TILES; ++j) {
                 UNROLLED
                 for (u32 i = 0; i < FEW_ELEMENTS; ++i) {
-                    // A tile's column is a lane's `own()`, or that and 8, of an operand.
+                    // Each of BESIDE columns has FEATURES neighbouring features, COLUMNS of them in a tile.
                     u32 column = few_column(i) % BESIDE, element = COLUMNS * j + few_column(i) / BESIDE;
                     if (few_slot(i) == s) to[(g * BESIDE + column) * FEATURES + element] = sums[g][j].at[i] * own_share;
                 }

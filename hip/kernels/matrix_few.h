@@ -11,7 +11,7 @@
 #pragma once
 #include "matrix_cores.h"
 
-// RDNA 3's lanes hold a column twice, which would take too many registers.
+// On RDNA 3 two lanes hold the same column of an operand: twice the registers, which are too many.
 #if HAS_CORES && CORES_WMMA != 3
 #define HAS_FEW 1
 
@@ -34,8 +34,8 @@ struct FewSums {
     f32 at[FEW_ELEMENTS];
 };
 
-// Which part of k this lane holds, and the row or column of its operands. The second column is 8
-// further.
+// Which part of k this lane holds, and the row or column of its operands. A lane with two columns
+// (COLUMNS) has the one 8 further, too.
 #if CORES_MMA
 DEVICE u32 part() { return lane() % 4; }
 DEVICE u32 own() { return lane() / 4; }

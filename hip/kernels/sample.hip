@@ -52,7 +52,7 @@ struct Lesser {
 // store to another array.
 constexpr u32 AHEAD = ONE_THREAD ? 1 : 8;
 
-// Of two parts of a row.
+// Joins the statistics of two parts of a row.
 struct Joined {
     DEVICE Stats operator()(const Stats &a, const Stats &b) const {
         bool second = b.most > a.most || (b.most == a.most && b.first < a.first);
@@ -146,7 +146,7 @@ template <class V> DEVICE V sum_before(V value, V *totals) {
 
 // A token's place in the order, of which the code is the upper part.
 constexpr u64 ID_MASK = (1ull << ID_BITS) - 1;
-constexpr u32 ORDER_SHIFT = BIN_SHIFT + ID_BITS; // leaves the bin
+constexpr u32 ORDER_SHIFT = BIN_SHIFT + ID_BITS; // a place shifted by this is its bin
 
 // Adds up the tokens and weights of each bin, and leaves the tokens of each chunk ordered by bins.
 // tokens [rows, chunks, CHUNK]: their places in the order; those without weight are left out. starts
@@ -280,7 +280,7 @@ template <class B, class A> DEVICE void search(u32 count, u64 target, const Row 
     sync_threads();
 }
 
-// Calls f(order) for the tokens in a bin. A few neighbouring threads have a chunk.
+// Calls f(order) for the tokens in a bin. Each chunk is read by TEAM neighbouring threads.
 template <class F> DEVICE void for_each_of_bin(const Row &row, u32 bin, F f) {
     constexpr u32 TEAM = ONE_THREAD ? 1 : 8;
     for (u32 c = threadIdx.x / TEAM; c < row.chunks; c += (blockDim.x + TEAM - 1) / TEAM) {
@@ -340,7 +340,7 @@ template <bool BY_WEIGHT, bool TOKEN> DEVICE Cut cut(const Row &row, u64 target)
         });
         sync_threads();
         u32 digit = 0;
-        for (;; ++digit) { // all threads alike: this is rare
+        for (;; ++digit) { // every thread walks the digits itself: few rows get here
             u64 here = BY_WEIGHT ? weights[digit] : (u64)counts[digit];
             if (target <= here) break;
             target -= here, weight += weights[digit];
