@@ -1,7 +1,7 @@
 //! Trains a decoder whose parameters are divided among devices, and measures steps and memory.
 //!
 //! The default is a decoder of 14 billion parameters that computes in bf16, with f32 parameters and
-//! moments of AdamW: 224 GB, divided among the devices of `--devices`, each in a thread, or of a
+//! moments of AdamW: 168 GB, divided among the devices of `--devices`, each in a thread, or of a
 //! launcher's processes (torchrun's, mpirun's or srun's variables). With small sizes it runs on any
 //! device.
 //!

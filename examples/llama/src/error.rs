@@ -98,7 +98,7 @@ pub enum Error {
     /// The device reported an error.
     #[error(transparent)]
     Device(#[from] burn_rocm::RocmError),
-    /// The cache has too few blocks, or another error of it.
+    /// An error of the cache, such as too few free blocks.
     #[error(transparent)]
     Cache(#[from] burn_rocm_nn::language::CacheError),
     /// Adapters are damaged or don't fit the model.

@@ -12,7 +12,7 @@ use crate::model::{Cache, Model, PIECE, Step};
 /// What all ranks do in the same order.
 #[derive(Clone, Debug)]
 pub(crate) enum Command {
-    /// Forget all tokens after the first so many.
+    /// Forget all tokens after the first ones, this many.
     Truncate(usize),
     /// Add tokens to the cache, and draw the next one.
     Prompt {
@@ -80,7 +80,7 @@ pub struct Followers(Vec<Sender<Command>>);
 #[derive(Debug)]
 pub struct Commands(Receiver<Command>);
 
-/// The ends of the lines from a leader to `count` other ranks.
+/// The channels from a leader to `count` other ranks: the leader's ends, and theirs.
 pub fn followers(count: usize) -> (Followers, Vec<Commands>) {
     let (leader, others) = (0..count).map(|_| channel()).unzip::<_, _, Vec<_>, Vec<_>>();
     (Followers(leader), others.into_iter().map(Commands).collect())
@@ -89,7 +89,7 @@ pub fn followers(count: usize) -> (Followers, Vec<Commands>) {
 impl Followers {
     pub(crate) fn tell(&self, command: &Command) {
         for follower in &self.0 {
-            // A rank that has ended has given the group up, so this rank's next call fails.
+            // A rank that has ended has aborted the group, so this rank's next call fails.
             let _ = follower.send(command.clone());
         }
     }
@@ -99,7 +99,7 @@ impl Followers {
 /// leader.
 ///
 /// # Errors
-/// The first error of this rank, which then gives the group up.
+/// The first error of this rank, which then aborts the group.
 pub fn follow(model: &Model, cache: Cache, commands: &Commands) -> Result<()> {
     let mut engine = Engine::new(model, cache)?;
     while let Ok(command) = commands.0.recv() {

@@ -235,8 +235,8 @@ fn what_cannot_be_divided_is_said() {
         part.expect_err("parts within a group").to_string()
     });
     for error in errors {
-        let expected =
-            "devices: expected parts of whole groups of 64 quantised weights, found 2, whose parts have 12";
+        let expected = "devices: expected parts of whole groups of 64 quantised weights, found 2, \
+             whose parts have 12 inputs";
         assert_eq!(error, expected);
     }
 }

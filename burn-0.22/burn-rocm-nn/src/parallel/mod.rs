@@ -107,9 +107,9 @@ impl DataParallel {
         Self { buckets: Mutex::new(Buckets::new(communicator.clone(), BUCKET_BYTES, false)), communicator }
     }
 
-    /// Sets the size of gradients from which a bucket is reduced, 25 MiB by default. Gradients of
-    /// more than half of it together are in several buckets, of which the last ones are smaller.
-    /// The same on every rank.
+    /// Sets the size of a bucket, 25 MiB by default. If the gradients of a dtype have more than
+    /// half of it together, they are in several buckets, of which the last ones are smaller. The
+    /// size must be the same on every rank.
     pub fn with_bucket_bytes(self, bytes: usize) -> Self {
         let overlap = self.buckets().overlap();
         self.with_buckets(bytes, overlap)

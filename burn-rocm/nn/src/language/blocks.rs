@@ -33,7 +33,8 @@ pub enum CacheError {
         /// What the sequence has.
         found: usize,
     },
-    /// No sequence has the block, or it is not, or is already, [held](Blocks::hold).
+    /// The block is free, not [held](Blocks::hold), or held already, and the call needs another
+    /// state.
     NoBlock(u32),
     /// An op on the device failed.
     Device(RocmError),
@@ -45,7 +46,12 @@ impl fmt::Display for CacheError {
             Self::OutOfBlocks { needed, free } => write!(f, "{needed} blocks are needed, {free} are free"),
             Self::NoSequence(SequenceId(id)) => write!(f, "the cache has no sequence {id}"),
             Self::Tokens { expected, found } => write!(f, "expected {expected}, found {found} tokens"),
-            Self::NoBlock(block) => write!(f, "block {block} is not in the state that the call needs"),
+            Self::NoBlock(block) => {
+                write!(
+                    f,
+                    "block {block} is free, not held, or held already, and the call needs another state"
+                )
+            }
             Self::Device(error) => error.fmt(f),
         }
     }

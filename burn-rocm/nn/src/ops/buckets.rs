@@ -49,14 +49,14 @@ const SEVERAL: usize = 2;
 /// would hardly take less.
 const SMALLEST: usize = 16;
 
-/// If there are several buckets, a gradient of this part of a whole bucket is reduced in its own
-/// memory: 1 MiB of 25. A smaller one would be copied in less time than one more call of RCCL takes
-/// the host.
+/// If there are several buckets, a gradient of at least this part of a whole one is reduced in its
+/// own memory: 1 MiB of 25. A smaller one is copied in less time than the host needs for one more
+/// call of RCCL.
 const WHOLE: usize = 25;
 
 /// If there are several buckets, a gradient smaller than this part of a whole one is in the last
-/// bucket: 64 KiB of 25 MiB. Norms and biases have such gradients. A layer may compute them last
-/// although the module lists them first or last, and a bucket that has one would wait for it.
+/// bucket: 64 KiB of 25 MiB. Norms and biases have such gradients. The backward pass may compute
+/// them last in a layer, wherever the module lists them, and a bucket that has one would wait.
 const LAST: usize = 400;
 
 /// The buckets of one dtype that are being planned.

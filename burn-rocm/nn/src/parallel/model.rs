@@ -107,9 +107,8 @@ impl ShardedModelConfig {
 /// - **The functions** of a step must compute the same when they are called again. So a block has
 ///   no dropout and no running statistics. They may use tensors of their own, which get no
 ///   gradients.
-/// - **Parameters** of two units are two parameters, also if they were one tensor. Frozen
-///   parameters and running statistics stay whole on every rank, which is logged once, at the level
-///   `Info`.
+/// - **Parameters** that two units share become two that are trained apart. Frozen parameters and
+///   running statistics stay whole on every rank, which is logged once, at the level `Info`.
 /// - **Memory** of a rank, with Adam and 16-bit computation: 12 bytes for each of its `n / ranks`
 ///   parameters, the blocks' inputs, up to 12 bytes for each parameter of the largest unit, and what
 ///   that unit's backward pass keeps.

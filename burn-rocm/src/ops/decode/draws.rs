@@ -18,7 +18,7 @@ pub struct Draw {
 pub struct LateDraws {
     read: hip::LateRead,
     rows: usize,
-    /// The chances lie behind so many tokens: those of all rows, of which these are the first.
+    /// The number of tokens before the chances: those of all rows, of which these are the first.
     all: usize,
 }
 

@@ -253,7 +253,7 @@ impl SampleState {
             return invalid(STATE, format!("1 to {} rows", self.rows()), rows.to_string());
         }
         if self.ring.is_some() {
-            return invalid(STATE, "a state without a ring", "one with");
+            return invalid(STATE, "a state without a ring", "one with a ring");
         }
         let first = |tensor: &RocmTensor| narrow(tensor.clone(), 0, 0, rows);
         Ok(Self {

@@ -18,7 +18,7 @@ fn check(what: &str, range: &Range<usize>, of: usize) -> hip::Result<()> {
     if range.start < range.end && range.end <= of {
         return Ok(());
     }
-    invalid(OP, format!("some of {of} {what}"), format!("{range:?}"))
+    invalid(OP, format!("at least one of {of} {what}"), format!("{range:?}"))
 }
 
 impl WeightParts {
@@ -54,8 +54,8 @@ impl WeightParts {
         if self.order.is_some() {
             return invalid(
                 OP,
-                "inputs in their own order",
-                "an order (`g_idx`), whose groups lie everywhere",
+                "inputs in the order of their groups",
+                "an order (`g_idx`) that mixes the groups",
             );
         }
         let is_grouped = matches!(self.format, WeightFormat::Int4 | WeightFormat::Int8);

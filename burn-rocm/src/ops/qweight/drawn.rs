@@ -15,9 +15,9 @@ const OP: &str = "QuantWeight::random";
 
 impl QuantWeight {
     /// A weight with uniform random codes of 4 or 8 bits, in groups of `group` inputs with f16
-    /// scales. 4-bit groups have codes of 0 of their own, as the rounding of floats makes them. Its
-    /// mean is 0, and its standard deviation `deviation`, rounded with the scale. The codes never
-    /// leave the device, and take the numbers of its random stream.
+    /// scales. Each 4-bit group has its own zero point, as when floats are rounded. The
+    /// mean is 0, and the standard deviation is `deviation`, rounded with the scale. The codes
+    /// never leave the device, and take the numbers of its random stream.
     ///
     /// # Errors
     /// `Invalid` for a shape without elements, other bits, a group that is no power of two from 32,

@@ -14,7 +14,7 @@ use super::ops::{Scores, ints};
 use super::{B, Model};
 use crate::error::{Error, Result};
 
-/// A batch has a multiple of so many rows, so that it serves steps of similar sizes.
+/// A batch's rows are rounded up to a multiple of this, so that it serves steps of similar sizes.
 const ROWS: usize = 8;
 
 /// The keys and values of many sequences. A sequence has as many blocks as its tokens need.
@@ -70,11 +70,11 @@ struct Pass<'a> {
 }
 
 impl Paged {
-    /// A cache of so many blocks of 16 tokens, stored in this way.
+    /// A cache of `blocks` blocks of 16 tokens, which stores keys and values as `stored`.
     ///
     /// # Errors
-    /// [`Error::Device`] for no blocks, for a way in which the model's keys can't be stored, and if
-    /// there is too little memory.
+    /// [`Error::Device`] for no blocks, if the model's keys can't be stored so, and if there is too
+    /// little memory.
     pub fn new(model: &Model, blocks: usize, stored: CacheType) -> Result<Self> {
         let config = model.config();
         let cache = KvCacheConfig {

@@ -19,11 +19,11 @@ pub(super) const FEW: usize = 16;
 
 /// The keys and values that a pass appends to, and to which its tokens attend.
 pub(super) trait Keys {
-    /// Where the pass' tokens are in their sequences: where each sequence's first token is, if all
-    /// have the same number of tokens in it, or where each token is.
+    /// The positions of the pass's tokens in their sequences: those of each sequence's first token,
+    /// if all sequences have the same number of tokens in the pass, or else those of all tokens.
     fn positions(&self) -> RotaryPositions;
 
-    /// Writes a layer's keys and values of the pass' tokens behind those of the tokens so far, and
+    /// Writes a layer's keys and values of the pass's tokens behind those of the tokens so far, and
     /// computes attention to all of them. Causal: a token sees those before it.
     ///
     /// # Shapes

@@ -68,7 +68,7 @@ pub fn weight_bytes(config: &Config, source: &dyn Source, dtype: DType, quantise
     expected(config).iter().map(|weight| bytes_of(weight, source, dtype, quantise)).sum()
 }
 
-/// The bytes of weights that a pass reads on each of so many ranks: all but the embedding's, unless
+/// The bytes of weights that a pass reads on each of some ranks: all but the embedding's, unless
 /// that is the output matrix too. `config` and `source` are those of a rank's [`Part`].
 ///
 /// # Errors
@@ -168,8 +168,9 @@ impl Model {
 }
 
 impl Model {
-    /// This rank's part of a model: some heads, some features of the feed-forward layers, and some
-    /// outputs of the output matrix. All ranks make the same calls in the same order, and each gets
+    /// This rank's part of a model: some heads, and some features of the feed-forward layers. Each
+    /// rank has the whole output matrix. If the number of ranks divides the vocabulary, each
+    /// computes some of its outputs. All ranks make the same calls in the same order, and each gets
     /// the whole logits. `config` and `source` are the whole model's.
     ///
     /// # Errors
@@ -187,12 +188,12 @@ impl Model {
         let own = part.config().clone();
         let divided = [own.heads * own.head_dim, own.inner];
         let (size, vocabulary) = (ranks.size(), own.vocabulary);
-        // Weights that a file has quantised say it themselves.
+        // For weights that are quantised in a file, `WeightParts::inputs` reports this.
         if let Some(group) = quantise.layers.map(RoundTo::group)
             && let Some(inputs) = divided.into_iter().find(|inputs| size > 1 && !inputs.is_multiple_of(group))
         {
             let expected = format!("parts of whole groups of {group} quantised weights");
-            let found = format!("{size}, whose parts have {inputs}");
+            let found = format!("{size}, whose parts have {inputs} inputs");
             return Err(Error::Argument { name: "devices", expected, found });
         }
         let mut model = Self::load_quantised(own, &part, &ranks.device(), dtype, quantise, progress)?;
@@ -219,7 +220,7 @@ fn matrix(
     match (source.read(weight)?, round) {
         (Elements::Quantised(parts), _) => upload(&parts),
         (elements, None) => Ok(Matrix::Plain(of_elements(elements, shape, device, dtype)?)),
-        // The codes are drawn where they stay: those of 8 billion floats would take minutes.
+        // The device draws the codes: rounding 8 billion random floats would take minutes.
         (Elements::Normal(deviation), Some(to)) => {
             let weight = QuantWeight::random(shape, to.bits(), to.group(), deviation, device)?;
             Ok(Matrix::Quantised(weight))

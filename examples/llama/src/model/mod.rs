@@ -51,7 +51,7 @@ pub struct Model {
     /// The rotary embeddings of [`Config::ropes`].
     ropes: Vec<Turns>,
     norm: Tensor<B, 1>,
-    /// The output matrix, unless it is the embedding. Each rank has some of the outputs.
+    /// The output matrix, unless it is the embedding. With ranks, a view of some of its outputs.
     output: Option<Matrix>,
     /// The devices that have parts of the model, if there are several.
     ranks: Option<Communicator>,

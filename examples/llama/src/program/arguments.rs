@@ -22,7 +22,7 @@ pub(super) struct Arguments {
     /// The text to continue or, with --chat, to answer.
     #[arg(long)]
     pub(super) prompt: Option<String>,
-    /// A prompt of so many random tokens, to measure.
+    /// A prompt of N random tokens, to measure speed.
     #[arg(long, value_name = "N", conflicts_with_all = ["prompt", "chat"], value_parser = at_least_1)]
     pub(super) prompt_tokens: Option<usize>,
     /// Use the model's chat template. Without --prompt, read one message a line from the standard
@@ -32,7 +32,7 @@ pub(super) struct Arguments {
     /// The system message of a conversation.
     #[arg(long, requires = "chat")]
     pub(super) system: Option<String>,
-    /// The most tokens to generate. A stop token may end the text before. [default: 256, or fewer
+    /// The most tokens to generate. A stop token may end the text earlier. [default: 256, or fewer
     /// if the context has no room for them]
     #[arg(long, value_name = "N")]
     pub(super) tokens: Option<usize>,
@@ -44,28 +44,28 @@ pub(super) struct Arguments {
     /// generation_config.json says, like the next four]
     #[arg(long, value_name = "T")]
     pub(super) temperature: Option<f64>,
-    /// Draw from so many of the most likely tokens; 0: from all.
+    /// Draw from the K most likely tokens; 0: from all.
     #[arg(long, value_name = "K")]
     pub(super) top_k: Option<usize>,
-    /// Draw from the most likely tokens whose probabilities reach this sum.
+    /// Draw from the fewest most likely tokens whose probabilities add up to P.
     #[arg(long, value_name = "P")]
     pub(super) top_p: Option<f64>,
-    /// Draw from tokens with at least this part of the largest probability.
+    /// Draw from tokens with at least P times the largest probability.
     #[arg(long, value_name = "P")]
     pub(super) min_p: Option<f64>,
-    /// Makes tokens of the text so far less likely; 1 does not.
+    /// Above 1, makes tokens of the text so far less likely.
     #[arg(long, value_name = "R")]
     pub(super) repetition_penalty: Option<f64>,
-    /// Measure instead of writing a text: milliseconds a token, with --prompt-tokens (512) tokens
-    /// before and --tokens (256) timed, and of a prompt four times as long.
+    /// Measure instead of writing a text: milliseconds a token, for --tokens (256) tokens after
+    /// --prompt-tokens (512), and milliseconds of a prompt four times as long.
     #[arg(long, conflicts_with_all = ["prompt", "chat"])]
     pub(super) bench: bool,
     /// The numbers of texts that --bench generates at once.
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,16", value_parser = at_least_1)]
     #[arg(requires = "bench")]
     pub(super) batch: Vec<usize>,
-    /// Divide the model among so many devices, the first ones: each has some heads, and some
-    /// features of the feed-forward layers.
+    /// Divide the model among the first N devices: each has some heads, and some features of the
+    /// feed-forward layers.
     #[arg(long, value_name = "N", conflicts_with = "device", default_value_t = 1, value_parser = at_least_1)]
     pub(super) devices: usize,
 }

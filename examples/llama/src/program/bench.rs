@@ -1,5 +1,5 @@
-//! `--bench`: how long a token and a prompt take, beside a reading of the weights at a copy's
-//! speed.
+//! `--bench`: how long a token and a prompt take, and how long reading the weights would take at a
+//! copy's speed.
 
 use std::time::Instant;
 
@@ -18,11 +18,11 @@ use crate::weights::{Part, Source};
 
 /// Tokens before those that are timed.
 const BEFORE: usize = 512;
-/// How many times as many tokens the prompt has that is timed: 2048.
+/// The timed prompt is this many times as long: 2048 tokens by default.
 const LONGER: usize = 4;
 /// Passes before the timed ones: the first compiles the kernels, the second is captured.
 const WARM_UPS: usize = 8;
-/// Each figure is the median of so many.
+/// Each figure is the median of this many rounds.
 const ROUNDS: usize = 3;
 /// Bytes of the copy.
 const COPIED: usize = 512 << 20;

@@ -7,8 +7,8 @@ use burn_rocm::{Communicator, RocmDevice};
 use super::arguments::Arguments;
 use crate::error::{Error, Result};
 
-/// Gives the group up if a rank ends before it says that it is done, also by a panic. The others
-/// get an error instead of waiting.
+/// Aborts the group if a rank ends before it is done, also by a panic. The others get an error
+/// instead of waiting.
 struct Member<'a> {
     ranks: &'a Communicator,
     done: bool,
@@ -43,7 +43,7 @@ pub(super) fn on_each<T>(
     }
     let all = RocmDevice::all()?;
     let Some(devices) = all.get(..count) else {
-        let expected = format!("at most {} devices", all.len());
+        let expected = format!("at most as many devices as there are ({})", all.len());
         return Err(Error::Argument { name: "devices", expected, found: count.to_string() });
     };
     let ranks = Communicator::local(devices)?;
@@ -55,7 +55,7 @@ pub(super) fn on_each<T>(
         for thread in spawned {
             match thread.join() {
                 Ok(Ok(())) => {}
-                // What went wrong on another device says more than that it is missing here.
+                // The other rank's own error says more than this one's, that a rank is missing.
                 Ok(Err(error)) if result.is_ok() || !is_of_group(&error) => return Err(error),
                 Ok(Err(_)) => {}
                 Err(panic) => std::panic::resume_unwind(panic),

@@ -54,11 +54,11 @@ pub struct Metrics {
     pub steps: AtomicU64,
     /// Sequences that had to give their blocks back and wait again.
     pub preemptions: AtomicU64,
-    /// Sequences that ended because nobody reads them any more.
+    /// Sequences that were cancelled, because nobody reads them any more.
     pub cancelled: AtomicU64,
     /// Sequences in the batch.
     pub running: AtomicUsize,
-    /// Sequences that were not yet in the batch.
+    /// Sequences that wait for their first place in the batch.
     pub waiting: AtomicUsize,
     /// Sequences that gave their blocks back.
     pub preempted: AtomicUsize,
@@ -100,16 +100,24 @@ impl Metrics {
             ("llama_generated_tokens_total", &self.generated_tokens, "Tokens that were drawn."),
             ("llama_steps_total", &self.steps, "Steps of the model."),
             ("llama_preemptions_total", &self.preemptions, "Sequences that gave their blocks back."),
-            ("llama_cancelled_total", &self.cancelled, "Sequences that nobody read to their end."),
+            ("llama_cancelled_total", &self.cancelled, "Sequences that were cancelled."),
         ] {
             head(&mut out, name, "counter", help);
             let _ = writeln!(out, "{name} {}", counter.load(Relaxed));
         }
         for (name, gauge, help) in [
             ("llama_sequences_running", &self.running, "Sequences in the batch."),
-            ("llama_sequences_waiting", &self.waiting, "Sequences that were not yet in the batch."),
-            ("llama_sequences_preempted", &self.preempted, "Sequences that wait to go on."),
-            ("llama_blocks_used", &self.blocks_used, "Blocks of the cache in use, with those kept."),
+            (
+                "llama_sequences_waiting",
+                &self.waiting,
+                "Sequences that wait for their first place in the batch.",
+            ),
+            (
+                "llama_sequences_preempted",
+                &self.preempted,
+                "Sequences that gave their blocks back and wait to go on.",
+            ),
+            ("llama_blocks_used", &self.blocks_used, "Blocks of the cache in use, kept ones included."),
             ("llama_blocks_kept", &self.blocks_kept, "Blocks kept for prompts with the same start."),
             ("llama_blocks", &self.blocks, "Blocks of the cache, 16 tokens each."),
         ] {

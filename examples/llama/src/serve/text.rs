@@ -37,7 +37,7 @@ impl Vocabulary {
 pub struct Answer<'a> {
     stream: Option<Stream<'a>>,
     stops: &'a [String],
-    /// Text that may be the begin of a stop string.
+    /// Text that may be the start of a stop string.
     held: String,
 }
 

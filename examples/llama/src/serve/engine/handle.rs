@@ -20,7 +20,7 @@ pub struct Limits {
     pub context: usize,
     /// Blocks of 16 tokens in the cache.
     pub blocks: usize,
-    /// The most sequences that were not yet in the batch.
+    /// The most sequences that wait for their first place in the batch.
     pub waiting: usize,
 }
 

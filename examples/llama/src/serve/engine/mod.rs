@@ -52,7 +52,7 @@ pub fn start(
         return wrong("step-tokens", format!("at least one for each of {rows} sequences"), step);
     }
     if !(2..=most).contains(&context) {
-        let expected = format!("2 to {most} tokens, for which the model was made and blocks are there");
+        let expected = format!("2 to {most} tokens, the limit of the model and of the cache's blocks");
         return wrong("context", expected, context);
     }
     let metrics = Arc::new(Metrics::default());

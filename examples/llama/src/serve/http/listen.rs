@@ -28,8 +28,8 @@ pub struct Serving {
     pub grace: Duration,
 }
 
-/// Serves until `stop` is ready. Then no connection is accepted, and answers that run come to their
-/// end or to that of the grace time.
+/// Serves until `stop` is ready. Then it accepts no connection, and running answers end, at the
+/// latest after the grace time.
 pub async fn serve(listener: TcpListener, router: Router, serving: Serving, stop: impl Future<Output = ()>) {
     let Serving { connections, idle, grace } = serving;
     let permits = Arc::new(Semaphore::new(connections));
