@@ -130,7 +130,7 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce); `Invalid` for no tensors, a tensor that is not contiguous,
-    /// or read-only memory.
+    /// tensors that share elements, or read-only memory.
     pub fn all_reduce_into(&self, op: ReduceOp, tensors: Vec<RocmTensor>) -> Result<PendingAll, Error> {
         const OP: &str = "all_reduce_into";
         let mut group = Group::new();
@@ -146,6 +146,7 @@ impl Communicator {
         if tensors.is_empty() {
             return invalid(OP, "at least one tensor", "none");
         }
+        are_apart(OP, &tensors)?;
         Ok(PendingAll { work: group.start()?, outputs: tensors })
     }
 
@@ -160,8 +161,8 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce); `Invalid` for no summands, for tensors of several dtypes
-    /// or devices, an index without a reserved tensor, or one that is not as long as the parts are
-    /// together.
+    /// or devices, for summands in place that share elements, for an index without a reserved tensor
+    /// or given twice, or for a reserved tensor that is not as long as the parts are together.
     pub fn all_reduce_beside(
         &self,
         (pass, behind): (&PassPoints, &Behind<'_>),
@@ -190,6 +191,7 @@ impl Communicator {
         let ty = first.kernel_type()?;
         one_device(OP, &all)?;
         one_dtype(OP, &all)?;
+        are_apart(OP, &outputs)?;
         let mut fills = Vec::new();
         let mut used = Vec::new();
         for (summand, output) in summands.iter().zip(&outputs) {
@@ -347,6 +349,22 @@ impl Communicator {
 impl core::fmt::Debug for Communicator {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "Communicator(rank {} of {} on {})", self.rank(), self.size(), self.device())
+    }
+}
+
+/// Checks that no two of these tensors, which are contiguous, share elements: a call that writes both
+/// would have undefined results.
+fn are_apart(op: &'static str, tensors: &[RocmTensor]) -> Result<(), Error> {
+    let bytes = |tensor: &RocmTensor| {
+        let start = tensor.shared_buffer()?.addresses().start + tensor.byte_offset();
+        Ok(start..start + tensor.len() * tensor.dtype_size())
+    };
+    let all = tensors.iter().filter(|tensor| !tensor.is_empty()).map(bytes);
+    let mut all = all.collect::<Result<Vec<_>, Error>>()?;
+    all.sort_unstable_by_key(|bytes| bytes.start);
+    match all.windows(2).any(|pair| pair[1].start < pair[0].end) {
+        true => invalid(op, "tensors without common elements", "two that share elements"),
+        false => Ok(()),
     }
 }
 

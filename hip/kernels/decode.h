@@ -73,3 +73,20 @@ template <class T> DEVICE void clear_rest(const Paged &p, const Plan &plan, cons
         out[((first + i / wide) * p.heads + head) * wide + i % wide] = store<T>::from(0.0f);
     });
 }
+
+// Zeros for the chunk's queries whose tokens have no place in the row's pages, by the block of split 0.
+template <class T, u32 Q>
+DEVICE void clear_outgrown(const Paged &p, const Plan &plan, const i32 *offsets, const Unit<Q> &unit, T *out) {
+    u32 first = (u32)offsets[unit.row], rest = first < (u32)p.tokens ? (u32)p.tokens - first : 0;
+    u32 count = (u32)offsets[unit.row + 1] - first, group = plan.group, head = unit.head;
+    u32 from = unit.span.count * group, to = (count < rest ? count : rest) * group;
+    from = from > unit.first ? from : unit.first;
+    to = to < unit.first + Q ? to : unit.first + Q;
+    if (unit.split != 0 || from >= to) return;
+    u64 width = (u64)p.width;
+    for_each_in_block((to - from) * width, [=](u64 i) {
+        u32 of_row = from + (u32)(i / width);
+        u64 query = query_of(p, plan, first + of_row / group, head, of_row % group);
+        out[query * width + i % width] = store<T>::from(0.0f);
+    });
+}

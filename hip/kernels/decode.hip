@@ -23,6 +23,7 @@ __global__ void decode_attention(Paged p, u32 group, u32 splits, u32 chunks, u32
     for_each_row(p.rows * p.heads * splits * chunks, [&](u64 index) {
         Unit<Q> unit(p, plan, offsets, lengths, (u32)index);
         if (splits == 1 && unit.row == 0 && unit.first == 0) clear_rest(p, plan, offsets, unit.head, out);
+        if (splits == 1) clear_outgrown(p, plan, offsets, unit, out);
         if (!unit.any) return;
         f32 q[Q][WIDEST], sums[Q][WIDEST], score[Q][KEYS], x[WIDEST], top[Q], sum[Q];
         u32 at[Q], all = unit.span.count * group, count = all - unit.first < Q ? all - unit.first : Q;
@@ -128,6 +129,7 @@ __global__ __launch_bounds__(256) void decode_attention(Paged p, u32 group, u32 
     bool mine = column < width;
     Unit<Q> unit(p, plan, offsets, lengths, blockIdx.x);
     if (splits == 1 && unit.row == 0 && unit.first == 0) clear_rest(p, plan, offsets, unit.head, out);
+    if (splits == 1) clear_outgrown(p, plan, offsets, unit, out);
     if (!unit.any) return;
 
     u32 all = unit.span.count * group, count = all - unit.first < Q ? all - unit.first : Q;

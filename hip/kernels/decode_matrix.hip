@@ -111,6 +111,7 @@ __global__ __launch_bounds__(THREADS, RESIDENT<WIDE>) void decode_attention_matr
     const u32 width = (u32)p.width, pitch = pitch_of(p);
     const Unit<FEW> unit(p, plan, offsets, lengths, blockIdx.x);
     if (unit.row == 0 && unit.first == 0 && unit.split == 0) clear_rest(p, plan, offsets, unit.head, out);
+    clear_outgrown(p, plan, offsets, unit, out);
     if (!unit.any) return;
     const u32 all = unit.span.count * group, count = all - unit.first < FEW ? all - unit.first : FEW;
     const u32 first = (u32)offsets[unit.row], end = unit.end;

@@ -305,6 +305,18 @@ fixed! {
     "burn-rocm/nn/src/parallel/mod.rs", "BUCKET_BYTES" = "25 << 20";
         Guess("as PyTorch's DistributedDataParallel");
         "bytes of a bucket of gradients";
+    "burn-rocm/nn/src/ops/buckets.rs", "SEVERAL" = "2";
+        Measured("H200: two reduce half a bucket of 25 MiB in some 60 us, a last bucket in 20");
+        "a part of a bucket: if all gradients together are larger, there are several buckets";
+    "burn-rocm/nn/src/ops/buckets.rs", "SMALLEST" = "16";
+        Measured("H200: two reduce 1 MiB in 22 us, so a smaller bucket would hardly take less");
+        "the part of a bucket that the last ones have at least";
+    "burn-rocm/nn/src/ops/buckets.rs", "WHOLE" = "25";
+        Guess("a call of RCCL takes the host longer than the device copies less");
+        "the part of a bucket from which a gradient is reduced in its own memory";
+    "burn-rocm/nn/src/ops/buckets.rs", "LAST" = "400";
+        Guess("norms and biases have such gradients");
+        "the part of a bucket below which a gradient is in the last one";
     "hip/kernels/matmul.hip", "TILE" = "64";
         Guess("by registers and LDS, as AMD's compiler reports them");
         "rows and columns of the output that a block multiplies";

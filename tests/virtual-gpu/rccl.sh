@@ -50,8 +50,10 @@ for name in ${!NCCL_*} ${!BURN_ROCM_*} ${!VIRTUAL_GPU_*}; do variables+=("$name=
 export -f topology
 export devices root
 mkdir -p "$root/sys"
+said=$(mktemp)
+trap 'rm -f "$said"' EXIT
 # shellcheck disable=SC2016 # for the shell in the namespace
-exec unshare --mount bash -euc '
+unshare --mount bash -euc '
     mount --make-rprivate /
     mount --bind /proc "$root/proc"
     mount --rbind /dev "$root/dev"
@@ -67,4 +69,9 @@ exec unshare --mount bash -euc '
 ' topology env -i HOME=/opt/burn-rocm PATH="$PATH:/usr/sbin" LD_LIBRARY_PATH=/opt/virtual-gpu \
     NCCL_P2P_DISABLE=1 NCCL_IGNORE_CPU_AFFINITY=1 NCCL_SOCKET_IFNAME=lo NCCL_RAS_ENABLE=0 \
     BURN_ROCM_PROVIDER=rocm VIRTUAL_GPU_DEVICES="$devices" "${variables[@]}" \
-    timeout "${LIMIT:-1800}" chroot "$root" /opt/burn-rocm/collectives --test-threads=1 "$@"
+    timeout "${LIMIT:-1800}" chroot "$root" /opt/burn-rocm/collectives --test-threads=1 "$@" |
+    tee "$said"
+if grep -qx 'running 0 tests' "$said"; then
+    echo "no test has such a name: $*" >&2
+    exit 2
+fi

@@ -83,6 +83,7 @@ struct Call {
 
 impl Model {
     /// Weights that a token reads: all but the embedding's other rows.
+    #[cfg(test)]
     fn weights(&self) -> f64 {
         let packed = (self.heads + 2.0 * self.shared) * self.head;
         let layer = self.width * (packed + self.heads * self.head + 3.0 * self.hidden);

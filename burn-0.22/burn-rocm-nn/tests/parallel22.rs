@@ -7,6 +7,8 @@
 mod again;
 #[path = "parallel22/layers.rs"]
 mod layers;
+#[path = "parallel22/units.rs"]
+mod units;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::nn::{Linear, LinearConfig};
@@ -399,7 +401,10 @@ fn a_divided_model_is_the_whole_model() {
             }
             let (x, y) = samples(&part.indices, &device);
             let first = |first: &Linear| first.forward(x.clone());
-            drop(model.step(0.02, part.share, first, run, |last: &Linear, x| loss(last, x, y)));
+            let loss = model.step(0.02, part.share, first, run, |last: &Linear, x| loss(last, x, y));
+            // Also on a rank without samples.
+            assert_eq!(loss.dtype(), DType::F64);
+            assert!(ranks.mean(loss, part.share).into_scalar::<f64>() > 0.0);
         }
         let mut all = numbers(&model.whole_first(), None);
         all.extend((0..BLOCKS).flat_map(|index| numbers(&model.whole_block(index), None)));

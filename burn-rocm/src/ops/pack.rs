@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use burn_backend::TensorData;
 use burn_std::DType;
-use hip::{Buffer, Functor, Template};
+use hip::{Buffer, Functor, Grid, Launch, Template};
 
 use super::binary::scalar;
 use super::cat::{Copies, fill};
+use super::copy::may_be_written;
 use super::create::full;
-use super::launch::{Beside, flat_in_place, is_packed, submit_beside};
+use super::launch::{Beside, flat_in_place, is_packed, submit, submit_beside};
 use super::view::{expand, narrow, reshape};
 use crate::arg::compute;
 use crate::device::RocmDevice;
@@ -126,10 +127,7 @@ impl<'a> Fill<'a> {
     pub(crate) fn prepare(self) -> hip::Result<impl FnMut(Beside<'_>) -> hip::Result<()> + use<'a>> {
         let mut launches = self.copies.map_or_else(|| Ok(Vec::new()), Copies::launches)?;
         if let Some(factor) = self.factor {
-            // The same op as in `scale`.
-            let ty = self.out.kernel_type()?;
-            let kernel = Template::binary_scalar.functor(Functor::Mul).ty(ty);
-            launches.push(flat_in_place("scale", kernel, self.out, &[compute(factor.into(), ty)])?);
+            launches.push(scaling(self.out, factor)?);
         }
         Ok(move |mut beside: Beside<'_>| {
             launches.drain(..).try_for_each(|(launch, grid)| submit_beside(launch, grid, &mut beside))
@@ -139,7 +137,8 @@ impl<'a> Fill<'a> {
 
 /// For each tensor, whether it may be overwritten: its elements are packed, no other tensor than these
 /// holds the memory, no graph that reads the memory again, and no other one of these has its elements.
-/// No for `None`.
+/// In a capture, only memory of the graph that is being captured may be overwritten: what was computed
+/// before the capture, or by another graph, is not computed anew in a replay. No for `None`.
 pub fn held_alone(tensors: &[Option<RocmTensor>]) -> Vec<bool> {
     // The op that was put off may be another holder. If it fails, reads of its result report the error.
     let _ = enqueue_own();
@@ -156,7 +155,11 @@ pub fn held_alone(tensors: &[Option<RocmTensor>]) -> Vec<bool> {
     let alone = |tensor: &RocmTensor| {
         let Ok(buffer) = tensor.shared_buffer() else { return false };
         let Some(all) = holders.get(&Arc::as_ptr(buffer)) else { return false };
-        let (own, capturing) = (range(tensor), buffer.device().is_capturing());
+        let own = range(tensor);
+        let is_read_again = match buffer.device().is_capturing() {
+            true => !buffer.is_captured(),
+            false => buffer.is_of_graph(),
+        };
         let meets = |other: &&&RocmTensor| match other.is_contiguous() {
             true => range(other).start < own.end && own.start < range(other).end,
             false => true,
@@ -164,7 +167,7 @@ pub fn held_alone(tensors: &[Option<RocmTensor>]) -> Vec<bool> {
         is_packed(tensor)
             && Arc::strong_count(buffer) == all.len()
             && !buffer.is_foreign()
-            && (capturing || !buffer.is_of_graph())
+            && !is_read_again
             && all.iter().filter(meets).count() == 1
     };
     tensors.iter().map(|tensor| tensor.as_ref().is_some_and(alone)).collect()
@@ -223,6 +226,29 @@ pub fn repeated(tensor: &RocmTensor, count: usize) -> hip::Result<RocmTensor> {
 pub fn scale(tensor: RocmTensor, factor: f64) -> hip::Result<RocmTensor> {
     float_type("scale", &tensor)?;
     scalar("scale", Functor::Mul, tensor, factor.into())
+}
+
+/// A float tensor times a factor, in the tensor's own memory, also if something else holds it.
+///
+/// # Errors
+/// `Unsupported` for a dtype that is not a float type; `Invalid` unless the elements are packed, or for
+/// read-only memory; an error of the device.
+pub fn scale_in_place(tensor: &RocmTensor, factor: f64) -> hip::Result<()> {
+    const OP: &str = "scale";
+    float_type(OP, tensor)?;
+    may_be_written(OP, tensor)?;
+    if tensor.is_empty() {
+        return Ok(());
+    }
+    let (launch, grid) = scaling(tensor, factor)?;
+    submit(launch, grid)
+}
+
+/// The launch of [`scale_in_place`]: the same op as that of [`scale`].
+fn scaling(tensor: &RocmTensor, factor: f64) -> hip::Result<(Launch<'_>, Grid)> {
+    let ty = tensor.kernel_type()?;
+    let kernel = Template::binary_scalar.functor(Functor::Mul).ty(ty);
+    flat_in_place("scale", kernel, tensor, &[compute(factor.into(), ty)])
 }
 
 /// The elements of several tensors on the host, with one wait for each device.

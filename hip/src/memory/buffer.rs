@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::device::Device;
@@ -55,6 +56,12 @@ impl Buffer {
     pub fn overlaps(&self, other: &Self) -> bool {
         let within = |a: &Self, b: &Self| (b.address..b.address.saturating_add(b.bytes)).contains(&a.address);
         Arc::ptr_eq(&self.device, &other.device) && (within(self, other) || within(other, self))
+    }
+
+    /// The addresses of the memory, to compare. Work that uses the memory takes
+    /// [`address`](Self::address), which notes the use.
+    pub fn addresses(&self) -> Range<usize> {
+        self.address..self.address.saturating_add(self.bytes)
     }
 
     /// The length in bytes, as requested.
@@ -127,6 +134,15 @@ impl Buffer {
             // The other owners are graphs.
             Some(Origin::Foreign(foreign)) => Arc::strong_count(foreign) > 1,
             None => false,
+        }
+    }
+
+    /// Whether the memory is part of the graph that is being captured on its device: the graph's
+    /// work computes its contents anew in each replay.
+    pub fn is_captured(&self) -> bool {
+        match &self.origin {
+            Some(Origin::Pool(block)) => self.device.pool.is_captured(block),
+            _ => false,
         }
     }
 

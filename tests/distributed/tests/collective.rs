@@ -15,8 +15,7 @@ use burn_rocm::{Rocm as Backend, RocmDevice};
 
 use crate::again::again;
 use crate::model::{BATCH, Batch, Batches, Item, Model, agree, divided, items};
-
-const DEVICES: &str = "BURN_ROCM_CPU_DEVICES";
+use crate::{CHILD, environment};
 
 /// A generator of numbers in [-1, 1): SplitMix64.
 struct Random(u64);
@@ -80,9 +79,9 @@ fn reduced(
 #[test]
 fn sums_of_peers_are_those_in_f64() {
     const TEST: &str = "collective::sums_of_peers_are_those_in_f64";
-    let Ok(count) = std::env::var(DEVICES) else {
+    let Ok(count) = std::env::var(CHILD) else {
         for count in ["2", "3", "4"] {
-            again(&["--exact", TEST], &[(DEVICES, count), ("BURN_ROCM_PROVIDER", "cpu")]);
+            again(&["--exact", TEST], &environment(count, "20"));
         }
         return;
     };

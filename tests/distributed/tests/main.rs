@@ -14,14 +14,26 @@ use burn_rocm::RocmDevice;
 /// Runs a test in processes with two and with four devices, in which a collective that never ends
 /// is an error after 20 seconds. In such a process, returns the devices.
 fn devices(test: &str) -> Option<Vec<RocmDevice>> {
-    const DEVICES: &str = "BURN_ROCM_CPU_DEVICES";
-    if let Ok(count) = std::env::var(DEVICES) {
+    if let Ok(count) = std::env::var(CHILD) {
         return Some((0..count.parse().unwrap()).map(RocmDevice::new).collect());
     }
     for count in ["2", "4"] {
-        let environment =
-            [(DEVICES, count), ("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_COLLECTIVE_TIMEOUT", "20")];
-        again::again(&["--exact", test], &environment);
+        again::again(&["--exact", test], &environment(count, "20"));
     }
     None
+}
+
+/// The number of devices in a process that a test has started. Not a variable that users may have
+/// set: a test that finds it starts no processes.
+const CHILD: &str = "DISTRIBUTED_TEST_CHILD";
+
+/// The environment of such a process, in which a collective that never ends is an error after so
+/// many seconds.
+fn environment<'a>(count: &'a str, timeout: &'a str) -> [(&'static str, &'a str); 4] {
+    [
+        (CHILD, count),
+        ("BURN_ROCM_CPU_DEVICES", count),
+        ("BURN_ROCM_PROVIDER", "cpu"),
+        ("BURN_ROCM_COLLECTIVE_TIMEOUT", timeout),
+    ]
 }

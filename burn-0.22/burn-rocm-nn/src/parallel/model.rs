@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use burn::backend::DispatchTensor;
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::optim::GradientsParams;
@@ -36,7 +37,8 @@ impl ShardedModelConfig {
     }
 
     /// Computes with parameters of this dtype. By default each has the dtype with which it was
-    /// built. For f16 and bf16 a rank keeps its part in f32, and the optimizer updates that.
+    /// built. For bf16 a rank keeps its part in f32, and the optimizer updates that.
+    /// [`ShardedModel::build`] refuses f16, which needs a scaled loss.
     pub fn with_dtype(self, dtype: FloatDType) -> Self {
         Self { dtype: Some(dtype), ..self }
     }
@@ -105,9 +107,10 @@ impl ShardedModelConfig {
 /// - **The functions** of a step must compute the same when they are called again. So a block has
 ///   no dropout and no running statistics. They may use tensors of their own, which get no
 ///   gradients.
-/// - **Parameters** that two units share become two that are trained apart. Frozen parameters and
-///   running statistics stay whole on every rank, which is logged once, at the level `Info`.
-/// - **Memory** of a rank, with Adam and 16-bit computation: 12 bytes for each of its `n / ranks`
+/// - **Parameters** of two units are two parameters, also if they were one tensor. One that a unit
+///   holds twice is one parameter. Frozen parameters and running statistics stay whole on every
+///   rank, which is logged once, at the level `Info`.
+/// - **Memory** of a rank, with Adam and computation in bf16: 12 bytes for each of its `n / ranks`
 ///   parameters, the blocks' inputs, up to 12 bytes for each parameter of the largest unit, and what
 ///   that unit's backward pass keeps.
 /// - **Communication**: a step gathers all parameters twice and reduces the gradients once, 1.5
@@ -135,7 +138,9 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
     ///
     /// # Errors
     /// `Invalid` if the optimizer clips each parameter's gradient by its norm, because a rank has
-    /// only a part of a parameter; an error of the collectives or of the device.
+    /// only a part of a parameter; `Unsupported` for parameters in f16: the backward pass updates
+    /// the parameters, so no step with an infinite gradient could be skipped; an error of the
+    /// collectives or of the device.
     ///
     /// # Panics
     /// As the functions, and on another device.
@@ -175,8 +180,9 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
         self.blocks.len() + 1
     }
 
-    /// Takes a training step. Returns this rank's loss. The functions of a rank without samples,
-    /// whose `share` says so, are not called, and its loss is 0 in f32.
+    /// Takes a training step. Returns this rank's loss, in f64 if the model computes with a parameter
+    /// in f64, else in f32. The functions of a rank without samples, whose `share` says so, are not
+    /// called, and its loss is 0.
     ///
     /// The gradients are averaged as [`DataParallel::reduce`] does: if each rank's loss is the mean
     /// over its samples, they are those of the mean over all samples.
@@ -199,12 +205,12 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
         let idle = weight == Some(0.0);
         let (mut inputs, mut gathering) = self.forward(idle, &first, &block);
         let mut backward = Backward { weight, lr, scattering: None, kept: Vec::new() };
-        let mut loss = None;
+        let (mut loss, dtype) = (None, self.units.loss_dtype());
 
         let module = self.tracked(&self.last, end, &mut gathering);
         let (grads, mut seed) = self.gradients(&module, inputs.pop(), |input| {
             let root = last(&module, input?);
-            loss = Some(root.clone().inner());
+            loss = Some(root.clone().inner().cast(dtype));
             Some(root)
         });
         drop(module);
@@ -229,7 +235,7 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
         backward.finish(self);
         loss.unwrap_or_else(|| {
             let device = self.communicator.device();
-            from_rocm(ok(one_value(&device, 0.0, DType::F32)))
+            from_rocm(ok(one_value(&device, 0.0, dtype)))
         })
     }
 
@@ -428,6 +434,10 @@ impl Build<'_> {
         module.visit(&mut take);
         let kept = |param: &RocmTensor| dtype.map_or_else(|| param.dtype(), DType::from);
         let dtypes: Vec<DType> = take.params.iter().map(kept).collect();
+        if dtypes.contains(&DType::F16) {
+            let (op, what) = ("ShardedModel::build", "training without a scaled loss: use bf16");
+            return Err(RocmError::Unsupported { op, dtype: Some("f16"), what: Some(what.into()) });
+        }
         self.units.add(&take.params, &dtypes)?;
         let mut hollow = Hollow { dtypes: take.ids.into_iter().zip(dtypes).collect(), whole: 0 };
         let module = module.map(&mut hollow);
@@ -466,20 +476,28 @@ fn filled<N: Module>(module: &N, params: Vec<Option<RocmTensor>>, tracked: bool)
     let mut take = Take::new(GradientsParams::new());
     module.visit(&mut take);
     let params = take.ids.into_iter().zip(params).filter_map(|(id, param)| Some((id, param?)));
-    module.clone().map(&mut Fill { params: params.collect(), tracked })
+    module.clone().map(&mut Fill { params: params.collect(), tracked, filled: HashMap::new() })
 }
 
 struct Fill {
     params: HashMap<ParamId, RocmTensor>,
     tracked: bool,
+    /// A parameter that the module holds twice is one leaf, so that its gradient is that of both
+    /// uses.
+    filled: HashMap<ParamId, DispatchTensor>,
 }
 
 impl ModuleMapper for Fill {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, tensor, mapper) = param.consume();
-        let tensor = match self.params.get(&id) {
-            Some(new) => in_place_of(&tensor, from_rocm(new.clone())).set_require_grad(self.tracked),
-            None => tensor,
+        let tensor = match (self.filled.get(&id), self.params.remove(&id)) {
+            (Some(leaf), _) => wrap(leaf.clone()),
+            (None, Some(new)) => {
+                let leaf = in_place_of(&tensor, from_rocm(new)).set_require_grad(self.tracked);
+                self.filled.insert(id, primitive(leaf.clone()));
+                leaf
+            }
+            (None, None) => tensor,
         };
         Param::from_mapped_value(id, tensor, mapper)
     }

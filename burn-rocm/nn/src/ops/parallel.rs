@@ -1,7 +1,7 @@
 //! Gradients of many parameters, reduced over the ranks in buckets.
 
 use burn_backend::{DType, TensorMetadata};
-use burn_rocm::fused::{held_alone, one_value, pack, read_all, repeated, scale, unpack};
+use burn_rocm::fused::{held_alone, one_value, pack, read_all, repeated, scale_in_place, unpack};
 use burn_rocm::graph::uncaptured;
 use burn_rocm::{
     Behind, Communicator, Pass, PassPoints, PendingAll, ReduceOp, RocmError, RocmTensor, Summand,
@@ -282,10 +282,12 @@ fn start(
             Operand::InPlace(grad) => grad,
             Operand::Packed(parts, _) => pack(&parts)?,
         };
-        match weight {
-            None => Ok(tensor),
-            Some(weight) => scale(tensor, weight),
+        // `scale` would copy gradients that share a buffer, and those of a bucket that could not be
+        // reduced beside the pass, because its point in the pass refers to their memory.
+        if let Some(weight) = weight {
+            scale_in_place(&tensor, weight)?;
         }
+        Ok(tensor)
     };
     let tensors = operands.into_iter().map(tensor).collect::<Result<_, RocmError>>()?;
     communicator.all_reduce_into(reduction(weight), tensors)

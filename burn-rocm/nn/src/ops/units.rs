@@ -88,6 +88,12 @@ impl Units {
         Ok(())
     }
 
+    /// The dtype in which all ranks have the loss: f64 if a parameter is gathered in f64, else f32.
+    pub(crate) fn loss_dtype(&self) -> DType {
+        let is_double = |entry: &Entry| entry.dtype == DType::F64;
+        if self.sharded.entries.iter().any(is_double) { DType::F64 } else { DType::F32 }
+    }
+
     fn buckets(&self, unit: usize) -> &[Bucket] {
         &self.sharded.buckets[self.units[unit].buckets.clone()]
     }

@@ -302,6 +302,40 @@ fn only_what_is_seen(pair: (DType, CacheType)) {
     assert!(found[32..3 * 32].iter().all(|x| x.is_finite()), "{found:?}");
 }
 
+/// A captured step that is replayed too often counts tokens on the device for which a row has no
+/// page. They give zeros, not what the memory had.
+#[test]
+fn tokens_that_outgrow_their_pages_give_zeros() {
+    let random = Random::new();
+    let (heads, features) = (2, 32);
+    for pair in [PAIRS[0], PAIRS[1], PAIRS[2], PAIRS[7]] {
+        for (group, splits) in [(2, 1), (2, 3), (9, 1), (9, 3)] {
+            // One page of 16 keys for each row.
+            let mut setup = Setup::new([heads, features], [4, 3, 16, 16], pair);
+            let ids = [setup.create(), setup.create(), setup.create()];
+            let mut given = vec![Given::default(); 3];
+            let rows = |tokens: [usize; 3]| -> Vec<_> { ids.into_iter().zip(tokens).map(Some).collect() };
+            setup.append(&random, &rows([13, 14, 3]), &mut given);
+            setup.cache.advance(&setup.batch).unwrap();
+            setup.batch = burn_rocm_nn::language::KvBatch::new(&Default::default(), 3, 16, 2).unwrap();
+            setup.append(&random, &rows([2, 2, 2]), &mut given);
+            // On the device the rows have 15, 16 and 5 tokens now.
+            setup.batch.advance().unwrap();
+            let shape = [6, heads * group, features];
+            let wide = heads * group * features;
+            let (_, queries) = draw(&random, shape, pair.0);
+            let before: Vec<_> =
+                (0..8).map(|_| on_device(vec![f64::NAN; 6 * wide], shape, pair.0).1 * 1.0).collect();
+            before.iter().for_each(|tensor| drop(read(tensor.clone())));
+            drop(before);
+            let options = DecodeOptions { splits: Some(splits), ..plain() };
+            let found = read(setup.cache.attend(1, &setup.batch, queries, &options).unwrap());
+            // The second token of the first row, and both of the second row.
+            assert!(found[wide..4 * wide].iter().all(|&x| x == 0.0), "{pair:?}, {group}, {splits}");
+        }
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_refused() {
     let mut setup = Setup::new([2, 16], [4, 1, 32, 4], PAIRS[2]);

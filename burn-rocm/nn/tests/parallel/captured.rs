@@ -187,6 +187,32 @@ fn a_missing_gradient_is_not_captured() {
     });
 }
 
+/// A graph that reduces gradients computed before the capture leaves them as they are: each replay
+/// has the same results.
+#[test]
+fn replays_reduce_the_gradients_of_before_the_capture() {
+    const TEST: &str = "captured::replays_reduce_the_gradients_of_before_the_capture";
+    let Some(count) = devices_with(TEST, &LATE) else { return };
+    let all: usize = (0..count).map(|rank| 2 + rank).sum();
+    on_ranks(count, |ranks| {
+        let mut ranks = ranks.with_bucket_bytes(1);
+        let device = ranks.communicator().device();
+        let net = used(&device);
+        let own: Vec<usize> = (0..2 + ranks.rank()).collect();
+        let share = || Share::of(own.len(), all);
+        let backward = |ranks: &DataParallel| ranks.backward(&net, Some(net.loss(&own, &device)));
+        let eager = backward(&ranks);
+        let expected = gradients(&net, &ranks.reduce(&net, eager, share()));
+        let mut before = Some(backward(&ranks));
+        let reduce = || ranks.reduce(&net, before.take().unwrap(), share());
+        let (graph, reduced) = Graph::capture_after(&device, 0, reduce).unwrap();
+        for _ in 0..3 {
+            graph.replay().unwrap();
+            assert_eq!(gradients(&net, &reduced), expected);
+        }
+    });
+}
+
 /// The flags of missing gradients are made with the buckets. A graph that never runs writes nothing.
 #[test]
 fn buckets_that_a_capture_plans_serve_steps_outside_of_it() {

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use burn_rocm::{RocmError, UniqueId, take_last_error};
+use burn_rocm::{ReduceOp, RocmError, RocmTensor, UniqueId, take_last_error};
 use burn_rocm_nn::parallel::{Shards, Share};
 
 use crate::*;
@@ -43,6 +43,23 @@ fn ranks_that_ask_for_different_things() {
     for error in errors {
         assert!(matches!(error, RocmError::Mismatch { .. }), "{error}");
     }
+}
+
+/// A call that overwrites its tensors takes no element twice. The group goes on after the error.
+#[test]
+fn tensors_that_share_elements_are_not_overwritten() {
+    let Some(count) = devices("failures::tensors_that_share_elements_are_not_overwritten") else { return };
+    on_ranks(count, |ranks| {
+        let whole = Tensor::<Inner, 1>::from_data([1.0f64; 8], &ranks.communicator().device());
+        let part = |range: std::ops::Range<usize>| whole.clone().slice([range]).into_primitive().tensor();
+        let reduce = |parts: Vec<RocmTensor>| ranks.communicator().all_reduce_into(ReduceOp::Sum, parts);
+        for parts in [vec![part(0..8), part(0..8)], vec![part(4..8), part(0..5)]] {
+            let error = reduce(parts).map(drop).unwrap_err();
+            assert!(matches!(error, RocmError::Invalid { op: "all_reduce_into", .. }), "{error}");
+        }
+        drop(reduce(vec![part(4..8), part(0..4)]).unwrap().join().unwrap());
+        assert_eq!(whole.into_data().to_vec::<f64>().unwrap(), [count as f64; 8]);
+    });
 }
 
 /// One of the ranks first names a rank that does not exist, and tries again.

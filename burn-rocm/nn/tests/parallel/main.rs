@@ -12,6 +12,7 @@ mod overlap;
 mod sharded;
 mod tensor;
 mod train;
+mod units;
 mod whole;
 
 use burn::backend::Autodiff;

@@ -16,14 +16,14 @@ use crate::checkpoint::Folder;
 use crate::*;
 
 const STEPS: usize = 8;
-const WIDTH: usize = 7;
+pub(super) const WIDTH: usize = 7;
 const BLOCKS: usize = 4;
 /// The block of this index gives its input on, so that none of its parameters has a gradient.
 const UNUSED: usize = 2;
 
 /// A block with a parameter that it does not use. Seven biases are odd to any number of ranks.
 #[derive(Module, Debug)]
-struct Block<B: Backend> {
+pub(super) struct Block<B: Backend> {
     used: Linear<B>,
     spare: Linear<B>,
     frozen: Linear<B>,
@@ -49,7 +49,7 @@ struct Whole<B: Backend> {
     last: Linear<B>,
 }
 
-fn linear<B: Backend>(from: usize, to: usize, seed: usize, device: &B::Device) -> Linear<B> {
+pub(super) fn linear<B: Backend>(from: usize, to: usize, seed: usize, device: &B::Device) -> Linear<B> {
     let drawn = |count: usize, seed: usize| -> Vec<f64> {
         (0..count).map(|i| 0.5 * (1.7 * (i + 100 * seed) as f64).sin()).collect()
     };
@@ -83,10 +83,10 @@ impl<B: Backend> Whole<B> {
     }
 }
 
-type Model<B> = ShardedModel<B, Linear<B>, Block<B>, Linear<B>>;
+pub(super) type Model<B> = ShardedModel<B, Linear<B>, Block<B>, Linear<B>>;
 
 /// Rank 0's parameters are those of [`Whole`]. The others build other ones.
-fn build<B: AutodiffBackend>(
+pub(super) fn build<B: AutodiffBackend>(
     ranks: &DataParallel,
     config: ShardedModelConfig,
     device: &B::Device,
@@ -103,7 +103,7 @@ fn build<B: AutodiffBackend>(
     .unwrap()
 }
 
-fn step<B: AutodiffBackend>(
+pub(super) fn step<B: AutodiffBackend>(
     model: &mut Model<B>,
     lr: f64,
     share: Share,
@@ -138,7 +138,7 @@ fn train(ranks: &DataParallel, config: ShardedModelConfig, lr: f64) -> (Vec<f64>
     (losses.collect(), gathered(&model))
 }
 
-fn schedule(ranks: &DataParallel) -> Vec<burn_rocm_nn::parallel::Part> {
+pub(super) fn schedule(ranks: &DataParallel) -> Vec<burn_rocm_nn::parallel::Part> {
     let shards = Shards::new(38, 12, ranks.rank(), ranks.size()).shuffled(5);
     (0..2).flat_map(|epoch| shards.epoch(epoch)).collect()
 }
@@ -225,7 +225,7 @@ fn gradients_are_clipped_by_the_norm_of_all_units() {
     assert_ne!(whole(&config, 0.1, Some(0.05)).1, whole(&config, 0.1, Some(1e4)).1, "the norm clips");
 }
 
-type S = Autodiff<Rocm>;
+pub(super) type S = Autodiff<Rocm>;
 
 /// With computation in bf16 the bits are those of one device that keeps f32 parameters and computes
 /// with a copy in bf16. All ranks have the same samples, so that their mean is exact.

@@ -3,9 +3,9 @@
 
 use burn::optim::Optimizer;
 use burn::tensor::Distribution;
-use burn_rocm::profile;
 use burn_rocm::profile::WorkKind;
 use burn_rocm::trace::counting;
+use burn_rocm::{ReduceOp, memory_summary, profile};
 use burn_rocm_nn::attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig};
 use burn_rocm_nn::optim::AdamConfig;
 use burn_rocm_nn::parallel::{Overlap, Share};
@@ -121,6 +121,49 @@ fn large_gradients_are_not_copied() {
         assert_eq!(moved, expected as u64, "{ran:?}, {rows:?}");
         let copies = rows.iter().filter(|row| row.kind == Some(WorkKind::Copy)).count();
         assert_eq!(copies, 0, "{rows:?}");
+    }
+}
+
+/// Ranks that weigh differently scale large gradients in their own memory, too: after the pass, and
+/// if another group's collective keeps the buckets from running beside it.
+#[test]
+fn weighted_gradients_are_not_copied() {
+    let Some(count) = devices_with("whole::weighted_gradients_are_not_copied", &LATE) else { return };
+    let devices: Vec<RocmDevice> = (0..count).map(RocmDevice::new).collect();
+    let others = Communicator::local(&devices).unwrap();
+    let all: usize = (0..count).map(|rank| indices(rank, 0).len()).sum();
+    for overlap in [false, true] {
+        on_ranks(count, |ranks| {
+            let mut packed = DataParallel::new(ranks.communicator().clone()).with_bucket_bytes(usize::MAX);
+            let mut ranks = ranks.with_bucket_bytes(BUCKET).with_overlap(overlap);
+            let device = ranks.communicator().device();
+            let mut net = Wide::new(&device);
+            net.extra.clear();
+            let (own, rank) = (indices(ranks.rank(), 0), ranks.rank());
+            let share = || Share::of(own.len(), all);
+            let grads = packed.backward(&net, Some(net.loss(&own, false)));
+            let expected = gradients(&net, &packed.reduce(&net, grads, share()));
+            let mut step = || {
+                let grads = ranks.backward(&net, Some(net.loss(&own, false)));
+                let one = Tensor::<Inner, 1>::ones([1], &device).into_primitive().tensor();
+                drop(others[rank].all_reduce(ReduceOp::Sum, one).unwrap().join().unwrap());
+                device.synchronize().unwrap();
+                device.reset_peak_memory().unwrap();
+                let before = memory_summary(&device).unwrap().allocated.bytes;
+                let reduced = ranks.reduce(&net, grads, share());
+                let more = memory_summary(&device).unwrap().allocated.peak - before;
+                assert_eq!(gradients(&net, &reduced), expected);
+                assert_eq!(ranks.last_overlap().beside, 0);
+                (more, ranks.last_overlap().buckets)
+            };
+            step();
+            let (more, buckets) = step();
+            let sizes: Vec<usize> = parameters(&net).iter().map(Vec::len).collect();
+            let small: usize = sizes.iter().filter(|&&size| 25 * 8 * size < BUCKET).sum();
+            // What is packed, with the flags. The pool rounds each up.
+            let limit = 8 * (small + sizes.len()) + 1024 * buckets;
+            assert!(more <= limit, "{more} bytes, overlap {overlap}, {limit} expected");
+        });
     }
 }
 
