@@ -14,7 +14,7 @@ use burn_rocm::fused::optim::{Rule, Step};
 use burn_rocm::fused::{flat, one_value, pack_range, repeated, unpack};
 use burn_rocm::{Communicator, Pending, RocmError, RocmTensor};
 
-use super::parallel::Entry;
+use super::buckets::Entry;
 use super::sharded::{Bucket, Sharded, Update, buckets};
 use super::{Applied, Gradients, Kept, Op};
 

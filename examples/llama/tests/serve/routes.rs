@@ -72,6 +72,11 @@ fn pieces_joined_are_the_whole_text() {
             assert!(events.len() > 20, "many pieces");
         }
     }
+    // The least probability keeps the most likely token alone.
+    let body = json!({"prompt": "Once", "max_tokens": 40, "temperature": 2, "top_p": 0});
+    let greedy = json!({"prompt": "Once", "max_tokens": 40, "temperature": 0});
+    let texts = [body, greedy].map(|body| text(&post(server.address, COMPLETIONS, &body).json()).to_owned());
+    assert_eq!(texts[0], texts[1]);
     // Without a seed, two texts differ.
     let body = json!({"prompt": "Once", "max_tokens": 40, "temperature": 2});
     let texts = [(); 2].map(|()| text(&post(server.address, COMPLETIONS, &body).json()).to_owned());
@@ -124,6 +129,14 @@ fn answers_have_choices_prompts_and_probabilities() {
         assert!((1..=2).contains(&best));
     }
     assert_eq!(answer["usage"]["completion_tokens"], 20);
+    // Other choices have their prompt from the first, which saves no token of the request's prompt.
+    let details = |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
+    assert_eq!(details(&answer), 0);
+    let again = json!({"prompt": vec![9; 40], "n": 3, "max_tokens": 2});
+    for reused in [0, 32] {
+        let answer = post(server.address, COMPLETIONS, &again).json();
+        assert_eq!((details(&answer), &answer["usage"]["prompt_tokens"]), (json!(reused), &json!(40)));
+    }
 
     let parts = json!([{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]);
     let body = json!({
@@ -261,6 +274,33 @@ fn a_key_is_asked_for_where_models_are() {
     }
     assert_eq!(get(server.address, "/health").status, 200);
     server.join();
+}
+
+#[test]
+fn a_server_of_this_machine_refuses_other_hosts() {
+    for (local, key, host, status) in [
+        (true, None, "evil.example:8000", 403),
+        (true, None, "localhost:8000", 200),
+        (true, None, "127.0.0.1", 200),
+        (true, Some("secret"), "evil.example", 200),
+        (false, None, "evil.example", 200),
+    ] {
+        let server = Running::start("hosts", LONG, |server, _| {
+            (server.local, server.key) = (local, key.map(str::to_owned));
+        });
+        let body = json!({"prompt": "Once", "max_tokens": 1}).to_string();
+        for (method, path) in [("POST", COMPLETIONS), ("GET", "/v1/models")] {
+            let mut connection = connect(server.address);
+            let head = format!(
+                "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{JSON}\r\n\
+                 Authorization: Bearer secret\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            std::io::Write::write_all(&mut connection, head.as_bytes()).expect("sent");
+            assert_eq!(receive(&mut connection).status, status, "{local} {key:?} {host} {path}");
+        }
+        server.join();
+    }
 }
 
 #[test]

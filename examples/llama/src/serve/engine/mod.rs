@@ -28,12 +28,15 @@ use scheduler::Scheduler;
 pub use handle::{Handle, Limits, Refusal, Ticket};
 pub use job::{Chances, End, Event, Job};
 
+/// The most sequences in the batch: [`SampleState::begin_read`](burn_rocm::fused::decode::SampleState::begin_read).
+const MOST_ROWS: usize = 8192;
+
 /// Starts an engine in a thread of its own, with a cache that is stored in this way. It ends when
 /// all handles and tickets are gone, or with the device's error. Then the tickets that are left get
 /// no more events.
 ///
 /// # Errors
-/// [`Error::Argument`] for limits of 0, a step of fewer tokens than rows, or a context that the
+/// [`Error::Argument`] for limits of 0, more than 8192 rows, a step of fewer tokens than rows, or a context that the
 /// model or the blocks don't have; an error of the device.
 pub fn start(
     model: Arc<Model>,
@@ -47,6 +50,10 @@ pub fn start(
     };
     if rows == 0 {
         return wrong("sequences", "at least 1".to_owned(), rows);
+    }
+    // As many drawn tokens and probabilities come to the host by one late read.
+    if rows > MOST_ROWS {
+        return wrong("sequences", format!("at most {MOST_ROWS}"), rows);
     }
     if step < rows {
         return wrong("step-tokens", format!("at least one for each of {rows} sequences"), step);
