@@ -48,7 +48,7 @@ pub(super) fn run(arguments: &Arguments, opened: Opened) -> Result<()> {
         let model = open::load(&arguments.of, &config, source.as_ref(), (context * rows, PIECE), ranks)?;
         measure(arguments, &config, source.as_ref(), &model, &sizes)
     };
-    devices::on_each(arguments, |ranks| measured(Some(ranks)), |ranks| measured(ranks))
+    devices::on_each(arguments, |ranks| measured(Some(ranks)), measured)
 }
 
 /// Prints a line, on the first rank.

@@ -104,8 +104,9 @@ fn file(path: &Path, texts: Texts) -> Result<Opened> {
     Ok(Opened { config, source, generation, tokens, chat })
 }
 
-/// Says what the model needs with a cache of so many tokens and passes of at most `step` tokens, and
-/// whether it fits. Then loads it with a progress bar. With ranks, only the first one says something, and each loads its part.
+/// Says what the model needs with a cache of so many tokens and passes of at most `step` tokens,
+/// and whether it fits. Then loads it with a progress bar. With ranks, only the first one says
+/// something, and each loads its part.
 pub(crate) fn load(
     arguments: &ModelArguments,
     config: &Config,

@@ -1,10 +1,13 @@
 //! Answers over HTTP.
 
 use std::io::Read;
+use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use burn_rocm_llama::serve::Vocabulary;
 use burn_rocm_llama::serve::engine::Limits;
+use burn_rocm_llama::text::Tokens;
 use serde_json::{Value, json};
 
 use crate::client::{JSON, connect, get, post, receive, request, send};
@@ -172,6 +175,49 @@ fn answers_have_choices_prompts_and_probabilities() {
         let logprob = |entry: &Value| entry["logprob"].as_f64().expect("a number");
         assert!((logprob(one) - logprob(other)).abs() < 2e-4, "{one} {other}");
     }
+    server.join();
+}
+
+/// Tokens as SentencePiece's models have them, all of which but two begin a word. The decoder
+/// leaves out the space at a text's start.
+fn words() -> Vocabulary {
+    let mut pieces: serde_json::Map<String, Value> =
+        (0..418).map(|id| (format!("\u{2581}w{id}"), json!(id))).collect();
+    pieces.extend([("a".to_owned(), json!(418)), ("<unk>".to_owned(), json!(419))]);
+    let file = json!({
+        "version": "1.0", "added_tokens": [], "pre_tokenizer": null, "post_processor": null,
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"},
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "},
+            {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+        ]},
+        "model": {"type": "BPE", "vocab": pieces, "merges": [], "unk_token": "<unk>"},
+    });
+    Vocabulary(Some(Tokens::of_json(Path::new("words"), &file.to_string()).expect("a tokenizer")))
+}
+
+#[test]
+fn a_completion_goes_on_behind_its_prompt_and_tokens_have_their_spaces() {
+    let server = Running::start("spaces", LONG, |server, _| server.vocabulary = words());
+    let body = json!({"prompt": [[5, 6], [9]], "max_tokens": 8, "temperature": 1, "seed": 3, "logprobs": 4});
+    let answer = post(server.address, COMPLETIONS, &body).json();
+    for choice in answer["choices"].as_array().expect("choices") {
+        let text = choice["text"].as_str().expect("a text");
+        assert!(text.starts_with(" w"), "{text:?}");
+        let logprobs = &choice["logprobs"];
+        let tokens = logprobs["tokens"].as_array().expect("tokens");
+        assert_eq!(tokens.iter().map(|token| token.as_str().expect("a text")).collect::<String>(), text);
+        for (token, offset) in tokens.iter().zip(logprobs["text_offset"].as_array().expect("offsets")) {
+            let offset = offset.as_u64().expect("a number") as usize;
+            assert!(text[offset..].starts_with(token.as_str().expect("a text")), "{choice}");
+        }
+        let best = logprobs["top_logprobs"][0].as_object().expect("an object");
+        assert!(best.len() == 4 && best.keys().all(|token| token.starts_with(" w")), "{best:?}");
+    }
+    // An answer in a conversation is a text of its own.
+    let body = json!({"messages": [{"role": "user", "content": "Why?"}], "max_tokens": 4, "seed": 3});
+    let answer = post(server.address, CHAT, &body).json();
+    assert!(text(&answer).starts_with('w'), "{answer}");
     server.join();
 }
 

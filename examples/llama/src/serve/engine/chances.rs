@@ -79,7 +79,7 @@ mod tests {
     fn chances_are_the_logarithms_of_the_softmax() {
         let logit = |chance: f32| chance.ln() + 3.0;
         // Token 7 was drawn in the first row, and token 4 in the second.
-        let numbers = vec![
+        let numbers = [
             [logit(0.25), logit(0.5), logit(0.25), 9.0, 7.0],
             [logit(0.75), logit(0.75), logit(0.125), 4.0, 2_097_151.0],
         ];

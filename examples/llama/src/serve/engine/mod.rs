@@ -28,7 +28,7 @@ use scheduler::Scheduler;
 pub use handle::{Handle, Limits, Refusal, Ticket};
 pub use job::{Chances, End, Event, Job};
 
-/// The most sequences in the batch: [`SampleState::begin_read`](burn_rocm::fused::decode::SampleState::begin_read).
+/// The most sequences in the batch: what `SampleState::begin_read` reads at once.
 const MOST_ROWS: usize = 8192;
 
 /// Starts an engine in a thread of its own, with a cache that is stored in this way. It ends when
@@ -36,8 +36,8 @@ const MOST_ROWS: usize = 8192;
 /// no more events.
 ///
 /// # Errors
-/// [`Error::Argument`] for limits of 0, more than 8192 rows, a step of fewer tokens than rows, or a context that the
-/// model or the blocks don't have; an error of the device.
+/// [`Error::Argument`] for limits of 0, more than 8192 rows, a step of fewer tokens than rows, or a
+/// context that the model or the blocks don't have; an error of the device.
 pub fn start(
     model: Arc<Model>,
     limits: Limits,
@@ -51,7 +51,6 @@ pub fn start(
     if rows == 0 {
         return wrong("sequences", "at least 1".to_owned(), rows);
     }
-    // As many drawn tokens and probabilities come to the host by one late read.
     if rows > MOST_ROWS {
         return wrong("sequences", format!("at most {MOST_ROWS}"), rows);
     }

@@ -358,8 +358,8 @@ impl Scheduler {
         let last = (0..self.running.len()).max_by_key(|&index| self.running[index].sequence.order);
         let Some(last) = last else { return Ok(()) };
         if self.running.len() == 1 {
-            // The limit of a sequence is that of the cache, and blocks that it doesn't have are free
-            // now, so this can't be.
+            // The limit of a sequence is that of the cache, and other blocks are free now. So this
+            // can't be.
             return self.end(last, End::Failed("the cache has too few blocks".to_owned()));
         }
         self.metrics.preemptions.fetch_add(1, Relaxed);

@@ -81,8 +81,8 @@ impl Server {
         })
     }
 
-    /// Gives the request to the engine, and forgets its prompts. Returns how many tokens these have,
-    /// and the last of each.
+    /// Gives the request to the engine, and forgets its prompts. Returns how many tokens these
+    /// have, and the last of each.
     pub(super) fn start(&self, ask: &mut Ask) -> Result<(Ticket, usize, Vec<u32>), ApiError> {
         let prompts = std::mem::take(&mut ask.prompts);
         let prompts = prompts.iter().map(|prompt| self.tokens(prompt));
@@ -131,7 +131,7 @@ fn is_local(host: &str) -> bool {
     let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
     let name = match host.rsplit_once(':') {
         // The end of an IPv6 address is no port.
-        Some((name, port)) if is_port(port) && !(name.starts_with('[') && !name.ends_with(']')) => name,
+        Some((name, port)) if is_port(port) && (name.ends_with(']') || !name.starts_with('[')) => name,
         _ => host,
     };
     let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
