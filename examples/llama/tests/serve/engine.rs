@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use burn_rocm::fused::decode::Sampling;
 use burn_rocm_llama::model::{Cache, Logits};
-use burn_rocm_llama::serve::engine::{End, Job, Limits};
+use burn_rocm_llama::serve::engine::{End, Event, Job, Limits};
 
 use crate::support::{Engine, LIMITS, Text, alone, job, model, prompts, read};
 
@@ -135,6 +135,20 @@ fn prompts_at_once_may_be_the_same_where_the_cache_is_as_long_as_one_text() {
     for prompt in &prompts {
         let tokens = 128 - prompt.len();
         let expected = alone(&model, prompt, tokens);
+        // Both begin at once, and the first ends early. The second needs all blocks then.
+        let both = vec![prompt.clone(), prompt.clone()];
+        let mut ticket = engine.submit(Job { prompts: both, ..job(&[], tokens) });
+        let mut text = Vec::new();
+        let why = loop {
+            match ticket.events.blocking_recv().expect("an event") {
+                Event::Token { choice: 0, .. } => ticket.end(0),
+                Event::Token { token, .. } => text.push(token),
+                Event::End { choice: 1, why } => break why,
+                _ => {}
+            }
+        };
+        assert_eq!((why, &text), (End::Length, &expected), "{}", prompt.len());
+        engine.wait_for_idle();
         // Two requests, and one of two choices.
         let jobs = vec![job(prompt, tokens), job(prompt, tokens), Job { choices: 2, ..job(prompt, tokens) }];
         for text in texts(&engine, jobs) {
