@@ -1,6 +1,7 @@
 //! How often tokens are drawn.
 
-use burn::tensor::DType;
+use burn::tensor::{DType, Tensor};
+use burn_rocm::fused::decode::LateFloats;
 use burn_rocm_nn::language::{self, SampleTables, Sampling};
 use burn_rocm_tests::lockstep::in_lockstep;
 
@@ -151,4 +152,23 @@ fn a_sequence_goes_on_in_another_row_as_if_it_had_stayed() {
     assert!(is_invalid(0, &goes) && is_invalid(4, &goes) && !is_invalid(3, &goes));
     assert!(is_invalid(1, &state(3, count, SampleTables { ring: 2, ..tables })));
     assert!(goes.resume(0, &sampling, &prompt, &[count as u32]).is_err());
+}
+
+#[test]
+fn small_tensors_are_read_as_they_were() {
+    let (values, tensor) = draw(&Random::new(), [3, 5, 7], DType::F32);
+    let turned = tensor.clone().swap_dims(0, 2);
+    let read = LateFloats::begin(turned.into_primitive().tensor()).unwrap();
+    // In the same memory, if the device reuses it.
+    let twice = tensor.mul_scalar(2.0);
+    let expected = (0..7 * 5 * 3).map(|at| values[at % 3 * 35 + at / 3 % 5 * 7 + at / 15] as f32);
+    assert_eq!(read.wait().unwrap(), expected.collect::<Vec<_>>());
+    drop(twice);
+    let is_invalid = |count: usize, dtype: DType| {
+        let zeros = Tensor::<B, 1>::zeros([count], (&burn_rocm::RocmDevice::default(), dtype));
+        let read = LateFloats::begin(zeros.into_primitive().tensor());
+        matches!(read, Err(burn_rocm::RocmError::Invalid { .. }))
+    };
+    assert!(is_invalid(4, DType::F16) && is_invalid(LateFloats::MOST + 1, DType::F32));
+    assert!(!is_invalid(LateFloats::MOST, DType::F32) && !is_invalid(0, DType::F32));
 }

@@ -9,7 +9,7 @@ mod sample;
 
 pub use attention::{DecodeOptions, attention, attention_gathered};
 pub use cache::{CacheType, PagedBatch, PagedLayer, append, gather};
-pub use draws::{Draw, LateDraws};
+pub use draws::{Draw, LateDraws, LateFloats};
 pub use sample::{SampleState, SampleTables, Sampling, sample};
 
 /// The tokens of a page. `PAGE` of `paged.h`.

@@ -12,7 +12,7 @@ use super::open::{self, Opened};
 use super::{TOKENS, check_context, devices, models};
 use crate::config::Config;
 use crate::error::Result;
-use crate::model::{B, Cache, Model, Step, pass_bytes};
+use crate::model::{B, Cache, Model, PIECE, Step, pass_bytes};
 use crate::sample::Sampling;
 use crate::weights::{Part, Source};
 
@@ -45,10 +45,10 @@ pub(super) fn run(arguments: &Arguments, opened: Opened) -> Result<()> {
     let rows = arguments.batch.iter().copied().max().unwrap_or(1);
     // All ranks measure the same at the same time, and the first one prints.
     let measured = |ranks: Option<&Communicator>| {
-        let model = open::load(&arguments.of, &config, source.as_ref(), context * rows, ranks)?;
+        let model = open::load(&arguments.of, &config, source.as_ref(), (context * rows, PIECE), ranks)?;
         measure(arguments, &config, source.as_ref(), &model, &sizes)
     };
-    devices::on_each(arguments, |ranks| measured(Some(ranks)), |ranks| measured(ranks))
+    devices::on_each(arguments, |ranks| measured(Some(ranks)), measured)
 }
 
 /// Prints a line, on the first rank.

@@ -18,7 +18,7 @@ use clap::Parser;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::generate::{Options, Session, Timing};
-use crate::model::{Cache, Model};
+use crate::model::{Cache, Model, PIECE};
 use crate::ranks::{self, followers};
 use crate::text::{Chat, Message, Stream, Tokens};
 use arguments::Arguments;
@@ -107,7 +107,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     let (followers, commands) = followers(arguments.devices - 1);
     let load = |ranks: Option<&Communicator>| -> Result<(Model, Cache)> {
-        let model = open::load(&arguments.of, &config, source.as_ref(), context, ranks)?;
+        let model = open::load(&arguments.of, &config, source.as_ref(), (context, PIECE), ranks)?;
         let cache = Cache::stored(&model, context, arguments.of.stored(model.dtype()))?;
         Ok((model, cache))
     };

@@ -13,7 +13,6 @@ use super::arguments::{ModelArguments, RandomModel};
 use super::models;
 use crate::config::{Config, Generation};
 use crate::error::{Error, Result};
-use crate::generate::PIECE;
 use crate::gguf::Gguf;
 use crate::model::{B, Loaded, Model, weight_bytes};
 use crate::text::{Chat, Tokens};
@@ -105,13 +104,14 @@ fn file(path: &Path, texts: Texts) -> Result<Opened> {
     Ok(Opened { config, source, generation, tokens, chat })
 }
 
-/// Says what the model needs with a cache of so many tokens, and whether it fits. Then loads it
-/// with a progress bar. With ranks, only the first one says something, and each loads its part.
+/// Says what the model needs with a cache of so many tokens and passes of at most `step` tokens,
+/// and whether it fits. Then loads it with a progress bar. With ranks, only the first one says
+/// something, and each loads its part.
 pub(crate) fn load(
     arguments: &ModelArguments,
     config: &Config,
     source: &dyn Source,
-    context: usize,
+    (context, step): (usize, usize),
     ranks: Option<&Communicator>,
 ) -> Result<Model> {
     let part = ranks.map(|ranks| Part::new(source, config, ranks.rank(), ranks.size())).transpose()?;
@@ -125,7 +125,8 @@ pub(crate) fn load(
     };
     let weights = weight_bytes(own, own_source, dtype, quantise)?;
     let cache = cache_bytes(own, context, arguments.stored(dtype));
-    let work = working_bytes(own, context.min(PIECE), dtype.size());
+    let work =
+        working_bytes(own, context.min(step), dtype.size()) + gathered_bytes(own, context, dtype.size());
     let needed = weights + cache + work;
     let (free, _) = device.free_and_total_memory()?;
     if says {
@@ -157,15 +158,21 @@ pub(crate) fn load(
     Ok(model)
 }
 
-/// The tokens that a cache has room for in nine tenths of the memory that the model leaves free.
-/// What runs beside it needs the rest.
-pub(crate) fn room(arguments: &ModelArguments, config: &Config, source: &dyn Source) -> Result<usize> {
+/// The tokens that a cache has room for in nine tenths of the memory that the model and passes of
+/// `step` tokens leave free. What runs beside it needs the rest.
+pub(crate) fn room(
+    arguments: &ModelArguments,
+    config: &Config,
+    source: &dyn Source,
+    step: usize,
+) -> Result<usize> {
     let dtype = arguments.dtype.map_or_else(|| source.dtype(), DType::from);
     let weights = weight_bytes(config, source, dtype, arguments.quantise())?;
     let (free, _) = arguments.device.free_and_total_memory()?;
-    let work = working_bytes(config, PIECE, dtype.size());
+    let work = working_bytes(config, step, dtype.size());
     let rest = (free / 10 * 9).saturating_sub(weights + work);
-    let block = cache_bytes(config, PAGE, arguments.stored(dtype));
+    let gathered = gathered_bytes(config, PAGE, dtype.size());
+    let block = cache_bytes(config, PAGE, arguments.stored(dtype)) + gathered;
     Ok(rest / block.max(1) * PAGE)
 }
 
@@ -196,6 +203,11 @@ fn say(
 pub(super) fn cache_bytes(config: &Config, tokens: usize, stored: CacheType) -> usize {
     let token = stored.bytes_of_token(config.kv_heads, config.head_dim);
     config.layers.len() * tokens.next_multiple_of(PAGE) * token
+}
+
+/// Bytes that a layer's keys and values of so many tokens take where attention gathers them.
+fn gathered_bytes(config: &Config, tokens: usize, element: usize) -> usize {
+    2 * config.kv_heads * config.head_dim * tokens * element
 }
 
 /// An estimate of the most memory that a pass over so many tokens takes beside weights and cache:

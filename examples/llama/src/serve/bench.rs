@@ -28,6 +28,13 @@ pub(super) struct Shape {
     output: usize,
 }
 
+impl Shape {
+    /// The requests, all of which wait at once.
+    pub(super) fn requests(&self) -> usize {
+        self.requests
+    }
+}
+
 impl FromStr for Shape {
     type Err = String;
 

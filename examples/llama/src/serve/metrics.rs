@@ -46,7 +46,7 @@ pub struct Metrics {
     requests: Mutex<BTreeMap<(&'static str, u16), u64>>,
     /// Tokens of prompts that the model computed.
     pub prompt_tokens: AtomicU64,
-    /// Tokens of prompts that were in the cache.
+    /// Tokens of prompts that were in the cache, for each choice.
     pub reused_tokens: AtomicU64,
     /// Tokens that were drawn.
     pub generated_tokens: AtomicU64,
@@ -68,6 +68,8 @@ pub struct Metrics {
     pub blocks_kept: AtomicUsize,
     /// All blocks.
     pub blocks: AtomicUsize,
+    /// Kept blocks that could not be freed when no sequence ran: 0, unless the engine is wrong.
+    pub blocks_lost: AtomicUsize,
     /// From a request to its first token.
     pub first: Histogram,
     /// From one token of a sequence to the next.
@@ -96,7 +98,11 @@ impl Metrics {
         drop(requests);
         for (name, counter, help) in [
             ("llama_prompt_tokens_total", &self.prompt_tokens, "Tokens of prompts that the model computed."),
-            ("llama_reused_tokens_total", &self.reused_tokens, "Tokens of prompts found in the cache."),
+            (
+                "llama_reused_tokens_total",
+                &self.reused_tokens,
+                "Tokens of prompts found in the cache, for each choice.",
+            ),
             ("llama_generated_tokens_total", &self.generated_tokens, "Tokens that were drawn."),
             ("llama_steps_total", &self.steps, "Steps of the model."),
             ("llama_preemptions_total", &self.preemptions, "Sequences that gave their blocks back."),

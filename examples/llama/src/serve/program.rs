@@ -69,13 +69,13 @@ struct Arguments {
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 20, value_parser = at_least_1)]
     body_limit: usize,
     /// Seconds that an answer may take, waiting included.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
     /// Seconds that a client may take to send a request's head or body, or to take a piece of an
     /// answer.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     idle: u64,
-    /// Seconds that running answers have after SIGINT or SIGTERM.
+    /// Seconds that running answers have after SIGINT or SIGTERM. A second one ends them at once.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     grace: u64,
     /// Measure instead of serving: requests with prompts of random tokens, all at once, in process
@@ -86,6 +86,8 @@ struct Arguments {
 
 /// The chat template of a model with random weights.
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:";
+/// The name of the threads that run connections.
+const TASKS: &str = "connections";
 /// The environment's variable with the key.
 const KEY: &str = "LLAMA_API_KEY";
 
@@ -106,9 +108,11 @@ fn run(arguments: &Arguments) -> Result<()> {
     if arguments.of.model.is_none() {
         chat = Some(Chat::new(TEMPLATE.to_owned(), Default::default())?);
     }
-    let limits = limits(arguments, &config, || room(&arguments.of, &config, source.as_ref()))?;
+    let step = arguments.step_tokens.max(arguments.sequences);
+    let limits = limits(arguments, &config, || room(&arguments.of, &config, source.as_ref(), step))?;
     let defaults = Defaults::new(&generation);
-    let model = Arc::new(load(&arguments.of, &config, source.as_ref(), limits.blocks * BLOCK, None)?);
+    let sizes = (limits.blocks * BLOCK, limits.step);
+    let model = Arc::new(load(&arguments.of, &config, source.as_ref(), sizes, None)?);
     drop(source);
     eprintln!(
         "{} sequences of up to {} tokens at once, in {} blocks of {BLOCK} tokens",
@@ -126,6 +130,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         model: name(arguments),
         created: since.as_secs(),
         key,
+        local: arguments.host.is_loopback(),
         body: arguments.body_limit,
         slow: Duration::from_secs(arguments.idle),
         timeout: Duration::from_secs(arguments.timeout),
@@ -136,8 +141,9 @@ fn run(arguments: &Arguments) -> Result<()> {
         idle: Duration::from_secs(arguments.idle),
         grace: Duration::from_secs(arguments.grace),
     };
+    report_panics();
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(2).enable_all().build().map_err(Error::server)?;
+    let runtime = runtime.worker_threads(2).thread_name(TASKS).enable_all().build().map_err(Error::server)?;
     let address = SocketAddr::new(arguments.host, arguments.port);
     let watched = engine.clone();
     let failed = async move {
@@ -157,13 +163,23 @@ fn run(arguments: &Arguments) -> Result<()> {
         })?;
         let server = Arc::new(server(engine));
         eprintln!("{} at http://{}/v1", server.model, listener.local_addr().map_err(Error::server)?);
+        let (stopping, stopped) = tokio::sync::oneshot::channel::<()>();
         let stop = async move {
             tokio::select! {
                 () = signal() => eprintln!("stopping: running answers have {} s", serving.grace.as_secs()),
                 () = failed => {}
             }
+            drop(stopping);
         };
-        serve(listener, router(server), serving, stop).await;
+        let again = async {
+            let _ = stopped.await;
+            signal().await;
+        };
+        tokio::select! {
+            () = serve(listener, router(server), serving, stop) => {}
+            // Its tasks end with it.
+            () = again => eprintln!("stopping at once"),
+        }
         Ok(())
     });
     // Ends the tasks that hold tickets, and so the engine.
@@ -172,9 +188,23 @@ fn run(arguments: &Arguments) -> Result<()> {
     thread.join().unwrap_or(Ok(()))
 }
 
+/// Prints a line for each panic of a task: its connection ends without a word. Panics of other
+/// threads are errors of the program.
+fn report_panics() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if std::thread::current().name() == Some(TASKS) {
+            eprintln!("error: a connection's task has failed: {}", panic.to_string().replace('\n', " "));
+        }
+        before(panic);
+    }));
+}
+
 /// The sizes of the engine. `room`: the tokens that fit in the device's memory.
 fn limits(arguments: &Arguments, config: &Config, room: impl FnOnce() -> Result<usize>) -> Result<Limits> {
-    let &Arguments { sequences: rows, waiting, step_tokens, .. } = arguments;
+    let &Arguments { sequences: rows, waiting, step_tokens, bench, .. } = arguments;
+    // All requests of a measurement come at once.
+    let waiting = bench.map_or(waiting, |shape| shape.requests().max(waiting));
     let wanted = arguments.context.unwrap_or(CONTEXT.min(config.context));
     let tokens = match arguments.cache_tokens {
         Some(tokens) => tokens,

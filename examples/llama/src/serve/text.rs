@@ -20,14 +20,22 @@ impl Vocabulary {
         }
     }
 
-    /// The text of one token.
+    /// The text of one token in the middle of an answer; empty for special tokens.
     ///
     /// # Errors
     /// As [`Tokens::decode`].
     pub fn decode(&self, token: u32) -> Result<String> {
         match &self.0 {
-            Some(tokens) => tokens.decode(&[token]),
+            Some(tokens) => tokens.decode_one(token),
             None => Ok(format!("{token} ")),
+        }
+    }
+
+    /// A token with this text, as a list of tokens shows it: special tokens have their names.
+    pub fn shown(&self, token: u32, text: String) -> String {
+        match &self.0 {
+            Some(tokens) if text.is_empty() => tokens.name(token).unwrap_or_default(),
+            _ => text,
         }
     }
 }
@@ -51,9 +59,14 @@ pub struct Part {
 }
 
 impl<'a> Answer<'a> {
-    /// An answer that ends before the first of these strings, none of which is empty.
-    pub fn new(vocabulary: &'a Vocabulary, stops: &'a [String]) -> Self {
-        Self { stream: vocabulary.0.as_ref().map(Stream::new), stops, held: String::new() }
+    /// An answer that ends before the first of these strings, none of which is empty. `last`: the
+    /// prompt's last token, if the answer goes on with the prompt's text.
+    pub fn new(vocabulary: &'a Vocabulary, stops: &'a [String], last: Option<u32>) -> Self {
+        let stream = |tokens| match last {
+            Some(last) => Stream::after(tokens, last),
+            None => Stream::new(tokens),
+        };
+        Self { stream: vocabulary.0.as_ref().map(stream), stops, held: String::new() }
     }
 
     /// The text that a token completes.
@@ -103,7 +116,7 @@ mod tests {
     fn text_that_may_begin_a_stop_string_waits() {
         let vocabulary = Vocabulary(None);
         let stops = ["END".to_owned(), "\n\nQ:".to_owned()];
-        let mut answer = Answer::new(&vocabulary, &stops);
+        let mut answer = Answer::new(&vocabulary, &stops, None);
         let mut add = |text: &str| {
             let Part { text, stopped } = answer.add(text);
             (text, stopped)
@@ -115,10 +128,10 @@ mod tests {
         assert_eq!(add("\nQ"), ("\n".to_owned(), false));
         assert_eq!(add(": END"), (String::new(), true));
         // The earlier of two in one piece.
-        let mut answer = Answer::new(&vocabulary, &stops);
+        let mut answer = Answer::new(&vocabulary, &stops, None);
         assert_eq!(answer.add("aéENDb\n\nQ:"), Part { text: "aé".to_owned(), stopped: true });
         // What waited and was no stop string comes last.
-        let mut answer = Answer::new(&vocabulary, &stops);
+        let mut answer = Answer::new(&vocabulary, &stops, None);
         assert_eq!(answer.add("aEN").text, "a");
         assert_eq!(answer.finish().expect("a text"), Part { text: "EN".to_owned(), stopped: false });
     }
@@ -128,7 +141,7 @@ mod tests {
         let vocabulary = Vocabulary(None);
         assert_eq!(vocabulary.encode("aé", true).expect("tokens"), [97, 195, 169]);
         let stops = ["2 3".to_owned()];
-        let mut answer = Answer::new(&vocabulary, &stops);
+        let mut answer = Answer::new(&vocabulary, &stops, None);
         let mut text = String::new();
         for token in [1, 2, 3, 4] {
             let part = answer.push(token).expect("a text");
@@ -138,5 +151,58 @@ mod tests {
             }
         }
         assert_eq!(text, "1 ");
+    }
+
+    /// A tokenizer as SentencePiece's models have it: spaces are U+2581, and the decoder leaves out
+    /// the space at a text's start.
+    fn pieces() -> Vocabulary {
+        let vocabulary = serde_json::json!({
+            "<unk>": 0, "<s>": 1, "\u{2581}": 2, "a": 3, "\u{2581}a": 4, "b": 5, "<0xC3>": 6, "<0xA9>": 7,
+        });
+        let file = serde_json::json!({
+            "version": "1.0",
+            "added_tokens": [{"id": 1, "content": "<s>", "single_word": false, "lstrip": false,
+                              "rstrip": false, "normalized": false, "special": true}],
+            "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"},
+            "pre_tokenizer": null, "post_processor": null,
+            "decoder": {"type": "Sequence", "decoders": [
+                {"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "},
+                {"type": "ByteFallback"}, {"type": "Fuse"},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+            ]},
+            "model": {"type": "BPE", "vocab": vocabulary, "merges": ["\u{2581} a"], "unk_token": "<unk>",
+                      "byte_fallback": true, "fuse_unk": true},
+        });
+        let tokens = Tokens::of_json(std::path::Path::new("pieces"), &file.to_string());
+        Vocabulary(Some(tokens.expect("a tokenizer")))
+    }
+
+    #[test]
+    fn an_answer_keeps_the_space_between_it_and_its_prompt() {
+        let vocabulary = pieces();
+        let text = |tokens: &[u32], last| {
+            let mut answer = Answer::new(&vocabulary, &[], last);
+            let text: String = tokens.iter().map(|&token| answer.push(token).expect("a text").text).collect();
+            text + &answer.finish().expect("a text").text
+        };
+        // Spaced and plain letters, a special token, and a character of two tokens.
+        let tokens = [4, 5, 4, 1, 3, 6, 7, 2, 5];
+        assert_eq!(text(&tokens, Some(5)), " ab aa\u{e9} b");
+        assert_eq!(text(&tokens, None), "ab aa\u{e9} b");
+        // Behind a special token, a text starts.
+        assert_eq!(text(&tokens, Some(1)), "ab aa\u{e9} b");
+        // Behind half a character.
+        assert_eq!(text(&[7, 4], Some(6)), "\u{e9} a");
+    }
+
+    #[test]
+    fn the_texts_of_tokens_are_those_in_an_answer() {
+        let vocabulary = pieces();
+        let texts: Vec<String> =
+            [4, 3, 5, 2, 1].map(|token| vocabulary.decode(token).expect("a text")).into();
+        assert_eq!(texts, [" a", "a", "b", " ", ""]);
+        assert_eq!(vocabulary.shown(1, String::new()), "<s>");
+        assert_eq!(vocabulary.shown(4, " a".to_owned()), " a");
+        assert_eq!(Vocabulary(None).shown(4, "4 ".to_owned()), "4 ");
     }
 }

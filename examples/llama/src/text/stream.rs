@@ -24,6 +24,12 @@ impl<'a> Stream<'a> {
         Self { tokens, recent: Vec::new(), shown: 0 }
     }
 
+    /// A stream behind a text's last token, in the middle of the text: a decoder that leaves out
+    /// the space at a text's start keeps it.
+    pub fn after(tokens: &'a Tokens, last: u32) -> Self {
+        Self { tokens, recent: vec![last], shown: 1 }
+    }
+
     /// The text that this token completes; empty while a character lacks bytes.
     ///
     /// # Errors

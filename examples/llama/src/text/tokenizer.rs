@@ -12,6 +12,8 @@ use crate::error::{Error, Result};
 pub struct Tokens {
     path: PathBuf,
     tokenizer: Tokenizer,
+    /// A plain token, and its text.
+    plain: Option<(u32, String)>,
 }
 
 impl Tokens {
@@ -36,7 +38,12 @@ impl Tokens {
         // Files saved after training may cut or fill up each text.
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|why| Error::file(path, why))?;
-        Ok(Self { path: path.to_owned(), tokenizer })
+        let mut tokens = Self { path: path.to_owned(), tokenizer, plain: None };
+        // A tokenizer that doesn't know the letter has no such token.
+        let plain = tokens.encode("a", false).unwrap_or_default().last().copied();
+        let text = |id: u32| Some((id, tokens.decode(&[id]).ok().filter(|text| text.ends_with('a'))?));
+        tokens.plain = plain.and_then(text);
+        Ok(tokens)
     }
 
     /// The token ids of a text. `special`: whether the tokenizer adds its own tokens, such as that
@@ -55,6 +62,25 @@ impl Tokens {
     /// [`Error::File`] if the tokenizer fails.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         self.tokenizer.decode(ids, true).map_err(|why| Error::file(&self.path, why))
+    }
+
+    /// The text of one token in the middle of a text: a decoder that leaves out the space at a
+    /// text's start keeps it. Empty for special tokens.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the tokenizer fails.
+    pub fn decode_one(&self, id: u32) -> Result<String> {
+        if let Some((plain, before)) = &self.plain
+            && let Some(text) = self.decode(&[*plain, id])?.strip_prefix(before.as_str())
+        {
+            return Ok(text.to_owned());
+        }
+        self.decode(&[id])
+    }
+
+    /// A token as the tokenizer's file names it, special ones too.
+    pub fn name(&self, id: u32) -> Option<String> {
+        self.tokenizer.id_to_token(id)
     }
 
     /// The id of a token by its text.

@@ -29,7 +29,7 @@ fn each_wrong_field_is_named() {
         (json!({"prompt": "x", "max_tokens": 1e30}), json!("max_tokens"), "found 1e"),
         (json!({"prompt": "x", "temperature": 2.5}), json!("temperature"), "a number from 0 to 2, found 2.5"),
         (json!({"prompt": "x", "temperature": true}), json!("temperature"), "found true"),
-        (json!({"prompt": "x", "top_p": 0}), json!("top_p"), "to 1, found 0"),
+        (json!({"prompt": "x", "top_p": 1.5}), json!("top_p"), "from 0 to 1, found 1.5"),
         (json!({"prompt": "x", "min_p": 2}), json!("min_p"), "found 2"),
         (json!({"prompt": "x", "top_k": -1}), json!("top_k"), "found -1"),
         (json!({"prompt": "x", "presence_penalty": 3}), json!("presence_penalty"), "from -2 to 2, found 3"),

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use burn_rocm::fused::decode::Sampling;
 use burn_rocm_llama::model::{Cache, Logits};
-use burn_rocm_llama::serve::engine::{End, Job, Limits};
+use burn_rocm_llama::serve::engine::{End, Event, Job, Limits};
 
 use crate::support::{Engine, LIMITS, Text, alone, job, model, prompts, read};
 
@@ -113,6 +113,66 @@ fn kept_blocks_make_room_for_sequences() {
 }
 
 #[test]
+fn a_prompt_asked_again_may_fill_the_cache() {
+    let model = model("llama3");
+    let engine = Engine::start(&model, Limits { context: 80, blocks: 5, ..LIMITS });
+    // The last of its blocks is computed again each time.
+    let prompt = prompts([32], 11).remove(0);
+    let expected = alone(&model, &prompt, 48);
+    for (tokens, reused) in [(2, 0), (48, 16), (48, 16)] {
+        let text = read(engine.submit(job(&prompt, tokens)), 1).remove(0);
+        assert_eq!((text.end, text.reused), (Some(End::Length), Some(reused)));
+        assert_eq!(text.tokens, expected[..tokens]);
+        engine.wait_for_idle();
+    }
+}
+
+#[test]
+fn prompts_at_once_may_be_the_same_where_the_cache_is_as_long_as_one_text() {
+    let model = model("llama3");
+    let engine = Engine::start(&model, Limits { context: 128, blocks: 8, ..LIMITS });
+    let prompts = prompts([48, 47, 33], 12);
+    for prompt in &prompts {
+        let tokens = 128 - prompt.len();
+        let expected = alone(&model, prompt, tokens);
+        // Both begin at once, and the first ends early. The second needs all blocks then.
+        let both = vec![prompt.clone(), prompt.clone()];
+        let mut ticket = engine.submit(Job { prompts: both, ..job(&[], tokens) });
+        let mut text = Vec::new();
+        let why = loop {
+            match ticket.events.blocking_recv().expect("an event") {
+                Event::Token { choice: 0, .. } => ticket.end(0),
+                Event::Token { token, .. } => text.push(token),
+                Event::End { choice: 1, why } => break why,
+                _ => {}
+            }
+        };
+        assert_eq!((why, &text), (End::Length, &expected), "{}", prompt.len());
+        engine.wait_for_idle();
+        // Two requests, and one of two choices.
+        let jobs = vec![job(prompt, tokens), job(prompt, tokens), Job { choices: 2, ..job(prompt, tokens) }];
+        for text in texts(&engine, jobs) {
+            assert_eq!((text.end, &text.tokens), (Some(End::Length), &expected), "{}", prompt.len());
+        }
+        engine.wait_for_idle();
+    }
+}
+
+#[test]
+fn prompts_wait_for_blocks_that_others_will_need() {
+    let model = model("llama3");
+    // A text has eight blocks in the end, so one runs at a time.
+    let engine = Engine::start(&model, Limits { blocks: 12, ..LIMITS });
+    let prompts = prompts([100; 6], 13);
+    let found = texts(&engine, prompts.iter().map(|prompt| job(prompt, 20)).collect());
+    for (prompt, found) in prompts.iter().zip(found) {
+        assert_eq!(found.tokens, alone(&model, prompt, 20));
+    }
+    assert_eq!(engine.metrics().preemptions.load(Relaxed), 0);
+    engine.wait_for_idle();
+}
+
+#[test]
 fn choices_share_their_prompt_and_draw_on_their_own() {
     let model = model("llama3");
     let engine = Engine::start(&model, LIMITS);
@@ -149,6 +209,11 @@ fn probabilities_are_those_of_the_logits() {
     let beside: Vec<_> = prompts([30, 7], 7).iter().map(|prompt| engine.submit(job(prompt, 30))).collect();
     let text = read(engine.submit(Job { chances: Some(4), sampling, ..job(&prompt, 12) }), 1).remove(0);
     beside.into_iter().for_each(|ticket| assert!(read(ticket, 1)[0].chances.is_empty()));
+    // Without others' probabilities, and with more than there are tokens.
+    for (count, best) in [(0, 0), (99, 64)] {
+        let text = read(engine.submit(Job { chances: Some(count), ..job(&prompt, 3) }), 1).remove(0);
+        assert_eq!(text.chances.iter().map(|chances| chances.best.len()).collect::<Vec<_>>(), [best; 3]);
+    }
     assert_eq!(text.chances.len(), 12);
     let mut cache = Cache::new(&model, 64).expect("a cache");
     let all = [&prompt[..], &text.tokens].concat();

@@ -28,7 +28,7 @@ fn jobs_that_cannot_run_are_refused() {
     let sampling = Sampling { temperature: f64::NAN, ..Sampling::default() };
     invalid(Job { sampling, ..job(&[5], 4) }, "temperature");
     // More at once than may wait at all.
-    assert_eq!(refused(Job { choices: 4, ..job(&[5], 4) }), Refusal::Busy { waiting: 0, limit: 3 });
+    invalid(Job { choices: 4, ..job(&[5], 4) }, "at most 3 texts at once, found 1 prompts with 4 choices");
     // The whole context.
     assert_eq!(read(engine.submit(job(&[5; 100], 28)), 1)[0].tokens, alone(&model, &[5; 100], 28));
     engine.wait_for_idle();
@@ -39,6 +39,7 @@ fn limits_that_make_no_sense_are_refused() {
     let model = model("llama3");
     for (limits, text) in [
         (Limits { rows: 0, ..LIMITS }, "sequences: expected at least 1, found 0"),
+        (Limits { rows: 8193, step: 8193, ..LIMITS }, "sequences: expected at most 8192, found 8193"),
         (Limits { step: 7, ..LIMITS }, "step-tokens: expected at least one for each of 8 sequences, found 7"),
         (Limits { context: 129, ..LIMITS }, "context: expected 2 to 128 tokens"),
         (Limits { blocks: 4, ..LIMITS }, "context: expected 2 to 64 tokens"),

@@ -1,11 +1,12 @@
 //! The program itself.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::json;
 
-use crate::client::{get, post, request};
+use crate::client::{connect, get, post, request};
 
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_llama-serve"));
@@ -45,6 +46,38 @@ fn the_program_serves_until_it_is_told_to_stop() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn a_second_signal_ends_the_program_at_once() {
+    let mut child = command(&["--port", "0", "--name", "tiny", "--grace", "600", "--idle", "600"])
+        .spawn()
+        .expect("the program");
+    let mut lines = BufReader::new(child.stderr.take().expect("its messages")).lines();
+    let address = lines.by_ref().find_map(|line| {
+        Some(line.expect("UTF-8").strip_prefix("tiny at http://")?.strip_suffix("/v1")?.to_owned())
+    });
+    // A request whose body never comes, so that the grace time would pass.
+    let mut connection = connect(address.expect("the address").parse().expect("an address"));
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+                Content-Length: 9\r\nExpect: 100-continue\r\n\r\n";
+    connection.write_all(head.as_bytes()).expect("sent");
+    // The server asks for the body, so it waits for it.
+    let mut asked = [0; 12];
+    connection.read_exact(&mut asked).expect("an answer");
+    assert_eq!(&asked, b"HTTP/1.1 100");
+    let signal = || {
+        let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill");
+        assert!(killed.success());
+    };
+    signal();
+    assert!(lines.by_ref().any(|line| line.expect("UTF-8").starts_with("stopping: ")));
+    // It may take a moment to wait for the second.
+    std::thread::sleep(Duration::from_millis(500));
+    signal();
+    assert!(lines.by_ref().any(|line| line.expect("UTF-8") == "stopping at once"));
+    assert!(child.wait().expect("its end").success());
+}
+
 #[test]
 fn errors_are_one_line() {
     let fails = |arguments: &[&str], text: &str| {
@@ -59,12 +92,15 @@ fn errors_are_one_line() {
         "error: port: expected an address to listen at, found 192.0.2.1:1",
     );
     fails(&["--waiting", "0"], "must be at least 1");
+    fails(&["--idle", "0"], "0 is not in 1..");
+    fails(&["--timeout", "0"], "0 is not in 1..");
     fails(&["--bench", "requests=x"], "expected a number above 0, found x");
 }
 
 #[test]
 fn a_measurement_prints_rates() {
-    let output = command(&["--bench", "requests=3,prompt=20,output=6", "--dtype", "f32"])
+    // More requests than may wait otherwise.
+    let output = command(&["--bench", "requests=3,prompt=20,output=6", "--dtype", "f32", "--waiting", "1"])
         .output()
         .expect("its output");
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

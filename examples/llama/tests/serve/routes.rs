@@ -1,10 +1,13 @@
 //! Answers over HTTP.
 
 use std::io::Read;
+use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use burn_rocm_llama::serve::Vocabulary;
 use burn_rocm_llama::serve::engine::Limits;
+use burn_rocm_llama::text::Tokens;
 use serde_json::{Value, json};
 
 use crate::client::{JSON, connect, get, post, receive, request, send};
@@ -72,6 +75,11 @@ fn pieces_joined_are_the_whole_text() {
             assert!(events.len() > 20, "many pieces");
         }
     }
+    // The least probability keeps the most likely token alone.
+    let body = json!({"prompt": "Once", "max_tokens": 40, "temperature": 2, "top_p": 0});
+    let greedy = json!({"prompt": "Once", "max_tokens": 40, "temperature": 0});
+    let texts = [body, greedy].map(|body| text(&post(server.address, COMPLETIONS, &body).json()).to_owned());
+    assert_eq!(texts[0], texts[1]);
     // Without a seed, two texts differ.
     let body = json!({"prompt": "Once", "max_tokens": 40, "temperature": 2});
     let texts = [(); 2].map(|()| text(&post(server.address, COMPLETIONS, &body).json()).to_owned());
@@ -124,6 +132,14 @@ fn answers_have_choices_prompts_and_probabilities() {
         assert!((1..=2).contains(&best));
     }
     assert_eq!(answer["usage"]["completion_tokens"], 20);
+    // Other choices have their prompt from the first, which saves no token of the request's prompt.
+    let details = |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
+    assert_eq!(details(&answer), 0);
+    let again = json!({"prompt": vec![9; 40], "n": 3, "max_tokens": 2});
+    for reused in [0, 32] {
+        let answer = post(server.address, COMPLETIONS, &again).json();
+        assert_eq!((details(&answer), &answer["usage"]["prompt_tokens"]), (json!(reused), &json!(40)));
+    }
 
     let parts = json!([{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]);
     let body = json!({
@@ -159,6 +175,49 @@ fn answers_have_choices_prompts_and_probabilities() {
         let logprob = |entry: &Value| entry["logprob"].as_f64().expect("a number");
         assert!((logprob(one) - logprob(other)).abs() < 2e-4, "{one} {other}");
     }
+    server.join();
+}
+
+/// Tokens as SentencePiece's models have them, all of which but two begin a word. The decoder
+/// leaves out the space at a text's start.
+fn words() -> Vocabulary {
+    let mut pieces: serde_json::Map<String, Value> =
+        (0..418).map(|id| (format!("\u{2581}w{id}"), json!(id))).collect();
+    pieces.extend([("a".to_owned(), json!(418)), ("<unk>".to_owned(), json!(419))]);
+    let file = json!({
+        "version": "1.0", "added_tokens": [], "pre_tokenizer": null, "post_processor": null,
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"},
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "},
+            {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+        ]},
+        "model": {"type": "BPE", "vocab": pieces, "merges": [], "unk_token": "<unk>"},
+    });
+    Vocabulary(Some(Tokens::of_json(Path::new("words"), &file.to_string()).expect("a tokenizer")))
+}
+
+#[test]
+fn a_completion_goes_on_behind_its_prompt_and_tokens_have_their_spaces() {
+    let server = Running::start("spaces", LONG, |server, _| server.vocabulary = words());
+    let body = json!({"prompt": [[5, 6], [9]], "max_tokens": 8, "temperature": 1, "seed": 3, "logprobs": 4});
+    let answer = post(server.address, COMPLETIONS, &body).json();
+    for choice in answer["choices"].as_array().expect("choices") {
+        let text = choice["text"].as_str().expect("a text");
+        assert!(text.starts_with(" w"), "{text:?}");
+        let logprobs = &choice["logprobs"];
+        let tokens = logprobs["tokens"].as_array().expect("tokens");
+        assert_eq!(tokens.iter().map(|token| token.as_str().expect("a text")).collect::<String>(), text);
+        for (token, offset) in tokens.iter().zip(logprobs["text_offset"].as_array().expect("offsets")) {
+            let offset = offset.as_u64().expect("a number") as usize;
+            assert!(text[offset..].starts_with(token.as_str().expect("a text")), "{choice}");
+        }
+        let best = logprobs["top_logprobs"][0].as_object().expect("an object");
+        assert!(best.len() == 4 && best.keys().all(|token| token.starts_with(" w")), "{best:?}");
+    }
+    // An answer in a conversation is a text of its own.
+    let body = json!({"messages": [{"role": "user", "content": "Why?"}], "max_tokens": 4, "seed": 3});
+    let answer = post(server.address, CHAT, &body).json();
+    assert!(text(&answer).starts_with('w'), "{answer}");
     server.join();
 }
 
@@ -261,6 +320,33 @@ fn a_key_is_asked_for_where_models_are() {
     }
     assert_eq!(get(server.address, "/health").status, 200);
     server.join();
+}
+
+#[test]
+fn a_server_of_this_machine_refuses_other_hosts() {
+    for (local, key, host, status) in [
+        (true, None, "evil.example:8000", 403),
+        (true, None, "localhost:8000", 200),
+        (true, None, "127.0.0.1", 200),
+        (true, Some("secret"), "evil.example", 200),
+        (false, None, "evil.example", 200),
+    ] {
+        let server = Running::start("hosts", LONG, |server, _| {
+            (server.local, server.key) = (local, key.map(str::to_owned));
+        });
+        let body = json!({"prompt": "Once", "max_tokens": 1}).to_string();
+        for (method, path) in [("POST", COMPLETIONS), ("GET", "/v1/models")] {
+            let mut connection = connect(server.address);
+            let head = format!(
+                "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{JSON}\r\n\
+                 Authorization: Bearer secret\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            std::io::Write::write_all(&mut connection, head.as_bytes()).expect("sent");
+            assert_eq!(receive(&mut connection).status, status, "{local} {key:?} {host} {path}");
+        }
+        server.join();
+    }
 }
 
 #[test]

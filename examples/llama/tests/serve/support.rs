@@ -95,6 +95,7 @@ impl Engine {
             load(&metrics.running) + load(&metrics.waiting) + load(&metrics.preempted) == 0
                 && load(&metrics.blocks_used) == load(&metrics.blocks_kept)
         });
+        assert_eq!(load(&metrics.blocks_lost), 0, "kept blocks that a sequence still has");
     }
 }
 
@@ -172,6 +173,7 @@ impl Running {
             model: NAME.to_owned(),
             created: 1,
             key: None,
+            local: false,
             body: 1 << 16,
             slow: Duration::from_secs(30),
             timeout: Duration::from_secs(120),

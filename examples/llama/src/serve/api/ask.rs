@@ -161,7 +161,10 @@ fn common(
     let sampling = Sampling {
         temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(defaults.temperature),
         top_k: fields.count("top_k", 0..=usize::MAX)?.unwrap_or(defaults.top_k),
-        top_p: fields.number("top_p", f64::MIN_POSITIVE..=1.0)?.unwrap_or(defaults.top_p),
+        // By 0, clients mean the most likely token alone, which the least probability keeps.
+        top_p: fields
+            .number("top_p", 0.0..=1.0)?
+            .map_or(defaults.top_p, |top_p| top_p.max(f32::MIN_POSITIVE.into())),
         min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(defaults.min_p),
         repetition_penalty: fields
             .number("repetition_penalty", 0.01..=100.0)?

@@ -18,6 +18,8 @@ pub enum Kind {
     ContextLength,
     /// 401: the key is missing or wrong.
     Key,
+    /// 403: the request is for another host.
+    Host,
     /// 404: there is no such route.
     NotFound,
     /// 404: there is no such model.
@@ -48,6 +50,7 @@ impl Kind {
             Self::Invalid => (StatusCode::BAD_REQUEST, request, None),
             Self::ContextLength => (StatusCode::BAD_REQUEST, request, Some("context_length_exceeded")),
             Self::Key => (StatusCode::UNAUTHORIZED, request, Some("invalid_api_key")),
+            Self::Host => (StatusCode::FORBIDDEN, request, Some("wrong_host")),
             Self::NotFound => (StatusCode::NOT_FOUND, request, Some("unknown_url")),
             Self::Model => (StatusCode::NOT_FOUND, request, Some("model_not_found")),
             Self::Method => (StatusCode::METHOD_NOT_ALLOWED, request, Some("method_not_supported")),

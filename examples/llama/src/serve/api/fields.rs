@@ -86,10 +86,7 @@ impl Fields {
         match value.as_f64().filter(|number| range.contains(number)) {
             Some(number) => Ok(Some(number)),
             None => {
-                let expected = match *range.start() {
-                    f64::MIN_POSITIVE => format!("a number above 0, up to {}", range.end()),
-                    start => format!("a number from {start} to {}", range.end()),
-                };
+                let expected = format!("a number from {} to {}", range.start(), range.end());
                 self.wrong(name, &expected, &value)
             }
         }

@@ -1,24 +1,74 @@
-//! The probabilities that a request asks for, from logits on the host.
+//! The probabilities that a request asks for.
+
+use burn::tensor::{DType, Int, Tensor};
+use burn_rocm::fused::decode::LateFloats;
 
 use super::job::Chances;
+use crate::error::Result;
+use crate::model::B;
 
-/// The probability of the drawn token, and of the most likely ones; among equals, the smaller id
-/// comes first.
-pub(super) fn of_row(logits: &[f32], drawn: u32, count: usize) -> Chances {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|&logit| f64::from(logit - largest).exp()).sum();
-    let chance = |logit: f32| (f64::from(logit - largest) - sum.ln()) as f32;
-    let mut order: Vec<u32> = (0..logits.len() as u32).collect();
-    let logit = |id: u32| logits.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
-    let before = |a: &u32, b: &u32| logit(*b).total_cmp(&logit(*a)).then(a.cmp(b));
-    let count = count.min(order.len());
-    if count < order.len() {
-        order.select_nth_unstable_by(count, before);
-        order.truncate(count);
+/// The largest logits of rows, on their way to the host.
+#[derive(Debug)]
+pub(super) struct LateLargest {
+    parts: Vec<LateFloats>,
+    count: usize,
+}
+
+/// Of each row: the logit of the drawn token, the largest logits, and their tokens.
+#[derive(Debug, Default)]
+pub(super) struct Largest {
+    numbers: Vec<f32>,
+    count: usize,
+}
+
+impl LateLargest {
+    /// Begins to read the `count` largest logits of each row, and does not wait. The device finds
+    /// them; among equals, the smaller id comes first.
+    ///
+    /// # Shapes
+    /// - logits: `[rows, vocabulary]`; drawn: `[rows]`
+    pub(super) fn begin(logits: Tensor<B, 2>, drawn: Tensor<B, 1, Int>, count: usize) -> Result<Self> {
+        let [rows, vocabulary] = logits.dims();
+        let count = count.min(vocabulary);
+        let logits = logits.cast(DType::F32);
+        let drawn = logits.clone().gather(1, drawn.reshape([rows, 1]));
+        let (largest, ids) = logits.sort_descending_with_indices(1);
+        // A vocabulary has at most 2^21 tokens, whose ids are exact in f32.
+        let ids = ids.narrow(1, 0, count).float().cast(DType::F32);
+        let all = Tensor::cat(vec![drawn, largest.narrow(1, 0, count), ids], 1);
+        let most = (LateFloats::MOST / (1 + 2 * count)).max(1);
+        let part = |start: usize| {
+            let part = all.clone().narrow(0, start, most.min(rows - start));
+            LateFloats::begin(part.into_primitive().tensor())
+        };
+        let parts = (0..rows).step_by(most).map(part).collect::<std::result::Result<_, _>>()?;
+        Ok(Self { parts, count })
     }
-    order.sort_unstable_by(before);
-    let best = order.into_iter().map(|id| (id, chance(logit(id)))).collect();
-    Chances { drawn: chance(logit(drawn)), best }
+
+    /// The numbers. Waits for the copies, not for steps that were enqueued behind them.
+    pub(super) fn wait(self) -> Result<Largest> {
+        let mut numbers = Vec::new();
+        for part in self.parts {
+            numbers.extend(part.wait()?);
+        }
+        Ok(Largest { numbers, count: self.count })
+    }
+}
+
+impl Largest {
+    /// The probabilities of a row, in which the drawn token has this one.
+    pub(super) fn of_row(&self, row: usize, drawn: f32, count: usize) -> Chances {
+        let numbers = self.numbers.chunks_exact(1 + 2 * self.count).nth(row);
+        let Some((&logit, best)) = numbers.and_then(<[f32]>::split_first) else {
+            return Chances { drawn, best: Vec::new() };
+        };
+        // The logarithm of the sum of all exponentials.
+        let sum = f64::from(logit) - f64::from(drawn);
+        let (logits, ids) = best.split_at(self.count);
+        let best = ids.iter().zip(logits).take(count);
+        let best = best.map(|(&id, &logit)| (id as u32, (f64::from(logit) - sum) as f32)).collect();
+        Chances { drawn, best }
+    }
 }
 
 #[cfg(test)]
@@ -27,14 +77,21 @@ mod tests {
 
     #[test]
     fn chances_are_the_logarithms_of_the_softmax() {
-        let quarters = [1f32, 2.0, 1.0, 0.0].map(|count| (count / 4.0).ln() + 100.0);
-        let Chances { drawn, best } = of_row(&quarters, 0, 2);
-        // A logit near 100 is rounded by up to 2^-18.
-        let near = |found: f32, expected: f32| (found - expected.ln()).abs() < 1e-5;
-        assert!(near(drawn, 0.25), "{drawn}");
-        assert_eq!(best.iter().map(|&(id, _)| id).collect::<Vec<_>>(), [1, 0]);
-        assert!(near(best[0].1, 0.5) && near(best[1].1, 0.25), "{best:?}");
-        assert_eq!(of_row(&quarters, 1, 9).best.len(), 4);
-        assert!(of_row(&quarters, 1, 0).best.is_empty());
+        let logit = |chance: f32| chance.ln() + 3.0;
+        // Token 7 was drawn in the first row, and token 4 in the second.
+        let numbers = [
+            [logit(0.25), logit(0.5), logit(0.25), 9.0, 7.0],
+            [logit(0.75), logit(0.75), logit(0.125), 4.0, 2_097_151.0],
+        ];
+        let largest = Largest { numbers: numbers.concat(), count: 2 };
+        // Logits below 4 and logarithms are rounded by up to 2^-22, three of them in all.
+        let near = |found: f32, expected: f32| (found - expected.ln()).abs() < 1e-6;
+        let Chances { drawn, best } = largest.of_row(0, 0.25f32.ln(), 2);
+        assert_eq!((drawn, best[1]), (0.25f32.ln(), (7, 0.25f32.ln())));
+        assert!(best[0].0 == 9 && near(best[0].1, 0.5), "{best:?}");
+        let Chances { best, .. } = largest.of_row(1, 0.75f32.ln(), 2);
+        assert_eq!(best[0], (4, 0.75f32.ln()));
+        assert!(best[1].0 == 2_097_151 && near(best[1].1, 0.125), "{best:?}");
+        assert_eq!(largest.of_row(1, 0.75f32.ln(), 1).best.len(), 1);
     }
 }

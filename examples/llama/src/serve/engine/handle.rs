@@ -124,6 +124,10 @@ impl Handle {
         if let Some(token) = job.prompts.iter().flatten().find(|&&token| token as usize >= vocabulary) {
             return Err(Refusal::Invalid(format!("expected token ids below {vocabulary}, found {token}")));
         }
+        if texts > most {
+            let found = format!("{} prompts with {} choices each", job.prompts.len(), job.choices);
+            return Err(Refusal::Invalid(format!("expected at most {most} texts at once, found {found}")));
+        }
         job.sampling.check().map_err(|error| Refusal::Invalid(error.to_string()))?;
         let prompt = job.prompts.iter().map(Vec::len).max().unwrap_or(0);
         if prompt.saturating_add(job.tokens) > limit {

@@ -28,13 +28,16 @@ use scheduler::Scheduler;
 pub use handle::{Handle, Limits, Refusal, Ticket};
 pub use job::{Chances, End, Event, Job};
 
+/// The most sequences in the batch: what `SampleState::begin_read` reads at once.
+const MOST_ROWS: usize = 8192;
+
 /// Starts an engine in a thread of its own, with a cache that is stored in this way. It ends when
 /// all handles and tickets are gone, or with the device's error. Then the tickets that are left get
 /// no more events.
 ///
 /// # Errors
-/// [`Error::Argument`] for limits of 0, a step of fewer tokens than rows, or a context that the
-/// model or the blocks don't have; an error of the device.
+/// [`Error::Argument`] for limits of 0, more than 8192 rows, a step of fewer tokens than rows, or a
+/// context that the model or the blocks don't have; an error of the device.
 pub fn start(
     model: Arc<Model>,
     limits: Limits,
@@ -47,6 +50,9 @@ pub fn start(
     };
     if rows == 0 {
         return wrong("sequences", "at least 1".to_owned(), rows);
+    }
+    if rows > MOST_ROWS {
+        return wrong("sequences", format!("at most {MOST_ROWS}"), rows);
     }
     if step < rows {
         return wrong("step-tokens", format!("at least one for each of {rows} sequences"), step);

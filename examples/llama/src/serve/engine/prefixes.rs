@@ -1,7 +1,7 @@
 //! Blocks of earlier sequences, for prompts that begin with the same tokens.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BinaryHeap, HashMap};
 
 use burn_rocm_nn::language::{BLOCK, Blocks, CacheError, SequenceId};
 
@@ -22,7 +22,6 @@ pub(super) struct Prefixes {
 struct Entry {
     key: Key,
     block: u32,
-    depth: usize,
     children: usize,
     used: u64,
 }
@@ -62,6 +61,9 @@ impl Prefixes {
     }
 
     /// Adds a sequence's blocks that are full since the last call. `tokens`: those in the cache.
+    ///
+    /// An entry below which a sequence's blocks come has a block of that sequence, so that all
+    /// blocks that no sequence has can be evicted.
     pub(super) fn extend(
         &mut self,
         chain: &mut Chain,
@@ -71,23 +73,32 @@ impl Prefixes {
     ) -> Result<(), CacheError> {
         self.clock += 1;
         for (index, tokens) in tokens.chunks_exact(BLOCK).enumerate().skip(chain.blocks) {
-            // The entry before may be gone.
-            if chain.entry != 0 && !self.entries.contains_key(&chain.entry) {
-                return Ok(());
-            }
             let Some(key) = key(chain.entry, tokens) else { return Ok(()) };
+            let Some(&own) = blocks.blocks_of(sequence)?.get(index) else { return Ok(()) };
             let id = match self.by_tokens.get(&key) {
-                // Another sequence computed the same block.
-                Some(&id) => id,
+                Some(&id) => {
+                    let Some(entry) = self.entries.get_mut(&id) else { return Ok(()) };
+                    if entry.block != own {
+                        // Another sequence computed the same block, and runs: the next call tries
+                        // again.
+                        if blocks.holders(entry.block) > 1 {
+                            return Ok(());
+                        }
+                        blocks.hold(own)?;
+                        blocks.let_go(entry.block)?;
+                        entry.block = own;
+                    }
+                    entry.used = self.clock;
+                    id
+                }
                 None => {
-                    let Some(&block) = blocks.blocks_of(sequence)?.get(index) else { return Ok(()) };
-                    blocks.hold(block)?;
+                    blocks.hold(own)?;
                     self.last += 1;
                     if let Some(parent) = self.entries.get_mut(&chain.entry) {
                         parent.children += 1;
                     }
                     self.by_tokens.insert(key, self.last);
-                    let entry = Entry { key, block, depth: index, children: 0, used: self.clock };
+                    let entry = Entry { key, block: own, children: 0, used: self.clock };
                     self.entries.insert(self.last, entry);
                     self.last
                 }
@@ -97,42 +108,36 @@ impl Prefixes {
         Ok(())
     }
 
-    /// The blocks that no sequence has.
+    /// The blocks that no sequence has. [`evict`](Self::evict) can free all of them.
     pub(super) fn unused(&self, blocks: &Blocks) -> usize {
         self.entries.values().filter(|entry| blocks.holders(entry.block) == 1).count()
     }
 
-    /// Frees blocks that no sequence has, those first that were not used for the longest time.
-    /// Returns how many.
+    /// Frees blocks that no sequence has, those first that were not used for the longest time; of
+    /// a chain, its end first, because the others lead to it. Returns how many.
     pub(super) fn evict(&mut self, count: usize, blocks: &mut Blocks) -> Result<usize, CacheError> {
+        let leaf = |(&id, entry): (&u64, &Entry)| {
+            let is_leaf = entry.children == 0 && blocks.holders(entry.block) == 1;
+            is_leaf.then_some(Reverse((entry.used, id)))
+        };
+        let mut leaves: BinaryHeap<_> = self.entries.iter().filter_map(leaf).collect();
         let mut freed = 0;
-        loop {
-            let unused = self.entries.iter().filter(|(_, entry)| blocks.holders(entry.block) == 1);
-            // A parent is used whenever its children are.
-            let mut order: Vec<_> =
-                unused.map(|(&id, entry)| (entry.used, Reverse(entry.depth), id)).collect();
-            order.sort_unstable();
-            let before = freed;
-            for (.., id) in order {
-                if freed == count {
-                    return Ok(freed);
+        while freed < count
+            && let Some(Reverse((_, id))) = leaves.pop()
+        {
+            let Some(entry) = self.entries.remove(&id) else { continue };
+            self.by_tokens.remove(&entry.key);
+            blocks.let_go(entry.block)?;
+            freed += 1;
+            let above = entry.key.0;
+            if let Some(parent) = self.entries.get_mut(&above) {
+                parent.children -= 1;
+                if parent.children == 0 && blocks.holders(parent.block) == 1 {
+                    leaves.push(Reverse((parent.used, above)));
                 }
-                // Others need the parent of an entry to find it.
-                if self.entries.get(&id).is_none_or(|entry| entry.children > 0) {
-                    continue;
-                }
-                let Some(entry) = self.entries.remove(&id) else { continue };
-                self.by_tokens.remove(&entry.key);
-                if let Some(parent) = self.entries.get_mut(&entry.key.0) {
-                    parent.children -= 1;
-                }
-                blocks.let_go(entry.block)?;
-                freed += 1;
-            }
-            if freed == before {
-                return Ok(freed);
             }
         }
+        Ok(freed)
     }
 }
 
@@ -144,11 +149,14 @@ mod tests {
     fn sequence(tokens: &[u32], prefixes: &mut Prefixes, blocks: &mut Blocks) -> SequenceId {
         let (found, mut chain) = prefixes.find(tokens);
         let id = blocks.adopt(&found).expect("blocks of the tree");
-        let rest = tokens.len() - found.len() * BLOCK;
-        assert!(blocks.reserve(id, rest).expect("room").is_none());
-        blocks.advance(id, rest).expect("room");
+        add(id, tokens.len() - found.len() * BLOCK, blocks);
         prefixes.extend(&mut chain, tokens, id, blocks).expect("blocks of the sequence");
         id
+    }
+
+    fn add(id: SequenceId, tokens: usize, blocks: &mut Blocks) {
+        assert!(blocks.reserve(id, tokens).expect("room").is_none());
+        blocks.advance(id, tokens).expect("room");
     }
 
     fn tokens(count: usize, seed: u32) -> Vec<u32> {
@@ -198,5 +206,55 @@ mod tests {
         blocks.free(id).expect("a sequence");
         assert_eq!(prefixes.evict(9, &mut blocks).expect("blocks"), 3);
         assert_eq!((prefixes.len(), blocks.blocks_free()), (0, 8));
+    }
+
+    #[test]
+    fn sequences_with_the_same_tokens_leave_no_block_that_cannot_go() {
+        let (mut prefixes, mut blocks) = (Prefixes::default(), Blocks::new(8));
+        let tokens = tokens(48, 1);
+        // Both begin before either is in the tree.
+        let ids = [blocks.create(), blocks.create()];
+        let mut chains = [Chain::default(); 2];
+        for (&id, chain) in ids.iter().zip(&mut chains) {
+            add(id, 16, &mut blocks);
+            prefixes.extend(chain, &tokens[..16], id, &mut blocks).expect("blocks of the sequence");
+        }
+        assert_eq!((prefixes.len(), blocks.blocks_free()), (1, 6));
+        // The second has a block of its own, and so none in the tree while the first runs.
+        add(ids[1], 16, &mut blocks);
+        prefixes.extend(&mut chains[1], &tokens[..32], ids[1], &mut blocks).expect("blocks of the sequence");
+        assert_eq!((prefixes.len(), chains[1]), (1, Chain::default()));
+        blocks.free(ids[0]).expect("a sequence");
+        assert_eq!((prefixes.unused(&blocks), blocks.blocks_free()), (1, 5));
+        // Then the tree takes its blocks, and the first's is free.
+        add(ids[1], 16, &mut blocks);
+        prefixes.extend(&mut chains[1], &tokens, ids[1], &mut blocks).expect("blocks of the sequence");
+        assert_eq!((prefixes.len(), prefixes.unused(&blocks), blocks.blocks_free()), (3, 0, 5));
+        assert_eq!(prefixes.find(&tokens).0, blocks.blocks_of(ids[1]).expect("a sequence"));
+        assert_eq!(prefixes.evict(9, &mut blocks).expect("blocks"), 0);
+        blocks.free(ids[1]).expect("a sequence");
+        assert_eq!(prefixes.evict(9, &mut blocks).expect("blocks"), 3);
+        assert_eq!(blocks.blocks_free(), 8);
+    }
+
+    #[test]
+    fn an_older_chain_goes_whole_before_a_newer_one() {
+        let (mut prefixes, mut blocks) = (Prefixes::default(), Blocks::new(8));
+        let (old, new) = (tokens(48, 1), tokens(48, 2));
+        for tokens in [&new, &old] {
+            // Block by block, as answers grow.
+            let (id, mut chain) = (blocks.create(), Chain::default());
+            for end in [16, 32, 48] {
+                add(id, 16, &mut blocks);
+                prefixes.extend(&mut chain, &tokens[..end], id, &mut blocks).expect("blocks of the sequence");
+            }
+            blocks.free(id).expect("a sequence");
+        }
+        assert_eq!(prefixes.find(&new).0.len(), 3);
+        assert_eq!(prefixes.evict(2, &mut blocks).expect("blocks"), 2);
+        assert_eq!((prefixes.find(&new).0.len(), prefixes.find(&old).0.len()), (3, 1));
+        // That was a use of the old one's first block, and before it of all of the new one.
+        assert_eq!(prefixes.evict(3, &mut blocks).expect("blocks"), 3);
+        assert_eq!((prefixes.find(&new).0.len(), prefixes.find(&old).0.len()), (0, 1));
     }
 }

@@ -2,19 +2,18 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{DType, Int, Tensor, TensorData};
 use burn_rocm::fused::decode::{self, Draw, LateDraws, SampleState, SampleTables};
-use burn_rocm::{RocmTensor, read_with_fault};
 use burn_rocm_nn::language::{BLOCK, CacheError, CacheType};
 
-use super::chances;
+use super::chances::LateLargest;
 use super::handle::{Command, Limits};
-use super::job::{End, Event};
-use super::prefixes::Prefixes;
+use super::job::{Chances, End, Event};
+use super::prefixes::{Chain, Prefixes};
 use super::sequence::{After, Running, Sequence, sequences};
 use crate::error::{Error, Result};
 use crate::model::{B, Model, Paged, Piece};
@@ -50,9 +49,9 @@ struct Flight {
     draws: LateDraws,
     /// The sequences, by their order.
     drawn: Vec<u64>,
-    /// Those that ask for probabilities, and their logits.
+    /// Those that ask for the most likely tokens, and the logits of these.
     asking: Vec<u64>,
-    asked: Option<Tensor<B, 2>>,
+    largest: Option<LateLargest>,
 }
 
 impl Scheduler {
@@ -154,18 +153,27 @@ impl Scheduler {
             // At least one token must run, because its logits are wanted.
             let (found, chain) = self.prefixes.find(&sequence.tokens[..all_but_last]);
             let shared = if fork.is_some() { all_but_last / BLOCK } else { found.len() };
-            // Room for the next token too, and a block for each of the others.
-            let needed = (sequence.tokens.len() + 1).div_ceil(BLOCK) - shared + self.running.len();
             let blocks = self.paged.sequences();
+            // What the others' tokens still lack: blocks are taken only when a step needs them. And
+            // a block for each of the others at least.
+            let mut lacked = 0;
+            for other in &self.running {
+                let all = (other.sequence.tokens.len() + other.unread + 1).div_ceil(BLOCK);
+                lacked += all.saturating_sub(blocks.blocks_of(other.id)?.len()).max(1);
+            }
+            // Room for the next token too.
+            let needed = (sequence.tokens.len() + 1).div_ceil(BLOCK) - shared + lacked;
             if !self.running.is_empty() && needed > blocks.blocks_free() {
-                let taken = found.iter().filter(|&&block| blocks.holders(block) == 1).count();
+                let is_taken = |block: &&u32| fork.is_none() && blocks.holders(**block) == 1;
+                let taken = found.iter().filter(is_taken).count();
                 if needed + taken > blocks.blocks_free() + self.prefixes.unused(blocks) {
                     return Ok(());
                 }
             }
-            let (id, cached) = match fork {
-                Some(leader) => (blocks.fork(leader, all_but_last)?, all_but_last),
-                None => (blocks.adopt(&found)?, found.len() * BLOCK),
+            let (id, cached, chain) = match fork {
+                // The tree may have other blocks than the leader.
+                Some(leader) => (blocks.fork(leader, all_but_last)?, all_but_last, Chain::default()),
+                None => (blocks.adopt(&found)?, found.len() * BLOCK, chain),
             };
             let Some(mut sequence) = self.waiting.pop_front() else { return Ok(()) };
             if !sequence.begun {
@@ -263,29 +271,37 @@ impl Scheduler {
                 self.state.resume(*row, &sequence.sampling, prompt, answer)?;
             }
         }
-        let asks = |&&index: &&usize| self.running[index].sequence.chances.is_some();
-        let asking: Vec<&Running> = drawn.iter().filter(asks).map(|&index| &self.running[index]).collect();
-        let asked = (!asking.is_empty()).then(|| {
-            let rows: Vec<i32> = asking.iter().map(|running| running.row as i32).collect();
+        let (mut asking, mut rows, mut most) = (Vec::new(), Vec::new(), 0);
+        for Running { sequence, row, .. } in drawn.iter().map(|&index| &self.running[index]) {
+            // The drawn token's own probability comes with it.
+            if let Some(count) = sequence.chances.filter(|&count| count > 0) {
+                asking.push(sequence.order);
+                rows.push(*row as i32);
+                most = most.max(count);
+            }
+        }
+        let asked = (!rows.is_empty()).then(|| {
             let rows = TensorData::new(rows, [asking.len()]);
-            logits.clone().select(0, Tensor::from_data(rows, (self.model.device(), DType::I32)))
+            let rows: Tensor<B, 1, Int> = Tensor::from_data(rows, (self.model.device(), DType::I32));
+            (logits.clone().select(0, rows.clone()), rows)
         });
-        let asking = asking.iter().map(|running| running.sequence.order).collect();
         let drawn = drawn.iter().map(|&index| self.running[index].sequence.order).collect();
         let state = self.state.first(logits.dims()[0])?;
         decode::sample(logits.into_primitive().tensor(), &state)?;
-        Ok(Flight { draws: state.begin_read()?, drawn, asking, asked })
+        let draws = state.begin_read()?;
+        // The next step overwrites the tokens, so they are taken before it.
+        let largest = asked.map(|(logits, rows)| {
+            let tokens = Tensor::<B, 1, Int>::from_primitive(self.state.tokens()).select(0, rows);
+            LateLargest::begin(logits, tokens, most)
+        });
+        Ok(Flight { draws, drawn, asking, largest: largest.transpose()? })
     }
 
     /// Reads what was drawn.
     fn land(&mut self, flight: Flight) -> Result<()> {
-        let Flight { draws, drawn, asking, asked } = flight;
+        let Flight { draws, drawn, asking, largest } = flight;
         let draws = draws.wait()?;
-        let vocabulary = self.model.config().vocabulary;
-        let asked = match asked {
-            Some(asked) => numbers(asked.cast(DType::F32).into_primitive().tensor())?,
-            None => Vec::new(),
-        };
+        let largest = largest.map(LateLargest::wait).transpose()?.unwrap_or_default();
         let now = Instant::now();
         let mut ended = Vec::new();
         for order in drawn {
@@ -295,15 +311,15 @@ impl Scheduler {
             *unread -= 1;
             let Some(&Draw { token, chance }) = draws.get(*row) else { continue };
             // A NaN among the logits makes the probability NaN.
-            if chance.is_none_or(f32::is_nan) {
+            let Some(chance) = chance.filter(|chance| !chance.is_nan()) else {
                 ended.push((order, After::End(End::Failed(Error::NotNumbers.to_string()))));
                 continue;
-            }
+            };
             let at = asking.iter().position(|&asking| asking == order);
-            let chances = sequence
-                .chances
-                .zip(at)
-                .map(|(count, at)| chances::of_row(&asked[at * vocabulary..][..vocabulary], token, count));
+            let chances = sequence.chances.map(|count| match at {
+                Some(at) => largest.of_row(at, chance, count),
+                None => Chances { drawn: chance, best: Vec::new() },
+            });
             let times = if sequence.drawn() == 0 { &self.metrics.first } else { &self.metrics.between };
             times.count(now - sequence.since);
             sequence.since = now;
@@ -342,7 +358,8 @@ impl Scheduler {
         let last = (0..self.running.len()).max_by_key(|&index| self.running[index].sequence.order);
         let Some(last) = last else { return Ok(()) };
         if self.running.len() == 1 {
-            // The limit of a sequence is that of the cache, so this can't be.
+            // The limit of a sequence is that of the cache, and other blocks are free now. So this
+            // can't be.
             return self.end(last, End::Failed("the cache has too few blocks".to_owned()));
         }
         self.metrics.preemptions.fetch_add(1, Relaxed);
@@ -370,16 +387,13 @@ impl Scheduler {
     fn report(&mut self) {
         let blocks = self.paged.sequences();
         let metrics = &self.metrics;
-        metrics.running.store(self.running.len(), Relaxed);
+        if self.running.is_empty() {
+            metrics.blocks_lost.store(self.prefixes.len() - self.prefixes.unused(blocks), Relaxed);
+        }
         metrics.preempted.store(self.waiting.iter().filter(|sequence| sequence.begun).count(), Relaxed);
         metrics.blocks_used.store(blocks.blocks() - blocks.blocks_free(), Relaxed);
         metrics.blocks_kept.store(self.prefixes.len(), Relaxed);
+        // Whoever sees that none runs sees the others' numbers too.
+        metrics.running.store(self.running.len(), Release);
     }
-}
-
-/// The numbers of a tensor of f32.
-fn numbers(tensor: RocmTensor) -> Result<Vec<f32>> {
-    let (data, fault) = read_with_fault(tensor)?;
-    fault.map_or(Ok(()), Err)?;
-    data.to_vec().map_err(|why| Error::Read(format!("{why:?}")))
 }

@@ -20,6 +20,10 @@ pub(super) struct Work {
     pub(super) stops: Vec<String>,
     pub(super) scored: bool,
     pub(super) choices: usize,
+    /// The choices of each prompt.
+    pub(super) each: usize,
+    /// The last token of each prompt that the answer's text goes on with; empty if it is another.
+    pub(super) last: Vec<u32>,
     /// The tokens of the prompts.
     pub(super) prompt: usize,
     /// Whether the last piece says how many tokens there were.
@@ -37,19 +41,23 @@ struct Answers<'a> {
     /// The probabilities of tokens whose text waits, and the characters of all tokens.
     scored: Vec<(Option<Vec<Scored>>, usize)>,
     usage: Usage,
+    /// The choices of each prompt.
+    each: usize,
 }
 
 impl<'a> Answers<'a> {
     fn new(vocabulary: &'a Vocabulary, work: &'a mut Work) -> Self {
-        let Work { ticket, stops, scored, choices, prompt, deadline, .. } = work;
+        let Work { ticket, stops, scored, choices, each, last, prompt, deadline, .. } = work;
         let stops: &'a [String] = stops;
+        let answer = |index: usize| Some(Answer::new(vocabulary, stops, last.get(index / *each).copied()));
         Self {
             vocabulary,
             ticket,
             deadline: *deadline,
-            answers: (0..*choices).map(|_| Some(Answer::new(vocabulary, stops))).collect(),
+            answers: (0..*choices).map(answer).collect(),
             scored: vec![(scored.then(Vec::new), 0); *choices],
             usage: Usage { prompt: *prompt, ..Usage::default() },
+            each: *each,
         }
     }
 
@@ -62,8 +70,11 @@ impl<'a> Answers<'a> {
                 Err(_) => return Err(ApiError::new(Kind::Timeout, "the answer took too long")),
             };
             let piece = match event {
-                Event::Begun { reused, .. } => {
-                    self.usage.reused += reused;
+                Event::Begun { choice, reused } => {
+                    // The usage has a prompt's tokens once.
+                    if choice.is_multiple_of(self.each) {
+                        self.usage.reused += reused;
+                    }
                     None
                 }
                 Event::Token { choice, token, chances } => self.token(choice, token, chances)?,
@@ -87,10 +98,12 @@ impl<'a> Answers<'a> {
         self.usage.completion += 1;
         let (scored, offset) = &mut self.scored[index];
         if let (Some(scored), Some(Chances { drawn, best })) = (scored.as_mut(), chances) {
-            let best = best.into_iter().map(|(id, chance)| Ok((self.vocabulary.decode(id)?, chance)));
+            let shown = |id: u32| crate::Result::Ok(self.vocabulary.shown(id, self.vocabulary.decode(id)?));
+            let best = best.into_iter().map(|(id, chance)| Ok((shown(id)?, chance)));
             let best = best.collect::<crate::Result<_>>()?;
-            let token = self.vocabulary.decode(token)?;
-            let count = token.chars().count();
+            let text = self.vocabulary.decode(token)?;
+            let count = text.chars().count();
+            let token = self.vocabulary.shown(token, text);
             scored.push(Scored { token, logprob: drawn, best, offset: *offset });
             *offset += count;
         }

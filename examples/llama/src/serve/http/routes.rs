@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use super::answering::{Work, deadline, pieces, whole};
 use super::server::Server;
-use crate::serve::api::{self, Answering, ApiError, Ask, Defaults, Kind};
+use crate::serve::api::{self, Answering, ApiError, Ask, Defaults, Kind, Route};
 
 type Shared = State<Arc<Server>>;
 
@@ -59,7 +59,7 @@ async fn metrics(State(server): Shared) -> Response {
 }
 
 async fn models(State(server): Shared, headers: HeaderMap) -> Result<Json<Value>, ApiError> {
-    server.check_key(&headers)?;
+    server.check_access(&headers)?;
     Ok(Json(json!({"object": "list", "data": [server.card()]})))
 }
 
@@ -68,7 +68,7 @@ async fn model(
     Path(name): Path<String>,
     headers: HeaderMap,
 ) -> Result<Json<Value>, ApiError> {
-    server.check_key(&headers)?;
+    server.check_access(&headers)?;
     if name != server.model {
         return Err(ApiError::new(Kind::Model, format!("The model `{name}` does not exist")));
     }
@@ -92,17 +92,21 @@ async fn counted(route: &'static str, server: Arc<Server>, request: Request, par
 }
 
 async fn answer(server: &Arc<Server>, request: Request, parse: Parse) -> Result<Response, ApiError> {
-    server.check_key(request.headers())?;
+    server.check_access(request.headers())?;
     check_type(request.headers())?;
     let deadline = deadline(server.timeout);
     let body = read(request.into_body(), server.body, server.slow).await?;
-    let ask = parse(&body, &server.defaults)?;
+    let mut ask = parse(&body, &server.defaults)?;
+    // An answer may take long. The engine has the prompts' tokens.
+    drop(body);
     ask.check_model(&server.model)?;
-    let stream = ask.stream;
+    let (stream, prompts) = (ask.stream, ask.prompts.len());
     // Long texts take a while to become tokens.
-    let (ticket, prompt) = tokio::task::block_in_place(|| server.start(&ask))?;
+    let (ticket, prompt, last) = tokio::task::block_in_place(|| server.start(&mut ask))?;
     let work = Work {
-        choices: ask.prompts.len() * ask.choices,
+        choices: prompts * ask.choices,
+        each: ask.choices,
+        last: if ask.route == Route::Completion { last } else { Vec::new() },
         answering: Answering::new(ask.route, &server.model),
         stops: ask.stops,
         scored: ask.logprobs.is_some(),
@@ -120,7 +124,7 @@ async fn answer(server: &Arc<Server>, request: Request, parse: Parse) -> Result<
 }
 
 /// Requires JSON. A browser asks before it sends this type to another site, and is refused, so no
-/// page can use a server on its visitor's machine.
+/// page of another site can use a server on its visitor's machine.
 fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
     let kind = kind.split(';').next().unwrap_or("").trim();
