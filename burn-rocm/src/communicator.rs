@@ -161,8 +161,9 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce); `Invalid` for no summands, for tensors of several dtypes
-    /// or devices, for summands in place that share elements, for an index without a reserved tensor
-    /// or given twice, or for a reserved tensor that is not as long as the parts are together.
+    /// or devices, for summands in place that share elements, for an index without a reserved
+    /// tensor or given twice, or for a reserved tensor that is not as long as the parts are
+    /// together.
     pub fn all_reduce_beside(
         &self,
         (pass, behind): (&PassPoints, &Behind<'_>),
@@ -352,8 +353,8 @@ impl core::fmt::Debug for Communicator {
     }
 }
 
-/// Checks that no two of these tensors, which are contiguous, share elements: a call that writes both
-/// would have undefined results.
+/// Checks that no two of these tensors, which are contiguous, share elements: a call that writes
+/// both would have undefined results.
 fn are_apart(op: &'static str, tensors: &[RocmTensor]) -> Result<(), Error> {
     let bytes = |tensor: &RocmTensor| {
         let start = tensor.shared_buffer()?.addresses().start + tensor.byte_offset();

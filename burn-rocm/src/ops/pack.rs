@@ -231,8 +231,8 @@ pub fn scale(tensor: RocmTensor, factor: f64) -> hip::Result<RocmTensor> {
 /// A float tensor times a factor, in the tensor's own memory, also if something else holds it.
 ///
 /// # Errors
-/// `Unsupported` for a dtype that is not a float type; `Invalid` unless the elements are packed, or for
-/// read-only memory; an error of the device.
+/// `Unsupported` for a dtype that is not a float type; `Invalid` unless the elements are packed, or
+/// for read-only memory; an error of the device.
 pub fn scale_in_place(tensor: &RocmTensor, factor: f64) -> hip::Result<()> {
     const OP: &str = "scale";
     float_type(OP, tensor)?;

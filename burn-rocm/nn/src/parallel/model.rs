@@ -190,9 +190,9 @@ where
         self.blocks.len() + 1
     }
 
-    /// Takes a training step. Returns this rank's loss, in f64 if the model computes with a parameter
-    /// in f64, else in f32. The functions of a rank without samples, whose `share` says so, are not
-    /// called, and its loss is 0.
+    /// Takes a training step. Returns this rank's loss, in f64 if the model computes with a
+    /// parameter in f64, else in f32. The functions of a rank without samples, whose `share` says
+    /// so, are not called, and its loss is 0.
     ///
     /// The gradients are averaged as [`DataParallel::reduce`] does: if each rank's loss is the mean
     /// over its samples, they are those of the mean over all samples.
