@@ -1,12 +1,17 @@
 //! A model that is divided among devices has the logits of the whole one, and its sessions the
 //! texts.
 
+/// What the tests of the whole use too.
+#[allow(unreachable_pub)]
+#[path = "../../../tests/src/again.rs"]
+mod again;
 mod shared;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use again::again;
 use burn::tensor::DType;
 use burn_rocm::{Communicator, RocmDevice};
 use burn_rocm_llama::config::{Config, Fields};
@@ -17,7 +22,6 @@ use burn_rocm_llama::sample::Sampling;
 use burn_rocm_llama::weights::{Elements, Folder, Part, Source, Weight};
 use burn_rocm_llama::{Error, Rng};
 use burn_rocm_nn::language::quant::RoundTo;
-use burn_rocm_tests::again;
 use serde_json::json;
 use shared::{Expected, read};
 

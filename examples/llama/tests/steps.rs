@@ -1,6 +1,11 @@
 //! Passes that are replayed as a graph, each launched before the host has read the token before it,
 //! give bit for bit what a loop gives that reads each token and then runs the next pass op by op.
 
+/// What the tests of the whole use too.
+#[allow(dead_code, unreachable_pub)] // these tests draw less
+#[path = "../../../tests/src/random.rs"]
+mod random;
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
@@ -17,7 +22,7 @@ use burn_rocm_llama::weights::{Adapted, Folder, Source};
 use burn_rocm_llama::{Error, Rng};
 use burn_rocm_nn::language::lora::Peft;
 use burn_rocm_nn::language::quant::RoundTo;
-use burn_rocm_tests::Random;
+use random::Random;
 
 /// A device captures for one thread at a time, so these tests take turns.
 static TURN: Mutex<()> = Mutex::new(());
