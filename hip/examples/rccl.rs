@@ -67,9 +67,10 @@ fn said(table: &Rccl, status: ncclResult_t) -> String {
     let meaning = text(unsafe { (table.ncclGetErrorString)(status) });
     let name = status.name().unwrap_or("a status that the header lacks");
     match table.ncclGetLastError {
-        // SAFETY: the function is RCCL's and takes null for "any communicator".
         Some(last) if status != ncclSuccess => {
-            format!("{name}, {meaning}: {}", text(unsafe { last(std::ptr::null_mut()) }).trim())
+            // SAFETY: the function is RCCL's and takes null for "any communicator".
+            let said = text(unsafe { last(std::ptr::null_mut()) });
+            format!("{name}, {meaning}: {}", said.trim())
         }
         _ => name.to_owned(),
     }

@@ -361,7 +361,7 @@ mod tests {
         assert_eq!([0, 1, 4, 6].map(|op| points.point_after(op)), [Some(0), Some(2), Some(5), None]);
         let point = |used: &Arc<Buffer>, written: &[&Arc<Buffer>]| {
             let behind = points.behind([used])?;
-            behind.event(&[used.clone()], written.iter().copied()).map(std::ptr::from_ref)
+            behind.event(std::slice::from_ref(used), written.iter().copied()).map(std::ptr::from_ref)
         };
         let first = Some(std::ptr::from_ref(&points.points[1].event));
         assert_eq!((point(&b, &[&out]), point(&b, &[&b]), point(&b, &[&b, &out])), (first, first, first));
@@ -371,10 +371,13 @@ mod tests {
         );
         let behind = points.behind([&b]).expect("a point");
         assert_eq!((behind.last_use(), behind.point()), (2, 2));
-        assert!(behind.event(&[a.clone()], [&out]).is_none(), "it is not behind that buffer's uses");
+        assert!(
+            behind.event(std::slice::from_ref(&a), [&out]).is_none(),
+            "it is not behind that buffer's uses"
+        );
         // The stream that waits for the point uses it.
         b.lend();
-        assert_eq!(behind.event(&[b.clone()], [&b]).map(std::ptr::from_ref), first);
+        assert_eq!(behind.event(std::slice::from_ref(&b), [&b]).map(std::ptr::from_ref), first);
         assert!(point(&b, &[&out]).is_none() && last(&[&a, &b]).is_none());
         out.address();
         assert!(point(&a, &[&out]).is_none(), "the result was used meanwhile");

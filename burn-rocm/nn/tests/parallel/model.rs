@@ -197,7 +197,7 @@ fn a_divided_model_is_the_whole_model() {
         let run = |ranks: DataParallel| train(&ranks, ShardedModelConfig::new(config.clone()), lr);
         let ranks = on_ranks(count, run);
         for (found, parameters) in &ranks {
-            agree(&format!("{what}, losses"), &[found.clone()], &[losses.clone()]);
+            agree(&format!("{what}, losses"), std::slice::from_ref(found), std::slice::from_ref(&losses));
             agree(what, parameters, &expected);
             assert_eq!(
                 (found, parameters),

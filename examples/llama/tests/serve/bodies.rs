@@ -191,7 +191,7 @@ fn any(rng: &mut Rng, depth: usize) -> Value {
     let one = |rng: &mut Rng, of: usize| (rng.bits() % of as u64) as usize;
     match rng.bits() % if depth == 0 { 5 } else { 7 } {
         0 => Value::Null,
-        1 => json!(rng.bits() % 2 == 0),
+        1 => json!(rng.bits().is_multiple_of(2)),
         2 | 3 => numbers[one(rng, numbers.len())].clone(),
         4 => json!(texts[one(rng, texts.len())]),
         5 => (0..rng.bits() % 4).map(|_| any(rng, depth - 1)).collect(),
@@ -251,7 +251,7 @@ fn no_body_ends_the_server() {
         }
         let mut bytes = body.to_string().into_bytes();
         // Some are no JSON any more.
-        if rng.bits() % 4 == 0 {
+        if rng.bits().is_multiple_of(4) {
             let at = (rng.bits() % bytes.len() as u64) as usize;
             bytes[at] = rng.bits() as u8;
         }

@@ -43,6 +43,7 @@ fn the_program_serves_until_it_is_told_to_stop() {
         assert!(lines.any(|line| line.expect("UTF-8").starts_with("stopping")));
     } else {
         child.kill().expect("its end");
+        child.wait().expect("its end");
     }
 }
 
