@@ -13,9 +13,9 @@ use burn_rocm_nn::optim::{AdamConfig, AdamWConfig, OptimizerConfig, SgdConfig};
 use burn_rocm_nn::parallel::{ShardedModel, ShardedModelConfig, ShardedOptimizer, Shards, Share};
 
 use crate::checkpoint::Folder;
+use crate::sharded::{STEPS, agree};
 use crate::*;
 
-const STEPS: usize = 8;
 pub(super) const WIDTH: usize = 7;
 const BLOCKS: usize = 4;
 /// The block of this index gives its input on, so that none of its parameters has a gradient.
@@ -171,14 +171,6 @@ fn configs() -> Vec<(&'static str, f64, OptimizerConfig)> {
         ("Adam", 0.02, AdamConfig::new().into()),
         ("AdamW", 0.02, AdamWConfig::new().with_weight_decay(0.05).into()),
     ]
-}
-
-#[track_caller]
-fn agree(what: &str, found: &[Vec<f64>], expected: &[Vec<f64>]) {
-    assert_eq!(found.len(), expected.len(), "{what}");
-    for (found, expected) in found.concat().into_iter().zip(expected.concat()) {
-        assert!((found - expected).abs() <= limit(STEPS), "{what}: {found} instead of {expected}");
-    }
 }
 
 /// Losses and parameters are those of the whole model on one device with all samples. No unit's

@@ -10,7 +10,7 @@ use burn_rocm_nn::parallel::{ShardedOptimizer, Shards, Share, clip_global_norm};
 
 use crate::*;
 
-const STEPS: usize = 8;
+pub(super) const STEPS: usize = 8;
 
 /// Trains in global batches of 12, the last of 2: fewer samples than four ranks. `step` takes each
 /// step.
@@ -84,7 +84,7 @@ pub(crate) fn zeros_for_missing<B: AutodiffBackend, M: Module<B>>(
 }
 
 #[track_caller]
-fn agree(what: &str, found: &[Vec<f64>], expected: &[Vec<f64>]) {
+pub(super) fn agree(what: &str, found: &[Vec<f64>], expected: &[Vec<f64>]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (found, expected) in found.concat().into_iter().zip(expected.concat()) {
         assert!((found - expected).abs() <= limit(STEPS), "{what}: {found} instead of {expected}");
