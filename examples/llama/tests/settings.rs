@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use burn_rocm::fused::decode::CacheType;
 use burn_rocm_llama::Result;
 use burn_rocm_llama::config::{Config, Fields};
 use burn_rocm_llama::weights::bytes;
@@ -135,5 +136,5 @@ fn sizes_are_counted_before_loading() {
     assert_eq!(bytes(&config, 2), 2 * matrices + 4 * norms);
     assert_eq!(bytes(&config, 4), 4 * (matrices + norms));
     // Keys and values, 4 layers, 2 heads of 8 features.
-    assert_eq!(config.cache_bytes(10, 2), 2 * 4 * 2 * 8 * 16 * 2);
+    assert_eq!(config.cache_bytes(10, CacheType::F16), 2 * 4 * 2 * 8 * 16 * 2);
 }

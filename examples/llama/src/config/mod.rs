@@ -7,6 +7,7 @@ mod rope;
 
 use std::path::Path;
 
+use burn_rocm::fused::decode::{CacheType, PAGE};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
@@ -181,10 +182,9 @@ impl Config {
     }
 
     /// Bytes that the keys and values of so many tokens take.
-    pub fn cache_bytes(&self, tokens: usize, element: usize) -> usize {
-        // Memory is in blocks of 16 tokens, whose vectors begin at multiples of 8 elements.
-        let (tokens, features) = (tokens.next_multiple_of(16), self.head_dim.next_multiple_of(8));
-        2 * self.layers.len() * self.kv_heads * features * tokens * element
+    pub fn cache_bytes(&self, tokens: usize, stored: CacheType) -> usize {
+        let token = stored.bytes_of_token(self.kv_heads, self.head_dim);
+        self.layers.len() * tokens.next_multiple_of(PAGE) * token
     }
 }
 

@@ -96,7 +96,7 @@ fn measure(
         for (name, sampling) in [("most likely", Sampling::default()), ("top-k 50, top-p 0.95", warm.clone())]
         {
             let ms = generate(arguments, model, sizes, rows, &sampling)?;
-            let keys = rows * open::cache_bytes(model.config(), before + sizes.tokens / 2, stored);
+            let keys = rows * model.config().cache_bytes(before + sizes.tokens / 2, stored);
             let part = (bytes + keys) as f64 / rate * 1e3 / ms;
             let per_second = rows as f64 / ms * 1e3;
             say(

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use burn::tensor::DType;
 use burn::tensor::backend::Backend;
-use burn_rocm::fused::decode::{CacheType, PAGE};
+use burn_rocm::fused::decode::PAGE;
 use burn_rocm::{Communicator, DeviceInfo, RocmDevice};
 use burn_rocm_nn::language::lora::Peft;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -124,7 +124,7 @@ pub(crate) fn load(
         None => (config, source),
     };
     let weights = weight_bytes(own, own_source, dtype, quantise)?;
-    let cache = cache_bytes(own, context, arguments.stored(dtype));
+    let cache = own.cache_bytes(context, arguments.stored(dtype));
     let work =
         working_bytes(own, context.min(step), dtype.size()) + gathered_bytes(own, context, dtype.size());
     let needed = weights + cache + work;
@@ -172,7 +172,7 @@ pub(crate) fn room(
     let work = working_bytes(config, step, dtype.size());
     let rest = (free / 10 * 9).saturating_sub(weights + work);
     let gathered = gathered_bytes(config, PAGE, dtype.size());
-    let block = cache_bytes(config, PAGE, arguments.stored(dtype)) + gathered;
+    let block = config.cache_bytes(PAGE, arguments.stored(dtype)) + gathered;
     Ok(rest / block.max(1) * PAGE)
 }
 
@@ -197,12 +197,6 @@ fn say(
     let verdict = if fits { "enough" } else { "too little" };
     eprintln!("device: {device}, {name}, by the {provider} provider; {free} free, {verdict}");
     Ok(())
-}
-
-/// Bytes that the keys and values of so many tokens take.
-pub(super) fn cache_bytes(config: &Config, tokens: usize, stored: CacheType) -> usize {
-    let token = stored.bytes_of_token(config.kv_heads, config.head_dim);
-    config.layers.len() * tokens.next_multiple_of(PAGE) * token
 }
 
 /// Bytes that a layer's keys and values of so many tokens take where attention gathers them.
