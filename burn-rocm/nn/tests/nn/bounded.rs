@@ -193,16 +193,19 @@ pub(crate) fn assert_narrow(what: &str, found: &[TensorData], expected: &[Vec<Bo
     checked
 }
 
-/// Asserts that the limits reject zeros, another order, and the values times a factor.
+/// Asserts that the limits reject zeros, another order, and the values times a factor. The other order is left out where
+/// neighbours are equal but for rounding: the output of a batch norm with one channel whose weight is nearly 0, in bf16.
 fn assert_rejected(what: &str, found: &TensorData, expected: &[Bounded], (way, factor): (&str, f64)) {
     let values: Vec<f64> = found.iter::<f64>().collect();
     let mut turned = values.clone();
     turned.rotate_left(1);
-    let wrong = [
-        ("zeros", vec![0.0; values.len()]),
-        ("another order", turned),
-        (way, values.iter().map(|x| factor * x).collect()),
-    ];
+    let most = values.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+    let rounding = 4.0 * unit(found.dtype) * most;
+    let mut wrong =
+        vec![("zeros", vec![0.0; values.len()]), (way, values.iter().map(|x| factor * x).collect())];
+    if values.iter().zip(&turned).any(|(x, next)| (x - next).abs() > rounding) {
+        wrong.push(("another order", turned));
+    }
     for (way, wrong) in wrong {
         let wrong = TensorData::new(wrong, found.shape.clone()).convert_dtype(found.dtype);
         assert!(!is_bounded(&wrong, expected), "{what} passes although it is {way}");
