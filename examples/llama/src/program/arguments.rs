@@ -112,7 +112,7 @@ pub(crate) struct ModelArguments {
 
 /// A model with random weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum RandomModel {
+pub enum RandomModel {
     /// 4 layers of 64 features.
     Tiny,
     /// The shapes of Llama 3.2 1B.

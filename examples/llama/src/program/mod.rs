@@ -22,6 +22,7 @@ use crate::model::{Cache, Model, PIECE};
 use crate::ranks::{self, followers};
 use crate::text::{Chat, Message, Stream, Tokens};
 use arguments::Arguments;
+pub use arguments::RandomModel;
 pub(crate) use arguments::{ModelArguments, Precision, Provider, at_least_1, device};
 pub(crate) use models::random_prompt;
 pub(crate) use open::{Opened, Texts, load, open, open_model, room};

@@ -10,7 +10,6 @@ use burn_rocm_nn::language::lora::Peft;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::arguments::{ModelArguments, RandomModel};
-use super::models;
 use crate::config::{Config, Generation};
 use crate::error::{Error, Result};
 use crate::gguf::Gguf;
@@ -34,7 +33,7 @@ pub(crate) fn open(arguments: &ModelArguments, texts: Texts) -> Result<Opened> {
     let mut opened = match (&arguments.model, arguments.random) {
         (Some(path), _) => open_files(path, texts)?,
         (None, random) => {
-            let config = models::config(random.unwrap_or(RandomModel::Tiny))?;
+            let config = random.unwrap_or(RandomModel::Tiny).config()?;
             let source = Box::new(Random { norm_adds_one: config.norm_adds_one });
             Opened { config, source, generation: Generation::default(), tokens: None, chat: None }
         }
