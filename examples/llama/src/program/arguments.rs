@@ -38,23 +38,23 @@ pub(super) struct Arguments {
     pub(super) tokens: Option<usize>,
     /// Tokens that the cache has room for. [default: prompt and answer; with --chat, 4096 or the
     /// model's limit]
-    #[arg(long, value_name = "N", value_parser = at_least_1)]
+    #[arg(long, value_name = "N", conflicts_with = "bench", value_parser = at_least_1)]
     pub(super) context: Option<usize>,
     /// Divides the logits; 0 always takes the most likely token. [default: what the model's
     /// generation_config.json says, like the next four]
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", conflicts_with = "bench")]
     pub(super) temperature: Option<f64>,
     /// Draw from the K most likely tokens; 0: from all.
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", conflicts_with = "bench")]
     pub(super) top_k: Option<usize>,
     /// Draw from the fewest most likely tokens whose probabilities add up to P.
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", conflicts_with = "bench")]
     pub(super) top_p: Option<f64>,
     /// Draw from tokens with at least P times the largest probability.
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", conflicts_with = "bench")]
     pub(super) min_p: Option<f64>,
     /// Above 1, makes tokens of the text so far less likely.
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", conflicts_with = "bench")]
     pub(super) repetition_penalty: Option<f64>,
     /// Measure instead of writing a text: milliseconds a token, for --tokens (256) tokens after
     /// --prompt-tokens (512), and milliseconds of a prompt four times as long.
@@ -215,6 +215,11 @@ impl ModelArguments {
 }
 
 impl Arguments {
+    /// Whether an option asks to draw from some of the most likely tokens.
+    pub(super) fn filters(&self) -> bool {
+        self.top_k.is_some() || self.top_p.is_some() || self.min_p.is_some()
+    }
+
     /// How tokens are drawn: as the options say, else as the model's authors recommend.
     pub(super) fn sampling(&self, generation: &Generation) -> Sampling {
         let recommended = Sampling::recommended(generation);
