@@ -153,6 +153,23 @@ fn errors_are_one_line() {
     // Without --tokens the answer is as long as there is room for.
     let (out, _) = succeeds(&run(&["--random", "tiny", "--prompt-tokens", "10", "--context", "16"]));
     assert_eq!(out.split_whitespace().count(), 6, "{out}");
+    // Options that others leave without a meaning.
+    fails(&["--random", "tiny", "--system", "x"], "cannot be used with");
+    fails(&["--random", "tiny", "--prompt", "x", "--batch", "2"], "cannot be used with");
+    fails(
+        &["--random", "tiny", "--temperature", "-1"],
+        "error: temperature: expected a number from 0, found -1",
+    );
+    fails(&["--random", "tiny", "--top-k", "-1"], "'-1' for '--top-k <K>': expected a whole number from 0: ");
+    fails(
+        &["--random", "tiny", "--tokens", "few"],
+        "'few' for '--tokens <N>': expected a whole number from 0: ",
+    );
+    let empty = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    fails(
+        &["--model", name(empty), "--prompt", "x"],
+        "--model: expected config.json in the folder, or a GGUF",
+    );
     fails(&["--random", "tiny", "--prompt", ""], "error: prompt: expected at least 1 token, found none");
     fails(&["--random", "tiny", "--context", "5000"], "error: context: expected 1 to 4096 tokens");
     let most = usize::MAX.to_string();
@@ -178,6 +195,13 @@ fn errors_are_one_line() {
         &["--model", name(&small), "--prompt", &long],
         "expected a prompt and an answer of at most 256 tokens",
     );
+    let generation = small.join("generation_config.json");
+    std::fs::write(&generation, r#"{"eos_token_id": [1, 420]}"#).expect("a file");
+    fails(
+        &["--model", name(&small), "--prompt", "x"],
+        "the stop tokens (`eos_token_id`): expected token ids below 420, found 420",
+    );
+    std::fs::remove_file(generation).expect("a file");
     // What `git clone` leaves without Git LFS.
     let weights = std::fs::read(small.join("model.safetensors")).expect("a file");
     let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n";
