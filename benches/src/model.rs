@@ -139,6 +139,26 @@ mod tests {
     }
 
     #[test]
+    fn the_documents_have_each_chips_error() {
+        let decision = include_str!("../../docs/decisions/033-a-cost-model.md");
+        let readme = include_str!("../README.md");
+        let figures = figures::figures();
+        for chip in &CHIPS {
+            let Trust { figures, checked, error, worst, covered, .. } = figures::trust(chip, &figures);
+            let counts = format!("{figures} | {checked} | {:.0} % |", 100.0 * error);
+            let start = format!("| {} | {counts} {:+.0} %, ", chip.name, 100.0 * worst.0);
+            let covered: Vec<&str> = covered.iter().map(|resource| resource.name()).collect();
+            // The decision has the resources' names in full.
+            let end = format!(" | {} |", covered.join(", ").replace("cache", "last cache"));
+            let is_row = |row: &str| row.starts_with(&start) && row.ends_with(&end);
+            assert!(decision.lines().any(is_row), "033-a-cost-model.md lacks `{start}...{end}`");
+            let die = if chip.name == "MI250X" { ", one die" } else { "" };
+            let row = format!("| {}{die} | {counts} {:.0} % |", chip.name, 100.0 * worst.0.abs());
+            assert!(readme.contains(&row), "benches/README.md lacks `{row}`");
+        }
+    }
+
+    #[test]
     fn a_chip_that_does_not_hold_gets_no_estimate() {
         let figures = figures::figures();
         let mut trust = figures::trust(&CHIPS[0], &figures);

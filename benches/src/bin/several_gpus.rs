@@ -12,6 +12,13 @@
 //! backward pass, a bucket begins when its share of the pass is over. The model leaves out what a
 //! collective takes from kernels that run beside it, and a host that is late.
 
+#[path = "../gpu/models/parameters.rs"]
+mod parameters;
+
+use std::fmt::Write;
+
+use parameters::{RESNET_18 as RESNET, TRANSFORMER};
+
 /// The bytes from which a bucket is full, as in `DataParallel`.
 const BUCKET: f64 = (25 << 20) as f64;
 /// The smallest bucket, as in `DataParallel`.
@@ -108,9 +115,6 @@ impl Step {
     }
 }
 
-const RESNET: f64 = 11.69e6;
-const TRANSFORMER: f64 = 28.4e6;
-
 /// Steps on H200 of one host: milliseconds alone and together, as `benches --devices` measured them
 /// (docs/decisions/036-data-parallel.md, benches/README.md). The first ones were launched one by one,
 /// the others are graphs.
@@ -149,9 +153,15 @@ const MEASURED: [(&str, usize, f64, f64, f64, Reduced); 30] = [
 ];
 
 fn main() {
-    println!("Two and four H200: milliseconds of a step\n");
-    println!("| step | GPUs | reduced | alone | measured | model | error |");
-    println!("|---|---:|---|---:|---:|---:|---:|");
+    print!("{}", report());
+}
+
+/// The tables of the guide.
+fn report() -> String {
+    let mut text = String::new();
+    let _ = writeln!(text, "Two and four H200: milliseconds of a step\n");
+    let _ = writeln!(text, "| step | GPUs | reduced | alone | measured | model | error |");
+    let _ = writeln!(text, "|---|---:|---|---:|---:|---:|---:|");
     let mut errors = Vec::new();
     for (name, gpus, alone, bytes, measured, reduced) in MEASURED {
         let model = 1e3 * Step { name, alone: alone / 1e3, bytes }.on(&H200, gpus, reduced);
@@ -159,12 +169,15 @@ fn main() {
         errors.push(error.abs());
         let when = if reduced == Reduced::AfterThePass { "after the pass" } else { "beside it" };
         let percent = 100.0 * error;
-        println!("| {name} | {gpus} | {when} | {alone:.2} | {measured:.2} | {model:.2} | {percent:+.1} % |");
+        let _ = writeln!(
+            text,
+            "| {name} | {gpus} | {when} | {alone:.2} | {measured:.2} | {model:.2} | {percent:+.1} % |"
+        );
     }
     errors.sort_by(f64::total_cmp);
     let median = 50.0 * (errors[errors.len() / 2 - 1] + errors[errors.len() / 2]);
     let largest = 100.0 * errors[errors.len() - 1];
-    println!("\nMedian error {median:.1} %, largest {largest:.1} %.");
+    let _ = writeln!(text, "\nMedian error {median:.1} %, largest {largest:.1} %.");
     let steps = [
         Step { name: "ResNet-18, batch 64, bf16", alone: 4.81e-3, bytes: 2.0 * RESNET },
         Step { name: "transformer, batch 16, bf16", alone: 4.76e-3, bytes: 2.0 * TRANSFORMER },
@@ -172,25 +185,35 @@ fn main() {
         Step { name: "decoder of 1.2 B, 16,384 tokens, bf16", alone: 0.36, bytes: 2.0 * 1.24e9 },
     ];
     for links in [&H200, &MI300X] {
-        println!("\nEfficiency, gradients reduced beside the pass: {}\n", links.name);
-        println!("| step | 8 | 16 | 64 | 256 | 1024 |");
-        println!("|---|---:|---:|---:|---:|---:|");
+        let _ = writeln!(text, "\nEfficiency, gradients reduced beside the pass: {}\n", links.name);
+        let _ = writeln!(text, "| step | 8 | 16 | 64 | 256 | 1024 |");
+        let _ = writeln!(text, "|---|---:|---:|---:|---:|---:|");
         for step in &steps {
             let on = |gpus| step.alone / step.on(links, gpus, Reduced::BesideThePass);
             let row: Vec<String> =
                 [8, 16, 64, 256, 1024].iter().map(|&gpus| format!("{:.3}", on(gpus))).collect();
-            println!("| {} | {} |", step.name, row.join(" | "));
+            let _ = writeln!(text, "| {} | {} |", step.name, row.join(" | "));
         }
     }
-    println!(
+    let _ = writeln!(
+        text,
         "\nThe time of a step alone is an H200's (replayed graphs; the decoder's from 6 FLOP a weight and token \
          at 340 TFLOP/s), also with the MI300X's links."
     );
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_guide_has_the_tables() {
+        let guide = include_str!("../../../docs/guide/several-gpus.md");
+        for row in report().lines().filter(|line| line.starts_with("| ")) {
+            assert!(guide.contains(row), "docs/guide/several-gpus.md lacks `{row}`");
+        }
+    }
 
     #[test]
     fn buckets_are_those_of_data_parallel() {

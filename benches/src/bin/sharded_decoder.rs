@@ -74,6 +74,13 @@ impl Options {
         DecoderConfig::new(self.width, inner, self.layers, self.heads)
     }
 
+    fn head(&self, device: &RocmDevice) -> Head<B> {
+        Head {
+            norm: NormConfig::new(self.width).init(device),
+            output: LinearConfig::new(self.width, self.vocabulary).with_bias(false).init(device),
+        }
+    }
+
     fn dtype(&self) -> FloatDType {
         if self.f32 { FloatDType::F32 } else { FloatDType::BF16 }
     }
@@ -138,10 +145,7 @@ fn train(options: &Options, communicator: Communicator) -> Result<(), RocmError>
         || EmbeddingConfig::new(options.vocabulary, options.width).init::<B>(&device),
         options.layers,
         |_| config.init_layer::<B>(&device),
-        || Head {
-            norm: NormConfig::new(options.width).init::<B>(&device),
-            output: LinearConfig::new(options.width, options.vocabulary).with_bias(false).init(&device),
-        },
+        || options.head(&device),
     )?;
     device.synchronize()?;
     let kept = gib(memory_summary(&device)?.allocated.bytes);
@@ -251,4 +255,24 @@ fn product(options: &Options, device: &RocmDevice) -> Result<f64, RocmError> {
 
 fn gib(bytes: usize) -> f64 {
     bytes as f64 / (1u64 << 30) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_those_of_the_modules() {
+        for more in [&[][..], &["--inner", "40"]] {
+            let sizes =
+                ["sharded_decoder", "--layers", "3", "--width", "32", "--heads", "4", "--vocabulary", "50"];
+            let options = Options::parse_from(sizes.iter().chain(more));
+            let device = RocmDevice::default();
+            let first = EmbeddingConfig::new(options.vocabulary, options.width).init::<B>(&device);
+            let layer = options.decoder().init_layer::<B>(&device);
+            let last = options.head(&device);
+            let all = first.num_params() + options.layers * layer.num_params() + last.num_params();
+            assert_eq!(options.parameters(), all as f64, "{more:?}");
+        }
+    }
 }

@@ -3,6 +3,8 @@
 
 pub(crate) mod fused;
 mod numbers;
+#[cfg(test)]
+mod parameters;
 pub(crate) mod stock;
 
 use burn::module::{Module, ModuleMapper, Param};
@@ -83,4 +85,21 @@ fn labels<B: Backend>(size: usize, classes: i64, device: &B::Device) -> Tensor<B
 
 fn images<B: Backend>(size: usize, device: &B::Device) -> (Tensor<B, 3>, Tensor<B, 1, Int>) {
     (Tensor::from_data(numbers(&[size, 28, 28], 0, 1.0), device), labels(size, 10, device))
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::backend::Autodiff;
+    use burn_rocm::Rocm;
+
+    use super::*;
+
+    #[test]
+    fn the_parameters_that_several_gpus_counts_are_those_of_the_models() {
+        let device = Default::default();
+        let resnet = fused::ResNet18::<Autodiff<Rocm>>::new(&device).num_params() as f64;
+        let transformer = fused::Transformer::<Autodiff<Rocm>>::new(&device).num_params() as f64;
+        assert!((resnet / parameters::RESNET_18 - 1.0).abs() < 5e-4, "{resnet}");
+        assert!((transformer / parameters::TRANSFORMER - 1.0).abs() < 2e-3, "{transformer}");
+    }
 }

@@ -172,6 +172,19 @@ pub(super) mod tests {
         assert_eq!((geometry.groups, geometry.lanes, geometry.registers), (1024.0, 256.0, 16.0));
     }
 
+    /// The virtual GPU writes the columns that the model reads.
+    #[test]
+    fn columns_are_those_of_the_virtual_gpu() {
+        let counters = virtual_gpu::isa::Counters::default();
+        let written: Vec<String> = counters.columns().into_iter().map(|(name, _)| name).collect();
+        // The launch's own, of `virtual_gpu::hsa`'s file.
+        let own = ["kernel", "grid", "block", "vgprs", "lds_size", "private_size"];
+        let header = BY_HAND.lines().next().expect("a header");
+        for column in header.split('\t').filter(|column| !own.contains(column)) {
+            assert!(written.iter().any(|name| name == column), "{column} is not among {written:?}");
+        }
+    }
+
     #[test]
     fn distinct_lines_are_the_bytes_of_memory() {
         let (header, line) = BY_HAND.split_once('\n').expect("two lines");

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use super::chips::{CHIPS, Chip};
+use super::chips::{CHIPS, Chip, Family};
 use super::cost::{self, Place, Work};
 use super::figures::{self, Trust};
 
@@ -75,10 +75,53 @@ const CONTEXTS: [f64; 2] = [64.0, 4096.0];
 /// Bytes of an activation and of a cached number.
 const HALF: f64 = 2.0;
 
-/// Launches that move the same bytes.
-struct Call {
-    count: f64,
-    work: Work,
+/// A launch: its kernel, by the template's name, and what it moves.
+type Launch = (&'static str, Work);
+
+/// Stands for a kernel's name where a library multiplies floats, or `qweight_product` quantised
+/// weights.
+const PRODUCT: &str = "product";
+
+/// How a chip computes attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attention {
+    /// On matrix cores: one launch, which also joins the parts of the keys.
+    MatrixCores,
+    /// On vector units: one launch for the parts of the keys, and one that joins them. A cache of
+    /// at most 64 tokens has one part.
+    VectorUnits,
+}
+
+impl Attention {
+    /// What `burn_rocm::fused::decode::attention` takes in 16 bits.
+    fn on(chip: &Chip) -> Self {
+        match chip.family {
+            Family::Cdna => Self::MatrixCores,
+            // RDNA 2 has no matrix cores. On RDNA 3 operands would take too many registers.
+            Family::Rdna => Self::VectorUnits,
+        }
+    }
+}
+
+/// The launches of a token's pass.
+struct Pass {
+    before: Vec<Launch>,
+    /// Those of each layer.
+    layer: Vec<Launch>,
+    after: Vec<Launch>,
+}
+
+impl Pass {
+    /// Those before and after the layers.
+    fn around(&self) -> impl Iterator<Item = &Launch> {
+        self.before.iter().chain(&self.after)
+    }
+
+    /// The launches with how often each runs in a model of so many layers.
+    fn counted(&self, layers: f64) -> impl Iterator<Item = (f64, &Launch)> {
+        let of_layers = self.layer.iter().map(move |launch| (layers, launch));
+        of_layers.chain(self.around().map(|launch| (1.0, launch)))
+    }
 }
 
 impl Model {
@@ -90,60 +133,71 @@ impl Model {
         self.layers * layer + self.width * self.vocabulary
     }
 
-    /// The launches of a token with `context` tokens in the cache.
-    fn calls(&self, context: f64) -> Vec<Call> {
-        let Self { layers, width, heads, shared, head, hidden, vocabulary, .. } = *self;
+    /// The pass of a token with `context` tokens in the cache. A test compares its launches with
+    /// those of the program `llama`.
+    fn pass(&self, context: f64, attention: Attention) -> Pass {
+        let Self { width, heads, shared, head, hidden, vocabulary, .. } = *self;
         let (packed, all_heads) = ((heads + 2.0 * shared) * head, heads * head);
-        let product = |count, from: f64, to: f64| Call {
-            count,
-            work: Work {
-                memory: from * to * self.weights.1 + (from + to) * HALF,
-                place: Place::Memory,
-                ..Work::default()
-            },
-        };
+        let from_memory = |memory| Work { memory, place: Place::Memory, ..Work::default() };
+        let product =
+            |from: f64, to: f64| (PRODUCT, from_memory(from * to * self.weights.1 + (from + to) * HALF));
         // What the launch before left in a cache.
-        let small = |count, elements: f64| Call {
-            count,
-            work: Work { memory: elements * HALF, place: Place::Cached, ..Work::default() },
+        let small =
+            |kernel, bytes: f64| (kernel, Work { memory: bytes, place: Place::Cached, ..Work::default() });
+        let keys = from_memory((2.0 * context * shared * head + 2.0 * all_heads) * HALF);
+        let attend = match attention {
+            Attention::MatrixCores => vec![("decode_attention_matrix", keys)],
+            Attention::VectorUnits => {
+                vec![("decode_attention", keys), small("decode_combine", 2.0 * all_heads * HALF)]
+            }
         };
-        let keys = 2.0 * context * shared * head;
-        vec![
-            // The embedding's row, and the first norm.
-            small(2.0, 2.0 * width),
-            product(layers, width, packed),
-            small(layers, 2.0 * (heads + shared) * head),
+        let projected = [
+            product(width, packed),
+            small("rotary", 2.0 * (heads + shared) * head * HALF),
             // The token's keys and values go to the cache.
-            small(layers, 4.0 * shared * head),
-            // Attention: parts of the keys, and the sum of the parts.
-            Call {
-                count: layers,
-                work: Work {
-                    memory: (keys + 2.0 * all_heads) * HALF,
-                    place: Place::Memory,
-                    ..Work::default()
-                },
-            },
-            small(layers, 2.0 * all_heads),
-            product(layers, all_heads, width),
-            small(2.0 * layers, 4.0 * width),
-            product(layers, width, 2.0 * hidden),
-            small(layers, 3.0 * hidden),
-            product(layers, hidden, width),
-            product(1.0, width, vocabulary),
-            // The choice of the token reads the logits.
-            small(1.0, vocabulary),
-        ]
+            small("kv_write", 4.0 * shared * head * HALF),
+        ];
+        let fed = [
+            product(all_heads, width),
+            small("residual_norm", 4.0 * width * HALF),
+            product(width, 2.0 * hidden),
+            small("gated", 3.0 * hidden * HALF),
+            product(hidden, width),
+            small("residual_norm", 4.0 * width * HALF),
+        ];
+        Pass {
+            before: vec![
+                small("select_rows", 2.0 * width * HALF),
+                small("rms_norm_rows", 2.0 * width * HALF),
+            ],
+            layer: projected.into_iter().chain(attend).chain(fed).collect(),
+            after: vec![
+                product(width, vocabulary),
+                // Reads the logits and writes scores of 4 bytes. The next two return at once where
+                // the most likely token is taken.
+                small("sample_scores", vocabulary * (HALF + 4.0)),
+                small("sample_codes", 0.0),
+                small("sample_draw", 0.0),
+                small("kv_advance", 0.0),
+            ],
+        }
     }
 
     /// Seconds of a token on a chip.
     fn seconds(&self, context: f64, chip: &Chip, trust: &Trust) -> f64 {
-        let time = |call: &Call| call.count * cost::estimate(&call.work, chip, &trust.shares).seconds;
-        self.calls(context).iter().map(time).sum()
+        let pass = self.pass(context, Attention::on(chip));
+        let time =
+            |(count, (_, work)): (f64, &Launch)| count * cost::estimate(work, chip, &trust.shares).seconds;
+        pass.counted(self.layers).map(time).sum()
+    }
+
+    /// Launches of a token.
+    fn launches(&self, attention: Attention) -> f64 {
+        self.pass(0.0, attention).counted(self.layers).map(|(count, _)| count).sum()
     }
 }
 
-/// The table of models and chips.
+/// The tables of launches, and of models and chips.
 pub(crate) fn report() -> String {
     let figures = figures::figures();
     let chips: Vec<(&Chip, Trust)> = CHIPS
@@ -152,22 +206,27 @@ pub(crate) fn report() -> String {
         .map(|chip| (chip, figures::trust(chip, &figures)))
         .filter(|(_, trust)| trust.holds())
         .collect();
-    let mut text = String::from("| model | weights | GB a token | cached tokens | launches |");
+    let mut text = launches(&chips.iter().map(|(chip, _)| *chip).collect::<Vec<_>>());
+    text.push_str("\n| model | weights | GB a token | cached tokens |");
     for (chip, trust) in &chips {
         let _ = write!(text, " {}, ±{:.0} % |", chip.name, 100.0 * trust.error);
     }
-    let _ = writeln!(text, "\n|---|---|---:|---:|---:|{}", "---:|".repeat(chips.len()));
+    let _ = writeln!(text, "\n|---|---|---:|---:|{}", "---:|".repeat(chips.len()));
     for model in &MODELS {
         for context in CONTEXTS {
-            let calls = model.calls(context);
-            let bytes: f64 = calls.iter().map(|call| call.count * call.work.memory).sum();
-            let launches: f64 = calls.iter().map(|call| call.count).sum();
+            let pass = model.pass(context, Attention::MatrixCores);
+            let bytes: f64 = pass.counted(model.layers).map(|(count, (_, work))| count * work.memory).sum();
             let (weights, _) = model.weights;
-            let _ =
-                write!(text, "| {} | {weights} | {:.2} | {context} | {launches} |", model.name, 1e-9 * bytes);
+            let _ = write!(text, "| {} | {weights} | {:.2} | {context} |", model.name, 1e-9 * bytes);
             for (chip, trust) in &chips {
+                let launches = model.launches(Attention::on(chip));
                 let seconds = model.seconds(context, chip, trust);
-                let _ = write!(text, " {:.2} ms, {:.0} tokens/s |", 1e3 * seconds, 1.0 / seconds);
+                let _ = write!(
+                    text,
+                    " {launches} launches, {:.2} ms, {:.0} tokens/s |",
+                    1e3 * seconds,
+                    1.0 / seconds
+                );
             }
             text.push('\n');
         }
@@ -180,9 +239,235 @@ pub(crate) fn report() -> String {
     text
 }
 
+/// The table of a token's launches by kernel.
+fn launches(chips: &[&Chip]) -> String {
+    let passes: Vec<Pass> = chips.iter().map(|chip| MODELS[0].pass(0.0, Attention::on(chip))).collect();
+    let mut kernels: Vec<&str> = Vec::new();
+    for pass in &passes {
+        // In the order of the pass.
+        let mut next = 0;
+        for (kernel, _) in pass.before.iter().chain(&pass.layer).chain(&pass.after) {
+            let place = kernels.iter().position(|known| known == kernel).unwrap_or_else(|| {
+                kernels.insert(next, kernel);
+                next
+            });
+            next = next.max(place + 1);
+        }
+    }
+    let mut text = String::from("| kernel |");
+    for chip in chips {
+        let _ = write!(text, " in each layer, {} |", chip.name);
+    }
+    let _ = writeln!(text, " before and after the layers |\n|---|{}---:|", "---:|".repeat(chips.len()));
+    for kernel in kernels {
+        let count = |launches: &mut dyn Iterator<Item = &Launch>| {
+            launches.filter(|(launched, _)| *launched == kernel).count()
+        };
+        let _ = write!(text, "| {kernel} |");
+        for pass in &passes {
+            let _ = write!(text, " {} |", count(&mut pass.layer.iter()));
+        }
+        let around = passes.first().map_or(0, |pass| count(&mut pass.around()));
+        let _ = writeln!(text, " {around} |");
+    }
+    text.push_str("| together |");
+    for pass in &passes {
+        let _ = write!(text, " {} |", pass.layer.len());
+    }
+    let _ = writeln!(text, " {} |", passes.first().map_or(0, |pass| pass.around().count()));
+    text
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::process::Command;
+
+    use burn::tensor::DType;
+    use burn_rocm::RocmDevice;
+    use burn_rocm::fused::decode::{CacheType, SampleTables};
+    use burn_rocm::profile::{Detail, WorkKind, profile};
+    use burn_rocm_llama::config::Config;
+    use burn_rocm_llama::model::{self, Cache, Quantise, Step, pass_bytes};
+    use burn_rocm_llama::program::RandomModel;
+    use burn_rocm_llama::weights::Random;
+    use burn_rocm_nn::language::quant::RoundTo;
+
     use super::*;
+
+    /// The settings and the weights of a random model of the program `llama`.
+    fn random(model: RandomModel) -> (Config, Random) {
+        let config = model.config().expect("the settings");
+        let source = Random { norm_adds_one: config.norm_adds_one };
+        (config, source)
+    }
+
+    /// The same shapes for the estimate.
+    fn shapes(config: &Config) -> Model {
+        Model {
+            name: "",
+            layers: config.layers.len() as f64,
+            width: config.width as f64,
+            heads: config.heads as f64,
+            shared: config.kv_heads as f64,
+            head: config.head_dim as f64,
+            hidden: config.inner as f64,
+            vocabulary: config.vocabulary as f64,
+            weights: BF16,
+        }
+    }
+
+    /// How often a pass of the program `llama` launches each kernel, by a profile; also that its
+    /// graph has these launches and no others.
+    fn traced(quantise: Quantise) -> BTreeMap<String, u64> {
+        let (config, source) = random(RandomModel::Tiny);
+        let device = RocmDevice::default();
+        let loaded = model::Model::load_quantised(config, &source, &device, DType::BF16, quantise, |_| ());
+        let loaded = loaded.expect("the model");
+        // Attention divides keys by the tokens that a cache has room for.
+        let mut caches = Cache::rows(&loaded, 1, 512, CacheType::BF16).expect("a cache");
+        let tables = SampleTables { counts: true, chances: true, ring: 0 };
+        let step = || Step::new(&loaded, &caches, tables).expect("a step");
+        let (mut replayed, mut eager) = (step(), step().op_by_op());
+        // The second pass is captured.
+        (0..2).for_each(|_| replayed.run(&mut caches).expect("a pass"));
+        let recorded = replayed.graph().expect("a graph").recorded();
+        device.synchronize().expect("the device");
+        let (passed, profile) = profile(|| {
+            let passed = eager.run(&mut caches);
+            device.synchronize().map(|()| passed)
+        });
+        passed.expect("the device").expect("a pass");
+        let mut found = BTreeMap::new();
+        for row in profile.rows(Detail::Work) {
+            let name = match row.kind {
+                Some(WorkKind::Kernel) => row.work.split('<').next().unwrap_or_default(),
+                Some(WorkKind::Library) => PRODUCT,
+                // The eager pass tells the device where the rows are; a replayed one need not.
+                Some(WorkKind::Transfer) => continue,
+                other => panic!("{other:?}: {row:?}"),
+            };
+            let name = match name {
+                "qweight_product" => PRODUCT,
+                // The embedding's row.
+                "qweight_dequantize" => "select_rows",
+                name => name,
+            };
+            *found.entry(name.to_owned()).or_default() += row.calls;
+        }
+        let all: u64 = found.values().sum();
+        assert_eq!((recorded.kernels + recorded.library_calls, recorded.copies), (all, 0), "{found:?}");
+        assert_eq!(recorded.transfers, 0, "{recorded:?}");
+        found
+    }
+
+    /// How a device computes attention over heads of 64 or 128 features in bf16.
+    fn attention(info: &hip::DeviceInfo) -> Attention {
+        match info.matrix_cores(hip::DType::BF16, false).expect("the settings") {
+            None => Attention::VectorUnits,
+            Some(hip::MatrixCores::Wmma) if !info.arch.starts_with("gfx12") => Attention::VectorUnits,
+            Some(_) => Attention::MatrixCores,
+        }
+    }
+
+    #[test]
+    fn chips_compute_attention_as_the_backend_chooses() {
+        let mut info = hip::Device::get(0).expect("a device").info().clone();
+        info.max_threads_per_block = 1024;
+        let architectures = ["gfx942", "gfx90a", "gfx1100", "gfx1030", "gfx90a"];
+        for (chip, arch) in CHIPS.iter().zip(architectures) {
+            info.arch = arch.to_owned();
+            assert_eq!(Attention::on(chip), attention(&info), "{} is {arch}", chip.name);
+        }
+    }
+
+    /// What the model counts, on the device of this process.
+    fn counted() -> BTreeMap<String, u64> {
+        let device = hip::Device::get(0).expect("a device");
+        let attention = attention(device.info());
+        let (config, _) = random(RandomModel::Tiny);
+        let shapes = shapes(&config);
+        let mut counts = BTreeMap::new();
+        for (count, (kernel, _)) in shapes.pass(512.0, attention).counted(shapes.layers) {
+            *counts.entry((*kernel).to_owned()).or_default() += count as u64;
+        }
+        counts
+    }
+
+    const ALONE: &str = "BURN_ROCM_BENCHES_ALONE";
+
+    /// Whether this process has been started to run a test alone.
+    fn is_alone() -> bool {
+        std::env::var_os(ALONE).is_some()
+    }
+
+    /// Runs a test of this file again, in a process of its own: a profile has the work of all
+    /// threads, and so of all tests. Returns whether the test passed, and its output.
+    fn alone(test: &str, environment: &[(&str, &str)]) -> (bool, String) {
+        let output = Command::new(std::env::current_exe().expect("this program's path"))
+            .args(["--exact", &format!("model::decoding::tests::{test}"), "--nocapture"])
+            .env(ALONE, "1")
+            .envs(environment.iter().copied())
+            .output()
+            .expect("this program starts");
+        let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        let text = text.concat();
+        (output.status.success() && text.contains("1 passed"), text)
+    }
+
+    #[test]
+    fn a_pass_launches_what_the_model_counts() {
+        if !is_alone() {
+            let (passed, text) = alone("a_pass_launches_what_the_model_counts", &[]);
+            assert!(passed, "{text}");
+            return;
+        }
+        let rounded = Quantise { layers: Some(RoundTo::Int4), output: Some(RoundTo::Int8) };
+        for quantise in [Quantise::default(), rounded] {
+            assert_eq!(traced(quantise), counted(), "{quantise:?}");
+        }
+    }
+
+    /// The CPU device has matrix cores only in lockstep. `cargo test -p benches` builds no lockstep,
+    /// and then this tests nothing.
+    #[test]
+    fn a_pass_on_matrix_cores_launches_what_the_model_counts() {
+        if is_alone() {
+            assert!(counted().contains_key("decode_attention_matrix"));
+            assert_eq!(traced(Quantise::default()), counted());
+            return;
+        }
+        let lockstep = [("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_CPU_WAVE", "32")];
+        let (passed, text) = alone("a_pass_on_matrix_cores_launches_what_the_model_counts", &lockstep);
+        let is_built = !text.contains("this build lacks the lockstep mode");
+        assert!(passed || !is_built, "{text}");
+    }
+
+    #[test]
+    fn shapes_and_bytes_are_those_of_the_program() {
+        for (model, of) in [(&MODELS[0], RandomModel::Llama32), (&LLAMA_8B, RandomModel::Llama31)] {
+            let (config, source) = random(of);
+            let own = |model: &Model| {
+                let Model { layers, width, heads, shared, head, hidden, vocabulary, .. } = *model;
+                [layers, width, heads, shared, head, hidden, vocabulary]
+            };
+            assert_eq!(own(model), own(&shapes(&config)), "{}", model.name);
+            // Norms are f32.
+            let norms = (2.0 * model.layers + 1.0) * model.width * 4.0;
+            let bytes = pass_bytes(&config, &source, DType::BF16, Quantise::default(), 1).expect("bytes");
+            assert_eq!(model.weights() * model.weights.1 + norms, bytes as f64, "{}", model.name);
+            let keys = 2.0 * 4096.0 * model.shared * model.head * HALF * model.layers;
+            assert_eq!(keys, config.cache_bytes(4096, CacheType::BF16) as f64, "{}", model.name);
+        }
+    }
+
+    #[test]
+    fn the_readme_has_the_tables() {
+        let readme = include_str!("../../README.md");
+        for row in report().lines().filter(|line| line.starts_with('|')) {
+            assert!(readme.contains(row), "benches/README.md lacks `{row}` of --model-decoding");
+        }
+    }
 
     #[test]
     fn weights_are_those_of_the_models() {
@@ -191,14 +476,6 @@ mod tests {
         assert_eq!(MODELS[0].weights(), 1_235_814_400.0 - 33.0 * 2048.0);
         assert_eq!(LLAMA_8B.weights(), 8_030_261_248.0 - 65.0 * 4096.0 - 128256.0 * 4096.0);
         assert_eq!(MODELS[3].weights(), 6_738_415_616.0 - 65.0 * 4096.0 - 32000.0 * 4096.0);
-    }
-
-    #[test]
-    fn a_layer_is_eleven_launches() {
-        for model in &MODELS {
-            let launches: f64 = model.calls(64.0).iter().map(|call| call.count).sum();
-            assert_eq!(launches, 11.0 * model.layers + 4.0, "{}", model.name);
-        }
     }
 
     #[test]

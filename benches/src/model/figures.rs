@@ -173,6 +173,7 @@ pub(crate) fn trust(chip: &Chip, figures: &[Figure]) -> Trust {
             covered.push(bound);
         }
     }
+    covered.sort_by_key(|&resource| resource as usize);
     Trust {
         shares,
         figures: own().count(),

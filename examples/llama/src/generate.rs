@@ -187,14 +187,18 @@ fn token_of(draws: LateDraws) -> Result<u32> {
     }
 }
 
+fn rate(tokens: usize, time: Duration) -> Option<f64> {
+    (tokens > 0 && !time.is_zero()).then(|| tokens as f64 / time.as_secs_f64())
+}
+
 impl Timing {
-    /// Tokens of the prompt a second.
-    pub fn prompt_rate(&self) -> f64 {
-        self.prompt as f64 / self.to_first.as_secs_f64()
+    /// Tokens of the prompt a second; `None` if no token was asked for.
+    pub fn prompt_rate(&self) -> Option<f64> {
+        rate(self.prompt, self.to_first)
     }
 
-    /// New tokens a second, without the first.
-    pub fn rate(&self) -> f64 {
-        self.generated as f64 / self.generation.as_secs_f64()
+    /// New tokens a second, without the first; `None` without others.
+    pub fn rate(&self) -> Option<f64> {
+        rate(self.generated, self.generation)
     }
 }

@@ -16,7 +16,7 @@ fn references() -> PathBuf {
 }
 
 /// Runs the program with this standard input.
-fn run_with(arguments: &[&str], input: &str) -> Output {
+fn run_with(arguments: &[&str], input: impl AsRef<[u8]>) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_llama"))
         .args(arguments)
         .stdin(Stdio::piped())
@@ -24,7 +24,7 @@ fn run_with(arguments: &[&str], input: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the program");
-    child.stdin.take().expect("its input").write_all(input.as_bytes()).expect("an open input");
+    child.stdin.take().expect("its input").write_all(input.as_ref()).expect("an open input");
     child.wait_with_output().expect("its output")
 }
 
@@ -76,7 +76,15 @@ fn random_weights_generate_and_measure() {
     assert_ne!(first, other);
     let (_, err) =
         succeeds(&run(&["--random", "tiny", "--prompt", "abc", "--tokens", "0", "--dtype", "f32"]));
-    assert!(err.contains("prompt: 3 tokens") && err.contains("F32"), "{err}");
+    // Without tokens there is no rate.
+    assert!(err.contains("prompt: 3 tokens; generated: 0 more tokens\n") && err.contains("F32"), "{err}");
+    let (_, err) = succeeds(&run(&["--random", "tiny", "--prompt", "abc", "--tokens", "1"]));
+    assert!(err.contains(" tokens/s; generated: 0 more tokens\n"), "{err}");
+    // An option that changes nothing.
+    let (_, err) = succeeds(&run(&["--random", "tiny", "--tokens", "1", "--top-k", "5"]));
+    assert!(err.contains("note: the most likely token is always taken: --top-k"), "{err}");
+    let drawn = ["--random", "tiny", "--tokens", "1", "--top-k", "5", "--temperature", "0.5"];
+    assert!(!succeeds(&run(&drawn)).1.contains("note: "));
 }
 
 fn name(path: &Path) -> &str {
@@ -121,7 +129,7 @@ fn conversations_use_the_template_and_the_cache() {
     let (out, _) = succeeds(&run(&[&arguments[..], &["--system", "Be brief.", "--prompt", "Hi"]].concat()));
     assert!(out.ends_with('\n'), "{out:?}");
     let long = "word ".repeat(300);
-    let (_, err) = succeeds(&run_with(&arguments, &format!("{long}\nshort\n")));
+    let (_, err) = succeeds(&run_with(&arguments, format!("{long}\nshort\n")));
     assert!(err.contains("error: expected a prompt and an answer of at most 256 tokens, found "), "{err}");
     assert_eq!(err.matches("generated: ").count(), 1, "{err}");
 }
@@ -145,6 +153,24 @@ fn errors_are_one_line() {
     // Without --tokens the answer is as long as there is room for.
     let (out, _) = succeeds(&run(&["--random", "tiny", "--prompt-tokens", "10", "--context", "16"]));
     assert_eq!(out.split_whitespace().count(), 6, "{out}");
+    // Options that others leave without a meaning.
+    fails(&["--random", "tiny", "--system", "x"], "cannot be used with");
+    fails(&["--random", "tiny", "--prompt", "x", "--batch", "2"], "cannot be used with");
+    fails(
+        &["--random", "tiny", "--temperature", "-1"],
+        "error: temperature: expected a number from 0, found -1",
+    );
+    fails(&["--random", "tiny", "--top-k", "-1"], "'-1' for '--top-k <K>': expected a whole number from 0: ");
+    fails(
+        &["--random", "tiny", "--tokens", "few"],
+        "'few' for '--tokens <N>': expected a whole number from 0: ",
+    );
+    let empty = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    fails(
+        &["--model", name(empty), "--prompt", "x"],
+        "--model: expected config.json in the folder, or a GGUF",
+    );
+    fails(&["--random", "tiny", "--prompt", ""], "error: prompt: expected at least 1 token, found none");
     fails(&["--random", "tiny", "--context", "5000"], "error: context: expected 1 to 4096 tokens");
     let most = usize::MAX.to_string();
     let too_long = "at most 4096 tokens, found 16 of the prompt + ";
@@ -156,12 +182,36 @@ fn errors_are_one_line() {
     fails(&["--model", name(&model), "--prompt", "x"], "tokenizer.json: missing: the tokens of the model");
 
     let small = folder("errors", None);
+    let output = run_with(&["--model", name(&small)], b"caf\xe9");
+    let (_, err) = texts(&output);
+    assert!(!output.status.success() && err.contains("error: the standard input: "), "{err}");
+    fails(
+        &["--model", name(&small.join("config.json")), "--prompt", "x"],
+        "config.json: expected a GGUF file, which starts with \"GGUF\", found \"{\\\"mo\"",
+    );
     fails(&["--model", name(&small), "--chat", "--prompt", "x"], "--chat: expected chat_template.jinja");
     let long = "word ".repeat(300);
     fails(
         &["--model", name(&small), "--prompt", &long],
         "expected a prompt and an answer of at most 256 tokens",
     );
+    let generation = small.join("generation_config.json");
+    std::fs::write(&generation, r#"{"eos_token_id": [1, 420]}"#).expect("a file");
+    fails(
+        &["--model", name(&small), "--prompt", "x"],
+        "the stop tokens (`eos_token_id`): expected token ids below 420, found 420",
+    );
+    std::fs::remove_file(generation).expect("a file");
+    // What `git clone` leaves without Git LFS.
+    let weights = std::fs::read(small.join("model.safetensors")).expect("a file");
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n";
+    for path in [small.join("model.safetensors"), small.join("model.gguf")] {
+        std::fs::write(&path, pointer).expect("a file");
+        let model = if path.extension().is_some_and(|end| end == "gguf") { &path } else { &small };
+        let text = format!("{}: expected weights, found a pointer of Git LFS", path.display());
+        fails(&["--model", name(model), "--prompt", "x"], &text);
+    }
+    std::fs::write(small.join("model.safetensors"), weights).expect("a file");
     std::fs::write(small.join("tokenizer.json"), "{}").expect("a file");
     fails(&["--model", name(&small), "--prompt", "x"], "tokenizer.json: ");
     // A tokenizer of another model.
@@ -193,7 +243,11 @@ fn a_bench_prints_its_tables() {
     let times = rows.map(|row| row.split('|').nth(3).and_then(|ms| ms.trim().parse::<f64>().ok()));
     let times: Vec<f64> = times.map(|ms| ms.expect("milliseconds")).collect();
     assert!(times.len() == 4 && times.iter().all(|&ms| ms > 0.0), "{out}");
-    fails(&["--random", "tiny", "--bench", "--prompt-tokens", "4096"], "error: context: expected 1 to 4096");
+    let too_long = "at most 4096 tokens, found 4096 of the prompt + 256 to generate";
+    fails(&["--random", "tiny", "--bench", "--prompt-tokens", "4096"], too_long);
+    for option in ["--context", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty"] {
+        fails(&["--random", "tiny", "--bench", option, "1"], "cannot be used with");
+    }
     fails(&["--random", "tiny", "--batch", "2"], "--bench");
 }
 

@@ -7,10 +7,11 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use burn::tensor::DType;
-use burn_rocm::RocmDevice;
+use burn_rocm::fused::decode::{self, CacheType, SampleState, SampleTables};
+use burn_rocm::{RocmDevice, trace};
 use burn_rocm_llama::config::Config;
 use burn_rocm_llama::generate::{Options, Session};
-use burn_rocm_llama::model::{Cache, Logits, Model};
+use burn_rocm_llama::model::{Cache, Logits, Model, Next, Paged, Piece};
 use burn_rocm_llama::sample::Sampling;
 use burn_rocm_llama::weights::Folder;
 
@@ -39,6 +40,7 @@ fn launches_of_a_token() {
         assert!(launches <= expected, "{name}: {launches} launches, more than {expected}");
     }
     replays();
+    batches();
 }
 
 /// A token of a graph: one launch, one read, one wait for a pass that the device has left, and
@@ -78,4 +80,32 @@ fn replays() {
             assert_eq!(counts, &[1, 0, 1, 1, 0], "{name}, token {at}");
         }
     }
+}
+
+/// A step of `llama-serve` in which each sequence has its next token.
+fn batches() {
+    const SEQUENCES: usize = 3;
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/llama3");
+    let config = Config::read(&folder).expect("the settings");
+    let source = Folder::open(&folder, &config).expect("the weights");
+    let layers = config.layers.len() as u64;
+    let model = Model::load(config, &source, &RocmDevice::default(), DType::F32, |_| {}).expect("the model");
+    let mut paged = Paged::new(&model, 64, CacheType::F32).expect("a cache");
+    let tables = SampleTables { counts: true, chances: true, ring: 0 };
+    let vocabulary = model.config().vocabulary;
+    let state = SampleState::new(model.device(), SEQUENCES, vocabulary, tables).expect("a state");
+    let ids = [(); SEQUENCES].map(|()| paged.sequences().create());
+    let mut step = |tokens: &dyn Fn(usize) -> Next<'static>| {
+        let piece = |row: usize| Piece { sequence: ids[row], tokens: tokens(row) };
+        let pieces: Vec<Piece> = (0..SEQUENCES).map(piece).collect();
+        let wanted: Vec<usize> = (0..SEQUENCES).collect();
+        let logits = model.forward_batch(&pieces, &wanted, &mut paged, &state).expect("logits");
+        let logits = logits.expect("logits").into_primitive().tensor();
+        decode::sample(logits, &state).expect("a draw");
+    };
+    step(&|_| Next::Tokens(&[5, 6, 7]));
+    step(&Next::Drawn);
+    let ((), counts) = trace::counting(|| step(&Next::Drawn));
+    println!("a step of a batch: {counts:?}");
+    assert_eq!((counts.kernels, counts.library_calls, counts.copies), (6 * layers + 6, 4 * layers + 2, 0));
 }

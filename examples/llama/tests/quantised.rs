@@ -413,8 +413,13 @@ fn checkpoints_that_do_not_load_say_why() {
     let gptq = |bits: i64| json!({"quant_method": "gptq", "bits": bits, "group_size": 32});
     load(&write("good", &good(), Some(gptq(4))), Quantise::default()).expect("a model");
     for (settings, text) in [
-        (json!({"quant_method": "bitsandbytes"}), "not supported; supported are GPTQ"),
-        (gptq(3), "not supported"),
+        (
+            json!({"quant_method": "bitsandbytes"}),
+            "a checkpoint quantised by `bitsandbytes` is not supported; supported are GPTQ",
+        ),
+        (json!({}), "a quantised checkpoint without `quant_method` is not supported"),
+        (json!({"quant_method": "gptq"}), "a quantised checkpoint without `bits` is not supported"),
+        (gptq(3), "a quantised checkpoint of 3 bits is not supported"),
         (
             json!({"quant_method": "gptq", "bits": 4, "group_size": 0}),
             "a whole number above 0, or -1, found 0",
@@ -423,7 +428,7 @@ fn checkpoints_that_do_not_load_say_why() {
             json!({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}),
             "`marlin` is not supported",
         ),
-        (json!({"quant_method": "awq", "bits": 4, "version": "gemv"}), "gemv"),
+        (json!({"quant_method": "awq", "bits": 4, "version": "gemv"}), "AWQ of 4 bits, version `gemv`, is"),
         (
             json!({"quant_method": "compressed-tensors", "format": "float-quantized"}),
             "`float-quantized` is not",

@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::weights::{POINTER, is_pointer};
+
 /// A value of the metadata.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
@@ -121,8 +123,14 @@ impl Header {
     pub(super) fn parse(bytes: &[u8]) -> Read<Self> {
         let mut reader = Reader { bytes, at: 0 };
         let magic: [u8; 4] = reader.array()?;
+        if is_pointer(bytes) {
+            return Err(POINTER.to_owned());
+        }
         if &magic != b"GGUF" {
-            return Err(format!("expected a GGUF file, which starts with \"GGUF\", found {magic:?}"));
+            return Err(format!(
+                "expected a GGUF file, which starts with \"GGUF\", found \"{}\"",
+                magic.escape_ascii()
+            ));
         }
         let version = reader.u32()?;
         if !(2..=3).contains(&version) {

@@ -30,31 +30,32 @@ pub(super) struct Arguments {
     #[arg(long, conflicts_with = "random")]
     pub(super) chat: bool,
     /// The system message of a conversation.
-    #[arg(long, requires = "chat")]
+    // With `random`, `chat` is not asked for, because the two conflict.
+    #[arg(long, requires = "chat", conflicts_with = "random")]
     pub(super) system: Option<String>,
     /// The most tokens to generate. A stop token may end the text earlier. [default: 256, or fewer
     /// if the context has no room for them]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole)]
     pub(super) tokens: Option<usize>,
     /// Tokens that the cache has room for. [default: prompt and answer; with --chat, 4096 or the
     /// model's limit]
-    #[arg(long, value_name = "N", value_parser = at_least_1)]
+    #[arg(long, value_name = "N", conflicts_with = "bench", value_parser = at_least_1)]
     pub(super) context: Option<usize>,
     /// Divides the logits; 0 always takes the most likely token. [default: what the model's
     /// generation_config.json says, like the next four]
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", conflicts_with = "bench", allow_negative_numbers = true)]
     pub(super) temperature: Option<f64>,
     /// Draw from the K most likely tokens; 0: from all.
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", conflicts_with = "bench", allow_negative_numbers = true, value_parser = whole)]
     pub(super) top_k: Option<usize>,
     /// Draw from the fewest most likely tokens whose probabilities add up to P.
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", conflicts_with = "bench", allow_negative_numbers = true)]
     pub(super) top_p: Option<f64>,
     /// Draw from tokens with at least P times the largest probability.
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", conflicts_with = "bench", allow_negative_numbers = true)]
     pub(super) min_p: Option<f64>,
     /// Above 1, makes tokens of the text so far less likely.
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", conflicts_with = "bench", allow_negative_numbers = true)]
     pub(super) repetition_penalty: Option<f64>,
     /// Measure instead of writing a text: milliseconds a token, for --tokens (256) tokens after
     /// --prompt-tokens (512), and milliseconds of a prompt four times as long.
@@ -62,7 +63,7 @@ pub(super) struct Arguments {
     pub(super) bench: bool,
     /// The numbers of texts that --bench generates at once.
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,16", value_parser = at_least_1)]
-    #[arg(requires = "bench")]
+    #[arg(requires = "bench", conflicts_with_all = ["prompt", "chat"])]
     pub(super) batch: Vec<usize>,
     /// Divide the model among the first N devices: each has some heads, and some features of the
     /// feed-forward layers.
@@ -112,7 +113,7 @@ pub(crate) struct ModelArguments {
 
 /// A model with random weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum RandomModel {
+pub enum RandomModel {
     /// 4 layers of 64 features.
     Tiny,
     /// The shapes of Llama 3.2 1B.
@@ -215,6 +216,11 @@ impl ModelArguments {
 }
 
 impl Arguments {
+    /// Whether an option asks to draw from some of the most likely tokens.
+    pub(super) fn filters(&self) -> bool {
+        self.top_k.is_some() || self.top_p.is_some() || self.min_p.is_some()
+    }
+
     /// How tokens are drawn: as the options say, else as the model's authors recommend.
     pub(super) fn sampling(&self, generation: &Generation) -> Sampling {
         let recommended = Sampling::recommended(generation);
@@ -228,11 +234,14 @@ impl Arguments {
     }
 }
 
+fn whole(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|error| format!("expected a whole number from 0: {error}"))
+}
+
 pub(crate) fn at_least_1(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("must be at least 1".to_owned()),
-        Ok(number) => Ok(number),
-        Err(error) => Err(format!("expected a whole number: {error}")),
+    match whole(text)? {
+        0 => Err("must be at least 1".to_owned()),
+        number => Ok(number),
     }
 }
 

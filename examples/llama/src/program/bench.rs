@@ -9,9 +9,9 @@ use burn_rocm::{Communicator, RocmDevice, graph};
 
 use super::arguments::Arguments;
 use super::open::{self, Opened};
-use super::{TOKENS, check_context, devices, models};
+use super::{TOKENS, devices, models};
 use crate::config::Config;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::{B, Cache, Model, PIECE, Step, pass_bytes};
 use crate::sample::Sampling;
 use crate::weights::{Part, Source};
@@ -40,8 +40,11 @@ pub(super) fn run(arguments: &Arguments, opened: Opened) -> Result<()> {
     let before = arguments.prompt_tokens.unwrap_or(BEFORE);
     let tokens = arguments.tokens.unwrap_or(TOKENS).max(1);
     let sizes = Sizes { before, tokens, prompt: before.saturating_mul(LONGER).min(config.context) };
-    let context = sizes.prompt.max(before + WARM_UPS.max(tokens));
-    check_context(context, &config)?;
+    let answer = WARM_UPS.max(tokens);
+    let context = sizes.prompt.max(before.saturating_add(answer));
+    if context > config.context {
+        return Err(Error::TooLong { prompt: before, answer, limit: config.context });
+    }
     let rows = arguments.batch.iter().copied().max().unwrap_or(1);
     // All ranks measure the same at the same time, and the first one prints.
     let measured = |ranks: Option<&Communicator>| {

@@ -11,6 +11,7 @@ use std::ops::ControlFlow;
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use burn_rocm::Communicator;
 use clap::Parser;
@@ -22,12 +23,15 @@ use crate::model::{Cache, Model, PIECE};
 use crate::ranks::{self, followers};
 use crate::text::{Chat, Message, Stream, Tokens};
 use arguments::Arguments;
+pub use arguments::RandomModel;
 pub(crate) use arguments::{ModelArguments, Precision, Provider, at_least_1, device};
 pub(crate) use models::random_prompt;
 pub(crate) use open::{Opened, Texts, load, open, open_model, room};
 
 /// The most tokens to generate if the user does not say.
 const TOKENS: usize = 256;
+/// The standard input, as errors name it.
+const INPUT: &str = "the standard input";
 /// Room for a conversation if neither the user nor the model says less.
 const CONVERSATION: usize = 4096;
 
@@ -83,6 +87,11 @@ fn run(arguments: &Arguments) -> Result<()> {
         stop: generation.stop.clone(),
     };
     options.sampling.check()?;
+    if options.sampling.temperature == 0.0 && arguments.filters() {
+        eprintln!(
+            "note: the most likely token is always taken: --top-k, --top-p and --min-p need a --temperature above 0"
+        );
+    }
     let task = task(arguments, tokens.as_ref(), chat, config.vocabulary)?;
     if let (Task::Tokens(prompt), None) = (&task, arguments.tokens) {
         // At least one, so that a prompt without room for it is an error.
@@ -181,11 +190,6 @@ fn task(
     if let Some(count) = arguments.prompt_tokens {
         return Ok(Task::Tokens(random_prompt(count, vocabulary, arguments.of.seed)));
     }
-    let Some(tokens) = tokens else {
-        // Random weights: a byte is a token.
-        let text = arguments.prompt.as_deref().unwrap_or("Once upon a time");
-        return Ok(Task::Tokens(text.bytes().map(u32::from).collect()));
-    };
     if arguments.chat {
         return chat.map(|chat| Task::Chat(Box::new(chat))).ok_or_else(|| {
             let reason = "--chat: expected chat_template.jinja, or `chat_template` in \
@@ -193,18 +197,19 @@ fn task(
             Error::file(arguments.of.model.clone().unwrap_or_default(), reason)
         });
     }
-    let text = match &arguments.prompt {
-        Some(text) => text.clone(),
-        None => {
+    let prompt = match (tokens, &arguments.prompt) {
+        (Some(tokens), Some(text)) => tokens.encode(text, true)?,
+        (Some(tokens), None) => {
             let mut text = String::new();
             if io::stdin().is_terminal() {
                 eprintln!("the prompt, ended by Ctrl-D:");
             }
-            io::Read::read_to_string(&mut io::stdin(), &mut text).map_err(|why| Error::file("-", why))?;
-            text
+            io::Read::read_to_string(&mut io::stdin(), &mut text).map_err(|why| Error::file(INPUT, why))?;
+            tokens.encode(&text, true)?
         }
+        // Random weights: a byte is a token.
+        (None, text) => text.as_deref().unwrap_or("Once upon a time").bytes().map(u32::from).collect(),
     };
-    let prompt = tokens.encode(&text, true)?;
     if prompt.is_empty() {
         let (expected, found) = ("at least 1 token".to_owned(), "none".to_owned());
         return Err(Error::Argument { name: "prompt", expected, found });
@@ -245,7 +250,7 @@ fn converse(
             eprint!("> ");
         }
         let Some(line) = lines.next() else { return Ok(()) };
-        let line = line.map_err(|why| Error::file("-", why))?;
+        let line = line.map_err(|why| Error::file(INPUT, why))?;
         if line.trim().is_empty() {
             continue;
         }
@@ -296,13 +301,14 @@ fn report(timing: &Timing, not_captured: Option<&str>) {
     if let Some(why) = not_captured {
         eprintln!("each token's pass was launched op by op, because it can't be captured: {why}");
     }
+    let took = |time: Duration, rate: Option<f64>| match rate {
+        Some(rate) => format!(" in {:.3} s, {rate:.1} tokens/s", time.as_secs_f64()),
+        None => String::new(),
+    };
+    let prompt = took(timing.to_first, timing.prompt_rate());
+    let generation = took(timing.generation, timing.rate());
     eprintln!(
-        "prompt: {} tokens in {:.3} s, {:.1} tokens/s; generated: {} more tokens in {:.3} s, {:.1} tokens/s",
-        timing.prompt,
-        timing.to_first.as_secs_f64(),
-        timing.prompt_rate(),
-        timing.generated,
-        timing.generation.as_secs_f64(),
-        timing.rate(),
+        "prompt: {} tokens{prompt}; generated: {} more tokens{generation}",
+        timing.prompt, timing.generated
     );
 }

@@ -10,7 +10,6 @@ use burn_rocm_nn::language::lora::Peft;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::arguments::{ModelArguments, RandomModel};
-use super::models;
 use crate::config::{Config, Generation};
 use crate::error::{Error, Result};
 use crate::gguf::Gguf;
@@ -34,13 +33,16 @@ pub(crate) fn open(arguments: &ModelArguments, texts: Texts) -> Result<Opened> {
     let mut opened = match (&arguments.model, arguments.random) {
         (Some(path), _) => open_files(path, texts)?,
         (None, random) => {
-            let config = models::config(random.unwrap_or(RandomModel::Tiny))?;
+            let config = random.unwrap_or(RandomModel::Tiny).config()?;
             let source = Box::new(Random { norm_adds_one: config.norm_adds_one });
             Opened { config, source, generation: Generation::default(), tokens: None, chat: None }
         }
     };
     // The tokenizer may have tokens beyond the embedding: Gemma 3 1B's has one for images.
-    opened.generation.check(opened.config.vocabulary)?;
+    if let Err(why) = opened.generation.check(opened.config.vocabulary) {
+        let path = arguments.model.clone().unwrap_or_default();
+        return Err(Error::file(path, format!("the stop tokens (`eos_token_id`): {why}")));
+    }
     if let Some(folder) = &arguments.lora {
         let peft = Peft::read(folder)?;
         let adapted = Adapted::new(opened.source, &peft, &opened.config)?;
@@ -76,6 +78,12 @@ fn open_files(path: &Path, texts: Texts) -> Result<Opened> {
 
 /// A Hugging Face folder.
 fn folder(path: &Path, texts: Texts) -> Result<Opened> {
+    if !path.join("config.json").exists() {
+        return Err(Error::file(
+            path,
+            "--model: expected config.json in the folder, or a GGUF file, found neither",
+        ));
+    }
     let config = Config::read(path)?;
     let source = Box::new(Folder::open(path, &config)?);
     source.check(&expected(&config))?;

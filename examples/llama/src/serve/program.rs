@@ -1,5 +1,6 @@
 //! The program: options, and the way it ends.
 
+use std::env::VarError;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
@@ -42,10 +43,11 @@ struct Arguments {
     #[arg(long)]
     name: Option<String>,
     /// The key that requests must send as `Authorization: Bearer KEY`. Other users of the machine
-    /// see options, but not the environment.
+    /// see options, but not the environment. [default: the variable LLAMA_API_KEY; without it, no
+    /// key]
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
-    /// The most sequences that run at once.
+    /// The most sequences that run at once, up to 8192.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_1)]
     sequences: usize,
     /// The most sequences that wait to run. A request for more gets the status 429.
@@ -59,7 +61,7 @@ struct Arguments {
     #[arg(long, value_name = "N", value_parser = at_least_1)]
     cache_tokens: Option<usize>,
     /// The most tokens of one step of the model: a token of each running answer, and pieces of
-    /// prompts.
+    /// prompts. At least --sequences.
     #[arg(long, value_name = "N", default_value_t = PIECE, value_parser = at_least_1)]
     step_tokens: usize,
     /// The most connections.
@@ -98,11 +100,7 @@ pub fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
-    let key = arguments.api_key.clone().or_else(|| std::env::var(KEY).ok());
-    if key.as_ref().is_some_and(String::is_empty) {
-        let (expected, found) = ("a key".to_owned(), "an empty text".to_owned());
-        return Err(Error::Argument { name: "api-key", expected, found });
-    }
+    let key = key(arguments.api_key.clone(), std::env::var(KEY))?;
     arguments.of.select()?;
     let Opened { config, source, generation, tokens, mut chat } = open(&arguments.of, Texts::Chat)?;
     if arguments.of.model.is_none() {
@@ -162,6 +160,9 @@ fn run(arguments: &Arguments) -> Result<()> {
             found: format!("{address}: {why}"),
         })?;
         let server = Arc::new(server(engine));
+        if server.key.is_none() && !server.local {
+            eprintln!("note: other machines can use this server, and it asks for no key (--api-key)");
+        }
         eprintln!("{} at http://{}/v1", server.model, listener.local_addr().map_err(Error::server)?);
         let (stopping, stopped) = tokio::sync::oneshot::channel::<()>();
         let stop = async move {
@@ -200,6 +201,22 @@ fn report_panics() {
     }));
 }
 
+/// The key of the option, or else of the environment.
+fn key(option: Option<String>, variable: std::result::Result<String, VarError>) -> Result<Option<String>> {
+    let wrong = |name, found: &str| {
+        Err(Error::Argument { name, expected: "a key".to_owned(), found: found.to_owned() })
+    };
+    match (option, variable) {
+        (Some(key), _) if key.is_empty() => wrong("api-key", "an empty text"),
+        (Some(key), _) => Ok(Some(key)),
+        (None, Ok(key)) if key.is_empty() => wrong(KEY, "an empty text"),
+        (None, Ok(key)) => Ok(Some(key)),
+        // Without an error, the server would have no key.
+        (None, Err(VarError::NotUnicode(_))) => wrong(KEY, "a text that is not UTF-8"),
+        (None, Err(VarError::NotPresent)) => Ok(None),
+    }
+}
+
 /// The sizes of the engine. `room`: the tokens that fit in the device's memory.
 fn limits(arguments: &Arguments, config: &Config, room: impl FnOnce() -> Result<usize>) -> Result<Limits> {
     let &Arguments { sequences: rows, waiting, step_tokens, bench, .. } = arguments;
@@ -211,9 +228,20 @@ fn limits(arguments: &Arguments, config: &Config, room: impl FnOnce() -> Result<
         None => rows.saturating_mul(wanted.next_multiple_of(BLOCK)).min(room()?),
     };
     let blocks = tokens / BLOCK;
+    if blocks == 0 {
+        let expected = format!("room for a block of {BLOCK} tokens");
+        let found = match arguments.cache_tokens {
+            Some(tokens) => format!("{tokens} tokens"),
+            None => "too little free memory beside the weights".to_owned(),
+        };
+        return Err(Error::Argument { name: "cache-tokens", expected, found });
+    }
     // What the user asks for and doesn't fit is an error, what nobody asked for is not.
     let context = arguments.context.unwrap_or(wanted.min(blocks * BLOCK));
-    Ok(Limits { rows, step: step_tokens.max(rows), context, blocks, waiting })
+    let limits = Limits { rows, step: step_tokens.max(rows), context, blocks, waiting };
+    // Before anything is loaded.
+    limits.check(config.context)?;
+    Ok(limits)
 }
 
 fn name(arguments: &Arguments) -> String {

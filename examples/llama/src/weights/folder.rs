@@ -13,7 +13,7 @@ use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 
 use super::quantised::{self, Scheme};
-use super::{Elements, Role, Source, Weight};
+use super::{Elements, POINTER, Role, Source, Weight, is_pointer};
 use crate::config::{Config, Family, read_json};
 use crate::error::{Error, Result};
 
@@ -85,6 +85,9 @@ impl Folder {
         // meanwhile, the process ends with SIGBUS. All values of its bytes are valid as bytes, and
         // every dtype here takes all of them.
         let map = unsafe { Mmap::map(&file) }.map_err(|why| Error::file(&path, why))?;
+        if is_pointer(&map) {
+            return Err(Error::file(&path, POINTER));
+        }
         let parsed = SafeTensors::deserialize(&map)
             .map_err(|why| Error::file(&path, format!("damaged or cut off ({} bytes): {why}", map.len())))?;
         let start = map.as_ptr() as usize;

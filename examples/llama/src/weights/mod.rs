@@ -19,6 +19,15 @@ pub use folder::Folder;
 pub use part::Part;
 pub use random::Random;
 
+/// What is wrong with a file that [`is_pointer`].
+pub(crate) const POINTER: &str =
+    "expected weights, found a pointer of Git LFS: `git lfs pull` in its folder fetches them";
+
+/// Whether Git wrote this file in place of one that Git LFS keeps elsewhere.
+pub(crate) fn is_pointer(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"version https://git-lfs")
+}
+
 /// A source of weights, from which the threads of several devices may read.
 pub trait Source: Sync {
     /// The elements of a weight, as the source has them.

@@ -49,7 +49,8 @@ pub(super) fn scheme(path: &Path, config: &Map<String, Value>) -> Result<Option<
     };
     let bits = |of: &Value, name: &str| match number(of, name)? {
         Some(bits @ (4 | 8)) => Ok(bits as u32),
-        other => Err(refused(format!("a quantised checkpoint of {other:?} bits"))),
+        Some(other) => Err(refused(format!("a quantised checkpoint of {other} bits"))),
+        None => Err(refused(format!("a quantised checkpoint without `{name}`"))),
     };
     match text(settings, "quant_method").as_deref() {
         Some("gptq") => {
@@ -66,7 +67,9 @@ pub(super) fn scheme(path: &Path, config: &Map<String, Value>) -> Result<Option<
         }
         Some("awq") => match (bits(settings, "bits")?, text(settings, "version").as_deref()) {
             (4, Some("gemm") | None) => Ok(Some(Scheme::Awq { group: number(settings, "group_size")? })),
-            (bits, version) => Err(refused(format!("AWQ of {bits} bits, version {version:?},"))),
+            (bits, version) => {
+                Err(refused(format!("AWQ of {bits} bits, version `{}`,", version.unwrap_or("gemm"))))
+            }
         },
         Some("compressed-tensors") => {
             let format = text(settings, "format").unwrap_or_default();
@@ -88,7 +91,8 @@ pub(super) fn scheme(path: &Path, config: &Map<String, Value>) -> Result<Option<
             let (bits, group) = (bits(weights, "num_bits")?, number(weights, "group_size")?);
             Ok(Some(Scheme::Compressed { bits, group }))
         }
-        other => Err(refused(format!("a checkpoint quantised by {other:?}"))),
+        Some(other) => Err(refused(format!("a checkpoint quantised by `{other}`"))),
+        None => Err(refused("a quantised checkpoint without `quant_method`".to_owned())),
     }
 }
 

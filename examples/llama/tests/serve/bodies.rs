@@ -86,7 +86,12 @@ fn each_wrong_field_is_named() {
         (
             json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}),
             json!("messages[0].content[0]"),
-            "a part of type \"text\"",
+            "a part of type \"text\", found \"image_url\": images and sound are left out",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": [{"type": "text"}]}]}),
+            json!("messages[0].content[0]"),
+            "found one without a text",
         ),
         (
             json!({"messages": [{"role": "user", "content": "x", "mood": 1}]}),

@@ -80,6 +80,25 @@ fn a_second_signal_ends_the_program_at_once() {
 }
 
 #[test]
+fn a_server_for_other_machines_says_that_it_asks_for_no_key() {
+    for (key, notes) in [("", 1), ("secret", 0)] {
+        let mut command = command(&["--host", "0.0.0.0", "--port", "0", "--name", "tiny"]);
+        if !key.is_empty() {
+            command.env("LLAMA_API_KEY", key);
+        }
+        let mut child = command.spawn().expect("the program");
+        let mut lines = BufReader::new(child.stderr.take().expect("its messages")).lines();
+        let starts = |line: &String| !line.starts_with("tiny at http://0.0.0.0:");
+        let before: Vec<String> =
+            lines.by_ref().map(|line| line.expect("UTF-8")).take_while(starts).collect();
+        child.kill().expect("its end");
+        child.wait().expect("its end");
+        let found = before.iter().filter(|line| line.starts_with("note: other machines can use")).count();
+        assert_eq!(found, notes, "{before:?}");
+    }
+}
+
+#[test]
 fn errors_are_one_line() {
     let fails = |arguments: &[&str], text: &str| {
         let output = command(arguments).output().expect("its output");
@@ -89,9 +108,26 @@ fn errors_are_one_line() {
     fails(&["--api-key", ""], "error: api-key: expected a key, found an empty text");
     fails(&["--cache-tokens", "32"], "error: context: expected 2 to 32 tokens");
     fails(
+        &["--cache-tokens", "15"],
+        "error: cache-tokens: expected room for a block of 16 tokens, found 15 tokens",
+    );
+    // Before the model is loaded.
+    let output = command(&["--cache-tokens", "32"]).output().expect("its output");
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("model: "));
+    let output = command(&[]).env("LLAMA_API_KEY", "").output().expect("its output");
+    let found = String::from_utf8_lossy(&output.stderr);
+    assert!(found.contains("error: LLAMA_API_KEY: expected a key, found an empty text"), "{found}");
+    fails(
         &["--host", "192.0.2.1", "--port", "1"],
         "error: port: expected an address to listen at, found 192.0.2.1:1",
     );
+    #[cfg(unix)]
+    {
+        let key: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"caf\xe9");
+        let output = command(&[]).env("LLAMA_API_KEY", key).output().expect("its output");
+        let found = String::from_utf8_lossy(&output.stderr);
+        assert!(found.contains("error: LLAMA_API_KEY: expected a key, found a text that is not UTF-8"));
+    }
     fails(&["--waiting", "0"], "must be at least 1");
     fails(&["--idle", "0"], "0 is not in 1..");
     fails(&["--timeout", "0"], "0 is not in 1..");

@@ -64,7 +64,15 @@ fn content(path: &str, value: Option<Value>) -> Result<String> {
                 let mut fields = Fields::of_value(&path, value)?;
                 match (fields.text("type")?.as_deref(), fields.text("text")?) {
                     (Some("text"), Some(text)) => Ok(text),
-                    _ => Err(ApiError::field(&path, format!("`{path}`: expected a part of type \"text\""))),
+                    (kind, _) => {
+                        let found = match kind {
+                            None => "one without a type".to_owned(),
+                            Some("text") => "one without a text".to_owned(),
+                            Some(other) => format!("\"{other}\": images and sound are left out"),
+                        };
+                        let expected = "expected a part of type \"text\"";
+                        Err(ApiError::field(&path, format!("`{path}`: {expected}, found {found}")))
+                    }
                 }
             };
             parts.into_iter().enumerate().map(part).collect()

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
+use burn_rocm_nn::language::BLOCK;
 use tokio::sync::mpsc;
 
 use super::job::{Event, Job};
+use crate::error::Error;
 use crate::serve::metrics::Metrics;
 
 /// The sizes of an engine.
@@ -22,6 +24,38 @@ pub struct Limits {
     pub blocks: usize,
     /// The most sequences that wait for their first place in the batch.
     pub waiting: usize,
+}
+
+/// The most sequences in the batch: what `SampleState::begin_read` reads at once.
+const MOST_ROWS: usize = 8192;
+
+impl Limits {
+    /// Checks the sizes, for a model with a context of so many tokens.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for limits of 0, more than 8192 rows, a step of fewer tokens than rows,
+    /// or a context that the model or the blocks don't have.
+    pub fn check(&self, longest: usize) -> crate::Result<()> {
+        let Self { rows, step, context, blocks, .. } = *self;
+        let most = longest.min(blocks.saturating_mul(BLOCK));
+        let wrong = |name, expected: String, found: usize| {
+            Err(Error::Argument { name, expected, found: found.to_string() })
+        };
+        if rows == 0 {
+            return wrong("sequences", "at least 1".to_owned(), rows);
+        }
+        if rows > MOST_ROWS {
+            return wrong("sequences", format!("at most {MOST_ROWS}"), rows);
+        }
+        if step < rows {
+            return wrong("step-tokens", format!("at least one for each of {rows} sequences"), step);
+        }
+        if !(2..=most).contains(&context) {
+            let expected = format!("2 to {most} tokens, the limit of the model and of the cache's blocks");
+            return wrong("context", expected, context);
+        }
+        Ok(())
+    }
 }
 
 /// A message to the engine.

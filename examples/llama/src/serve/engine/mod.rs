@@ -28,9 +28,6 @@ use scheduler::Scheduler;
 pub use handle::{Handle, Limits, Refusal, Ticket};
 pub use job::{Chances, End, Event, Job};
 
-/// The most sequences in the batch: what `SampleState::begin_read` reads at once.
-const MOST_ROWS: usize = 8192;
-
 /// Starts an engine in a thread of its own, with a cache that is stored in this way. It ends when
 /// all handles and tickets are gone, or with the device's error. Then the tickets that are left get
 /// no more events.
@@ -43,26 +40,9 @@ pub fn start(
     limits: Limits,
     stored: CacheType,
 ) -> Result<(Handle, JoinHandle<Result<()>>)> {
-    let Limits { rows, step, context, blocks, .. } = limits;
-    let most = model.config().context.min(blocks.saturating_mul(burn_rocm_nn::language::BLOCK));
-    let wrong = |name, expected: String, found: usize| {
-        Err(Error::Argument { name, expected, found: found.to_string() })
-    };
-    if rows == 0 {
-        return wrong("sequences", "at least 1".to_owned(), rows);
-    }
-    if rows > MOST_ROWS {
-        return wrong("sequences", format!("at most {MOST_ROWS}"), rows);
-    }
-    if step < rows {
-        return wrong("step-tokens", format!("at least one for each of {rows} sequences"), step);
-    }
-    if !(2..=most).contains(&context) {
-        let expected = format!("2 to {most} tokens, the limit of the model and of the cache's blocks");
-        return wrong("context", expected, context);
-    }
+    limits.check(model.config().context)?;
     let metrics = Arc::new(Metrics::default());
-    metrics.blocks.store(blocks, Ordering::Relaxed);
+    metrics.blocks.store(limits.blocks, Ordering::Relaxed);
     let (alive, next) = (AtomicBool::new(true), AtomicU64::new(0));
     let vocabulary = model.config().vocabulary;
     let shared = Arc::new(Shared { limits, vocabulary, metrics, alive, next });
