@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles every kernel of the table by NVIDIA's NVRTC, as the CUDA provider does, without a GPU. Fails for a kernel that
-# does not compile or spills registers where none may (hip/cuda/tests/nvrtc.rs).
+# Compiles every kernel of the table by NVIDIA's NVRTC, as the CUDA provider does, without a GPU. Fails for a kernel
+# that does not compile, or that spills registers and may not (hip/cuda/tests/nvrtc.rs).
 #
 #   kernels.sh [--nvrtc VERSION] [--arch sm_80,sm_90] [--family f,g] [--report FILE]
 #
