@@ -1,9 +1,14 @@
 //! NVRTC compiles every instantiation of the table for the architectures in `BURN_ROCM_CUDA_ARCHS`
-//! (default `sm_90`). Needs no GPU; without NVRTC the test counts as ignored and says so.
+//! (default `sm_90`), with the families of `BURN_ROCM_CUDA_FAMILIES` (default: all). Needs no GPU;
+//! without NVRTC the test counts as ignored and says so. With `BURN_ROCM_CUDA_REPORT` it writes a row
+//! for each kernel into that file: registers, spilled bytes, shared memory. `tests/cuda/kernels.sh`
+//! brings NVRTC.
 
 mod trials;
 
+use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char};
+use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::ptr;
 
@@ -12,7 +17,15 @@ use hip_kernels::{HEADERS, families};
 use hip_sys::HIPRTC_SUCCESS;
 
 fn main() -> ExitCode {
-    trials::main(trials::tests![every_kernel_compiles, a_program_that_does_not_compile_has_a_log], &[])
+    trials::main(
+        trials::tests![
+            every_kernel_compiles,
+            a_program_that_does_not_compile_has_a_log,
+            a_kernel_that_spills_is_found,
+            the_log_is_read
+        ],
+        &[],
+    )
 }
 
 /// Loads NVRTC; ends the test as ignored if it is absent.
@@ -26,20 +39,73 @@ fn need_nvrtc() {
     assert_eq!(missing_symbol(Library::Nvrtc), None);
 }
 
-/// Compiles a family's kernels in one program. Returns each kernel's symbol and the code's size, or
-/// the log.
+/// The kernels that may spill registers, by the start of their names, and the bytes that a thread may
+/// then store; [`OF_F64`] for those of f64. All others may not. The limits leave room for other
+/// versions of NVRTC.
+const SPILLS: &[(&str, u32)] = &[
+    ("attention_matrix", 768),
+    ("batch_norm", 64),
+    ("chain_columns", 64),
+    ("chain_rows", 64),
+    ("channel_sums", 64),
+    ("conv_forward", 64),
+    ("copy_transposed", 96),
+    ("decode_attention_matrix<bf16, bf16, 256>", 96),
+    ("decode_attention_matrix<f16, f16, 256>", 96),
+    ("max_pool2d_last_backward", 64),
+    ("qweight_product<Int8, f32, 16>", 64),
+    ("reduce_columns", 64),
+    ("scan_tiles", 320),
+];
+const OF_F64: u32 = 192;
+
+/// What the assembler says of a kernel.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Use {
+    registers: u32,
+    /// Bytes that a thread spills: those that it stores.
+    spilled: u32,
+    /// Bytes of shared memory that the source declares.
+    shared: u32,
+}
+
+/// What a program's log says of its kernels, by their symbols.
+fn uses_in(log: &str) -> HashMap<&str, Use> {
+    let number_before = |line: &str, what: &str| -> u32 {
+        let words = line.split(what).next().filter(|before| before.len() < line.len());
+        words.and_then(|before| before.split_whitespace().last()?.parse().ok()).unwrap_or(0)
+    };
+    let (mut uses, mut symbol) = (HashMap::<&str, Use>::new(), "");
+    for line in log.lines() {
+        if let Some((_, rest)) = line.split_once("Compiling entry function '") {
+            symbol = rest.split('\'').next().unwrap_or_default();
+        } else if line.contains("bytes spill stores") {
+            uses.entry(symbol).or_default().spilled += number_before(line, " bytes spill stores");
+        } else if line.contains(" registers") && line.contains("Used ") {
+            let own = uses.entry(symbol).or_default();
+            own.registers = number_before(line, " registers");
+            own.shared = number_before(line, " bytes smem");
+        }
+    }
+    uses
+}
+
+/// Compiles a family's kernels in one program. Returns each kernel's symbol, the code's size and the
+/// log, or the log alone.
 fn compile(
     source: &str,
     name: &str,
     expressions: &[String],
     arch: &str,
-) -> Result<(Vec<String>, usize), String> {
+) -> Result<(Vec<String>, usize, String), String> {
     let rtc = hiprtc_table();
     let text = |text: &str| CString::new(text).expect("a name without a NUL");
     let (source, name) = (text(source), text(name));
     let names: Vec<_> = HEADERS.iter().map(|(name, _)| text(name)).collect();
     let texts: Vec<_> = HEADERS.iter().map(|(_, header)| text(header)).collect();
-    let options = [text(&format!("--offload-arch={arch}")), text("-O3"), text("-std=c++17")];
+    // The last option changes the log only.
+    let options =
+        [&format!("--offload-arch={arch}"), "-O3", "-std=c++17", "--ptxas-options=--verbose"].map(text);
     let expressions: Vec<_> = expressions.iter().map(|expression| text(expression)).collect();
     let pointers = |list: &[CString]| list.iter().map(|text| text.as_ptr()).collect::<Vec<*const c_char>>();
     let mut program = ptr::null_mut();
@@ -71,9 +137,8 @@ fn compile(
             (rtc.hiprtcDestroyProgram)(&mut program);
             return Err(log);
         }
-        if !log.is_empty() {
-            eprintln!("{log}");
-        }
+        let is_told = |line: &&str| !line.starts_with("ptxas") && !line.trim().is_empty();
+        log.lines().filter(is_told).for_each(|line| eprintln!("{line}"));
         let mut symbols = Vec::new();
         for expression in &expressions {
             let mut symbol = ptr::null();
@@ -84,7 +149,7 @@ fn compile(
         let mut size = 0;
         assert_eq!((rtc.hiprtcGetCodeSize)(program, &mut size), HIPRTC_SUCCESS);
         assert_eq!((rtc.hiprtcDestroyProgram)(&mut program), HIPRTC_SUCCESS);
-        Ok((symbols, size))
+        Ok((symbols, size, log))
     }
 }
 
@@ -97,15 +162,32 @@ fn every_kernel_compiles() {
         families().iter().filter(|family| wanted.is_empty() || wanted.contains(&family.name)).collect();
     let mut failed = Vec::new();
     let mut count = 0;
+    let mut report = String::from("architecture\tkernel\tregisters\tspilled bytes\tshared bytes\n");
     for arch in archs.split(',') {
         for family in &families {
             let expressions: Vec<_> = family.instantiations().map(|name| name.to_string()).collect();
             // Some hundreds at a time, because a family has thousands.
             for part in expressions.chunks(256) {
                 match compile(family.source, &format!("{}.hip", family.name), part, arch) {
-                    Ok((symbols, size)) => {
+                    Ok((symbols, size, log)) => {
                         assert!(size > 0 && symbols.iter().all(|symbol| !symbol.is_empty()));
                         count += symbols.len();
+                        let uses = uses_in(&log);
+                        for (name, symbol) in part.iter().zip(&symbols) {
+                            let Some(Use { registers, spilled, shared }) = uses.get(symbol.as_str()) else {
+                                failed.push(format!("{arch} {name}: the log does not have it"));
+                                continue;
+                            };
+                            let _ = writeln!(report, "{arch}\t{name}\t{registers}\t{spilled}\t{shared}");
+                            let limit = SPILLS.iter().find(|(start, _)| name.starts_with(start));
+                            let of_f64 = if name.contains("f64") { OF_F64 } else { 0 };
+                            let limit = limit.map_or(0, |&(_, bytes)| bytes).max(of_f64);
+                            if *spilled > limit {
+                                failed.push(format!(
+                                    "{arch} {name} spills {spilled} bytes, at most {limit} may be"
+                                ));
+                            }
+                        }
                     }
                     Err(log) => {
                         let start: String = log.chars().take(3000).collect();
@@ -117,6 +199,9 @@ fn every_kernel_compiles() {
         }
     }
     println!("{count} kernels compiled for {archs}");
+    if let Some(path) = std::env::var_os("BURN_ROCM_CUDA_REPORT").filter(|path| !path.is_empty()) {
+        std::fs::write(&path, report).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }
 
@@ -125,4 +210,43 @@ fn a_program_that_does_not_compile_has_a_log() {
     let log = compile("__global__ void k() { nonsense; }", "k.hip", &["k".into()], "sm_90")
         .expect_err("it is no C++");
     assert!(log.contains("nonsense"), "{log}");
+}
+
+/// 96 values of a thread that live at once, within the 64 registers of a kernel without launch bounds.
+fn a_kernel_that_spills_is_found() {
+    need_nvrtc();
+    let source = "__global__ void k(const float *x, float *out) {
+        float v[96];
+        #pragma unroll
+        for (int i = 0; i < 96; ++i) v[i] = x[(threadIdx.x + i) % 96];
+        for (int round = 0; round < 3; ++round) {
+            #pragma unroll
+            for (int i = 0; i < 96; ++i) v[i] = v[i] * v[(i + 1) % 96] + v[(i + 7) % 96];
+        }
+        float sum = 0;
+        #pragma unroll
+        for (int i = 0; i < 96; ++i) sum += v[i];
+        out[threadIdx.x] = sum;
+    }";
+    let (symbols, _, log) = compile(source, "k.hip", &["k".into()], "sm_90").expect("it compiles");
+    let uses = uses_in(&log);
+    let Use { registers, spilled, .. } = uses[symbols[0].as_str()];
+    assert!(registers <= 64 && spilled > 0, "{log}");
+}
+
+fn the_log_is_read() {
+    let log = "ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function '_Z1aPf' for 'sm_90'
+ptxas info    : Function properties for _Z1aPf
+ptxas         .     32 bytes stack frame, 40 bytes spill stores, 56 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 32 bytes cumulative stack size, 33156 bytes smem
+ptxas info    : Compiling entry function '_Z1bPf' for 'sm_90'
+ptxas info    : Function properties for _Z1bPf
+ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 12 registers, used 0 barriers
+";
+    let uses = uses_in(log);
+    assert_eq!(uses["_Z1aPf"], Use { registers: 255, spilled: 40, shared: 33156 });
+    assert_eq!(uses["_Z1bPf"], Use { registers: 12, spilled: 0, shared: 0 });
+    assert_eq!(uses.len(), 2);
 }

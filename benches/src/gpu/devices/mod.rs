@@ -6,7 +6,7 @@ mod steps;
 mod tensor;
 mod torch;
 
-use std::sync::{Barrier, OnceLock};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use burn_rocm::graph::Graph;
@@ -34,6 +34,17 @@ pub(crate) fn run(options: &Options, counts: &[usize]) -> Result<(), String> {
     counts.iter().try_for_each(|&count| torch::run(options, count))
 }
 
+/// Gives the group up if this rank's thread panics. The others then get an error where they wait for it.
+struct Member<'a>(&'a Communicator);
+
+impl Drop for Member<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.abort();
+        }
+    }
+}
+
 /// The seconds of a step, launch by launch and as one graph, each as the median over rounds of many
 /// steps. Each rank has a thread, in which `make` makes its step. The host's clock runs from the moment
 /// at which all are idle until all are idle again.
@@ -45,20 +56,22 @@ fn seconds<S: FnMut()>(
     ranks: &[Communicator],
     make: impl Fn(Communicator) -> S + Sync,
 ) -> Result<[f64; 2], String> {
-    let (barrier, agreed) = (Barrier::new(ranks.len()), [const { OnceLock::new() }; 2]);
+    let agreed = [const { OnceLock::new() }; 2];
     let rank = |communicator: Communicator| {
         let device = communicator.device();
-        let mut step = make(communicator);
+        let member = Member(&communicator);
+        let meet = || member.0.meet().expect("the other ranks come");
+        let mut step = make(communicator.clone());
         // The first steps compile, choose algorithms and fill the pool.
         (0..options.warmup.max(1) + 3).for_each(|_| step());
         let median = |agreed: &OnceLock<usize>, step: &mut dyn FnMut()| {
             let mut steps = |count: usize| {
                 device.synchronize().expect("the device works");
-                barrier.wait();
+                meet();
                 let start = Instant::now();
                 (0..count).for_each(|_| step());
                 device.synchronize().expect("the device works");
-                barrier.wait();
+                meet();
                 start.elapsed().as_secs_f64() / count as f64
             };
             let one = steps(3);
@@ -76,7 +89,9 @@ fn seconds<S: FnMut()>(
         let rank = &rank;
         let threads: Vec<_> =
             ranks.iter().cloned().map(|communicator| scope.spawn(move || rank(communicator))).collect();
-        let ranks: Result<Vec<_>, _> = threads.into_iter().map(|thread| thread.join()).collect();
+        // All of them, because the scope panics for a thread that panicked and was not joined.
+        let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        let ranks: Result<Vec<_>, _> = ended.into_iter().collect();
         let ranks = ranks.map_err(|_| "a rank failed".to_string())?;
         // That of the slowest rank.
         let slowest = |a: [f64; 2], b: [f64; 2]| [a[0].max(b[0]), a[1].max(b[1])];
@@ -87,4 +102,36 @@ fn seconds<S: FnMut()>(
 /// A group of devices.
 fn group(devices: &[RocmDevice]) -> Result<Vec<Communicator>, String> {
     Communicator::local(devices).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    const DEVICES: &str = "BURN_ROCM_CPU_DEVICES";
+
+    /// Nobody waits for a rank that has panicked. In a process of its own, which has two devices.
+    #[test]
+    fn a_rank_that_fails_ends_all() {
+        if std::env::var_os(DEVICES).is_none() {
+            let mut child = std::process::Command::new(std::env::current_exe().expect("this program"));
+            child.args(["--exact", "gpu::devices::tests::a_rank_that_fails_ends_all"]);
+            child
+                .env(DEVICES, "2")
+                .env("BURN_ROCM_PROVIDER", "cpu")
+                .env("BURN_ROCM_COLLECTIVE_TIMEOUT", "20");
+            let output = child.output().expect("it starts");
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && text.contains("1 passed"), "{text}");
+            return;
+        }
+        let ranks = group(&[RocmDevice::new(0), RocmDevice::new(1)]).expect("two devices");
+        let step = |rank: Communicator| move || assert_eq!(rank.rank(), 0, "a rank that fails");
+        let start = Instant::now();
+        let ended = seconds(&Options::parse_from(["benches"]), &ranks, step);
+        assert_eq!(ended, Err("a rank failed".to_string()));
+        assert!(start.elapsed().as_secs() < 10, "before the collectives' timeout: {:?}", start.elapsed());
+    }
 }
