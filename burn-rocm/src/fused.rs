@@ -55,7 +55,7 @@ pub use crate::ops::norm::ranks::{
 };
 pub use crate::ops::norm::rms::{rms_norm, rms_norm_backward};
 pub use crate::ops::pack::{
-    flat, held_alone, one_value, pack, pack_range, read_all, repeated, scale, scale_in_place, unpack,
+    add, flat, held_alone, one_value, pack, pack_range, read_all, repeated, scale, scale_in_place, unpack,
 };
 pub use crate::ops::pool::pool3d::{
     Pool3d, avg_pool3d, avg_pool3d_backward, max_pool3d, max_pool3d_backward, max_pool3d_with_indices,

@@ -62,6 +62,7 @@ use burn_rocm::{RocmTensor, graph, raise, trace};
 
 use crate::fuse::{from_rocm, on_rocm, refuse, rocm, say_elsewhere};
 use crate::optim::Optimize;
+use crate::ties::Ties;
 use names::names;
 pub(crate) use names::visit_layer;
 pub use scaler::{GradScaler, GradScalerConfig};
@@ -117,7 +118,7 @@ impl Precision {
             converted: all.ids.into_iter().zip(tensors).collect(),
             untrained: GradientsParams::new(),
         };
-        let converted = module.clone().map(&mut convert);
+        let converted = Ties::of(module).restore(module.clone().map(&mut convert));
         if convert.untrained.is_empty() {
             return converted;
         }

@@ -59,6 +59,7 @@ mod ops;
 pub mod optim;
 pub mod parallel;
 mod pool;
+mod ties;
 pub mod transformer;
 mod warm_up;
 

@@ -7,6 +7,8 @@
 mod again;
 #[path = "parallel22/layers.rs"]
 mod layers;
+#[path = "parallel22/tied.rs"]
+mod tied;
 #[path = "parallel22/units.rs"]
 mod units;
 

@@ -94,6 +94,7 @@ pub use hip::{
 };
 pub use layout::Layout;
 pub use memory::{memory_record, memory_snapshot, memory_summary};
+pub use ops::random::RandomMark;
 pub use ops::transfer::read_with_fault;
 pub use pass::{Pass, PassPoints};
 pub use profile::{Profile, optimization_summary, profile, region};

@@ -63,6 +63,7 @@ use burn_rocm::fused::optim::unless;
 use burn_rocm::{RocmTensor, graph, raise, trace};
 
 use crate::fuse::{Route, from_rocm, is_rocm, refuse, rocm, say_elsewhere};
+use crate::ties::Ties;
 use names::names;
 pub(crate) use names::visit_layer;
 pub use scaler::{GradScaler, GradScalerConfig};
@@ -130,7 +131,7 @@ impl Precision {
             converted: all.ids.into_iter().zip(tensors).collect(),
             untrained: GradientsParams::new(),
         };
-        let converted = module.clone().map(&mut convert);
+        let converted = Ties::of::<B>(module).restore::<B, M>(module.clone().map(&mut convert));
         if convert.untrained.is_empty() {
             return converted;
         }

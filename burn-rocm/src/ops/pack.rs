@@ -8,7 +8,7 @@ use burn_backend::TensorData;
 use burn_std::DType;
 use hip::{Buffer, Functor, Grid, Launch, Template};
 
-use super::binary::scalar;
+use super::binary::{binary, scalar};
 use super::cat::{Copies, fill};
 use super::copy::may_be_written;
 use super::create::full;
@@ -217,6 +217,14 @@ pub fn one_value(device: &RocmDevice, value: f64, dtype: DType) -> hip::Result<R
 /// `Invalid` for a tensor of another shape.
 pub fn repeated(tensor: &RocmTensor, count: usize) -> hip::Result<RocmTensor> {
     expand(tensor.clone(), &[count])
+}
+
+/// The sum of two tensors of one shape. Overwrites one that has no other owner.
+///
+/// # Errors
+/// `Invalid` for several dtypes, shapes or devices; an error of the device.
+pub fn add(lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor> {
+    binary("add", Functor::Add, lhs, rhs)
 }
 
 /// A float tensor times a factor. Overwrites a tensor that has no other owner.

@@ -1,7 +1,7 @@
 //! Random tensors by Philox 4x32-10 on the device. The counter consists of the element's index and
 //! the number of the call.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -20,7 +20,7 @@ use crate::recording;
 use crate::tensor::RocmTensor;
 
 /// A device's stream of random numbers.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct State {
     seed: u64,
     calls: u64,
@@ -37,6 +37,10 @@ fn states() -> MutexGuard<'static, States> {
 thread_local! {
     /// The streams that this thread draws from instead of the devices' own, if any.
     static ASIDE: RefCell<Option<States>> = const { RefCell::new(None) };
+
+    /// The device whose numbers this thread draws again in a capture, if any, and its next call's
+    /// place in the graph.
+    static AGAIN: Cell<Option<(usize, u64)>> = const { Cell::new(None) };
 }
 
 /// Until this is dropped, the thread draws from copies of the devices' streams, which stay as they
@@ -56,6 +60,59 @@ impl Aside {
 impl Drop for Aside {
     fn drop(&mut self) {
         ASIDE.replace(self.outer.take());
+    }
+}
+
+/// A place in a device's random numbers, to draw the numbers behind it again.
+///
+/// ```
+/// use burn::tensor::{Distribution, Tensor};
+/// use burn_rocm::{RandomMark, Rocm, RocmDevice};
+///
+/// let device = RocmDevice::default();
+/// let draw = || Tensor::<Rocm, 1>::random([4], Distribution::Default, &device).into_data();
+/// let mark = RandomMark::of(&device);
+/// let first = draw();
+/// assert_eq!(mark.again(draw), first);
+/// // The device goes on behind the first call.
+/// assert_ne!(draw(), first);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct RandomMark {
+    device: usize,
+    state: State,
+    /// The number of random calls so far in this thread's capture on the device.
+    recorded: Option<u64>,
+}
+
+impl RandomMark {
+    /// The place of the device's next random numbers. They are those of the calling thread, if it
+    /// draws from others than the device's own, as in [`warm_up`](crate::warm_up()).
+    pub fn of(device: &RocmDevice) -> Self {
+        let [seed, calls] = reserve(device, 0);
+        let recorded = recording::with(device.index, |recording| {
+            recording.random.as_ref().map_or(0, |(_, calls)| *calls)
+        });
+        Self { device: device.index, state: State { seed, calls }, recorded }
+    }
+
+    /// Runs `f`, in which this thread draws the device's random numbers from this place on.
+    /// Afterwards all devices' numbers go on as if `f` had not run. Other threads are not affected.
+    ///
+    /// In a capture ([`graph`](crate::graph)) the mark must be of the same capture. Each replay
+    /// then draws its own numbers, and those in `f` once more.
+    pub fn again<T>(&self, f: impl FnOnce() -> T) -> T {
+        /// Ends the drawing also after a panic.
+        struct End(Option<(usize, u64)>);
+        impl Drop for End {
+            fn drop(&mut self) {
+                AGAIN.set(self.0);
+            }
+        }
+        let _aside = Aside::begin();
+        of_thread(|states| states.insert(self.device, self.state));
+        let _end = End(AGAIN.replace(self.recorded.map(|calls| (self.device, calls))));
+        f()
     }
 }
 
@@ -100,8 +157,15 @@ pub(crate) fn reserve(device: &RocmDevice, calls: u64) -> [u64; 2] {
 pub(crate) fn next(device: &RocmDevice) -> hip::Result<[u64; 2]> {
     let recorded = recording::with(device.index, |recording| match &mut recording.random {
         Some((state, calls)) => {
-            *calls += 1;
-            Ok([state.buffer().address() as u64, IN_GRAPH | (*calls - 1)])
+            let call = match AGAIN.get() {
+                Some((index, again)) if index == device.index => {
+                    AGAIN.set(Some((index, again + 1)));
+                    again
+                }
+                _ => *calls,
+            };
+            *calls = (*calls).max(call + 1);
+            Ok([state.buffer().address() as u64, IN_GRAPH | call])
         }
         first => {
             let state = recording::words(&device.open()?, Shape::from([2]), DType::U64, &[0, 0])?;

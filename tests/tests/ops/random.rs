@@ -2,6 +2,7 @@
 //! test vectors.
 
 use burn_backend::Distribution;
+use burn_rocm::RandomMark;
 use burn_rocm_tests::*;
 use serial_test::serial;
 
@@ -99,6 +100,42 @@ fn a_seed_repeats_and_calls_differ() {
     let (a, b) = (run(), run());
     assert_eq!(a, b);
     assert_ne!(a.0, a.2);
+}
+
+/// A mark draws again what came behind it, as often as it is asked, also after a panic. The device
+/// goes on as if it had not.
+#[test]
+#[serial(seed)]
+fn numbers_behind_a_mark_are_drawn_again() {
+    let device = Default::default();
+    let draw = || draw(&[101], Distribution::Default, DType::F32);
+    R::seed(&device, 3);
+    let expected: Vec<_> = (0..5).map(|_| draw()).collect();
+    R::seed(&device, 3);
+    assert_eq!(draw(), expected[0]);
+    let mark = RandomMark::of(&device);
+    assert_eq!([draw(), draw()], expected[1..3]);
+    for _ in 0..2 {
+        let again = mark.again(|| {
+            let first = draw();
+            let inner = RandomMark::of(&device);
+            let second = draw();
+            assert_eq!(inner.again(draw), second);
+            // A seed changes the numbers within only.
+            R::seed(&device, 99);
+            assert_ne!(draw(), expected[3]);
+            [first, second]
+        });
+        assert_eq!(again, expected[1..3]);
+    }
+    let panicked = std::panic::catch_unwind(|| mark.again::<()>(|| panic!("on purpose")));
+    assert!(panicked.is_err());
+    assert_eq!(draw(), expected[3]);
+    std::thread::scope(|scope| {
+        let other = || scope.spawn(draw).join().unwrap();
+        // Another thread draws the device's own.
+        assert_eq!(mark.again(other), expected[4]);
+    });
 }
 
 /// An element's value depends only on its index, not on the tensor's size.

@@ -9,6 +9,7 @@ use burn::tensor::Bytes;
 use burn_rocm::raise;
 
 use super::gather::Gathering;
+use crate::ties::Ties;
 
 /// Updates a module's parameters. Replaces [`burn::optim::ModuleOptimizer`] and has the same record.
 ///
@@ -91,7 +92,7 @@ impl ModuleOptimizer {
         module: M,
         grads: GradientsParams,
     ) -> M {
-        together(&mut self.burn, self.clipping.clone(), |burn| burn.step(lr, module, grads))
+        together(&mut self.burn, self.clipping.clone(), module, |burn, module| burn.step(lr, module, grads))
     }
 
     /// [`step`](Self::step) with the sums of gradients from several devices.
@@ -101,7 +102,8 @@ impl ModuleOptimizer {
         module: M,
         grads: MultiGradientsParams,
     ) -> M {
-        together(&mut self.burn, self.clipping.clone(), |burn| burn.step_multi(lr, module, grads))
+        let step = |burn: &mut optim::ModuleOptimizer, module| burn.step_multi(lr, module, grads);
+        together(&mut self.burn, self.clipping.clone(), module, step)
     }
 
     /// The states, for saving. Their format is that of Burn's optimizers.
@@ -171,21 +173,23 @@ pub fn step<M: Module>(
     module: M,
     grads: GradientsParams,
 ) -> M {
-    together(optim, None, |optim| optim.step(lr, module, grads))
+    together(optim, None, module, |optim, module| optim.step(lr, module, grads))
 }
 
-fn together<M>(
+fn together<M: Module>(
     optim: &mut optim::ModuleOptimizer,
     clipping: Option<GradientClipping>,
-    step: impl FnOnce(&mut optim::ModuleOptimizer) -> M,
+    module: M,
+    step: impl FnOnce(&mut optim::ModuleOptimizer, M) -> M,
 ) -> M {
+    let ties = Ties::of(&module);
     let gathering = Gathering::begin(clipping);
-    let module = step(optim);
+    let module = step(optim, ties.release(module));
     if let Err(error) = gathering.run() {
         *optim = optim.clone().load_record(OptimizerRecord::default());
         raise(error);
     }
-    module
+    ties.restore(module)
 }
 
 /// An optimizer of modules: this crate's or Burn's.

@@ -79,6 +79,7 @@ use crate::fuse::{from_rocm, rocm};
 use crate::ops::buckets::Entry;
 use crate::ops::parallel::Buckets;
 pub use crate::ops::parallel::Overlap;
+use crate::ties::Ties;
 pub use batch_norm::SyncBatchNorm;
 pub use blocks::{ParallelAttention, ParallelFeedForward};
 pub use linear::{ColumnLinear, RowLinear};
@@ -157,10 +158,11 @@ impl DataParallel {
     }
 
     /// The module with the float parameters and running statistics of rank 0. The module must be on
-    /// the communicator's device.
+    /// the communicator's device. A parameter that it holds twice stays one.
     pub fn broadcast<M: Module>(&self, module: M) -> M {
         let _op = trace::op("nn_broadcast", || "");
-        module.map(&mut Broadcast(self.communicator()))
+        let ties = Ties::of(&module);
+        ties.restore(module.map(&mut Broadcast(self.communicator())))
     }
 
     /// The gradients of this rank's loss; none for a rank without samples, which passes `None`.

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
+use burn::backend::DispatchTensor;
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
@@ -12,7 +13,7 @@ use burn_rocm::{RocmError, RocmTensor, raise, trace};
 
 use super::{BUCKET_BYTES, DataParallel, Share};
 use crate::amp::in_place_of;
-use crate::fuse::{from_rocm, rocm};
+use crate::fuse::{from_rocm, primitive, rocm, wrap};
 use crate::ops::refuse;
 use crate::ops::sharded::{Sharded, Update};
 use crate::optim::OptimizerConfig;
@@ -105,7 +106,7 @@ impl ShardedOptimizer {
         let update = Update { rule: self.config.rule(lr), clip: self.clip, most: self.most };
         let stepped = self.sharded.step(&params, tensors, share.weight(), update);
         let stepped = stepped.unwrap_or_else(|error| raise(error));
-        module.map(&mut Put(ids.into_iter().zip(stepped).collect()))
+        module.map(&mut Put::new(ids.into_iter().zip(stepped), true))
     }
 
     /// Writes the module's trained parameters and the optimizer's state into a new folder. Each
@@ -136,7 +137,7 @@ impl ShardedOptimizer {
         let mut take = Take::new(GradientsParams::new());
         module.visit(&mut take);
         let loaded = self.sharded.load(folder.as_ref(), &take.params, self.config.rule(0.0))?;
-        Ok(module.map(&mut Put(take.ids.into_iter().zip(loaded).collect())))
+        Ok(module.map(&mut Put::new(take.ids.into_iter().zip(loaded), true)))
     }
 }
 
@@ -168,15 +169,37 @@ impl ModuleVisitor for Take {
     }
 }
 
-/// Puts the new parameters in place of the old ones.
-struct Put(HashMap<ParamId, RocmTensor>);
+/// Puts new parameters in place of those that [`Take`] took.
+pub(super) struct Put {
+    params: HashMap<ParamId, RocmTensor>,
+    /// Whether the new ones get gradients.
+    tracked: bool,
+    /// A parameter that the module holds twice is one leaf, so that its gradient is that of both
+    /// uses.
+    leaves: HashMap<ParamId, DispatchTensor>,
+}
+
+impl Put {
+    pub(super) fn new(params: impl Iterator<Item = (ParamId, RocmTensor)>, tracked: bool) -> Self {
+        Self { params: params.collect(), tracked, leaves: HashMap::new() }
+    }
+}
 
 impl ModuleMapper for Put {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, tensor, mapper) = param.consume();
-        let tensor = match self.0.get(&id) {
-            Some(new) => in_place_of(&tensor, from_rocm(new.clone())),
-            None => tensor,
+        // A frozen clone has the id, too, but was not taken.
+        if !tensor.is_require_grad() {
+            return Param::from_mapped_value(id, tensor, mapper);
+        }
+        let tensor = match (self.leaves.get(&id), self.params.remove(&id)) {
+            (Some(leaf), _) => wrap(leaf.clone()),
+            (None, Some(new)) => {
+                let leaf = in_place_of(&tensor, from_rocm(new)).set_require_grad(self.tracked);
+                self.leaves.insert(id, primitive(leaf.clone()));
+                leaf
+            }
+            (None, None) => tensor,
         };
         Param::from_mapped_value(id, tensor, mapper)
     }

@@ -11,7 +11,7 @@ use std::path::Path;
 use burn_backend::{DType, TensorMetadata};
 use burn_rocm::fused::amp::cast_all;
 use burn_rocm::fused::optim::{Rule, Step};
-use burn_rocm::fused::{flat, one_value, pack_range, repeated, unpack};
+use burn_rocm::fused::{add, flat, one_value, pack_range, repeated, unpack};
 use burn_rocm::{Communicator, Pending, RocmError, RocmTensor};
 
 use super::buckets::Entry;
@@ -23,13 +23,23 @@ pub(crate) struct Units {
     /// The parameters of all units, one unit after the other.
     sharded: Sharded,
     units: Vec<Unit>,
+    /// For each bucket, the sum of this rank's parts of the gradients that no update has used yet.
+    kept: Vec<Option<RocmTensor>>,
 }
 
-/// The places of a unit's parameters and buckets among those of all units. A unit has a bucket for
-/// each dtype.
+/// The places of a unit's parameters and buckets among those of all units.
 struct Unit {
-    entries: Range<usize>,
-    buckets: Range<usize>,
+    entries: Vec<usize>,
+    /// The buckets of the parameters that no earlier unit has, one for each dtype.
+    own: Range<usize>,
+    /// The buckets of earlier units that have parameters of this one.
+    tied: Vec<usize>,
+}
+
+impl Unit {
+    fn buckets(&self) -> impl Iterator<Item = usize> {
+        self.own.clone().chain(self.tied.iter().copied())
+    }
 }
 
 /// A unit's parameters, which are being gathered.
@@ -46,32 +56,53 @@ pub(crate) struct Scattering {
     buckets: Vec<Pending>,
 }
 
-/// This rank's part of a unit's gradients.
-pub(crate) struct Parts {
-    unit: usize,
-    buckets: Vec<RocmTensor>,
-}
+/// This rank's parts of the gradients of buckets.
+pub(crate) type Parts = Vec<(usize, RocmTensor)>;
 
 impl Units {
     pub(crate) fn new(communicator: Communicator) -> Self {
-        Self { sharded: Sharded::new(communicator, usize::MAX), units: Vec::new() }
+        Self { sharded: Sharded::new(communicator, usize::MAX), units: Vec::new(), kept: Vec::new() }
     }
 
     /// Adds a unit, and keeps this rank's part of its parameters. They are the same on every rank,
     /// and are gathered in `dtypes`. What is kept is in f32 for those that are gathered in f16 or
-    /// bf16.
+    /// bf16. Returns the places of the parameters among those of all units.
+    ///
+    /// `tied` has the place of a parameter that an earlier unit has, too. All parameters that the
+    /// earlier unit gathers with it are gathered for this unit as well.
     ///
     /// # Errors
-    /// An error of the device.
-    pub(crate) fn add(&mut self, params: &[RocmTensor], dtypes: &[DType]) -> Result<(), RocmError> {
+    /// `Invalid` if a tied parameter has not the shape and dtype that it has in the earlier unit;
+    /// an error of the device.
+    pub(crate) fn add(
+        &mut self,
+        params: &[RocmTensor],
+        dtypes: &[DType],
+        tied: &[Option<usize>],
+    ) -> Result<Vec<usize>, RocmError> {
         let Sharded { communicator, entries, buckets: all, .. } = &mut self.sharded;
         let (rank, ranks) = (communicator.rank(), communicator.size());
-        let entry =
-            |(param, dtype): (&RocmTensor, &DType)| Entry { dims: param.dims().to_vec(), dtype: *dtype };
-        let own: Vec<Entry> = params.iter().zip(dtypes).map(entry).collect();
         let (first, first_bucket) = (entries.len(), all.len());
+        let (mut places, mut own, mut values) = (Vec::with_capacity(params.len()), Vec::new(), Vec::new());
+        for ((param, &dtype), &tied) in params.iter().zip(dtypes).zip(tied) {
+            let entry = Entry { dims: param.dims().to_vec(), dtype };
+            match tied {
+                None => {
+                    places.push(first + own.len());
+                    own.push(entry);
+                    values.push(param);
+                }
+                Some(place) if entries[place] == entry => places.push(place),
+                Some(place) => {
+                    let text = |Entry { dims, dtype }: &Entry| format!("{dims:?} of {}", dtype.name());
+                    let expected = format!("a tied parameter as before: {}", text(&entries[place]));
+                    let (op, found) = ("ShardedModel::build", text(&entry));
+                    return Err(RocmError::Invalid { op, expected, found });
+                }
+            }
+        }
         for mut bucket in buckets(&own, usize::MAX, ranks) {
-            let members = bucket.members.iter().map(|&member| params[member].clone()).collect();
+            let members = bucket.members.iter().map(|&member| values[member].clone()).collect();
             let mut whole = cast_all(members, bucket.wide())?;
             let elements: usize = whole.iter().map(|param| param.dims().iter().product::<usize>()).sum();
             if bucket.part * ranks > elements {
@@ -84,8 +115,11 @@ impl Units {
             all.push(bucket);
         }
         entries.extend(own);
-        self.units.push(Unit { entries: first..entries.len(), buckets: first_bucket..all.len() });
-        Ok(())
+        self.kept.resize_with(all.len(), || None);
+        let has_tied = |&bucket: &usize| all[bucket].members.iter().any(|member| places.contains(member));
+        let tied = (0..first_bucket).filter(has_tied).collect();
+        self.units.push(Unit { entries: places.clone(), own: first_bucket..all.len(), tied });
+        Ok(places)
     }
 
     /// The dtype in which all ranks have the loss: f64 if a parameter is gathered in f64, else f32.
@@ -94,8 +128,8 @@ impl Units {
         if self.sharded.entries.iter().any(is_double) { DType::F64 } else { DType::F32 }
     }
 
-    fn buckets(&self, unit: usize) -> &[Bucket] {
-        &self.sharded.buckets[self.units[unit].buckets.clone()]
+    fn buckets(&self, unit: usize) -> impl Iterator<Item = &Bucket> {
+        self.units[unit].buckets().map(|bucket| &self.sharded.buckets[bucket])
     }
 
     /// Starts to gather a unit's parameters.
@@ -107,7 +141,7 @@ impl Units {
             let part = cast_all(vec![master(bucket)?], bucket.dtype)?.remove(0);
             self.sharded.communicator.all_gather(part)
         };
-        Ok(Gathering { unit, buckets: self.buckets(unit).iter().map(gather).collect::<Result<_, _>>()? })
+        Ok(Gathering { unit, buckets: self.buckets(unit).map(gather).collect::<Result<_, _>>()? })
     }
 
     /// The unit's parameters as views of what was gathered, in their order. `None` for those
@@ -119,11 +153,13 @@ impl Units {
         let Gathering { unit, buckets } = gathering;
         let entries = &self.units[unit].entries;
         let mut params = vec![None; entries.len()];
-        for (bucket, gathered) in self.buckets(unit).iter().zip(buckets) {
+        for (bucket, gathered) in self.buckets(unit).zip(buckets) {
             let gathered = flat(gathered.join()?)?;
             let dims = bucket.members.iter().map(|&member| self.sharded.entries[member].dims.as_slice());
             for (member, param) in bucket.members.iter().zip(unpack(&gathered, dims)?) {
-                params[member - entries.start] = Some(param);
+                if let Some(place) = entries.iter().position(|entry| entry == member) {
+                    params[place] = Some(param);
+                }
             }
         }
         Ok(params)
@@ -143,31 +179,49 @@ impl Units {
     ) -> Result<Scattering, RocmError> {
         // In the places of all parameters, as the buckets name them.
         let mut all = vec![None; self.sharded.entries.len()];
-        for (place, grad) in all[self.units[unit].entries.clone()].iter_mut().zip(grads) {
-            *place = grad;
+        for (&place, grad) in self.units[unit].entries.iter().zip(grads) {
+            all[place] = grad;
         }
         let scatter = |bucket: &Bucket| self.sharded.scatter(bucket, &mut all, weight);
-        Ok(Scattering { unit, buckets: self.buckets(unit).iter().map(scatter).collect::<Result<_, _>>()? })
+        Ok(Scattering { unit, buckets: self.buckets(unit).map(scatter).collect::<Result<_, _>>()? })
     }
 
-    /// This rank's part of the gradients.
+    /// This rank's parts of the gradients that are complete, with what was kept of them. Keeps
+    /// those of tied parameters, until the first unit that has them is reduced. Units are reduced
+    /// from the last one to the first. Keeps all gradients if the update comes after a `later`
+    /// pass. What is kept is in the dtype in which the parameters are updated.
     ///
     /// # Errors
-    /// An error of the collectives.
-    pub(crate) fn scattered(&self, scattering: Scattering) -> Result<Parts, RocmError> {
+    /// An error of the collectives or of the device.
+    pub(crate) fn scattered(&mut self, scattering: Scattering, later: bool) -> Result<Parts, RocmError> {
         let Scattering { unit, buckets } = scattering;
-        Ok(Parts { unit, buckets: buckets.into_iter().map(Pending::join).collect::<Result<_, _>>()? })
+        let unit = &self.units[unit];
+        let mut complete = Vec::new();
+        for (place, part) in unit.buckets().zip(buckets) {
+            let keeps = later || !unit.own.contains(&place);
+            let (mut part, before) = (part.join()?, self.kept[place].take());
+            if keeps || before.is_some() {
+                part = cast_all(vec![part], self.sharded.buckets[place].wide())?.remove(0);
+            }
+            if let Some(before) = before {
+                part = add(before, part)?;
+            }
+            match keeps {
+                true => self.kept[place] = Some(part),
+                false => complete.push((place, part)),
+            }
+        }
+        Ok(complete)
     }
 
-    /// Updates this rank's part of these units' parameters. `update.most` is the largest norm of
-    /// the given gradients together.
+    /// Updates this rank's parts of these buckets. `update.most` is the largest norm of the given
+    /// gradients together.
     ///
     /// # Errors
     /// `Invalid` if an update has failed before; an error of the collectives or of the device. The
-    /// parameters of these units are lost then.
-    pub(crate) fn update(&mut self, units: Vec<Parts>, update: Update) -> Result<(), RocmError> {
-        let place = |Parts { unit, buckets }: Parts| self.units[unit].buckets.clone().zip(buckets);
-        let (places, mut grads): (Vec<usize>, Vec<RocmTensor>) = units.into_iter().flat_map(place).unzip();
+    /// parameters of these buckets are lost then.
+    pub(crate) fn update(&mut self, parts: Parts, update: Update) -> Result<(), RocmError> {
+        let (places, mut grads): (Vec<usize>, Vec<RocmTensor>) = parts.into_iter().unzip();
         if let Some(most) = update.most {
             grads = self.sharded.clipped(grads, most)?;
         }
@@ -189,17 +243,27 @@ impl Units {
     }
 
     /// [`Sharded::save`] of these parts.
+    ///
+    /// # Errors
+    /// `Invalid` if gradients are kept; as [`Sharded::save`].
     pub(crate) fn save(&self, folder: &Path, rule: Rule) -> Result<(), RocmError> {
+        // On all ranks, so that nobody waits for another.
+        if self.kept.iter().any(Option::is_some) {
+            let (expected, found) = ("a step after accumulated gradients", "gradients that it would lose");
+            let (op, expected, found) = ("ShardedModel::save", expected.into(), found.into());
+            return Err(RocmError::Invalid { op, expected, found });
+        }
         self.sharded.save_values(folder, self.sharded.buckets.iter().map(master).collect(), rule)
     }
 
-    /// [`Sharded::load`] of these parts.
+    /// [`Sharded::load`] of these parts. Drops kept gradients.
     pub(crate) fn load(&mut self, folder: &Path, rule: Rule) -> Result<(), RocmError> {
         let read = self.sharded.read(folder, rule);
         let read = self.sharded.agree(folder, read)?;
         for (bucket, (value, state)) in self.sharded.buckets.iter_mut().zip(read) {
             (bucket.master, bucket.state) = (Some(value), state);
         }
+        self.kept.fill(None);
         Ok(())
     }
 }

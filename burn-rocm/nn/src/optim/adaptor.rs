@@ -15,6 +15,7 @@ use burn_rocm::{RocmError, raise, trace};
 use std::collections::HashMap;
 
 use crate::fuse::{from_rocm, is_rocm, refuse, rocm, say_elsewhere};
+use crate::ties::Ties;
 
 /// An update rule with a fused step, and Burn's optimizer that it replaces.
 pub trait Rules<B: Backend>: Clone + Send + Sync {
@@ -141,9 +142,10 @@ where
         let _op = trace::op(name, || "");
         let states = &mut self.states;
         let mut gather = Gather { step: Step::new(rule, clip), states, grads, before: vec![], after: vec![] };
-        let module = module.map(&mut gather);
+        let ties = Ties::of::<B>(&module);
+        let module = ties.release::<B, M>(module).map(&mut gather);
         gather.run().unwrap_or_else(|error| raise(error));
-        module
+        ties.restore::<B, M>(module)
     }
 }
 

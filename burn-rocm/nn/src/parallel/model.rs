@@ -10,12 +10,11 @@ use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{DType, FloatDType, Tensor};
 use burn_backend::TensorMetadata;
-use burn_backend::tensor::FloatTensor;
 use burn_rocm::fused::one_value;
 use burn_rocm::fused::optim::Clip;
-use burn_rocm::{Communicator, RocmError, RocmTensor, raise, trace};
+use burn_rocm::{Communicator, RandomMark, RocmError, RocmTensor, raise, trace};
 
-use super::optimizer::Take;
+use super::optimizer::{Put, Take};
 use super::{DataParallel, Share, on_rocm, visit};
 use crate::fuse::{Route, from_rocm, primitive, refuse, rocm, wrap};
 use crate::ops::sharded::Update;
@@ -107,11 +106,14 @@ impl ShardedModelConfig {
 /// - **The numbers** are those of a [`ShardedOptimizer`](super::ShardedOptimizer) that trains the
 ///   same model, up to rounding: a parameter without a gradient has one of 0.
 /// - **The functions** of a step must compute the same when they are called again. So a block has
-///   no dropout and no running statistics. They may use tensors of their own, which get no
-///   gradients.
-/// - **Parameters** of two units are two parameters, also if they were one tensor. One that a unit
-///   holds twice is one parameter. Frozen parameters and running statistics stay whole on every
-///   rank, which is logged once, at the level `Info`.
+///   no running statistics. Random numbers are no obstacle: the second call draws those of the
+///   first one again ([`RandomMark`]), if the function's own thread draws them on the
+///   communicator's device. So units may have dropout. The functions may use tensors of their own,
+///   which get no gradients.
+/// - **Parameters** with one id are one parameter, in one unit or in several. So an embedding's
+///   weight may be the output layer's, too: [`build`](Self::build) says how. Frozen parameters and
+///   running statistics stay whole on every rank, which is logged once, at the level `Info`.
+/// - **Accumulation**: [`accumulate`](Self::accumulate) adds up the gradients of several batches.
 /// - **Memory** of a rank, with Adam and computation in bf16: 12 bytes for each of its `n / ranks`
 ///   parameters, the blocks' inputs, up to 12 bytes for each parameter of the largest unit, and what
 ///   that unit's backward pass keeps.
@@ -145,9 +147,25 @@ where
     /// Builds the units one after the other on the ranks' devices, and keeps this rank's part of
     /// each before it builds the next. The parameters are those that rank 0 has built.
     ///
+    /// If a unit has a parameter with the id of an earlier unit's, such as a clone of it, both are
+    /// that earlier parameter, and the clone's values are not used:
+    ///
+    /// ```text
+    /// let embedding = EmbeddingConfig::new(tokens, width).init(&device);
+    /// let weight = embedding.weight.clone();
+    /// let last = || Output { norm, weight };          // computes x.matmul(weight.transpose())
+    /// ShardedModel::build(&ranks, config, || embedding, layers, layer, last)?;
+    /// ```
+    ///
+    /// For the later unit the ranks gather all parameters that the earlier one has in the same
+    /// dtype. So the earlier one should have few others. The tied ones are updated when the earlier
+    /// unit's gradients are there. Until then a rank keeps its part of the later one's, in f32 if
+    /// the model computes in bf16.
+    ///
     /// # Errors
     /// `Invalid` if the optimizer clips each parameter's gradient by its norm, because a rank has
-    /// only a part of a parameter; `Unsupported` for parameters in f16: the backward pass updates
+    /// only a part of a parameter, or if a tied parameter has not the shape and dtype that the
+    /// earlier unit's has; `Unsupported` for parameters in f16: the backward pass updates
     /// the parameters, so no step with an infinite gradient could be skipped; an error of the
     /// collectives or of the device.
     ///
@@ -173,7 +191,8 @@ where
         };
         let _op = trace::op("nn_sharded_build", || "");
         let communicator = ranks.communicator().clone();
-        let mut build = Build { ranks, units: Units::new(communicator.clone()), whole: 0 };
+        let mut build =
+            Build { ranks, units: Units::new(communicator.clone()), places: HashMap::new(), whole: 0 };
         let first = build.unit::<B, _>(first(), config.dtype)?;
         let blocks = (0..blocks).map(block).map(|block| build.unit::<B, _>(block, config.dtype));
         let blocks = blocks.collect::<Result<_, _>>()?;
@@ -212,10 +231,48 @@ where
         last: impl FnOnce(&L, Tensor<B, D>) -> Tensor<B, 1>,
     ) -> Tensor<B::InnerBackend, 1> {
         let _op = trace::op("nn_sharded_model_step", || "");
+        self.pass(Some(lr), share, first, block, last)
+    }
+
+    /// A step without the update: adds the gradients to those that the next [`step`](Self::step)
+    /// uses. So the pass of several batches is that of one whose loss is the *sum* of theirs. For
+    /// the mean over `n` batches of equal size, the functions divide the loss by `n`.
+    ///
+    /// ```text
+    /// for batch in &batches[..n - 1] {
+    ///     model.accumulate(share, ..);
+    /// }
+    /// model.step(lr, share, ..);      // with batches[n - 1]
+    /// ```
+    ///
+    /// The ranks reduce the gradients of each batch, and a rank keeps its part of the sum: in f32
+    /// if the model computes in bf16, so 4 bytes for each of its `n / ranks` parameters. Memory
+    /// does not grow with the number of batches. [`save`](Self::save) refuses until the next step,
+    /// and [`load`](Self::load) drops the sum.
+    pub fn accumulate<const D: usize>(
+        &mut self,
+        share: Share,
+        first: impl Fn(&F) -> Tensor<B, D>,
+        block: impl Fn(usize, &M, Tensor<B, D>) -> Tensor<B, D>,
+        last: impl FnOnce(&L, Tensor<B, D>) -> Tensor<B, 1>,
+    ) -> Tensor<B::InnerBackend, 1> {
+        let _op = trace::op("nn_sharded_model_accumulate", || "");
+        self.pass(None, share, first, block, last)
+    }
+
+    /// The forward and the backward pass of a step, with an update if there is a learning rate.
+    fn pass<const D: usize>(
+        &mut self,
+        lr: Option<f64>,
+        share: Share,
+        first: impl Fn(&F) -> Tensor<B, D>,
+        block: impl Fn(usize, &M, Tensor<B, D>) -> Tensor<B, D>,
+        last: impl FnOnce(&L, Tensor<B, D>) -> Tensor<B, 1>,
+    ) -> Tensor<B::InnerBackend, 1> {
         let (weight, end) = (share.weight(), self.end());
         let idle = weight == Some(0.0);
-        let (mut inputs, mut gathering) = self.forward(idle, &first, &block);
-        let mut backward = Backward { weight, lr, scattering: None, kept: Vec::new() };
+        let (mut inputs, marks, mut gathering) = self.forward(idle, &first, &block);
+        let mut backward = Backward { weight, lr, scattering: None, complete: Vec::new() };
         let (mut loss, dtype) = (None, self.units.loss_dtype());
 
         let module = self.tracked(&self.last, end, &mut gathering);
@@ -231,7 +288,10 @@ where
             let module = self.tracked(&self.blocks[unit - 1], unit, &mut gathering);
             // Without a gradient of its output, the unit has none.
             let input = inputs.pop().filter(|_| seed.is_some());
-            let root = |input: Option<Tensor<B, D>>| seeded(block(unit - 1, &module, input?), seed.take()?);
+            let root = |input: Option<Tensor<B, D>>| {
+                let input = input?;
+                seeded(marks[unit].again(|| block(unit - 1, &module, input)), seed.take()?)
+            };
             let (grads, by_input) = self.gradients(&module, input, root);
             drop(module);
             seed = by_input;
@@ -239,7 +299,7 @@ where
         }
 
         let module = self.tracked(&self.first, 0, &mut gathering);
-        let root = |_| seed.and_then(|seed| seeded(first(&module), seed));
+        let root = |_| seed.and_then(|seed| seeded(marks[0].again(|| first(&module)), seed));
         let (grads, _) = self.gradients::<D, _>(&module, None, root);
         drop(module);
         backward.reduce(self, 0, grads);
@@ -251,6 +311,9 @@ where
     }
 
     /// Computes the model without gradients, and returns what `last` returns.
+    ///
+    /// Dropout is active, because the parts are on the autodiff backend. A function without dropout
+    /// computes with the part's `valid()`.
     pub fn evaluate<const D: usize, T>(
         &self,
         first: impl Fn(&F) -> Tensor<B, D>,
@@ -315,25 +378,28 @@ where
         self.units.load(folder.as_ref(), self.config.optimizer.rule(0.0))
     }
 
-    /// The forward pass up to the last part. Returns the blocks' inputs and the last part's, and
-    /// the last part's parameters, which are being gathered.
+    /// The forward pass up to the last part. Returns the blocks' inputs and the last part's; where
+    /// each unit began to draw random numbers; and the last part's parameters, which are being
+    /// gathered.
     fn forward<const D: usize>(
         &self,
         idle: bool,
         first: &impl Fn(&F) -> Tensor<B, D>,
         block: &impl Fn(usize, &M, Tensor<B, D>) -> Tensor<B, D>,
-    ) -> (Vec<Tensor<B::InnerBackend, D>>, Option<Gathering>) {
+    ) -> (Vec<Tensor<B::InnerBackend, D>>, Vec<RandomMark>, Option<Gathering>) {
         let mut gathering = ok(self.units.gather(0));
-        let mut inputs = Vec::with_capacity(self.end());
+        let (mut inputs, mut marks) = (Vec::with_capacity(self.end()), Vec::with_capacity(self.end()));
+        let device = self.communicator.device();
         for unit in 0..self.end() {
             let params = ok(self.units.join(gathering));
             // Before this unit's ops are enqueued, so that it runs beside them.
             gathering = ok(self.units.gather(unit + 1));
+            marks.push(RandomMark::of(&device));
             if !idle {
                 inputs.push(self.untracked(unit, params, inputs.last().cloned(), first, block));
             }
         }
-        (inputs, Some(gathering))
+        (inputs, marks, Some(gathering))
     }
 
     /// The output of a unit that is not the last one.
@@ -391,12 +457,14 @@ where
 /// What a backward pass has to do with the gradients.
 struct Backward {
     weight: Option<f64>,
-    lr: f64,
+    /// `None` if the update comes after a later pass.
+    lr: Option<f64>,
     /// The gradients of the unit before, until this unit's pass is enqueued, so that they are
     /// reduced beside it.
     scattering: Option<Scattering>,
-    /// The gradients of earlier units, if they are clipped by the norm of all.
-    kept: Vec<Parts>,
+    /// Gradients that are to be used, those of earlier units too if they are clipped by the norm of
+    /// all.
+    complete: Parts,
 }
 
 impl Backward {
@@ -413,16 +481,17 @@ impl Backward {
     }
 
     fn take<B: AutodiffBackend, F, M, L>(&mut self, model: &mut ShardedModel<B, F, M, L>, of: Scattering) {
-        self.kept.push(ok(model.units.scattered(of)));
+        self.complete.extend(ok(model.units.scattered(of, self.lr.is_none())));
         if model.config.most.is_none() {
             self.update(model);
         }
     }
 
     fn update<B: AutodiffBackend, F, M, L>(&mut self, model: &mut ShardedModel<B, F, M, L>) {
+        let Some(lr) = self.lr else { return };
         let ShardedModelConfig { optimizer, most, .. } = &model.config;
-        let update = Update { rule: optimizer.rule(self.lr), clip: model.clip, most: *most };
-        ok(model.units.update(std::mem::take(&mut self.kept), update));
+        let update = Update { rule: optimizer.rule(lr), clip: model.clip, most: *most };
+        ok(model.units.update(std::mem::take(&mut self.complete), update));
     }
 
     fn finish<B: AutodiffBackend, F, M, L>(&mut self, model: &mut ShardedModel<B, F, M, L>) {
@@ -439,6 +508,8 @@ impl Backward {
 struct Build<'a> {
     ranks: &'a DataParallel,
     units: Units,
+    /// The places of the parameters so far, by their ids.
+    places: HashMap<ParamId, usize>,
     /// How many parameters stay whole.
     whole: usize,
 }
@@ -459,7 +530,9 @@ impl Build<'_> {
             let (op, what) = ("ShardedModel::build", "training without a scaled loss: use bf16");
             return Err(RocmError::Unsupported { op, dtype: Some("f16"), what: Some(what.into()) });
         }
-        self.units.add(&take.params, &dtypes)?;
+        let tied: Vec<Option<usize>> = take.ids.iter().map(|id| self.places.get(id).copied()).collect();
+        let places = self.units.add(&take.params, &dtypes, &tied)?;
+        self.places.extend(take.ids.iter().copied().zip(places));
         let mut hollow = Hollow { dtypes: take.ids.into_iter().zip(dtypes).collect(), whole: 0 };
         let module = module.map(&mut hollow);
         self.whole += hollow.whole;
@@ -478,15 +551,16 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Hollow {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let (id, tensor, mapper) = param.consume();
         let tensor = match self.dtypes.get(&id) {
+            // A frozen clone has the id, too.
+            _ if !tensor.is_require_grad() => {
+                self.whole += 1;
+                tensor
+            }
             Some(dtype) if tensor.shape().num_elements() > 0 => {
                 let zero = Tensor::<B::InnerBackend, D>::zeros([1; D], &tensor.device()).cast(*dtype);
                 Tensor::from_inner(zero.expand(tensor.dims())).set_require_grad(true)
             }
-            Some(_) => tensor,
-            None => {
-                self.whole += 1;
-                tensor
-            }
+            _ => tensor,
         };
         Param::from_mapped_value(id, tensor, mapper)
     }
@@ -501,31 +575,7 @@ fn filled<B: AutodiffBackend, N: AutodiffModule<B>>(
     let mut take = Take::new(GradientsParams::new());
     visit::<B, N>(module, &mut take);
     let params = take.ids.into_iter().zip(params).filter_map(|(id, param)| Some((id, param?)));
-    module.clone().map(&mut Fill { params: params.collect(), tracked, filled: HashMap::new() })
-}
-
-struct Fill<B: AutodiffBackend> {
-    params: HashMap<ParamId, RocmTensor>,
-    tracked: bool,
-    /// A parameter that the module holds twice is one leaf, so that its gradient is that of both
-    /// uses.
-    filled: HashMap<ParamId, FloatTensor<B>>,
-}
-
-impl<B: AutodiffBackend> ModuleMapper<B> for Fill<B> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
-        let (id, tensor, mapper) = param.consume();
-        let tensor = match (self.filled.get(&id), self.params.remove(&id)) {
-            (Some(leaf), _) => wrap(leaf.clone()),
-            (None, Some(new)) => {
-                let leaf = Tensor::from_inner(from_rocm(new)).set_require_grad(self.tracked);
-                self.filled.insert(id, primitive(leaf.clone()));
-                leaf
-            }
-            (None, None) => tensor,
-        };
-        Param::from_mapped_value(id, tensor, mapper)
-    }
+    module.clone().map(&mut Put::new(params, tracked))
 }
 
 /// A root of a backward pass in which `output` gets this gradient.

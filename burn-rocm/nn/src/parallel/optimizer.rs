@@ -8,11 +8,12 @@ use burn::module::{AutodiffModule, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use burn::tensor::backend::AutodiffBackend;
+use burn_backend::tensor::FloatTensor;
 use burn_rocm::fused::optim::Clip;
 use burn_rocm::{RocmError, RocmTensor, raise, trace};
 
 use super::{BUCKET_BYTES, DataParallel, Share, on_rocm, visit};
-use crate::fuse::{from_rocm, refuse, rocm};
+use crate::fuse::{from_rocm, primitive, refuse, rocm, wrap};
 use crate::ops::sharded::{Sharded, Update};
 use crate::optim::OptimizerConfig;
 
@@ -113,7 +114,7 @@ impl ShardedOptimizer {
         let update = Update { rule: self.config.rule(lr), clip: self.clip, most: self.most };
         let stepped = self.sharded.step(&params, tensors, share.weight(), update);
         let stepped = stepped.unwrap_or_else(|error| raise(error));
-        module.map(&mut Put(ids.into_iter().zip(stepped).collect()))
+        module.map(&mut Put::new(ids.into_iter().zip(stepped), true))
     }
 
     /// Writes the module's trained parameters and the optimizer's state into a new folder. Each
@@ -155,7 +156,7 @@ impl ShardedOptimizer {
         let mut take = Take::new(GradientsParams::new());
         visit::<B, M>(&module, &mut take);
         let loaded = self.sharded.load(folder.as_ref(), &take.params, self.config.rule(0.0))?;
-        Ok(module.map(&mut Put(take.ids.into_iter().zip(loaded).collect())))
+        Ok(module.map(&mut Put::new(take.ids.into_iter().zip(loaded), true)))
     }
 }
 
@@ -187,15 +188,37 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Take {
     }
 }
 
-/// Puts the new parameters in place of the old ones.
-struct Put(HashMap<ParamId, RocmTensor>);
+/// Puts new parameters in place of those that [`Take`] took.
+pub(super) struct Put<B: AutodiffBackend> {
+    params: HashMap<ParamId, RocmTensor>,
+    /// Whether the new ones get gradients.
+    tracked: bool,
+    /// A parameter that the module holds twice is one leaf, so that its gradient is that of both
+    /// uses.
+    leaves: HashMap<ParamId, FloatTensor<B>>,
+}
 
-impl<B: AutodiffBackend> ModuleMapper<B> for Put {
+impl<B: AutodiffBackend> Put<B> {
+    pub(super) fn new(params: impl Iterator<Item = (ParamId, RocmTensor)>, tracked: bool) -> Self {
+        Self { params: params.collect(), tracked, leaves: HashMap::new() }
+    }
+}
+
+impl<B: AutodiffBackend> ModuleMapper<B> for Put<B> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let (id, tensor, mapper) = param.consume();
-        let tensor = match self.0.get(&id) {
-            Some(new) => Tensor::from_inner(from_rocm(new.clone())).set_require_grad(true),
-            None => tensor,
+        // A frozen clone has the id, too, but was not taken.
+        if !tensor.is_require_grad() {
+            return Param::from_mapped_value(id, tensor, mapper);
+        }
+        let tensor = match (self.leaves.get(&id), self.params.remove(&id)) {
+            (Some(leaf), _) => wrap(leaf.clone()),
+            (None, Some(new)) => {
+                let leaf = Tensor::from_inner(from_rocm(new)).set_require_grad(self.tracked);
+                self.leaves.insert(id, primitive(leaf.clone()));
+                leaf
+            }
+            (None, None) => tensor,
         };
         Param::from_mapped_value(id, tensor, mapper)
     }

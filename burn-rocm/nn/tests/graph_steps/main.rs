@@ -16,7 +16,7 @@ use burn::tensor::activation::relu;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Distribution, FloatDType, Int, Tensor, TensorData};
 use burn_rocm::graph::Graph;
-use burn_rocm::{Rocm, RocmDevice, RocmError};
+use burn_rocm::{RandomMark, Rocm, RocmDevice, RocmError};
 use burn_rocm_nn::amp::{GradScalerConfig, GradScalerRecord, Precision};
 use burn_rocm_nn::loss::CrossEntropyLossConfig;
 use burn_rocm_nn::optim::adaptor::OptimizerAdaptor;
@@ -213,6 +213,43 @@ fn adam_with_dropout() {
 #[test]
 fn adam_with_dropped_scores_of_attention() {
     compare::<Attends<B>, _>(|| AdamConfig::new().init());
+}
+
+/// In a graph, what is drawn again has the numbers of the first drawing in each replay, which
+/// differ from replay to replay. The graph's later numbers are those without the drawing again.
+#[test]
+fn numbers_are_drawn_again_in_a_graph() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = RocmDevice::default();
+    let draw = || Tensor::<Rocm, 1>::random([33], Distribution::Default, &device);
+    let replays = |again: bool| -> Vec<Vec<Vec<f32>>> {
+        Inner::seed(&device, 23);
+        let (graph, drawn) = Graph::capture(&device, || {
+            let before = draw();
+            let mark = RandomMark::of(&device);
+            let first = [draw(), draw()];
+            let second = match again {
+                true => mark.again(|| [draw(), draw()]),
+                false => first.clone(),
+            };
+            [vec![before], first.to_vec(), second.to_vec(), vec![draw()]].concat()
+        })
+        .unwrap();
+        let read = |tensor: &Tensor<Rocm, 1>| tensor.to_data().iter::<f32>().collect();
+        (0..3)
+            .map(|_| {
+                graph.replay().unwrap();
+                drawn.iter().map(read).collect()
+            })
+            .collect()
+    };
+    let found = replays(true);
+    for replay in &found {
+        assert_eq!(replay[1..3], replay[3..5]);
+        assert_ne!(replay[1], replay[2]);
+    }
+    assert_ne!(found[0], found[1]);
+    assert_eq!(found, replays(false));
 }
 
 #[test]

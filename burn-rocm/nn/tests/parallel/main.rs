@@ -5,12 +5,14 @@
 mod batch_norm;
 mod captured;
 mod checkpoint;
+mod divided;
 mod failures;
 mod gradients;
 mod model;
 mod overlap;
 mod sharded;
 mod tensor;
+mod tied;
 mod train;
 mod units;
 mod whole;

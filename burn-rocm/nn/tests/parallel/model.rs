@@ -43,7 +43,7 @@ impl<B: Backend> Block<B> {
 
 /// The units as one module, with the parameters in the same order.
 #[derive(Module, Debug)]
-struct Whole<B: Backend> {
+pub(super) struct Whole<B: Backend> {
     first: Linear<B>,
     blocks: Vec<Block<B>>,
     last: Linear<B>,
@@ -68,7 +68,7 @@ fn block<B: Backend>(index: usize, seed: usize, device: &B::Device) -> Block<B> 
 }
 
 impl<B: Backend> Whole<B> {
-    fn new(device: &B::Device) -> Self {
+    pub(super) fn new(device: &B::Device) -> Self {
         Self {
             first: linear(FEATURES, WIDTH, 0, device),
             blocks: (0..BLOCKS).map(|index| block(index, 0, device)).collect(),
@@ -76,7 +76,7 @@ impl<B: Backend> Whole<B> {
         }
     }
 
-    fn loss(&self, (x, y): (Tensor<B, 2>, Tensor<B, 2>)) -> Tensor<B, 1> {
+    pub(super) fn loss(&self, (x, y): (Tensor<B, 2>, Tensor<B, 2>)) -> Tensor<B, 1> {
         let x = self.first.forward(x);
         let x = self.blocks.iter().enumerate().fold(x, |x, (index, block)| block.forward(index, x));
         (self.last.forward(x) - y).powi_scalar(2).mean()
@@ -118,8 +118,22 @@ pub(super) fn step<B: AutodiffBackend>(
     )
 }
 
+/// A pass whose gradients the next step uses, too.
+pub(super) fn accumulate<B: AutodiffBackend>(
+    model: &mut Model<B>,
+    share: Share,
+    (x, y): (Tensor<B, 2>, Tensor<B, 2>),
+) -> Tensor<B::InnerBackend, 1> {
+    model.accumulate(
+        share,
+        |first: &Linear<B>| first.forward(x.clone()),
+        |index, block: &Block<B>, x| block.forward(index, x),
+        |last: &Linear<B>, x| (last.forward(x) - y).powi_scalar(2).mean(),
+    )
+}
+
 /// The trained parameters of all units, in order.
-fn gathered<B: AutodiffBackend>(model: &Model<B>) -> Vec<Vec<f64>> {
+pub(super) fn gathered<B: AutodiffBackend>(model: &Model<B>) -> Vec<Vec<f64>> {
     let mut all = parameters(&model.whole_first());
     all.extend((0..BLOCKS).flat_map(|index| parameters(&model.whole_block(index))));
     all.extend(parameters(&model.whole_last()));
@@ -259,7 +273,7 @@ fn computation_in_bf16_has_f32_parameters() {
 }
 
 /// The module in this dtype, but frozen parameters as they are.
-fn trained_in(dtype: FloatDType, module: &Whole<S>) -> Whole<S> {
+pub(super) fn trained_in(dtype: FloatDType, module: &Whole<S>) -> Whole<S> {
     let mut converted = Precision::new(dtype).convert(module);
     for (block, from) in converted.blocks.iter_mut().zip(&module.blocks) {
         block.frozen = from.frozen.clone();

@@ -1,0 +1,143 @@
+//! Parameters that a module holds at several places, such as an embedding that is the output
+//! layer's weight, too.
+//!
+//! Such places share one leaf of the autodiff graph, so that its gradient is that of all uses. A
+//! mapper that makes new tensors makes one for each place, and so would split the leaf.
+
+use std::collections::{HashMap, HashSet};
+
+use burn::backend::DispatchTensor;
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::{DType, Tensor};
+use burn_rocm::RocmTensor;
+
+use crate::fuse::{on_rocm, primitive, rocm, wrap};
+
+/// The places of a module that share a leaf. A place is the number of a float parameter in the
+/// order of the module.
+///
+/// Equal ids are not enough: clones that were trained apart, or of which one is frozen, have the
+/// same ids. The places of a leaf also have the same memory.
+#[derive(Default)]
+pub(crate) struct Ties {
+    /// The first place that shares the leaf of this one.
+    first: HashMap<usize, usize>,
+}
+
+impl Ties {
+    /// None on the devices of other projects.
+    pub(crate) fn of(module: &impl Module) -> Self {
+        let mut ids = Ids::default();
+        module.visit(&mut ids);
+        if ids.twice.is_empty() {
+            return Self::default();
+        }
+        let mut find = Find { twice: ids.twice, place: 0, seen: HashMap::new(), first: HashMap::new() };
+        module.visit(&mut find);
+        Self { first: find.first }
+    }
+
+    /// Leaves the first place of each leaf as its only holder, so that a step writes it in place. A
+    /// step in a capture must.
+    pub(crate) fn release<M: Module>(&self, module: M) -> M {
+        match self.first.is_empty() {
+            true => module,
+            false => module.map(&mut Release { first: &self.first, place: 0 }),
+        }
+    }
+
+    /// Puts the leaf of the first place in the others that shared it.
+    pub(crate) fn restore<M: Module>(self, module: M) -> M {
+        match self.first.is_empty() {
+            true => module,
+            false => module.map(&mut Restore { first: self.first, place: 0, leaves: HashMap::new() }),
+        }
+    }
+}
+
+/// The ids of float parameters, and those that occur twice. Initialises no parameter.
+#[derive(Default)]
+struct Ids {
+    once: HashSet<ParamId>,
+    twice: HashSet<ParamId>,
+}
+
+impl ModuleVisitor for Ids {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if !self.once.insert(param.id) {
+            self.twice.insert(param.id);
+        }
+    }
+}
+
+struct Find {
+    twice: HashSet<ParamId>,
+    place: usize,
+    /// The first place of each leaf, by the id and whether it is trained.
+    seen: HashMap<(ParamId, bool), (usize, RocmTensor)>,
+    first: HashMap<usize, usize>,
+}
+
+impl ModuleVisitor for Find {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let place = self.place;
+        self.place += 1;
+        if !self.twice.contains(&param.id) {
+            return;
+        }
+        let value = param.val();
+        if !on_rocm(&value.device()) || matches!(value.dtype(), DType::QFloat(_)) {
+            return;
+        }
+        let key = (param.id, value.is_require_grad());
+        let value = rocm(value);
+        let (first, leaf) = self.seen.entry(key).or_insert_with(|| (place, value.clone()));
+        if *first != place && leaf.shares_buffer(&value) && leaf.layout() == value.layout() {
+            self.first.insert(place, *first);
+        }
+    }
+}
+
+struct Release<'a> {
+    first: &'a HashMap<usize, usize>,
+    place: usize,
+}
+
+impl ModuleMapper for Release<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let place = self.place;
+        self.place += 1;
+        if !self.first.contains_key(&place) {
+            return param;
+        }
+        let (id, leaf, mapper) = param.consume();
+        Param::from_mapped_value(id, Tensor::empty([0; D], &leaf.device()), mapper)
+    }
+}
+
+struct Restore {
+    first: HashMap<usize, usize>,
+    place: usize,
+    /// The leaves by their first places.
+    leaves: HashMap<usize, DispatchTensor>,
+}
+
+impl ModuleMapper for Restore {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let place = self.place;
+        self.place += 1;
+        let shared = self.first.get(&place).and_then(|first| self.leaves.get(first));
+        match shared {
+            Some(leaf) => {
+                let (id, _, mapper) = param.consume();
+                Param::from_mapped_value(id, wrap(leaf.clone()), mapper)
+            }
+            None => {
+                if self.first.values().any(|&first| first == place) {
+                    self.leaves.insert(place, primitive(param.val()));
+                }
+                param
+            }
+        }
+    }
+}
