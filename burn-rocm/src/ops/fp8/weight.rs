@@ -15,7 +15,7 @@ use super::super::view::{narrow, reshape};
 use super::{Fp8Tensor, Fp8Type, fp8_decode};
 use crate::device::RocmDevice;
 use crate::dtype::kernel_type;
-use crate::error::invalid;
+use crate::error::{invalid, unsupported};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
 /// What products with a weight of fp8 do with their inputs.
@@ -234,6 +234,9 @@ impl Fp8Weight {
     pub fn multiply(&self, x: &Fp8Tensor, dtype: DType) -> Result<RocmTensor, RocmError> {
         const OP: &str = "fp8_linear";
         one_device(OP, &[x.codes(), &self.codes])?;
+        if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
+            return unsupported(OP, dtype);
+        }
         let [outs, inputs] = self.shape();
         let (codes, mut shape) = rows_of(OP, x.codes().clone(), inputs)?;
         shape.push(outs);
@@ -250,7 +253,6 @@ impl Fp8Weight {
         let ([outs, inputs], rows) = (self.shape(), codes.dims()[0]);
         let of_library = if self.each_has_its_own { DType::F32 } else { dtype };
         let out = RocmTensor::empty(device, [rows, outs], of_library)?;
-        narrow_type("fp8_linear", &out)?;
         let answer = match library(device) {
             Ok(lt) => lt.multiply_fp8(&Fp8Product {
                 types: [x.ty(), self.ty].map(Fp8Type::library),
