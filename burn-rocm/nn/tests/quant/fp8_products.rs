@@ -259,6 +259,9 @@ fn of_zeros_and_of_nothing() {
     let empty = on_device(TensorData::new(Vec::<f32>::new(), [0]), DType::F32);
     let empty = Fp8Tensor::quantize(empty, Fp8Type::E5M2).unwrap();
     assert_eq!((empty.dims(), floats(empty.scale().clone())), (&[0][..], vec![1.0]));
+    let zeros = on_device(TensorData::new(vec![0f32, -0.0, 0.0], [3]), DType::F32);
+    let zeros = Fp8Tensor::quantize(zeros, Fp8Type::E4M3Fnuz).unwrap();
+    assert_eq!((bytes(zeros.codes()), floats(zeros.scale().clone())), (vec![0; 3], vec![1.0]));
 }
 
 /// Layers against f64 products of their fp8 operands, for inputs and scales of all sizes.

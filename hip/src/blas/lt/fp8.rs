@@ -1,5 +1,7 @@
 //! Products of fp8.
 
+use std::sync::Arc;
+
 use super::calls::Pointers;
 use super::problem::LtProblem;
 use super::{BlasLt, LtAnswer, VectorView};
@@ -77,7 +79,7 @@ impl BlasLt {
     ///
     /// # Errors
     /// An error of the device.
-    pub fn multiplies_fp8(&self, device: &Device, types: [Fp8; 2]) -> Result<bool> {
+    pub fn multiplies_fp8(&self, device: &Arc<Device>, types: [Fp8; 2]) -> Result<bool> {
         let Some(problem) = LtProblem::fp8(DType::BF16, types, [64; 3]) else { return Ok(false) };
         // The heuristic looks at whether there are scales, and does not read them.
         let scale = device.alloc(size_of::<f32>())?;
