@@ -106,6 +106,11 @@ fn each(
     failed.map_or(Ok(seconds / count as f64), Err)
 }
 
+/// A buffer's elements.
+fn whole(buffer: &hip::Buffer) -> VectorView<'_> {
+    VectorView { buffer, offset: 0 }
+}
+
 /// The rows of fp8 for a weight.
 fn fp8(device: &RocmDevice, rounds: usize, shape: [usize; 2]) -> Result<(), RocmError> {
     let ([outs, inputs], hip) = (shape, hip::Device::get(device.index)?);
@@ -119,7 +124,6 @@ fn fp8(device: &RocmDevice, rounds: usize, shape: [usize; 2]) -> Result<(), Rocm
     let (scaled, dynamic) = (with(Fp8Inputs::Scale(0.01))?, with(Fp8Inputs::Dynamic)?);
     let raw = (0..count).map(|_| hip.upload(&bytes)).collect::<Result<Vec<_>, _>>()?;
     let factor = hip.upload(&1e-3f32.to_ne_bytes())?;
-    let whole = |buffer| VectorView { buffer, offset: 0 };
     for rows in [16, 64, 512, 4096] {
         let of_x = codes(rows * inputs);
         let (x_raw, out) = (hip.upload(&of_x)?, hip.alloc(2 * rows * outs)?);
