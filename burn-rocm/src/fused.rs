@@ -23,7 +23,7 @@ pub use crate::ops::attention::trained::{
 };
 pub use crate::ops::channels_last::copied;
 pub use crate::ops::conv::conv_act::{Conv2dOptions, conv_act, conv_relu_backward};
-pub use crate::ops::fp8::{Fp8Type, Fp8Weight, fp8_decode, fp8_encode};
+pub use crate::ops::fp8::{Fp8Inputs, Fp8Tensor, Fp8Type, Fp8Weight, fp8_decode, fp8_encode};
 pub use crate::ops::language::gate::{
     Gate, gated, gated_backward, gated_halves, gated_halves_backward, silu_mul, silu_mul_backward,
 };

@@ -45,7 +45,8 @@ mod whole_file;
 mod workarounds;
 
 pub use blas::{
-    Blas, BlasLt, Epilogue, LtActivation, LtAnswer, LtProduct, MatrixView, TunableOpCount, VectorView,
+    Blas, BlasLt, Epilogue, Fp8, Fp8Product, LtActivation, LtAnswer, LtProduct, MatrixView, TunableOpCount,
+    VectorView,
 };
 pub use check::{checks_ops, op_does_not_write, op_writes};
 pub use collective::Communicator;

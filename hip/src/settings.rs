@@ -198,7 +198,7 @@ settings! {
         sum, ReLU, GELU by tanh, and gradients of these. `on`: wherever its heuristic returns an algorithm, by the \
         first one. `auto`: the third use of a shape times its algorithms and the way without it, and the fastest \
         serves from then on, also in later processes. Results then round once less, and its ReLU may give 0 for a NaN. \
-        Never with `deterministic`, and `auto` never in a group of several ranks";
+        Never with `deterministic`, and `auto` never in a group of several ranks. Products of fp8 do not depend on it";
     norm(Route): Route = Route::Auto, "BURN_ROCM_NORM", |name, value| route(name, value, "miopen");
         "`auto`, `miopen`, `own`", "`auto`",
         "which code computes `layer_norm`, and `burn-rocm-nn`'s batch, layer, RMS and group norm. `auto`: for f32 \

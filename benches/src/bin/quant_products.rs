@@ -5,14 +5,20 @@
 //! the weight's bytes a second, and their share of the bytes that a copy reads and writes a second.
 //! Each round goes through copies of the weight that exceed the caches, as one graph where the
 //! device has graphs. docs/decisions/048-quantised-weights.md has predictions.
+//!
+//! A second table has products with weights of fp8 to bf16, in microseconds: by hipBLASLt called directly;
+//! by `Fp8Weight::multiply` of inputs that are fp8 already, with its rate as a share of the direct call's; of
+//! bf16 inputs with a given scale and with the scale of their greatest magnitude; and with the weight as
+//! floats. docs/decisions/057-fp8-products.md has predictions.
 
 use std::time::Instant;
 
-use burn::tensor::{DType, Distribution, Tensor, TensorPrimitive};
-use burn_rocm::fused::{QuantWeight, quant_linear};
+use burn::tensor::{DType, Distribution, Tensor, TensorData, TensorPrimitive};
+use burn_rocm::fused::{Fp8Inputs, Fp8Tensor, Fp8Type, Fp8Weight, QuantWeight, quant_linear, upload};
 use burn_rocm::graph::Graph;
 use burn_rocm::{Rocm, RocmDevice, RocmError, RocmTensor};
 use burn_rocm_nn::language::quant::{RoundTo, round_to_nearest};
+use hip::{Fp8, Fp8Product, LtAnswer, VectorView};
 
 /// The bytes that the copies of a weight have together, at least: more than any cache.
 const COLD: usize = 320 << 20;
@@ -67,6 +73,99 @@ fn copy(device: &RocmDevice, rounds: usize) -> Result<f64, RocmError> {
     Ok(8.0 * ELEMENTS as f64 / seconds)
 }
 
+/// The sizes of weights: outputs and inputs.
+const WEIGHTS: [[usize; 2]; 5] = [[2048, 2048], [8192, 2048], [2048, 8192], [8192, 8192], [128_256, 2048]];
+
+/// Codes of random finite numbers of E4M3, which repeat after a prime number of codes.
+fn codes(count: usize) -> Vec<u8> {
+    const PERIOD: usize = 1_048_573;
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as u8
+    };
+    let some: Vec<u8> = (0..PERIOD.min(count)).map(|_| random()).map(|code| code & 0xbf).collect();
+    some.iter().copied().cycle().take(count).collect()
+}
+
+/// The median seconds of one of `count` products.
+fn each(
+    device: &RocmDevice,
+    rounds: usize,
+    count: usize,
+    product: impl Fn(usize) -> Result<(), RocmError>,
+) -> Result<f64, RocmError> {
+    let mut failed = None;
+    let seconds = median(device, rounds, || {
+        for at in 0..count {
+            failed = product(at).err().or(failed.take());
+        }
+    })?;
+    failed.map_or(Ok(seconds / count as f64), Err)
+}
+
+/// A buffer's elements.
+fn whole(buffer: &hip::Buffer) -> VectorView<'_> {
+    VectorView { buffer, offset: 0 }
+}
+
+/// The rows of fp8 for a weight.
+fn fp8(device: &RocmDevice, rounds: usize, shape: [usize; 2]) -> Result<(), RocmError> {
+    let ([outs, inputs], hip) = (shape, hip::Device::get(device.index)?);
+    let bytes = codes(outs * inputs);
+    let count = COLD.div_ceil(bytes.len());
+    let weights = (0..count).map(|_| Fp8Weight::upload(Fp8Type::E4M3, shape, &bytes, &[1e-3], device));
+    let weights = weights.collect::<Result<Vec<_>, _>>()?;
+    let with = |inputs: Fp8Inputs| -> Result<Vec<_>, RocmError> {
+        weights.iter().map(|weight| weight.clone().with_inputs(inputs)).collect()
+    };
+    let (scaled, dynamic) = (with(Fp8Inputs::Scale(0.01))?, with(Fp8Inputs::Dynamic)?);
+    let raw = (0..count).map(|_| hip.upload(&bytes)).collect::<Result<Vec<_>, _>>()?;
+    let factor = hip.upload(&1e-3f32.to_ne_bytes())?;
+    for rows in [16, 64, 512, 4096] {
+        let of_x = codes(rows * inputs);
+        let (x_raw, out) = (hip.upload(&of_x)?, hip.alloc(2 * rows * outs)?);
+        let direct = each(device, rounds, count, |at| {
+            let answer = hip.blas_lt_fp8()?.multiply_fp8(&Fp8Product {
+                types: [Fp8::E4M3; 2],
+                sizes: [rows, inputs, outs],
+                x: whole(&x_raw),
+                weight: whole(&raw[at]),
+                scales: [whole(&factor); 2],
+                dtype: hip::DType::BF16,
+                out: whole(&out),
+            })?;
+            match answer {
+                LtAnswer::Computed => Ok(()),
+                other => {
+                    let what = Some(format!("{other:?}"));
+                    Err(RocmError::Unsupported { op: "hipBLASLt's product of fp8", dtype: None, what })
+                }
+            }
+        })?;
+        let x = upload(TensorData::new(of_x, [rows, inputs]), DType::U8, device)?;
+        let scale = upload(TensorData::new(vec![1e-3f32], [1]), DType::F32, device)?;
+        let x = Fp8Tensor::of_codes(Fp8Type::E4M3, x, scale)?;
+        let ours = each(device, rounds, count, |at| weights[at].multiply(&x, DType::BF16).map(drop))?;
+        let x = Tensor::<Rocm, 2>::random([rows, inputs], Distribution::Default, (device, DType::BF16));
+        let x = primitive(x);
+        let of = |weights: &[Fp8Weight]| {
+            each(device, rounds, count, |at| weights[at].linear(x.clone(), None).map(drop))
+        };
+        let others =
+            [of(&scaled)?, of(&dynamic)?, of(&weights)?].map(|seconds| format!("{:.2}", seconds * 1e6));
+        let [direct_us, ours_us] = [direct, ours].map(|seconds| seconds * 1e6);
+        println!(
+            "| {outs} x {inputs} | {rows} | {direct_us:.2} | {ours_us:.2} | {:.3} | {} |",
+            direct / ours,
+            others.join(" | ")
+        );
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), RocmError> {
     let mut arguments = std::env::args().skip(1).map(|text| text.parse().ok());
     let rounds = arguments.next().flatten().unwrap_or(20);
@@ -76,7 +175,7 @@ fn main() -> Result<(), RocmError> {
     println!("a copy moves {:.0} GB/s\n", copied * 1e-9);
     println!("| weight | type | rows | us | GB/s of weights | share of a copy |");
     println!("|---|---|---:|---:|---:|---:|");
-    for [outs, inputs] in [[2048, 2048], [8192, 2048], [2048, 8192], [8192, 8192], [128_256, 2048]] {
+    for [outs, inputs] in WEIGHTS {
         if outs * inputs > largest {
             continue;
         }
@@ -112,6 +211,13 @@ fn main() -> Result<(), RocmError> {
                 );
             }
         }
+    }
+    println!(
+        "\n| weight of E4M3 | rows | direct | inputs in fp8 | share | given scale | own scale | as floats |"
+    );
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|");
+    for shape in WEIGHTS.into_iter().filter(|[outs, inputs]| outs * inputs <= largest) {
+        fp8(&device, rounds, shape)?;
     }
     Ok(())
 }

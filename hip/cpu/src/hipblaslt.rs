@@ -1,4 +1,4 @@
-//! hipBLASLt on the host's CPU: products with epilogues, summed in `f32`.
+//! hipBLASLt on the host's CPU: products with epilogues, and products of fp8, summed in `f32`.
 //!
 //! The same call with the same number of threads gives the same bits.
 #![allow(non_upper_case_globals)] // AMD's names.
@@ -11,7 +11,7 @@ use crate::runtime::enqueue;
 use crate::settings::Failure;
 use core::ffi::c_void;
 use half::{bf16, f16};
-use hip_provider::hipblaslt::{Activation, Algorithm, Call, Epilogue, Outcome, Problem};
+use hip_provider::hipblaslt::{Activation, Algorithm, Call, Epilogue, Outcome, Problem, is_fp8};
 use hip_provider::require;
 use hipblaslt_sys::*;
 
@@ -41,14 +41,17 @@ impl hip_provider::hipblaslt::Handle for Handle {
         Ok(Self)
     }
 
-    fn algorithms(&mut self, _: &Problem, _: usize, most: usize) -> Outcome<Vec<Algorithm>> {
+    fn algorithms(&mut self, problem: &Problem, _: usize, most: usize) -> Outcome<Vec<Algorithm>> {
         require(!Failure::HipblasltHeuristic.is_asked(), HIPBLAS_STATUS_NOT_SUPPORTED)?;
+        require(!problem.is_fp8() || multiplies_fp8(problem), HIPBLAS_STATUS_NOT_SUPPORTED)?;
         Ok([WHOLE, BLOCKED].iter().take(most).map(|&number| Algorithm { number, workspace: 0 }).collect())
     }
 
     unsafe fn multiply(&mut self, call: &Call) -> Outcome {
         require(!Failure::HipblasltProducts.is_asked(), HIPBLAS_STATUS_EXECUTION_FAILED)?;
         require([WHOLE, BLOCKED].contains(&call.algorithm), HIPBLAS_STATUS_INVALID_VALUE)?;
+        let problem = &call.problem;
+        require(!problem.is_fp8() || multiplies_fp8(problem), HIPBLAS_STATUS_NOT_SUPPORTED)?;
         let call = *call;
         let run = move || {
             // SAFETY: the call was checked, and its buffers are of this type.
@@ -68,6 +71,49 @@ impl hip_provider::hipblaslt::Handle for Handle {
     fn is_device_memory(pointer: *const c_void, bytes: usize) -> bool {
         is_device_memory(pointer, bytes)
     }
+}
+
+/// Whether a product of fp8 is computed: if cuBLASLt on Hopper and hipBLASLt on one of AMD's chips
+/// compute it. Both have its types of one family, A transposed and B not, and no two E5M2. cuBLASLt wants
+/// columns at multiples of 16 bytes.
+///
+/// Source: <https://docs.nvidia.com/cuda/cublas/#cublasltmatmul>.
+fn multiplies_fp8(problem: &Problem) -> bool {
+    let types = problem.operands;
+    let [lda, ldb, ..] = problem.ld;
+    let types_fit = types.contains(&HIP_R_8F_E4M3) && !types.iter().any(|&ty| is_fnuz(ty))
+        || types.contains(&HIP_R_8F_E4M3_FNUZ) && types.iter().all(|&ty| is_fnuz(ty));
+    types_fit
+        && problem.transposed == [true, false]
+        && [problem.m as i64, problem.k as i64, lda, ldb].iter().all(|size| size % 16 == 0)
+        && problem.raw_epilogue == HIPBLASLT_EPILOGUE_DEFAULT
+}
+
+fn is_fnuz(ty: hipDataType) -> bool {
+    matches!(ty, HIP_R_8F_E4M3_FNUZ | HIP_R_8F_E5M2_FNUZ)
+}
+
+/// The numbers of all codes of a type of fp8.
+fn numbers(ty: hipDataType) -> [f32; 256] {
+    let fnuz = is_fnuz(ty);
+    let e4m3 = matches!(ty, HIP_R_8F_E4M3 | HIP_R_8F_E4M3_FNUZ);
+    // OCP's E5M2 is the upper byte of f16. The others lack infinities; FNUZ has one NaN.
+    let number = |code: u8| {
+        let sign = if code >= 0x80 { -1.0 } else { 1.0 };
+        let code_size = code & 0x7f;
+        match (e4m3, fnuz) {
+            (false, false) => return f16::from_bits(u16::from(code) << 8).to_f32(),
+            (true, false) if code_size == 0x7f => return f32::NAN,
+            (_, true) if code == 0x80 => return f32::NAN,
+            _ => {}
+        }
+        let (fraction, bias) = if e4m3 { (3, 7) } else { (2, 15) };
+        let (exponent, low) =
+            (i32::from(code_size >> fraction), i32::from(code_size & ((1 << fraction) - 1)));
+        let steps = if exponent == 0 { low } else { low + (1 << fraction) };
+        sign * steps as f32 * 2f32.powi(exponent.max(1) - bias - i32::from(fnuz) - fraction)
+    };
+    core::array::from_fn(|code| number(code as u8))
 }
 
 /// `len` elements of a buffer.
@@ -90,12 +136,27 @@ unsafe fn store<T: Single>(to: *mut c_void, start: usize, from: &[f32]) {
     T::narrow_slice(from, to);
 }
 
-/// A matrix as packed columns.
+/// A matrix of `T`, or of a type of fp8, as packed columns.
 ///
 /// # Safety
 /// As [`widened`].
-unsafe fn matrix<T: Single>(from: *const c_void, (rows, cols): (usize, usize), ld: i64) -> Vec<f32> {
+unsafe fn matrix<T: Single>(
+    from: *const c_void,
+    ty: hipDataType,
+    (rows, cols): (usize, usize),
+    ld: i64,
+) -> Vec<f32> {
     let mut all = vec![0.0; rows * cols];
+    if is_fp8(ty) {
+        let numbers = numbers(ty);
+        for (column, to) in all.chunks_mut(rows).enumerate() {
+            // SAFETY: the caller's matrix, of one byte for each element.
+            let codes =
+                unsafe { core::slice::from_raw_parts(from.cast::<u8>().add(column * ld as usize), rows) };
+            to.iter_mut().zip(codes).for_each(|(to, &code)| *to = numbers[usize::from(code)]);
+        }
+        return all;
+    }
     for (column, to) in all.chunks_mut(rows).enumerate() {
         // SAFETY: the caller's matrix.
         unsafe { widened::<T>(from, column * ld as usize, to) };
@@ -106,15 +167,21 @@ unsafe fn matrix<T: Single>(from: *const c_void, (rows, cols): (usize, usize), l
 /// # Safety
 /// The call was checked, for buffers of `T`.
 unsafe fn compute<T: Single>(call: &Call) {
-    let Call { problem, alpha, beta, .. } = *call;
+    let Call { problem, alpha, beta, scales, .. } = *call;
     let Problem { m, n, k, transposed, ld, epilogue, .. } = problem;
     // SAFETY: the caller's operands.
     let (a, b) = unsafe {
-        (matrix::<T>(call.a, problem.stored_a(), ld[0]), matrix::<T>(call.b, problem.stored_b(), ld[1]))
+        (
+            matrix::<T>(call.a, problem.operands[0], problem.stored_a(), ld[0]),
+            matrix::<T>(call.b, problem.operands[1], problem.stored_b(), ld[1]),
+        )
     };
     let strides = |turned: bool, rows: usize| if turned { (rows as isize, 1) } else { (1, rows as isize) };
     let a_strides = strides(transposed[0], problem.stored_a().0);
     let b_strides = strides(transposed[1], problem.stored_b().0);
+    // SAFETY: the caller's scales, an f32 each.
+    let scale = |at: *const c_void| if at.is_null() { 1.0 } else { unsafe { at.cast::<f32>().read() } };
+    let scales = scales.map(scale);
     let mut products = vec![0.0; m * n];
     let (a_at, b_at, c_at) =
         (Shared(a.as_ptr().cast_mut()), Shared(b.as_ptr().cast_mut()), Shared(products.as_mut_ptr()));
@@ -160,6 +227,10 @@ unsafe fn compute<T: Single>(call: &Call) {
     }
     let (mut added, mut aux) = (vec![0.0; m], vec![0.0; m]);
     for (column, values) in products.chunks_mut(m).enumerate() {
+        // Apart from alpha, because a factor of 0 must not hide a NaN.
+        if problem.is_fp8() {
+            values.iter_mut().for_each(|value| *value = *value * scales[0] * scales[1]);
+        }
         if beta != 0.0 {
             // SAFETY: the caller's matrix. It may be the result, whose column is written later.
             unsafe { widened::<T>(call.c, column * ld[2] as usize, &mut added) };

@@ -76,13 +76,18 @@ fn algorithm(number: u64) -> Outcome<lt::cublasLtMatmulAlgo_t> {
 /// matrices of at least this alignment.
 const ALIGNED: u32 = 16;
 
-/// cuBLASLt's type. Both libraries have the same numbers.
-fn datatype(ty: hipDataType) -> lt::cudaDataType {
-    match ty {
-        HIP_R_16F => lt::cudaDataType_t::CUDA_R_16F,
-        HIP_R_16BF => lt::cudaDataType_t::CUDA_R_16BF,
-        _ => lt::cudaDataType_t::CUDA_R_32F,
-    }
+/// cuBLASLt's type, if it has one. Both libraries have the same numbers.
+fn datatype(ty: hipDataType) -> Outcome<lt::cudaDataType> {
+    use lt::cudaDataType_t::*;
+    Ok(match ty {
+        HIP_R_32F => CUDA_R_32F,
+        HIP_R_16F => CUDA_R_16F,
+        HIP_R_16BF => CUDA_R_16BF,
+        HIP_R_8F_E4M3 => CUDA_R_8F_E4M3,
+        HIP_R_8F_E5M2 => CUDA_R_8F_E5M2,
+        // FNUZ.
+        _ => return Err(HIPBLAS_STATUS_NOT_SUPPORTED),
+    })
 }
 
 /// cuBLASLt's descriptors of a problem, destroyed on drop.
@@ -93,21 +98,28 @@ struct Descriptors {
 }
 
 impl Descriptors {
-    fn new(problem: &Problem, bias: *mut c_void, aux: *mut c_void) -> Outcome<Self> {
+    fn new(
+        problem: &Problem,
+        scales: [*const c_void; 2],
+        bias: *mut c_void,
+        aux: *mut c_void,
+    ) -> Outcome<Self> {
         use lt::cublasLtMatmulDescAttributes_t::*;
         let mut own = Self { desc: ptr::null_mut(), layouts: [ptr::null_mut(); 4] };
         let compute = match problem.ty {
-            HIP_R_32F if tf32() => lt::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
+            HIP_R_32F if tf32() && !problem.is_fp8() => lt::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
             _ => lt::cublasComputeType_t::CUBLAS_COMPUTE_32F,
         };
-        let ty = datatype(problem.ty);
+        let ty = datatype(problem.ty)?;
+        let types = [datatype(problem.operands[0])?, datatype(problem.operands[1])?, ty, ty];
         // SAFETY: the functions are cuBLASLt's, and write a pointer each.
         unsafe {
             let scale = lt::cudaDataType_t::CUDA_R_32F;
             answer(lt::cublasLtMatmulDescCreate(&mut own.desc, compute, scale))?;
             let (a, b) = (problem.stored_a(), problem.stored_b());
             let sizes = [a, b, (problem.m, problem.n), (problem.m, problem.n)];
-            for ((layout, (rows, cols)), ld) in own.layouts.iter_mut().zip(sizes).zip(problem.ld) {
+            let all = own.layouts.iter_mut().zip(sizes).zip(types).zip(problem.ld);
+            for (((layout, (rows, cols)), ty), ld) in all {
                 answer(lt::cublasLtMatrixLayoutCreate(layout, ty, rows as u64, cols as u64, ld))?;
             }
         }
@@ -119,6 +131,14 @@ impl Descriptors {
         own.set(CUBLASLT_MATMUL_DESC_TRANSB, operation(problem.transposed[1]))?;
         // Both libraries have the same numbers of these epilogues.
         own.set(CUBLASLT_MATMUL_DESC_EPILOGUE, problem.raw_epilogue.0)?;
+        for (attribute, scale) in [CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER]
+            .into_iter()
+            .zip(scales)
+        {
+            if !scale.is_null() {
+                own.set(attribute, scale)?;
+            }
+        }
         if problem.epilogue.has_bias() {
             own.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)?;
             own.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, ty as i32)?;
@@ -219,7 +239,11 @@ impl hip_provider::hipblaslt::Handle for Handle {
     fn algorithms(&mut self, problem: &Problem, workspace: usize, most: usize) -> Outcome<Vec<Algorithm>> {
         current()?;
         let most_of_them = i32::try_from(most).map_err(|_| HIPBLAS_STATUS_INVALID_VALUE)?;
-        let descriptors = Descriptors::new(problem, ptr::null_mut(), ptr::null_mut())?;
+        let descriptors = match Descriptors::new(problem, [ptr::null(); 2], ptr::null_mut(), ptr::null_mut())
+        {
+            Err(HIPBLAS_STATUS_NOT_SUPPORTED) => return Ok(Vec::new()),
+            other => other?,
+        };
         let preference = Preference::new(workspace)?;
         let mut results: Vec<MaybeUninit<lt::cublasLtMatmulHeuristicResult_t>> = Vec::with_capacity(most);
         let mut count = 0;
@@ -260,7 +284,7 @@ impl hip_provider::hipblaslt::Handle for Handle {
         let aligned = matrices.iter().all(|at| (*at as usize).is_multiple_of(ALIGNED as usize));
         require(aligned, HIPBLAS_STATUS_INVALID_VALUE)?;
         let algorithm = algorithm(call.algorithm)?;
-        let descriptors = Descriptors::new(&call.problem, call.bias, call.aux)?;
+        let descriptors = Descriptors::new(&call.problem, call.scales, call.bias, call.aux)?;
         let [a, b, c, d] = descriptors.layouts;
         // SAFETY: all objects are alive, the buffers were checked, and the scalars are read before
         // the call returns.

@@ -89,6 +89,12 @@ hip_sys::c_enum! {
         HIP_R_32F = 0,
         HIP_R_16F = 2,
         HIP_R_16BF = 14,
+        /// OCP's fp8.
+        HIP_R_8F_E4M3 = 28,
+        HIP_R_8F_E5M2 = 29,
+        /// gfx942's fp8.
+        HIP_R_8F_E4M3_FNUZ = 1000,
+        HIP_R_8F_E5M2_FNUZ = 1001,
     }
 }
 
@@ -127,6 +133,9 @@ hip_sys::c_enum! {
         HIPBLASLT_MATMUL_DESC_EPILOGUE = 2,
         HIPBLASLT_MATMUL_DESC_BIAS_POINTER = 3,
         HIPBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 4,
+        /// The factor of the first operand, an f32 in device memory.
+        HIPBLASLT_MATMUL_DESC_A_SCALE_POINTER = 5,
+        HIPBLASLT_MATMUL_DESC_B_SCALE_POINTER = 6,
         HIPBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 10,
         HIPBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 11,
     }

@@ -489,6 +489,8 @@ families! {
     fp8 [
         fp8_decode [Functors(FP8), Types(NARROW)],
         fp8_encode [Functors(FP8), Types(NARROW)],
+        fp8_extent [Types(NARROW)],
+        fp8_quantize [Functors(FP8), Types(NARROW)],
     ]
     fft [
         fft_twiddles [Types(WIDE)],

@@ -7,7 +7,7 @@ mod functions;
 mod problem;
 
 pub use functions::table;
-pub use problem::{Activation, Epilogue, Problem};
+pub use problem::{Activation, Epilogue, Problem, is_fp8};
 
 use core::ffi::c_void;
 use hip_sys::hipStream_t;
@@ -47,7 +47,7 @@ pub trait Handle: Sized + 'static {
     fn is_device_memory(pointer: *const c_void, bytes: usize) -> bool;
 }
 
-/// A product `D = epilogue(alpha op(A) op(B) + beta C)`.
+/// A product `D = epilogue(alpha scale_a scale_b op(A) op(B) + beta C)`.
 #[derive(Clone, Copy)]
 pub struct Call {
     /// What it computes.
@@ -58,6 +58,8 @@ pub struct Call {
     pub a: *const c_void,
     /// The right operand.
     pub b: *const c_void,
+    /// The factors of A and B, an f32 each. Null for 1, which other types than fp8 always have.
+    pub scales: [*const c_void; 2],
     /// The factor of `c`, which is read unless this is 0.
     pub beta: f32,
     /// The added matrix; may be `d`.

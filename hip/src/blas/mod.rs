@@ -28,7 +28,7 @@ use crate::{Buffer, DType, Error, Result, carry_faults, workarounds};
 use calls::Product;
 use choose::{Chooser, Source};
 use layout::Strided;
-pub use lt::{BlasLt, Epilogue, LtActivation, LtAnswer, LtProduct, VectorView};
+pub use lt::{BlasLt, Epilogue, Fp8, Fp8Product, LtActivation, LtAnswer, LtProduct, VectorView};
 use problem::{DEFAULT, GemmProblem};
 pub use tunable_op::TunableOpCount;
 

@@ -4,6 +4,7 @@
 
 mod formats;
 mod fp8;
+mod fp8_products;
 mod lockstep;
 mod products;
 mod refusals;

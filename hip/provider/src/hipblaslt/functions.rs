@@ -1,6 +1,6 @@
 //! hipBLASLt's C functions.
 
-use super::problem::{Desc, Layout, Problem};
+use super::problem::{Desc, Layout, Problem, bytes_of};
 use super::{Algorithm, Call, Handle, Outcome};
 use crate::require;
 use core::ffi::{c_int, c_void};
@@ -184,6 +184,8 @@ unsafe extern "C" fn desc_set(
                 is_type(ty)?;
                 desc.bias_type = Some(ty);
             }
+            HIPBLASLT_MATMUL_DESC_A_SCALE_POINTER => desc.scales[0] = read(value, bytes)?,
+            HIPBLASLT_MATMUL_DESC_B_SCALE_POINTER => desc.scales[1] = read(value, bytes)?,
             HIPBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER => desc.aux = read(value, bytes)?,
             HIPBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD => desc.aux_ld = read(value, bytes)?,
             _ => return Err(HIPBLAS_STATUS_NOT_SUPPORTED),
@@ -307,6 +309,7 @@ unsafe extern "C" fn matmul<H: Handle>(
             alpha,
             a,
             b,
+            scales: desc.scales,
             beta,
             c,
             d,
@@ -323,17 +326,20 @@ unsafe extern "C" fn matmul<H: Handle>(
 
 /// Refuses buffers that are null or not inside one of the runtime's allocations.
 fn check_memory<H: Handle>(call: &Call, algorithm: Algorithm) -> Outcome {
-    let Call { problem, a, b, beta, c, d, bias, aux, workspace, .. } = call;
+    let Call { problem, a, b, scales, beta, c, d, bias, aux, workspace, .. } = call;
+    let (ty, [a_type, b_type]) = (problem.ty, problem.operands);
     let [lda, ldb, ldc, ldd] = problem.ld;
     let result = (problem.m, problem.n);
     let matrices = [
-        (*a, problem.bytes(problem.stored_a(), lda)),
-        (*b, problem.bytes(problem.stored_b(), ldb)),
-        (if *beta == 0.0 { d.cast_const() } else { *c }, problem.bytes(result, ldc)),
-        (d.cast_const(), problem.bytes(result, ldd)),
+        (*a, bytes_of(a_type, problem.stored_a(), lda)),
+        (*b, bytes_of(b_type, problem.stored_b(), ldb)),
+        (if *beta == 0.0 { d.cast_const() } else { *c }, bytes_of(ty, result, ldc)),
+        (d.cast_const(), bytes_of(ty, result, ldd)),
         (bias.cast_const(), Some(problem.bias_len() * problem.size())),
-        (aux.cast_const(), problem.bytes(result, problem.aux_ld)),
+        (aux.cast_const(), bytes_of(ty, result, problem.aux_ld)),
         (workspace.0.cast_const(), Some(algorithm.workspace)),
+        (scales[0], Some(size_of::<f32>())),
+        (scales[1], Some(size_of::<f32>())),
     ];
     let used = [
         true,
@@ -343,6 +349,8 @@ fn check_memory<H: Handle>(call: &Call, algorithm: Algorithm) -> Outcome {
         problem.epilogue.has_bias(),
         problem.epilogue.has_aux(),
         algorithm.workspace > 0,
+        !scales[0].is_null(),
+        !scales[1].is_null(),
     ];
     require(algorithm.workspace <= workspace.1, HIPBLAS_STATUS_INVALID_VALUE)?;
     for ((pointer, bytes), _) in matrices.iter().zip(used).filter(|(_, used)| *used) {

@@ -21,6 +21,8 @@ pub(super) struct Desc {
     pub(super) epilogue: hipblasLtEpilogue_t,
     pub(super) bias: *mut c_void,
     pub(super) bias_type: Option<hipDataType>,
+    /// The factors of A and B; null for 1.
+    pub(super) scales: [*const c_void; 2],
     pub(super) aux: *mut c_void,
     pub(super) aux_ld: i64,
 }
@@ -32,6 +34,7 @@ impl Desc {
             epilogue: HIPBLASLT_EPILOGUE_DEFAULT,
             bias: ptr::null_mut(),
             bias_type: None,
+            scales: [ptr::null(); 2],
             aux: ptr::null_mut(),
             aux_ld: 0,
         }
@@ -108,12 +111,27 @@ impl Epilogue {
     }
 }
 
-/// A checked product, without its memory. All matrices are column-major and of one type, sums and
-/// scalars are f32.
+/// Whether a type is one of fp8.
+pub fn is_fp8(ty: hipDataType) -> bool {
+    matches!(ty, HIP_R_8F_E4M3 | HIP_R_8F_E5M2 | HIP_R_8F_E4M3_FNUZ | HIP_R_8F_E5M2_FNUZ)
+}
+
+/// The bytes of an element.
+fn size(ty: hipDataType) -> usize {
+    match ty {
+        HIP_R_32F => 4,
+        HIP_R_16F | HIP_R_16BF => 2,
+        _ => 1,
+    }
+}
+
+/// A checked product, without its memory. All matrices are column-major, sums and scalars are f32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Problem {
-    /// The type of the matrices and the bias.
+    /// The type of C, D and the bias: f32, f16 or bf16.
     pub ty: hipDataType,
+    /// The types of A and B: both `ty`, or both of fp8.
+    pub operands: [hipDataType; 2],
     /// Whether the first and the second operand are transposed.
     pub transposed: [bool; 2],
     /// Rows of the result, at least 1.
@@ -148,13 +166,19 @@ impl Problem {
             most.contains(&layout.rows) && most.contains(&layout.cols) && layout.ld >= layout.rows as i64
         };
         require(all.iter().all(sized), HIPBLAS_STATUS_INVALID_VALUE)?;
-        require(all.iter().all(|layout| layout.ty == d.ty), HIPBLAS_STATUS_NOT_SUPPORTED)?;
+        let operands = [a.ty, b.ty];
+        let fp8 = operands.map(is_fp8) == [true; 2];
+        let types_fit = c.ty == d.ty && !is_fp8(d.ty) && (fp8 || operands == [d.ty; 2]);
+        require(types_fit, HIPBLAS_STATUS_NOT_SUPPORTED)?;
+        let unscaled = desc.scales.iter().all(|scale| scale.is_null());
+        require(fp8 || unscaled, HIPBLAS_STATUS_INVALID_VALUE)?;
         require(desc.bias_type.is_none_or(|ty| ty == d.ty), HIPBLAS_STATUS_NOT_SUPPORTED)?;
         let epilogue = Epilogue::of(desc.epilogue)?;
         let aux_fits = !epilogue.has_aux() || desc.aux_ld >= d.rows as i64;
         require(aux_fits, HIPBLAS_STATUS_INVALID_VALUE)?;
         Ok(Self {
             ty: d.ty,
+            operands,
             transposed: desc.transposes.map(|operation| operation == HIPBLAS_OP_T),
             m: d.rows as usize,
             n: d.cols as usize,
@@ -181,14 +205,19 @@ impl Problem {
         if self.epilogue == (Epilogue::Sums { first: false }) { self.n } else { self.m }
     }
 
-    /// The bytes of an element.
-    pub fn size(&self) -> usize {
-        if self.ty == HIP_R_32F { 4 } else { 2 }
+    /// Whether the operands are of fp8.
+    pub fn is_fp8(&self) -> bool {
+        is_fp8(self.operands[0])
     }
 
-    /// The bytes from the first element of a matrix to its last.
-    pub(super) fn bytes(&self, (rows, cols): (usize, usize), ld: i64) -> Option<usize> {
-        let last = (cols - 1).checked_mul(usize::try_from(ld).ok()?)?.checked_add(rows)?;
-        last.checked_mul(self.size())
+    /// The bytes of an element of the result.
+    pub fn size(&self) -> usize {
+        size(self.ty)
     }
+}
+
+/// The bytes from the first element of a matrix of a type to its last.
+pub(super) fn bytes_of(ty: hipDataType, (rows, cols): (usize, usize), ld: i64) -> Option<usize> {
+    let last = (cols - 1).checked_mul(usize::try_from(ld).ok()?)?.checked_add(rows)?;
+    last.checked_mul(size(ty))
 }

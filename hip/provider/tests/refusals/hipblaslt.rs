@@ -78,6 +78,8 @@ struct Arguments {
     epilogue: hipblasLtEpilogue_t,
     bias: *mut c_void,
     bias_type: hipDataType,
+    /// Of A and B.
+    scales: [*mut c_void; 2],
     aux: *mut c_void,
     aux_ld: i64,
     /// A, B, C, D.
@@ -103,6 +105,7 @@ fn good() -> Arguments {
         epilogue: HIPBLASLT_EPILOGUE_GELU_AUX_BIAS,
         bias: memory(2 * 5),
         bias_type: HIP_R_16BF,
+        scales: [null_mut(); 2],
         aux: memory(2 * (6 * 6 + 5)),
         aux_ld: 6,
         layouts: [
@@ -120,6 +123,16 @@ fn good() -> Arguments {
         preference: 64,
         most: 4,
     }
+}
+
+/// The same product of fp8, with a scale for each operand and nothing after it.
+fn good_fp8() -> Arguments {
+    let mut good = good();
+    good.layouts[0] = Layout(HIP_R_8F_E4M3, 3, 5, 4);
+    good.layouts[1] = Layout(HIP_R_8F_E5M2, 3, 7, 3);
+    (good.matrices[0], good.matrices[1]) = (memory(4 * 4 + 3), memory(6 * 3 + 3));
+    let scales = [memory(4), memory(4)];
+    Arguments { epilogue: HIPBLASLT_EPILOGUE_DEFAULT, scales, ..good }
 }
 
 /// Makes the descriptors, runs `call`, and destroys them.
@@ -153,6 +166,8 @@ fn with(
         set(HIPBLASLT_MATMUL_DESC_EPILOGUE, (&raw const *epilogue).cast(), 4);
         set(HIPBLASLT_MATMUL_DESC_BIAS_POINTER, (&raw const *bias).cast(), 8);
         set(HIPBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (&raw const *bias_type).cast(), 4);
+        set(HIPBLASLT_MATMUL_DESC_A_SCALE_POINTER, (&raw const arguments.scales[0]).cast(), 8);
+        set(HIPBLASLT_MATMUL_DESC_B_SCALE_POINTER, (&raw const arguments.scales[1]).cast(), 8);
         set(HIPBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, (&raw const *aux).cast(), 8);
         set(HIPBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, (&raw const *aux_ld).cast(), 8);
         let bytes = &raw const arguments.preference;
@@ -241,6 +256,8 @@ const DESCRIPTORS: &[Change] = &[
     ("columns do not overlap", |a| a.layouts[3].3 = 4, VALUE),
     ("no matrix is empty", |a| (a.layouts[2].2, a.layouts[3].2, a.layouts[1].2) = (0, 0, 0), VALUE),
     ("matrices have one type", |a| a.layouts[1].0 = HIP_R_16F, MISSING),
+    ("both operands are of fp8, or none is", |a| a.layouts[0].0 = HIP_R_8F_E4M3, MISSING),
+    ("only operands of fp8 have a scale", |a| a.scales[1] = memory(4), VALUE),
     ("the bias has their type", |a| a.bias_type = HIP_R_32F, MISSING),
     ("columns of what GELU reads do not overlap", |a| a.aux_ld = 4, VALUE),
     ("without it, that does not matter", |a| (a.aux_ld, a.epilogue) = (4, HIPBLASLT_EPILOGUE_BIAS), Runs),
@@ -295,6 +312,34 @@ fn products() {
             ("without one the library chooses", &|a| a.algo = None, Runs),
         ],
     );
+}
+
+#[test]
+fn products_of_fp8() {
+    let good = Arguments { algo: Some(first()), ..good_fp8() };
+    check(
+        "hipblasLtMatmul of fp8",
+        good,
+        matmul,
+        &[
+            ("both operands are of fp8", &|a| a.layouts[1].0 = HIP_R_16BF, MISSING),
+            (
+                "the result is not",
+                &|a| (a.layouts[2].0, a.layouts[3].0) = (HIP_R_8F_E4M3, HIP_R_8F_E4M3),
+                MISSING,
+            ),
+            ("C has D's type", &|a| a.layouts[2].0 = HIP_R_16F, MISSING),
+            ("the types may be alike", &|a| a.layouts[1].0 = HIP_R_8F_E4M3, Runs),
+            ("they may be FNUZ", &|a| a.layouts[0].0 = HIP_R_8F_E5M2_FNUZ, Runs),
+            ("A is there to its end", &|a| a.layouts[0].3 = 5, VALUE),
+            ("B is there to its end", &|a| a.layouts[1].3 = 4, VALUE),
+            ("A's scale is device memory", &|a| a.scales[0] = dangling(), VALUE),
+            ("B's scale is there to its end", &|a| a.scales[1] = memory(3), VALUE),
+            ("without scales they are 1", &|a| a.scales = [null_mut(); 2], Runs),
+        ],
+    );
+    let problem = LAST.get().unwrap();
+    assert_eq!((problem.ty, problem.is_fp8()), (HIP_R_16BF, true));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::ptr;
 use hip_sys::hipStream_t;
 use hipblaslt_sys::*;
 
+use super::Fp8;
 use super::problem::LtProblem;
 use crate::device::library::{self as library_call, Bound};
 use crate::profile::work::{Load, WorkKind};
@@ -34,11 +35,18 @@ pub(super) struct Pointers {
     pub(super) bias: *mut c_void,
     /// The matrix before the activation; null without.
     pub(super) before: *mut c_void,
+    /// The factors of the operands, if these are of fp8; else null.
+    pub(super) scales: Scales,
 }
+
+/// Addresses of f32 in device memory.
+pub(super) type Scales = [*const c_void; 2];
+/// Those of a product that has none.
+pub(super) const NO_SCALES: Scales = [ptr::null(); 2];
 
 impl Pointers {
     pub(super) fn are_aligned(&self) -> bool {
-        let Self { first, second, onto, out, bias, before } = *self;
+        let Self { first, second, onto, out, bias, before, scales: _ } = *self;
         let all = [first, second, onto, out.cast_const(), bias.cast_const(), before.cast_const()];
         all.iter().all(|at| (*at as usize).is_multiple_of(ALIGNED))
     }
@@ -58,6 +66,15 @@ fn datatype(dtype: DType) -> hipDataType {
         DType::F16 => HIP_R_16F,
         DType::BF16 => HIP_R_16BF,
         _ => HIP_R_32F,
+    }
+}
+
+fn fp8_datatype(ty: Fp8) -> hipDataType {
+    match ty {
+        Fp8::E4M3 => HIP_R_8F_E4M3,
+        Fp8::E5M2 => HIP_R_8F_E5M2,
+        Fp8::E4M3Fnuz => HIP_R_8F_E4M3_FNUZ,
+        Fp8::E5M2Fnuz => HIP_R_8F_E5M2_FNUZ,
     }
 }
 
@@ -104,7 +121,7 @@ struct Prepared {
 
 impl Prepared {
     /// The descriptors, without algorithms.
-    fn new(table: &'static Hipblaslt, problem: &LtProblem) -> Result<Self> {
+    fn new(table: &'static Hipblaslt, problem: &LtProblem, scales: Scales) -> Result<Self> {
         let (desc, layouts) = (ptr::null_mut(), [ptr::null_mut(); 4]);
         let mut own = Self { table, desc, layouts, algorithms: Vec::new() };
         call!(table, hipblasLtMatmulDescCreate(&mut own.desc, HIPBLAS_COMPUTE_32F, HIP_R_32F))?;
@@ -113,17 +130,29 @@ impl Prepared {
         let [first, second] = problem.transposed;
         let sizes = [stored(first, m, k), stored(second, k, n), (m, n), (m, n)];
         let ty = datatype(problem.dtype);
-        for ((layout, (rows, cols)), ld) in own.layouts.iter_mut().zip(sizes).zip(problem.ld) {
+        let [a, b] = problem.fp8.map_or([ty; 2], |types| types.map(fp8_datatype));
+        let all = own.layouts.iter_mut().zip(sizes).zip([a, b, ty, ty]).zip(problem.ld);
+        for (((layout, (rows, cols)), ty), ld) in all {
             call!(table, hipblasLtMatrixLayoutCreate(layout, ty, rows as u64, cols as u64, i64::from(ld)))?;
         }
         let operation = |transposed| if transposed { HIPBLAS_OP_T } else { HIPBLAS_OP_N };
         own.set(HIPBLASLT_MATMUL_DESC_TRANSA, operation(first))?;
         own.set(HIPBLASLT_MATMUL_DESC_TRANSB, operation(second))?;
         own.set(HIPBLASLT_MATMUL_DESC_EPILOGUE, problem.epilogue)?;
+        if problem.fp8.is_some() {
+            // Algorithms of hipBLASLt differ in whether they scale, so the heuristic must know.
+            own.set_scales(scales)?;
+            return Ok(own);
+        }
         // Always, because the heuristic asks for the bias' type.
         own.set(HIPBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, ty)?;
         own.set(HIPBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, i64::from(m))?;
         Ok(own)
+    }
+
+    fn set_scales(&self, [a, b]: Scales) -> Result<()> {
+        self.set(HIPBLASLT_MATMUL_DESC_A_SCALE_POINTER, a)?;
+        self.set(HIPBLASLT_MATMUL_DESC_B_SCALE_POINTER, b)
     }
 
     fn set<T: Copy>(&self, attribute: hipblasLtMatmulDescAttributes_t, value: T) -> Result<()> {
@@ -183,21 +212,26 @@ impl Handle {
     }
 
     /// The number of algorithms for a problem, at least 1, or why there are none. The first call
-    /// with a problem asks the heuristic.
-    pub(super) fn algorithms(&self, problem: &LtProblem) -> std::result::Result<usize, String> {
+    /// with a problem asks the heuristic, which does not read the scales.
+    pub(super) fn algorithms(
+        &self,
+        problem: &LtProblem,
+        scales: Scales,
+    ) -> std::result::Result<usize, String> {
         let mut all = self.prepared.borrow_mut();
         if !all.contains_key(problem) && all.len() >= MOST_SHAPES {
             return Err(format!("hipBLASLt gets only the first {MOST_SHAPES} shapes"));
         }
         let prepared = all.entry(*problem).or_insert_with(|| {
-            self.ask(problem).map_err(|error| format!("hipBLASLt has no algorithm for {problem}: {error}"))
+            self.ask(problem, scales)
+                .map_err(|error| format!("hipBLASLt has no algorithm for {problem}: {error}"))
         });
         prepared.as_ref().map(|prepared| prepared.algorithms.len()).map_err(String::clone)
     }
 
     /// Asks the heuristic.
-    fn ask(&self, problem: &LtProblem) -> Result<Prepared> {
-        let mut prepared = Prepared::new(self.table, problem)?;
+    fn ask(&self, problem: &LtProblem, scales: Scales) -> Result<Prepared> {
+        let mut prepared = Prepared::new(self.table, problem, scales)?;
         let mut preference = Preference(self.table, ptr::null_mut());
         call!(self.table, hipblasLtMatmulPreferenceCreate(&mut preference.1))?;
         let bytes = self.workspace.1 as u64;
@@ -267,7 +301,7 @@ impl Handle {
         trace::served(WorkKind::Library, || {
             let adds = if problem.adds { ", adds" } else { "" };
             let chosen = if algorithm == 0 { String::new() } else { format!(", algorithm {algorithm}") };
-            format!("{call} {:?} {m}x{n}, k {k}, {}{adds}{chosen}", problem.dtype, name())
+            format!("{call} {} {m}x{n}, k {k}, {}{adds}{chosen}", problem.types(), name())
         });
         Ok(())
     }
@@ -285,7 +319,7 @@ impl Handle {
         const CALL: &str = "hipblasLtMatmul";
         let detail = || problem.to_string();
         let refused = |_| check(CALL, HIPBLAS_STATUS_NOT_SUPPORTED, detail);
-        if let Err(why) = self.algorithms(problem) {
+        if let Err(why) = self.algorithms(problem, pointers.scales) {
             return refused(why);
         }
         let all = self.prepared.borrow();
@@ -301,6 +335,9 @@ impl Handle {
         }
         if !pointers.before.is_null() {
             prepared.set(HIPBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, pointers.before)?;
+        }
+        if problem.fp8.is_some() {
+            prepared.set_scales(pointers.scales)?;
         }
         let (alpha, beta) = (1f32, if problem.adds { 1f32 } else { 0.0 });
         let [a, b, c, d] = prepared.layouts;
@@ -346,6 +383,7 @@ fn load(problem: &LtProblem) -> Load {
     let read = [HIPBLASLT_EPILOGUE_DGELU, HIPBLASLT_EPILOGUE_DGELU_BGRAD];
     let more = stored.contains(&problem.epilogue) || read.contains(&problem.epilogue);
     let results = 1 + u64::from(problem.adds) + u64::from(more);
-    let size = problem.dtype.size() as u64;
-    Load { bytes: (m * k + k * n + results * m * n) * size, flops: 2 * m * n * k }
+    let [of_operand, of_result] = [problem.operand_size() as u64, problem.dtype.size() as u64];
+    let bytes = (m * k + k * n) * of_operand + results * m * n * of_result;
+    Load { bytes, flops: 2 * m * n * k }
 }

@@ -4,6 +4,7 @@
 use std::cmp::Ordering;
 use std::time::Instant;
 
+use super::calls::NO_SCALES;
 use super::problem::LtProblem;
 use super::verify::Reference;
 use super::{BlasLt, Chooser, LtProduct};
@@ -90,7 +91,7 @@ impl BlasLt {
         today: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Option<(i32, f64)>> {
         let device = product.out.buffer.device();
-        let Ok(count) = device.call(&self.handle)?.algorithms(problem) else { return Ok(None) };
+        let Ok(count) = device.call(&self.handle)?.algorithms(problem, NO_SCALES) else { return Ok(None) };
         let room = |place: Source<'_>| device.alloc(GUARD + place.bytes + GUARD);
         let rooms: Vec<Buffer> = product.places().map(room).collect::<Result<_>>()?;
         let product = &product.written_to(&rooms, GUARD / product.dtype.size());

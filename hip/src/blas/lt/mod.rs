@@ -3,6 +3,7 @@
 
 mod calls;
 mod choose;
+mod fp8;
 mod problem;
 mod verify;
 
@@ -18,12 +19,13 @@ use crate::memory::arena::ALIGN;
 use crate::memory::kind::MemoryKind;
 use crate::memory::pool::Purpose;
 use crate::memory::span::Span;
-use crate::settings::{HipblasLt, hipblaslt_asked, settings, workspace_limit};
+use crate::settings::{HipblasLt, settings, workspace_limit};
 use crate::tuning::tuning_store;
 use crate::workarounds::Halves;
 use crate::{Buffer, DType, Error, Result, carry_faults};
-use calls::{Handle, Pointers};
+use calls::{Handle, NO_SCALES, Pointers};
 use choose::TODAY;
+pub use fp8::{Fp8, Fp8Product};
 use problem::LtProblem;
 
 /// A packed vector in device memory.
@@ -123,20 +125,32 @@ impl Device {
     /// `NotAvailable` if the settings forbid it or the provider has no hipBLASLt; `Dry` on a dry
     /// device; `HipblasLt` and `OutOfMemory` if the handle can't be made.
     pub fn blas_lt(&self) -> Result<&BlasLt> {
+        if settings()?.hipblaslt == HipblasLt::Off {
+            return Err(forbidden("BURN_ROCM_HIPBLASLT=off"));
+        }
+        self.blas_lt_fp8()
+    }
+
+    /// hipBLASLt for products of fp8, which no other library computes. `BURN_ROCM_HIPBLASLT=off` does not
+    /// forbid it.
+    ///
+    /// # Errors
+    /// `NotAvailable` in deterministic mode, and as [`blas_lt`](Self::blas_lt).
+    pub fn blas_lt_fp8(&self) -> Result<&BlasLt> {
+        if settings()?.deterministic {
+            return Err(forbidden("BURN_ROCM_DETERMINISTIC=1"));
+        }
         self.blas_lt.get(|| BlasLt::new(self))
     }
+}
+
+fn forbidden(setting: &str) -> Error {
+    Error::NotAvailable { reason: format!("setting {setting}"), searched: Vec::new() }
 }
 
 impl BlasLt {
     fn new(device: &Device) -> Result<Self> {
         let on = settings()?.hipblaslt;
-        if !hipblaslt_asked() {
-            let reason = match on {
-                HipblasLt::Off => "setting BURN_ROCM_HIPBLASLT=off",
-                _ => "setting BURN_ROCM_DETERMINISTIC=1",
-            };
-            return Err(Error::NotAvailable { reason: reason.into(), searched: Vec::new() });
-        }
         let table = device.provider().hipblaslt()?;
         device.make_current()?;
         let info = device.info();
@@ -189,7 +203,7 @@ impl BlasLt {
             ),
         };
         let problem = LtProblem::new(dtype, &plan, None, epilogue);
-        if let Err(why) = device.call(&self.handle)?.algorithms(&problem) {
+        if let Err(why) = device.call(&self.handle)?.algorithms(&problem, NO_SCALES) {
             return Ok(LtAnswer::Refused(why));
         }
         let chosen = match &self.chooser {
@@ -236,7 +250,7 @@ impl BlasLt {
         }
         let device = product.out.buffer.device();
         let handle = device.call(&self.handle)?;
-        if let Err(why) = handle.algorithms(&problem) {
+        if let Err(why) = handle.algorithms(&problem, NO_SCALES) {
             return Ok(LtAnswer::Refused(why));
         }
         // SAFETY: `resolve` checked the memory; the pool keeps it until the stream has passed the
@@ -316,6 +330,7 @@ impl BlasLt {
             out: out_span.ptr,
             bias: bias.ptr,
             before: before.ptr,
+            scales: NO_SCALES,
         };
         if !pointers.are_aligned() {
             return Ok(Err("hipBLASLt gets only tensors that begin at multiples of 16 bytes"));

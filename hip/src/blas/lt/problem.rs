@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 
 use hipblaslt_sys::*;
 
-use super::{Epilogue, LtActivation};
+use super::{Epilogue, Fp8, LtActivation};
 use crate::DType;
 use crate::blas::layout::Plan;
 
@@ -12,8 +12,10 @@ use crate::blas::layout::Plan;
 /// are those of its call, which is column-major.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct LtProblem {
-    /// Of all matrices and the bias.
+    /// Of the result and what is added to it, and of the operands unless they are of fp8.
     pub(super) dtype: DType,
+    /// The operands' types, if these are of fp8. Both then have a scale.
+    pub(super) fp8: Option<[Fp8; 2]>,
     /// Whether the first and the second operand are transposed.
     pub(super) transposed: [bool; 2],
     /// m, n, k.
@@ -54,11 +56,41 @@ impl LtProblem {
     pub(super) fn new(dtype: DType, plan: &Plan, added: Option<i32>, epilogue: hipblasLtEpilogue_t) -> Self {
         Self {
             dtype,
+            fp8: None,
             transposed: [plan.first.transpose, plan.second.transpose],
             sizes: [plan.m, plan.n, plan.k],
             ld: [plan.first.ld, plan.second.ld, added.unwrap_or(plan.ldc), plan.ldc],
             adds: added.is_some(),
             epilogue,
+        }
+    }
+
+    /// `x [rows, inputs]` times `weight [outs, inputs]`, transposed. The operands are of fp8 and packed, and
+    /// so is the result. `None` if the sizes do not fit hipBLASLt's.
+    pub(super) fn fp8(dtype: DType, [x, weight]: [Fp8; 2], sizes: [usize; 3]) -> Option<Self> {
+        let [rows, inputs, outs] = sizes.map(|size| i32::try_from(size).ok());
+        let [rows, inputs, outs] = [rows?, inputs?, outs?];
+        Some(Self {
+            dtype,
+            fp8: Some([weight, x]),
+            transposed: [true, false],
+            sizes: [outs, rows, inputs],
+            ld: [inputs, inputs, outs, outs],
+            adds: false,
+            epilogue: HIPBLASLT_EPILOGUE_DEFAULT,
+        })
+    }
+
+    /// The bytes of an element of an operand.
+    pub(super) fn operand_size(&self) -> usize {
+        if self.fp8.is_some() { 1 } else { self.dtype.size() }
+    }
+
+    /// The types in the trace, such as `BF16` or `E4M3 x E4M3 to BF16`.
+    pub(super) fn types(&self) -> String {
+        match self.fp8 {
+            Some([first, second]) => format!("{first:?} x {second:?} to {:?}", self.dtype),
+            None => format!("{:?}", self.dtype),
         }
     }
 
@@ -74,7 +106,11 @@ impl Display for LtProblem {
         let ([m, n, k], [a, b, c, d]) = (self.sizes, self.ld);
         let letters: String =
             self.transposed.map(|transposed| if transposed { 't' } else { 'n' }).iter().collect();
-        write!(f, "gemm_lt {} {letters} {m}x{n}x{k} ld {a}x{b}x{c}x{d}", self.dtype.cpp())?;
+        f.write_str("gemm_lt ")?;
+        if let Some([first, second]) = self.fp8 {
+            write!(f, "{first:?}x{second:?} ")?;
+        }
+        write!(f, "{} {letters} {m}x{n}x{k} ld {a}x{b}x{c}x{d}", self.dtype.cpp())?;
         write!(f, " {}", self.epilogue_name())?;
         if self.adds { f.write_str(" adds") } else { Ok(()) }
     }
@@ -89,6 +125,7 @@ mod tests {
     fn each_field_is_in_the_text() {
         let plain = LtProblem {
             dtype: DType::BF16,
+            fp8: None,
             transposed: [false, true],
             sizes: [3, 5, 7],
             ld: [8, 9, 10, 11],
@@ -99,6 +136,8 @@ mod tests {
         let all = [
             plain,
             LtProblem { dtype: DType::F16, ..plain },
+            LtProblem { fp8: Some([Fp8::E4M3, Fp8::E5M2]), ..plain },
+            LtProblem { fp8: Some([Fp8::E5M2, Fp8::E4M3]), ..plain },
             LtProblem { transposed: [true, false], ..plain },
             LtProblem { sizes: [3, 7, 5], ..plain },
             LtProblem { ld: [8, 9, 11, 10], ..plain },

@@ -14,7 +14,8 @@
 //! they are in the checkpoint. The bytes grow by at most 3 %, because zeros, and Q4_K's scales and
 //! least values of 6 bits, take a byte each. If all outputs share one scale, each gets a copy of it.
 //!
-//! [`Fp8Weight`] is a weight in fp8, which products convert to floats.
+//! [`Fp8Weight`] is a weight in fp8. Products convert it to floats, or hipBLASLt multiplies its codes by those of
+//! the inputs: see [`Fp8Inputs`].
 //!
 //! Weights are frozen. [`QuantLinear`] has a gradient with respect to its input, so that layers
 //! before and beside it can be trained.
@@ -29,11 +30,11 @@ mod round;
 
 pub use awq::Awq;
 pub use burn_rocm::fused::{
-    Fp8Type, Fp8Weight, GroupScales, GroupZeros, GroupedWeights, QuantWeight, WeightFormat, WeightParts,
-    quant_linear, quant_linear_x_backward,
+    Fp8Inputs, Fp8Tensor, Fp8Type, Fp8Weight, GroupScales, GroupZeros, GroupedWeights, QuantWeight,
+    WeightFormat, WeightParts, quant_linear, quant_linear_x_backward,
 };
 pub use compressed::CompressedTensors;
 pub use gptq::{Gptq, GptqZeros};
-pub use linear::{QuantEmbedding, QuantLinear};
+pub use linear::{Fp8Linear, QuantEmbedding, QuantLinear};
 pub use raw::RawTensor;
 pub use round::{RoundTo, round_to_nearest};

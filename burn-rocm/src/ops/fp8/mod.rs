@@ -1,23 +1,22 @@
-//! Floats of 8 bits: conversions on the host and on the device, and weights.
+//! Floats of 8 bits: conversions on the host and on the device, tensors, and weights.
 //!
 //! MI300's chips have the FNUZ types, later ones OCP's. The types differ in the bias and in what
 //! stands for NaN and infinity: see `hip/kernels/fp8.h`.
 
-use std::sync::Arc;
+mod tensor;
+mod weight;
 
 use burn_std::DType;
-use hip::{Device, Error as RocmError, Functor, Template};
+use hip::{Error as RocmError, Functor, Template};
 
-use super::binary::binary;
 use super::copy::packed;
 use super::launch::views;
-use super::matmul::{Request, product};
-use super::qweight::{by_slabs, narrow_type, rows_of};
-use super::view::reshape;
+use super::qweight::narrow_type;
 use crate::arg::Arg;
-use crate::device::RocmDevice;
 use crate::error::invalid;
-use crate::tensor::{RocmTensor, one_device, one_dtype};
+use crate::tensor::{RocmTensor, one_device};
+pub use tensor::Fp8Tensor;
+pub use weight::{Fp8Inputs, Fp8Weight};
 
 /// A type of fp8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +41,25 @@ impl Fp8Type {
             Self::E5M2 => Functor::E5M2,
             Self::E4M3Fnuz => Functor::E4M3Fnuz,
             Self::E5M2Fnuz => Functor::E5M2Fnuz,
+        }
+    }
+
+    /// The type in hipBLASLt's products.
+    fn library(self) -> hip::Fp8 {
+        match self {
+            Self::E4M3 => hip::Fp8::E4M3,
+            Self::E5M2 => hip::Fp8::E5M2,
+            Self::E4M3Fnuz => hip::Fp8::E4M3Fnuz,
+            Self::E5M2Fnuz => hip::Fp8::E5M2Fnuz,
+        }
+    }
+
+    /// The type of what a weight of this type is multiplied by: the E4M3 of its family, because cuBLASLt has
+    /// no products of two E5M2.
+    fn of_inputs(self) -> Self {
+        match self {
+            Self::E4M3 | Self::E5M2 => Self::E4M3,
+            Self::E4M3Fnuz | Self::E5M2Fnuz => Self::E4M3Fnuz,
         }
     }
 
@@ -193,136 +211,4 @@ pub fn fp8_decode(
         views(OP, device, kernel, device.grid(out.len()), &dims, &inputs, &[], &out)?;
     }
     Ok(out)
-}
-
-/// A weight `[outs, inputs]` of fp8 with a scale for each output. It is frozen.
-#[derive(Clone, Debug)]
-pub struct Fp8Weight {
-    ty: Fp8Type,
-    codes: RocmTensor,
-    scales: RocmTensor,
-}
-
-impl Fp8Weight {
-    /// Copies a weight to a device: codes `[outs, inputs]` in row-major order, and a scale for each
-    /// output, or one for all.
-    ///
-    /// # Errors
-    /// `Invalid` for another number of codes or scales; an error of the device.
-    pub fn upload(
-        ty: Fp8Type,
-        shape: [usize; 2],
-        codes: &[u8],
-        scales: &[f32],
-        device: &RocmDevice,
-    ) -> Result<Self, RocmError> {
-        const OP: &str = "fp8 weights";
-        let [outs, inputs] = shape;
-        let fits = outs.checked_mul(inputs).is_some_and(|all| all > 0 && all == codes.len());
-        if !fits || ![1, outs].contains(&scales.len()) {
-            let found = format!("{} codes and {} scales", codes.len(), scales.len());
-            return invalid(OP, format!("{shape:?} codes, and 1 or {outs} scales"), found);
-        }
-        let device: &Arc<Device> = &device.open()?;
-        let scales: Vec<f32> = scales.iter().copied().cycle().take(outs).collect();
-        Ok(Self {
-            ty,
-            codes: RocmTensor::new(device.upload(codes)?, shape.into(), DType::U8)?,
-            scales: RocmTensor::new(
-                device.upload(bytemuck::cast_slice(&scales))?,
-                [outs].into(),
-                DType::F32,
-            )?,
-        })
-    }
-
-    /// [`upload`](Self::upload) of OCP's codes as FNUZ, the type that gfx942 multiplies: the codes
-    /// stay, and scales double.
-    ///
-    /// # Errors
-    /// As [`upload`](Self::upload).
-    pub fn upload_as_fnuz(
-        ty: Fp8Type,
-        shape: [usize; 2],
-        codes: &[u8],
-        scales: &[f32],
-        device: &RocmDevice,
-    ) -> Result<Self, RocmError> {
-        let factor = if ty.fnuz() == ty { 1.0 } else { 2.0 };
-        let codes: Vec<u8> = codes.iter().map(|&code| ty.to_fnuz(code)).collect();
-        let scales: Vec<f32> = scales.iter().map(|scale| scale * factor).collect();
-        Self::upload(ty.fnuz(), shape, &codes, &scales, device)
-    }
-
-    /// The type.
-    pub fn ty(&self) -> Fp8Type {
-        self.ty
-    }
-
-    /// `[outs, inputs]`.
-    pub fn shape(&self) -> [usize; 2] {
-        [self.codes.dims()[0], self.codes.dims()[1]]
-    }
-
-    /// `count` rows from `first` on as floats.
-    fn floats(&self, first: usize, count: usize, dtype: DType) -> hip::Result<RocmTensor> {
-        let rows = |tensor: &RocmTensor| super::view::narrow(tensor.clone(), 0, first, count);
-        fp8_decode(rows(&self.codes)?, self.ty, Some(rows(&self.scales)?), dtype)
-    }
-
-    /// All weights as floats.
-    ///
-    /// # Errors
-    /// `Unsupported` for a dtype other than f32, f16 and bf16; an error of the device.
-    pub fn dequantize(&self, dtype: DType) -> Result<RocmTensor, RocmError> {
-        self.floats(0, self.shape()[0], dtype)
-    }
-
-    /// `x` times the transposed weight, plus the bias. Converts up to 32 MiB of weights at a time to
-    /// the dtype of `x`.
-    ///
-    /// # Shapes
-    /// - `x`: `[.., inputs]`; `bias`: `[outs]`; output: `[.., outs]`
-    ///
-    /// # Errors
-    /// `Invalid` if shapes, dtypes or devices do not fit; `Unsupported` for a dtype other than f32,
-    /// f16 and bf16; an error of the device.
-    pub fn linear(&self, x: RocmTensor, bias: Option<RocmTensor>) -> Result<RocmTensor, RocmError> {
-        const OP: &str = "fp8_linear";
-        one_device(OP, &[&x, &self.codes])?;
-        narrow_type(OP, &x)?;
-        let [outs, inputs] = self.shape();
-        let (x, mut shape) = rows_of(OP, x, inputs)?;
-        shape.push(outs);
-        let out = RocmTensor::empty(x.hip_device(), [x.dims()[0], outs], x.dtype_of())?;
-        let dtype = x.dtype_of();
-        if !out.is_empty() {
-            by_slabs(OP, x, [outs, inputs], &out, |first, count| self.floats(first, count, dtype))?;
-        }
-        let out = reshape(out, &shape)?;
-        let Some(bias) = bias else { return Ok(out) };
-        one_dtype(OP, &[&out, &bias])?;
-        match bias.dims() == [outs] {
-            true => binary(OP, Functor::Add, out, bias),
-            false => invalid(OP, format!("a bias of shape [{outs}]"), format!("{:?}", bias.dims())),
-        }
-    }
-
-    /// The gradient of [`linear`](Self::linear) with respect to `x`.
-    ///
-    /// # Shapes
-    /// - `grad`: `[.., outs]`; output: `[.., inputs]`
-    ///
-    /// # Errors
-    /// As for [`linear`](Self::linear).
-    pub fn linear_x_backward(&self, grad: RocmTensor) -> Result<RocmTensor, RocmError> {
-        const OP: &str = "fp8_linear_x_backward";
-        one_device(OP, &[&grad, &self.codes])?;
-        narrow_type(OP, &grad)?;
-        let [outs, inputs] = self.shape();
-        let (grad, mut shape) = rows_of(OP, grad, outs)?;
-        shape.push(inputs);
-        let floats = self.dequantize(grad.dtype_of())?;
-        reshape(product(Request::gradient(OP, 1.0), grad, floats)?, &shape)
-    }
 }
