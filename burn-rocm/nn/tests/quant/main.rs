@@ -5,6 +5,7 @@
 mod formats;
 mod fp8;
 mod lockstep;
+mod lora;
 mod products;
 mod refusals;
 mod rounding;

@@ -22,9 +22,9 @@ use crate::model::{Cache, Model, PIECE};
 use crate::ranks::{self, followers};
 use crate::text::{Chat, Message, Stream, Tokens};
 use arguments::Arguments;
-pub(crate) use arguments::{ModelArguments, Precision, Provider, at_least_1, device};
+pub(crate) use arguments::{ModelArguments, Precision, Provider, Rounded, at_least_1, device};
 pub(crate) use models::random_prompt;
-pub(crate) use open::{Opened, Texts, load, open, open_model, room};
+pub(crate) use open::{Opened, Texts, load, open, open_model, room, size};
 
 /// The most tokens to generate if the user does not say.
 const TOKENS: usize = 256;
