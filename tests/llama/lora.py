@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the references of LoRA: adapters in PEFT's format, with outputs and gradients that PyTorch computes on the CPU.
 
-    tests/llama/lora.py             writes burn-rocm/nn/tests/lora, burn-rocm/nn/tests/qlora and examples/llama/tests/lora
+    tests/llama/lora.py             writes lora and qlora in burn-rocm/nn/tests, and examples/llama/tests/lora
     tests/llama/lora.py qlora       writes burn-rocm/nn/tests/qlora alone
     tests/llama/lora.py check FOLDER MODEL   reads an adapter that this project wrote, with PEFT
 

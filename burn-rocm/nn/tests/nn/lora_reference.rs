@@ -84,24 +84,7 @@ impl Case {
     pub(crate) fn reference(self, name: &str) -> Matrix {
         self.tensor("reference.safetensors", name)
     }
-}
 
-/// [`FLOATS`]' folder.
-pub(crate) fn folder() -> PathBuf {
-    FLOATS.folder()
-}
-
-/// A tensor of [`FLOATS`].
-pub(crate) fn tensor(file: &str, name: &str) -> Matrix {
-    FLOATS.tensor(file, name)
-}
-
-/// A number of [`FLOATS`].
-pub(crate) fn reference(name: &str) -> Matrix {
-    FLOATS.reference(name)
-}
-
-impl Case {
     /// A tensor of a file of the folder.
     fn tensor(self, file: &str, name: &str) -> Matrix {
         let bytes = std::fs::read(self.folder().join(file)).expect("the reference");
@@ -125,6 +108,21 @@ impl Case {
     }
 }
 
+/// [`FLOATS`]' folder.
+pub(crate) fn folder() -> PathBuf {
+    FLOATS.folder()
+}
+
+/// A tensor of [`FLOATS`].
+pub(crate) fn tensor(file: &str, name: &str) -> Matrix {
+    FLOATS.tensor(file, name)
+}
+
+/// A number of [`FLOATS`].
+pub(crate) fn reference(name: &str) -> Matrix {
+    FLOATS.reference(name)
+}
+
 /// The names of the layers with adapters, their ranks, and their scales: `6 / sqrt(3)` and
 /// `5 / sqrt(2)`.
 pub(crate) const LAYERS: [(&str, usize, f64); 2] =
@@ -137,14 +135,7 @@ pub(crate) struct Limited {
     /// The result for operands without signs, of which [`roundings`](Case::roundings) units are the
     /// error allowed.
     pub(crate) magnitude: Matrix,
-    roundings: f64,
-}
-
-impl Limited {
-    /// The same result for other operands.
-    pub(crate) fn of(&self, expected: Matrix, magnitude: Matrix) -> Self {
-        Self { name: self.name.clone(), expected, magnitude, roundings: self.roundings }
-    }
+    pub(crate) roundings: f64,
 }
 
 /// The results of [`FLOATS`].
