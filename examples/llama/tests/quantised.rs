@@ -407,6 +407,7 @@ fn gradients(
     folder: &Path,
     round: Option<RoundTo>,
     peft: &Peft,
+    batch: usize,
 ) -> (Vec<f32>, Vec<(String, [Vec<f32>; 2])>, usize) {
     let config = Config::read(folder).expect("the settings");
     let source = Folder::open(folder, &config).expect("the weights");
@@ -414,11 +415,11 @@ fn gradients(
     let trained = Trained::Again(peft);
     let decoder = Decoder::<Train>::load_quantised(&config, &source, trained, round, &device, DType::F32);
     let decoder = decoder.expect("a decoder");
-    // More rows than one kernel of quantised products takes.
-    let ids: Vec<i32> = PROMPT.iter().cycle().take(21).map(|&token| token as i32).collect();
-    let ids = Tensor::<Train, 2, Int>::from_data(TensorData::new(ids, [3, 7]), (&device, DType::I32));
-    let logits = decoder.forward(ids, &Places::new(&config, [3, 7], &device, DType::F32));
-    let factors = TensorData::new(numbers("factors", 21 * VOCABULARY), [21, VOCABULARY]);
+    let (shape, rows) = ([batch, PROMPT.len()], batch * PROMPT.len());
+    let ids: Vec<i32> = PROMPT.iter().cycle().take(rows).map(|&token| token as i32).collect();
+    let ids = Tensor::<Train, 2, Int>::from_data(TensorData::new(ids, shape), (&device, DType::I32));
+    let logits = decoder.forward(ids, &Places::new(&config, shape, &device, DType::F32));
+    let factors = TensorData::new(numbers("factors", rows * VOCABULARY), [rows, VOCABULARY]);
     let grads = (logits.clone() * Tensor::from_data(factors, &device)).sum().backward();
     let floats = |tensor: Tensor<Train, 2>| tensor.into_data().to_vec::<f32>().expect("f32");
     let mut quantised = 0;
@@ -434,12 +435,17 @@ fn gradients(
     (floats(logits), of_layers, quantised)
 }
 
+/// Seven rows are the product of a kernel that reads codes, and 21 that of floats that another makes.
+fn compare_gradients(name: &str, folders: [(&Path, Option<RoundTo>); 2]) {
+    [1, 3].into_iter().for_each(|batch| compare_gradients_of(name, folders, batch));
+}
+
 /// A gradient has the products of the pass before it, and as many backward: twice the roundings of
 /// [`WITHIN`], and those of two products of its own.
-fn compare_gradients(name: &str, [codes, plain]: [(&Path, Option<RoundTo>); 2]) {
+fn compare_gradients_of(name: &str, [codes, plain]: [(&Path, Option<RoundTo>); 2], batch: usize) {
     let peft = adapters();
-    let (found, of_codes, quantised) = gradients(codes.0, codes.1, &peft);
-    let (expected, of_floats, none) = gradients(plain.0, plain.1, &peft);
+    let (found, of_codes, quantised) = gradients(codes.0, codes.1, &peft, batch);
+    let (expected, of_floats, none) = gradients(plain.0, plain.1, &peft, batch);
     // All matrices but the output's.
     assert_eq!((quantised, none), (of_codes.len() - 1, 0), "{name}");
     compare(name, &found, &expected);

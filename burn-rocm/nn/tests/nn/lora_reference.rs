@@ -86,7 +86,7 @@ impl Case {
     }
 
     /// A tensor of a file of the folder.
-    fn tensor(self, file: &str, name: &str) -> Matrix {
+    pub(crate) fn tensor(self, file: &str, name: &str) -> Matrix {
         let bytes = std::fs::read(self.folder().join(file)).expect("the reference");
         let tensors = SafeTensors::deserialize(&bytes).expect("the reference");
         let view = tensors.tensor(name).expect(name);
@@ -111,11 +111,6 @@ impl Case {
 /// [`FLOATS`]' folder.
 pub(crate) fn folder() -> PathBuf {
     FLOATS.folder()
-}
-
-/// A tensor of [`FLOATS`].
-pub(crate) fn tensor(file: &str, name: &str) -> Matrix {
-    FLOATS.tensor(file, name)
 }
 
 /// A number of [`FLOATS`].

@@ -3,6 +3,7 @@
 
 use burn::backend::Autodiff;
 use burn::module::Param;
+use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData};
 use burn_rocm::fused::QuantWeight;
 use burn_rocm::{Rocm, RocmDevice};
@@ -60,7 +61,7 @@ fn product(
         .collect()
 }
 
-fn hold(name: &str, found: Tensor<Ours, 2>, expected: &Sums, limit: impl Fn(usize) -> f64) {
+fn hold<B: Backend>(name: &str, found: Tensor<B, 2>, expected: &Sums, limit: impl Fn(usize) -> f64) {
     let found: Vec<f64> = found.into_data().iter::<f64>().collect();
     assert_eq!(found.len(), expected.len(), "{name}");
     for (at, (found, [expected, _])) in found.into_iter().zip(expected).enumerate() {
