@@ -10,7 +10,7 @@ use burn_rocm_nn_022::language::quant::{
 use burn_rocm_nn_022::optim::{AdamWConfig, GradientsParams};
 
 use crate::again::again;
-use crate::lora_reference::{LAYERS, Matrix, QUANTISED, hold};
+use crate::lora_reference::{LAYERS, Limited, Matrix, QUANTISED, hold};
 
 /// The network of quantised weights of `tests/llama/lora.py`.
 #[derive(Module, Debug)]
@@ -90,6 +90,14 @@ fn gradients_are_those_of_pytorch() {
     }
 }
 
+/// The output of the same numbers, in any order of sums. Training has made the magnitudes of
+/// adapters larger than the reference's, by less than 4 times.
+fn same(expected: &[f64], found: &[f64]) {
+    let Limited { name, magnitude, roundings, .. } = QUANTISED.results().remove(0);
+    let expected = Matrix { values: expected.to_vec(), ..magnitude.clone() };
+    hold(&Limited { name, expected, magnitude, roundings }, found, 4.0 * 2f64.powi(-24));
+}
+
 #[test]
 fn only_adapters_are_trained() {
     let device = Device::rocm(0).autodiff();
@@ -106,9 +114,9 @@ fn only_adapters_are_trained() {
     let expected = numbers(network.forward(tensor("x", &device)));
     let plain = network.valid().forward(tensor("x", &Device::rocm(0)));
     assert!(!plain.is_autodiff());
-    assert_eq!(numbers(plain), expected, "a copy without autodiff");
+    same(&expected, &numbers(plain));
     let other = Network::read().load_record(network.clone().into_record());
-    assert_eq!(numbers(other.forward(tensor("x", &device))), expected, "records have the adapters");
+    same(&expected, &numbers(other.forward(tensor("x", &device))));
     assert!(network.first.merged().is_err());
 }
 
@@ -119,12 +127,11 @@ fn layers_move_to_another_device() {
         again(&["--exact", name], &[("BURN_ROCM_CPU_DEVICES", "2"), ("BURN_ROCM_PROVIDER", "cpu")]);
         return;
     }
-    let network = Network::read();
-    let expected = numbers(network.forward(tensor("x", &Device::rocm(0).autodiff())));
     let second = Device::rocm(1).autodiff();
-    let moved = network.fork(&second);
+    let moved = Network::read().fork(&second);
     assert_eq!(moved.devices(), [second.clone()]);
     let output = moved.forward(tensor("x", &second));
-    assert_eq!(numbers(output.clone()), expected);
+    assert_eq!(output.device(), second);
+    hold(&QUANTISED.results()[0], &numbers(output.clone()), 2f64.powi(-24));
     assert_eq!(GradientsParams::from_grads(output.sum().backward(), &moved).len(), 4);
 }

@@ -110,6 +110,14 @@ fn gradients_are_those_of_pytorch() {
     hold(&limited, &numbers(network.forward(tensor(&x))), unit(DType::F32));
 }
 
+/// The output of the same numbers. Matrices of adapters may lie in memory in other orders, and so
+/// are added. Training has made their magnitudes larger than the reference's, by less than 4 times.
+fn same(expected: &[f64], found: &[f64]) {
+    let Limited { name, magnitude, roundings, .. } = QUANTISED.results().remove(0);
+    let expected = Matrix { values: expected.to_vec(), ..magnitude.clone() };
+    hold(&Limited { name, expected, magnitude, roundings }, found, 4.0 * unit(DType::F32));
+}
+
 #[test]
 fn only_adapters_are_trained_and_written() {
     let mut network = Network::<Ours>::read(&QUANTISED.folder());
@@ -130,7 +138,9 @@ fn only_adapters_are_trained_and_written() {
     assert!(loss(&network) < 0.7 * before, "the loss falls: {before} to {}", loss(&network));
     let count = |name: usize| LAYERS[name].1 * [70 + 40, 40 + 33][name];
     assert_eq!(network.num_params(), count(0) + count(1));
-    assert!(format!("{network}").contains("QuantLinear {d_input: 70, d_output: 40"), "{network}");
+    let shown =
+        "QuantLinear {\n      d_input: 70\n      d_output: 40\n      format: Int4\n      bias: true\n";
+    assert!(format!("{network}").contains(shown), "{network}");
 
     // PEFT's folder has the trained adapters, which another network reads.
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("lora-quantised");
@@ -138,13 +148,18 @@ fn only_adapters_are_trained_and_written() {
     let pairs = [&network.first, &network.second].map(|layer| layer.pair().unwrap().unwrap());
     Peft::new(lora, pairs).unwrap().write(&folder).unwrap();
     let again = Network::<Ours>::read(&folder);
+    let pair = |network: &Network<Ours>| {
+        [&network.first, &network.second].map(|layer| layer.pair().unwrap().expect("an adapter"))
+    };
+    assert_eq!(pair(&again), pair(&network));
     let x = || QUANTISED.reference("x");
     let expected = numbers(network.forward(tensor(&x())));
-    assert_eq!(numbers(again.forward(tensor(&x()))), expected);
-    assert_eq!(numbers(network.valid().forward(tensor(&x()))), expected, "a copy without autodiff");
-    // A record has the adapters, too.
+    same(&expected, &numbers(again.forward(tensor(&x()))));
+    // So do a copy without autodiff, and a record.
+    same(&expected, &numbers(network.valid().forward(tensor(&x()))));
     let other = Network::<Ours>::read(&QUANTISED.folder()).load_record(network.clone().into_record());
-    assert_eq!(numbers(other.forward(tensor(&x()))), expected);
+    assert_eq!(pair(&other), pair(&network));
+    same(&expected, &numbers(other.forward(tensor(&x()))));
 
     let error = network.first.merged().expect_err("codes can't be added to");
     assert!(matches!(error, LoraError::Layer { .. }), "{error}");
@@ -196,15 +211,12 @@ fn layers_move_to_another_device() {
         assert!(text.contains("1 passed"), "{text}");
         return;
     }
-    let network = Network::<Ours>::read(&QUANTISED.folder());
-    let x = || tensor::<Ours>(&QUANTISED.reference("x"));
-    let expected = numbers(network.forward(x()));
     let second = RocmDevice::new(1);
-    let moved = network.fork(&second);
+    let moved = Network::<Ours>::read(&QUANTISED.folder()).fork(&second);
     assert_eq!(moved.devices(), [second.clone()]);
-    let output = moved.forward(x().to_device(&second));
+    let output = moved.forward(tensor::<Ours>(&QUANTISED.reference("x")).to_device(&second));
     assert_eq!(output.device(), second);
-    assert_eq!(numbers(output.clone()), expected);
+    hold(&QUANTISED.results()[0], &numbers(output.clone()), unit(DType::F32));
     let grads = GradientsParams::from_grads(output.sum().backward(), &moved);
     assert_eq!(grads.len(), 4);
 }
