@@ -12,9 +12,10 @@ use burn::tensor::{DType, Int, Tensor, TensorData};
 use burn_rocm::{Rocm, RocmDevice, f16};
 use burn_rocm_llama::Error;
 use burn_rocm_llama::config::Config;
+use burn_rocm_llama::gguf::Gguf;
 use burn_rocm_llama::model::{Cache, Logits, Model, Quantise, weight_bytes};
 use burn_rocm_llama::train::{Base, Decoder, Places, Trained, finetune, save_byte_tokenizer};
-use burn_rocm_llama::weights::{Adapted, Folder, Source};
+use burn_rocm_llama::weights::{Adapted, Elements, Folder, Source, Weight};
 use burn_rocm_nn::language::lora::{LoraConfig, Peft, PeftMatrix, PeftPair, Targets};
 use burn_rocm_nn::language::quant::{QuantWeight, RoundTo, round_to_nearest};
 use burn_rocm_nn::optim::GradientsParams;
@@ -268,6 +269,12 @@ fn load_with(folder: &Path, quantise: Quantise, adapters: Option<&Peft>) -> burn
 /// Adapters of some matrices, with ranks of their own. Of the matrices that are one product, some
 /// have none.
 fn adapters() -> Peft {
+    let mut layers = tensors().1;
+    layers.push(("lm_head".to_owned(), [VOCABULARY, WIDTH]));
+    adapters_of(layers)
+}
+
+fn adapters_of(layers: Named<[usize; 2]>) -> Peft {
     let targets = ["q_proj", "v_proj", "gate_proj", "o_proj", "down_proj", "lm_head"];
     let lora = LoraConfig {
         alpha: 3.0,
@@ -275,8 +282,6 @@ fn adapters() -> Peft {
         ..LoraConfig::new(2, Targets::names(targets))
     };
     let lora = lora.build().expect("settings");
-    let mut layers = tensors().1;
-    layers.push(("lm_head".to_owned(), [VOCABULARY, WIDTH]));
     let pairs = layers.into_iter().filter_map(|(name, [outs, inputs])| {
         let rank = lora.adapter(&name)?.rank;
         let matrix = |half: &str, shape: [usize; 2]| {
@@ -402,29 +407,28 @@ fn adapters_beside_codes_are_those_of_their_floats() {
 
 type Train = Autodiff<Rocm>;
 
-/// The logits of a decoder with these adapters, and the gradients of the adapters by their layers.
-fn gradients(
-    folder: &Path,
-    round: Option<RoundTo>,
-    peft: &Peft,
-    batch: usize,
-) -> (Vec<f32>, Vec<(String, [Vec<f32>; 2])>, usize) {
-    let config = Config::read(folder).expect("the settings");
-    let source = Folder::open(folder, &config).expect("the weights");
+/// What a decoder computes: its logits, the gradients of its adapters by their layers, and the
+/// number of adapters beside codes.
+type Computed = (Vec<f32>, Vec<(String, [Vec<f32>; 2])>, usize);
+
+/// A decoder's weights, and what its float matrices are rounded to.
+type Given<'a> = (&'a dyn Source, Option<RoundTo>);
+
+fn gradients(config: &Config, (source, round): Given<'_>, peft: &Peft, batch: usize) -> Computed {
     let device = RocmDevice::default();
     let trained = Trained::Again(peft);
-    let decoder = Decoder::<Train>::load_quantised(&config, &source, trained, round, &device, DType::F32);
+    let decoder = Decoder::<Train>::load_quantised(config, source, trained, round, &device, DType::F32);
     let decoder = decoder.expect("a decoder");
     let (shape, rows) = ([batch, PROMPT.len()], batch * PROMPT.len());
     let ids: Vec<i32> = PROMPT.iter().cycle().take(rows).map(|&token| token as i32).collect();
     let ids = Tensor::<Train, 2, Int>::from_data(TensorData::new(ids, shape), (&device, DType::I32));
-    let logits = decoder.forward(ids, &Places::new(&config, shape, &device, DType::F32));
+    let logits = decoder.forward(ids, &Places::new(config, shape, &device, DType::F32));
     let factors = TensorData::new(numbers("factors", rows * VOCABULARY), [rows, VOCABULARY]);
     let grads = (logits.clone() * Tensor::from_data(factors, &device)).sum().backward();
     let floats = |tensor: Tensor<Train, 2>| tensor.into_data().to_vec::<f32>().expect("f32");
-    let mut quantised = 0;
+    let mut beside = 0;
     let of_layers = decoder.adapted().map(|layer| {
-        quantised += usize::from(matches!(layer.base, Base::Quantised(_)));
+        beside += usize::from(matches!(layer.base, Base::Quantised(_)));
         let adapter = layer.adapter.as_ref().expect("an adapter");
         let of =
             |matrix: Tensor<Train, 2>| floats(Tensor::from_inner(matrix.grad(&grads).expect("a gradient")));
@@ -432,41 +436,99 @@ fn gradients(
     });
     let of_layers: Vec<_> = of_layers.collect();
     assert_eq!(GradientsParams::from_grads(grads, &decoder).len(), 2 * of_layers.len());
-    (floats(logits), of_layers, quantised)
-}
-
-/// Seven rows are the product of a kernel that reads codes, and 21 that of floats that another makes.
-fn compare_gradients(name: &str, folders: [(&Path, Option<RoundTo>); 2]) {
-    [1, 3].into_iter().for_each(|batch| compare_gradients_of(name, folders, batch));
+    (floats(logits), of_layers, beside)
 }
 
 /// A gradient has the products of the pass before it, and as many backward: twice the roundings of
-/// [`WITHIN`], and those of two products of its own.
-fn compare_gradients_of(name: &str, [codes, plain]: [(&Path, Option<RoundTo>); 2], batch: usize) {
-    let peft = adapters();
-    let (found, of_codes, quantised) = gradients(codes.0, codes.1, &peft, batch);
-    let (expected, of_floats, none) = gradients(plain.0, plain.1, &peft, batch);
-    // All matrices but the output's.
-    assert_eq!((quantised, none), (of_codes.len() - 1, 0), "{name}");
-    compare(name, &found, &expected);
-    let mut worst = 0f32;
-    for ((layer, found), (other, expected)) in of_codes.iter().zip(&of_floats) {
-        assert_eq!(layer, other);
-        for (half, (found, expected)) in found.iter().zip(expected).enumerate() {
-            let square = |numbers: &mut dyn Iterator<Item = f32>| numbers.map(|x| x * x).sum::<f32>();
-            let error = square(&mut found.iter().zip(expected).map(|(a, b)| a - b));
-            let error = (error / square(&mut expected.iter().copied())).sqrt();
-            worst = worst.max(error);
-            assert!(error <= 2.2 * WITHIN, "{name}, {layer}, {half}: relative error {error:e}");
+/// [`WITHIN`], and those of two products of its own. Seven rows are the product of a kernel that
+/// reads codes, and 21 that of floats that another makes.
+fn compare_gradients(name: &str, config: &Config, peft: &Peft, [codes, plain]: [Given<'_>; 2]) -> usize {
+    let mut beside = 0;
+    for batch in [1, 3] {
+        let (found, of_codes, quantised) = gradients(config, codes, peft, batch);
+        let (expected, of_floats, none) = gradients(config, plain, peft, batch);
+        assert_eq!(none, 0, "{name}");
+        beside = quantised;
+        compare(name, &found, &expected);
+        let mut worst = 0f32;
+        for ((layer, found), (other, expected)) in of_codes.iter().zip(&of_floats) {
+            assert_eq!(layer, other);
+            for (half, (found, expected)) in found.iter().zip(expected).enumerate() {
+                let square = |numbers: &mut dyn Iterator<Item = f32>| numbers.map(|x| x * x).sum::<f32>();
+                let error = square(&mut found.iter().zip(expected).map(|(a, b)| a - b));
+                let error = (error / square(&mut expected.iter().copied())).sqrt();
+                worst = worst.max(error);
+                assert!(error <= 2.2 * WITHIN, "{name}, {layer}, {half}: relative error {error:e}");
+            }
         }
+        println!("{name}, {batch} sequences: relative error of gradients {worst:e}");
     }
-    println!("{name}: relative error of gradients {worst:e}");
+    beside
+}
+
+/// [`compare_gradients`] of folders, of whose adapters all but the output matrix's are beside codes.
+fn compare_folders(name: &str, [(codes, round), (plain, none)]: [(&Path, Option<RoundTo>); 2]) {
+    let config = Config::read(codes).expect("the settings");
+    let [codes, plain] = [codes, plain].map(|path| Folder::open(path, &config).expect("the weights"));
+    let peft = adapters();
+    let beside = compare_gradients(name, &config, &peft, [(&codes, round), (&plain, none)]);
+    assert_eq!(beside, peft.layers().count() - 1, "{name}");
+}
+
+/// A GGUF file as floats.
+struct Floats(Gguf);
+
+impl Source for Floats {
+    fn read(&self, weight: &Weight) -> burn_rocm_llama::Result<Elements<'_>> {
+        self.0.read_floats(weight)
+    }
+
+    fn check(&self, weights: &[Weight]) -> burn_rocm_llama::Result<()> {
+        self.0.check(weights)
+    }
+
+    fn dtype(&self) -> DType {
+        DType::F32
+    }
+}
+
+/// Some matrices of the file are Q8_0 and Q4_0, the others f16 and bf16.
+#[test]
+fn adapters_beside_the_codes_of_a_gguf_file() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gguf/llama.gguf");
+    let open = || Gguf::open(&path).expect("a file");
+    let config = open().config().clone();
+    let (width, inner) = (config.width, config.inner);
+    let [queries, keys] = [config.heads, config.kv_heads].map(|heads| heads * config.head_dim);
+    let layers = (0..config.layers.len()).flat_map(|layer| {
+        [
+            ("self_attn.q_proj", [queries, width]),
+            ("self_attn.v_proj", [keys, width]),
+            ("self_attn.o_proj", [width, queries]),
+            ("mlp.gate_proj", [inner, width]),
+            ("mlp.down_proj", [width, inner]),
+        ]
+        .map(|(name, shape)| (format!("model.layers.{layer}.{name}"), shape))
+    });
+    let mut layers: Vec<_> = layers.collect();
+    if !config.tied {
+        layers.push(("lm_head".to_owned(), [config.vocabulary, width]));
+    }
+    let peft = adapters_of(layers);
+    let of = |source: Box<dyn Source>| {
+        let source = Adapted::new(source, &peft, &config).expect("adapters");
+        let device = RocmDevice::default();
+        logits(&Model::load(config.clone(), &source, &device, DType::F32, |_| ()).expect("a model"))
+    };
+    compare("gguf", &of(Box::new(open())), &of(Box::new(Floats(open()))));
+    let beside = compare_gradients("gguf", &config, &peft, [(&open(), None), (&Floats(open()), None)]);
+    assert!((1..peft.layers().count()).contains(&beside), "{beside} beside codes");
 }
 
 #[test]
 fn gradients_beside_codes_are_those_of_their_floats() {
     for (name, codes, floats) in checkpoints("gradients") {
-        compare_gradients(name, [(&codes, None), (&floats, None)]);
+        compare_folders(name, [(&codes, None), (&floats, None)]);
     }
 }
 
@@ -516,7 +578,7 @@ fn rounded_weights_are_as_good_as_their_floats() {
         let of_codes = load_with(&folder, quantise, Some(&peft)).expect("a model");
         compare(&format!("{name} with adapters"), &logits(&of_codes), &logits(&of_floats));
         if output.is_none() {
-            compare_gradients(&name, [(&folder, Some(to)), (&floats, None)]);
+            compare_folders(&name, [(&folder, Some(to)), (&floats, None)]);
         }
         let moved = found.iter().zip(&own).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(moved > 1e-3, "{name}: the weights were rounded, so the logits move: {moved}");
