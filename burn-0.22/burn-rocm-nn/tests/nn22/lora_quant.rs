@@ -129,7 +129,7 @@ fn layers_move_to_another_device() {
     }
     let second = Device::rocm(1).autodiff();
     let moved = Network::read().fork(&second);
-    assert_eq!(moved.devices(), [second.clone()]);
+    assert_eq!(moved.devices(), std::slice::from_ref(&second));
     let output = moved.forward(tensor("x", &second));
     assert_eq!(output.device(), second);
     hold(&QUANTISED.results()[0], &numbers(output.clone()), 2f64.powi(-24));

@@ -213,7 +213,7 @@ fn layers_move_to_another_device() {
     }
     let second = RocmDevice::new(1);
     let moved = Network::<Ours>::read(&QUANTISED.folder()).fork(&second);
-    assert_eq!(moved.devices(), [second.clone()]);
+    assert_eq!(moved.devices(), std::slice::from_ref(&second));
     let output = moved.forward(tensor::<Ours>(&QUANTISED.reference("x")).to_device(&second));
     assert_eq!(output.device(), second);
     hold(&QUANTISED.results()[0], &numbers(output.clone()), unit(DType::F32));

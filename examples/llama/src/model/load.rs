@@ -207,6 +207,7 @@ impl Model {
 }
 
 /// A matrix that the source has or `round` makes quantised, on the device; or else its floats.
+#[allow(clippy::large_enum_variant, reason = "one exists at a time")]
 pub(crate) enum Stored<'a> {
     Codes(QuantWeight),
     Floats(Elements<'a>),

@@ -10,6 +10,7 @@ use super::ops::linear;
 use crate::error::Result;
 
 /// A matrix `[outputs, inputs]`.
+#[allow(clippy::large_enum_variant, reason = "a model has some hundred matrices")]
 #[derive(Debug)]
 pub(super) enum Matrix {
     /// Floats.

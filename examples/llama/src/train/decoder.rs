@@ -29,6 +29,7 @@ pub enum Trained<'a> {
 }
 
 /// A linear layer with floats, or with a weight that stays quantised.
+#[allow(clippy::large_enum_variant, reason = "a box is no module of Burn's")]
 #[derive(Module, Debug)]
 pub enum Base<B: Backend> {
     /// Floats.
