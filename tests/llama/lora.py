@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Makes the references of LoRA: adapters in PEFT's format, with outputs and gradients that PyTorch computes on the CPU.
 
-    tests/llama/lora.py             writes burn-rocm/nn/tests/lora and examples/llama/tests/lora
+    tests/llama/lora.py             writes lora and qlora in burn-rocm/nn/tests, and examples/llama/tests/lora
+    tests/llama/lora.py qlora       writes burn-rocm/nn/tests/qlora alone
     tests/llama/lora.py check FOLDER MODEL   reads an adapter that this project wrote, with PEFT
 
 Needs PyTorch 2.4 or newer, `peft`, `transformers` 5 and `safetensors`. The checked-in references were made with PyTorch
@@ -12,6 +13,12 @@ Needs PyTorch 2.4 or newer, `peft`, `transformers` 5 and `safetensors`. The chec
     x, target, base.NAME.weight, base.NAME.bias    f32
     output, loss, grad.NAME.lora_A, ..lora_B       f64, the gradients of the mean squared error
     merged.NAME                                    f64, the weights with the adapter merged into them
+
+`burn-rocm/nn/tests/qlora` has the same of a wider network, whose weights are `scale * (code - zero)` of groups of
+inputs. PyTorch computes with these floats, which are exact in f32:
+
+    codes.NAME, zeros.NAME     u8 [outputs, inputs], [outputs, groups]
+    scales.NAME                f32 [outputs, groups], numbers of f16
 
 `examples/llama/tests/lora/MODEL` has adapters of a model of `references.py`:
 
@@ -38,13 +45,13 @@ PROMPT = 20
 class Network(torch.nn.Module):
     """Two layers with adapters, and one without."""
 
-    def __init__(self):
+    def __init__(self, sizes):
         super().__init__()
         first, second = torch.nn.Module(), torch.nn.Module()
-        first.q_proj = torch.nn.Linear(10, 12)
-        second.out_proj = torch.nn.Linear(12, 6, bias=False)
+        first.q_proj = torch.nn.Linear(sizes[0], sizes[1])
+        second.out_proj = torch.nn.Linear(sizes[1], sizes[2], bias=False)
         self.blocks = torch.nn.ModuleList([first, second])
-        self.head = torch.nn.Linear(6, 4)
+        self.head = torch.nn.Linear(sizes[2], sizes[3])
 
     def forward(self, x):
         x = torch.tanh(self.blocks[0].q_proj(x))
@@ -75,19 +82,51 @@ def layer(name):
 
 def network(folder):
     generator = torch.Generator().manual_seed(1)
-    model = Network()
+    model = Network([10, 12, 6, 4])
     for parameter in model.parameters():
         parameter.data = torch.randn(parameter.shape, generator=generator) * 0.4
+    adapted(folder, model, generator, rows=7, size=0.3)
+
+
+def quantised_network(folder):
+    """Inputs that are no multiple of a group, and more rows than one kernel of this project takes."""
+    generator = torch.Generator().manual_seed(3)
+    model = Network([70, 40, 33, 4])
+    stored = {}
+    for name, bits, group in [("blocks.0.q_proj", 4, 32), ("blocks.1.out_proj", 8, 32), ("head", 8, 64)]:
+        linear = model.get_submodule(name)
+        outputs, inputs = linear.weight.shape
+        groups = -(-inputs // group)
+        codes = torch.randint(0, 2**bits, [outputs, inputs], generator=generator, dtype=torch.uint8)
+        middle = 2 ** (bits - 1)
+        zeros = torch.full([outputs, groups], middle, dtype=torch.uint8)
+        if bits == 4:
+            zeros = torch.randint(middle - 3, middle + 4, [outputs, groups], generator=generator, dtype=torch.uint8)
+        scales = (torch.rand([outputs, groups], generator=generator) + 0.5) * 4 / 2**bits / inputs**0.5
+        scales = scales.half().float()
+        spread = lambda of_groups: of_groups.repeat_interleave(group, 1)[:, :inputs]
+        weight = spread(scales) * (codes.float() - spread(zeros).float())
+        assert torch.equal(weight.double(), spread(scales).double() * (codes.double() - spread(zeros).double()))
+        linear.weight.data = weight
+        if linear.bias is not None:
+            linear.bias.data = torch.randn([outputs], generator=generator) * 0.4
+        stored |= {f"codes.{name}": codes, f"zeros.{name}": zeros, f"scales.{name}": scales}
+    adapted(folder, model, generator, rows=20, size=0.2, stored=stored)
+
+
+def adapted(folder, model, generator, rows, size, stored=None):
+    """Adds adapters to a network, and writes what PyTorch computes."""
     base = {f"base.{name}": p.detach().clone() for name, p in model.named_parameters()}
+    ends = [model.blocks[0].q_proj.in_features, model.head.out_features]
     config = peft.LoraConfig(
         r=3, lora_alpha=6, use_rslora=True, target_modules=r"blocks\.\d+\.(q|out)_proj",
         rank_pattern={"out_proj": 2}, alpha_pattern={r"blocks\.1\..*": 5})
     model = peft.get_peft_model(model, config)
-    draw_adapters(model, generator, 0.3)
+    draw_adapters(model, generator, size)
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
     tidy(folder)
-    x, target = (torch.randn([7, n], generator=generator) for n in (10, 4))
+    x, target = (torch.randn([rows, n], generator=generator) for n in ends)
     model.double()
     output = model(x.double())
     loss = torch.nn.functional.mse_loss(output, target.double())
@@ -95,8 +134,9 @@ def network(folder):
     grads = {f"grad.{layer(n)}": p.grad for n, p in model.named_parameters() if p.grad is not None}
     assert len(grads) == 4, list(grads)
     merged = {f"merged.{n.removesuffix('.weight')}": p for n, p in model.merge_and_unload().named_parameters()
-              if "proj.weight" in n}
+              if "proj.weight" in n and stored is None}
     tensors = {"x": x, "target": target, "output": output, "loss": loss.reshape(1), **base, **grads, **merged}
+    tensors |= stored or {}
     save_file({k: v.detach().contiguous() for k, v in tensors.items()}, folder / "reference.safetensors")
 
 
@@ -137,6 +177,9 @@ def main():
     if len(sys.argv) == 4 and sys.argv[1] == "check":
         return check(*sys.argv[2:])
     print(f"PyTorch {torch.__version__}, peft {peft.__version__}, transformers {transformers.__version__}")
+    quantised_network(ROOT / "burn-rocm/nn/tests/qlora")
+    if sys.argv[1:] == ["qlora"]:
+        return
     network(ROOT / "burn-rocm/nn/tests/lora")
     to = ROOT / "examples/llama/tests/lora"
     language("llama3", to / "llama3", r=3, lora_alpha=6, target_modules="all-linear", rank_pattern={"up_proj": 2})

@@ -199,6 +199,11 @@ impl<B: Backend> Route<B> {
         cast(device.clone())
     }
 
+    /// A device of this backend as one of `B`.
+    pub(crate) fn own_device(&self, device: RocmDevice) -> B::Device {
+        cast(device)
+    }
+
     /// An int tensor as this backend's.
     pub(crate) fn int<const D: usize>(&self, tensor: Tensor<B, D, Int>) -> RocmTensor {
         cast(tensor.into_primitive())

@@ -19,7 +19,7 @@ use burn_rocm_llama::generate::{Options, Session};
 use burn_rocm_llama::model::{Cache, Logits, Model, Quantise};
 use burn_rocm_llama::ranks::{follow, followers};
 use burn_rocm_llama::sample::Sampling;
-use burn_rocm_llama::weights::{Elements, Folder, Part, Source, Weight};
+use burn_rocm_llama::weights::{Elements, Folder, LowRank, Part, Role, Source, Weight};
 use burn_rocm_llama::{Error, Rng};
 use burn_rocm_nn::language::quant::RoundTo;
 use serde_json::json;
@@ -81,19 +81,43 @@ fn divided_models_are_those_of_transformers() {
 }
 
 /// Weights for any shape, the same for the same weight.
-struct Made;
+struct Made {
+    /// Whether some matrices have adapters.
+    adapted: bool,
+}
+
+/// Numbers between -1 and 1, the same for the same name.
+fn numbers(name: &str, count: usize) -> Vec<f32> {
+    let hash = |hash: u64, byte| hash.wrapping_mul(31) ^ u64::from(byte);
+    let mut rng = Rng::new(name.bytes().fold(7, hash));
+    (0..count).map(|_| (rng.uniform() * 2.0 - 1.0) as f32).collect()
+}
 
 impl Source for Made {
     fn read(&self, weight: &Weight) -> Result<Elements<'_>, Error> {
         if weight.is_norm() {
             return Ok(Elements::Constant(1.0));
         }
-        let name = format!("{:?} {:?}", weight.role, weight.layer);
-        let mut rng =
-            Rng::new(name.bytes().fold(7, |hash: u64, byte| hash.wrapping_mul(31) ^ u64::from(byte)));
-        let inputs = *weight.shape.last().expect("a shape") as f64;
-        let mut number = || (rng.uniform() * 2.0 - 1.0) * (3.0 / inputs).sqrt();
-        Ok(Elements::F32((0..weight.len()).map(|_| number() as f32).collect()))
+        let size = (3.0 / *weight.shape.last().expect("a shape") as f32).sqrt();
+        let numbers = numbers(&format!("{:?} {:?}", weight.role, weight.layer), weight.len());
+        Ok(Elements::F32(numbers.into_iter().map(|x| x * size).collect()))
+    }
+
+    /// Of two ranks, some matrices divide outputs and others inputs, and of those that become one
+    /// some have no adapter.
+    fn adapter(&self, weight: &Weight) -> Option<LowRank> {
+        use Role::*;
+        let rank = match weight.role {
+            Query | Down | Output => 2,
+            Value | AttentionOutput | Up => 3,
+            _ => return None,
+        };
+        let &[outputs, inputs] = &weight.shape[..] else { return None };
+        let name = format!("adapter of {:?} {:?}", weight.role, weight.layer);
+        let [a, b] = [("a", inputs), ("b", outputs)].map(|(half, len)| {
+            numbers(&format!("{name} {half}"), rank * len).into_iter().map(|x| x / 4.0).collect()
+        });
+        self.adapted.then_some(LowRank { scale: 0.5, a, b, rank })
     }
 
     fn check(&self, _: &[Weight]) -> Result<(), Error> {
@@ -122,7 +146,7 @@ fn made(vocabulary: usize) -> Config {
 /// magnitudes, which for independent terms is about `sqrt(k)` of the sum's deviation. There are
 /// four such sums, whose errors reach the logits with a factor near 1, because each is added to a
 /// normed residual: `4 k^1.5 2^-24 = 0.0028` of the logits' largest magnitude. 97 outputs are not
-/// divided.
+/// divided. Adapters add products of 2 or 3 terms.
 #[test]
 fn rounded_weights_are_divided_by_groups() {
     if !with_devices("2", "rounded_weights_are_divided_by_groups") {
@@ -130,10 +154,17 @@ fn rounded_weights_are_divided_by_groups() {
     }
     let prompt: Vec<u32> = (0..40).map(|at| at * 11 % 97).collect();
     let (int4, int8) = (Some(RoundTo::Int4), Some(RoundTo::Int8));
-    for (layers, output, vocabulary) in
-        [(int4, None, 97), (int8, int8, 98), (int4, int4, 100), (None, int8, 98), (None, None, 100)]
-    {
-        let config = made(vocabulary);
+    for (layers, output, vocabulary, adapted) in [
+        (int4, None, 97, false),
+        (int8, int8, 98, false),
+        (int4, int4, 100, false),
+        (None, int8, 98, false),
+        (None, None, 100, false),
+        (int4, None, 97, true),
+        (int8, int8, 98, true),
+        (None, None, 100, true),
+    ] {
+        let (config, source) = (made(vocabulary), Made { adapted });
         let quantise = Quantise { layers, output };
         let logits = |model: &Model| {
             let mut cache = Cache::new(model, 64).expect("a cache");
@@ -144,17 +175,18 @@ fn rounded_weights_are_divided_by_groups() {
             found
         };
         let device = RocmDevice::default();
-        let whole = Model::load_quantised(config.clone(), &Made, &device, DType::F32, quantise, |_| ());
+        let whole = Model::load_quantised(config.clone(), &source, &device, DType::F32, quantise, |_| ());
         let expected = logits(&whole.expect("a model"));
         let most = expected.iter().fold(0.0f32, |most, x| most.max(x.abs()));
         let found = on_ranks(|ranks| {
-            let part = Model::load_part(&config, &Made, ranks, DType::F32, quantise, |_| ());
+            let part = Model::load_part(&config, &source, ranks, DType::F32, quantise, |_| ());
             logits(&part.expect("a part"))
         });
-        assert_eq!(found[0], found[1], "{quantise:?}: both ranks have the same logits");
+        let quantise = format!("{quantise:?}, adapters {adapted}");
+        assert_eq!(found[0], found[1], "{quantise}: both ranks have the same logits");
         let worst = found[0].iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        println!("{quantise:?}: logits up to {most} differ by at most {worst:e}");
-        assert!(worst <= 0.0028 * most, "{quantise:?}: {worst:e} of {most}");
+        println!("{quantise}: logits up to {most} differ by at most {worst:e}");
+        assert!(worst <= 0.0028 * most, "{quantise}: {worst:e} of {most}");
     }
 }
 

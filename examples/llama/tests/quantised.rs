@@ -1,17 +1,25 @@
 //! Quantised checkpoints: a folder or a GGUF file with codes gives the logits of one with the
-//! floats that these codes stand for.
+//! floats that these codes stand for. So do adapters of both, and their gradients.
 
 mod shared;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use burn::tensor::{DType, TensorData};
-use burn_rocm::{RocmDevice, f16};
+use burn::backend::Autodiff;
+use burn::tensor::{DType, Int, Tensor, TensorData};
+use burn_rocm::{Rocm, RocmDevice, f16};
+use burn_rocm_llama::Error;
 use burn_rocm_llama::config::Config;
+use burn_rocm_llama::gguf::Gguf;
 use burn_rocm_llama::model::{Cache, Logits, Model, Quantise, weight_bytes};
-use burn_rocm_llama::weights::{Folder, Source};
+use burn_rocm_llama::train::{Base, Decoder, Places, Trained, finetune, save_byte_tokenizer};
+use burn_rocm_llama::weights::{Adapted, Elements, Folder, Source, Weight};
+use burn_rocm_nn::language::lora::{LoraConfig, Peft, PeftMatrix, PeftPair, Targets};
 use burn_rocm_nn::language::quant::{QuantWeight, RoundTo, round_to_nearest};
+use burn_rocm_nn::optim::GradientsParams;
+use clap::Parser;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
@@ -239,16 +247,52 @@ fn write(name: &str, tensors: &BTreeMap<String, Stored>, quantisation: Option<Va
 }
 
 fn load(folder: &Path, quantise: Quantise) -> burn_rocm_llama::Result<Model> {
+    load_with(folder, quantise, None)
+}
+
+fn load_with(folder: &Path, quantise: Quantise, adapters: Option<&Peft>) -> burn_rocm_llama::Result<Model> {
     let config = Config::read(folder)?;
-    let source = Folder::open(folder, &config)?;
+    let mut source: Box<dyn Source> = Box::new(Folder::open(folder, &config)?);
+    if let Some(adapters) = adapters {
+        source = Box::new(Adapted::new(source, adapters, &config)?);
+    }
     let mut last = (0, 0);
-    let of = weight_bytes(&config, &source, DType::F32, quantise)?;
+    let of = weight_bytes(&config, source.as_ref(), DType::F32, quantise)?;
     let device = RocmDevice::default();
-    let model = Model::load_quantised(config, &source, &device, DType::F32, quantise, |loaded| {
+    let model = Model::load_quantised(config, source.as_ref(), &device, DType::F32, quantise, |loaded| {
         last = (loaded.bytes, loaded.of);
     })?;
     assert_eq!(last, (of, of), "the progress ends with all bytes");
     Ok(model)
+}
+
+/// Adapters of some matrices, with ranks of their own. Of the matrices that are one product, some
+/// have none.
+fn adapters() -> Peft {
+    let mut layers = tensors().1;
+    layers.push(("lm_head".to_owned(), [VOCABULARY, WIDTH]));
+    adapters_of(layers)
+}
+
+fn adapters_of(layers: Named<[usize; 2]>) -> Peft {
+    let targets = ["q_proj", "v_proj", "gate_proj", "o_proj", "down_proj", "lm_head"];
+    let lora = LoraConfig {
+        alpha: 3.0,
+        ranks: vec![("v_proj".to_owned(), 3)],
+        ..LoraConfig::new(2, Targets::names(targets))
+    };
+    let lora = lora.build().expect("settings");
+    let pairs = layers.into_iter().filter_map(|(name, [outs, inputs])| {
+        let rank = lora.adapter(&name)?.rank;
+        let matrix = |half: &str, shape: [usize; 2]| {
+            let numbers = numbers(&format!("{name}.{half}"), shape[0] * shape[1]);
+            let bytes = numbers.iter().flat_map(|x| (0.2 * x).to_le_bytes()).collect();
+            PeftMatrix { shape, dtype: DType::F32, bytes }
+        };
+        let pair = PeftPair { a: matrix("a", [rank, inputs]), b: matrix("b", [outs, rank]) };
+        Some((name, pair))
+    });
+    Peft::new(lora.clone(), pairs.collect::<Vec<_>>()).expect("adapters")
 }
 
 fn logits(model: &Model) -> Vec<f32> {
@@ -274,9 +318,10 @@ fn compare(name: &str, found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len());
 }
 
-#[test]
-fn logits_of_codes_are_those_of_their_floats() {
+/// Checkpoints with codes: their names, their folders, and those of the floats.
+fn checkpoints(test: &str) -> Vec<(&'static str, PathBuf, PathBuf)> {
     let linear = tensors().1;
+    let mut all = Vec::new();
     for (name, bits, group, shuffled, settings) in [
         ("gptq", 4, 32, true, json!({"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": true})),
         ("gptq8", 8, 64, false, json!({"quant_method": "gptq", "bits": 8, "group_size": 64})),
@@ -312,10 +357,178 @@ fn logits_of_codes_are_those_of_their_floats() {
                 .into_iter()
                 .for_each(|(last, stored)| drop(codes.insert(format!("{layer}.{last}"), stored)));
         }
-        let of_codes = load(&write(name, &codes, Some(settings)), Quantise::default()).expect(name);
-        let of_floats =
-            load(&write(&format!("{name}-floats"), &plain, None), Quantise::default()).expect(name);
+        let folder = |kind: &str| format!("{test}-{name}-{kind}");
+        all.push((
+            name,
+            write(&folder("codes"), &codes, Some(settings)),
+            write(&folder("floats"), &plain, None),
+        ));
+    }
+    all
+}
+
+#[test]
+fn logits_of_codes_are_those_of_their_floats() {
+    for (name, codes, floats) in checkpoints("logits") {
+        let of_codes = load(&codes, Quantise::default()).expect(name);
+        let of_floats = load(&floats, Quantise::default()).expect(name);
         compare(name, &logits(&of_codes), &logits(&of_floats));
+    }
+}
+
+/// Adapters are computed beside codes, and merged into floats. A merged weight is rounded once more
+/// than both parts, so the bound has room for it.
+#[test]
+fn adapters_beside_codes_are_those_of_their_floats() {
+    let peft = adapters();
+    let all = || Quantise::default();
+    for (name, codes, floats) in checkpoints("adapters") {
+        let of_codes = logits(&load_with(&codes, all(), Some(&peft)).expect(name));
+        compare(name, &of_codes, &logits(&load_with(&floats, all(), Some(&peft)).expect(name)));
+        let without = logits(&load(&codes, all()).expect(name));
+        let moved = of_codes.iter().zip(&without).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(moved > 0.1, "{name}: the adapters change the logits by {moved}");
+
+        // The codes stay, and adapters beside them are f32. The output matrix is a float, so it has
+        // its adapter within.
+        let config = Config::read(&codes).expect("the settings");
+        let source: Box<dyn Source> = Box::new(Folder::open(&codes, &config).expect("the weights"));
+        let bytes = |source: &dyn Source| weight_bytes(&config, source, DType::BF16, all()).expect("bytes");
+        let before = bytes(source.as_ref());
+        let beside: usize = (tensors().1.iter())
+            .filter_map(|(layer, [outs, inputs])| {
+                Some(4 * peft.lora().adapter(layer)?.rank * (outs + inputs))
+            })
+            .sum();
+        let source = Adapted::new(source, &peft, &config).expect("adapters");
+        assert_eq!(bytes(&source), before + beside, "{name}");
+    }
+}
+
+type Train = Autodiff<Rocm>;
+
+/// What a decoder computes: its logits, the gradients of its adapters by their layers, and the
+/// number of adapters beside codes.
+type Computed = (Vec<f32>, Vec<(String, [Vec<f32>; 2])>, usize);
+
+/// A decoder's weights, and what its float matrices are rounded to.
+type Given<'a> = (&'a dyn Source, Option<RoundTo>);
+
+fn gradients(config: &Config, (source, round): Given<'_>, peft: &Peft, batch: usize) -> Computed {
+    let device = RocmDevice::default();
+    let trained = Trained::Again(peft);
+    let decoder = Decoder::<Train>::load_quantised(config, source, trained, round, &device, DType::F32);
+    let decoder = decoder.expect("a decoder");
+    let (shape, rows) = ([batch, PROMPT.len()], batch * PROMPT.len());
+    let ids: Vec<i32> = PROMPT.iter().cycle().take(rows).map(|&token| token as i32).collect();
+    let ids = Tensor::<Train, 2, Int>::from_data(TensorData::new(ids, shape), (&device, DType::I32));
+    let logits = decoder.forward(ids, &Places::new(config, shape, &device, DType::F32));
+    let factors = TensorData::new(numbers("factors", rows * VOCABULARY), [rows, VOCABULARY]);
+    let grads = (logits.clone() * Tensor::from_data(factors, &device)).sum().backward();
+    let floats = |tensor: Tensor<Train, 2>| tensor.into_data().to_vec::<f32>().expect("f32");
+    let mut beside = 0;
+    let of_layers = decoder.adapted().map(|layer| {
+        beside += usize::from(matches!(layer.base, Base::Quantised(_)));
+        let adapter = layer.adapter.as_ref().expect("an adapter");
+        let of =
+            |matrix: Tensor<Train, 2>| floats(Tensor::from_inner(matrix.grad(&grads).expect("a gradient")));
+        (layer.name.clone(), [of(adapter.a.val()), of(adapter.b.val())])
+    });
+    let of_layers: Vec<_> = of_layers.collect();
+    assert_eq!(GradientsParams::from_grads(grads, &decoder).len(), 2 * of_layers.len());
+    (floats(logits), of_layers, beside)
+}
+
+/// A gradient has the products of the pass before it, and as many backward: twice the roundings of
+/// [`WITHIN`], and those of two products of its own. Seven rows are the product of a kernel that
+/// reads codes, and 21 that of floats that another makes.
+fn compare_gradients(name: &str, config: &Config, peft: &Peft, [codes, plain]: [Given<'_>; 2]) -> usize {
+    let mut beside = 0;
+    for batch in [1, 3] {
+        let (found, of_codes, quantised) = gradients(config, codes, peft, batch);
+        let (expected, of_floats, none) = gradients(config, plain, peft, batch);
+        assert_eq!(none, 0, "{name}");
+        beside = quantised;
+        compare(name, &found, &expected);
+        let mut worst = 0f32;
+        for ((layer, found), (other, expected)) in of_codes.iter().zip(&of_floats) {
+            assert_eq!(layer, other);
+            for (half, (found, expected)) in found.iter().zip(expected).enumerate() {
+                let square = |numbers: &mut dyn Iterator<Item = f32>| numbers.map(|x| x * x).sum::<f32>();
+                let error = square(&mut found.iter().zip(expected).map(|(a, b)| a - b));
+                let error = (error / square(&mut expected.iter().copied())).sqrt();
+                worst = worst.max(error);
+                assert!(error <= 2.2 * WITHIN, "{name}, {layer}, {half}: relative error {error:e}");
+            }
+        }
+        println!("{name}, {batch} sequences: relative error of gradients {worst:e}");
+    }
+    beside
+}
+
+/// [`compare_gradients`] of folders, of whose adapters all but the output matrix's are beside codes.
+fn compare_folders(name: &str, [(codes, round), (plain, none)]: [(&Path, Option<RoundTo>); 2]) {
+    let config = Config::read(codes).expect("the settings");
+    let [codes, plain] = [codes, plain].map(|path| Folder::open(path, &config).expect("the weights"));
+    let peft = adapters();
+    let beside = compare_gradients(name, &config, &peft, [(&codes, round), (&plain, none)]);
+    assert_eq!(beside, peft.layers().count() - 1, "{name}");
+}
+
+/// A GGUF file as floats.
+struct Floats(Gguf);
+
+impl Source for Floats {
+    fn read(&self, weight: &Weight) -> burn_rocm_llama::Result<Elements<'_>> {
+        self.0.read_floats(weight)
+    }
+
+    fn check(&self, weights: &[Weight]) -> burn_rocm_llama::Result<()> {
+        self.0.check(weights)
+    }
+
+    fn dtype(&self) -> DType {
+        DType::F32
+    }
+}
+
+/// Some matrices of the file are Q8_0 and Q4_0, the others f16 and bf16.
+#[test]
+fn adapters_beside_the_codes_of_a_gguf_file() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gguf/llama.gguf");
+    let open = || Gguf::open(&path).expect("a file");
+    let config = open().config().clone();
+    let (width, inner) = (config.width, config.inner);
+    let [queries, keys] = [config.heads, config.kv_heads].map(|heads| heads * config.head_dim);
+    let layers = (0..config.layers.len()).flat_map(|layer| {
+        [
+            ("self_attn.q_proj", [queries, width]),
+            ("self_attn.v_proj", [keys, width]),
+            ("self_attn.o_proj", [width, queries]),
+            ("mlp.gate_proj", [inner, width]),
+            ("mlp.down_proj", [width, inner]),
+        ]
+        .map(|(name, shape)| (format!("model.layers.{layer}.{name}"), shape))
+    });
+    let mut layers: Vec<_> = layers.collect();
+    if !config.tied {
+        layers.push(("lm_head".to_owned(), [config.vocabulary, width]));
+    }
+    let peft = adapters_of(layers);
+    let of = |source: Box<dyn Source>| {
+        let source = Adapted::new(source, &peft, &config).expect("adapters");
+        let device = RocmDevice::default();
+        logits(&Model::load(config.clone(), &source, &device, DType::F32, |_| ()).expect("a model"))
+    };
+    compare("gguf", &of(Box::new(open())), &of(Box::new(Floats(open()))));
+    let beside = compare_gradients("gguf", &config, &peft, [(&open(), None), (&Floats(open()), None)]);
+    assert!((1..peft.layers().count()).contains(&beside), "{beside} beside codes");
+}
+
+#[test]
+fn gradients_beside_codes_are_those_of_their_floats() {
+    for (name, codes, floats) in checkpoints("gradients") {
+        compare_folders(name, [(&codes, None), (&floats, None)]);
     }
 }
 
@@ -330,7 +543,7 @@ fn rounded_weights_are_as_good_as_their_floats() {
     }
     let folder = write("original", &original, None);
     let own = logits(&load(&folder, Quantise::default()).expect("a model"));
-    for (to, output) in [(RoundTo::Int4, None), (RoundTo::Int8, Some(RoundTo::Int8))] {
+    for (to, output) in [(RoundTo::Int4, None), (RoundTo::Int8, None), (RoundTo::Int8, Some(RoundTo::Int8))] {
         let mut rounded = plain_tensors();
         for (name, stored) in &original {
             let layers = name.contains("_proj");
@@ -352,11 +565,21 @@ fn rounded_weights_are_as_good_as_their_floats() {
             };
             rounded.insert(name.clone(), floats(&numbers, &stored.shape));
         }
-        let name = format!("{to:?}");
-        let of_floats = load(&write(&name, &rounded, None), Quantise::default()).expect("a model");
-        let of_codes = load(&folder, Quantise { layers: Some(to), output }).expect("a model");
+        let name = format!("{to:?}-{}", if output.is_some() { "all" } else { "layers" });
+        let floats = write(&name, &rounded, None);
+        let of_floats = load(&floats, Quantise::default()).expect("a model");
+        let quantise = Quantise { layers: Some(to), output };
+        let of_codes = load(&folder, quantise).expect("a model");
         let found = logits(&of_codes);
         compare(&name, &found, &logits(&of_floats));
+        // The adapters' sums are not rounded to codes.
+        let peft = adapters();
+        let of_floats = load_with(&floats, Quantise::default(), Some(&peft)).expect("a model");
+        let of_codes = load_with(&folder, quantise, Some(&peft)).expect("a model");
+        compare(&format!("{name} with adapters"), &logits(&of_codes), &logits(&of_floats));
+        if output.is_none() {
+            compare_folders(&name, [(&folder, Some(to)), (&floats, None)]);
+        }
         let moved = found.iter().zip(&own).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(moved > 1e-3, "{name}: the weights were rounded, so the logits move: {moved}");
     }
@@ -465,4 +688,44 @@ fn checkpoints_that_do_not_load_say_why() {
         .for_each(|(last, stored)| drop(wide.insert(format!("model.layers.0.mlp.gate_proj.{last}"), stored)));
     let found = refused(&wide, gptq(4));
     assert!(found.contains("gate_proj.qweight") && found.contains("[192, 128]"), "{found}");
+}
+
+/// The programs, from a checkpoint of codes to adapters and back.
+#[test]
+fn finetune_trains_beside_the_codes_of_a_checkpoint() {
+    for (name, codes, _) in checkpoints("finetune") {
+        save_byte_tokenizer(&codes).expect("a file");
+        let (text, output) = (codes.join("text.txt"), codes.join("adapters"));
+        // The vocabulary ends before the letters.
+        std::fs::write(&text, "0 1 2 3 5 8 13 21 34 ".repeat(40)).expect("a file");
+        let [model, text, output] = [&codes, &text, &output].map(|path| path.display().to_string());
+        let mut arguments = vec!["finetune", "--model", &model, "--text", &text, "--output", &output];
+        arguments.extend(["--dtype", "f32", "--steps", "10", "--batch", "2", "--context", "16"]);
+        arguments.extend(["--targets", "q_proj,down_proj", "--rank", "2", "--lr", "1e-2"]);
+        let [before, after] = finetune::run(&finetune::Arguments::parse_from(arguments)).expect("a run");
+        assert!(after < before - 0.1, "{name}: {before} to {after}");
+        let llama = Command::new(env!("CARGO_BIN_EXE_llama"))
+            .args(["--model", &model, "--lora", &output, "--prompt", "0 1 2 ", "--tokens", "4"])
+            .output()
+            .expect("the program");
+        let error = String::from_utf8_lossy(&llama.stderr);
+        assert!(llama.status.success() && !llama.stdout.is_empty(), "{name}: {error}");
+        assert!(error.contains("adapters: 4 of"), "{name}: {error}");
+    }
+}
+
+#[test]
+fn rounded_weights_are_not_trained() {
+    let mut all = plain_tensors();
+    for (name, shape) in tensors().1 {
+        all.insert(format!("{name}.weight"), floats(&numbers(&name, shape[0] * shape[1]), &shape));
+    }
+    let folder = write("trained", &all, None);
+    let config = Config::read(&folder).expect("the settings");
+    let source = Folder::open(&folder, &config).expect("the weights");
+    let (peft, device, int8) = (adapters(), RocmDevice::default(), Some(RoundTo::Int8));
+    for (trained, dtype) in [(Trained::All, DType::F32), (Trained::Again(&peft), DType::F64)] {
+        let error = Decoder::<Train>::load_quantised(&config, &source, trained, int8, &device, dtype);
+        assert!(matches!(error, Err(Error::Argument { name: "quantize", .. })));
+    }
 }

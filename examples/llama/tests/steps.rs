@@ -197,7 +197,7 @@ fn conversations_of_each_family() {
     assert!(lengths > 100, "45 answers had {lengths} tokens");
 }
 
-/// 16-bit models with caches of both types, rounded weights, merged adapters.
+/// 16-bit models with caches of both types, rounded weights, adapters merged and beside them.
 #[test]
 fn conversations_of_other_weights_and_caches() {
     let _turn = turn();

@@ -12,13 +12,14 @@ use burn::tensor::{DType, Int, Tensor, TensorData};
 use burn_rocm::{Rocm, RocmDevice};
 use burn_rocm_llama::Error;
 use burn_rocm_llama::config::Config;
-use burn_rocm_llama::model::{Cache, Logits, Model};
+use burn_rocm_llama::model::{Cache, Logits, Model, Quantise};
 use burn_rocm_llama::train::{
-    Corpus, Decoder, Drawn, Places, Recipe, Trained, Trainer, Windows, bytes, bytes_of, finetune,
+    Base, Corpus, Decoder, Drawn, Places, Recipe, Trained, Trainer, Windows, bytes, bytes_of, finetune,
 };
 use burn_rocm_llama::weights::{Adapted, Folder};
 use burn_rocm_llama::{Rng, text::Tokens};
 use burn_rocm_nn::language::lora::{LoraConfig, Peft, PeftMatrix, PeftPair, Targets};
+use burn_rocm_nn::language::quant::RoundTo;
 use burn_rocm_nn::loss::CrossEntropyLoss;
 use burn_rocm_nn::optim::GradientsParams;
 use clap::Parser;
@@ -152,7 +153,8 @@ fn gradients_of_adapters_are_those_of_pytorch() {
         let grads = loss.backward();
         let mut worst = 0f64;
         for layer in decoder.adapted() {
-            assert!(layer.base.weight.val().grad(&grads).is_none(), "{}: frozen", layer.name);
+            let Base::Floats(base) = &layer.base else { panic!("{}: quantised", layer.name) };
+            assert!(base.weight.val().grad(&grads).is_none(), "{}: frozen", layer.name);
             let adapter = layer.adapter.as_ref().expect("an adapter");
             for (half, param) in [("lora_A", &adapter.a), ("lora_B", &adapter.b)] {
                 let found = param.val().grad(&grads).expect("a gradient").transpose();
@@ -272,6 +274,32 @@ fn bytes_lm_writes_a_model_that_llama_runs() {
     assert!(matches!(bytes::run(&wrong), Err(Error::Argument { name: "options", .. })));
 }
 
+/// The mean loss over the last tenth of a text's bytes, of a model with the adapters of `finetune`.
+fn held_out(output: &Path, text: &str, quantise: Quantise) -> f64 {
+    let model = output.join("model");
+    let config = Config::read(&model).expect("the settings");
+    let peft = Peft::read(output).expect("adapters");
+    assert_eq!(peft.base_model(), Some(&*model.display().to_string()));
+    let source = Folder::open(&model, &config).expect("the weights");
+    let source = Adapted::new(Box::new(source), &peft, &config).expect("adapters");
+    let device = RocmDevice::default();
+    let model = Model::load_quantised(config, &source, &device, DType::F32, quantise, |_| ());
+    let model = model.expect("a model");
+    let ids = bytes_of(&std::fs::read(text).expect("the text"));
+    let windows = Windows::spread(&Corpus::of_tokens(ids).held_out, 32, 128);
+    let mut sum = 0.0;
+    for (row, targets) in windows.tokens.chunks(32).zip(windows.targets.chunks(32)) {
+        let tokens: Vec<u32> = row.iter().map(|&token| token as u32).collect();
+        let mut cache = Cache::new(&model, 32).expect("a cache");
+        let logits = read(model.forward(&tokens, &mut cache, Logits::All).expect("logits"));
+        for (logits, &target) in logits.chunks(256).zip(targets) {
+            let exponentials: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
+            sum += exponentials.ln() - f64::from(logits[target as usize]);
+        }
+    }
+    sum / windows.targets.len() as f64
+}
+
 #[test]
 fn finetune_writes_adapters_that_llama_reads() {
     let folder = scratch("finetune");
@@ -286,30 +314,11 @@ fn finetune_writes_adapters_that_llama_reads() {
     assert!(before > 4.5 && after < before - 1.0, "{before} to {after}");
 
     // The loss of the merged model over the last tenth is that of the decoder with its adapters.
-    let model = folder.join("out/model");
-    let config = Config::read(&model).expect("the settings");
-    let peft = Peft::read(&folder.join("out")).expect("adapters");
-    assert_eq!(peft.layers().count(), 16);
-    assert_eq!(peft.base_model(), Some(&*model.display().to_string()));
-    let source = Folder::open(&model, &config).expect("the weights");
-    let source = Adapted::new(Box::new(source), &peft, &config).expect("adapters");
-    let device = RocmDevice::default();
-    let merged = Model::load(config, &source, &device, DType::F32, |_| ()).expect("a model");
-    let ids = bytes_of(&std::fs::read(&text).expect("the text"));
-    let windows = Windows::spread(&Corpus::of_tokens(ids).held_out, 32, 128);
-    let mut sum = 0.0;
-    for (row, targets) in windows.tokens.chunks(32).zip(windows.targets.chunks(32)) {
-        let tokens: Vec<u32> = row.iter().map(|&token| token as u32).collect();
-        let mut cache = Cache::new(&merged, 32).expect("a cache");
-        let logits = read(merged.forward(&tokens, &mut cache, Logits::All).expect("logits"));
-        for (logits, &target) in logits.chunks(256).zip(targets) {
-            let exponentials: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
-            sum += exponentials.ln() - f64::from(logits[target as usize]);
-        }
-    }
-    let found = sum / windows.targets.len() as f64;
+    assert_eq!(Peft::read(&folder.join("out")).expect("adapters").layers().count(), 16);
+    let found = held_out(&folder.join("out"), &text, Quantise::default());
     assert!((found - after).abs() <= 1e-4 * after, "{found}, not {after}");
 
+    let model = folder.join("out/model");
     let path = model.display().to_string();
     let (fine, text, error) =
         llama(&["--model", &path, "--lora", &output, "--prompt", "The quick ", "--tokens", "4"]);
@@ -321,6 +330,46 @@ fn finetune_writes_adapters_that_llama_reads() {
     let mut long = arguments;
     long.context = 300;
     assert!(finetune::run(&long).expect_err("an error").to_string().contains("more than 300 tokens"));
+}
+
+/// Adapters that were trained beside codes belong to the codes, and not to the floats that were
+/// rounded.
+#[test]
+fn finetune_trains_beside_rounded_weights() {
+    let folder = scratch("finetune-quantized");
+    let text = folder.join("text.txt");
+    std::fs::write(&text, "The quick brown fox jumps over the lazy dog. ".repeat(60)).expect("a file");
+    let text = text.display().to_string();
+    for (name, to) in [("int4", RoundTo::Int4), ("int8", RoundTo::Int8)] {
+        let output = folder.join(name).display().to_string();
+        let mut arguments = vec!["finetune", "--text", &text, "--output", &output, "--steps", "60"];
+        arguments.extend(["--rank", "4", "--context", "32", "--lr", "2e-2", "--quantize", name]);
+        let arguments = finetune::Arguments::parse_from(arguments);
+        let [before, after] = finetune::run(&arguments).expect("a run");
+        assert!(before > 4.5 && after < before - 1.0, "{name}: {before} to {after}");
+        let output = Path::new(&output);
+        let found = held_out(output, &text, Quantise { layers: Some(to), output: None });
+        assert!((found - after).abs() <= 1e-4 * after, "{name}: {found}, not {after}");
+        if to == RoundTo::Int4 {
+            let floats = held_out(output, &text, Quantise::default());
+            assert!((floats - after).abs() > 1e-3 * after, "{floats} of the floats, {after} of the codes");
+        }
+        let model = output.join("model").display().to_string();
+        let peft = output.display().to_string();
+        let (fine, text, error) = llama(&[
+            "--model",
+            &model,
+            "--lora",
+            &peft,
+            "--quantize",
+            name,
+            "--prompt",
+            "The ",
+            "--tokens",
+            "4",
+        ]);
+        assert!(fine && !text.is_empty() && error.contains("adapters: 28 of"), "{text}\n{error}");
+    }
 }
 
 #[test]

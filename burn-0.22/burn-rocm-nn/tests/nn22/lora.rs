@@ -6,7 +6,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use burn_rocm_nn_022::language::lora::{LoraLinear, Peft};
 use burn_rocm_nn_022::optim::{AdamWConfig, GradientsParams};
 
-use crate::lora_reference::{LAYERS, Matrix, folder, hold, reference, results, tensor as of_file};
+use crate::lora_reference::{FLOATS, LAYERS, Matrix, folder, hold, reference, results};
 
 #[derive(Module, Debug)]
 struct Network {
@@ -93,7 +93,7 @@ fn only_adapters_are_trained() {
     let (name, rank, scale) = LAYERS[0];
     let (layer, pair) = network.first.pair().unwrap().expect("an adapter");
     assert_eq!((layer.as_str(), pair.a.shape, pair.b.shape), (name, [rank, 10], [12, rank]));
-    let old = of_file("adapter_model.safetensors", &format!("base_model.model.{name}.lora_A.weight"));
+    let old = FLOATS.tensor("adapter_model.safetensors", &format!("base_model.model.{name}.lora_A.weight"));
     assert_ne!(pair.a.data().iter::<f64>().collect::<Vec<_>>(), old.values);
     let merged = numbers(network.first.merged().unwrap().weight.val());
     let (a, b): (Vec<f64>, Vec<f64>) = (pair.a.data().iter().collect(), pair.b.data().iter().collect());

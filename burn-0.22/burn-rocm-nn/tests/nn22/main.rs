@@ -12,6 +12,7 @@ mod devices;
 mod language;
 mod layers;
 mod lora;
+mod lora_quant;
 #[path = "../../../../burn-rocm/nn/tests/nn/lora_reference.rs"]
 mod lora_reference;
 mod losses;

@@ -17,6 +17,8 @@ pub(crate) use burn_rocm_nn_022 as nn;
 pub(crate) use nn::BatchNorm;
 pub(crate) use nn::attention::MultiHeadAttention;
 
+pub(crate) type QuantLora = nn::language::lora::LoraLayer<nn::language::quant::QuantLinear>;
+
 /// With autodiff, as [`tracking`] is.
 pub(crate) type Tracked<const D: usize> = Tensor<D>;
 pub(crate) type TrackedInt<const D: usize> = Tensor<D, Int>;
@@ -35,6 +37,11 @@ pub(crate) const CLONES_ARE_LAZY: bool = false;
 
 /// Whether an optimizer has its states after a step that failed. That of Burn 0.22 loses them.
 pub(crate) const OPTIMIZERS_KEEP_THEIR_STATES: bool = false;
+
+/// A layer of a quantised weight without a bias.
+pub(crate) fn quant_linear(weight: nn::language::quant::QuantWeight) -> nn::language::quant::QuantLinear {
+    nn::language::quant::QuantLinear::new(weight, None).unwrap()
+}
 
 /// With autodiff.
 pub(crate) fn tracking() -> Device {

@@ -23,6 +23,7 @@ mod joined_products;
 mod layer;
 mod lockstep;
 mod lora;
+mod lora_quant;
 mod lora_reference;
 mod loss;
 mod loss_elements;

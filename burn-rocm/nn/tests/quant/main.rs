@@ -6,6 +6,7 @@ mod formats;
 mod fp8;
 mod fp8_products;
 mod lockstep;
+mod lora;
 mod products;
 mod refusals;
 mod rounding;

@@ -33,15 +33,15 @@ fn on_device<const D: usize>(data: &TensorData, shape: [usize; D], dtype: DType)
 /// first rounded to the dtype: u of the dtype. The result is rounded to the dtype, once more if a
 /// bias follows. Weights and results below the dtype's normal numbers are off by at most `least`,
 /// and no |x| exceeds 2.
-struct Bound {
-    dtype: DType,
-    terms: usize,
-    rounds_weights: bool,
-    biased: bool,
+pub(crate) struct Bound {
+    pub(crate) dtype: DType,
+    pub(crate) terms: usize,
+    pub(crate) rounds_weights: bool,
+    pub(crate) biased: bool,
 }
 
 impl Bound {
-    fn of(&self, value: f64, bias: f64, magnitude: f64) -> f64 {
+    pub(crate) fn of(&self, value: f64, bias: f64, magnitude: f64) -> f64 {
         let u = unit(self.dtype);
         let mut share = (self.terms as f64 + 8.0) * unit(DType::F32);
         if self.rounds_weights {

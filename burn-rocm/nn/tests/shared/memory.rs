@@ -9,8 +9,12 @@ use burn::optim::GradientsParams;
 use burn::optim::Optimizer;
 
 use crate::world::nn::attention::{MhaInput, MultiHeadAttentionConfig};
+use crate::world::nn::language::lora::{LoraConfig, Targets};
+use crate::world::nn::language::quant::{QuantWeight, RoundTo, round_to_nearest};
 use crate::world::nn::optim::AdamConfig;
-use crate::world::{Linear, MultiHeadAttention, RECORDS_HOLD_TENSORS, Tracked, again, tracking};
+use crate::world::{
+    Linear, MultiHeadAttention, QuantLora, RECORDS_HOLD_TENSORS, Tracked, again, quant_linear, tracking,
+};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -66,6 +70,50 @@ fn attention_takes(lengths: [usize; 3]) -> [usize; 3] {
         drop(run());
         pool.pool().stats().peak - before
     })
+}
+
+/// Adapters are trained on weights that stay quantised: no pass has more floats than those of one
+/// layer, and none stay.
+#[test]
+fn frozen_weights_stay_quantised() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    const SIDE: usize = 512;
+    const LAYERS: usize = 8;
+    let floats = 4 * SIDE * SIDE;
+    let numbers: Vec<f32> = (0..SIDE * SIDE).map(|at| ((at * 37 % 101) as f32 - 50.0) / 1e3).collect();
+    let parts = round_to_nearest(&numbers, [SIDE, SIDE], RoundTo::Int4).unwrap();
+    let pool = hip::Device::get(0).unwrap();
+    let lora = LoraConfig::new(2, Targets::All).build().unwrap();
+    let start = pool.pool().stats().allocated;
+    let mut layers: Vec<QuantLora> = (0..LAYERS)
+        .map(|at| {
+            let weight = QuantWeight::upload(&parts, &Default::default()).unwrap();
+            lora.adapt(&at.to_string(), quant_linear(weight))
+        })
+        .collect();
+    let of_layers = LAYERS * parts.bytes();
+    let kept = pool.pool().stats().allocated - start;
+    assert!(kept < of_layers + floats / 4, "{kept} bytes for {of_layers} of codes");
+
+    let mut optimizer = AdamConfig::new().init();
+    // More rows than one kernel takes, so that forward passes make floats, too.
+    for rows in [4, 20] {
+        for _ in 0..2 {
+            pool.pool().reset_peak();
+            let before = pool.pool().stats().allocated;
+            let x = Tracked::<2>::ones([rows, SIDE], &tracking());
+            let grads = layers.iter().fold(x, |x, layer| layer.forward(x)).mean().backward();
+            let grads = GradientsParams::from_grads(grads, &layers);
+            assert_eq!(grads.len(), 2 * LAYERS);
+            layers = optimizer.step(1e-3, layers, grads);
+            let grown = pool.pool().stats().peak - before;
+            // Of one layer at a time. Activations, gradients and moments take less than a second
+            // layer's.
+            assert!(grown < 2 * floats, "{rows} rows: {grown} bytes, {floats} of a layer's floats");
+        }
+    }
+    let kept = pool.pool().stats().allocated - start;
+    assert!(kept < of_layers + floats, "{kept} bytes stay, {of_layers} of codes");
 }
 
 /// How many bytes of scores the child process of the test below keeps. A process reads the setting

@@ -23,6 +23,7 @@ pub(crate) type Linear = burn::nn::Linear<B>;
 pub(crate) type Conv2d = burn::nn::conv::Conv2d<B>;
 pub(crate) type BatchNorm = nn::BatchNorm<B>;
 pub(crate) type MultiHeadAttention = nn::attention::MultiHeadAttention<B>;
+pub(crate) type QuantLora = nn::language::lora::LoraLayer<B, nn::language::quant::QuantLinear>;
 
 /// Whether pad tokens count in the mean of a loss.
 pub(crate) const PADS_COUNT: bool = true;
@@ -35,6 +36,11 @@ pub(crate) const CLONES_ARE_LAZY: bool = true;
 
 /// Whether an optimizer has its states after a step that failed. That of Burn 0.22 loses them.
 pub(crate) const OPTIMIZERS_KEEP_THEIR_STATES: bool = true;
+
+/// A layer of a quantised weight without a bias.
+pub(crate) fn quant_linear(weight: nn::language::quant::QuantWeight) -> nn::language::quant::QuantLinear {
+    nn::language::quant::QuantLinear::new::<B>(weight, None).unwrap()
+}
 
 /// With autodiff.
 pub(crate) fn tracking() -> <B as BackendTypes>::Device {

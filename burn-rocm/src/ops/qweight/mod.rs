@@ -24,6 +24,7 @@ use super::index::select;
 use super::launch::views;
 use super::matmul::{Request, product, product_to};
 use super::pad::{Border, pad};
+use super::transfer;
 use super::unary::clamp;
 use super::view::{narrow, reshape, swap_dims};
 use crate::arg::Arg;
@@ -156,6 +157,26 @@ impl QuantWeight {
     /// The device.
     pub fn device(&self) -> RocmDevice {
         self.codes.rocm_device()
+    }
+
+    /// The weight itself if it is on `device`, else a copy there.
+    ///
+    /// # Errors
+    /// An error of a device.
+    pub fn to_device(&self, device: &RocmDevice) -> Result<Self, RocmError> {
+        let copy = |tensor: &RocmTensor| transfer::to_device(tensor.clone(), device);
+        let order = match &self.order {
+            Some([order, places]) => Some([copy(order)?, copy(places)?]),
+            None => None,
+        };
+        Ok(Self {
+            codes: copy(&self.codes)?,
+            upper: self.upper.as_ref().map(copy).transpose()?,
+            scales: copy(&self.scales)?,
+            extra: self.extra.as_ref().map(copy).transpose()?,
+            order,
+            ..*self
+        })
     }
 
     /// The bytes that a product reads of the weight.

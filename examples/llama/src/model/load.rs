@@ -8,12 +8,12 @@ use burn_rocm::{Communicator, RocmDevice};
 use burn_rocm_nn::language::quant::{RoundTo, round_to_nearest};
 
 use super::layer::{Joined, Layer, Linear};
-use super::matrix::Matrix;
+use super::matrix::{Adapter, Matrix};
 use super::ops::Turns;
 use super::{B, Model};
 use crate::config::{Config, Rope};
 use crate::error::{Error, Result};
-use crate::weights::{Elements, Part, Role, Source, Weight, expected};
+use crate::weights::{Elements, LowRank, Part, Role, Source, Weight, expected};
 
 /// How far the loading is.
 #[derive(Clone, Copy, Debug)]
@@ -49,14 +49,13 @@ fn dtype_of(weight: &Weight, dtype: DType) -> DType {
 
 /// The bytes that a weight takes on the device.
 fn bytes_of(weight: &Weight, source: &dyn Source, dtype: DType, quantise: Quantise) -> Result<usize> {
-    let floats = weight.len() * dtype_of(weight, dtype).size();
-    Ok(match (source.quantised_bytes(weight)?, &weight.shape[..]) {
-        (Some(bytes), _) => bytes,
-        (None, &[rows, columns]) => match quantise.of(weight.role) {
-            Some(to) => to.device_bytes([rows, columns]),
-            None => floats,
-        },
-        (None, _) => floats,
+    let codes = match (source.quantised_bytes(weight)?, &weight.shape[..]) {
+        (None, &[rows, columns]) => quantise.of(weight.role).map(|to| to.device_bytes([rows, columns])),
+        (bytes, _) => bytes,
+    };
+    Ok(match codes {
+        Some(bytes) => bytes + source.adapter(weight).map_or(0, |adapter| adapter.bytes()),
+        None => weight.len() * dtype_of(weight, dtype).size(),
     })
 }
 
@@ -207,7 +206,42 @@ impl Model {
     }
 }
 
-/// A matrix on the device. Floats become quantised if `round` says so.
+/// A matrix that the source has or `round` makes quantised, on the device; or else its floats.
+#[allow(clippy::large_enum_variant, reason = "one exists at a time")]
+pub(crate) enum Stored<'a> {
+    Codes(QuantWeight),
+    Floats(Elements<'a>),
+}
+
+impl<'a> Stored<'a> {
+    /// Uploads a matrix that is or becomes quantised.
+    pub(crate) fn new(
+        elements: Elements<'a>,
+        shape: [usize; 2],
+        device: &RocmDevice,
+        round: Option<RoundTo>,
+    ) -> Result<Self> {
+        let upload = |parts: &WeightParts| Ok(Self::Codes(QuantWeight::upload(parts, device)?));
+        match (elements, round) {
+            (Elements::Quantised(parts), _) => upload(&parts),
+            (elements, None) => Ok(Self::Floats(elements)),
+            // The device draws the codes: rounding 8 billion random floats would take minutes.
+            (Elements::Normal(deviation), Some(to)) => {
+                Ok(Self::Codes(QuantWeight::random(shape, to.bits(), to.group(), deviation, device)?))
+            }
+            (Elements::F32(numbers), Some(to)) => upload(&round_to_nearest(&numbers, shape, to)?),
+            (elements, Some(to)) => {
+                // The device converts the numbers, and the host rounds them.
+                let numbers = of_elements(elements, shape, device, DType::F32)?.try_into_data();
+                let numbers = numbers.map_err(|why| Error::Read(why.to_string()))?;
+                let numbers = numbers.to_vec::<f32>().map_err(|why| Error::Read(format!("{why:?}")))?;
+                upload(&round_to_nearest(&numbers, shape, to)?)
+            }
+        }
+    }
+}
+
+/// A matrix on the device with its adapter. Floats become quantised if `round` says so.
 fn matrix(
     source: &dyn Source,
     weight: &Weight,
@@ -216,24 +250,29 @@ fn matrix(
     dtype: DType,
     round: Option<RoundTo>,
 ) -> Result<Matrix> {
-    let upload = |parts: &WeightParts| Ok(Matrix::Quantised(QuantWeight::upload(parts, device)?));
-    match (source.read(weight)?, round) {
-        (Elements::Quantised(parts), _) => upload(&parts),
-        (elements, None) => Ok(Matrix::Plain(of_elements(elements, shape, device, dtype)?)),
-        // The device draws the codes: rounding 8 billion random floats would take minutes.
-        (Elements::Normal(deviation), Some(to)) => {
-            let weight = QuantWeight::random(shape, to.bits(), to.group(), deviation, device)?;
-            Ok(Matrix::Quantised(weight))
+    let adapter = source.adapter(weight);
+    match Stored::new(source.read(weight)?, shape, device, round)? {
+        // Codes can't hold the sum, and adapters were trained beside them.
+        Stored::Codes(weight) => {
+            let adapter = adapter.map(|adapter| beside(adapter, shape, device)).transpose()?;
+            Ok(Matrix::Quantised(weight, adapter))
         }
-        (Elements::F32(numbers), Some(to)) => upload(&round_to_nearest(&numbers, shape, to)?),
-        (elements, Some(to)) => {
-            // The device converts the numbers, and the host rounds them.
-            let numbers = of_elements(elements, shape, device, DType::F32)?.try_into_data();
-            let numbers = numbers.map_err(|why| Error::Read(why.to_string()))?;
-            let numbers = numbers.to_vec::<f32>().map_err(|why| Error::Read(format!("{why:?}")))?;
-            upload(&round_to_nearest(&numbers, shape, to)?)
+        Stored::Floats(elements) => {
+            let elements = match adapter {
+                Some(adapter) => adapter.merged(elements, shape)?,
+                None => elements,
+            };
+            Ok(Matrix::Plain(of_elements(elements, shape, device, dtype)?))
         }
     }
+}
+
+/// An adapter on the device.
+fn beside(adapter: LowRank, [outputs, inputs]: [usize; 2], device: &RocmDevice) -> Result<Adapter> {
+    let LowRank { scale, a, b, rank } = adapter;
+    let tensor = |numbers, shape: [usize; 2]| of_elements(Elements::F32(numbers), shape, device, DType::F32);
+    let scaled = a.into_iter().map(|a| scale * a).collect();
+    Ok(Adapter { a: tensor(scaled, [rank, inputs])?, b: tensor(b, [outputs, rank])? })
 }
 
 /// A weight on the device.

@@ -10,12 +10,48 @@ use super::ops::linear;
 use crate::error::Result;
 
 /// A matrix `[outputs, inputs]`.
+#[allow(clippy::large_enum_variant, reason = "a model has some hundred matrices")]
 #[derive(Debug)]
 pub(super) enum Matrix {
     /// Floats.
     Plain(Tensor<B, 2>),
-    /// Codes with scales, which products read as they are.
-    Quantised(QuantWeight),
+    /// Codes with scales, which products read as they are, and what is added to them.
+    Quantised(QuantWeight, Option<Adapter>),
+}
+
+/// A matrix of low rank, `B A`, in f32.
+#[derive(Clone, Debug)]
+pub(super) struct Adapter {
+    /// `[rank, inputs]`.
+    pub(super) a: Tensor<B, 2>,
+    /// `[outputs, rank]`.
+    pub(super) b: Tensor<B, 2>,
+}
+
+impl Adapter {
+    /// `y + x A^T B^T`, computed in f32 and rounded to the dtype of `y` before it is added.
+    ///
+    /// # Shapes
+    /// - x: `[tokens, inputs]`; y, output: `[tokens, outputs]`
+    fn add(&self, x: Tensor<B, 2>, y: Tensor<B, 2>) -> Tensor<B, 2> {
+        let narrow = linear(x.cast(DType::F32), &self.a, None);
+        let dtype = y.dtype();
+        y + linear(narrow, &self.b, None).cast(dtype)
+    }
+
+    /// Adapters of matrices with these outputs as that of the joined matrix: each output has the rank
+    /// of all, and zeros where another matrix has its own.
+    fn joined(parts: [(Option<&Self>, usize); 2]) -> Option<Self> {
+        let [(one, first), (other, second)] = parts;
+        let below = |b: &Tensor<B, 2>, outputs: usize| {
+            Tensor::zeros([outputs, b.dims()[1]], (&b.device(), DType::F32))
+        };
+        let one = one.map(|Self { a, b }| (a.clone(), vec![b.clone(), below(b, second)]));
+        let other = other.map(|Self { a, b }| (a.clone(), vec![below(b, first), b.clone()]));
+        let (a, b): (Vec<_>, Vec<_>) =
+            [one, other].into_iter().flatten().map(|(a, b)| (a, Tensor::cat(b, 0))).unzip();
+        (!a.is_empty()).then(|| Self { a: Tensor::cat(a, 0), b: Tensor::cat(b, 1) })
+    }
 }
 
 impl Matrix {
@@ -27,10 +63,14 @@ impl Matrix {
     pub(super) fn product(&self, x: Tensor<B, 2>, bias: Option<&Tensor<B, 1>>) -> Result<Tensor<B, 2>> {
         Ok(match self {
             Self::Plain(weight) => linear(x, weight, bias),
-            Self::Quantised(weight) => {
+            Self::Quantised(weight, adapter) => {
                 let bias = bias.map(|bias| bias.clone().into_primitive().tensor());
-                let y = quant_linear(x.into_primitive().tensor(), weight, bias)?;
-                Tensor::from_primitive(TensorPrimitive::Float(y))
+                let y = quant_linear(x.clone().into_primitive().tensor(), weight, bias)?;
+                let y = Tensor::from_primitive(TensorPrimitive::Float(y));
+                match adapter {
+                    Some(adapter) => adapter.add(x, y),
+                    None => y,
+                }
             }
         })
     }
@@ -42,8 +82,10 @@ impl Matrix {
             (Self::Plain(one), Self::Plain(other)) => {
                 Some(Self::Plain(Tensor::cat(vec![one.clone(), other.clone()], 0)))
             }
-            (Self::Quantised(one), Self::Quantised(other)) => {
-                QuantWeight::joined(&[one.clone(), other.clone()])?.map(Self::Quantised)
+            (Self::Quantised(one, first), Self::Quantised(other, second)) => {
+                let parts = [(first.as_ref(), one.shape()[0]), (second.as_ref(), other.shape()[0])];
+                let joined = QuantWeight::joined(&[one.clone(), other.clone()])?;
+                joined.map(|joined| Self::Quantised(joined, Adapter::joined(parts)))
             }
             _ => None,
         })
@@ -51,13 +93,17 @@ impl Matrix {
 
     /// The matrix of some outputs, in the same memory.
     pub(super) fn outputs(&self, range: Range<usize>) -> Result<Self> {
+        let rows = |matrix: &Tensor<B, 2>| matrix.clone().narrow(0, range.start, range.len());
         Ok(match self {
-            Self::Plain(weight) => Self::Plain(weight.clone().narrow(0, range.start, range.len())),
-            Self::Quantised(weight) => Self::Quantised(weight.outputs(range)?),
+            Self::Plain(weight) => Self::Plain(rows(weight)),
+            Self::Quantised(weight, adapter) => {
+                let adapter = adapter.as_ref().map(|Adapter { a, b }| Adapter { a: a.clone(), b: rows(b) });
+                Self::Quantised(weight.outputs(range.clone())?, adapter)
+            }
         })
     }
 
-    /// The rows at the indices, in this dtype.
+    /// The rows at the indices, in this dtype. Embeddings have no adapters.
     ///
     /// # Shapes
     /// - indices: `[tokens]`
@@ -65,7 +111,7 @@ impl Matrix {
     pub(super) fn rows(&self, indices: Tensor<B, 1, Int>, dtype: DType) -> Result<Tensor<B, 2>> {
         Ok(match self {
             Self::Plain(table) => table.clone().select(0, indices),
-            Self::Quantised(weight) => {
+            Self::Quantised(weight, _) => {
                 let rows = weight.embedding(indices.into_primitive(), dtype)?;
                 Tensor::from_primitive(TensorPrimitive::Float(rows))
             }

@@ -21,6 +21,7 @@ use ops::{Turns, gathered, rms_norm, softcap};
 pub use batch::{Next, Paged, Piece};
 pub use cache::Cache;
 pub(crate) use cache::stored_as;
+pub(crate) use load::Stored;
 pub use load::{Loaded, Quantise, pass_bytes, weight_bytes};
 pub(crate) use ops::rounded;
 pub use step::Step;

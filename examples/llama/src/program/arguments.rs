@@ -78,8 +78,9 @@ pub(crate) struct ModelArguments {
     /// file.
     #[arg(long, value_name = "PATH", required_unless_present = "random")]
     pub(crate) model: Option<PathBuf>,
-    /// A folder with adapters in PEFT's format (adapter_config.json, adapter_model.safetensors),
-    /// which are merged into the weights when these are loaded.
+    /// A folder with adapters in PEFT's format (adapter_config.json, adapter_model.safetensors).
+    /// They are merged into float matrices when these are loaded, and computed beside quantised
+    /// ones.
     #[arg(long, value_name = "FOLDER", conflicts_with = "random")]
     pub(crate) lora: Option<PathBuf>,
     /// A model with random weights, whose tokens have no text: its speed is that of a real one.

@@ -24,9 +24,9 @@ use crate::ranks::{self, followers};
 use crate::text::{Chat, Message, Stream, Tokens};
 use arguments::Arguments;
 pub use arguments::RandomModel;
-pub(crate) use arguments::{ModelArguments, Precision, Provider, at_least_1, device};
+pub(crate) use arguments::{ModelArguments, Precision, Provider, Rounded, at_least_1, device};
 pub(crate) use models::random_prompt;
-pub(crate) use open::{Opened, Texts, load, open, open_model, room};
+pub(crate) use open::{Opened, Texts, load, open, open_model, room, size};
 
 /// The most tokens to generate if the user does not say.
 const TOKENS: usize = 256;

@@ -221,7 +221,7 @@ fn working_bytes(config: &Config, tokens: usize, element: usize) -> usize {
 }
 
 /// Bytes with a unit.
-fn size(bytes: usize) -> String {
+pub(crate) fn size(bytes: usize) -> String {
     let mib = bytes as f64 / f64::from(1 << 20);
     match mib {
         ..1.0 => format!("{:.0} KiB", mib * 1024.0),

@@ -6,12 +6,15 @@ use burn::nn::Linear;
 use burn::tensor::activation::{gelu, gelu_approximate};
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Distribution, Int, Tensor, TensorData};
+use burn_rocm::RocmDevice;
 use burn_rocm_nn::attention::{PackedAttentionOptions, PackedSequences, packed_attention};
-use burn_rocm_nn::language::lora::{Lora, LoraLinear, Peft};
+use burn_rocm_nn::language::lora::{FrozenLinear, Lora, LoraLayer, Peft};
+use burn_rocm_nn::language::quant::{QuantLinear, RoundTo};
 use burn_rocm_nn::{RmsNorm, Silu};
 
 use crate::config::{Activation, Config, LayerConfig, Rope};
 use crate::error::{Error, Result};
+use crate::model::Stored;
 use crate::weights::{Elements, Role, Source, Weight, expected, layer_name};
 
 /// Which parameters are trained.
@@ -25,6 +28,49 @@ pub enum Trained<'a> {
     Again(&'a Peft),
 }
 
+/// A linear layer with floats, or with a weight that stays quantised.
+#[allow(clippy::large_enum_variant, reason = "a box is no module of Burn's")]
+#[derive(Module, Debug)]
+pub enum Base<B: Backend> {
+    /// Floats.
+    Floats(Linear<B>),
+    /// Codes with scales.
+    Quantised(QuantLinear),
+}
+
+impl<B: Backend> FrozenLinear<B> for Base<B> {
+    fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
+        match self {
+            Self::Floats(linear) => linear.forward(x),
+            Self::Quantised(linear) => linear.forward(x),
+        }
+    }
+
+    fn sizes(&self) -> [usize; 2] {
+        match self {
+            Self::Floats(linear) => linear.sizes(),
+            Self::Quantised(linear) => FrozenLinear::<B>::sizes(linear),
+        }
+    }
+
+    fn device(&self) -> B::Device {
+        match self {
+            Self::Floats(linear) => FrozenLinear::device(linear),
+            Self::Quantised(linear) => FrozenLinear::<B>::device(linear),
+        }
+    }
+
+    fn adapter_dtype(&self) -> DType {
+        match self {
+            Self::Floats(linear) => linear.adapter_dtype(),
+            Self::Quantised(linear) => FrozenLinear::<B>::adapter_dtype(linear),
+        }
+    }
+}
+
+/// A layer that may have an adapter.
+type Adapted<B> = LoraLayer<B, Base<B>>;
+
 /// A decoder. Made by [`Decoder::load`].
 #[derive(Module, Debug)]
 pub struct Decoder<B: Backend> {
@@ -32,7 +78,7 @@ pub struct Decoder<B: Backend> {
     layers: Vec<Layer<B>>,
     norm: RmsNorm<B>,
     /// The output matrix, unless it is the embedding.
-    output: Option<LoraLinear<B>>,
+    output: Option<Adapted<B>>,
     #[module(skip)]
     config: Config,
 }
@@ -41,17 +87,17 @@ pub struct Decoder<B: Backend> {
 #[derive(Module, Debug)]
 pub struct Layer<B: Backend> {
     attention_norm: RmsNorm<B>,
-    query: LoraLinear<B>,
-    key: LoraLinear<B>,
-    value: LoraLinear<B>,
+    query: Adapted<B>,
+    key: Adapted<B>,
+    value: Adapted<B>,
     query_norm: Option<RmsNorm<B>>,
     key_norm: Option<RmsNorm<B>>,
-    output: LoraLinear<B>,
+    output: Adapted<B>,
     attention_post_norm: Option<RmsNorm<B>>,
     feed_forward_norm: RmsNorm<B>,
-    gate: LoraLinear<B>,
-    up: LoraLinear<B>,
-    down: LoraLinear<B>,
+    gate: Adapted<B>,
+    up: Adapted<B>,
+    down: Adapted<B>,
     feed_forward_post_norm: Option<RmsNorm<B>>,
 }
 
@@ -89,19 +135,29 @@ struct Maker<'a, B: Backend> {
     source: &'a dyn Source,
     weights: Vec<Weight>,
     trained: Trained<'a>,
+    round: Option<RoundTo>,
     device: &'a B::Device,
     dtype: DType,
 }
 
-impl<B: Backend> Maker<'_, B> {
+impl<B: Backend<Device = RocmDevice>> Maker<'_, B> {
     fn tensor<const D: usize>(&self, weight: &Weight, dtype: DType) -> Result<Tensor<B, D>> {
+        self.floats(self.source.read_floats(weight)?, weight, dtype)
+    }
+
+    fn floats<const D: usize>(
+        &self,
+        elements: Elements<'_>,
+        weight: &Weight,
+        dtype: DType,
+    ) -> Result<Tensor<B, D>> {
         let shape: [usize; D] = weight.shape.clone().try_into().map_err(|_| Error::Argument {
             name: "weights",
             expected: format!("{D} axes of {:?}", weight.role),
             found: format!("{:?}", weight.shape),
         })?;
         let device = self.device;
-        Ok(match self.source.read_floats(weight)? {
+        Ok(match elements {
             Elements::Bytes(bytes, from) => {
                 let data = TensorData::from_bytes_vec(bytes.to_vec(), shape, from);
                 Tensor::<B, D>::from_data(data, (device, from)).cast(dtype)
@@ -141,23 +197,42 @@ impl<B: Backend> Maker<'_, B> {
         Ok(self.param(self.tensor::<2>(self.needed(role, layer)?, self.dtype)?))
     }
 
-    fn linear(&self, role: Role, bias: Option<Role>, layer: Option<usize>) -> Result<LoraLinear<B>> {
+    fn linear(&self, role: Role, bias: Option<Role>, layer: Option<usize>) -> Result<Adapted<B>> {
         let weight = self.needed(role, layer)?;
         let name = layer_name(weight, self.config.family);
         let bias = bias.and_then(|role| self.weight(role, layer));
         let bias = bias.map(|bias| self.tensor::<1>(bias, self.dtype)).transpose()?;
-        // Files have `[outputs, inputs]`. A trained matrix is contiguous, which optimizers want.
-        let weight = self.tensor::<2>(weight, self.dtype)?.transpose();
-        let weight = match self.trained {
-            Trained::All => weight + 0.0,
-            _ => weight,
+        let base = match self.stored(weight, role)? {
+            Stored::Codes(weight) => Base::Quantised(QuantLinear::new(weight, bias)?),
+            Stored::Floats(elements) => {
+                // Files have `[outputs, inputs]`. A trained matrix is contiguous, which optimizers want.
+                let weight = self.floats::<2>(elements, weight, self.dtype)?.transpose();
+                let weight = match self.trained {
+                    Trained::All => weight + 0.0,
+                    _ => weight,
+                };
+                let bias = bias.map(|bias| self.param(bias));
+                Base::Floats(Linear { weight: self.param(weight), bias })
+            }
         };
-        let linear = Linear { weight: self.param(weight), bias: bias.map(|bias| self.param(bias)) };
         Ok(match self.trained {
-            Trained::All => LoraLinear::plain(&name, linear),
-            Trained::Adapters(lora) => lora.adapt(&name, linear),
-            Trained::Again(peft) => peft.adapt(&name, linear)?,
+            Trained::All => Adapted::plain(&name, base),
+            Trained::Adapters(lora) => lora.adapt(&name, base),
+            Trained::Again(peft) => peft.adapt(&name, base)?,
         })
+    }
+
+    /// A matrix, whose codes stay where they can: they can't be trained, and no product takes f64.
+    fn stored(&self, weight: &Weight, role: Role) -> Result<Stored<'_>> {
+        let &[outputs, inputs] = &weight.shape[..] else {
+            let (expected, found) = (format!("a matrix of {role:?}"), format!("{:?}", weight.shape));
+            return Err(Error::Argument { name: "weights", expected, found });
+        };
+        if matches!(self.trained, Trained::All) || self.dtype == DType::F64 {
+            return Ok(Stored::Floats(self.source.read_floats(weight)?));
+        }
+        let round = self.round.filter(|_| role != Role::Output);
+        Stored::new(self.source.read(weight)?, [outputs, inputs], self.device, round)
     }
 
     /// A norm. Its factor is f32 beside 16-bit activations.
@@ -195,23 +270,47 @@ impl<B: Backend> Maker<'_, B> {
     }
 }
 
-impl<B: Backend> Decoder<B> {
-    /// Loads a decoder. Only what is `trained` requires gradients.
+impl<B: Backend<Device = RocmDevice>> Decoder<B> {
+    /// Loads a decoder. Only what is `trained` requires gradients. If that is adapters, matrices that
+    /// the source has quantised stay so.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a model with softcaps of its scores (Gemma 2), whose gradient no
-    /// kernel computes; [`Error::Argument`] for a dtype other than f64, f32, f16 and bf16;
-    /// [`Error::Lora`] for adapters that don't fit; the errors of the source.
+    /// As [`load_quantised`](Self::load_quantised).
     pub fn load(
         config: &Config,
         source: &dyn Source,
         trained: Trained<'_>,
-        device: &B::Device,
+        device: &RocmDevice,
+        dtype: DType,
+    ) -> Result<Self> {
+        Self::load_quantised(config, source, trained, None, device, dtype)
+    }
+
+    /// [`load`](Self::load), with the layers' float matrices rounded. The embedding and the output
+    /// matrix stay floats.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a model with softcaps of its scores (Gemma 2), whose gradient no
+    /// kernel computes; [`Error::Argument`] for a dtype other than f64, f32, f16 and bf16, and for
+    /// matrices that would be both rounded and trained, or rounded and f64; [`Error::Lora`] for
+    /// adapters that don't fit; the errors of the source.
+    pub fn load_quantised(
+        config: &Config,
+        source: &dyn Source,
+        trained: Trained<'_>,
+        round: Option<RoundTo>,
+        device: &RocmDevice,
         dtype: DType,
     ) -> Result<Self> {
         if !matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::BF16) {
             let (expected, found) = ("f64, f32, f16 or bf16".to_owned(), format!("{dtype:?}"));
             return Err(Error::Argument { name: "dtype", expected, found });
+        }
+        if round.is_some() && (matches!(trained, Trained::All) || dtype == DType::F64) {
+            let expected = "adapters to train, in f32, f16 or bf16".to_owned();
+            let all = if matches!(trained, Trained::All) { "all weights" } else { "adapters" };
+            let found = format!("{all}, in {dtype:?}");
+            return Err(Error::Argument { name: "quantize", expected, found });
         }
         if config.score_softcap.is_some() {
             return Err(Error::Unsupported {
@@ -227,7 +326,7 @@ impl<B: Backend> Decoder<B> {
                 weights.iter().filter(|w| w.shape.len() == 2).map(|w| layer_name(w, config.family)).collect();
             peft.check_layers(|layer| names.iter().any(|name| name == layer))?;
         }
-        let maker = Maker::<B> { config, source, weights, trained, device, dtype };
+        let maker = Maker::<B> { config, source, weights, trained, round, device, dtype };
         let output = if config.tied { None } else { Some(maker.linear(Role::Output, None, None)?) };
         Ok(Self {
             embedding: maker.matrix(Role::Embedding, None)?,
@@ -237,7 +336,9 @@ impl<B: Backend> Decoder<B> {
             config: config.clone(),
         })
     }
+}
 
+impl<B: Backend> Decoder<B> {
     /// The settings.
     pub fn config(&self) -> &Config {
         &self.config
@@ -269,12 +370,12 @@ impl<B: Backend> Decoder<B> {
     }
 
     /// The layers with adapters.
-    pub fn adapted(&self) -> impl Iterator<Item = &LoraLinear<B>> {
+    pub fn adapted(&self) -> impl Iterator<Item = &Adapted<B>> {
         let all = self.layers.iter().flat_map(Layer::linears).chain(&self.output);
         all.filter(|layer| layer.adapter.is_some())
     }
 
-    /// The weights without adapters, as a checkpoint has them.
+    /// The weights without adapters, as a checkpoint has them. Those that are quantised are left out.
     pub fn weights(&self) -> Vec<(Weight, TensorOf<B>)> {
         let of = |weight: &Weight| {
             let layer = weight.layer.map(|index| &self.layers[index]);
@@ -283,7 +384,7 @@ impl<B: Backend> Decoder<B> {
                 None => match weight.role {
                     Role::Embedding => Some(TensorOf::Matrix(self.embedding.val())),
                     Role::FinalNorm => Some(factor(&self.norm, self.config.norm_adds_one)),
-                    _ => self.output.as_ref().map(matrix),
+                    _ => self.output.as_ref().and_then(matrix),
                 },
             }
         };
@@ -301,8 +402,16 @@ pub enum TensorOf<B: Backend> {
     Vector(Tensor<B, 1>),
 }
 
-fn matrix<B: Backend>(layer: &LoraLinear<B>) -> TensorOf<B> {
-    TensorOf::Matrix(layer.base.weight.val().transpose())
+/// The floats of a layer.
+fn floats<B: Backend>(layer: &Adapted<B>) -> Option<&Linear<B>> {
+    match &layer.base {
+        Base::Floats(linear) => Some(linear),
+        Base::Quantised(_) => None,
+    }
+}
+
+fn matrix<B: Backend>(layer: &Adapted<B>) -> Option<TensorOf<B>> {
+    floats(layer).map(|linear| TensorOf::Matrix(linear.weight.val().transpose()))
 }
 
 fn factor<B: Backend>(norm: &RmsNorm<B>, adds_one: bool) -> TensorOf<B> {
@@ -311,14 +420,17 @@ fn factor<B: Backend>(norm: &RmsNorm<B>, adds_one: bool) -> TensorOf<B> {
 }
 
 impl<B: Backend> Layer<B> {
-    fn linears(&self) -> [&LoraLinear<B>; 7] {
+    fn linears(&self) -> [&Adapted<B>; 7] {
         [&self.query, &self.key, &self.value, &self.output, &self.gate, &self.up, &self.down]
     }
 
     fn weight(&self, role: Role, adds_one: bool) -> Option<TensorOf<B>> {
         use Role::*;
         let norm = |norm: &RmsNorm<B>| Some(factor(norm, adds_one));
-        let bias = |layer: &LoraLinear<B>| layer.base.bias.as_ref().map(|bias| TensorOf::Vector(bias.val()));
+        let bias = |layer: &Adapted<B>| {
+            let bias = floats(layer).and_then(|linear| linear.bias.as_ref());
+            bias.map(|bias| TensorOf::Vector(bias.val()))
+        };
         match role {
             AttentionNorm => norm(&self.attention_norm),
             AttentionPostNorm => self.attention_post_norm.as_ref().and_then(norm),
@@ -326,13 +438,13 @@ impl<B: Backend> Layer<B> {
             FeedForwardPostNorm => self.feed_forward_post_norm.as_ref().and_then(norm),
             QueryNorm => self.query_norm.as_ref().and_then(norm),
             KeyNorm => self.key_norm.as_ref().and_then(norm),
-            Query => Some(matrix(&self.query)),
-            Key => Some(matrix(&self.key)),
-            Value => Some(matrix(&self.value)),
-            AttentionOutput => Some(matrix(&self.output)),
-            Gate => Some(matrix(&self.gate)),
-            Up => Some(matrix(&self.up)),
-            Down => Some(matrix(&self.down)),
+            Query => matrix(&self.query),
+            Key => matrix(&self.key),
+            Value => matrix(&self.value),
+            AttentionOutput => matrix(&self.output),
+            Gate => matrix(&self.gate),
+            Up => matrix(&self.up),
+            Down => matrix(&self.down),
             QueryBias => bias(&self.query),
             KeyBias => bias(&self.key),
             ValueBias => bias(&self.value),
@@ -378,7 +490,7 @@ impl<B: Backend> Layer<B> {
         places: &Places<B>,
     ) -> Tensor<B, 2> {
         let [rows, _] = x.dims();
-        let heads = |layer: &LoraLinear<B>, norm: &Option<RmsNorm<B>>, count: usize| {
+        let heads = |layer: &Adapted<B>, norm: &Option<RmsNorm<B>>, count: usize| {
             let x = layer.forward(x.clone()).reshape([rows, count, config.head_dim]);
             match norm {
                 Some(norm) => norm.forward(x),

@@ -7,7 +7,8 @@ use burn::backend::Autodiff;
 use burn::tensor::DType;
 use burn::tensor::backend::Backend;
 use burn_rocm::{Rocm, RocmDevice};
-use burn_rocm_nn::language::lora::{LoraConfig, Peft, Targets};
+use burn_rocm_nn::language::lora::{Adapter, LoraConfig, Peft, Targets};
+use burn_rocm_nn::language::quant::RoundTo;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -19,7 +20,8 @@ use super::run::{Recipe, Trainer, read};
 use super::save::{save, save_byte_tokenizer};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::program::{Precision, Provider, device, exit_of, open_model};
+use crate::model::{Quantise, weight_bytes};
+use crate::program::{Precision, Provider, Rounded, device, exit_of, open_model, size};
 use crate::rng::Rng;
 use crate::weights::Source;
 
@@ -73,6 +75,10 @@ pub struct Arguments {
     /// files]
     #[arg(long, value_enum)]
     dtype: Option<Precision>,
+    /// Round the layers' float matrices when they are loaded, and train adapters beside the codes.
+    /// The embedding and the output matrix stay floats.
+    #[arg(long, value_enum, value_name = "TYPE")]
+    quantize: Option<Rounded>,
     /// The device: `rocm`, `rocm:1` or `1` for the second one.
     #[arg(long, default_value = "rocm", value_parser = device)]
     pub device: RocmDevice,
@@ -159,9 +165,12 @@ pub fn run(arguments: &Arguments) -> Result<[f64; 2]> {
     let dtype = arguments.dtype.map_or_else(|| source.dtype(), DType::from);
     Autodiff::<Rocm>::seed(device, seed);
     let trained = Trained::Adapters(&lora);
-    let decoder = Decoder::<Autodiff<Rocm>>::load(&config, source.as_ref(), trained, device, dtype)?;
+    let round = arguments.quantize.map(RoundTo::from);
+    let source = source.as_ref();
+    let decoder = Decoder::<Autodiff<Rocm>>::load_quantised(&config, source, trained, round, device, dtype)?;
+    let weights = weight_bytes(&config, source, dtype, Quantise { layers: round, output: None })?;
     let (layers, parameters) = decoder.adapted().fold((0, 0), |(layers, parameters), layer| {
-        let of = |adapter: &burn_rocm_nn::language::lora::Adapter<_>| {
+        let of = |adapter: &Adapter<_>| {
             adapter.a.val().shape().num_elements() + adapter.b.val().shape().num_elements()
         };
         (layers + 1, parameters + layer.adapter.as_ref().map_or(0, of))
@@ -170,7 +179,11 @@ pub fn run(arguments: &Arguments) -> Result<[f64; 2]> {
         let expected = "a layer of the model, such as q_proj or model.layers.0.mlp.up_proj".to_owned();
         return Err(Error::Argument { name: "targets", expected, found: arguments.targets.clone() });
     }
-    eprintln!("{layers} adapters of {parameters} parameters; {} tokens to train on", corpus.train.len());
+    eprintln!(
+        "weights {}; {layers} adapters of {parameters} parameters; {} tokens to train on",
+        size(weights),
+        corpus.train.len()
+    );
 
     let recipe = Recipe { steps, batch, time: context, rate: lr, warm_up: (steps / 10).min(100), decay: 0.0 };
     let mut trainer = Trainer::new(decoder, recipe, device, dtype);
@@ -201,6 +214,11 @@ pub fn run(arguments: &Arguments) -> Result<[f64; 2]> {
     let peft = Peft::new(lora, pairs)?;
     peft.with_base_model(base.display().to_string()).write(&arguments.output)?;
     println!("the adapters are in {}", arguments.output.display());
-    println!("llama --model {} --lora {}", base.display(), arguments.output.display());
+    let quantize = match round {
+        Some(RoundTo::Int4) => " --quantize int4",
+        Some(RoundTo::Int8) => " --quantize int8",
+        None => "",
+    };
+    println!("llama --model {} --lora {}{quantize}", base.display(), arguments.output.display());
     Ok([before, after])
 }

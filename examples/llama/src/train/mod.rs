@@ -9,7 +9,7 @@ mod run;
 mod save;
 
 pub use corpus::{Corpus, Windows, bytes_of};
-pub use decoder::{Decoder, Layer, Places, TensorOf, Trained};
+pub use decoder::{Base, Decoder, Layer, Places, TensorOf, Trained};
 pub use drawn::Drawn;
 pub use run::{Reading, Recipe, Trainer};
 pub use save::{save, save_byte_tokenizer};

@@ -11,13 +11,14 @@ use serde_json::{Map, Value, json};
 
 use super::decoder::{Decoder, TensorOf};
 use crate::error::{Error, Result};
-use crate::weights::layer_name;
+use crate::weights::{expected, layer_name};
 
 /// Writes `config.json` with these settings and `model.safetensors` with the weights of a decoder,
-/// without adapters. Makes the folder if it does not exist. Waits for the device.
+/// which are floats, without adapters. Makes the folder if it does not exist. Waits for the device.
 ///
 /// # Errors
-/// [`Error::File`] if a file can't be written, [`Error::Read`] if the device reports an error.
+/// [`Error::Argument`] for a decoder with quantised weights; [`Error::File`] if a file can't be
+/// written, [`Error::Read`] if the device reports an error.
 pub fn save<B: Backend>(folder: &Path, settings: &Value, decoder: &Decoder<B>) -> Result<()> {
     fs::create_dir_all(folder).map_err(|why| Error::file(folder, why))?;
     let mut tensors = Vec::new();
@@ -31,6 +32,10 @@ pub fn save<B: Backend>(folder: &Path, settings: &Value, decoder: &Decoder<B>) -
             TensorOf::Vector(tensor) => data(tensor)?,
         };
         tensors.push((name, data));
+    }
+    if tensors.len() < expected(decoder.config()).len() {
+        let (expected, found) = ("a decoder of floats".to_owned(), "quantised weights".to_owned());
+        return Err(Error::Argument { name: "decoder", expected, found });
     }
     let path = folder.join("model.safetensors");
     let mut views = Vec::new();

@@ -1,7 +1,8 @@
-//! Weights with adapters merged into them.
+//! Weights with the adapters of a PEFT folder.
 
 use std::collections::HashMap;
 use std::num::NonZero;
+use std::ops::Range;
 use std::thread;
 
 use burn::tensor::{DType, TensorData};
@@ -11,16 +12,87 @@ use super::{Elements, Role, Source, Weight, expected, layer_name};
 use crate::config::Config;
 use crate::error::{Error, Result};
 
-/// A source whose matrices have the adapters of a PEFT folder merged into them: `W + scale B A`,
-/// with PEFT's `A` and `B`, computed in f32 when the weight is read. So the model runs as fast as
-/// without adapters.
-pub struct Adapted {
-    source: Box<dyn Source>,
-    adapters: HashMap<(Role, Option<usize>), Adapter>,
+/// A matrix of low rank that is added to a weight: `scale B A`, with PEFT's `A` and `B` in f32.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LowRank {
+    /// The factor of both matrices.
+    pub scale: f32,
+    /// `[rank, inputs]`.
+    pub a: Vec<f32>,
+    /// `[outputs, rank]`.
+    pub b: Vec<f32>,
+    /// The number of rows of `a`, and of columns of `b`.
+    pub rank: usize,
 }
 
-/// The scale, and the matrices A and B in f32.
-type Adapter = (f32, [Vec<f32>; 2]);
+impl LowRank {
+    /// The bytes of both matrices on the device.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<f32>() * (self.a.len() + self.b.len())
+    }
+
+    /// What is added to some outputs of the weight.
+    pub(crate) fn outputs(mut self, range: Range<usize>) -> Self {
+        self.b = self.b[range.start * self.rank..range.end * self.rank].to_vec();
+        self
+    }
+
+    /// What is added to some inputs of the weight.
+    pub(crate) fn inputs(mut self, range: Range<usize>) -> Self {
+        let inputs = self.a.len() / self.rank;
+        self.a = self.a.chunks_exact(inputs).flat_map(|row| &row[range.clone()]).copied().collect();
+        self
+    }
+
+    /// Merges this into float elements `[outputs, inputs]`. The sum is computed in f32, by all
+    /// processors.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for elements that are quantised, or that the device draws.
+    pub(crate) fn merged<'a>(&self, elements: Elements<'a>, shape: [usize; 2]) -> Result<Elements<'a>> {
+        let mut values: Vec<f32> = match elements {
+            Elements::F32(values) => values,
+            Elements::Bytes(bytes, dtype) => {
+                TensorData::from_bytes_vec(bytes.to_vec(), shape, dtype).iter::<f32>().collect()
+            }
+            Elements::Normal(_) | Elements::Constant(_) | Elements::Quantised(_) => {
+                let (expected, found) = ("float weights of a file".to_owned(), "others".to_owned());
+                return Err(Error::Argument { name: "lora", expected, found });
+            }
+        };
+        self.add_to(&mut values, shape[1]);
+        Ok(Elements::F32(values))
+    }
+
+    fn add_to(&self, values: &mut [f32], inputs: usize) {
+        let Self { scale, ref a, ref b, rank } = *self;
+        let rows = |values: &mut [f32], b: &[f32]| {
+            let mut sum = vec![0.0; inputs];
+            for (row, b) in values.chunks_exact_mut(inputs).zip(b.chunks_exact(rank)) {
+                sum.fill(0.0);
+                for (a, b) in a.chunks_exact(inputs).zip(b) {
+                    sum.iter_mut().zip(a).for_each(|(sum, a)| *sum += a * b);
+                }
+                row.iter_mut().zip(&sum).for_each(|(value, sum)| *value += scale * sum);
+            }
+        };
+        let threads = thread::available_parallelism().map_or(1, NonZero::get);
+        let share = (values.len() / inputs).div_ceil(threads);
+        thread::scope(|scope| {
+            for (values, b) in values.chunks_mut(share * inputs).zip(b.chunks(share * rank)) {
+                scope.spawn(move || rows(values, b));
+            }
+        });
+    }
+}
+
+/// A source whose matrices have the adapters of a PEFT folder. Matrices that are floats on the
+/// device get them merged in when they are loaded, so the model runs as fast as without adapters.
+/// Beside quantised matrices, the adapters stay apart.
+pub struct Adapted {
+    source: Box<dyn Source>,
+    adapters: HashMap<(Role, Option<usize>), LowRank>,
+}
 
 impl Adapted {
     /// Checks the adapters against the model.
@@ -38,8 +110,9 @@ impl Adapted {
             }
             let layer = own_name(peft, &layer_name(&weight, config.family));
             if let Some((adapter, PeftPair { a, b })) = peft.pair(&layer, [inputs, outputs])? {
-                let wide = [a, b].map(|matrix| matrix.data().iter::<f32>().collect());
-                adapters.insert((weight.role, weight.layer), (adapter.scale as f32, wide));
+                let [a, b] = [a, b].map(|matrix| matrix.data().iter::<f32>().collect());
+                let adapter = LowRank { scale: adapter.scale as f32, a, b, rank: adapter.rank };
+                adapters.insert((weight.role, weight.layer), adapter);
             }
             layers.push(layer);
         }
@@ -63,26 +136,11 @@ fn own_name(peft: &Peft, layer: &str) -> String {
 
 impl Source for Adapted {
     fn read(&self, weight: &Weight) -> Result<Elements<'_>> {
-        let Some((scale, [a, b])) = self.adapters.get(&(weight.role, weight.layer)) else {
-            return self.source.read(weight);
-        };
-        // A sum with an adapter does not stay quantised.
-        let mut values: Vec<f32> = match self.source.read_floats(weight)? {
-            Elements::F32(values) => values,
-            Elements::Bytes(bytes, dtype) => {
-                TensorData::from_bytes_vec(bytes.to_vec(), weight.shape.clone(), dtype)
-                    .iter::<f32>()
-                    .collect()
-            }
-            // The device draws random weights; `read_floats` gives none that are quantised.
-            Elements::Normal(_) | Elements::Constant(_) | Elements::Quantised(_) => {
-                let (expected, found) = ("weights of a file".to_owned(), "random weights".to_owned());
-                return Err(Error::Argument { name: "lora", expected, found });
-            }
-        };
-        let inputs = values.len() / weight.shape[0];
-        add(&mut values, inputs, *scale, a, b);
-        Ok(Elements::F32(values))
+        self.source.read(weight)
+    }
+
+    fn adapter(&self, weight: &Weight) -> Option<LowRank> {
+        self.adapters.get(&(weight.role, weight.layer)).cloned()
     }
 
     fn check(&self, weights: &[Weight]) -> Result<()> {
@@ -90,38 +148,14 @@ impl Source for Adapted {
     }
 
     fn quantised_bytes(&self, weight: &Weight) -> Result<Option<usize>> {
-        match self.adapters.contains_key(&(weight.role, weight.layer)) {
-            true => Ok(None),
-            false => self.source.quantised_bytes(weight),
-        }
+        self.source.quantised_bytes(weight)
+    }
+
+    fn read_floats(&self, weight: &Weight) -> Result<Elements<'_>> {
+        self.source.read_floats(weight)
     }
 
     fn dtype(&self) -> DType {
         self.source.dtype()
     }
-}
-
-/// Adds `scale B A` to `values` `[outputs, inputs]`, by all processors.
-///
-/// # Shapes
-/// - a: `[rank, inputs]`; b: `[outputs, rank]`
-fn add(values: &mut [f32], inputs: usize, scale: f32, a: &[f32], b: &[f32]) {
-    let rank = a.len() / inputs;
-    let rows = |values: &mut [f32], b: &[f32]| {
-        let mut sum = vec![0.0; inputs];
-        for (row, b) in values.chunks_exact_mut(inputs).zip(b.chunks_exact(rank)) {
-            sum.fill(0.0);
-            for (a, b) in a.chunks_exact(inputs).zip(b) {
-                sum.iter_mut().zip(a).for_each(|(sum, a)| *sum += a * b);
-            }
-            row.iter_mut().zip(&sum).for_each(|(value, sum)| *value += scale * sum);
-        }
-    };
-    let threads = thread::available_parallelism().map_or(1, NonZero::get);
-    let share = (values.len() / inputs).div_ceil(threads);
-    thread::scope(|scope| {
-        for (values, b) in values.chunks_mut(share * inputs).zip(b.chunks(share * rank)) {
-            scope.spawn(move || rows(values, b));
-        }
-    });
 }

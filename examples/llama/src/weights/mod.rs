@@ -12,7 +12,7 @@ use burn_rocm::fused::WeightParts;
 
 use crate::error::{Error, Result};
 
-pub use adapted::Adapted;
+pub use adapted::{Adapted, LowRank};
 pub use expected::{Role, Weight, bytes};
 pub(crate) use expected::{expected, layer_name};
 pub use folder::Folder;
@@ -30,12 +30,17 @@ pub(crate) fn is_pointer(bytes: &[u8]) -> bool {
 
 /// A source of weights, from which the threads of several devices may read.
 pub trait Source: Sync {
-    /// The elements of a weight, as the source has them.
+    /// The elements of a weight, as the source has them, without its [`adapter`](Self::adapter).
     ///
     /// # Errors
     /// [`Error::Tensor`] if the weight is missing or has another shape or
     /// dtype; an error of the file.
     fn read(&self, weight: &Weight) -> Result<Elements<'_>>;
+
+    /// What is added to a matrix.
+    fn adapter(&self, _weight: &Weight) -> Option<LowRank> {
+        None
+    }
 
     /// Checks names and shapes of all weights, without reading their elements.
     ///

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use burn::tensor::{DType, TensorData};
 
-use super::{Elements, Role, Source, Weight};
+use super::{Elements, LowRank, Role, Source, Weight};
 use crate::config::Config;
 use crate::error::{Error, Result};
 
@@ -135,6 +135,16 @@ impl<'a> Part<'a> {
 impl Source for Part<'_> {
     fn read(&self, weight: &Weight) -> Result<Elements<'_>> {
         self.share(weight, self.whole.read(&self.whole(weight))?)
+    }
+
+    fn adapter(&self, weight: &Weight) -> Option<LowRank> {
+        let adapter = self.whole.adapter(&self.whole(weight))?;
+        Some(match Share::of(weight.role) {
+            Share::Rows => adapter.outputs(self.own(weight.shape[0])),
+            // The sum over ranks has all inputs.
+            Share::Columns => adapter.inputs(self.own(weight.shape[1])),
+            Share::All | Share::First => adapter,
+        })
     }
 
     fn check(&self, weights: &[Weight]) -> Result<()> {

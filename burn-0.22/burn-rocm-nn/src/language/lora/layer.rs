@@ -6,9 +6,10 @@ use burn::tensor::module::linear;
 use burn::tensor::{DType, Device, Tensor};
 
 use super::{AdapterConfig, Lora, LoraError, Peft, PeftMatrix, PeftPair};
+use crate::language::quant::QuantLinear;
 
-/// A layer that an adapter can be added to. Burn's [`Linear`] is one; layers with other weights, such
-/// as quantised ones, may implement it.
+/// A layer that an adapter can be added to. Burn's [`Linear`] and [`QuantLinear`] are; layers with
+/// other weights may implement it.
 pub trait FrozenLinear: Module {
     /// The layer's output.
     ///
@@ -65,6 +66,25 @@ impl FrozenLinear for Linear {
             sum.set_require_grad(is_tracked)
         });
         Some(self)
+    }
+}
+
+/// The weight stays quantised, forward and backward, and nothing can be added to it
+/// ([QLoRA](https://arxiv.org/abs/2305.14314)).
+impl FrozenLinear for QuantLinear {
+    fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        QuantLinear::forward(self, x)
+    }
+
+    fn sizes(&self) -> [usize; 2] {
+        let [outputs, inputs] = self.weight().shape();
+        [inputs, outputs]
+    }
+
+    /// The weight's device with autodiff, because adapters are made to be trained. For inference
+    /// alone, [`valid`](Module::valid) drops it.
+    fn device(&self) -> Device {
+        Device::rocm(self.weight().device().index).autodiff()
     }
 }
 

@@ -1,10 +1,13 @@
 //! Layers with quantised weights.
 
+use burn::module::{
+    Content, Devices, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor,
+};
 use burn::tensor::{DType, Device, Int, Tensor};
 use burn_rocm::fused::{Fp8Weight, QuantWeight};
 use burn_rocm::{RocmError, RocmTensor, raise};
 
-use crate::fuse::{Route, from_rocm, primitive, wrap};
+use crate::fuse::{Route, from_rocm, on_rocm, primitive, rocm, wrap};
 use crate::ops::quant::{Fp8LinearOp, QuantLinearOp, bias_fits, embed};
 
 fn elsewhere(op: &'static str, device: &Device) -> RocmError {
@@ -15,8 +18,8 @@ fn elsewhere(op: &'static str, device: &Device) -> RocmError {
 /// A linear layer with a quantised weight and perhaps a bias, both frozen: `x W^T + b`. Under
 /// autodiff, it has a gradient with respect to its input.
 ///
-/// It is no Burn module, because it has no parameters. In a module, it is a field with
-/// `#[module(skip)]`.
+/// As a Burn module, it has no parameters: optimizers pass it over, and records leave it out.
+/// [`LoraLayer`](crate::language::lora::LoraLayer) adds an adapter that can be trained.
 #[derive(Clone, Debug)]
 pub struct QuantLinear {
     weight: QuantWeight,
@@ -54,6 +57,60 @@ impl QuantLinear {
         wrap(route.apply(op, [primitive(x)]).0)
     }
 }
+
+/// Panics, as Burn's ops do, for another project's device and with an error of a device.
+impl Module for QuantLinear {
+    fn visit<V: ModuleVisitor>(&self, _: &mut V) {}
+
+    fn map<M: ModuleMapper>(self, _: &mut M) -> Self {
+        self
+    }
+
+    fn to_device(self, device: &Device) -> Self {
+        if !on_rocm(device) {
+            raise(elsewhere("QuantLinear", device));
+        }
+        let own = rocm(Tensor::<1>::empty([1], device)).rocm_device();
+        let weight = self.weight.to_device(&own).unwrap_or_else(|error| raise(error));
+        Self { weight, bias: self.bias.map(|bias| rocm(from_rocm::<1>(bias).to_device(device))) }
+    }
+
+    fn fork(self, device: &Device) -> Self {
+        self.to_device(device)
+    }
+
+    /// None: the weight has no autodiff, and the first device of a model tells whether it has.
+    fn collect_devices(&self, devices: Devices) -> Devices {
+        devices
+    }
+
+    fn materialize(self) -> Self {
+        self
+    }
+
+    fn valid(&self) -> Self {
+        self.clone()
+    }
+
+    fn train(self) -> Self {
+        self
+    }
+}
+
+impl ModuleDisplayDefault for QuantLinear {
+    fn content(&self, content: Content) -> Option<Content> {
+        let [outs, inputs] = self.weight.shape();
+        content
+            .set_top_level_type("QuantLinear")
+            .add("d_input", &inputs)
+            .add("d_output", &outs)
+            .add_debug_attribute("format", &self.weight.format())
+            .add("bias", &self.bias.is_some())
+            .optional()
+    }
+}
+
+impl ModuleDisplay for QuantLinear {}
 
 /// A linear layer with a weight of fp8 and perhaps a bias, both frozen: `x W^T + b`. The weight says whether
 /// inputs become fp8 too ([`Fp8Weight::with_inputs`]). Under autodiff, the layer has a gradient with respect to its

@@ -7,9 +7,10 @@ use burn::tensor::module::linear;
 use burn::tensor::{DType, Tensor};
 
 use super::{AdapterConfig, Lora, LoraError, Peft, PeftMatrix, PeftPair};
+use crate::language::quant::QuantLinear;
 
-/// A layer that an adapter can be added to. Burn's [`Linear`] is one; layers with other weights, such
-/// as quantised ones, may implement it.
+/// A layer that an adapter can be added to. Burn's [`Linear`] and [`QuantLinear`] are; layers with
+/// other weights may implement it.
 pub trait FrozenLinear<B: Backend>: Module<B> {
     /// The layer's output.
     ///
@@ -66,6 +67,23 @@ impl<B: Backend> FrozenLinear<B> for Linear<B> {
             sum.set_require_grad(is_tracked)
         });
         Some(self)
+    }
+}
+
+/// The weight stays quantised, forward and backward, and nothing can be added to it
+/// ([QLoRA](https://arxiv.org/abs/2305.14314)).
+impl<B: Backend> FrozenLinear<B> for QuantLinear {
+    fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
+        QuantLinear::forward(self, x)
+    }
+
+    fn sizes(&self) -> [usize; 2] {
+        let [outputs, inputs] = self.weight().shape();
+        [inputs, outputs]
+    }
+
+    fn device(&self) -> B::Device {
+        self.device_of::<B>()
     }
 }
 

@@ -1,11 +1,15 @@
 //! Layers with quantised weights.
 
-use burn::tensor::backend::Backend;
+use burn::module::{
+    AutodiffModule, Content, Devices, EmptyRecord, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper,
+    ModuleVisitor,
+};
+use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{DType, Int, Tensor};
 use burn_rocm::fused::{Fp8Weight, QuantWeight};
-use burn_rocm::{RocmError, RocmTensor, raise};
+use burn_rocm::{Rocm, RocmError, RocmTensor, raise};
 
-use crate::fuse::{Route, primitive, wrap};
+use crate::fuse::{Route, from_rocm, primitive, rocm, wrap};
 use crate::ops::quant::{Fp8LinearOp, QuantLinearOp, bias_fits, embed};
 
 fn elsewhere<B: Backend>(op: &'static str) -> RocmError {
@@ -13,11 +17,15 @@ fn elsewhere<B: Backend>(op: &'static str) -> RocmError {
     RocmError::Unsupported { op, dtype: None, what: Some(what) }
 }
 
+fn route<B: Backend>() -> Route<B> {
+    Route::<B>::of("QuantLinear").unwrap_or_else(|| raise(elsewhere::<B>("QuantLinear")))
+}
+
 /// A linear layer with a quantised weight and perhaps a bias, both frozen: `x W^T + b`. Under
 /// autodiff, it has a gradient with respect to its input.
 ///
-/// It is no Burn module, because it has no parameters. In a module, it is a field with
-/// `#[module(skip)]`.
+/// As a Burn module, it has no parameters: optimizers pass it over, and records leave it out.
+/// [`LoraLayer`](crate::language::lora::LoraLayer) adds an adapter that can be trained.
 #[derive(Clone, Debug)]
 pub struct QuantLinear {
     weight: QuantWeight,
@@ -50,11 +58,80 @@ impl QuantLinear {
     /// # Panics
     /// With the op's error, as Burn's ops do.
     pub fn forward<B: Backend, const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
-        let Some(route) = Route::<B>::of("QuantLinear") else { raise(elsewhere::<B>("QuantLinear")) };
         let op = QuantLinearOp { weight: self.weight.clone(), bias: self.bias.clone() };
-        wrap(route.apply(op, [primitive(x)]).0)
+        wrap(route::<B>().apply(op, [primitive(x)]).0)
+    }
+
+    /// The device of the weight as one of `B`. Panics for another backend than this project's.
+    pub(crate) fn device_of<B: Backend>(&self) -> B::Device {
+        route::<B>().own_device(self.weight.device())
     }
 }
+
+/// Panics, as Burn's ops do, for another backend than this project's and with an error of a device.
+impl<B: Backend> Module<B> for QuantLinear {
+    type Record = EmptyRecord;
+
+    fn visit<V: ModuleVisitor<B>>(&self, _: &mut V) {}
+
+    fn map<M: ModuleMapper<B>>(self, _: &mut M) -> Self {
+        self
+    }
+
+    fn load_record(self, _: EmptyRecord) -> Self {
+        self
+    }
+
+    fn into_record(self) -> EmptyRecord {
+        EmptyRecord::new()
+    }
+
+    fn to_device(self, device: &B::Device) -> Self {
+        let device = route::<B>().device(device);
+        let weight = self.weight.to_device(&device).unwrap_or_else(|error| raise(error));
+        let bias = self.bias.map(|bias| rocm(from_rocm::<Rocm, 1>(bias).to_device(&device)));
+        Self { weight, bias }
+    }
+
+    fn fork(self, device: &B::Device) -> Self {
+        Module::<B>::to_device(self, device)
+    }
+
+    fn collect_devices(&self, mut devices: Devices<B>) -> Devices<B> {
+        let own = self.device_of::<B>();
+        if !devices.contains(&own) {
+            devices.push(own);
+        }
+        devices
+    }
+}
+
+impl<B: AutodiffBackend> AutodiffModule<B> for QuantLinear {
+    type InnerModule = Self;
+
+    fn valid(&self) -> Self {
+        self.clone()
+    }
+
+    fn from_inner(module: Self) -> Self {
+        module
+    }
+}
+
+impl ModuleDisplayDefault for QuantLinear {
+    fn content(&self, content: Content) -> Option<Content> {
+        let [outs, inputs] = self.weight.shape();
+        content
+            .set_top_level_type("QuantLinear")
+            .add("d_input", &inputs)
+            .add("d_output", &outs)
+            .add_debug_attribute("format", &self.weight.format())
+            .add("bias", &self.bias.is_some())
+            .optional()
+    }
+}
+
+impl ModuleDisplay for QuantLinear {}
 
 /// A linear layer with a weight of fp8 and perhaps a bias, both frozen: `x W^T + b`. The weight says whether
 /// inputs become fp8 too ([`Fp8Weight::with_inputs`]). Under autodiff, the layer has a gradient with respect to its
