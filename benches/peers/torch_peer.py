@@ -152,6 +152,68 @@ def chains():
     measure("overhead", "add 32x32, a chain of 1000, results dropped", dropped)
 
 
+def graph_of(body, calls):
+    """A replay of a CUDA graph of some calls."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            body()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            body()
+    return graph.replay
+
+
+def attention():
+    """Ten calls of the kernel that each precision is compared with, as a graph. cuDNN's rows have a name of their own.
+    Only on a GPU: the CPU has neither the kernels nor graphs."""
+    if not on_gpu or "attention" not in groups:
+        return
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    flash = [(SDPBackend.FLASH_ATTENTION, ""), (SDPBackend.CUDNN_ATTENTION, ", cuDNN")]
+    kinds = {
+        "f32": (torch.float32, [(SDPBackend.EFFICIENT_ATTENTION, "")]),
+        "bf16": (torch.bfloat16, flash),
+        "f16": (torch.float16, flash),
+    }
+    sizes = [(16, 12, 512, 64), (4, 12, 2048, 64), (4, 12, 4096, 64), (1, 12, 8192, 64), (2, 16, 4096, 128)]
+    for precision in options.precision.split(","):
+        dtype, kernels = kinds[precision]
+        end = "" if precision == "f32" else f", {precision}"
+        for batch, heads, length, features in sizes:
+            length = max(1, length // shrink)
+            for causal in [False, True]:
+                name = f"attention {batch}x{heads}x{length}x{features}{end}{', causal' if causal else ''}"
+                # As a linear layer's output has them.
+                made = lambda: (uniform(batch, length, heads, features, dtype=dtype) / 2).transpose(1, 2)
+                q, k, v, grad = (made() for _ in range(4))
+                leaves = [t.detach().clone().requires_grad_() for t in (q, k, v)]
+
+                def forward():
+                    with torch.no_grad():
+                        F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+                def both():
+                    out = F.scaled_dot_product_attention(*leaves, is_causal=causal)
+                    torch.autograd.grad(out, leaves, grad)
+
+                for kernel, whose in kernels:
+                    for body, passes in [(forward, "forward"), (both, "forward and backward")]:
+                        if not wanted("attention", f"{name}, {passes}"):
+                            continue
+                        try:
+                            with sdpa_kernel(kernel):
+                                replay = graph_of(body, 10)
+                            measure("attention", f"{name}, {passes}{whose}", replay)
+                        except RuntimeError as error:
+                            # The kernel does not take the call, so the row has no figure of PyTorch.
+                            print(f"PyTorch: {name}, {passes}{whose}: {error}", file=sys.stderr)
+
+
 def numbers(shape, series, scale):
     """`numbers` of benches/src/gpu/models.rs."""
     index = torch.arange(math.prod(shape), dtype=torch.int64)
@@ -331,5 +393,6 @@ if not compiled:
     products()
     convolutions()
     chains()
+    attention()
 training()
 inference()

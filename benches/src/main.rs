@@ -46,7 +46,8 @@ pub(crate) struct Options {
     /// Layer norm over 65536x4096, on a GPU; `--families norm` on the CPU device.
     #[arg(long)]
     norm: bool,
-    /// Scaled dot-product attention.
+    /// Scaled dot-product attention. On a GPU: forward and backward, as a graph of ten calls
+    /// (`--precision`; with `--torch`, PyTorch's kernels).
     #[arg(long)]
     attention: bool,
     /// The cost of small ops: a chain of 1000 additions of 32x32.
@@ -63,7 +64,7 @@ pub(crate) struct Options {
     #[arg(long)]
     graph: bool,
     /// With `--train` on a GPU: the float types of burn-rocm-nn's steps. Parameters and the
-    /// optimizer's state are f32. With `--inference`: the float types of all tensors.
+    /// optimizer's state are f32. With `--inference` and `--attention`: the float types of all tensors.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "f32")]
     precision: Vec<Precision>,
     /// Every family of ops, or the one named: the geometric mean of its cases' ratios.

@@ -78,6 +78,36 @@ fn every_group_of_a_gpus_cases_runs() {
 }
 
 #[test]
+fn attention_runs_forward_and_backward_in_each_precision() {
+    let (ok, text) = run(&[
+        "--attention",
+        "--filter",
+        "attention 4x12x32x64",
+        "--precision",
+        "f32,bf16,f16",
+        "--shrink",
+        "64",
+        "--iterations",
+        "1",
+        "--warmup",
+        "0",
+    ]);
+    assert!(ok, "{text}");
+    for precision in ["", ", bf16", ", f16"] {
+        for causal in ["", ", causal"] {
+            for pass in ["forward", "forward and backward"] {
+                let case = format!("| attention 4x12x32x64{precision}{causal}, {pass} |");
+                let row = text.lines().find(|line| line.starts_with(&case));
+                let row = row.unwrap_or_else(|| panic!("no {case} in {text}"));
+                // bf16 ran beside f16, and PyTorch did not run.
+                assert_eq!(row.contains("1.05 of bf16"), precision == ", f16", "{row}");
+                assert!(!row.contains("of PyTorch"), "{row}");
+            }
+        }
+    }
+}
+
+#[test]
 fn inference_runs_call_by_call_and_from_a_graph() {
     let model = ["--inference", "--filter", "ResNet-50", "--graph", "--precision", "bf16"];
     let (ok, text) =

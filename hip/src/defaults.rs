@@ -233,6 +233,12 @@ fixed! {
     "burn-rocm/src/ops/index_nd.rs", "WIDE" = "16";
         Measured("two cores of a Xeon: 10,000 slices of 64 elements took 0.7 ms sorted, 2.5 ms by atomics");
         "elements of a slice from which indices are sorted first";
+    "burn-rocm/src/ops/segment.rs", "PIECE" = "64";
+        Guess("its loads take about as long as joining the pieces of 4,096 slices");
+        "slices with one index that one thread sums";
+    "burn-rocm/src/ops/segment.rs", "FEW_COMPARISONS" = "1 << 24";
+        Guess("they take less time than a sort's launches");
+        "comparisons of indices up to which at most `PIECE` indices are not sorted";
     "burn-rocm/src/ops/sort.rs", "TILE" = "1024";
         Guess("its keys fit into shared memory");
         "elements that a block sorts before merging";

@@ -10,7 +10,10 @@ use burn_rocm_tests::*;
 fn updates_that_meet() {
     const SETTING: &str = "BURN_ROCM_DETERMINISTIC";
     if std::env::var(SETTING).as_deref() != Ok("1") {
-        again(&["--exact", "updates_that_meet", "--nocapture"], &[(SETTING, "1")]);
+        let this = ["--exact", "updates_that_meet", "--nocapture"];
+        again(&this, &[(SETTING, "1")]);
+        // With blocks of many threads, which would add by atomics.
+        again(&this, &[(SETTING, "1"), ("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_CPU_WAVE", "32")]);
         return;
     }
     let random = Random::new();
@@ -40,16 +43,21 @@ fn updates_that_meet() {
         }
     }
     // Also sums along an axis.
-    let a = float(&random, &[5, 4], DType::F32, View::Contiguous, -1.0, 1.0);
-    let v = float(&random, &[3000, 4], DType::F32, View::Contiguous, -1.0, 1.0);
-    let places = int(&random, &[3000], DType::I64, View::Contiguous, 0, 5);
-    let run = || {
-        let device = Default::default();
-        let (a, v) = (a.float::<R>(&device), v.float::<R>(&device));
-        read_float::<R>(R::float_select_add(a, 0, places.int::<R>(&device), v))
-    };
-    let first = run();
-    for _ in 0..3 {
-        assert_eq!(run(), first);
+    for dtype in FLOATS {
+        let a = float(&random, &[5, 4], dtype, View::Contiguous, -1.0, 1.0);
+        let v = float(&random, &[3000, 4], dtype, View::Contiguous, -1.0, 1.0);
+        let places = int(&random, &[3000], DType::I64, View::Contiguous, 0, 5);
+        let run = || {
+            let device = Default::default();
+            let (a, v) = (a.float::<R>(&device), v.float::<R>(&device));
+            read_float::<R>(R::float_select_add(a, 0, places.int::<R>(&device), v))
+        };
+        let first = run();
+        for _ in 0..3 {
+            assert_eq!(run(), first, "{dtype:?}");
+        }
+        additions!(format!("select_add {dtype:?}"), dtype, |B, device, [a = &a, v = &v]| {
+            B::float_select_add(a, 0, places.int::<B>(&device), v)
+        });
     }
 }

@@ -2,6 +2,7 @@
 //! gives each as a share of the device's ceiling, and compares it with peers that are measured in
 //! the same run.
 
+mod attention;
 pub(crate) mod cases;
 pub(crate) mod ceiling;
 pub(crate) mod cupti;
@@ -61,6 +62,9 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
             None => lines.push(measure::<burn_rocm::Rocm>(case, options)),
         }
     }
+    if groups.contains(&Group::Attention) {
+        lines.extend(attention::cases(options).into_iter().map(|case| measure(case, options)));
+    }
     if groups.contains(&Group::Train) {
         lines.extend(steps::cases(options).into_iter().map(|case| measure(case, options)));
     }
@@ -72,7 +76,12 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     }
     let mut columns: Vec<(String, BTreeMap<String, f64>)> = Vec::new();
     if let Some(python) = &options.torch {
-        columns.push(("PyTorch".into(), peers::torch(python, options, &groups, false)?));
+        let mut eager = peers::torch(python, options, &groups, false)?;
+        let cudnn = attention::of_cudnn(&mut eager);
+        columns.push((report::TORCH.into(), eager));
+        if !cudnn.is_empty() {
+            columns.push((format!("{}, cuDNN", report::TORCH), cudnn));
+        }
     }
     if let Some(python) = &options.torch_compiled {
         columns.push(("PyTorch compiled, graphs".into(), peers::torch(python, options, &groups, true)?));

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::cases::{Bar, FUSED, GRAPH, Work};
 use super::ceiling::Ceiling;
+use crate::Precision;
 
 /// One measured case.
 pub(crate) struct Line {
@@ -20,6 +21,17 @@ pub(crate) struct Line {
 
 /// A peer's name and its measurements: seconds by case, and losses under the names of [`loss_of`].
 pub(crate) type Column = (String, BTreeMap<String, f64>);
+
+/// The name of eager PyTorch's column.
+pub(crate) const TORCH: &str = "PyTorch";
+
+/// What a run measured, by which a row's bar is judged.
+#[derive(Clone, Copy)]
+pub(crate) struct Measured<'a> {
+    pub(crate) ceiling: &'a Ceiling,
+    pub(crate) lines: &'a [Line],
+    pub(crate) columns: &'a [Column],
+}
 
 impl Line {
     /// The name of the peers' row for the same work.
@@ -61,9 +73,10 @@ impl Line {
     }
 
     /// The table cells for the share, the bar, and whether the bar is met.
-    pub(crate) fn judged(&self, ceiling: &Ceiling) -> String {
-        let share = self.share(ceiling).map_or("-".into(), |share| format!("{:.0} %", share * 100.0));
-        let (bar, verdict) = match self.bar(ceiling) {
+    pub(crate) fn judged(&self, measured: Measured<'_>) -> String {
+        let share =
+            self.share(measured.ceiling).map_or("-".into(), |share| format!("{:.0} %", share * 100.0));
+        let (bar, verdict) = match self.bar(measured) {
             Some((bar, true)) => (bar, "ok"),
             Some((bar, false)) => (bar, "missed"),
             None => ("-".into(), ""),
@@ -71,8 +84,9 @@ impl Line {
         format!("{share} | {bar} | {verdict}")
     }
 
-    /// The bar in words, and whether it is met.
-    fn bar(&self, ceiling: &Ceiling) -> Option<(String, bool)> {
+    /// The bar in words, and whether it is met. None if there is no bar, or if what it refers to was
+    /// not measured.
+    fn bar(&self, Measured { ceiling, lines, columns }: Measured<'_>) -> Option<(String, bool)> {
         match self.bar {
             Bar::None => None,
             Bar::Rate(least) => {
@@ -90,6 +104,16 @@ impl Line {
                 Some((format!("{least:.1} of the library"), self.share(ceiling)? >= least - 0.01))
             }
             Bar::Seconds(most) => Some((time(most), self.one(self.seconds) <= most)),
+            Bar::OfBf16(most) => {
+                let name = self.name.replace(Precision::F16.suffix(), Precision::Bf16.suffix());
+                let other = lines.iter().find(|line| line.name == name)?.seconds;
+                Some((format!("{most:.2} of bf16"), self.seconds <= most * other))
+            }
+            Bar::OfTorch(most) => {
+                let (_, torch) = columns.iter().find(|(name, _)| name == TORCH)?;
+                let other = torch.get(self.peers_name())?;
+                Some((format!("{most:.2} of {TORCH}"), self.seconds <= most * other))
+            }
         }
     }
 }
@@ -115,7 +139,8 @@ pub(crate) fn markdown(lines: &[Line], columns: &[Column], ceiling: &Ceiling) ->
     text += "\n";
     for line in lines {
         let figure = line.figure(line.seconds);
-        let _ = write!(text, "| {} | {figure} | {} |", line.name, line.judged(ceiling));
+        let judged = line.judged(Measured { ceiling, lines, columns });
+        let _ = write!(text, "| {} | {figure} | {judged} |", line.name);
         for (_, values) in columns {
             match values.get(line.peers_name()) {
                 Some(&seconds) => {
@@ -209,6 +234,38 @@ pub(crate) fn time(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn line(name: &str, bar: Bar, seconds: f64) -> Line {
+        Line { name: name.into(), work: Work::Step, bar, seconds, losses: vec![] }
+    }
+
+    /// The bar of f16 is the time that bf16 took, not bf16's own bar.
+    #[test]
+    fn f16_is_judged_by_the_bf16_of_the_same_run() {
+        let ceiling = Ceiling { copy: 1.0, short_copy: 1.0, gemm: vec![] };
+        let judged = |f16: f64, bf16: Option<f64>| {
+            let mut lines = vec![line("MLP, f16, graph", Bar::OfBf16(1.05), f16)];
+            lines.extend(bf16.map(|seconds| line("MLP, bf16, graph", Bar::Seconds(100.0), seconds)));
+            lines.push(line("MLP, bf16", Bar::None, 1000.0));
+            lines[0].judged(Measured { ceiling: &ceiling, lines: &lines, columns: &[] })
+        };
+        assert_eq!(judged(66.0, Some(61.0)), "- | 1.05 of bf16 | missed");
+        assert_eq!(judged(64.0, Some(61.0)), "- | 1.05 of bf16 | ok");
+        assert_eq!(judged(66.0, None), "- | - | ");
+    }
+
+    #[test]
+    fn attention_is_judged_by_the_torch_of_the_same_run() {
+        let ceiling = Ceiling { copy: 1.0, short_copy: 1.0, gemm: vec![] };
+        let row = line("attention, bf16", Bar::OfTorch(1.25), 5.0);
+        let judged = |name: &str, seconds: f64| {
+            let column = (name.to_string(), BTreeMap::from([("attention, bf16".to_string(), seconds)]));
+            row.judged(Measured { ceiling: &ceiling, lines: &[], columns: &[column] })
+        };
+        assert_eq!(judged(TORCH, 4.0), "- | 1.25 of PyTorch | ok");
+        assert_eq!(judged(TORCH, 3.9), "- | 1.25 of PyTorch | missed");
+        assert_eq!(judged("PyTorch, cuDNN", 3.9), "- | - | ");
+    }
 
     #[test]
     fn what_is_written_is_read() {

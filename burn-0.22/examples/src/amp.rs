@@ -13,7 +13,7 @@ use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use burn_cubecl::RocmDevice;
 use burn_rocm_examples::data::{CLASSES, Data, SIDE, Split};
 use burn_rocm_examples::mixed::{Float, Kind, Outcome, Run};
-use burn_rocm_nn::amp::{GradScalerConfig, Precision};
+use burn_rocm_nn::amp::{GradScaler, Mixed, Precision};
 use burn_rocm_nn::loss::CrossEntropyLossConfig;
 use burn_rocm_nn::optim::AdamConfig;
 use burn_rocm_nn::transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput};
@@ -103,11 +103,11 @@ pub fn train(run: &Run, data: &Data) -> Result<Outcome, Box<dyn std::error::Erro
     let mut model = Precision::new(FloatDType::F32).convert(&Classifier::new(run.kind, &device));
     let loss = CrossEntropyLossConfig::new().init(&device);
     let mut optimizer = AdamConfig::new().init();
-    let mut scaler = GradScalerConfig::new().init();
-    let half = match run.float {
+    // f16 scales the loss; bf16 has f32's range and does not.
+    let mut mixed = match run.float {
         Float::F32 => None,
-        Float::F16 => Some(FloatDType::F16),
-        Float::Bf16 => Some(FloatDType::BF16),
+        Float::F16 => Some(Mixed::f16()),
+        Float::Bf16 => Some(Mixed::bf16()),
     };
     let mut seconds = 0.0;
     for (step, indices) in run.indices(data.train.len()).chunks(run.batch_size).enumerate() {
@@ -120,25 +120,13 @@ pub fn train(run: &Run, data: &Data) -> Result<Outcome, Box<dyn std::error::Erro
         let lr = run.lr(step);
         let begin = Instant::now();
         let (images, labels) = upload(data, &data.train, indices, &device);
-        model = match half {
+        let loss = |model: &Classifier| loss.forward(model.forward(images), labels);
+        model = match &mut mixed {
             None => {
-                let loss = loss.forward(model.forward(images), labels);
-                let grads = GradientsParams::from_grads(loss.backward(), &model);
+                let grads = GradientsParams::from_grads(loss(&model).backward(), &model);
                 optimizer.step(lr, model, grads)
             }
-            Some(dtype) => {
-                let half = Precision::new(dtype).convert(&model);
-                let loss = loss.forward(half.forward(images), labels);
-                // bf16 has f32's range and needs no scaler.
-                let scaled = dtype == FloatDType::F16;
-                let loss = if scaled { scaler.scale(loss) } else { loss };
-                let grads = GradientsParams::from_grads(loss.backward(), &half);
-                drop(half);
-                match scaled {
-                    true => scaler.step(&mut optimizer, lr, model, grads),
-                    false => optimizer.step(lr, model, grads),
-                }
-            }
+            Some(mixed) => mixed.step(&mut optimizer, lr, model, loss).0,
         };
         seconds += begin.elapsed().as_secs_f64();
     }
@@ -154,5 +142,6 @@ pub fn train(run: &Run, data: &Data) -> Result<Outcome, Box<dyn std::error::Erro
         right += hits.try_into_data()?.iter::<u64>().sum::<u64>();
     }
     let accuracy = 100.0 * right as f64 / data.test.len() as f64;
-    Ok(Outcome { accuracy, peak, seconds, skipped: scaler.skipped() })
+    let skipped = mixed.as_ref().and_then(Mixed::scaler).map_or(0, GradScaler::skipped);
+    Ok(Outcome { accuracy, peak, seconds, skipped })
 }

@@ -1,6 +1,29 @@
 //! Training in mixed precision: forward and backward pass in f16 or bf16, parameters and optimizer
 //! states in f32 ([Micikevicius et al. 2017](https://arxiv.org/abs/1710.03740)).
 //!
+//! [`Mixed`] takes such a step in one call:
+//!
+//! ```
+//! # use burn::backend::Autodiff;
+//! # use burn::nn::{Linear, LinearConfig};
+//! # use burn::tensor::{FloatDType, Tensor};
+//! # use burn_rocm::Rocm;
+//! # use burn_rocm_nn::amp::Mixed;
+//! # use burn_rocm_nn::optim::AdamConfig;
+//! # type B = Autodiff<Rocm>;
+//! # let (device, lr) = (Default::default(), 1e-3);
+//! # let mut model: Linear<B> = LinearConfig::new(4, 2).init(&device);
+//! # let mut optimizer = AdamConfig::new().init();
+//! # let inputs = Tensor::<B, 2>::ones([3, 4], &device);
+//! # let compute_loss = |model: &Linear<B>| model.forward(inputs.clone().cast(FloatDType::BF16)).mean();
+//! # let loss;
+//! let mut mixed = Mixed::bf16(); // or `Mixed::f16()`, which scales the loss
+//! (model, loss) = mixed.step(&mut optimizer, lr, model, |half| compute_loss(half));
+//! # assert_eq!((model.weight.dims(), loss.dims()), ([4, 2], [1]));
+//! ```
+//!
+//! Its parts, for loops that do more with the gradients:
+//!
 //! ```
 //! # use burn::backend::Autodiff;
 //! # use burn::nn::{Linear, LinearConfig};
@@ -25,29 +48,11 @@
 //! # assert_eq!(model.weight.dims(), [4, 2]);
 //! ```
 //!
-//! bf16 has f32's range and needs no scaler. The optimizers of this crate accept its gradients as
-//! they are and compute in the parameters' dtype:
-//!
-//! ```
-//! # use burn::backend::Autodiff;
-//! # use burn::nn::{Linear, LinearConfig};
-//! # use burn::optim::{GradientsParams, Optimizer};
-//! # use burn::tensor::{FloatDType, Tensor};
-//! # use burn_rocm::Rocm;
-//! # use burn_rocm_nn::amp::Precision;
-//! # use burn_rocm_nn::optim::AdamConfig;
-//! # type B = Autodiff<Rocm>;
-//! # let (device, lr) = (Default::default(), 1e-3);
-//! # let mut model: Linear<B> = LinearConfig::new(4, 2).init(&device);
-//! # let mut optimizer = AdamConfig::new().init();
-//! # let inputs = Tensor::<B, 2>::ones([3, 4], &device);
-//! # let half = Precision::new(FloatDType::BF16).convert(&model);
-//! # let loss = half.forward(inputs.cast(FloatDType::BF16)).cast(FloatDType::F32).mean();
-//! let grads = GradientsParams::from_grads(loss.backward(), &half);
-//! model = optimizer.step(lr, model, grads);
-//! # assert_eq!(model.weight.dims(), [4, 2]);
-//! ```
+//! bf16 has f32's range and needs no scaler: `optimizer.step(lr, model, grads)` takes the gradients
+//! of `loss.backward()`. The optimizers of this crate accept bf16 gradients as they are and compute
+//! in the parameters' dtype.
 
+mod mixed;
 mod names;
 mod scaler;
 
@@ -64,6 +69,7 @@ use burn_rocm::{RocmTensor, graph, raise, trace};
 
 use crate::fuse::{Route, from_rocm, is_rocm, refuse, rocm, say_elsewhere};
 use crate::ties::Ties;
+pub use mixed::Mixed;
 use names::names;
 pub(crate) use names::visit_layer;
 pub use scaler::{GradScaler, GradScalerConfig};
@@ -318,6 +324,49 @@ impl GradScaler {
         self.update(is_finite);
         if is_finite { optimizer.step(lr, module, grads) } else { module }
     }
+}
+
+impl Mixed {
+    /// Takes a step. `loss` computes the loss by the converted copy of `module`, whose inputs it
+    /// casts to the copy's dtype. Returns the module after the step and the loss in f32, without the
+    /// scale.
+    ///
+    /// The loss should be computed in f32, from outputs that are cast to it. The gradient of a loss
+    /// in f16 is the scale itself, which f16 holds only below 65536.
+    ///
+    /// With a scaler, a step whose gradients overflowed changes neither the module nor the
+    /// optimizer's state ([`GradScaler::step`]). [Graphs](burn_rocm::graph) can capture the step.
+    ///
+    /// # Panics
+    /// As [`Precision::convert`], for a name given to [`keep`](Self::keep) that no module has.
+    pub fn step<B: AutodiffBackend, M: AutodiffModule<B>, O: Optimizer<M, B>, const D: usize>(
+        &mut self,
+        optimizer: &mut O,
+        lr: LearningRate,
+        module: M,
+        loss: impl FnOnce(&M) -> Tensor<B, D>,
+    ) -> (M, Tensor<B::InnerBackend, D>) {
+        let half = self.precision.convert(&module);
+        let loss = loss(&half);
+        let loss = if is_half(loss.dtype()) { loss.cast(FloatDType::F32) } else { loss };
+        let value = loss.clone().inner();
+        let loss = match &self.scaler {
+            Some(scaler) => scaler.scale(loss),
+            None => loss,
+        };
+        let grads = GradientsParams::from_grads(loss.backward(), &half);
+        // Its memory is free for the step, and kept modules share their parameters with it.
+        drop(half);
+        let module = match &mut self.scaler {
+            Some(scaler) => scaler.step(optimizer, lr, module, grads),
+            None => optimizer.step(lr, module, grads),
+        };
+        (module, value)
+    }
+}
+
+fn is_half(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16)
 }
 
 /// The step with a scale in device memory. In a capture the device decides whether it is taken.

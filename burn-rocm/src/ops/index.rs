@@ -6,6 +6,7 @@ use hip::{Device, Fault, Functor, KernelName, Template};
 use super::cast::cast;
 use super::copy::writable;
 use super::launch::{Operand, Output, Walk, packed, rows, submit};
+use super::segment;
 use crate::arg::Arg;
 use crate::dtype::{is_index, raw_type};
 use crate::error::invalid;
@@ -338,11 +339,16 @@ fn put(
         .scalars(&along_axis)
         .launch();
     }
-    let shared = indices.layout().rank() == 1 && value.layout().rank() > 1;
+    let shared = indices.layout().rank() == 1;
     let dims = value.dims();
     // `scatter_columns` walks values and tensor by one shape, but the values may be narrower than
     // the tensor in any axis.
     let alike = (0..dims.len()).all(|d| d == axis || dims[d] == out.dims()[d]);
+    // The CPU device adds f32 and f64 in order, which needs no sort and rounds no more often.
+    let serial = out.hip_device().info().max_threads_per_block == 1 && ty.size() >= 4;
+    if join == Join::Add && ty.is_float() && shared && alike && out.is_contiguous() && !serial {
+        return segment::add(op, flag, axis, out, indices, value);
+    }
     if join == Join::Add && alike && out.is_contiguous() && value.is_contiguous() && indices.is_contiguous() {
         let (outer, inner): (usize, usize) =
             (dims[..axis].iter().product(), dims[axis + 1..].iter().product());

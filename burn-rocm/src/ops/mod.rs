@@ -44,6 +44,7 @@ pub(crate) mod qweight;
 pub(crate) mod random;
 pub(crate) mod reduce;
 pub(crate) mod scan;
+mod segment;
 pub(crate) mod slice_assign;
 pub(crate) mod softmax;
 pub(crate) mod sort;

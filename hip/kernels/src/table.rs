@@ -297,6 +297,11 @@ families! {
         scatter_sorted [Functors(&[Assign]), Types(RAW)]
             [Functors(&[Add, Mul, Min, Max]), Types(NUMBERS)],
     ]
+    segment [
+        segment_pieces [Types(FLOATS), Types(INDEX)],
+        segment_sums [Types(FLOATS), Types(INDEX)],
+        segment_few [Types(FLOATS), Types(INDEX)],
+    ]
     argwhere [
         argwhere_count [Types(BOOLS)],
         argwhere_places [Types(BOOLS)],

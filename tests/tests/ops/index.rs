@@ -1,5 +1,7 @@
 //! Gather, scatter, select and embedding.
 
+use burn_rocm_tests::limits::{Terms, sums};
+use burn_rocm_tests::lockstep::in_lockstep;
 use burn_rocm_tests::*;
 
 #[test]
@@ -238,6 +240,217 @@ fn embedding_both_ways() {
                 additions!(what, dtype, |B, device, [w = &weights, g = &grad]| {
                     B::embedding_backward(w, g, places.int::<B>(&device))
                 });
+            }
+        }
+    }
+}
+
+/// Random numbers that `dtype` holds exactly, as data of that type and in f64.
+fn drawn(random: &Random, shape: &[usize], dtype: DType) -> (TensorData, Vec<f64>) {
+    let values: Vec<f64> = (0..shape.iter().product()).map(|_| random.uniform(-1.0, 1.0)).collect();
+    let data = TensorData::new(values, shape.to_vec()).convert_dtype(dtype);
+    let exact = data.iter::<f64>().collect();
+    (data, exact)
+}
+
+/// `PIECE` of `segment.hip`.
+const PIECE: usize = 64;
+
+/// The most numbers that are added one after the other in a sum of `terms` and of the target: in a
+/// half, pieces are summed first.
+fn in_turn(terms: usize, dtype: DType) -> usize {
+    let halves = matches!(dtype, DType::F16 | DType::BF16);
+    1 + if halves { terms.min(PIECE) + terms / PIECE } else { terms }
+}
+
+/// Sums of slices with one index, computed in f64: `value` [outer, len, inner] is added to `target`
+/// [outer, size, inner]. Then the sums of the magnitudes, and the most terms of a sum.
+fn summed(
+    target: &[f64],
+    value: &[f64],
+    places: &[i64],
+    [outer, size, inner]: [usize; 3],
+) -> (Vec<f64>, Vec<f64>, usize) {
+    let mut out = target.to_vec();
+    let mut magnitude: Vec<f64> = target.iter().map(|x| x.abs()).collect();
+    let mut terms = vec![0; size];
+    for (k, &place) in places.iter().enumerate() {
+        terms[place as usize] += 1;
+        for o in 0..outer {
+            for c in 0..inner {
+                let term = value[(o * places.len() + k) * inner + c];
+                let at = (o * size + place as usize) * inner + c;
+                out[at] += term;
+                magnitude[at] += term.abs();
+            }
+        }
+    }
+    (out, magnitude, terms.into_iter().max().unwrap_or(0))
+}
+
+/// Asserts that `ours` has the sums, within the bound of a sum in the compute type and one rounding.
+fn assert_sums(what: &str, ours: &TensorData, (sum, magnitude, terms): (Vec<f64>, Vec<f64>, usize)) {
+    let data = |values| TensorData::new(values, ours.shape.clone());
+    let (sum, magnitude) = (data(sum), data(magnitude));
+    let terms = Terms::of(in_turn(terms, ours.dtype), ours.dtype);
+    limits::assert_within(&what, ours, &sum, &sums(&sum, &magnitude, terms));
+}
+
+/// Indices below `size`. Every other one is 0, as if by padding, if `padded`.
+fn places(random: &Random, count: usize, size: usize, padded: bool) -> Vec<i64> {
+    let place = |k: usize| if padded && k.is_multiple_of(2) { 0 } else { random.below(size) as i64 };
+    (0..count).map(place).collect()
+}
+
+fn indices(places: &[i64], shape: &[usize], dtype: DType) -> burn_backend::tensor::IntTensor<R> {
+    R::int_from_data(
+        TensorData::new(places.to_vec(), shape.to_vec()).convert_dtype(dtype),
+        &Default::default(),
+    )
+}
+
+/// Many tokens are the same in a batch of text. Their sum is rounded once, as that of few.
+#[test]
+fn an_embeddings_gradient_is_rounded_once() {
+    let random = Random::new();
+    let device = Default::default();
+    let mut cases = vec![
+        (1, 1, 1),
+        (1, 3, 500),
+        (7, 33, PIECE),
+        (7, 33, PIECE + 1),
+        (2, 5, 2 * PIECE + 1),
+        (5, 9, 0),
+        (90, 17, 1000),
+        (700, 4, 1500),
+    ];
+    if !in_lockstep() {
+        // Few tokens that are sorted nevertheless, because their rows are long.
+        cases.extend([(3, 4200, PIECE), (1, 1100, 700), (5000, 64, 9000)]);
+    }
+    for (rows, width, count) in cases {
+        for dtype in FLOATS {
+            for index in [DType::I64, DType::I32] {
+                for padded in [false, true] {
+                    let places = places(&random, count, rows, padded);
+                    let (grad, exact) = drawn(&random, &[1, count, width], dtype);
+                    let ours = read_float::<R>(R::embedding_backward(
+                        R::float_zeros(Shape::from(vec![rows, width]), &device, dtype.into()),
+                        R::float_from_data(grad, &device),
+                        indices(&places, &[1, count], index),
+                    ));
+                    let what = format!(
+                        "embedding_backward {dtype:?} [{rows}, {width}] by {index:?} {count} {padded}"
+                    );
+                    assert_eq!(ours.dtype, dtype, "{what}");
+                    let zeros = vec![0.0; rows * width];
+                    assert_sums(&what, &ours, summed(&zeros, &exact, &places, [1, rows, width]));
+                }
+            }
+        }
+    }
+}
+
+/// 4,096 ones make 4,096. Added one by one in f16 they would make 2,048, in bf16 256.
+#[test]
+fn thousands_of_equal_tokens_do_not_stagnate() {
+    let device = Default::default();
+    for dtype in FLOATS {
+        for (rows, width) in [(1, 3), (40, 1)] {
+            let count = 4096;
+            let token = rows as i64 - 1;
+            let ones = TensorData::ones::<f32, _>([count, 1, width]).convert_dtype(dtype);
+            let grad = read_float::<R>(R::embedding_backward(
+                R::float_zeros(Shape::from(vec![rows, width]), &device, dtype.into()),
+                R::float_from_data(ones, &device),
+                indices(&vec![token; count], &[count, 1], DType::I32),
+            ));
+            let expected = |i: usize| if i / width == rows - 1 { 4096.0 } else { 0.0 };
+            let expected: Vec<f64> = (0..rows * width).map(expected).collect();
+            assert_eq!(grad.iter::<f64>().collect::<Vec<_>>(), expected, "{dtype:?} [{rows}, {width}]");
+        }
+    }
+}
+
+/// Sums at a list of indices along any axis, from and to views.
+#[test]
+fn sums_at_a_list_of_indices_are_rounded_once() {
+    let random = Random::new();
+    let device = Default::default();
+    for (shape, axis, count) in [
+        (vec![6], 0, 200),
+        (vec![3, 5, 7], 0, 130),
+        (vec![3, 5, 7], 1, 40),
+        (vec![3, 5, 7], 1, 300),
+        (vec![4, 3, 2], 2, 65),
+        (vec![2, 600], 1, 700),
+    ] {
+        let dims = [shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product()];
+        let mut picked = shape.clone();
+        picked[axis] = count;
+        for dtype in FLOATS {
+            for swapped in [false, true] {
+                let places = places(&random, count, shape[axis], true);
+                let (target, exact_target) = drawn(&random, &shape, dtype);
+                let (value, exact) = drawn(&random, &picked, dtype);
+                let value = R::float_from_data(value, &device);
+                // The same elements in another order in memory.
+                let (first, last) = (0, shape.len() - 1);
+                let value = match swapped {
+                    true => {
+                        let moved = R::float_swap_dims(value, first, last);
+                        let moved = R::float_add_scalar(moved, Scalar::Float(0.0));
+                        R::float_swap_dims(moved, first, last)
+                    }
+                    false => value,
+                };
+                let target = R::float_from_data(target, &device);
+                let at = indices(&places, &[count], DType::I64);
+                let ours = read_float::<R>(R::float_select_add(target, axis, at, value));
+                let what = format!("select_add {dtype:?} {shape:?} axis {axis} by {count} {swapped}");
+                assert_sums(&what, &ours, summed(&exact_target, &exact, &places, dims));
+            }
+        }
+    }
+}
+
+/// In halves the bits of a row depend on its own tokens alone: one more token elsewhere, for which
+/// tokens are sorted, and others between them change nothing. Nor does a second run.
+#[test]
+fn a_rows_sum_in_halves_has_the_same_bits_among_few_and_many_tokens() {
+    let random = Random::new();
+    let device = Default::default();
+    let (rows, width) = (6, 19);
+    for dtype in [DType::F16, DType::BF16] {
+        let few = places(&random, PIECE, rows - 1, true);
+        let (grad, _) = drawn(&random, &[PIECE, width], dtype);
+        let run = |places: &[i64], grad: TensorData| {
+            let count = places.len();
+            let grad = R::float_from_data(grad, &device);
+            read_float::<R>(R::embedding_backward(
+                R::float_zeros(Shape::from(vec![rows, width]), &device, dtype.into()),
+                R::float_reshape(grad, Shape::from(vec![1, count, width])),
+                indices(places, &[1, count], DType::I32),
+            ))
+        };
+        let own = |data: TensorData| {
+            let all: Vec<f64> = data.iter::<f64>().collect();
+            all[..(rows - 1) * width].iter().map(|x| x.to_bits()).collect::<Vec<u64>>()
+        };
+        let expected = own(run(&few, grad.clone()));
+        for repeat in [1, 3, 70] {
+            // After each token of `few`, `repeat` tokens of the last row.
+            let (mut many, mut values) = (vec![], vec![]);
+            let numbers: Vec<f64> = grad.iter::<f64>().collect();
+            for (&place, row) in few.iter().zip(numbers.chunks(width)) {
+                many.push(place);
+                values.extend_from_slice(row);
+                many.extend(std::iter::repeat_n(rows as i64 - 1, repeat));
+                values.extend((0..repeat * width).map(|_| random.uniform(-1.0, 1.0)));
+            }
+            let values = TensorData::new(values, [many.len(), width]).convert_dtype(dtype);
+            for _ in 0..2 {
+                assert_eq!(own(run(&many, values.clone())), expected, "{dtype:?} {repeat}");
             }
         }
     }

@@ -4,9 +4,9 @@ use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
-use burn_rocm_nn_022::amp::{GradScalerConfig, GradScalerRecord, Precision};
+use burn_rocm_nn_022::amp::{GradScaler, GradScalerConfig, GradScalerRecord, Mixed, Precision};
 use burn_rocm_nn_022::optim::AdamWConfig;
-use burn_rocm_nn_022::{LayerNorm, LayerNormConfig, LinearAct};
+use burn_rocm_nn_022::{Act, LayerNorm, LayerNormConfig, LinearAct};
 
 use crate::worlds::{Ty, assert_same, flex, uniform, v22};
 
@@ -64,6 +64,59 @@ fn training_as_with_burn_0_21() {
     for (step, (a, b)) in new[0].iter().zip(&flex[0]).enumerate() {
         let limit = (step + 1) as f64 * 2.0 * 8.0 * 8.0 * 2f64.powi(-11);
         assert!((a - b).abs() <= limit, "step {step}: {a}, on burn-flex {b}");
+    }
+}
+
+/// The wrapper's steps have the bits of steps by its parts, some of which overflow in f16.
+#[test]
+fn a_mixed_step_is_that_of_its_parts() {
+    let run = |dtype: FloatDType, mixed: bool| {
+        let device = v22::device();
+        let first =
+            v22::filled(burn_rocm_nn_022::LinearActConfig::new(6, 8, Act::Gelu).init(&device), Ty::F32);
+        let mut model = (first, v22::filled(LayerNormConfig::new(8).init(&device), Ty::F32));
+        let mut optim = AdamWConfig::new().init();
+        let scaled = dtype == FloatDType::F16;
+        let mut scaler = GradScalerConfig::new().with_initial_scale(2f64.powi(24)).init();
+        let mut by = match scaled {
+            true => Mixed::f16().with_scaler(scaler.clone()),
+            false => Mixed::bf16(),
+        }
+        .keep("LayerNorm");
+        let precision = Precision::new(dtype).keep("LayerNorm");
+        let mut out = Vec::new();
+        for step in 0..16 {
+            let loss = |half: &(LinearAct, LayerNorm)| {
+                let x = v22::tensor::<2>(70 + step, [5, 6], Ty::F32).cast(dtype);
+                let out = half.1.forward(half.0.forward(x)).cast(FloatDType::F32);
+                (out.clone() * out).mean()
+            };
+            if mixed {
+                let value;
+                (model, value) = by.step(&mut optim, 0.01, model, loss);
+                out.push(value.into_data());
+                continue;
+            }
+            let half = precision.convert(&model);
+            let loss = loss(&half);
+            out.push(loss.clone().inner().into_data());
+            let loss = if scaled { scaler.scale(loss) } else { loss };
+            let grads = GradientsParams::from_grads(loss.backward(), &half);
+            drop(half);
+            model = match scaled {
+                true => scaler.step(&mut optim, 0.01, model, grads),
+                false => optim.step(0.01, model, grads),
+            };
+        }
+        out.push(model.0.weight.val().into_data());
+        out.push(model.1.gamma.val().into_data());
+        let skipped = if mixed { by.scaler().map_or(0, GradScaler::skipped) } else { scaler.skipped() };
+        (out, skipped)
+    };
+    for dtype in [FloatDType::F16, FloatDType::BF16] {
+        let (expected, skipped) = run(dtype, false);
+        assert_eq!(run(dtype, true), (expected, skipped), "{dtype:?}");
+        assert_eq!((1..15).contains(&skipped), dtype == FloatDType::F16, "{dtype:?}: {skipped}");
     }
 }
 

@@ -17,7 +17,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{Distribution, FloatDType, Int, Tensor, TensorData};
 use burn_rocm::graph::Graph;
 use burn_rocm::{RandomMark, Rocm, RocmDevice, RocmError};
-use burn_rocm_nn::amp::{GradScalerConfig, GradScalerRecord, Precision};
+use burn_rocm_nn::amp::{GradScaler, GradScalerConfig, GradScalerRecord, Mixed, Precision};
 use burn_rocm_nn::loss::CrossEntropyLossConfig;
 use burn_rocm_nn::optim::adaptor::OptimizerAdaptor;
 use burn_rocm_nn::optim::{Adam, AdamConfig, AdamWConfig, SgdConfig};
@@ -335,8 +335,19 @@ fn bits_of(model: &Option<Mlp<B>>) -> Vec<u32> {
     bits.0
 }
 
+/// Who takes a step in mixed precision.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum By {
+    Parts,
+    Mixed,
+}
+
 /// Steps in f16 with a scaler, some of which overflow. `overflow` says in which.
-fn train_in_f16(replayed: bool, overflow: fn(usize) -> bool) -> (Vec<u32>, Vec<u32>, GradScalerRecord) {
+fn train_in_f16(
+    by: By,
+    replayed: bool,
+    overflow: fn(usize) -> bool,
+) -> (Vec<u32>, Vec<u32>, GradScalerRecord) {
     const STEPS: usize = 40;
     let device = RocmDevice::default();
     Inner::seed(&device, 3);
@@ -344,15 +355,26 @@ fn train_in_f16(replayed: bool, overflow: fn(usize) -> bool) -> (Vec<u32>, Vec<u
     let mut optimizer = AdamConfig::new().init();
     let config = GradScalerConfig::new().with_initial_scale(1024.0).with_growth_interval(7);
     let mut scaler = config.init();
+    let mut mixed = Mixed::f16().with_scaler(config.init());
     let (x, y) = (images(0, &device), labels(0, &device));
     // The loss is multiplied by this.
     let weight = Tensor::<B, 1>::ones([1], &device);
     let mut step = || {
         let before = model.take().expect("put back below");
+        if by == By::Mixed {
+            let (after, weighted) = mixed.step(&mut optimizer, 0.01, before, |half| {
+                let scores = half.scores(x.clone().cast(FloatDType::F16)).cast(FloatDType::F32);
+                let loss = CrossEntropyLossConfig::new().init(&device).forward(scores, y.clone());
+                loss * weight.clone()
+            });
+            model = Some(after);
+            return weighted;
+        }
         let half = Precision::new(FloatDType::F16).convert(&before);
         let scores = half.scores(x.clone().cast(FloatDType::F16)).cast(FloatDType::F32);
         let loss = CrossEntropyLossConfig::new().init(&device).forward(scores, y.clone());
-        let scaled = scaler.scale(loss.clone() * weight.clone());
+        let loss = loss * weight.clone();
+        let scaled = scaler.scale(loss.clone());
         let grads = GradientsParams::from_grads(scaled.backward(), &half);
         drop(half);
         model = Some(scaler.step(&mut optimizer, 0.01, before, grads));
@@ -389,17 +411,20 @@ fn train_in_f16(replayed: bool, overflow: fn(usize) -> bool) -> (Vec<u32>, Vec<u
     let losses = losses.into_iter().map(|loss| loss.into_scalar().to_bits()).collect();
     let mut state = Bits::default();
     model.expect("put back").visit(&mut state);
-    (losses, state.0, scaler.to_record())
+    let scaler =
+        if by == By::Mixed { mixed.scaler().map(GradScaler::to_record) } else { Some(scaler.to_record()) };
+    (losses, state.0, scaler.expect("f16 has a scaler"))
 }
 
 #[test]
 fn the_device_scales_the_loss_and_skips_steps() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let overflow = |number: usize| number % 11 == 5;
-    let expected = train_in_f16(false, overflow);
-    let replayed = train_in_f16(true, overflow);
+    let expected = train_in_f16(By::Parts, false, overflow);
     assert_eq!(expected.2.skipped, 4, "{:?}", expected.2);
-    assert_eq!(replayed, expected);
+    for (by, replayed) in [(By::Parts, true), (By::Mixed, false), (By::Mixed, true)] {
+        assert_eq!(train_in_f16(by, replayed, overflow), expected, "{by:?}, replayed: {replayed}");
+    }
 }
 
 /// Random ops draw in the order in which they run, in graphs and outside.

@@ -8,7 +8,7 @@ use burn::tensor::FloatDType;
 use burn::tensor::backend::{AutodiffBackend, Backend, DeviceOps as _};
 use burn_rocm::{RocmError, take_last_error, trace};
 use burn_rocm_nn as ours;
-use burn_rocm_nn::amp::{GradScaler, GradScalerConfig, GradScalerRecord, Precision};
+use burn_rocm_nn::amp::{GradScaler, GradScalerConfig, GradScalerRecord, Mixed, Precision};
 use burn_rocm_nn::optim::{AdamConfig, AdamWConfig, SgdConfig};
 use burn_rocm_nn::{Act, ConvAct, ConvActConfig, LinearAct, LinearActConfig};
 use burn_rocm_tests::assert_close;
@@ -264,6 +264,107 @@ fn weights<B: AutodiffBackend>(
     }
     assert_eq!(net.first.weight.val().dtype(), DType::F32);
     [&net.first, &net.last[0], &net.last[1]].map(|linear| linear.weight.val().into_data()).into()
+}
+
+/// What twelve steps compute, by `Mixed` or by its parts.
+fn steps<B: AutodiffBackend>(
+    precision: Precision,
+    scaler: Option<GradScaler>,
+    mixed: bool,
+) -> (Vec<TensorData>, Option<GradScalerRecord>) {
+    let mut net = Net::<B>::new();
+    let mut optimizer = AdamConfig::new().init();
+    let mut by = Mixed::new(precision.clone());
+    let mut scaler = scaler;
+    if let Some(scaler) = scaler.clone().filter(|_| mixed) {
+        by = by.with_scaler(scaler);
+    }
+    let mut out = Vec::new();
+    for _ in 0..12 {
+        let loss;
+        (net, loss) = if mixed {
+            by.step(&mut optimizer, 0.01, net, |half| half.loss(input()))
+        } else {
+            let half = precision.convert(&net);
+            let loss = half.loss(input());
+            let factor = |loss| match &scaler {
+                Some(scaler) => scaler.scale(loss),
+                None => loss,
+            };
+            let grads = GradientsParams::from_grads(factor(loss.clone()).backward(), &half);
+            drop(half);
+            let net = match &mut scaler {
+                Some(scaler) => scaler.step(&mut optimizer, 0.01, net, grads),
+                None => optimizer.step(0.01, net, grads),
+            };
+            (net, loss.inner())
+        };
+        out.push(loss.into_data());
+    }
+    out.extend([&net.first, &net.last[0], &net.last[1]].map(|linear| linear.weight.val().into_data()));
+    out.extend([&net.norm.gamma, &net.norm.beta].map(|param| param.val().into_data()));
+    assert!(out.iter().all(|data| data.dtype == DType::F32));
+    (
+        out,
+        if mixed { by.scaler().map(GradScaler::to_record) } else { scaler.map(|scaler| scaler.to_record()) },
+    )
+}
+
+/// The wrapper's steps have the bits of steps by its parts, some of which overflow.
+#[test]
+fn a_mixed_step_is_that_of_its_parts() {
+    fn check<B: AutodiffBackend>() {
+        let overflowing = || GradScalerConfig::new().with_initial_scale(2f64.powi(24)).init();
+        let new = Precision::new;
+        let cases = [
+            (new(FloatDType::BF16), None),
+            (new(FloatDType::BF16).keep("Linear"), None),
+            (new(FloatDType::BF16), Some(overflowing())),
+            (new(FloatDType::F16), Some(GradScalerConfig::new().init())),
+            (new(FloatDType::F16), Some(overflowing())),
+            (new(FloatDType::F16).keep("Linear"), Some(overflowing())),
+        ];
+        for (number, (precision, scaler)) in cases.into_iter().enumerate() {
+            let (expected, record) = steps::<B>(precision.clone(), scaler.clone(), false);
+            let (found, ours) = steps::<B>(precision, scaler, true);
+            assert_close(&format!("case {number}"), &found, &expected, Tolerance::EXACT);
+            assert_eq!(ours, record, "case {number}");
+            assert_ne!(expected[0], expected[11], "case {number}: the steps change something");
+            if number == 4 {
+                let skipped = record.unwrap().skipped;
+                assert!(skipped > 0 && skipped < 11, "{skipped} of 12 steps overflow");
+            }
+        }
+    }
+    check::<Ours>();
+    check::<Oracle>();
+}
+
+#[test]
+fn a_mixed_step_scales_f16_alone_and_keeps_what_is_named() {
+    assert!(Mixed::bf16().scaler().is_none());
+    assert_eq!(Mixed::f16().scaler().unwrap().factor(), 65536.0);
+    let restored = GradScalerRecord { scale: 32.0, finite: 3, skipped: 1 };
+    let scaler = GradScalerConfig::new().init().load_record(restored.clone());
+    assert_eq!(Mixed::f16().with_scaler(scaler).scaler().unwrap().to_record(), restored);
+    let dtype_of = |mixed: Mixed| {
+        let mut mixed = mixed;
+        let mut found = None;
+        let mut optimizer = SgdConfig::new().init();
+        let (net, loss) = mixed.step(&mut optimizer, 0.01, Net::<Ours>::new(), |half| {
+            found = Some([half.first.weight.val().dtype(), half.norm.gamma.val().dtype()]);
+            half.loss(input()).cast(FloatDType::BF16)
+        });
+        assert_eq!(loss.dtype(), DType::F32);
+        assert_eq!(mixed.scaler().map_or(0, GradScaler::skipped), 0);
+        assert_eq!(net.first.weight.val().dtype(), DType::F32);
+        found.unwrap()
+    };
+    assert_eq!(dtype_of(Mixed::bf16()), [DType::BF16, DType::F32]);
+    assert_eq!(dtype_of(Mixed::f16()), [DType::F16, DType::F32]);
+    assert_eq!(dtype_of(Mixed::f16().keep("Linear")), [DType::F32; 2]);
+    let all = Precision::new(FloatDType::BF16).keep_none().keep("Net");
+    assert_eq!(dtype_of(Mixed::new(all)), [DType::F32; 2]);
 }
 
 #[test]

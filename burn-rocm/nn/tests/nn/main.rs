@@ -4,6 +4,7 @@
 
 mod activation;
 mod amp;
+mod amp_casts;
 mod attention;
 mod attention_broadcast;
 mod attention_dropout;
