@@ -6,7 +6,7 @@
 //! Each round goes through copies of the weight that exceed the caches, as one graph where the
 //! device has graphs. docs/decisions/048-quantised-weights.md has predictions.
 //!
-//! A second table has products with weights of fp8 to bf16, in microseconds: by hipBLASLt called directly;
+//! A second table has products with fp8 weights and bf16 results, in us: by hipBLASLt called directly;
 //! by `Fp8Weight::multiply` of inputs that are fp8 already, with its rate as a share of the direct call's; of
 //! bf16 inputs with a given scale and with the scale of their greatest magnitude; and with the weight as
 //! floats. docs/decisions/057-fp8-products.md has predictions.

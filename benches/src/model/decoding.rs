@@ -93,7 +93,7 @@ enum Attention {
 }
 
 impl Attention {
-    /// What `burn_rocm::fused::decode::attention` takes in 16 bits.
+    /// What `burn_rocm::fused::decode::attention` chooses for 16-bit values.
     fn on(chip: &Chip) -> Self {
         match chip.family {
             Family::Cdna => Self::MatrixCores,
@@ -117,7 +117,7 @@ impl Pass {
         self.before.iter().chain(&self.after)
     }
 
-    /// The launches with how often each runs in a model of so many layers.
+    /// Each launch, with how often it runs in a model with this many layers.
     fn counted(&self, layers: f64) -> impl Iterator<Item = (f64, &Launch)> {
         let of_layers = self.layer.iter().map(move |launch| (layers, launch));
         of_layers.chain(self.around().map(|launch| (1.0, launch)))
@@ -317,7 +317,7 @@ mod tests {
         }
     }
 
-    /// How often a pass of the program `llama` launches each kernel, by a profile; also that its
+    /// How often a pass of the program `llama` launches each kernel, by a profile. Asserts that its
     /// graph has these launches and no others.
     fn traced(quantise: Quantise) -> BTreeMap<String, u64> {
         let (config, source) = random(RandomModel::Tiny);

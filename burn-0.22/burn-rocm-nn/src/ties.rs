@@ -1,5 +1,5 @@
-//! Parameters that a module holds at several places, such as an embedding that is the output
-//! layer's weight, too.
+//! Parameters that a module holds at several places, such as an embedding that is also the
+//! output layer's weight.
 //!
 //! Such places share one leaf of the autodiff graph, so that its gradient is that of all uses. A
 //! mapper that makes new tensors makes one for each place, and so would split the leaf.

@@ -63,7 +63,7 @@ impl Drop for Aside {
     }
 }
 
-/// A place in a device's random numbers, to draw the numbers behind it again.
+/// A place in a device's random numbers, from which the same numbers can be drawn again.
 ///
 /// ```
 /// use burn::tensor::{Distribution, Tensor};
@@ -74,7 +74,7 @@ impl Drop for Aside {
 /// let mark = RandomMark::of(&device);
 /// let first = draw();
 /// assert_eq!(mark.again(draw), first);
-/// // The device goes on behind the first call.
+/// // The device continues after the first call.
 /// assert_ne!(draw(), first);
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +102,7 @@ impl RandomMark {
     /// In a capture ([`graph`](crate::graph)) the mark must be of the same capture. Each replay
     /// then draws its own numbers, and those in `f` once more.
     pub fn again<T>(&self, f: impl FnOnce() -> T) -> T {
-        /// Ends the drawing also after a panic.
+        /// Ends the second drawing, after a panic too.
         struct End(Option<(usize, u64)>);
         impl Drop for End {
             fn drop(&mut self) {

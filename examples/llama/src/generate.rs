@@ -197,7 +197,7 @@ impl Timing {
         rate(self.prompt, self.to_first)
     }
 
-    /// New tokens a second, without the first; `None` without others.
+    /// New tokens a second, not counting the first; `None` if there are no others.
     pub fn rate(&self) -> Option<f64> {
         rate(self.generated, self.generation)
     }

@@ -208,7 +208,7 @@ fn errors_are_one_line() {
     for path in [small.join("model.safetensors"), small.join("model.gguf")] {
         std::fs::write(&path, pointer).expect("a file");
         let model = if path.extension().is_some_and(|end| end == "gguf") { &path } else { &small };
-        let text = format!("{}: expected weights, found a pointer of Git LFS", path.display());
+        let text = format!("{}: expected weights, found a Git LFS pointer", path.display());
         fails(&["--model", name(model), "--prompt", "x"], &text);
     }
     std::fs::write(small.join("model.safetensors"), weights).expect("a file");

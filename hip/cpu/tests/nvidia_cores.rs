@@ -24,7 +24,7 @@ fn start() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Replaces a text that must be there so often.
+/// Replaces a text that must occur exactly `count` times.
 fn replace(text: &str, count: usize, from: &str, to: &str) -> String {
     assert_eq!(text.matches(from).count(), count, "the headers have changed, so this test must too: {from}");
     text.replace(from, to)
@@ -206,7 +206,7 @@ impl<T: Element, S: Element> Case<T, S> {
         };
         for row in 0..rows {
             let [before, count] = case.tokens_of(row);
-            // Behind the row's tokens, where no query looks.
+            // After the row's tokens, where no query looks.
             let end = if count == 0 { 0 } else { before + count };
             (end..most * PAGE).for_each(|key| case.spoil(row, key));
             // A key that only the last token's queries see.
@@ -293,7 +293,7 @@ impl<T: Element, S: Element> Case<T, S> {
         first
     }
 
-    /// Checks the results by f64. Returns why not.
+    /// Compares the results with f64. Returns what differs.
     fn check(&self, out: &[T]) -> Result<(), String> {
         let (heads, pitch) = (self.heads * self.group, self.width.next_multiple_of(8));
         let scale = f64::from((self.width as f32).sqrt().recip());

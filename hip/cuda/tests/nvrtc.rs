@@ -2,7 +2,7 @@
 //! (default `sm_90`), with the families of `BURN_ROCM_CUDA_FAMILIES` (default: all). Needs no GPU;
 //! without NVRTC the test counts as ignored and says so. With `BURN_ROCM_CUDA_REPORT` it writes a row
 //! for each kernel into that file: registers, spilled bytes, shared memory. `tests/cuda/kernels.sh`
-//! brings NVRTC.
+//! downloads NVRTC.
 
 mod trials;
 
@@ -175,7 +175,7 @@ fn every_kernel_compiles() {
                         let uses = uses_in(&log);
                         for (name, symbol) in part.iter().zip(&symbols) {
                             let Some(Use { registers, spilled, shared }) = uses.get(symbol.as_str()) else {
-                                failed.push(format!("{arch} {name}: the log does not have it"));
+                                failed.push(format!("{arch} {name}: not in the log"));
                                 continue;
                             };
                             let _ = writeln!(report, "{arch}\t{name}\t{registers}\t{spilled}\t{shared}");
@@ -184,7 +184,7 @@ fn every_kernel_compiles() {
                             let limit = limit.map_or(0, |&(_, bytes)| bytes).max(of_f64);
                             if *spilled > limit {
                                 failed.push(format!(
-                                    "{arch} {name} spills {spilled} bytes, at most {limit} may be"
+                                    "{arch} {name} spills {spilled} bytes, expected at most {limit}"
                                 ));
                             }
                         }

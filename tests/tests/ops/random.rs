@@ -102,7 +102,7 @@ fn a_seed_repeats_and_calls_differ() {
     assert_ne!(a.0, a.2);
 }
 
-/// A mark draws again what came behind it, as often as it is asked, also after a panic. The device
+/// A mark draws again what came after it, as often as it is asked, after a panic too. The device
 /// goes on as if it had not.
 #[test]
 #[serial(seed)]

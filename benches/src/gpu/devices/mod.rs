@@ -34,7 +34,7 @@ pub(crate) fn run(options: &Options, counts: &[usize]) -> Result<(), String> {
     counts.iter().try_for_each(|&count| torch::run(options, count))
 }
 
-/// Gives the group up if this rank's thread panics. The others then get an error where they wait for it.
+/// Aborts the group if this rank's thread panics, so that ranks that wait for it get an error.
 struct Member<'a>(&'a Communicator);
 
 impl Drop for Member<'_> {
@@ -89,7 +89,7 @@ fn seconds<S: FnMut()>(
         let rank = &rank;
         let threads: Vec<_> =
             ranks.iter().cloned().map(|communicator| scope.spawn(move || rank(communicator))).collect();
-        // All of them, because the scope panics for a thread that panicked and was not joined.
+        // Join all of them: the scope panics if a thread panicked and was not joined.
         let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
         let ranks: Result<Vec<_>, _> = ended.into_iter().collect();
         let ranks = ranks.map_err(|_| "a rank failed".to_string())?;

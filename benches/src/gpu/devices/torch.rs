@@ -59,7 +59,7 @@ impl Processes {
 
 impl Drop for Processes {
     fn drop(&mut self) {
-        // Neither does anything to a process that was waited for.
+        // `kill` and `wait` do nothing to a process that was already waited for.
         self.0.iter_mut().for_each(|process| drop(process.kill()));
         self.0.iter_mut().for_each(|process| drop(process.wait()));
     }

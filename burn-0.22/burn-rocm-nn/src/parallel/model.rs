@@ -155,7 +155,7 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
     ///
     /// # Errors
     /// `Invalid` if the optimizer clips each parameter's gradient by its norm, because a rank has
-    /// only a part of a parameter, or if a tied parameter has not the shape and dtype that the
+    /// only a part of a parameter, or if a tied parameter lacks the shape and dtype that the
     /// earlier unit's has; `Unsupported` for parameters in f16: the backward pass updates
     /// the parameters, so no step with an infinite gradient could be skipped; an error of the
     /// collectives or of the device.
@@ -224,7 +224,7 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
     }
 
     /// A step without the update: adds the gradients to those that the next [`step`](Self::step)
-    /// uses. So the pass of several batches is that of one whose loss is the *sum* of theirs. For
+    /// uses. So several batches give the gradients of one loss, the *sum* of theirs. For
     /// the mean over `n` batches of equal size, the functions divide the loss by `n`.
     ///
     /// ```text
@@ -301,7 +301,7 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
 
     /// Computes the model without gradients, and returns what `last` returns.
     ///
-    /// Dropout is active, because the parts are on the autodiff device. A function without dropout
+    /// Dropout is active, because the parts are on the autodiff device. To turn it off, a function
     /// computes with the part's `valid()`.
     pub fn evaluate<const D: usize, T>(
         &self,
@@ -530,7 +530,7 @@ impl ModuleMapper for Hollow {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, tensor, mapper) = param.consume();
         let tensor = match self.dtypes.get(&id) {
-            // A frozen clone has the id, too.
+            // A frozen clone has the same id.
             _ if !tensor.is_require_grad() => {
                 self.whole += 1;
                 tensor

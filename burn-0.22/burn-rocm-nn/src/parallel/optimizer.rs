@@ -188,7 +188,7 @@ impl Put {
 impl ModuleMapper for Put {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, tensor, mapper) = param.consume();
-        // A frozen clone has the id, too, but was not taken.
+        // A frozen clone has the same id, but was not taken.
         if !tensor.is_require_grad() {
             return Param::from_mapped_value(id, tensor, mapper);
         }

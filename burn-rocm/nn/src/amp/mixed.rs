@@ -9,8 +9,8 @@ use super::{GradScaler, GradScalerConfig, Precision};
 /// it forward and backward, and updates the f32 original. f16 scales the loss; bf16 has f32's range
 /// and does not.
 ///
-/// It joins [`Precision`] and [`GradScaler`]. Use these alone where gradients pass through other
-/// hands before the optimizer's step, for example to add those of several batches or devices.
+/// It joins [`Precision`] and [`GradScaler`]. Use these alone where a program changes
+/// gradients before the optimizer's step, for example to add those of several batches or devices.
 #[derive(Clone, Debug)]
 pub struct Mixed {
     pub(super) precision: Precision,

@@ -68,11 +68,11 @@ impl Units {
     /// and are gathered in `dtypes`. What is kept is in f32 for those that are gathered in f16 or
     /// bf16. Returns the places of the parameters among those of all units.
     ///
-    /// `tied` has the place of a parameter that an earlier unit has, too. All parameters that the
+    /// `tied` has the place of each parameter that an earlier unit has. All parameters that the
     /// earlier unit gathers with it are gathered for this unit as well.
     ///
     /// # Errors
-    /// `Invalid` if a tied parameter has not the shape and dtype that it has in the earlier unit;
+    /// `Invalid` if a tied parameter's shape or dtype differs from that in the earlier unit;
     /// an error of the device.
     pub(crate) fn add(
         &mut self,
@@ -95,7 +95,7 @@ impl Units {
                 Some(place) if entries[place] == entry => places.push(place),
                 Some(place) => {
                     let text = |Entry { dims, dtype }: &Entry| format!("{dims:?} of {}", dtype.name());
-                    let expected = format!("a tied parameter as before: {}", text(&entries[place]));
+                    let expected = format!("a parameter as in the earlier unit: {}", text(&entries[place]));
                     let (op, found) = ("ShardedModel::build", text(&entry));
                     return Err(RocmError::Invalid { op, expected, found });
                 }
@@ -249,7 +249,7 @@ impl Units {
     pub(crate) fn save(&self, folder: &Path, rule: Rule) -> Result<(), RocmError> {
         // On all ranks, so that nobody waits for another.
         if self.kept.iter().any(Option::is_some) {
-            let (expected, found) = ("a step after accumulated gradients", "gradients that it would lose");
+            let (expected, found) = ("a step after accumulated gradients", "gradients that saving loses");
             let (op, expected, found) = ("ShardedModel::save", expected.into(), found.into());
             return Err(RocmError::Invalid { op, expected, found });
         }

@@ -207,7 +207,7 @@ impl<B: AutodiffBackend> Put<B> {
 impl<B: AutodiffBackend> ModuleMapper<B> for Put<B> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let (id, tensor, mapper) = param.consume();
-        // A frozen clone has the id, too, but was not taken.
+        // A frozen clone has the same id, but was not taken.
         if !tensor.is_require_grad() {
             return Param::from_mapped_value(id, tensor, mapper);
         }

@@ -215,8 +215,8 @@ fn adam_with_dropped_scores_of_attention() {
     compare::<Attends<B>, _>(|| AdamConfig::new().init());
 }
 
-/// In a graph, what is drawn again has the numbers of the first drawing in each replay, which
-/// differ from replay to replay. The graph's later numbers are those without the drawing again.
+/// In each replay of a graph, the second drawing has the numbers of the first. They differ from
+/// replay to replay. The graph's later numbers are the same as without the second drawing.
 #[test]
 fn numbers_are_drawn_again_in_a_graph() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -14,7 +14,7 @@ use crate::arg::Arg;
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, one_device};
 
-/// A tensor of fp8. Each of its numbers is the number of a code times the scale.
+/// A tensor of fp8. Each number is the value of a code times the scale.
 #[derive(Clone, Debug)]
 pub struct Fp8Tensor {
     ty: Fp8Type,
@@ -22,7 +22,7 @@ pub struct Fp8Tensor {
     scale: RocmTensor,
 }
 
-/// The elements for which finding the greatest magnitude takes a further block.
+/// The least elements of a part, of which one block finds the greatest magnitude.
 const PART: usize = 1024;
 
 impl Fp8Tensor {

@@ -21,7 +21,7 @@ use crate::tensor::{RocmTensor, one_device, one_dtype};
 /// What products with a weight of fp8 do with their inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Fp8Inputs {
-    /// They stay as they are, and the weight becomes floats.
+    /// They stay as they are, and the weight is converted to floats.
     #[default]
     Floats,
     /// They become fp8, each time with the scale of their greatest magnitude ([`Fp8Tensor::quantize`]).
@@ -129,7 +129,7 @@ impl Fp8Weight {
         }
     }
 
-    /// The same weight, whose products do this with their inputs.
+    /// The same weight. Its products treat their inputs in this way.
     ///
     /// # Errors
     /// `Invalid` for a scale that is not finite and positive; an error of the device.
@@ -247,7 +247,7 @@ impl Fp8Weight {
         reshape(out, &shape)
     }
 
-    /// The product of the codes `[rows, inputs]`, if hipBLASLt computes it. Tells the summary why it does not.
+    /// The product of the codes `[rows, inputs]`, if hipBLASLt computes it. If not, the summary says why.
     fn by_library(&self, x: &Fp8Tensor, codes: &RocmTensor, dtype: DType) -> hip::Result<Option<RocmTensor>> {
         let device = codes.hip_device();
         let ([outs, inputs], rows) = (self.shape(), codes.dims()[0]);

@@ -15,7 +15,7 @@ use crate::error::Result;
 pub(super) enum Matrix {
     /// Floats.
     Plain(Tensor<B, 2>),
-    /// Codes with scales, which products read as they are, and what is added to them.
+    /// Codes with scales, which products read as they are, and the adapter beside them.
     Quantised(QuantWeight, Option<Adapter>),
 }
 
@@ -39,8 +39,8 @@ impl Adapter {
         y + linear(narrow, &self.b, None).cast(dtype)
     }
 
-    /// Adapters of matrices with these outputs as that of the joined matrix: each output has the rank
-    /// of all, and zeros where another matrix has its own.
+    /// Joins the adapters of two matrices with these numbers of outputs. The rank is the sum of both
+    /// ranks. `B` has zeros where a row belongs to one matrix and a column to the other.
     fn joined(parts: [(Option<&Self>, usize); 2]) -> Option<Self> {
         let [(one, first), (other, second)] = parts;
         let below = |b: &Tensor<B, 2>, outputs: usize| {

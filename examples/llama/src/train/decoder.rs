@@ -222,7 +222,7 @@ impl<B: Backend<Device = RocmDevice>> Maker<'_, B> {
         })
     }
 
-    /// A matrix, whose codes stay where they can: they can't be trained, and no product takes f64.
+    /// A matrix. Codes stay codes unless all weights are trained or the dtype is f64.
     fn stored(&self, weight: &Weight, role: Role) -> Result<Stored<'_>> {
         let &[outputs, inputs] = &weight.shape[..] else {
             let (expected, found) = (format!("a matrix of {role:?}"), format!("{:?}", weight.shape));

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 /// A matrix of low rank that is added to a weight: `scale B A`, with PEFT's `A` and `B` in f32.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LowRank {
-    /// The factor of both matrices.
+    /// The factor of the product `B A`.
     pub scale: f32,
     /// `[rank, inputs]`.
     pub a: Vec<f32>,

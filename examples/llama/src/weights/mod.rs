@@ -19,9 +19,9 @@ pub use folder::Folder;
 pub use part::Part;
 pub use random::Random;
 
-/// What is wrong with a file that [`is_pointer`].
+/// The error text for a file for which [`is_pointer`] is true.
 pub(crate) const POINTER: &str =
-    "expected weights, found a pointer of Git LFS: `git lfs pull` in its folder fetches them";
+    "expected weights, found a Git LFS pointer: `git lfs pull` in its folder fetches them";
 
 /// Whether Git wrote this file in place of one that Git LFS keeps elsewhere.
 pub(crate) fn is_pointer(bytes: &[u8]) -> bool {

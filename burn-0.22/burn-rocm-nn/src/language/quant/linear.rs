@@ -116,7 +116,7 @@ impl ModuleDisplay for QuantLinear {}
 /// inputs become fp8 too ([`Fp8Weight::with_inputs`]). Under autodiff, the layer has a gradient with respect to its
 /// input, computed as if inputs stayed floats.
 ///
-/// It is no Burn module, because it has no parameters. In a module, it is a field with
+/// It is not a Burn module. A module keeps it in a field with
 /// `#[module(skip)]`.
 #[derive(Clone, Debug)]
 pub struct Fp8Linear {

@@ -30,7 +30,7 @@ pub struct Limits {
 const MOST_ROWS: usize = 8192;
 
 impl Limits {
-    /// Checks the sizes, for a model with a context of so many tokens.
+    /// Checks the sizes, for a model with a context of `longest` tokens.
     ///
     /// # Errors
     /// [`Error::Argument`] for limits of 0, more than 8192 rows, a step of fewer tokens than rows,
