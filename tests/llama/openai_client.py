@@ -85,9 +85,9 @@ def run(client):
     check(long.code == "context_length_exceeded", long)
     refused(openai.BadRequestError, lambda: complete(logit_bias={"5": 9}), "`logit_bias` is not supported")
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
-    refused(openai.BadRequestError, lambda: talk(tools=[tool]), "tool calls are left out")
+    refused(openai.BadRequestError, lambda: talk(tools=[tool]), "tool calls are not supported")
     schema = {"type": "json_schema", "json_schema": {"name": "s", "schema": {}}}
-    refused(openai.BadRequestError, lambda: talk(response_format=schema), "JSON schemas are left out")
+    refused(openai.BadRequestError, lambda: talk(response_format=schema), "JSON schemas are not supported")
     wrong = client.with_options(api_key="wrong")
     refused(openai.AuthenticationError, lambda: wrong.models.list(), "Incorrect API key")
 

@@ -79,14 +79,14 @@ fn each_wrong_field_is_named() {
         (
             json!({"messages": [{"role": "tool", "content": "x"}]}),
             json!("messages[0].role"),
-            "tool calls are left out",
+            "tool calls are not supported",
         ),
         (json!({"messages": [{"role": "user"}]}), json!("messages[0].content"), "a string"),
         (json!({"messages": [{"role": "user", "content": 5}]}), json!("messages[0].content"), "a string"),
         (
             json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}),
             json!("messages[0].content[0]"),
-            "a part of type \"text\", found \"image_url\": images and sound are left out",
+            "a part of type \"text\", found \"image_url\": images and sound are not supported",
         ),
         (
             json!({"messages": [{"role": "user", "content": [{"type": "text"}]}]}),
@@ -101,23 +101,23 @@ fn each_wrong_field_is_named() {
         (
             json!({"messages": [{"role": "assistant", "content": "x", "tool_calls": tool}]}),
             json!("messages[0].tool_calls"),
-            "tool calls are left out",
+            "tool calls are not supported",
         ),
-        (json!({"messages": user, "tools": tool}), json!("tools"), "tool calls are left out"),
+        (json!({"messages": user, "tools": tool}), json!("tools"), "tool calls are not supported"),
         (
             json!({"messages": user, "tool_choice": "required"}),
             json!("tool_choice"),
-            "tool calls are left out",
+            "tool calls are not supported",
         ),
         (
             json!({"messages": user, "response_format": {"type": "json_schema", "json_schema": {}}}),
             json!("response_format"),
-            "JSON schemas are left out",
+            "JSON schemas are not supported",
         ),
         (
             json!({"messages": user, "response_format": {"type": "json_object"}}),
             json!("response_format"),
-            "left out",
+            "JSON schemas are not supported",
         ),
         (json!({"messages": user, "modalities": ["text", "audio"]}), json!("modalities"), "not supported"),
         (json!({"messages": user, "top_logprobs": 2}), json!("top_logprobs"), "needs `logprobs`"),

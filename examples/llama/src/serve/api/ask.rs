@@ -131,7 +131,7 @@ pub fn chat(body: &[u8], defaults: &Defaults) -> Result<Ask> {
         fields.refuse(name, &[json!("none"), json!("auto")], NO_TOOLS)?;
     }
     fields.take("parallel_tool_calls");
-    let schemas = ": JSON schemas are left out, and answers are texts";
+    let schemas = ": JSON schemas are not supported, answers are texts";
     fields.refuse("response_format", &[json!({"type": "text"})], schemas)?;
     fields.refuse("modalities", &[json!(["text"])], "")?;
     for name in ["audio", "prediction", "web_search_options", "reasoning_effort", "verbosity"] {

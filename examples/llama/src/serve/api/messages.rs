@@ -9,7 +9,7 @@ use crate::text::Message;
 type Result<T> = std::result::Result<T, ApiError>;
 
 /// Tools, said once.
-pub(super) const NO_TOOLS: &str = ": tool calls are left out";
+pub(super) const NO_TOOLS: &str = ": tool calls are not supported";
 
 /// The messages of `messages`.
 pub(super) fn messages(value: Option<Value>) -> Result<Vec<Message>> {
@@ -68,7 +68,7 @@ fn content(path: &str, value: Option<Value>) -> Result<String> {
                         let found = match kind {
                             None => "one without a type".to_owned(),
                             Some("text") => "one without a text".to_owned(),
-                            Some(other) => format!("\"{other}\": images and sound are left out"),
+                            Some(other) => format!("\"{other}\": images and sound are not supported"),
                         };
                         let expected = "expected a part of type \"text\"";
                         Err(ApiError::field(&path, format!("`{path}`: {expected}, found {found}")))
