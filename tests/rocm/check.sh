@@ -5,8 +5,10 @@
 #
 # Unless they exist, makes the roots of ROCm 7.2, 6.4 and 5.7 in the folder ROOTS (default BURN_ROCM_ROOTS, or else
 # ~/.cache/burn-rocm-roots): 5.5 GB, seven minutes with a good network. Then compares the raw bindings with the headers,
-# opens the real libraries with the product's loader, runs kernels on the virtual GPU, and compiles every kernel for one
-# architecture, also by the hipRTC of 5.7. Needs Debian or Ubuntu, and must be run as root. Exit status 0: all is well.
+# opens the real libraries with the product's loader, runs kernels and a part of the op tests on the virtual GPU, whose
+# instruction tables it compares with LLVM, and compiles every kernel for one architecture, also by the hipRTC of 5.7.
+# STEPS, LOADER, DEVICE_INFO, RCCL, OPS and ISA name programs that are already built. Needs Debian or Ubuntu, and must be
+# run as root. Exit status 0: all is well.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 roots=${BURN_ROCM_ROOTS:-${XDG_CACHE_HOME:-$HOME/.cache}/burn-rocm-roots}
@@ -21,6 +23,15 @@ for part in bindings loader; do
 done
 echo "== kernels that run, on the virtual GPU ($(date +%T))"
 "$here/../virtual-gpu/rocm.sh" "$roots/7.2" "$roots/6.4"
+echo "== the virtual GPU's instruction tables against LLVM ($(date +%T))"
+if [ -n "${ISA:-}" ]; then
+    ROOT=$roots/7.2 "$ISA" --ignored llvm
+else
+    (cd "$here/../.." && ROOT=$roots/7.2 cargo test --release -p virtual-gpu --test isa -- --ignored llvm)
+fi
+# Those that take seconds and reach rocBLAS, MIOpen and every kind of own kernel.
+echo "== a part of the op tests, on the virtual GPU ($(date +%T))"
+"$here/run.sh" "$roots/7.2" matmul:: conv::conv1d pool:: norm:: index:: sort:: attention_grouped::
 echo "== kernels ($(date +%T))"
 "$here/kernels.sh" "$roots/7.2" "$@"
 echo "== kernels by the oldest compiler ($(date +%T))"

@@ -1,6 +1,6 @@
 //! Holds the decode tables against LLVM's disassembler, for every opcode and for random words.
 //!
-//! It needs LLVM 22 in the root that the environment variable `ROOT` names (`tests/virtual-gpu/rocm.sh` makes one).
+//! It needs LLVM 22 in the root that the environment variable `ROOT` names (`tests/rocm/root.sh` makes one).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -42,7 +42,7 @@ pub(crate) fn parse(line: &str) -> Option<(String, Vec<u32>)> {
 
 /// The root with LLVM.
 pub(crate) fn root() -> PathBuf {
-    std::env::var_os("ROOT").expect("ROOT: a root with ROCm and LLVM 22, as rocm.sh makes one").into()
+    std::env::var_os("ROOT").expect("ROOT: a root with ROCm and LLVM 22, as root.sh makes one").into()
 }
 
 /// The dwords of one instruction.
