@@ -56,12 +56,14 @@ DEVICE Floats multiply_add(Floats a, Floats b, Floats c) {
 
 // The sum of a vector's elements.
 DEVICE f32 sum_of(Floats all) {
-    f32 part[16];
-    __builtin_memcpy(part, &all, 64);
-    for (u32 half = 8; half > 0; half /= 2) {
-        for (u32 k = 0; k < half; ++k) part[k] += part[k + half];
-    }
-    return part[0];
+    typedef f32 Eight __attribute__((vector_size(32)));
+    Eight eight[2];
+    __builtin_memcpy(eight, &all, 64);
+    eight[0] += eight[1];
+    Four four[2];
+    __builtin_memcpy(four, &eight[0], 32);
+    four[0] += four[1];
+    return (four[0][0] + four[0][2]) + (four[0][1] + four[0][3]);
 }
 
 // A vector of codes, 64 bytes as the array has them: CHUNKS chunks of WORDS words, each of CODES
@@ -91,13 +93,17 @@ DEVICE void transpose(Four (&v)[4]) {
 template <class F, class T> DEVICE void arrange(u32 inputs, const T *x, f32 *to) {
     using H = Held<F>;
     for (u32 chunk = 0; chunk < inputs / 32; ++chunk) {
-        f32 from[32];
-        read_row(32, x + chunk * 32, from);
+        f32 room[32];
+        const f32 *from = room;
+        if constexpr (is_same<T, f32>::value) from = x + chunk * 32;
+        else read_row(32, x + chunk * 32, room);
         f32 *block = to + chunk / H::CHUNKS * (H::CODES * 16) + chunk % H::CHUNKS * H::WORDS;
+        UNROLLED_EVERYWHERE
         for (u32 half = 0; half < 2; ++half) {
             Four four[4];
             __builtin_memcpy(four, from + half * 16, 64);
             transpose(four);
+            UNROLLED_EVERYWHERE
             for (u32 byte = 0; byte < 4; ++byte) {
                 f32 *at = H::CODES == 8 ? block + (byte * 2 + half) * 16 : block + byte * 16 + half * 4;
                 __builtin_memcpy(at, &four[byte], 16);
