@@ -101,9 +101,10 @@ fn compile(isa: &flags::IsaFlags, units: Vec<(PathBuf, String)>, objects: &Path,
     // The kernels use nothing of the C++ library.
     build.cpp(true).cpp_link_stdlib(None).std("c++17").warnings(false).debug(false);
     build.include("device").flag("-iquote").flag(objects.join("include")).out_dir(objects);
-    // The flags below name the level. Cargo's, which differs between profiles, would only make each
-    // profile compile objects of its own.
-    build.opt_level(2);
+    // The flags below name the level and the instruction set. Cargo's level, which differs between
+    // profiles, would only make each profile compile objects of its own. rustc's flags, such as
+    // `-C target-cpu=native`, would become the compiler's and apply to each instruction set.
+    build.opt_level(2).inherit_rustflags(false);
     for flag in flags::of(isa) {
         build.flag(flag);
     }

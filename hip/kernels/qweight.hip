@@ -16,35 +16,20 @@ template <class T, u32 COUNT> DEVICE void read_some(const T *x, u32 first, f32 (
 #if COMPILER_HOST && !HIP_CPU_LOCKSTEP
 // ---------------------------------------------------------------- one thread a block
 
-// The rows of weights for which x is converted once, and the inputs that are converted at a time.
-constexpr u32 OUTS = 16, SPAN = 1024;
+// The rows of weights for which x is arranged once, those that a loop takes together for one row of
+// x, and the chunks whose factors are read at a time.
+constexpr u32 OUTS = 32, TOGETHER = 2, SPAN = 32;
 
 // The compiler's vector types, which it splits if the CPU's vectors are shorter.
 typedef f32 Floats __attribute__((vector_size(64)));
-typedef i32 Ints __attribute__((vector_size(64)));
-typedef u8 Bytes __attribute__((vector_size(16)));
+typedef u32 Words __attribute__((vector_size(64)));
+typedef f32 Four __attribute__((vector_size(16)));
+typedef i32 FourInts __attribute__((vector_size(16)));
 
-// Bytes as floats. gcc would convert them one by one.
-DEVICE Floats widened(Bytes bytes) {
-#if defined(__clang__)
-    return __builtin_convertvector(bytes, Floats);
-#elif __AVX512F__
-    typedef char Chars __attribute__((vector_size(16)));
-    return __builtin_convertvector((Ints)__builtin_ia32_pmovzxbd512_mask((Chars)bytes, Ints{}, (u16)-1), Floats);
-#elif __AVX2__
-    typedef char Chars __attribute__((vector_size(16)));
-    typedef u64 Halves __attribute__((vector_size(16)));
-    Halves low = (Halves)bytes, high = {low[1], 0};
-    auto first = __builtin_ia32_pmovzxbd256((Chars)low), second = __builtin_ia32_pmovzxbd256((Chars)high);
-    Ints both;
-    __builtin_memcpy(&both, &first, 32);
-    __builtin_memcpy((u8 *)&both + 32, &second, 32);
-    return __builtin_convertvector(both, Floats);
-#else
-    Floats found;
-    for (u32 k = 0; k < 16; ++k) found[k] = (f32)bytes[k];
+template <class V> DEVICE V vector_at(const void *from) {
+    V found;
+    __builtin_memcpy(&found, from, sizeof(found));
     return found;
-#endif
 }
 
 // a * b + c, rounded once if the CPU can.
@@ -69,83 +54,368 @@ DEVICE Floats multiply_add(Floats a, Floats b, Floats c) {
 #endif
 }
 
-DEVICE Bytes bytes_at(const u8 *from) {
-    Bytes found;
-    __builtin_memcpy(&found, from, sizeof(found));
-    return found;
+// The sum of a vector's elements.
+DEVICE f32 sum_of(Floats all) {
+    typedef f32 Eight __attribute__((vector_size(32)));
+    Eight eight[2];
+    __builtin_memcpy(eight, &all, 64);
+    eight[0] += eight[1];
+    Four four[2];
+    __builtin_memcpy(four, &eight[0], 32);
+    four[0] += four[1];
+    return (four[0][0] + four[0][2]) + (four[0][1] + four[0][3]);
 }
 
-// The codes of a chunk: weights 0 to 15 and 16 to 31.
-template <class F> DEVICE void codes_of(const WeightArrays &w, u64 chunk, Bytes (&half)[2]) {
-    if constexpr (F::WEIGHTS == 16) {
-        half[0] = bytes_at(w.codes + chunk * 32);
-        half[1] = bytes_at(w.codes + chunk * 32 + 16);
+// A vector of codes, 64 bytes as the array has them: CHUNKS chunks of WORDS words, each of CODES
+// codes. Code n of all words becomes a vector of floats, and x is arranged in the same order. So no
+// instruction moves codes between words.
+template <class F> struct Held {
+    static constexpr u32 CHUNKS = F::WEIGHTS / 8, CODES = F::WEIGHTS / 4, WORDS = 16 / CHUNKS;
+};
+
+#if defined(__clang__)
+#define SHUFFLED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLED(a, b, ...) __builtin_shuffle(a, b, FourInts{__VA_ARGS__})
+#endif
+// Element n of each of four vectors becomes vector n.
+DEVICE void transpose(Four (&v)[4]) {
+    Four a = SHUFFLED(v[0], v[1], 0, 4, 1, 5), b = SHUFFLED(v[2], v[3], 0, 4, 1, 5);
+    Four c = SHUFFLED(v[0], v[1], 2, 6, 3, 7), d = SHUFFLED(v[2], v[3], 2, 6, 3, 7);
+    v[0] = SHUFFLED(a, b, 0, 1, 4, 5);
+    v[1] = SHUFFLED(a, b, 2, 3, 6, 7);
+    v[2] = SHUFFLED(c, d, 0, 1, 4, 5);
+    v[3] = SHUFFLED(c, d, 2, 3, 6, 7);
+}
+
+// A row of x in the order of the codes: for each vector of codes CODES vectors of x. Zeros follow the
+// row up to a whole vector of codes.
+template <class F, class T> DEVICE void arrange(u32 inputs, const T *x, f32 *to) {
+    using H = Held<F>;
+    for (u32 chunk = 0; chunk < inputs / 32; ++chunk) {
+        f32 room[32];
+        const f32 *from = room;
+        if constexpr (is_same<T, f32>::value) from = x + chunk * 32;
+        else read_row(32, x + chunk * 32, room);
+        f32 *block = to + chunk / H::CHUNKS * (H::CODES * 16) + chunk % H::CHUNKS * H::WORDS;
+        UNROLLED_EVERYWHERE
+        for (u32 half = 0; half < 2; ++half) {
+            Four four[4];
+            __builtin_memcpy(four, from + half * 16, 64);
+            transpose(four);
+            UNROLLED_EVERYWHERE
+            for (u32 byte = 0; byte < 4; ++byte) {
+                f32 *at = H::CODES == 8 ? block + (byte * 2 + half) * 16 : block + byte * 16 + half * 4;
+                __builtin_memcpy(at, &four[byte], 16);
+            }
+        }
+    }
+    for (u32 chunk = inputs / 32; chunk % H::CHUNKS != 0; ++chunk) {
+        f32 *block = to + chunk / H::CHUNKS * (H::CODES * 16) + chunk % H::CHUNKS * H::WORDS;
+        for (u32 n = 0; n < H::CODES; ++n)
+            for (u32 k = 0; k < H::WORDS; ++k) block[n * 16 + k] = 0.0f;
+    }
+}
+
+// The factors of a row's chunks, each array with one element per chunk.
+struct Spread {
+    alignas(64) f32 scale[2][SPAN + 16], zero[SPAN + 16], least[SPAN];
+};
+
+// The scales of `count` chunks from `first` on.
+template <class S> DEVICE void spread_scales(const WeightSizes &z, const u8 *scales, u32 first, u32 count, f32 *to) {
+    u32 begin = first >> z.shift, groups = (first + count - 1 >> z.shift) - begin + 1;
+    const S *from = reinterpret_cast<const S *>(scales) + begin;
+    if (z.shift == 0) return read_row(count, from, to);
+    f32 each[SPAN];
+    read_row(groups, from, each);
+    for (u32 c = 0; c < count; ++c) to[c] = each[(first + c >> z.shift) - begin];
+}
+
+// The factors of `count` chunks from `first` on, and 0 for the others.
+template <class F>
+DEVICE void spread(const WeightSizes &z, const WeightArrays &w, u64 row, u32 first, u32 count, Spread &to) {
+    if (count < SPAN) to = {};
+    if constexpr (F::HALVES || F::LEAST) {
+        for (u32 c = 0; c < count; ++c) {
+            Factors f = F::factors(z, w, row, first + c);
+            to.scale[0][c] = f.scale[0];
+            to.scale[1][c] = f.scale[1];
+            to.least[c] = f.least;
+        }
     } else {
-        Bytes both = bytes_at(w.codes + chunk * 16);
-        half[0] = both & 15;
-        half[1] = both >> 4;
+        u32 bytes = z.kind == 2 ? 4 : 2;
+        const u8 *scales = w.scales + row * (z.groups * bytes);
+        __builtin_prefetch(scales + (TOGETHER * z.groups + (first >> z.shift)) * bytes);
+        if (z.kind == 0) spread_scales<f16>(z, scales, first, count, to.scale[0]);
+        else if (z.kind == 1) spread_scales<bf16>(z, scales, first, count, to.scale[0]);
+        else spread_scales<f32>(z, scales, first, count, to.scale[0]);
+        if (w.extra != nullptr) {
+            const u8 *zeros = w.extra + row * z.groups;
+            for (u32 c = 0; c < count; ++c) to.zero[c] = (f32)zeros[first + c >> z.shift];
+        }
     }
-    if constexpr (F::HALVES) {
-        u64 bits;
-        __builtin_memcpy(&bits, w.upper + chunk * 8, 8);
-        constexpr u64 MASK = 0x0303030303030303ull;
-        u64 part[4] = {bits & MASK, bits >> 2 & MASK, bits >> 4 & MASK, bits >> 6 & MASK};
-        half[0] |= bytes_at(reinterpret_cast<const u8 *>(part)) << 4;
-        half[1] |= bytes_at(reinterpret_cast<const u8 *>(part + 2)) << 4;
+}
+
+// The factors of the chunks of a vector of codes, one for each word. `chunks` has at least 16.
+template <class F> DEVICE Floats each_word(const f32 *chunks) {
+    Floats all = vector_at<Floats>(chunks);
+#if defined(__clang__)
+    if constexpr (Held<F>::WORDS == 8) return SHUFFLED(all, all, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    else return SHUFFLED(all, all, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+#else
+    constexpr u32 W = Held<F>::WORDS;
+    return __builtin_shuffle(all, Words{0 / W, 1 / W, 2 / W, 3 / W, 4 / W, 5 / W, 6 / W, 7 / W, 8 / W, 9 / W, 10 / W,
+                                        11 / W, 12 / W, 13 / W, 14 / W, 15 / W});
+#endif
+}
+
+// Codes of BITS bits minus the code of 0. `codes` has them from bit AT on. They become the last bits
+// of a float, from bit AT on, which is 2^23 / 2^AT more. Exact, and faster than conversions.
+template <u32 BITS, u32 AT> DEVICE Floats centred(Words codes, Floats zero) {
+    constexpr f32 MORE = (f32)(1 << 23 - AT);
+    constexpr u32 MASK = (1u << BITS) - 1 << AT;
+    return (Floats)(codes & MASK | bit_cast<u32>(MORE)) - (MORE + zero);
+}
+
+#if __AVX512BW__ && !defined(__clang__)
+// The same of 4-bit codes by looking them up, in half as many instructions: `table` has the floats
+// of all codes, `halves` their upper halves.
+struct Table {
+    typedef i16 Halves __attribute__((vector_size(64)));
+    Floats all;
+    Halves halves;
+    DEVICE explicit Table(Floats zero) {
+        all = Floats{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} - zero;
+        Floats even = Floats{0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14} - zero;
+        Floats odd = Floats{1, 3, 5, 7, 9, 11, 13, 15, 1, 3, 5, 7, 9, 11, 13, 15} - zero;
+        halves = (Halves)((Words)even >> 16 | (Words)odd & 0xffff0000u);
     }
+    // The codes in bits 0 to 3, and in bits 16 to 19. The instructions ignore the bits above.
+    DEVICE Floats low(Words codes) const {
+        typedef i32 Ints __attribute__((vector_size(64)));
+        return __builtin_ia32_permvarsf512_mask(all, (Ints)codes, Floats{}, (u16)-1);
+    }
+    DEVICE Floats high(Words codes) const {
+        return (Floats)__builtin_ia32_permvarhi512_mask(halves, (Halves)codes, Halves{}, 0xaaaaaaaau);
+    }
+};
+#endif
+
+// Codes minus the code of 0, by their place in the words of a vector of codes.
+template <class F, bool ZEROS>
+DEVICE void codes_of(const u8 *codes, const u8 *upper, Floats zero, Floats (&found)[Held<F>::CODES]) {
+    Words words = vector_at<Words>(codes);
+    if constexpr (F::WEIGHTS == 16) {
+        Words later = words >> 16;
+        found[0] = centred<8, 0>(words, zero);
+        found[1] = centred<8, 8>(words, zero);
+        found[2] = centred<8, 0>(later, zero);
+        found[3] = centred<8, 8>(later, zero);
+    } else if constexpr (F::HALVES) {
+        Words above, shift;
+        for (u32 k = 0; k < 16; ++k) {
+            above[k] = vector_at<u32>(upper + k / 4 * 8 + k % 2 * 4);
+            shift[k] = k % 4 / 2 * 2;
+        }
+        above >>= shift;
+        for (u32 half = 0; half < 2; ++half) {
+            Words all = words >> half * 4 & 0x0f0f0f0fu | (above >> half * 4 & 0x03030303u) << 4;
+            Words later = all >> 16;
+            found[half] = centred<8, 0>(all, zero);
+            found[2 + half] = centred<8, 8>(all, zero);
+            found[4 + half] = centred<8, 0>(later, zero);
+            found[6 + half] = centred<8, 8>(later, zero);
+        }
+    } else {
+#if __AVX512BW__ && !defined(__clang__)
+        Table table(ZEROS ? Floats{} : zero);
+        UNROLLED_EVERYWHERE
+        for (u32 n = 0; n < 4; ++n) {
+            Words from = words >> 4 * n;
+            found[n] = table.low(from);
+            found[n + 4] = table.high(from);
+            if constexpr (ZEROS) found[n] -= zero, found[n + 4] -= zero;
+        }
+#else
+        Words later = words >> 16;
+        found[0] = centred<4, 0>(words, zero);
+        found[1] = centred<4, 4>(words, zero);
+        found[2] = centred<4, 8>(words, zero);
+        found[3] = centred<4, 12>(words, zero);
+        found[4] = centred<4, 0>(later, zero);
+        found[5] = centred<4, 4>(later, zero);
+        found[6] = centred<4, 8>(later, zero);
+        found[7] = centred<4, 12>(later, zero);
+#endif
+    }
+}
+
+// Adds the products of a vector of codes with DOWN rows of x.
+template <class F, bool ZEROS, u32 DOWN>
+DEVICE void add_products(const u8 *codes, const u8 *upper, const Spread &f, u32 c, f32 zero, const f32 *(&x)[DOWN],
+                         u32 at, Floats (&sum)[DOWN]) {
+    constexpr u32 CODES = Held<F>::CODES;
+    Floats found[CODES], scale = each_word<F>(f.scale[0] + c), second = scale;
+    if constexpr (F::HALVES) second = each_word<F>(f.scale[1] + c);
+    codes_of<F, ZEROS>(codes, upper, ZEROS ? each_word<F>(f.zero + c) : zero - Floats{}, found);
+    UNROLLED_EVERYWHERE
+    for (u32 k = 0; k < DOWN; ++k) {
+        Floats dot[2];
+        UNROLLED_EVERYWHERE
+        for (u32 n = 0; n < CODES; ++n) {
+            Floats inputs = vector_at<Floats>(x[k] + at + n * 16);
+            dot[n % 2] = n < 2 ? found[n] * inputs : multiply_add(found[n], inputs, dot[n % 2]);
+        }
+        if constexpr (F::HALVES) {
+            sum[k] = multiply_add(scale, dot[0], multiply_add(second, dot[1], sum[k]));
+        } else {
+            sum[k] = multiply_add(scale, dot[0] + dot[1], sum[k]);
+        }
+    }
+}
+
+// The sums of ACROSS rows of weights with DOWN rows of x.
+template <class F, bool ZEROS, u32 ACROSS, u32 DOWN>
+DEVICE void add_rows(const WeightSizes &z, const WeightArrays &w, const u64 (&row)[ACROSS], const f32 *(&x)[DOWN],
+                     const f32 *(&sums)[DOWN], f32 (&whole)[ACROSS][DOWN]) {
+    constexpr u32 BYTES = 512 / F::WEIGHTS;
+    // Codes are fetched from memory while the rows before theirs are multiplied. CPUs fetch ahead by
+    // themselves, but not fast enough for these loops.
+    u32 chunks = z.inputs / 32, ahead = ACROSS * chunks * BYTES;
+    Floats sum[ACROSS][DOWN] = {};
+    Floats least[ACROSS][DOWN] = {};
+    f32 zero = F::HALVES ? 32.0f : F::LEAST ? 0.0f : bit_cast<f32>(z.zero);
+    for (u32 begin = 0; begin < chunks; begin += SPAN) {
+        u32 count = chunks - begin < SPAN ? chunks - begin : SPAN;
+        Spread f[ACROSS];
+        const u8 *codes[ACROSS], *upper[ACROSS];
+        for (u32 p = 0; p < ACROSS; ++p) {
+            spread<F>(z, w, row[p], begin, count, f[p]);
+            codes[p] = w.codes + (row[p] * chunks + begin) * BYTES;
+            upper[p] = w.upper + (row[p] * chunks + begin) * 8;
+        }
+        u32 c = 0;
+        for (; c + Held<F>::CHUNKS <= count; c += Held<F>::CHUNKS) {
+            UNROLLED_EVERYWHERE
+            for (u32 p = 0; p < ACROSS; ++p) {
+                __builtin_prefetch(codes[p] + c * BYTES + ahead);
+                add_products<F, ZEROS>(codes[p] + c * BYTES, upper[p] + c * 8, f[p], c, zero, x, (begin + c) * 32,
+                                       sum[p]);
+            }
+        }
+        if (c < count) {
+            for (u32 p = 0; p < ACROSS; ++p) {
+                u8 last[64] = {}, above[32] = {};
+                __builtin_memcpy(last, codes[p] + c * BYTES, (count - c) * BYTES);
+                if constexpr (F::HALVES) __builtin_memcpy(above, upper[p] + c * 8, (count - c) * 8);
+                add_products<F, ZEROS>(last, above, f[p], c, zero, x, (begin + c) * 32, sum[p]);
+            }
+        }
+        if constexpr (F::LEAST) {
+            for (u32 p = 0; p < ACROSS; ++p) {
+                for (u32 k = 0; k < DOWN; ++k) {
+                    for (u32 i = 0; i < SPAN; i += 16) {
+                        Floats of = vector_at<Floats>(sums[k] + begin + i);
+                        least[p][k] = multiply_add(vector_at<Floats>(f[p].least + i), of, least[p][k]);
+                    }
+                }
+            }
+        }
+    }
+    for (u32 p = 0; p < ACROSS; ++p)
+        for (u32 k = 0; k < DOWN; ++k) whole[p][k] = sum_of(F::LEAST ? sum[p][k] - least[p][k] : sum[p][k]);
 }
 
 // The sums of OUTS rows of weights with all rows of x.
 template <class F, class T, u32 ROWS>
 DEVICE void rows_of_weights(const WeightSizes &z, const WeightArrays &w, const T *x, const T *bias, T *out, u32 first) {
-    u32 outs = z.outs - first < OUTS ? z.outs - first : OUTS;
-    Floats total[OUTS][ROWS] = {};
-    alignas(64) f32 at[ROWS][SPAN], sums[ROWS][SPAN / 32];
-    for (u32 begin = 0; begin < z.inputs; begin += SPAN) {
-        u32 span = z.inputs - begin < SPAN ? z.inputs - begin : SPAN;
-        for (u32 r = 0; r < z.rows; ++r) {
-            read_row(span, x + (u64)r * z.inputs + begin, at[r]);
-            if constexpr (F::LEAST) {
-                for (u32 c = 0; c < span / 32; ++c) {
-                    f32 sum = 0.0f;
-                    for (u32 k = 0; k < 32; ++k) sum += at[r][c * 32 + k];
-                    sums[r][c] = sum;
-                }
-            }
-        }
-        for (u32 o = 0; o < outs; ++o) {
-            u64 row = first + o;
-            f32 least[ROWS] = {};
-            for (u32 c = 0; c < span / 32; ++c) {
-                u32 chunk = begin / 32 + c;
-                Factors f = F::factors(z, w, row, chunk * (32 / F::WEIGHTS));
-                Bytes half[2];
-                codes_of<F>(w, row * (z.inputs / 32) + chunk, half);
-                Floats low = widened(half[0]) - f.zero, high = widened(half[1]) - f.zero;
-                if constexpr (F::HALVES) low *= f.scale[0], high *= f.scale[1];
-                Floats scale = f.scale[0] - Floats{};
-                for (u32 r = 0; r < (ROWS == 1 ? 1 : z.rows); ++r) {
-                    Floats a, b;
-                    __builtin_memcpy(&a, at[r] + c * 32, 64);
-                    __builtin_memcpy(&b, at[r] + c * 32 + 16, 64);
-                    if constexpr (F::HALVES) total[o][r] = multiply_add(low, a, multiply_add(high, b, total[o][r]));
-                    else total[o][r] = multiply_add(scale, multiply_add(low, a, high * b), total[o][r]);
-                    if constexpr (F::LEAST) least[r] += f.least * sums[r][c];
-                }
-            }
-            if constexpr (F::LEAST) {
-                for (u32 r = 0; r < z.rows; ++r) total[o][r][0] -= least[r];
+    // A loop takes several rows of weights and one row of x, or one row of weights and several of x.
+    constexpr u32 ACROSS = ROWS == 1 ? TOGETHER : 1, DOWN = ROWS == 1 ? 1 : 4;
+    u32 outs = z.outs - first < OUTS ? z.outs - first : OUTS, chunks = z.inputs / 32;
+    u32 width = (chunks + Held<F>::CHUNKS - 1) / Held<F>::CHUNKS * Held<F>::CHUNKS * 32;
+    // The sums of the inputs of each chunk, with zeros up to a whole span.
+    u32 of_sums = F::LEAST ? (chunks + SPAN - 1) / SPAN * SPAN : 0;
+    auto room = static_cast<f32 *>(hip_cpu_scratch((u64)z.rows * (width + of_sums) * sizeof(f32)));
+    f32 *sums_room = room + (u64)z.rows * width;
+    for (u32 r = 0; r < z.rows; ++r) {
+        const T *from = x + (u64)r * z.inputs;
+        arrange<F>(z.inputs, from, room + (u64)r * width);
+        if constexpr (F::LEAST) {
+            for (u32 c = 0; c < of_sums; ++c) {
+                f32 chunk[32] = {};
+                if (c < chunks) read_row(32, from + c * 32, chunk);
+                sums_room[r * of_sums + c] = sum_of(vector_at<Floats>(chunk) + vector_at<Floats>(chunk + 16));
             }
         }
     }
-    for (u32 o = 0; o < outs; ++o) {
-        for (u32 r = 0; r < z.rows; ++r) {
-            f32 sum = 0.0f;
-            for (u32 k = 0; k < 16; ++k) sum += total[o][r][k];
-            if (bias != nullptr) sum += load(bias[first + o]);
-            out[(u64)r * z.outs + first + o] = store<T>::from(sum);
+    for (u32 o = 0; o < outs; o += ACROSS) {
+        u64 row[ACROSS];
+        for (u32 p = 0; p < ACROSS; ++p) row[p] = first + (o + p < outs ? o + p : o);
+        for (u32 r = 0; r < z.rows; r += DOWN) {
+            const f32 *at[DOWN], *sums[DOWN];
+            for (u32 k = 0; k < DOWN; ++k) {
+                // The last row is computed again, not stored.
+                u64 one = r + k < z.rows ? r + k : z.rows - 1;
+                at[k] = room + one * width, sums[k] = sums_room + one * of_sums;
+            }
+            f32 whole[ACROSS][DOWN];
+            if (!F::HALVES && !F::LEAST && w.extra != nullptr) add_rows<F, true>(z, w, row, at, sums, whole);
+            else add_rows<F, false>(z, w, row, at, sums, whole);
+            for (u32 p = 0; p < ACROSS && o + p < outs; ++p) {
+                for (u32 k = 0; k < DOWN && r + k < z.rows; ++k) {
+                    f32 y = whole[p][k] + (bias != nullptr ? (f32)load(bias[row[p]]) : 0.0f);
+                    out[(r + k) * (u64)z.outs + row[p]] = store<T>::from(y);
+                }
+            }
         }
     }
+}
+
+// The weights of a chunk. Simple loops, which the compiler vectorises.
+template <class F> DEVICE void weights_of(const WeightSizes &z, const WeightArrays &w, u64 row, u32 c, f32 (&to)[32]) {
+    u64 chunk = row * (z.inputs / 32) + c;
+    Factors f = F::factors(z, w, row, c * (32 / F::WEIGHTS));
+    u8 code[32];
+    const u8 *codes = w.codes + chunk * (512 / F::WEIGHTS);
+    for (u32 k = 0; k < 16; ++k) {
+        code[k] = F::WEIGHTS == 16 ? codes[k] : codes[k] & 15;
+        code[k + 16] = F::WEIGHTS == 16 ? codes[k + 16] : codes[k] >> 4;
+    }
+    if constexpr (F::HALVES) {
+        const u8 *upper = w.upper + chunk * 8;
+        for (u32 k = 0; k < 8; ++k) {
+            for (u32 part = 0; part < 4; ++part) code[part * 8 + k] |= (upper[k] >> 2 * part & 3) << 4;
+        }
+    }
+    for (u32 half = 0; half < 2; ++half) {
+        for (u32 k = half * 16; k < half * 16 + 16; ++k) {
+            f32 scaled = f.scale[F::HALVES ? half : 0] * ((f32)code[k] - f.zero);
+            to[k] = F::LEAST ? scaled - f.least : scaled;
+        }
+    }
+}
+
+// The rows of qweight_dequantize.
+template <class F, class T, bool WHOLE>
+DEVICE void dequantize_rows(const WeightSizes &z, const WeightArrays &w, const i32 *indices, u64 *flag, T *out) {
+    for_each_row(z.rows, [=](u64 r) {
+        i64 row = indices != nullptr ? (i64)indices[r] : (i64)(z.first + r);
+        T *to = out + r * z.inside;
+        bool known = in_range(row, z.outs);
+        if (!known) raise_index(flag, row, z.outs);
+        for (u32 begin = 0; begin < z.inside; begin += 32) {
+            f32 weights[32] = {};
+            if (known) weights_of<F>(z, w, (u64)row, begin / 32, weights);
+            if (!WHOLE && z.inside - begin < 32) {
+                for (u32 k = 0; k < z.inside - begin; ++k) to[begin + k] = store<T>::from(weights[k]);
+            } else if constexpr (CONVERTED<T>) {
+                for (u32 k = 0; k < 32; k += 8) narrow8(weights + k, to + begin + k);
+            } else {
+                for (u32 k = 0; k < 32; ++k) to[begin + k] = store<T>::from(weights[k]);
+            }
+        }
+    });
 }
 
 #else
@@ -264,17 +534,6 @@ DEVICE void rows_of_weights(const WeightSizes &z, const WeightArrays &w, const T
         out[(u64)r * z.outs + row] = store<T>::from(whole);
     }
 }
-#endif
-
-// out = x times the transposed weights, plus the bias if there is one. x has up to ROWS rows of
-// `z.inputs` elements, and begins at a multiple of 16 bytes. A block has at most 256 threads.
-template <class F, class T, i32 ROWS>
-__global__ __launch_bounds__(256) void qweight_product(WeightSizes z, const T *x, const u8 *codes, const u8 *upper,
-                                                       const u8 *scales, const u8 *extra, const T *bias, T *out) {
-    WeightArrays w{codes, upper, scales, extra};
-    for_each_row((z.outs + OUTS - 1) / OUTS,
-                 [=](u64 tile) { rows_of_weights<F, T, (u32)ROWS>(z, w, x, bias, out, (u32)tile * OUTS); });
-}
 
 // The rows of qweight_dequantize. WHOLE: whether rows of out are as long as those of the weights.
 template <class F, class T, bool WHOLE>
@@ -306,13 +565,18 @@ DEVICE void dequantize_rows(const WeightSizes &z, const WeightArrays &w, const i
             }
         }
     };
-    if constexpr (ONE_THREAD) {
-        for_each_row(z.rows, [=](u64 r) {
-            for (u32 p = 0; p < pieces; ++p) one((u32)r, p);
-        });
-    } else {
-        for_each((u64)z.rows * pieces, [=](u64 at) { one((u32)(at / pieces), (u32)(at % pieces)); });
-    }
+    for_each((u64)z.rows * pieces, [=](u64 at) { one((u32)(at / pieces), (u32)(at % pieces)); });
+}
+#endif
+
+// out = x times the transposed weights, plus the bias if there is one. x has up to ROWS rows of
+// `z.inputs` elements, and begins at a multiple of 16 bytes. A block has at most 256 threads.
+template <class F, class T, i32 ROWS>
+__global__ __launch_bounds__(256) void qweight_product(WeightSizes z, const T *x, const u8 *codes, const u8 *upper,
+                                                       const u8 *scales, const u8 *extra, const T *bias, T *out) {
+    WeightArrays w{codes, upper, scales, extra};
+    for_each_row((z.outs + OUTS - 1) / OUTS,
+                 [=](u64 tile) { rows_of_weights<F, T, (u32)ROWS>(z, w, x, bias, out, (u32)tile * OUTS); });
 }
 
 // Row r of out is row indices[r] of the weights, or row z.first + r without indices. A thread makes

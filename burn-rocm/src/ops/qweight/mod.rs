@@ -41,7 +41,7 @@ pub const MOST_ROWS: usize = 16;
 const ROWS: [usize; 3] = [1, 4, MOST_ROWS];
 
 /// The rows of weights of which a block computes the sums at a time: on GPUs, and on the CPU device.
-const OUTS: [usize; 2] = [4, 16];
+const OUTS: [usize; 2] = [4, 32];
 
 /// The most threads of a block of the product's kernel.
 const MOST_THREADS: usize = 256;
