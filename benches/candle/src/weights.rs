@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use candle_core::Device;
@@ -136,7 +136,10 @@ pub fn write(path: &Path, shapes: Shapes, seed: u64) -> Result<()> {
     ];
     let metadata: Vec<_> = metadata.iter().map(|(name, value)| (*name, value)).collect();
     let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
-    let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
+    // An interrupted run leaves no file that a later one would open.
+    let part = path.with_extension("part");
+    let mut file = BufWriter::with_capacity(1 << 20, File::create(&part)?);
     gguf_file::write(&mut file, &metadata, &tensors)?;
-    Ok(())
+    file.flush()?;
+    Ok(std::fs::rename(part, path)?)
 }
