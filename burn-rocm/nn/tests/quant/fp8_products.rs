@@ -318,6 +318,44 @@ fn layers_multiply_quantised_inputs() {
     }
 }
 
+/// Codes of OCP as FNUZ with twice the scales give the same products, also for inputs that exceed FNUZ's greatest number
+/// times the given scale, but not OCP's.
+#[test]
+fn weights_as_fnuz_give_the_same_products() {
+    let random = Random::new();
+    let (device, [rows, inputs]) = (RocmDevice::default(), [5, 32]);
+    for ty in [Fp8Type::E4M3, Fp8Type::E5M2] {
+        for (each_has_its_own, outs) in [(false, 16), (true, 16), (false, 7)] {
+            let weight = Weight::new(&random, ty, [outs, inputs], each_has_its_own);
+            let fnuz =
+                Fp8Weight::upload_as_fnuz(ty, weight.shape, &weight.codes, &weight.scales, &device).unwrap();
+            assert_eq!(fnuz.ty(), ty.fnuz());
+            let scale = random.uniform(0.01, 1.0) as f32;
+            let number = |at: usize| {
+                let most = if at % 2 == 0 { 448.0 } else { 1.0 };
+                let least = if at % 2 == 0 { 240.0 } else { 0.0 };
+                let size = random.uniform(least, most) as f32 * scale;
+                if random.below(2) == 0 { size } else { -size }
+            };
+            let x: Vec<f32> = (0..rows * inputs).map(number).collect();
+            let results = |weight: Fp8Weight| {
+                let weight = weight.with_inputs(Fp8Inputs::Scale(scale)).unwrap();
+                let x = on_device(TensorData::new(x.clone(), [rows, inputs]), DType::F32);
+                floats(weight.linear(x, None).unwrap())
+            };
+            let (found, plain) = (results(fnuz), results(weight.upload()));
+            if on_cpu() {
+                assert_eq!(found, plain, "{ty:?}, {outs} outputs");
+                continue;
+            }
+            // One of them goes by conversion, so sums differ in order and precision.
+            let most = plain.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+            let near = found.iter().zip(&plain).all(|(found, plain)| (found - plain).abs() <= 0.02 * most);
+            assert!(near, "{ty:?}, {outs} outputs: {found:?}, not {plain:?}");
+        }
+    }
+}
+
 /// A NaN or an infinity is in one row's results, and changes no other row.
 #[test]
 fn what_is_not_finite_stays_in_its_row() {
