@@ -80,6 +80,8 @@ impl Fp8Weight {
             return invalid(OP, format!("{shape:?} codes, and 1 or {outs} scales"), found);
         }
         let device: &Arc<Device> = &device.open()?;
+        // Makes the handle now, because a capture can't. If it can't be made, products say so.
+        let _ = library(device);
         let all: Vec<f32> = scales.iter().copied().cycle().take(outs).collect();
         let one = if let [one] = scales { *one } else { 1.0 };
         Ok(Self {
@@ -151,10 +153,6 @@ impl Fp8Weight {
                 return invalid("fp8 inputs", "a finite positive scale", scale.to_string());
             }
         };
-        if !matches!(inputs, Inputs::Floats) {
-            // Makes the handle now, because a capture can't. If it can't be made, products say so.
-            let _ = library(device);
-        }
         Ok(Self { inputs, ..self })
     }
 
@@ -226,7 +224,7 @@ impl Fp8Weight {
 
     /// `x` times the transposed weight. hipBLASLt multiplies the codes if its heuristic has an algorithm for the
     /// types and sizes. Otherwise `x` and up to 32 MiB of weights at a time become floats of `dtype`, which
-    /// rounds them. The product of the scale of `x` and that of the weight must be a normal f32.
+    /// rounds them, or of f32 for f16, whose range may not hold them. The product of the scale of `x` and that of the weight must be a normal f32.
     ///
     /// If each output has a scale of its own, hipBLASLt's result is in f32, and a kernel multiplies it by the
     /// scales.
@@ -248,7 +246,11 @@ impl Fp8Weight {
         shape.push(outs);
         let out = match self.by_library(x, &codes, dtype)? {
             Some(out) => out,
-            None => self.by_conversion(OP, reshape(x.dequantize(dtype)?, codes.dims())?)?,
+            None => {
+                // f16 may not hold numbers whose products it holds.
+                let between = if dtype == DType::F16 { DType::F32 } else { dtype };
+                cast(self.by_conversion(OP, reshape(x.dequantize(between)?, codes.dims())?)?, dtype)?
+            }
         };
         reshape(out, &shape)
     }
