@@ -26,7 +26,8 @@ pub enum Fp8Inputs {
     Floats,
     /// They become fp8, each time with the scale of their greatest magnitude ([`Fp8Tensor::quantize`]).
     Dynamic,
-    /// They become fp8 with this scale ([`Fp8Tensor::quantize_by`]).
+    /// They become fp8 with this scale ([`Fp8Tensor::quantize_by`]). It is the scale for the type in which the weight
+    /// was given: if the weight became FNUZ, the scale doubles, so that inputs keep their range.
     Scale(f32),
 }
 
@@ -48,6 +49,9 @@ pub struct Fp8Weight {
     /// `[1]`: the scale of all outputs, or 1 if each has its own.
     scale: RocmTensor,
     each_has_its_own: bool,
+    /// What the numbers of the type given are in units of those of `ty`: 2 if the weight became FNUZ, else 1. Scales
+    /// of the type given must be multiplied by it.
+    converted: f32,
     inputs: Inputs,
 }
 
@@ -76,6 +80,8 @@ impl Fp8Weight {
             return invalid(OP, format!("{shape:?} codes, and 1 or {outs} scales"), found);
         }
         let device: &Arc<Device> = &device.open()?;
+        // Makes the handle now, because a capture can't. If it can't be made, products say so.
+        let _ = library(device);
         let all: Vec<f32> = scales.iter().copied().cycle().take(outs).collect();
         let one = if let [one] = scales { *one } else { 1.0 };
         Ok(Self {
@@ -84,12 +90,13 @@ impl Fp8Weight {
             scales: floats_on(device, &all)?,
             scale: floats_on(device, &[one])?,
             each_has_its_own: scales.len() > 1,
+            converted: 1.0,
             inputs: Inputs::Floats,
         })
     }
 
     /// [`upload`](Self::upload) of OCP's codes as FNUZ, the type that gfx942 multiplies: the codes
-    /// stay, and scales double.
+    /// stay, and scales double, also that of [`Fp8Inputs::Scale`].
     ///
     /// # Errors
     /// As [`upload`](Self::upload).
@@ -103,7 +110,8 @@ impl Fp8Weight {
         let factor = if ty.fnuz() == ty { 1.0 } else { 2.0 };
         let codes: Vec<u8> = codes.iter().map(|&code| ty.to_fnuz(code)).collect();
         let scales: Vec<f32> = scales.iter().map(|scale| scale * factor).collect();
-        Self::upload(ty.fnuz(), shape, &codes, &scales, device)
+        let weight = Self::upload(ty.fnuz(), shape, &codes, &scales, device)?;
+        Ok(Self { converted: factor, ..weight })
     }
 
     /// [`upload`](Self::upload) in the type that the device multiplies: as FNUZ if hipBLASLt multiplies that and
@@ -132,23 +140,19 @@ impl Fp8Weight {
     /// The same weight. Its products treat their inputs in this way.
     ///
     /// # Errors
-    /// `Invalid` for a scale that is not finite and positive; an error of the device.
+    /// `Invalid` for a scale that is not finite and positive, or that doubles beyond f32; an error of the device.
     pub fn with_inputs(self, inputs: Fp8Inputs) -> Result<Self, RocmError> {
         let device = self.codes.hip_device();
         let inputs = match inputs {
             Fp8Inputs::Floats => Inputs::Floats,
             Fp8Inputs::Dynamic => Inputs::Dynamic,
-            Fp8Inputs::Scale(scale) if scale.is_finite() && scale > 0.0 => {
-                Inputs::Scale(floats_on(device, &[scale])?)
+            Fp8Inputs::Scale(scale) if (scale * self.converted).is_finite() && scale > 0.0 => {
+                Inputs::Scale(floats_on(device, &[scale * self.converted])?)
             }
             Fp8Inputs::Scale(scale) => {
                 return invalid("fp8 inputs", "a finite positive scale", scale.to_string());
             }
         };
-        if !matches!(inputs, Inputs::Floats) {
-            // Makes the handle now, because a capture can't. If it can't be made, products say so.
-            let _ = library(device);
-        }
         Ok(Self { inputs, ..self })
     }
 
@@ -220,7 +224,7 @@ impl Fp8Weight {
 
     /// `x` times the transposed weight. hipBLASLt multiplies the codes if its heuristic has an algorithm for the
     /// types and sizes. Otherwise `x` and up to 32 MiB of weights at a time become floats of `dtype`, which
-    /// rounds them. The product of the scale of `x` and that of the weight must be a normal f32.
+    /// rounds them, or of f32 for f16, whose range may not hold them. The product of the scale of `x` and that of the weight must be a normal f32.
     ///
     /// If each output has a scale of its own, hipBLASLt's result is in f32, and a kernel multiplies it by the
     /// scales.
@@ -242,7 +246,11 @@ impl Fp8Weight {
         shape.push(outs);
         let out = match self.by_library(x, &codes, dtype)? {
             Some(out) => out,
-            None => self.by_conversion(OP, reshape(x.dequantize(dtype)?, codes.dims())?)?,
+            None => {
+                // f16 may not hold numbers whose products it holds.
+                let between = if dtype == DType::F16 { DType::F32 } else { dtype };
+                cast(self.by_conversion(OP, reshape(x.dequantize(between)?, codes.dims())?)?, dtype)?
+            }
         };
         reshape(out, &shape)
     }

@@ -15,7 +15,8 @@ use crate::profile::work::{Load, WorkKind};
 use crate::provider::library;
 use crate::{DType, Error, Result, trace};
 
-/// The most shapes whose algorithms are remembered. Further ones are not given to hipBLASLt.
+/// The most shapes whose algorithms are remembered. Further ones are not given to hipBLASLt. Those
+/// of fp8 count apart: see [`Handle::algorithms`].
 const MOST_SHAPES: usize = 1 << 12;
 /// The most algorithms that the heuristic is asked for.
 const MOST_ALGORITHMS: usize = 16;
@@ -94,9 +95,12 @@ pub(super) struct Handle {
     raw: hipblasLtHandle_t,
     stream: Cell<hipStream_t>,
     workspace: (*mut c_void, usize),
-    /// `Err` says why no algorithm computes the problem.
-    prepared: RefCell<HashMap<LtProblem, std::result::Result<Prepared, String>>>,
+    /// The problems with operands of the result's dtype, and those with operands of fp8.
+    prepared: [RefCell<Known>; 2],
 }
+
+/// `Err` says why no algorithm computes the problem.
+type Known = HashMap<LtProblem, std::result::Result<Prepared, String>>;
 
 // SAFETY: any thread may use a handle and its descriptors, one thread at a time: hipBLASLt has no
 // thread-local state. The mutex in `BlasLt` ensures this.
@@ -195,7 +199,7 @@ impl Handle {
         call!(table, hipblasLtCreate(&mut raw))?;
         drop(held);
         let workspace = (ptr::null_mut(), 0);
-        Ok(Self { table, raw, stream: Cell::new(stream), workspace, prepared: RefCell::default() })
+        Ok(Self { table, raw, stream: Cell::new(stream), workspace, prepared: Default::default() })
     }
 
     /// Gives all calls this workspace, which the device keeps for as long as the handle lives. Only
@@ -211,16 +215,33 @@ impl Handle {
         Ok(version)
     }
 
+    fn known(&self, problem: &LtProblem) -> &RefCell<Known> {
+        &self.prepared[usize::from(problem.fp8.is_some())]
+    }
+
+    /// Remembers that hipBLASLt can't compute a problem.
+    pub(super) fn refuse(&self, problem: &LtProblem, why: String) {
+        self.known(problem).borrow_mut().insert(*problem, Err(why));
+    }
+
     /// The number of algorithms for a problem, at least 1, or why there are none. The first call
     /// with a problem asks the heuristic, which does not read the scales.
+    ///
+    /// Products of fp8 have a shape for each number of rows, and no other library computes them. So
+    /// if there are too many shapes, all are forgotten, and the heuristic is asked again. Nothing
+    /// that is timed depends on these.
     pub(super) fn algorithms(
         &self,
         problem: &LtProblem,
         scales: Scales,
     ) -> std::result::Result<usize, String> {
-        let mut all = self.prepared.borrow_mut();
-        if !all.contains_key(problem) && all.len() >= MOST_SHAPES {
+        let mut all = self.known(problem).borrow_mut();
+        let is_full = !all.contains_key(problem) && all.len() >= MOST_SHAPES;
+        if is_full && problem.fp8.is_none() {
             return Err(format!("hipBLASLt gets only the first {MOST_SHAPES} shapes"));
+        }
+        if is_full {
+            all.clear();
         }
         let prepared = all.entry(*problem).or_insert_with(|| {
             self.ask(problem, scales)
@@ -322,7 +343,7 @@ impl Handle {
         if let Err(why) = self.algorithms(problem, pointers.scales) {
             return refused(why);
         }
-        let all = self.prepared.borrow();
+        let all = self.known(problem).borrow();
         let prepared = all.get(problem).and_then(|prepared| prepared.as_ref().ok());
         let algorithm = usize::try_from(algorithm).ok();
         let Some((prepared, algo)) =
@@ -369,7 +390,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.prepared.borrow_mut().clear();
+        self.prepared.iter().for_each(|known| known.borrow_mut().clear());
         if let Err(error) = call!(self.table, hipblasLtDestroy(self.raw)) {
             log::warn!("{error}");
         }

@@ -7,6 +7,7 @@ use super::problem::LtProblem;
 use super::{BlasLt, LtAnswer, VectorView};
 use crate::device::Device;
 use crate::memory::span::Span;
+use crate::workarounds::chip;
 use crate::{Buffer, DType, Error, Result, carry_faults};
 
 /// A type of fp8.
@@ -20,6 +21,21 @@ pub enum Fp8 {
     E4M3Fnuz,
     /// E5M2 of gfx942.
     E5M2Fnuz,
+}
+
+/// Why a chip multiplies no fp8 of these types. hipBLASLt may not know: that of ROCm 6.3 treats OCP's types and FNUZ
+/// as one, so its heuristic takes OCP's on gfx942, whose instructions then read the codes as FNUZ
+/// (`hip2TensileType` in its `tensile_host.cpp`).
+fn foreign(arch: &str, types: [Fp8; 2]) -> Option<&'static str> {
+    let chip = chip(arch);
+    let has_fnuz = matches!(chip, "gfx940" | "gfx941" | "gfx942");
+    let fnuz = types.map(|ty| matches!(ty, Fp8::E4M3Fnuz | Fp8::E5M2Fnuz));
+    if has_fnuz && fnuz.contains(&false) {
+        return Some("the chip multiplies only FNUZ's types of fp8");
+    }
+    // NVIDIA's library refuses FNUZ itself, and the CPU device multiplies it.
+    (chip.starts_with("gfx") && !has_fnuz && fnuz.contains(&true))
+        .then_some("only gfx940, gfx941 and gfx942 multiply FNUZ's types of fp8")
 }
 
 /// A product `out = (x_scale x) (weight_scale weight)^T` of packed matrices, `x [rows, inputs]` and
@@ -68,18 +84,26 @@ impl BlasLt {
                 Ok(LtAnswer::Computed)
             }
             Err(Error::HipblasLt { call, name, .. }) => {
-                Ok(LtAnswer::Refused(format!("{call} failed: {name}")))
+                let why = format!("{call} failed: {name}");
+                // A product that fails in a capture may work outside it.
+                if product.out.buffer.device().captures.here().is_none() {
+                    handle.refuse(&problem, why.clone());
+                }
+                Ok(LtAnswer::Refused(why))
             }
             Err(other) => Err(other),
         }
     }
 
-    /// Whether the heuristic returns an algorithm for a product of two types: one with 64 rows, inputs and
-    /// outputs to bf16.
+    /// Whether the chip has the types, and the heuristic returns an algorithm for a product of them: one with 64
+    /// rows, inputs and outputs to bf16.
     ///
     /// # Errors
     /// An error of the device.
     pub fn multiplies_fp8(&self, device: &Arc<Device>, types: [Fp8; 2]) -> Result<bool> {
+        if foreign(&device.info().arch, types).is_some() {
+            return Ok(false);
+        }
         let Some(problem) = LtProblem::fp8(DType::BF16, types, [64; 3]) else { return Ok(false) };
         // The heuristic looks at whether there are scales, and does not read them.
         let scale = device.alloc(size_of::<f32>())?;
@@ -100,6 +124,9 @@ impl BlasLt {
         }
         if sizes.contains(&0) {
             return Ok(Err("hipBLASLt takes no empty product"));
+        }
+        if let Some(why) = foreign(&out.buffer.device().info().arch, types) {
+            return Ok(Err(why));
         }
         let Some(problem) = LtProblem::fp8(dtype, types, sizes) else {
             return Ok(Err("hipBLASLt gets only sizes of 31 bits"));
@@ -128,6 +155,35 @@ impl BlasLt {
         match pointers.are_aligned() {
             true => Ok(Ok((problem, pointers))),
             false => Ok(Err("hipBLASLt gets only tensors that begin at multiples of 16 bytes")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chips_multiply_their_own_family() {
+        use Fp8::*;
+        for (arch, ocp, fnuz) in [
+            ("gfx940", false, true),
+            ("gfx941", false, true),
+            ("gfx942:sramecc+:xnack-", false, true),
+            ("gfx90a", true, false),
+            ("gfx950:sramecc+:xnack-", true, false),
+            ("gfx1201", true, false),
+            ("sm_90", true, true),
+            ("cpu-lockstep", true, true),
+        ] {
+            let has = |types| foreign(arch, types).is_none();
+            for [x, weight] in [[0, 0], [0, 1], [1, 0], [1, 1]] {
+                assert_eq!(has([[E4M3, E5M2][x], [E4M3, E5M2][weight]]), ocp, "OCP's on {arch}");
+                let types = [[E4M3Fnuz, E5M2Fnuz][x], [E4M3Fnuz, E5M2Fnuz][weight]];
+                assert_eq!(has(types), fnuz, "FNUZ on {arch}");
+            }
+            assert_eq!(has([E4M3, E4M3Fnuz]), ocp && fnuz, "one of each on {arch}");
+            assert_eq!(has([E4M3Fnuz, E4M3]), ocp && fnuz, "one of each on {arch}");
         }
     }
 }

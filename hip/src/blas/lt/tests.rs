@@ -116,3 +116,33 @@ fn an_algorithm_that_writes_outside_its_result_is_not_used() {
         assert_eq!(before(&out), results, "a trial has written to the result");
     }
 }
+
+/// Products of fp8 of any number of shapes are computed, and take no place from other shapes.
+#[test]
+fn shapes_of_fp8_never_run_out() {
+    let provider = crate::provider::provider().unwrap();
+    let device = std::sync::Arc::new(Device::new(provider, 0).unwrap());
+    device.make_current().unwrap();
+    let handle = Handle::new(real(), device.compute.handle()).unwrap();
+    let scale = device.upload(&1f32.to_le_bytes()).unwrap();
+    let scales = [scale.as_ptr().cast_const(); 2];
+    let plain = |rows: i32| LtProblem {
+        dtype: DType::F32,
+        fp8: None,
+        transposed: [false; 2],
+        sizes: [16, rows, 16],
+        ld: [16; 4],
+        adds: false,
+        epilogue: HIPBLASLT_EPILOGUE_BIAS,
+    };
+    handle.algorithms(&plain(1), NO_SCALES).unwrap();
+    for rows in 1..=(1 << 12) + 3 {
+        let problem = LtProblem::fp8(DType::BF16, [Fp8::E4M3; 2], [rows, 16, 16]).unwrap();
+        handle.algorithms(&problem, scales).unwrap_or_else(|why| panic!("{rows} rows: {why}"));
+    }
+    handle.algorithms(&plain(2), NO_SCALES).unwrap();
+    let failed = LtProblem::fp8(DType::BF16, [Fp8::E4M3; 2], [5, 16, 16]).unwrap();
+    handle.refuse(&failed, "it failed".into());
+    assert_eq!(handle.algorithms(&failed, scales), Err("it failed".into()));
+    assert!(handle.algorithms(&plain(1), NO_SCALES).is_ok());
+}
