@@ -91,6 +91,34 @@ fn name(path: &Path) -> &str {
     path.to_str().expect("a path in UTF-8")
 }
 
+/// A cache of 10^15 tokens takes 64 PB.
+#[test]
+fn a_model_that_does_not_fit_is_refused() {
+    let folder = folder("memory", None);
+    let settings = folder.join("config.json");
+    let text = std::fs::read_to_string(&settings).expect("the settings");
+    let longer =
+        text.replace("\"max_position_embeddings\": 256", "\"max_position_embeddings\": 1000000000000000");
+    assert_ne!(longer, text);
+    std::fs::write(&settings, longer).expect("a file");
+    let mut arguments = vec!["--model", name(&folder), "--prompt", "a", "--tokens", "1", "--context"];
+    let (_, err) = succeeds(&run(&[&arguments[..], &["100"]].concat()));
+    assert!(err.contains(" free, enough\n"), "{err}");
+    arguments.push("1000000000000000");
+    let output = run(&arguments);
+    let (out, err) = texts(&output);
+    assert!(!output.status.success() && out.is_empty(), "{out}\n{err}");
+    for expected in [
+        "cache of 1000000000000000 tokens ",
+        " free, too little\n",
+        "error: the model needs ",
+        " are free; a lower --context, --dtype bf16 or --quantize needs less\n",
+    ] {
+        assert!(err.contains(expected), "{expected} in {err}");
+    }
+    assert!(!err.contains("panicked"), "{err}");
+}
+
 #[test]
 fn text_goes_to_the_standard_output() {
     let folder = folder("text", None);

@@ -13,9 +13,9 @@ use burn_rocm::{Rocm, RocmDevice, f16};
 use burn_rocm_llama::Error;
 use burn_rocm_llama::config::Config;
 use burn_rocm_llama::gguf::Gguf;
-use burn_rocm_llama::model::{Cache, Logits, Model, Quantise, weight_bytes};
+use burn_rocm_llama::model::{Cache, Logits, Model, Quantise, frozen_bytes, weight_bytes};
 use burn_rocm_llama::train::{Base, Decoder, Places, Trained, finetune, save_byte_tokenizer};
-use burn_rocm_llama::weights::{Adapted, Elements, Folder, Source, Weight};
+use burn_rocm_llama::weights::{Adapted, Elements, Folder, Role, Source, Weight};
 use burn_rocm_nn::language::lora::{LoraConfig, Peft, PeftMatrix, PeftPair, Targets};
 use burn_rocm_nn::language::quant::{QuantWeight, RoundTo, round_to_nearest};
 use burn_rocm_nn::optim::GradientsParams;
@@ -523,6 +523,22 @@ fn adapters_beside_the_codes_of_a_gguf_file() {
     compare("gguf", &of(Box::new(open())), &of(Box::new(Floats(open()))));
     let beside = compare_gradients("gguf", &config, &peft, [(&open(), None), (&Floats(open()), None)]);
     assert!((1..peft.layers().count()).contains(&beside), "{beside} beside codes");
+}
+
+/// The embedding of the file is Q8_0, and becomes floats.
+#[test]
+fn memory_beside_trained_adapters_has_a_float_embedding() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gguf/llama.gguf");
+    let source = Gguf::open(&path).expect("a file");
+    let config = source.config().clone();
+    let embedding =
+        Weight { role: Role::Embedding, layer: None, shape: vec![config.vocabulary, config.width] };
+    let codes = source.quantised_bytes(&embedding).expect("the file").expect("a quantised embedding");
+    for dtype in [DType::BF16, DType::F32] {
+        let all = weight_bytes(&config, &source, dtype, Quantise::default()).expect("bytes");
+        let frozen = frozen_bytes(&config, &source, dtype, None).expect("bytes");
+        assert_eq!(frozen, all - codes + config.vocabulary * config.width * dtype.size());
+    }
 }
 
 #[test]

@@ -190,7 +190,7 @@ fn conversations_of_each_family() {
     for name in FAMILIES {
         let model = plain(name);
         let vocabulary = model.config().vocabulary;
-        let stored = [CacheType::F32, CacheType::I8, CacheType::BF16][random.below(2)];
+        let stored = [CacheType::F32, CacheType::I8, CacheType::BF16][random.below(3)];
         let answers = hold(name, &model, stored, 5, |_, text| talk(&random, text, vocabulary));
         lengths += answers.iter().map(Vec::len).sum::<usize>();
     }

@@ -105,6 +105,32 @@ fn models_with_adapters_are_those_of_peft() {
     }
 }
 
+/// Training starts from the sum of a model and its adapters.
+#[test]
+fn decoders_of_models_with_adapters_are_those_of_peft() {
+    let device = RocmDevice::default();
+    let lora = LoraConfig::new(2, Targets::All).build().expect("settings");
+    for name in ADAPTED {
+        let reference = Reference::read(name);
+        let (config, source) = open(name);
+        let source = Adapted::new(Box::new(source), &peft(name), &config).expect("adapters");
+        // New adapters change nothing before they are trained.
+        for trained in [Trained::All, Trained::Adapters(&lora)] {
+            let decoder = Decoder::<Train>::load(&config, &source, trained, &device, DType::F32);
+            let places = Places::new(&config, [1, reference.prompt.len()], &device, DType::F32);
+            let found = decoder.expect("a decoder").forward(ids(&reference.prompt, 1), &places);
+            let found: Vec<f32> = found.into_data().to_vec().expect("logits in f32");
+            let worst = largest(&found, &reference.floats("logits"));
+            println!("{name} with adapters: logits of a decoder differ by at most {worst:e}");
+            assert!(worst <= 1e-4, "{name}: {worst:e}");
+        }
+        // Codes can't hold the sum.
+        let (trained, int8) = (Trained::Adapters(&lora), Some(RoundTo::Int8));
+        let refused = Decoder::<Train>::load_quantised(&config, &source, trained, int8, &device, DType::F32);
+        assert!(matches!(refused, Err(Error::Argument { name: "lora", .. })), "{name}");
+    }
+}
+
 #[test]
 fn decoders_have_the_logits_of_transformers() {
     let families = ["gemma3", "llama-biases", "llama3", "mistral", "nemo", "qwen2", "qwen3"];

@@ -110,12 +110,19 @@ fn gradients_are_those_of_pytorch() {
     hold(&limited, &numbers(network.forward(tensor(&x))), unit(DType::F32));
 }
 
-/// The output of the same numbers. Matrices of adapters may lie in memory in other orders, and so
-/// are added. Training has made their magnitudes larger than the reference's, by less than 4 times.
-fn same(expected: &[f64], found: &[f64]) {
-    let Limited { name, magnitude, roundings, .. } = QUANTISED.results().remove(0);
+/// Two outputs of the same numbers. Matrices of adapters may lie in memory in other orders, so each
+/// output has its own order of sums.
+fn same(network: &Network<Ours>, expected: &[f64], found: &[f64]) {
+    let adapters = [&network.first, &network.second].map(|layer| {
+        let adapter = layer.adapter.as_ref().expect("an adapter");
+        [&adapter.a, &adapter.b].map(|param| {
+            let [rows, columns] = param.val().dims();
+            Matrix { rows, columns, values: numbers(param.val()) }
+        })
+    });
+    let Limited { name, magnitude, roundings, .. } = QUANTISED.results_with(&adapters).remove(0);
     let expected = Matrix { values: expected.to_vec(), ..magnitude.clone() };
-    hold(&Limited { name, expected, magnitude, roundings }, found, 4.0 * unit(DType::F32));
+    hold(&Limited { name, expected, magnitude, roundings }, found, 2.0 * unit(DType::F32));
 }
 
 #[test]
@@ -154,12 +161,12 @@ fn only_adapters_are_trained_and_written() {
     assert_eq!(pair(&again), pair(&network));
     let x = || QUANTISED.reference("x");
     let expected = numbers(network.forward(tensor(&x())));
-    same(&expected, &numbers(again.forward(tensor(&x()))));
+    same(&network, &expected, &numbers(again.forward(tensor(&x()))));
     // So do a copy without autodiff, and a record.
-    same(&expected, &numbers(network.valid().forward(tensor(&x()))));
+    same(&network, &expected, &numbers(network.valid().forward(tensor(&x()))));
     let other = Network::<Ours>::read(&QUANTISED.folder()).load_record(network.clone().into_record());
     assert_eq!(pair(&other), pair(&network));
-    same(&expected, &numbers(other.forward(tensor(&x()))));
+    same(&network, &expected, &numbers(other.forward(tensor(&x()))));
 
     let error = network.first.merged().expect_err("codes can't be added to");
     assert!(matches!(error, LoraError::Layer { .. }), "{error}");

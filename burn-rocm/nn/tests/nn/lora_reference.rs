@@ -141,19 +141,24 @@ pub(crate) fn results() -> Vec<Limited> {
 impl Case {
     /// The output, the loss and all gradients.
     pub(crate) fn results(self) -> Vec<Limited> {
+        let adapters = LAYERS.map(|(name, ..)| {
+            ["A", "B"].map(|half| {
+                let name = format!("base_model.model.{name}.lora_{half}.weight");
+                self.tensor("adapter_model.safetensors", &name).transposed()
+            })
+        });
+        self.results_with(&adapters)
+    }
+
+    /// The results of PyTorch with the magnitudes for other adapters: `A` `[inputs, rank]` and `B`
+    /// `[rank, outputs]` of each layer.
+    pub(crate) fn results_with(self, adapters: &[[Matrix; 2]; 2]) -> Vec<Limited> {
         let abs = |name: &str| self.reference(name).map(f64::abs);
         let slope = |z: &Matrix| z.map(|z| 1.0 + 0.77 * z);
         let product = |a: &Matrix, b: &Matrix| a.with(b, |a, b| a * b);
         let adapter = |layer: usize| {
             let (name, _, scale) = LAYERS[layer];
-            let of = |half| {
-                self.tensor(
-                    "adapter_model.safetensors",
-                    &format!("base_model.model.{name}.lora_{half}.weight"),
-                )
-                .map(f64::abs)
-            };
-            let (a, b) = (of("A").transposed(), of("B").transposed());
+            let [a, b] = [0, 1].map(|half: usize| adapters[layer][half].map(f64::abs));
             let weight = abs(&format!("base.{name}.weight")).transposed();
             let whole = weight.plus(&a.times(&b).map(|x| scale * x));
             (a, b, whole, scale)

@@ -67,6 +67,24 @@ pub fn weight_bytes(config: &Config, source: &dyn Source, dtype: DType, quantise
     expected(config).iter().map(|weight| bytes_of(weight, source, dtype, quantise)).sum()
 }
 
+/// The bytes that the weights take if adapters are trained beside them. The embedding is floats
+/// then, even if the source has codes.
+///
+/// # Errors
+/// The errors of the source.
+pub fn frozen_bytes(
+    config: &Config,
+    source: &dyn Source,
+    dtype: DType,
+    layers: Option<RoundTo>,
+) -> Result<usize> {
+    let bytes = |weight: &Weight| match weight.role {
+        Role::Embedding => Ok(weight.len() * dtype.size()),
+        _ => bytes_of(weight, source, dtype, Quantise { layers, output: None }),
+    };
+    expected(config).iter().map(bytes).sum()
+}
+
 /// The bytes of weights that a pass reads on each of some ranks: all but the embedding's, unless
 /// that is the output matrix too. `config` and `source` are those of a rank's [`Part`].
 ///

@@ -22,7 +22,7 @@ pub use batch::{Next, Paged, Piece};
 pub use cache::Cache;
 pub(crate) use cache::stored_as;
 pub(crate) use load::Stored;
-pub use load::{Loaded, Quantise, pass_bytes, weight_bytes};
+pub use load::{Loaded, Quantise, frozen_bytes, pass_bytes, weight_bytes};
 pub(crate) use ops::rounded;
 pub use step::Step;
 

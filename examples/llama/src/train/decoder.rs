@@ -222,17 +222,31 @@ impl<B: Backend<Device = RocmDevice>> Maker<'_, B> {
         })
     }
 
-    /// A matrix. Codes stay codes unless all weights are trained or the dtype is f64.
+    /// A matrix, whose codes stay where they can: they can't be trained, and no product takes f64. An
+    /// adapter of the source is merged into floats.
     fn stored(&self, weight: &Weight, role: Role) -> Result<Stored<'_>> {
         let &[outputs, inputs] = &weight.shape[..] else {
             let (expected, found) = (format!("a matrix of {role:?}"), format!("{:?}", weight.shape));
             return Err(Error::Argument { name: "weights", expected, found });
         };
-        if matches!(self.trained, Trained::All) || self.dtype == DType::F64 {
-            return Ok(Stored::Floats(self.source.read_floats(weight)?));
+        let stored = if matches!(self.trained, Trained::All) || self.dtype == DType::F64 {
+            Stored::Floats(self.source.read_floats(weight)?)
+        } else {
+            let round = self.round.filter(|_| role != Role::Output);
+            Stored::new(self.source.read(weight)?, [outputs, inputs], self.device, round)?
+        };
+        match (stored, self.source.adapter(weight)) {
+            (stored, None) => Ok(stored),
+            (Stored::Floats(elements), Some(adapter)) => {
+                Ok(Stored::Floats(adapter.merged(elements, [outputs, inputs])?))
+            }
+            (Stored::Codes(_), Some(_)) => Err(Error::Argument {
+                name: "lora",
+                expected: "float weights, into which adapters are merged before others are trained"
+                    .to_owned(),
+                found: format!("quantised {role:?} of layer {:?}", weight.layer),
+            }),
         }
-        let round = self.round.filter(|_| role != Role::Output);
-        Stored::new(self.source.read(weight)?, [outputs, inputs], self.device, round)
     }
 
     /// A norm. Its factor is f32 beside 16-bit activations.

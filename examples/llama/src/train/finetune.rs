@@ -20,7 +20,7 @@ use super::run::{Recipe, Trainer, read};
 use super::save::{save, save_byte_tokenizer};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::model::{Quantise, weight_bytes};
+use crate::model::frozen_bytes;
 use crate::program::{Precision, Provider, Rounded, device, exit_of, open_model, size};
 use crate::rng::Rng;
 use crate::weights::Source;
@@ -168,7 +168,7 @@ pub fn run(arguments: &Arguments) -> Result<[f64; 2]> {
     let round = arguments.quantize.map(RoundTo::from);
     let source = source.as_ref();
     let decoder = Decoder::<Autodiff<Rocm>>::load_quantised(&config, source, trained, round, device, dtype)?;
-    let weights = weight_bytes(&config, source, dtype, Quantise { layers: round, output: None })?;
+    let weights = frozen_bytes(&config, source, dtype, round)?;
     let (layers, parameters) = decoder.adapted().fold((0, 0), |(layers, parameters), layer| {
         let of = |adapter: &Adapter<_>| {
             adapter.a.val().shape().num_elements() + adapter.b.val().shape().num_elements()

@@ -21,8 +21,15 @@ pub trait FrozenLinear: Module {
     /// The numbers of inputs and of outputs.
     fn sizes(&self) -> [usize; 2];
 
-    /// The layer's device.
+    /// The device on which adapters of the layer are made.
     fn device(&self) -> Device;
+
+    /// The layer beside adapters on `device`, the layer's [`device`](Self::device). A layer whose
+    /// tensors don't tell whether a model has autodiff remembers it.
+    fn beside(self, device: &Device) -> Self {
+        let _ = device;
+        self
+    }
 
     /// The dtype of adapters that are made for this layer: f32, unless the layer computes in f64.
     fn adapter_dtype(&self) -> DType {
@@ -81,10 +88,15 @@ impl FrozenLinear for QuantLinear {
         [inputs, outputs]
     }
 
-    /// The weight's device with autodiff, because adapters are made to be trained. For inference
-    /// alone, [`valid`](Module::valid) drops it.
+    /// The layer's device with autodiff, because adapters are made to be trained. For inference
+    /// alone, [`valid`](Module::valid) drops it. For gradient checkpointing, move the layer to such a
+    /// device first.
     fn device(&self) -> Device {
-        Device::rocm(self.weight().device().index).autodiff()
+        QuantLinear::device(self).clone().autodiff()
+    }
+
+    fn beside(self, device: &Device) -> Self {
+        self.to_device(device)
     }
 }
 
@@ -164,7 +176,7 @@ impl Lora {
     /// changes nothing, because its second matrix is 0.
     pub fn adapt<L: FrozenLinear>(&self, name: &str, base: L) -> LoraLayer<L> {
         let adapter = self.adapter(name).map(|config| Adapter::new(config, &base));
-        LoraLayer::of(name, base.no_grad(), adapter)
+        LoraLayer::frozen(name, base, adapter)
     }
 }
 
@@ -181,7 +193,7 @@ impl Peft {
         };
         let pair = self.pair(name, base.sizes())?;
         let adapter = pair.map(|(config, pair)| Adapter::of(config, of(&pair.a), of(&pair.b)));
-        Ok(LoraLayer::of(name, base.no_grad(), adapter))
+        Ok(LoraLayer::frozen(name, base, adapter))
     }
 }
 
@@ -189,6 +201,11 @@ impl<L: FrozenLinear> LoraLayer<L> {
     /// The layer as it is: without an adapter, and not frozen.
     pub fn plain(name: &str, base: L) -> Self {
         Self::of(name, base, None)
+    }
+
+    fn frozen(name: &str, base: L, adapter: Option<Adapter>) -> Self {
+        let device = base.device();
+        Self::of(name, base.no_grad().beside(&device), adapter)
     }
 
     fn of(name: &str, base: L, adapter: Option<Adapter>) -> Self {

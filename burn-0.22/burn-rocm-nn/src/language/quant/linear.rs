@@ -20,27 +20,40 @@ fn elsewhere(op: &'static str, device: &Device) -> RocmError {
 ///
 /// As a Burn module, it has no parameters: optimizers pass it over, and records leave it out.
 /// [`LoraLayer`](crate::language::lora::LoraLayer) adds an adapter that can be trained.
+///
+/// The weight has no autodiff, but the layer remembers that of its device, on which adapters are
+/// made. [`to_device`](Module::to_device) sets it if the layer has none, and else leaves it as it
+/// is, as for parameters.
 #[derive(Clone, Debug)]
 pub struct QuantLinear {
     weight: QuantWeight,
     bias: Option<RocmTensor>,
+    device: Device,
 }
 
 impl QuantLinear {
-    /// A layer of a weight and a bias `[outs]`, whose dtype is that of the inputs.
+    /// A layer of a weight and a bias `[outs]`, whose dtype is that of the inputs. The layer's
+    /// device is the bias's, with its autodiff. Without a bias, it is the weight's without autodiff.
     ///
     /// # Errors
     /// `Unsupported` for a bias on another project's device, and for a bias that requires a
     /// gradient; `Invalid` for a bias of another shape or device.
     pub fn new(weight: QuantWeight, bias: Option<Tensor<1>>) -> Result<Self, RocmError> {
+        let device = bias.as_ref().map(Tensor::device);
         let bias = bias.as_ref().map(crate::custom::constant).transpose()?;
         bias_fits("QuantLinear", weight.shape()[0], weight.device(), bias.as_ref())?;
-        Ok(Self { weight, bias })
+        let device = device.unwrap_or_else(|| Device::rocm(weight.device().index));
+        Ok(Self { weight, bias, device })
     }
 
     /// The weight.
     pub fn weight(&self) -> &QuantWeight {
         &self.weight
+    }
+
+    /// The layer's device.
+    pub fn device(&self) -> &Device {
+        &self.device
     }
 
     /// Applies the layer.
@@ -72,15 +85,24 @@ impl Module for QuantLinear {
         }
         let own = rocm(Tensor::<1>::empty([1], device)).rocm_device();
         let weight = self.weight.to_device(&own).unwrap_or_else(|error| raise(error));
-        Self { weight, bias: self.bias.map(|bias| rocm(from_rocm::<1>(bias).to_device(device))) }
+        let bias = self.bias.map(|bias| rocm(from_rocm::<1>(bias).to_device(device)));
+        let device = match self.device.is_autodiff() {
+            true => device.clone().with_autodiff_context_from(&self.device),
+            false => device.clone(),
+        };
+        Self { weight, bias, device }
     }
 
     fn fork(self, device: &Device) -> Self {
         self.to_device(device)
     }
 
-    /// None: the weight has no autodiff, and the first device of a model tells whether it has.
-    fn collect_devices(&self, devices: Devices) -> Devices {
+    /// Devices differ by their hardware alone. The first one of a model also tells whether the model
+    /// has autodiff, so the layer adds its own with the autodiff that it remembers.
+    fn collect_devices(&self, mut devices: Devices) -> Devices {
+        if !devices.contains(&self.device) {
+            devices.push(self.device.clone());
+        }
         devices
     }
 
@@ -89,11 +111,11 @@ impl Module for QuantLinear {
     }
 
     fn valid(&self) -> Self {
-        self.clone()
+        Self { device: self.device.clone().without_autodiff(), ..self.clone() }
     }
 
     fn train(self) -> Self {
-        self
+        Self { device: self.device.autodiff(), ..self }
     }
 }
 
