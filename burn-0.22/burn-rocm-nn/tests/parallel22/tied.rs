@@ -116,9 +116,9 @@ fn a_weight_at_two_places_trains_as_one() {
 }
 
 /// Gives each place a tensor of its own, as loading a record does.
-struct Part;
+struct Apart;
 
-impl ModuleMapper for Part {
+impl ModuleMapper for Apart {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         param.map(|value| Tensor::from_data(value.to_data(), &value.device()).require_grad())
     }
@@ -131,7 +131,7 @@ fn a_weight_parted_on_some_ranks_trains_as_one() {
     let train = |count: usize, two: bool, parted: fn(usize) -> bool| {
         on_ranks(count, |mut ranks, device| {
             let net = Twice::new(20 * ranks.rank(), two, &device);
-            let net = if parted(ranks.rank()) { net.map(&mut Part) } else { net };
+            let net = if parted(ranks.rank()) { net.map(&mut Apart) } else { net };
             let mut net = ranks.broadcast(net);
             let mut optimizer = config().init();
             for part in parts(&ranks) {

@@ -171,9 +171,9 @@ fn a_weight_at_two_places_trains_as_one() {
 }
 
 /// Gives each place a tensor of its own, as loading a record does.
-struct Part;
+struct Apart;
 
-impl<B: AutodiffBackend> ModuleMapper<B> for Part {
+impl<B: AutodiffBackend> ModuleMapper<B> for Apart {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         param.map(|value| Tensor::from_data(value.to_data(), &value.device()).require_grad())
     }
@@ -192,7 +192,7 @@ fn a_weight_parted_on_some_ranks_trains_as_one() {
         let found = on_ranks(count, |mut ranks| {
             let device = ranks.communicator().device();
             let net = Tied::<B>::new(100 * ranks.rank(), &device);
-            let net = if (ranks.rank() == 0) == first { net.map(&mut Part) } else { net };
+            let net = if (ranks.rank() == 0) == first { net.map(&mut Apart) } else { net };
             let mut net = ranks.broadcast::<B, _>(net);
             let mut optimizer = AdamWConfig::new().init();
             for part in schedule(&ranks) {
