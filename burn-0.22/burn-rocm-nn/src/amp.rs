@@ -108,9 +108,12 @@ impl Precision {
     /// # Panics
     /// If no module in `module` has a name that was given to [`keep`](Self::keep). The error lists
     /// the names that exist. Modules without parameters are not among them.
+    ///
+    /// If a trained parameter is both inside a kept module and outside: it would need one gradient in
+    /// two dtypes.
     pub fn convert<M: Module>(&self, module: &M) -> M {
         let mut all =
-            Collect { kept: Kept::new(self), names: BTreeSet::new(), ids: Vec::new(), tensors: Vec::new() };
+            Collect { kept: Kept::new(self), names: BTreeSet::new(), places: Vec::new(), values: Vec::new() };
         let _op = trace::op("nn_convert", || "");
         module.visit(&mut all);
         if let Some(unknown) = self.kept.iter().skip(1).find(|name| !all.names.contains(*name)) {
@@ -118,18 +121,34 @@ impl Precision {
             let expected = format!("a module of the model: {}", names.join(", "));
             refuse("Precision::keep", expected, unknown);
         }
-        let tensors = amp::cast_all(all.tensors, self.dtype.into()).unwrap_or_else(|error| raise(error));
+        let mut ties = Ties::of(module);
+        ties.retain(|place, first| {
+            let (place, first) = (all.places[place], all.places[first]);
+            if place.kept != first.kept && place.trained {
+                let expected = "all places of a trained parameter inside kept modules, or all outside";
+                refuse("Precision::convert", expected, "a parameter with places inside and outside");
+            }
+            place.kept == first.kept
+        });
+        // One tensor for all places of a leaf.
+        let values = all.values.into_iter().filter(|(place, _)| ties.first(*place) == *place);
+        let (places, tensors): (Vec<usize>, Vec<RocmTensor>) = values.unzip();
+        let tensors = amp::cast_all(tensors, self.dtype.into()).unwrap_or_else(|error| raise(error));
         let mut convert = Convert {
             kept: Kept::new(self),
             dtype: self.dtype,
-            converted: all.ids.into_iter().zip(tensors).collect(),
+            place: 0,
+            ties: &ties,
+            converted: places.into_iter().zip(tensors).collect(),
             untrained: GradientsParams::new(),
         };
-        let converted = Ties::of(module).restore(module.clone().map(&mut convert));
-        if convert.untrained.is_empty() {
+        let converted = module.clone().map(&mut convert);
+        let untrained = convert.untrained;
+        let converted = ties.restore(converted);
+        if untrained.is_empty() {
             return converted;
         }
-        let mut shared = Shared { before: convert.untrained, changed: GradientsParams::new() };
+        let mut shared = Shared { before: untrained, changed: GradientsParams::new() };
         module.visit(&mut shared);
         if shared.changed.is_empty() { converted } else { converted.map(&mut Restore(shared.changed)) }
     }
@@ -169,8 +188,16 @@ struct Collect<'a> {
     kept: Kept<'a>,
     /// The names of all modules.
     names: BTreeSet<String>,
-    ids: Vec<ParamId>,
-    tensors: Vec<RocmTensor>,
+    places: Vec<Place>,
+    /// The tensors that are converted, by their places.
+    values: Vec<(usize, RocmTensor)>,
+}
+
+/// What the conversion does to a float parameter, in the order of the module.
+#[derive(Clone, Copy)]
+struct Place {
+    kept: bool,
+    trained: bool,
 }
 
 impl ModuleVisitor for Collect<'_> {
@@ -191,12 +218,13 @@ impl ModuleVisitor for Collect<'_> {
         // Burn initialises a parameter when its value is first used. Using it here, before the copy
         // is made, gives the copy the same values.
         let tensor = param.val();
+        let place = self.places.len();
+        self.places.push(Place { kept: self.kept.here(), trained: tensor.is_require_grad() });
         let device = tensor.device();
         if !on_rocm(&device) {
             say_elsewhere("Precision", &device);
         } else if !self.kept.here() {
-            self.ids.push(param.id);
-            self.tensors.push(rocm(tensor));
+            self.values.push((place, rocm(tensor)));
         }
     }
 }
@@ -204,7 +232,10 @@ impl ModuleVisitor for Collect<'_> {
 struct Convert<'a> {
     kept: Kept<'a>,
     dtype: FloatDType,
-    converted: HashMap<ParamId, RocmTensor>,
+    place: usize,
+    ties: &'a Ties,
+    /// By the first places of leaves.
+    converted: HashMap<usize, RocmTensor>,
     /// Converted tensors without a gradient: frozen parameters and running statistics.
     untrained: GradientsParams,
 }
@@ -220,13 +251,15 @@ impl ModuleMapper for Convert<'_> {
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, tensor, mapper) = param.consume();
+        let place = self.ties.first(self.place);
+        self.place += 1;
         if self.kept.here() {
             return Param::from_mapped_value(id, tensor, mapper);
         }
         if !tensor.is_require_grad() {
             self.untrained.register(id, tensor.clone().inner());
         }
-        let converted = match self.converted.get(&id) {
+        let converted = match self.converted.get(&place) {
             Some(converted) => from_rocm(converted.clone()),
             None => tensor.clone().inner().cast(self.dtype),
         };

@@ -9,9 +9,10 @@ use std::collections::{HashMap, HashSet};
 use burn::backend::DispatchTensor;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Tensor};
-use burn_rocm::RocmTensor;
+use burn_rocm::{Communicator, RocmError, RocmTensor, raise};
 
 use crate::fuse::{on_rocm, primitive, rocm, wrap};
+use crate::ops::parallel::{is_equal, of_rank_0};
 
 /// The places of a module that share a leaf. A place is the number of a float parameter in the
 /// order of the module.
@@ -29,12 +30,42 @@ impl Ties {
     pub(crate) fn of(module: &impl Module) -> Self {
         let mut ids = Ids::default();
         module.visit(&mut ids);
-        if ids.twice.is_empty() {
+        Self::among(module, ids.twice, false)
+    }
+
+    /// Those of rank 0, where places with the same values share a leaf, too: a record that was loaded
+    /// has a tensor of its own for each place. The other ranks' modules may share otherwise. Reads
+    /// the values of places with one id.
+    pub(crate) fn of_rank_0(module: &impl Module, ranks: &Communicator) -> Result<Self, RocmError> {
+        let mut ids = Ids::default();
+        module.visit(&mut ids);
+        let mut firsts: Vec<usize> = (0..ids.places).collect();
+        if ranks.rank() == 0 {
+            let ties = Self::among(module, ids.twice, true);
+            ties.first.into_iter().for_each(|(place, first)| firsts[place] = first);
+        }
+        let firsts = of_rank_0(ranks, &firsts)?;
+        let first = firsts.into_iter().enumerate().filter(|(place, first)| place != first).collect();
+        Ok(Self { first })
+    }
+
+    fn among(module: &impl Module, twice: HashSet<ParamId>, by_value: bool) -> Self {
+        if twice.is_empty() {
             return Self::default();
         }
-        let mut find = Find { twice: ids.twice, place: 0, seen: HashMap::new(), first: HashMap::new() };
+        let mut find = Find { twice, by_value, place: 0, seen: HashMap::new(), first: HashMap::new() };
         module.visit(&mut find);
         Self { first: find.first }
+    }
+
+    /// The first place that shares the leaf of this one, which may be itself.
+    pub(crate) fn first(&self, place: usize) -> usize {
+        self.first.get(&place).copied().unwrap_or(place)
+    }
+
+    /// Parts the places for which this does not hold.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(usize, usize) -> bool) {
+        self.first.retain(|&place, first| keep(place, *first));
     }
 
     /// Leaves the first place of each leaf as its only holder, so that a step writes it in place. A
@@ -60,10 +91,12 @@ impl Ties {
 struct Ids {
     once: HashSet<ParamId>,
     twice: HashSet<ParamId>,
+    places: usize,
 }
 
 impl ModuleVisitor for Ids {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.places += 1;
         if !self.once.insert(param.id) {
             self.twice.insert(param.id);
         }
@@ -72,6 +105,8 @@ impl ModuleVisitor for Ids {
 
 struct Find {
     twice: HashSet<ParamId>,
+    /// Whether places with the same values share a leaf, too.
+    by_value: bool,
     place: usize,
     /// The first place of each leaf, by the id and whether it is trained.
     seen: HashMap<(ParamId, bool), (usize, RocmTensor)>,
@@ -92,7 +127,11 @@ impl ModuleVisitor for Find {
         let key = (param.id, value.is_require_grad());
         let value = rocm(value);
         let (first, leaf) = self.seen.entry(key).or_insert_with(|| (place, value.clone()));
-        if *first != place && leaf.shares_buffer(&value) && leaf.layout() == value.layout() {
+        if *first == place {
+            return;
+        }
+        let shares = leaf.shares_buffer(&value) && leaf.layout() == value.layout();
+        if shares || self.by_value && is_equal(leaf, &value).unwrap_or_else(|error| raise(error)) {
             self.first.insert(place, *first);
         }
     }
@@ -118,8 +157,8 @@ impl ModuleMapper for Release<'_> {
 struct Restore {
     first: HashMap<usize, usize>,
     place: usize,
-    /// The leaves by their first places.
-    leaves: HashMap<usize, DispatchTensor>,
+    /// The leaves and their ids, by their first places.
+    leaves: HashMap<usize, (ParamId, DispatchTensor)>,
 }
 
 impl ModuleMapper for Restore {
@@ -128,13 +167,13 @@ impl ModuleMapper for Restore {
         self.place += 1;
         let shared = self.first.get(&place).and_then(|first| self.leaves.get(first));
         match shared {
-            Some(leaf) => {
-                let (id, _, mapper) = param.consume();
-                Param::from_mapped_value(id, wrap(leaf.clone()), mapper)
+            Some((id, leaf)) => {
+                let (_, _, mapper) = param.consume();
+                Param::from_mapped_value(*id, wrap(leaf.clone()), mapper)
             }
             None => {
                 if self.first.values().any(|&first| first == place) {
-                    self.leaves.insert(place, primitive(param.val()));
+                    self.leaves.insert(place, (param.id, primitive(param.val())));
                 }
                 param
             }

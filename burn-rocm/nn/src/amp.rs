@@ -117,9 +117,12 @@ impl Precision {
     /// # Panics
     /// If no module in `module` has a name that was given to [`keep`](Self::keep). The error lists
     /// the names that exist. Modules without parameters are not among them.
+    ///
+    /// If a trained parameter is both inside a kept module and outside: it would need one gradient in
+    /// two dtypes.
     pub fn convert<B: AutodiffBackend, M: AutodiffModule<B>>(&self, module: &M) -> M {
         let mut all =
-            Collect { kept: Kept::new(self), names: BTreeSet::new(), ids: Vec::new(), tensors: Vec::new() };
+            Collect { kept: Kept::new(self), names: BTreeSet::new(), places: Vec::new(), values: Vec::new() };
         let _op = trace::op("nn_convert", || "");
         if !is_rocm::<B::InnerBackend>() {
             say_elsewhere::<B>("Precision");
@@ -130,18 +133,34 @@ impl Precision {
             let expected = format!("a module of the model: {}", names.join(", "));
             refuse("Precision::keep", expected, unknown);
         }
-        let tensors = amp::cast_all(all.tensors, self.dtype.into()).unwrap_or_else(|error| raise(error));
+        let mut ties = Ties::of::<B>(module);
+        ties.retain(|place, first| {
+            let (place, first) = (all.places[place], all.places[first]);
+            if place.kept != first.kept && place.trained {
+                let expected = "all places of a trained parameter inside kept modules, or all outside";
+                refuse("Precision::convert", expected, "a parameter with places inside and outside");
+            }
+            place.kept == first.kept
+        });
+        // One tensor for all places of a leaf.
+        let values = all.values.into_iter().filter(|(place, _)| ties.first(*place) == *place);
+        let (places, tensors): (Vec<usize>, Vec<RocmTensor>) = values.unzip();
+        let tensors = amp::cast_all(tensors, self.dtype.into()).unwrap_or_else(|error| raise(error));
         let mut convert = Convert {
             kept: Kept::new(self),
             dtype: self.dtype,
-            converted: all.ids.into_iter().zip(tensors).collect(),
+            place: 0,
+            ties: &ties,
+            converted: places.into_iter().zip(tensors).collect(),
             untrained: GradientsParams::new(),
         };
-        let converted = Ties::of::<B>(module).restore::<B, M>(module.clone().map(&mut convert));
-        if convert.untrained.is_empty() {
+        let converted = module.clone().map(&mut convert);
+        let untrained = convert.untrained;
+        let converted = ties.restore::<B, M>(converted);
+        if untrained.is_empty() {
             return converted;
         }
-        let mut shared = Shared { before: convert.untrained, changed: GradientsParams::new() };
+        let mut shared = Shared { before: untrained, changed: GradientsParams::new() };
         module.visit(&mut shared);
         if shared.changed.is_empty() { converted } else { converted.map(&mut Restore(shared.changed)) }
     }
@@ -183,8 +202,16 @@ struct Collect<'a> {
     kept: Kept<'a>,
     /// The names of all modules.
     names: BTreeSet<String>,
-    ids: Vec<ParamId>,
-    tensors: Vec<RocmTensor>,
+    places: Vec<Place>,
+    /// The tensors that are converted, by their places.
+    values: Vec<(usize, RocmTensor)>,
+}
+
+/// What the conversion does to a float parameter, in the order of the module.
+#[derive(Clone, Copy)]
+struct Place {
+    kept: bool,
+    trained: bool,
 }
 
 impl<B: AutodiffBackend> ModuleVisitor<B> for Collect<'_> {
@@ -205,9 +232,10 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Collect<'_> {
         // Burn initialises a parameter when its value is first used. Using it here, before the copy
         // is made, gives the copy the same values.
         let tensor = param.val();
+        let place = self.places.len();
+        self.places.push(Place { kept: self.kept.here(), trained: tensor.is_require_grad() });
         if is_rocm::<B::InnerBackend>() && !self.kept.here() {
-            self.ids.push(param.id);
-            self.tensors.push(rocm(tensor.inner()));
+            self.values.push((place, rocm(tensor.inner())));
         }
     }
 }
@@ -215,7 +243,10 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Collect<'_> {
 struct Convert<'a> {
     kept: Kept<'a>,
     dtype: FloatDType,
-    converted: HashMap<ParamId, RocmTensor>,
+    place: usize,
+    ties: &'a Ties,
+    /// By the first places of leaves.
+    converted: HashMap<usize, RocmTensor>,
     /// Converted tensors without a gradient: frozen parameters and running statistics.
     untrained: GradientsParams,
 }
@@ -231,6 +262,8 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Convert<'_> {
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let (id, tensor, mapper) = param.consume();
+        let place = self.ties.first(self.place);
+        self.place += 1;
         if self.kept.here() {
             return Param::from_mapped_value(id, tensor, mapper);
         }
@@ -238,7 +271,7 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Convert<'_> {
         if !is_require_grad {
             self.untrained.register(id, tensor.clone().inner());
         }
-        let tensor = match self.converted.get(&id) {
+        let tensor = match self.converted.get(&place) {
             Some(converted) => from_rocm(converted.clone()),
             None => tensor.inner().cast(self.dtype),
         };

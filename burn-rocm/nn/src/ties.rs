@@ -10,9 +10,10 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use burn::tensor::{DType, Tensor};
 use burn_backend::tensor::FloatTensor;
-use burn_rocm::RocmTensor;
+use burn_rocm::{Communicator, RocmError, RocmTensor, raise};
 
 use crate::fuse::{is_rocm, primitive, rocm, wrap};
+use crate::ops::parallel::{is_equal, of_rank_0};
 
 /// The places of a module that share a leaf. A place is the number of a float parameter in the
 /// order of the module.
@@ -30,12 +31,45 @@ impl Ties {
     pub(crate) fn of<B: AutodiffBackend>(module: &impl Module<B>) -> Self {
         let mut ids = Ids::default();
         module.visit(&mut ids);
-        if ids.twice.is_empty() || !is_rocm::<B::InnerBackend>() {
+        Self::among::<B>(module, ids.twice, false)
+    }
+
+    /// Those of rank 0, where places with the same values share a leaf, too: a record that was loaded
+    /// has a tensor of its own for each place. The other ranks' modules may share otherwise. Reads
+    /// the values of places with one id.
+    pub(crate) fn of_rank_0<B: AutodiffBackend>(
+        module: &impl Module<B>,
+        ranks: &Communicator,
+    ) -> Result<Self, RocmError> {
+        let mut ids = Ids::default();
+        module.visit(&mut ids);
+        let mut firsts: Vec<usize> = (0..ids.places).collect();
+        if ranks.rank() == 0 {
+            let ties = Self::among::<B>(module, ids.twice, true);
+            ties.first.into_iter().for_each(|(place, first)| firsts[place] = first);
+        }
+        let firsts = of_rank_0(ranks, &firsts)?;
+        let first = firsts.into_iter().enumerate().filter(|(place, first)| place != first).collect();
+        Ok(Self { first })
+    }
+
+    fn among<B: AutodiffBackend>(module: &impl Module<B>, twice: HashSet<ParamId>, by_value: bool) -> Self {
+        if twice.is_empty() || !is_rocm::<B::InnerBackend>() {
             return Self::default();
         }
-        let mut find = Find { twice: ids.twice, place: 0, seen: HashMap::new(), first: HashMap::new() };
+        let mut find = Find { twice, by_value, place: 0, seen: HashMap::new(), first: HashMap::new() };
         module.visit(&mut find);
         Self { first: find.first }
+    }
+
+    /// The first place that shares the leaf of this one, which may be itself.
+    pub(crate) fn first(&self, place: usize) -> usize {
+        self.first.get(&place).copied().unwrap_or(place)
+    }
+
+    /// Parts the places for which this does not hold.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(usize, usize) -> bool) {
+        self.first.retain(|&place, first| keep(place, *first));
     }
 
     /// Leaves the first place of each leaf as its only holder, so that a step writes it in place. A
@@ -61,10 +95,12 @@ impl Ties {
 struct Ids {
     once: HashSet<ParamId>,
     twice: HashSet<ParamId>,
+    places: usize,
 }
 
 impl<B: Backend> ModuleVisitor<B> for Ids {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
+        self.places += 1;
         if !self.once.insert(param.id) {
             self.twice.insert(param.id);
         }
@@ -73,6 +109,8 @@ impl<B: Backend> ModuleVisitor<B> for Ids {
 
 struct Find {
     twice: HashSet<ParamId>,
+    /// Whether places with the same values share a leaf, too.
+    by_value: bool,
     place: usize,
     /// The first place of each leaf, by the id and whether it is trained.
     seen: HashMap<(ParamId, bool), (usize, RocmTensor)>,
@@ -93,7 +131,11 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Find {
         let key = (param.id, value.is_require_grad());
         let value = rocm(value.inner());
         let (first, leaf) = self.seen.entry(key).or_insert_with(|| (place, value.clone()));
-        if *first != place && leaf.shares_buffer(&value) && leaf.layout() == value.layout() {
+        if *first == place {
+            return;
+        }
+        let shares = leaf.shares_buffer(&value) && leaf.layout() == value.layout();
+        if shares || self.by_value && is_equal(leaf, &value).unwrap_or_else(|error| raise(error)) {
             self.first.insert(place, *first);
         }
     }
@@ -119,8 +161,8 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Release<'_> {
 struct Restore<B: AutodiffBackend> {
     first: HashMap<usize, usize>,
     place: usize,
-    /// The leaves by their first places.
-    leaves: HashMap<usize, FloatTensor<B>>,
+    /// The leaves and their ids, by their first places.
+    leaves: HashMap<usize, (ParamId, FloatTensor<B>)>,
 }
 
 impl<B: AutodiffBackend> ModuleMapper<B> for Restore<B> {
@@ -129,13 +171,13 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Restore<B> {
         self.place += 1;
         let shared = self.first.get(&place).and_then(|first| self.leaves.get(first));
         match shared {
-            Some(leaf) => {
-                let (id, _, mapper) = param.consume();
-                Param::from_mapped_value(id, wrap(leaf.clone()), mapper)
+            Some((id, leaf)) => {
+                let (_, _, mapper) = param.consume();
+                Param::from_mapped_value(*id, wrap(leaf.clone()), mapper)
             }
             None => {
                 if self.first.values().any(|&first| first == place) {
-                    self.leaves.insert(place, primitive(param.val()));
+                    self.leaves.insert(place, (param.id, primitive(param.val())));
                 }
                 param
             }

@@ -90,8 +90,9 @@ impl RandomMark {
     /// draws from others than the device's own, as in [`warm_up`](crate::warm_up()).
     pub fn of(device: &RocmDevice) -> Self {
         let [seed, calls] = reserve(device, 0);
-        let recorded = recording::with(device.index, |recording| {
-            recording.random.as_ref().map_or(0, |(_, calls)| *calls)
+        let recorded = recording::with(device.index, |recording| match AGAIN.get() {
+            Some((index, again)) if index == device.index => again,
+            _ => recording.random.as_ref().map_or(0, |(_, calls)| *calls),
         });
         Self { device: device.index, state: State { seed, calls }, recorded }
     }
@@ -155,24 +156,23 @@ pub(crate) fn reserve(device: &RocmDevice, calls: u64) -> [u64; 2] {
 /// # Errors
 /// In a capture, those of an upload.
 pub(crate) fn next(device: &RocmDevice) -> hip::Result<[u64; 2]> {
-    let recorded = recording::with(device.index, |recording| match &mut recording.random {
-        Some((state, calls)) => {
-            let call = match AGAIN.get() {
-                Some((index, again)) if index == device.index => {
-                    AGAIN.set(Some((index, again + 1)));
-                    again
-                }
-                _ => *calls,
-            };
-            *calls = (*calls).max(call + 1);
-            Ok([state.buffer().address() as u64, IN_GRAPH | call])
-        }
-        first => {
-            let state = recording::words(&device.open()?, Shape::from([2]), DType::U64, &[0, 0])?;
-            let address = state.buffer().address() as u64;
-            *first = Some((state, 1));
-            Ok([address, IN_GRAPH])
-        }
+    let recorded = recording::with(device.index, |recording| {
+        let (state, calls) = match &mut recording.random {
+            Some(random) => random,
+            first => {
+                let state = recording::words(&device.open()?, Shape::from([2]), DType::U64, &[0, 0])?;
+                first.insert((state, 0))
+            }
+        };
+        let call = match AGAIN.get() {
+            Some((index, again)) if index == device.index => {
+                AGAIN.set(Some((index, again + 1)));
+                again
+            }
+            _ => *calls,
+        };
+        *calls = (*calls).max(call + 1);
+        Ok([state.buffer().address() as u64, IN_GRAPH | call])
     });
     recorded.unwrap_or_else(|| Ok(reserve(device, 1)))
 }

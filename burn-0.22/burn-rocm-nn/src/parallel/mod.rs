@@ -158,10 +158,13 @@ impl DataParallel {
     }
 
     /// The module with the float parameters and running statistics of rank 0. The module must be on
-    /// the communicator's device. A parameter that it holds twice stays one.
+    /// the communicator's device.
+    ///
+    /// Places of rank 0's module with the same id and values are one parameter on every rank, even if
+    /// loading a record has parted them. Other places with one id stay apart on every rank.
     pub fn broadcast<M: Module>(&self, module: M) -> M {
         let _op = trace::op("nn_broadcast", || "");
-        let ties = Ties::of(&module);
+        let ties = Ties::of_rank_0(&module, self.communicator()).unwrap_or_else(|error| raise(error));
         ties.restore(module.map(&mut Broadcast(self.communicator())))
     }
 

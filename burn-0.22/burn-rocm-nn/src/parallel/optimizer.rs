@@ -17,6 +17,7 @@ use crate::fuse::{from_rocm, primitive, rocm, wrap};
 use crate::ops::refuse;
 use crate::ops::sharded::{Sharded, Update};
 use crate::optim::OptimizerConfig;
+use crate::ties::Ties;
 
 /// An optimizer of which each rank takes a part of the step: stages 1 and 2 of ZeRO ([Rajbhandari et
 /// al. 2020](https://arxiv.org/abs/1910.02054)).
@@ -106,7 +107,7 @@ impl ShardedOptimizer {
         let update = Update { rule: self.config.rule(lr), clip: self.clip, most: self.most };
         let stepped = self.sharded.step(&params, tensors, share.weight(), update);
         let stepped = stepped.unwrap_or_else(|error| raise(error));
-        module.map(&mut Put::new(ids.into_iter().zip(stepped), true))
+        put(module, ids.into_iter().zip(stepped))
     }
 
     /// Writes the module's trained parameters and the optimizer's state into a new folder. Each
@@ -137,8 +138,15 @@ impl ShardedOptimizer {
         let mut take = Take::new(GradientsParams::new());
         module.visit(&mut take);
         let loaded = self.sharded.load(folder.as_ref(), &take.params, self.config.rule(0.0))?;
-        Ok(module.map(&mut Put::new(take.ids.into_iter().zip(loaded), true)))
+        Ok(put(module, take.ids.into_iter().zip(loaded)))
     }
+}
+
+/// The module with new parameters. Of places with one id, the first one gets them, and those that
+/// share its leaf; clones that were trained apart stay.
+fn put<M: Module>(module: M, params: impl Iterator<Item = (ParamId, RocmTensor)>) -> M {
+    let ties = Ties::of(&module);
+    ties.restore(module.map(&mut Put { once: true, ..Put::new(params, true) }))
 }
 
 /// Takes the parameters that are trained, and their gradients, in the order of the module.
@@ -174,14 +182,15 @@ pub(super) struct Put {
     params: HashMap<ParamId, RocmTensor>,
     /// Whether the new ones get gradients.
     tracked: bool,
-    /// A parameter that the module holds twice is one leaf, so that its gradient is that of both
-    /// uses.
+    /// Whether only the first place of an id gets the new parameter.
+    once: bool,
+    /// Else they are one leaf, so that its gradient is that of all uses.
     leaves: HashMap<ParamId, DispatchTensor>,
 }
 
 impl Put {
     pub(super) fn new(params: impl Iterator<Item = (ParamId, RocmTensor)>, tracked: bool) -> Self {
-        Self { params: params.collect(), tracked, leaves: HashMap::new() }
+        Self { params: params.collect(), tracked, once: false, leaves: HashMap::new() }
     }
 }
 
@@ -196,7 +205,9 @@ impl ModuleMapper for Put {
             (Some(leaf), _) => wrap(leaf.clone()),
             (None, Some(new)) => {
                 let leaf = in_place_of(&tensor, from_rocm(new)).set_require_grad(self.tracked);
-                self.leaves.insert(id, primitive(leaf.clone()));
+                if !self.once {
+                    self.leaves.insert(id, primitive(leaf.clone()));
+                }
                 leaf
             }
             (None, None) => tensor,

@@ -115,6 +115,78 @@ fn a_weight_at_two_places_trains_as_one() {
     }
 }
 
+/// Gives each place a tensor of its own, as loading a record does.
+struct Apart;
+
+impl ModuleMapper for Apart {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|value| Tensor::from_data(value.to_data(), &value.device()).require_grad())
+    }
+}
+
+/// The places are one parameter on all ranks, if those of rank 0 or of the other ranks are parted.
+#[test]
+fn a_weight_parted_on_some_ranks_trains_as_one() {
+    let Some(count) = devices("tied::a_weight_parted_on_some_ranks_trains_as_one") else { return };
+    let train = |count: usize, two: bool, parted: fn(usize) -> bool| {
+        on_ranks(count, |mut ranks, device| {
+            let net = Twice::new(20 * ranks.rank(), two, &device);
+            let net = if parted(ranks.rank()) { net.map(&mut Apart) } else { net };
+            let mut net = ranks.broadcast(net);
+            let mut optimizer = config().init();
+            for part in parts(&ranks) {
+                let loss = (!part.indices.is_empty()).then(|| net.loss(&part.indices, &device));
+                let grads = ranks.backward(&net, loss);
+                let grads = ranks.reduce(&net, grads, part.share);
+                net = optimizer.step(0.02, net, grads);
+            }
+            net.once()
+        })
+    };
+    let expected = train(1, false, |_| false).remove(0);
+    for (what, parted) in [("rank 0", (|rank| rank == 0) as fn(usize) -> bool), ("others", |rank| rank > 0)] {
+        let found = train(count, true, parted);
+        for rank in &found {
+            agree(what, rank, &expected, 4);
+            assert_eq!(rank, &found[0], "{what}: the same bits on every rank");
+        }
+    }
+}
+
+/// A clone that was trained apart has the id of its original, but is no part of it.
+#[test]
+fn a_clone_with_other_values_stays_apart() {
+    let Some(count) = devices("tied::a_clone_with_other_values_stays_apart") else { return };
+    struct Double;
+    impl ModuleMapper for Double {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            param.map(|value| (value.detach() * 2.0).detach().require_grad())
+        }
+    }
+    #[derive(Module, Debug)]
+    struct Pair {
+        trained: Linear,
+        apart: Linear,
+    }
+    on_ranks(count, |ranks, device| {
+        let trained = linear(FEATURES, 1, 0, &device);
+        let net = ranks.broadcast(Pair { apart: trained.clone().map(&mut Double), trained });
+        let before = (numbers(&net.trained, None), numbers(&net.apart, None));
+        assert_ne!(before.0, before.1);
+        let converted = Precision::new(burn::tensor::FloatDType::F32).convert(&net);
+        let double = |values: Vec<f64>| values.into_iter().map(|value| 2.0 * value).collect::<Vec<_>>();
+        let expected: Vec<_> =
+            numbers(&converted.trained, None).into_iter().map(|values| values.map(double)).collect();
+        assert_eq!(numbers(&converted.apart, None), expected);
+        let (x, y) = samples(&[1, 2, 3], &device);
+        let loss = (net.trained.forward(x) - y).powi_scalar(2).mean();
+        let grads = ranks.backward(&net, Some(loss));
+        let net = ShardedOptimizer::new(&ranks, SgdConfig::new()).step(0.1, net, grads, Share::EVEN);
+        assert_ne!(numbers(&net.trained, None), before.0);
+        assert_eq!(numbers(&net.apart, None), before.1);
+    });
+}
+
 /// The gradient of a converted copy is that of both places.
 #[test]
 fn a_converted_copy_keeps_its_ties() {

@@ -1,7 +1,7 @@
 //! Gradients of many parameters, reduced over the ranks in buckets.
 
-use burn_backend::{DType, TensorMetadata};
-use burn_rocm::fused::{held_alone, one_value, pack, read_all, repeated, scale_in_place, unpack};
+use burn_backend::{DType, TensorData, TensorMetadata};
+use burn_rocm::fused::{held_alone, one_value, pack, read_all, repeated, scale_in_place, unpack, upload};
 use burn_rocm::graph::uncaptured;
 use burn_rocm::{
     Behind, Communicator, Pass, PassPoints, PendingAll, ReduceOp, RocmError, RocmTensor, Summand,
@@ -19,6 +19,26 @@ pub struct Overlap {
     pub beside: usize,
     /// Of these, those for which that work ends before the backward pass does.
     pub before_end: usize,
+}
+
+/// Rank 0's numbers, on every rank. All ranks must have as many.
+pub(crate) fn of_rank_0(ranks: &Communicator, numbers: &[usize]) -> Result<Vec<usize>, RocmError> {
+    if ranks.size() == 1 || numbers.is_empty() {
+        return Ok(numbers.to_vec());
+    }
+    let data = TensorData::new(numbers.iter().map(|&number| number as i64).collect(), [numbers.len()]);
+    let sent = ranks.broadcast(0, upload(data, DType::I64, &ranks.device())?)?.join()?;
+    let sent = read_all(vec![sent])?;
+    Ok(sent.iter().flat_map(|data| data.iter::<i64>()).map(|number| number as usize).collect())
+}
+
+/// Whether two tensors have the same dtype, shape and bits.
+pub(crate) fn is_equal(lhs: &RocmTensor, rhs: &RocmTensor) -> Result<bool, RocmError> {
+    if lhs.dims() != rhs.dims() || lhs.dtype() != rhs.dtype() {
+        return Ok(false);
+    }
+    let data = read_all(vec![lhs.clone(), rhs.clone()])?;
+    Ok(data[0].as_bytes() == data[1].as_bytes())
 }
 
 /// The parameters of a model, in buckets.

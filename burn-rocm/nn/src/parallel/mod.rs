@@ -159,11 +159,15 @@ impl DataParallel {
     }
 
     /// The module with the float parameters and running statistics of rank 0. The module must be on
-    /// the communicator's device. A parameter that it holds twice stays one.
+    /// the communicator's device.
+    ///
+    /// Places of rank 0's module with the same id and values are one parameter on every rank, even if
+    /// loading a record has parted them. Other places with one id stay apart on every rank.
     pub fn broadcast<B: AutodiffBackend, M: AutodiffModule<B>>(&self, module: M) -> M {
         on_rocm::<B>("DataParallel::broadcast");
         let _op = trace::op("nn_broadcast", || "");
-        let ties = Ties::of::<B>(&module);
+        let ties = Ties::of_rank_0::<B>(&module, self.communicator());
+        let ties = ties.unwrap_or_else(|error| raise(error));
         ties.restore::<B, M>(module.map(&mut Broadcast(self.communicator())))
     }
 

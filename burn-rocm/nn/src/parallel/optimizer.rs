@@ -16,6 +16,7 @@ use super::{BUCKET_BYTES, DataParallel, Share, on_rocm, visit};
 use crate::fuse::{from_rocm, primitive, refuse, rocm, wrap};
 use crate::ops::sharded::{Sharded, Update};
 use crate::optim::OptimizerConfig;
+use crate::ties::Ties;
 
 /// An optimizer of which each rank takes a part of the step: stages 1 and 2 of ZeRO ([Rajbhandari et
 /// al. 2020](https://arxiv.org/abs/1910.02054)).
@@ -114,7 +115,7 @@ impl ShardedOptimizer {
         let update = Update { rule: self.config.rule(lr), clip: self.clip, most: self.most };
         let stepped = self.sharded.step(&params, tensors, share.weight(), update);
         let stepped = stepped.unwrap_or_else(|error| raise(error));
-        module.map(&mut Put::new(ids.into_iter().zip(stepped), true))
+        put::<B, M>(module, ids.into_iter().zip(stepped))
     }
 
     /// Writes the module's trained parameters and the optimizer's state into a new folder. Each
@@ -156,8 +157,18 @@ impl ShardedOptimizer {
         let mut take = Take::new(GradientsParams::new());
         visit::<B, M>(&module, &mut take);
         let loaded = self.sharded.load(folder.as_ref(), &take.params, self.config.rule(0.0))?;
-        Ok(module.map(&mut Put::new(take.ids.into_iter().zip(loaded), true)))
+        Ok(put::<B, M>(module, take.ids.into_iter().zip(loaded)))
     }
+}
+
+/// The module with new parameters. Of places with one id, the first one gets them, and those that
+/// share its leaf; clones that were trained apart stay.
+fn put<B: AutodiffBackend, M: AutodiffModule<B>>(
+    module: M,
+    params: impl Iterator<Item = (ParamId, RocmTensor)>,
+) -> M {
+    let ties = Ties::of::<B>(&module);
+    ties.restore::<B, M>(module.map(&mut Put { once: true, ..Put::<B>::new(params, true) }))
 }
 
 /// Takes the parameters that are trained, and their gradients, in the order of the module.
@@ -193,14 +204,15 @@ pub(super) struct Put<B: AutodiffBackend> {
     params: HashMap<ParamId, RocmTensor>,
     /// Whether the new ones get gradients.
     tracked: bool,
-    /// A parameter that the module holds twice is one leaf, so that its gradient is that of both
-    /// uses.
+    /// Whether only the first place of an id gets the new parameter.
+    once: bool,
+    /// Else they are one leaf, so that its gradient is that of all uses.
     leaves: HashMap<ParamId, FloatTensor<B>>,
 }
 
 impl<B: AutodiffBackend> Put<B> {
     pub(super) fn new(params: impl Iterator<Item = (ParamId, RocmTensor)>, tracked: bool) -> Self {
-        Self { params: params.collect(), tracked, leaves: HashMap::new() }
+        Self { params: params.collect(), tracked, once: false, leaves: HashMap::new() }
     }
 }
 
@@ -215,7 +227,9 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Put<B> {
             (Some(leaf), _) => wrap(leaf.clone()),
             (None, Some(new)) => {
                 let leaf = Tensor::from_inner(from_rocm(new)).set_require_grad(self.tracked);
-                self.leaves.insert(id, primitive(leaf.clone()));
+                if !self.once {
+                    self.leaves.insert(id, primitive(leaf.clone()));
+                }
                 leaf
             }
             (None, None) => tensor,

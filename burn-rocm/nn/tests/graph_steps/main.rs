@@ -252,6 +252,36 @@ fn numbers_are_drawn_again_in_a_graph() {
     assert_eq!(found, replays(false));
 }
 
+/// Also if nothing was drawn in the graph before, and behind a mark that is set while drawing again.
+#[test]
+fn the_first_numbers_of_a_graph_are_drawn_again() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = RocmDevice::default();
+    let draw = || Tensor::<Rocm, 1>::random([33], Distribution::Default, &device);
+    let (graph, drawn) = Graph::capture(&device, || {
+        let mark = RandomMark::of(&device);
+        let [first, second, third] = mark.again(|| {
+            let first = draw();
+            let inner = RandomMark::of(&device);
+            let second = draw();
+            [first, second, inner.again(draw)]
+        });
+        let again = mark.again(|| {
+            let first = draw();
+            let inner = RandomMark::of(&device);
+            [first, draw(), inner.again(draw)]
+        });
+        [vec![first, second, third], again.to_vec()].concat()
+    })
+    .unwrap();
+    graph.replay().unwrap();
+    let numbers = |tensor: &Tensor<Rocm, 1>| tensor.to_data().iter::<f32>().collect::<Vec<_>>();
+    let found: Vec<_> = drawn.iter().map(numbers).collect();
+    assert_ne!(found[0], found[1]);
+    assert_eq!(found[1], found[2]);
+    assert_eq!(found[..3], found[3..]);
+}
+
 #[test]
 fn adam_with_every_setting() {
     compare::<Mlp<B>, _>(|| {

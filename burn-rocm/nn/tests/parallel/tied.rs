@@ -3,7 +3,7 @@
 use burn::module::ModuleMapper;
 use burn::optim::Optimizer;
 use burn::optim::momentum::MomentumConfig;
-use burn::tensor::{FloatDType, Int};
+use burn::tensor::{DType, FloatDType, Int};
 use burn_rocm::graph::{Graph, WARM_UPS};
 use burn_rocm_nn::amp::Precision;
 use burn_rocm_nn::optim::{AdamWConfig, SgdConfig};
@@ -170,6 +170,46 @@ fn a_weight_at_two_places_trains_as_one() {
     check!("AdamW", 0.02, AdamWConfig::new().with_weight_decay(0.05));
 }
 
+/// Gives each place a tensor of its own, as loading a record does.
+struct Apart;
+
+impl<B: AutodiffBackend> ModuleMapper<B> for Apart {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        param.map(|value| Tensor::from_data(value.to_data(), &value.device()).require_grad())
+    }
+}
+
+/// The places are one parameter on all ranks, if those of rank 0 or of the other ranks are parted.
+#[test]
+fn a_weight_parted_on_some_ranks_trains_as_one() {
+    let Some(count) = devices("tied::a_weight_parted_on_some_ranks_trains_as_one") else { return };
+    let expected = on_ranks(1, |ranks| {
+        let mut optimizer = AdamWConfig::new().init();
+        trained!(ranks, Single, |net, grads, _share| optimizer.step(0.02, net, grads))
+    })
+    .remove(0);
+    for first in [true, false] {
+        let found = on_ranks(count, |mut ranks| {
+            let device = ranks.communicator().device();
+            let net = Tied::<B>::new(100 * ranks.rank(), &device);
+            let net = if (ranks.rank() == 0) == first { net.map(&mut Apart) } else { net };
+            let mut net = ranks.broadcast::<B, _>(net);
+            let mut optimizer = AdamWConfig::new().init();
+            for part in schedule(&ranks) {
+                let loss = (!part.indices.is_empty()).then(|| net.loss(batch(&part.indices, &device)));
+                let grads = ranks.backward(&net, loss);
+                let grads = ranks.reduce(&net, grads, part.share);
+                net = optimizer.step(0.02, net, grads);
+            }
+            once(parameters(&net))
+        });
+        for rank in &found {
+            agree(&format!("rank 0 parted: {first}"), rank, &expected, STEPS);
+            assert_eq!(rank, &found[0], "the same bits on every rank");
+        }
+    }
+}
+
 /// The gradient of a converted copy is that of both places, too.
 #[test]
 fn a_converted_copy_keeps_its_ties() {
@@ -181,29 +221,64 @@ fn a_converted_copy_keeps_its_ties() {
     let of_single = GradientsParams::from_grads(single.loss(samples()).backward(), &single);
     let of_tied = GradientsParams::from_grads(tied.loss(samples()).backward(), &tied);
     assert_eq!(gradients::<B>(&tied, &of_tied)[..3], gradients::<B>(&single, &of_single));
-    assert_eq!(tied.output.val().dtype(), burn::tensor::DType::F32);
+    assert_eq!(tied.output.val().dtype(), DType::F32);
+}
+
+/// A weight inside a module that is kept, and outside.
+#[derive(Module, Debug)]
+struct Across<B: Backend> {
+    inside: Linear<B>,
+    outside: Param<Tensor<B, 2>>,
+}
+
+/// Without a gradient each place has its module's dtype. With one the conversion is refused.
+#[test]
+fn a_weight_inside_a_kept_module_and_outside() {
+    let inside = linear::<B>(FEATURES, 1, 0, &RocmDevice::new(0));
+    let net = Across { outside: inside.weight.clone(), inside };
+    let precision = Precision::new(FloatDType::F32).keep("Linear");
+    let frozen = precision.convert::<B, _>(&net.clone().no_grad());
+    assert_eq!(frozen.inside.weight.val().dtype(), DType::F64);
+    assert_eq!(frozen.outside.val().dtype(), DType::F32);
+    let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| precision.convert::<B, _>(&net)));
+    assert!(refused.is_err());
+    let error = burn_rocm::take_last_error().unwrap();
+    assert!(error.to_string().contains("kept"), "{error}");
+}
+
+/// A layer with clones, which have its ids.
+#[derive(Module, Debug)]
+struct Pair<B: Backend> {
+    frozen: Linear<B>,
+    trained: Linear<B>,
+    apart: Linear<B>,
+}
+
+struct Double;
+
+impl ModuleMapper<B> for Double {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        param.map(|value| (value.detach() * 2.0).detach().require_grad())
+    }
+}
+
+fn pair(seed: usize, device: &RocmDevice) -> Pair<B> {
+    let trained = linear::<B>(FEATURES, 1, seed, device);
+    Pair { frozen: trained.clone().no_grad(), apart: trained.clone().map(&mut Double), trained }
+}
+
+#[test]
+fn clones_with_other_values_are_converted_apart() {
+    let converted = Precision::new(FloatDType::F32).convert::<B, _>(&pair(0, &RocmDevice::new(0)));
+    let values = parameters(&converted.trained);
+    let double = values.iter().map(|values| values.iter().map(|value| 2.0 * value).collect::<Vec<_>>());
+    assert_eq!(parameters(&converted.apart), double.collect::<Vec<_>>());
 }
 
 /// A clone has the ids of its original, but is no part of it if it is frozen or was trained apart.
 #[test]
 fn clones_with_other_values_stay_apart() {
     let Some(count) = devices("tied::clones_with_other_values_stay_apart") else { return };
-    #[derive(Module, Debug)]
-    struct Pair<B: Backend> {
-        frozen: Linear<B>,
-        trained: Linear<B>,
-        apart: Linear<B>,
-    }
-    struct Double;
-    impl ModuleMapper<B> for Double {
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
-            param.map(|value| (value.detach() * 2.0).detach().require_grad())
-        }
-    }
-    let pair = |seed: usize, device: &RocmDevice| {
-        let trained = linear::<B>(FEATURES, 1, seed, device);
-        Pair { frozen: trained.clone().no_grad(), apart: trained.clone().map(&mut Double), trained }
-    };
     let expected = pair(0, &RocmDevice::new(0));
     let (base, double) = (parameters(&expected.trained), parameters(&expected.apart));
     on_ranks(count, |ranks| {
@@ -220,6 +295,7 @@ fn clones_with_other_values_stay_apart() {
         assert_eq!(parameters(&net.frozen), base);
         assert!(!net.frozen.weight.val().is_require_grad());
         assert_ne!(parameters(&net.trained), base);
+        assert_eq!(parameters(&net.apart), double);
     });
 }
 
