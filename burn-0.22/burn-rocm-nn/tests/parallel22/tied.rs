@@ -120,7 +120,7 @@ struct Apart;
 
 impl ModuleMapper for Apart {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        param.map(|value| Tensor::from_data(value.to_data(), &value.device()).require_grad())
+        param.map(|value| Tensor::from_data(value.to_data(), (&value.device(), value.dtype())).require_grad())
     }
 }
 

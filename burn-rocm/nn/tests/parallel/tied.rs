@@ -175,7 +175,7 @@ struct Apart;
 
 impl<B: AutodiffBackend> ModuleMapper<B> for Apart {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
-        param.map(|value| Tensor::from_data(value.to_data(), &value.device()).require_grad())
+        param.map(|value| Tensor::from_data(value.to_data(), (&value.device(), value.dtype())).require_grad())
     }
 }
 
