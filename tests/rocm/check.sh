@@ -7,8 +7,8 @@
 # ~/.cache/burn-rocm-roots): 5.5 GB, seven minutes with a good network. Then compares the raw bindings with the headers,
 # opens the real libraries with the product's loader, runs kernels and a part of the op tests on the virtual GPU, whose
 # instruction tables it compares with LLVM, and compiles every kernel for one architecture, also by the hipRTC of 5.7.
-# STEPS, LOADER, DEVICE_INFO, RCCL, OPS and ISA name programs that are already built. Needs Debian or Ubuntu, and must be
-# run as root. Exit status 0: all is well.
+# STEPS, LOADER, DEVICE_INFO, RCCL, OPS and ISA name programs that are already built.
+# Needs Debian or Ubuntu, and must be run as root. Exit status 0: all is well.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 roots=${BURN_ROCM_ROOTS:-${XDG_CACHE_HOME:-$HOME/.cache}/burn-rocm-roots}

@@ -193,8 +193,9 @@ pub(crate) fn assert_narrow(what: &str, found: &[TensorData], expected: &[Vec<Bo
     checked
 }
 
-/// Asserts that the limits reject zeros, another order, and the values times a factor. The other order is left out where
-/// neighbours are equal but for rounding: the output of a batch norm with one channel whose weight is nearly 0, in bf16.
+/// Asserts that the limits reject zeros, another order, and the values times a factor. The other
+/// order is left out where neighbours are equal but for rounding: the output of a batch norm with
+/// one channel whose weight is nearly 0, in bf16.
 fn assert_rejected(what: &str, found: &TensorData, expected: &[Bounded], (way, factor): (&str, f64)) {
     let values: Vec<f64> = found.iter::<f64>().collect();
     let mut turned = values.clone();

@@ -354,8 +354,8 @@ fn layers_multiply_quantised_inputs() {
     }
 }
 
-/// Codes of OCP as FNUZ with twice the scales give the same products, also for inputs that exceed FNUZ's greatest number
-/// times the given scale, but not OCP's.
+/// Codes of OCP as FNUZ with twice the scales give the same products, also for inputs that exceed
+/// FNUZ's greatest number times the given scale, but not OCP's.
 #[test]
 fn weights_as_fnuz_give_the_same_products() {
     let random = Random::new();

@@ -224,7 +224,8 @@ impl Fp8Weight {
 
     /// `x` times the transposed weight. hipBLASLt multiplies the codes if its heuristic has an algorithm for the
     /// types and sizes. Otherwise `x` and up to 32 MiB of weights at a time become floats of `dtype`, which
-    /// rounds them, or of f32 for f16, whose range may not hold them. The product of the scale of `x` and that of the weight must be a normal f32.
+    /// rounds them, or of f32 for f16, whose range may not hold them. The product of the scale of `x` and that of the
+    /// weight must be a normal f32.
     ///
     /// If each output has a scale of its own, hipBLASLt's result is in f32, and a kernel multiplies it by the
     /// scales.

@@ -8,8 +8,7 @@ use std::ptr;
 use hip_sys::hipStream_t;
 use hipblaslt_sys::*;
 
-use super::Fp8;
-use super::problem::LtProblem;
+use super::problem::{Fp8, LtProblem};
 use crate::device::library::{self as library_call, Bound};
 use crate::profile::work::{Load, WorkKind};
 use crate::provider::library;

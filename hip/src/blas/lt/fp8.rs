@@ -3,25 +3,12 @@
 use std::sync::Arc;
 
 use super::calls::Pointers;
-use super::problem::LtProblem;
+use super::problem::{Fp8, LtProblem};
 use super::{BlasLt, LtAnswer, VectorView};
 use crate::device::Device;
 use crate::memory::span::Span;
 use crate::workarounds::chip;
 use crate::{Buffer, DType, Error, Result, carry_faults};
-
-/// A type of fp8.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Fp8 {
-    /// OCP's E4M3.
-    E4M3,
-    /// OCP's E5M2.
-    E5M2,
-    /// E4M3 of gfx942.
-    E4M3Fnuz,
-    /// E5M2 of gfx942.
-    E5M2Fnuz,
-}
 
 /// Why a chip multiplies no fp8 of these types. hipBLASLt may not know: that of ROCm 6.3 treats OCP's types and FNUZ
 /// as one, so its heuristic takes OCP's on gfx942, whose instructions then read the codes as FNUZ

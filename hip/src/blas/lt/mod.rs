@@ -25,7 +25,8 @@ use crate::workarounds::Halves;
 use crate::{Buffer, DType, Error, Result, carry_faults};
 use calls::{Handle, NO_SCALES, Pointers};
 use choose::TODAY;
-pub use fp8::{Fp8, Fp8Product};
+pub use fp8::Fp8Product;
+pub use problem::Fp8;
 use problem::LtProblem;
 
 /// A packed vector in device memory.

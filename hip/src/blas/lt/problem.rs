@@ -4,9 +4,22 @@ use std::fmt::{self, Display};
 
 use hipblaslt_sys::*;
 
-use super::{Epilogue, Fp8, LtActivation};
+use super::{Epilogue, LtActivation};
 use crate::DType;
 use crate::blas::layout::Plan;
+
+/// A type of fp8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fp8 {
+    /// OCP's E4M3.
+    E4M3,
+    /// OCP's E5M2.
+    E5M2,
+    /// E4M3 of gfx942.
+    E4M3Fnuz,
+    /// E5M2 of gfx942.
+    E5M2Fnuz,
+}
 
 /// What hipBLASLt's choice of an algorithm may depend on. Sizes, transposes and leading dimensions
 /// are those of its call, which is column-major.
