@@ -13,6 +13,9 @@
 #   tests/rocm/run.sh ROOT --missing       rocBLAS without its kernels, MIOpen whose kernels do not compile: the
 #                                          process lives, and every result is right, by kernels of this crate
 #   tests/rocm/run.sh ROOT --simulator     the programs of simulator/, each of which shows a fault that rocjitsu had
+#   tests/rocm/run.sh ROOT --solvers [FILTER...]
+#                                          MIOpen's solvers for matrix cores that a source in it has (solvers/), each
+#                                          forced and compared with sums in f64. Needs --on a GPU with matrix cores
 #
 # Without --on, the GPU is this repository's virtual gfx1030, and each program is one process. With --on GPU, which may
 # stand before each of the other options, the GPU is one of
@@ -39,7 +42,8 @@ set -Eeuo pipefail
 # A command that fails without a word is told.
 trap 'echo "run.sh: line $LINENO failed with exit status $?: $BASH_COMMAND" >&2' ERR
 usage="usage: tests/rocm/run.sh ROOT [--on GPU]"
-usage+=" [FILTER... | --nn [FILTER...] | --program FILE [FILTER...] | --train | --routes | --missing | --simulator]"
+usage+=" [FILTER... | --nn [FILTER...] | --program FILE [FILTER...] | --train | --routes | --missing | --simulator |"
+usage+=" --solvers [FILTER...]]"
 root=$(realpath "${1:?$usage}")
 # Tests that start their own program again find it by /proc, which ROOT has while this script runs.
 if [ -d "$root/proc" ] && [ ! -e "$root/proc/self" ]; then
@@ -122,6 +126,31 @@ no_such_test() {
 # The path of the program with this name that `cargo test|build` made, from cargo's JSON messages.
 built() { sed -n 's|.*"executable":"\([^"]*/'"$1"'\(-[0-9a-f]*\)\{0,1\}\)".*|\1|p' | tail -1; }
 tests_of() { cargo test --release -p burn-rocm-tests --test "$1" --no-run --message-format json | built "$1"; }
+
+# For programs in C and C++ on the libraries named: their paths in `libraries`, and in `made` a folder, which goes when
+# this script ends, for the programs and the headers.
+with_libraries() {
+    local at name
+    # Debian's layout, or that of AMD's own packages. The versioned names: not every root has the links for developers.
+    # Its own headers of C would not suit this machine's compiler.
+    for at in usr/lib/x86_64-linux-gnu:usr/include opt/rocm/lib:opt/rocm/include; do
+        libraries=()
+        for name in "$@"; do libraries+=("${root%/}/${at%:*}/lib$name".so.[0-9]); done
+        [ ! -e "${libraries[0]}" ] || break
+    done
+    for name in "${libraries[@]}" "${root%/}/${at#*:}/hip"; do
+        [ -e "$name" ] || { echo "$root has no HIP: $name is missing" >&2; exit 2; }
+    done
+    made=$(mktemp -d)
+    trap 'rm -rf "$made"' EXIT
+    mkdir "$made/include"
+    for name in hip miopen; do ln -s "${root%/}/${at#*:}/$name" "$made/include/"; done
+}
+
+# Compiles a source to a program on these libraries, by cc or c++.
+compile() {
+    "$1" -O1 -w -D__HIP_PLATFORM_AMD__ -I"$made/include" "$2" -o "$3" -Wl,--allow-shlib-undefined "${libraries[@]}" -lm
+}
 
 # Tests that start programs on the CPU device, and tests that take minutes here.
 native=(--skip lockstep --skip on_the_cpu_device --skip a_batch_in_parts --skip long_sequences)
@@ -216,26 +245,27 @@ case "${1:-}" in
     done
     ;;
 --simulator)
-    # Debian's layout, or that of AMD's own packages. The versioned names: not every root has the links for developers.
-    # Its own headers of C would not suit this machine's compiler.
-    for at in usr/lib/x86_64-linux-gnu:usr/include opt/rocm/lib:opt/rocm/include; do
-        libraries=("${root%/}/${at%:*}"/lib{amdhip64,hiprtc}.so.[0-9]) headers=${root%/}/${at#*:}/hip
-        [ ! -e "${libraries[0]}" ] || break
-    done
-    for name in "${libraries[@]}" "$headers"; do
-        [ -e "$name" ] || { echo "$root has no HIP: $name is missing" >&2; exit 2; }
-    done
-    made=$(mktemp -d) status=0
-    trap 'rm -rf "$made"' EXIT
-    mkdir "$made/include"
-    ln -s "$headers" "$made/include/hip"
+    with_libraries amdhip64 hiprtc
+    status=0
     for source in tests/rocm/simulator/*.c; do
         program=$made/$(basename "$source" .c)
-        cc -O1 -w -D__HIP_PLATFORM_AMD__ -I"$made/include" "$source" -o "$program" \
-            -Wl,--allow-shlib-undefined "${libraries[@]}"
+        compile cc "$source" "$program"
         echo "$(basename "$program"):"
         inside "$program" || [ $? = 77 ] || status=1
     done
+    exit $status
+    ;;
+--solvers)
+    shift
+    with_libraries amdhip64 MIOpen
+    compile c++ tests/rocm/solvers/xdlops.cpp "$made/xdlops"
+    cases=$(inside "$made/xdlops" list)
+    [ $# = 0 ] || cases=$(grep -F "$(printf '%s\n' "$@")" <<<"$cases") || no_such_test "solvers"
+    status=0
+    while read -r case; do
+        echo "$case:"
+        inside "$made/xdlops" "$case" </dev/null || status=1
+    done <<<"$cases"
     exit $status
     ;;
 *)
