@@ -368,8 +368,8 @@ fn weights_as_fnuz_give_the_same_products() {
             assert_eq!(fnuz.ty(), ty.fnuz());
             let scale = random.uniform(0.01, 1.0) as f32;
             let number = |at: usize| {
-                let most = if at % 2 == 0 { 448.0 } else { 1.0 };
-                let least = if at % 2 == 0 { 240.0 } else { 0.0 };
+                let most = if at.is_multiple_of(2) { 448.0 } else { 1.0 };
+                let least = if at.is_multiple_of(2) { 240.0 } else { 0.0 };
                 let size = random.uniform(least, most) as f32 * scale;
                 if random.below(2) == 0 { size } else { -size }
             };
