@@ -1,5 +1,5 @@
 //! GGUF files: elements as the package `gguf` has them, logits as `transformers` computes them from
-//! the same files (`tests/llama/gguf_files.py`).
+//! the same values (`tests/llama/gguf_files.py`).
 
 mod shared;
 
@@ -37,7 +37,7 @@ fn elements_are_those_of_the_package_gguf() {
 
 #[test]
 fn logits_and_greedy_text_are_those_of_transformers() {
-    for name in ["llama", "gemma3"] {
+    for name in ["llama", "gemma3", "qwen2", "qwen3", "gemma2", "nemo", "llama3"] {
         let file = Gguf::open(&path(&format!("{name}.gguf"))).expect("a file");
         assert_eq!(file.generation().stop, [2]);
         let config = file.config().clone();
