@@ -1,8 +1,10 @@
 //! GGUF files: elements as the package `gguf` has them, logits as `transformers` computes them from
-//! the same values (`tests/llama/gguf_files.py`).
+//! the same values (`tests/llama/gguf_files.py`), and the tokens of `transformers`
+//! (`tests/llama/gguf_tokens.py`).
 
 mod shared;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::DType;
@@ -11,6 +13,7 @@ use burn_rocm_llama::gguf::Gguf;
 use burn_rocm_llama::model::Model;
 use burn_rocm_llama::text::Message;
 use safetensors::SafeTensors;
+use serde::Deserialize;
 use shared::{Expected, TokenCase, floats};
 
 fn path(name: &str) -> PathBuf {
@@ -58,6 +61,35 @@ fn tokens_are_those_of_tokenizers() {
     let without = Gguf::open(&path("types.gguf")).expect("a file");
     let error = without.tokens().expect_err("no tokens").to_string();
     assert!(error.contains("`tokenizer.ggml.tokens`: expected a list of texts, found none"), "{error}");
+}
+
+/// What `transformers` makes of texts with the tokenizer that a file was made of.
+#[derive(Deserialize)]
+struct Awkward {
+    /// The tokens before each text.
+    start: Vec<u32>,
+    /// A text, its tokens, and their text.
+    cases: Vec<(String, Vec<u32>, String)>,
+}
+
+/// Spaces, newlines, digits, contractions, capitals, scripts without spaces, emojis, marks, and
+/// special tokens, with each way to split words.
+#[test]
+fn awkward_texts_have_the_tokens_of_transformers() {
+    let text = std::fs::read_to_string(path("tokens.json")).expect("the reference");
+    let all: BTreeMap<String, Awkward> = serde_json::from_str(&text).expect("the reference");
+    assert_eq!(all.keys().collect::<Vec<_>>(), ["gemma", "llama", "llama3", "qwen2", "tekken"]);
+    for (name, Awkward { start, cases }) in all {
+        let file = Gguf::open(&path(&format!("{name}-tokens.gguf"))).expect("a file");
+        let tokens = file.tokens().expect("a tokenizer");
+        assert_eq!(cases.len(), 40);
+        for (text, ids, decoded) in cases {
+            assert_eq!(tokens.encode(&text, false).expect("tokens"), ids, "{name}: {text:?}");
+            let whole = [&start[..], &ids].concat();
+            assert_eq!(tokens.encode(&text, true).expect("tokens"), whole, "{name}: {text:?}");
+            assert_eq!(tokens.decode(&whole).expect("a text"), decoded, "{name}: {text:?}");
+        }
+    }
 }
 
 #[test]

@@ -13,6 +13,10 @@ const CONTROL: i64 = 3;
 const USER_DEFINED: i64 = 4;
 
 /// A pattern of words: letters, digits, marks with what may follow them, spaces.
+///
+/// The patterns are those of the models' `tokenizer.json`. llama.cpp quotes them as "original regex
+/// from tokenizer.json" in `src/llama-vocab.cpp` (<https://github.com/ggml-org/llama.cpp>), under
+/// `LLAMA_VOCAB_PRE_TYPE_LLAMA3`, `_QWEN2` and `_TEKKEN`, beside forms for its own matcher.
 macro_rules! words {
     ($($letters:literal)+, $digits:literal, $after:literal) => {
         concat!($($letters,)+ "|", $digits, r"| ?[^\s\p{L}\p{N}]+", $after, r"|\s*[\r\n]+|\s+(?!\S)|\s+")
