@@ -12,17 +12,7 @@ use burn_rocm_llama::config::{Config, Generation};
 use burn_rocm_llama::model::{Cache, Logits, Model};
 use burn_rocm_llama::weights::Folder;
 use safetensors::SafeTensors;
-use shared::{Expected, floats, read};
-
-fn models() -> Vec<(String, PathBuf)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
-    let entries = folder.read_dir().expect("the references").map(|entry| entry.expect("an entry"));
-    let mut paths: Vec<_> =
-        entries.map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path())).collect();
-    paths.sort();
-    assert_eq!(paths.len(), 9, "the models of tests/llama/references.py");
-    paths
-}
+use shared::{Expected, floats, models, numbers, read};
 
 fn load(folder: &Path, dtype: DType) -> Model {
     let config = Config::read(folder).expect("the settings");
@@ -50,13 +40,8 @@ fn long_prompts_have_the_logits_of_transformers() {
     for (name, folder) in models() {
         let bytes = std::fs::read(folder.join("long.safetensors")).expect("the reference");
         let tensors = SafeTensors::deserialize(&bytes).expect("the reference");
-        let numbers = |name| -> Vec<usize> {
-            let bytes = tensors.tensor(name).expect(name).data();
-            let number = |b: &[u8]| u64::from_le_bytes(b.try_into().expect("8 bytes")) as usize;
-            bytes.chunks_exact(8).map(number).collect()
-        };
-        let prompt: Vec<u32> = numbers("prompt").into_iter().map(|token| token as u32).collect();
-        let (rows, expected) = (numbers("rows"), floats(&tensors, "logits"));
+        let prompt: Vec<u32> = numbers(&tensors, "prompt").into_iter().map(|token| token as u32).collect();
+        let (rows, expected) = (numbers(&tensors, "rows"), floats(&tensors, "logits"));
         assert_eq!((prompt.len(), rows.len()), (120, 12));
         let model = load(&folder, DType::F32);
         let vocabulary = model.config().vocabulary;

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use burn::tensor::Tensor;
 use burn_rocm_llama::model::{B, Cache, Logits, Model};
@@ -19,6 +19,24 @@ pub(crate) struct Expected {
     /// `[tokens, vocabulary]`, row by row.
     pub(crate) logits: Vec<f32>,
     pub(crate) greedy: Vec<u32>,
+}
+
+/// The models of `tests/llama/references.py`: their names and folders.
+pub(crate) fn models() -> Vec<(String, PathBuf)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
+    let entries = folder.read_dir().expect("the references").map(|entry| entry.expect("an entry"));
+    let mut paths: Vec<_> =
+        entries.map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path())).collect();
+    paths.sort();
+    assert_eq!(paths.len(), 9, "the models of tests/llama/references.py");
+    paths
+}
+
+/// The numbers of a tensor of 64-bit integers.
+pub(crate) fn numbers(tensors: &SafeTensors, name: &str) -> Vec<usize> {
+    let bytes = tensors.tensor(name).expect(name).data();
+    let number = |b: &[u8]| u64::from_le_bytes(b.try_into().expect("8 bytes")) as usize;
+    bytes.chunks_exact(8).map(number).collect()
 }
 
 /// The numbers of a tensor in f32.
@@ -59,11 +77,7 @@ impl Expected {
     pub(crate) fn read(path: &Path) -> Self {
         let bytes = std::fs::read(path).expect("the reference");
         let tensors = SafeTensors::deserialize(&bytes).expect("a file of safetensors");
-        let tokens = |name| {
-            let bytes = tensors.tensor(name).expect(name).data();
-            let token = |b: &[u8]| u64::from_le_bytes(b.try_into().expect("8 bytes")) as u32;
-            bytes.chunks_exact(8).map(token).collect()
-        };
+        let tokens = |name| numbers(&tensors, name).into_iter().map(|token| token as u32).collect();
         Self { prompt: tokens("prompt"), logits: floats(&tensors, "logits"), greedy: tokens("greedy") }
     }
 
@@ -102,7 +116,7 @@ pub(crate) fn read(logits: Tensor<B, 2>) -> Vec<f32> {
     logits.into_data().to_vec().expect("logits in f32")
 }
 
-fn compare(what: &str, found: &[f32], expected: &[f32]) {
+pub(crate) fn compare(what: &str, found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     println!("{what}: logits differ by at most {worst:e}");
