@@ -27,6 +27,7 @@ pub use crate::ops::fp8::{Fp8Inputs, Fp8Tensor, Fp8Type, Fp8Weight, fp8_decode, 
 pub use crate::ops::language::gate::{
     Gate, gated, gated_backward, gated_halves, gated_halves_backward, silu_mul, silu_mul_backward,
 };
+pub use crate::ops::language::projection::{Projected, Projection, ProjectionWeight, projection};
 pub use crate::ops::language::residual_norm::{RmsOptions, residual_norm, residual_norm_backward};
 pub use crate::ops::language::rotary::{
     MOST_PAIRS, Rotary, RotaryGradients, RotaryPositions, rotary, rotary_backward, rotary_heads,

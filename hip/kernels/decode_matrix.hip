@@ -110,9 +110,11 @@ __global__ __launch_bounds__(THREADS, RESIDENT<WIDE>) void decode_attention_matr
     const Plan plan{group, splits, chunks, window};
     const u32 width = (u32)p.width, pitch = pitch_of(p);
     const Unit<FEW> unit(p, plan, offsets, lengths, blockIdx.x);
-    if (unit.row == 0 && unit.first == 0 && unit.split == 0) clear_rest(p, plan, offsets, unit.head, out);
-    clear_outgrown(p, plan, offsets, unit, out);
-    if (!unit.any) return;
+    auto clear = [&]() {
+        if (unit.row == 0 && unit.first == 0 && unit.split == 0) clear_rest(p, plan, offsets, unit.head, out);
+        clear_outgrown(p, plan, offsets, unit, out);
+    };
+    if (!unit.any) return clear();
     const u32 all = unit.span.count * group, count = all - unit.first < FEW ? all - unit.first : FEW;
     const u32 first = (u32)offsets[unit.row], end = unit.end;
     const u32 first_token = unit.first / group, last_token = (unit.first + count - 1) / group;
@@ -166,6 +168,7 @@ __global__ __launch_bounds__(THREADS, RESIDENT<WIDE>) void decode_attention_matr
     u32 page = page_of(unit.begin + warp() * PAGE), next_page = page_of(unit.begin + (WARPS + warp()) * PAGE);
     read_keys(page);
     read_values(page);
+    clear(); // while the first keys and values are on their way
 
     // The queries, in the order of features in which lanes read keys.
     FewRows q[PRODUCTS];

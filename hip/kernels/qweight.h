@@ -5,19 +5,20 @@
 // its upper half. The upper two bits of 6-bit codes lie apart, 8 bytes a chunk: byte j has weights
 // j, j + 8, j + 16 and j + 24. So a 32-bit word gives four neighbours by one shift and one mask.
 #pragma once
-#include "prelude.h"
+#include "projection.h"
 
 struct WeightSizes {
-    u32 rows;   // of x and out; of `qweight_dequantize`, the rows of out
-    u32 outs;   // rows of the weights
-    u32 inputs; // padded to whole chunks
-    u32 inside; // without padding
-    u32 groups; // in a row
-    u32 shift;  // log2 of a group's chunks; 31 if a row is one group
-    u32 kind;   // of scales: 0 f16, 1 bf16, 2 f32
-    u32 zero;   // the code of 0 (the bits of an f32), if no zeros are given
-    u32 first;  // row of the weights
-    u32 unused[3];
+    u32 rows;            // of x and out; of `qweight_dequantize`, the rows of out
+    u32 outs;            // rows of the weights
+    u32 inputs;          // padded to whole chunks
+    u32 inside;          // without padding
+    u32 groups;          // in a row
+    u32 shift;           // log2 of a group's chunks; 31 if a row is one group
+    u32 kind;            // of scales: 0 f16, 1 bf16, 2 f32
+    u32 zero;            // the code of 0 (the bits of an f32), if no zeros are given
+    u32 first;           // row of the weights
+    Surroundings around; // of products
+    u32 unused[5];
 };
 
 // The arrays of a weight, in the order of the kernels' parameters. `extra` has the groups' codes of

@@ -1,5 +1,6 @@
-// Products with quantised weights (qweight.h), and the weights as floats. Sums are f32, in an order
-// that depends only on the sizes and the launch.
+// Products with quantised weights (qweight.h) and what surrounds them in a decoder's layer
+// (projection.h), and the weights as floats. Sums are f32, in an order that depends only on the
+// sizes and the launch.
 #include "qweight.h"
 
 // COUNT elements, moved by accesses of up to 16 bytes.
@@ -329,15 +330,15 @@ DEVICE void add_rows(const WeightSizes &z, const WeightArrays &w, const u64 (&ro
 
 // The sums of OUTS rows of weights with all rows of x.
 template <class F, class T, u32 ROWS>
-DEVICE void rows_of_weights(const WeightSizes &z, const WeightArrays &w, const T *x, const T *bias, T *out, u32 first) {
+DEVICE void rows_of_weights(const WeightSizes &z, const WeightArrays &w, const T *x, const Around<T> &a, u32 tile) {
     // A loop takes several rows of weights and one row of x, or one row of weights and several of x.
     constexpr u32 ACROSS = ROWS == 1 ? TOGETHER : 1, DOWN = ROWS == 1 ? 1 : 4;
-    u32 outs = z.outs - first < OUTS ? z.outs - first : OUTS, chunks = z.inputs / 32;
+    u32 chunks = z.inputs / 32;
     u32 width = (chunks + Held<F>::CHUNKS - 1) / Held<F>::CHUNKS * Held<F>::CHUNKS * 32;
     // The sums of the inputs of each chunk, with zeros up to a whole span.
     u32 of_sums = F::LEAST ? (chunks + SPAN - 1) / SPAN * SPAN : 0;
     auto room = static_cast<f32 *>(hip_cpu_scratch((u64)z.rows * (width + of_sums) * sizeof(f32)));
-    f32 *sums_room = room + (u64)z.rows * width;
+    f32 *sums_room = room + (u64)z.rows * width, roots[ROWS], squares[OUTS * ROWS];
     for (u32 r = 0; r < z.rows; ++r) {
         const T *from = x + (u64)r * z.inputs;
         arrange<F>(z.inputs, from, room + (u64)r * width);
@@ -349,9 +350,10 @@ DEVICE void rows_of_weights(const WeightSizes &z, const WeightArrays &w, const T
             }
         }
     }
-    for (u32 o = 0; o < outs; o += ACROSS) {
+    f32 found[OUTS][ROWS];
+    for (u32 o = 0; o < OUTS; o += ACROSS) {
         u64 row[ACROSS];
-        for (u32 p = 0; p < ACROSS; ++p) row[p] = first + (o + p < outs ? o + p : o);
+        for (u32 p = 0; p < ACROSS; ++p) row[p] = weight_row<OUTS>(z.outs, z.around.gate, tile, o + p);
         for (u32 r = 0; r < z.rows; r += DOWN) {
             const f32 *at[DOWN], *sums[DOWN];
             for (u32 k = 0; k < DOWN; ++k) {
@@ -362,14 +364,12 @@ DEVICE void rows_of_weights(const WeightSizes &z, const WeightArrays &w, const T
             f32 whole[ACROSS][DOWN];
             if (!F::HALVES && !F::LEAST && w.extra != nullptr) add_rows<F, true>(z, w, row, at, sums, whole);
             else add_rows<F, false>(z, w, row, at, sums, whole);
-            for (u32 p = 0; p < ACROSS && o + p < outs; ++p) {
-                for (u32 k = 0; k < DOWN && r + k < z.rows; ++k) {
-                    f32 y = whole[p][k] + (bias != nullptr ? (f32)load(bias[row[p]]) : 0.0f);
-                    out[(r + k) * (u64)z.outs + row[p]] = store<T>::from(y);
-                }
-            }
+            for (u32 p = 0; p < ACROSS; ++p)
+                for (u32 k = 0; k < DOWN && r + k < z.rows; ++k) found[o + p][r + k] = whole[p][k];
         }
     }
+    find_roots(a, roots);
+    finish<OUTS>(a, tile, roots, squares, [&](u32 o, u32 r) { return found[o][r]; });
 }
 
 // The weights of a chunk. Simple loops, which the compiler vectorises.
@@ -434,23 +434,22 @@ DEVICE void keep_order() {
 // A block computes the sums of OUTS rows of weights with all rows of x. Its threads share the
 // inputs.
 template <class F, class T, u32 ROWS>
-DEVICE void rows_of_weights(const WeightSizes &z, const WeightArrays &w, const T *x, const T *bias, T *out, u32 first) {
+DEVICE void rows_of_weights(const WeightSizes &z, const WeightArrays &w, const T *x, const Around<T> &a, u32 tile) {
     SHARED(f32, parts, WARPS * OUTS * ROWS);
+    SHARED(f32, roots, ROWS);
+    SHARED(f32, squares, OUTS * ROWS);
     f32 sum[OUTS][ROWS] = {};
+    u32 row[OUTS];
+    UNROLLED
+    for (u32 o = 0; o < OUTS; ++o) row[o] = weight_row<OUTS>(z.outs, z.around.gate, tile, o);
     ROLLED
     for (u32 p = threadIdx.x; p < z.inputs / F::WEIGHTS; p += blockDim.x) {
         Piece piece[OUTS];
         Factors f[OUTS];
         UNROLLED
-        for (u32 o = 0; o < OUTS; ++o) {
-            u32 row = first + o < z.outs ? first + o : z.outs - 1;
-            piece[o] = F::piece(z, w, row, p);
-        }
+        for (u32 o = 0; o < OUTS; ++o) piece[o] = F::piece(z, w, row[o], p);
         UNROLLED
-        for (u32 o = 0; o < OUTS; ++o) {
-            u32 row = first + o < z.outs ? first + o : z.outs - 1;
-            f[o] = F::factors(z, w, row, p);
-        }
+        for (u32 o = 0; o < OUTS; ++o) f[o] = F::factors(z, w, row[o], p);
         if constexpr (ROWS == 1) {
             f32 dot[OUTS][F::HALVES ? 2 : 1] = {}, all = 0.0f;
             UNROLLED
@@ -515,6 +514,7 @@ DEVICE void rows_of_weights(const WeightSizes &z, const WeightArrays &w, const T
         }
     }
     sync_threads(); // threads may still read the previous tile's parts
+    find_roots(a, roots);
     UNROLLED
     for (u32 o = 0; o < OUTS; ++o) {
         UNROLLED
@@ -525,13 +525,32 @@ DEVICE void rows_of_weights(const WeightSizes &z, const WeightArrays &w, const T
         }
     }
     sync_threads();
-    for (u32 i = threadIdx.x; i < OUTS * ROWS; i += blockDim.x) {
-        u32 row = first + i / ROWS, r = i % ROWS;
-        if (row >= z.outs || r >= z.rows) continue;
-        f32 whole = parts[i];
-        for (u32 warp = 1; warp < blockDim.x / (u32)warpSize; ++warp) whole += parts[warp * OUTS * ROWS + i];
-        if (bias != nullptr) whole += load(bias[row]);
-        out[(u64)r * z.outs + row] = store<T>::from(whole);
+    finish<OUTS>(a, tile, roots, squares, [=](u32 o, u32 r) {
+        f32 whole = parts[o * ROWS + r];
+        for (u32 warp = 1; warp < blockDim.x / (u32)warpSize; ++warp) whole += parts[warp * OUTS * ROWS + o * ROWS + r];
+        return whole;
+    });
+}
+
+// Eight floats as T, by accesses of 16 bytes: NVIDIA's compiler divides the store of a struct of
+// halves into stores of each.
+template <class T> DEVICE void write_eight(const f32 (&from)[8], T *to) {
+    if constexpr (sizeof(T) == 2) {
+        Vector<u32, 4> words;
+        UNROLLED
+        for (u32 k = 0; k < 4; ++k) {
+            u32 low = store<T>::from(from[2 * k]).bits, high = store<T>::from(from[2 * k + 1]).bits;
+            words.lane[k] = low | high << 16;
+        }
+        *reinterpret_cast<Vector<u32, 4> *>(to) = words;
+    } else {
+        UNROLLED
+        for (u32 half = 0; half < 2; ++half) {
+            Vector<f32, 4> four;
+            UNROLLED
+            for (u32 k = 0; k < 4; ++k) four.lane[k] = from[4 * half + k];
+            reinterpret_cast<Vector<f32, 4> *>(to)[half] = four;
+        }
     }
 }
 
@@ -552,31 +571,36 @@ DEVICE void dequantize_rows(const WeightSizes &z, const WeightArrays &w, const i
         T *to = out + (u64)r * z.inside + p * F::WEIGHTS;
         UNROLLED
         for (u32 t = 0; t < F::WEIGHTS / 4; t += 2) {
-            Some<T, 8> eight;
+            f32 eight[8];
             UNROLLED
-            for (u32 k = 0; k < 8; ++k)
-                eight.lane[k] = store<T>::from(weight_of<F>(quad_of<F>(piece, t + k / 4), t + k / 4, k % 4, f));
+            for (u32 k = 0; k < 8; ++k) eight[k] = weight_of<F>(quad_of<F>(piece, t + k / 4), t + k / 4, k % 4, f);
             if constexpr (WHOLE) {
-                *reinterpret_cast<Some<T, 8> *>(to + t * 4) = eight;
+                write_eight(eight, to + t * 4);
             } else {
                 for (u32 k = 0; k < 8; ++k) {
-                    if (p * F::WEIGHTS + t * 4 + k < z.inside) to[t * 4 + k] = eight.lane[k];
+                    if (p * F::WEIGHTS + t * 4 + k < z.inside) to[t * 4 + k] = store<T>::from(eight[k]);
                 }
             }
         }
     };
-    for_each((u64)z.rows * pieces, [=](u64 at) { one((u32)(at / pieces), (u32)(at % pieces)); });
+    for_each((u64)z.rows * pieces, [=](u64 at) {
+        u64 r = divided_in_f64(at, pieces);
+        one((u32)r, (u32)(at - r * pieces));
+    });
 }
 #endif
 
-// out = x times the transposed weights, plus the bias if there is one. x has up to ROWS rows of
-// `z.inputs` elements, and begins at a multiple of 16 bytes. A block has at most 256 threads.
+// x has up to ROWS rows of `z.inputs` elements, and begins at a multiple of 16 bytes. A block has at
+// most 256 threads.
 template <class F, class T, i32 ROWS>
 __global__ __launch_bounds__(256) void qweight_product(WeightSizes z, const T *x, const u8 *codes, const u8 *upper,
-                                                       const u8 *scales, const u8 *extra, const T *bias, T *out) {
+                                                       const u8 *scales, const u8 *extra, const f32 *squares,
+                                                       const T *bias, const T *residual, const f32 *factor, T *out,
+                                                       T *scaled, f32 *new_squares) {
     WeightArrays w{codes, upper, scales, extra};
-    for_each_row((z.outs + OUTS - 1) / OUTS,
-                 [=](u64 tile) { rows_of_weights<F, T, (u32)ROWS>(z, w, x, bias, out, (u32)tile * OUTS); });
+    Around<T> a{z.rows, z.outs, z.around, squares, bias, residual, factor, out, scaled, new_squares};
+    for_each_row(tiles_of<OUTS>(z.outs, z.around.gate),
+                 [=](u64 tile) { rows_of_weights<F, T, (u32)ROWS>(z, w, x, a, (u32)tile); });
 }
 
 // Row r of out is row indices[r] of the weights, or row z.first + r without indices. A thread makes

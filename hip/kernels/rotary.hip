@@ -7,6 +7,7 @@
 // `team` neighbouring threads share a head; it is a power of two and at most a warp. FORM has the
 // bits below. A block takes an item at a time: some of a token's heads. It first computes the
 // cosines and sines, which all heads share.
+#include "paged.h"
 #include "prelude.h"
 #include "rows.h"
 
@@ -156,8 +157,9 @@ template <class T, class P> struct Forward {
     T *out; // may be x: values are then left alone
 };
 
-template <i32 FORM, class T, class P>
-DEVICE void turn_heads(const Forward<T, P> &job, const T *from, T *to, Slice slice, const compute_t<T> *cosine,
+// `to(head)` is where a head is stored; null: nowhere.
+template <i32 FORM, class T, class P, class To>
+DEVICE void turn_heads(const Forward<T, P> &job, const T *from, To to, Slice slice, const compute_t<T> *cosine,
                        const compute_t<T> *sine) {
     using C = compute_t<T>;
     constexpr u32 N = TOGETHER<T, FORM>;
@@ -166,9 +168,9 @@ DEVICE void turn_heads(const Forward<T, P> &job, const T *from, T *to, Slice sli
     const P *query_norm = job.query_norm, *key_norm = job.key_norm;
     C epsilon = (C)job.epsilon, shift = (C)job.shift;
     for_each_head(slice, team, [=](u32 index, bool active) {
-        u64 first = (u64)index * width;
-        const T *head = from + first;
-        T *out = to + first;
+        const T *head = from + (u64)index * width;
+        T *out = active ? to(index) : nullptr;
+        active = out != nullptr;
         const P *weight = select(index < heads, query_norm, key_norm);
         auto rotate = [=](u32 p, C(&a)[N], C(&b)[N], C scale) {
             if (query_norm != nullptr) {
@@ -236,7 +238,9 @@ __global__ BLOCK void rotary(Sizes sizes, Places places, const void *positions, 
         u32 turned = (u32)(job.sizes.heads + job.sizes.kv_heads), width = (u32)job.sizes.width,
             n = (u32)job.sizes.kv_heads * width;
         u64 first = (u64)token * (turned * width + n);
-        turn_heads<FORM>(job, job.x + first, job.out + first, slice_of(turned, part, parts), cosines, sines);
+        T *out = job.out + first;
+        auto beside = [=](u32 head) { return out + (u64)head * width; };
+        turn_heads<FORM>(job, job.x + first, beside, slice_of(turned, part, parts), cosines, sines);
         if (job.out != job.x) {
             constexpr u32 N = TOGETHER<T, FORM>;
             Slice slice = slice_of(n / N, part, parts);
@@ -247,6 +251,50 @@ __global__ BLOCK void rotary(Sizes sizes, Places places, const void *positions, 
                 vector_at<N>(to, at) = vector_at<N>(values, at);
             });
         }
+    });
+}
+
+// As `rotary`, but only queries are stored in `out`, [tokens, heads, width]. Keys and values are
+// appended behind the `lengths` tokens of their rows of a paged cache (paged.h), whose heads are
+// `kv_heads`. `Paged::step0` is not used.
+template <class T, class P, i32 FORM>
+__global__ BLOCK void rotary_append(Sizes sizes, Places places, Paged paged, const void *positions, const T *x,
+                                    const P *query_norm, const P *key_norm, const f32 *frequency, const i32 *offsets,
+                                    const i32 *lengths, const i32 *table, f64 factor, f64 epsilon, f64 shift, u64 *flag,
+                                    T *out, T *key_pages, T *value_pages) {
+    using C = compute_t<T>;
+    const Forward<T, P> job{sizes, places, positions, x, query_norm, key_norm, frequency, factor, epsilon, shift, out};
+    SHARED(C, cosine, MOST_PAIRS);
+    SHARED(C, sine, MOST_PAIRS);
+    C *cosines = cosine, *sines = sine;
+    for_each_row(sizes.tokens * sizes.parts, [=](u64 item) {
+        u32 parts = (u32)sizes.parts, length = (u32)sizes.length, heads = (u32)sizes.heads;
+        u32 token = (u32)item / parts, part = (u32)item - token * parts, sequence = token / length;
+        i64 position = position_of(places, positions, sequence, token - sequence * length);
+        // Before `turns`, so that the look-ups are under way meanwhile.
+        Token at = token_of(offsets, (u32)paged.rows, token);
+        u32 behind = at.exists ? (u32)lengths[at.row] + at.at : 0;
+        i64 first_head = at.exists ? place_of(paged, table, at.row, 0, behind) : -1;
+        if (at.exists && first_head < 0) raise_index(flag, (i64)behind, paged.most * PAGE);
+        turns(position, (u32)sizes.pairs, frequency, (C)factor, cosines, sines);
+        u32 turned = heads + (u32)sizes.kv_heads, width = (u32)sizes.width, n = (u32)sizes.kv_heads * width;
+        u64 first = (u64)token * (turned * width + n);
+        u32 apart = PAGE * pitch_of(paged); // from a head's page to the next head's
+        auto place = [=](u32 head, T *pages) -> T * {
+            return first_head < 0 ? nullptr : pages + first_head + (u64)head * apart;
+        };
+        auto to = [=](u32 head) {
+            return head < heads ? out + ((u64)token * heads + head) * width : place(head - heads, key_pages);
+        };
+        turn_heads<FORM>(job, x + first, to, slice_of(turned, part, parts), cosines, sines);
+        constexpr u32 N = TOGETHER<T, FORM>;
+        Slice slice = slice_of(n / N, part, parts);
+        const T *values = x + first + turned * width;
+        for_each_in_block(slice.end - slice.begin, [=](u64 i) {
+            u32 from = (slice.begin + (u32)i) * N, head = from / width;
+            T *page = place(head, value_pages);
+            if (page != nullptr) vector_at<N>(page, from % width) = vector_at<N>(values, from);
+        });
     });
 }
 

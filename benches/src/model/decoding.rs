@@ -78,8 +78,8 @@ const HALF: f64 = 2.0;
 /// A launch: its kernel, by the template's name, and what it moves.
 type Launch = (&'static str, Work);
 
-/// Stands for a kernel's name where a library multiplies floats, or `qweight_product` quantised
-/// weights.
+/// Stands for the kernels that multiply one row with weights: `row_product` floats, `few_codes` and
+/// `qweight_product` codes.
 const PRODUCT: &str = "product";
 
 /// How a chip computes attention.
@@ -151,20 +151,17 @@ impl Model {
                 vec![("decode_attention", keys), small("decode_combine", 2.0 * all_heads * HALF)]
             }
         };
-        let projected = [
-            product(width, packed),
-            small("rotary", 2.0 * (heads + shared) * head * HALF),
-            // The token's keys and values go to the cache.
-            small("kv_write", 4.0 * shared * head * HALF),
-        ];
-        let fed = [
-            product(all_heads, width),
-            small("residual_norm", 4.0 * width * HALF),
-            product(width, 2.0 * hidden),
-            small("gated", 3.0 * hidden * HALF),
-            product(hidden, width),
-            small("residual_norm", 4.0 * width * HALF),
-        ];
+        // The token's queries, keys and values; the latter two go to the cache.
+        let rotated = small("rotary_append", 2.0 * packed * HALF);
+        let projected = [product(width, packed), rotated];
+        // The products' kernels compute sums, norms and gates too.
+        let sums = 4.0 * width * HALF;
+        let summed = |from: f64| {
+            let (kernel, Work { memory, .. }) = product(from, width);
+            (kernel, from_memory(memory + sums))
+        };
+        let gated = (PRODUCT, from_memory(width * 2.0 * hidden * self.weights.1 + (width + hidden) * HALF));
+        let fed = [summed(all_heads), gated, summed(hidden)];
         Pass {
             before: vec![
                 small("select_rows", 2.0 * width * HALF),
@@ -342,13 +339,12 @@ mod tests {
         for row in profile.rows(Detail::Work) {
             let name = match row.kind {
                 Some(WorkKind::Kernel) => row.work.split('<').next().unwrap_or_default(),
-                Some(WorkKind::Library) => PRODUCT,
                 // The eager pass tells the device where the rows are; a replayed one need not.
                 Some(WorkKind::Transfer) => continue,
                 other => panic!("{other:?}: {row:?}"),
             };
             let name = match name {
-                "qweight_product" => PRODUCT,
+                "row_product" | "few_codes" | "qweight_product" => PRODUCT,
                 // The embedding's row.
                 "qweight_dequantize" => "select_rows",
                 name => name,

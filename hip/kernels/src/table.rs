@@ -162,6 +162,8 @@ const CACHED: &[[DType; 2]] =
 /// The same the other way around.
 const GATHERED: &[[DType; 2]] =
     &[[F32, F32], [F16, F16], [BF16, BF16], [F16, F32], [BF16, F32], [I8, F32], [I8, F16], [I8, BF16]];
+/// The types of rotated heads, which a cache stores as they are, and of their norms' weights.
+const ROTATED: &[[DType; 2]] = &[[F32, F32], [F16, F16], [BF16, BF16], [F16, F32], [BF16, F32]];
 /// Those that attention over a cache multiplies on matrix cores, and the features of its heads.
 const CACHED_HALVES: &[[DType; 2]] = &[[F16, F16], [BF16, BF16], [F16, I8], [BF16, I8]];
 const CACHED_HEADS: &[i32] = &[64, 128, 256];
@@ -443,6 +445,7 @@ families! {
     residual_norm [residual_norm [Pairs(AFFINE)]]
     rotary [
         rotary [Pairs(AFFINE), Ints(&[0, 1, 2, 3])],
+        rotary_append [Pairs(ROTATED), Ints(&[0, 1, 2, 3])],
         rotary_backward [Pairs(AFFINE), Ints(&[0, 1, 2, 3])],
     ]
     batch_norm [
@@ -537,6 +540,8 @@ families! {
             [Types(&[BF16]), Types(&[I8]), Types(&[BF16])],
         scale_product [Types(FLOATS)],
     ]
+    row_product [row_product [Types(NARROW)]]
+    few_codes [few_codes [Functors(&[Int4, Int8]), Types(HALVES), Ints(&[2, 16]), Ints(&[1, 4])]]
     qweight [
         qweight_product [Functors(WEIGHTS), Types(NARROW), Ints(&[1, 4, 16])],
         qweight_dequantize [Functors(WEIGHTS), Types(NARROW)],

@@ -143,6 +143,22 @@ fn long_rows() {
     }
 }
 
+/// More outputs than a block computes at a time, and more groups than it keeps factors of.
+#[test]
+fn wide_weights() {
+    let random = Random::new();
+    for dtype in [DType::F16, DType::BF16] {
+        let shape = || [64 + random.below(40), 32 * (33 + random.below(4))];
+        let all = [
+            gptq(&random, shape(), 4, Some(32), GptqZeros::Plain, false),
+            compressed(&random, shape(), 8, Some(32), Zeros::Bytes, DType::F32, true, false),
+        ];
+        for drawn in fewer(all, 1, &random) {
+            product_is_right(&random, &drawn, [1, 2, 7, 16][random.below(4)], dtype, true);
+        }
+    }
+}
+
 /// Weights that do not fit the floats that rocBLAS gets at a time: 32 MiB.
 #[test]
 fn more_weights_than_are_floats_at_a_time() {

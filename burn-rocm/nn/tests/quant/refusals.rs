@@ -137,6 +137,9 @@ fn wrong_groups() {
     refused(parts(GroupedWeights { shape: [2, usize::MAX], ..good() }), "2^31");
     refused(parts(GroupedWeights { scales: GroupScales::F16(vec![0; 5]), ..good() }), "5 scales");
     refused(parts(GroupedWeights { zeros: GroupZeros::Each(vec![0; 3]), ..good() }), "3 zeros");
+    parts(GroupedWeights { zeros: GroupZeros::All(127), ..good() }).unwrap();
+    refused(parts(GroupedWeights { zeros: GroupZeros::All(128), ..good() }), "up to 127");
+    refused(parts(GroupedWeights { zeros: GroupZeros::Each(vec![8, 8, 200, 8]), ..good() }), "200");
     for order in [vec![0; 64], (0..63).collect(), (1..65).collect()] {
         refused(parts(GroupedWeights { order: Some(order), ..good() }), "");
     }

@@ -10,10 +10,13 @@ use crate::arg::Arg;
 use crate::error::{invalid, unsupported};
 use crate::ops::copy::{may_be_written, packed};
 use crate::ops::create::full_on;
+use crate::ops::language::rotary::{Appended, Rotary, rotary};
 use crate::ops::launch::{MAX_REACH, views_to};
 use crate::ops::transfer::upload;
+use crate::ops::view::{narrow, reshape};
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
+const ROTARY: &str = "decode::rotary_append";
 const APPEND: &str = "decode::append";
 const GATHER: &str = "decode::gather";
 const BATCH: &str = "decode::PagedBatch";
@@ -351,6 +354,59 @@ pub fn append(
     let [key_scales, value_scales] = layer.scales();
     let outputs = [Some(&layer.pages[0]), Some(&layer.pages[1]), key_scales, value_scales];
     views_to(APPEND, device, kernel, grid, &dims, &inputs, &flag, &outputs)
+}
+
+/// [`rotary`](crate::fused::rotary()) and [`append`] together: rotates the queries and keys of packed
+/// heads, appends keys and values, and returns the queries. One launch if the cache stores the dtype of
+/// `x`.
+///
+/// # Shapes
+/// - `x`: `[batch, length, (heads + 2 kv_heads) * width]`, the tokens of all rows one after the other
+/// - `norms`: as for `rotary`
+/// - output: `[tokens, heads, width]`
+///
+/// # Errors
+/// As for `rotary` and [`append`].
+pub fn rotary_append(
+    layer: &PagedLayer,
+    batch: &PagedBatch,
+    x: RocmTensor,
+    norms: Option<[RocmTensor; 2]>,
+    options: &Rotary,
+) -> hip::Result<RocmTensor> {
+    let Rotary { heads, kv_heads, .. } = *options;
+    let [_, of_cache, _, width] = layer.dims();
+    if x.dtype_of() != layer.stored.dtype() || of_cache != kv_heads {
+        let all = rotary(x, norms, options)?;
+        let &[batch_size, length, features] = all.dims() else {
+            return invalid(ROTARY, "packed heads [batch, length, features]", format!("{:?}", all.dims()));
+        };
+        let total = heads + 2 * kv_heads;
+        let all = reshape(all, &[batch_size * length, total, features / total])?;
+        let [queries, keys, values] = [(0, heads), (heads, kv_heads), (heads + kv_heads, kv_heads)]
+            .map(|(first, count)| narrow(all.clone(), 1, first, count));
+        append(layer, batch, keys?, values?)?;
+        return queries;
+    }
+    let launch = Appended::new(x, norms, options)?;
+    let x = &launch.x;
+    one_device(ROTARY, &[x, &layer.pages[0], &batch.table])?;
+    let tokens = x.dims()[0] * x.dims()[1];
+    let total = heads + 2 * kv_heads;
+    if x.dims()[2] != total * width || tokens * total > MAX_REACH {
+        let expected = format!("{total} heads of {width}, at most 2^31 in all");
+        return invalid(ROTARY, expected, format!("{:?}", x.dims()));
+    }
+    let queries = RocmTensor::empty(x.hip_device(), [tokens, heads, width], x.dtype_of())?;
+    if tokens == 0 {
+        return Ok(queries);
+    }
+    layer.pages.iter().try_for_each(|tensor| may_be_written(ROTARY, tensor))?;
+    let paged = layer.sizes(batch, tokens, [0; 2]);
+    let tables = [&batch.offsets, &batch.lengths, &batch.table];
+    let outputs = [&queries, &layer.pages[0], &layer.pages[1]];
+    launch.launch(ROTARY, options, paged, tables, Arg::Flag(ROTARY, Fault::Index), outputs)?;
+    Ok(queries)
 }
 
 /// All keys and values of the batch's rows, for another op. `lengths` is the number of tokens of each

@@ -8,7 +8,7 @@ mod draws;
 mod sample;
 
 pub use attention::{DecodeOptions, attention, attention_gathered};
-pub use cache::{CacheType, PagedBatch, PagedLayer, append, gather};
+pub use cache::{CacheType, PagedBatch, PagedLayer, append, gather, rotary_append};
 pub use draws::{Draw, LateDraws, LateFloats};
 pub use sample::{SampleState, SampleTables, Sampling, sample};
 

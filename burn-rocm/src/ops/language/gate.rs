@@ -22,6 +22,15 @@ pub enum Gate {
 }
 
 impl Gate {
+    /// The number in `projection.h`.
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Self::Silu => 1,
+            Self::Gelu => 2,
+            Self::GeluTanh => 3,
+        }
+    }
+
     fn functor(self) -> Functor {
         match self {
             Self::Silu => Functor::Silu,

@@ -2,7 +2,7 @@
 //! queries and keys.
 
 use burn_std::DType;
-use hip::{Error as RocmError, Grid, Template};
+use hip::{Error as RocmError, Grid, KernelName, Template};
 
 use super::residual_norm::RmsOptions;
 use crate::arg::Arg;
@@ -239,6 +239,80 @@ pub fn rotary(
     let dims = options.dims(sizes, &shares);
     views_to(OP, device, kernel, shares.grid, &dims, &inputs, &scalars(options), &[Some(&out)])?;
     Ok(out)
+}
+
+/// A launch of the kernel `rotary_append`, beside the cache's operands.
+pub(crate) struct Appended {
+    /// The packed heads `[tokens, heads + 2 kv_heads, width]`, contiguous.
+    pub(crate) x: RocmTensor,
+    norms: Option<[RocmTensor; 2]>,
+    frequencies: RocmTensor,
+    dims: Vec<Arg>,
+    scalars: [Arg; 3],
+    kernel: KernelName,
+    pub(crate) grid: Grid,
+}
+
+impl Appended {
+    /// Checks the operands as [`rotary`] does.
+    pub(crate) fn new(x: RocmTensor, norms: Option<[RocmTensor; 2]>, options: &Rotary) -> hip::Result<Self> {
+        float_type(OP, &x)?;
+        let sizes = options.sizes(OP, x.dims(), &x)?;
+        let x = packed(x)?;
+        let norms = match norms {
+            Some(norms) => {
+                check_norms(OP, &x, &norms, sizes.width)?;
+                let [query, key] = norms;
+                Some([packed(query)?, packed(key)?])
+            }
+            None => None,
+        };
+        // A page's vectors begin at multiples of 16 bytes.
+        let shares = options.shares(&x, sizes, in_pieces(&x, sizes))?;
+        let parameters = match &norms {
+            Some([query, _]) => query.kernel_type()?,
+            None => x.kernel_type()?,
+        };
+        let kernel = Template::rotary_append.ty(x.kernel_type()?).ty(parameters).int(options.form(&shares));
+        Ok(Self {
+            frequencies: packed(options.frequencies.clone())?,
+            dims: options.dims(sizes, &shares),
+            scalars: scalars(options),
+            grid: shares.grid,
+            kernel,
+            norms,
+            x,
+        })
+    }
+
+    /// Launches the kernel with the cache's sizes and tables; stores queries in `outputs[0]`, and
+    /// keys and values in the pages after it.
+    pub(crate) fn launch(
+        &self,
+        op: &'static str,
+        options: &Rotary,
+        paged: Arg,
+        tables: [&RocmTensor; 3],
+        flag: Arg,
+        outputs: [&RocmTensor; 3],
+    ) -> hip::Result<()> {
+        let [query, key] = both(&self.norms);
+        let [offsets, lengths, table] = tables.map(Some);
+        let inputs = [
+            options.positions(),
+            Some(&self.x),
+            query,
+            key,
+            Some(&self.frequencies),
+            offsets,
+            lengths,
+            table,
+        ];
+        let dims: Vec<Arg> = self.dims.iter().copied().chain([paged]).collect();
+        let scalars: Vec<Arg> = self.scalars.into_iter().chain([flag]).collect();
+        let device = self.x.hip_device();
+        views_to(op, device, self.kernel, self.grid, &dims, &inputs, &scalars, &outputs.map(Some))
+    }
 }
 
 fn both(norms: &Option<[RocmTensor; 2]>) -> [Option<&RocmTensor>; 2] {

@@ -4,6 +4,7 @@
 //! A product with up to 16 rows, of less than 4 GiB, reads each weight once, and makes it a float in
 //! registers. A larger product first writes the weights of up to 32 MiB at a time as floats, for rocBLAS.
 
+mod cores;
 mod divided;
 mod drawn;
 mod own;
@@ -21,7 +22,8 @@ use super::cat::cat;
 use super::copy::packed;
 use super::create::full_on;
 use super::index::select;
-use super::launch::views;
+use super::language::around::{Around, Outputs};
+use super::launch::{views, views_to};
 use super::matmul::{Request, product, product_to};
 use super::pad::{Border, pad};
 use super::transfer;
@@ -201,25 +203,18 @@ impl QuantWeight {
         }
     }
 
-    fn sizes(&self, rows: usize, first: usize) -> Arg {
+    fn sizes(&self, rows: usize, first: usize, [gate, parts, inverse, epsilon]: [u32; 4]) -> Arg {
         let [outs, inputs] = self.shape;
-        let zero = f32::from(self.zero).to_bits() as usize;
-        let sizes = [
-            rows,
-            outs,
-            self.padded(),
-            inputs,
-            self.groups,
-            self.shift as usize,
-            self.kind as usize,
-            zero,
-            first,
-            0,
-            0,
-            0,
-        ];
         // `checked` has bounded the shape, and the callers' rows come from tensors that fit.
-        Arg::U32x12(sizes.map(|size| size as u32))
+        let [rows, outs, padded, inputs, groups, first] =
+            [rows, outs, self.padded(), inputs, self.groups, first].map(|size| size as u32);
+        let zero = f32::from(self.zero).to_bits();
+        let Self { shift, kind, .. } = *self;
+        let stored = [rows, outs, padded, inputs, groups, shift, kind, zero, first];
+        let mut all = [0; 18];
+        all[..9].copy_from_slice(&stored);
+        all[9..13].copy_from_slice(&[gate, parts, inverse, epsilon]);
+        Arg::U32x18(all)
     }
 
     fn arrays(&self) -> [Option<&RocmTensor>; 4] {
@@ -248,7 +243,7 @@ impl QuantWeight {
         let flag = Arg::Flag(op, hip::Fault::Index);
         let [codes, upper, scales, extra] = self.arrays();
         let inputs = [codes, upper, scales, extra, indices];
-        views(op, device, kernel, grid, &[self.sizes(count, first)], &inputs, &[flag], &out)?;
+        views(op, device, kernel, grid, &[self.sizes(count, first, [0; 4])], &inputs, &[flag], &out)?;
         Ok(out)
     }
 
@@ -306,7 +301,7 @@ impl QuantWeight {
 }
 
 /// The kernels' type of a tensor, which must be f32, f16 or bf16.
-pub(super) fn narrow_type(op: &'static str, tensor: &RocmTensor) -> hip::Result<hip::DType> {
+pub(crate) fn narrow_type(op: &'static str, tensor: &RocmTensor) -> hip::Result<hip::DType> {
     match float_type(op, tensor)? {
         hip::DType::F64 => unsupported(op, tensor.dtype_of()),
         ty => Ok(ty),
@@ -347,7 +342,7 @@ pub fn quant_linear(
 ) -> Result<RocmTensor, RocmError> {
     const OP: &str = "quant_linear";
     one_device(OP, &[&x, &weight.codes])?;
-    let ty = narrow_type(OP, &x)?;
+    narrow_type(OP, &x)?;
     let [outs, inputs] = weight.shape;
     if let Some(bias) = &bias {
         one_device(OP, &[&x, bias])?;
@@ -356,47 +351,91 @@ pub fn quant_linear(
             return invalid(OP, format!("a bias of shape [{outs}]"), format!("{:?}", bias.dims()));
         }
     }
-    let (mut x, mut shape) = rows_of(OP, x, inputs)?;
+    let (x, mut shape) = rows_of(OP, x, inputs)?;
     shape.push(outs);
-    let rows = x.dims()[0];
-    if let Some([order, _]) = &weight.order {
-        x = select(OP, x, 1, order.clone())?;
+    let bias = bias.map(packed).transpose()?;
+    let around = Around { bias: bias.as_ref(), ..Around::default() };
+    if let Some(Outputs { out, .. }) = weight.few(OP, &x, &around)? {
+        return reshape(out, &shape);
     }
-    let out = RocmTensor::empty(x.hip_device(), [rows, outs], x.dtype_of())?;
+    let x = weight.stored_order(OP, x)?;
+    let out = RocmTensor::empty(x.hip_device(), [x.dims()[0], outs], x.dtype_of())?;
     if out.is_empty() {
         return reshape(out, &shape);
     }
-    // The kernel's byte offsets into `x` have 32 bits.
-    let reachable = rows.saturating_mul(weight.padded()).saturating_mul(x.dtype_size());
-    if rows > MOST_ROWS || reachable > u32::MAX as usize {
-        let dtype = x.dtype_of();
-        by_slabs(OP, x, weight.shape, &out, |first, count| weight.floats(OP, [first, count], None, dtype))?;
-        let out = reshape(out, &shape)?;
-        return match bias {
-            Some(bias) => binary(OP, Functor::Add, out, bias),
-            None => Ok(out),
-        };
+    let dtype = x.dtype_of();
+    by_slabs(OP, x, weight.shape, &out, |first, count| weight.floats(OP, [first, count], None, dtype))?;
+    let out = reshape(out, &shape)?;
+    match bias {
+        Some(bias) => binary(OP, Functor::Add, out, bias),
+        None => Ok(out),
     }
-    let behind = weight.padded() - inputs;
-    if behind > 0 {
-        x = pad(OP, x, &[(0, 0), (0, behind)], Border::Constant(Scalar::Int(0)))?;
-    }
-    let (x, bias) = (packed(x)?, bias.map(packed).transpose()?);
-    let (kernel, grid) = kernel_of(weight, ty, rows, x.hip_device());
-    let [codes, upper, scales, extra] = weight.arrays();
-    let read = [Some(&x), codes, upper, scales, extra, bias.as_ref()];
-    views(OP, x.hip_device(), kernel, grid, &[weight.sizes(rows, 0)], &read, &[], &out)?;
-    reshape(out, &shape)
 }
 
-/// The kernel of a product with few rows, and its launch.
-fn kernel_of(weight: &QuantWeight, ty: hip::DType, rows: usize, device: &Device) -> (KernelName, Grid) {
-    let most = ROWS.into_iter().find(|&most| rows <= most).unwrap_or(MOST_ROWS);
-    let kernel = Template::qweight_product.functor(weight.functor()).ty(ty).int(most as i32);
-    let outs = OUTS[usize::from(device.block_threads() == 1)];
-    let per_access = if weight.format == WeightFormat::Int8 { 16 } else { 32 };
-    let accesses = (weight.padded() / per_access).min(MOST_THREADS);
-    (kernel, device.grid_rows(weight.shape[0].div_ceil(outs), accesses))
+impl QuantWeight {
+    /// `x` with its columns in the stored order of inputs.
+    fn stored_order(&self, op: &'static str, x: RocmTensor) -> hip::Result<RocmTensor> {
+        match &self.order {
+            Some([order, _]) => select(op, x, 1, order.clone()),
+            None => Ok(x),
+        }
+    }
+
+    /// The product of few rows `[rows, inputs]` by the kernel that reads the codes, with what is
+    /// around it; `None` for no or more rows.
+    pub(crate) fn few(
+        &self,
+        op: &'static str,
+        x: &RocmTensor,
+        around: &Around<'_>,
+    ) -> hip::Result<Option<Outputs>> {
+        one_device(op, &[x, &self.codes])?;
+        let [rows, inputs] = [x.dims()[0], x.dims()[1]];
+        // The kernel's byte offsets into `x` have 32 bits.
+        let reachable = rows.saturating_mul(self.padded()).saturating_mul(x.dtype_size());
+        if x.is_empty() || self.shape[0] == 0 || rows > MOST_ROWS || reachable > u32::MAX as usize {
+            return Ok(None);
+        }
+        let mut x = self.stored_order(op, x.clone())?;
+        let behind = self.padded() - inputs;
+        if behind > 0 {
+            x = pad(op, x, &[(0, 0), (0, behind)], Border::Constant(Scalar::Int(0)))?;
+        }
+        let x = packed(x)?;
+        let (device, outs) = (x.hip_device(), self.shape[0]);
+        let ty = x.kernel_type()?;
+        let Launch { kernel, grid, tile } = match self.on_cores(ty, rows, around, device)? {
+            Some(launch) => launch,
+            None => self.on_vector_units(ty, rows, around, device),
+        };
+        let outputs = around.outputs(device, rows, outs, tile, x.dtype_of())?;
+        let [codes, upper, scales, extra] = self.arrays();
+        let [squares, bias, residual, factor] = around.inputs();
+        let read = [Some(&x), codes, upper, scales, extra, squares, bias, residual, factor];
+        let sizes = self.sizes(rows, 0, around.numbers(inputs));
+        views_to(op, device, kernel, grid, &[sizes], &read, &[], &outputs.all())?;
+        Ok(Some(outputs))
+    }
+}
+
+/// The launch of a product with few rows.
+struct Launch {
+    kernel: KernelName,
+    grid: Grid,
+    /// The rows of weights of a block.
+    tile: usize,
+}
+
+impl QuantWeight {
+    /// The product by `qweight_product`.
+    fn on_vector_units(&self, ty: hip::DType, rows: usize, around: &Around<'_>, device: &Device) -> Launch {
+        let most = ROWS.into_iter().find(|&most| rows <= most).unwrap_or(MOST_ROWS);
+        let kernel = Template::qweight_product.functor(self.functor()).ty(ty).int(most as i32);
+        let tile = OUTS[usize::from(device.block_threads() == 1)];
+        let per_access = if self.format == WeightFormat::Int8 { 16 } else { 32 };
+        let accesses = (self.padded() / per_access).min(MOST_THREADS);
+        Launch { kernel, grid: device.grid_rows(around.tiles(self.shape[0], tile), accesses), tile }
+    }
 }
 
 /// The product by rocBLAS, with some rows of weights as floats at a time. `floats` returns a number of

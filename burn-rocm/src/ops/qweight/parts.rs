@@ -9,6 +9,9 @@ const OP: &str = "quantised weights";
 /// The weights of a chunk, to a multiple of which rows are padded.
 pub(super) const CHUNK: usize = 32;
 
+/// The greatest zero of 4-bit codes: bf16 holds 128 + 127, and not each whole number above 255.
+const MOST_INT4_ZERO: u8 = 127;
+
 /// How the codes of weights are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightFormat {
@@ -122,8 +125,8 @@ impl WeightParts {
     ///
     /// # Errors
     /// `Invalid` for a shape without elements, bits other than 4 and 8, groups that are no multiple
-    /// of 32, scales or zeros of another number than outputs times groups, and an order that does
-    /// not have each input once.
+    /// of 32, scales or zeros of another number than outputs times groups, zeros of 4-bit codes above
+    /// 127, and an order that does not have each input once.
     pub fn grouped(weights: GroupedWeights, code: impl Fn(usize, usize) -> u8) -> Result<Self, RocmError> {
         let GroupedWeights { shape, bits, group, scales, zeros, order } = weights;
         checked(shape)?;
@@ -145,6 +148,14 @@ impl WeightParts {
         if [scales.len(), zero_count] != [outs * given; 2] {
             let found = format!("{} scales and {zero_count} zeros", scales.len());
             return invalid(OP, format!("{given} groups for each of {outs} outputs"), found);
+        }
+        let most = match &zeros {
+            GroupZeros::All(zero) => *zero,
+            GroupZeros::Each(zeros) => zeros.iter().copied().max().unwrap_or(0),
+        };
+        // `few_codes.hip` relies on this. It leaves room for a zero that is itself no code.
+        if format == WeightFormat::Int4 && most > MOST_INT4_ZERO {
+            return invalid(OP, format!("zeros of 4-bit codes up to {MOST_INT4_ZERO}"), most.to_string());
         }
         if let Some(order) = &order {
             check_order(order, inputs)?;

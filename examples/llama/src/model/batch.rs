@@ -10,7 +10,7 @@ use burn_rocm_nn::language::{
 };
 
 use super::cache::{FEW, Keys};
-use super::ops::{Scores, ints};
+use super::ops::{Packed, Scores, ints};
 use super::{B, Model};
 use crate::error::{Error, Result};
 
@@ -196,7 +196,7 @@ impl Model {
             Tensor::<B, 1, Int>::from_primitive(state.tokens()).select(0, rows)
         });
         let ids = Tensor::cat(device.into_iter().chain(host).collect(), 0);
-        let normed = self.features(ids, &Pass { paged, positions })?;
+        let mut features = self.features(ids, &Pass { paged, positions })?;
         for rows in paged.rows.iter().flatten() {
             paged.cache.count(&rows.batch, 1)?;
         }
@@ -204,12 +204,11 @@ impl Model {
             return Ok(None);
         }
         let last: Vec<i32> = wanted.iter().map(|&index| last[index]).collect();
-        let normed = if last.iter().copied().eq(0..count as i32) {
-            normed
-        } else {
-            normed.select(0, ints(TensorData::new(last, [wanted.len()]), self.device()))
-        };
-        Ok(Some(self.logits(normed)?))
+        if !last.iter().copied().eq(0..count as i32) {
+            let last = ints::<1>(TensorData::new(last, [wanted.len()]), self.device());
+            features = features.select(last.into_primitive())?;
+        }
+        Ok(Some(self.logits(features)?))
     }
 }
 
@@ -221,11 +220,11 @@ impl Keys for Pass<'_> {
     fn attend(
         &self,
         layer: usize,
-        heads: [Tensor<B, 3>; 3],
+        packed: Packed,
         Scores { scale, softcap, window }: Scores,
     ) -> Result<Tensor<B, 3>> {
         let options = DecodeOptions { scale: Some(scale), softcap, window, ..DecodeOptions::default() };
-        let cache = &self.paged.cache;
+        let (cache, heads) = (&self.paged.cache, packed.heads()?);
         let mut contexts = Vec::new();
         for Rows { batch, tokens, .. } in self.paged.rows.iter().flatten() {
             let [query, key, value] =

@@ -9,7 +9,7 @@ use burn_rocm::fused::{
 };
 use burn_rocm::{RocmError, RocmTensor};
 
-use super::ops::{Scores, primitive, wrap};
+use super::ops::{Packed, Scores, primitive, wrap};
 use super::{B, Model};
 use crate::error::{Error, Result};
 
@@ -27,9 +27,8 @@ pub(super) trait Keys {
     /// computes attention to all of them. Causal: a token sees those before it.
     ///
     /// # Shapes
-    /// - query, output: `[tokens, heads, features]`
-    /// - key, value: `[tokens, kv_heads, features]`
-    fn attend(&self, layer: usize, all: [Tensor<B, 3>; 3], scores: Scores) -> Result<Tensor<B, 3>>;
+    /// - output: `[tokens, heads, features]`
+    fn attend(&self, layer: usize, packed: Packed, scores: Scores) -> Result<Tensor<B, 3>>;
 }
 
 /// The keys and values of a sequence, in memory that is allocated once.
@@ -162,17 +161,12 @@ impl Keys for Cache {
         RotaryPositions::Starts(self.batch().lengths())
     }
 
-    fn attend(
-        &self,
-        layer: usize,
-        [query, key, value]: [Tensor<B, 3>; 3],
-        scores: Scores,
-    ) -> Result<Tensor<B, 3>> {
+    fn attend(&self, layer: usize, packed: Packed, scores: Scores) -> Result<Tensor<B, 3>> {
         let (layer, batch) = (&self.layers[layer], self.batch());
         if self.call <= FEW {
-            return attend_few(layer, batch, [query, key, value], scores);
+            return attend_few(layer, batch, packed, scores);
         }
-        let [query, key, value] = [query, key, value].map(primitive);
+        let [query, key, value] = packed.heads()?.map(primitive);
         decode::append(layer, batch, key.clone(), value.clone())?;
         let [key, value, keys]: [RocmTensor; 3] = match self.len {
             0 => [key, value, batch.offsets()],
@@ -189,13 +183,13 @@ impl Keys for Cache {
 pub(super) fn attend_few(
     layer: &PagedLayer,
     batch: &PagedBatch,
-    [query, key, value]: [Tensor<B, 3>; 3],
+    Packed { x, norms, rotary }: Packed,
     scores: Scores,
 ) -> Result<Tensor<B, 3>> {
-    decode::append(layer, batch, primitive(key), primitive(value))?;
+    let query = decode::rotary_append(layer, batch, x, norms, &rotary)?;
     let Scores { scale, softcap, window } = scores;
     let options = DecodeOptions { scale: Some(scale), softcap, window, ..DecodeOptions::default() };
-    Ok(wrap(decode::attention(layer, batch, primitive(query), &options)?))
+    Ok(wrap(decode::attention(layer, batch, query, &options)?))
 }
 
 /// How keys and values of this dtype are stored unless somebody asks for less.

@@ -2,13 +2,14 @@
 
 use burn::tensor::Tensor;
 use burn_rocm::Communicator;
+use burn_rocm::fused::{Projected, Projection};
 
 use super::B;
 use super::cache::Keys;
 use super::matrix::Matrix;
-use super::ops::{Scores, Turns, gated, heads, residual_norm, sum};
+use super::ops::{Packed, Scores, Turns, gate, gated, primitive, residual_norm, sum};
 use crate::config::{Config, LayerConfig};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A linear layer's matrix `[outputs, inputs]` and its bias.
 #[derive(Debug)]
@@ -56,6 +57,12 @@ impl Linear {
         self.weight.product(x, self.bias.as_ref())
     }
 
+    /// The layer with what is around it, in one kernel for few tokens. Its matrix has no adapter.
+    fn projected(&self, x: Projected, options: Projection) -> Result<(Tensor<B, 2>, Option<Projected>)> {
+        let bias = self.bias.clone().map(primitive);
+        self.weight.projected(x, Projection { bias, ..options })
+    }
+
     /// Both layers as one, if their matrices can be one.
     fn joined(&self, next: &Self) -> Result<Option<Self>> {
         let bias = match (&self.bias, &next.bias) {
@@ -81,6 +88,14 @@ impl Joined {
             }
         }
         Ok(Self { parts })
+    }
+
+    /// The layer, if it is one.
+    fn single(&self) -> Option<&Linear> {
+        match &self.parts[..] {
+            [one] => Some(one),
+            _ => None,
+        }
     }
 
     fn forward(&self, x: Tensor<B, 2>) -> Result<Tensor<B, 2>> {
@@ -118,17 +133,76 @@ impl Layer {
         residual_norm(fed, hidden, of_fed, next, config.epsilon)
     }
 
+    /// The layers that [`few`](Self::few) runs: queries, keys and values; the output of attention;
+    /// the gate and the other factor; the feed-forward part's output. `None` if matrices are stored
+    /// in different ways or have adapters, or if there are norms after the parts.
+    fn projections(&self) -> Option<[&Linear; 4]> {
+        let all = [self.heads.single()?, &self.output, self.gate_and_up.single()?, &self.down];
+        (self.post_norms.is_none() && all.iter().all(|layer| layer.weight.is_alone())).then_some(all)
+    }
+
+    /// Whether [`few`](Self::few) runs this layer for so many tokens in fewer launches.
+    pub(super) fn takes_few(&self, tokens: usize) -> bool {
+        let takes = |layer: &Linear| layer.weight.takes_few(tokens);
+        self.projections().is_some_and(|layers| layers.into_iter().all(takes))
+    }
+
+    /// The tokens after this layer, and their norm by `next`, for few tokens on one device. Each
+    /// linear layer is one kernel with the gate or the sum after it, and with its share of the norm.
+    ///
+    /// # Shapes
+    /// As for [`forward`](Self::forward).
+    pub(super) fn few(
+        &self,
+        (hidden, normed): (Tensor<B, 2>, Projected),
+        next: &Tensor<B, 1>,
+        (settings, turns): (&LayerConfig, &Turns),
+        Pass { config, keys, .. }: Pass<'_>,
+    ) -> Result<(Tensor<B, 2>, Projected)> {
+        let Some([heads, output, gate_and_up, down]) = self.projections() else {
+            return Ok((hidden, normed));
+        };
+        // A sum and its norm.
+        let onto = |layer: &Linear, x: Tensor<B, 2>, hidden: Tensor<B, 2>, norm: &Tensor<B, 1>| {
+            let (residual, norm) = (Some(primitive(hidden)), Some((primitive(norm.clone()), config.epsilon)));
+            let options = Projection { residual, norm, ..Projection::default() };
+            let (sum, normed) = layer.projected(primitive(x).into(), options)?;
+            let normed = normed.unwrap_or_else(|| primitive(sum.clone()).into());
+            Ok::<_, Error>((sum, normed))
+        };
+        let (packed, _) = heads.projected(normed, Projection::default())?;
+        let context = self.context(packed, (settings, turns), config, keys)?;
+        let (hidden, normed) = onto(output, context, hidden, &self.feed_forward_norm)?;
+        let gate = Some(gate(config.activation));
+        let (fed, _) = gate_and_up.projected(normed, Projection { gate, ..Projection::default() })?;
+        onto(down, fed, hidden, next)
+    }
+
     fn attend(
         &self,
         x: Tensor<B, 2>,
         (settings, turns): (&LayerConfig, &Turns),
         Pass { config, keys, .. }: Pass<'_>,
     ) -> Result<Tensor<B, 2>> {
-        let [tokens, _] = x.dims();
         let packed = self.heads.forward(x)?;
-        let all = heads(packed, self.head_norms.as_ref(), turns, keys.positions(), config)?;
+        self.output.forward(self.context(packed, (settings, turns), config, keys)?)
+    }
+
+    /// Attention of the heads of queries, keys and values.
+    ///
+    /// # Shapes
+    /// - packed: `[tokens, (heads + 2 kv_heads) * head_dim]`; output: `[tokens, heads * head_dim]`
+    fn context(
+        &self,
+        packed: Tensor<B, 2>,
+        (settings, turns): (&LayerConfig, &Turns),
+        config: &Config,
+        keys: &dyn Keys,
+    ) -> Result<Tensor<B, 2>> {
+        let [tokens, _] = packed.dims();
+        let packed = Packed::new(packed, self.head_norms.as_ref(), turns, keys.positions(), config);
         let scores = Scores { scale: config.scale, softcap: config.score_softcap, window: settings.window };
-        let context = keys.attend(self.index, all, scores)?;
-        self.output.forward(context.reshape([tokens, config.heads * config.head_dim]))
+        let context = keys.attend(self.index, packed, scores)?;
+        Ok(context.reshape([tokens, config.heads * config.head_dim]))
     }
 }

@@ -3,10 +3,12 @@
 use std::ops::Range;
 
 use burn::tensor::{DType, Int, Tensor, TensorPrimitive};
-use burn_rocm::fused::{QuantWeight, quant_linear};
+use burn_rocm::fused::{
+    Projected, Projection, ProjectionWeight, QUANT_ROWS, QuantWeight, projection, quant_linear,
+};
 
 use super::B;
-use super::ops::linear;
+use super::ops::{linear, primitive, wrap};
 use crate::error::Result;
 
 /// A matrix `[outputs, inputs]`.
@@ -73,6 +75,42 @@ impl Matrix {
                 }
             }
         })
+    }
+
+    /// Whether no adapter is computed beside the product.
+    pub(super) fn is_alone(&self) -> bool {
+        !matches!(self, Self::Quantised(_, Some(_)))
+    }
+
+    /// Whether [`projected`](Self::projected) is one kernel for so many tokens.
+    pub(super) fn takes_few(&self, tokens: usize) -> bool {
+        match self {
+            Self::Plain(_) => tokens == 1,
+            Self::Quantised(..) => tokens <= QUANT_ROWS,
+        }
+    }
+
+    /// The product with what is around it in a layer, for few tokens in one kernel, and its norm if
+    /// there is one. Without the adapter.
+    ///
+    /// # Shapes
+    /// - x: `[tokens, inputs]`
+    /// - output: `[tokens, outputs]`, or half as many with a gate
+    pub(super) fn projected(
+        &self,
+        x: Projected,
+        options: Projection,
+    ) -> Result<(Tensor<B, 2>, Option<Projected>)> {
+        let plain;
+        let weight = match self {
+            Self::Plain(weight) => {
+                plain = primitive(weight.clone());
+                ProjectionWeight::Floats(&plain)
+            }
+            Self::Quantised(weight, _) => ProjectionWeight::Quantised(weight),
+        };
+        let (y, normed) = projection(x, weight, options)?;
+        Ok((wrap(y), normed))
     }
 
     /// Both matrices as one, with the outputs of `next` behind; `None` if they are stored in

@@ -9,6 +9,7 @@ mod ops;
 mod step;
 
 use burn::tensor::{DType, Int, Tensor, TensorData};
+use burn_rocm::fused::{Projected, Projection};
 use burn_rocm::{Communicator, Rocm, RocmDevice};
 
 use crate::config::Config;
@@ -16,7 +17,7 @@ use crate::error::{Error, Result};
 use cache::Keys;
 use layer::{Layer, Pass};
 use matrix::Matrix;
-use ops::{Turns, gathered, rms_norm, softcap};
+use ops::{Turns, gathered, primitive, rms_norm, softcap, wrap};
 
 pub use batch::{Next, Paged, Piece};
 pub use cache::Cache;
@@ -103,41 +104,54 @@ impl Model {
 
         let ids: Vec<i32> = tokens.iter().map(|&token| token as i32).collect();
         let ids = ops::ints(TensorData::new(ids, [tokens.len()]), &self.device);
-        let mut normed = self.features(ids, cache)?;
+        let mut features = self.features(ids, cache)?;
         cache.advance(tokens.len());
         if logits == Logits::Last {
-            normed = normed.narrow(0, tokens.len() - 1, 1);
+            features = features.narrow(tokens.len() - 1, 1)?;
         }
-        Ok(self.logits(normed)?.cast(DType::F32))
+        Ok(self.logits(features)?.cast(DType::F32))
     }
 
-    /// Runs tokens through all layers and the last norm, and adds them to the keys and values.
+    /// Runs tokens through all layers, and adds them to the keys and values.
     ///
     /// # Shapes
-    /// - ids: `[tokens]`; output: `[tokens, width]`
-    fn features(&self, ids: Tensor<B, 1, Int>, keys: &dyn Keys) -> Result<Tensor<B, 2>> {
+    /// - ids: `[tokens]`
+    fn features(&self, ids: Tensor<B, 1, Int>, keys: &dyn Keys) -> Result<Projected> {
+        let [tokens] = ids.dims();
         let mut hidden = self.embedding.rows(ids, self.dtype)?;
         if let Some(scale) = self.config.embedding_scale {
             hidden = hidden * ops::rounded(scale, self.dtype);
         }
+        let pass = Pass { config: &self.config, keys, ranks: self.ranks.as_ref() };
+        let layers = self.layers.iter().zip(&self.config.layers).enumerate();
         // Each norm is computed with the sum before it: the first of a layer by the layer before.
         let norm_of = |layer: usize| self.layers.get(layer).map_or(&self.norm, |layer| &layer.attention_norm);
         let mut normed = rms_norm(hidden.clone(), norm_of(0), self.config.epsilon)?;
-        let pass = Pass { config: &self.config, keys, ranks: self.ranks.as_ref() };
-        for (at, (layer, settings)) in self.layers.iter().zip(&self.config.layers).enumerate() {
+        if pass.ranks.is_none() && self.layers.iter().all(|layer| layer.takes_few(tokens)) {
+            let mut both = (hidden, primitive(normed).into());
+            for (at, (layer, settings)) in layers {
+                let turns = &self.ropes[settings.rope];
+                both = layer.few(both, norm_of(at + 1), (settings, turns), pass)?;
+            }
+            return Ok(both.1);
+        }
+        for (at, (layer, settings)) in layers {
             let turns = &self.ropes[settings.rope];
             [hidden, normed] = layer.forward([hidden, normed], norm_of(at + 1), (settings, turns), pass)?;
         }
-        Ok(normed)
+        Ok(primitive(normed).into())
     }
 
     /// The logits of features, in the model's dtype or in f32. Either has the same numbers.
     ///
     /// # Shapes
-    /// - normed: `[tokens, width]`; output: `[tokens, vocabulary]`
-    fn logits(&self, normed: Tensor<B, 2>) -> Result<Tensor<B, 2>> {
+    /// - output: `[tokens, vocabulary]`
+    fn logits(&self, features: Projected) -> Result<Tensor<B, 2>> {
         let output = self.output.as_ref().unwrap_or(&self.embedding);
-        let mut logits = output.product(normed, None)?;
+        let mut logits = match output.is_alone() {
+            true => output.projected(features, Projection::default())?.0,
+            false => output.product(wrap(features.into_rows()?), None)?,
+        };
         if let Some(ranks) = self.ranks.as_ref().filter(|_| logits.dims()[1] < self.config.vocabulary) {
             logits = gathered(logits, ranks)?;
         }

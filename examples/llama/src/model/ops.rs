@@ -84,12 +84,16 @@ pub(super) fn residual_norm(
 /// `activation(gate) * up`, where each row of `both` is a row of the gate and one of the other
 /// factor.
 pub(super) fn gated(activation: Activation, both: Tensor<B, 2>) -> Result<Tensor<B, 2>> {
-    let gate = match activation {
+    Ok(wrap(fused::gated_halves(gate(activation), primitive(both))?))
+}
+
+/// The activation of a gate.
+pub(super) fn gate(activation: Activation) -> Gate {
+    match activation {
         Activation::Silu => Gate::Silu,
         Activation::Gelu => Gate::Gelu,
         Activation::GeluTanh => Gate::GeluTanh,
-    };
-    Ok(wrap(fused::gated_halves(gate, primitive(both))?))
+    }
 }
 
 /// A rotary embedding on the device.
@@ -100,40 +104,55 @@ pub(super) struct Turns {
     pub(super) factor: f64,
 }
 
-/// The heads of queries, keys and values, with queries and keys normed and rotated, in one kernel.
-///
-/// # Shapes
-/// - packed: `[tokens, (heads + 2 kv_heads) * head_dim]`; positions: starts `[sequences]` if each
-///   sequence has as many tokens, or else those of all tokens, `[1, tokens]`
-/// - outputs: `[tokens, heads, head_dim]`, and twice `[tokens, kv_heads, head_dim]`
-pub(super) fn heads(
-    packed: Tensor<B, 2>,
-    norms: Option<&[Tensor<B, 1>; 2]>,
-    turns: &Turns,
-    positions: RotaryPositions,
-    config: &Config,
-) -> Result<[Tensor<B, 3>; 3]> {
-    let Config { heads, kv_heads, head_dim, epsilon, .. } = *config;
-    let [tokens, features] = packed.dims();
-    let sequences = match &positions {
-        RotaryPositions::FromZero => 1,
-        RotaryPositions::Starts(tensor) | RotaryPositions::Each(tensor) => tensor.dims()[0],
-    };
-    let rotary = Rotary {
-        heads,
-        kv_heads,
-        frequencies: primitive(turns.frequencies.clone()),
-        factor: turns.factor,
-        interleaved: false,
-        positions,
-        norms: RmsOptions { epsilon, shift: 0.0 },
-    };
-    let norms = norms.map(|norms| norms.clone().map(primitive));
-    let packed = packed.reshape([sequences, tokens / sequences, features]);
-    let all: Tensor<B, 3> = wrap(fused::rotary(primitive(packed), norms, &rotary)?);
-    let all = all.reshape([tokens, heads + 2 * kv_heads, head_dim]);
-    let of = |first, count| all.clone().narrow(1, first, count);
-    Ok([of(0, heads), of(heads, kv_heads), of(heads + kv_heads, kv_heads)])
+/// Packed heads `[tokens, (heads + 2 kv_heads) * head_dim]` and how they are rotated.
+pub(super) struct Packed {
+    /// `[sequences, tokens of each, features]`.
+    pub(super) x: RocmTensor,
+    pub(super) norms: Option<[RocmTensor; 2]>,
+    pub(super) rotary: Rotary,
+}
+
+impl Packed {
+    /// `positions`: starts `[sequences]` if each sequence has as many tokens, or else those of all
+    /// tokens, `[1, tokens]`.
+    pub(super) fn new(
+        packed: Tensor<B, 2>,
+        norms: Option<&[Tensor<B, 1>; 2]>,
+        turns: &Turns,
+        positions: RotaryPositions,
+        config: &Config,
+    ) -> Self {
+        let Config { heads, kv_heads, epsilon, .. } = *config;
+        let [tokens, features] = packed.dims();
+        let sequences = match &positions {
+            RotaryPositions::FromZero => 1,
+            RotaryPositions::Starts(tensor) | RotaryPositions::Each(tensor) => tensor.dims()[0],
+        };
+        let rotary = Rotary {
+            heads,
+            kv_heads,
+            frequencies: primitive(turns.frequencies.clone()),
+            factor: turns.factor,
+            interleaved: false,
+            positions,
+            norms: RmsOptions { epsilon, shift: 0.0 },
+        };
+        let x = primitive(packed.reshape([sequences, tokens / sequences, features]));
+        Self { x, norms: norms.map(|norms| norms.clone().map(primitive)), rotary }
+    }
+
+    /// Queries, keys and values, with queries and keys normed and rotated, in one kernel.
+    ///
+    /// # Shapes
+    /// - outputs: `[tokens, heads, head_dim]`, and twice `[tokens, kv_heads, head_dim]`
+    pub(super) fn heads(self) -> Result<[Tensor<B, 3>; 3]> {
+        let (heads, kv_heads) = (self.rotary.heads, self.rotary.kv_heads);
+        let all: Tensor<B, 3> = wrap(fused::rotary(self.x, self.norms, &self.rotary)?);
+        let ([sequences, length, features], total) = (all.dims(), heads + 2 * kv_heads);
+        let all = all.reshape([sequences * length, total, features / total]);
+        let of = |first, count| all.clone().narrow(1, first, count);
+        Ok([of(0, heads), of(heads, kv_heads), of(heads + kv_heads, kv_heads)])
+    }
 }
 
 /// What attention does to its scores.

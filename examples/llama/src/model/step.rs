@@ -8,7 +8,7 @@ use burn_rocm::fused::decode::{self, PagedBatch, PagedLayer, SampleState, Sample
 use burn_rocm::graph::Graph;
 
 use super::cache::{Cache, Keys, attend_few};
-use super::ops::{Scores, primitive};
+use super::ops::{Packed, Scores, primitive};
 use super::{B, Model};
 use crate::error::{Error, Result};
 
@@ -68,8 +68,8 @@ impl Keys for Rows {
         RotaryPositions::Starts(self.batch.lengths())
     }
 
-    fn attend(&self, layer: usize, all: [Tensor<B, 3>; 3], scores: Scores) -> Result<Tensor<B, 3>> {
-        attend_few(&self.layers[layer], &self.batch, all, scores)
+    fn attend(&self, layer: usize, packed: Packed, scores: Scores) -> Result<Tensor<B, 3>> {
+        attend_few(&self.layers[layer], &self.batch, packed, scores)
     }
 }
 
@@ -184,8 +184,8 @@ impl<'a> Step<'a> {
     /// The pass, op by op.
     fn pass(&self) -> Result<()> {
         let tokens = Tensor::<B, 1, Int>::from_primitive(self.state.tokens());
-        let normed = self.model.features(tokens, &self.rows)?;
-        decode::sample(primitive(self.model.logits(normed)?), &self.state)?;
+        let features = self.model.features(tokens, &self.rows)?;
+        decode::sample(primitive(self.model.logits(features)?), &self.state)?;
         Ok(self.rows.batch.advance()?)
     }
 }

@@ -1,0 +1,112 @@
+// What a product of few rows with weights computes besides in a decoder's layer, so that the layer
+// takes fewer launches. With y[r][o] = root[r] * (sum over k of x[r][k] * weights[o][k]) + bias[o]:
+//   out = y, or residual + y, or activation(y[r][o]) * y[r][o + half] for a gate, which has half as
+//         many outputs
+// An RMS norm, v / sqrt(mean of v^2 + epsilon) * factor, is divided between two products. The first
+// also stores v * factor, for v = out as stored, and for each tile the sum of its v^2. The second
+// takes v * factor as its x, and multiplies the sums with the root that the squares give. So no
+// thread waits for a whole row before it multiplies.
+#pragma once
+#include "activations.h"
+#include "prelude.h"
+
+// The activations of a gate; must equal the numbers in the host's ops/language/gate.rs.
+constexpr u32 NO_GATE = 0, GATE_SILU = 1, GATE_GELU = 2;
+
+// The sizes that `Around` has.
+struct Surroundings {
+    u32 gate;
+    u32 parts;   // of the squares
+    f32 inverse; // 1 / the width of the rows that were squared
+    f32 epsilon;
+};
+
+template <class T> struct Around {
+    u32 rows, outs; // of the product
+    Surroundings of;
+    const f32 *squares; // [parts, rows]; null: the root is 1
+    const T *bias, *residual;
+    const f32 *factor; // null: no norm follows
+    T *out, *scaled;
+    f32 *new_squares; // [tiles, rows]
+};
+
+// A tile is TILE rows of weights. With a gate these are TILE / 2 of the gate and the TILE / 2 rows of
+// the other factor that belong to them.
+template <u32 TILE> DEVICE u32 tiles_of(u32 outs, u32 gate) {
+    return gate == NO_GATE ? (outs + TILE - 1) / TILE : (outs / 2 + TILE / 2 - 1) / (TILE / 2);
+}
+// The row of weights of a tile's column; the last row again where there is none.
+template <u32 TILE> DEVICE u32 weight_row(u32 outs, u32 gate, u32 tile, u32 column) {
+    if (gate == NO_GATE) {
+        u32 row = tile * TILE + column;
+        return row < outs ? row : outs - 1;
+    }
+    u32 half = outs / 2, row = tile * (TILE / 2) + column % (TILE / 2);
+    return (row < half ? row : half - 1) + (column < TILE / 2 ? 0 : half);
+}
+
+// The root of a row, from the sum of its squares.
+template <class T> DEVICE f32 root_of(const Around<T> &a, f32 squares) {
+    return 1.0f / math::sqrt(squares * a.of.inverse + a.of.epsilon);
+}
+
+// Fills the rows' roots, in the same order in every block. The caller synchronises the block.
+template <class T> DEVICE void find_roots(const Around<T> &a, f32 *roots) {
+    if (a.squares == nullptr) {
+        for_each_in_block(a.rows, [=](u64 r) { roots[r] = 1.0f; });
+        return;
+    }
+    u32 lane = ONE_THREAD ? 0 : threadIdx.x % (u32)warpSize, lanes = ONE_THREAD ? 1 : (u32)warpSize;
+    u32 warps = ONE_THREAD ? 1 : blockDim.x / lanes;
+    for (u32 first = 0; first < a.rows; first += warps) {
+        u32 r = first + (ONE_THREAD ? 0 : threadIdx.x / lanes);
+        f32 sum = 0.0f;
+        for (u32 part = lane; r < a.rows && part < a.of.parts; part += lanes) sum += a.squares[part * a.rows + r];
+        if constexpr (!ONE_THREAD) sum = warp_reduce(sum, Plus());
+        if (lane == 0 && r < a.rows) roots[r] = root_of(a, sum);
+    }
+}
+
+DEVICE f32 activated(u32 gate, f32 z) {
+    if (gate == GATE_SILU) return Silu::apply<f32>(z);
+    if (gate == GATE_GELU) return Gelu::apply<f32>(z);
+    return GeluTanh::apply<f32>(z);
+}
+
+// Stores the outputs of a tile. `sum(column, row)` is a row's sum with a row of weights. All threads
+// of the block call it, after `find_roots`. `room` has TILE * a.rows elements.
+template <u32 TILE, class T, class Sum>
+DEVICE void finish(const Around<T> &a, u32 tile, const f32 *roots, f32 *room, Sum sum) {
+    u32 width = a.of.gate == NO_GATE ? a.outs : a.outs / 2, across = a.of.gate == NO_GATE ? TILE : TILE / 2;
+    for_each_in_block(across * a.rows, [=](u64 i) {
+        u32 row = (u32)i / across, column = (u32)i % across, at = tile * across + column;
+        f32 square = 0.0f;
+        if (at < width) {
+            auto whole = [&](u32 of) {
+                f32 y = roots[row] * sum(of, row);
+                if (a.bias != nullptr) y += load(a.bias[weight_row<TILE>(a.outs, a.of.gate, tile, of)]);
+                return y;
+            };
+            f32 y = whole(column);
+            if (a.of.gate != NO_GATE) y = activated(a.of.gate, y) * whole(column + TILE / 2);
+            u64 to = (u64)row * width + at;
+            if (a.residual != nullptr) y += load(a.residual[to]);
+            T stored = store<T>::from(y);
+            a.out[to] = stored;
+            if (a.factor != nullptr) {
+                f32 v = load(stored);
+                a.scaled[to] = store<T>::from(v * a.factor[at]);
+                square = v * v;
+            }
+        }
+        if (a.factor != nullptr) room[row * across + column] = square;
+    });
+    if (a.factor == nullptr) return;
+    sync_threads();
+    for_each_in_block(a.rows, [=](u64 row) {
+        f32 whole = 0.0f;
+        for (u32 column = 0; column < across; ++column) whole += room[row * across + column];
+        a.new_squares[tile * a.rows + row] = whole;
+    });
+}
