@@ -44,6 +44,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("paged.h", include_str!("../paged.h")),
     ("philox.h", include_str!("../philox.h")),
     ("pool_window.h", include_str!("../pool_window.h")),
+    ("published.h", include_str!("../published.h")),
     ("qweight.h", include_str!("../qweight.h")),
     ("relu.h", include_str!("../relu.h")),
     ("rounded.h", include_str!("../rounded.h")),
