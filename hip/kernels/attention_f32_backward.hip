@@ -53,7 +53,7 @@ DEVICE u32 thread_now() {
     return thread;
 }
 // A warp is part of one team.
-DEVICE u32 team_now() { return warp_uniform(threadIdx.x / TEAM); }
+DEVICE u32 team_now() { return warp_uniform(shuffle(threadIdx.x / TEAM, 0)); }
 
 // An operand's rows of one batch and head, which span fewer than 2^32 elements.
 struct Rows {
