@@ -1,6 +1,7 @@
 // Cumulative sums, products, minima and maxima along the middle dim of contiguous [outer, len,
 // inner]; `out` may be the input. f16 and bf16 are accumulated in f32. A NaN makes all later
 // elements NaN, in minima and maxima too.
+#include "published.h"
 #include "rows.h"
 
 struct CumSum {
@@ -147,33 +148,7 @@ template <class Op, class T> __global__ void scan(u64 outer, u64 len, u64 inner,
 // what follows is infinite or NaN.
 
 // A published value has one word for each 32 bits, with a 1 above them; before it is published, the
-// word is 0. Words are read and written whole, so no fence is needed.
-DEVICE void publish_word(u64 *at, u64 word) {
-#if COMPILER_AMD
-    __hip_atomic_store(at, word, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
-#elif COMPILER_NVIDIA
-    *(volatile u64 *)at = word;
-#else
-    __atomic_store_n(at, word, __ATOMIC_RELAXED);
-#endif
-}
-DEVICE u64 published_word(const u64 *at) {
-#if COMPILER_AMD
-    return __hip_atomic_load(at, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
-#elif COMPILER_NVIDIA
-    return *(const volatile u64 *)at;
-#else
-    return __atomic_load_n(at, __ATOMIC_RELAXED);
-#endif
-}
-// Waits a few cycles, in which other warps run.
-DEVICE void give_way() {
-#if COMPILER_AMD
-    __builtin_amdgcn_s_sleep(1);
-#elif COMPILER_NVIDIA && __CUDA_ARCH__ >= 700
-    __nanosleep(20);
-#endif
-}
+// word is 0.
 
 // A published value that may not have arrived yet.
 template <class C> struct Published {

@@ -64,7 +64,12 @@ fn seen(lines: &[String]) -> Option<By> {
 
 /// What the trace shows of attention, whose composed path has other kernels than the tiled one.
 fn seen_of_attention(lines: &[String]) -> Option<By> {
-    let tiled = ["kernel attention<", "kernel attention_window<", "kernel attention_backward_"];
+    let tiled = [
+        "kernel attention<",
+        "kernel attention_f32",
+        "kernel attention_window<",
+        "kernel attention_backward_",
+    ];
     match seen(lines) {
         Some(By::Kernel) if !lines.iter().any(|line| tiled.iter().any(|name| line.contains(name))) => {
             Some(By::Composed)
@@ -202,6 +207,7 @@ fn attention_with_and_without_a_gradient() {
             (40, 40, 72, 136, plain),
             (33, 20, 264, 8, plain),
             (64, 64, 8, 8, AttentionOptions { causal: true, window: Some(4), ..plain }),
+            (70, 70, 8, 8, AttentionOptions { causal: true, ..plain }),
             (33, 40, 16, 16, AttentionOptions { path: AttentionPath::Composed, ..plain }),
             (8, 40, 16, 16, AttentionOptions { path: AttentionPath::Tiled, ..plain }),
             (33, 40, 16, 16, AttentionOptions { scores: Some(0), ..plain }),

@@ -54,7 +54,7 @@ pub enum FusedOp {
         pad_tokens: usize,
     },
     /// [`attention`](crate::fused::attention()) of queries `[batch, heads, queries, features]`.
-    /// Neither a mask nor dropout changes the choice.
+    /// The answer is for a call without a mask. With one, causal calls in f32 can take another path.
     Attention {
         /// Heads of keys and values.
         key_heads: usize,
@@ -265,6 +265,7 @@ fn decide(op: &FusedOp, device: &hip::Device, dtype: DType, shape: &[usize]) -> 
                 sizes: [batch, heads, queries, *keys, width],
                 values: *values,
                 window: Window::new(OP, options.causal, options.window, [queries, *keys])?,
+                masked: false,
                 options,
             };
             let (by, reason) = by_path(question.path()?);

@@ -45,6 +45,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("philox.h", include_str!("../philox.h")),
     ("pool_window.h", include_str!("../pool_window.h")),
     ("projection.h", include_str!("../projection.h")),
+    ("published.h", include_str!("../published.h")),
     ("qweight.h", include_str!("../qweight.h")),
     ("relu.h", include_str!("../relu.h")),
     ("rounded.h", include_str!("../rounded.h")),

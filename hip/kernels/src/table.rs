@@ -390,6 +390,7 @@ families! {
         attention_window [Types(FLOATS)],
     ]
     attention_f32 [attention_f32 [Types(&[F32]), Ints(&[2, 4])]]
+    attention_f32_backward [attention_f32_backward [Types(&[F32]), Ints(&[1, 2])]]
     attention_backward [
         attention_backward_keys [Types(FLOATS), Ints(&[0, 1])],
         attention_backward_queries [Types(FLOATS), Ints(&[0, 1])],

@@ -13,6 +13,7 @@ const NOT_BOUND_BY_MEMORY: &[Template] = &[
     Template::attention_backward_keys,
     Template::attention_backward_queries,
     Template::attention_f32,
+    Template::attention_f32_backward,
     Template::attention_matrix,
     Template::attention_matrix_backward,
     Template::attention_softmax,

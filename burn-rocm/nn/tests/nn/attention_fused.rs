@@ -209,6 +209,61 @@ fn the_tiled_path_is_four_kernels() {
     assert_eq!(lines.len(), 4, "{lines:#?}");
 }
 
+/// Plain attention of more than 64 queries in f32 has a kernel for all gradients, which gives the same
+/// bits each time, although its blocks add to the queries' gradient. Operands that the kernel cannot
+/// read are copied.
+#[test]
+fn gradients_in_f32_are_one_kernel() {
+    if hip::Device::get(0).unwrap().block_threads() != 256 {
+        return;
+    }
+    let random = Random::new();
+    for (heads, length, width, parts) in [(2, 200, 8, 1), (1, 130, 68, 2)] {
+        for (causal, lies) in [(false, Lies::Packed), (true, Lies::SequenceFirst)] {
+            let draw = || on_device(&uniform(&random, &[1, heads, length, width]), DType::F32, lies);
+            let inputs = [draw(), draw(), draw()];
+            let grad = draw();
+            let options =
+                AttentionOptions { causal, path: AttentionPath::Tiled, ..AttentionOptions::default() };
+            let run = |inputs: &[RocmTensor; 3], wanted: [bool; 3]| {
+                let ([q, k, v], read) = (inputs.clone(), inputs.clone());
+                let (grads, lines) = during(|| {
+                    let kept = attention(q, k, v, None, &options).unwrap().kept;
+                    attention_backward(read, None, kept, grad.clone(), &options, wanted).unwrap()
+                });
+                let kernels = lines.iter().filter_map(|line| line.split("kernel ").nth(1));
+                let kernels: Vec<String> = kernels.map(str::to_string).collect();
+                (grads.map(|grad| grad.map(read_float::<R>)), kernels)
+            };
+            let (grads, kernels) = run(&inputs, [true; 3]);
+            let three = [
+                format!("attention_f32<f32, {}>", if width > 64 { 4 } else { 2 }),
+                "attention_dots<f32>".into(),
+                format!("attention_f32_backward<f32, {parts}>"),
+            ];
+            assert_eq!(kernels, three);
+            for wanted in [[true; 3], [true, false, false], [false, true, false], [false, false, true]] {
+                let (again, _) = run(&inputs, wanted);
+                for ((again, grad), wanted) in again.into_iter().zip(&grads).zip(wanted) {
+                    assert_eq!(again.as_ref(), grad.as_ref().filter(|_| wanted), "causal {causal}");
+                }
+            }
+            let shifted = inputs.each_ref().map(|input| {
+                // One element past a multiple of 16 bytes.
+                let zeros = R::float_zeros(Shape::from([1]), &Default::default(), DType::F32.into());
+                let elements = input.shape().num_elements();
+                let flat = R::float_reshape(input.clone(), Shape::from([elements]));
+                let long = R::float_cat(vec![zeros, flat], 0);
+                let view = R::float_slice(long, &[(1..elements + 1).into()]);
+                R::float_reshape(view, input.shape())
+            });
+            let (from_copies, kernels) = run(&shifted, [true; 3]);
+            assert!(kernels.contains(&three[2]), "{kernels:#?}");
+            assert_eq!(from_copies, grads, "causal {causal}");
+        }
+    }
+}
+
 /// On matrix cores these four kernels run, and no copy: they read heads in any order, and the results
 /// lie as their operands.
 #[test]

@@ -4,6 +4,7 @@ use burn_std::DType;
 use hip::Device;
 
 use super::cores::{Cores, Scores};
+use super::in_f32::trains;
 use super::options::{AttentionDropout, AttentionOptions, AttentionPath};
 use super::sequences::Sequences;
 use super::window::Window;
@@ -28,6 +29,8 @@ pub(crate) struct Question<'a> {
     /// The features of values.
     pub(crate) values: usize,
     pub(crate) window: Window,
+    /// Whether a mask hides keys.
+    pub(crate) masked: bool,
     pub(crate) options: &'a AttentionOptions,
 }
 
@@ -65,10 +68,28 @@ impl Question<'_> {
         // The tiled kernels compute the scores twice more for the gradient, and without matrix
         // units. So they pay off only if memory is short.
         let most = options.scores.map_or_else(hip::attention_scores, Ok)?;
-        // They take 3.5 times as long as the products (decision 018), but skip what a window hides.
-        let narrow = self.window.sees_at_most(keys / 4, [queries, keys]);
+        // They skip what a window hides. Those for plain attention in f32 take about as long as the
+        // products if there is no window, the others 3.5 times as long (decision 018).
+        let narrow = if self.trains_in_f32() {
+            self.window.hides()
+        } else {
+            self.window.sees_at_most(keys / 4, [queries, keys])
+        };
         let tiled = possible && queries >= least_queries(device) && (scores > most || narrow);
         Ok((if tiled { Path::Tiled } else { Path::Composed }, why))
+    }
+}
+
+impl Question<'_> {
+    /// Whether the kernels for plain attention in f32 compute it, on a device whose products are no
+    /// faster by matrix units.
+    fn trains_in_f32(&self) -> bool {
+        let Self { device, values, options, .. } = *self;
+        let [_, _, queries, _, width] = self.sizes;
+        let dropout = options.dropout.is_some_and(|dropout| dropout.prob > 0.0);
+        self.dtype == DType::F32
+            && !(self.masked || dropout || options.quiet || device.info().has_f32_matrix_units())
+            && trains(device, hip::DType::F32, queries, width, values)
     }
 }
 
@@ -179,6 +200,7 @@ impl<'a> Call<'a> {
             sizes: self.sizes,
             values,
             window: self.window,
+            masked: self.mask.is_some(),
             options: self.options,
         };
         let (path, why) = question.path()?;

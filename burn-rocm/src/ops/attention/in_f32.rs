@@ -1,12 +1,14 @@
 //! Attention of f32 without mask, bias, softcap and dropout by larger tiles for each thread
-//! (`attention_f32.hip`). No scores are stored.
+//! (`attention_f32.hip`), and its gradients (`attention_f32_backward.hip`). No scores are stored.
 
-use hip::{Grid, Template};
+use burn_std::DType;
+use hip::{Device, Grid, Template};
 
 use super::softmax::is_readable;
 use super::strides;
 use super::window::Window;
 use crate::arg::Arg;
+use crate::ops::copy::packed;
 use crate::ops::launch::views_to;
 use crate::tensor::RocmTensor;
 
@@ -20,6 +22,28 @@ const WIDTH: usize = 4;
 const PART: usize = 32;
 /// The groups of values that the kernel has variants for.
 const GROUPS: [usize; 2] = [2, 4];
+/// Queries, keys or features of a tile of the gradients (`SIZE` of `attention_f32_backward.hip`).
+const SIZE: usize = 64;
+
+/// Whether the kernels of this file take tensors of these sizes, once they are readable: `queries` with
+/// `width` features each, and keys with as many and `values` values.
+fn takes(device: &Device, ty: hip::DType, queries: usize, width: usize, values: usize) -> bool {
+    ty == hip::DType::F32
+        && device.block_threads() == 256
+        && queries > ROWS / 2
+        && [width, values].iter().all(|&columns| columns > 0 && columns.is_multiple_of(WIDTH))
+        && GROUPS.into_iter().any(|groups| values <= groups * PART)
+}
+
+/// Whether the kernels of this file compute attention and its gradients, without a mask and dropout.
+pub(super) fn trains(device: &Device, ty: hip::DType, queries: usize, width: usize, values: usize) -> bool {
+    takes(device, ty, queries, width, values) && width.max(values) <= 2 * SIZE
+}
+
+/// The tensor, or a packed copy if the kernels cannot read it.
+pub(super) fn readable(tensor: &RocmTensor) -> hip::Result<RocmTensor> {
+    if is_readable(tensor) { Ok(tensor.clone()) } else { packed(tensor.clone()) }
+}
 
 /// The kernel for a call.
 pub(super) struct InF32<'a> {
@@ -33,10 +57,7 @@ impl<'a> InF32<'a> {
     pub(super) fn of(inputs: [&'a RocmTensor; 3]) -> hip::Result<Option<Self>> {
         let [query, key, value] = inputs;
         let (&[_, _, queries, width], &[.., values]) = (query.dims(), value.dims()) else { return Ok(None) };
-        let fits = query.kernel_type()? == hip::DType::F32
-            && query.hip_device().block_threads() == 256
-            && queries > ROWS / 2
-            && [width, values].iter().all(|&columns| columns > 0 && columns.is_multiple_of(WIDTH))
+        let fits = takes(query.hip_device(), query.kernel_type()?, queries, width, values)
             && [query, key, value].into_iter().all(is_readable);
         let groups = GROUPS.into_iter().find(|&groups| values <= groups * PART);
         Ok(groups.filter(|_| fits).map(|groups| Self { inputs, groups }))
@@ -63,5 +84,62 @@ impl<'a> InF32<'a> {
         let grid = Grid { blocks: device.grid_rows(tiles, usize::MAX).blocks, threads: THREADS };
         let kernel = Template::attention_f32.ty(hip::DType::F32).int(self.groups as i32);
         views_to(op, device, kernel, grid, &dims, &inputs, &scalars, &[Some(out), sums])
+    }
+}
+
+/// The kernel for the gradients of a call.
+pub(super) struct InF32Backward<'a> {
+    /// Query, key, value, and the output's gradient.
+    inputs: [&'a RocmTensor; 4],
+    /// Groups of features.
+    parts: usize,
+    /// Tiles of keys, of all heads of keys.
+    items: usize,
+}
+
+impl<'a> InF32Backward<'a> {
+    /// The kernel for queries `[batch, heads, queries, features]`, their keys and values, and the output's
+    /// gradient; `None` if it does not take them.
+    pub(super) fn of(inputs: [&'a RocmTensor; 4]) -> hip::Result<Option<Self>> {
+        let [query, key, value, _] = inputs;
+        let (&[_, _, queries, width], &[batch, shared, keys, _], &[.., values]) =
+            (query.dims(), key.dims(), value.dims())
+        else {
+            return Ok(None);
+        };
+        let items = batch * shared * keys.div_ceil(SIZE);
+        let fits = trains(query.hip_device(), query.kernel_type()?, queries, width, values)
+            && u32::try_from(items).is_ok()
+            && inputs.into_iter().all(is_readable);
+        let parts = width.max(values).div_ceil(SIZE);
+        Ok(fits.then_some(Self { inputs, parts, items }))
+    }
+
+    /// The gradients of queries (if wanted), keys and values, written to packed tensors. `rows` are the
+    /// sums that the forward pass kept of each row, and the dot product of its output and its gradient.
+    pub(super) fn launch(
+        &self,
+        op: &'static str,
+        shape: Arg,
+        (scale, window): (f64, Window),
+        rows: [&RocmTensor; 2],
+        [by_query, by_key, by_value]: [Option<&RocmTensor>; 3],
+    ) -> hip::Result<()> {
+        let [query, ..] = self.inputs;
+        let (device, &[batch, heads, queries, _]) = (query.hip_device(), query.dims()) else {
+            return crate::error::invalid(op, "rank 4", format!("{:?}", query.dims()));
+        };
+        // The number of tiles of keys that blocks have taken, and for each tile of queries the number
+        // of tiles of keys that were added to its gradient.
+        let words = 1 + batch * heads * queries.div_ceil(SIZE);
+        let state = RocmTensor::empty(device, [words], DType::U32)?;
+        device.fill_bytes(state.buffer(), 0, 0, words * size_of::<u32>())?;
+        let dims: Vec<Arg> = [shape].into_iter().chain(self.inputs.map(|t| strides(Some(t)))).collect();
+        let inputs: Vec<Option<&RocmTensor>> = self.inputs.into_iter().chain(rows).map(Some).collect();
+        let scalars = [Arg::F32(scale as f32), window.arg()];
+        let outputs = [by_query, by_key, by_value, Some(&state)];
+        let grid = Grid { blocks: device.grid_rows(self.items, usize::MAX).blocks, threads: THREADS };
+        let kernel = Template::attention_f32_backward.ty(hip::DType::F32).int(self.parts as i32);
+        views_to(op, device, kernel, grid, &dims, &inputs, &scalars, &outputs)
     }
 }

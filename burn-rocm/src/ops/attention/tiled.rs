@@ -1,9 +1,10 @@
-//! The tiled path (`attention.hip`, `attention_backward.hip`): no scores are stored.
+//! The tiled path (`attention.hip`, `attention_backward.hip`, and for plain attention in f32 the kernels
+//! of `in_f32`): no scores are stored.
 
 use hip::{Device, Grid, Template};
 
 use super::call::Call;
-use super::in_f32::InF32;
+use super::in_f32::{InF32, InF32Backward, readable, trains};
 use super::options::Attended;
 use super::{TILE, strides};
 use crate::arg::Arg;
@@ -35,15 +36,31 @@ impl Call<'_> {
         device.grid_rows(self.sequences.tiles([self.sizes[0], heads, rows], TILE), usize::MAX)
     }
 
+    /// Whether nothing changes the scores but the window. A softcap is only for packed sequences.
+    fn is_plain_in_tiles(&self) -> bool {
+        let dropout = self.options.dropout.is_some_and(|dropout| dropout.prob > 0.0);
+        self.mask.is_none() && !dropout && !self.options.quiet && !self.sequences.are_packed()
+    }
+
+    /// Whether the kernels for plain attention in f32 compute this call and its gradients. They then get
+    /// copies of operands that they cannot read, which take less time than the other tiled kernels.
+    fn trains_in_f32(&self, query: &RocmTensor, values: usize) -> bool {
+        let [_, _, queries, _, width] = self.sizes;
+        self.is_plain_in_tiles() && trains(query.hip_device(), self.ty, queries, width, values)
+    }
+
     pub(super) fn tiled(&self, [query, key, value]: [&RocmTensor; 3]) -> hip::Result<Attended> {
         let [_, heads, queries, _, _] = self.sizes;
         let (device, values) = (query.hip_device(), value.dims()[3]);
         let out = self.tiled_out(query, [heads, queries, values])?;
         let sums = self.sums(query)?;
-        // Scores that nothing changes but the window. A softcap is only for packed sequences.
-        let dropout = self.options.dropout.is_some_and(|dropout| dropout.prob > 0.0);
-        let plain = self.mask.is_none() && !dropout && !self.options.quiet && !self.sequences.are_packed();
-        if let Some(kernel) = InF32::of([query, key, value])?.filter(|_| plain) {
+        let read = if self.trains_in_f32(query, values) {
+            Some([readable(query)?, readable(key)?, readable(value)?])
+        } else {
+            None
+        };
+        let read = read.as_ref().map_or([query, key, value], |read| read.each_ref());
+        if let Some(kernel) = InF32::of(read)?.filter(|_| self.is_plain_in_tiles()) {
             let shape = self.sequences.shape(self.sizes, values, self.group);
             kernel.launch(self.op, shape, (self.scale, self.window), &out, Some(&sums))?;
             return Ok(Attended { out: out.clone(), kept: vec![out, sums] });
@@ -82,6 +99,20 @@ impl Call<'_> {
         let kernel = Template::attention_dots.ty(self.ty);
         let grid = device.grid_rows(pairs * queries, values);
         views(self.op, device, kernel, grid, &dims, &[Some(out), Some(grad)], &[], &dots)?;
+        if self.trains_in_f32(query, values) {
+            let read = [readable(query)?, readable(key)?, readable(value)?, readable(grad)?];
+            if let Some(kernel) = InF32Backward::of(read.each_ref())? {
+                let shared = self.key_heads();
+                let by_query =
+                    wanted[0].then(|| self.tiled_out(query, [heads, queries, width])).transpose()?;
+                let by_key = self.tiled_out(query, [shared, keys, width])?;
+                let by_value = self.tiled_out(query, [shared, keys, values])?;
+                let shape = self.sequences.shape(self.sizes, values, self.group);
+                let to = [by_query.as_ref(), Some(&by_key), Some(&by_value)];
+                kernel.launch(self.op, shape, (self.scale, self.window), [sums, &dots], to)?;
+                return Ok([by_query, wanted[1].then_some(by_key), wanted[2].then_some(by_value)]);
+            }
+        }
         let operands = [Some(query), Some(key), Some(value), Some(grad), self.mask.as_ref()];
         let dims = self.tile_dims(values, &operands);
         let inputs: Vec<Option<&RocmTensor>> =
