@@ -54,7 +54,8 @@ def types(folder):
     generator = np.random.default_rng(1)
     writer = gguf.GGUFWriter(folder / "types.gguf", "llama")
     expected = {}
-    for kind in [Type.F32, Type.F16, Type.BF16, Type.Q8_0, Type.Q4_0, Type.Q4_K, Type.Q6_K]:
+    for kind in [Type.F32, Type.F16, Type.BF16, Type.Q8_0, Type.Q4_0, Type.Q4_K, Type.Q6_K,
+                 Type.Q4_1, Type.Q5_0, Type.Q5_1]:
         if kind in (Type.Q4_K, Type.Q6_K):
             data = random_blocks(kind, 2, 768, generator)
         else:

@@ -25,7 +25,7 @@ fn elements_are_those_of_the_package_gguf() {
     let file = Gguf::open(&path("types.gguf")).expect("a file");
     let bytes = std::fs::read(path("types.safetensors")).expect("the reference");
     let tensors = SafeTensors::deserialize(&bytes).expect("the reference");
-    let names = ["BF16", "F16", "F32", "Q4_0", "Q4_K", "Q6_K", "Q8_0"];
+    let names = ["BF16", "F16", "F32", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_1", "Q6_K", "Q8_0"];
     assert_eq!(file.tensors().into_iter().collect::<Vec<_>>(), names.map(|name| (name, vec![2, 768])));
     for name in names {
         let (found, expected) = (file.values(name).expect("elements"), floats(&tensors, name));

@@ -55,6 +55,10 @@ fn bytes_hardly_grow() {
         assert_eq!(drawn.parts.bytes(), blocks.device_bytes([64, 1024]));
         all.push(drawn);
     }
+    // Its numbers of 5 bits take 8.
+    let drawn = gguf(&random, [64, 1024], GgufBlocks::Q5_0);
+    assert_eq!(drawn.parts.bytes(), GgufBlocks::Q5_0.device_bytes([64, 1024]));
+    assert_eq!(drawn.parts.bytes() * 22, drawn.file_bytes * 34);
     for drawn in all {
         let growth = drawn.parts.bytes() as f64 / drawn.file_bytes as f64;
         assert!(growth < 1.03, "{}: {growth}", drawn.name);
@@ -90,7 +94,7 @@ fn weights_are_joined_by_their_outputs() {
     let inputs = 256 * (1 + random.below(3));
     let shape = |eights: usize| [8 * eights, inputs];
     let zeros = GptqZeros::LessOne;
-    let draw: [&dyn Fn(usize) -> Drawn; 7] = [
+    let draw: [&dyn Fn(usize) -> Drawn; 8] = [
         &|n| gguf(&random, shape(n), GgufBlocks::Q4_0),
         &|n| gguf(&random, shape(n), GgufBlocks::Q8_0),
         &|n| gguf(&random, shape(n), GgufBlocks::Q4K),
@@ -98,6 +102,7 @@ fn weights_are_joined_by_their_outputs() {
         &|n| gptq(&random, shape(n), 4, Some(64), zeros, false),
         &|n| awq(&random, shape(n), Some(32)),
         &|n| compressed(&random, [n, inputs + 5], 8, None, Zeros::None, DType::BF16, true, false),
+        &|n| gguf(&random, shape(n), GgufBlocks::Q5_0),
     ];
     let upload = |drawn: &Drawn| QuantWeight::upload(&drawn.parts, &RocmDevice::default()).unwrap();
     for draw in draw {
@@ -121,6 +126,7 @@ fn weights_are_joined_by_their_outputs() {
     assert!(QuantWeight::joined(&[]).unwrap().is_none());
     assert!(others(draw[2](1), draw[3](1)).is_none(), "other formats");
     assert!(others(draw[0](1), gguf(&random, [8, inputs + 256], GgufBlocks::Q4_0)).is_none(), "other inputs");
+    assert!(others(draw[1](1), draw[7](1)).is_none(), "other codes of 0");
     let groups = gptq(&random, shape(1), 4, Some(128), zeros, false);
     assert!(others(draw[4](1), groups).is_none(), "other groups");
     let ordered = || gptq(&random, shape(1), 4, Some(64), zeros, true);

@@ -107,7 +107,8 @@ fn wrong_tensors_of_awq_and_compressed_tensors() {
 
 #[test]
 fn wrong_blocks_of_gguf() {
-    for blocks in [GgufBlocks::Q4_0, GgufBlocks::Q8_0, GgufBlocks::Q4K, GgufBlocks::Q6K] {
+    use GgufBlocks::{Q4_0, Q4K, Q5_0, Q6K, Q8_0};
+    for blocks in [Q4_0, Q5_0, Q8_0, Q4K, Q6K] {
         let (elements, size) = blocks.block();
         refused(blocks.parts(&vec![0; 2 * size - 1], [2, elements]), "whole blocks");
         refused(blocks.parts(&vec![0; 2 * size], [2, elements + 1]), "whole blocks");

@@ -262,7 +262,7 @@ pub(crate) fn gguf(random: &Random, [outs, inputs]: [usize; 2], blocks: GgufBloc
     let mut file = bytes(random, outs * inputs / elements * size);
     for block in file.chunks_exact_mut(size) {
         match blocks {
-            GgufBlocks::Q4_0 | GgufBlocks::Q8_0 => finite(block, 0),
+            GgufBlocks::Q4_0 | GgufBlocks::Q5_0 | GgufBlocks::Q8_0 => finite(block, 0),
             GgufBlocks::Q4K => [0, 2].into_iter().for_each(|at| finite(block, at)),
             GgufBlocks::Q6K => finite(block, 208),
         }
@@ -277,6 +277,14 @@ pub(crate) fn gguf(random: &Random, [outs, inputs]: [usize; 2], blocks: GgufBloc
                 let byte = block[2 + at % 16];
                 let number = if at < 16 { byte & 15 } else { byte >> 4 };
                 let value = half(block, 0) * (f64::from(number) - 8.0);
+                [value, value.abs()]
+            }
+            // dequantize_row_q5_0: the fifth bits are a little-endian word, bit j that of y[j].
+            GgufBlocks::Q5_0 => {
+                let fifths = u32::from_le_bytes([block[2], block[3], block[4], block[5]]);
+                let byte = block[6 + at % 16];
+                let number = u32::from(if at < 16 { byte & 15 } else { byte >> 4 }) | (fifths >> at & 1) << 4;
+                let value = half(block, 0) * (f64::from(number) - 16.0);
                 [value, value.abs()]
             }
             GgufBlocks::Q8_0 => {
@@ -343,6 +351,7 @@ pub(crate) fn every(random: &Random) -> Vec<Drawn> {
     all.push(awq(random, [8 * (1 + random.below(6)), inputs(32)], group()));
     all.push(awq(random, [8, 1 + random.below(300)], None));
     all.push(gguf(random, [outs(), inputs(32)], GgufBlocks::Q4_0));
+    all.push(gguf(random, [outs(), inputs(32)], GgufBlocks::Q5_0));
     all.push(gguf(random, [outs(), inputs(32)], GgufBlocks::Q8_0));
     all.push(gguf(random, [outs(), inputs(256)], GgufBlocks::Q4K));
     all.push(gguf(random, [outs(), inputs(256)], GgufBlocks::Q6K));

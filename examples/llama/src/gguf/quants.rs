@@ -16,6 +16,12 @@ pub(super) enum Quant {
     Q8_0,
     /// 32 numbers of 4 bits and a scale.
     Q4_0,
+    /// 32 numbers of 4 bits, a scale and a least value.
+    Q4_1,
+    /// 32 numbers of 5 bits and a scale.
+    Q5_0,
+    /// 32 numbers of 5 bits, a scale and a least value.
+    Q5_1,
     /// 256 numbers of 4 bits; each 32 have a scale and a least value of 6 bits.
     Q4K,
     /// 256 numbers of 6 bits; each 16 have a scale of 8 bits.
@@ -23,7 +29,7 @@ pub(super) enum Quant {
 }
 
 /// The types, for errors.
-pub(super) const SUPPORTED: &str = "F32, F16, BF16, Q8_0, Q4_0, Q4_K or Q6_K";
+pub(super) const SUPPORTED: &str = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K or Q6_K";
 
 /// The names of all types, by their numbers, for errors.
 const NAMES: [&str; 31] = [
@@ -39,6 +45,9 @@ impl Quant {
             0 => Self::F32,
             1 => Self::F16,
             2 => Self::Q4_0,
+            3 => Self::Q4_1,
+            6 => Self::Q5_0,
+            7 => Self::Q5_1,
             8 => Self::Q8_0,
             12 => Self::Q4K,
             14 => Self::Q6K,
@@ -60,12 +69,14 @@ impl Quant {
         }
     }
 
-    /// The blocks that stay quantised on the device.
+    /// The blocks that stay quantised on the device. The others become floats: the device's formats
+    /// have no least value in f16 for each 32 numbers.
     pub(super) fn blocks(self) -> Option<GgufBlocks> {
         Some(match self {
-            Self::F32 | Self::F16 | Self::Bf16 => return None,
+            Self::F32 | Self::F16 | Self::Bf16 | Self::Q4_1 | Self::Q5_1 => return None,
             Self::Q8_0 => GgufBlocks::Q8_0,
             Self::Q4_0 => GgufBlocks::Q4_0,
+            Self::Q5_0 => GgufBlocks::Q5_0,
             Self::Q4K => GgufBlocks::Q4K,
             Self::Q6K => GgufBlocks::Q6K,
         })
@@ -78,6 +89,9 @@ impl Quant {
             Self::F16 | Self::Bf16 => (1, 2),
             Self::Q8_0 => (32, 34),
             Self::Q4_0 => (32, 18),
+            Self::Q4_1 => (32, 20),
+            Self::Q5_0 => (32, 22),
+            Self::Q5_1 => (32, 24),
             Self::Q4K => (256, 144),
             Self::Q6K => (256, 210),
         }
@@ -97,13 +111,15 @@ impl Quant {
                         *out = f32::from(byte as i8) * scale;
                     }
                 }
-                Self::Q4_0 => {
-                    let scale = half(block, 0);
-                    let (low, high) = out.split_at_mut(16);
-                    for ((low, high), &byte) in low.iter_mut().zip(high).zip(&block[2..]) {
-                        *low = (f32::from(byte & 15) - 8.0) * scale;
-                        *high = (f32::from(byte >> 4) - 8.0) * scale;
-                    }
+                Self::Q4_0 => of_32(block, 2, &[0; 4], out, |number, scale| (number - 8.0) * scale),
+                Self::Q4_1 => {
+                    let least = half(block, 2);
+                    of_32(block, 4, &[0; 4], out, |number, scale| number * scale + least);
+                }
+                Self::Q5_0 => of_32(block, 6, &block[2..6], out, |number, scale| (number - 16.0) * scale),
+                Self::Q5_1 => {
+                    let least = half(block, 2);
+                    of_32(block, 8, &block[4..8], out, |number, scale| number * scale + least);
                 }
                 Self::Q4K => q4_k(block, out),
                 Self::Q6K => q6_k(block, out),
@@ -114,6 +130,19 @@ impl Quant {
 
 fn half(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+/// The values of a block that begins with an f16 scale and whose last 16 bytes, from byte `first`
+/// on, have the lower 4 bits of numbers: the first 16 in the lower halves, the others in the upper
+/// ones. Bit `j` of the four bytes `fifths` is the fifth bit of number `j`.
+fn of_32(block: &[u8], first: usize, fifths: &[u8], out: &mut [f32], value: impl Fn(f32, f32) -> f32) {
+    let scale = half(block, 0);
+    for (at, out) in out.iter_mut().enumerate() {
+        let byte = block[first + at % 16];
+        let low = if at < 16 { byte & 15 } else { byte >> 4 };
+        let fifth = fifths[at / 8] >> (at % 8) & 1;
+        *out = value(f32::from(low | fifth << 4), scale);
+    }
 }
 
 /// Scale and least value of group `at` of 8, of 6 bits each. The upper two bits of groups 4 to 7

@@ -190,24 +190,35 @@ fn merges_of_pieces(metadata: &Metadata, tokens: &[&str]) -> Result<Vec<[String;
     Ok(merges.into_iter().map(|(_, _, _, left, right)| [text(left), text(right)]).collect())
 }
 
+/// Bytes as characters. `words`: first splits GPT-2's words.
+fn byte_level(words: bool) -> Json {
+    json!({
+        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": words
+    })
+}
+
 fn of_bytes(metadata: &Metadata) -> Result<(Json, Json, Json), String> {
     let (pattern, normalizer) = match metadata.text("pre") {
         Some("llama-bpe" | "llama3" | "llama-v3") => (LLAMA3, Json::Null),
         Some("qwen2" | "deepseek-r1-qwen") => (QWEN2, json!({"type": "NFC"})),
         Some("tekken") => (TEKKEN, Json::Null),
+        // GPT-2's words, of which each digit is one.
+        Some("smollm") => {
+            let digits = json!({"type": "Digits", "individual_digits": true});
+            let splitter = json!({"type": "Sequence", "pretokenizers": [digits, byte_level(true)]});
+            return Ok((Json::Null, splitter, byte_level(false)));
+        }
         other => {
             let found = other.unwrap_or("nothing");
-            let expected = "llama-bpe, qwen2 or tekken; a tokenizer.json beside the file would do too";
+            let expected =
+                "llama-bpe, qwen2, tekken or smollm; a tokenizer.json beside the file would do too";
             return Err(format!("`tokenizer.ggml.pre`: expected {expected}, found {found}"));
         }
     };
-    let byte_level = json!({
-        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false
-    });
     let splitter = json!({"type": "Sequence", "pretokenizers": [
-        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false}, byte_level
+        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false}, byte_level(false)
     ]});
-    Ok((normalizer, splitter, byte_level))
+    Ok((normalizer, splitter, byte_level(false)))
 }
 
 fn of_pieces(metadata: &Metadata) -> (Json, Json, Json) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn_rocm::fused::decode::Sampling;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -57,8 +57,14 @@ impl FromStr for Shape {
 /// How often each way is measured, one after the other: other programs may take a machine's time.
 const ROUNDS: u64 = 2;
 
-/// When each token of each request came.
-type Times = Vec<Vec<Instant>>;
+/// An answer as its client saw it.
+struct Answer {
+    /// The tokens.
+    tokens: usize,
+    /// When each piece came: a token in process, and over HTTP a text, which may be of several tokens
+    /// that make one character.
+    times: Vec<Instant>,
+}
 
 /// Measures and prints.
 pub(super) async fn run(shape: Shape, server: Server, serving: Serving) -> Result<()> {
@@ -80,27 +86,27 @@ pub(super) async fn run(shape: Shape, server: Server, serving: Serving) -> Resul
     let mut best = [0f64; 2];
     for round in 1..=ROUNDS {
         let start = Instant::now();
-        let times = in_process(&engine, prompts((2 * round) << 20), shape.output).await?;
-        best[0] = report("in process", shape, start, &times).max(best[0]);
+        let answers = in_process(&engine, prompts((2 * round) << 20), shape.output).await?;
+        best[0] = report("in process", shape, start, &answers).max(best[0]);
 
         let start = Instant::now();
         let mut tasks = JoinSet::new();
         for (index, prompt) in prompts((2 * round + 1) << 20).into_iter().enumerate() {
             let body = json!({
                 "prompt": prompt, "max_tokens": shape.output, "temperature": 0, "seed": index, "stream": true,
+                "stream_options": {"include_usage": true},
             });
             tasks.spawn(over_http(address, body.to_string(), key.clone()));
         }
-        let times =
-            tasks.join_all().await.into_iter().collect::<io::Result<Times>>().map_err(Error::server)?;
-        best[1] = report("over HTTP", shape, start, &times).max(best[1]);
+        let answers = tasks.join_all().await.into_iter().collect::<io::Result<Vec<_>>>();
+        best[1] = report("over HTTP", shape, start, &answers.map_err(Error::server)?).max(best[1]);
     }
     println!("HTTP / in process: {:.3} of the tokens a second, by the faster of {ROUNDS}", best[1] / best[0]);
     drop(stop);
     served.await.map_err(Error::server)
 }
 
-async fn in_process(engine: &Handle, prompts: Vec<Vec<u32>>, tokens: usize) -> Result<Times> {
+async fn in_process(engine: &Handle, prompts: Vec<Vec<u32>>, tokens: usize) -> Result<Vec<Answer>> {
     let mut tasks = JoinSet::new();
     for prompt in prompts {
         let job = Job {
@@ -117,7 +123,7 @@ async fn in_process(engine: &Handle, prompts: Vec<Vec<u32>>, tokens: usize) -> R
             while let Some(event) = ticket.events.recv().await {
                 match event {
                     Event::Token { .. } => times.push(Instant::now()),
-                    Event::End { .. } => return Ok(times),
+                    Event::End { .. } => return Ok(Answer { tokens: times.len(), times }),
                     Event::Begun { .. } => {}
                 }
             }
@@ -127,8 +133,8 @@ async fn in_process(engine: &Handle, prompts: Vec<Vec<u32>>, tokens: usize) -> R
     tasks.join_all().await.into_iter().collect()
 }
 
-/// Sends a request, and notes when each of its pieces comes.
-async fn over_http(address: SocketAddr, body: String, key: Option<String>) -> io::Result<Vec<Instant>> {
+/// Sends a request, and notes when each of its pieces comes. The last one has the number of tokens.
+async fn over_http(address: SocketAddr, body: String, key: Option<String>) -> io::Result<Answer> {
     let mut stream = TcpStream::connect(address).await?;
     let key = key.map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
     let head = format!(
@@ -143,12 +149,16 @@ async fn over_http(address: SocketAddr, body: String, key: Option<String>) -> io
     if !status.contains(" 200 ") {
         return Err(io::Error::other(status));
     }
-    let mut times = Vec::new();
+    let (mut tokens, mut times) = (0, Vec::new());
     while let Some(line) = lines.next_line().await? {
         // Each piece is a chunk of its own, so a line of it is whole.
         match line.strip_prefix("data: ") {
-            Some("[DONE]") => return Ok(times),
+            Some("[DONE]") => return Ok(Answer { tokens, times }),
             Some(piece) if piece.contains("\"finish_reason\":null") => times.push(Instant::now()),
+            Some(piece) if piece.contains("\"completion_tokens\":") => {
+                let piece: Value = serde_json::from_str(piece)?;
+                tokens = piece["usage"]["completion_tokens"].as_u64().unwrap_or(0) as usize;
+            }
             _ => {}
         }
     }
@@ -156,13 +166,14 @@ async fn over_http(address: SocketAddr, body: String, key: Option<String>) -> io
 }
 
 /// Prints what was measured, and returns the tokens a second.
-fn report(what: &str, shape: Shape, start: Instant, times: &Times) -> f64 {
-    let end = times.iter().filter_map(|times| times.last()).max().copied().unwrap_or(start);
-    let tokens: usize = times.iter().map(Vec::len).sum();
+fn report(what: &str, shape: Shape, start: Instant, answers: &[Answer]) -> f64 {
+    let times = || answers.iter().map(|answer| &answer.times);
+    let end = times().filter_map(|times| times.last()).max().copied().unwrap_or(start);
+    let tokens: usize = answers.iter().map(|answer| answer.tokens).sum();
     let rate = tokens as f64 / (end - start).as_secs_f64();
     let mut between: Vec<Duration> =
-        times.iter().flat_map(|times| times.windows(2).map(|pair| pair[1] - pair[0])).collect();
-    let mut first: Vec<Duration> = times.iter().filter_map(|times| Some(*times.first()? - start)).collect();
+        times().flat_map(|times| times.windows(2).map(|pair| pair[1] - pair[0])).collect();
+    let mut first: Vec<Duration> = times().filter_map(|times| Some(*times.first()? - start)).collect();
     let Shape { requests, prompt, output } = shape;
     println!(
         "{what}: {requests} requests, prompts of {prompt} tokens, {output} tokens each: {tokens} tokens in \

@@ -1,6 +1,7 @@
 //! The program: options, and the way it ends.
 
 use std::env::VarError;
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
@@ -108,6 +109,12 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     let step = arguments.step_tokens.max(arguments.sequences);
     let limits = limits(arguments, &config, || room(&arguments.of, &config, source.as_ref(), step))?;
+    let address = SocketAddr::new(arguments.host, arguments.port);
+    if arguments.bench.is_none() {
+        // A port that is taken is an error before the model is loaded, which may take minutes. Nobody
+        // can connect until then.
+        drop(std::net::TcpListener::bind(address).map_err(|why| unheard(address, &why))?);
+    }
     let defaults = Defaults::new(&generation);
     let sizes = (limits.blocks * BLOCK, limits.step);
     let model = Arc::new(load(&arguments.of, &config, source.as_ref(), sizes, None)?);
@@ -142,7 +149,6 @@ fn run(arguments: &Arguments) -> Result<()> {
     report_panics();
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).thread_name(TASKS).enable_all().build().map_err(Error::server)?;
-    let address = SocketAddr::new(arguments.host, arguments.port);
     let watched = engine.clone();
     let failed = async move {
         // The engine ends early only with an error, which is told below.
@@ -154,11 +160,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         if let Some(shape) = arguments.bench {
             return bench::run(shape, server(engine), serving).await;
         }
-        let listener = TcpListener::bind(address).await.map_err(|why| Error::Argument {
-            name: "port",
-            expected: "an address to listen at".to_owned(),
-            found: format!("{address}: {why}"),
-        })?;
+        let listener = TcpListener::bind(address).await.map_err(|why| unheard(address, &why))?;
         let server = Arc::new(server(engine));
         if server.key.is_none() && !server.local {
             eprintln!("note: other machines can use this server, and it asks for no key (--api-key)");
@@ -187,6 +189,18 @@ fn run(arguments: &Arguments) -> Result<()> {
     runtime.shutdown_timeout(Duration::from_secs(1));
     served?;
     thread.join().unwrap_or(Ok(()))
+}
+
+/// The error of a server that can't listen.
+fn unheard(address: SocketAddr, why: &std::io::Error) -> Error {
+    let (name, expected) = match why.kind() {
+        ErrorKind::AddrInUse => ("port", "a port that no other program has"),
+        ErrorKind::PermissionDenied => {
+            ("port", "a port at which this user may listen, such as one from 1024 on")
+        }
+        _ => ("host", "an address of this machine"),
+    };
+    Error::Argument { name, expected: expected.to_owned(), found: format!("{address}: {why}") }
 }
 
 /// Prints a line for each panic of a task: its connection ends without a word. Panics of other

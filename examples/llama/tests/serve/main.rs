@@ -8,6 +8,7 @@ mod bodies;
 mod client;
 mod engine;
 mod limits;
+mod penalties;
 mod program;
 mod routes;
 mod support;

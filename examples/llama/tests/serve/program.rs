@@ -118,9 +118,19 @@ fn errors_are_one_line() {
     let found = String::from_utf8_lossy(&output.stderr);
     assert!(found.contains("error: LLAMA_API_KEY: expected a key, found an empty text"), "{found}");
     fails(
-        &["--host", "192.0.2.1", "--port", "1"],
-        "error: port: expected an address to listen at, found 192.0.2.1:1",
+        &["--host", "192.0.2.1", "--port", "8080"],
+        "error: host: expected an address of this machine, found 192.0.2.1:8080",
     );
+    fails(
+        &["--cache-tokens", "32"],
+        "expected 2 to 32 tokens, for which the cache has room (--cache-tokens), found 64",
+    );
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let output = command(&["--port", &port]).output().expect("its output");
+    let found = String::from_utf8_lossy(&output.stderr);
+    let text = format!("error: port: expected a port that no other program has, found 127.0.0.1:{port}");
+    assert!(!output.status.success() && found.contains(&text) && !found.contains("model: "), "{found}");
     #[cfg(unix)]
     {
         let key: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"caf\xe9");

@@ -12,6 +12,8 @@ const OP: &str = "GGUF";
 pub enum GgufBlocks {
     /// 32 numbers of 4 bits and an f16 scale: 18 bytes.
     Q4_0,
+    /// 32 numbers of 5 bits and an f16 scale: 22 bytes. On the device a number takes 8 bits.
+    Q5_0,
     /// 32 numbers of 8 bits and an f16 scale: 34 bytes.
     Q8_0,
     /// 256 numbers of 4 bits; each 32 have a scale and a least value of 6 bits: 144 bytes.
@@ -25,6 +27,7 @@ impl GgufBlocks {
     pub fn block(self) -> (usize, usize) {
         match self {
             Self::Q4_0 => (32, 18),
+            Self::Q5_0 => (32, 22),
             Self::Q8_0 => (32, 34),
             Self::Q4K => (256, 144),
             Self::Q6K => (256, 210),
@@ -34,8 +37,12 @@ impl GgufBlocks {
     /// The bytes that a weight of this shape takes on the device.
     pub fn device_bytes(self, [outs, inputs]: [usize; 2]) -> usize {
         let (elements, bytes) = self.block();
-        let padding = if self == Self::Q4K { 4 } else { 0 };
-        outs * inputs / elements * (bytes + padding)
+        let bytes = match self {
+            Self::Q5_0 => 34,
+            Self::Q4K => bytes + 4,
+            Self::Q4_0 | Self::Q8_0 | Self::Q6K => bytes,
+        };
+        outs * inputs / elements * bytes
     }
 
     /// The weight `[outs, inputs]` of whole rows of blocks.
@@ -56,15 +63,19 @@ impl GgufBlocks {
         }
         let blocks = || bytes.chunks_exact(size);
         match self {
-            Self::Q4_0 | Self::Q8_0 => {
-                let bits = if self == Self::Q4_0 { 4 } else { 8 };
+            Self::Q4_0 | Self::Q5_0 | Self::Q8_0 => {
+                let (bits, zero) = match self {
+                    Self::Q4_0 => (4, 8),
+                    Self::Q5_0 => (8, 16),
+                    _ => (8, 128),
+                };
                 let scales = blocks().map(|block| u16::from_le_bytes([block[0], block[1]])).collect();
                 let weights = GroupedWeights {
                     shape,
                     bits,
                     group: Some(32),
                     scales: GroupScales::F16(scales),
-                    zeros: GroupZeros::All(1 << (bits - 1)),
+                    zeros: GroupZeros::All(zero),
                     order: None,
                 };
                 let row = inputs / 32;
@@ -74,6 +85,7 @@ impl GgufBlocks {
                         // Numbers j and j + 16 are the halves of byte j.
                         Self::Q4_0 if input % 32 < 16 => block[input % 16] & 15,
                         Self::Q4_0 => block[input % 16] >> 4,
+                        Self::Q5_0 => q5_0(block, input % 32),
                         _ => block[input % 32].wrapping_add(128),
                     }
                 })
@@ -90,6 +102,13 @@ impl GgufBlocks {
             }
         }
     }
+}
+
+/// Four bytes of the fifth bits, one bit for each number, and 16 bytes of the lower four, as in Q4_0.
+fn q5_0(block: &[u8], at: usize) -> u8 {
+    let low = block[4 + at % 16];
+    let low = if at < 16 { low & 15 } else { low >> 4 };
+    low | (block[at / 8] >> (at % 8) & 1) << 4
 }
 
 /// Two f16 scales, 12 bytes of groups' scales and least values, 128 bytes of numbers: 32 bytes have

@@ -37,7 +37,8 @@ impl Limits {
     /// or a context that the model or the blocks don't have.
     pub fn check(&self, longest: usize) -> crate::Result<()> {
         let Self { rows, step, context, blocks, .. } = *self;
-        let most = longest.min(blocks.saturating_mul(BLOCK));
+        let room = blocks.saturating_mul(BLOCK);
+        let most = longest.min(room);
         let wrong = |name, expected: String, found: usize| {
             Err(Error::Argument { name, expected, found: found.to_string() })
         };
@@ -51,8 +52,11 @@ impl Limits {
             return wrong("step-tokens", format!("at least one for each of {rows} sequences"), step);
         }
         if !(2..=most).contains(&context) {
-            let expected = format!("2 to {most} tokens, the limit of the model and of the cache's blocks");
-            return wrong("context", expected, context);
+            let why = match room < longest {
+                true => "for which the cache has room (--cache-tokens)",
+                false => "for which the model was made",
+            };
+            return wrong("context", format!("2 to {most} tokens, {why}"), context);
         }
         Ok(())
     }
