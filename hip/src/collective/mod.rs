@@ -444,6 +444,33 @@ mod tests {
         Ok(|_: &Stream, _: &mut Vec<Arc<Kernel>>| Ok(()))
     }
 
+    /// Without RCCL, the error says what to install and that one device does not need it. That is so:
+    /// the device computes before and after.
+    #[test]
+    fn without_rccl_one_device_works() {
+        let device = Arc::new(Device::new(Provider::without_rccl(), 0).expect("a device"));
+        let works = || {
+            let buffer = device.alloc(16).expect("memory");
+            device.fill_bytes(&buffer, 7, 0, 16).expect("a fill");
+            let mut found = [0; 16];
+            device.read(&buffer, 0, &mut found).expect("a read");
+            assert_eq!(found, [7; 16]);
+        };
+        works();
+        let id = UniqueId::new().expect("the other provider's");
+        let joined = Communicator::new(&device, &id, 0, 1).map(drop);
+        let local = Communicator::local(std::slice::from_ref(&device)).map(drop);
+        for error in [joined, local].map(|result| result.expect_err("there is no RCCL")) {
+            assert!(matches!(error, Error::NotAvailable { .. }), "{error:?}");
+            let text = error.to_string();
+            assert!(text.contains("Several devices need it, one does not"), "{text}");
+            let packages = ["install the package `rccl` of AMD", "`librccl1` of Debian"];
+            let packages = if cfg!(windows) { ["no RCCL for Windows"; 2] } else { packages };
+            assert!(packages.iter().all(|package| text.contains(package)), "{text}");
+        }
+        works();
+    }
+
     /// One call reduces a buffer that the pass computed, and a reserved one. Nothing else may be
     /// written.
     #[test]
