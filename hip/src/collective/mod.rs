@@ -451,7 +451,7 @@ mod tests {
         let device = Arc::new(Device::new(Provider::without_rccl(), 0).expect("a device"));
         let works = || {
             let buffer = device.alloc(16).expect("memory");
-            device.fill_bytes(&buffer, 7, 0, 16).expect("a fill");
+            device.fill_bytes(&buffer, 0, 7, 16).expect("a fill");
             let mut found = [0; 16];
             device.read(&buffer, 0, &mut found).expect("a read");
             assert_eq!(found, [7; 16]);
