@@ -66,7 +66,9 @@ use burn_rocm::fused::amp::{self, Growth, Scale};
 use burn_rocm::fused::optim::unless;
 use burn_rocm::{RocmTensor, graph, raise, trace};
 
+use crate::divided::Divided;
 use crate::fuse::{from_rocm, on_rocm, refuse, rocm, say_elsewhere};
+use crate::ops::divided::agreed;
 use crate::optim::Optimize;
 use crate::ties::Ties;
 pub use mixed::Mixed;
@@ -369,6 +371,10 @@ impl GradScaler {
     /// module and the optimizer's state stay as they are. Either way, the scale is then set for the
     /// next step.
     ///
+    /// Of layers that are divided among ranks ([`parallel`](crate::parallel)), a rank has a part of
+    /// the gradients. Then all ranks of those groups skip a step in which one of them found an
+    /// overflow, and all must call this.
+    ///
     /// Waits for the device once in each step, to read whether a gradient overflowed. On this
     /// project's device up to 165 gradients share a launch.
     ///
@@ -446,6 +452,8 @@ fn step_on_device<M: Module>(
     module.visit(&mut take);
     let op = trace::op("nn_unscale", || "");
     let (grads, flag) = scale.unscale(take.fused).unwrap_or_else(|error| raise(error));
+    let flags = agreed(&Divided::of(&module).groups, vec![flag]).unwrap_or_else(|error| raise(error));
+    let flag = flags.into_iter().next().expect("the flag of this rank, or of all");
     let mut give = Give { grads: take.ids.into_iter().zip(grads).collect(), done: take.done };
     module.visit(&mut give);
     drop(op);
@@ -467,7 +475,8 @@ fn unscale<M: Module>(module: &M, grads: GradientsParams, factor: f32) -> (Gradi
     module.visit(&mut take);
     let lost = take.lost.map(|lost| lost.into_scalar::<f32>());
     let is_finite = lost.is_none_or(|lost| !lost.is_nan());
-    if take.fused.is_empty() {
+    let groups = Divided::of(module).groups;
+    if take.fused.is_empty() && groups.is_empty() {
         return (take.done, is_finite);
     }
     let _op = trace::op("nn_unscale", || "");
@@ -475,6 +484,7 @@ fn unscale<M: Module>(module: &M, grads: GradientsParams, factor: f32) -> (Gradi
     let grads = take.ids.into_iter().zip(grads).collect();
     let mut give = Give { grads, done: take.done };
     module.visit(&mut give);
+    let flags = agreed(&groups, flags).unwrap_or_else(|error| raise(error));
     let found = amp::any_set(flags).unwrap_or_else(|error| raise(error));
     (give.done, is_finite && !found)
 }

@@ -67,7 +67,9 @@ use burn_rocm::fused::amp::{self, Growth, Scale};
 use burn_rocm::fused::optim::unless;
 use burn_rocm::{RocmTensor, graph, raise, trace};
 
+use crate::divided::Divided;
 use crate::fuse::{Route, from_rocm, is_rocm, refuse, rocm, say_elsewhere};
+use crate::ops::divided::agreed;
 use crate::ties::Ties;
 pub use mixed::Mixed;
 use names::names;
@@ -360,6 +362,10 @@ impl GradScaler {
     /// module and the optimizer's state stay as they are. Either way, the scale is then set for the
     /// next step.
     ///
+    /// Of layers that are divided among ranks ([`parallel`](crate::parallel)), a rank has a part of
+    /// the gradients. Then all ranks of those groups skip a step in which one of them found an
+    /// overflow, and all must call this.
+    ///
     /// Waits for the device once in each step, to read whether a gradient overflowed. On
     /// [`Rocm`](burn_rocm::Rocm) up to 165 gradients share a launch.
     ///
@@ -437,6 +443,8 @@ fn step_on_device<B: AutodiffBackend, M: AutodiffModule<B>, O: Optimizer<M, B>>(
     module.visit(&mut take);
     let op = trace::op("nn_unscale", || "");
     let (grads, flag) = scale.unscale(take.fused).unwrap_or_else(|error| raise(error));
+    let flags = agreed(&Divided::of::<B>(&module).groups, vec![flag]).unwrap_or_else(|error| raise(error));
+    let flag = flags.into_iter().next().expect("the flag of this rank, or of all");
     let mut give = Give { grads: take.ids.into_iter().zip(grads).collect(), done: GradientsParams::new() };
     module.visit(&mut give);
     drop(op);
@@ -471,6 +479,8 @@ fn unscale<B: AutodiffBackend, M: AutodiffModule<B>>(
     let grads = take.ids.into_iter().zip(grads).collect();
     let mut give = Give { grads, done: GradientsParams::new() };
     module.visit(&mut give);
+    let groups = Divided::of::<B>(module).groups;
+    let flags = agreed(&groups, flags).unwrap_or_else(|error| raise(error));
     let found = amp::any_set(flags).unwrap_or_else(|error| raise(error));
     (give.done, !found)
 }

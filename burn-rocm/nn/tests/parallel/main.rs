@@ -7,6 +7,7 @@ mod captured;
 mod checkpoint;
 mod divided;
 mod failures;
+mod global;
 mod gradients;
 mod model;
 mod overlap;
