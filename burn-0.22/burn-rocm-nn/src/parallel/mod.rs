@@ -58,11 +58,14 @@
 //! - **A failed rank.** If a rank panics, drop its communicator or let the process end: the other
 //!   ranks then get an error within `BURN_ROCM_COLLECTIVE_TIMEOUT`.
 
+#[path = "../../../../burn-rocm/nn/src/parallel/config.rs"]
+mod config;
 #[path = "../../../../burn-rocm/nn/src/parallel/share.rs"]
 mod share;
 
 mod batch_norm;
 mod blocks;
+mod build;
 mod linear;
 mod model;
 mod optimizer;
@@ -85,8 +88,9 @@ pub use crate::ops::parallel::Overlap;
 use crate::ties::Ties;
 pub use batch_norm::SyncBatchNorm;
 pub use blocks::{ParallelAttention, ParallelFeedForward};
+pub use config::ShardedModelConfig;
 pub use linear::{ColumnLinear, RowLinear};
-pub use model::{ShardedModel, ShardedModelConfig};
+pub use model::ShardedModel;
 pub use optimizer::ShardedOptimizer;
 pub use share::{Part, Shards, Share};
 

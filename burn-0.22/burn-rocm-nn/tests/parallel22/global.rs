@@ -206,9 +206,14 @@ fn a_norm_of_buckets_refuses_divided_layers() {
         let mut optimizer = ShardedOptimizer::new(&ranks, SgdConfig::new()).with_global_norm(1.0);
         let step = || drop(optimizer.step(RATE, net, grads, Share::EVEN));
         catch_unwind(AssertUnwindSafe(step)).expect_err("is refused");
-        take_last_error().expect("a typed error")
+        let by_optimizer = take_last_error().expect("a typed error");
+        let linear = || LinearConfig::new(WIDTH, WIDTH).init(&device);
+        let config = ShardedModelConfig::new(SgdConfig::new()).with_global_norm(1.0);
+        let block = |_| ColumnLinear::of(linear(), ranks.communicator());
+        let by_model = ShardedModel::build(&ranks, config, linear, 1, block, linear);
+        [by_optimizer, by_model.map(drop).unwrap_err()]
     });
-    for error in errors {
+    for error in errors.into_iter().flatten() {
         assert!(matches!(&error, RocmError::Unsupported { what: Some(_), .. }), "{error}");
         assert!(error.to_string().contains("layers divided among ranks"), "{error}");
     }

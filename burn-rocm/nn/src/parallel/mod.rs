@@ -63,6 +63,8 @@
 
 mod batch_norm;
 mod blocks;
+mod build;
+mod config;
 mod linear;
 mod model;
 mod optimizer;
@@ -86,8 +88,9 @@ pub use crate::ops::parallel::Overlap;
 use crate::ties::Ties;
 pub use batch_norm::SyncBatchNorm;
 pub use blocks::{ParallelAttention, ParallelFeedForward};
+pub use config::ShardedModelConfig;
 pub use linear::{ColumnLinear, RowLinear};
-pub use model::{ShardedModel, ShardedModelConfig};
+pub use model::ShardedModel;
 pub use optimizer::ShardedOptimizer;
 pub use share::{Part, Shards, Share};
 

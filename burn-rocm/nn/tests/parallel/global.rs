@@ -11,8 +11,8 @@ use burn_rocm_nn::attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionCo
 use burn_rocm_nn::graph;
 use burn_rocm_nn::optim::{AdamConfig, SgdConfig};
 use burn_rocm_nn::parallel::{
-    ColumnLinear, ParallelAttention, ParallelFeedForward, RowLinear, ShardedOptimizer, Share,
-    clip_global_norm,
+    ColumnLinear, ParallelAttention, ParallelFeedForward, RowLinear, ShardedModel, ShardedModelConfig,
+    ShardedOptimizer, Share, clip_global_norm,
 };
 use burn_rocm_nn::transformer::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};
 
@@ -271,9 +271,15 @@ fn a_norm_of_buckets_refuses_divided_layers() {
         let mut optimizer = ShardedOptimizer::new(&ranks, SgdConfig::new()).with_global_norm(1.0);
         let step = || drop(optimizer.step(RATE, net, grads, Share::EVEN));
         catch_unwind(AssertUnwindSafe(step)).expect_err("is refused");
-        take_last_error().expect("a typed error")
+        let by_optimizer = take_last_error().expect("a typed error");
+        let device = ranks.communicator().device();
+        let linear = || LinearConfig::new(WIDTH, WIDTH).init::<B>(&device);
+        let config = ShardedModelConfig::new(SgdConfig::new()).with_global_norm(1.0);
+        let block = |_| ColumnLinear::of(linear(), ranks.communicator());
+        let by_model = ShardedModel::<B, _, _, _>::build(&ranks, config, linear, 1, block, linear);
+        [by_optimizer, by_model.map(drop).unwrap_err()]
     });
-    for error in errors {
+    for error in errors.into_iter().flatten() {
         assert!(matches!(&error, RocmError::Unsupported { what: Some(_), .. }), "{error}");
         assert!(error.to_string().contains("layers divided among ranks"), "{error}");
     }
