@@ -12,7 +12,7 @@ use burn_rocm::{Communicator, RocmError, RocmTensor};
 use crate::ops::divided::{Mark, Places, norm_of_all};
 
 /// The group of a module whose parameters are divided among its ranks: the module's last field. It
-/// tells [`Divided`] which parameters are divided.
+/// tells `Divided` which parameters are divided.
 #[derive(Clone, Debug)]
 pub(crate) struct Ranks(Mark);
 
