@@ -95,6 +95,11 @@ impl Communicator {
         Ok(Self { own, meeting: Arc::new(Meeting::of(1)) })
     }
 
+    /// Whether this is a clone of `other`: the same rank of the same group.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.own, &other.own)
+    }
+
     /// This rank, from 0.
     pub fn rank(&self) -> usize {
         self.own.rank()

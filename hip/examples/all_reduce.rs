@@ -5,25 +5,38 @@
 //! `all_reduce [MIB...]`, by default 1, 25 and 256. `benches/peers/torch_all_reduce.py` does the
 //! same with PyTorch.
 
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 use std::time::Instant;
 
-use hip::{Communicator, DType, Device, Part, ReduceOp};
+use hip::{Buffer, Communicator, DType, Device, Part, ReduceOp};
 
 const ROUNDS: usize = 9;
 
+/// Ends the group if this rank does not reach the end, so that the others don't wait for it.
+struct Ends<'a>(&'a Communicator);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 /// The median time of a call on this rank, in seconds.
-fn measure(rank: &Communicator, bytes: usize, barrier: &Barrier) -> hip::Result<f64> {
+fn measure(rank: &Communicator, bytes: usize) -> hip::Result<f64> {
+    let ends = Ends(rank);
     let device = rank.device();
     let buffer = Arc::new(device.upload(&vec![0; bytes])?);
+    let one = Arc::new(device.upload(&[0; 4])?);
+    let reduce = |buffer: &Arc<Buffer>, count: usize| {
+        rank.all_reduce(ReduceOp::Sum, DType::F32, count, Part::whole(buffer), Part::whole(buffer))
+    };
     let calls = ((1usize << 30) / bytes).clamp(8, 400);
     let round = || -> hip::Result<f64> {
-        device.sync()?;
-        barrier.wait();
+        // Until all ranks are here.
+        reduce(&one, 1)?.wait()?;
         let start = Instant::now();
         for _ in 0..calls {
-            let part = || Part::whole(&buffer);
-            rank.all_reduce(ReduceOp::Sum, DType::F32, bytes / 4, part(), part())?.join()?;
+            reduce(&buffer, bytes / 4)?.join()?;
         }
         device.sync()?;
         Ok(start.elapsed().as_secs_f64() / calls as f64)
@@ -31,7 +44,14 @@ fn measure(rank: &Communicator, bytes: usize, barrier: &Barrier) -> hip::Result<
     round()?;
     let mut times: Vec<f64> = (0..ROUNDS).map(|_| round()).collect::<hip::Result<_>>()?;
     times.sort_by(f64::total_cmp);
+    std::mem::forget(ends);
     Ok(times[ROUNDS / 2])
+}
+
+/// [`measure`], which says the error of each rank: that of the first one may only be that another
+/// gave up.
+fn measured(rank: &Communicator, bytes: usize) -> hip::Result<f64> {
+    measure(rank, bytes).inspect_err(|error| eprintln!("rank {}: {error}", rank.rank()))
 }
 
 fn main() -> hip::Result<()> {
@@ -40,12 +60,11 @@ fn main() -> hip::Result<()> {
     let devices = (0..Device::count()?).map(Device::get).collect::<hip::Result<Vec<_>>>()?;
     println!("{} devices: {}", devices.len(), devices[0].info().name);
     let ranks = Communicator::local(&devices)?;
-    let barrier = Barrier::new(ranks.len());
     for mib in sizes {
         let bytes = mib << 20;
         let times = std::thread::scope(|scope| {
             let threads: Vec<_> =
-                ranks.iter().map(|rank| scope.spawn(|| measure(rank, bytes, &barrier))).collect();
+                ranks.iter().map(|rank| scope.spawn(move || measured(rank, bytes))).collect();
             threads
                 .into_iter()
                 .map(|thread| thread.join().unwrap_or_else(|_| std::process::exit(1)))

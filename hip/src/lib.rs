@@ -51,6 +51,7 @@ pub use blas::{
 pub use check::{checks_ops, op_does_not_write, op_writes};
 pub use collective::Communicator;
 pub use collective::call::{Part, ReduceOp};
+pub use collective::element::Element;
 pub use collective::group::Group;
 pub use collective::id::UniqueId;
 pub use collective::work::Work;

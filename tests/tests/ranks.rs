@@ -62,16 +62,45 @@ fn threads(count: &str) -> Vec<String> {
     readings(&again(&["--exact", "threads_and_processes_train_alike", "--nocapture"], &environment))
 }
 
-/// Two processes, as torchrun starts them. Returns the output of each.
-fn processes() -> Vec<String> {
+/// What a launcher sets for both processes, and the names of the variables with a process's number.
+struct Launcher {
+    both: Vec<(&'static str, String)>,
+    numbers: &'static [&'static str],
+}
+
+/// The variables of each launcher. No process has those of another one.
+fn launchers() -> Vec<(&'static str, Launcher)> {
     // Free now. Another program may take it before rank 0 listens; that would be an error.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let job = format!("burn-rocm-test-{}", std::process::id());
+    let of = |both: &[(&'static str, &str)], numbers: &'static [&'static str]| Launcher {
+        both: both.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(),
+        numbers,
+    };
+    let torchrun = [("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")];
+    let torchrun = [&torchrun[..], &[("MASTER_PORT", &port)]].concat();
+    let open_mpi =
+        [("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"), ("PMIX_NAMESPACE", &job)];
+    let mpich = [("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "2"), ("BURN_ROCM_RENDEZVOUS_SECRET", &job)];
+    let srun = [("SLURM_NTASKS", "2"), ("SLURM_JOB_ID", &job), ("SLURM_STEP_ID", "0")];
+    let srun = [&srun[..], &[("SLURM_STEP_NODELIST", "localhost")]].concat();
+    vec![
+        ("torchrun", of(&torchrun, &["RANK", "LOCAL_RANK"])),
+        ("Open MPI", of(&open_mpi, &["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"])),
+        ("MPICH", of(&mpich, &["PMI_RANK", "MPI_LOCALRANKID"])),
+        ("srun", of(&srun, &["SLURM_PROCID", "SLURM_LOCALID"])),
+    ]
+}
+
+/// Two processes, as a launcher starts them. Returns the output of each.
+fn processes(launcher: &Launcher) -> Vec<String> {
     let start = |rank: &str| {
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "threads_and_processes_train_alike", "--nocapture"])
             .envs(BASE)
-            .envs([(CHILD, "0"), ("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", "2")])
-            .envs([("LOCAL_WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)])
+            .env(CHILD, "0")
+            .envs(launcher.both.iter().map(|(name, value)| (name, value)))
+            .envs(launcher.numbers.iter().map(|name| (name, rank)))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -99,8 +128,10 @@ fn threads_and_processes_train_alike() {
         return;
     }
     let of_threads = threads("2");
-    for text in processes() {
-        assert_eq!(readings(&text), of_threads);
+    for (name, launcher) in launchers() {
+        for text in processes(&launcher) {
+            assert_eq!(readings(&text), of_threads, "{name}");
+        }
     }
     let alone = losses(&threads("1"));
     assert!(alone[2] < 0.8 * alone[0], "it learns: {alone:?}");

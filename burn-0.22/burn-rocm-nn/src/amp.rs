@@ -66,7 +66,9 @@ use burn_rocm::fused::amp::{self, Growth, Scale};
 use burn_rocm::fused::optim::unless;
 use burn_rocm::{RocmTensor, graph, raise, trace};
 
+use crate::divided::Divided;
 use crate::fuse::{from_rocm, on_rocm, refuse, rocm, say_elsewhere};
+use crate::ops::divided::agreed;
 use crate::optim::Optimize;
 use crate::ties::Ties;
 pub use mixed::Mixed;
@@ -112,8 +114,13 @@ impl Precision {
     /// If a trained parameter is both inside a kept module and outside: it would need one gradient in
     /// two dtypes.
     pub fn convert<M: Module>(&self, module: &M) -> M {
-        let mut all =
-            Collect { kept: Kept::new(self), names: BTreeSet::new(), places: Vec::new(), values: Vec::new() };
+        let mut all = Collect {
+            kept: Kept::new(self),
+            names: BTreeSet::new(),
+            places: Vec::new(),
+            values: Vec::new(),
+            untrained: GradientsParams::new(),
+        };
         let _op = trace::op("nn_convert", || "");
         module.visit(&mut all);
         if let Some(unknown) = self.kept.iter().skip(1).find(|name| !all.names.contains(*name)) {
@@ -140,17 +147,18 @@ impl Precision {
             place: 0,
             ties: &ties,
             converted: places.into_iter().zip(tensors).collect(),
-            untrained: GradientsParams::new(),
         };
         let converted = module.clone().map(&mut convert);
-        let untrained = convert.untrained;
         let converted = ties.restore(converted);
-        if untrained.is_empty() {
+        if all.untrained.is_empty() {
             return converted;
         }
-        let mut shared = Shared { before: untrained, changed: GradientsParams::new() };
+        let mut shared = Shared { place: 0, before: all.untrained, changed: GradientsParams::new() };
         module.visit(&mut shared);
-        if shared.changed.is_empty() { converted } else { converted.map(&mut Restore(shared.changed)) }
+        match shared.changed.is_empty() {
+            true => converted,
+            false => converted.map(&mut Restore { place: 0, before: shared.changed }),
+        }
     }
 }
 
@@ -191,6 +199,14 @@ struct Collect<'a> {
     places: Vec<Place>,
     /// The tensors that are converted, by their places.
     values: Vec<(usize, RocmTensor)>,
+    /// Tensors without a gradient, by [`key`]: frozen parameters and running statistics that are to be
+    /// converted. Read before the conversion, because several places may share one.
+    untrained: GradientsParams,
+}
+
+/// The key of a place. Ids don't do: clones that were trained apart have one.
+fn key(place: usize) -> ParamId {
+    ParamId::from(place as u64)
 }
 
 /// What the conversion does to a float parameter, in the order of the module.
@@ -223,7 +239,14 @@ impl ModuleVisitor for Collect<'_> {
         let device = tensor.device();
         if !on_rocm(&device) {
             say_elsewhere("Precision", &device);
-        } else if !self.kept.here() {
+        }
+        if self.kept.here() {
+            return;
+        }
+        if !tensor.is_require_grad() {
+            self.untrained.register(key(place), tensor.clone().inner());
+        }
+        if on_rocm(&device) {
             self.values.push((place, rocm(tensor)));
         }
     }
@@ -236,8 +259,6 @@ struct Convert<'a> {
     ties: &'a Ties,
     /// By the first places of leaves.
     converted: HashMap<usize, RocmTensor>,
-    /// Converted tensors without a gradient: frozen parameters and running statistics.
-    untrained: GradientsParams,
 }
 
 impl ModuleMapper for Convert<'_> {
@@ -256,9 +277,6 @@ impl ModuleMapper for Convert<'_> {
         if self.kept.here() {
             return Param::from_mapped_value(id, tensor, mapper);
         }
-        if !tensor.is_require_grad() {
-            self.untrained.register(id, tensor.clone().inner());
-        }
         let converted = match self.converted.get(&place) {
             Some(converted) => from_rocm(converted.clone()),
             None => tensor.clone().inner().cast(self.dtype),
@@ -270,27 +288,35 @@ impl ModuleMapper for Convert<'_> {
 /// Finds the tensors of the original that the conversion of the copy changed: running statistics,
 /// which both share.
 struct Shared {
+    place: usize,
     before: GradientsParams,
     changed: GradientsParams,
 }
 
 impl ModuleVisitor for Shared {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if let Some(before) = self.before.remove::<D>(param.id)
+        let key = key(self.place);
+        self.place += 1;
+        if let Some(before) = self.before.remove::<D>(key)
             && before.dtype() != param.val().dtype()
         {
-            self.changed.register(param.id, before);
+            self.changed.register(key, before);
         }
     }
 }
 
 /// Restores these tensors.
-struct Restore(GradientsParams);
+struct Restore {
+    place: usize,
+    before: GradientsParams,
+}
 
 impl ModuleMapper for Restore {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, tensor, mapper) = param.consume();
-        let value = match self.0.remove::<D>(id) {
+        let before = self.before.remove::<D>(key(self.place));
+        self.place += 1;
+        let value = match before {
             Some(before) => in_place_of(&tensor, before),
             None => tensor,
         };
@@ -344,6 +370,10 @@ impl GradScaler {
     /// the scale in f32 and cast to its parameter's dtype. If a gradient is infinite or NaN, the
     /// module and the optimizer's state stay as they are. Either way, the scale is then set for the
     /// next step.
+    ///
+    /// Of layers that are divided among ranks ([`parallel`](crate::parallel)), a rank has a part of
+    /// the gradients. Then all ranks of those groups skip a step in which one of them found an
+    /// overflow, and all must call this.
     ///
     /// Waits for the device once in each step, to read whether a gradient overflowed. On this
     /// project's device up to 165 gradients share a launch.
@@ -422,6 +452,8 @@ fn step_on_device<M: Module>(
     module.visit(&mut take);
     let op = trace::op("nn_unscale", || "");
     let (grads, flag) = scale.unscale(take.fused).unwrap_or_else(|error| raise(error));
+    let flags = agreed(&Divided::of(&module).groups, vec![flag]).unwrap_or_else(|error| raise(error));
+    let flag = flags.into_iter().next().expect("the flag of this rank, or of all");
     let mut give = Give { grads: take.ids.into_iter().zip(grads).collect(), done: take.done };
     module.visit(&mut give);
     drop(op);
@@ -443,7 +475,8 @@ fn unscale<M: Module>(module: &M, grads: GradientsParams, factor: f32) -> (Gradi
     module.visit(&mut take);
     let lost = take.lost.map(|lost| lost.into_scalar::<f32>());
     let is_finite = lost.is_none_or(|lost| !lost.is_nan());
-    if take.fused.is_empty() {
+    let groups = Divided::of(module).groups;
+    if take.fused.is_empty() && groups.is_empty() {
         return (take.done, is_finite);
     }
     let _op = trace::op("nn_unscale", || "");
@@ -451,6 +484,7 @@ fn unscale<M: Module>(module: &M, grads: GradientsParams, factor: f32) -> (Gradi
     let grads = take.ids.into_iter().zip(grads).collect();
     let mut give = Give { grads, done: take.done };
     module.visit(&mut give);
+    let flags = agreed(&groups, flags).unwrap_or_else(|error| raise(error));
     let found = amp::any_set(flags).unwrap_or_else(|error| raise(error));
     (give.done, is_finite && !found)
 }

@@ -48,6 +48,7 @@ pub mod activation;
 pub mod amp;
 pub mod attention;
 pub mod custom;
+mod divided;
 mod fuse;
 pub mod graph;
 pub mod language;

@@ -5,6 +5,8 @@
 #[expect(unreachable_pub, reason = "the file is a module of a library, too")]
 #[path = "../../../tests/src/again.rs"]
 mod again;
+#[path = "parallel22/global.rs"]
+mod global;
 #[path = "parallel22/layers.rs"]
 mod layers;
 #[path = "parallel22/tied.rs"]

@@ -67,7 +67,9 @@ use burn_rocm::fused::amp::{self, Growth, Scale};
 use burn_rocm::fused::optim::unless;
 use burn_rocm::{RocmTensor, graph, raise, trace};
 
+use crate::divided::Divided;
 use crate::fuse::{Route, from_rocm, is_rocm, refuse, rocm, say_elsewhere};
+use crate::ops::divided::agreed;
 use crate::ties::Ties;
 pub use mixed::Mixed;
 use names::names;
@@ -121,8 +123,13 @@ impl Precision {
     /// If a trained parameter is both inside a kept module and outside: it would need one gradient in
     /// two dtypes.
     pub fn convert<B: AutodiffBackend, M: AutodiffModule<B>>(&self, module: &M) -> M {
-        let mut all =
-            Collect { kept: Kept::new(self), names: BTreeSet::new(), places: Vec::new(), values: Vec::new() };
+        let mut all = Collect {
+            kept: Kept::new(self),
+            names: BTreeSet::new(),
+            places: Vec::new(),
+            values: Vec::new(),
+            untrained: GradientsParams::new(),
+        };
         let _op = trace::op("nn_convert", || "");
         if !is_rocm::<B::InnerBackend>() {
             say_elsewhere::<B>("Precision");
@@ -152,17 +159,18 @@ impl Precision {
             place: 0,
             ties: &ties,
             converted: places.into_iter().zip(tensors).collect(),
-            untrained: GradientsParams::new(),
         };
         let converted = module.clone().map(&mut convert);
-        let untrained = convert.untrained;
         let converted = ties.restore::<B, M>(converted);
-        if untrained.is_empty() {
+        if all.untrained.is_empty() {
             return converted;
         }
-        let mut shared = Shared { before: untrained, changed: GradientsParams::new() };
+        let mut shared = Shared { place: 0, before: all.untrained, changed: GradientsParams::new() };
         module.visit(&mut shared);
-        if shared.changed.is_empty() { converted } else { converted.map(&mut Restore(shared.changed)) }
+        match shared.changed.is_empty() {
+            true => converted,
+            false => converted.map(&mut Restore { place: 0, before: shared.changed }),
+        }
     }
 }
 
@@ -205,6 +213,14 @@ struct Collect<'a> {
     places: Vec<Place>,
     /// The tensors that are converted, by their places.
     values: Vec<(usize, RocmTensor)>,
+    /// Tensors without a gradient, by [`key`]: frozen parameters and running statistics that are to be
+    /// converted. Read before the conversion, because several places may share one.
+    untrained: GradientsParams,
+}
+
+/// The key of a place. Ids don't do: clones that were trained apart have one.
+fn key(place: usize) -> ParamId {
+    ParamId::from(place as u64)
 }
 
 /// What the conversion does to a float parameter, in the order of the module.
@@ -234,7 +250,13 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Collect<'_> {
         let tensor = param.val();
         let place = self.places.len();
         self.places.push(Place { kept: self.kept.here(), trained: tensor.is_require_grad() });
-        if is_rocm::<B::InnerBackend>() && !self.kept.here() {
+        if self.kept.here() {
+            return;
+        }
+        if !tensor.is_require_grad() {
+            self.untrained.register(key(place), tensor.clone().inner());
+        }
+        if is_rocm::<B::InnerBackend>() {
             self.values.push((place, rocm(tensor.inner())));
         }
     }
@@ -247,8 +269,6 @@ struct Convert<'a> {
     ties: &'a Ties,
     /// By the first places of leaves.
     converted: HashMap<usize, RocmTensor>,
-    /// Converted tensors without a gradient: frozen parameters and running statistics.
-    untrained: GradientsParams,
 }
 
 impl<B: AutodiffBackend> ModuleMapper<B> for Convert<'_> {
@@ -268,9 +288,6 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Convert<'_> {
             return Param::from_mapped_value(id, tensor, mapper);
         }
         let is_require_grad = tensor.is_require_grad();
-        if !is_require_grad {
-            self.untrained.register(id, tensor.clone().inner());
-        }
         let tensor = match self.converted.get(&place) {
             Some(converted) => from_rocm(converted.clone()),
             None => tensor.inner().cast(self.dtype),
@@ -283,27 +300,34 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Convert<'_> {
 /// Finds the tensors of the original that the conversion of the copy changed: running statistics,
 /// which both share.
 struct Shared {
+    place: usize,
     before: GradientsParams,
     changed: GradientsParams,
 }
 
 impl<B: AutodiffBackend> ModuleVisitor<B> for Shared {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
-        if let Some(before) = self.before.remove::<B::InnerBackend, D>(param.id)
+        let key = key(self.place);
+        self.place += 1;
+        if let Some(before) = self.before.remove::<B::InnerBackend, D>(key)
             && before.dtype() != param.val().dtype()
         {
-            self.changed.register(param.id, before);
+            self.changed.register(key, before);
         }
     }
 }
 
 /// Restores these tensors.
-struct Restore(GradientsParams);
+struct Restore {
+    place: usize,
+    before: GradientsParams,
+}
 
 impl<B: AutodiffBackend> ModuleMapper<B> for Restore {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
         let (id, tensor, mapper) = param.consume();
-        let before = self.0.remove::<B::InnerBackend, D>(id);
+        let before = self.before.remove::<B::InnerBackend, D>(key(self.place));
+        self.place += 1;
         Param::from_mapped_value(id, before.map_or(tensor, Tensor::from_inner), mapper)
     }
 }
@@ -337,6 +361,10 @@ impl GradScaler {
     /// the scale in f32 and cast to its parameter's dtype. If a gradient is infinite or NaN, the
     /// module and the optimizer's state stay as they are. Either way, the scale is then set for the
     /// next step.
+    ///
+    /// Of layers that are divided among ranks ([`parallel`](crate::parallel)), a rank has a part of
+    /// the gradients. Then all ranks of those groups skip a step in which one of them found an
+    /// overflow, and all must call this.
     ///
     /// Waits for the device once in each step, to read whether a gradient overflowed. On
     /// [`Rocm`](burn_rocm::Rocm) up to 165 gradients share a launch.
@@ -415,6 +443,8 @@ fn step_on_device<B: AutodiffBackend, M: AutodiffModule<B>, O: Optimizer<M, B>>(
     module.visit(&mut take);
     let op = trace::op("nn_unscale", || "");
     let (grads, flag) = scale.unscale(take.fused).unwrap_or_else(|error| raise(error));
+    let flags = agreed(&Divided::of::<B>(&module).groups, vec![flag]).unwrap_or_else(|error| raise(error));
+    let flag = flags.into_iter().next().expect("the flag of this rank, or of all");
     let mut give = Give { grads: take.ids.into_iter().zip(grads).collect(), done: GradientsParams::new() };
     module.visit(&mut give);
     drop(op);
@@ -449,6 +479,8 @@ fn unscale<B: AutodiffBackend, M: AutodiffModule<B>>(
     let grads = take.ids.into_iter().zip(grads).collect();
     let mut give = Give { grads, done: GradientsParams::new() };
     module.visit(&mut give);
+    let groups = Divided::of::<B>(module).groups;
+    let flags = agreed(&groups, flags).unwrap_or_else(|error| raise(error));
     let found = amp::any_set(flags).unwrap_or_else(|error| raise(error));
     (give.done, !found)
 }

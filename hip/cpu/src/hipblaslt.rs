@@ -5,6 +5,7 @@
 
 use crate::numeric::device::{in_stream, is_device_memory};
 use crate::numeric::element::Single;
+use crate::numeric::fp8::Format;
 use crate::numeric::multiply::{Operand, Product, multiply};
 use crate::numeric::shared::Shared;
 use crate::runtime::enqueue;
@@ -95,25 +96,8 @@ fn is_fnuz(ty: hipDataType) -> bool {
 
 /// The numbers of all codes of a type of fp8.
 fn numbers(ty: hipDataType) -> [f32; 256] {
-    let fnuz = is_fnuz(ty);
-    let e4m3 = matches!(ty, HIP_R_8F_E4M3 | HIP_R_8F_E4M3_FNUZ);
-    // OCP's E5M2 is the upper byte of f16. The others lack infinities; FNUZ has one NaN.
-    let number = |code: u8| {
-        let sign = if code >= 0x80 { -1.0 } else { 1.0 };
-        let code_size = code & 0x7f;
-        match (e4m3, fnuz) {
-            (false, false) => return f16::from_bits(u16::from(code) << 8).to_f32(),
-            (true, false) if code_size == 0x7f => return f32::NAN,
-            (_, true) if code == 0x80 => return f32::NAN,
-            _ => {}
-        }
-        let (fraction, bias) = if e4m3 { (3, 7) } else { (2, 15) };
-        let (exponent, low) =
-            (i32::from(code_size >> fraction), i32::from(code_size & ((1 << fraction) - 1)));
-        let steps = if exponent == 0 { low } else { low + (1 << fraction) };
-        sign * steps as f32 * 2f32.powi(exponent.max(1) - bias - i32::from(fnuz) - fraction)
-    };
-    core::array::from_fn(|code| number(code as u8))
+    let format = Format { e4m3: matches!(ty, HIP_R_8F_E4M3 | HIP_R_8F_E4M3_FNUZ), fnuz: is_fnuz(ty) };
+    core::array::from_fn(|code| format.number(code as u8))
 }
 
 /// `len` elements of a buffer.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use rccl_sys::*;
 
+use crate::collective::element::Element;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::hash::Digest;
 use crate::memory::buffer::Buffer;
 use crate::memory::span::Span;
-use hip_kernels::DType;
 
 /// What a reduction does with the ranks' elements. Integers wrap around.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -48,10 +48,10 @@ impl<'a> Part<'a> {
     }
 
     /// `count` elements from here on.
-    fn span(&self, op: &'static str, device: &Device, dtype: DType, count: usize) -> Result<Span> {
+    fn span(&self, op: &'static str, device: &Device, dtype: Element, count: usize) -> Result<Span> {
         let bytes = |elements: usize| {
             let overflow =
-                || Error::invalid(op, "a size that fits memory", format!("{elements} elements of {dtype:?}"));
+                || Error::invalid(op, "a size that fits memory", format!("{elements} elements of {dtype}"));
             elements.checked_mul(dtype.size()).ok_or_else(overflow)
         };
         Span::new(op, device.info().index, self.buffer, bytes(self.offset)?, bytes(count)?)
@@ -80,7 +80,7 @@ pub(super) enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) kind: Kind,
-    pub(super) dtype: DType,
+    pub(super) dtype: Element,
     pub(super) count: usize,
 }
 
@@ -186,7 +186,7 @@ impl Call {
     /// Checks a call of `rank` of `size` ranks, on a device.
     ///
     /// # Errors
-    /// `Unsupported` for a reduction of a dtype that RCCL lacks. `Invalid` for a root or peer that
+    /// `Unsupported` for a reduction of a type that RCCL lacks. `Invalid` for a root or peer that
     /// is no rank, a range outside its buffer or on another device, and ranges that overlap other
     /// than in place.
     pub(super) fn prepare(
@@ -201,8 +201,8 @@ impl Call {
         if let Some(other) = kind.other_rank().filter(|&other| other >= size) {
             return Err(Error::invalid(op, format!("a rank below {size}"), format!("rank {other}")));
         }
-        if kind.reduction().is_some() && datatype(dtype).is_none() {
-            return Err(Error::unsupported(op, dtype));
+        if kind.reduction().is_some() {
+            dtype.can_be_reduced(op, device)?;
         }
         let all = count.checked_mul(size).ok_or_else(|| {
             Error::invalid(
@@ -259,10 +259,12 @@ impl Prepared {
         stream: hip_sys::hipStream_t,
     ) -> ncclResult_t {
         let (send, recv, op) = (self.send.ptr.cast_const(), self.recv.ptr, reduction(self.call.kind));
-        // A dtype that RCCL lacks is moved as bytes.
-        let (dtype, count) = match datatype(self.call.dtype) {
-            Some(dtype) => (dtype, self.call.count),
-            None => (ncclUint8, self.call.count * self.call.dtype.size()),
+        // A type that RCCL lacks is moved as bytes, and so is fp8, which an old one lacks.
+        let Call { kind, dtype: element, count } = self.call;
+        let as_bytes = kind.reduction().is_none() && matches!(element, Element::Fp8(_));
+        let (dtype, count) = match element.datatype() {
+            Some(dtype) if !as_bytes => (dtype, count),
+            _ => (ncclUint8, count * element.size()),
         };
         // SAFETY: the functions are RCCL's; `prepare` checked that the ranges lie in their buffers,
         // which the caller keeps.
@@ -284,23 +286,6 @@ impl Prepared {
             }
         }
     }
-}
-
-/// RCCL's name of a dtype; `None` if it lacks the dtype.
-fn datatype(dtype: DType) -> Option<ncclDataType_t> {
-    Some(match dtype {
-        DType::F64 => ncclFloat64,
-        DType::F32 => ncclFloat32,
-        DType::F16 => ncclFloat16,
-        DType::BF16 => ncclBfloat16,
-        DType::I64 => ncclInt64,
-        DType::I32 => ncclInt32,
-        DType::I8 => ncclInt8,
-        DType::U64 => ncclUint64,
-        DType::U32 => ncclUint32,
-        DType::U8 => ncclUint8,
-        DType::I16 | DType::U16 | DType::Bool => return None,
-    })
 }
 
 /// RCCL's name of a call's reduction; the sum for a call that reduces nothing.
@@ -364,7 +349,7 @@ impl fmt::Display for Call {
         if let Some(op) = kind.reduction() {
             write!(f, "{op:?}, ")?;
         }
-        write!(f, "{count} x {}", dtype.cpp())?;
+        write!(f, "{count} x {dtype}")?;
         match kind {
             Kind::Broadcast(root) | Kind::Reduce(_, root) => write!(f, ", root {root}")?,
             Kind::Send(peer) => write!(f, ", to {peer}")?,

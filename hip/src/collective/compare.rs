@@ -72,7 +72,7 @@ impl<'a> Gather<'a> {
         own[..text.len()].copy_from_slice(text.as_bytes());
         let send = Arc::new(member.device.upload(&own)?);
         let recv = Arc::new(member.device.alloc(BYTES * member.size)?);
-        let call = Call { kind: Kind::AllGather, dtype: DType::U8, count: BYTES };
+        let call = Call { kind: Kind::AllGather, dtype: DType::U8.into(), count: BYTES };
         let ranks = (member.rank, member.size);
         let prepared =
             call.prepare(&member.device, ranks, Some(Part::whole(&send)), Some(Part::whole(&recv)))?;

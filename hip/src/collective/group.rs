@@ -3,10 +3,9 @@
 use std::any::Any;
 use std::sync::{Arc, MutexGuard};
 
-use hip_kernels::DType;
-
 use crate::collective::call::{Call, Kind, Part, Prepared, ReduceOp, Step};
 use crate::collective::compare::compare;
+use crate::collective::element::Element;
 use crate::collective::in_graph::InGraph;
 use crate::collective::member::Member;
 use crate::collective::work::Work;
@@ -43,7 +42,7 @@ impl<'a> Group<'a> {
     fn add(
         &mut self,
         on: &'a Communicator,
-        (kind, dtype, count): (Kind, DType, usize),
+        (kind, dtype, count): (Kind, Element, usize),
         send: Option<Part<'_>>,
         recv: Option<Part<'_>>,
     ) -> Result<()> {
@@ -58,25 +57,25 @@ impl<'a> Group<'a> {
         &mut self,
         on: &'a Communicator,
         op: ReduceOp,
-        dtype: DType,
+        dtype: impl Into<Element>,
         count: usize,
         send: Part<'_>,
         recv: Part<'_>,
     ) -> Result<()> {
-        self.add(on, (Kind::AllReduce(op), dtype, count), Some(send), Some(recv))
+        self.add(on, (Kind::AllReduce(op), dtype.into(), count), Some(send), Some(recv))
     }
 
     /// Adds [`Communicator::broadcast`].
     pub fn broadcast(
         &mut self,
         on: &'a Communicator,
-        dtype: DType,
+        dtype: impl Into<Element>,
         count: usize,
         root: usize,
         send: Part<'_>,
         recv: Part<'_>,
     ) -> Result<()> {
-        self.add(on, (Kind::Broadcast(root), dtype, count), Some(send), Some(recv))
+        self.add(on, (Kind::Broadcast(root), dtype.into(), count), Some(send), Some(recv))
     }
 
     /// Adds [`Communicator::reduce`].
@@ -85,25 +84,25 @@ impl<'a> Group<'a> {
         &mut self,
         on: &'a Communicator,
         op: ReduceOp,
-        dtype: DType,
+        dtype: impl Into<Element>,
         count: usize,
         root: usize,
         send: Part<'_>,
         recv: Part<'_>,
     ) -> Result<()> {
-        self.add(on, (Kind::Reduce(op, root), dtype, count), Some(send), Some(recv))
+        self.add(on, (Kind::Reduce(op, root), dtype.into(), count), Some(send), Some(recv))
     }
 
     /// Adds [`Communicator::all_gather`].
     pub fn all_gather(
         &mut self,
         on: &'a Communicator,
-        dtype: DType,
+        dtype: impl Into<Element>,
         count: usize,
         send: Part<'_>,
         recv: Part<'_>,
     ) -> Result<()> {
-        self.add(on, (Kind::AllGather, dtype, count), Some(send), Some(recv))
+        self.add(on, (Kind::AllGather, dtype.into(), count), Some(send), Some(recv))
     }
 
     /// Adds [`Communicator::reduce_scatter`].
@@ -111,36 +110,36 @@ impl<'a> Group<'a> {
         &mut self,
         on: &'a Communicator,
         op: ReduceOp,
-        dtype: DType,
+        dtype: impl Into<Element>,
         count: usize,
         send: Part<'_>,
         recv: Part<'_>,
     ) -> Result<()> {
-        self.add(on, (Kind::ReduceScatter(op), dtype, count), Some(send), Some(recv))
+        self.add(on, (Kind::ReduceScatter(op), dtype.into(), count), Some(send), Some(recv))
     }
 
     /// Adds [`Communicator::send`].
     pub fn send(
         &mut self,
         on: &'a Communicator,
-        dtype: DType,
+        dtype: impl Into<Element>,
         count: usize,
         peer: usize,
         send: Part<'_>,
     ) -> Result<()> {
-        self.add(on, (Kind::Send(peer), dtype, count), Some(send), None)
+        self.add(on, (Kind::Send(peer), dtype.into(), count), Some(send), None)
     }
 
     /// Adds [`Communicator::receive`].
     pub fn receive(
         &mut self,
         on: &'a Communicator,
-        dtype: DType,
+        dtype: impl Into<Element>,
         count: usize,
         peer: usize,
         recv: Part<'_>,
     ) -> Result<()> {
-        self.add(on, (Kind::Receive(peer), dtype, count), None, Some(recv))
+        self.add(on, (Kind::Receive(peer), dtype.into(), count), None, Some(recv))
     }
 
     /// Issues all calls. They share one [`Work`].
@@ -413,7 +412,7 @@ impl Communicator {
     /// Issues one call.
     pub(super) fn issue(
         &self,
-        (kind, dtype, count): (Kind, DType, usize),
+        (kind, dtype, count): (Kind, Element, usize),
         send: Option<Part<'_>>,
         recv: Option<Part<'_>>,
     ) -> Result<Work> {

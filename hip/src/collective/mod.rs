@@ -3,6 +3,7 @@
 pub(crate) mod call;
 pub(crate) mod captured;
 mod compare;
+pub(crate) mod element;
 pub(crate) mod group;
 pub(crate) mod id;
 mod in_graph;
@@ -14,9 +15,8 @@ pub(crate) mod work;
 use std::fmt;
 use std::sync::Arc;
 
-use hip_kernels::DType;
-
 use crate::collective::call::{Call, Kind, Part, ReduceOp};
+use crate::collective::element::Element;
 use crate::collective::group::{Beside, issue_beside};
 use crate::collective::id::UniqueId;
 use crate::collective::member::Member;
@@ -189,20 +189,21 @@ impl Communicator {
     /// `send[i]`. `recv` may be `send`.
     ///
     /// # Errors
-    /// Nothing is enqueued after these: `Unsupported` for a dtype that RCCL can't reduce (`i16`,
-    /// `u16`, bools); `Invalid` for a range outside its buffer, on another device, or that overlaps
-    /// the other one in part. After these the group has failed: `Mismatch` if another rank made
-    /// another call; `Collective` if RCCL failed, or another rank died, left or did not come in time.
+    /// Nothing is enqueued after these: `Unsupported` for a type that RCCL can't reduce (`i16`, `u16`,
+    /// bools, and fp8 in some places: [`Element::Fp8`]); `Invalid` for a range outside its buffer, on
+    /// another device, or that overlaps the other one in part. After these the group has failed:
+    /// `Mismatch` if another rank made another call; `Collective` if RCCL failed, or another rank died,
+    /// left or did not come in time.
     /// The other calls return them too.
     pub fn all_reduce(
         &self,
         op: ReduceOp,
-        dtype: DType,
+        dtype: impl Into<Element>,
         count: usize,
         send: Part<'_>,
         recv: Part<'_>,
     ) -> Result<Work> {
-        self.issue((Kind::AllReduce(op), dtype, count), Some(send), Some(recv))
+        self.issue((Kind::AllReduce(op), dtype.into(), count), Some(send), Some(recv))
     }
 
     /// Fills parts of buffers on this rank's stream, and reduces each in place, as
@@ -231,7 +232,7 @@ impl Communicator {
         behind: &Behind<'_>,
         [inputs, constants]: [&[Arc<Buffer>]; 2],
         op: ReduceOp,
-        dtype: DType,
+        dtype: impl Into<Element>,
         parts: &[(Part<'_>, usize)],
         prepare: impl FnOnce() -> Result<F>,
     ) -> Result<Option<Work>>
@@ -241,6 +242,7 @@ impl Communicator {
         if self.0.others_since(behind.points) {
             return Ok(None);
         }
+        let dtype = dtype.into();
         let written = parts.iter().map(|(part, _)| part.buffer);
         let Some(point) = behind.event(inputs, written) else { return Ok(None) };
         let checked = |&(part, count): &(Part<'_>, usize)| {
@@ -265,13 +267,13 @@ impl Communicator {
     /// no rank.
     pub fn broadcast(
         &self,
-        dtype: DType,
+        dtype: impl Into<Element>,
         count: usize,
         root: usize,
         send: Part<'_>,
         recv: Part<'_>,
     ) -> Result<Work> {
-        self.issue((Kind::Broadcast(root), dtype, count), Some(send), Some(recv))
+        self.issue((Kind::Broadcast(root), dtype.into(), count), Some(send), Some(recv))
     }
 
     /// As [`all_reduce`](Self::all_reduce), but only the root gets the reduction. The other ranks'
@@ -282,13 +284,13 @@ impl Communicator {
     pub fn reduce(
         &self,
         op: ReduceOp,
-        dtype: DType,
+        dtype: impl Into<Element>,
         count: usize,
         root: usize,
         send: Part<'_>,
         recv: Part<'_>,
     ) -> Result<Work> {
-        self.issue((Kind::Reduce(op, root), dtype, count), Some(send), Some(recv))
+        self.issue((Kind::Reduce(op, root), dtype.into(), count), Some(send), Some(recv))
     }
 
     /// Gathers `count` elements of each rank: `recv[r * count + i]` becomes rank r's `send[i]`, so
@@ -296,8 +298,14 @@ impl Communicator {
     ///
     /// # Errors
     /// As for [`all_reduce`](Self::all_reduce), but with every dtype.
-    pub fn all_gather(&self, dtype: DType, count: usize, send: Part<'_>, recv: Part<'_>) -> Result<Work> {
-        self.issue((Kind::AllGather, dtype, count), Some(send), Some(recv))
+    pub fn all_gather(
+        &self,
+        dtype: impl Into<Element>,
+        count: usize,
+        send: Part<'_>,
+        recv: Part<'_>,
+    ) -> Result<Work> {
+        self.issue((Kind::AllGather, dtype.into(), count), Some(send), Some(recv))
     }
 
     /// Reduces `size * count` elements, and gives each rank its part: rank r's `recv[i]` becomes the
@@ -308,12 +316,12 @@ impl Communicator {
     pub fn reduce_scatter(
         &self,
         op: ReduceOp,
-        dtype: DType,
+        dtype: impl Into<Element>,
         count: usize,
         send: Part<'_>,
         recv: Part<'_>,
     ) -> Result<Work> {
-        self.issue((Kind::ReduceScatter(op), dtype, count), Some(send), Some(recv))
+        self.issue((Kind::ReduceScatter(op), dtype.into(), count), Some(send), Some(recv))
     }
 
     /// Sends `count` elements to a rank that receives as many of the same dtype. Two ranks that send
@@ -322,16 +330,22 @@ impl Communicator {
     /// # Errors
     /// As for [`all_reduce`](Self::all_reduce), but with every dtype; `Invalid` for a peer that is
     /// no rank.
-    pub fn send(&self, dtype: DType, count: usize, peer: usize, send: Part<'_>) -> Result<Work> {
-        self.issue((Kind::Send(peer), dtype, count), Some(send), None)
+    pub fn send(&self, dtype: impl Into<Element>, count: usize, peer: usize, send: Part<'_>) -> Result<Work> {
+        self.issue((Kind::Send(peer), dtype.into(), count), Some(send), None)
     }
 
     /// Receives what a rank sends.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
-    pub fn receive(&self, dtype: DType, count: usize, peer: usize, recv: Part<'_>) -> Result<Work> {
-        self.issue((Kind::Receive(peer), dtype, count), None, Some(recv))
+    pub fn receive(
+        &self,
+        dtype: impl Into<Element>,
+        count: usize,
+        peer: usize,
+        recv: Part<'_>,
+    ) -> Result<Work> {
+        self.issue((Kind::Receive(peer), dtype.into(), count), None, Some(recv))
     }
 
     /// Whether this rank has issued a collective since the pass began. Its later collectives run
@@ -385,6 +399,8 @@ impl fmt::Debug for Communicator {
 #[cfg(all(test, feature = "cpu"))]
 mod tests {
     use super::*;
+    use hip_kernels::DType;
+
     use crate::device::pass::Pass;
     use crate::provider::Provider;
     use crate::trace;
@@ -426,6 +442,33 @@ mod tests {
 
     fn nothing() -> Result<impl FnMut(&Stream, &mut Vec<Arc<Kernel>>) -> Result<()>> {
         Ok(|_: &Stream, _: &mut Vec<Arc<Kernel>>| Ok(()))
+    }
+
+    /// Without RCCL, the error says what to install and that one device does not need it. That is so:
+    /// the device computes before and after.
+    #[test]
+    fn without_rccl_one_device_works() {
+        let device = Arc::new(Device::new(Provider::without_rccl(), 0).expect("a device"));
+        let works = || {
+            let buffer = device.alloc(16).expect("memory");
+            device.fill_bytes(&buffer, 0, 7, 16).expect("a fill");
+            let mut found = [0; 16];
+            device.read(&buffer, 0, &mut found).expect("a read");
+            assert_eq!(found, [7; 16]);
+        };
+        works();
+        let id = UniqueId::new().expect("the other provider's");
+        let joined = Communicator::new(&device, &id, 0, 1).map(drop);
+        let local = Communicator::local(std::slice::from_ref(&device)).map(drop);
+        for error in [joined, local].map(|result| result.expect_err("there is no RCCL")) {
+            assert!(matches!(error, Error::NotAvailable { .. }), "{error:?}");
+            let text = error.to_string();
+            assert!(text.contains("Several devices need it, one does not"), "{text}");
+            let packages = ["install the package `rccl` of AMD", "`librccl1` of Debian"];
+            let packages = if cfg!(windows) { ["no RCCL for Windows"; 2] } else { packages };
+            assert!(packages.iter().all(|package| text.contains(package)), "{text}");
+        }
+        works();
     }
 
     /// One call reduces a buffer that the pass computed, and a reserved one. Nothing else may be

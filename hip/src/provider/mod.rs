@@ -184,12 +184,7 @@ impl Provider {
                 _ if self.is_dry() => {
                     Err(Error::Dry { op: "a collective", reason: "other ranks would wait for it".into() })
                 }
-                ProviderKind::Rocm => {
-                    let library =
-                        installation::open(names::RCCL).map_err(|missing| advise(missing, RCCL_FROM))?;
-                    log::debug!("RCCL: {}", library.path.display());
-                    fill!(Rccl, &library, "RCCL")
-                }
+                ProviderKind::Rocm => rccl_of_rocm(names::RCCL),
                 ProviderKind::Cuda => cuda::rccl().map_err(|missing| advise(missing, NCCL_FROM)),
                 ProviderKind::Cpu => cpu::rccl(),
             })
@@ -250,6 +245,14 @@ impl Provider {
         let provider = Self::start(ProviderKind::Cpu, hip, hiprtc, Vec::new());
         Box::leak(Box::new(provider.expect("it has a device")))
     }
+
+    /// The CPU provider as the provider `rocm` is on a machine without RCCL.
+    pub(crate) fn without_rccl() -> &'static Self {
+        let provider = Self::altered(|_| ());
+        let absent = names::Library { stem: "librccl-that-nobody-has", ..names::RCCL };
+        assert!(provider.rccl.set(rccl_of_rocm(absent)).is_ok(), "nobody has asked for it");
+        provider
+    }
 }
 
 impl fmt::Debug for Provider {
@@ -279,6 +282,13 @@ const NCCL_FROM: &str = if cfg!(windows) {
 } else {
     "install the package `libnccl2`, or `nvidia-nccl-cu13` from PyPI"
 };
+
+/// RCCL of the installation in use.
+fn rccl_of_rocm(library: names::Library) -> Result<Rccl> {
+    let library = installation::open(library).map_err(|missing| advise(missing, RCCL_FROM))?;
+    log::debug!("RCCL: {}", library.path.display());
+    fill!(Rccl, &library, "RCCL")
+}
 
 /// Adds to the error of a missing RCCL or NCCL where it comes from.
 fn advise(missing: Error, from: &str) -> Error {

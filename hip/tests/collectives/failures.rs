@@ -252,6 +252,39 @@ fn every_difference_is_found() {
     }
 }
 
+/// A rank of the example `all_reduce` can't record an event before its first call. The example ends
+/// with its error; the other rank, which has begun to measure, does not wait for it.
+#[test]
+fn the_example_ends_if_a_rank_fails() {
+    use std::process::{Command, Stdio};
+    if !on_cpu() {
+        return;
+    }
+    let own = std::env::current_exe().unwrap();
+    let examples = own.parent().and_then(std::path::Path::parent).unwrap().join("examples");
+    let program = examples.join(format!("all_reduce{}", std::env::consts::EXE_SUFFIX));
+    assert!(program.exists(), "{} is missing: cargo test --examples builds it", program.display());
+    let mut child = Command::new(program)
+        .arg("1")
+        .env("BURN_ROCM_PROVIDER", "cpu")
+        .env("BURN_ROCM_CPU_DEVICES", "2")
+        .env("BURN_ROCM_CPU_FAIL", "hipEventRecord:2")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Far below the timeout of collectives, and far above what the calls before the failure take.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(120);
+    while child.try_wait().unwrap().is_none() && std::time::Instant::now() < until {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let _ = child.kill();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{:?}: {text}", output.status);
+    assert!(text.contains("hipEventRecord"), "{text}");
+}
+
 #[test]
 fn a_send_and_its_receive_must_agree() {
     on_threads("failures::a_send_and_its_receive_must_agree", &LATE, |ranks| {

@@ -2,11 +2,14 @@
 
 use std::process::exit;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hip::{DType, Error, Group, Part};
 
 use crate::failures::{LATE, SOON, begun, collective, failure, for_the_dead, ones};
 use crate::ranks::{DEAD, Ranks, on_cpu, on_processes};
+#[cfg(unix)]
+use crate::ranks::{kill_this_process, on_processes_of_which_some_are_killed};
 
 /// What the CPU device says in the other processes when rank 0's has ended, which serves them.
 const HUB_GONE: &str = "the process that made the group's id is gone";
@@ -44,6 +47,49 @@ fn the_process_that_made_the_id_may_die() {
         // Between four ranks, another one may give up first.
         survives(&ranks, &[HUB_GONE]);
     });
+}
+
+/// A rank is killed while all make calls. The others' calls end with a typed error, on the CPU device
+/// long before the timeout.
+#[cfg(unix)]
+fn killed_within_calls(test: &str, killed: usize, by: &[&str]) {
+    on_processes_of_which_some_are_killed(test, for_the_dead(), &[killed], |ranks| {
+        begun(&ranks);
+        let on = &ranks.communicator;
+        let begun = Instant::now();
+        if on.rank() == killed {
+            std::thread::spawn(|| {
+                std::thread::sleep(Duration::from_millis(200));
+                kill_this_process()
+            });
+        }
+        let error = loop {
+            match ones(on, 50_000).and_then(|work| work.wait()) {
+                Ok(()) => assert!(begun.elapsed() < Duration::from_secs(60), "nobody was killed"),
+                Err(error) => break error,
+            }
+        };
+        assert_ne!(on.rank(), killed, "{error}");
+        // NCCL's limit is 5 seconds here, and it may take as long to end its work.
+        let most = Duration::from_secs(if on_cpu() { 30 } else { 15 });
+        assert!(begun.elapsed() < most, "{:?}", begun.elapsed());
+        noticed(&collective(&error), by);
+        assert_eq!(failure(on, ones(on, 10)), error);
+    });
+}
+
+#[cfg(unix)]
+#[test]
+fn a_process_that_is_killed_fails_the_others() {
+    // Noticed by a read or by a write, or heard from a rank that noticed it before.
+    let by = ["rank 1 is gone", "rank 1 takes no results", "gave the group up"];
+    killed_within_calls("processes::a_process_that_is_killed_fails_the_others", 1, &by);
+}
+
+#[cfg(unix)]
+#[test]
+fn the_process_that_made_the_id_may_be_killed() {
+    killed_within_calls("processes::the_process_that_made_the_id_may_be_killed", 0, &[HUB_GONE]);
 }
 
 #[test]
@@ -155,16 +201,12 @@ fn the_check_between_processes_names_both_calls() {
         begun(&ranks);
         let on = &ranks.communicator;
         let error = failure(on, ones(on, 10 + usize::from(on.rank() == 1)));
-        // The first rank that sees the difference may be quicker than another one's reading.
-        let (Error::Mismatch { .. } | Error::Collective { .. }) = &error else { panic!("{error}") };
-        if let Error::Mismatch { call, other_call, .. } = &error {
-            let both = format!("{call} {other_call}");
-            assert!(both.contains("all_reduce(Sum, 10 x f32), call 1 of 1"), "{both}");
-            assert!(both.contains("all_reduce(Sum, 11 x f32), call 1 of 1"), "{both}");
-        } else {
-            let text = error.to_string();
-            assert!(text.contains("is gone") || text.contains("gave the group up"), "{text}");
-            assert!(!text.contains(HUB_GONE), "{text}");
-        }
+        // On every rank: none gives the group up before all have seen the difference.
+        let Error::Mismatch { rank, call, other_rank, other_call } = &error else { panic!("{error}") };
+        assert_eq!(*rank, on.rank());
+        assert_eq!([*rank, *other_rank].iter().filter(|&&rank| rank == 1).count(), 1, "{error}");
+        let both = format!("{call} {other_call}");
+        assert!(both.contains("all_reduce(Sum, 10 x f32), call 1 of 1"), "{both}");
+        assert!(both.contains("all_reduce(Sum, 11 x f32), call 1 of 1"), "{both}");
     });
 }

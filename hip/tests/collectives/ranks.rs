@@ -144,6 +144,36 @@ pub(crate) fn on_processes(
     dying: &[usize],
     body: impl FnOnce(Ranks),
 ) {
+    in_processes(test, environment, (dying, Some(DEAD)), body);
+}
+
+/// As [`on_processes`], but the ranks in `killed` end by `SIGKILL`.
+#[cfg(unix)]
+pub(crate) fn on_processes_of_which_some_are_killed(
+    test: &str,
+    environment: &[(&str, &str)],
+    killed: &[usize],
+    body: impl FnOnce(Ranks),
+) {
+    in_processes(test, environment, (killed, None), body);
+}
+
+/// Ends this process as the kernel ends one that takes too much memory: nothing of it runs any more.
+#[cfg(unix)]
+pub(crate) fn kill_this_process() -> ! {
+    let killed = Command::new("sh").args(["-c", "kill -KILL $PPID"]).status();
+    // The signal is on its way.
+    std::thread::sleep(MOST);
+    panic!("still alive: {killed:?}");
+}
+
+/// Some ranks end with another status than 0, or without one: by `SIGKILL`.
+fn in_processes(
+    test: &str,
+    environment: &[(&str, &str)],
+    dying: (&[usize], Option<i32>),
+    body: impl FnOnce(Ranks),
+) {
     if role().is_none() {
         let seed = Random::new().bits().to_string();
         for size in sizes() {
@@ -172,7 +202,13 @@ impl Drop for Processes {
     }
 }
 
-fn run_processes(test: &str, environment: &[(&str, &str)], dying: &[usize], size: usize, seed: &str) {
+fn run_processes(
+    test: &str,
+    environment: &[(&str, &str)],
+    (dying, status_of_dying): (&[usize], Option<i32>),
+    size: usize,
+    seed: &str,
+) {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let outputs = std::env::temp_dir().join(format!("burn-rocm-ranks-{}-{port}", std::process::id()));
     std::fs::create_dir_all(&outputs).unwrap();
@@ -214,7 +250,12 @@ fn run_processes(test: &str, environment: &[(&str, &str)], dying: &[usize], size
     let everything = || (0..size).map(|rank| format!("rank {rank}:\n{}\n", said(rank))).collect::<String>();
     for (rank, status) in ended.iter().enumerate() {
         let Some(status) = status else { panic!("rank {rank} of {size} hangs\n{}", everything()) };
-        let expected = if dying.contains(&rank) { Some(DEAD) } else { Some(0) };
+        let expected = if dying.contains(&rank) { status_of_dying } else { Some(0) };
+        #[cfg(unix)]
+        if expected.is_none() {
+            use std::os::unix::process::ExitStatusExt;
+            assert_eq!(status.signal(), Some(9), "rank {rank} of {size}, seed {seed}\n{}", everything());
+        }
         assert_eq!(status.code(), expected, "rank {rank} of {size}, seed {seed}\n{}", everything());
         let ran = dying.contains(&rank) || said(rank).contains("1 passed");
         assert!(ran, "rank {rank} of {size} ran no test\n{}", everything());

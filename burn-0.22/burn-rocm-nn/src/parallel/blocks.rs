@@ -9,6 +9,7 @@ use burn_rocm::Communicator;
 
 use super::linear::{biased, own, part, route};
 use crate::attention::{MhaInput, MhaOutput, MultiHeadAttention};
+use crate::divided::Ranks;
 use crate::fuse::refuse;
 use crate::ops::ranks::{Same, Sum};
 use crate::transformer::PositionWiseFeedForward;
@@ -25,8 +26,7 @@ pub struct ParallelFeedForward {
     pub part: PositionWiseFeedForward,
     /// The second layer's bias, `[d_model]`.
     pub bias: Option<Param<Tensor<1>>>,
-    #[module(skip)]
-    ranks: Communicator,
+    ranks: Ranks,
 }
 
 impl ParallelFeedForward {
@@ -44,7 +44,7 @@ impl ParallelFeedForward {
         let (linear_outer, bias) = rows(block.linear_outer, begin, count);
         let linear_inner = columns(block.linear_inner, begin, count);
         let part = PositionWiseFeedForward { linear_inner, linear_outer, ..block };
-        Self { part, bias, ranks: ranks.clone() }
+        Self { part, bias, ranks: Ranks::new(ranks, [1, 2]) }
     }
 
     /// Runs the layers one after the other.
@@ -56,8 +56,8 @@ impl ParallelFeedForward {
     /// As [`ColumnLinear::forward`](super::ColumnLinear::forward).
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let route = route("ParallelFeedForward", &input);
-        let input = route.unary(Same(self.ranks.clone()), input);
-        let sum = route.unary(Sum(self.ranks.clone()), self.part.forward(input));
+        let input = route.unary(Same(self.ranks.communicator()), input);
+        let sum = route.unary(Sum(self.ranks.communicator()), self.part.forward(input));
         biased(sum, self.bias.as_ref())
     }
 }
@@ -74,8 +74,7 @@ pub struct ParallelAttention {
     pub part: MultiHeadAttention,
     /// The output layer's bias, `[d_model]`.
     pub bias: Option<Param<Tensor<1>>>,
-    #[module(skip)]
-    ranks: Communicator,
+    ranks: Ranks,
 }
 
 impl ParallelAttention {
@@ -99,7 +98,7 @@ impl ParallelAttention {
             n_heads: heads,
             ..attention
         };
-        Self { part, bias, ranks: ranks.clone() }
+        Self { part, bias, ranks: Ranks::new(ranks, [1, 2]) }
     }
 
     /// Attention of each query to the keys and values.
@@ -112,9 +111,9 @@ impl ParallelAttention {
     /// [`ColumnLinear::forward`](super::ColumnLinear::forward).
     pub fn forward(&self, input: MhaInput) -> MhaOutput {
         let route = route("ParallelAttention", &input.query);
-        let input = input.map(|tensor| route.unary(Same(self.ranks.clone()), tensor));
+        let input = input.map(|tensor| route.unary(Same(self.ranks.communicator()), tensor));
         let MhaOutput { weights, context } = self.part.forward(input);
-        let sum = route.unary(Sum(self.ranks.clone()), context);
+        let sum = route.unary(Sum(self.ranks.communicator()), context);
         MhaOutput { weights, context: biased(sum, self.bias.as_ref()) }
     }
 }

@@ -7,6 +7,7 @@ use burn::tensor::Tensor;
 use burn::tensor::module::linear;
 use burn_rocm::Communicator;
 
+use crate::divided::Ranks;
 use crate::fuse::{Route, refuse};
 use crate::ops::ranks::{Same, Sum};
 
@@ -25,8 +26,7 @@ pub struct ColumnLinear {
     pub weight: Param<Tensor<2>>,
     /// `[d_output / ranks]`.
     pub bias: Option<Param<Tensor<1>>>,
-    #[module(skip)]
-    ranks: Communicator,
+    ranks: Ranks,
 }
 
 impl ColumnLinear {
@@ -40,7 +40,7 @@ impl ColumnLinear {
         Self {
             weight: layer.weight.map(|weight| part(weight, 1, begin, count)),
             bias: layer.bias.map(|bias| bias.map(|bias| part(bias, 0, begin, count))),
-            ranks: ranks.clone(),
+            ranks: Ranks::new(ranks, [2, 2]),
         }
     }
 
@@ -54,7 +54,7 @@ impl ColumnLinear {
     /// With `Invalid` on another project's device; with `Collective` or `Mismatch` if the ranks fail
     /// or differ.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        let input = route("ColumnLinear", &input).unary(Same(self.ranks.clone()), input);
+        let input = route("ColumnLinear", &input).unary(Same(self.ranks.communicator()), input);
         linear(input, self.weight.val(), self.bias.as_ref().map(Param::val))
     }
 }
@@ -70,8 +70,7 @@ pub struct RowLinear {
     pub weight: Param<Tensor<2>>,
     /// `[d_output]`.
     pub bias: Option<Param<Tensor<1>>>,
-    #[module(skip)]
-    ranks: Communicator,
+    ranks: Ranks,
 }
 
 impl RowLinear {
@@ -85,7 +84,8 @@ impl RowLinear {
         Self {
             weight: layer.weight.map(|weight| part(weight, 0, begin, count)),
             bias: layer.bias,
-            ranks: ranks.clone(),
+            // The weight.
+            ranks: Ranks::new(ranks, [1, 2]),
         }
     }
 
@@ -99,7 +99,7 @@ impl RowLinear {
     /// As [`ColumnLinear::forward`].
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let part = linear(input, self.weight.val(), None);
-        let sum = route("RowLinear", &part).unary(Sum(self.ranks.clone()), part);
+        let sum = route("RowLinear", &part).unary(Sum(self.ranks.communicator()), part);
         biased(sum, self.bias.as_ref())
     }
 }

@@ -52,15 +52,20 @@
 //!   layers of which each rank has a part. [`ParallelFeedForward`] and [`ParallelAttention`] are
 //!   blocks made of such pairs. Their ranks are a group of their own, other than the group of
 //!   `DataParallel`. All else must be the same on these ranks: seed the devices alike if a dropout
-//!   is outside the pair. [`clip_global_norm`] and `GradScaler` see one rank's part only.
+//!   is outside the pair. [`clip_global_norm`] clips by the whole model's norm, and an overflow on
+//!   one of the ranks makes `GradScaler` skip the step on all. An optimizer's own clipping by norm
+//!   sees one rank's part of a parameter; `with_global_norm` refuses such a model.
 //! - **A failed rank.** If a rank panics, drop its communicator or let the process end: the other
 //!   ranks then get an error within `BURN_ROCM_COLLECTIVE_TIMEOUT`.
 
+#[path = "../../../../burn-rocm/nn/src/parallel/config.rs"]
+mod config;
 #[path = "../../../../burn-rocm/nn/src/parallel/share.rs"]
 mod share;
 
 mod batch_norm;
 mod blocks;
+mod build;
 mod linear;
 mod model;
 mod optimizer;
@@ -71,10 +76,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
-use burn_rocm::fused::optim::clip_to_norm;
+use burn_rocm::fused::optim::scale_to_norm;
 use burn_rocm::{Communicator, ReduceOp, RocmTensor, raise, trace};
 
 use crate::amp::in_place_of;
+use crate::divided::Divided;
 use crate::fuse::{from_rocm, rocm};
 use crate::ops::buckets::Entry;
 use crate::ops::parallel::Buckets;
@@ -82,8 +88,9 @@ pub use crate::ops::parallel::Overlap;
 use crate::ties::Ties;
 pub use batch_norm::SyncBatchNorm;
 pub use blocks::{ParallelAttention, ParallelFeedForward};
+pub use config::ShardedModelConfig;
 pub use linear::{ColumnLinear, RowLinear};
-pub use model::{ShardedModel, ShardedModelConfig};
+pub use model::ShardedModel;
 pub use optimizer::ShardedOptimizer;
 pub use share::{Part, Shards, Share};
 
@@ -224,8 +231,10 @@ impl DataParallel {
 /// The gradients scaled by `min(1, most / norm)`, and their Euclidean norm over all parameters
 /// before that, of shape `[1]`. Burn's own clipping by norm takes the norm of each parameter.
 ///
-/// The gradients of [`DataParallel::reduce`] are the same on all ranks, so this is too. Does not
-/// wait for the device.
+/// The gradients of [`DataParallel::reduce`] are the same on all ranks, so this is too. Of layers
+/// that are divided among ranks ([`ColumnLinear`]), a rank has a part of the gradients. The norm is
+/// then the whole model's: it counts every rank's parts, and once what is the same on all ranks. So
+/// all ranks of those groups must call this. Does not wait for the device.
 ///
 /// # Panics
 /// With `Invalid` for tensors of another project's device, or if there is no gradient.
@@ -239,7 +248,8 @@ pub fn clip_global_norm<M: Module>(
     module.visit(&mut take);
     let with_grad = take.ids.into_iter().zip(take.tensors).filter_map(|(id, grad)| Some((id, grad?)));
     let (ids, tensors): (Vec<ParamId>, Vec<RocmTensor>) = with_grad.unzip();
-    let (clipped, norm) = clip_to_norm(&tensors, most).unwrap_or_else(|error| raise(error));
+    let norm = Divided::of(module).norm(&ids, &tensors).unwrap_or_else(|error| raise(error));
+    let clipped = scale_to_norm(&tensors, norm.clone(), most).unwrap_or_else(|error| raise(error));
     let mut give = Give { grads: ids.into_iter().zip(clipped).collect(), done: GradientsParams::new() };
     module.visit(&mut give);
     (give.done, from_rocm(norm))

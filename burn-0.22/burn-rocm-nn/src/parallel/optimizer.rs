@@ -13,11 +13,16 @@ use burn_rocm::{RocmError, RocmTensor, raise, trace};
 
 use super::{BUCKET_BYTES, DataParallel, Share};
 use crate::amp::in_place_of;
+use crate::divided::Divided;
 use crate::fuse::{from_rocm, primitive, rocm, wrap};
+use crate::ops::divided::refuse_divided;
 use crate::ops::refuse;
 use crate::ops::sharded::{Sharded, Update};
 use crate::optim::OptimizerConfig;
 use crate::ties::Ties;
+
+/// What a global norm of parts of buckets can't be.
+pub(super) const NORM_OF_DIVIDED: &str = "a global norm of a model with layers divided among ranks";
 
 /// An optimizer of which each rank takes a part of the step: stages 1 and 2 of ZeRO ([Rajbhandari et
 /// al. 2020](https://arxiv.org/abs/1910.02054)).
@@ -78,7 +83,8 @@ impl ShardedOptimizer {
 
     /// Scales all gradients by `min(1, most / norm)` before the step, where `norm` is the Euclidean
     /// norm of the averaged gradients of all parameters, as
-    /// [`clip_global_norm`](super::clip_global_norm) does.
+    /// [`clip_global_norm`](super::clip_global_norm) does. [`step`](Self::step) then refuses a model
+    /// with layers that are divided among ranks: a bucket may have divided parameters and others.
     pub fn with_global_norm(self, most: f32) -> Self {
         Self { most: Some(most), ..self }
     }
@@ -96,10 +102,16 @@ impl ShardedOptimizer {
     /// be those of the step before.
     ///
     /// # Panics
-    /// With `Invalid` if they are not, or if a gradient does not fit its parameter; with `Collective`
+    /// With `Invalid` if they are not, or if a gradient does not fit its parameter; with `Unsupported`
+    /// for a global norm and a model with divided layers; with `Collective`
     /// or `Mismatch` if the ranks fail or differ; with `Capture` in a capture before which this
     /// optimizer has taken no step with these parameters.
     pub fn step<M: Module>(&mut self, lr: f64, module: M, grads: GradientsParams, share: Share) -> M {
+        if self.most.is_some() {
+            let groups = Divided::of(&module).groups;
+            let refused = refuse_divided("ShardedOptimizer::step", NORM_OF_DIVIDED, &groups);
+            refused.unwrap_or_else(|error| raise(error));
+        }
         let _op = trace::op("nn_sharded_step", || "");
         let mut take = Take::new(grads);
         module.visit(&mut take);

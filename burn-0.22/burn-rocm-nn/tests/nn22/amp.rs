@@ -1,6 +1,6 @@
 //! Mixed precision.
 
-use burn::module::Module;
+use burn::module::{Module, ParamId, RunningState};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
@@ -225,4 +225,30 @@ fn an_overflow_skips_the_step() {
     assert_eq!(record, GradScalerRecord { scale: 5e29, finite: 1, skipped: 1 });
     let again = GradScalerConfig::new().init().load_record(record);
     assert_eq!(again.factor(), 5e29);
+}
+
+/// Running statistics of clones have one id. Two of them share their values, the third has others, as
+/// after a record was loaded into it. Each stays as it is, in the original and in the copy.
+#[test]
+fn running_statistics_of_one_id_stay_apart() {
+    #[derive(Module, Debug)]
+    struct Clones {
+        first: RunningState<Tensor<1>>,
+        apart: RunningState<Tensor<1>>,
+        shared: RunningState<Tensor<1>>,
+    }
+    let device = Device::rocm(0).autodiff();
+    let id = ParamId::new();
+    let state = |value: f32| RunningState::with_id(id, Tensor::<1>::full([2], value, &device));
+    // bf16 holds neither.
+    let first = state(1.001);
+    let clones = Clones { shared: first.clone(), first, apart: state(2.002) };
+    let values = |clones: &Clones| {
+        let states = [&clones.first, &clones.apart, &clones.shared];
+        states.map(|state| state.value_sync().into_data())
+    };
+    let before = values(&clones);
+    assert!(before[0] == before[2] && before[0] != before[1]);
+    let copy = Precision::new(FloatDType::BF16).convert(&clones);
+    assert_eq!((values(&clones), values(&copy)), (before.clone(), before));
 }

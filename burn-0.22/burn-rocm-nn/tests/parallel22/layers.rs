@@ -14,11 +14,11 @@ use burn_rocm_nn_022::{BatchNorm, BatchNormConfig};
 
 use crate::*;
 
-fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
+pub(crate) fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
     tensor.into_data().iter::<f64>().collect()
 }
 
-fn float<const D: usize>(values: Vec<f64>, shape: [usize; D], device: &Device) -> Tensor<D> {
+pub(crate) fn float<const D: usize>(values: Vec<f64>, shape: [usize; D], device: &Device) -> Tensor<D> {
     Tensor::from_data(TensorData::new(values, shape), (device, DType::F64))
 }
 

@@ -125,7 +125,8 @@ impl GradScaler {
         Growth { growth: growth_factor, backoff: backoff_factor, interval: growth_interval }
     }
 
-    pub(super) fn update(&mut self, is_finite: bool) {
+    /// Counts a step, which was taken if all gradients were finite.
+    pub(crate) fn update(&mut self, is_finite: bool) {
         let GradScalerConfig { growth_factor, backoff_factor, growth_interval, .. } = self.config;
         if !is_finite {
             self.scale = (f64::from(self.scale) * backoff_factor).max(f32::MIN_POSITIVE.into()) as f32;

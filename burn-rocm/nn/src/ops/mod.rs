@@ -5,6 +5,7 @@ pub(crate) mod activation;
 pub(crate) mod attention;
 pub(crate) mod buckets;
 pub(crate) mod checkpoint;
+pub(crate) mod divided;
 pub(crate) mod language;
 pub(crate) mod layer;
 pub(crate) mod loss;

@@ -9,12 +9,14 @@ use std::ops::Range;
 use std::path::Path;
 
 use burn_backend::{DType, TensorMetadata};
-use burn_rocm::fused::amp::cast_all;
+use burn_rocm::fused::amp::{any_set, cast_all, unscale};
 use burn_rocm::fused::optim::{Rule, Step};
 use burn_rocm::fused::{add, flat, one_value, pack_range, repeated, unpack};
 use burn_rocm::{Communicator, Pending, RocmError, RocmTensor};
 
 use super::buckets::Entry;
+use super::divided::agreed;
+use super::parallel::is_equal;
 use super::sharded::{Bucket, Sharded, Update, buckets};
 use super::{Applied, Gradients, Kept, Op};
 
@@ -72,14 +74,15 @@ impl Units {
     /// earlier unit gathers with it are gathered for this unit as well.
     ///
     /// # Errors
-    /// `Invalid` if a tied parameter's shape or dtype differs from that in the earlier unit;
-    /// an error of the device.
+    /// `Invalid` if a tied parameter's shape, dtype or values differ from those in the earlier unit,
+    /// on any rank; an error of the collectives or of the device.
     pub(crate) fn add(
         &mut self,
         params: &[RocmTensor],
         dtypes: &[DType],
         tied: &[Option<usize>],
     ) -> Result<Vec<usize>, RocmError> {
+        self.compare(params, dtypes, tied)?;
         let Sharded { communicator, entries, buckets: all, .. } = &mut self.sharded;
         let (rank, ranks) = (communicator.rank(), communicator.size());
         let (first, first_bucket) = (entries.len(), all.len());
@@ -92,13 +95,7 @@ impl Units {
                     own.push(entry);
                     values.push(param);
                 }
-                Some(place) if entries[place] == entry => places.push(place),
-                Some(place) => {
-                    let text = |Entry { dims, dtype }: &Entry| format!("{dims:?} of {}", dtype.name());
-                    let expected = format!("a parameter as in the earlier unit: {}", text(&entries[place]));
-                    let (op, found) = ("ShardedModel::build", text(&entry));
-                    return Err(RocmError::Invalid { op, expected, found });
-                }
+                Some(place) => places.push(place),
             }
         }
         for mut bucket in buckets(&own, usize::MAX, ranks) {
@@ -120,6 +117,53 @@ impl Units {
         let tied = (0..first_bucket).filter(has_tied).collect();
         self.units.push(Unit { entries: places.clone(), own: first_bucket..all.len(), tied });
         Ok(places)
+    }
+
+    /// Compares tied parameters with those of earlier units.
+    fn compare(
+        &self,
+        params: &[RocmTensor],
+        dtypes: &[DType],
+        tied: &[Option<usize>],
+    ) -> Result<(), RocmError> {
+        let Sharded { communicator, entries, buckets, .. } = &self.sharded;
+        let mut differs = false;
+        let mut compared = false;
+        for ((param, &dtype), place) in params.iter().zip(dtypes).zip(tied) {
+            let Some(place) = *place else { continue };
+            let entry = Entry { dims: param.dims().to_vec(), dtype };
+            if entries[place] != entry {
+                let text = |Entry { dims, dtype }: &Entry| format!("{dims:?} of {}", dtype.name());
+                let expected = format!("a parameter as in the earlier unit: {}", text(&entries[place]));
+                return Err(differs_from_earlier(expected, text(&entry)));
+            }
+            let bucket = buckets.iter().find(|bucket| bucket.members.contains(&place));
+            let Some(bucket) = bucket else { continue };
+            compared = true;
+            let before = bucket.members.iter().take_while(|&&member| member != place);
+            let first: usize = before.map(|&member| entries[member].elements()).sum();
+            let begin = bucket.part * communicator.rank();
+            // What this rank has of it.
+            let (from, to) = (first.max(begin), (first + entry.elements()).min(begin + bucket.part));
+            if from < to {
+                let own = cast_all(vec![param.clone()], bucket.wide())?;
+                let own = pack_range(&own, from - first..to - first)?;
+                let earlier = pack_range(&[master(bucket)?], from - begin..to - begin)?;
+                differs |= !is_equal(&own, &earlier)?;
+            }
+        }
+        if !compared {
+            return Ok(());
+        }
+        let flag = one_value(&communicator.device(), f64::from(u8::from(differs)), DType::U32)?;
+        if any_set(agreed(std::slice::from_ref(communicator), vec![flag])?)? {
+            let expected = "the values of the earlier unit's parameter with this id".into();
+            return Err(differs_from_earlier(
+                expected,
+                "other values, as of a clone that was trained".into(),
+            ));
+        }
+        Ok(())
     }
 
     /// The dtype in which all ranks have the loss: f64 if a parameter is gathered in f64, else f32.
@@ -214,6 +258,18 @@ impl Units {
         Ok(complete)
     }
 
+    /// The parts of the gradients of a scaled loss times `factor`, in the dtype in which the parameters
+    /// are updated. `None` if one is infinite or NaN on any rank. Waits for the device.
+    ///
+    /// # Errors
+    /// An error of the collectives or of the device.
+    pub(crate) fn unscaled(&self, parts: Parts, factor: f32) -> Result<Option<Parts>, RocmError> {
+        let (places, grads): (Vec<usize>, Vec<RocmTensor>) = parts.into_iter().unzip();
+        let (grads, flags) = unscale(grads, factor)?;
+        let flags = agreed(std::slice::from_ref(&self.sharded.communicator), flags)?;
+        Ok((!any_set(flags)?).then(|| places.into_iter().zip(grads).collect()))
+    }
+
     /// Updates this rank's parts of these buckets. `update.most` is the largest norm of the given
     /// gradients together.
     ///
@@ -266,6 +322,10 @@ impl Units {
         self.kept.fill(None);
         Ok(())
     }
+}
+
+fn differs_from_earlier(expected: String, found: String) -> RocmError {
+    RocmError::Invalid { op: "ShardedModel::build", expected, found }
 }
 
 /// This rank's part of a bucket.

@@ -10,6 +10,7 @@ use burn_rocm::Communicator;
 
 use super::linear::{biased, own, part, route};
 use crate::attention::{MhaInput, MhaOutput, MultiHeadAttention};
+use crate::divided::Ranks;
 use crate::fuse::refuse;
 use crate::ops::ranks::{Same, Sum};
 use crate::transformer::PositionWiseFeedForward;
@@ -26,8 +27,7 @@ pub struct ParallelFeedForward<B: Backend> {
     pub part: PositionWiseFeedForward<B>,
     /// The second layer's bias, `[d_model]`.
     pub bias: Option<Param<Tensor<B, 1>>>,
-    #[module(skip)]
-    ranks: Communicator,
+    ranks: Ranks<B>,
 }
 
 impl<B: Backend> ParallelFeedForward<B> {
@@ -45,7 +45,7 @@ impl<B: Backend> ParallelFeedForward<B> {
         let (linear_outer, bias) = rows(block.linear_outer, begin, count);
         let linear_inner = columns(block.linear_inner, begin, count);
         let part = PositionWiseFeedForward { linear_inner, linear_outer, ..block };
-        Self { part, bias, ranks: ranks.clone() }
+        Self { part, bias, ranks: Ranks::new(ranks, [1, 2]) }
     }
 
     /// Runs the layers one after the other.
@@ -57,8 +57,8 @@ impl<B: Backend> ParallelFeedForward<B> {
     /// As [`ColumnLinear::forward`](super::ColumnLinear::forward).
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
         let route = route::<B>("ParallelFeedForward");
-        let input = route.unary(Same(self.ranks.clone()), input);
-        let sum = route.unary(Sum(self.ranks.clone()), self.part.forward(input));
+        let input = route.unary(Same(self.ranks.communicator()), input);
+        let sum = route.unary(Sum(self.ranks.communicator()), self.part.forward(input));
         biased(sum, self.bias.as_ref())
     }
 }
@@ -75,8 +75,7 @@ pub struct ParallelAttention<B: Backend> {
     pub part: MultiHeadAttention<B>,
     /// The output layer's bias, `[d_model]`.
     pub bias: Option<Param<Tensor<B, 1>>>,
-    #[module(skip)]
-    ranks: Communicator,
+    ranks: Ranks<B>,
 }
 
 impl<B: Backend> ParallelAttention<B> {
@@ -100,7 +99,7 @@ impl<B: Backend> ParallelAttention<B> {
             n_heads: heads,
             ..attention
         };
-        Self { part, bias, ranks: ranks.clone() }
+        Self { part, bias, ranks: Ranks::new(ranks, [1, 2]) }
     }
 
     /// Attention of each query to the keys and values.
@@ -113,9 +112,9 @@ impl<B: Backend> ParallelAttention<B> {
     /// [`ColumnLinear::forward`](super::ColumnLinear::forward).
     pub fn forward(&self, input: MhaInput<B>) -> MhaOutput<B> {
         let route = route::<B>("ParallelAttention");
-        let input = input.map(|tensor| route.unary(Same(self.ranks.clone()), tensor));
+        let input = input.map(|tensor| route.unary(Same(self.ranks.communicator()), tensor));
         let MhaOutput { weights, context } = self.part.forward(input);
-        let sum = route.unary(Sum(self.ranks.clone()), context);
+        let sum = route.unary(Sum(self.ranks.communicator()), context);
         MhaOutput { weights, context: biased(sum, self.bias.as_ref()) }
     }
 }

@@ -8,6 +8,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::module::linear;
 use burn_rocm::Communicator;
 
+use crate::divided::Ranks;
 use crate::fuse::{Route, refuse};
 use crate::ops::ranks::{Same, Sum};
 
@@ -26,8 +27,7 @@ pub struct ColumnLinear<B: Backend> {
     pub weight: Param<Tensor<B, 2>>,
     /// `[d_output / ranks]`.
     pub bias: Option<Param<Tensor<B, 1>>>,
-    #[module(skip)]
-    ranks: Communicator,
+    ranks: Ranks<B>,
 }
 
 impl<B: Backend> ColumnLinear<B> {
@@ -41,7 +41,7 @@ impl<B: Backend> ColumnLinear<B> {
         Self {
             weight: layer.weight.map(|weight| part(weight, 1, begin, count)),
             bias: layer.bias.map(|bias| bias.map(|bias| part(bias, 0, begin, count))),
-            ranks: ranks.clone(),
+            ranks: Ranks::new(ranks, [2, 2]),
         }
     }
 
@@ -55,7 +55,7 @@ impl<B: Backend> ColumnLinear<B> {
     /// With `Invalid` on a backend other than [`Rocm`](burn_rocm::Rocm); with `Collective` or
     /// `Mismatch` if the ranks fail or differ.
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
-        let input = route::<B>("ColumnLinear").unary(Same(self.ranks.clone()), input);
+        let input = route::<B>("ColumnLinear").unary(Same(self.ranks.communicator()), input);
         linear(input, self.weight.val(), self.bias.as_ref().map(Param::val))
     }
 }
@@ -71,8 +71,7 @@ pub struct RowLinear<B: Backend> {
     pub weight: Param<Tensor<B, 2>>,
     /// `[d_output]`.
     pub bias: Option<Param<Tensor<B, 1>>>,
-    #[module(skip)]
-    ranks: Communicator,
+    ranks: Ranks<B>,
 }
 
 impl<B: Backend> RowLinear<B> {
@@ -86,7 +85,8 @@ impl<B: Backend> RowLinear<B> {
         Self {
             weight: layer.weight.map(|weight| part(weight, 0, begin, count)),
             bias: layer.bias,
-            ranks: ranks.clone(),
+            // The weight.
+            ranks: Ranks::new(ranks, [1, 2]),
         }
     }
 
@@ -100,7 +100,7 @@ impl<B: Backend> RowLinear<B> {
     /// As [`ColumnLinear::forward`].
     pub fn forward<const D: usize>(&self, input: Tensor<B, D>) -> Tensor<B, D> {
         let part = linear(input, self.weight.val(), None);
-        let sum = route::<B>("RowLinear").unary(Sum(self.ranks.clone()), part);
+        let sum = route::<B>("RowLinear").unary(Sum(self.ranks.communicator()), part);
         biased(sum, self.bias.as_ref())
     }
 }

@@ -1,55 +1,25 @@
 //! Models whose parameters the ranks divide among themselves.
 
-use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::path::Path;
 
 use burn::grad_clipping::GradientClippingConfig;
-use burn::module::{AutodiffModule, ModuleMapper, Param, ParamId};
+use burn::module::AutodiffModule;
 use burn::optim::GradientsParams;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{DType, FloatDType, Tensor};
-use burn_backend::TensorMetadata;
 use burn_rocm::fused::one_value;
 use burn_rocm::fused::optim::Clip;
 use burn_rocm::{Communicator, RandomMark, RocmError, RocmTensor, raise, trace};
 
+use super::build::Build;
+use super::config::ShardedModelConfig;
 use super::optimizer::{Put, Take};
 use super::{DataParallel, Share, on_rocm, visit};
+use crate::amp::GradScaler;
 use crate::fuse::{Route, from_rocm, primitive, refuse, rocm, wrap};
 use crate::ops::sharded::Update;
 use crate::ops::units::{Gathering, Parts, Scattering, Seed, Units};
-use crate::optim::OptimizerConfig;
-
-/// Settings of a [`ShardedModel`].
-#[derive(Clone, Debug)]
-pub struct ShardedModelConfig {
-    optimizer: OptimizerConfig,
-    dtype: Option<FloatDType>,
-    most: Option<f32>,
-}
-
-impl ShardedModelConfig {
-    /// A model that this optimizer trains.
-    pub fn new(optimizer: impl Into<OptimizerConfig>) -> Self {
-        Self { optimizer: optimizer.into(), dtype: None, most: None }
-    }
-
-    /// Computes with parameters of this dtype. By default each has the dtype with which it was
-    /// built. For bf16 a rank keeps its part in f32, and the optimizer updates that.
-    /// [`ShardedModel::build`] refuses f16, which needs a scaled loss.
-    pub fn with_dtype(self, dtype: FloatDType) -> Self {
-        Self { dtype: Some(dtype), ..self }
-    }
-
-    /// Scales the gradients so that their norm over all parameters is at most `most`. The gradients
-    /// are then kept until the backward pass has ended: `1 / ranks` of them, in the dtype of the
-    /// computation. Without it each layer is updated during the pass, and its gradients are
-    /// dropped.
-    pub fn with_global_norm(self, most: f32) -> Self {
-        Self { most: Some(most), ..self }
-    }
-}
 
 /// A model of which each rank keeps a part of the parameters, gradients and optimizer's state:
 /// stage 3 of ZeRO ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)).
@@ -148,7 +118,8 @@ where
     /// each before it builds the next. The parameters are those that rank 0 has built.
     ///
     /// If a unit has a parameter with the id of an earlier unit's, such as a clone of it, both are
-    /// that earlier parameter, and the clone's values are not used:
+    /// one parameter. So blocks that are clones of one block are the same block several times. The
+    /// log says how many parameters are those of earlier units, at the level `Info`.
     ///
     /// ```text
     /// let embedding = EmbeddingConfig::new(tokens, width).init(&device);
@@ -164,10 +135,9 @@ where
     ///
     /// # Errors
     /// `Invalid` if the optimizer clips each parameter's gradient by its norm, because a rank has
-    /// only a part of a parameter, or if a tied parameter lacks the shape and dtype that the
-    /// earlier unit's has; `Unsupported` for parameters in f16: the backward pass updates
-    /// the parameters, so no step with an infinite gradient could be skipped; an error of the
-    /// collectives or of the device.
+    /// only a part of a parameter, or if a tied parameter lacks the shape, dtype and values that the
+    /// earlier unit's has; `Unsupported` for parameters in f16 without a scaler, and for a global
+    /// norm and layers that are divided among ranks; an error of the collectives or of the device.
     ///
     /// # Panics
     /// As the functions, and on another backend.
@@ -191,17 +161,20 @@ where
         };
         let _op = trace::op("nn_sharded_build", || "");
         let communicator = ranks.communicator().clone();
-        let mut build =
-            Build { ranks, units: Units::new(communicator.clone()), places: HashMap::new(), whole: 0 };
-        let first = build.unit::<B, _>(first(), config.dtype)?;
-        let blocks = (0..blocks).map(block).map(|block| build.unit::<B, _>(block, config.dtype));
+        let mut build = Build::new(ranks, &config);
+        let first = build.unit::<B, _>(first())?;
+        let blocks = (0..blocks).map(block).map(|block| build.unit::<B, _>(block));
         let blocks = blocks.collect::<Result<_, _>>()?;
-        let last = build.unit::<B, _>(last(), config.dtype)?;
-        let Build { units, whole, .. } = build;
-        if whole > 0 {
-            log::info!("burn_rocm_nn: {whole} parameters that are not trained stay whole on every rank");
-        }
+        let last = build.unit::<B, _>(last())?;
+        build.say();
+        let units = build.units;
         Ok(Self { communicator, units, first, blocks, last, config, clip, backend: PhantomData })
+    }
+
+    /// The scaler of the loss, if the configuration has one: its factor, how many steps it skipped, and
+    /// its record.
+    pub fn scaler(&self) -> Option<&GradScaler> {
+        self.config.scaler.as_ref()
     }
 
     /// The unit of the last part.
@@ -274,12 +247,16 @@ where
         let (mut inputs, marks, mut gathering) = self.forward(idle, &first, &block);
         let mut backward = Backward { weight, lr, scattering: None, complete: Vec::new() };
         let (mut loss, dtype) = (None, self.units.loss_dtype());
+        let scaler = self.config.scaler.clone();
 
         let module = self.tracked(&self.last, end, &mut gathering);
         let (grads, mut seed) = self.gradients(&module, inputs.pop(), |input| {
             let root = last(&module, input?);
             loss = Some(root.clone().inner().cast(dtype));
-            Some(root)
+            Some(match &scaler {
+                Some(scaler) => scaler.scale(wide(root)),
+                None => root,
+            })
         });
         drop(module);
         backward.reduce(self, end, grads);
@@ -482,87 +459,30 @@ impl Backward {
 
     fn take<B: AutodiffBackend, F, M, L>(&mut self, model: &mut ShardedModel<B, F, M, L>, of: Scattering) {
         self.complete.extend(ok(model.units.scattered(of, self.lr.is_none())));
-        if model.config.most.is_none() {
+        if !model.config.keeps_gradients() {
             self.update(model);
         }
     }
 
     fn update<B: AutodiffBackend, F, M, L>(&mut self, model: &mut ShardedModel<B, F, M, L>) {
         let Some(lr) = self.lr else { return };
-        let ShardedModelConfig { optimizer, most, .. } = &model.config;
+        let ShardedModelConfig { optimizer, most, scaler, .. } = &mut model.config;
         let update = Update { rule: optimizer.rule(lr), clip: model.clip, most: *most };
-        ok(model.units.update(std::mem::take(&mut self.complete), update));
+        let mut parts = Some(std::mem::take(&mut self.complete));
+        if let Some(scaler) = scaler {
+            parts = ok(model.units.unscaled(parts.unwrap_or_default(), 1.0 / scaler.factor()));
+            scaler.update(parts.is_some());
+        }
+        parts.into_iter().for_each(|parts| ok(model.units.update(parts, update)));
     }
 
     fn finish<B: AutodiffBackend, F, M, L>(&mut self, model: &mut ShardedModel<B, F, M, L>) {
         if let Some(last) = self.scattering.take() {
             self.take(model, last);
         }
-        if model.config.most.is_some() {
+        if model.config.keeps_gradients() {
             self.update(model);
         }
-    }
-}
-
-/// A model that is being built.
-struct Build<'a> {
-    ranks: &'a DataParallel,
-    units: Units,
-    /// The places of the parameters so far, by their ids.
-    places: HashMap<ParamId, usize>,
-    /// How many parameters stay whole.
-    whole: usize,
-}
-
-impl Build<'_> {
-    /// Keeps this rank's part of the module's parameters. Returns the module with placeholders.
-    fn unit<B: AutodiffBackend, N: AutodiffModule<B>>(
-        &mut self,
-        module: N,
-        dtype: Option<FloatDType>,
-    ) -> Result<N, RocmError> {
-        let module = self.ranks.broadcast::<B, N>(module);
-        let mut take = Take::new(GradientsParams::new());
-        visit::<B, N>(&module, &mut take);
-        let kept = |param: &RocmTensor| dtype.map_or_else(|| param.dtype(), DType::from);
-        let dtypes: Vec<DType> = take.params.iter().map(kept).collect();
-        if dtypes.contains(&DType::F16) {
-            let (op, what) = ("ShardedModel::build", "training without a scaled loss: use bf16");
-            return Err(RocmError::Unsupported { op, dtype: Some("f16"), what: Some(what.into()) });
-        }
-        let tied: Vec<Option<usize>> = take.ids.iter().map(|id| self.places.get(id).copied()).collect();
-        let places = self.units.add(&take.params, &dtypes, &tied)?;
-        self.places.extend(take.ids.iter().copied().zip(places));
-        let mut hollow = Hollow { dtypes: take.ids.into_iter().zip(dtypes).collect(), whole: 0 };
-        let module = module.map(&mut hollow);
-        self.whole += hollow.whole;
-        Ok(module)
-    }
-}
-
-/// Puts placeholders in place of parameters: they have the shapes, and memory for one element.
-struct Hollow {
-    dtypes: HashMap<ParamId, DType>,
-    /// How many other parameters there are.
-    whole: usize,
-}
-
-impl<B: AutodiffBackend> ModuleMapper<B> for Hollow {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
-        let (id, tensor, mapper) = param.consume();
-        let tensor = match self.dtypes.get(&id) {
-            // A frozen clone has the same id.
-            _ if !tensor.is_require_grad() => {
-                self.whole += 1;
-                tensor
-            }
-            Some(dtype) if tensor.shape().num_elements() > 0 => {
-                let zero = Tensor::<B::InnerBackend, D>::zeros([1; D], &tensor.device()).cast(*dtype);
-                Tensor::from_inner(zero.expand(tensor.dims())).set_require_grad(true)
-            }
-            _ => tensor,
-        };
-        Param::from_mapped_value(id, tensor, mapper)
     }
 }
 
@@ -590,6 +510,14 @@ fn seeded<B: AutodiffBackend, const D: usize>(
         refuse("ShardedModel::step", format!("an output as in the forward pass: {expected}"), found);
     }
     Some(wrap(route.apply(Seed(rocm(grad)), [primitive(output)]).0))
+}
+
+/// The loss in f32 if it is in 16 bits, in which a scaled loss overflows.
+fn wide<B: AutodiffBackend>(loss: Tensor<B, 1>) -> Tensor<B, 1> {
+    match loss.dtype() {
+        DType::F16 | DType::BF16 => loss.cast(FloatDType::F32),
+        _ => loss,
+    }
 }
 
 fn ok<T>(result: Result<T, RocmError>) -> T {

@@ -13,10 +13,15 @@ use burn_rocm::fused::optim::Clip;
 use burn_rocm::{RocmError, RocmTensor, raise, trace};
 
 use super::{BUCKET_BYTES, DataParallel, Share, on_rocm, visit};
+use crate::divided::Divided;
 use crate::fuse::{from_rocm, primitive, refuse, rocm, wrap};
+use crate::ops::divided::refuse_divided;
 use crate::ops::sharded::{Sharded, Update};
 use crate::optim::OptimizerConfig;
 use crate::ties::Ties;
+
+/// What a global norm of parts of buckets can't be.
+pub(super) const NORM_OF_DIVIDED: &str = "a global norm of a model with layers divided among ranks";
 
 /// An optimizer of which each rank takes a part of the step: stages 1 and 2 of ZeRO ([Rajbhandari et
 /// al. 2020](https://arxiv.org/abs/1910.02054)).
@@ -79,7 +84,8 @@ impl ShardedOptimizer {
 
     /// Scales all gradients by `min(1, most / norm)` before the step, where `norm` is the Euclidean
     /// norm of the averaged gradients of all parameters, as
-    /// [`clip_global_norm`](super::clip_global_norm) does.
+    /// [`clip_global_norm`](super::clip_global_norm) does. [`step`](Self::step) then refuses a model
+    /// with layers that are divided among ranks: a bucket may have divided parameters and others.
     pub fn with_global_norm(self, most: f32) -> Self {
         Self { most: Some(most), ..self }
     }
@@ -97,7 +103,8 @@ impl ShardedOptimizer {
     /// be those of the step before.
     ///
     /// # Panics
-    /// With `Invalid` if they are not, or if a gradient does not fit its parameter; with `Collective`
+    /// With `Invalid` if they are not, or if a gradient does not fit its parameter; with `Unsupported`
+    /// for a global norm and a model with divided layers; with `Collective`
     /// or `Mismatch` if the ranks fail or differ; with `Capture` in a capture before which this
     /// optimizer has taken no step with these parameters.
     pub fn step<B: AutodiffBackend, M: AutodiffModule<B>>(
@@ -108,6 +115,11 @@ impl ShardedOptimizer {
         share: Share,
     ) -> M {
         on_rocm::<B>("ShardedOptimizer::step");
+        if self.most.is_some() {
+            let groups = Divided::of::<B>(&module).groups;
+            let refused = refuse_divided("ShardedOptimizer::step", NORM_OF_DIVIDED, &groups);
+            refused.unwrap_or_else(|error| raise(error));
+        }
         let _op = trace::op("nn_sharded_step", || "");
         let mut take = Take::new(grads);
         visit::<B, M>(&module, &mut take);

@@ -1,5 +1,5 @@
 use burn::grad_clipping::GradientClippingConfig;
-use burn::module::{AutodiffModule, Module, Param};
+use burn::module::{AutodiffModule, Module, Param, ParamId, RunningState};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{GradientsParams, MultiGradientsParams, Optimizer};
@@ -207,6 +207,38 @@ fn running_statistics_stay_where_everything_is_converted() {
         let frozen = net.clone().no_grad();
         let copy = Precision::new(FloatDType::BF16).keep_none().convert(&frozen);
         assert_eq!((copy.dtypes(), frozen.dtypes()), ([half, half, half, half, full], [full; 5]));
+    }
+    check::<Ours>();
+    check::<Oracle>();
+}
+
+/// Running statistics of clones have one id. Two of them share their values, the third has others, as
+/// after a record was loaded into it. Each stays as it is, in the original and in the copy.
+#[test]
+fn running_statistics_of_one_id_stay_apart() {
+    #[derive(Module, Debug)]
+    struct Clones<B: Backend> {
+        first: RunningState<Tensor<B, 1>>,
+        apart: RunningState<Tensor<B, 1>>,
+        shared: RunningState<Tensor<B, 1>>,
+    }
+    fn check<B: AutodiffBackend>() {
+        let id = ParamId::new();
+        let state =
+            |value: f32| RunningState::with_id(id, Tensor::<B, 1>::full([2], value, &Default::default()));
+        // bf16 holds neither.
+        let first = state(1.001);
+        let clones = Clones { shared: first.clone(), first, apart: state(2.002) };
+        let values = |clones: &Clones<B>| {
+            let states = [&clones.first, &clones.apart, &clones.shared];
+            states.map(|state| state.value_sync().into_data())
+        };
+        let before = values(&clones);
+        assert!(before[0] == before[2] && before[0] != before[1]);
+        let copy = Precision::new(FloatDType::BF16).keep_none().convert(&clones);
+        assert_close(&"the original", &values(&clones), &before, Tolerance::EXACT);
+        assert_close(&"the copy", &values(&copy), &before, Tolerance::EXACT);
+        assert!(values(&clones).iter().chain(&values(&copy)).all(|data| data.dtype == DType::F32));
     }
     check::<Ours>();
     check::<Oracle>();

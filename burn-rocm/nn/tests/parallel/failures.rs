@@ -1,8 +1,12 @@
 //! Ranks that fail or differ.
 
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use burn_rocm::rendezvous::{Rendezvous, World};
 use burn_rocm::{ReduceOp, RocmError, RocmTensor, UniqueId, take_last_error};
 use burn_rocm_nn::parallel::{Shards, Share};
 
@@ -161,4 +165,78 @@ fn bad_arguments_are_typed_errors() {
     let found = error(|| drop(second.reduce(&there, narrow, Share::EVEN)));
     assert!(matches!(found, RocmError::Invalid { .. }), "{found}");
     assert!(found.to_string().contains("f64") && found.to_string().contains("f32"), "{found}");
+}
+
+const KILLED: &str = "failures::a_killed_process_is_an_error_on_the_others";
+const CHILD: &str = "BURN_ROCM_TEST_KILLED";
+
+/// Trains until an error comes, and prints its text.
+fn trains_until_an_error() {
+    let rendezvous = Rendezvous::join(&World::from_env().unwrap()).unwrap();
+    let device = RocmDevice::new(0);
+    let mut ranks = DataParallel::new(Communicator::connect(&device, &rendezvous).unwrap());
+    let net = Net::<B>::new(&device, 0);
+    let error = error(|| {
+        for step in 0.. {
+            reduced(&mut ranks, &net, Share::EVEN);
+            println!("\nstep {step}");
+        }
+    });
+    let kind = if matches!(error, RocmError::Collective { .. }) { "collective" } else { "other" };
+    println!("\nended {kind}: {error}");
+}
+
+/// A process, which ends with its owner.
+struct Trains(Child);
+
+impl Drop for Trains {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// One of two or four processes is killed (`SIGKILL`) while all train. The others' steps end
+/// with a typed error long before the timeout, whichever process it was.
+#[test]
+fn a_killed_process_is_an_error_on_the_others() {
+    if std::env::var_os(CHILD).is_some() {
+        return trains_until_an_error();
+    }
+    // Each process of a machine with CPU devices has its own.
+    for (count, victim) in [(2, 0), (2, 1), (4, 2)] {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let start = |rank: usize| {
+            let child = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", KILLED, "--nocapture"])
+                .envs([(CHILD, "1"), ("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_CPU_DEVICES", "1")])
+                .envs([("BURN_ROCM_COLLECTIVE_TIMEOUT", "60"), ("MASTER_ADDR", "127.0.0.1")])
+                .envs(
+                    [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", count)]
+                        .map(|(name, value)| (name, value.to_string())),
+                )
+                .env("MASTER_PORT", port.to_string())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn();
+            Trains(child.unwrap())
+        };
+        let mut all: Vec<Trains> = (0..count).map(start).collect();
+        let mut output = BufReader::new(all[victim].0.stdout.take().unwrap());
+        let mut line = String::new();
+        while line.trim() != "step 3" {
+            line.clear();
+            assert!(output.read_line(&mut line).unwrap() > 0, "rank {victim} of {count} ended by itself");
+        }
+        let begun = Instant::now();
+        all[victim].0.kill().unwrap();
+        for (rank, process) in all.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
+            let mut text = String::new();
+            process.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+            let what = format!("rank {rank} of {count}, {victim} killed");
+            assert!(process.0.wait().unwrap().success(), "{what}: {text}");
+            assert!(text.contains("\nended collective: "), "{what}: {text}");
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    }
 }

@@ -5,9 +5,12 @@
 mod batch_norm;
 mod captured;
 mod checkpoint;
+mod deterministic;
 mod divided;
 mod failures;
+mod global;
 mod gradients;
+mod half;
 mod model;
 mod overlap;
 mod sharded;

@@ -13,7 +13,7 @@ fn numbers(count: usize, first: usize) -> Vec<f64> {
     (first..first + count).map(|i| 0.5 * (1.7 * i as f64).sin()).collect()
 }
 
-fn tensor<const D: usize>(shape: [usize; D], first: usize, device: &RocmDevice) -> Tensor<B, D> {
+pub(crate) fn tensor<const D: usize>(shape: [usize; D], first: usize, device: &RocmDevice) -> Tensor<B, D> {
     Tensor::from_data(TensorData::new(numbers(shape.iter().product(), first), shape), device)
 }
 
@@ -24,7 +24,7 @@ fn layer(from: usize, to: usize, first: usize, device: &RocmDevice) -> Linear<B>
     layer
 }
 
-fn values<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Vec<f64> {
+pub(crate) fn values<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> Vec<f64> {
     tensor.into_data().iter::<f64>().collect()
 }
 
@@ -133,7 +133,7 @@ fn passes<M: Module<B>>(
 }
 
 /// The elements of all parts, sorted: a parameter's part is compared with the whole as a set.
-fn sorted(parts: impl IntoIterator<Item = Vec<f64>>) -> Vec<f64> {
+pub(crate) fn sorted(parts: impl IntoIterator<Item = Vec<f64>>) -> Vec<f64> {
     let mut all = parts.into_iter().flatten().collect::<Vec<_>>();
     all.sort_by(f64::total_cmp);
     all

@@ -1,5 +1,7 @@
 //! What a unit of a divided model may hold, and the loss that a step returns.
 
+use std::sync::Mutex;
+
 use burn::tensor::{DType, FloatDType};
 use burn_rocm::RocmError;
 use burn_rocm_nn::amp::Precision;
@@ -88,7 +90,7 @@ fn the_loss_has_one_dtype_on_all_ranks() {
     });
 }
 
-/// The loss can't be scaled, so f16 is refused: as the dtype of the computation, and of a part.
+/// Without a scaler f16 is refused: as the dtype of the computation, and of a part.
 #[test]
 fn f16_is_refused() {
     let Some(count) = devices("units::f16_is_refused") else { return };
@@ -107,4 +109,82 @@ fn f16_is_refused() {
     for error in errors.into_iter().flatten() {
         assert!(matches!(error, RocmError::Unsupported { dtype: Some("f16"), .. }), "{error}");
     }
+}
+
+/// A clone that was trained has the id of the parameter that it was made of, and other values. It may
+/// differ in one element, which only the last rank sees.
+#[test]
+fn clones_that_differ_are_refused() {
+    let Some(count) = devices("units::clones_that_differ_are_refused") else { return };
+    let trained = |mut layer: Linear<B>| {
+        layer.weight = layer.weight.map(|weight| {
+            let last = WIDTH - 1..WIDTH;
+            let changed = weight.clone().slice([last.clone(), last.clone()]) + 1.0;
+            weight.slice_assign([last.clone(), last], changed).detach().require_grad()
+        });
+        layer
+    };
+    let errors = on_ranks(count, |ranks| {
+        let device = ranks.communicator().device();
+        let config = || ShardedModelConfig::new(SgdConfig::new());
+        let unit = || linear::<B>(WIDTH, WIDTH, 0, &device);
+        let first = unit();
+        let last = trained(first.clone());
+        assert_eq!(first.weight.id, last.weight.id);
+        let apart = ShardedModel::build(&ranks, config(), || first, 1, |_| unit(), || last);
+        let block = Tied::new(&device);
+        let block = || Tied { again: trained(block.again.clone()), ..block.clone() };
+        let within = ShardedModel::<B, _, _, _>::build(&ranks, config(), unit, 1, |_| block(), unit);
+        // The group is still alive.
+        let first = unit();
+        let again = first.clone();
+        assert!(ShardedModel::build(&ranks, config(), || first, 1, |_| unit(), || again).is_ok());
+        [apart.map(drop).unwrap_err(), within.map(drop).unwrap_err()]
+    });
+    for error in errors.into_iter().flatten() {
+        assert!(matches!(error, RocmError::Invalid { op: "ShardedModel::build", .. }), "{error}");
+    }
+}
+
+/// Building a model logs once what stays whole, and once what is tied, for all units together. A step
+/// logs nothing.
+#[test]
+fn what_stays_whole_is_said_once() {
+    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    struct Keeper;
+    impl log::Log for Keeper {
+        fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+            metadata.level() <= log::Level::Info && metadata.target().starts_with("burn_rocm_nn")
+        }
+        fn log(&self, record: &log::Record<'_>) {
+            if self.enabled(record.metadata()) {
+                SAID.lock().unwrap().push(record.args().to_string());
+            }
+        }
+        fn flush(&self) {}
+    }
+    let Some(count) = devices("units::what_stays_whole_is_said_once") else { return };
+    log::set_logger(&Keeper).unwrap();
+    log::set_max_level(log::LevelFilter::Info);
+    let said = || std::mem::take(&mut *SAID.lock().unwrap());
+    // Each of the four blocks has a weight and a bias that are frozen.
+    on_ranks(count, |ranks| {
+        let device = ranks.communicator().device();
+        let mut model = build::<S>(&ranks, ShardedModelConfig::new(SgdConfig::new()), &device);
+        for at in 0..3 {
+            step(&mut model, 1e-3, Share::EVEN, samples::<S>(&[at, at + 1], &device));
+        }
+    });
+    let whole = "burn_rocm_nn: 8 parameters that are not trained stay whole on every rank";
+    assert_eq!(said(), vec![whole; count], "one line of each rank");
+    on_ranks(count, |ranks| {
+        let device = ranks.communicator().device();
+        let unit = || linear::<S>(WIDTH, WIDTH, 0, &device);
+        let first = unit();
+        let tied = first.clone();
+        let config = ShardedModelConfig::new(SgdConfig::new());
+        ShardedModel::build(&ranks, config, || first, 2, |_| tied.clone(), unit).unwrap();
+    });
+    let tied = "burn_rocm_nn: 4 parameters are those of earlier units, whose ids they have";
+    assert_eq!(said(), vec![tied; count], "one line of each rank");
 }

@@ -3,6 +3,7 @@
 
 pub(crate) mod device;
 pub(crate) mod element;
+pub(crate) mod fp8;
 pub(crate) mod halves;
 pub(crate) mod multiply;
 pub(crate) mod rows;

@@ -145,7 +145,7 @@ impl fmt::Display for Call {
 /// Bytes of an element; `None` for an unknown type.
 fn element_bytes(dtype: ncclDataType_t) -> Option<usize> {
     Some(match dtype {
-        ncclInt8 | ncclUint8 => 1,
+        ncclInt8 | ncclUint8 | ncclFloat8e4m3 | ncclFloat8e5m2 => 1,
         ncclFloat16 | ncclBfloat16 => 2,
         ncclInt32 | ncclUint32 | ncclFloat32 => 4,
         ncclInt64 | ncclUint64 | ncclFloat64 => 8,
@@ -162,7 +162,7 @@ mod tests {
         for (at, kind) in Kind::ALL.into_iter().enumerate() {
             let call = Call { kind, dtype: ncclBfloat16, op: ncclAvg, count: 1 << 40, peer: at % 4 };
             assert_eq!(Call::decode(&call.encode(), 4), Some(call));
-            for (byte, value) in [(0, 7), (1, 10), (2, 5), (11, 4), (10, 0x7f)] {
+            for (byte, value) in [(0, 7), (1, 12), (2, 5), (11, 4), (10, 0x7f)] {
                 let mut bytes = call.encode();
                 bytes[byte] = value;
                 assert_eq!(Call::decode(&bytes, 4), None, "{kind:?} byte {byte}");

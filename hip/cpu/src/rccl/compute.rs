@@ -1,6 +1,7 @@
 //! Computes a collective that all ranks have called.
 
 use super::call::{Call, Kind};
+use crate::numeric::fp8::{E4M3, E5M2};
 use crate::numeric::shared::Shared;
 use crate::runtime::parallel_ranges;
 use half::{bf16, f16};
@@ -60,6 +61,8 @@ floats! {
     f32, f32, |value| value, |sum| sum;
     f16, f32, f16::to_f32, f16::from_f32;
     bf16, f32, bf16::to_f32, bf16::from_f32;
+    E4M3, f32, E4M3::to_f32, E4M3::from_f32;
+    E5M2, f32, E5M2::to_f32, E5M2::from_f32;
 }
 
 macro_rules! integers {
@@ -165,6 +168,8 @@ unsafe fn reduce(call: &Call, memory: &[Memory], first: usize, outputs: &[*mut u
             ncclFloat16 => reduce_as::<f16>(op, count, memory, first, outputs),
             ncclFloat32 => reduce_as::<f32>(op, count, memory, first, outputs),
             ncclFloat64 => reduce_as::<f64>(op, count, memory, first, outputs),
+            ncclFloat8e4m3 => reduce_as::<E4M3>(op, count, memory, first, outputs),
+            ncclFloat8e5m2 => reduce_as::<E5M2>(op, count, memory, first, outputs),
             _ => reduce_as::<bf16>(op, count, memory, first, outputs),
         }
     }
