@@ -68,7 +68,7 @@ sources=$(sources)
 
 options=() write=0 full=0 family=0 keep='' objects='' shaped=1 arch=0
 case "$(head -1 "$root/.rocm")" in
-"ROCm 7.2:"*) ;;
+"ROCm 7.2:"* | "ROCm 7.2-tests:"*) ;;
 *) options+=(--found) && shaped=0 ;;
 esac
 while [ $# -gt 0 ]; do
