@@ -79,8 +79,9 @@ fn report(launches: &[Launch]) -> String {
         text.push('\n');
     }
     text.push_str(
-        "\nA time is the mean of a launch's, with what limits it. `≤`: a line counts as often as it is \
-         asked for, because the table does not say how many are distinct or which caches hold them. \
+        "\nA time is the mean of a launch's, with what limits it. `≤`: lines count as often as they are \
+         asked for, because the table does not say which of them a cache holds (L2, private memory) or \
+         how many are distinct (tables without the column `distinct_lines`). \
          `*`: no figure of this chip that checks the model was limited by that.\n\n",
     );
     let _ = writeln!(text, "| chip | figures | of these, checks | median error | largest | checked |");

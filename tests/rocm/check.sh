@@ -6,8 +6,9 @@
 # Unless they exist, makes the roots of ROCm 7.2, 6.4 and 5.7 in the folder ROOTS (default BURN_ROCM_ROOTS, or else
 # ~/.cache/burn-rocm-roots): 5.5 GB, seven minutes with a good network. Then compares the raw bindings with the headers,
 # opens the real libraries with the product's loader, runs kernels and a part of the op tests on the virtual GPU, whose
-# instruction tables it compares with LLVM, and compiles every kernel for one architecture, also by the hipRTC of 5.7.
-# STEPS, LOADER, DEVICE_INFO, RCCL, OPS and ISA name programs that are already built.
+# instruction tables it compares with LLVM and with the instructions that AMD's libraries contain, and compiles every
+# kernel for one architecture, also by the hipRTC of 5.7.
+# STEPS, LOADER, DEVICE_INFO, RCCL, OPS, ISA and INSTRUCTIONS name programs that are already built.
 # Needs Debian or Ubuntu, and must be run as root. Exit status 0: all is well.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
@@ -32,6 +33,17 @@ fi
 # Those that take seconds and reach rocBLAS, MIOpen and every kind of own kernel.
 echo "== a part of the op tests, on the virtual GPU ($(date +%T))"
 "$here/run.sh" "$roots/7.2" matmul:: conv::conv1d pool:: norm:: index:: sort:: attention_grouped::
+echo "== the instructions of rocBLAS and of the kernels that ran ($(date +%T))"
+# The compiler's cache has what MIOpen and the tests above had compiled, and HIP's own kernels. Of these, the ones for
+# images and for a barrier of the whole GPU need instructions that the virtual GPU lacks, and nothing here runs them.
+instructions=${INSTRUCTIONS:-}
+if [ -z "$instructions" ]; then
+    instructions=$(cd "$here/../.." && cargo build --release -p virtual-gpu --example instructions \
+        --message-format json | sed -n 's|.*"executable":"\([^"]*/examples/instructions\)".*|\1|p' | tail -1)
+fi
+libraries=$roots/7.2/usr/lib/x86_64-linux-gnu
+"$instructions" --except image,ds_gws_init "$libraries/rocblas" "$libraries"/librocblas.so.[0-9] \
+    "$roots/7.2/opt/burn-rocm/home/.cache"
 echo "== kernels ($(date +%T))"
 "$here/kernels.sh" "$roots/7.2" "$@"
 echo "== kernels by the oldest compiler ($(date +%T))"

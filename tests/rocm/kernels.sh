@@ -2,7 +2,7 @@
 # Compiles every kernel of the table by AMD's own hipRTC, as the product does, without a GPU. Checks that there is no
 # scratch, no spill, room for enough waves, 16 bytes per access where it matters, and no header on disk; measures time.
 #
-#   kernels.sh ROOT [--arch a,b | --full | --changed] [--family f,g] [--write] [--keep FILE]
+#   kernels.sh ROOT [--arch a,b | --full | --changed] [--family f,g] [--write] [--keep FILE] [--objects FOLDER]
 #
 #   ROOT        a root made by root.sh, of ROCm 7.2, for whose compiler the kernels are written. With an older one each
 #               kernel must only compile and be found by its name; spills are listed
@@ -17,10 +17,12 @@
 #               ingredients too
 #   --keep      reuses the findings in FILE for families whose sources (comments included) have not changed, and stores
 #               all findings there, so that `--full --write --keep FILE` compiles only what changed
+#   --objects   puts the code objects that are compiled into FOLDER
 #
 # Exit status: 0 all is well, 1 something is not (one line for each problem), 2 wrong use. Needs root, for chroot.
 set -euo pipefail
 usage="usage: kernels.sh ROOT [--arch a,b | --full | --changed] [--family f,g] [--write] [--keep FILE]"
+usage+=" [--objects FOLDER]"
 root=$(realpath "${1:?$usage}")
 shift
 [ -e "$root/.rocm" ] || { echo "kernels.sh: $root was not made by root.sh" >&2; exit 2; }
@@ -64,9 +66,9 @@ sources() {
 }
 sources=$(sources)
 
-options=() write=0 full=0 family=0 keep='' shaped=1 arch=0
+options=() write=0 full=0 family=0 keep='' objects='' shaped=1 arch=0
 case "$(head -1 "$root/.rocm")" in
-"ROCm 7.2:"*) ;;
+"ROCm 7.2:"* | "ROCm 7.2-tests:"*) ;;
 *) options+=(--found) && shaped=0 ;;
 esac
 while [ $# -gt 0 ]; do
@@ -89,6 +91,7 @@ while [ $# -gt 0 ]; do
     --keep)
         keep=$(cd "$from" && realpath -m "${2:?$usage}") && options+=(--keep /kept) && shift
         ;;
+    --objects) objects=$(cd "$from" && realpath -m "${2:?$usage}") && shift ;;
     *) options+=("$1") ;;
     esac
     shift
@@ -128,8 +131,10 @@ if [ $shaped = 1 ]; then BURN_ROCM_PROVIDER=cpu BURN_ROCM_TRACE_FILE=$bare/trace
 sed -n 's/.*: kernel //p' "$bare/trace" | sort -u >"$bare/training.txt"
 
 status=0
-env -i AMD_COMGR_CACHE=0 BURN_ROCM_CACHE_DIR=/cache HOME=/tmp \
+[ -z "$objects" ] || mkdir -p "$objects" "$bare/objects"
+env -i AMD_COMGR_CACHE=0 BURN_ROCM_CACHE_DIR=/cache HOME=/tmp ${objects:+KERNEL_OBJECTS=/objects} \
     "$chroot" "$bare" /kernel-check check / ${options[@]+"${options[@]}"} || status=$?
+if [ -n "$objects" ]; then cp "$bare"/objects/* "$objects/"; fi
 if [ -n "$keep" ] && [ -e "$bare/kept" ]; then cp "$bare/kept" "$keep"; fi
 if [ $write = 1 ]; then cp "$bare/kernels.md" docs/kernels.md; fi
 if [ $write = 1 ] && [ $full = 1 ] && [ $family = 0 ] && [ $shaped = 1 ] && [ $status = 0 ]; then

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Makes a folder with AMD's real ROCm from Debian's packages, for use with chroot. Needs neither a GPU nor debootstrap.
 #
-#   root.sh ROOT [7.2|6.4|5.7|build]
+#   root.sh ROOT [7.2|7.2-tests|6.4|5.7|build]
 #
 #   7.2   HIP, hipRTC, rocBLAS, hipBLASLt, MIOpen, RCCL, rocRAND's headers, LLVM's tools: sid, experimental 3.9 GB
+#   7.2-tests  the same, and AMD's own tests of rocBLAS (rocblas-test): sid, experimental             4.0 GB
 #   6.4   HIP, hipRTC, rocBLAS without its GPU kernels, MIOpen: sid                                 0.8 GB
 #   5.7   HIP, hipRTC and RCCL 5.4: trixie                                                          0.6 GB
 #   build no ROCm: GCC, CMake and Ninja of sid, to build a simulator (rocjitsu.sh)                   0.5 GB
@@ -22,11 +23,12 @@ fail() {
 
 leave_out="" probe=libamdhip64-dev
 case "${2:-7.2}" in
-7.2)
+7.2 | 7.2-tests)
     # Some of MIOpen's kernels include <type_traits> and rocRAND's headers when they are compiled at run time.
     suites="sid experimental"
     packages="libamdhip64-dev libhiprtc7 librocblas-dev libhipblaslt-dev libhipblas-common-dev libmiopen-dev"
     packages="$packages librccl-dev llvm-22 librocrand-dev libstdc++-15-dev libc6-dev"
+    if [ "${2:-}" = 7.2-tests ]; then packages="$packages librocblas5-tests libblas3"; fi
     ;;
 6.4)
     # rocBLAS's GPU kernels unpack to 3.7 GB, and nothing here runs them.
@@ -36,11 +38,11 @@ case "${2:-7.2}" in
 5.7) suites="trixie" packages="libamdhip64-dev libhiprtc-builtins5 librccl-dev" ;;
 build) suites="sid" packages="g++ cmake ninja-build dash libdrm-dev" probe=g++ ;;
 *)
-    printf 'usage: root.sh ROOT [7.2|6.4|5.7|build]\n' >&2
+    printf 'usage: root.sh ROOT [7.2|7.2-tests|6.4|5.7|build]\n' >&2
     exit 2
     ;;
 esac
-[ -n "${1:-}" ] || { printf 'usage: root.sh ROOT [7.2|6.4|5.7|build]\n' >&2; exit 2; }
+[ -n "${1:-}" ] || { printf 'usage: root.sh ROOT [7.2|7.2-tests|6.4|5.7|build]\n' >&2; exit 2; }
 version=${2:-7.2}
 root=$(realpath -m "$1")
 suite=${suites##* }
@@ -109,7 +111,7 @@ if ! LC_ALL=C apt-get "${options[@]}" update --error-on=any >"$log" 2>&1; then
 fi
 found=$(LC_ALL=C apt-cache "${options[@]}" policy "$probe" 2>>"$log" | sed -n 's/^ *Candidate: //p' || true)
 case "$version:$found" in
-"$version:$version".* | build:?*) ;;
+"$version:${version%-tests}".* | build:?*) ;;
 *) fail "no ROCm $version on $mirror: ${suites// / and } has now $probe ${found:-(none)}" ;;
 esac
 # shellcheck disable=SC2086 # lists of words

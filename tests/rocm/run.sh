@@ -16,6 +16,10 @@
 #   tests/rocm/run.sh ROOT --solvers [FILTER...]
 #                                          MIOpen's solvers for matrix cores that a source in it has (solvers/), each
 #                                          forced and compared with sums in f64. Needs --on a GPU with matrix cores
+#   tests/rocm/run.sh ROOT --rocblas [FILTER]
+#                                          AMD's own tests of rocBLAS, in a ROOT of root.sh's 7.2-tests. FILTER is
+#                                          GoogleTest's ('*quick*'); GTEST_TOTAL_SHARDS and GTEST_SHARD_INDEX select a
+#                                          part. It first reads its cases, which takes a minute of processor time
 #
 # Without --on, the GPU is this repository's virtual gfx1030, and each program is one process. With --on GPU, which may
 # stand before each of the other options, the GPU is one of
@@ -43,7 +47,7 @@ set -Eeuo pipefail
 trap 'echo "run.sh: line $LINENO failed with exit status $?: $BASH_COMMAND" >&2' ERR
 usage="usage: tests/rocm/run.sh ROOT [--on GPU]"
 usage+=" [FILTER... | --nn [FILTER...] | --program FILE [FILTER...] | --train | --routes | --missing | --simulator |"
-usage+=" --solvers [FILTER...]]"
+usage+=" --solvers [FILTER...] | --rocblas [FILTER]]"
 root=$(realpath "${1:?$usage}")
 # Tests that start their own program again find it by /proc, which ROOT has while this script runs.
 if [ -d "$root/proc" ] && [ ! -e "$root/proc/self" ]; then
@@ -267,6 +271,17 @@ case "${1:-}" in
         inside "$made/xdlops" "$case" </dev/null || status=1
     done <<<"$cases"
     exit $status
+    ;;
+--rocblas)
+    program=/usr/libexec/rocm/librocblas5-tests/rocblas-test
+    if [ ! -x "$root$program" ]; then
+        echo "skipped: $root has no tests of rocBLAS (tests/rocm/root.sh ROOT 7.2-tests)"
+        exit 77
+    fi
+    gpu+=(LD_LIBRARY_PATH="${HSA:+$HSA:}/usr/lib/x86_64-linux-gnu/blas" GTEST_LISTENER=PASS_LINE_IN_LOG)
+    for name in ${!GTEST_*}; do gpu+=("$name=${!name}"); done
+    by=$(tool chroot) || exit 2
+    env -i HOME=/opt/burn-rocm/home "${gpu[@]}" "$by" "$root" "$program" "--gtest_filter=${2:-*quick*}"
     ;;
 *)
     program=${OPS:-$(tests_of ops)}

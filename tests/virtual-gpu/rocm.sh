@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# hipRTC kernels on the real HIP of a ROCm root, over the virtual GPU: results, printing, two GPUs, faults.
+# hipRTC kernels on the real HIP of a ROCm root, over the virtual GPU: results, also without optimisation and with
+# -ffast-math, printing, two GPUs, faults.
 #
 #   tests/virtual-gpu/rocm.sh ROOT...       ROOT is what tests/rocm/root.sh made
 set -euo pipefail
@@ -16,19 +17,29 @@ for root in "${roots[@]}"; do
     tests=$root/opt/virtual-gpu/tests libraries=$root/usr/lib/x86_64-linux-gnu
     mkdir -p "$tests" "$said/include"
     for folder in hip hsa; do ln -sfn "$root/usr/include/$folder" "$said/include/$folder"; done
-    # The versioned names: not every root has the links for developers.
-    cc -O1 -w -D__HIP_PLATFORM_AMD__ -I"$said/include" tests/virtual-gpu/rocm/hip.c -o "$tests/hip" \
-        -Wl,--allow-shlib-undefined "$libraries"/libamdhip64.so.[0-9] "$libraries"/libhiprtc.so.[0-9]
+    # The versioned names: not every root has the links for developers. Products and sums of the host are not fused.
+    for program in hip options; do
+        cc -O1 -ffp-contract=off -w -D__HIP_PLATFORM_AMD__ -I"$said/include" tests/virtual-gpu/rocm/$program.c \
+            -o "$tests/$program" -Wl,--allow-shlib-undefined "$libraries"/libamdhip64.so.[0-9] \
+            "$libraries"/libhiprtc.so.[0-9] -lm
+    done
     inside() {
         timeout 600 env -i HOME=/opt/virtual-gpu/tests LD_LIBRARY_PATH=/opt/virtual-gpu "${settings[@]}" \
-            "$chroot" "$root" /opt/virtual-gpu/tests/hip "$@" >"$said/out" 2>"$said/err"
+            "$chroot" "$root" "/opt/virtual-gpu/tests/$program" "$@" >"$said/out" 2>"$said/err"
     }
     fail() { echo "$root: $1" >&2; cat "$said/out" "$said/err" >&2; exit 1; }
+    program=hip
     for setting in VIRTUAL_GPU_THREADS=1 VIRTUAL_GPU_THREADS=4 VIRTUAL_GPU_POISON=1 VIRTUAL_GPU_YIELD=0; do
         settings=("$setting")
         inside all || fail "wrong with $setting"
     done
-    settings=()
+    # The same kernels by hipRTC at its levels, with memory that nobody has written.
+    for level in "-O0" "-O1" "-O3" "-O3 -ffast-math"; do
+        settings=(VIRTUAL_GPU_POISON=1 VIRTUAL_GPU_RACES=1) program=options
+        # shellcheck disable=SC2086 # one or two words
+        inside $level || fail "wrong with hipRTC's $level"
+    done
+    settings=() program=hip
     inside printf || fail "printf failed"
     [ "$(sort "$said/out")" = "$(printf 'thread %d of three\n' 0 1 2)" ] || fail "printf printed something else"
     settings=(VIRTUAL_GPU_DEVICES=2)

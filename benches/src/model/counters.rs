@@ -16,8 +16,9 @@ pub(crate) struct Launch {
     pub(crate) grid: String,
     pub(crate) block: String,
     pub(crate) work: Work,
-    /// Whether [`Work::memory`] counts each line as often as instructions ask for it, because the
-    /// table does not say how many are distinct: then the bytes are an upper bound.
+    /// Whether [`Work::memory`] counts a line as often as instructions ask for it, because the table
+    /// does not say how many are distinct, or because it is private memory's: then the bytes are an
+    /// upper bound.
     pub(crate) upper_bound: bool,
 }
 
@@ -109,10 +110,12 @@ impl Row<'_> {
 
     fn launch(&self) -> Result<Launch, Error> {
         let lines = self.sum(&["load_lines", "store_lines", "atomic_lines"])?;
-        // Private memory is in lines of its own; a lane's neighbours lie beside it.
-        let lines = lines + self.count("scratch_bytes")? / 64.0;
+        // Private memory is in lines of its own; a lane's neighbours lie beside it. The table does not
+        // say how many of these are distinct.
+        let private = self.count("scratch_bytes")? / 64.0;
+        let lines = lines + private;
         let distinct = if self.columns.contains_key("distinct_lines") {
-            Some(self.count("distinct_lines")?)
+            Some(self.count("distinct_lines")? + private)
         } else {
             None
         };
@@ -139,7 +142,8 @@ impl Row<'_> {
         };
         let [kernel, grid, block] =
             ["kernel", "grid", "block"].map(|column| self.text(column).map(str::to_owned));
-        Ok(Launch { kernel: kernel?, grid: grid?, block: block?, work, upper_bound: distinct.is_none() })
+        let upper_bound = distinct.is_none() || private > 0.0;
+        Ok(Launch { kernel: kernel?, grid: grid?, block: block?, work, upper_bound })
     }
 }
 
@@ -180,7 +184,8 @@ pub(super) mod tests {
         // The launch's own, of `virtual_gpu::hsa`'s file.
         let own = ["kernel", "grid", "block", "vgprs", "lds_size", "private_size"];
         let header = BY_HAND.lines().next().expect("a header");
-        for column in header.split('\t').filter(|column| !own.contains(column)) {
+        let read = header.split('\t').filter(|column| !own.contains(column)).chain(["distinct_lines"]);
+        for column in read {
             assert!(written.iter().any(|name| name == column), "{column} is not among {written:?}");
         }
     }
@@ -192,6 +197,11 @@ pub(super) mod tests {
         let launches = parse(&text).expect("a table");
         assert_eq!(launches[0].work.memory, 64000.0);
         assert!(!launches[0].upper_bound);
+        // 640 bytes of private memory, each access of which counts.
+        let spilled = text.replace("\t0\t1000\n", "\t640\t1000\n");
+        let launches = parse(&spilled).expect("a table");
+        assert_eq!(launches[0].work.memory, 64640.0);
+        assert!(launches[0].upper_bound);
     }
 
     #[test]

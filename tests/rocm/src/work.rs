@@ -65,6 +65,9 @@ impl Mode {
     }
 }
 
+/// The variable that names a folder for the code objects, if they are wanted.
+const OBJECTS: &str = "KERNEL_OBJECTS";
+
 /// Some kernels of a family on one architecture.
 #[derive(Debug, Clone)]
 struct Job {
@@ -213,6 +216,10 @@ pub(crate) fn worker(mode: Mode, architecture: &str, family: &str, first: &str) 
         compiler.compile(architecture, &[name]).map_err(|error| error.to_string())?;
     }
     let object = compiler.compile(architecture, &names).map_err(|error| error.to_string())?;
+    if let Some(folder) = std::env::var_os(OBJECTS) {
+        let file = Path::new(&folder).join(format!("{architecture}-{}-{first}.co", family.name));
+        std::fs::write(&file, &object.code).map_err(|error| format!("{}: {error}", file.display()))?;
+    }
     let notes: HashMap<String, Notes> =
         notes_of(&object.code)?.into_iter().map(|notes| (notes.symbol.clone(), notes)).collect();
     let accesses = if mode == Mode::Read && names.iter().any(|name| wide(name).is_some()) {

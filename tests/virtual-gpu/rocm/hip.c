@@ -5,11 +5,9 @@
 //   hip peers       two GPUs: VIRTUAL_GPU_DEVICES=2
 //   hip overrun     a kernel that writes one element too many: HIP must return hipErrorIllegalAddress
 //   hip freed       a kernel that writes to freed memory: likewise
-#include <hip/hip_runtime_api.h>
-#include <hip/hiprtc.h>
+#include "common.h"
+
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const char *source =
@@ -62,61 +60,6 @@ static const char *source =
     "extern \"C\" __global__ void globals(int *out) { out[threadIdx.x] = table[threadIdx.x % 4]; }\n"
     "extern \"C\" __global__ void fill(int *out, int n) { out[blockIdx.x * blockDim.x + threadIdx.x] = n; }\n"
     "extern \"C\" __global__ void print() { printf(\"thread %d of %s\\n\", (int)threadIdx.x, \"three\"); }\n";
-
-static hipModule_t module;
-
-static void check_at(int line, int status) {
-    if (status != 0) {
-        printf("line %d: status %d (%s)\n", line, status, hipGetErrorString(status));
-        exit(1);
-    }
-}
-#define CHECK(call) check_at(__LINE__, (int)(call))
-
-static void expect_at(int line, int holds, const char *what) {
-    if (!holds) {
-        printf("line %d: %s does not hold\n", line, what);
-        exit(1);
-    }
-}
-#define EXPECT(what) expect_at(__LINE__, (what), #what)
-
-static void compile(void) {
-    hiprtcProgram program;
-    size_t size;
-    const char *options[] = {"--offload-arch=gfx1030"};
-    CHECK(hiprtcCreateProgram(&program, source, "test.hip", 0, NULL, NULL));
-    int status = hiprtcCompileProgram(program, 1, options);
-    if (status != 0) {
-        CHECK(hiprtcGetProgramLogSize(program, &size));
-        char *log = malloc(size + 1);
-        CHECK(hiprtcGetProgramLog(program, log));
-        printf("%s\n", log);
-        CHECK(status);
-    }
-    CHECK(hiprtcGetCodeSize(program, &size));
-    char *code = malloc(size);
-    CHECK(hiprtcGetCode(program, code));
-    CHECK(hiprtcDestroyProgram(&program));
-    CHECK(hipModuleLoadData(&module, code));
-    free(code);
-}
-
-static int launch(const char *name, int blocks, int threads, hipStream_t stream, void **arguments) {
-    hipFunction_t function;
-    CHECK(hipModuleGetFunction(&function, module, name));
-    // A fault may be known before the call returns.
-    int status = hipModuleLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, arguments, NULL);
-    return status ? status : (int)hipStreamSynchronize(stream);
-}
-
-static void *device(const void *host, size_t size) {
-    void *memory;
-    CHECK(hipMalloc(&memory, size));
-    if (host) CHECK(hipMemcpy(memory, host, size, hipMemcpyHostToDevice));
-    else CHECK(hipMemset(memory, 0, size));
-    return memory;
-}
 
 static void vectors(int n) {
     float *a = malloc(4 * n), *b = malloc(4 * n), *c = malloc(4 * n);
@@ -264,7 +207,7 @@ static void peers(void) {
     CHECK(hipSetDevice(0));
     void *first = device(NULL, sizeof host);
     CHECK(hipSetDevice(1));
-    compile();
+    compile(source, NULL, 0);
     void *second = device(NULL, sizeof host), *arguments[] = {&second, &n};
     CHECK(launch("fill", N / 100, 100, 0, arguments));
     CHECK(hipMemcpyPeer(first, 0, second, 1, sizeof host));
@@ -291,7 +234,7 @@ static int faults(int freed) {
 int main(int count, char **arguments) {
     const char *what = count > 1 ? arguments[1] : "all";
     if (!strcmp(what, "peers")) return peers(), puts("peers: right"), 0;
-    compile();
+    compile(source, NULL, 0);
     if (!strcmp(what, "overrun")) return faults(0);
     if (!strcmp(what, "freed")) return faults(1);
     if (!strcmp(what, "printf")) return launch("print", 1, 3, 0, NULL);

@@ -24,7 +24,7 @@
 //! | `VIRTUAL_GPU_THREADS` | all cores | the threads that run workgroups; with 1 their order is always the same |
 //! | `VIRTUAL_GPU_POISON` | 0 | 1: new device memory (up to 256 MiB each), registers and LDS hold 0xff, NaN as floats |
 //! | `VIRTUAL_GPU_YIELD` | 1 | 0: each wave runs until its next barrier, which reveals missing barriers |
-//! | `VIRTUAL_GPU_RACES` | 0 | 1: a wave faults if it accesses LDS that another wave has written since the last barrier |
+//! | `VIRTUAL_GPU_RACES` | 0 | 1: a wave faults if it accesses LDS that another wave wrote since the last barrier |
 //! | `VIRTUAL_GPU_STATISTICS` | 0 | 1: a line on stderr for each launch: workgroups, instructions of waves, time |
 //! | `VIRTUAL_GPU_COUNTERS` | | a file for a table of what each launch did; see [Counters](#counters) |
 //! | `VIRTUAL_GPU_LEVEL` | the host's | `portable` or `avx2`: vector instructions of the host below its best |
@@ -44,6 +44,7 @@
 //! | the class with `_lanes` | the sum of their active lanes: `lanes / (32 * instructions)` is 1 without divergence |
 //! | `load_bytes`, `store_bytes`, `atomic_bytes`, `scalar_bytes` | bytes of global memory that lanes asked for |
 //! | `load_lines`, and so on | 64-byte lines that hold them; one that lanes of an instruction share counts once |
+//! | `distinct_lines` | 64-byte lines that the launch accessed at least once, by vector or scalar instructions |
 //! | `lds_bytes` | bytes that lanes accessed in LDS |
 //! | `lds_conflict_cycles` | [extra cycles](isa::Counters#structfield.lds_conflicts) by conflicts in LDS's 32 banks |
 //! | `scratch_accesses`, `scratch_bytes` | accesses of lanes to private memory, and their bytes |

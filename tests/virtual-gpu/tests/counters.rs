@@ -86,6 +86,11 @@ fn check(table: &str, launches: &[u64]) {
         ]);
         for name in &header[6..] {
             let count = row[name].parse::<u64>().expect("a number");
+            if *name == "distinct_lines" {
+                // Each wave stores to lines of its own, and all of them load the same arguments.
+                assert_eq!(count, 2 * waves + 1);
+                continue;
+            }
             assert_eq!(count, waves * expected.get(name).copied().unwrap_or(0), "{name}");
         }
     }

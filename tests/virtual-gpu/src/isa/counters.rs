@@ -1,5 +1,7 @@
 //! What the waves of a launch did, counted.
 
+use std::collections::HashMap;
+
 use super::LANES;
 use super::class::Class;
 
@@ -17,9 +19,32 @@ pub struct Traffic {
     pub lines: u64,
 }
 
+/// The lines of global memory that were accessed at least once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Touched(HashMap<u64, u64>);
+
+impl Touched {
+    /// Lines of an entry: one bit each.
+    const LINES: u64 = u64::BITS as u64;
+
+    fn insert(&mut self, line: u64) {
+        *self.0.entry(line / Self::LINES).or_default() |= 1 << (line % Self::LINES);
+    }
+
+    fn merge(&mut self, other: &Self) {
+        for (place, lines) in &other.0 {
+            *self.0.entry(*place).or_default() |= lines;
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.0.values().map(|lines| u64::from(lines.count_ones())).sum()
+    }
+}
+
 impl Traffic {
     /// Adds one instruction's accesses: each lane's first byte and length.
-    pub(crate) fn add(&mut self, accesses: impl Iterator<Item = (u64, u64)>) {
+    pub(crate) fn add(&mut self, accesses: impl Iterator<Item = (u64, u64)>, touched: &mut Touched) {
         // A lane has 16 bytes at most, so two lines.
         let (mut lines, mut count) = ([0; 2 * LANES], 0);
         for (at, bytes) in accesses.filter(|&(_, bytes)| bytes > 0) {
@@ -33,7 +58,10 @@ impl Traffic {
         }
         let lines = &mut lines[..count];
         lines.sort_unstable();
-        self.lines += lines.chunk_by(|a, b| a == b).count() as u64;
+        for same in lines.chunk_by(|a, b| a == b) {
+            self.lines += 1;
+            touched.insert(same[0]);
+        }
     }
 
     fn merge(&mut self, other: Self) {
@@ -59,6 +87,8 @@ pub struct Counters {
     pub atomics: Traffic,
     /// Scalar loads.
     pub scalar: Traffic,
+    /// The lines of all of these.
+    pub(crate) touched: Touched,
     /// Bytes that lanes read, wrote or updated in LDS.
     pub lds_bytes: u64,
     /// Cycles that accesses to LDS take beyond those that they need.
@@ -121,6 +151,7 @@ impl Counters {
         self.stores.merge(other.stores);
         self.atomics.merge(other.atomics);
         self.scalar.merge(other.scalar);
+        self.touched.merge(&other.touched);
         self.lds_bytes += other.lds_bytes;
         self.lds_conflicts += other.lds_conflicts;
         self.scratch_accesses += other.scratch_accesses;
@@ -135,6 +166,12 @@ impl Counters {
     /// The active lanes of those: `lanes / (32 * instructions)` is 1 without divergence.
     pub fn lanes(&self, class: Class) -> u64 {
         self.lanes[class as usize]
+    }
+
+    /// Lines of 64 bytes of global memory that were accessed at least once, scalar loads among the
+    /// accesses. Private memory has none.
+    pub fn distinct_lines(&self) -> u64 {
+        self.touched.count()
     }
 
     /// Every count with the name of its column, always in the same order.
@@ -153,6 +190,7 @@ impl Counters {
             columns.push((format!("{name}_lines"), traffic.lines));
         }
         let rest = [
+            ("distinct_lines", self.distinct_lines()),
             ("lds_bytes", self.lds_bytes),
             ("lds_conflict_cycles", self.lds_conflicts),
             ("scratch_accesses", self.scratch_accesses),

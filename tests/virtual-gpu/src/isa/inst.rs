@@ -270,6 +270,8 @@ bitflags::bitflags! {
         const HIGH_HALF = 1 << 15;
         /// The first source is a vector register without modifiers.
         const VGPR_ONLY = 1 << 16;
+        /// Not executed: it faults.
+        const LACKING = 1 << 17;
     }
 }
 

@@ -17,9 +17,9 @@ pub struct Lds {
     /// Eight bytes each, so that 64-bit atomics are aligned.
     words: Vec<u64>,
     size: u32,
-    /// One entry for each dword, if races are looked for.
+    /// One entry for each byte, if races are looked for: waves may write halves of one dword.
     shadow: Vec<Shadow>,
-    /// Counts barriers.
+    /// Counts barriers and workgroups.
     epoch: u32,
 }
 
@@ -43,7 +43,7 @@ impl LdsAccess {
     }
 }
 
-/// Who accessed a dword since the last barrier.
+/// Who accessed a byte since the last barrier.
 #[derive(Clone, Copy, Debug, Default)]
 struct Shadow {
     /// The epoch that the other fields are about.
@@ -65,7 +65,7 @@ pub(crate) struct Race {
 impl Lds {
     /// A fresh LDS.
     pub fn new(init: &LdsInit) -> Self {
-        let mut lds = Self { words: Vec::new(), size: 0, shadow: Vec::new(), epoch: 1 };
+        let mut lds = Self { words: Vec::new(), size: 0, shadow: Vec::new(), epoch: 0 };
         lds.reset(init);
         lds
     }
@@ -75,11 +75,9 @@ impl Lds {
         self.size = init.size;
         self.words.clear();
         self.words.resize(init.size.div_ceil(8) as usize, if init.poison { u64::MAX } else { 0 });
-        self.shadow.clear();
-        if init.races {
-            self.shadow.resize(init.size.div_ceil(4) as usize, Shadow::default());
-        }
-        self.epoch = 1;
+        // A new epoch forgets the last workgroup's accesses, which is quicker than to clear them.
+        self.shadow.resize(if init.races { init.size as usize } else { 0 }, Shadow::default());
+        self.barrier();
     }
 
     /// Records that all waves of the workgroup have reached a barrier. Accesses before it can't
@@ -113,8 +111,8 @@ impl Lds {
     ) -> Result<(), Race> {
         let epoch = self.epoch;
         let own = 1u32 << (wave & 31);
-        for dword in offset / 4..=(offset + bytes - 1) / 4 {
-            let Some(shadow) = self.shadow.get_mut(dword as usize) else { continue };
+        let touched = self.shadow.iter_mut().enumerate().skip(offset as usize).take(bytes as usize);
+        for (offset, shadow) in touched {
             if shadow.epoch != epoch {
                 *shadow = Shadow { epoch, ..Shadow::default() };
             }
@@ -126,7 +124,7 @@ impl Lds {
             if conflicts != 0 {
                 let wave = conflicts.trailing_zeros();
                 let wrote = (shadow.wrote | shadow.updated) >> wave & 1 != 0;
-                return Err(Race { offset: dword * 4, wave, wrote });
+                return Err(Race { offset: offset as u32, wave, wrote });
             }
             match access {
                 LdsAccess::Read => shadow.read |= own,

@@ -22,7 +22,7 @@ mod wave;
 pub use class::Class;
 pub use code::Code;
 pub use counters::{Counters, Traffic};
-pub use decode::describe;
+pub use decode::{Description, describe};
 pub use fault::{Fault, FaultKind};
 pub use lds::{Lds, LdsInit};
 pub use wave::{Stop, Wave, WaveInit};

@@ -148,6 +148,8 @@ fn lds_races_between_barriers() {
     two_waves([&[read], &[read]]).expect("two reads");
     two_waves([&[add], &[add]]).expect("two atomics");
     two_waves([&[write], &["ds_write_b32 v0, v0 offset:128"]]).expect("different dwords");
+    let half = "ds_write_b16_d16_hi v0, v1 offset:10";
+    two_waves([&[half], &["ds_write_b8 v0, v2 offset:8"]]).expect("different bytes of a dword");
     let race = |a: &str, b: &str| two_waves([&[a], &[b]]).expect_err("a race");
     assert!(matches!(
         race(write, read),
@@ -159,6 +161,24 @@ fn lds_races_between_barriers() {
     let late =
         two_waves([&["s_barrier", write], &["s_barrier", read]]).expect_err("a race behind the barrier");
     assert!(matches!(late, FaultKind::LdsRace { .. }));
+    let dword = two_waves([&[half], &["ds_write_b32 v0, v0 offset:8"]]).expect_err("its upper half");
+    assert!(matches!(dword, FaultKind::LdsRace { offset: 10, wave: 0, write: true, wrote: true }), "{dword}");
+}
+
+/// What a workgroup did is nothing to the next one.
+#[test]
+fn workgroups_do_not_race_in_the_same_lds() {
+    let words = [encode("ds_write_b32 v0, v0"), vec![0xbf81_0000]].concat();
+    let code = Code::new();
+    code.add(words.as_ptr() as u64, 4 * words.len() as u64);
+    let init = LdsInit { size: 256, races: true, ..LdsInit::default() };
+    let mut lds = Lds::new(&init);
+    let run =
+        |index, lds: &mut Lds| bare(words.as_ptr() as u64, index).run(&code, lds, &AllocationMap::new(), 100);
+    assert!(matches!(run(0, &mut lds), Stop::End));
+    lds.reset(&init);
+    assert!(matches!(run(1, &mut lds), Stop::End));
+    assert!(matches!(run(0, &mut lds), Stop::Fault(_)));
 }
 
 #[test]

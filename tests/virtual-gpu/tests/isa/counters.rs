@@ -76,6 +76,41 @@ fn directions_are_apart() {
 }
 
 #[test]
+fn a_line_is_distinct_once() {
+    // Offsets of the first byte from the buffer's, and the distinct lines.
+    let cases: [(&[&str], u64); 6] = [
+        (&["global_load_dword v4, v[0:1], off"], 2),
+        // The same two lines again, by another direction.
+        (&["global_load_dword v4, v[0:1], off", "global_store_dword v[0:1], v4, off"], 2),
+        // The scalar load reads the second of them.
+        (&["global_load_dword v4, v[0:1], off", "s_load_dwordx2 s[6:7], s[4:5], 0x0"], 2),
+        (&["s_load_dwordx2 s[6:7], s[4:5], 0x0"], 1),
+        (&["global_load_dwordx4 v[4:7], v[0:1], off"], 3),
+        (&["v_rcp_f32_e32 v3, v0"], 0),
+    ];
+    for (program, lines) in cases {
+        let mut data = Lines::new();
+        let rig =
+            Rig::default().v64(0, stride(data.start(), 4)).s64(4, data.start() + 64).memory(&mut data.0);
+        assert_eq!(count(rig, program).distinct_lines(), lines, "{program:?}");
+    }
+}
+
+/// Waves that touch the same lines, or the same numbers of lines in pages far apart.
+#[test]
+fn lines_of_several_waves_are_merged() {
+    let mut data = Lines::new();
+    let start = data.start();
+    let mut sum = Counters::default();
+    for (first, distinct) in [(0, 32), (0, 32), (1024, 48), (4096, 80)] {
+        let rig = Rig::default().v64(0, stride(start + first, 64)).memory(&mut data.0);
+        sum.merge(&count(rig, &["global_load_dword v4, v[0:1], off"]));
+        assert_eq!(sum.distinct_lines(), distinct, "from {first}");
+    }
+    assert_eq!(sum.loads.lines, 4 * 32);
+}
+
+#[test]
 fn lanes_beyond_a_buffer_move_nothing() {
     let mut data = Lines::new();
     let base = data.start();

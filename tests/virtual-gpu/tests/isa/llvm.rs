@@ -194,7 +194,7 @@ fn compare(root: &Path, encodings: &[[u32; 5]]) -> Report {
     let mut report = Report::default();
     let theirs = encodings.chunks(5000).flat_map(|chunk| disassemble(root, chunk));
     for (words, theirs) in encodings.iter().zip(theirs) {
-        let ours = describe(words);
+        let ours = describe(words).map(|found| (found.name, found.size));
         report.compared += 1;
         let example = |text: &str| {
             format!("{:08x} {:08x} {:08x}: LLVM {text}; tables {ours:?}", words[0], words[1], words[2])

@@ -2,7 +2,6 @@
 
 use super::{Decoder, TABLES, bits, signed};
 use crate::isa::exec::Op;
-use crate::isa::exec::scalar::Unsupported;
 use crate::isa::inst::{Flags, Operand, Ty};
 use crate::isa::state::NULL;
 
@@ -10,7 +9,7 @@ use crate::isa::state::NULL;
 const NO_ADDRESS: u32 = 0x7f;
 
 /// Buffer instructions whose data has a format of its own.
-static TYPED_BUFFER: Op = Op::special::<Unsupported>("tbuffer", Ty::None, [Ty::None; 3]).with(Flags::BRANCH);
+static TYPED_BUFFER: Op = Op::lacking("tbuffer", Ty::None, [Ty::None; 3]);
 
 impl Decoder<'_> {
     pub(super) fn ds(&mut self, word: u32) -> Option<()> {

@@ -21,16 +21,9 @@ pub(crate) const LONGEST: usize = 5;
 /// that has no row in the tables, or is incomplete, becomes an instruction that faults when it
 /// runs.
 pub(crate) fn decode(pc: u64, words: &[u32]) -> Inst {
-    let mut decoder =
-        Decoder { words, next: 1, literal: None, unsupported: false, inst: blank(pc, &UNKNOWN) };
+    let mut decoder = Decoder::new(pc, words);
     match decoder.format() {
-        Some(()) => {
-            decoder.inst.size = 4 * decoder.next as u8;
-            if decoder.unsupported {
-                decoder.inst.run = UNSUPPORTED_FORM.pick();
-            }
-            decoder.inst
-        }
+        Some(()) => decoder.finish(),
         None => unknown(pc, words),
     }
 }
@@ -90,6 +83,21 @@ struct Decoder<'a> {
     /// share, LDS as an operand, partially resident textures.
     unsupported: bool,
     inst: Inst,
+}
+
+impl<'a> Decoder<'a> {
+    fn new(pc: u64, words: &'a [u32]) -> Self {
+        Self { words, next: 1, literal: None, unsupported: false, inst: blank(pc, &UNKNOWN) }
+    }
+
+    /// The instruction, once its format is decoded.
+    fn finish(mut self) -> Inst {
+        self.inst.size = 4 * self.next as u8;
+        if self.unsupported {
+            self.inst.run = UNSUPPORTED_FORM.pick();
+        }
+        self.inst
+    }
 }
 
 impl Decoder<'_> {
@@ -164,9 +172,23 @@ impl Decoder<'_> {
     }
 }
 
-/// The mnemonic and length in bytes of the instruction that starts with `words`; `None` if it is
-/// unknown. For tools that compare the tables with another disassembler.
-pub fn describe(words: &[u32]) -> Option<(&'static str, u8)> {
-    let inst = decode(0, words);
-    (!inst.op.name.is_empty()).then_some((inst.op.name, inst.size))
+/// What the tables know of an encoding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// The mnemonic, without a suffix for the format.
+    pub name: &'static str,
+    /// Bytes.
+    pub size: u8,
+    /// Whether the virtual GPU executes it. If not, a wave that comes to it faults.
+    pub executed: bool,
+}
+
+/// Describes the instruction that starts with `words`; `None` if the tables don't know it. For tools
+/// that read machine code, or compare the tables with another disassembler.
+pub fn describe(words: &[u32]) -> Option<Description> {
+    let mut decoder = Decoder::new(0, words);
+    decoder.format()?;
+    let executed = !decoder.unsupported && !decoder.inst.op.flags.contains(Flags::LACKING);
+    let inst = decoder.finish();
+    (!inst.op.name.is_empty()).then_some(Description { name: inst.op.name, size: inst.size, executed })
 }

@@ -40,7 +40,7 @@ impl Machine<'_> {
                 }
             }
         }
-        let Some(counters) = self.state.watch.as_mut().and_then(|watch| watch.counters.as_mut()) else {
+        let Some(counters) = self.state.watch.as_mut().and_then(|watch| watch.counters.as_deref_mut()) else {
             return Step::Next;
         };
         let bytes = |l: usize| if t.part >> l & 1 != 0 { u64::from(t.bytes[l]) } else { kind.bytes.into() };
@@ -49,7 +49,7 @@ impl Machine<'_> {
             (false, true) => &mut counters.stores,
             (false, false) => &mut counters.loads,
         };
-        traffic.add(lanes(global).map(|l| (t.at[l], bytes(l))));
+        traffic.add(lanes(global).map(|l| (t.at[l], bytes(l))), &mut counters.touched);
         counters.lds(&offsets, shared, kind.bytes, kind.atomic);
         for l in lanes(private) {
             counters.scratch_accesses += 1;
@@ -62,8 +62,8 @@ impl Machine<'_> {
     #[cold]
     #[inline(never)]
     pub(crate) fn watch_scalar(&mut self, _i: &Inst, address: u64, bytes: u32) -> Step {
-        if let Some(counters) = self.state.watch.as_mut().and_then(|watch| watch.counters.as_mut()) {
-            counters.scalar.add([(address, bytes.into())].into_iter());
+        if let Some(counters) = self.state.watch.as_mut().and_then(|watch| watch.counters.as_deref_mut()) {
+            counters.scalar.add([(address, bytes.into())].into_iter(), &mut counters.touched);
         }
         Step::Next
     }

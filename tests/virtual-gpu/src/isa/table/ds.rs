@@ -6,7 +6,7 @@ use crate::isa::exec::access::{
 };
 use crate::isa::exec::atomic::{self as a, AtomicFn};
 use crate::isa::exec::ds::{self as d, Exchange2, Read, Read2, Update, Write, Write2};
-use crate::isa::exec::scalar::{Nop, Unsupported};
+use crate::isa::exec::scalar::Nop;
 use crate::isa::exec::{Body, Exec, Op};
 use crate::isa::inst::{Flags, Ty};
 
@@ -102,12 +102,12 @@ static OTHERS: &[Row] = &[
     (0x0f, write2::<Dwords<1>, 64>("ds_write2st64_b32")),
     (0x14, Op::special::<Nop>("ds_nop", Ty::None, NONE)),
     (0x15, atomic::<a::AddF<u32>, false, false>("ds_add_f32")),
-    (0x18, Op::special::<Unsupported>("ds_gws_sema_release_all", Ty::None, NONE).with(Flags::BRANCH)),
-    (0x19, Op::special::<Unsupported>("ds_gws_init", Ty::None, ADDRESS).with(Flags::BRANCH)),
-    (0x1a, Op::special::<Unsupported>("ds_gws_sema_v", Ty::None, NONE).with(Flags::BRANCH)),
-    (0x1b, Op::special::<Unsupported>("ds_gws_sema_br", Ty::None, ADDRESS).with(Flags::BRANCH)),
-    (0x1c, Op::special::<Unsupported>("ds_gws_sema_p", Ty::None, NONE).with(Flags::BRANCH)),
-    (0x1d, Op::special::<Unsupported>("ds_gws_barrier", Ty::None, ADDRESS).with(Flags::BRANCH)),
+    (0x18, Op::lacking("ds_gws_sema_release_all", Ty::None, NONE)),
+    (0x19, Op::lacking("ds_gws_init", Ty::None, ADDRESS)),
+    (0x1a, Op::lacking("ds_gws_sema_v", Ty::None, NONE)),
+    (0x1b, Op::lacking("ds_gws_sema_br", Ty::None, ADDRESS)),
+    (0x1c, Op::lacking("ds_gws_sema_p", Ty::None, NONE)),
+    (0x1d, Op::lacking("ds_gws_barrier", Ty::None, ADDRESS)),
     (0x1e, write::<U8>("ds_write_b8")),
     (0x1f, write::<U16>("ds_write_b16")),
     (0x2d, atomic::<a::Swap<u32>, true, false>("ds_wrxchg_rtn_b32")),
@@ -124,7 +124,7 @@ static OTHERS: &[Row] = &[
     (0x3c, read::<U16>("ds_read_u16")),
     (0x3d, Op::special::<d::Consume>("ds_consume", Ty::B32, NONE)),
     (0x3e, Op::special::<d::Append>("ds_append", Ty::B32, NONE)),
-    (0x3f, Op::special::<Unsupported>("ds_ordered_count", Ty::B32, ADDRESS).with(Flags::BRANCH)),
+    (0x3f, Op::lacking("ds_ordered_count", Ty::B32, ADDRESS)),
     (0x4d, write::<Dwords<2>>("ds_write_b64")),
     (0x4e, write2::<Dwords<2>, 1>("ds_write2_b64")),
     (0x4f, write2::<Dwords<2>, 64>("ds_write2st64_b64")),
@@ -135,11 +135,7 @@ static OTHERS: &[Row] = &[
     (0x76, read::<Dwords<2>>("ds_read_b64")),
     (0x77, read2::<Dwords<2>, 1>("ds_read2_b64")),
     (0x78, read2::<Dwords<2>, 64>("ds_read2st64_b64")),
-    (
-        0x7e,
-        Op::special::<Unsupported>("ds_condxchg32_rtn_b64", Ty::B64, [Ty::B32, Ty::B64, Ty::None])
-            .with(Flags::BRANCH),
-    ),
+    (0x7e, Op::lacking("ds_condxchg32_rtn_b64", Ty::B64, [Ty::B32, Ty::B64, Ty::None])),
     (0xa0, write::<U8High>("ds_write_b8_d16_hi")),
     (0xa1, write::<U16High>("ds_write_b16_d16_hi")),
     (0xa2, read::<U8Low>("ds_read_u8_d16")),

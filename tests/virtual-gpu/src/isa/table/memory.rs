@@ -9,7 +9,7 @@ use crate::isa::exec::access::{
 use crate::isa::exec::atomic::{self as a, Atomic, AtomicFn};
 use crate::isa::exec::buffer::Buffer;
 use crate::isa::exec::flat::{Flat, Global, Load, Scratch, Store};
-use crate::isa::exec::scalar::{MemTime, Nop, Unsupported};
+use crate::isa::exec::scalar::{MemTime, Nop};
 use crate::isa::exec::smem;
 use crate::isa::inst::{Flags, Ty};
 
@@ -104,7 +104,7 @@ macro_rules! formats {
 
 /// A buffer instruction with a format: not executed.
 const fn format(name: &'static str) -> Op {
-    Op::special::<Unsupported>(name, Ty::Wide(1), NONE).with(Flags::BRANCH)
+    Op::lacking(name, Ty::Wide(1), NONE)
 }
 
 formats! {

@@ -55,6 +55,11 @@ impl Op {
         Self { name, exec: Exec::scalar::<B>(), dst, src, flags: Flags::empty() }
     }
 
+    /// An instruction that is known, and faults when it runs.
+    pub(crate) const fn lacking(name: &'static str, dst: Ty, src: [Ty; 3]) -> Self {
+        Self::special::<scalar::Unsupported>(name, dst, src).with(Flags::BRANCH.union(Flags::LACKING))
+    }
+
     /// The same at every level of the host.
     const fn wide<B: Body>(name: &'static str, dst: Ty, src: [Ty; 3]) -> Self {
         Self { name, exec: Exec::lanes::<B>(), dst, src, flags: Flags::empty() }
@@ -71,9 +76,9 @@ pub(crate) static UNKNOWN: Op =
 
 /// An instruction of the graphics formats: known, not executed.
 pub(crate) static GRAPHICS: [Op; 3] = [
-    Op::special::<scalar::Unsupported>("exp", Ty::None, [Ty::None; 3]).with(Flags::BRANCH),
-    Op::special::<scalar::Unsupported>("image", Ty::None, [Ty::None; 3]).with(Flags::BRANCH),
-    Op::special::<scalar::Unsupported>("v_interp", Ty::None, [Ty::None; 3]).with(Flags::BRANCH),
+    Op::lacking("exp", Ty::None, [Ty::None; 3]),
+    Op::lacking("image", Ty::None, [Ty::None; 3]),
+    Op::lacking("v_interp", Ty::None, [Ty::None; 3]),
 ];
 
 /// A lane function from a closure's text: `@ modal, mode, (three operands), result, body`.

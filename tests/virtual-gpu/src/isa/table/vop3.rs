@@ -7,7 +7,6 @@ use crate::isa::exec::division as d;
 use crate::isa::exec::float as f;
 use crate::isa::exec::int::*;
 use crate::isa::exec::lanes::Carry;
-use crate::isa::exec::scalar::Unsupported;
 use crate::isa::exec::value::{F16, LaneIndex, Pk};
 use crate::isa::inst::{Flags, Ty};
 
@@ -24,10 +23,10 @@ macro_rules! three {
 /// A known instruction without an implementation.
 macro_rules! absent {
     ($n:literal) => {
-        Op::special::<Unsupported>($n, Ty::B32, B32_X3).with(Flags::BRANCH)
+        Op::lacking($n, Ty::B32, B32_X3)
     };
     ($n:literal, $dst:expr, $src:expr) => {
-        Op::special::<Unsupported>($n, $dst, $src).with(Flags::BRANCH)
+        Op::lacking($n, $dst, $src)
     };
 }
 
