@@ -7,7 +7,7 @@
 #
 # MNIST names the program where it is built already, with the feature `devices`, and LAUNCH the launcher. Debian's
 # packages are openmpi-bin, mpich, slurmctld slurmd slurm-client munge, and python3-torch. Says in one line which
-# launchers are not installed. Exit status: 0 all that are installed are well, 1 something is not.
+# launchers are not installed. Exit status: 0 if all installed launchers pass, else 1.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 scratch=$(mktemp -d)

@@ -8,8 +8,8 @@
 //! BURN_ROCM_RENDEZVOUS_SECRET=.. launch -n 8 --nodes 2 --node 1 --master n1:29500 -- my-app
 //! ```
 //!
-//! If a process fails, the others get an error from their collectives. Those that have not ended soon
-//! after it are killed. The exit status is that of the first process that failed.
+//! If a process fails, the others get an error from their collectives. After `--grace` seconds,
+//! `launch` kills those that still run. The exit status is that of the first process that failed.
 
 use std::io;
 use std::net::TcpListener;

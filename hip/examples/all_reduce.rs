@@ -32,7 +32,7 @@ fn measure(rank: &Communicator, bytes: usize) -> hip::Result<f64> {
     };
     let calls = ((1usize << 30) / bytes).clamp(8, 400);
     let round = || -> hip::Result<f64> {
-        // Until all ranks are here.
+        // Waits until all ranks are here.
         reduce(&one, 1)?.wait()?;
         let start = Instant::now();
         for _ in 0..calls {
@@ -48,7 +48,7 @@ fn measure(rank: &Communicator, bytes: usize) -> hip::Result<f64> {
     Ok(times[ROUNDS / 2])
 }
 
-/// [`measure`], which says the error of each rank: that of the first one may only be that another
+/// [`measure`], but prints each rank's error: the first rank's may only say that another rank
 /// gave up.
 fn measured(rank: &Communicator, bytes: usize) -> hip::Result<f64> {
     measure(rank, bytes).inspect_err(|error| eprintln!("rank {}: {error}", rank.rank()))

@@ -22,7 +22,7 @@ struct Given {
     const f32 *dots;         // of each row: the product of the output and its gradient
     f32 scale;
     Window window;
-    f32 *by_q, *by_k, *by_v; // by_q: or null
+    f32 *by_q, *by_k, *by_v; // by_q may be null
     u32 *state;
 };
 
@@ -35,8 +35,8 @@ constexpr u32 ACROSS = 8, TEAM = ACROSS * ACROSS, TEAMS = 2, THREADS = TEAMS * T
 constexpr u32 WIDTH = 4, HALVES = 2, OWN = HALVES * WIDTH, PART = ACROSS * WIDTH, SIZE = HALVES * PART;
 constexpr u32 STEP = 16, QUADS = STEP / WIDTH; // terms of the scores in shared memory
 constexpr u32 TILE = SIZE * SIZE;
-// The distance of the terms of an operand that is staged across its rows. With it, a warp's lanes write
-// different banks, if they have two quads of 16 rows each.
+// The distance between the terms of an operand that is staged transposed. With it, a warp's lanes write
+// different banks, if they have two quads of each of 16 rows.
 constexpr u32 PITCH = SIZE + WIDTH;
 using Quad = Vector<f32, WIDTH>;
 
@@ -64,7 +64,7 @@ struct Rows {
 // A team's part of columns d .. d + STEP of SIZE rows from `row` on, which `store` puts into shared
 // memory as [column][row], 0 past `width`. Past the operand's last row, that row is stored again.
 struct Across {
-    static constexpr u32 ABREAST = 2, COUNT = SIZE * QUADS / TEAM; // quads of a row that neighbours have
+    static constexpr u32 ABREAST = 2, COUNT = SIZE * QUADS / TEAM; // ABREAST: quads of a row that neighbours load
     Quad own[COUNT];
     static DEVICE u32 quad_of(u32 thread, u32 n) { return thread % ABREAST + n % (QUADS / ABREAST) * ABREAST; }
     static DEVICE u32 row_of(u32 thread, u32 n) { return thread / ABREAST + n / (QUADS / ABREAST) * (TEAM / ABREAST); }
@@ -102,7 +102,7 @@ template <u32 TALL, u32 COLUMNS> struct Along {
             own[n] = Quad{};
             if (at < rows.count && column < rows.width) {
                 const Quad read = quad_at(rows.from + (at * rows.apart + column));
-                // A quad that is only copied as a whole would be copied through scratch.
+                // The compiler would copy a whole quad through scratch memory.
                 UNROLLED
                 for (u32 w = 0; w < WIDTH; ++w) own[n].lane[w] = read.lane[w];
             }
@@ -148,7 +148,7 @@ DEVICE void multiply(const f32 *left, const f32 *right, f32 (&sum)[OWN][GROUPS][
 
 using Own = f32[OWN][HALVES][WIDTH]; // a thread's part of a tile
 
-// exp(x), where `x` is a difference of scores, and so exact beside the scores' own rounding.
+// exp(x) for a difference `x` of scores. Its rounding is negligible beside the scores' own.
 DEVICE f32 power(f32 x) { return math::exp2(x * 1.4426950408889634f); }
 
 // The place of a thread's quad in a tile [query][key] in shared memory.
@@ -157,7 +157,7 @@ DEVICE Quad &tile_at(f32 *tile, u32 h, u32 i, u32 c) {
     return quad_at(tile + query * SIZE + c * PART + thread % ACROSS * WIDTH);
 }
 
-// Leaves to the other team what it needs: the scores or the weights' gradient of the other half.
+// Hands the other team what it needs: the scores or the weights' gradient of the other half.
 template <u32 H> DEVICE void leave(const Own &value, f32 *tile) {
     UNROLLED
     for (u32 i = 0; i < WIDTH; ++i) {
@@ -172,7 +172,7 @@ template <u32 H> DEVICE void leave(const Own &value, f32 *tile) {
 }
 
 // A half of the tile's queries: `own` are scores in team 0 and gradients of weights in team 1, and
-// `weights` has the others. Stores the weights and the gradients of the products of queries and
+// `weights` has the other's. Stores the weights and the gradients of the products of queries and
 // keys, without the scale. `rows` has each query's base, factor and dot. `whole`: whether every query
 // of the tile sees all its keys.
 template <u32 H>
@@ -316,8 +316,8 @@ template <u32 PARTS> struct Room {
     static constexpr u32 TALL = PART / PARTS, ROWS = TALL * PARTS * SIZE, FLOATS = 2 * TILE + TEAMS * ROWS;
 };
 
-// Queries that see no key have a gradient of 0. Of a tile with other queries, the blocks that add to
-// them write it.
+// Clears the gradients of tiles whose queries see no key. In others, the blocks that add to them
+// write the zeros.
 DEVICE void clear_unseeing(const Given &g, u32 batch, u32 shared) {
     u32 queries = (u32)g.s.queries, width = (u32)g.s.width, group = (u32)g.s.group;
     if (g.by_q == nullptr || !g.window.hides()) return;
@@ -336,7 +336,7 @@ DEVICE void clear_unseeing(const Given &g, u32 batch, u32 shared) {
 template <u32 PARTS> DEVICE void pass_queries(const Given &given, u32 batch, u32 shared, u32 key0, f32 *room) {
     constexpr u32 GROUPS = PARTS * HALVES, TALL = Room<PARTS>::TALL, SLICE = STEP * PITCH;
     u32 team = team_now();
-    // Two steps of the scores, and behind them what is stored of each row; then two tiles and the rest.
+    // First two steps of the scores, and behind them each row's numbers; then two tiles and the rest.
     f32 *first_tile = room, *second_tile = room + TILE, *rest = room + 2 * TILE, *rows = room + 2 * TEAMS * 2 * SLICE;
     static_assert(2 * TEAMS * 2 * SLICE >= 2 * TILE && 2 * TEAMS * 2 * SLICE + 3 * SIZE <= Room<PARTS>::FLOATS,
                   "rows lie in the rest");
@@ -458,10 +458,10 @@ constexpr u32 RESIDENT = 1;
 
 // The gradients of queries [pairs, queries, width], keys [pairs / group, keys, width] and values
 // [pairs / group, keys, values], packed; those of keys and values are summed over the heads of a
-// group in their order. That of queries may be null. Columns of the operands are contiguous,
+// group in their order. `by_q` may be null. Columns of the operands are contiguous,
 // their other strides, their addresses and the numbers of columns are multiples of 4 elements,
-// and there are at most 64 PARTS features and values; a pair spans fewer than 2^32 elements.
-// `state` has a word, and one for each 64 queries of a pair, all 0. Launched with blocks of 128
+// and there are at most 64 * PARTS features and values; a pair spans fewer than 2^32 elements.
+// `state` has a word, and one for every 64 queries of a pair, all 0. Launched with blocks of 128
 // threads; any number works.
 template <class F, i32 PARTS>
 __global__ __launch_bounds__(128, RESIDENT) void attention_f32_backward(

@@ -3,29 +3,29 @@
 // in an order that depends only on the sizes and the launch.
 //
 // Codes minus the code of 0 are whole numbers, which f16 and bf16 hold exactly. So codes become
-// operands in registers (matrix_few.h), x is multiplied as it is, and a group's sum is multiplied with
-// the group's scale in f32. The lanes that hold a row of weights have a piece of 16 bytes each, one
-// after the other, which are STEP inputs together.
+// operands in registers (matrix_few.h), x is multiplied as it is, and a group's sum is multiplied by
+// the group's scale in f32. Each lane that holds a row of weights has a piece of 16 bytes. The
+// pieces lie one after the other, and are STEP inputs in all.
 //
 // One product adds what these lanes hold, but their pieces may be in groups with different scales.
 // SPLIT: the operand of x then has a row for each row of x and each lane of a row of weights, which is
-// 0 where other lanes hold the inputs. So the sums of each piece are apart. It takes PARTS times as
-// many products, but none more for up to FEW / PARTS rows.
+// 0 where other lanes hold the inputs. So each piece has its own sums. This takes PARTS times as
+// many products, but costs nothing for up to FEW / PARTS rows.
 #include "matrix_few.h"
 #include "qweight.h"
 
 #if HAS_FEW
 // The most threads of a block.
 constexpr u32 MOST_THREADS = 512;
-// The pieces of each of its rows of weights that a lane has in flight. More rows of x leave registers
-// for one.
+// The pieces of each of its rows of weights that a lane has in flight. With more rows of x, registers
+// suffice for one.
 template <u32 ROWS> constexpr u32 IN_FLIGHT = ROWS > 2 ? 1 : 2;
 
 using namespace cores;
 using Words = Vector<u32, 4>;
 
 // Loads, if `inside` is true. NVIDIA's compiler would move plain loads down to their uses, to save
-// registers, and a lane would have one in flight instead of all of a round.
+// registers, and a lane would have one in flight instead of a whole round's.
 DEVICE void read_now(const u8 *from, bool inside, Words &to) {
 #if COMPILER_NVIDIA
     if (inside)
@@ -93,7 +93,7 @@ template <class F, class T> DEVICE void pairs_of(u32 quad, u32 zero, u32 &first,
 }
 
 // The factors of a block's rows of weights for some groups, in shared memory: reads from there are
-// shorter, and those of global memory take whole cache lines. PITCH spreads the lanes' reads over the
+// faster, and those of global memory take whole cache lines. PITCH spreads the lanes' reads over the
 // banks, and leaves room for one group more.
 constexpr u32 ROOM = 2048;
 template <u32 WIDE> constexpr u32 GROUPS = ROOM / WIDE;
@@ -132,7 +132,7 @@ struct Rooms {
     f32 *parts, *roots, *squares;
 };
 
-// A block computes TILES * 16 rows of weights. Each tile of 16 has as many of the block's warps, which
+// A block computes TILES * 16 rows of weights. Each tile of 16 has an equal number of its warps, which
 // share its inputs.
 template <class F, class T, u32 ROWS, bool SPLIT, u32 TILES>
 DEVICE void tiles_of_block(const WeightSizes &z, const WeightArrays &w, const T *x, const Around<T> &a, u32 tile,
@@ -154,7 +154,7 @@ DEVICE void tiles_of_block(const WeightSizes &z, const WeightArrays &w, const T 
         u64 row = weight_row<WIDE>(z.outs, z.around.gate, tile, within + own() + 8 * c);
         codes[c] = w.codes + row * (z.inputs / PIECE * 16) + (own_first + held) / PIECE * 16;
     }
-    // What a round takes. Outside of the inputs it stays as it was: then x is 0, or the sums don't count.
+    // What a round reads. Outside the inputs it keeps old values: there x is 0, or the sums don't count.
     Words piece[AHEAD][COLUMNS] = {}, few[AHEAD][PIECE / 8] = {};
     auto codes_ahead = [&](u32 n, u32 k) {
         UNROLLED
@@ -163,7 +163,7 @@ DEVICE void tiles_of_block(const WeightSizes &z, const WeightArrays &w, const T 
     };
     UNROLLED
     for (u32 n = 0; n < AHEAD; ++n) codes_ahead(n, own_first + n * STEP);
-    // The groups that have room, as whole rounds.
+    // The inputs whose groups have room, as whole rounds.
     const u32 bits = z.shift < 26 ? 5 + z.shift : 31;
     const u64 fits = (u64)GROUPS<WIDE> << bits;
     const u32 span = fits >= z.inputs ? (z.inputs + apart - 1) / apart * apart : (u32)fits / apart * apart;
@@ -278,7 +278,7 @@ DEVICE void tiles_of_block(const WeightSizes &z, const WeightArrays &w, const T 
 #endif
 
 // Empty where the host does not launch it. x has up to ROWS rows of `z.inputs` elements. All arrays
-// begin at multiples of 16 bytes. For bf16 x, codes of 0 of 4-bit weights are below 128. A block
+// begin at multiples of 16 bytes. For bf16 x, 4-bit weights have codes of 0 below 128. A block
 // computes TILES * 16 rows of weights. It has a multiple of TILES warps, and at most 512 threads.
 template <class F, class T, i32 ROWS, i32 TILES>
 __global__ __launch_bounds__(512, 1) void few_codes(WeightSizes z, const T *x, const u8 *codes, const u8 *upper,

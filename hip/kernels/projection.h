@@ -1,10 +1,10 @@
-// What a product of few rows with weights computes besides in a decoder's layer, so that the layer
+// What a product of few rows with weights also computes in a decoder's layer, so that the layer
 // takes fewer launches. With y[r][o] = root[r] * (sum over k of x[r][k] * weights[o][k]) + bias[o]:
 //   out = y, or residual + y, or activation(y[r][o]) * y[r][o + half] for a gate, which has half as
 //         many outputs
 // An RMS norm, v / sqrt(mean of v^2 + epsilon) * factor, is divided between two products. The first
 // also stores v * factor, for v = out as stored, and for each tile the sum of its v^2. The second
-// takes v * factor as its x, and multiplies the sums with the root that the squares give. So no
+// takes v * factor as its x, and multiplies the sums by the root that the squares give. So no
 // thread waits for a whole row before it multiplies.
 #pragma once
 #include "activations.h"
@@ -17,7 +17,7 @@ constexpr u32 NO_GATE = 0, GATE_SILU = 1, GATE_GELU = 2;
 struct Surroundings {
     u32 gate;
     u32 parts;   // of the squares
-    f32 inverse; // 1 / the width of the rows that were squared
+    f32 inverse; // 1 / the width of the squared rows
     f32 epsilon;
 };
 

@@ -1,10 +1,10 @@
 // Words by which blocks of a launch wait for each other. A block may only wait for one that has
 // begun, since a GPU need not run all blocks of a launch at once. So blocks take their work in turn
-// (`atomic_add`), and wait for earlier work.
+// (`atomic_add`), and wait only for earlier work.
 #pragma once
 #include "prelude.h"
 
-// Words are read and written whole. Who reads a word need not see other memory as its writer did.
+// Words are read and written whole. A reader of a word need not see other memory as its writer did.
 template <class W> DEVICE void publish_word(W *at, W word) {
 #if COMPILER_AMD
     __hip_atomic_store(at, word, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);

@@ -254,9 +254,9 @@ __global__ BLOCK void rotary(Sizes sizes, Places places, const void *positions, 
     });
 }
 
-// As `rotary`, but only queries are stored in `out`, [tokens, heads, width]. Keys and values are
-// appended behind the `lengths` tokens of their rows of a paged cache (paged.h), whose heads are
-// `kv_heads`. `Paged::step0` is not used.
+// As `rotary`, but stores only queries in `out`, [tokens, heads, width]. Appends keys and values
+// behind the `lengths` tokens of their rows of a paged cache (paged.h), which has
+// `kv_heads` heads. Ignores `Paged::step0`.
 template <class T, class P, i32 FORM>
 __global__ BLOCK void rotary_append(Sizes sizes, Places places, Paged paged, const void *positions, const T *x,
                                     const P *query_norm, const P *key_norm, const f32 *frequency, const i32 *offsets,
@@ -271,7 +271,7 @@ __global__ BLOCK void rotary_append(Sizes sizes, Places places, Paged paged, con
         u32 parts = (u32)sizes.parts, length = (u32)sizes.length, heads = (u32)sizes.heads;
         u32 token = (u32)item / parts, part = (u32)item - token * parts, sequence = token / length;
         i64 position = position_of(places, positions, sequence, token - sequence * length);
-        // Before `turns`, so that the look-ups are under way meanwhile.
+        // Before `turns`, so that it overlaps with the look-ups.
         Token at = token_of(offsets, (u32)paged.rows, token);
         u32 behind = at.exists ? (u32)lengths[at.row] + at.at : 0;
         i64 first_head = at.exists ? place_of(paged, table, at.row, 0, behind) : -1;

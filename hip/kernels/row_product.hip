@@ -54,7 +54,7 @@ constexpr u32 TILE = 16, AHEAD = 4;
 using Words = Vector<u32, 4>;
 // 16 bytes, or zeros if `inside` is false. NVIDIA's compiler would move plain loads down to their
 // uses, to save registers, and a lane would have one in flight instead of AHEAD for each row. ONCE:
-// not kept for other reads; no launch may write the array meanwhile.
+// L1 does not keep the bytes; no launch may write the array meanwhile.
 template <bool ONCE> DEVICE Words read_now(const void *from, bool inside) {
     Words words = {};
 #if COMPILER_NVIDIA
@@ -117,7 +117,7 @@ DEVICE void tile_of(const RowSizes &z, const Around<T> &a, const T *x, const T *
             u32 k = at + n * STEP + lane * N;
             some[n] = read_now<false>(x + k, k < z.inputs);
         }
-        // Behind the first weights, which take longer.
+        // After the loads of the first weights, which take longer.
         if (at == 0 && a.squares != nullptr) {
             for (u32 part = lane; part < a.of.parts; part += WARP) squares += a.squares[part];
         }
@@ -147,7 +147,7 @@ DEVICE void tile_of(const RowSizes &z, const Around<T> &a, const T *x, const T *
 }
 #endif
 
-// All arrays begin at multiples of 16 bytes. On GPUs launched with 256 threads.
+// All arrays begin at multiples of 16 bytes. On GPUs, launched with blocks of 256 threads.
 template <class T>
 __global__ __launch_bounds__(256, 3) void row_product(RowSizes z, const T *x, const T *weights, const f32 *squares,
                                                       const T *bias, const T *residual, const f32 *factor, T *out,

@@ -19,9 +19,9 @@ for two ways through a prompt:
     KIND.WAY.prompt   i64 [tokens]
     KIND.WAY          f32 [tokens - EXACT, vocabulary]    the logits after the last tokens
 
-Rounding is no continuous function: where a number lies between two roundings, another order of a sum decides which one
-it gets, and a whole step is more than the error of f32. So the prompt is drawn token by token, and a token is refused
-if one of its keys or values lies too near to such a place.
+Rounding is not continuous: where a number lies halfway between two roundings, the order of a sum decides which one
+it gets, and a whole step exceeds the error of f32. So the script draws the prompt token by token, and refuses a token
+of which a key or value lies too near to such a place.
 """
 
 import copy
@@ -90,7 +90,7 @@ class Rounding(transformers.DynamicCache):
 
 
 def step(model, cache, token):
-    """The logits after one more token, and the cache with it; None if the token is no good."""
+    """The logits after one more token, and the cache with it; None if the token is refused."""
     cache = copy.deepcopy(cache)
     try:
         logits = model(input_ids=torch.tensor([[token]]), past_key_values=cache, use_cache=True).logits[0, -1]
@@ -110,7 +110,7 @@ def reference(model, kind, exact, generator):
                 states.append((token, *found))
                 break
         else:
-            # No token is good here: behind other tokens one may be.
+            # Every token is refused here. After other tokens, one may not be.
             del states[max(1, len(states) - 2):]
     return torch.tensor([state[0] for state in states[1:]]), torch.stack([state[1] for state in states[1:]])
 

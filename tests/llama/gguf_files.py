@@ -182,7 +182,7 @@ def add_tensors(writer, architecture, source, config):
 
 
 def answer(model, prompt):
-    """The prompt's logits, the most likely text behind it, and the least lead of a token of it."""
+    """The prompt's logits, the most likely text behind it, and the least lead of one of its tokens."""
     with torch.no_grad():
         logits = model(input_ids=prompt).logits[0]
         text, lead = prompt, float("inf")
@@ -213,7 +213,7 @@ def model(folder, name, kind, config, **overrides):
 
 
 def rope_factors(rope, head_dim):
-    """By what Llama 3's scaling divides the frequencies: 1 for waves that are short for the context that the model was
+    """What Llama 3's scaling divides the frequencies by: 1 for waves that are short for the context that the model was
     trained for, `factor` for long ones, and something between for others."""
     frequencies = 1.0 / rope["rope_theta"] ** (np.arange(0, head_dim, 2, dtype=np.float32) / head_dim)
     waves = rope["original_max_position_embeddings"] * frequencies / (2 * np.pi)

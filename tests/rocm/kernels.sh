@@ -17,7 +17,7 @@
 #               ingredients too
 #   --keep      reuses the findings in FILE for families whose sources (comments included) have not changed, and stores
 #               all findings there, so that `--full --write --keep FILE` compiles only what changed
-#   --objects   puts the code objects that are compiled into FOLDER
+#   --objects   writes the compiled code objects to FOLDER
 #
 # Exit status: 0 all is well, 1 something is not (one line for each problem), 2 wrong use. Needs root, for chroot.
 set -euo pipefail

@@ -19,7 +19,7 @@
 #   tests/rocm/run.sh ROOT --rocblas [FILTER]
 #                                          AMD's own tests of rocBLAS, in a ROOT of root.sh's 7.2-tests. FILTER is
 #                                          GoogleTest's ('*quick*'); GTEST_TOTAL_SHARDS and GTEST_SHARD_INDEX select a
-#                                          part. It first reads its cases, which takes a minute of processor time
+#                                          part. The program first reads its cases: a minute of processor time
 #
 # Without --on, the GPU is this repository's virtual gfx1030, and each program is one process. With --on GPU, which may
 # stand before each of the other options, the GPU is one of

@@ -17,7 +17,7 @@ for root in "${roots[@]}"; do
     tests=$root/opt/virtual-gpu/tests libraries=$root/usr/lib/x86_64-linux-gnu
     mkdir -p "$tests" "$said/include"
     for folder in hip hsa; do ln -sfn "$root/usr/include/$folder" "$said/include/$folder"; done
-    # The versioned names: not every root has the links for developers. Products and sums of the host are not fused.
+    # The versioned names: not every root has the links for developers. The host must not fuse products and sums.
     for program in hip options; do
         cc -O1 -ffp-contract=off -w -D__HIP_PLATFORM_AMD__ -I"$said/include" tests/virtual-gpu/rocm/$program.c \
             -o "$tests/$program" -Wl,--allow-shlib-undefined "$libraries"/libamdhip64.so.[0-9] \
@@ -33,7 +33,7 @@ for root in "${roots[@]}"; do
         settings=("$setting")
         inside all || fail "wrong with $setting"
     done
-    # The same kernels by hipRTC at its levels, with memory that nobody has written.
+    # The same kernels by hipRTC at its levels of optimisation, with poisoned memory.
     for level in "-O0" "-O1" "-O3" "-O3 -ffast-math"; do
         settings=(VIRTUAL_GPU_POISON=1 VIRTUAL_GPU_RACES=1) program=options
         # shellcheck disable=SC2086 # one or two words

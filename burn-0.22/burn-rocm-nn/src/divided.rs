@@ -17,7 +17,7 @@ use crate::ops::divided::{Mark, Places, norm_of_all};
 pub(crate) struct Ranks(Mark);
 
 impl Ranks {
-    /// The first `divided` of the module's `fields` other fields hold a part of each rank.
+    /// The first `divided` of the module's `fields` other fields hold divided parameters.
     pub(crate) fn new(ranks: &Communicator, divided_of_fields: [usize; 2]) -> Self {
         Self(Mark::new(ranks, divided_of_fields))
     }

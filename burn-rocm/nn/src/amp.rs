@@ -218,7 +218,7 @@ struct Collect<'a> {
     untrained: GradientsParams,
 }
 
-/// The key of a place. Ids don't do: clones that were trained apart have one.
+/// The key of a place. Ids won't do: clones that were trained apart share one.
 fn key(place: usize) -> ParamId {
     ParamId::from(place as u64)
 }
@@ -362,8 +362,8 @@ impl GradScaler {
     /// module and the optimizer's state stay as they are. Either way, the scale is then set for the
     /// next step.
     ///
-    /// Of layers that are divided among ranks ([`parallel`](crate::parallel)), a rank has a part of
-    /// the gradients. Then all ranks of those groups skip a step in which one of them found an
+    /// If layers are divided among ranks ([`parallel`](crate::parallel)), a rank has part of their
+    /// gradients. Then all ranks of those groups skip a step in which one of them found an
     /// overflow, and all must call this.
     ///
     /// Waits for the device once in each step, to read whether a gradient overflowed. On

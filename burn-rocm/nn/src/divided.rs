@@ -22,7 +22,7 @@ pub struct Ranks<B: Backend> {
 }
 
 impl<B: Backend> Ranks<B> {
-    /// The first `divided` of the module's `fields` other fields hold a part of each rank.
+    /// The first `divided` of the module's `fields` other fields hold divided parameters.
     pub(crate) fn new(ranks: &Communicator, divided_of_fields: [usize; 2]) -> Self {
         Self { mark: Mark::new(ranks, divided_of_fields), backend: PhantomData }
     }

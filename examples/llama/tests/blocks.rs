@@ -57,7 +57,7 @@ fn write(name: &str, tensors: &BTreeMap<String, (u32, Vec<u8>)>) -> Gguf {
 /// Random blocks whose numbers lie between about -0.2 and 0.2.
 fn blocks(count: usize, size: usize, has_least: bool, rng: &mut Rng) -> Vec<u8> {
     let codes = size - if has_least { 4 } else { 2 };
-    // Of the bits of 32 numbers.
+    // 2 to the bits of a number: 32 numbers take `codes` bytes.
     let span = f64::from(1u32 << (codes / 4));
     let mut out = Vec::with_capacity(count * size);
     for _ in 0..count {

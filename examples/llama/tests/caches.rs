@@ -15,7 +15,7 @@ use shared::{compare, floats, models, numbers, read};
 
 /// The tokens of a prompt.
 const TOKENS: usize = 24;
-/// Those whose logits are not in the reference. In the way `behind` they see exact keys and values.
+/// The first ones, whose logits the reference lacks. With `behind` they see exact keys and values.
 const EXACT: usize = 20;
 
 /// The logits after each token of a prompt that is computed in pieces.

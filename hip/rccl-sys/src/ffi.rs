@@ -60,7 +60,7 @@ hip_sys::c_enum! {
         ncclFloat32 = 7,
         ncclFloat64 = 8,
         ncclBfloat16 = 9,
-        /// From 2.24 on, as the next one. FNUZ's types on gfx942.
+        /// This and the next one exist from 2.24 on. On gfx942 they are FNUZ's types.
         ncclFloat8e4m3 = 10,
         ncclFloat8e5m2 = 11,
     }

@@ -259,7 +259,7 @@ impl Prepared {
         stream: hip_sys::hipStream_t,
     ) -> ncclResult_t {
         let (send, recv, op) = (self.send.ptr.cast_const(), self.recv.ptr, reduction(self.call.kind));
-        // A type that RCCL lacks is moved as bytes, and so is fp8, which an old one lacks.
+        // A type that RCCL lacks moves as bytes. So does fp8, which older libraries lack.
         let Call { kind, dtype: element, count } = self.call;
         let as_bytes = kind.reduction().is_none() && matches!(element, Element::Fp8(_));
         let (dtype, count) = match element.datatype() {

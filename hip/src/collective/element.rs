@@ -17,9 +17,9 @@ use crate::workarounds::chip;
 pub enum Element {
     /// A dtype.
     DType(DType),
-    /// A type of fp8. A reduction needs NCCL 2.24 or RCCL 2.24 and the types that the chip has: FNUZ
-    /// on gfx940, gfx941 and gfx942, OCP's elsewhere. NCCL also needs compute capability 9.0. Moving
-    /// needs nothing.
+    /// A type of fp8. A reduction needs NCCL 2.24 or RCCL 2.24 and a type that the chip has: FNUZ
+    /// on gfx940, gfx941 and gfx942, OCP's elsewhere. NCCL also needs compute capability 9.0. Moves
+    /// need none of this.
     Fp8(Fp8),
 }
 
@@ -60,7 +60,7 @@ impl Element {
     }
 
     /// RCCL's name of the type; `None` if it lacks the type. RCCL has one name for OCP's types and
-    /// FNUZ: the chip says which it means.
+    /// FNUZ's: the chip decides which it means.
     pub(super) fn datatype(self) -> Option<ncclDataType_t> {
         Some(match self {
             Self::DType(dtype) => match dtype {
@@ -101,7 +101,7 @@ impl Element {
     }
 }
 
-/// Why a chip has not this type: its library would read the codes as those of the other family.
+/// Why a chip lacks this type: its library would read the codes as those of the other family.
 fn lacks(fp8: Fp8, arch: &str) -> Option<&'static str> {
     let has_fnuz = matches!(chip(arch), "gfx940" | "gfx941" | "gfx942");
     match (fp8, has_fnuz) {
@@ -121,7 +121,7 @@ impl fmt::Display for Element {
 mod tests {
     use super::*;
 
-    /// One name of RCCL stands for both families, so each chip takes one.
+    /// RCCL has one name for both families, so each chip takes only one of them.
     #[test]
     fn a_chip_has_one_family_of_fp8() {
         for (arch, fnuz) in

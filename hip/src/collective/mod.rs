@@ -190,7 +190,7 @@ impl Communicator {
     ///
     /// # Errors
     /// Nothing is enqueued after these: `Unsupported` for a type that RCCL can't reduce (`i16`, `u16`,
-    /// bools, and fp8 in some places: [`Element::Fp8`]); `Invalid` for a range outside its buffer, on
+    /// bools, and fp8 on some GPUs: [`Element::Fp8`]); `Invalid` for a range outside its buffer, on
     /// another device, or that overlaps the other one in part. After these the group has failed:
     /// `Mismatch` if another rank made another call; `Collective` if RCCL failed, or another rank died,
     /// left or did not come in time.
@@ -444,7 +444,7 @@ mod tests {
         Ok(|_: &Stream, _: &mut Vec<Arc<Kernel>>| Ok(()))
     }
 
-    /// Without RCCL, the error says what to install and that one device does not need it. That is so:
+    /// Without RCCL, the error says what to install and that one device does not need it. Indeed,
     /// the device computes before and after.
     #[test]
     fn without_rccl_one_device_works() {

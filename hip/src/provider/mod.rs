@@ -246,7 +246,7 @@ impl Provider {
         Box::leak(Box::new(provider.expect("it has a device")))
     }
 
-    /// The CPU provider as the provider `rocm` is on a machine without RCCL.
+    /// The CPU provider without RCCL, with the error of the provider `rocm` on such a machine.
     pub(crate) fn without_rccl() -> &'static Self {
         let provider = Self::altered(|_| ());
         let absent = names::Library { stem: "librccl-that-nobody-has", ..names::RCCL };

@@ -167,7 +167,7 @@ pub(crate) fn kill_this_process() -> ! {
     panic!("still alive: {killed:?}");
 }
 
-/// Some ranks end with another status than 0, or without one: by `SIGKILL`.
+/// Some ranks end with a status other than 0, or without one: by `SIGKILL`.
 fn in_processes(
     test: &str,
     environment: &[(&str, &str)],

@@ -274,7 +274,7 @@ static void check_integers(void) {
     CHECK(hipFree(da)), CHECK(hipFree(db)), CHECK(hipFree(wa)), CHECK(hipFree(wb));
 }
 
-// The distance of neighbours of a number in a type with these digits and this least exponent.
+// The distance between neighbours near a number, in a type with these digits and this least exponent.
 static double ulp(double x, int digits, int least) {
     int exponent = x == 0 || !isfinite(x) ? least : ilogb(x);
     return ldexp(1, (exponent < least ? least : exponent) - digits + 1);
@@ -486,7 +486,7 @@ int main(int count, char **arguments) {
         fast |= !strcmp(arguments[i], "-ffast-math");
         options[given++] = arguments[i];
     }
-    // Otherwise products are fused with sums, as -ffast-math asks for.
+    // By default the compiler fuses products with sums. -ffast-math asks for it.
     if (!fast) options[given++] = "-ffp-contract=off";
     size_t size = strlen(both) + strlen(kernels) + 64;
     char *source = malloc(size);

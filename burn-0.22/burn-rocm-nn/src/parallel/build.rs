@@ -1,4 +1,4 @@
-//! The building of a [`ShardedModel`](super::ShardedModel).
+//! Builds a [`ShardedModel`](super::ShardedModel).
 
 use std::collections::{HashMap, HashSet};
 
@@ -38,14 +38,14 @@ impl<'a> Build<'a> {
         Self { ranks, units, config, places: HashMap::new(), whole: 0, tied: 0 }
     }
 
-    /// What the log says of the model, once.
+    /// Logs once which parameters stay whole, and which are tied.
     pub(super) fn say(&self) {
         let Self { whole, tied, .. } = self;
         if *whole > 0 {
             log::info!("burn_rocm_nn: {whole} parameters that are not trained stay whole on every rank");
         }
         if *tied > 0 {
-            log::info!("burn_rocm_nn: {tied} parameters are those of earlier units, whose ids they have");
+            log::info!("burn_rocm_nn: {tied} parameters are tied to those of earlier units with their ids");
         }
     }
 
@@ -102,7 +102,7 @@ impl ModuleMapper for Hollow {
     }
 }
 
-/// Checks that the trained places of a module with one id are one parameter. Clones that were trained
+/// Checks that a module's trained places with one id are one parameter. Clones that were trained
 /// apart, or loaded from a record of other values, have one id too.
 struct Ids {
     ties: Ties,

@@ -84,7 +84,7 @@ impl RowLinear {
         Self {
             weight: layer.weight.map(|weight| part(weight, 0, begin, count)),
             bias: layer.bias,
-            // The weight.
+            // Only the weight is divided.
             ranks: Ranks::new(ranks, [1, 2]),
         }
     }

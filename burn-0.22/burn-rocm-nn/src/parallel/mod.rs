@@ -231,9 +231,9 @@ impl DataParallel {
 /// The gradients scaled by `min(1, most / norm)`, and their Euclidean norm over all parameters
 /// before that, of shape `[1]`. Burn's own clipping by norm takes the norm of each parameter.
 ///
-/// The gradients of [`DataParallel::reduce`] are the same on all ranks, so this is too. Of layers
-/// that are divided among ranks ([`ColumnLinear`]), a rank has a part of the gradients. The norm is
-/// then the whole model's: it counts every rank's parts, and once what is the same on all ranks. So
+/// The gradients of [`DataParallel::reduce`] are the same on all ranks, so this is too. If layers
+/// are divided among ranks ([`ColumnLinear`]), a rank has a part of their gradients. The norm is
+/// then the whole model's: it counts every rank's parts, and counts once what all ranks share. So
 /// all ranks of those groups must call this. Does not wait for the device.
 ///
 /// # Panics

@@ -108,7 +108,7 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
     /// each before it builds the next. The parameters are those that rank 0 has built.
     ///
     /// If a unit has a parameter with the id of an earlier unit's, such as a clone of it, both are
-    /// one parameter. So blocks that are clones of one block are the same block several times. The
+    /// one parameter. So blocks that are clones of one block share its parameters. The
     /// log says how many parameters are those of earlier units, at the level `Info`.
     ///
     /// ```text
@@ -125,9 +125,9 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
     ///
     /// # Errors
     /// `Invalid` if the optimizer clips each parameter's gradient by its norm, because a rank has
-    /// only a part of a parameter, or if a tied parameter lacks the shape, dtype and values that the
-    /// earlier unit's has; `Unsupported` for parameters in f16 without a scaler, and for a global
-    /// norm and layers that are divided among ranks; an error of the collectives or of the device.
+    /// only a part of a parameter, or if a tied parameter differs in shape, dtype or values from the
+    /// earlier unit's; `Unsupported` for parameters in f16 without a scaler, and for a global
+    /// norm with layers that are divided among ranks; an error of the collectives or of the device.
     ///
     /// # Panics
     /// As the functions, and on another device.

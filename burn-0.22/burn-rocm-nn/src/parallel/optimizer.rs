@@ -21,7 +21,7 @@ use crate::ops::sharded::{Sharded, Update};
 use crate::optim::OptimizerConfig;
 use crate::ties::Ties;
 
-/// What a global norm of parts of buckets can't be.
+/// What `with_global_norm` refuses, in errors.
 pub(super) const NORM_OF_DIVIDED: &str = "a global norm of a model with layers divided among ranks";
 
 /// An optimizer of which each rank takes a part of the step: stages 1 and 2 of ZeRO ([Rajbhandari et
@@ -84,7 +84,7 @@ impl ShardedOptimizer {
     /// Scales all gradients by `min(1, most / norm)` before the step, where `norm` is the Euclidean
     /// norm of the averaged gradients of all parameters, as
     /// [`clip_global_norm`](super::clip_global_norm) does. [`step`](Self::step) then refuses a model
-    /// with layers that are divided among ranks: a bucket may have divided parameters and others.
+    /// with layers that are divided among ranks: a bucket may hold divided parameters and others.
     pub fn with_global_norm(self, most: f32) -> Self {
         Self { most: Some(most), ..self }
     }

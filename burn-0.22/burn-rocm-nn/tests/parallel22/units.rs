@@ -118,7 +118,7 @@ fn an_overflow_on_one_rank_skips_the_step_of_all() {
     assert!(found.iter().all(|all| *all == found[0]), "the same bits on every rank");
 }
 
-/// A clone that was trained has the id of the parameter that it was made of, and other values. It may
+/// A clone that was trained has the id of its original, and other values. It may
 /// differ in one element, which only the last rank sees.
 #[test]
 fn clones_that_differ_are_refused() {

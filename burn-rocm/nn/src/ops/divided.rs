@@ -32,7 +32,7 @@ impl Mark {
         Self { ranks: ranks.clone(), fields, divided }
     }
 
-    /// A visitor passes the mark. Does nothing if it does not look for marks.
+    /// A visitor passes the mark. Does nothing if the visitor does not look for marks.
     pub(crate) fn pass(&self) {
         if FOLLOWED.get() {
             PASSED.set(Some(self.clone()));
@@ -53,7 +53,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Lets `visit` take a visitor that reports to this through a module.
+    /// Runs `visit`, which takes a visitor that reports to this through a module.
     pub(crate) fn follow(visit: impl FnOnce()) {
         /// Also after a panic.
         struct End;
@@ -100,8 +100,8 @@ impl Places {
     }
 }
 
-/// The Euclidean norm of a model's gradients, of shape `[1]`. Each gradient comes with its group, of
-/// which each rank has a part of it; the others are the same on every rank. A group comes with the
+/// The Euclidean norm of a model's gradients, of shape `[1]`. A gradient with a group is
+/// divided among its ranks; one without is the same on every rank. A group comes with the
 /// dtype in which its ranks exchange norms. Every rank must call this, even one without gradients.
 ///
 /// # Errors

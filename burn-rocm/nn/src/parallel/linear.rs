@@ -85,7 +85,7 @@ impl<B: Backend> RowLinear<B> {
         Self {
             weight: layer.weight.map(|weight| part(weight, 0, begin, count)),
             bias: layer.bias,
-            // The weight.
+            // Only the weight is divided.
             ranks: Ranks::new(ranks, [1, 2]),
         }
     }

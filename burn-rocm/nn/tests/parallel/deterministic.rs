@@ -13,8 +13,8 @@ const CHILD: &str = "BURN_ROCM_TEST_DETERMINISTIC";
 const TOKENS: usize = 5;
 const STEPS: usize = 8;
 
-/// In f32, where another order of a sum has other bits. Few tokens come many times: their gradients
-/// are added up at indices, which is done with atomics on a GPU where the setting allows it.
+/// In f32, another order of a sum gives other bits. A few tokens occur many times: their gradients
+/// are added up at indices, which a GPU does with atomics where the setting allows it.
 #[derive(Module, Debug)]
 struct Tokens<B: Backend> {
     table: Embedding<B>,

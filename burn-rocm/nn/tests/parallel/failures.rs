@@ -197,13 +197,13 @@ impl Drop for Trains {
 }
 
 /// One of two or four processes is killed (`SIGKILL`) while all train. The others' steps end
-/// with a typed error long before the timeout, whichever process it was.
+/// with a typed error long before the timeout, whichever process was killed.
 #[test]
 fn a_killed_process_is_an_error_on_the_others() {
     if std::env::var_os(CHILD).is_some() {
         return trains_until_an_error();
     }
-    // Each process of a machine with CPU devices has its own.
+    // Each process has a CPU device of its own.
     for (count, victim) in [(2, 0), (2, 1), (4, 2)] {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let start = |rank: usize| {

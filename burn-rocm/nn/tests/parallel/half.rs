@@ -17,7 +17,7 @@ fn batch(step: usize, device: &RocmDevice) -> (Tensor<S, 2>, Tensor<S, 2>) {
     (x.cast(HALF), y.cast(HALF))
 }
 
-/// A scale that four ranks' gradients of this model, added up, do not overflow with.
+/// A scale with which the sum of four ranks' gradients of this model does not overflow.
 fn scaler() -> GradScaler {
     GradScalerConfig::new().with_initial_scale(256.0).with_growth_interval(5).init()
 }

@@ -111,7 +111,7 @@ fn f16_is_refused() {
     }
 }
 
-/// A clone that was trained has the id of the parameter that it was made of, and other values. It may
+/// A clone that was trained has the id of its original, and other values. It may
 /// differ in one element, which only the last rank sees.
 #[test]
 fn clones_that_differ_are_refused() {
@@ -185,6 +185,6 @@ fn what_stays_whole_is_said_once() {
         let config = ShardedModelConfig::new(SgdConfig::new());
         ShardedModel::build(&ranks, config, || first, 2, |_| tied.clone(), unit).unwrap();
     });
-    let tied = "burn_rocm_nn: 4 parameters are those of earlier units, whose ids they have";
+    let tied = "burn_rocm_nn: 4 parameters are tied to those of earlier units with their ids";
     assert_eq!(said(), vec![tied; count], "one line of each rank");
 }

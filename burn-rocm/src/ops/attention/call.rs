@@ -68,8 +68,8 @@ impl Question<'_> {
         // The tiled kernels compute the scores twice more for the gradient, and without matrix
         // units. So they pay off only if memory is short.
         let most = options.scores.map_or_else(hip::attention_scores, Ok)?;
-        // They skip what a window hides. Those for plain attention in f32 take about as long as the
-        // products if there is no window, the others 3.5 times as long (decision 018).
+        // Tiled kernels skip what a window hides. Those for plain f32 attention take about as long
+        // as the products if there is no window, the others 3.5 times as long (decision 018).
         let narrow = if self.trains_in_f32() {
             self.window.hides()
         } else {
@@ -81,8 +81,8 @@ impl Question<'_> {
 }
 
 impl Question<'_> {
-    /// Whether the kernels for plain attention in f32 compute it, on a device whose products are no
-    /// faster by matrix units.
+    /// Whether the kernels for plain attention in f32 compute the call, on a device without matrix
+    /// units for f32.
     fn trains_in_f32(&self) -> bool {
         let Self { device, values, options, .. } = *self;
         let [_, _, queries, _, width] = self.sizes;

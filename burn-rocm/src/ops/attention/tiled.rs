@@ -43,7 +43,7 @@ impl Call<'_> {
     }
 
     /// Whether the kernels for plain attention in f32 compute this call and its gradients. They then get
-    /// copies of operands that they cannot read, which take less time than the other tiled kernels.
+    /// copies of operands that they cannot read: a copy costs less than the other tiled kernels do.
     fn trains_in_f32(&self, query: &RocmTensor, values: usize) -> bool {
         let [_, _, queries, _, width] = self.sizes;
         self.is_plain_in_tiles() && trains(query.hip_device(), self.ty, queries, width, values)

@@ -1,4 +1,4 @@
-//! What the kernels of products with few rows compute besides (`projection.h`).
+//! What the kernels of products with few rows compute beside the product (`projection.h`).
 
 use burn_std::DType;
 use hip::Device;
@@ -9,7 +9,7 @@ use crate::tensor::RocmTensor;
 /// The input of a product that follows an RMS norm, where the norm is divided between two kernels.
 #[derive(Clone, Debug)]
 pub(crate) struct Scaled {
-    /// The normed vectors' inputs times the norm's factor, `[rows, width]`.
+    /// The norm's inputs times its factor, `[rows, width]`.
     pub(crate) rows: RocmTensor,
     /// Sums of squares of the inputs, f32 `[parts, rows]`.
     pub(crate) squares: RocmTensor,

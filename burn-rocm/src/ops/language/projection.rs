@@ -76,7 +76,7 @@ impl Projected {
     /// `count` rows from `first` on.
     ///
     /// # Errors
-    /// `Invalid` for rows that there aren't.
+    /// `Invalid` for rows that don't exist.
     pub fn narrow(self, first: usize, count: usize) -> Result<Self, RocmError> {
         Ok(Self(match self.0 {
             Input::Whole(rows) => Input::Whole(narrow(rows, 0, first, count)?),
@@ -109,23 +109,23 @@ impl Projected {
 pub struct Projection {
     /// Added to the product, `[outs]`.
     pub bias: Option<RocmTensor>,
-    /// The first half of the outputs goes through this activation and is multiplied with the second.
+    /// The first half of the outputs goes through this activation and is multiplied by the second.
     pub gate: Option<Gate>,
-    /// Added to the result, which it is shaped like.
+    /// Added to the result, and of its shape.
     pub residual: Option<RocmTensor>,
     /// The factor and the epsilon of an RMS norm of the result, for a projection that follows. The
     /// factor is as long as a row of the result, and f32 or of its dtype.
     pub norm: Option<(RocmTensor, f64)>,
 }
 
-/// `residual + act(gate)(x weight^T + bias)`, of which each part but the product may be absent; and
-/// with a norm, this result's norm for the projection that follows. For one row, and for up to 16 rows
+/// `residual + act(gate)(x weight^T + bias)`. Each part but the product may be absent. With a norm,
+/// also this result's norm for the projection that follows. For one row, and for up to 16 rows
 /// with quantised weights, this is one launch, which reads each weight once. For more rows there are
 /// several.
 ///
 /// In one launch, numbers between the parts are f32. The norm is then divided between this launch and
 /// the next: the result times the factor is rounded to the dtype, as the norm would be. In f16 it
-/// could overflow where the norm does not, and the norm is a launch of its own.
+/// could overflow where the norm does not, so there the norm is a launch of its own.
 ///
 /// # Shapes
 /// - `x`: `[rows, inputs]`

@@ -8,14 +8,14 @@ use crate::ops::language::around::Around;
 /// The numbers of rows that the kernel has instantiations for.
 const ROWS: [usize; 2] = [2, MOST_ROWS];
 
-/// The rows of weights that a product of matrix cores takes, and how many times as many a block
+/// The rows of weights of a tile, which matrix cores multiply at a time, and the tiles that a block
 /// computes if there are enough.
 const TILE: usize = 16;
 const TILES: usize = 4;
 
 /// The threads of a block, at most. With long rows and few tiles there are twice as many.
 const THREADS: u32 = 256;
-/// The inputs from which rows are long: 16 warps have two steps each of 128 4-bit codes.
+/// The inputs from which a row is long: 16 warps then have two steps each, of 128 4-bit codes.
 const LONG: usize = 4096;
 
 impl QuantWeight {

@@ -382,7 +382,7 @@ impl QuantWeight {
     }
 
     /// The product of few rows `[rows, inputs]` by the kernel that reads the codes, with what is
-    /// around it; `None` for no or more rows.
+    /// around it; `None` for no rows, or too many.
     pub(crate) fn few(
         &self,
         op: &'static str,

@@ -9,7 +9,7 @@ const OP: &str = "quantised weights";
 /// The weights of a chunk, to a multiple of which rows are padded.
 pub(super) const CHUNK: usize = 32;
 
-/// The greatest zero of 4-bit codes: bf16 holds 128 + 127, and not each whole number above 255.
+/// The greatest zero of 4-bit codes: bf16 holds 128 + 127, but not every whole number above 256.
 const MOST_INT4_ZERO: u8 = 127;
 
 /// How the codes of weights are stored.
@@ -153,7 +153,7 @@ impl WeightParts {
             GroupZeros::All(zero) => *zero,
             GroupZeros::Each(zeros) => zeros.iter().copied().max().unwrap_or(0),
         };
-        // `few_codes.hip` relies on this. It leaves room for a zero that is itself no code.
+        // `few_codes.hip` relies on this. Zeros above 15, which are no 4-bit codes, are allowed.
         if format == WeightFormat::Int4 && most > MOST_INT4_ZERO {
             return invalid(OP, format!("zeros of 4-bit codes up to {MOST_INT4_ZERO}"), most.to_string());
         }

@@ -70,7 +70,7 @@ impl Quant {
     }
 
     /// The blocks that stay quantised on the device. The others become floats: the device's formats
-    /// have no least value in f16 for each 32 numbers.
+    /// have no f16 least value for every 32 numbers.
     pub(super) fn blocks(self) -> Option<GgufBlocks> {
         Some(match self {
             Self::F32 | Self::F16 | Self::Bf16 | Self::Q4_1 | Self::Q5_1 => return None,

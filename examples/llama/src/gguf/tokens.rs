@@ -202,7 +202,7 @@ fn of_bytes(metadata: &Metadata) -> Result<(Json, Json, Json), String> {
         Some("llama-bpe" | "llama3" | "llama-v3") => (LLAMA3, Json::Null),
         Some("qwen2" | "deepseek-r1-qwen") => (QWEN2, json!({"type": "NFC"})),
         Some("tekken") => (TEKKEN, Json::Null),
-        // GPT-2's words, of which each digit is one.
+        // GPT-2's words, but each digit is a word of its own.
         Some("smollm") => {
             let digits = json!({"type": "Digits", "individual_digits": true});
             let splitter = json!({"type": "Sequence", "pretokenizers": [digits, byte_level(true)]});

@@ -133,7 +133,7 @@ async fn in_process(engine: &Handle, prompts: Vec<Vec<u32>>, tokens: usize) -> R
     tasks.join_all().await.into_iter().collect()
 }
 
-/// Sends a request, and notes when each of its pieces comes. The last one has the number of tokens.
+/// Sends a request, and notes when each piece comes. The last one has the number of tokens.
 async fn over_http(address: SocketAddr, body: String, key: Option<String>) -> io::Result<Answer> {
     let mut stream = TcpStream::connect(address).await?;
     let key = key.map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();

@@ -112,7 +112,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     let address = SocketAddr::new(arguments.host, arguments.port);
     if arguments.bench.is_none() {
         // A port that is taken is an error before the model is loaded, which may take minutes. Nobody
-        // can connect until then.
+        // can connect before it is loaded, so this listener is dropped.
         drop(std::net::TcpListener::bind(address).map_err(|why| unheard(address, &why))?);
     }
     let defaults = Defaults::new(&generation);
@@ -194,7 +194,7 @@ fn run(arguments: &Arguments) -> Result<()> {
 /// The error of a server that can't listen.
 fn unheard(address: SocketAddr, why: &std::io::Error) -> Error {
     let (name, expected) = match why.kind() {
-        ErrorKind::AddrInUse => ("port", "a port that no other program has"),
+        ErrorKind::AddrInUse => ("port", "a port that no other program uses"),
         ErrorKind::PermissionDenied => {
             ("port", "a port at which this user may listen, such as one from 1024 on")
         }

@@ -129,7 +129,7 @@ fn errors_are_one_line() {
     let port = taken.local_addr().expect("an address").port().to_string();
     let output = command(&["--port", &port]).output().expect("its output");
     let found = String::from_utf8_lossy(&output.stderr);
-    let text = format!("error: port: expected a port that no other program has, found 127.0.0.1:{port}");
+    let text = format!("error: port: expected a port that no other program uses, found 127.0.0.1:{port}");
     assert!(!output.status.success() && found.contains(&text) && !found.contains("model: "), "{found}");
     #[cfg(unix)]
     {

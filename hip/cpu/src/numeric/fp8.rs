@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 pub(crate) struct Format {
     /// E4M3, else E5M2.
     pub(crate) e4m3: bool,
-    /// Of gfx942, else OCP's.
+    /// The type of gfx942, else OCP's.
     pub(crate) fnuz: bool,
 }
 
@@ -46,8 +46,8 @@ impl Table {
         Self { numbers: core::array::from_fn(|code| format.number(code as u8)), largest }
     }
 
-    /// The code of the nearest number, the even one of two. What is beyond the largest number becomes
-    /// that, as in CUDA's and HIP's conversions.
+    /// The code of the nearest number, or the even one of two. Numbers beyond the largest become
+    /// the largest, as in CUDA's and HIP's conversions.
     fn code(&self, value: f32) -> u8 {
         let sign = u8::from(value.is_sign_negative()) << 7;
         if value.is_nan() {

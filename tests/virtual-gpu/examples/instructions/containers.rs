@@ -25,7 +25,7 @@ pub(crate) enum Error {
     #[error("{0}")]
     Elf(#[from] object::read::Error),
     /// A bundle ends too early.
-    #[error("a bundle at byte {at}: expected {expected}, found an end after {found} bytes")]
+    #[error("a bundle at byte {at}: expected {expected}, found the end after {found} bytes")]
     Bundle { at: usize, expected: &'static str, found: usize },
     /// A compressed bundle of a form that this program does not know.
     #[error("a bundle at byte {at}: expected version 1 to 3 by method 1 (zstd), found {version} by {method}")]

@@ -73,7 +73,7 @@ fn list(path: &Path, listing: &mut Listing) -> Result<(), Error> {
         let mut below =
             entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>, _>>().map_err(failed)?;
         below.sort();
-        // A link names a file that another name has.
+        // A link is another name of a file, which is listed under its own.
         return below.iter().filter(|path| !path.is_symlink()).try_for_each(|path| list(path, listing));
     }
     let bytes = std::fs::read(path).map_err(failed)?;

@@ -168,8 +168,8 @@ impl Counters {
         self.lanes[class as usize]
     }
 
-    /// Lines of 64 bytes of global memory that were accessed at least once, scalar loads among the
-    /// accesses. Private memory has none.
+    /// Lines of 64 bytes of global memory that were accessed at least once, also by scalar loads.
+    /// Private memory does not count.
     pub fn distinct_lines(&self) -> u64 {
         self.touched.count()
     }

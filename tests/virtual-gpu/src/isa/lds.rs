@@ -75,7 +75,7 @@ impl Lds {
         self.size = init.size;
         self.words.clear();
         self.words.resize(init.size.div_ceil(8) as usize, if init.poison { u64::MAX } else { 0 });
-        // A new epoch forgets the last workgroup's accesses, which is quicker than to clear them.
+        // A new epoch forgets the last workgroup's accesses, which is quicker than clearing them.
         self.shadow.resize(if init.races { init.size as usize } else { 0 }, Shadow::default());
         self.barrier();
     }

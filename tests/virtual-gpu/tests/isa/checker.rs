@@ -165,7 +165,7 @@ fn lds_races_between_barriers() {
     assert!(matches!(dword, FaultKind::LdsRace { offset: 10, wave: 0, write: true, wrote: true }), "{dword}");
 }
 
-/// What a workgroup did is nothing to the next one.
+/// A workgroup's accesses don't race with those of the next one.
 #[test]
 fn workgroups_do_not_race_in_the_same_lds() {
     let words = [encode("ds_write_b32 v0, v0"), vec![0xbf81_0000]].concat();
