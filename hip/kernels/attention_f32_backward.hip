@@ -437,6 +437,7 @@ template <u32 PARTS> DEVICE void pass_queries(const Given &given, u32 batch, u32
                 if (team == 0) add_to_queries<0>(sum, query0, queries, width, d, g.scale, before == 0, to, second_tile);
                 else add_to_queries<1>(sum, query0, queries, width, d, g.scale, before == 0, to, second_tile);
             }
+            finish_writes();
             sync_threads();
             if (threadIdx.x == 0) publish_with_memory(added, before + 1);
         }

@@ -62,7 +62,7 @@ template <class T> DEVICE void find_roots(const Around<T> &a, f32 *roots) {
     for (u32 first = 0; first < a.rows; first += warps) {
         u32 r = first + (ONE_THREAD ? 0 : threadIdx.x / lanes);
         f32 sum = 0.0f;
-        for (u32 part = lane; r < a.rows && part < a.of.parts; part += lanes) sum += a.squares[part * a.rows + r];
+        for (u32 part = lane; r < a.rows && part < a.of.parts; part += lanes) sum += a.squares[(u64)part * a.rows + r];
         if constexpr (!ONE_THREAD) sum = warp_reduce(sum, Plus());
         if (lane == 0 && r < a.rows) roots[r] = root_of(a, sum);
     }
@@ -107,6 +107,6 @@ DEVICE void finish(const Around<T> &a, u32 tile, const f32 *roots, f32 *room, Su
     for_each_in_block(a.rows, [=](u64 row) {
         f32 whole = 0.0f;
         for (u32 column = 0; column < across; ++column) whole += room[row * across + column];
-        a.new_squares[tile * a.rows + row] = whole;
+        a.new_squares[(u64)tile * a.rows + row] = whole;
     });
 }

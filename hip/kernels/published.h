@@ -23,8 +23,17 @@ template <class W> DEVICE W published_word(const W *at) {
     return __atomic_load_n(at, __ATOMIC_RELAXED);
 #endif
 }
-// The same, with what the writer wrote or saw before: once a thread has read such a word, it sees
-// that memory, and so do the threads that it meets at a barrier.
+// What each thread calls before the barrier behind which another thread publishes its writes. On
+// gfx90a and gfx942 a wave may pass a barrier before its stores are done, and a release waits for
+// those of its own wave only.
+DEVICE void finish_writes() {
+#if COMPILER_AMD
+    __threadfence();
+#endif
+}
+// The same, with what the writer wrote or saw before, and what other threads of its block wrote
+// before `finish_writes` and a barrier: once a thread has read such a word, it sees that memory, and
+// so do the threads that it meets at a barrier.
 DEVICE void publish_with_memory(u32 *at, u32 word) {
 #if COMPILER_AMD
     __hip_atomic_store(at, word, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);

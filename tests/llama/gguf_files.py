@@ -277,6 +277,8 @@ def converted(folder, name, architecture, kind, config, own_head_dim=True):
         found, lead = answer(source, torch.randint(4, 60, [1, PROMPT]))
         if lead >= 2e-3 and len(set(found["greedy"].tolist())) >= 6:
             break
+    else:
+        sys.exit(f"{name}: each seed has a near tie or repeats a token")
     write(writer)
     save_file(found, folder / f"{name}.safetensors")
     print(name, f"seed {seed}, logits up to {found['logits'].abs().max():.1f}, lead {lead:.4f}, greedy",

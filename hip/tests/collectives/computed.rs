@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::random::Random;
-use hip::{Communicator, DType, Error, Fp8, Group, Part, ReduceOp};
+use hip::{Communicator, DType, Device, Error, Fp8, Group, Part, ReduceOp};
 
 use crate::ranks::{in_child, on_cpu, on_threads};
 use crate::values::{MOVED, OPS, REDUCED, check, draw, ordered_sum};
@@ -165,23 +165,43 @@ fn buffers_may_be_dropped_before_the_join() {
     });
 }
 
-/// The number of a code of OCP's E4M3 or E5M2.
+/// The number of a code. FNUZ's types have one NaN in place of -0, and their exponents are one less.
 fn number(fp8: Fp8, code: u8) -> f64 {
-    if fp8 == Fp8::E5M2 {
-        return half::f16::from_bits(u16::from(code) << 8).to_f64();
+    let (bits, bias) = match fp8 {
+        Fp8::E4M3 => (3, 7),
+        Fp8::E4M3Fnuz => (3, 8),
+        Fp8::E5M2 => return half::f16::from_bits(u16::from(code) << 8).to_f64(),
+        Fp8::E5M2Fnuz => (2, 16),
+    };
+    let is_nan = if fp8 == Fp8::E4M3 { code & 0x7f == 0x7f } else { code == 0x80 };
+    if is_nan {
+        return f64::NAN;
     }
-    let (exponent, fraction) = (i32::from(code >> 3 & 15), f64::from(code & 7));
-    let size = match (exponent, code & 7) {
-        (15, 7) => f64::NAN,
-        (0, _) => fraction * 2f64.powi(-9),
-        _ => (1.0 + fraction / 8.0) * 2f64.powi(exponent - 7),
+    let one = 1u8 << bits;
+    let (exponent, fraction) = (i32::from((code & 0x7f) / one), f64::from(code % one) / f64::from(one));
+    let size = match exponent {
+        0 => fraction * 2f64.powi(1 - bias),
+        _ => (1.0 + fraction) * 2f64.powi(exponent - bias),
     };
     if code >= 0x80 { -size } else { size }
 }
 
+/// The types of fp8 that a device's library reduces.
+fn family(device: &Device) -> &'static [Fp8] {
+    let arch = &device.info().arch;
+    let chip = arch.split(':').next().unwrap_or(arch);
+    let of_nvidia = chip.strip_prefix("sm_").and_then(|version| version.parse::<u32>().ok());
+    match chip {
+        "gfx942" => &[Fp8::E4M3Fnuz, Fp8::E5M2Fnuz],
+        "gfx950" | "gfx1200" | "gfx1201" => &[Fp8::E4M3, Fp8::E5M2],
+        _ if chip.starts_with("gfx") || of_nvidia.is_some_and(|version| version < 90) => &[],
+        _ => &[Fp8::E4M3, Fp8::E5M2],
+    }
+}
+
 /// fp8 is reduced and moved. A sum of n terms in any order and in the type itself errs as `check` in
-/// `values.rs` says, with half a unit in the last place of 2^-4 or 2^-3. FNUZ's types, which neither
-/// the CPU device nor NVIDIA's has, are moved, and a reduction of them is a typed error.
+/// `values.rs` says, with half a unit in the last place of 2^-4 or 2^-3. All types are moved. A
+/// reduction of a type that the device's library lacks is a typed error.
 #[test]
 fn fp8_is_reduced_and_moved() {
     on_threads("computed::fp8_is_reduced_and_moved", &[], |ranks| {
@@ -189,9 +209,10 @@ fn fp8_is_reduced_and_moved() {
         let (rank, size, device) = (on.rank(), on.size(), on.device());
         let random = Random::from_seed(ranks.seed);
         const COUNT: usize = 500;
-        for (fp8, u, least) in
-            [(Fp8::E4M3, 2f64.powi(-4), 2f64.powi(-9)), (Fp8::E5M2, 2f64.powi(-3), 2f64.powi(-16))]
-        {
+        let family = family(device);
+        for (&fp8, u) in family.iter().zip([2f64.powi(-4), 2f64.powi(-3)]) {
+            // The number of the smallest code.
+            let least = number(fp8, 1);
             // Codes of numbers up to 2, so that no product of four is beyond 16.
             let codes: Vec<u8> = (0..=255).filter(|&code| number(fp8, code).abs() <= 2.0).collect();
             let draw = || (0..COUNT * size).map(|_| codes[random.below(codes.len())]).collect();
@@ -246,7 +267,7 @@ fn fp8_is_reduced_and_moved() {
             on.broadcast(fp8, 256, 1, from, to).unwrap().join().unwrap();
             device.read(&recv, 0, &mut found[..256]).unwrap();
             assert_eq!(found[..256], given[1][..], "{fp8:?}");
-            if matches!(fp8, Fp8::E4M3Fnuz | Fp8::E5M2Fnuz) {
+            if !family.contains(&fp8) {
                 let error = on.all_reduce(ReduceOp::Sum, fp8, 256, from, to).map(drop).unwrap_err();
                 assert!(
                     matches!(error, Error::Unsupported { op: "all_reduce", what: Some(_), .. }),

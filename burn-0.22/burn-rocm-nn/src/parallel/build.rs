@@ -52,9 +52,11 @@ impl<'a> Build<'a> {
     /// Keeps this rank's part of the module's parameters. Returns the module with placeholders.
     pub(super) fn unit<N: Module>(&mut self, module: N) -> Result<N, RocmError> {
         let ShardedModelConfig { dtype, most, scaler, .. } = self.config;
+        let groups = Divided::of(&module).groups;
         if most.is_some() {
-            refuse_divided(OP, NORM_OF_DIVIDED, &Divided::of(&module).groups)?;
+            refuse_divided(OP, NORM_OF_DIVIDED, &groups)?;
         }
+        self.units.divided_among(groups);
         let module = self.ranks.broadcast(module);
         Ids::check(&module)?;
         let mut take = Take::new(GradientsParams::new());

@@ -196,6 +196,51 @@ fn an_overflow_in_one_ranks_part_is_seen_by_all() {
     }
 }
 
+/// Each rank has a [`ShardedModel`] of its own, whose block all ranks divide. The gradient of the last
+/// rank's rows overflows: no rank takes the step, and all lower the scale.
+#[test]
+fn an_overflow_in_one_ranks_part_skips_the_step_of_all_models() {
+    let Some(count) = devices("global::an_overflow_in_one_ranks_part_skips_the_step_of_all_models") else {
+        return;
+    };
+    on_ranks(count, |ranks, device| {
+        let group = ranks.communicator();
+        let alone = DataParallel::new(Communicator::local(&[group.device()]).unwrap().remove(0));
+        let linear = |from, to, first| LinearConfig::new(from, to).init(&device).map(&mut Fill(first));
+        let block = |_| {
+            let (mut columns, mut rows) = (linear(WIDTH, WIDTH, 1000), linear(WIDTH, WIDTH, 2000));
+            // The rows' weights are 0, so the output is finite. Their gradient has a factor of 1e290.
+            let bias = (0..WIDTH).map(|at| if at == WIDTH - 1 { 1e290 } else { 1.0 }).collect();
+            columns.bias = Some(Param::from_tensor(float(bias, [WIDTH], &device)));
+            rows.weight = Param::from_tensor(float(vec![0.0; WIDTH * WIDTH], [WIDTH, WIDTH], &device));
+            (ColumnLinear::of(columns, group), RowLinear::of(rows, group))
+        };
+        let scaler = GradScalerConfig::new().with_initial_scale(2f64.powi(100)).init();
+        let config = ShardedModelConfig::new(SgdConfig::new()).with_scaler(scaler);
+        let (first, last) = (|| linear(FEATURES, WIDTH, 0), || linear(WIDTH, 1, 3000));
+        let mut model = ShardedModel::build(&alone, config, first, 1, block, last).unwrap();
+        let parameters = |model: &ShardedModel<Linear, (ColumnLinear, RowLinear), Linear>| {
+            [
+                all(&model.whole_first(), None),
+                all(&model.whole_block(0), None),
+                all(&model.whole_last(), None),
+            ]
+        };
+        let before = parameters(&model);
+        let (x, _) = samples(&[1, 2, 3], &device);
+        model.step(
+            RATE,
+            Share::EVEN,
+            |first: &Linear| first.forward(x.clone()),
+            |_, (columns, rows): &(ColumnLinear, RowLinear), x| rows.forward(columns.forward(x)),
+            |last: &Linear, x| last.forward(x).sum(),
+        );
+        assert_eq!(parameters(&model), before, "rank {} took the step", ranks.rank());
+        let scaler = model.scaler().expect("the configuration has one");
+        assert_eq!((scaler.factor(), scaler.skipped()), (2f32.powi(99), 1), "rank {}", ranks.rank());
+    });
+}
+
 /// A bucket may have divided parameters and others.
 #[test]
 fn a_norm_of_buckets_refuses_divided_layers() {

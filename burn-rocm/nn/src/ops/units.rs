@@ -27,6 +27,9 @@ pub(crate) struct Units {
     units: Vec<Unit>,
     /// For each bucket, the sum of this rank's parts of the gradients that no update has used yet.
     kept: Vec<Option<RocmTensor>>,
+    /// The groups whose ranks skip a step together: that of the parameters, and those that divide
+    /// layers.
+    groups: Vec<Communicator>,
 }
 
 /// The places of a unit's parameters and buckets among those of all units.
@@ -63,7 +66,17 @@ pub(crate) type Parts = Vec<(usize, RocmTensor)>;
 
 impl Units {
     pub(crate) fn new(communicator: Communicator) -> Self {
-        Self { sharded: Sharded::new(communicator, usize::MAX), units: Vec::new(), kept: Vec::new() }
+        let groups = vec![communicator.clone()];
+        Self { sharded: Sharded::new(communicator, usize::MAX), units: Vec::new(), kept: Vec::new(), groups }
+    }
+
+    /// The next unit has layers that are divided among the ranks of these groups.
+    pub(crate) fn divided_among(&mut self, groups: Vec<Communicator>) {
+        for group in groups {
+            if !self.groups.iter().any(|known| known.is(&group)) {
+                self.groups.push(group);
+            }
+        }
     }
 
     /// Adds a unit, and keeps this rank's part of its parameters. They are the same on every rank,
@@ -259,14 +272,15 @@ impl Units {
     }
 
     /// The parts of the gradients of a scaled loss times `factor`, in the dtype in which the parameters
-    /// are updated. `None` if one is infinite or NaN on any rank. Waits for the device.
+    /// are updated. `None` if one is infinite or NaN on any rank, also of a group that divides layers.
+    /// Waits for the device.
     ///
     /// # Errors
     /// An error of the collectives or of the device.
     pub(crate) fn unscaled(&self, parts: Parts, factor: f32) -> Result<Option<Parts>, RocmError> {
         let (places, grads): (Vec<usize>, Vec<RocmTensor>) = parts.into_iter().unzip();
         let (grads, flags) = unscale(grads, factor)?;
-        let flags = agreed(std::slice::from_ref(&self.sharded.communicator), flags)?;
+        let flags = agreed(&self.groups, flags)?;
         Ok((!any_set(flags)?).then(|| places.into_iter().zip(grads).collect()))
     }
 

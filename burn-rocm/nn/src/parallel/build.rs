@@ -55,9 +55,11 @@ impl<'a> Build<'a> {
         module: N,
     ) -> Result<N, RocmError> {
         let ShardedModelConfig { dtype, most, scaler, .. } = self.config;
+        let groups = Divided::of::<B>(&module).groups;
         if most.is_some() {
-            refuse_divided(OP, NORM_OF_DIVIDED, &Divided::of::<B>(&module).groups)?;
+            refuse_divided(OP, NORM_OF_DIVIDED, &groups)?;
         }
+        self.units.divided_among(groups);
         let module = self.ranks.broadcast::<B, N>(module);
         Ids::check::<B>(&module)?;
         let mut take = Take::new(GradientsParams::new());

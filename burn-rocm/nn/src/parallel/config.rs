@@ -42,11 +42,15 @@ impl ShardedModelConfig {
     }
 
     /// Scales the loss by this scaler, which may come from a record. A step in which a rank finds an
-    /// infinite or NaN gradient changes nothing on any rank, except the scaler. The gradients are kept
-    /// until the backward pass has ended, as for [`with_global_norm`](Self::with_global_norm), and
-    /// each step waits for the device once. [`ShardedModel::scaler`](super::ShardedModel::scaler) is
-    /// the scaler after the steps so far.
+    /// infinite or NaN gradient changes nothing on any rank, except the scaler. Ranks that divide a
+    /// layer skip such a step together, too. The gradients are kept until the backward pass has ended,
+    /// as for [`with_global_norm`](Self::with_global_norm), and each step waits for the device once.
+    /// [`ShardedModel::scaler`](super::ShardedModel::scaler) is the scaler after the steps so far.
+    ///
+    /// Waits for the device if a graph has used the scaler.
     pub fn with_scaler(self, scaler: GradScaler) -> Self {
-        Self { scaler: Some(scaler), ..self }
+        // A graph that used the scaler has moved its state into device memory.
+        let state = scaler.to_record();
+        Self { scaler: Some(scaler.load_record(state)), ..self }
     }
 }

@@ -8,5 +8,6 @@ mod cache;
 mod draws;
 mod graph;
 mod lockstep;
+mod rotary_append;
 mod sample;
 mod support;

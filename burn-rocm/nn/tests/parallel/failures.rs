@@ -1,15 +1,14 @@
 //! Ranks that fail or differ.
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use burn_rocm::rendezvous::{Rendezvous, World};
 use burn_rocm::{ReduceOp, RocmError, RocmTensor, UniqueId, take_last_error};
 use burn_rocm_nn::parallel::{Shards, Share};
 
+use crate::processes::{as_rank, connect, free_port, is_rank};
 use crate::*;
 
 fn error(run: impl FnOnce()) -> RocmError {
@@ -168,14 +167,11 @@ fn bad_arguments_are_typed_errors() {
 }
 
 const KILLED: &str = "failures::a_killed_process_is_an_error_on_the_others";
-const CHILD: &str = "BURN_ROCM_TEST_KILLED";
 
 /// Trains until an error comes, and prints its text.
 fn trains_until_an_error() {
-    let rendezvous = Rendezvous::join(&World::from_env().unwrap()).unwrap();
-    let device = RocmDevice::new(0);
-    let mut ranks = DataParallel::new(Communicator::connect(&device, &rendezvous).unwrap());
-    let net = Net::<B>::new(&device, 0);
+    let mut ranks = DataParallel::new(connect());
+    let net = Net::<B>::new(&ranks.communicator().device(), 0);
     let error = error(|| {
         for step in 0.. {
             reduced(&mut ranks, &net, Share::EVEN);
@@ -200,26 +196,14 @@ impl Drop for Trains {
 /// with a typed error long before the timeout, whichever process was killed.
 #[test]
 fn a_killed_process_is_an_error_on_the_others() {
-    if std::env::var_os(CHILD).is_some() {
+    if is_rank() {
         return trains_until_an_error();
     }
-    // Each process has a CPU device of its own.
     for (count, victim) in [(2, 0), (2, 1), (4, 2)] {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         let start = |rank: usize| {
-            let child = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", KILLED, "--nocapture"])
-                .envs([(CHILD, "1"), ("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_CPU_DEVICES", "1")])
-                .envs([("BURN_ROCM_COLLECTIVE_TIMEOUT", "60"), ("MASTER_ADDR", "127.0.0.1")])
-                .envs(
-                    [("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", count)]
-                        .map(|(name, value)| (name, value.to_string())),
-                )
-                .env("MASTER_PORT", port.to_string())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::null())
-                .spawn();
-            Trains(child.unwrap())
+            let mut process = as_rank(KILLED, rank, count, port);
+            Trains(process.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
         };
         let mut all: Vec<Trains> = (0..count).map(start).collect();
         let mut output = BufReader::new(all[victim].0.stdout.take().unwrap());

@@ -16,6 +16,8 @@ use burn_rocm_nn::parallel::{
 };
 use burn_rocm_nn::transformer::{PositionWiseFeedForward, PositionWiseFeedForwardConfig};
 
+use crate::model::linear;
+use crate::processes::on_processes;
 use crate::tensor::{sorted, tensor, values};
 use crate::*;
 
@@ -259,6 +261,51 @@ fn an_overflow_in_a_graph_is_seen_by_all() {
     let expected = trained(false);
     assert_eq!((expected[0].0, expected[0].1), (4.0, 1));
     assert_eq!(trained(true), expected);
+}
+
+/// Each rank has a [`ShardedModel`] of its own, whose block all ranks divide. The gradient of the last
+/// rank's rows overflows: no rank takes the step, and all lower the scale.
+///
+/// The ranks are processes, because threads of different models do not wait for each other's
+/// backward passes (burn#5573).
+#[test]
+fn an_overflow_in_one_ranks_part_skips_the_step_of_all_models() {
+    const NAME: &str = "global::an_overflow_in_one_ranks_part_skips_the_step_of_all_models";
+    type Block = (ColumnLinear<B>, RowLinear<B>);
+    on_processes(NAME, |group| {
+        let device = group.device();
+        let alone = DataParallel::new(Communicator::local(std::slice::from_ref(&device)).unwrap().remove(0));
+        let block = |_| {
+            let [mut columns, mut rows] = [10, 20].map(|seed| linear::<B>(WIDTH, WIDTH, seed, &device));
+            // The rows' weights are 0, so the output is finite. Their gradient has a factor of 1e290.
+            let bias: Vec<f64> = (0..WIDTH).map(|at| if at == WIDTH - 1 { 1e290 } else { 1.0 }).collect();
+            columns.bias = Some(Param::from_data(TensorData::new(bias, [WIDTH]), &device));
+            rows.weight =
+                Param::from_data(TensorData::new(vec![0.0; WIDTH * WIDTH], [WIDTH, WIDTH]), &device);
+            (ColumnLinear::of(columns, &group), RowLinear::of(rows, &group))
+        };
+        let scaler = GradScalerConfig::new().with_initial_scale(2f64.powi(100)).init();
+        let config = ShardedModelConfig::new(SgdConfig::new()).with_scaler(scaler);
+        let (first, last) =
+            (|| linear::<B>(FEATURES, WIDTH, 0, &device), || linear::<B>(WIDTH, 1, 30, &device));
+        let mut model = ShardedModel::<B, _, _, _>::build(&alone, config, first, 1, block, last).unwrap();
+        let all = |model: &ShardedModel<B, Linear<B>, Block, Linear<B>>| {
+            let block = parameters::<B>(&model.whole_block(0));
+            [parameters::<B>(&model.whole_first()), block, parameters::<B>(&model.whole_last())]
+        };
+        let before = all(&model);
+        let (x, _) = samples::<B>(&[1, 2, 3], &device);
+        model.step(
+            RATE,
+            Share::EVEN,
+            |first: &Linear<B>| first.forward(x.clone()),
+            |_, (columns, rows): &Block, x| rows.forward(columns.forward(x)),
+            |last: &Linear<B>, x| last.forward(x).sum(),
+        );
+        assert_eq!(all(&model), before, "rank {} took the step", group.rank());
+        let scaler = model.scaler().expect("the configuration has one");
+        assert_eq!((scaler.factor(), scaler.skipped()), (2f32.powi(99), 1), "rank {}", group.rank());
+    });
 }
 
 /// A bucket may have divided parameters and others.

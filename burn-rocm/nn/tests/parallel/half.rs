@@ -1,7 +1,8 @@
 //! Models whose parameters are divided, in f16 with a scaled loss.
 
 use burn::tensor::{DType, FloatDType};
-use burn_rocm_nn::amp::{GradScaler, GradScalerConfig};
+use burn_rocm::graph::Graph;
+use burn_rocm_nn::amp::{GradScaler, GradScalerConfig, GradScalerRecord};
 use burn_rocm_nn::optim::AdamWConfig;
 use burn_rocm_nn::parallel::{ShardedModelConfig, Share};
 
@@ -66,6 +67,30 @@ fn f16_with_a_scaler_is_one_devices() {
     for found in found {
         assert_eq!(found, expected);
     }
+}
+
+/// A graph has moved the scaler's state into device memory. The model goes on with that state.
+#[test]
+fn a_scaler_that_a_graph_has_used_follows_the_steps() {
+    let Some(count) = devices("half::a_scaler_that_a_graph_has_used_follows_the_steps") else { return };
+    on_ranks(count, |ranks| {
+        let device = ranks.communicator().device();
+        let scaler = scaler().load_record(GradScalerRecord { scale: 256.0, finite: 0, skipped: 3 });
+        let loss = Tensor::<S, 1>::ones([1], &device);
+        let (graph, scaled) = Graph::capture_after(&device, 0, || scaler.scale(loss.clone())).unwrap();
+        graph.replay().unwrap();
+        assert_eq!(scaled.into_scalar(), 256.0);
+        let config = ShardedModelConfig::new(AdamWConfig::new()).with_dtype(HALF).with_scaler(scaler);
+        let mut model = build::<S>(&ranks, config, &device);
+        let (x, y) = batch(0, &device);
+        // The square of 2^9 is beyond f16.
+        step(&mut model, RATE, Share::EVEN, (x.clone(), y.clone() + 512.0));
+        assert_eq!(model.scaler().map(state), Some((128.0, 4)), "rank {}", ranks.rank());
+        let before = gathered(&model);
+        step(&mut model, RATE, Share::EVEN, (x, y));
+        assert_eq!(model.scaler().map(state), Some((128.0, 4)), "rank {}", ranks.rank());
+        assert_ne!(gathered(&model), before, "the next step trains");
+    });
 }
 
 /// One rank's samples overflow f16. No rank takes the step, with and without a norm over all

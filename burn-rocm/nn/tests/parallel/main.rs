@@ -13,6 +13,7 @@ mod gradients;
 mod half;
 mod model;
 mod overlap;
+mod processes;
 mod sharded;
 mod tensor;
 mod tied;

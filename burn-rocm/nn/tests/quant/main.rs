@@ -8,6 +8,7 @@ mod fp8_products;
 mod lockstep;
 mod lora;
 mod products;
+mod projection;
 mod refusals;
 mod rounding;
 mod weights;

@@ -152,6 +152,8 @@ fn wide_weights() {
         let all = [
             gptq(&random, shape(), 4, Some(32), GptqZeros::Plain, false),
             compressed(&random, shape(), 8, Some(32), Zeros::Bytes, DType::F32, true, false),
+            // A group for each step, and a last step that is not whole.
+            gptq(&random, [70, 2016], 4, Some(128), GptqZeros::Plain, false),
         ];
         for drawn in fewer(all, 1, &random) {
             product_is_right(&random, &drawn, [1, 2, 7, 16][random.below(4)], dtype, true);

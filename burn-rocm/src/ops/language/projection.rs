@@ -119,9 +119,9 @@ pub struct Projection {
 }
 
 /// `residual + act(gate)(x weight^T + bias)`. Each part but the product may be absent. With a norm,
-/// also this result's norm for the projection that follows. For one row, and for up to 16 rows
-/// with quantised weights, this is one launch, which reads each weight once. For more rows there are
-/// several.
+/// also this result's norm for the projection that follows. For one row, and for up to 16 rows with
+/// quantised weights, this is one launch, which reads each weight once (two if the weight's inputs
+/// have an order of their own or are no multiple of 32). For more rows there are several.
 ///
 /// In one launch, numbers between the parts are f32. The norm is then divided between this launch and
 /// the next: the result times the factor is rounded to the dtype, as the norm would be. In f16 it
@@ -270,7 +270,11 @@ fn with_floats(x: &RocmTensor, weight: &RocmTensor, around: &Around<'_>) -> hip:
     if rows != 1 || outs == 0 || !inputs.is_multiple_of(8) || !is_packed(weight) {
         return Ok(None);
     }
-    let (Ok(wide), Ok(long)) = (u32::try_from(outs), u32::try_from(inputs)) else { return Ok(None) };
+    // The kernel counts in 32 bits, to a tile and a step beyond the ends.
+    if outs.max(inputs) > i32::MAX as usize {
+        return Ok(None);
+    }
+    let (wide, long) = (outs as u32, inputs as u32);
     let x = packed(x.clone())?;
     let device = x.hip_device();
     let alone = device.block_threads() == 1;

@@ -41,7 +41,7 @@ impl QuantWeight {
         let units = if emulated { 1 } else { info.compute_units as usize };
         let wanted =
             if small < units * 2 && self.padded() >= LONG && !emulated { 2 * THREADS } else { THREADS };
-        let threads = device.block_threads().min(wanted);
+        let threads = info.max_threads_per_block.min(wanted);
         if threads < lanes {
             return Ok(None);
         }
