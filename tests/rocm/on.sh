@@ -7,6 +7,9 @@
 # The exit status is 1 if a test failed, timed out, had races or has no result. Calls for different tests may run at the
 # same time, with one file of results too.
 #
+# The cases of --solvers are kept in the same way. Their results are right, wrong, refused (MIOpen does not take the
+# solver), error and timeout, and what MIOpen said is kept for every case. The exit status is 1 unless all are right.
+#
 #   RESULTS   the file of results (ROOT/opt/burn-rocm/GPU.tsv); what failed tests said is beside it, in GPU.tsv.said.
 #             With RJ_LOG or RJ_RACE, which name the kernels, what each test said
 #   JOBS      so many tests at a time (1). rocjitsu uses one core for each
@@ -100,7 +103,7 @@ each_test_in() {
             while [ "$(jobs -rp | wc -l)" -ge "${JOBS:-1}" ]; do wait -n || true; done
             one_test "$test" &
         fi
-    done < <(grep -vxFf <(cut -f1 "$results") <<<"$all")
+    done < <(grep -vxFf <(cut -f1 "$results") <<<"$all" || true)
     wait
     awk -F '\t' -v what="$name on $on" '
         NR == FNR { asked[$1]; next }
@@ -111,6 +114,41 @@ each_test_in() {
                 length(asked), count["passed"], count["failed"], count["timeout"], count["raced"], count["ignored"]
             exit count["failed"] + count["timeout"] + count["raced"] > 0 || found < length(asked)
         }' <(echo "$all") "$results"
+}
+
+# Runs the cases of the solvers' program that have no result yet; their names are read from the standard input.
+each_case_in() {
+    local program=$1 name results=${RESULTS:-$root/opt/burn-rocm/${on:-gfx1030}.tsv} commit cases case said
+    name=$(basename "$program")
+    commit=${COMMIT:-$(git describe --always --dirty)}
+    cases=$(sed "s/^/$name::/")
+    mkdir -p "$results.said"
+    touch "$results"
+    while read -r case; do
+        said=$results.said/${case//::/.}
+        local start=$SECONDS status=0 result
+        LIMIT=${LIMIT:-3600} inside "$program" "${case#*::}" >"$said" 2>&1 </dev/null || status=$?
+        case $status in
+        0) result=right ;;
+        1) result=wrong ;;
+        3) result=refused ;;
+        124 | 137) result=timeout ;;
+        130 | 143) return 1 ;; # the whole run was ended
+        *) result=error ;;
+        esac
+        printf '%s\t%s\t%d\t%s\n' "$case" "$result" $((SECONDS - start)) "$commit" >>"$results"
+        echo "$case: $result, $((SECONDS - start)) s"
+        sed 's/^/  /' "$said"
+    done < <(grep -vxFf <(cut -f1 "$results") <<<"$cases" || true)
+    awk -F '\t' -v what="$name on ${on:-gfx1030}" '
+        NR == FNR { asked[$1]; next }
+        $1 in asked { result[$1] = $2 }
+        END {
+            for (case_ in result) count[result[case_]]++
+            printf "%s: %d cases, %d right, %d wrong, %d refused, %d errors, %d timed out\n", what, length(asked),
+                count["right"], count["wrong"], count["refused"], count["error"], count["timeout"]
+            exit count["right"] < length(asked)
+        }' <(echo "$cases") "$results"
 }
 
 # Runs one test and writes its line; called by each_test_in, whose variables it reads.

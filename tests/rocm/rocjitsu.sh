@@ -53,12 +53,15 @@ find "$at/new" -type f -printf '%P\0' | while IFS= read -r -d '' file; do
 done
 rm -rf "$at/new"
 chroot=$(PATH=$PATH:/usr/sbin command -v chroot)
-# The root has no links `cc` and `c++`, which the packages' scripts would make.
+# The root has no links `cc` and `c++`, which the packages' scripts would make. FETCHCONTENT_BASE_DIR is rocjitsu's own
+# default, which holds only for the first configuration: CMake then remembers another, and would compile flatbuffers
+# again.
 # shellcheck disable=SC2016 # for the root's shell
 env -i PATH=/usr/bin:/bin HOME=/tmp JOBS="${JOBS:-$(nproc)}" FLAGS="$flags" "$chroot" "$tools" /bin/sh -ec '
     cd /opt/rocjitsu
     cmake -S source -B build -G Ninja -DCMAKE_C_COMPILER=gcc -DCMAKE_CXX_COMPILER=g++ -DCMAKE_BUILD_TYPE=Release \
         -DCMAKE_CXX_FLAGS_RELEASE="$FLAGS" -DBUILD_TESTING=OFF -DFLATBUFFERS_BUILD_TESTS=OFF \
+        -DFETCHCONTENT_BASE_DIR=/opt/rocjitsu/source/third_party \
         -DFETCHCONTENT_SOURCE_DIR_GOOGLETEST=/opt/rocjitsu/googletest \
         -DFETCHCONTENT_SOURCE_DIR_FLATBUFFERS=/opt/rocjitsu/flatbuffers \
         -DCMAKE_SHARED_LINKER_FLAGS=-Wl,-z,lazy

@@ -265,12 +265,7 @@ case "${1:-}" in
     compile c++ tests/rocm/solvers/xdlops.cpp "$made/xdlops"
     cases=$(inside "$made/xdlops" list)
     [ $# = 0 ] || cases=$(grep -F "$(printf '%s\n' "$@")" <<<"$cases") || no_such_test "solvers"
-    status=0
-    while read -r case; do
-        echo "$case:"
-        inside "$made/xdlops" "$case" </dev/null || status=1
-    done <<<"$cases"
-    exit $status
+    each_case_in "$made/xdlops" <<<"$cases" || exit 1
     ;;
 --rocblas)
     program=/usr/libexec/rocm/librocblas5-tests/rocblas-test

@@ -230,6 +230,46 @@ fn the_simulators_programs_take_hip_from_either_layout() {
     }
 }
 
+/// What each case's exit status says is kept, and a case that has a result is not run again.
+#[test]
+fn solvers_resume() {
+    let scratch = Scratch::new("solvers");
+    let program = r#"case $1 in
+list) printf 'A.forward.f32\nB.data.f16\nC.weights.bf16\nD.data.f32\n' ;;
+A*) ;;
+B*) exit 1 ;;
+C*) exit 3 ;;
+D*) kill -SEGV $$ ;;
+esac"#;
+    scratch.script("programs/xdlops", program);
+    let compiler = "while [ \"$1\" != -o ]; do shift; done\ncp \"${0%/*}/../programs/xdlops\" \"$2\"";
+    scratch.script("tools/c++", compiler);
+    for file in ["lib/libamdhip64.so.7", "lib/libMIOpen.so.1", "include/hip/hip_runtime.h"] {
+        let path = scratch.root().join("opt/rocm").join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+    }
+    let run = |more: &[&str]| scratch.run(&scratch.root(), &[&["--on", "gpu", "--solvers"], more].concat());
+    let found = run(&["forward"]);
+    assert_eq!(found.status.code(), Some(0), "{found:?}");
+    let counts = "xdlops on gpu: 1 cases, 1 right, 0 wrong, 0 refused, 0 errors, 0 timed out";
+    assert!(text(&found.stdout).contains(counts), "{found:?}");
+
+    for first in [true, false] {
+        let found = run(&[]);
+        assert_eq!(found.status.code(), Some(1), "{found:?}");
+        let out = text(&found.stdout);
+        assert!(
+            out.contains("xdlops on gpu: 4 cases, 1 right, 1 wrong, 1 refused, 1 errors, 0 timed out"),
+            "{out}"
+        );
+        assert!(!out.contains("A.forward.f32: "), "it has a result: {out}");
+        assert_eq!(out.contains("xdlops::C.weights.bf16: refused"), first, "{out}");
+    }
+    let found = run(&["nowhere"]);
+    assert!(text(&found.stderr).contains("no such test in solvers"), "{found:?}");
+}
+
 /// The virtual GPU, or a simulator's configuration, would be written into the machine's own root.
 #[test]
 fn simulated_gpus_need_a_root_of_their_own() {
