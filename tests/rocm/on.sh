@@ -8,7 +8,8 @@
 # same time, with one file of results too.
 #
 # The cases of --solvers are kept in the same way. Their results are right, wrong, refused (MIOpen does not take the
-# solver), error and timeout, and what MIOpen said is kept for every case. The exit status is 1 unless all are right.
+# solver), aborted (AMD's compiler ended the process), error and timeout, and what the program said is kept. The exit
+# status is 1 unless all are right.
 #
 #   RESULTS   the file of results (ROOT/opt/burn-rocm/GPU.tsv); what failed tests said is beside it, in GPU.tsv.said.
 #             With RJ_LOG or RJ_RACE, which name the kernels, what each test said
@@ -132,6 +133,7 @@ each_case_in() {
         0) result=right ;;
         1) result=wrong ;;
         3) result=refused ;;
+        4) result=aborted ;;
         124 | 137) result=timeout ;;
         130 | 143) return 1 ;; # the whole run was ended
         *) result=error ;;
@@ -145,8 +147,9 @@ each_case_in() {
         $1 in asked { result[$1] = $2 }
         END {
             for (case_ in result) count[result[case_]]++
-            printf "%s: %d cases, %d right, %d wrong, %d refused, %d errors, %d timed out\n", what, length(asked),
-                count["right"], count["wrong"], count["refused"], count["error"], count["timeout"]
+            printf "%s: %d cases, %d right, %d wrong, %d refused, %d aborted, %d errors, %d timed out\n", what,
+                length(asked), count["right"], count["wrong"], count["refused"], count["aborted"], count["error"],
+                count["timeout"]
             exit count["right"] < length(asked)
         }' <(echo "$cases") "$results"
 }

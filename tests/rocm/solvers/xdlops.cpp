@@ -3,13 +3,23 @@
 //
 //   xdlops list           the names of the cases: solver, direction, type
 //   xdlops CASE           runs one. Its exit status is 0 if all values are right, 1 if a value is wrong, 3 if MIOpen
-//                         refuses the solver, and 2 for any other error
+//                         refuses the solver, 4 if the process was aborted, as LLVM does where it can't
+//                         compile, and 2 for any other error
 //
-// MIOpen's own log must name the solver, so a result of another one is an error. The program sets the variables that
-// enable solvers which MIOpen leaves out by default.
+// MIOpen's own log must name the solver, so a result of another one is an error. With RJ_LOG=1 rocjitsu says whether
+// the kernel used the matrix cores. The program sets the variables that enable solvers which MIOpen leaves out by
+// default.
+//
+// On gfx942, with Debian's MIOpen 3.5.1 (docs/simulated.md has the evidence):
+//
+//   f32, f16      right: the three forward solvers and BwdDataV4R1
+//   bf16          aborted: the same four. gfx942 has no such instruction, and AMD's later MIOpen refuses them
+//   all types     refused: BwdDataV1R1, WrwV4R4 and its padded form, whatever the sizes
+#include <fcntl.h>
 #include <hip/hip_runtime_api.h>
 #include <math.h>
 #include <miopen/miopen.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,6 +80,19 @@ static char *said(void) {
     return text;
 }
 static void remove_said(void) { unlink(said_path); }
+
+// Prints the end of MIOpen's log, where LLVM says what it could not compile before it aborts. A handler may not call
+// more than this.
+static void aborted(int) {
+    static char text[4096];
+    int file = open(said_path, O_RDONLY);
+    lseek(file, -(off_t)sizeof text, SEEK_END);
+    ssize_t size = read(file, text, sizeof text), from = 0;
+    for (ssize_t at = 0; at + 1 < size; ++at)
+        if (text[at] == '\n') from = at + 1;
+    if (size > from && write(1, "aborted: ", 9) && write(1, text + from, size - from)) unlink(said_path);
+    _exit(4);
+}
 
 // Prints the lines of MIOpen's log that contain the words.
 static int lines(const char *text, const char *words, const char *other) {
@@ -144,6 +167,7 @@ int main(int count, char **arguments) {
     int file = mkstemp(said_path);
     if (file < 0 || dup2(file, 2) < 0) need(1, said_path);
     atexit(remove_said);
+    signal(SIGABRT, aborted);
 
     const Direction direction = SOLVERS[solver].direction;
     const uint64_t id = SOLVERS[solver].id;

@@ -235,11 +235,12 @@ fn the_simulators_programs_take_hip_from_either_layout() {
 fn solvers_resume() {
     let scratch = Scratch::new("solvers");
     let program = r#"case $1 in
-list) printf 'A.forward.f32\nB.data.f16\nC.weights.bf16\nD.data.f32\n' ;;
+list) printf 'A.forward.f32\nB.data.f16\nC.weights.bf16\nD.data.f32\nE.data.bf16\n' ;;
 A*) ;;
 B*) exit 1 ;;
 C*) exit 3 ;;
 D*) kill -SEGV $$ ;;
+E*) exit 4 ;;
 esac"#;
     scratch.script("programs/xdlops", program);
     let compiler = "while [ \"$1\" != -o ]; do shift; done\ncp \"${0%/*}/../programs/xdlops\" \"$2\"";
@@ -252,7 +253,7 @@ esac"#;
     let run = |more: &[&str]| scratch.run(&scratch.root(), &[&["--on", "gpu", "--solvers"], more].concat());
     let found = run(&["forward"]);
     assert_eq!(found.status.code(), Some(0), "{found:?}");
-    let counts = "xdlops on gpu: 1 cases, 1 right, 0 wrong, 0 refused, 0 errors, 0 timed out";
+    let counts = "xdlops on gpu: 1 cases, 1 right, 0 wrong, 0 refused, 0 aborted, 0 errors, 0 timed out";
     assert!(text(&found.stdout).contains(counts), "{found:?}");
 
     for first in [true, false] {
@@ -260,7 +261,9 @@ esac"#;
         assert_eq!(found.status.code(), Some(1), "{found:?}");
         let out = text(&found.stdout);
         assert!(
-            out.contains("xdlops on gpu: 4 cases, 1 right, 1 wrong, 1 refused, 1 errors, 0 timed out"),
+            out.contains(
+                "xdlops on gpu: 5 cases, 1 right, 1 wrong, 1 refused, 1 aborted, 1 errors, 0 timed out"
+            ),
             "{out}"
         );
         assert!(!out.contains("A.forward.f32: "), "it has a result: {out}");
