@@ -189,7 +189,7 @@ fn other_caches_are_refused() {
     }
 }
 
-/// A token whose page its row has not is a fault, and changes no page.
+/// A token whose row has no page for it is a fault, which waits and reads report.
 #[test]
 fn a_token_without_a_page_is_a_fault() {
     let random = Random::new();
@@ -212,8 +212,8 @@ fn a_token_without_a_page_is_a_fault() {
     decode::rotary_append(&layer, &batch, x, None, &options).unwrap();
     let error = device.synchronize().unwrap_err();
     assert!(matches!(error, RocmError::Invalid { .. }), "{error}");
-    let [keys, values, _] = decode::gather(&layer, &batch, &[16], DType::F32).unwrap();
-    for data in read(vec![keys, values]) {
-        assert!(data.iter::<f64>().all(|x| x == 0.0));
-    }
+    // So do reads of what comes from the layer.
+    let [keys, _, _] = decode::gather(&layer, &batch, &[16], DType::F32).unwrap();
+    let error = read_all(vec![keys]).unwrap_err();
+    assert!(matches!(error, RocmError::Invalid { .. }), "{error}");
 }
