@@ -47,6 +47,7 @@ struct Weight {
     stored: Stored,
 }
 
+#[allow(clippy::large_enum_variant, reason = "one exists at a time")]
 enum Stored {
     Floats(RocmTensor),
     Codes(QuantWeight),
