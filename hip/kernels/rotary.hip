@@ -157,6 +157,12 @@ template <class T, class P> struct Forward {
     T *out; // may be x: values are then left alone
 };
 
+template <class T, class P>
+DEVICE Forward<T, P> forward_of(Sizes sizes, Places places, const void *positions, const T *x, const P *query_norm,
+                                const P *key_norm, const f32 *frequency, f64 factor, f64 epsilon, f64 shift, T *out) {
+    return {sizes, places, positions, x, query_norm, key_norm, frequency, factor, epsilon, shift, out};
+}
+
 // `to(head)` is where a head is stored; null: nowhere.
 template <i32 FORM, class T, class P, class To>
 DEVICE void turn_heads(const Forward<T, P> &job, const T *from, To to, Slice slice, const compute_t<T> *cosine,
@@ -263,7 +269,8 @@ __global__ BLOCK void rotary_append(Sizes sizes, Places places, Paged paged, con
                                     const i32 *lengths, const i32 *table, f64 factor, f64 epsilon, f64 shift, u64 *flag,
                                     T *out, T *key_pages, T *value_pages) {
     using C = compute_t<T>;
-    const Forward<T, P> job{sizes, places, positions, x, query_norm, key_norm, frequency, factor, epsilon, shift, out};
+    const auto job =
+        forward_of(sizes, places, positions, x, query_norm, key_norm, frequency, factor, epsilon, shift, out);
     SHARED(C, cosine, MOST_PAIRS);
     SHARED(C, sine, MOST_PAIRS);
     C *cosines = cosine, *sines = sine;
