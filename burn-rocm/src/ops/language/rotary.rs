@@ -214,17 +214,7 @@ pub fn rotary(
     norms: Option<[RocmTensor; 2]>,
     options: &Rotary,
 ) -> Result<RocmTensor, RocmError> {
-    float_type(OP, &x)?;
-    let sizes = options.sizes(OP, x.dims(), &x)?;
-    let mut x = packed(x)?;
-    let norms = match norms {
-        Some(norms) => {
-            check_norms(OP, &x, &norms, sizes.width)?;
-            let [query, key] = norms;
-            Some([packed(query)?, packed(key)?])
-        }
-        None => None,
-    };
+    let Operands { mut x, norms, sizes } = Operands::of(x, norms, options)?;
     let out = if x.can_overwrite() { x.clone() } else { x.empty_like()? };
     if out.is_empty() {
         return Ok(out);
@@ -239,6 +229,30 @@ pub fn rotary(
     let dims = options.dims(sizes, &shares);
     views_to(OP, device, kernel, shares.grid, &dims, &inputs, &scalars(options), &[Some(&out)])?;
     Ok(out)
+}
+
+/// The packed heads and the norms' weights of a rotation, checked and contiguous.
+struct Operands {
+    x: RocmTensor,
+    norms: Option<[RocmTensor; 2]>,
+    sizes: Sizes,
+}
+
+impl Operands {
+    fn of(x: RocmTensor, norms: Option<[RocmTensor; 2]>, options: &Rotary) -> hip::Result<Self> {
+        float_type(OP, &x)?;
+        let sizes = options.sizes(OP, x.dims(), &x)?;
+        let x = packed(x)?;
+        let norms = match norms {
+            Some(norms) => {
+                check_norms(OP, &x, &norms, sizes.width)?;
+                let [query, key] = norms;
+                Some([packed(query)?, packed(key)?])
+            }
+            None => None,
+        };
+        Ok(Self { x, norms, sizes })
+    }
 }
 
 /// A launch of the kernel `rotary_append`, beside the cache's operands.
@@ -256,17 +270,7 @@ pub(crate) struct Appended {
 impl Appended {
     /// Checks the operands as [`rotary`] does.
     pub(crate) fn new(x: RocmTensor, norms: Option<[RocmTensor; 2]>, options: &Rotary) -> hip::Result<Self> {
-        float_type(OP, &x)?;
-        let sizes = options.sizes(OP, x.dims(), &x)?;
-        let x = packed(x)?;
-        let norms = match norms {
-            Some(norms) => {
-                check_norms(OP, &x, &norms, sizes.width)?;
-                let [query, key] = norms;
-                Some([packed(query)?, packed(key)?])
-            }
-            None => None,
-        };
+        let Operands { x, norms, sizes } = Operands::of(x, norms, options)?;
         // A page's vectors begin at multiples of 16 bytes.
         let shares = options.shares(&x, sizes, in_pieces(&x, sizes))?;
         let parameters = match &norms {
