@@ -75,8 +75,11 @@ while [ $# -gt 0 ]; do
     case "$1" in
     --changed)
         if grep -qxF "Sources: $sources" docs/kernels.md; then
+            if [ $shaped = 0 ]; then
+                echo "kernels.sh: the kernels are those of docs/kernels.md, so none is compiled by this ROCm"
+                exit 0
+            fi
             echo "kernels.sh: the kernels are those of docs/kernels.md, so one architecture is compiled"
-            if [ $shaped = 0 ]; then exit 0; fi
             arch=1 && options+=(--arch gfx942)
         elif [ $shaped = 1 ]; then
             echo "kernels.sh: the kernels are not those of docs/kernels.md (--full --write)," \
