@@ -9,8 +9,9 @@ mod torch;
 use std::sync::OnceLock;
 use std::time::Instant;
 
+use burn::tensor::{FloatDType, IntDType, set_default_dtypes};
 use burn_rocm::graph::Graph;
-use burn_rocm::{Communicator, RocmDevice};
+use burn_rocm::{Communicator, Rocm, RocmDevice};
 
 use crate::Options;
 
@@ -28,10 +29,19 @@ pub(crate) fn run(options: &Options, counts: &[usize]) -> Result<(), String> {
         let info = device.info().map_err(|error| error.to_string())?;
         println!("{device}: {} ({})", info.name, info.architecture);
     }
+    set_defaults(options, &devices)?;
     reduced::run(options, &devices, counts)?;
     steps::run(options, &devices, counts)?;
     tensor::run(options, &devices, counts)?;
     counts.iter().try_for_each(|&count| torch::run(options, count))
+}
+
+/// Sets the devices' default float to the one that is measured. Otherwise a device's first tensor would
+/// set it to the type of its backend: the all-reduces' to f32.
+fn set_defaults(options: &Options, devices: &[RocmDevice]) -> Result<(), String> {
+    let float = if options.bf16 { FloatDType::BF16 } else { FloatDType::F32 };
+    let set = |device| set_default_dtypes::<Rocm>(device, float, IntDType::I32);
+    devices.iter().try_for_each(set).map_err(|error| error.to_string())
 }
 
 /// Aborts the group if this rank's thread panics, so that ranks that wait for it get an error.
@@ -106,32 +116,51 @@ fn group(devices: &[RocmDevice]) -> Result<Vec<Communicator>, String> {
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::{DType, Tensor};
+    use burn_rocm::bf16;
     use clap::Parser;
 
     use super::*;
 
     const DEVICES: &str = "BURN_ROCM_CPU_DEVICES";
 
-    /// Nobody waits for a rank that has panicked. In a process of its own, which has two devices.
+    /// Runs this test in a process of its own, which has two devices. `None` in the parent, which has
+    /// then checked that the child passed.
+    fn in_child(test: &str) -> Option<[RocmDevice; 2]> {
+        if std::env::var_os(DEVICES).is_some() {
+            return Some([RocmDevice::new(0), RocmDevice::new(1)]);
+        }
+        let mut child = std::process::Command::new(std::env::current_exe().expect("this program"));
+        child.args(["--exact", &format!("gpu::devices::tests::{test}")]);
+        child.env(DEVICES, "2").env("BURN_ROCM_PROVIDER", "cpu").env("BURN_ROCM_COLLECTIVE_TIMEOUT", "20");
+        let output = child.output().expect("it starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        None
+    }
+
+    /// Nobody waits for a rank that has panicked.
     #[test]
     fn a_rank_that_fails_ends_all() {
-        if std::env::var_os(DEVICES).is_none() {
-            let mut child = std::process::Command::new(std::env::current_exe().expect("this program"));
-            child.args(["--exact", "gpu::devices::tests::a_rank_that_fails_ends_all"]);
-            child
-                .env(DEVICES, "2")
-                .env("BURN_ROCM_PROVIDER", "cpu")
-                .env("BURN_ROCM_COLLECTIVE_TIMEOUT", "20");
-            let output = child.output().expect("it starts");
-            let text = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success() && text.contains("1 passed"), "{text}");
-            return;
-        }
-        let ranks = group(&[RocmDevice::new(0), RocmDevice::new(1)]).expect("two devices");
+        let Some(devices) = in_child("a_rank_that_fails_ends_all") else { return };
+        let ranks = group(&devices).expect("two devices");
         let step = |rank: Communicator| move || assert_eq!(rank.rank(), 0, "a rank that fails");
         let start = Instant::now();
         let ended = seconds(&Options::parse_from(["benches"]), &ranks, step);
         assert_eq!(ended, Err("a rank failed".to_string()));
         assert!(start.elapsed().as_secs() < 10, "before the collectives' timeout: {:?}", start.elapsed());
+    }
+
+    /// The all-reduces, which are of f32, leave the steps their dtype.
+    #[test]
+    fn steps_after_the_all_reduces_are_in_bf16() {
+        let Some(devices) = in_child("steps_after_the_all_reduces_are_in_bf16") else { return };
+        let options = Options::parse_from(["benches", "--bf16", "--shrink", "2", "--iterations", "1"]);
+        set_defaults(&options, &devices).expect("no tensor was made yet");
+        reduced::run(&options, &devices, &[2]).expect("two devices");
+        for device in &devices {
+            let made = Tensor::<Rocm<bf16>, 1>::zeros([1], device);
+            assert_eq!(made.dtype(), DType::BF16);
+        }
     }
 }

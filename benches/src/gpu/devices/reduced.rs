@@ -1,7 +1,7 @@
 //! The bandwidth of an all-reduce. The bus bandwidth is NCCL's measure: `2 (n - 1) / n` times the bytes
 //! over the time, which no number of devices changes on a ring (nccl-tests, `doc/PERFORMANCE.md`).
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 use burn_rocm::{Communicator, ReduceOp, Rocm, RocmDevice};
 
 use super::{group, seconds};
@@ -36,7 +36,7 @@ pub(super) fn run(options: &Options, devices: &[RocmDevice], counts: &[usize]) -
 
 /// All-reduces of `elements` zeros in place.
 fn calls(rank: Communicator, elements: usize) -> impl FnMut() {
-    let zeros = Tensor::<Rocm, 1>::zeros([elements], &rank.device()).into_primitive().tensor();
+    let zeros = Tensor::<Rocm, 1>::zeros([elements], (&rank.device(), DType::F32)).into_primitive().tensor();
     // A graph's calls must find the same memory each time, so it is held here.
     let mut zeros = Some(zeros);
     move || {

@@ -147,8 +147,9 @@ impl Layer {
         self.projections().is_some_and(|layers| layers.into_iter().all(takes))
     }
 
-    /// The tokens after this layer, and their norm by `next`, for few tokens on one device. Each
-    /// linear layer is one kernel with the gate or the sum after it, and with its share of the norm.
+    /// The tokens after this layer, and their norm by `next`, for few tokens. Each linear layer is one
+    /// kernel with the gate or the sum after it, and with its share of the norm. If the layers are
+    /// divided among devices, sums and norms follow the sum over the devices.
     ///
     /// # Shapes
     /// As for [`forward`](Self::forward).
@@ -157,16 +158,22 @@ impl Layer {
         (hidden, normed): (Tensor<B, 2>, Projected),
         next: &Tensor<B, 1>,
         (settings, turns): (&LayerConfig, &Turns),
-        Pass { config, keys, .. }: Pass<'_>,
+        Pass { config, keys, ranks }: Pass<'_>,
     ) -> Result<(Tensor<B, 2>, Projected)> {
         let Some([heads, output, gate_and_up, down]) = self.projections() else {
             return Ok((hidden, normed));
         };
         // A sum and its norm.
         let onto = |layer: &Linear, x: Tensor<B, 2>, hidden: Tensor<B, 2>, norm: &Tensor<B, 1>| {
+            let x = primitive(x).into();
+            if ranks.is_some() {
+                let (part, _) = layer.projected(x, Projection::default())?;
+                let [sum, normed] = residual_norm(sum(part, ranks)?, hidden, None, norm, config.epsilon)?;
+                return Ok((sum, primitive(normed).into()));
+            }
             let (residual, norm) = (Some(primitive(hidden)), Some((primitive(norm.clone()), config.epsilon)));
             let options = Projection { residual, norm, ..Projection::default() };
-            let (sum, normed) = layer.projected(primitive(x).into(), options)?;
+            let (sum, normed) = layer.projected(x, options)?;
             let normed = normed.unwrap_or_else(|| primitive(sum.clone()).into());
             Ok::<_, Error>((sum, normed))
         };

@@ -127,7 +127,7 @@ impl Model {
         // Each norm is computed with the sum before it: the first of a layer by the layer before.
         let norm_of = |layer: usize| self.layers.get(layer).map_or(&self.norm, |layer| &layer.attention_norm);
         let mut normed = rms_norm(hidden.clone(), norm_of(0), self.config.epsilon)?;
-        if pass.ranks.is_none() && self.layers.iter().all(|layer| layer.takes_few(tokens)) {
+        if self.layers.iter().all(|layer| layer.takes_few(tokens)) {
             let mut both = (hidden, primitive(normed).into());
             for (at, (layer, settings)) in layers {
                 let turns = &self.ropes[settings.rope];
