@@ -21,7 +21,7 @@ pub use crate::ops::attention::self_attention::{
 pub use crate::ops::attention::trained::{
     attention, attention_backward, attention_weights, attention_weights_backward,
 };
-pub use crate::ops::channels_last::copied;
+pub use crate::ops::channels_last::{copied, from_rows, is_channels_last, rows_of};
 pub use crate::ops::conv::conv_act::{Conv2dOptions, conv_act, conv_relu_backward};
 pub use crate::ops::fp8::{Fp8Inputs, Fp8Tensor, Fp8Type, Fp8Weight, fp8_decode, fp8_encode};
 pub use crate::ops::language::gate::{

@@ -226,6 +226,39 @@ fn a_transposed_convolution_is_decided_as_any_other() {
     }
 }
 
+/// An image's layer and the gradient of its weights three times, then the order of their results.
+#[test]
+#[ignore = "run by the test below, with other settings"]
+fn image() {
+    let (random, device) = (Random::new(), Default::default());
+    let options = || ConvOptions::<2>::new([1, 1], [1, 1], [1, 1], 1);
+    let input =
+        |shape: &[usize]| float(&random, shape, DType::F16, View::Contiguous, -1.0, 1.0).float::<R>(&device);
+    let (x, w) = (input(&[2, 3, 9, 7]), input(&[8, 3, 3, 3]));
+    let step = || {
+        let y = R::conv2d(x.clone(), w.clone(), None, options());
+        // The result's gradient has its order.
+        [y.clone(), R::conv2d_weight_backward(x.clone(), w.clone(), y, options())]
+    };
+    (0..3).for_each(|_| drop(step()));
+    println!("{SAID}{:?}", step().map(|tensor| is_last(&tensor)));
+}
+
+/// Where neither order of an image's layer is faster, what follows gets its channels last.
+#[test]
+fn an_image_begins_a_run_without_a_gain() {
+    let path = std::env::temp_dir().join(format!("burn-rocm-order-image-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&path);
+    let mut cache = Cache { path, kept: 0 };
+    let own = [("BURN_ROCM_CACHE_DIR", cache.path.to_str().unwrap()), ("BURN_ROCM_CHANNELS_LAST", "auto")];
+    said_by("image", &own);
+    cache.kept = fs::read_dir(cache.path.join("tuning")).unwrap().count();
+    cache.set(|_| 1.0);
+    assert_eq!(said_by("image", &own), ["[true, true]"]);
+    cache.set(|problem| if is_problem_last(problem) { LONG } else { SHORT });
+    assert_eq!(said_by("image", &own), ["[false, false]"]);
+}
+
 /// A network's first layer four times. Says whether the kernels for few weights computed the last.
 #[test]
 #[ignore = "run by the test below, with other settings"]

@@ -18,7 +18,7 @@ pub(crate) fn is_on(dtype: DType) -> hip::Result<bool> {
 
 /// Whether the elements of a tensor of rank 4 lie in NHWC order without gaps, and not in row-major
 /// order as well.
-pub(crate) fn is_channels_last(tensor: &RocmTensor) -> bool {
+pub fn is_channels_last(tensor: &RocmTensor) -> bool {
     let (&[_, channels, height, width], &[by_sample, by_channel, by_row, by_column]) =
         (tensor.dims(), tensor.layout().strides())
     else {
@@ -34,13 +34,19 @@ pub(crate) fn is_channels_last(tensor: &RocmTensor) -> bool {
     dense && !tensor.is_contiguous()
 }
 
-/// A tensor of rank 4 seen as `[batch, height, width, channels]`.
-pub(crate) fn rows_of(tensor: RocmTensor) -> hip::Result<RocmTensor> {
+/// A tensor of rank 4 seen as `[batch, height, width, channels]`, in the same memory.
+///
+/// # Errors
+/// `Invalid` for another rank.
+pub fn rows_of(tensor: RocmTensor) -> hip::Result<RocmTensor> {
     permute(tensor, &[0, 2, 3, 1])
 }
 
 /// Undoes [`rows_of`].
-pub(crate) fn from_rows(rows: RocmTensor) -> hip::Result<RocmTensor> {
+///
+/// # Errors
+/// As for [`rows_of`].
+pub fn from_rows(rows: RocmTensor) -> hip::Result<RocmTensor> {
     permute(rows, &[0, 3, 1, 2])
 }
 

@@ -52,6 +52,7 @@ const SPILLS: &[(&str, u32)] = &[
     ("copy_transposed", 96),
     ("decode_attention_matrix<bf16, bf16, 256>", 96),
     ("decode_attention_matrix<f16, f16, 256>", 96),
+    ("few_codes<Int4", 64),
     ("max_pool2d_last_backward", 64),
     ("qweight_product<Int8, f32, 16>", 64),
     ("reduce_columns", 64),

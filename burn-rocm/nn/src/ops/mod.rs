@@ -10,6 +10,7 @@ pub(crate) mod language;
 pub(crate) mod layer;
 pub(crate) mod loss;
 pub(crate) mod norm;
+mod order;
 pub(crate) mod parallel;
 pub(crate) mod pool;
 pub(crate) mod quant;

@@ -8,6 +8,7 @@ use burn_rocm::{
 };
 
 use super::buckets::{Entry, Planned, plan};
+use super::order::Orders;
 
 /// How much of the last reduction ran beside the backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +51,7 @@ pub(crate) struct Buckets {
     overlap: bool,
     entries: Vec<Entry>,
     buckets: Vec<Bucket>,
+    orders: Orders,
     /// The last backward pass, until its gradients are reduced.
     passed: Option<Passed>,
     /// After which ops of the backward pass a bucket's gradients were complete the last time.
@@ -102,6 +104,7 @@ impl Buckets {
             overlap,
             entries: Vec::new(),
             buckets: Vec::new(),
+            orders: Orders::default(),
             passed: None,
             wanted: Vec::new(),
             elsewhere: Vec::new(),
@@ -181,6 +184,7 @@ impl Buckets {
             buckets.push(Bucket { planned, one, zero });
         }
         self.buckets = buckets;
+        self.orders = Orders::default();
         self.elsewhere = vec![false; entries.len()];
         self.entries = entries;
         self.wanted = Vec::new();
@@ -207,6 +211,10 @@ impl Buckets {
         }
         let passed = self.passed.take().filter(|_| self.entries == entries);
         self.plan(entries)?;
+        self.orders.agree(&self.communicator, &self.entries, &grads)?;
+        for (entry, grad) in grads.iter_mut().enumerate() {
+            *grad = grad.take().map(|grad| self.orders.turned(entry, grad)).transpose()?;
+        }
         self.last = Overlap { buckets: self.buckets.len(), ..Overlap::default() };
         // Before any of them has another holder, or is used by a bucket.
         let alone = held_alone(&grads);
@@ -230,7 +238,8 @@ impl Buckets {
         let mut running = Vec::with_capacity(self.buckets.len());
         for (index, (bucket, behind)) in self.buckets.iter().zip(&behinds).enumerate() {
             let mut begin = || {
-                let operands = bucket.operands(index, &self.entries, &mut grads, &alone, &present)?;
+                let shapes = (&self.entries[..], &self.orders);
+                let operands = bucket.operands(index, shapes, &mut grads, &alone, &present)?;
                 let mut beside = None;
                 if let (Some(passed), Some(behind)) = (&passed, behind) {
                     beside = bucket.start_beside(&self.communicator, passed, behind, &operands, weight)?;
@@ -265,21 +274,24 @@ impl Buckets {
         for (bucket, (pending, is_flat)) in self.buckets.iter().zip(running) {
             let mut joined = pending.join()?.into_iter().zip(is_flat);
             let Planned { packed, whole, flags, .. } = &bucket.planned;
-            let dims = |member: &usize| self.entries[*member].dims.as_slice();
+            let dims = |member: &usize| self.orders.dims(&self.entries, *member);
             if !packed.is_empty() || !flags.is_empty() {
                 let (small, _) = joined.next().expect("the small gradients come first");
-                let flag: &[usize] = &[1];
-                let mut parts = unpack(&small, packed.iter().map(dims).chain(flags.iter().map(|_| flag)))?;
+                let all = packed.iter().map(dims).chain(flags.iter().map(|_| vec![1]));
+                let mut parts = unpack(&small, all.collect::<Vec<_>>().iter().map(Vec::as_slice))?;
                 let values = parts.split_off(packed.len());
                 unsure.extend(flags.iter().zip(values).filter(|(member, _)| !present[**member]));
                 packed.iter().zip(parts).for_each(|(&member, part)| reduced[member] = Some(part));
             }
             for (member, (result, is_flat)) in whole.iter().zip(joined) {
                 reduced[*member] = match is_flat {
-                    true => unpack(&result, [dims(member)])?.pop(),
+                    true => unpack(&result, [dims(member).as_slice()])?.pop(),
                     false => Some(result),
                 };
             }
+        }
+        for (entry, grad) in reduced.iter_mut().enumerate() {
+            *grad = grad.take().map(|grad| self.orders.restored(entry, grad)).transpose()?;
         }
         let (members, flags): (Vec<&usize>, Vec<RocmTensor>) = unsure.into_iter().unzip();
         for (&member, flag) in members.into_iter().zip(read_all(flags)?) {
@@ -335,15 +347,15 @@ impl Bucket {
     fn operands(
         &self,
         index: usize,
-        entries: &[Entry],
+        (entries, orders): (&[Entry], &Orders),
         grads: &mut [Option<RocmTensor>],
         alone: &[bool],
         present: &[bool],
     ) -> Result<Vec<Operand>, RocmError> {
         let mut gradient = |member: usize| {
-            let Entry { dims, dtype } = &entries[member];
+            let (dims, dtype) = (orders.dims(entries, member), entries[member].dtype);
             match grads[member].take() {
-                Some(grad) if grad.dims() == dims.as_slice() && grad.dtype() == *dtype => Ok(grad),
+                Some(grad) if grad.dims() == dims && grad.dtype() == dtype => Ok(grad),
                 Some(grad) => Err(RocmError::Invalid {
                     op: "DataParallel::reduce",
                     expected: format!("a gradient of shape {dims:?} of {}", dtype.name()),

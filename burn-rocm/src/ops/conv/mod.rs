@@ -204,6 +204,13 @@ fn puts_channels_last(desc: &ConvDesc, a: &RocmTensor) -> hip::Result<bool> {
     Ok(fits && !one_row && (group_fits || is_channels_last(a)) && channels_last::is_on(a.dtype_of())?)
 }
 
+/// Whether the first operand of a convolution does not count against channels last: it has them last, or
+/// it is an image, whose copy is small. What follows a network's first layer mostly gains from channels
+/// last, and the layer's own times in both orders are often equal.
+fn begins_last(a: &RocmTensor) -> bool {
+    is_channels_last(a) || a.dims().get(1).is_some_and(|&channels| channels <= IMAGE_CHANNELS)
+}
+
 /// Whether a convolution that may put its channels last is to do so; `a` is its first operand.
 fn is_faster_last(
     dnn: &Dnn,
@@ -212,7 +219,7 @@ fn is_faster_last(
     a: &RocmTensor,
 ) -> hip::Result<bool> {
     match hip::channels_last()? {
-        ChannelsLast::Auto => dnn.conv_channels_last(direction, row_major, a.buffer(), is_channels_last(a)),
+        ChannelsLast::Auto => dnn.conv_channels_last(direction, row_major, a.buffer(), begins_last(a)),
         ChannelsLast::On => Ok(true),
         ChannelsLast::Off => Ok(false),
     }
@@ -316,7 +323,7 @@ pub(crate) fn forward(
             (ChannelsLast::Off, _) | (ChannelsLast::Auto, Route::Own) => false,
             (ChannelsLast::Auto, _) => match x.hip_device().dnn() {
                 // Counts no use: if the library computes, it does.
-                Ok(dnn) => dnn.conv_plan_channels_last(&desc, is_channels_last(&x))?,
+                Ok(dnn) => dnn.conv_plan_channels_last(&desc, begins_last(&x))?,
                 // `library` says why.
                 Err(_) => false,
             },
@@ -392,7 +399,7 @@ pub(crate) fn by_plan(
     let is_last = may_be_last
         && match hip::channels_last()? {
             // Counts no use: if there is no plan, the convolution that follows does.
-            ChannelsLast::Auto => dnn.conv_plan_channels_last(&desc, is_channels_last(x))?,
+            ChannelsLast::Auto => dnn.conv_plan_channels_last(&desc, begins_last(x))?,
             ChannelsLast::On => true,
             ChannelsLast::Off => false,
         };

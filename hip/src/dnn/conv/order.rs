@@ -157,7 +157,7 @@ impl Orders {
 impl Dnn {
     /// Whether this convolution, or gradient, should have its channels last, as far as is known by
     /// now, and counts a use. `desc` is row-major. `first` is memory of the first operand, and
-    /// `is_last` says whether that operand has its channels last.
+    /// `is_last` says whether that operand has its channels last or costs no more in that order.
     ///
     /// False until a direction of the layer is asked for the third time. Then the directions that
     /// have been asked for are timed in both orders, unless the tuning store has their times. If that
