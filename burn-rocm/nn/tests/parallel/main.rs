@@ -12,6 +12,7 @@ mod global;
 mod gradients;
 mod half;
 mod model;
+mod order;
 mod overlap;
 mod processes;
 mod sharded;

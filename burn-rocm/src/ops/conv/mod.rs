@@ -316,23 +316,27 @@ pub(crate) fn forward(
     };
     let library = |x, weight| compute(op, &desc, &desc.y, [x, weight], ways);
     // In the order that the library would have.
-    let last = few::forward_problem(&desc, &x, false)?.is_some()
-        && puts_channels_last(&desc, &x)?
-        && match (hip::channels_last()?, conv_route()?) {
-            (ChannelsLast::On, _) => true,
-            (ChannelsLast::Off, _) | (ChannelsLast::Auto, Route::Own) => false,
-            (ChannelsLast::Auto, _) => match x.hip_device().dnn() {
-                // Counts no use: if the library computes, it does.
-                Ok(dnn) => dnn.conv_plan_channels_last(&desc, begins_last(&x))?,
-                // `library` says why.
-                Err(_) => false,
-            },
-        };
+    let may_be_last = few::forward_problem(&desc, &x, false)?.is_some() && puts_channels_last(&desc, &x)?;
+    let orders = match (hip::channels_last()?, conv_route()?) {
+        // If there is no library, `library` says why.
+        (ChannelsLast::Auto, Route::Auto | Route::Library) if may_be_last => x.hip_device().dnn().ok(),
+        _ => None,
+    };
+    let last = match orders {
+        Some(dnn) => dnn.conv_plan_channels_last(&desc, begins_last(&x))?,
+        None => may_be_last && hip::channels_last()? == ChannelsLast::On,
+    };
     let own = || few::forward(op, &desc, [&x, &weight], last);
     let problem = few::forward_problem(&desc, &x, last)?;
     let run = |way| if way == FEW { own() } else { library(x.clone(), weight.clone()) }.map(drop);
     let out = match by_few(&desc, &x, problem, run)? {
-        true => own()?,
+        true => {
+            // The library counts its uses itself. Without a count, no order would be asked for.
+            if let Some(dnn) = orders {
+                dnn.conv_channels_last(ConvDirection::Forward, &desc, x.buffer(), begins_last(&x))?;
+            }
+            own()?
+        }
         false => match by_product(op, &desc, [&x, &weight], library)? {
             Some(out) => out,
             None => library(x, weight)?,

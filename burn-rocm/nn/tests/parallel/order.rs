@@ -1,0 +1,151 @@
+//! Gradients of convolutions whose channels are last are reduced in that order, once the ranks have
+//! agreed on it.
+
+use burn::tensor::DType;
+use burn_rocm::fused::is_channels_last;
+use burn_rocm::trace::counting;
+use burn_rocm_nn::parallel::Share;
+use burn_rocm_tests::Random;
+
+use crate::*;
+
+/// The reductions before the ranks agree.
+const BEFORE: usize = 3;
+const STEPS: usize = 7;
+
+/// Gradients of the first are reduced in their own memory, the others are packed.
+#[derive(Module, Debug)]
+struct Weights<B: Backend> {
+    wide: Param<Tensor<B, 4>>,
+    narrow: Param<Tensor<B, 4>>,
+    bias: Param<Tensor<B, 1>>,
+}
+
+const WIDE: [usize; 4] = [16, 8, 3, 3];
+const NARROW: [usize; 4] = [8, 8, 1, 2];
+
+fn weights(device: &RocmDevice) -> Weights<B> {
+    let options = || (device, DType::BF16);
+    Weights {
+        wide: Param::from_tensor(Tensor::ones(WIDE, options()).require_grad()),
+        narrow: Param::from_tensor(Tensor::ones(NARROW, options()).require_grad()),
+        bias: Param::from_tensor(Tensor::ones([5], options()).require_grad()),
+    }
+}
+
+/// Numbers of a shape whose mean over four ranks bf16 holds exactly: multiples of 4 below 64.
+fn numbers(random: &Random, count: usize) -> Vec<f32> {
+    (0..count).map(|_| 4.0 * (random.below(31) as f32 - 15.0)).collect()
+}
+
+/// A gradient with these numbers, in row-major order or with its channels last.
+fn gradient(
+    [o, i, h, w]: [usize; 4],
+    numbers: Vec<f32>,
+    last: bool,
+    device: &RocmDevice,
+) -> Tensor<Inner, 4> {
+    let tensor = Tensor::from_data(TensorData::new(numbers, [o, i, h, w]), (device, DType::BF16));
+    if !last {
+        return tensor;
+    }
+    let rows = tensor.permute([0, 2, 3, 1]).into_data();
+    Tensor::<Inner, 4>::from_data(rows, (device, DType::BF16)).permute([0, 3, 1, 2])
+}
+
+fn has_channels_last(tensor: &Tensor<Inner, 4>) -> bool {
+    is_channels_last(&tensor.clone().into_primitive().tensor())
+}
+
+/// Whether a rank's gradients have their channels last in a step, and whether it has one of `wide`.
+type Order = fn(rank: usize, step: usize) -> (bool, bool);
+
+/// Each case: the ranks' orders, and whether the results have their channels last after the agreement.
+const CASES: [(&str, Order, bool); 6] = [
+    ("all last", |_, _| (true, true), true),
+    ("all row-major", |_, _| (false, true), false),
+    ("one row-major", |rank, _| (rank != 1, true), false),
+    // Before the agreement each rank may have either; a rank without a gradient takes both.
+    ("late", |rank, step| (step >= BEFORE || rank == 0, true), true),
+    ("missing", |rank, step| (true, rank == 0 || step != BEFORE), true),
+    // After it, a gradient in another order is copied.
+    ("changing", |rank, step| (step <= BEFORE || rank + step != 6, true), true),
+];
+
+#[test]
+fn ranks_agree_on_the_order() {
+    let Some(count) = devices("order::ranks_agree_on_the_order") else { return };
+    let random = Random::new();
+    // [case][step][rank]: the numbers of both weights.
+    let drawn: Vec<Vec<Vec<[Vec<f32>; 2]>>> = CASES
+        .iter()
+        .map(|_| {
+            let of_step = || (0..count).map(|_| [numbers(&random, 1152), numbers(&random, 128)]).collect();
+            (0..STEPS).map(|_| of_step()).collect()
+        })
+        .collect();
+    for bytes in [1000, 25 << 20] {
+        on_ranks(count, |ranks| {
+            let (rank, device) = (ranks.rank(), ranks.communicator().device());
+            let net = weights(&device);
+            for ((name, order, is_last), drawn) in CASES.iter().zip(&drawn) {
+                let mut ranks = DataParallel::new(ranks.communicator().clone()).with_bucket_bytes(bytes);
+                for (step, drawn) in drawn.iter().enumerate() {
+                    let (last, present) = order(rank, step);
+                    let mut grads = GradientsParams::new();
+                    let [wide, narrow] = drawn[rank].clone();
+                    if present {
+                        grads.register(net.wide.id, gradient(WIDE, wide, last, &device));
+                    }
+                    grads.register(net.narrow.id, gradient(NARROW, narrow, last, &device));
+                    grads.register(net.bias.id, Tensor::<Inner, 1>::ones([5], (&device, DType::BF16)));
+                    let reduced = ranks.reduce(&net, grads, Share::EVEN);
+                    let what = format!("{name}, buckets of {bytes}, step {step}");
+                    let found = [net.wide.id, net.narrow.id].map(|id| {
+                        let found = reduced.get::<Inner, 4>(id).unwrap();
+                        assert_eq!(has_channels_last(&found), *is_last && step >= BEFORE, "{what}");
+                        found.into_data().iter::<f32>().collect::<Vec<_>>()
+                    });
+                    for (at, found) in found.iter().enumerate() {
+                        let mean = |element: usize| {
+                            let of = |other: usize| {
+                                let missing = at == 0 && !order(other, step).1;
+                                if missing { 0.0 } else { drawn[other][at][element] }
+                            };
+                            (0..count).map(of).sum::<f32>() / count as f32
+                        };
+                        let expected: Vec<f32> = (0..found.len()).map(mean).collect();
+                        assert_eq!(found, &expected, "{what}, weight {at}");
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// With the order agreed, a large gradient is neither copied nor packed.
+#[test]
+fn gradients_with_channels_last_are_not_copied() {
+    let Some(count) = devices("order::gradients_with_channels_last_are_not_copied") else { return };
+    let launches = on_ranks(count, |ranks| {
+        let device = ranks.communicator().device();
+        let net = weights(&device);
+        let mut ranks = ranks.with_bucket_bytes(1000);
+        let mut step = || {
+            let mut grads = GradientsParams::new();
+            grads.register(net.wide.id, gradient(WIDE, vec![1.0; 1152], true, &device));
+            grads.register(net.narrow.id, gradient(NARROW, vec![1.0; 128], true, &device));
+            grads.register(net.bias.id, Tensor::<Inner, 1>::ones([5], (&device, DType::BF16)));
+            ranks.communicator().meet().unwrap();
+            let (_, counts) = counting(|| drop(ranks.reduce(&net, grads, Share::EVEN)));
+            ranks.communicator().meet().unwrap();
+            counts.kernels
+        };
+        (0..STEPS).map(|_| step()).collect::<Vec<_>>()
+    });
+    for launches in launches {
+        // One launch packs the bias and the flags; before the agreement others copy both weights.
+        assert!(launches[..BEFORE].iter().all(|&launches| launches > 1), "{launches:?}");
+        assert!(launches[BEFORE + 1..].iter().all(|&launches| launches == 1), "{launches:?}");
+    }
+}
