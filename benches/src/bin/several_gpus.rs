@@ -119,7 +119,7 @@ impl Step {
 /// (docs/decisions/036-data-parallel.md, benches/README.md). The first ones were launched one by one,
 /// the others are graphs.
 #[rustfmt::skip]
-const MEASURED: [(&str, usize, f64, f64, f64, Reduced); 30] = [
+const MEASURED: [(&str, usize, f64, f64, f64, Reduced); 38] = [
     ("ResNet-18, batch 64, f32", 2, 18.54, 4.0 * RESNET, 18.89, Reduced::AfterThePass),
     ("ResNet-18, batch 64, f32", 2, 18.91, 4.0 * RESNET, 19.44, Reduced::AfterThePass),
     ("transformer, batch 16, f32", 2, 35.80, 4.0 * TRANSFORMER, 36.71, Reduced::AfterThePass),
@@ -150,6 +150,14 @@ const MEASURED: [(&str, usize, f64, f64, f64, Reduced); 30] = [
     ("transformer, batch 16, bf16, graph", 2, 4.44, 2.0 * TRANSFORMER, 4.92, Reduced::BesideThePass),
     ("transformer, batch 16, bf16, graph", 4, 4.44, 2.0 * TRANSFORMER, 5.01, Reduced::AfterThePass),
     ("transformer, batch 16, bf16, graph", 4, 4.44, 2.0 * TRANSFORMER, 4.95, Reduced::BesideThePass),
+    ("ResNet-18, batch 64, f32, graph", 2, 16.68, 4.0 * RESNET, 17.02, Reduced::AfterThePass),
+    ("ResNet-18, batch 64, f32, graph", 2, 16.68, 4.0 * RESNET, 16.85, Reduced::BesideThePass),
+    ("transformer, batch 16, f32, graph", 2, 35.58, 4.0 * TRANSFORMER, 36.27, Reduced::AfterThePass),
+    ("transformer, batch 16, f32, graph", 2, 35.58, 4.0 * TRANSFORMER, 36.10, Reduced::BesideThePass),
+    ("ResNet-18, batch 64, bf16, graph", 2, 4.42, 2.0 * RESNET, 4.84, Reduced::AfterThePass),
+    ("ResNet-18, batch 64, bf16, graph", 2, 4.42, 2.0 * RESNET, 4.73, Reduced::BesideThePass),
+    ("transformer, batch 16, bf16, graph", 2, 4.60, 2.0 * TRANSFORMER, 5.05, Reduced::AfterThePass),
+    ("transformer, batch 16, bf16, graph", 2, 4.60, 2.0 * TRANSFORMER, 4.90, Reduced::BesideThePass),
 ];
 
 fn main() {
