@@ -228,7 +228,7 @@ fn a_transposed_convolution_is_decided_as_any_other() {
 
 /// An image's layer and the gradient of its weights three times, then the order of their results.
 #[test]
-#[ignore = "run by the test below, with other settings"]
+#[ignore = "run by the tests below, with other settings"]
 fn image() {
     let (random, device) = (Random::new(), Default::default());
     let options = || ConvOptions::<2>::new([1, 1], [1, 1], [1, 1], 1);
@@ -244,7 +244,7 @@ fn image() {
     println!("{SAID}{:?}", step().map(|tensor| is_last(&tensor)));
 }
 
-/// Where neither order of an image's layer is faster, what follows gets its channels last.
+/// If both orders of an image's layer take the same time, its result has its channels last.
 #[test]
 fn an_image_begins_a_run_without_a_gain() {
     let path = std::env::temp_dir().join(format!("burn-rocm-order-image-{}", std::process::id()));
@@ -259,7 +259,7 @@ fn an_image_begins_a_run_without_a_gain() {
     assert_eq!(said_by("image", &own), ["[false, false]"]);
 }
 
-/// So does one that own kernels compute from its first use on, because the store says so.
+/// An image's layer begins a run also if own kernels compute it from its first use on.
 #[test]
 fn an_image_begins_a_run_by_own_kernels() {
     let path = std::env::temp_dir().join(format!("burn-rocm-order-own-{}", std::process::id()));
@@ -279,7 +279,7 @@ fn an_image_begins_a_run_by_own_kernels() {
     assert!(said.starts_with("[true"), "{said}");
 }
 
-/// Makes the library (0) or own kernels (1) the choice wherever both were timed. Returns how often.
+/// Makes the library (0) or own kernels (1) the choice wherever both were timed. Returns the number of files changed.
 fn set_choices(cache: &Cache, choice: usize) -> usize {
     let mut changed = 0;
     for file in fs::read_dir(cache.path.join("tuning")).unwrap() {

@@ -37,7 +37,7 @@ pub fn is_channels_last(tensor: &RocmTensor) -> bool {
 /// A tensor of rank 4 seen as `[batch, height, width, channels]`, in the same memory.
 ///
 /// # Errors
-/// `Invalid` for another rank.
+/// `Invalid` unless the tensor has four axes.
 pub fn rows_of(tensor: RocmTensor) -> hip::Result<RocmTensor> {
     permute(tensor, &[0, 2, 3, 1])
 }

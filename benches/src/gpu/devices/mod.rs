@@ -36,8 +36,8 @@ pub(crate) fn run(options: &Options, counts: &[usize]) -> Result<(), String> {
     counts.iter().try_for_each(|&count| torch::run(options, count))
 }
 
-/// Sets the devices' default float to the one that is measured. Otherwise a device's first tensor would
-/// set it to the type of its backend: the all-reduces' to f32.
+/// Sets the devices' default float to the one that is measured. Otherwise a device's first tensor sets it.
+/// The all-reduces make that tensor, in f32, and the steps would then run in f32.
 fn set_defaults(options: &Options, devices: &[RocmDevice]) -> Result<(), String> {
     let float = if options.bf16 { FloatDType::BF16 } else { FloatDType::F32 };
     let set = |device| set_default_dtypes::<Rocm>(device, float, IntDType::I32);
@@ -124,8 +124,8 @@ mod tests {
 
     const DEVICES: &str = "BURN_ROCM_CPU_DEVICES";
 
-    /// Runs this test in a process of its own, which has two devices. `None` in the parent, which has
-    /// then checked that the child passed.
+    /// Runs this test in a process of its own, which has two devices. The parent checks that the child
+    /// passed, and gets `None`.
     fn in_child(test: &str) -> Option<[RocmDevice; 2]> {
         if std::env::var_os(DEVICES).is_some() {
             return Some([RocmDevice::new(0), RocmDevice::new(1)]);
@@ -151,7 +151,7 @@ mod tests {
         assert!(start.elapsed().as_secs() < 10, "before the collectives' timeout: {:?}", start.elapsed());
     }
 
-    /// The all-reduces, which are of f32, leave the steps their dtype.
+    /// The all-reduces, which are of f32, don't change the steps' dtype.
     #[test]
     fn steps_after_the_all_reduces_are_in_bf16() {
         let Some(devices) = in_child("steps_after_the_all_reduces_are_in_bf16") else { return };

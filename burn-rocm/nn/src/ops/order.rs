@@ -1,9 +1,9 @@
 //! The order in memory in which the ranks reduce a gradient.
 //!
 //! The gradient of a convolution's weights may have its channels last, and so may the optimizer's
-//! state. In row-major order it would be copied before it is reduced, and again by the optimizer. But
-//! each rank chooses its convolutions' order by itself, and a reduction adds what lies at the same
-//! place. So the ranks agree once.
+//! state. If it were reduced in row-major order, it would be copied before, and the optimizer would
+//! copy it back. A reduction adds elements at the same place in memory, so all ranks must use one
+//! order. Each rank chooses its convolutions' order by itself, so the ranks agree once.
 
 use burn_backend::{DType, TensorData};
 use burn_rocm::fused::{from_rows, is_channels_last, read_all, rows_of, upload};
@@ -12,16 +12,17 @@ use burn_rocm::{Communicator, ReduceOp, RocmError, RocmTensor};
 
 use super::buckets::Entry;
 
-/// The reductions before the ranks agree. A convolution chooses its order at the third use.
+/// How many reductions pass before the ranks agree. A convolution chooses its order at the third use.
 const BEFORE: usize = 3;
 
 /// Which gradients are reduced with their channels last.
 #[derive(Debug, Default)]
 pub(super) struct Orders {
-    /// The reductions since the parameters are known.
+    /// How many reductions there were of these parameters.
     reductions: usize,
     agreed: bool,
-    last: Vec<bool>,
+    /// For each parameter, whether its gradient is reduced with the channels last.
+    channels_last: Vec<bool>,
 }
 
 /// Whether a gradient may have its channels last. All ranks give the same answer.
@@ -30,9 +31,10 @@ fn may_be_last(entry: &Entry) -> bool {
 }
 
 impl Orders {
-    /// Called by all ranks with each reduction. Once enough have been, all ranks say which of their
-    /// gradients have the channels last, and wait for the answers. From then on those that have them
-    /// on every rank are reduced in that order. A capture puts this off.
+    /// Called by all ranks with each reduction. After [`BEFORE`] of them, each rank says which of its
+    /// gradients have their channels last, and waits for the others. From then on, those that have
+    /// them on every rank are reduced in that order. Within a capture nothing is asked; the next
+    /// reduction outside of one asks.
     pub(super) fn agree(
         &mut self,
         ranks: &Communicator,
@@ -43,7 +45,7 @@ impl Orders {
         if self.agreed || self.reductions <= BEFORE || is_capturing() {
             return Ok(());
         }
-        self.last = vec![false; entries.len()];
+        self.channels_last = vec![false; entries.len()];
         let asked: Vec<usize> = (0..entries.len()).filter(|&entry| may_be_last(&entries[entry])).collect();
         if !asked.is_empty() {
             // A rank that lacks a gradient takes either order.
@@ -53,7 +55,7 @@ impl Orders {
             let all = read_all(vec![ranks.all_reduce(ReduceOp::Sum, own)?.join()?])?;
             let counts = all.iter().flat_map(|data| data.iter::<f32>());
             for (entry, count) in asked.into_iter().zip(counts) {
-                self.last[entry] = count as usize == ranks.size();
+                self.channels_last[entry] = count as usize == ranks.size();
             }
         }
         self.agreed = true;
@@ -61,7 +63,7 @@ impl Orders {
     }
 
     fn is_last(&self, entry: usize) -> bool {
-        self.last.get(entry).is_some_and(|&last| last)
+        self.channels_last.get(entry).is_some_and(|&last| last)
     }
 
     /// The shape in which a gradient is reduced.
@@ -72,7 +74,7 @@ impl Orders {
         }
     }
 
-    /// A view of a gradient in this shape. Gradients of another rank stay as they are.
+    /// A view of a gradient in this shape. A gradient that does not have four axes stays as it is.
     pub(super) fn turned(&self, entry: usize, grad: RocmTensor) -> Result<RocmTensor, RocmError> {
         match self.is_last(entry) && grad.dims().len() == 4 {
             true => rows_of(grad),

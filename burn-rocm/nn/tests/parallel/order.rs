@@ -13,7 +13,7 @@ use crate::*;
 const BEFORE: usize = 3;
 const STEPS: usize = 7;
 
-/// Gradients of the first are reduced in their own memory, the others are packed.
+/// With buckets of 1000 bytes, `wide` is reduced in its own memory. The others are packed.
 #[derive(Module, Debug)]
 struct Weights<B: Backend> {
     wide: Param<Tensor<B, 4>>,
@@ -57,7 +57,7 @@ fn has_channels_last(tensor: &Tensor<Inner, 4>) -> bool {
     is_channels_last(&tensor.clone().into_primitive().tensor())
 }
 
-/// Whether a rank's gradients have their channels last in a step, and whether it has one of `wide`.
+/// Whether a rank's gradients have their channels last in a step, and whether it has a gradient of `wide`.
 type Order = fn(rank: usize, step: usize) -> (bool, bool);
 
 /// Each case: the ranks' orders, and whether the results have their channels last after the agreement.
@@ -65,7 +65,7 @@ const CASES: [(&str, Order, bool); 6] = [
     ("all last", |_, _| (true, true), true),
     ("all row-major", |_, _| (false, true), false),
     ("one row-major", |rank, _| (rank != 1, true), false),
-    // Before the agreement each rank may have either; a rank without a gradient takes both.
+    // Before the agreement each rank may have either; a rank without a gradient takes either.
     ("late", |rank, step| (step >= BEFORE || rank == 0, true), true),
     ("missing", |rank, step| (true, rank == 0 || step != BEFORE), true),
     // After it, a gradient in another order is copied.

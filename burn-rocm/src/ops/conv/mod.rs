@@ -204,9 +204,9 @@ fn puts_channels_last(desc: &ConvDesc, a: &RocmTensor) -> hip::Result<bool> {
     Ok(fits && !one_row && (group_fits || is_channels_last(a)) && channels_last::is_on(a.dtype_of())?)
 }
 
-/// Whether the first operand of a convolution does not count against channels last: it has them last, or
-/// it is an image, whose copy is small. What follows a network's first layer mostly gains from channels
-/// last, and the layer's own times in both orders are often equal.
+/// Whether to treat the first operand of a convolution as having its channels last: it has them, or it is
+/// an image, whose copy is small. A network's first layer often takes the same time in both orders, and
+/// what follows it mostly gains from channels last.
 fn begins_last(a: &RocmTensor) -> bool {
     is_channels_last(a) || a.dims().get(1).is_some_and(|&channels| channels <= IMAGE_CHANNELS)
 }
@@ -315,10 +315,10 @@ pub(crate) fn forward(
         sums: direct::forward,
     };
     let library = |x, weight| compute(op, &desc, &desc.y, [x, weight], ways);
-    // In the order that the library would have.
+    // Own kernels use the order that the library would use.
     let may_be_last = few::forward_problem(&desc, &x, false)?.is_some() && puts_channels_last(&desc, &x)?;
     let orders = match (hip::channels_last()?, conv_route()?) {
-        // If there is no library, `library` says why.
+        // Without the library, the closure `library` returns the error.
         (ChannelsLast::Auto, Route::Auto | Route::Library) if may_be_last => x.hip_device().dnn().ok(),
         _ => None,
     };
@@ -331,7 +331,8 @@ pub(crate) fn forward(
     let run = |way| if way == FEW { own() } else { library(x.clone(), weight.clone()) }.map(drop);
     let out = match by_few(&desc, &x, problem, run)? {
         true => {
-            // The library counts its uses itself. Without a count, no order would be asked for.
+            // `compute` counts a use where the library runs. Own kernels must count theirs, or the layer's
+            // order is never timed.
             if let Some(dnn) = orders {
                 dnn.conv_channels_last(ConvDirection::Forward, &desc, x.buffer(), begins_last(&x))?;
             }

@@ -149,7 +149,8 @@ impl Layer {
 
     /// The tokens after this layer, and their norm by `next`, for few tokens. Each linear layer is one
     /// kernel with the gate or the sum after it, and with its share of the norm. If the layers are
-    /// divided among devices, sums and norms follow the sum over the devices.
+    /// divided among devices, the residual sum and the norm follow the all-reduce, in a kernel of
+    /// their own.
     ///
     /// # Shapes
     /// As for [`forward`](Self::forward).

@@ -78,7 +78,8 @@ pub fn channels_last() -> Result<ChannelsLast> {
     settings().map(|settings| settings.channels_last.unwrap_or_else(default))
 }
 
-/// Whether to compute with the channels last. `now` says whether the first operand has them last.
+/// Whether to compute with the channels last. `now` says whether the first operand has them last, or
+/// costs little in that order.
 fn choose(times: Times, copies: Copies, now: bool) -> bool {
     match now {
         true => times.channels_last <= times.row_major + COPIES * copies.both,
@@ -157,7 +158,7 @@ impl Orders {
 impl Dnn {
     /// Whether this convolution, or gradient, should have its channels last, as far as is known by
     /// now, and counts a use. `desc` is row-major. `first` is memory of the first operand, and
-    /// `is_last` says whether that operand has its channels last or costs no more in that order.
+    /// `is_last` says whether that operand has its channels last, or is an image, whose copy is small.
     ///
     /// False until a direction of the layer is asked for the third time. Then the directions that
     /// have been asked for are timed in both orders, unless the tuning store has their times. If that
@@ -188,7 +189,8 @@ impl Dnn {
     }
 
     /// As [`Dnn::conv_channels_last`] for the forward pass, without counting a use, so nothing is
-    /// timed. For [`Dnn::conv_bias_activation`], which has no channels last.
+    /// timed. For [`Dnn::conv_bias_activation`], which has no channels last, and for a convolution that
+    /// this project's kernels may compute.
     ///
     /// # Errors
     /// As there.
