@@ -374,3 +374,93 @@ fn a_plan_counts_a_use_once_and_no_fresh_size() {
     let fresh = [&own[..], &[("USES", "3"), ("BURN_ROCM_CONV_FRESH", "3")]].concat();
     assert_eq!(said_by("once_each", &fresh), ["0 0"]);
 }
+
+#[test]
+#[ignore = "run by the test below, with other settings"]
+fn transposed_to_an_image() {
+    let (random, device) = (Random::new(), Default::default());
+    let options = || ConvTransposeOptions::<2>::new([1, 1], [1, 1], [0, 0], [1, 1], 1);
+    let input =
+        |shape: &[usize]| float(&random, shape, DType::F16, View::Contiguous, -1.0, 1.0).float::<R>(&device);
+    let (x, w, g) = (input(&[2, 16, 9, 7]), input(&[16, 3, 3, 3]), input(&[2, 3, 9, 7]));
+    for step in 0..4 {
+        let y = R::conv_transpose2d(x.clone(), w.clone(), None, options());
+        let dx = R::conv_transpose2d_x_backward(w.clone(), g.clone(), options());
+        let dw = R::conv_transpose2d_weight_backward(x.clone(), w.clone(), g.clone(), options());
+        if step == 3 {
+            println!("{SAID}{:?}", [y, dx, dw].map(|tensor| is_last(&tensor)));
+        }
+    }
+}
+
+/// The gradient of a row-major layer's image has the layer's order.
+#[test]
+fn a_transposed_layer_to_an_image_keeps_its_order() {
+    let path = std::env::temp_dir().join(format!("burn-rocm-order-rti-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&path);
+    let mut cache = Cache { path, kept: 0 };
+    let own = [("BURN_ROCM_CACHE_DIR", cache.path.to_str().unwrap()), ("BURN_ROCM_CHANNELS_LAST", "auto")];
+    said_by("transposed_to_an_image", &own);
+    cache.kept = fs::read_dir(cache.path.join("tuning")).unwrap().count();
+    cache.set(|_| 1.0);
+    assert_eq!(said_by("transposed_to_an_image", &own), ["[false, false, false]"]);
+}
+
+#[test]
+#[ignore = "run by the tests below, with other settings"]
+fn image_steps() {
+    let (random, device) = (Random::new(), Default::default());
+    let options = || ConvOptions::<2>::new([1, 1], [1, 1], [1, 1], 1);
+    let input =
+        |shape: &[usize]| float(&random, shape, DType::F16, View::Contiguous, -1.0, 1.0).float::<R>(&device);
+    let (x, w) = (input(&[2, 3, 9, 7]), input(&[16, 3, 3, 3]));
+    let orders: Vec<bool> =
+        (0..5).map(|_| is_last(&R::conv2d(x.clone(), w.clone(), None, options()))).collect();
+    println!("{SAID}{orders:?} {}", store().stats().trials);
+}
+
+fn by_own_kernels(name: &str) -> (Cache, Vec<(&'static str, String)>) {
+    let path = std::env::temp_dir().join(format!("burn-rocm-order-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&path);
+    let mut cache = Cache { path, kept: 0 };
+    let dir = cache.path.to_str().unwrap().to_owned();
+    let own = vec![
+        ("BURN_ROCM_CACHE_DIR", dir),
+        ("BURN_ROCM_CHANNELS_LAST", "auto".into()),
+        ("BURN_ROCM_CPU_WAVE", "32".into()),
+    ];
+    let vars: Vec<(&str, &str)> = own.iter().map(|(a, b)| (*a, b.as_str())).collect();
+    said_by("image", &vars);
+    assert!(set_choices(&cache, 1) > 0);
+    cache.kept = fs::read_dir(cache.path.join("tuning")).unwrap().count();
+    cache.set(|_| 1.0);
+    (cache, own)
+}
+
+/// The third use applies what it has just timed, by own kernels as by the library.
+#[test]
+fn own_kernels_take_the_order_that_they_have_timed() {
+    let (_cache, own) = by_own_kernels("own3");
+    let vars: Vec<(&str, &str)> = own.iter().map(|(a, b)| (*a, b.as_str())).collect();
+    let by_own = said_by("image_steps", &vars);
+    let library = [&vars[..], &[("BURN_ROCM_CONV", "miopen")]].concat();
+    let by_library = said_by("image_steps", &library);
+    assert_eq!(by_own, by_library);
+}
+
+/// Own kernels compute a size that counts as fresh, so MIOpen must not meet it.
+#[test]
+fn own_kernels_time_no_fresh_size() {
+    let (cache, own) = by_own_kernels("ownfresh");
+    // Only the choice of own kernels is known.
+    for file in fs::read_dir(cache.path.join("tuning")).unwrap() {
+        let path = file.unwrap().path();
+        if !fs::read_to_string(&path).unwrap().contains("library or kernel") {
+            fs::remove_file(&path).unwrap();
+        }
+    }
+    let vars: Vec<(&str, &str)> = own.iter().map(|(a, b)| (*a, b.as_str())).collect();
+    let fresh = [&vars[..], &[("BURN_ROCM_CONV_FRESH", "100")]].concat();
+    let [said] = said_by("image_steps", &fresh).try_into().unwrap();
+    assert!(said.ends_with(" 0"), "MIOpen was timed: {said}");
+}

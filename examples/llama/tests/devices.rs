@@ -13,6 +13,7 @@ use std::thread;
 
 use again::again;
 use burn::tensor::DType;
+use burn_rocm::trace::counting;
 use burn_rocm::{Communicator, RocmDevice};
 use burn_rocm_llama::config::{Config, Fields};
 use burn_rocm_llama::generate::{Options, Session};
@@ -77,6 +78,30 @@ fn divided_models_are_those_of_transformers() {
             let expected = Expected::read(&folder(name).join("expected.safetensors"));
             expected.hold(&format!("{name}, rank {}", ranks.rank()), &model);
         });
+    }
+}
+
+/// A token's linear layers are kernels of this project, as on one device.
+#[test]
+fn a_divided_token_takes_the_kernels_of_one_row() {
+    if !with_devices("2", "a_divided_token_takes_the_kernels_of_one_row") {
+        return;
+    }
+    let (config, source) = open("llama3");
+    let layers = config.layers.len() as u64;
+    let counts = on_ranks(|ranks| {
+        let quantise = Quantise::default();
+        let model = Model::load_part(&config, &source, ranks, DType::F32, quantise, |_| ()).expect("a part");
+        let mut cache = Cache::new(&model, 16).expect("a cache");
+        model.forward(&[5, 6, 7], &mut cache, Logits::Last).expect("logits");
+        let (logits, counts) = counting(|| model.forward(&[8], &mut cache, Logits::Last).expect("logits"));
+        drop(logits.into_data());
+        counts
+    });
+    for counts in counts {
+        // Two all-reduces for each layer, the logits' all-gather, and the first norm. A rank's part of
+        // attention's output matrix has 12 inputs, no multiple of 8, and is left to rocBLAS.
+        assert!(counts.library_calls <= 3 * layers + 2, "{counts:?} with {layers} layers");
     }
 }
 

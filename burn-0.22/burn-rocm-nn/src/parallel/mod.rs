@@ -202,7 +202,8 @@ impl DataParallel {
     /// the device has computed its gradients, beside the rest of the pass that
     /// [`backward`](Self::backward) enqueued. If something else used the gradients too, such as
     /// an accumulation or a conversion after the pass, it waits for all earlier work. The host
-    /// waits for the device only if this rank lacks a gradient.
+    /// waits for the device only if this rank lacks a gradient, and in the third call, in which the
+    /// ranks agree on the order in memory of convolutions' gradients.
     pub fn reduce<M: Module>(&mut self, module: &M, grads: GradientsParams, share: Share) -> GradientsParams {
         let _op = trace::op("nn_reduce", || "");
         let mut take = Take { grads, seen: HashSet::new(), ids: vec![], entries: vec![], tensors: vec![] };

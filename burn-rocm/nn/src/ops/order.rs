@@ -12,13 +12,15 @@ use burn_rocm::{Communicator, ReduceOp, RocmError, RocmTensor};
 
 use super::buckets::Entry;
 
-/// How many reductions pass before the ranks agree. A convolution chooses its order at the third use.
-const BEFORE: usize = 3;
+/// How many reductions pass before the ranks agree. A convolution chooses its order at the third use, and a
+/// graph is captured after the third.
+const BEFORE: usize = 2;
 
 /// Which gradients are reduced with their channels last.
 #[derive(Debug, Default)]
 pub(super) struct Orders {
-    /// How many reductions there were of these parameters.
+    /// How many reductions of these parameters have ended outside of captures. The ranks agree at the
+    /// same one, also if one of them had to repeat a call that was refused.
     reductions: usize,
     agreed: bool,
     /// For each parameter, whether its gradient is reduced with the channels last.
@@ -30,36 +32,57 @@ fn may_be_last(entry: &Entry) -> bool {
     entry.dims.len() == 4 && matches!(entry.dtype, DType::F16 | DType::BF16)
 }
 
+/// The ranks' numbers, added up.
+fn summed(ranks: &Communicator, own: Vec<f32>) -> Result<Vec<f32>, RocmError> {
+    let count = own.len();
+    let own = upload(TensorData::new(own, [count]), DType::F32, &ranks.device())?;
+    let all = read_all(vec![ranks.all_reduce(ReduceOp::Sum, own)?.join()?])?;
+    Ok(all.iter().flat_map(|data| data.iter::<f32>()).collect())
+}
+
 impl Orders {
-    /// Called by all ranks with each reduction. After [`BEFORE`] of them, each rank says which of its
-    /// gradients have their channels last, and waits for the others. From then on, those that have
-    /// them on every rank are reduced in that order. Within a capture nothing is asked; the next
-    /// reduction outside of one asks.
+    /// Called by all ranks with each reduction, before its other collectives. After [`BEFORE`] of them,
+    /// each rank says which gradients it has, and which of these have their channels last, and waits
+    /// for the others. From then on, those that have them on every rank are reduced in that order.
+    /// Within a capture nothing is asked; the next reduction outside of one asks.
+    ///
+    /// # Errors
+    /// Those of the collective. The group has ended then, because other ranks may have the answers.
     pub(super) fn agree(
         &mut self,
         ranks: &Communicator,
         entries: &[Entry],
         grads: &[Option<RocmTensor>],
     ) -> Result<(), RocmError> {
-        self.reductions = self.reductions.saturating_add(1);
-        if self.agreed || self.reductions <= BEFORE || is_capturing() {
+        if self.agreed || self.reductions < BEFORE || is_capturing() {
             return Ok(());
         }
-        self.channels_last = vec![false; entries.len()];
         let asked: Vec<usize> = (0..entries.len()).filter(|&entry| may_be_last(&entries[entry])).collect();
+        let flag = |is: bool| if is { 1.0 } else { 0.0 };
+        // For each gradient: whether this rank has it, and whether it has its channels last.
+        let own: Vec<f32> = asked
+            .iter()
+            .flat_map(|&entry| {
+                let grad = grads[entry].as_ref();
+                [grad.is_some(), grad.is_some_and(is_channels_last)].map(flag)
+            })
+            .collect();
+        self.channels_last = vec![false; entries.len()];
         if !asked.is_empty() {
-            // A rank that lacks a gradient takes either order.
-            let own = |&entry: &usize| grads[entry].as_ref().is_none_or(is_channels_last);
-            let own: Vec<f32> = asked.iter().map(|entry| if own(entry) { 1.0 } else { 0.0 }).collect();
-            let own = upload(TensorData::new(own, [asked.len()]), DType::F32, &ranks.device())?;
-            let all = read_all(vec![ranks.all_reduce(ReduceOp::Sum, own)?.join()?])?;
-            let counts = all.iter().flat_map(|data| data.iter::<f32>());
-            for (entry, count) in asked.into_iter().zip(counts) {
-                self.channels_last[entry] = count as usize == ranks.size();
+            let counts = summed(ranks, own).inspect_err(|_| ranks.abort())?;
+            for (entry, count) in asked.into_iter().zip(counts.chunks(2)) {
+                self.channels_last[entry] = count[0] > 0.0 && count[0] == count[1];
             }
         }
         self.agreed = true;
         Ok(())
+    }
+
+    /// Called when a reduction has ended.
+    pub(super) fn ended(&mut self) {
+        if !is_capturing() {
+            self.reductions = self.reductions.saturating_add(1);
+        }
     }
 
     fn is_last(&self, entry: usize) -> bool {

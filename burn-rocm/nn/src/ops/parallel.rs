@@ -196,7 +196,8 @@ impl Buckets {
     /// result for one that all ranks lack.
     ///
     /// A rank of weight 0 lacks all gradients, whatever it has: 0 times its flag is 0, and 0 times
-    /// an infinity is NaN. Waits for the device only if this rank lacks a gradient.
+    /// an infinity is NaN. Waits for the device only if this rank lacks a gradient, and once when the
+    /// ranks agree on the gradients' order.
     pub(crate) fn reduce(
         &mut self,
         entries: Vec<Entry>,
@@ -299,6 +300,7 @@ impl Buckets {
                 reduced[member] = None;
             }
         }
+        self.orders.ended();
         Ok(reduced)
     }
 }

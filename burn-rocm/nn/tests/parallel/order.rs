@@ -1,16 +1,22 @@
 //! Gradients of convolutions whose channels are last are reduced in that order, once the ranks have
 //! agreed on it.
 
-use burn::tensor::DType;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use burn::nn::PaddingConfig2d;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::tensor::{DType, FloatDType};
 use burn_rocm::fused::is_channels_last;
+use burn_rocm::graph::{Graph, WARM_UPS};
 use burn_rocm::trace::counting;
+use burn_rocm::{bf16, take_last_error};
 use burn_rocm_nn::parallel::Share;
 use burn_rocm_tests::Random;
 
 use crate::*;
 
 /// The reductions before the ranks agree.
-const BEFORE: usize = 3;
+const BEFORE: usize = 2;
 const STEPS: usize = 7;
 
 /// With buckets of 1000 bytes, `wide` is reduced in its own memory. The others are packed.
@@ -148,4 +154,157 @@ fn gradients_with_channels_last_are_not_copied() {
         assert!(launches[..BEFORE].iter().all(|&launches| launches > 1), "{launches:?}");
         assert!(launches[BEFORE + 1..].iter().all(|&launches| launches == 1), "{launches:?}");
     }
+}
+
+fn all(net: &Weights<B>, device: &RocmDevice) -> GradientsParams {
+    let mut grads = GradientsParams::new();
+    grads.register(net.wide.id, gradient(WIDE, vec![1.0; 1152], true, device));
+    grads.register(net.narrow.id, gradient(NARROW, vec![1.0; 128], true, device));
+    grads.register(net.bias.id, Tensor::<Inner, 1>::ones([5], (device, DType::BF16)));
+    grads
+}
+
+/// A rank whose first bucket is refused begins again.
+#[test]
+fn a_rank_that_repeats_a_refused_call_agrees_with_the_others() {
+    let Some(count) = devices("order::a_rank_that_repeats_a_refused_call_agrees_with_the_others") else {
+        return;
+    };
+    on_ranks(count, |mut ranks| {
+        let (rank, device) = (ranks.rank(), ranks.communicator().device());
+        let net = weights(&device);
+        for step in 0..STEPS {
+            if rank == 1 && step == 0 {
+                let mut wrong = all(&net, &device);
+                let bias = wrong.remove::<Inner, 1>(net.bias.id).unwrap();
+                wrong.register(net.bias.id, bias.cast(FloatDType::F32));
+                let run = || drop(ranks.reduce(&net, wrong, Share::EVEN));
+                assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
+            }
+            let run = || drop(ranks.reduce(&net, all(&net, &device), Share::EVEN));
+            let ok = catch_unwind(AssertUnwindSafe(run)).is_ok();
+            assert!(ok, "rank {rank}, step {step}: {}", take_last_error().unwrap());
+        }
+    });
+}
+
+/// `Graph::capture` runs a step `WARM_UPS` times before it captures it.
+#[test]
+fn a_captured_step_has_the_order() {
+    let Some(count) = devices("order::a_captured_step_has_the_order") else { return };
+    for runs in [4, WARM_UPS] {
+        let found = on_ranks(count, |ranks| {
+            let device = ranks.communicator().device();
+            let mut ranks = ranks.with_bucket_bytes(1000);
+            let net = weights(&device);
+            let rows = Tensor::<Inner, 4>::ones([16, 3, 3, 8], (&device, DType::BF16));
+            let narrow = Tensor::<Inner, 4>::ones([8, 1, 2, 8], (&device, DType::BF16));
+            let bias = Tensor::<Inner, 1>::ones([5], (&device, DType::BF16));
+            let (graph, last) = Graph::capture_after(&device, runs, || {
+                let mut grads = GradientsParams::new();
+                grads.register(net.wide.id, (rows.clone() * 2).permute([0, 3, 1, 2]));
+                grads.register(net.narrow.id, (narrow.clone() * 2).permute([0, 3, 1, 2]));
+                grads.register(net.bias.id, bias.clone() * 2);
+                let reduced = ranks.reduce(&net, grads, Share::EVEN);
+                has_channels_last(&reduced.get::<Inner, 4>(net.wide.id).unwrap())
+            })
+            .unwrap();
+            (last, graph.recorded().kernels)
+        });
+        assert!(found.iter().all(|(last, _)| *last), "after {runs} runs: {found:?}");
+    }
+}
+
+type Half = Rocm<bf16>;
+type HalfB = Autodiff<Half>;
+
+#[derive(Module, Debug)]
+struct Convs<B: Backend> {
+    a: Conv2d<B>,
+    b: Conv2d<B>,
+    c: Conv2d<B>,
+}
+
+/// Gradients of convolutions, beside the backward pass and after it.
+#[test]
+fn the_overlap_has_the_same_bits() {
+    const VARS: [(&str, &str); 4] = [
+        ("BURN_ROCM_CPU_LATE", "1"),
+        ("BURN_ROCM_CPU_POISON", "1"),
+        ("BURN_ROCM_CPU_THREADS", "1"),
+        ("BURN_ROCM_CHANNELS_LAST", "on"),
+    ];
+    let Some(count) = devices_with("order::the_overlap_has_the_same_bits", &VARS) else { return };
+    let run = |overlap: bool, share: bool| {
+        on_ranks(count, |ranks| {
+            let device = ranks.communicator().device();
+            let mut ranks = ranks.with_bucket_bytes(3000).with_overlap(overlap);
+            let conv = |from, to| {
+                let mut conv = Conv2dConfig::new([from, to], [3, 3])
+                    .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
+                    .init::<HalfB>(&device);
+                let numbers: Vec<f32> =
+                    (0..from * to * 9).map(|i| ((i * 7 % 13) as f32 - 6.0) / 32.0).collect();
+                conv.weight = Param::from_data(TensorData::new(numbers, [to, from, 3, 3]), &device);
+                conv.bias = Some(Param::from_data(TensorData::new(vec![0.25f32; to], [to]), &device));
+                conv
+            };
+            let net = Convs { a: conv(8, 16), b: conv(16, 8), c: conv(8, 8) };
+            (0..STEPS)
+                .map(|step| {
+                    let numbers: Vec<f32> = (0..2 * 8 * 5 * 4)
+                        .map(|i| ((i * (3 + ranks.rank() + step) % 11) as f32 - 5.0) / 8.0)
+                        .collect();
+                    let x = Tensor::<HalfB, 4>::from_data(TensorData::new(numbers, [2, 8, 5, 4]), &device);
+                    let y = net.c.forward(net.b.forward(net.a.forward(x)));
+                    let loss = y.powi_scalar(2).mean();
+                    let grads = ranks.backward(&net, Some(loss));
+                    let share = if share { Share::of(2, 2 * count) } else { Share::EVEN };
+                    let reduced = ranks.reduce(&net, grads, share);
+                    let weights = [&net.a, &net.b, &net.c].map(|conv| {
+                        let grad = reduced.get::<Half, 4>(conv.weight.id).unwrap();
+                        let last = is_channels_last(&grad.clone().into_primitive().tensor());
+                        (last, grad.into_data().iter::<f32>().collect::<Vec<_>>())
+                    });
+                    (weights, ranks.last_overlap())
+                })
+                .collect::<Vec<_>>()
+        })
+    };
+    for share in [false, true] {
+        let (plain, beside) = (run(false, share), run(true, share));
+        for (rank, (plain, beside)) in plain.iter().zip(&beside).enumerate() {
+            for (step, ((plain, _), (beside, _))) in plain.iter().zip(beside).enumerate() {
+                assert_eq!(plain, beside, "rank {rank}, step {step}, share {share}");
+                // Before the agreement, a packed gradient is row-major.
+                let last = plain.iter().all(|(last, _)| *last);
+                assert!(last || step < BEFORE, "rank {rank}, step {step}, share {share}");
+                assert!(plain.iter().all(|(_, numbers)| numbers.iter().all(|x| x.is_finite())));
+            }
+            let (_, ran) = beside.last().unwrap();
+            assert!(ran.before_end > 0, "nothing ran beside the pass: {ran:?}");
+        }
+    }
+}
+
+/// A parameter that no rank trains at the time of the agreement.
+#[test]
+fn what_no_rank_had_stays_row_major() {
+    let Some(count) = devices("order::what_no_rank_had_stays_row_major") else { return };
+    on_ranks(count, |ranks| {
+        let device = ranks.communicator().device();
+        let mut ranks = ranks.with_bucket_bytes(1000);
+        let net = weights(&device);
+        for step in 0..STEPS {
+            let mut grads = all(&net, &device);
+            drop(grads.remove::<Inner, 4>(net.wide.id));
+            if step > BEFORE {
+                grads.register(net.wide.id, gradient(WIDE, vec![1.0; 1152], false, &device));
+            }
+            let reduced = ranks.reduce(&net, grads, Share::EVEN);
+            if let Some(wide) = reduced.get::<Inner, 4>(net.wide.id) {
+                assert!(!has_channels_last(&wide), "row-major on all ranks, step {step}");
+            }
+        }
+    });
 }

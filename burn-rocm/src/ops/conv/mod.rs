@@ -206,9 +206,10 @@ fn puts_channels_last(desc: &ConvDesc, a: &RocmTensor) -> hip::Result<bool> {
 
 /// Whether to treat the first operand of a convolution as having its channels last: it has them, or it is
 /// an image, whose copy is small. A network's first layer often takes the same time in both orders, and
-/// what follows it mostly gains from channels last.
-fn begins_last(a: &RocmTensor) -> bool {
-    is_channels_last(a) || a.dims().get(1).is_some_and(|&channels| channels <= IMAGE_CHANNELS)
+/// what follows it mostly gains from channels last. A gradient keeps the order of the pass before.
+fn begins_last(desc: &ConvDesc, a: &RocmTensor) -> bool {
+    let image = || a.dims().get(1).is_some_and(|&channels| channels <= IMAGE_CHANNELS);
+    is_channels_last(a) || (!desc.gradient && image())
 }
 
 /// Whether a convolution that may put its channels last is to do so; `a` is its first operand.
@@ -219,7 +220,9 @@ fn is_faster_last(
     a: &RocmTensor,
 ) -> hip::Result<bool> {
     match hip::channels_last()? {
-        ChannelsLast::Auto => dnn.conv_channels_last(direction, row_major, a.buffer(), begins_last(a)),
+        ChannelsLast::Auto => {
+            dnn.conv_channels_last(direction, row_major, a.buffer(), begins_last(row_major, a))
+        }
         ChannelsLast::On => Ok(true),
         ChannelsLast::Off => Ok(false),
     }
@@ -319,11 +322,14 @@ pub(crate) fn forward(
     let may_be_last = few::forward_problem(&desc, &x, false)?.is_some() && puts_channels_last(&desc, &x)?;
     let orders = match (hip::channels_last()?, conv_route()?) {
         // Without the library, the closure `library` returns the error.
-        (ChannelsLast::Auto, Route::Auto | Route::Library) if may_be_last => x.hip_device().dnn().ok(),
+        (ChannelsLast::Auto, Route::Auto | Route::Library) if may_be_last => {
+            let last = ConvDesc { channels_last: true, ..desc.clone() };
+            x.hip_device().dnn().ok().filter(|dnn| !dnn.conv_refuses(&last))
+        }
         _ => None,
     };
     let last = match orders {
-        Some(dnn) => dnn.conv_plan_channels_last(&desc, begins_last(&x))?,
+        Some(dnn) => dnn.conv_plan_channels_last(&desc, begins_last(&desc, &x))?,
         None => may_be_last && hip::channels_last()? == ChannelsLast::On,
     };
     let own = || few::forward(op, &desc, [&x, &weight], last);
@@ -333,10 +339,14 @@ pub(crate) fn forward(
         true => {
             // `compute` counts a use where the library runs. Own kernels must count theirs, or the layer's
             // order is never timed.
-            if let Some(dnn) = orders {
-                dnn.conv_channels_last(ConvDirection::Forward, &desc, x.buffer(), begins_last(&x))?;
-            }
-            own()?
+            let direction = ConvDirection::Forward;
+            let last = match orders {
+                Some(dnn) if !is_fresh(&desc, &x, |dnn| dnn.conv_is_fresh(direction, &desc))? => {
+                    dnn.conv_channels_last(direction, &desc, x.buffer(), begins_last(&desc, &x))?
+                }
+                _ => last,
+            };
+            few::forward(op, &desc, [&x, &weight], last)?
         }
         false => match by_product(op, &desc, [&x, &weight], library)? {
             Some(out) => out,
@@ -404,7 +414,7 @@ pub(crate) fn by_plan(
     let is_last = may_be_last
         && match hip::channels_last()? {
             // Counts no use: if there is no plan, the convolution that follows does.
-            ChannelsLast::Auto => dnn.conv_plan_channels_last(&desc, begins_last(x))?,
+            ChannelsLast::Auto => dnn.conv_plan_channels_last(&desc, begins_last(&desc, x))?,
             ChannelsLast::On => true,
             ChannelsLast::Off => false,
         };
