@@ -8,6 +8,11 @@
 // `gpu/models/nets.rs` is compiled once for each choice of modules.
 #![allow(clippy::duplicate_mod)]
 
+/// What the tests of the whole use too.
+#[cfg(test)]
+#[allow(unreachable_pub, reason = "public in its own crate")]
+#[path = "../../tests/src/again.rs"]
+mod again;
 mod cases;
 mod cold;
 mod families;

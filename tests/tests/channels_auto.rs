@@ -63,12 +63,25 @@ struct Cache {
 }
 
 impl Cache {
-    fn new(name: &str) -> Self {
+    /// An empty folder.
+    fn empty(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("burn-rocm-order-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
-        let mut cache = Self { path, kept: 0 };
+        Self { path, kept: 0 }
+    }
+
+    /// With what a process keeps that runs the test `child`.
+    fn filled_by(name: &str, child: &str) -> Self {
+        let mut cache = Self::empty(name);
+        said_by(child, &cache.variables());
+        cache.kept = cache.files().len();
+        cache
+    }
+
+    fn new(name: &str) -> Self {
+        let mut cache = Self::empty(name);
         assert_eq!(cache.said(&[])[2], PROBLEMS.to_string(), "the third use times each order");
-        cache.kept = fs::read_dir(cache.path.join("tuning")).unwrap().count();
+        cache.kept = cache.files().len();
         let all = burn_rocm::provider().unwrap().kind() == burn_rocm::ProviderKind::Cpu;
         let least = if all { PROBLEMS } else { PROBLEMS / 2 };
         assert!((least..=PROBLEMS).contains(&cache.kept), "{} are kept", cache.kept);
@@ -80,10 +93,29 @@ impl Cache {
         (PROBLEMS - self.kept).to_string()
     }
 
+    /// The environment of a process that uses this folder.
+    fn variables(&self) -> [(&str, &str); 2] {
+        [("BURN_ROCM_CACHE_DIR", self.path.to_str().unwrap()), ("BURN_ROCM_CHANNELS_LAST", "auto")]
+    }
+
+    /// The same, with own kernels for few weights on every provider: on the CPU device, blocks of one
+    /// thread have none.
+    fn variables_with_own_kernels(&self) -> Vec<(&str, &str)> {
+        let mut variables = self.variables().to_vec();
+        if burn_rocm::provider().unwrap().kind() == burn_rocm::ProviderKind::Cpu {
+            variables.push(("BURN_ROCM_CPU_WAVE", "32"));
+        }
+        variables
+    }
+
+    /// The tuning store's entries.
+    fn files(&self) -> Vec<PathBuf> {
+        fs::read_dir(self.path.join("tuning")).unwrap().map(|file| file.unwrap().path()).collect()
+    }
+
     /// What [`four_steps`] says: the orders of f16, those of bf16, and the trials.
     fn said(&self, variables: &[(&str, &str)]) -> [String; 3] {
-        let own = [("BURN_ROCM_CACHE_DIR", self.path.to_str().unwrap()), ("BURN_ROCM_CHANNELS_LAST", "auto")];
-        said_by("four_steps", &[&own, variables].concat()).try_into().unwrap()
+        said_by("four_steps", &[&self.variables(), variables].concat()).try_into().unwrap()
     }
 
     /// The orders, which must be the same for both dtypes, and the trials.
@@ -95,18 +127,33 @@ impl Cache {
 
     /// Gives each entry the time that `of` has for its problem.
     fn set(&self, of: impl Fn(&str) -> f64) {
-        let mut set = 0;
-        for file in fs::read_dir(self.path.join("tuning")).unwrap() {
-            let path = file.unwrap().path();
+        let files = self.files();
+        assert_eq!(files.len(), self.kept);
+        for path in files {
             let text = fs::read_to_string(&path).unwrap();
             let problem = text.lines().find_map(|line| line.strip_prefix("problem ")).unwrap();
             let time = format!("microseconds {}", of(problem));
             let line = |line: &str| if line.starts_with("microseconds") { time.clone() } else { line.into() };
             let lines: Vec<String> = text.lines().map(line).collect();
             fs::write(&path, lines.join("\n") + "\n").unwrap();
-            set += 1;
         }
-        assert_eq!(set, self.kept);
+    }
+
+    /// Makes the library (0) or own kernels (1) the choice wherever both were timed.
+    fn set_choices(&self, choice: usize) {
+        let mut changed = 0;
+        for path in self.files() {
+            let text = fs::read_to_string(&path).unwrap();
+            if text.contains("library or kernel") {
+                let line = |line: &str| match line.starts_with("solution ") {
+                    true => format!("solution {choice}\n"),
+                    false => format!("{line}\n"),
+                };
+                fs::write(&path, text.lines().map(line).collect::<String>()).unwrap();
+                changed += 1;
+            }
+        }
+        assert!(changed > 0, "no choice is kept");
     }
 }
 
@@ -181,8 +228,7 @@ fn a_shared_layer_is_decided_by_all_of_its_directions() {
         (false, false) => SHORT,
     };
     cache.set(time);
-    let own = [("BURN_ROCM_CACHE_DIR", cache.path.to_str().unwrap()), ("BURN_ROCM_CHANNELS_LAST", "auto")];
-    assert_eq!(said_by("a_shared_layer", &own), ["false"]);
+    assert_eq!(said_by("a_shared_layer", &cache.variables()), ["false"]);
     assert_eq!(cache.orders(&[]).0, "[false, false, false]");
 }
 
@@ -212,17 +258,10 @@ fn transposed() {
 
 #[test]
 fn a_transposed_convolution_is_decided_as_any_other() {
-    let path = std::env::temp_dir().join(format!("burn-rocm-order-transposed-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&path);
-    let mut cache = Cache { path, kept: 0 };
-    let own = [("BURN_ROCM_CACHE_DIR", cache.path.to_str().unwrap()), ("BURN_ROCM_CHANNELS_LAST", "auto")];
-    said_by("transposed", &own);
-    cache.kept = fs::read_dir(cache.path.join("tuning")).unwrap().count();
+    let cache = Cache::filled_by("transposed", "transposed");
     for last in [true, false] {
         cache.set(|problem| if is_problem_last(problem) == last { SHORT } else { LONG });
-        let own =
-            [("BURN_ROCM_CACHE_DIR", cache.path.to_str().unwrap()), ("BURN_ROCM_CHANNELS_LAST", "auto")];
-        assert_eq!(said_by("transposed", &own), [format!("{:?}", [last; 3])]);
+        assert_eq!(said_by("transposed", &cache.variables()), [format!("{:?}", [last; 3])]);
     }
 }
 
@@ -247,54 +286,30 @@ fn image() {
 /// If both orders of an image's layer take the same time, its result has its channels last.
 #[test]
 fn an_image_begins_a_run_without_a_gain() {
-    let path = std::env::temp_dir().join(format!("burn-rocm-order-image-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&path);
-    let mut cache = Cache { path, kept: 0 };
-    let own = [("BURN_ROCM_CACHE_DIR", cache.path.to_str().unwrap()), ("BURN_ROCM_CHANNELS_LAST", "auto")];
-    said_by("image", &own);
-    cache.kept = fs::read_dir(cache.path.join("tuning")).unwrap().count();
+    let cache = Cache::filled_by("image", "image");
     cache.set(|_| 1.0);
-    assert_eq!(said_by("image", &own), ["[true, true]"]);
+    assert_eq!(said_by("image", &cache.variables()), ["[true, true]"]);
     cache.set(|problem| if is_problem_last(problem) { LONG } else { SHORT });
-    assert_eq!(said_by("image", &own), ["[false, false]"]);
+    assert_eq!(said_by("image", &cache.variables()), ["[false, false]"]);
+}
+
+/// A cache by which own kernels compute an image's layer from its first use on, and both orders take the
+/// same time.
+fn by_own_kernels(name: &str) -> Cache {
+    let mut cache = Cache::empty(name);
+    said_by("image", &cache.variables_with_own_kernels());
+    cache.set_choices(1);
+    cache.kept = cache.files().len();
+    cache.set(|_| 1.0);
+    cache
 }
 
 /// An image's layer begins a run also if own kernels compute it from its first use on.
 #[test]
 fn an_image_begins_a_run_by_own_kernels() {
-    let path = std::env::temp_dir().join(format!("burn-rocm-order-own-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&path);
-    let mut cache = Cache { path, kept: 0 };
-    let mut own =
-        vec![("BURN_ROCM_CACHE_DIR", cache.path.to_str().unwrap()), ("BURN_ROCM_CHANNELS_LAST", "auto")];
-    if burn_rocm::provider().unwrap().kind() == burn_rocm::ProviderKind::Cpu {
-        // Blocks of one thread have no such kernels.
-        own.push(("BURN_ROCM_CPU_WAVE", "32"));
-    }
-    said_by("image", &own);
-    assert!(set_choices(&cache, 1) > 0, "no choice is kept");
-    cache.kept = fs::read_dir(cache.path.join("tuning")).unwrap().count();
-    cache.set(|_| 1.0);
-    let [said] = said_by("image", &own).try_into().unwrap();
+    let cache = by_own_kernels("own");
+    let [said] = said_by("image", &cache.variables_with_own_kernels()).try_into().unwrap();
     assert!(said.starts_with("[true"), "{said}");
-}
-
-/// Makes the library (0) or own kernels (1) the choice wherever both were timed. Returns the number of files changed.
-fn set_choices(cache: &Cache, choice: usize) -> usize {
-    let mut changed = 0;
-    for file in fs::read_dir(cache.path.join("tuning")).unwrap() {
-        let path = file.unwrap().path();
-        let text = fs::read_to_string(&path).unwrap();
-        if text.contains("library or kernel") {
-            let line = |line: &str| match line.starts_with("solution ") {
-                true => format!("solution {choice}\n"),
-                false => format!("{line}\n"),
-            };
-            fs::write(&path, text.lines().map(line).collect::<String>()).unwrap();
-            changed += 1;
-        }
-    }
-    changed
 }
 
 /// A network's first layer four times. Says whether the kernels for few weights computed the last.
@@ -323,18 +338,11 @@ fn first_layer() {
 /// The kernels for few weights compete with the library before an order is chosen, too.
 #[test]
 fn a_first_layer_is_timed_against_own_kernels() {
-    let path = std::env::temp_dir().join(format!("burn-rocm-order-first-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&path);
-    let cache = Cache { path, kept: 0 };
-    let mut own =
-        vec![("BURN_ROCM_CACHE_DIR", cache.path.to_str().unwrap()), ("BURN_ROCM_CHANNELS_LAST", "auto")];
-    if burn_rocm::provider().unwrap().kind() == burn_rocm::ProviderKind::Cpu {
-        // Blocks of one thread have no such kernels.
-        own.push(("BURN_ROCM_CPU_WAVE", "32"));
-    }
+    let cache = Cache::empty("first");
+    let own = cache.variables_with_own_kernels();
     said_by("first_layer", &own);
     for (choice, computes) in [(1, "true"), (0, "false")] {
-        assert!(set_choices(&cache, choice) > 0, "no choice is kept");
+        cache.set_choices(choice);
         assert_eq!(said_by("first_layer", &own), [computes]);
     }
 }
@@ -363,11 +371,7 @@ fn once_each() {
 #[test]
 fn a_plan_counts_a_use_once_and_no_fresh_size() {
     let cache = Cache::new("plan");
-    let own = [
-        ("BURN_ROCM_CACHE_DIR", cache.path.to_str().unwrap()),
-        ("BURN_ROCM_CHANNELS_LAST", "auto"),
-        ("BURN_ROCM_CONV_FIND", "auto"),
-    ];
+    let own = [&cache.variables()[..], &[("BURN_ROCM_CONV_FIND", "auto")]].concat();
     // Two uses of a size are too few for timing, by a plan or not.
     let twice = [&own[..], &[("USES", "2")]].concat();
     assert_eq!(said_by("once_each", &twice)[0].split(' ').next(), Some("0"));
@@ -375,6 +379,8 @@ fn a_plan_counts_a_use_once_and_no_fresh_size() {
     assert_eq!(said_by("once_each", &fresh), ["0 0"]);
 }
 
+/// A transposed convolution with an image as its result, and its gradients. Says the orders of the fourth
+/// results.
 #[test]
 #[ignore = "run by the test below, with other settings"]
 fn transposed_to_an_image() {
@@ -396,16 +402,12 @@ fn transposed_to_an_image() {
 /// The gradient of a row-major layer's image has the layer's order.
 #[test]
 fn a_transposed_layer_to_an_image_keeps_its_order() {
-    let path = std::env::temp_dir().join(format!("burn-rocm-order-rti-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&path);
-    let mut cache = Cache { path, kept: 0 };
-    let own = [("BURN_ROCM_CACHE_DIR", cache.path.to_str().unwrap()), ("BURN_ROCM_CHANNELS_LAST", "auto")];
-    said_by("transposed_to_an_image", &own);
-    cache.kept = fs::read_dir(cache.path.join("tuning")).unwrap().count();
+    let cache = Cache::filled_by("to-an-image", "transposed_to_an_image");
     cache.set(|_| 1.0);
-    assert_eq!(said_by("transposed_to_an_image", &own), ["[false, false, false]"]);
+    assert_eq!(said_by("transposed_to_an_image", &cache.variables()), ["[false, false, false]"]);
 }
 
+/// Says the orders of the results of five uses of an image's layer, and the trials.
 #[test]
 #[ignore = "run by the tests below, with other settings"]
 fn image_steps() {
@@ -419,48 +421,26 @@ fn image_steps() {
     println!("{SAID}{orders:?} {}", store().stats().trials);
 }
 
-fn by_own_kernels(name: &str) -> (Cache, Vec<(&'static str, String)>) {
-    let path = std::env::temp_dir().join(format!("burn-rocm-order-{name}-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&path);
-    let mut cache = Cache { path, kept: 0 };
-    let dir = cache.path.to_str().unwrap().to_owned();
-    let own = vec![
-        ("BURN_ROCM_CACHE_DIR", dir),
-        ("BURN_ROCM_CHANNELS_LAST", "auto".into()),
-        ("BURN_ROCM_CPU_WAVE", "32".into()),
-    ];
-    let vars: Vec<(&str, &str)> = own.iter().map(|(a, b)| (*a, b.as_str())).collect();
-    said_by("image", &vars);
-    assert!(set_choices(&cache, 1) > 0);
-    cache.kept = fs::read_dir(cache.path.join("tuning")).unwrap().count();
-    cache.set(|_| 1.0);
-    (cache, own)
-}
-
 /// The third use applies what it has just timed, by own kernels as by the library.
 #[test]
 fn own_kernels_take_the_order_that_they_have_timed() {
-    let (_cache, own) = by_own_kernels("own3");
-    let vars: Vec<(&str, &str)> = own.iter().map(|(a, b)| (*a, b.as_str())).collect();
-    let by_own = said_by("image_steps", &vars);
-    let library = [&vars[..], &[("BURN_ROCM_CONV", "miopen")]].concat();
-    let by_library = said_by("image_steps", &library);
-    assert_eq!(by_own, by_library);
+    let cache = by_own_kernels("own3");
+    let own = cache.variables_with_own_kernels();
+    let library = [&own[..], &[("BURN_ROCM_CONV", "miopen")]].concat();
+    assert_eq!(said_by("image_steps", &own), said_by("image_steps", &library));
 }
 
 /// Own kernels compute a size that counts as fresh, so MIOpen must not meet it.
 #[test]
 fn own_kernels_time_no_fresh_size() {
-    let (cache, own) = by_own_kernels("ownfresh");
+    let cache = by_own_kernels("ownfresh");
     // Only the choice of own kernels is known.
-    for file in fs::read_dir(cache.path.join("tuning")).unwrap() {
-        let path = file.unwrap().path();
+    for path in cache.files() {
         if !fs::read_to_string(&path).unwrap().contains("library or kernel") {
             fs::remove_file(&path).unwrap();
         }
     }
-    let vars: Vec<(&str, &str)> = own.iter().map(|(a, b)| (*a, b.as_str())).collect();
-    let fresh = [&vars[..], &[("BURN_ROCM_CONV_FRESH", "100")]].concat();
+    let fresh = [&cache.variables_with_own_kernels()[..], &[("BURN_ROCM_CONV_FRESH", "100")]].concat();
     let [said] = said_by("image_steps", &fresh).try_into().unwrap();
     assert!(said.ends_with(" 0"), "MIOpen was timed: {said}");
 }

@@ -121,6 +121,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::again::again;
 
     const DEVICES: &str = "BURN_ROCM_CPU_DEVICES";
 
@@ -130,12 +131,9 @@ mod tests {
         if std::env::var_os(DEVICES).is_some() {
             return Some([RocmDevice::new(0), RocmDevice::new(1)]);
         }
-        let mut child = std::process::Command::new(std::env::current_exe().expect("this program"));
-        child.args(["--exact", &format!("gpu::devices::tests::{test}")]);
-        child.env(DEVICES, "2").env("BURN_ROCM_PROVIDER", "cpu").env("BURN_ROCM_COLLECTIVE_TIMEOUT", "20");
-        let output = child.output().expect("it starts");
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        let environment =
+            [(DEVICES, "2"), ("BURN_ROCM_PROVIDER", "cpu"), ("BURN_ROCM_COLLECTIVE_TIMEOUT", "20")];
+        again(&["--exact", &format!("gpu::devices::tests::{test}")], &environment);
         None
     }
 

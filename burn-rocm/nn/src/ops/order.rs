@@ -22,9 +22,16 @@ pub(super) struct Orders {
     /// How many reductions of these parameters have ended outside of captures. The ranks agree at the
     /// same one, also if one of them had to repeat a call that was refused.
     reductions: usize,
-    agreed: bool,
+    agreed: Option<Agreed>,
+}
+
+/// What the ranks have agreed on.
+#[derive(Debug)]
+struct Agreed {
     /// For each parameter, whether its gradient is reduced with the channels last.
     channels_last: Vec<bool>,
+    /// The shapes in which gradients are reduced: `[outputs, height, width, inputs]` for those.
+    shapes: Vec<Entry>,
 }
 
 /// Whether a gradient may have its channels last. All ranks give the same answer.
@@ -54,7 +61,7 @@ impl Orders {
         entries: &[Entry],
         grads: &[Option<RocmTensor>],
     ) -> Result<(), RocmError> {
-        if self.agreed || self.reductions < BEFORE || is_capturing() {
+        if self.agreed.is_some() || self.reductions < BEFORE || is_capturing() {
             return Ok(());
         }
         let asked: Vec<usize> = (0..entries.len()).filter(|&entry| may_be_last(&entries[entry])).collect();
@@ -67,14 +74,17 @@ impl Orders {
                 [grad.is_some(), grad.is_some_and(is_channels_last)].map(flag)
             })
             .collect();
-        self.channels_last = vec![false; entries.len()];
+        let (mut channels_last, mut shapes) = (vec![false; entries.len()], entries.to_vec());
         if !asked.is_empty() {
             let counts = summed(ranks, own).inspect_err(|_| ranks.abort())?;
             for (entry, count) in asked.into_iter().zip(counts.chunks(2)) {
-                self.channels_last[entry] = count[0] > 0.0 && count[0] == count[1];
+                if count[0] > 0.0 && count[0] == count[1] {
+                    channels_last[entry] = true;
+                    shapes[entry].dims[1..].rotate_left(1);
+                }
             }
         }
-        self.agreed = true;
+        self.agreed = Some(Agreed { channels_last, shapes });
         Ok(())
     }
 
@@ -86,18 +96,16 @@ impl Orders {
     }
 
     fn is_last(&self, entry: usize) -> bool {
-        self.channels_last.get(entry).is_some_and(|&last| last)
+        self.agreed.as_ref().is_some_and(|agreed| agreed.channels_last[entry])
     }
 
-    /// The shape in which a gradient is reduced.
-    pub(super) fn dims(&self, entries: &[Entry], entry: usize) -> Vec<usize> {
-        match entries[entry].dims[..] {
-            [outputs, inputs, height, width] if self.is_last(entry) => vec![outputs, height, width, inputs],
-            ref dims => dims.to_vec(),
-        }
+    /// The parameters, with the shapes in which their gradients are reduced.
+    pub(super) fn shapes<'e>(&'e self, entries: &'e [Entry]) -> &'e [Entry] {
+        self.agreed.as_ref().map_or(entries, |agreed| &agreed.shapes)
     }
 
-    /// A view of a gradient in this shape. A gradient that does not have four axes stays as it is.
+    /// A view of a gradient in its shape of [`shapes`](Self::shapes). A gradient that does not have four
+    /// axes stays as it is.
     pub(super) fn turned(&self, entry: usize, grad: RocmTensor) -> Result<RocmTensor, RocmError> {
         match self.is_last(entry) && grad.dims().len() == 4 {
             true => rows_of(grad),

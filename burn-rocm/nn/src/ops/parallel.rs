@@ -216,6 +216,7 @@ impl Buckets {
         for (entry, grad) in grads.iter_mut().enumerate() {
             *grad = grad.take().map(|grad| self.orders.turned(entry, grad)).transpose()?;
         }
+        let shapes = self.orders.shapes(&self.entries);
         self.last = Overlap { buckets: self.buckets.len(), ..Overlap::default() };
         // Before any of them has another holder, or is used by a bucket.
         let alone = held_alone(&grads);
@@ -239,7 +240,6 @@ impl Buckets {
         let mut running = Vec::with_capacity(self.buckets.len());
         for (index, (bucket, behind)) in self.buckets.iter().zip(&behinds).enumerate() {
             let mut begin = || {
-                let shapes = (&self.entries[..], &self.orders);
                 let operands = bucket.operands(index, shapes, &mut grads, &alone, &present)?;
                 let mut beside = None;
                 if let (Some(passed), Some(behind)) = (&passed, behind) {
@@ -275,18 +275,18 @@ impl Buckets {
         for (bucket, (pending, is_flat)) in self.buckets.iter().zip(running) {
             let mut joined = pending.join()?.into_iter().zip(is_flat);
             let Planned { packed, whole, flags, .. } = &bucket.planned;
-            let dims = |member: &usize| self.orders.dims(&self.entries, *member);
+            let dims = |member: &usize| shapes[*member].dims.as_slice();
             if !packed.is_empty() || !flags.is_empty() {
                 let (small, _) = joined.next().expect("the small gradients come first");
-                let all = packed.iter().map(dims).chain(flags.iter().map(|_| vec![1]));
-                let mut parts = unpack(&small, all.collect::<Vec<_>>().iter().map(Vec::as_slice))?;
+                let flag: &[usize] = &[1];
+                let mut parts = unpack(&small, packed.iter().map(dims).chain(flags.iter().map(|_| flag)))?;
                 let values = parts.split_off(packed.len());
                 unsure.extend(flags.iter().zip(values).filter(|(member, _)| !present[**member]));
                 packed.iter().zip(parts).for_each(|(&member, part)| reduced[member] = Some(part));
             }
             for (member, (result, is_flat)) in whole.iter().zip(joined) {
                 reduced[*member] = match is_flat {
-                    true => unpack(&result, [dims(member).as_slice()])?.pop(),
+                    true => unpack(&result, [dims(member)])?.pop(),
                     false => Some(result),
                 };
             }
@@ -349,15 +349,15 @@ impl Bucket {
     fn operands(
         &self,
         index: usize,
-        (entries, orders): (&[Entry], &Orders),
+        entries: &[Entry],
         grads: &mut [Option<RocmTensor>],
         alone: &[bool],
         present: &[bool],
     ) -> Result<Vec<Operand>, RocmError> {
         let mut gradient = |member: usize| {
-            let (dims, dtype) = (orders.dims(entries, member), entries[member].dtype);
+            let Entry { dims, dtype } = &entries[member];
             match grads[member].take() {
-                Some(grad) if grad.dims() == dims && grad.dtype() == dtype => Ok(grad),
+                Some(grad) if grad.dims() == dims.as_slice() && grad.dtype() == *dtype => Ok(grad),
                 Some(grad) => Err(RocmError::Invalid {
                     op: "DataParallel::reduce",
                     expected: format!("a gradient of shape {dims:?} of {}", dtype.name()),

@@ -59,6 +59,15 @@ fn gradient(
     Tensor::<Inner, 4>::from_data(rows, (device, DType::BF16)).permute([0, 3, 1, 2])
 }
 
+/// Gradients of ones with channels last.
+fn all(net: &Weights<B>, device: &RocmDevice) -> GradientsParams {
+    let mut grads = GradientsParams::new();
+    grads.register(net.wide.id, gradient(WIDE, vec![1.0; 1152], true, device));
+    grads.register(net.narrow.id, gradient(NARROW, vec![1.0; 128], true, device));
+    grads.register(net.bias.id, Tensor::<Inner, 1>::ones([5], (device, DType::BF16)));
+    grads
+}
+
 fn has_channels_last(tensor: &Tensor<Inner, 4>) -> bool {
     is_channels_last(&tensor.clone().into_primitive().tensor())
 }
@@ -138,10 +147,7 @@ fn gradients_with_channels_last_are_not_copied() {
         let net = weights(&device);
         let mut ranks = ranks.with_bucket_bytes(1000);
         let mut step = || {
-            let mut grads = GradientsParams::new();
-            grads.register(net.wide.id, gradient(WIDE, vec![1.0; 1152], true, &device));
-            grads.register(net.narrow.id, gradient(NARROW, vec![1.0; 128], true, &device));
-            grads.register(net.bias.id, Tensor::<Inner, 1>::ones([5], (&device, DType::BF16)));
+            let grads = all(&net, &device);
             ranks.communicator().meet().unwrap();
             let (_, counts) = counting(|| drop(ranks.reduce(&net, grads, Share::EVEN)));
             ranks.communicator().meet().unwrap();
@@ -154,14 +160,6 @@ fn gradients_with_channels_last_are_not_copied() {
         assert!(launches[..BEFORE].iter().all(|&launches| launches > 1), "{launches:?}");
         assert!(launches[BEFORE + 1..].iter().all(|&launches| launches == 1), "{launches:?}");
     }
-}
-
-fn all(net: &Weights<B>, device: &RocmDevice) -> GradientsParams {
-    let mut grads = GradientsParams::new();
-    grads.register(net.wide.id, gradient(WIDE, vec![1.0; 1152], true, device));
-    grads.register(net.narrow.id, gradient(NARROW, vec![1.0; 128], true, device));
-    grads.register(net.bias.id, Tensor::<Inner, 1>::ones([5], (device, DType::BF16)));
-    grads
 }
 
 /// A rank whose first bucket is refused begins again.

@@ -10,6 +10,7 @@ pub(crate) mod direct;
 mod few;
 mod gemm;
 pub(crate) mod options;
+mod order;
 mod pointwise;
 
 use burn_std::DType;
@@ -19,11 +20,12 @@ use hip::{
 };
 
 use options::Options;
+use order::{is_faster_last, may_be_faster_last, puts_channels_last};
 use pointwise::by_product;
 
 use crate::error::{invalid, unsupported_with};
 use crate::ops::binary::binary;
-use crate::ops::channels_last::{self, from_rows, is_channels_last, packed_rows, rows_of};
+use crate::ops::channels_last::{from_rows, is_channels_last, packed_rows, rows_of};
 use crate::ops::copy::{assign, packed};
 use crate::ops::create::full_on;
 use crate::ops::launch::MAX_REACH;
@@ -165,69 +167,6 @@ struct Ways {
     sums: fn(&'static str, &ConvDesc, [&RocmTensor; 2]) -> hip::Result<RocmTensor>,
 }
 
-/// The f16 or bf16 channels of a pixel that one access of 16 bytes moves.
-const CHANNELS_AT_ONCE: usize = 8;
-
-/// An image has at most so many channels: gray, or red, green, blue and alpha.
-const IMAGE_CHANNELS: usize = 4;
-
-/// Whether the setting puts the channels of this convolution last; `a` is its first operand.
-///
-/// The bytes moved decide. `|x|` and `|y|` are the bytes of input and output. Weights have the order
-/// of their gradient after the first training step. Inference alone copies them in each call, as a
-/// library that converts them does.
-/// - Row-major, a library whose matrix-core kernels compute in NHWC converts two tensors forward
-///   (`x`, `y`) and in each gradient (`dy`, `dx`; `x`, `dy`). It reads and writes each:
-///   `6 (|x| + |y|)` bytes a training step.
-/// - With channels last, this backend copies at worst the same six: `x` for the forward pass and for
-///   the gradient of the weights, `dy` for both gradients, `y` and `dx` for a reader that needs them
-///   row-major. Between two such convolutions it copies none of them. So this order never moves more
-///   bytes, however small the convolution.
-///
-/// This holds if the kernels move 16 bytes at a time. So the channels of input and output must be
-/// multiples of 8. With several groups, a group's too, unless `a` has its channels last already: then
-/// row-major order would cost its copy.
-///
-/// An image is an exception. A pixel with 1 or 3 channels has 2 or 6 bytes, which a kernel reads
-/// badly. But the image is small beside `y`: ResNet-18's has 19 MB and its `y` 103 MB. In row-major
-/// order a library converts `y` and `dy`, and the next convolution begins with copies of what follows
-/// `y`.
-///
-/// A convolution over one axis has one row, and its neighbours compute in the order of rank 3.
-fn puts_channels_last(desc: &ConvDesc, a: &RocmTensor) -> hip::Result<bool> {
-    let &[_, from, rows, _] = desc.x.as_slice() else { return Ok(false) };
-    let (to, one_row) = (desc.y[1], rows == 1 && desc.w[2] == 1);
-    let whole = |channels: usize| channels.is_multiple_of(CHANNELS_AT_ONCE);
-    let image = from <= IMAGE_CHANNELS && desc.groups == 1;
-    let fits = (image || whole(from)) && whole(to);
-    let group_fits = image || whole(from / desc.groups) && whole(to / desc.groups);
-    Ok(fits && !one_row && (group_fits || is_channels_last(a)) && channels_last::is_on(a.dtype_of())?)
-}
-
-/// Whether to treat the first operand of a convolution as having its channels last: it has them, or it is
-/// an image, whose copy is small. A network's first layer often takes the same time in both orders, and
-/// what follows it mostly gains from channels last. A gradient keeps the order of the pass before.
-fn begins_last(desc: &ConvDesc, a: &RocmTensor) -> bool {
-    let image = || a.dims().get(1).is_some_and(|&channels| channels <= IMAGE_CHANNELS);
-    is_channels_last(a) || (!desc.gradient && image())
-}
-
-/// Whether a convolution that may put its channels last is to do so; `a` is its first operand.
-fn is_faster_last(
-    dnn: &Dnn,
-    direction: ConvDirection,
-    row_major: &ConvDesc,
-    a: &RocmTensor,
-) -> hip::Result<bool> {
-    match hip::channels_last()? {
-        ChannelsLast::Auto => {
-            dnn.conv_channels_last(direction, row_major, a.buffer(), begins_last(row_major, a))
-        }
-        ChannelsLast::On => Ok(true),
-        ChannelsLast::Off => Ok(false),
-    }
-}
-
 /// The result with its channels last, by MIOpen; `None` if the setting or MIOpen does not have this
 /// convolution in that order. Operands in another order are copied.
 fn with_channels_last(
@@ -320,7 +259,8 @@ pub(crate) fn forward(
     let library = |x, weight| compute(op, &desc, &desc.y, [x, weight], ways);
     // Own kernels use the order that the library would use.
     let may_be_last = few::forward_problem(&desc, &x, false)?.is_some() && puts_channels_last(&desc, &x)?;
-    let orders = match (hip::channels_last()?, conv_route()?) {
+    let setting = hip::channels_last()?;
+    let orders = match (setting, conv_route()?) {
         // Without the library, the closure `library` returns the error.
         (ChannelsLast::Auto, Route::Auto | Route::Library) if may_be_last => {
             let last = ConvDesc { channels_last: true, ..desc.clone() };
@@ -329,8 +269,8 @@ pub(crate) fn forward(
         _ => None,
     };
     let last = match orders {
-        Some(dnn) => dnn.conv_plan_channels_last(&desc, begins_last(&desc, &x))?,
-        None => may_be_last && hip::channels_last()? == ChannelsLast::On,
+        Some(dnn) => may_be_faster_last(dnn, &desc, &x)?,
+        None => may_be_last && setting == ChannelsLast::On,
     };
     let own = || few::forward(op, &desc, [&x, &weight], last);
     let problem = few::forward_problem(&desc, &x, last)?;
@@ -339,11 +279,9 @@ pub(crate) fn forward(
         true => {
             // `compute` counts a use where the library runs. Own kernels must count theirs, or the layer's
             // order is never timed.
-            let direction = ConvDirection::Forward;
+            let fresh = |dnn: &Dnn| dnn.conv_is_fresh(ways.direction, &desc);
             let last = match orders {
-                Some(dnn) if !is_fresh(&desc, &x, |dnn| dnn.conv_is_fresh(direction, &desc))? => {
-                    dnn.conv_channels_last(direction, &desc, x.buffer(), begins_last(&desc, &x))?
-                }
+                Some(dnn) if !is_fresh(&desc, &x, fresh)? => is_faster_last(dnn, ways.direction, &desc, &x)?,
                 _ => last,
             };
             few::forward(op, &desc, [&x, &weight], last)?
@@ -411,13 +349,8 @@ pub(crate) fn by_plan(
         return Ok(None);
     }
     let may_be_last = puts_channels_last(&desc, x)?;
-    let is_last = may_be_last
-        && match hip::channels_last()? {
-            // Counts no use: if there is no plan, the convolution that follows does.
-            ChannelsLast::Auto => dnn.conv_plan_channels_last(&desc, begins_last(&desc, x))?,
-            ChannelsLast::On => true,
-            ChannelsLast::Off => false,
-        };
+    // Counts no use: if there is no plan, the convolution that follows does.
+    let is_last = may_be_last && may_be_faster_last(dnn, &desc, x)?;
     if is_last {
         return Ok(None);
     }
