@@ -130,6 +130,19 @@ impl Communicator {
         Ok(Pending { output, work })
     }
 
+    /// As [`all_reduce`](Self::all_reduce) and [`Pending::join`]. In a capture it costs less: the graph
+    /// needs no branch for it, if the rank's earlier calls are joined.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    pub fn all_reduce_joined(&self, op: ReduceOp, tensor: RocmTensor) -> Result<RocmTensor, Error> {
+        let mut input = self.own(tensor)?;
+        let output = if input.can_overwrite() { input.clone() } else { input.empty_like()? };
+        let (send, recv) = (part(&input)?, part(&output)?);
+        self.own.all_reduce_joined(op, input.kernel_type()?, input.len(), send, recv)?;
+        Ok(output)
+    }
+
     /// As [`all_reduce`](Self::all_reduce) for each of several tensors, by one call of the library.
     /// Overwrites their memory, also if something else holds it. The results are these tensors.
     ///
@@ -256,11 +269,28 @@ impl Communicator {
     /// As [`all_reduce`](Self::all_reduce).
     pub fn all_gather(&self, tensor: RocmTensor) -> Result<Pending, Error> {
         let input = self.own(tensor)?;
-        let dims: Vec<usize> = [self.size()].iter().chain(input.dims()).copied().collect();
-        let output = RocmTensor::empty(input.hip_device(), dims, input.dtype_of())?;
+        let output = self.gathered(&input)?;
         let (send, recv) = (part(&input)?, part(&output)?);
         let work = self.own.all_gather(input.kernel_type()?, input.len(), send, recv)?;
         Ok(Pending { output, work })
+    }
+
+    /// As [`all_gather`](Self::all_gather), joined as by [`all_reduce_joined`](Self::all_reduce_joined).
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    pub fn all_gather_joined(&self, tensor: RocmTensor) -> Result<RocmTensor, Error> {
+        let input = self.own(tensor)?;
+        let output = self.gathered(&input)?;
+        let (send, recv) = (part(&input)?, part(&output)?);
+        self.own.all_gather_joined(input.kernel_type()?, input.len(), send, recv)?;
+        Ok(output)
+    }
+
+    /// Uninitialised memory for the inputs of all ranks, `[ranks, ..]`.
+    fn gathered(&self, input: &RocmTensor) -> Result<RocmTensor, Error> {
+        let dims: Vec<usize> = [self.size()].iter().chain(input.dims()).copied().collect();
+        RocmTensor::empty(input.hip_device(), dims, input.dtype_of())
     }
 
     /// As [`all_gather`](Self::all_gather), into the memory of `into`, also if something else holds it.

@@ -1,7 +1,8 @@
 //! Collectives in graphs.
 //!
 //! A capture records a rank's calls on a second stream. This stream waits for the captured one, and
-//! the captured one waits for it. All ranks capture the same calls at the same time, because RCCL's
+//! the captured one waits for it. A call that joins itself is recorded on the captured stream, if no
+//! other call of the rank is unjoined. All ranks capture the same calls at the same time, because RCCL's
 //! calls may exchange data while they are captured, and replay the same graphs. So the ledger
 //! compares captures with captures, and replays with replays.
 //!
@@ -206,17 +207,25 @@ mod tests {
     /// Whichever event can't be recorded: without it, the graph would lack an edge.
     #[test]
     fn an_event_that_fails_gives_no_graph() {
+        failing_events(3, |rank, buffer| reduce(rank, buffer).and_then(Work::join));
+        failing_events(2, |rank, buffer| {
+            rank.all_reduce_joined(ReduceOp::Sum, DType::F32, 4, Part::whole(buffer), Part::whole(buffer))
+        });
+    }
+
+    /// Fails each event of a captured call in turn. `least`: the fewest events that the call has.
+    fn failing_events(least: u32, call: impl Fn(&Communicator, &Arc<Buffer>) -> Result<()>) {
         for left in 0.. {
             let (rank, device) = rank();
             let buffer = buffer(&device);
             device.start_capture().expect("a capture");
             LEFT.set(Some(left));
-            let captured = reduce(&rank, &buffer).and_then(Work::join);
+            let captured = call(&rank, &buffer);
             let failed = LEFT.take().is_none();
             let ended = device.stop_capture();
             if !failed {
                 captured.and(ended).expect("nothing failed");
-                assert!(left > 2, "a reduction has an event to wait for, and two that are waited for");
+                assert!(left >= least, "{left} events, fewer than {least}");
                 return;
             }
             let error = ended.map(drop).expect_err("an event failed");
@@ -238,6 +247,25 @@ mod tests {
         });
         assert_ne!(buffer(&device).address(), address);
         device.stop_capture().expect("a graph").replay().expect("a replay");
+    }
+
+    /// If another thread joins, only the capture's end joins the call. So the next call goes on the branch,
+    /// behind it.
+    #[test]
+    fn a_call_comes_behind_what_another_thread_has_joined() {
+        let (rank, device) = rank();
+        let summed = buffer(&device);
+        device.start_capture().expect("a capture");
+        let work = reduce(&rank, &summed).expect("a call");
+        std::thread::scope(|scope| {
+            scope.spawn(|| work.join().expect("the capture's end joins it"));
+        });
+        assert!(!device.collectives.all_joined());
+        let whole = Part::whole(&summed);
+        rank.all_reduce_joined(ReduceOp::Sum, DType::F32, 4, whole, whole).expect("a call");
+        assert!(!device.collectives.all_joined());
+        device.stop_capture().expect("a graph").replay().expect("a replay");
+        assert!(device.collectives.all_joined());
     }
 
     /// Compute work must not become part of the capture.

@@ -154,6 +154,14 @@ impl<'a> Group<'a> {
     }
 }
 
+/// The captured stream that calls become part of.
+#[derive(Clone, Copy)]
+struct Origin<'a> {
+    stream: &'a Arc<Stream>,
+    /// Whether the calls are made on this stream itself, and not on a branch.
+    inline: bool,
+}
+
 /// Enqueues work that fills the calls' buffers on a stream. Adds the kernels that it launches.
 pub(super) type Fill<'a> = dyn FnMut(&Stream, &mut Vec<Arc<Kernel>>) -> Result<()> + 'a;
 
@@ -170,7 +178,18 @@ pub(super) struct Beside<'a> {
 /// Issues checked calls together.
 pub(super) fn issue(calls: &[(&Arc<Member>, &Prepared)]) -> Result<Work> {
     let _locked = lock(calls)?;
-    issue_locked(calls, None)
+    issue_locked(calls, false, None)
+}
+
+/// Issues a rank's checked call and joins it. A captured call is made on the captured stream itself, if
+/// no other call of the rank is unjoined. A branch of the graph would cost some 3 us (NCCL 2.28 on two
+/// H200, unless `NCCL_GRAPH_MIXING_SUPPORT` is 0).
+pub(super) fn issue_joined(member: &Arc<Member>, prepared: &Prepared) -> Result<()> {
+    let calls = [(member, prepared)];
+    let locked = lock(&calls)?;
+    let work = issue_locked(&calls, true, None)?;
+    drop(locked);
+    work.join()
 }
 
 /// Issues a rank's checked calls beside a pass. `None` if a collective of another group may run side
@@ -186,7 +205,7 @@ pub(super) fn issue_beside(
     if member.others_since(points) {
         return Ok(None);
     }
-    issue_locked(&calls, Some(beside)).map(Some)
+    issue_locked(&calls, false, Some(beside)).map(Some)
 }
 
 /// Lets no other thread issue collectives on the calls' devices.
@@ -205,12 +224,19 @@ fn lock<'a>(calls: &[(&'a Arc<Member>, &Prepared)]) -> Result<Vec<MutexGuard<'a,
     Ok(devices.into_iter().map(|device| device.collectives.issuing()).collect())
 }
 
-/// The devices are locked.
-fn issue_locked(calls: &[(&Arc<Member>, &Prepared)], beside: Option<Beside<'_>>) -> Result<Work> {
+/// The devices are locked. `joined`: whether the caller joins the calls at once.
+fn issue_locked(
+    calls: &[(&Arc<Member>, &Prepared)],
+    joined: bool,
+    beside: Option<Beside<'_>>,
+) -> Result<Work> {
     // Before the calls, because another thread may begin a pass while they wait for other ranks. If
     // they fail, `enqueue` joins them before this is dropped.
     let unjoined = calls.iter().map(|(member, _)| member.issues()).collect();
-    let origin = calls.first().and_then(|(member, _)| member.device.captures.here());
+    let origin = calls.first().and_then(|(member, _)| {
+        let stream = member.device.captures.here()?;
+        Some(Origin { stream, inline: joined && !member.has_unjoined_before() })
+    });
     let step = if origin.is_some() { Step::Capture } else { Step::Call };
     let steps: Vec<_> = calls.iter().map(|(member, prepared)| (*member, step(prepared.call))).collect();
     if settings()?.collective_check {
@@ -238,7 +264,7 @@ pub(super) fn compare_now(steps: &[(&Arc<Member>, Step)]) -> Result<()> {
 fn enqueue(
     calls: &[(&Arc<Member>, &Prepared)],
     steps: &[(&Arc<Member>, Step)],
-    origin: Option<&Arc<Stream>>,
+    origin: Option<Origin<'_>>,
     mut beside: Option<Beside<'_>>,
 ) -> Result<Work> {
     // Each rank of these calls once.
@@ -254,6 +280,7 @@ fn enqueue(
     let own = calls.iter().flat_map(|(_, prepared)| prepared.buffers.iter().flatten().cloned());
     let filled = beside.iter().flat_map(|beside| beside.buffers.iter().cloned());
     let mut work = Work::new(own.chain(filled));
+    work.in_order = origin.is_some_and(|origin| origin.inline);
     let called = call(&members, calls, steps, origin, beside.as_mut(), &mut work.kernels);
     for member in &members {
         if let Some(origin) = origin {
@@ -261,9 +288,9 @@ fn enqueue(
             // Without the event nothing in the graph would wait for the calls. Their own error comes
             // first.
             if let (Ok(()), Err(error)) = (&called, &marked) {
-                origin.spoil(error.clone());
+                origin.stream.spoil(error.clone());
             }
-            if let Some(running) = member.end_captured(marked.ok(), origin.capture_number()) {
+            if let Some(running) = member.end_captured(marked.ok(), origin.stream.capture_number()) {
                 work.add(member, running);
             }
             continue;
@@ -287,7 +314,7 @@ fn enqueue(
         let first = members.iter().map(|member| member.fail(error.clone())).reduce(|first, _| first);
         let error = first.unwrap_or(error);
         if let Some(origin) = origin {
-            origin.spoil(error.clone());
+            origin.stream.spoil(error.clone());
         }
         return Err(error);
     }
@@ -307,22 +334,27 @@ fn enqueue(
 }
 
 /// Adds the calls of a rank to the capture. The result is behind them.
-fn capture(member: &Arc<Member>, calls: &[(&Arc<Member>, &Prepared)], origin: &Stream) -> Result<Event> {
-    let fork = origin.fork(member.number)?;
+fn capture(member: &Arc<Member>, calls: &[(&Arc<Member>, &Prepared)], origin: Origin<'_>) -> Result<Event> {
+    let Origin { stream, inline } = origin;
     let calls = calls.iter().map(|(_, prepared)| InGraph::new(member, prepared.call));
     let calls = calls.map(|call| Box::new(call) as Box<dyn Any + Send>).collect();
-    let marked = fork.mark();
-    origin.captured_on(&fork, member.number, calls)?;
+    let fork = stream.fork(member.number)?;
+    let marked = match inline {
+        // The rank's later calls on the branch come after these.
+        true => stream.mark().and_then(|event| fork.wait(&event).map(|()| event)),
+        false => fork.mark(),
+    };
+    stream.captured_on(&fork, member.number, calls)?;
     marked
 }
 
 /// Makes the calls on the ranks' streams, behind the work of their devices' compute streams or behind
-/// an event there. Captured calls are made on a stream that waits for `origin`.
+/// an event there. Captured calls are made on `origin`, or on a stream that waits for it.
 fn call(
     members: &[&Arc<Member>],
     calls: &[(&Arc<Member>, &Prepared)],
     steps: &[(&Arc<Member>, Step)],
-    origin: Option<&Arc<Stream>>,
+    origin: Option<Origin<'_>>,
     mut beside: Option<&mut Beside<'_>>,
     kernels: &mut Vec<Arc<Kernel>>,
 ) -> Result<()> {
@@ -334,6 +366,7 @@ fn call(
         member.device.make_current()?;
         let stream = stream_of(member, origin)?;
         match &beside {
+            None if origin.is_some_and(|origin| origin.inline) => {}
             None => stream.wait(&member.device.stream().mark()?)?,
             Some(beside) => stream.wait(beside.point)?,
         }
@@ -401,10 +434,11 @@ fn call(
 }
 
 /// The stream of a rank's calls.
-fn stream_of(member: &Member, origin: Option<&Arc<Stream>>) -> Result<Arc<Stream>> {
+fn stream_of(member: &Member, origin: Option<Origin<'_>>) -> Result<Arc<Stream>> {
     match origin {
         None => Ok(member.stream.clone()),
-        Some(origin) => origin.fork(member.number),
+        Some(Origin { stream, inline: true }) => Ok(stream.clone()),
+        Some(Origin { stream, inline: false }) => stream.fork(member.number),
     }
 }
 
@@ -419,5 +453,17 @@ impl Communicator {
         let call = Call { kind, dtype, count };
         let prepared = call.prepare(self.device(), (self.rank(), self.size()), send, recv)?;
         issue(&[(self.member(), &prepared)])
+    }
+
+    /// Issues one call and joins it.
+    pub(super) fn issue_joined(
+        &self,
+        (kind, dtype, count): (Kind, Element, usize),
+        send: Part<'_>,
+        recv: Part<'_>,
+    ) -> Result<()> {
+        let call = Call { kind, dtype, count };
+        let prepared = call.prepare(self.device(), (self.rank(), self.size()), Some(send), Some(recv))?;
+        issue_joined(self.member(), &prepared)
     }
 }

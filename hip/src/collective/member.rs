@@ -20,7 +20,7 @@ use crate::device::Device;
 use crate::device::collectives::Unjoined;
 use crate::device::event::Event;
 use crate::device::pass::Points;
-use crate::device::stream::Stream;
+use crate::device::stream::{COLLECTIVES, Stream};
 use crate::error::{Error, Result};
 use crate::provider::kind::ProviderKind;
 
@@ -110,7 +110,8 @@ impl Member {
         timeout: Duration,
     ) -> Result<Arc<Self>> {
         let library = Library(device.provider().rccl()?);
-        let stream = Arc::new(Stream::new(&device.context, &format!("collectives of rank {rank}"))?);
+        let label = format!("collectives of rank {rank}");
+        let stream = Arc::new(Stream::of_priority(&device.context, &label, COLLECTIVES)?);
         let ledger = Ledger::join(id, rank, size)?;
         let joined = init(library, device, id, (rank, size), timeout, &ledger);
         let handle = joined.inspect_err(|error| ledger.fail(error))?;
@@ -290,6 +291,11 @@ impl Member {
     /// dropped.
     pub(super) fn issues(&self) -> Unjoined {
         Unjoined::note(&self.device, self.number)
+    }
+
+    /// Whether calls of this rank are unjoined, beside one that [`issues`](Self::issues) has noted.
+    pub(super) fn has_unjoined_before(&self) -> bool {
+        self.device.collectives.unjoined(self.number) > 1
     }
 
     /// Whether a collective of another group may still run beside the pass's work: one that the

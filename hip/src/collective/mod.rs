@@ -206,6 +206,23 @@ impl Communicator {
         self.issue((Kind::AllReduce(op), dtype.into(), count), Some(send), Some(recv))
     }
 
+    /// As [`all_reduce`](Self::all_reduce) and [`Work::join`]. In a capture, if all earlier calls of the
+    /// rank are joined, the call is recorded on the captured stream itself. Then the graph needs no
+    /// branch for it, and nothing runs beside it.
+    ///
+    /// # Errors
+    /// As for both.
+    pub fn all_reduce_joined(
+        &self,
+        op: ReduceOp,
+        dtype: impl Into<Element>,
+        count: usize,
+        send: Part<'_>,
+        recv: Part<'_>,
+    ) -> Result<()> {
+        self.issue_joined((Kind::AllReduce(op), dtype.into(), count), send, recv)
+    }
+
     /// Fills parts of buffers on this rank's stream, and reduces each in place, as
     /// [`all_reduce`](Self::all_reduce) does, in one call of RCCL. A part is given with its number of
     /// elements. All runs beside the compute stream: behind a point of a pass, not behind all work that
@@ -306,6 +323,20 @@ impl Communicator {
         recv: Part<'_>,
     ) -> Result<Work> {
         self.issue((Kind::AllGather, dtype.into(), count), Some(send), Some(recv))
+    }
+
+    /// As [`all_gather`](Self::all_gather), joined as by [`all_reduce_joined`](Self::all_reduce_joined).
+    ///
+    /// # Errors
+    /// As for [`all_reduce`](Self::all_reduce), but with every dtype.
+    pub fn all_gather_joined(
+        &self,
+        dtype: impl Into<Element>,
+        count: usize,
+        send: Part<'_>,
+        recv: Part<'_>,
+    ) -> Result<()> {
+        self.issue_joined((Kind::AllGather, dtype.into(), count), send, recv)
     }
 
     /// Reduces `size * count` elements, and gives each rank its part: rank r's `recv[i]` becomes the

@@ -30,11 +30,14 @@ pub struct Work {
     pub(super) kernels: Vec<Arc<Kernel>>,
     /// Until it is joined.
     pub(super) unjoined: Vec<Unjoined>,
+    /// Whether the collectives are on the captured stream itself, so that it need not wait for them.
+    pub(super) in_order: bool,
 }
 
 impl Work {
     pub(super) fn new(buffers: impl Iterator<Item = Arc<Buffer>>) -> Self {
-        Self { ends: Vec::new(), buffers: buffers.collect(), kernels: Vec::new(), unjoined: Vec::new() }
+        let (ends, kernels, unjoined) = Default::default();
+        Self { ends, buffers: buffers.collect(), kernels, unjoined, in_order: false }
     }
 
     /// Adds a rank's calls.
@@ -97,14 +100,15 @@ impl Work {
                     // Only its own thread enqueues in a capture. The end of it joins them, and until
                     // then the memory must not have another user.
                     Some((stream, false)) => {
-                        stream.keep_in(number, std::mem::take(&mut self.buffers));
+                        let buffers = std::mem::take(&mut self.buffers);
+                        stream.keep_in(number, (buffers, std::mem::take(&mut self.unjoined)));
                         continue;
                     }
                     // The capture is over, and its end has joined them.
                     None => continue,
                 },
             };
-            let joined = stream.wait(&running.done);
+            let joined = if self.in_order { Ok(()) } else { stream.wait(&running.done) };
             if let Err(error) = &joined {
                 match running.capture {
                     Some(_) => stream.spoil(error.clone()),

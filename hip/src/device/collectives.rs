@@ -64,6 +64,11 @@ impl Collectives {
         self.noted().last.get(&group).is_some_and(|&last| last > before.issued)
     }
 
+    /// How many of the group's collectives are not joined.
+    pub(crate) fn unjoined(&self, group: u64) -> usize {
+        self.noted().unjoined.get(&group).copied().unwrap_or_default()
+    }
+
     /// Forgets a group whose collectives have ended.
     pub(crate) fn forget(&self, group: u64) {
         self.noted().last.remove(&group);

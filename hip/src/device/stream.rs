@@ -35,6 +35,25 @@ pub enum Priority {
     High,
 }
 
+/// The priority of ranks' streams. Otherwise a collective's blocks would wait until all blocks of the
+/// product beside it have begun, for a different time on each rank.
+pub(crate) const COLLECTIVES: Priority = Priority::High;
+
+/// HIP's number of a priority.
+fn number_of(context: &Context, priority: Priority) -> Result<c_int> {
+    context.bind()?;
+    let [mut least, mut greatest] = [0; 2];
+    // SAFETY: the function is HIP's; it writes two ints.
+    let status = unsafe { (context.hip().hipDeviceGetStreamPriorityRange)(&mut least, &mut greatest) };
+    context.check("hipDeviceGetStreamPriorityRange", status)?;
+    Ok(match priority {
+        Priority::Low => least,
+        // A lower number goes first, and 0 is the default. Both ends are 0 if there is no choice.
+        Priority::Normal => 0.clamp(greatest.min(least), least.max(greatest)),
+        Priority::High => greatest,
+    })
+}
+
 /// A queue of a device's work, which runs in order.
 pub struct Stream {
     context: Arc<Context>,
@@ -69,26 +88,19 @@ impl Stream {
         Self::with(context, label, None, None)
     }
 
-    /// A stream for an app's own work.
+    /// A stream that is not captured.
     pub(crate) fn of_priority(context: &Arc<Context>, label: &str, priority: Priority) -> Result<Self> {
-        context.bind()?;
-        let [mut least, mut greatest] = [0; 2];
-        // SAFETY: the function is HIP's; it writes two ints.
-        let status = unsafe { (context.hip().hipDeviceGetStreamPriorityRange)(&mut least, &mut greatest) };
-        context.check("hipDeviceGetStreamPriorityRange", status)?;
-        let priority = match priority {
-            Priority::Low => least,
-            // A lower number goes first, and 0 is the default. Both ends are 0 if there is no
-            // choice.
-            Priority::Normal => 0.clamp(greatest.min(least), least.max(greatest)),
-            Priority::High => greatest,
-        };
-        Self::with(context, label, None, Some(priority))
+        Self::with(context, label, None, Some(number_of(context, priority)?))
     }
 
     /// A stream for captures, of which there is one at a time.
     pub(crate) fn to_capture(context: &Arc<Context>) -> Result<Self> {
         Self::with(context, "captured", Some(Mutex::default()), None)
+    }
+
+    /// A stream for a rank's captured calls.
+    fn to_fork(context: &Arc<Context>) -> Result<Self> {
+        Self::with(context, "captured", Some(Mutex::default()), Some(number_of(context, COLLECTIVES)?))
     }
 
     fn with(
@@ -351,7 +363,7 @@ impl Stream {
         if let Some(fork) = forks.get(&rank) {
             return Ok(fork.stream.clone());
         }
-        let stream = Arc::new(Self::to_capture(&self.context)?);
+        let stream = Arc::new(Self::to_fork(&self.context)?);
         forks.insert(rank, Fork { stream: stream.clone(), end: None });
         Ok(stream)
     }
@@ -361,8 +373,9 @@ impl Stream {
         Some(self.recording()?.number)
     }
 
-    /// Adds collectives to the capture. The rank with this number enqueued them on `fork`, which is
-    /// captured too because it waited for this stream. Takes over what `fork` has recorded.
+    /// Adds collectives to the capture. The rank with this number enqueued them on `fork`, which joined
+    /// the capture by waiting for this stream, or on this stream itself; then `fork` has waited for
+    /// them. Takes over what `fork` has recorded.
     pub(crate) fn captured_on(
         &self,
         fork: &Self,

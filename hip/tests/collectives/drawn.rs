@@ -119,6 +119,17 @@ impl Step {
         .unwrap();
     }
 
+    /// Makes the call alone and joins it, if there is a method for that.
+    fn joined(&self, on: &Communicator, memory: &Memory) -> bool {
+        let (send, recv) = (Part::at(&memory.send, memory.from), Part::at(&memory.recv, memory.to));
+        match self.kind {
+            Kind::AllReduce => on.all_reduce_joined(self.op, self.dtype, self.count, send, recv).unwrap(),
+            Kind::AllGather => on.all_gather_joined(self.dtype, self.count, send, recv).unwrap(),
+            _ => return false,
+        }
+        true
+    }
+
     fn verify(&self, what: &str, device: &Device, rank: usize, memory: &Memory) {
         let bytes = self.dtype.size();
         let size = self.given.len();
@@ -165,12 +176,16 @@ fn sequence(ranks: &Ranks) {
     while done < STEPS {
         let steps: Vec<_> = (0..1 + random.below(3)).map(|_| Step::draw(&random, size)).collect();
         let memory: Vec<_> = steps.iter().map(|step| step.buffers(device, rank, size)).collect();
-        let mut group = Group::new();
-        for (step, memory) in steps.iter().zip(&memory) {
-            step.add(&mut group, on, memory);
+        let how = random.below(3);
+        let joined = how == 0 && steps.len() == 1 && steps[0].joined(on, &memory[0]);
+        if !joined {
+            let mut group = Group::new();
+            for (step, memory) in steps.iter().zip(&memory) {
+                step.add(&mut group, on, memory);
+            }
+            let work = group.start().unwrap();
+            if how < 2 { work.join() } else { work.wait() }.unwrap();
         }
-        let work = group.start().unwrap();
-        if random.below(2) == 0 { work.join() } else { work.wait() }.unwrap();
         for (step, memory) in steps.iter().zip(&memory) {
             let Step { kind, op, dtype, count, root, in_place, offset, .. } = step;
             let what = format!(
@@ -185,7 +200,7 @@ fn sequence(ranks: &Ranks) {
 }
 
 /// As [`sequence`], in graphs: each has one to four groups of steps, and is replayed twice. A group is
-/// joined at once, at the end of the capture, or after it.
+/// joined at once, at the end of the capture, or after it; a step alone also by the call itself.
 fn captured_sequence(ranks: &Ranks) {
     let on = &ranks.communicator;
     let (rank, size, device) = (on.rank(), on.size(), on.device());
@@ -207,14 +222,19 @@ fn captured_sequence(ranks: &Ranks) {
         let (mut late, mut later) = (Vec::new(), Vec::new());
         device.start_capture().unwrap();
         for steps in &groups {
+            let how = random.below(4);
+            let memory: Vec<_> = next.by_ref().take(steps.len()).collect();
+            if how == 0 && steps.len() == 1 && steps[0].joined(on, memory[0]) {
+                continue;
+            }
             let mut group = Group::new();
-            for (step, memory) in steps.iter().zip(&mut next) {
+            for (step, memory) in steps.iter().zip(memory) {
                 step.add(&mut group, on, memory);
             }
             let work = group.start().unwrap();
-            match random.below(3) {
-                0 => work.join().unwrap(),
-                1 => late.push(work),
+            match how {
+                0 | 1 => work.join().unwrap(),
+                2 => late.push(work),
                 _ => later.push(work),
             }
         }

@@ -19,6 +19,11 @@ struct Sums {
 
 impl Sums {
     fn capture(on: &Communicator, count: usize) -> Result<Self> {
+        Self::capture_as(on, count, false)
+    }
+
+    /// `joined`: by a call that joins itself.
+    fn capture_as(on: &Communicator, count: usize, joined: bool) -> Result<Self> {
         let device = on.device();
         let buffer = || device.alloc(4 * count).map(Arc::new);
         let (from, to) = (buffer()?, buffer()?);
@@ -27,8 +32,10 @@ impl Sums {
             let summed = buffer()?;
             device.copy(&from, 0, &summed, 0, 4 * count)?;
             let part = Part::whole(&summed);
-            let work = on.all_reduce(ReduceOp::Sum, DType::F32, count, part, part)?;
-            work.join()?;
+            match joined {
+                true => on.all_reduce_joined(ReduceOp::Sum, DType::F32, count, part, part)?,
+                false => on.all_reduce(ReduceOp::Sum, DType::F32, count, part, part)?.join()?,
+            }
             device.copy(&summed, 0, &to, 0, 4 * count)
         })();
         let ended = device.stop_capture();
@@ -58,7 +65,14 @@ fn expected(size: usize, by: usize) -> f32 {
 
 fn replays(ranks: &Ranks) {
     let on = &ranks.communicator;
-    let sums = Sums::capture(on, 1000).unwrap();
+    for joined in [false, true] {
+        let sums = Sums::capture_as(on, 1000, joined).unwrap();
+        replays_of(ranks, &sums);
+    }
+}
+
+fn replays_of(ranks: &Ranks, sums: &Sums) {
+    let on = &ranks.communicator;
     for by in 0..5 {
         assert_eq!(sums.sum((on.rank() + by) as f32).unwrap(), expected(on.size(), by));
         // Calls that are not captured, before and behind the replays, also some that are not joined.

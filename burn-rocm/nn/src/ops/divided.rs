@@ -127,7 +127,7 @@ pub(crate) fn norm_of_all(
             true => one_value(&ranks.device(), 0.0, *dtype)?,
             false => cast_all(vec![norm(&parts)?], *dtype)?.remove(0),
         };
-        norms.push(if ranks.size() == 1 { own } else { ranks.all_gather(own)?.join()? });
+        norms.push(if ranks.size() == 1 { own } else { ranks.all_gather_joined(own)? });
     }
     // The norm of norms is that of all.
     norm(&norms)
@@ -151,7 +151,7 @@ pub(crate) fn agreed(
         }
         let own = flags.pop().map_or_else(|| one_value(&ranks.device(), 0.0, DType::U32), Ok)?;
         debug_assert_eq!(own.dtype(), DType::U32);
-        flags.push(ranks.all_reduce(ReduceOp::Max, own)?.join()?);
+        flags.push(ranks.all_reduce_joined(ReduceOp::Max, own)?);
     }
     Ok(flags)
 }

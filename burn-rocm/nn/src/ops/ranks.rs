@@ -9,7 +9,7 @@ use super::{Applied, Gradients, Kept, Op};
 fn sum(ranks: &Communicator, tensor: RocmTensor) -> Result<RocmTensor, RocmError> {
     match ranks.size() {
         1 => Ok(tensor),
-        _ => ranks.all_reduce(ReduceOp::Sum, tensor)?.join(),
+        _ => ranks.all_reduce_joined(ReduceOp::Sum, tensor),
     }
 }
 
@@ -113,7 +113,7 @@ impl SyncBatchNormTrain {
             self.epsilon,
         )?;
         let part = fused::batch_part(own.statistics, elements)?;
-        let parts = self.ranks.all_gather(part)?.join()?;
+        let parts = self.ranks.all_gather_joined(part)?;
         let of = fused::batch_of_parts(parts, self.epsilon)?;
         let moments = of.mean_and_variance()?;
         let output = fused::batch_norm_infer(x, gamma, beta, moments.clone(), self.epsilon)?;
@@ -137,7 +137,7 @@ impl SyncBatchNormTrain {
         let [normal, moments, count, _, _] = kept.saved.try_into().expect("five are saved");
         let of = BatchStatistics { normal, moments, count };
         let part = fused::part_gradients(x.clone(), gamma.clone(), &of, grad, self.epsilon)?;
-        let all = self.ranks.all_reduce(ReduceOp::Sum, part.weighted.clone())?.join()?;
+        let all = self.ranks.all_reduce_joined(ReduceOp::Sum, part.weighted.clone())?;
         let [by_gamma, by_beta] = part.by_parameters(&gamma)?;
         let by_x = fused::gradient_of_parts(x, gamma, &of, part, all, self.epsilon)?;
         Ok([Some(by_x), Some(by_gamma), Some(by_beta), None, None])

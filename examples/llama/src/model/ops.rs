@@ -39,7 +39,7 @@ pub(super) fn linear(x: Tensor<B, 2>, weight: &Tensor<B, 2>, bias: Option<&Tenso
 /// The sum of the ranks' tensors, with the same bits on every rank.
 pub(super) fn sum(x: Tensor<B, 2>, ranks: Option<&Communicator>) -> Result<Tensor<B, 2>> {
     Ok(match ranks {
-        Some(ranks) => wrap(ranks.all_reduce(ReduceOp::Sum, primitive(x))?.join()?),
+        Some(ranks) => wrap(ranks.all_reduce_joined(ReduceOp::Sum, primitive(x))?),
         None => x,
     })
 }
@@ -50,7 +50,7 @@ pub(super) fn sum(x: Tensor<B, 2>, ranks: Option<&Communicator>) -> Result<Tenso
 /// - x: `[rows, columns]`; output: `[rows, ranks * columns]`
 pub(super) fn gathered(x: Tensor<B, 2>, ranks: &Communicator) -> Result<Tensor<B, 2>> {
     let [rows, columns] = x.dims();
-    let all: Tensor<B, 3> = wrap(ranks.all_gather(primitive(x))?.join()?);
+    let all: Tensor<B, 3> = wrap(ranks.all_gather_joined(primitive(x))?);
     Ok(all.swap_dims(0, 1).reshape([rows, ranks.size() * columns]))
 }
 
