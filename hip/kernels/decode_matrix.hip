@@ -2,7 +2,7 @@
 // matrix cores: vector instructions take longer than the reads of keys and values. A warp computes
 // one page of 16 keys at a time for up to FEW queries. It reads the page straight into the registers
 // that the products take, 16 bytes a lane (8 of an i8 cache), and needs neither shared memory nor
-// barriers until the end of its split. The next page's keys are on their way while it computes the
+// barriers until the end of its split (unless it rotates its queries). The next page's keys are on their way while it computes the
 // softmax and the product with the values, and the next values while it computes scores.
 //
 // The last block of a row's splits joins them, in their order, so there is one launch and each run
@@ -13,6 +13,7 @@
 #include "attention_matrix.h"
 #include "decode.h"
 #include "matrix_few.h"
+#include "rotary.h"
 
 #if HAS_FEW
 
@@ -84,16 +85,88 @@ template <i32 WIDE> constexpr u32 RESIDENT = WIDE > 128 ? 1 : 2;
 template <i32 WIDE> constexpr u32 RESIDENT = WIDE > 128 ? 1 : 3;
 #endif
 
-// parts: [tokens, heads, splits, width rounded up to 4]; stats: [.., splits, 2]; arrived: how many
-// blocks of a row, head and chunk are done, 0 before and after the launch. Launched with THREADS
-// threads. Heads have up to WIDE features.
-template <class T, class S, i32 WIDE>
-__global__ __launch_bounds__(THREADS, RESIDENT<WIDE>) void decode_attention_matrix(
-    Paged p, u32 group, u32 splits, u32 chunks, u32 window, const T *queries, const S *keys, const S *values,
-    const f32 *key_scales, const f32 *value_scales, const i32 *offsets, const i32 *lengths, const i32 *table, f32 scale,
-    f32 cap, f32 *parts, f32 *stats, u32 *arrived, T *out) {
 #if HAS_FEW
-    if (WIDE > WIDEST) return;
+
+// A launch's cache, and what its rows have in it.
+template <class S> struct Cached {
+    const S *keys, *values;
+    const f32 *key_scales, *value_scales;
+    const i32 *offsets, *lengths, *table;
+};
+// Where splits leave their results. parts: [tokens, heads, splits, width rounded up to 4]; stats:
+// [.., splits, 2]; arrived: how many blocks of a row, head and chunk are done, 0 before and after the
+// launch.
+struct Splits {
+    f32 *parts, *stats;
+    u32 *arrived;
+};
+
+// Queries [tokens, heads, width].
+template <class T> struct Stored {
+    const T *queries;
+    u64 step;
+    u32 group, width;
+    template <class U> DEVICE void check(const U &) const {}
+    template <class U, class Read> DEVICE void begin(const U &, Read read) const { read(); }
+    DEVICE const T *query(u32 token, u32 head, u32 member) const {
+        return queries + token * step + (head * group + member) * width;
+    }
+};
+
+// Queries, keys and values that are packed and not rotated (rotary.h), of at most one token a row. The
+// block with the token's place among its keys appends the key and the value first. All blocks rotate
+// their queries, while their first keys and values are on their way.
+template <class T, class P, i32 WIDE, i32 FORM> struct Packed {
+    using C = compute_t<T>;
+    Paged p;
+    u32 group; // at most FEW
+    rotation::Forward<T, P> job;
+    const i32 *offsets, *lengths, *table;
+    u64 *flag;
+    T *key_pages, *value_pages, *room; // room: [FEW, WIDE], shared
+    C *cosine, *sine;                  // [WIDE / 2], shared
+
+    // Raises an error for a token that has no page.
+    template <class U> DEVICE void check(const U &unit) const {
+        u32 first = (u32)offsets[unit.row], behind = (u32)lengths[unit.row];
+        if (threadIdx.x != 0 || first >= (u32)p.tokens || (u32)offsets[unit.row + 1] <= first) return;
+        if (place_of(p, table, unit.row, 0, behind) < 0) raise_index(flag, (i64)behind, p.most * PAGE);
+    }
+    template <class U, class Read> DEVICE void begin(const U &unit, Read read) const {
+        const rotation::Sizes &sizes = job.sizes;
+        u32 token = (u32)offsets[unit.row], sequence = token / (u32)sizes.length, number = unit.span.before;
+        u32 heads = (u32)sizes.heads, turned = heads + (u32)sizes.kv_heads, width = (u32)sizes.width;
+        bool appends = unit.begin <= number && number < unit.end;
+        if (!appends) read();
+        i64 position = rotation::position_of(job.places, job.positions, sequence, token - sequence * (u32)sizes.length);
+        rotation::turns(position, (u32)sizes.pairs, job.frequency, (C)job.factor, cosine, sine);
+        const T *from = job.x + (u64)token * ((turned + (u32)sizes.kv_heads) * width);
+        if (appends) {
+            i64 place = place_of(p, table, unit.row, unit.head, number);
+            T *key = place < 0 ? nullptr : key_pages + place;
+            rotation::turn_heads<FORM>(job, from, [=](u32) { return key; },
+                                       rotation::Slice{heads + unit.head, heads + unit.head + 1}, cosine, sine);
+            constexpr u32 N = rotation::TOGETHER<T, FORM>;
+            const T *value = from + (turned + unit.head) * width;
+            T *to = place < 0 ? nullptr : value_pages + place;
+            for_each_in_block(place < 0 ? 0 : width / N,
+                              [=](u64 i) { vector_at<N>(to, (u32)i * N) = vector_at<N>(value, (u32)i * N); });
+            sync_threads();
+            read();
+        }
+        u32 first = unit.head * group;
+        T *room = this->room;
+        rotation::turn_heads<FORM>(job, from, [=](u32 head) { return room + (head - first) * WIDE; },
+                                   rotation::Slice{first, first + group}, cosine, sine);
+        sync_threads();
+    }
+    DEVICE const T *query(u32, u32, u32 member) const { return room + member * WIDE; }
+};
+
+// A block's work.
+template <i32 WIDE, class T, class S, class Source>
+DEVICE void attend(const Paged &p, const Plan &plan, const Cached<S> &cached, const Source &source, f32 scale, f32 cap,
+                   const Splits &joining, T *out) {
     using namespace cores;
     constexpr bool CODES = is_same<S, i8>::value;
     using V = typename Multiplied<T, S>::type;
@@ -102,17 +175,22 @@ __global__ __launch_bounds__(THREADS, RESIDENT<WIDE>) void decode_attention_matr
     constexpr u32 PIECES = WIDE / (8 * PARTS), PRODUCTS = WIDE / SIDE;
     constexpr u32 FEATURES = COLUMNS == 2 || WIDE >= 128 ? 8 : WIDE / SIDE, BESIDE = SIDE / COLUMNS;
     constexpr u32 GROUPS = WIDE / (FEATURES * BESIDE), TILES = FEATURES / COLUMNS;
-    constexpr u32 ACROSS = WIDE + 1, MOST = 128; // splits; must equal the constant in the host's decode/attention.rs
+    constexpr u32 ACROSS = WIDE + 1;
     SHARED(f32, tops, WARPS * FEW);
     SHARED(f32, totals, WARPS * FEW);
-    SHARED(f32, joined, WARPS * FEW * ACROSS); // at least FEW * MOST
+    SHARED(f32, joined, WARPS * FEW * ACROSS);
     SHARED(u32, is_last, 1);
-    const Plan plan{group, splits, chunks, window};
+    const u32 group = plan.group, splits = plan.splits, window = plan.window;
+    const S *keys = cached.keys, *values = cached.values;
+    const f32 *key_scales = cached.key_scales, *value_scales = cached.value_scales;
+    const i32 *offsets = cached.offsets, *lengths = cached.lengths, *table = cached.table;
+    f32 *parts = joining.parts, *stats = joining.stats;
     const u32 width = (u32)p.width, pitch = pitch_of(p);
     const Unit<FEW> unit(p, plan, offsets, lengths, blockIdx.x);
     auto clear = [&]() {
         if (unit.row == 0 && unit.first == 0 && unit.split == 0) clear_rest(p, plan, offsets, unit.head, out);
         clear_outgrown(p, plan, offsets, unit, out);
+        if (unit.split == 0 && unit.first == 0) source.check(unit);
     };
     if (!unit.any) return clear();
     const u32 all = unit.span.count * group, count = all - unit.first < FEW ? all - unit.first : FEW;
@@ -166,8 +244,10 @@ __global__ __launch_bounds__(THREADS, RESIDENT<WIDE>) void decode_attention_matr
         }
     };
     u32 page = page_of(unit.begin + warp() * PAGE), next_page = page_of(unit.begin + (WARPS + warp()) * PAGE);
-    read_keys(page);
-    read_values(page);
+    source.begin(unit, [&]() {
+        read_keys(page);
+        read_values(page);
+    });
     clear(); // while the first keys and values are on their way
 
     // The queries, in the order of features in which lanes read keys.
@@ -175,7 +255,7 @@ __global__ __launch_bounds__(THREADS, RESIDENT<WIDE>) void decode_attention_matr
     {
         bool exists = own() < count;
         u32 of_row = unit.first + (exists ? own() : 0), token = of_row / group, member = of_row % group;
-        const T *from = queries + (first + token) * p.step0 + (unit.head * group + member) * width;
+        const T *from = source.query(first + token, unit.head, member);
         bool whole = ((u64)from & 15) == 0 && width % 8 == 0;
         Raw<T, 8> piece[PIECES];
         UNROLLED
@@ -396,52 +476,94 @@ __global__ __launch_bounds__(THREADS, RESIDENT<WIDE>) void decode_attention_matr
     __threadfence(); // its results, before it arrives
     sync_threads();
     if (threadIdx.x == 0) {
-        u32 *counter = arrived + ((u64)unit.row * p.heads + unit.head) * chunks + unit.first / FEW;
+        u32 *counter = joining.arrived + ((u64)unit.row * p.heads + unit.head) * plan.chunks + unit.first / FEW;
         u32 before = atomic_add(counter, 1u);
         is_last[0] = before + 1 == used;
         if (before + 1 == used) *counter = 0; // for the next launch
     }
     sync_threads();
     if (is_last[0] == 0) return;
-    __threadfence();            // the others' results, after they arrived
-    f32 *split_weight = joined; // [query][split]
-    for (u32 at = threadIdx.x; at < count * MOST; at += THREADS) {
-        u32 i = at / MOST, split = at % MOST;
-        if (split < used) split_weight[at] = stats[2 * (index_of(i) * splits + split)];
-    }
-    sync_threads();
-    // Each warp has its own queries.
-    for (u32 i = warp(); i < count; i += WARPS) {
-        const f32 *own_tops = split_weight + i * MOST;
-        f32 peak = LOWEST<f32>;
-        for (u32 split = 0; split < used; ++split) peak = Larger()(peak, own_tops[split]);
-        if (lane() == 0) tops[i] = peak;
-    }
-    sync_threads();
-    for (u32 at = threadIdx.x; at < count * MOST; at += THREADS) {
-        if (at % MOST < used) split_weight[at] = power2((split_weight[at] - base_of(tops[at / MOST])) * LOG2E);
-    }
-    sync_threads();
+    __threadfence(); // the others' results, after they arrived
     const u32 pieces = across / 4;
     for (u32 at = threadIdx.x; at < count * pieces; at += THREADS) {
         u32 i = at / pieces, c = at % pieces * 4;
         u64 query = index_of(i);
-        const f32 *from = parts + query * splits * across + c, *own_weights = split_weight + i * MOST;
-        const f32 *own_stats = stats + query * splits * 2;
+        const f32 *from = parts + query * splits * across + c, *own_stats = stats + query * splits * 2;
         Vector<f32, 4> x = {};
-        f32 total = 0.0f;
-        UNROLLED_BY(8)
-        for (u32 split = 0; split < used; ++split) {
-            auto more = *reinterpret_cast<const Vector<f32, 4> *>(from + (u64)split * across);
-            f32 weight = own_weights[split];
-            total += own_stats[2 * split + 1] * weight;
+        f32 top_so_far = LOWEST<f32>, total = 0.0f;
+        constexpr u32 BATCH = 8; // splits whose results are on their way together
+        ROLLED
+        for (u32 next = 0; next < used; next += BATCH) {
+            Vector<f32, 4> part[BATCH] = {};
+            f32 peaks[BATCH], sums_of[BATCH], peak = top_so_far;
             UNROLLED
-            for (u32 l = 0; l < 4; ++l) x.lane[l] += more.lane[l] * weight;
+            for (u32 s = 0; s < BATCH; ++s) {
+                u32 split = next + s;
+                bool exists = split < used;
+                if (exists) part[s] = *reinterpret_cast<const Vector<f32, 4> *>(from + (u64)split * across);
+                peaks[s] = exists ? own_stats[2 * split] : LOWEST<f32>;
+                sums_of[s] = exists ? own_stats[2 * split + 1] : 0.0f;
+            }
+            UNROLLED
+            for (u32 s = 0; s < BATCH; ++s) peak = Larger()(peak, peaks[s]);
+            f32 base = base_of(peak), fade = power2((top_so_far - base) * LOG2E);
+            total *= fade;
+            UNROLLED
+            for (u32 l = 0; l < 4; ++l) x.lane[l] *= fade;
+            UNROLLED
+            for (u32 s = 0; s < BATCH; ++s) {
+                f32 weight = power2((peaks[s] - base) * LOG2E);
+                total += sums_of[s] * weight;
+                UNROLLED
+                for (u32 l = 0; l < 4; ++l) x.lane[l] += part[s].lane[l] * weight;
+            }
+            top_so_far = peak;
         }
         UNROLLED
         for (u32 l = 0; l < 4; ++l) {
             if (c + l < width) out[query * width + c + l] = store<T>::from(x.lane[l] * share(total));
         }
     }
+}
+
+#endif
+
+// Launched with THREADS threads. Heads have up to WIDE features.
+template <class T, class S, i32 WIDE>
+__global__ __launch_bounds__(THREADS, RESIDENT<WIDE>) void decode_attention_matrix(
+    Paged p, u32 group, u32 splits, u32 chunks, u32 window, const T *queries, const S *keys, const S *values,
+    const f32 *key_scales, const f32 *value_scales, const i32 *offsets, const i32 *lengths, const i32 *table, f32 scale,
+    f32 cap, f32 *parts, f32 *stats, u32 *arrived, T *out) {
+#if HAS_FEW
+    if (WIDE > WIDEST) return;
+    const Cached<S> cached{keys, values, key_scales, value_scales, offsets, lengths, table};
+    const Stored<T> source{queries, p.step0, group, (u32)p.width};
+    attend<WIDE>(p, Plan{group, splits, chunks, window}, cached, source, scale, cap, Splits{parts, stats, arrived},
+                 out);
+#endif
+}
+
+// As `rotary_append` (rotary.hip) and then `decode_attention_matrix`, for at most one token a row and a
+// `group` of at most FEW. FORM has WHOLE.
+template <class T, class P, i32 WIDE, i32 FORM>
+__global__ __launch_bounds__(THREADS, RESIDENT<WIDE>) void decode_rotary_attention(
+    Paged p, u32 group, u32 splits, u32 chunks, u32 window, rotation::Sizes sizes, rotation::Places places,
+    const void *positions, const T *x, const P *query_norm, const P *key_norm, const f32 *frequency, const i32 *offsets,
+    const i32 *lengths, const i32 *table, f32 scale, f32 cap, f64 factor, f64 epsilon, f64 shift, u64 *flag,
+    T *key_pages, T *value_pages, f32 *parts, f32 *stats, u32 *arrived, T *out) {
+#if HAS_FEW
+    if (WIDE > WIDEST) return;
+    using C = compute_t<T>;
+    SHARED(Piece, room, cores::FEW * WIDE * sizeof(T) / sizeof(Piece));
+    SHARED(C, cosine, WIDE / 2);
+    SHARED(C, sine, WIDE / 2);
+    const Cached<T> cached{key_pages, value_pages, nullptr, nullptr, offsets, lengths, table};
+    const auto job = rotation::forward_of(sizes, places, positions, x, query_norm, key_norm, frequency, factor, epsilon,
+                                          shift, (T *)nullptr);
+    const Packed<T, P, WIDE, FORM> source{p,      group, job,       offsets,     lengths,
+                                          table,  flag,  key_pages, value_pages, reinterpret_cast<T *>(&room[0]),
+                                          cosine, sine};
+    attend<WIDE>(p, Plan{group, splits, chunks, window}, cached, source, scale, cap, Splits{parts, stats, arrived},
+                 out);
 #endif
 }

@@ -85,10 +85,11 @@ const PRODUCT: &str = "product";
 /// How a chip computes attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attention {
-    /// On matrix cores: one launch, which also joins the parts of the keys.
+    /// On matrix cores: one launch, which also rotates, appends to the cache, and joins the parts of
+    /// the keys.
     MatrixCores,
-    /// On vector units: one launch for the parts of the keys, and one that joins them. A cache of
-    /// at most 64 tokens has one part.
+    /// On vector units: a launch that rotates and appends, one for the parts of the keys, and one that
+    /// joins them. A cache of at most 64 tokens has one part.
     VectorUnits,
 }
 
@@ -144,16 +145,20 @@ impl Model {
         // What the launch before left in a cache.
         let small =
             |kernel, bytes: f64| (kernel, Work { memory: bytes, place: Place::Cached, ..Work::default() });
-        let keys = from_memory((2.0 * context * shared * head + 2.0 * all_heads) * HALF);
-        let attend = match attention {
-            Attention::MatrixCores => vec![("decode_attention_matrix", keys)],
-            Attention::VectorUnits => {
-                vec![("decode_attention", keys), small("decode_combine", 2.0 * all_heads * HALF)]
-            }
-        };
+        let keys = 2.0 * context * shared * head;
         // The token's queries, keys and values; the latter two go to the cache.
-        let rotated = small("rotary_append", 2.0 * packed * HALF);
-        let projected = [product(width, packed), rotated];
+        let rotated = 2.0 * packed * HALF;
+        let attend = match attention {
+            Attention::MatrixCores => {
+                // Rotated queries stay in the block.
+                vec![("decode_rotary_attention", from_memory(keys * HALF + rotated))]
+            }
+            Attention::VectorUnits => vec![
+                small("rotary_append", rotated),
+                ("decode_attention", from_memory((keys + 2.0 * all_heads) * HALF)),
+                small("decode_combine", 2.0 * all_heads * HALF),
+            ],
+        };
         // The products' kernels compute sums, norms and gates too.
         let sums = 4.0 * width * HALF;
         let summed = |from: f64| {
@@ -167,7 +172,7 @@ impl Model {
                 small("select_rows", 2.0 * width * HALF),
                 small("rms_norm_rows", 2.0 * width * HALF),
             ],
-            layer: projected.into_iter().chain(attend).chain(fed).collect(),
+            layer: [product(width, packed)].into_iter().chain(attend).chain(fed).collect(),
             after: vec![
                 product(width, vocabulary),
                 // Reads the logits and writes scores of 4 bytes. The next two return at once where
@@ -429,7 +434,7 @@ mod tests {
     #[test]
     fn a_pass_on_matrix_cores_launches_what_the_model_counts() {
         if is_alone() {
-            assert!(counted().contains_key("decode_attention_matrix"));
+            assert!(counted().contains_key("decode_rotary_attention"));
             assert_eq!(traced(Quantise::default()), counted());
             return;
         }

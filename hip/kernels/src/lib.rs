@@ -49,6 +49,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("qweight.h", include_str!("../qweight.h")),
     ("relu.h", include_str!("../relu.h")),
     ("rounded.h", include_str!("../rounded.h")),
+    ("rotary.h", include_str!("../rotary.h")),
     ("rows.h", include_str!("../rows.h")),
     ("sums.h", include_str!("../sums.h")),
     ("widen.h", include_str!("../widen.h")),

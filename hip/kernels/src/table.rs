@@ -164,6 +164,7 @@ const GATHERED: &[[DType; 2]] =
     &[[F32, F32], [F16, F16], [BF16, BF16], [F16, F32], [BF16, F32], [I8, F32], [I8, F16], [I8, BF16]];
 /// The types of rotated heads, which a cache stores as they are, and of their norms' weights.
 const ROTATED: &[[DType; 2]] = &[[F32, F32], [F16, F16], [BF16, BF16], [F16, F32], [BF16, F32]];
+const ROTATED_HALVES: &[[DType; 2]] = ROTATED.split_at(1).1;
 /// Those that attention over a cache multiplies on matrix cores, and the features of its heads.
 const CACHED_HALVES: &[[DType; 2]] = &[[F16, F16], [BF16, BF16], [F16, I8], [BF16, I8]];
 const CACHED_HEADS: &[i32] = &[64, 128, 256];
@@ -419,7 +420,10 @@ families! {
         decode_attention [Pairs(CACHED), Ints(&[1, 2, 4, 8])],
         decode_combine [Types(NARROW)],
     ]
-    decode_matrix [decode_attention_matrix [Pairs(CACHED_HALVES), Ints(CACHED_HEADS)]]
+    decode_matrix [
+        decode_attention_matrix [Pairs(CACHED_HALVES), Ints(CACHED_HEADS)],
+        decode_rotary_attention [Pairs(ROTATED_HALVES), Ints(CACHED_HEADS), Ints(&[2, 3])],
+    ]
     sample [
         sample_scores [Types(NARROW)],
         sample_codes [],

@@ -25,6 +25,7 @@ const NOT_BOUND_BY_MEMORY: &[Template] = &[
     Template::ctc_posterior,
     Template::decode_attention,
     Template::decode_attention_matrix,
+    Template::decode_rotary_attention,
     Template::interpolate_table,
     Template::matmul,
     Template::qmatmul,

@@ -9,5 +9,6 @@ mod draws;
 mod graph;
 mod lockstep;
 mod rotary_append;
+mod rotary_attention;
 mod sample;
 mod support;

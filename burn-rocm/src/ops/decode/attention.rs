@@ -3,25 +3,31 @@
 
 use burn_backend::Scalar;
 use burn_std::DType;
-use hip::{Device, Grid, MatrixCores, Template};
+use hip::{Device, Fault, Grid, MatrixCores, Template};
 
 use super::PAGE;
-use super::cache::{ARRIVALS, CacheType, PagedBatch, PagedLayer, check_tokens, gather, token_rows};
+use super::cache::{
+    ARRIVALS, CacheType, PagedBatch, PagedLayer, check_packed, check_tokens, gather, rotary_append,
+    token_rows,
+};
 use crate::arg::Arg;
 use crate::dtype::kernel_type;
 use crate::error::invalid;
 use crate::ops::attention::group_of;
 use crate::ops::attention::options::AttentionInferenceOptions;
 use crate::ops::attention::packed::{PackedOffsets, attention_packed_inference};
+use crate::ops::copy::may_be_written;
+use crate::ops::language::rotary::{Rotary, Rotated};
 use crate::ops::launch::{MAX_REACH, views_to};
 use crate::ops::pad::{Border, pad};
 use crate::ops::view::narrow;
 use crate::tensor::RocmTensor;
 
 const OP: &str = "decode::attention";
+const ROTARY: &str = "decode::rotary_attention";
 const GATHERED: &str = "decode::attention_gathered";
 
-/// The most splits of a row's keys. `MOST` of `decode_combine` and of `decode_matrix.hip`.
+/// The most splits of a row's keys. `MOST` of `decode_combine`.
 const MOST_SPLITS: usize = 128;
 /// The fewest keys of a split. `LEAST` of `decode.hip`.
 const LEAST_KEYS: usize = 4 * PAGE;
@@ -49,6 +55,24 @@ pub struct DecodeOptions {
     /// device. A part has at least 64 keys, and a row has at most 128 parts. The results differ by
     /// rounding.
     pub splits: Option<usize>,
+}
+
+impl DecodeOptions {
+    fn check(&self, op: &'static str) -> hip::Result<()> {
+        let Self { softcap, window, splits, .. } = *self;
+        if window == Some(0) {
+            return invalid(op, "a window of at least 1 key", "0");
+        }
+        if splits == Some(0) {
+            return invalid(op, "at least 1 split", "0");
+        }
+        match softcap {
+            Some(softcap) if softcap.is_nan() || softcap <= 0.0 => {
+                invalid(op, "a softcap above 0", softcap.to_string())
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// How a launch divides its work.
@@ -118,6 +142,80 @@ fn grid(device: &Device, blocks: usize) -> Grid {
     }
 }
 
+/// A launch, without where its queries come from.
+struct Launch {
+    /// `[tokens, heads, width]`.
+    out: RocmTensor,
+    /// What splits leave for the one that joins them, if there are several.
+    parts: Option<[RocmTensor; 2]>,
+    /// The kernels' `group`, `splits`, `chunks` and `window`.
+    dims: [Arg; 4],
+    /// The factor of the scores, and the softcap.
+    numbers: [Arg; 2],
+    queries: usize,
+    blocks: usize,
+}
+
+impl Launch {
+    /// Checks the options. `heads` is a multiple of the cache's heads.
+    fn new(
+        (op, cores): (&'static str, Option<Cores>),
+        (layer, batch): (&PagedLayer, &PagedBatch),
+        [tokens, heads]: [usize; 2],
+        like: &RocmTensor,
+        options: &DecodeOptions,
+    ) -> hip::Result<Self> {
+        options.check(op)?;
+        let DecodeOptions { scale, softcap, window, splits } = *options;
+        let device = like.hip_device();
+        let [_, shared, _, width] = layer.dims();
+        let [rows, most_pages] = batch.dims();
+        let group = heads / shared;
+        let most = (batch.most_tokens.min(tokens) * group).max(1);
+        let units = device.info().compute_units as usize;
+        let mut plan = match cores {
+            Some(_) => Plan::on_cores(units, rows * shared, most, most_pages),
+            None => Plan::new(units, rows * shared, most, most_pages),
+        };
+        if let Some(splits) = splits {
+            plan.splits = splits.min((most_pages * PAGE).div_ceil(LEAST_KEYS)).min(MOST_SPLITS);
+        }
+        if cores.is_some() && rows * shared * plan.chunks > ARRIVALS {
+            plan.splits = 1;
+        }
+        let blocks =
+            (rows * shared).checked_mul(plan.splits * plan.chunks).filter(|&blocks| blocks <= MAX_REACH);
+        let Some(blocks) = blocks else {
+            return invalid(op, "fewer than 2^31 blocks", format!("{rows} rows and {shared} heads"));
+        };
+        let parts = (plan.splits > 1 && tokens > 0)
+            .then(|| {
+                let part = |last| RocmTensor::empty(device, [tokens, heads, plan.splits, last], DType::F32);
+                // Splits without keys leave theirs as they are. On matrix cores each part begins at 16
+                // bytes.
+                let across = if cores.is_some() { width.next_multiple_of(4) } else { width };
+                Ok::<_, hip::Error>([part(across)?.skip_check(), part(2)?.skip_check()])
+            })
+            .transpose()?;
+        let window = window.map_or(0, |w| w.min(MAX_REACH));
+        let scale = scale.unwrap_or_else(|| 1.0 / (width as f64).sqrt());
+        Ok(Self {
+            out: RocmTensor::empty(device, [tokens, heads, width], like.dtype_of())?,
+            parts,
+            dims: [group, plan.splits, plan.chunks, window].map(|n| Arg::U32(n as u32)),
+            numbers: [scale, softcap.unwrap_or(0.0)].map(|n| Arg::F32(n as f32)),
+            queries: plan.queries,
+            blocks,
+        })
+    }
+
+    /// `parts`, `stats`, `arrived` and `out` of the kernels on matrix cores.
+    fn outputs<'a>(&'a self, batch: &'a PagedBatch) -> [Option<&'a RocmTensor>; 4] {
+        let [parts, stats] = self.parts.as_ref().map_or([None; 2], |parts| parts.each_ref().map(Some));
+        [parts, stats, Some(&batch.arrived), Some(&self.out)]
+    }
+}
+
 /// Attention of a step's tokens over all keys of their sequences, those of the step included, which
 /// [`append`](super::append) has written before. Token `t` of a row sees the keys up to its own
 /// position. The heads of a group share each read of a key. Work is split along the keys, and the
@@ -139,60 +237,20 @@ pub fn attention(
     queries: RocmTensor,
     options: &DecodeOptions,
 ) -> hip::Result<RocmTensor> {
-    let DecodeOptions { scale, softcap, window, splits } = *options;
     let [_, shared, _, width] = layer.dims();
     let heads = queries.dims().get(1).copied().unwrap_or(0);
     let Some(group) = group_of(heads, shared).filter(|&group| group > 0) else {
         return invalid(OP, format!("a multiple of {shared} heads"), heads.to_string());
     };
     let tokens = check_tokens(OP, layer, batch, &[&queries], group)?;
-    if window == Some(0) {
-        return invalid(OP, "a window of at least 1 key", "0");
-    }
-    if splits == Some(0) {
-        return invalid(OP, "at least 1 split", "0");
-    }
-    if let Some(softcap) = softcap.filter(|&softcap| softcap.is_nan() || softcap <= 0.0) {
-        return invalid(OP, "a softcap above 0", softcap.to_string());
-    }
     let device = queries.hip_device().clone();
-    let out = RocmTensor::empty(&device, [tokens, heads, width], queries.dtype_of())?;
-    if tokens == 0 {
-        return Ok(out);
-    }
-    let [rows, most_pages] = batch.dims();
-    let most = batch.most_tokens.min(tokens) * group;
-    let units = device.info().compute_units as usize;
     let cores = Cores::of(&device, layer, queries.dtype_of())?;
-    let mut plan = match cores {
-        Some(_) => Plan::on_cores(units, rows * shared, most, most_pages),
-        None => Plan::new(units, rows * shared, most, most_pages),
-    };
-    if let Some(splits) = splits {
-        plan.splits = splits.min((most_pages * PAGE).div_ceil(LEAST_KEYS)).min(MOST_SPLITS);
+    let launch = Launch::new((OP, cores), (layer, batch), [tokens, heads], &queries, options)?;
+    if tokens == 0 {
+        return Ok(launch.out);
     }
-    if cores.is_some() && rows * shared * plan.chunks > ARRIVALS {
-        plan.splits = 1;
-    }
-    let blocks = (rows * shared).checked_mul(plan.splits * plan.chunks).filter(|&blocks| blocks <= MAX_REACH);
-    let Some(blocks) = blocks else {
-        return invalid(OP, "fewer than 2^31 blocks", format!("{rows} rows and {shared} heads"));
-    };
     let (queries, step) = token_rows(queries)?;
     let sizes = layer.sizes(batch, tokens, [step, 0]);
-    let (splits, chunks) = (Arg::U32(plan.splits as u32), Arg::U32(plan.chunks as u32));
-    let (group, window) = (Arg::U32(group as u32), Arg::U32(window.map_or(0, |w| w.min(MAX_REACH) as u32)));
-    let scale = scale.unwrap_or_else(|| 1.0 / (width as f64).sqrt());
-    let numbers = [Arg::F32(scale as f32), Arg::F32(softcap.unwrap_or(0.0) as f32)];
-    let parts = (plan.splits > 1)
-        .then(|| {
-            let part = |last| RocmTensor::empty(&device, [tokens, heads, plan.splits, last], DType::F32);
-            // Splits without keys leave theirs as they are. On matrix cores each part begins at 16
-            // bytes.
-            let across = if cores.is_some() { width.next_multiple_of(4) } else { width };
-            Ok::<_, hip::Error>([part(across)?.skip_check(), part(2)?.skip_check()])
-        })
-        .transpose()?;
     let [key_scales, value_scales] = layer.scales();
     let (ty, stored) = (queries.kernel_type()?, layer.pages[0].kernel_type()?);
     let inputs = [
@@ -205,30 +263,101 @@ pub fn attention(
         Some(&batch.lengths),
         Some(&batch.table),
     ];
+    let Launch { out, parts, dims: [group, splits, chunks, window], numbers, .. } = &launch;
+    let dims = [sizes, *group, *splits, *chunks, *window];
     if let Some(cores) = cores {
         let kernel = Template::decode_attention_matrix.ty(ty).ty(stored).int(cores.wide as i32);
-        let [parts, stats] = parts.as_ref().map_or([None; 2], |parts| parts.each_ref().map(Some));
-        let outputs = [parts, stats, Some(&batch.arrived), Some(&out)];
-        let grid = Grid { blocks: blocks as u32, threads: cores.threads() };
-        let dims = [sizes, group, splits, chunks, window];
-        views_to(OP, &device, kernel, grid, &dims, &inputs, &numbers, &outputs)?;
-        return Ok(out);
+        let grid = Grid { blocks: launch.blocks as u32, threads: cores.threads() };
+        views_to(OP, &device, kernel, grid, &dims, &inputs, numbers, &launch.outputs(batch))?;
+        return Ok(launch.out);
     }
-    let outputs = match &parts {
+    let outputs = match parts {
         Some([parts, stats]) => [Some(parts), Some(stats), None],
-        None => [None, None, Some(&out)],
+        None => [None, None, Some(out)],
     };
-    let kernel = Template::decode_attention.ty(ty).ty(stored).int(plan.queries as i32);
-    let dims = [sizes, group, splits, chunks, window];
-    views_to(OP, &device, kernel, grid(&device, blocks), &dims, &inputs, &numbers, &outputs)?;
-    if let Some([parts, stats]) = &parts {
+    let kernel = Template::decode_attention.ty(ty).ty(stored).int(launch.queries as i32);
+    views_to(OP, &device, kernel, grid(&device, launch.blocks), &dims, &inputs, numbers, &outputs)?;
+    if let Some([parts, stats]) = parts {
         let inputs = [parts, stats, &batch.offsets, &batch.lengths].map(Some);
         let grid = device.grid_rows(tokens * heads, width);
-        let dims = [sizes, group, splits, window];
+        let dims = [sizes, *group, *splits, *window];
         let kernel = Template::decode_combine.ty(ty);
-        views_to(OP, &device, kernel, grid, &dims, &inputs, &[], &[Some(&out)])?;
+        views_to(OP, &device, kernel, grid, &dims, &inputs, &[], &[Some(out)])?;
     }
-    Ok(out)
+    Ok(launch.out)
+}
+
+/// [`rotary_append`] and then [`attention`] of the queries, with the same bits. It is one launch on matrix
+/// cores, for up to 256 features a head (64 on RDNA 4), if
+/// - the batch allows one token a row ([`PagedBatch::most_tokens`]);
+/// - at most 8 heads of queries share a head of the cache;
+/// - the cache stores the dtype of `x`;
+/// - all features of heads are rotated, a multiple of 16.
+///
+/// # Shapes
+/// - `x`, `norms`: as for `rotary_append`
+/// - output: `[tokens, heads, width]`
+///
+/// # Errors
+/// As for `rotary_append` and `attention`.
+pub fn rotary_attention(
+    layer: &PagedLayer,
+    batch: &PagedBatch,
+    x: RocmTensor,
+    norms: Option<[RocmTensor; 2]>,
+    rotary: &Rotary,
+    options: &DecodeOptions,
+) -> hip::Result<RocmTensor> {
+    // Before anything is appended.
+    options.check(ROTARY)?;
+    let [_, shared, _, _] = layer.dims();
+    let group = group_of(rotary.heads, shared).filter(|&group| (1..=FEW).contains(&group));
+    let is_stored = layer.stored() != CacheType::I8 && layer.stored().dtype() == x.dtype_of();
+    let fits = is_stored && batch.most_tokens == 1 && group.is_some() && rotary.kv_heads == shared;
+    let cores = if fits { Cores::of(x.hip_device(), layer, x.dtype_of())? } else { None };
+    let rotated = match cores {
+        Some(cores) => Some((cores, Rotated::new(x.clone(), norms.clone(), rotary)?)),
+        None => None,
+    };
+    if let Some((cores, rotated)) = rotated.filter(|(_, rotated)| rotated.in_pieces()) {
+        drop(x);
+        return fused(layer, batch, cores, &rotated, rotary, options);
+    }
+    let queries = rotary_append(layer, batch, x, norms, rotary)?;
+    attention(layer, batch, queries, options)
+}
+
+/// [`rotary_attention`] in one launch.
+fn fused(
+    layer: &PagedLayer,
+    batch: &PagedBatch,
+    cores: Cores,
+    rotated: &Rotated,
+    rotary: &Rotary,
+    options: &DecodeOptions,
+) -> hip::Result<RocmTensor> {
+    let tokens = check_packed(ROTARY, layer, batch, &rotated.x, rotary)?;
+    let shape = [tokens, rotary.heads];
+    let launch = Launch::new((ROTARY, Some(cores)), (layer, batch), shape, &rotated.x, options)?;
+    if tokens == 0 {
+        return Ok(launch.out);
+    }
+    layer.pages.iter().try_for_each(|tensor| may_be_written(ROTARY, tensor))?;
+    let sizes = layer.sizes(batch, tokens, [0; 2]);
+    let dims: Vec<Arg> = [sizes].into_iter().chain(launch.dims).chain(rotated.dims.iter().copied()).collect();
+    let [offsets, lengths, table] = batch.tables().map(Some);
+    let [positions, x, query, key, frequencies] = rotated.inputs(rotary);
+    let inputs = [positions, x, query, key, frequencies, offsets, lengths, table];
+    let flag = Arg::Flag(ROTARY, Fault::Index);
+    let numbers: Vec<Arg> = launch.numbers.into_iter().chain(rotated.scalars).chain([flag]).collect();
+    let [keys, values] = layer.pages.each_ref().map(Some);
+    let [parts, stats, arrived, out] = launch.outputs(batch);
+    let kernel = Template::decode_rotary_attention.ty(rotated.x.kernel_type()?).ty(rotated.parameters()?);
+    let kernel = kernel.int(cores.wide as i32).int(rotated.form);
+    let grid = Grid { blocks: launch.blocks as u32, threads: cores.threads() };
+    let outputs = [keys, values, parts, stats, arrived, out];
+    views_to(ROTARY, rotated.x.hip_device(), kernel, grid, &dims, &inputs, &numbers, &outputs)?;
+    Ok(launch.out)
 }
 
 /// Attention of many tokens a row, such as a prompt's: [`gather`]s keys and values, and runs

@@ -10,7 +10,7 @@ use crate::arg::Arg;
 use crate::error::{invalid, unsupported};
 use crate::ops::copy::{may_be_written, packed};
 use crate::ops::create::full_on;
-use crate::ops::language::rotary::{Appended, Rotary, rotary};
+use crate::ops::language::rotary::{Rotary, Rotated, rotary};
 use crate::ops::launch::{MAX_REACH, views_to};
 use crate::ops::transfer::upload;
 use crate::ops::view::{narrow, reshape};
@@ -213,6 +213,11 @@ impl PagedBatch {
         self.offsets.clone()
     }
 
+    /// The kernels' `offsets`, `lengths` and `table`.
+    pub(super) fn tables(&self) -> [&RocmTensor; 3] {
+        [&self.offsets, &self.lengths, &self.table]
+    }
+
     /// Sets all rows for the next steps. For each row: its pages, the number of its tokens in the
     /// cache, and the number of its tokens in each step. The step's tokens of all rows lie one after
     /// the other. A row without a sequence has no tokens.
@@ -388,25 +393,38 @@ pub fn rotary_append(
         append(layer, batch, keys?, values?)?;
         return queries;
     }
-    let launch = Appended::new(x, norms, options)?;
-    let x = &launch.x;
-    one_device(ROTARY, &[x, &layer.pages[0], &batch.table])?;
-    let tokens = x.dims()[0] * x.dims()[1];
-    let total = heads + 2 * kv_heads;
-    if x.dims()[2] != total * width || tokens * total > MAX_REACH {
-        let expected = format!("{total} heads of {width}, at most 2^31 in all");
-        return invalid(ROTARY, expected, format!("{:?}", x.dims()));
-    }
+    let rotated = Rotated::new(x, norms, options)?;
+    let x = &rotated.x;
+    let tokens = check_packed(ROTARY, layer, batch, x, options)?;
     let queries = RocmTensor::empty(x.hip_device(), [tokens, heads, width], x.dtype_of())?;
     if tokens == 0 {
         return Ok(queries);
     }
     layer.pages.iter().try_for_each(|tensor| may_be_written(ROTARY, tensor))?;
     let paged = layer.sizes(batch, tokens, [0; 2]);
-    let tables = [&batch.offsets, &batch.lengths, &batch.table];
     let outputs = [&queries, &layer.pages[0], &layer.pages[1]];
-    launch.launch(ROTARY, options, paged, tables, Arg::Flag(ROTARY, Fault::Index), outputs)?;
+    rotated.append(ROTARY, options, paged, batch.tables(), Arg::Flag(ROTARY, Fault::Index), outputs)?;
     Ok(queries)
+}
+
+/// Checks packed heads `[batch, length, (heads + 2 kv_heads) * width]` for the layer, and returns the
+/// number of tokens.
+pub(super) fn check_packed(
+    op: &'static str,
+    layer: &PagedLayer,
+    batch: &PagedBatch,
+    x: &RocmTensor,
+    options: &Rotary,
+) -> hip::Result<usize> {
+    let [_, _, _, width] = layer.dims();
+    one_device(op, &[x, &layer.pages[0], &batch.table])?;
+    let tokens = x.dims()[0] * x.dims()[1];
+    let total = options.heads + 2 * options.kv_heads;
+    if x.dims()[2] != total * width || tokens * total > MAX_REACH {
+        let expected = format!("{total} heads of {width}, at most 2^31 in all");
+        return invalid(op, expected, format!("{:?}", x.dims()));
+    }
+    Ok(tokens)
 }
 
 /// All keys and values of the batch's rows, for another op. `lengths` is the number of tokens of each

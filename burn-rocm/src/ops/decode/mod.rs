@@ -7,7 +7,7 @@ mod cache;
 mod draws;
 mod sample;
 
-pub use attention::{DecodeOptions, attention, attention_gathered};
+pub use attention::{DecodeOptions, attention, attention_gathered, rotary_attention};
 pub use cache::{CacheType, PagedBatch, PagedLayer, append, gather, rotary_append};
 pub use draws::{Draw, LateDraws, LateFloats};
 pub use sample::{SampleState, SampleTables, Sampling, sample};

@@ -2,7 +2,7 @@
 //! queries and keys.
 
 use burn_std::DType;
-use hip::{Error as RocmError, Grid, KernelName, Template};
+use hip::{Error as RocmError, Grid, Template};
 
 use super::residual_norm::RmsOptions;
 use crate::arg::Arg;
@@ -18,7 +18,7 @@ use crate::tensor::{RocmTensor, float_type, one_device, one_dtype};
 const OP: &str = "rotary";
 const BACKWARD: &str = "rotary_backward";
 
-/// `MOST_PAIRS` of `rotary.hip`: the most pairs of features of a head that are rotated.
+/// `MOST_PAIRS` of `rotary.h`: the most pairs of features of a head that are rotated.
 pub const MOST_PAIRS: usize = 256;
 
 /// Where a call's tokens are in their sequences. Ints of 32 or 64 bits; the host never reads them.
@@ -125,7 +125,7 @@ impl Rotary {
         }
     }
 
-    /// `Sizes` and `Places` of `rotary.hip`.
+    /// `Sizes` and `Places` of `rotary.h`.
     fn dims(&self, sizes: Sizes, shares: &Shares) -> Vec<Arg> {
         let Sizes { batch, length, width, pairs } = sizes;
         let tokens = batch * length;
@@ -147,7 +147,7 @@ impl Rotary {
         let turned = self.heads + self.kv_heads;
         let threads = device.block_threads() as usize;
         let most = (device.info().warp_size as usize).min(threads);
-        // `TOGETHER` of `rotary.hip`: the pairs that a thread takes at a time.
+        // `TOGETHER` of `rotary.h`: the pairs that a thread takes at a time.
         let together = 16 / compute_dtype(x.dtype_of()).size();
         let team_of = |each: usize| sizes.pairs.div_ceil(each).max(1).next_power_of_two();
         let whole = whole && 2 * sizes.pairs == sizes.width && team_of(together) <= most && threads > 1;
@@ -163,7 +163,7 @@ impl Rotary {
         Ok(Shares { grid, parts, team, whole })
     }
 
-    /// `FORM` of `rotary.hip`.
+    /// `FORM` of `rotary.h`.
     fn form(&self, shares: &Shares) -> i32 {
         i32::from(self.interleaved) + 2 * i32::from(shares.whole)
     }
@@ -255,43 +255,62 @@ impl Operands {
     }
 }
 
-/// A launch of the kernel `rotary_append`, beside the cache's operands.
-pub(crate) struct Appended {
-    /// The packed heads `[tokens, heads + 2 kv_heads, width]`, contiguous.
+/// What a kernel that rotates heads for a cache takes, beside the cache's operands.
+pub(crate) struct Rotated {
+    /// The packed heads `[batch, length, (heads + 2 kv_heads) * width]`, contiguous.
     pub(crate) x: RocmTensor,
     norms: Option<[RocmTensor; 2]>,
     frequencies: RocmTensor,
-    dims: Vec<Arg>,
-    scalars: [Arg; 3],
-    kernel: KernelName,
-    pub(crate) grid: Grid,
+    /// `Sizes` and `Places` of `rotary.h`.
+    pub(crate) dims: Vec<Arg>,
+    /// The factor of cosines and sines, the epsilon and the shift of the norms.
+    pub(crate) scalars: [Arg; 3],
+    /// `FORM` of `rotary.h`.
+    pub(crate) form: i32,
+    grid: Grid,
+    whole: bool,
 }
 
-impl Appended {
+impl Rotated {
     /// Checks the operands as [`rotary`] does.
     pub(crate) fn new(x: RocmTensor, norms: Option<[RocmTensor; 2]>, options: &Rotary) -> hip::Result<Self> {
         let Operands { x, norms, sizes } = Operands::of(x, norms, options)?;
         // A page's vectors begin at multiples of 16 bytes.
         let shares = options.shares(&x, sizes, in_pieces(&x, sizes))?;
-        let parameters = match &norms {
-            Some([query, _]) => query.kernel_type()?,
-            None => x.kernel_type()?,
-        };
-        let kernel = Template::rotary_append.ty(x.kernel_type()?).ty(parameters).int(options.form(&shares));
         Ok(Self {
             frequencies: packed(options.frequencies.clone())?,
             dims: options.dims(sizes, &shares),
             scalars: scalars(options),
+            form: options.form(&shares),
             grid: shares.grid,
-            kernel,
+            whole: shares.whole,
             norms,
             x,
         })
     }
 
-    /// Launches the kernel with the cache's sizes and tables; stores queries in `outputs[0]`, and
+    /// Whether the form has `WHOLE` of `rotary.h`.
+    pub(crate) fn in_pieces(&self) -> bool {
+        self.whole
+    }
+
+    /// The type of the norms' weights.
+    pub(crate) fn parameters(&self) -> hip::Result<hip::DType> {
+        match &self.norms {
+            Some([query, _]) => query.kernel_type(),
+            None => self.x.kernel_type(),
+        }
+    }
+
+    /// The kernels' `positions`, `x`, `query_norm`, `key_norm` and `frequency`.
+    pub(crate) fn inputs<'a>(&'a self, options: &'a Rotary) -> [Option<&'a RocmTensor>; 5] {
+        let [query, key] = both(&self.norms);
+        [options.positions(), Some(&self.x), query, key, Some(&self.frequencies)]
+    }
+
+    /// Launches `rotary_append` with the cache's sizes and tables; stores queries in `outputs[0]`, and
     /// keys and values in the pages after it.
-    pub(crate) fn launch(
+    pub(crate) fn append(
         &self,
         op: &'static str,
         options: &Rotary,
@@ -300,22 +319,12 @@ impl Appended {
         flag: Arg,
         outputs: [&RocmTensor; 3],
     ) -> hip::Result<()> {
-        let [query, key] = both(&self.norms);
-        let [offsets, lengths, table] = tables.map(Some);
-        let inputs = [
-            options.positions(),
-            Some(&self.x),
-            query,
-            key,
-            Some(&self.frequencies),
-            offsets,
-            lengths,
-            table,
-        ];
+        let inputs: Vec<_> = self.inputs(options).into_iter().chain(tables.map(Some)).collect();
         let dims: Vec<Arg> = self.dims.iter().copied().chain([paged]).collect();
         let scalars: Vec<Arg> = self.scalars.into_iter().chain([flag]).collect();
+        let kernel = Template::rotary_append.ty(self.x.kernel_type()?).ty(self.parameters()?).int(self.form);
         let device = self.x.hip_device();
-        views_to(op, device, self.kernel, self.grid, &dims, &inputs, &scalars, &outputs.map(Some))
+        views_to(op, device, kernel, self.grid, &dims, &inputs, &scalars, &outputs.map(Some))
     }
 }
 

@@ -186,10 +186,9 @@ pub(super) fn attend_few(
     Packed { x, norms, rotary }: Packed,
     scores: Scores,
 ) -> Result<Tensor<B, 3>> {
-    let query = decode::rotary_append(layer, batch, x, norms, &rotary)?;
     let Scores { scale, softcap, window } = scores;
     let options = DecodeOptions { scale: Some(scale), softcap, window, ..DecodeOptions::default() };
-    Ok(wrap(decode::attention(layer, batch, query, &options)?))
+    Ok(wrap(decode::rotary_attention(layer, batch, x, norms, &rotary, &options)?))
 }
 
 /// How keys and values of this dtype are stored unless somebody asks for less.
