@@ -24,9 +24,8 @@ template <u32 ROWS> constexpr u32 IN_FLIGHT = ROWS > 2 ? 1 : 2;
 using namespace cores;
 using Words = Vector<u32, 4>;
 
-// Loads, if `inside` is true. NVIDIA's compiler would move plain loads down to their uses, to save
-// registers, and a lane would have one in flight instead of a whole round's.
-DEVICE void read_now(const u8 *from, bool inside, Words &to) {
+// Loads as `read_now`, if `inside` is true; else the old value stays.
+DEVICE void read_over(const u8 *from, bool inside, Words &to) {
 #if COMPILER_NVIDIA
     if (inside)
         asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -126,7 +125,8 @@ DEVICE void stage(const WeightSizes &z, const WeightArrays &w, u32 tile, u32 fir
     }
 }
 
-// A block's shared memory: the factors, the warps' sums, the rows' roots, and the squares of a tile.
+// A block's shared memory: the factors, the warps' sums, the rows' roots or the warps' parts of their
+// squares, and the squares of a tile.
 struct Rooms {
     Factor *factors;
     f32 *parts, *roots, *squares;
@@ -159,10 +159,21 @@ DEVICE void tiles_of_block(const WeightSizes &z, const WeightArrays &w, const T 
     auto codes_ahead = [&](u32 n, u32 k) {
         UNROLLED
         for (u32 c = 0; c < COLUMNS; ++c)
-            read_now(codes[c] + n * (STEP / PIECE * 16), k + held < z.inputs, piece[n][c]);
+            read_over(codes[c] + n * (STEP / PIECE * 16), k + held < z.inputs, piece[n][c]);
     };
     UNROLLED
     for (u32 n = 0; n < AHEAD; ++n) codes_ahead(n, own_first + n * STEP);
+    // For one or two rows, each output has a thread. The threads read what they need beside their sums
+    // while the first codes are on their way.
+    constexpr bool EARLY = ROWS <= 2;
+    constexpr u32 EARLY_ROWS = EARLY ? ROWS : 1;
+    Beside other = {};
+    OwnSquares<1> early;
+    if constexpr (EARLY) {
+        early.begin(a);
+        u32 across = z.around.gate == NO_GATE ? WIDE : WIDE / 2;
+        if (threadIdx.x < across * a.rows) other = beside<WIDE>(a, tile, threadIdx.x / across, threadIdx.x % across);
+    }
     // The inputs whose groups have room, as whole rounds.
     const u32 bits = z.shift < 26 ? 5 + z.shift : 31;
     const u64 fits = (u64)GROUPS<WIDE> << bits;
@@ -250,7 +261,18 @@ DEVICE void tiles_of_block(const WeightSizes &z, const WeightArrays &w, const T 
         }
     }
     sync_threads(); // threads may still read the previous tile's parts
-    find_roots(a, rooms.roots);
+    // The device's warp size. On the CPU device it may be larger than the matrix cores' LANES.
+    const u32 wave = (u32)warpSize;
+    if constexpr (EARLY) {
+        f32 square[EARLY_ROWS];
+        early.sums(a, square);
+        UNROLLED
+        for (u32 r = 0; r < EARLY_ROWS; ++r) {
+            if (threadIdx.x % wave == 0) rooms.roots[threadIdx.x / wave * EARLY_ROWS + r] = square[r];
+        }
+    } else {
+        find_roots(a, rooms.roots);
+    }
     UNROLLED
     for (u32 q = 0; q < OPERANDS; ++q) {
         if (q > 0 && q * EACH >= z.rows) break;
@@ -269,11 +291,23 @@ DEVICE void tiles_of_block(const WeightSizes &z, const WeightArrays &w, const T 
     }
     sync_threads();
     const f32 *parts = rooms.parts;
-    finish<WIDE>(a, tile, rooms.roots, rooms.squares, [=](u32 column, u32 r) {
+    auto sum_of = [=](u32 column, u32 r) {
         f32 whole = parts[r * WIDE + column];
         for (u32 s = 1; s < sharing; ++s) whole += parts[(s * ALL + r) * WIDE + column];
         return whole;
-    });
+    };
+    if constexpr (EARLY) {
+        f32 roots[EARLY_ROWS];
+        UNROLLED
+        for (u32 r = 0; r < EARLY_ROWS; ++r) {
+            f32 whole = 0.0f;
+            for (u32 w = 0; w < blockDim.x / wave; ++w) whole += rooms.roots[w * EARLY_ROWS + r];
+            roots[r] = a.squares == nullptr ? 1.0f : root_of(a, whole);
+        }
+        finish<WIDE>(a, tile, roots, rooms.squares, sum_of, [=](u32, u32) { return other; });
+    } else {
+        finish<WIDE>(a, tile, rooms.roots, rooms.squares, sum_of);
+    }
 }
 #endif
 
@@ -291,7 +325,7 @@ __global__ __launch_bounds__(512, 1) void few_codes(WeightSizes z, const T *x, c
     constexpr u32 WIDE = SIDE * TILES, MOST = ROWS > FEW ? SIDE : FEW, WARPS = MOST_THREADS / LANES;
     SHARED(Factor, factors, WIDE * PITCH<WIDE>);
     SHARED(f32, parts, WARPS * SIDE * MOST);
-    SHARED(f32, roots, ROWS);
+    SHARED(f32, roots, ROWS <= 2 ? WARPS * ROWS : ROWS);
     SHARED(f32, squares_of_tile, WIDE * ROWS);
     const Rooms rooms{factors, parts, roots, squares_of_tile};
     // Whether the pieces of a step are in one group.

@@ -33,9 +33,40 @@ struct Piece {
     u32 word[4], upper[2];
 };
 // An element of an array. On GPUs the array's address is the same in all threads and the offset has
-// 32 bits, so an address takes one register.
+// 32 bits, so an address takes one register. NVIDIA's compiler would move plain loads down to their
+// uses, to save registers, and a thread would have one in flight. No launch may write the array
+// meanwhile.
 template <class V> DEVICE V read_at(const u8 *array, u32 at) {
-    return *reinterpret_cast<const V *>(array + (u32)(at * (u32)sizeof(V)));
+    const u8 *from = array + (u32)(at * (u32)sizeof(V));
+#if COMPILER_NVIDIA
+    if constexpr (sizeof(V) == 16) {
+        Vector<u32, 4> to;
+        asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(to.lane[0]), "=r"(to.lane[1]), "=r"(to.lane[2]), "=r"(to.lane[3])
+                     : "l"(from));
+        return bit_cast<V>(to);
+    } else if constexpr (sizeof(V) == 8) {
+        Vector<u32, 2> to;
+        asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(to.lane[0]), "=r"(to.lane[1]) : "l"(from));
+        return bit_cast<V>(to);
+    } else if constexpr (sizeof(V) == 4) {
+        u32 to;
+        asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(to) : "l"(from));
+        return bit_cast<V>(to);
+    } else if constexpr (sizeof(V) == 2) {
+        u16 to;
+        asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(to) : "l"(from));
+        return bit_cast<V>(to);
+    } else if constexpr (sizeof(V) == 1) {
+        u16 to;
+        asm volatile("ld.global.nc.u8 %0, [%1];" : "=h"(to) : "l"(from));
+        return (V)to;
+    } else {
+        return *reinterpret_cast<const V *>(from);
+    }
+#else
+    return *reinterpret_cast<const V *>(from);
+#endif
 }
 DEVICE Piece piece_at(const u8 *codes, u32 piece) {
     Piece found;

@@ -436,9 +436,18 @@ DEVICE void keep_order() {
 template <class F, class T, u32 ROWS>
 DEVICE void rows_of_weights(const WeightSizes &z, const WeightArrays &w, const T *x, const Around<T> &a, u32 tile) {
     SHARED(f32, parts, WARPS * OUTS * ROWS);
-    SHARED(f32, roots, ROWS);
+    SHARED(f32, roots, ROWS == 1 ? WARPS : ROWS);
     SHARED(f32, squares, OUTS * ROWS);
     f32 sum[OUTS][ROWS] = {};
+    // For one row: what the block needs beside its sums. It is read while the first codes are on their
+    // way. `finish` asks only for the column threadIdx.x.
+    OwnSquares<2> own;
+    Beside other = {};
+    auto read_beside = [&]() {
+        own.begin(a);
+        if (threadIdx.x < OUTS) other = beside<OUTS>(a, tile, 0, threadIdx.x);
+    };
+    if (ROWS == 1 && threadIdx.x >= z.inputs / F::WEIGHTS) read_beside();
     u32 row[OUTS];
     UNROLLED
     for (u32 o = 0; o < OUTS; ++o) row[o] = weight_row<OUTS>(z.outs, z.around.gate, tile, o);
@@ -451,6 +460,7 @@ DEVICE void rows_of_weights(const WeightSizes &z, const WeightArrays &w, const T
         UNROLLED
         for (u32 o = 0; o < OUTS; ++o) f[o] = F::factors(z, w, row[o], p);
         if constexpr (ROWS == 1) {
+            if (p == threadIdx.x) read_beside();
             f32 dot[OUTS][F::HALVES ? 2 : 1] = {}, all = 0.0f;
             UNROLLED
             for (u32 t = 0; t < F::WEIGHTS / 4; t += 2) {
@@ -513,23 +523,35 @@ DEVICE void rows_of_weights(const WeightSizes &z, const WeightArrays &w, const T
             }
         }
     }
+    u32 warps = blockDim.x / (u32)warpSize, warp = threadIdx.x / (u32)warpSize;
+    bool leads = threadIdx.x % (u32)warpSize == 0;
+    f32 square[1];
+    if constexpr (ROWS == 1) own.sums(a, square);
     sync_threads(); // threads may still read the previous tile's parts
-    find_roots(a, roots);
+    if constexpr (ROWS > 1) find_roots(a, roots);
+    else if (leads) roots[warp] = square[0];
     UNROLLED
     for (u32 o = 0; o < OUTS; ++o) {
         UNROLLED
         for (u32 r = 0; r < ROWS; ++r) {
             f32 whole = warp_reduce(sum[o][r], Plus{});
-            if (threadIdx.x % (u32)warpSize == 0)
-                parts[threadIdx.x / (u32)warpSize * OUTS * ROWS + o * ROWS + r] = whole;
+            if (leads) parts[warp * OUTS * ROWS + o * ROWS + r] = whole;
         }
     }
     sync_threads();
-    finish<OUTS>(a, tile, roots, squares, [=](u32 o, u32 r) {
+    auto sum_of = [=](u32 o, u32 r) {
         f32 whole = parts[o * ROWS + r];
-        for (u32 warp = 1; warp < blockDim.x / (u32)warpSize; ++warp) whole += parts[warp * OUTS * ROWS + o * ROWS + r];
+        for (u32 warp = 1; warp < warps; ++warp) whole += parts[warp * OUTS * ROWS + o * ROWS + r];
         return whole;
-    });
+    };
+    if constexpr (ROWS > 1) return finish<OUTS>(a, tile, roots, squares, sum_of);
+    f32 root[1] = {1.0f};
+    if (a.squares != nullptr) {
+        f32 whole = roots[0];
+        for (u32 warp = 1; warp < warps; ++warp) whole += roots[warp];
+        root[0] = root_of(a, whole);
+    }
+    finish<OUTS>(a, tile, root, squares, sum_of, [=](u32, u32) { return other; });
 }
 
 // Eight floats as T, by accesses of 16 bytes: NVIDIA's compiler divides the store of a struct of

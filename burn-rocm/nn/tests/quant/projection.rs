@@ -194,6 +194,8 @@ struct Count {
     compared: usize,
     gated: usize,
     scaled: usize,
+    /// Products of one or two rows with codes, behind a norm that is divided between two launches.
+    roots_of_few: usize,
 }
 
 /// Runs a projection. The last result: whether one launch computed it.
@@ -328,6 +330,7 @@ fn pair_is_right(random: &Random, first: &Weight, rows: usize, dtype: DType, cou
         .map(|Near { value, off }| Near { value, off: bound.rounded(value, off) })
         .collect();
     assert_near(&what, dtype, &read(out), &expected);
+    count.roots_of_few += usize::from(divided && codes && picked.len() <= 2);
 }
 
 const ROWS: [usize; 8] = [1, 2, 3, 4, 5, 9, 16, 17];
@@ -355,8 +358,9 @@ fn projections_of_codes() {
 fn projections_of_floats() {
     let random = Random::new();
     let mut count = Count::default();
-    let shapes = [1, 2, 6, 15, 16, 17, 18, 32, 33, 34, 50, 66, 130]
-        .map(|outs| [outs, [8, 16, 24, 31, 256, 264, 512, 1032, 1304][random.below(9)]]);
+    let inputs = [8, 16, 24, 31, 256, 264, 512, 1032, 1304, 2048, 2056, 4104];
+    let shapes = [1, 2, 6, 7, 8, 9, 15, 16, 17, 18, 32, 33, 34, 50, 66, 130]
+        .map(|outs| [outs, inputs[random.below(inputs.len())]]);
     for shape in fewer(shapes, 3, &random) {
         for dtype in DTYPES {
             let weight = Weight::floats(&random, shape, dtype);
@@ -387,6 +391,22 @@ fn many_tiles() {
         }
     }
     assert!(count.compared >= 4, "{}", count.compared);
+}
+
+/// A norm of so many parts that threads read more than what they read early, before one and two rows of
+/// codes and of floats.
+#[test]
+fn norms_of_many_parts() {
+    let random = Random::new();
+    let mut count = Count::default();
+    for _ in 0..if in_lockstep() { 16 } else { 32 } {
+        let outs = [520 + random.below(40), 8200 + random.below(100)][random.below(2)];
+        let weight = Weight::floats(&random, [outs, 8], DType::BF16);
+        pair_is_right(&random, &weight, 1, DType::BF16, &mut count);
+        let drawn = compressed(&random, [outs, 32], 4, Some(32), Zeros::None, DType::F16, true, false);
+        pair_is_right(&random, &Weight::codes(drawn), 1 + random.below(2), DType::BF16, &mut count);
+    }
+    assert!(count.roots_of_few > 0);
 }
 
 /// Operands that lie in larger tensors: a row and a weight that begin at no multiple of 16 bytes, and

@@ -25,7 +25,7 @@ use crate::tensor::{RocmTensor, one_device, one_dtype};
 const OP: &str = "projection";
 
 /// The rows of weights of a block of `row_product.hip`: on GPUs, and on the CPU device.
-const TILES: [usize; 2] = [16, 32];
+const TILES: [usize; 2] = [8, 32];
 /// The threads of a block of the kernel on GPUs.
 const THREADS: u32 = 256;
 

@@ -47,6 +47,8 @@ const OUTS: [usize; 2] = [4, 32];
 
 /// The most threads of a block of the product's kernel.
 const MOST_THREADS: usize = 256;
+/// The same for one row. On an H200, 2048 x 8192 4-bit codes took 6.3 us, and with 256 threads 7.0.
+const MOST_THREADS_OF_ONE: usize = 128;
 
 /// The most bytes of weights that are floats at a time. They stay in the last cache of large GPUs.
 const SLAB_BYTES: usize = 32 << 20;
@@ -433,7 +435,8 @@ impl QuantWeight {
         let kernel = Template::qweight_product.functor(self.functor()).ty(ty).int(most as i32);
         let tile = OUTS[usize::from(device.block_threads() == 1)];
         let per_access = if self.format == WeightFormat::Int8 { 16 } else { 32 };
-        let accesses = (self.padded() / per_access).min(MOST_THREADS);
+        let most_threads = if rows == 1 { MOST_THREADS_OF_ONE } else { MOST_THREADS };
+        let accesses = (self.padded() / per_access).min(most_threads);
         Launch { kernel, grid: device.grid_rows(around.tiles(self.shape[0], tile), accesses), tile }
     }
 }
