@@ -146,12 +146,11 @@ impl Model {
         let small =
             |kernel, bytes: f64| (kernel, Work { memory: bytes, place: Place::Cached, ..Work::default() });
         let keys = 2.0 * context * shared * head;
-        // The token's queries, keys and values; the latter two go to the cache.
+        // The token's queries, keys and values, read and, rotated, written.
         let rotated = 2.0 * packed * HALF;
         let attend = match attention {
             Attention::MatrixCores => {
-                // Rotated queries stay in the block.
-                vec![("decode_rotary_attention", from_memory(keys * HALF + rotated))]
+                vec![("decode_rotary_attention", from_memory((keys + all_heads) * HALF + rotated))]
             }
             Attention::VectorUnits => vec![
                 small("rotary_append", rotated),
