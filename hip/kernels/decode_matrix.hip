@@ -1,9 +1,10 @@
 // Attention of few queries for each sequence over a paged cache, as `decode.hip`, in f16 and bf16 on
 // matrix cores: vector instructions take longer than the reads of keys and values. A warp computes
 // one page of 16 keys at a time for up to FEW queries. It reads the page straight into the registers
-// that the products take, 16 bytes a lane (8 of an i8 cache), and needs neither shared memory nor
-// barriers until the end of its split (unless it rotates its queries). The next page's keys are on their way while it computes the
-// softmax and the product with the values, and the next values while it computes scores.
+// that the products take, 16 bytes a lane (8 of an i8 cache). Unless it rotates its queries, it needs
+// neither shared memory nor barriers until the end of its split. The next page's keys are on their way
+// while it computes the softmax and the product with the values, and the next values while it computes
+// scores.
 //
 // The last block of a row's splits joins them, in their order, so there is one launch and each run
 // gives the same bits.

@@ -2,8 +2,8 @@
 // layer (projection.h). Each weight is read once. Sums are f32, in an order that depends only on the
 // sizes and the device.
 //
-// Two warps (one, if warps have 64 threads) multiply whole rows of weights, so that a warp reads neighbouring addresses and
-// waits for others only when its part is summed.
+// Two warps (one, if warps have 64 threads) multiply whole rows of weights, so that a warp reads
+// neighbouring addresses and waits for others only when its part is summed.
 #include "projection.h"
 
 struct RowSizes {
