@@ -124,7 +124,7 @@ impl Communicator {
     /// After an error the tensor of the caller is unchanged.
     pub fn all_reduce(&self, op: ReduceOp, tensor: RocmTensor) -> Result<Pending, Error> {
         let mut input = self.own(tensor)?;
-        let output = if input.can_overwrite() { input.clone() } else { input.empty_like()? };
+        let output = overwritten(&mut input)?;
         let (send, recv) = (part(&input)?, part(&output)?);
         let work = self.own.all_reduce(op, input.kernel_type()?, input.len(), send, recv)?;
         Ok(Pending { output, work })
@@ -137,7 +137,7 @@ impl Communicator {
     /// As [`all_reduce`](Self::all_reduce).
     pub fn all_reduce_joined(&self, op: ReduceOp, tensor: RocmTensor) -> Result<RocmTensor, Error> {
         let mut input = self.own(tensor)?;
-        let output = if input.can_overwrite() { input.clone() } else { input.empty_like()? };
+        let output = overwritten(&mut input)?;
         let (send, recv) = (part(&input)?, part(&output)?);
         self.own.all_reduce_joined(op, input.kernel_type()?, input.len(), send, recv)?;
         Ok(output)
@@ -407,6 +407,11 @@ fn are_apart(op: &'static str, tensors: &[RocmTensor]) -> Result<(), Error> {
 fn part(tensor: &RocmTensor) -> Result<Part<'_>, Error> {
     let offset = if tensor.is_empty() { 0 } else { tensor.layout().offset() };
     Ok(Part { buffer: tensor.shared_buffer()?, offset })
+}
+
+/// Where a result of the input's shape goes: its own memory, if it has no other owner.
+fn overwritten(input: &mut RocmTensor) -> Result<RocmTensor, Error> {
+    if input.can_overwrite() { Ok(input.clone()) } else { input.empty_like() }
 }
 
 /// What [`Communicator::all_reduce_beside`] reduces.

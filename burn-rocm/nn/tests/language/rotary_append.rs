@@ -4,15 +4,11 @@ use burn::tensor::{DType, TensorData};
 use burn_rocm::fused::decode::{self, CacheType, PagedBatch, PagedLayer};
 use burn_rocm::fused::{self, RmsOptions, Rotary, RotaryPositions, read_all, rotary_heads, upload};
 use burn_rocm::{RocmDevice, RocmError, RocmTensor};
-use burn_rocm_tests::Random;
 use burn_rocm_tests::lockstep::fewer;
 
-const PAGES: usize = 9;
+use crate::support::{Random, drawn, rotation};
 
-fn drawn(random: &Random, shape: &[usize], dtype: DType) -> RocmTensor {
-    let values: Vec<f64> = (0..shape.iter().product()).map(|_| random.uniform(-2.0, 2.0)).collect();
-    upload(TensorData::new(values, shape).convert_dtype(dtype), dtype, &RocmDevice::default()).unwrap()
-}
+const PAGES: usize = 9;
 
 fn ints(values: Vec<i32>, shape: &[usize]) -> RocmTensor {
     upload(TensorData::new(values, shape), DType::I32, &RocmDevice::default()).unwrap()
@@ -137,15 +133,8 @@ fn a_step_of_decoding() {
     let random = Random::new();
     let batch = PagedBatch::new(&RocmDevice::default(), 3, 2, 1).unwrap();
     batch.write(&[(&[5, 6], 16, 1), (&[0], 3, 1), (&[1], 15, 1)]).unwrap();
-    let rotary = Rotary {
-        heads: 4,
-        kv_heads: 2,
-        frequencies: drawn(&random, &[16], DType::F32),
-        factor: 1.0,
-        interleaved: false,
-        positions: RotaryPositions::Starts(batch.lengths()),
-        norms: RmsOptions { epsilon: 0.0, shift: 0.0 },
-    };
+    let rotary =
+        Rotary { positions: RotaryPositions::Starts(batch.lengths()), ..rotation(&random, [4, 2, 16]) };
     let case = Case {
         heads: 4,
         kv_heads: 2,
@@ -170,15 +159,7 @@ fn other_caches_are_refused() {
     let random = Random::new();
     let batch = PagedBatch::new(&RocmDevice::default(), 1, 1, 4).unwrap();
     batch.write(&[(&[0], 0, 2)]).unwrap();
-    let rotary = |kv_heads| Rotary {
-        heads: 2,
-        kv_heads,
-        frequencies: drawn(&random, &[4], DType::F32),
-        factor: 1.0,
-        interleaved: false,
-        positions: RotaryPositions::FromZero,
-        norms: RmsOptions { epsilon: 0.0, shift: 0.0 },
-    };
+    let rotary = |kv_heads| rotation(&random, [2, kv_heads, 4]);
     let layer = PagedLayer::new(&RocmDevice::default(), 1, 2, 8, CacheType::F32).unwrap();
     for (kv_heads, width, of) in [(2, 16, "decode::rotary_append"), (1, 8, "decode::append")] {
         let x = drawn(&random, &[1, 2, (2 + 2 * kv_heads) * width], DType::F32);
@@ -199,15 +180,7 @@ fn a_token_without_a_page_is_a_fault() {
     // The row has 16 tokens now, all that its page has room for.
     batch.advance().unwrap();
     let layer = PagedLayer::new(&device, 2, 1, 8, CacheType::F32).unwrap();
-    let options = Rotary {
-        heads: 1,
-        kv_heads: 1,
-        frequencies: drawn(&random, &[4], DType::F32),
-        factor: 1.0,
-        interleaved: false,
-        positions: RotaryPositions::FromZero,
-        norms: RmsOptions { epsilon: 1e-5, shift: 0.0 },
-    };
+    let options = rotation(&random, [1, 1, 4]);
     let x = drawn(&random, &[1, 1, 24], DType::F32);
     decode::rotary_append(&layer, &batch, x, None, &options).unwrap();
     let error = device.synchronize().unwrap_err();

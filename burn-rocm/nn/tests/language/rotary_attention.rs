@@ -4,19 +4,15 @@ use burn::tensor::{DType, TensorData};
 use burn_rocm::fused::decode::{self, CacheType, DecodeOptions, PagedBatch, PagedLayer};
 use burn_rocm::fused::{RmsOptions, Rotary, RotaryPositions, read_all, upload};
 use burn_rocm::{RocmDevice, RocmError, RocmTensor};
-use burn_rocm_tests::Random;
 use burn_rocm_tests::lockstep::fewer;
 use burn_rocm_tests::trace::during;
+
+use crate::support::{Random, drawn, rotation};
 
 /// The rows of a batch, and the pages of each.
 const ROWS: usize = 3;
 const MOST: usize = 20;
 const KERNEL: &str = "kernel decode_rotary_attention";
-
-fn drawn(random: &Random, shape: &[usize], dtype: DType) -> RocmTensor {
-    let values: Vec<f64> = (0..shape.iter().product()).map(|_| random.uniform(-2.0, 2.0)).collect();
-    upload(TensorData::new(values, shape).convert_dtype(dtype), dtype, &RocmDevice::default()).unwrap()
-}
 
 /// The tokens of each row before the step. A row without a sequence has none, also in the step.
 fn lengths(random: &Random) -> Vec<Option<usize>> {
@@ -211,15 +207,7 @@ fn positions_may_be_the_lengths() {
         cached: Some([(); 2].map(|()| drawn(&random, &[all, kv_heads, width], DType::BF16))),
         x: drawn(&random, &[ROWS, 1, (heads + 2 * kv_heads) * width], DType::BF16),
         norms: None,
-        rotary: Rotary {
-            heads,
-            kv_heads,
-            frequencies: drawn(&random, &[width / 2], DType::F32),
-            factor: 1.0,
-            interleaved: false,
-            positions: RotaryPositions::FromZero,
-            norms: RmsOptions { epsilon: 0.0, shift: 0.0 },
-        },
+        rotary: rotation(&random, [heads, kv_heads, width / 2]),
         options: DecodeOptions::default(),
     };
     case.rotary.positions = RotaryPositions::Starts(case.batch(1, |length| [length, 1]).lengths());
@@ -240,15 +228,7 @@ fn a_token_without_a_page_is_a_fault() {
     // The row has 16 tokens now, all that its page has room for.
     batch.advance().unwrap();
     let layer = PagedLayer::new(&device, 2, 1, 16, CacheType::BF16).unwrap();
-    let rotary = Rotary {
-        heads: 1,
-        kv_heads: 1,
-        frequencies: drawn(&random, &[8], DType::F32),
-        factor: 1.0,
-        interleaved: false,
-        positions: RotaryPositions::FromZero,
-        norms: RmsOptions { epsilon: 1e-5, shift: 0.0 },
-    };
+    let rotary = rotation(&random, [1, 1, 8]);
     let x = drawn(&random, &[1, 1, 48], DType::BF16);
     let out = decode::rotary_attention(&layer, &batch, x, None, &rotary, &DecodeOptions::default()).unwrap();
     let error = device.synchronize().unwrap_err();
@@ -265,15 +245,7 @@ fn what_does_not_fit_is_refused() {
     let batch = PagedBatch::new(&device, 1, 1, 1).unwrap();
     batch.write(&[(&[0], 0, 1)]).unwrap();
     let layer = PagedLayer::new(&device, 1, 2, 16, CacheType::BF16).unwrap();
-    let rotary = |heads| Rotary {
-        heads,
-        kv_heads: 2,
-        frequencies: drawn(&random, &[8], DType::F32),
-        factor: 1.0,
-        interleaved: false,
-        positions: RotaryPositions::FromZero,
-        norms: RmsOptions { epsilon: 0.0, shift: 0.0 },
-    };
+    let rotary = |heads| rotation(&random, [heads, 2, 8]);
     let no_window = DecodeOptions { window: Some(0), ..DecodeOptions::default() };
     let no_splits = DecodeOptions { splits: Some(0), ..DecodeOptions::default() };
     let cases = [

@@ -1,7 +1,8 @@
 //! A cache with sequences, and the same keys and values on the host.
 
 use burn::tensor::{DType, Tensor, TensorData};
-use burn_rocm::{Rocm, RocmDevice};
+use burn_rocm::fused::{RmsOptions, Rotary, RotaryPositions, upload};
+use burn_rocm::{Rocm, RocmDevice, RocmTensor};
 use burn_rocm_nn::language::{CacheType, KvBatch, KvCache, KvCacheConfig, SequenceId};
 pub(crate) use burn_rocm_tests::Random;
 
@@ -39,6 +40,25 @@ pub(crate) fn on_device(values: Vec<f64>, shape: [usize; 3], dtype: DType) -> (V
     let data = TensorData::new(values, shape).convert_dtype(dtype);
     let rounded = data.iter::<f64>().collect();
     (rounded, Tensor::from_data(data, (&RocmDevice::default(), dtype)))
+}
+
+/// Uniform values in -2..2 as an operand of the ops in `fused`.
+pub(crate) fn drawn(random: &Random, shape: &[usize], dtype: DType) -> RocmTensor {
+    let values: Vec<f64> = (0..shape.iter().product()).map(|_| random.uniform(-2.0, 2.0)).collect();
+    upload(TensorData::new(values, shape).convert_dtype(dtype), dtype, &RocmDevice::default()).unwrap()
+}
+
+/// A rotation of these heads by drawn frequencies, from position 0 on.
+pub(crate) fn rotation(random: &Random, [heads, kv_heads, pairs]: [usize; 3]) -> Rotary {
+    Rotary {
+        heads,
+        kv_heads,
+        frequencies: drawn(random, &[pairs], DType::F32),
+        factor: 1.0,
+        interleaved: false,
+        positions: RotaryPositions::FromZero,
+        norms: RmsOptions { epsilon: 1e-5, shift: 0.0 },
+    }
 }
 
 pub(crate) fn read<const D: usize>(tensor: Tensor<B, D>) -> Vec<f64> {

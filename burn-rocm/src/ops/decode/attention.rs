@@ -319,7 +319,7 @@ pub fn rotary_attention(
         Some(cores) => Some((cores, Rotated::new(x.clone(), norms.clone(), rotary)?)),
         None => None,
     };
-    if let Some((cores, rotated)) = rotated.filter(|(_, rotated)| rotated.in_pieces()) {
+    if let Some((cores, rotated)) = rotated.filter(|(_, rotated)| rotated.whole) {
         drop(x);
         return fused(layer, batch, cores, &rotated, rotary, options);
     }

@@ -267,8 +267,9 @@ pub(crate) struct Rotated {
     pub(crate) scalars: [Arg; 3],
     /// `FORM` of `rotary.h`.
     pub(crate) form: i32,
+    /// Whether the form has `WHOLE`.
+    pub(crate) whole: bool,
     grid: Grid,
-    whole: bool,
 }
 
 impl Rotated {
@@ -287,11 +288,6 @@ impl Rotated {
             norms,
             x,
         })
-    }
-
-    /// Whether the form has `WHOLE` of `rotary.h`.
-    pub(crate) fn in_pieces(&self) -> bool {
-        self.whole
     }
 
     /// The type of the norms' weights.
