@@ -29,8 +29,15 @@ fn main() {
     let out = Path::new(&out);
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target");
     let windows = env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "windows");
-    // Outside this package's own folder, so that builds with other features share the objects.
-    let objects = out.ancestors().nth(2).unwrap_or(out).join("hip-cpu-kernels");
+    // Outside this package's own folder, so that builds with other features share the objects. With other
+    // flags they lie elsewhere, so that neither build replaces the other's.
+    let mut folder = String::from("hip-cpu-kernels");
+    if let Some(flags) = env::var_os("CXXFLAGS").filter(|flags| !flags.is_empty()) {
+        let mut hasher = DefaultHasher::new();
+        flags.hash(&mut hasher);
+        let _ = write!(folder, "-{:016x}", hasher.finish());
+    }
+    let objects = out.ancestors().nth(2).unwrap_or(out).join(folder);
     let include = objects.join("include");
     fs::create_dir_all(&include).expect("the target folder is writable");
     for (name, text) in hip_kernels::HEADERS {

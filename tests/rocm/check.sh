@@ -8,7 +8,8 @@
 # opens the real libraries with the product's loader, runs kernels and a part of the op tests on the virtual GPU, whose
 # instruction tables it compares with LLVM and with the instructions that AMD's libraries contain, and compiles every
 # kernel for one architecture, also by the hipRTC of 5.7.
-# STEPS, LOADER, DEVICE_INFO, RCCL, OPS, ISA and INSTRUCTIONS name programs that are already built.
+# STEPS, LOADER, DEVICE_INFO, RCCL, OPS, ISA and INSTRUCTIONS name programs that are already built, and VIRTUAL_GPU the
+# static library.
 # Needs Debian or Ubuntu, and must be run as root. Exit status 0: all is well.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")

@@ -9,9 +9,10 @@
 #   --arch      these architectures. Default: those of every run (tests/rocm/src/architecture.rs lists all), or gfx1030
 #               with an older ROCm
 #   --full      all architectures
-#   --changed   all architectures if the kernels' ingredients differ from those in docs/kernels.md, else gfx942 alone,
-#               which finds a change of Debian's compiler. With an older ROCm: gfx1030 if they differ, else nothing.
-#               Comments and blank lines do not count
+#   --changed   all architectures if the kernels' ingredients differ from those in docs/kernels.md. Else gfx942 alone if
+#               the compiler differs, or this check with its exceptions and tables. If none does, the result can't
+#               differ, and two families for gfx942 show that the check works. With an older ROCm: gfx1030 if the
+#               ingredients differ, else nothing. Comments and blank lines of the ingredients do not count
 #   --family    only the kernels of these families: no tables, no times
 #   --write     writes the tables into docs/kernels.md instead of comparing; with --full, and if all is well, the
 #               ingredients too
@@ -65,8 +66,13 @@ sources() {
     } | sha256sum | cut -c1-64
 }
 sources=$(sources)
+# The check, its exceptions and its tables.
+rules=$({
+    find tests/rocm/src tests/rocm/exceptions.txt -type f | LC_ALL=C sort | xargs cat
+    grep '^|\|^Made with ' docs/kernels.md
+} | sha256sum | cut -c1-64)
 
-options=() write=0 full=0 family=0 keep='' objects='' shaped=1 arch=0
+options=() say_rules=0 write=0 full=0 family=0 keep='' objects='' shaped=1 arch=0
 case "$(head -1 "$root/.rocm")" in
 "ROCm 7.2:"* | "ROCm 7.2-tests:"*) ;;
 *) options+=(--found) && shaped=0 ;;
@@ -79,8 +85,16 @@ while [ $# -gt 0 ]; do
                 echo "kernels.sh: the kernels are those of docs/kernels.md, so none is compiled by this ROCm"
                 exit 0
             fi
-            echo "kernels.sh: the kernels are those of docs/kernels.md, so one architecture is compiled"
             arch=1 && options+=(--arch gfx942)
+            if grep -qxF "Made with $(sed -n 2p "$root/.rocm")." docs/kernels.md &&
+                grep -qxF "Rules: $rules" docs/kernels.md; then
+                echo "kernels.sh: kernels, compiler and rules are those of docs/kernels.md," \
+                    "so two families are compiled"
+                family=1 && options+=(--family chain,row_product)
+            else
+                say_rules=1
+                echo "kernels.sh: the kernels are those of docs/kernels.md, so one architecture is compiled"
+            fi
         elif [ $shaped = 1 ]; then
             echo "kernels.sh: the kernels are not those of docs/kernels.md (--full --write)," \
                 "so all architectures are compiled"
@@ -141,7 +155,11 @@ if [ -n "$objects" ]; then cp "$bare"/objects/* "$objects/"; fi
 if [ -n "$keep" ] && [ -e "$bare/kept" ]; then cp "$bare/kept" "$keep"; fi
 if [ $write = 1 ]; then cp "$bare/kernels.md" docs/kernels.md; fi
 if [ $write = 1 ] && [ $full = 1 ] && [ $family = 0 ] && [ $shaped = 1 ] && [ $status = 0 ]; then
-    sed -i '/^Sources: /d' docs/kernels.md
+    sed -i '/^Sources: /d; /^Rules: /d' docs/kernels.md
     printf 'Sources: %s\n' "$sources" >>docs/kernels.md
+fi
+if [ $say_rules = 1 ] && [ $status = 0 ]; then
+    echo "kernels.sh: until one of them changes, docs/kernels.md may end in this line:"
+    echo "Rules: $rules"
 fi
 exit $status

@@ -4,15 +4,15 @@
 #   tests/virtual-gpu/install.sh ROOT
 #
 # ROOT is a Debian root that holds the real ROCm (tests/rocm/root.sh), or / itself. A program takes the library with
-# LD_LIBRARY_PATH=/opt/virtual-gpu.
+# LD_LIBRARY_PATH=/opt/virtual-gpu. VIRTUAL_GPU names libvirtual_gpu.a if it is already built.
 set -euo pipefail
 root=$(realpath "${1:?usage: tests/virtual-gpu/install.sh ROOT}")
 cd "$(dirname "$(realpath "$0")")/../.."
 
 # HIP asks for symbols of the version ROCR_1. rustc gives the linker a version script of its own for a cdylib, which a
 # second one may not join, so the C compiler links a static library.
-archive=$(cargo rustc --release -p virtual-gpu --lib --crate-type staticlib --message-format json |
-    sed -n 's|.*"filenames":\["\([^"]*/libvirtual_gpu\.a\)".*|\1|p' | tail -1)
+archive=${VIRTUAL_GPU:-$(cargo build --release -p virtual-gpu --lib --message-format json |
+    sed -n 's|.*"\([^"]*/libvirtual_gpu[^"/]*\.a\)".*|\1|p' | tail -1)}
 [ -e "$archive" ] || { echo "cargo built no libvirtual_gpu.a" >&2; exit 1; }
 script=$(mktemp)
 trap 'rm -f "$script"' EXIT
