@@ -203,6 +203,11 @@ fn errors_are_one_line() {
     let most = usize::MAX.to_string();
     let too_long = "at most 4096 tokens, found 16 of the prompt + ";
     fails(&["--random", "tiny", "--tokens", &most], too_long);
+    // Random tokens are drawn only for a prompt that may be so long.
+    let long = (1u64 << 50).to_string();
+    let too_long = "error: expected a prompt and an answer of at most 4096 tokens, found 1125899906842624 of";
+    fails(&["--random", "tiny", "--prompt-tokens", &long], too_long);
+    fails(&["--random", "tiny", "--bench", "--batch", &most], "error: the model needs ");
     fails(&["--random", "tiny", "--lora", "x"], "cannot be used with");
     fails(&["--random", "tiny", "--device", "rocm:99"], "99");
     let models = references().join("models");

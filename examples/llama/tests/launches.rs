@@ -1,4 +1,5 @@
-//! How many launches of this project's kernels one token of a small model takes.
+//! How many launches of this project's kernels one token of a small model takes, and how much memory
+//! its draw.
 //!
 //! One test in its own program, because the counters belong to the device.
 #![allow(missing_docs)]
@@ -6,9 +7,9 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use burn::tensor::DType;
+use burn::tensor::{DType, Tensor};
 use burn_rocm::fused::decode::{self, CacheType, SampleState, SampleTables};
-use burn_rocm::{RocmDevice, trace};
+use burn_rocm::{Rocm, RocmDevice, trace};
 use burn_rocm_llama::config::Config;
 use burn_rocm_llama::generate::{Options, Session};
 use burn_rocm_llama::model::{Cache, Logits, Model, Next, Paged, Piece};
@@ -42,6 +43,7 @@ fn launches_of_a_token() {
     }
     replays();
     batches();
+    draws();
 }
 
 /// A token of a graph: one launch, one read, one wait for a pass that the device has left, and
@@ -109,4 +111,33 @@ fn batches() {
     let ((), counts) = trace::counting(|| step(&Next::Drawn));
     println!("a step of a batch: {counts:?}");
     assert_eq!((counts.kernels, counts.library_calls, counts.copies), (6 * layers + 6, 4 * layers + 2, 0));
+}
+
+/// The memory of a state and of a draw, by which programs plan theirs.
+fn draws() {
+    const VOCABULARY: usize = 5000;
+    let hip = hip::Device::get(0).expect("a device");
+    let device = RocmDevice::default();
+    // The pool rounds each tensor up, by at most 1/32 or to 256 bytes.
+    let holds = |what: &str, bytes: usize, found: usize| {
+        let most = bytes + bytes / 32 + 16 * 256;
+        assert!((bytes..=most).contains(&found), "{what}: {found} bytes, not {bytes} to {most}");
+    };
+    for rows in [1, 3, 20] {
+        for (counts, ring) in [(true, 0), (false, 7)] {
+            let logits = Tensor::<Rocm, 2>::ones([rows, VOCABULARY], &device).into_primitive().tensor();
+            hip.sync().expect("the device");
+            let before = hip.pool().stats().allocated;
+            let tables = SampleTables { counts, chances: true, ring };
+            let state = SampleState::new(&device, rows, VOCABULARY, tables).expect("a state");
+            hip.sync().expect("the device");
+            let kept = hip.pool().stats().allocated;
+            holds("a state", SampleState::bytes(rows, VOCABULARY, tables), kept - before);
+            hip.pool().reset_peak();
+            decode::sample(logits, &state).expect("a draw");
+            hip.sync().expect("the device");
+            let taken = hip.pool().stats().peak - kept;
+            holds("a draw", decode::sample_bytes(rows, VOCABULARY), taken);
+        }
+    }
 }

@@ -137,4 +137,5 @@ fn sizes_are_counted_before_loading() {
     assert_eq!(bytes(&config, 4), 4 * (matrices + norms));
     // Keys and values, 4 layers, 2 heads of 8 features.
     assert_eq!(config.cache_bytes(10, CacheType::F16), 2 * 4 * 2 * 8 * 16 * 2);
+    assert_eq!(config.cache_bytes(usize::MAX, CacheType::F16), usize::MAX);
 }

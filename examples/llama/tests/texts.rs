@@ -132,6 +132,62 @@ fn messages_have_roles_and_contents() {
     assert!(error.to_string().contains("line 1"), "{error}");
 }
 
+/// The texts are those of Python 3.11: `json.dumps(x, ensure_ascii=False)`, with these arguments in
+/// addition or instead.
+#[test]
+fn tojson_takes_the_arguments_of_transformers() {
+    let set = r#"{% set x = {"b": [1, {"d": "é\"😀\u007f\n", "c": none}], "a": true, "e": [], "f": {} } %}"#;
+    let text = |arguments: &str| {
+        let template = format!("{set}{{{{ x | tojson({arguments}) }}}}");
+        Chat::new(template, [String::new(), String::new()]).expect("a template").render(&[], true)
+    };
+    for (arguments, expected) in [
+        ("", "{\"b\": [1, {\"d\": \"é\\\"😀\u{7f}\\n\", \"c\": null}], \"a\": true, \"e\": [], \"f\": {}}"),
+        (
+            "ensure_ascii=True",
+            r#"{"b": [1, {"d": "\u00e9\"\ud83d\ude00\u007f\n", "c": null}], "a": true, "e": [], "f": {}}"#,
+        ),
+        (
+            "sort_keys=True, ensure_ascii=False",
+            "{\"a\": true, \"b\": [1, {\"c\": null, \"d\": \"é\\\"😀\u{7f}\\n\"}], \"e\": [], \"f\": {}}",
+        ),
+        (
+            "separators=(',', ':'), indent=none",
+            "{\"b\":[1,{\"d\":\"é\\\"😀\u{7f}\\n\",\"c\":null}],\"a\":true,\"e\":[],\"f\":{}}",
+        ),
+        (
+            "indent=0, separators=['; ', ' = ']",
+            "{\n\"b\" = [\n1; \n{\n\"d\" = \"é\\\"😀\u{7f}\\n\"; \n\"c\" = null\n}\n]; \n\
+             \"a\" = true; \n\"e\" = []; \n\"f\" = {}\n}",
+        ),
+        (
+            "ensure_ascii=True, indent=2, sort_keys=True",
+            r#"{
+  "a": true,
+  "b": [
+    1,
+    {
+      "c": null,
+      "d": "\u00e9\"\ud83d\ude00\u007f\n"
+    }
+  ],
+  "e": [],
+  "f": {}
+}"#,
+        ),
+    ] {
+        assert_eq!(text(arguments).expect("a text"), expected, "{arguments}");
+    }
+    for (arguments, expected) in [
+        ("separators=[',']", "tojson: expected two separators, found 1"),
+        ("indent=101", "tojson: expected an indent of at most 100, found 101"),
+        ("colour=1", "colour"),
+    ] {
+        let error = text(arguments).expect_err(arguments).to_string();
+        assert!(error.contains(expected), "expected {expected}, found {error}");
+    }
+}
+
 #[derive(Deserialize)]
 struct SamplingCase {
     settings: Settings,

@@ -10,7 +10,7 @@ mod sample;
 pub use attention::{DecodeOptions, attention, attention_gathered, rotary_attention};
 pub use cache::{CacheType, PagedBatch, PagedLayer, append, gather, rotary_append};
 pub use draws::{Draw, LateDraws, LateFloats};
-pub use sample::{SampleState, SampleTables, Sampling, sample};
+pub use sample::{SampleState, SampleTables, Sampling, sample, sample_bytes};
 
 /// The tokens of a page. `PAGE` of `paged.h`.
 pub const PAGE: usize = 16;

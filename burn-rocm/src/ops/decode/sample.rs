@@ -190,6 +190,16 @@ impl SampleState {
         })
     }
 
+    /// The bytes that a state of `rows` rows takes on the device, without the pool's rounding.
+    pub fn bytes(rows: usize, vocabulary: usize, tables: SampleTables) -> usize {
+        let SampleTables { counts, chances, ring } = tables;
+        let words = ring.saturating_add(if chances { 2 } else { 1 });
+        let words = words.saturating_add(if counts { vocabulary } else { 0 });
+        // The seed and the number of draws have 8 bytes each.
+        let others = PARAMETERS * size_of::<f32>() + size_of::<u64>() + size_of::<i64>();
+        rows.saturating_mul(words.saturating_mul(size_of::<i32>()).saturating_add(others))
+    }
+
     pub(super) fn rows(&self) -> usize {
         self.tokens.dims()[0]
     }
@@ -302,6 +312,16 @@ impl SampleState {
     }
 }
 
+/// The bytes that [`sample`] takes on the device while it runs, beside logits and state, without the
+/// pool's rounding.
+pub fn sample_bytes(rows: usize, vocabulary: usize) -> usize {
+    let scores = vocabulary.saturating_mul(size_of::<f32>());
+    let chunk = STATS * size_of::<f32>() + CHUNK * size_of::<u64>() + BINS * size_of::<u32>();
+    let chunks = vocabulary.div_ceil(CHUNK).saturating_mul(chunk);
+    let bins = BINS * (size_of::<u32>() + size_of::<u64>());
+    rows.saturating_mul(scores.saturating_add(chunks).saturating_add(bins))
+}
+
 /// Draws a token for each row into [`SampleState::tokens`], in three launches, and counts it. The
 /// random number of a draw is Philox 4x32-10 of the row's seed and of the number of its draws,
 /// which lies in device memory, so a captured graph draws others at each replay.
@@ -328,6 +348,7 @@ pub fn sample(logits: RocmTensor, state: &SampleState) -> hip::Result<()> {
     }
     let logits = packed(logits)?;
     let (device, ty, chunks) = (logits.hip_device(), logits.kernel_type()?, vocabulary.div_ceil(CHUNK));
+    // `sample_bytes` counts these six.
     let scores = RocmTensor::empty(device, [rows, vocabulary], DType::F32)?;
     let stats = RocmTensor::empty(device, [rows, chunks, STATS], DType::F32)?.skip_check();
     let bin_counts = RocmTensor::empty(device, [rows, BINS], DType::U32)?;

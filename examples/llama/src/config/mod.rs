@@ -181,10 +181,10 @@ impl Config {
         })
     }
 
-    /// Bytes that the keys and values of so many tokens take.
+    /// Bytes that the keys and values of so many tokens take; `usize::MAX` if the number overflows.
     pub fn cache_bytes(&self, tokens: usize, stored: CacheType) -> usize {
-        let token = stored.bytes_of_token(self.kv_heads, self.head_dim);
-        self.layers.len() * tokens.next_multiple_of(PAGE) * token
+        let page = PAGE * stored.bytes_of_token(self.kv_heads, self.head_dim);
+        tokens.div_ceil(PAGE).saturating_mul(self.layers.len().saturating_mul(page))
     }
 }
 

@@ -39,12 +39,29 @@ pub(super) struct Header {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
+    /// The entries that lists may still have.
+    left: usize,
 }
 
 type Read<T> = Result<T, String>;
 
 /// How deep lists of lists may be.
 const DEEPEST: usize = 4;
+/// More entries than all lists of a file have: a vocabulary of 262,144 tokens has about a million. An
+/// entry may take 32 times the memory that it takes in the file.
+const MOST_ENTRIES: usize = 1 << 24;
+
+/// The fewest bytes that a value of a type takes.
+fn least(kind: u32) -> usize {
+    match kind {
+        2 | 3 => 2,
+        4..=6 => 4,
+        // A text has a length, and a list a type and a length.
+        8 | 10..=12 => 8,
+        9 => 12,
+        _ => 1,
+    }
+}
 
 impl<'a> Reader<'a> {
     fn take(&mut self, count: usize) -> Read<&'a [u8]> {
@@ -76,11 +93,20 @@ impl<'a> Reader<'a> {
 
     /// A number of things that take at least `least` bytes each.
     fn count(&mut self, least: usize) -> Read<usize> {
+        self.count_up_to(usize::MAX, least)
+    }
+
+    /// [`count`](Self::count), of at most `most` things.
+    fn count_up_to(&mut self, most: usize, least: usize) -> Read<usize> {
         let at = self.at;
         let count = self.size()?;
-        let most = (self.bytes.len() - self.at) / least;
+        let fit = (self.bytes.len() - self.at) / least;
+        if count > fit {
+            return Err(format!("damaged: expected at most {fit} entries at byte {at}, found {count}"));
+        }
         if count > most {
-            return Err(format!("damaged: expected at most {most} entries at byte {at}, found {count}"));
+            let found = format!("found more at byte {at}");
+            return Err(format!("expected at most {MOST_ENTRIES} entries in all lists together, {found}"));
         }
         Ok(count)
     }
@@ -105,7 +131,8 @@ impl<'a> Reader<'a> {
             8 => Value::Text(self.text()?),
             9 if depth < DEEPEST => {
                 let of = self.u32()?;
-                let count = self.count(1)?;
+                let count = self.count_up_to(self.left, least(of))?;
+                self.left -= count;
                 Value::List((0..count).map(|_| self.value(of, depth + 1)).collect::<Read<_>>()?)
             }
             10 => Value::Unsigned(u64::from_le_bytes(self.array()?)),
@@ -121,7 +148,7 @@ impl<'a> Reader<'a> {
 impl Header {
     /// Parses the header at the start of a file's bytes.
     pub(super) fn parse(bytes: &[u8]) -> Read<Self> {
-        let mut reader = Reader { bytes, at: 0 };
+        let mut reader = Reader { bytes, at: 0, left: MOST_ENTRIES };
         let magic: [u8; 4] = reader.array()?;
         if is_pointer(bytes) {
             return Err(POINTER.to_owned());
@@ -171,5 +198,52 @@ impl Header {
             })?;
         }
         Ok(Self { metadata, tensors: entries })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A header with lists of a type of values, each of so many by its count, and of these bytes.
+    fn lists(kind: u32, lists: &[(u64, usize)]) -> Vec<u8> {
+        let mut bytes = b"GGUF".to_vec();
+        bytes.extend(3u32.to_le_bytes());
+        bytes.extend(0u64.to_le_bytes());
+        bytes.extend((lists.len() as u64).to_le_bytes());
+        for (index, &(count, len)) in lists.iter().enumerate() {
+            bytes.extend(1u64.to_le_bytes());
+            bytes.push(b'a' + index as u8);
+            [9, kind].iter().for_each(|kind: &u32| bytes.extend(kind.to_le_bytes()));
+            bytes.extend(count.to_le_bytes());
+            bytes.resize(bytes.len() + len, 0);
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_list_has_no_more_entries_than_bytes_for_them() {
+        for (kind, each) in
+            [(0, 1), (1, 1), (2, 2), (3, 2), (4, 4), (5, 4), (6, 4), (7, 1), (10, 8), (11, 8), (12, 8)]
+        {
+            let Header { metadata, .. } =
+                Header::parse(&lists(kind, &[(100, 100 * each)])).expect("a header");
+            assert!(matches!(&metadata["a"], Value::List(list) if list.len() == 100), "type {kind}");
+            let error = Header::parse(&lists(kind, &[(101, 100 * each)])).expect_err("a count too large");
+            assert!(error.contains("expected at most 100 entries at byte 41, found 101"), "{error}");
+        }
+        // Empty texts, and empty lists of bytes.
+        for (kind, each) in [(8, 8), (9, 12)] {
+            assert!(Header::parse(&lists(kind, &[(100, 100 * each)])).is_ok());
+            let error = Header::parse(&lists(kind, &[(101, 100 * each)])).expect_err("a count too large");
+            assert!(error.contains("expected at most 100 entries at byte 41, found 101"), "{error}");
+        }
+    }
+
+    #[test]
+    fn all_lists_together_have_a_limit() {
+        let bytes = lists(0, &[(3, 3), (MOST_ENTRIES as u64 - 2, MOST_ENTRIES)]);
+        let error = Header::parse(&bytes).expect_err("too many entries");
+        assert!(error.contains("expected at most 16777216 entries in all lists together"), "{error}");
     }
 }

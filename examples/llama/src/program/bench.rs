@@ -8,7 +8,7 @@ use burn_rocm::fused::decode::{self, SampleTables};
 use burn_rocm::{Communicator, RocmDevice, graph};
 
 use super::arguments::Arguments;
-use super::open::{self, Opened};
+use super::open::{self, Opened, Passes};
 use super::{TOKENS, devices, models};
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -48,7 +48,8 @@ pub(super) fn run(arguments: &Arguments, opened: Opened) -> Result<()> {
     let rows = arguments.batch.iter().copied().max().unwrap_or(1);
     // All ranks measure the same at the same time, and the first one prints.
     let measured = |ranks: Option<&Communicator>| {
-        let model = open::load(&arguments.of, &config, source.as_ref(), (context * rows, PIECE), ranks)?;
+        let sized = (context.saturating_mul(rows), Passes { tokens: PIECE, rows, others: 0 });
+        let model = open::load(&arguments.of, &config, source.as_ref(), sized, ranks)?;
         measure(arguments, &config, source.as_ref(), &model, &sizes)
     };
     devices::on_each(arguments, |ranks| measured(Some(ranks)), measured)

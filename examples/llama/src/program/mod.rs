@@ -26,7 +26,7 @@ use arguments::Arguments;
 pub use arguments::RandomModel;
 pub(crate) use arguments::{ModelArguments, Precision, Provider, Rounded, at_least_1, device};
 pub(crate) use models::random_prompt;
-pub(crate) use open::{Opened, Texts, load, open, open_model, room, size};
+pub(crate) use open::{Opened, Passes, Texts, load, open, open_model, room, size};
 
 /// The most tokens to generate if the user does not say.
 const TOKENS: usize = 256;
@@ -92,7 +92,7 @@ fn run(arguments: &Arguments) -> Result<()> {
             "note: the most likely token is always taken: --top-k, --top-p and --min-p need a --temperature above 0"
         );
     }
-    let task = task(arguments, tokens.as_ref(), chat, config.vocabulary)?;
+    let task = task(arguments, tokens.as_ref(), chat, &config)?;
     if let (Task::Tokens(prompt), None) = (&task, arguments.tokens) {
         // At least one, so that a prompt without room for it is an error.
         let room = arguments.context.unwrap_or(config.context).saturating_sub(prompt.len());
@@ -116,7 +116,8 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     let (followers, commands) = followers(arguments.devices - 1);
     let load = |ranks: Option<&Communicator>| -> Result<(Model, Cache)> {
-        let model = open::load(&arguments.of, &config, source.as_ref(), (context, PIECE), ranks)?;
+        let sized = (context, Passes { tokens: PIECE, rows: 1, others: 0 });
+        let model = open::load(&arguments.of, &config, source.as_ref(), sized, ranks)?;
         let cache = Cache::stored(&model, context, arguments.of.stored(model.dtype()))?;
         Ok((model, cache))
     };
@@ -181,14 +182,14 @@ fn check_prompt(prompt: &[u32], answer: usize, limit: usize, vocabulary: usize) 
     Ok(())
 }
 
-fn task(
-    arguments: &Arguments,
-    tokens: Option<&Tokens>,
-    chat: Option<Chat>,
-    vocabulary: usize,
-) -> Result<Task> {
-    if let Some(count) = arguments.prompt_tokens {
-        return Ok(Task::Tokens(random_prompt(count, vocabulary, arguments.of.seed)));
+fn task(arguments: &Arguments, tokens: Option<&Tokens>, chat: Option<Chat>, config: &Config) -> Result<Task> {
+    if let Some(prompt) = arguments.prompt_tokens {
+        // Before the ids are drawn, which may take more memory than there is.
+        if prompt > config.context {
+            let answer = arguments.tokens.unwrap_or(1);
+            return Err(Error::TooLong { prompt, answer, limit: config.context });
+        }
+        return Ok(Task::Tokens(random_prompt(prompt, config.vocabulary, arguments.of.seed)));
     }
     if arguments.chat {
         return chat.map(|chat| Task::Chat(Box::new(chat))).ok_or_else(|| {

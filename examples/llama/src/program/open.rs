@@ -4,7 +4,7 @@ use std::path::Path;
 
 use burn::tensor::DType;
 use burn::tensor::backend::Backend;
-use burn_rocm::fused::decode::PAGE;
+use burn_rocm::fused::decode::{CacheType, PAGE, SampleState, SampleTables, sample_bytes};
 use burn_rocm::{Communicator, DeviceInfo, RocmDevice};
 use burn_rocm_nn::language::lora::Peft;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -112,14 +112,24 @@ fn file(path: &Path, texts: Texts) -> Result<Opened> {
     Ok(Opened { config, source, generation, tokens, chat })
 }
 
-/// Says what the model needs with a cache of so many tokens and passes of at most `step` tokens,
-/// and whether it fits. Then loads it with a progress bar. With ranks, only the first one says
-/// something, and each loads its part.
+/// A program's passes, by which memory is planned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passes {
+    /// The most tokens of a pass.
+    pub(crate) tokens: usize,
+    /// The most rows whose next tokens are drawn at once.
+    pub(crate) rows: usize,
+    /// The bytes that the program takes beside a pass and its draws.
+    pub(crate) others: usize,
+}
+
+/// Says what the model needs with a cache of `context` tokens, and whether it fits. Then loads it
+/// with a progress bar. With ranks, only the first one says something, and each loads its part.
 pub(crate) fn load(
     arguments: &ModelArguments,
     config: &Config,
     source: &dyn Source,
-    (context, step): (usize, usize),
+    (context, passes): (usize, Passes),
     ranks: Option<&Communicator>,
 ) -> Result<Model> {
     let part = ranks.map(|ranks| Part::new(source, config, ranks.rank(), ranks.size())).transpose()?;
@@ -133,9 +143,11 @@ pub(crate) fn load(
     };
     let weights = weight_bytes(own, own_source, dtype, quantise)?;
     let cache = own.cache_bytes(context, arguments.stored(dtype));
-    let work =
-        working_bytes(own, context.min(step), dtype.size()) + gathered_bytes(own, context, dtype.size());
-    let needed = weights + cache + work;
+    // A pass has no more tokens than the cache.
+    let passes = Passes { tokens: passes.tokens.min(context), ..passes };
+    let gathered = gathered_bytes(own, context, dtype.size());
+    let work = working_bytes(own, passes, dtype.size()).saturating_add(gathered);
+    let needed = weights.saturating_add(cache).saturating_add(work);
     let (free, _) = device.free_and_total_memory()?;
     if says {
         let sizes = [needed, weights, cache, work].map(size);
@@ -166,22 +178,31 @@ pub(crate) fn load(
     Ok(model)
 }
 
-/// The tokens that a cache has room for in nine tenths of the memory that the model and passes of
-/// `step` tokens leave free. What runs beside it needs the rest.
+/// The tokens that a cache has room for beside weights and passes, in nine tenths of the device's
+/// free memory. What the estimates leave out needs the rest.
 pub(crate) fn room(
     arguments: &ModelArguments,
     config: &Config,
     source: &dyn Source,
-    step: usize,
+    passes: Passes,
 ) -> Result<usize> {
     let dtype = arguments.dtype.map_or_else(|| source.dtype(), DType::from);
     let weights = weight_bytes(config, source, dtype, arguments.quantise())?;
     let (free, _) = arguments.device.free_and_total_memory()?;
-    let work = working_bytes(config, step, dtype.size());
-    let rest = (free / 10 * 9).saturating_sub(weights + work);
-    let gathered = gathered_bytes(config, PAGE, dtype.size());
-    let block = config.cache_bytes(PAGE, arguments.stored(dtype)) + gathered;
-    Ok(rest / block.max(1) * PAGE)
+    Ok(room_in((free, weights), config, (dtype.size(), arguments.stored(dtype)), passes))
+}
+
+/// [`room`] in `free` bytes. `element`: the bytes of an activation.
+fn room_in(
+    (free, weights): (usize, usize),
+    config: &Config,
+    (element, stored): (usize, CacheType),
+    passes: Passes,
+) -> usize {
+    let beside = working_bytes(config, passes, element).saturating_add(weights);
+    let rest = (free / 10 * 9).saturating_sub(beside);
+    let block = config.cache_bytes(PAGE, stored).saturating_add(gathered_bytes(config, PAGE, element));
+    rest / block.max(PAGE) * PAGE
 }
 
 /// Says what a model is, what it needs and what the device has.
@@ -209,15 +230,27 @@ fn say(
 
 /// Bytes that a layer's keys and values of so many tokens take where attention gathers them.
 fn gathered_bytes(config: &Config, tokens: usize, element: usize) -> usize {
-    2 * config.kv_heads * config.head_dim * tokens * element
+    (2 * config.kv_heads * config.head_dim * element).saturating_mul(tokens)
 }
 
-/// An estimate of the most memory that a pass over so many tokens takes beside weights and cache:
-/// the feed-forward layer's three tensors, the residual with its norm, queries and contexts, and
-/// logits.
-fn working_bytes(config: &Config, tokens: usize, element: usize) -> usize {
+/// An estimate of the most memory that passes take beside weights and cache: the feed-forward
+/// layer's three tensors, the residual with its norm, queries and contexts; and for each row that is
+/// drawn, its logits and the draw's tables.
+fn working_bytes(config: &Config, passes: Passes, element: usize) -> usize {
+    let Passes { tokens, rows, others } = passes;
     let features = 3 * config.inner + 4 * config.width + 4 * config.heads * config.head_dim;
-    tokens * features * element + config.vocabulary * (element + 4)
+    let vocabulary = config.vocabulary;
+    // What `llama-serve` keeps. `llama` keeps less.
+    let tables = SampleTables { counts: true, chances: true, ring: 0 };
+    let parts = [
+        (features * element).saturating_mul(tokens),
+        // In the dtype of activations, and in f32.
+        (vocabulary * (element + 4)).saturating_mul(rows),
+        SampleState::bytes(rows, vocabulary, tables),
+        sample_bytes(rows, vocabulary),
+        others,
+    ];
+    parts.into_iter().fold(0, usize::saturating_add)
 }
 
 /// Bytes with a unit.
@@ -237,5 +270,48 @@ fn count(parameters: usize) -> String {
         format!("{millions:.2} million")
     } else {
         format!("{:.2} billion", millions / 1000.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Quantise;
+
+    /// Llama 3.1 8B in bf16 on a device of 24 GB, as (free bytes, bytes of weights).
+    fn large() -> (Config, (usize, usize)) {
+        let config = RandomModel::Llama31.config().expect("the settings");
+        let source = Random { norm_adds_one: config.norm_adds_one };
+        let weights = weight_bytes(&config, &source, DType::BF16, Quantise::default()).expect("the weights");
+        (config, (24_000_000_000, weights))
+    }
+
+    #[test]
+    fn a_cache_leaves_room_to_draw_for_all_sequences() {
+        let (config, memory) = large();
+        for rows in [1, 64, 1024] {
+            let passes = Passes { tokens: 1024, rows, others: 0 };
+            let tokens = room_in(memory, &config, (2, CacheType::BF16), passes);
+            assert!(tokens > 8192, "{rows} rows: {tokens} tokens");
+            // For each logit: itself, its score, a candidate, the start of a bin and a count.
+            let drawn = rows * config.vocabulary * (2 + 4 + 8 + 4 + 4);
+            let cache = config.cache_bytes(tokens, CacheType::BF16) + gathered_bytes(&config, tokens, 2);
+            let (free, weights) = memory;
+            assert!(weights + cache + drawn <= free, "{rows} rows: {cache} of cache, {drawn} to draw");
+        }
+    }
+
+    #[test]
+    fn numbers_beyond_all_memory_leave_no_room() {
+        let (config, memory) = large();
+        let passes = Passes { tokens: 1024, rows: 64, others: 0 };
+        for passes in [
+            Passes { tokens: usize::MAX, ..passes },
+            Passes { rows: usize::MAX, ..passes },
+            Passes { others: usize::MAX, ..passes },
+        ] {
+            assert_eq!(room_in(memory, &config, (2, CacheType::BF16), passes), 0, "{passes:?}");
+        }
+        assert_eq!(gathered_bytes(&config, usize::MAX, 2), usize::MAX);
     }
 }

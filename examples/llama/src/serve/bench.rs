@@ -28,10 +28,23 @@ pub(super) struct Shape {
     output: usize,
 }
 
+/// The most requests. Request `i` of a round has the round's first seed plus `i`, and the rounds' first
+/// seeds are 2^20 apart.
+const MOST_REQUESTS: usize = 1 << 20;
+
 impl Shape {
     /// The requests, all of which wait at once.
     pub(super) fn requests(&self) -> usize {
         self.requests
+    }
+
+    /// Fails if prompt and answer are longer than a sequence may be. `limit`: the most tokens of one.
+    pub(super) fn check(&self, limit: usize) -> Result<()> {
+        let Self { prompt, output: answer, .. } = *self;
+        if prompt.saturating_add(answer) > limit {
+            return Err(Error::TooLong { prompt, answer, limit });
+        }
+        Ok(())
     }
 }
 
@@ -49,6 +62,9 @@ impl FromStr for Shape {
                 _ => return Err(format!("expected requests=N, prompt=N or output=N, found {part}")),
             };
             *place = number(text).ok_or_else(|| format!("expected a number above 0, found {text}"))?;
+        }
+        if shape.requests > MOST_REQUESTS {
+            return Err(format!("expected at most {MOST_REQUESTS} requests, found {}", shape.requests));
         }
         Ok(shape)
     }
@@ -206,5 +222,8 @@ mod tests {
         assert_eq!(shape("output=1,prompt=2,requests=3"), Ok(Shape { requests: 3, prompt: 2, output: 1 }));
         assert_eq!(shape("output=0"), Err("expected a number above 0, found 0".to_owned()));
         assert!(shape("").is_err() && shape("tokens=1").is_err());
+        assert!(shape("requests=1048576").is_ok());
+        let found = Err("expected at most 1048576 requests, found 1048577".to_owned());
+        assert_eq!(shape("requests=1048577"), found);
     }
 }

@@ -18,7 +18,7 @@ use super::text::Vocabulary;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::model::PIECE;
-use crate::program::{ModelArguments, Opened, Texts, at_least_1, exit_of, load, open, room};
+use crate::program::{ModelArguments, Opened, Passes, Texts, at_least_1, exit_of, load, open, room};
 use crate::rng::Rng;
 use crate::text::Chat;
 
@@ -107,8 +107,11 @@ fn run(arguments: &Arguments) -> Result<()> {
     if arguments.of.model.is_none() {
         chat = Some(Chat::new(TEMPLATE.to_owned(), Default::default())?);
     }
-    let step = arguments.step_tokens.max(arguments.sequences);
-    let limits = limits(arguments, &config, || room(&arguments.of, &config, source.as_ref(), step))?;
+    let rows = arguments.sequences;
+    // Requests may ask for the most likely tokens of every row.
+    let others = engine::largest_bytes(rows, config.vocabulary);
+    let passes = Passes { tokens: arguments.step_tokens.max(rows), rows, others };
+    let limits = limits(arguments, &config, || room(&arguments.of, &config, source.as_ref(), passes))?;
     let address = SocketAddr::new(arguments.host, arguments.port);
     if arguments.bench.is_none() {
         // A port that is taken is an error before the model is loaded, which may take minutes. Nobody
@@ -116,8 +119,8 @@ fn run(arguments: &Arguments) -> Result<()> {
         drop(std::net::TcpListener::bind(address).map_err(|why| unheard(address, &why))?);
     }
     let defaults = Defaults::new(&generation);
-    let sizes = (limits.blocks * BLOCK, limits.step);
-    let model = Arc::new(load(&arguments.of, &config, source.as_ref(), sizes, None)?);
+    let sized = (limits.blocks * BLOCK, passes);
+    let model = Arc::new(load(&arguments.of, &config, source.as_ref(), sized, None)?);
     drop(source);
     eprintln!(
         "{} sequences of up to {} tokens at once, in {} blocks of {BLOCK} tokens",
@@ -239,14 +242,16 @@ fn limits(arguments: &Arguments, config: &Config, room: impl FnOnce() -> Result<
     let wanted = arguments.context.unwrap_or(CONTEXT.min(config.context));
     let tokens = match arguments.cache_tokens {
         Some(tokens) => tokens,
-        None => rows.saturating_mul(wanted.next_multiple_of(BLOCK)).min(room()?),
+        None => rows.saturating_mul(wanted.div_ceil(BLOCK)).saturating_mul(BLOCK).min(room()?),
     };
     let blocks = tokens / BLOCK;
     if blocks == 0 {
         let expected = format!("room for a block of {BLOCK} tokens");
         let found = match arguments.cache_tokens {
             Some(tokens) => format!("{tokens} tokens"),
-            None => "too little free memory beside the weights".to_owned(),
+            None => {
+                "too little free memory beside the weights: lower --sequences or --step-tokens".to_owned()
+            }
         };
         return Err(Error::Argument { name: "cache-tokens", expected, found });
     }
@@ -255,6 +260,9 @@ fn limits(arguments: &Arguments, config: &Config, room: impl FnOnce() -> Result<
     let limits = Limits { rows, step: step_tokens.max(rows), context, blocks, waiting };
     // Before anything is loaded.
     limits.check(config.context)?;
+    if let Some(shape) = bench {
+        shape.check(limits.context)?;
+    }
     Ok(limits)
 }
 

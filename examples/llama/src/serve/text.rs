@@ -47,6 +47,10 @@ pub struct Answer<'a> {
     stops: &'a [String],
     /// Text that may be the start of a stop string.
     held: String,
+    /// The characters so far. Used only without a tokenizer; else the stream counts them.
+    characters: usize,
+    /// The characters before the last token, likewise.
+    begin: usize,
 }
 
 /// A part of an answer.
@@ -66,7 +70,8 @@ impl<'a> Answer<'a> {
             Some(last) => Stream::after(tokens, last),
             None => Stream::new(tokens),
         };
-        Self { stream: vocabulary.0.as_ref().map(stream), stops, held: String::new() }
+        let stream = vocabulary.0.as_ref().map(stream);
+        Self { stream, stops, held: String::new(), characters: 0, begin: 0 }
     }
 
     /// The text that a token completes.
@@ -76,9 +81,19 @@ impl<'a> Answer<'a> {
     pub fn push(&mut self, token: u32) -> Result<Part> {
         let text = match &mut self.stream {
             Some(stream) => stream.push(token)?,
-            None => format!("{token} "),
+            None => {
+                let text = format!("{token} ");
+                self.begin = self.characters;
+                self.characters += text.chars().count();
+                text
+            }
         };
         Ok(self.add(&text))
+    }
+
+    /// The characters of the answer before the last token; see [`Stream::begin`].
+    pub fn begin(&self) -> usize {
+        self.stream.as_ref().map_or(self.begin, Stream::begin)
     }
 
     /// The rest.
@@ -193,6 +208,27 @@ mod tests {
         assert_eq!(text(&tokens, Some(1)), "ab aa\u{e9} b");
         // Behind half a character.
         assert_eq!(text(&[7, 4], Some(6)), "\u{e9} a");
+    }
+
+    #[test]
+    fn a_token_begins_where_its_text_does() {
+        let vocabulary = pieces();
+        let begins = |vocabulary: &Vocabulary, tokens: &[u32], last| {
+            let mut answer = Answer::new(vocabulary, &[], last);
+            let begin = |&token: &u32| {
+                answer.push(token).expect("a text");
+                answer.begin()
+            };
+            tokens.iter().map(begin).collect::<Vec<_>>()
+        };
+        // " ab aa\u{e9} b": the special token has no text, and two tokens are one character.
+        let tokens = [4, 5, 4, 1, 3, 6, 7, 2, 5];
+        assert_eq!(begins(&vocabulary, &tokens, Some(5)), [0, 2, 3, 5, 5, 6, 6, 7, 8]);
+        // The text lacks the first space.
+        assert_eq!(begins(&vocabulary, &tokens, Some(1)), [0, 1, 2, 4, 4, 5, 5, 6, 7]);
+        // "a\u{fffd}b": no character follows from the byte.
+        assert_eq!(begins(&vocabulary, &[3, 6, 5], Some(5)), [0, 1, 2]);
+        assert_eq!(begins(&Vocabulary(None), &[7, 20, 7], None), [0, 2, 5]);
     }
 
     #[test]

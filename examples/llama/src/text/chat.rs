@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{Environment, ErrorKind, State, context};
+use minijinja::value::{Value, ValueKind};
+use minijinja::{Environment, ErrorKind, context};
 use serde::Serialize;
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
+use super::json::to_json;
 use crate::config::Fields;
 use crate::error::{Error, Result};
 
@@ -184,48 +184,6 @@ fn special(fields: &Fields, name: &str) -> Result<String> {
         _ => fields.text(name)?.map(str::to_owned),
     };
     Ok(text.unwrap_or_default())
-}
-
-/// `json.dumps` of Python, without escapes of letters that are not ASCII.
-struct Python;
-
-impl Formatter for Python {
-    fn begin_array_value<W: ?Sized + std::io::Write>(
-        &mut self,
-        to: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
-        if first { Ok(()) } else { to.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + std::io::Write>(
-        &mut self,
-        to: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
-        if first { Ok(()) } else { to.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, to: &mut W) -> std::io::Result<()> {
-        to.write_all(b": ")
-    }
-}
-
-fn to_json(_: &State, value: &Value, options: Kwargs) -> std::result::Result<Value, minijinja::Error> {
-    let indent: Option<usize> = options.get("indent")?;
-    options.assert_all_used()?;
-    let mut text = Vec::new();
-    let done = match indent {
-        None => value.serialize(&mut Serializer::with_formatter(&mut text, Python)),
-        Some(count) => {
-            let indent = " ".repeat(count);
-            let formatter = PrettyFormatter::with_indent(indent.as_bytes());
-            value.serialize(&mut Serializer::with_formatter(&mut text, formatter))
-        }
-    };
-    let bad = |why: String| minijinja::Error::new(ErrorKind::BadSerialization, why);
-    done.map_err(|why| bad(why.to_string()))?;
-    Ok(Value::from_safe_string(String::from_utf8(text).map_err(|why| bad(why.to_string()))?))
 }
 
 const MONTHS: [&str; 12] = [

@@ -1,6 +1,7 @@
 //! Text to tokens and back.
 
 mod chat;
+mod json;
 mod stream;
 mod tokenizer;
 

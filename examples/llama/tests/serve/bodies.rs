@@ -94,6 +94,11 @@ fn each_wrong_field_is_named() {
             "found one without a text",
         ),
         (
+            json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "colour": 1}]}]}),
+            json!("messages[0].content[0].colour"),
+            "Unrecognized",
+        ),
+        (
             json!({"messages": [{"role": "user", "content": "x", "mood": 1}]}),
             json!("messages[0].mood"),
             "Unrecognized",

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use burn_rocm::fused::decode::Sampling;
 use burn_rocm_llama::model::{Cache, Logits};
-use burn_rocm_llama::serve::engine::{End, Event, Job, Limits};
+use burn_rocm_llama::serve::engine::{Chances, End, Event, Job, Limits};
 
 use crate::support::{Engine, LIMITS, Text, alone, job, model, prompts, read};
 
@@ -231,6 +231,30 @@ fn probabilities_are_those_of_the_logits() {
         assert!(chances.best.windows(2).all(|pair| pair[0].1 >= pair[1].1));
         let better = (0..64).filter(|&id| chance(id) > f64::from(chances.best[3].1) + 4e-4).count();
         assert!(better <= 3, "{better}");
+    }
+}
+
+#[test]
+fn probabilities_of_many_rows_are_those_of_one() {
+    let model = model("llama3");
+    // More rows than are sorted at once.
+    let many = Engine::start(&model, Limits { rows: 40, step: 40, blocks: 160, ..LIMITS });
+    let one = Engine::start(&model, LIMITS);
+    let prompts = prompts([6; 40], 14);
+    let asking = |prompt: &Vec<u32>| Job { chances: Some(2), ..job(prompt, 20) };
+    let found = texts(&many, prompts.iter().map(asking).collect());
+    for (prompt, found) in prompts.iter().zip(found) {
+        let alone = read(one.submit(asking(prompt)), 1).remove(0);
+        assert_eq!((found.tokens.len(), &found.tokens), (20, &alone.tokens));
+        for (found, alone) in found.chances.iter().zip(&alone.chances) {
+            let all = |chances: &Chances| {
+                [chances.drawn].into_iter().chain(chances.best.iter().map(|best| best.1)).collect::<Vec<_>>()
+            };
+            // Two ways to the same logits differ by up to 1e-4, and so do the logarithms.
+            let mut pairs = all(found).into_iter().zip(all(alone));
+            assert!(pairs.all(|(a, b)| (a - b).abs() < 2e-4), "{found:?} {alone:?}");
+            assert_eq!(found.best[0].0, alone.best[0].0);
+        }
     }
 }
 

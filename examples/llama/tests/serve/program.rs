@@ -99,6 +99,29 @@ fn a_server_for_other_machines_says_that_it_asks_for_no_key() {
 }
 
 #[test]
+fn numbers_beyond_all_clocks_and_memory_are_no_limit() {
+    let most = usize::MAX.to_string();
+    let options = ["--idle", "--timeout", "--grace", "--connections", "--waiting", "--body-limit"];
+    let options = options.iter().flat_map(|option| [*option, most.as_str()]);
+    let arguments: Vec<&str> = ["--port", "0", "--name", "tiny"].into_iter().chain(options).collect();
+    let mut child = command(&arguments).env("LLAMA_API_KEY", "secret").spawn().expect("the program");
+    let lines = BufReader::new(child.stderr.take().expect("its messages")).lines();
+    let address = lines
+        .map_while(Result::ok)
+        .find_map(|line| Some(line.strip_prefix("tiny at http://")?.strip_suffix("/v1")?.to_owned()));
+    let status = address.map(|address| {
+        let address = address.parse().expect("an address");
+        let headers = ["Content-Type: application/json", "Authorization: Bearer secret"];
+        let body = json!({"prompt": [1, 2], "max_tokens": 2}).to_string();
+        let answer = request(address, "POST", "/v1/completions", &headers, body.as_bytes());
+        [get(address, "/health").status, answer.status]
+    });
+    child.kill().expect("its end");
+    child.wait().expect("its end");
+    assert_eq!(status, Some([200, 200]));
+}
+
+#[test]
 fn errors_are_one_line() {
     let fails = |arguments: &[&str], text: &str| {
         let output = command(arguments).output().expect("its output");
@@ -142,6 +165,15 @@ fn errors_are_one_line() {
     fails(&["--idle", "0"], "0 is not in 1..");
     fails(&["--timeout", "0"], "0 is not in 1..");
     fails(&["--bench", "requests=x"], "expected a number above 0, found x");
+    // More than any memory has room for.
+    let most = usize::MAX.to_string();
+    fails(&["--port", "0", "--cache-tokens", &most], "error: the model needs ");
+    fails(
+        &["--step-tokens", &most],
+        "error: cache-tokens: expected room for a block of 16 tokens, found too little free memory beside",
+    );
+    let too_long = "error: expected a prompt and an answer of at most 64 tokens, found 1125899906842624 of";
+    fails(&["--bench", "prompt=1125899906842624"], too_long);
 }
 
 #[test]

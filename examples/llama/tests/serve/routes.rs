@@ -73,6 +73,10 @@ fn pieces_joined_are_the_whole_text() {
             assert_eq!(last["choices"], json!([]));
             assert_eq!(last["usage"]["total_tokens"], whole["usage"]["total_tokens"]);
             assert!(events.len() > 20, "many pieces");
+            for event in &events[..events.len() - 2] {
+                let piece: Value = serde_json::from_str(event).expect("JSON");
+                assert_eq!(piece.get("usage"), Some(&Value::Null), "{event}");
+            }
         }
     }
     // The least probability keeps the most likely token alone.
@@ -218,6 +222,56 @@ fn a_completion_goes_on_behind_its_prompt_and_tokens_have_their_spaces() {
     let body = json!({"messages": [{"role": "user", "content": "Why?"}], "max_tokens": 4, "seed": 3});
     let answer = post(server.address, CHAT, &body).json();
     assert!(text(&answer).starts_with('w'), "{answer}");
+    server.join();
+}
+
+/// Byte-level tokens, each of which ends or begins within \u{e9} (0xC3 0xA9): letters of its own and
+/// the first byte, or the second byte and letters of its own.
+fn halves() -> Vocabulary {
+    let piece = |id: u32| if id.is_multiple_of(2) { format!("x{id}\u{c3}") } else { format!("\u{a9}y{id}") };
+    let pieces: serde_json::Map<String, Value> = (0..420).map(|id| (piece(id), json!(id))).collect();
+    let file = json!({
+        "version": "1.0", "added_tokens": [],
+        "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "model": {"type": "BPE", "vocab": pieces, "merges": []},
+    });
+    Vocabulary(Some(Tokens::of_json(Path::new("halves"), &file.to_string()).expect("a tokenizer")))
+}
+
+#[test]
+fn offsets_count_whole_characters() {
+    let server = Running::start("offsets", LONG, |server, _| server.vocabulary = halves());
+    // The prompts end with whole characters.
+    let prompts = json!([[4, 5], [6, 7], [8, 9], [10, 11], [12, 13], [14, 15]]);
+    let body = json!({"prompt": prompts, "max_tokens": 32, "temperature": 2, "seed": 3, "logprobs": 0});
+    let answer = post(server.address, COMPLETIONS, &body).json();
+    let (mut joined, mut broken) = (0, 0);
+    for choice in answer["choices"].as_array().expect("choices") {
+        let text = choice["text"].as_str().expect("a text");
+        let logprobs = &choice["logprobs"];
+        let tokens = logprobs["tokens"].as_array().expect("tokens");
+        let offsets = logprobs["text_offset"].as_array().expect("offsets");
+        assert_eq!((tokens.len(), offsets.len()), (32, 32));
+        for (token, offset) in tokens.iter().zip(offsets) {
+            let offset = offset.as_u64().expect("a number") as usize;
+            let rest: String = text.chars().skip(offset).collect();
+            let token = token.as_str().expect("a text");
+            let whole = token.trim_matches(char::REPLACEMENT_CHARACTER);
+            // A token with the second byte has the offset of the character, whole or not.
+            let rest = if token.starts_with('x') {
+                &rest[..]
+            } else if let Some(rest) = rest.strip_prefix('\u{e9}') {
+                joined += 1;
+                rest
+            } else {
+                broken += 1;
+                rest.strip_prefix(char::REPLACEMENT_CHARACTER).expect("a byte that is no character")
+            };
+            assert!(rest.starts_with(whole), "{token:?} at {offset} of {text:?}");
+        }
+    }
+    assert!(joined > 0 && broken > 0, "{joined} characters of two tokens, {broken} bytes without another");
     server.join();
 }
 

@@ -27,7 +27,8 @@ pub struct Scored {
     pub logprob: f32,
     /// The most likely tokens.
     pub best: Vec<(String, f32)>,
-    /// The characters before it in the answer.
+    /// The characters before it in the answer. For a token within a character, those before that
+    /// character.
     pub offset: usize,
 }
 
@@ -62,6 +63,8 @@ pub struct Answering {
     id: String,
     created: u64,
     model: String,
+    /// Whether a last piece says how many tokens there were.
+    usage: bool,
 }
 
 /// The seconds since 1970.
@@ -81,8 +84,8 @@ impl Usage {
 }
 
 impl Answering {
-    /// The answer to a request.
-    pub fn new(route: Route, model: &str) -> Self {
+    /// The answer to a request. `usage`: whether a last piece says how many tokens there were.
+    pub fn new(route: Route, model: &str, usage: bool) -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let kind = match route {
             Route::Completion => "cmpl",
@@ -90,7 +93,7 @@ impl Answering {
         };
         let created = now();
         let id = format!("{kind}-{created:x}{:08x}", LAST.fetch_add(1, Ordering::Relaxed));
-        Self { route, id, created, model: model.to_owned() }
+        Self { route, id, created, model: model.to_owned(), usage }
     }
 
     fn object(&self, object: &str, choices: Vec<Value>) -> Map<String, Value> {
@@ -108,7 +111,12 @@ impl Answering {
             Route::Completion => "text_completion",
             Route::Chat => "chat.completion.chunk",
         };
-        self.object(object, choices)
+        let mut map = self.object(object, choices);
+        if self.usage {
+            // The last piece has numbers.
+            map.insert("usage".to_owned(), Value::Null);
+        }
+        map
     }
 
     /// The whole answer.
@@ -159,10 +167,12 @@ impl Answering {
     }
 
     /// The last piece, if the request wants to know how many tokens there were.
-    pub fn usage(&self, usage: Usage) -> Value {
-        let mut map = self.piece_of(Vec::new());
-        map.insert("usage".to_owned(), usage.json());
-        Value::Object(map)
+    pub fn usage(&self, usage: Usage) -> Option<Value> {
+        self.usage.then(|| {
+            let mut map = self.piece_of(Vec::new());
+            map.insert("usage".to_owned(), usage.json());
+            Value::Object(map)
+        })
     }
 
     fn logprobs(&self, scored: &[Scored]) -> Value {

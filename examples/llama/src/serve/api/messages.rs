@@ -63,7 +63,10 @@ fn content(path: &str, value: Option<Value>) -> Result<String> {
                 let path = format!("{path}[{index}]");
                 let mut fields = Fields::of_value(&path, value)?;
                 match (fields.text("type")?.as_deref(), fields.text("text")?) {
-                    (Some("text"), Some(text)) => Ok(text),
+                    (Some("text"), Some(text)) => {
+                        fields.finish()?;
+                        Ok(text)
+                    }
                     (kind, _) => {
                         let found = match kind {
                             None => "one without a type".to_owned(),

@@ -25,6 +25,7 @@ use crate::serve::metrics::Metrics;
 use handle::Shared;
 use scheduler::Scheduler;
 
+pub(crate) use chances::largest_bytes;
 pub use handle::{Handle, Limits, Refusal, Ticket};
 pub use job::{Chances, End, Event, Job};
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 
-use burn::tensor::{DType, Int, Tensor, TensorData};
+use burn::tensor::{Int, Tensor};
 use burn_rocm::fused::decode::{self, Draw, LateDraws, SampleState, SampleTables};
 use burn_rocm_nn::language::{BLOCK, CacheError, CacheType};
 
@@ -280,19 +280,15 @@ impl Scheduler {
                 most = most.max(count);
             }
         }
-        let asked = (!rows.is_empty()).then(|| {
-            let rows = TensorData::new(rows, [asking.len()]);
-            let rows: Tensor<B, 1, Int> = Tensor::from_data(rows, (self.model.device(), DType::I32));
-            (logits.clone().select(0, rows.clone()), rows)
-        });
         let drawn = drawn.iter().map(|&index| self.running[index].sequence.order).collect();
         let state = self.state.first(logits.dims()[0])?;
-        decode::sample(logits.into_primitive().tensor(), &state)?;
+        decode::sample(logits.clone().into_primitive().tensor(), &state)?;
         let draws = state.begin_read()?;
-        // The next step overwrites the tokens, so they are taken before it.
-        let largest = asked.map(|(logits, rows)| {
-            let tokens = Tensor::<B, 1, Int>::from_primitive(self.state.tokens()).select(0, rows);
-            LateLargest::begin(logits, tokens, most)
+        // The next step overwrites the tokens, so they are taken before it. The draw's memory is free
+        // again for the sort.
+        let largest = (!rows.is_empty()).then(|| {
+            let tokens = Tensor::<B, 1, Int>::from_primitive(self.state.tokens());
+            LateLargest::begin(&logits, &tokens, &rows, most)
         });
         Ok(Flight { draws, drawn, asking, largest: largest.transpose()? })
     }

@@ -8,6 +8,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
+use super::listen::LONGEST;
 use super::server::Server;
 use crate::serve::api::{Answering, ApiError, Choice, Finish, Kind, Scored, Usage};
 use crate::serve::engine::{Chances, End, Event, Ticket};
@@ -26,8 +27,6 @@ pub(super) struct Work {
     pub(super) last: Vec<u32>,
     /// The tokens of the prompts.
     pub(super) prompt: usize,
-    /// Whether the last piece says how many tokens there were.
-    pub(super) usage: bool,
     pub(super) deadline: Instant,
 }
 
@@ -38,8 +37,8 @@ struct Answers<'a> {
     deadline: Instant,
     /// `None` for those that have ended.
     answers: Vec<Option<Answer<'a>>>,
-    /// The probabilities of tokens whose text waits, and the characters of all tokens.
-    scored: Vec<(Option<Vec<Scored>>, usize)>,
+    /// The probabilities of tokens whose text waits, if they are wanted.
+    scored: Vec<Option<Vec<Scored>>>,
     usage: Usage,
     /// The choices of each prompt.
     each: usize,
@@ -55,7 +54,7 @@ impl<'a> Answers<'a> {
             ticket,
             deadline: *deadline,
             answers: (0..*choices).map(answer).collect(),
-            scored: vec![(scored.then(Vec::new), 0); *choices],
+            scored: vec![scored.then(Vec::new); *choices],
             usage: Usage { prompt: *prompt, ..Usage::default() },
             each: *each,
         }
@@ -96,18 +95,13 @@ impl<'a> Answers<'a> {
         // Tokens that were drawn before the engine knew of the stop string.
         let Some(answer) = self.answers[index].as_mut() else { return Ok(None) };
         self.usage.completion += 1;
-        let (scored, offset) = &mut self.scored[index];
-        if let (Some(scored), Some(Chances { drawn, best })) = (scored.as_mut(), chances) {
+        let Part { text, stopped } = answer.push(token)?;
+        if let (Some(scored), Some(Chances { drawn, best })) = (&mut self.scored[index], chances) {
             let shown = |id: u32| crate::Result::Ok(self.vocabulary.shown(id, self.vocabulary.decode(id)?));
             let best = best.into_iter().map(|(id, chance)| Ok((shown(id)?, chance)));
             let best = best.collect::<crate::Result<_>>()?;
-            let text = self.vocabulary.decode(token)?;
-            let count = text.chars().count();
-            let token = self.vocabulary.shown(token, text);
-            scored.push(Scored { token, logprob: drawn, best, offset: *offset });
-            *offset += count;
+            scored.push(Scored { token: shown(token)?, logprob: drawn, best, offset: answer.begin() });
         }
-        let Part { text, stopped } = answer.push(token)?;
         if stopped {
             self.answers[index] = None;
             self.ticket.end(index);
@@ -129,7 +123,7 @@ impl<'a> Answers<'a> {
     }
 
     fn piece(&mut self, index: usize, text: String, finish: Option<Finish>) -> Choice {
-        let scored = self.scored[index].0.as_mut().map(std::mem::take);
+        let scored = self.scored[index].as_mut().map(std::mem::take);
         Choice { index, text, scored, finish }
     }
 }
@@ -170,7 +164,7 @@ pub(super) fn pieces(server: Arc<Server>, work: Work) -> mpsc::Receiver<Bytes> {
 }
 
 async fn send_all(server: &Server, mut work: Work, sender: &mpsc::Sender<Bytes>) {
-    let (answering, choices, usage) = (work.answering.clone(), work.choices, work.usage);
+    let (answering, choices) = (work.answering.clone(), work.choices);
     let mut answers = Answers::new(&server.vocabulary, &mut work);
     for first in (0..choices).filter_map(|index| answering.first(index)) {
         send(sender, &first).await;
@@ -186,8 +180,8 @@ async fn send_all(server: &Server, mut work: Work, sender: &mpsc::Sender<Bytes>)
             }
         }
     }
-    if usage {
-        send(sender, &answering.usage(answers.usage)).await;
+    if let Some(last) = answering.usage(answers.usage) {
+        send(sender, &last).await;
     }
     // A reader that is gone is noticed by `closed`.
     let _ = sender.send(Bytes::from_static(b"data: [DONE]\n\n")).await;
@@ -199,7 +193,5 @@ async fn send(sender: &mpsc::Sender<Bytes>, value: &Value) {
 
 /// The moment at which an answer that starts now has taken too long.
 pub(super) fn deadline(limit: Duration) -> Instant {
-    let now = Instant::now();
-    // A limit beyond what clocks count is none.
-    now.checked_add(limit).unwrap_or_else(|| now + Duration::from_secs(1 << 32))
+    Instant::now() + limit.min(LONGEST)
 }

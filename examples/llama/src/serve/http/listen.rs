@@ -17,10 +17,13 @@ use tokio::time::{sleep, timeout};
 
 use super::stalled::Stalled;
 
+/// As good as no limit. Clocks can't count much longer times.
+pub(super) const LONGEST: Duration = Duration::from_secs(1 << 32);
+
 /// How a server treats its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Serving {
-    /// The most connections. Others wait.
+    /// The most connections, up to [`Semaphore::MAX_PERMITS`]. Others wait.
     pub connections: usize,
     /// How long a client may take to send a request's head, or to take a piece of the answer.
     pub idle: Duration,
@@ -32,7 +35,9 @@ pub struct Serving {
 /// latest after the grace time.
 pub async fn serve(listener: TcpListener, router: Router, serving: Serving, stop: impl Future<Output = ()>) {
     let Serving { connections, idle, grace } = serving;
-    let permits = Arc::new(Semaphore::new(connections));
+    // hyper adds the time to that of a clock, which fails if the sum is too large.
+    let idle = idle.min(LONGEST);
+    let permits = Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS)));
     let (closing, closed) = watch::channel(());
     let mut tasks = JoinSet::new();
     let mut stop = pin!(stop);
