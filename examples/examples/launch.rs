@@ -10,10 +10,16 @@
 //!
 //! If a process fails, the others get an error from their collectives. After `--grace` seconds,
 //! `launch` kills those that still run. The exit status is that of the first process that failed.
+//!
+//! A signal that asks `launch` to end (SIGTERM, SIGINT and SIGHUP, unless it is ignored, as `nohup`
+//! does) ends its processes too: `launch` sends them SIGTERM, and kills those that still run after
+//! `--grace` seconds. Then the exit status is 1. On Windows, Ctrl-C goes to all processes of a console.
 
 use std::io;
 use std::net::TcpListener;
 use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -37,12 +43,46 @@ struct Arguments {
     /// free port.
     #[arg(long, value_name = "HOST:PORT")]
     master: Option<String>,
-    /// Seconds between the failure of a process and the end of those that still run.
+    /// How long to wait, in seconds, after a process fails or a signal arrives, before killing the
+    /// processes that still run.
     #[arg(long, default_value_t = 10)]
     grace: u64,
     /// The program, with its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
+}
+
+/// A flag that the signals set which ask this program to end, and which it does not ignore.
+#[cfg(unix)]
+fn asked_to_end() -> io::Result<Arc<AtomicBool>> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+    // Linux's mask of ignored signals, with signal 1 as its lowest bit. Another Unix has no such file.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        if ignored >> (signal - 1) & 1 == 0 {
+            signal_hook::flag::register(signal, flag.clone())?;
+        }
+    }
+    Ok(flag)
+}
+
+/// Windows sends Ctrl-C to all processes of a console.
+#[cfg(not(unix))]
+fn asked_to_end() -> io::Result<Arc<AtomicBool>> {
+    Ok(Arc::default())
+}
+
+/// Why the wait ended other than by success.
+#[derive(Clone, Copy)]
+enum Ended {
+    /// The first process that failed.
+    Failed(usize, ExitStatus),
+    /// A signal asked for it.
+    Asked,
 }
 
 /// Ends the processes with their owner.
@@ -80,23 +120,45 @@ impl Processes {
         Ok(all)
     }
 
-    /// Waits until all have ended, or for `grace` after the first failure, which is the result.
-    fn wait(&mut self, grace: Duration) -> io::Result<Option<(usize, ExitStatus)>> {
-        let mut failed: Option<(usize, ExitStatus, Instant)> = None;
+    /// Asks all to end.
+    #[cfg(unix)]
+    fn ask_to_end(&mut self) {
+        use nix::sys::signal::{Signal, kill};
+        use nix::unistd::Pid;
+
+        for child in &mut self.0 {
+            // The number of one that has been waited for may be another process's by now.
+            if let (Ok(None), Ok(pid)) = (child.try_wait(), i32::try_from(child.id())) {
+                // It may have ended since.
+                let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+            }
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn ask_to_end(&mut self) {}
+
+    /// Waits until all have ended, or for `grace` after the first failure or a signal.
+    fn wait(&mut self, grace: Duration, asked_to_end: &AtomicBool) -> io::Result<Option<Ended>> {
+        let mut ended: Option<(Ended, Instant)> = None;
         loop {
+            if asked_to_end.swap(false, Ordering::Relaxed) {
+                ended.get_or_insert((Ended::Asked, Instant::now()));
+                self.ask_to_end();
+            }
             let mut running = false;
             for (rank, child) in self.0.iter_mut().enumerate() {
                 match child.try_wait()? {
                     None => running = true,
-                    Some(status) if !status.success() && failed.is_none() => {
-                        failed = Some((rank, status, Instant::now()));
+                    Some(status) if !status.success() && ended.is_none() => {
+                        ended = Some((Ended::Failed(rank, status), Instant::now()));
                     }
                     Some(_) => {}
                 }
             }
-            let is_late = failed.is_some_and(|(.., since)| since.elapsed() >= grace);
+            let is_late = ended.is_some_and(|(_, since)| since.elapsed() >= grace);
             if !running || is_late {
-                return Ok(failed.map(|(rank, status, _)| (rank, status)));
+                return Ok(ended.map(|(why, _)| why));
             }
             sleep(Duration::from_millis(10));
         }
@@ -131,12 +193,21 @@ fn master(arguments: &Arguments) -> io::Result<(String, String)> {
 
 fn run(arguments: &Arguments) -> io::Result<ExitCode> {
     let (host, port) = master(arguments)?;
+    // Before there is a process that a signal could leave behind.
+    let asked_to_end = asked_to_end()?;
     let mut processes = Processes::start(arguments, (&host, &port))?;
-    let Some((rank, status)) = processes.wait(Duration::from_secs(arguments.grace))? else {
-        return Ok(ExitCode::SUCCESS);
-    };
-    eprintln!("launch: process {rank} of this machine failed: {status}");
-    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+    match processes.wait(Duration::from_secs(arguments.grace), &asked_to_end)? {
+        None => Ok(ExitCode::SUCCESS),
+        Some(Ended::Failed(rank, status)) => {
+            eprintln!("launch: process {rank} of this machine failed: {status}");
+            let code = status.code().and_then(|code| u8::try_from(code).ok());
+            Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+        }
+        Some(Ended::Asked) => {
+            eprintln!("launch: a signal asked it to end; all its processes have ended");
+            Ok(ExitCode::FAILURE)
+        }
+    }
 }
 
 fn main() -> ExitCode {

@@ -1,8 +1,9 @@
-//! The program `launch`: what its processes get, and what it does if one fails.
+//! The program `launch`: what its processes get, and what it does if one fails or a signal comes.
 #![cfg(unix)]
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// The program, which `cargo test` builds beside the tests.
@@ -53,6 +54,49 @@ fn a_process_that_fails_ends_the_others() {
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     let killed = launch(&["-n", "2", "--grace", "1"], "[ $RANK != 0 ] || kill -9 $$; exec sleep 600");
     assert_eq!(killed.status.code(), Some(1), "{killed:?}");
+}
+
+/// Process 0 ends when it is asked to, and says so. Process 1 ignores SIGTERM, so it is killed after
+/// three seconds. Left alone, both would end after ten.
+#[test]
+fn a_signal_ends_all_processes() {
+    let script = "\
+        [ $RANK = 1 ] && trap '' TERM || trap 'echo asked; exit 0' TERM
+        echo $$
+        for i in $(seq 200); do sleep 0.05; done";
+    for signal in ["TERM", "INT"] {
+        let begun = Instant::now();
+        let mut launch = Command::new(program())
+            .args(["-n", "2", "--grace", "3", "--", "sh", "-c", script])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut said = BufReader::new(launch.stdout.take().expect("a pipe")).lines();
+        let mut next = || said.next().map(|line| line.expect("text"));
+        let pids = [next().expect("a process started"), next().expect("both started")];
+        let sent = Command::new("kill").args(["-s", signal, &launch.id().to_string()]).status();
+        assert!(sent.is_ok_and(|status| status.success()), "{signal}");
+        // The end of the output: no process has it any more.
+        assert_eq!([next(), next()], [Some("asked".into()), None], "{signal}");
+        let output = launch.wait_with_output().expect("the program ends");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{signal}: {text}");
+        assert!(text.contains("a signal asked it to end"), "{signal}: {text}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+        for pid in pids {
+            assert!(!Path::new("/proc").join(&pid).exists(), "{signal}: process {pid} still runs");
+        }
+    }
+}
+
+/// `nohup` and shells start programs with signals that are ignored. They stay so.
+#[test]
+fn an_ignored_signal_ends_nothing() {
+    let script = r#"trap '' HUP; "$0" -n 1 -- sh -c 'kill -s HUP $PPID; sleep 0.2; echo done'"#;
+    let output = Command::new("sh").args(["-c", script]).arg(program()).output().expect("sh starts");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(lines(&output), ["done"]);
 }
 
 #[test]
