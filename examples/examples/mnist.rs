@@ -32,18 +32,19 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn StdError>> {
     let session = Session::begin(arguments)?;
-    let (model, device, data) = (arguments.model, &arguments.device, &session.data);
-    Backend::seed(device, arguments.seed);
-    let initial: Model<Backend> = model.init(device);
+    let (model, device, data) = (arguments.model, session.device.clone(), &session.data);
+    Backend::seed(&device, arguments.seed);
+    let initial: Model<Backend> = model.init(&device);
     println!("model: {}, {} parameters", model.name(), initial.num_params());
     #[cfg(feature = "devices")]
     if let Some(ranks) = Ranks::of(arguments.devices)? {
-        let (is_first, device) = (ranks.has_first(), ranks.device());
+        ranks.have_same("the images", &session.described())?;
+        let is_first = ranks.has_first();
         let (trained, history) = ranks.train(initial, data, &arguments.options())?;
         return if is_first { end(arguments, session, trained, &device, &history) } else { Ok(()) };
     }
-    let (trained, history) = train::train(initial, data, &arguments.options(), device)?;
-    end(arguments, session, trained, device, &history)
+    let (trained, history) = train::train(initial, data, &arguments.options(), &device)?;
+    end(arguments, session, trained, &device, &history)
 }
 
 /// Draws the curves, saves the model, loads it again and classifies.

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
+#[cfg(feature = "devices")]
+use burn_rocm::rendezvous::World;
 use burn_rocm::{DeviceInfo, ProviderKind, RocmDevice, RocmError};
 use clap::{Parser, ValueEnum};
 
@@ -38,11 +40,12 @@ pub struct Arguments {
     /// Decides the weights at the start and the order of the images.
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
-    /// The device to train on: `rocm`, `rocm:1` or `1` for the second one.
-    #[arg(long, default_value = "rocm", value_parser = device)]
-    pub device: RocmDevice,
+    /// The device to train on: `rocm`, `rocm:1` or `1` for the second one. Not under torchrun, srun or
+    /// mpirun. [default: rocm]
+    #[arg(long, value_parser = device)]
+    pub device: Option<RocmDevice>,
     /// Train on the first so many devices, with a thread for each. Under torchrun, srun or mpirun
-    /// each process trains on one device instead.
+    /// each process trains on the device of its local rank instead.
     #[cfg(feature = "devices")]
     #[arg(long, value_parser = at_least_1, conflicts_with = "device")]
     pub devices: Option<usize>,
@@ -128,7 +131,59 @@ pub fn load(source: Option<Source>) -> Result<Data, Error> {
     }
 }
 
+/// The device of this process: that of its local rank under a launcher, else the one that the command
+/// line asks for.
+#[cfg(feature = "devices")]
+fn own_device(world: &World, asked: Option<&RocmDevice>) -> Result<RocmDevice, RocmError> {
+    match asked {
+        _ if world.size == 1 => Ok(asked.cloned().unwrap_or_default()),
+        None => Ok(RocmDevice::new(world.local_rank)),
+        Some(asked) => Err(RocmError::Config {
+            what: "--device".into(),
+            expected: format!(
+                "none under {}: each process uses the device of its local rank",
+                world.launcher
+            ),
+            found: asked.to_string(),
+        }),
+    }
+}
+
+/// Checks that all ranks have the same. `all` has each rank's, in words.
+///
+/// # Errors
+/// `Config` if they differ, with the ranks that differ from rank 0.
+pub fn same(what: &str, all: &[String]) -> Result<(), RocmError> {
+    let Some(first) = all.first() else { return Ok(()) };
+    let others = all.iter().enumerate().filter(|(_, of_rank)| *of_rank != first);
+    let others: Vec<String> = others.map(|(rank, other)| format!("rank {rank} has {other}")).collect();
+    match others.is_empty() {
+        true => Ok(()),
+        false => Err(RocmError::Config {
+            what: what.into(),
+            expected: format!("the same on every rank (rank 0 has {first})"),
+            found: others.join("; "),
+        }),
+    }
+}
+
 impl Arguments {
+    /// The device of this process.
+    ///
+    /// # Errors
+    /// `Config` for a launcher's variables that contradict each other, or for both these and
+    /// `--device`.
+    #[cfg(feature = "devices")]
+    fn own_device(&self) -> Result<RocmDevice, RocmError> {
+        own_device(&World::from_env()?, self.device.as_ref())
+    }
+
+    /// The device of this process, which asks no launcher.
+    #[cfg(not(feature = "devices"))]
+    fn own_device(&self) -> Result<RocmDevice, RocmError> {
+        Ok(self.device.clone().unwrap_or_default())
+    }
+
     /// How to train.
     pub fn options(&self) -> Options {
         Options {
@@ -145,6 +200,8 @@ impl Arguments {
 /// exists.
 pub struct Session {
     begin: Instant,
+    /// The device of this process.
+    pub device: RocmDevice,
     /// The folder for model and curves.
     pub output: PathBuf,
     /// The images.
@@ -155,23 +212,26 @@ impl Session {
     /// Opens the device and loads the images.
     ///
     /// # Errors
-    /// Those of [`open`] and [`load`], and [`Error::File`] if the folder can't be made.
+    /// Those of [`open`] and [`load`]; `Config` for `--device` beside a launcher's variables;
+    /// [`Error::File`] if the folder can't be made.
     pub fn begin(arguments: &Arguments) -> Result<Self, Box<dyn StdError>> {
         let begin = Instant::now();
+        let device = arguments.own_device()?;
         let output = match &arguments.output {
             Some(folder) => folder.clone(),
             None => Path::new("target").join(format!("mnist-{}", arguments.model.name())),
         };
         std::fs::create_dir_all(&output).map_err(|error| Error::file(&output, error))?;
-        open(arguments.provider, &arguments.device)?;
-        let data = load(arguments.data)?;
-        println!(
-            "data: {}, {} images to train on, {} held out",
-            data.name,
-            data.train.len(),
-            data.test.len()
-        );
-        Ok(Self { begin, output, data })
+        open(arguments.provider, &device)?;
+        let session = Self { begin, device, output, data: load(arguments.data)? };
+        println!("data: {}", session.described());
+        Ok(session)
+    }
+
+    /// The images, in words.
+    pub fn described(&self) -> String {
+        let Data { name, train, test, .. } = &self.data;
+        format!("{name}, {} images to train on, {} held out", train.len(), test.len())
     }
 
     /// Draws the curves.
@@ -206,5 +266,50 @@ impl Session {
         println!("took {:.1} s", self.begin.elapsed().as_secs_f32());
         println!("test accuracy: {:.2} %", accuracy * 100.0);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(feature = "devices")]
+    use burn_rocm::rendezvous::Launcher;
+
+    #[test]
+    fn ranks_with_other_images_are_named() {
+        let (real, drawn) = ("MNIST, 60000".to_owned(), "drawn digits, 12000".to_owned());
+        same("the images", &[real.clone(), real.clone()]).expect("the same");
+        let error = same("the images", &[real.clone(), drawn.clone(), real, drawn]).expect_err("others");
+        let expected = "the images: expected the same on every rank (rank 0 has MNIST, 60000), \
+            found rank 1 has drawn digits, 12000; rank 3 has drawn digits, 12000";
+        assert_eq!(error.to_string(), expected);
+    }
+
+    /// No process opens device 0 on behalf of another.
+    #[cfg(feature = "devices")]
+    #[test]
+    fn a_launched_process_has_the_device_of_its_local_rank() {
+        let mut world = World::on_this_machine(0, 1, 1, "");
+        // A job of one process, as a shell of srun is.
+        (world.local_rank, world.launcher) = (1, Launcher::Torchrun);
+        let asked = RocmDevice::new(3);
+        assert_eq!(own_device(&world, None).expect("alone").index, 0);
+        assert_eq!(own_device(&world, Some(&asked)).expect("alone").index, 3);
+        (world.rank, world.size) = (5, 8);
+        assert_eq!(own_device(&world, None).expect("launched").index, 1);
+        let error = own_device(&world, Some(&asked)).expect_err("refused").to_string();
+        let expected =
+            "--device: expected none under torchrun: each process uses the device of its local rank, found ";
+        assert!(error.starts_with(expected) && error.ends_with('3'), "{error}");
+    }
+
+    #[cfg(feature = "devices")]
+    #[test]
+    fn one_device_or_several() {
+        let parse = |options: &[&str]| Arguments::try_parse_from([&["mnist"][..], options].concat());
+        assert_eq!(parse(&[]).expect("no options").device.map(|device| device.index), None);
+        assert_eq!(parse(&["--device", "1"]).expect("one").device.map(|device| device.index), Some(1));
+        assert_eq!(parse(&["--devices", "2"]).expect("several").devices, Some(2));
+        assert!(parse(&["--device", "1", "--devices", "2"]).is_err());
     }
 }

@@ -1,15 +1,16 @@
 //! Training on several devices: a thread for each, or a process for each.
 
 use burn::backend::Autodiff;
-use burn::module::Module;
+use burn::module::{AutodiffModule, Module};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
-use burn_rocm::rendezvous::{Launcher, Rendezvous, World};
+use burn_rocm::rendezvous::{Rendezvous, World};
 use burn_rocm::{Communicator, Rocm, RocmDevice, RocmError};
 use burn_rocm_nn::parallel::{DataParallel, Part, Share};
 
 use crate::data::Data;
 use crate::error::Error;
+use crate::mnist::same;
 use crate::model::Model;
 use crate::progress::{History, Options};
 use crate::train::{Together, train_together};
@@ -17,8 +18,8 @@ use crate::train::{Together, train_together};
 /// This process's ranks.
 pub struct Ranks {
     communicators: Vec<Communicator>,
-    /// Keeps the connections to the other processes.
-    _rendezvous: Option<Rendezvous>,
+    /// The connections to the other processes.
+    rendezvous: Option<Rendezvous>,
 }
 
 impl Ranks {
@@ -29,21 +30,22 @@ impl Ranks {
     /// `NotAvailable` without a library for collectives; `Collective` if not all processes come.
     pub fn of(devices: Option<usize>) -> Result<Option<Self>, RocmError> {
         let world = World::from_env()?;
-        if world.launcher == Launcher::Alone {
+        // Under a launcher, too: a shell of srun is a job of one process.
+        if world.size == 1 {
             let Some(count) = devices else { return Ok(None) };
             let devices: Vec<RocmDevice> = (0..count).map(RocmDevice::new).collect();
-            return Ok(Some(Self { communicators: Communicator::local(&devices)?, _rendezvous: None }));
+            return Ok(Some(Self { communicators: Communicator::local(&devices)?, rendezvous: None }));
         }
         if let Some(count) = devices {
             return Err(RocmError::Config {
                 what: "--devices".into(),
-                expected: format!("none, because {:?} starts a process for each device", world.launcher),
+                expected: format!("none under {}, which starts a process for each device", world.launcher),
                 found: count.to_string(),
             });
         }
         let rendezvous = Rendezvous::join(&world)?;
         let communicator = Communicator::connect(&RocmDevice::new(world.local_rank), &rendezvous)?;
-        Ok(Some(Self { communicators: vec![communicator], _rendezvous: Some(rendezvous) }))
+        Ok(Some(Self { communicators: vec![communicator], rendezvous: Some(rendezvous) }))
     }
 
     /// Whether rank 0, which shows and saves, is in this process.
@@ -81,7 +83,8 @@ impl Ranks {
         };
         std::thread::scope(|scope| {
             let spawn = |communicator| {
-                let model = model.clone();
+                // Clones share their running statistics, and each device needs its own.
+                let model = Model::from_inner(model.valid());
                 scope.spawn(move || one(communicator, model))
             };
             let threads: Vec<_> = self.communicators.into_iter().map(spawn).collect();
@@ -95,6 +98,18 @@ impl Ranks {
             }
             Ok(results.swap_remove(0))
         })
+    }
+
+    /// Checks that what each process loads for itself, such as the images, is the same in all of them.
+    ///
+    /// # Errors
+    /// `Config`, in every process, with the ranks that differ from rank 0; `Collective` if a process has
+    /// ended.
+    pub fn have_same(&self, what: &str, own: &str) -> Result<(), RocmError> {
+        let Some(rendezvous) = &self.rendezvous else { return Ok(()) };
+        let all = rendezvous.gather(own.as_bytes())?;
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        same(what, &all.into_iter().map(text).collect::<Vec<_>>())
     }
 }
 
@@ -125,6 +140,10 @@ impl Together<Autodiff<Rocm>> for Rank {
         let share = self.own(images).share;
         let gradients = self.0.backward(model, loss);
         self.0.reduce(model, gradients, share)
+    }
+
+    fn same(&self, model: &Model<Autodiff<Rocm>>) {
+        self.0.broadcast_statistics::<Autodiff<Rocm>, _>(model);
     }
 
     fn sum(&self, sums: Tensor<Rocm, 1>) -> Tensor<Rocm, 1> {

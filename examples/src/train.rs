@@ -78,6 +78,9 @@ pub trait Together<B: AutodiffBackend> {
         loss.map_or_else(GradientsParams::new, of)
     }
 
+    /// Gives the model the running statistics of rank 0: each rank's are those of its own images.
+    fn same(&self, _model: &Model<B>) {}
+
     /// The sums over all ranks.
     fn sum(&self, sums: Tensor<B::InnerBackend, 1>) -> Tensor<B::InnerBackend, 1> {
         sums
@@ -133,6 +136,7 @@ impl<B: AutodiffBackend, O: Optimizer<Model<B>, B>, R: Together<B>> Training for
     }
 
     fn evaluate(&self) -> Result<Reading, Error> {
+        self.ranks.same(&self.model);
         evaluate_together(&self.model.valid(), self.data, &self.data.test, self.device, &self.ranks)
     }
 }

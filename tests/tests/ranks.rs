@@ -5,13 +5,14 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 use burn::backend::Autodiff;
+use burn::module::AutodiffModule;
 use burn::tensor::backend::Backend as _;
 use burn_rocm::{Rocm, RocmDevice};
 use burn_rocm_examples::data::digits;
 use burn_rocm_examples::model::Kind;
 use burn_rocm_examples::progress::Options;
 use burn_rocm_examples::ranks::Ranks;
-use burn_rocm_examples::train::{History, train};
+use burn_rocm_examples::train::{History, evaluate, train};
 use burn_rocm_tests::again;
 
 /// How many devices a child trains on with threads; 0 if a launcher's variables say it.
@@ -92,11 +93,11 @@ fn launchers() -> Vec<(&'static str, Launcher)> {
     ]
 }
 
-/// Two processes, as a launcher starts them. Returns the output of each.
-fn processes(launcher: &Launcher) -> Vec<String> {
+/// Two processes that run a test, as a launcher starts them. Returns the output of each.
+fn processes(test: &str, launcher: &Launcher) -> Vec<String> {
     let start = |rank: &str| {
         Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "threads_and_processes_train_alike", "--nocapture"])
+            .args(["--exact", test, "--nocapture"])
             .envs(BASE)
             .env(CHILD, "0")
             .envs(launcher.both.iter().map(|(name, value)| (name, value)))
@@ -129,7 +130,7 @@ fn threads_and_processes_train_alike() {
     }
     let of_threads = threads("2");
     for (name, launcher) in launchers() {
-        for text in processes(&launcher) {
+        for text in processes("threads_and_processes_train_alike", &launcher) {
             assert_eq!(readings(&text), of_threads, "{name}");
         }
     }
@@ -138,4 +139,41 @@ fn threads_and_processes_train_alike() {
     for (loss, alone) in losses(&of_threads).iter().zip(&alone) {
         assert!((loss - alone).abs() < 2f32.powi(9 + 4 + 4 - 24), "{loss} instead of {alone}");
     }
+}
+
+/// Clones of a network with batch norms share their running statistics, and each rank needs its own.
+/// The held-out reading is that of the model that is returned.
+#[test]
+fn a_network_with_batch_norms_trains_on_threads() {
+    const NAME: &str = "a_network_with_batch_norms_trains_on_threads";
+    if std::env::var(CHILD).is_ok() {
+        let ranks = Ranks::of(Some(2)).unwrap().unwrap();
+        let device = ranks.device();
+        let data = digits::generate(0, 640, 200);
+        let options = Options { epochs: 1, steps: Some(10), batch_size: 32, lr: 1e-3, seed: 3 };
+        let model = Kind::Cnn.init::<Autodiff<Rocm>>(&device);
+        let (model, history) = ranks.train(model, &data, &options).unwrap();
+        let own = evaluate(&model.valid(), &data, &data.test, &device).unwrap();
+        let said = history.test.last().unwrap();
+        // The ranks' sums are added in another order: 200 terms of at most a few units.
+        assert!((own.loss - said.loss).abs() < 1e-4, "{own:?} {said:?}");
+        return;
+    }
+    again(&["--exact", NAME], &[BASE[0], BASE[1], BASE[2], (CHILD, "2")]);
+}
+
+/// Two processes whose images differ both get an error, which names them.
+#[test]
+fn processes_with_other_images_end() {
+    const NAME: &str = "processes_with_other_images_end";
+    if std::env::var(CHILD).is_ok() {
+        let ranks = Ranks::of(None).unwrap().unwrap();
+        ranks.have_same("what both have", "one").unwrap();
+        let own = if ranks.has_first() { "drawn" } else { "downloaded" };
+        let error = ranks.have_same("images", own).expect_err("others").to_string();
+        assert!(error.contains("rank 0 has drawn") && error.contains("rank 1 has downloaded"), "{error}");
+        return;
+    }
+    let (_, torchrun) = launchers().swap_remove(0);
+    processes(NAME, &torchrun);
 }

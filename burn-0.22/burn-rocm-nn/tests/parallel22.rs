@@ -25,7 +25,7 @@ use burn_rocm_nn_022::optim::{AdamWConfig, SgdConfig};
 use burn_rocm_nn_022::parallel::{
     DataParallel, ShardedModel, ShardedModelConfig, ShardedOptimizer, Shards, Share, clip_global_norm,
 };
-use burn_rocm_nn_022::{LayerNorm, LayerNormConfig};
+use burn_rocm_nn_022::{BatchNorm, BatchNormConfig, LayerNorm, LayerNormConfig};
 
 /// Runs a test in processes with two and with four devices, in which a collective that never ends
 /// is an error after 20 seconds. In such a process, returns the number.
@@ -63,6 +63,38 @@ fn on_ranks<T: Send>(count: usize, run: impl Fn(DataParallel, Device) -> T + Syn
 }
 
 const FEATURES: usize = 6;
+
+#[derive(Module, Debug)]
+struct Normed {
+    norm: BatchNorm,
+}
+
+/// Burn keeps a statistic's last update aside until the next one. It must not come back after a
+/// broadcast.
+#[test]
+fn a_broadcast_replaces_what_a_step_has_left() {
+    let Some(count) = devices("a_broadcast_replaces_what_a_step_has_left") else { return };
+    let running = |model: &Normed| -> Vec<f32> {
+        model.valid().norm.running_mean.value().into_data().iter::<f32>().collect()
+    };
+    let found = on_ranks(count, |ranks, device| {
+        let stepped = || {
+            let norm = BatchNormConfig::new(FEATURES).init(&device);
+            let x = samples(&[3 * ranks.rank(), 3 * ranks.rank() + 1], &device).0.cast(DType::F32);
+            drop(norm.forward(x));
+            Normed { norm }
+        };
+        let (own, whole) = (stepped(), ranks.broadcast(stepped()));
+        let before = running(&own);
+        ranks.broadcast_statistics(&own);
+        (before, running(&whole), running(&own))
+    });
+    assert_ne!(found[0].0, found[1].0);
+    for (rank, (_, whole, statistics)) in found.iter().enumerate() {
+        assert_eq!(whole, &found[0].0, "rank {rank}");
+        assert_eq!(statistics, &found[0].0, "rank {rank}");
+    }
+}
 
 #[derive(Module, Debug)]
 struct Net {
@@ -334,6 +366,53 @@ fn a_divided_step_is_the_whole_step() {
     for rank in &found {
         agree("a divided step", rank, &whole, 4);
         assert_eq!(rank, &found[0], "the same bits on every rank");
+    }
+}
+
+/// Layers of one shape: only their paths tell them apart.
+#[derive(Module, Debug)]
+struct Two {
+    a: Linear,
+    b: Linear,
+}
+
+/// Training goes on with another layer: its parameters are not those of the checkpoint, whether the
+/// model is whole on each rank or divided.
+#[test]
+fn the_parameters_of_another_layer_are_refused() {
+    let Some(count) = devices("the_parameters_of_another_layer_are_refused") else { return };
+    let folder = std::env::temp_dir().join(format!("burn-rocm-layers22-{}", std::process::id()));
+    let refused = on_ranks(count, |ranks, device| {
+        let two = |trains_a: bool| {
+            let linear = || LinearConfig::new(3, 2).init(&device);
+            match trains_a {
+                true => Two { a: linear(), b: linear().no_grad() },
+                false => Two { a: linear().no_grad(), b: linear() },
+            }
+        };
+        let module = folder.join("module");
+        let new = || ShardedOptimizer::new(&ranks, SgdConfig::new());
+        let saved = ranks.broadcast(two(true));
+        new().save(&module, &saved).unwrap();
+        let loaded = new().load(&module, two(true)).unwrap();
+        assert_eq!(numbers(&loaded.a, None), numbers(&saved.a, None));
+
+        let parts = folder.join("parts");
+        let model = |trains_a: bool| {
+            let config = ShardedModelConfig::new(SgdConfig::new());
+            let block = |_: usize| two(true);
+            ShardedModel::build(&ranks, config, || two(trains_a), 0, block, || two(true)).unwrap()
+        };
+        model(true).save(&parts).unwrap();
+        model(true).load(&parts).unwrap();
+        let of_module = new().load(&module, two(false)).map(drop).unwrap_err();
+        let of_parts = model(false).load(&parts).unwrap_err();
+        [of_module, of_parts].map(|error| error.to_string())
+    });
+    std::fs::remove_dir_all(&folder).unwrap();
+    for [of_module, of_parts] in refused {
+        assert!(of_module.contains("b.weight") && of_module.contains("a.weight"), "{of_module}");
+        assert!(of_parts.contains("first.b.weight") && of_parts.contains("first.a.weight"), "{of_parts}");
     }
 }
 

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), Box<dyn StdError>> {
     let session = Session::begin(arguments)?;
     let (model, data) = (arguments.model, &session.data);
-    let device = Device::rocm(arguments.device.index);
+    let device = Device::rocm(session.device.index);
     device.seed(arguments.seed);
     let initial = Model::new(model, &device.clone().autodiff());
     println!("model: {}, {} parameters", model.name(), initial.num_params());

@@ -112,7 +112,7 @@ impl Rendezvous {
 
     fn join_within(world: &World, timeout: Duration) -> Result<Self> {
         const CALL: &str = "Rendezvous::join";
-        let World { rank, size, secret, .. } = world;
+        let World { rank, size, .. } = world;
         if rank >= size {
             return Err(Error::invalid(
                 CALL,
@@ -120,9 +120,11 @@ impl Rendezvous {
                 format!("rank {rank}"),
             ));
         }
-        if secret.len() > MOST_TEXT {
-            let found = format!("{} bytes", secret.len());
-            return Err(Error::invalid(CALL, format!("a secret of at most {MOST_TEXT} bytes"), found));
+        let bytes = world.password().len();
+        if bytes > MOST_TEXT {
+            let expected =
+                format!("a job's name and a secret ({SECRET}) of at most {MOST_TEXT} bytes together");
+            return Err(Error::invalid(CALL, expected, format!("{bytes} bytes")));
         }
         let until = Instant::now() + timeout;
         let links = match (rank, size) {
@@ -144,14 +146,16 @@ impl Rendezvous {
     /// Every process's bytes, in the order of ranks. They need not be of equal length.
     ///
     /// # Errors
-    /// `Invalid` for more than 16 MiB; `Collective` if a process has ended or does not answer in
-    /// time. Then the rendezvous is closed, for all processes.
+    /// `Invalid` if this process passes more than 16 MiB; `Collective` if another one did, has ended or
+    /// does not answer in time. Then the rendezvous is closed, for all processes.
     pub fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         const CALL: &str = "Rendezvous::gather";
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         if bytes.len() > MOST_BYTES {
+            // The others wait for this process's bytes. Without its connections, they fail too.
+            links.0.clear();
             return Err(Error::invalid(CALL, "at most 16 MiB", format!("{} bytes", bytes.len())));
         }
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         if self.world.size > 1 && links.0.is_empty() {
             return Err(failed(CALL, "closed", "an earlier call failed".into()));
         }
@@ -248,7 +252,7 @@ fn read_frame(link: &mut Timed<'_>, most: usize) -> io::Result<Vec<u8>> {
 fn listen(world: &World, until: Instant) -> Result<Vec<TcpStream>> {
     const CALL: &str = "Rendezvous::join";
     let mut why = String::from("there is none to try");
-    let bound = world.ports.iter().find_map(|&port| match bind(&world.address, port) {
+    let bound = world.ports.iter().find_map(|&port| match bind(world, port) {
         Ok(listener) => Some(listener),
         Err(error) => {
             why = error.to_string();
@@ -259,10 +263,10 @@ fn listen(world: &World, until: Instant) -> Result<Vec<TcpStream>> {
         let ports = format!("rank 0 can listen on none of the ports {:?}: {why}", world.ports);
         return Err(failed(CALL, "port", ports));
     };
-    let open = listener.local_addr().is_ok_and(|address| !address.ip().is_loopback());
-    if open && !world.has_own_secret() {
+    let open = listener.local_addr().ok().filter(|address| !address.ip().is_loopback());
+    if let Some(open) = open.filter(|_| world.secret.is_empty()) {
         let expected = "a secret, because others may reach the port of rank 0";
-        let found = format!("none, and rank 0 listens on {}", world.address);
+        let found = format!("none, and rank 0 ({}) listens on {open}", world.address);
         log::warn!("{}", allow_fallback(Error::config(SECRET, expected, found))?);
     }
     listener.set_nonblocking(true).map_err(|error| broken(CALL, "the listening port".into(), &error))?;
@@ -297,21 +301,44 @@ fn listen(world: &World, until: Instant) -> Result<Vec<TcpStream>> {
     Ok(links.into_iter().flatten().collect())
 }
 
-/// Listens on the address by which the others reach rank 0. If this machine does not have the
-/// address (it may be a router's), listens on every interface.
-fn bind(address: &str, port: u16) -> io::Result<TcpListener> {
-    let resolved = (address, port).to_socket_addrs().ok().and_then(|mut all| all.next());
-    let everywhere: IpAddr = match resolved.map(|address| address.ip()) {
-        Some(ip) => match TcpListener::bind((ip, port)) {
-            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => match ip {
-                IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-                IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            },
-            bound => return bound,
-        },
-        None => Ipv4Addr::UNSPECIFIED.into(),
-    };
-    TcpListener::bind((everywhere, port))
+/// Listens on the address by which the others reach rank 0. Listens on every interface if the name
+/// does not resolve, if the address is not this machine's (it may be a router's), or if [`listening`]
+/// says so.
+fn bind(world: &World, port: u16) -> io::Result<TcpListener> {
+    let resolved = (world.address.as_str(), port).to_socket_addrs().ok().and_then(|mut all| all.next());
+    let ip = resolved.map(|address| listening(world, address.ip()));
+    let ip = ip.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+    match TcpListener::bind((ip, port)) {
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+            TcpListener::bind((everywhere(ip), port))
+        }
+        bound => bound,
+    }
+}
+
+/// Where rank 0 listens, if `ip` is what it finds for its machine's name.
+///
+/// Debian and Ubuntu map a machine's own name to 127.0.1.1 in `/etc/hosts`. Other machines find
+/// another address for that name, and do not reach this one. So a loopback counts only if the job
+/// names it, or if there are no other machines.
+fn listening(world: &World, ip: IpAddr) -> IpAddr {
+    let name = world.address.as_str();
+    // Also Debian's `ip6-localhost` and `ip6-loopback`, and Red Hat's `localhost4` and `localhost6`.
+    let first = name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+    let is_localhost = first == "ip6-loopback" || first.trim_start_matches("ip6-").starts_with("localhost");
+    let is_meant = world.is_one_machine || is_localhost || name.parse::<IpAddr>().is_ok();
+    match ip.is_loopback() && !is_meant {
+        true => everywhere(ip),
+        false => ip,
+    }
+}
+
+/// Every interface, of the same IP version.
+fn everywhere(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+    }
 }
 
 /// Reads a greeting. Returns the rank.
@@ -330,9 +357,9 @@ fn welcome(
     let number = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| start[at + i])) as usize;
     let (rank, size) = (number(8), number(12));
     // Without an early exit, so that the time does not tell how many bytes were right.
-    let own = world.secret.as_bytes();
-    let wrong =
-        secret.iter().zip(own).fold(secret.len() ^ own.len(), |wrong, (a, b)| wrong | usize::from(a ^ b));
+    let own = world.password();
+    let bytes = secret.iter().zip(own.as_bytes());
+    let wrong = bytes.fold(secret.len() ^ own.len(), |wrong, (a, b)| wrong | usize::from(a ^ b));
     let (answer, refusal) = if start[..8] != MAGIC || wrong != 0 {
         (OTHER_JOB, "another job: the secret differs".to_owned())
     } else if size != world.size {
@@ -405,7 +432,7 @@ fn greet_on(world: &World, stream: TcpStream, to: SocketAddr) -> io::Result<Answ
     link.write_all(&MAGIC)?;
     link.write_all(&(world.rank as u32).to_le_bytes())?;
     link.write_all(&(world.size as u32).to_le_bytes())?;
-    write_frame(&mut link, world.secret.as_bytes())?;
+    write_frame(&mut link, world.password().as_bytes())?;
     let mut answer = [0];
     link.read_exact(&mut answer)?;
     let mut reason =

@@ -120,8 +120,8 @@ fn a_rank_that_gave_up_and_comes_again_is_let_in() {
     };
     let mut link = Timed { link: &stream, until: Instant::now() + GREETING };
     let mut greeting = [&MAGIC[..], &1u32.to_le_bytes(), &2u32.to_le_bytes()].concat();
-    greeting.extend((world.secret.len() as u32).to_le_bytes());
-    greeting.extend(world.secret.as_bytes());
+    greeting.extend((world.password().len() as u32).to_le_bytes());
+    greeting.extend(world.password().as_bytes());
     link.write_all(&greeting).unwrap();
     drop(stream);
     let one = join(&world).unwrap();
@@ -167,6 +167,62 @@ fn a_process_that_ends_is_an_error_for_the_others() {
     assert!(errors[1].contains("rank 2 and rank 0"), "{}", errors[1]);
     let again = joined[0].barrier().unwrap_err().to_string();
     assert!(again.contains("an earlier call failed"), "{again}");
+}
+
+/// A process with too many bytes ends the call for the others, long before the timeout of 60 seconds.
+#[test]
+fn too_many_bytes_are_an_error_for_all_at_once() {
+    for refused in [0, 1, 2] {
+        let joined: Vec<_> =
+            join_all(worlds(3, free_port())).into_iter().map(|joined| joined.unwrap()).collect();
+        let begun = Instant::now();
+        let errors: Vec<_> = thread::scope(|scope| {
+            let bytes = move |rank: usize| vec![7u8; if rank == refused { MOST_BYTES + 1 } else { 3 }];
+            let ranks = joined.iter().enumerate();
+            let threads: Vec<_> =
+                ranks.map(|(rank, own)| scope.spawn(move || own.gather(&bytes(rank)))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap().unwrap_err()).collect()
+        });
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}: {errors:?}", begun.elapsed());
+        for (rank, error) in errors.iter().enumerate() {
+            match error {
+                Error::Invalid { .. } => assert_eq!(rank, refused, "{error}"),
+                Error::Collective { .. } => assert_ne!(rank, refused, "{error}"),
+                other => panic!("{other}"),
+            }
+        }
+        let again = joined[refused].barrier().unwrap_err().to_string();
+        assert!(again.contains("an earlier call failed"), "{again}");
+    }
+}
+
+/// Debian's `/etc/hosts` has 127.0.1.1 for a machine's own name, by which other machines reach another
+/// address.
+#[test]
+fn a_machines_own_name_is_no_loopback() {
+    let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
+    let mut world = World::on_this_machine(0, 2, 1, "s");
+    for (name, found, expected) in [
+        ("n1", "127.0.1.1", "0.0.0.0"),
+        ("n1.cluster", "127.0.0.1", "0.0.0.0"),
+        ("n1", "::1", "::"),
+        ("n1", "10.0.0.7", "10.0.0.7"),
+        ("n1", "fd00::7", "fd00::7"),
+        ("localhost", "127.0.0.1", "127.0.0.1"),
+        ("LocalHost.", "::1", "::1"),
+        ("localhost.localdomain", "127.0.0.1", "127.0.0.1"),
+        ("ip6-localhost", "::1", "::1"),
+        ("ip6-loopback", "::1", "::1"),
+        ("localhost6", "::1", "::1"),
+        ("127.0.1.1", "127.0.1.1", "127.0.1.1"),
+        ("::1", "::1", "::1"),
+    ] {
+        (world.address, world.is_one_machine) = (name.into(), false);
+        assert_eq!(listening(&world, ip(found)), ip(expected), "{name} {found}");
+        // All processes reach the loopback, and no one else should.
+        world.is_one_machine = true;
+        assert_eq!(listening(&world, ip(found)), ip(found), "{name} {found}");
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! A process's place in a job, by the variables of the common launchers.
 
+use std::fmt;
+
 use crate::error::{Error, Result};
 use crate::hash::Digest;
 
@@ -27,6 +29,18 @@ pub enum Launcher {
     Alone,
 }
 
+impl fmt::Display for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Torchrun => "torchrun",
+            Self::OpenMpi => "Open MPI's mpirun",
+            Self::Pmi => "mpirun",
+            Self::Slurm => "srun",
+            Self::Alone => "no launcher",
+        })
+    }
+}
+
 /// A process's place in a job of `size` processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct World {
@@ -42,8 +56,13 @@ pub struct World {
     /// The ports that rank 0 may listen on. It takes the first that is free, and the others try them
     /// in turn.
     pub ports: Vec<u16>,
-    /// What a process must send to be let in. It also tells jobs on one machine apart. It is sent
-    /// as it is, so it keeps out those who can reach the port, not those who can read the network.
+    /// Whether the launcher says that all processes are on this machine.
+    pub is_one_machine: bool,
+    /// The job's name, which a process must send to be let in. It tells jobs on one machine apart, but
+    /// others may guess it.
+    pub job: String,
+    /// What a process must send besides the job's name; empty if nothing. It is sent as it is, so it
+    /// keeps out those who can reach the port, not those who can read the network.
     pub secret: String,
     /// Where this was found.
     pub launcher: Launcher,
@@ -76,20 +95,22 @@ impl World {
             local_rank: rank,
             address: "127.0.0.1".into(),
             ports: vec![port],
+            is_one_machine: true,
+            job: String::new(),
             secret: secret.into(),
             launcher: Launcher::Alone,
         }
     }
 
-    /// Whether the secret has more in it than the job's name, which others may guess.
-    pub(super) fn has_own_secret(&self) -> bool {
-        !self.secret.ends_with('/')
+    /// What a process sends to be let in.
+    pub(super) fn password(&self) -> String {
+        format!("{}/{}", self.job, self.secret)
     }
 
     fn read(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let env = Environment(variable);
         let (names, launcher) = if env.has("RANK") {
-            (["RANK", "WORLD_SIZE", "LOCAL_RANK", ""], Launcher::Torchrun)
+            (["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"], Launcher::Torchrun)
         } else if env.has("OMPI_COMM_WORLD_RANK") {
             let [rank, size] = ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"];
             let [local, local_size] = ["OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"];
@@ -127,13 +148,16 @@ impl World {
             return Err(Error::config("WORLD_SIZE", expected, env.shown("WORLD_SIZE")));
         }
 
-        let all_here = !local_size_name.is_empty()
-            && env.has(local_size_name)
-            && env.number::<usize>(local_size_name)? == size;
+        let (name, of_one) = match launcher {
+            Launcher::Slurm => ("SLURM_STEP_NUM_NODES", 1),
+            _ => (local_size_name, size),
+        };
+        let is_one_machine = size == 1 || env.has(name) && env.number::<usize>(name)? == of_one;
         let address = match env.get("MASTER_ADDR") {
             Some(address) => address,
-            None if size == 1 || all_here => "127.0.0.1".into(),
+            None if size == 1 => "127.0.0.1".into(),
             None if launcher == Launcher::Torchrun => return Err(env.missing("MASTER_ADDR")),
+            None if is_one_machine && launcher != Launcher::Slurm => "127.0.0.1".into(),
             // `mpirun` places its ranks itself, so rank 0 need not be on Slurm's first node.
             None if launcher == Launcher::OpenMpi => return Err(env.missing("MASTER_ADDR")),
             None => env.first_node().ok_or_else(|| env.missing("MASTER_ADDR"))?,
@@ -143,9 +167,9 @@ impl World {
             let expected = "a text for this job, because the launcher gives it no name";
             return Err(Error::config(SECRET, expected, "nothing"));
         }
-        let secret = format!("{job}/{}", env.get(SECRET).unwrap_or_default());
+        let secret = env.get(SECRET).unwrap_or_default();
         let ports = env.ports(launcher, &job)?;
-        Ok(Self { rank, size, local_rank, address, ports, secret, launcher })
+        Ok(Self { rank, size, local_rank, address, ports, is_one_machine, job, secret, launcher })
     }
 }
 
@@ -300,10 +324,42 @@ mod tests {
     fn jobs_differ_in_their_secrets_and_ports() {
         let other = SLURM.map(|(name, value)| (name, if name == "SLURM_JOB_ID" { "813" } else { value }));
         let (one, other) = (world(&SLURM).unwrap(), world(&other).unwrap());
-        assert_ne!(one.secret, other.secret);
+        assert_ne!(one.password(), other.password());
         assert_ne!(one.ports, other.ports);
         let secret = [&SLURM[..], &[(SECRET, "x")]].concat();
-        assert_ne!(world(&secret).unwrap().secret, one.secret);
+        assert_ne!(world(&secret).unwrap().password(), one.password());
+    }
+
+    /// A secret may have any characters. The job's name is no secret, even if it has a slash.
+    #[test]
+    fn a_secret_may_end_in_a_slash() {
+        for secret in ["/", "x/", "x"] {
+            assert_eq!(world(&[&SLURM[..], &[(SECRET, secret)]].concat()).unwrap().secret, secret);
+        }
+        for launched in [&TORCHRUN[..], &SLURM] {
+            assert_eq!(world(launched).unwrap().secret, "");
+        }
+        assert_eq!(World::on_this_machine(0, 2, 1, "x/").secret, "x/");
+    }
+
+    /// Where rank 0 need not listen for other machines.
+    #[test]
+    fn a_launcher_may_say_that_all_is_on_one_machine() {
+        for (launched, more, expected) in [
+            (&TORCHRUN[..], None, false),
+            (&TORCHRUN[..], Some(("LOCAL_WORLD_SIZE", "4")), false),
+            (&TORCHRUN[..], Some(("LOCAL_WORLD_SIZE", "8")), true),
+            (&SLURM[..], None, false),
+            (&SLURM[..], Some(("SLURM_STEP_NUM_NODES", "2")), false),
+            (&SLURM[..], Some(("SLURM_STEP_NUM_NODES", "1")), true),
+            (&OPEN_MPI[..], Some(("MASTER_ADDR", "n1")), false),
+            (&OPEN_MPI[..], Some(("OMPI_COMM_WORLD_LOCAL_SIZE", "2")), true),
+            (&PMI[..], Some(("PMI_JOBID", "7")), true),
+            (&[][..], None, true),
+        ] {
+            let found = world(&[launched, more.as_slice()].concat()).unwrap();
+            assert_eq!(found.is_one_machine, expected, "{launched:?} {more:?}");
+        }
     }
 
     #[test]
@@ -312,11 +368,11 @@ mod tests {
         let step = |number| [("SLURM_JOB_ID", "812"), ("SLURM_STEP_ID", number)];
         for launched in [&TORCHRUN[..], &[&OPEN_MPI[..], &[("MASTER_ADDR", "n1")]].concat()] {
             let [one, other] = ["0", "1"].map(|number| world(&[launched, &step(number)].concat()).unwrap());
-            assert_eq!((one.secret, one.ports), (other.secret, other.ports));
+            assert_eq!((one.password(), one.ports), (other.password(), other.ports));
         }
         // Two jobs of `torchrun` on one machine, whose run id is "none".
         let other = TORCHRUN.map(|(name, value)| (name, if name == "MASTER_PORT" { "29600" } else { value }));
-        assert_ne!(world(&TORCHRUN).unwrap().secret, world(&other).unwrap().secret);
+        assert_ne!(world(&TORCHRUN).unwrap().password(), world(&other).unwrap().password());
         // Jobs without a name need a secret.
         assert!(world(&PMI).is_err());
         world(&[&PMI[..], &[(SECRET, "x")]].concat()).unwrap();

@@ -65,6 +65,7 @@ mod share;
 
 mod batch_norm;
 mod blocks;
+mod broadcast;
 mod build;
 mod linear;
 mod model;
@@ -73,19 +74,18 @@ mod optimizer;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use burn_rocm::fused::optim::scale_to_norm;
 use burn_rocm::{Communicator, ReduceOp, RocmTensor, raise, trace};
 
-use crate::amp::in_place_of;
 use crate::divided::Divided;
 use crate::fuse::{from_rocm, rocm};
 use crate::ops::buckets::Entry;
+use crate::ops::divided::refuse_own;
 use crate::ops::parallel::Buckets;
 pub use crate::ops::parallel::Overlap;
-use crate::ties::Ties;
 pub use batch_norm::SyncBatchNorm;
 pub use blocks::{ParallelAttention, ParallelFeedForward};
 pub use config::ShardedModelConfig;
@@ -164,17 +164,6 @@ impl DataParallel {
         &self.communicator
     }
 
-    /// The module with the float parameters and running statistics of rank 0. The module must be on
-    /// the communicator's device.
-    ///
-    /// Places of rank 0's module with the same id and values are one parameter on every rank, even if
-    /// loading a record has parted them. Other places with one id stay apart on every rank.
-    pub fn broadcast<M: Module>(&self, module: M) -> M {
-        let _op = trace::op("nn_broadcast", || "");
-        let ties = Ties::of_rank_0(&module, self.communicator()).unwrap_or_else(|error| raise(error));
-        ties.restore(module.map(&mut Broadcast(self.communicator())))
-    }
-
     /// The gradients of this rank's loss; none for a rank without samples, which passes `None`.
     pub fn backward<M: Module, const D: usize>(
         &self,
@@ -205,6 +194,8 @@ impl DataParallel {
     /// waits for the device only if this rank lacks a gradient, and in the third call, in which the
     /// ranks agree on the order in memory of convolutions' gradients.
     pub fn reduce<M: Module>(&mut self, module: &M, grads: GradientsParams, share: Share) -> GradientsParams {
+        let apart = refuse_own("DataParallel::reduce", self.communicator(), &Divided::of(module).groups);
+        apart.unwrap_or_else(|error| raise(error));
         let _op = trace::op("nn_reduce", || "");
         let mut take = Take { grads, seen: HashSet::new(), ids: vec![], entries: vec![], tensors: vec![] };
         module.visit(&mut take);
@@ -254,17 +245,6 @@ pub fn clip_global_norm<M: Module>(
     let mut give = Give { grads: ids.into_iter().zip(clipped).collect(), done: GradientsParams::new() };
     module.visit(&mut give);
     (give.done, from_rocm(norm))
-}
-
-struct Broadcast<'a>(&'a Communicator);
-
-impl ModuleMapper for Broadcast<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let (id, tensor, mapper) = param.consume();
-        let sent = self.0.broadcast(0, rocm(tensor.clone()));
-        let sent = sent.and_then(|sent| sent.join()).unwrap_or_else(|error| raise(error));
-        Param::from_mapped_value(id, in_place_of(&tensor, from_rocm(sent)), mapper)
-    }
 }
 
 /// Lists the parameters that get gradients, as [`Take`] does.

@@ -12,10 +12,11 @@ use burn_rocm::{Communicator, RandomMark, RocmError, RocmTensor, raise, trace};
 
 use super::build::Build;
 use super::config::ShardedModelConfig;
-use super::optimizer::{Put, Take};
+use super::optimizer::{Put, Take, paths};
 use super::{DataParallel, Share};
 use crate::amp::GradScaler;
 use crate::fuse::{Route, from_rocm, primitive, rocm, wrap};
+use crate::ops::checkpoint::Paths;
 use crate::ops::refuse;
 use crate::ops::sharded::Update;
 use crate::ops::units::{Gathering, Parts, Scattering, Seed, Units};
@@ -331,7 +332,7 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
     /// # Errors
     /// As [`ShardedOptimizer::save`](super::ShardedOptimizer::save).
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<(), RocmError> {
-        self.units.save(folder.as_ref(), self.config.optimizer.rule(0.0))
+        self.units.save(folder.as_ref(), self.paths(), self.config.optimizer.rule(0.0))
     }
 
     /// Takes the parameters and the optimizer's state that [`save`](Self::save) wrote, with any
@@ -340,7 +341,19 @@ impl<F: Module, M: Module, L: Module> ShardedModel<F, M, L> {
     /// # Errors
     /// As [`ShardedOptimizer::load`](super::ShardedOptimizer::load).
     pub fn load(&mut self, folder: impl AsRef<Path>) -> Result<(), RocmError> {
-        self.units.load(folder.as_ref(), self.config.optimizer.rule(0.0))
+        self.units.load(folder.as_ref(), &self.paths(), self.config.optimizer.rule(0.0))
+    }
+
+    /// Where the parts have their parameters.
+    fn paths(&self) -> Paths {
+        let within = |part: &str, paths: Vec<String>| -> Vec<String> {
+            paths.into_iter().map(|path| format!("{part}.{path}")).collect()
+        };
+        let blocks = self.blocks.iter().enumerate();
+        let blocks = blocks.map(|(index, block)| within(&format!("blocks.{index}"), paths(block)));
+        let first = within("first", paths(&self.first));
+        let last = within("last", paths(&self.last));
+        self.units.paths(std::iter::once(first).chain(blocks).chain([last]))
     }
 
     /// The forward pass up to the last part. Returns the blocks' inputs and the last part's; where

@@ -15,7 +15,8 @@ use super::{BUCKET_BYTES, DataParallel, Share};
 use crate::amp::in_place_of;
 use crate::divided::Divided;
 use crate::fuse::{from_rocm, primitive, rocm, wrap};
-use crate::ops::divided::refuse_divided;
+use crate::ops::checkpoint::Paths;
+use crate::ops::divided::{refuse_divided, refuse_own};
 use crate::ops::refuse;
 use crate::ops::sharded::{Sharded, Update};
 use crate::optim::OptimizerConfig;
@@ -107,11 +108,11 @@ impl ShardedOptimizer {
     /// or `Mismatch` if the ranks fail or differ; with `Capture` in a capture before which this
     /// optimizer has taken no step with these parameters.
     pub fn step<M: Module>(&mut self, lr: f64, module: M, grads: GradientsParams, share: Share) -> M {
-        if self.most.is_some() {
-            let groups = Divided::of(&module).groups;
-            let refused = refuse_divided("ShardedOptimizer::step", NORM_OF_DIVIDED, &groups);
-            refused.unwrap_or_else(|error| raise(error));
-        }
+        const OP: &str = "ShardedOptimizer::step";
+        let groups = Divided::of(&module).groups;
+        let norm = self.most.map_or(Ok(()), |_| refuse_divided(OP, NORM_OF_DIVIDED, &groups));
+        let apart = norm.and_then(|()| refuse_own(OP, &self.sharded.communicator, &groups));
+        apart.unwrap_or_else(|error| raise(error));
         let _op = trace::op("nn_sharded_step", || "");
         let mut take = Take::new(grads);
         module.visit(&mut take);
@@ -130,13 +131,19 @@ impl ShardedOptimizer {
     /// Save everything else, such as running statistics and frozen parameters, as a record of the
     /// module; it is whole on every rank.
     ///
+    /// Each group of ranks needs a folder of its own, such as one for each part of
+    /// [divided layers](super::ColumnLinear). If two groups save to one path at once, one of them gets
+    /// it, and the other an error. If a process dies while it saves, a folder whose name ends in
+    /// `.partial-` and a number stays; it can be deleted.
+    ///
     /// # Errors
     /// `Config` if the folder exists, or if a rank can't write; `Collective` or `Mismatch` if the ranks
     /// fail or differ; an error of the device.
     pub fn save<M: Module>(&mut self, folder: impl AsRef<Path>, module: &M) -> Result<(), RocmError> {
         let mut take = Take::new(GradientsParams::new());
         module.visit(&mut take);
-        self.sharded.save(folder.as_ref(), &take.params, self.config.rule(0.0))
+        let paths = Paths::Module(paths(module));
+        self.sharded.save(folder.as_ref(), &take.params, paths, self.config.rule(0.0))
     }
 
     /// Returns the module with the parameters that [`save`](Self::save) wrote, and gives this
@@ -144,12 +151,15 @@ impl ShardedOptimizer {
     /// must call this.
     ///
     /// # Errors
-    /// `Config` if the folder is no checkpoint, is not whole, or is of other parameters (their number,
-    /// shapes and dtypes) or another optimizer; else as [`save`](Self::save).
+    /// `Config` if the folder is no checkpoint, is not whole, fails its hash check, or is of other
+    /// parameters (their number, shapes, dtypes and paths such as `layers.0.weight`) or another
+    /// optimizer; else as [`save`](Self::save). The paths of a
+    /// [`ShardedModel`](super::ShardedModel)'s checkpoint start at its parts, so they are not compared.
     pub fn load<M: Module>(&mut self, folder: impl AsRef<Path>, module: M) -> Result<M, RocmError> {
         let mut take = Take::new(GradientsParams::new());
         module.visit(&mut take);
-        let loaded = self.sharded.load(folder.as_ref(), &take.params, self.config.rule(0.0))?;
+        let paths = Paths::Module(paths(&module));
+        let loaded = self.sharded.load(folder.as_ref(), &take.params, &paths, self.config.rule(0.0))?;
         Ok(put(module, take.ids.into_iter().zip(loaded)))
     }
 }
@@ -186,6 +196,37 @@ impl ModuleVisitor for Take {
         self.ids.push(param.id);
         self.params.push(rocm(value.inner()));
         self.tensors.push(self.grads.remove::<D>(param.id).map(rocm));
+    }
+}
+
+/// The paths of the parameters that [`Take`] takes, in its order.
+pub(super) fn paths<M: Module>(module: &M) -> Vec<String> {
+    let mut names = Names { seen: HashSet::new(), inside: Vec::new(), paths: Vec::new() };
+    module.visit(&mut names);
+    names.paths
+}
+
+/// Lists paths. [`Take`] does not, because it runs in each step.
+struct Names {
+    seen: HashSet<ParamId>,
+    /// The fields and indices that lead to where the visitor is.
+    inside: Vec<String>,
+    paths: Vec<String>,
+}
+
+impl ModuleVisitor for Names {
+    fn enter_module(&mut self, name: &str, _: &str) {
+        self.inside.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.inside.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if param.val().is_require_grad() && self.seen.insert(param.id) {
+            self.paths.push(self.inside.join("."));
+        }
     }
 }
 

@@ -7,21 +7,28 @@
 //! XXH3 hash of each piece's bytes, and a reader checks every piece that it reads. `index.json` lists the
 //! parameters and says how many ranks have written. Rank 0 writes it after all ranks have written
 //! their files, and then gives the folder its final name. So a folder of that name is whole.
+//!
+//! Until then the folder's name ends in `.partial-TOKEN`. Rank 0 draws the token for each save. So
+//! groups that save to one path at once never write into one folder: the first one gets the name, and
+//! the others get an error. A save that fails removes its folder. If its process dies, the folder
+//! stays, because another process can't know whether the save still runs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use burn_backend::{DType, TensorData};
 use burn_rocm::fused::optim::{Adam, Decay, Rule, State};
-use burn_rocm::fused::{one_value, read_all, upload};
-use burn_rocm::{ReduceOp, RocmError, RocmTensor};
+use burn_rocm::fused::{read_all, upload};
+use burn_rocm::{RocmError, RocmTensor};
 use safetensors::tensor::{Dtype, Metadata, TensorView, serialize_to_file};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::parallel::{all_are, of_rank_0};
 use super::sharded::{Bucket, Sharded};
 
 const VERSION: u32 = 2;
@@ -39,6 +46,32 @@ struct Index {
     /// The number of state tensors of each parameter.
     states: usize,
     parameters: Vec<Parameter>,
+    /// Earlier versions did not write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    paths: Option<Paths>,
+}
+
+/// Where a model has its parameters, such as `layers.0.weight`, in their order. Only the path tells
+/// two parameters of one shape and dtype apart. Paths of different kinds can't be compared.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Paths {
+    /// Within the module of a `ShardedOptimizer`.
+    Module(Vec<String>),
+    /// Within the units of a `ShardedModel`, after the unit's name.
+    Units(Vec<String>),
+}
+
+impl Paths {
+    /// Both lists, or `None` if their kinds differ.
+    fn beside<'a>(&'a self, other: &'a Self) -> Option<(&'a [String], &'a [String])> {
+        match (self, other) {
+            (Self::Module(own), Self::Module(other)) | (Self::Units(own), Self::Units(other)) => {
+                Some((own, other))
+            }
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,14 +81,21 @@ struct Parameter {
 }
 
 impl Sharded {
-    /// Writes the parameters and the optimizer's state into a new folder. Waits for the device.
+    /// Writes the parameters, which have these paths, and the optimizer's state into a new folder.
+    /// Waits for the device.
     ///
     /// # Errors
     /// `Config` if the folder exists, or if a rank can't write; as [`Sharded::step`].
-    pub(crate) fn save(&mut self, folder: &Path, params: &[RocmTensor], rule: Rule) -> Result<(), RocmError> {
+    pub(crate) fn save(
+        &mut self,
+        folder: &Path,
+        params: &[RocmTensor],
+        paths: Paths,
+        rule: Rule,
+    ) -> Result<(), RocmError> {
         let values = self.plan(params);
         let values = values.and_then(|()| (0..self.buckets.len()).map(|at| self.value(at, params)).collect());
-        self.save_values(folder, values, rule)
+        self.save_values(folder, values, paths, rule)
     }
 
     /// [`save`](Self::save) with this rank's part of each bucket.
@@ -63,19 +103,17 @@ impl Sharded {
         &self,
         folder: &Path,
         values: Result<Vec<RocmTensor>, RocmError>,
+        paths: Paths,
         rule: Rule,
     ) -> Result<(), RocmError> {
         let (rank, first) = (self.communicator.rank(), self.communicator.rank() == 0);
-        let begun = values.and_then(|values| Ok((values, partial(folder)?))).and_then(|begun| {
-            if first {
-                begin(folder, &begun.1)?;
-            }
-            Ok(begun)
-        });
+        // Also on a rank that lacks its values: the others wait for this call.
+        let token = of_rank_0(&self.communicator, &[RandomState::new().build_hasher().finish() as usize]);
+        let begun = token.and_then(|token| Ok((values?, Partial::begin(folder, &token, first)?)));
         let (values, partial) = self.agree(folder, begun)?;
-        let written = self.write(&partial.join(file_name(rank)), values);
+        let written = self.write(&partial.path.join(file_name(rank)), values);
         self.agree(folder, written)?;
-        let ended = if first { self.end(folder, &partial, rule) } else { Ok(()) };
+        let ended = if first { self.end(folder, &partial.path, paths, rule) } else { Ok(()) };
         self.agree(folder, ended)
     }
 
@@ -116,7 +154,7 @@ impl Sharded {
     }
 
     /// Writes the index and gives the folder its name.
-    fn end(&self, folder: &Path, partial: &Path, rule: Rule) -> Result<(), RocmError> {
+    fn end(&self, folder: &Path, partial: &Path, paths: Paths, rule: Rule) -> Result<(), RocmError> {
         let mut steps = 0;
         let mut states = 0;
         for bucket in &self.buckets {
@@ -130,17 +168,22 @@ impl Sharded {
             steps,
             states,
             parameters: self.described(),
+            paths: Some(paths),
         };
         let path = partial.join(INDEX);
         let text = serde_json::to_string_pretty(&index).map_err(|error| failed(&path, &error))?;
         fs::write(&path, text).map_err(|error| failed(&path, &error))?;
         on_disk(&path)?;
         folder_on_disk(partial)?;
-        fs::rename(partial, folder).map_err(|error| failed(folder, &error))?;
+        fs::rename(partial, folder).map_err(|error| match folder.exists() {
+            // Another group has saved there meanwhile.
+            true => exists(folder),
+            false => failed(folder, &error),
+        })?;
         folder.parent().map_or(Ok(()), folder_on_disk)
     }
 
-    /// Reads the parameters and the optimizer's state, and returns the parameters.
+    /// Reads the parameters, which have these paths, and the optimizer's state. Returns the parameters.
     ///
     /// # Errors
     /// `Config` if the folder is no checkpoint, is not whole, or is of other parameters or another
@@ -149,9 +192,10 @@ impl Sharded {
         &mut self,
         folder: &Path,
         params: &[RocmTensor],
+        paths: &Paths,
         rule: Rule,
     ) -> Result<Vec<RocmTensor>, RocmError> {
-        let read = self.plan(params).and_then(|()| self.read(folder, rule));
+        let read = self.plan(params).and_then(|()| self.read(folder, paths, rule));
         let read = self.agree(folder, read)?;
         for (bucket, (value, state)) in self.buckets.iter_mut().zip(read) {
             bucket.updated = Some(value);
@@ -161,7 +205,12 @@ impl Sharded {
     }
 
     /// This rank's part of each bucket: the values, and the optimizer's state.
-    pub(super) fn read(&self, folder: &Path, rule: Rule) -> Result<Vec<(RocmTensor, State)>, RocmError> {
+    pub(super) fn read(
+        &self,
+        folder: &Path,
+        paths: &Paths,
+        rule: Rule,
+    ) -> Result<Vec<(RocmTensor, State)>, RocmError> {
         let path = folder.join(INDEX);
         let text = fs::read_to_string(&path).map_err(|error| failed(&path, &error))?;
         let index: Index = serde_json::from_str(&text).map_err(|error| failed(&path, &error))?;
@@ -179,6 +228,12 @@ impl Sharded {
         expect("parameters", own.len().to_string(), index.parameters.len().to_string())?;
         for (at, (own, found)) in own.iter().zip(&index.parameters).enumerate() {
             expect(&format!("parameter {at}"), own.to_string(), found.to_string())?;
+        }
+        if let Some((own, found)) = index.paths.as_ref().and_then(|found| paths.beside(found)) {
+            expect("paths of parameters", own.len().to_string(), found.len().to_string())?;
+            for (at, (own, found)) in own.iter().zip(found).enumerate() {
+                expect(&format!("path of parameter {at}"), own.clone(), found.clone())?;
+            }
         }
         let catalogue = Catalogue::open(folder, index.ranks)?;
         let mut parts = Vec::with_capacity(self.buckets.len());
@@ -228,7 +283,7 @@ impl Sharded {
 
     /// This rank's result, unless another rank has failed. All ranks wait for each other.
     pub(super) fn agree<T>(&self, folder: &Path, own: Result<T, RocmError>) -> Result<T, RocmError> {
-        let all = self.all_are(own.is_ok());
+        let all = all_are(&self.communicator, own.is_ok());
         let own = own?;
         match all? {
             true => Ok(own),
@@ -238,13 +293,6 @@ impl Sharded {
                 found: "an error of another rank".into(),
             }),
         }
-    }
-
-    /// Whether all ranks say yes.
-    fn all_are(&self, own: bool) -> Result<bool, RocmError> {
-        let own = one_value(&self.communicator.device(), if own { 1.0 } else { 0.0 }, DType::F32)?;
-        let least = self.communicator.all_reduce(ReduceOp::Min, own)?.join()?;
-        Ok(read_all(vec![least])?.remove(0).iter::<f32>().all(|yes| yes == 1.0))
     }
 }
 
@@ -375,20 +423,50 @@ fn header(path: &Path) -> Result<(Metadata, u64), RocmError> {
     }
 }
 
-/// Makes the folder in which the ranks write.
-fn begin(folder: &Path, partial: &Path) -> Result<(), RocmError> {
-    if folder.exists() {
-        return Err(RocmError::Config {
-            what: format!("the checkpoint {}", folder.display()),
-            expected: "a folder that does not exist yet".into(),
-            found: "one that does".into(),
-        });
+/// The folder in which the ranks write until all have done so. Rank 0 makes it. Dropping this value
+/// on rank 0 removes it, unless the save has renamed it.
+struct Partial {
+    path: PathBuf,
+    is_own: bool,
+}
+
+impl Partial {
+    /// The folder of the save with this token. `is_own`: whether this rank makes it, as rank 0 does.
+    fn begin(folder: &Path, token: &[usize], is_own: bool) -> Result<Self, RocmError> {
+        let Some(name) = folder.file_name() else {
+            return Err(failed(folder, &"a path without a name at its end"));
+        };
+        let mut name = name.to_owned();
+        name.push(".partial-");
+        token.iter().for_each(|number| name.push(format!("{number:016x}")));
+        let path = folder.with_file_name(name);
+        if is_own {
+            if folder.exists() {
+                return Err(exists(folder));
+            }
+            let above = folder.parent().map_or(Ok(()), fs::create_dir_all);
+            // An error if it exists, unlike `create_dir_all`: it must be this save's alone.
+            above.and_then(|()| fs::create_dir(&path)).map_err(|error| failed(&path, &error))?;
+        }
+        Ok(Self { path, is_own })
     }
-    // A save that was interrupted left it.
-    if partial.exists() {
-        fs::remove_dir_all(partial).map_err(|error| failed(partial, &error))?;
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        if self.is_own {
+            // The caller gets the error of the save. One of this would add nothing.
+            let _ = fs::remove_dir_all(&self.path);
+        }
     }
-    fs::create_dir_all(partial).map_err(|error| failed(partial, &error))
+}
+
+fn exists(folder: &Path) -> RocmError {
+    RocmError::Config {
+        what: format!("the checkpoint {}", folder.display()),
+        expected: "a folder that does not exist yet".into(),
+        found: "one that does, perhaps another group's: give each save a path of its own".into(),
+    }
 }
 
 /// Waits until a file's contents are on the disk, so that a crash leaves no folder of the final name
@@ -406,16 +484,6 @@ fn folder_on_disk(path: &Path) -> Result<(), RocmError> {
     }
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     File::open(path).and_then(|folder| folder.sync_all()).map_err(|error| failed(path, &error))
-}
-
-/// The folder in which the ranks write until all have done so.
-fn partial(folder: &Path) -> Result<PathBuf, RocmError> {
-    let Some(name) = folder.file_name() else {
-        return Err(failed(folder, &"a path without a name at its end"));
-    };
-    let mut name = name.to_owned();
-    name.push(".partial");
-    Ok(folder.with_file_name(name))
 }
 
 /// The hash of a piece's bytes, as the file has it.

@@ -156,6 +156,27 @@ pub(crate) fn agreed(
     Ok(flags)
 }
 
+/// Refuses a module whose layers are divided among the ranks that would mix them: each has another
+/// part, of the same shape.
+pub(crate) fn refuse_own(
+    op: &'static str,
+    ranks: &Communicator,
+    groups: &[Communicator],
+) -> Result<(), RocmError> {
+    if ranks.size() == 1 || !groups.iter().any(|group| group.is(ranks)) {
+        return Ok(());
+    }
+    Err(RocmError::Invalid {
+        op,
+        expected: "a group of ranks that hold the same part of the divided layers".into(),
+        found: format!(
+            "the group that divides the layers (rank {} of {}): make a `DataParallel` for each part",
+            ranks.rank(),
+            ranks.size()
+        ),
+    })
+}
+
 /// Refuses what a rank would compute from its own part of divided parameters alone.
 pub(crate) fn refuse_divided(op: &'static str, what: &str, groups: &[Communicator]) -> Result<(), RocmError> {
     match groups.iter().any(|ranks| ranks.size() > 1) {

@@ -33,6 +33,13 @@ pub(crate) fn of_rank_0(ranks: &Communicator, numbers: &[usize]) -> Result<Vec<u
     Ok(sent.iter().flat_map(|data| data.iter::<i64>()).map(|number| number as usize).collect())
 }
 
+/// Whether all ranks say yes. Waits for the device.
+pub(crate) fn all_are(ranks: &Communicator, own: bool) -> Result<bool, RocmError> {
+    let own = one_value(&ranks.device(), if own { 1.0 } else { 0.0 }, DType::F32)?;
+    let least = ranks.all_reduce(ReduceOp::Min, own)?.join()?;
+    Ok(read_all(vec![least])?.remove(0).iter::<f32>().all(|yes| yes == 1.0))
+}
+
 /// Whether two tensors have the same dtype, shape and bits.
 pub(crate) fn is_equal(lhs: &RocmTensor, rhs: &RocmTensor) -> Result<bool, RocmError> {
     if lhs.dims() != rhs.dims() || lhs.dtype() != rhs.dtype() {

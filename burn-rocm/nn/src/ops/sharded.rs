@@ -21,7 +21,7 @@ pub(crate) struct Update {
 
 /// The parameters of a model and an optimizer's state, divided among the ranks.
 pub(crate) struct Sharded {
-    pub(super) communicator: Communicator,
+    pub(crate) communicator: Communicator,
     /// The size from which a bucket is full.
     bytes: usize,
     pub(super) entries: Vec<Entry>,

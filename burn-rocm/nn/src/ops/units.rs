@@ -15,6 +15,7 @@ use burn_rocm::fused::{add, flat, one_value, pack_range, repeated, unpack};
 use burn_rocm::{Communicator, Pending, RocmError, RocmTensor};
 
 use super::buckets::Entry;
+use super::checkpoint::Paths;
 use super::divided::agreed;
 use super::parallel::is_equal;
 use super::sharded::{Bucket, Sharded, Update, buckets};
@@ -312,23 +313,35 @@ impl Units {
         Ok(())
     }
 
+    /// The paths of all parameters, from those that each unit's parameters have in the model. A tied
+    /// parameter has that of the first unit.
+    pub(crate) fn paths(&self, of_units: impl IntoIterator<Item = Vec<String>>) -> Paths {
+        let mut all = vec![None; self.sharded.entries.len()];
+        for (unit, paths) in self.units.iter().zip(of_units) {
+            for (&place, path) in unit.entries.iter().zip(paths) {
+                all[place].get_or_insert(path);
+            }
+        }
+        Paths::Units(all.into_iter().map(Option::unwrap_or_default).collect())
+    }
+
     /// [`Sharded::save`] of these parts.
     ///
     /// # Errors
     /// `Invalid` if gradients are kept; as [`Sharded::save`].
-    pub(crate) fn save(&self, folder: &Path, rule: Rule) -> Result<(), RocmError> {
+    pub(crate) fn save(&self, folder: &Path, paths: Paths, rule: Rule) -> Result<(), RocmError> {
         // On all ranks, so that nobody waits for another.
         if self.kept.iter().any(Option::is_some) {
             let (expected, found) = ("a step after accumulated gradients", "gradients that saving loses");
             let (op, expected, found) = ("ShardedModel::save", expected.into(), found.into());
             return Err(RocmError::Invalid { op, expected, found });
         }
-        self.sharded.save_values(folder, self.sharded.buckets.iter().map(master).collect(), rule)
+        self.sharded.save_values(folder, self.sharded.buckets.iter().map(master).collect(), paths, rule)
     }
 
     /// [`Sharded::load`] of these parts. Drops kept gradients.
-    pub(crate) fn load(&mut self, folder: &Path, rule: Rule) -> Result<(), RocmError> {
-        let read = self.sharded.read(folder, rule);
+    pub(crate) fn load(&mut self, folder: &Path, paths: &Paths, rule: Rule) -> Result<(), RocmError> {
+        let read = self.sharded.read(folder, paths, rule);
         let read = self.sharded.agree(folder, read)?;
         for (bucket, (value, state)) in self.sharded.buckets.iter_mut().zip(read) {
             (bucket.master, bucket.state) = (Some(value), state);

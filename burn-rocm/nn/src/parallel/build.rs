@@ -13,7 +13,7 @@ use super::config::ShardedModelConfig;
 use super::optimizer::{NORM_OF_DIVIDED, Take};
 use super::{DataParallel, visit};
 use crate::divided::Divided;
-use crate::ops::divided::refuse_divided;
+use crate::ops::divided::{refuse_divided, refuse_own};
 use crate::ops::units::Units;
 use crate::ties::Ties;
 
@@ -59,6 +59,7 @@ impl<'a> Build<'a> {
         if most.is_some() {
             refuse_divided(OP, NORM_OF_DIVIDED, &groups)?;
         }
+        refuse_own(OP, self.ranks.communicator(), &groups)?;
         self.units.divided_among(groups);
         let module = self.ranks.broadcast::<B, N>(module);
         Ids::check::<B>(&module)?;

@@ -63,6 +63,7 @@
 
 mod batch_norm;
 mod blocks;
+mod broadcast;
 mod build;
 mod config;
 mod linear;
@@ -73,7 +74,7 @@ mod share;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use burn::module::{AutodiffModule, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{AutodiffModule, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
@@ -83,9 +84,9 @@ use burn_rocm::{Communicator, ReduceOp, RocmTensor, raise, trace};
 use crate::divided::Divided;
 use crate::fuse::{from_rocm, is_rocm, refuse, rocm};
 use crate::ops::buckets::Entry;
+use crate::ops::divided::refuse_own;
 use crate::ops::parallel::Buckets;
 pub use crate::ops::parallel::Overlap;
-use crate::ties::Ties;
 pub use batch_norm::SyncBatchNorm;
 pub use blocks::{ParallelAttention, ParallelFeedForward};
 pub use config::ShardedModelConfig;
@@ -105,6 +106,8 @@ const BUCKET_BYTES: usize = 25 << 20;
 /// backend other than [`Rocm`](burn_rocm::Rocm) under autodiff.
 pub struct DataParallel {
     communicator: Communicator,
+    /// The group whose threads of this process wait for each other in [`backward`](Self::backward).
+    pub(crate) threads: Communicator,
     /// Locked by one call at a time: a rank is one thread.
     buckets: Mutex<Buckets>,
 }
@@ -112,7 +115,17 @@ pub struct DataParallel {
 impl DataParallel {
     /// This communicator's rank.
     pub fn new(communicator: Communicator) -> Self {
-        Self { buckets: Mutex::new(Buckets::new(communicator.clone(), BUCKET_BYTES, false)), communicator }
+        let buckets = Mutex::new(Buckets::new(communicator.clone(), BUCKET_BYTES, false));
+        Self { buckets, threads: communicator.clone(), communicator }
+    }
+
+    /// Sets the group whose threads wait for each other in [`backward`](Self::backward) and in
+    /// [`ShardedModel`]; the default is this rank's own group. If this process has several groups, such
+    /// as one for each part of divided layers, pass a communicator of all training threads. Otherwise
+    /// gradients can be lost ([burn#5573](https://github.com/tracel-ai/burn/issues/5573)). Only Burn 0.21
+    /// needs this, and only where a process has several threads.
+    pub fn with_threads_of(self, all: &Communicator) -> Self {
+        Self { threads: all.clone(), ..self }
     }
 
     /// Sets the size of a bucket, 25 MiB by default. If the gradients of a dtype have more than
@@ -164,32 +177,20 @@ impl DataParallel {
         &self.communicator
     }
 
-    /// The module with the float parameters and running statistics of rank 0. The module must be on
-    /// the communicator's device.
-    ///
-    /// Places of rank 0's module with the same id and values are one parameter on every rank, even if
-    /// loading a record has parted them. Other places with one id stay apart on every rank.
-    pub fn broadcast<B: AutodiffBackend, M: AutodiffModule<B>>(&self, module: M) -> M {
-        on_rocm::<B>("DataParallel::broadcast");
-        let _op = trace::op("nn_broadcast", || "");
-        let ties = Ties::of_rank_0::<B>(&module, self.communicator());
-        let ties = ties.unwrap_or_else(|error| raise(error));
-        ties.restore::<B, M>(module.map(&mut Broadcast(self.communicator())))
-    }
-
     /// The gradients of this rank's loss; none for a rank without samples, which passes `None`.
     ///
     /// Every rank of this process must call this as often as the others. The threads wait for each
     /// other before and after: a backward pass of Burn 0.21 drops nodes that another thread is just
     /// recording, and the other thread's gradients are wrong without an error
     /// ([burn#5573](https://github.com/tracel-ai/burn/issues/5573)). For the same reason the ranks
-    /// must not record a graph elsewhere while one of them is in a backward pass.
+    /// must not record a graph elsewhere while one of them is in a backward pass. If threads of several
+    /// groups train in one process, see [`with_threads_of`](Self::with_threads_of).
     pub fn backward<B: AutodiffBackend, M: AutodiffModule<B>, const D: usize>(
         &self,
         module: &M,
         loss: Option<Tensor<B, D>>,
     ) -> GradientsParams {
-        let meet = || self.communicator().meet().unwrap_or_else(|error| raise(error));
+        let meet = || self.threads.meet().unwrap_or_else(|error| raise(error));
         let mut params = Params { seen: HashSet::new(), entries: vec![] };
         visit::<B, M>(module, &mut params);
         meet();
@@ -223,7 +224,10 @@ impl DataParallel {
         grads: GradientsParams,
         share: Share,
     ) -> GradientsParams {
-        on_rocm::<B>("DataParallel::reduce");
+        const OP: &str = "DataParallel::reduce";
+        on_rocm::<B>(OP);
+        let apart = refuse_own(OP, self.communicator(), &Divided::of::<B>(module).groups);
+        apart.unwrap_or_else(|error| raise(error));
         let _op = trace::op("nn_reduce", || "");
         let mut take = Take { grads, seen: HashSet::new(), ids: vec![], entries: vec![], tensors: vec![] };
         visit::<B, M>(module, &mut take);
@@ -290,19 +294,6 @@ fn on_rocm<B: AutodiffBackend>(op: &'static str) {
 
 fn visit<B: AutodiffBackend, M: AutodiffModule<B>>(module: &M, visitor: &mut impl ModuleVisitor<B>) {
     module.visit(visitor);
-}
-
-struct Broadcast<'a>(&'a Communicator);
-
-impl<B: AutodiffBackend> ModuleMapper<B> for Broadcast<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
-        let (id, tensor, mapper) = param.consume();
-        let is_require_grad = tensor.is_require_grad();
-        let sent = self.0.broadcast(0, rocm(tensor.inner()));
-        let tensor = sent.and_then(|sent| sent.join()).unwrap_or_else(|error| raise(error));
-        let tensor = Tensor::from_inner(from_rocm(tensor)).set_require_grad(is_require_grad);
-        Param::from_mapped_value(id, tensor, mapper)
-    }
 }
 
 /// Lists the parameters that get gradients, as [`Take`] does.

@@ -14,10 +14,11 @@ use burn_rocm::{Communicator, RandomMark, RocmError, RocmTensor, raise, trace};
 
 use super::build::Build;
 use super::config::ShardedModelConfig;
-use super::optimizer::{Put, Take};
+use super::optimizer::{Put, Take, paths};
 use super::{DataParallel, Share, on_rocm, visit};
 use crate::amp::GradScaler;
 use crate::fuse::{Route, from_rocm, primitive, refuse, rocm, wrap};
+use crate::ops::checkpoint::Paths;
 use crate::ops::sharded::Update;
 use crate::ops::units::{Gathering, Parts, Scattering, Seed, Units};
 
@@ -97,6 +98,8 @@ use crate::ops::units::{Gathering, Parts, Scattering, Seed, Units};
 /// backend other than [`Rocm`](burn_rocm::Rocm) under autodiff. Every rank must call each of them.
 pub struct ShardedModel<B: AutodiffBackend, F, M, L> {
     communicator: Communicator,
+    /// The group whose threads of this process wait for each other in a backward pass.
+    threads: Communicator,
     units: Units,
     /// The modules with placeholders instead of the parameters that are divided.
     first: F,
@@ -168,7 +171,8 @@ where
         let last = build.unit::<B, _>(last())?;
         build.say();
         let units = build.units;
-        Ok(Self { communicator, units, first, blocks, last, config, clip, backend: PhantomData })
+        let threads = ranks.threads.clone();
+        Ok(Self { communicator, threads, units, first, blocks, last, config, clip, backend: PhantomData })
     }
 
     /// The scaler of the loss, if the configuration has one: its factor, how many steps it skipped, and
@@ -343,7 +347,7 @@ where
     /// # Errors
     /// As [`ShardedOptimizer::save`](super::ShardedOptimizer::save).
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<(), RocmError> {
-        self.units.save(folder.as_ref(), self.config.optimizer.rule(0.0))
+        self.units.save(folder.as_ref(), self.paths(), self.config.optimizer.rule(0.0))
     }
 
     /// Takes the parameters and the optimizer's state that [`save`](Self::save) wrote, with any
@@ -352,7 +356,19 @@ where
     /// # Errors
     /// As [`ShardedOptimizer::load`](super::ShardedOptimizer::load).
     pub fn load(&mut self, folder: impl AsRef<Path>) -> Result<(), RocmError> {
-        self.units.load(folder.as_ref(), self.config.optimizer.rule(0.0))
+        self.units.load(folder.as_ref(), &self.paths(), self.config.optimizer.rule(0.0))
+    }
+
+    /// Where the parts have their parameters.
+    fn paths(&self) -> Paths {
+        let within = |part: &str, paths: Vec<String>| -> Vec<String> {
+            paths.into_iter().map(|path| format!("{part}.{path}")).collect()
+        };
+        let blocks = self.blocks.iter().enumerate();
+        let blocks = blocks.map(|(index, block)| within(&format!("blocks.{index}"), paths::<B, M>(block)));
+        let first = within("first", paths::<B, F>(&self.first));
+        let last = within("last", paths::<B, L>(&self.last));
+        self.units.paths(std::iter::once(first).chain(blocks).chain([last]))
     }
 
     /// The forward pass up to the last part. Returns the blocks' inputs and the last part's; where
@@ -418,7 +434,7 @@ where
         let root = root(input.clone());
         let tracks =
             |root: &Tensor<B, 1>| Route::<B>::of("ShardedModel").is_some_and(|route| route.is_tracked(root));
-        let meet = || ok(self.communicator.meet());
+        let meet = || ok(self.threads.meet());
         // The other threads have recorded their units, and record the next ones after this pass.
         meet();
         let grads = root.filter(tracks).map(|root| root.backward());

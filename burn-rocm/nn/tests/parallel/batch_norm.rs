@@ -1,5 +1,9 @@
 //! Batch norm with the statistics of all ranks' samples.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use burn::module::AutodiffModule;
+use burn_rocm::take_last_error;
 use burn_rocm_nn::parallel::{Share, SyncBatchNorm};
 use burn_rocm_nn::{BatchNorm, BatchNormConfig};
 
@@ -143,4 +147,58 @@ fn inference_is_a_ranks_own() {
         let found = SyncBatchNorm::of(norm(&device), ranks.communicator()).valid().forward(x);
         found.into_data().assert_eq(&expected, true);
     });
+}
+
+/// Burn keeps a statistic's last update aside until the next one. It must not come back after a
+/// broadcast.
+#[test]
+fn a_broadcast_replaces_what_a_step_has_left() {
+    let Some(count) = devices("batch_norm::a_broadcast_replaces_what_a_step_has_left") else { return };
+    // What evaluation and records see.
+    let running = |model: &Model<B>| -> Vec<f64> {
+        let Norm::Own(norm) = model.valid().norm else { unreachable!() };
+        let states = [norm.running_mean.value(), norm.running_var.value()];
+        states.iter().flat_map(|state| state.to_data().iter::<f64>().collect::<Vec<_>>()).collect()
+    };
+    let found = on_ranks(count, |ranks| {
+        let device = ranks.communicator().device();
+        let stepped = || {
+            let own = norm(&device);
+            drop(own.forward(images(3 * ranks.rank(), 3, &device)));
+            Model { norm: Norm::Own(own) }
+        };
+        let (own, whole) = (stepped(), ranks.broadcast::<B, _>(stepped()));
+        let before = running(&own);
+        ranks.broadcast_statistics::<B, _>(&own);
+        (before, running(&whole), running(&own))
+    });
+    assert_ne!(found[0].0, found[1].0);
+    for (rank, (_, whole, statistics)) in found.iter().enumerate() {
+        assert_eq!(whole, &found[0].0, "rank {rank}");
+        assert_eq!(statistics, &found[0].0, "rank {rank}");
+    }
+}
+
+/// Clones share their running statistics, also those on other devices. No rank waits for the lock that
+/// another one holds: all get an error, also while they keep their communicators.
+#[test]
+fn shared_statistics_are_refused() {
+    let Some(count) = devices("batch_norm::shared_statistics_are_refused") else { return };
+    let model = Model { norm: Norm::Own(norm(&RocmDevice::new(0))) };
+    let own = Model { norm: Norm::Own(norm(&RocmDevice::new(0))) };
+    let all = std::sync::Mutex::new(Vec::new());
+    let found = on_ranks(count, |ranks| {
+        all.lock().unwrap().push(ranks.communicator().clone());
+        let device = ranks.communicator().device();
+        let apart = Model::from_inner(own.valid()).fork(&device);
+        drop(ranks.broadcast::<B, _>(apart));
+        let shared = model.clone().fork(&device);
+        // All have forked.
+        ranks.communicator().meet().unwrap();
+        catch_unwind(AssertUnwindSafe(|| drop(ranks.broadcast::<B, _>(shared)))).expect_err("is refused");
+        take_last_error().expect("an error").to_string()
+    });
+    let refused = found.iter().filter(|error| error.contains("shares running statistics")).count();
+    assert_eq!(refused, count - 1, "{found:?}");
+    assert!(found.iter().any(|error| error.contains("an error of another rank")), "{found:?}");
 }

@@ -29,6 +29,35 @@ fn used(device: &RocmDevice) -> Net<B> {
     net
 }
 
+#[derive(Module, Debug)]
+struct OneNorm<B: Backend> {
+    norm: BatchNorm<B>,
+}
+
+/// Rank 0's statistics are written into the graph's memory, so its replays go on with them.
+#[test]
+fn a_graph_goes_on_with_rank_0s_statistics() {
+    let Some(count) = devices("captured::a_graph_goes_on_with_rank_0s_statistics") else { return };
+    let found = on_ranks(count, |ranks| {
+        let device = ranks.communicator().device();
+        let model: OneNorm<B> = OneNorm { norm: BatchNormConfig::new(FEATURES).init(&device) };
+        let x = samples::<B>(&indices(&ranks, 0), &device).0;
+        let (graph, _) = Graph::capture(&device, || model.norm.forward(x.clone()).inner()).unwrap();
+        let running = || -> Vec<f64> { model.norm.running_mean.value_sync().into_data().iter().collect() };
+        graph.replay().unwrap();
+        let own = running();
+        ranks.broadcast_statistics::<B, _>(&model);
+        let sent = running();
+        graph.replay().unwrap();
+        (own, sent, running())
+    });
+    assert_ne!(found[0].0, found[1].0);
+    for (rank, (_, sent, after)) in found.iter().enumerate() {
+        assert_eq!(sent, &found[0].0, "rank {rank}");
+        assert_ne!(sent, after, "rank {rank}: the graph writes other memory");
+    }
+}
+
 /// The samples of a rank in a step.
 fn indices(ranks: &DataParallel, step: usize) -> Vec<usize> {
     let first = 4 * (step * ranks.size() + ranks.rank());

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Barrier;
 
 use burn::tensor::FloatDType;
 use burn_rocm::RocmError;
 use burn_rocm_nn::amp::Precision;
 use burn_rocm_nn::optim::{AdamConfig, AdamWConfig, OptimizerConfig, SgdConfig};
-use burn_rocm_nn::parallel::{Part, ShardedOptimizer, Shards};
+use burn_rocm_nn::parallel::{Part, ShardedModel, ShardedModelConfig, ShardedOptimizer, Shards};
 
 use crate::*;
 
@@ -24,6 +25,12 @@ impl Folder {
 
     pub(crate) fn at(&self, name: &str) -> PathBuf {
         self.0.join(name)
+    }
+
+    /// The names of what is in it, in order.
+    fn names(&self) -> BTreeSet<String> {
+        let entries = fs::read_dir(&self.0).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 }
 
@@ -152,7 +159,7 @@ fn damaged_and_foreign_checkpoints_are_refused() {
         assert!(matches!(error, RocmError::Config { .. }), "{error}");
         train(&ranks, &mut optimizer, net, &parts[2..3]);
     });
-    assert!(!folder.at("good.partial").exists());
+    assert_eq!(folder.names(), BTreeSet::from(["good".to_owned()]));
     let damage = |name: &str, change: &dyn Fn(&Path)| {
         let damaged = folder.at(name);
         fs::create_dir_all(&damaged).unwrap();
@@ -248,4 +255,187 @@ fn a_refused_load_leaves_the_optimizer_free() {
         assert_eq!(loaded.bias.as_ref().unwrap().dims(), [0]);
         step(&mut optimizer, loaded);
     });
+}
+
+/// Layers of one shape: only their paths tell them apart.
+#[derive(Module, Debug)]
+struct Two<B: Backend> {
+    a: Linear<B>,
+    b: Linear<B>,
+}
+
+impl Two<B> {
+    /// One layer is trained, the other is frozen.
+    fn new(device: &RocmDevice, trains_a: bool) -> Self {
+        let linear = || LinearConfig::new(3, 2).init::<B>(device);
+        match trains_a {
+            true => Self { a: linear(), b: linear().no_grad() },
+            false => Self { a: linear().no_grad(), b: linear() },
+        }
+    }
+}
+
+/// Checks that a load was refused because of a parameter's path.
+fn names_paths(error: &RocmError, expected: &str, found: &str) {
+    let RocmError::Config { expected: path, found: other, .. } = error else { panic!("{error}") };
+    // The other ranks may say that a rank has failed.
+    if !other.contains("another rank") {
+        assert_eq!((path.as_str(), other.as_str()), (expected, found), "{error}");
+    }
+}
+
+/// Training goes on with another layer: its parameters are not those of the checkpoint.
+#[test]
+fn the_parameters_of_another_layer_are_refused() {
+    let Some(count) = devices("checkpoint::the_parameters_of_another_layer_are_refused") else { return };
+    let folder = Folder::new("checkpoint-layers");
+    on_ranks(count, |ranks| {
+        let device = ranks.communicator().device();
+        let new = || ShardedOptimizer::new(&ranks, SgdConfig::new());
+        let saved = ranks.broadcast::<B, _>(Two::new(&device, true));
+        new().save(folder.at("a"), &saved).unwrap();
+        let error = new().load(folder.at("a"), Two::new(&device, false)).map(drop).unwrap_err();
+        names_paths(&error, "b.weight", "a.weight");
+        let loaded = new().load(folder.at("a"), Two::new(&device, true)).unwrap();
+        assert_eq!(parameters(&loaded.a), parameters(&saved.a));
+    });
+    let text = fs::read_to_string(folder.at("a").join("index.json")).unwrap();
+    assert!(text.contains("a.weight") && !text.contains("b.weight"), "{text}");
+}
+
+/// A checkpoint of an earlier version has no paths.
+#[test]
+fn a_checkpoint_without_paths_is_loaded() {
+    let Some(count) = devices("checkpoint::a_checkpoint_without_paths_is_loaded") else { return };
+    let folder = Folder::new("checkpoint-no-paths");
+    let optimizer = |ranks: &DataParallel| ShardedOptimizer::new(ranks, SgdConfig::new());
+    let saved = on_ranks(count, |ranks| {
+        let net = ranks.broadcast::<B, _>(Two::new(&ranks.communicator().device(), true));
+        optimizer(&ranks).save(folder.at("a"), &net).unwrap();
+        parameters(&net.a)
+    });
+    let path = folder.at("a").join("index.json");
+    let mut index: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    assert!(index.as_object_mut().unwrap().remove("paths").is_some());
+    fs::write(&path, index.to_string()).unwrap();
+    let loaded = on_ranks(count, |ranks| {
+        let net = Two::new(&ranks.communicator().device(), false);
+        parameters(&optimizer(&ranks).load(folder.at("a"), net).unwrap().b)
+    });
+    assert_eq!(loaded, saved);
+}
+
+/// The parts of a model, as one module.
+#[derive(Module, Debug)]
+struct Parts<B: Backend> {
+    parts: Vec<Two<B>>,
+}
+
+/// Also in the parts of a model. A sharded optimizer of the whole model has other paths, which are not
+/// compared.
+#[test]
+fn the_parameters_of_another_part_are_refused() {
+    let Some(count) = devices("checkpoint::the_parameters_of_another_part_are_refused") else { return };
+    let folder = Folder::new("checkpoint-parts");
+    on_ranks(count, |ranks| {
+        let device = ranks.communicator().device();
+        let model = |trains_a: [bool; 3]| {
+            let [first, block, last] = trains_a.map(|trains_a| Two::new(&device, trains_a));
+            let (config, mut block) = (ShardedModelConfig::new(SgdConfig::new()), Some(block));
+            let block = |_: usize| block.take().unwrap();
+            ShardedModel::<B, _, _, _>::build(&ranks, config, || first, 1, block, || last).unwrap()
+        };
+        let saved = model([true, true, true]);
+        saved.save(folder.at("a")).unwrap();
+        for (other, expected, found) in [
+            ([false, true, true], "first.b.weight", "first.a.weight"),
+            ([true, false, true], "blocks.0.b.weight", "blocks.0.a.weight"),
+            ([true, true, false], "last.b.weight", "last.a.weight"),
+        ] {
+            names_paths(&model(other).load(folder.at("a")).unwrap_err(), expected, found);
+        }
+        let mut same = model([true, true, true]);
+        same.load(folder.at("a")).unwrap();
+        assert_eq!(parameters(&same.whole_block(0).a), parameters(&saved.whole_block(0).a));
+        let whole = Parts { parts: (0..3).map(|_| Two::new(&device, true)).collect() };
+        let whole = ShardedOptimizer::new(&ranks, SgdConfig::new()).load(folder.at("a"), whole).unwrap();
+        assert_eq!(parameters(&whole.parts[1].a), parameters(&saved.whole_block(0).a));
+    });
+}
+
+/// Two groups with parameters of their own, such as those of two parts of divided layers, save to one
+/// path at once. One of them gets it, as a whole, and the other gets an error.
+#[test]
+fn groups_that_save_to_one_path_do_not_mix() {
+    const ROUNDS: usize = 10;
+    let Some(count) = devices("checkpoint::groups_that_save_to_one_path_do_not_mix") else { return };
+    let size = count / 2;
+    if size == 0 {
+        return;
+    }
+    let folder = Folder::new("checkpoint-groups");
+    let net = |ranks: &DataParallel, seed| Net::<B>::new(&ranks.communicator().device(), seed);
+    for round in 0..ROUNDS {
+        let path = folder.at(&round.to_string());
+        let start = Barrier::new(2 * size);
+        let save = |group: usize, communicator: Communicator| {
+            let ranks = DataParallel::new(communicator);
+            let net = net(&ranks, group);
+            start.wait();
+            let saved = ShardedOptimizer::new(&ranks, SgdConfig::new()).save(&path, &net);
+            (group, parameters(&net), saved)
+        };
+        let results: Vec<_> = std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for group in 0..2 {
+                let devices: Vec<_> = (group * size..(group + 1) * size).map(RocmDevice::new).collect();
+                for communicator in Communicator::local(&devices).unwrap() {
+                    let save = &save;
+                    threads.push(scope.spawn(move || save(group, communicator)));
+                }
+            }
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let saved: BTreeSet<usize> =
+            results.iter().filter(|(.., saved)| saved.is_ok()).map(|(group, ..)| *group).collect();
+        assert_eq!(saved.len(), 1, "round {round}: {results:?}");
+        let mut expected = Vec::new();
+        for (group, parameters, result) in results {
+            match result {
+                Ok(()) => expected = parameters,
+                Err(error) => {
+                    assert!(!saved.contains(&group), "round {round}, group {group}: {error}");
+                    assert!(matches!(error, RocmError::Config { .. }), "{error}");
+                }
+            }
+        }
+        for found in on_ranks(size, |ranks| {
+            let mut optimizer = ShardedOptimizer::new(&ranks, SgdConfig::new());
+            parameters(&optimizer.load(&path, net(&ranks, 7)).unwrap())
+        }) {
+            assert_eq!(found, expected, "round {round}");
+        }
+    }
+    // A save that failed leaves nothing.
+    assert_eq!(folder.names(), (0..ROUNDS).map(|round| round.to_string()).collect::<BTreeSet<_>>());
+}
+
+/// What looks like the unfinished save of another group is not touched.
+#[test]
+fn an_unfinished_save_of_another_group_stays() {
+    let Some(count) = devices("checkpoint::an_unfinished_save_of_another_group_stays") else { return };
+    let folder = Folder::new("checkpoint-unfinished");
+    let others = ["a.partial", "a.partial-0123456789abcdef"].map(|name| folder.at(name));
+    for other in &others {
+        fs::create_dir_all(other).unwrap();
+        fs::write(other.join("rank-0.safetensors"), "another group's").unwrap();
+    }
+    on_ranks(count, |ranks| {
+        let net = Two::new(&ranks.communicator().device(), true);
+        ShardedOptimizer::new(&ranks, SgdConfig::new()).save(folder.at("a"), &net).unwrap();
+    });
+    for other in &others {
+        assert_eq!(fs::read_to_string(other.join("rank-0.safetensors")).unwrap(), "another group's");
+    }
+    assert_eq!(folder.names().len(), 3);
 }

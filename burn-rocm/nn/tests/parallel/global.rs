@@ -331,3 +331,31 @@ fn a_norm_of_buckets_refuses_divided_layers() {
         assert!(error.to_string().contains("layers divided among ranks"), "{error}");
     }
 }
+
+/// The ranks that divide a model's layers have other parts of the same shapes. Averaged or sent, they
+/// would be mixed.
+#[test]
+fn a_group_that_divides_layers_is_not_averaged_over() {
+    let Some(count) = devices("global::a_group_that_divides_layers_is_not_averaged_over") else { return };
+    on_ranks(count, |mut ranks| {
+        let net = Parted::new(&ranks);
+        let grads = || GradientsParams::new();
+        let is_refused = |what: &str, call: &mut dyn FnMut()| {
+            catch_unwind(AssertUnwindSafe(call)).expect_err(what);
+            let error = take_last_error().expect("an error").to_string();
+            assert!(error.contains("hold the same part of the divided layers"), "{what}: {error}");
+        };
+        is_refused("a mean", &mut || drop(ranks.reduce(&net, grads(), Share::EVEN)));
+        is_refused("a broadcast", &mut || drop(ranks.broadcast::<B, _>(Parted::new(&ranks))));
+        let mut sharded = ShardedOptimizer::new(&ranks, SgdConfig::new());
+        let step = &mut || drop(sharded.step::<B, _>(RATE, Parted::new(&ranks), grads(), Share::EVEN));
+        is_refused("a sharded optimizer", step);
+        let (device, group) = (ranks.communicator().device(), ranks.communicator().clone());
+        let block = |_| ColumnLinear::of(linear::<B>(WIDTH, WIDTH, 10, &device), &group);
+        let ends = || linear::<B>(WIDTH, WIDTH, 0, &device);
+        let config = ShardedModelConfig::new(SgdConfig::new());
+        let built = ShardedModel::<B, _, _, _>::build(&ranks, config, ends, 1, block, ends);
+        let error = built.map(drop).expect_err("is refused");
+        assert!(matches!(error, RocmError::Invalid { .. }), "{error}");
+    });
+}

@@ -150,3 +150,32 @@ fn gradients_are_clipped_by_their_global_norm() {
         assert_near("clipped", &gradients(&net, &clipped), &expected);
     }
 }
+
+/// Four threads of two groups, as with layers that are divided among pairs of ranks. A pass of one
+/// group drops what the other one records (burn#5573), so all four wait for each other. Without that
+/// this fails in most runs, not in all.
+#[test]
+fn threads_of_several_groups_lose_no_gradient() {
+    let Some(count) = devices("gradients::threads_of_several_groups_lose_no_gradient") else { return };
+    let on = |devices: &[usize]| {
+        Communicator::local(&devices.iter().map(|&index| RocmDevice::new(index)).collect::<Vec<_>>()).unwrap()
+    };
+    let all = on(&(0..count).collect::<Vec<_>>());
+    let groups: Vec<Communicator> =
+        (0..2).flat_map(|first| on(&(first..count).step_by(2).collect::<Vec<_>>())).collect();
+    std::thread::scope(|scope| {
+        for communicator in groups {
+            let all = &all[communicator.device().index];
+            scope.spawn(move || {
+                let mut ranks = DataParallel::new(communicator).with_threads_of(all);
+                let net = Net::<B>::new(&ranks.communicator().device(), 0);
+                for step in 0..50 {
+                    let loss = with_extra(&net, &[step, step + 1], &[0, 1, 2], 2);
+                    let grads = ranks.backward(&net, Some(loss));
+                    assert!(gradients(&net, &grads).iter().all(Option::is_some), "step {step}");
+                    drop(ranks.reduce(&net, grads, Share::EVEN));
+                }
+            });
+        }
+    });
+}

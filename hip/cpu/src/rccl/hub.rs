@@ -110,6 +110,12 @@ impl Hub {
         (self.complete)();
     }
 
+    /// How many ranks have joined.
+    #[cfg(all(test, unix))]
+    pub(super) fn joined(&self) -> usize {
+        self.lock().members.iter().flatten().count()
+    }
+
     /// Lets a rank join, and waits until all have joined.
     pub(super) fn join(
         &self,

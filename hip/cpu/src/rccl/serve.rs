@@ -69,7 +69,6 @@ fn serve(mut stream: TcpStream, secret: Secret, hub: &Arc<Hub>) -> io::Result<()
         ended.send_failure(&failure);
         return Ok(());
     }
-    remote.send(&[&[message::JOINED]])?;
 
     let (results, waiting) = mpsc::channel::<(Arc<Ticket>, Room, Room)>();
     let answer = move || {
@@ -82,7 +81,17 @@ fn serve(mut stream: TcpStream, secret: Secret, hub: &Arc<Hub>) -> io::Result<()
             }
         }
     };
-    let answering = thread::Builder::new().name("hip-cpu-rank".into()).spawn(answer)?;
+    let begun = remote.send(&[&[message::JOINED]]);
+    let begun = begun.and_then(|()| thread::Builder::new().name("hip-cpu-rank".into()).spawn(answer));
+    let answering = match begun {
+        Ok(answering) => answering,
+        // The other ranks have joined too, and would wait for this one's calls.
+        Err(error) => {
+            hub.fail(Failure::new(ncclRemoteError, format!("rank {rank} can't be served: {error}")));
+            let _ = stream.shutdown(Shutdown::Both);
+            return Err(error);
+        }
+    };
     let end = listen(&mut stream, rank, size, hub, &results);
     drop(results);
     match end {

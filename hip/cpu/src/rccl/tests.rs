@@ -11,7 +11,7 @@ use std::{
     net::TcpStream,
     sync::{Arc, mpsc},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// How long something takes at most that must happen.
@@ -127,4 +127,39 @@ fn a_dead_rank_lets_the_hub_go() {
     drop(stream);
     gone.recv_timeout(MOST).unwrap();
     assert!(hub.failure().unwrap().text.contains("rank 1 is gone"));
+}
+
+/// A rank that dies while it waits for the others, so that the hub can't even tell it that all are
+/// there, fails the group for them.
+#[cfg(unix)]
+#[test]
+fn a_rank_that_dies_before_all_have_joined_fails_the_group() {
+    use std::os::fd::AsRawFd;
+
+    let id = Id::read(&make().unwrap()).unwrap();
+    let hub = id.hub().unwrap();
+    let stream = connect(&id, 1);
+    let begun = Instant::now();
+    while hub.joined() == 0 {
+        assert!(begun.elapsed() < MOST, "rank 1 does not join");
+        thread::sleep(Duration::from_millis(5));
+    }
+    // Closing then resets the connection, as a process's end with unread bytes does. After a plain end
+    // the first write still succeeds.
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    let bytes = size_of::<libc::linger>() as libc::socklen_t;
+    let value = std::ptr::from_ref(&linger).cast();
+    // SAFETY: the descriptor is the stream's, and the option's value is a `linger` of this size.
+    let set =
+        unsafe { libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, value, bytes) };
+    assert_eq!(set, 0);
+    drop(stream);
+    thread::sleep(Duration::from_millis(100));
+    hub.join(0, 2, (7, 0), None).unwrap();
+    let begun = Instant::now();
+    while hub.failure().is_none() {
+        assert!(begun.elapsed() < MOST, "nobody fails the group");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(hub.failure().unwrap().text.starts_with("rank 1 "), "{:?}", hub.failure());
 }
