@@ -66,7 +66,9 @@ fn a_signal_ends_all_processes() {
         for i in $(seq 200); do sleep 0.05; done";
     for signal in ["TERM", "INT"] {
         let begun = Instant::now();
-        let mut launch = Command::new(program())
+        // What a shell starts in the background ignores SIGINT, and so would `launch`.
+        let mut launch = Command::new("env")
+            .args(["--default-signal=TERM,INT", &program().to_string_lossy()])
             .args(["-n", "2", "--grace", "3", "--", "sh", "-c", script])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
