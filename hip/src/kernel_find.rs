@@ -12,7 +12,7 @@ use hip_kernels::family_of;
 use crate::Config;
 use crate::compile::rtc::source_hash;
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::settings::{FindMode, GemmFind, deterministic, settings};
 use crate::spans;
 use crate::tuning::{CLEARLY, TuningEntry, USES_BEFORE_FIND, tuning_store};
@@ -139,6 +139,9 @@ impl Device {
         let (fastest, microseconds) = match found {
             Ok(found) => found,
             Err(error) => {
+                if matches!(error, Error::OutOfMemory { .. }) {
+                    self.pool.made_up_for(1);
+                }
                 log::debug!("{problem} was not timed: {error}");
                 return Ok(default);
             }

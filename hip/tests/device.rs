@@ -217,6 +217,29 @@ fn a_kernel_that_does_not_compile_gives_the_compilers_log() {
     assert!(device.kernel(&SCALE, "scale<f64>").is_ok(), "the next one compiles");
 }
 
+/// The key of a code object on disk does not cover a header that an option names.
+#[test]
+fn a_header_on_disk_that_changes_is_read_again() {
+    let device = device();
+    let folder = std::env::temp_dir().join(format!("hip-headers-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let option = format!("-I{}", folder.display());
+    let options = [option.as_str()];
+    let source = "#include \"value.h\"\nextern \"C\" __global__ void write_value(int *p) { *p = VALUE; }";
+    let program = Program { name: "value.hip", source, headers: &[], options: &options };
+    for value in [1, 2] {
+        std::fs::write(folder.join("value.h"), format!("#define VALUE {value}\n")).unwrap();
+        device.forget_kernels();
+        let kernel = device.kernel(&program, "write_value").unwrap();
+        let buffer = device.upload(&[0; 4]).unwrap();
+        let launch = device.launch_kernel(&kernel).unwrap().buffer(&buffer, 0);
+        // SAFETY: the parameter is a pointer to one int.
+        unsafe { launch.submit(device.grid(1), 0).unwrap() };
+        assert_eq!(read(&buffer), i32::to_le_bytes(value));
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 #[test]
 fn launches_check_their_arguments() {
     let device = device();

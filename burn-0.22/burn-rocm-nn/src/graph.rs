@@ -36,7 +36,7 @@
 //! graph lives, all steps of its parameters take the device's count. A saved record, and steps
 //! after the graph was dropped, have the host's count.
 
-use burn::tensor::{Bool, Device, Int, Tensor};
+use burn::tensor::{Bool, DType, Device, Int, Tensor};
 use burn_rocm::{RocmError, graph};
 
 use crate::fuse::{Route, rocm};
@@ -55,10 +55,15 @@ fn route(target: &Device, value: &Device) -> Result<Route, RocmError> {
 /// the new elements too.
 ///
 /// # Errors
-/// `Invalid` if shapes, dtypes or devices differ, or if a tensor is not on this project's device;
-/// an error of the device.
+/// `Invalid` if shapes, dtypes or devices differ, if the target is quantised, or if a tensor is not
+/// on this project's device; an error of the device.
 pub fn write<const D: usize>(target: &Tensor<D>, value: Tensor<D>) -> Result<(), RocmError> {
     route(&target.device(), &value.device())?;
+    if let DType::QFloat(_) = target.dtype() {
+        // It would be dequantised, and the copy written.
+        let (expected, found) = ("a target that is not quantised".into(), format!("{:?}", target.dtype()));
+        return Err(RocmError::Invalid { op: "graph::write", expected, found });
+    }
     graph::write(&rocm(target.clone()), rocm(value))
 }
 

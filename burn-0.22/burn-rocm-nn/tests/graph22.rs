@@ -172,3 +172,13 @@ fn writes_are_checked() {
     graph::write(&target, Tensor::ones([3], &device)).unwrap();
     assert_eq!(clone.into_data().iter::<f32>().collect::<Vec<_>>(), [1.0; 3]);
 }
+
+/// It would be dequantised, and the copy written.
+#[test]
+fn a_quantised_target_is_refused() {
+    let device = Device::rocm(0);
+    let ones = Tensor::<2>::ones([32, 32], &device);
+    let target = ones.clone().quantize_dynamic(&burn::tensor::quantization::QuantScheme::default());
+    let written = graph::write(&target, ones * 2.0);
+    assert!(matches!(written, Err(RocmError::Invalid { op: "graph::write", .. })), "{written:?}");
+}

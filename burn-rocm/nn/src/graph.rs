@@ -34,7 +34,7 @@
 //! ```
 
 use burn::tensor::backend::Backend;
-use burn::tensor::{Bool, Int, Tensor};
+use burn::tensor::{Bool, DType, Int, Tensor};
 use burn_rocm::{RocmError, graph};
 
 use crate::fuse::{Route, primitive};
@@ -52,13 +52,18 @@ fn route<B: Backend>() -> Result<Route<B>, RocmError> {
 /// the new elements too.
 ///
 /// # Errors
-/// `Invalid` if shapes, dtypes or devices differ, or if `B` is not this project's backend; an error
-/// of the device.
+/// `Invalid` if shapes, dtypes or devices differ, if the target is quantised, or if `B` is not this
+/// project's backend; an error of the device.
 pub fn write<B: Backend, const D: usize>(
     target: &Tensor<B, D>,
     value: Tensor<B, D>,
 ) -> Result<(), RocmError> {
     let route = route::<B>()?;
+    if let DType::QFloat(_) = target.dtype() {
+        // It would be dequantised, and the copy written.
+        let (expected, found) = ("a target that is not quantised".into(), format!("{:?}", target.dtype()));
+        return Err(RocmError::Invalid { op: "graph::write", expected, found });
+    }
     graph::write(&route.inner(primitive(target.clone())), route.inner(primitive(value)))
 }
 

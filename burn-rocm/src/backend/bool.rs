@@ -39,8 +39,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> BoolTensorOps<Self> for Roc
 
     fn bool_from_data(data: TensorData, device: &RocmDevice) -> RocmTensor {
         Self::makes(data.dtype, device);
-        let dtype = transfer::bool_dtype(data.dtype);
-        transfer::upload(data, dtype, device).or_raise()
+        transfer::upload_bools(data, device).or_raise()
     }
 
     fn bool_into_int(tensor: RocmTensor, out_dtype: IntDType) -> RocmTensor {

@@ -18,6 +18,10 @@ pub(crate) fn cast(tensor: RocmTensor, dtype: DType) -> hip::Result<RocmTensor> 
     }
     let (source, target) = (tensor.kernel_type()?, crate::dtype::kernel_type(dtype)?);
     let four_byte_bool = |dtype| matches!(dtype, DType::Bool(BoolStore::U32));
+    // Another library's words may be others than 0 and 1, and each of those is 1 as a number.
+    if four_byte_bool(from) && !matches!(dtype, DType::Bool(_)) {
+        return cast(cast(tensor, DType::Bool(BoolStore::Native))?, dtype);
+    }
     // Types with the same bits: the two one-byte bool stores, f32 and flex32, a four-byte bool read
     // as u32.
     if source == target && !four_byte_bool(dtype) {

@@ -206,19 +206,24 @@ pub(crate) fn advance(state: &RocmTensor, calls: u64) -> hip::Result<()> {
     )
 }
 
-/// The largest finite number of a float type.
-fn greatest(dtype: DType) -> f64 {
+/// The range of uniform numbers: a float type's finite numbers, or from an integer type's least
+/// number to one more than its greatest.
+fn bounds(dtype: DType) -> (f64, f64) {
+    let two_to = |bits: usize| 2f64.powi(bits as i32);
+    let bits = 8 * dtype.size();
     match dtype {
-        DType::F16 => f16::MAX.to_f64(),
-        DType::BF16 => bf16::MAX.to_f64(),
-        DType::F64 => f64::MAX,
-        _ => f32::MAX.into(),
+        DType::F16 => (f16::MIN.to_f64(), f16::MAX.to_f64()),
+        DType::BF16 => (bf16::MIN.to_f64(), bf16::MAX.to_f64()),
+        DType::F64 => (f64::MIN, f64::MAX),
+        DType::I8 | DType::I16 | DType::I32 | DType::I64 => (-two_to(bits - 1), two_to(bits - 1)),
+        _ if dtype.is_float() => (f32::MIN.into(), f32::MAX.into()),
+        _ => (0.0, two_to(bits)),
     }
 }
 
 /// A tensor drawn from the distribution. `Default` is [0, 1) for floats and [0, 255) for ints, as
-/// on Burn's other GPU backends. The bounds of a uniform float distribution are clamped to the
-/// dtype's finite numbers.
+/// on Burn's other GPU backends. The bounds of a uniform distribution are clamped to the dtype's
+/// finite numbers.
 ///
 /// # Errors
 /// `Invalid` for uniform bounds that are not finite, which Burn's CPU backends refuse too.
@@ -231,14 +236,13 @@ pub(crate) fn random(
     let float = dtype.is_float();
     let (kernel, parameters): (Template, &[f64]) = match &distribution {
         Distribution::Default if float => (Template::random_uniform, &[0.0, 1.0]),
-        Distribution::Default => (Template::random_uniform, &[0.0, 255.0]),
+        Distribution::Default => (Template::random_uniform, &[0.0, 255f64.min(bounds(dtype).1)]),
         Distribution::Uniform(low, high) => {
             if !(low.is_finite() && high.is_finite()) {
                 return invalid("random", "finite bounds", format!("{low}..{high}"));
             }
-            // The integer kernel computes the bounds' difference in f64.
-            let most = if float { greatest(dtype) } else { f64::MAX / 2.0 };
-            (Template::random_uniform, &[low.clamp(-most, most), high.clamp(-most, most)])
+            let (least, most) = bounds(dtype);
+            (Template::random_uniform, &[low.clamp(least, most), high.clamp(least, most)])
         }
         Distribution::Bernoulli(p) => (Template::random_bernoulli, &[*p]),
         Distribution::Normal(..) if !float => {

@@ -6,6 +6,7 @@ use burn_backend::TensorData;
 use burn_std::{BoolStore, Bytes, DType};
 use hip::Device;
 
+use super::cast::cast;
 use super::copy::contiguous;
 use crate::burn;
 use crate::device::RocmDevice;
@@ -35,9 +36,27 @@ pub fn upload(data: TensorData, dtype: DType, device: &RocmDevice) -> hip::Resul
     RocmTensor::new(buffer, shape, dtype)
 }
 
+/// Uploads the host's data as bools. Any element but 0 is true, and becomes a 1: readers on the host
+/// rely on it.
+pub(crate) fn upload_bools(data: TensorData, device: &RocmDevice) -> hip::Result<RocmTensor> {
+    let dtype = bool_dtype(burn::dtype(&data));
+    let (numbers, others) = match dtype {
+        DType::Bool(BoolStore::U8) => (DType::U8, data.as_bytes().iter().any(|&byte| byte > 1)),
+        DType::Bool(BoolStore::U32) => {
+            let mut words = data.as_bytes().chunks_exact(4);
+            (DType::U32, words.any(|word| u32::from_ne_bytes([word[0], word[1], word[2], word[3]]) > 1))
+        }
+        native => return upload(data, native, device),
+    };
+    match others {
+        true => cast(upload(data, numbers, device)?, dtype),
+        false => upload(data, dtype, device),
+    }
+}
+
 /// The dtype of a bool tensor made from host data: bytes and 32-bit words count as bools of that
 /// store.
-pub(crate) fn bool_dtype(dtype: DType) -> DType {
+fn bool_dtype(dtype: DType) -> DType {
     match dtype {
         DType::U8 => DType::Bool(BoolStore::U8),
         DType::U32 => DType::Bool(BoolStore::U32),

@@ -1,6 +1,7 @@
 //! Element-wise ops of one tensor, with up to two scalars.
 
 use burn_backend::Scalar;
+use burn_std::DType;
 use hip::{Functor, Template};
 
 use super::binary::{dense_map, put_off_strided};
@@ -88,12 +89,34 @@ pub(crate) fn clamp(
     map2(op, Functor::Clamp, tensor, ty, scalars)
 }
 
+/// An exponent that the dtype of integers holds and that gives the same powers. Let the dtype have `b`
+/// bits: from an exponent of `b` on, powers of even numbers are 0, and those of odd numbers repeat
+/// after 2^(b - 2), a multiple of every odd number's order modulo 2^b. A negative power is 0 but for
+/// the bases 1 and -1, where only the parity counts.
+fn held(exponent: i64, dtype: DType) -> i64 {
+    let bits = 8 * dtype.size() as i64;
+    if exponent > bits {
+        return bits + (exponent - bits) % (1 << (bits - 2));
+    }
+    // Its parity is that of 0.
+    let least = i64::MIN >> (64 - bits);
+    if exponent < least { least + exponent.rem_euclid(2) } else { exponent }
+}
+
 /// `x` to an integer power. Small exponents are computed by products, which round less than a power
 /// function. Each product is one kernel.
 pub(crate) fn powi_scalar(op: &'static str, tensor: RocmTensor, exponent: Scalar) -> hip::Result<RocmTensor> {
     use super::binary::{binary, scalar};
     let float = tensor.kernel_type()?.is_float();
-    match exponent.elem::<i64>() {
+    let whole = match exponent {
+        // As long as it is as odd, a greater one gives the same powers of floats, and `held` of integers.
+        Scalar::UInt(exponent) => {
+            i64::try_from(exponent).unwrap_or((1 << 62) + (exponent % (1 << 62)) as i64)
+        }
+        other => other.elem::<i64>(),
+    };
+    let exponent = if float { exponent } else { held(whole, tensor.dtype_of()).into() };
+    match whole {
         0 => super::create::full_on(
             tensor.hip_device(),
             tensor.layout().shape().clone(),

@@ -48,6 +48,7 @@ pub(crate) fn compile(unit: &Unit<'_>) -> Result<(Vec<u8>, String), String> {
 /// As [`compile`], by the first of the compilers that runs. `windows` chooses the kernels' flags.
 fn compile_by(compilers: &[OsString], unit: &Unit<'_>, windows: bool) -> Result<(Vec<u8>, String), String> {
     let (std, options) = options(unit.options)?;
+    let options = with_folders(&options);
     let folder = Folder::new().map_err(|error| format!("no folder for temporary files: {error}"))?;
     let folder = folder.path();
     let write = |name: &str, text: &str| {
@@ -111,8 +112,22 @@ fn compile_by(compilers: &[OsString], unit: &Unit<'_>, windows: bool) -> Result<
 }
 
 fn compilers() -> Vec<OsString> {
-    let set = env::var_os("CXX").filter(|value| !value.is_empty());
+    compilers_of(env::var_os("CXX"))
+}
+
+/// The compilers to try, where `set` is the value of `CXX`.
+fn compilers_of(set: Option<OsString>) -> Vec<OsString> {
+    let set = set.filter(|value| !value.is_empty()).map(absolute);
     set.into_iter().chain(["c++", "g++", "clang++"].map(OsString::from)).collect()
+}
+
+/// A program's path as any folder sees it, because the compiler runs in another folder than this
+/// process. A name without a folder is looked up in PATH, so it stays.
+fn absolute(program: OsString) -> OsString {
+    match Path::new(&program).components().count() {
+        0 | 1 => program,
+        _ => std::path::absolute(&program).map_or(program, PathBuf::into_os_string),
+    }
 }
 
 /// The path of the compiler for programs that are not built in; `None` if there is none.
@@ -174,6 +189,25 @@ fn options(given: &[String]) -> Result<(String, Vec<&str>), String> {
         }
     }
     Ok((std, kept))
+}
+
+/// The options, and after each relative folder of headers the folder of that name in this process's
+/// folder. The compiler runs in another folder, which has the program's own headers.
+fn with_folders(options: &[&str]) -> Vec<OsString> {
+    let mut all = Vec::new();
+    let mut options = options.iter().copied();
+    while let Some(option) = options.next() {
+        all.push(OsString::from(option));
+        let word = if ["-D", "-U", "-I", "-include"].contains(&option) { options.next() } else { None };
+        all.extend(word.map(OsString::from));
+        let folder = if option == "-I" { word } else { option.strip_prefix("-I") };
+        if let Some(folder) = folder.map(Path::new).filter(|folder| folder.is_relative())
+            && let Ok(folder) = std::path::absolute(folder)
+        {
+            all.extend([OsString::from("-I"), folder.into_os_string()]);
+        }
+    }
+    all
 }
 
 impl Unit<'_> {
@@ -299,18 +333,51 @@ mod tests {
         path.into()
     }
 
+    #[cfg(unix)]
+    const OWN: Unit<'static> = Unit {
+        name: "own",
+        source: "extern \"C\" __global__ void own(int *p) { *p = 1; }",
+        headers: &[],
+        options: &[],
+        names: &[],
+    };
+
+    /// The body of a compiler that makes no library, so what is read back is what it wrote.
+    #[cfg(unix)]
+    const MAKES: &str = "while [ $# -gt 1 ]; do [ \"$1\" != -o ] || printf made >\"$2\"; shift; done";
+
+    /// The compiler runs in a temporary folder.
+    #[cfg(unix)]
+    #[test]
+    fn a_relative_compiler_is_of_this_processs_folder() {
+        let folder = Folder::new().unwrap();
+        let path = compiler(folder.path(), "own-c++", MAKES);
+        let up: PathBuf = env::current_dir().unwrap().components().skip(1).map(|_| "..").collect();
+        let relative = up.join(Path::new(&path).strip_prefix("/").unwrap());
+        assert!(relative.is_file(), "{}", relative.display());
+        let made = Ok((b"made".to_vec(), String::new()));
+        assert_eq!(compile_by(&compilers_of(Some(relative.into())), &OWN, false), made);
+        assert_eq!(compilers_of(Some("own-c++".into()))[0], "own-c++", "this is for PATH");
+    }
+
+    #[test]
+    fn relative_folders_of_headers_are_of_this_processs_folder_too() {
+        let here = |folder: &str| env::current_dir().unwrap().join(folder).display().to_string();
+        let (one, two) = (here("one"), here("two"));
+        let given = ["-Ione", "-I", "two", "-D", "-Iname", "-DA=1", "-include", "a.h"];
+        let want = ["-Ione", "-I", one.as_str(), "-I", "two", "-I", two.as_str()];
+        let want = [&want[..], &given[3..]].concat();
+        assert_eq!(with_folders(&given), want);
+        let far = format!("-I{one}");
+        assert_eq!(with_folders(&[far.as_str()]), [far.as_str()]);
+    }
+
     /// Windows's kernels need [`flags::UNALIGNED_MOVES`], whether the build script or a program at run
     /// time compiles them. A compiler that does not know the flag compiles without it.
     #[cfg(unix)]
     #[test]
     fn windows_gets_its_flag_from_compilers_that_know_it() {
-        let unit = Unit {
-            name: "own",
-            source: "extern \"C\" __global__ void own(int *p) { *p = 1; }",
-            headers: &[],
-            options: &[],
-            names: &[],
-        };
+        let unit = OWN;
         let folder = Folder::new().unwrap();
         let seen = || {
             let seen = fs::read_to_string(folder.path().join("seen")).unwrap();
@@ -318,8 +385,7 @@ mod tests {
             assert!(flags::COMMON.iter().all(|flag| seen.lines().any(|line| line == *flag)), "{seen}");
             seen.lines().filter(|line| *line == flags::UNALIGNED_MOVES).count()
         };
-        // These compilers make no library, so what is read back is what they wrote.
-        let make = "while [ $# -gt 1 ]; do [ \"$1\" != -o ] || printf made >\"$2\"; shift; done";
+        let make = MAKES;
         let knows = compiler(folder.path(), "knows", make);
         let refuses = "case \"$*\" in *unaligned-vector-move*) echo \"as: unrecognized option \
                        '-muse-unaligned-vector-move'\" >&2; exit 1;; esac";

@@ -52,8 +52,8 @@ pub struct CodeCache {
 #[derive(Default)]
 struct State {
     stats: CacheStats,
-    /// Whether the directory is usable; `None` until it is checked.
-    usable: Option<bool>,
+    /// Whether the directory is usable, or why not; `None` until it is checked.
+    usable: Option<Result<(), Error>>,
     /// Bytes on disk; `None` if not known.
     size: Option<u64>,
     refusal: Option<Error>,
@@ -151,24 +151,34 @@ impl CodeCache {
         state.stats.compile_time += time;
     }
 
+    /// As [`CodeCache::find`]; `None` for what is refused, too.
+    pub(crate) fn get(&self, key: u128) -> Option<CodeObject> {
+        self.find(key).ok().flatten()
+    }
+
     /// Reads a code object. A damaged file is removed; a file that another user owns is left alone.
     /// In both cases the kernel is compiled again.
-    pub(crate) fn get(&self, key: u128) -> Option<CodeObject> {
-        let path = path(self.usable()?, key);
+    ///
+    /// # Errors
+    /// `Config` if the directory or this key's file is refused.
+    pub(crate) fn find(&self, key: u128) -> Result<Option<CodeObject>, Error> {
+        let Some(directory) = self.own_directory()? else { return Ok(None) };
+        let path = path(directory, key);
         let mut file = match private::open_file(&path) {
             Ok(file) => file,
             Err(error) => {
-                if error.kind() == ErrorKind::PermissionDenied {
-                    self.refuse(&path, "a file that this user may read", error.to_string());
-                }
                 self.state().stats.misses += 1;
-                return None;
+                if error.kind() == ErrorKind::PermissionDenied {
+                    return Err(self.refuse(&path, "a file that this user may read", error.to_string()));
+                }
+                return Ok(None);
             }
         };
-        let facts = file.metadata().ok()?;
-        if let Some(Refusal { expected, found }) = private::refuse_file(&file).ok()? {
-            self.refuse(&path, expected, found);
-            return None;
+        let Ok(facts) = file.metadata() else { return Ok(None) };
+        match private::refuse_file(&file) {
+            Ok(None) => {}
+            Ok(Some(Refusal { expected, found })) => return Err(self.refuse(&path, expected, found)),
+            Err(_) => return Ok(None),
         }
         let mut bytes = Vec::new();
         let read = facts.len() <= LARGEST && file.read_to_end(&mut bytes).is_ok();
@@ -181,11 +191,11 @@ impl CodeCache {
                 if age.is_some_and(|age| age > Duration::from_secs(24 * 3600)) {
                     let _ = file.set_modified(now);
                 }
-                Some(object)
+                Ok(Some(object))
             }
             Err(why) => {
                 self.discard(key, why);
-                None
+                Ok(None)
             }
         }
     }
@@ -247,39 +257,46 @@ impl CodeCache {
 
     /// The directory, created if missing; `None` if it is not this user's alone.
     fn usable(&self) -> Option<&Path> {
-        let directory = self.directory.as_deref()?;
-        if let Some(usable) = self.state().usable {
-            return usable.then_some(directory);
-        }
-        let usable = self.look_at(directory);
-        self.state().usable = Some(usable);
-        usable.then_some(directory)
+        self.own_directory().ok().flatten()
     }
 
-    fn look_at(&self, directory: &Path) -> bool {
+    /// The directory, created if missing; `None` if the cache has none.
+    ///
+    /// # Errors
+    /// `Config` if the directory is not this user's alone.
+    fn own_directory(&self) -> Result<Option<&Path>, Error> {
+        let Some(directory) = self.directory.as_deref() else { return Ok(None) };
+        let known = self.state().usable.clone();
+        let usable = match known {
+            Some(usable) => usable,
+            None => {
+                let usable = self.look_at(directory);
+                self.state().usable = Some(usable.clone());
+                usable
+            }
+        };
+        usable.map(|()| Some(directory))
+    }
+
+    fn look_at(&self, directory: &Path) -> Result<(), Error> {
         if let Err(error) = private::create_folder(directory) {
-            self.refuse(directory, "a directory that can be made", error.to_string());
-            return false;
+            return Err(self.refuse(directory, "a directory that can be made", error.to_string()));
         }
         match private::refuse_folder(directory) {
-            Ok(None) => true,
-            Ok(Some(Refusal { expected, found })) => {
-                self.refuse(directory, expected, found);
-                false
-            }
-            Err(error) => {
-                self.refuse(directory, "a directory", error.to_string());
-                false
-            }
+            Ok(None) => Ok(()),
+            Ok(Some(Refusal { expected, found })) => Err(self.refuse(directory, expected, found)),
+            Err(error) => Err(self.refuse(directory, "a directory", error.to_string())),
         }
     }
 
-    fn refuse(&self, path: &Path, expected: impl Into<String>, found: impl Into<String>) {
+    /// Counts a refusal, and returns it as an error.
+    fn refuse(&self, path: &Path, expected: impl Into<String>, found: impl Into<String>) -> Error {
         let error = Error::config(format!("code-object cache {}", path.display()), expected, found);
         log::warn!("{error}; compiling without it");
         let mut state = self.state();
         state.stats.refused += 1;
-        state.refusal = Some(error);
+        state.refusal = Some(error.clone());
+        error
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -433,6 +450,21 @@ mod tests {
         assert_eq!(cache.get(2), Some(object(10)), "the file is left alone");
     }
 
+    /// In strict mode a refusal is an error.
+    #[cfg(unix)]
+    #[test]
+    fn a_refused_file_is_an_error_for_its_own_key_only() {
+        let scratch = Scratch::new("own-key");
+        let cache = scratch.cache();
+        cache.put(1, &object(10));
+        fs::set_permissions(path(&scratch.0, 1), fs::Permissions::from_mode(0o666)).unwrap();
+        assert!(matches!(cache.find(1), Err(Error::Config { .. })));
+        assert_eq!(cache.find(2), Ok(None));
+        cache.put(2, &object(20));
+        assert_eq!(cache.find(2), Ok(Some(object(20))));
+        assert!(cache.find(1).is_err() && cache.last_refusal().is_some());
+    }
+
     #[cfg(unix)]
     #[test]
     fn a_directory_that_others_may_write_is_refused() {
@@ -536,6 +568,9 @@ mod tests {
         let nowhere = CodeCache::new(Some(scratch.0.join("file").join("folder")), 1 << 20);
         nowhere.put(1, &object(10));
         assert_eq!(nowhere.get(1), None);
+        // For every key, each time.
+        assert!([1, 2, 2].iter().all(|key| nowhere.find(*key).is_err()));
+        assert_eq!(nowhere.stats().refused, 1);
         assert!(nowhere.last_refusal().is_some());
     }
 

@@ -349,6 +349,10 @@ impl Dnn {
             }
             return prepared.refused.keep(way, served);
         }
+        if too_large > 1 {
+            // The caller makes up for the one error that it gets.
+            device.pool.made_up_for(too_large - 1);
+        }
         Err(failed.unwrap_or_else(|| no_solution(direction, desc)))
     }
 

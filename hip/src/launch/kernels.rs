@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::Instant;
 
 use hip_kernels::KernelName;
 
@@ -20,6 +21,7 @@ use crate::launch::kernel::{Kernel, Retired, RetiredModule};
 use crate::once::Once;
 use crate::provider::library;
 use crate::settings::allow_fallback;
+use crate::spans;
 
 /// Groups of retired modules, oldest first, each with an event after its last launches.
 type Passing = VecDeque<(Vec<RetiredModule>, Event)>;
@@ -163,12 +165,24 @@ impl Kernels {
         options: &[&str],
     ) -> Result<Kernel> {
         let cache = code_cache();
-        let found = cache.get(key);
-        if found.is_none()
-            && let Some(refusal) = cache.last_refusal()
-        {
-            allow_fallback(refusal)?;
+        let compiler = self.context.provider.hiprtc();
+        if program.names_files() {
+            // The files may have changed since a code object of this key was stored.
+            let start = Instant::now();
+            let object = rtc::compile(compiler, program, &[expression], options)?.only();
+            let time = start.elapsed();
+            log::debug!("compiled {expression} in {time:.1?}; its options name files, so it is not stored");
+            spans::compiled(expression, time);
+            cache.count_compilation(time);
+            return self.instantiate(expression, object);
         }
+        let found = match cache.find(key) {
+            Ok(found) => found,
+            Err(refusal) => {
+                allow_fallback(refusal)?;
+                None
+            }
+        };
         if let Some(object) = found {
             match self.instantiate(expression, object) {
                 Ok(kernel) => return Ok(kernel),
@@ -177,8 +191,7 @@ impl Kernels {
                 Err(why) => cache.discard(key, &why.to_string()),
             }
         }
-        let object =
-            rtc::compile_into_cache(self.context.provider.hiprtc(), key, program, expression, options)?;
+        let object = rtc::compile_into_cache(compiler, key, program, expression, options)?;
         self.instantiate(expression, object)
     }
 

@@ -269,7 +269,6 @@ impl MemoryPool {
         self.allowed.store(allocations.into().unwrap_or(ANY), Ordering::Relaxed);
     }
 
-    /// Counts an allocation, and says whether a test makes it fail.
     /// For tests too. The next allocations, so many, fail with `OutOfMemory`.
     #[doc(hidden)]
     pub fn fail_next(&self, allocations: u64) {
@@ -277,6 +276,7 @@ impl MemoryPool {
         self.failing.store(allocations, Ordering::Relaxed);
     }
 
+    /// Counts an allocation, and says whether a test makes it fail.
     fn is_to_fail(&self) -> bool {
         let number = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         let one_less = |allowed| (allowed != ANY).then(|| u64::saturating_sub(allowed, 1));

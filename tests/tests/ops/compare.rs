@@ -242,3 +242,18 @@ fn float_to_int_saturates() {
     expect(out(DType::U8), values.iter().map(|&v| i64::from(v as f32 as u8)).collect());
     expect(out(DType::U16), values.iter().map(|&v| i64::from(v as f32 as u16)).collect());
 }
+
+/// Words from elsewhere may be others than 0 and 1.
+#[test]
+fn four_byte_bools_convert_to_one() {
+    let device = Default::default();
+    let words = || R::bool_from_data(TensorData::from([256u32, 0, 2, 1]), &device);
+    for dtype in INTS {
+        let read = read_int::<R>(R::bool_into_int(words(), int_dtype(dtype)));
+        assert_eq!(read.iter::<i64>().collect::<Vec<_>>(), [1, 0, 1, 1], "{dtype:?}");
+    }
+    for dtype in FLOATS {
+        let read = read_float::<R>(R::bool_into_float(words(), float_dtype(dtype)));
+        assert_eq!(read.iter::<f64>().collect::<Vec<_>>(), [1.0, 0.0, 1.0, 1.0], "{dtype:?}");
+    }
+}

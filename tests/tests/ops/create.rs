@@ -103,3 +103,21 @@ fn constants_and_ranges() {
         }
     }
 }
+
+/// Bytes and words other than 0 and 1 count as true, and are read as 1: the host may take them for
+/// its own bools.
+#[test]
+fn bools_are_made_of_any_number() {
+    let device = Default::default();
+    for store in [BoolStore::U8, BoolStore::U32] {
+        let data = match store {
+            BoolStore::U32 => TensorData::from([2u32, 0, 65_536, 1]),
+            _ => TensorData::from([2u8, 0, 255, 1]),
+        };
+        let data = TensorData { dtype: DType::Bool(store), ..data };
+        let mut read = read_bool::<R>(R::bool_from_data(data, &device));
+        // As numbers, so that this test makes no bool of another byte.
+        read.dtype = if store == BoolStore::U32 { DType::U32 } else { DType::U8 };
+        assert_eq!(read.iter::<u32>().collect::<Vec<_>>(), [1, 0, 1, 1], "{store:?}");
+    }
+}

@@ -131,3 +131,16 @@ fn powers_by_integers() {
         }
     }
 }
+
+#[test]
+fn an_integers_exponent_may_exceed_its_dtype() {
+    for dtype in [DType::I8, DType::U8, DType::I16, DType::U16] {
+        for exponent in [127i64, 128, 200, 255, 256, 258, 65_536, 65_537] {
+            let what = format!("int_powi_scalar {dtype:?} by {exponent}");
+            differential!(what, Tolerance::EXACT, |B, device| {
+                let x = TensorData::from([0i64, 1, 2, 3, 4, 7]).convert_dtype(dtype);
+                vec![read_int::<B>(B::int_powi_scalar(B::int_from_data(x, &device), exponent.into()))]
+            });
+        }
+    }
+}

@@ -165,3 +165,24 @@ fn integers_cover_their_range() {
         assert!(values.iter().all(|v| (3..9).contains(v)), "{dtype:?} left 3..9");
     }
 }
+
+/// A range is cut to the dtype before a number is drawn, not the number after.
+#[test]
+#[serial(seed)]
+fn integers_stay_uniform_in_a_range_wider_than_their_type() {
+    R::seed(&Default::default(), Random::new().bits());
+    for (dtype, distribution, numbers) in [
+        (DType::I8, Distribution::Default, 128.0),
+        (DType::I8, Distribution::Uniform(-1000.0, 1000.0), 256.0),
+        (DType::U8, Distribution::Uniform(-50.0, 1000.0), 256.0),
+    ] {
+        let n = 100_000;
+        let x = R::int_random(Shape::from(vec![n]), distribution, &Default::default(), int_dtype(dtype));
+        let mut counts = std::collections::HashMap::new();
+        read_int::<R>(x).iter::<i64>().for_each(|value| *counts.entry(value).or_insert(0usize) += 1);
+        assert_eq!(counts.len() as f64, numbers, "{dtype:?} {distribution:?}");
+        // 390 or 781 expected, with a deviation of at most 28.
+        let most = *counts.values().max().unwrap() as f64;
+        assert!(most < 1.6 * n as f64 / numbers, "{dtype:?} {distribution:?}: {most} of {n} are equal");
+    }
+}

@@ -86,7 +86,8 @@ pub fn packed_attention(
         return composed(query, key, value, sequences, options, group);
     };
     let [queries, keys] = [sequences.queries, sequences.keys].map(|offsets| route.int(offsets));
-    let dropout = (query.is_autodiff() && options.dropout != 0.0)
+    let trains = [&query, &key, &value].into_iter().any(Tensor::is_autodiff);
+    let dropout = (trains && options.dropout != 0.0)
         .then(|| AttentionDropout::draw(&queries.rocm_device(), options.dropout));
     let op = PackedOp { offsets: PackedOffsets { queries, keys }, options: options.fused(dropout) };
     wrap(route.apply(op, [primitive(query), primitive(key), primitive(value)]).0)

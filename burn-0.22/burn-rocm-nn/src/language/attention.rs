@@ -28,7 +28,8 @@ pub fn attention(query: Tensor<4>, key: Tensor<4>, value: Tensor<4>, rule: &Atte
         let inputs = [primitive(query), primitive(key), primitive(value)];
         return wrap(route.apply(ContextOp(Rule { mask: None, options }), inputs).0);
     }
-    if route.records() {
+    // The query may be plain, and the keys of a trained layer.
+    if route.records() || [&key, &value].into_iter().any(Tensor::is_autodiff) {
         say_composed("attention", &query.device(), "a softcap has no fused gradient");
         return composed(query, key, value, rule);
     }

@@ -39,7 +39,12 @@ impl<O: Optimizer> From<O> for ModuleOptimizer {
 impl From<ModuleOptimizer> for optim::ModuleOptimizer {
     fn from(optim: ModuleOptimizer) -> Self {
         match optim.clipping {
-            Some(clipping) => optim.burn.with_grad_clipping(clipping),
+            // Burn's state of a parameter keeps the clipping with which it began, here none. A record that
+            // is loaded gets the present one.
+            Some(clipping) => {
+                let record = optim.burn.to_record();
+                optim.burn.with_grad_clipping(clipping).load_record(record)
+            }
             None => optim.burn,
         }
     }

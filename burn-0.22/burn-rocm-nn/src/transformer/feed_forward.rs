@@ -89,7 +89,9 @@ impl PositionWiseFeedForward {
     ) -> Option<Tensor<D>> {
         let Activation::Gelu(gelu) = &self.activation else { return None };
         let (Some(b1), Some(b2)) = (&self.linear_inner.bias, &self.linear_outer.bias) else { return None };
-        if !gelu.approximate || drops(&self.dropout, input) {
+        // The inner layer's output is under autodiff if one of these is.
+        let trains = drops(&self.dropout, input) || drops(&self.dropout, &self.linear_inner.weight.val());
+        if !gelu.approximate || trains {
             return None;
         }
         let route = Route::of(MODULE, input)?;

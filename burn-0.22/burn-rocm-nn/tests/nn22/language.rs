@@ -1,5 +1,8 @@
 //! The parts of a language model's layer.
 
+use burn::tensor::{Device, Distribution, Tensor};
+use burn_rocm_nn_022::language::{AttentionRule, attention};
+
 use crate::worlds::{assert_same_but_for_a_sum, same_as_021};
 
 #[test]
@@ -66,5 +69,19 @@ fn rotary_embeddings() {
             let heads = config.init(&v::device()).forward(x.clone(), [2, 3], &Positions::FromZero, norms);
             v::results(heads.query * (heads.key.narrow(1, 0, 2)), &[&x], &norm)
         });
+    }
+}
+
+/// A plain query counts as a constant.
+#[test]
+fn keys_of_a_plain_query_get_gradients() {
+    let rule = AttentionRule { softcap: Some(2.0), ..AttentionRule::default() };
+    for device in [Device::rocm(0), Device::flex()] {
+        let query = Tensor::<4>::ones([1, 2, 3, 8], &device);
+        let random = Distribution::Default;
+        let key = Tensor::<4>::random([1, 2, 3, 8], random, &device.clone().autodiff()).require_grad();
+        let found = attention(query, key.clone(), key.clone(), &rule);
+        let grads = found.sum().backward();
+        assert!(key.grad(&grads).is_some(), "{device:?}");
     }
 }

@@ -106,3 +106,14 @@ fn only_adapters_are_trained() {
         assert!((found - expected).abs() <= limit, "{k}: {found}, not {expected}");
     }
 }
+
+/// As for a model that only serves. Burn's `train` makes it trainable.
+#[test]
+fn adapters_of_a_model_without_autodiff() {
+    let device = Device::rocm(0);
+    let network = Network::read(&device, DType::F32);
+    let output = network.first.forward(tensor(&reference("x"), &device, DType::F32));
+    assert!(!output.is_autodiff());
+    let trained = network.train().first.adapter.expect("an adapter");
+    assert!(trained.a.is_require_grad() && trained.b.is_require_grad());
+}

@@ -258,3 +258,29 @@ fn a_gradient_that_does_not_fit() {
     let model = optim.step(LR, model, grads);
     assert!(values(&model).iter().flatten().all(|value| value.is_finite()));
 }
+
+/// Burn keeps a parameter's clipping with its state, from the first step on.
+#[test]
+fn clipping_outlives_the_conversion_of_states() {
+    let device = Device::rocm(0).autodiff();
+    let config = ours::SgdConfig::new().with_gradient_clipping(Some(GradientClippingConfig::Value(0.5)));
+    let grads = |model: &Linear| {
+        let loss = (model.forward(Tensor::<2>::ones([4, 3], &device)) * 100.0).sum();
+        GradientsParams::from_grads(loss.backward(), model)
+    };
+    for loaded in [false, true] {
+        let model: Linear = LinearConfig::new(3, 2).init(&device);
+        let mut optim = config.init();
+        let first = grads(&model);
+        let model = optim.step(1.0, model, first);
+        if loaded {
+            optim = config.init().load_record(optim.to_record());
+        }
+        let mut optim: theirs::ModuleOptimizer = optim.into();
+        let (before, second) = (model.weight.val(), grads(&model));
+        let after = optim.step(1.0, model, second);
+        let moved = (before - after.weight.val()).abs().max().into_scalar::<f32>();
+        // Each gradient is 400. The difference of two numbers below 4 is off by their rounding.
+        assert!((moved - 0.5).abs() < 1e-6, "{moved}, loaded: {loaded}");
+    }
+}

@@ -34,8 +34,7 @@ impl BoolTensorOps<Self> for Rocm {
     }
 
     fn bool_from_data(data: TensorData, device: &BurnDevice) -> RocmTensor {
-        let dtype = transfer::bool_dtype(data.dtype());
-        transfer::upload(data, dtype, &own(device)).or_raise()
+        transfer::upload_bools(data, &own(device)).or_raise()
     }
 
     fn bool_into_int(tensor: RocmTensor, out_dtype: IntDType) -> RocmTensor {

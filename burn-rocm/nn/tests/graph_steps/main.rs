@@ -541,3 +541,12 @@ mod lockstep {
         whole_program(64);
     }
 }
+
+/// It would be dequantised, and the copy written.
+#[test]
+fn a_quantised_target_is_refused() {
+    let ones = Tensor::<Inner, 2>::ones([32, 32], &RocmDevice::default());
+    let target = ones.clone().quantize_dynamic(&burn::tensor::quantization::QuantScheme::default());
+    let written = graph::write(&target, ones * 2.0);
+    assert!(matches!(written, Err(RocmError::Invalid { op: "graph::write", .. })), "{written:?}");
+}

@@ -1,20 +1,29 @@
 //! The machine's memory and processor.
 
+#[cfg(not(windows))]
+use super::control_group::limits;
 use std::{ffi::c_int, sync::OnceLock};
 
-/// The machine's memory in bytes, or the limit of the control group if that is less.
+/// Windows has no control groups.
+#[cfg(windows)]
+fn limits() -> Vec<(usize, usize)> {
+    Vec::new()
+}
+
+/// The machine's memory in bytes, or the least limit of the process's control groups if that is less.
 pub(super) fn total_memory() -> usize {
     static TOTAL: OnceLock<usize> = OnceLock::new();
     *TOTAL.get_or_init(|| {
         let machine = system::memory().map_or(usize::MAX / 2, |(total, _)| total);
-        system::limit().map_or(machine, |(limit, _)| limit.min(machine))
+        limits().into_iter().map(|(limit, _)| limit).fold(machine, usize::min)
     })
 }
 
-/// The available memory in bytes.
+/// The available memory in bytes: the machine's, or what the process's control groups leave if that
+/// is less.
 pub(super) fn available_memory() -> usize {
     let machine = system::memory().map_or(usize::MAX / 2, |(_, available)| available);
-    system::limit().map_or(machine, |(limit, used)| limit.saturating_sub(used).min(machine))
+    limits().into_iter().map(|(limit, used)| limit.saturating_sub(used)).fold(machine, usize::min)
 }
 
 /// The processor.
@@ -50,14 +59,6 @@ mod system {
         // Kernels before 3.14, and WSL 1, do not say what is available.
         let total = field("MemTotal:")?;
         Some((total, field("MemAvailable:").unwrap_or(total)))
-    }
-
-    /// The limit of the control group, and how much of it is in use.
-    pub(super) fn limit() -> Option<(usize, usize)> {
-        let read = |file: &str| -> Option<usize> {
-            fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok()?.trim().parse().ok()
-        };
-        Some((read("memory.max")?, read("memory.current").unwrap_or(0)))
     }
 
     pub(super) fn cpu() -> Cpu {
@@ -108,11 +109,6 @@ mod system {
         // SAFETY: the function writes the struct, whose size it is told.
         let known = unsafe { GlobalMemoryStatusEx(&mut status) };
         (known != 0).then_some((status.total as usize, status.available as usize))
-    }
-
-    /// Windows has no control groups.
-    pub(super) fn limit() -> Option<(usize, usize)> {
-        None
     }
 
     /// The processor's own name. Clock and cache are not asked for.

@@ -7,6 +7,8 @@
 //! against the source of its runtime, `hipamd` of ROCm 7.1).
 
 mod capture;
+#[cfg(not(windows))]
+mod control_group;
 mod copy;
 mod device;
 mod error;

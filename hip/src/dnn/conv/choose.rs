@@ -64,6 +64,11 @@ impl Dnn {
                 Err(error @ Error::Miopen { .. }) if workspace_limit() < usize::MAX => {
                     log::info!("{error}; perhaps all of find mode's algorithms pass the limit of workspaces");
                 }
+                // A solution may need less memory than the hungriest algorithm.
+                Err(error @ Error::OutOfMemory { .. }) => {
+                    at.device().pool.made_up_for(1);
+                    log::debug!("{direction:?} of {desc:?} was not timed: {error}");
+                }
                 found => return found,
             }
         }
@@ -103,6 +108,9 @@ impl Dnn {
             let timed = match self.find(task) {
                 Ok(found) => found.into_iter().chain(prepared.choices.iter().copied()).collect(),
                 Err(error) => {
+                    if matches!(error, Error::OutOfMemory { .. }) {
+                        at.device().pool.made_up_for(1);
+                    }
                     log::debug!("{direction:?} of {desc:?} was not timed: {error}");
                     Vec::new()
                 }

@@ -148,9 +148,12 @@ impl Adapter {
     }
 }
 
-/// A leaf of the graph that requires a gradient.
+/// A leaf of the graph that requires a gradient; a plain tensor on a device without autodiff.
 fn leaf<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
-    tensor.detach().require_grad()
+    match tensor.is_autodiff() {
+        true => tensor.detach().require_grad(),
+        false => tensor,
+    }
 }
 
 /// A layer of a model that may have an adapter. [`Lora::adapt`] and [`Peft::adapt`] make one, whose
