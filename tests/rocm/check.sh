@@ -33,7 +33,8 @@ else
 fi
 # Those that take seconds and reach rocBLAS, MIOpen and every kind of own kernel.
 echo "== a part of the op tests, on the virtual GPU ($(date +%T))"
-"$here/run.sh" "$roots/7.2" matmul:: conv::conv1d pool:: norm:: index:: sort:: attention_grouped::
+"$here/run.sh" "$roots/7.2" matmul:: conv::conv1d pool::max pool::adaptive norm:: index:: sort::floats \
+    attention_grouped::grouped_attention_f16 attention_grouped::grouped_attention_f32
 echo "== the instructions of rocBLAS and of the kernels that ran ($(date +%T))"
 # The compiler's cache has what MIOpen and the tests above had compiled, and HIP's own kernels. Of these, the ones for
 # images and for a barrier of the whole GPU need instructions that the virtual GPU lacks, and nothing here runs them.
