@@ -3,6 +3,7 @@
 
 pub(crate) mod activation;
 pub(crate) mod attention;
+pub(crate) mod broadcast;
 pub(crate) mod buckets;
 pub(crate) mod checkpoint;
 pub(crate) mod divided;

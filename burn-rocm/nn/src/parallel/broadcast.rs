@@ -3,13 +3,13 @@
 use burn::module::{AutodiffModule, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 use burn::tensor::backend::AutodiffBackend;
-use burn_rocm::{Communicator, RocmDevice, RocmError, RocmTensor, graph, raise, trace};
+use burn_rocm::{Communicator, RocmDevice, RocmTensor, graph, raise, trace};
 
 use super::{DataParallel, on_rocm, visit};
 use crate::divided::Divided;
 use crate::fuse::{from_rocm, rocm};
+use crate::ops::broadcast::{Fields, agreed, are_own};
 use crate::ops::divided::refuse_own;
-use crate::ops::parallel::all_are;
 use crate::ties::Ties;
 
 impl DataParallel {
@@ -90,35 +90,6 @@ impl<B: AutodiffBackend> ModuleVisitor<B> for Devices {
     }
 }
 
-/// Checks that tensors with these devices are on the device of this rank.
-fn are_own(
-    op: &'static str,
-    devices: impl IntoIterator<Item = RocmDevice>,
-    ranks: &Communicator,
-) -> Result<(), RocmError> {
-    let Some(found) = devices.into_iter().find(|device| *device != ranks.device()) else { return Ok(()) };
-    let expected = format!("every tensor of the module on {}, this rank's device", ranks.device());
-    let found = format!(
-        "a tensor on {found}: move the module there; or, if the module is a clone, it shares running statistics \
-         with others: make each thread's module in its thread"
-    );
-    Err(RocmError::Invalid { op, expected, found })
-}
-
-/// This rank's error, or one if another rank has one.
-fn agreed(op: &'static str, own: Result<(), RocmError>, ranks: &Communicator) -> Result<(), RocmError> {
-    let all = all_are(ranks, own.is_ok());
-    own?;
-    match all? {
-        true => Ok(()),
-        false => Err(RocmError::Invalid {
-            op,
-            expected: "a module that no rank refuses".into(),
-            found: "an error of another rank".into(),
-        }),
-    }
-}
-
 struct Broadcast<'a>(&'a Communicator);
 
 impl<B: AutodiffBackend> ModuleMapper<B> for Broadcast<'_> {
@@ -129,24 +100,6 @@ impl<B: AutodiffBackend> ModuleMapper<B> for Broadcast<'_> {
         let tensor = sent.and_then(|sent| sent.join()).unwrap_or_else(|error| raise(error));
         let tensor = Tensor::from_inner(from_rocm(tensor)).set_require_grad(is_require_grad);
         Param::from_mapped_value(id, tensor, mapper)
-    }
-}
-
-/// Whether the fields around a tensor hold statistics; the innermost one is last.
-#[derive(Default)]
-struct Fields(Vec<bool>);
-
-impl Fields {
-    fn enter(&mut self, name: &str) {
-        self.0.push(["running_mean", "running_var"].contains(&name));
-    }
-
-    fn exit(&mut self) {
-        self.0.pop();
-    }
-
-    fn are_statistics(&self) -> bool {
-        self.0.last().is_some_and(|&is| is)
     }
 }
 
