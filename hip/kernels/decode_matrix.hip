@@ -14,7 +14,10 @@
 #include "attention_matrix.h"
 #include "decode.h"
 #include "matrix_few.h"
+#include "overlap.h"
 #include "rotary.h"
+
+OVERLAPPING_LAUNCHES
 
 #if HAS_FEW
 
@@ -114,9 +117,10 @@ template <class T> struct Stored {
     }
 };
 
-// Queries, keys and values that are packed and not rotated (rotary.h), of at most one token a row. The
-// block with the token's place among its keys appends the key and the value first. All blocks rotate
-// their queries, while their first keys and values are on their way.
+// Packed queries, keys and values of at most one token a row, which are not rotated yet (rotary.h).
+// One block's keys include the token's place, and this block appends the token's key and value. If
+// the page of that place is a warp's first page, the warp reads it after the append. All blocks
+// rotate their queries while their first keys and values are being loaded.
 template <class T, class P, i32 WIDE, i32 FORM> struct Packed {
     using C = compute_t<T>;
     Paged p;
@@ -138,7 +142,9 @@ template <class T, class P, i32 WIDE, i32 FORM> struct Packed {
         u32 token = (u32)offsets[unit.row], sequence = token / (u32)sizes.length, number = unit.span.before;
         u32 heads = (u32)sizes.heads, turned = heads + (u32)sizes.kv_heads, width = (u32)sizes.width;
         bool appends = unit.begin <= number && number < unit.end;
-        if (!appends) read();
+        // Whether the page that the warp reads first is the one that gets the token.
+        bool waits = appends && number / PAGE == unit.begin / PAGE + cores::warp();
+        if (!waits) read();
         i64 position = rotation::position_of(job.places, job.positions, sequence, token - sequence * (u32)sizes.length);
         rotation::turns(position, (u32)sizes.pairs, job.frequency, (C)job.factor, cosine, sine);
         const T *from = job.x + (u64)token * ((turned + (u32)sizes.kv_heads) * width);
@@ -153,7 +159,7 @@ template <class T, class P, i32 WIDE, i32 FORM> struct Packed {
             for_each_in_block(place < 0 ? 0 : width / N,
                               [=](u64 i) { vector_at<N>(to, (u32)i * N) = vector_at<N>(value, (u32)i * N); });
             sync_threads();
-            read();
+            if (waits) read();
         }
         u32 first = unit.head * group;
         T *room = this->room;
@@ -193,7 +199,10 @@ DEVICE void attend(const Paged &p, const Plan &plan, const Cached<S> &cached, co
         clear_outgrown(p, plan, offsets, unit, out);
         if (unit.split == 0 && unit.first == 0) source.check(unit);
     };
-    if (!unit.any) return clear();
+    if (!unit.any) {
+        wait_for_earlier();
+        return clear();
+    }
     const u32 all = unit.span.count * group, count = all - unit.first < FEW ? all - unit.first : FEW;
     const u32 first = (u32)offsets[unit.row], end = unit.end;
     const u32 first_token = unit.first / group, last_token = (unit.first + count - 1) / group;
@@ -245,6 +254,7 @@ DEVICE void attend(const Paged &p, const Plan &plan, const Cached<S> &cached, co
         }
     };
     u32 page = page_of(unit.begin + warp() * PAGE), next_page = page_of(unit.begin + (WARPS + warp()) * PAGE);
+    wait_for_earlier();
     source.begin(unit, [&]() {
         read_keys(page);
         read_values(page);
@@ -456,20 +466,21 @@ DEVICE void attend(const Paged &p, const Plan &plan, const Cached<S> &cached, co
     auto index_of = [=](u32 i) {
         return query_of(p, plan, first + (unit.first + i) / group, unit.head, (unit.first + i) % group);
     };
-    for (u32 i = 0; i < count; ++i) {
-        f32 peak = peak_of(i), base = base_of(peak), total = 0.0f;
+    for (u32 at = threadIdx.x; at < count * WIDE; at += THREADS) {
+        u32 i = at / WIDE, c = at % WIDE;
+        if (c >= width) continue;
+        u64 query = index_of(i), place = query * splits + unit.split;
+        f32 x = 0.0f, peak = 0.0f, total = 0.0f;
+        UNROLLED
+        for (u32 w = 0; w < WARPS; ++w) x += joined[(w * FEW + i) * ACROSS + c];
+        if (used > 1) parts[place * across + c] = x;
+        if (used > 1 && c > 0) continue;
+        peak = peak_of(i);
         UNROLLED
         for (u32 w = 0; w < WARPS; ++w)
-            total += all_totals[w * FEW + i] * power2((all_tops[w * FEW + i] - base) * LOG2E);
-        u64 query = index_of(i), place = query * splits + unit.split;
-        for (u32 c = threadIdx.x; c < width; c += THREADS) {
-            f32 x = 0.0f;
-            UNROLLED
-            for (u32 w = 0; w < WARPS; ++w) x += joined[(w * FEW + i) * ACROSS + c];
-            if (used == 1) out[query * width + c] = store<T>::from(x * share(total));
-            else parts[place * across + c] = x;
-        }
-        if (used > 1 && threadIdx.x == 0) stats[2 * place] = peak, stats[2 * place + 1] = total;
+            total += all_totals[w * FEW + i] * power2((all_tops[w * FEW + i] - base_of(peak)) * LOG2E);
+        if (used == 1) out[query * width + c] = store<T>::from(x * share(total));
+        else stats[2 * place] = peak, stats[2 * place + 1] = total;
     }
     if (used == 1) return;
 
@@ -537,6 +548,7 @@ __global__ __launch_bounds__(THREADS, RESIDENT<WIDE>) void decode_attention_matr
     f32 cap, f32 *parts, f32 *stats, u32 *arrived, T *out) {
 #if HAS_FEW
     if (WIDE > WIDEST) return;
+    let_next_begin();
     const Cached<S> cached{keys, values, key_scales, value_scales, offsets, lengths, table};
     const Stored<T> source{queries, p.step0, group, (u32)p.width};
     attend<WIDE>(p, Plan{group, splits, chunks, window}, cached, source, scale, cap, Splits{parts, stats, arrived},
@@ -554,6 +566,7 @@ __global__ __launch_bounds__(THREADS, RESIDENT<WIDE>) void decode_rotary_attenti
     T *key_pages, T *value_pages, f32 *parts, f32 *stats, u32 *arrived, T *out) {
 #if HAS_FEW
     if (WIDE > WIDEST) return;
+    let_next_begin();
     using C = compute_t<T>;
     SHARED(Piece, room, cores::FEW * WIDE * sizeof(T) / sizeof(Piece));
     SHARED(C, cosine, WIDE / 2);

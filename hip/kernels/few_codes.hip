@@ -12,7 +12,10 @@
 // 0 where other lanes hold the inputs. So each piece has its own sums. This takes PARTS times as
 // many products, but costs nothing for up to FEW / PARTS rows.
 #include "matrix_few.h"
+#include "overlap.h"
 #include "qweight.h"
+
+OVERLAPPING_LAUNCHES
 
 #if HAS_FEW
 // The most threads of a block.
@@ -169,12 +172,17 @@ DEVICE void tiles_of_block(const WeightSizes &z, const WeightArrays &w, const T 
     constexpr u32 EARLY_ROWS = EARLY ? ROWS : 1;
     Beside other = {};
     OwnSquares<1> early;
-    if constexpr (EARLY) {
-        early.begin(a);
-        u32 across = z.around.gate == NO_GATE ? WIDE : WIDE / 2;
-        if (threadIdx.x < across * a.rows) other = beside<WIDE>(a, tile, threadIdx.x / across, threadIdx.x % across);
-    }
-    // The inputs whose groups have room, as whole rounds.
+    auto read_beside = [&]() {
+        if constexpr (EARLY) {
+            early.begin(a);
+            u32 across = z.around.gate == NO_GATE ? WIDE : WIDE / 2;
+            if (threadIdx.x < across * a.rows)
+                other = beside<WIDE>(a, tile, threadIdx.x / across, threadIdx.x % across);
+        }
+    };
+    if constexpr (!OVERLAPS) read_beside();
+    // `span`: how many inputs one pass takes, in whole rounds. The factors of their groups fit in
+    // `rooms.factors`.
     const u32 bits = z.shift < 26 ? 5 + z.shift : 31;
     const u64 fits = (u64)GROUPS<WIDE> << bits;
     const u32 span = fits >= z.inputs ? (z.inputs + apart - 1) / apart * apart : (u32)fits / apart * apart;
@@ -186,6 +194,10 @@ DEVICE void tiles_of_block(const WeightSizes &z, const WeightArrays &w, const T 
         u32 end = z.inputs - done < span ? z.inputs : done + span, first = done >> bits;
         if (done > 0) sync_threads(); // threads may still read the last groups' factors
         stage<F, T, WIDE>(z, w, tile, first, (end - 1 >> bits) - first + 1, rooms.factors);
+        if (OVERLAPS && done == 0) {
+            wait_for_earlier(); // no kernel that overlaps writes codes or scales
+            read_beside();
+        }
         sync_threads();
         ROLLED
         for (u32 at = done + own_first; at < end; at += apart) {
@@ -322,6 +334,7 @@ __global__ __launch_bounds__(512, 1) void few_codes(WeightSizes z, const T *x, c
 #if HAS_FEW
     WeightArrays w{codes, upper, scales, extra};
     Around<T> a{z.rows, z.outs, z.around, squares, bias, residual, factor, out, scaled, new_squares};
+    let_next_begin();
     constexpr u32 WIDE = SIDE * TILES, MOST = ROWS > FEW ? SIDE : FEW, WARPS = MOST_THREADS / LANES;
     SHARED(Factor, factors, WIDE * PITCH<WIDE>);
     SHARED(f32, parts, WARPS * SIDE * MOST);

@@ -1,7 +1,10 @@
 // Products with quantised weights (qweight.h) and what surrounds them in a decoder's layer
 // (projection.h), and the weights as floats. Sums are f32, in an order that depends only on the
 // sizes and the launch.
+#include "overlap.h"
 #include "qweight.h"
+
+OVERLAPPING_LAUNCHES
 
 // COUNT elements, moved by accesses of up to 16 bytes.
 template <class T, u32 COUNT> struct alignas(sizeof(T) * COUNT < 16 ? sizeof(T) * COUNT : 16) Some {
@@ -9,7 +12,9 @@ template <class T, u32 COUNT> struct alignas(sizeof(T) * COUNT < 16 ? sizeof(T) 
 };
 // The elements of x from `first` on, a multiple of COUNT.
 template <class T, u32 COUNT> DEVICE void read_some(const T *x, u32 first, f32 (&to)[COUNT]) {
-    auto some = read_at<Some<T, COUNT>>(reinterpret_cast<const u8 *>(x), first / COUNT);
+    Some<T, COUNT> some;
+    if constexpr (sizeof(some) == 16) some = bit_cast<Some<T, COUNT>>(read_now<false>(x + first, true));
+    else some = *reinterpret_cast<const Some<T, COUNT> *>(x + first);
     UNROLLED
     for (u32 k = 0; k < COUNT; ++k) to[k] = load(some.lane[k]);
 }
@@ -447,7 +452,10 @@ DEVICE void rows_of_weights(const WeightSizes &z, const WeightArrays &w, const T
         own.begin(a);
         if (threadIdx.x < OUTS) other = beside<OUTS>(a, tile, 0, threadIdx.x);
     };
-    if (ROWS == 1 && threadIdx.x >= z.inputs / F::WEIGHTS) read_beside();
+    if (ROWS == 1 && threadIdx.x >= z.inputs / F::WEIGHTS) {
+        wait_for_earlier();
+        read_beside();
+    }
     u32 row[OUTS];
     UNROLLED
     for (u32 o = 0; o < OUTS; ++o) row[o] = weight_row<OUTS>(z.outs, z.around.gate, tile, o);
@@ -459,6 +467,7 @@ DEVICE void rows_of_weights(const WeightSizes &z, const WeightArrays &w, const T
         for (u32 o = 0; o < OUTS; ++o) piece[o] = F::piece(z, w, row[o], p);
         UNROLLED
         for (u32 o = 0; o < OUTS; ++o) f[o] = F::factors(z, w, row[o], p);
+        if (p == threadIdx.x) wait_for_earlier(); // no kernel that overlaps writes codes or scales
         if constexpr (ROWS == 1) {
             if (p == threadIdx.x) read_beside();
             f32 dot[OUTS][F::HALVES ? 2 : 1] = {}, all = 0.0f;
@@ -523,6 +532,7 @@ DEVICE void rows_of_weights(const WeightSizes &z, const WeightArrays &w, const T
             }
         }
     }
+    if (ROWS > 1) wait_for_earlier(); // threads without a piece
     u32 warps = blockDim.x / (u32)warpSize, warp = threadIdx.x / (u32)warpSize;
     bool leads = threadIdx.x % (u32)warpSize == 0;
     f32 square[1];
@@ -621,6 +631,7 @@ __global__ __launch_bounds__(256) void qweight_product(WeightSizes z, const T *x
                                                        T *scaled, f32 *new_squares) {
     WeightArrays w{codes, upper, scales, extra};
     Around<T> a{z.rows, z.outs, z.around, squares, bias, residual, factor, out, scaled, new_squares};
+    let_next_begin();
     for_each_row(tiles_of<OUTS>(z.outs, z.around.gate),
                  [=](u64 tile) { rows_of_weights<F, T, (u32)ROWS>(z, w, x, a, (u32)tile); });
 }
@@ -631,6 +642,7 @@ template <class F, class T>
 __global__ void qweight_dequantize(WeightSizes z, const u8 *codes, const u8 *upper, const u8 *scales, const u8 *extra,
                                    const i32 *indices, u64 *flag, T *out) {
     WeightArrays w{codes, upper, scales, extra};
+    wait_for_earlier();
     // A loop of its own for whole rows: the compiler would otherwise join some of their stores with
     // stores of single elements, and none would have 16 bytes.
     if (z.inside == z.inputs) dequantize_rows<F, T, true>(z, w, indices, flag, out);

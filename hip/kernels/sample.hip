@@ -406,23 +406,14 @@ template <class T> struct Drawing {
     i32 *ring;
 };
 
-// The logarithm of the softmax of a row's logits at the token.
-template <class T> DEVICE void leave_chance(const Drawing<T> &given, u64 row, u32 token) {
-    u64 chunks = given.chunks;
-    const Stats *own = reinterpret_cast<const Stats *>(given.stats) + row * chunks;
-    f32 raw = block_reduce_range(chunks, LEAST_SCORE, [=](u64 c) { return own[c].raw; }, Larger());
-    auto part = [=](u64 c) {
-        return own[c].raw == LEAST_SCORE ? own[c].sum : own[c].sum * math::exp(own[c].raw - raw);
-    };
-    f32 sum = block_reduce_range(chunks, 0.0f, part, Plus());
-    if (threadIdx.x == 0)
-        given.chances[row] = ((f32)load(given.logits[row * given.vocabulary + token]) - raw) - math::log(sum);
-}
-
-// The first token with the greatest score.
-DEVICE u32 most_likely(const Stats *own, u64 chunks) {
-    f32 most = block_reduce_range(chunks, LEAST_SCORE, [=](u64 c) { return own[c].most; }, Larger());
-    return block_reduce_range(chunks, NONE, [=](u64 c) { return own[c].most == most ? own[c].first : NONE; }, Lesser());
+// What a whole row has. Every warp finds it for itself: a row has few chunks, and no warp waits.
+DEVICE Stats stats_of(const f32 *stats, u64 row, u64 chunks) {
+    const Stats *own = reinterpret_cast<const Stats *>(stats) + row * chunks;
+    Stats all{LEAST_SCORE, LEAST_SCORE, 0.0f, NONE};
+    u64 lanes = ONE_THREAD ? 1 : (u64)warpSize;
+    for (u64 c = ONE_THREAD ? 0 : threadIdx.x % lanes; c < chunks; c += lanes) all = Joined()(all, own[c]);
+    if constexpr (!ONE_THREAD) all = warp_reduce(all, Joined());
+    return all;
 }
 
 // tokens[row]: the token drawn. steps[row] counts the draws; the random number is that of the row's
@@ -449,7 +440,7 @@ __global__ __launch_bounds__(1024) void sample_draw(u64 rows, u64 vocabulary, u6
         const Choice choice = reinterpret_cast<const Choice *>(parameters)[at];
         u32 token;
         if (!(choice.temperature > 0.0f)) {
-            token = most_likely(reinterpret_cast<const Stats *>(stats) + at * chunks, chunks);
+            token = stats_of(stats, at, chunks).first;
         } else {
             const Row row{candidates + at * chunks * CHUNK,
                           starts + at * chunks * BINS,
@@ -486,7 +477,12 @@ __global__ __launch_bounds__(1024) void sample_draw(u64 rows, u64 vocabulary, u6
         // Reloaded: kept, they would not fit into the scalar registers beside the filters.
         const Drawing<T> at_end = reload_parameters(given);
         if (token >= (u32)at_end.vocabulary) token = 0;
-        if (at_end.chances != nullptr) leave_chance(at_end, at, token);
+        if (at_end.chances != nullptr) {
+            // The logarithm of the softmax of the logits at the token.
+            Stats all = stats_of(at_end.stats, at, at_end.chunks);
+            f32 logit = load(at_end.logits[at * at_end.vocabulary + token]);
+            if (threadIdx.x == 0) at_end.chances[at] = (logit - all.raw) - math::log(all.sum);
+        }
         sync_threads(); // all threads have read the step
         if (threadIdx.x == 0) {
             at_end.tokens[at] = (i32)token;

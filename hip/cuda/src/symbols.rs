@@ -38,6 +38,17 @@ pub fn missing_symbol(library: Library) -> Option<&'static str> {
     })
 }
 
+/// Whether the driver has the functions of [`NEWER`].
+pub(crate) fn is_newer_driver() -> bool {
+    // SAFETY: as above.
+    let handle = unsafe { driver::sys::culib() };
+    // SAFETY: only addresses are taken.
+    NEWER.iter().all(|name| unsafe { handle.get::<*const ()>(name.as_bytes()) }.is_ok())
+}
+
+/// What CUDA's driver has from 12.3 on. What calls these asks [`is_newer_driver`] first.
+const NEWER: &[&str] = &["cuStreamGetCaptureInfo_v3", "cuGraphKernelNodeGetParams_v2", "cuLaunchKernelEx"];
+
 const DRIVER: &[&str] = &[
     "cuInit",
     "cuDeviceGetCount",
@@ -78,6 +89,7 @@ const DRIVER: &[&str] = &[
     "cuModuleLoadData",
     "cuModuleUnload",
     "cuModuleGetFunction",
+    "cuModuleGetGlobal_v2",
     "cuLaunchKernel",
     "cuFuncSetAttribute",
     "cuOccupancyMaxActiveBlocksPerMultiprocessor",
@@ -90,6 +102,7 @@ const DRIVER: &[&str] = &[
     "cuGraphLaunch",
     "cuGraphExecDestroy",
     "cuGraphDestroy",
+    "cuGraphNodeGetType",
 ];
 
 const NVRTC: &[&str] = &[
@@ -223,7 +236,7 @@ mod tests {
     fn just_what_is_called_is_looked_for() {
         let mut called = BTreeSet::new();
         named(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut called);
-        let listed: Vec<&str> = [DRIVER, NVRTC, CUBLAS, CUBLAS_LT, CUDNN].concat();
+        let listed: Vec<&str> = [DRIVER, NEWER, NVRTC, CUBLAS, CUBLAS_LT, CUDNN].concat();
         let looked_for: BTreeSet<String> = listed.iter().map(|&name| name.to_owned()).collect();
         assert_eq!(looked_for.len(), listed.len(), "a name stands in two places");
         let missed: Vec<_> = called.difference(&looked_for).collect();

@@ -40,6 +40,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("matrix_cores.h", include_str!("../matrix_cores.h")),
     ("matrix_few.h", include_str!("../matrix_few.h")),
     ("normal.h", include_str!("../normal.h")),
+    ("overlap.h", include_str!("../overlap.h")),
     ("packed.h", include_str!("../packed.h")),
     ("paged.h", include_str!("../paged.h")),
     ("philox.h", include_str!("../philox.h")),

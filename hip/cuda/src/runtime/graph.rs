@@ -1,6 +1,6 @@
 //! Graphs by the CUDA driver: a stream's captured work, which can be launched many times.
 
-use super::{Driver, device::ensure, error::from_cuda};
+use super::{Driver, device::ensure, error::from_cuda, overlap};
 use cudarc::driver::sys as cuda;
 use cudarc::driver::sys::CUstreamCaptureMode_enum as Mode;
 use hip_provider::runtime::{Graphs, Status};
@@ -15,6 +15,7 @@ impl Graphs for Driver {
             _ => Mode::CU_STREAM_CAPTURE_MODE_RELAXED,
         };
         ensure()?;
+        overlap::captures();
         // SAFETY: the caller's stream and graphs, by HIP's contract, here and below.
         from_cuda(unsafe { cuda::cuStreamBeginCapture_v2(stream.cast(), mode) })
     }

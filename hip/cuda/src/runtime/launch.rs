@@ -1,6 +1,6 @@
 //! Modules, the kernels in them, and launches.
 
-use super::{Driver, device::ensure, error::from_cuda};
+use super::{Driver, device::ensure, error::from_cuda, overlap};
 use cudarc::driver::sys as cuda;
 use cudarc::driver::sys::CUfunction_attribute_enum as Attribute;
 use hip_provider::runtime::{Launch, Modules, Status};
@@ -29,6 +29,7 @@ impl Modules for Driver {
 
     unsafe fn unload(module: hipModule_t) -> Status {
         ensure()?;
+        overlap::forget(module.cast());
         // SAFETY: the caller's module.
         from_cuda(unsafe { cuda::cuModuleUnload(module.cast()) })
     }
@@ -38,6 +39,8 @@ impl Modules for Driver {
         let mut found = ptr::null_mut();
         // SAFETY: the caller's module.
         from_cuda(unsafe { cuda::cuModuleGetFunction(&mut found, module.cast(), name.as_ptr()) })?;
+        // SAFETY: the caller's module, and a function of it.
+        unsafe { overlap::note(module.cast(), found) };
         Ok(found.cast())
     }
 
@@ -62,7 +65,12 @@ impl Modules for Driver {
         // SAFETY: the caller's function, stream and one pointer for each parameter, by HIP's
         // contract, which is also CUDA's.
         from_cuda(unsafe {
-            cuda::cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra)
+            match overlap::may_overlap(function, stream) {
+                true => overlap::launch(launch, params, extra),
+                false => {
+                    cuda::cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra)
+                }
+            }
         })
     }
 

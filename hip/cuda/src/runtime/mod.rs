@@ -11,6 +11,7 @@ mod graph;
 mod launch;
 mod memory;
 mod order;
+mod overlap;
 
 pub(crate) use device::ensure;
 pub(crate) use error::from_cuda;

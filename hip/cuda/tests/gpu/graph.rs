@@ -1,13 +1,41 @@
+use std::ffi::{CStr, CString};
 use std::ptr::null_mut;
 
 use hip_sys::*;
 
 use crate::{Memory, gpu, kernel, launch, ok};
 
-const ADD_ONE: &std::ffi::CStr = c"
+const ADD_ONE: &CStr = c"
 __global__ void add_one(unsigned *x, unsigned *y, unsigned n) {
     unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) { x[i] += 1; y[i] += 1; }
+}";
+
+/// Step 0 takes at least 0.2 ms and counts in `x`; step 1 copies `x` to `y`. `times` gets the
+/// nanoseconds at which each step begins and ends.
+const STEP: &str = "
+#if __CUDA_ARCH__ >= 900 && OVERLAPS
+extern \"C\" __device__ unsigned overlapping_launches = 1;
+__device__ void meet() { asm volatile(\"griddepcontrol.launch_dependents; griddepcontrol.wait;\" : : : \"memory\"); }
+#else
+__device__ void meet() {}
+#endif
+__device__ unsigned long long now() {
+    unsigned long long time;
+    asm volatile(\"mov.u64 %0, %globaltimer;\" : \"=l\"(time) : : \"memory\");
+    return time;
+}
+__global__ void step(unsigned long long *times, unsigned *x, unsigned *y, unsigned at) {
+    unsigned long long begin = now();
+    meet();
+    if (threadIdx.x > 0) return;
+    times[2 * at] = begin;
+    if (at == 1) *y = *x;
+    else {
+        while (now() - begin < 200000) {}
+        *x += 1;
+    }
+    times[2 * at + 1] = now();
 }";
 
 pub(crate) fn what_was_captured_runs_at_each_launch() {
@@ -66,5 +94,56 @@ pub(crate) fn a_capture_that_fails_gives_no_graph() {
         assert_eq!(hip.hipGraphLaunch.unwrap()(null_mut(), null_mut()), hipErrorInvalidValue);
         assert_eq!(hip.hipGraphExecDestroy.unwrap()(null_mut()), hipErrorInvalidValue);
         assert_eq!(hip.hipGraphDestroy.unwrap()(null_mut()), hipErrorInvalidValue);
+    }
+}
+
+pub(crate) fn kernels_overlap_where_their_modules_say_so() {
+    let hip = gpu(&[]);
+    let mut properties = hipDeviceProp_tR0600 { before: [0; 1160], gcnArchName: [0; 256], after: [0; 56] };
+    // SAFETY: the table's function; the pointer is to what the header says.
+    ok(unsafe { hip.hipGetDevicePropertiesR0600.unwrap()(&mut properties, 0) });
+    // SAFETY: HIP ends the name with NUL.
+    let name = unsafe { CStr::from_ptr(properties.gcnArchName.as_ptr()) }.to_str().unwrap();
+    let has_such_launches = name.trim_start_matches("sm_").parse::<u32>().unwrap() >= 90;
+    for overlaps in [false, true] {
+        let source = CString::new(format!("#define OVERLAPS {}\n{STEP}", u32::from(overlaps))).unwrap();
+        let function = kernel(&hip, &source, c"step");
+        let (x, y) = (Memory::of(&hip, &[0u32]), Memory::of(&hip, &[0u32]));
+        let times = Memory::of(&hip, &[0u64; 4]);
+        let (mut stream, mut graph, mut exec) = (null_mut(), null_mut(), null_mut());
+        // SAFETY: the table's functions; the pointers are to what the header says, and the buffers
+        // have the words that the kernel uses.
+        unsafe {
+            ok((hip.hipStreamCreateWithFlags)(&mut stream, hipStreamNonBlocking));
+            ok(hip.hipStreamBeginCapture.unwrap()(stream, hipStreamCaptureModeThreadLocal));
+            for at in 0..2u32 {
+                let (mut times, mut x, mut y, mut at) = (times.address, x.address, y.address, at);
+                let parameters = &mut [
+                    (&raw mut times).cast(),
+                    (&raw mut x).cast(),
+                    (&raw mut y).cast(),
+                    (&raw mut at).cast(),
+                ];
+                ok(launch(&hip, function, [1, 32], stream, parameters));
+            }
+            ok(hip.hipStreamEndCapture.unwrap()(stream, &mut graph));
+            ok(hip.hipGraphInstantiateWithFlags.unwrap()(&mut exec, graph, 0));
+            ok(hip.hipGraphDestroy.unwrap()(graph));
+            // A kernel may begin early but need not, so one early start in many replays is enough.
+            let mut begins_early = false;
+            for replay in 1..=100 {
+                ok(hip.hipGraphLaunch.unwrap()(exec, stream));
+                ok((hip.hipStreamSynchronize)(stream));
+                assert_eq!((x.read::<u32>(), y.read::<u32>()), (vec![replay], vec![replay]), "in order");
+                let times = times.read::<u64>();
+                begins_early |= times[2] < times[1];
+                if begins_early {
+                    break;
+                }
+            }
+            assert_eq!(begins_early, overlaps && has_such_launches, "{name}");
+            ok(hip.hipGraphExecDestroy.unwrap()(exec));
+            ok((hip.hipStreamDestroy)(stream));
+        }
     }
 }

@@ -42,6 +42,7 @@ fn main() -> ExitCode {
             convolution::repeated_calls_follow_what_they_are_given,
             graph::what_was_captured_runs_at_each_launch,
             graph::a_capture_that_fails_gives_no_graph,
+            graph::kernels_overlap_where_their_modules_say_so,
             memory::a_free_of_null_makes_the_threads_context,
             memory::memory_that_others_allocated_is_copied,
             norms::rows_of_every_length_and_type,
