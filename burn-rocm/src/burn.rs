@@ -109,6 +109,17 @@ pub(crate) fn of_nothing(functor: Functor, float: bool, all: bool) -> Option<Sca
 /// no elements.
 pub(crate) const NO_INDEX_OF_NOTHING: bool = false;
 
+/// Whether a NaN is always the maximum of its pooling window. In Burn 0.21 it is only if it comes
+/// first.
+pub(crate) const NAN_IS_MAXIMUM: bool = false;
+
+/// Whether sampling at a point halfway between two pixels takes the one with the even index. In
+/// Burn 0.21 it takes the one farther from 0.
+pub(crate) const TIES_TO_EVEN: bool = false;
+
+/// Whether a pooling window in ceil mode may be up to `stride - 1` larger than the padded input.
+pub(crate) const WINDOW_MAY_EXCEED_INPUT: bool = false;
+
 impl AllocationController for Pinned {
     fn alloc_align(&self) -> usize {
         Self::ALIGNMENT

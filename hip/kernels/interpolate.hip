@@ -186,14 +186,21 @@ template <class C, i32 N> struct Taps {
     C weight[N];
 };
 
-template <class C, i32 N> DEVICE Taps<C, N> taps_at(f64 at, i32 size, i32 mode, i32 padding, bool align_corners) {
+// The whole number nearest to `at`. A tie goes to the even one or to the one farther from 0.
+DEVICE f64 nearest(f64 at, bool ties_to_even) {
+    f64 whole = math::trunc(at);
+    f64 away = math::abs(at - whole) >= 0.5 ? whole + math::copysign(1.0, at) : whole;
+    return ties_to_even ? math::round(at) : away;
+}
+
+template <class C, i32 N>
+DEVICE Taps<C, N> taps_at(f64 at, i32 size, i32 mode, i32 padding, bool align_corners, bool ties_to_even) {
     f64 weight[N], first, sum = 1.0;
     Taps<C, N> taps;
     taps.count = N;
     if constexpr (N == 2) {
         if (mode == NEAREST) {
-            f64 whole = math::trunc(at); // rounds ties away from zero
-            first = math::abs(at - whole) >= 0.5 ? whole + math::copysign(1.0, at) : whole;
+            first = nearest(at, ties_to_even);
             weight[0] = 1.0;
             weight[1] = 0.0;
             taps.count = 1;
@@ -228,8 +235,8 @@ template <class C, i32 N> DEVICE Taps<C, N> taps_at(f64 at, i32 size, i32 mode, 
 // (nearest, bilinear), 4 (bicubic) or 6 (Lanczos).
 template <class T, i32 N>
 __global__ __launch_bounds__(256) void grid_sample_2d(u64 batch, u32 channels, u32 groups, u32 ih, u32 iw, u64 points,
-                                                      i32 mode, i32 padding, i32 align_corners, const T *x,
-                                                      const T *grid, T *out) {
+                                                      i32 mode, i32 padding, i32 align_corners, i32 ties_to_even,
+                                                      const T *x, const T *grid, T *out) {
     using C = compute_t<T>;
     for_each(batch * groups * points, [=](u64 item) {
         u64 rest = item / points, point = item - rest * points, n = rest / groups;
@@ -246,8 +253,8 @@ __global__ __launch_bounds__(256) void grid_sample_2d(u64 batch, u32 channels, u
             px = reflected(px, (i32)iw, align_corners != 0);
             py = reflected(py, (i32)ih, align_corners != 0);
         }
-        Taps<C, N> columns = taps_at<C, N>(px, (i32)iw, mode, padding, align_corners != 0);
-        Taps<C, N> rows = taps_at<C, N>(py, (i32)ih, mode, padding, align_corners != 0);
+        Taps<C, N> columns = taps_at<C, N>(px, (i32)iw, mode, padding, align_corners != 0, ties_to_even != 0);
+        Taps<C, N> rows = taps_at<C, N>(py, (i32)ih, mode, padding, align_corners != 0, ties_to_even != 0);
         for (u64 channel = rest - n * groups; channel < channels; channel += groups) {
             u64 plane = n * channels + channel;
             C sum = (C)0;

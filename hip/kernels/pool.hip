@@ -32,22 +32,22 @@ template <class F> DEVICE void for_each_piece(u64 slices, u32 height, u32 width,
     });
 }
 
-// For i in 0..count: if in[i * step] is greater than best[i], or is the first element of its
-// window, it becomes best[i], and its position place[i].
+// For i in 0..count: if in[i * step] replaces best[i], it becomes best[i], and its position becomes
+// place[i].
 template <u32 STEP, class T, class C>
-DEVICE void take_greater(C *best, i32 *place, const T *in, u32 step, i32 at, i32 count) {
+DEVICE void take_greater(C *best, i32 *place, const T *in, u32 step, i32 at, i32 count, bool nan_wins) {
     u32 s = STEP == 0 ? step : STEP;
     INDEPENDENT
     for (i32 i = 0; i < count; ++i) {
         C value = load(in[(u32)i * s]);
-        bool take = (place[i] < 0) | (value > best[i]);
+        bool take = replaces(value, best[i], place[i], nan_wins);
         best[i] = take ? value : best[i];
         place[i] = take ? at + i * (i32)s : place[i];
     }
 }
 
 template <class T, class I, class W>
-DEVICE void max_pool(u64 planes, const W &w, i32 indexed, const T *x, T *out, I *indices) {
+DEVICE void max_pool(u64 planes, const W &w, i32 indexed, bool nan_wins, const T *x, T *out, I *indices) {
     using C = compute_t<T>;
     if constexpr (ONE_THREAD) {
         for_each_piece(planes * w.depth().out, w.h.out, w.w.out,
@@ -73,10 +73,10 @@ DEVICE void max_pool(u64 planes, const W &w, i32 indexed, const T *x, T *out, I 
                         begin = begin > first ? begin : first;
                         last = last < first + count ? last : first + count;
                         if (begin >= last) continue;
-                        i32 at = row + begin * step + shift, o = begin - first;
-                        if (step == 1) take_greater<1>(best + o, place + o, in + at, 1, at, last - begin);
-                        else if (step == 2) take_greater<2>(best + o, place + o, in + at, 2, at, last - begin);
-                        else take_greater<0>(best + o, place + o, in + at, w.w.stride, at, last - begin);
+                        i32 at = row + begin * step + shift, o = begin - first, some = last - begin;
+                        if (step == 1) take_greater<1>(best + o, place + o, in + at, 1, at, some, nan_wins);
+                        else if (step == 2) take_greater<2>(best + o, place + o, in + at, 2, at, some, nan_wins);
+                        else take_greater<0>(best + o, place + o, in + at, w.w.stride, at, some, nan_wins);
                     }
                 }
             }
@@ -114,7 +114,7 @@ DEVICE void max_pool(u64 planes, const W &w, i32 indexed, const T *x, T *out, I 
                     for (i32 i = 0; i < SPAN; ++i) {
                         u32 here = (u32)column + (u32)i * w.w.stride;
                         C v = load(value[i]);
-                        bool take = (here < w.w.in) & ((place[i] < 0) | (v > best[i]));
+                        bool take = (here < w.w.in) & replaces(v, best[i], place[i], nan_wins);
                         best[i] = take ? v : best[i];
                         place[i] = take ? row + (i32)here : place[i];
                     }
@@ -132,15 +132,16 @@ DEVICE void max_pool(u64 planes, const W &w, i32 indexed, const T *x, T *out, I 
 }
 
 // out = the greatest element of each window; indices = its position in the plane if `indexed`. Of
-// equal elements the first counts. An element replaces an earlier one only if it is greater, so a
-// NaN stays if it comes first. An empty window gives -inf and -1.
+// equal elements the first counts. If `nan_wins`, the last NaN of a window is its maximum. Else a
+// NaN is the maximum only if it comes first. An empty window gives -inf and -1.
 template <class T, class I>
-__global__ void max_pool2d(u64 planes, Window2 w, i32 indexed, const T *x, T *out, I *indices) {
-    max_pool(planes, w, indexed, x, out, indices);
+__global__ void max_pool2d(u64 planes, Window2 w, i32 indexed, i32 nan_wins, const T *x, T *out, I *indices) {
+    max_pool(planes, w, indexed, nan_wins != 0, x, out, indices);
 }
 
-template <class T> __global__ void max_pool3d(u64 planes, Window3 w, i32 indexed, const T *x, T *out, i32 *indices) {
-    max_pool(planes, w, indexed, x, out, indices);
+template <class T>
+__global__ void max_pool3d(u64 planes, Window3 w, i32 indexed, i32 nan_wins, const T *x, T *out, i32 *indices) {
+    max_pool(planes, w, indexed, nan_wins != 0, x, out, indices);
 }
 
 template <class T, class I, class W>

@@ -34,7 +34,8 @@ template <class T, class... More> DEVICE bool in_pieces(u32 channels, const T *r
 }
 
 template <u32 WIDTH, class T, class I>
-DEVICE void max_of(u64 batch, u32 channels, const Window2 &w, i32 indexed, const T *x, T *out, I *indices) {
+DEVICE void max_of(u64 batch, u32 channels, const Window2 &w, i32 indexed, bool nan_wins, const T *x, T *out,
+                   I *indices) {
     using C = compute_t<T>;
     for_each_spot<WIDTH>(batch, w.h.out, w.w.out, channels, [=](Spot s, u64 at) {
         Range rows = taps(s.y, w.h), columns = taps(s.x, w.w);
@@ -50,7 +51,7 @@ DEVICE void max_of(u64 batch, u32 channels, const Window2 &w, i32 indexed, const
                 UNROLLED
                 for (u32 j = 0; j < WIDTH; ++j) {
                     C value = load(piece.lane[j]);
-                    bool take = (place[j] < 0) | (value > best[j]);
+                    bool take = replaces(value, best[j], place[j], nan_wins);
                     best[j] = take ? value : best[j];
                     place[j] = take ? here : place[j];
                 }
@@ -66,13 +67,14 @@ DEVICE void max_of(u64 batch, u32 channels, const Window2 &w, i32 indexed, const
     });
 }
 
-// As max_pool2d in `pool.hip`: the first of equal elements counts, a NaN stays if it comes first,
-// and an empty window gives -inf and -1. An index is a position in the plane [height, width], as it
-// is in row-major order.
+// As max_pool2d in `pool.hip`, with the same rule for equal elements, NaN and empty windows. An
+// index is a position in the plane [height, width], as it is in row-major order.
 template <class T, class I>
-__global__ void max_pool2d_last(u64 batch, u32 channels, Window2 w, i32 indexed, const T *x, T *out, I *indices) {
-    if (in_pieces(channels, x, out, indices)) max_of<LANES<T>>(batch, channels, w, indexed, x, out, indices);
-    else max_of<1>(batch, channels, w, indexed, x, out, indices);
+__global__ void max_pool2d_last(u64 batch, u32 channels, Window2 w, i32 indexed, i32 nan_wins, const T *x, T *out,
+                                I *indices) {
+    bool nan = nan_wins != 0;
+    if (in_pieces(channels, x, out, indices)) max_of<LANES<T>>(batch, channels, w, indexed, nan, x, out, indices);
+    else max_of<1>(batch, channels, w, indexed, nan, x, out, indices);
 }
 
 template <u32 WIDTH, class T, class I>

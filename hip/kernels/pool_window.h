@@ -51,6 +51,13 @@ DEVICE Range reached(i32 i, const Axis &a) {
     return Range{first, last < (i32)a.out ? last : (i32)a.out};
 }
 
+// Whether an element replaces the maximum of the elements before it, which is `best` at `place` (-1
+// if there are none). If `nan_wins`, a NaN replaces any maximum, and only another NaN replaces it.
+// Else a NaN is the maximum only if it comes first.
+template <class C> DEVICE bool replaces(C value, C best, i32 place, bool nan_wins) {
+    return (place < 0) | (value > best) | (nan_wins & math::is_nan(value));
+}
+
 // Raises the flag for an index that is neither in the plane nor the -1 of an empty window.
 template <class I> DEVICE void check_place(I index, u64 pixels, u64 *flag) {
     if (!in_range((u64)(i64)index + 1, pixels + 1)) raise_index(flag, index, pixels);

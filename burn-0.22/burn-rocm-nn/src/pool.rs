@@ -20,8 +20,8 @@ use options::{check_strides, pads};
 /// kernel.
 ///
 /// Other backends run Burn's 2-D pooling twice: over the planes, then over the depth of the result.
-/// Elements and gradients are the same, except for windows with NaN. Among equal elements, the
-/// first receives the gradient.
+/// Elements and gradients are the same. Among equal elements, the first receives the gradient. A NaN
+/// is its window's maximum, and among several the last receives the gradient.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -76,8 +76,9 @@ impl MaxPool3d {
 ///
 /// Other backends run Burn's 2-D pooling twice: over the planes, then over the depth of the result.
 ///
-/// Padding that differs before and after an axis (`Same` with windows of an even size) always
-/// counts, whatever `count_include_pad` says, as in Burn's 2-D module.
+/// If padding differs before and after an axis (`Same` with windows of an even size), the module
+/// copies the input with its padding first. Without `count_include_pad`, a second pooling then finds
+/// the share of each window that is in the input, as in Burn's 2-D module.
 ///
 /// ```
 /// # use burn::tensor::Tensor;
@@ -112,7 +113,21 @@ impl AvgPool3d {
     /// - input: `[batch, channels, depth_in, height_in, width_in]`
     /// - output: `[batch, channels, depth_out, height_out, width_out]`
     pub fn forward(&self, input: Tensor<5>) -> Tensor<5> {
-        let (input, padding) = padded(input, &self.padding, self.kernel_size, self.stride, 0.0);
+        let padded = |input| padded(input, &self.padding, self.kernel_size, self.stride, 0.0);
+        let ([_, _, depth, height, width], device, dtype) = (input.dims(), input.device(), input.dtype());
+        let (input, padding) = padded(input);
+        let is_copy = input.dims()[2..] != [depth, height, width];
+        let means = self.means(input, padding);
+        if self.count_include_pad || !is_copy {
+            return means;
+        }
+        // The padding of a copy counts. `Same` pads by less than a window, so no share is 0.
+        let (ones, padding) = padded(Tensor::ones([1, 1, depth, height, width], (&device, dtype)));
+        means / self.means(ones, padding)
+    }
+
+    /// The means of an input to which this padding is still to be applied.
+    fn means(&self, input: Tensor<5>, padding: [usize; 3]) -> Tensor<5> {
         let Self { stride, kernel_size, count_include_pad, ceil_mode, .. } = *self;
         let pool = Pool3d { kernel_size, stride, padding, dilation: [1; 3], ceil_mode };
         match Route::of("AvgPool3d", &input) {

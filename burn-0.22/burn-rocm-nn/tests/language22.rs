@@ -22,12 +22,13 @@ fn values(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.0 - 1.0).collect()
 }
 
-/// The outputs of attention after a prompt and after three steps, and the tokens drawn, by one of the
-/// two crates.
+/// The outputs of attention after a prompt and after three steps, the tokens drawn, and the last draws
+/// with their chances, by one of the two crates.
 macro_rules! run {
     ($language:ident, $rocm:ident, $tensor:expr, $read:expr) => {{
         use $language::{
-            CacheType, DecodeOptions, KvBatch, KvCacheConfig, SampleState, SampleTables, Sampling,
+            CacheType, DecodeOptions, Draw, KvBatch, KvCacheConfig, LateDraws, SampleState, SampleTables,
+            Sampling,
         };
         let device = $rocm::RocmDevice::default();
         let config =
@@ -60,8 +61,11 @@ macro_rules! run {
         for _ in 0..6 {
             $language::sample(logits.clone(), &state).unwrap();
         }
+        let late: LateDraws = state.begin_read().unwrap();
+        let bits = |draw: Draw| (draw.token, draw.chance.map(f32::to_bits));
+        let last: Vec<_> = late.wait().unwrap().into_iter().map(bits).collect();
         let ring = $rocm::read_with_fault(state.ring().unwrap()).unwrap().0;
-        (all, ring.iter::<i64>().collect::<Vec<_>>())
+        (all, ring.iter::<i64>().collect::<Vec<_>>(), last)
     }};
 }
 
@@ -72,14 +76,15 @@ fn both_burns_have_the_same_bits() {
         Tensor::<3>::from_data(TensorData::new(values, shape), (&device, DType::F32))
     };
     let read = |tensor: Tensor<2>| tensor.into_data().iter::<f32>().map(f32::to_bits).collect::<Vec<_>>();
-    let (found, tokens) = run!(language, burn_rocm, tensor, read);
+    let (found, tokens, last) = run!(language, burn_rocm, tensor, read);
     let tensor = |values: Vec<f32>, shape: [usize; 3]| {
         Former::<3>::from_data(burn_021::tensor::TensorData::new(values, shape), &Default::default())
     };
     let read = |tensor: Former<2>| tensor.into_data().iter::<f32>().map(f32::to_bits).collect::<Vec<_>>();
-    let (expected, expected_tokens) = run!(former, burn_rocm_021, tensor, read);
+    let (expected, expected_tokens, expected_last) = run!(former, burn_rocm_021, tensor, read);
     assert_eq!(found, expected);
     assert_eq!(tokens, expected_tokens);
+    assert_eq!(last, expected_last);
     assert!(tokens.iter().any(|token| token != &tokens[0]));
 }
 

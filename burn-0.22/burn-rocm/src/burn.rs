@@ -138,6 +138,16 @@ pub(crate) fn of_nothing(functor: Functor, float: bool, _all: bool) -> Option<Sc
 /// no elements.
 pub(crate) const NO_INDEX_OF_NOTHING: bool = true;
 
+/// Whether a NaN is always the maximum of its pooling window. Among several, the last one is.
+pub(crate) const NAN_IS_MAXIMUM: bool = true;
+
+/// Whether sampling at a point halfway between two pixels takes the one with the even index.
+pub(crate) const TIES_TO_EVEN: bool = true;
+
+/// Whether a pooling window in ceil mode may be up to `stride - 1` larger than the padded input.
+/// There is then one window.
+pub(crate) const WINDOW_MAY_EXCEED_INPUT: bool = true;
+
 impl AllocationController for Pinned {
     fn alloc_align(&self) -> usize {
         Self::ALIGNMENT

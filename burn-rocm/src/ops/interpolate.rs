@@ -8,6 +8,7 @@ use super::create::full_on;
 use super::launch::rows;
 use super::view::slice;
 use crate::arg::Arg;
+use crate::burn::TIES_TO_EVEN;
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, one_device, one_dtype};
 
@@ -200,6 +201,7 @@ pub(crate) fn grid_sample(
         Arg::I32(mode as i32),
         Arg::I32(padding as i32),
         Arg::I32(align_corners as i32),
+        Arg::I32(TIES_TO_EVEN as i32),
     ];
     // The most pixels along one axis that a sample reads.
     let taps = match mode {

@@ -44,7 +44,9 @@ mod tensors;
 
 pub use attention::attention;
 pub use blocks::{BLOCK, BlockCopy, Blocks, CacheError, SequenceId};
-pub use burn_rocm::fused::decode::{CacheType, DecodeOptions, SampleState, SampleTables, Sampling};
+pub use burn_rocm::fused::decode::{
+    CacheType, DecodeOptions, Draw, LateDraws, SampleState, SampleTables, Sampling,
+};
 pub use cache::{KvBatch, KvCache, KvCacheConfig};
 pub use config::{GateKind, NormConfig, RotaryConfig, RotaryFrequencies, RotaryScaling};
 pub use decode::DecodeStep;

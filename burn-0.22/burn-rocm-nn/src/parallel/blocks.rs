@@ -30,7 +30,8 @@ pub struct ParallelFeedForward {
 }
 
 impl ParallelFeedForward {
-    /// This rank's part of a block that is the same on every rank.
+    /// This rank's part of a block that is the same on every rank. Adapters are merged as in
+    /// [`ColumnLinear::of`](super::ColumnLinear::of).
     ///
     /// # Panics
     /// With `Invalid` unless the number of ranks divides `d_ff`, or if the activation has parameters.
@@ -39,6 +40,7 @@ impl ParallelFeedForward {
         if matches!(block.activation, Activation::PRelu(_) | Activation::SwiGlu(_)) {
             refuse(MODULE, "an activation without parameters", format!("{:?}", block.activation));
         }
+        let block = block.materialize();
         let [_, features] = block.linear_inner.weight.dims();
         let (begin, count) = own(MODULE, features, ranks);
         let (linear_outer, bias) = rows(block.linear_outer, begin, count);
@@ -78,13 +80,15 @@ pub struct ParallelAttention {
 }
 
 impl ParallelAttention {
-    /// This rank's heads of a module that is the same on every rank.
+    /// This rank's heads of a module that is the same on every rank. Adapters are merged as in
+    /// [`ColumnLinear::of`](super::ColumnLinear::of).
     ///
     /// # Panics
     /// With `Invalid` unless the number of ranks divides the number of heads, and the number of
     /// heads of keys and values.
     pub fn of(attention: MultiHeadAttention, ranks: &Communicator) -> Self {
         const MODULE: &str = "ParallelAttention";
+        let attention = attention.materialize();
         let width = attention.d_k.max(1);
         let (first, heads) = own(MODULE, attention.n_heads, ranks);
         let (kv_first, kv_heads) = own(MODULE, attention.key.weight.dims()[1] / width, ranks);

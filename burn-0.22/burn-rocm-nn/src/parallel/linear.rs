@@ -30,11 +30,14 @@ pub struct ColumnLinear {
 }
 
 impl ColumnLinear {
-    /// This rank's columns of a layer that is the same on every rank.
+    /// This rank's columns of a layer that is the same on every rank. An adapter that Burn attached
+    /// to it ([`Module::apply_lora`]) is merged into the weight ([`Module::materialize`]), so it is
+    /// not trained any more.
     ///
     /// # Panics
     /// With `Invalid` unless the number of ranks divides the output's features.
     pub fn of(layer: Linear, ranks: &Communicator) -> Self {
+        let layer = layer.materialize();
         let [_, features] = layer.weight.dims();
         let (begin, count) = own("ColumnLinear", features, ranks);
         Self {
@@ -74,11 +77,13 @@ pub struct RowLinear {
 }
 
 impl RowLinear {
-    /// This rank's rows of a layer that is the same on every rank.
+    /// This rank's rows of a layer that is the same on every rank. Adapters are merged as in
+    /// [`ColumnLinear::of`].
     ///
     /// # Panics
     /// With `Invalid` unless the number of ranks divides the input's features.
     pub fn of(layer: Linear, ranks: &Communicator) -> Self {
+        let layer = layer.materialize();
         let [features, _] = layer.weight.dims();
         let (begin, count) = own("RowLinear", features, ranks);
         Self {

@@ -1,12 +1,13 @@
 //! Adapters: PyTorch's gradients, and training.
 
-use burn::module::{Module, Param};
-use burn::nn::Linear;
+use burn::module::{Lora, Module, Param};
+use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use burn_rocm_nn_022::language::lora::{LoraLinear, Peft};
+use burn_rocm_nn_022::language::lora::{LoraConfig, LoraLinear, Peft, Targets};
 use burn_rocm_nn_022::optim::{AdamWConfig, GradientsParams};
 
 use crate::lora_reference::{FLOATS, LAYERS, Matrix, folder, hold, reference, results};
+use crate::worlds::{Ty, v22};
 
 #[derive(Module, Debug)]
 struct Network {
@@ -104,6 +105,21 @@ fn only_adapters_are_trained() {
         let whole = before[0][k].abs() + (0..rank).map(|r| term(r).abs()).sum::<f64>();
         let limit = 1.01 * whole * (rank + 5) as f64 * 2f64.powi(-24);
         assert!((found - expected).abs() <= limit, "{k}: {found}, not {expected}");
+    }
+}
+
+/// An adapter of Burn in the frozen layer is merged as well. The other one is new, so it adds 0.
+#[test]
+fn an_adapter_of_burn_is_merged_too() {
+    let layer: Linear = LinearConfig::new(6, 4).init(&v22::device());
+    let layer = v22::filled(layer.apply_lora(Lora::new(2, 4.0)), Ty::F32);
+    let expected = numbers(layer.weight.val());
+    let lora = LoraConfig::new(2, Targets::names(["layer"])).build().unwrap();
+    let merged = lora.adapt("layer", layer).merged().unwrap();
+    for (found, expected) in numbers(merged.weight.val()).into_iter().zip(expected) {
+        // A weight is `w + 2 (a b + c d)` of numbers below 2, and is rounded four times.
+        let limit = 18.0 * 4.0 * 2f64.powi(-24);
+        assert!((found - expected).abs() <= limit, "{found}, not {expected}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Batch norm over all ranks, and layers that are divided among ranks. The reference is one device
 //! with all samples and whole layers.
 
+use burn::module::Lora;
 use burn::tensor::{FloatDType, Gradients};
 use burn_rocm::{RocmError, take_last_error};
 use burn_rocm_nn_022::attention::{
@@ -287,6 +288,40 @@ fn divided_heads_are_the_whole_attention() {
         // Weights and biases of query, key and value; the output's weight and bias.
         check("attention", &[7], &found, &expected);
     }
+}
+
+/// Burn's adapters are merged into the weights before the ranks divide them.
+#[test]
+fn adapters_are_divided_with_their_weights() {
+    let Some(count) = devices("layers::adapters_are_divided_with_their_weights") else { return };
+    fn adapted<M: Module>(module: M) -> M {
+        module.apply_lora(Lora::new(2, 4.0)).map(&mut Fill(100))
+    }
+    // Weights are 0.5 and an adapter 1 at most, so attention's scores are below 2^8. Their rounding,
+    // by 2^5 terms of 2^-53 each, multiplies outputs below 2^9. An adapter changes outputs by more.
+    let same = |what: &str, found: Tensor<3>, expected: Tensor<3>| {
+        near(what, &values(found), &values(expected), 2f64.powi(8 + 5 + 9 - 53));
+    };
+    on_ranks(count, |ranks, device| {
+        let all = ranks.communicator();
+        let x = series([3, 4, IN], 2000, &device);
+        let [first, second] = [(IN, HIDDEN), (HIDDEN, OUT)]
+            .map(|(from, to)| adapted(LinearConfig::new(from, to).init(&device)));
+        let expected = second.forward(first.forward(x.clone()));
+        let found = ColumnLinear::of(first, all).forward(x.clone());
+        same("linear layers", RowLinear::of(second, all).forward(found), expected);
+
+        let config = PositionWiseFeedForwardConfig::new(IN, HIDDEN).with_dropout(0.0);
+        let block = adapted(config.init(&device));
+        let expected = block.forward(x.clone());
+        same("feed forward", ParallelFeedForward::of(block, all).forward(x), expected);
+
+        let config = MultiHeadAttentionConfig::new(16, 8).with_dropout(0.0);
+        let attention = adapted(config.init(&device));
+        let input = || MhaInput::self_attn(series([3, 5, 16], 2000, &device));
+        let expected = attention.forward(input()).context;
+        same("attention", ParallelAttention::of(attention, all).forward(input()).context, expected);
+    });
 }
 
 #[test]

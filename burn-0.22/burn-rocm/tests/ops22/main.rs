@@ -5,6 +5,8 @@
 // What the shared files call the crate under test.
 extern crate burn_rocm_022 as burn_rocm;
 
+#[path = "../../../../tests/src/again.rs"]
+mod again;
 mod batch_norm;
 mod harness;
 #[path = "../../../../tests/src/input.rs"]

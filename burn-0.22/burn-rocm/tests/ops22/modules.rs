@@ -1,7 +1,10 @@
 //! Ops of layers that Burn 0.22 added, or that have more options than in 0.21.
 
-use burn_std::ops::{ConvOptions, GridSampleOptions, InterpolateMode, InterpolateOptions, UnfoldOptions};
+use burn_std::ops::{
+    ConvOptions, GridSampleOptions, GridSamplePaddingMode, InterpolateMode, InterpolateOptions, UnfoldOptions,
+};
 
+use crate::again::again;
 use crate::harness::*;
 use crate::same;
 
@@ -289,8 +292,8 @@ fn nearest_exact() {
             assert_within(&what, &found, &expected, &vec![0.0; expected.len()]);
             assert_within(&what, &back, &sums, &vec![0.0; sums.len()]);
         }
-        // Burn's own sampling has no nearest mode. A sample's pixel is the one with the nearest
-        // centre in both modes.
+        // burn-flex samples in `Nearest` alone. A sample's pixel is the one with the nearest centre
+        // in both modes.
         let (x, grid) = (
             whole(&random, &[2, 3, 5, 6], dtype),
             float(&random, &[2, 4, 7, 2], dtype, view(&random), -1.2, 1.2),
@@ -303,6 +306,131 @@ fn nearest_exact() {
         assert_same(&format!("grid sample {dtype:?}"), &found[..1], &found[1..]);
         assert!(values(&found[0]).iter().any(|value| *value != 0.0));
     }
+}
+
+/// Of two pixels with the same distance, the one with the even index is sampled.
+#[test]
+fn grid_sample_ties() {
+    let random = Random::new();
+    for (size, align) in [(2, false), (4, false), (8, false), (5, true), (9, true)] {
+        // A step is half a pixel. Every dtype holds the coordinates exactly.
+        let step = 1.0 / (size - usize::from(align)) as f64;
+        let points = 2 * size + 3;
+        for dtype in FLOATS {
+            let x = whole(&random, &[1, 2, size, size], dtype);
+            let mut at = (0..points).flat_map(|i| [(i as f64 - 1.0) * step - 1.0, 0.0]);
+            let grid = Input::new(&[1, 1, points, 2], dtype, View::Contiguous, || at.next().unwrap());
+            for padding in [
+                GridSamplePaddingMode::Zeros,
+                GridSamplePaddingMode::Border,
+                GridSamplePaddingMode::Reflection,
+            ] {
+                same!(format!("grid sample {dtype:?} of {size}, {align}, {padding:?}"), |B, device| {
+                    let options = GridSampleOptions::new(InterpolateMode::Nearest)
+                        .with_padding_mode(padding)
+                        .with_align_corners(align);
+                    let (x, grid) = (x.float::<B>(&device), grid.float::<B>(&device));
+                    vec![read_float::<B>(B::float_grid_sample_2d(x, grid, options))]
+                });
+            }
+        }
+    }
+}
+
+/// A NaN is its window's maximum. The last NaN of a window gives the index and gets the gradient.
+/// This holds for channels-first and for channels-last memory.
+#[test]
+fn max_pool_of_nan() {
+    const ORDER: &str = "BURN_ROCM_CHANNELS_LAST";
+    if std::env::var_os(ORDER).is_none() {
+        again(&["--exact", "modules::max_pool_of_nan"], &[(ORDER, "on")]);
+    }
+    let random = Random::new();
+    for dtype in FLOATS {
+        // Eight channels of a 16-bit type fill 16 bytes.
+        for channels in [3, 8] {
+            let stored = [2, 9, 11, channels];
+            let image = Input::new(&stored, dtype, View::Contiguous, || match random.below(8) {
+                0 => f64::NAN,
+                1 => f64::NEG_INFINITY,
+                other => other as f64,
+            });
+            for axes in [[0, 1, 2, 3], [0, 3, 1, 2]] {
+                same!(format!("max_pool of NaN {dtype:?} {channels} {axes:?}"), |B, device| {
+                    let x = B::float_permute(image.float::<B>(&device), &axes);
+                    let (k, s, p, d) = ([3, 2], [2, 1], [1, 0], [1, 1]);
+                    let found = B::max_pool2d_with_indices(x.clone(), k, s, p, d, false, IntDType::I64);
+                    // Sums of ones are exact.
+                    let grad = B::float_ones(found.output.shape(), &device, dtype.into());
+                    let indices = found.indices.clone();
+                    let back =
+                        B::max_pool2d_with_indices_backward(x.clone(), k, s, p, d, false, grad, indices);
+                    let plain = B::max_pool2d(x.clone(), [3, 3], [1, 1], [1, 1], [1, 2], false);
+                    let [n, c, h, w] = axes.map(|axis| stored[axis]);
+                    let line = B::float_reshape(x, Shape::from([n * c, h, w]));
+                    vec![
+                        read_float::<B>(found.output),
+                        read_int::<B>(found.indices),
+                        read_float::<B>(back.x_grad),
+                        read_float::<B>(plain),
+                        read_float::<B>(B::max_pool1d(line, 3, 2, 1, 1, false)),
+                    ]
+                });
+            }
+        }
+    }
+}
+
+/// In ceil mode no window starts in the padding behind the input, and a window may be up to
+/// `stride - 1` larger than the padded input. The divisors are powers of two, so the means are exact.
+#[test]
+fn pooling_in_ceil_mode() {
+    let random = Random::new();
+    for (size, window, stride, padding) in [
+        // The last window would start in the padding, or beyond the input.
+        (5, 2, 2, 1),
+        (5, 1, 3, 0),
+        (6, 2, 3, 0),
+        (4, 2, 3, 1),
+        // The window exceeds the padded input.
+        (2, 3, 2, 0),
+        (2, 5, 3, 1),
+        // The last window is incomplete, and complete.
+        (5, 2, 2, 0),
+        (6, 2, 2, 0),
+    ] {
+        let (k, s, p) = ([window; 2], [stride; 2], [padding; 2]);
+        for dtype in FLOATS {
+            let x = whole(&random, &[2, 3, size, size], dtype);
+            let what = format!("{dtype:?}: {window} by {stride} over {size} with {padding}");
+            for include in [false, true] {
+                same!(format!("avg_pool {what}, {include}"), |B, device| {
+                    let x = x.float::<B>(&device);
+                    let line = B::float_reshape(x.clone(), Shape::from([6, size, size]));
+                    let mean = B::avg_pool2d(x.clone(), k, s, p, include, true);
+                    let back = B::avg_pool2d_backward(x, mean.clone(), k, s, p, include, true);
+                    let on_line = B::avg_pool1d(line, window, stride, padding, include, true);
+                    [mean, back, on_line].map(read_float::<B>).into()
+                });
+            }
+            same!(format!("max_pool {what}"), |B, device| {
+                let x = x.float::<B>(&device);
+                let found = B::max_pool2d_with_indices(x.clone(), k, s, p, [1, 1], true, IntDType::I64);
+                let (grad, indices) = (found.output.clone(), found.indices.clone());
+                let back =
+                    B::max_pool2d_with_indices_backward(x.clone(), k, s, p, [1, 1], true, grad, indices);
+                vec![
+                    read_float::<B>(found.output),
+                    read_int::<B>(found.indices),
+                    read_float::<B>(back.x_grad),
+                    read_float::<B>(B::max_pool2d(x, k, s, p, [1, 1], true)),
+                ]
+            });
+        }
+    }
+    let ones = R::float_ones(Shape::from([1, 1, 2, 2]), &device(), FloatDType::F32);
+    let error = refused("a larger window", || R::max_pool2d(ones, [4, 4], [2, 2], [0, 0], [1, 1], true));
+    assert!(matches!(error, RocmError::Invalid { op: "max_pool2d", .. }), "{error:?}");
 }
 
 /// The indices of maxima have the requested type. No window has NaN or ties.

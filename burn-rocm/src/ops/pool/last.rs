@@ -10,6 +10,7 @@ use hip::{Fault, KernelName, Template};
 
 use super::Window;
 use crate::arg::Arg;
+use crate::burn::NAN_IS_MAXIMUM;
 use crate::ops::channels_last::{self, from_rows, is_channels_last, packed_rows};
 use crate::ops::launch::{MAX_REACH, rows};
 use crate::tensor::RocmTensor;
@@ -44,7 +45,7 @@ struct Pooling<'a, const D: usize> {
     x: &'a [usize],
     y: &'a [usize],
     window: &'a Window<D>,
-    switch: Option<bool>,
+    switches: &'a [bool],
 }
 
 impl<const D: usize> Pooling<'_, D> {
@@ -57,7 +58,8 @@ impl<const D: usize> Pooling<'_, D> {
     ) -> hip::Result<()> {
         let [batch, channels] = [self.x[0], self.x[1]];
         let first = [Arg::U64(batch as u64), Arg::U32(channels as u32), self.window.value(self.x, self.y)];
-        let dims: Vec<Arg> = first.into_iter().chain(self.switch.map(|on| Arg::I32(on.into()))).collect();
+        let switches = self.switches.iter().map(|&on| Arg::I32(on.into()));
+        let dims: Vec<Arg> = first.into_iter().chain(switches).collect();
         let device = outputs[0].hip_device();
         rows(self.op, device, kernel, device.grid(outputs[0].len()), &dims, inputs, fault, outputs)
     }
@@ -80,7 +82,7 @@ pub(super) fn maxima<const D: usize>(
     };
     if !out.is_empty() {
         let kernel = Template::max_pool2d_last.ty(x.kernel_type()?).ty(indices.kernel_type()?);
-        let pooling = Pooling { op, x: &shape, y, window, switch: Some(index.is_some()) };
+        let pooling = Pooling { op, x: &shape, y, window, switches: &[index.is_some(), NAN_IS_MAXIMUM] };
         pooling.launch(kernel, &[&x], &[], &[&out, &indices])?;
     }
     Ok((from_rows(out)?, if index.is_some() { from_rows(indices)? } else { indices }))
@@ -99,7 +101,7 @@ pub(super) fn max_gradient<const D: usize>(
     let out = rows_for(x, &grad, grad.dtype_of())?;
     if !out.is_empty() {
         let kernel = Template::max_pool2d_last_backward.ty(grad.kernel_type()?).ty(indices.kernel_type()?);
-        let pooling = Pooling { op, x, y: &y, window, switch: None };
+        let pooling = Pooling { op, x, y: &y, window, switches: &[] };
         pooling.launch(kernel, &[&grad, &indices], &[Arg::Flag(op, Fault::Index)], &[&out])?;
     }
     from_rows(out)
@@ -118,7 +120,7 @@ pub(super) fn average<const D: usize>(
     let out = rows_for(y, &x, x.dtype_of())?;
     if !out.is_empty() {
         let kernel = Template::avg_pool2d_last.ty(x.kernel_type()?);
-        let pooling = Pooling { op, x: &shape, y, window, switch: Some(count_include_pad) };
+        let pooling = Pooling { op, x: &shape, y, window, switches: &[count_include_pad] };
         pooling.launch(kernel, &[&x], &[], &[&out])?;
     }
     from_rows(out)
@@ -137,7 +139,7 @@ pub(super) fn average_gradient<const D: usize>(
     let out = rows_for(x, &grad, grad.dtype_of())?;
     if !out.is_empty() {
         let kernel = Template::avg_pool2d_last_backward.ty(grad.kernel_type()?);
-        let pooling = Pooling { op, x, y: &y, window, switch: Some(count_include_pad) };
+        let pooling = Pooling { op, x, y: &y, window, switches: &[count_include_pad] };
         pooling.launch(kernel, &[&grad], &[], &[&out])?;
     }
     from_rows(out)

@@ -2,18 +2,23 @@
 //!
 //! A kernel of this project finds maxima. MIOpen starts each window from the lowest finite number
 //! and replaces it by elements that are greater, so its results differ from Burn's for windows of
-//! -inf and windows that begin with NaN. The host can't recognise such inputs without reading them.
-//! MIOpen computes averages and the gradient of maxima, if it has the dtype and the options.
-//! Otherwise (f64, bf16, dilation, ceil mode, tensors past 2^31 elements) a kernel does.
+//! -inf and for NaN. In Burn 0.22 a NaN is always the maximum, in Burn 0.21 only if it comes first,
+//! and in MIOpen never. The host can't recognise such inputs without reading them.
+//!
+//! MIOpen computes averages, whose sums keep NaN, and the gradient of maxima, which depends on the
+//! maxima's indices and not on the elements. Where MIOpen lacks the dtype or the options (f64,
+//! bf16, dilation, an incomplete window, tensors past 2^31 elements), a kernel computes them.
 
 mod last;
 pub(crate) mod pool1d;
 pub(crate) mod pool3d;
 
+use burn_backend::ops::conv::calculate_pool_output_size;
 use burn_std::DType;
 use hip::{Dnn, Fault, KernelName, PoolDesc, PoolMode, Template};
 
 use crate::arg::Arg;
+use crate::burn::{NAN_IS_MAXIMUM, WINDOW_MAY_EXCEED_INPUT};
 use crate::dtype::is_index;
 use crate::error::invalid;
 use crate::ops::cast::cast;
@@ -50,6 +55,25 @@ impl Window<2> {
 }
 
 impl<const D: usize> Window<D> {
+    /// The part of an axis that a window covers. `None` if the window is empty, or if 64 bits can't
+    /// count the part.
+    fn extent(&self, axis: usize) -> Option<usize> {
+        self.dilation[axis].checked_mul(self.size[axis].checked_sub(1)?)?.checked_add(1)
+    }
+
+    /// The number of windows along an axis of `input` elements, or `None` if no window fits. In ceil
+    /// mode, the last window may start in the padding behind the input. Burn's own formula decides:
+    /// 0.21 keeps such a window, 0.22 drops it.
+    fn windows(&self, axis: usize, input: usize) -> Option<usize> {
+        let [size, stride, padding, dilation] =
+            [self.size, self.stride, self.padding, self.dilation].map(|list| list[axis]);
+        let padded = padding.checked_mul(2)?.checked_add(input)?;
+        let excess = if self.ceil && WINDOW_MAY_EXCEED_INPUT { stride.checked_sub(1)? } else { 0 };
+        let fits = stride > 0 && dilation > 0 && self.extent(axis)? <= padded.checked_add(excess)?;
+        fits.then(|| calculate_pool_output_size(size, stride, padding, dilation, input, self.ceil))
+            .filter(|windows| *windows > 0)
+    }
+
     /// The output's shape for an input `[N, C, H, W]` or `[N, C, D, H, W]`.
     fn output(&self, op: &'static str, x: &[usize]) -> hip::Result<Vec<usize>> {
         if x.len() != D + 2 {
@@ -57,24 +81,17 @@ impl<const D: usize> Window<D> {
         }
         let mut out = x.to_vec();
         for axis in 0..D {
-            let fits = self.size[axis] > 0 && self.stride[axis] > 0 && self.dilation[axis] > 0;
-            let reach = self.dilation[axis].checked_mul(self.size[axis].saturating_sub(1));
-            let padded = self.padding[axis].checked_mul(2).and_then(|both| both.checked_add(x[axis + 2]));
-            let steps =
-                padded.zip(reach).and_then(|(padded, reach)| padded.checked_sub(reach)?.checked_sub(1));
-            let (true, Some(steps)) = (fits, steps) else {
+            let Some(windows) = self.windows(axis, x[axis + 2]) else {
                 return invalid(op, "a window that fits the padded input", format!("{self:?} over {x:?}"));
             };
-            let steps = match self.ceil {
-                true => steps.div_ceil(self.stride[axis]),
-                false => steps / self.stride[axis],
-            };
-            out[axis + 2] = steps + 1;
+            out[axis + 2] = windows;
         }
         // The kernels count positions along an axis and within a plane in 31 bits.
         let beyond = |axis: usize| {
-            let last = (out[axis + 2] - 1).checked_mul(self.stride[axis]).is_none_or(|last| last >= MAX_SIZE);
-            last || x[axis + 2] + 2 * self.padding[axis] >= MAX_SIZE || self.dilation[axis] >= MAX_SIZE
+            let last = (out[axis + 2] - 1).checked_mul(self.stride[axis]);
+            let padded = x[axis + 2] + 2 * self.padding[axis];
+            let all = [last, self.extent(axis), Some(padded), Some(self.dilation[axis])];
+            all.into_iter().any(|size| size.is_none_or(|size| size >= MAX_SIZE))
         };
         let pixels = x[2..].iter().try_fold(1usize, |pixels, &dim| pixels.checked_mul(dim));
         if pixels.is_none_or(|pixels| pixels > MAX_REACH) || (0..D).any(beyond) {
@@ -142,21 +159,21 @@ fn served(out: &RocmTensor, call: impl FnOnce(&Dnn) -> hip::Result<()>) -> hip::
     }
 }
 
-/// Launches a pooling kernel over `planes` and the window. `scalars` holds the kernel's switch and
-/// fault flag, if it has them.
+/// Launches a pooling kernel over `planes` and the window, with its switches and its fault flag, if
+/// it has them.
 fn kernel(
     op: &'static str,
     kernel: KernelName,
     shapes: (&[usize], &[usize], Arg),
-    switch: Option<bool>,
+    switches: &[bool],
     inputs: &[&RocmTensor],
     fault: &[Arg],
     outputs: &[&RocmTensor],
 ) -> hip::Result<()> {
     let (x, _, window) = shapes;
     let planes = Arg::U64((x[0] * x[1]) as u64);
-    let dims = [Some(planes), Some(window), switch.map(|on| Arg::I32(on as i32))];
-    let dims: Vec<Arg> = dims.into_iter().flatten().collect();
+    let switches = switches.iter().map(|&on| Arg::I32(on.into()));
+    let dims: Vec<Arg> = [planes, window].into_iter().chain(switches).collect();
     let (device, len) = (outputs[0].hip_device(), outputs[0].len());
     let threads = device.block_threads() as usize;
     let grid = match outputs[0].dims().last() {
@@ -235,7 +252,7 @@ fn maxima<const D: usize>(
         let name = window.kernel([Template::max_pool2d, Template::max_pool3d]).ty(x.kernel_type()?);
         let name = if D == 2 { name.ty(indices.kernel_type()?) } else { name };
         let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
-        kernel(op, name, shapes, Some(index.is_some()), &[&x], &[], &[&out, &indices])?;
+        kernel(op, name, shapes, &[index.is_some(), NAN_IS_MAXIMUM], &[&x], &[], &[&out, &indices])?;
     }
     Ok((out, indices))
 }
@@ -310,7 +327,7 @@ pub(crate) fn max_gradient<const D: usize>(
     let name = if D == 2 { name.ty(indices.kernel_type()?) } else { name };
     let shapes = (x, &y[..], window.value(x, &y));
     let fault = [Arg::Flag(op, Fault::Index)];
-    kernel(op, name, shapes, None, &[&grad, &indices], &fault, &[&out])?;
+    kernel(op, name, shapes, &[], &[&grad, &indices], &fault, &[&out])?;
     Ok(out)
 }
 
@@ -343,7 +360,7 @@ pub(crate) fn average<const D: usize>(
     }
     let shapes = (x.dims(), &y[..], window.value(x.dims(), &y));
     let name = window.kernel([Template::avg_pool2d, Template::avg_pool3d]).ty(ty);
-    kernel(op, name, shapes, Some(count_include_pad), &[&x], &[], &[&out])?;
+    kernel(op, name, shapes, &[count_include_pad], &[&x], &[], &[&out])?;
     Ok(out)
 }
 
@@ -395,7 +412,7 @@ pub(crate) fn average_gradient<const D: usize>(
     }
     let shapes = (x, &y[..], window.value(x, &y));
     let name = window.kernel([Template::avg_pool2d_backward, Template::avg_pool3d_backward]).ty(ty);
-    kernel(op, name, shapes, Some(count_include_pad), &[&grad], &[], &[&out])?;
+    kernel(op, name, shapes, &[count_include_pad], &[&grad], &[], &[&out])?;
     Ok(out)
 }
 

@@ -64,9 +64,10 @@ impl FrozenLinear for Linear {
         }
     }
 
-    /// Adds in the wider of both dtypes, and rounds once to that of the weights.
+    /// Adds in the wider of both dtypes, and rounds once to that of the weights. An adapter that Burn
+    /// attached to the weights becomes a part of them first.
     fn plus(mut self, delta: Tensor<2>) -> Option<Self> {
-        self.weight = self.weight.map(|weight| {
+        self.weight = self.weight.materialize().map(|weight| {
             let dtype = weight.dtype();
             let is_tracked = weight.is_require_grad();
             let sum = (weight.detach().cast(delta.dtype()) + delta.detach()).cast(dtype);
