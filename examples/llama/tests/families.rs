@@ -12,6 +12,7 @@ use burn_rocm_llama::config::{Config, Generation};
 use burn_rocm_llama::model::{Cache, Logits, Model};
 use burn_rocm_llama::weights::Folder;
 use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
 use shared::{Expected, floats, models, numbers, read};
 
 fn load(folder: &Path, dtype: DType) -> Model {
@@ -151,6 +152,27 @@ impl Copy {
         let text = std::fs::read_to_string(self.path(name)).expect("a file");
         assert!(text.contains(from), "{text}");
         std::fs::write(self.path(name), text.replace(from, to)).expect("a file");
+    }
+}
+
+/// The names in files of text models, and in two kinds of files of models with images.
+#[test]
+fn output_matrices_lie_beside_the_model() {
+    for [prefix, output] in
+        [["model.", ""], ["language_model.model.", "language_model."], ["model.language_model.", ""]]
+    {
+        let model = Copy::of("gemma3", "output");
+        model.edit("config.json", "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false");
+        let path = model.path("model.safetensors");
+        let bytes = std::fs::read(&path).expect("a file");
+        let tensors = SafeTensors::deserialize(&bytes).expect("the weights");
+        let renamed = |(name, view): (String, _)| (name.replacen("model.", prefix, 1), view);
+        let mut views: Vec<(String, TensorView<'_>)> = tensors.tensors().into_iter().map(renamed).collect();
+        let embedding = tensors.tensor("model.embed_tokens.weight").expect("the embedding");
+        views.push((format!("{output}lm_head.weight"), embedding));
+        safetensors::serialize_to_file(views, None, &path).expect("a file");
+        let expected = Expected::read(&model.path("expected.safetensors"));
+        expected.hold(prefix, &load(&model.0, DType::F32));
     }
 }
 

@@ -366,10 +366,11 @@ fn finetune_trains_beside_rounded_weights() {
     let text = folder.join("text.txt");
     std::fs::write(&text, "The quick brown fox jumps over the lazy dog. ".repeat(60)).expect("a file");
     let text = text.display().to_string();
-    for (name, to) in [("int4", RoundTo::Int4), ("int8", RoundTo::Int8)] {
+    for (name, to, targets) in [("int4", RoundTo::Int4, "all"), ("int8", RoundTo::Int8, "all-linear")] {
         let output = folder.join(name).display().to_string();
         let mut arguments = vec!["finetune", "--text", &text, "--output", &output, "--steps", "60"];
         arguments.extend(["--rank", "4", "--context", "32", "--lr", "2e-2", "--quantize", name]);
+        arguments.extend(["--targets", targets]);
         let arguments = finetune::Arguments::parse_from(arguments);
         let [before, after] = finetune::run(&arguments).expect("a run");
         assert!(before > 4.5 && after < before - 1.0, "{name}: {before} to {after}");

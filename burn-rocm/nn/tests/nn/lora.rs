@@ -298,6 +298,15 @@ fn what_is_written_is_read() {
         Peft::new(config.build().unwrap(), []).unwrap().write(&to.join("new")).unwrap();
         assert_eq!(Peft::read(&to.join("new")).unwrap().lora().config(), &config);
     }
+    // PEFT's name for all layers, of any case. As an exclusion it is a pattern that no layer matches.
+    let pattern = |pattern: &str| Targets::Matching(pattern.to_owned());
+    let of = |targets| LoraConfig { exclude: Some(pattern("all-linear")), ..LoraConfig::new(7, targets) };
+    for name in ["all-linear", "All-Linear"] {
+        let lora = of(pattern(name)).build().unwrap();
+        assert!(lora.adapter("q_proj").is_some());
+        Peft::new(lora, []).unwrap().write(&to.join("new")).unwrap();
+        assert_eq!(Peft::read(&to.join("new")).unwrap().lora().config(), &of(Targets::All));
+    }
 }
 
 #[test]

@@ -5,11 +5,13 @@ use burn::tensor::{DType, Distribution, Int, Tensor, TensorData, TensorPrimitive
 use burn_rocm::fused::{QuantWeight, WeightParts};
 use burn_rocm::{Rocm, RocmDevice};
 use burn_rocm_nn::language::quant::gguf::GgufBlocks;
-use burn_rocm_nn::language::quant::{GptqZeros, QuantEmbedding, QuantLinear};
+use burn_rocm_nn::language::quant::{
+    CompressedTensors, Gptq, GptqZeros, QuantEmbedding, QuantLinear, RawTensor,
+};
 use burn_rocm_tests::limits::unit;
 use burn_rocm_tests::{Random, read_float};
 
-use crate::weights::{Drawn, Zeros, awq, compressed, every, gguf, gptq};
+use crate::weights::{Drawn, Zeros, awq, bytes, compressed, every, gguf, gptq, raw};
 
 fn floats(tensor: burn_rocm::RocmTensor) -> Vec<f64> {
     read_float::<Rocm>(tensor).iter::<f64>().collect()
@@ -33,6 +35,59 @@ fn dequantised_weights_are_the_nearest_f32() {
             let nearest = burn_rocm::bf16::from_f32(*value as f32).to_f64();
             assert_eq!(*found, nearest, "{} in bf16", drawn.name);
         }
+    }
+}
+
+/// The words are those that GPTQModel writes: `0x8030_0f80 - 0x1111_1111` for 4 bits, and
+/// `0x000f_0800 - 0x0101_0101` and `0x0800_0300 - 0x0101_0101` for 8. Codes are 0 and scales 1.
+#[test]
+fn a_zero_of_gptq_borrows_from_the_next() {
+    const ZEROS: [f64; 8] = [0.0, 8.0, 15.0, 0.0, 0.0, 3.0, 0.0, 8.0];
+    let cases: [(u32, &[u32]); 2] = [(4, &[0x6f1e_fe6f]), (8, &[0xff0e_06ff, 0x06ff_01ff])];
+    for (bits, words) in cases {
+        let qzeros: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let (shape, zeros_shape) = ([bits as usize, 8], [1, words.len()]);
+        let qweight = vec![0u8; 32 * bits as usize];
+        let scales = burn_rocm::f16::ONE.to_le_bytes().repeat(8);
+        let layer = Gptq {
+            bits,
+            group: None,
+            zeros: GptqZeros::LessOne,
+            qweight: raw("qweight", &qweight, &shape, DType::I32),
+            qzeros: raw("qzeros", &qzeros, &zeros_shape, DType::I32),
+            scales: raw("scales", &scales, &[1, 8], DType::F16),
+            g_idx: None,
+        };
+        let weight = QuantWeight::upload(&layer.parts().unwrap(), &RocmDevice::default()).unwrap();
+        let found = floats(weight.dequantize(DType::F32).unwrap());
+        let expected: Vec<f64> = ZEROS.iter().flat_map(|zero| [-zero; 32]).collect();
+        assert_eq!(found, expected, "{bits} bits");
+    }
+}
+
+/// The strategy `tensor` of compressed-tensors has one scale and one zero, that of every output.
+#[test]
+fn one_scale_and_one_zero_are_those_of_each_output() {
+    let random = Random::new();
+    let (scale, zero) = (burn_rocm::f16::from_f32(0.5).to_le_bytes(), [-3i8 as u8]);
+    for (bits, outs) in [(4, 1), (4, 64), (8, 1), (8, 64)] {
+        let (words, packed) = (bytes(&random, outs * 64 * bits / 8), [outs, 2 * bits]);
+        let parts = |scale: RawTensor<'_>, zero: RawTensor<'_>| {
+            let layer = CompressedTensors {
+                bits: bits as u32,
+                group: None,
+                shape: [outs, 64],
+                weight: raw("weight_packed", &words, &packed, DType::I32),
+                scale,
+                zero_point: Some(zero),
+                g_idx: None,
+            };
+            layer.parts().unwrap()
+        };
+        let one = parts(raw("scale", &scale, &[1], DType::F16), raw("zero", &zero, &[1], DType::I8));
+        let (scales, zeros, each) = (scale.repeat(outs), zero.repeat(outs), [outs, 1]);
+        let all = parts(raw("scale", &scales, &each, DType::F16), raw("zero", &zeros, &each, DType::I8));
+        assert_eq!(one, all, "{bits} bits of {outs} outputs");
     }
 }
 

@@ -49,6 +49,8 @@ fn wrong_tensors_of_gptq() {
     );
     refused(Gptq { qweight: raw("w", &bytes[..511], &[8, 16], DType::I32), ..good }.parts(), "511 bytes");
     refused(Gptq { qweight: raw("w", &bytes[..512], &[8, 16], DType::F32), ..good }.parts(), "`w`");
+    // The bytes of this shape are 0 modulo 2^64.
+    refused(Gptq { qweight: raw("w", &[], &[1 << 32, 1 << 32], DType::I32), ..good }.parts(), "`w`");
     refused(Gptq { qzeros: raw("z", &bytes[..16], &[1, 4], DType::I32), ..good }.parts(), "`z`");
     refused(Gptq { scales: raw("s", &bytes[..64], &[16, 2], DType::F16), ..good }.parts(), "`s`");
     refused(Gptq { scales: raw("s", &bytes[..64], &[2, 16], DType::I16), ..good }.parts(), "`s`");
@@ -96,8 +98,15 @@ fn wrong_tensors_of_awq_and_compressed_tensors() {
     good.parts().unwrap();
     refused(CompressedTensors { bits: 2, ..good }.parts(), "4 or 8 bits");
     refused(CompressedTensors { group: Some(0), ..good }.parts(), "groups");
-    refused(CompressedTensors { shape: [16, 70], ..good }.parts(), "`s`");
-    refused(CompressedTensors { shape: [15, 60], ..good }.parts(), "`s`");
+    refused(CompressedTensors { shape: [16, 70], ..good }.parts(), "`w`");
+    refused(CompressedTensors { shape: [15, 60], ..good }.parts(), "`w`");
+    refused(CompressedTensors { scale: raw("s", &bytes[..64], &[32], DType::BF16), ..good }.parts(), "`s`");
+    // One scale, for more outputs than memory holds.
+    let one = CompressedTensors { group: None, scale: raw("s", &bytes[..2], &[1], DType::BF16), ..good };
+    one.parts().unwrap();
+    refused(CompressedTensors { shape: [usize::MAX / 2, 60], ..one }.parts(), "`w`");
+    let shape = [usize::MAX, 0];
+    refused(CompressedTensors { shape, weight: raw("w", &[], &shape, DType::I8), ..one }.parts(), "`w`");
     let zero = raw("z", &bytes[..16], &[2, 2], DType::F32);
     refused(CompressedTensors { zero_point: Some(zero), ..good }.parts(), "`z`");
     let wide = [9u8; 16 * 60];

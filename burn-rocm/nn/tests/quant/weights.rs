@@ -54,7 +54,7 @@ pub(crate) fn scales(random: &Random, count: usize, dtype: DType) -> (Vec<u8>, V
     (stored, values)
 }
 
-fn raw<'a>(name: &'a str, bytes: &'a [u8], shape: &'a [usize], dtype: DType) -> RawTensor<'a> {
+pub(crate) fn raw<'a>(name: &'a str, bytes: &'a [u8], shape: &'a [usize], dtype: DType) -> RawTensor<'a> {
     RawTensor { name, bytes, shape, dtype }
 }
 
@@ -113,10 +113,15 @@ pub(crate) fn gptq(
         let group = of[input] as usize;
         // Word (input / per_word, out), bits `input % per_word`.
         let code = field(&qweight, (input / per_word * outs + out) * 32 + input % per_word * bits, bits);
-        let zero = field(&qzeros, (group * zero_words + out / per_word) * 32 + out % per_word * bits, bits);
+        let word = (group * zero_words + out / per_word) * 32;
+        let stored = |place: usize| field(&qzeros, word + place * bits, bits);
         let zero = match zeros {
-            GptqZeros::LessOne => (zero + 1) % (1 << bits),
-            GptqZeros::Plain => zero,
+            // Each field plus one, and the carry of the sum before it.
+            GptqZeros::LessOne => {
+                let sum = |before: u32, place| stored(place) + 1 + (before >> bits);
+                (0..=out % per_word).fold(0, sum) % (1 << bits)
+            }
+            GptqZeros::Plain => stored(out % per_word),
         };
         let value = scale[group * outs + out] * (f64::from(code) - f64::from(zero));
         [value, value.abs()]

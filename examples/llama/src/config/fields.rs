@@ -97,6 +97,14 @@ impl Fields {
         }
     }
 
+    /// [`size`](Self::size), of at most `most`.
+    pub fn size_up_to(&self, name: &str, most: usize, default: Option<usize>) -> Result<usize> {
+        match self.size(name, default)? {
+            size if size > most => Err(self.wrong(name, format!("at most {most}"), size.to_string())),
+            size => Ok(size),
+        }
+    }
+
     /// A finite number, or `None` if the field is missing or null.
     pub fn number(&self, name: &str) -> Result<Option<f64>> {
         self.typed(name, "a number", Value::as_f64)

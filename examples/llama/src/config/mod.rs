@@ -21,6 +21,10 @@ pub use rope::Rope;
 /// More layers than any model has. A damaged file could ask for more memory than there is.
 const MOST_LAYERS: usize = 10_000;
 
+/// The most features of a token, features of all heads, and tokens of a vocabulary: four times as
+/// many as any model has. With [`MOST_LAYERS`], the bytes of all weights fit in 64 bits.
+const MOST_FEATURES: usize = 1 << 20;
+
 /// The function between the two products of a feed-forward layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
@@ -111,14 +115,11 @@ impl Config {
     pub fn of(outer: &Fields) -> Result<Self> {
         let (family, fields) = family::find(outer)?;
         family::refuse_others(&fields)?;
-        let width = fields.size("hidden_size", None)?;
-        let count = fields.size("num_hidden_layers", None)?;
-        if count > MOST_LAYERS {
-            let expected = format!("at most {MOST_LAYERS}");
-            return Err(fields.wrong("num_hidden_layers", expected, count.to_string()));
-        }
+        let size = |name: &str, default| fields.size_up_to(name, MOST_FEATURES, default);
+        let width = size("hidden_size", None)?;
+        let count = fields.size_up_to("num_hidden_layers", MOST_LAYERS, None)?;
         let [default_heads, default_kv_heads] = family.heads();
-        let heads = fields.size("num_attention_heads", default_heads)?;
+        let heads = size("num_attention_heads", default_heads)?;
         // A null stands for the number of heads.
         let missing = !fields.has("num_key_value_heads");
         let kv_heads = default_kv_heads.filter(|&kv_heads| missing && heads.is_multiple_of(kv_heads));
@@ -139,6 +140,10 @@ impl Config {
                 return Err(fields.wrong("hidden_size", expected, width.to_string()));
             }
         };
+        if head_dim > MOST_FEATURES / heads {
+            let expected = format!("at most {MOST_FEATURES} features of all {heads} heads together");
+            return Err(fields.wrong("head_dim", expected, head_dim.to_string()));
+        }
         let context = fields.size("max_position_embeddings", Some(family.context()))?;
         let windows = windows(family, &fields, count)?;
         let ropes = family::ropes(family, &fields, head_dim, context)?;
@@ -152,9 +157,9 @@ impl Config {
         };
         Ok(Self {
             family,
-            vocabulary: fields.size("vocab_size", family.vocabulary())?,
+            vocabulary: size("vocab_size", family.vocabulary())?,
             width,
-            inner: fields.size("intermediate_size", None)?,
+            inner: size("intermediate_size", None)?,
             layers: windows
                 .into_iter()
                 .map(|window| LayerConfig { window, rope: usize::from(window.is_none() && ropes.len() > 1) })

@@ -20,7 +20,7 @@ pub(super) enum Value {
 /// A tensor's entry.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
-    /// As the file has it: the innermost axis first.
+    /// As the file has it: the innermost axis first. The product fits in `usize`.
     pub(super) dims: Vec<usize>,
     /// The number of the element type.
     pub(super) kind: u32,
@@ -179,7 +179,10 @@ impl Header {
             if !(1..=4).contains(&rank) {
                 return Err(format!("tensor `{name}`: expected 1 to 4 axes, found {rank}"));
             }
-            let dims = (0..rank).map(|_| reader.size()).collect::<Read<_>>()?;
+            let dims: Vec<usize> = (0..rank).map(|_| reader.size()).collect::<Read<_>>()?;
+            if dims.iter().try_fold(1usize, |count, &dim| count.checked_mul(dim)).is_none() {
+                return Err(format!("tensor `{name}`: expected fewer than 2^64 elements, found {dims:?}"));
+            }
             let kind = reader.u32()?;
             entries.insert(name, Entry { dims, kind, start: reader.size()? });
         }
@@ -238,6 +241,26 @@ mod tests {
             let error = Header::parse(&lists(kind, &[(101, 100 * each)])).expect_err("a count too large");
             assert!(error.contains("expected at most 100 entries at byte 41, found 101"), "{error}");
         }
+    }
+
+    #[test]
+    fn the_elements_of_a_tensor_can_be_counted() {
+        let parse = |dims: [u64; 2]| {
+            let mut bytes = lists(0, &[]);
+            // One tensor, `t`, of f32 and at the start of the data.
+            bytes[8] = 1;
+            bytes.extend(1u64.to_le_bytes());
+            bytes.push(b't');
+            bytes.extend(2u32.to_le_bytes());
+            dims.iter().for_each(|dim| bytes.extend(dim.to_le_bytes()));
+            bytes.extend(0u32.to_le_bytes());
+            bytes.extend(0u64.to_le_bytes());
+            bytes.resize(bytes.len().next_multiple_of(32), 0);
+            Header::parse(&bytes)
+        };
+        assert!(parse([1 << 31, 1 << 32]).is_ok());
+        let error = parse([1 << 33, 1 << 33]).expect_err("too many elements");
+        assert!(error.contains("`t`: expected fewer than 2^64 elements, found [8589934592"), "{error}");
     }
 
     #[test]

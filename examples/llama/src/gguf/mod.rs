@@ -206,8 +206,8 @@ fn bytes<'a>(path: &Path, file: &'a [u8], name: &str, entry: &Entry) -> Result<(
         let expected = format!("a row of whole blocks of {elements} elements");
         return Err(wrong(path, name, expected, entry.dims[0].to_string()));
     }
-    let count = entry.dims.iter().try_fold(1usize, |count, &dim| count.checked_mul(dim));
-    let len = count.and_then(|count| (count / elements).checked_mul(size));
+    let count: usize = entry.dims.iter().product();
+    let len = (count / elements).checked_mul(size);
     let end = len.and_then(|len| entry.start.checked_add(len)).filter(|&end| end <= file.len());
     match end {
         Some(end) => Ok((quant, &file[entry.start..end])),

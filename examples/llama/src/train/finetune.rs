@@ -53,7 +53,8 @@ pub struct Arguments {
     #[arg(long, default_value_t = 0.0, value_name = "P")]
     pub dropout: f64,
     /// The layers with adapters: ends of their names, separated by commas; a regular expression, if
-    /// it has other characters than letters, digits, dots and underscores; or `all`.
+    /// it has other characters than letters, digits, dots and underscores; or `all`, which PEFT
+    /// calls `all-linear`.
     #[arg(long, default_value = "all")]
     pub targets: String,
     /// Steps of AdamW.

@@ -121,10 +121,7 @@ impl Folder {
     /// The name of a weight in the files.
     fn name(&self, weight: &Weight) -> String {
         match weight.role {
-            // The output matrix lies beside the model whose embedding it may be.
-            Role::Output => {
-                format!("{}lm_head.weight", self.prefix.strip_suffix("model.").unwrap_or(&self.prefix))
-            }
+            Role::Output => format!("{}lm_head.weight", beside_model(&self.prefix)),
             _ => format!("{}{}", self.prefix, weight.name(self.gemma)),
         }
     }
@@ -179,6 +176,16 @@ impl Folder {
             Some(dtype) => Ok((entry, dtype)),
             None => Err(self.wrong(&name, "f32, f16 or bf16", format!("{:?}", entry.dtype))),
         }
+    }
+}
+
+/// What precedes the part `model` of a prefix. The output matrix `lm_head` has this in front of its
+/// name: nothing for the prefixes `model.` and `model.language_model.`, and `language_model.` for
+/// `language_model.model.`.
+fn beside_model(prefix: &str) -> &str {
+    match prefix.starts_with("model.") {
+        true => "",
+        false => prefix.find(".model.").map_or(prefix, |dot| &prefix[..=dot]),
     }
 }
 

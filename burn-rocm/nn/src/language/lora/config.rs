@@ -4,6 +4,9 @@ use regex::Regex;
 
 use super::LoraError;
 
+/// PEFT's name for [`Targets::All`], in upper or lower case.
+pub(super) const ALL_LINEAR: &str = "all-linear";
+
 /// The layers that get an adapter, by name. A name is the path of a layer in the model that a
 /// checkpoint belongs to, such as `model.layers.0.self_attn.q_proj`.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,7 +14,8 @@ pub enum Targets {
     /// Layers whose names are one of these, or end with a dot and one of these.
     Names(Vec<String>),
     /// Layers whose whole name matches this regular expression. The syntax is that of the crate
-    /// `regex`, which has no look-around.
+    /// `regex`, which has no look-around. As in PEFT, [`LoraConfig::targets`] of `all-linear` are
+    /// [`All`](Self::All).
     Matching(String),
     /// All layers except those whose name is `lm_head` or ends with `.lm_head`, the matrix of the
     /// logits. In PEFT's files this is `all-linear`.
@@ -41,7 +45,7 @@ pub struct LoraConfig {
     pub dropout: f64,
     /// The layers that get an adapter.
     pub targets: Targets,
-    /// Layers that get none, although they are among the targets.
+    /// Layers that get none, although they are among the targets: names or a regular expression.
     pub exclude: Option<Targets>,
     /// If [`targets`](Self::targets) is a list of names: the indices of the model's layers that get
     /// adapters. A layer's index is the first number in its name that has two parts before it, as
@@ -102,9 +106,14 @@ impl LoraConfig {
     ///
     /// # Errors
     /// [`LoraError::Setting`] for a rank of 0, an alpha that is not finite, a dropout outside 0 to
-    /// 1, no targets, indices of layers without a list of names, and patterns that are no regular
-    /// expressions of the crate `regex`.
+    /// 1, no targets, an exclusion of [`Targets::All`], which PEFT's files can't express, indices of
+    /// layers without a list of names, and patterns that are no regular expressions of the crate
+    /// `regex`.
     pub fn build(&self) -> Result<Lora, LoraError> {
+        let mut config = self.clone();
+        if matches!(&self.targets, Targets::Matching(pattern) if pattern.eq_ignore_ascii_case(ALL_LINEAR)) {
+            config.targets = Targets::All;
+        }
         let patterns = |name, patterns: &mut dyn Iterator<Item = &String>| -> Result<Vec<Regex>, LoraError> {
             patterns.map(|pattern| regex(name, &format!(r"\A(?:.*\.)?(?:{pattern})\z"), pattern)).collect()
         };
@@ -126,15 +135,18 @@ impl LoraConfig {
         if matches!(&self.targets, Targets::Names(names) if names.is_empty()) {
             return Err(wrong("targets", "the name of a layer", "none"));
         }
+        if matches!(self.exclude, Some(Targets::All)) {
+            return Err(wrong("exclude", "names or a regular expression", "all layers"));
+        }
         if self.layers.is_some() && !matches!(self.targets, Targets::Names(_)) {
             return Err(wrong("layers", "targets that are a list of names", format!("{:?}", self.targets)));
         }
         Ok(Lora {
-            targets: Matcher::new("targets", &self.targets)?,
+            targets: Matcher::new("targets", &config.targets)?,
             exclude: self.exclude.as_ref().map(|targets| Matcher::new("exclude", targets)).transpose()?,
             ranks: ranks.into_iter().zip(self.ranks.iter().map(|&(_, rank)| rank)).collect(),
             alphas: alphas.into_iter().zip(self.alphas.iter().map(|&(_, alpha)| alpha)).collect(),
-            config: self.clone(),
+            config,
         })
     }
 }
@@ -242,6 +254,7 @@ mod tests {
         assert_eq!(names(&matching(r".*\.12\..*(q|up)_proj"), &LAYERS), [1, 2, 3]);
         assert_eq!(names(&matching("q_proj"), &LAYERS), [5]);
         assert_eq!(names(&matching("lm_head|.*q_proj"), &LAYERS), [0, 1, 4, 5]);
+        assert_eq!(names(&matching("All-Linear"), &LAYERS), [0, 1, 2, 3, 5]);
         let some = LoraConfig { layers: Some(vec![12]), ..config(Targets::names(["q_proj", "up_proj"])) };
         // Like PEFT, a target that is a whole name counts without its index.
         assert_eq!(names(&some, &LAYERS), [1, 2, 5]);
@@ -272,7 +285,7 @@ mod tests {
             change(&mut config);
             config.build().expect_err("an error").to_string()
         };
-        let cases: [(&str, Change<'_>); 8] = [
+        let cases: [(&str, Change<'_>); 9] = [
             ("`rank`: expected at least 1, found 0", &|c| c.rank = 0),
             ("`rank`: expected at least 1, found 0", &|c| c.ranks = vec![("a".to_owned(), 0)]),
             ("`alpha`: expected a finite number, found NaN", &|c| c.alpha = f64::NAN),
@@ -280,6 +293,9 @@ mod tests {
             ("`targets`: expected the name of a layer", &|c| c.targets = Targets::Names(vec![])),
             ("no look-around, found `(?!a)b`", &|c| c.targets = Targets::Matching("(?!a)b".to_owned())),
             ("no look-around, found `(`", &|c| c.exclude = Some(Targets::Matching("(".to_owned()))),
+            ("`exclude`: expected names or a regular expression, found all layers", &|c| {
+                c.exclude = Some(Targets::All);
+            }),
             ("`layers`: expected targets that are a list of names", &|c| {
                 c.targets = Targets::All;
                 c.layers = Some(vec![0]);

@@ -12,6 +12,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value, json};
 
+use super::config::ALL_LINEAR;
 use super::{AdapterConfig, Lora, LoraConfig, LoraError, Targets};
 
 const CONFIG: &str = "adapter_config.json";
@@ -439,7 +440,7 @@ impl Settings {
     fn targets(&self, name: &str, value: &Value) -> Result<Targets, LoraError> {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let targets = match value {
-            Value::String(text) if text == "all-linear" => Some(Targets::All),
+            // If it is `all-linear`, `LoraConfig::build` makes it all layers.
             Value::String(text) => Some(Targets::Matching(text.clone())),
             Value::Array(list) => list.iter().map(text).collect::<Option<_>>().map(Targets::Names),
             _ => None,
@@ -463,7 +464,7 @@ impl Settings {
         let targets = |targets: &Targets| match targets {
             Targets::Names(names) => json!(names),
             Targets::Matching(pattern) => json!(pattern),
-            Targets::All => json!("all-linear"),
+            Targets::All => json!(ALL_LINEAR),
         };
         // serde_json may sort an object's entries, and the order of patterns counts.
         fn object<T: serde::Serialize>(pairs: &[(String, T)]) -> String {

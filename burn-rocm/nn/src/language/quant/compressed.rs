@@ -25,7 +25,8 @@ pub struct CompressedTensors<'a> {
     /// `weight_scale`: `[outputs, groups]`, or `[1]` for the strategy `tensor`.
     pub scale: RawTensor<'a>,
     /// `weight_zero_point`: i32 `[outputs * bits / 32, groups]` packed along the outputs, or i8
-    /// `[outputs, groups]`. `None` if quantisation is symmetric.
+    /// `[outputs, groups]`, or i8 `[1]` for the strategy `tensor`. `None` if quantisation is
+    /// symmetric.
     pub zero_point: Option<RawTensor<'a>>,
     /// `weight_g_idx` `[inputs]`: the group of each input (`actorder`).
     pub g_idx: Option<RawTensor<'a>>,
@@ -42,18 +43,46 @@ impl CompressedTensors<'_> {
         if bits != 4 && bits != 8 {
             return invalid(OP, "4 or 8 bits", format!("{bits} bits"));
         }
-        let (per_word, mask, offset) = ((32 / bits) as usize, (1u32 << bits) - 1, 1u8 << (bits - 1));
+        let (per_word, mask, offset) = packing(bits);
+        // The codes come first. Their bytes bound the number of outputs, each of which may get a copy
+        // of one scale.
+        self.weight.matrix(OP)?;
+        if matches!(self.weight.dtype, DType::I8) {
+            let numbers = self.weight.bytes(OP, &[outs, inputs])?;
+            if bits == 4
+                && let Some(&wide) = numbers.iter().find(|&&number| !(-8..8).contains(&(number as i8)))
+            {
+                return invalid(OP, "numbers of 4 bits", (wide as i8).to_string());
+            }
+            return WeightParts::grouped(self.groups()?, |out, input| {
+                numbers[out * inputs + input].wrapping_add(offset) & mask as u8
+            });
+        }
+        let width = inputs.div_ceil(per_word);
+        let words = self.weight.words(OP, &[outs, width])?;
+        WeightParts::grouped(self.groups()?, |out, input| {
+            (words[out * width + input / per_word] >> (bits as usize * (input % per_word)) & mask) as u8
+        })
+    }
+
+    /// Everything but the codes.
+    fn groups(&self) -> Result<GroupedWeights, RocmError> {
+        let (bits, [outs, inputs]) = (self.bits, self.shape);
+        let (per_word, mask, offset) = packing(bits);
         let group = self.group.filter(|&group| group < inputs);
         let groups = match group {
             Some(0) => return invalid(OP, "groups of at least 32 inputs", "groups of 0"),
             Some(group) => inputs.div_ceil(group),
             None => 1,
         };
+        let shape = [outs, groups];
         let zeros = match &self.zero_point {
             None => GroupZeros::All(offset),
             Some(zeros) if matches!(zeros.dtype, DType::I8 | DType::U8) => {
-                let zeros = zeros.bytes(OP, &[outs, groups])?;
-                GroupZeros::Each(zeros.iter().map(|zero| zero.wrapping_add(offset) & mask as u8).collect())
+                GroupZeros::Each(spread(zeros, shape, |zeros| {
+                    let zeros = zeros.bytes(OP, &shape)?;
+                    Ok(zeros.iter().map(|zero| zero.wrapping_add(offset) & mask as u8).collect())
+                })?)
             }
             Some(zeros) => {
                 let words = zeros.words(OP, &[outs.div_ceil(per_word), groups])?;
@@ -65,36 +94,32 @@ impl CompressedTensors<'_> {
                 GroupZeros::Each(places.map(zero).collect())
             }
         };
-        let one = self.scale.shape.iter().product::<usize>() == 1 && groups == 1 && outs > 1;
-        let scales = match one {
-            true => {
-                let alone = RawTensor { shape: &[1, 1], ..self.scale };
-                let bytes = alone.bytes.repeat(outs);
-                let shape = [outs, 1];
-                RawTensor { bytes: &bytes, shape: &shape, ..alone }.scales(OP, shape, false)?
-            }
-            false => self.scale.scales(OP, [outs, groups], false)?,
-        };
+        let scales = spread(&self.scale, shape, |scale| scale.scales(OP, shape, false))?;
         let order = match &self.g_idx {
             Some(g_idx) => order_of(OP, g_idx, inputs, group)?,
             None => None,
         };
-        let weights = GroupedWeights { shape: self.shape, bits, group, scales, zeros, order };
-        if matches!(self.weight.dtype, DType::I8) {
-            let numbers = self.weight.bytes(OP, &[outs, inputs])?;
-            if bits == 4
-                && let Some(&wide) = numbers.iter().find(|&&number| !(-8..8).contains(&(number as i8)))
-            {
-                return invalid(OP, "numbers of 4 bits", (wide as i8).to_string());
-            }
-            return WeightParts::grouped(weights, |out, input| {
-                numbers[out * inputs + input].wrapping_add(offset) & mask as u8
-            });
-        }
-        let width = inputs.div_ceil(per_word);
-        let words = self.weight.words(OP, &[outs, width])?;
-        WeightParts::grouped(weights, |out, input| {
-            (words[out * width + input / per_word] >> (bits as usize * (input % per_word)) & mask) as u8
-        })
+        Ok(GroupedWeights { shape: self.shape, bits, group, scales, zeros, order })
     }
+}
+
+/// How many numbers a word has, a number's bits, and what is added to each number.
+fn packing(bits: u32) -> (usize, u32, u8) {
+    ((32 / bits) as usize, (1 << bits) - 1, 1 << (bits - 1))
+}
+
+/// Reads a tensor of `[outputs, groups]`. If it has one element (strategy `tensor`), each output
+/// gets a copy.
+fn spread<T>(
+    tensor: &RawTensor<'_>,
+    shape: [usize; 2],
+    read: impl FnOnce(&RawTensor<'_>) -> Result<T, RocmError>,
+) -> Result<T, RocmError> {
+    let [outs, groups] = shape;
+    let is_one = tensor.shape.iter().all(|&axis| axis == 1) && tensor.bytes.len() == tensor.dtype.size();
+    if groups > 1 || !is_one {
+        return read(tensor);
+    }
+    let bytes = tensor.bytes.repeat(outs);
+    read(&RawTensor { bytes: &bytes, shape: &shape, ..*tensor })
 }

@@ -1,4 +1,4 @@
-//! Checkpoints of GPTQ (Frantar et al. 2022), as AutoGPTQ and GPTQModel write them.
+//! Checkpoints of GPTQ (Frantar et al. 2022), as GPTQModel, AutoRound and AutoGPTQ write them.
 
 use burn_rocm::RocmError;
 use burn_rocm::fused::{GroupZeros, GroupedWeights, WeightParts};
@@ -10,7 +10,14 @@ const OP: &str = "GPTQ";
 /// How zeros are stored (`checkpoint_format` in `quantize_config.json`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GptqZeros {
-    /// One less than the zero (`gptq`): 0 stands for 1, and the largest number for 0.
+    /// Words of packed zeros, from each of which `0x1111_1111` (4 bits) or `0x0101_0101` (8 bits)
+    /// was subtracted (`gptq`). So a zero of 0 borrows from the next output's. Source:
+    /// `convert_gptq_v2_to_v1_format_module` in GPTQModel's
+    /// [`utils/model.py`](https://github.com/ModelCloud/GPTQModel/blob/main/gptqmodel/utils/model.py).
+    /// AutoRound writes the same words.
+    ///
+    /// AutoGPTQ writes the same words unless a zero is 0. Then its packer sets all later bits of the
+    /// word, and the zeros of the outputs after this one are lost.
     LessOne,
     /// As they are (`gptq_v2`).
     Plain,
@@ -59,16 +66,15 @@ impl Gptq<'_> {
             Some(group) => inputs.div_ceil(group),
             None => 1,
         };
-        let zero_words = self.qzeros.words(OP, &[groups, outs.div_ceil(per_word)])?;
         let width = outs.div_ceil(per_word);
+        let mut zero_words = self.qzeros.words(OP, &[groups, width])?;
+        if self.zeros == GptqZeros::LessOne {
+            // A one in each field.
+            let ones = u32::MAX / mask;
+            zero_words.iter_mut().for_each(|word| *word = word.wrapping_add(ones));
+        }
         let zero = |out: usize, group: usize| {
-            let word = zero_words[group * width + out / per_word];
-            let stored = word >> (bits as usize * (out % per_word)) & mask;
-            let zero = match self.zeros {
-                GptqZeros::LessOne => (stored + 1) & mask,
-                GptqZeros::Plain => stored,
-            };
-            zero as u8
+            (zero_words[group * width + out / per_word] >> (bits as usize * (out % per_word)) & mask) as u8
         };
         let zeros = (0..outs).flat_map(|out| (0..groups).map(move |group| (out, group)));
         let zeros = zeros.map(|(out, group)| zero(out, group)).collect();

@@ -13,7 +13,7 @@
 //! Each gives [`WeightParts`], which [`QuantWeight::upload`] copies to a device. All numbers stay as
 //! they are in the checkpoint. The bytes grow by at most 3 %, because zeros, and Q4_K's scales and
 //! least values of 6 bits, take a byte each. Only those of Q5_0 grow more: its numbers of 5 bits take
-//! 8. If all outputs share one scale, each gets a copy of it.
+//! 8. If all outputs share one scale or one zero, each gets a copy of it.
 //!
 //! [`Fp8Weight`] is a weight in fp8. Products convert it to floats, or hipBLASLt multiplies its codes by those of
 //! the inputs: see [`Fp8Inputs`].

@@ -43,9 +43,8 @@ impl RawTensor<'_> {
 
     /// Checks shape, type and the number of bytes.
     fn check(&self, op: &'static str, shape: &[usize], types: &[DType]) -> Result<(), RocmError> {
-        let elements: usize = shape.iter().product();
-        let size = self.dtype.size();
-        if self.shape == shape && types.contains(&self.dtype) && self.bytes.len() == elements * size {
+        let bytes = shape.iter().try_fold(self.dtype.size(), |bytes, &axis| bytes.checked_mul(axis));
+        if self.shape == shape && types.contains(&self.dtype) && bytes == Some(self.bytes.len()) {
             return Ok(());
         }
         let names: Vec<_> = types.iter().map(|dtype| dtype.name()).collect();
