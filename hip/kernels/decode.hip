@@ -317,7 +317,12 @@ __global__ void decode_combine(Paged p, u32 group, u32 splits, u32 window, const
     f32 *weights = weight;
     for_each_row(p.tokens * heads, [=](u64 query) {
         Token token = token_of(offsets, (u32)p.rows, (u32)query / (u32)heads);
-        u32 count = token.exists ? span_of(p, plan, offsets, lengths, token.row).splits() : 0;
+        // A token without a place in its row's pages has no parts.
+        u32 count = 0;
+        if (token.exists) {
+            const Span span = span_of(p, plan, offsets, lengths, token.row);
+            if (token.at < span.count) count = span.splits();
+        }
         const f32 *own = stats + query * splits * 2;
         f32 top = LOWEST<f32>;
         for (u32 s = 0; s < count; ++s) top = Larger()(top, own[2 * s]);

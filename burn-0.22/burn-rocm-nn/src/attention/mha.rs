@@ -478,7 +478,8 @@ impl MultiHeadAttention {
         mask: Mask,
     ) -> (Tensor<4>, MhaWeights) {
         let rule = self.rule(route, mask);
-        if drops(&self.dropout, &query) {
+        // The query alone, or the key alone, may be under autodiff.
+        if [&query, &key].into_iter().any(|heads| drops(&self.dropout, heads)) {
             say_composed("MultiHeadAttention", &query.device(), "dropout comes after the softmax");
             let weights = wrap(route.apply(WeightsOp(rule), [primitive(query), primitive(key)]).0);
             let weights = self.dropout.forward(weights);

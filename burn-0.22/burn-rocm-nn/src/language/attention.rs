@@ -1,7 +1,7 @@
 //! Attention with the options of language models.
 
 use burn::tensor::activation::softmax;
-use burn::tensor::{Bool, DType, Device, Int, Tensor};
+use burn::tensor::{Bool, Device, Int, Tensor};
 use burn_rocm::fused::{self, AttentionInferenceOptions, AttentionOptions};
 use burn_rocm::raise;
 
@@ -18,9 +18,13 @@ use crate::ops::attention::{ContextOp, Rule};
 /// - query, output: `[batch, heads, queries, features]`
 /// - key, value: `[batch, kv_heads, keys, features]`; `kv_heads` divides `heads`
 ///
+/// A query that sees no key gives zeros.
+///
 /// # Panics
-/// With [`Invalid`](burn_rocm::RocmError::Invalid) if shapes do not fit.
+/// With [`Invalid`](burn_rocm::RocmError::Invalid) if shapes do not fit, if the window is 0, or if
+/// the softcap is not above 0.
 pub fn attention(query: Tensor<4>, key: Tensor<4>, value: Tensor<4>, rule: &AttentionRule) -> Tensor<4> {
+    rule.check(query.dtype());
     let &AttentionRule { scale, softcap, causal, window } = rule;
     let Some(route) = Route::of("attention", &query) else { return composed(query, key, value, rule) };
     if softcap.is_none() {
@@ -56,13 +60,19 @@ fn composed(query: Tensor<4>, key: Tensor<4>, value: Tensor<4>, rule: &Attention
     if let Some(cap) = rule.softcap {
         scores = (scores / cap).tanh() * cap;
     }
-    if let Some(hidden) = hidden(rule, [queries, keys], &scores.device()) {
-        let hidden = hidden.reshape([1, 1, queries, keys]).expand([batch, heads, queries, keys]);
-        // A score that every type holds and whose weight is 0.
-        let least = if scores.dtype() == DType::F16 { -6e4 } else { -1e30 };
-        scores = scores.mask_fill(hidden, least);
+    let Some(hidden) = hidden(rule, [queries, keys], &scores.device()) else {
+        return softmax(scores, 3).matmul(repeated(value));
+    };
+    let whole = |mask: Tensor<2, Bool>| mask.unsqueeze::<4>().expand([batch, heads, queries, keys]);
+    // Only queries before the first key see none.
+    if queries <= keys {
+        return softmax(scores.mask_fill(whole(hidden), f32::NEG_INFINITY), 3).matmul(repeated(value));
     }
-    softmax(scores, 3).matmul(repeated(value))
+    let sees = hidden.clone().bool_not().any_dim(1).expand([queries, keys]);
+    let [hidden, scored] = [hidden.clone(), hidden.bool_and(sees)].map(whole);
+    // Scores are 0 in rows that see nothing, whose gradient would otherwise be NaN.
+    let scores = scores.mask_fill(hidden.clone(), 0.0).mask_fill(scored, f32::NEG_INFINITY);
+    softmax(scores, 3).mask_fill(hidden, 0.0).matmul(repeated(value))
 }
 
 /// The mask of keys that a query does not see. The last query is at the last key.
@@ -75,7 +85,9 @@ fn hidden(rule: &AttentionRule, [queries, keys]: [usize; 2], device: &Device) ->
     let ahead = range(keys).reshape([1, keys]).repeat_dim(0, queries) - rows.repeat_dim(1, keys);
     let mut hidden = rule.causal.then(|| ahead.clone().greater_elem(0));
     if let Some(window) = rule.window {
-        let far = ahead.clone().abs().greater_equal_elem(window as i64);
+        // A wider window hides nothing, and the device's integers may not hold it.
+        let window = window.min(queries + keys) as i64;
+        let far = ahead.clone().abs().greater_equal_elem(window);
         hidden = Some(match hidden {
             Some(hidden) => hidden.bool_or(far),
             None => far,

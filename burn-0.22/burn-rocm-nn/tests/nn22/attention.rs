@@ -158,7 +158,7 @@ fn tokens_from_a_cache() {
 }
 
 /// Asserts that the body ends in an `Invalid` of this op, which names the found value.
-fn refused<T>(op: &str, what: &str, body: impl FnOnce() -> T) {
+pub(crate) fn refused<T>(op: &str, what: &str, body: impl FnOnce() -> T) {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     assert!(catch_unwind(AssertUnwindSafe(|| drop(body()))).is_err(), "{op} took {what}");
     match burn_rocm::take_last_error() {
@@ -232,6 +232,23 @@ fn dropout_of_weights() {
         same(dropping.valid().forward(plain.clone()).weights.clone()),
         same(mha(0.0).valid().forward(plain).weights.clone())
     );
+}
+
+/// Weights drop if the keys alone are under autodiff: as in Burn's module, the weights decide.
+#[test]
+fn dropout_of_a_plain_query() {
+    use burn::module::Module;
+    let prob = 0.25;
+    let config = MultiHeadAttentionConfig::new(8, 2).with_dropout(prob);
+    let mut mha = v22::filled(config.init(&v22::device()), Ty::F64);
+    mha.query = mha.valid().query;
+    let x = v22::tensor::<3>(1, [4, 32, 8], Ty::F64);
+    let output = mha.forward(MhaInput::new(x.clone().inner(), x.clone(), x));
+    let weights = v22::read(output.weights.clone());
+    let dropped = weights.iter().filter(|&&weight| weight == 0.0).count();
+    // 6 standard deviations of a binomial distribution.
+    let (count, share) = (weights.len() as f64, dropped as f64 / weights.len() as f64);
+    assert!((share - prob).abs() < 6.0 * (prob * (1.0 - prob) / count).sqrt(), "{share} dropped");
 }
 
 #[test]

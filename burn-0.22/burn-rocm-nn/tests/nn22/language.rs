@@ -1,8 +1,9 @@
 //! The parts of a language model's layer.
 
-use burn::tensor::{Device, Distribution, Tensor};
+use burn::tensor::{DType, Device, Distribution, Tensor};
 use burn_rocm_nn_022::language::{AttentionRule, attention};
 
+use crate::attention::refused;
 use crate::worlds::{assert_same_but_for_a_sum, same_as_021};
 
 #[test]
@@ -84,4 +85,37 @@ fn keys_of_a_plain_query_get_gradients() {
         let grads = found.sum().backward();
         assert!(key.grad(&grads).is_some(), "{device:?}");
     }
+}
+
+/// Burn's ops compute a softcap that needs a gradient, and any softcap on another backend's device.
+/// They hide the same keys as the fused op. `language_layers/decoder.rs` derives the limit.
+#[test]
+fn softcaps_hide_the_same_keys_in_burns_ops() {
+    let limit = 2.0 * 2.0 * (2.0 * (10.0 * 11.4 + 8.0 * 5.0) + 20.0 + 20.0) * 2f64.powi(-24);
+    let rocm = Device::rocm(0);
+    for (causal, window, [queries, keys]) in [
+        (true, None, [5, 3]),
+        (true, Some(2), [6, 2]),
+        (false, Some(2), [9, 3]),
+        (true, Some(usize::MAX), [4, 4]),
+    ] {
+        let rule = AttentionRule { softcap: Some(5.0), causal, window, ..AttentionRule::default() };
+        let [q, k, v] = [queries, keys, keys].map(|length| {
+            Tensor::<4>::random([1, 2, length, 8], Distribution::Uniform(-2.0, 2.0), (&rocm, DType::F32))
+        });
+        let expected = attention(q.clone(), k.clone(), v.clone(), &rule).into_data();
+        for device in [rocm.clone().autodiff(), Device::flex()] {
+            let [q, k, v] = [&q, &k, &v].map(|x| Tensor::<4>::from_data(x.to_data(), (&device, DType::F32)));
+            let found = attention(q, k, v, &rule).into_data();
+            for (found, expected) in found.iter::<f64>().zip(expected.iter::<f64>()) {
+                let what = format!("{device:?}, causal {causal}, window {window:?}, {queries} queries");
+                assert!((found - expected).abs() <= limit, "{what}: {found}, expected {expected}");
+            }
+        }
+    }
+    let x = Tensor::<4>::ones([1, 1, 2, 8], &rocm.autodiff());
+    let attend = |rule: AttentionRule| attention(x.clone(), x.clone(), x.clone(), &rule);
+    let rule = AttentionRule { softcap: Some(5.0), ..AttentionRule::default() };
+    refused("attention", "0", || attend(AttentionRule { window: Some(0), ..rule }));
+    refused("attention", "-1", || attend(AttentionRule { softcap: Some(-1.0), ..rule }));
 }

@@ -64,7 +64,7 @@ impl ModuleOps<Self> for Rocm {
         epsilon: f64,
         output_grad: RocmTensor,
     ) -> BatchNormTrainBackward<Self> {
-        let statistics = batch::with_rstd(mean, variance, x.dtype_of(), epsilon).or_raise();
+        let statistics = batch::statistics_for_backward(&x, [mean, variance], epsilon).or_raise();
         let [dx, dgamma, dbeta] =
             batch::batch_norm_backward(x, gamma, statistics, output_grad, epsilon).or_raise();
         BatchNormTrainBackward::new(dx, dgamma, dbeta)

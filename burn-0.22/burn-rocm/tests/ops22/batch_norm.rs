@@ -3,12 +3,13 @@
 
 use crate::harness::*;
 
-/// Ranks 2 to 5; channels whose elements are contiguous and channels whose elements are not; sizes
-/// that MIOpen computes correctly and sizes for which it mixes channels
-/// (<https://github.com/ROCm/rocm-libraries/pull/6765>).
+/// Ranks 2 to 5; channels whose elements are contiguous and channels whose elements are not, 16-bit
+/// ones of which may be read 8 at a time; sizes that MIOpen computes correctly and sizes for which it
+/// mixes channels (<https://github.com/ROCm/rocm-libraries/pull/6765>).
 const SHAPES: &[&[usize]] = &[
     &[8, 3],
     &[33, 40],
+    &[70, 16],
     &[4, 3, 5],
     &[5, 2, 4, 4],
     &[2, 7, 3, 3],
@@ -173,18 +174,24 @@ fn inference() {
     }
 }
 
-/// The formula uses the given statistics, as the forward pass rounded them.
+/// The formula uses the statistics that the forward pass returned, or those of x if the forward pass
+/// rounded them to 16 bits.
 #[test]
 fn gradients() {
     for (random, case) in cases() {
         let device = device();
         let shape = case.x.shape().to_vec();
-        let grad = float(&random, &shape, case.dtype, view(&random), -1.0, 1.0);
+        // Not around 0: the products with a mean's error add up.
+        let grad = float(&random, &shape, case.dtype, view(&random), -0.5, 1.5);
         let operand = |input: &Input| case.on::<R>(input, &device);
         let out =
             R::batch_norm_train(operand(&case.x), operand(&case.gamma), operand(&case.beta), case.epsilon);
-        let [means, variances] =
-            [out.mean.clone(), out.variance.clone()].map(|given| values(&read_float::<R>(given)));
+        let statistics: Vec<[f64; 4]> = if case.param == wide(case.dtype) {
+            let given = [&out.mean, &out.variance].map(|given| values(&read_float::<R>(given.clone())));
+            given[0].iter().zip(&given[1]).map(|(&mean, &variance)| [mean, variance, 0.0, 0.0]).collect()
+        } else {
+            case.statistics()
+        };
         let found = R::batch_norm_train_backward(
             operand(&case.x),
             operand(&case.gamma),
@@ -204,23 +211,29 @@ fn gradients() {
         let (mut dx, mut dx_limits) = (vec![0.0; grad.len()], vec![0.0; grad.len()]);
         let (mut sums, mut sum_limits) = ([vec![], vec![]], [vec![], vec![]]);
         for c in 0..case.dims[1] {
-            let (mean, rstd) = (means[c], 1.0 / (variances[c] + case.epsilon).sqrt());
+            let [mean, variance, mean_off, variance_off] = statistics[c];
+            let rstd = 1.0 / (variance + case.epsilon).sqrt();
             let n_of = |at: usize| (case.exact[0][at] - mean) * rstd;
+            // The errors of the statistics change rstd by this share, and n by `n_off`, as in
+            // `normalised`.
+            let share = (variance_off * rstd * rstd).min(1.0);
+            let n_off = |at: usize| mean_off * rstd * (1.0 + share) + n_of(at).abs() * share;
             // 1 for the difference, 4 for the root and its reciprocal, 1 for the product.
-            let (mut dgamma, mut dbeta, mut both, mut alone) = (0.0, 0.0, 0.0, 0.0);
+            let (mut dgamma, mut dbeta, mut both, mut moved, mut alone) = (0.0, 0.0, 0.0, 0.0, 0.0);
             for at in case.channel(c) {
                 dgamma += grad[at] * n_of(at);
                 dbeta += grad[at];
-                both += (grad[at] * n_of(at)).abs();
+                both += grad[at].abs() * (n_of(at).abs() + n_off(at));
+                moved += grad[at].abs() * n_off(at);
                 alone += grad[at].abs();
             }
-            let off = [(n + 2.0 + 7.0) * u * both, (n + 2.0) * u * alone];
+            let off = [(n + 2.0 + 7.0) * u * both + moved, (n + 2.0) * u * alone];
             let param = if case.param == wide(case.dtype) { 0.0 } else { unit(case.param) };
             for (k, sum) in [dgamma, dbeta].into_iter().enumerate() {
                 sums[k].push(sum);
                 sum_limits[k].push(1.01 * (off[k] + param * (sum.abs() + off[k])) + least(case.param));
             }
-            let scale = case.exact[1][c].abs() * rstd;
+            let scale = case.exact[1][c].abs() * rstd * (1.0 + share);
             for at in case.channel(c) {
                 let projected = n_of(at) * dgamma / n;
                 let inner = grad[at] - dbeta / n - projected;
@@ -228,10 +241,12 @@ fn gradients() {
                 let terms = grad[at].abs() + (dbeta / n).abs() + projected.abs();
                 let limit = scale
                     * (off[1] / n
-                        + n_of(at).abs() * off[0] / n
+                        + (n_of(at).abs() + n_off(at)) * off[0] / n
+                        + n_off(at) * (dgamma / n).abs()
                         + 7.0 * u * projected.abs()
                         + 4.0 * u * terms
-                        + 6.0 * u * inner.abs());
+                        + 6.0 * u * inner.abs())
+                    + share * dx[at].abs();
                 dx_limits[at] = 1.01 * (limit + own * (dx[at].abs() + limit)) + least(case.dtype);
             }
         }
@@ -242,6 +257,59 @@ fn gradients() {
         {
             assert_within(&format!("{what}: {name}"), found, sums, limits);
         }
+    }
+}
+
+/// Half of x is 300 and half -300, so f16 does not hold the variance. The output is right, and so are
+/// the gradients. The cases: channels that are read one by one, channels that are read 8 at a time,
+/// MIOpen, and images with channels last.
+#[test]
+fn a_variance_that_f16_does_not_hold() {
+    let device = device();
+    let cases: [(&[usize], bool); 4] =
+        [(&[64, 1], false), (&[64, 8], false), (&[8, 3, 4, 4], false), (&[8, 8, 4, 4], true)];
+    for (shape, last) in cases {
+        let (batch, channels) = (shape[0], shape[1]);
+        let each = shape[2..].iter().product::<usize>();
+        // All elements of a sample are the same.
+        let samples = |value: &dyn Fn(usize) -> f64| -> Vec<f64> {
+            (0..batch * channels * each).map(|at| value(at / (channels * each))).collect()
+        };
+        let f16 = |values: Vec<f64>, shape: Vec<usize>| {
+            let data = TensorData::new(values, Shape::from(shape)).convert_dtype(DType::F16);
+            R::float_from_data(data, &device)
+        };
+        let sign = |sample: usize| if sample.is_multiple_of(2) { 1.0 } else { -1.0 };
+        let numbers = samples(&|sample| 300.0 * sign(sample));
+        let x = match last {
+            true => R::float_permute(f16(numbers, vec![batch, shape[2], shape[3], channels]), &[0, 3, 1, 2]),
+            false => f16(numbers, shape.to_vec()),
+        };
+        // The gradient is 1 in the first sample, whose x is 1 deviation above the mean.
+        let grad = f16(samples(&|sample| f64::from(u8::from(sample == 0))), shape.to_vec());
+        let gamma = f16(vec![1.0; channels], vec![channels]);
+        let beta = f16(vec![0.0; channels], vec![channels]);
+        let out = R::batch_norm_train(x.clone(), gamma.clone(), beta, 1e-5);
+        let back = R::batch_norm_train_backward(x, gamma, out.mean, out.variance, 1e-5, grad);
+        // With n elements in a channel and u = 2^-24: the mean is off by (n + 2) u deviations,
+        // 1 / deviation by a share of 4 (n + 4) u, and sums and formula by (n + 22) u of their terms,
+        // which have this magnitude.
+        let count = (batch * each) as f64;
+        let check = |what: &str, found, expected: &[f64], magnitude: f64| {
+            let off = 6.0 * (count + 10.0) * unit(DType::F32) * magnitude;
+            let limit = |x: &f64| 1.01 * (off + unit(DType::F16) * (x.abs() + off)) + least(DType::F16);
+            let limits: Vec<f64> = expected.iter().map(limit).collect();
+            assert_within(&format!("{what} of {shape:?}"), &read_float::<R>(found), expected, &limits);
+        };
+        check("output", out.output, &samples(&sign), 1.0);
+        // (grad - mean(grad) - n * mean(grad * n)) / deviation, where both means are 1 / batch.
+        let part = 1.0 / batch as f64;
+        let dx = |sample: usize| {
+            (f64::from(u8::from(sample == 0)) - part - sign(sample) * part) / (9e4f64 + 1e-5).sqrt()
+        };
+        check("gradient of x", back.x_grad, &samples(&dx), 3.0 / 300.0);
+        check("gradient of gamma", back.gamma_grad, &vec![each as f64; channels], each as f64);
+        check("gradient of beta", back.beta_grad, &vec![each as f64; channels], each as f64);
     }
 }
 

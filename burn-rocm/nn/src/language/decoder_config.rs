@@ -1,6 +1,7 @@
 //! The configuration of a decoder. Both versions of Burn compile this file.
 
 use burn::config::Config;
+use burn::tensor::DType;
 
 use super::{GateKind, RotaryConfig};
 use crate::fuse::refuse;
@@ -97,4 +98,19 @@ pub struct AttentionRule {
     pub causal: bool,
     /// A sliding window of positions, at least 1. All keys by default.
     pub window: Option<usize>,
+}
+
+impl AttentionRule {
+    /// Refuses a window of no key, and a softcap that is not above 0. The scores of all dtypes but
+    /// f64 are computed in f32, which rounds some softcaps to 0.
+    pub(super) fn check(&self, dtype: DType) {
+        const OP: &str = "attention";
+        if self.window == Some(0) {
+            refuse(OP, "a window of at least 1 key", "0");
+        }
+        let held = |softcap: f64| if dtype == DType::F64 { softcap } else { f64::from(softcap as f32) };
+        if let Some(softcap) = self.softcap.filter(|&softcap| softcap.is_nan() || held(softcap) <= 0.0) {
+            refuse(OP, "a softcap above 0", softcap.to_string());
+        }
+    }
 }

@@ -309,29 +309,40 @@ fn tokens_that_outgrow_their_pages_give_zeros() {
     let random = Random::new();
     let (heads, features) = (2, 32);
     for pair in [PAIRS[0], PAIRS[1], PAIRS[2], PAIRS[7]] {
-        for (group, splits) in [(2, 1), (2, 3), (9, 1), (9, 3)] {
-            // One page of 16 keys for each row.
-            let mut setup = Setup::new([heads, features], [4, 3, 16, 16], pair);
+        for (group, splits) in [(2, 1), (2, 2), (9, 1), (9, 2)] {
+            // Eight pages of 16 keys for each row: two splits of 64 keys.
+            let mut setup = Setup::new([heads, features], [20, 3, 128, 126], pair);
             let ids = [setup.create(), setup.create(), setup.create()];
             let mut given = vec![Given::default(); 3];
             let rows = |tokens: [usize; 3]| -> Vec<_> { ids.into_iter().zip(tokens).map(Some).collect() };
-            setup.append(&random, &rows([13, 14, 3]), &mut given);
+            setup.append(&random, &rows([125, 126, 3]), &mut given);
             setup.cache.advance(&setup.batch).unwrap();
-            setup.batch = burn_rocm_nn::language::KvBatch::new(&Default::default(), 3, 16, 2).unwrap();
+            setup.batch = burn_rocm_nn::language::KvBatch::new(&Default::default(), 3, 128, 2).unwrap();
             setup.append(&random, &rows([2, 2, 2]), &mut given);
-            // On the device the rows have 15, 16 and 5 tokens now.
+            // On the device the rows have 127, 128 and 5 tokens now.
             setup.batch.advance().unwrap();
-            let shape = [6, heads * group, features];
-            let wide = heads * group * features;
-            let (_, queries) = draw(&random, shape, pair.0);
-            let before: Vec<_> =
-                (0..8).map(|_| on_device(vec![f64::NAN; 6 * wide], shape, pair.0).1 * 1.0).collect();
+            let count = heads * group;
+            let (_, queries) = draw(&random, [6, count, features], pair.0);
+            // NaN in the memory that the output and the splits' partial results will get.
+            let before: Vec<_> = [
+                ([6, count, features], pair.0),
+                ([6 * splits, count, features], DType::F32),
+                ([6 * splits, count, 2], DType::F32),
+            ]
+            .into_iter()
+            .flat_map(|of| [of; 8])
+            .map(|(shape, dtype)| on_device(vec![f64::NAN; shape.iter().product()], shape, dtype).1 * 1.0)
+            .collect();
             before.iter().for_each(|tensor| drop(read(tensor.clone())));
             drop(before);
             let options = DecodeOptions { splits: Some(splits), ..plain() };
             let found = read(setup.cache.attend(1, &setup.batch, queries, &options).unwrap());
-            // The second token of the first row, and both of the second row.
-            assert!(found[wide..4 * wide].iter().all(|&x| x == 0.0), "{pair:?}, {group}, {splits}");
+            let tokens: Vec<&[f64]> = found.chunks(count * features).collect();
+            // The second token of the first row, and both of the second row, have no page.
+            for (token, values) in tokens.into_iter().enumerate() {
+                let right = |&x: &f64| if (1..4).contains(&token) { x == 0.0 } else { x.is_finite() };
+                assert!(values.iter().all(right), "{pair:?}, {group}, {splits}, token {token}: {values:?}");
+            }
         }
     }
 }
@@ -350,7 +361,11 @@ fn what_does_not_fit_is_refused() {
     assert!(is_invalid(attend([2, 3, 16], DType::BF16, &plain())), "heads that the cache's don't divide");
     assert!(is_invalid(attend([2, 4, 8], DType::BF16, &plain())));
     assert!(is_invalid(attend([2, 2, 16], DType::BF16, &DecodeOptions { window: Some(0), ..plain() })));
-    assert!(is_invalid(attend([2, 2, 16], DType::BF16, &DecodeOptions { softcap: Some(0.0), ..plain() })));
+    // f32 rounds the second one to 0.
+    for softcap in [0.0, 1e-50] {
+        let options = DecodeOptions { softcap: Some(softcap), ..plain() };
+        assert!(is_invalid(attend([2, 2, 16], DType::BF16, &options)), "{softcap}");
+    }
     assert!(is_invalid(attend([2, 2, 16], DType::BF16, &DecodeOptions { splits: Some(0), ..plain() })));
     let error = attend([2, 2, 16], DType::F16, &plain());
     assert!(matches!(error, CacheError::Device(RocmError::Unsupported { .. })), "{error}");

@@ -3,7 +3,9 @@
 use burn::module::{AutodiffModule, Module};
 use burn::record::{FullPrecisionSettings, NamedMpkBytesRecorder, Recorder};
 use burn::tensor::backend::AutodiffBackend;
-use burn_rocm_nn::language::{Decoder, DecoderConfig, GateKind, Positions, RotaryConfig};
+use burn_rocm_nn::language::{
+    AttentionRule, Decoder, DecoderConfig, GateKind, Positions, RotaryConfig, attention,
+};
 
 use crate::refused;
 use crate::support::*;
@@ -88,6 +90,62 @@ fn inference_gives_the_same() {
         );
         let tolerance = Tolerance { absolute: 1e-4, relative: 1e-4 };
         burn_rocm_tests::assert_close(&name, &[found.into_data()], &[trained.into_data()], tolerance);
+    }
+}
+
+/// A softcap with a gradient, which Burn's ops compute, hides the keys that the fused op hides.
+///
+/// With `u = 2^-24`: a score is a sum of 8 products of at most 4, divided by the root of 8 and capped
+/// to 5. So it is off by at most `(10 * 11.4 + 8 * 5) u`. A weight is off by twice that, by `20 u` for
+/// the differences of scores (at most 10), and by `20 u` for exponentials, sums and a product of up to
+/// 7 terms. Values are at most 2. Both sides are off.
+#[test]
+fn softcaps_hide_the_same_keys_with_a_gradient() {
+    let random = Random::new();
+    let share = 2.0 * (10.0 * 11.4 + 8.0 * 5.0) + 20.0 + 20.0;
+    let tolerance = Tolerance { absolute: 2.0 * 2.0 * share * 2f64.powi(-24), relative: 0.0 };
+    // The first queries see no key.
+    for (causal, window, [queries, keys], blind) in [
+        (true, None, [5, 3], 2),
+        (true, Some(2), [6, 2], 4),
+        (false, Some(2), [9, 3], 5),
+        (true, Some(2), [3, 7], 0),
+        (true, Some(usize::MAX), [4, 4], 0),
+        (false, None, [3, 4], 0),
+    ] {
+        let what = format!("causal {causal}, window {window:?}, {queries} queries, {keys} keys");
+        let rule = AttentionRule { softcap: Some(5.0), causal, window, ..AttentionRule::default() };
+        let [q, k, v] = [queries, keys, keys].map(|length| {
+            tensor::<Ours, 4>(&uniform(&random, &[1, 2, length, 8]), DType::F32).require_grad()
+        });
+        let run = || attention(q.clone(), k.clone(), v.clone(), &rule);
+        let expected = attention(q.clone().inner(), k.clone().inner(), v.clone().inner(), &rule);
+        let (found, expected) = (run().into_data(), expected.into_data());
+        burn_rocm_tests::assert_close(&what, &[found], &[expected], tolerance);
+        let gradients = |out: Tensor<Ours, 4>| -> Vec<f64> {
+            let grads = out.sum().backward();
+            let of =
+                |x: &Tensor<Ours, 4>| x.grad(&grads).unwrap().into_data().iter::<f64>().collect::<Vec<_>>();
+            [&q, &k, &v].map(of).concat()
+        };
+        assert!(gradients(run()).iter().all(|x| x.is_finite()), "{what}");
+        if blind > 0 {
+            assert!(gradients(run().narrow(2, 0, blind)).iter().all(|&x| x == 0.0), "{what}");
+        }
+    }
+}
+
+#[test]
+fn rules_of_attention_that_do_not_fit_are_refused() {
+    let x = Tensor::<Ours, 4>::ones([1, 1, 2, 8], &Default::default());
+    let rule = AttentionRule { softcap: Some(5.0), ..AttentionRule::default() };
+    let refuses = |found: &str, rule: AttentionRule| {
+        refused("attention", found, || attention(x.clone(), x.clone(), x.clone(), &rule));
+    };
+    refuses("0", AttentionRule { window: Some(0), ..rule });
+    // f32 rounds the last one to 0.
+    for softcap in [0.0, -1.0, f64::NAN, 1e-50] {
+        refuses(&softcap.to_string(), AttentionRule { softcap: Some(softcap), ..rule });
     }
 }
 

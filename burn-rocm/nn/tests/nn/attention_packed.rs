@@ -418,6 +418,12 @@ fn packed_attention_refuses_what_does_not_fit() {
             other => panic!("{expected}: {other:?}"),
         }
     }
+    // f32 rounds this softcap to 0.
+    let softcapped =
+        AttentionInferenceOptions { softcap: Some(1e-50), ..AttentionInferenceOptions::default() };
+    let [q, k, v] = [shape; 3].map(zeros);
+    let error = attention_packed_inference(q, k, v, &same, &softcapped).unwrap_err();
+    assert!(error.to_string().contains("a softcap above 0"), "{error}");
     // Heads of 129 features have an output, but no gradient.
     let wide: &[usize] = &[4, 2, 129];
     let attended = run([wide; 3], &same, &options).unwrap();

@@ -98,6 +98,32 @@ fn a_view_is_read_where_it_lies() {
 }
 
 #[test]
+fn a_block_has_the_shared_memory_that_the_call_gives() {
+    let turned = KernelSource {
+        name: "turned.hip",
+        source: r#"
+extern "C" __global__ void turned(const float *x, float *y) {
+    extern __shared__ float room[];
+    for (int i = threadIdx.x; i < 4; i += blockDim.x) room[i] = x[i];
+    __syncthreads();
+    for (int i = threadIdx.x; i < 4; i += blockDim.x) y[i] = room[3 - i];
+}
+"#,
+        ..TWICE
+    };
+    let device = RocmDevice::default();
+    let x = on_device(&[1.0, 2.0, 3.0, 4.0], [2, 2]);
+    let mut y = kernel::empty(&device, x.shape(), DType::F32).unwrap();
+    let parameters = [Parameter::Input(DType::F32), Parameter::Output(DType::F32)];
+    let kernel = Kernel::compile(&device, &turned, "turned", &parameters).unwrap();
+    let threads = device.info().unwrap().wave_size;
+    let call = kernel.call(Work::Blocks { blocks: 1, threads, shared_bytes: 16 }).input(&x);
+    // SAFETY: the kernel reads and writes 4 elements, and 16 bytes of its shared memory.
+    unsafe { call.output(&mut y).launch() }.unwrap();
+    assert_eq!(read_float::<R>(y).iter::<f32>().collect::<Vec<_>>(), [4.0, 3.0, 2.0, 1.0]);
+}
+
+#[test]
 fn wrong_arguments_are_refused_and_change_nothing() {
     let device = RocmDevice::default();
     let (kernel, x) = (twice(&device), on_device(&[1.0, 2.0, 3.0, 4.0], [2, 2]));

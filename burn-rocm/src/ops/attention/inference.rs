@@ -7,7 +7,7 @@ use hip::{Device, Error as RocmError, Functor, Template};
 use super::call::Path;
 use super::cores::{Cores, Scores};
 use super::in_f32::InF32;
-use super::options::{AttentionDropout, AttentionInferenceOptions};
+use super::options::{AttentionDropout, AttentionInferenceOptions, check_softcap};
 use super::sequences::Sequences;
 use super::window::Window;
 use super::{OP, TILE, expand, group_of, grouped_dims, has_tiled, least_queries, mask_size, strides};
@@ -123,9 +123,7 @@ impl Call {
         if let Some(mask) = &mask {
             check_mask(OP, mask)?;
         }
-        if let Some(softcap) = options.softcap.filter(|&softcap| softcap.is_nan() || softcap <= 0.0) {
-            return invalid(OP, "a softcap above 0", softcap.to_string());
-        }
+        check_softcap(OP, options.softcap, query.dtype_of())?;
         let (width, keys) = (query.dims()[3], key.dims()[2]);
         if width == 0 || key.dims()[3] != width {
             let found = format!("{:?} and {:?}", query.dims(), key.dims());

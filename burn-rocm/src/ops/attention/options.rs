@@ -1,6 +1,7 @@
 //! The options of attention, and its result.
 
 use burn_backend::ops::AttentionModuleOptions;
+use burn_std::DType;
 
 use crate::arg::{Arg, compute};
 use crate::error::{OrRaise, invalid};
@@ -127,6 +128,17 @@ impl Default for AttentionOptions {
             path: AttentionPath::Auto,
             scores: None,
         }
+    }
+}
+
+/// Checks a softcap as the kernels get it: in f32, or in f64 for f64. The kernels take 0 for none.
+pub(crate) fn check_softcap(op: &'static str, softcap: Option<f64>, dtype: DType) -> hip::Result<()> {
+    let held = |softcap: f64| if dtype == DType::F64 { softcap } else { f64::from(softcap as f32) };
+    match softcap {
+        Some(softcap) if softcap.is_nan() || held(softcap) <= 0.0 => {
+            invalid(op, "a softcap above 0", softcap.to_string())
+        }
+        _ => Ok(()),
     }
 }
 

@@ -7,7 +7,7 @@ use super::call::{self, Call};
 use super::cores::Cores;
 use super::has_tiled;
 use super::inference;
-use super::options::{Attended, AttentionInferenceOptions, AttentionOptions, AttentionPath};
+use super::options::{Attended, AttentionInferenceOptions, AttentionOptions, AttentionPath, check_softcap};
 use super::sequences::Sequences;
 use crate::dtype::compute_dtype;
 use crate::error::invalid;
@@ -181,9 +181,7 @@ pub fn attention_packed_inference(
     options: &AttentionInferenceOptions,
 ) -> Result<RocmTensor, RocmError> {
     let AttentionInferenceOptions { scale, softcap, causal, window } = *options;
-    if let Some(softcap) = softcap.filter(|&softcap| softcap.is_nan() || softcap <= 0.0) {
-        return invalid(OP, "a softcap above 0", softcap.to_string());
-    }
+    check_softcap(OP, softcap, query.dtype_of())?;
     let options = AttentionOptions { scale, causal, window, ..AttentionOptions::default() };
     let (mut call, inputs) = Call::of_packed(OP, [query, key, value], offsets, &options)?;
     call.softcap = softcap;

@@ -14,7 +14,7 @@ use crate::arg::Arg;
 use crate::dtype::kernel_type;
 use crate::error::invalid;
 use crate::ops::attention::group_of;
-use crate::ops::attention::options::AttentionInferenceOptions;
+use crate::ops::attention::options::{AttentionInferenceOptions, check_softcap};
 use crate::ops::attention::packed::{PackedOffsets, attention_packed_inference};
 use crate::ops::copy::may_be_written;
 use crate::ops::language::rotary::{Rotary, Rotated};
@@ -52,8 +52,8 @@ pub struct DecodeOptions {
     /// How many keys a query sees, itself included; `None`: all.
     pub window: Option<usize>,
     /// Into how many parts the keys of a row are divided, at least 1; `None`: as many as fill the
-    /// device. A part has at least 64 keys, and a row has at most 128 parts. The results differ by
-    /// rounding.
+    /// device. A part has at least 64 keys, and a row has at most 128 parts, or fewer if a launch
+    /// can't have so many blocks. The results differ by rounding.
     pub splits: Option<usize>,
 }
 
@@ -66,12 +66,7 @@ impl DecodeOptions {
         if splits == Some(0) {
             return invalid(op, "at least 1 split", "0");
         }
-        match softcap {
-            Some(softcap) if softcap.is_nan() || softcap <= 0.0 => {
-                invalid(op, "a softcap above 0", softcap.to_string())
-            }
-            _ => Ok(()),
-        }
+        check_softcap(op, softcap, DType::F32)
     }
 }
 
@@ -101,6 +96,16 @@ impl Plan {
         let longest = (most_pages * PAGE).div_ceil(LEAST_KEYS);
         let splits = units * MATRIX_BLOCKS_PER_UNIT / (rows * chunks);
         Self { queries: FEW, chunks, splits: splits.clamp(1, longest.min(MOST_SPLITS)) }
+    }
+
+    /// The blocks of a launch for `heads` heads of all rows together. Takes fewer splits if there
+    /// would be too many blocks; `None` if one split has too many. HIP accepts fewer than 2^32
+    /// threads, and the kernels count fewer than 2^31 blocks.
+    fn blocks(&mut self, heads: usize, threads: u32) -> Option<usize> {
+        let most = MAX_REACH.min((u32::MAX / threads) as usize);
+        let of_split = heads.checked_mul(self.chunks)?;
+        self.splits = self.splits.min(most / of_split);
+        (self.splits > 0).then(|| of_split * self.splits)
     }
 }
 
@@ -183,10 +188,10 @@ impl Launch {
         if cores.is_some() && rows * shared * plan.chunks > ARRIVALS {
             plan.splits = 1;
         }
-        let blocks =
-            (rows * shared).checked_mul(plan.splits * plan.chunks).filter(|&blocks| blocks <= MAX_REACH);
-        let Some(blocks) = blocks else {
-            return invalid(op, "fewer than 2^31 blocks", format!("{rows} rows and {shared} heads"));
+        let threads = cores.map_or_else(|| grid(device, 1).threads, Cores::threads);
+        let Some(blocks) = plan.blocks(rows * shared, threads) else {
+            let found = format!("{rows} rows, {shared} heads and {most} queries of each");
+            return invalid(op, "fewer blocks than a launch can have", found);
         };
         let parts = (plan.splits > 1 && tokens > 0)
             .then(|| {
@@ -418,5 +423,22 @@ mod tests {
         assert_eq!(Plan::on_cores(132, 128, 4, 512).splits, 3);
         assert_eq!(Plan::on_cores(132, 8, 4, 32).splits, 8);
         assert_eq!(Plan::on_cores(132, 1024, 3, 512), Plan { queries: 8, chunks: 1, splits: 1 });
+    }
+
+    #[test]
+    fn a_launch_has_fewer_than_2_to_the_32_threads() {
+        let blocks = |heads: usize, threads| {
+            let mut plan = Plan { queries: 8, chunks: 8, splits: 4 };
+            (plan.blocks(heads, threads), plan.splits)
+        };
+        assert_eq!(blocks(1 << 18, 256), (Some(1 << 23), 4));
+        // 2^24 blocks of 256 threads are too many. Two splits of 2^23 blocks are as many, so the
+        // plan has one split.
+        assert_eq!(blocks(1 << 20, 256), (Some(1 << 23), 1));
+        assert_eq!(blocks(1 << 20, 128), (Some(3 << 23), 3));
+        assert_eq!(blocks(1 << 21, 256).0, None);
+        // Blocks of one thread, on the CPU device: fewer than 2^31.
+        assert_eq!(blocks(1 << 26, 1), (Some(3 << 29), 3));
+        assert_eq!(blocks(1 << 28, 1).0, None);
     }
 }

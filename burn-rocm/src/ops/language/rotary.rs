@@ -382,6 +382,9 @@ pub fn rotary_backward(
         return invalid(BACKWARD, "a gradient of queries, keys or values", "none");
     };
     float_type(BACKWARD, like)?;
+    for tensor in grads.iter().flatten().chain(&x) {
+        one_device(BACKWARD, &[like, tensor])?;
+    }
     let sizes = options.sizes(BACKWARD, &shape, like)?;
     let (dtype, device) = (like.dtype_of(), like.hip_device().clone());
     let mut whole = true;

@@ -228,6 +228,11 @@ impl Binary {
     ) -> hip::Result<Self> {
         let ty = float_type(op, &x)?;
         one_device(op, &[&x, &of.targets])?;
+        if let Some(smoothing) = of.smoothing
+            && !(0.0..=1.0).contains(&smoothing)
+        {
+            return invalid(op, "a smoothing of 0 to 1", smoothing.to_string());
+        }
         if of.targets.dims() != x.dims() || x.dims().is_empty() {
             let found = format!("{:?} and {:?}", x.dims(), of.targets.dims());
             return invalid(op, "scores and targets of one shape", found);

@@ -240,15 +240,20 @@ pub(crate) fn batch_norm_statistics(
     Ok((done.output, done.running))
 }
 
-/// Converts a mean and a variance to the statistics that [`batch_norm_backward`] takes for an `x`
-/// of `dtype`.
-pub(crate) fn with_rstd(
-    mean: RocmTensor,
-    variance: RocmTensor,
-    dtype: DType,
+/// The statistics that [`batch_norm_backward`] takes, from the mean and the variance that
+/// [`batch_norm_statistics`] returned for `x`. If these have 16 bits, as gamma has, the statistics are
+/// computed from `x` again: f16 has no variance above 65504, and the error of a rounded mean can be
+/// larger than the deviation.
+pub(crate) fn statistics_for_backward(
+    x: &RocmTensor,
+    [mean, variance]: [RocmTensor; 2],
     epsilon: f64,
 ) -> hip::Result<RocmTensor> {
     const OP: &str = "batch_norm_train_backward";
+    let dtype = compute_dtype(x.dtype_of());
+    if mean.dtype_of() != dtype {
+        return statistics_of(OP, x.clone(), epsilon);
+    }
     let [mean, variance] = widened([mean, variance], dtype)?;
     let deviation = unary(OP, Functor::Sqrt, scalar(OP, Functor::Add, variance, epsilon.into())?)?;
     let rows = [mean, unary(OP, Functor::Recip, deviation)?];
@@ -257,6 +262,22 @@ pub(crate) fn with_rstd(
         reshape(row, &dims)
     });
     cat(rows.collect::<hip::Result<_>>()?, 0)
+}
+
+/// [`BatchNormed::statistics`] of `x`. For channels that are innermost in memory, kernels read `x`
+/// once. For others this is a whole forward pass.
+fn statistics_of(op: &'static str, x: RocmTensor, epsilon: f64) -> hip::Result<RocmTensor> {
+    let channels = Channels::of(op, &x, &[])?.channels;
+    let zeros = full_on(x.hip_device(), [2, channels], 0i64.into(), compute_dtype(x.dtype_of()))?;
+    let running = [row(&zeros, 0)?, row(&zeros, 1)?];
+    let x = if by_rows(&x)? { pixels(x)?.0 } else { x };
+    if x.hip_device().norm_route()? != Route::Library
+        && let Some(of) = Rows::of(&x, &[], &[])
+    {
+        return of.statistics(op, &x, running.each_ref(), epsilon);
+    }
+    let [gamma, beta] = running.clone();
+    Ok(batch_norm_train(x, gamma, beta, running, 0.0, epsilon)?.statistics)
 }
 
 /// Whether the kernels for images with their channels last compute. With `BURN_ROCM_NORM=miopen`

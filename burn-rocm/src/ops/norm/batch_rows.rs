@@ -149,6 +149,23 @@ impl Rows {
         self.joined(op, kernel, parts, (&inputs, &options), &outputs)
     }
 
+    /// The mean and `1 / sqrt(variance + epsilon)` of each channel, `[2, channels]`. Leaves the
+    /// `running` mean and variance as they are.
+    pub(super) fn statistics(
+        self,
+        op: &'static str,
+        x: &RocmTensor,
+        [mean, variance]: [&RocmTensor; 2],
+        epsilon: f64,
+    ) -> hip::Result<RocmTensor> {
+        let (partial, Plan { dims, .. }, _) = self.partial(op, Template::batch_norm_rows_moments, &[x])?;
+        let statistics = RocmTensor::empty(x.hip_device(), [2, self.channels], DType::F32)?;
+        let (inputs, options) = ([mean, variance, &partial], [0.0, epsilon].map(Arg::F64));
+        let outputs = [&statistics, mean, variance];
+        self.join(op, Template::batch_norm_rows_join, (&inputs, &options), &dims, &outputs)?;
+        Ok(statistics)
+    }
+
     /// A kernel that joins the parts of its channels itself.
     fn joined(
         self,
