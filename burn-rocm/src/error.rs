@@ -33,12 +33,13 @@ thread_local! {
 /// assert!(matches!(take_last_error(), Some(RocmError::Invalid { .. })));
 /// ```
 pub fn take_last_error() -> Option<Error> {
-    LAST.with(|last| last.borrow_mut().take())
+    LAST.try_with(|last| last.borrow_mut().take()).ok().flatten()
 }
 
 /// Keeps `error` for [`take_last_error`].
 pub(crate) fn keep(error: Error) {
-    LAST.with(|last| *last.borrow_mut() = Some(error));
+    // Fails only while the thread ends: nobody can ask for the error then.
+    let _ = LAST.try_with(|last| *last.borrow_mut() = Some(error));
 }
 
 /// Keeps `error` for [`take_last_error`] and panics with its text, as Burn's op methods do.
@@ -47,7 +48,7 @@ pub(crate) fn keep(error: Error) {
 pub fn raise(error: Error) -> ! {
     let text = error.to_string();
     guard::failed(&error);
-    LAST.with(|last| *last.borrow_mut() = Some(error));
+    keep(error);
     panic!("{text}")
 }
 
@@ -111,7 +112,7 @@ pub(crate) fn execution(error: Error) -> ExecutionError {
         // As in `raise`, because Burn panics with the error next.
         guard::failed(&error);
     }
-    LAST.with(|last| *last.borrow_mut() = Some(error));
+    keep(error);
     ExecutionError::WithContext { reason }
 }
 

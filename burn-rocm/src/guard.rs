@@ -27,13 +27,19 @@ impl Drop for Guard {
     }
 }
 
+/// The devices of the thread's guarded captures. `try_with` fails only while the thread ends, when
+/// it has none.
+fn guarded() -> Vec<usize> {
+    GUARDED.try_with(|all| all.borrow().clone()).unwrap_or_default()
+}
+
 /// Refuses what would end the thread's guarded capture on the device. The capture then gives no
 /// graph.
 ///
 /// # Errors
 /// `Capture` if there is such a capture.
 pub(crate) fn refuse_within(device: usize, op: &'static str) -> hip::Result<()> {
-    if !GUARDED.with_borrow(|all| all.contains(&device)) {
+    if !guarded().contains(&device) {
         return Ok(());
     }
     let reason = "captures are not nested";
@@ -45,7 +51,7 @@ pub(crate) fn refuse_within(device: usize, op: &'static str) -> hip::Result<()> 
 /// Tells the thread's captures that an op has failed. Those that nobody guards are over: Burn has
 /// no guard, and no op would run any more. Guarded ones give no graph if the op was refused.
 pub(crate) fn failed(error: &Error) {
-    let guarded = GUARDED.with_borrow(Vec::clone);
+    let guarded = guarded();
     if guarded.is_empty() {
         return hip::abandon_captures();
     }
@@ -53,5 +59,32 @@ pub(crate) fn failed(error: &Error) {
     for device in guarded.into_iter().filter_map(|index| Device::get(index).ok()) {
         // The error is the capture's, too.
         let _ = device.refuse_captured(op, reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn an_op_may_fail_while_its_thread_ends() {
+        static RETURNED: AtomicBool = AtomicBool::new(false);
+        struct AtEnd;
+        impl Drop for AtEnd {
+            fn drop(&mut self) {
+                let error = Error::Invalid { op: "add", expected: "one".into(), found: "other".into() };
+                failed(&error);
+                RETURNED.store(refuse_within(0, "graph").is_ok(), Ordering::Relaxed);
+            }
+        }
+        thread_local!(static AT_END: AtEnd = const { AtEnd });
+        let thread = std::thread::spawn(|| {
+            // A thread drops its values in the opposite order of their first uses.
+            AT_END.with(|_| ());
+            drop(Guard::begin(0));
+        });
+        thread.join().unwrap();
+        assert!(RETURNED.load(Ordering::Relaxed));
     }
 }

@@ -2,6 +2,7 @@
 //! `src/kernels.rs` finds them. The kernels are built for the newest instruction set of this
 //! machine or, with the feature `portable`, for each. When it builds for another machine, it builds
 //! them for each too, unless `BURN_ROCM_CPU_BUILD_ISA` names the only one to build.
+//! `HIP_CPU_ADDITIONS` becomes a hash of what the run-time compiler adds to every program.
 
 use std::{
     env,
@@ -20,11 +21,20 @@ mod flags {
 /// The variable that names the only instruction set to build, for checks that run on one machine.
 const ONLY: &str = "BURN_ROCM_CPU_BUILD_ISA";
 
+/// What the run-time compiler adds to every program: headers, flags and the text around the source.
+const ADDITIONS: [&str; 4] =
+    ["device/hip_cpu.h", "device/hip_cpu_table.h", "src/flags.rs", "src/compiler.rs"];
+
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=device");
-    println!("cargo::rerun-if-changed=src/flags.rs");
     println!("cargo::rerun-if-env-changed={ONLY}");
+    let mut additions = DefaultHasher::new();
+    for path in ADDITIONS {
+        println!("cargo::rerun-if-changed={path}");
+        fs::read_to_string(path).unwrap_or_default().hash(&mut additions);
+    }
+    println!("cargo::rustc-env=HIP_CPU_ADDITIONS={:016x}", additions.finish());
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     let out = Path::new(&out);
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target");

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
+use std::mem::ManuallyDrop;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use burn_backend::Distribution;
@@ -35,8 +36,10 @@ fn states() -> MutexGuard<'static, States> {
 }
 
 thread_local! {
-    /// The streams that this thread draws from instead of the devices' own, if any.
-    static ASIDE: RefCell<Option<States>> = const { RefCell::new(None) };
+    /// The random streams that this thread draws from instead of the devices' own, if any.
+    /// `ManuallyDrop`: a value without a destructor stays usable while the thread ends. [`Aside`]
+    /// drops the streams.
+    static ASIDE: RefCell<ManuallyDrop<Option<States>>> = const { RefCell::new(ManuallyDrop::new(None)) };
 
     /// The device whose numbers this thread draws again in a capture, if any, and its next call's
     /// place in the graph.
@@ -53,13 +56,18 @@ pub(crate) struct Aside {
 impl Aside {
     pub(crate) fn begin() -> Self {
         let copies = of_thread(|states| states.clone());
-        Self { outer: ASIDE.replace(Some(copies)) }
+        Self { outer: exchange(Some(copies)) }
     }
+}
+
+/// Replaces the thread's own streams.
+fn exchange(states: Option<States>) -> Option<States> {
+    ManuallyDrop::into_inner(ASIDE.replace(ManuallyDrop::new(states)))
 }
 
 impl Drop for Aside {
     fn drop(&mut self) {
-        ASIDE.replace(self.outer.take());
+        exchange(self.outer.take());
     }
 }
 
@@ -119,7 +127,7 @@ impl RandomMark {
 
 /// Calls `f` with the streams that the calling thread draws from.
 fn of_thread<T>(f: impl FnOnce(&mut States) -> T) -> T {
-    ASIDE.with_borrow_mut(|aside| match aside {
+    ASIDE.with_borrow_mut(|aside| match &mut **aside {
         Some(states) => f(states),
         None => f(&mut states()),
     })
@@ -258,4 +266,33 @@ pub(crate) fn random(
     scalars.extend(parameters.iter().map(|&value| Arg::F64(value)));
     flat("random", kernel.ty(out.kernel_type()?), out.len(), &[], &scalars, &[&out])?;
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn a_thread_that_ends_draws_numbers() {
+        static CALL: AtomicU64 = AtomicU64::new(0);
+        struct AtEnd;
+        impl Drop for AtEnd {
+            fn drop(&mut self) {
+                CALL.store(draw(), Ordering::Relaxed);
+            }
+        }
+        thread_local!(static AT_END: AtEnd = const { AtEnd });
+        /// Three calls, on a device that no other test has. Returns the first one's number.
+        fn draw() -> u64 {
+            reserve(&RocmDevice::new(usize::MAX), 3)[1]
+        }
+        let thread = std::thread::spawn(|| {
+            // A thread drops its values in the opposite order of their first uses.
+            AT_END.with(|_| ());
+            draw()
+        });
+        assert_eq!(thread.join().unwrap(), 0);
+        assert_eq!(CALL.load(Ordering::Relaxed), 3);
+    }
 }

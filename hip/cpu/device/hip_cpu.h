@@ -73,7 +73,7 @@ HIP_CPU_INLINE unsigned long long __ballot(int predicate) { return hip_cpu_ballo
         hip_cpu_now->shared(&name##_key, sizeof(T) * (count), alignof(T), #name))
 // clang-format on
 #define __shared__ static
-#define HIP_DYNAMIC_SHARED(T, name) T *const name = reinterpret_cast<T *>(hip_cpu_now->dynamic_shared);
+#define hip_cpu_dynamic_shared (hip_cpu_now->dynamic_shared)
 
 #else
 
@@ -94,9 +94,16 @@ HIP_CPU_INLINE void hip_cpu_shuffle(const void *in, void *out, unsigned bytes, i
 }
 #define HIP_CPU_SHARED(T, name, count) T name[count]
 #define __shared__ static __thread
-#define HIP_DYNAMIC_SHARED(T, name) T *const name = reinterpret_cast<T *>(hip_cpu_dynamic_shared);
 
 #endif
+
+// `extern __shared__ T name[];` becomes `T *const name = HIP_CPU_DYNAMIC;` (compiler.rs). Outside
+// functions, where the block's memory is not known, the lambda's capture `[&]` is a compile error.
+struct hip_cpu_dynamic {
+    template <class T> operator T *() const { return static_cast<T *>(hip_cpu_dynamic_shared); }
+};
+#define HIP_CPU_DYNAMIC [&] { return hip_cpu_dynamic{}; }()
+#define HIP_DYNAMIC_SHARED(T, name) T *const name = HIP_CPU_DYNAMIC;
 
 // Shuffles behave as AMD's do: a lane whose source lies outside `width` gets its own value.
 template <class T> HIP_CPU_INLINE T hip_cpu_exchange(T value, int source) {

@@ -41,7 +41,9 @@ fn source_hash(family: &str) -> Option<u64> {
     Some(all.fold(0, |sum: u64, text| sum.rotate_left(1) ^ hash(text.as_bytes())))
 }
 
-const COMPILER: &str = concat!("hip-cpu ", env!("CARGO_PKG_VERSION"));
+/// Names what compiles the code. It has a hash of the additions, because commits can change them
+/// without a new crate version.
+const COMPILER: &str = concat!("hip-cpu ", env!("CARGO_PKG_VERSION"), " ", env!("HIP_CPU_ADDITIONS"));
 
 impl Code {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
@@ -140,6 +142,15 @@ mod tests {
             }
         }
         assert_eq!(read(&[0x7f; 64]), Err(Refused::Damaged));
+    }
+
+    #[test]
+    fn code_that_other_headers_or_flags_made_is_foreign() {
+        let bytes = Code::Shared(vec![]).to_bytes();
+        let text = std::str::from_utf8(&bytes[HEADER + 8..]).unwrap();
+        let foreign = text.replace(COMPILER, concat!("hip-cpu ", env!("CARGO_PKG_VERSION")));
+        let payload = [&(foreign.len() as u64).to_le_bytes(), foreign.as_bytes()].concat();
+        assert_eq!(Code::parse(&payload), Some(Err(Refused::Foreign)));
     }
 
     /// The test runs in its own process, because a process reads the variable once.

@@ -65,7 +65,7 @@ fn compile_by(compilers: &[OsString], unit: &Unit<'_>, windows: bool) -> Result<
         write(name, text)?;
     }
     for (name, text) in unit.headers {
-        write(name, text)?;
+        write(name, &with_dynamic_shared(text))?;
     }
     fs::write(folder.join(SOURCE), unit.text()).map_err(|error| error.to_string())?;
 
@@ -223,7 +223,7 @@ impl Unit<'_> {
         let name = if self.name.is_empty() { "program" } else { self.name };
         let mut text = format!(
             "{library}#include \"hip_cpu.h\"\n#line 1 {name:?}\n{}\n#line 1 \"names\"\n",
-            self.source
+            with_dynamic_shared(self.source)
         );
         text.push_str("#include \"hip_cpu_table.h\"\nstatic const hip_cpu_entry hip_cpu_entries[] = {\n");
         let mut names = self.names.to_vec();
@@ -241,6 +241,24 @@ impl Unit<'_> {
         );
         text
     }
+}
+
+/// The code with each `extern __shared__ T name[];` as a pointer to the block's dynamic shared
+/// memory. A host's compiler knows no such arrays.
+fn with_dynamic_shared(code: &str) -> String {
+    let mut parts = code.split("extern");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let pointer = part.split_once(';').and_then(|(declaration, rest)| {
+            let array = declaration.trim_start().strip_prefix("__shared__")?.trim_end();
+            let array = array.strip_suffix(']')?.trim_end().strip_suffix('[')?.trim_end();
+            let name = array.rsplit(|letter: char| letter != '_' && !letter.is_alphanumeric()).next()?;
+            let element = array.strip_suffix(name).filter(|element| !element.contains('['))?;
+            Some(format!("{element}*const {name} = HIP_CPU_DYNAMIC;{rest}"))
+        });
+        text.push_str(&pointer.unwrap_or_else(|| format!("extern{part}")));
+    }
+    text
 }
 
 fn without_comments(source: &str) -> String {
@@ -313,6 +331,25 @@ mod tests {
         let code = "/* extern \"C\" __global__ void no(int) */ extern \"C\" __global__ void one(int *p) {}\n// extern\n\
                     extern \"C\" __global__ __launch_bounds__(256) void two() {} extern \"C\" int three();";
         assert_eq!(extern_kernels(&without_comments(code)), ["one", "two"]);
+    }
+
+    #[test]
+    fn dynamic_shared_memory_becomes_a_pointer() {
+        for (code, pointer) in [
+            ("{ extern __shared__ float a[]; f(a); }", "{  float *const a = HIP_CPU_DYNAMIC; f(a); }"),
+            ("extern  __shared__\nPair<int, T*> a_1 [ ] ;", "\nPair<int, T*> *const a_1 = HIP_CPU_DYNAMIC;"),
+        ] {
+            assert_eq!(with_dynamic_shared(code), pointer);
+        }
+        for code in [
+            "extern \"C\" __global__ void a() {} extern int b[];",
+            "#define A(name) extern __shared__ int name[]\nA(a);",
+            "#define A(name) extern __shared__ int name[]\nint b[];",
+            "extern __shared__ int a[4];",
+            "extern",
+        ] {
+            assert_eq!(with_dynamic_shared(code), code);
+        }
     }
 
     /// A compiler that writes its arguments to `seen`, one a line, and then runs `body`.

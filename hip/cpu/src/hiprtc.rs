@@ -16,6 +16,10 @@ pub fn hiprtc_table() -> Hiprtc {
     table::<Programs>()
 }
 
+/// A hash of what this crate adds to every program that the host's compiler compiles: its headers,
+/// flags and the text around the source. The key of a cached code object must cover them.
+pub const HIPRTC_ADDITIONS: &str = env!("HIP_CPU_ADDITIONS");
+
 struct Program {
     name: String,
     source: String,

@@ -40,7 +40,7 @@ mod settings;
 pub use compiler::host_compiler;
 pub use folder::make_temporary_folders_in;
 pub use hipblaslt::hipblaslt_table;
-pub use hiprtc::hiprtc_table;
+pub use hiprtc::{HIPRTC_ADDITIONS, hiprtc_table};
 pub use miopen::miopen_table;
 pub use rccl::rccl_table;
 pub use rocblas::rocblas_table;

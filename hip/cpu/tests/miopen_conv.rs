@@ -344,6 +344,36 @@ fn find_mode() {
     }
 }
 
+#[test]
+fn strides_beyond_the_input() {
+    let mut random = Random::new("convolution, long strides");
+    for (x, w, stride, pad) in [
+        ([1, 8, 3, 3], [8, 8, 3, 3], [1 << 30, 1 << 30], [0, 0]),
+        ([2, 8, 7, 5], [9, 8, 3, 2], [1 << 30, 6], [1, 0]),
+        ([2, 2, 7, 6], [3, 2, 2, 3], [5, 1 << 30], [1, 2]),
+    ] {
+        let case = Case::new(&x, &w, &stride, &pad, &[1; 2], 1).unwrap();
+        check::<f32>(&case, &mut random);
+    }
+}
+
+/// Offsets into the planes would have more than 32 bits.
+#[test]
+fn planes_that_are_too_large_are_refused() {
+    let most = i32::MAX as usize;
+    for case in [
+        // The gradient is filled into planes of almost twice the input's length.
+        Case::new(&[1, 1, 600, 600], &[4096, 1, 2, 2], &[1; 2], &[0; 2], &[599; 2], 1),
+        Case::new(&[1, 1, 1, 1], &[1, 1, 1, 1], &[most; 2], &[most; 2], &[1; 2], 1),
+    ] {
+        let d = Descriptors::new(&case.unwrap(), miopenFloat, miopenConvolution);
+        let (ask, mut count) = (d.dnn.table.miopenConvolutionBackwardDataGetSolutionCount, 0);
+        // SAFETY: live descriptors and an out-pointer.
+        let status = unsafe { ask(d.dnn.handle, d.y.get(), d.w.get(), d.conv, d.x.get(), &mut count) };
+        assert_eq!(status, miopenStatusNotImplemented);
+    }
+}
+
 /// hip-provider's tests hold the rules for arguments. These are this provider's own: shapes that fit
 /// each other, and buffers.
 #[test]

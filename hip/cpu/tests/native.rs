@@ -10,8 +10,12 @@ use hip_kernels::{DType, Functor, Template, families};
 use hip_sys::*;
 use std::{
     ffi::{CStr, c_void},
+    panic::catch_unwind,
     ptr::null_mut,
-    sync::Once,
+    sync::{
+        Once,
+        atomic::{AtomicI32, AtomicUsize, Ordering},
+    },
 };
 
 /// Gives the whole process two devices.
@@ -123,6 +127,80 @@ fn launches_that_amd_refuses() {
     ok!(HIP, hipModuleUnload, module);
     assert_eq!(run(good, [1; 3], 1, 0, null_mut()), hipErrorInvalidHandle);
     assert_eq!(call!(HIP, hipModuleUnload, module), hipErrorInvalidHandle);
+}
+
+#[test]
+fn dynamic_shared_memory() {
+    start();
+    let header = "__device__ float *of_header() { extern __shared__ float row[]; return row; }\n";
+    let source = "#include \"mine.h\"
+        #define TURN row[0] = x[1]; row[1] = x[0]; x[0] = row[0]; x[1] = row[1];
+        template <class A, class B> struct Pair { A a; B b; };
+        __global__ void plain(float *x) { extern __shared__ float row[]; TURN }
+        __global__ void macro(float *x) { HIP_DYNAMIC_SHARED(float, row) TURN }
+        __global__ void header(float *x) { float *row = of_header(); TURN }
+        __global__ void pairs(float *x) {
+            extern __shared__ Pair<float, float> pairs[];
+            float *row = (float *)pairs;
+            TURN
+        }
+        __global__ void aligned(float *x) {
+            extern __shared__ __attribute__((aligned(64))) unsigned char bytes[];
+            float *row = (float *)bytes;
+            TURN
+            x[0] += (unsigned long long)row % 64;
+        }";
+    let names = ["plain", "macro", "header", "pairs", "aligned"];
+    let module = load(&compile(source, &[("mine.h", header)], &names, &[]).unwrap()).unwrap();
+    let mut expected = [1.0f32, 2.0];
+    let x = Memory::of(&expected);
+    for name in names {
+        assert_eq!(launch_with(function(module, name).unwrap(), 1, 1, 64, &mut [arg(&x.0)]), hipSuccess);
+        expected.reverse();
+        assert_eq!(x.read::<f32>(), expected, "{name}");
+    }
+    ok!(HIP, hipModuleUnload, module);
+    let outside = "extern __shared__ float row[]; __global__ void outside(float *x) { *x = *row; }";
+    assert!(compile(outside, &[], &["outside"], &[]).is_err());
+}
+
+/// The destructor of a thread-local value may enqueue work. The thread used this value first, so it
+/// drops it last, after the library's own values.
+#[test]
+fn work_while_a_thread_ends() {
+    static ADD: AtomicUsize = AtomicUsize::new(0);
+    static AT_THE_END: AtomicI32 = AtomicI32::new(0);
+    struct AtEnd;
+    impl Drop for AtEnd {
+        fn drop(&mut self) {
+            AT_THE_END.store(catch_unwind(sum).unwrap_or_default(), Ordering::Relaxed);
+        }
+    }
+    thread_local!(static AT_END: AtEnd = const { AtEnd });
+    /// 41 and 1.
+    fn sum() -> i32 {
+        let x = Memory::new(4);
+        ok!(HIP, hipMemsetD32Async, x.0, 41, 1, null_mut());
+        let add = ADD.load(Ordering::Relaxed) as hipFunction_t;
+        assert_eq!(launch_with(add, 1, 1, 64, &mut [arg(&x.0)]), hipSuccess);
+        x.read::<i32>()[0]
+    }
+    start();
+    let source = "extern \"C\" __global__ void add(int *x) {
+        extern __shared__ int shared[];
+        int *scratch = (int *)hip_cpu_scratch(64);
+        shared[0] = x[0];
+        scratch[0] = shared[0] + 1;
+        x[0] = scratch[0];
+    }";
+    let module = load(&compile(source, &[], &[], &[]).unwrap()).unwrap();
+    ADD.store(function(module, "add").unwrap() as usize, Ordering::Relaxed);
+    let thread = std::thread::spawn(|| {
+        AT_END.with(|_| ());
+        sum()
+    });
+    assert_eq!(thread.join().unwrap(), 42);
+    assert_eq!(AT_THE_END.load(Ordering::Relaxed), 42);
 }
 
 /// Ranges may overlap, and each registration counts for itself.

@@ -3,6 +3,8 @@
 use super::{Error, Hip, Hipblaslt, Hiprtc, Miopen, Rccl, Result, Rocblas};
 use crate::compile::cache;
 
+pub(super) use hip_cpu::HIPRTC_ADDITIONS;
+
 pub(super) fn hip() -> Result<(Hip, Hiprtc)> {
     if cfg!(windows) {
         hip_cpu::make_temporary_folders_in(cache::temporary_folder);

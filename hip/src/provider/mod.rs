@@ -29,18 +29,16 @@ use crate::doctor::{self, Finding, Severity};
 use crate::error::{Error, Result, check, check_rtc, device_error};
 use crate::settings::{allow_fallback, settings};
 
-/// The CPU provider's tables.
 #[cfg(feature = "cpu")]
 mod cpu;
-/// The CUDA provider's tables.
 #[cfg(feature = "cuda")]
 mod cuda;
 
 impl ProviderKind {
-    /// What the provider's hipRTC adds to every program, if it can change while hipRTC's version
-    /// stays.
+    /// What the provider's hipRTC adds to every program, unless hipRTC's version covers it.
     pub(crate) fn compiles_with(self) -> impl Iterator<Item = &'static str> {
-        (self == Self::Cuda).then(cuda::hiprtc_additions).into_iter().flatten()
+        let cpu = (self == Self::Cpu).then_some(cpu::HIPRTC_ADDITIONS);
+        (self == Self::Cuda).then(cuda::hiprtc_additions).into_iter().flatten().chain(cpu)
     }
 }
 
@@ -580,6 +578,8 @@ mod cuda {
 #[cfg(not(feature = "cpu"))]
 mod cpu {
     use super::{Hip, Hipblaslt, Hiprtc, Miopen, ProviderKind, Rccl, Result, Rocblas, not_built};
+
+    pub(super) const HIPRTC_ADDITIONS: &str = "";
 
     pub(super) fn hip() -> Result<(Hip, Hiprtc)> {
         Err(not_built(ProviderKind::Cpu))

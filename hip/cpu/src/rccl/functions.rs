@@ -19,7 +19,9 @@ use hip_sys::hipStream_t;
 use rccl_sys::*;
 use std::{
     cell::RefCell,
+    collections::BTreeMap,
     ffi::CString,
+    mem::{self, ManuallyDrop},
     panic::{AssertUnwindSafe, catch_unwind},
     ptr,
     sync::Arc,
@@ -71,7 +73,8 @@ struct Group {
 }
 
 thread_local! {
-    static GROUP: RefCell<Group> = RefCell::default();
+    /// `ManuallyDrop`: a value without a destructor stays usable while the thread ends.
+    static GROUP: RefCell<ManuallyDrop<Group>> = RefCell::default();
     /// The text of the thread's last failure.
     static LAST: RefCell<CString> = RefCell::default();
 }
@@ -105,9 +108,15 @@ fn api(body: impl FnOnce() -> Outcome) -> ncclResult_t {
     let outcome = catch_unwind(AssertUnwindSafe(body))
         .unwrap_or_else(|_| Err(Failure::new(ncclInternalError, "the CPU device's RCCL panicked")));
     let Err(failure) = outcome else { return ncclSuccess };
-    let text = CString::new(failure.text.replace('\0', " ")).unwrap_or_default();
-    LAST.set(text);
+    keep(&failure);
     failure.status
+}
+
+/// Keeps a failure's text for [`ncclGetLastError`].
+fn keep(failure: &Failure) {
+    let text = CString::new(failure.text.replace('\0', " ")).unwrap_or_default();
+    // `try_with` fails only while the thread ends.
+    let _ = LAST.try_with(|last| last.replace(text));
 }
 
 fn argument(text: impl Into<String>) -> Failure {
@@ -194,6 +203,24 @@ unsafe fn run(calls: &[Posted]) -> Outcome {
     outcome
 }
 
+/// Refuses a rank's send to itself without the matching receive, and a receive without its send. No
+/// other rank can make the missing call.
+fn check_own(calls: &[Posted]) -> Outcome {
+    let mut unmatched = BTreeMap::<usize, isize>::new();
+    for Posted { call, comm, .. } in calls.iter().filter(|posted| posted.call.peer == posted.rank.rank) {
+        match call.kind {
+            Kind::Send => *unmatched.entry(*comm).or_default() += 1,
+            Kind::Receive => *unmatched.entry(*comm).or_default() -= 1,
+            _ => {}
+        }
+    }
+    if unmatched.into_values().all(|calls| calls == 0) {
+        return Ok(());
+    }
+    let usage = "a rank's sends to itself and its receives from itself must be issued together";
+    Err(Failure::new(ncclInvalidUsage, usage))
+}
+
 /// Runs calls that were issued together, or records them if their stream is captured.
 ///
 /// # Safety
@@ -204,6 +231,7 @@ unsafe fn run_or_record(calls: Vec<Posted>) -> Outcome {
     let usage = "calls that are issued together must be in one captured stream, or in none";
     let same = calls.iter().all(|call| call.captured == stream);
     require(same, Failure::new(ncclInvalidUsage, usage))?;
+    check_own(&calls)?;
     let Some(stream) = stream else {
         // SAFETY: the caller's memory, here and below.
         return unsafe { run(&calls) };
@@ -350,10 +378,8 @@ unsafe extern "C" fn ncclCommGetAsyncError(comm: ncclComm_t, error: *mut ncclRes
     api(|| {
         let failure = rank_of(comm)?.failure();
         let status = failure.as_ref().map_or(ncclSuccess, |failure| failure.status);
-        // Its text is then the thread's last.
-        if let Some(failure) = failure {
-            LAST.set(CString::new(failure.text.replace('\0', " ")).unwrap_or_default());
-        }
+        // `ncclGetLastError` of this thread then returns the failure's text.
+        failure.iter().for_each(keep);
         // SAFETY: as above.
         unsafe { put(error, status) }
     })
@@ -386,7 +412,7 @@ unsafe extern "C" fn ncclGetErrorString(result: ncclResult_t) -> *const c_char {
 
 /// The text of the calling thread's last failure, which stays valid until its next one.
 unsafe extern "C" fn ncclGetLastError(_: ncclComm_t) -> *const c_char {
-    LAST.with_borrow(|text| text.as_ptr())
+    LAST.try_with(|text| text.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 unsafe extern "C" fn ncclAllReduce(
@@ -502,7 +528,7 @@ unsafe extern "C" fn ncclGroupEnd() -> ncclResult_t {
         let ended = GROUP.with_borrow_mut(|group| {
             let problem = Failure::new(ncclInvalidUsage, "a group ends that has not begun");
             group.depth = group.depth.checked_sub(1).ok_or(problem)?;
-            Ok(if group.depth > 0 { Group::default() } else { std::mem::take(group) })
+            Ok(if group.depth > 0 { Group::default() } else { mem::take(&mut **group) })
         })?;
         ended.failure.map_or(Ok(()), Err)?;
         // SAFETY: the callers' buffers, which they keep until the group has ended.

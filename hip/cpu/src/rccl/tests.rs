@@ -1,4 +1,5 @@
-//! A hub whose other rank is a bare connection, so that the test decides when it reads.
+//! A hub whose other rank is a bare connection, so that the test decides when it reads. And calls
+//! of a single thread.
 
 use super::call::{Call, Kind};
 use super::compute::Memory;
@@ -9,7 +10,8 @@ use rccl_sys::*;
 use std::{
     io::{Read, Write},
     net::TcpStream,
-    sync::{Arc, mpsc},
+    ptr::{null, null_mut},
+    sync::{Arc, Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -162,4 +164,58 @@ fn a_rank_that_dies_before_all_have_joined_fails_the_group() {
         thread::sleep(Duration::from_millis(5));
     }
     assert!(hub.failure().unwrap().text.starts_with("rank 1 "), "{:?}", hub.failure());
+}
+
+/// Nobody else can make the other call.
+#[test]
+fn a_send_to_oneself_without_its_receive_is_refused() {
+    let rccl = super::rccl_table();
+    let (done, found) = mpsc::channel();
+    // In a thread of its own, because a call that is not refused waits for ever.
+    thread::spawn(move || {
+        let mut comm = null_mut();
+        // SAFETY: an out-pointer. The calls have no elements, so they use no buffer.
+        let found = unsafe {
+            assert_eq!((rccl.ncclCommInitRank)(&mut comm, 1, make().unwrap(), 0), ncclSuccess);
+            let send = || (rccl.ncclSend)(null(), 0, ncclUint8, 0, comm, null_mut());
+            let receive = || (rccl.ncclRecv)(null_mut(), 0, ncclUint8, 0, comm, null_mut());
+            let alone = [send(), receive()];
+            let group = |sends: usize| {
+                assert_eq!((rccl.ncclGroupStart)(), ncclSuccess);
+                (0..sends).for_each(|_| assert_eq!(send(), ncclSuccess));
+                assert_eq!(receive(), ncclSuccess);
+                (rccl.ncclGroupEnd)()
+            };
+            [alone[0], alone[1], group(2), group(1), (rccl.ncclCommDestroy)(comm)]
+        };
+        done.send(found).unwrap();
+    });
+    let refused = ncclInvalidUsage;
+    assert_eq!(found.recv_timeout(MOST).unwrap(), [refused, refused, refused, ncclSuccess, ncclSuccess]);
+}
+
+/// A destructor of a thread's value may make calls. The value was used first, so it goes last.
+#[test]
+fn a_thread_that_ends_makes_calls() {
+    static AT_THE_END: Mutex<Vec<ncclResult_t>> = Mutex::new(Vec::new());
+    struct AtEnd;
+    impl Drop for AtEnd {
+        fn drop(&mut self) {
+            AT_THE_END.lock().unwrap().extend(calls());
+        }
+    }
+    thread_local!(static AT_END: AtEnd = const { AtEnd });
+    /// A group without calls, and a call that fails.
+    fn calls() -> [ncclResult_t; 3] {
+        let rccl = super::rccl_table();
+        // SAFETY: none of them uses a pointer.
+        unsafe { [(rccl.ncclGroupStart)(), (rccl.ncclGroupEnd)(), (rccl.ncclCommDestroy)(null_mut())] }
+    }
+    let thread = thread::spawn(|| {
+        AT_END.with(|_| ());
+        calls()
+    });
+    let expected = [ncclSuccess, ncclSuccess, ncclInvalidArgument];
+    assert_eq!(thread.join().unwrap(), expected);
+    assert_eq!(*AT_THE_END.lock().unwrap(), expected);
 }

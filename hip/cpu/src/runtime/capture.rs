@@ -11,6 +11,7 @@ use hip_sys::*;
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
+    mem::{self, ManuallyDrop},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -79,15 +80,17 @@ pub(super) type Mark = (Arc<Recording>, Point);
 
 thread_local! {
     /// The work that the current call in a captured stream has recorded so far; `None` outside such
-    /// a call.
-    static TAKEN_DOWN: RefCell<Option<Vec<Work>>> = const { RefCell::new(None) };
+    /// a call. `ManuallyDrop`: a value without a destructor stays usable while the thread ends.
+    /// Nothing leaks, because each such call takes the work out again.
+    static TAKEN_DOWN: RefCell<ManuallyDrop<Option<Vec<Work>>>> =
+        const { RefCell::new(ManuallyDrop::new(None)) };
     /// Whether this work is for a stream's queue.
     static IS_LATE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether this thread's call is in a captured stream. If so, what it enqueues does not run now.
 pub(crate) fn is_captured() -> bool {
-    TAKEN_DOWN.with_borrow(Option::is_some)
+    TAKEN_DOWN.with_borrow(|taken| taken.is_some())
 }
 
 /// Whether this thread's call is in a stream whose work becomes a graph.
@@ -103,7 +106,7 @@ pub(crate) fn is_graph() -> bool {
 /// caller of the C function keeps for as long as a graph with it is launched.
 pub(crate) unsafe fn enqueue<E>(work: impl Fn() -> Result<(), E> + 'static) -> Result<(), E> {
     TAKEN_DOWN
-        .with_borrow_mut(|taken| match taken {
+        .with_borrow_mut(|taken| match &mut **taken {
             Some(taken) => {
                 taken.push(Work { run: Box::new(move || work().is_ok()), waits: false });
                 Ok(())
@@ -116,19 +119,23 @@ pub(crate) unsafe fn enqueue<E>(work: impl Fn() -> Result<(), E> + 'static) -> R
 
 /// What a call enqueues, for a graph or for a stream's queue.
 pub(super) fn take_down(late: bool, call: impl FnOnce() -> Status) -> Status<Vec<Work>> {
+    /// Replaces what this thread has recorded.
+    fn exchange(taken: Option<Vec<Work>>) -> Option<Vec<Work>> {
+        TAKEN_DOWN.with_borrow_mut(|current| mem::replace(&mut **current, taken))
+    }
     /// Ends the recording of this call, even if the call panics.
     struct End;
     impl Drop for End {
         fn drop(&mut self) {
-            TAKEN_DOWN.take();
+            exchange(None);
             IS_LATE.set(false);
         }
     }
-    TAKEN_DOWN.set(Some(Vec::new()));
+    exchange(Some(Vec::new()));
     IS_LATE.set(late);
     let _end = End;
     call()?;
-    Ok(TAKEN_DOWN.take().unwrap_or_default())
+    Ok(exchange(None).unwrap_or_default())
 }
 
 impl Work {
@@ -212,7 +219,7 @@ impl Capture {
         let Some(Part { recording, .. }) = own.take() else { return Err(hipErrorIllegalState) };
         drop(own);
         let over = Recorded { over: true, ..Recorded::default() };
-        let recorded = std::mem::replace(&mut *recording.lock(), over);
+        let recorded = mem::replace(&mut *recording.lock(), over);
         for &joined in recorded.streams.keys().filter(|&&joined| joined != stream as usize) {
             other(joined, &|capture: &Capture| capture.leave(&recording));
         }

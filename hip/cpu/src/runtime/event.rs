@@ -172,16 +172,52 @@ impl Streams for Host {
     }
 
     unsafe fn elapsed(start: hipEvent_t, stop: hipEvent_t) -> Status<f32> {
-        let time = |event: hipEvent_t| {
+        let time = |event: hipEvent_t| -> Status<(Instant, usize)> {
             let event = get(event)?;
             event.refuse_captured()?;
             let recorded = *event.recorded.lock().unwrap_or_else(PoisonError::into_inner);
-            recorded.filter(|_| event.timed).map(|at| (at, event.device)).ok_or(hipErrorInvalidHandle)
+            let at = recorded.filter(|_| event.timed).ok_or(hipErrorInvalidHandle)?;
+            require(event.point().is_none_or(late::is_past), hipErrorNotReady)?;
+            Ok((at, event.device))
         };
         let ((start, device), (stop, other)) = (time(start)?, time(stop)?);
         require(device == other, hipErrorInvalidHandle)?;
         let elapsed =
             if stop >= start { (stop - start).as_secs_f64() } else { -(start - stop).as_secs_f64() };
         Ok((elapsed * 1e3) as f32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::capture::{enqueue, take_down};
+
+    #[test]
+    fn a_time_is_not_ready_before_the_work_ran() {
+        // A handle that no other test has.
+        let stream = 24 as hipStream_t;
+        let _order = late::lock();
+        // SAFETY: the work holds nothing.
+        let work = take_down(true, || unsafe { enqueue(|| Ok(())) }).unwrap();
+        late::give(stream, current().unwrap(), work);
+        let event = || Event {
+            device: 0,
+            timed: true,
+            recorded: Mutex::new(Some(Instant::now())),
+            point: Mutex::new(Some(late::end_of(stream))),
+            captured: Mutex::new(None),
+            asked: AtomicU32::new(0),
+        };
+        let [start, stop] = [event(), event()].map(|event| EVENTS.insert(Arc::new(event)) as hipEvent_t);
+        // SAFETY: the events are live.
+        let elapsed = || unsafe { Host::elapsed(start, stop) };
+        assert_eq!(elapsed(), Err(hipErrorNotReady));
+        late::run_to(late::end_of(stream));
+        assert!(elapsed().is_ok());
+        late::forget(stream);
+        for event in [start, stop] {
+            assert!(EVENTS.remove(event as usize).is_some());
+        }
     }
 }

@@ -9,6 +9,7 @@ pub(super) use super::order::{is_on, lock};
 use super::{capture::Work, device::Device, error::Fault};
 use hip_sys::*;
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A place in a stream: behind this many pieces of work.
@@ -74,7 +75,9 @@ pub(super) fn run_to(point: Point) {
             // What it waits for was given before it, so this ends.
             Some(Item::Wait(other)) => run_to(other),
             Some(Item::Run(device, work)) => {
-                if !work.run() {
+                // A panic counts as a failure. If it unwound from here, the queue would never get
+                // past this item.
+                if !catch_unwind(AssertUnwindSafe(|| work.run())).unwrap_or(false) {
                     let text = "work that ran late failed".to_owned();
                     device.set_fault(Fault { status: hipErrorLaunchFailure, text });
                 }
@@ -125,6 +128,7 @@ mod tests {
             let ran = ran.clone();
             let work = move || {
                 ran.lock().unwrap().push(name);
+                assert_ne!(name, "panics");
                 if name == "fails" { Err(hipErrorUnknown) } else { Ok(()) }
             };
             // SAFETY: the work holds nothing but the list and a name.
@@ -151,6 +155,11 @@ mod tests {
         assert!(device.check().is_ok());
         forget(first);
         assert_eq!(names(), ["c", "a", "d", "b", "fails"]);
+        assert_eq!(device.check(), Err(hipErrorLaunchFailure));
+        give(second, device, work("panics"));
+        let behind_panics = end_of(second);
+        run_to(behind_panics);
+        assert!(is_past(behind_panics));
         assert_eq!(device.check(), Err(hipErrorLaunchFailure));
         forget(second);
     }

@@ -15,18 +15,14 @@ use hip_provider::require;
 use hip_provider::runtime::{Launch, Modules, Status};
 use hip_sys::*;
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     ffi::{CStr, c_int, c_void},
+    mem::ManuallyDrop,
     sync::Arc,
 };
 
 /// The most arguments that a launch may pack in one buffer, or that a captured launch may have.
 const MAX_PACKED: usize = 64;
-
-thread_local! {
-    /// Dynamic shared memory. Each thread runs one block at a time.
-    static DYNAMIC: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-}
 
 /// A cache line.
 #[derive(Clone, Copy)]
@@ -35,20 +31,31 @@ thread_local! {
 struct Line([u8; 64]);
 
 thread_local! {
+    /// Dynamic shared memory. Each thread runs one block at a time.
+    static DYNAMIC: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
     /// Memory for a block's data that is too large for the stack, because an application's threads
     /// may have small stacks.
     static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+    /// Replaces `SCRATCH` while the thread ends, after `SCRATCH` was dropped. It has no destructor,
+    /// so its memory leaks in a thread that uses it.
+    static LAST_SCRATCH: RefCell<ManuallyDrop<Vec<Line>>> =
+        const { RefCell::new(ManuallyDrop::new(Vec::new())) };
+}
+
+/// Grows memory to `bytes`. The contents of the new part are undefined.
+fn grow(memory: &mut Vec<Line>, bytes: u64) -> *mut c_void {
+    let lines = (bytes as usize).div_ceil(size_of::<Line>());
+    if memory.len() < lines {
+        memory.resize(lines, Line([0; 64]));
+    }
+    memory.as_mut_ptr().cast()
 }
 
 /// The thread's scratch memory, grown to `bytes`. Its contents are undefined.
 unsafe extern "C" fn scratch(bytes: u64) -> *mut c_void {
-    SCRATCH.with_borrow_mut(|memory| {
-        let lines = (bytes as usize).div_ceil(size_of::<Line>());
-        if memory.len() < lines {
-            memory.resize(lines, Line([0; 64]));
-        }
-        memory.as_mut_ptr().cast()
-    })
+    SCRATCH
+        .try_with(|memory| grow(&mut memory.borrow_mut(), bytes))
+        .unwrap_or_else(|_| LAST_SCRATCH.with_borrow_mut(|memory| grow(memory, bytes)))
 }
 
 impl Modules for Host {
@@ -182,24 +189,20 @@ unsafe fn execute(
     }
     let run = kernel.run;
     let arguments = arguments as usize;
-    let shared_words = shape.shared_bytes.div_ceil(8) as usize;
+    let shared_bytes = u64::from(shape.shared_bytes);
     // If there are many blocks, a task runs several.
     let step = blocks.div_ceil(threads() as u64 * 64).max(1);
     parallel(blocks.div_ceil(step) as usize, |chunk| {
         let first = chunk as u64 * step;
         let mut part = record.part(first, step.min(blocks - first));
-        if shared_words == 0 {
-            // SAFETY: as above. Blocks of a kernel may run in parallel, and none changes the
-            // arguments.
-            unsafe { run(arguments as *mut *mut c_void, &part) };
-        } else {
-            DYNAMIC.with_borrow_mut(|memory| {
-                memory.resize(shared_words.max(memory.len()), 0);
-                part.dynamic_shared = memory.as_mut_ptr().cast();
-                // SAFETY: as above.
-                unsafe { run(arguments as *mut *mut c_void, &part) };
-            });
+        // `try_with` fails only while the thread ends.
+        let mut memory = DYNAMIC.try_with(Cell::take).unwrap_or_default();
+        if shared_bytes > 0 {
+            part.dynamic_shared = grow(&mut memory, shared_bytes);
         }
+        // SAFETY: as above. Blocks of a kernel may run in parallel, and none changes the arguments.
+        unsafe { run(arguments as *mut *mut c_void, &part) };
+        let _ = DYNAMIC.try_with(|kept| kept.set(memory));
     });
     Ok(())
 }

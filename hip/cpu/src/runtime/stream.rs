@@ -54,7 +54,8 @@ pub(super) fn place(stream: hipStream_t, missing: hipError_t) -> Status<Place> {
 pub(super) fn ordered(place: &Place, work: impl FnOnce(&'static Device) -> Status) -> Status {
     let _order = place.device.lock();
     place.device.check()?;
-    match &place.captured {
+    // Another thread may have ended the capture before this one had the lock.
+    match place.captured.as_ref().filter(|stream| stream.capture.is_on()) {
         Some(stream) => stream.capture.take_down(place.stream, || work(place.device)),
         None if !late::is_on() => work(place.device),
         None if place.stream.is_null() => {
@@ -122,4 +123,32 @@ pub(crate) fn in_order(stream: hipStream_t) -> Status<(usize, Option<Captured>)>
     }
     behind(&place, || Ok(()))?;
     Ok((index, None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::{capture::enqueue, device::device};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn work_runs_if_another_thread_ends_the_capture_first() {
+        let known = Arc::new(Stream { device: device(0).unwrap(), capture: Capture::default() });
+        let stream = STREAMS.insert(known.clone()) as hipStream_t;
+        known.capture.begin(hipStreamCaptureModeRelaxed).unwrap();
+        let place = place(stream, hipErrorUnknown).unwrap();
+        assert!(known.capture.end(stream, |_, _| ()).unwrap().is_empty());
+        let ran = Arc::new(AtomicBool::new(false));
+        let runs = ran.clone();
+        let work = move || {
+            runs.store(true, Ordering::Relaxed);
+            Ok(())
+        };
+        // SAFETY: the work holds nothing but the flag.
+        ordered(&place, |_| unsafe { enqueue(work) }).unwrap();
+        // In late mode it runs when somebody waits for it.
+        behind(&place, || Ok(())).unwrap();
+        assert!(ran.load(Ordering::Relaxed));
+        STREAMS.remove(stream as usize);
+    }
 }

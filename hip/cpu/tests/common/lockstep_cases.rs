@@ -260,7 +260,7 @@ fn a_stack_that_ends_while_shared_memory_is_made() {
 fn dynamic_shared_memory_and_many_blocks() {
     let _alone = start();
     let source = "__global__ void rotate(u32 *x) {
-        HIP_DYNAMIC_SHARED(u32, row)
+        extern __shared__ u32 row[];
         u32 base = blockIdx.x * blockDim.x;
         row[threadIdx.x] = x[base + threadIdx.x];
         sync_threads();

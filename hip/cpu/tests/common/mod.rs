@@ -159,6 +159,17 @@ pub fn launch(
     threads: u32,
     arguments: &mut [*mut c_void],
 ) -> hipError_t {
+    launch_with(function, blocks, threads, 0, arguments)
+}
+
+/// As `launch`, with dynamic shared memory.
+pub fn launch_with(
+    function: hipFunction_t,
+    blocks: u32,
+    threads: u32,
+    shared_bytes: u32,
+    arguments: &mut [*mut c_void],
+) -> hipError_t {
     call!(
         HIP,
         hipModuleLaunchKernel,
@@ -169,7 +180,7 @@ pub fn launch(
         threads,
         1,
         1,
-        0,
+        shared_bytes,
         null_mut(),
         arguments.as_mut_ptr(),
         null_mut()

@@ -77,8 +77,9 @@ impl Pooling {
             miopenPoolingWorkspaceIndexMask => self.window.iter().product(),
             _ => x.dims[2..].iter().product(),
         };
-        let bits = 8 * self.index_size() as u32;
-        require(bits == 64 || places as u128 <= 1u128 << bits, miopenStatusBadParm)
+        // MIOpen reserves the type's greatest number, and takes only fewer places than that.
+        let greatest = u64::MAX >> (64 - 8 * self.index_size());
+        require((places as u64) < greatest, miopenStatusBadParm)
     }
 }
 

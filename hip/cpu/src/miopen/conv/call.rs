@@ -57,6 +57,8 @@ impl Call {
             pad: spatial(&conv.pad, 0),
             dilation: spatial(&conv.dilation, 1),
         };
+        // At least the floats of an image's filled planes, forward and backward.
+        let mut filled = Some(problem.c.max(problem.k));
         for axis in 0..3 {
             let reach = (problem.filter[axis] - 1) * problem.dilation[axis] + 1;
             let padded = problem.input[axis] + 2 * problem.pad[axis];
@@ -65,13 +67,11 @@ impl Call {
             // A caller may choose an output for a transposed convolution that is longer than the
             // shortest one that leads back to the input.
             require(problem.output[axis] == expected, miopenStatusBadParm)?;
+            let longest = (padded + problem.filter[axis]).max(problem.input[axis] + reach);
+            filled = filled.and_then(|filled| filled.checked_mul(longest));
         }
-        // Offsets into the filled planes of one image have 32 bits.
-        let filled: usize = problem.c.max(problem.k)
-            * (0..3)
-                .map(|axis| problem.input[axis] + 2 * problem.pad[axis] + problem.filter[axis])
-                .product::<usize>();
-        require(u32::try_from(filled).is_ok(), miopenStatusNotImplemented)?;
+        // Offsets into the filled planes have 32 bits.
+        require(filled.is_some_and(|filled| u32::try_from(filled).is_ok()), miopenStatusNotImplemented)?;
         // Without the attribute, MIOpen uses the alternative in both backward directions.
         let alternative = conv.alternative.unwrap_or(kind != Kind::Forward);
         let halves = if x.data == miopenHalf { Halves::of(alternative) } else { Halves::Exact };

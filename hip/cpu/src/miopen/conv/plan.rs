@@ -251,8 +251,8 @@ impl Plan {
 
     /// The backward direction: `dx` from `dy`.
     pub(crate) fn backward(p: &Problem, lanes: usize) -> Plan {
-        // One phase of an axis: `count` input pixels `phase - pad + stride * q` with q from `first`
-        // on. The taps `(tap, back)` reach them from output pixel `q - back`.
+        // One phase of an axis: `count` input pixels, `stride` apart, from `at` on. Their numbers
+        // begin with `first`. The taps `(tap, back)` reach pixel q from output pixel `q - back`.
         struct AxisPhase {
             at: usize,
             first: usize,
@@ -261,16 +261,15 @@ impl Plan {
         }
         let axes: [Vec<AxisPhase>; 3] = core::array::from_fn(|axis| {
             let (stride, pad, input) = (p.stride[axis], p.pad[axis], p.input[axis]);
-            (0..stride)
-                .filter_map(|phase| {
-                    let first = pad.saturating_sub(phase).div_ceil(stride);
-                    let at = (phase + stride * first).checked_sub(pad)?;
-                    let count = input.saturating_sub(at).div_ceil(stride);
+            // A stride may be far greater than the input, and then most phases have no pixel.
+            (0..stride.min(input))
+                .map(|at| {
+                    let (first, phase) = ((at + pad) / stride, (at + pad) % stride);
                     let taps = (0..p.filter[axis])
                         .filter(|t| t * p.dilation[axis] % stride == phase)
                         .map(|t| (t, t * p.dilation[axis] / stride))
                         .collect();
-                    (count > 0).then_some(AxisPhase { at, first, count, taps })
+                    AxisPhase { at, first, count: (input - at).div_ceil(stride), taps }
                 })
                 .collect()
         });

@@ -76,14 +76,14 @@ fn poolings() {
     let typed = |data| of([tensor(data, &[2, 3, 7, 9]), tensor(data, &[2, 3, 4, 6])]);
     let (halves, brains, doubles) = (typed(miopenHalf), typed(miopenBFloat16), typed(miopenDouble));
     let (volumes, small) = (both(&[2, 3, 7, 9, 1], &[2, 3, 4, 6, 1]), both(&[2, 3, 7, 3], &[2, 3, 4, 1]));
-    // 256 and 272 places: the first are counted by 8 bits.
-    let (square, oblong) = (both(&[1, 1, 16, 16], &[1, 1, 8, 13]), both(&[1, 1, 17, 16], &[1, 1, 9, 13]));
+    // 254 and 255 places: 8 bits suffice for the first.
+    let (few, many) = (both(&[1, 1, 2, 127], &[1, 1, 1, 124]), both(&[1, 1, 15, 17], &[1, 1, 8, 14]));
     let longer = pool(miopenPoolingMax, [3, 4], miopenIndexUint16, image);
     let long = pool(miopenPoolingMax, [3, 4], miopenIndexUint64, image);
     let window = pool(miopenPoolingMax, [3, 4], miopenIndexUint8, mask);
     let [largest, larger] =
-        [[16, 16], [17, 16]].map(|window| pool(miopenPoolingMax, window, miopenIndexUint8, mask));
-    let (eight, nine) = (both(&[1, 1, 14, 16], &[1, 1, 1, 1]), both(&[1, 1, 15, 16], &[1, 1, 1, 1]));
+        [[2, 127], [15, 17]].map(|window| pool(miopenPoolingMax, window, miopenIndexUint8, mask));
+    let (flat, high) = (both(&[1, 1, 1, 127], &[1, 1, 1, 1]), both(&[1, 1, 13, 17], &[1, 1, 1, 1]));
     let mean = pool(miopenPoolingAverage, [3, 4], miopenIndexUint8, image);
     let rules: &[Rule<'_, Call, miopenStatus_t>] = &[
         ("no handle", &|c| c.handle = null_mut(), NO_HANDLE),
@@ -97,14 +97,14 @@ fn poolings() {
         ("f64", &|c| (c.tensors, c.scalars) = (doubles, [wide(1), wide(0)]), MISSING),
         ("another rank", &|c| c.tensors = volumes, BAD),
         ("an input shorter than the window", &|c| c.tensors = small, BAD),
-        ("as many places as an index counts", &|c| c.tensors = square, Runs),
-        ("more places than an index counts", &|c| c.tensors = oblong, BAD),
-        ("wider indices", &|c| (c.tensors, c.pool, c.workspace) = (oblong, longer, 500), Runs),
-        ("the widest indices", &|c| (c.tensors, c.pool, c.workspace) = (oblong, long, 5000), Runs),
-        ("indices in the window", &|c| (c.tensors, c.pool) = (oblong, window), Runs),
-        ("a window with as many places", &|c| (c.tensors, c.pool) = (eight, largest), Runs),
-        ("a window with more places", &|c| (c.tensors, c.pool) = (nine, larger), BAD),
-        ("averages have no indices", &|c| (c.tensors, c.pool, c.workspace) = (oblong, mean, 0), Runs),
+        ("as many places as an index counts", &|c| c.tensors = few, Runs),
+        ("more places than an index counts", &|c| c.tensors = many, BAD),
+        ("wider indices", &|c| (c.tensors, c.pool, c.workspace) = (many, longer, 500), Runs),
+        ("the widest indices", &|c| (c.tensors, c.pool, c.workspace) = (many, long, 5000), Runs),
+        ("indices in the window", &|c| (c.tensors, c.pool) = (many, window), Runs),
+        ("a window with as many places", &|c| (c.tensors, c.pool) = (flat, largest), Runs),
+        ("a window with more places", &|c| (c.tensors, c.pool) = (high, larger), BAD),
+        ("averages have no indices", &|c| (c.tensors, c.pool, c.workspace) = (many, mean, 0), Runs),
     ];
     check("miopenPoolingForward", good(), forward, rules);
     check("miopenPoolingBackward", good(), backward, rules);
@@ -115,7 +115,7 @@ fn poolings() {
         &[
             ("room for one index less", &|c| c.workspace = 143, BAD),
             ("without indices", &|c| (c.keeps, c.workspace) = (false, 0), Runs),
-            ("without indices any number of places", &|c| (c.keeps, c.tensors) = (false, oblong), Runs),
+            ("without indices any number of places", &|c| (c.keeps, c.tensors) = (false, many), Runs),
         ],
     );
     // With one row more the output has the same shape.
