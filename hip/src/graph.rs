@@ -223,7 +223,8 @@ impl Graph {
     }
 
     /// The work that was captured. A replay runs that many kernels, library calls and copies, but
-    /// itself counts as one graph.
+    /// itself counts as one graph. What the thread gave to other devices during the capture is
+    /// counted too.
     pub fn recorded(&self) -> Counts {
         self.recorded
     }

@@ -189,6 +189,27 @@ fn scalars_and_empty_sums() {
     gemm(&device, &Case { batch: 0, size: (4, 4, 3), ..PLAIN });
 }
 
+/// As heads of attention in the rows of one tensor.
+#[test]
+fn results_may_lie_side_by_side() {
+    let device = device();
+    let (heads, m, n, k) = (3, 4, 5, 6);
+    let [a_shape, b_shape] = [(m, k), (k, n)].map(|(r, c)| Shape::new(Order::Rows, heads, r, c, false));
+    let packed = Shape::new(Order::Rows, heads, m, n, false);
+    let c_shape = Shape { row_stride: heads * n, batch_stride: n, ..packed };
+    let a = random_tensor(&device, 1, DType::F32, a_shape.elements);
+    let b = random_tensor(&device, 2, DType::F32, b_shape.elements);
+    let c = output(&device, DType::F32, c_shape.elements);
+    let (x, y) = (a_shape.view(&a.buffer), b_shape.view(&b.buffer));
+    device.blas().unwrap().gemm(DType::F32, heads, x, y, c_shape.view(&c), 1.0, 0.0, false).unwrap();
+    let mut want = vec![0.0; c_shape.elements];
+    for (head, row, col) in (0..heads * m * n).map(|at| (at / (m * n), at / n % m, at % n)) {
+        let terms = (0..k).map(|j| a.values[a_shape.at(head, row, j)] * b.values[b_shape.at(head, j, col)]);
+        want[c_shape.at(head, row, col)] = terms.sum::<f64>();
+    }
+    close("heads", &read(&device, &c, DType::F32, c_shape.elements), &want, tolerance(DType::F32));
+}
+
 #[test]
 fn nan_in_the_result_is_not_read_when_beta_is_0() {
     let device = device();
@@ -259,6 +280,16 @@ fn bad_input_is_refused_and_the_next_product_works() {
             Err(Error::Invalid { op: "gemm", .. }) => {}
             other => panic!("{what}: {other:?}"),
         }
+    }
+    // Results of a batch that share elements.
+    let batch = |matrix, batch_stride| MatrixView { batch_stride, ..matrix };
+    let operand = batch(square, 16);
+    for stride in [0, 1, 15] {
+        let c = batch(view(&other, 4, 4, 4, 1, 0), stride);
+        let product = blas.gemm(DType::F32, 2, operand, operand, c, 1.0, 0.0, false);
+        assert!(matches!(product, Err(Error::Invalid { op: "gemm", .. })), "{stride}: {product:?}");
+        let sum = blas.geam(DType::F32, 2, 1.0, operand, 1.0, operand, c);
+        assert!(matches!(sum, Err(Error::Invalid { op: "geam", .. })), "{stride}: {sum:?}");
     }
     let result = blas.gemm(DType::I64, 1, square, square, view(&other, 4, 4, 4, 1, 0), 1.0, 0.0, false);
     assert!(matches!(result, Err(Error::Unsupported { op: "gemm", .. })), "{result:?}");

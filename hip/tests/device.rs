@@ -246,9 +246,11 @@ fn launches_check_their_arguments() {
     let kernel = device.kernel(&SCALE, "scale<f32>").unwrap();
     let buffer = device.upload(&[0; 16]).unwrap();
     let grid = device.grid(1);
-    let past_the_end = device.launch_kernel(&kernel).unwrap().buffer(&buffer, 17);
-    // SAFETY: refused before anything is launched.
-    assert!(matches!(unsafe { past_the_end.submit(grid, 0) }, Err(Error::Invalid { .. })));
+    for offset in [17, usize::MAX] {
+        let past_the_end = device.launch_kernel(&kernel).unwrap().buffer(&buffer, offset);
+        // SAFETY: refused before anything is launched.
+        assert!(matches!(unsafe { past_the_end.submit(grid, 0) }, Err(Error::Invalid { .. })), "{offset}");
+    }
     let too_many = (0..=hip::MAX_ARGUMENTS)
         .fold(device.launch_kernel(&kernel).unwrap(), |launch, i| launch.value(i as u32));
     // SAFETY: refused before anything is launched.

@@ -138,6 +138,19 @@ fn batch_norm(device: &Arc<Device>, desc: BatchNormDesc) {
     close(&format!("{name} mean"), &per_channel(&saved_mean), &mean, 1e-4);
     close(&format!("{name} 1/std"), &per_channel(&saved_inv), &inv, 1e-5);
 
+    let (x_arg, scale_arg, bias_arg) = (arg(&x.buffer), arg(&scale.buffer), arg(&bias.buffer));
+    for (running, saved) in [
+        (None, Some([arg(&saved_mean); 2])),
+        (Some([arg(&running_mean.buffer); 2]), None),
+        (Some([arg(&running_mean.buffer), arg(&saved_mean)]), Some(saved)),
+        (Some([scale_arg, arg(&running_var.buffer)]), None),
+    ] {
+        let y = arg(&out);
+        let done =
+            dnn.batch_norm_train(&desc, x_arg, y, scale_arg, bias_arg, running, momentum, epsilon, saved);
+        assert!(matches!(done, Err(Error::Invalid { .. })), "{name}: {done:?}");
+    }
+
     let out = output(device, dtype, n);
     dnn.batch_norm_backward(
         &desc,
@@ -274,6 +287,13 @@ fn layer_norms() {
         close(&format!("{desc:?}"), &read(&device, &y, dtype, rows * len), &want, 3.0 * tolerance(dtype));
         close(&format!("{desc:?} mean"), &read(&device, &m, dtype, rows), &mean, 20.0 * tolerance(dtype));
         close(&format!("{desc:?} 1/std"), &read(&device, &r, dtype, rows), &rstd, 3.0 * tolerance(dtype));
+        let [x, weight, bias, y, m] = [&x.buffer, &weight.buffer, &bias.buffer, &y, &m].map(arg);
+        let dnn = device.dnn().unwrap();
+        for out in [[y, m, m], [y, y, m], [y, m, x]] {
+            let [y, m, r] = out;
+            let overlapping = dnn.layer_norm_forward(&desc, x, weight, bias, 1e-5, y, m, r);
+            assert!(matches!(overlapping, Err(Error::Invalid { .. })), "{desc:?}: {overlapping:?}");
+        }
     }
 }
 
@@ -346,6 +366,9 @@ fn group_norms() {
         close(&format!("{desc:?}"), &read(&device, &y, dtype, n), &want, 3.0 * tolerance(dtype));
         close(&format!("{desc:?} mean"), &read(&device, &m, dtype, rows), &mean, 20.0 * tolerance(dtype));
         close(&format!("{desc:?} 1/std"), &read(&device, &r, dtype, rows), &rstd, 3.0 * tolerance(dtype));
+        let [x, weight, bias, y, m] = [&x.buffer, &weight.buffer, &bias.buffer, &y, &m].map(arg);
+        let overlapping = device.dnn().unwrap().group_norm_forward(&desc, x, weight, bias, 1e-5, y, m, m);
+        assert!(matches!(overlapping, Err(Error::Invalid { .. })), "{desc:?}: {overlapping:?}");
     }
 }
 

@@ -193,6 +193,15 @@ fn counted(cache: &Cache, variables: &[(&str, &str)]) -> Vec<String> {
     said.into_iter().filter(|line| !line.starts_with("by ")).collect()
 }
 
+/// Which solutions rocBLAS lists depends on the variable.
+#[test]
+fn rocblas_with_hipblaslt_has_entries_of_its_own() {
+    let (cache, timed) = (Cache::new("hipblaslt"), timed());
+    assert_eq!(counted(&cache, &[AUTO]), counts(timed, 0, PROBLEMS, timed, 0, timed));
+    let switched = [AUTO, ("ROCBLAS_USE_HIPBLASLT", "0")];
+    assert_eq!(counted(&cache, &switched), counts(timed, 0, PROBLEMS, timed, 0, 2 * timed));
+}
+
 #[test]
 fn a_second_process_times_nothing() {
     let (cache, timed) = (Cache::new("second"), timed());

@@ -126,13 +126,7 @@ pub(crate) fn plan(batch: usize, a: Strided, b: Strided, c: Strided) -> Result<P
     let named = |matrix: Strided, is_a: bool| {
         matrix.operand().ok_or_else(|| not_a_matrix(if is_a { "a" } else { "b" }, matrix))
     };
-    if batch > 1 && c.batch_stride == 0 {
-        return Err(Error::Invalid {
-            op: "gemm",
-            expected: "a result of its own for each matrix of the batch".into(),
-            found: "batch stride 0".into(),
-        });
-    }
+    refuse_overlaps("gemm", batch, if swap { c.transposed() } else { c }, ldc)?;
     Ok(Plan {
         swap,
         m: if swap { cols } else { rows },
@@ -163,6 +157,7 @@ pub(crate) fn plan_sum(batch: usize, a: Strided, b: Strided, c: Strided) -> Resu
         .and_then(|ld| i32::try_from(ld).ok())
         .ok_or_else(|| not_a_matrix("c", c))?;
     let size = |size: usize| i32::try_from(size).map_err(|_| not_a_matrix("c", c));
+    refuse_overlaps("geam", batch, c, ldc)?;
     Ok(Plan {
         swap: turn,
         m: size(c.rows)?,
@@ -173,6 +168,26 @@ pub(crate) fn plan_sum(batch: usize, a: Strided, b: Strided, c: Strided) -> Resu
         second: b.operand().ok_or_else(|| not_a_matrix("b", b))?,
         ldc,
         stride_c: i64::try_from(c.batch_stride).map_err(|_| not_a_matrix("c", c))?,
+    })
+}
+
+/// Returns `Invalid` unless a batch's result matrices lie one after the other, or side by side in
+/// longer columns. The caller's matrices are not empty and are stored by columns with the leading
+/// dimension `ld`.
+///
+/// With some other strides results don't overlap either, but no view of a packed tensor has them.
+fn refuse_overlaps(op: &'static str, batch: usize, c: Strided, ld: i32) -> Result<()> {
+    let (stride, ld) = (c.batch_stride, ld as usize);
+    // Where the first matrix ends, and where the first column of the last one does.
+    let matrix = (c.cols - 1).saturating_mul(ld).saturating_add(c.rows);
+    let columns = (batch - 1).saturating_mul(stride).saturating_add(c.rows);
+    if batch == 1 || stride >= matrix || stride >= c.rows && columns <= ld {
+        return Ok(());
+    }
+    Err(Error::Invalid {
+        op,
+        expected: "memory of its own for each result of the batch".into(),
+        found: format!("{} x {} matrices, leading dimension {ld}, batch stride {stride}", c.rows, c.cols),
     })
 }
 
@@ -277,6 +292,39 @@ mod tests {
         assert!(plan(1, row_major(2, 3), row_major(4, 5), row_major(2, 5)).is_err());
         let c = Strided { batch_stride: 0, ..row_major(2, 5) };
         assert!(plan(2, row_major(2, 3), row_major(3, 5), c).is_err());
+    }
+
+    #[test]
+    fn results_of_a_batch_have_memory_of_their_own() {
+        for (batch, [rows, cols], row_stride, batch_stride, apart) in [
+            // One after the other, without and with gaps.
+            (3, [4, 5], 5, 20, true),
+            (3, [4, 5], 8, 29, true),
+            (3, [4, 5], 8, 28, false),
+            (3, [4, 5], 5, 19, false),
+            (3, [4, 5], 5, 1, false),
+            (3, [4, 5], 5, 0, false),
+            // Heads in the rows of a tensor, also with gaps.
+            (3, [4, 5], 15, 5, true),
+            (3, [4, 5], 40, 7, true),
+            (3, [4, 5], 14, 5, false),
+            (3, [4, 5], 15, 4, false),
+            // One row: its stride does not matter.
+            (3, [1, 5], 0, 5, true),
+            (3, [1, 5], 99, 4, false),
+            // Columns of one element.
+            (3, [4, 1], 3, 1, true),
+            (3, [4, 1], 2, 1, false),
+            (1, [4, 5], 5, 0, true),
+        ] {
+            let c = Strided { rows, cols, row_stride, col_stride: 1, batch_stride };
+            let what = format!("{batch} of {c:?}");
+            assert_eq!(plan(batch, row_major(rows, 2), row_major(2, cols), c).is_ok(), apart, "{what}");
+            let operand = row_major(rows, cols);
+            assert_eq!(plan_sum(batch, operand, operand, c).is_ok(), apart, "{what}");
+            let operand = operand.transposed();
+            assert_eq!(plan_sum(batch, operand, operand, c.transposed()).is_ok(), apart, "{what}, turned");
+        }
     }
 
     #[test]

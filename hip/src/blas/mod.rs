@@ -66,7 +66,7 @@ struct Identity {
     device: String,
     /// The architecture alone.
     arch: String,
-    /// With the limit of its workspace, if there is one.
+    /// The library's name in the tuning store, with the settings that decide which solutions it lists.
     library: String,
     /// The library's version; empty if it does not say.
     version: String,
@@ -130,7 +130,7 @@ impl Blas {
         let identity = Identity {
             device: device.tuned_as(),
             arch: arch.to_owned(),
-            library: format!("rocBLAS {name}{limit}"),
+            library: format!("rocBLAS {name}{limit}{}", use_of_hipblaslt()),
             version,
         };
         Ok(Self {
@@ -147,7 +147,7 @@ impl Blas {
     /// In each view one stride must be 1, and the other at least the size of the dimension whose
     /// stride is 1. The stride of a dimension of size 1 does not matter. Transposes follow from the
     /// strides. `dtype` is that of `a` and `b`: f32, f64, f16 and bf16 (accumulated in f32), or i8,
-    /// whose `c` is i32. `c` may not overlap `a` or `b`.
+    /// whose `c` is i32. `c` may not overlap `a` or `b`, nor may its matrices overlap each other.
     ///
     /// `gradient` says whether `c` is a gradient. On gfx90a, f16 gradients use rocBLAS's
     /// alternative implementation, which keeps subnormal values
@@ -307,6 +307,15 @@ impl Drop for Handle {
             log::warn!("{error}");
         }
     }
+}
+
+/// Whether the user lets rocBLAS use hipBLASLt, for the tuning store: which solutions rocBLAS lists
+/// depends on it.
+fn use_of_hipblaslt() -> String {
+    ["ROCBLAS_USE_HIPBLASLT", "ROCBLAS_USE_HIPBLASLT_BATCHED"]
+        .iter()
+        .filter_map(|name| Some(format!(", {name}={:?}", std::env::var_os(name)?)))
+        .collect()
 }
 
 /// The library's version.

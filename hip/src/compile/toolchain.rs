@@ -58,7 +58,7 @@ impl Toolchain {
 
 /// The builds of this process's loaded libraries whose file names begin with one of `names`,
 /// sorted. A build is the linker's build id, or the file's size and time if there is no id.
-fn builds_loaded(names: &[&'static str]) -> String {
+pub(crate) fn builds_loaded(names: &[&'static str]) -> String {
     let build = |(name, path, build): (_, std::path::PathBuf, Option<String>)| {
         format!("{name} {}", build.or_else(|| build_of_file(&path)).unwrap_or_default())
     };

@@ -30,7 +30,8 @@ use crate::memory::kind::MemoryKind;
 use crate::memory::span::Span;
 use crate::profile::work::{Load, WorkKind};
 use crate::provider::library;
-use crate::settings::{deterministic, settings, workspace_limit};
+use crate::settings::{deterministic, workspace_limit};
+use crate::tuning::library_name;
 use crate::workarounds::Halves;
 use crate::{Buffer, DType, Error, Result, carry_faults, trace, workarounds};
 
@@ -188,11 +189,7 @@ fn version(table: &Miopen) -> String {
     // SAFETY: the function is MIOpen's and writes three integers.
     let status = unsafe { (table.miopenGetVersion)(&mut major, &mut minor, &mut patch) };
     match status == miopenStatusSuccess {
-        // TF32 has other algorithms.
-        true if settings().is_ok_and(|settings| settings.cuda_tf32) => {
-            format!("MIOpen {major}.{minor}.{patch}, TF32")
-        }
-        true => format!("MIOpen {major}.{minor}.{patch}"),
+        true => library_name(format!("MIOpen {major}.{minor}.{patch}")),
         false => "MIOpen of an unknown version".into(),
     }
 }

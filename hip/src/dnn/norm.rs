@@ -137,7 +137,7 @@ impl Dnn {
             pair.map_or(Ok([Span::NULL; 2]), |pair| self.channels(desc, pair))
         };
         let ([running_mean, running_var], [mean, inv]) = (optional(running)?, optional(saved)?);
-        ys.apart_from(BATCH, &[xs, ss, bs])?;
+        Span::all_apart(BATCH, &[ys, running_mean, running_var, mean, inv], &[xs, ss, bs])?;
         let statistics = running.into_iter().chain(saved).flatten();
         carry(running.into_iter().flatten().chain([x, scale, bias]), statistics.chain([y]));
         if ys.bytes == 0 {
@@ -237,10 +237,7 @@ impl Dnn {
     ) -> Result<()> {
         let (this, [xs, dys, dxs]) = self.batch_norm(desc, [x, dy, dx])?;
         let [ss, dss, dbs, mean, inv] = self.channels(desc, [scale, dscale, dbias, saved[0], saved[1]])?;
-        let read = [xs, dys, ss, mean, inv];
-        dxs.apart_from(BATCH, &read)?.apart_from(BATCH, &[dss, dbs])?;
-        dss.apart_from(BATCH, &read)?.apart_from(BATCH, &[dbs])?;
-        dbs.apart_from(BATCH, &read)?;
+        Span::all_apart(BATCH, &[dxs, dss, dbs], &[xs, dys, ss, mean, inv])?;
         carry([x, dy, scale].into_iter().chain(saved), [dx, dscale, dbias]);
         if dxs.bytes == 0 {
             return Ok(());
@@ -357,9 +354,7 @@ impl Dnn {
         let [xs, ys] = self.spans(LAYER, desc.dtype, elements(LAYER, &[desc.rows, desc.len])?, [x, y])?;
         let [ws, bs] = self.spans(LAYER, desc.dtype, desc.len, [weight, bias])?;
         let [ms, rs] = self.spans(LAYER, desc.dtype, desc.rows, [mean, rstd])?;
-        for out in [ys, ms, rs] {
-            out.apart_from(LAYER, &[xs, ws, bs])?;
-        }
+        Span::all_apart(LAYER, &[ys, ms, rs], &[xs, ws, bs])?;
         carry([x, weight, bias], [y, mean, rstd]);
         if ys.bytes == 0 {
             return Ok(());
@@ -431,9 +426,7 @@ impl Dnn {
         let [ws, bs] = self.spans(GROUP, desc.dtype, desc.channels, [weight, bias])?;
         let rows = elements(GROUP, &[desc.batch, desc.groups])?;
         let [ms, rs] = self.spans(GROUP, desc.dtype, rows, [mean, rstd])?;
-        for out in [ys, ms, rs] {
-            out.apart_from(GROUP, &[xs, ws, bs])?;
-        }
+        Span::all_apart(GROUP, &[ys, ms, rs], &[xs, ws, bs])?;
         carry([x, weight, bias], [y, mean, rstd]);
         if ys.bytes == 0 {
             return Ok(());

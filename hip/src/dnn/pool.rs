@@ -76,7 +76,8 @@ impl PoolDesc {
         }
         let mut y = self.x[..2].to_vec();
         for i in 0..rank - 2 {
-            match (self.x[i + 2] + 2 * self.padding[i]).checked_sub(self.window[i]) {
+            let padded = self.padding[i].checked_mul(2).and_then(|both| both.checked_add(self.x[i + 2]));
+            match padded.and_then(|padded| padded.checked_sub(self.window[i])) {
                 Some(steps) => y.push(steps / self.stride[i] + 1),
                 None => return invalid("a window that fits the padded input".into()),
             }
@@ -259,6 +260,8 @@ mod tests {
         assert!(desc(&[2, 3, 8, 8], &[2, 3, 5, 4], 2, 2, 0).validate().is_err(), "output");
         assert!(desc(&[2, 3, 8, 8], &[2, 3, 6, 6], 2, 2, 2).validate().is_err(), "padding");
         assert!(desc(&[2, 3, 2, 2], &[2, 3, 1, 1], 3, 1, 0).validate().is_err(), "window");
+        let half = usize::MAX / 2 + 1;
+        assert!(desc(&[2, 3, 2, 2], &[2, 3, 1, 1], half + 1, 1, half).validate().is_err(), "overflow");
         assert!(desc(&[2, 3, 8], &[2, 3, 4], 2, 2, 0).validate().is_err(), "rank");
         let wrong = PoolDesc { stride: vec![2; 3], ..desc(&[2, 3, 8, 8], &[2, 3, 4, 4], 2, 2, 0) };
         assert!(wrong.validate().is_err(), "strides of another rank");

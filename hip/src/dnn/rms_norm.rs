@@ -8,6 +8,7 @@ use miopen_sys::*;
 
 use super::norm::{Prepared, absent};
 use super::{Dnn, LayerNormDesc, TensorArg, carry, data_type, elements};
+use crate::memory::span::Span;
 use crate::{DType, Result, workarounds};
 
 const OP: &str = "RMS norm";
@@ -43,8 +44,7 @@ impl Dnn {
         let [xs, ys] = self.spans(OP, desc.dtype, count, [x, y])?;
         let [ws] = self.spans(OP, desc.dtype, desc.len, [weight])?;
         let [rs] = self.spans(OP, desc.dtype, desc.rows, [rstd])?;
-        ys.apart_from(OP, &[xs, ws, rs])?;
-        rs.apart_from(OP, &[xs, ws])?;
+        Span::all_apart(OP, &[ys, rs], &[xs, ws])?;
         carry([x, weight], [y, rstd]);
         if ys.bytes == 0 {
             return Ok(());

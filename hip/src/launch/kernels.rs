@@ -6,6 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
 use hip_kernels::KernelName;
+use hip_sys::{
+    hipError_t, hipErrorInvalidImage, hipErrorInvalidKernelFile, hipErrorInvalidSource,
+    hipErrorNoBinaryForGpu, hipErrorNotFound,
+};
 
 use foldhash::fast::FixedState;
 
@@ -48,6 +52,27 @@ struct Loaded {
     /// One lock for each kernel that is being compiled, so that two threads do not compile the same
     /// one.
     compiling: HashMap<u128, Arc<Mutex<()>>>,
+}
+
+/// Whether loading failed because of the code object. After a lack of memory or the failure of an
+/// earlier kernel, the code object may be good, and newly compiled code would fail to load as well.
+fn refuses_the_code(error: &Error) -> bool {
+    /// `hipErrorSharedObjectInitFailed`: AMD's loader gives no other reason.
+    const NOT_LOADED: hipError_t = 303;
+    const STATUSES: [hipError_t; 6] = [
+        hipErrorInvalidImage,
+        hipErrorNoBinaryForGpu,
+        hipErrorInvalidKernelFile,
+        hipErrorInvalidSource,
+        NOT_LOADED,
+        hipErrorNotFound,
+    ];
+    match error {
+        Error::Device { code, .. } => STATUSES.iter().any(|&status| status as i32 == *code),
+        // The symbol holds a NUL.
+        Error::Config { .. } => true,
+        _ => false,
+    }
 }
 
 impl Kernels {
@@ -188,7 +213,8 @@ impl Kernels {
                 Ok(kernel) => return Ok(kernel),
                 // The file is intact, but the driver refuses the code, so the kernel is compiled
                 // again.
-                Err(why) => cache.discard(key, &why.to_string()),
+                Err(why) if refuses_the_code(&why) => cache.discard(key, &why.to_string()),
+                Err(other) => return Err(other),
             }
         }
         let object = rtc::compile_into_cache(compiler, key, program, expression, options)?;
@@ -332,3 +358,6 @@ impl Kernels {
         self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(all(test, feature = "cpu"))]
+mod tests;

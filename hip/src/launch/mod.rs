@@ -163,7 +163,8 @@ impl<'d> Launch<'d> {
             self.refuse_buffer(buffer, byte_offset);
         }
         let address = if self.captured { buffer.address() } else { buffer.place() };
-        self.push((address + byte_offset) as u64);
+        // An offset that was refused above may overflow the sum.
+        self.push(address.wrapping_add(byte_offset) as u64);
     }
 
     /// Adds a value.

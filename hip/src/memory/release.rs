@@ -144,7 +144,7 @@ impl Context {
         // SAFETY: the function is HIP's; it writes one int.
         let asked = unsafe { (self.hip().hipGetDevice)(&mut before) };
         work();
-        if asked == hip_sys::hipSuccess && before != self.index as i32 {
+        if asked == hip_sys::hipSuccess && before != self.ordinal as i32 {
             // SAFETY: the function is HIP's.
             let status = unsafe { (self.hip().hipSetDevice)(before) };
             self.record_status("hipSetDevice", status);

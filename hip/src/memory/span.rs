@@ -62,6 +62,17 @@ impl Span {
         }
         Ok(self)
     }
+
+    /// Checks that results overlap neither what is read nor each other.
+    ///
+    /// # Errors
+    /// `Invalid` if two of them overlap.
+    pub(crate) fn all_apart(op: &'static str, results: &[Span], read: &[Span]) -> Result<()> {
+        for (at, result) in results.iter().enumerate() {
+            result.apart_from(op, read)?.apart_from(op, &results[..at])?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -83,7 +94,10 @@ mod tests {
             ((16, 0), (0, 64), true),
             ((16, 8), (20, 0), true),
         ] {
-            assert_eq!(span(a.0, a.1).apart_from("t", &[span(b.0, b.1)]).is_ok(), apart, "{a:?} {b:?}");
+            let (a, b) = (span(a.0, a.1), span(b.0, b.1));
+            assert_eq!(a.apart_from("t", &[b]).is_ok(), apart, "{a:?} {b:?}");
+            assert_eq!(Span::all_apart("t", &[Span::NULL, a], &[b]).is_ok(), apart, "{a:?} {b:?}");
+            assert_eq!(Span::all_apart("t", &[a, Span::NULL, b], &[]).is_ok(), apart, "{a:?} {b:?}");
         }
     }
 }

@@ -42,8 +42,9 @@ struct State {
     ring: VecDeque<Piece>,
     /// How many pieces were added since the ring was looked through.
     added: usize,
-    /// Whether the next piece does not begin where the last one ended: the stream was told to wait
-    /// for another one, or did work that has no event.
+    /// Whether the next piece does not begin where the last one ended. There are three reasons: the
+    /// stream was told to wait for another one, it did work that has no event, or an event marks the
+    /// beginning of a piece that has not ended and may be refused.
     apart: bool,
     /// How many threads are telling the stream to wait now.
     waiting: u32,
@@ -216,11 +217,9 @@ impl Lane {
         }
         let is_alone = state.alone.is_next(session::generation());
         let progress = state.progress();
-        if std::mem::take(&mut state.apart) || progress == Progress::Idle {
-            let Some(start) = self.mark(&mut state) else {
-                state.apart = true;
-                return nowhere;
-            };
+        if state.apart || progress == Progress::Idle {
+            state.apart = true;
+            let Some(start) = self.mark(&mut state) else { return nowhere };
             if let Some(open) = state.open_piece() {
                 open.stop = Some(Stop { event: start.clone(), exact: false });
             }
@@ -255,7 +254,10 @@ impl Lane {
         };
         let start = match (from, &event) {
             (From::Last, _) => None,
-            (From::Own(start), Some(_)) => Some(start),
+            (From::Own(start), Some(_)) => {
+                state.apart = false;
+                Some(start)
+            }
             (From::Own(_) | From::Nowhere, _) => {
                 state.apart = true;
                 let done =

@@ -113,6 +113,47 @@ fn a_busy_stream_has_one_event_for_each_piece() {
     assert!(profile.to_string().contains("shared events"), "{profile}");
 }
 
+/// Begins work that enqueues nothing, like a library call that only queries something, or work that
+/// is refused.
+fn begin_nothing(device: &Device) {
+    drop(device.compute.begin_work());
+}
+
+#[test]
+#[serial(profile)]
+fn work_after_a_call_that_computed_nothing_has_a_beginning_of_its_own() {
+    let device = busy_device();
+    let buffer = device.alloc(1 << 16).expect("memory");
+    let ((), profile) = profile(|| {
+        let _region = region("after nothing");
+        BUSY.store(true, Ordering::Relaxed);
+        begin_nothing(&device);
+        fill(&device, &buffer);
+        BUSY.store(false, Ordering::Relaxed);
+    });
+    let row = row_of(&profile, "after nothing");
+    assert_eq!((row.calls, row.timed), (1, 1));
+}
+
+#[test]
+#[serial(profile)]
+fn a_wait_before_a_call_that_computed_nothing_is_in_no_time() {
+    let device = busy_device();
+    let buffer = device.alloc(1 << 16).expect("memory");
+    let ((), _) = profile(|| {
+        BUSY.store(true, Ordering::Relaxed);
+        fill(&device, &buffer);
+        let other = device.copies.mark().expect("an event");
+        device.compute.wait(&other).expect("a wait");
+        begin_nothing(&device);
+        let before = RECORDED.load(Ordering::Relaxed);
+        (0..2).for_each(|_| fill(&device, &buffer));
+        // One before the first piece, because it comes after a wait, and one after each.
+        assert_eq!(RECORDED.load(Ordering::Relaxed) - before, 3);
+        BUSY.store(false, Ordering::Relaxed);
+    });
+}
+
 thread_local! {
     /// The numbers of the thread's pieces that began, and 0 for each that ended.
     static TOLD: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };

@@ -334,6 +334,15 @@ impl TuningStore {
     }
 }
 
+/// The name in the store's entries of a library that computes f32. The name says if TF32 is on,
+/// because the library then has other algorithms.
+pub(crate) fn library_name(library: String) -> String {
+    match settings().is_ok_and(|settings| settings.cuda_tf32) {
+        true => format!("{library}, TF32"),
+        false => library,
+    }
+}
+
 /// Changes a store's generation when it is dropped, which an import does after it added entries.
 pub(crate) struct Changes<'a>(pub(crate) &'a TuningStore);
 

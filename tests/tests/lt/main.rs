@@ -395,6 +395,17 @@ fn a_second_process_times_nothing() {
     assert_eq!(nothing, (true, true), "{second:?}");
 }
 
+/// The CPU device, which has no TF32: on a GPU with TF32 the results would miss the bounds of f32.
+#[test]
+fn tf32_has_entries_of_its_own() {
+    let cache = Cache::new("tf32");
+    let cpu = ("BURN_ROCM_PROVIDER", "cpu");
+    cache.said_by("layers_four_times", &[cpu, AUTO]);
+    let tf32 = [cpu, AUTO, ("BURN_ROCM_CUDA_TF32", "1")];
+    let said = cache.said_by("layers_four_times", &tf32);
+    assert_eq!(said[1], format!("trials ({TIMED}, 0, {TIMED}, {})", 2 * TIMED));
+}
+
 /// Results are right with any choice in the store. A choice that hipBLASLt does not have is
 /// removed.
 #[test]

@@ -9,18 +9,20 @@ mod verify;
 
 use std::sync::Mutex;
 
-use hipblaslt_sys::{HIPBLASLT_EPILOGUE_BGRADA, HIPBLASLT_EPILOGUE_BIAS};
+use hipblaslt_sys::{HIPBLASLT_EPILOGUE_BGRADA, HIPBLASLT_EPILOGUE_BIAS, Hipblaslt};
 
 use super::choose::{Chooser, Source};
 use super::layout::Strided;
 use super::{MatrixView, layout};
+use crate::compile::toolchain::builds_loaded;
 use crate::device::Device;
 use crate::memory::arena::ALIGN;
 use crate::memory::kind::MemoryKind;
 use crate::memory::pool::Purpose;
 use crate::memory::span::Span;
+use crate::provider::names;
 use crate::settings::{HipblasLt, settings, workspace_limit};
-use crate::tuning::tuning_store;
+use crate::tuning::{library_name, tuning_store};
 use crate::workarounds::Halves;
 use crate::{Buffer, DType, Error, Result, carry_faults};
 use calls::{Handle, NO_SCALES, Pointers};
@@ -72,8 +74,8 @@ pub enum Epilogue<'a> {
     ColumnSums(VectorView<'a>),
 }
 
-/// A product `out = epilogue(a b + onto)` of matrices of one dtype. `out` may overlap no other
-/// operand.
+/// A product `out = epilogue(a b + onto)` of matrices of one dtype. What is written (`out`, and what
+/// the epilogue stores) may overlap no other operand.
 #[derive(Clone, Copy)]
 pub struct LtProduct<'a> {
     /// f32, f16 or bf16; sums are f32.
@@ -141,8 +143,16 @@ impl Device {
         if settings()?.deterministic {
             return Err(forbidden("BURN_ROCM_DETERMINISTIC=1"));
         }
-        self.blas_lt.get(|| BlasLt::new(self))
+        self.blas_lt.get(|| BlasLt::new(self, self.provider().hipblaslt()?))
     }
+}
+
+/// What the tuning store calls hipBLASLt with this workspace. An entry is a place in the heuristic's
+/// list, which builds of one version may order differently.
+fn name_of(version: i32, limit: usize) -> String {
+    let build = builds_loaded(&[names::HIPBLASLT.stem]);
+    let build = if build.is_empty() { build } else { format!(" ({build})") };
+    library_name(format!("hipBLASLt {version}{build}, at most {limit} bytes of workspace"))
 }
 
 fn forbidden(setting: &str) -> Error {
@@ -150,13 +160,15 @@ fn forbidden(setting: &str) -> Error {
 }
 
 impl BlasLt {
-    fn new(device: &Device) -> Result<Self> {
+    fn new(device: &Device, table: &'static Hipblaslt) -> Result<Self> {
         let on = settings()?.hipblaslt;
-        let table = device.provider().hipblaslt()?;
         device.make_current()?;
         let info = device.info();
         let mut handle = Handle::new(table, device.compute.handle())?;
         let limit = workspace_limit().min(MOST);
+        let library = name_of(handle.version()?, limit);
+        let halves = Halves::of(&info.arch)?;
+        // Last, because a failure after this would lose the block.
         if limit >= ALIGN {
             let _label = MemoryKind::Workspaces.label();
             // Not given back: the device owns both this handle and the pool, and drops the handle
@@ -164,11 +176,10 @@ impl BlasLt {
             let block = device.pool.allocate(limit, Purpose::Compute)?;
             handle.set_workspace(block.address as *mut _, limit);
         }
-        let library = format!("hipBLASLt {}, at most {limit} bytes of workspace", handle.version()?);
         Ok(Self {
             handle: Mutex::new(handle),
             device: info.index,
-            halves: Halves::of(&info.arch)?,
+            halves,
             names: [info.tuned_as(), library],
             chooser: (on == HipblasLt::Auto).then(|| Chooser::with(tuning_store())),
         })
@@ -303,15 +314,17 @@ impl BlasLt {
         if added == Some(None) {
             return Ok(Err("hipBLASLt does not take the strides of what is added"));
         };
+        let overflow = |found: String| Error::invalid(OP, "a view that fits memory", found);
+        let bytes = |elements: usize| {
+            elements.checked_mul(dtype.size()).ok_or_else(|| overflow(format!("{elements} elements")))
+        };
         let matrix = |view: &MatrixView<'_>| {
-            let overflow = || Error::invalid(OP, "a view that fits memory", format!("{:?}", view.strided()));
-            let bytes = |elements: usize| elements.checked_mul(dtype.size()).ok_or_else(overflow);
-            let extent = view.strided().extent(1).ok_or_else(overflow)?;
+            let strided = view.strided();
+            let extent = strided.extent(1).ok_or_else(|| overflow(format!("{strided:?}")))?;
             Span::new(OP, self.device, view.buffer, bytes(view.offset)?, bytes(extent)?)
         };
         let vector = |view: &VectorView<'_>| {
-            let size = dtype.size();
-            Span::new(OP, self.device, view.buffer, view.offset * size, cols * size)
+            Span::new(OP, self.device, view.buffer, bytes(view.offset)?, bytes(cols)?)
         };
         let (first, second) = (matrix(&b)?, matrix(&a)?);
         let onto_span = onto.as_ref().map(matrix).transpose()?;
@@ -322,8 +335,13 @@ impl BlasLt {
             Epilogue::ColumnSums(sums) => Some(sums),
         };
         let bias = bias.map(vector).transpose()?.unwrap_or(Span::NULL);
-        let read = [first, second, onto_span.unwrap_or(Span::NULL), before, bias];
-        let out_span = matrix(&out)?.apart_from(OP, &read)?;
+        let (stored, also_read) = match epilogue {
+            Epilogue::Forward { .. } => (before, bias),
+            Epilogue::GeluGradient { .. } | Epilogue::ColumnSums(_) => (bias, before),
+        };
+        let out_span = matrix(&out)?;
+        let read = [first, second, onto_span.unwrap_or(Span::NULL), also_read];
+        Span::all_apart(OP, &[out_span, stored], &read)?;
         let pointers = Pointers {
             first: first.ptr,
             second: second.ptr,

@@ -1,9 +1,10 @@
-//! Trials over a hipBLASLt that writes, and takes as long, as a test says.
+//! hipBLASLt's arguments, and trials over a hipBLASLt that writes, and takes as long, as a test says.
 
 #![allow(clippy::unwrap_used)]
 
 use std::cell::Cell;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
 use hip_sys::{hipError_t, hipEvent_t, hipStream_t, hipSuccess};
 use hipblaslt_sys::*;
@@ -56,53 +57,65 @@ unsafe extern "C" fn matmul(
 /// Rows, columns and terms.
 const SIZES: [usize; 3] = [4, 8, 6];
 
-#[test]
-fn an_algorithm_that_writes_outside_its_result_is_not_used() {
-    let provider = Provider::altered(|hip| hip.hipEventElapsedTime = elapsed);
-    let device = std::sync::Arc::new(Device::new(provider, 0).unwrap());
+fn device() -> Arc<Device> {
+    let device = Device::new(Provider::altered(|hip| hip.hipEventElapsedTime = elapsed), 0).unwrap();
     device.make_current().unwrap();
-    let table = Box::leak(Box::new(Hipblaslt { hipblasLtMatmul: matmul, ..*real() }));
-    let lt = BlasLt {
+    Arc::new(device)
+}
+
+/// hipBLASLt with these functions, which chooses nothing.
+fn lt_of(device: &Device, table: &'static Hipblaslt) -> BlasLt {
+    BlasLt {
         handle: Mutex::new(Handle::new(table, device.compute.handle()).unwrap()),
         device: device.info().index,
         halves: Halves::of(&device.info().arch).unwrap(),
         names: ["device".into(), "library".into()],
         chooser: None,
-    };
+    }
+}
+
+/// Left operand, right operand, result and bias.
+fn buffers(device: &Arc<Device>) -> [Buffer; 4] {
     let [m, n, k] = SIZES;
-    let upload = |count: usize| {
+    [m * k, k * n, m * n, n].map(|count| {
         let values = (0..count).flat_map(|i| ((i * 37 % 29) as f32 / 7.0 - 2.0).to_le_bytes());
         device.upload(&values.collect::<Vec<u8>>()).unwrap()
-    };
-    let [a, b, out, bias] = [m * k, k * n, m * n, n].map(upload);
-    let view = |buffer, rows, cols| MatrixView {
-        buffer,
-        offset: 0,
-        rows,
-        cols,
-        row_stride: cols,
-        col_stride: 1,
-        batch_stride: 0,
-    };
-    let product = LtProduct {
+    })
+}
+
+fn view(buffer: &Buffer, rows: usize, cols: usize) -> MatrixView<'_> {
+    MatrixView { buffer, offset: 0, rows, cols, row_stride: cols, col_stride: 1, batch_stride: 0 }
+}
+
+/// The product with the bias.
+fn product([a, b, out, bias]: &[Buffer; 4]) -> LtProduct<'_> {
+    let [m, n, k] = SIZES;
+    let bias = Some(VectorView { buffer: bias, offset: 0 });
+    LtProduct {
         dtype: DType::F32,
-        a: view(&a, m, k),
-        b: view(&b, k, n),
+        a: view(a, m, k),
+        b: view(b, k, n),
         onto: None,
-        out: view(&out, m, n),
-        epilogue: Epilogue::Forward {
-            bias: Some(VectorView { buffer: &bias, offset: 0 }),
-            activation: None,
-            before: None,
-        },
+        out: view(out, m, n),
+        epilogue: Epilogue::Forward { bias, activation: None, before: None },
         gradient: false,
-    };
+    }
+}
+
+#[test]
+fn an_algorithm_that_writes_outside_its_result_is_not_used() {
+    let device = device();
+    let lt = lt_of(&device, Box::leak(Box::new(Hipblaslt { hipblasLtMatmul: matmul, ..*real() })));
+    let buffers = buffers(&device);
+    let product = product(&buffers);
     let before = |buffer: &Buffer| {
         let mut bytes = vec![0; buffer.len()];
         device.read(buffer, 0, &mut bytes).unwrap();
         bytes
     };
-    let results = before(&out);
+    let [_, _, out, _] = &buffers;
+    let results = before(out);
+    let [m, n, _] = SIZES;
     let all = (m * n) as isize;
     for (spill, is_used) in [(None, true), (Some(0), false), (Some(-1), false), (Some(all), false)] {
         SPILL.set(spill);
@@ -113,16 +126,53 @@ fn an_algorithm_that_writes_outside_its_result_is_not_used() {
         };
         let (choice, _) = lt.fastest(&product, &problem, &mut today).unwrap().unwrap();
         assert_eq!(choice != TODAY, is_used, "{spill:?}");
-        assert_eq!(before(&out), results, "a trial has written to the result");
+        assert_eq!(before(out), results, "a trial has written to the result");
     }
+}
+
+#[test]
+fn a_vector_past_all_memory_is_refused() {
+    let device = device();
+    let (lt, buffers) = (lt_of(&device, real()), buffers(&device));
+    // In bytes it would wrap to 0.
+    let bias = Some(VectorView { buffer: &buffers[3], offset: usize::MAX / 4 + 1 });
+    let epilogue = Epilogue::Forward { bias, activation: None, before: None };
+    let refused = lt.resolve(&LtProduct { epilogue, ..product(&buffers) });
+    assert!(matches!(refused, Err(Error::Invalid { .. })));
+}
+
+#[test]
+fn what_an_epilogue_stores_overlaps_nothing() {
+    let device = device();
+    let (lt, buffers) = (lt_of(&device, real()), buffers(&device));
+    let takes = |epilogue| lt.resolve(&LtProduct { epilogue, ..product(&buffers) }).is_ok();
+    // Only the bias is no operand here.
+    let sums = buffers.each_ref().map(|buffer| takes(Epilogue::ColumnSums(VectorView { buffer, offset: 0 })));
+    assert_eq!(sums, [false, false, false, true]);
+    let [m, n, _] = SIZES;
+    let before = Some(view(&buffers[1], m, n));
+    assert!(!takes(Epilogue::Forward { bias: None, activation: Some(LtActivation::GeluTanh), before }));
+}
+
+unsafe extern "C" fn no_version(_: hipblasLtHandle_t, _: *mut c_int) -> hipblasStatus_t {
+    HIPBLAS_STATUS_INTERNAL_ERROR
+}
+
+/// Each product tries again to make the handle.
+#[test]
+fn a_handle_that_fails_keeps_no_workspace() {
+    let device = device();
+    let table = Box::leak(Box::new(Hipblaslt { hipblasLtGetVersion: no_version, ..*real() }));
+    let before = device.pool.stats().allocated;
+    let failed = BlasLt::new(&device, table);
+    assert!(matches!(failed, Err(Error::HipblasLt { call: "hipblasLtGetVersion", .. })));
+    assert_eq!(device.pool.stats().allocated, before);
 }
 
 /// Products of fp8 of any number of shapes are computed, and take no place from other shapes.
 #[test]
 fn shapes_of_fp8_never_run_out() {
-    let provider = crate::provider::provider().unwrap();
-    let device = std::sync::Arc::new(Device::new(provider, 0).unwrap());
-    device.make_current().unwrap();
+    let device = device();
     let handle = Handle::new(real(), device.compute.handle()).unwrap();
     let scale = device.upload(&1f32.to_le_bytes()).unwrap();
     let scales = [scale.as_ptr().cast_const(); 2];

@@ -50,17 +50,19 @@ impl Dnn {
         let Task { prepared, direction, desc, spans, at } = task;
         // Find mode runs every algorithm, including those that call rocBLAS, and rocBLAS must not
         // run if it has no kernels for the device. In a capture nothing runs, so nothing can be
-        // timed. The same holds on a dry device.
-        let runs = at.device().captures.here().is_none() && !at.device().is_dry();
+        // timed. On a dry device nothing runs either, but the search takes its memory.
+        let captured = at.device().captures.here().is_some();
+        let is_dry = at.device().is_dry();
         let find = settings()?.conv_find;
         let known = match find.uses_store() && self.products {
             true => self.known(task),
             false => None,
         };
-        if known.is_none() && find.at_first_use() && self.products && runs {
+        if known.is_none() && find.at_first_use() && self.products && !captured {
             match self.find(task) {
-                // Perhaps none of find mode's algorithms keeps to the limit, but a solution does.
-                Ok(found) if found.is_empty() && workspace_limit() < usize::MAX => {}
+                // A solution may keep to the limit even if no algorithm of find mode does. On a dry
+                // device find mode finds no algorithm.
+                Ok(found) if found.is_empty() && (is_dry || workspace_limit() < usize::MAX) => {}
                 Err(error @ Error::Miopen { .. }) if workspace_limit() < usize::MAX => {
                     log::info!("{error}; perhaps all of find mode's algorithms pass the limit of workspaces");
                 }
@@ -82,7 +84,7 @@ impl Dnn {
                 // The auto mode then times nothing.
                 prepared.uses.store(USES_BEFORE_FIND + 1, Ordering::Relaxed);
                 prepared.stored.get_or_init(|| entry);
-            } else if runs && workspace_limit() == usize::MAX {
+            } else if !captured && !is_dry && workspace_limit() == usize::MAX {
                 tuning_store().refused(&entry.device, &entry.library, &entry.problem);
             }
         }
