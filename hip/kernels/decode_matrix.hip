@@ -118,9 +118,8 @@ template <class T> struct Stored {
 };
 
 // Packed queries, keys and values of at most one token a row, which are not rotated yet (rotary.h).
-// One block's keys include the token's place, and this block appends the token's key and value. If
-// the page of that place is a warp's first page, the warp reads it after the append. All blocks
-// rotate their queries while their first keys and values are being loaded.
+// One block's keys include the token's place. This block appends the token's key and value before it
+// reads any. All blocks rotate their queries while their first keys and values are being loaded.
 template <class T, class P, i32 WIDE, i32 FORM> struct Packed {
     using C = compute_t<T>;
     Paged p;
@@ -142,9 +141,7 @@ template <class T, class P, i32 WIDE, i32 FORM> struct Packed {
         u32 token = (u32)offsets[unit.row], sequence = token / (u32)sizes.length, number = unit.span.before;
         u32 heads = (u32)sizes.heads, turned = heads + (u32)sizes.kv_heads, width = (u32)sizes.width;
         bool appends = unit.begin <= number && number < unit.end;
-        // Whether the page that the warp reads first is the one that gets the token.
-        bool waits = appends && number / PAGE == unit.begin / PAGE + cores::warp();
-        if (!waits) read();
+        if (!appends) read();
         i64 position = rotation::position_of(job.places, job.positions, sequence, token - sequence * (u32)sizes.length);
         rotation::turns(position, (u32)sizes.pairs, job.frequency, (C)job.factor, cosine, sine);
         const T *from = job.x + (u64)token * ((turned + (u32)sizes.kv_heads) * width);
@@ -159,7 +156,7 @@ template <class T, class P, i32 WIDE, i32 FORM> struct Packed {
             for_each_in_block(place < 0 ? 0 : width / N,
                               [=](u64 i) { vector_at<N>(to, (u32)i * N) = vector_at<N>(value, (u32)i * N); });
             sync_threads();
-            if (waits) read();
+            read();
         }
         u32 first = unit.head * group;
         T *room = this->room;

@@ -6,8 +6,8 @@
 # Unless they exist, makes the roots of ROCm 7.2, 6.4 and 5.7 in the folder ROOTS (default BURN_ROCM_ROOTS, or else
 # ~/.cache/burn-rocm-roots): 5.5 GB, seven minutes with a good network. Then compares the raw bindings with the headers,
 # opens the real libraries with the product's loader, runs kernels and a part of the op tests on the virtual GPU, whose
-# instruction tables it compares with LLVM and with the instructions that AMD's libraries contain, and compiles every
-# kernel for one architecture, also by the hipRTC of 5.7.
+# instruction tables it compares with LLVM and with the instructions that AMD's libraries contain, and compiles the
+# kernels (`kernels.sh --changed`), also by the hipRTC of 5.7.
 # STEPS, LOADER, DEVICE_INFO, RCCL, OPS, ISA and INSTRUCTIONS name programs that are already built, and VIRTUAL_GPU the
 # static library.
 # Needs Debian or Ubuntu, and must be run as root. Exit status 0: all is well.
