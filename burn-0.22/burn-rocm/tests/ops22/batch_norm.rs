@@ -210,8 +210,7 @@ fn gradients() {
         let (n, [u, own]) = (case.count(), case.units());
         let (mut dx, mut dx_limits) = (vec![0.0; grad.len()], vec![0.0; grad.len()]);
         let (mut sums, mut sum_limits) = ([vec![], vec![]], [vec![], vec![]]);
-        for c in 0..case.dims[1] {
-            let [mean, variance, mean_off, variance_off] = statistics[c];
+        for (c, &[mean, variance, mean_off, variance_off]) in statistics.iter().enumerate() {
             let rstd = 1.0 / (variance + case.epsilon).sqrt();
             let n_of = |at: usize| (case.exact[0][at] - mean) * rstd;
             // The errors of the statistics change rstd by this share, and n by `n_off`, as in

@@ -3,7 +3,7 @@
 use virtual_gpu::isa::{Code, FaultKind, Lds, LdsInit, Stop, Wave, WaveInit};
 use virtual_gpu::memory::{AccessError, AllocationMap, Range};
 
-use crate::harness::{Rig, encode};
+use crate::harness::{Rig, encode, reg};
 
 #[test]
 fn one_byte_beyond_an_allocation_faults() {
@@ -80,6 +80,9 @@ fn misaligned_atomics_fault() {
 fn bad_code_faults() {
     let fault = Rig::default().try_run(&["s_trap 2"]).expect_err("a trap");
     assert!(matches!(fault.kind, FaultKind::Trap(2)), "{fault}");
+    // A debugger's breakpoint, without a debugger.
+    let out = Rig::default().run(&["s_trap 3", "v_mov_b32_e32 v3, 5"]);
+    assert_eq!(reg(&out, 3), [5; 32]);
     let fault = Rig::default().try_run(&["s_branch 100"]).expect_err("a jump to nowhere");
     assert!(matches!(fault.kind, FaultKind::WildJump), "{fault}");
     let fault = Rig::default().try_run(&["v_mov_b32_e32 v40, 0"]).expect_err("too many registers");

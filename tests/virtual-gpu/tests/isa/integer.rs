@@ -248,6 +248,8 @@ fn packed() {
     });
     // An inline constant is in the low half; `op_sel_hi` 0 gives it to both results.
     check("v_pk_add_u16 v3, v0, 7 op_sel_hi:[1,0]", halved(|a, _, _| a + 7, false));
+    // An inline float is an f32: 2.0 has 0x4000 in the high half, and 0 in the low one.
+    check("v_pk_add_u16 v3, v0, 2.0 op_sel:[0,1]", halved(|a, _, _| a + 0x4000, false));
 }
 
 #[test]

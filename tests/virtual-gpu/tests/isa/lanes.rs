@@ -75,6 +75,9 @@ fn dpp_and_inactive_lanes() {
     };
     assert_eq!((lane0(""), lane0(" bound_ctrl:1"), lane0(" fi:1")), (7, 0, 101));
     expect(dpp("v_mov_b32_dpp v3, v0 dpp8:[7,6,5,4,3,2,1,0]", u32::MAX), |l| Some(l & !7 | (7 - (l & 7))), 0);
+    // In groups of 8 lane 0 gets 0, or reads it by fi.
+    let lane0 = |rest: &str| dpp(&format!("v_mov_b32_dpp v3, v0 dpp8:[1,0,3,2,5,4,7,6]{rest}"), exec)[0];
+    assert_eq!((lane0(""), lane0(" fi:1")), (0, 101));
     // Arithmetic takes the permuted first source and its modifiers.
     let rig = Rig::default().v(0, numbered().map(|x| (x as f32).to_bits())).v(1, [1f32.to_bits(); 32]);
     let got = reg(&rig.run(&["v_add_f32_dpp v3, -v0, v1 row_share:0 row_mask:0xf bank_mask:0xf"]), 3);
@@ -194,5 +197,10 @@ fn lds_permutations() {
     assert_eq!(
         run("ds_swizzle_b32 v3, v0 offset:swizzle(REVERSE,32)", u32::MAX),
         std::array::from_fn(|l| 131 - l as u32)
+    );
+    // FFT: bits in reverse order.
+    assert_eq!(
+        run("ds_swizzle_b32 v3, v0 offset:0xe000", u32::MAX),
+        std::array::from_fn(|l| 100 + ((l as u32).reverse_bits() >> 27))
     );
 }

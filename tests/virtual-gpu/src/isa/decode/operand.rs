@@ -16,8 +16,10 @@ pub(super) const DPP8: [u32; 2] = [233, 234];
 /// The source code of a literal.
 pub(super) const LITERAL: u32 = 255;
 
-/// 240 to 248.
+/// 240 to 248. In f64, the last one is not rounded but cut off ([`CUT_OFF`]).
 const FLOATS: [f64; 9] = [0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 4.0, -4.0, std::f64::consts::FRAC_1_PI / 2.0];
+/// The bits of 248 in f64.
+const CUT_OFF: u64 = 0x3fc4_5f30_6dc9_c882;
 
 impl Decoder<'_> {
     /// The operand of a 9-bit source code.
@@ -69,12 +71,14 @@ fn integer(n: i32, ty: Ty) -> Operand {
     Operand::constant(if ty.dwords() == 2 { i64::from(n) as u64 } else { u64::from(n as u32) })
 }
 
-/// An inline float, in the operand's format. Packed operands have it in the low half.
+/// An inline float, in the operand's format. Packed floats have it in the low half. Integers of 16
+/// bits, packed or not, take the bits of the f32 (LLVM's `getInlineEncodingV216`).
 fn float(index: u32, ty: Ty) -> Operand {
     let x = FLOATS[index as usize];
     Operand::constant(match ty {
+        Ty::B64 | Ty::I64 | Ty::F64 if index == 8 => CUT_OFF,
         Ty::B64 | Ty::I64 | Ty::F64 => x.to_bits(),
-        Ty::B16 | Ty::F16 | Ty::PkB16 | Ty::PkF16 => F16::of(x as f32).0.into(),
+        Ty::F16 | Ty::PkF16 => F16::of(x as f32).0.into(),
         _ => (x as f32).to_bits().into(),
     })
 }

@@ -131,6 +131,8 @@ impl Decoder<'_> {
         self.dpp(codes, bits(word, 0, 8), |dpp| {
             dpp.from = std::array::from_fn(|l| (l & !7) as u8 | bits(word, 8 + 3 * (l as u32 & 7), 3) as u8);
             dpp.fetch_inactive = fetch_inactive;
+            // An inactive lane gives 0 (LLVM's syntax of DPP8 modifiers, `fi`).
+            dpp.bound_ctrl = true;
         })
     }
 

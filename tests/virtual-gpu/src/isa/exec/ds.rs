@@ -299,9 +299,12 @@ bodies! {
     }
 }
 
-/// The lane that `lane` reads: rotation, quad permutation, or bit masks.
+/// The lane that `lane` reads: FFT, rotation, quad permutation, or bit masks.
 fn swizzle(offset: u32, lane: u32) -> u32 {
-    if offset >> 14 == 3 {
+    if offset >> 13 == 7 {
+        let mask = offset & 31;
+        (lane.reverse_bits() >> 27) >> mask.count_ones() | lane & mask
+    } else if offset >> 14 == 3 {
         let (count, keep) = (offset >> 5 & 31, offset & 31);
         let moved = if offset >> 10 & 1 != 0 { lane.wrapping_sub(count) } else { lane + count };
         lane & keep | moved & 31 & !keep

@@ -143,7 +143,14 @@ bodies! {
         m.halt(i, Halt::Wait)
     }
     Sleep |m, i| { m.halt(i, Halt::Sleep) }
-    Trap |m, i| { m.fault(i, None, FaultKind::Trap(i.imm as u8)) }
+    Trap |m, i| {
+        // A debugger's breakpoint: without a debugger the wave goes on.
+        if i.imm as u8 == 3 {
+            m.state.pc = i.next();
+            return Step::Jump;
+        }
+        m.fault(i, None, FaultKind::Trap(i.imm as u8))
+    }
     /// Padding after a function.
     CodeEnd |m, i| { m.fault(i, None, FaultKind::Unsupported("runs past the end of a function")) }
     Unsupported |m, i| { m.fault(i, None, FaultKind::Unsupported("the virtual GPU lacks this instruction")) }
