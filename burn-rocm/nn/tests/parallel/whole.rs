@@ -177,8 +177,6 @@ fn a_bucket_takes_one_call_for_each_large_gradient() {
         net.extra.clear();
         let mut step = || {
             let grads = ranks.backward(&net, Some(net.loss(&indices(ranks.rank(), 0), false)));
-            // Launches what the pass has put off.
-            ranks.communicator().device().synchronize().unwrap();
             ranks.communicator().meet().unwrap();
             let counts = counting(|| drop(ranks.reduce(&net, grads, Share::EVEN))).1;
             ranks.communicator().meet().unwrap();

@@ -3,7 +3,7 @@ use std::ptr::null_mut;
 
 use hip_sys::*;
 
-use crate::{Memory, gpu, kernel, launch, ok};
+use crate::{Memory, architecture, gpu, kernel, launch, ok};
 
 const ADD_ONE: &CStr = c"
 __global__ void add_one(unsigned *x, unsigned *y, unsigned n) {
@@ -99,11 +99,7 @@ pub(crate) fn a_capture_that_fails_gives_no_graph() {
 
 pub(crate) fn kernels_overlap_where_their_modules_say_so() {
     let hip = gpu(&[]);
-    let mut properties = hipDeviceProp_tR0600 { before: [0; 1160], gcnArchName: [0; 256], after: [0; 56] };
-    // SAFETY: the table's function; the pointer is to what the header says.
-    ok(unsafe { hip.hipGetDevicePropertiesR0600.unwrap()(&mut properties, 0) });
-    // SAFETY: HIP ends the name with NUL.
-    let name = unsafe { CStr::from_ptr(properties.gcnArchName.as_ptr()) }.to_str().unwrap();
+    let name = architecture(&hip);
     let has_such_launches = name.trim_start_matches("sm_").parse::<u32>().unwrap() >= 90;
     for overlaps in [false, true] {
         let source = CString::new(format!("#define OVERLAPS {}\n{STEP}", u32::from(overlaps))).unwrap();

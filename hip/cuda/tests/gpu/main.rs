@@ -143,19 +143,25 @@ impl Drop for Memory {
     }
 }
 
+/// The first GPU's architecture, such as `sm_90`.
+fn architecture(hip: &Hip) -> String {
+    let mut properties = hipDeviceProp_tR0600 { before: [0; 1160], gcnArchName: [0; 256], after: [0; 56] };
+    // SAFETY: the table's function; the pointer is to what the header says.
+    ok(unsafe { hip.hipGetDevicePropertiesR0600.unwrap()(&mut properties, 0) });
+    // SAFETY: HIP ends the name with NUL.
+    unsafe { CStr::from_ptr(properties.gcnArchName.as_ptr()) }.to_str().unwrap().to_owned()
+}
+
 /// The only kernel of a program, compiled for the first GPU. Its module stays loaded.
 fn kernel(hip: &Hip, source: &CStr, name: &CStr) -> hipFunction_t {
     let rtc = hiprtc_table();
-    let mut properties = hipDeviceProp_tR0600 { before: [0; 1160], gcnArchName: [0; 256], after: [0; 56] };
+    let options = [format!("--offload-arch={}", architecture(hip)), "-O3".into()];
+    let options = options.map(|text| CString::new(text).unwrap());
+    let options: Vec<_> = options.iter().map(|text| text.as_ptr()).collect();
     let (mut program, mut module, mut function) = (null_mut(), null_mut(), null_mut());
     // SAFETY: the tables' functions; every pointer is to what the headers say, and lives through
     // its call.
     unsafe {
-        ok(hip.hipGetDevicePropertiesR0600.unwrap()(&mut properties, 0));
-        let architecture = CStr::from_ptr(properties.gcnArchName.as_ptr()).to_str().unwrap();
-        let options =
-            [format!("--offload-arch={architecture}"), "-O3".into()].map(|text| CString::new(text).unwrap());
-        let options: Vec<_> = options.iter().map(|text| text.as_ptr()).collect();
         let created =
             (rtc.hiprtcCreateProgram)(&mut program, source.as_ptr(), c"k.hip".as_ptr(), 0, null(), null());
         assert_eq!(created, HIPRTC_SUCCESS);
