@@ -23,13 +23,24 @@ struct Given {
     RowSum<f32> *sums; // or null
 };
 
-// TEAM neighbouring threads have the same 8 rows: two groups of WIDTH neighbours, ROWS / 2 apart. A
-// thread's columns are groups of WIDTH neighbours, PART apart: VALUES groups of values, and groups of
-// keys as registers allow.
-constexpr u32 THREADS = 128, TEAM = 8, TEAMS = THREADS / TEAM, WIDTH = 4, HALVES = 2, SIZE = HALVES * WIDTH;
-constexpr u32 ROWS = TEAMS * SIZE, PART = TEAM * WIDTH;
-constexpr u32 groups_of_keys(u32 values) { return values > 2 ? 1 : 2; }
+// TEAM neighbouring threads, 8 or 16, have the same 8 rows: two groups of WIDTH neighbours, ROWS / 2
+// apart. A thread's columns, keys or values, are two groups of WIDTH neighbours too, PART apart. So a
+// team of 8 has 64 columns, and one of 16 has 128.
+constexpr u32 TEAMS = 16, WIDTH = 4, HALVES = 2, SIZE = HALVES * WIDTH, ROWS = TEAMS * SIZE;
+template <u32 TEAM> constexpr u32 THREADS = TEAMS * TEAM;
+template <u32 TEAM> constexpr u32 PART = TEAM * WIDTH;
 constexpr u32 STEP = 16, QUADS = STEP / WIDTH; // terms of a sum in shared memory
+
+// Whether a block loads the next step's operands while it multiplies, and the terms of a step that it
+// multiplies at a time. On an H200, [4, 12, 2048, 64] takes 1.44 ms, and 1.59 ms without both. On AMD
+// GPUs other waves fill the time, and registers for the next step would leave fewer waves.
+#if COMPILER_NVIDIA
+constexpr bool AHEAD = true;
+constexpr u32 TOGETHER = 8;
+#else
+constexpr bool AHEAD = false;
+constexpr u32 TOGETHER = 4;
+#endif
 using Quad = Vector<f32, WIDTH>;
 
 DEVICE Quad &quad_at(f32 *x) { return *reinterpret_cast<Quad *>(x); }
@@ -43,54 +54,77 @@ DEVICE u32 thread_now() { return recompute_from((u32)threadIdx.x); }
 // different banks when they write a quad across terms and when they read along places.
 DEVICE u32 turn(u32 quad) { return quad * (32 / QUADS); }
 
-// Stores columns d .. d + STEP of COUNT rows from `row` on as [column][row], 0 past `width`. Past the
-// operand's last row, that row is stored again.
-template <u32 COUNT>
-DEVICE void stage_across(const f32 *from, i64 apart, u32 row, u32 rows, u32 d, u32 width, f32 *to) {
-    u32 thread = thread_now(), quad = thread % QUADS, column = d + quad * WIDTH;
-    UNROLLED
-    for (u32 n = 0; n < COUNT / (THREADS / QUADS); ++n) {
-        u32 r = thread / QUADS + n * (THREADS / QUADS), at = row + r < rows ? row + r : rows - 1;
-        Quad value = {};
-        if (column < width) value = quad_at(from + (i64)at * apart + column);
+// Columns d .. d + STEP of COUNT rows from `row` on, which `store` puts into shared memory as
+// [column][row], 0 past `width`. Past the operand's last row, that row is stored again.
+template <u32 COUNT, u32 TEAM> struct Across {
+    static constexpr u32 ABREAST = THREADS<TEAM> / QUADS, EACH = COUNT / ABREAST;
+    Quad own[EACH];
+    DEVICE void load(const f32 *from, i64 apart, u32 row, u32 rows, u32 d, u32 width) {
+        u32 thread = thread_now(), column = d + thread % QUADS * WIDTH;
         UNROLLED
-        for (u32 w = 0; w < WIDTH; ++w) to[(quad * WIDTH + w) * COUNT + (r ^ turn(quad))] = value.lane[w];
-    }
-}
-
-// Stores rows `row` .. `row` + STEP as [row][column], COUNT columns, 0 outside the operand.
-template <u32 COUNT> DEVICE void stage_along(const f32 *from, i64 apart, u32 row, u32 rows, u32 width, f32 *to) {
-    constexpr u32 ACROSS = COUNT / WIDTH;
-    u32 thread = thread_now();
-    UNROLLED
-    for (u32 n = 0; n < STEP * ACROSS / THREADS; ++n) {
-        u32 i = thread + n * THREADS, r = i / ACROSS, column = i % ACROSS * WIDTH;
-        Quad value = {};
-        if (row + r < rows && column < width) {
-            const Quad read = quad_at(from + (i64)(row + r) * apart + column);
-            // A quad that is only copied as a whole would be copied through scratch.
-            UNROLLED
-            for (u32 w = 0; w < WIDTH; ++w) value.lane[w] = read.lane[w];
+        for (u32 n = 0; n < EACH; ++n) {
+            u32 r = thread / QUADS + n * ABREAST, at = row + r < rows ? row + r : rows - 1;
+            own[n] = Quad{};
+            if (column < width) own[n] = quad_at(from + (i64)at * apart + column);
         }
-        quad_at(to + r * COUNT + (column ^ turn(r / WIDTH))) = value;
     }
-}
+    DEVICE void store(f32 *to) const {
+        u32 thread = thread_now(), quad = thread % QUADS;
+        UNROLLED
+        for (u32 n = 0; n < EACH; ++n) {
+            u32 r = thread / QUADS + n * ABREAST;
+            UNROLLED
+            for (u32 w = 0; w < WIDTH; ++w) to[(quad * WIDTH + w) * COUNT + (r ^ turn(quad))] = own[n].lane[w];
+        }
+    }
+};
 
-// Adds the products of a step: left[STEP][ROWS] by right[STEP][GROUPS * PART].
-template <u32 GROUPS> DEVICE void multiply(const f32 *left, const f32 *right, f32 (&sum)[SIZE][GROUPS][WIDTH]) {
+// Rows `row` .. `row` + STEP of COUNT columns, which `store` puts into shared memory as [row][column],
+// 0 outside the operand.
+template <u32 COUNT, u32 TEAM> struct Along {
+    static constexpr u32 PIECES = COUNT / WIDTH, EACH = STEP * PIECES / THREADS<TEAM>;
+    Quad own[EACH];
+    DEVICE void load(const f32 *from, i64 apart, u32 row, u32 rows, u32 width) {
+        u32 thread = thread_now();
+        UNROLLED
+        for (u32 n = 0; n < EACH; ++n) {
+            u32 i = thread + n * THREADS<TEAM>, r = i / PIECES, column = i % PIECES * WIDTH;
+            own[n] = Quad{};
+            if (row + r < rows && column < width) {
+                const Quad read = quad_at(from + (i64)(row + r) * apart + column);
+                // A quad that is only copied as a whole would be copied through scratch.
+                UNROLLED
+                for (u32 w = 0; w < WIDTH; ++w) own[n].lane[w] = read.lane[w];
+            }
+        }
+    }
+    DEVICE void store(f32 *to) const {
+        u32 thread = thread_now();
+        UNROLLED
+        for (u32 n = 0; n < EACH; ++n) {
+            u32 i = thread + n * THREADS<TEAM>, r = i / PIECES, column = i % PIECES * WIDTH;
+            quad_at(to + r * COUNT + (column ^ turn(r / WIDTH))) = own[n];
+        }
+    }
+};
+
+using Own = f32[SIZE][HALVES][WIDTH]; // what a thread has of a tile
+
+// Adds the products of a step: left[STEP][ROWS] by right[STEP][HALVES * PART].
+template <u32 TEAM> DEVICE void multiply(const f32 *left, const f32 *right, Own &sum) {
     u32 thread = thread_now(), row = thread / TEAM * WIDTH, column = thread % TEAM * WIDTH;
-    UNROLLED_BY(4)
+    UNROLLED_BY(TOGETHER)
     for (u32 d = 0; d < STEP; ++d) {
         u32 turned = turn(d / WIDTH);
-        Quad x[HALVES], y[GROUPS];
+        Quad x[HALVES], y[HALVES];
         UNROLLED
         for (u32 h = 0; h < HALVES; ++h) x[h] = quad_at(left + d * ROWS + h * (ROWS / HALVES) + (row ^ turned));
         UNROLLED
-        for (u32 c = 0; c < GROUPS; ++c) y[c] = quad_at(right + (d * GROUPS + c) * PART + (column ^ turned));
+        for (u32 c = 0; c < HALVES; ++c) y[c] = quad_at(right + (d * HALVES + c) * PART<TEAM> + (column ^ turned));
         UNROLLED
         for (u32 i = 0; i < SIZE; ++i) {
             UNROLLED
-            for (u32 c = 0; c < GROUPS; ++c) {
+            for (u32 c = 0; c < HALVES; ++c) {
                 UNROLLED
                 for (u32 w = 0; w < WIDTH; ++w) sum[i][c][w] += x[i / WIDTH].lane[i % WIDTH] * y[c].lane[w];
             }
@@ -99,14 +133,16 @@ template <u32 GROUPS> DEVICE void multiply(const f32 *left, const f32 *right, f3
 }
 
 // The position of a thread's row `i` in the tile.
-DEVICE u32 row_of(u32 thread, u32 i) { return i / WIDTH * (ROWS / HALVES) + thread / TEAM * WIDTH + i % WIDTH; }
+template <u32 TEAM> DEVICE u32 row_of(u32 thread, u32 i) {
+    return i / WIDTH * (ROWS / HALVES) + thread / TEAM * WIDTH + i % WIDTH;
+}
 
 // Combines the values of a team by op; each of its threads gets the result. A team's threads are
 // neighbours in a warp.
-template <class Op> DEVICE void across(f32 (&value)[SIZE], Op op) {
+template <u32 TEAM, class Op> DEVICE void across(f32 (&value)[SIZE], Op op) {
     i32 lane = (i32)(threadIdx.x % (u32)warpSize);
     UNROLLED
-    for (i32 distance = TEAM / 2; distance > 0; distance /= 2) {
+    for (i32 distance = (i32)TEAM / 2; distance > 0; distance /= 2) {
         UNROLLED
         for (u32 i = 0; i < SIZE; ++i) value[i] = op(value[i], shuffle(value[i], lane ^ distance));
     }
@@ -123,14 +159,14 @@ DEVICE f32 power(f32 x) { return math::exp2(x * 1.4426950408889634f); }
 
 // Turns the scores of a tile into weights relative to the rows' greatest scores so far, and scales
 // the earlier sums to match. `whole`: whether every query of the tile sees all its keys.
-template <u32 GROUPS, u32 VALUES>
-DEVICE void weigh(const Given &g, u32 row0, u32 key0, bool whole, f32 (&score)[SIZE][GROUPS][WIDTH], f32 (&top)[SIZE],
-                  f32 (&sum)[SIZE], f32 (&sums)[SIZE][VALUES][WIDTH]) {
+template <u32 TEAM>
+DEVICE void weigh(const Given &g, u32 row0, u32 key0, bool whole, Own &score, f32 (&top)[SIZE], f32 (&sum)[SIZE],
+                  Own &sums) {
     f32 peak[SIZE];
     UNROLLED
     for (u32 i = 0; i < SIZE; ++i) {
         UNROLLED
-        for (u32 c = 0; c < GROUPS; ++c) {
+        for (u32 c = 0; c < HALVES; ++c) {
             UNROLLED
             for (u32 w = 0; w < WIDTH; ++w) {
                 f32 &x = score[i][c][w];
@@ -146,12 +182,12 @@ DEVICE void weigh(const Given &g, u32 row0, u32 key0, bool whole, f32 (&score)[S
         u32 queries = (u32)g.s.queries, keys = (u32)g.s.keys, thread = thread_now();
         UNROLLED
         for (u32 i = 0; i < SIZE; ++i) {
-            u32 query = row0 + row_of(thread, i);
+            u32 query = row0 + row_of<TEAM>(thread, i);
             UNROLLED
-            for (u32 c = 0; c < GROUPS; ++c) {
+            for (u32 c = 0; c < HALVES; ++c) {
                 UNROLLED
                 for (u32 w = 0; w < WIDTH; ++w) {
-                    u32 key = key0 + c * PART + thread % TEAM * WIDTH + w;
+                    u32 key = key0 + c * PART<TEAM> + thread % TEAM * WIDTH + w;
                     score[i][c][w] = select(window.sees(query, key, queries, keys), score[i][c][w], LOWEST<f32>);
                 }
             }
@@ -161,12 +197,12 @@ DEVICE void weigh(const Given &g, u32 row0, u32 key0, bool whole, f32 (&score)[S
     for (u32 i = 0; i < SIZE; ++i) {
         peak[i] = top[i];
         UNROLLED
-        for (u32 c = 0; c < GROUPS; ++c) {
+        for (u32 c = 0; c < HALVES; ++c) {
             UNROLLED
             for (u32 w = 0; w < WIDTH; ++w) peak[i] = Greater()(peak[i], score[i][c][w]);
         }
     }
-    across(peak, Greater());
+    across<TEAM>(peak, Greater());
     UNROLLED
     for (u32 i = 0; i < SIZE; ++i) {
         // One row after the other: the comparisons of all exponentials at once would take more
@@ -176,25 +212,26 @@ DEVICE void weigh(const Given &g, u32 row0, u32 key0, bool whole, f32 (&score)[S
         top[i] = peak[i];
         sum[i] *= fade;
         UNROLLED
-        for (u32 c = 0; c < GROUPS; ++c) {
+        for (u32 c = 0; c < HALVES; ++c) {
             UNROLLED
             for (u32 w = 0; w < WIDTH; ++w) sum[i] += score[i][c][w] = power(score[i][c][w] - base);
         }
         UNROLLED
-        for (u32 c = 0; c < VALUES; ++c) {
+        for (u32 c = 0; c < HALVES; ++c) {
             UNROLLED
             for (u32 w = 0; w < WIDTH; ++w) sums[i][c][w] *= fade;
         }
     }
 }
 
-// Stores the weights of keys STEP * n .. of the tile as [key][row]. Half of the threads have them.
-template <u32 GROUPS> DEVICE void put_weights(const f32 (&score)[SIZE][GROUPS][WIDTH], u32 n, f32 *to) {
+// Stores the weights of keys STEP * n .. of the tile as [key][row]. A half or a quarter of the threads
+// have them.
+template <u32 TEAM> DEVICE void put_weights(const Own &score, u32 n, f32 *to) {
     constexpr u32 OWNERS = STEP / WIDTH, STEPS = TEAM / OWNERS; // threads of a team that have a step; steps of a group
     u32 thread = thread_now(), row = thread / TEAM * WIDTH, at = thread % TEAM, quad = at % OWNERS;
     if (at / OWNERS != n % STEPS) return;
     UNROLLED
-    for (u32 c = 0; c < GROUPS; ++c) {
+    for (u32 c = 0; c < HALVES; ++c) {
         if (c != n / STEPS) continue; // `n` is no constant for every compiler, and registers have no addresses
         UNROLLED
         for (u32 w = 0; w < WIDTH; ++w) {
@@ -209,12 +246,13 @@ template <u32 GROUPS> DEVICE void put_weights(const f32 (&score)[SIZE][GROUPS][W
     }
 }
 
-template <u32 VALUES> DEVICE void attend(const Given &given, u32 batch, u32 head, u32 row0) {
-    constexpr u32 GROUPS = groups_of_keys(VALUES), KEYS = GROUPS * PART;
+template <u32 TEAM> DEVICE void attend(const Given &given, u32 batch, u32 head, u32 row0) {
+    constexpr u32 KEYS = HALVES * PART<TEAM>; // of a tile
     SHARED(f32, left_room, STEP * ROWS);
-    SHARED(f32, right_room, STEP * PART * max_size(GROUPS, VALUES));
+    SHARED(f32, right_room, STEP * KEYS);
     f32 *left = left_room, *right = right_room;
-    f32 sums[SIZE][VALUES][WIDTH] = {}, top[SIZE], sum[SIZE];
+    Own sums = {};
+    f32 top[SIZE], sum[SIZE];
     UNROLLED
     for (u32 i = 0; i < SIZE; ++i) {
         top[i] = LOWEST<f32>;
@@ -229,47 +267,71 @@ template <u32 VALUES> DEVICE void attend(const Given &given, u32 batch, u32 head
         by_all =
             Range{g.window.keys_of(last, last, queries, keys).begin, g.window.keys_of(row0, row0, queries, keys).end};
     }
-    for (u32 key0 = seen.begin / KEYS * KEYS; key0 < seen.end; key0 += KEYS) {
-        f32 score[SIZE][GROUPS][WIDTH] = {};
+    // The operands of a step of scores and of one of sums.
+    Across<ROWS, TEAM> some_queries;
+    Across<KEYS, TEAM> some_keys;
+    Along<KEYS, TEAM> some_values;
+    auto load_scores = [&](u32 key0, u32 d) {
+        const Given &g = reload_parameters(given);
+        i64 shared = shared_head(head, g.s.group);
+        u32 width = (u32)g.s.width;
+        some_queries.load(g.q + batch * g.q_at.batch + head * g.q_at.head, g.q_at.row, row0, (u32)g.s.queries, d,
+                          width);
+        some_keys.load(g.k + batch * g.k_at.batch + shared * g.k_at.head, g.k_at.row, key0, (u32)g.s.keys, d, width);
+    };
+    auto load_values = [&](u32 row) {
+        const Given &g = reload_parameters(given);
+        i64 shared = shared_head(head, g.s.group);
+        some_values.load(g.v + batch * g.v_at.batch + shared * g.v_at.head, g.v_at.row, row, (u32)g.s.keys,
+                         (u32)g.s.values);
+    };
+    u32 first_key = seen.begin / KEYS * KEYS;
+    if (AHEAD && first_key < seen.end) load_scores(first_key, 0);
+    for (u32 key0 = first_key; key0 < seen.end; key0 += KEYS) {
+        Own score = {};
         u32 width = (u32)reload_parameters(given).s.width;
+        ROLLED
         for (u32 d = 0; d < width; d += STEP) {
-            const Given &g = reload_parameters(given);
-            i64 shared = shared_head(head, g.s.group);
             sync_threads(); // threads may still read what was staged before
-            stage_across<ROWS>(g.q + batch * g.q_at.batch + head * g.q_at.head, g.q_at.row, row0, (u32)g.s.queries, d,
-                               width, left);
-            stage_across<KEYS>(g.k + batch * g.k_at.batch + shared * g.k_at.head, g.k_at.row, key0, (u32)g.s.keys, d,
-                               width, right);
+            if constexpr (!AHEAD) load_scores(key0, d);
+            some_queries.store(left);
+            some_keys.store(right);
             sync_threads();
-            multiply<GROUPS>(left, right, score);
+            if constexpr (AHEAD) {
+                if (d + STEP < width) load_scores(key0, d + STEP);
+                else load_values(key0);
+            }
+            multiply<TEAM>(left, right, score);
         }
         bool whole = by_all.begin <= key0 && key0 + KEYS <= by_all.end;
-        weigh<GROUPS, VALUES>(reload_parameters(given), row0, key0, whole, score, top, sum, sums);
+        weigh<TEAM>(reload_parameters(given), row0, key0, whole, score, top, sum, sums);
         UNROLLED
         for (u32 n = 0; n < KEYS / STEP; ++n) {
-            const Given &g = reload_parameters(given);
-            i64 shared = shared_head(head, g.s.group);
             sync_threads();
-            put_weights<GROUPS>(score, n, left);
-            stage_along<VALUES * PART>(g.v + batch * g.v_at.batch + shared * g.v_at.head, g.v_at.row, key0 + n * STEP,
-                                       (u32)g.s.keys, (u32)g.s.values, right);
+            put_weights<TEAM>(score, n, left);
+            if constexpr (!AHEAD) load_values(key0 + n * STEP);
+            some_values.store(right);
             sync_threads();
-            multiply<VALUES>(left, right, sums);
+            if constexpr (AHEAD) {
+                if (n + 1 < KEYS / STEP) load_values(key0 + (n + 1) * STEP);
+                else if (key0 + KEYS < seen.end) load_scores(key0 + KEYS, 0);
+            }
+            multiply<TEAM>(left, right, sums);
         }
     }
-    across(sum, Plus());
+    across<TEAM>(sum, Plus());
     const Given &g = reload_parameters(given);
     u32 queries = (u32)g.s.queries, values = (u32)g.s.values, thread = thread_now();
     u64 first = ((u64)batch * (u64)g.s.heads + head) * queries;
     UNROLLED
     for (u32 i = 0; i < SIZE; ++i) {
-        u32 query = row0 + row_of(thread, i);
+        u32 query = row0 + row_of<TEAM>(thread, i);
         if (query >= queries) continue;
         f32 factor = share(sum[i]);
         if (g.sums != nullptr && thread % TEAM == 0) g.sums[first + query] = RowSum<f32>{base_of(top[i]), factor};
         UNROLLED
-        for (u32 c = 0; c < VALUES; ++c) {
-            u32 column = c * PART + thread % TEAM * WIDTH;
+        for (u32 c = 0; c < HALVES; ++c) {
+            u32 column = c * PART<TEAM> + thread % TEAM * WIDTH;
             if (column >= values) continue;
             Quad value;
             UNROLLED
@@ -281,18 +343,19 @@ template <u32 VALUES> DEVICE void attend(const Given &given, u32 batch, u32 head
 
 // `out` is packed [pairs, queries, values]. Columns of the operands are contiguous, their other
 // strides, their addresses and the numbers of columns are multiples of 4 elements, and there are at
-// most 32 VALUES values. Launched with blocks of 128 threads, for each 128 queries of a pair; any
+// most 8 TEAM values. Launched with blocks of 16 TEAM threads, for each 128 queries of a pair; any
 // number works. Tiles of keys that no query of a tile sees are not read. Each row's RowSum goes to
 // sums[pair, query], if that is not null.
-template <class F, i32 VALUES>
-__global__ __launch_bounds__(128) void attention_f32(Shape s, View q_at, View k_at, View v_at, const F *q, const F *k,
-                                                     const F *v, F scale, Window window, F *out, RowSum<F> *sums) {
+template <class F, i32 TEAM>
+__global__ __launch_bounds__(16 * TEAM) void attention_f32(Shape s, View q_at, View k_at, View v_at, const F *q,
+                                                           const F *k, const F *v, F scale, Window window, F *out,
+                                                           RowSum<F> *sums) {
     Given given{s, q_at, k_at, v_at, q, k, v, scale, window, out, sums};
     for_each_row((u64)s.pairs * (((u64)s.queries + ROWS - 1) / ROWS), [=](u64 item) {
         const Given &g = reload_parameters(given);
         // If later queries see more keys, the tiles that take longest begin first.
         const Place at(item, g.s.pairs, (g.s.queries + ROWS - 1) / ROWS, g.window.grows() ? LAST_FIRST : BY_PAIR);
         u32 pair = warp_uniform((u32)at.pair), heads = (u32)g.s.heads, batch = pair / heads;
-        attend<VALUES>(given, batch, pair - batch * heads, warp_uniform((u32)at.tile) * ROWS);
+        attend<(u32)TEAM>(given, batch, pair - batch * heads, warp_uniform((u32)at.tile) * ROWS);
     });
 }

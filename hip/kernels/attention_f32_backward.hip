@@ -127,7 +127,10 @@ DEVICE u32 turn(u32 key) { return key / WIDTH % ACROSS * WIDTH; }
 template <u32 COUNT, u32 LONG, u32 WIDE, bool TURNED, u32 GROUPS>
 DEVICE void multiply(const f32 *left, const f32 *right, f32 (&sum)[OWN][GROUPS][WIDTH]) {
     u32 thread = thread_now() % TEAM, row = thread / ACROSS * WIDTH, column = thread % ACROSS * WIDTH;
-    UNROLLED_BY(4)
+    // On an H200, [2, 16, 4096, 128] takes 22.6 ms with two terms at a time, and 24.9 ms with four.
+    // With 64 features four are fastest.
+    constexpr u32 TOGETHER = GROUPS > HALVES ? 2 : 4;
+    UNROLLED_BY(TOGETHER)
     for (u32 d = 0; d < COUNT; ++d) {
         u32 place = TURNED ? row ^ turn(d) : row;
         Quad x[HALVES], y[GROUPS];

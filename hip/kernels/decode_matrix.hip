@@ -425,25 +425,13 @@ DEVICE void attend(const Paged &p, const Plan &plan, const Cached<S> &cached, co
     // The block's warps.
     UNROLLED
     for (u32 s = 0; s < SLOTS; ++s) {
-        sum[s] = along_few(sum[s], Plus());
-        if (leads_few() && few_row(s) < FEW) {
-            tops[warp() * FEW + few_row(s)] = top[s];
-            totals[warp() * FEW + few_row(s)] = sum[s];
-        }
-    }
-    sync_threads();
-    const f32 *all_tops = tops, *all_totals = totals;
-    auto peak_of = [=](u32 i) {
-        f32 peak = LOWEST<f32>;
-        UNROLLED
-        for (u32 w = 0; w < WARPS; ++w) peak = Larger()(peak, all_tops[w * FEW + i]);
-        return peak;
-    };
-    UNROLLED
-    for (u32 s = 0; s < SLOTS; ++s) {
         u32 row = few_row(s);
+        sum[s] = along_few(sum[s], Plus());
         if (row >= FEW) continue;
-        f32 own_share = power2((top[s] - base_of(peak_of(row))) * LOG2E);
+        if (leads_few()) {
+            tops[warp() * FEW + row] = top[s];
+            totals[warp() * FEW + row] = sum[s];
+        }
         f32 *to = joined + (warp() * FEW + row) * ACROSS;
         UNROLLED
         for (u32 g = 0; g < GROUPS; ++g) {
@@ -453,7 +441,7 @@ DEVICE void attend(const Paged &p, const Plan &plan, const Cached<S> &cached, co
                 for (u32 i = 0; i < FEW_ELEMENTS; ++i) {
                     // Each of BESIDE columns has FEATURES neighbouring features, COLUMNS of them in a tile.
                     u32 column = few_column(i) % BESIDE, element = COLUMNS * j + few_column(i) / BESIDE;
-                    if (few_slot(i) == s) to[(g * BESIDE + column) * FEATURES + element] = sums[g][j].at[i] * own_share;
+                    if (few_slot(i) == s) to[(g * BESIDE + column) * FEATURES + element] = sums[g][j].at[i];
                 }
             }
         }
@@ -467,17 +455,21 @@ DEVICE void attend(const Paged &p, const Plan &plan, const Cached<S> &cached, co
         u32 i = at / WIDE, c = at % WIDE;
         if (c >= width) continue;
         u64 query = index_of(i), place = query * splits + unit.split;
-        f32 x = 0.0f, peak = 0.0f, total = 0.0f;
+        f32 x = 0.0f, peak = LOWEST<f32>, total = 0.0f;
         UNROLLED
-        for (u32 w = 0; w < WARPS; ++w) x += joined[(w * FEW + i) * ACROSS + c];
-        if (used > 1) parts[place * across + c] = x;
-        if (used > 1 && c > 0) continue;
-        peak = peak_of(i);
+        for (u32 w = 0; w < WARPS; ++w) peak = Larger()(peak, tops[w * FEW + i]);
         UNROLLED
-        for (u32 w = 0; w < WARPS; ++w)
-            total += all_totals[w * FEW + i] * power2((all_tops[w * FEW + i] - base_of(peak)) * LOG2E);
-        if (used == 1) out[query * width + c] = store<T>::from(x * share(total));
-        else stats[2 * place] = peak, stats[2 * place + 1] = total;
+        for (u32 w = 0; w < WARPS; ++w) {
+            f32 weight = power2((tops[w * FEW + i] - base_of(peak)) * LOG2E);
+            x += joined[(w * FEW + i) * ACROSS + c] * weight;
+            total += totals[w * FEW + i] * weight;
+        }
+        if (used == 1) {
+            out[query * width + c] = store<T>::from(x * share(total));
+        } else {
+            parts[place * across + c] = x;
+            if (c == 0) stats[2 * place] = peak, stats[2 * place + 1] = total;
+        }
     }
     if (used == 1) return;
 
@@ -500,7 +492,12 @@ DEVICE void attend(const Paged &p, const Plan &plan, const Cached<S> &cached, co
         const f32 *from = parts + query * splits * across + c, *own_stats = stats + query * splits * 2;
         Vector<f32, 4> x = {};
         f32 top_so_far = LOWEST<f32>, total = 0.0f;
-        constexpr u32 BATCH = 8; // splits whose results are on their way together
+        // Splits whose results are on their way together. On CDNA, more would leave fewer waves.
+#if COMPILER_NVIDIA
+        constexpr u32 BATCH = 16;
+#else
+        constexpr u32 BATCH = 8;
+#endif
         ROLLED
         for (u32 next = 0; next < used; next += BATCH) {
             Vector<f32, 4> part[BATCH] = {};

@@ -1,6 +1,7 @@
 // The greatest element of a row of logits and the sum of exp(x - max), computed by a thread, a warp
 // or a block.
 #pragma once
+#include "approximate.h"
 #include "rows.h"
 
 // Which threads compute a row: one thread, a warp or a block. `reduce` combines the values of all
@@ -59,20 +60,29 @@ template <class C> struct Total {
     }
 };
 
+// exp(x), where `x` is a difference of elements of T. On GPUs one instruction and a product, if T has
+// 16 bits: the product's rounding is then negligible. Results below the smallest normal f32 may be 0.
+template <class T, class C> DEVICE C power_of(C x) {
+#if !COMPILER_HOST
+    if constexpr (sizeof(T) == 2) return power2(x * 1.4426950408889634f);
+#endif
+    return math::exp(x);
+}
+
 // Adds a thread's next elements to its maximum, its sum of exp(x - maximum) and, if `summed`, its
 // total. Element k belongs to the row if first + k < len; the others are -inf.
-template <class C, u32 N>
+template <class T, class C, u32 N>
 DEVICE void enter(const C (&v)[N], u64 first, u64 len, C &max, C &sum, bool summed, Total<C> &total) {
     C before = max;
     UNROLLED
     for (u32 k = 0; k < N; ++k) max = Larger()(max, v[k]);
     if (summed) total.raise(before, max);
-    sum *= math::exp(before - max);
+    sum *= power_of<T>(before - max);
     UNROLLED
     for (u32 k = 0; k < N; ++k) {
         // More exponentials at a time would take too many registers.
         if (k % (16 / sizeof(C)) == 0) before = sum;
-        sum += math::exp(recompute_after(before, v[k]) - max);
+        sum += power_of<T>(recompute_after(before, v[k]) - max);
     }
     if (!summed) return;
     UNROLLED
@@ -125,7 +135,7 @@ template <class Scope, class T> DEVICE Norm<compute_t<T>> norm_of(u64 len, const
                     UNROLLED
                     for (u32 j = 0; j < WIDTH; ++j) v[p * WIDTH + j] = (C)load(piece.lane[j]);
                 }
-                enter(v, 0, PIECES * WIDTH, max, sum, summed, total);
+                enter<T>(v, 0, PIECES * WIDTH, max, sum, summed, total);
             }
         }
         ROLLED
@@ -142,7 +152,7 @@ template <class Scope, class T> DEVICE Norm<compute_t<T>> norm_of(u64 len, const
                 UNROLLED
                 for (u32 j = 0; j < WIDTH; ++j) v[j] = first + j < len ? (C)load(x[first + j]) : -INFINITE<C>;
             }
-            enter(v, first, len, max, sum, summed, total);
+            enter<T>(v, first, len, max, sum, summed, total);
         }
         e.max = Scope::reduce(max, Larger());
         e.sum = Scope::reduce(max == e.max ? sum : sum * math::exp(max - e.max), Plus());

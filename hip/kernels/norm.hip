@@ -4,13 +4,15 @@
 #include "prelude.h"
 #include "rows.h"
 
-// Declares blocks of at most 256 threads, but only to AMD's compiler: NVIDIA's would use more
-// registers.
+// Declares blocks of at most 256 threads. To NVIDIA's compiler, which would use more registers, it also
+// declares how many are resident. On an H200, layer norm of [65536, 4096] bf16 takes 343 us with 40
+// registers, and 441 us with 64.
 #if COMPILER_AMD
-#define WAVES __launch_bounds__(256) ALL_WAVES(true)
+#define WAVES(blocks) __launch_bounds__(256) ALL_WAVES(true)
 #else
-#define WAVES
+#define WAVES(blocks) __launch_bounds__(256, blocks)
 #endif
+template <class T> constexpr u32 RESIDENT = sizeof(T) == 2 ? 6 : 4;
 
 // The sums over a row of d = x - first and of d^2. `first` is the row's first element, which is
 // usually near the mean: then a large mean costs no precision, and one reduction gives both sums.
@@ -136,8 +138,8 @@ template <class T, class P> struct GroupNorm {
 };
 
 template <class T, class P>
-__global__ WAVES void layer_norm_rows(u64 rows, u64 len, const T *x, const P *gamma, const P *beta, f64 epsilon,
-                                      T *out) {
+__global__ WAVES(RESIDENT<T>) void layer_norm_rows(u64 rows, u64 len, const T *x, const P *gamma, const P *beta,
+                                                   f64 epsilon, T *out) {
     LayerNorm<T, P> given{rows, len, x, gamma, beta, epsilon, out};
     for_each_row(rows, [=](u64 row) {
         const LayerNorm<T, P> p = reload_parameters(given);
@@ -166,8 +168,8 @@ template <class T, class F> DEVICE void repair(u64 rows, const T *mean, const T 
 }
 
 template <class T>
-__global__ WAVES void layer_norm_repair(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, const T *mean,
-                                        const T *rstd, f64 epsilon, T *out) {
+__global__ WAVES(4) void layer_norm_repair(u64 rows, u64 len, const T *x, const T *gamma, const T *beta, const T *mean,
+                                           const T *rstd, f64 epsilon, T *out) {
     repair(rows, mean, rstd,
            [=](u64 row) { layer_norm_row<false>(len, x + row * len, gamma, beta, epsilon, out + row * len); });
 }
@@ -195,8 +197,8 @@ DEVICE void group_norm_row(u64 row, u64 len, u64 groups, u64 spatial, const T *x
 }
 
 template <class T, class P>
-__global__ WAVES void group_norm_rows(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const P *gamma,
-                                      const P *beta, f64 epsilon, T *out) {
+__global__ WAVES(4) void group_norm_rows(u64 rows, u64 len, u64 groups, u64 spatial, const T *x, const P *gamma,
+                                         const P *beta, f64 epsilon, T *out) {
     GroupNorm<T, P> given{rows, len, groups, spatial, x, gamma, beta, epsilon, out};
     for_each_row(rows, [=](u64 row) {
         const GroupNorm<T, P> p = reload_parameters(given);
@@ -222,7 +224,7 @@ __global__ void group_norm_repair(u64 rows, u64 len, u64 groups, u64 spatial, co
 
 // out = x / sqrt(mean of x^2 + epsilon) * gamma over each row.
 template <class T, class P>
-__global__ WAVES void rms_norm_rows(u64 rows, u64 len, const T *x, const P *gamma, f64 epsilon, T *out) {
+__global__ WAVES(RESIDENT<T>) void rms_norm_rows(u64 rows, u64 len, const T *x, const P *gamma, f64 epsilon, T *out) {
     using C = compute_t<T>;
     for_each_row(rows, [=](u64 row) {
         normalise<false, true>(len, x + row * len, (C)epsilon, out + row * len, [](auto, C x, C g) { return x * g; },

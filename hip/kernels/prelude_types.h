@@ -59,7 +59,16 @@ DEVICE f16 f32_to_f16(f32 f) {
 }
 #endif
 
+#if COMPILER_NVIDIA
+// One instruction for each half of a word. A shift of the upper half would take two.
+DEVICE f32 bf16_to_f32(bf16 b) {
+    f32 f;
+    asm("mov.b32 %0, {0, %1};" : "=f"(f) : "h"(b.bits));
+    return f;
+}
+#else
 DEVICE f32 bf16_to_f32(bf16 b) { return bit_cast<f32>((u32)b.bits << 16); }
+#endif
 #if COMPILER_NVIDIA && __CUDA_ARCH__ >= 800
 DEVICE bf16 f32_to_bf16(f32 f) {
     bf16 b;

@@ -29,6 +29,24 @@ template <u32 WIDTH, class T> DEVICE const Neighbours<T, WIDTH> &lanes_of(const 
     return *reinterpret_cast<const Neighbours<T, WIDTH> *>(row + first);
 }
 
+// Stores N neighbours, 16 bytes. NVIDIA's compiler would divide a store of halves into stores of each,
+// if another path stores single ones.
+template <class T, u32 N> DEVICE void write_piece(const Vector<T, N> &from, T *to) {
+#if COMPILER_NVIDIA
+    if constexpr (sizeof(T) == 2) {
+        u32 words[4];
+        UNROLLED
+        for (u32 w = 0; w < 4; ++w) words[w] = (u32)from.lane[2 * w].bits | (u32)from.lane[2 * w + 1].bits << 16;
+        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                     :
+                     : "l"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                     : "memory");
+        return;
+    }
+#endif
+    *reinterpret_cast<Vector<T, N> *>(to) = from;
+}
+
 // The WIDTH elements from `first` on. The row is aligned to WIDTH elements. If I has 32 bits, the
 // row must have fewer than 2^32 bytes: an address then takes one register besides the row's own
 // address, which all threads share.
@@ -86,35 +104,54 @@ DEVICE void for_each_of_row(Team team, u64 len, F f, const T *row, const More *.
 }
 
 // out[i] = f(i, in[i]...) for i in 0..len, cut as above. The arguments of f have compute types.
-// `out` may be one of the inputs.
-template <class T, class F, class... In> DEVICE void map_row(u64 len, T *out, F f, const In *...in) {
+// `out` may be one of the inputs. TWO: a thread has two accesses of 16 bytes of each row in flight.
+template <bool TWO = false, class T, class F, class... In> DEVICE void map_row(u64 len, T *out, F f, const In *...in) {
     constexpr u32 WIDTH = LANES<T>;
     u32 skip = past_boundary(out);
     bool together = cut_alike(out, in...);
+    auto piece = [=](i64 first, Neighbours<In, WIDTH>... x) {
+        Vector<T, WIDTH> y;
+        compute_t<T> last = (compute_t<T>)0;
+        UNROLLED
+        for (u32 j = 0; j < WIDTH; ++j) {
+            if (j == 4) ((x = recompute_after(last, x)), ...);
+            last = f((u64)first + j, load(x.lane[j])...);
+            y.lane[j] = store<T>::from(last);
+        }
+        write_piece(y, out + first);
+    };
+    auto by_element = [=](i64 first) {
+        ROLLED
+        for (u32 j = 0; j < WIDTH; ++j) {
+            u64 i = (u64)(first + (i64)j);
+            if (i < len) out[i] = store<T>::from(f(i, load(in[i])...));
+        }
+    };
+    u64 at = (u64)threadIdx.x * WIDTH;
+    if constexpr (TWO) {
+        u64 step = (u64)blockDim.x * WIDTH;
+        // The piece before the first boundary, so that its thread takes two at a time as the others do.
+        if (together && at < skip) {
+            by_element((i64)at - (i64)skip);
+            at += step;
+        }
+        ROLLED
+        for (; together && at + step + WIDTH <= len + skip; at += 2 * step) {
+            i64 first = (i64)at - (i64)skip, second = first + (i64)step;
+            // By value, so that both are loaded before one is stored.
+            auto both = [=](Neighbours<In, WIDTH>... x, Neighbours<In, WIDTH>... y) {
+                piece(first, x...);
+                piece(second, y...);
+            };
+            both(lanes_of<WIDTH>(in, first)..., lanes_of<WIDTH>(in, second)...);
+        }
+    }
     ROLLED
-    for (u64 at = (u64)threadIdx.x * WIDTH; at < len + skip; at += (u64)blockDim.x * WIDTH) {
+    for (; at < len + skip; at += (u64)blockDim.x * WIDTH) {
         i64 first = recompute_from((i64)at -
                                    (i64)skip); // one counter for all rows: each row's address is computed from this one
-        if (together && first >= 0 && (u64)first + WIDTH <= len) {
-            auto each = [&](Neighbours<In, WIDTH>... x) {
-                Vector<T, WIDTH> y;
-                compute_t<T> last = (compute_t<T>)0;
-                UNROLLED
-                for (u32 j = 0; j < WIDTH; ++j) {
-                    if (j == 4) ((x = recompute_after(last, x)), ...);
-                    last = f((u64)first + j, load(x.lane[j])...);
-                    y.lane[j] = store<T>::from(last);
-                }
-                *reinterpret_cast<Vector<T, WIDTH> *>(out + first) = y;
-            };
-            each(lanes_of<WIDTH>(in, first)...);
-        } else {
-            ROLLED
-            for (u32 j = 0; j < WIDTH; ++j) {
-                u64 i = (u64)(first + (i64)j);
-                if (i < len) out[i] = store<T>::from(f(i, load(in[i])...));
-            }
-        }
+        if (together && first >= 0 && (u64)first + WIDTH <= len) piece(first, lanes_of<WIDTH>(in, first)...);
+        else by_element(first);
     }
 }
 

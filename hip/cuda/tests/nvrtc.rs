@@ -43,6 +43,8 @@ fn need_nvrtc() {
 /// then store; [`OF_F64`] for those of f64. All others may not. The limits leave room for other
 /// versions of NVRTC.
 const SPILLS: &[(&str, u32)] = &[
+    ("attention_f32<", 128),
+    ("attention_f32_backward<f32, 2>", 96),
     ("attention_matrix", 768),
     ("batch_norm", 64),
     ("chain_columns", 64),
@@ -59,6 +61,9 @@ const SPILLS: &[(&str, u32)] = &[
     ("decode_rotary_attention<f16, f16, 256", 96),
     ("decode_rotary_attention<f16, f32, 256", 96),
     ("few_codes<Int4", 64),
+    ("group_norm_rows<", 64),
+    ("layer_norm_rows<bf16", 160),
+    ("layer_norm_rows<f16", 160),
     ("max_pool2d_last_backward", 64),
     ("qweight_product<Int8, f32, 16>", 64),
     ("reduce_columns", 64),

@@ -390,7 +390,7 @@ families! {
         attention [Types(FLOATS), Ints(&[0, 1, 2, 3])],
         attention_window [Types(FLOATS)],
     ]
-    attention_f32 [attention_f32 [Types(&[F32]), Ints(&[2, 4])]]
+    attention_f32 [attention_f32 [Types(&[F32]), Ints(&[8, 16])]]
     attention_f32_backward [attention_f32_backward [Types(&[F32]), Ints(&[1, 2])]]
     attention_backward [
         attention_backward_keys [Types(FLOATS), Ints(&[0, 1])],

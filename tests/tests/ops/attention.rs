@@ -184,7 +184,7 @@ fn attention_f32_of_many_queries() {
             let (_, lines) = trace::during(|| R::attention(q, k, v, None, None, options));
             let kernel = match hip::Device::get(0).unwrap().block_threads() {
                 256 if softcap.is_none() => {
-                    format!("kernel attention_f32<f32, {}>", if values > 64 { 4 } else { 2 })
+                    format!("kernel attention_f32<f32, {}>", if values > 64 { 16 } else { 8 })
                 }
                 _ => "kernel attention<f32, 0>".into(),
             };

@@ -237,7 +237,7 @@ fn gradients_in_f32_are_one_kernel() {
             };
             let (grads, kernels) = run(&inputs, [true; 3]);
             let three = [
-                format!("attention_f32<f32, {}>", if width > 64 { 4 } else { 2 }),
+                format!("attention_f32<f32, {}>", if width > 64 { 16 } else { 8 }),
                 "attention_dots<f32>".into(),
                 format!("attention_f32_backward<f32, {parts}>"),
             ];

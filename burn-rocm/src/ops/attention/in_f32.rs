@@ -14,16 +14,18 @@ use crate::tensor::RocmTensor;
 
 /// Queries of a tile (`ROWS` of `attention_f32.hip`).
 const ROWS: usize = 128;
-/// Threads of a block (`THREADS`).
-const THREADS: u32 = 128;
 /// Elements of one memory access (`WIDTH`).
 const WIDTH: usize = 4;
-/// Values of a group (`PART`).
-const PART: usize = 32;
-/// The groups of values that the kernel has variants for.
-const GROUPS: [usize; 2] = [2, 4];
+/// Numbers of threads that share rows (`TEAM`). The kernel has a variant for each.
+const TEAMS: [usize; 2] = [8, 16];
+/// Columns of values of a thread (`SIZE`).
+const VALUES: usize = 8;
+/// The teams of a block (`TEAMS`).
+const TEAMS_OF_BLOCK: usize = 16;
 /// Queries, keys or features of a tile of the gradients (`SIZE` of `attention_f32_backward.hip`).
 const SIZE: usize = 64;
+/// The threads of a block of the gradients' kernel.
+const BACKWARD_THREADS: u32 = 128;
 
 /// Whether the kernels of this file take tensors of these sizes, once they are readable: `queries` with
 /// `width` features each, and keys with as many and `values` values.
@@ -32,7 +34,7 @@ fn takes(device: &Device, ty: hip::DType, queries: usize, width: usize, values: 
         && device.block_threads() == 256
         && queries > ROWS / 2
         && [width, values].iter().all(|&columns| columns > 0 && columns.is_multiple_of(WIDTH))
-        && GROUPS.into_iter().any(|groups| values <= groups * PART)
+        && TEAMS.into_iter().any(|team| values <= team * VALUES)
 }
 
 /// Whether the kernels of this file compute attention and its gradients, without a mask and dropout.
@@ -48,7 +50,7 @@ pub(super) fn readable(tensor: &RocmTensor) -> hip::Result<RocmTensor> {
 /// The kernel for a call.
 pub(super) struct InF32<'a> {
     inputs: [&'a RocmTensor; 3],
-    groups: usize,
+    team: usize,
 }
 
 impl<'a> InF32<'a> {
@@ -59,8 +61,8 @@ impl<'a> InF32<'a> {
         let (&[_, _, queries, width], &[.., values]) = (query.dims(), value.dims()) else { return Ok(None) };
         let fits = takes(query.hip_device(), query.kernel_type()?, queries, width, values)
             && [query, key, value].into_iter().all(is_readable);
-        let groups = GROUPS.into_iter().find(|&groups| values <= groups * PART);
-        Ok(groups.filter(|_| fits).map(|groups| Self { inputs, groups }))
+        let team = TEAMS.into_iter().find(|&team| values <= team * VALUES);
+        Ok(team.filter(|_| fits).map(|team| Self { inputs, team }))
     }
 
     /// `softmax(window(scale q k^T)) v`, written to `out`, which is packed. `shape` is that of
@@ -81,8 +83,9 @@ impl<'a> InF32<'a> {
         let dims: Vec<Arg> = [shape].into_iter().chain(inputs.map(strides)).collect();
         let scalars = [Arg::F32(scale as f32), window.arg()];
         let tiles = batch * heads * queries.div_ceil(ROWS);
-        let grid = Grid { blocks: device.grid_rows(tiles, usize::MAX).blocks, threads: THREADS };
-        let kernel = Template::attention_f32.ty(hip::DType::F32).int(self.groups as i32);
+        let threads = (TEAMS_OF_BLOCK * self.team) as u32;
+        let grid = Grid { blocks: device.grid_rows(tiles, usize::MAX).blocks, threads };
+        let kernel = Template::attention_f32.ty(hip::DType::F32).int(self.team as i32);
         views_to(op, device, kernel, grid, &dims, &inputs, &scalars, &[Some(out), sums])
     }
 }
@@ -138,7 +141,8 @@ impl<'a> InF32Backward<'a> {
         let inputs: Vec<Option<&RocmTensor>> = self.inputs.into_iter().chain(rows).map(Some).collect();
         let scalars = [Arg::F32(scale as f32), window.arg()];
         let outputs = [by_query, by_key, by_value, Some(&state)];
-        let grid = Grid { blocks: device.grid_rows(self.items, usize::MAX).blocks, threads: THREADS };
+        let blocks = device.grid_rows(self.items, usize::MAX).blocks;
+        let grid = Grid { blocks, threads: BACKWARD_THREADS };
         let kernel = Template::attention_f32_backward.ty(hip::DType::F32).int(self.parts as i32);
         views_to(op, device, kernel, grid, &dims, &inputs, &scalars, &outputs)
     }

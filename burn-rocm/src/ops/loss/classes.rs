@@ -1,5 +1,6 @@
 //! Cross entropy of class scores, and its gradient.
 
+use hip::defaults::Family;
 use hip::{Device, Error as RocmError, Fault, Functor, Grid, KernelName, Template};
 
 use super::{items_grid, one_gradient, room, total};
@@ -246,6 +247,11 @@ pub fn cross_entropy_backward(
     let inputs = [Some(x), Some(&rows.targets), rows.weights.as_ref(), Some(&saved), Some(&grad)];
     let grid = match rows.len <= SHORT {
         true => x.hip_device().grid(x.len()),
+        // As `TWO` of the kernel: a thread has two accesses in flight, and blocks are smaller, so that
+        // more rows are in flight.
+        false if Family::of(x.hip_device().info()) == Family::Nvidia && x.dtype_of().size() == 2 => {
+            x.hip_device().grid_rows(rows.rows, rows.len.div_ceil(64))
+        }
         false => x.hip_device().grid_rows(rows.rows, rows.len),
     };
     views(OP, x.hip_device(), rows.kernel[1], grid, &rows.dims(), &inputs, &rows.scalars, &out)?;

@@ -11,6 +11,7 @@ pub(crate) mod rms;
 use std::sync::Arc;
 
 use burn_std::DType;
+use hip::defaults::Family;
 use hip::{Device, Functor, Grid, Route, Template};
 
 use crate::arg::Arg;
@@ -144,15 +145,18 @@ pub(crate) fn sum_partials(op: &'static str, partial: &RocmTensor, dtype: DType)
 }
 
 /// The grid of a gradient that keeps its rows in registers. Each thread holds 32 bytes of each
-/// tensor, in the compute type, and a block has as many warps as that takes. A compute unit gets at
-/// least two blocks and about 1024 threads, so that one block loads while another reduces. It gets
-/// more blocks as long as each has at least 32 rows, because the sums that a block writes are then
-/// few compared with its rows.
+/// tensor, in the compute type (64 of f16 and bf16 on NVIDIA), and a block has as many warps as that
+/// takes. A compute unit gets at least two blocks and about 1024 threads, so that one block loads
+/// while another reduces. It gets more blocks as long as each has at least 32 rows, because the sums
+/// that a block writes are then few compared with its rows.
 fn gradient_grid(device: &Arc<Device>, rows: usize, len: usize, dtype: DType) -> Grid {
-    let each = 32 / compute_dtype(dtype).size();
     let info = device.info();
-    let wanted = len.div_ceil(each).min(info.max_threads_per_block as usize) as u32;
-    let threads = wanted.next_multiple_of(info.warp_size).min(info.max_threads_per_block);
+    // As `KEPT` and `MOST_THREADS` of the kernels.
+    let twice = Family::of(info) == Family::Nvidia && dtype.size() == 2;
+    let (bytes, most) = if twice { (64, 512) } else { (32, 1024) };
+    let most = info.max_threads_per_block.min(most);
+    let wanted = len.div_ceil(bytes / compute_dtype(dtype).size()).min(most as usize) as u32;
+    let threads = wanted.next_multiple_of(info.warp_size).min(most);
     let units = info.compute_units as usize;
     let resident = units * (info.max_threads_per_compute_unit / threads).max(1) as usize;
     let least = units * (1024 / threads).max(2) as usize;
