@@ -7,10 +7,15 @@ use burn_rocm::fused::decode::{Draw, LateDraws};
 
 use crate::error::{Error, Result};
 pub use crate::model::PIECE;
-use crate::model::{Cache, Model, Step};
+use crate::model::{Cache, Model, PASSES, Step};
 use crate::ranks::{Command, Engine, Followers};
 use crate::rng::Rng;
 use crate::sample::Sampling;
+
+/// How long the passes of one graph may take together. Their tokens come all at once, and a reader
+/// should not notice that. Longer passes would hardly gain: only 17 us lie between two graphs
+/// ([`PASSES`]).
+const SEVERAL_WITHIN: Duration = Duration::from_millis(20);
 
 /// How to generate.
 #[derive(Clone, Debug)]
@@ -46,6 +51,8 @@ pub struct Session<'a> {
     text: Vec<u32>,
     /// Draws a seed for each text.
     rng: Rng,
+    /// How long the passes of one graph may take together.
+    several_within: Duration,
 }
 
 impl<'a> Session<'a> {
@@ -67,6 +74,7 @@ impl<'a> Session<'a> {
             followers: None,
             text: Vec::new(),
             rng: Rng::new(seed),
+            several_within: SEVERAL_WITHIN,
         })
     }
 
@@ -79,6 +87,13 @@ impl<'a> Session<'a> {
     pub fn op_by_op(mut self) -> Self {
         self.engine.step = self.engine.step.op_by_op();
         self
+    }
+
+    /// The same session, which runs [`PASSES`] passes as one graph if they take less than this time
+    /// together (20 ms by default). Their tokens come all at once. With [`Duration::ZERO`] each pass is
+    /// a graph, and with [`Duration::MAX`] the time of the passes does not matter.
+    pub fn several_within(self, longest: Duration) -> Self {
+        Self { several_within: longest, ..self }
     }
 
     /// The pass of a token.
@@ -127,7 +142,7 @@ impl<'a> Session<'a> {
             return Ok(timing);
         }
         let answered = self.answer(options, start, &mut timing, each);
-        // Without the token of a pass that ran ahead of the end.
+        // Without the tokens of passes that ran ahead of the end.
         let truncated = self.tell(&Command::Truncate(self.text.len()));
         answered.and(truncated).map(|()| timing)
     }
@@ -140,8 +155,31 @@ impl<'a> Session<'a> {
         self.engine.run(command)
     }
 
+    /// Enqueues one pass or several of those that are left, and the copy of what they draw. `time` is
+    /// how long a pass took, if that is known.
+    fn run_ahead(&mut self, left: &mut usize, time: Option<Duration>) -> Result<Option<LateDraws>> {
+        if *left == 0 {
+            return Ok(None);
+        }
+        let is_short = |time: Duration| time.saturating_mul(PASSES as u32) < self.several_within;
+        let several = *left >= PASSES && self.step().takes_several() && time.is_some_and(is_short);
+        let read = if several {
+            *left -= PASSES;
+            self.tell(&Command::Several)?;
+            self.step().state().begin_read_passes()?
+        } else {
+            *left -= 1;
+            self.tell(&Command::Pass)?;
+            self.step().state().begin_read()?
+        };
+        Ok(Some(read))
+    }
+
     /// Generates after the first token was drawn. A token is read after the pass that takes it was
-    /// launched, so the device does not wait for the host. The last pass may have been in vain.
+    /// launched, so the device does not wait for the host. The last passes may have been in vain.
+    ///
+    /// An answer begins with two single passes, so its first tokens wait for no others. The second
+    /// token then shows how long a pass takes.
     fn answer(
         &mut self,
         options: &Options,
@@ -150,40 +188,46 @@ impl<'a> Session<'a> {
         mut each: impl FnMut(u32) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         let mut begun = Instant::now();
+        let (mut last_read, mut time) = (None, None);
+        let mut drawn = 0;
+        let mut left = options.tokens - 1;
         let mut read = Some(self.step().state().begin_read()?);
-        let mut left = options.tokens;
         while let Some(draws) = read.take() {
-            left -= 1;
-            if left > 0 {
-                self.tell(&Command::Pass)?;
-                read = Some(self.step().state().begin_read()?);
+            read = self.run_ahead(&mut left, time)?;
+            let draws = draws.wait()?;
+            let now = Instant::now();
+            if let Some(before) = last_read.replace(now) {
+                // There is one row, so each draw is that of a pass.
+                time = now.duration_since(before).checked_div(draws.len() as u32);
             }
-            let token = token_of(draws)?;
-            if left + 1 == options.tokens {
-                timing.to_first = start.elapsed();
-                begun = Instant::now();
-            } else {
-                timing.generated += 1;
-                timing.generation = begun.elapsed();
-            }
-            if options.stop.contains(&token) || each(token)?.is_break() {
-                break;
-            }
-            if left > 0 {
-                self.text.push(token);
+            for draw in draws {
+                let token = token_of(draw)?;
+                drawn += 1;
+                if drawn == 1 {
+                    timing.to_first = start.elapsed();
+                    begun = Instant::now();
+                } else {
+                    timing.generated += 1;
+                    timing.generation = begun.elapsed();
+                }
+                if options.stop.contains(&token) || each(token)?.is_break() {
+                    return Ok(());
+                }
+                if drawn < options.tokens {
+                    self.text.push(token);
+                }
             }
         }
         Ok(())
     }
 }
 
-/// The token of the only row.
-fn token_of(draws: LateDraws) -> Result<u32> {
-    match draws.wait()?.first() {
+/// The token of a draw.
+fn token_of(draw: Draw) -> Result<u32> {
+    match draw.chance {
         // A NaN among the logits makes the probability NaN.
-        Some(Draw { chance: Some(chance), .. }) if chance.is_nan() => Err(Error::NotNumbers),
-        Some(draw) => Ok(draw.token),
-        None => Err(Error::Read("a step without rows".to_owned())),
+        Some(chance) if chance.is_nan() => Err(Error::NotNumbers),
+        _ => Ok(draw.token),
     }
 }
 

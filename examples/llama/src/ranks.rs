@@ -22,6 +22,8 @@ pub(crate) enum Command {
     },
     /// Add the token that was drawn last, and draw the next one.
     Pass,
+    /// The same, [`PASSES`](crate::model::PASSES) times by one launch.
+    Several,
 }
 
 /// What a rank has of a session.
@@ -55,6 +57,7 @@ impl<'a> Engine<'a> {
         match command {
             Command::Truncate(len) => self.cache.truncate(*len),
             Command::Pass => self.step.run(std::slice::from_mut(&mut self.cache))?,
+            Command::Several => self.step.run_several(std::slice::from_mut(&mut self.cache))?,
             Command::Prompt { tokens, answer } => {
                 let logits = self.model.prefill(tokens, &mut self.cache, PIECE)?;
                 if let Some((sampling, text)) = answer.as_deref() {

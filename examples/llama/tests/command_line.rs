@@ -265,7 +265,7 @@ fn a_bench_prints_its_tables() {
         "a copy: ",
         "a pass reads 0.000 GB of weights a device",
         "a prompt of 80 tokens: ",
-        "9 tokens after 20, keys and values I8:",
+        "9 tokens after 20, keys and values I8, graphs of up to 4 passes:",
         "| 1 | most likely | ",
         "| 3 | top-k 50, top-p 0.95 | ",
     ] {

@@ -10,6 +10,7 @@ mod shared;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::Duration;
 
 use again::again;
 use burn::tensor::DType;
@@ -225,7 +226,8 @@ fn ask(session: &mut Session, prompt: &[u32], options: &Options) -> Vec<u32> {
     answer
 }
 
-/// A conversation whose passes are replayed graphs with collectives, on both ranks.
+/// A conversation whose passes, single ones and several at once, are replayed graphs with
+/// collectives, on both ranks.
 fn converse(session: &mut Session, sampling: &Sampling) -> Vec<Vec<u32>> {
     let options = |tokens, stop: &[u32]| Options { tokens, sampling: sampling.clone(), stop: stop.to_vec() };
     let mut answers = vec![ask(session, &[5, 6, 7], &options(25, &[]))];
@@ -269,9 +271,10 @@ fn sessions_have_the_texts_of_one_device() {
                     follow(&model, Cache::new(&model, 100).expect("a cache"), &commands).expect("it follows");
                 });
                 let model = part(&ranks[0]);
-                let mut session = Session::new(&model, 100, 3).expect("a session").leading(leader);
+                let session = Session::new(&model, 100, 3).expect("a session").leading(leader);
+                let mut session = session.several_within(Duration::MAX);
                 let found = converse(&mut session, &sampling);
-                let graph = session.step().graph().expect("a graph");
+                let graph = session.step().graph_of_several().expect("a graph");
                 println!("{name}: {:?}", graph.recorded());
                 found
             });

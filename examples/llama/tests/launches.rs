@@ -6,13 +6,14 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::time::Duration;
 
 use burn::tensor::{DType, Tensor};
 use burn_rocm::fused::decode::{self, CacheType, SampleState, SampleTables};
 use burn_rocm::{Rocm, RocmDevice, trace};
 use burn_rocm_llama::config::Config;
 use burn_rocm_llama::generate::{Options, Session};
-use burn_rocm_llama::model::{Cache, Logits, Model, Next, Paged, Piece};
+use burn_rocm_llama::model::{Cache, Logits, Model, Next, PASSES, Paged, Piece};
 use burn_rocm_llama::sample::Sampling;
 use burn_rocm_llama::weights::Folder;
 
@@ -46,9 +47,10 @@ fn launches_of_a_token() {
     draws();
 }
 
-/// A token of a graph: one launch, one read, one wait for a pass that the device has left, and
-/// nothing from the host.
+/// The tokens of a graph, of one pass or of several: one launch, one read, one wait for a pass that
+/// the device has left, and nothing from the host.
 fn replays() {
+    const TOKENS: usize = 50;
     let hip = hip::Device::get(0).expect("a device");
     for name in ["llama3", "gemma3", "qwen2"] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models").join(name);
@@ -56,31 +58,47 @@ fn replays() {
         let source = Folder::open(&folder, &config).expect("the weights");
         let model =
             Model::load(config, &source, &RocmDevice::default(), DType::F32, |_| {}).expect("the model");
-        let mut session = Session::new(&model, 64, 1).expect("a session");
         let sampling =
             Sampling { temperature: 0.9, top_k: 20, repetition_penalty: 1.1, ..Sampling::default() };
-        let options = Options { tokens: 50, sampling, stop: vec![] };
-        let (mut counted, mut last) = (Vec::new(), None);
-        let each = |_| {
-            let now = hip.counters();
-            counted.extend(last.replace(now).map(|before: hip::Counters| {
-                [
-                    now.graphs - before.graphs,
-                    now.launches - before.launches,
-                    now.device_to_host - before.device_to_host,
-                    now.waits - before.waits,
-                    now.host_to_device - before.host_to_device,
-                ]
-            }));
-            Ok(ControlFlow::Continue(()))
-        };
-        session.generate(&[5, 6, 7], &options, each).expect("a text");
-        let graph = session.step().graph().expect("a graph");
-        println!("{name}: a graph of {:?}", graph.recorded());
-        // The first pass runs op by op, the second is captured, the last token needs no pass.
-        assert_eq!(counted.len(), 49);
-        for (at, counts) in counted.iter().enumerate().take(48).skip(2) {
-            assert_eq!(counts, &[1, 0, 1, 1, 0], "{name}, token {at}");
+        let options = Options { tokens: TOKENS, sampling, stop: vec![] };
+        for longest in [Duration::ZERO, Duration::MAX] {
+            let mut session = Session::new(&model, 64, 1).expect("a session").several_within(longest);
+            let (mut counted, mut last) = (Vec::new(), None);
+            let each = |_| {
+                let now = hip.counters();
+                counted.extend(last.replace(now).map(|before: hip::Counters| {
+                    [
+                        now.graphs - before.graphs,
+                        now.launches - before.launches,
+                        now.device_to_host - before.device_to_host,
+                        now.waits - before.waits,
+                        now.host_to_device - before.host_to_device,
+                    ]
+                }));
+                Ok(ControlFlow::Continue(()))
+            };
+            session.generate(&[5, 6, 7], &options, each).expect("a text");
+            let one = session.step().graph().expect("a graph").recorded();
+            println!("{name}: a graph of {one:?}");
+            // The first pass runs op by op, the second is captured, the last token needs no pass.
+            assert_eq!(counted.len(), TOKENS - 1);
+            let mut at_once = 0;
+            if longest == Duration::MAX {
+                let several = session.step().graph_of_several().expect("a graph").recorded();
+                let times = PASSES as u64;
+                assert_eq!(
+                    (several.kernels, several.library_calls, several.copies),
+                    (times * one.kernels, times * one.library_calls, times * one.copies),
+                    "{name}"
+                );
+                at_once = (TOKENS - 3) / PASSES * PASSES;
+            }
+            for (at, counts) in counted.iter().enumerate().take(TOKENS - 2).skip(2) {
+                // Of tokens that come at once, the first has the counts of all.
+                let is_first = at - 2 >= at_once || (at - 2).is_multiple_of(PASSES);
+                let expected = if is_first { [1, 0, 1, 1, 0] } else { [0; 5] };
+                assert_eq!(counts, &expected, "{name}, token {at}, at most {longest:?} at once");
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Passes that are replayed as a graph, each launched before the host has read the token before it,
-//! give bit for bit what a loop gives that reads each token and then runs the next pass op by op.
+//! Sessions replay graphs of one pass or of several. They launch each graph before the host has read
+//! the tokens of the one before it. A loop reads each token and then runs the next pass op by op. Both
+//! must give the same, bit for bit.
 
 /// What the tests of the whole use too.
 #[allow(dead_code, unreachable_pub)] // these tests draw less
@@ -9,14 +10,15 @@ mod random;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
 
 use burn::tensor::{DType, Tensor};
-use burn_rocm::fused::decode::{self, CacheType, SampleState, SampleTables};
+use burn_rocm::fused::decode::{self, CacheType, Draw, SampleState, SampleTables};
 use burn_rocm::graph::Graph;
 use burn_rocm::{RocmDevice, read_with_fault};
 use burn_rocm_llama::config::Config;
 use burn_rocm_llama::generate::{Options, PIECE, Session};
-use burn_rocm_llama::model::{Cache, Logits, Model, Quantise, Step};
+use burn_rocm_llama::model::{Cache, Logits, Model, PASSES, Quantise, Step};
 use burn_rocm_llama::sample::Sampling;
 use burn_rocm_llama::weights::{Adapted, Folder, Source};
 use burn_rocm_llama::{Error, Rng};
@@ -126,8 +128,8 @@ fn answer(session: &mut Session, ask: &Ask) -> Vec<u32> {
     found
 }
 
-/// Holds sessions with a graph and without one against the loop. `next` makes the asks from the
-/// text so far. Returns the answers.
+/// Holds sessions with graphs of single passes, with graphs of several, and without any against the
+/// loop. `next` makes the asks from the text so far. Returns the answers.
 fn hold(
     what: &str,
     model: &Model,
@@ -136,21 +138,31 @@ fn hold(
     next: impl Fn(usize, &[u32]) -> Ask,
 ) -> Vec<Vec<u32>> {
     let cache = || Cache::stored(model, CONTEXT, stored).expect("a cache");
-    let session = || Session::with_cache(model, cache(), 9).expect("a session");
-    let (mut graph, mut ops, mut plain) = (session(), session().op_by_op(), Loop::new(model, cache(), 9));
+    let session =
+        |longest| Session::with_cache(model, cache(), 9).expect("a session").several_within(longest);
+    let (mut graph, mut several) = (session(Duration::ZERO), session(Duration::MAX));
+    let (mut ops, mut plain) = (session(Duration::MAX).op_by_op(), Loop::new(model, cache(), 9));
     let mut answers = Vec::new();
     for turn in 0..turns {
         let ask = next(turn, &plain.text);
         let expected = plain.answer(&ask);
         assert_eq!(answer(&mut graph, &ask), expected, "{what}, replayed: {ask:?}");
+        assert_eq!(answer(&mut several, &ask), expected, "{what}, several at once: {ask:?}");
         assert_eq!(answer(&mut ops, &ask), expected, "{what}, op by op: {ask:?}");
-        assert_eq!((graph.text(), ops.text()), (&plain.text[..], &plain.text[..]), "{what}: {ask:?}");
+        for session in [&graph, &several, &ops] {
+            assert_eq!(session.text(), plain.text, "{what}: {ask:?}");
+        }
         answers.push(expected);
     }
     assert!(ops.step().graph().is_none() && ops.step().not_captured().is_none());
-    assert_eq!(graph.step().not_captured(), None, "{what}");
+    assert!(graph.step().graph_of_several().is_none() && ops.step().graph_of_several().is_none());
+    assert_eq!((graph.step().not_captured(), several.step().not_captured()), (None, None), "{what}");
     if answers.iter().map(Vec::len).sum::<usize>() > turns + 2 {
         assert!(graph.step().graph().is_some(), "{what}: two passes were enough for a graph");
+    }
+    // An answer begins with two single passes, and its last token needs none.
+    if answers.iter().any(|answer| answer.len() > 2 + PASSES) {
+        assert!(several.step().graph_of_several().is_some(), "{what}: enough passes for a graph of several");
     }
     answers
 }
@@ -222,8 +234,9 @@ fn conversations_of_other_weights_and_caches() {
     }
 }
 
-/// Each place of a stop token, and of a caller's end. The next answer of the session, which counts
-/// repetitions, shows whether something of the pass that ran ahead is left.
+/// Each place of a stop token, and of a caller's end, before, within and behind several passes of one
+/// graph. The next answer of the session, which counts repetitions, shows whether something of the
+/// passes that ran ahead is left.
 #[test]
 fn a_text_ends_at_each_place() {
     let _turn = turn();
@@ -258,12 +271,13 @@ fn a_text_ends_at_each_place() {
     }
 }
 
-/// The last pass fills the last place of the cache, and no pass runs beyond it.
+/// The last pass fills the last place of the cache, and no pass runs beyond it. After a prompt of 14
+/// tokens, that pass is the last one of a graph of several.
 #[test]
 fn a_text_fills_the_cache() {
     let _turn = turn();
     let model = plain("llama3");
-    for prompt in [1, 15, 16, 17, CONTEXT - 1, CONTEXT] {
+    for prompt in [1, 14, 15, 16, 17, CONTEXT - 1, CONTEXT] {
         let prompt: Vec<u32> = (0..prompt as u32).map(|token| token * 7 % 64).collect();
         let tokens = CONTEXT + 1 - prompt.len();
         let answers = hold("full", &model, CacheType::F32, 1, |_, _| Ask::greedy(&prompt, tokens));
@@ -275,14 +289,16 @@ fn a_text_fills_the_cache() {
     }
 }
 
-/// An error of the caller ends the text as a break does, and the session can go on.
+/// An error of the caller ends the text as a break does, and the session can go on, also within the
+/// tokens of one graph.
 #[test]
 fn a_session_goes_on_after_an_error() {
     let _turn = turn();
     let model = plain("qwen3");
     let ask = Ask::greedy(&[3, 1, 4], 12);
     let cache = || Cache::new(&model, CONTEXT).expect("a cache");
-    let mut session = Session::with_cache(&model, cache(), 9).expect("a session");
+    let session = Session::with_cache(&model, cache(), 9).expect("a session");
+    let mut session = session.several_within(Duration::MAX);
     let expected = Loop::new(&model, cache(), 9).answer(&ask);
     for fails in 1..8 {
         let mut count = 0;
@@ -299,6 +315,7 @@ fn a_session_goes_on_after_an_error() {
         assert_eq!(session.text(), [&ask.prompt[..], &expected[..fails - 1]].concat());
         assert_eq!(answer(&mut session, &ask), expected);
     }
+    assert!(session.step().graph_of_several().is_some());
 }
 
 #[test]
@@ -334,7 +351,8 @@ fn a_nan_is_an_error() {
     assert!(matches!(error, Err(Error::NotNumbers)), "{error:?}");
 }
 
-/// While another thread captures, a step can't be captured. It runs op by op and says why.
+/// While another thread captures, a step can't be captured. It runs op by op and says why. If the
+/// graph of one pass exists and that of several can't be captured, single passes are replayed.
 #[test]
 fn without_a_capture_the_text_is_the_same() {
     let _turn = turn();
@@ -342,33 +360,116 @@ fn without_a_capture_the_text_is_the_same() {
     let ask = Ask::greedy(&[9, 8, 7, 6], 20);
     let cache = || Cache::new(&model, CONTEXT).expect("a cache");
     let expected = Loop::new(&model, cache(), 9).answer(&ask);
-    let mut session = Session::with_cache(&model, cache(), 9).expect("a session");
-    let (begun, has_begun) = mpsc::channel();
-    let (end, may_end) = mpsc::channel::<()>();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let device = RocmDevice::default();
-            let step = || {
-                begun.send(()).expect("somebody waits");
-                may_end.recv().expect("somebody ends it");
-            };
-            Graph::capture_after(&device, 0, step).expect("a graph of nothing");
+    for has_graph in [false, true] {
+        let session = Session::with_cache(&model, cache(), 9).expect("a session");
+        let mut session = session.several_within(Duration::MAX);
+        if has_graph {
+            answer(&mut session, &Ask::greedy(&ask.prompt, 3));
+        }
+        assert_eq!(session.step().graph().is_some(), has_graph);
+        let (begun, has_begun) = mpsc::channel();
+        let (end, may_end) = mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let device = RocmDevice::default();
+                let step = || {
+                    begun.send(()).expect("somebody waits");
+                    may_end.recv().expect("somebody ends it");
+                };
+                Graph::capture_after(&device, 0, step).expect("a graph of nothing");
+            });
+            has_begun.recv().expect("a capture");
+            let found = answer(&mut session, &ask);
+            end.send(()).expect("the capture ends");
+            assert_eq!(found, expected);
         });
-        has_begun.recv().expect("a capture");
-        let found = answer(&mut session, &ask);
-        end.send(()).expect("the capture ends");
-        assert_eq!(found, expected);
-    });
-    let why = session.step().not_captured().expect("no graph");
-    assert!(why.contains("captur"), "{why}");
-    assert_eq!(answer(&mut session, &ask), expected);
+        let step = session.step();
+        match has_graph {
+            true => assert_eq!(step.not_captured(), None),
+            false => assert!(step.not_captured().expect("no graph").contains("captur")),
+        }
+        assert_eq!((step.graph().is_some(), step.takes_several()), (has_graph, false));
+        assert!(step.graph_of_several().is_none());
+        assert_eq!(answer(&mut session, &ask), expected);
+    }
 }
 
-/// Several rows of different lengths in one step, against the same step op by op.
+/// What a test does with a step of some rows.
+#[derive(Clone, Copy, Debug)]
+enum Do {
+    One,
+    Several,
+    /// Every other row begins again from the middle of its text.
+    Cut,
+}
+
+/// The same with single passes.
+fn one_by_one(todo: &[Do]) -> Vec<Do> {
+    let singles = |&what: &Do| match what {
+        Do::Several => vec![Do::One; PASSES],
+        other => vec![other],
+    };
+    todo.iter().flat_map(singles).collect()
+}
+
+/// What each pass draws for each row, and the logits of one more token of each row, which depend on
+/// all keys and values in its cache. Each launch comes before the host reads what the one before has
+/// drawn.
+fn run_rows(
+    (model, stored): (&Model, CacheType),
+    prompts: &[Vec<u32>],
+    sampling: impl Fn(usize) -> decode::Sampling,
+    op_by_op: bool,
+    todo: &[Do],
+) -> (Vec<Draw>, Vec<Vec<u32>>) {
+    let mut caches = Cache::rows(model, prompts.len(), CONTEXT, stored).expect("caches");
+    let tables = SampleTables { counts: true, chances: true, ring: 0 };
+    let mut step = Step::new(model, &caches, tables).expect("a step");
+    if op_by_op {
+        step = step.op_by_op();
+    }
+    let mut logits = Vec::new();
+    for (row, (cache, prompt)) in caches.iter_mut().zip(prompts).enumerate() {
+        logits.push(model.prefill(prompt, cache, PIECE).expect("logits"));
+        step.state().set(row, &sampling(row), prompt).expect("settings in range");
+    }
+    decode::sample(Tensor::cat(logits, 0).into_primitive().tensor(), step.state()).expect("draws");
+    let mut draws = Vec::new();
+    let mut read = step.state().begin_read().expect("a read");
+    for what in todo {
+        let next = match what {
+            Do::One => step.run(&mut caches).and_then(|()| Ok(step.state().begin_read()?)),
+            Do::Several => {
+                step.run_several(&mut caches).and_then(|()| Ok(step.state().begin_read_passes()?))
+            }
+            Do::Cut => {
+                caches.iter_mut().step_by(2).for_each(|cache| cache.truncate(cache.len() / 2));
+                continue;
+            }
+        };
+        draws.extend(std::mem::replace(&mut read, next.expect("passes")).wait().expect("draws"));
+    }
+    draws.extend(read.wait().expect("draws"));
+    assert_eq!(step.graph().is_some(), !op_by_op, "{:?}", step.not_captured());
+    let is_several = todo.iter().any(|what| matches!(what, Do::Several));
+    assert_eq!(step.graph_of_several().is_some(), is_several && !op_by_op);
+    let after = |cache: &mut Cache| {
+        let logits = model.forward(&[7], cache, Logits::Last).expect("logits").into_data();
+        logits.iter::<f32>().map(f32::to_bits).collect()
+    };
+    (draws, caches.iter_mut().map(after).collect())
+}
+
+/// Rows of different lengths, against the same step op by op: one pass at a time and several, in any
+/// order.
 #[test]
 fn rows_are_those_of_a_step_op_by_op() {
+    use Do::{Cut, One, Several};
     let _turn = turn();
     let random = Random::new();
+    let begins_with_one = [One, One, Several, Several, One, Several, One, One, Cut, Several, Several, One];
+    let begins_with_several =
+        [Several, Several, Several, One, One, One, One, One, Cut, One, Several, Several];
     for (name, dtype, stored) in [
         ("gemma3", DType::F32, CacheType::F32),
         ("llama3", DType::BF16, CacheType::BF16),
@@ -376,45 +477,43 @@ fn rows_are_those_of_a_step_op_by_op() {
     ] {
         let model = load(name, dtype, Quantise::default(), false);
         let vocabulary = model.config().vocabulary;
-        let rows = 1 + random.below(6);
-        let prompts: Vec<_> = (0..rows).map(|_| tokens(&random, 1 + random.below(40), vocabulary)).collect();
-        let run = |op_by_op: bool| {
-            let mut caches = Cache::rows(&model, rows, CONTEXT, stored).expect("caches");
-            let tables = SampleTables { counts: true, chances: true, ring: 0 };
-            let mut step = Step::new(&model, &caches, tables).expect("a step");
-            if op_by_op {
-                step = step.op_by_op();
+        for rows in [1, 3] {
+            let prompts: Vec<_> =
+                (0..rows).map(|_| tokens(&random, 1 + random.below(40), vocabulary)).collect();
+            let drawn = |row: usize| decode::Sampling {
+                temperature: 0.5 + row as f64,
+                top_p: 0.95,
+                repetition_penalty: 1.3,
+                presence_penalty: 0.3,
+                frequency_penalty: 0.2,
+                seed: row as u64,
+                ..decode::Sampling::default()
+            };
+            for greedy in [true, false] {
+                let sampling = |row| if greedy { decode::Sampling::default() } else { drawn(row) };
+                let run =
+                    |op_by_op, todo: &[Do]| run_rows((&model, stored), &prompts, sampling, op_by_op, todo);
+                let what = format!("{name}, {rows} rows, greedy {greedy}");
+                let singles = one_by_one(&begins_with_one);
+                let expected = run(true, &singles);
+                assert_eq!(expected.0.len(), rows * singles.len(), "{what}");
+                assert!(
+                    expected.0.iter().all(|draw| draw.chance.is_some_and(|chance| chance <= 0.0)),
+                    "{what}"
+                );
+                let distinct: std::collections::BTreeSet<_> =
+                    expected.0.iter().map(|draw| draw.token).collect();
+                assert!(
+                    greedy || distinct.len() > 4,
+                    "{what}: {distinct:?} are too few to tell tokens apart"
+                );
+                assert!(run(false, &singles) == expected, "{what}, replayed");
+                assert!(run(false, &begins_with_one) == expected, "{what}, several at once");
+                assert!(run(true, &begins_with_one) == expected, "{what}, several op by op");
+                let expected = run(true, &one_by_one(&begins_with_several));
+                assert!(run(false, &begins_with_several) == expected, "{what}, several at first");
             }
-            let mut logits = Vec::new();
-            for (row, (cache, prompt)) in caches.iter_mut().zip(&prompts).enumerate() {
-                logits.push(model.prefill(prompt, cache, PIECE).expect("logits"));
-                let warm = Sampling {
-                    temperature: 0.5 + row as f64,
-                    repetition_penalty: 1.3,
-                    ..Sampling::default()
-                };
-                step.state().set(row, &warm.on_device(row as u64), prompt).expect("settings in range");
-            }
-            decode::sample(Tensor::cat(logits, 0).into_primitive().tensor(), step.state()).expect("draws");
-            let mut draws = Vec::new();
-            let mut read = step.state().begin_read().expect("a read");
-            for at in 0..40 {
-                if at == 20 {
-                    // Two rows begin again from the middle of their texts.
-                    caches.iter_mut().step_by(2).for_each(|cache| cache.truncate(cache.len() / 2));
-                }
-                step.run(&mut caches).expect("a pass");
-                let next = step.state().begin_read().expect("a read");
-                draws.push(std::mem::replace(&mut read, next).wait().expect("draws"));
-            }
-            draws.push(read.wait().expect("draws"));
-            assert_eq!(step.graph().is_some(), !op_by_op, "{:?}", step.not_captured());
-            let lengths: Vec<_> = caches.iter().map(Cache::len).collect();
-            (draws, lengths)
-        };
-        let (replayed, expected) = (run(false), run(true));
-        assert_eq!(replayed, expected, "{name}");
-        assert!(replayed.0.iter().flatten().all(|draw| draw.chance.is_some_and(|chance| chance <= 0.0)));
+        }
     }
 }
 
@@ -443,6 +542,16 @@ fn a_step_takes_its_own_caches_only() {
     two[1].truncate(5);
     step.run(&mut two).expect("room again");
     assert_eq!(two.iter().map(Cache::len).collect::<Vec<_>>(), [1, 6]);
+    model.prefill(&full[..CONTEXT + 1 - PASSES - 6], &mut two[1], PIECE).expect("logits");
+    let lengths = |two: &[Cache]| two.iter().map(Cache::len).collect::<Vec<_>>();
+    let before = lengths(&two);
+    assert!(matches!(step.run_several(&mut two), Err(Error::TooLong { .. })), "room for one pass less");
+    assert_eq!(lengths(&two), before);
+    two.swap(0, 1);
+    assert!(matches!(step.run_several(&mut two), Err(Error::Argument { .. })));
+    two.swap(0, 1);
+    (1..PASSES).for_each(|_| step.run(&mut two).expect("room for single passes"));
+    assert_eq!(lengths(&two), [PASSES, CONTEXT]);
     assert!(
         Cache::stored(&load("llama3", DType::F16, Quantise::default(), false), 9, CacheType::BF16).is_err()
     );

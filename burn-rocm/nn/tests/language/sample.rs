@@ -3,7 +3,7 @@
 
 use burn::tensor::{DType, Tensor, TensorData};
 use burn_rocm::{RocmDevice, RocmError};
-use burn_rocm_nn::language::{self, SampleState, SampleTables, Sampling};
+use burn_rocm_nn::language::{self, LateDraws, SampleState, SampleTables, Sampling};
 
 use burn_rocm_tests::lockstep::in_lockstep;
 
@@ -300,6 +300,77 @@ fn the_least_temperatures_draw_the_most_likely_token() {
     }
 }
 
+/// The passes of one state draw what single ones do, also with penalties, and one read returns all.
+#[test]
+fn passes_in_a_row_keep_their_draws() {
+    let random = Random::new();
+    let (rows, count, passes) = (3, 100, 4);
+    let sampling = |row: usize| Sampling {
+        temperature: 0.5 + row as f64,
+        repetition_penalty: 1.3,
+        presence_penalty: 0.4,
+        frequency_penalty: 0.21,
+        seed: row as u64,
+        ..Sampling::default()
+    };
+    for chances in [true, false] {
+        let tables = SampleTables { counts: true, chances, ring: 5 };
+        let single = state(rows, count, tables);
+        let several = SampleState::of_passes(&RocmDevice::default(), rows, count, tables, passes).unwrap();
+        for row in 0..rows {
+            single.set(row, &sampling(row), &[3, 4]).unwrap();
+            several.set(row, &sampling(row), &[3, 4]).unwrap();
+        }
+        for _ in 0..2 {
+            let mut expected = Vec::new();
+            for at in 0..passes {
+                let values: Vec<f64> = (0..rows * count).map(|_| random.uniform(-1.0, 1.0)).collect();
+                let (_, tensor) = logits(&values, rows, DType::F32);
+                language::sample(tensor.clone(), &single).unwrap();
+                language::sample(tensor, &several.pass(at).unwrap()).unwrap();
+                assert_eq!(drawn(&several.pass(at).unwrap()), drawn(&single));
+                expected.extend(single.begin_read().unwrap().wait().unwrap());
+            }
+            assert!(expected.iter().all(|draw| draw.chance.is_some() == chances));
+            assert_eq!(several.begin_read_passes().unwrap().wait().unwrap(), expected);
+            let last = &expected[rows * (passes - 1)..];
+            assert_eq!(several.begin_read().unwrap().wait().unwrap(), last);
+            assert_eq!(drawn(&several), drawn(&single));
+            let first = several.pass(0).unwrap().begin_read_passes().unwrap().wait().unwrap();
+            assert_eq!(first, expected[..rows], "a pass is a state of one pass");
+        }
+        let ring = |state: &SampleState| {
+            let (ring, _) = burn_rocm::read_with_fault(state.ring().unwrap()).unwrap();
+            ring.iter::<i64>().collect::<Vec<_>>()
+        };
+        assert_eq!(ring(&several), ring(&single));
+    }
+}
+
+/// Of two passes of two rows, one read returns the first row's draws.
+#[test]
+fn passes_of_the_first_rows() {
+    let device = RocmDevice::default();
+    let tables = SampleTables { chances: true, ..SampleTables::default() };
+    let all = SampleState::of_passes(&device, 2, 4, tables, 2).unwrap();
+    let first = all.first(1).unwrap();
+    // The other row's draws lie between those of the first one.
+    all.set_tokens(&[0, 3]).unwrap();
+    all.pass(0).unwrap().set_tokens(&[0, 3]).unwrap();
+    for (at, values) in [[0.0, 9.0, 0.0, 0.0], [0.0, 0.0, 7.0, 0.0]].into_iter().enumerate() {
+        language::sample(logits(&values, 1, DType::F32).1, &first.pass(at).unwrap()).unwrap();
+    }
+    let found = first.begin_read_passes().unwrap().wait().unwrap();
+    assert_eq!(found.iter().map(|draw| draw.token).collect::<Vec<_>>(), [1, 2]);
+    // Three other tokens have e^-9 or e^-7 of the drawn one's probability. The rest is f32's rounding.
+    for (draw, difference) in found.iter().zip([9.0f64, 7.0]) {
+        let expected = -(3.0 * (-difference).exp()).ln_1p();
+        assert!((f64::from(draw.chance.unwrap()) - expected).abs() < 1e-6, "{draw:?}, not {expected}");
+    }
+    assert_eq!(drawn(&all.pass(0).unwrap()), [1, 3]);
+    assert_eq!(drawn(&all), [2, 3]);
+}
+
 #[test]
 fn what_does_not_fit_is_refused() {
     let state = state(2, 10, SampleTables::default());
@@ -331,5 +402,18 @@ fn what_does_not_fit_is_refused() {
     let device = RocmDevice::default();
     for (rows, vocabulary) in [(0, 5), (5, 0), (1, (1 << 21) + 1)] {
         assert!(is_invalid(SampleState::new(&device, rows, vocabulary, SampleTables::default()).map(|_| ())));
+    }
+    let of_passes = |rows, passes, chances| {
+        SampleState::of_passes(&device, rows, 3, SampleTables { chances, ..SampleTables::default() }, passes)
+    };
+    for passes in [0, usize::MAX] {
+        assert!(is_invalid(of_passes(2, passes, false).map(|_| ())), "{passes} passes");
+    }
+    let most = LateDraws::MOST / 4;
+    for (rows, fits) in [(most, true), (most + 1, false)] {
+        let state = of_passes(rows, 4, true).unwrap();
+        assert!(is_invalid(state.pass(4).map(|_| ())));
+        assert_eq!(is_invalid(state.begin_read_passes().map(|_| ())), !fits, "{rows} rows");
+        assert!(state.begin_read().is_ok(), "{rows} rows");
     }
 }

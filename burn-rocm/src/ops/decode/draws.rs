@@ -17,14 +17,16 @@ pub struct Draw {
     pub chance: Option<f32>,
 }
 
-/// The last draws of all rows, which the device copies to the host. If it is dropped before
-/// [`wait`](Self::wait), the drop waits for the copy.
+/// The draws of all rows in one pass or several, which the device copies to the host. If it is
+/// dropped before [`wait`](Self::wait), the drop waits for the copy.
 #[derive(Debug)]
 pub struct LateDraws {
     read: hip::LateRead,
     rows: usize,
-    /// The number of tokens before the chances: those of all rows, of which these are the first.
+    /// The tokens of a pass: one for each row of the whole state, of which the first `rows` are read.
     all: usize,
+    /// Whether chances follow a pass's tokens.
+    chances: bool,
 }
 
 impl SampleState {
@@ -33,32 +35,56 @@ impl SampleState {
     /// state.
     ///
     /// # Errors
-    /// `Invalid` for more than 8192 rows; `Capture` in a capture; an error of the device.
+    /// `Invalid` for more draws than [`LateDraws::MOST`], or than twice as many without chances;
+    /// `Capture` in a capture; an error of the device.
     pub fn begin_read(&self) -> hip::Result<LateDraws> {
+        self.begin_read_from(self.passes() - 1)
+    }
+
+    /// [`begin_read`](Self::begin_read) for all passes of [`of_passes`](Self::of_passes).
+    ///
+    /// # Errors
+    /// As [`begin_read`](Self::begin_read), where each row counts once for each pass.
+    pub fn begin_read_passes(&self) -> hip::Result<LateDraws> {
+        self.begin_read_from(0)
+    }
+
+    fn begin_read_from(&self, pass: usize) -> hip::Result<LateDraws> {
         let drawn = self.drawn();
-        let (buffer, bytes) = (drawn.shared_buffer()?, drawn.len() * size_of::<u32>());
-        let read = drawn.hip_device().begin_read(buffer, drawn.byte_offset(), bytes)?;
-        let all = drawn.len() / if self.chances().is_some() { 2 } else { 1 };
-        Ok(LateDraws { read, rows: self.rows(), all })
+        let (bytes, chances) = (size_of::<u32>(), self.chances().is_some());
+        let each = drawn.len() / self.passes();
+        let start = pass * each;
+        let (offset, count) = (drawn.byte_offset() + start * bytes, drawn.len() - start);
+        let read = drawn.hip_device().begin_read(drawn.shared_buffer()?, offset, count * bytes)?;
+        Ok(LateDraws { read, rows: self.rows(), all: each / if chances { 2 } else { 1 }, chances })
     }
 }
 
 impl LateDraws {
-    /// The draw of each row. Waits for the copy, not for steps that were enqueued behind it.
+    /// The most draws with chances that one read returns.
+    pub const MOST: usize = (64 << 10) / (size_of::<u32>() + size_of::<f32>());
+
+    /// The draw of each row; of several passes, those of the first one come first. Waits for the
+    /// copy, not for steps that were enqueued behind it.
     ///
     /// # Errors
     /// An error of the device; `Invalid` if a kernel found a fault while it computed the tokens.
     pub fn wait(self) -> hip::Result<Vec<Draw>> {
-        let (bytes, fault) = self.read.wait()?;
+        let Self { read, rows, all, chances } = self;
+        let (bytes, fault) = read.wait()?;
         fault.map_or(Ok(()), Err)?;
         let (words, _) = bytes.as_chunks();
         let words: Vec<u32> = words.iter().map(|&word| u32::from_ne_bytes(word)).collect();
-        let (tokens, chances) = words.split_at(self.all.min(words.len()));
-        let draw = |(row, &token): (usize, &u32)| {
-            let chance = chances.get(row).map(|&bits| f32::from_bits(bits));
-            Draw { token, chance }
-        };
-        Ok(tokens.iter().take(self.rows).enumerate().map(draw).collect())
+        let passes = words.chunks_exact(all * if chances { 2 } else { 1 });
+        let draws = passes.flat_map(|pass| {
+            let (tokens, chances) = pass.split_at(all);
+            let draw = move |(row, &token): (usize, &u32)| {
+                let chance = chances.get(row).map(|&bits| f32::from_bits(bits));
+                Draw { token, chance }
+            };
+            tokens.iter().take(rows).enumerate().map(draw)
+        });
+        Ok(draws.collect())
     }
 }
 

@@ -144,13 +144,15 @@ pub struct SampleState {
     seeds: RocmTensor,
     /// `[rows]` of I64: the draws so far.
     steps: RocmTensor,
-    /// The tokens and the chances one after the other, so that one copy reads both.
+    /// The passes whose draws are kept.
+    passes: usize,
+    /// Of each pass, the tokens of all rows and then their chances, so that one copy reads all.
     drawn: RocmTensor,
-    /// `[rows]` of I32, in `drawn`.
+    /// `[rows]` of I32: those of the last pass in `drawn`.
     tokens: RocmTensor,
     /// `[rows, vocabulary]` of I32.
     counts: Option<RocmTensor>,
-    /// `[rows]` of F32, in `drawn`.
+    /// `[rows]` of F32: those of the last pass in `drawn`.
     chances: Option<RocmTensor>,
     /// `[length, rows]` of I32.
     ring: Option<RocmTensor>,
@@ -167,30 +169,54 @@ impl SampleState {
         vocabulary: usize,
         tables: SampleTables,
     ) -> hip::Result<Self> {
-        if rows == 0 || !(1..=MOST_TOKENS).contains(&vocabulary) || rows.checked_mul(vocabulary).is_none() {
-            let expected = format!("rows, and a vocabulary of 1 to {MOST_TOKENS}");
-            return invalid(STATE, expected, format!("{rows} rows of {vocabulary} tokens"));
+        Self::of_passes(device, rows, vocabulary, tables, 1)
+    }
+
+    /// [`new`](Self::new), with memory for the draws of `passes` passes in a row. So a graph can run
+    /// all of them before the host reads any draw. Each pass calls [`sample`] with its own
+    /// [`pass`](Self::pass) of this state, and takes the tokens of the pass before it. This state's
+    /// own tokens and chances are those of the last pass.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); `Invalid` for no passes.
+    pub fn of_passes(
+        device: &RocmDevice,
+        rows: usize,
+        vocabulary: usize,
+        tables: SampleTables,
+        passes: usize,
+    ) -> hip::Result<Self> {
+        let most = passes.saturating_mul(2).max(vocabulary);
+        let countable = rows > 0 && passes > 0 && rows.checked_mul(most).is_some();
+        if !countable || !(1..=MOST_TOKENS).contains(&vocabulary) {
+            let expected = format!("rows, passes, and a vocabulary of 1 to {MOST_TOKENS}");
+            let found = format!("{rows} rows of {vocabulary} tokens, {passes} passes");
+            return invalid(STATE, expected, found);
         }
         let open = device.open()?;
         let zeros = |shape: &[usize], dtype| full_on(&open, shape.to_vec(), 0.into(), dtype);
         let SampleTables { counts, chances, ring } = tables;
         let numbers = Sampling::default().numbers().repeat(rows);
-        let drawn = zeros(&[rows * if chances { 2 } else { 1 }], DType::I32)?;
-        let chances = chances.then(|| narrow(drawn.clone(), 0, rows, rows)).transpose()?;
+        let each = rows * if chances { 2 } else { 1 };
+        let drawn = zeros(&[passes * each], DType::I32)?;
+        let last = narrow(drawn.clone(), 0, (passes - 1) * each, each)?;
+        let (tokens, chances) = parts(&last, rows, chances)?;
         Ok(Self {
             vocabulary,
             parameters: upload(TensorData::new(numbers, [rows, PARAMETERS]), DType::F32, device)?,
             seeds: zeros(&[rows], DType::U64)?,
             steps: zeros(&[rows], DType::I64)?,
-            tokens: narrow(drawn.clone(), 0, 0, rows)?,
-            chances: chances.map(|chances| chances.reinterpret(DType::F32)),
+            passes,
             drawn,
+            tokens,
+            chances,
             counts: counts.then(|| zeros(&[rows, vocabulary], DType::I32)).transpose()?,
             ring: (ring > 0).then(|| zeros(&[ring, rows], DType::I32)).transpose()?,
         })
     }
 
-    /// The bytes that a state of `rows` rows takes on the device, without the pool's rounding.
+    /// The bytes that a state of `rows` rows and one pass takes on the device, without the pool's
+    /// rounding.
     pub fn bytes(rows: usize, vocabulary: usize, tables: SampleTables) -> usize {
         let SampleTables { counts, chances, ring } = tables;
         let words = ring.saturating_add(if chances { 2 } else { 1 });
@@ -204,7 +230,11 @@ impl SampleState {
         self.tokens.dims()[0]
     }
 
-    /// The tokens, and behind them the chances if there are any.
+    pub(super) fn passes(&self) -> usize {
+        self.passes
+    }
+
+    /// Of each pass the tokens, and behind them the chances if there are any.
     pub(super) fn drawn(&self) -> &RocmTensor {
         &self.drawn
     }
@@ -271,11 +301,38 @@ impl SampleState {
             parameters: first(&self.parameters)?,
             seeds: first(&self.seeds)?,
             steps: first(&self.steps)?,
+            passes: self.passes,
             drawn: self.drawn.clone(),
             tokens: first(&self.tokens)?,
             counts: self.counts.as_ref().map(first).transpose()?,
             chances: self.chances.as_ref().map(first).transpose()?,
             ring: None,
+        })
+    }
+
+    /// The state for [`sample`] in pass `at` of [`of_passes`](Self::of_passes). It has tokens and chances
+    /// of its own, and shares everything else with this state.
+    ///
+    /// # Errors
+    /// `Invalid` for a pass that does not exist.
+    pub fn pass(&self, at: usize) -> hip::Result<Self> {
+        if at >= self.passes {
+            return invalid(STATE, format!("a pass below {}", self.passes), at.to_string());
+        }
+        let each = self.drawn.len() / self.passes;
+        let drawn = narrow(self.drawn.clone(), 0, at * each, each)?;
+        let (tokens, chances) = parts(&drawn, self.rows(), self.chances.is_some())?;
+        Ok(Self {
+            vocabulary: self.vocabulary,
+            parameters: self.parameters.clone(),
+            seeds: self.seeds.clone(),
+            steps: self.steps.clone(),
+            passes: 1,
+            drawn,
+            tokens,
+            counts: self.counts.clone(),
+            chances,
+            ring: self.ring.clone(),
         })
     }
 
@@ -310,6 +367,13 @@ impl SampleState {
     pub fn ring(&self) -> Option<RocmTensor> {
         self.ring.clone()
     }
+}
+
+/// The tokens and the chances of the first rows, from what one pass has drawn for all.
+fn parts(drawn: &RocmTensor, rows: usize, chances: bool) -> hip::Result<(RocmTensor, Option<RocmTensor>)> {
+    let tokens = narrow(drawn.clone(), 0, 0, rows)?;
+    let chances = chances.then(|| narrow(drawn.clone(), 0, drawn.len() / 2, rows)).transpose()?;
+    Ok((tokens, chances.map(|chances| chances.reinterpret(DType::F32))))
 }
 
 /// The bytes that [`sample`] takes on the device while it runs, beside logits and state, without the

@@ -25,7 +25,7 @@ pub(crate) use cache::stored_as;
 pub(crate) use load::Stored;
 pub use load::{Loaded, Quantise, frozen_bytes, pass_bytes, weight_bytes};
 pub(crate) use ops::rounded;
-pub use step::Step;
+pub use step::{PASSES, Step};
 
 /// Tokens of a prompt that run at once.
 pub const PIECE: usize = 1024;

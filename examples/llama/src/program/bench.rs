@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use burn::tensor::{DType, Tensor};
-use burn_rocm::fused::decode::{self, SampleTables};
+use burn_rocm::fused::decode::{self, LateDraws, SampleTables, sample_bytes};
 use burn_rocm::{Communicator, RocmDevice, graph};
 
 use super::arguments::Arguments;
@@ -12,7 +12,7 @@ use super::open::{self, Opened, Passes};
 use super::{TOKENS, devices, models};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::model::{B, Cache, Model, PIECE, Step, pass_bytes};
+use crate::model::{B, Cache, Model, PASSES, PIECE, Step, pass_bytes};
 use crate::sample::Sampling;
 use crate::weights::{Part, Source};
 
@@ -20,8 +20,9 @@ use crate::weights::{Part, Source};
 const BEFORE: usize = 512;
 /// The timed prompt is this many times as long: 2048 tokens by default.
 const LONGER: usize = 4;
-/// Passes before the timed ones: the first compiles the kernels, the second is captured.
-const WARM_UPS: usize = 8;
+/// Passes before the timed ones: the first compiles the kernels, the second is captured, and the next
+/// [`PASSES`] are captured together.
+const WARM_UPS: usize = 4 + PASSES;
 /// Each figure is the median of this many rounds.
 const ROUNDS: usize = 3;
 /// Bytes of the copy.
@@ -48,7 +49,10 @@ pub(super) fn run(arguments: &Arguments, opened: Opened) -> Result<()> {
     let rows = arguments.batch.iter().copied().max().unwrap_or(1);
     // All ranks measure the same at the same time, and the first one prints.
     let measured = |ranks: Option<&Communicator>| {
-        let sized = (context.saturating_mul(rows), Passes { tokens: PIECE, rows, others: 0 });
+        // The graphs of one pass and of several don't share memory, so draws and logits count twice.
+        let logits = rows.saturating_mul(config.vocabulary).saturating_mul(2 * size_of::<f32>());
+        let others = sample_bytes(rows, config.vocabulary).saturating_add(logits);
+        let sized = (context.saturating_mul(rows), Passes { tokens: PIECE, rows, others });
         let model = open::load(&arguments.of, &config, source.as_ref(), sized, ranks)?;
         measure(arguments, &config, source.as_ref(), &model, &sizes)
     };
@@ -90,8 +94,9 @@ fn measure(
     say(
         model,
         format_args!(
-            "{} tokens after {before}, keys and values {stored:?}:\n\n| texts | sampling | ms a token | \
-         keys and values, GB | part of a copy's rate | tokens/s |\n|---:|---|---:|---:|---:|---:|",
+            "{} tokens after {before}, keys and values {stored:?}, graphs of up to {PASSES} passes:\n\n\
+             | texts | sampling | ms a token | keys and values, GB | part of a copy's rate | tokens/s |\n\
+             |---:|---|---:|---:|---:|---:|",
             sizes.tokens
         ),
     );
@@ -166,7 +171,8 @@ fn prompt(arguments: &Arguments, model: &Model, sizes: &Sizes) -> Result<(f64, f
     Ok((time(sizes.prompt)?, time(1024)?))
 }
 
-/// The milliseconds of a pass over `rows` texts, each token read a pass late.
+/// The milliseconds of a pass over `rows` texts. [`PASSES`] passes are a graph if one copy can read
+/// all their tokens. Tokens are read a graph late.
 fn generate(
     arguments: &Arguments,
     model: &Model,
@@ -185,14 +191,24 @@ fn generate(
         step.state().set(row, &sampling.on_device(seed), &[])?;
     }
     decode::sample(Tensor::cat(logits, 0).into_primitive().tensor(), step.state())?;
+    let readable = rows.saturating_mul(PASSES) <= LateDraws::MOST;
     let mut passes = |caches: &mut [Cache], count: usize| -> Result<f64> {
         caches.iter_mut().for_each(|cache| cache.truncate(sizes.before));
         let mut read = step.state().begin_read()?;
         model.device().synchronize()?;
         let start = Instant::now();
-        for _ in 0..count {
-            step.run(caches)?;
-            let next = step.state().begin_read()?;
+        let mut left = count;
+        while left > 0 {
+            // All ranks choose alike, because no time decides.
+            let next = if readable && left >= PASSES && step.takes_several() {
+                left -= PASSES;
+                step.run_several(caches)?;
+                step.state().begin_read_passes()?
+            } else {
+                left -= 1;
+                step.run(caches)?;
+                step.state().begin_read()?
+            };
             std::mem::replace(&mut read, next).wait()?;
         }
         read.wait()?;

@@ -240,7 +240,7 @@ fn working_bytes(config: &Config, passes: Passes, element: usize) -> usize {
     let Passes { tokens, rows, others } = passes;
     let features = 3 * config.inner + 4 * config.width + 4 * config.heads * config.head_dim;
     let vocabulary = config.vocabulary;
-    // What `llama-serve` keeps. `llama` keeps less.
+    // What `llama-serve` keeps. `llama` also keeps the draws of a few passes, some bytes for each row.
     let tables = SampleTables { counts: true, chances: true, ring: 0 };
     let parts = [
         (features * element).saturating_mul(tokens),

@@ -51,7 +51,8 @@ struct Arguments {
     /// The most sequences that run at once, up to 8192.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_1)]
     sequences: usize,
-    /// The most sequences that wait to run. A request for more gets the status 429.
+    /// The most sequences that wait to run. A request gets the status 429 while others take the
+    /// room, and 400 if it asks for more than this by itself.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = at_least_1)]
     waiting: usize,
     /// The most tokens of a sequence, prompt and answer. [default: 8192, or the model's limit]

@@ -121,6 +121,17 @@ fn numbers_beyond_all_clocks_and_memory_are_no_limit() {
     assert_eq!(status, Some([200, 200]));
 }
 
+/// Clients try again after 429, and not after 400.
+#[test]
+fn the_help_has_the_statuses_of_too_many_sequences() {
+    let output = command(&["--help"]).output().expect("its output");
+    let help = String::from_utf8_lossy(&output.stdout);
+    let of_waiting = help.split_once("--waiting").and_then(|(_, rest)| rest.split_once("--context"));
+    let of_waiting = of_waiting.map(|(text, _)| text.split_whitespace().collect::<Vec<_>>().join(" "));
+    let expected = "gets the status 429 while others take the room, and 400 if it asks for more";
+    assert!(of_waiting.is_some_and(|text| text.contains(expected)), "{help}");
+}
+
 #[test]
 fn errors_are_one_line() {
     let fails = |arguments: &[&str], text: &str| {

@@ -420,6 +420,9 @@ fn too_many_requests_are_told_when_to_come_back() {
     assert_eq!(refused.status, 429);
     assert!(refused.head.to_ascii_lowercase().contains("retry-after: 1"), "{}", refused.head);
     assert_eq!(refused.json()["error"]["type"], "rate_limit_error");
+    // Waiting would never make room for this one, so a client must not retry it, as it would after 429.
+    let too_many = post(server.address, COMPLETIONS, &json!({"prompt": "Once", "n": 2}));
+    assert_eq!((too_many.status, &too_many.json()["error"]["type"]), (400, &json!("invalid_request_error")));
     server.join();
 }
 

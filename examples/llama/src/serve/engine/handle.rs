@@ -162,6 +162,7 @@ impl Handle {
         if let Some(token) = job.prompts.iter().flatten().find(|&&token| token as usize >= vocabulary) {
             return Err(Refusal::Invalid(format!("expected token ids below {vocabulary}, found {token}")));
         }
+        // Not `Busy`, because waiting would never make room for it.
         if texts > most {
             let found = format!("{} prompts with {} choices each", job.prompts.len(), job.choices);
             return Err(Refusal::Invalid(format!("expected at most {most} texts at once, found {found}")));
