@@ -4,6 +4,7 @@ One process a device, with torchrun's variables. `benches` puts `torch_models.py
 
 import argparse
 import os
+import statistics
 import time
 
 import torch
@@ -24,28 +25,33 @@ torch.backends.cudnn.allow_tf32 = False
 torch.backends.cudnn.benchmark = True
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 torch.cuda.set_device(rank)
-if size > 1:
-    dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+# A rank that waits at a barrier of this group leaves its device idle.
+hosts = dist.new_group(backend="gloo")
 ROUND = 0.3
 
 
 def agree(number):
     """Rank 0's number."""
-    if size > 1:
-        tensor = torch.tensor([number], device="cuda")
-        dist.broadcast(tensor, 0)
-        return int(tensor.item())
-    return number
+    tensor = torch.tensor([number], device="cuda")
+    dist.broadcast(tensor, 0)
+    return int(tensor.item())
 
 
-def seconds(body, together=True):
-    """The median over rounds of the time of a call, from idle to idle."""
+def slowest(number):
+    """The largest of the ranks' numbers."""
+    tensor = torch.tensor([number], device="cuda", dtype=torch.float64)
+    dist.all_reduce(tensor, dist.ReduceOp.MAX)
+    return tensor.item()
+
+
+def median_of(body, before, agreed):
+    """The median over rounds of the time of a call, from idle to idle. `before` begins a round, and `agreed` gives the
+    number of calls that all ranks make."""
 
     def calls(count):
         torch.cuda.synchronize()
-        if together and size > 1:
-            dist.barrier()
-            torch.cuda.synchronize()
+        before()
         start = time.perf_counter()
         for _ in range(count):
             body()
@@ -53,9 +59,26 @@ def seconds(body, together=True):
         return (time.perf_counter() - start) / count
 
     calls(5)
-    count = min(max(int(ROUND / calls(3)), 1), 1000)
-    count = agree(count) if together else count
-    return sorted(calls(count) for _ in range(options.iterations))[options.iterations // 2]
+    count = agreed(min(max(int(ROUND / calls(3)), 1), 1000))
+    return statistics.median(calls(count) for _ in range(options.iterations))
+
+
+def together(body):
+    """The seconds of a call that all ranks make, on the slowest rank."""
+
+    def meet():
+        dist.barrier()
+        torch.cuda.synchronize()
+
+    return slowest(median_of(body, meet, agree))
+
+
+def alone(make):
+    """The seconds of a call on rank 0, where `make` returns the function to call. Meanwhile the other ranks wait, and
+    their devices are idle."""
+    seconds = median_of(make(), lambda: None, lambda count: count) if rank == 0 else 0.0
+    dist.barrier(group=hosts)
+    return seconds
 
 
 def wanted(name):
@@ -70,7 +93,7 @@ def say(text):
 def all_reduces():
     for mib in [1, 4, 25, 256]:
         tensor = torch.zeros(mib << 18, device="cuda")
-        call = seconds(lambda: dist.all_reduce(tensor))
+        call = together(lambda: dist.all_reduce(tensor))
         bus = 2 * (size - 1) / size * (mib << 20) / call / 1e9
         say(f"| PyTorch {mib} MiB | {size} | {call * 1e6:.1f} us | {bus:.1f} | - | - |")
 
@@ -87,14 +110,14 @@ def step_of(model, batch, loss_of):
 
 
 def row(name, kind, batch, loss_of):
-    """The same step without DDP and with it: the processes do the first side by side."""
+    """The same step without DDP on rank 0, and with DDP on all ranks."""
     name = f"PyTorch {name}, {name_of_dtype}"
     if not wanted(name):
         return
     make = lambda: kind().to("cuda", dtype)
-    alone = seconds(step_of(make(), batch, loss_of))
-    together = seconds(step_of(DistributedDataParallel(make(), device_ids=[rank]), batch, loss_of))
-    say(f"| {name} | {size} | DDP | {alone * 1e3:.3f} ms alone | {together * 1e3:.3f} ms | {alone / together:.3f} |")
+    base = alone(lambda: step_of(make(), batch, loss_of))
+    ddp = together(step_of(DistributedDataParallel(make(), device_ids=[rank]), batch, loss_of))
+    say(f"| {name} | {size} | DDP | {base * 1e3:.3f} ms alone | {ddp * 1e3:.3f} ms | {base / ddp:.3f} |")
 
 
 classify = lambda model, x, labels: F.cross_entropy(model(x).float(), labels)
@@ -107,5 +130,4 @@ if size > 1 and wanted("PyTorch all-reduce"):
 row("CNN Adam step, batch 512", Cnn, (uniform(512, 28, 28), labels(512, 10)), classify)
 row("ResNet-18 Adam step, batch 64", ResNet18, (uniform(64, 3, 224, 224), labels(64, 1000)), classify)
 row("transformer Adam step, batch 16", Transformer, (uniform(16, 512, 768), uniform(16, 512, 768)), mean_square)
-if size > 1:
-    dist.destroy_process_group()
+dist.destroy_process_group()

@@ -1,9 +1,11 @@
 """The cases of `benches` in PyTorch: eager, or the training steps and inference compiled (`--compiled`).
 
-Prints `"case",seconds` lines: the rounds' median by device events. `benches` puts `torch_models.py` before it."""
+Prints `"case",seconds` lines: the rounds' median by device events. `benches` puts `torch_models.py` before it, and
+gives the names of the cases in `--rows`, one on each line."""
 
 import argparse
 import math
+import statistics
 import sys
 import time
 
@@ -15,11 +17,12 @@ arguments = argparse.ArgumentParser()
 arguments.add_argument("--groups", required=True)
 arguments.add_argument("--shrink", type=int, default=1)
 arguments.add_argument("--iterations", type=int, default=5)
-arguments.add_argument("--filter", default="")
+arguments.add_argument("--rows", required=True)
 arguments.add_argument("--precision", default="f32")
 arguments.add_argument("--compiled", action="store_true")
 options = arguments.parse_args()
-groups, shrink, compiled = options.groups.split(","), options.shrink, options.compiled
+groups, rows = options.groups.split(","), options.rows.splitlines()
+shrink, compiled = options.shrink, options.compiled
 
 # Full f32 precision, as in the other backends' rows.
 torch.backends.cuda.matmul.allow_tf32 = False
@@ -60,19 +63,32 @@ def say(name, seconds):
 
 
 def wanted(group, name):
-    return group in groups and options.filter in name
+    return group in groups and name in rows
 
 
-def measure(group, name, body):
+ROUND, CALLS, MOST_CALLS = 0.02, 4, 100_000
+
+
+def calls_a_round(body):
+    """The number of calls in a round, chosen as for the other backends: a round lasts at least 20 ms and has at least 4
+    calls, of which only the first begins on an idle device. The calls before it compile and choose algorithms."""
+    for _ in range(5):
+        host_seconds(body)
+    fill = lambda call: min(MOST_CALLS, max(CALLS, math.ceil(ROUND / max(call, 1e-7))))
+    calls = fill(min(host_seconds(body) for _ in range(2)))
+    while calls < MOST_CALLS and (call := round_seconds(body, calls)) * calls < ROUND:
+        # A tenth more, because the next rounds may be a little faster.
+        calls = max(calls + 1, fill(call / 1.1))
+    return calls
+
+
+def measure(group, name, body, kernel=""):
+    """The row's name is that of the case, followed by that of the kernel."""
     if not wanted(group, name):
         return
-    print(f"PyTorch: {name}", file=sys.stderr)
-    for _ in range(3):
-        host_seconds(body)
-    # As the other backends do: at least 4, of which only the first begins on an idle device.
-    calls = min(1000, max(4, math.ceil(0.02 / max(host_seconds(body), 1e-7))))
-    times = sorted(round_seconds(body, calls) for _ in range(options.iterations))
-    say(name, times[len(times) // 2])
+    print(f"PyTorch: {name}{kernel}", file=sys.stderr)
+    calls = calls_a_round(body)
+    say(name + kernel, statistics.median(round_seconds(body, calls) for _ in range(options.iterations)))
 
 
 BEYOND_CACHES = 512 << 20
@@ -208,7 +224,7 @@ def attention():
                         try:
                             with sdpa_kernel(kernel):
                                 replay = graph_of(body, 10)
-                            measure("attention", f"{name}, {passes}{whose}", replay)
+                            measure("attention", f"{name}, {passes}", replay, whose)
                         except RuntimeError as error:
                             # The kernel does not take the call, so the row has no figure of PyTorch.
                             print(f"PyTorch: {name}, {passes}{whose}: {error}", file=sys.stderr)

@@ -1,6 +1,7 @@
 //! The cases of the CPU device, generic over the backend.
 
 use crate::Options;
+use crate::median::median;
 use crate::table::Row;
 use burn::backend::Autodiff;
 use burn::optim::{AdamConfig, GradientsParams, Optimizer};
@@ -26,12 +27,8 @@ pub(crate) fn compare(options: &Options, mut ours: impl FnMut(), mut peer: impl 
             }
         }
     }
-    let median = |mut t: Vec<f64>| {
-        t.sort_by(f64::total_cmp);
-        t[t.len() / 2]
-    };
-    let [a, b] = times;
-    (median(a), median(b))
+    let [ours, peer] = times.map(|times| median(times).expect("a round"));
+    (ours, peer)
 }
 
 pub(crate) fn sync<B: Backend>(device: &B::Device) {

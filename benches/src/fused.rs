@@ -23,7 +23,7 @@ use crate::Options;
 use crate::gpu::cases::{Bar, Work};
 use crate::gpu::ceiling::Ceiling;
 use crate::gpu::report::{self, Line, Measured};
-use crate::gpu::time;
+use crate::gpu::time::{self, Clock};
 
 pub(crate) use launches::launches;
 
@@ -81,15 +81,26 @@ pub(crate) fn uniform<const D: usize>(shape: [usize; D], dtype: DType, device: &
     Tensor::<B, D>::random(shape, Distribution::Uniform(-1.0, 1.0), device).cast(dtype)
 }
 
+/// A body that runs `call` and holds its result until the deferred ops are launched.
+pub(crate) fn held<R>(device: &RocmDevice, call: impl Fn() -> R + 'static) -> Body {
+    let device = device.clone();
+    Box::new(move || {
+        let result = call();
+        <Rocm as Clock>::launch(&device);
+        drop(result);
+    })
+}
+
 /// A function of a tensor, forward and backward.
 pub(crate) fn step<const D: usize, const OUT: usize>(
     x: Tensor<B, D>,
     op: impl Fn(Tensor<B, D>) -> Tensor<B, OUT> + 'static,
 ) -> Body {
-    Box::new(move || {
+    held(&x.device(), move || {
         let leaf = x.clone().detach().require_grad();
-        let grads = op(leaf.clone()).backward();
-        drop(leaf.grad(&grads));
+        let out = op(leaf.clone());
+        let grads = out.backward();
+        (leaf.grad(&grads), grads, out)
     })
 }
 
@@ -157,5 +168,51 @@ pub(crate) fn run(options: &Options, is_gpu: bool) -> Result<(), String> {
     match &options.csv {
         Some(path) => std::fs::write(path, csv).map_err(|error| format!("{}: {error}", path.display())),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::again::again;
+
+    fn launches() -> u64 {
+        RocmDevice::default().counters().expect("the counters").launches
+    }
+
+    /// A result that notes, when it is dropped, how many kernels were launched.
+    struct Noted {
+        _sum: Tensor<Rocm, 1>,
+        launches: Rc<Cell<u64>>,
+    }
+
+    impl Drop for Noted {
+        fn drop(&mut self) {
+            self.launches.set(launches());
+        }
+    }
+
+    /// In a process of its own, in which the CPU device defers ops.
+    #[test]
+    fn results_are_held_until_their_ops_are_launched() {
+        const CHILD: &str = "BENCHES_TEST_HELD";
+        if std::env::var_os(CHILD).is_none() {
+            let test = "fused::tests::results_are_held_until_their_ops_are_launched";
+            let environment = [(CHILD, "1"), ("BURN_ROCM_CHAIN", "16"), ("BURN_ROCM_PROVIDER", "cpu")];
+            again(&["--exact", test], &environment);
+            return;
+        }
+        let device = RocmDevice::default();
+        let x = Tensor::<Rocm, 1>::ones([64], &device);
+        crate::cases::sync::<Rocm>(&device);
+        let (before, noted) = (launches(), Rc::new(Cell::new(0)));
+        let seen = noted.clone();
+        let noting = move || Noted { _sum: x.clone() + 1.0, launches: seen.clone() };
+        let mut body = held(&device, noting);
+        body();
+        assert_eq!(noted.get(), before + 1);
     }
 }

@@ -18,10 +18,17 @@ mod cold;
 mod families;
 mod fused;
 mod gpu;
+mod median;
+mod mode;
 mod model;
 mod table;
 
-use clap::Parser;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+
+use mode::Mode;
 
 /// Which groups of cases to run, and how long.
 #[derive(Parser, Debug, Clone)]
@@ -72,7 +79,7 @@ pub(crate) struct Options {
     /// optimizer's state are f32. With `--inference` and `--attention`: the float types of all tensors.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "f32")]
     precision: Vec<Precision>,
-    /// Every family of ops, or the one named: the geometric mean of its cases' ratios.
+    /// On the CPU device: the geometric mean of the ratios of each family of ops, or of the one named.
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
     families: Option<String>,
     /// With `--families`, a row for each case too; with `--memory`, each estimate by kind.
@@ -89,8 +96,8 @@ pub(crate) struct Options {
     /// Process start to the end of the first training step, with empty caches.
     #[arg(long)]
     cold_start: bool,
-    /// Measured rounds of each case; the median counts.
-    #[arg(long, default_value_t = 5)]
+    /// Measured rounds of each case, at least 1; the median counts.
+    #[arg(long, default_value_t = 5, value_parser = from_1)]
     iterations: usize,
     /// Rounds before the measured ones.
     #[arg(long, default_value_t = 2)]
@@ -98,7 +105,7 @@ pub(crate) struct Options {
     /// With `--fused`, `--model`, `--memory` or on a GPU: only the rows whose names contain this text.
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
-    /// Write the rows as CSV too.
+    /// With `--fused` or the cases of a device: write the rows as CSV too.
     #[arg(long, value_name = "FILE")]
     csv: Option<std::path::PathBuf>,
     /// On a GPU: ratios to another run's CSV.
@@ -122,8 +129,7 @@ pub(crate) struct Options {
     burn_cuda: bool,
     /// On GPUs: all-reduces, and training steps of burn-rocm-nn's modules on one device beside those on
     /// each of these numbers of devices. With `--torch`, PyTorch's too.
-    #[arg(long, value_name = "N", value_delimiter = ',',
-        value_parser = |text: &str| text.parse::<usize>().ok().filter(|n| *n > 0).ok_or("a number from 1"))]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = from_1)]
     devices: Vec<usize>,
     /// The estimated memory of training steps beside what they take, on any device.
     #[arg(long)]
@@ -155,8 +161,7 @@ pub(crate) struct Options {
     model_decoding: bool,
     /// Run the cases of a GPU on any device, with their sizes divided by this number, to try the
     /// program.
-    #[arg(long, value_name = "N", default_value_t = 1,
-        value_parser = |text: &str| text.parse::<usize>().ok().filter(|n| *n > 0).ok_or("a number from 1"))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = from_1)]
     shrink: usize,
     /// Used by `--cold-start` to run itself: one training step, then exit.
     #[arg(long, hide = true, value_name = "MODEL")]
@@ -200,108 +205,109 @@ impl Options {
     }
 }
 
-fn main() -> std::process::ExitCode {
-    let options = Options::parse();
+/// A number from 1.
+fn from_1(text: &str) -> Result<usize, &'static str> {
+    text.parse::<usize>().ok().filter(|number| *number > 0).ok_or("a number from 1")
+}
+
+/// Whether the device is a GPU. Blocks of the CPU device have one thread.
+fn is_gpu() -> bool {
+    hip::Device::get(0).is_ok_and(|device| device.info().max_threads_per_block > 1)
+}
+
+fn main() -> ExitCode {
+    let given = Options::command().get_matches();
+    let options = Options::from_arg_matches(&given).unwrap_or_else(|error| error.exit());
+    match run(&options, &given) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(options: &Options, given: &ArgMatches) -> Result<(), String> {
     if let Some(kind) = options.first_step {
         cold::first_step(kind);
-        return std::process::ExitCode::SUCCESS;
-    }
-    if options.model_decoding {
-        model::decoding();
-        return std::process::ExitCode::SUCCESS;
-    }
-    if let Some(path) = &options.model {
-        return match model::run(path, &|kernel| options.names(kernel)) {
-            Ok(()) => std::process::ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("{error}");
-                std::process::ExitCode::FAILURE
-            }
-        };
-    }
-    // A block of one thread is a core of the CPU device.
-    let is_gpu = hip::Device::get(0).is_ok_and(|device| device.info().max_threads_per_block > 1);
-    if options.launches || options.fused {
-        if options.launches {
-            fused::launches();
-        }
-        let timed = if options.fused { fused::run(&options, is_gpu) } else { Ok(()) };
-        return match timed {
-            Ok(()) => std::process::ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("{error}");
-                std::process::ExitCode::FAILURE
-            }
-        };
+        return Ok(());
     }
     if let Some(model) = &options.tuned_steps {
-        return match gpu::tuned::steps(&options, model) {
-            Ok(()) => std::process::ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("{error}");
-                std::process::ExitCode::FAILURE
-            }
-        };
+        return gpu::tuned::steps(options, model);
     }
-    let of_any_device = options.memory || options.profile || options.tuned_start;
-    if of_any_device || options.cupti.is_some() || is_gpu || options.shrink > 1 {
-        let run = match &options {
-            Options { tuned_start: true, .. } => gpu::tuned::run,
-            Options { memory: true, .. } => gpu::memory::run,
-            Options { profile: true, .. } => gpu::profiled::run,
-            Options { cupti: Some(_), .. } => gpu::cupti::run,
-            _ => gpu::run,
-        };
-        return match run(&options) {
-            Ok(()) => std::process::ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("{error}");
-                std::process::ExitCode::from(2)
+    let mode = Mode::of(options, is_gpu);
+    mode.check(given)?;
+    match mode {
+        Mode::ModelDecoding => {
+            model::decoding();
+            Ok(())
+        }
+        Mode::Model => {
+            let table = options.model.as_deref().unwrap_or(Path::new(""));
+            model::run(table, &|kernel| options.names(kernel))
+        }
+        Mode::Launches => {
+            fused::launches();
+            Ok(())
+        }
+        Mode::Fused => {
+            if options.launches {
+                fused::launches();
             }
-        };
+            fused::run(options, is_gpu())
+        }
+        Mode::TunedStart => gpu::tuned::run(options),
+        Mode::Memory => gpu::memory::run(options),
+        Mode::Profile => gpu::profiled::run(options),
+        Mode::Cupti => gpu::cupti::run(options),
+        Mode::Devices => gpu::devices::run(options, &options.devices),
+        Mode::Gpu => gpu::run(options),
+        Mode::Cpu => on_the_cpu_device(options),
     }
+}
+
+/// Runs the selected groups beside burn-flex, and prints the table.
+fn on_the_cpu_device(options: &Options) -> Result<(), String> {
     let mut rows = Vec::new();
     let wants = |group: bool| options.all || group;
     if wants(options.matmul) {
-        cases::matmul(&options, &mut rows);
+        cases::matmul(options, &mut rows);
     }
     if wants(options.conv) {
-        cases::conv(&options, &mut rows);
+        cases::conv(options, &mut rows);
     }
     if wants(options.elementwise) {
-        cases::elementwise(&options, &mut rows);
+        cases::elementwise(options, &mut rows);
     }
     if wants(options.reduce) {
-        cases::reduce(&options, &mut rows);
+        cases::reduce(options, &mut rows);
     }
     if wants(options.softmax) {
-        cases::softmax(&options, &mut rows);
+        cases::softmax(options, &mut rows);
     }
     if wants(options.attention) {
-        cases::attention(&options, &mut rows);
+        cases::attention(options, &mut rows);
     }
     if wants(options.overhead) {
-        cases::overhead(&options, &mut rows);
+        cases::overhead(options, &mut rows);
     }
     if wants(options.train) {
-        cases::train(&options, &mut rows);
+        cases::train(options, &mut rows);
     }
     if wants(options.families.is_some()) {
-        families::families(&options, &mut rows);
+        families::families(options, &mut rows);
     }
-    if wants(options.cold_start) {
-        cold::cold_start(&options, &mut rows);
-    }
+    // The measured rows are printed even if a cold start fails.
+    let started = if wants(options.cold_start) { cold::cold_start(options, &mut rows) } else { Ok(()) };
     if rows.is_empty() {
-        eprintln!("nothing to run: name a group (--matmul, --train, ...) or --all; --help lists them");
-        return std::process::ExitCode::from(2);
+        started?;
+        return Err(
+            "nothing to run: name a group (--matmul, --train, ...) or --all; --help lists them".into()
+        );
     }
     print!("{}", table::markdown(&rows));
-    if let Some(path) = &options.csv
-        && let Err(error) = std::fs::write(path, table::csv(&rows))
-    {
-        eprintln!("{}: {error}", path.display());
-        return std::process::ExitCode::FAILURE;
+    if let Some(path) = &options.csv {
+        std::fs::write(path, table::csv(&rows)).map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    std::process::ExitCode::SUCCESS
+    started
 }

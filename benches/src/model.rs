@@ -62,7 +62,8 @@ fn report(launches: &[Launch]) -> String {
     let trusts: Vec<Trust> = CHIPS.iter().map(|chip| figures::trust(chip, &figures)).collect();
     let mut text = String::from("| kernel | grid | block | launches |");
     for (chip, trust) in CHIPS.iter().zip(&trusts) {
-        let head = if trust.holds() { format!(", ±{:.0} %", 100.0 * trust.error) } else { String::new() };
+        let error = || format!(", ±{:.0} %{}", 100.0 * trust.error, trust.mark());
+        let head = if trust.holds() { error() } else { String::new() };
         let _ = write!(text, " {}{head} |", chip.name);
     }
     let _ = writeln!(text, "\n|---|---|---|---:|{}", "---:|".repeat(CHIPS.len()));
@@ -82,7 +83,9 @@ fn report(launches: &[Launch]) -> String {
         "\nA time is the mean of a launch's, with what limits it. `≤`: lines count as often as they are \
          asked for, because the table does not say which of them a cache holds (L2, private memory) or \
          how many are distinct (tables without the column `distinct_lines`). \
-         `*`: no figure of this chip that checks the model was limited by that.\n\n",
+         `*`: no figure of this chip that checks the model was limited by that. \
+         `†`: most figures that check the model are of kernels that the fit has from another device of \
+         the same kind, so the error says little more than how well a measurement repeats.\n\n",
     );
     let _ = writeln!(text, "| chip | figures | of these, checks | median error | largest | checked |");
     let _ = writeln!(text, "|---|---:|---:|---:|---:|---|");
@@ -90,11 +93,12 @@ fn report(launches: &[Launch]) -> String {
         let covered: Vec<&str> = trust.covered.iter().map(|resource| resource.name()).collect();
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {:.0} % | {:+.0} %, {} | {} |",
+            "| {} | {} | {} | {:.0} %{} | {:+.0} %, {} | {} |",
             chip.name,
             trust.figures,
             trust.checked,
             100.0 * trust.error,
+            trust.mark(),
             100.0 * trust.worst.0,
             trust.worst.1,
             covered.join(", "),
@@ -145,8 +149,10 @@ mod tests {
         let readme = include_str!("../README.md");
         let figures = figures::figures();
         for chip in &CHIPS {
-            let Trust { figures, checked, error, worst, covered, .. } = figures::trust(chip, &figures);
-            let counts = format!("{figures} | {checked} | {:.0} % |", 100.0 * error);
+            let trust = figures::trust(chip, &figures);
+            let mark = trust.mark();
+            let Trust { figures, checked, error, worst, covered, .. } = trust;
+            let counts = format!("{figures} | {checked} | {:.0} %{mark} |", 100.0 * error);
             let start = format!("| {} | {counts} {:+.0} %, ", chip.name, 100.0 * worst.0);
             let covered: Vec<&str> = covered.iter().map(|resource| resource.name()).collect();
             // The decision has the resources' names in full.

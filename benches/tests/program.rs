@@ -1,5 +1,6 @@
 //! Runs the program itself over the GPU's cases in small sizes. Its output can be read again.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn run(arguments: &[&str]) -> (bool, String) {
@@ -150,4 +151,91 @@ fn losses_that_part_are_told() {
         told[0]
     );
     std::fs::remove_dir_all(&folder).expect("the folder goes");
+}
+
+/// A folder that is removed when the value is dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("burn-rocm-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a temporary folder can be made");
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().expect("a path in UTF-8").to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// An imitation of a Python with PyTorch, which runs `peer` instead of the peer's script.
+#[cfg(unix)]
+fn python(folder: &Folder, peer: &str) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let path = folder.path("python");
+    let text = format!("#!/bin/sh\n[ \"$1\" != -c ] || exit 0\ncat >/dev/null\n{peer}\n");
+    std::fs::write(&path, text).expect("a file can be written");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("a mode can be set");
+    path
+}
+
+const FUSED: &str = "MLP Adam step, batch 64, burn-rocm-nn";
+
+/// Runs the one row [`FUSED`].
+fn fused(more: &[&str]) -> (bool, String) {
+    let common = ["--train", "--filter", FUSED, "--shrink", "65536", "--iterations", "1", "--warmup", "0"];
+    run(&[&common[..], more].concat())
+}
+
+/// `--filter` may name rows that peers have under another name.
+#[cfg(unix)]
+#[test]
+fn a_selected_row_of_burn_rocm_nn_has_peers() {
+    let folder = Folder::new("peers");
+    let peer = "while [ $# -gt 0 ]; do [ \"$1\" != --rows ] || rows=$2; shift; done\n\
+                printf '\"%s\",0.5\\n' \"$rows\"";
+    let (ok, text) = fused(&["--torch", &python(&folder, peer), "--flex"]);
+    assert!(ok, "{text}");
+    let row = text.lines().find(|line| line.starts_with(&format!("| {FUSED} |"))).expect("a row");
+    let columns: Vec<&str> = row.split('|').map(str::trim).collect();
+    let [_, _, _, _, _, _, torch, _, flex, ..] = columns[..] else { panic!("{row}") };
+    assert!(torch == "500.00 ms" && flex != "-", "{row}");
+}
+
+/// What was measured is not lost because a peer fails.
+#[cfg(unix)]
+#[test]
+fn rows_outlive_a_peer_that_fails() {
+    let folder = Folder::new("fails");
+    let csv = folder.path("run.csv");
+    let (ok, text) = fused(&["--torch", &python(&folder, "exit 3"), "--csv", &csv]);
+    assert!(!ok && text.contains("exit status: 3"), "{text}");
+    assert!(text.contains(&format!("| {FUSED} |")), "{text}");
+    let rows = std::fs::read_to_string(Path::new(&csv)).expect("the rows");
+    assert!(rows.contains(&format!("\"{FUSED}\",")), "{rows}");
+}
+
+/// Nothing is measured before the options are known to be right.
+#[test]
+fn wrong_options_are_refused_at_once() {
+    let absent = std::env::temp_dir().join("burn-rocm-no-such-python");
+    let absent = absent.to_str().expect("a path in UTF-8");
+    for (arguments, error) in [
+        (&["--train", "--shrink", "65536", "--torch", absent][..], "burn-rocm-no-such-python"),
+        (&["--reduce", "--shrink", "65536", "--plot", absent], "--plot draws ratios to a peer"),
+        (&["--families", "fft", "--shrink", "2"], "would ignore --families"),
+        (&["--memory", "--csv", absent], "would ignore --csv"),
+        (&["--launches", "--csv", absent], "would ignore --csv"),
+        (&["--matmul", "--iterations", "0"], "a number from 1"),
+    ] {
+        let (ok, text) = run(arguments);
+        assert!(!ok && text.contains(error), "{arguments:?}: {text}");
+        assert!(!text.contains("| case |"), "{arguments:?}: {text}");
+    }
 }

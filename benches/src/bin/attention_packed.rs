@@ -6,16 +6,18 @@
 //! call forward, and forward and backward. A figure is the median of ROUNDS (default 9) replays of a
 //! graph of ten calls. SHRINK divides the lengths, so that the program can be tried on any device.
 
+mod draws;
 mod replays;
 
 use burn_backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
-use burn_backend::{DType, Shape, TensorData};
+use burn_backend::{DType, TensorData};
 use burn_rocm::fused::{
     AttentionDropout, AttentionOptions, PackedOffsets, attention, attention_backward, attention_packed,
     attention_packed_backward,
 };
 use burn_rocm::graph::Graph;
 use burn_rocm::{Rocm, RocmDevice, RocmError, RocmTensor};
+use draws::drawn;
 
 /// How often a graph calls attention.
 const CALLS: usize = 10;
@@ -47,14 +49,6 @@ fn cases(shrink: usize) -> Vec<Case> {
     ]
 }
 
-fn drawn(shape: &[usize], dtype: DType) -> RocmTensor {
-    let len = shape.iter().product();
-    let values: Vec<f32> =
-        (0..len).map(|at: usize| ((at * 2_654_435_761) % 8191) as f32 / 8191.0 - 0.5).collect();
-    let data = TensorData::new(values, Shape::from(shape.to_vec()));
-    <Rocm as FloatTensorOps<Rocm>>::float_from_data(data.convert_dtype(dtype), &Default::default())
-}
-
 /// `[batch, heads, rows, features]` of a tensor that lies as `[batch, rows, heads, features]`.
 fn padded([batch, rows, heads, features]: [usize; 4], dtype: DType) -> RocmTensor {
     <Rocm as FloatTensorOps<Rocm>>::float_swap_dims(drawn(&[batch, rows, heads, features], dtype), 1, 2)
@@ -84,6 +78,7 @@ fn main() -> Result<(), RocmError> {
     let mut arguments = std::env::args().skip(1).map(|text| text.parse().ok());
     let rounds = arguments.next().flatten().unwrap_or(9);
     let shrink = arguments.next().flatten().unwrap_or(1).max(1);
+    draws::seed();
     println!("| case | dtype | forward, ms | forward and backward, ms |");
     println!("|---|---|---:|---:|");
     for dtype in [DType::BF16, DType::F32] {

@@ -4,8 +4,10 @@
 //! `attention_paths [ROUNDS]` prints a row for each size and dtype: milliseconds, the median of
 //! ROUNDS (default 5) rounds by device events.
 
+mod draws;
+
 use burn_backend::ops::FloatTensorOps;
-use burn_backend::{Backend, DType, Shape, TensorData};
+use burn_backend::{Backend, DType};
 use burn_rocm::fused::{AttentionDropout, AttentionOptions, AttentionPath, attention, attention_backward};
 use burn_rocm::{Rocm, RocmTensor};
 
@@ -23,11 +25,7 @@ const SIZES: &[([usize; 4], f64)] = &[
 /// A tensor in the layout of a linear layer's output: `[batch, sequence, heads, features]` seen as
 /// `[batch, heads, sequence, features]`.
 fn heads([batch, heads, sequence, features]: [usize; 4], dtype: DType) -> RocmTensor {
-    let len = batch * heads * sequence * features;
-    let values: Vec<f32> = (0..len).map(|at| ((at * 2_654_435_761) % 8191) as f32 / 8191.0 - 0.5).collect();
-    let data = TensorData::new(values, Shape::from([batch, sequence, heads, features]));
-    let tensor =
-        <Rocm as FloatTensorOps<Rocm>>::float_from_data(data.convert_dtype(dtype), &Default::default());
+    let tensor = draws::drawn(&[batch, sequence, heads, features], dtype);
     <Rocm as FloatTensorOps<Rocm>>::float_swap_dims(tensor, 1, 2)
 }
 
@@ -50,6 +48,7 @@ fn median(rounds: usize, mut body: impl FnMut()) -> hip::Result<f64> {
 
 fn main() -> hip::Result<()> {
     let rounds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(5);
+    draws::seed();
     println!(
         "| batch, heads, sequence, features | dropout | dtype | path | forward, ms | backward, ms \
          | TFLOP/s of 12 s^2 f |"

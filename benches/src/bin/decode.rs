@@ -8,16 +8,18 @@
 //! Attention is timed with the number of splits that the device gets, and with others. With
 //! `BURN_ROCM_MATRIX_CORES=0` it runs on vector units.
 
+mod draws;
 mod replays;
 
 use burn_backend::ops::FloatTensorOps;
-use burn_backend::{DType, Distribution, Shape, TensorData};
+use burn_backend::{DType, TensorData};
 use burn_rocm::fused::decode::{
     CacheType, DecodeOptions, PAGE, PagedBatch, PagedLayer, SampleState, SampleTables, Sampling, append,
     attention, sample,
 };
 use burn_rocm::graph::{self, Graph};
-use burn_rocm::{Rocm, RocmDevice, RocmError, RocmTensor};
+use burn_rocm::{Rocm, RocmDevice, RocmError};
+use draws::drawn;
 
 /// Bytes of keys and values that the calls of a graph read, at least.
 const SPREAD: usize = 512 << 20;
@@ -25,11 +27,6 @@ const SPREAD: usize = 512 << 20;
 const LAYERS: usize = 64;
 /// Bytes of the copy.
 const COPIED: usize = 1 << 30;
-
-fn drawn(shape: &[usize], dtype: DType) -> RocmTensor {
-    let (shape, uniform) = (Shape::from(shape.to_vec()), Distribution::Uniform(-0.5, 0.5));
-    <Rocm as FloatTensorOps<Rocm>>::float_random(shape, uniform, &Default::default(), dtype.into())
-}
 
 /// The median microseconds of one of `calls`.
 fn median(
@@ -133,6 +130,7 @@ fn main() -> Result<(), RocmError> {
     let mut arguments = std::env::args().skip(1).map(|text| text.parse().ok());
     let rounds = arguments.next().flatten().unwrap_or(9);
     let shrink = arguments.next().flatten().unwrap_or(1).max(1);
+    draws::seed();
     let copied = copy_rate(rounds, shrink)?;
     println!("a copy: {:.0} GB/s read and written\n", copied / 1e9);
     println!("| sequences | keys | features | dtype | cache | splits | us | GB/s | part of the copy |");

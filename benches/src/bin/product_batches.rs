@@ -13,26 +13,22 @@
 //! 800 over 32 rows; over 32 rows of 512 tokens in f32, where each call fills the device, the times
 //! differ by at most 10 %.
 
+mod draws;
+
 use std::time::Instant;
 
 use burn_backend::ops::FloatTensorOps;
-use burn_backend::{DType, Shape, TensorData};
+use burn_backend::{DType, Shape};
 use burn_rocm::{Rocm, RocmTensor, trace};
 use burn_std::Slice;
+use draws::drawn;
 
 type Ops = Rocm;
 
 /// The layout of the heads of a linear layer's output: `[batch, sequence, heads, features]` seen as
 /// `[batch, heads, sequence, features]`.
 fn heads([batch, heads, sequence, features]: [usize; 4], dtype: DType) -> RocmTensor {
-    swap(tensor([batch, sequence, heads, features], dtype), 1, 2)
-}
-
-fn tensor(dims: [usize; 4], dtype: DType) -> RocmTensor {
-    let len = dims.iter().product::<usize>();
-    let values: Vec<f32> = (0..len).map(|at| ((at * 2_654_435_761) % 8191) as f32 / 8191.0 - 0.5).collect();
-    let data = TensorData::new(values, Shape::from(dims));
-    <Ops as FloatTensorOps<Ops>>::float_from_data(data.convert_dtype(dtype), &Default::default())
+    swap(drawn(&[batch, sequence, heads, features], dtype), 1, 2)
 }
 
 fn swap(tensor: RocmTensor, a: usize, b: usize) -> RocmTensor {
@@ -93,6 +89,7 @@ fn row(rounds: usize, name: &str, dtype: DType, products: &[[RocmTensor; 2]]) ->
 
 fn main() -> hip::Result<()> {
     let rounds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(20);
+    draws::seed();
     println!(
         "| products | dtype | matmul, us (launches) | a call a batch, us (launches) | packed before, us |"
     );
@@ -103,7 +100,7 @@ fn main() -> hip::Result<()> {
             let pairs = Shape::from([count, sequence, features / 2, 2]);
             let x = <Ops as FloatTensorOps<Ops>>::float_reshape(x, pairs);
             let name = format!("rotary embedding: {count} heads, {sequence} tokens, {features} features");
-            row(rounds, &name, dtype, &[[x, tensor([1, 1, 2, 4], dtype)]])?;
+            row(rounds, &name, dtype, &[[x, drawn(&[1, 1, 2, 4], dtype)]])?;
         }
         for sizes in [
             [2, 12, 128, 64],
@@ -115,7 +112,7 @@ fn main() -> hip::Result<()> {
         ] {
             let [batch, count, sequence, _] = sizes;
             let [q, k, v, g] = std::array::from_fn(|_| heads(sizes, dtype));
-            let w = tensor([batch, count, sequence, sequence], dtype);
+            let w = drawn(&[batch, count, sequence, sequence], dtype);
             let turned = |tensor: &RocmTensor| swap(tensor.clone(), 2, 3);
             let products = [
                 [q.clone(), turned(&k)],

@@ -7,15 +7,18 @@
 //! device has graphs. docs/decisions/048-quantised-weights.md has predictions.
 //!
 //! A second table has products with fp8 weights and bf16 results, in us: by hipBLASLt called directly;
-//! by `Fp8Weight::multiply` of inputs that are fp8 already, with its rate as a share of the direct call's; of
-//! bf16 inputs with a given scale and with the scale of their greatest magnitude; and with the weight as
-//! floats. docs/decisions/057-fp8-products.md has predictions.
+//! by `Fp8Weight::multiply` of inputs that are fp8 already, in turns with the direct call, with its rate as
+//! a share of that call's; of bf16 inputs with a given scale and with the scale of their greatest magnitude;
+//! and with the weight as floats. docs/decisions/057-fp8-products.md has predictions.
 
+mod draws;
+
+use std::cell::RefCell;
 use std::time::Instant;
 
 use burn::tensor::{DType, Distribution, Tensor, TensorData, TensorPrimitive};
 use burn_rocm::fused::{Fp8Inputs, Fp8Tensor, Fp8Type, Fp8Weight, QuantWeight, quant_linear, upload};
-use burn_rocm::graph::Graph;
+use burn_rocm::graph::{self, Graph};
 use burn_rocm::{Rocm, RocmDevice, RocmError, RocmTensor};
 use burn_rocm_nn::language::quant::{RoundTo, round_to_nearest};
 use hip::{Fp8, Fp8Product, LtAnswer, VectorView};
@@ -30,46 +33,94 @@ fn primitive<const D: usize>(tensor: Tensor<Rocm, D>) -> RocmTensor {
     }
 }
 
-/// The median seconds of `body`, which runs as a graph if the device has graphs.
-fn median(device: &RocmDevice, rounds: usize, mut body: impl FnMut()) -> Result<f64, RocmError> {
-    body();
-    let graph = match Graph::capture(device, &mut body) {
-        Ok((graph, ())) => Some(graph),
-        Err(RocmError::Unsupported { .. }) => None,
-        Err(error) => return Err(error),
-    };
-    let mut run = || match &graph {
-        Some(graph) => graph.replay(),
-        None => {
-            body();
-            Ok(())
+/// The work of a round, as a graph if the device has graphs.
+struct Work<'a> {
+    graph: Option<Graph>,
+    body: &'a mut dyn FnMut(),
+}
+
+impl<'a> Work<'a> {
+    fn new(device: &RocmDevice, body: &'a mut dyn FnMut()) -> Result<Self, RocmError> {
+        body();
+        let graph = match Graph::capture(device, &mut *body) {
+            Ok((graph, ())) => Some(graph),
+            Err(RocmError::Unsupported { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        let mut work = Self { graph, body };
+        work.run()?;
+        Ok(work)
+    }
+
+    fn run(&mut self) -> Result<(), RocmError> {
+        match &self.graph {
+            Some(graph) => graph.replay(),
+            None => {
+                (self.body)();
+                Ok(())
+            }
         }
-    };
-    run()?;
-    let hip = hip::Device::get(device.index)?;
-    let mut times = Vec::new();
-    for _ in 0..rounds.max(1) {
+    }
+
+    /// The seconds of a round.
+    fn time(&mut self, hip: &hip::Device) -> Result<f64, RocmError> {
         let (before, after) = (hip.timing_event()?, hip.timing_event()?);
         hip.sync()?;
         let start = Instant::now();
         hip.compute_stream().record(&before)?;
-        run()?;
+        self.run()?;
         hip.compute_stream().record(&after)?;
         after.synchronize()?;
-        times.push(match hip.block_threads() {
+        Ok(match hip.block_threads() {
             1 => start.elapsed().as_secs_f64(),
             _ => f64::from(after.elapsed_since(&before)?) * 1e-3,
-        });
+        })
     }
-    times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
+}
+
+/// The median seconds of one of `count` products in each of these ways, which take turns.
+fn each<const N: usize>(
+    device: &RocmDevice,
+    rounds: usize,
+    count: usize,
+    ways: [&dyn Fn(usize) -> Result<(), RocmError>; N],
+) -> Result<[f64; N], RocmError> {
+    let failed = RefCell::new(None);
+    let failed = &failed;
+    let mut bodies = ways.map(|way| {
+        move || {
+            for at in 0..count {
+                if let Err(error) = way(at) {
+                    *failed.borrow_mut() = Some(error);
+                }
+            }
+        }
+    });
+    let hip = hip::Device::get(device.index)?;
+    let mut works = Vec::new();
+    for body in &mut bodies {
+        works.push(Work::new(device, body)?);
+    }
+    let mut times = [const { Vec::new() }; N];
+    for _ in 0..rounds.max(1) {
+        for (times, work) in times.iter_mut().zip(&mut works) {
+            times.push(work.time(&hip)?);
+        }
+    }
+    if let Some(error) = failed.take() {
+        return Err(error);
+    }
+    Ok(times.map(|mut times| {
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2] / count as f64
+    }))
 }
 
 /// Bytes that a copy reads and writes in a second.
 fn copy(device: &RocmDevice, rounds: usize) -> Result<f64, RocmError> {
     const ELEMENTS: usize = 64 << 20;
-    let x = Tensor::<Rocm, 1>::zeros([ELEMENTS], (device, DType::F32));
-    let seconds = median(device, rounds, || drop(x.clone().mul_scalar(2.0)))?;
+    let [from, to] = [(); 2].map(|()| draws::drawn(&[ELEMENTS], DType::F32));
+    let [seconds] = each(device, rounds, 1, [&|_| graph::write(&to, from.clone())])?;
     Ok(8.0 * ELEMENTS as f64 / seconds)
 }
 
@@ -88,22 +139,6 @@ fn codes(count: usize) -> Vec<u8> {
     };
     let some: Vec<u8> = (0..PERIOD.min(count)).map(|_| random()).map(|code| code & 0xbf).collect();
     some.iter().copied().cycle().take(count).collect()
-}
-
-/// The median seconds of one of `count` products.
-fn each(
-    device: &RocmDevice,
-    rounds: usize,
-    count: usize,
-    product: impl Fn(usize) -> Result<(), RocmError>,
-) -> Result<f64, RocmError> {
-    let mut failed = None;
-    let seconds = median(device, rounds, || {
-        for at in 0..count {
-            failed = product(at).err().or(failed.take());
-        }
-    })?;
-    failed.map_or(Ok(seconds / count as f64), Err)
 }
 
 /// A buffer's elements.
@@ -127,7 +162,7 @@ fn fp8(device: &RocmDevice, rounds: usize, shape: [usize; 2]) -> Result<(), Rocm
     for rows in [16, 64, 512, 4096] {
         let of_x = codes(rows * inputs);
         let (x_raw, out) = (hip.upload(&of_x)?, hip.alloc(2 * rows * outs)?);
-        let direct = each(device, rounds, count, |at| {
+        let direct = |at: usize| -> Result<(), RocmError> {
             let answer = hip.blas_lt_fp8()?.multiply_fp8(&Fp8Product {
                 types: [Fp8::E4M3; 2],
                 sizes: [rows, inputs, outs],
@@ -144,18 +179,19 @@ fn fp8(device: &RocmDevice, rounds: usize, shape: [usize; 2]) -> Result<(), Rocm
                     Err(RocmError::Unsupported { op: "hipBLASLt's product of fp8", dtype: None, what })
                 }
             }
-        })?;
+        };
         let x = upload(TensorData::new(of_x, [rows, inputs]), DType::U8, device)?;
         let scale = upload(TensorData::new(vec![1e-3f32], [1]), DType::F32, device)?;
         let x = Fp8Tensor::of_codes(Fp8Type::E4M3, x, scale)?;
-        let ours = each(device, rounds, count, |at| weights[at].multiply(&x, DType::BF16).map(drop))?;
+        let ours = |at: usize| weights[at].multiply(&x, DType::BF16).map(drop);
+        let [direct, ours] = each(device, rounds, count, [&direct, &ours])?;
         let x = Tensor::<Rocm, 2>::random([rows, inputs], Distribution::Default, (device, DType::BF16));
         let x = primitive(x);
         let of = |weights: &[Fp8Weight]| {
-            each(device, rounds, count, |at| weights[at].linear(x.clone(), None).map(drop))
+            each(device, rounds, count, [&|at| weights[at].linear(x.clone(), None).map(drop)])
         };
         let others =
-            [of(&scaled)?, of(&dynamic)?, of(&weights)?].map(|seconds| format!("{:.2}", seconds * 1e6));
+            [of(&scaled)?, of(&dynamic)?, of(&weights)?].map(|[seconds]| format!("{:.2}", seconds * 1e6));
         let [direct_us, ours_us] = [direct, ours].map(|seconds| seconds * 1e6);
         println!(
             "| {outs} x {inputs} | {rows} | {direct_us:.2} | {ours_us:.2} | {:.3} | {} |",
@@ -171,6 +207,7 @@ fn main() -> Result<(), RocmError> {
     let rounds = arguments.next().flatten().unwrap_or(20);
     let largest = arguments.next().flatten().unwrap_or(1 << 29);
     let device = RocmDevice::default();
+    draws::seed();
     let copied = copy(&device, rounds)?;
     println!("a copy moves {:.0} GB/s\n", copied * 1e-9);
     println!("| weight | type | rows | us | GB/s of weights | share of a copy |");
@@ -192,16 +229,8 @@ fn main() -> Result<(), RocmError> {
                 let shape = [rows, inputs];
                 let x = Tensor::<Rocm, 2>::random(shape, Distribution::Default, (&device, DType::BF16));
                 let x = primitive(x);
-                let mut failed = None;
-                let seconds = median(&device, rounds, || {
-                    for weight in &copies {
-                        failed = quant_linear(x.clone(), weight, None).err().or(failed.take());
-                    }
-                })?;
-                if let Some(error) = failed {
-                    return Err(error);
-                }
-                let seconds = seconds / count as f64;
+                let product = |at: usize| quant_linear(x.clone(), &copies[at], None).map(drop);
+                let [seconds] = each(&device, rounds, count, [&product])?;
                 let rate = parts.bytes() as f64 / seconds;
                 println!(
                     "| {outs} x {inputs} | {to:?} | {rows} | {:.2} | {:.0} | {:.2} |",

@@ -7,7 +7,7 @@ use burn::tensor::DType;
 use burn::tensor::activation::relu;
 use burn_rocm_nn::{Act, ConvAct, ConvActConfig};
 
-use super::{B, Body, Case, uniform};
+use super::{B, Case, held, uniform};
 
 fn case(shape: [usize; 4], channels_out: usize, size: usize) -> Case {
     let name = format!("convolution {size} x {size} to {channels_out} channels and ReLU of {shape:?} f32");
@@ -17,10 +17,15 @@ fn case(shape: [usize; 4], channels_out: usize, size: usize) -> Case {
         let theirs = Conv2dConfig::new(channels, kernel).with_padding(same.clone()).init::<B>(device);
         let ours = ConvActConfig::new(channels, kernel, Act::Relu).with_padding(same).init::<B>(device);
         let [a, b] = [(); 2].map(|()| Param::from_tensor(uniform(shape, DType::F32, device)));
-        [
-            Box::new(move || drop(relu(theirs.forward(a.val())).backward())) as Body,
-            Box::new(move || drop(ours.forward(b.val()).backward())),
-        ]
+        let composed = move || {
+            let out = relu(theirs.forward(a.val()));
+            (out.backward(), out)
+        };
+        let fused = move || {
+            let out = ours.forward(b.val());
+            (out.backward(), out)
+        };
+        [held(device, composed), held(device, fused)]
     })
 }
 
@@ -37,8 +42,8 @@ fn folded(shape: [usize; 4], channels_out: usize) -> Case {
         let x = uniform(shape, DType::F32, device).inner();
         let y = x.clone();
         [
-            Box::new(move || drop(relu(norm.forward(conv.forward(x.clone()))))) as Body,
-            Box::new(move || drop(ours.forward(y.clone()))),
+            held(device, move || relu(norm.forward(conv.forward(x.clone())))),
+            held(device, move || ours.forward(y.clone())),
         ]
     })
 }

@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn fused_modules_launch_less() {
-        // With chains, stock modules launch two fifths as many kernels as without, or fewer.
+        // With chains, stock modules have at most 41 % of the launches that they have without.
         let joined = hip::Device::get(0).expect("a device").chain_limit() > 1;
         let times = if joined { 1 } else { 3 };
         for (model, [composed, fused]) in counted(&RocmDevice::default()) {

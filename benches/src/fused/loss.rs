@@ -6,7 +6,7 @@ use burn::tensor::{DType, Int, Tensor};
 use burn_rocm::RocmDevice;
 use burn_rocm_nn::loss as own;
 
-use super::{B, Case, HALVES, step, uniform};
+use super::{B, Case, HALVES, held, step, uniform};
 use crate::gpu::cases::Bar;
 
 /// Targets: row `i` has class `i % classes`.
@@ -38,8 +38,8 @@ fn cross_entropy_forward(rows: usize, classes: usize) -> Case {
             (burns::CrossEntropyLoss::new(None, device), own::CrossEntropyLoss::new(None, device));
         let (x, t) = (scores.clone(), targets.clone());
         [
-            Box::new(move || drop(theirs.forward(scores.clone(), targets.clone()))),
-            Box::new(move || drop(ours.forward(x.clone(), t.clone()))),
+            held(device, move || theirs.forward(scores.clone(), targets.clone())),
+            held(device, move || ours.forward(x.clone(), t.clone())),
         ]
     })
 }

@@ -4,7 +4,7 @@ use burn::nn;
 use burn::tensor::DType;
 use burn_rocm_nn as ours;
 
-use super::{B, Case, HALVES, converted, step, uniform};
+use super::{B, Case, HALVES, converted, held, step, uniform};
 use crate::gpu::cases::Bar;
 
 /// Forward and backward of a module of either crate, with the parameters' gradients.
@@ -33,7 +33,7 @@ fn layer_norm_forward(rows: usize, columns: usize) -> Case {
         let theirs = nn::LayerNormConfig::new(columns).init(device);
         let ours = ours::LayerNormConfig::new(columns).init(device);
         let y = x.clone();
-        [Box::new(move || drop(theirs.forward(x.clone()))), Box::new(move || drop(ours.forward(y.clone())))]
+        [held(device, move || theirs.forward(x.clone())), held(device, move || ours.forward(y.clone()))]
     })
 }
 

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use burn::tensor::Tensor;
+use burn::tensor::{Distribution, Tensor};
 use burn_backend::ops::{AttentionModuleOptions, ModuleOps};
-use burn_backend::{DType, Shape, TensorData};
+use burn_backend::{Backend, DType};
 use burn_rocm::fused::{AttentionOptions, attention, attention_backward};
 use burn_rocm::graph::Graph;
 use burn_rocm::{Rocm, RocmDevice, RocmTensor};
@@ -71,28 +71,30 @@ fn case(sizes: [usize; 4], how: How) -> Case<Rocm> {
     }
 }
 
-/// Heads as a linear layer's output has them: `[batch, length, heads, features]`, seen as `[batch,
-/// heads, length, features]`.
-fn heads(
+/// Queries, keys, values and the result's gradient, of different random numbers, because a GPU's power
+/// draw, and so its clock, depends on the operands' bits. They lie as in a linear layer's output:
+/// `[batch, length, heads, features]`, seen as `[batch, heads, length, features]`.
+fn operands(
     [batch, heads, length, features]: [usize; 4],
     precision: Precision,
     device: &RocmDevice,
-) -> RocmTensor {
+) -> [RocmTensor; 4] {
     let dtype = match precision {
         Precision::F32 => DType::F32,
         Precision::Bf16 => DType::BF16,
         Precision::F16 => DType::F16,
     };
-    let len = batch * heads * length * features;
-    let values: Vec<f32> = (0..len).map(|at| ((at * 2_654_435_761) % 8191) as f32 / 8191.0 - 0.5).collect();
-    let data = TensorData::new(values, Shape::from([batch, length, heads, features])).convert_dtype(dtype);
-    let tensor = Tensor::<Rocm, 4>::from_data(data, (device, dtype));
-    tensor.swap_dims(1, 2).into_primitive().tensor()
+    <Rocm as Backend>::seed(device, 1);
+    [(); 4].map(|()| {
+        let (shape, uniform) = ([batch, length, heads, features], Distribution::Uniform(-0.5, 0.5));
+        let tensor = Tensor::<Rocm, 4>::random(shape, uniform, (device, dtype));
+        tensor.swap_dims(1, 2).into_primitive().tensor()
+    })
 }
 
 /// Replays of a graph of [`CALLS`] calls, which the first one captures.
 fn timed(sizes: [usize; 4], how: How, device: &RocmDevice) -> Timed {
-    let [query, key, value, grad] = std::array::from_fn(|_| heads(sizes, how.precision, device));
+    let [query, key, value, grad] = operands(sizes, how.precision, device);
     let device = device.clone();
     let call = move || {
         let [q, k, v] = [&query, &key, &value].map(RocmTensor::clone);
@@ -128,4 +130,28 @@ pub(crate) fn of_cudnn(torch: &mut BTreeMap<String, f64>) -> BTreeMap<String, f6
     }
     *torch = others;
     cudnn
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::TensorPrimitive;
+
+    use super::*;
+
+    #[test]
+    fn operands_differ() {
+        let tensors = operands([2, 3, 8, 16], Precision::Bf16, &RocmDevice::default());
+        let values = tensors.map(|tensor| {
+            let tensor = Tensor::<Rocm, 4>::from_primitive(TensorPrimitive::Float(tensor));
+            assert_eq!((tensor.dims(), tensor.dtype()), ([2, 3, 8, 16], DType::BF16));
+            tensor.into_data().iter::<f32>().collect::<Vec<f32>>()
+        });
+        for (at, one) in values.iter().enumerate() {
+            assert!(one.iter().all(|value| (-0.5..=0.5).contains(value)), "{one:?}");
+            for other in &values[..at] {
+                let same = one.iter().zip(other).filter(|(a, b)| a == b).count();
+                assert!(same < one.len() / 10, "{same} of {} numbers are the same", one.len());
+            }
+        }
+    }
 }

@@ -8,6 +8,7 @@ use hip::{DType, Device, MatrixView};
 
 use super::sizes::{rotations, scanned};
 use crate::Options;
+use crate::median::median;
 
 /// Measured ceilings.
 pub(crate) struct Ceiling {
@@ -93,6 +94,5 @@ fn time(device: &Arc<Device>, options: &Options, call: impl Fn() -> hip::Result<
         after.synchronize()?;
         times.push(f64::from(after.elapsed_since(&before)?) / 1e3 / calls as f64);
     }
-    times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
+    Ok(median(times).expect("a round"))
 }

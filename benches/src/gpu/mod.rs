@@ -6,7 +6,7 @@ mod attention;
 pub(crate) mod cases;
 pub(crate) mod ceiling;
 pub(crate) mod cupti;
-mod devices;
+pub(crate) mod devices;
 mod inference;
 pub(crate) mod memory;
 pub(crate) mod models;
@@ -19,21 +19,23 @@ mod steps;
 pub(crate) mod time;
 pub(crate) mod tuned;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::Options;
 use cases::{Case, Group};
-use report::Line;
+use report::{Column, Line};
 
-/// Runs the selected groups on this backend and on the selected peers, and prints the table.
+/// The result of a part of the run. An error goes to `failed`, so that the other parts still run.
+fn kept<T>(result: Result<T, String>, failed: &mut Vec<String>) -> Option<T> {
+    result.map_err(|error| failed.push(error)).ok()
+}
+
+/// Runs the selected groups on this backend and on the selected peers, and prints the table. If a
+/// peer fails, the table lacks its column.
 ///
 /// # Errors
-/// An error text if something can't be measured, read or written.
+/// An error text if something can't be measured, read or written, or a peer failed.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
-    if !options.devices.is_empty() {
-        return devices::run(options, &options.devices);
-    }
     let groups: Vec<Group> =
         Group::ALL.into_iter().filter(|group| options.all || group.wanted(options)).collect();
     if groups.is_empty() {
@@ -41,6 +43,14 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
             "nothing to run: name a group (--matmul, --train, ...) or --all; --help lists them".into()
         );
     }
+    // Wrong options are refused before anything is measured.
+    let other = options.compare.as_deref().map(report::read_csv).transpose()?;
+    peers::check(options)?;
+    let has_peer = options.torch.is_some() || options.torch_compiled.is_some();
+    if options.plot.is_some() && !(has_peer || options.flex || options.burn_cuda || other.is_some()) {
+        return Err(plot::NO_PEER.into());
+    }
+    let mut failed = Vec::new();
     let device = hip::Device::get(0).map_err(|error| error.to_string())?;
     let mut ceiling = ceiling::Ceiling::measure(&device, options).map_err(|error| error.to_string())?;
     println!("{}", report::heading(&device, &ceiling));
@@ -72,40 +82,46 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         lines.extend(inference::cases(options).into_iter().map(|case| measure(case, options)));
     }
     if groups.contains(&Group::ColdStart) {
-        lines.extend(peers::cold_starts(options)?);
+        lines.extend(kept(peers::cold_starts(options), &mut failed).into_iter().flatten());
     }
-    let mut columns: Vec<(String, BTreeMap<String, f64>)> = Vec::new();
-    if let Some(python) = &options.torch {
-        let mut eager = peers::torch(python, options, &groups, false)?;
+    let rows: peers::Rows<'_> = lines.iter().map(Line::peers_name).collect();
+    let mut columns: Vec<Column> = Vec::new();
+    if let Some(python) = &options.torch
+        && let Some(mut eager) = kept(peers::torch(python, options, &groups, &rows, false), &mut failed)
+    {
         let cudnn = attention::of_cudnn(&mut eager);
         columns.push((report::TORCH.into(), eager));
         if !cudnn.is_empty() {
             columns.push((format!("{}, cuDNN", report::TORCH), cudnn));
         }
     }
-    if let Some(python) = &options.torch_compiled {
-        columns.push(("PyTorch compiled, graphs".into(), peers::torch(python, options, &groups, true)?));
+    if let Some(python) = &options.torch_compiled
+        && let Some(compiled) = kept(peers::torch(python, options, &groups, &rows, true), &mut failed)
+    {
+        columns.push(("PyTorch compiled, graphs".into(), compiled));
     }
     if options.flex {
-        columns.push(("burn-flex".into(), peers::in_process::<burn_flex::Flex>(options, &groups)));
+        columns.push(("burn-flex".into(), peers::in_process::<burn_flex::Flex>(options, &groups, &rows)));
     }
-    if options.burn_cuda {
-        columns.push(("burn-cuda".into(), peers::burn_cuda(options, &groups)?));
+    if options.burn_cuda
+        && let Some(values) = kept(peers::burn_cuda(options, &groups, &rows), &mut failed)
+    {
+        columns.push(("burn-cuda".into(), values));
     }
-    if let Some(path) = &options.compare {
-        columns.push((format!("{}", path.display()), report::read_csv(path)?));
+    if let Some((path, values)) = options.compare.as_ref().zip(other) {
+        columns.push((format!("{}", path.display()), values));
     }
     print!("{}", report::markdown(&lines, &columns, &ceiling));
     let write = |path: &Path, text: String| {
         std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
     };
     if let Some(path) = &options.csv {
-        write(path, report::csv(&lines, &columns))?;
+        kept(write(path, report::csv(&lines, &columns)), &mut failed);
     }
     if let Some(path) = &options.plot {
-        plot::bars(path, &lines, &columns)?;
+        kept(plot::bars(path, &lines, &columns), &mut failed);
     }
-    Ok(())
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
 }
 
 /// Times one case. Writes its progress to stderr.

@@ -6,6 +6,10 @@ use plotters::prelude::*;
 
 use super::report::{Column, Line};
 
+/// The error if no case has a ratio.
+pub(crate) const NO_PEER: &str =
+    "--plot draws ratios to a peer: add --torch, --torch-compiled, --flex, --burn-cuda or --compare";
+
 /// The height of a case, in pixels.
 const ROW: u32 = 34;
 
@@ -19,13 +23,13 @@ pub(crate) fn bars(path: &Path, lines: &[Line], columns: &[Column]) -> Result<()
     let cases: Vec<(&str, Vec<Option<f64>>)> = lines
         .iter()
         .map(|line| {
-            let ratio = |(_, values): &Column| values.get(&line.name).map(|peer| peer / line.seconds);
+            let ratio = |(_, values): &Column| line.peer(values).map(|peer| peer / line.seconds);
             (line.name.as_str(), columns.iter().map(ratio).collect::<Vec<_>>())
         })
         .filter(|(_, ratios)| ratios.iter().any(Option::is_some))
         .collect();
     if cases.is_empty() {
-        return Err("--plot draws ratios to a peer: add --torch, --burn-cuda or --compare".into());
+        return Err(NO_PEER.into());
     }
     let all = cases.iter().flat_map(|(_, ratios)| ratios.iter().flatten().copied());
     let (least, most) =

@@ -6,6 +6,7 @@ use burn_rocm::{Profile, Rocm, RocmDevice, profile};
 use super::time::Clock;
 use super::{report, steps};
 use crate::cases::sync;
+use crate::median::median;
 use crate::{Options, Precision};
 
 /// The least seconds of a measured round.
@@ -52,11 +53,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
             eprintln!("  {} and {}", report::time(plain), report::time(profiled));
             rounds.push((plain, profiled));
         }
-        let median = |of: fn(&(f64, f64)) -> f64| {
-            let mut all: Vec<f64> = rounds.iter().map(of).collect();
-            all.sort_by(f64::total_cmp);
-            all[all.len() / 2]
-        };
+        let median = |of: fn(&(f64, f64)) -> f64| median(rounds.iter().map(of).collect()).expect("a round");
         let (plain, profiled, ratio) = (median(|r| r.0), median(|r| r.1), median(|r| r.1 / r.0));
         let rows = last.map(|profile| profile.rows(Detail::Op)).unwrap_or_default();
         let sum = |of: fn(&burn_rocm::profile::Row) -> u64| rows.iter().map(of).sum::<u64>() as f64;

@@ -35,9 +35,28 @@ pub(crate) struct Measured<'a> {
 
 impl Line {
     /// The name of the peers' row for the same work.
-    fn peers_name(&self) -> &str {
+    pub(crate) fn peers_name(&self) -> &str {
         let name = self.name.strip_suffix(GRAPH).unwrap_or(&self.name);
         name.strip_suffix(FUSED).unwrap_or(name)
+    }
+
+    /// The names under which a column may have this row: its own, as in another run of this program,
+    /// and that of the peers' row for the same work.
+    fn names(&self) -> [&str; 2] {
+        [&self.name, self.peers_name()]
+    }
+
+    /// The seconds that a column has for this row.
+    pub(crate) fn peer(&self, values: &BTreeMap<String, f64>) -> Option<f64> {
+        self.names().into_iter().find_map(|name| values.get(name).copied())
+    }
+
+    /// The losses that a column has for this row, if it has all.
+    fn peers_losses(&self, values: &BTreeMap<String, f64>) -> Option<Vec<f64>> {
+        let of = |name: &str| -> Option<Vec<f64>> {
+            (0..self.losses.len()).map(|step| values.get(&loss_of(name, step)).copied()).collect()
+        };
+        self.names().into_iter().find_map(of)
     }
 
     /// The seconds of one op if a call consists of many, else of the call.
@@ -111,7 +130,7 @@ impl Line {
             }
             Bar::OfTorch(most) => {
                 let (_, torch) = columns.iter().find(|(name, _)| name == TORCH)?;
-                let other = torch.get(self.peers_name())?;
+                let other = self.peer(torch)?;
                 Some((format!("{most:.2} of {TORCH}"), self.seconds <= most * other))
             }
         }
@@ -142,8 +161,8 @@ pub(crate) fn markdown(lines: &[Line], columns: &[Column], ceiling: &Ceiling) ->
         let judged = line.judged(Measured { ceiling, lines, columns });
         let _ = write!(text, "| {} | {figure} | {judged} |", line.name);
         for (_, values) in columns {
-            match values.get(line.peers_name()) {
-                Some(&seconds) => {
+            match line.peer(values) {
+                Some(seconds) => {
                     let _ = write!(text, " {} | {:.2} |", line.figure(seconds), seconds / line.seconds);
                 }
                 None => text += " - | - |",
@@ -162,8 +181,7 @@ fn losses(lines: &[Line], columns: &[Column]) -> String {
         let steps = line.losses.len() - 1;
         let _ = write!(text, "{}: loss {first:.6}, after {steps} steps {last:.6}", line.name);
         for (name, values) in columns {
-            let other: Option<Vec<f64>> =
-                (0..=steps).map(|step| values.get(&loss_of(line.peers_name(), step)).copied()).collect();
+            let other = line.peers_losses(values);
             let Some([start, .., end]) = other.as_deref() else { continue };
             let apart = |(a, b): (&f64, &f64)| (a - b).abs() / a.abs().max(b.abs());
             let most = line.losses.iter().zip(other.iter().flatten()).map(apart).fold(0.0, f64::max);
@@ -186,17 +204,19 @@ pub(crate) fn csv(lines: &[Line], columns: &[Column]) -> String {
         let _ = write!(text, ",{name}");
     }
     text += "\n";
-    let mut row = |name: &str, ours: f64| {
+    let mut row = |name: &str, ours: f64, others: Vec<Option<f64>>| {
         let _ = write!(text, "\"{name}\",{ours}");
-        for (_, values) in columns {
-            let _ = write!(text, ",{}", values.get(name).map_or(String::new(), f64::to_string));
+        for other in others {
+            let _ = write!(text, ",{}", other.map_or(String::new(), |other| other.to_string()));
         }
         text += "\n";
     };
     for line in lines {
-        row(&line.name, line.seconds);
+        row(&line.name, line.seconds, columns.iter().map(|(_, values)| line.peer(values)).collect());
+        let losses: Vec<_> = columns.iter().map(|(_, values)| line.peers_losses(values)).collect();
         for (step, &loss) in line.losses.iter().enumerate() {
-            row(&loss_of(&line.name, step), loss);
+            let others = losses.iter().map(|losses| losses.as_ref().map(|losses| losses[step])).collect();
+            row(&loss_of(&line.name, step), loss, others);
         }
     }
     text
@@ -265,6 +285,37 @@ mod tests {
         assert_eq!(judged(TORCH, 4.0), "- | 1.25 of PyTorch | ok");
         assert_eq!(judged(TORCH, 3.9), "- | 1.25 of PyTorch | missed");
         assert_eq!(judged("PyTorch, cuDNN", 3.9), "- | - | ");
+    }
+
+    /// A row of burn-rocm-nn stands beside the same row of another run, and beside the peers' row for
+    /// the same work: in the table, in the CSV, in the picture and for its losses.
+    #[test]
+    fn a_row_is_compared_with_its_own_name_first() {
+        let name = |end: &str| format!("MLP, bf16{end}");
+        let row = |end: &str, seconds: f64, losses: [f64; 2]| {
+            [(name(end), seconds), (loss_of(&name(end), 0), losses[0]), (loss_of(&name(end), 1), losses[1])]
+        };
+        let of_run = [row("", 8.0, [4.0, 3.0]), row(", burn-rocm-nn, graph", 2.0, [5.0, 1.0])];
+        let columns: [Column; 2] = [
+            ("other.csv".into(), of_run.into_iter().flatten().collect()),
+            (TORCH.into(), row("", 16.0, [7.0, 6.0]).into()),
+        ];
+        let losses = vec![5.0, 1.0];
+        let lines = [Line { losses, ..line(&name(", burn-rocm-nn, graph"), Bar::OfTorch(0.5), 4.0) }];
+        let ceiling = Ceiling { copy: 1.0, short_copy: 1.0, gemm: vec![] };
+        let table = markdown(&lines, &columns, &ceiling);
+        let cells = "| MLP, bf16, burn-rocm-nn, graph | 4.00 s | - | 0.50 of PyTorch | ok |";
+        assert!(table.contains(&format!("{cells} 2.00 s | 0.50 | 16.00 s | 4.00 |")), "{table}");
+        assert!(table.contains("other.csv 5.000000 and 1.000000, at most 0.0e0 apart"), "{table}");
+        assert!(table.contains("PyTorch 7.000000 and 6.000000"), "{table}");
+        let rows = csv(&lines, &columns);
+        assert!(rows.contains("\"MLP, bf16, burn-rocm-nn, graph\",4,2,16\n"), "{rows}");
+        assert!(rows.contains("\"loss 1 of MLP, bf16, burn-rocm-nn, graph\",1,1,6\n"), "{rows}");
+        let path = std::env::temp_dir().join(format!("burn-rocm-bars-{}.svg", std::process::id()));
+        super::super::plot::bars(&path, &lines, &columns[1..]).expect("a ratio to PyTorch");
+        let drawn = std::fs::read_to_string(&path).expect("a picture");
+        std::fs::remove_file(&path).expect("the file goes");
+        assert!(drawn.contains("MLP, bf16, burn-rocm-nn, graph"), "{drawn}");
     }
 
     #[test]

@@ -3,7 +3,6 @@
 //! kernels are on disk in both cases.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Instant;
 
 use burn::backend::Autodiff;
@@ -15,6 +14,7 @@ use burn_rocm_nn::optim::AdamConfig;
 
 use super::models::{Trained, fused};
 use crate::Options;
+use crate::cold::{itself, with_empty_caches};
 
 /// The models, each with its batch.
 const MODELS: [(&str, usize); 3] = [("CNN", 512), ("ResNet-18", 64), (TRANSFORMER, 16)];
@@ -90,13 +90,8 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let mut again = 0;
     for (model, _) in MODELS.into_iter().filter(|(model, _)| options.names(model)) {
         for (way, values) in WAYS.into_iter().filter(|(way, _)| model != TRANSFORMER || *way == ALL) {
-            let cache = std::env::temp_dir().join(format!("burn-rocm-tuned-{}", std::process::id()));
-            // A leftover folder of an ended process, if it had this number.
-            let _ = std::fs::remove_dir_all(&cache);
-            std::fs::create_dir_all(&cache).map_err(|error| format!("{}: {error}", cache.display()))?;
-            let row = row(options, model, values, &cache);
-            let _ = std::fs::remove_dir_all(&cache);
-            let [empty, filled] = row?;
+            let row = |cache: &Path| row(options, model, values, cache);
+            let [empty, filled] = with_empty_caches("tuned", row)?;
             again += filled.timed;
             println!(
                 "| {model}, {way} | {:.3} s | {} | {:.3} s | {} | {} | {:.3} s |",
@@ -148,17 +143,14 @@ fn row(options: &Options, model: &str, values: [&str; 3], cache: &Path) -> Resul
 
 /// Starts this program again.
 fn once(options: &Options, model: &str, values: [&str; 3], cache: &Path) -> Result<Start, String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let mut command = Command::new(program);
+    let mut command = itself(cache)?;
     command.args(["--tuned-steps", model, "--shrink", &options.shrink.to_string()]);
     if options.bf16 {
         command.arg("--bf16");
     }
-    command
-        .env("BURN_ROCM_CACHE_DIR", cache)
-        .envs(["BURN_ROCM_CONV_FIND", "BURN_ROCM_GEMM_FIND", "BURN_ROCM_KERNEL_FIND"].into_iter().zip(values))
-        .env("MIOPEN_USER_DB_PATH", cache.join("miopen"))
-        .env("CUDA_CACHE_PATH", cache.join("driver"));
+    command.envs(
+        ["BURN_ROCM_CONV_FIND", "BURN_ROCM_GEMM_FIND", "BURN_ROCM_KERNEL_FIND"].into_iter().zip(values),
+    );
     let start = Instant::now();
     let output = command.output().map_err(|error| error.to_string())?;
     let seconds = start.elapsed().as_secs_f64();

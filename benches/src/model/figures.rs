@@ -2,6 +2,7 @@
 
 use super::chips::{CHIPS, Chip, MatrixType};
 use super::cost::{self, Place, Resource, Shares, Work};
+use crate::median::median;
 
 /// The figures: what was measured, and the work behind it. `docs/decisions/033-a-cost-model.md`
 /// says how each column was derived.
@@ -32,6 +33,8 @@ pub(crate) struct Trust {
     pub(crate) figures: usize,
     /// Of these, the ones that check.
     pub(crate) checked: usize,
+    /// Of the checks, those of a kernel that a figure of the fit measured on another device.
+    pub(crate) repeated: usize,
     /// The median of their errors, of the figure.
     pub(crate) error: f64,
     /// The largest error, and its kernel.
@@ -44,6 +47,12 @@ impl Trust {
     /// Whether the model may say anything about the chip.
     pub(crate) fn holds(&self) -> bool {
         self.figures >= ENOUGH && self.error < BAR
+    }
+
+    /// The mark of the error if most checks repeat a kernel of the fit on another device. The error is
+    /// then little more than the difference between two devices.
+    pub(crate) fn mark(&self) -> &'static str {
+        if 2 * self.repeated > self.checked { " †" } else { "" }
     }
 }
 
@@ -113,6 +122,12 @@ impl Figure {
         &CHIPS[self.chip]
     }
 
+    /// The kernel's name before and after the number of the device, if the name has one.
+    fn of_a_device(&self) -> Option<(&'static str, &'static str)> {
+        let (before, rest) = self.kernel.split_once("device ")?;
+        Some((before, rest.split_once(' ')?.1))
+    }
+
     fn ideal(&self) -> cost::Estimate {
         cost::estimate(&self.work, self.chip(), &Shares::PEAK)
     }
@@ -128,14 +143,6 @@ impl Figure {
     fn error(&self, shares: &Shares) -> f64 {
         cost::estimate(&self.work, self.chip(), shares).seconds / self.seconds - 1.0
     }
-}
-
-/// The middle one, or the mean of the middle two.
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let half = values.len() / 2;
-    let upper = *values.get(half)?;
-    Some(if values.len() % 2 == 1 { upper } else { (values[half - 1] + upper) / 2.0 })
 }
 
 /// The shares of a chip: of each resource the median over its own figures for fitting if it has at
@@ -164,6 +171,8 @@ pub(crate) fn trust(chip: &Chip, figures: &[Figure]) -> Trust {
     let shares = shares(chip, figures);
     let own = || figures.iter().filter(|figure| figure.chip().name == chip.name);
     let checks = || own().filter(|figure| !figure.fit);
+    let fitted: Vec<_> = own().filter(|figure| figure.fit).filter_map(Figure::of_a_device).collect();
+    let is_repeated = |figure: &&Figure| figure.of_a_device().is_some_and(|name| fitted.contains(&name));
     let errors: Vec<f64> = checks().map(|figure| figure.error(&shares).abs()).collect();
     let worst = checks().map(|figure| (figure.error(&shares), figure.kernel));
     let mut covered = Vec::new();
@@ -178,6 +187,7 @@ pub(crate) fn trust(chip: &Chip, figures: &[Figure]) -> Trust {
         shares,
         figures: own().count(),
         checked: errors.len(),
+        repeated: checks().filter(is_repeated).count(),
         worst: worst.fold((0.0, ""), |worst, next| if next.0.abs() > worst.0.abs() { next } else { worst }),
         error: median(errors).unwrap_or(f64::INFINITY),
         covered,
@@ -208,6 +218,18 @@ mod tests {
         }
     }
 
+    /// Seven of MI210's checks have a kernel that the fit has from the node's other device.
+    #[test]
+    fn checks_that_repeat_the_fit_on_another_device_are_marked() {
+        let figures = figures();
+        for chip in &CHIPS {
+            let trust = trust(chip, &figures);
+            let repeated = if chip.name == "MI210" { 7 } else { 0 };
+            assert_eq!(trust.repeated, repeated, "{}: {trust:?}", chip.name);
+            assert_eq!(trust.mark().is_empty(), repeated == 0, "{}", chip.name);
+        }
+    }
+
     #[test]
     fn figures_become_seconds() {
         let figure =
@@ -234,13 +256,6 @@ mod tests {
         // Of the same family, and of none.
         assert!((shares(&CHIPS[2], &figures).of(Resource::Memory) - 0.5).abs() < 1e-5);
         assert_eq!(got.of(Resource::Lds), 1.0);
-    }
-
-    #[test]
-    fn the_median_of_an_even_number_is_between_the_middle_two() {
-        assert_eq!(median(vec![4.0, 1.0, 3.0, 2.0]), Some(2.5));
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(Vec::new()), None);
     }
 
     /// Prints each figure beside the model's; `cargo test -p benches figures -- --nocapture` shows

@@ -11,6 +11,8 @@
 //! `cpu_convolutions --table FILES --note TEXT` prints the layers in the CSV files as a page of
 //! Markdown.
 
+#[path = "../../median.rs"]
+mod median;
 mod table;
 
 use burn::backend::Autodiff;

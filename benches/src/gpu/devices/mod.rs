@@ -23,6 +23,7 @@ const ROUND: f64 = 0.3;
 /// # Errors
 /// An error text if there are fewer devices, or no library for collectives.
 pub(crate) fn run(options: &Options, counts: &[usize]) -> Result<(), String> {
+    super::peers::check(options)?;
     let most = counts.iter().copied().max().unwrap_or(1);
     let devices: Vec<RocmDevice> = (0..most).map(RocmDevice::new).collect();
     for device in &devices {
@@ -87,9 +88,8 @@ fn seconds<S: FnMut()>(
             let one = steps(3);
             // The same on every rank.
             let count = *agreed.get_or_init(|| ((ROUND / one) as usize).clamp(1, 1000));
-            let mut rounds: Vec<f64> = (0..options.iterations.max(1)).map(|_| steps(count)).collect();
-            rounds.sort_by(f64::total_cmp);
-            rounds[rounds.len() / 2]
+            crate::median::median((0..options.iterations.max(1)).map(|_| steps(count)).collect())
+                .expect("a round")
         };
         let eager = median(&agreed[0], &mut step);
         let (graph, ()) = Graph::capture_after(&device, 0, &mut step).expect("the step is captured");
