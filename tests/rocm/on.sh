@@ -95,14 +95,18 @@ each_test_in() {
     all=$("$program" --list --format terse "$@" | sed -n "s/^\(.*\): test$/$name::\1/p")
     ignored=$("$program" --list --format terse --ignored "$@" | sed -n "s/^\(.*\): test$/$name::\1/p")
     inside "$program" --list >/dev/null # puts the program into the root, once
-    # The tests run in the background, where an interrupt does not end them.
-    trap 'kill 0' INT
+    trap 'end_tests 129' HUP
+    trap 'end_tests 130' INT
+    trap 'end_tests 143' TERM
     while read -r test; do
         if grep -qxF "$test" <<<"$ignored"; then
             printf '%s\tignored\t0\t%s\n' "$test" "$commit" >>"$results"
         else
             while [ "$(jobs -rp | wc -l)" -ge "${JOBS:-1}" ]; do wait -n || true; done
+            # A process group of its own, which end_tests ends.
+            set -m
             one_test "$test" &
+            set +m
         fi
     done < <(grep -vxFf <(cut -f1 "$results") <<<"$all" || true)
     wait
@@ -117,6 +121,19 @@ each_test_in() {
         }' <(echo "$all") "$results"
 }
 
+# Ends the tests that run in the background, and this script with the exit status $1.
+end_tests() {
+    local group
+    for group in $(jobs -rp); do kill -- "-$group" 2>/dev/null || true; done
+    exit "$1"
+}
+
+# Whether a program that started at second $2 and ended with exit status $1 exceeded its time limit. A program that the
+# system kills for its memory has the status 137 too.
+timed_out() {
+    [ "$1" = 124 ] || { [ "$1" = 137 ] && [ $((SECONDS - $2)) -ge "${LIMIT:-3600}" ]; }
+}
+
 # Runs the cases of the solvers' program that have no result yet; their names are read from the standard input.
 each_case_in() {
     local program=$1 name results=${RESULTS:-$root/opt/burn-rocm/${on:-gfx1030}.tsv} commit cases case said
@@ -129,12 +146,13 @@ each_case_in() {
         said=$results.said/${case//::/.}
         local start=$SECONDS status=0 result
         LIMIT=${LIMIT:-3600} inside "$program" "${case#*::}" >"$said" 2>&1 </dev/null || status=$?
+        ! timed_out $status "$start" || status=124
         case $status in
         0) result=right ;;
         1) result=wrong ;;
         3) result=refused ;;
         4) result=aborted ;;
-        124 | 137) result=timeout ;;
+        124) result=timeout ;;
         130 | 143) return 1 ;; # the whole run was ended
         *) result=error ;;
         esac
@@ -158,6 +176,7 @@ each_case_in() {
 one_test() {
     local test=$1 said=$results.said/${1//::/.} result start=$SECONDS status=0
     LIMIT=${LIMIT:-3600} inside "$program" --test-threads 1 --exact "${test#*::}" >"$said" 2>&1 </dev/null || status=$?
+    ! timed_out $status "$start" || status=124
     case $status in
     0)
         if ! grep -q '^test result: ok. 1 passed' "$said"; then
@@ -168,7 +187,7 @@ one_test() {
             result=passed
         fi
         ;;
-    124 | 137) result=timeout ;;
+    124) result=timeout ;;
     143) return ;; # the whole run was ended
     *) result=failed ;;
     esac

@@ -11,8 +11,10 @@
 #
 # Runs on any Debian or Ubuntu. apt chooses the packages with a state of its own, and they are unpacked without running
 # their scripts, so the machine's own packages do not change. ROOT/.rocm marks a complete root, which is used as it is.
-# A folder that is not such a root, or has another version, is never changed. BURN_ROCM_DEBIAN names another mirror, for
-# instance snapshot.debian.org once Debian has newer packages.
+# A root of other packages, which an earlier version of this script made, is made anew. It keeps only opt/burn-rocm
+# (results and caches) and opt/rocjitsu (the simulator); a root of `build` keeps nothing. A folder that is not such a
+# root, or has another version, is never changed. BURN_ROCM_DEBIAN names another mirror, for instance
+# snapshot.debian.org once Debian has newer packages.
 # Exit status: 0 made or found, 1 not available (one line says why), 2 wrong use.
 set -euo pipefail
 
@@ -55,6 +57,9 @@ mkdir -p "$(dirname "$root")"
 if [ "${ROOT_LOCKED:-}" != "$root" ]; then
     ROOT_LOCKED=$root exec flock --close "$root.lock" bash "$0" "$@"
 fi
+# A call that was stopped while it put a new root in the place of an old one.
+[ -e "$root" ] || [ ! -e "$root.old" ] || mv "$root.old" "$root"
+rm -rf "$root.old"
 if [ -e "$root/.rocm" ]; then
     if [ "$(head -1 "$root/.rocm")" = "$recipe" ]; then
         echo "$root: $(sed -n 2p "$root/.rocm"), made before"
@@ -142,6 +147,16 @@ else
     [ -n "$library" ] || fail "the packages hold no libamdhip64.so"
     printf '%s\nHIP %s (Debian %s)\n' "$recipe" "${library##*.so.}" "$found" >"$part/.rocm"
 fi
-rm -rf "$root"
+# What run.sh and rocjitsu.sh put into an earlier root. The files are linked, not moved, so nothing is lost wherever
+# this script is stopped. A root of `build` keeps nothing, because a new compiler compiles everything anew.
+for kept in burn-rocm rocjitsu; do
+    [ "$version" != build ] && [ -e "$root/opt/$kept" ] || continue
+    # Copied where files can't be linked, for instance because results lie on another file system.
+    cp -al "$root/opt/$kept" "$part/opt/" 2>/dev/null ||
+        { rm -rf "$part/opt/$kept" && cp -a "$root/opt/$kept" "$part/opt/"; }
+done
+[ ! -e "$root" ] || mv "$root" "$root.old"
 mv "$part" "$root"
+trap - EXIT
+rm -rf "$root.old"
 echo "$root: $(sed -n 2p "$root/.rocm"), $(du -sh "$root" | cut -f1)"

@@ -1,6 +1,6 @@
 // A literal constant of an operand of f64 is the high word, and its low word is 0. The simulator took it for the low
-// word, so that 3.0 was a denormal. On RDNA every instruction may have one, on CDNA the short forms. Found by nearly all
-// of f64 on gfx1100 and gfx1201: exp, cos, powers and conversions to integers, which divide by 2^32.
+// word, so that 3.0 was a denormal. On RDNA every instruction may have one, on CDNA the short forms. Found by nearly
+// all of f64 on gfx1100 and gfx1201: exp, cos, powers and conversions to integers, which divide by 2^32.
 #include "kernel.h"
 
 static const char SOURCE[] =

@@ -1,12 +1,16 @@
-"""Mends what was found wrong in AMD's simulator rocjitsu (July 2026), and trims it to some architectures.
+"""Mends what was found wrong in AMD's simulator rocjitsu, and trims it to some architectures.
 
     mend.py SOURCE ARCHITECTURE...      SOURCE is a copy of emulation/rocjitsu, which is changed in place;
                                         an ARCHITECTURE is a name of its instruction sets, for instance cdna3
 
-Each mend names the program beside this file that shows the fault. A mend whose text is not found is said on stderr: the
-source is of another version, which may have been mended.
+Each mend names the program beside this file that shows the fault. The mends are for ROCm's rocm-systems at commit
+96b8d0f254623442c4ffcb0eca6d6b6af2d313fb, of 10 July 2026. In another version some files or texts may be missing; each
+is reported on stderr. That version may be mended already, or may still have the fault.
+
+Exit status: 0 if every mend was made, 3 if something was missing.
 """
 
+import collections
 import pathlib
 import re
 import sys
@@ -21,17 +25,55 @@ if not wanted or not set(wanted) <= set(ALL):
     sys.exit(f"usage: mend.py SOURCE ARCHITECTURE..., of: {' '.join(ALL)}")
 
 
+# How often the file that is being edited has each text or pattern of the mend.
+hits = collections.Counter()
+is_whole = True
+
+
+def missing(what):
+    global is_whole
+    is_whole = False
+    print(f"mend.py: {what}", file=sys.stderr)
+
+
 def edit(path, change):
-    """Replaces the file's text by change(text)."""
-    old = (source / path).read_text()
+    """Replaces the file's text by change(text). Reports each text and pattern of the mend that the file lacks."""
+    file = source / path
+    if not file.is_file():
+        missing(f"there is no file {path}")
+        return
+    hits.clear()
+    old = file.read_text()
     new = change(old)
-    if new == old:
-        print(f"mend.py: nothing to change in {path}", file=sys.stderr)
-    (source / path).write_text(new)
+    file.write_text(new)
+    lacks = [what for what, count in hits.items() if count == 0]
+    for what in lacks:
+        missing(f"{path} has no {' '.join(what.split())[:90]}")
+    if new == old and not lacks:
+        missing(f"nothing to change in {path}")
+
+
+def put(text, old, new, count=-1):
+    """text.replace(old, new, count)"""
+    hits[old] += text.count(old)
+    return text.replace(old, new, count)
+
+
+def sub(pattern, new, text, count=0):
+    """re.sub(pattern, new, text, count)"""
+    text, found = re.subn(pattern, new, text, count=count)
+    hits[pattern] += found
+    return text
+
+
+def parted(text, at):
+    """text.partition(at)"""
+    hits[at] += at in text
+    return text.partition(at)
 
 
 def replace(path, old, new):
-    edit(path, lambda text: text.replace(old, new))
+    edit(path, lambda text: put(text, old, new))
 
 
 # An instruction set that is left out is neither compiled nor linked: it takes minutes. The library is linked with lazy
@@ -47,7 +89,7 @@ replace("cmake/rj_add_object_library.cmake", " -Werror", "")
 # codes up to 106 are SGPRs. gfx1250 alone repeats the low word.
 def packed_pair(text):
     vector = r"inst\.src(\d)\.encoding_value_ >= 256 && inst\.src\1\.encoding_value_ <= 511"
-    return re.sub(vector, r"(\g<0>) || inst.src\1.encoding_value_ < 107", text)
+    return sub(vector, r"(\g<0>) || inst.src\1.encoding_value_ < 107", text)
 
 
 edit(SHARED + "execute_shared.h", packed_pair)
@@ -58,16 +100,16 @@ PAIR = """if (op.encoding_value_ < 107) {
             util::broadcast<float>(static_cast<uint32_t>(both >> 32))};
   }
   """
-edit(SHARED + "simd_glue.h", lambda text: text.replace(SPLAT, PAIR + SPLAT, 1))
+edit(SHARED + "simd_glue.h", lambda text: put(text, SPLAT, PAIR + SPLAT, 1))
 
 # packed_f32.c: v_pk_mov_b32 chose its high word by op_sel_hi; bit 1 of op_sel counts.
 replace(SHARED + "execute_shared.h", "hi = (inst.inst_.op_sel_hi & 2) ?", "hi = (inst.inst_.op_sel & 2) ?")
 
 
 def move_at_once(text):
-    head, name, tail = text.partition("inline bool try_execute_vop3p_mov_b32_simd")
+    head, name, tail = parted(text, "inline bool try_execute_vop3p_mov_b32_simd")
     plain = "inst.inst_.op_sel != 0u || inst.inst_.op_sel_hi != 3u"
-    return head + name + tail.replace(plain, "inst.inst_.op_sel != 2u", 1)
+    return head + name + put(tail, plain, "inst.inst_.op_sel != 2u", 1)
 
 
 edit(SHARED + "simd_glue.h", move_at_once)
@@ -75,9 +117,9 @@ edit(SHARED + "simd_glue.h", move_at_once)
 
 # raw_buffer.c: the range check of raw buffers left out the offset in an SGPR (AMD's Vega ISA, 8.1.5).
 def raw_range(text):
-    head, name, tail = text.partition("mtbuf_calculate_addresses(const MtbufInst")
+    head, name, tail = parted(text, "mtbuf_calculate_addresses(const MtbufInst")
     check = "oob = offset_part >= num_records;"
-    return head.replace(check, "oob = uint64_t{offset_part} + soffset_val >= num_records;") + name + tail
+    return put(head, check, "oob = uint64_t{offset_part} + soffset_val >= num_records;") + name + tail
 
 
 edit(SHARED + "addr_calc_buffer.h", raw_range)
@@ -97,16 +139,17 @@ def sub_dword_function(text):
     for n, operand in (0, "src0"), (1, "vsrc1"):
         if f"{operand}.set_delegate" not in text:
             continue
-        changed = f"sdwa_src{n}_sel_ != amdgpu::sdwa::DWORD || sdwa_src{n}_abs_ || sdwa_src{n}_neg_"
-        text = text.replace(f"sdwa_src{n}_sel_ != amdgpu::sdwa::DWORD &&", f"({changed}) &&")
-        text = text.replace(f"sdwa_src{n}_sel_ != amdgpu::sdwa::DWORD)", f"{changed})")
-        text = text.replace(
+        whole = f"sdwa_src{n}_sel_ != amdgpu::sdwa::DWORD"
+        changed = f"{whole} || sdwa_src{n}_abs_ || sdwa_src{n}_neg_"
+        text = sub(rf"{whole}( &&|\))", lambda at: f"({changed}) &&" if at[1] == " &&" else f"{changed})", text)
+        text = put(
+            text,
             f"sdwa_src_select(cu.read_vgpr(vb, i), sdwa_src{n}_sel_",
             f"sdwa_src_select({operand}.read_lane(wf, i), sdwa_src{n}_sel_",
         )
-    text = re.sub(r"float sv = std::bit_cast<float>\((result1?\[i\])\);", r"uint32_t sv = \1;", text)
-    text = text.replace("sv = std::fabs(sv);", f"sv &= ~{sign};").replace("sv = -sv;", f"sv ^= {sign};")
-    return re.sub(r"(result1?\[i\]) = std::bit_cast<uint32_t>\(sv\);", r"\1 = sv;", text)
+    text = sub(r"float sv = std::bit_cast<float>\((result1?\[i\])\);", r"uint32_t sv = \1;", text)
+    text = put(put(text, "sv = std::fabs(sv);", f"sv &= ~{sign};"), "sv = -sv;", f"sv ^= {sign};")
+    return sub(r"(result1?\[i\]) = std::bit_cast<uint32_t>\(sv\);", r"\1 = sv;", text)
 
 
 for arch in {"cdna1", "cdna2", "cdna3", "cdna4", "rdna1", "rdna2"} & set(wanted):
@@ -117,11 +160,11 @@ for arch in {"cdna1", "cdna2", "cdna3", "cdna4", "rdna1", "rdna2"} & set(wanted)
 # constant_f16.c: the code for a wave at once took an inline constant of an f16 operand (1.0, -4.0) for that of f32,
 # whose low half is 0.
 def constant_by_size(text):
-    head, name, tail = text.partition("uint32_t Operand::read_scalar(")
+    head, name, tail = parted(text, "uint32_t Operand::read_scalar(")
     whole = "return resolve_src_scalar(wf, encoding_value_);"
     sized = "return size_bits_ == 16 ? resolve_src_scalar16(wf, encoding_value_)\n"
     sized += "                          : resolve_src_scalar(wf, encoding_value_);"
-    return head + name + tail.replace(whole, sized, 1)
+    return head + name + put(tail, whole, sized, 1)
 
 
 for arch in wanted:
@@ -139,7 +182,7 @@ UNCONDITIONAL = r"s_(?:brev|clz|cls|ctz|flbit|ff0|ff1|ceil|floor|trunc|rndne)_\w
 
 def keep_condition(text):
     function = rf"(?ms)^inline void execute_{UNCONDITIONAL}\(.*?^\}}"
-    return re.sub(function, lambda found: re.sub(r"  wf\.write_scc\([^;]*;\n", "", found[0]), text)
+    return sub(function, lambda found: sub(r"  wf\.write_scc\([^;]*;\n", "", found[0]), text)
 
 
 edit(SHARED + "execute_shared.h", keep_condition)
@@ -206,7 +249,7 @@ def digits_of_two_by_pi():
 HELPERS = HELPERS.replace("WORDS", digits_of_two_by_pi()).replace("DIGITS", str(DIGITS))
 edit(
     SHARED + "execute_shared.h",
-    lambda text: text.replace("template <typename Inst>\n", HELPERS + "template <typename Inst>\n", 1),
+    lambda text: put(text, "template <typename Inst>\n", HELPERS + "template <typename Inst>\n", 1),
 )
 
 # trig_preop.c: v_trig_preop_f64 was missing.
@@ -226,7 +269,7 @@ READ = r"(((?:inst\.)?)src(\d)\.read_lane(64)?\(wf, lane\)"
 READ += r"|::rocjitsu::amdgpu::read_vop3_true16_src\(((?:inst\.)?)src(\d), wf, lane, (?:inst_\.)?op_?sel, \d\))"
 
 
-def signed_conversion(text):
+def signed_conversion(text, at_once):
     def signed(found):
         prefix, read, wide = found[1], found[2], found[5]
         bits = "uint64_t" if wide else "uint32_t"
@@ -236,22 +279,25 @@ def signed_conversion(text):
         changed = f"::rocjitsu::amdgpu::with_sign<{bits}>({read}, {bits}{{1}} << {sign}, {inst}inst_, {source})"
         return prefix + changed
 
-    changed = re.sub(AS_FLOAT + READ, signed, text)
-    if changed == text:
-        return text
+    changed = sub(AS_FLOAT + READ, signed, text)
+    if changed == text or not at_once:
+        return changed
     plain = r"\1if (inst.inst_.abs == 0 && inst.inst_.neg == 0)\n    \2"
-    return re.sub(r"( *)(ROCJITSU_TRY_SIMD_)", plain, changed)
+    return sub(r"( *)(ROCJITSU_TRY_SIMD_)", plain, changed)
 
 
-def conversions(function):
-    return lambda text: re.sub(
-        rf"(?ms)^(?:inline )?void {function}\(.*?^\}}", lambda found: signed_conversion(found[0]), text
+def conversions(function, at_once):
+    return lambda text: sub(
+        rf"(?ms)^(?:inline )?void {function}\(.*?^\}}", lambda found: signed_conversion(found[0], at_once), text
     )
 
 
-edit(SHARED + "execute_shared.h", conversions(r"execute_v_cvt_\w+_vop3"))
+edit(SHARED + "execute_shared.h", conversions(r"execute_v_cvt_\w+_vop3", True))
 for arch in wanted:
-    edit(f"{ISA}arch/amdgpu/{arch}/vop3.cpp", conversions(r"VCvt(?!Scale)\w+Vop3::execute_impl"))
+    # CDNA's own conversions are computed lane by lane, and RDNA 1 and 2 have only the shared ones.
+    if arch not in ("rdna1", "rdna2"):
+        function = r"VCvt(?!Scale)\w+Vop3::execute_impl"
+        edit(f"{ISA}arch/amdgpu/{arch}/vop3.cpp", conversions(function, arch.startswith("rdna")))
 
 # division.c, division_f64.c: v_div_scale scaled by wrong conditions, and v_div_fmas scaled back by half the exponent. A
 # wave of which no lane is scaled is still computed at once.
@@ -262,17 +308,17 @@ BOTH_SUBNORMAL = r"""(std::fpclassify\(s2 / s1\) == FP_SUBNORMAL\) \{
 
 
 def division(text):
-    text = text.replace("std::fpclassify(1.0 / static_cast<double>(s1))", "std::fpclassify(1.0f / s1)")
-    text = re.sub(BOTH_SUBNORMAL, r"\1-\2", text)
-    text = text.replace("exp2 <= -23", "exp2 <= 23 - 126").replace("exp2 <= -53", "exp2 <= 53 - 1022")
+    text = put(text, "std::fpclassify(1.0 / static_cast<double>(s1))", "std::fpclassify(1.0f / s1)")
+    text = sub(BOTH_SUBNORMAL, r"\1-\2", text)
+    text = put(put(text, "exp2 <= -23", "exp2 <= 23 - 126"), "exp2 <= -53", "exp2 <= 53 - 1022")
     at_once = r"  (ROCJITSU_TRY_SIMD_DIV_FMAS_VOP3_FP)"
-    text = re.sub(at_once, r"  if ((wf.exec() & wf.vcc()) == 0)\n    \1", text)
+    text = sub(at_once, r"  if ((wf.exec() & wf.vcc()) == 0)\n    \1", text)
     for half, float in (32, "float"), (64, "double"):
         back = f"(std::ilogb(s2) > 0 ? 0x1p{2 * half} : 0x1p-{2 * half})"
         exact = f"static_cast<{float}>((static_cast<__float128>(s0) * s1 + s2) * {back})"
-        text = text.replace(f"result = std::ldexp(result, {half});", f"result = {exact};")
+        text = put(text, f"result = std::ldexp(result, {half});", f"result = {exact};")
     # v_div_fixup gives the quotient's sign, and the limit for a NaN that an overflow made.
-    return text.replace("result = p;", "result = fixed_quotient(p, b, c);")
+    return put(text, "result = p;", "result = fixed_quotient(p, b, c);")
 
 
 def fixed_at_once(text):
@@ -284,7 +330,7 @@ def fixed_at_once(text):
             f"  util::stdx::where({smaller}, r) = zero_val;\n"
         )
 
-    return re.sub(r"  ([FD]) r = p;\n", fixed, text)
+    return sub(r"  ([FD]) r = p;\n", fixed, text)
 
 
 edit(SHARED + "execute_shared.h", division)
@@ -324,7 +370,7 @@ def saturating(text):
         is_signed = str(found[2] == "i").lower()
         return f"if (inst_.clamp) saturated(*this, wf, {is_signed}, {sign0}, {sign1}); else {found[0]}"
 
-    return re.sub(r"(?m)^(?=VNopVop3::VNopVop3\()", CLAMPED, re.sub(SUM, clamped, text), count=1)
+    return sub(r"(?m)^(?=VNopVop3::VNopVop3\()", CLAMPED, sub(SUM, clamped, text), count=1)
 
 
 for arch in wanted:
@@ -338,7 +384,7 @@ def high_word(text):
     parts = re.split(r"(?m)^(?=\w+::\w+\()", text)
     literal = rf"Operand\(\s*64, {LITERAL}"
     wide = r"Operand(64, \1static_cast<uint64_t>\2 << 32, true);"
-    return "".join(re.sub(literal, wide, part) if "F64" in part[: part.index("(")] else part for part in parts)
+    return "".join(sub(literal, wide, part) if "F64" in part[: part.index("(")] else part for part in parts)
 
 
 for arch in wanted:
@@ -355,7 +401,7 @@ if "rdna4" in wanted:
     replace(ISA + "arch/amdgpu/rdna4/addr_calc.cpp", "return (base + off) & ~0x3ULL;", "return base + off;")
     edit(
         ISA + "arch/amdgpu/rdna4/smem.cpp",
-        lambda text: re.sub(r"(elem_size = 4;[^}]*smem_calculate_address\(inst_, wf\));", r"\1 & ~0x3ULL;", text),
+        lambda text: sub(r"(elem_size = 4;[^}]*smem_calculate_address\(inst_, wf\));", r"\1 & ~0x3ULL;", text),
     )
 
 # scalar_load_vcc.c: a scalar load into VCC went to the scalar registers of another wave, or ended the process.
@@ -403,12 +449,12 @@ replace("lib/rocjitsu/src/rocjitsu/vm/amdgpu/wavefront.h", SCRATCH, SCRATCH + " 
 
 
 def high_word_apart(text):
-    text = text.replace("return static_cast<uint32_t>(wf.vcc() >> 32);", "return wf.vcc_hi();")
+    text = put(text, "return static_cast<uint32_t>(wf.vcc() >> 32);", "return wf.vcc_hi();")
     whole = "return (wf.vcc() & 0xffffffffu) | static_cast<uint64_t>(wf.vcc_hi()) << 32;"
-    text = text.replace("    return wf.vcc();\n", f"    {whole}\n")
-    text = re.sub(r"wf\.set_vcc\(\(wf\.vcc\(\) & 0x00000000F[^;]*;", "wf.set_vcc_hi(val);", text)
+    text = put(text, "    return wf.vcc();\n", f"    {whole}\n")
+    text = sub(r"wf\.set_vcc\(\(wf\.vcc\(\) & 0x00000000F[^;]*;", "wf.set_vcc_hi(val);", text)
     both = "    wf.set_vcc(val);\n    wf.set_vcc_hi(static_cast<uint32_t>(val >> 32));\n"
-    return text.replace("    wf.set_vcc(val);\n", both)
+    return put(text, "    wf.set_vcc(val);\n", both)
 
 
 for arch in {"rdna1", "rdna2", "rdna3", "rdna3_5", "rdna4"} & set(wanted):
@@ -420,9 +466,9 @@ replace("configs/gfx1100_w7900.json", '"sgprs_per_wf", "value": "104"', '"sgprs_
 
 
 def plain_registers(text):
-    text = re.sub(r"  if \(ev == 10[23]\)\n    return [^;]*wf\.scratch_base\(\)[^;]*;\n", "", text)
+    text = sub(r"  if \(ev == 10[23]\)\n    return [^;]*wf\.scratch_base\(\)[^;]*;\n", "", text)
     write = r"(?s)  if \(ev == 10[23]\) \{\n[^}]*?set_scratch_base\([^}]*?return;\n  \}\n"
-    return re.sub(write, "", text)
+    return sub(write, "", text)
 
 
 for arch in {"rdna1", "rdna2", "rdna3", "rdna3_5", "rdna4"} & set(wanted):
@@ -437,9 +483,9 @@ def without_result(text):
     def silent(found):
         if "d->atomic_op" not in found[0]:
             return found[0]
-        return found[0].replace("d->is_load = true;", "d->is_load = false;")
+        return put(found[0], "d->is_load = true;", "d->is_load = false;")
 
-    return re.sub(WITHOUT_RESULT, silent, text)
+    return sub(WITHOUT_RESULT, silent, text)
 
 
 for arch in wanted:
@@ -476,13 +522,15 @@ replace(
 # leading_signs.c: s_cls counted one bit too few, gave 31 where all bits are equal, and looked at 32 bits of 64.
 def leading_signs(text):
     def counted(found):
-        body = found[0].replace("return 31u;", "return ~0u;").replace("countl_zero(u)) - 1u;", "countl_zero(u));")
+        body = put(put(found[0], "return 31u;", "return ~0u;"), "countl_zero(u)) - 1u;", "countl_zero(u));")
         if "_i64_" in found[0].split("(")[0]:
-            body = body.replace("int32_t sv = static_cast<int32_t>(", "int64_t sv = static_cast<int64_t>(")
-            body = re.sub(r"uint32_t(?= u =|>\(sv\))", "uint64_t", body)
+            body = put(body, "int32_t sv = static_cast<int32_t>(", "int64_t sv = static_cast<int64_t>(")
+            body = sub(r"uint32_t(?= u =|>\(sv\))", "uint64_t", body)
         return body
 
-    return re.sub(r"(?ms)^inline void execute_s_cls_\w+_sop1\(.*?^\}", counted, text)
+    return sub(r"(?ms)^inline void execute_s_cls_\w+_sop1\(.*?^\}", counted, text)
 
 
 edit(SHARED + "execute_shared.h", leading_signs)
+
+sys.exit(0 if is_whole else 3)

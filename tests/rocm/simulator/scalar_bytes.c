@@ -1,6 +1,7 @@
-// RDNA 4 loads bytes and halves into scalars, from any byte or half. The simulator rounded their addresses down to whole
-// words, so that byte 1 was byte 0. Found by `chain<float>` on gfx1201, which reads the functor of a step in this way:
-// after products, convolutions and scores of attention it computed another function than the one asked for.
+// RDNA 4 loads bytes and halves into scalars, from any byte or half. The simulator rounded their addresses down to
+// whole words, so that byte 1 was byte 0. Found by `chain<float>` on gfx1201, which reads the functor of a step in
+// this way: after products, convolutions and scores of attention it computed another function than the one asked
+// for.
 #include "kernel.h"
 
 static const char SOURCE[] = "#define LOAD(place, instruction) \\\n"

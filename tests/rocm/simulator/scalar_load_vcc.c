@@ -1,5 +1,5 @@
-// VCC is a pair of scalar registers too, into which AMD's compiler loads when it needs one more. The simulator wrote the
-// loaded words to the registers of another wave, and ended the process where there was none. Found by
+// VCC is a pair of scalar registers too, into which AMD's compiler loads when it needs one more. The simulator wrote
+// the loaded words to the registers of another wave, and ended the process where there was none. Found by
 // `chain_rows<Sum, float>` on gfx942, in a training step of the CNN.
 #include "kernel.h"
 

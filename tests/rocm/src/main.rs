@@ -99,6 +99,10 @@ impl Options {
                 }
                 "--family" => {
                     let list = args.next().ok_or("--family takes a list")?;
+                    let is_known = |name: &str| hip_kernels::families().iter().any(|one| one.name == name);
+                    if let Some(name) = list.split(',').find(|name| !is_known(name)) {
+                        return Err(format!("{name} is not a family of kernels"));
+                    }
                     options.families.retain(|family| list.split(',').any(|name| name == family.name));
                 }
                 other => return Err(format!("no such option: {other}")),
@@ -278,5 +282,23 @@ fn show(what: &str, lines: Vec<String>) {
     println!("{what}: {}", lines.len());
     for line in lines {
         println!("  {line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_family_is_an_error() {
+        let known = hip_kernels::families()[0].name;
+        let families = |list: &str| {
+            let options = Options::read(&["--family", list]);
+            options.map(|options| options.families.iter().map(|one| one.name).collect::<Vec<_>>())
+        };
+        assert_eq!(families(known), Ok(vec![known]));
+        for list in ["unknown", &format!("{known},unknown")] {
+            assert_eq!(families(list), Err("unknown is not a family of kernels".into()));
+        }
     }
 }

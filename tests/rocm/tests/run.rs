@@ -4,7 +4,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 /// A root with an imitation of the virtual GPU's library, and a folder of imitated tools.
 struct Scratch(PathBuf);
@@ -34,16 +35,21 @@ impl Scratch {
     }
 
     fn run(&self, root: &Path, arguments: &[&str]) -> Output {
+        self.command(root, arguments).output().unwrap()
+    }
+
+    fn command(&self, root: &Path, arguments: &[&str]) -> Command {
         let program = |name: &str| self.0.join("programs").join(name);
         let path = format!("{}:{}", self.0.join("tools").display(), std::env::var("PATH").unwrap());
-        Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/run.sh"))
+        let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/run.sh"));
+        command
             .arg(root)
             .args(arguments)
             .envs([("NN", program("nn")), ("NN_FAULTS", program("nn_faults")), ("MEMORY", program("memory"))])
+            .env("STEPS", program("steps"))
             .envs([("HSA", "/opt/hsa"), ("COMMIT", "c0ffee"), ("PATH", &path)])
-            .env_remove("RESULTS")
-            .output()
-            .unwrap()
+            .env_remove("RESULTS");
+        command
     }
 
     fn root(&self) -> PathBuf {
@@ -122,6 +128,91 @@ fn a_filter_may_name_tests_of_one_program() {
             let passed = lines.lines().filter(|line| line.contains("\tpassed\t") && line.ends_with("c0ffee"));
             assert_eq!(passed.count(), 4, "{lines}");
         }
+    }
+}
+
+/// `run.sh` itself works in the repository.
+#[test]
+fn paths_are_relative_to_the_callers_folder() {
+    let scratch = Scratch::new("relative");
+    let mut command = scratch.command(&scratch.root(), &["--on", "gpu", "--nn", "layer"]);
+    let paths = [("NN", "programs/nn"), ("RESULTS", "results.tsv")];
+    let found = command.current_dir(&scratch.0).envs(paths).output().unwrap();
+    assert_eq!(found.status.code(), Some(0), "{found:?}");
+    let lines = fs::read_to_string(scratch.0.join("results.tsv")).unwrap();
+    assert!(lines.starts_with("nn::norms::layer\tpassed\t"), "{lines}");
+}
+
+/// The system kills a program that takes too much memory. Its exit status is also that of a program
+/// that exceeded its time limit and did not end when asked to.
+#[test]
+fn a_killed_test_has_failed() {
+    let scratch = Scratch::new("killed");
+    let killed = "case \"$*\" in *--list*) ;; *) kill -KILL $$ ;; esac\n";
+    scratch.script("programs/killed", &[killed, &LIBTEST.replace("TESTS", "memory::much")].concat());
+    let path = scratch.0.join("programs/killed");
+    let found = scratch.run(&scratch.root(), &["--on", "gpu", "--program", path.to_str().unwrap()]);
+    assert_eq!(found.status.code(), Some(1), "{found:?}");
+    assert!(text(&found.stdout).contains("1 failed, 0 timed out"), "{found:?}");
+}
+
+#[test]
+fn tests_end_with_the_run() {
+    let scratch = Scratch::new("ended");
+    let slow = "case \"$*\" in *--list*) ;; *) echo $$ >\"${0%/*}/pid\"; exec sleep 120 ;; esac\n";
+    scratch.script("programs/slow", &[slow, &LIBTEST.replace("TESTS", "slow::test")].concat());
+    let path = scratch.0.join("programs/slow");
+    let mut command = scratch.command(&scratch.root(), &["--on", "gpu", "--program", path.to_str().unwrap()]);
+    let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let pid = within_a_minute(|| {
+        let pid = fs::read_to_string(scratch.root().join("opt/burn-rocm/pid")).ok()?;
+        pid.strip_suffix('\n').map(str::to_owned)
+    });
+    Command::new("kill").arg(run.id().to_string()).status().unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(143));
+    within_a_minute(|| {
+        // A process that ended has no file, or is a zombie while nobody asks for its exit status.
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        (stat.is_empty() || stat.contains(") Z ")).then_some(())
+    });
+}
+
+fn within_a_minute<T>(mut found: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..600 {
+        if let Some(found) = found() {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("not within a minute");
+}
+
+/// rocjitsu must be loaded before the test program, and `--rocblas` loads no library before it.
+#[test]
+fn tests_of_rocblas_do_not_run_on_rocjitsu() {
+    let scratch = Scratch::new("rocblas");
+    for (on, status) in [("gfx1100", 2), ("gfx942", 2), ("gpu", 77)] {
+        let found = scratch.run(&scratch.root(), &["--on", on, "--rocblas"]);
+        assert_eq!(found.status.code(), Some(status), "{found:?}");
+        let refused = text(&found.stderr).contains("--rocblas runs on gfx1030 and gpu only");
+        assert_eq!(refused, status == 2, "{found:?}");
+    }
+}
+
+/// The losses must be numbers: NaN is not near another loss.
+#[test]
+fn losses_must_be_near() {
+    for (name, loss, passes) in
+        [("near", "0.5001", true), ("far", "0.502", false), ("nan", "NaN", false), ("none", "", false)]
+    {
+        let scratch = Scratch::new(name);
+        let steps = "loss=0.5; [ \"$BURN_ROCM_PROVIDER\" != rocm ] || loss=LOSS\n\
+                     step=0; while [ $step -lt $2 ]; do echo \"$step $loss\"; step=$((step + 1)); done";
+        scratch.script("programs/steps", &steps.replace("LOSS", loss));
+        let found = scratch.run(&scratch.root(), &["--on", "gpu", "--train"]);
+        assert_eq!(found.status.success(), passes, "{found:?}");
+        let expected = "mlp: expected 20 steps, losses less than 0.001 apart";
+        assert_eq!(text(&found.stderr).contains(expected), !passes, "{found:?}");
     }
 }
 
