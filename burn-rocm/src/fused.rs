@@ -10,7 +10,7 @@ pub use crate::ops::activation::{
 };
 pub use crate::ops::attention::inference::attention_inference;
 pub use crate::ops::attention::options::{
-    Attended, AttentionDropout, AttentionInferenceOptions, AttentionOptions, AttentionPath,
+    Attended, AttentionDropout, AttentionInferenceOptions, AttentionOptions, AttentionPath, check_softcap,
 };
 pub use crate::ops::attention::packed::{
     PackedOffsets, attention_packed, attention_packed_backward, attention_packed_inference,

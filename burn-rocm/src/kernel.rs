@@ -334,8 +334,9 @@ impl<'a> Call<'a> {
     /// # Errors
     /// `Invalid` for an argument that is not what its parameter takes, for a missing argument, for
     /// tensors of another device, for an output that is shared or not in row-major order, for a
-    /// tensor of more than 8 dims whose dims or strides are passed, and for blocks that the device
-    /// does not have; the error of an op that computes an input; an error of the driver.
+    /// tensor of more than 8 dims whose dims or strides are passed, and for a block size that the
+    /// device does not have or that is not a multiple of its wave size; the error of an op that
+    /// computes an input; an error of the driver.
     pub unsafe fn launch(self) -> Result<(), Error> {
         let Self { kernel, work, arguments, wrong } = self;
         if let Some(wrong) = wrong {
@@ -390,9 +391,10 @@ fn grid(device: &hip::Device, work: Work) -> hip::Result<(Grid, u32)> {
         Work::Elements(count) => Ok((device.grid_bytes(count.saturating_mul(4)), 0)),
         Work::Rows { rows, length } => Ok((device.grid_rows(rows, length), 0)),
         Work::Blocks { blocks, threads, shared_bytes } => {
-            let most = device.info().max_threads_per_block;
-            if threads == 0 || threads > most {
-                return invalid(OP, format!("blocks of 1 to {most} threads"), threads.to_string());
+            let (most, wave) = (device.info().max_threads_per_block, device.info().warp_size);
+            if threads == 0 || threads > most || !threads.is_multiple_of(wave) {
+                let expected = format!("blocks of 1 to {most} threads, a multiple of {wave}");
+                return invalid(OP, expected, threads.to_string());
             }
             Ok((Grid { blocks, threads }, shared_bytes))
         }

@@ -17,7 +17,7 @@ use burn::record::{FullPrecisionSettings, NamedMpkFileRecorder};
 use burn::tensor::backend::Backend as _;
 use burn_rocm::{Rocm, RocmDevice};
 use burn_rocm_examples::error::Error;
-use burn_rocm_examples::mnist::{Arguments, Session, program};
+use burn_rocm_examples::mnist::{Arguments, Begun, Session, program};
 use burn_rocm_examples::model::{Kind, Model};
 use burn_rocm_examples::progress::History;
 #[cfg(feature = "devices")]
@@ -31,14 +31,26 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn StdError>> {
-    let session = Session::begin(arguments)?;
+    #[cfg(not(feature = "devices"))]
+    burn_rocm_examples::mnist::alone("build it with --features burn-rocm-examples/devices for several")?;
+    let begun = Begun::new(arguments)?;
+    // Before the images are loaded, which may take minutes.
+    #[cfg(feature = "devices")]
+    let ranks = Ranks::of(arguments.devices)?;
+    let session = begun.load(arguments.data);
+    #[cfg(feature = "devices")]
+    if let Some(ranks) = &ranks {
+        // A process that has no images says so, because the others wait for it.
+        let none = |error: &Error| format!("none ({error})");
+        ranks.have_same("the images", &session.as_ref().map_or_else(none, Session::described))?;
+    }
+    let session = session?;
     let (model, device, data) = (arguments.model, session.device.clone(), &session.data);
     Backend::seed(&device, arguments.seed);
     let initial: Model<Backend> = model.init(&device);
     println!("model: {}, {} parameters", model.name(), initial.num_params());
     #[cfg(feature = "devices")]
-    if let Some(ranks) = Ranks::of(arguments.devices)? {
-        ranks.have_same("the images", &session.described())?;
+    if let Some(ranks) = ranks {
         let is_first = ranks.has_first();
         let (trained, history) = ranks.train(initial, data, &arguments.options())?;
         return if is_first { end(arguments, session, trained, &device, &history) } else { Ok(()) };

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-#[cfg(feature = "devices")]
 use burn_rocm::rendezvous::World;
 use burn_rocm::{DeviceInfo, ProviderKind, RocmDevice, RocmError};
 use clap::{Parser, ValueEnum};
@@ -149,6 +148,26 @@ fn own_device(world: &World, asked: Option<&RocmDevice>) -> Result<RocmDevice, R
     }
 }
 
+/// Checks that no launcher has started this process as one of several, for a program that would
+/// train the whole model in each of them. `instead` says what trains in several processes.
+///
+/// # Errors
+/// `Config` if a launcher has, or if its variables contradict each other.
+pub fn alone(instead: &str) -> Result<(), RocmError> {
+    only_process(&World::from_env()?, instead)
+}
+
+fn only_process(world: &World, instead: &str) -> Result<(), RocmError> {
+    match world.size {
+        1 => Ok(()),
+        size => Err(RocmError::Config {
+            what: "the number of processes".into(),
+            expected: format!("1, because this program trains in one process ({instead})"),
+            found: format!("{size}, by {}", world.launcher),
+        }),
+    }
+}
+
 /// Checks that all ranks have the same. `all` has each rank's, in words.
 ///
 /// # Errors
@@ -196,8 +215,14 @@ impl Arguments {
     }
 }
 
-/// A run that has begun: the device is open, the images are loaded, and the folder for the results
-/// exists.
+/// A run that has begun: the device is open, and the folder for the results exists.
+pub struct Begun {
+    begin: Instant,
+    device: RocmDevice,
+    output: PathBuf,
+}
+
+/// A run with its images.
 pub struct Session {
     begin: Instant,
     /// The device of this process.
@@ -208,13 +233,13 @@ pub struct Session {
     pub data: Data,
 }
 
-impl Session {
-    /// Opens the device and loads the images.
+impl Begun {
+    /// Opens the device and makes the folder.
     ///
     /// # Errors
-    /// Those of [`open`] and [`load`]; `Config` for `--device` beside a launcher's variables;
-    /// [`Error::File`] if the folder can't be made.
-    pub fn begin(arguments: &Arguments) -> Result<Self, Box<dyn StdError>> {
+    /// Those of [`open`]; `Config` for `--device` beside a launcher's variables; [`Error::File`] if
+    /// the folder can't be made.
+    pub fn new(arguments: &Arguments) -> Result<Self, Box<dyn StdError>> {
         let begin = Instant::now();
         let device = arguments.own_device()?;
         let output = match &arguments.output {
@@ -223,11 +248,22 @@ impl Session {
         };
         std::fs::create_dir_all(&output).map_err(|error| Error::file(&output, error))?;
         open(arguments.provider, &device)?;
-        let session = Self { begin, device, output, data: load(arguments.data)? };
+        Ok(Self { begin, device, output })
+    }
+
+    /// Loads the images.
+    ///
+    /// # Errors
+    /// Those of [`load`].
+    pub fn load(self, source: Option<Source>) -> Result<Session, Error> {
+        let Self { begin, device, output } = self;
+        let session = Session { begin, device, output, data: load(source)? };
         println!("data: {}", session.described());
         Ok(session)
     }
+}
 
+impl Session {
     /// The images, in words.
     pub fn described(&self) -> String {
         let Data { name, train, test, .. } = &self.data;
@@ -272,7 +308,6 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(feature = "devices")]
     use burn_rocm::rendezvous::Launcher;
 
     #[test]
@@ -282,6 +317,17 @@ mod tests {
         let error = same("the images", &[real.clone(), drawn.clone(), real, drawn]).expect_err("others");
         let expected = "the images: expected the same on every rank (rank 0 has MNIST, 60000), \
             found rank 1 has drawn digits, 12000; rank 3 has drawn digits, 12000";
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn one_of_several_processes_is_refused_where_each_would_train_alone() {
+        only_process(&World::on_this_machine(0, 1, 1, ""), "so").expect("alone");
+        let mut world = World::on_this_machine(1, 2, 1, "");
+        world.launcher = Launcher::Torchrun;
+        let error = only_process(&world, "build with a feature").expect_err("refused");
+        let expected = "the number of processes: expected 1, because this program trains in one process \
+            (build with a feature), found 2, by torchrun";
         assert_eq!(error.to_string(), expected);
     }
 

@@ -105,7 +105,8 @@ pub use provider::{
 pub use settings::{
     ApuMemory, ChannelsLast, CheckFinite, Config, F16Alternative, FindMode, GemmFind, HipblasLt, Preset,
     ProfileOutput, Route, SETTINGS, Setting, allow_fallback, attention_scores, collective_timeout,
-    conv_route, deterministic, hipblaslt_asked, hipblaslt_timed, launch_reach, matmul_route, workspace_limit,
+    conv_route, deterministic, hipblaslt_asked, hipblaslt_timed, launch_reach, matmul_route, switch,
+    workspace_limit,
 };
 pub use summary::{Summary, optimization_summary};
 pub use tuning::{TuningEntry, TuningStats, TuningStore, tuning_store};

@@ -428,6 +428,15 @@ impl Config {
     }
 }
 
+/// Whether an on/off variable that is not a setting, such as a test's, is on. `1`, `on` and `true` mean
+/// on; `0`, `off`, `false`, an empty value and an unset variable mean off.
+///
+/// # Errors
+/// `Config` for another value.
+pub fn switch(variable: &str, value: Option<OsString>) -> Result<bool> {
+    value.filter(|value| !value.is_empty()).map_or(Ok(false), |value| flag(variable, &value))
+}
+
 /// Whether the same seed must give the same bits ([`Config::deterministic`]).
 pub fn deterministic() -> bool {
     settings().is_ok_and(|settings| settings.deterministic)

@@ -7,7 +7,7 @@
 //!
 //! - `mod b;` is no import, nor is a re-export (`pub use`) of what the module's own children
 //!   define.
-//! - Code under `#[cfg(test)]` may import anything.
+//! - Code for tests alone, under `#[cfg(test)]` or `#[cfg(all(test, ..))]`, may import anything.
 //! - Calls of methods are no imports: only paths are looked at. In macros' arguments and bodies
 //!   only paths that begin with `crate` count.
 //! - A parent and its children are one subject: an import of what one's own ancestor defines is
@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
 
 /// The maximum number of columns in a line.
@@ -97,15 +98,21 @@ fn is_root(file: &Path) -> bool {
                 .is_some_and(|up| up.ends_with("src") || root().join(up).join("Cargo.toml").exists())
 }
 
+/// Whether code is for tests alone.
 fn is_for_tests(attrs: &[syn::Attribute]) -> bool {
-    attrs.iter().any(|attr| {
-        attr.path().is_ident("cfg")
-            && attr.meta.require_list().is_ok_and(|list| {
-                let condition = list.tokens.to_string();
-                condition.split(|c: char| !c.is_alphanumeric()).any(|word| word == "test")
-                    && !condition.starts_with("not")
-            })
-    })
+    let mut conditions = attrs.iter().filter(|attr| attr.path().is_ident("cfg"));
+    conditions.any(|attr| attr.parse_args::<syn::Meta>().is_ok_and(|condition| needs_test(&condition)))
+}
+
+/// Whether a condition holds in tests alone: it is `test`, or `all(..)` with such a condition.
+fn needs_test(condition: &syn::Meta) -> bool {
+    match condition {
+        syn::Meta::Path(path) => path.is_ident("test"),
+        syn::Meta::List(list) if list.path.is_ident("all") => list
+            .parse_args_with(Punctuated::<syn::Meta, syn::Token![,]>::parse_terminated)
+            .is_ok_and(|all| all.iter().any(needs_test)),
+        _ => false,
+    }
 }
 
 impl Crate {
@@ -432,6 +439,23 @@ fn describe(graph: &Graph, group: &[&Path]) -> String {
 }
 
 #[test]
+fn code_for_tests_alone_needs_the_condition_test() {
+    for (condition, expected) in [
+        ("test", true),
+        ("all(test, feature = \"cpu\")", true),
+        ("all(unix, all(test, windows))", true),
+        ("any(feature = \"cuda\", test)", false),
+        ("all(unix, any(test, windows))", false),
+        ("not(test)", false),
+        ("all(unix, not(test))", false),
+        ("feature = \"test\"", false),
+    ] {
+        let item: syn::ItemUse = syn::parse_str(&format!("#[cfg({condition})] use a::b;")).expect("an item");
+        assert_eq!(is_for_tests(&item.attrs), expected, "{condition}");
+    }
+}
+
+#[test]
 fn modules_import_downwards() {
     let mut graph = Graph::new();
     let files = tracked();
@@ -451,8 +475,9 @@ fn no_line_is_too_wide() {
     let mut wide = Vec::new();
     for file in tracked() {
         let end = file.extension().and_then(|end| end.to_str()).unwrap_or_default();
-        let looked_at = matches!(end, "rs" | "toml" | "sh" | "py" | "md" | "yml" | "hip" | "cu" | "h")
-            || file.starts_with(".ci");
+        let looked_at =
+            matches!(end, "rs" | "toml" | "sh" | "py" | "md" | "yml" | "hip" | "cu" | "h" | "c" | "cpp")
+                || file.starts_with(".ci");
         if !looked_at {
             continue;
         }

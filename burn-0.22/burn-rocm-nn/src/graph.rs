@@ -32,9 +32,9 @@
 //! # Ok::<(), burn_rocm::RocmError>(())
 //! ```
 //!
-//! Burn 0.22 keeps Adam's count of steps itself, on the host, where replays don't count. While a
-//! graph lives, all steps of its parameters take the device's count. A saved record, and steps
-//! after the graph was dropped, have the host's count.
+//! Burn 0.22 keeps Adam's count of steps itself, on the host, where captures and replays don't
+//! count. While a graph lives, all steps of its parameters take the device's count. A saved record,
+//! and steps after the graph was dropped, have the host's count.
 
 use burn::tensor::{Bool, DType, Device, Int, Tensor};
 use burn_rocm::{RocmError, graph};

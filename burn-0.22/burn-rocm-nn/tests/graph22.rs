@@ -160,6 +160,39 @@ fn every_step_advances_one_clock() {
     assert_eq!(train(true), train(false));
 }
 
+/// A capture that fails takes no step, so Adam's count of steps stays too.
+#[test]
+fn a_failed_capture_counts_no_step() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = Device::rocm(0).autodiff();
+    let train = |captures: usize| {
+        Device::rocm(0).seed(5);
+        let mut model = Some(LinearConfig::new(12, 3).init(&device));
+        let mut optimizer = AdamConfig::new().init();
+        let x = batch(0, &device);
+        let mut step = || {
+            let before: Linear = model.take().unwrap();
+            let loss = before.forward(x.clone()).powf_scalar(2.0).mean();
+            let grads = GradientsParams::from_grads(loss.backward(), &before);
+            model = Some(optimizer.step(0.02, before, grads));
+            loss.inner()
+        };
+        step();
+        for _ in 0..captures {
+            // The refused read comes after the optimizer's step.
+            let read = || step().try_into_scalar::<f32>().ok();
+            let failed = Graph::capture_after(&RocmDevice::new(0), 0, read);
+            assert!(failed.is_err(), "{failed:?}");
+        }
+        step();
+        step();
+        let mut state = Bits::default();
+        model.unwrap().visit(&mut state);
+        state.0
+    };
+    assert_eq!(train(2), train(0));
+}
+
 #[test]
 fn writes_are_checked() {
     let device = Device::rocm(0);

@@ -13,7 +13,7 @@ use burn::module::Module;
 use burn::store::ModuleRecord;
 use burn::tensor::Device;
 use burn_rocm_examples::error::Error;
-use burn_rocm_examples::mnist::{Arguments, Session, program};
+use burn_rocm_examples::mnist::{Arguments, Begun, alone, program};
 use burn_rocm_examples::model::Kind;
 use burn_rocm_examples_022::model::Model;
 use burn_rocm_examples_022::train;
@@ -23,7 +23,8 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn StdError>> {
-    let session = Session::begin(arguments)?;
+    alone("use the example `mnist` for several")?;
+    let session = Begun::new(arguments)?.load(arguments.data)?;
     let (model, data) = (arguments.model, &session.data);
     let device = Device::rocm(session.device.index);
     device.seed(arguments.seed);

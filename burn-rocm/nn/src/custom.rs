@@ -10,6 +10,7 @@ use burn_backend::TensorMetadata;
 use burn_rocm::{RocmError, RocmTensor};
 
 use crate::fuse::{Route, primitive, wrap};
+use crate::ops::checked::Checked;
 pub use crate::ops::{Applied, Gradients, Kept, Op};
 
 /// Runs `op` on these tensors. Its output has rank `R`.
@@ -18,7 +19,8 @@ pub use crate::ops::{Applied, Gradients, Kept, Op};
 /// `Unsupported` if `B` is another project's backend; `Invalid` if the output has another rank.
 ///
 /// # Panics
-/// With the op's error, as Burn's ops do.
+/// With the op's error, as Burn's ops do. The backward pass panics with `Invalid` if a gradient
+/// differs from its input in shape, dtype or device.
 pub fn apply<B: Backend, const N: usize, const D: usize, const R: usize>(
     op: impl Op<N>,
     inputs: [Tensor<B, D>; N],
@@ -28,7 +30,7 @@ pub fn apply<B: Backend, const N: usize, const D: usize, const R: usize>(
         let what = format!("tensors of {}", std::any::type_name::<B>());
         return Err(RocmError::Unsupported { op: name, dtype: None, what: Some(what) });
     };
-    let (output, _) = route.apply(op, inputs.map(primitive));
+    let (output, _) = route.apply(Checked::new(op), inputs.map(primitive));
     match output.shape().num_dims() {
         rank if rank == R => Ok(wrap(output)),
         rank => Err(of_rank(name, R, rank)),

@@ -102,8 +102,8 @@ pub enum Clip {
 /// An optimizer's state of one parameter.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// The number of steps taken. Only [`Adam`] counts them. If there is a clock, use
-    /// [`steps`](Self::steps).
+    /// The number of steps taken. Only [`Adam`] counts them. A captured step does not count here. If
+    /// there is a clock, use [`steps`](Self::steps).
     pub time: usize,
     /// Tensors of the parameter's shape. For [`Adam`]: first moment, second moment and, with
     /// `amsgrad`, the largest second moment. For [`Sgd`]: the velocity, if there is momentum.
@@ -274,14 +274,17 @@ impl Step {
             None if own => clock::of_graph(&state.tensors[0]),
             None => None,
         };
+        // A captured step runs only in replays, which its clock counts, and never if the capture
+        // fails.
+        let next = state.time + usize::from(!captured);
         let (clock, time) = match known {
             _ if !counts => (None, 0),
-            None if recorded => (Some(Clock::new(&device, state.time)?), state.time + 1),
-            None => (None, state.time + 1),
+            None if recorded => (Some(Clock::new(&device, state.time)?), next),
+            None => (None, next),
             // The kernels that read a clock read all states.
             Some(clock) if had != Old::All => (None, clock.time()? + 1),
-            Some(clock) if Arc::ptr_eq(clock.tensor().hip_device(), &device) => (Some(clock), state.time + 1),
-            Some(clock) => (Some(Clock::new(&device, clock.time()?)?), state.time + 1),
+            Some(clock) if Arc::ptr_eq(clock.tensor().hip_device(), &device) => (Some(clock), next),
+            Some(clock) => (Some(Clock::new(&device, clock.time()?)?), next),
         };
         let (old, unused) = state.tensors.split_at_mut(of_rule);
         let unused = if had == Old::None && states > 0 { &[] } else { &*unused };

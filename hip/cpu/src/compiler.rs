@@ -16,6 +16,7 @@ use std::{
 
 const DEVICE_HEADERS: &[(&str, &str)] = &[
     ("hip_cpu.h", include_str!("../device/hip_cpu.h")),
+    ("hip_cpu_program.h", include_str!("../device/hip_cpu_program.h")),
     ("hip_cpu_table.h", include_str!("../device/hip_cpu_table.h")),
     // hipRTC has this header built in.
     ("hip/hip_runtime.h", ""),
@@ -48,7 +49,7 @@ pub(crate) fn compile(unit: &Unit<'_>) -> Result<(Vec<u8>, String), String> {
 /// As [`compile`], by the first of the compilers that runs. `windows` chooses the kernels' flags.
 fn compile_by(compilers: &[OsString], unit: &Unit<'_>, windows: bool) -> Result<(Vec<u8>, String), String> {
     let (std, options) = options(unit.options)?;
-    let options = with_folders(&options);
+    let options = from_here(&options, unit.headers);
     let folder = Folder::new().map_err(|error| format!("no folder for temporary files: {error}"))?;
     let folder = folder.path();
     let write = |name: &str, text: &str| {
@@ -156,19 +157,34 @@ fn program(path: PathBuf) -> PathBuf {
     }
 }
 
+/// Options that name a folder of headers, as the next word or in the same one.
+const FOLDERS: [&str; 4] = ["-I", "-isystem", "-iquote", "-idirafter"];
+
+/// The host compiler's option for a folder of headers, and the folder, which is empty if it is the
+/// next word.
+fn folder_of(option: &str) -> Option<(&'static str, &str)> {
+    let long = ["--include-path=", "--include-directory="];
+    match long.iter().find_map(|start| option.strip_prefix(start)) {
+        Some(folder) => Some(("-I", folder)),
+        None => FOLDERS.iter().find_map(|&start| Some((start, option.strip_prefix(start)?))),
+    }
+}
+
 /// The language standard, and the options that a host compiler understands. Options for GPU code
-/// are dropped.
+/// are dropped. A folder of headers is a word of its own.
 fn options(given: &[String]) -> Result<(String, Vec<&str>), String> {
     let mut std = "-std=c++17".to_owned();
-    let mut kept = Vec::new();
+    let mut kept: Vec<&str> = Vec::new();
     let mut given = given.iter().map(String::as_str);
     while let Some(option) = given.next() {
+        let mut word = || given.next().ok_or_else(|| format!("error: argument to '{option}' is missing"));
         if option.starts_with("-std=") || option.starts_with("--std=") {
             std = format!("-{}", option.trim_start_matches('-'));
-        } else if ["-D", "-U", "-I", "-include"].contains(&option) {
-            kept.push(option);
-            kept.push(given.next().ok_or_else(|| format!("error: argument to '{option}' is missing"))?);
-        } else if ["-D", "-U", "-I"].iter().any(|start| option.starts_with(start)) {
+        } else if let Some((start, folder)) = folder_of(option) {
+            kept.extend([start, if folder.is_empty() { word()? } else { folder }]);
+        } else if ["-D", "-U", "-include"].contains(&option) {
+            kept.extend([option, word()?]);
+        } else if ["-D", "-U"].iter().any(|start| option.starts_with(start)) {
             kept.push(option);
         } else if ![
             "-O",
@@ -191,20 +207,30 @@ fn options(given: &[String]) -> Result<(String, Vec<&str>), String> {
     Ok((std, kept))
 }
 
-/// The options, and after each relative folder of headers the folder of that name in this process's
-/// folder. The compiler runs in another folder, which has the program's own headers.
-fn with_folders(options: &[&str]) -> Vec<OsString> {
+/// The options for a compiler that runs in another folder, which has the program's own headers.
+/// After each relative folder of headers comes the folder of that name in this process's folder. A
+/// relative file to include is that of this process's folder, unless it is one of the program's own
+/// or is not there.
+fn from_here(options: &[&str], headers: &[(String, String)]) -> Vec<OsString> {
+    let is_own = |file: &str| headers.iter().any(|(name, _)| name == file);
     let mut all = Vec::new();
     let mut options = options.iter().copied();
     while let Some(option) = options.next() {
         all.push(OsString::from(option));
-        let word = if ["-D", "-U", "-I", "-include"].contains(&option) { options.next() } else { None };
-        all.extend(word.map(OsString::from));
-        let folder = if option == "-I" { word } else { option.strip_prefix("-I") };
-        if let Some(folder) = folder.map(Path::new).filter(|folder| folder.is_relative())
-            && let Ok(folder) = std::path::absolute(folder)
-        {
-            all.extend([OsString::from("-I"), folder.into_os_string()]);
+        let names_folder = FOLDERS.contains(&option);
+        if !names_folder && !["-D", "-U", "-include"].contains(&option) {
+            continue;
+        }
+        let Some(word) = options.next() else { break };
+        let here = std::path::absolute(word).ok().filter(|_| Path::new(word).is_relative());
+        match here {
+            Some(here) if names_folder => {
+                all.extend([OsString::from(word), OsString::from(option), here.into_os_string()]);
+            }
+            Some(here) if option == "-include" && here.is_file() && !is_own(word) => {
+                all.push(here.into_os_string());
+            }
+            _ => all.push(OsString::from(word)),
         }
     }
     all
@@ -222,12 +248,14 @@ impl Unit<'_> {
         };
         let name = if self.name.is_empty() { "program" } else { self.name };
         let mut text = format!(
-            "{library}#include \"hip_cpu.h\"\n#line 1 {name:?}\n{}\n#line 1 \"names\"\n",
+            "{library}#include \"hip_cpu.h\"\n#include \"hip_cpu_program.h\"\n\
+             #line 1 {name:?}\n{}\n#line 1 \"names\"\n",
             with_dynamic_shared(self.source)
         );
         text.push_str("#include \"hip_cpu_table.h\"\nstatic const hip_cpu_entry hip_cpu_entries[] = {\n");
-        let mut names = self.names.to_vec();
-        names.extend(extern_kernels(&code).into_iter().filter(|name| !self.names.contains(name)));
+        // The search for kernels does not see macros, conditions and namespaces, so it is only for
+        // programs that name no kernels. hipRTC's have all of their `extern "C"` kernels.
+        let names = if self.names.is_empty() { extern_kernels(&code) } else { self.names.to_vec() };
         for name in &names {
             // A name expression may begin with `&`.
             let kernel = name.trim().trim_start_matches('&');
@@ -401,12 +429,56 @@ mod tests {
     fn relative_folders_of_headers_are_of_this_processs_folder_too() {
         let here = |folder: &str| env::current_dir().unwrap().join(folder).display().to_string();
         let (one, two) = (here("one"), here("two"));
-        let given = ["-Ione", "-I", "two", "-D", "-Iname", "-DA=1", "-include", "a.h"];
-        let want = ["-Ione", "-I", one.as_str(), "-I", "two", "-I", two.as_str()];
-        let want = [&want[..], &given[3..]].concat();
-        assert_eq!(with_folders(&given), want);
-        let far = format!("-I{one}");
-        assert_eq!(with_folders(&[far.as_str()]), [far.as_str()]);
+        let given = ["-I", "one", "-isystem", "two", "-D", "-Iname", "-DA=1", "-include", "a.h"];
+        let want = ["-I", "one", "-I", one.as_str(), "-isystem", "two", "-isystem", two.as_str()];
+        assert_eq!(from_here(&given, &[]), [&want[..], &given[4..]].concat());
+        assert_eq!(from_here(&["-iquote", one.as_str()], &[]), ["-iquote", one.as_str()]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn headers_on_disk_are_found_by_every_option() {
+        let folder = Folder::new().unwrap();
+        fs::write(folder.path().join("factor.h"), "#define FACTOR 3\n").unwrap();
+        let up: PathBuf = env::current_dir().unwrap().components().skip(1).map(|_| "..").collect();
+        let relative = up.join(folder.path().strip_prefix("/").unwrap()).display().to_string();
+        let file = format!("{relative}/factor.h");
+        let own = [(file.clone(), String::new())];
+        assert_eq!(from_here(&["-include", file.as_str()], &own), ["-include", file.as_str()]);
+        let word = |option: &str, path: &str| vec![option.to_owned(), path.to_owned()];
+        assert_eq!(
+            from_here(&["-include", "Cargo.toml"], &[])[1],
+            env::current_dir().unwrap().join("Cargo.toml")
+        );
+        for (options, include) in [
+            (word("-include", &file), ""),
+            (word("-isystem", &relative), "#include <factor.h>"),
+            (vec![format!("-iquote{relative}")], "#include \"factor.h\""),
+            (vec![format!("--include-path={relative}")], "#include <factor.h>"),
+        ] {
+            let source = format!("{include}\nextern \"C\" __global__ void own(int *p) {{ *p = FACTOR; }}");
+            let compiled = compile(&Unit { source: &source, options: &options, ..OWN });
+            assert!(compiled.is_ok(), "{options:?}: {}", compiled.unwrap_err());
+        }
+    }
+
+    /// The preprocessor changes or drops two of the texts that look like kernels, and the third one is
+    /// in a namespace.
+    #[cfg(unix)]
+    #[test]
+    fn only_the_names_asked_for_are_listed() {
+        let source = "
+            #define SCALE(name, T) extern \"C\" __global__ void name(T *x) { *x *= 2; }
+            SCALE(scale, float)
+            #if __gfx942__
+            extern \"C\" __global__ void on_matrix_cores(float *x) {}
+            #endif
+            namespace own { extern \"C\" __global__ void inside(float *x) { *x = 1; } }";
+        let names = ["scale".to_owned()];
+        let unit = Unit { name: "scale.hip", source, headers: &[], options: &[], names: &names };
+        assert_eq!(unit.text().matches("HIP_CPU_KERNEL(").count(), 1);
+        let (library, _) = compile(&unit).unwrap();
+        assert!(Program::load(&library).unwrap().table().is_some());
     }
 
     /// Windows's kernels need [`flags::UNALIGNED_MOVES`], whether the build script or a program at run
@@ -444,7 +516,11 @@ mod tests {
     fn options_of_a_gpu_are_not_the_hosts() {
         let given = ["--offload-arch=cpu", "-O3", "-DA=1", "-D", "B", "-std=c++20"].map(String::from);
         assert_eq!(options(&given), Ok(("-std=c++20".into(), vec!["-DA=1", "-D", "B"])));
-        assert!(options(&["--no-such".into()]).is_err());
-        assert!(options(&["-D".into()]).is_err());
+        let given = ["-Ione", "-isystem", "two", "-iquotethree", "--include-path=four"].map(String::from);
+        let kept = vec!["-I", "one", "-isystem", "two", "-iquote", "three", "-I", "four"];
+        assert_eq!(options(&given), Ok(("-std=c++17".into(), kept)));
+        for wrong in ["--no-such", "-D", "-I", "-isystem"] {
+            assert!(options(&[wrong.into()]).is_err(), "{wrong}");
+        }
     }
 }

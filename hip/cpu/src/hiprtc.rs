@@ -60,7 +60,7 @@ impl Program {
         let names = state.names.keys().map(|name| name.to_string_lossy().into_owned()).collect::<Vec<_>>();
         let plain = !options
             .iter()
-            .any(|option| ["-D", "-U", "-I", "-include"].iter().any(|o| option.starts_with(o)));
+            .any(|option| ["-D", "-U", "-I", "-i", "--include"].iter().any(|o| option.starts_with(o)));
         if plain
             && let Some(family) = self.family()
             && names.iter().all(|name| built_in(family.name, name).is_some())

@@ -359,9 +359,8 @@ fn other_sources_go_to_the_hosts_compiler() {
         extern \"C\" __global__ void root(float *x) { x[blockIdx.x] = sqrtf(x[blockIdx.x]); }\n\
         extern \"C\" __global__ void total(float *x, float *sum) { atomicAdd(sum, x[blockIdx.x]); }\n";
     let header = [("mine.h", "#define FACTOR TWO\n")];
-    let code =
-        compile(source, &header, &["scale<float>", "scale<long long>"], &["-DTWO=2", "--offload-arch=x"])
-            .unwrap();
+    let names = ["scale<float>", "scale<long long>", "root", "total"];
+    let code = compile(source, &header, &names, &["-DTWO=2", "--offload-arch=x"]).unwrap();
     // As another process would read it from a file.
     let module = load(&code.clone()).unwrap();
     let x = Memory::of(&[1.0f32, 4.0, 9.0]);
@@ -381,6 +380,57 @@ fn other_sources_go_to_the_hosts_compiler() {
             .unwrap_err()
             .contains("no-such-option")
     );
+}
+
+/// Vector types and fast functions are there without a header, as in hipRTC, with `prelude.h` too.
+#[test]
+fn hips_vector_types_and_fast_functions() {
+    start();
+    let source = "
+        __device__ int max(int a, int) { return a + 100; } // the program's own comes first
+        extern \"C\" __global__ void vectors(const float4 *x, float2 by, int4 *ints, float4 *out) {
+            __shared__ float4 held[2];
+            held[0] = x[0];
+            float4 sum = held[0] * 2.0f + make_float4(by.x, by.y, 0, 1);
+            sum -= 1;
+            uint2 both = make_uint2(7, 9) / 2u;
+            ints[0] = int4{(int)both.x, (int)both.y, sizeof(float3), alignof(double2)};
+            ints[1] = -ints[0] + int4(1);
+            ints[2].x = (ints[0] == ints[0]) + 2 * (ints[0] != ints[1]);
+            out[0] = sum;
+        }
+        extern \"C\" __global__ void functions(float *x, int *n) {
+            float nan = x[0] - x[0] + __builtin_nanf(\"\");
+            float all[] = {rsqrtf(x[0]), __expf(x[1]), __logf(x[2]), __fdividef(x[0], x[1]), min(x[0], x[1]),
+                           max(x[0], 5), min(nan, 2.0f), max(3.0f, nan), (float)rsqrt(0.25)};
+            for (int i = 0; i < 9; ++i) x[i] = all[i];
+            n[0] = min(-3, 2);
+            n[1] = max(1, 2);
+            n[2] = max(1u, 2u) + min(5ll, 4ll);
+        }";
+    let with_prelude = format!("#include \"prelude.h\"\n{source}");
+    // It declares functions that are built in here.
+    let with_math = format!("#include <math.h>\n{source}");
+    let plain = compile(source, &[], &["vectors", "functions"], &[]);
+    let prelude = compile(&with_prelude, hip_kernels::HEADERS, &["vectors", "functions"], &[]);
+    let math = compile(&with_math, &[], &["vectors", "functions"], &[]);
+    for code in [plain, prelude, math] {
+        let module = load(&code.unwrap()).unwrap();
+        let (x, out) = (Memory::of(&[1.0f32, 2.0, 3.0, 4.0]), Memory::new(16));
+        let ints = Memory::new(48);
+        // A float2 of 10 and 20, at its alignment.
+        let by = u64::from(10.0f32.to_bits()) | u64::from(20.0f32.to_bits()) << 32;
+        let vectors = function(module, "vectors").unwrap();
+        assert_eq!(launch(vectors, 1, 1, &mut [arg(&x.0), arg(&by), arg(&ints.0), arg(&out.0)]), hipSuccess);
+        assert_eq!(out.read::<f32>(), [11.0, 23.0, 5.0, 8.0]);
+        assert_eq!(ints.read::<i32>()[..9], [3, 4, 12, 16, -2, -3, -11, -15, 3]);
+        let (x, n) = (Memory::of(&[4.0f32, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]), Memory::new(12));
+        let functions = function(module, "functions").unwrap();
+        assert_eq!(launch(functions, 1, 1, &mut [arg(&x.0), arg(&n.0)]), hipSuccess);
+        assert_eq!(x.read::<f32>(), [0.5, 1.0f32.exp(), 0.0, 4.0, 1.0, 5.0, 2.0, 3.0, 2.0]);
+        assert_eq!(n.read::<i32>(), [-3, 101, 6]);
+        ok!(HIP, hipModuleUnload, module);
+    }
 }
 
 #[test]

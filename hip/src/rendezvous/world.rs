@@ -23,7 +23,7 @@ pub enum Launcher {
     OpenMpi,
     /// The `mpirun` of MPICH and Intel: `PMI_RANK`, `PMI_SIZE` and `MPI_LOCALRANKID`.
     Pmi,
-    /// `srun`: `SLURM_PROCID`, `SLURM_NTASKS` and `SLURM_LOCALID`.
+    /// `srun`: `SLURM_PROCID`, `SLURM_NTASKS`, `SLURM_LOCALID` and `SLURM_STEP_ID`.
     Slurm,
     /// No launcher: the process is the only one.
     Alone,
@@ -120,8 +120,11 @@ impl World {
             let local = if env.has("MPI_LOCALRANKID") { "MPI_LOCALRANKID" } else { "SLURM_LOCALID" };
             let local = if env.has(local) { local } else { "MPI_LOCALRANKID" };
             (["PMI_RANK", "PMI_SIZE", local, "MPI_LOCALNRANKS"], Launcher::Pmi)
-        } else if env.has("SLURM_PROCID") {
-            (["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""], Launcher::Slurm)
+        } else if env.has("SLURM_PROCID") && env.has("SLURM_STEP_ID") {
+            // A batch script has SLURM_PROCID too, but it is not a step.
+            // A step has its own number of tasks. `salloc`'s shell is a step of one.
+            let size = if env.has("SLURM_STEP_NUM_TASKS") { "SLURM_STEP_NUM_TASKS" } else { "SLURM_NTASKS" };
+            (["SLURM_PROCID", size, "SLURM_LOCALID", ""], Launcher::Slurm)
         } else if env.has("WORLD_SIZE") {
             return Err(Error::config("RANK", "this process's number, because WORLD_SIZE is set", "nothing"));
         } else {
@@ -277,11 +280,12 @@ mod tests {
         ("OMPI_COMM_WORLD_LOCAL_RANK", "0"),
         ("PMIX_NAMESPACE", "prterun-n1-7@1"),
     ];
-    const SLURM: [(&str, &str); 5] = [
+    const SLURM: [(&str, &str); 6] = [
         ("SLURM_PROCID", "3"),
         ("SLURM_NTASKS", "4"),
         ("SLURM_LOCALID", "1"),
         ("SLURM_JOB_ID", "812"),
+        ("SLURM_STEP_ID", "0"),
         ("SLURM_STEP_NODELIST", "n[007-009,012],login"),
     ];
 
@@ -318,6 +322,11 @@ mod tests {
         assert_eq!(world(&pmi).unwrap().launcher, Launcher::Pmi);
         let alone = world(&[]).unwrap();
         assert_eq!((alone.rank, alone.size, alone.launcher), (0, 1, Launcher::Alone));
+        // A program that a batch script runs by itself.
+        let batch = [("SLURM_PROCID", "0"), ("SLURM_LOCALID", "0"), ("SLURM_JOB_ID", "812")];
+        assert_eq!(world(&batch).unwrap().launcher, Launcher::Alone);
+        let shell = [("SLURM_STEP_ID", "4294967290"), ("SLURM_STEP_NUM_TASKS", "1"), ("SLURM_NTASKS", "8")];
+        assert_eq!(world(&[&batch[..], &shell].concat()).unwrap().size, 1);
     }
 
     #[test]

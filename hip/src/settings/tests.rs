@@ -34,6 +34,19 @@ fn an_unknown_provider_names_what_there_is() {
 }
 
 #[test]
+fn a_switch_is_read_as_the_settings_are() {
+    let read = |value: Option<&str>| switch("BURN_ROCM_FUZZ_SURVEY", value.map(Into::into));
+    for value in [None, Some(""), Some("0"), Some("off"), Some("false")] {
+        assert_eq!(read(value), Ok(false), "{value:?}");
+    }
+    for value in ["1", "on", "true"] {
+        assert_eq!(read(Some(value)), Ok(true), "{value}");
+    }
+    let error = read(Some("yes")).unwrap_err();
+    assert_eq!(error, Error::config("BURN_ROCM_FUZZ_SURVEY", "one of 0, 1, off, on, false, true", "`yes`"));
+}
+
+#[test]
 fn values_that_make_no_sense_are_refused() {
     for (name, value) in [
         ("BURN_ROCM_DETERMINISTIC", "yes please"),

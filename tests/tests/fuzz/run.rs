@@ -144,6 +144,8 @@ pub(crate) fn named(all: &'static [Op]) -> Vec<&'static Op> {
     all.iter().filter(|op| op.name.contains(&part)).collect()
 }
 
+const SURVEY: &str = "BURN_ROCM_FUZZ_SURVEY";
+
 /// Runs random cases of these ops.
 ///
 /// # Panics
@@ -167,9 +169,9 @@ pub(crate) fn family(ops: &[&Op], hundredths: u32) {
 
 /// The outcomes of `cases` random cases of these ops.
 fn run(ops: &[&Op], cases: u32) -> Vec<Tally> {
-    let survey = std::env::var_os("BURN_ROCM_FUZZ_SURVEY").is_some();
+    let survey = hip::switch(SURVEY, std::env::var_os(SURVEY)).unwrap_or_else(|error| panic!("{error}"));
     if survey {
-        println!("BURN_ROCM_FUZZ_SURVEY: failures are printed, but not counted, and no test fails for them");
+        println!("{SURVEY}: failures are printed, but not counted, and no test fails for them");
     }
     let tallies = RefCell::new(vec![Tally::default(); ops.len()]);
     let result = runner(cases).run(&draw(ops.len()), |case| {

@@ -2,6 +2,8 @@
 
 use burn::config::Config;
 use burn::tensor::DType;
+use burn_rocm::fused::check_softcap;
+use burn_rocm::raise;
 
 use super::{GateKind, RotaryConfig};
 use crate::fuse::refuse;
@@ -101,16 +103,13 @@ pub struct AttentionRule {
 }
 
 impl AttentionRule {
-    /// Refuses a window of no key, and a softcap that is not above 0. The scores of all dtypes but
-    /// f64 are computed in f32, which rounds some softcaps to 0.
+    /// Refuses a window of no key, and a softcap that is not above 0 in the precision in which the kernels
+    /// compute the scores.
     pub(super) fn check(&self, dtype: DType) {
         const OP: &str = "attention";
         if self.window == Some(0) {
             refuse(OP, "a window of at least 1 key", "0");
         }
-        let held = |softcap: f64| if dtype == DType::F64 { softcap } else { f64::from(softcap as f32) };
-        if let Some(softcap) = self.softcap.filter(|&softcap| softcap.is_nan() || held(softcap) <= 0.0) {
-            refuse(OP, "a softcap above 0", softcap.to_string());
-        }
+        check_softcap(OP, self.softcap, dtype).unwrap_or_else(|error| raise(error));
     }
 }

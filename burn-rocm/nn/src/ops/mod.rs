@@ -5,6 +5,7 @@ pub(crate) mod activation;
 pub(crate) mod attention;
 pub(crate) mod broadcast;
 pub(crate) mod buckets;
+pub(crate) mod checked;
 pub(crate) mod checkpoint;
 pub(crate) mod divided;
 pub(crate) mod language;
@@ -56,8 +57,9 @@ pub trait Op<const N: usize>: Debug + Send + Sync + 'static {
     /// The output, and the tensors to save for [`backward`](Self::backward).
     fn forward(&self, inputs: [RocmTensor; N]) -> Result<Applied, RocmError>;
 
-    /// The gradients with respect to the inputs, from the output's gradient. For an input that is
-    /// not `wanted` the op should return `None`; a gradient for it would be dropped.
+    /// The gradients with respect to the inputs, from the output's gradient. A gradient has its
+    /// input's shape, dtype and device, or is `None` if the output does not depend on the input. For
+    /// an input that is not `wanted` the op should return `None`; a gradient for it would be dropped.
     fn backward(&self, grad: RocmTensor, kept: Kept<N>, wanted: [bool; N]) -> Gradients<N>;
 }
 

@@ -3,8 +3,10 @@
 
 use burn_backend::TensorMetadata;
 use burn_rocm::kernel::{self, Kernel, KernelSource, Parameter, Work};
-use burn_rocm::{RocmDevice, RocmError, RocmTensor};
-use burn_rocm_tests::{FloatTensorOps, R, int_dtype, read_float};
+use burn_rocm::{RocmDevice, RocmError, RocmTensor, take_last_error};
+use burn_rocm_nn::custom::{self, Applied, Gradients, Kept, Op};
+use burn_rocm_tests::{FloatDType, FloatTensorOps, IntTensorOps, R, Shape, again, int_dtype, read_float};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::support::*;
 
@@ -50,6 +52,57 @@ fn the_examples_op_is_right_forward_and_backward() {
 fn another_backend_is_refused() {
     let x = Tensor::<Oracle, 1>::from_floats([1.0, 2.0], &Default::default());
     assert!(matches!(example::mish(x), Err(RocmError::Unsupported { op: "mish", .. })));
+}
+
+/// The sum of its two inputs. The function makes the second input's gradient from the output's.
+#[derive(Debug)]
+struct Sum(fn(RocmTensor) -> Option<RocmTensor>);
+
+impl Op<2> for Sum {
+    fn names(&self) -> [&'static str; 2] {
+        ["sum", "sum_backward"]
+    }
+
+    fn reads(&self) -> [bool; 2] {
+        [false; 2]
+    }
+
+    fn forward(&self, [x, y]: [RocmTensor; 2]) -> Result<Applied, RocmError> {
+        Ok((R::float_add(x, y), Vec::new()))
+    }
+
+    fn backward(&self, grad: RocmTensor, _: Kept<2>, _: [bool; 2]) -> Gradients<2> {
+        Ok([Some(grad.clone()), self.0(grad)])
+    }
+}
+
+#[test]
+fn a_gradient_unlike_its_input_is_refused() {
+    type Second = fn(RocmTensor) -> Option<RocmTensor>;
+    let ones = || Tensor::<Ours, 2>::ones([2, 3], &Default::default());
+    let run = |second: Second, y: Tensor<Ours, 2>| {
+        let sum: Tensor<Ours, 2> = custom::apply(Sum(second), [ones().require_grad(), y]).unwrap();
+        sum.sum().backward()
+    };
+    let wrong: [(Second, &str); 2] = [
+        (|grad| Some(R::float_reshape(grad, Shape::from([6]))), "[6] of f32 on"),
+        (|grad| Some(R::float_cast(grad, FloatDType::F16)), "[2, 3] of f16 on"),
+    ];
+    for (second, what) in wrong {
+        let caught = catch_unwind(AssertUnwindSafe(|| run(second, ones().require_grad())));
+        assert!(caught.is_err(), "a gradient was taken: {what}");
+        match take_last_error() {
+            Some(RocmError::Invalid { op: "sum_backward", expected, found }) => {
+                assert!(expected.contains("input 1, [2, 3] of f32 on") && found.contains(what), "{found}");
+            }
+            other => panic!("{what}: {other:?}"),
+        }
+        // Nobody wants this gradient.
+        run(second, ones());
+    }
+    run(Some, ones().require_grad());
+    // An input may have none.
+    run(|_| None, ones().require_grad());
 }
 
 const TWICE: KernelSource<'static> = KernelSource {
@@ -145,11 +198,38 @@ fn wrong_arguments_are_refused_and_change_nothing() {
     refused(whole().output(&mut shared), "no other tensor shares", "RocmTensor");
     let mut turned = R::float_transpose(on_device(&[7.0; 6], [2, 3]));
     refused(whole().output(&mut turned), "row-major order", "RocmTensor");
-    let threads = Work::Blocks { blocks: 1, threads: 1 << 20, shared_bytes: 0 };
-    let many = kernel.call(threads).number(4u64).view(&x).dims(&x).strides(&x).number(2f32);
-    refused(many.output(&mut y), "threads", "1048576");
+    let wave = device.info().unwrap().wave_size;
+    for threads in [1 << 20, wave + 1] {
+        let work = Work::Blocks { blocks: 1, threads, shared_bytes: 0 };
+        let wrong = kernel.call(work).number(4u64).view(&x).dims(&x).strides(&x).number(2f32);
+        refused(wrong.output(&mut y), &format!("a multiple of {wave}"), &threads.to_string());
+    }
     assert_eq!(read_float::<R>(y).iter::<f32>().collect::<Vec<_>>(), [7.0; 4]);
     assert_eq!(read_float::<R>(x).iter::<f32>().collect::<Vec<_>>(), [1.0, 2.0, 3.0, 4.0]);
+}
+
+/// The CPU device has waves only in lockstep.
+#[test]
+fn a_refused_launch_marks_no_output_on_the_cpu_device() {
+    let environment = [("BURN_ROCM_CPU_WAVE", "32"), ("BURN_ROCM_PROVIDER", "cpu")];
+    again(&["--ignored", "--exact", "own_kernel::a_part_of_a_wave"], &environment);
+}
+
+#[test]
+#[ignore = "needs a process of its own, because a sync reports the faults of the whole device"]
+fn a_part_of_a_wave() {
+    let device = RocmDevice::default();
+    let kernel = twice(&device);
+    // The second row is read from a row that the tensor does not have.
+    let rows = R::int_from_data(TensorData::new(vec![0i32, 9], [2]), &device);
+    let faulty = R::float_select(on_device(&[1.0, 2.0, 3.0, 4.0], [2, 2]), 0, rows);
+    let mut y = on_device(&[7.0; 4], [2, 2]);
+    let work = Work::Blocks { blocks: 1, threads: 33, shared_bytes: 0 };
+    let call = kernel.call(work).number(4u64).view(&faulty).dims(&faulty).strides(&faulty).number(2f32);
+    // SAFETY: it is refused before anything is launched.
+    let error = unsafe { call.output(&mut y).launch() }.unwrap_err();
+    assert!(matches!(error, RocmError::Invalid { .. }), "{error}");
+    assert_eq!(read_float::<R>(y).iter::<f32>().collect::<Vec<_>>(), [7.0; 4]);
 }
 
 #[test]

@@ -131,8 +131,12 @@ impl Default for AttentionOptions {
     }
 }
 
-/// Checks a softcap as the kernels get it: in f32, or in f64 for f64. The kernels take 0 for none.
-pub(crate) fn check_softcap(op: &'static str, softcap: Option<f64>, dtype: DType) -> hip::Result<()> {
+/// Checks a softcap for operands of this dtype. The kernels get it as f32, which rounds some softcaps to
+/// 0, or as f64 if the dtype is f64. To them, 0 means no softcap.
+///
+/// # Errors
+/// `Invalid` for `op`, if the softcap is not above 0.
+pub fn check_softcap(op: &'static str, softcap: Option<f64>, dtype: DType) -> hip::Result<()> {
     let held = |softcap: f64| if dtype == DType::F64 { softcap } else { f64::from(softcap as f32) };
     match softcap {
         Some(softcap) if softcap.is_nan() || held(softcap) <= 0.0 => {
