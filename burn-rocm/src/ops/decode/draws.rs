@@ -23,7 +23,7 @@ pub struct Draw {
 pub struct LateDraws {
     read: hip::LateRead,
     rows: usize,
-    /// The tokens of a pass: one for each row of the whole state, of which the first `rows` are read.
+    /// The places for a pass's tokens, of which the first `rows` are read.
     all: usize,
     /// Whether chances follow a pass's tokens.
     chances: bool,

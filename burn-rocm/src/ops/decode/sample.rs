@@ -197,7 +197,8 @@ impl SampleState {
         let zeros = |shape: &[usize], dtype| full_on(&open, shape.to_vec(), 0.into(), dtype);
         let SampleTables { counts, chances, ring } = tables;
         let numbers = Sampling::default().numbers().repeat(rows);
-        let each = rows * if chances { 2 } else { 1 };
+        // Tokens and chances begin at 16 bytes, or the ops that read the tokens would copy them.
+        let each = rows.next_multiple_of(4) * if chances { 2 } else { 1 };
         let drawn = zeros(&[passes * each], DType::I32)?;
         let last = narrow(drawn.clone(), 0, (passes - 1) * each, each)?;
         let (tokens, chances) = parts(&last, rows, chances)?;
