@@ -359,5 +359,6 @@ impl Kernels {
     }
 }
 
-#[cfg(all(test, feature = "cpu"))]
+// They compile a program at run time, and on Windows there may be no C++ compiler.
+#[cfg(all(test, feature = "cpu", unix))]
 mod tests;
