@@ -28,7 +28,7 @@ flags="-O2 -ffp-contract=off"
 ! grep -qw avx2 /proc/cpuinfo || flags+=" -march=x86-64-v3"
 version=$({
     echo "$archs $flags"
-    cat simulator/mend.py
+    cat simulator/*.py
     for folder in "$rocjitsu" "$flatbuffers"; do tar -c --sort=name --mtime=@0 --exclude=.git -C "$folder" .; done
 } | sha256sum | cut -c1-64)
 into=$root/opt/rocjitsu

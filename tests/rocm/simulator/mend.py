@@ -1,4 +1,5 @@
-"""Mends what was found wrong in AMD's simulator rocjitsu, and trims it to some architectures.
+"""Mends what was found wrong in AMD's simulator rocjitsu, makes it faster (faster.py), and trims it to some
+architectures.
 
     mend.py SOURCE ARCHITECTURE...      SOURCE is a copy of emulation/rocjitsu, which is changed in place;
                                         an ARCHITECTURE is a name of its instruction sets, for instance cdna3
@@ -14,6 +15,9 @@ import collections
 import pathlib
 import re
 import sys
+
+sys.dont_write_bytecode = True
+import faster  # noqa: E402
 
 ALL = ["cdna1", "cdna2", "cdna3", "cdna4", "rdna1", "rdna2", "rdna3", "rdna3_5", "rdna4", "gfx1250"]
 ISA = "lib/rocjitsu/src/rocjitsu/isa/"
@@ -74,6 +78,24 @@ def parted(text, at):
 
 def replace(path, old, new):
     edit(path, lambda text: put(text, old, new))
+
+
+def replace_all(edits):
+    """Makes the edits, each a path, an old text and a new one, if the source has all old texts. Otherwise, reports
+    those that it lacks and makes none."""
+    texts = {}
+    is_complete = True
+    for path, old, new in edits:
+        file = source / path
+        if path not in texts:
+            texts[path] = file.read_text() if file.is_file() else ""
+        if old not in texts[path]:
+            missing(f"{path} has no {' '.join(old.split())[:90]}")
+            is_complete = False
+        texts[path] = texts[path].replace(old, new)
+    if is_complete:
+        for path, text in texts.items():
+            (source / path).write_text(text)
 
 
 # An instruction set that is left out is neither compiled nor linked: it takes minutes. The library is linked with lazy
@@ -532,5 +554,8 @@ def leading_signs(text):
 
 
 edit(SHARED + "execute_shared.h", leading_signs)
+
+for edits in faster.groups():
+    replace_all(edits)
 
 sys.exit(0 if is_whole else 3)

@@ -128,6 +128,10 @@ fn the_mends_say_what_they_do_not_find() {
     let shared = "lib/rocjitsu/src/rocjitsu/isa/arch/amdgpu/shared/addr_calc_buffer.h";
     // It has the check, but not the function before which the check stands.
     scratch.write(&format!("rocjitsu/{shared}"), "oob = offset_part >= num_records;\n");
+    // One of several texts whose edits depend on each other.
+    let (cache, way) =
+        ("lib/simdojo/include/simdojo/components/cache.h", "    // Check for an invalid way first.\n");
+    scratch.write(&format!("rocjitsu/{cache}"), way);
     let found = Command::new("python3")
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/simulator/mend.py"))
         .arg(scratch.0.join("rocjitsu"))
@@ -139,4 +143,10 @@ fn the_mends_say_what_they_do_not_find() {
     assert!(said.lines().all(|line| line.starts_with("mend.py: ")), "{said}");
     assert!(said.contains("mend.py: there is no file CMakeLists.txt\n"), "{said}");
     assert!(said.contains(&format!("mend.py: {shared} has no mtbuf_calculate_addresses")), "{said}");
+    assert!(said.contains(&format!("mend.py: {cache} has no for (auto &t : tags_) {{")), "{said}");
+    assert_eq!(
+        fs::read_to_string(scratch.0.join("rocjitsu").join(cache)).unwrap(),
+        way,
+        "none is made alone"
+    );
 }
