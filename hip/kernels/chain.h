@@ -2,6 +2,7 @@
 #pragma once
 #include "prelude.h"
 #include "functors.h"
+#include "rounded.h"
 #include "rows.h"
 
 // The functors of a step, in the order of `CHAIN` in `src/table.rs`.
@@ -326,6 +327,12 @@ template <class Op, class T, class F> DEVICE void apply_step(Values<T> &x, F oth
     }
 }
 
+// `Mul` of a step whose result the next step adds to: compiled together, the two would become one
+// instruction that does not round the product.
+struct RoundedMul {
+    static DEVICE f32 apply(f32 a, f32 b) { return product(a, b); }
+};
+
 // NORM for a thread's elements: the results of `evaluate`, without the interpreter.
 template <class T, bool JOINED, class Reload> DEVICE void evaluate_norm(Place at, Reload reload) {
     Values<T> x = {};
@@ -347,7 +354,7 @@ template <class T, bool JOINED, class Reload> DEVICE void evaluate_norm(Place at
     };
     with_values(0, Sub());
     with_values(1, Div());
-    with_values(2, Mul());
+    with_values(2, RoundedMul());
     with_values(3, Add());
     const Chain &chain = reload();
     u32 count = chain.count;

@@ -90,11 +90,24 @@ impl Compiler {
     /// `Compilation` if the compiler refuses, if `names` is empty, or if no family lists all of
     /// them.
     pub fn compile(&self, architecture: &str, names: &[KernelName]) -> Result<CompiledKernels> {
+        self.compile_with(architecture, names, &[])
+    }
+
+    /// As [`compile`](Self::compile), with these options after the usual ones.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile).
+    pub fn compile_with(
+        &self,
+        architecture: &str,
+        names: &[KernelName],
+        more: &[&str],
+    ) -> Result<CompiledKernels> {
         let family = family_of(names)?;
         let expressions: Vec<String> = names.iter().map(KernelName::to_string).collect();
         let expressions: Vec<&str> = expressions.iter().map(String::as_str).collect();
         let (file, architecture) = (file_of(family), architecture_option(architecture));
-        let program = program_of(family, &file);
+        let program = Program { options: more, ..program_of(family, &file) };
         compile(&self.rtc, &program, &expressions, &options(&architecture, &program))
     }
 

@@ -76,6 +76,12 @@ pub(crate) fn violations(architecture: &Architecture, compiled: &Compiled) -> Ve
             ));
         }
     }
+    if let Some([fused, least]) = compiled.fused
+        && fused != least
+    {
+        let what = format!("{fused} fused multiply-adds, but {least} with `-ffp-contract=off`");
+        found.push(("fused", what));
+    }
     found
 }
 
@@ -160,7 +166,7 @@ mod tests {
 
     fn compiled(kernel: &str, notes: Notes, accesses: Option<Accesses>) -> Compiled {
         let (architecture, family) = ("gfx1030".into(), "binary".into());
-        Compiled { architecture, family, sources: 0, kernel: kernel.into(), notes, accesses }
+        Compiled { architecture, family, sources: 0, kernel: kernel.into(), notes, accesses, fused: None }
     }
 
     fn plain() -> Notes {
@@ -196,6 +202,11 @@ mod tests {
         assert_eq!(kinds(plain(), 0), ["narrow"]);
         let matmul = compiled("matmul<f32>", Notes { vgprs: 200, ..plain() }, None);
         assert!(violations(gfx1030, &matmul).is_empty());
+        let chain = |fused| Compiled { fused: Some(fused), ..compiled("chain<f32>", plain(), None) };
+        assert!(violations(gfx1030, &chain([288, 288])).is_empty());
+        let found = violations(gfx1030, &chain([295, 288]));
+        let what = "295 fused multiply-adds, but 288 with `-ffp-contract=off`";
+        assert_eq!(found, [("fused", what.to_owned())]);
     }
 
     #[test]

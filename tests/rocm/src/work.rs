@@ -10,11 +10,11 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hip::{Compiler, KernelName};
+use hip::{Compiler, KernelName, Template};
 use hip_kernels::{Family, HEADERS};
 use serde::{Deserialize, Serialize};
 
-use crate::assembly::{Accesses, accesses_of};
+use crate::assembly::{Accesses, accesses, disassembly, fused};
 use crate::made_with;
 use crate::notes::{Notes, notes_of};
 use crate::wide::wide;
@@ -22,6 +22,12 @@ use crate::wide::wide;
 /// The number of kernels that are compiled together. Many, because starting the compiler takes as
 /// long as compiling ten kernels.
 const TOGETHER: usize = 120;
+
+/// Whether a kernel has several ops in a row, each of which must round its result as its own kernel
+/// does. Then no product of one op may be fused with the sum of the next.
+fn rounds_each_step(name: &KernelName) -> bool {
+    name.template() == Template::chain
+}
 
 /// One kernel on one architecture.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -38,6 +44,9 @@ pub(crate) struct Compiled {
     pub(crate) notes: Notes,
     /// Its memory accesses; `None` if no rule is about them.
     pub(crate) accesses: Option<Accesses>,
+    /// Its fused multiply-adds: as compiled, and with `-ffp-contract=off`. `None` if no rule is
+    /// about them.
+    pub(crate) fused: Option<[u32; 2]>,
 }
 
 /// What a job does with its kernels.
@@ -222,21 +231,28 @@ pub(crate) fn worker(mode: Mode, architecture: &str, family: &str, first: &str) 
     }
     let notes: HashMap<String, Notes> =
         notes_of(&object.code)?.into_iter().map(|notes| (notes.symbol.clone(), notes)).collect();
-    let accesses = if mode == Mode::Read && names.iter().any(|name| wide(name).is_some()) {
-        let file = format!("/tmp/kernels-{}.co", std::process::id());
-        std::fs::write(&file, &object.code).map_err(|error| format!("{file}: {error}"))?;
-        let accesses = accesses_of(file.as_ref());
-        let _ = std::fs::remove_file(&file);
-        Some(accesses?)
-    } else {
-        None
+    let rounded: Vec<KernelName> = names.iter().copied().filter(rounds_each_step).collect();
+    let is_read = !rounded.is_empty() || names.iter().any(|name| wide(name).is_some());
+    let text = match mode == Mode::Read && is_read {
+        true => disassembled(&object.code)?,
+        false => String::new(),
     };
+    let unfused = match mode == Mode::Read && !rounded.is_empty() {
+        true => {
+            let object = compiler.compile_with(architecture, &rounded, &["-ffp-contract=off"]);
+            disassembled(&object.map_err(|error| error.to_string())?.code)?
+        }
+        false => String::new(),
+    };
+    let (accesses, fusions) = (accesses(&text), [fused(&text), fused(&unfused)]);
     let sources = sources_of(family);
     for (name, symbol) in names.iter().zip(&object.symbols) {
         let notes = notes.get(symbol).ok_or_else(|| format!("{name}: no notes"))?.clone();
-        let accesses = wide(name)
-            .and(accesses.as_ref())
-            .map(|accesses| accesses.get(symbol).copied().unwrap_or_default());
+        let is_wide = mode == Mode::Read && wide(name).is_some();
+        let accesses = is_wide.then(|| accesses.get(symbol).copied().unwrap_or_default());
+        let is_rounded = mode == Mode::Read && rounds_each_step(name);
+        let of_symbol = |all: &HashMap<String, u32>| all.get(symbol).copied().unwrap_or_default();
+        let fused = is_rounded.then(|| fusions.each_ref().map(of_symbol));
         let compiled = Compiled {
             architecture: architecture.to_owned(),
             family: family.name.to_owned(),
@@ -244,8 +260,18 @@ pub(crate) fn worker(mode: Mode, architecture: &str, family: &str, first: &str) 
             kernel: name.to_string(),
             notes,
             accesses,
+            fused,
         };
         println!("{}", serde_json::to_string(&compiled).map_err(|error| error.to_string())?);
     }
     Ok(())
+}
+
+/// The disassembly of a code object.
+fn disassembled(code: &[u8]) -> Result<String, String> {
+    let file = format!("/tmp/kernels-{}.co", std::process::id());
+    std::fs::write(&file, code).map_err(|error| format!("{file}: {error}"))?;
+    let text = disassembly(file.as_ref());
+    let _ = std::fs::remove_file(&file);
+    text
 }
