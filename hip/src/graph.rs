@@ -189,7 +189,8 @@ impl Graph {
     /// Enqueues the captured work on the compute stream by one launch. It uses the memory that it
     /// was captured with. If one of its kernels finds a fault, reads of the capture's results fail
     /// from then on for as long as the graph lives. A fault in a tensor that the graph reads is
-    /// reported only by [`Device::sync`].
+    /// reported only by [`Device::sync`]. Blocks while another thread enqueues a read of a graph's
+    /// memory, and for as long as it reads if that takes more than 64 MiB.
     ///
     /// # Errors
     /// `Capture` if this thread is capturing; `Device` if HIP fails; if the graph has collectives,
@@ -199,6 +200,9 @@ impl Graph {
         self.device.refuse_captured("a graph's launch", "graphs are not nested")?;
         let Some(launch) = context.hip().hipGraphLaunch else { return Err(no_graphs()) };
         context.bind()?;
+        // Before every other lock: a read of more than 64 MiB waits for the device, and so for other
+        // ranks, while it has this one.
+        let _no_read = self.device.begin_replay();
         let mut exec = self.exec.lock().unwrap_or_else(PoisonError::into_inner);
         let Exec { raw, launched } = &mut *exec;
         let _span = spans::graph(self.number, &Recorded(self.recorded));

@@ -16,7 +16,7 @@ pub(crate) mod survey;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use hip_kernels::KernelName;
 
@@ -68,6 +68,8 @@ pub struct Device {
     pub(crate) compute: Arc<Stream>,
     pub(crate) copies: Arc<Stream>,
     pub(crate) captures: Captures,
+    /// Shared by reads that take several copies. A launch of a graph has it alone.
+    replays: RwLock<()>,
     pub(crate) pool: MemoryPool,
     pub(crate) staging: Staging,
     pub(crate) fences: TransferFences,
@@ -165,6 +167,7 @@ impl Device {
             collectives: Collectives::default(),
             replica: AtomicBool::new(false),
             captures: Captures::default(),
+            replays: RwLock::default(),
             kernels,
             copies,
             compute,
@@ -284,6 +287,19 @@ impl Device {
         let error = Error::Capture { op, reason: reason.into() };
         stream.spoil(error.clone());
         Err(error)
+    }
+
+    /// Waits for reads that replays must not interrupt. None begins while the result lives.
+    ///
+    /// A lock prefers those that want it alone, so reads in a loop don't keep replays out for ever.
+    pub(crate) fn begin_replay(&self) -> RwLockWriteGuard<'_, ()> {
+        self.replays.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// No graph is launched on the device while the result lives. A thread has one at a time: if a
+    /// replay waits for the first, the second would wait for the replay.
+    pub(crate) fn keep_replays_out(&self) -> RwLockReadGuard<'_, ()> {
+        self.replays.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Launches the deferred element-wise ops without waiting for them.

@@ -137,6 +137,20 @@ impl Buffer {
         }
     }
 
+    /// Whether the memory belongs to a living graph itself, as that of the graph's results does. A
+    /// replay overwrites whatever others wrote there. `false` for the thread that captures the graph,
+    /// because what it writes is part of the replays. Memory that a graph only uses, such as its
+    /// inputs, does not belong to it.
+    #[inline]
+    pub fn is_replayed(&self) -> bool {
+        match &self.origin {
+            Some(Origin::Pool(block)) if block.is_graphs_own() => {
+                self.device.pool.is_replayed(block, self.device.captures.here().is_some())
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the memory is part of the graph that is being captured on its device: the graph's
     /// work computes its contents anew in each replay.
     pub fn is_captured(&self) -> bool {

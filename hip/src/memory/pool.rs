@@ -81,6 +81,12 @@ impl PoolBlock {
     pub(crate) fn fenced(&self) -> bool {
         matches!(self.arena, TRANSFER | PERSISTENT)
     }
+
+    /// Whether the memory was allocated by a capture, for its graph.
+    #[inline]
+    pub(crate) fn is_graphs_own(&self) -> bool {
+        self.arena >= ARENAS
+    }
 }
 
 /// Requests up to this size share segments of [`SEGMENTS`]`[0]` bytes. Most tensors of a model are

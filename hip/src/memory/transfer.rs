@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use crate::device::Device;
 use crate::device::context::count;
+use crate::device::event::Event;
 use crate::error::{Error, Result};
 use crate::memory::buffer::{Buffer, carry_faults};
 use crate::memory::pinned::{CHUNK, PinnedBlock, SMALL};
@@ -65,6 +66,23 @@ impl Piece {
         }
         pieces
     }
+}
+
+/// Waits for the copies of [`Device::enqueue_pieces`], and moves the bytes on to where the reads want
+/// them.
+fn take_pieces(
+    copied: &Event,
+    pieces: &[Piece],
+    reads: &mut [Read<'_>],
+    chunks: &mut [PinnedBlock],
+) -> Result<()> {
+    copied.synchronize()?;
+    // Visible by the event's `hipEventReleaseToSystem`, as in `read_small`.
+    for piece in pieces {
+        let from = &chunks[piece.block % WAVE].bytes()[piece.offset..][..piece.bytes];
+        reads[piece.read].out[piece.at..][..piece.bytes].copy_from_slice(from);
+    }
+    Ok(())
 }
 
 impl Device {
@@ -144,7 +162,9 @@ impl Device {
     }
 
     /// Copies `out.len()` bytes of a buffer, from `byte_offset` on, to the host, and waits for the
-    /// copy.
+    /// copy. If a graph uses the memory, other threads' replays come before the read or after it.
+    /// A [`Graph::replay`](crate::Graph::replay) waits while more than 64 MiB of such memory are
+    /// read.
     ///
     /// # Errors
     /// `Invalid` for a range past the end or a buffer of another device. An error that `Drop`
@@ -188,6 +208,9 @@ impl Device {
                 self.staging.give_chunk(block);
                 result?;
             }
+        } else if buffer.is_of_graph() {
+            // On the copy stream, a replay could write during a copy.
+            self.read_waves(&mut [Read { buffer, byte_offset, out: &mut *out }])?;
         } else {
             // Uses the copy stream, so that the compute stream continues with other threads' work.
             self.copies.wait(&self.compute.mark()?)?;
@@ -278,7 +301,9 @@ impl Device {
         Ok(())
     }
 
-    /// As [`Device::read`] for several ranges, with one wait for each 64 MiB.
+    /// As [`Device::read`] for several ranges, with one wait for each 64 MiB. If a graph uses one of
+    /// the buffers, no other thread's replay comes between the ranges: one that another thread
+    /// begins meanwhile waits, for all but the last 64 MiB, until they are read.
     ///
     /// # Errors
     /// As for [`Device::read`]. If a range is invalid, nothing is read.
@@ -293,11 +318,35 @@ impl Device {
             trace::count(WorkKind::Transfer);
         }
         let launched = self.faults.launched();
-        let pieces = Piece::cut(&reads);
-        for wave in pieces.chunk_by(|a, b| a.block / WAVE == b.block / WAVE) {
+        self.read_waves(&mut reads)?;
+        if reads.iter().any(|read| !read.out.is_empty()) {
+            self.faults.pass(launched);
+        }
+        self.releases.poll(self.captures.any());
+        self.context.take_error()?;
+        reads.iter().find_map(|read| read.buffer.marks.fault()).map_or(Ok(()), Err)
+    }
+
+    /// Reads on the compute stream, with one wait for each wave.
+    fn read_waves(&self, reads: &mut [Read<'_>]) -> Result<()> {
+        let pieces = Piece::cut(reads);
+        let is_torn_by_replays = pieces.len() > 1 && reads.iter().any(|read| read.buffer.is_of_graph());
+        let mut no_replay = None;
+        let mut waves = pieces.chunk_by(|a, b| a.block / WAVE == b.block / WAVE).peekable();
+        while let Some(wave) = waves.next() {
             let blocks = wave.last().map_or(0, |piece| piece.block % WAVE + 1);
             let mut chunks = self.staging.take_chunks(blocks)?;
-            let result = self.read_pieces(wave, &mut reads, &mut chunks);
+            if is_torn_by_replays && no_replay.is_none() {
+                // Before, because deferred ops may compile their kernels.
+                self.compute.catch_up();
+                no_replay = Some(self.keep_replays_out());
+            }
+            let copied = self.enqueue_pieces(wave, reads, &chunks);
+            if waves.peek().is_none() {
+                // Without a wait: a replay that is launched now comes after all copies.
+                drop(no_replay.take());
+            }
+            let result = copied.and_then(|copied| take_pieces(&copied, wave, reads, &mut chunks));
             if result.is_err() {
                 // A copy may still be in flight, and the blocks are about to be used again.
                 let _ = self.compute.synchronize();
@@ -307,27 +356,19 @@ impl Device {
             }
             result?;
         }
-        if !pieces.is_empty() {
-            self.faults.pass(launched);
-        }
-        self.releases.poll(self.captures.any());
-        self.context.take_error()?;
-        reads.iter().find_map(|read| read.buffer.marks.fault()).map_or(Ok(()), Err)
+        Ok(())
     }
 
-    fn read_pieces(
-        &self,
-        pieces: &[Piece],
-        reads: &mut [Read<'_>],
-        chunks: &mut [PinnedBlock],
-    ) -> Result<()> {
+    /// Copies pieces to the pinned blocks. The event is behind the copies.
+    fn enqueue_pieces(&self, pieces: &[Piece], reads: &[Read<'_>], chunks: &[PinnedBlock]) -> Result<Event> {
         self.context.bind()?;
         for piece in pieces {
             let read = &reads[piece.read];
             let stream = self.compute.raw();
             let timed = self.compute.begin_work();
-            // SAFETY: the source was checked by `read_all`, the piece lies inside its block; both
-            // stay until the wait below.
+            // SAFETY: the source was checked by `read_all` or `read_quietly`, the piece lies inside
+            // its block; both stay until the wait of `take_pieces` or, after an error, of
+            // `read_waves`.
             let status = unsafe {
                 (self.context.hip().hipMemcpyAsync)(
                     chunks[piece.block % WAVE].address().add(piece.offset).cast(),
@@ -340,13 +381,7 @@ impl Device {
             self.context.check("hipMemcpyAsync", status)?;
             self.compute.end_work(timed, WorkKind::Transfer, || TO_HOST, Load::bytes(piece.bytes));
         }
-        self.compute.mark_for_host()?.synchronize()?;
-        // Visible by the event's `hipEventReleaseToSystem`, as in `read_small`.
-        for piece in pieces {
-            let from = &chunks[piece.block % WAVE].bytes()[piece.offset..][..piece.bytes];
-            reads[piece.read].out[piece.at..][..piece.bytes].copy_from_slice(from);
-        }
-        Ok(())
+        self.compute.mark_for_host()
     }
 
     /// Copies within the device, in stream order.
@@ -406,7 +441,8 @@ impl Device {
     ///
     /// # Errors
     /// `Invalid` for a range past the end; `OutOfMemory`; `Device` if HIP fails; `Capture` if
-    /// this thread captures a graph on either device.
+    /// this thread captures a graph on either device, or if a capture in progress computes the
+    /// source.
     pub fn copy_from_device(
         self: &Arc<Self>,
         source: &Buffer,
@@ -426,12 +462,17 @@ impl Device {
         for device in [self, &other] {
             device.refuse_captured("a copy between devices", "a graph is of one device")?;
         }
+        if source.is_captured() {
+            return Err(other.captures.others("the use of a captured tensor"));
+        }
         other.refuse_dry("a copy to another device", NO_VALUE)?;
         if self.is_dry() {
             // Its stream and events are none of the other device's.
             return Ok(buffer);
         }
         self.reach(&other);
+        // The other device's replays come before the copy or wait for it in its stream.
+        let no_replay = source.is_of_graph().then(|| other.keep_replays_out());
         self.compute.wait(&other.compute.mark()?)?;
         self.context.bind()?;
         let stream = self.compute.raw();
@@ -455,6 +496,7 @@ impl Device {
         // The tickets' words are in host memory, so reads on both devices can check them.
         carry_faults([source], [&buffer]);
         other.compute.wait(&self.compute.mark()?)?;
+        drop(no_replay);
         Ok(buffer)
     }
 

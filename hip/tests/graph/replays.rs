@@ -87,6 +87,36 @@ fn what_is_allocated_in_a_capture_stays_the_graphs() {
     assert_eq!((end.graphs, end.allocated), (0, start.allocated));
 }
 
+/// Nobody but the capturing thread may keep other values there, until the graph ends.
+#[test]
+#[serial]
+fn a_living_graphs_own_memory_is_replayed() {
+    let device = device();
+    let x = words(&device, 5, N);
+    let alloc = || device.alloc(4 * N).unwrap();
+    let (graph, out) = capture(&device, || {
+        let out = alloc();
+        add(&device, 1, &x, &out);
+        assert!(!out.is_replayed(), "its writes are part of the graph");
+        assert!(hip::uncaptured(|| out.is_replayed()), "these would not be");
+        std::thread::scope(|scope| scope.spawn(|| assert!(out.is_replayed())).join().unwrap());
+        out
+    });
+    assert!(out.is_replayed());
+    assert!(x.is_of_graph() && !x.is_replayed(), "the graph only reads it");
+    drop(capture(&device, || assert!(out.is_replayed(), "in the capture of another graph")));
+    graph.replay().unwrap();
+    drop(graph);
+    assert!(!out.is_replayed());
+    assert_eq!(value(&out), 6);
+    device.start_capture().unwrap();
+    let abandoned = alloc();
+    device.abandon_capture();
+    assert!(!abandoned.is_replayed());
+    drop(abandoned);
+    is_usable(&device);
+}
+
 /// More than the pool holds: the driver is asked, and what it says is an error of the op.
 #[test]
 #[serial]

@@ -119,6 +119,14 @@ impl MemoryPool {
         graphs.memory.contains_key(&block.arena) || graphs.held.contains_key(&block.address)
     }
 
+    /// Whether a block belongs to the memory of a graph that has not ended. `false` for the graph in
+    /// progress if the caller captures it, as `captures` says.
+    pub(crate) fn is_replayed(&self, block: &PoolBlock, captures: bool) -> bool {
+        let graphs = &self.state().graphs;
+        let lives = graphs.memory.get(&block.arena).is_some_and(|graph| !graph.ended);
+        lives && !(captures && graphs.captured == Some(block.arena))
+    }
+
     /// Ends a graph, whose work the device has passed or will never run.
     pub(crate) fn end_graph(&self, number: usize) {
         let mut state = self.state();
