@@ -22,7 +22,7 @@ use crate::collective::in_graph::InGraph;
 use crate::collective::member::Member;
 use crate::device::Device;
 use crate::device::collectives::Unjoined;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::settings::settings;
 
 /// A number that no rank has.
@@ -74,12 +74,16 @@ impl Replays {
         // A rank's other calls are in the order of its stream, but these run on the compute stream. So
         // they count as those of a group that no rank is in: no rank reduces beside a pass before them.
         let _apart = Unjoined::note(device, NO_RANK);
-        if settings()?.collective_check {
-            let collective = |rank: &&Rank| rank.calls.iter().any(|call| call.kind.is_collective());
-            let steps = self.ranks.iter().filter(collective).map(|rank| (&rank.member, rank.step()));
-            compare_now(&steps.collect::<Vec<_>>())?;
-        }
-        self.ranks.iter().try_for_each(Rank::enter)?;
+        let compared = match settings()?.collective_check {
+            true => {
+                let collective = |rank: &&Rank| rank.calls.iter().any(|call| call.kind.is_collective());
+                let steps = self.ranks.iter().filter(collective).map(|rank| (&rank.member, rank.step()));
+                compare_now(&steps.collect::<Vec<_>>())
+            }
+            false => Ok(()),
+        };
+        let entered = compared.and_then(|()| self.ranks.iter().try_for_each(Rank::enter));
+        entered.map_err(|error| self.give_up(error))?;
         let begun = self.ranks.iter().try_for_each(|rank| rank.begin(device));
         let launched = begun.and_then(|()| launch());
         for Rank { member, .. } in &self.ranks {
@@ -96,10 +100,15 @@ impl Replays {
         launched.map_err(|error| {
             // The library knows more about a failure of the group than HIP does.
             let failed = self.ranks.iter().find_map(|rank| rank.member.check().err());
-            let error = failed.unwrap_or(error);
-            self.ranks.iter().for_each(|rank| drop(rank.member.fail(error.clone())));
-            error
+            self.give_up(failed.unwrap_or(error))
         })
+    }
+
+    /// Fails all groups of the graph, because none of its calls is made now: the other ranks would wait
+    /// for them. Returns the error.
+    fn give_up(&self, error: Error) -> Error {
+        self.ranks.iter().for_each(|rank| drop(rank.member.fail(error.clone())));
+        error
     }
 }
 
@@ -138,7 +147,7 @@ mod tests {
     use super::*;
     use crate::device::pass::{Pass, Points};
     use crate::provider::Provider;
-    use crate::{Buffer, Communicator, Error, Graph, Part, ReduceOp, Work, trace, uncaptured};
+    use crate::{Buffer, Communicator, Graph, Part, ReduceOp, Work, trace, uncaptured};
 
     thread_local! {
         /// How many more events the thread can record, if there is a limit.
@@ -202,6 +211,26 @@ mod tests {
         assert!(rank.member().others_since(&before));
         assert!(!rank.member().others_since(&pass(&device)), "this one is behind the replay");
         assert!(device.collectives.all_joined());
+    }
+
+    /// The graph reduces in two groups, and one of them has failed. The other one's ranks must not wait
+    /// for this replay.
+    #[test]
+    fn a_replay_that_one_group_refuses_fails_the_others() {
+        let (rank, device) = rank();
+        let other = Communicator::local(std::slice::from_ref(&device)).expect("a group").remove(0);
+        let summed = buffer(&device);
+        device.start_capture().expect("a capture");
+        for on in [&rank, &other] {
+            reduce(on, &summed).and_then(Work::join).expect("a call");
+        }
+        let graph = device.stop_capture().expect("a graph");
+        graph.replay().expect("a replay");
+        rank.check().expect("nothing failed");
+        other.abort();
+        let error = graph.replay().expect_err("a group has failed");
+        assert!(matches!(&error, Error::Collective { name, .. } if name == "aborted"), "{error}");
+        assert_eq!(rank.check().expect_err("its call is missing"), error);
     }
 
     /// Whichever event can't be recorded: without it, the graph would lack an edge.

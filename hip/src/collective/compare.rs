@@ -45,15 +45,18 @@ pub(super) fn compare(
         if compared.iter().all(|(_, result)| result.is_ok()) {
             continue;
         }
-        // Every rank sees a difference in this round. None gives the group up before all have seen
-        // it: otherwise some would only hear that another rank gave up.
+        // Every rank of a group with a difference sees one in this round. None gives the group up
+        // before all have seen it: otherwise some would only hear that another rank gave up. The other
+        // groups may have ranks that saw none, so they gather no more.
         for (member, result) in &compared {
             result.as_ref().err().into_iter().for_each(|error| member.will_fail(error.clone()));
         }
-        let _ = enqueue(&calls).and_then(Work::wait);
-        for (member, result) in compared {
-            result.map_err(|error| member.fail(error))?;
-        }
+        let differ = |at: &usize| compared[*at].1.is_err();
+        let again: Vec<_> = (0..calls.len()).filter(differ).map(|at| calls[at]).collect();
+        let _ = enqueue(&again).and_then(Work::wait);
+        // All of them, although only the first error is returned.
+        let failed = compared.into_iter().filter_map(|(member, result)| Some(member.fail(result.err()?)));
+        failed.reduce(|first, _| first).map_or(Ok(()), Err)?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::device::capture::uncaptured;
 use crate::device::event::Event;
 use crate::device::pass::Points;
 use crate::device::stream::Stream;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::launch::kernel::Kernel;
 use crate::memory::buffer::{Buffer, carry_faults};
 use crate::memory::last_use::not_noted;
@@ -146,8 +146,8 @@ impl<'a> Group<'a> {
     ///
     /// # Errors
     /// `Capture` if this thread captures a graph on one of the devices, and the calls are of several
-    /// ranks; `Mismatch` and `Collective` as for
-    /// [`Communicator::all_reduce`].
+    /// ranks; `Mismatch` and `Collective` as for [`Communicator::all_reduce`]. After either error,
+    /// every group in the calls has failed.
     pub fn start(self) -> Result<Work> {
         let calls: Vec<_> = self.calls.iter().map(|(on, call)| (on.member(), call)).collect();
         issue(&calls)
@@ -241,7 +241,8 @@ fn issue_locked(
     let steps: Vec<_> = calls.iter().map(|(member, prepared)| (*member, step(prepared.call))).collect();
     if settings()?.collective_check {
         let all = |(_, step): &&(_, Step)| step.of_all_ranks();
-        compare_now(&steps.iter().filter(all).copied().collect::<Vec<_>>())?;
+        let compared = compare_now(&steps.iter().filter(all).copied().collect::<Vec<_>>());
+        compared.map_err(|error| give_up(calls.iter().map(|(member, _)| *member), origin, error))?;
     }
     let mut work = enqueue(calls, &steps, origin, beside)?;
     work.unjoined = unjoined;
@@ -257,6 +258,20 @@ pub(super) fn compare_now(steps: &[(&Arc<Member>, Step)]) -> Result<()> {
             enqueue(calls, &steps, None, None)
         })
     })
+}
+
+/// Fails every group whose calls are not made: the other ranks would wait for them, and a capture
+/// would lack them. Returns the error.
+fn give_up<'a>(
+    members: impl Iterator<Item = &'a Arc<Member>>,
+    origin: Option<Origin<'_>>,
+    error: Error,
+) -> Error {
+    members.for_each(|member| drop(member.fail(error.clone())));
+    if let Some(origin) = origin {
+        origin.stream.spoil(error.clone());
+    }
+    error
 }
 
 /// As [`issue_locked`], without noting the calls and comparing them between processes. `origin` is
@@ -275,7 +290,9 @@ fn enqueue(
         }
     }
     for (member, step) in steps {
-        member.ledger.enter(member.rank, *step).map_err(|error| member.fail(error))?;
+        if let Err(error) = member.ledger.enter(member.rank, *step) {
+            return Err(give_up(members.into_iter(), origin, member.fail(error)));
+        }
     }
     let own = calls.iter().flat_map(|(_, prepared)| prepared.buffers.iter().flatten().cloned());
     let filled = beside.iter().flat_map(|beside| beside.buffers.iter().cloned());
@@ -310,13 +327,12 @@ fn enqueue(
         }
     }
     if let Err(error) = called {
-        // The other ranks make calls that this one did not.
-        let first = members.iter().map(|member| member.fail(error.clone())).reduce(|first, _| first);
-        let error = first.unwrap_or(error);
-        if let Some(origin) = origin {
-            origin.stream.spoil(error.clone());
-        }
-        return Err(error);
+        // The group's failure may say more.
+        let error = match members.first() {
+            Some(first) => first.fail(error),
+            None => error,
+        };
+        return Err(give_up(members.into_iter(), origin, error));
     }
     for (member, prepared) in calls {
         // A fault of another rank's data stays on that rank.

@@ -60,20 +60,25 @@ struct Open {
 }
 
 impl Ledger {
+    /// The group's ledger, made for `size` ranks if it does not exist yet.
+    pub(super) fn of(id: &UniqueId, size: usize) -> Arc<Self> {
+        let mut ledgers = LEDGERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let ledgers = ledgers.get_or_insert_default();
+        ledgers.retain(|_, ledger| ledger.strong_count() > 0);
+        ledgers.get(id).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let ledger = Arc::new(Self { size, state: Mutex::default() });
+            ledgers.insert(*id, Arc::downgrade(&ledger));
+            ledger
+        })
+    }
+
     /// Enters a rank.
     ///
     /// # Errors
     /// `Invalid` if the rank is taken, or other ranks gave another size.
     pub(super) fn join(id: &UniqueId, rank: usize, size: usize) -> Result<Arc<Self>> {
         let op = "Communicator::new";
-        let mut ledgers = LEDGERS.lock().unwrap_or_else(PoisonError::into_inner);
-        let ledgers = ledgers.get_or_insert_default();
-        ledgers.retain(|_, ledger| ledger.strong_count() > 0);
-        let ledger = ledgers.get(id).and_then(Weak::upgrade).unwrap_or_else(|| {
-            let ledger = Arc::new(Self { size, state: Mutex::default() });
-            ledgers.insert(*id, Arc::downgrade(&ledger));
-            ledger
-        });
+        let ledger = Self::of(id, size);
         if ledger.size != size {
             let expected = format!("a group of {} ranks, as another rank says", ledger.size);
             let error = Error::invalid(op, expected, format!("{size} ranks"));

@@ -109,12 +109,16 @@ impl Member {
         size: usize,
         timeout: Duration,
     ) -> Result<Arc<Self>> {
-        let library = Library(device.provider().rccl()?);
-        let label = format!("collectives of rank {rank}");
-        let stream = Arc::new(Stream::of_priority(&device.context, &label, COLLECTIVES)?);
+        // First, so that the process's other ranks hear of any failure instead of waiting.
         let ledger = Ledger::join(id, rank, size)?;
-        let joined = init(library, device, id, (rank, size), timeout, &ledger);
-        let handle = joined.inspect_err(|error| ledger.fail(error))?;
+        let begin = || -> Result<_> {
+            let library = Library(device.provider().rccl()?);
+            let label = format!("collectives of rank {rank}");
+            let stream = Arc::new(Stream::of_priority(&device.context, &label, COLLECTIVES)?);
+            let handle = init(library, device, id, (rank, size), timeout, &ledger)?;
+            Ok((library, stream, handle))
+        };
+        let (library, stream, handle) = begin().inspect_err(|error| ledger.fail(error))?;
         if size > 1 {
             device.becomes_replica();
         }

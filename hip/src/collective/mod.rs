@@ -19,6 +19,7 @@ use crate::collective::call::{Call, Kind, Part, ReduceOp};
 use crate::collective::element::Element;
 use crate::collective::group::{Beside, issue_beside};
 use crate::collective::id::UniqueId;
+use crate::collective::ledger::Ledger;
 use crate::collective::member::Member;
 use crate::collective::work::Work;
 use crate::device::Device;
@@ -108,14 +109,22 @@ impl Communicator {
     /// # Errors
     /// As for [`new`](Self::new).
     pub fn local(devices: &[Arc<Device>]) -> Result<Vec<Self>> {
+        let op = "Communicator::local";
         if devices.is_empty() {
-            return Err(Error::invalid("Communicator::local", "at least one device", "none"));
+            return Err(Error::invalid(op, "at least one device", "none"));
+        }
+        // Checked here, because the threads below are not the one that captures.
+        for device in devices {
+            device.refuse_captured(op, "a rank joins with a stream of its own")?;
         }
         let id = UniqueId::new()?;
+        // Keeps the ledger alive: a rank that begins after another has failed must find the
+        // failure.
+        let _ledger = Ledger::of(&id, devices.len());
         std::thread::scope(|scope| {
             let join = |(rank, device)| scope.spawn(move || Self::new(device, &id, rank, devices.len()));
             let ranks: Vec<_> = devices.iter().enumerate().map(join).collect();
-            let panicked = |_| Err(Error::invalid("Communicator::local", "ranks that join", "a panic"));
+            let panicked = |_| Err(Error::invalid(op, "ranks that join", "a panic"));
             let joined: Vec<Result<Self>> =
                 ranks.into_iter().map(|rank| rank.join().unwrap_or_else(panicked)).collect();
             if joined.iter().any(Result::is_err) {
@@ -434,7 +443,7 @@ mod tests {
 
     use crate::device::pass::Pass;
     use crate::provider::Provider;
-    use crate::trace;
+    use crate::{Dry, Group, trace};
 
     /// A rank alone on a device of its own, and two buffers.
     fn rank() -> (Communicator, Arc<Device>, [Arc<Buffer>; 2]) {
@@ -500,6 +509,50 @@ mod tests {
             assert!(packages.iter().all(|package| text.contains(package)), "{text}");
         }
         works();
+    }
+
+    /// The other rank hears of the failure, and does not wait for this one until the timeout.
+    #[test]
+    fn a_rank_that_can_not_begin_fails_the_others() {
+        use std::time::{Duration, Instant};
+        let device = Arc::new(Device::new(Provider::altered(|_| ()), 0).expect("a device"));
+        let dry = Dry::new(&device, None).expect("a dry device");
+        for devices in [[&device, dry.device()], [dry.device(), &device]] {
+            let begun = Instant::now();
+            let joined = Communicator::local(&devices.map(Arc::clone));
+            let error = joined.expect_err("a dry device joins nothing");
+            assert!(matches!(error, Error::Dry { .. }), "{error}");
+            // Far below the timeout of 600 seconds.
+            assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+        }
+    }
+
+    /// Calls of two groups are issued together, and one of the groups has failed. The other one's
+    /// ranks must not wait for a call that is not made, and a capture without it is no graph.
+    #[test]
+    fn calls_that_one_group_refuses_fail_the_other_groups() {
+        for captured in [false, true] {
+            let (rank, device, [summed, others]) = rank();
+            let other = Communicator::local(std::slice::from_ref(&device)).expect("a group").remove(0);
+            other.abort();
+            // Several ranks' calls are not captured together, but one rank's are.
+            let both = [&rank, &other];
+            let on = &both[usize::from(captured)..];
+            if captured {
+                device.start_capture().expect("a capture");
+            }
+            let mut calls = Group::new();
+            for (&on, buffer) in on.iter().zip([&summed, &others]) {
+                let part = Part::whole(buffer);
+                calls.all_reduce(on, ReduceOp::Sum, DType::F32, 4, part, part).expect("valid arguments");
+            }
+            let error = calls.start().map(drop).expect_err("a group has failed");
+            assert!(matches!(&error, Error::Collective { name, .. } if name == "aborted"), "{error}");
+            match captured {
+                true => assert_eq!(device.stop_capture().map(drop).expect_err("no call"), error),
+                false => assert_eq!(rank.check().expect_err("its call is missing"), error),
+            }
+        }
     }
 
     /// One call reduces a buffer that the pass computed, and a reserved one. Nothing else may be

@@ -2,8 +2,8 @@
 
 mod world;
 
-use world::SECRET;
 pub use world::{Launcher, World};
+use world::{MOST_RANKS, SECRET};
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -104,8 +104,9 @@ impl Rendezvous {
     /// Waits for all processes of the job.
     ///
     /// # Errors
-    /// `Invalid` for a rank that is not below the size; `Collective` if a process does not come in
-    /// time, is refused (its secret or size differs, or its rank is taken), or no port is free.
+    /// `Invalid` for a rank that is not below the size, a size above `i32::MAX`, or port 0 in a job of
+    /// several processes; `Collective` if a process does not come in time, is refused (its secret or
+    /// size differs, or its rank is taken), or no port is free.
     pub fn join(world: &World) -> Result<Self> {
         Self::join_within(world, settings()?.collective_timeout)
     }
@@ -119,6 +120,14 @@ impl Rendezvous {
                 format!("a rank below the size {size}"),
                 format!("rank {rank}"),
             ));
+        }
+        if *size > MOST_RANKS {
+            let expected = format!("at most {MOST_RANKS} processes");
+            return Err(Error::invalid(CALL, expected, size.to_string()));
+        }
+        if *size > 1 && world.ports.contains(&0) {
+            let expected = "a port from 1 on, because port 0 is a different one each time";
+            return Err(Error::invalid(CALL, expected, "port 0"));
         }
         let bytes = world.password().len();
         if bytes > MOST_TEXT {

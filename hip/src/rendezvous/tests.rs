@@ -229,6 +229,22 @@ fn a_machines_own_name_is_no_loopback() {
 fn a_rank_past_the_size_and_an_endless_secret_are_refused() {
     let error = Rendezvous::join(&World::on_this_machine(2, 2, 1, "")).unwrap_err();
     assert!(matches!(error, Error::Invalid { .. }), "{error}");
+    let error = Rendezvous::join(&World::on_this_machine(0, usize::MAX, 1, "")).unwrap_err();
+    assert!(matches!(error, Error::Invalid { .. }), "{error}");
     let error = Rendezvous::join(&World::on_this_machine(0, 2, 1, &"x".repeat(5000))).unwrap_err();
     assert!(matches!(error, Error::Invalid { .. }), "{error}");
+}
+
+/// The others could not know which port the system gives to rank 0.
+#[test]
+fn port_0_is_for_one_process_only() {
+    for rank in [0, 1] {
+        let mut world = World::on_this_machine(rank, 2, 0, "");
+        for ports in [vec![0], vec![1, 0]] {
+            world.ports = ports;
+            let error = Rendezvous::join_within(&world, Duration::from_secs(1)).unwrap_err();
+            assert!(matches!(error, Error::Invalid { .. }), "{error}");
+        }
+    }
+    Rendezvous::join(&World::on_this_machine(0, 1, 0, "")).unwrap();
 }

@@ -1,5 +1,6 @@
 //! A process's place in a job, by the variables of the common launchers.
 
+use std::ffi::OsString;
 use std::fmt;
 
 use crate::error::{Error, Result};
@@ -7,6 +8,8 @@ use crate::hash::Digest;
 
 /// How many ports after the first one rank 0 may take, if another program has the first.
 const SPARE_PORTS: u16 = 16;
+/// The most processes of a job: RCCL counts ranks in an i32.
+pub(super) const MOST_RANKS: usize = i32::MAX as usize;
 /// Ports for jobs whose launcher names none.
 const OWN_PORTS: std::ops::Range<u16> = 20_000..30_000;
 
@@ -81,10 +84,10 @@ impl World {
     /// | `BURN_ROCM_RENDEZVOUS_SECRET` | a text that all processes of the job have and others do not |
     ///
     /// # Errors
-    /// `Config` for a variable that is missing, unreadable or contradicts another one. Also if the
-    /// launcher names no job, and no secret tells this one from others.
+    /// `Config` for a variable that is missing, is not UTF-8, has an invalid value or contradicts
+    /// another one. Also if the launcher names no job, and no secret tells this one from others.
     pub fn from_env() -> Result<Self> {
-        Self::read(&|name| std::env::var(name).ok())
+        Self::read(&|name| std::env::var_os(name))
     }
 
     /// A place in a job of `size` processes on this machine, whose rank 0 listens on `port`.
@@ -107,7 +110,7 @@ impl World {
         format!("{}/{}", self.job, self.secret)
     }
 
-    fn read(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+    fn read(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
         let env = Environment(variable);
         let (names, launcher) = if env.has("RANK") {
             (["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"], Launcher::Torchrun)
@@ -134,6 +137,10 @@ impl World {
         let [rank, size, local_rank] =
             [rank_name, size_name, local_name].map(|name| env.number::<usize>(name));
         let (rank, size, local_rank) = (rank?, size?, local_rank?);
+        if size > MOST_RANKS {
+            let expected = format!("at most {MOST_RANKS} processes");
+            return Err(Error::config(size_name, expected, format!("`{size}`")));
+        }
         let below = |name: &str, value: usize| {
             if value < size {
                 return Ok(());
@@ -143,12 +150,12 @@ impl World {
         };
         below(rank_name, rank)?;
         below(local_name, local_rank)?;
-        if launcher != Launcher::Torchrun
-            && env.has("WORLD_SIZE")
-            && env.number::<usize>("WORLD_SIZE")? != size
-        {
-            let expected = format!("the number of {size_name}, which is {size}, or nothing");
-            return Err(Error::config("WORLD_SIZE", expected, env.shown("WORLD_SIZE")));
+        if launcher != Launcher::Torchrun && env.has("WORLD_SIZE") {
+            let found = env.number::<usize>("WORLD_SIZE")?;
+            if found != size {
+                let expected = format!("the number of {size_name}, which is {size}, or nothing");
+                return Err(Error::config("WORLD_SIZE", expected, format!("`{found}`")));
+            }
         }
 
         let (name, of_one) = match launcher {
@@ -156,40 +163,55 @@ impl World {
             _ => (local_size_name, size),
         };
         let is_one_machine = size == 1 || env.has(name) && env.number::<usize>(name)? == of_one;
-        let address = match env.get("MASTER_ADDR") {
+        let address = match env.get("MASTER_ADDR")? {
             Some(address) => address,
             None if size == 1 => "127.0.0.1".into(),
             None if launcher == Launcher::Torchrun => return Err(env.missing("MASTER_ADDR")),
             None if is_one_machine && launcher != Launcher::Slurm => "127.0.0.1".into(),
             // `mpirun` places its ranks itself, so rank 0 need not be on Slurm's first node.
             None if launcher == Launcher::OpenMpi => return Err(env.missing("MASTER_ADDR")),
-            None => env.first_node().ok_or_else(|| env.missing("MASTER_ADDR"))?,
+            None => env.first_node()?.ok_or_else(|| env.missing("MASTER_ADDR"))?,
         };
-        let job = env.job(launcher);
+        let job = env.job(launcher)?;
         if job.is_empty() && size > 1 && !env.has(SECRET) {
             let expected = "a text for this job, because the launcher gives it no name";
             return Err(Error::config(SECRET, expected, "nothing"));
         }
-        let secret = env.get(SECRET).unwrap_or_default();
-        let ports = env.ports(launcher, &job)?;
+        let secret = env.get(SECRET)?.unwrap_or_default();
+        let ports = env.ports(launcher, &job, size)?;
         Ok(Self { rank, size, local_rank, address, ports, is_one_machine, job, secret, launcher })
     }
 }
 
-struct Environment<'a>(&'a dyn Fn(&str) -> Option<String>);
+struct Environment<'a>(&'a dyn Fn(&str) -> Option<OsString>);
 
 impl Environment<'_> {
-    /// An empty variable counts as not set.
-    fn get(&self, name: &str) -> Option<String> {
+    /// An empty variable counts as not set. One that is not UTF-8 is an error: otherwise an
+    /// unreadable secret would count as none, and an unreadable rank as no launcher. The error does
+    /// not show the value, which may be a secret.
+    fn get(&self, name: &str) -> Result<Option<String>> {
+        let Some(value) = self.set(name) else { return Ok(None) };
+        let text = value.into_string();
+        text.map(Some).map_err(|_| Error::config(name, "a text in UTF-8", "a value that is not UTF-8"))
+    }
+
+    fn set(&self, name: &str) -> Option<OsString> {
         (self.0)(name).filter(|value| !value.is_empty())
     }
 
     fn has(&self, name: &str) -> bool {
-        self.get(name).is_some()
+        self.set(name).is_some()
     }
 
-    fn shown(&self, name: &str) -> String {
-        self.get(name).map_or("nothing".into(), |value| format!("`{value}`"))
+    /// The first of the variables that is set.
+    fn first(&self, names: &[&str]) -> Result<Option<String>> {
+        names.iter().find_map(|name| self.get(name).transpose()).transpose()
+    }
+
+    /// Those of the variables that are set.
+    fn joined(&self, names: &[&str]) -> Result<String> {
+        let set: Result<Vec<_>> = names.iter().filter_map(|name| self.get(name).transpose()).collect();
+        Ok(set?.join("."))
     }
 
     fn missing(&self, name: &str) -> Error {
@@ -197,40 +219,51 @@ impl Environment<'_> {
     }
 
     fn number<T: std::str::FromStr>(&self, name: &str) -> Result<T> {
-        let value = self.get(name).and_then(|value| value.trim().parse().ok());
-        value.ok_or_else(|| Error::config(name, "a number", self.shown(name)))
+        let value = self.get(name)?;
+        let number = value.as_deref().and_then(|value| value.trim().parse().ok());
+        let shown = || value.as_deref().map_or("nothing".to_owned(), |value| format!("`{value}`"));
+        number.ok_or_else(|| Error::config(name, "a number", shown()))
     }
 
     /// The job's name: the same in all of its processes, and in those of no other job. Only the
     /// launcher's own variables count: a job of Slurm that starts `mpirun` or `torchrun` on several
     /// machines has another step on each. Empty if the launcher gives no name.
-    fn job(&self, launcher: Launcher) -> String {
-        let joined = |names: &[&str]| -> String {
-            names.iter().filter_map(|name| self.get(name)).collect::<Vec<_>>().join(".")
-        };
-        let first = |names: &[&str]| names.iter().find_map(|name| self.get(name)).unwrap_or_default();
+    fn job(&self, launcher: Launcher) -> Result<String> {
         match launcher {
             // Its run id is "none" unless the user gives one.
-            Launcher::Torchrun => joined(&["TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"]),
-            Launcher::OpenMpi => first(&["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"]),
-            Launcher::Pmi => match first(&["PMI_JOBID", "PMI_PORT"]) {
+            Launcher::Torchrun => self.joined(&["TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"]),
+            Launcher::OpenMpi => {
+                Ok(self.first(&["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"])?.unwrap_or_default())
+            }
+            Launcher::Pmi => match self.first(&["PMI_JOBID", "PMI_PORT"])? {
+                Some(name) => Ok(name),
                 // `srun` sets MPICH's variables, too.
-                name if name.is_empty() => joined(&["SLURM_JOB_ID", "SLURM_STEP_ID"]),
-                name => name,
+                None => self.joined(&["SLURM_JOB_ID", "SLURM_STEP_ID"]),
             },
-            Launcher::Slurm => joined(&["SLURM_JOB_ID", "SLURM_STEP_ID"]),
-            Launcher::Alone => String::new(),
+            Launcher::Slurm => self.joined(&["SLURM_JOB_ID", "SLURM_STEP_ID"]),
+            Launcher::Alone => Ok(String::new()),
         }
     }
 
-    fn ports(&self, launcher: Launcher, job: &str) -> Result<Vec<u16>> {
+    /// Rank 0's port. A job of one process needs none, so its port may be 0.
+    fn port(&self, name: &str, size: usize) -> Result<u16> {
+        match self.number(name)? {
+            0 if size > 1 => {
+                let expected = "a number from 1 on, because the system picks another port for 0 each time";
+                Err(Error::config(name, expected, "`0`"))
+            }
+            port => Ok(port),
+        }
+    }
+
+    fn ports(&self, launcher: Launcher, job: &str, size: usize) -> Result<Vec<u16>> {
         if self.has(PORT) {
-            return Ok(vec![self.number(PORT)?]);
+            return Ok(vec![self.port(PORT, size)?]);
         }
         let first = if self.has("MASTER_PORT") {
-            let port: u16 = self.number("MASTER_PORT")?;
+            let port = self.port("MASTER_PORT", size)?;
             // The agent's own store holds the port.
-            let held = self.get("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True");
+            let held = self.get("TORCHELASTIC_USE_AGENT_STORE")?.is_some_and(|value| value == "True");
             port.saturating_add(u16::from(held))
         } else if launcher == Launcher::Torchrun {
             return Err(Error::config("MASTER_PORT", "rank 0's port", "nothing"));
@@ -242,20 +275,23 @@ impl Environment<'_> {
     }
 
     /// The first node of Slurm's list, such as `n007` of `n[007-009,012],login`.
-    fn first_node(&self) -> Option<String> {
-        let list = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"]
-            .into_iter()
-            .find_map(|name| self.get(name))?;
-        let end = |text: &str, ends: &[char]| text.find(ends).unwrap_or(text.len());
-        let (mut name, mut rest) = (String::new(), list.as_str());
-        loop {
-            let (part, after) = rest.split_at(end(rest, &['[', ',']));
-            name += part;
-            let Some(ranges) = after.strip_prefix('[') else { return Some(name) };
-            let (ranges, after) = ranges.split_once(']')?;
-            name += &ranges[..end(ranges, &['-', ','])];
-            rest = after;
-        }
+    fn first_node(&self) -> Result<Option<String>> {
+        let list = self.first(&["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"])?;
+        Ok(list.as_deref().and_then(first_of))
+    }
+}
+
+/// The first name of a list of Slurm's.
+fn first_of(list: &str) -> Option<String> {
+    let end = |text: &str, ends: &[char]| text.find(ends).unwrap_or(text.len());
+    let (mut name, mut rest) = (String::new(), list);
+    loop {
+        let (part, after) = rest.split_at(end(rest, &['[', ',']));
+        name += part;
+        let Some(ranges) = after.strip_prefix('[') else { return Some(name) };
+        let (ranges, after) = ranges.split_once(']')?;
+        name += &ranges[..end(ranges, &['-', ','])];
+        rest = after;
     }
 }
 
@@ -264,7 +300,7 @@ mod tests {
     use super::*;
 
     fn world(pairs: &[(&str, &str)]) -> Result<World> {
-        World::read(&|name| pairs.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned()))
+        World::read(&|name| pairs.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into()))
     }
 
     const TORCHRUN: [(&str, &str); 5] = [
@@ -305,6 +341,9 @@ mod tests {
         assert_eq!(world(&held).unwrap().ports, (29501..=29517).collect::<Vec<_>>());
         let own = [&held[..], &[(PORT, "7000")]].concat();
         assert_eq!(world(&own).unwrap().ports, [7000]);
+        // A job of one process needs no port.
+        let one = [("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"), ("MASTER_PORT", "0")];
+        assert_eq!(world(&one).unwrap().size, 1);
 
         let found = world(&SLURM).unwrap();
         assert_eq!((found.rank, found.size, found.local_rank), (3, 4, 1));
@@ -407,7 +446,11 @@ mod tests {
             ("RANK", with(&TORCHRUN, "RANK", "8")),
             ("RANK", with(&TORCHRUN, "RANK", "-1")),
             ("WORLD_SIZE", with(&TORCHRUN, "WORLD_SIZE", "0x8")),
+            ("WORLD_SIZE", with(&TORCHRUN, "WORLD_SIZE", "99999999999999")),
+            ("OMPI_COMM_WORLD_SIZE", with(&OPEN_MPI, "OMPI_COMM_WORLD_SIZE", "2147483648")),
+            ("MASTER_PORT", with(&TORCHRUN, "MASTER_PORT", "0")),
             (PORT, with(&TORCHRUN, PORT, "none")),
+            (PORT, with(&TORCHRUN, PORT, "0")),
             ("SLURM_NTASKS", without(&SLURM, "SLURM_NTASKS")),
             ("SLURM_LOCALID", without(&SLURM, "SLURM_LOCALID")),
             ("WORLD_SIZE", with(&SLURM, "WORLD_SIZE", "2")),
@@ -425,6 +468,38 @@ mod tests {
     }
 
     #[test]
+    fn a_variable_that_is_not_utf8_is_named() {
+        #[cfg(unix)]
+        let broken = || -> OsString { std::os::unix::ffi::OsStringExt::from_vec(b"7\xff".to_vec()) };
+        // Half of a pair of surrogates.
+        #[cfg(windows)]
+        let broken = || -> OsString { std::os::windows::ffi::OsStringExt::from_wide(&[55, 0xd800]) };
+        let refused = |launched: &[(&str, &str)], names: &[&str]| {
+            for name in names {
+                let read = |asked: &str| match asked == *name {
+                    true => Some(broken()),
+                    false => launched.iter().find(|(n, _)| *n == asked).map(|(_, value)| value.into()),
+                };
+                let expected = Error::config(*name, "a text in UTF-8", "a value that is not UTF-8");
+                assert_eq!(World::read(&read).unwrap_err(), expected, "{launched:?}");
+            }
+        };
+        // Otherwise these would count as a process without a launcher.
+        refused(&[], &["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"]);
+        refused(&TORCHRUN, &["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"]);
+        refused(&TORCHRUN, &["MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"]);
+        refused(&TORCHRUN, &[PORT, SECRET]);
+        let here = [&OPEN_MPI[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]].concat();
+        refused(&here, &["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"]);
+        refused(&here, &["OMPI_COMM_WORLD_LOCAL_SIZE", "WORLD_SIZE", "MASTER_ADDR", "PMIX_NAMESPACE"]);
+        refused(&here, &[SECRET]);
+        refused(&PMI, &["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"]);
+        refused(&PMI, &["PMI_PORT", SECRET]);
+        refused(&SLURM, &["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_ID", "SLURM_STEP_ID"]);
+        refused(&SLURM, &["SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST", SECRET]);
+    }
+
+    #[test]
     fn the_first_node_of_a_list_is_found() {
         for (list, first) in [
             ("n1", "n1"),
@@ -434,8 +509,8 @@ mod tests {
             ("a-b[3]", "a-b3"),
             ("a[1-2]b[3-4],c", "a1b3"),
         ] {
-            let read = |name: &str| (name == "SLURM_NODELIST").then(|| list.to_owned());
-            assert_eq!(Environment(&read).first_node().as_deref(), Some(first));
+            let read = |name: &str| (name == "SLURM_NODELIST").then(|| OsString::from(list));
+            assert_eq!(Environment(&read).first_node().unwrap().as_deref(), Some(first));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::process::exit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hip::{DType, Error, Group, Part};
+use hip::{Communicator, DType, Error, Group, Part, ReduceOp, UniqueId};
 
 use crate::failures::{LATE, SOON, begun, collective, failure, for_the_dead, ones};
 use crate::ranks::{DEAD, Ranks, on_cpu, on_processes};
@@ -208,5 +208,92 @@ fn the_check_between_processes_names_both_calls() {
         let both = format!("{call} {other_call}");
         assert!(both.contains("all_reduce(Sum, 10 x f32), call 1 of 1"), "{both}");
         assert!(both.contains("all_reduce(Sum, 11 x f32), call 1 of 1"), "{both}");
+    });
+}
+
+/// Calls of two groups are issued together, and those of one differ. No rank makes the other group's
+/// call, so that group fails too.
+#[test]
+fn a_difference_in_one_group_fails_the_others_of_the_calls() {
+    const TEST: &str = "processes::a_difference_in_one_group_fails_the_others_of_the_calls";
+    let check = [LATE[0], ("BURN_ROCM_COLLECTIVE_CHECK", "1")];
+    on_processes(TEST, &check, &[], |ranks| {
+        let same = &ranks.communicator;
+        let (rank, device) = (same.rank(), same.device());
+        // The second group's id comes through the first group.
+        let own = if rank == 0 { *UniqueId::new().unwrap().as_bytes() } else { [0; UniqueId::BYTES] };
+        let sent = Arc::new(device.upload(&own).unwrap());
+        let part = Part::whole(&sent);
+        same.broadcast(DType::U8, UniqueId::BYTES, 0, part, part).unwrap().join().unwrap();
+        let mut id = [0; UniqueId::BYTES];
+        device.read(&sent, 0, &mut id).unwrap();
+        let differs =
+            Communicator::new(device, &UniqueId::from_bytes(&id).unwrap(), rank, same.size()).unwrap();
+        let buffers = [(); 2].map(|()| Arc::new(device.upload(&[0; 44]).unwrap()));
+        let mut calls = Group::new();
+        for (on, count, buffer) in
+            [(same, 10, &buffers[0]), (&differs, 10 + usize::from(rank == 1), &buffers[1])]
+        {
+            let part = Part::whole(buffer);
+            calls.all_reduce(on, ReduceOp::Sum, DType::F32, count, part, part).unwrap();
+        }
+        let error = calls.start().map(drop).unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+        assert_eq!(differs.check().unwrap_err(), error);
+        // Another rank may have failed the group before.
+        same.check().unwrap_err();
+    });
+}
+
+/// Of two groups with other ranks, whose calls rank 0 issues together, one differs. The rank that is
+/// only in the other one sees no difference and has made its call: nothing else may meet it.
+#[test]
+fn a_difference_in_one_group_is_not_told_to_a_group_with_other_ranks() {
+    const TEST: &str = "processes::a_difference_in_one_group_is_not_told_to_a_group_with_other_ranks";
+    let check = [for_the_dead()[0], ("BURN_ROCM_COLLECTIVE_CHECK", "1")];
+    on_processes(TEST, &check, &[], |ranks| {
+        let all = &ranks.communicator;
+        let (rank, device) = (all.rank(), all.device());
+        if all.size() < 3 {
+            return;
+        }
+        // The groups' ids come through the group of all.
+        let id = || {
+            let own = if rank == 0 { *UniqueId::new().unwrap().as_bytes() } else { [0; UniqueId::BYTES] };
+            let sent = Arc::new(device.upload(&own).unwrap());
+            let part = Part::whole(&sent);
+            all.broadcast(DType::U8, UniqueId::BYTES, 0, part, part).unwrap().join().unwrap();
+            let mut id = [0; UniqueId::BYTES];
+            device.read(&sent, 0, &mut id).unwrap();
+            UniqueId::from_bytes(&id).unwrap()
+        };
+        let ids = [id(), id()];
+        let join = |id: &UniqueId, of: [usize; 2]| {
+            let at = of.iter().position(|&member| member == rank)?;
+            Some(Communicator::new(device, id, at, 2).unwrap())
+        };
+        let (differs, same) = (join(&ids[0], [0, 1]), join(&ids[1], [0, 2]));
+        let buffers = [(); 2].map(|()| Arc::new(device.upload(&[0; 44]).unwrap()));
+        let mut calls = Group::new();
+        for (on, count, buffer) in
+            [(&differs, 10 + usize::from(rank == 1), &buffers[0]), (&same, 10, &buffers[1])]
+        {
+            let Some(on) = on else { continue };
+            let part = Part::whole(buffer);
+            calls.all_reduce(on, ReduceOp::Sum, DType::F32, count, part, part).unwrap();
+        }
+        if let Some(differs) = &differs {
+            let error = calls.start().map(drop).unwrap_err();
+            assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+            assert_eq!(differs.check().unwrap_err(), error);
+        } else if let Some(same) = &same {
+            noticed(&collective(&failure(same, calls.start())), &["gave the group up"]);
+        }
+        if let (Some(_), Some(same)) = (&differs, &same) {
+            // Another rank may have failed the group before.
+            same.check().unwrap_err();
+        }
+        // The CPU device's rank 0 serves the others.
+        ranks.together();
     });
 }

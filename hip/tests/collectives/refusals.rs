@@ -109,6 +109,10 @@ fn several_ranks_in_one_capture_are_refused() {
     let id = UniqueId::new().unwrap();
     let error = Communicator::new(&devices[0], &id, 0, 1).unwrap_err();
     assert!(matches!(error, Error::Capture { op: "Communicator::new", .. }), "{error}");
+    for devices in [&devices[..1], &devices[..]] {
+        let error = Communicator::local(devices).unwrap_err();
+        assert!(matches!(error, Error::Capture { op: "Communicator::local", .. }), "{error}");
+    }
     // The graph would lack the collectives.
     assert!(devices[0].stop_capture().is_err());
     start().unwrap().wait().unwrap();
