@@ -230,6 +230,9 @@ fixed! {
         "fewest bytes of a row that a whole block copies";
     "burn-rocm/src/ops/index.rs", "COLUMNS_PER_BLOCK" = "256"; BUSY;
         "fewest columns of a block of `scatter_columns`";
+    "burn-rocm/src/ops/index_nd.rs", "FEW" = "16";
+        Guess("a sort of the values moves less memory than a copy of the tensor in f32");
+        "elements of the tensor for each value from which additions in f16 and bf16 are sorted";
     "burn-rocm/src/ops/index_nd.rs", "WIDE" = "16";
         Measured("two cores of a Xeon: 10,000 slices of 64 elements took 0.7 ms sorted, 2.5 ms by atomics");
         "elements of a slice from which indices are sorted first";
@@ -285,7 +288,9 @@ fixed! {
         "output channels of a thread of a direct convolution";
     "burn-rocm/src/ops/conv/deform.rs", "COLUMN_BYTES" = "64 << 20";
         Guess("two images of a typical layer");
-        "bytes of a deformable convolution's columns at a time";
+        "bytes of a deformable convolution's columns at a time. If they don't suffice for a batch in f16 or \
+         bf16, its weight's gradient is a product in f32, without the halves' matrix cores, and a chunk of \
+         its gradients is a third as large";
     "burn-rocm/src/ops/conv/deform.rs", "ENOUGH_ITEMS" = "1 << 16"; BUSY;
         "work items of its gradients";
     "burn-rocm/src/ops/interpolate.rs", "ENOUGH_ITEMS" = "1 << 16"; BUSY;

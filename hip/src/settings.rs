@@ -159,11 +159,11 @@ settings! {
             ("retune", FindMode::Retune),
         ]);
         "`auto`, `immediate`, `find`, `normal`, `fast`, `hybrid`, `dynamic_hybrid`, `exhaustive`, `retune`", "`auto`",
-        "how MIOpen's convolution algorithm is chosen. `immediate`: from its database. `find`: by timing the \
-        candidates at a shape's first use. `auto`: the first two calls with a shape use the database, the third \
-        times the candidates and keeps the fastest (never with `deterministic`). The others are as `find`, in one of \
-        MIOpen's find modes; `exhaustive` also searches the parameters of kernels, which takes minutes for each \
-        shape, and `retune` does so again";
+        "how MIOpen's convolution algorithm is chosen. `immediate`: from its database. With it, `channels_last` = \
+        `auto` acts as `off`. `find`: by timing the candidates at a shape's first use. `auto`: the first two calls \
+        with a shape use the database, the third times the candidates and keeps the fastest (never with \
+        `deterministic`). The others are as `find`, in one of MIOpen's find modes; `exhaustive` also searches the \
+        parameters of kernels, which takes minutes for each shape, and `retune` does so again";
     conv_fresh(impl Into<Option<usize>>): Option<usize> = None, "BURN_ROCM_CONV_FRESH", fresh;
         "`auto`, a number", "`auto`",
         "how many uses of a convolution's shape this project's kernels compute before MIOpen does, because MIOpen \
@@ -177,9 +177,10 @@ settings! {
         MIOpen computes the convolution and supports this order, and input and output have a multiple of 8 channels \
         (or the input is an image of up to 4). Their results, and what batch norm, pooling and element-wise ops \
         compute from them, stay in this order. `auto`: the same for the layers that are faster in this order, copies \
-        included. The third use times both orders, and the tuning store keeps the times; in deterministic mode, \
-        `auto` is the same as `off`. `off`: outside the pixels (NCHW), which f32 and f64 always have. On an H200, `on` \
-        takes a replayed bf16 step of ResNet-18 from 8.04 to 4.88 ms. In f32, NHWC took twice the time";
+        included. The third use times both orders, and the tuning store keeps the times; in deterministic mode, and \
+        with `conv_find` `immediate`, `auto` is the same as `off`. `off`: outside the pixels (NCHW), which f32 and f64 \
+        always have. On an H200, `on` takes a replayed bf16 step of ResNet-18 from 8.04 to 4.88 ms. In f32, NHWC took \
+        twice the time";
     matmul(Route): Route = Route::Auto, "BURN_ROCM_MATMUL", |name, value| route(name, value, "rocblas");
         "`auto`, `rocblas`, `own`", "`auto`",
         "which code multiplies float matrices. `auto`: rocBLAS, or a kernel of this project if rocBLAS fails or has no \
@@ -381,8 +382,8 @@ impl Config {
     }
 
     /// Makes these the settings of the process, in place of the environment's. Call it before the
-    /// first use of a device, the provider, the trace, the code cache or the tuning store, because that
-    /// use fixes the settings.
+    /// first use of a device, the provider, the trace, a profile, a summary, the code cache, the tuning
+    /// store, a `Rendezvous` or `memory_track_ops`, because that use fixes the settings.
     ///
     /// # Errors
     /// `Config` for an invalid value, or if the settings are fixed already.

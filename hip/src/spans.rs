@@ -1,6 +1,6 @@
 //! Ops, regions and launches of graphs as spans of the crate `tracing`, and compilations and
-//! timings of convolutions as its events, with the feature `tracing`. Without the feature these
-//! functions do nothing.
+//! timings of algorithms and kernels as its events, with the feature `tracing`. Without the feature
+//! these functions do nothing.
 //!
 //! Spans and events have the target `burn_rocm` and the level `TRACE`. `tracing` fixes a span's
 //! name when the program is compiled, so spans are named `op`, `region` and `graph`, and their own
@@ -71,7 +71,7 @@ mod on {
         tracing::trace!(target: "burn_rocm", kernel, milliseconds, "compiled");
     }
 
-    /// Algorithms of a convolution were timed.
+    /// Algorithms of a library, or this project's kernels, were timed.
     pub(crate) fn tuned(what: &dyn Display, time: Duration) {
         let milliseconds = time.as_secs_f64() * 1e3;
         tracing::trace!(target: "burn_rocm", %what, milliseconds, "tuned");

@@ -118,6 +118,15 @@ fn a_second_process_times_nothing() {
     assert_eq!(cache.said_by("five_steps", &find), statistics(0, PROBLEMS, 0, 0, PROBLEMS));
 }
 
+/// With a limit of workspaces, a problem is asked for under two names. It counts once.
+#[test]
+fn a_second_process_with_a_limit_times_nothing() {
+    let cache = Cache::new("limit");
+    let limit = [("BURN_ROCM_WORKSPACE_LIMIT", "1G")];
+    assert_eq!(cache.said_by("five_steps", &limit), statistics(PROBLEMS, 0, PROBLEMS, PROBLEMS, PROBLEMS));
+    assert_eq!(cache.said_by("five_steps", &limit), statistics(0, PROBLEMS, 0, 0, PROBLEMS));
+}
+
 #[test]
 fn what_is_off_keeps_nothing() {
     let cache = Cache::new("off");
@@ -222,6 +231,12 @@ fn tunes_what_was_traced() {
     said("traced", (&problem.desc.x, &problem.desc.w, problem.direction));
     let device = RocmDevice::default();
     said("timed", [tune(&device, problem), tune(&device, problem)]);
+    let mut new = problem.clone();
+    (new.desc.x[0], new.desc.y[0]) = (3, 3);
+    let before = store().stats();
+    said("new", tune(&device, &new));
+    let after = store().stats();
+    said("counted", (after.hits - before.hits, after.misses - before.misses));
     let mut empty = problem.clone();
     (empty.desc.x[0], empty.desc.y[0]) = (0, 0);
     said("empty", tune(&device, &empty));
@@ -237,6 +252,8 @@ fn a_traced_shape_is_tuned_ahead_once() {
     let expected = [
         "traced ([2, 3, 9, 9], [4, 3, 3, 3], Forward)",
         "timed [Ok(true), Ok(false)]",
+        "new Ok(true)",
+        "counted (0, 1)",
         "empty Ok(false)",
         "wrong true",
         "entries 1",

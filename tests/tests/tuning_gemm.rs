@@ -387,6 +387,27 @@ fn exports() {
 }
 
 #[test]
+#[ignore = "run by the test below, with the store off"]
+fn exports_nothing() {
+    let refused = export_tunable_op(&RocmDevice::default(), &file(), &OTHERS);
+    assert!(matches!(refused, Err(RocmError::Config { .. })), "{refused:?}");
+    let refused = store().export(&file());
+    assert!(matches!(refused, Err(RocmError::Config { .. })), "{refused:?}");
+    said("file", std::fs::read_to_string(file()).unwrap());
+}
+
+/// The file may have what another process has timed.
+#[test]
+fn a_store_that_is_off_replaces_no_file() {
+    let cache = Cache::new("no-export");
+    std::fs::create_dir_all(&cache.0).unwrap();
+    let file = cache.0.join("tunable_op.csv");
+    std::fs::write(&file, "of another process").unwrap();
+    let variables = [(FILE, file.to_str().unwrap()), ("BURN_ROCM_TUNING", "0")];
+    assert_eq!(cache.said_by("exports_nothing", &variables), ["file \"of another process\""]);
+}
+
+#[test]
 #[ignore = "run by the test below, with a cache folder"]
 fn imports() {
     match import_tunable_op(&RocmDevice::default(), &file()) {

@@ -46,8 +46,10 @@ impl Blas {
     ///
     /// # Errors
     /// `Invalid` if the file can't be written, or for a validator that is written anyway or has a
-    /// comma or a line's end; `NotAvailable` if rocBLAS does not say its version.
+    /// comma or a line's end; `NotAvailable` if rocBLAS does not say its version; `Config` if the store
+    /// is off. The file then stays as it is.
     pub fn export_tunable_op(&self, file: &Path, validators: &[(&str, &str)]) -> Result<TunableOpCount> {
+        tuning_store().folder()?;
         let own = self.identity.validators()?;
         for (name, value) in validators {
             let splits = |text: &str| text.is_empty() || text.contains([',', '\n', '\r']);

@@ -5,33 +5,52 @@ use std::backtrace::Backtrace;
 
 use crate::profile::names::{self, Text};
 
-/// The crates between an app's code and a device.
-const CRATES: [&str; 27] = [
+/// The crates between an app's code and a device. Each of Burn's is listed, because apps, too, have
+/// names that begin with `burn_`.
+const CRATES: [&str; 45] = [
     "alloc",
     "burn",
     "burn_autodiff",
     "burn_backend",
+    "burn_backend_extension",
+    "burn_candle",
+    "burn_collective",
+    "burn_communication",
     "burn_core",
+    "burn_cpu",
     "burn_cubecl",
+    "burn_cubecl_fusion",
+    "burn_cuda",
+    "burn_dataset",
+    "burn_derive",
     "burn_dispatch",
+    "burn_einsum",
     "burn_flex",
     "burn_fusion",
     "burn_ir",
+    "burn_linalg",
+    "burn_ndarray",
     "burn_nn",
     "burn_optim",
+    "burn_pack",
     "burn_remote",
+    "burn_rl",
     "burn_rocm",
     "burn_rocm_022",
     "burn_rocm_nn",
     "burn_rocm_nn_022",
     "burn_router",
+    "burn_signal",
     "burn_std",
+    "burn_store",
+    "burn_tch",
     "burn_tensor",
     "burn_train",
     "burn_vision",
+    "burn_wgpu",
     "core",
     "cubecl",
-    "cubecl_hip",
+    "futures_lite",
     "hip",
     "std",
 ];
@@ -60,13 +79,18 @@ fn of(backtrace: &str) -> String {
     String::new()
 }
 
-/// Whether a symbol is a Rust function of a crate that is not in [`CRATES`].
+/// Whether a symbol is a Rust function of a crate that is neither CubeCL's nor in [`CRATES`].
 fn is_of_app(symbol: &str) -> bool {
     // `<&mut T as Trait>::function` belongs to the crate of `T`.
     let path = symbol.trim_start_matches(['<', '&', '[', '(', '*']);
     let path =
         ["mut ", "dyn ", "const "].iter().fold(path, |path, word| path.strip_prefix(word).unwrap_or(path));
-    path.split_once("::").is_some_and(|(first, _)| !CRATES.contains(&first) && !first.starts_with("__rust"))
+    path.split_once("::").is_some_and(|(first, _)| {
+        // `<T as core::convert::Into<U>>::into`, where `T` has no path, belongs to the trait's crate.
+        let first = first.rsplit_once(" as ").map_or(first, |(_, of_trait)| of_trait);
+        let is_between = CRATES.contains(&first) || first.starts_with("cubecl_");
+        !is_between && !first.starts_with("__rust")
+    })
 }
 
 /// The folder, file and line of `path/to/folder/file.rs:line:column`.
@@ -93,6 +117,51 @@ mod tests {
         assert_eq!(of(no_lines), "<app::Net as burn_core::Module>::visit");
         assert_eq!(of("   0: hip::x::y\n   1: main\n   2: __libc_start_main\n"), "");
         assert_eq!(of("disabled backtrace"), "");
+    }
+
+    #[test]
+    fn burn_and_rust_are_not_the_app() {
+        for symbol in [
+            "burn_linalg::functions::vector_norm::l2_norm",
+            "burn_signal::stft",
+            "burn_store::safetensors::store::load",
+            "burn_collective::local::all_reduce",
+            "burn_communication::websocket::serve",
+            "cubecl_common::reader::try_read_sync",
+            "cubecl_environment::future::base::block_on",
+            "futures_lite::future::block_on::{{closure}}",
+            "<T as core::convert::Into<U>>::into",
+            "<&mut F as core::future::future::Future>::poll",
+            "<[T] as core::slice::Join<V>>::join",
+            "<(A,B) as burn_core::Module<C>>::visit",
+            "<dyn core::ops::FnOnce<()>+Output = ()>::call_once",
+            "main",
+        ] {
+            assert!(!is_of_app(symbol), "{symbol}");
+        }
+        for symbol in [
+            "burn_yolo::main",
+            "burn_rocm_llama::serve::run",
+            "<T as app::Layer<B>>::forward",
+            "<app::Net<B> as core::convert::Into<U>>::into",
+            "<(A,B) as app::Layer>::forward",
+        ] {
+            assert!(is_of_app(symbol), "{symbol}");
+        }
+    }
+
+    /// Cargo.lock lists the crates of both versions of Burn, optional ones too.
+    #[test]
+    fn each_crate_of_burn_is_listed() {
+        let lines = include_str!("../../../Cargo.lock").lines();
+        let names = lines.filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+        let names = names.map(|name| name.replace('-', "_"));
+        let burn: Vec<_> =
+            names.filter(|name| name.starts_with("burn") && !name.starts_with("burn_rocm_")).collect();
+        assert!(burn.len() > 30, "{burn:?}");
+        for name in burn {
+            assert!(CRATES.contains(&name.as_str()), "{name}");
+        }
     }
 
     #[test]

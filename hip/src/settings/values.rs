@@ -20,7 +20,7 @@ pub enum FindMode {
     /// The first two calls with a shape use MIOpen's database. The third times the candidates and
     /// keeps the fastest, unless [`Config::deterministic`](super::Config::deterministic) is set.
     Auto,
-    /// From MIOpen's database.
+    /// From MIOpen's database. [`ChannelsLast::Auto`] is then the same as [`ChannelsLast::Off`].
     Immediate,
     /// By timing the candidates at a shape's first use, in MIOpen's default find mode or that of
     /// its variable `MIOPEN_FIND_MODE`.

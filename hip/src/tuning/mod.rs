@@ -70,6 +70,8 @@ pub(crate) const USES_BEFORE_FIND: u32 = 2;
 /// A candidate replaces the default if it takes less than this part of its time. A smaller gain may
 /// be chance, and the default's bits then stay.
 pub(crate) const CLEARLY: f64 = 0.97;
+/// The name of the store in errors.
+const STORE: &str = "tuning store";
 /// An entry is far smaller. A larger file counts as damaged and is not read.
 const LARGEST: u64 = 1 << 16;
 
@@ -131,8 +133,10 @@ impl TuningStore {
     /// devices reads. Returns their number.
     ///
     /// # Errors
-    /// `Invalid` if the file can't be written.
+    /// `Invalid` if the file can't be written, and `Config` if the store is off. The file then stays as
+    /// it is.
     pub fn export(&self, file: &Path) -> Result<usize> {
+        self.folder()?;
         let entries = self.entries();
         let written = whole_file::write(file, &text(&entries));
         written.map_err(|error| {
@@ -180,12 +184,17 @@ impl TuningStore {
     /// The entry of a problem.
     pub(crate) fn get(&self, device: &str, library: &str, problem: &str) -> Option<TuningEntry> {
         let found = self.peek(device, library, problem);
-        let stats = &mut self.state().stats;
-        match &found {
-            Some(_) => stats.hits += 1,
-            None => stats.misses += 1,
-        }
+        self.count(found.is_some());
         found
+    }
+
+    /// Counts a problem that was looked up, perhaps under several names.
+    pub(crate) fn count(&self, found: bool) {
+        let stats = &mut self.state().stats;
+        match found {
+            true => stats.hits += 1,
+            false => stats.misses += 1,
+        }
     }
 
     /// Removes the entry of a problem, because the library refused its solution. Does nothing if
@@ -206,22 +215,17 @@ impl TuningStore {
     /// # Errors
     /// `Config` if the store is off, full or can't be written.
     pub(crate) fn put(&self, entry: &TuningEntry) -> Result<()> {
-        let setting = "tuning store";
-        let Some(folder) = self.usable() else {
-            let why = self.last_refusal();
-            let found = why.map_or_else(|| "a store that is off".to_string(), |why| why.to_string());
-            return Err(Error::config(setting, "a folder for its entries", found));
-        };
+        let folder = self.folder()?;
         let path = path(folder, &entry.device, &entry.library, &entry.problem);
         if !path.exists() && !self.has_room(folder) {
             let expected = format!("at most {MOST} entries");
-            return Err(Error::config(setting, expected, format!("{MOST} in {}", folder.display())));
+            return Err(Error::config(STORE, expected, format!("{MOST} in {}", folder.display())));
         }
         match whole_file::write_private(&path, text([entry]).as_bytes()) {
             Ok(()) => self.state().stats.stored += 1,
             Err(error) => {
                 self.refuse(&path, "a file that can be written", error.to_string());
-                return Err(Error::config(setting, "a file that can be written", at(&path, error)));
+                return Err(Error::config(STORE, "a file that can be written", at(&path, error)));
             }
         }
         Ok(())
@@ -253,6 +257,7 @@ impl TuningStore {
         }
     }
 
+    /// As [`get`](Self::get), but counts nothing.
     pub(crate) fn peek(&self, device: &str, library: &str, problem: &str) -> Option<TuningEntry> {
         let entry = self.read(&path(self.usable()?, device, library, problem))?;
         // A file of this name may have been copied here.
@@ -312,6 +317,18 @@ impl TuningStore {
         }
         self.state().usable = Some(usable);
         usable.then_some(directory)
+    }
+
+    /// The folder.
+    ///
+    /// # Errors
+    /// `Config` if the store is off, or its folder is not usable.
+    pub(crate) fn folder(&self) -> Result<&Path> {
+        self.usable().ok_or_else(|| {
+            let why = self.last_refusal();
+            let found = why.map_or_else(|| "a store that is off".to_string(), |why| why.to_string());
+            Error::config(STORE, "a folder for its entries", found)
+        })
     }
 
     /// Counts what is not used, and logs the first.

@@ -142,7 +142,7 @@ fn leftovers_of_killed_processes_go() {
 }
 
 #[test]
-fn without_a_folder_there_is_nothing_and_imports_say_so() {
+fn without_a_folder_there_is_nothing_and_imports_and_exports_say_so() {
     let scratch = Scratch::new("off");
     let store = TuningStore::new(None);
     store.keep(&entry("one", 5.0));
@@ -152,6 +152,10 @@ fn without_a_folder_there_is_nothing_and_imports_say_so() {
     fs::write(&file, text([&entry("one", 5.0)])).unwrap();
     let error = store.import(&file).unwrap_err().to_string();
     assert!(error.contains("a store that is off"), "{error}");
+    let exported = fs::read(&file).unwrap();
+    let error = store.export(&file).unwrap_err();
+    assert!(error.to_string().contains("a store that is off"), "{error}");
+    assert!(matches!(error, Error::Config { .. }));
 
     // A folder that can't be made, because a file has its name.
     let blocked = TuningStore::new(Some(file.join("tuning")));
@@ -159,6 +163,8 @@ fn without_a_folder_there_is_nothing_and_imports_say_so() {
     assert_eq!(get(&blocked, &entry("one", 5.0)), None);
     assert_eq!(blocked.stats().refused, 1, "counted once");
     assert!(matches!(blocked.import(&file), Err(Error::Config { .. })));
+    assert!(matches!(blocked.export(&file), Err(Error::Config { .. })));
+    assert_eq!(fs::read(&file).unwrap(), exported, "another store's entries stay in the file");
 }
 
 #[cfg(unix)]

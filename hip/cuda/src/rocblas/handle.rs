@@ -1,7 +1,6 @@
 //! rocBLAS's handle and version.
 
 use crate::runtime::{ensure, is_device_memory, uncaptured};
-use crate::settings::tf32;
 use core::ffi::{CStr, c_void};
 use cudarc::cublas::sys as cublas;
 use hip_provider::rocblas::Outcome;
@@ -89,12 +88,10 @@ impl hip_provider::rocblas::Handle for Handle {
         // Owned from here on, even if a later call fails.
         let own =
             Handle { raw, stream: ptr::null_mut(), scalars_on_host: true, workspace: (ptr::null_mut(), 0) };
-        let mode = if tf32() {
-            cublas::cublasMath_t::CUBLAS_TF32_TENSOR_OP_MATH
-        } else {
-            // If cuBLAS splits a product, it must sum the parts of f16 and bf16 in f32.
-            cublas::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
-        };
+        // If cuBLAS splits a product, it must sum the parts of f16 and bf16 in f32. cudarc's enum has no
+        // value that combines this mode with TF32, so products of f32 ask for TF32 by their compute type
+        // (`gemm.rs`).
+        let mode = cublas::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
         // SAFETY: the handle is alive.
         answer(unsafe { cublas::cublasSetMathMode(raw, mode) })?;
         Ok(own)

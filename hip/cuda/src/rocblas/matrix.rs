@@ -2,13 +2,19 @@
 
 use super::gemm::operation;
 use super::handle::{Handle, answer};
+use crate::settings::tf32;
 use cudarc::cublas::sys as cublas;
-use hip_provider::rocblas::{Geam, Gemm, Gemv, Outcome, Real, Sizes};
+use hip_provider::rocblas::{Geam, Gemm, Gemv, Mixed, Outcome, Real, Sizes, Types};
 
 macro_rules! real {
-    ($($t:ty: $gemm:ident $batched:ident $gemv:ident $geam:ident;)+) => { $(
+    ($($t:ty: $gemm:ident $batched:ident $gemv:ident $geam:ident, $rounded:expr;)+) => { $(
         impl Real<$t> for Handle {
             unsafe fn gemm(&mut self, call: &Gemm) -> Outcome {
+                let rounded: Option<Types> = $rounded;
+                if let Some(types) = rounded {
+                    // SAFETY: as the caller promises.
+                    return unsafe { self.gemm_ex(call, types) };
+                }
                 let Sizes { a, b, m, n, k, lda, ldb, ldc, stride_a, stride_b, stride_c, batch, .. } = call.sizes;
                 let (ta, tb, lda, ldb) = (operation(a), operation(b), lda.max(1), ldb.max(1));
                 let (alpha, beta) = (call.alpha.cast::<$t>(), call.beta.cast::<$t>());
@@ -57,6 +63,7 @@ macro_rules! real {
     )+ };
 }
 real! {
-    f32: cublasSgemm_v2 cublasSgemmStridedBatched cublasSgemv_v2 cublasSgeam;
-    f64: cublasDgemm_v2 cublasDgemmStridedBatched cublasDgemv_v2 cublasDgeam;
+    // Only `gemm_ex` has a compute type, which allows TF32 for one product.
+    f32: cublasSgemm_v2 cublasSgemmStridedBatched cublasSgemv_v2 cublasSgeam, tf32().then_some(Types::F32);
+    f64: cublasDgemm_v2 cublasDgemmStridedBatched cublasDgemv_v2 cublasDgeam, None;
 }

@@ -13,7 +13,7 @@ use crate::dnn::{Dnn, TensorArg, elements};
 use crate::memory::span::Span;
 use crate::settings::{FindMode, settings, workspace_limit};
 use crate::spans;
-use crate::tuning::{TuningEntry, TuningStore, USES_BEFORE_FIND, tuning_store};
+use crate::tuning::{TuningEntry, USES_BEFORE_FIND, tuning_store};
 use crate::{Buffer, Error, Result};
 
 /// A convolution to choose for.
@@ -162,25 +162,28 @@ impl Dnn {
         Ok(found.into_iter().map(|(choice, _)| choice).collect())
     }
 
-    /// The tuning store's entry for a convolution, if it keeps to the limit of workspaces.
+    /// As [`entry`](Self::entry), for a convolution that is being prepared. The store counts it.
     fn known(&self, task: Task<'_>) -> Option<TuningEntry> {
-        self.entry(task, TuningStore::get)
+        let store = tuning_store();
+        store.directory()?;
+        let entry = self.entry(task);
+        store.count(entry.is_some());
+        entry
     }
 
-    /// What `look` finds in the tuning store for a convolution: the entry without a limit of
-    /// workspaces, or else the entry with this limit.
-    fn entry(
-        &self,
-        Task { prepared, direction, desc, at, .. }: Task<'_>,
-        look: impl Fn(&TuningStore, &str, &str, &str) -> Option<TuningEntry>,
-    ) -> Option<TuningEntry> {
-        tuning_store().directory()?;
+    /// The tuning store's entry for a convolution, if it keeps to the limit of workspaces: the entry
+    /// without a limit, or else the entry with this limit. The store does not count it.
+    fn entry(&self, task: Task<'_>) -> Option<TuningEntry> {
+        let Task { prepared, direction, desc, at, .. } = task;
+        let store = tuning_store();
+        store.directory()?;
         let (problem, limit) = (prepared.problem(direction, desc), workspace_limit());
-        let get = |problem: &str| {
-            let entry = look(tuning_store(), &at.device().info().tuned_as(), &self.version, problem);
+        let device = at.device().info().tuned_as();
+        let within = |problem: &str| {
+            let entry = store.peek(&device, &self.version, problem);
             entry.filter(|entry| entry.workspace <= limit)
         };
-        get(&problem).or_else(|| get(&limited(&problem, limit)?))
+        within(&problem).or_else(|| within(&limited(&problem, limit)?))
     }
 
     /// Whether an import has added an entry for a convolution since the convolution was prepared.
@@ -198,7 +201,7 @@ impl Dnn {
             return Ok(false);
         }
         asked.store(generation, Ordering::Relaxed);
-        let entry = self.entry(task, TuningStore::peek);
+        let entry = self.entry(task);
         Ok(entry.is_some() && task.prepared.stored.get() != entry.as_ref())
     }
 
@@ -293,8 +296,9 @@ impl Dnn {
             return Ok(timed());
         }
         let task = Task { prepared: &prepared, direction: *direction, desc, spans, at: &y };
+        // The preparation has counted it.
         if settings()?.conv_find.uses_store()
-            && let Some(entry) = self.known(task)
+            && let Some(entry) = self.entry(task)
         {
             return Ok(Some((Some(entry.microseconds), false)));
         }
