@@ -23,8 +23,16 @@ const DEVICE_HEADERS: &[(&str, &str)] = &[
 ];
 
 /// Flags of this system for a shared library. On Windows, the library must not need gcc's own DLLs,
-/// which lie in no folder where the loader looks.
-const SYSTEM: &[&str] = if cfg!(windows) { &["-static"] } else { &["-fPIC"] };
+/// which lie in no folder where the loader looks. Without `-z defs`, Linux's linker accepts calls of
+/// functions that do not exist. A program needs no symbol of this process, because a launch gives it
+/// the process's functions as pointers.
+const SYSTEM: &[&str] = if cfg!(windows) {
+    &["-static"]
+} else if cfg!(target_os = "linux") {
+    &["-fPIC", "-Wl,-z,defs"]
+} else {
+    &["-fPIC"]
+};
 
 /// The file that is compiled, and the one that is made.
 const SOURCE: &str = "program.cpp";
@@ -479,6 +487,17 @@ mod tests {
         assert_eq!(unit.text().matches("HIP_CPU_KERNEL(").count(), 1);
         let (library, _) = compile(&unit).unwrap();
         assert!(Program::load(&library).unwrap().table().is_some());
+    }
+
+    /// Otherwise loading would fail or, with lazy binding, the call.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_call_of_a_missing_function_is_a_compile_error() {
+        for declaration in ["", "__device__ int missing(int);"] {
+            let kernel = "extern \"C\" __global__ void own(int *p) { *p = missing(*p); }";
+            let log = compile(&Unit { source: &format!("{declaration}\n{kernel}"), ..OWN }).unwrap_err();
+            assert!(log.contains("missing"), "{declaration:?}: {log}");
+        }
     }
 
     /// Windows's kernels need [`flags::UNALIGNED_MOVES`], whether the build script or a program at run
