@@ -99,21 +99,49 @@ pub(crate) fn compute(value: Scalar, dtype: hip::DType) -> Arg {
 /// with the dtype's 0.1, as in Burn's other backends.
 pub(crate) fn element(value: Scalar, dtype: hip::DType) -> Arg {
     match dtype {
-        hip::DType::F16 => Arg::F32(f16::from_f64(value.elem()).to_f32()),
-        hip::DType::BF16 => Arg::F32(bf16::from_f64(value.elem()).to_f32()),
+        hip::DType::F16 => Arg::F32(f16::from_f32(round_to_odd(value.elem())).to_f32()),
+        hip::DType::BF16 => Arg::F32(bf16::from_f32(round_to_odd(value.elem())).to_f32()),
         _ => compute(value, dtype),
     }
+}
+
+/// An f32 that rounds to the same f16 or bf16 as `value` itself. If f32 does not hold `value`, this
+/// is the one of its two neighbours whose last digit is 1, so a value beside a tie stays on its side
+/// (`cast.hip`, `round_to_odd`).
+///
+/// `bf16::from_f64` ignores the lower 32 bits of its argument, and `f16::from_f64` may round twice.
+fn round_to_odd(value: f64) -> f32 {
+    let nearest = value as f32;
+    let back = f64::from(nearest);
+    if back == value || value.is_nan() {
+        return nearest;
+    }
+    let bits = nearest.to_bits();
+    let toward_zero = if back.abs() > value.abs() { bits - 1 } else { bits };
+    f32::from_bits(toward_zero | 1)
+}
+
+/// The integer part of `value`.
+fn whole(value: Scalar) -> i128 {
+    match value {
+        Scalar::Float(v) => v as i128,
+        Scalar::Int(v) => v.into(),
+        Scalar::UInt(v) => v.into(),
+        Scalar::Bool(v) => v.into(),
+    }
+}
+
+/// `value` as the amount of a shift of integers of `dtype`. A negative amount, and one that the
+/// dtype does not hold, become its largest number, by which a shift moves all bits out.
+pub(crate) fn shift_amount(value: Scalar, dtype: hip::DType) -> Arg {
+    let amount = u64::try_from(whole(value)).unwrap_or(u64::MAX);
+    saturated(Scalar::UInt(amount), dtype)
 }
 
 /// `value` in the compute type of `dtype`. A value outside the range of `dtype` becomes the nearer
 /// end of that range.
 pub(crate) fn saturated(value: Scalar, dtype: hip::DType) -> Arg {
-    let wide = match value {
-        Scalar::Float(v) => v as i128,
-        Scalar::Int(v) => v.into(),
-        Scalar::UInt(v) => v.into(),
-        Scalar::Bool(v) => v.into(),
-    };
+    let wide = whole(value);
     let bits = 8 * dtype.size() as u32;
     use hip::DType as D;
     match dtype {
@@ -160,8 +188,8 @@ pub(crate) fn truth(value: Scalar) -> bool {
 /// `value` as an element of `dtype`: its bits in the unsigned type of that size.
 pub(crate) fn bits(value: Scalar, dtype: DType) -> hip::Result<Arg> {
     Ok(match (dtype, compute(value, kernel_type(dtype)?)) {
-        (DType::F16, _) => Arg::U16(f16::from_f64(value.elem()).to_bits()),
-        (DType::BF16, _) => Arg::U16(bf16::from_f64(value.elem()).to_bits()),
+        (DType::F16, _) => Arg::U16(f16::from_f32(round_to_odd(value.elem())).to_bits()),
+        (DType::BF16, _) => Arg::U16(bf16::from_f32(round_to_odd(value.elem())).to_bits()),
         (DType::Bool(BoolStore::U32), _) => Arg::U32(truth(value) as u32),
         (_, Arg::F64(v)) => Arg::U64(v.to_bits()),
         (_, Arg::F32(v)) => Arg::U32(v.to_bits()),
@@ -197,5 +225,67 @@ mod tests {
         assert_eq!(saturated((-1i32).into(), hip::DType::U64), Arg::U64(0));
         assert_eq!(saturated(f64::INFINITY.into(), hip::DType::F32), Arg::F32(f32::INFINITY));
         assert_eq!(compute(true.into(), hip::DType::F32), Arg::F32(1.0));
+    }
+
+    /// A shift by the number of bits or more moves all of them out, also if the amount's low bits
+    /// would shift by less.
+    #[test]
+    fn amounts_of_shifts() {
+        for (amount, expected) in
+            [(0i64, 0), (7, 7), (200, 200), (256, 255), (257, 255), (-1, 255), (-256, 255)]
+        {
+            assert_eq!(shift_amount(amount.into(), hip::DType::U8), Arg::U8(expected), "{amount}");
+        }
+        assert_eq!(shift_amount(256i64.into(), hip::DType::I8), Arg::I8(127));
+        assert_eq!(shift_amount((-1i64).into(), hip::DType::I32), Arg::I32(i32::MAX));
+        assert_eq!(shift_amount((1i64 << 32).into(), hip::DType::I32), Arg::I32(i32::MAX));
+        assert_eq!(shift_amount(u64::MAX.into(), hip::DType::U64), Arg::U64(u64::MAX));
+        assert_eq!(shift_amount(3.9f64.into(), hip::DType::I64), Arg::I64(3));
+    }
+
+    /// A value just above the middle of two numbers is rounded up, one just below it down, and the
+    /// middle itself to the number whose last digit is 0.
+    #[test]
+    fn halves_are_rounded_once() {
+        let bf16 = |v: f64| (bits(v.into(), DType::BF16).unwrap(), element(v.into(), hip::DType::BF16));
+        let f16 = |v: f64| (bits(v.into(), DType::F16).unwrap(), element(v.into(), hip::DType::F16));
+        let bf16_of = |bits| (Arg::U16(bits), Arg::F32(bf16::from_bits(bits).to_f32()));
+        let f16_of = |bits| (Arg::U16(bits), Arg::F32(f16::from_bits(bits).to_f32()));
+        for sign in [0, 0x8000] {
+            let signed = |v: f64| if sign == 0 { v } else { -v };
+            for (middle, low, high) in [
+                (1.0 + 2f64.powi(-8), 0x3f80, 0x3f81),
+                (1.0 + 3.0 * 2f64.powi(-8), 0x3f81, 0x3f82),
+                // Numbers below the normal ones.
+                (1.5 * 2f64.powi(-133), 1, 2),
+                (0.5 * 2f64.powi(-133), 0, 1),
+            ] {
+                let even = if low % 2 == 0 { low } else { high };
+                assert_eq!(bf16(signed(middle)), bf16_of(sign | even), "{middle:e}");
+                assert_eq!(bf16(signed(middle.next_up())), bf16_of(sign | high), "above {middle:e}");
+                assert_eq!(bf16(signed(middle.next_down())), bf16_of(sign | low), "below {middle:e}");
+            }
+            for (middle, low, high) in [
+                (1.0 + 2f64.powi(-11), 0x3c00, 0x3c01),
+                (1.0 + 3.0 * 2f64.powi(-11), 0x3c01, 0x3c02),
+                (1.5 * 2f64.powi(-24), 1, 2),
+                (0.5 * 2f64.powi(-24), 0, 1),
+            ] {
+                let even = if low % 2 == 0 { low } else { high };
+                assert_eq!(f16(signed(middle)), f16_of(sign | even), "{middle:e}");
+                assert_eq!(f16(signed(middle.next_up())), f16_of(sign | high), "above {middle:e}");
+                assert_eq!(f16(signed(middle.next_down())), f16_of(sign | low), "below {middle:e}");
+            }
+        }
+        // The largest finite numbers, and the middle between them and the power of two above.
+        assert_eq!(f16(65519.99).0, Arg::U16(0x7bff));
+        assert_eq!(f16(65520.0).0, Arg::U16(0x7c00));
+        assert_eq!(bf16(f64::from(f32::MAX)).0, Arg::U16(0x7f80));
+        assert_eq!(bf16(1e300).0, Arg::U16(0x7f80));
+        assert_eq!(bf16(f64::NEG_INFINITY).0, Arg::U16(0xff80));
+        assert_eq!(bf16(1e-300).0, Arg::U16(0));
+        assert_eq!(f16(-1e-300).0, Arg::U16(0x8000));
+        let nan = |arg| matches!(arg, Arg::U16(bits) if bf16::from_bits(bits).is_nan());
+        assert!(nan(bf16(f64::NAN).0));
     }
 }

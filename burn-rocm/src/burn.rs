@@ -91,8 +91,9 @@ pub(crate) fn write_scales(scales: &[f32], _global: Option<f32>, _scheme: &Quant
 
 /// The result of a reduction of no elements, of floats or of integers. `all` says whether it
 /// reduces the whole tensor or an axis. `None` means that the op refuses. The results are
-/// burn-flex's. A mean along an axis is an error, like a maximum or minimum, as in Burn's CPU
-/// backends: Burn would compute a variance of 0 from a NaN mean.
+/// burn-flex's, except for the mean of an empty int tensor: it is 0 here, and burn-flex panics. A
+/// mean along an axis is an error, like a maximum or minimum, as in Burn's CPU backends: Burn would
+/// compute a variance of 0 from a NaN mean.
 pub(crate) fn of_nothing(functor: Functor, float: bool, all: bool) -> Option<Scalar> {
     match (functor, float) {
         (Functor::Sum, _) => Some(0i64.into()),

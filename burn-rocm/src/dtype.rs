@@ -2,7 +2,7 @@
 
 use burn_std::{BoolStore, DType};
 
-use crate::error::unsupported;
+use crate::error::{invalid, unsupported};
 
 /// The kernels' type for `dtype`.
 ///
@@ -47,6 +47,35 @@ pub(crate) fn raw_type(dtype: hip::DType) -> hip::DType {
 /// Whether kernels read indices of this dtype without a conversion.
 pub(crate) fn is_index(dtype: DType) -> bool {
     matches!(dtype, DType::I32 | DType::I64)
+}
+
+/// The largest index that an integer type holds.
+fn greatest_index(dtype: DType) -> usize {
+    match dtype {
+        DType::I8 => i8::MAX as usize,
+        DType::U8 => u8::MAX.into(),
+        DType::I16 => i16::MAX as usize,
+        DType::U16 => u16::MAX.into(),
+        DType::I32 => i32::MAX as usize,
+        DType::U32 => u32::MAX as usize,
+        _ => isize::MAX as usize,
+    }
+}
+
+/// Checks that an integer type holds the indices of `count` elements. `what` names these.
+///
+/// # Errors
+/// `Invalid` if the type is too narrow.
+pub(crate) fn check_indices(op: &'static str, what: &str, count: usize, index: DType) -> hip::Result<()> {
+    let most = greatest_index(index);
+    match count.saturating_sub(1) > most {
+        true => invalid(
+            op,
+            format!("at most {} {what} for indices of {}", most + 1, index.name()),
+            count.to_string(),
+        ),
+        false => Ok(()),
+    }
 }
 
 #[cfg(test)]

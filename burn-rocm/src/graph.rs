@@ -78,7 +78,7 @@ use crate::ops::copy::{assign, contiguous, copy, may_be_written};
 use crate::ops::{clock, random};
 use crate::recording::{self, Recording};
 use crate::tensor::{RocmTensor, one_device};
-use crate::waiting::{enqueue_own, enqueue_readers};
+use crate::waiting::{abandon_captured, enqueue_own, enqueue_readers};
 
 pub use hip::is_capturing;
 
@@ -160,7 +160,9 @@ impl Graph {
     }
 
     /// Runs the captured step. Enqueues one launch, and does not wait for it. Before it come small
-    /// uploads if random ops ran outside the graph or if the learning rate has changed.
+    /// uploads if random ops ran outside the graph or if the learning rate has changed. While
+    /// another thread enqueues a read of a graph's memory, this blocks, and for as long as the
+    /// thread reads if that takes more than 64 MiB.
     ///
     /// Tensors that share memory with the step's results, such as clones of the parameters, see the
     /// new values. An op of another thread on the step's tensors comes before or after the replay,
@@ -260,6 +262,9 @@ pub fn is_of_graph(tensor: &RocmTensor) -> bool {
 /// Copies `value` into the memory of `target`, whoever else holds that. So a replay that reads
 /// `target` reads the new elements. In a capture the copy becomes part of the graph.
 ///
+/// If another thread reads `target` meanwhile, a read of more than 64 KiB may return old elements
+/// beside new ones. Let one of the threads wait for the other.
+///
 /// # Errors
 /// `Invalid` if shapes, dtypes or devices differ; an error of the device.
 pub fn write(target: &RocmTensor, value: RocmTensor) -> hip::Result<()> {
@@ -286,7 +291,9 @@ const CAPTURE: &str = "a capture";
 /// `Capture` within [`Graph::capture`]'s step.
 pub(crate) fn prepare(device: &RocmDevice) -> hip::Result<()> {
     refuse_within(device.index, CAPTURE)?;
-    device.open()?.abandon_capture();
+    let device = device.open()?;
+    abandon_captured(|other| Arc::ptr_eq(other, &device));
+    device.abandon_capture();
     Ok(())
 }
 
@@ -322,6 +329,8 @@ pub(crate) fn stop(device: &RocmDevice) -> hip::Result<Graph> {
 /// Ends a capture without a graph. Returns the error of what was refused in it first, if anything.
 fn abandon(device: &RocmDevice) -> hip::Result<Option<hip::Error>> {
     recording::end(device.index);
-    let ended = device.open()?.stop_capture();
+    let device = device.open()?;
+    abandon_captured(|other| Arc::ptr_eq(other, &device));
+    let ended = device.stop_capture();
     Ok(ended.err().filter(|error| matches!(error, hip::Error::Capture { .. })))
 }

@@ -4,6 +4,8 @@ use std::cell::RefCell;
 
 use hip::{Device, Error};
 
+use crate::waiting::abandon_captured;
+
 thread_local! {
     /// The devices whose captures by this thread end when the step's function returns or panics.
     static GUARDED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
@@ -53,6 +55,7 @@ pub(crate) fn refuse_within(device: usize, op: &'static str) -> hip::Result<()> 
 pub(crate) fn failed(error: &Error) {
     let guarded = guarded();
     if guarded.is_empty() {
+        abandon_captured(|_| true);
         return hip::abandon_captures();
     }
     let Error::Capture { op, reason } = error else { return };

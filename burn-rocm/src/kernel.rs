@@ -60,6 +60,7 @@ use crate::dtype::kernel_type;
 use crate::error::invalid;
 use crate::ops::copy::contiguous;
 use crate::tensor::RocmTensor;
+use crate::waiting::enqueue_readers;
 
 pub use hip::Program as KernelSource;
 
@@ -241,13 +242,16 @@ impl<'a> Call<'a> {
     }
 
     /// A tensor for [`Parameter::Output`]. Its elements must be in row-major order, and no other
-    /// tensor may share them, because that one would change too.
+    /// tensor may share them, because that one would change too. If it is a graph's result, the next
+    /// replay overwrites them.
     pub fn output(self, tensor: &'a mut RocmTensor) -> Self {
-        let writable = tensor.can_overwrite();
+        let writable = is_alone(tensor);
         let tensor: &'a RocmTensor = tensor;
         self.tensor(tensor, Parameter::Output, |tensor| match writable {
             true => Ok(Argument::Output(tensor)),
             false => {
+                // The product that writes the tensor may be part of another thread's capture.
+                tensor.settle()?;
                 let expected = "an output in row-major order that no other tensor shares";
                 invalid(OP, expected, format!("{tensor:?}"))
             }
@@ -373,6 +377,19 @@ impl<'a> Call<'a> {
         // the kernel's and that it stays inside the tensors.
         unsafe { launch.submit(grid, shared_bytes) }
     }
+}
+
+/// Whether the tensor is in row-major order and no other tensor shares its elements.
+fn is_alone(tensor: &mut RocmTensor) -> bool {
+    let is_written_alone = |tensor: &mut RocmTensor| tensor.is_contiguous() && tensor.is_written_alone();
+    if is_written_alone(tensor) {
+        return true;
+    }
+    let Ok(memory) = tensor.shared_buffer() else { return false };
+    // A product that another thread put off may still have to read the tensor. If it fails, reads of
+    // its result report the error.
+    let _ = enqueue_readers(|buffer| std::ptr::eq(buffer, Arc::as_ptr(memory)));
+    is_written_alone(tensor)
 }
 
 /// The places of the tensor's dims among `all`.

@@ -44,8 +44,8 @@ pub fn tune(device: &RocmDevice, problem: &ConvProblem) -> Result<bool, Error> {
 /// Entries that such a file can't express are counted as left out.
 ///
 /// # Errors
-/// `Invalid` for a file that can't be written or a validator with a comma; `NotAvailable` without
-/// rocBLAS; those of [`RocmDevice::info`].
+/// `Invalid` for a file that can't be written or a validator with a comma; `Config` if the store is
+/// off; `NotAvailable` without rocBLAS; those of [`RocmDevice::info`].
 pub fn export_tunable_op(
     device: &RocmDevice,
     file: &Path,

@@ -5,12 +5,15 @@ use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, ThreadId};
 
-use hip::Buffer;
+use hip::{Buffer, Device};
 
 /// An op whose work was put off and may still have to be enqueued.
 pub(crate) trait Waiting: Send + Sync {
     /// Whether the op still has to be enqueued and reads a buffer for which `is` holds.
     fn reads(&self, is: &dyn Fn(&Buffer) -> bool) -> bool;
+
+    /// The device of the op, if its thread was capturing a graph when it put the op off.
+    fn captured_on(&self) -> Option<&Arc<Device>>;
 
     /// Enqueues the op if that has not happened yet.
     ///
@@ -65,6 +68,18 @@ pub(crate) fn release(op: &Arc<impl Waiting + 'static>) {
             ANY.set(false);
         }
     });
+}
+
+/// Lets go of the op that this thread put off, if that was in a capture and `is` holds for the op's
+/// device. Call this before a capture ends without a graph. Otherwise the thread's next op would run
+/// it, on operands that were never computed, and would get its error.
+pub(crate) fn abandon_captured(is: impl Fn(&Arc<Device>) -> bool) {
+    let of_capture = |last: &RefCell<Option<Arc<dyn Waiting>>>| {
+        last.borrow().as_ref().and_then(|op| op.captured_on()).is_some_and(&is)
+    };
+    if ANY.get() && LAST.try_with(of_capture).unwrap_or(false) {
+        drop(take());
+    }
 }
 
 /// Whether this thread has put an op off.

@@ -237,7 +237,7 @@ DEVICE void avg_pool(u64 planes, const W &window, i32 count_include_pad, const T
                 for (i32 kx = columns.first; kx < columns.last; ++kx) sum += load(in[row + kx]);
             }
         }
-        out[at] = store<T>::from(sum / (C)divisor(w, s.z, oy, ox, count_include_pad));
+        out[at] = store<T>::from(sum / divisor<C>(w, s.z, oy, ox, count_include_pad));
     });
 }
 
@@ -265,7 +265,7 @@ DEVICE void avg_pool_backward(u64 planes, const W &window, i32 count_include_pad
             C sum[SPAN] = {}, share[SPAN];
             for (i32 oz = slices.first; oz < slices.last; ++oz) {
                 for (i32 oy = rows.first; oy < rows.last; ++oy) {
-                    C face = (C)(counted(oz, d, count_include_pad) * counted(oy, w.h, count_include_pad));
+                    C face = (C)counted(oz, d, count_include_pad) * (C)counted(oy, w.h, count_include_pad);
                     const T *from = grad + ((s.plane * d.out + (u64)oz) * w.h.out + (u64)oy) * w.w.out;
                     for (i32 o = begin; o < end; o += SPAN) {
                         i32 outputs = end - o < SPAN ? end - o : SPAN;
@@ -304,10 +304,10 @@ DEVICE void avg_pool_backward(u64 planes, const W &window, i32 count_include_pad
         C sum = (C)0;
         for (i32 oz = slices.first; oz < slices.last; ++oz) {
             for (i32 oy = rows.first; oy < rows.last; ++oy) {
-                i32 face = counted(oz, d, count_include_pad) * counted(oy, w.h, count_include_pad);
+                C face = (C)counted(oz, d, count_include_pad) * (C)counted(oy, w.h, count_include_pad);
                 const T *from = grad + ((s.plane * d.out + (u64)oz) * w.h.out + (u64)oy) * w.w.out;
                 for (i32 ox = columns.first; ox < columns.last; ++ox) {
-                    sum += load(from[ox]) / (C)(face * counted(ox, w.w, count_include_pad));
+                    sum += load(from[ox]) / (face * (C)counted(ox, w.w, count_include_pad));
                 }
             }
         }

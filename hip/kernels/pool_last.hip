@@ -132,7 +132,7 @@ DEVICE void mean_of(u64 batch, u32 channels, const Window2 &window, i32 count_in
                 for (u32 j = 0; j < WIDTH; ++j) sum[j] += load(piece.lane[j]);
             }
         }
-        C count = (C)divisor(w, 0, s.y, s.x, count_include_pad);
+        C count = divisor<C>(w, 0, s.y, s.x, count_include_pad);
         Neighbours<T, WIDTH> mean;
         for (u32 j = 0; j < WIDTH; ++j) mean.lane[j] = store<T>::from(sum[j] / count);
         *reinterpret_cast<Neighbours<T, WIDTH> *>(out + at) = mean;
@@ -154,9 +154,9 @@ DEVICE void mean_gradient(u64 batch, u32 channels, const Window2 &window, i32 co
         Range rows = reached(s.y, w.h), columns = reached(s.x, w.w);
         C sum[WIDTH] = {};
         for (i32 oy = rows.first; oy < rows.last; ++oy) {
-            i32 height = counted(oy, w.h, count_include_pad);
+            C height = (C)counted(oy, w.h, count_include_pad);
             for (i32 ox = columns.first; ox < columns.last; ++ox) {
-                C count = (C)(height * counted(ox, w.w, count_include_pad));
+                C count = height * (C)counted(ox, w.w, count_include_pad);
                 u64 from = ((s.sample * w.h.out + (u64)oy) * w.w.out + (u64)ox) * channels + s.first;
                 Neighbours<T, WIDTH> piece = lanes_of<WIDTH>(grad, (i64)from);
                 UNROLLED

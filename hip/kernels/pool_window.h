@@ -71,9 +71,9 @@ DEVICE i32 counted(i32 o, const Axis &a, i32 count_include_pad) {
     return r.last - r.first;
 }
 
-// The divisor of a window's sum, at least 1.
-template <class W> DEVICE i32 divisor(const W &w, i32 oz, i32 oy, i32 ox, i32 count_include_pad) {
+// The divisor of a window's sum, at least 1. The product may exceed 32 bits.
+template <class C, class W> DEVICE C divisor(const W &w, i32 oz, i32 oy, i32 ox, i32 count_include_pad) {
     i32 slices = counted(oz, w.depth(), count_include_pad), rows = counted(oy, w.h, count_include_pad);
     i32 columns = counted(ox, w.w, count_include_pad);
-    return slices > 0 && rows > 0 && columns > 0 ? slices * rows * columns : 1;
+    return slices > 0 && rows > 0 && columns > 0 ? (C)slices * (C)rows * (C)columns : (C)1;
 }

@@ -6,6 +6,7 @@
 use crate::{Backend, DType, FloatDType, Input, Scalar, Shape, read_float};
 use burn_backend::TensorData;
 use burn_backend::tensor::{Device, FloatTensor};
+use burn_std::{bf16, f16};
 
 /// Half a unit in the last place of 1.
 pub fn unit(dtype: DType) -> f64 {
@@ -24,6 +25,24 @@ pub fn unit(dtype: DType) -> f64 {
 /// element, as broadcast ones do, because their roundings are alike.
 pub fn growth(terms: usize, dtype: DType) -> f64 {
     (terms as f64 + 2.0) * unit(dtype)
+}
+
+/// The finite number of `dtype` nearest to `value`. If two are equally near, it is the one whose last
+/// bit is 0. Conversions of the crate `half` do not always find it: they may round to f32 first, or
+/// ignore the last 32 bits.
+pub fn nearest(value: f64, dtype: DType) -> f64 {
+    let (guess, number): (u16, fn(u16) -> f64) = match dtype {
+        DType::F16 => (f16::from_f64(value).to_bits(), |bits| f16::from_bits(bits).to_f64()),
+        DType::BF16 => (bf16::from_f64(value).to_bits(), |bits| bf16::from_bits(bits).to_f64()),
+        DType::F32 => return f64::from(value as f32),
+        _ => return value,
+    };
+    let near = [guess.wrapping_sub(1), guess, guess.wrapping_add(1)].map(|bits| (bits % 2, number(bits)));
+    let by_distance = |(odd, x): &(u16, f64), (other, y): &(u16, f64)| {
+        (x - value).abs().total_cmp(&(y - value).abs()).then(odd.cmp(other))
+    };
+    let finite = near.into_iter().filter(|(_, x)| x.is_finite());
+    finite.min_by(by_distance).expect("a finite neighbour").1
 }
 
 /// The type that sums of `dtype` are kept in.

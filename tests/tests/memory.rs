@@ -8,7 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use burn_backend::Distribution;
-use burn_backend::tensor::FloatTensor;
+use burn_backend::quantization::{QuantLevel, QuantScheme, QuantStore, QuantValue};
+use burn_backend::tensor::{FloatTensor, QuantizedTensor};
 use burn_rocm::{RocmDevice, RocmError, take_last_error};
 use burn_rocm_tests::*;
 use burn_std::AllocationProperty;
@@ -60,6 +61,38 @@ fn a_transaction_waits_once() {
     assert_eq!(read.read_bools, [read_bool::<R>(bools.bool::<R>(&device))]);
     let none = block_on(R::tr_execute(TransactionPrimitive::default())).expect("nothing can be read");
     assert!(none.read_floats.is_empty() && none.read_bools.is_empty());
+}
+
+/// The values and scales of quantised tensors are read with the other tensors.
+#[test]
+#[serial]
+fn a_transaction_reads_quantised_tensors_with_the_others() {
+    let (device, hip) = device();
+    let random = Random::new();
+    let x = float(&random, &[8, 24], DType::F32, View::Contiguous, -1.0, 1.0);
+    let mut quantised = Vec::new();
+    for store in [QuantStore::Native, QuantStore::PackedU32(0)] {
+        for value in [QuantValue::Q8S, QuantValue::Q4S] {
+            for level in [QuantLevel::Tensor, QuantLevel::block([8u8])] {
+                let scheme = QuantScheme::default().with_value(value).with_store(store).with_level(level);
+                quantised.push(R::quantize_dynamic(x.float::<R>(&device), &scheme));
+            }
+        }
+    }
+    // A view, whose values are put in order first.
+    quantised.push(R::q_transpose(quantised[0].clone()));
+    let single = |tensor: &QuantizedTensor<R>| block_on(R::q_into_data(tensor.clone())).unwrap();
+    let before = hip.counters();
+    let expected: Vec<TensorData> = quantised.iter().map(single).collect();
+    assert_eq!(hip.counters().waits - before.waits, expected.len() as u64, "values and scales at once");
+    let plain = floats(&random, 1000);
+    let tensors = vec![R::float_from_data(plain.clone(), &device)];
+    let transaction = TransactionPrimitive::<R>::new(tensors, quantised, vec![], vec![]);
+    let before = hip.counters();
+    let read = block_on(R::tr_execute(transaction)).expect("the data can be read");
+    assert_eq!(hip.counters().waits - before.waits, 1, "one wait for all");
+    assert_eq!(read.read_qfloats, expected);
+    assert_eq!(read.read_floats, [plain]);
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //! encrypted: without an address the program listens on the loopback alone, and where `BURN_REMOTE_TOKEN` is set, only
 //! clients with that credential are served.
 
+use std::env::VarError;
 use std::error::Error;
 use std::net::TcpListener;
 use std::process::ExitCode;
@@ -16,6 +17,9 @@ use std::process::ExitCode;
 use burn_ir::{CustomOpIr, ScalarIr};
 use burn_remote::server::{BackendServer, CustomOpRegistry, TokenAuthorizer, WebSocketTransport};
 use burn_rocm_022::{Rocm, RocmDevice, fft, provider};
+
+/// The variable of the token.
+const TOKEN: &str = "BURN_REMOTE_TOKEN";
 
 fn main() -> ExitCode {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".into());
@@ -29,6 +33,7 @@ fn main() -> ExitCode {
 }
 
 fn run(address: &str) -> Result<(), Box<dyn Error>> {
+    let token = token(std::env::var(TOKEN))?;
     let listener = TcpListener::bind(address)?;
     let provider = provider()?;
     println!(
@@ -37,7 +42,22 @@ fn run(address: &str) -> Result<(), Box<dyn Error>> {
         provider.kind(),
         listener.local_addr()?
     );
-    serve(listener, std::env::var("BURN_REMOTE_TOKEN").ok().as_deref())
+    serve(listener, token.as_deref())
+}
+
+/// The token of the environment. `None`: the server asks for none.
+///
+/// # Errors
+/// If the variable's value is not UTF-8.
+pub(crate) fn token(variable: Result<String, VarError>) -> Result<Option<String>, String> {
+    match variable {
+        Ok(token) => Ok(Some(token)),
+        Err(VarError::NotPresent) => Ok(None),
+        // Without an error, the server would serve everybody. The error doesn't show the token.
+        Err(VarError::NotUnicode(_)) => {
+            Err(format!("{TOKEN}: expected a token, found a text that is not UTF-8"))
+        }
+    }
 }
 
 /// Serves every device of the chosen provider until Ctrl+C or `SIGTERM`; with a token only to clients that present it.

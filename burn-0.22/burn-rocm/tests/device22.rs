@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use burn_backend::ops::*;
+use burn_backend::quantization::QuantScheme;
 use burn_backend::{Backend, ProfileOptions, Shape, TensorMetadata, TimingMethod};
 use burn_rocm_022::trace::{Counts, counting};
 use burn_rocm_022::{
@@ -168,6 +169,21 @@ fn mask_select_waits_once() {
     let after = rocm.counters().unwrap();
     assert_eq!(out.shape().as_slice(), [300 * 70]);
     assert_eq!(after.device_to_host - before.device_to_host, 1);
+}
+
+/// A transaction reads the values and scales of quantised tensors together.
+#[test]
+fn a_transaction_of_quantised_tensors_waits_once() {
+    let (_lock, rocm, device) = alone();
+    let quantised = [[8, 24], [4, 8], [16, 4]]
+        .map(|shape| R::quantize_dynamic(ones(&device, shape), &QuantScheme::default()));
+    let single = quantised.clone().map(|tensor| block_on(R::q_into_data(tensor)).unwrap());
+    let transaction = TransactionPrimitive::<R>::new(vec![], quantised.into(), vec![], vec![]);
+    R::sync(&device).unwrap();
+    let before = rocm.counters().unwrap();
+    let read = block_on(R::tr_execute(transaction)).unwrap();
+    assert_eq!(rocm.counters().unwrap().waits - before.waits, 1);
+    assert_eq!(read.read_qfloats, single);
 }
 
 /// One launch sums axes that are adjacent in memory; other axes take one launch for each run.

@@ -245,6 +245,28 @@ fn a_graph_keeps_the_memory_of_dropped_tensors() {
     assert!(stats.allocated < held.allocated, "the batches' memory is free");
 }
 
+/// A replay would overwrite what an op wrote in place of a result. Inputs may be refreshed in place.
+#[test]
+fn only_inputs_of_a_graph_can_be_written_in_place() {
+    let _alone = ALONE.lock().unwrap_or_else(|alone| alone.into_inner());
+    let device = device();
+    let mut x = Some(tensor(&[8], 0.3));
+    Rocm::graph_prepare(&device).unwrap();
+    Rocm::graph_start_capture(&device).unwrap();
+    let out = Rocm::float_mul_scalar(x.clone().unwrap(), 2.0.into());
+    let graph = Rocm::graph_stop_capture(&device).unwrap();
+    // SAFETY: the graph keeps its memory; this thread alone uses the tensors.
+    let replay = || unsafe { Rocm::graph_replay(&device, &graph).unwrap() };
+    replay();
+    assert!(!out.can_mut());
+    let kept = Rocm::float_mul_scalar(out, 2.0.into());
+    write(&mut x, tensor(&[8], 0.7));
+    replay();
+    let expected = numbers(8, 0.3).into_iter().map(|x| (4.0 * x).to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&kept), expected);
+    assert!(kept.can_mut());
+}
+
 #[test]
 fn a_capture_that_fails_changes_nothing() {
     let _alone = ALONE.lock().unwrap_or_else(|alone| alone.into_inner());

@@ -5,6 +5,7 @@
 #[path = "../examples/remote-server.rs"]
 mod remote_server;
 
+use std::env::VarError;
 use std::net::TcpListener;
 use std::thread;
 
@@ -137,4 +138,12 @@ fn a_token_keeps_others_out() {
     let device = host.with_credential("let me in").connect(0).unwrap();
     let ones = RemoteBackend::float_ones([3].into(), &device, burn_std::FloatDType::F32);
     assert_eq!(read::<RemoteBackend>(ones), [1.0; 3]);
+}
+
+#[test]
+fn a_token_that_is_not_utf8_is_refused() {
+    assert_eq!(remote_server::token(Err(VarError::NotPresent)), Ok(None));
+    assert_eq!(remote_server::token(Ok("let me in".into())), Ok(Some("let me in".into())));
+    let error = remote_server::token(Err(VarError::NotUnicode("let me in".into()))).unwrap_err();
+    assert!(error.contains("BURN_REMOTE_TOKEN") && !error.contains("let me in"), "{error}");
 }

@@ -12,7 +12,8 @@ use crate::device::RocmDevice;
 use crate::error::{OrRaise, execution};
 use crate::ops::index::Join;
 use crate::ops::{
-    argwhere, binary, cast, cat, compare, create, index, mask, reduce, slice_assign, transfer, unary, view,
+    argwhere, binary, cast, cat, compare, create, index, index_nd, mask, reduce, slice_assign, transfer,
+    unary, view,
 };
 use crate::tensor::RocmTensor;
 
@@ -111,7 +112,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> BoolTensorOps<Self> for Roc
     }
 
     fn bool_scatter_or(dim: usize, tensor: RocmTensor, indices: RocmTensor, value: RocmTensor) -> RocmTensor {
-        index::scatter("bool_scatter_or", dim, tensor, indices, value, Join::Or).or_raise()
+        index_nd::scatter_joined("bool_scatter_or", dim, tensor, indices, value, Join::Or).or_raise()
     }
 
     fn bool_select(tensor: RocmTensor, dim: usize, indices: RocmTensor) -> RocmTensor {

@@ -186,7 +186,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
         indices: RocmTensor,
         value: RocmTensor,
     ) -> RocmTensor {
-        index::scatter("float_scatter_add", dim, tensor, indices, value, Join::Add).or_raise()
+        index_nd::scatter_joined("float_scatter_add", dim, tensor, indices, value, Join::Add).or_raise()
     }
 
     fn float_scatter_nd(
@@ -444,8 +444,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> FloatTensorOps<Self> for Ro
     }
 
     fn float_powi(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        let rhs = cast::cast(rhs, lhs.dtype_of()).or_raise();
-        binary::binary("float_powi", Functor::Pow, lhs, rhs).or_raise()
+        binary::powi("float_powi", lhs, rhs).or_raise()
     }
 
     fn float_powi_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {

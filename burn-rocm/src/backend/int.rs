@@ -105,7 +105,7 @@ impl<F: FloatElement, I: IntElement, B: BoolElement> IntTensorOps<Self> for Rocm
     }
 
     fn int_scatter_add(dim: usize, tensor: RocmTensor, indices: RocmTensor, value: RocmTensor) -> RocmTensor {
-        index::scatter("int_scatter_add", dim, tensor, indices, value, Join::Add).or_raise()
+        index_nd::scatter_joined("int_scatter_add", dim, tensor, indices, value, Join::Add).or_raise()
     }
 
     fn int_scatter_nd(

@@ -12,7 +12,7 @@ use super::mask::check_mask;
 use super::scan::scan;
 use super::view::reshape;
 use crate::arg::Arg;
-use crate::dtype::is_index;
+use crate::dtype::{check_indices, is_index};
 use crate::error::invalid;
 use crate::tensor::{RocmTensor, one_device};
 
@@ -64,11 +64,17 @@ pub(crate) fn mask_select(op: &'static str, tensor: RocmTensor, mask: RocmTensor
 }
 
 /// The coordinates of the true elements, `[count, rank]`, in row-major order.
+///
+/// # Errors
+/// `Invalid` for a dtype that can't hold every coordinate; those of a read.
 pub(crate) fn argwhere(tensor: RocmTensor, dtype: IntDType) -> hip::Result<RocmTensor> {
     const OP: &str = "bool_argwhere";
     let dtype: DType = dtype.into();
     let stored = if is_index(dtype) { dtype } else { DType::I64 };
     let (device, dims) = (tensor.hip_device(), tensor.dims());
+    if !tensor.is_empty() {
+        dims.iter().try_for_each(|&dim| check_indices(OP, "elements along each axis", dim, dtype))?;
+    }
     let (rank, places) = (dims.len(), places(OP, &tensor)?);
     let found = places.len();
     let out = RocmTensor::empty(device, [found, rank], stored)?;

@@ -4,10 +4,12 @@ use burn_backend::Scalar;
 use burn_std::DType;
 use hip::{Fault, Functor, Template};
 
+use super::cast::cast;
 use super::channels_last::{self, Operands};
 use super::copy::packed;
 use super::launch::{Operand, Output, Walk, element_wise, is_packed, may_put_off, put_off_over};
-use crate::arg::{Arg, compute, element};
+use crate::arg::{Arg, compute, element, shift_amount};
+use crate::dtype::compute_dtype;
 use crate::error::invalid;
 use crate::layout::inverse;
 use crate::tensor::{RocmTensor, one_device, one_dtype, one_shape};
@@ -94,9 +96,13 @@ pub(crate) fn scalar(
     value: Scalar,
 ) -> hip::Result<RocmTensor> {
     let ty = tensor.kernel_type()?;
-    // For an element near a multiple of the divisor, the rounding of the divisor decides whether
-    // the remainder is 0 or almost the divisor.
-    let value = if functor == Functor::Rem { element(value, ty) } else { compute(value, ty) };
+    let value = match functor {
+        // For an element near a multiple of the divisor, the rounding of the divisor decides whether
+        // the remainder is 0 or almost the divisor.
+        Functor::Rem => element(value, ty),
+        Functor::Shl | Functor::Shr => shift_amount(value, ty),
+        _ => compute(value, ty),
+    };
     if let Some(out) = put_off_strided(op, functor, &tensor, &[value])? {
         return Ok(out);
     }
@@ -184,9 +190,33 @@ pub(crate) fn divide(
         _ => false,
     };
     if zero {
-        return invalid(op, "a divisor other than 0", "0");
+        let given = shown(divisor);
+        let found = match given.as_str() {
+            "0" => given,
+            _ => format!("{given}, which is 0 in {}", tensor.dtype_of().name()),
+        };
+        return invalid(op, "a divisor other than 0", found);
     }
     scalar(op, functor, tensor, divisor)
+}
+
+/// A scalar as its user wrote it.
+fn shown(value: Scalar) -> String {
+    match value {
+        Scalar::Float(v) => v.to_string(),
+        Scalar::Int(v) => v.to_string(),
+        Scalar::UInt(v) => v.to_string(),
+        Scalar::Bool(v) => v.to_string(),
+    }
+}
+
+/// Floats to the power of integers, which broadcast. The parity of an exponent decides the sign.
+/// f16 holds no odd integer above 2048, and bf16 none above 256. So halves are computed in f32 and
+/// rounded once.
+pub(crate) fn powi(op: &'static str, lhs: RocmTensor, rhs: RocmTensor) -> hip::Result<RocmTensor> {
+    let dtype = lhs.dtype_of();
+    let wide = compute_dtype(dtype);
+    cast(binary(op, Functor::Pow, cast(lhs, wide)?, cast(rhs, wide)?)?, dtype)
 }
 
 /// A logical op of two bool tensors.
@@ -198,7 +228,7 @@ pub(crate) fn logic(
 ) -> hip::Result<RocmTensor> {
     // The two one-byte stores hold the same bytes. The result has the left operand's store.
     let rhs = match (lhs.dtype_of(), rhs.dtype_of()) {
-        (DType::Bool(l), DType::Bool(r)) if l != r => super::cast::cast(rhs, DType::Bool(l))?,
+        (DType::Bool(l), DType::Bool(r)) if l != r => cast(rhs, DType::Bool(l))?,
         _ => rhs,
     };
     binary(op, functor, lhs, rhs)

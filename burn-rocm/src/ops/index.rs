@@ -54,7 +54,7 @@ fn without_axis(tensor: &RocmTensor, axis: usize) -> (Vec<isize>, [Arg; 2]) {
 }
 
 /// The fault flag that the kernel raises for an index out of range.
-fn flag(op: &'static str) -> Arg {
+pub(super) fn flag(op: &'static str) -> Arg {
     Arg::Flag(op, Fault::Index)
 }
 
@@ -224,27 +224,6 @@ impl Join {
     }
 }
 
-/// `tensor[indices[i][j]][j] += value[i][j]` for axis 0, and so for the others (or `|=` for bools).
-pub(crate) fn scatter(
-    op: &'static str,
-    axis: usize,
-    tensor: RocmTensor,
-    indices: RocmTensor,
-    value: RocmTensor,
-    join: Join,
-) -> hip::Result<RocmTensor> {
-    one_device(op, &[&tensor, &indices, &value])?;
-    one_dtype(op, &[&tensor, &value])?;
-    check_within(op, &tensor, indices.dims(), axis)?;
-    if indices.dims() != value.dims() {
-        return invalid(op, format!("values of shape {:?}", indices.dims()), format!("{:?}", value.dims()));
-    }
-    let indices = index(op, indices)?;
-    let out = writable(tensor)?;
-    put(op, flag(op), axis, &out, &indices, indices.layout().strides(), &value, join)?;
-    Ok(out)
-}
-
 /// Combines each slice of `value` along an axis with the tensor's slice at the corresponding index
 /// of a list.
 pub(crate) fn select_into(
@@ -300,7 +279,7 @@ pub(super) fn joins_in_any_order(device: &Device, ty: hip::DType, join: Join) ->
 const COLUMNS_PER_BLOCK: usize = 256;
 
 #[allow(clippy::too_many_arguments)]
-fn put(
+pub(super) fn put(
     op: &'static str,
     flag: Arg,
     axis: usize,

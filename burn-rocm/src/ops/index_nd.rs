@@ -197,6 +197,47 @@ pub(crate) fn select_assign(
     swap_dims(out, 0, axis)
 }
 
+/// From this many elements of the tensor for each value on, halves are added in place. With fewer, a
+/// tensor in f32 costs less than a sort of the values.
+const FEW: usize = 16;
+
+/// `tensor[indices[i][j]][j] += value[i][j]` for axis 0, and so for the others (or `|=` for bools).
+pub(crate) fn scatter_joined(
+    op: &'static str,
+    axis: usize,
+    tensor: RocmTensor,
+    indices: RocmTensor,
+    value: RocmTensor,
+    join: Join,
+) -> hip::Result<RocmTensor> {
+    one_device(op, &[&tensor, &indices, &value])?;
+    one_dtype(op, &[&tensor, &value])?;
+    check_within(op, &tensor, indices.dims(), axis)?;
+    if indices.dims() != value.dims() {
+        return invalid(op, format!("values of shape {:?}", indices.dims()), format!("{:?}", value.dims()));
+    }
+    let indices = index::index(op, indices)?;
+    let dtype = tensor.dtype_of();
+    // Each addition in a half would round, and sums of many terms would stagnate: they are kept in
+    // f32 and rounded once. GPUs add f32 by atomics, in no fixed order unless `hip::deterministic()`.
+    // Along a list of indices, `segment::add` rounds once.
+    let widened = join == Join::Add
+        && matches!(dtype, DType::F16 | DType::BF16)
+        && indices.layout().rank() > 1
+        && !value.is_empty();
+    // Sorted values are added so in place. For few, that takes far less memory than a copy in f32.
+    if widened && value.len() <= tensor.len() / FEW && value.len() <= i32::MAX as usize {
+        return scatter_tuples(op, axis, tensor, indices, value, IndexingUpdateOp::Add);
+    }
+    let [tensor, value] = match widened {
+        true => [cast(tensor, DType::F32)?, cast(value, DType::F32)?],
+        false => [tensor, value],
+    };
+    let out = writable(tensor)?;
+    index::put(op, index::flag(op), axis, &out, &indices, indices.layout().strides(), &value, join)?;
+    cast(out, dtype)
+}
+
 /// Combines each element of `value` with the element at its index along an axis and at its own
 /// position in the other axes.
 pub(crate) fn scatter_along(
@@ -208,15 +249,26 @@ pub(crate) fn scatter_along(
     update: IndexingUpdateOp,
 ) -> hip::Result<RocmTensor> {
     if update == IndexingUpdateOp::Add {
-        return index::scatter(op, axis, tensor, indices, value, Join::Add);
+        return scatter_joined(op, axis, tensor, indices, value, Join::Add);
     }
     check_within(op, &tensor, indices.dims(), axis)?;
     if indices.dims() != value.dims() {
         return invalid(op, format!("values of shape {:?}", indices.dims()), format!("{:?}", value.dims()));
     }
+    scatter_tuples(op, axis, tensor, index::index(op, indices)?, value, update)
+}
+
+/// As [`scatter_along`], by [`scatter`]. The caller has checked the shapes and the indices' type.
+fn scatter_tuples(
+    op: &'static str,
+    axis: usize,
+    tensor: RocmTensor,
+    indices: RocmTensor,
+    value: RocmTensor,
+    update: IndexingUpdateOp,
+) -> hip::Result<RocmTensor> {
     // The tuple of an element: its own position in every axis but one, and its index in that axis.
     let (shape, count) = (indices.dims().to_vec(), indices.len());
-    let indices = index::index(op, indices)?;
     let (device, dtype) = (indices.rocm_device(), indices.dtype_of());
     let mut tuple = Vec::with_capacity(shape.len());
     for (d, &size) in shape.iter().enumerate() {

@@ -195,8 +195,8 @@ impl Step {
     /// whether they are replayed or not.
     ///
     /// # Errors
-    /// `Capture` in a capture, if a parameter or a state tensor has another owner or does not exist
-    /// yet.
+    /// `Capture` in a capture, if a parameter or a state tensor has another owner, is not contiguous
+    /// or does not exist yet.
     /// `Invalid` if shapes or devices of parameter, gradient and state differ, or if the gradient's
     /// dtype is neither the parameter's nor a narrower float type; `Unsupported` if the parameter
     /// is not of a float type; an error of the device. After an error no tensor has changed.
@@ -263,8 +263,7 @@ impl Step {
         let recorded = captured || clock::is_conditional();
         let counts = matches!(self.rule, Rule::Adam(_));
         if recorded && states > 0 && had != Old::All {
-            let reason =
-                "a parameter has no optimizer state yet: take a step before that is not captured".into();
+            let reason = "a parameter has no optimizer state yet: take a step before the capture".into();
             return Err(RocmError::Capture { op, reason });
         }
         // The state of a clone or a record shares the moment's memory, and has a time of its own.
@@ -483,11 +482,15 @@ fn widen_gradients(group: &mut Group<Kind>) -> Result<(), RocmError> {
 
 /// The error for a tensor that a captured step can't write in place.
 fn not_in_place(op: &'static str, tensor: &RocmTensor) -> RocmError {
-    let reason = format!(
-        "the step must write a parameter or state of shape {:?} in place, but something else holds its memory, \
-         such as a clone of the model or of the optimizer",
-        tensor.dims()
-    );
+    let why = match is_packed(tensor) {
+        true => {
+            "something else holds its memory, such as a clone of the model or of the optimizer, the \
+             weights of an attention's output, or the graph whose capture made it"
+        }
+        false => "it is not contiguous or not aligned: take a step before the capture",
+    };
+    let dims = tensor.dims();
+    let reason = format!("the step must write a parameter or state of shape {dims:?} in place, but {why}");
     RocmError::Capture { op, reason }
 }
 

@@ -259,7 +259,12 @@ fn scaling(tensor: &RocmTensor, factor: f64) -> hip::Result<(Launch<'_>, Grid)> 
     flat_in_place("scale", kernel, tensor, &[compute(factor.into(), ty)])
 }
 
-/// The elements of several tensors on the host, with one wait for each device.
+/// The elements of several tensors on the host, with one wait for each device, or for each 64 MiB of
+/// a device's.
+///
+/// Those of a device are from before another thread's replay of a graph or from after it, except for
+/// views whose elements are not in row-major order: each is copied first, and a replay may come
+/// between two of these copies.
 ///
 /// # Errors
 /// An error of the device, or a fault of the tensors.

@@ -254,7 +254,9 @@ pub(crate) fn random(
         }
         Distribution::Bernoulli(p) => (Template::random_bernoulli, &[*p]),
         Distribution::Normal(..) if !float => {
-            return cast(random(device, shape, distribution, DType::F32)?, dtype);
+            // The 24 bits of f32 are too few for integers of 4 and 8 bytes.
+            let drawn = if dtype.size() < 4 { DType::F32 } else { DType::F64 };
+            return cast(random(device, shape, distribution, drawn)?, dtype);
         }
         Distribution::Normal(mean, deviation) => (Template::random_normal, &[*mean, *deviation]),
     };

@@ -15,6 +15,7 @@ use super::matmul::sum_of_batches;
 use super::view::{narrow, permute, reshape};
 use crate::arg::Arg;
 use crate::burn::{NO_INDEX_OF_NOTHING, of_nothing};
+use crate::dtype::check_indices;
 use crate::error::invalid;
 use crate::layout::inverse;
 use crate::tensor::{RocmTensor, check_axis};
@@ -527,6 +528,9 @@ pub(crate) fn test(
 }
 
 /// The maximum or minimum along an axis, and its first index in the given dtype.
+///
+/// # Errors
+/// `Invalid`, also if the dtype can't hold every index along the axis.
 pub(crate) fn extreme_with_index(
     op: &'static str,
     functor: Functor,
@@ -544,6 +548,7 @@ pub(crate) fn extreme_with_index(
     if lines.len == 0 {
         return invalid(op, "at least one element along the axis", "none");
     }
+    check_indices(op, "elements along the axis", lines.len, index)?;
     if lines.len > max_reach() {
         let (values, at) = extreme_in_parts(op, functor, &lines)?;
         return Ok((lines.restore(values)?, lines.restore(cast(at, index)?)?));

@@ -9,7 +9,7 @@ use super::copy::packed;
 use super::launch::rows;
 use super::view::{narrow, permute};
 use crate::arg::Arg;
-use crate::dtype::raw_type;
+use crate::dtype::{check_indices, raw_type};
 use crate::error::invalid;
 use crate::layout::inverse;
 use crate::tensor::{RocmTensor, check_axis};
@@ -115,7 +115,18 @@ pub(crate) fn sort(
     Ok(sorted(op, tensor, axis, descending)?.0)
 }
 
+/// Checks that `index` holds the index of each element along the axis.
+fn check_index(op: &'static str, tensor: &RocmTensor, axis: usize, index: DType) -> hip::Result<()> {
+    check_axis(op, tensor, axis)?;
+    let len = if tensor.is_empty() { 0 } else { tensor.dims()[axis] };
+    check_indices(op, "elements along the axis", len, index)
+}
+
 /// The sorted elements, and the index that each had before.
+///
+/// # Errors
+/// `Invalid`, also if `index` can't hold every index along the axis. The ops below have the
+/// same error.
 pub(crate) fn sort_with_indices(
     op: &'static str,
     tensor: RocmTensor,
@@ -123,6 +134,7 @@ pub(crate) fn sort_with_indices(
     descending: bool,
     index: DType,
 ) -> hip::Result<(RocmTensor, RocmTensor)> {
+    check_index(op, &tensor, axis, index)?;
     let (out, at) = sorted(op, tensor, axis, descending)?;
     Ok((out, cast(at, index)?))
 }
@@ -135,6 +147,7 @@ pub(crate) fn argsort(
     descending: bool,
     index: DType,
 ) -> hip::Result<RocmTensor> {
+    check_index(op, &tensor, axis, index)?;
     cast(sorted(op, tensor, axis, descending)?.1, index)
 }
 
@@ -161,6 +174,7 @@ pub(crate) fn topk_with_indices(
     index: DType,
 ) -> hip::Result<(RocmTensor, RocmTensor)> {
     check_count(op, &tensor, axis, k)?;
+    check_index(op, &tensor, axis, index)?;
     let (out, at) = sorted(op, tensor, axis, true)?;
     Ok((narrow(out, axis, 0, k)?, cast(narrow(at, axis, 0, k)?, index)?))
 }
@@ -174,5 +188,6 @@ pub(crate) fn argtopk(
     index: DType,
 ) -> hip::Result<RocmTensor> {
     check_count(op, &tensor, axis, k)?;
+    check_index(op, &tensor, axis, index)?;
     cast(narrow(sorted(op, tensor, axis, true)?.1, axis, 0, k)?, index)
 }

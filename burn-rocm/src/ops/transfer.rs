@@ -139,25 +139,53 @@ pub fn read_with_fault(tensor: RocmTensor) -> hip::Result<(TensorData, Option<hi
     Ok((elements.of(&tensor), fault))
 }
 
-/// The elements of several tensors on the host, with one wait for each device that holds any of
-/// them.
+/// The elements of several tensors on the host. Waits as [`read_parts`] does. A replay may come
+/// between the copies that put views in row-major order.
 pub(crate) fn read_all(tensors: Vec<RocmTensor>) -> hip::Result<Vec<TensorData>> {
-    let tensors = tensors.into_iter().map(contiguous).collect::<hip::Result<Vec<_>>>()?;
-    tensors.iter().try_for_each(RocmTensor::settle)?;
-    let mut elements: Vec<Elements> = tensors.iter().map(Elements::new).collect();
+    let mut readings = tensors.into_iter().map(Reading::new).collect::<hip::Result<Vec<_>>>()?;
+    read_parts(readings.iter_mut().map(Reading::part).collect())?;
+    Ok(readings.into_iter().map(Reading::data).collect())
+}
+
+/// A tensor that is read, and room for its elements on the host.
+pub(crate) struct Reading {
+    tensor: RocmTensor,
+    elements: Elements,
+}
+
+impl Reading {
+    pub(crate) fn new(tensor: RocmTensor) -> hip::Result<Self> {
+        let tensor = contiguous(tensor)?;
+        let elements = Elements::new(&tensor);
+        Ok(Self { tensor, elements })
+    }
+
+    pub(crate) fn part(&mut self) -> Part<'_> {
+        (&self.tensor, self.elements.bytes())
+    }
+
+    /// The elements, once they have been read.
+    pub(crate) fn data(self) -> TensorData {
+        self.elements.of(&self.tensor)
+    }
+}
+
+/// A contiguous tensor, and the bytes on the host that its elements are copied to.
+pub(crate) type Part<'a> = (&'a RocmTensor, &'a mut [u8]);
+
+/// Reads several tensors with one wait for each device that holds any of them, or for each 64 MiB of
+/// a device's. No other thread's replay comes between the copies of a device's tensors.
+pub(crate) fn read_parts(parts: Vec<Part<'_>>) -> hip::Result<()> {
+    parts.iter().try_for_each(|(tensor, _)| tensor.settle())?;
     let mut devices: Vec<(&Arc<Device>, Vec<hip::Read<'_>>)> = Vec::new();
-    for (tensor, elements) in tensors.iter().zip(&mut elements) {
-        let (buffer, byte_offset) = (tensor.buffer(), tensor.byte_offset());
-        let read = hip::Read { buffer, byte_offset, out: elements.bytes() };
+    for (tensor, out) in parts {
+        let read = hip::Read { buffer: tensor.buffer(), byte_offset: tensor.byte_offset(), out };
         match devices.iter_mut().find(|(device, _)| Arc::ptr_eq(device, tensor.hip_device())) {
             Some((_, reads)) => reads.push(read),
             None => devices.push((tensor.hip_device(), vec![read])),
         }
     }
-    for (device, reads) in devices {
-        device.read_all(reads)?;
-    }
-    Ok(elements.into_iter().zip(&tensors).map(|(elements, tensor)| elements.of(tensor)).collect())
+    devices.into_iter().try_for_each(|(device, reads)| device.read_all(reads))
 }
 
 /// The tensor itself if it is on `device`, else a copy there. Events order the copy between the two

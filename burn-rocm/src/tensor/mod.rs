@@ -259,16 +259,24 @@ impl RocmTensor {
     }
 
     /// Whether this value is the only owner of its buffer at the moment of the call. Never for
-    /// memory of another library, which others may read.
+    /// memory of another library, which others may read, nor for a graph's results, which the next
+    /// replay overwrites.
     pub(crate) fn has_one_holder(&self) -> bool {
+        !self.buffer.is_replayed() && self.is_only_owner()
+    }
+
+    /// [`has_one_holder`](Self::has_one_holder), also for a graph's results.
+    fn is_only_owner(&self) -> bool {
         if self.buffer.is_foreign() {
             return false;
         }
         let one = || Arc::strong_count(&self.buffer) == 1;
         one() || {
-            // The op that was put off may be the other owner. If it fails, reads of its result
-            // report the error.
+            // The op that this thread put off may be the other owner, and so may the product that
+            // writes the buffer, which any thread may have put off. If one of them fails, reads of
+            // its result report the error.
             let _ = enqueue_own();
+            let _ = self.settle();
             one()
         }
     }
@@ -279,9 +287,16 @@ impl RocmTensor {
         Arc::strong_count(&self.buffer) == 1 && !self.buffer.is_foreign() && !self.buffer.is_of_graph()
     }
 
-    /// Whether this value is the only owner of its buffer.
+    /// Whether this value is the only owner of its buffer, and the buffer is not a graph's
+    /// result.
     pub(crate) fn is_sole_holder(&mut self) -> bool {
-        if !self.has_one_holder() {
+        !self.buffer.is_replayed() && self.is_written_alone()
+    }
+
+    /// [`is_sole_holder`](Self::is_sole_holder), also for a graph's results: for a caller whose user
+    /// named this memory as the output.
+    pub(crate) fn is_written_alone(&mut self) -> bool {
+        if !self.is_only_owner() {
             return false;
         }
         // The list of what an op writes has a weak reference.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 
-use hip::{Buffer, Error};
+use hip::{Buffer, Device, Error};
 
 use super::RocmTensor;
 use crate::waiting::Waiting;
@@ -44,6 +44,7 @@ pub(super) struct PutOff {
     enqueued: AtomicBool,
     /// The number of matrices, and the rows and columns of each.
     pub(super) dims: [usize; 3],
+    device: Arc<Device>,
     /// The thread that put the product off, if it was capturing a graph then.
     captured_by: Option<ThreadId>,
 }
@@ -67,8 +68,9 @@ pub(crate) struct Work {
 impl PutOff {
     pub(super) fn new(dims: [usize; 3], work: Work) -> Self {
         let captured_by = hip::is_capturing().then(|| std::thread::current().id());
+        let device = work.stacked[0].hip_device().clone();
         let state = Mutex::new(State::Waiting(Box::new(work)));
-        Self { state, enqueued: AtomicBool::new(false), dims, captured_by }
+        Self { state, enqueued: AtomicBool::new(false), dims, device, captured_by }
     }
 
     #[cold]
@@ -125,6 +127,10 @@ impl Waiting for PutOff {
         matches!(&*state, State::Waiting(work) if work.stacked.iter().any(|operand| is(&operand.buffer)))
     }
 
+    fn captured_on(&self) -> Option<&Arc<Device>> {
+        self.captured_by.map(|_| &self.device)
+    }
+
     /// Enqueues the product if that has not happened yet. Another thread that needs the product
     /// blocks here until it is enqueued, so that its own work comes later.
     ///
@@ -143,15 +149,18 @@ impl Waiting for PutOff {
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc;
 
     use burn_backend::TensorData;
     use burn_std::DType;
 
     use super::*;
+    use crate::graph::{self, Graph};
+    use crate::guard;
     use crate::ops::matmul::matmul;
     use crate::ops::transfer::{read, upload};
     use crate::ops::view::swap_dims;
-    use crate::waiting::enqueue_own;
+    use crate::waiting::{any_put_off, enqueue_own};
     use crate::{RocmDevice, take_last_error};
 
     const DIMS: [usize; 3] = [2, 3, 4];
@@ -257,6 +266,43 @@ mod tests {
         assert_eq!(count(), 3);
     }
 
+    /// Neither the thread's next op, which would get its error, nor the next capture enqueues it.
+    #[test]
+    fn a_product_of_an_abandoned_capture_is_not_enqueued() {
+        let (device, runs) = (RocmDevice::default(), Arc::new(AtomicUsize::new(0)));
+        let before = waits(&runs, || Ok(()));
+        graph::start(&device).expect("a capture");
+        assert_eq!(runs.load(Ordering::Relaxed), 1, "that one is no part of the capture");
+        let ends: [fn(&RocmDevice); 2] = [
+            |device| graph::prepare(device).expect("the end of a capture"),
+            |_| guard::failed(&fails().expect_err("it fails")),
+        ];
+        for end in ends {
+            drop(waits(&runs, fails));
+            assert!(any_put_off());
+            end(&device);
+            assert!(!any_put_off() && !hip::is_capturing());
+            enqueue_own().expect("nothing is left of it");
+            graph::start(&device).expect("a capture");
+        }
+        graph::prepare(&device).expect("the end of a capture");
+        let captured = catch_unwind(AssertUnwindSafe(|| {
+            Graph::capture_after::<()>(&device, 0, || {
+                drop(waits(&runs, fails));
+                panic!("of the step");
+            })
+        }));
+        assert!(captured.is_err());
+        enqueue_own().expect("nothing is left of it");
+        assert_eq!(runs.load(Ordering::Relaxed), 1);
+        // What was put off outside the capture stays so.
+        let outside = waits(&runs, || Ok(()));
+        graph::prepare(&device).expect("no capture to end");
+        assert!(any_put_off());
+        assert!(access(&before).is_ok() && access(&outside).is_ok());
+        assert_eq!(runs.load(Ordering::Relaxed), 2);
+    }
+
     #[test]
     fn the_product_of_a_thread_that_ended_waits_for_its_reader() {
         let runs = Arc::new(AtomicUsize::new(0));
@@ -265,6 +311,27 @@ mod tests {
         assert_eq!(runs.load(Ordering::Relaxed), 0);
         assert!(access(&made).is_ok());
         assert_eq!(runs.load(Ordering::Relaxed), 1);
+    }
+
+    /// While it waits, a product holds the buffer that it writes.
+    #[test]
+    fn the_product_of_another_thread_lets_go_of_its_result() {
+        std::thread::scope(|scope| {
+            let (give, take) = mpsc::channel();
+            let (done, wait) = mpsc::channel::<()>();
+            scope.spawn(move || {
+                let left = swap_dims(tensor([2, 3, 4]), 1, 2).expect("a view");
+                let product = matmul("float_matmul", left, tensor([2, 3, 5])).expect("put off");
+                give.send(product).expect("a receiver");
+                // The thread calls no other op, and does not end.
+                let _ = wait.recv();
+            });
+            let mut product = take.recv().expect("a product");
+            assert!(product.has_one_holder() && product.can_overwrite());
+            let read = read(product).expect("a read");
+            assert_eq!(read.iter::<f32>().collect::<Vec<_>>(), [3.0; 40]);
+            drop(done);
+        });
     }
 
     #[test]

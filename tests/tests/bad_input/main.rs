@@ -125,6 +125,61 @@ fn types_that_differ() {
     assert!(matches!(error, RocmError::Invalid { .. }), "{error}");
 }
 
+/// An index that wrapped would name another element.
+#[test]
+fn index_types_that_do_not_hold_every_index() {
+    use burn_std::future::block_on;
+    let narrow = [(IntDType::I8, 128, "i8"), (IntDType::U8, 256, "u8"), (IntDType::I16, 1 << 15, "i16")];
+    for (dtype, most, name) in narrow {
+        let line = |len: usize| zeros(&[2, len]);
+        let mask = |len: usize| R::float_equal_elem(line(len), Scalar::Float(0.0), BoolDType::Native);
+        let ops: [(&str, &dyn Fn(usize) -> usize); 7] = [
+            ("float_argmax", &|len| R::float_argmax(line(len), 1, dtype).len()),
+            ("float_argmin", &|len| R::float_argmin(line(len), 1, dtype).len()),
+            ("float_max_dim_with_indices", &|len| R::float_max_dim_with_indices(line(len), 1, dtype).1.len()),
+            ("float_argsort", &|len| R::float_argsort(line(len), 1, false, dtype).len()),
+            ("float_sort_with_indices", &|len| {
+                R::float_sort_with_indices(line(len), 1, false, dtype).1.len()
+            }),
+            ("float_argtopk", &|len| R::float_argtopk(line(len), 1, 3, dtype).len()),
+            ("bool_argwhere", &|len| block_on(R::bool_argwhere(mask(len), dtype)).len()),
+        ];
+        for (op, run) in ops {
+            assert!(run(most) > 0, "{op} of {most} in {name}");
+            let error = error_of(|| run(most + 1));
+            assert!(error.to_string().contains(&format!("{most} elements")), "{error}");
+            assert!(error.to_string().contains(name), "{error}");
+            invalid(error, op, &(most + 1).to_string());
+        }
+    }
+    // The types that Burn's own ops choose for small integers.
+    let ints = R::int_zeros(Shape::from(vec![200]), &Default::default(), IntDType::I8);
+    assert_eq!(R::int_argsort(ints, 0, false).dtype(), DType::I32);
+}
+
+#[test]
+fn divisors_that_are_zero_in_the_tensors_type() {
+    let divide = |dtype: IntDType, by: Scalar| {
+        let ones = || R::int_ones(Shape::from(vec![3]), &Default::default(), dtype);
+        let remainder = error_of(|| R::int_remainder_scalar(ones(), by));
+        let quotient = error_of(|| R::int_div_scalar(ones(), by));
+        for (error, op) in [(&remainder, "int_remainder_scalar"), (&quotient, "int_div_scalar")] {
+            assert!(matches!(error, RocmError::Invalid { op: of, .. } if *of == op), "{error}");
+        }
+        quotient.to_string()
+    };
+    for (dtype, by, found) in [
+        (IntDType::U8, Scalar::Int(256), "256, which is 0 in u8"),
+        (IntDType::I16, Scalar::Int(-65_536), "-65536, which is 0 in i16"),
+        (IntDType::I32, Scalar::Float(0.5), "0.5, which is 0 in i32"),
+    ] {
+        let text = divide(dtype, by);
+        assert!(text.contains("a divisor other than 0") && text.contains(found), "{text}");
+    }
+    let text = divide(IntDType::I64, Scalar::Int(0));
+    assert!(text.contains("a divisor other than 0") && !text.contains("which is"), "{text}");
+}
+
 #[test]
 fn a_device_past_the_end() {
     let error = error_of(|| R::float_zeros(Shape::from(vec![1]), &RocmDevice::new(9999), FloatDType::F32));

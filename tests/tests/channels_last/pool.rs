@@ -156,6 +156,28 @@ fn maxima_by_definition() {
     }
 }
 
+/// Windows with padding, of more elements than 31 bits count.
+#[test]
+fn averages_of_windows_beyond_31_bits() {
+    on();
+    let (window, stride, padding, elements) = ([50_000; 2], [60_000; 2], [30_000; 2], 2.5e9);
+    for dtype in LAST {
+        let x = stored_last(&[10_240.0; 32], [1, 8, 2, 2], dtype, false);
+        let grad = stored_last(&[40_960.0; 8], [1, 8, 1, 1], dtype, false);
+        assert!(is_last(&x));
+        let there = R::avg_pool2d(x.clone(), window, stride, padding, true, false);
+        let back = R::avg_pool2d_backward(x, grad, window, stride, padding, true, false);
+        for (what, found) in [("avg_pool2d", there), ("avg_pool2d_backward", back)] {
+            // The sum of four pixels, or the gradient.
+            let found = read_float::<R>(found);
+            let expected = vec![40_960.0 / elements; found.num_elements()];
+            let reference = TensorData::new(expected, found.shape.clone());
+            let limits = limits::sums(&reference, &reference, Terms::of(4, dtype));
+            limits::assert_within(&format!("{what} {dtype:?}"), &found, &reference, &limits);
+        }
+    }
+}
+
 /// Pooling of no samples gives none.
 #[test]
 fn pooling_of_an_empty_batch() {

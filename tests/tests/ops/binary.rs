@@ -128,14 +128,9 @@ fn a_remainders_scalar_is_rounded_first() {
         divisors.extend((0..20).map(|_| random.uniform(0.01, 100.0)));
         for by in divisors {
             let times = [0.0, 1.0, 2.0, -1.0, 8.0, 1.5];
-            // Rounded as the scalar is. `convert_dtype` rounds to f32 first, and `half`'s `from_f64` drops
-            // the last 32 bits: near the middle of two bf16 numbers they may choose different ones.
-            let rounded = |v: f64| match dtype {
-                DType::F16 => burn_std::f16::from_f64(v).to_f64(),
-                DType::BF16 => burn_std::bf16::from_f64(v).to_f64(),
-                _ => v,
-            };
-            let data = TensorData::from(times.map(|times| rounded(times * by))).convert_dtype(dtype);
+            // Rounded as the scalar is: `convert_dtype` would round to f32 first.
+            let rounded = times.map(|times| limits::nearest(times * by, dtype));
+            let data = TensorData::from(rounded).convert_dtype(dtype);
             let x = || R::float_from_data(data.clone(), &device);
             let full = R::float_full(Shape::from(vec![6]), by.into(), &device, float_dtype(dtype));
             let (ours, tensors) = (R::float_remainder_scalar(x(), by.into()), R::float_remainder(x(), full));
@@ -237,6 +232,50 @@ int_scalar_ops! {
     bitwise_right_shift_scalar in -100i64 .. 100 by [0, 3];
     int_clamp_min in -60i64 .. 60 by [3, 17];
     int_clamp_max in -60i64 .. 60 by [3, 17];
+}
+
+/// An amount that is negative, or not below the number of bits, shifts all bits out, also if the
+/// dtype does not hold the amount. burn-flex wraps amounts to the dtype, so the oracle is arithmetic
+/// of 128 bits.
+#[test]
+fn shifts_by_any_amount() {
+    let random = Random::new();
+    let device = Default::default();
+    let wide = |data: TensorData| -> Vec<i128> {
+        match data.dtype {
+            DType::U64 => data.iter::<u64>().map(i128::from).collect(),
+            _ => data.iter::<i64>().map(i128::from).collect(),
+        }
+    };
+    for dtype in INTS {
+        let bits = 8 * dtype.size() as i64;
+        let range = 1i128 << bits;
+        let (low, least) = if dtype.is_uint() { (0, 0) } else { (-100, -range / 2) };
+        let a = int(&random, &[4, 9], dtype, View::ALL[random.below(5)], low, 100);
+        let values = wide(read_int::<R>(a.int::<R>(&device)));
+        let wrapped = |x: i128| (x - least).rem_euclid(range) + least;
+        for by in [0, 1, bits - 1, bits, bits + 1, 200, 256, 257, 1 << 16, 1 << 32, (1 << 32) + 1]
+            .into_iter()
+            .chain([i64::MAX, -1, -8, -255, -256, -(1 << 32), i64::MIN])
+        {
+            let kept = (0..bits).contains(&by);
+            let left: Vec<i128> = values.iter().map(|x| if kept { wrapped(x << by) } else { 0 }).collect();
+            let right: Vec<i128> =
+                values.iter().map(|&x| if kept { x >> by } else { -i128::from(x < 0) }).collect();
+            let what = format!("{dtype:?} by {by}");
+            let scalars = [R::bitwise_left_shift_scalar, R::bitwise_right_shift_scalar]
+                .map(|shift| wide(read_int::<R>(shift(a.int::<R>(&device), by.into()))));
+            assert_eq!(scalars, [left.clone(), right.clone()], "{what}");
+            if wrapped(by.into()) == i128::from(by) {
+                // A tensor may have this amount.
+                let shape = Shape::from(vec![4, 9]);
+                let amounts = R::int_full(shape, by.into(), &device, int_dtype(dtype));
+                let tensors = [R::bitwise_left_shift, R::bitwise_right_shift]
+                    .map(|shift| wide(read_int::<R>(shift(a.int::<R>(&device), amounts.clone()))));
+                assert_eq!(tensors, [left, right], "{what}, a tensor");
+            }
+        }
+    }
 }
 
 macro_rules! bool_ops {

@@ -1,6 +1,7 @@
 //! Creation, reading back, and moves between devices.
 
 use burn_rocm_tests::*;
+use burn_std::{bf16, f16};
 
 #[test]
 fn data_comes_back_as_it_went() {
@@ -100,6 +101,47 @@ fn constants_and_ranges() {
                     vec![read_int::<B>(B::int_arange_step(range.clone(), step, &device, int_dtype(dtype)))]
                 }
             );
+        }
+    }
+}
+
+/// A scalar is rounded to a half once, from f64. Beside the middle of two numbers, rounding to f32
+/// first would give the wrong one.
+#[test]
+fn scalars_of_halves_are_rounded_once() {
+    let random = Random::new();
+    let device = Default::default();
+    let full = |value: f64, dtype: DType| {
+        R::float_full(Shape::from(vec![3]), Scalar::Float(value), &device, float_dtype(dtype))
+    };
+    let number = |bits: u16, dtype: DType| match dtype {
+        DType::F16 => f16::from_bits(bits).to_f64(),
+        _ => bf16::from_bits(bits).to_f64(),
+    };
+    // The bits of the least and of the greatest normal number.
+    for (dtype, least, greatest) in [(DType::F16, 0x0400, 0x7bff), (DType::BF16, 0x0080, 0x7f7f)] {
+        for _ in 0..24 {
+            // A normal number, the next one away from 0, and their middle.
+            let bits = (least + random.below(greatest - least) + 0x8000 * random.below(2)) as u16;
+            let middle = (number(bits, dtype) + number(bits + 1, dtype)) / 2.0;
+            let near = 2f64.powi(-40);
+            for value in [
+                middle,
+                middle.next_up(),
+                middle.next_down(),
+                middle * (1.0 + near),
+                middle * (1.0 - near),
+                f64::from(f32::from_bits(0x3f80_8001)),
+            ] {
+                let expected = limits::nearest(value, dtype);
+                let tensor = full(value, dtype);
+                let data = read_float::<R>(tensor.clone());
+                assert_eq!(data.iter::<f64>().collect::<Vec<_>>(), [expected; 3], "{dtype:?} {value:e}");
+                let equal = R::float_equal_elem(tensor, Scalar::Float(value), BoolDType::Native);
+                assert!(read_bool::<R>(equal).iter::<bool>().all(|equal| equal), "{dtype:?} {value:e}");
+                let converted = R::float_cast(full(value, DType::F64), float_dtype(dtype));
+                assert_eq!(read_float::<R>(converted), data, "{dtype:?} {value:e}");
+            }
         }
     }
 }

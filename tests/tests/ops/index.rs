@@ -372,6 +372,89 @@ fn thousands_of_equal_tokens_do_not_stagnate() {
     }
 }
 
+/// The shapes of a tensor and of values with an index each, and the indexed axis: rows, columns,
+/// values that are narrower than the tensor, and few values.
+const PUT: [(&[usize], &[usize], usize); 6] = [
+    (&[2, 3], &[2, 300], 1),
+    (&[3, 2], &[300, 2], 0),
+    (&[3, 5], &[300, 4], 0),
+    (&[2, 4, 3], &[1, 300, 3], 1),
+    (&[40, 3, 70], &[30, 2, 6], 2),
+    (&[5, 900], &[4, 40], 0),
+];
+
+/// As above, for `float_scatter_add`, where each value has an index.
+#[test]
+fn thousands_of_additions_to_one_element_do_not_stagnate() {
+    let device = Default::default();
+    for dtype in FLOATS {
+        for (shape, put, axis) in PUT {
+            let mut put = put.to_vec();
+            put[axis] = 4096;
+            let at = vec![shape[axis] as i64 - 1; put.iter().product()];
+            let ones = TensorData::ones::<f32, _>(put.clone());
+            let expected = scattered(shape, axis, &put, &at, &vec![1.0; at.len()]);
+            let found = read_float::<R>(R::float_scatter_add(
+                axis,
+                R::float_zeros(Shape::from(shape.to_vec()), &device, dtype.into()),
+                indices(&at, &put, DType::I32),
+                R::float_from_data(ones.convert_dtype(dtype), &device),
+            ));
+            assert_eq!(found.dtype, dtype);
+            assert_eq!(found.iter::<f64>().collect::<Vec<_>>(), expected, "{dtype:?} {shape:?} by {put:?}");
+        }
+    }
+}
+
+/// Sums of values with an index each are rounded once.
+#[test]
+fn sums_at_an_index_for_each_value_are_rounded_once() {
+    let random = Random::new();
+    let device = Default::default();
+    for dtype in FLOATS {
+        for (shape, put, axis) in PUT {
+            let count: usize = put.iter().product();
+            let at = places(&random, count, shape[axis], true);
+            let (target, exact_target) = drawn(&random, shape, dtype);
+            let (value, exact) = drawn(&random, put, dtype);
+            let found = read_float::<R>(R::float_scatter_add(
+                axis,
+                R::float_from_data(target, &device),
+                indices(&at, put, DType::I64),
+                R::float_from_data(value, &device),
+            ));
+            let total = |target: Vec<f64>, value: Vec<f64>| {
+                let sums = scattered(shape, axis, put, &at, &value);
+                let all: Vec<f64> = target.iter().zip(sums).map(|(x, sum)| x + sum).collect();
+                TensorData::new(all, shape.to_vec())
+            };
+            let sizes = |values: &[f64]| values.iter().map(|x| x.abs()).collect::<Vec<_>>();
+            let magnitude = total(sizes(&exact_target), sizes(&exact));
+            let sum = total(exact_target, exact);
+            let limits = limits::sums(&sum, &magnitude, Terms::of(put[axis] + 1, dtype));
+            let what = format!("float_scatter_add {dtype:?} {shape:?} by {put:?}");
+            assert_eq!(found.dtype, dtype, "{what}");
+            limits::assert_within(&what, &found, &sum, &limits);
+        }
+    }
+}
+
+/// Few values are added to a large tensor of halves in place, without a copy of it in f32.
+#[test]
+fn few_additions_to_many_halves_are_in_place() {
+    let device = Default::default();
+    for dtype in [DType::F16, DType::BF16] {
+        let target = R::float_zeros(Shape::from([40, 64]), &device, dtype.into());
+        let ones = TensorData::ones::<f32, _>([40, 2]).convert_dtype(dtype);
+        let value = R::float_from_data(ones, &device);
+        let at = indices(&[63; 80], &[40, 2], DType::I32);
+        let (sum, lines) = trace::during(|| R::float_scatter_add(1, target, at, value));
+        assert!(lines.iter().any(|line| line.contains("scatter_sorted")), "{lines:?}");
+        let expected = (0..40 * 64).map(|n| if n % 64 == 63 { 2.0 } else { 0.0 });
+        assert!(read_float::<R>(sum).iter::<f64>().eq(expected), "{dtype:?}");
+    }
+}
+
 /// Sums at a list of indices along any axis, from and to views.
 #[test]
 fn sums_at_a_list_of_indices_are_rounded_once() {

@@ -1,6 +1,8 @@
 //! Pooling where libraries differ: infinities, NaN, large planes, outputs rounded up, dilation and
 //! lines. Also patches of images.
 
+use burn_rocm::RocmTensor;
+use burn_rocm::fused::{Pool3d, avg_pool3d, avg_pool3d_backward};
 use burn_rocm_tests::limits::{self, Terms};
 use burn_rocm_tests::*;
 
@@ -195,6 +197,40 @@ fn averages_with_every_divisor() {
                 }
             }
         }
+    }
+}
+
+/// Windows with padding, of more elements than 31 bits count. The oracle would visit all of them, so
+/// the definition gives the expected results.
+#[test]
+fn averages_of_windows_beyond_31_bits() {
+    let device = Default::default();
+    for dtype in FLOATS {
+        // All types have this number, and quotients that do not underflow.
+        let value = 61_440.0;
+        let full = |rank: usize| {
+            R::float_full(Shape::from(vec![1; rank]), Scalar::Float(value), &device, float_dtype(dtype))
+        };
+        let check = |what: &str, found: RocmTensor, elements: f64| {
+            let found = read_float::<R>(found);
+            let reference = TensorData::new(vec![value / elements], found.shape.clone());
+            let limits = limits::sums(&reference, &reference, Terms::of(1, dtype));
+            limits::assert_within(&format!("{what} {dtype:?}"), &found, &reference, &limits);
+        };
+        let (window, stride, padding) = ([50_000; 2], [60_000; 2], [30_000; 2]);
+        let there = R::avg_pool2d(full(4), window, stride, padding, true, false);
+        check("avg_pool2d", there, 2.5e9);
+        let back = R::avg_pool2d_backward(full(4), full(4), window, stride, padding, true, false);
+        check("avg_pool2d_backward", back, 2.5e9);
+        let pool = Pool3d {
+            kernel_size: [2000, 1500, 1000],
+            stride: [3000; 3],
+            padding: [1000, 750, 500],
+            dilation: [1; 3],
+            ceil_mode: false,
+        };
+        check("avg_pool3d", avg_pool3d(full(5), pool, true).unwrap(), 3e9);
+        check("avg_pool3d_backward", avg_pool3d_backward([1; 5], full(5), pool, true).unwrap(), 3e9);
     }
 }
 

@@ -186,3 +186,31 @@ fn integers_stay_uniform_in_a_range_wider_than_their_type() {
         assert!(most < 1.6 * n as f64 / numbers, "{dtype:?} {distribution:?}: {most} of {n} are equal");
     }
 }
+
+/// Integers far from 0 have all their digits, which f32 would cut to multiples of 64.
+#[test]
+#[serial(seed)]
+fn normal_integers_far_from_0_keep_their_digits() {
+    R::seed(&Default::default(), Random::new().bits());
+    let (n, center) = (1000, 1e9);
+    for dtype in [DType::I64, DType::I32, DType::U64, DType::U32] {
+        let draw = |deviation: f64| -> Vec<f64> {
+            let (shape, distribution) = (Shape::from(vec![n]), Distribution::Normal(center, deviation));
+            let drawn = R::int_random(shape, distribution, &Default::default(), int_dtype(dtype));
+            read_int::<R>(drawn).iter::<i64>().map(|value| value as f64 - center).collect()
+        };
+        let values = draw(100.0);
+        assert!(values.iter().any(|value| value % 64.0 != 0.0), "{dtype:?}: only multiples of 64");
+        // Six standard errors of the mean and of the deviation, and 1 for the cut to integers.
+        let (mean, variance) = moments(&values);
+        let error = 6.0 * 100.0 / (n as f64).sqrt();
+        assert!(mean.abs() < error + 1.0, "{dtype:?}: the mean is off by {mean}");
+        let deviation = variance.sqrt();
+        assert!(
+            (deviation - 100.0).abs() < error / 2f64.sqrt() + 1.0,
+            "{dtype:?}: a deviation of {deviation}"
+        );
+        // Of 1000 normal numbers some differ from the mean by more than their deviation.
+        assert!(draw(1.0).iter().any(|&value| value != 0.0), "{dtype:?}: one value");
+    }
+}

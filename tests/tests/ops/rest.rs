@@ -26,6 +26,25 @@ fn float_powers_by_integers() {
     }
 }
 
+/// Whether an exponent is odd decides the sign of a negative number's power. f16 has no odd integers
+/// above 2048, and bf16 none above 256.
+#[test]
+fn float_powers_keep_the_exponents_parity() {
+    let device = Default::default();
+    let exponents = [0i64, 255, 256, 257, -257, 2047, 2048, 2049, -2049, 65_535, 65_537];
+    let expected: Vec<f64> = exponents.iter().map(|n| if n % 2 == 0 { 1.0 } else { -1.0 }).collect();
+    for dtype in FLOATS {
+        for index in [DType::I32, DType::I64] {
+            let shape = Shape::from(vec![exponents.len()]);
+            let ones = R::float_full(shape, Scalar::Float(-1.0), &device, float_dtype(dtype));
+            let powers = R::int_from_data(TensorData::from(exponents).convert_dtype(index), &device);
+            let found = read_float::<R>(R::float_powi(ones, powers));
+            assert_eq!(found.dtype, dtype);
+            assert_eq!(found.iter::<f64>().collect::<Vec<_>>(), expected, "{dtype:?} {index:?}");
+        }
+    }
+}
+
 #[test]
 fn int_powers() {
     let random = Random::new();

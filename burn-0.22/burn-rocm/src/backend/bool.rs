@@ -11,7 +11,8 @@ use crate::arg::truth;
 use crate::error::{OrRaise, execution};
 use crate::ops::index::Join;
 use crate::ops::{
-    argwhere, binary, cast, cat, compare, create, index, mask, reduce, slice_assign, transfer, unary, view,
+    argwhere, binary, cast, cat, compare, create, index, index_nd, mask, reduce, slice_assign, transfer,
+    unary, view,
 };
 use crate::tensor::RocmTensor;
 
@@ -106,7 +107,7 @@ impl BoolTensorOps<Self> for Rocm {
     }
 
     fn bool_scatter_or(dim: usize, tensor: RocmTensor, indices: RocmTensor, value: RocmTensor) -> RocmTensor {
-        index::scatter("bool_scatter_or", dim, tensor, indices, value, Join::Or).or_raise()
+        index_nd::scatter_joined("bool_scatter_or", dim, tensor, indices, value, Join::Or).or_raise()
     }
 
     fn bool_select(tensor: RocmTensor, dim: usize, indices: RocmTensor) -> RocmTensor {

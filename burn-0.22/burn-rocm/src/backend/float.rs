@@ -466,8 +466,7 @@ impl FloatTensorOps<Self> for Rocm {
     }
 
     fn float_powi(lhs: RocmTensor, rhs: RocmTensor) -> RocmTensor {
-        let rhs = cast::cast(rhs, lhs.dtype_of()).or_raise();
-        binary::binary("float_powi", Functor::Pow, lhs, rhs).or_raise()
+        binary::powi("float_powi", lhs, rhs).or_raise()
     }
 
     fn float_powi_scalar(lhs: RocmTensor, rhs: Scalar) -> RocmTensor {

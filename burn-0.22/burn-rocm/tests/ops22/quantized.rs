@@ -85,6 +85,22 @@ fn quantise_and_back() {
     }
 }
 
+/// A transaction gives the data of several quantised tensors in their order. `device22.rs` counts
+/// its waits.
+#[test]
+fn read_together() {
+    let random = Random::new();
+    let quantised = schemes().into_iter().map(|(scheme, shape)| {
+        let x = input(&random, &shape, DType::F32, &scheme);
+        R::quantize_dynamic(x.float::<R>(&device()), &scheme)
+    });
+    let quantised: Vec<_> = quantised.collect();
+    let single: Vec<TensorData> = quantised.iter().map(|tensor| read::<R>(tensor.clone())).collect();
+    let transaction = TransactionPrimitive::<R>::new(vec![], quantised, vec![], vec![]);
+    let together = wait(R::tr_execute(transaction)).unwrap();
+    assert_same(&"quantised tensors", &together.read_qfloats, &single);
+}
+
 /// Uses Burn's own calibration, whose scales have the shape of the blocks.
 #[test]
 fn calibrated() {

@@ -379,13 +379,23 @@ fn backward_within(
     let offset_grad = empty(&operands.offset)?;
     let mask_grad = operands.mask.as_ref().map(empty).transpose()?;
     let grad = reshape(grad, &[sizes.batch, sizes.channels_out, sizes.positions()])?;
-    let chunks = sizes.chunks(column_bytes / dtype.size());
+    let mut chunks = sizes.chunks(column_bytes / dtype.size());
+    // rocBLAS rounds a product of halves to the half type. The gradients of several chunks are
+    // added in f32 and rounded once, so their products are those of f32. Then the columns exist in
+    // both types, and the halves' matrix cores are not used.
+    let widened = chunks.len() > 1 && wide != dtype;
+    if widened {
+        chunks = sizes.chunks(column_bytes / (dtype.size() + wide.size()));
+    }
     let mut weight_grad: Option<RocmTensor> = None;
     let request = Request::gradient(op, 1.0);
     for chunk in &chunks {
         let grad = reshape(permute(chunk.part(&grad)?, &[1, 0, 2])?, &sizes.outputs(chunk))?;
-        let part = product(request, grad.clone(), swap_dims(prepared.columns(chunk)?, 1, 2)?)?;
-        let part = if chunks.len() > 1 { cast(part, wide)? } else { part };
+        let columns = swap_dims(prepared.columns(chunk)?, 1, 2)?;
+        let part = match widened {
+            true => product(request, cast(grad.clone(), wide)?, cast(columns, wide)?)?,
+            false => product(request, grad.clone(), columns)?,
+        };
         weight_grad = Some(match weight_grad {
             Some(sum) => binary(op, Functor::Add, sum, part)?,
             None => part,
@@ -444,6 +454,32 @@ mod tests {
         assert_eq!(found.len(), expected.len());
         for (i, (a, b)) in found.iter().zip(&expected).enumerate() {
             assert!((a - b).abs() <= bound * (1.0 + b.abs()), "{what}, element {i}: {a} instead of {b}");
+        }
+    }
+
+    /// The weight's gradient of two chunks, in which all but the last digits cancel. If each chunk's
+    /// gradient were rounded to the half type, those digits would be lost.
+    #[test]
+    fn chunks_of_halves_are_added_before_they_are_rounded() {
+        let options =
+            Options { stride: [1, 1], padding: [0, 0], dilation: [1, 1], weight_groups: 1, offset_groups: 1 };
+        for (dtype, step) in [(DType::F16, 2f64.powi(-10)), (DType::BF16, 2f64.powi(-7))] {
+            let tensor = |values: &[f64], shape: [usize; 4]| {
+                let data = TensorData::new(values.to_vec(), shape).convert_dtype(dtype);
+                upload(data, dtype, &RocmDevice::default()).unwrap()
+            };
+            let operands = Operands {
+                x: tensor(&[1.0 + step; 2], [1, 1, 1, 2]),
+                offset: tensor(&[0.0; 4], [1, 2, 1, 2]),
+                weight: tensor(&[1.0], [1, 1, 1, 1]),
+                mask: None,
+                bias: None,
+            };
+            let grad = tensor(&[1.0 + step, -1.0], [1, 1, 1, 2]);
+            // (1 + step)^2 - (1 + step), of which the type holds every digit.
+            let expected = step * (1.0 + step);
+            let found = backward_within("test", &operands, grad, &options, 1, true).unwrap();
+            assert_eq!(values(found.weight), [expected], "{dtype:?}");
         }
     }
 

@@ -23,9 +23,9 @@ pub struct Draw {
 pub struct LateDraws {
     read: hip::LateRead,
     rows: usize,
-    /// The places for a pass's tokens, of which the first `rows` are read.
-    all: usize,
-    /// Whether chances follow a pass's tokens.
+    /// The words of a pass. It has places for tokens, of which the first `rows` are read, and then as
+    /// many for chances if there are any.
+    each: usize,
     chances: bool,
 }
 
@@ -52,11 +52,11 @@ impl SampleState {
     fn begin_read_from(&self, pass: usize) -> hip::Result<LateDraws> {
         let drawn = self.drawn();
         let (bytes, chances) = (size_of::<u32>(), self.chances().is_some());
-        let each = drawn.len() / self.passes();
+        let each = self.drawn_in_pass();
         let start = pass * each;
         let (offset, count) = (drawn.byte_offset() + start * bytes, drawn.len() - start);
         let read = drawn.hip_device().begin_read(drawn.shared_buffer()?, offset, count * bytes)?;
-        Ok(LateDraws { read, rows: self.rows(), all: each / if chances { 2 } else { 1 }, chances })
+        Ok(LateDraws { read, rows: self.rows(), each, chances })
     }
 }
 
@@ -70,14 +70,14 @@ impl LateDraws {
     /// # Errors
     /// An error of the device; `Invalid` if a kernel found a fault while it computed the tokens.
     pub fn wait(self) -> hip::Result<Vec<Draw>> {
-        let Self { read, rows, all, chances } = self;
+        let Self { read, rows, each, chances } = self;
         let (bytes, fault) = read.wait()?;
         fault.map_or(Ok(()), Err)?;
         let (words, _) = bytes.as_chunks();
         let words: Vec<u32> = words.iter().map(|&word| u32::from_ne_bytes(word)).collect();
-        let passes = words.chunks_exact(all * if chances { 2 } else { 1 });
-        let draws = passes.flat_map(|pass| {
-            let (tokens, chances) = pass.split_at(all);
+        let places = if chances { each / 2 } else { each };
+        let draws = words.chunks_exact(each).flat_map(|pass| {
+            let (tokens, chances) = pass.split_at(places);
             let draw = move |(row, &token): (usize, &u32)| {
                 let chance = chances.get(row).map(|&bits| f32::from_bits(bits));
                 Draw { token, chance }

@@ -240,6 +240,11 @@ impl SampleState {
         &self.drawn
     }
 
+    /// The elements of one pass in [`drawn`](Self::drawn).
+    pub(super) fn drawn_in_pass(&self) -> usize {
+        self.drawn.len() / self.passes
+    }
+
     /// Starts a sequence in a row, which is drawn by these parameters and whose draws count from 0.
     /// `prompt` are the tokens that the repetition penalty counts from the start.
     ///
@@ -320,7 +325,7 @@ impl SampleState {
         if at >= self.passes {
             return invalid(STATE, format!("a pass below {}", self.passes), at.to_string());
         }
-        let each = self.drawn.len() / self.passes;
+        let each = self.drawn_in_pass();
         let drawn = narrow(self.drawn.clone(), 0, at * each, each)?;
         let (tokens, chances) = parts(&drawn, self.rows(), self.chances.is_some())?;
         Ok(Self {

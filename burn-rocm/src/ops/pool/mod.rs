@@ -7,7 +7,8 @@
 //!
 //! MIOpen computes averages, whose sums keep NaN, and the gradient of maxima, which depends on the
 //! maxima's indices and not on the elements. Where MIOpen lacks the dtype or the options (f64,
-//! bf16, dilation, an incomplete window, tensors past 2^31 elements), a kernel computes them.
+//! bf16, dilation, an incomplete window, a tensor or window past 2^31 elements), a kernel computes
+//! them.
 
 mod last;
 pub(crate) mod pool1d;
@@ -19,7 +20,7 @@ use hip::{Dnn, Fault, KernelName, PoolDesc, PoolMode, Template};
 
 use crate::arg::Arg;
 use crate::burn::{NAN_IS_MAXIMUM, WINDOW_MAY_EXCEED_INPUT};
-use crate::dtype::is_index;
+use crate::dtype::{check_indices, is_index};
 use crate::error::invalid;
 use crate::ops::cast::cast;
 use crate::ops::copy::packed;
@@ -102,12 +103,13 @@ impl<const D: usize> Window<D> {
     }
 
     /// Whether MIOpen has this pooling: f32 or f16, no dilation, complete windows, padding below
-    /// the window's size, and a number of elements that 31 bits can count. Tells the summary if
+    /// the window's size, and tensors and windows of at most 2^31 - 1 elements. Tells the summary if
     /// not.
     fn miopen(&self, x: &[usize], out: &[usize], dtype: hip::DType) -> bool {
         let complete = Self { ceil: false, ..*self }.output("pool", x).is_ok_and(|complete| complete == out);
         let padding = self.padding.iter().zip(&self.size).all(|(padding, size)| padding < size);
-        let small = [x, out].iter().all(|shape| shape.iter().product::<usize>() <= MAX_REACH);
+        let count = |sizes: &[usize]| sizes.iter().fold(1, |count: usize, &size| count.saturating_mul(size));
+        let small = [x, out, &self.size].into_iter().all(|sizes| count(sizes) <= MAX_REACH);
         let has = complete && padding && small && self.dilation == [1; D] && PoolDesc::takes(dtype);
         if !has {
             hip::trace::fell_back(|| match PoolDesc::takes(dtype) {
@@ -206,27 +208,9 @@ pub(crate) fn max_with_indices<const D: usize>(
     index: DType,
 ) -> hip::Result<(RocmTensor, RocmTensor)> {
     window.output(op, x.dims())?;
-    let (pixels, most) = (x.dims()[2..].iter().product::<usize>(), greatest_index(index));
-    if pixels.saturating_sub(1) > most {
-        return invalid(
-            op,
-            format!("planes of at most {most} pixels for indices of {}", index.name()),
-            format!("{:?}", x.dims()),
-        );
-    }
+    check_indices(op, "pixels in a plane", x.dims()[2..].iter().product(), index)?;
     let (out, indices) = maxima(op, x, window, Some(if is_index(index) { index } else { DType::I64 }))?;
     Ok((out, cast(indices, index)?))
-}
-
-/// The largest index that an integer type holds.
-fn greatest_index(dtype: DType) -> usize {
-    match dtype {
-        DType::I8 => i8::MAX as usize,
-        DType::U8 => u8::MAX.into(),
-        DType::I16 => i16::MAX as usize,
-        DType::U16 => u16::MAX.into(),
-        _ => MAX_REACH,
-    }
 }
 
 /// The maxima and, if `index` names a type, their indices in that type; else the second tensor is

@@ -19,7 +19,7 @@ use crate::ops::create::full_on;
 use crate::ops::launch::{Operand, Output, Walk, rows};
 use crate::ops::mask::mask_where;
 use crate::ops::reduce::reduce;
-use crate::ops::transfer::to_device;
+use crate::ops::transfer::{self, Part, read_parts, to_device};
 use crate::ops::unary::{clamp, unary};
 use crate::ops::view;
 use crate::qtensor::{Format, Levels, RocmQTensor};
@@ -362,37 +362,96 @@ pub(crate) fn upload(op: &'static str, data: &TensorData, device: &RocmDevice) -
     RocmQTensor::new(op, values, scales, levels, shape.clone(), scheme)
 }
 
-/// Reads the tensor's values and scales in the format that [`upload`] takes. Waits for the device.
+/// A quantised tensor that is read, and room for its values and scales on the host.
+struct Reading {
+    tensor: RocmQTensor,
+    values: Values,
+    scales: Vec<f32>,
+    /// The scale that the others are relative to, if there is one.
+    global: f32,
+}
+
+/// Burn reads values of fewer than 8 bits as words, and others as bytes. The vector's element type
+/// gives the alignment.
+enum Values {
+    Bytes(Vec<i8>),
+    Words(Vec<u32>),
+}
+
+impl Reading {
+    fn new(op: &'static str, tensor: RocmQTensor) -> hip::Result<Self> {
+        let tensor = dense(op, tensor)?;
+        let count = tensor.levels().map_or(tensor.scales(), |levels| &levels.blocks).len();
+        let len = tensor.values().len();
+        // `data` appends the scales.
+        let capacity = len + size_of::<f32>() * (count + 1);
+        let values = if tensor.format().bits == 8 {
+            let mut bytes = Vec::with_capacity(capacity);
+            bytes.resize(len, 0);
+            Values::Bytes(bytes)
+        } else {
+            let mut words = Vec::with_capacity(capacity.div_ceil(4));
+            words.resize(len / 4, 0);
+            Values::Words(words)
+        };
+        Ok(Self { tensor, values, scales: vec![0.0; count], global: 0.0 })
+    }
+
+    fn parts(&mut self) -> Vec<Part<'_>> {
+        let Self { tensor, values, scales, global } = self;
+        let (blocks, whole) = match tensor.levels() {
+            Some(Levels { blocks, global }) => (blocks, global.as_ref()),
+            None => (tensor.scales(), None),
+        };
+        let values: &mut [u8] = match values {
+            Values::Bytes(bytes) => bytemuck::cast_slice_mut(bytes),
+            Values::Words(words) => bytemuck::cast_slice_mut(words),
+        };
+        let mut parts: Vec<Part<'_>> =
+            vec![(tensor.values(), values), (blocks, bytemuck::cast_slice_mut(scales))];
+        if let Some(whole) = whole {
+            parts.push((whole, bytemuck::bytes_of_mut(global)));
+        }
+        parts
+    }
+
+    /// The values and scales in the format that [`upload`] takes, once they have been read.
+    fn data(self) -> TensorData {
+        let Self { tensor, values, scales, global } = self;
+        let global = tensor.levels().and_then(|levels| levels.global.as_ref()).map(|_| global);
+        let scales = burn::write_scales(&scales, global, tensor.scheme_of());
+        let mut bytes = match values {
+            Values::Bytes(bytes) => Bytes::from_elems(bytes),
+            Values::Words(words) => Bytes::from_elems(words),
+        };
+        bytes.extend_from_byte_slice_aligned(&scales, align_of::<f32>());
+        let dtype = DType::QFloat(*tensor.scheme_of());
+        TensorData::from_bytes(bytes, tensor.layout().shape().clone(), dtype)
+    }
+}
+
+/// Reads the tensor's values and scales in the format that [`upload`] takes. Waits as [`read_parts`]
+/// does.
 pub(crate) fn read(op: &'static str, tensor: RocmQTensor) -> hip::Result<TensorData> {
-    let tensor = dense(op, tensor)?;
-    let device = tensor.hip_device();
-    let fill = |out: &mut [u8], from: &RocmTensor| device.read(from.buffer(), from.byte_offset(), out);
-    let floats = |from: &RocmTensor| -> hip::Result<Vec<f32>> {
-        let mut out = vec![0f32; from.len()];
-        fill(bytemuck::cast_slice_mut(&mut out), from)?;
-        Ok(out)
-    };
-    let (scales, global) = match tensor.levels() {
-        Some(Levels { blocks, global }) => (floats(blocks)?, global.as_ref().map(floats).transpose()?),
-        None => (floats(tensor.scales())?, None),
-    };
-    let scales = burn::write_scales(&scales, global.map(|global| global[0]), tensor.scheme_of());
-    // Burn reads values of fewer than 8 bits as words, and others as bytes. The vector's element
-    // type gives the alignment.
-    let values = tensor.values();
-    let mut bytes = if tensor.format().bits == 8 {
-        let mut bytes = Vec::with_capacity(values.len() + scales.len());
-        bytes.resize(values.len(), 0i8);
-        fill(bytemuck::cast_slice_mut(&mut bytes), values)?;
-        Bytes::from_elems(bytes)
-    } else {
-        let mut words = Vec::with_capacity((values.len() + scales.len()).div_ceil(4));
-        words.resize(values.len() / 4, 0u32);
-        fill(bytemuck::cast_slice_mut(&mut words), values)?;
-        Bytes::from_elems(words)
-    };
-    bytes.extend_from_byte_slice_aligned(&scales, align_of::<f32>());
-    Ok(TensorData::from_bytes(bytes, tensor.layout().shape().clone(), DType::QFloat(*tensor.scheme_of())))
+    let mut reading = Reading::new(op, tensor)?;
+    read_parts(reading.parts())?;
+    Ok(reading.data())
+}
+
+/// The data of tensors and of quantised tensors, which are read together. Waits as [`read_parts`]
+/// does.
+pub(crate) fn read_all(
+    op: &'static str,
+    tensors: Vec<RocmTensor>,
+    quantised: Vec<RocmQTensor>,
+) -> hip::Result<[Vec<TensorData>; 2]> {
+    let mut plain = tensors.into_iter().map(transfer::Reading::new).collect::<hip::Result<Vec<_>>>()?;
+    let quantised = quantised.into_iter().map(|tensor| Reading::new(op, tensor));
+    let mut quantised = quantised.collect::<hip::Result<Vec<_>>>()?;
+    let parts = plain.iter_mut().map(transfer::Reading::part);
+    read_parts(parts.chain(quantised.iter_mut().flat_map(Reading::parts)).collect())?;
+    let plain = plain.into_iter().map(transfer::Reading::data).collect();
+    Ok([plain, quantised.into_iter().map(Reading::data).collect()])
 }
 
 /// Copies the tensor's values and scales to another device, under the same view.
